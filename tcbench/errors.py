@@ -1,0 +1,32 @@
+"""The errors a user may see. Each message is one line that names the thing, where it stands, what was
+expected and, where there is one, the command that mends it."""
+
+from __future__ import annotations
+
+
+class TcbenchError(Exception):
+    """Something the user can mend. `exit_code` is what the command line ends with."""
+
+    exit_code = 2
+
+
+class ScenarioError(TcbenchError):
+    """A scenario file cannot be read or says something that is not understood."""
+
+
+class SelectionError(TcbenchError):
+    """The command line asks for a config, batch size, device or setting that does not exist."""
+
+
+class DataError(TcbenchError):
+    """The input images are missing, empty or broken."""
+
+
+class StoreError(TcbenchError):
+    """Records cannot be written or read."""
+
+
+class StorageFullError(StoreError):
+    """The disk took no more while a run was going on; what was stored before is intact."""
+
+    exit_code = 3
