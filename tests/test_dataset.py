@@ -1,0 +1,368 @@
+"""Finding, checking and generating images."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from tcbench import dataset
+from tcbench.dataset import ensure_generated, generate, generated_root, read_manifest, scan
+from tcbench.errors import DataError
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The set's place in a cache of its own, small so that tests are quick."""
+    monkeypatch.setenv("TCBENCH_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(dataset.generate, "__kwdefaults__", {**(generate.__kwdefaults__ or {}), "n_files": 4})
+    monkeypatch.setattr(dataset.generate, "__kwdefaults__", {**(generate.__kwdefaults__ or {}), "workers": 1})
+    return tmp_path / "cache" / dataset.SET_VERSION
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> dataset.ImageFolder:
+    """Enough files for their statistics."""
+    return generate(tmp_path_factory.mktemp("photos") / "set", n_files=96, workers=1)
+
+
+def _touch(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"x")
+
+
+def _digest(root: Path) -> dict[str, str]:
+    return {p.relative_to(root).as_posix(): hashlib.sha256(p.read_bytes()).hexdigest() for p in root.rglob("*.JPEG")}
+
+
+# ------------------------------------------------------------------------------------------------------------- scan
+
+
+def test_scan_finds_classes_and_files_in_sorted_order(tmp_path: Path) -> None:
+    for name in ("n02/b.JPEG", "n02/a.jpg", "n01/z.jpeg", "n01/notes.txt", "n01/.hidden.jpg", ".git/x.jpg", "top.jpg"):
+        _touch(tmp_path / name)
+    (tmp_path / "n00_empty").mkdir()
+
+    images = scan(tmp_path)
+
+    assert images.classes == ("n01", "n02")
+    assert [(path.relative_to(tmp_path).as_posix(), label) for path, label in images.files] == [
+        ("n01/z.jpeg", 0),
+        ("n02/a.jpg", 1),
+        ("n02/b.JPEG", 1),
+    ]
+
+
+def _missing(root: Path) -> None:
+    pass
+
+
+def _a_file(root: Path) -> None:
+    _touch(root)
+
+
+def _empty(root: Path) -> None:
+    root.mkdir()
+
+
+def _flat(root: Path) -> None:
+    _touch(root / "a.jpg")
+
+
+def _no_images(root: Path) -> None:
+    _touch(root / "class" / "a.png")
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (_missing, "does not exist"),
+        (_a_file, "is a file"),
+        (_empty, "no class folders"),
+        (_flat, "no class folders"),
+        (_no_images, "no .jpg or .jpeg image"),
+    ],
+)
+def test_scan_says_in_one_line_what_is_wrong_and_what_mends_it(tmp_path: Path, make: Any, says: str) -> None:
+    root = tmp_path / "images"
+    make(root)
+
+    with pytest.raises(DataError) as caught:
+        scan(root)
+
+    message = str(caught.value)
+    assert says in message
+    assert str(root) in message
+    assert "CLASS/IMAGE.jpg" in message
+    assert "tcbench data make" in message
+    assert "--data synthetic" in message
+    assert "\n" not in message
+
+
+def test_scan_names_the_folder_it_may_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _touch(tmp_path / "class" / "a.jpg")
+    scandir = os.scandir
+
+    def refuse(path: Any) -> Any:
+        if Path(path).name == "class":
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    with pytest.raises(DataError, match=r"class cannot be read \(permission denied\).*tcbench data make"):
+        scan(tmp_path)
+
+
+# --------------------------------------------------------------------------------------------------------- generated
+
+
+def test_generated_images_are_like_imagenets(photos: dataset.ImageFolder) -> None:
+    sizes = []
+    for path, _ in photos.files:
+        with Image.open(path) as image:
+            sizes.append(image.size)
+            assert image.mode == "RGB"
+            assert "progressive" not in image.info
+            # 4:2:0: one chroma sample per 2 × 2 luminance samples.
+            assert [component[1:3] for component in image.layer] == [(2, 2), (1, 1), (1, 1)]  # type: ignore[attr-defined]
+    portrait = sum(height > width for width, height in sizes) / len(sizes)
+    manifest = read_manifest(photos.root)
+
+    assert len(photos.files) == 96
+    assert len(photos.classes) == 16
+    assert 480 <= median(width for width, _ in sizes) <= 520
+    assert 330 <= median(height for _, height in sizes) <= 400
+    assert 0.05 < portrait < 0.4
+    assert len(set(sizes)) > 8
+    assert manifest is not None
+    assert 90_000 <= manifest.mean_file_bytes <= 130_000
+    assert manifest.mean_file_bytes == pytest.approx(
+        sum(path.stat().st_size for path, _ in photos.files) / len(photos.files), abs=1
+    )
+
+
+def test_classes_differ_in_colour(photos: dataset.ImageFolder) -> None:
+    """The nearest class mean of three colour channels tells the class far more often than chance (1/16) would."""
+    import numpy as np
+
+    means = np.stack([np.asarray(Image.open(path), np.float32).mean((0, 1)) for path, _ in photos.files])
+    means = means / means.sum(1, keepdims=True)
+    labels = np.array([label for _, label in photos.files])
+    first = np.arange(len(labels)) % 6 < 3  # six files per class: three to learn from, three to ask
+    centres = np.stack([means[first & (labels == label)].mean(0) for label in range(16)])
+    guess = np.argmin(((means[~first, None] - centres) ** 2).sum(-1), axis=1)
+    assert (guess == labels[~first]).mean() > 0.5
+
+
+def test_bytes_do_not_depend_on_the_number_of_workers_or_files(tmp_path: Path) -> None:
+    seen: list[tuple[int, int]] = []
+    one = generate(tmp_path / "one", n_files=20, workers=1)
+    two = generate(tmp_path / "two", n_files=18, workers=2, progress=lambda done, of: seen.append((done, of)))
+
+    alone, together = _digest(one.root), _digest(two.root)
+    assert len(together) == 18
+    assert together.items() <= alone.items()
+    assert seen[0] == (0, 18)
+    assert seen[-1] == (18, 18)
+    assert sorted(seen) == seen
+
+
+def test_cache_folder_follows_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TCBENCH_CACHE", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    assert generated_root() == tmp_path / "xdg" / "tcbench" / dataset.SET_VERSION
+    monkeypatch.setenv("TCBENCH_CACHE", str(tmp_path / "mine"))
+    assert generated_root() == tmp_path / "mine" / dataset.SET_VERSION
+
+
+def test_a_complete_set_is_taken_as_it_is(cache: Path) -> None:
+    first = ensure_generated()
+    before = cache.stat().st_mtime_ns
+    calls: list[int] = []
+
+    assert first.root == cache
+    assert len(first.files) == 4
+    assert ensure_generated(progress=lambda done, of: calls.append(done)) == first
+    assert cache.stat().st_mtime_ns == before
+    assert not calls
+
+
+def _lose_a_file(root: Path) -> None:
+    next(root.rglob("*.JPEG")).unlink()
+
+
+def _gain_a_file(root: Path) -> None:
+    _touch(next(root.rglob("*.JPEG")).with_name("extra.jpg"))
+
+
+def _cut_a_file(root: Path) -> None:
+    os.truncate(next(root.rglob("*.JPEG")), 1000)
+
+
+def _lose_the_manifest(root: Path) -> None:
+    (root / "manifest.json").unlink()
+
+
+def _half_a_manifest(root: Path) -> None:
+    os.truncate(root / "manifest.json", 20)
+
+
+def _another_version(root: Path) -> None:
+    manifest = root / "manifest.json"
+    manifest.write_text(manifest.read_text().replace(dataset.SET_VERSION, "jpeg-v0"))
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [_lose_a_file, _gain_a_file, _cut_a_file, _lose_the_manifest, _half_a_manifest, _another_version],
+)
+def test_a_damaged_set_is_made_anew(cache: Path, damage: Any) -> None:
+    whole = _digest(ensure_generated().root)
+    damage(cache)
+
+    again = ensure_generated()
+
+    assert _digest(again.root) == whole
+    assert len(again.files) == 4
+    assert [path.name for path in cache.parent.iterdir()] == [cache.name]
+
+
+def test_an_interrupted_generation_leaves_nothing(cache: Path) -> None:
+    def interrupt(done: int, of: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        generate(progress=interrupt)
+    assert list(cache.parent.iterdir()) == []
+
+
+def test_ctrl_c_stops_the_workers_and_leaves_nothing(tmp_path: Path) -> None:
+    """The terminal sends SIGINT to the whole process group."""
+    script = tmp_path / "make.py"
+    script.write_text(
+        "from tcbench.dataset import generate\n"
+        "if __name__ == '__main__':\n"
+        f"    generate(__import__('pathlib').Path({str(tmp_path / 'out' / 'set')!r}), n_files=100000, workers=2,\n"
+        "             progress=lambda done, of: print(done, flush=True))\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, str(script)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, process_group=0
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        while int(process.stdout.readline()) == 0:
+            pass
+        os.killpg(process.pid, 2)
+        stderr = process.stderr.read()
+        process.stdout.read()
+    assert process.returncode == -2 or process.returncode == 130
+    assert stderr.count("Traceback") == 1
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_what_a_killed_generation_left_is_taken_away_when_old(cache: Path) -> None:
+    old = cache.parent / f".{cache.name}-abc.part"
+    young = cache.parent / f".{cache.name}-def.part"
+    for part in (old, young):
+        _touch(part / "c00" / "a.JPEG")
+    os.utime(old, (time.time() - 7200, time.time() - 7200))
+
+    ensure_generated()
+
+    assert not old.exists()
+    assert young.exists()
+
+
+def test_of_two_generations_at_once_one_set_stays(cache: Path) -> None:
+    results: list[dataset.ImageFolder] = []
+    barrier = threading.Barrier(2)
+
+    def make() -> None:
+        barrier.wait()
+        results.append(ensure_generated())
+
+    threads = [threading.Thread(target=make) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert len(results) == 2
+    assert results[0] == results[1] == scan(cache)
+    assert [path.name for path in cache.parent.iterdir()] == [cache.name]
+
+
+def test_the_winner_of_a_race_is_not_replaced(cache: Path) -> None:
+    inode = 0
+
+    def overtake(done: int, of: int) -> None:
+        nonlocal inode
+        if done == of:
+            inode = generate().root.stat().st_ino
+
+    generate(progress=overtake)
+    assert cache.stat().st_ino == inode
+
+
+def test_generating_replaces_an_earlier_set(cache: Path) -> None:
+    generate()
+    generate(n_files=5)
+    assert len(scan(cache).files) == 5
+
+
+def test_generating_never_replaces_anything_else(tmp_path: Path) -> None:
+    photo = tmp_path / "mine" / "holiday" / "a.jpg"
+    _touch(photo)
+    with pytest.raises(DataError, match="holds something else"):
+        generate(tmp_path / "mine", n_files=1, workers=1)
+    assert photo.read_bytes() == b"x"
+
+
+@pytest.mark.parametrize(("code", "says"), [(errno.ENOSPC, "disk is full"), (errno.EROFS, "cannot write")])
+def test_a_cache_that_takes_no_more_is_one_line(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, code: int, says: str
+) -> None:
+    def fail(*args: Any, **kwargs: Any) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(Image.Image, "save", fail)
+    with pytest.raises(DataError, match=says) as caught:
+        ensure_generated()
+    assert str(cache) in str(caught.value)
+    assert "TCBENCH_CACHE" in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert list(cache.parent.iterdir()) == []
+
+
+def test_a_cache_below_a_file_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _touch(tmp_path / "file")
+    monkeypatch.setenv("TCBENCH_CACHE", str(tmp_path / "file"))
+    with pytest.raises(DataError, match="cannot write the generated images"):
+        ensure_generated()
+
+
+def test_a_script_without_a_main_guard_still_gets_its_images(tmp_path: Path) -> None:
+    """Spawned workers import the main module again and end there; this process then does the work."""
+    script = tmp_path / "make.py"
+    out = tmp_path / "out" / "set"
+    script.write_text(
+        f"import pathlib, tcbench.dataset as d\nd.generate(pathlib.Path({str(out)!r}), n_files=16, workers=2)\n"
+    )
+    subprocess.run([sys.executable, str(script)], check=True, capture_output=True, timeout=60)
+    assert len(scan(out).files) == 16
+
+
+def test_importing_it_costs_no_array_library() -> None:
+    code = "import sys, tcbench.dataset; print([m for m in ('numpy', 'PIL', 'platformdirs') if m in sys.modules])"
+    out = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert out.stdout.strip() == "[]"
