@@ -1,0 +1,163 @@
+"""NVIDIA DALI: its own threads read, decode, scale, crop and normalise while Python computes.
+
+The augmentation and the samples per epoch are those of the other feeds; the random numbers are DALI's. Where DALI
+runs is told by a `Placement`, so that decoding on a GPU is one more of those and not another pipeline.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from tcbench.backends.chainer.feeds.base import MEAN, STD, Feed, broken_image, images_of, scaled_side
+from tcbench.backends.chainer.spec import FeedSpec
+from tcbench.errors import DataError
+
+logger = logging.getLogger(__name__)
+
+PREFETCH_DEPTH = 2
+_SHUFFLE_BUFFER = 1024
+"""Files that DALI holds to draw from; it never mixes two epochs in it."""
+_MAX_FULL_DECODES = 4096
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where the pipeline runs and how a batch leaves it.
+
+    `hand_over` turns one output into an array that stays valid while the output lives.
+    """
+
+    device_id: int | None
+    decoder: Literal["cpu", "mixed"]
+    hand_over: Callable[[Any], np.ndarray]
+
+
+def _view_on_host(output: Any) -> np.ndarray:
+    return np.asarray(output.as_tensor())
+
+
+ON_CPU = Placement(device_id=None, decoder="cpu", hand_over=_view_on_host)
+
+
+class DaliFeed:
+    """Batches that DALI has made ahead; `next` waits for one and hands over DALI's own buffer, without a copy.
+
+    The outputs of the latest `next` are kept, and with them their buffer, until the next call lets DALI use it again.
+    """
+
+    prefetch_depth = PREFETCH_DEPTH
+
+    def __init__(self, spec: FeedSpec, placement: Placement = ON_CPU) -> None:
+        self._images = images_of(spec)
+        self._spec = spec
+        self._hand_over = placement.hand_over
+        self._pipeline: Any = _build(spec, placement)
+        self._held: Any = None
+        self.epoch_size = len(self._images.files)
+
+    def next(self) -> tuple[np.ndarray, np.ndarray]:
+        self._held = None
+        try:
+            self._held = pixels, labels = self._pipeline.run()
+        except RuntimeError as error:
+            raise self._explained(error) from error
+        x = self._hand_over(pixels)
+        if x.dtype != self._spec.tensor.dtype:  # float64, which DALI does not make
+            x = x.astype(self._spec.tensor.dtype)
+        return x, self._hand_over(labels).reshape(-1)
+
+    def close(self) -> None:
+        self._held = None
+        self._pipeline = None
+
+    def _explained(self, error: RuntimeError) -> Exception:
+        """DALI ends with the whole pipeline's story: find the file it is about."""
+        paths = [path for path, _ in self._images.files]
+        message = str(error)
+        named = [path for path in paths if str(path) in message]
+        broken = _first_broken(named) or _first_broken(paths)
+        if broken is not None:
+            return broken
+        if named:  # Pillow makes something of it, DALI does not.
+            return broken_image(max(named, key=lambda path: len(str(path))), "DALI refuses it")
+        logger.debug("DALI: %s", message)
+        if "decoders" in message or "readers" in message:
+            reason = message.partition("encountered:")[2].strip().partition("\n")[0] or message
+            return DataError(f"DALI cannot read an image under {self._images.root}, and does not say which: {reason}")
+        return error
+
+
+def _first_broken(paths: list[Path]) -> DataError | None:
+    """The first file that Pillow cannot read: by their headers, which is quick, then whole."""
+    from PIL import Image
+
+    for whole, candidates in ((False, paths), (True, paths[:_MAX_FULL_DECODES])):
+        for path in candidates:
+            try:
+                with Image.open(path) as image:
+                    if whole:
+                        image.load()
+            except (OSError, ValueError, SyntaxError) as error:
+                return broken_image(path, error)
+    return None
+
+
+def _build(spec: FeedSpec, placement: Placement) -> Any:
+    from nvidia.dali import fn, pipeline_def, types
+
+    images = images_of(spec)
+    nhwc = spec.tensor.layout == "NHWC"
+
+    @pipeline_def(  # type: ignore[untyped-decorator]
+        batch_size=spec.batch_size,
+        num_threads=max(1, spec.threads),
+        device_id=placement.device_id,
+        seed=spec.seed % 2**31,
+        prefetch_queue_depth=PREFETCH_DEPTH,
+        exec_async=True,
+        exec_pipelined=True,
+    )
+    def pipeline() -> tuple[Any, Any]:
+        files, labels = fn.readers.file(
+            files=[str(path) for path, _ in images.files],
+            labels=[label for _, label in images.files],
+            random_shuffle=spec.augment,
+            initial_fill=min(len(images.files), _SHUFFLE_BUFFER),
+        )
+        # Chainer's datasets do not look at EXIF orientation either.
+        decoded = fn.decoders.image(files, device=placement.decoder, output_type=types.RGB, adjust_orientation=False)
+        scaled = fn.resize(
+            decoded, resize_shorter=scaled_side(spec.image_size), interp_type=types.INTERP_LINEAR, antialias=True
+        )
+        window: dict[str, Any] = {"crop_pos_x": 0.5, "crop_pos_y": 0.5, "rounding": "truncate"}
+        if spec.augment:
+            window = {
+                "crop_pos_x": fn.random.uniform(range=(0.0, 1.0)),
+                "crop_pos_y": fn.random.uniform(range=(0.0, 1.0)),
+                "mirror": fn.random.coin_flip(probability=0.5),
+            }
+        pixels = fn.crop_mirror_normalize(
+            scaled,
+            crop=(spec.image_size, spec.image_size),
+            mean=MEAN.tolist(),
+            std=STD.tolist(),
+            dtype=types.FLOAT16 if spec.tensor.dtype == "float16" else types.FLOAT,
+            output_layout="HWC" if nhwc else "CHW",
+            **window,
+        )
+        return pixels, labels
+
+    built = pipeline()
+    built.build()
+    return built
+
+
+def make_dali_feed(spec: FeedSpec) -> Feed:
+    """DALI on the CPU, on the images of `spec`. Raises ImportError where DALI is not installed."""
+    return DaliFeed(spec)
