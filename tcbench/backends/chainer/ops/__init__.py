@@ -1,0 +1,35 @@
+"""The operations that the model is built from. All take chainer Variables or arrays and return one Variable.
+
+float32 and float64 are computed in their own precision. float16 is stored as float16, computed and accumulated in
+float32, and rounded once at an op's output: what a Tensor Core does.
+"""
+
+from tcbench.backends.chainer.ops.batch_norm import (
+    RunningStatistics,
+    batch_norm,
+    batch_norm_add_relu,
+    batch_norm_relu,
+)
+from tcbench.backends.chainer.ops.convolution import convolution_2d
+from tcbench.backends.chainer.ops.elementwise import add, relu
+from tcbench.backends.chainer.ops.linear import linear
+from tcbench.backends.chainer.ops.loss import softmax_cross_entropy
+from tcbench.backends.chainer.ops.parallel import get_threads, set_threads, threads
+from tcbench.backends.chainer.ops.pooling import global_average_pooling_2d, max_pooling_2d
+
+__all__ = [
+    "RunningStatistics",
+    "add",
+    "batch_norm",
+    "batch_norm_add_relu",
+    "batch_norm_relu",
+    "convolution_2d",
+    "get_threads",
+    "global_average_pooling_2d",
+    "linear",
+    "max_pooling_2d",
+    "relu",
+    "set_threads",
+    "softmax_cross_entropy",
+    "threads",
+]

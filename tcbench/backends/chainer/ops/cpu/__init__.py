@@ -1,0 +1,1 @@
+"""NumPy kernels: pure functions on arrays, without Chainer."""

@@ -1,0 +1,243 @@
+"""Batch normalisation over all axes but the channels', fused at will with an addition and a ReLU.
+
+Every pass runs chunk by chunk, so that each array is read from memory once per pass, whatever is computed from it.
+Mean and variance come from per-chunk sums (BLAS does them: ones @ x), combined in float64.
+
+With xhat = (x - mean) * inv_std:  y = gamma * xhat + beta, and
+gx = gamma * inv_std * (gy - mean(gy) - xhat * mean(gy * xhat))   (Ioffe and Szegedy, 2015)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tcbench.backends.chainer.ops import parallel
+from tcbench.backends.chainer.ops.cpu.elementwise import mask_into, zeros
+from tcbench.backends.chainer.ops.half import compute_dtype, convert, load
+from tcbench.backends.chainer.ops.parallel import Array, scratch
+from tcbench.backends.chainer.spec import Layout
+
+CHUNK = 1 << 16
+"""Elements per chunk."""
+SHORT_PLANE = 64
+"""NCHW planes of at most so many pixels are handled as rows of C * H * W numbers: their inner loops would be short."""
+CENTRE_ABOVE = 16.0
+"""Sums of squares about zero lose digits when mean**2 is far above the variance: from this ratio on, about a centre."""
+
+
+@dataclass(frozen=True)
+class View:
+    """Channels of x in chunks: x as `shape`, a chunk being an index into it; per-channel numbers broadcast to it.
+
+    rows: shape (rows, C * repeat) where each row holds `repeat` numbers of each channel (NHWC: whole pixels laid end
+    to end so that inner loops are long; NCHW with short planes: one image). planes: shape (N, C, H * W).
+    """
+
+    shape: tuple[int, ...]
+    channels: int
+    count: int
+    layout: Layout
+    chunks: tuple[tuple[slice | int, ...], ...]
+
+    @property
+    def planes(self) -> bool:
+        return len(self.shape) == 3
+
+    def expand(self, values: Array, dtype: Any) -> Array:
+        """(C,) as an array that broadcasts against chunks, before `of_chunk`."""
+        values = values.astype(dtype)
+        if self.planes:
+            return values[:, None]
+        times = self.shape[1] // self.channels
+        return np.tile(values, times) if self.layout == "NHWC" else np.repeat(values, times)
+
+    def of_chunk(self, expanded: Array, chunk: tuple[slice | int, ...]) -> Array:
+        return expanded[chunk[1]] if self.planes else expanded
+
+    def sums(self, part: Array) -> Array:
+        """A chunk's sum per channel: (C,), or for planes the channels of the chunk."""
+        if self.planes:
+            return np.matmul(part, np.ones(part.shape[1], part.dtype))
+        rows = np.matmul(np.ones(part.shape[0], part.dtype), part)
+        if self.layout == "NHWC":
+            return rows.reshape(-1, self.channels).sum(axis=0)
+        return rows.reshape(self.channels, -1).sum(axis=1)
+
+
+def view_of(shape: tuple[int, ...], layout: Layout) -> View:
+    if layout == "NCHW":
+        n, c, h, w = shape
+        if h * w > SHORT_PLANE:
+            step = max(1, CHUNK // (h * w))
+            planes = tuple((i, slice(*span)) for i in range(n) for span in parallel.spans(c, step))
+            return View((n, c, h * w), c, n * h * w, layout, planes)
+        flat = (n, c * h * w)
+    else:
+        n, h, w, c = shape
+        rows, repeat = n * h * w, 1
+        while c * repeat < 1024 and rows % 2 == 0 and rows > 256:
+            rows, repeat = rows // 2, repeat * 2
+        flat = (rows, c * repeat)
+    chunks = tuple((slice(*span),) for span in parallel.spans(flat[0], max(1, CHUNK // flat[1])))
+    return View(flat, c, n * h * w, layout, chunks)
+
+
+def _collect(view: View, function: Callable[[Array, Any], tuple[Array, ...]], *arrays: Array) -> list[Array]:
+    """Per-channel totals in float64 of what `function` returns per chunk, added in the chunks' order."""
+    results: list[tuple[Array, ...] | None] = [None] * len(view.chunks)
+
+    def compute(i: int) -> None:
+        results[i] = function(*(array[view.chunks[i]] for array in arrays), view.chunks[i])
+
+    parallel.run(compute, range(len(view.chunks)))
+    n = len(results[0] or ())
+    totals = [np.zeros(view.channels, np.float64) for _ in range(n)]
+    for chunk, result in zip(view.chunks, results, strict=True):
+        target = chunk[1] if view.planes else slice(None)
+        for total, part in zip(totals, result or (), strict=True):
+            total[target] += part
+    return totals
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """Per channel, in float64; `centred` says that x - mean must be computed before anything is summed."""
+
+    mean: Array
+    var: Array
+    centred: bool
+
+
+def statistics(x: Array, layout: Layout) -> Statistics:
+    """Mean and (biased) variance per channel."""
+    view = view_of(x.shape, layout)
+    x = x.reshape(view.shape)
+
+    def about_zero(part: Array, chunk: Any) -> tuple[Array, Array]:
+        part = load(part, "bn.x")
+        square = scratch("bn.square", part.shape, part.dtype)
+        np.multiply(part, part, out=square)
+        return view.sums(part), view.sums(square)
+
+    total, squares = _collect(view, about_zero, x)
+    mean = total / view.count
+    var = squares / view.count - mean * mean
+    with np.errstate(invalid="ignore"):
+        if not np.any(mean * mean > CENTRE_ABOVE * var):  # NaN compares false
+            return Statistics(mean, np.maximum(var, 0), False)
+
+    centre = view.expand(mean, compute_dtype(x.dtype))
+
+    def about_centre(part: Array, chunk: Any) -> tuple[Array, Array]:
+        part = load(part, "bn.x")
+        difference = scratch("bn.square", part.shape, part.dtype)
+        np.subtract(part, view.of_chunk(centre, chunk), out=difference)
+        first = view.sums(difference)
+        np.multiply(difference, difference, out=difference)
+        return first, view.sums(difference)
+
+    rest, squares = _collect(view, about_centre, x)
+    used = mean.astype(compute_dtype(x.dtype)).astype(np.float64)
+    var = squares / view.count - (rest / view.count) ** 2
+    return Statistics(used + rest / view.count, np.maximum(var, 0), True)
+
+
+def normalise(
+    x: Array, scale: Array, shift: Array, layout: Layout, *, relu: bool, residual: Array | None, centre: Array | None
+) -> Array:
+    """(x - centre) * scale + shift (+ residual), then max(., 0) if `relu`; rounded to x's dtype once."""
+    view = view_of(x.shape, layout)
+    dtype = compute_dtype(x.dtype)
+    y = np.empty(x.shape, x.dtype)
+    xs, ys = x.reshape(view.shape), y.reshape(view.shape)
+    rs = None if residual is None else residual.reshape(view.shape)
+    scales, shifts = view.expand(scale, dtype), view.expand(shift, dtype)
+    centres = None if centre is None else view.expand(centre, dtype)
+
+    def compute(chunk: Any) -> None:
+        part, out = load(xs[chunk], "bn.x"), ys[chunk]
+        work = out if out.dtype == dtype else scratch("bn.work", out.shape, dtype)
+        if centres is not None:
+            part = np.subtract(part, view.of_chunk(centres, chunk), out=work)
+        np.multiply(part, view.of_chunk(scales, chunk), out=work)
+        np.add(work, view.of_chunk(shifts, chunk), out=work)
+        if rs is not None:
+            np.add(work, load(rs[chunk], "bn.residual"), out=work)
+        if relu:
+            flat = work.reshape(-1)
+            np.maximum(flat, zeros(flat.size, dtype), out=flat)
+        if work is not out:
+            convert(work, out)
+
+    parallel.run(compute, view.chunks)
+    return y
+
+
+def gradients(
+    gy: Array,
+    x: Array,
+    statistics: Statistics,
+    inv_std: Array,
+    gamma: Array,
+    layout: Layout,
+    *,
+    y: Array | None,
+    keep_masked: bool,
+    constant: bool,
+) -> tuple[Array, Array, Array, Array | None]:
+    """gx, ggamma, gbeta and, if `keep_masked`, gy masked by the ReLU: the residual's gradient.
+
+    y: the ReLU's output, or None without one. constant: mean and variance are constants (evaluation).
+    """
+    view = view_of(x.shape, layout)
+    dtype = compute_dtype(x.dtype)
+    gx = np.empty(x.shape, x.dtype)
+    masked = np.empty(x.shape, x.dtype) if keep_masked else gx
+    xs, gs, gxs, ms = (array.reshape(view.shape) for array in (x, np.ascontiguousarray(gy), gx, masked))
+    ys = None if y is None else y.reshape(view.shape)
+    means = view.expand(statistics.mean, dtype) if statistics.centred else None
+
+    def reduce(chunk: Any) -> tuple[Array, Array]:
+        g = gs[chunk]
+        if ys is not None:
+            mask_into(g, ys[chunk], ms[chunk])
+            g = ms[chunk]
+        g, part = load(g, "bn.g"), load(xs[chunk], "bn.x")
+        product = scratch("bn.square", part.shape, dtype)
+        if means is not None:
+            part = np.subtract(part, view.of_chunk(means, chunk), out=product)
+        np.multiply(g, part, out=product)
+        return view.sums(g), view.sums(product)
+
+    gbeta, moment = _collect(view, lambda chunk_x, chunk: reduce(chunk), xs)
+    if not statistics.centred:
+        moment = moment - statistics.mean * gbeta
+    ggamma = moment * inv_std
+
+    a = gamma.astype(np.float64) * inv_std
+    b = np.zeros_like(a) if constant else -a * inv_std * ggamma / view.count
+    c = np.zeros_like(a) if constant else -a * gbeta / view.count
+    if not statistics.centred:
+        c = c - b * statistics.mean
+    scale, slope, offset = (view.expand(values, dtype) for values in (a, b, c))
+
+    def compute(chunk: Any) -> None:
+        g = load(ms[chunk] if ys is not None else gs[chunk], "bn.g")
+        part, out = load(xs[chunk], "bn.x"), gxs[chunk]
+        work = out if out.dtype == dtype else scratch("bn.work", out.shape, dtype)
+        line = scratch("bn.square", part.shape, dtype)
+        if means is not None:
+            part = np.subtract(part, view.of_chunk(means, chunk), out=line)
+        np.multiply(part, view.of_chunk(slope, chunk), out=line)
+        np.add(line, view.of_chunk(offset, chunk), out=line)
+        np.multiply(g, view.of_chunk(scale, chunk), out=work)
+        np.add(work, line, out=work)
+        if work is not out:
+            convert(work, out)
+
+    parallel.run(compute, view.chunks)
+    return gx, ggamma, gbeta, masked if keep_masked else None

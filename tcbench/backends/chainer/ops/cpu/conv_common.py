@@ -1,0 +1,70 @@
+"""Geometry shared by the two layouts' convolution kernels, and how they cut their work into matrix products."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+
+import numpy as np
+
+from tcbench.backends.chainer.ops import parallel
+from tcbench.backends.chainer.ops.parallel import Array
+
+MIN_TASKS = 4
+"""Small layers are cut along output channels too, so that a few threads find work."""
+MIN_COLUMNS = 128
+
+
+def output_size(size: int, kernel: int, stride: int, pad: int) -> int:
+    out = (size + 2 * pad - kernel) // stride + 1
+    if out < 1:
+        raise ValueError(f"input of {size} pixels, kernel {kernel}, stride {stride}, pad {pad}: output would be empty")
+    return out
+
+
+@dataclass(frozen=True)
+class Block:
+    """Output pixels [h0, h1) x all columns of images [n0, n1), and matrix columns (channels) [k0, k1).
+
+    Either whole images, or rows of one image.
+    """
+
+    n0: int
+    n1: int
+    h0: int
+    h1: int
+    k0: int = 0
+    k1: int = 0
+
+    @property
+    def images(self) -> int:
+        return self.n1 - self.n0
+
+    @property
+    def rows(self) -> int:
+        return self.h1 - self.h0
+
+
+def pixel_blocks(n: int, h: int, w: int, pixels: int) -> list[Block]:
+    """The output's pixels in blocks of about `pixels`."""
+    if h * w >= 2 * pixels:
+        rows = parallel.spans(h, max(1, round(pixels / w)))
+        return [Block(i, i + 1, h0, h1) for i in range(n) for h0, h1 in rows]
+    return [Block(n0, n1, 0, h) for n0, n1 in parallel.spans(n, max(1, round(pixels / (h * w))))]
+
+
+def with_channels(blocks: list[Block], channels: int) -> list[Block]:
+    """Each block for all channels, cut along channels if there are few blocks."""
+    parts = min(-(-MIN_TASKS // len(blocks)), max(1, channels // MIN_COLUMNS))
+    return [
+        Block(b.n0, b.n1, b.h0, b.h1, k0, k1)
+        for b, (k0, k1) in itertools.product(blocks, parallel.spans(channels, -(-channels // parts)))
+    ]
+
+
+def sum_partials(partials: Array, dtype: np.dtype) -> Array:  # type: ignore[type-arg]
+    """(P, ...) partial sums, added in order, in `dtype`."""
+    total: Array = partials[0]
+    if len(partials) > 1:
+        total = partials.sum(axis=0)
+    return total.astype(dtype)

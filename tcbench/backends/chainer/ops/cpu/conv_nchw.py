@@ -1,0 +1,174 @@
+"""Convolution on NCHW arrays as matrix products of (output channels, R * S * C) by (R * S * C, pixels).
+
+im2col per block of output pixels. A block of one image writes its product where it belongs; a block of several
+images (small maps) is transposed into place. x (N, C, H, W), w (K, C, R, S), y (N, K, P, Q).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tcbench.backends.chainer.ops import half, parallel
+from tcbench.backends.chainer.ops.cpu.conv_common import Block, output_size, pixel_blocks, sum_partials, with_channels
+from tcbench.backends.chainer.ops.half import compute_dtype, convert, load
+from tcbench.backends.chainer.ops.parallel import Array, scratch
+
+PIXELS_1X1 = 784
+COLUMNS_ELEMENTS = 1 << 19
+MIN_PIXELS = 392
+WGRAD_PIXELS = 2048
+
+
+def _planes(x: Array, block: Block, name: str) -> Array:
+    """(channels, pixels) of one block of a dense array (N, C, H, W), in the compute dtype; a view where it can be."""
+    n, c, h, w = x.shape
+    part = x[block.n0 : block.n1, :, block.h0 : block.h1]
+    if block.images == 1:
+        if x.dtype != np.float16:
+            return x.reshape(n, c, h * w)[block.n0, :, block.h0 * w : block.h1 * w]
+        return load(part[0], name).reshape(c, -1)
+    gathered = scratch(name + ".gathered", (c, block.images, block.rows, w), x.dtype)
+    np.copyto(gathered, part.transpose(1, 0, 2, 3))
+    return load(gathered, name).reshape(c, -1)
+
+
+def _columns(x: Array, block: Block, kernel: tuple[int, int], stride: int, pad: int, q: int) -> Array:
+    """im2col of one block: (C * R * S, pixels) in the compute dtype."""
+    (r, s), c = kernel, x.shape[1]
+    n, rows = block.images, block.rows
+    if (r, s, pad, stride) == (1, 1, 0, 1):
+        return _planes(x, block, "conv.x")
+    dtype = compute_dtype(x.dtype)
+    if (r, s, pad) == (1, 1, 0):
+        part = x[
+            block.n0 : block.n1, :, block.h0 * stride : (block.h1 - 1) * stride + 1 : stride, : (q - 1) * stride + 1 : stride
+        ]
+        dense = scratch("conv.dense", (c, n, rows, q), x.dtype)
+        np.copyto(dense, part.transpose(1, 0, 2, 3))
+        return load(dense, "conv.x").reshape(c, -1)
+    height, width = (rows - 1) * stride + r, (q - 1) * stride + s
+    top = block.h0 * stride - pad
+    low, high = max(0, top), min(x.shape[2], top + height)
+    right = min(x.shape[3], width - pad)
+    padded = scratch("conv.padded", (n, c, height, width), dtype)
+    padded[:, :, : low - top] = 0
+    padded[:, :, high - top :] = 0
+    padded[:, :, :, :pad] = 0
+    padded[:, :, :, pad + right :] = 0
+    padded[:, :, low - top : high - top, pad : pad + right] = load(x[block.n0 : block.n1, :, low:high, :right], "conv.x")
+    image, plane, row, item = padded.strides
+    windows = np.lib.stride_tricks.as_strided(
+        padded, (c, r, s, n, rows, q), (plane, row, item, image, stride * row, stride * item), writeable=False
+    )
+    columns = scratch("conv.columns", windows.shape, dtype)
+    np.copyto(columns, windows)
+    return columns.reshape(c * r * s, n * rows * q)
+
+
+def _pixels(kernel: tuple[int, int], c: int) -> int:
+    if kernel == (1, 1):
+        return PIXELS_1X1
+    return max(MIN_PIXELS, COLUMNS_ELEMENTS // (kernel[0] * kernel[1] * c))
+
+
+def fprop(x: Array, w: Array, stride: int, pad: int, addend: Array | None = None) -> Array:
+    """y; with `addend` (of y's shape) y + addend."""
+    k, c, r, s = w.shape
+    n, p, q = x.shape[0], output_size(x.shape[2], r, stride, pad), output_size(x.shape[3], s, stride, pad)
+    dtype = compute_dtype(x.dtype)
+    weights = half.cast(w, dtype).reshape(k, c * r * s)
+    y = np.empty((n, k, p, q), x.dtype)
+
+    def compute(block: Block) -> None:
+        columns = _columns(x, block, (r, s), stride, pad, q)
+        matrix = weights[block.k0 : block.k1]
+        out = y[block.n0 : block.n1, block.k0 : block.k1, block.h0 : block.h1]
+        if block.images == 1 and x.dtype == dtype:
+            product = y.reshape(n, k, p * q)[block.n0, block.k0 : block.k1, block.h0 * q : block.h1 * q]
+            np.matmul(matrix, columns, out=product)
+        else:
+            product = scratch("conv.product", (matrix.shape[0], columns.shape[1]), dtype)
+            np.matmul(matrix, columns, out=product)
+            store(product.reshape(-1, block.images, block.rows, q).transpose(1, 0, 2, 3), out)
+        if addend is not None:
+            more = addend[block.n0 : block.n1, block.k0 : block.k1, block.h0 : block.h1]
+            if x.dtype == dtype:
+                np.add(out, more, out=out)
+            else:
+                total = scratch("conv.total", out.shape, dtype)
+                np.add(product.reshape(-1, block.images, block.rows, q).transpose(1, 0, 2, 3), load(more, "conv.addend"), out=total)
+                store(total, out)
+
+    parallel.run(compute, with_channels(pixel_blocks(n, p, q, _pixels((r, s), c)), k))
+    return y
+
+
+def store(source: Array, out: Array) -> None:
+    """Copies, rounding to out's dtype; neither need be contiguous."""
+    if source.dtype == out.dtype:
+        np.copyto(out, source)
+        return
+    if not source.flags.c_contiguous:
+        dense = scratch("conv.store", source.shape, source.dtype)
+        np.copyto(dense, source)
+        source = dense
+    if out.flags.c_contiguous:
+        convert(source, out)
+    else:
+        np.copyto(out, convert(source, scratch("conv.rounded", out.shape, out.dtype)))
+
+
+def dgrad(
+    gy: Array, w: Array, shape: tuple[int, ...], stride: int, pad: int, addend: Array | None = None
+) -> Array:
+    """The gradient of x, of the given shape; with `addend` (another gradient of x) their sum."""
+    k, c, r, s = w.shape
+    if stride == 1 and r == s and pad < r:
+        flipped = np.ascontiguousarray(half.cast(w, compute_dtype(w.dtype))[:, :, ::-1, ::-1].transpose(1, 0, 2, 3))
+        return fprop(gy, flipped, 1, r - 1 - pad, addend)
+    _, _, height, width = shape
+    p, q = gy.shape[2:]
+    dtype = compute_dtype(gy.dtype)
+    weights = half.cast(w, dtype).reshape(k, c * r * s)
+    gx = np.empty(shape, gy.dtype)
+
+    def compute(block: Block) -> None:
+        # Whole images, so that no two blocks add to the same pixel.
+        pixels = _planes(gy, Block(block.n0, block.n1, 0, p), "conv.x")
+        columns = scratch("conv.columns", (c * r * s, pixels.shape[1]), dtype)
+        np.matmul(weights.T, pixels, out=columns)
+        windows = columns.reshape(c, r, s, block.images, p, q)
+        full_h, full_w = max(height + pad, (p - 1) * stride + r), max(width + pad, (q - 1) * stride + s)
+        padded = scratch("conv.padded", (block.images, c, full_h, full_w), dtype)
+        padded[...] = 0
+        for i in range(r):
+            for j in range(s):
+                part = padded[:, :, i : i + (p - 1) * stride + 1 : stride, j : j + (q - 1) * stride + 1 : stride]
+                np.add(part, windows[:, i, j].transpose(1, 0, 2, 3), out=part)
+        part = padded[:, :, pad : pad + height, pad : pad + width]
+        if addend is not None:
+            np.add(part, load(addend[block.n0 : block.n1], "conv.addend"), out=part)
+        store(part, gx[block.n0 : block.n1])
+
+    parallel.run(compute, pixel_blocks(shape[0], 1, 1, max(1, 196 // (p * q))))
+    return gx
+
+
+def wgrad(x: Array, gy: Array, kernel: tuple[int, int], stride: int, pad: int) -> Array:
+    """The gradient of w: (K, C, R, S) in x's dtype."""
+    n, k, p, q = gy.shape
+    (r, s), c = kernel, x.shape[1]
+    dtype = compute_dtype(x.dtype)
+    blocks = with_channels(pixel_blocks(n, p, q, WGRAD_PIXELS), k)
+    firsts = [i for i, block in enumerate(blocks) if block.k0 == 0]
+    place = {(blocks[i].n0, blocks[i].h0): number for number, i in enumerate(firsts)}
+    partials = np.empty((len(firsts), k, c * r * s), dtype)
+
+    def compute(block: Block) -> None:
+        columns = _columns(x, block, kernel, stride, pad, q)
+        rows = _planes(gy[:, block.k0 : block.k1], block, "conv.gy")
+        out = partials[place[block.n0, block.h0], block.k0 : block.k1]
+        np.matmul(rows, columns.T, out=out)
+
+    parallel.run(compute, blocks)
+    return half.cast(sum_partials(partials, dtype), x.dtype).reshape(k, c, r, s)

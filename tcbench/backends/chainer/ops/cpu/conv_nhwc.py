@@ -1,0 +1,157 @@
+"""Convolution on NHWC arrays as matrix products over (pixels, channels).
+
+1x1: the arrays are the matrices. Otherwise im2col per block of output pixels, into memory that stays in cache.
+x (N, H, W, C), w (K, R, S, C), y (N, P, Q, K).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tcbench.backends.chainer.ops import half, parallel
+from tcbench.backends.chainer.ops.cpu.conv_common import Block, output_size, pixel_blocks, sum_partials, with_channels
+from tcbench.backends.chainer.ops.half import compute_dtype, convert, load
+from tcbench.backends.chainer.ops.parallel import Array, scratch
+
+PIXELS_1X1 = 1024
+COLUMNS_ELEMENTS = 1 << 19
+MIN_PIXELS = 384
+WGRAD_PIXELS = 2048
+
+
+def _columns(x: Array, block: Block, kernel: tuple[int, int], stride: int, pad: int, q: int) -> Array:
+    """im2col of one block: (pixels, R * S * C) in the compute dtype. A view of x where x has that shape already."""
+    (r, s), c = kernel, x.shape[3]
+    n, rows = block.images, block.rows
+    if (r, s, pad) == (1, 1, 0):
+        part = x[block.n0 : block.n1, block.h0 * stride : (block.h1 - 1) * stride + 1 : stride, : (q - 1) * stride + 1 : stride]
+        if stride > 1 and x.dtype != np.float16:
+            dense = scratch("conv.dense", part.shape, x.dtype)
+            np.copyto(dense, part)
+            part = dense
+        return load(part, "conv.x").reshape(n * rows * q, c)
+    dtype = compute_dtype(x.dtype)
+    height, width = (rows - 1) * stride + r, (q - 1) * stride + s
+    top = block.h0 * stride - pad
+    low, high = max(0, top), min(x.shape[1], top + height)
+    right = min(x.shape[2], width - pad)
+    inner = x[block.n0 : block.n1, low:high, :right]
+    padded = scratch("conv.padded", (n, height, width, c), dtype)
+    padded[:, : low - top] = 0
+    padded[:, high - top :] = 0
+    padded[:, :, :pad] = 0
+    padded[:, :, pad + right :] = 0
+    padded[:, low - top : high - top, pad : pad + right] = load(inner, "conv.x")
+    image, row, pixel, item = padded.strides
+    windows = np.lib.stride_tricks.as_strided(
+        padded, (n, rows, q, r, s * c), (image, stride * row, stride * pixel, row, item), writeable=False
+    )
+    columns = scratch("conv.columns", windows.shape, dtype)
+    np.copyto(columns, windows)
+    return columns.reshape(n * rows * q, r * s * c)
+
+
+def _pixels(kernel: tuple[int, int], c: int) -> int:
+    if kernel == (1, 1):
+        return PIXELS_1X1
+    return max(MIN_PIXELS, COLUMNS_ELEMENTS // (kernel[0] * kernel[1] * c))
+
+
+def fprop(x: Array, w: Array, stride: int, pad: int, addend: Array | None = None) -> Array:
+    """y; with `addend` (of y's shape) y + addend."""
+    k, r, s, c = w.shape
+    n, p, q = x.shape[0], output_size(x.shape[1], r, stride, pad), output_size(x.shape[2], s, stride, pad)
+    dtype = compute_dtype(x.dtype)
+    weights = half.cast(w, dtype).reshape(k, r * s * c)
+    y = np.empty((n, p, q, k), x.dtype)
+
+    def compute(block: Block) -> None:
+        columns = _columns(x, block, (r, s), stride, pad, q)
+        out = y[block.n0 : block.n1, block.h0 : block.h1].reshape(-1, k)[:, block.k0 : block.k1]
+        more = None
+        if addend is not None:
+            more = addend[block.n0 : block.n1, block.h0 : block.h1].reshape(-1, k)[:, block.k0 : block.k1]
+        _product(columns, weights[block.k0 : block.k1].T, out, more)
+
+    parallel.run(compute, with_channels(pixel_blocks(n, p, q, _pixels((r, s), c)), k))
+    return y
+
+
+def _product(a: Array, b: Array, out: Array, addend: Array | None = None) -> None:
+    """out = a @ b (+ addend), rounded to out's dtype once."""
+    product = out if out.dtype == a.dtype else scratch("conv.product", out.shape, a.dtype)
+    np.matmul(a, b, out=product)
+    if addend is not None:
+        np.add(product, load(addend, "conv.addend"), out=product)
+    if product is not out:
+        if out.flags.c_contiguous:
+            convert(product, out)
+        else:
+            rounded = scratch("conv.rounded", out.shape, out.dtype)
+            np.copyto(out, convert(product, rounded))
+
+
+def dgrad(
+    gy: Array, w: Array, shape: tuple[int, ...], stride: int, pad: int, addend: Array | None = None
+) -> Array:
+    """The gradient of x, of the given shape; with `addend` (another gradient of x) their sum."""
+    k, r, s, c = w.shape
+    if stride == 1 and r == s and pad < r:
+        flipped = np.ascontiguousarray(half.cast(w, compute_dtype(w.dtype))[:, ::-1, ::-1].transpose(3, 1, 2, 0))
+        return fprop(gy, flipped, 1, r - 1 - pad, addend)
+    _, height, width, _ = shape
+    p, q = gy.shape[1:3]
+    dtype = compute_dtype(gy.dtype)
+    weights = half.cast(w, dtype).reshape(k, r * s * c)
+    gx = np.empty(shape, gy.dtype)
+
+    def compute(block: Block) -> None:
+        # Whole images, so that no two blocks add to the same pixel.
+        rows = load(gy[block.n0 : block.n1].reshape(-1, k), "conv.x")
+        columns = scratch("conv.columns", (rows.shape[0], r * s * c), dtype)
+        np.matmul(rows, weights, out=columns)
+        windows = columns.reshape(block.images, p, q, r, s, c)
+        full_h, full_w = max(height + pad, (p - 1) * stride + r), max(width + pad, (q - 1) * stride + s)
+        padded = scratch("conv.padded", (block.images, full_h, full_w, c), dtype)
+        padded[...] = 0
+        for i in range(r):
+            for j in range(s):
+                part = padded[:, i : i + (p - 1) * stride + 1 : stride, j : j + (q - 1) * stride + 1 : stride]
+                np.add(part, windows[:, :, :, i, j], out=part)
+        part = padded[:, pad : pad + height, pad : pad + width]
+        if addend is not None:
+            np.add(part, load(addend[block.n0 : block.n1], "conv.addend"), out=part)
+        store(part, gx[block.n0 : block.n1])
+
+    parallel.run(compute, pixel_blocks(shape[0], 1, 1, 1))
+    return gx
+
+
+def store(source: Array, out: Array) -> None:
+    """Copies, rounding to out's dtype; `source` need not be contiguous."""
+    if source.dtype == out.dtype:
+        np.copyto(out, source)
+        return
+    dense = scratch("conv.store", source.shape, source.dtype)
+    np.copyto(dense, source)
+    convert(dense, out)
+
+
+def wgrad(x: Array, gy: Array, kernel: tuple[int, int], stride: int, pad: int) -> Array:
+    """The gradient of w: (K, R, S, C) in x's dtype."""
+    n, p, q, k = gy.shape
+    (r, s), c = kernel, x.shape[3]
+    dtype = compute_dtype(x.dtype)
+    blocks = with_channels(pixel_blocks(n, p, q, WGRAD_PIXELS), k)
+    firsts = [i for i, block in enumerate(blocks) if block.k0 == 0]
+    place = {(blocks[i].n0, blocks[i].h0): number for number, i in enumerate(firsts)}
+    partials = np.empty((len(firsts), k, r * s * c), dtype)
+
+    def compute(block: Block) -> None:
+        columns = _columns(x, block, kernel, stride, pad, q)
+        rows = gy[block.n0 : block.n1, block.h0 : block.h1].reshape(-1, k)[:, block.k0 : block.k1]
+        out = partials[place[block.n0, block.h0], block.k0 : block.k1]
+        np.matmul(load(rows, "conv.gy").T, columns, out=out)
+
+    parallel.run(compute, blocks)
+    return half.cast(sum_partials(partials, dtype), x.dtype).reshape(k, r, s, c)

@@ -1,0 +1,45 @@
+"""relu and add."""
+
+from __future__ import annotations
+
+from tcbench.backends.chainer.ops.cpu import elementwise as kernels
+from tcbench.backends.chainer.ops.node import ForwardNode, GradientNode, Variable, Variables
+from tcbench.backends.chainer.ops.parallel import Array
+
+
+class Relu(ForwardNode):
+    def forward_cpu(self, inputs: tuple[Array]) -> tuple[Array]:
+        self.y = kernels.relu(inputs[0])
+        return (self.y,)
+
+    def backward(self, indexes: tuple[int, ...], gys: Variables) -> Variables:
+        return ReluGradient(self).apply(gys)  # type: ignore[no-any-return]
+
+
+class ReluGradient(GradientNode):
+    def __init__(self, forward_node: Relu) -> None:
+        self.of = forward_node
+
+    def forward_cpu(self, inputs: tuple[Array]) -> tuple[Array]:
+        return (kernels.relu_gradient(inputs[0], self.of.y),)
+
+
+class AddNode(ForwardNode):
+    def forward_cpu(self, inputs: tuple[Array, Array]) -> tuple[Array]:
+        a, b = inputs
+        if a.shape != b.shape or a.dtype != b.dtype:
+            raise ValueError(f"add: expected equal shapes and dtypes, got {a.shape} {a.dtype} and {b.shape} {b.dtype}")
+        return (kernels.add(a, b),)
+
+    def backward(self, indexes: tuple[int, ...], gys: Variables) -> Variables:
+        return gys * len(indexes)
+
+
+def relu(x: Variable) -> Variable:
+    """max(x, 0); NaN stays NaN."""
+    return Relu().apply((x,))[0]
+
+
+def add(a: Variable, b: Variable) -> Variable:
+    """a + b of equal shapes; float16 is added in float32 and rounded once."""
+    return AddNode().apply((a, b))[0]

@@ -1,0 +1,51 @@
+"""Softmax cross entropy, in float32 (float64 for float64)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tcbench.backends.chainer.ops import half
+from tcbench.backends.chainer.ops.node import ForwardNode, GradientNode, Variable, Variables
+from tcbench.backends.chainer.ops.parallel import Array
+
+
+class SoftmaxCrossEntropy(ForwardNode):
+    def forward_cpu(self, inputs: tuple[Array, Array]) -> tuple[Array]:
+        x, t = inputs
+        if x.ndim != 2 or t.shape != x.shape[:1] or t.dtype.kind not in "iu":
+            raise ValueError(
+                f"softmax_cross_entropy: x {x.shape}, t {t.shape} {t.dtype}: expected (N, K) and integer labels (N,)"
+            )
+        if t.size and (t.min() < 0 or t.max() >= x.shape[1]):
+            raise ValueError(
+                f"softmax_cross_entropy: labels from {t.min()} to {t.max()}, expected 0 to {x.shape[1] - 1}"
+            )
+        logits = half.cast(x, half.compute_dtype(x.dtype))
+        shifted = logits - logits.max(axis=1, keepdims=True)
+        log_p = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
+        self.t, self.dtype, self.log_p = t, x.dtype, log_p
+        return (np.asarray(-log_p[np.arange(t.size), t].mean()),)
+
+    def backward(self, indexes: tuple[int, ...], gys: Variables) -> Variables:
+        gx = SoftmaxCrossEntropyGradient(self).apply(gys)[0]
+        return tuple(None if i else gx for i in indexes)
+
+
+class SoftmaxCrossEntropyGradient(GradientNode):
+    def __init__(self, forward_node: SoftmaxCrossEntropy) -> None:
+        self.of = forward_node
+
+    def forward_cpu(self, inputs: tuple[Array]) -> tuple[Array]:
+        of = self.of
+        gx = np.exp(of.log_p)
+        gx[np.arange(of.t.size), of.t] -= 1
+        gx *= (inputs[0] / of.t.size).astype(gx.dtype)
+        return (half.cast(gx, of.dtype),)
+
+
+def softmax_cross_entropy(x: Variable, t: Variable) -> Variable:
+    """The mean loss, a float32 scalar, of logits x (N, K) and labels t (N,). The gradient has x's dtype.
+
+    Raises ValueError for a label outside [0, K).
+    """
+    return SoftmaxCrossEntropy().apply((x, t))[0]

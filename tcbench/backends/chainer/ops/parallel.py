@@ -1,0 +1,150 @@
+"""Runs a function over chunks on a few threads. NumPy and BLAS release the interpreter lock, so plain threads do.
+
+Callers cut their work into chunks by the shape alone, never by the number of threads: each chunk computes the same
+numbers whichever thread takes it, so results are bit-identical for any number of threads. While several threads
+run, BLAS is held to one thread per call, since each chunk brings its own matrix product.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import queue
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import threadpoolctl
+
+Array = npt.NDArray[Any]
+T = TypeVar("T")
+
+_local = threading.local()
+_lock = threading.Lock()
+_jobs: queue.SimpleQueue[_Job] = queue.SimpleQueue()
+_helpers = 0
+_threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
+_blas = [
+    library
+    for library in threadpoolctl.ThreadpoolController().lib_controllers
+    if library.user_api == "blas" and "numpy" in str(library.filepath)
+] or threadpoolctl.ThreadpoolController().select(user_api="blas").lib_controllers
+
+
+class _Job:
+    """One call of `run`: helpers and the caller draw chunk numbers until none is left."""
+
+    def __init__(self, function: Callable[[Any], object], chunks: Sequence[Any]) -> None:
+        self.function = function
+        self.chunks = chunks
+        self.numbers = itertools.count()
+        self.error: BaseException | None = None
+        self.left = threading.Semaphore(0)
+
+    def work(self) -> None:
+        n = len(self.chunks)
+        while self.error is None:
+            i = next(self.numbers)  # atomic under the interpreter lock
+            if i >= n:
+                return
+            try:
+                self.function(self.chunks[i])
+            except BaseException as error:
+                self.error = error
+
+
+def _help() -> None:
+    _local.inside = True
+    while True:
+        job = _jobs.get()
+        job.work()
+        job.left.release()
+        del job  # else its arrays would live until the next job
+
+
+def set_threads(n: int) -> None:
+    """Sets how many threads `run` uses, the caller included."""
+    global _threads
+    if n < 1:
+        raise ValueError(f"threads: expected at least 1, got {n}")
+    _threads = n
+
+
+def get_threads() -> int:
+    return _threads
+
+
+@contextlib.contextmanager
+def threads(n: int) -> Iterator[None]:
+    """`set_threads` for the length of a with block."""
+    before = _threads
+    set_threads(n)
+    try:
+        yield
+    finally:
+        set_threads(before)
+
+
+@contextlib.contextmanager
+def _one_blas_thread() -> Iterator[None]:
+    before = [library.num_threads for library in _blas]
+    for library in _blas:
+        library.set_num_threads(1)
+    try:
+        yield
+    finally:
+        for library, n in zip(_blas, before, strict=True):
+            library.set_num_threads(n)
+
+
+def run(function: Callable[[T], object], chunks: Sequence[T]) -> None:
+    """Calls `function` on every chunk. Returns when all are done; raises the first error of any of them."""
+    global _helpers
+    n_helpers = min(_threads, len(chunks)) - 1
+    if n_helpers < 1 or getattr(_local, "inside", False):
+        for chunk in chunks:
+            function(chunk)
+        return
+    with _lock:
+        while _helpers < n_helpers:
+            threading.Thread(target=_help, name=f"tcbench-ops-{_helpers}", daemon=True).start()
+            _helpers += 1
+    job = _Job(function, chunks)
+    with _one_blas_thread():
+        for _ in range(n_helpers):
+            _jobs.put(job)
+        _local.inside = True
+        try:
+            job.work()
+        finally:
+            _local.inside = False
+            for _ in range(n_helpers):
+                job.left.acquire()
+    if job.error is not None:
+        raise job.error
+
+
+def spans(total: int, size: int) -> list[tuple[int, int]]:
+    """[0, total) cut into ranges of nearly equal length, none longer than `size`."""
+    n = max(1, -(-total // max(1, size)))
+    return [(total * i // n, total * (i + 1) // n) for i in range(n)]
+
+
+def scratch(name: str, shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
+    """An uninitialised array of this thread's own, over memory that is kept from call to call.
+
+    Valid until the same thread asks for the same name again. Never to be returned from an op.
+    """
+    buffers: dict[str, npt.NDArray[np.uint8]] = _local.__dict__.setdefault("buffers", {})
+    dtype = np.dtype(dtype)
+    count = 1
+    for extent in shape:
+        count *= extent
+    n_bytes = count * dtype.itemsize
+    buffer = buffers.get(name)
+    if buffer is None or buffer.nbytes < n_bytes:
+        buffer = buffers[name] = np.empty(n_bytes, np.uint8)
+    return buffer[:n_bytes].view(dtype).reshape(shape)

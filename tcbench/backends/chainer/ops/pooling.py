@@ -1,0 +1,68 @@
+"""Max pooling and global average pooling."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tcbench.backends.chainer.ops.cpu import pooling as kernels
+from tcbench.backends.chainer.ops.node import ForwardNode, GradientNode, Variable, Variables
+from tcbench.backends.chainer.ops.parallel import Array
+from tcbench.backends.chainer.spec import Layout
+
+
+class MaxPooling(ForwardNode):
+    def __init__(self, ksize: int, stride: int, pad: int, layout: Layout) -> None:
+        if pad >= ksize:
+            raise ValueError(f"max_pooling_2d: pad {pad}, expected less than ksize {ksize}: windows would be empty")
+        self.ksize = ksize
+        self.stride = stride
+        self.pad = pad
+        self.layout = layout
+
+    def forward_cpu(self, inputs: tuple[Array]) -> tuple[Array]:
+        self.x = np.ascontiguousarray(inputs[0])
+        self.y = kernels.max_pooling(self.x, self.ksize, self.stride, self.pad, self.layout)
+        return (self.y,)
+
+    def backward(self, indexes: tuple[int, ...], gys: Variables) -> Variables:
+        return MaxPoolingGradient(self).apply(gys)  # type: ignore[no-any-return]
+
+
+class MaxPoolingGradient(GradientNode):
+    def __init__(self, forward_node: MaxPooling) -> None:
+        self.of = forward_node
+
+    def forward_cpu(self, inputs: tuple[Array]) -> tuple[Array]:
+        of = self.of
+        return (kernels.max_pooling_gradient(inputs[0], of.x, of.y, of.ksize, of.stride, of.pad, of.layout),)
+
+
+class GlobalAveragePooling(ForwardNode):
+    def __init__(self, layout: Layout) -> None:
+        self.layout = layout
+
+    def forward_cpu(self, inputs: tuple[Array]) -> tuple[Array]:
+        self.shape = inputs[0].shape
+        return (kernels.global_average(inputs[0], self.layout),)
+
+    def backward(self, indexes: tuple[int, ...], gys: Variables) -> Variables:
+        return GlobalAveragePoolingGradient(self).apply(gys)  # type: ignore[no-any-return]
+
+
+class GlobalAveragePoolingGradient(GradientNode):
+    def __init__(self, forward_node: GlobalAveragePooling) -> None:
+        self.of = forward_node
+
+    def forward_cpu(self, inputs: tuple[Array]) -> tuple[Array]:
+        return (kernels.global_average_gradient(inputs[0], self.of.shape, self.of.layout),)
+
+
+def max_pooling_2d(x: Variable, *, ksize: int, stride: int, pad: int, layout: Layout) -> Variable:
+    """Output size floor((H + 2 pad - ksize) / stride) + 1: windows that would start in the far padding are left out
+    (PyTorch's rule; Chainer calls it cover_all=False)."""
+    return MaxPooling(ksize, stride, pad, layout).apply((x,))[0]
+
+
+def global_average_pooling_2d(x: Variable, *, layout: Layout) -> Variable:
+    """(N, C): the mean over all pixels."""
+    return GlobalAveragePooling(layout).apply((x,))[0]
