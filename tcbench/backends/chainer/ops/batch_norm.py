@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from tcbench.backends.chainer.compat import chainer
@@ -13,6 +15,7 @@ from tcbench.backends.chainer.spec import Layout
 EPS = 2e-5
 
 
+@dataclass
 class RunningStatistics:
     """Moving averages of mean and variance for evaluation, updated in place as Chainer's BatchNormalization does:
     running = decay * running + (1 - decay) * batch, the variance with the factor m / (m - 1).
@@ -20,10 +23,9 @@ class RunningStatistics:
     mean, var: float32 (C,).
     """
 
-    def __init__(self, channels: int, decay: float = 0.9) -> None:
-        self.mean: Array = np.zeros(channels, np.float32)
-        self.var: Array = np.ones(channels, np.float32)
-        self.decay = decay
+    mean: Array
+    var: Array
+    decay: float = 0.9
 
     def update(self, mean: Array, var: Array, count: int) -> None:
         """`var` is biased; `count` is the number of values per channel."""

@@ -6,6 +6,7 @@ the L2 cache. NaN stays NaN (its payload is not compared).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -80,6 +81,7 @@ def convert(source: Array, out: Array) -> Array:
         np.copyto(out.reshape(source.shape), source)
         return out
     pair = (source.dtype, out.dtype)
+    kernel: Callable[[Array, Array], None]
     if pair == (np.float16, np.float32):
         kernel = _widen
     elif pair == (np.float32, np.float16):

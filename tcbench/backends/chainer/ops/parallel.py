@@ -52,7 +52,7 @@ class _Job:
                 return
             try:
                 self.function(self.chunks[i])
-            except BaseException as error:
+            except BaseException as error:  # noqa: BLE001  (raised again by the caller's thread)
                 self.error = error
 
 

@@ -86,12 +86,12 @@ def view_of(shape: tuple[int, ...], layout: Layout) -> View:
     return View(flat, c, n * h * w, layout, chunks)
 
 
-def _collect(view: View, function: Callable[[Array, Any], tuple[Array, ...]], *arrays: Array) -> list[Array]:
-    """Per-channel totals in float64 of what `function` returns per chunk, added in the chunks' order."""
+def _collect(view: View, function: Callable[[Any], tuple[Array, ...]]) -> list[Array]:
+    """Per-channel totals in float64 of what `function` returns for each chunk, added in the chunks' order."""
     results: list[tuple[Array, ...] | None] = [None] * len(view.chunks)
 
     def compute(i: int) -> None:
-        results[i] = function(*(array[view.chunks[i]] for array in arrays), view.chunks[i])
+        results[i] = function(view.chunks[i])
 
     parallel.run(compute, range(len(view.chunks)))
     n = len(results[0] or ())
@@ -117,13 +117,13 @@ def statistics(x: Array, layout: Layout) -> Statistics:
     view = view_of(x.shape, layout)
     x = x.reshape(view.shape)
 
-    def about_zero(part: Array, chunk: Any) -> tuple[Array, Array]:
-        part = load(part, "bn.x")
+    def about_zero(chunk: Any) -> tuple[Array, Array]:
+        part = load(x[chunk], "bn.x")
         square = scratch("bn.square", part.shape, part.dtype)
         np.multiply(part, part, out=square)
         return view.sums(part), view.sums(square)
 
-    total, squares = _collect(view, about_zero, x)
+    total, squares = _collect(view, about_zero)
     mean = total / view.count
     var = squares / view.count - mean * mean
     with np.errstate(invalid="ignore"):
@@ -132,15 +132,15 @@ def statistics(x: Array, layout: Layout) -> Statistics:
 
     centre = view.expand(mean, compute_dtype(x.dtype))
 
-    def about_centre(part: Array, chunk: Any) -> tuple[Array, Array]:
-        part = load(part, "bn.x")
+    def about_centre(chunk: Any) -> tuple[Array, Array]:
+        part = load(x[chunk], "bn.x")
         difference = scratch("bn.square", part.shape, part.dtype)
         np.subtract(part, view.of_chunk(centre, chunk), out=difference)
         first = view.sums(difference)
         np.multiply(difference, difference, out=difference)
         return first, view.sums(difference)
 
-    rest, squares = _collect(view, about_centre, x)
+    rest, squares = _collect(view, about_centre)
     used = mean.astype(compute_dtype(x.dtype)).astype(np.float64)
     var = squares / view.count - (rest / view.count) ** 2
     return Statistics(used + rest / view.count, np.maximum(var, 0), True)
@@ -213,7 +213,7 @@ def gradients(
         np.multiply(g, part, out=product)
         return view.sums(g), view.sums(product)
 
-    gbeta, moment = _collect(view, lambda chunk_x, chunk: reduce(chunk), xs)
+    gbeta, moment = _collect(view, reduce)
     if not statistics.centred:
         moment = moment - statistics.mean * gbeta
     ggamma = moment * inv_std
