@@ -1,0 +1,37 @@
+"""The backends by name. One brings a RungSet and builds a Session from a Cell; naming it imports no framework."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any, Protocol, cast
+
+from tcbench.record import Cell
+from tcbench.rung import RungSet
+from tcbench.session import Session
+
+_MODULES = {"chainer": "tcbench.backends.chainer"}
+
+
+class Backend(Protocol):
+    """What a backend's module offers."""
+
+    RUNGS: RungSet
+    DEVICES: frozenset[str]
+    """Device kinds it runs on: "cpu", "cuda"."""
+    PACKAGES: tuple[str, ...]
+    """Distributions whose versions belong in a record."""
+
+    def open_session(self, cell: Cell) -> Session:
+        """Build everything the cell needs. Imports the framework."""
+        ...
+
+
+def names() -> tuple[str, ...]:
+    """The backends there are."""
+    return tuple(_MODULES)
+
+
+def backend(name: str) -> Backend:
+    """A backend by name; KeyError for one that does not exist."""
+    module: Any = importlib.import_module(_MODULES[name])
+    return cast(Backend, module)

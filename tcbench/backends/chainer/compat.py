@@ -17,6 +17,7 @@ import sys
 import types
 import warnings
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
@@ -105,8 +106,9 @@ def _import_chainer() -> types.ModuleType:
         # "cuDNN is not enabled": CuPy 14 has no cupy.cudnn; our ops call cuDNN themselves.
         warnings.simplefilter("ignore")
         import chainer
-        import chainer.graph_optimizations.static_graph  # noqa: F401  (not reached by `import chainer` alone)
+        import chainer.graph_optimizations.static_graph  # (not reached by `import chainer` alone)
     return chainer
 
 
-chainer = _import_chainer()
+chainer: Any = _import_chainer()
+"""The package. Untyped, so that its classes may be subclassed without a word to the type checker."""

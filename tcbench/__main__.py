@@ -1,0 +1,5 @@
+"""`python -m tcbench`."""
+
+from tcbench.cli import main
+
+main()

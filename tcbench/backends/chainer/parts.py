@@ -1,0 +1,121 @@
+"""What a config's model, optimizer and step are made of, before they are made: the frozen values that rungs change.
+
+Owns the parts and what they are when no rung changes them. Knows no rung.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tcbench.backends.chainer import ops
+from tcbench.backends.chainer.compat import chainer
+from tcbench.backends.chainer.spec import TensorSpec
+from tcbench.models.resnet50 import Conv
+
+UNIT_EPS = 2e-5
+"""Chainer's own batch-normalisation epsilon."""
+
+
+class Unit(chainer.Chain):
+    """conv -> batch norm -> [add] -> [ReLU], each an operation of its own.
+
+    Called with the input and, for the last unit of a block, the shortcut to add; both in the spec's layout.
+    """
+
+    def __init__(self, spec: TensorSpec, conv: Conv, rng: np.random.RandomState) -> None:
+        super().__init__()
+        self.spec = spec
+        self.conv = conv
+        scalars = "float64" if spec.dtype == "float64" else "float32"
+        channels = conv.out_channels
+        with self.init_scope():
+            self.w = chainer.Parameter(he_filter(spec, conv, rng))
+            self.gamma = chainer.Parameter(np.ones(channels, scalars))
+            self.beta = chainer.Parameter(np.zeros(channels, scalars))
+        self.running = ops.RunningStatistics(np.zeros(channels, scalars), np.ones(channels, scalars))
+
+    def forward(self, x: Any, shortcut: Any = None) -> Any:
+        h = ops.convolution_2d(x, self.w, stride=self.conv.stride, pad=self.conv.pad, layout=self.spec.layout)
+        return self.normalise(h, shortcut)
+
+    def normalise(self, h: Any, shortcut: Any) -> Any:
+        """Everything after the convolution: what a fusion replaces."""
+        h = ops.batch_norm(h, self.gamma, self.beta, self.running, layout=self.spec.layout, eps=UNIT_EPS)
+        if shortcut is not None:
+            h = ops.add(h, shortcut)
+        return ops.relu(h) if self.conv.relu else h
+
+
+class Head(chainer.Chain):
+    """Global average pooling and the classifier: (N, n_classes) logits in the spec's dtype."""
+
+    def __init__(self, spec: TensorSpec, features: int, n_classes: int, rng: np.random.RandomState) -> None:
+        super().__init__()
+        self.spec = spec
+        scalars = "float64" if spec.dtype == "float64" else "float32"
+        with self.init_scope():
+            self.w = chainer.Parameter(he_normal((n_classes, features), features, rng).astype(spec.dtype))
+            self.b = chainer.Parameter(np.zeros(n_classes, scalars))
+
+    def forward(self, x: Any) -> Any:
+        return ops.linear(ops.global_average_pooling_2d(x, layout=self.spec.layout), self.w, self.b)
+
+
+def max_pool(x: Any, spec: TensorSpec) -> Any:
+    """3x3 stride 2, as after ResNet's stem."""
+    return ops.max_pooling_2d(x, ksize=3, stride=2, pad=1, layout=spec.layout)
+
+
+def he_normal(shape: tuple[int, ...], fan_in: int, rng: np.random.RandomState) -> np.ndarray:
+    """Normal with variance 2 / fan_in, float64 (He et al., "Delving Deep into Rectifiers", 2015, eq. 12)."""
+    return rng.standard_normal(shape) * np.sqrt(2.0 / fan_in)
+
+
+def he_filter(spec: TensorSpec, conv: Conv, rng: np.random.RandomState) -> np.ndarray:
+    """A filter in the spec's layout: the same values whatever the layout, drawn as (K, C, R, S)."""
+    shape = (conv.out_channels, conv.in_channels, conv.ksize, conv.ksize)
+    filters = he_normal(shape, conv.in_channels * conv.ksize**2, rng)
+    if spec.layout == "NHWC":
+        filters = filters.transpose(0, 2, 3, 1)
+    return np.ascontiguousarray(filters, dtype=spec.dtype)
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What the model is built from. `body` wraps the model's forward function, model first."""
+
+    spec: TensorSpec
+    unit: Callable[[TensorSpec, Conv, np.random.RandomState], Any] = Unit
+    max_pool: Callable[[Any, TensorSpec], Any] = max_pool
+    head: Callable[[TensorSpec, int, int, np.random.RandomState], Any] = Head
+    body: Callable[[Callable[[Any, Any], Any]], Callable[[Any, Any], Any]] = lambda forward: forward
+
+
+@dataclass(frozen=True)
+class OptimizerSpec:
+    """SGD with momentum and weight decay: v = momentum v - learning_rate (g / loss_scale + weight_decay w); w = w + v.
+
+    `master_weights` keeps and updates a float32 copy of each float16 parameter. `build` makes the optimizer for a
+    model; the result has `update()`.
+    """
+
+    learning_rate: float
+    momentum: float
+    weight_decay: float
+    build: Callable[[OptimizerSpec, Any], Any]
+    loss_scale: float = 1.0
+    master_weights: bool = False
+
+
+def per_parameter_sgd(spec: OptimizerSpec, model: Any) -> Any:
+    """Chainer's own way: one update rule per parameter, weight decay as a hook."""
+    optimizer = chainer.optimizers.MomentumSGD(lr=spec.learning_rate, momentum=spec.momentum)
+    if spec.master_weights:
+        optimizer.use_fp32_update()
+    optimizer.setup(model)
+    optimizer.add_hook(chainer.optimizer_hooks.WeightDecay(spec.weight_decay))
+    return optimizer

@@ -1,0 +1,49 @@
+"""ResNet-50 for Chainer: one class, built from parts. Everything that a rung may change is a part."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tcbench.backends.chainer.compat import chainer
+from tcbench.backends.chainer.parts import Parts
+from tcbench.models.resnet50 import RESNET50, Block, ResNet50
+
+
+class Bottleneck(chainer.Chain):
+    """Three units around a shortcut."""
+
+    def __init__(self, parts: Parts, block: Block, rng: np.random.RandomState) -> None:
+        super().__init__()
+        with self.init_scope():
+            self.a, self.b, self.c = (parts.unit(parts.spec, conv, rng) for conv in block.convs)
+            self.shortcut = parts.unit(parts.spec, block.shortcut, rng) if block.shortcut else None
+
+    def forward(self, x: Any) -> Any:
+        shortcut = x if self.shortcut is None else self.shortcut(x)
+        return self.c(self.b(self.a(x)), shortcut)
+
+
+class ResNet(chainer.Chain):
+    """Images in the spec's layout and dtype -> logits (N, n_classes)."""
+
+    def __init__(
+        self, parts: Parts, variant: str, n_classes: int, rng: np.random.RandomState, geometry: ResNet50 = RESNET50
+    ) -> None:
+        super().__init__()
+        self.parts = parts
+        with self.init_scope():
+            self.stem = parts.unit(parts.spec, geometry.stem, rng)
+            self.blocks = chainer.ChainList(*(Bottleneck(parts, block, rng) for block in geometry.blocks(variant)))
+            self.head = parts.head(parts.spec, geometry.features, n_classes, rng)
+        self._body = parts.body(ResNet.body)
+
+    def forward(self, x: Any) -> Any:
+        return self._body(self, x)
+
+    def body(self, x: Any) -> Any:
+        h = self.parts.max_pool(self.stem(x), self.parts.spec)
+        for block in self.blocks:
+            h = block(h)
+        return self.head(h)

@@ -1,0 +1,24 @@
+"""batched: one update for all parameters, which live side by side in one flat array (Chainer pull request 5841 never
+landed). Momentum, weight decay, loss unscaling and the master copy are one pass, block by block in cache."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from tcbench.rung import Parity, Rung
+
+
+class Batched(Rung):
+    name = "batched"
+    says = "one weight update for all parameters"
+    parity = Parity("tolerance", loss=1e-3, parameters=1e-2)
+    source = "talk, slide 24"
+
+    def optimizer(self, optimizer: Any, settings: Any) -> Any:
+        from tcbench.backends.chainer.flat_sgd import FlatSGD
+
+        return replace(optimizer, build=FlatSGD)
+
+
+RUNG = Batched()

@@ -1,0 +1,35 @@
+"""fused: batch normalisation, the shortcut's addition and ReLU in one operation: fewer launches, less traffic."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from tcbench.rung import Parity, Rung
+
+
+class Fused(Rung):
+    name = "fused"
+    says = "batch norm + add + ReLU in one operation"
+    parity = Parity("tolerance", loss=1e-3, parameters=1e-2)
+    source = "talk, slide 25"
+
+    def parts(self, parts: Any, settings: Any) -> Any:
+        from tcbench.backends.chainer import ops
+        from tcbench.backends.chainer.parts import UNIT_EPS, Unit
+
+        class FusedUnit(Unit):
+            def normalise(self, h: Any, shortcut: Any) -> Any:
+                if not self.conv.relu:
+                    return super().normalise(h, shortcut)
+                common = (self.gamma, self.beta)
+                if shortcut is None:
+                    return ops.batch_norm_relu(h, *common, self.running, layout=self.spec.layout, eps=UNIT_EPS)
+                return ops.batch_norm_add_relu(
+                    h, *common, shortcut, self.running, layout=self.spec.layout, eps=UNIT_EPS
+                )
+
+        return replace(parts, unit=FusedUnit)
+
+
+RUNG = Fused()

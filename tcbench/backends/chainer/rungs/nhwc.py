@@ -1,0 +1,21 @@
+"""nhwc: activations shaped (N, H, W, C), filters (K, R, S, C): what Tensor Cores read without transposing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from tcbench.rung import Parity, Rung
+
+
+class Nhwc(Rung):
+    name = "nhwc"
+    says = "channels last: no transposes around a convolution"
+    parity = Parity("tolerance", loss=1e-3, parameters=1e-2)
+    source = "talk, slide 26"
+
+    def parts(self, parts: Any, settings: Any) -> Any:
+        return replace(parts, spec=replace(parts.spec, layout="NHWC"))
+
+
+RUNG = Nhwc()

@@ -1,0 +1,143 @@
+"""A Chainer training step as a Session: rungs folded over parts, then built, then run phase by phase."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import threadpoolctl
+
+from tcbench.backends.chainer import ops
+from tcbench.backends.chainer.compat import chainer
+from tcbench.backends.chainer.feeds.base import Feed
+from tcbench.backends.chainer.feeds.pillow import make_pillow_feed
+from tcbench.backends.chainer.feeds.synthetic import make_synthetic_feed
+from tcbench.backends.chainer.parts import OptimizerSpec, Parts, per_parameter_sgd
+from tcbench.backends.chainer.resnet import ResNet
+from tcbench.backends.chainer.rungs import RUNGS
+from tcbench.backends.chainer.spec import FeedSpec, TensorSpec
+from tcbench.dataset import ImageFolder, ensure_generated, scan
+from tcbench.measure.clock import HostClock
+from tcbench.measure.memory import peak_resident_bytes
+from tcbench.models import MODELS
+from tcbench.record import Cell
+from tcbench.session import Facts, Phase
+
+MODEL_CLASSES = {"resnet50": ResNet}
+
+
+class Step:
+    """One training step and what its phases hand on: a batch, the loss, gradients."""
+
+    def __init__(self, model: Any, optimizer: Any, feed: Feed, loss_scale: float) -> None:
+        self.model = model
+        self.optimizer = optimizer
+        self.feed = feed
+        self.loss_scale = loss_scale
+        self.x: Any = None
+        self.t: Any = None
+        self.loss: Any = None
+        self.loss_value: Any = np.float32(np.nan)
+
+    def io(self) -> None:
+        self.x, self.t = self.feed.next()
+
+    def forward(self) -> None:
+        self.loss = ops.softmax_cross_entropy(self.model(self.x), self.t)
+
+    def backward(self) -> None:
+        self.model.cleargrads()
+        self.loss.backward(loss_scale=self.loss_scale)
+        # The graph, and with it every activation, goes before the next forward pass allocates.
+        self.loss_value, self.loss = self.loss.array, None
+
+    def update(self) -> None:
+        self.optimizer.update()
+
+    def phases(self) -> tuple[Phase, ...]:
+        return tuple(Phase(run.__name__, run) for run in (self.io, self.forward, self.backward, self.update))
+
+
+class ChainerSession:
+    """See `tcbench.session.Session`. Built from a cell; closed once."""
+
+    def __init__(self, cell: Cell) -> None:
+        rungs = [RUNGS[name] for name in cell.rungs]
+        model_facts = MODELS[cell.model]
+        self._macs = model_facts.macs(cell.variant, cell.image_size, cell.n_classes)
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(threadpoolctl.threadpool_limits(cell.threads))
+            stack.enter_context(ops.parallel.threads(cell.threads))
+            stack.enter_context(chainer.using_config("train", True))
+            for rung in rungs:
+                stack.enter_context(rung.scope(cell))
+
+            parts = _fold(rungs, "parts", Parts(TensorSpec()), cell)
+            rng = np.random.RandomState(cell.seed)
+            model = MODEL_CLASSES[cell.model](parts, cell.variant, cell.n_classes, rng)
+
+            spec = OptimizerSpec(
+                learning_rate=cell.train.learning_rate,
+                momentum=cell.train.momentum,
+                weight_decay=cell.train.weight_decay,
+                build=per_parameter_sgd,
+            )
+            spec = _fold(rungs, "optimizer", spec, cell)
+            optimizer = spec.build(spec, model)
+
+            make_feed: Callable[[FeedSpec], Feed] = _fold(rungs, "feed", make_pillow_feed, cell)
+            if cell.input.kind == "synthetic":
+                make_feed = make_synthetic_feed
+            feed = make_feed(
+                FeedSpec(
+                    images=_images(cell),
+                    batch_size=cell.batch_size,
+                    image_size=cell.image_size,
+                    n_classes=cell.n_classes,
+                    tensor=parts.spec,
+                    seed=cell.seed,
+                    threads=cell.threads,
+                )
+            )
+            stack.callback(feed.close)
+            self.step = Step(model, optimizer, feed, spec.loss_scale)
+            self._phases: tuple[Phase, ...] = _fold(rungs, "step", self.step.phases(), cell)
+            self._exit = stack.pop_all()
+        self._clock = HostClock()
+        self._parameters = sum(int(p.size) for p in model.params())
+
+    @property
+    def phases(self) -> Sequence[Phase]:
+        return self._phases
+
+    @property
+    def clock(self) -> HostClock:
+        return self._clock
+
+    def facts(self) -> Facts:
+        return Facts(
+            loss=float(self.step.loss_value),
+            peak_memory_bytes=peak_resident_bytes(),
+            peak_memory_of="process",
+            prefetch_depth=self.step.feed.prefetch_depth,
+            parameters=self._parameters,
+            macs_per_image=self._macs,
+        )
+
+    def close(self) -> None:
+        self._exit.close()
+
+
+def _fold(rungs: Sequence[Any], stage: str, start: Any, cell: Cell) -> Any:
+    """Hand `start` through one stage of every rung, in the config's order."""
+    return functools.reduce(lambda made, rung: getattr(rung, stage)(made, cell), rungs, start)
+
+
+def _images(cell: Cell) -> ImageFolder | None:
+    if cell.input.kind == "synthetic":
+        return None
+    return ensure_generated() if cell.input.path is None else scan(Path(cell.input.path))

@@ -1,0 +1,44 @@
+"""The frozen facts that a config's parts are built from. Layout and dtype travel here, so that no rung and no op
+asks which other rungs are there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from tcbench.dataset import ImageFolder
+
+Layout = Literal["NCHW", "NHWC"]
+DType = Literal["float16", "float32", "float64"]
+"""float64 exists for reference runs in tests; no rung selects it."""
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """How activations are stored.
+
+    NCHW: arrays shaped (N, C, H, W), filters (K, C, R, S). NHWC: arrays shaped (N, H, W, C), filters (K, R, S, C).
+    Both C-contiguous.
+    """
+
+    layout: Layout = "NCHW"
+    dtype: DType = "float32"
+
+
+@dataclass(frozen=True)
+class FeedSpec:
+    """What a feed has to deliver: batches of `batch_size` square images of `image_size` pixels, stored as `tensor`
+    says, with int32 labels.
+
+    `images` is None for one synthetic batch kept in memory. `augment` False means centre crop, no mirror and file
+    order, for comparing feeds with each other.
+    """
+
+    images: ImageFolder | None
+    batch_size: int
+    image_size: int
+    n_classes: int
+    tensor: TensorSpec
+    seed: int
+    threads: int
+    augment: bool = True

@@ -1,0 +1,1 @@
+"""CUDA, without a framework."""

@@ -1,0 +1,111 @@
+"""What this host is: processor, memory, system, library versions, the commit of tcbench. Imports no framework."""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+import os
+import platform
+import re
+import subprocess
+from collections.abc import Iterable
+from pathlib import Path
+
+import tcbench
+from tcbench.record import Environment
+
+
+def usable_cpus() -> int:
+    """Processors this process may run on: the affinity mask, capped by the cgroup's quota."""
+    cpus = len(os.sched_getaffinity(0))
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        if quota != "max":
+            cpus = min(cpus, max(1, round(int(quota) / int(period))))
+    except (OSError, ValueError):
+        pass
+    return cpus
+
+
+@functools.cache
+def cpu_name() -> str:
+    """The processor's name as Linux gives it."""
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return " ".join(line.partition(":")[2].split())
+    except OSError:
+        pass
+    return platform.machine()
+
+
+def memory_bytes() -> int:
+    """Physical memory."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def slug(text: str) -> str:
+    """A name that is safe as a folder's."""
+    text = re.sub(r"\((r|tm)\)|cpu @.*|with .*graphics|\d+-core|processor|nvidia|geforce", " ", text.lower())
+    return re.sub(r"[^a-z0-9]+", "-", text).strip("-") or "machine"
+
+
+def machine_name(device_name: str, device: str) -> str:
+    """The folder under `results/` for this device: the GPU's name, or the processor's with its usable cores."""
+    return slug(device_name) if device.startswith("cuda") else f"{slug(device_name)}-{usable_cpus()}cpu"
+
+
+def os_name() -> str:
+    """The distribution's own name."""
+    try:
+        return platform.freedesktop_os_release().get("PRETTY_NAME", platform.system())
+    except OSError:
+        return platform.system()
+
+
+def versions(distributions: Iterable[str]) -> dict[str, str]:
+    """Versions of those of the distributions that are installed."""
+    found = {}
+    for name in distributions:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+@functools.cache
+def commit() -> str | None:
+    """The commit of the checkout tcbench runs from, with `+` when tracked files differ from it; None outside one."""
+    root = Path(__file__).parent.parent
+    if not (root / ".git").exists():
+        return None
+    try:
+        head = _git(root, "rev-parse", "--short=12", "HEAD")
+        changed = _git(root, "status", "--porcelain", "--untracked-files=no", "--", "tcbench", "scenarios")
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return head + ("+" if changed else "")
+
+
+def _git(root: Path, *arguments: str) -> str:
+    command = ["git", "-C", str(root), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
+
+
+def environment(machine: str, device_name: str, packages: Iterable[str], blas: str) -> Environment:
+    """The facts a record carries."""
+    return Environment(
+        machine=machine,
+        device_name=device_name,
+        cpu=cpu_name(),
+        cpus=usable_cpus(),
+        memory_bytes=memory_bytes(),
+        os=os_name(),
+        kernel=platform.release(),
+        python=platform.python_version(),
+        packages=versions(packages),
+        blas=blas,
+        tcbench=tcbench.__version__,
+        commit=commit(),
+    )

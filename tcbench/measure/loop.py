@@ -1,0 +1,133 @@
+"""How a cell is measured: warm-up, then blocks of timed steps, then a short profiled pass.
+
+Owns the order of things and the hot loop. Knows a session only through its protocol; prints and stores nothing.
+"""
+
+from __future__ import annotations
+
+import gc
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from tcbench.measure.clock import HostClock
+from tcbench.measure.ranges import Ranges
+from tcbench.measure.stopping import StoppingRule, WarmUpRule
+from tcbench.record import Measurement, MeasureSettings, PhaseTimes
+from tcbench.session import Session
+
+Stage = Literal["warm-up", "timed", "profiled"]
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Told between blocks: the stage, steps done in it, and seconds of the last step."""
+
+    stage: Stage
+    steps: int
+    step_time_s: float
+
+
+class LossError(Exception):
+    """The loss is not a finite number: what was measured is not training."""
+
+
+Listener = Callable[[Progress], None]
+
+
+def measure(
+    session: Session, settings: MeasureSettings, listen: Listener = lambda _: None, block_steps: int | None = None
+) -> Measurement:
+    """Measure one session from cold to done.
+
+    Raises LossError when the loss after warm-up or after the timed pass is not finite.
+    """
+    ranges = Ranges([phase.name for phase in session.phases])
+    block_steps = block_steps or settings.block_steps
+
+    warmup_rule = WarmUpRule(settings.min_warmup_steps, settings.max_warmup_steps)
+    warmup_s: list[float] = []
+    while not warmup_rule.over(warmup_s):
+        warmup_s += run_block(session, ranges, 1, first=len(warmup_s))
+        listen(Progress("warm-up", len(warmup_s), warmup_s[-1]))
+    warmup_loss = _finite(session.facts().loss, "after warm-up")
+    gc.collect()
+    gc.freeze()
+
+    stopping_rule = StoppingRule(settings.target, settings.max_time_s, settings.min_timed_steps)
+    timed_s: list[float] = []
+    counted_s: list[float] = []
+    verdict: Literal["continue", "target", "budget"] = "continue"
+    while verdict == "continue":
+        block = run_block(session, ranges, block_steps, first=len(warmup_s) + len(timed_s))
+        timed_s += block
+        counted_s += block[1:]
+        verdict = stopping_rule.ask(counted_s, sum(timed_s))
+        listen(Progress("timed", len(timed_s), block[-1]))
+    last_loss = _finite(session.facts().loss, "after the timed pass")
+
+    phases = profile(session, ranges, settings.profiled_steps, first=len(warmup_s) + len(timed_s))
+    listen(Progress("profiled", settings.profiled_steps, timed_s[-1]))
+    facts = session.facts()
+    gc.unfreeze()
+    return Measurement(
+        warmup_times_s=tuple(warmup_s),
+        warmup_settled=warmup_rule.settled(warmup_s),
+        step_times_s=tuple(timed_s),
+        block_steps=block_steps,
+        stopped_by=verdict,
+        phases=phases,
+        warmup_loss=warmup_loss,
+        last_loss=last_loss,
+        peak_memory_bytes=facts.peak_memory_bytes,
+        peak_memory_of=facts.peak_memory_of,
+        prefetch_depth=facts.prefetch_depth,
+        parameters=facts.parameters,
+        macs_per_image=facts.macs_per_image,
+        gc_frozen=True,
+    )
+
+
+def run_block(session: Session, ranges: Ranges, steps: int, first: int) -> tuple[float, ...]:
+    """The hot loop: `steps` steps between clock marks; seconds of each. `first` is the number of the first step."""
+    clock = session.clock
+    push, pop, step_range = ranges.push, ranges.pop, ranges.step
+    phases = [(phase.run, attributes) for phase, attributes in zip(session.phases, ranges.phases, strict=True)]
+    clock.mark()
+    for number in range(first, first + steps):
+        push(step_range(number))
+        for run, attributes in phases:
+            push(attributes)
+            run()
+            pop()
+        pop()
+        clock.mark()
+    return clock.read()
+
+
+def profile(session: Session, ranges: Ranges, steps: int, first: int) -> tuple[PhaseTimes, ...]:
+    """Host time of each phase, a mark after each: never part of a timed pass. On a CPU a phase is done when it
+    returns, so its host time is its time."""
+    host = HostClock()
+    rows: list[tuple[float, ...]] = []
+    for number in range(first, first + steps):
+        ranges.push(ranges.step(number))
+        host.mark()
+        for phase, attributes in zip(session.phases, ranges.phases, strict=True):
+            ranges.push(attributes)
+            phase.run()
+            ranges.pop()
+            host.mark()
+        ranges.pop()
+        rows.append(host.read())
+    columns = zip(*rows, strict=True)
+    return tuple(
+        PhaseTimes(name=phase.name, host_s=tuple(column)) for phase, column in zip(session.phases, columns, strict=True)
+    )
+
+
+def _finite(loss: float, when: str) -> float:
+    if not math.isfinite(loss):
+        raise LossError(f"the loss is {loss} {when}: this config does not train with these settings")
+    return loss

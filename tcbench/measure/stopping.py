@@ -1,0 +1,100 @@
+"""When to stop: pure objects that are asked between blocks of steps. Standard library only.
+
+Sources: the interval is Student's t on the mean step time with the sample size corrected for the lag-1
+autocorrelation r of the steps, n_eff = n (1 - r) / (1 + r) (H. von Storch and F. Zwiers, "Statistical Analysis in
+Climate Research", 1999, section 6.6): steps of one process are not independent, and an uncorrected interval would
+stop too early.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+Verdict = Literal["continue", "target", "budget"]
+
+
+@dataclass(frozen=True)
+class WarmUpRule:
+    """Warm-up is over when the last three steps lie within `tolerance` of their median; never before `min_steps`,
+    and at `max_steps` or `max_time_s` at the latest (then it has not settled)."""
+
+    min_steps: int
+    max_steps: int
+    max_time_s: float = math.inf
+    tolerance: float = 0.1
+
+    def settled(self, times_s: Sequence[float]) -> bool:
+        if len(times_s) < max(3, self.min_steps):
+            return False
+        last = times_s[-3:]
+        middle = statistics.median(last)
+        return max(abs(t - middle) for t in last) <= self.tolerance * middle
+
+    def over(self, times_s: Sequence[float]) -> bool:
+        if len(times_s) < max(3, self.min_steps):
+            return False
+        return self.settled(times_s) or len(times_s) >= self.max_steps or sum(times_s) >= self.max_time_s
+
+
+@dataclass(frozen=True)
+class StoppingRule:
+    """Enough when the relative half-width of the 95% interval of the mean step time is at most `target`, or when
+    `max_time_s` is spent; never before `min_steps` counted steps."""
+
+    target: float
+    max_time_s: float
+    min_steps: int
+
+    def ask(self, counted_times_s: Sequence[float], spent_s: float) -> Verdict:
+        if len(counted_times_s) < self.min_steps:
+            return "continue"
+        if relative_half_width(counted_times_s) <= self.target:
+            return "target"
+        return "budget" if spent_s >= self.max_time_s else "continue"
+
+
+def effective_size(values: Sequence[float]) -> float:
+    """Number of independent values that carry as much as these; between 2 and len(values)."""
+    n = len(values)
+    mean = statistics.fmean(values)
+    deviations = [value - mean for value in values]
+    power = math.fsum(d * d for d in deviations)
+    if power == 0.0:
+        return float(n)
+    r = math.fsum(a * b for a, b in itertools.pairwise(deviations)) / power
+    r = min(max(r, 0.0), 0.99)
+    return min(float(n), max(2.0, n * (1 - r) / (1 + r)))
+
+
+def relative_half_width(values: Sequence[float]) -> float:
+    """Half-width of the 95% interval of the mean, over the mean. Infinite below two values."""
+    if len(values) < 2:
+        return math.inf
+    n = effective_size(values)
+    return t_quantile_975(n - 1) * statistics.stdev(values) / math.sqrt(n) / statistics.fmean(values)
+
+
+def t_quantile_975(degrees: float) -> float:
+    """The 0.975 quantile of Student's t: the expansion about the normal quantile (M. Abramowitz and I. Stegun,
+    "Handbook of Mathematical Functions", 26.7.5), within 0.2% from 3 degrees on; below, chords between the exact
+    values at 1, 2 and 3 degrees, which lie above the curve. SciPy's would cost the worker its import."""
+    z = 1.959963984540054
+    if degrees <= 1:
+        return 12.706204736432095
+    if degrees < 2:
+        return 12.706204736432095 + (degrees - 1) * (4.302652729911275 - 12.706204736432095)
+    if degrees < 3:
+        return 4.302652729911275 + (degrees - 2) * (3.182446305284263 - 4.302652729911275)
+    n = degrees
+    return (
+        z
+        + (z**3 + z) / (4 * n)
+        + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * n**2)
+        + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * n**3)
+        + (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / (92160 * n**4)
+    )

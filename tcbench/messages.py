@@ -1,0 +1,48 @@
+"""What a worker tells its runner, one JSON line each, over a pipe of their own. Nothing else crosses between them."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from tcbench.record import Environment, Measurement
+
+
+class Building(msgspec.Struct, frozen=True, tag="building"):
+    """The worker has started and is importing and building; `what` says which part."""
+
+    what: str
+
+
+class Stepped(msgspec.Struct, frozen=True, tag="stepped"):
+    """Steps are going on."""
+
+    stage: Literal["warm-up", "timed", "profiled"]
+    steps: int
+    step_time_s: float
+
+
+class Finished(msgspec.Struct, frozen=True, tag="finished"):
+    """The worker's last word."""
+
+    status: Literal["ok", "oom", "failed"]
+    reason: str | None
+    measurement: Measurement | None
+    environment: Environment | None
+
+
+Message = Building | Stepped | Finished
+
+_decoder: msgspec.json.Decoder[Message] = msgspec.json.Decoder(Message)
+_encoder = msgspec.json.Encoder()
+
+
+def encode(message: Message) -> bytes:
+    """One line, with its end."""
+    return _encoder.encode(message) + b"\n"
+
+
+def decode(line: bytes) -> Message:
+    """Raises msgspec.DecodeError for anything but a whole message."""
+    return _decoder.decode(line)

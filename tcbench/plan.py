@@ -1,0 +1,189 @@
+"""What will be run: a scenario, a selection and a device become cells, each runnable or skipped with a reason.
+
+Owns that decision and nothing else; imports no framework.
+"""
+
+from __future__ import annotations
+
+import difflib
+import fnmatch
+import importlib.util
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import msgspec
+
+from tcbench.backends import backend, names
+from tcbench.device import Device
+from tcbench.errors import ScenarioError, SelectionError
+from tcbench.models import MODELS
+from tcbench.record import Cell, Input
+from tcbench.rung import Requires
+from tcbench.scenario import Config, Scenario
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What the command line asks for on top of the scenario; None leaves the scenario's word."""
+
+    batch_sizes: tuple[int, ...] | None = None
+    configs: tuple[str, ...] = ()
+    input: Input | None = None
+    image_size: int | None = None
+    trials: int | None = None
+    target: float | None = None
+    max_time_s: float | None = None
+    timeout_s: float | None = None
+    seed: int = 0
+    threads: int = 1
+
+
+@dataclass(frozen=True)
+class PlannedCell:
+    """A cell, and why it will not run, or None."""
+
+    cell: Cell
+    skip_reason: str | None = None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Cells in the order of the scenario, and how often and how long each may run."""
+
+    scenario: Scenario
+    device: Device
+    cells: tuple[PlannedCell, ...]
+    trials: int
+    timeout_s: float
+
+    def trials_in_order(self) -> Iterator[tuple[PlannedCell, int]]:
+        """Every trial; trials of different cells are interleaved, so that drift hits all cells alike."""
+        for trial in range(self.trials):
+            for planned in self.cells:
+                if trial == 0 or planned.skip_reason is None:
+                    yield planned, trial
+
+
+def make(scenario: Scenario, selection: Selection, device: Device) -> Plan:
+    """Raises SelectionError or ScenarioError for what does not exist; what exists but cannot run is skipped."""
+    batch_sizes = selection.batch_sizes or scenario.batch_sizes
+    image_size = scenario.image_size if selection.image_size is None else selection.image_size
+    least = MODELS[scenario.model].min_image_size
+    if image_size < least:
+        raise SelectionError(f"--image-size {image_size}: {scenario.model} takes images of at least {least} pixels")
+    _check_rungs(scenario)
+    measure = scenario.measure
+    if selection.target is not None:
+        measure = msgspec.structs.replace(measure, target=selection.target)
+    if selection.max_time_s is not None:
+        measure = msgspec.structs.replace(measure, max_time_s=selection.max_time_s)
+    cells = []
+    for config in select(scenario, selection.configs):
+        reason = why_not(config, device)
+        for batch_size in batch_sizes:
+            cell = Cell(
+                scenario=scenario.name,
+                backend=config.backend,
+                model=scenario.model,
+                variant=scenario.variant,
+                config=config.name,
+                rungs=config.rungs,
+                batch_size=batch_size,
+                image_size=image_size,
+                n_classes=scenario.n_classes,
+                device=device.name,
+                input=selection.input or Input(kind=scenario.input_kind),
+                seed=selection.seed,
+                threads=selection.threads,
+                train=scenario.train,
+                cudnn=scenario.cudnn,
+                measure=measure,
+            )
+            cells.append(PlannedCell(cell, reason))
+    return Plan(
+        scenario=scenario,
+        device=device,
+        cells=tuple(cells),
+        trials=selection.trials or scenario.trials,
+        timeout_s=selection.timeout_s or scenario.timeout_s,
+    )
+
+
+def select(scenario: Scenario, patterns: Iterable[str]) -> tuple[Config, ...]:
+    """The scenario's configs that match any of the names or globs, in the scenario's order; all without a pattern.
+
+    A name that the scenario does not have, but whose parts are rungs, is a config of its own. Raises SelectionError.
+    """
+    patterns = tuple(patterns)
+    if not patterns:
+        return scenario.configs
+    chosen: dict[Config, None] = {}
+    for pattern in patterns:
+        matching = [config for config in scenario.configs if fnmatch.fnmatchcase(config.name, pattern)]
+        if not matching:
+            matching = [_composed(scenario, pattern)]
+        chosen.update(dict.fromkeys(matching))
+    of_scenario = [config for config in scenario.configs if config in chosen]
+    return (*of_scenario, *(config for config in chosen if config not in of_scenario))
+
+
+def _composed(scenario: Scenario, name: str) -> Config:
+    known = [config.name for config in scenario.configs]
+    if any(mark in name for mark in "*?["):
+        raise SelectionError(f"--config '{name}': matches none of {', '.join(known)}")
+    rungs = tuple(name.split("+"))
+    config = Config(scenario.configs[0].backend, rungs)
+    rung_set = backend(config.backend).RUNGS
+    if len(rungs) == 1 and rungs[0] not in rung_set:
+        close = difflib.get_close_matches(name, [*known, *rung_set.rungs], n=1)
+        hint = f"did you mean '{close[0]}'?" if close else f"expected a config such as {known[-1]}, a glob, or rungs"
+        raise SelectionError(f"--config '{name}': unknown; {hint}")
+    problem = rung_set.problem(rungs)
+    if problem:
+        raise SelectionError(f"--config '{name}': {problem}")
+    return config
+
+
+def _check_rungs(scenario: Scenario) -> None:
+    """Every config of a scenario must be one: a spelling mistake is the file's error, not a skipped cell."""
+    for config in scenario.configs:
+        if config.backend not in names():
+            raise ScenarioError(
+                f"{scenario.path}: backend: expected one of {', '.join(names())}, got '{config.backend}'"
+            )
+        problem = backend(config.backend).RUNGS.problem(config.rungs)
+        if problem:
+            raise ScenarioError(f"{scenario.path}: config '{config.name}': {problem}")
+
+
+def why_not(config: Config, device: Device) -> str | None:
+    """Why a config cannot run on the device here, with what mends it; None when it can."""
+    the_backend = backend(config.backend)
+    if device.kind not in the_backend.DEVICES:
+        return f"backend {config.backend} does not run on {device.kind}"
+    for name in config.rungs:
+        reason = missing(the_backend.RUNGS[name].requires, device)
+        if reason:
+            return f"{name}: {reason}"
+    return None
+
+
+def missing(requires: Requires, device: Device) -> str | None:
+    """The first requirement that this device or installation does not meet."""
+    if device.kind not in requires.devices:
+        return f"needs {' or '.join(sorted(requires.devices))}"
+    needed = requires.compute_capability
+    if needed and device.compute_capability and device.compute_capability < needed:
+        have = "{}.{}".format(*device.compute_capability)
+        return f"needs compute capability {needed[0]}.{needed[1]}, {device.title} has {have}"
+    for package in requires.packages:
+        if not _installed(package.module):
+            return f"needs the package {package.module}: {package.install}"
+    return None
+
+
+def _installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False

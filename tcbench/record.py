@@ -1,0 +1,224 @@
+"""What is run and what is left behind: Cell, Measurement, Environment, Record, and the version of their form.
+
+Owns the JSON form of all four. Imports only the standard library and the validation library. Everything stored is
+raw: statistics are derived in `tcbench.analysis`. Unknown fields are ignored when read, so that a record may gain
+optional ones within a version.
+
+History of SCHEMA_VERSION:
+
+1  first form.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+import msgspec
+
+SCHEMA_VERSION = 1
+
+Status = Literal["ok", "skipped", "oom", "failed", "timeout", "crashed"]
+STATUSES: tuple[Status, ...] = ("ok", "skipped", "oom", "failed", "timeout", "crashed")
+FINAL_STATUSES: frozenset[Status] = frozenset({"ok", "skipped", "oom"})
+"""Statuses that are an answer. The others are run again by `--resume`."""
+
+InputKind = Literal["generated", "folder", "synthetic"]
+
+
+class Input(msgspec.Struct, frozen=True, kw_only=True):
+    """Where images come from. `path` is set for a folder of the user's."""
+
+    kind: InputKind
+    path: str | None = None
+
+
+class TrainSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What the training step itself depends on, beside the rungs."""
+
+    learning_rate: float = 0.01
+    momentum: float = 0.9
+    weight_decay: float = 1e-4
+    loss_scale: float = 128.0
+
+
+class CudnnSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Slide 10's settings. They act on a GPU only."""
+
+    workspace_bytes: int = 512 * 2**20
+    autotune: bool = True
+    fast_batch_norm: bool = True
+
+
+class MeasureSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How a cell is measured. `target` is the relative half-width of the 95% confidence interval of the mean step
+    time at which the timed pass ends; `max_time_s` is the budget of the timed pass."""
+
+    target: float = 0.02
+    max_time_s: float = 60.0
+    min_warmup_steps: int = 3
+    max_warmup_steps: int = 30
+    block_steps: int = 6
+    min_timed_steps: int = 10
+    profiled_steps: int = 5
+
+
+class Cell(msgspec.Struct, frozen=True, kw_only=True):
+    """One config x one batch size, with everything a worker needs to run it. `device` is "cpu" or "cuda:N"."""
+
+    scenario: str
+    backend: str
+    model: str
+    variant: str
+    config: str
+    rungs: tuple[str, ...]
+    batch_size: int
+    image_size: int
+    n_classes: int
+    device: str
+    input: Input
+    seed: int
+    threads: int
+    train: TrainSettings
+    cudnn: CudnnSettings
+    measure: MeasureSettings
+
+    @property
+    def key(self) -> str:
+        """A short digest of every field: two cells with one key are the same measurement."""
+        return hashlib.sha256(msgspec.json.encode(self, order="deterministic")).hexdigest()[:16]
+
+    @property
+    def label(self) -> str:
+        return f"{self.config}, batch size {self.batch_size}"
+
+
+class PhaseTimes(msgspec.Struct, frozen=True, kw_only=True):
+    """Times of one phase in the profiled pass, one entry per profiled step."""
+
+    name: str
+    host_s: tuple[float, ...]
+    device_s: tuple[float, ...] | None = None
+
+
+class Measurement(msgspec.Struct, frozen=True, kw_only=True):
+    """The raw result of one trial.
+
+    `step_times_s` holds every timed step, block after block of `block_steps`; the first step of each block is stored
+    but not counted (a full prefetch queue and an empty GPU flatter it). `phases` comes from a separate profiled pass.
+    `stopped_by` says which rule ended the timed pass. Memory is the peak of the worker process (CPU) or of the
+    device (GPU), over the whole trial.
+    """
+
+    warmup_times_s: tuple[float, ...]
+    warmup_settled: bool
+    step_times_s: tuple[float, ...]
+    block_steps: int
+    stopped_by: Literal["target", "budget"]
+    phases: tuple[PhaseTimes, ...]
+    warmup_loss: float
+    last_loss: float
+    peak_memory_bytes: int
+    peak_memory_of: Literal["process", "device"]
+    prefetch_depth: int
+    parameters: int
+    macs_per_image: int
+    gc_frozen: bool
+
+    @property
+    def counted_times_s(self) -> tuple[float, ...]:
+        """The timed steps that count: all but the first of each block."""
+        return tuple(t for i, t in enumerate(self.step_times_s) if i % self.block_steps)
+
+    @property
+    def warmup_steps(self) -> int:
+        return len(self.warmup_times_s)
+
+    @property
+    def timed_steps(self) -> int:
+        return len(self.step_times_s)
+
+    @property
+    def profiled_steps(self) -> int:
+        return len(self.phases[0].host_s) if self.phases else 0
+
+
+class Environment(msgspec.Struct, frozen=True, kw_only=True):
+    """What the machine and its software were, as the worker saw them."""
+
+    machine: str
+    device_name: str
+    cpu: str
+    cpus: int
+    memory_bytes: int
+    os: str
+    kernel: str
+    python: str
+    packages: Mapping[str, str]
+    blas: str
+    tcbench: str
+    commit: str | None = None
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True):
+    """One trial, whatever happened to it. `started_at` is UTC, ISO 8601. `reason` is one line, set unless ok."""
+
+    schema_version: int
+    run_id: str
+    cell: Cell
+    trial: int
+    status: Status
+    reason: str | None = None
+    started_at: str
+    duration_s: float = 0.0
+    measurement: Measurement | None = None
+    environment: Environment | None = None
+    log: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.status == "ok" and self.measurement is None:
+            raise ValueError("a record that is ok needs a measurement")
+        if self.status != "ok" and not self.reason:
+            raise ValueError(f"a record that is {self.status} needs a reason")
+
+
+UPGRADES: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {}
+"""From each older version to the next one."""
+
+
+class RecordError(ValueError):
+    """A line is not a record. The message says what was expected."""
+
+
+def encode(record: Record) -> bytes:
+    """One JSON line, without the line's end."""
+    return msgspec.json.encode(record)
+
+
+def decode(line: bytes | str) -> Record:
+    """A record from its JSON line; older versions are brought up to date.
+
+    Raises RecordError: not JSON, not a record, or of a newer version than this tcbench knows.
+    """
+    try:
+        raw = msgspec.json.decode(line)
+    except msgspec.DecodeError as error:
+        raise RecordError(f"not JSON ({error})") from None
+    if not isinstance(raw, dict) or not isinstance(raw.get("schema_version"), int):
+        raise RecordError("not a tcbench record (no schema_version)")
+    version = raw["schema_version"]
+    if version > SCHEMA_VERSION:
+        raise RecordError(
+            f"schema version {version} is newer than this tcbench reads (up to {SCHEMA_VERSION}); upgrade tcbench"
+        )
+    while version < SCHEMA_VERSION:
+        if version not in UPGRADES:
+            raise RecordError(f"schema version {version} is not known")
+        raw = UPGRADES[version](raw)
+        version += 1
+        raw["schema_version"] = version
+    try:
+        return msgspec.convert(raw, Record)
+    except msgspec.ValidationError as error:
+        raise RecordError(f"not a valid record ({error})") from None

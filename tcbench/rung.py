@@ -1,0 +1,135 @@
+"""The rung contract: one optimisation, in one file, that changes parts before they are built.
+
+Owns what a rung declares and the stages it may change. Knows no framework: what the parts are is between a
+backend and its rungs. A rung changes only the stages it overrides; a backend folds the rungs in the config's order.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+
+@dataclass(frozen=True)
+class Package:
+    """A package a rung imports: its import name, and the command that installs it."""
+
+    module: str
+    install: str
+
+
+@dataclass(frozen=True)
+class Needs:
+    """Another rung without which this one does not work. `when` names the rung that brings the need about
+    (None: always); `why` is shown to the user."""
+
+    rung: str
+    why: str
+    when: str | None = None
+
+
+@dataclass(frozen=True)
+class Requires:
+    """What must be there: a device kind, a compute capability (CUDA only), packages, other rungs."""
+
+    devices: frozenset[str] = frozenset({"cpu", "cuda"})
+    compute_capability: tuple[int, int] | None = None
+    packages: tuple[Package, ...] = ()
+    rungs: tuple[Needs, ...] = ()
+
+
+@dataclass(frozen=True)
+class Parity:
+    """How far a config may be from the same config without the rung, same seed and batches.
+
+    `exact`: bit-identical losses and parameters. `tolerance`: relative distance of each loss and, in the L2 norm, of
+    the parameters' total change. `input`: the rung delivers other pixels, so losses are not compared; `pixels` is
+    the largest mean absolute error of a centre crop, in units of 0..255.
+    """
+
+    kind: Literal["exact", "tolerance", "input"]
+    loss: float = 0.0
+    parameters: float = 0.0
+    pixels: float = 0.0
+
+    def __str__(self) -> str:
+        if self.kind == "exact":
+            return "bit-identical"
+        if self.kind == "input":
+            return f"pixels within {self.pixels:g}/255"
+        return f"loss within {self.loss:.1%}, update within {self.parameters:.1%}"
+
+
+EXACT = Parity("exact")
+
+
+class Rung:
+    """One optimisation. Subclasses set the declarations and override the stages they change.
+
+    Every stage takes what the rungs before it left and the cell's settings, and returns what the next rung gets.
+    """
+
+    name: ClassVar[str]
+    says: ClassVar[str]
+    requires: ClassVar[Requires] = Requires()
+    conflicts: ClassVar[frozenset[str]] = frozenset()
+    parity: ClassVar[Parity] = EXACT
+    source: ClassVar[str]
+
+    def scope(self, settings: Any) -> contextlib.AbstractContextManager[None]:
+        """Process or library state held from build to end."""
+        return contextlib.nullcontext()
+
+    def parts(self, parts: Any, settings: Any) -> Any:
+        """The parts the model is built from."""
+        return parts
+
+    def optimizer(self, optimizer: Any, settings: Any) -> Any:
+        """The description of the optimizer, before it is built."""
+        return optimizer
+
+    def feed(self, make_feed: Any, settings: Any) -> Any:
+        """The function that makes the source of batches."""
+        return make_feed
+
+    def step(self, phases: Any, settings: Any) -> Any:
+        """The phases of one step."""
+        return phases
+
+
+@dataclass(frozen=True)
+class RungSet:
+    """The rungs of one backend, by name, in the order in which they are shown."""
+
+    backend: str
+    rungs: Mapping[str, Rung] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, backend: str, rungs: Iterable[Rung]) -> RungSet:
+        return cls(backend, {rung.name: rung for rung in rungs})
+
+    def __getitem__(self, name: str) -> Rung:
+        return self.rungs[name]
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.rungs
+
+    def problem(self, names: Sequence[str]) -> str | None:
+        """Why this list of rungs is not a config, or None. Rungs must be known, named once, without conflicts, and
+        each must have the rungs it needs before it."""
+        for place, name in enumerate(names):
+            if name not in self.rungs:
+                return f"unknown rung '{name}' (known: {', '.join(self.rungs)})"
+            if name in names[:place]:
+                return f"rung '{name}' is named twice"
+            rung = self.rungs[name]
+            for other in names[:place]:
+                if other in rung.conflicts or name in self.rungs[other].conflicts:
+                    return f"rungs '{other}' and '{name}' cannot be used together"
+            for need in rung.requires.rungs:
+                if (need.when is None or need.when in names) and need.rung not in names[:place]:
+                    condition = f" with '{need.when}'" if need.when else ""
+                    return f"rung '{name}'{condition} needs '{need.rung}' before it: {need.why}"
+        return None

@@ -1,0 +1,198 @@
+"""Runs trials, each in a process of its own, and turns every end a process can have into a Record.
+
+Owns processes, timeouts and interruption. Reaches the worker only through a process and JSON; stores and prints
+nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+import msgspec
+
+from tcbench import messages
+from tcbench.messages import Finished, Message
+from tcbench.plan import PlannedCell
+from tcbench.record import SCHEMA_VERSION, Cell, Record, Status
+
+LOG_BYTES = 4096
+"""How much of a worker's output a record keeps, from its end."""
+
+_KILL_GRACE_S = 5.0
+
+Listener = Callable[[Cell, int, Message], None]
+
+
+def _silent(cell: Cell, trial: int, message: Message) -> None:
+    pass
+
+
+def worker_command(pipe: int) -> list[str]:
+    """How a worker is started; it writes messages to the file descriptor `pipe`."""
+    return [sys.executable, "-m", "tcbench.worker", str(pipe)]
+
+
+@dataclass(frozen=True)
+class Runner:
+    """Runs trials one after another. `command` makes the worker's command line from its pipe's number."""
+
+    run_id: str
+    timeout_s: float
+    command: Callable[[int], list[str]] = worker_command
+    listen: Listener = _silent
+
+    def run(self, trials: Iterable[tuple[PlannedCell, int]]) -> Iterator[Record]:
+        """One record per trial, as each ends. KeyboardInterrupt ends the running worker and passes through."""
+        for planned, trial in trials:
+            if planned.skip_reason is not None:
+                yield self._record(planned.cell, trial, _now(), 0.0, _End("skipped", planned.skip_reason))
+            else:
+                yield self._trial(planned.cell, trial)
+
+    def _trial(self, cell: Cell, trial: int) -> Record:
+        started_at, start = _now(), time.monotonic()
+        with tempfile.TemporaryFile() as log:
+            end = self._watch(cell, trial, log)
+            duration_s = time.monotonic() - start
+            return self._record(cell, trial, started_at, duration_s, end, None if end.status == "ok" else _tail(log))
+
+    def _watch(self, cell: Cell, trial: int, log: IO[bytes]) -> _End:
+        """Start a worker and follow it to its end."""
+        oom_kills = _oom_kills()
+        read_end, write_end = os.pipe()
+        with os.fdopen(read_end, "rb", buffering=0) as pipe:
+            try:
+                process = subprocess.Popen(
+                    self.command(write_end),
+                    stdin=subprocess.PIPE,
+                    stdout=log,
+                    stderr=log,
+                    pass_fds=(write_end,),
+                    start_new_session=True,
+                    env=_environment(cell),
+                )
+            finally:
+                os.close(write_end)
+            try:
+                _hand_over(process, msgspec.json.encode(cell))
+                finished = self._follow(cell, trial, pipe)
+                if finished is _TIMED_OUT:
+                    return _End("timeout", f"no result after {self.timeout_s:g} s (--timeout)")
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(_KILL_GRACE_S)
+            finally:
+                _kill(process)
+        if isinstance(finished, Finished):
+            return _End(finished.status, finished.reason, finished)
+        return _died(process.returncode, _oom_kills() > oom_kills)
+
+    def _follow(self, cell: Cell, trial: int, pipe: IO[bytes]) -> Finished | object | None:
+        """Pass on messages until the last one, the pipe's end (None) or the timeout (_TIMED_OUT)."""
+        deadline = time.monotonic() + self.timeout_s
+        pending = b""
+        while True:
+            remaining = deadline - time.monotonic()
+            if remaining <= 0 or not select.select([pipe], [], [], remaining)[0]:
+                return _TIMED_OUT
+            chunk = os.read(pipe.fileno(), 65536)
+            if not chunk:
+                return None
+            *lines, pending = (pending + chunk).split(b"\n")
+            for line in lines:
+                message = messages.decode(line)
+                self.listen(cell, trial, message)
+                if isinstance(message, Finished):
+                    return message
+
+    def _record(
+        self, cell: Cell, trial: int, started_at: str, duration_s: float, end: _End, log: str | None = None
+    ) -> Record:
+        return Record(
+            schema_version=SCHEMA_VERSION,
+            run_id=self.run_id,
+            cell=cell,
+            trial=trial,
+            status=end.status,
+            reason=end.reason,
+            started_at=started_at,
+            duration_s=duration_s,
+            measurement=end.finished.measurement if end.finished else None,
+            environment=end.finished.environment if end.finished else None,
+            log=log,
+        )
+
+
+@dataclass(frozen=True)
+class _End:
+    """How a trial ended."""
+
+    status: Status
+    reason: str | None
+    finished: Finished | None = None
+
+
+_TIMED_OUT = object()
+
+
+def _died(returncode: int | None, oom_killed: bool) -> _End:
+    """A worker that ended without its last word."""
+    if returncode is not None and returncode < 0:
+        name = signal.Signals(-returncode).name
+        if -returncode == signal.SIGKILL and oom_killed:
+            return _End("oom", "out of memory: the kernel killed the worker (SIGKILL)")
+        return _End("crashed", f"the worker was killed by signal {-returncode} ({name})")
+    return _End("crashed", f"the worker ended without a result (exit code {returncode})")
+
+
+def _hand_over(process: subprocess.Popen[bytes], cell: bytes) -> None:
+    """The cell on the worker's standard input; a worker that died first is found out by its pipe."""
+    assert process.stdin is not None
+    with contextlib.suppress(BrokenPipeError), process.stdin as stdin:
+        stdin.write(cell)
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """End the worker and everything it started."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def _environment(cell: Cell) -> dict[str, str]:
+    """The worker's environment: libraries that read their thread count at import get the cell's."""
+    threads = str(cell.threads)
+    pinned = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS"), threads)
+    return {**os.environ, **pinned, "PYTHONUNBUFFERED": "1"}
+
+
+def _tail(log: IO[bytes]) -> str | None:
+    size = log.seek(0, os.SEEK_END)
+    log.seek(max(0, size - LOG_BYTES))
+    return log.read().decode(errors="replace").strip() or None
+
+
+def _oom_kills() -> int:
+    """How many processes the kernel has killed for memory since it started; 0 where it does not say."""
+    try:
+        for line in Path("/proc/vmstat").read_text().splitlines():
+            if line.startswith("oom_kill "):
+                return int(line.split()[1])
+    except OSError:
+        pass
+    return 0
+
+
+def _now() -> str:
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")

@@ -1,0 +1,53 @@
+"""What is measured: the Session protocol. A backend builds one; the measuring loop knows nothing else of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A named part of a step. `run` may return before the device is done."""
+
+    name: str
+    run: Callable[[], None]
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a session can say of itself between steps. Asking may synchronise with the device."""
+
+    loss: float
+    peak_memory_bytes: int
+    peak_memory_of: Literal["process", "device"]
+    prefetch_depth: int
+    parameters: int
+    macs_per_image: int
+
+
+class Clock(Protocol):
+    """Marks points in time on the device that does the work."""
+
+    def mark(self) -> None:
+        """Set a mark; must not wait for the device."""
+        ...
+
+    def read(self) -> tuple[float, ...]:
+        """Wait for the device; the seconds between one mark and the next; then forget the marks."""
+        ...
+
+
+class Session(Protocol):
+    """A training step that can be repeated: phases in order, a clock, facts, and an end."""
+
+    @property
+    def phases(self) -> Sequence[Phase]: ...
+
+    @property
+    def clock(self) -> Clock: ...
+
+    def facts(self) -> Facts: ...
+
+    def close(self) -> None: ...

@@ -1,0 +1,111 @@
+"""The worker process: one Cell (JSON) in on standard input, messages and one result out on a pipe.
+
+Run as `python -m tcbench.worker FD`. Owns turning whatever happens into a Finished message; the runner turns that, or
+its absence, into a Record. Standard output and error are free for libraries to write to: they become the log.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+
+import msgspec
+
+from tcbench import messages
+from tcbench.errors import TcbenchError
+from tcbench.messages import Building, Finished, Message, Stepped
+from tcbench.record import Cell, Environment, Measurement
+
+Send = Callable[[Message], None]
+
+_PR_SET_PDEATHSIG = 1
+
+
+def main() -> None:
+    """Run the cell that stands on standard input."""
+    pipe = int(sys.argv[1])
+    die_with_parent()
+
+    def send(message: Message) -> None:
+        os.write(pipe, messages.encode(message))
+
+    cell = msgspec.json.decode(sys.stdin.buffer.read(), type=Cell)
+    send(run(cell, send))
+
+
+def die_with_parent() -> None:
+    """Ask Linux to kill this process when the runner dies, so that none is left behind to disturb later trials."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() == 1:
+        sys.exit(1)
+
+
+def run(cell: Cell, send: Send) -> Finished:
+    """Build and measure one cell; never raises but on a signal."""
+    environment: Environment | None = None
+    try:
+        send(Building("imports"))
+        environment = describe(cell)
+        measurement = measured(cell, send)
+    except MemoryError as error:
+        traceback.print_exc()
+        return Finished("oom", f"out of memory: {_line(error) or 'an allocation failed'}", None, environment)
+    except TcbenchError as error:
+        return Finished("failed", _line(error), None, environment)
+    except Exception as error:
+        traceback.print_exc()
+        return Finished("failed", f"{type(error).__name__}: {_line(error)}", None, environment)
+    return Finished("ok", None, measurement, environment)
+
+
+def measured(cell: Cell, send: Send) -> Measurement:
+    """Open the cell's session, measure it, close it."""
+    from tcbench.backends import backend
+    from tcbench.measure import loop
+
+    the_backend = backend(cell.backend)
+    send(Building("model and input"))
+    session = the_backend.open_session(cell)
+    try:
+        return loop.measure(
+            session,
+            cell.measure,
+            lambda progress: send(Stepped(progress.stage, progress.steps, progress.step_time_s)),
+        )
+    finally:
+        session.close()
+
+
+def describe(cell: Cell) -> Environment:
+    """The facts of this machine and its libraries, as this process sees them."""
+    from tcbench import device, machine
+    from tcbench.backends import backend
+
+    the_backend = backend(cell.backend)
+    found = device.find(cell.device, the_backend.DEVICES)
+    return machine.environment(found.machine, found.title, the_backend.PACKAGES, _blas())
+
+
+def _blas() -> str:
+    """The BLAS that NumPy calls, with its version and kernels; loads NumPy."""
+    import numpy  # noqa: F401  (loads the library that threadpoolctl then finds)
+    import threadpoolctl
+
+    return "; ".join(
+        f"{library['internal_api']} {library['version']} {library.get('architecture') or ''}".strip()
+        for library in threadpoolctl.threadpool_info()
+        if library["user_api"] == "blas"
+    )
+
+
+def _line(error: BaseException) -> str:
+    """The error's message on one line."""
+    return " ".join(str(error).split())
+
+
+if __name__ == "__main__":
+    main()
