@@ -1,0 +1,155 @@
+"""What each rung buys: a ladder's configs in order, each against the last one below it that ran. Pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from tcbench.analysis import stats
+from tcbench.analysis.stats import Interval
+from tcbench.analysis.summary import CellSummary
+from tcbench.record import Cell
+
+
+class ConfigLike(Protocol):
+    """A scenario's config, as far as a ladder needs it."""
+
+    @property
+    def rungs(self) -> tuple[str, ...]: ...
+
+
+class LadderLike(Protocol):
+    """A scenario's ladder, as far as this module needs it: configs in order, each adding rungs."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def configs(self) -> Sequence[ConfigLike]: ...
+
+
+@dataclass(frozen=True)
+class DerivedConfig:
+    """A config found in results."""
+
+    rungs: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class DerivedLadder:
+    """A ladder found in results, where no scenario tells one."""
+
+    name: str
+    configs: tuple[DerivedConfig, ...]
+
+
+@dataclass(frozen=True)
+class LadderStep:
+    """One config of a ladder at one batch size.
+
+    `added` are the rungs it adds to the last config below it that ran, so that nothing a missing config would have
+    brought is credited to another's name; the base adds all of its own. `before` and `after` are in images/s. On the
+    base, and while no config below ran, `before` and `ratio` are None. A config that gave no number has `missing`
+    (its summary, or None when it was never run) and `after` None.
+    """
+
+    config: str
+    added: tuple[str, ...]
+    before: Interval | None
+    after: Interval | None
+    ratio: Interval | None
+    missing: bool
+    summary: CellSummary | None
+
+
+@dataclass(frozen=True)
+class Climb:
+    """A ladder climbed at one batch size in one setting (machine, device, input, ...)."""
+
+    ladder: str
+    setting: tuple[str | None, Cell]
+    batch_size: int
+    steps: tuple[LadderStep, ...]
+
+    @property
+    def base(self) -> LadderStep | None:
+        """The first config that ran."""
+        return next((step for step in self.steps if not step.missing), None)
+
+    @property
+    def top(self) -> LadderStep | None:
+        """The last config that ran."""
+        return next((step for step in reversed(self.steps) if not step.missing), None)
+
+
+def derive(summaries: Sequence[CellSummary]) -> tuple[DerivedLadder, ...]:
+    """The ladders that results hold: each config stands on the longest other one that its rungs begin with.
+
+    A ladder leads from a config that stands on none up to one that nothing stands on; two of one base are named
+    by their top, else the name is the base's. Configs that neither stand on another nor carry one are no ladder.
+    """
+    configs = tuple(dict.fromkeys(s.cell.rungs for s in summaries))
+
+    def below(rungs: tuple[str, ...]) -> tuple[str, ...] | None:
+        under = [c for c in configs if len(c) < len(rungs) and rungs[: len(c)] == c]
+        return max(under, key=len, default=None)
+
+    carriers = {below(c) for c in configs}
+    chains = []
+    for top in (c for c in configs if c not in carriers):
+        chain, at = [], top
+        while True:
+            chain.append(at)
+            under = below(at)
+            if under is None:
+                break
+            at = under
+        if len(chain) > 1:
+            chains.append(tuple(reversed(chain)))
+    bases = [chain[0] for chain in chains]
+
+    def name(chain: tuple[tuple[str, ...], ...]) -> str:
+        return "+".join(chain[-1] if bases.count(chain[0]) > 1 else chain[0])
+
+    return tuple(DerivedLadder(name(chain), tuple(map(DerivedConfig, chain))) for chain in chains)
+
+
+def climbs(summaries: Sequence[CellSummary], ladders: Sequence[LadderLike] | None = None) -> tuple[Climb, ...]:
+    """Every ladder at every batch size of every setting: by setting, then ladder, then batch size (ascending).
+
+    Without `ladders`, those that the results hold (`derive`). A ladder none of whose configs was run is left out.
+    """
+    ladders = derive(summaries) if ladders is None else ladders
+    found = []
+    for setting in dict.fromkeys(s.setting for s in summaries):
+        here = {(s.cell.rungs, s.cell.batch_size): s for s in summaries if s.setting == setting}
+        for ladder in ladders:
+            wanted = [config.rungs for config in ladder.configs]
+            for batch_size in sorted({size for rungs, size in here if rungs in wanted}):
+                steps = _steps([(rungs, here.get((rungs, batch_size))) for rungs in wanted])
+                found.append(Climb(ladder.name, setting, batch_size, steps))
+    return tuple(found)
+
+
+def _steps(configs: Sequence[tuple[tuple[str, ...], CellSummary | None]]) -> tuple[LadderStep, ...]:
+    steps = []
+    below: tuple[tuple[str, ...], Interval] | None = None
+    for rungs, summary in configs:
+        after = summary.images_per_s if summary else None
+        added = tuple(rung for rung in rungs if below is None or rung not in below[0])
+        before = below[1] if below else None
+        steps.append(
+            LadderStep(
+                config="+".join(rungs),
+                added=added,
+                before=before,
+                after=after,
+                ratio=stats.ratio(after, before) if after and before else None,
+                missing=after is None,
+                summary=summary,
+            )
+        )
+        if after is not None:
+            below = rungs, after
+    return tuple(steps)

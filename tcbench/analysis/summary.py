@@ -1,0 +1,138 @@
+"""One line per cell: what its trials say together. Pure functions from records to frozen summaries.
+
+Knows nothing of files, consoles or plots.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import msgspec
+
+from tcbench.analysis import stats
+from tcbench.analysis.stats import Interval
+from tcbench.record import STATUSES, Cell, Environment, Measurement, Record, Status
+
+
+@dataclass(frozen=True)
+class CellSummary:
+    """A cell on a machine, over all its trials. Statistics are those of the trials that are ok, None without one.
+
+    `machine` is None when nothing of the cell's run told it. `reason` is that of the first trial with the summary's
+    status. `images_per_s` and `step_time_s` carry 95% intervals over `unit`. `phase_host_s` holds the median host
+    time of each phase in the profiled pass. `settled`: the warm-up of every trial that is ok had settled.
+    """
+
+    cell: Cell
+    machine: str | None
+    environment: Environment | None
+    status: Status
+    reason: str | None
+    trials: int
+    trials_ok: int
+    images_per_s: Interval | None = None
+    step_time_s: Interval | None = None
+    step_time_median_s: float | None = None
+    peak_memory_bytes: int | None = None
+    phase_host_s: tuple[tuple[str, float], ...] = ()
+    unit: Literal["steps", "trials"] = "steps"
+    settled: bool = False
+
+    @property
+    def setting(self) -> tuple[str | None, Cell]:
+        """Everything but config and batch size: cells of one setting stand side by side in a table or chart."""
+        return self.machine, msgspec.structs.replace(self.cell, config="", rungs=(), batch_size=0)
+
+
+def summarise(records: Iterable[Record]) -> tuple[CellSummary, ...]:
+    """One summary per machine and cell, in the order of first appearance.
+
+    `records` are those that `store.current` leaves. A trial that left no facts about its machine (it was skipped, or
+    died before it could tell) belongs to the machine of its run.
+    """
+    records = tuple(records)
+    environments = _environments(records)
+    groups: dict[tuple[str | None, Cell], list[Record]] = {}
+    for record in records:
+        environment = record.environment or environments.get(record.run_id)
+        machine = environment.machine if environment else None
+        groups.setdefault((machine, record.cell), []).append(record)
+    return tuple(_summary(machine, cell, group, environments) for (machine, cell), group in groups.items())
+
+
+def speedups(summaries: Sequence[CellSummary], base_config: str = "fp32") -> tuple[Interval | None, ...]:
+    """Images/s over that of `base_config` at the same batch size in the same setting, one for each summary, in order.
+
+    None where either of the two was not measured. The base over itself is exactly 1. Source of the interval:
+    `stats.ratio`.
+    """
+    bases = {(s.setting, s.cell.batch_size): s.images_per_s for s in summaries if s.cell.config == base_config}
+
+    def over_base(summary: CellSummary) -> Interval | None:
+        base = bases.get((summary.setting, summary.cell.batch_size))
+        if base is None or summary.images_per_s is None:
+            return None
+        if summary.cell.config == base_config:
+            return Interval(1.0, 1.0, 1.0)
+        return stats.ratio(summary.images_per_s, base)
+
+    return tuple(map(over_base, summaries))
+
+
+def best(summaries: Iterable[CellSummary]) -> CellSummary | None:
+    """The fastest of those that are ok, whatever its dtype; None when none is."""
+    ok = [(s.images_per_s.value, s) for s in summaries if s.images_per_s is not None]
+    return max(ok, key=lambda pair: pair[0])[1] if ok else None
+
+
+def _environments(records: Sequence[Record]) -> dict[str, Environment]:
+    """What each run tells of its machine, from its first record that does."""
+    told: dict[str, Environment] = {}
+    for record in records:
+        if record.environment is not None:
+            told.setdefault(record.run_id, record.environment)
+    return told
+
+
+def _summary(
+    machine: str | None, cell: Cell, group: Sequence[Record], environments: dict[str, Environment]
+) -> CellSummary:
+    ok = [record for record in group if record.status == "ok"]
+    status: Status = "ok" if ok else max((record.status for record in group), key=STATUSES.index)
+    told = next(record for record in group if record.status == status)
+    measured = [record.measurement for record in ok if record.measurement is not None]
+    summary = CellSummary(
+        cell=cell,
+        machine=machine,
+        environment=told.environment or environments.get(told.run_id),
+        status=status,
+        reason=told.reason,
+        trials=len(group),
+        trials_ok=len(ok),
+    )
+    trials_s = [m.counted_times_s for m in measured if m.counted_times_s]
+    if not trials_s:
+        return summary
+    step_time_s = stats.mean_step_time(trials_s)
+    return replace(
+        summary,
+        images_per_s=stats.throughput(step_time_s, cell.batch_size),
+        step_time_s=step_time_s,
+        step_time_median_s=statistics.median([t for trial in trials_s for t in trial]),
+        peak_memory_bytes=max(m.peak_memory_bytes for m in measured),
+        phase_host_s=_phase_medians(measured),
+        unit="steps" if len(trials_s) == 1 else "trials",
+        settled=all(m.warmup_settled for m in measured),
+    )
+
+
+def _phase_medians(measured: Sequence[Measurement]) -> tuple[tuple[str, float], ...]:
+    """Median host time of each phase over the profiled steps of all trials, in the phases' order."""
+    host_s: dict[str, list[float]] = {}
+    for measurement in measured:
+        for phase in measurement.phases:
+            host_s.setdefault(phase.name, []).extend(phase.host_s)
+    return tuple((name, statistics.median(times)) for name, times in host_s.items() if times)

@@ -1,0 +1,87 @@
+"""What each rung buys."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+from factories import LADDERS, make_record
+
+from tcbench.analysis.ladder import climbs, derive
+from tcbench.analysis.summary import summarise
+
+
+@dataclass(frozen=True)
+class Config:
+    rungs: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Ladder:
+    name: str
+    configs: tuple[Config, ...]
+
+
+def ladder(name: str, *configs: str) -> Ladder:
+    return Ladder(name, tuple(Config(tuple(config.split("+"))) for config in configs))
+
+
+def test_the_scenarios_ladders_are_found_in_their_results() -> None:
+    found = derive(summarise([make_record(config) for config in LADDERS]))
+    assert [(x.name, ["+".join(c.rungs) for c in x.configs]) for x in found] == [
+        ("fp32", list(LADDERS[:5])),
+        ("fp16", list(LADDERS[5:])),
+    ]
+
+
+def test_two_ladders_from_one_base_are_named_by_their_tops() -> None:
+    found = derive(summarise([make_record(c) for c in ("fp16", "fp16+dali", "fp16+opencv", "fp16+dali+batched")]))
+    assert [x.name for x in found] == ["fp16+opencv", "fp16+dali+batched"]
+
+
+def test_a_config_alone_is_no_ladder() -> None:
+    assert derive(summarise([make_record("fp32"), make_record("fp16")])) == ()
+
+
+def test_each_step_is_against_the_one_below() -> None:
+    rates = {"fp16": 100, "fp16+dali": 150, "fp16+dali+batched": 120}
+    [climb] = climbs(summarise([make_record(c, images_per_s=r) for c, r in rates.items()]))
+    assert (climb.ladder, climb.batch_size) == ("fp16", 4)
+    base, dali, batched = climb.steps
+    assert (base.added, base.before, base.ratio) == (("fp16",), None, None)
+    assert dali.ratio is not None and dali.ratio.value == pytest.approx(1.5, rel=0.02)
+    assert batched.ratio is not None and batched.ratio.value == pytest.approx(0.8, rel=0.02)
+    assert batched.before == dali.after
+    assert climb.base == base and climb.top == batched
+
+
+def test_what_a_missing_step_would_have_brought_is_not_credited_to_the_next_alone() -> None:
+    ladders = [ladder("fp16", "fp16", "fp16+dali", "fp16+dali+batched", "fp16+dali+batched+static_graph")]
+    records = [
+        make_record("fp16"),
+        make_record("fp16+dali", status="oom"),
+        make_record("fp16+dali+batched+static_graph", images_per_s=80),
+    ]
+    [climb] = climbs(summarise(records), ladders)
+    _, dali, batched, static_graph = climb.steps
+    assert dali.missing and dali.after is None and dali.summary is not None and dali.summary.status == "oom"
+    assert batched.missing and batched.summary is None
+    assert static_graph.added == ("dali", "batched", "static_graph")
+    assert static_graph.ratio is not None and static_graph.ratio.value == pytest.approx(2, rel=0.02)
+
+
+def test_without_its_base_a_ladder_starts_at_the_first_config_that_ran() -> None:
+    records = [make_record("fp32", status="oom"), make_record("fp32+dali"), make_record("fp32+dali+batched")]
+    [climb] = climbs(summarise(records))
+    assert climb.base is not None and climb.base.config == "fp32+dali" and climb.base.ratio is None
+
+
+def test_a_ladder_that_never_ran_still_tells_what_is_missing() -> None:
+    [climb] = climbs(summarise([make_record("fp32", status="oom"), make_record("fp32+dali", status="oom")]))
+    assert climb.base is None and climb.top is None and all(step.missing for step in climb.steps)
+
+
+def test_batch_sizes_ascend_and_unknown_ladders_are_left_out() -> None:
+    records = [make_record(c, size) for size in (8, 4) for c in ("fp32", "fp32+dali")]
+    ladders = [ladder("bf16", "bf16", "bf16+dali"), ladder("fp32", "fp32", "fp32+dali")]
+    assert [(c.ladder, c.batch_size) for c in climbs(summarise(records), ladders)] == [("fp32", 4), ("fp32", 8)]

@@ -1,0 +1,130 @@
+"""Records become one summary per cell."""
+
+from __future__ import annotations
+
+import pytest
+from factories import make_cell, make_environment, make_measurement, make_record
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tcbench.analysis.summary import best, speedups, summarise
+from tcbench.record import PhaseTimes, Status
+
+
+def test_no_records_no_summaries() -> None:
+    assert summarise([]) == ()
+
+
+def test_cells_stand_in_the_order_of_first_appearance() -> None:
+    order = [("fp32", 4), ("fp16", 4), ("fp32", 8)]
+    records = [make_record(config, size, trial=trial) for trial in (0, 1) for config, size in order]
+    assert [(s.cell.config, s.cell.batch_size) for s in summarise(records)] == order
+
+
+def test_an_ok_cell_has_every_statistic() -> None:
+    steps = (9.0, 0.1, 0.1, 0.1, 0.1, 0.1, 9.0, 0.1, 0.1, 0.1, 0.1, 0.7)
+    [summary] = summarise([make_record(measurement=make_measurement(steps), cell=make_cell(batch_size=10))])
+    assert summary.images_per_s is not None and summary.step_time_s is not None
+    assert summary.images_per_s.value == pytest.approx(100 / 1.6)  # the first step of a block does not count
+    assert summary.step_time_s.value == pytest.approx(0.16)
+    assert summary.step_time_median_s == pytest.approx(0.1)
+    assert summary.peak_memory_bytes == 600 * 2**20
+    assert [name for name, _ in summary.phase_host_s] == ["io", "forward", "backward", "update"]
+    assert (summary.status, summary.reason, summary.unit, summary.settled) == ("ok", None, "steps", True)
+    assert (summary.trials, summary.trials_ok, summary.machine) == (1, 1, "amd-epyc-2cpu")
+
+
+def test_with_several_trials_the_unit_is_the_trial() -> None:
+    one = summarise([make_record(trial=0)])[0]
+    [three] = summarise([make_record(trial=t, images_per_s=rate) for t, rate in enumerate((40, 44, 36))])
+    assert (one.unit, three.unit, three.trials, three.trials_ok) == ("steps", "trials", 3, 3)
+    assert one.images_per_s is not None and three.images_per_s is not None
+    assert three.images_per_s.relative_half_width > 5 * one.images_per_s.relative_half_width
+
+
+def test_memory_is_the_worst_trial_and_phases_are_medians_over_all() -> None:
+    def record(trial: int, io_s: float, peak: int) -> object:
+        phases = (PhaseTimes(name="io", host_s=(io_s, io_s, io_s)),)
+        return make_record(trial=trial, measurement=make_measurement(phases=phases, peak_memory_bytes=peak))
+
+    [summary] = summarise([record(0, 1.0, 10), record(1, 2.0, 30), record(2, 3.0, 20)])  # type: ignore[list-item]
+    assert summary.peak_memory_bytes == 30
+    assert summary.phase_host_s == (("io", 2.0),)
+
+
+def test_one_trial_whose_warm_up_had_not_settled_unsettles_the_cell() -> None:
+    records = [make_record(trial=0), make_record(trial=1, measurement=make_measurement(warmup_settled=False))]
+    assert [s.settled for s in summarise(records)] == [False]
+
+
+@pytest.mark.parametrize(
+    ("statuses", "expected"),
+    [
+        (("ok", "crashed"), "ok"),
+        (("oom", "ok"), "ok"),
+        (("oom", "crashed", "skipped"), "crashed"),
+        (("timeout", "failed"), "timeout"),
+        (("skipped",), "skipped"),
+    ],
+)
+def test_ok_wins_else_the_worst(statuses: tuple[Status, ...], expected: Status) -> None:
+    [summary] = summarise([make_record(status=status, trial=trial) for trial, status in enumerate(statuses)])
+    assert summary.status == expected
+    assert summary.reason == make_record(status=expected).reason
+    assert (summary.trials, summary.trials_ok) == (len(statuses), statuses.count("ok"))
+
+
+def test_a_cell_that_is_not_ok_has_no_statistics() -> None:
+    [summary] = summarise([make_record(status="oom")])
+    assert (summary.images_per_s, summary.step_time_s, summary.peak_memory_bytes) == (None, None, None)
+    assert summary.phase_host_s == ()
+
+
+def test_a_trial_that_could_not_tell_its_machine_belongs_to_that_of_its_run() -> None:
+    records = [make_record("fp32"), make_record("fp16", status="crashed"), make_record("fp16", trial=1)]
+    summaries = summarise(records)
+    assert [(s.cell.config, s.machine, s.trials) for s in summaries] == [
+        ("fp32", "amd-epyc-2cpu", 1),
+        ("fp16", "amd-epyc-2cpu", 2),
+    ]
+    assert summarise([make_record(status="timeout")])[0].machine is None
+
+
+def test_the_same_cell_on_two_machines_is_two() -> None:
+    other = make_environment("tesla-v100", "Tesla V100")
+    records = [make_record(), make_record(run_id="b", environment=other)]
+    assert [s.machine for s in summarise(records)] == ["amd-epyc-2cpu", "tesla-v100"]
+    assert speedups(summarise(records))[1] is not None
+
+
+def test_speed_ups_are_over_the_base_at_the_same_batch_size() -> None:
+    records = [
+        make_record("fp32", 4, images_per_s=40),
+        make_record("fp16", 4, images_per_s=80),
+        make_record("fp32", 8, status="oom"),
+        make_record("fp16", 8, images_per_s=90),
+        make_record("fp16", 16, images_per_s=90),
+        make_record("fp32", 16, cell=make_cell("fp32", 16, image_size=224)),
+    ]
+    ratios = speedups(summarise(records))
+    assert ratios[0] is not None and (ratios[0].value, ratios[0].low, ratios[0].high) == (1, 1, 1)
+    assert ratios[1] is not None and ratios[1].holds(2.0) and ratios[1].low > 1.8
+    assert ratios[2:5] == (None, None, None)  # fp32 ran out of memory; at 16 it ran other images
+    assert speedups(summarise(records), "nothing") == (None,) * 6
+
+
+def test_best_is_the_fastest_that_is_ok_whatever_its_dtype() -> None:
+    records = [make_record("fp32", images_per_s=50), make_record("fp16", images_per_s=40)]
+    winner = best(summarise([*records, make_record("fp16+dali", status="oom")]))
+    assert winner is not None and winner.cell.config == "fp32"
+    assert best([]) is None
+
+
+@given(st.permutations(range(6)))
+def test_the_order_of_trials_changes_no_number(order: list[int]) -> None:
+    trials = [make_record(trial=t, images_per_s=40 + t) for t in range(6)]
+    [there] = summarise(trials)
+    [back] = summarise([trials[i] for i in order])
+    assert there.images_per_s is not None and back.images_per_s is not None
+    assert back.images_per_s.value == pytest.approx(there.images_per_s.value)
+    assert back.images_per_s.low == pytest.approx(there.images_per_s.low)

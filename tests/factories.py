@@ -1,0 +1,143 @@
+"""Cells, measurements and records for tests: valid and plausible by default, each keyword changes one thing.
+
+Imported as `import factories`: the suite's `pythonpath` is `tests`.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from tcbench.record import (
+    SCHEMA_VERSION,
+    Cell,
+    CudnnSettings,
+    Environment,
+    Input,
+    Measurement,
+    MeasureSettings,
+    PhaseTimes,
+    Record,
+    Status,
+    TrainSettings,
+)
+
+LADDER = ("fp32", "fp32+dali", "fp32+dali+batched", "fp32+dali+batched+nhwc+fused")
+LADDER += (LADDER[-1] + "+static_graph",)
+LADDERS = LADDER + tuple(config.replace("fp32", "fp16") for config in LADDER)
+"""The ten configs of the scenarios that come with tcbench, in their order."""
+
+REASONS: dict[Status, str] = {
+    "skipped": "opencv: needs the package cv2: pip install opencv-python-headless",
+    "oom": "out of memory: the kernel killed the worker (SIGKILL)",
+    "failed": "ValueError: the loss is nan",
+    "timeout": "no result after 1800 s (--timeout)",
+    "crashed": "the worker was killed by signal 11 (SIGSEGV)",
+}
+
+
+def make_cell(config: str = "fp32", batch_size: int = 4, **changes: Any) -> Cell:
+    """A cell of the CPU scenario; its rungs are the config's parts. `changes` are fields of Cell."""
+    cell = Cell(
+        scenario="cpu",
+        backend="chainer",
+        model="resnet50",
+        variant="v1",
+        config=config,
+        rungs=tuple(config.split("+")),
+        batch_size=batch_size,
+        image_size=64,
+        n_classes=1000,
+        device="cpu",
+        input=Input(kind="generated"),
+        seed=0,
+        threads=2,
+        train=TrainSettings(),
+        cudnn=CudnnSettings(),
+        measure=MeasureSettings(),
+    )
+    return msgspec.structs.replace(cell, **changes)
+
+
+def make_environment(machine: str = "amd-epyc-2cpu", device_name: str = "AMD EPYC", **changes: Any) -> Environment:
+    """A machine without a GPU. `changes` are fields of Environment."""
+    environment = Environment(
+        machine=machine,
+        device_name=device_name,
+        cpu="AMD EPYC",
+        cpus=2,
+        memory_bytes=8 * 2**30,
+        os="Debian GNU/Linux 12 (bookworm)",
+        kernel="6.1.0",
+        python="3.11.2",
+        packages={"chainer": "7.8.1", "numpy": "2.2.0"},
+        blas="OpenBLAS 0.3.28",
+        tcbench="0.1.0",
+    )
+    return msgspec.structs.replace(environment, **changes)
+
+
+def make_step_times(step_time_s: float = 0.1, steps: int = 24, noise: float = 0.01, seed: int = 0) -> tuple[float, ...]:
+    """Step times about a mean, log-normal with the relative standard deviation `noise`."""
+    draw = random.Random(seed)
+    return tuple(step_time_s * math.exp(noise * draw.gauss(0, 1)) for _ in range(steps))
+
+
+def make_measurement(step_times_s: Sequence[float] | None = None, **changes: Any) -> Measurement:
+    """What an ok trial measured; `step_times_s` are all timed steps, the first of each block among them."""
+    times_s = tuple(make_step_times() if step_times_s is None else step_times_s)
+    mean_s = sum(times_s) / len(times_s) if times_s else 0.1
+    shares = {"io": 0.1, "forward": 0.3, "backward": 0.5, "update": 0.1}
+    measurement = Measurement(
+        warmup_times_s=(3 * mean_s, mean_s, mean_s, mean_s),
+        warmup_settled=True,
+        step_times_s=times_s,
+        block_steps=6,
+        stopped_by="target",
+        phases=tuple(PhaseTimes(name=name, host_s=(share * mean_s,) * 5) for name, share in shares.items()),
+        warmup_loss=6.9,
+        last_loss=6.8,
+        peak_memory_bytes=600 * 2**20,
+        peak_memory_of="process",
+        prefetch_depth=2,
+        parameters=25_557_032,
+        macs_per_image=315_000_000,
+        gc_frozen=True,
+    )
+    return msgspec.structs.replace(measurement, **changes)
+
+
+def make_record(
+    config: str = "fp32",
+    batch_size: int = 4,
+    *,
+    status: Status = "ok",
+    images_per_s: float = 40.0,
+    noise: float = 0.01,
+    trial: int = 0,
+    cell: Cell | None = None,
+    **changes: Any,
+) -> Record:
+    """One trial. An ok one has steps at about `images_per_s`; another has its status' usual reason, and as in a real
+    run a skipped, crashed or timed out one knows nothing of its environment. `changes` are fields of Record."""
+    cell = cell or make_cell(config, batch_size)
+    ok = status == "ok"
+    seed = (trial + 1) * sum(map(ord, cell.key))
+    times_s = make_step_times(cell.batch_size / images_per_s, noise=noise, seed=seed)
+    record = Record(
+        schema_version=SCHEMA_VERSION,
+        run_id="cpu-20250102-030405",
+        cell=cell,
+        trial=trial,
+        status=status,
+        reason=REASONS.get(status),
+        started_at="2025-01-02T03:04:05.678+00:00",
+        duration_s=10.0,
+        measurement=make_measurement(times_s) if ok else None,
+        environment=make_environment() if status in ("ok", "oom", "failed") else None,
+    )
+    return msgspec.structs.replace(record, **changes)
