@@ -107,9 +107,7 @@ def _images_in(folder: Path) -> list[Path]:
         names = [
             entry.name
             for entry in entries
-            if os.path.splitext(entry.name)[1].lower() in IMAGE_SUFFIXES
-            and not entry.name.startswith(".")
-            and entry.is_file()
+            if Path(entry.name).suffix.lower() in IMAGE_SUFFIXES and not entry.name.startswith(".") and entry.is_file()
         ]
     return [folder / name for name in sorted(names)]
 
@@ -277,7 +275,7 @@ def _write_manifest(folder: Path, file_bytes: dict[str, int], sizes: list[tuple[
 def _write_images(
     folder: Path, n_files: int, workers: int, progress: Progress | None
 ) -> tuple[dict[str, int], list[tuple[int, int]]]:
-    """Writes all images; returns each file's size in bytes by its name below `folder`, and (width, height) in pixels."""
+    """Writes all images; returns each file's bytes by its name below `folder`, and all (width, height) in pixels."""
     for name in sorted({_file_name(index).parts[0] for index in range(min(n_files, N_CLASSES))}):
         (folder / name).mkdir()
     tasks = [range(start, min(start + _FILES_PER_TASK, n_files)) for start in range(0, n_files, _FILES_PER_TASK)]
@@ -463,7 +461,8 @@ def _texture(rng: np.random.Generator, texture: str, height: int, width: int) ->
     else:
         angle = rng.uniform(-0.4, 0.4)
         wave = np.sin(periods * (x * np.cos(angle) + y * np.sin(angle)) + phase[0])
-    return (0.5 + 0.5 * wave).astype(np.float32)
+    shades: np.ndarray = (0.5 + 0.5 * wave).astype(np.float32)
+    return shades
 
 
 def _colours(rng: np.random.Generator, kind: int) -> tuple[np.ndarray, np.ndarray]:

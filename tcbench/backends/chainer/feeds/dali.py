@@ -109,12 +109,15 @@ def _first_broken(paths: list[Path]) -> DataError | None:
 
 
 def _build(spec: FeedSpec, placement: Placement) -> Any:
-    from nvidia.dali import fn, pipeline_def, types
+    import nvidia.dali
+
+    dali: Any = nvidia.dali  # which makes its names at run time, out of sight of a type checker
+    fn, types = dali.fn, dali.types
 
     images = images_of(spec)
     nhwc = spec.tensor.layout == "NHWC"
 
-    @pipeline_def(  # type: ignore[untyped-decorator]
+    @dali.pipeline_def(
         batch_size=spec.batch_size,
         num_threads=max(1, spec.threads),
         device_id=placement.device_id,
@@ -133,7 +136,11 @@ def _build(spec: FeedSpec, placement: Placement) -> Any:
         # Chainer's datasets do not look at EXIF orientation either.
         decoded = fn.decoders.image(files, device=placement.decoder, output_type=types.RGB, adjust_orientation=False)
         scaled = fn.resize(
-            decoded, resize_shorter=scaled_side(spec.image_size), interp_type=types.INTERP_LINEAR, antialias=True
+            decoded,
+            resize_shorter=scaled_side(spec.image_size),
+            interp_type=types.INTERP_LINEAR,
+            antialias=True,
+            subpixel_scale=False,  # as Pillow: the whole image fills the rounded size
         )
         window: dict[str, Any] = {"crop_pos_x": 0.5, "crop_pos_y": 0.5, "rounding": "truncate"}
         if spec.augment:
@@ -153,7 +160,7 @@ def _build(spec: FeedSpec, placement: Placement) -> Any:
         )
         return pixels, labels
 
-    built = pipeline()
+    built: Any = pipeline()
     built.build()
     return built
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import islice
 from pathlib import Path
-from types import ModuleType
+from typing import Any
 
 import numpy as np
 
@@ -29,7 +29,7 @@ class OpenCVFeed:
 
     prefetch_depth = 0
 
-    def __init__(self, spec: FeedSpec, cv2: ModuleType) -> None:
+    def __init__(self, spec: FeedSpec, cv2: Any) -> None:
         self._cv2 = cv2
         self._spec = spec
         self._files = images_of(spec).files
@@ -46,7 +46,7 @@ class OpenCVFeed:
         crops = np.empty((len(samples), size, size, 3), np.uint8)
         for crop, (path, _) in zip(crops, samples, strict=True):
             image = self._scaled(path)
-            top, left, mirror = crop_window(self._rng, *image.shape[:2], size, spec.augment)
+            top, left, mirror = crop_window(self._rng, image.shape[0], image.shape[1], size, spec.augment)
             image = image[top : top + size, left : left + size]
             crop[...] = image[:, ::-1] if mirror else image
         # OpenCV's channels are B, G, R.
@@ -74,10 +74,13 @@ class OpenCVFeed:
             raise broken_image(path, error) from error
         if image is None:
             raise broken_image(path, "OpenCV knows no such image format")
-        height, width = scaled_shape(*image.shape[:2], self._spec.image_size)
+        height, width = scaled_shape(image.shape[0], image.shape[1], self._spec.image_size)
         # OpenCV's linear resize does not antialias; averaging over areas is what comes nearest to Pillow and DALI.
         smaller = height <= image.shape[0]
-        return cv2.resize(image, (width, height), interpolation=cv2.INTER_AREA if smaller else cv2.INTER_LINEAR)
+        scaled: np.ndarray = cv2.resize(
+            image, (width, height), interpolation=cv2.INTER_AREA if smaller else cv2.INTER_LINEAR
+        )
+        return scaled
 
 
 def _refuse_half_a_jpeg(path: Path, data: bytes) -> None:

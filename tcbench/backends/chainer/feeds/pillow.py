@@ -26,7 +26,7 @@ from tcbench.backends.chainer.spec import FeedSpec
 from tcbench.dataset import ImageFolder
 
 
-class ScaledImageDataset(chainer.datasets.LabeledImageDataset):  # type: ignore[misc]
+class ScaledImageDataset(chainer.datasets.LabeledImageDataset):
     """LabeledImageDataset that converts to RGB and scales: examples are (float32 (3, H, W), int32 label)."""
 
     def __init__(self, images: ImageFolder, image_size: int) -> None:
@@ -46,7 +46,7 @@ class ScaledImageDataset(chainer.datasets.LabeledImageDataset):  # type: ignore[
         return np.asarray(scaled, dtype=np.float32).transpose(2, 0, 1), self._labels[i, ...]
 
 
-class PreprocessedDataset(chainer.dataset.DatasetMixin):  # type: ignore[misc]
+class PreprocessedDataset(chainer.dataset.DatasetMixin):
     """Crops, mirrors and normalises: examples are ((3, S, S) or (S, S, 3) in the spec's dtype, int32 label)."""
 
     def __init__(self, base: ScaledImageDataset, spec: FeedSpec) -> None:
@@ -62,7 +62,7 @@ class PreprocessedDataset(chainer.dataset.DatasetMixin):  # type: ignore[misc]
     def get_example(self, i: int) -> tuple[np.ndarray, np.ndarray]:
         image, label = self._base[i]
         size = self._spec.image_size
-        top, left, mirror = crop_window(self._rng, *image.shape[1:], size, self._spec.augment)
+        top, left, mirror = crop_window(self._rng, image.shape[1], image.shape[2], size, self._spec.augment)
         image = image[:, top : top + size, left : left + size]
         if mirror:
             image = image[:, :, ::-1]
