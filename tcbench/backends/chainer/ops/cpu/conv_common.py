@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from tcbench.backends.chainer.ops import parallel
-from tcbench.backends.chainer.ops.parallel import Array
+from tcbench.backends.chainer.ops.half import convert
+from tcbench.backends.chainer.ops.parallel import Array, scratch
 
 MIN_TASKS = 4
 """Small layers are cut along output channels too, so that a few threads find work."""
@@ -60,6 +61,21 @@ def with_channels(blocks: list[Block], channels: int) -> list[Block]:
         Block(b.n0, b.n1, b.h0, b.h1, k0, k1)
         for b, (k0, k1) in itertools.product(blocks, parallel.spans(channels, -(-channels // parts)))
     ]
+
+
+def store(source: Array, out: Array) -> None:
+    """Copies, rounding to out's dtype; neither need be contiguous."""
+    if source.dtype == out.dtype:
+        np.copyto(out, source)
+        return
+    if not source.flags.c_contiguous:
+        dense = scratch("conv.store", source.shape, source.dtype)
+        np.copyto(dense, source)
+        source = dense
+    if out.flags.c_contiguous:
+        convert(source, out)
+    else:
+        np.copyto(out, convert(source, scratch("conv.rounded", out.shape, out.dtype)))
 
 
 def sum_partials(partials: Array, dtype: np.dtype) -> Array:  # type: ignore[type-arg]

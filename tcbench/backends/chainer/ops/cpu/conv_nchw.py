@@ -9,8 +9,15 @@ from __future__ import annotations
 import numpy as np
 
 from tcbench.backends.chainer.ops import half, parallel
-from tcbench.backends.chainer.ops.cpu.conv_common import Block, output_size, pixel_blocks, sum_partials, with_channels
-from tcbench.backends.chainer.ops.half import compute_dtype, convert, load
+from tcbench.backends.chainer.ops.cpu.conv_common import (
+    Block,
+    output_size,
+    pixel_blocks,
+    store,
+    sum_partials,
+    with_channels,
+)
+from tcbench.backends.chainer.ops.half import compute_dtype, load
 from tcbench.backends.chainer.ops.parallel import Array, scratch
 
 PIXELS_1X1 = 784
@@ -40,9 +47,8 @@ def _columns(x: Array, block: Block, kernel: tuple[int, int], stride: int, pad: 
         return _planes(x, block, "conv.x")
     dtype = compute_dtype(x.dtype)
     if (r, s, pad) == (1, 1, 0):
-        part = x[
-            block.n0 : block.n1, :, block.h0 * stride : (block.h1 - 1) * stride + 1 : stride, : (q - 1) * stride + 1 : stride
-        ]
+        rows_of_x = slice(block.h0 * stride, (block.h1 - 1) * stride + 1, stride)
+        part = x[block.n0 : block.n1, :, rows_of_x, : (q - 1) * stride + 1 : stride]
         dense = scratch("conv.dense", (c, n, rows, q), x.dtype)
         np.copyto(dense, part.transpose(1, 0, 2, 3))
         return load(dense, "conv.x").reshape(c, -1)
@@ -55,7 +61,8 @@ def _columns(x: Array, block: Block, kernel: tuple[int, int], stride: int, pad: 
     padded[:, :, high - top :] = 0
     padded[:, :, :, :pad] = 0
     padded[:, :, :, pad + right :] = 0
-    padded[:, :, low - top : high - top, pad : pad + right] = load(x[block.n0 : block.n1, :, low:high, :right], "conv.x")
+    inner = x[block.n0 : block.n1, :, low:high, :right]
+    padded[:, :, low - top : high - top, pad : pad + right] = load(inner, "conv.x")
     image, plane, row, item = padded.strides
     windows = np.lib.stride_tricks.as_strided(
         padded, (c, r, s, n, rows, q), (plane, row, item, image, stride * row, stride * item), writeable=False
@@ -76,53 +83,36 @@ def fprop(x: Array, w: Array, stride: int, pad: int, addend: Array | None = None
     k, c, r, s = w.shape
     n, p, q = x.shape[0], output_size(x.shape[2], r, stride, pad), output_size(x.shape[3], s, stride, pad)
     dtype = compute_dtype(x.dtype)
-    weights = half.cast(w, dtype).reshape(k, c * r * s)
+    weights = half.cast(w, dtype).reshape(k, c * r * s)  # a transposed view stays one if 1x1
     y = np.empty((n, k, p, q), x.dtype)
 
     def compute(block: Block) -> None:
         columns = _columns(x, block, (r, s), stride, pad, q)
         matrix = weights[block.k0 : block.k1]
         out = y[block.n0 : block.n1, block.k0 : block.k1, block.h0 : block.h1]
-        if block.images == 1 and x.dtype == dtype:
+        direct = block.images == 1 and x.dtype == dtype
+        if direct:
             product = y.reshape(n, k, p * q)[block.n0, block.k0 : block.k1, block.h0 * q : block.h1 * q]
-            np.matmul(matrix, columns, out=product)
         else:
             product = scratch("conv.product", (matrix.shape[0], columns.shape[1]), dtype)
-            np.matmul(matrix, columns, out=product)
-            store(product.reshape(-1, block.images, block.rows, q).transpose(1, 0, 2, 3), out)
+        np.matmul(matrix, columns, out=product)
+        total = out if direct else product.reshape(-1, block.images, block.rows, q).transpose(1, 0, 2, 3)
         if addend is not None:
             more = addend[block.n0 : block.n1, block.k0 : block.k1, block.h0 : block.h1]
-            if x.dtype == dtype:
-                np.add(out, more, out=out)
-            else:
-                total = scratch("conv.total", out.shape, dtype)
-                np.add(product.reshape(-1, block.images, block.rows, q).transpose(1, 0, 2, 3), load(more, "conv.addend"), out=total)
-                store(total, out)
+            np.add(total, load(more, "conv.addend"), out=total)
+        if not direct:
+            store(total, out)
 
     parallel.run(compute, with_channels(pixel_blocks(n, p, q, _pixels((r, s), c)), k))
     return y
 
 
-def store(source: Array, out: Array) -> None:
-    """Copies, rounding to out's dtype; neither need be contiguous."""
-    if source.dtype == out.dtype:
-        np.copyto(out, source)
-        return
-    if not source.flags.c_contiguous:
-        dense = scratch("conv.store", source.shape, source.dtype)
-        np.copyto(dense, source)
-        source = dense
-    if out.flags.c_contiguous:
-        convert(source, out)
-    else:
-        np.copyto(out, convert(source, scratch("conv.rounded", out.shape, out.dtype)))
-
-
-def dgrad(
-    gy: Array, w: Array, shape: tuple[int, ...], stride: int, pad: int, addend: Array | None = None
-) -> Array:
+def dgrad(gy: Array, w: Array, shape: tuple[int, ...], stride: int, pad: int, addend: Array | None = None) -> Array:
     """The gradient of x, of the given shape; with `addend` (another gradient of x) their sum."""
     k, c, r, s = w.shape
+    if (r, s, stride, pad) == (1, 1, 1, 0):
+        transposed = half.cast(w, compute_dtype(w.dtype)).transpose(1, 0, 2, 3)
+        return fprop(gy, transposed, 1, 0, addend)
     if stride == 1 and r == s and pad < r:
         flipped = np.ascontiguousarray(half.cast(w, compute_dtype(w.dtype))[:, :, ::-1, ::-1].transpose(1, 0, 2, 3))
         return fprop(gy, flipped, 1, r - 1 - pad, addend)

@@ -9,14 +9,23 @@ from __future__ import annotations
 import numpy as np
 
 from tcbench.backends.chainer.ops import half, parallel
-from tcbench.backends.chainer.ops.cpu.conv_common import Block, output_size, pixel_blocks, sum_partials, with_channels
-from tcbench.backends.chainer.ops.half import compute_dtype, convert, load
+from tcbench.backends.chainer.ops.cpu.conv_common import (
+    Block,
+    output_size,
+    pixel_blocks,
+    store,
+    sum_partials,
+    with_channels,
+)
+from tcbench.backends.chainer.ops.half import compute_dtype, load
 from tcbench.backends.chainer.ops.parallel import Array, scratch
 
 PIXELS_1X1 = 1024
 COLUMNS_ELEMENTS = 1 << 19
 MIN_PIXELS = 384
 WGRAD_PIXELS = 2048
+FLIP_ABOVE = 40
+"""dgrad transposes a 3x3 filter from so many pixels per output channel on: below, the copy costs more than it saves."""
 
 
 def _columns(x: Array, block: Block, kernel: tuple[int, int], stride: int, pad: int, q: int) -> Array:
@@ -24,7 +33,8 @@ def _columns(x: Array, block: Block, kernel: tuple[int, int], stride: int, pad: 
     (r, s), c = kernel, x.shape[3]
     n, rows = block.images, block.rows
     if (r, s, pad) == (1, 1, 0):
-        part = x[block.n0 : block.n1, block.h0 * stride : (block.h1 - 1) * stride + 1 : stride, : (q - 1) * stride + 1 : stride]
+        rows_of_x = slice(block.h0 * stride, (block.h1 - 1) * stride + 1, stride)
+        part = x[block.n0 : block.n1, rows_of_x, : (q - 1) * stride + 1 : stride]
         if stride > 1 and x.dtype != np.float16:
             dense = scratch("conv.dense", part.shape, x.dtype)
             np.copyto(dense, part)
@@ -84,19 +94,66 @@ def _product(a: Array, b: Array, out: Array, addend: Array | None = None) -> Non
     if addend is not None:
         np.add(product, load(addend, "conv.addend"), out=product)
     if product is not out:
-        if out.flags.c_contiguous:
-            convert(product, out)
-        else:
-            rounded = scratch("conv.rounded", out.shape, out.dtype)
-            np.copyto(out, convert(product, rounded))
+        store(product, out)
 
 
-def dgrad(
-    gy: Array, w: Array, shape: tuple[int, ...], stride: int, pad: int, addend: Array | None = None
-) -> Array:
+def _multiply(x: Array, matrix: Array, addend: Array | None) -> Array:
+    """A 1x1 stride 1 convolution: x (N, H, W, C) by matrix (C, K), a view of the filter of any strides."""
+    n, h, w, c = x.shape
+    k = matrix.shape[1]
+    y = np.empty((n, h, w, k), x.dtype)
+    xs, ys = x.reshape(-1, c), y.reshape(-1, k)
+    addends = None if addend is None else addend.reshape(-1, k)
+
+    def compute(block: Block) -> None:
+        pixels, channels = slice(block.n0, block.n1), slice(block.k0, block.k1)
+        more = None if addends is None else addends[pixels, channels]
+        _product(load(xs[pixels], "conv.x"), matrix[:, channels], ys[pixels, channels], more)
+
+    parallel.run(compute, with_channels(pixel_blocks(n * h * w, 1, 1, PIXELS_1X1), k))
+    return y
+
+
+def _dgrad_by_offset(gy: Array, w: Array, pad: int, addend: Array | None) -> Array:
+    """dgrad at stride 1 as a sum of R * S products, for which the filter need not be transposed.
+
+    On small maps the transposed copy would cost more than the products.
+    """
+    k, r, s, c = w.shape
+    n, p, q, _ = gy.shape
+    dtype = compute_dtype(w.dtype)
+    weights = half.cast(w, dtype)
+    gx = np.empty((n, p + r - 1 - 2 * pad, q + s - 1 - 2 * pad, c), gy.dtype)
+    height, width = gx.shape[1:3]
+
+    def compute(block: Block) -> None:
+        columns = _columns(gy, block, (r, s), 1, r - 1 - pad, width).reshape(-1, r * s, k)
+        channels = slice(block.k0, block.k1)
+        total = scratch("conv.sum", (columns.shape[0], block.k1 - block.k0), dtype)
+        part = scratch("conv.part", total.shape, dtype)
+        for i in range(r * s):
+            here, there = divmod(r * s - 1 - i, s)
+            np.matmul(columns[:, i], weights[:, here, there, channels], out=part if i else total)
+            if i:
+                np.add(total, part, out=total)
+        if addend is not None:
+            more = addend[block.n0 : block.n1, block.h0 : block.h1].reshape(-1, c)[:, channels]
+            np.add(total, load(more, "conv.addend"), out=total)
+        out = gx[block.n0 : block.n1, block.h0 : block.h1].reshape(-1, c)[:, channels]
+        store(total, out)
+
+    parallel.run(compute, with_channels(pixel_blocks(n, height, width, _pixels((r, s), k)), c))
+    return gx
+
+
+def dgrad(gy: Array, w: Array, shape: tuple[int, ...], stride: int, pad: int, addend: Array | None = None) -> Array:
     """The gradient of x, of the given shape; with `addend` (another gradient of x) their sum."""
     k, r, s, c = w.shape
+    if (r, s, stride, pad) == (1, 1, 1, 0):
+        return _multiply(gy, half.cast(w, compute_dtype(w.dtype)).reshape(k, c), addend)
     if stride == 1 and r == s and pad < r:
+        if gy.size // k < FLIP_ABOVE * k:
+            return _dgrad_by_offset(gy, w, pad, addend)
         flipped = np.ascontiguousarray(half.cast(w, compute_dtype(w.dtype))[:, ::-1, ::-1].transpose(3, 1, 2, 0))
         return fprop(gy, flipped, 1, r - 1 - pad, addend)
     _, height, width, _ = shape
@@ -125,16 +182,6 @@ def dgrad(
 
     parallel.run(compute, pixel_blocks(shape[0], 1, 1, 1))
     return gx
-
-
-def store(source: Array, out: Array) -> None:
-    """Copies, rounding to out's dtype; `source` need not be contiguous."""
-    if source.dtype == out.dtype:
-        np.copyto(out, source)
-        return
-    dense = scratch("conv.store", source.shape, source.dtype)
-    np.copyto(dense, source)
-    convert(dense, out)
 
 
 def wgrad(x: Array, gy: Array, kernel: tuple[int, int], stride: int, pad: int) -> Array:

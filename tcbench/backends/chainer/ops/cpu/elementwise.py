@@ -76,9 +76,7 @@ def relu_gradient(gy: Array, y: Array) -> Array:
     gy = np.ascontiguousarray(gy)
     gx = np.empty_like(gy)
     flat, flat_y, out = gy.reshape(-1), y.reshape(-1), gx.reshape(-1)
-    parallel.run(
-        lambda span: mask_into(flat[slice(*span)], flat_y[slice(*span)], out[slice(*span)]), _spans(gy.size)
-    )
+    parallel.run(lambda span: mask_into(flat[slice(*span)], flat_y[slice(*span)], out[slice(*span)]), _spans(gy.size))
     return gx
 
 
@@ -86,7 +84,5 @@ def add(a: Array, b: Array) -> Array:
     a, b = np.ascontiguousarray(a), np.ascontiguousarray(b)
     c = np.empty_like(a)
     flat_a, flat_b, out = a.reshape(-1), b.reshape(-1), c.reshape(-1)
-    parallel.run(
-        lambda span: add_into(flat_a[slice(*span)], flat_b[slice(*span)], out[slice(*span)]), _spans(a.size)
-    )
+    parallel.run(lambda span: add_into(flat_a[slice(*span)], flat_b[slice(*span)], out[slice(*span)]), _spans(a.size))
     return c

@@ -64,9 +64,7 @@ def max_pooling(x: Array, ksize: int, stride: int, pad: int, layout: Layout) -> 
     return y
 
 
-def max_pooling_gradient(
-    gy: Array, x: Array, y: Array, ksize: int, stride: int, pad: int, layout: Layout
-) -> Array:
+def max_pooling_gradient(gy: Array, x: Array, y: Array, ksize: int, stride: int, pad: int, layout: Layout) -> Array:
     """gy goes to the first place of its window that holds the maximum."""
     height, width = _sizes(x.shape, layout)
     p, q = _sizes(y.shape, layout)
