@@ -49,10 +49,12 @@ class OpenCVFeed:
             top, left, mirror = crop_window(self._rng, image.shape[0], image.shape[1], size, spec.augment)
             image = image[top : top + size, left : left + size]
             crop[...] = image[:, ::-1] if mirror else image
-        # OpenCV's channels are B, G, R.
-        x = (crops[..., ::-1] - MEAN) * (1 / STD)
-        if spec.tensor.layout == "NCHW":
-            x = x.transpose(0, 3, 1, 2)
+        x = np.empty((len(samples), 3, size, size), np.float32)
+        for channel in range(3):  # OpenCV's are B, G, R
+            np.subtract(crops[..., 2 - channel], MEAN[channel], out=x[:, channel])
+        x *= 1 / STD[:, None, None]
+        if spec.tensor.layout == "NHWC":
+            x = x.transpose(0, 2, 3, 1)
         return np.ascontiguousarray(x, dtype=spec.tensor.dtype), np.array([label for _, label in samples], np.int32)
 
     def close(self) -> None:
