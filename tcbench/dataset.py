@@ -18,6 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -376,9 +377,11 @@ def write_files(folder: Path, indices: range) -> _Written:
     for index in indices:
         name = _file_name(index)
         image, quality = render(index)
-        # 4:2:0 and baseline, as ImageNet's files nearly all are.
-        image.save(folder / name, "JPEG", quality=quality, subsampling="4:2:0", progressive=False)
-        written.append((name.as_posix(), (folder / name).stat().st_size, image.size))
+        # 4:2:0 and baseline, as ImageNet's files nearly all are. In memory first: Pillow does not say when a disk is full.
+        encoded = BytesIO()
+        image.save(encoded, "JPEG", quality=quality, subsampling="4:2:0", progressive=False)
+        n_bytes = (folder / name).write_bytes(encoded.getbuffer())
+        written.append((name.as_posix(), n_bytes, image.size))
     return written
 
 

@@ -86,7 +86,7 @@ class OpenCVFeed:
 
 
 def _refuse_half_a_jpeg(path: Path, data: bytes) -> None:
-    """OpenCV fills what a truncated JPEG lacks with grey and says nothing; Pillow and DALI refuse it, so do we.
+    """OpenCV 4 fills what a truncated JPEG lacks with grey and says nothing; Pillow and DALI refuse it, so do we.
 
     A whole JPEG ends with the EOI marker. Some have other bytes behind it: for those Pillow decides.
     """

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
-from tcbench.backends.chainer.feeds.opencv import make_opencv_feed
+from tcbench.backends.chainer.feeds.opencv import OpenCVFeed, make_opencv_feed
 from tcbench.backends.chainer.spec import FeedSpec, TensorSpec
 from tcbench.dataset import ImageFolder
+from tcbench.errors import DataError
 
 cv2 = pytest.importorskip("cv2")
 
@@ -26,6 +29,16 @@ def test_opencvs_thread_count_is_the_specs_until_closed(images: ImageFolder) -> 
     assert cv2.getNumThreads() == 1
     feed.close()
     cv2.setNumThreads(before)
+
+
+def test_half_a_jpeg_is_refused_where_opencv_would_fill_it_with_grey(images: ImageFolder, folder: Path) -> None:
+    path = folder / "a.jpg"
+    path.write_bytes(images.files[0][0].read_bytes()[:-3000])
+    lenient = SimpleNamespace(**{**vars(cv2), "imdecode": lambda *_: np.zeros((40, 40, 3), np.uint8)})
+    feed = OpenCVFeed(_spec(ImageFolder(folder.parent, ("class",), ((path, 0),))), lenient)
+    with pytest.raises(DataError, match=r"a\.jpg.*truncated"):
+        feed.next()
+    feed.close()
 
 
 def test_a_whole_jpeg_with_other_bytes_behind_it_is_read(images: ImageFolder, folder: Path) -> None:
