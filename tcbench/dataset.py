@@ -189,7 +189,7 @@ def read_manifest(root: Path) -> Manifest | None:
 def _cannot_write(root: Path, error: OSError) -> DataError:
     where = "set TCBENCH_CACHE to a folder that can be written, or use '--data PATH' or '--data synthetic'"
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return DataError(f"the disk is full: the generated images need about 80 MB at {root}; free some, {where}")
+        return DataError(f"the disk is full: the generated images need about 60 MB at {root}; free some, {where}")
     return DataError(f"cannot write the generated images at {root} ({error.strerror or error}): {where}")
 
 
@@ -377,7 +377,8 @@ def write_files(folder: Path, indices: range) -> _Written:
     for index in indices:
         name = _file_name(index)
         image, quality = render(index)
-        # 4:2:0 and baseline, as ImageNet's files nearly all are. In memory first: Pillow does not say when a disk is full.
+        # 4:2:0 and baseline, as ImageNet's files nearly all are.
+        # In memory first: Pillow does not say when a disk is full.
         encoded = BytesIO()
         image.save(encoded, "JPEG", quality=quality, subsampling="4:2:0", progressive=False)
         n_bytes = (folder / name).write_bytes(encoded.getbuffer())
