@@ -68,7 +68,7 @@ _HATCHES = ("////", "....", "xxxx", "\\\\\\\\", "----", "oooo")
 
 INK, QUIET, FAINT = "#1a1a1a", "#595959", "#d9d9d9"
 GAIN, LOSS = "#009e73", "#8e2a6b"
-GAIN_PALE, LOSS_PALE = "#a6dccb", "#d9b3cb"
+GAIN_PALE, LOSS_PALE = "#a6dccb", "#c993b8"
 
 
 @dataclass(frozen=True)
@@ -223,31 +223,33 @@ def _shortened(text: str, size: float, width: float) -> str:
     return text[:n].rstrip(" :,;") + "…" if n else ""
 
 
+_PREFIXES = ((1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""), (1e-3, "m"), (1e-6, "µ"), (1e-9, "n"))
+
+
+def _prefix(size: float) -> tuple[float, str]:
+    """The SI prefix for values about `size`; none from 0.01 to 10,000, where plain digits read better."""
+    if size == 0 or 0.01 <= size < 1e4:
+        return 1.0, ""
+    return next((pair for pair in _PREFIXES if size >= pair[0]), _PREFIXES[-1])
+
+
 def _number(value: float, as_part_of: float | None = None) -> str:
-    """Three digits or all of a whole number's: 0.0123, 4.56, 78.9, 1234, 12.3k, 4.56M; the digits and unit are those of
-    `as_part_of` where that is given."""
+    """Three digits, or all of a whole number's: 0.0123, 4.56, 78.9, 1234, 12.3k, 4.56M. Prefix and decimals are those
+    of `as_part_of` where that is given."""
     size = abs(value if as_part_of is None else as_part_of)
-    for limit, unit in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
-        if size >= limit:
-            scale = 1e3 if unit == "k" else limit
-            return f"{value / scale:.{_decimals(size / scale)}f}{unit}"
-    return f"{value:.{_decimals(size)}f}" if size >= 0.01 or not size else f"{value:.3g}"
-
-
-def _decimals(size: float) -> int:
-    """Decimals that leave three digits."""
-    return max(0, 2 - math.floor(math.log10(size))) if size else 0
+    unit, prefix = _prefix(size)
+    decimals = max(0, 2 - math.floor(math.log10(size / unit))) if size else 0
+    return f"{value / unit:.{decimals}f}{prefix}"
 
 
 def _factor(value: float) -> str:
     return f"{value:.2f}×" if value < 10 else f"{_number(value)}×"
 
 
-def _tick(value: float, _: object = None) -> str:
-    for limit, unit in ((1e9, "G"), (1e6, "M"), (1e5, "k")):
-        if abs(value) >= limit:
-            return f"{value / (1e3 if unit == 'k' else limit):g}{unit}"
-    return f"{value:g}"
+def _ticks(top: float) -> FuncFormatter:
+    """Numbers of an axis that ends at `top`, all with one prefix."""
+    unit, prefix = _prefix(top / 10)
+    return FuncFormatter(lambda value, _: f"{value / unit:.6g}{prefix if value else ''}")
 
 
 _WHY: dict[Status, str] = {
@@ -578,7 +580,7 @@ class _Panel:
     groups: tuple[_Group, ...]
 
 
-_AXIS_LEFT = 1.12  # room for the arrow, the axis' name and its numbers
+_AXIS_LEFT = 1.16  # room for the arrow, the axis' name and its numbers
 _BAR_GAP = 0.8  # between groups, in bars
 _MIN_REACH = 7  # bars are no wider than if there were so many
 _MIN_PITCH = 0.105  # inches from bar to bar; below, labels in place of bars would touch
@@ -753,7 +755,7 @@ def _bar_chart(
         axes = sheet.axes(_AXIS_LEFT, top, width - _AXIS_LEFT - MARGIN, axes_height)
         _draw_bars(axes, panel.groups)
         middle = top + axes_height / 2
-        sheet.text(0.62, middle, "images/s", LABEL, rotation=90, va="center", ha="center", colour=QUIET)
+        sheet.text(0.6, middle, "images/s", LABEL, rotation=90, va="center", ha="center", colour=QUIET)
         word = _width("Better", LABEL) + 0.1
         length = min(0.75, axes_height / 3)
         sheet.text(
@@ -812,7 +814,7 @@ def _draw_bar(axes: Axes, x: float, bar: _Bar, pitch: float, ceiling: float) -> 
     interval = bar.images_per_s
     if interval is None:
         size = min(LEGEND, pitch * 72 / 1.3)
-        why = _shortened(_clean(why_missing(bar.summary)), size, min(1.9, _size(axes)[1] - 0.2))
+        why = _shortened(_clean(why_missing(bar.summary)), size, min(2.4, _size(axes)[1] - 0.2))
         axes.plot([x - 0.43, x + 0.43], [0, 0], color=QUIET, linewidth=1.6, solid_capstyle="butt", clip_on=False)
         _annotate(axes, why, (x, 0), (0, 4), size, rotation=90, va="bottom", colour=QUIET)
         return
@@ -859,7 +861,7 @@ def _style(axes: Axes, value_axis: Literal["x", "y"], top: float) -> None:
     axis = axes.yaxis if value_axis == "y" else axes.xaxis
     (axes.set_ylim if value_axis == "y" else axes.set_xlim)(0, top)
     axis.set_major_locator(MaxNLocator(6 if value_axis == "y" else 3, steps=[1, 2, 2.5, 5, 10]))
-    axis.set_major_formatter(FuncFormatter(_tick))
+    axis.set_major_formatter(_ticks(top))
     axes.grid(axis=value_axis, color=FAINT, linewidth=0.7)
     axes.set_axisbelow(True)
     axes.tick_params(axis=value_axis, length=0, pad=4, labelcolor=QUIET)
@@ -1074,7 +1076,8 @@ def save(figure: Figure, path: Path) -> None:
     with matplotlib.rc_context({"svg.hashsalt": "tcbench", "pdf.fonttype": 42}):
         figure.savefig(data, format=suffix[1:], dpi=DPI, metadata=metadata)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        if not path.parent.exists():
+            path.parent.mkdir(parents=True)
         path.write_bytes(data.getvalue())
     except OSError as error:
         raise StoreError(f"{path}: cannot be written ({error.strerror}); name another file with -o") from None
