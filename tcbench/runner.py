@@ -30,7 +30,8 @@ from tcbench.record import SCHEMA_VERSION, Cell, Record, Status
 LOG_BYTES = 4096
 """How much of a worker's output a record keeps, from its end."""
 
-_KILL_GRACE_S = 5.0
+_GRACE_S = 5.0
+"""How long a worker may take to go after its last word."""
 
 Listener = Callable[[Cell, int, Message], None]
 
@@ -87,34 +88,36 @@ class Runner:
                 os.close(write_end)
             try:
                 _hand_over(process, msgspec.json.encode(cell))
-                finished = self._follow(cell, trial, pipe)
-                if finished is _TIMED_OUT:
-                    return _End("timeout", f"no result after {self.timeout_s:g} s (--timeout)")
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(_KILL_GRACE_S)
+                end = self._follow(cell, trial, pipe)
+                try:
+                    if end is None or end.finished:
+                        process.wait(_GRACE_S)
+                except subprocess.TimeoutExpired:
+                    end = end or _End("crashed", "the worker closed its pipe without a result")
             finally:
                 _kill(process)
-        if isinstance(finished, Finished):
-            return _End(finished.status, finished.reason, finished)
-        return _died(process.returncode, _oom_kills() > oom_kills)
+        return end or _died(process.returncode, _oom_kills() > oom_kills)
 
-    def _follow(self, cell: Cell, trial: int, pipe: IO[bytes]) -> Finished | object | None:
-        """Pass on messages until the last one, the pipe's end (None) or the timeout (_TIMED_OUT)."""
+    def _follow(self, cell: Cell, trial: int, pipe: IO[bytes]) -> _End | None:
+        """Pass on messages until the last one, the timeout or nonsense; None when the pipe ends without a last one."""
         deadline = time.monotonic() + self.timeout_s
         pending = b""
         while True:
             remaining = deadline - time.monotonic()
             if remaining <= 0 or not select.select([pipe], [], [], remaining)[0]:
-                return _TIMED_OUT
+                return _End("timeout", f"no result after {self.timeout_s:g} s (--timeout)")
             chunk = os.read(pipe.fileno(), 65536)
             if not chunk:
                 return None
             *lines, pending = (pending + chunk).split(b"\n")
             for line in lines:
-                message = messages.decode(line)
+                try:
+                    message = messages.decode(line)
+                except msgspec.DecodeError:
+                    return _End("crashed", "the worker sent something that is no message")
                 self.listen(cell, trial, message)
                 if isinstance(message, Finished):
-                    return message
+                    return _End(message.status, message.reason, message)
 
     def _record(
         self, cell: Cell, trial: int, started_at: str, duration_s: float, end: _End, log: str | None = None
@@ -141,9 +144,6 @@ class _End:
     status: Status
     reason: str | None
     finished: Finished | None = None
-
-
-_TIMED_OUT = object()
 
 
 def _died(returncode: int | None, oom_killed: bool) -> _End:

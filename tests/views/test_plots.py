@@ -411,8 +411,17 @@ def test_any_other_config_has_a_hatch_and_its_dtypes_hue(rungs: list[str]) -> No
 
 
 def test_a_configs_fill_is_the_same_in_every_process() -> None:
-    assert plots.fill("fp16+cuda_graph") == plots.Fill("#e78a0f", "xxxx")
+    assert plots.fill("fp16+cuda_graph") == plots.Fill("#e78a0f", "oooo")
+    assert plots.fill("fp16+my_own_rung") == plots.Fill("#e78a0f", "OO")
     assert plots.fill("tf32").colour in plots.RAMPS["other"]
+
+
+def test_configs_one_rung_away_from_a_ladder_are_told_apart() -> None:
+    rungs = ("opencv", "dali", "batched", "nhwc", "fused", "static_graph", "cuda_graph")
+    configs = [f"{base}+{rung}" for base in (*LADDERS, "fp32", "fp16") for rung in rungs if rung not in base]
+    names = sorted({*configs, *LADDERS})
+    by_fill = {plots.fill(name): name for name in names}
+    assert len(by_fill) == len(names)
 
 
 # --- files ---
@@ -462,7 +471,8 @@ def test_a_file_that_cannot_be_written_is_one_clear_line(tmp_path: Path) -> None
         (4.561, "4.56"),
         (78.94, "78.9"),
         (1234.4, "1234"),
-        (9999.6, "10000"),
+        (9.999, "10.0"),
+        (9999.6, "10.0k"),
         (12345, "12.3k"),
         (4.56e6, "4.56M"),
     ],

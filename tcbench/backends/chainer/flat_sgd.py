@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,10 @@ class FlatSGD:
         for group in self._groups:
             group.update()
 
+    def masters(self) -> dict[int, np.ndarray]:
+        """What each parameter trains in, by the parameter's id: its master copy, or the parameter's own array."""
+        return {identity: array for group in self._groups for identity, array in group.masters()}
+
 
 class _Group:
     """All parameters of one dtype, side by side."""
@@ -51,6 +56,13 @@ class _Group:
         self._weights = self._flat.astype(np.float32) if self._half and spec.master_weights else self._flat
         self._velocity = np.zeros(self._flat.shape, np.float32 if self._half else self._flat.dtype)
         self._blocks = self._split()
+
+    def masters(self) -> Iterator[tuple[int, np.ndarray]]:
+        """Parameter ids and the weights the update works on, in the parameter's shape."""
+        place = 0
+        for parameter in self._parameters:
+            yield id(parameter), self._weights[place : place + parameter.size].reshape(parameter.shape)
+            place += parameter.size
 
     def _split(self) -> list[tuple[int, int, int, int]]:
         """(parameter, begin, end, place in the flat array) of blocks that together cover every parameter."""

@@ -1,0 +1,150 @@
+"""Trains a small ResNet-50 through the real session, for tests: same weights and batches whatever the config."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import factories
+import numpy as np
+import pytest
+
+from tcbench.backends.chainer import session as sessions
+from tcbench.backends.chainer.flat_sgd import FlatSGD
+from tcbench.backends.chainer.resnet import ResNet
+from tcbench.backends.chainer.rungs import RUNGS
+from tcbench.backends.chainer.session import ChainerSession
+from tcbench.backends.chainer.spec import TensorSpec
+from tcbench.models.resnet50 import ResNet50
+from tcbench.record import Input, TrainSettings
+from tcbench.rung import Rung
+
+SMALL = ResNet50(blocks_per_stage=(1, 1, 1, 1))
+IMAGE_SIZE, BATCH_SIZE, N_CLASSES = 64, 8, 10
+
+
+class Float64(Rung):
+    """The reference: everything in double precision."""
+
+    name = "fp64"
+    says = "double precision"
+    source = "tests"
+
+    def parts(self, parts: Any, settings: Any) -> Any:
+        return replace(parts, spec=replace(parts.spec, dtype="float64"))
+
+
+class Batches:
+    """A feed of random batches, the same pixels and labels for every layout and dtype."""
+
+    prefetch_depth = 0
+    epoch_size = 1 << 30
+
+    def __init__(self, spec: TensorSpec, seed: int) -> None:
+        self.spec = spec
+        self.rng = np.random.RandomState(1000 + seed)
+
+    def next(self) -> tuple[np.ndarray, np.ndarray]:
+        # Pixels are exact in float16, so that every dtype trains on the same numbers.
+        x = self.rng.standard_normal((BATCH_SIZE, 3, IMAGE_SIZE, IMAGE_SIZE)).astype(np.float16)
+        t = self.rng.randint(0, N_CLASSES, BATCH_SIZE).astype(np.int32)
+        if self.spec.layout == "NHWC":
+            x = x.transpose(0, 2, 3, 1)
+        return np.ascontiguousarray(x, dtype=self.spec.dtype), t
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class Trained:
+    """Losses per step; parameters and running statistics before and after, in (K, C, R, S), float64."""
+
+    losses: np.ndarray
+    before: dict[str, np.ndarray]
+    after: dict[str, np.ndarray]
+    running: dict[str, np.ndarray]
+
+    @property
+    def change(self) -> np.ndarray:
+        """What training did to all parameters, as one vector."""
+        return np.concatenate([(self.after[name] - self.before[name]).ravel() for name in sorted(self.after)])
+
+
+@contextlib.contextmanager
+def small_session(config: str, seed: int = 0, **cell_changes: Any) -> Iterator[ChainerSession]:
+    """A session on the small model and random batches."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sessions.MODEL_CLASSES, "resnet50", functools.partial(ResNet, geometry=SMALL))
+        patch.setitem(RUNGS.rungs, "fp64", Float64())  # type: ignore[arg-type]
+        cell = factories.make_cell(
+            config,
+            BATCH_SIZE,
+            **{
+                "image_size": IMAGE_SIZE,
+                "n_classes": N_CLASSES,
+                "input": Input(kind="synthetic"),
+                "seed": seed,
+                "threads": 1,
+                "train": TrainSettings(learning_rate=0.01, loss_scale=128.0),
+                **cell_changes,
+            },
+        )
+        session = ChainerSession(cell)
+    try:
+        session.step.feed = Batches(session.step.model.parts.spec, seed)
+        yield session
+    finally:
+        session.close()
+
+
+def run_step(session: ChainerSession) -> float:
+    """One step; its loss."""
+    for phase in session.phases:
+        phase.run()
+    return session.facts().loss
+
+
+def parameters(session: ChainerSession) -> dict[str, np.ndarray]:
+    """All parameters by name, filters as (K, C, R, S)."""
+    channels_last = session.step.model.parts.spec.layout == "NHWC"
+    found = {}
+    masters = session.step.optimizer.masters() if isinstance(session.step.optimizer, FlatSGD) else {}
+    for name, parameter in session.step.model.namedparams():
+        # Where there is a master copy it is what trains; the stored float16 weights are its rounding.
+        rule = parameter.update_rule
+        chainers_master = getattr(rule, "_fp32_param", None)
+        master = chainers_master.array if chainers_master is not None else masters.get(id(parameter), parameter.array)
+        array = np.asarray(master, np.float64)
+        found[name] = array.transpose(0, 3, 1, 2).copy() if channels_last and array.ndim == 4 else array.copy()
+    return found
+
+
+def running_statistics(session: ChainerSession) -> dict[str, np.ndarray]:
+    """Mean and variance of every batch normalisation."""
+    found = {}
+    for path, link in session.step.model.namedlinks():
+        if hasattr(link, "running"):
+            found[f"{path}/mean"] = link.running.mean.astype(np.float64)
+            found[f"{path}/var"] = link.running.var.astype(np.float64)
+    return found
+
+
+def train(config: str, steps: int = 5, seed: int = 0, **cell_changes: Any) -> Trained:
+    """Train from the seed's weights on the seed's batches."""
+    with small_session(config, seed, **cell_changes) as session:
+        before = parameters(session)
+        losses = np.array([run_step(session) for _ in range(steps)])
+        return Trained(losses, before, parameters(session), running_statistics(session))
+
+
+def loss_distance(one: Trained, other: Trained) -> float:
+    """Largest relative distance of a step's loss."""
+    return float(np.max(np.abs(one.losses - other.losses) / np.abs(other.losses)))
+
+
+def change_distance(one: Trained, other: Trained) -> float:
+    """Relative distance of what training did to the parameters, L2."""
+    return float(np.linalg.norm(one.change - other.change) / np.linalg.norm(other.change))

@@ -1,0 +1,144 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from tcbench.measure import loop, ranges
+from tcbench.measure.ranges import Ranges
+from tcbench.record import MeasureSettings
+from tcbench.session import Facts, Phase
+
+
+class FakeClock:
+    """Time is the number of phases that have run."""
+
+    def __init__(self, session: FakeSession) -> None:
+        self.session = session
+        self.marks: list[float] = []
+        self.reads = 0
+
+    def mark(self) -> None:
+        self.marks.append(self.session.now)
+
+    def read(self) -> tuple[float, ...]:
+        self.reads += 1
+        marks, self.marks = self.marks, []
+        return tuple(b - a for a, b in zip(marks, marks[1:], strict=False))
+
+
+class FakeSession:
+    def __init__(self, losses: tuple[float, ...] = (1.0,), cold_steps: int = 2) -> None:
+        self.now = 0.0
+        self.ran: list[str] = []
+        self.asked_after: list[int] = []
+        self.losses = losses
+        self.cold_steps = cold_steps
+        self.clock = FakeClock(self)
+        self.phases = tuple(Phase(name, lambda name=name: self._run(name)) for name in ("io", "forward"))
+
+    @property
+    def steps(self) -> int:
+        return self.ran.count("io")
+
+    def _run(self, name: str) -> None:
+        self.ran.append(name)
+        self.now += 5.0 if self.steps <= self.cold_steps else 1.0
+
+    def facts(self) -> Facts:
+        self.asked_after.append(self.steps)
+        loss = self.losses[min(len(self.asked_after), len(self.losses)) - 1]
+        return Facts(loss, 100, "process", 2, 3, 4)
+
+    def close(self) -> None: ...
+
+
+SETTINGS = MeasureSettings(block_steps=6, min_timed_steps=10, profiled_steps=4)
+
+
+def test_a_cell_is_warmed_up_timed_and_profiled_apart():
+    session = FakeSession()
+    heard = []
+    measured = loop.measure(session, SETTINGS, heard.append)
+    assert measured.warmup_times_s == (10.0, 10.0, 2.0, 2.0, 2.0)
+    assert measured.warmup_settled
+    assert measured.step_times_s == (2.0,) * 12
+    assert len(measured.counted_times_s) == 10
+    assert measured.stopped_by == "target"
+    assert measured.profiled_steps == 4
+    assert [phase.name for phase in measured.phases] == ["io", "forward"]
+    assert session.steps == 5 + 12 + 4
+    assert session.ran == ["io", "forward"] * 21
+    assert [(p.stage, p.steps) for p in heard] == [
+        *(("warm-up", n) for n in range(1, 6)),
+        ("timed", 6),
+        ("timed", 12),
+        ("profiled", 4),
+    ]
+
+
+def test_the_clock_is_read_once_per_block_and_facts_are_asked_between_passes():
+    session = FakeSession()
+    loop.measure(session, SETTINGS)
+    assert session.clock.reads == 5 + 2
+    assert session.asked_after == [5, 17, 21]
+
+
+def test_a_noisy_cell_stops_at_its_budget():
+    session = FakeSession()
+    noise = iter(range(10_000))
+    session.phases = (Phase("io", lambda: (session._run("io"), setattr(session, "now", session.now + next(noise) % 3))),)
+    settings = MeasureSettings(block_steps=6, target=1e-6, max_time_s=100.0, max_warmup_steps=5)
+    measured = loop.measure(session, settings)
+    assert measured.stopped_by == "budget"
+    assert 100.0 <= sum(measured.step_times_s) < 120.0
+    assert not measured.warmup_settled
+
+
+@pytest.mark.parametrize(
+    ("losses", "when"), [((math.nan,), "after warm-up"), ((1.0, math.inf), "after the timed pass")]
+)
+def test_a_loss_that_is_not_finite_fails_the_trial(losses, when):
+    with pytest.raises(loop.LossError, match=f"the loss is (nan|inf) {when}"):
+        loop.measure(FakeSession(losses), SETTINGS)
+
+
+class FakeDomain:
+    def __init__(self) -> None:
+        self.open: list[object] = []
+        self.closed: list[object] = []
+
+    def get_event_attributes(self, message: str, payload: int | None = None):
+        return type("Attributes", (), {"message": message, "payload": payload})()
+
+    def push_range(self, attributes) -> None:
+        self.open.append((attributes.message, attributes.payload))
+
+    def pop_range(self) -> None:
+        self.closed.append((len(self.open), self.open.pop()))
+
+
+def test_every_step_and_phase_is_a_range_in_the_domain(monkeypatch):
+    domain = FakeDomain()
+    asked = []
+    monkeypatch.setattr(ranges.nvtx, "get_domain", lambda name: asked.append(name) or domain)
+    session = FakeSession()
+    loop.run_block(session, Ranges(["io", "forward"]), 2, first=7)
+    assert asked == ["tcbench"]
+    step = lambda n: [(2, ("io", None)), (2, ("forward", None)), (1, ("step", n))]  # noqa: E731
+    assert domain.closed == [*step(7), *step(8)]
+    assert not domain.open
+
+
+def test_without_a_tool_ranges_cost_nothing_and_fail_nothing():
+    loop.run_block(FakeSession(), Ranges(["io", "forward"]), 3, first=0)
+
+
+def test_profiled_host_times_are_those_of_each_phase():
+    session = FakeSession()
+    import time
+
+    session.phases = (Phase("io", lambda: time.sleep(0.02)), Phase("forward", lambda: None))
+    phases = loop.profile(session, Ranges(["io", "forward"]), 3, first=0)
+    assert all(t >= 0.02 for t in phases[0].host_s)
+    assert len(phases[1].host_s) == 3

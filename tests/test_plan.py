@@ -1,0 +1,167 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from tcbench import plan, scenario
+from tcbench.device import Device
+from tcbench.errors import ScenarioError, SelectionError
+from tcbench.plan import Selection
+from tcbench.record import Input
+from tcbench.rung import Package, Requires
+
+CPU = Device("cpu", "A Processor", 2**34)
+
+
+@pytest.fixture
+def cpu():
+    return scenario.load("cpu")
+
+
+def names(made):
+    return [(planned.cell.config, planned.cell.batch_size) for planned in made.cells]
+
+
+def test_every_config_meets_every_batch_size(cpu):
+    made = plan.make(cpu, Selection(batch_sizes=(32, 64)), CPU)
+    assert len(made.cells) == 20
+    assert names(made)[:2] == [("fp32", 32), ("fp32", 64)]
+    assert all(planned.skip_reason is None for planned in made.cells)
+
+
+def test_the_selection_overrides_the_scenario(cpu):
+    selection = Selection(
+        batch_sizes=(2,),
+        input=Input(kind="synthetic"),
+        image_size=96,
+        trials=3,
+        target=0.1,
+        max_time_s=7.0,
+        timeout_s=11.0,
+        seed=5,
+        threads=3,
+    )
+    made = plan.make(cpu, selection, CPU)
+    cell = made.cells[0].cell
+    assert (cell.image_size, cell.seed, cell.threads, cell.input.kind) == (96, 5, 3, "synthetic")
+    assert (cell.measure.target, cell.measure.max_time_s) == (0.1, 7.0)
+    assert (made.trials, made.timeout_s) == (3, 11.0)
+
+
+def test_trials_of_different_cells_are_interleaved(cpu):
+    made = plan.make(cpu, Selection(configs=("fp32", "fp16"), batch_sizes=(4,), trials=2), CPU)
+    order = [(planned.cell.config, trial) for planned, trial in made.trials_in_order()]
+    assert order == [("fp32", 0), ("fp16", 0), ("fp32", 1), ("fp16", 1)]
+
+
+def test_a_skipped_cell_has_one_record_whatever_the_number_of_trials(cpu, monkeypatch):
+    monkeypatch.setattr(plan, "_installed", lambda module: module != "nvidia.dali")
+    made = plan.make(cpu, Selection(configs=("fp32", "fp32+dali"), batch_sizes=(4,), trials=3), CPU)
+    order = [(planned.cell.config, trial) for planned, trial in made.trials_in_order()]
+    assert order == [("fp32", 0), ("fp32+dali", 0), ("fp32", 1), ("fp32", 2)]
+
+
+@pytest.mark.parametrize(
+    ("patterns", "expected"),
+    [
+        (("fp16*",), 5),
+        (("*static_graph",), 2),
+        (("fp32", "fp32"), 1),
+        (("fp16", "fp32"), 2),
+        (("fp32+opencv",), 1),
+        (("fp16+batched+static_graph",), 1),
+    ],
+)
+def test_configs_are_chosen_by_name_glob_or_rungs(cpu, patterns, expected):
+    chosen = plan.select(cpu, patterns)
+    assert len(chosen) == expected
+
+
+def test_chosen_configs_keep_the_scenarios_order(cpu):
+    assert [c.name for c in plan.select(cpu, ("fp32+opencv", "fp16", "fp32"))] == ["fp32", "fp16", "fp32+opencv"]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "expected"),
+    [
+        ("fp3", "unknown; did you mean 'fp32'?"),
+        ("zzz", "unknown; expected a config such as"),
+        ("zz*", "matches none of fp32, "),
+        ("fp16+foo", "unknown rung 'foo' (known: "),
+        ("fp16+static_graph", "rung 'static_graph' with 'fp16' needs 'batched' before it"),
+        ("fp16+fp32", "cannot be used together"),
+        ("fp32+fp32", "named twice"),
+        ("fp32+", "unknown rung ''"),
+    ],
+)
+def test_an_unknown_config_is_one_clear_line(cpu, pattern, expected):
+    with pytest.raises(SelectionError) as error:
+        plan.select(cpu, (pattern,))
+    assert expected in str(error.value)
+    assert str(error.value).startswith(f"--config '{pattern}': ")
+
+
+def test_an_image_below_what_the_net_takes_is_refused(cpu):
+    with pytest.raises(SelectionError, match="--image-size 31: resnet50 takes images of at least 32 pixels"):
+        plan.make(cpu, Selection(image_size=31), CPU)
+    with pytest.raises(SelectionError, match="--image-size 0"):
+        plan.make(cpu, Selection(image_size=0), CPU)
+
+
+def test_a_scenarios_unknown_rung_is_the_files_error(tmp_path):
+    path = tmp_path / "x.toml"
+    path.write_text(
+        'schema = 1\ntitle = "t"\n[measure]\nbatch_sizes = [4]\n[[config]]\nrungs = ["fp32", "nhcw"]\n', "utf-8"
+    )
+    with pytest.raises(ScenarioError, match=r"x.toml: config 'fp32\+nhcw': unknown rung 'nhcw'"):
+        plan.make(scenario.load(str(path)), Selection(), CPU)
+
+
+def test_a_scenarios_unknown_backend_is_the_files_error(tmp_path):
+    path = tmp_path / "x.toml"
+    text = 'schema = 1\ntitle = "t"\n[measure]\nbatch_sizes = [4]\n[[config]]\nrungs = ["fp32"]\nbackend = "jax"\n'
+    path.write_text(text, "utf-8")
+    with pytest.raises(ScenarioError, match="expected one of chainer, got 'jax'"):
+        plan.make(scenario.load(str(path)), Selection(), CPU)
+
+
+H200 = Device("cuda:0", "NVIDIA H200", 2**37, (9, 0))
+
+
+@pytest.mark.parametrize(
+    ("requires", "device", "expected"),
+    [
+        (Requires(), CPU, None),
+        (Requires(devices=frozenset({"cuda"})), CPU, "needs cuda"),
+        (Requires(compute_capability=(10, 0)), H200, "needs compute capability 10.0, NVIDIA H200 has 9.0"),
+        (Requires(compute_capability=(8, 0)), H200, None),
+        (
+            Requires(packages=(Package("no_such_module.sub", "uv sync --extra x"),)),
+            CPU,
+            "needs the package no_such_module.sub: uv sync --extra x",
+        ),
+        (Requires(packages=(Package("json", "-"),)), CPU, None),
+    ],
+)
+def test_a_requirement_that_is_not_met_says_what_mends_it(requires, device, expected):
+    assert plan.missing(requires, device) == expected
+
+
+def test_a_cells_key_names_the_measurement(cpu):
+    one, two = (plan.make(cpu, Selection(seed=seed), CPU).cells[0].cell for seed in (0, 1))
+    again = plan.make(cpu, Selection(seed=0), CPU).cells[0].cell
+    assert one.key == again.key != two.key
+
+
+def test_planning_imports_no_framework():
+    code = """
+import sys
+for name in ("chainer", "cupy", "cudnn", "torch", "numpy", "nvidia", "cv2"):
+    sys.modules[name] = None
+from tcbench import plan, scenario, device
+made = plan.make(scenario.load("cpu"), plan.Selection(), device.find("cpu", {"cpu"}))
+assert len(made.cells) == 20
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,0 +1,168 @@
+"""The runner with stand-in workers: small Python programs that end in every way a process can end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import factories
+import pytest
+
+from tcbench.messages import Stepped
+from tcbench.plan import PlannedCell
+from tcbench.runner import Runner
+
+PRELUDE = """
+import os, signal, sys, time
+sys.path.insert(0, {tests!r})
+import factories
+from tcbench.messages import *
+from tcbench.messages import encode
+cell = sys.stdin.read()
+pipe = int(sys.argv[1])
+def send(message): os.write(pipe, encode(message))
+ok = Finished("ok", None, factories.make_measurement(), factories.make_environment())
+"""
+
+
+def run(body: str, *, timeout_s: float = 60.0, listen=None, cells=1):
+    code = PRELUDE.format(tests=os.path.dirname(factories.__file__)) + body
+    runner = Runner("run-1", timeout_s, lambda pipe: [sys.executable, "-c", code, str(pipe)], listen or (lambda *_: None))
+    return list(runner.run([(PlannedCell(factories.make_cell(batch_size=n + 1)), 0) for n in range(cells)]))
+
+
+def test_a_result_becomes_a_record():
+    heard = []
+    (one,) = run('send(Stepped("timed", 6, 0.1)); send(ok)', listen=lambda *told: heard.append(told))
+    assert (one.status, one.reason, one.run_id, one.trial) == ("ok", None, "run-1", 0)
+    assert one.measurement == factories.make_measurement()
+    assert one.environment == factories.make_environment()
+    assert one.duration_s > 0
+    assert one.log is None
+    assert heard[0][2] == Stepped("timed", 6, 0.1)
+
+
+def test_the_worker_gets_the_cell_and_its_threads():
+    body = """
+import msgspec
+from tcbench.record import Cell
+assert msgspec.json.decode(cell, type=Cell) == factories.make_cell(batch_size=1)
+assert os.environ["OPENBLAS_NUM_THREADS"] == os.environ["OMP_NUM_THREADS"] == "2"
+send(ok)
+"""
+    assert run(body)[0].status == "ok"
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "reason"),
+    [
+        ('send(Finished("failed", "ValueError: no", None, None))', "failed", "ValueError: no"),
+        ('send(Finished("oom", "out of memory: x", None, None))', "oom", "out of memory: x"),
+        ("raise RuntimeError('boom')", "crashed", "the worker ended without a result (exit code 1)"),
+        ("sys.exit(0)", "crashed", "the worker ended without a result (exit code 0)"),
+        ("os.kill(os.getpid(), signal.SIGKILL)", "crashed", "the worker was killed by signal 9 (SIGKILL)"),
+        ("os.kill(os.getpid(), signal.SIGSEGV)", "crashed", "the worker was killed by signal 11 (SIGSEGV)"),
+        ("os.close(pipe); time.sleep(600)", "crashed", "the worker closed its pipe without a result"),
+        ("os.write(pipe, b'junk\\n'); time.sleep(600)", "crashed", "the worker sent something that is no message"),
+    ],
+)
+def test_every_end_of_a_worker_is_a_record(body, status, reason):
+    (one,) = run(body)
+    assert (one.status, one.reason) == (status, reason)
+    assert one.measurement is None
+
+
+def test_a_worker_that_dies_before_it_reads_its_cell_is_a_record():
+    runner = Runner("r", 60.0, lambda pipe: [sys.executable, "-c", "import os; os._exit(7)"])
+    (one,) = runner.run([(PlannedCell(factories.make_cell()), 0)])
+    assert one.reason == "the worker ended without a result (exit code 7)"
+
+
+def test_a_crash_keeps_the_end_of_the_workers_output():
+    (one,) = run("print('x' * 9000); raise RuntimeError('boom')")
+    assert one.log is not None
+    assert one.log.endswith("RuntimeError: boom")
+    assert len(one.log) <= 4096
+
+
+def test_a_hang_ends_at_the_timeout_with_everything_it_started(tmp_path):
+    start = time.monotonic()
+    body = f"""
+import subprocess
+child = subprocess.Popen(["sleep", "600"])
+open({str(tmp_path / "pids")!r}, "w").write(f"{{os.getpid()}} {{child.pid}}")
+time.sleep(600)
+"""
+    (one,) = run(body, timeout_s=3.0)
+    assert (one.status, one.reason) == ("timeout", "no result after 3 s (--timeout)")
+    assert time.monotonic() - start < 30
+    for pid in map(int, (tmp_path / "pids").read_text().split()):
+        assert not _running(pid)
+
+
+def _running(pid: int) -> bool:
+    for _ in range(50):
+        try:
+            with open(f"/proc/{pid}/stat") as stat:
+                state = stat.read().rpartition(")")[2].split()[0]
+        except OSError:
+            return False
+        if state == "Z":
+            return False
+        time.sleep(0.1)
+    return True
+
+
+def test_one_crash_does_not_stop_the_others():
+    body = 'import json\nif json.loads(cell)["batch_size"] == 2: os.kill(os.getpid(), 9)\nsend(ok)'
+    assert [one.status for one in run(body, cells=3)] == ["ok", "crashed", "ok"]
+
+
+def test_a_skipped_cell_is_a_record_without_a_process():
+    runner = Runner("r", 1.0, lambda pipe: ["/nonexistent"])
+    (one,) = runner.run([(PlannedCell(factories.make_cell(), "needs cv2"), 0)])
+    assert (one.status, one.reason) == ("skipped", "needs cv2")
+
+
+def test_an_interrupt_ends_the_worker_and_passes_through(tmp_path):
+    pid_file = tmp_path / "pid"
+
+    def interrupt() -> None:
+        while not pid_file.exists() or not pid_file.read_text():
+            time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    with pytest.raises(KeyboardInterrupt):
+        run(f"open({str(pid_file)!r}, 'w').write(str(os.getpid())); time.sleep(600)")
+    thread.join()
+    assert not _running(int(pid_file.read_text()))
+
+
+def test_a_worker_dies_with_its_runner(tmp_path):
+    """kill -9 of the runner leaves no worker behind to disturb the next run."""
+    pid_file = tmp_path / "pid"
+    worker = (
+        "import os, time\nfrom tcbench import worker\nworker.die_with_parent()\n"
+        f"open({str(pid_file)!r}, 'w').write(str(os.getpid()))\ntime.sleep(600)"
+    )
+    code = f"""
+import sys
+sys.path.insert(0, {os.path.dirname(factories.__file__)!r})
+import factories
+from tcbench.plan import PlannedCell
+from tcbench.runner import Runner
+list(Runner("r", 600.0, lambda pipe: [sys.executable, "-c", {worker!r}]).run([(PlannedCell(factories.make_cell()), 0)]))
+"""
+    parent = subprocess.Popen([sys.executable, "-c", code])
+    while not pid_file.exists() or not pid_file.read_text():
+        assert parent.poll() is None
+        time.sleep(0.05)
+    parent.kill()
+    parent.wait()
+    assert not _running(int(pid_file.read_text()))

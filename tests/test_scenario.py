@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tcbench import scenario
+from tcbench.errors import ScenarioError
+
+MINIMAL = """
+schema = 1
+title = "t"
+[measure]
+batch_sizes = [4]
+[[ladder]]
+name = "fp32"
+steps = ["fp32", ["nhwc", "fused"]]
+"""
+
+
+@pytest.fixture
+def write(tmp_path: Path):
+    def write(text: str) -> str:
+        path = tmp_path / "x.toml"
+        path.write_text(text, encoding="utf-8")
+        return str(path)
+
+    return write
+
+
+def test_a_ladder_becomes_configs_that_each_add_rungs(write):
+    loaded = scenario.load(write(MINIMAL))
+    assert [config.name for config in loaded.configs] == ["fp32", "fp32+nhwc+fused"]
+    assert loaded.ladders[0].configs == loaded.configs
+    assert loaded.name == "x"
+
+
+def test_a_single_config_stands_beside_ladders_and_is_not_repeated(write):
+    text = MINIMAL + '[[config]]\nrungs = ["fp32", "opencv"]\n[[config]]\nrungs = ["fp32"]\n'
+    assert [c.name for c in scenario.load(write(text)).configs] == ["fp32", "fp32+nhwc+fused", "fp32+opencv"]
+
+
+TALK_LADDER = ["", "+dali", "+dali+batched", "+dali+batched+nhwc+fused", "+dali+batched+nhwc+fused+static_graph"]
+
+
+@pytest.mark.parametrize("name", ["cpu", "naruse2018"])
+def test_the_shipped_scenarios_hold_the_talks_ten_configs(name):
+    expected = [dtype + rungs for dtype in ("fp32", "fp16") for rungs in TALK_LADDER]
+    assert [config.name for config in scenario.load(name).configs] == expected
+
+
+def test_naruse2018_has_the_talks_settings():
+    talk = scenario.load("naruse2018")
+    assert talk.batch_sizes == (32, 64, 128, 256)
+    assert talk.image_size == 224
+    assert talk.cudnn.workspace_bytes == 512 * 2**20
+    assert talk.cudnn.autotune
+    assert talk.cudnn.fast_batch_norm
+    assert talk.variant == "v1"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ("schema = 1", "schema = 2", "schema: 2 is newer"),
+        ("schema = 1", "", "schema: expected the number 1, got nothing"),
+        ("schema = 1", 'schema = "1"', "schema: expected the number 1, got '1'"),
+        ("schema = 1", "schema = 0", "schema: expected the number 1, got 0"),
+        ('title = "t"', "", "title: missing"),
+        ('title = "t"', 'titel = "t"', "titel: unknown key; did you mean 'title'?"),
+        ("[4]", "[4, 0]", "measure.batch_sizes[1]: expected a whole number >= 1, got 0"),
+        ("[4]", "[]", "measure.batch_sizes: expected a list of length >= 1"),
+        ("[4]", '"4"', "measure.batch_sizes: expected a list, got a text"),
+        ("[4]", "[4]\ntrails = 2", "measure.trails: unknown key; did you mean 'trials'?"),
+        ("[4]", "[4]\ntarget = 2", "measure.target: expected a number < 1.0, got 2"),
+        ("[4]", "[4]\nblock_steps = 2", "measure.block_steps: expected a whole number >= 5, got 2"),
+        ("[4]", "[4]\nmin_timed_steps = 3", "measure.min_timed_steps: expected a whole number >= 10, got 3"),
+        ("[4]", "[4]\nmin_warmup_steps = 9\nmax_warmup_steps = 5", "measure.max_warmup_steps: expected at least"),
+        ("[measure]", '[model]\nname = "vgg"\n[measure]', "model.name: expected one of resnet50, got 'vgg'"),
+        ("[measure]", '[model]\nvariant = "v2"\n[measure]', "model.variant: expected one of v1, v1.5, got 'v2'"),
+        ("[measure]", "[model]\nimage_size = 31\n[measure]", "model.image_size: expected at least 32, got 31"),
+        ("[measure]", '[input]\ndata = "web"\n[measure]', "input.data: expected one of generated, synthetic"),
+        ("[measure]", "[train]\nloss_scale = 0\n[measure]", "train.loss_scale: expected a number > 0.0, got 0"),
+        ('"fp32", [', "3, [", "ladder[0].steps[0]: expected a text in quotes or a list, got a whole number"),
+        ("[[ladder]]", "[[ladders]]", "ladders: unknown key; did you mean 'ladder'?"),
+        ("schema = 1", "schema = = 1", "not valid TOML"),
+    ],
+)
+def test_every_error_names_file_key_and_what_was_expected(write, old, new, expected):
+    assert old in MINIMAL
+    path = write(MINIMAL.replace(old, new, 1))
+    with pytest.raises(ScenarioError) as error:
+        scenario.load(path)
+    message = str(error.value)
+    assert message.startswith(f"{path}: ")
+    assert expected in message
+    assert "\n" not in message
+    assert "`" not in message
+
+
+def test_two_ladders_of_one_name_are_refused(write):
+    with pytest.raises(ScenarioError, match=r"ladder\[1\].name: 'fp32' is used twice"):
+        scenario.load(write(MINIMAL + '[[ladder]]\nname = "fp32"\nsteps = ["fp16"]\n'))
+
+
+def test_a_scenario_without_configs_is_refused(write):
+    with pytest.raises(ScenarioError, match="expected at least one"):
+        scenario.load(write(MINIMAL[: MINIMAL.index("[[ladder]]")]))
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("cpus", "did you mean 'cpu'?"),
+        ("zzz", "expected one of cpu, naruse2018"),
+        ("no/such.toml", "no such scenario file"),
+        (".", "unknown"),
+        ("/", "cannot be read"),
+    ],
+)
+def test_an_unknown_scenario_is_one_clear_line(name, expected):
+    with pytest.raises(ScenarioError) as error:
+        scenario.load(name)
+    assert expected in str(error.value)
+
+
+def test_a_binary_file_is_one_clear_line(tmp_path):
+    path = tmp_path / "x.toml"
+    path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ScenarioError, match="not a text file"):
+        scenario.load(str(path))

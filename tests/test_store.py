@@ -1,0 +1,189 @@
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import subprocess
+import sys
+
+import factories
+import pytest
+
+from tcbench import record, store
+from tcbench.errors import StorageFullError, StoreError
+from tcbench.store import Store
+
+
+def line(*args, **kwargs) -> bytes:
+    return record.encode(factories.make_record(*args, **kwargs)) + b"\n"
+
+
+def test_records_come_back_in_the_order_they_were_written(tmp_path):
+    path = tmp_path / "machine" / "run.jsonl"
+    written = [factories.make_record("fp32", 4), factories.make_record("fp16", 8, status="oom")]
+    with Store(path) as records:
+        for one in written:
+            records.append(one)
+    assert store.read([path]) == store.Read(tuple(written))
+    assert store.read([tmp_path]).records == tuple(written)
+
+
+def test_each_record_is_on_disk_before_append_returns(tmp_path, monkeypatch):
+    synced = []
+    monkeypatch.setattr(os, "fsync", lambda fd, real=os.fsync: (synced.append(os.fstat(fd).st_size), real(fd)))
+    path = tmp_path / "run.jsonl"
+    with Store(path) as records:
+        records.append(factories.make_record())
+        assert synced[-1] == path.stat().st_size > 0
+
+
+def test_a_half_line_at_the_end_is_left_out_and_said(tmp_path):
+    path = tmp_path / "run.jsonl"
+    path.write_bytes(line("fp32") + line("fp16")[:100])
+    read = store.read([path])
+    assert [r.cell.config for r in read.records] == ["fp32"]
+    assert read.notes == (f"{path}: the last line is cut off and was left out; 1 records read",)
+
+
+def test_a_whole_last_line_without_its_end_is_read(tmp_path):
+    path = tmp_path / "run.jsonl"
+    path.write_bytes(line("fp32") + line("fp16").rstrip(b"\n"))
+    assert len(store.read([path]).records) == 2
+
+
+def test_going_on_after_a_half_line_drops_it(tmp_path):
+    path = tmp_path / "run.jsonl"
+    path.write_bytes(line("fp32") + line("fp16")[:100])
+    with Store(path) as records:
+        records.append(factories.make_record("fp16"))
+    assert [r.cell.config for r in store.read([path]).records] == ["fp32", "fp16"]
+
+
+def test_a_broken_line_in_the_middle_is_named(tmp_path):
+    path = tmp_path / "run.jsonl"
+    path.write_bytes(line("fp32") + b"{oops}\n" + line("fp16"))
+    with pytest.raises(StoreError, match=rf"{path}:2: not JSON"):
+        store.read([path])
+
+
+def test_a_newer_version_is_refused_by_name(tmp_path):
+    path = tmp_path / "run.jsonl"
+    path.write_bytes(line("fp32").replace(b'"schema_version":1', b'"schema_version":7'))
+    with pytest.raises(StoreError, match=r"run.jsonl:1: schema version 7 is newer"):
+        store.read([path])
+
+
+@pytest.mark.parametrize("content", [b"garbage", b"\x89PNG\r\n", b'{"a": 1}\n'])
+def test_a_foreign_file_is_one_clear_line(tmp_path, content):
+    path = tmp_path / "run.jsonl"
+    path.write_bytes(content)
+    with pytest.raises(StoreError, match=rf"{path}:1: "):
+        store.read([path])
+
+
+def test_missing_and_empty_places_are_one_clear_line(tmp_path):
+    with pytest.raises(StoreError, match="no such file or folder"):
+        store.read([tmp_path / "nowhere"])
+    with pytest.raises(StoreError, match="no results here"):
+        store.read([tmp_path])
+
+
+def test_a_second_writer_is_refused(tmp_path):
+    path = tmp_path / "run.jsonl"
+    with Store(path), pytest.raises(StoreError, match="another tcbench is writing this run"):
+        Store(path)
+
+
+def test_a_folder_that_cannot_be_written_is_one_clear_line(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError, match=r"cannot be written \(.*\); name another folder with --out"):
+        Store(tmp_path / "file" / "run.jsonl")
+
+
+@pytest.mark.parametrize("how", ["error", "short write"])
+def test_a_full_disk_loses_no_earlier_record(tmp_path, monkeypatch, how):
+    path = tmp_path / "run.jsonl"
+    real = os.write
+
+    def full(fd: int, data: bytes) -> int:
+        written = real(fd, data[:50])
+        if how == "error":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return written
+
+    with Store(path) as records:
+        records.append(factories.make_record("fp32"))
+        before = path.read_bytes()
+        monkeypatch.setattr(os, "write", full)
+        with pytest.raises(StorageFullError, match=r"No space left on device.*earlier records are intact"):
+            records.append(factories.make_record("fp16"))
+        assert path.read_bytes() == before
+        monkeypatch.undo()
+        records.append(factories.make_record("fp16"))
+    assert [r.cell.config for r in store.read([path]).records] == ["fp32", "fp16"]
+
+
+def test_a_disk_that_is_really_full_loses_no_earlier_record(tmp_path):
+    """The kernel's own refusal: a file size limit that the third record does not fit under."""
+    path = tmp_path / "run.jsonl"
+    size = len(line("fp32", 4))
+    code = f"""
+import sys
+sys.path.insert(0, {os.path.dirname(factories.__file__)!r})
+import factories
+from pathlib import Path
+from tcbench.errors import StorageFullError
+from tcbench.store import Store
+with Store(Path({str(path)!r})) as records:
+    records.append(factories.make_record("fp32", 4))
+    records.append(factories.make_record("fp32", 4))
+    try:
+        records.append(factories.make_record("fp32", 4))
+    except StorageFullError as error:
+        print(error)
+        sys.exit(error.exit_code)
+"""
+    limit = 2 * size + size // 2
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
+    )
+    assert done.returncode == 3, done.stderr
+    assert "earlier records are intact" in done.stdout
+    assert len(store.read([path]).records) == 2
+    assert path.read_bytes().endswith(b"\n")
+
+
+def test_what_failed_is_run_again_and_what_has_an_answer_is_not():
+    records = [
+        factories.make_record("fp32", status="ok"),
+        factories.make_record("fp32+dali", status="skipped"),
+        factories.make_record("fp16", status="oom"),
+        factories.make_record("fp16+dali", status="failed"),
+        factories.make_record("fp16+batched", status="timeout"),
+        factories.make_record("fp32+nhwc", status="crashed"),
+    ]
+    done = store.done(records)
+    assert done == {(r.cell.key, 0) for r in records[:3]}
+
+
+def test_the_last_record_of_a_trial_counts():
+    failed = factories.make_record("fp32", status="failed")
+    ok = factories.make_record("fp32", status="ok")
+    assert store.current([failed, ok]) == (ok,)
+    assert store.done([ok, failed]) == frozenset()
+
+
+def test_runs_have_names_of_their_own_and_the_newest_is_found(tmp_path):
+    first = store.new_path(tmp_path, "m", "cpu")
+    Store(first).close()
+    second = store.new_path(tmp_path, "m", "cpu")
+    assert second != first
+    (tmp_path / "m" / "cpu-20990101-000000.jsonl").touch()
+    (tmp_path / "m" / "cpu-big-20990101-000000.jsonl").touch()
+    newest = store.latest(tmp_path, "m", "cpu")
+    assert newest is not None
+    assert newest.name == "cpu-20990101-000000.jsonl"
+    assert store.latest(tmp_path, "other", "cpu") is None
