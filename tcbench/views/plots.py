@@ -64,7 +64,16 @@ _STAGES = (
 )
 """What the ladders of the scenarios add to their dtype, step by step."""
 
-_HATCHES = ("////", "....", "xxxx", "\\\\\\\\", "----", "oooo")
+_HATCHES = {
+    "opencv": "////",
+    "dali": "++++",
+    "batched": "....",
+    "nhwc": "xxxx",
+    "fused": "\\\\\\\\",
+    "static_graph": "----",
+    "cuda_graph": "oooo",
+}
+_OTHER_HATCHES = ("||||", "**", "//..", "OO", "--..", "\\\\..", "||--", "xx..")
 
 INK, QUIET, FAINT = "#1a1a1a", "#595959", "#d9d9d9"
 GAIN, LOSS = "#009e73", "#8e2a6b"
@@ -95,15 +104,16 @@ def family(config: str) -> str:
 def fill(config: str) -> Fill:
     """A config's fill: a function of its name alone, so that it is the same in every chart.
 
-    Configs of the scenarios' ladders have plain colours of their own; any other takes its family's hue with a shade and
-    a hatch that its name decides.
+    Configs of the scenarios' ladders have plain colours of their own. Any other takes its family's hue, a shade that is
+    darker the more rungs it has, and a hatch for its last rung.
     """
     ramp = RAMPS[family(config)]
     first, *rest = config.split("+")
     if first in RAMPS and frozenset(rest) in _STAGES:
         return Fill(ramp[_STAGES.index(frozenset(rest))])
-    digest = hashlib.sha256(config.encode()).digest()
-    return Fill(ramp[digest[0] % len(ramp)], _HATCHES[digest[1] % len(_HATCHES)])
+    last = rest[-1] if rest else first
+    other = _OTHER_HATCHES[hashlib.sha256(last.encode()).digest()[0] % len(_OTHER_HATCHES)]
+    return Fill(ramp[min(len(rest), len(ramp) - 1)], _HATCHES.get(last, other))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -236,7 +246,7 @@ def _prefix(size: float) -> tuple[float, str]:
 def _number(value: float, as_part_of: float | None = None) -> str:
     """Three digits, or all of a whole number's: 0.0123, 4.56, 78.9, 1234, 12.3k, 4.56M. Prefix and decimals are those
     of `as_part_of` where that is given."""
-    size = abs(value if as_part_of is None else as_part_of)
+    size = float(f"{abs(value if as_part_of is None else as_part_of):.3g}")  # 9.999 is written as 10.0
     unit, prefix = _prefix(size)
     decimals = max(0, 2 - math.floor(math.log10(size / unit))) if size else 0
     return f"{value / unit:.{decimals}f}{prefix}"
@@ -822,7 +832,7 @@ def _draw_bar(axes: Axes, x: float, bar: _Bar, pitch: float, ceiling: float) -> 
     end = min(interval.high, ceiling)
     cap = min(0.12, 0.045 / pitch)
     caps = [interval.low, interval.high] if interval.high <= ceiling else [interval.low]
-    for colour, linewidth, zorder in (("white", 2.6, 2.9), (INK, 0.9, 3)):  # a light edge, for whiskers on dark bars
+    for colour, linewidth, zorder in (("white", 2.1, 2.9), (INK, 0.9, 3)):  # a light edge, for whiskers on dark bars
         look: dict[str, Any] = {"color": colour, "linewidth": linewidth, "zorder": zorder, "solid_capstyle": "butt"}
         axes.plot([x, x], [interval.low, end], **look)
         for at in caps:
