@@ -597,12 +597,16 @@ _MIN_PITCH = 0.105  # inches from bar to bar; below, labels in place of bars wou
 
 
 def throughput_chart(
-    summaries: Sequence[CellSummary], *, title: str, subtitle: str = "", configs: Sequence[str] | None = None
+    summaries: Sequence[CellSummary],
+    *,
+    title: str | None = None,
+    subtitle: str = "",
+    configs: Sequence[str] | None = None,
 ) -> Figure:
     """The talk's chart: images/s in bars grouped by batch size, a colour per config, one panel per setting.
 
-    `configs` chooses and orders; a cell that gave no number says why in its place. Raises SelectionError when there
-    is nothing to draw.
+    `configs` chooses and orders; a cell that gave no number says why in its place. Without a title, the scenario's
+    name. Raises SelectionError when there is nothing to draw.
     """
     configs = list(dict.fromkeys(s.cell.config for s in summaries) if configs is None else configs)
     chosen = [s for s in summaries if s.cell.config in configs]
@@ -612,7 +616,7 @@ def throughput_chart(
         for batch_size in _batch_sizes(here):
             yield _Group(batch_size, tuple(_Bar(c, _at(here, c, batch_size)) for c in configs))
 
-    return _bar_chart(settings, groups, _legend_rows(configs), title, subtitle)
+    return _bar_chart(settings, groups, _legend_rows(configs), title or chosen[0].cell.scenario, subtitle)
 
 
 @dataclass(frozen=True)
@@ -1073,14 +1077,19 @@ def _place(axes: Axes, text: str, value: float, row: int, scale: _Scale, colour:
 # ---------------------------------------------------------------------------------------------------------------------
 
 
+def check_path(path: Path) -> None:
+    """Raises SelectionError unless the file's name ends in a format that `save` writes."""
+    if path.suffix.lower() not in SUFFIXES:
+        raise SelectionError(f"{path}: expected a file name that ends in {', '.join(SUFFIXES)}")
+
+
 def save(figure: Figure, path: Path) -> None:
     """Write PNG, SVG or PDF, as the suffix says; the same figure gives the same bytes, whenever it is written.
 
     Folders are made. Raises SelectionError for another suffix and StoreError when the file cannot be written.
     """
+    check_path(path)
     suffix = path.suffix.lower()
-    if suffix not in SUFFIXES:
-        raise SelectionError(f"{path}: expected a file name that ends in {', '.join(SUFFIXES)}")
     metadata: dict[str, Any] = {".png": {}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}[suffix]
     data = io.BytesIO()
     with matplotlib.rc_context({"svg.hashsalt": "tcbench", "pdf.fonttype": 42}):
