@@ -13,6 +13,8 @@ _KERNELS: dict[Layout, ModuleType] = {"NCHW": conv_nchw, "NHWC": conv_nhwc}
 
 
 class Convolution(ForwardNode):
+    """y of x and w."""
+
     def __init__(self, stride: int, pad: int, layout: Layout) -> None:
         self.stride = stride
         self.pad = pad
@@ -61,6 +63,8 @@ class ConvolutionDgrad(GradientNode):
 
 
 class ConvolutionWgrad(GradientNode):
+    """gw of gy."""
+
     def __init__(self, forward_node: Convolution) -> None:
         self.of = forward_node
 

@@ -8,6 +8,8 @@ from tcbench.backends.chainer.ops.parallel import Array
 
 
 class Relu(ForwardNode):
+    """Keeps its output, whose sign its gradient needs."""
+
     def forward_cpu(self, inputs: tuple[Array]) -> tuple[Array]:
         self.y = kernels.relu(inputs[0])
         return (self.y,)
@@ -17,6 +19,8 @@ class Relu(ForwardNode):
 
 
 class ReluGradient(GradientNode):
+    """gx of gy."""
+
     def __init__(self, forward_node: Relu) -> None:
         self.of = forward_node
 
@@ -25,6 +29,8 @@ class ReluGradient(GradientNode):
 
 
 class AddNode(ForwardNode):
+    """a + b; hands its gradient on to both."""
+
     def forward_cpu(self, inputs: tuple[Array, Array]) -> tuple[Array]:
         a, b = inputs
         if a.shape != b.shape or a.dtype != b.dtype:

@@ -78,18 +78,16 @@ def _narrow(s: Array, out: Array) -> None:
     np.bitwise_or(result, sign, out=result)
 
 
+_KERNELS: dict[tuple[str, str], Callable[[Array, Array], None]] = {("e", "f"): _widen, ("f", "e"): _narrow}
+
+
 def convert(source: Array, out: Array) -> Array:
     """Copies `source` into `out` (both contiguous, same size), converting if the dtypes differ; on this thread."""
     if source.dtype == out.dtype:
         np.copyto(out.reshape(source.shape), source)
         return out
-    pair = (source.dtype, out.dtype)
-    kernel: Callable[[Array, Array], None]
-    if pair == (np.float16, np.float32):
-        kernel = _widen
-    elif pair == (np.float32, np.float16):
-        kernel = _narrow
-    else:
+    kernel = _KERNELS.get((source.dtype.char, out.dtype.char))
+    if kernel is None:
         out.reshape(source.shape)[...] = source
         return out
     flat, flat_out = source.reshape(-1), out.reshape(-1)

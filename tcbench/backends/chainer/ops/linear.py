@@ -14,6 +14,8 @@ def _compute(array: Array) -> Array:
 
 
 class Linear(ForwardNode):
+    """x @ w.T + b"""
+
     def forward_cpu(self, inputs: tuple[Array, Array, Array]) -> tuple[Array]:
         x, w, b = inputs
         if x.ndim != 2 or w.ndim != 2 or x.shape[1] != w.shape[1] or b.shape != (w.shape[0],) or x.dtype != w.dtype:
@@ -37,18 +39,24 @@ class _LinearGradient(GradientNode):
 
 
 class LinearDgrad(_LinearGradient):
+    """gx of gy."""
+
     def forward_cpu(self, inputs: tuple[Array]) -> tuple[Array]:
         gy = inputs[0]
         return (half.cast(np.matmul(_compute(gy), _compute(self.of.w)), gy.dtype),)
 
 
 class LinearWgrad(_LinearGradient):
+    """gw of gy."""
+
     def forward_cpu(self, inputs: tuple[Array]) -> tuple[Array]:
         gy = inputs[0]
         return (half.cast(np.matmul(_compute(gy).T, _compute(self.of.x)), gy.dtype),)
 
 
 class LinearBiasGradient(_LinearGradient):
+    """gb of gy."""
+
     def forward_cpu(self, inputs: tuple[Array]) -> tuple[Array]:
         return (_compute(inputs[0]).sum(axis=0).astype(self.of.bias_dtype),)
 

@@ -10,6 +10,8 @@ from tcbench.backends.chainer.ops.parallel import Array
 
 
 class SoftmaxCrossEntropy(ForwardNode):
+    """The mean loss of logits and labels."""
+
     def forward_cpu(self, inputs: tuple[Array, Array]) -> tuple[Array]:
         x, t = inputs
         if x.ndim != 2 or t.shape != x.shape[:1] or t.dtype.kind not in "iu":
@@ -32,6 +34,8 @@ class SoftmaxCrossEntropy(ForwardNode):
 
 
 class SoftmaxCrossEntropyGradient(GradientNode):
+    """gx of the loss's gradient (a loss scale, often)."""
+
     def __init__(self, forward_node: SoftmaxCrossEntropy) -> None:
         self.of = forward_node
 

@@ -19,7 +19,7 @@ Variable = Any
 Variables = tuple[Variable, ...]
 
 
-class GradientNode(chainer.FunctionNode):  # type: ignore[misc,name-defined]
+class GradientNode(chainer.FunctionNode):
     """A gradient operation: cannot be differentiated again."""
 
     def backward(self, indexes: tuple[int, ...], gys: Variables) -> Variables:
@@ -36,7 +36,7 @@ class Add(GradientNode):
         return (kernels.add(*inputs),)
 
 
-class ForwardNode(chainer.FunctionNode):  # type: ignore[misc,name-defined]
+class ForwardNode(chainer.FunctionNode):
     """A forward operation. Gradients that meet at one array are added by our own kernel: Chainer's add on float16
     is about 50 times slower."""
 

@@ -52,7 +52,7 @@ class _Job:
                 return
             try:
                 self.function(self.chunks[i])
-            except BaseException as error:  # noqa: BLE001  (raised again by the caller's thread)
+            except BaseException as error:  # raised again on the caller's thread
                 self.error = error
 
 
@@ -74,6 +74,7 @@ def set_threads(n: int) -> None:
 
 
 def get_threads() -> int:
+    """How many threads `run` uses."""
     return _threads
 
 

@@ -11,6 +11,8 @@ from tcbench.backends.chainer.spec import Layout
 
 
 class MaxPooling(ForwardNode):
+    """Keeps input and output: the gradient finds the maximum's place again."""
+
     def __init__(self, ksize: int, stride: int, pad: int, layout: Layout) -> None:
         if pad >= ksize:
             raise ValueError(f"max_pooling_2d: pad {pad}, expected less than ksize {ksize}: windows would be empty")
@@ -29,6 +31,8 @@ class MaxPooling(ForwardNode):
 
 
 class MaxPoolingGradient(GradientNode):
+    """gx of gy."""
+
     def __init__(self, forward_node: MaxPooling) -> None:
         self.of = forward_node
 
@@ -38,6 +42,8 @@ class MaxPoolingGradient(GradientNode):
 
 
 class GlobalAveragePooling(ForwardNode):
+    """(N, C) means of x."""
+
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
 
@@ -50,6 +56,8 @@ class GlobalAveragePooling(ForwardNode):
 
 
 class GlobalAveragePoolingGradient(GradientNode):
+    """gx of gy."""
+
     def __init__(self, forward_node: GlobalAveragePooling) -> None:
         self.of = forward_node
 

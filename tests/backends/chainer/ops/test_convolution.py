@@ -3,7 +3,7 @@ import pytest
 
 from tcbench.backends.chainer import ops
 from tcbench.backends.chainer.compat import chainer
-from tcbench.backends.chainer.ops.cpu import conv_nhwc
+from tcbench.backends.chainer.ops.cpu import conv_nchw, conv_nhwc
 
 RESNET = [(7, 2, 3), (3, 1, 1), (3, 2, 1), (1, 1, 0), (1, 2, 0)]
 OTHERS = [(3, 1, 0), (2, 1, 1), (5, 3, 2), (1, 1, 1)]
@@ -76,12 +76,13 @@ def test_shapes_that_are_cut_into_several_blocks_and_channel_groups(layout, dtyp
     assert_close(run(x, w, gy, stride, pad, layout), expected, dtype)
 
 
-def test_dgrad_with_and_without_transposed_filter_agree(monkeypatch):
+@pytest.mark.parametrize(("module", "layout"), [(conv_nchw, "NCHW"), (conv_nhwc, "NHWC")])
+@pytest.mark.parametrize("flip_above", [0, 10**9])
+def test_dgrad_is_right_with_and_without_a_transposed_filter(module, layout, flip_above, monkeypatch):
     x, w, gy = problem("float64", 3, 1, 1, (6, 5), c=4, k=8)
-    monkeypatch.setattr(conv_nhwc, "FLIP_ABOVE", 0)
-    flipped = run(x, w, gy, 1, 1, "NHWC")[1]
-    monkeypatch.setattr(conv_nhwc, "FLIP_ABOVE", 10**9)
-    np.testing.assert_allclose(run(x, w, gy, 1, 1, "NHWC")[1], flipped, rtol=1e-12, atol=1e-12)
+    monkeypatch.setattr(module, "FLIP_ABOVE", flip_above)
+    expected = [to_layout(array, layout) for array in reference(x, w, gy, 1, 1)]
+    assert_close(run(x, w, gy, 1, 1, layout), expected, "float64")
 
 
 def assert_gradients_match_finite_differences(function, arrays, gy, eps=1e-5):
@@ -112,14 +113,17 @@ def test_gradients_match_finite_differences(layout, kernel, stride, pad):
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize(("kernel", "stride", "pad"), RESNET)
-def test_a_second_gradient_of_the_input_is_added(layout, dtype, kernel, stride, pad):
+@pytest.mark.parametrize("flip_above", [0, 10**9])
+def test_a_second_gradient_of_the_input_is_added(layout, dtype, kernel, stride, pad, flip_above, monkeypatch):
+    for module in (conv_nchw, conv_nhwc):
+        monkeypatch.setattr(module, "FLIP_ABOVE", flip_above)
     x, w, gy = problem(dtype, kernel, stride, pad, (16, 15))
     xv = chainer.Variable(to_layout(x, layout))
     conv = ops.convolution_2d(xv, to_layout(w, layout), stride=stride, pad=pad, layout=layout)
-    bypass = chainer.functions.identity(chainer.functions.identity(xv))  # higher rank: its gradient comes first
+    bypass = chainer.functions.identity(xv)
     more = np.random.default_rng(1).standard_normal(x.shape).astype(dtype)
     conv.grad, bypass.grad = to_layout(gy, layout), to_layout(more, layout)
-    chainer.backward([conv, bypass])
+    chainer.backward([bypass, conv])  # the convolution finds the other gradient there
     expected = to_layout(reference(x, w, gy, stride, pad)[1] + more, layout)
     np.testing.assert_allclose(xv.grad, expected, rtol=0, atol=TOLERANCE[dtype] * np.abs(expected).max())
 

@@ -60,15 +60,20 @@ class View:
 
     def sums(self, part: Array) -> Array:
         """A chunk's sum per channel: (C,), or for planes the channels of the chunk."""
+        total: Array
         if self.planes:
-            return np.matmul(part, np.ones(part.shape[1], part.dtype))
-        rows = np.matmul(np.ones(part.shape[0], part.dtype), part)
+            total = np.matmul(part, np.ones(part.shape[1], part.dtype))
+            return total
+        total = np.matmul(np.ones(part.shape[0], part.dtype), part)
         if self.layout == "NHWC":
-            return rows.reshape(-1, self.channels).sum(axis=0)
-        return rows.reshape(self.channels, -1).sum(axis=1)
+            total = total.reshape(-1, self.channels).sum(axis=0)
+        else:
+            total = total.reshape(self.channels, -1).sum(axis=1)
+        return total
 
 
 def view_of(shape: tuple[int, ...], layout: Layout) -> View:
+    """How to walk an array of `shape`: chunks of about CHUNK numbers, with long inner loops."""
     if layout == "NCHW":
         n, c, h, w = shape
         if h * w > SHORT_PLANE:

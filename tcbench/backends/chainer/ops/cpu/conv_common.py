@@ -17,6 +17,7 @@ MIN_COLUMNS = 128
 
 
 def output_size(size: int, kernel: int, stride: int, pad: int) -> int:
+    """Output pixels along one axis. Raises ValueError if there would be none."""
     out = (size + 2 * pad - kernel) // stride + 1
     if out < 1:
         raise ValueError(f"input of {size} pixels, kernel {kernel}, stride {stride}, pad {pad}: output would be empty")
@@ -78,7 +79,7 @@ def store(source: Array, out: Array) -> None:
         np.copyto(out, convert(source, scratch("conv.rounded", out.shape, out.dtype)))
 
 
-def sum_partials(partials: Array, dtype: np.dtype) -> Array:  # type: ignore[type-arg]
+def sum_partials(partials: Array, dtype: np.dtype) -> Array:
     """(P, ...) partial sums, added in order, in `dtype`."""
     total: Array = partials[0]
     if len(partials) > 1:

@@ -24,6 +24,8 @@ PIXELS_1X1 = 784
 COLUMNS_ELEMENTS = 1 << 19
 MIN_PIXELS = 392
 WGRAD_PIXELS = 2048
+FLIP_ABOVE = 40
+"""dgrad transposes a 3x3 filter from so many pixels per output channel on: below, the copy costs more than it saves."""
 
 
 def _planes(x: Array, block: Block, name: str) -> Array:
@@ -113,7 +115,7 @@ def dgrad(gy: Array, w: Array, shape: tuple[int, ...], stride: int, pad: int, ad
     if (r, s, stride, pad) == (1, 1, 1, 0):
         transposed = half.cast(w, compute_dtype(w.dtype)).transpose(1, 0, 2, 3)
         return fprop(gy, transposed, 1, 0, addend)
-    if stride == 1 and r == s and pad < r:
+    if stride == 1 and r == s and pad < r and gy.size // k >= FLIP_ABOVE * k:
         flipped = np.ascontiguousarray(half.cast(w, compute_dtype(w.dtype))[:, :, ::-1, ::-1].transpose(1, 0, 2, 3))
         return fprop(gy, flipped, 1, r - 1 - pad, addend)
     _, _, height, width = shape

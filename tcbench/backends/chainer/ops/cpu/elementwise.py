@@ -61,6 +61,7 @@ def mask_into(gy: Array, y: Array, out: Array) -> None:
 
 
 def add_into(a: Array, b: Array, out: Array) -> None:
+    """a + b of contiguous chunks, rounded once."""
     if out.dtype != np.float16:
         np.add(a, b, out=out)
         return
@@ -74,6 +75,7 @@ def _spans(size: int) -> list[tuple[int, int]]:
 
 
 def relu(x: Array) -> Array:
+    """max(x, 0); NaN stays NaN."""
     x = np.ascontiguousarray(x)
     y = np.empty_like(x)
     flat, out = x.reshape(-1), y.reshape(-1)
@@ -82,6 +84,7 @@ def relu(x: Array) -> Array:
 
 
 def relu_gradient(gy: Array, y: Array) -> Array:
+    """gy where y > 0, else 0."""
     gy = np.ascontiguousarray(gy)
     gx = np.empty_like(gy)
     flat, flat_y, out = gy.reshape(-1), y.reshape(-1), gx.reshape(-1)
@@ -90,6 +93,7 @@ def relu_gradient(gy: Array, y: Array) -> Array:
 
 
 def add(a: Array, b: Array) -> Array:
+    """a + b, rounded once."""
     a, b = np.ascontiguousarray(a), np.ascontiguousarray(b)
     c = np.empty_like(a)
     flat_a, flat_b, out = a.reshape(-1), b.reshape(-1), c.reshape(-1)

@@ -106,6 +106,7 @@ def global_average(x: Array, layout: Layout) -> Array:
 
 
 def global_average_gradient(gy: Array, shape: tuple[int, ...], layout: Layout) -> Array:
+    """gy (N, C) spread evenly over the pixels of `shape`."""
     dtype = compute_dtype(gy.dtype)
     height, width = _sizes(shape, layout)
     share = load(np.ascontiguousarray(gy), "pool.gy") / dtype.type(height * width)
