@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -16,6 +16,7 @@ from tcbench import __version__
 from tcbench.errors import SelectionError, TcbenchError
 
 if TYPE_CHECKING:
+    from tcbench.analysis.summary import CellSummary
     from tcbench.plan import Plan, Selection
     from tcbench.record import Input, Record
 
@@ -294,9 +295,9 @@ def _run(plan: Plan, out: Path, resume: bool, quiet: bool, json: bool) -> bool:
     found = [r for r in store.current([*before, *fresh]) if r.cell.key in wanted]
     summaries = summarise(found)
     ratios = speedups(summaries)
-    chart = _chart(summaries, path)
     if json:
         typer.echo(console.summary_json(run_id, path, summaries, ratios))
+        _chart(summaries, path)
     else:
         stdout = console.make_console()
         stdout.print()
@@ -305,6 +306,7 @@ def _run(plan: Plan, out: Path, resume: bool, quiet: bool, json: bool) -> bool:
         for line in console.footnotes(summaries):
             stdout.print(line, style="dim", markup=False, highlight=False, soft_wrap=True)
         stdout.print(f"{console.tally(summaries)}. Records: {path}", markup=False, highlight=False, soft_wrap=True)
+        chart = _chart(summaries, path)
         if chart:
             stdout.print(f"Chart: {chart}", markup=False, highlight=False, soft_wrap=True)
         next_step = f"Next: tcbench plot {path} --kind ladder -o ladder.png   (what each rung buys)"
@@ -325,15 +327,22 @@ def _prepare_input(plan: Plan, console: Any, quiet: bool) -> None:
                 dataset.ensure_generated(advance)
 
 
-def _chart(summaries: Any, records: Path) -> Path | None:
+def _chart(summaries: Sequence[CellSummary], records: Path) -> Path | None:
     """The throughput chart beside the records; None when nothing was measured."""
     if not any(summary.images_per_s for summary in summaries):
         return None
     from tcbench.views import plots
 
     path = records.with_suffix(".png")
-    plots.save(plots.throughput_chart(summaries), path)
+    plots.save(_throughput(summaries), path)
     return path
+
+
+def _throughput(summaries: Sequence[CellSummary]) -> Any:
+    from tcbench.views import plots
+
+    scenarios = ", ".join(dict.fromkeys(summary.cell.scenario for summary in summaries))
+    return plots.throughput_chart(summaries, title="Training throughput", subtitle=f"Scenario {scenarios}")
 
 
 def _resume_command() -> str:
@@ -404,7 +413,6 @@ def plot(
 
     if kind not in ("throughput", "ladder"):
         raise SelectionError(f"--kind {kind}: expected throughput or ladder")
-    plots.check_path(output)
     read = store.read(results or [_newest(OUT)])
     for note in read.notes:
         typer.echo(f"note: {note}", err=True)
@@ -414,7 +422,7 @@ def plot(
     elif kind == "ladder":
         figure = plots.ladder_chart(summaries)
     else:
-        figure = plots.throughput_chart(summaries)
+        figure = _throughput(summaries)
     plots.save(figure, output)
     typer.echo(f"wrote {output}")
 
