@@ -1,0 +1,34 @@
+"""Charts: the talk's bars, one chart per slide of its comparisons, and what each rung buys.
+
+Owns how summaries look on paper and nothing of what they mean. Everything is drawn on a sheet laid out in inches, with
+texts measured before they are placed, so that nothing covers anything else whatever the number of configs, batch
+sizes and machines. Imports matplotlib, so the command line imports it late.
+"""
+
+from tcbench.views.plots.bars import throughput_chart
+from tcbench.views.plots.files import SUFFIXES, check_path, save
+from tcbench.views.plots.palette import GAIN, GAIN_PALE, LOSS, LOSS_PALE, RAMPS, Fill, family, fill
+from tcbench.views.plots.provenance import MAX_PANELS
+from tcbench.views.plots.slides import SLIDES, slide_chart
+from tcbench.views.plots.waterfall import ladder_chart
+from tcbench.views.plots.wording import why_missing
+
+__all__ = [
+    "GAIN",
+    "GAIN_PALE",
+    "LOSS",
+    "LOSS_PALE",
+    "MAX_PANELS",
+    "RAMPS",
+    "SLIDES",
+    "SUFFIXES",
+    "Fill",
+    "check_path",
+    "family",
+    "fill",
+    "ladder_chart",
+    "save",
+    "slide_chart",
+    "throughput_chart",
+    "why_missing",
+]

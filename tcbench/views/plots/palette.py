@@ -1,0 +1,87 @@
+"""Colours: what each config's bars are filled with, and the few other inks.
+
+Owns how configs look. Knows a config by its name alone: nothing of results, layout or fonts.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from dataclasses import dataclass
+from typing import Any
+
+RAMPS: dict[str, tuple[str, ...]] = {
+    "fp32": ("#a3ddf6", "#53b9e8", "#0190d7", "#0466bc", "#0b3986"),
+    "fp16": ("#fabc2d", "#e78a0f", "#cc5511", "#9b2e1a", "#591012"),
+    "bf16": ("#c3e6b4", "#8ccb86", "#4ca65a", "#1f7a3c", "#0d4a24"),
+    "other": ("#dccdea", "#bda4d8", "#9a78c0", "#73509c", "#472c6b"),
+}
+"""A family of hues per dtype, light to dark as rungs are added. Blue against orange is the pair that every common kind
+of colour blindness keeps apart (M. Okabe and K. Ito, "Color Universal Design", 2008). The lightness L* of the two main
+families is interleaved in steps of 5 or more, so that all ten differ in greyscale too."""
+
+_STAGES = (
+    frozenset[str](),
+    frozenset({"dali"}),
+    frozenset({"dali", "batched"}),
+    frozenset({"dali", "batched", "nhwc", "fused"}),
+    frozenset({"dali", "batched", "nhwc", "fused", "static_graph"}),
+)
+"""What the ladders of the scenarios add to their dtype, step by step."""
+
+_HATCHES = {
+    "opencv": "////",
+    "dali": "++++",
+    "batched": "....",
+    "nhwc": "xxxx",
+    "fused": "\\\\\\\\",
+    "static_graph": "----",
+    "cuda_graph": "oooo",
+}
+_OTHER_HATCHES = ("||||", "**", "//..", "OO", "--..", "\\\\..", "||--", "xx..")
+
+INK, QUIET, FAINT = "#1a1a1a", "#595959", "#d9d9d9"
+GAIN, LOSS = "#009e73", "#8e2a6b"
+GAIN_PALE, LOSS_PALE = "#a6dccb", "#c993b8"
+
+
+@dataclass(frozen=True)
+class Fill:
+    """How a config's bars are filled."""
+
+    colour: str
+    hatch: str | None = None
+
+    @property
+    def hatch_colour(self) -> str:
+        """White on dark fills, dark on light ones."""
+        red, green, blue = (int(self.colour[i : i + 2], 16) for i in (1, 3, 5))
+        return "#ffffff" if 0.299 * red + 0.587 * green + 0.114 * blue < 140 else "#333333"
+
+    @property
+    def patch(self) -> dict[str, Any]:
+        """The fill as a matplotlib patch's properties."""
+        edge = self.hatch_colour if self.hatch else "none"
+        return {"facecolor": self.colour, "edgecolor": edge, "hatch": self.hatch, "linewidth": 0}
+
+
+def family(config: str) -> str:
+    """The dtype a config's name begins with, or "other"."""
+    first = config.partition("+")[0]
+    return first if first in RAMPS else "other"
+
+
+@functools.cache
+def fill(config: str) -> Fill:
+    """A config's fill: a function of its name alone, so that it is the same in every chart.
+
+    Configs of the scenarios' ladders have plain colours of their own. Any other takes its family's hue, a shade that is
+    darker the more rungs it has, and a hatch for its last rung.
+    """
+    ramp = RAMPS[family(config)]
+    first, *rest = config.split("+")
+    if first in RAMPS and frozenset(rest) in _STAGES:
+        return Fill(ramp[_STAGES.index(frozenset(rest))])
+    last = rest[-1] if rest else first
+    other = _OTHER_HATCHES[hashlib.sha256(last.encode()).digest()[0] % len(_OTHER_HATCHES)]
+    return Fill(ramp[min(len(rest), len(ramp) - 1)], _HATCHES.get(last, other))

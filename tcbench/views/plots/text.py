@@ -1,0 +1,127 @@
+"""Fonts, and texts measured in inches, so that they can be broken or shortened before they are placed.
+
+Owns the type scale and the resolution. Knows nothing of what a text says, and nothing of figures but how wide a line
+comes out in one.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from matplotlib import font_manager
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
+
+_LATIN = "DejaVu Sans"  # comes with matplotlib
+
+_CJK = (
+    "Noto Sans CJK JP",
+    "Noto Sans JP",
+    "Source Han Sans JP",
+    "IPAexGothic",
+    "IPAPGothic",
+    "IPAGothic",
+    "TakaoPGothic",
+    "VL PGothic",
+    "BIZ UDPGothic",
+    "Yu Gothic",
+    "Meiryo",
+    "MS Gothic",
+    "Hiragino Sans",
+    "WenQuanYi Zen Hei",
+    "Droid Sans Fallback",
+)
+
+TITLE, SUBTITLE, LABEL, LEGEND, WORDS, SMALL = 15.0, 10.0, 9.0, 8.5, 7.5, 7.0
+"""The type scale, in points."""
+
+DPI = 160
+"""A chart is 10 inches wide, so a PNG has 1600 pixels across."""
+
+
+@functools.cache
+def _families() -> tuple[str, ...]:
+    """The fonts in use: matplotlib's own, then a Japanese one where the machine has one."""
+    there = {entry.name for entry in font_manager.fontManager.ttflist}
+    return (_LATIN, *[name for name in _CJK if name in there][:1])
+
+
+@functools.cache
+def has_glyph(character: str) -> bool:
+    """Whether a font in use can draw the character."""
+    for name in _families():
+        face = font_manager.get_font(font_manager.findfont(FontProperties(family=name)))
+        if face.get_char_index(ord(character)):
+            return True
+    return False
+
+
+def drawable(text: str) -> str:
+    """One line in which every character can be drawn."""
+    return "".join(c if has_glyph(c) else "?" for c in " ".join(text.split()))
+
+
+def heading(text: str, instead: str) -> str:
+    """A title, or what stands in for it where the fonts here cannot write it."""
+    text = " ".join(text.split())
+    return text if all(map(has_glyph, text)) else drawable(instead)
+
+
+def font(size: float, bold: bool = False) -> FontProperties:
+    """The fonts in use at a size in points."""
+    return FontProperties(family=list(_families()), size=size, weight="bold" if bold else "normal")
+
+
+@functools.cache
+def _renderer() -> Any:
+    return FigureCanvasAgg(Figure(figsize=(1, 1), dpi=DPI)).get_renderer()  # type: ignore[no-untyped-call]
+
+
+@functools.lru_cache(4096)
+def text_width(text: str, size: float, bold: bool = False) -> float:
+    """Width of a line, inches."""
+    return float(_renderer().get_text_width_height_descent(text, font(size, bold), ismath=False)[0]) / DPI
+
+
+def line_height(size: float) -> float:
+    """Height of a line with its leading, inches."""
+    return size * 1.35 / 72
+
+
+def wrapped(text: str, size: float, width: float, bold: bool = False) -> list[str]:
+    """Lines no wider than `width` inches; a word that is wider by itself is cut, as Japanese is."""
+    lines, line = [], ""
+    for word in text.split():
+        longer = f"{line} {word}" if line else word
+        if text_width(longer, size, bold) <= width:
+            line = longer
+            continue
+        if line:
+            lines.append(line)
+        line = word
+        while text_width(line, size, bold) > width and len(line) > 1:
+            cut = max((n for n in range(1, len(line)) if text_width(line[:n], size, bold) <= width), default=1)
+            lines.append(line[:cut])
+            line = line[cut:]
+    return [*lines, line] if line else lines
+
+
+def wrapped_facts(text: str, size: float, width: float) -> list[str]:
+    """Lines of facts parted by middle dots; a fact is broken only when it is wider than a line."""
+    lines: list[str] = []
+    for fact in text.split(" · "):
+        if lines and text_width(f"{lines[-1]} · {fact}", size) <= width:
+            lines[-1] += f" · {fact}"
+        else:
+            lines += wrapped(fact, size, width)
+    return lines
+
+
+def shortened(text: str, size: float, width: float) -> str:
+    """The text, or as much of its beginning as `width` inches take, with an ellipsis."""
+    if text_width(text, size) <= width:
+        return text
+    n = max((n for n in range(len(text)) if text_width(text[:n].rstrip() + "…", size) <= width), default=0)
+    return text[:n].rstrip(" :,;") + "…" if n else ""
