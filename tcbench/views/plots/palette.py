@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,6 +40,9 @@ _HATCHES = {
     "cuda_graph": "oooo",
 }
 _OTHER_HATCHES = ("||||", "**", "//..", "OO", "--..", "\\\\..", "||--", "xx..")
+_LINES = ("//", "\\\\", "--", "||")
+_POINTS = ("..", "oo", "**", "O")
+"""Added to a hatch, lines to points and points to lines, so that the two never make up a third rung's."""
 
 INK, QUIET, FAINT = "#1a1a1a", "#595959", "#d9d9d9"
 GAIN, LOSS = "#009e73", "#8e2a6b"
@@ -75,13 +79,31 @@ def family(config: str) -> str:
 def fill(config: str) -> Fill:
     """A config's fill: a function of its name alone, so that it is the same in every chart.
 
-    Configs of the scenarios' ladders have plain colours of their own. Any other takes its family's hue, a shade that is
-    darker the more rungs it has, and a hatch for its last rung.
+    Configs of the scenarios' ladders have plain colours of their own. Any other takes its family's hue and a hatch for
+    its last rung. One rung above a ladder's config, the shade is darker the more rungs there are; elsewhere the shade
+    and a second hatch stand for all that the last rung is added to, so that two configs which end alike rarely look
+    alike.
     """
     ramp = RAMPS[family(config)]
-    first, *rest = config.split("+")
-    if first in RAMPS and frozenset(rest) in _STAGES:
-        return Fill(ramp[_STAGES.index(frozenset(rest))])
-    last = rest[-1] if rest else first
-    other = _OTHER_HATCHES[hashlib.sha256(last.encode()).digest()[0] % len(_OTHER_HATCHES)]
-    return Fill(ramp[min(len(rest), len(ramp) - 1)], _HATCHES.get(last, other))
+    parts = config.split("+")
+    stage = _stage(parts)
+    if stage is not None:
+        return Fill(ramp[stage])
+    *below, last = parts
+    hatch = _HATCHES.get(last) or _OTHER_HATCHES[_digest(last) % len(_OTHER_HATCHES)]
+    if not below or _stage(below) in range(len(_STAGES) - 1):  # one rung above the top shares its shade with below it
+        return Fill(ramp[min(len(below), len(ramp) - 1)], hatch)
+    marks = _LINES if set(hatch) & set(".oO*") else _POINTS
+    mark, shade = divmod(_digest("+".join(sorted(below))), len(ramp))
+    return Fill(ramp[shade], hatch + marks[mark % len(marks)])
+
+
+def _stage(parts: Sequence[str]) -> int | None:
+    """The step of its dtype's ladder that a config's parts make up, in whatever order its rungs are."""
+    first, *rungs = parts
+    return _STAGES.index(frozenset(rungs)) if first in RAMPS and frozenset(rungs) in _STAGES else None
+
+
+def _digest(text: str) -> int:
+    """A number for a text, the same in every process, as Python's own hash is not."""
+    return int.from_bytes(hashlib.sha256(text.encode()).digest(), "little")

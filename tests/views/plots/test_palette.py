@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -85,3 +86,20 @@ def test_configs_one_rung_away_from_a_ladder_are_told_apart() -> None:
     names = sorted({*configs, *LADDERS})
     by_fill = {plots.fill(name): name for name in names}
     assert len(by_fill) == len(names)
+
+
+def test_leaving_any_one_rung_out_of_a_ladders_top_shows() -> None:
+    first, *rungs = LADDERS[-1].split("+")
+    names = ["+".join([first, *(rung for rung in rungs if rung != left_out)]) for left_out in rungs]
+    assert len({plots.fill(name) for name in names}) == len(names)
+
+
+def test_configs_that_end_alike_rarely_look_alike() -> None:
+    rungs = ("opencv", "dali", "batched", "nhwc", "fused", "cuda_graph", "mine", "yours")
+    alike = total = 0
+    for last, depth in itertools.product(rungs, (1, 2, 3, 4)):
+        below = itertools.combinations([rung for rung in rungs if rung != last], depth)
+        fills = [plots.fill("+".join(["fp16", *some, last])) for some in below]
+        alike += sum(a == b for a, b in itertools.combinations(fills, 2))
+        total += math.comb(len(fills), 2)
+    assert alike < 0.08 * total
