@@ -261,11 +261,11 @@ def _run(plan: Plan, out: Path, resume: bool, quiet: bool, json: bool) -> bool:
         out, plan.device.machine, plan.scenario.name
     )
     run_id = path.stem
+    _prepare_input(plan, stderr, quiet)
     with store.Store(path) as records:
         before = store.read([path]).records if path.stat().st_size else ()
         done = store.done(before)
         trials = [(p, trial) for p, trial in plan.trials_in_order() if (p.cell.key, trial) not in done]
-        _prepare_input(plan, stderr, quiet)
         if not quiet:
             stderr.print(console.plan_line(plan), markup=False, highlight=False, soft_wrap=True)
             if resume:
@@ -413,6 +413,7 @@ def plot(
 
     if kind not in ("throughput", "ladder"):
         raise SelectionError(f"--kind {kind}: expected throughput or ladder")
+    plots.check_path(output)
     read = store.read(results or [_newest(OUT)])
     for note in read.notes:
         typer.echo(f"note: {note}", err=True)

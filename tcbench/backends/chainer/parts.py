@@ -71,8 +71,11 @@ def max_pool(x: Any, spec: TensorSpec) -> Any:
 
 
 def he_normal(shape: tuple[int, ...], fan_in: int, rng: np.random.RandomState) -> np.ndarray:
-    """Normal with variance 2 / fan_in, float64 (He et al., "Delving Deep into Rectifiers", 2015, eq. 12)."""
-    return rng.standard_normal(shape) * np.sqrt(2.0 / fan_in)
+    """Normal with variance 2 / fan_in (He et al., "Delving Deep into Rectifiers", 2015, eq. 12).
+
+    float32 whatever is stored later, so that every dtype starts from the same numbers.
+    """
+    return (rng.standard_normal(shape) * np.sqrt(2.0 / fan_in)).astype(np.float32)
 
 
 def he_filter(spec: TensorSpec, conv: Conv, rng: np.random.RandomState) -> np.ndarray:

@@ -6,14 +6,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from tcbench.rung import Parity, Rung
+from tcbench.rung import Parity, Rung, Tolerance
 
 
 class Fp16(Rung):
     name = "fp16"
     says = "16-bit storage, 32-bit accumulation, loss scaling, fp32 master weights"
     conflicts = frozenset({"fp32"})
-    parity = Parity("tolerance", loss=0.02, parameters=0.2)
+    parity = Parity("tolerance", half=Tolerance(1e-2, 0.3))
     source = "talk, slides 5 to 12"
 
     def parts(self, parts: Any, settings: Any) -> Any:

@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tcbench.backends.chainer import ops
+from tcbench.backends.chainer.compat import chainer
+from tcbench.backends.chainer.flat_sgd import _BLOCK, FlatSGD
+from tcbench.backends.chainer.parts import OptimizerSpec, per_parameter_sgd
+
+SHAPES = {"a": (3, 5), "b": (7,), "c": (_BLOCK + 11,), "d": (64, 64, 3, 3)}
+
+
+def make(dtypes: str | dict[str, str] = "float32"):
+    rng = np.random.RandomState(0)
+    model = chainer.Chain()
+    with model.init_scope():
+        for name, shape in SHAPES.items():
+            dtype = dtypes if isinstance(dtypes, str) else dtypes[name]
+            setattr(model, name, chainer.Parameter(rng.standard_normal(shape).astype(dtype)))
+    return model
+
+
+def set_gradients(model, step: int, scale: float = 1.0) -> None:
+    rng = np.random.RandomState(100 + step)
+    for name in SHAPES:
+        parameter = getattr(model, name)
+        values = rng.standard_normal(parameter.shape) * scale
+        parameter.grad = values.astype(parameter.dtype)
+
+
+def spec(**changes) -> OptimizerSpec:
+    settings = {"learning_rate": 0.1, "momentum": 0.9, "weight_decay": 1e-2, "build": FlatSGD}
+    return OptimizerSpec(**(settings | changes))
+
+
+def reference(model, steps: int, loss_scale: float) -> dict[str, np.ndarray]:
+    """The textbook's update in float64."""
+    weights = {name: getattr(model, name).array.astype(np.float64) for name in SHAPES}
+    velocity = {name: np.zeros_like(w) for name, w in weights.items()}
+    for step in range(steps):
+        set_gradients(model, step, loss_scale)
+        for name, w in weights.items():
+            g = getattr(model, name).grad.astype(np.float64) / loss_scale + 1e-2 * w
+            velocity[name] = 0.9 * velocity[name] - 0.1 * g
+            weights[name] = w + velocity[name]
+    return weights
+
+
+MIXED = {"a": "float16", "b": "float32", "c": "float16", "d": "float16"}
+
+
+@pytest.mark.parametrize("dtypes", ["float32", "float64", MIXED], ids=["float32", "float64", "mixed"])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_it_is_the_textbooks_update(dtypes, threads):
+    expected = reference(make(dtypes), 4, 8.0)
+    model = make(dtypes)
+    optimizer = FlatSGD(spec(loss_scale=8.0, master_weights=True), model)
+    with ops.threads(threads):
+        for step in range(4):
+            set_gradients(model, step, 8.0)
+            optimizer.update()
+    masters = optimizer.masters()
+    for name, weights in expected.items():
+        parameter = getattr(model, name)
+        master = masters[id(parameter)]
+        tolerance = 1e-12 if parameter.dtype == np.float64 else 2e-6
+        np.testing.assert_allclose(master, weights, rtol=tolerance, atol=tolerance)
+        assert np.array_equal(parameter.array, master.astype(parameter.dtype))
+
+
+def test_it_agrees_with_chainers_own_update():
+    ours, chainers = make(), make()
+    flat, each = FlatSGD(spec(), ours), per_parameter_sgd(spec(), chainers)
+    for step in range(5):
+        for model, optimizer in ((ours, flat), (chainers, each)):
+            set_gradients(model, step)
+            optimizer.update()
+    for name in SHAPES:
+        np.testing.assert_allclose(getattr(ours, name).array, getattr(chainers, name).array, rtol=1e-5, atol=1e-6)
+
+
+def test_small_updates_are_lost_without_a_master_copy_and_kept_with_one():
+    results = {}
+    for master in (True, False):
+        model = make("float16")
+        before = model.b.array.copy()
+        optimizer = FlatSGD(spec(learning_rate=1e-5, momentum=0.0, weight_decay=0.0, master_weights=master), model)
+        for _ in range(200):
+            for name in SHAPES:
+                getattr(model, name).grad = np.ones(SHAPES[name], np.float16)
+            optimizer.update()
+        results[master] = before.astype(np.float64) - model.b.array
+    # 200 updates of 1e-5 are 2e-3: above half a float16 spacing near 1, while one of them is far below.
+    large = np.abs(make("float16").b.array) > 0.5
+    assert np.all(results[False][large] == 0)
+    assert np.all(results[True][large] > 0)
+
+
+def test_parameters_stay_the_same_arrays():
+    model = make(MIXED)
+    optimizer = FlatSGD(spec(master_weights=True), model)
+    arrays = {name: getattr(model, name).array for name in SHAPES}
+    set_gradients(model, 0)
+    optimizer.update()
+    for name, array in arrays.items():
+        assert getattr(model, name).array is array
+        assert array.flags.c_contiguous
+
+
+def test_an_overflowed_gradient_is_not_hidden():
+    model = make("float16")
+    optimizer = FlatSGD(spec(master_weights=True), model)
+    set_gradients(model, 0)
+    model.b.grad[0] = np.inf
+    optimizer.update()
+    assert not np.isfinite(model.b.array[0])
