@@ -22,7 +22,7 @@ from typing import IO
 
 import msgspec
 
-from tcbench import messages
+from tcbench import machine, messages
 from tcbench.messages import Finished, Message
 from tcbench.plan import PlannedCell
 from tcbench.record import SCHEMA_VERSION, Cell, Record, Status
@@ -174,7 +174,7 @@ def _environment(cell: Cell) -> dict[str, str]:
     """The worker's environment: libraries that read their thread count at import get the cell's."""
     threads = str(cell.threads)
     pinned = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS"), threads)
-    return {**os.environ, **pinned, "PYTHONUNBUFFERED": "1"}
+    return {**os.environ, **machine.blas_variables(), **pinned, "PYTHONUNBUFFERED": "1"}
 
 
 def _tail(log: IO[bytes]) -> str | None:

@@ -100,7 +100,7 @@ def test_a_mistake_in_the_command_itself_is_exit_code_2(here, arguments):
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_a_results_folder_that_may_not_be_written_is_exit_code_2(here):
     (here / "results").mkdir(mode=0o500)
-    done = tcbench(here, "run", "quick.toml", "--data", "synthetic")
+    done = tcbench(here, "run", "quick.toml", "--threads", "1", "--data", "synthetic")
     assert done.returncode == 2
     assert "cannot be written" in done.stderr
 
@@ -111,7 +111,7 @@ def test_a_traceback_is_shown_only_when_asked_for(here):
 
 
 def test_a_run_leaves_records_a_chart_a_table_and_the_next_step(here, images):
-    done = tcbench(here, "run", "quick.toml", "--data", str(images))
+    done = tcbench(here, "run", "quick.toml", "--threads", "1", "--data", str(images))
     assert done.returncode == 0, done.stderr
     (records,) = (here / "results").glob("*/quick-*.jsonl")
     found = store.read([records]).records
@@ -148,7 +148,7 @@ def test_a_run_leaves_records_a_chart_a_table_and_the_next_step(here, images):
     assert wrong.returncode == 2
     assert ".png" in wrong.stderr
 
-    again = tcbench(here, "run", "quick.toml", "--data", str(images), "--resume", "--json")
+    again = tcbench(here, "run", "quick.toml", "--threads", "1", "--data", str(images), "--resume", "--json")
     assert again.returncode == 0
     assert "nothing is missing" in again.stderr
     summary = json.loads(again.stdout)
@@ -164,7 +164,7 @@ def test_a_corrupt_jpeg_fails_the_cell_and_names_the_file(here, images):
     for path in others:
         path.unlink()
     broken.write_bytes(broken.read_bytes()[:2000])
-    done = tcbench(here, "run", "quick.toml", "--data", str(data), "--config", "fp32,fp32+dali,fp32+opencv")
+    done = tcbench(here, "run", "quick.toml", "--threads", "1", "--data", str(data), "--config", "fp32,fp32+dali,fp32+opencv")
     assert done.returncode == 3
     (records,) = (here / "results").glob("*/quick-*.jsonl")
     for record in store.read([records]).records:
@@ -195,13 +195,13 @@ def wait_for_records(here: Path, n: int) -> Path:
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_run_keeps_what_is_done_and_is_resumed(here, signum):
-    arguments = ("run", "quick.toml", "--data", "synthetic", "--trials", "2")
+    arguments = ("run", "quick.toml", "--threads", "1", "--data", "synthetic", "--trials", "2")
     process = start(here, *arguments)
     path = wait_for_records(here, 1)
     process.send_signal(signum)
     _, stderr = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert "go on with: tcbench run quick.toml --data synthetic --trials 2 --resume" in stderr
+    assert "go on with: tcbench run quick.toml --threads 1 --data synthetic --trials 2 --resume" in stderr
     assert "Traceback" not in stderr
     kept = store.read([path])
     assert kept.notes == ()
@@ -216,7 +216,7 @@ def test_an_interrupted_run_keeps_what_is_done_and_is_resumed(here, signum):
 
 
 def test_a_killed_runner_leaves_whole_lines_and_is_resumed(here):
-    arguments = ("run", "quick.toml", "--data", "synthetic", "--trials", "2")
+    arguments = ("run", "quick.toml", "--threads", "1", "--data", "synthetic", "--trials", "2")
     process = start(here, *arguments)
     path = wait_for_records(here, 1)
     process.kill()
@@ -227,7 +227,7 @@ def test_a_killed_runner_leaves_whole_lines_and_is_resumed(here):
 
 
 def test_an_interrupt_before_the_first_record_leaves_nothing_behind(here):
-    process = start(here, "run", "quick.toml", "--data", "synthetic")
+    process = start(here, "run", "quick.toml", "--threads", "1", "--data", "synthetic")
     while not list((here / "results").glob("*/*.jsonl")):
         assert process.poll() is None
         time.sleep(0.02)
@@ -240,7 +240,7 @@ def test_an_interrupt_before_the_first_record_leaves_nothing_behind(here):
 
 
 def test_a_killed_worker_is_a_record_and_the_run_goes_on(here):
-    process = start(here, "run", "quick.toml", "--data", "synthetic")
+    process = start(here, "run", "quick.toml", "--threads", "1", "--data", "synthetic")
     deadline = time.monotonic() + 60
     killed = False
     while not killed and time.monotonic() < deadline:
@@ -258,7 +258,7 @@ def test_a_killed_worker_is_a_record_and_the_run_goes_on(here):
 
 
 def test_a_trial_over_its_timeout_is_a_record(here):
-    done = tcbench(here, "run", "quick.toml", "--data", "synthetic", "--config", "fp32", "--timeout", "0.5")
+    done = tcbench(here, "run", "quick.toml", "--threads", "1", "--data", "synthetic", "--config", "fp32", "--timeout", "0.5")
     assert done.returncode == 3
     (path,) = (here / "results").glob("*/*.jsonl")
     (record,) = store.read([path]).records

@@ -1,0 +1,168 @@
+"""Our fp32 and our best config against stock Chainer links, training ResNet-50 on the CPU, interleaved.
+
+    uv run python benchmarks/stock_chainer.py                    # 64x64 batch 16 and 224x224 batch 8
+    uv run python benchmarks/stock_chainer.py --shape 64x16 --rounds 10
+
+Stock is Chainer's own ResNet50Layers, MomentumSGD and weight decay on Chainer's own functions. All three train on one
+batch in memory, in processes of their own with the environment that tcbench's runner gives its workers. The parent
+lets one of them step at a time, round by round, so that drift hits all alike; medians and ratios are over all steps.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+from tcbench import machine, plan, scenario
+from tcbench.device import cpu
+from tcbench.record import Cell, Input
+
+OURS = ("fp32", "fp32+batched+nhwc+fused", "fp32+batched+nhwc+fused+static_graph")
+STOCK = "stock Chainer"
+
+
+def cell_of(config: str, image_size: int, batch_size: int, threads: int) -> Cell:
+    selection = plan.Selection(
+        batch_sizes=(batch_size,),
+        configs=(config,),
+        input=Input(kind="synthetic"),
+        image_size=image_size,
+        threads=threads,
+    )
+    return plan.make(scenario.load("cpu"), selection, cpu()).cells[0].cell
+
+
+def our_step(cell: Cell) -> Callable[[], None]:
+    from tcbench.backends import backend
+
+    session = backend("chainer").open_session(cell)
+
+    def step() -> None:
+        for phase in session.phases:
+            phase.run()
+
+    step.session = session  # type: ignore[attr-defined]  # keeps its state alive
+    return step
+
+
+def stock_step(cell: Cell) -> Callable[[], None]:
+    import numpy as np
+
+    from tcbench.backends.chainer.compat import chainer
+
+    model = chainer.links.ResNet50Layers(pretrained_model=None)
+    optimizer = chainer.optimizers.MomentumSGD(lr=cell.train.learning_rate, momentum=cell.train.momentum)
+    optimizer.setup(model)
+    optimizer.add_hook(chainer.optimizer_hooks.WeightDecay(cell.train.weight_decay))
+    rng = np.random.RandomState(cell.seed)
+    x = rng.standard_normal((cell.batch_size, 3, cell.image_size, cell.image_size)).astype(np.float32)
+    t = rng.randint(0, cell.n_classes, cell.batch_size).astype(np.int32)
+
+    def step() -> None:
+        loss = chainer.functions.softmax_cross_entropy(model(x, layers=["fc6"])["fc6"], t)
+        model.cleargrads()
+        loss.backward()
+        loss.unchain_backward()
+        optimizer.update()
+
+    return step
+
+
+def child(name: str, image_size: int, batch_size: int, threads: int) -> None:
+    """Steps once for each line on standard input; answers with the seconds."""
+    config = OURS[0] if name == STOCK else name
+    cell = cell_of(config, image_size, batch_size, threads)
+    step = stock_step(cell) if name == STOCK else our_step(cell)
+    for _ in sys.stdin:
+        start = time.perf_counter()
+        step()
+        print(time.perf_counter() - start, flush=True)
+
+
+@contextlib.contextmanager
+def children(
+    names: list[str], image_size: int, batch_size: int, threads: int
+) -> Iterator[dict[str, Callable[[], float]]]:
+    variables = {
+        **os.environ,
+        **machine.blas_variables(),
+        "OPENBLAS_NUM_THREADS": str(threads),
+        "OMP_NUM_THREADS": str(threads),
+    }
+    processes = {
+        name: subprocess.Popen(
+            [
+                sys.executable,
+                __file__,
+                "--child",
+                name,
+                "--shape",
+                f"{image_size}x{batch_size}",
+                "--threads",
+                str(threads),
+            ],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=variables,
+        )
+        for name in names
+    }
+
+    def step(process: subprocess.Popen[str]) -> float:
+        assert process.stdin
+        assert process.stdout
+        process.stdin.write("step\n")
+        process.stdin.flush()
+        return float(process.stdout.readline())
+
+    try:
+        yield {name: lambda process=process: step(process) for name, process in processes.items()}  # type: ignore[misc]
+    finally:
+        for process in processes.values():
+            process.kill()
+
+
+def compare(image_size: int, batch_size: int, threads: int, rounds: int, steps: int) -> None:
+    names = [STOCK, *OURS]
+    times: dict[str, list[float]] = {name: [] for name in names}
+    with children(names, image_size, batch_size, threads) as step:
+        for name in names:
+            for _ in range(3):
+                step[name]()
+        for _ in range(rounds):
+            for name in names:
+                times[name] += [step[name]() for _ in range(steps)][1:]
+    stock = statistics.median(times[STOCK])
+    print(
+        f"{image_size}x{image_size} pixels, batch {batch_size}, {threads} threads, {rounds} rounds of {steps - 1} steps"
+    )
+    for name in names:
+        median = statistics.median(times[name])
+        print(f"  {name:44} {batch_size / median:7.2f} images/s   {stock / median:5.2f} x stock")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--shape", action="append", help="PIXELSxBATCH; default 64x16 and 224x8")
+    parser.add_argument("--rounds", type=int, default=6)
+    parser.add_argument("--steps", type=int, default=4, help="steps per turn; the first is not counted")
+    parser.add_argument("--threads", type=int, default=machine.usable_cpus())
+    parser.add_argument("--child", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    for shape in arguments.shape or ["64x16", "224x8"]:
+        image_size, batch_size = map(int, shape.split("x"))
+        if arguments.child:
+            child(arguments.child, image_size, batch_size, arguments.threads)
+        else:
+            compare(image_size, batch_size, arguments.threads, arguments.rounds, arguments.steps)
+
+
+if __name__ == "__main__":
+    main()
