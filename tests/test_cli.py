@@ -164,7 +164,9 @@ def test_a_corrupt_jpeg_fails_the_cell_and_names_the_file(here, images):
     for path in others:
         path.unlink()
     broken.write_bytes(broken.read_bytes()[:2000])
-    done = tcbench(here, "run", "quick.toml", "--threads", "1", "--data", str(data), "--config", "fp32,fp32+dali,fp32+opencv")
+    done = tcbench(
+        here, "run", "quick.toml", "--threads", "1", "--data", str(data), "--config", "fp32,fp32+dali,fp32+opencv"
+    )
     assert done.returncode == 3
     (records,) = (here / "results").glob("*/quick-*.jsonl")
     for record in store.read([records]).records:
@@ -258,7 +260,9 @@ def test_a_killed_worker_is_a_record_and_the_run_goes_on(here):
 
 
 def test_a_trial_over_its_timeout_is_a_record(here):
-    done = tcbench(here, "run", "quick.toml", "--threads", "1", "--data", "synthetic", "--config", "fp32", "--timeout", "0.5")
+    done = tcbench(
+        here, "run", "quick.toml", "--threads", "1", "--data", "synthetic", "--config", "fp32", "--timeout", "0.5"
+    )
     assert done.returncode == 3
     (path,) = (here / "results").glob("*/*.jsonl")
     (record,) = store.read([path]).records

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import factories
 import pytest
@@ -15,6 +16,8 @@ import pytest
 from tcbench.messages import Stepped
 from tcbench.plan import PlannedCell
 from tcbench.runner import Runner
+
+TESTS = str(Path(factories.__file__).parent)
 
 PRELUDE = """
 import os, signal, sys, time
@@ -30,8 +33,9 @@ ok = Finished("ok", None, factories.make_measurement(), factories.make_environme
 
 
 def run(body: str, *, timeout_s: float = 60.0, listen=None, cells=1):
-    code = PRELUDE.format(tests=os.path.dirname(factories.__file__)) + body
-    runner = Runner("run-1", timeout_s, lambda pipe: [sys.executable, "-c", code, str(pipe)], listen or (lambda *_: None))
+    code = PRELUDE.format(tests=TESTS) + body
+    listen = listen or (lambda *_: None)
+    runner = Runner("run-1", timeout_s, lambda pipe: [sys.executable, "-c", code, str(pipe)], listen)
     return list(runner.run([(PlannedCell(factories.make_cell(batch_size=n + 1)), 0) for n in range(cells)]))
 
 
@@ -153,7 +157,7 @@ def test_a_worker_dies_with_its_runner(tmp_path):
     )
     code = f"""
 import sys
-sys.path.insert(0, {os.path.dirname(factories.__file__)!r})
+sys.path.insert(0, {TESTS!r})
 import factories
 from tcbench.plan import PlannedCell
 from tcbench.runner import Runner

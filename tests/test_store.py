@@ -5,6 +5,7 @@ import os
 import resource
 import subprocess
 import sys
+from pathlib import Path
 
 import factories
 import pytest
@@ -129,7 +130,8 @@ def test_a_disk_that_is_really_full_loses_no_earlier_record(tmp_path):
     size = len(line("fp32", 4))
     code = f"""
 import sys
-sys.path.insert(0, {os.path.dirname(factories.__file__)!r})
+from pathlib import Path
+sys.path.insert(0, {str(Path(factories.__file__).parent)!r})
 import factories
 from pathlib import Path
 from tcbench.errors import StorageFullError

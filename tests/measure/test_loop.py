@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import math
 
 import pytest
@@ -24,7 +25,7 @@ class FakeClock:
     def read(self) -> tuple[float, ...]:
         self.reads += 1
         marks, self.marks = self.marks, []
-        return tuple(b - a for a, b in zip(marks, marks[1:], strict=False))
+        return tuple(b - a for a, b in itertools.pairwise(marks))
 
 
 class FakeSession:
@@ -87,7 +88,12 @@ def test_the_clock_is_read_once_per_block_and_facts_are_asked_between_passes():
 def test_a_noisy_cell_stops_at_its_budget():
     session = FakeSession()
     noise = iter(range(10_000))
-    session.phases = (Phase("io", lambda: (session._run("io"), setattr(session, "now", session.now + next(noise) % 3))),)
+
+    def noisy() -> None:
+        session._run("io")
+        session.now += next(noise) % 3
+
+    session.phases = (Phase("io", noisy),)
     settings = MeasureSettings(block_steps=6, target=1e-6, max_time_s=100.0, max_warmup_steps=5)
     measured = loop.measure(session, settings)
     assert measured.stopped_by == "budget"

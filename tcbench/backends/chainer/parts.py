@@ -75,7 +75,8 @@ def he_normal(shape: tuple[int, ...], fan_in: int, rng: np.random.RandomState) -
 
     float32 whatever is stored later, so that every dtype starts from the same numbers.
     """
-    return (rng.standard_normal(shape) * np.sqrt(2.0 / fan_in)).astype(np.float32)
+    values: np.ndarray = rng.standard_normal(shape) * np.sqrt(2.0 / fan_in)
+    return values.astype(np.float32)
 
 
 def he_filter(spec: TensorSpec, conv: Conv, rng: np.random.RandomState) -> np.ndarray:

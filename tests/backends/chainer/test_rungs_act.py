@@ -7,10 +7,10 @@ import weakref
 
 import numpy as np
 import pytest
+from training import run_step, running_statistics, small_session, train
 
 from tcbench.backends.chainer import flat_sgd
 from tcbench.backends.chainer.compat import chainer
-from training import run_step, running_statistics, small_session, train
 
 
 class Applied(chainer.FunctionHook):

@@ -48,9 +48,12 @@ def test_facts_name_the_model_and_its_memory():
 
 def test_a_loss_scale_that_overflows_fails_the_trial_in_words():
     settings = MeasureSettings(max_time_s=1.0)
-    with small_session("fp16+batched", train=TrainSettings(loss_scale=1e9)) as session, np.errstate(all="ignore"):
-        with pytest.raises(loop.LossError, match="the loss is nan"):
-            loop.measure(session, settings)
+    with (
+        small_session("fp16+batched", train=TrainSettings(loss_scale=1e9)) as session,
+        np.errstate(all="ignore"),
+        pytest.raises(loop.LossError, match="the loss is nan"),
+    ):
+        loop.measure(session, settings)
 
 
 def test_a_data_folder_that_vanished_is_a_data_error(tmp_path):

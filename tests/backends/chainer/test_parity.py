@@ -1,0 +1,98 @@
+"""Every rung against the config without it: same weights, same batches, five steps of a small ResNet-50.
+
+Two questions: is it within its declared parity, and is its error against a float64 run at most twice that of the
+config without it? The second is asked of geometric means over seeds: where rounding moves a value across ReLU's kink
+a whole gradient appears or vanishes, so that one seed's error jumps by a factor of 100 in either direction.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from training import Trained, change_distance, loss_distance, train
+
+from tcbench.backends import backend
+from tcbench.record import TrainSettings
+
+RUNGS = backend("chainer").RUNGS
+SETTINGS = TrainSettings(learning_rate=1e-3)
+STEPS = 5
+SEEDS = range(5)
+
+PAIRS = [
+    ("fp32", "fp32+batched"),
+    ("fp32", "fp32+nhwc"),
+    ("fp32", "fp32+fused"),
+    ("fp32+nhwc", "fp32+nhwc+fused"),
+    ("fp32+batched", "fp32+batched+static_graph"),
+    ("fp16", "fp16+batched"),
+    ("fp16", "fp16+nhwc"),
+    ("fp16", "fp16+fused"),
+    ("fp16+nhwc", "fp16+nhwc+fused"),
+    ("fp16+batched", "fp16+batched+static_graph"),
+]
+
+
+@functools.cache
+def trained(config: str, seed: int) -> Trained:
+    return train(config, STEPS, seed, train=SETTINGS)
+
+
+def geometric_mean(values: Sequence[float]) -> float:
+    # Below half a unit in the last place of a float32 loss there is nothing to compare.
+    return float(np.exp(np.mean(np.log(np.maximum(values, 6e-8)))))
+
+
+def error(config: str) -> dict[str, float]:
+    """Typical relative error against float64: of a step's loss, and of what training did to the parameters."""
+    runs = [(trained(config, seed), trained("fp64", seed)) for seed in SEEDS]
+    losses = np.concatenate([np.abs(run.losses - exact.losses) / exact.losses for run, exact in runs])
+    return {"loss": geometric_mean(losses), "update": geometric_mean([change_distance(*run) for run in runs])}
+
+
+def added_rung(base: str, config: str):
+    return RUNGS[(set(config.split("+")) - set(base.split("+"))).pop()]
+
+
+@pytest.mark.parametrize(("base", "config"), PAIRS)
+def test_a_rung_is_within_its_declared_parity(base, config):
+    parity = added_rung(base, config).parity
+    for seed in SEEDS:
+        one, other = trained(config, seed), trained(base, seed)
+        if parity.kind == "exact":
+            assert np.array_equal(one.losses, other.losses)
+            assert np.array_equal(one.change, other.change)
+        else:
+            tolerance = parity.half if config.startswith("fp16") else parity.single
+            assert loss_distance(one, other) <= tolerance.loss
+            assert change_distance(one, other) <= tolerance.update
+
+
+def test_fp16_is_within_its_declared_parity_of_fp32():
+    tolerance = RUNGS["fp16"].parity.half
+    for seed in SEEDS:
+        assert loss_distance(trained("fp16", seed), trained("fp32", seed)) <= tolerance.loss
+        assert change_distance(trained("fp16", seed), trained("fp32", seed)) <= tolerance.update
+
+
+@pytest.mark.parametrize(("base", "config"), PAIRS)
+def test_a_rungs_error_against_float64_is_at_most_twice_that_without_it(base, config):
+    without, with_rung = error(base), error(config)
+    print(f"\n{config:34} " + "  ".join(f"{k} {with_rung[k]:.1e} ({with_rung[k] / without[k]:.2f}x)" for k in without))
+    for name in without:
+        assert with_rung[name] <= 2 * without[name], name
+
+
+def test_the_training_these_tests_watch_moves_the_weights():
+    run = trained("fp64", 0)
+    assert np.linalg.norm(run.change) > 0.1
+    assert np.ptp(run.losses) > 0.1
+
+
+def test_every_rung_that_changes_the_arithmetic_is_paired_here():
+    paired = {added_rung(base, config).name for base, config in PAIRS} | {"fp32", "fp16"}
+    feeds = {name for name, rung in RUNGS.rungs.items() if rung.parity.kind == "input"}
+    assert paired | feeds == set(RUNGS.rungs)
