@@ -309,8 +309,7 @@ def _run(plan: Plan, out: Path, resume: bool, quiet: bool, json: bool) -> bool:
         chart = _chart(summaries, path)
         if chart:
             stdout.print(f"Chart: {chart}", markup=False, highlight=False, soft_wrap=True)
-        next_step = f"Next: tcbench plot {path} --kind ladder -o ladder.png   (what each rung buys)"
-        stdout.print(next_step, markup=False, highlight=False, soft_wrap=True)
+        stdout.print(_next_step(summaries, path), markup=False, highlight=False, soft_wrap=True)
     return any(record.status in ("failed", "timeout", "crashed") for record in found)
 
 
@@ -336,6 +335,19 @@ def _chart(summaries: Sequence[CellSummary], records: Path) -> Path | None:
     path = records.with_suffix(".png")
     plots.save(_throughput(summaries), path)
     return path
+
+
+def _next_step(summaries: Sequence[CellSummary], path: Path) -> str:
+    """One line: the most useful thing to do with these results."""
+    import shlex
+
+    from tcbench.analysis.ladder import climbs
+
+    if any(summary.status in ("failed", "timeout", "crashed") for summary in summaries):
+        return f"Next: {_resume_command()}   (runs again what failed; its log is in the record)"
+    if climbs(summaries):
+        return f"Next: tcbench plot {shlex.quote(str(path))} --kind ladder -o ladder.png   (what each rung buys)"
+    return "Next: tcbench run --config 'fp32*'   (a whole ladder; tcbench list shows all configs)"
 
 
 def _throughput(summaries: Sequence[CellSummary]) -> Any:

@@ -66,15 +66,18 @@ def _short(rungs: tuple[str, ...], above: tuple[str, ...]) -> str:
 def _figures(summary: CellSummary, speedup: Interval | None) -> tuple[Text, ...]:
     if summary.images_per_s is None or summary.step_time_s is None:
         return (Text(f"{summary.status}: {summary.reason}", style="yellow", overflow="fold"),)
-    noisy = not summary.settled
     return (
-        Text(
-            f"{summary.images_per_s.value:.4g} ± {summary.images_per_s.relative_half_width:.1%}{' *' if noisy else ''}"
-        ),
+        Text(rate(summary.images_per_s) + ("" if summary.settled else " *")),
         Text(milliseconds(summary.step_time_s.value)),
         Text("" if speedup is None else f"{speedup.value:.2f}×"),
         Text("" if summary.peak_memory_bytes is None else size(summary.peak_memory_bytes)),
     )
+
+
+def rate(images_per_s: Interval) -> str:
+    """A throughput with its interval; one wider than the value itself says no more than that."""
+    share = images_per_s.relative_half_width
+    return f"{images_per_s.value:.4g} ± {share:.1%}" if share < 1 else f"{images_per_s.value:.4g} ± >100%"
 
 
 def milliseconds(seconds: float) -> str:
@@ -99,7 +102,7 @@ def footnotes(summaries: Sequence[CellSummary]) -> list[str]:
         lines.append("±: 95% interval over trials.")
     if any(summary.images_per_s and not summary.settled for summary in summaries):
         lines.append("*: step times had not settled when the warm-up's budget ended.")
-    if any(summary.cell.device == "cpu" for summary in summaries):
+    if any(summary.cell.device == "cpu" and "fp16" in summary.cell.rungs for summary in summaries):
         lines.append(
             "On the CPU fp16 computes in fp32 and only stores 16 bits: it shows the rung at work, not its gain."
         )

@@ -105,9 +105,14 @@ def run(function: Callable[[T], object], chunks: Sequence[T]) -> None:
     """Calls `function` on every chunk. Returns when all are done; raises the first error of any of them."""
     global _helpers
     n_helpers = min(_threads, len(chunks)) - 1
-    if n_helpers < 1 or getattr(_local, "inside", False):
+    if getattr(_local, "inside", False):
         for chunk in chunks:
             function(chunk)
+        return
+    if n_helpers < 1:
+        with _one_blas_thread():
+            for chunk in chunks:
+                function(chunk)
         return
     with _lock:
         while _helpers < n_helpers:

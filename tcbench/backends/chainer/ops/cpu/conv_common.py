@@ -13,7 +13,7 @@ from tcbench.backends.chainer.ops.parallel import Array, scratch
 
 MIN_TASKS = 4
 """Small layers are cut along output channels too, so that a few threads find work."""
-MIN_COLUMNS = 128
+MIN_COLUMNS = 32
 
 
 def output_size(size: int, kernel: int, stride: int, pad: int) -> int:
@@ -84,4 +84,4 @@ def sum_partials(partials: Array, dtype: np.dtype) -> Array:
     total: Array = partials[0]
     if len(partials) > 1:
         total = partials.sum(axis=0)
-    return total.astype(dtype)
+    return total.astype(dtype, copy=False)

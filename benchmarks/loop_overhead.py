@@ -1,0 +1,59 @@
+"""What the measuring loop adds to a step: a session whose phases do nothing, timed by the loop's own clock.
+
+    uv run python benchmarks/loop_overhead.py [SHORTEST_STEP_MS]
+
+Goal: at most 20 us per step, and at most 0.5% of the shortest step measured (default: the newest run's).
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+from pathlib import Path
+
+from tcbench import store
+from tcbench.measure import loop
+from tcbench.measure.clock import HostClock
+from tcbench.measure.ranges import Ranges
+from tcbench.session import Facts, Phase
+
+
+class NoOp:
+    """Four phases that do nothing."""
+
+    def __init__(self) -> None:
+        self.phases = tuple(Phase(name, lambda: None) for name in ("io", "forward", "backward", "update"))
+        self.clock = HostClock()
+
+    def facts(self) -> Facts:
+        return Facts(0.0, 0, "process", 0, 0, 0)
+
+    def close(self) -> None: ...
+
+
+def shortest_step_s() -> float | None:
+    if len(sys.argv) > 1:
+        return float(sys.argv[1]) * 1e-3
+    files = sorted(Path("results").rglob("*.jsonl"), key=lambda path: path.stat().st_mtime)
+    if not files:
+        return None
+    measured = [r.measurement for r in store.read(files[-1:]).records if r.measurement]
+    return min(statistics.median(m.counted_times_s) for m in measured) if measured else None
+
+
+def main() -> None:
+    session = NoOp()
+    ranges = Ranges([phase.name for phase in session.phases])
+    medians = []
+    for _ in range(50):
+        times = loop.run_block(session, ranges, 1000, first=0)
+        medians.append(statistics.median(times))
+    added_s = statistics.median(medians)
+    print(f"the loop adds {added_s * 1e6:.2f} us per step (median of {50 * 1000} steps)")
+    shortest = shortest_step_s()
+    if shortest:
+        print(f"that is {added_s / shortest:.4%} of the shortest step measured, {shortest * 1e3:.1f} ms")
+
+
+if __name__ == "__main__":
+    main()
