@@ -26,7 +26,8 @@ def main() -> None:
             subprocess.run([script, *command], stdout=subprocess.DEVNULL, check=True)
             times[" ".join(command)].append(time.perf_counter() - start)
     for command, seconds in times.items():
-        print(f"tcbench {command:16} {statistics.median(seconds):.2f} s (median of {ROUNDS}, fastest {min(seconds):.2f})")
+        median, fastest = statistics.median(seconds), min(seconds)
+        print(f"tcbench {command:16} {median:.2f} s (median of {ROUNDS}, fastest {fastest:.2f})")
 
 
 if __name__ == "__main__":

@@ -8,11 +8,13 @@ TOLERANCE = {"float64": 1e-13, "float32": 1e-5, "float16": 2e-3}
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16"])
-def test_output_and_gradients_match_the_definition(dtype):
+@pytest.mark.parametrize(("features", "classes"), [(64, 10), (600, 301)], ids=["one-product", "several-products"])
+def test_output_and_gradients_match_the_definition(dtype, features, classes):
     rng = np.random.default_rng(0)
-    x, w, gy = (rng.standard_normal(shape).astype(dtype) for shape in ((4, 64), (10, 64), (4, 10)))
+    shapes = ((4, features), (classes, features), (4, classes))
+    x, w, gy = (rng.standard_normal(shape).astype(dtype) for shape in shapes)
     scalars = "float64" if dtype == "float64" else "float32"
-    b = rng.standard_normal(10).astype(scalars)
+    b = rng.standard_normal(classes).astype(scalars)
     xv, wv, bv = (chainer.Variable(array) for array in (x, w, b))
     y = ops.linear(xv, wv, bv)
     y.grad = gy

@@ -50,12 +50,13 @@ def test_a_call_inside_a_chunk_does_not_wait_for_itself():
     assert len(done) == 16
 
 
-def test_blas_threads_are_put_back():
+@pytest.mark.parametrize("chunks", [1, 4])
+def test_blas_is_held_to_one_thread_and_its_threads_are_put_back(chunks):
     before = [library.num_threads for library in parallel._blas]
     inside = []
     with parallel.threads(2):
-        parallel.run(lambda _: inside.append([library.num_threads for library in parallel._blas]), range(4))
-    assert inside == [[1] * len(before)] * 4
+        parallel.run(lambda _: inside.append([library.num_threads for library in parallel._blas]), range(chunks))
+    assert inside == [[1] * len(before)] * chunks
     assert [library.num_threads for library in parallel._blas] == before
 
 

@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import factories
+import pytest
+
+from tcbench import worker
+from tcbench.errors import DataError
+from tcbench.measure.loop import LossError
+from tcbench.messages import Building, Finished, Stepped
+
+
+def run(monkeypatch, outcome, sent=None):
+    def measured(cell, send):
+        if isinstance(outcome, BaseException):
+            raise outcome
+        send(Stepped("timed", 6, 0.1))
+        return outcome
+
+    monkeypatch.setattr(worker, "measured", measured)
+    return worker.run(factories.make_cell(), (sent if sent is not None else []).append)
+
+
+def test_a_measured_cell_is_ok_and_says_what_it_ran_on(monkeypatch):
+    sent = []
+    finished = run(monkeypatch, factories.make_measurement(), sent)
+    assert (finished.status, finished.reason) == ("ok", None)
+    assert finished.environment.packages["chainer"] == "7.8.1"
+    assert "openblas" in finished.environment.blas
+    assert sent[0] == Building("imports")
+    assert sent[-1] == Stepped("timed", 6, 0.1)
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "reason"),
+    [
+        (MemoryError("Unable to allocate 9 TiB"), "oom", "out of memory: Unable to allocate 9 TiB"),
+        (MemoryError(), "oom", "out of memory: an allocation failed"),
+        (DataError("image x.jpg cannot be decoded"), "failed", "image x.jpg cannot be decoded"),
+        (LossError("the loss is nan after warm-up"), "failed", "LossError: the loss is nan after warm-up"),
+        (ValueError("two\nlines"), "failed", "ValueError: two lines"),
+    ],
+)
+def test_what_goes_wrong_is_said_on_one_line(monkeypatch, capsys, error, status, reason):
+    finished = run(monkeypatch, error)
+    assert isinstance(finished, Finished)
+    assert (finished.status, finished.reason) == (status, reason)
+    assert finished.measurement is None
+    assert finished.environment is not None

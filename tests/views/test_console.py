@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import factories
+import pytest
+from rich.console import Console
+
+from tcbench.analysis.stats import Interval
+from tcbench.analysis.summary import speedups, summarise
+from tcbench.views import console
+
+
+def shown(records) -> str:
+    summaries = summarise(records)
+    out = Console(file=io.StringIO(), width=132)
+    out.print(console.results_table(summaries, speedups(summaries)))
+    return out.file.getvalue()
+
+
+def test_every_cell_has_a_row_under_its_batch_size():
+    text = shown([factories.make_record(config, n) for config in factories.LADDERS for n in (4, 8)])
+    lines = [line for line in text.splitlines() if line.strip()]
+    assert len(lines) == 1 + 20
+    assert lines[1].split()[:2] == ["4", "fp32"]
+    assert lines[2].split()[:2] == ["+", "dali"]
+    assert lines[11].split()[:2] == ["8", "fp32"]
+    assert all("img" not in line for line in lines)
+
+
+def test_a_cell_without_a_number_says_why():
+    text = shown([factories.make_record("fp32"), factories.make_record("fp16", status="oom")])
+    assert "oom: out of memory" in text.replace("\n", " ")
+
+
+@pytest.mark.parametrize(
+    ("interval", "text"),
+    [
+        (Interval(12.345, 12.0, 12.7), "12.35 ± 2.8%"),
+        (Interval(10.0, 1.0, float("inf")), "10 ± >100%"),
+        (Interval(1234.5, 1200.0, 1260.0), "1234 ± 2.4%"),
+    ],
+)
+def test_a_rate_shows_its_interval(interval, text):
+    assert console.rate(interval) == text
+
+
+def test_sizes_and_times_are_read_at_a_glance():
+    assert [console.size(n) for n in (512 * 2**20, 3 * 2**29)] == ["512 MiB", "1.50 GiB"]
+    assert [console.milliseconds(s) for s in (0.00123, 0.0456, 1.5)] == ["1.23 ms", "45.6 ms", "1500 ms"]
+
+
+def test_the_footnotes_say_what_applies():
+    fp32 = summarise([factories.make_record("fp32")])
+    assert not any("fp16" in line for line in console.footnotes(fp32))
+    both = summarise([factories.make_record("fp16", trial=n) for n in range(2)])
+    lines = " ".join(console.footnotes(both))
+    assert "over trials" in lines
+    assert "fp16 computes in fp32" in lines
+
+
+def test_the_json_holds_the_table():
+    summaries = summarise([factories.make_record("fp32"), factories.make_record("fp16", status="skipped")])
+    text = console.summary_json("run", Path("r.jsonl"), summaries, speedups(summaries))
+    cells = json.loads(text)["cells"]
+    assert cells[0]["images_per_s"]["low"] < cells[0]["images_per_s"]["value"] < cells[0]["images_per_s"]["high"]
+    assert cells[0]["speedup_over_fp32"]["value"] == 1.0
+    assert (cells[1]["status"], cells[1]["images_per_s"]) == ("skipped", None)
+
+
+def test_the_tally_counts_every_status():
+    records = [factories.make_record("fp32"), factories.make_record("fp16", status="oom")]
+    assert console.tally(summarise(records)) == "1 cell ok, 1 oom"

@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+import io
+
+import factories
+from rich.console import Console
+
+from tcbench.analysis.eta import estimate
+from tcbench.messages import Building, Stepped
+from tcbench.views.progress import RunProgress, counting
+
+
+def test_elsewhere_than_on_a_terminal_each_trial_is_a_line_with_an_eta():
+    out = Console(file=io.StringIO(), width=40)
+    cells = [factories.make_cell("fp32"), factories.make_cell("fp16")]
+    with RunProgress(out, estimate(cells), 2, quiet=False) as progress:
+        progress.listen(cells[0], 0, Building("imports"))
+        progress.listen(cells[0], 0, Stepped("timed", 6, 0.1))
+        progress.finished(factories.make_record("fp32", images_per_s=40.0))
+        progress.finished(factories.make_record("fp16", status="crashed"))
+    first, second = out.file.getvalue().splitlines()
+    assert first.startswith("[1/2] fp32, batch size 4: 4")
+    assert "images/s  (ETA " in first
+    assert second == "[2/2] fp16, batch size 4: crashed: the worker was killed by signal 11 (SIGSEGV)"
+
+
+def test_a_terminal_shows_the_step_and_the_eta_live():
+    out = Console(file=io.StringIO(), width=120, force_terminal=True)
+    cell = factories.make_cell("fp32")
+    with RunProgress(out, estimate([cell]), 1, quiet=False) as progress:
+        progress.listen(cell, 0, Building("imports"))
+        progress.listen(cell, 0, Stepped("timed", 6, 0.1))
+        progress._progress.refresh()
+        text = out.file.getvalue()
+    assert "timed, 6 steps, 40 images/s" in text
+    assert "ETA" in text
+
+
+def test_quiet_is_quiet():
+    out = Console(file=io.StringIO(), force_terminal=True)
+    with RunProgress(out, estimate([factories.make_cell()]), 1, quiet=True) as progress:
+        progress.finished(factories.make_record())
+    with counting(out, "generating", quiet=True) as advance:
+        advance(1, 2)
+    assert out.file.getvalue() == ""
+
+
+def test_counting_says_what_it_does_once():
+    out = Console(file=io.StringIO(), width=80)
+    with counting(out, "generating", quiet=False) as advance:
+        advance(1, 5)
+        advance(2, 5)
+    assert out.file.getvalue() == "generating (5 files)\n"
