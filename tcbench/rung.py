@@ -53,7 +53,7 @@ class Parity:
     """How far a config may be from the same config without the rung, same seed and batches.
 
     `exact`: bit-identical losses and parameters. `tolerance`: within `single` in a config that stores float32, within
-    `half` in one that stores float16, over 5 steps at a learning rate of 1e-3. (The update's tolerance is wide: where
+    `half` in one that stores float16, over 5 steps at a learning rate of 0.01. (The update's tolerance is wide: where
     rounding moves a value across ReLU's kink, a whole gradient appears or vanishes.) `input`: the rung delivers other
     pixels, so losses are not compared; `pixels` bounds the mean absolute error of a centre crop, in units of 0..255.
     """

@@ -1,26 +1,25 @@
 """Every rung against the config without it: same weights, same batches, five steps of a small ResNet-50.
 
 Two questions: is it within its declared parity, and is its error against a float64 run at most twice that of the
-config without it? The second is asked of geometric means over seeds: where rounding moves a value across ReLU's kink
-a whole gradient appears or vanishes, so that one seed's error jumps by a factor of 100 in either direction.
+config without it? The second is asked of quantiles over seeds: where rounding moves a value across ReLU's kink a whole
+gradient appears or vanishes, and that run's error jumps by a factor of 100 or more, with the rung or without it.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from training import Trained, change_distance, loss_distance, train
+from training import SMOOTH, Trained, change_distance, loss_distance, train
 
 from tcbench.backends import backend
 from tcbench.record import TrainSettings
 
 RUNGS = backend("chainer").RUNGS
-SETTINGS = TrainSettings(learning_rate=1e-3)
+SETTINGS = TrainSettings(learning_rate=0.01)
 STEPS = 5
-SEEDS = range(5)
+SEEDS = range(12)
 
 PAIRS = [
     ("fp32", "fp32+batched"),
@@ -38,19 +37,17 @@ PAIRS = [
 
 @functools.cache
 def trained(config: str, seed: int) -> Trained:
-    return train(config, STEPS, seed, train=SETTINGS)
-
-
-def geometric_mean(values: Sequence[float]) -> float:
-    # Below half a unit in the last place of a float32 loss there is nothing to compare.
-    return float(np.exp(np.mean(np.log(np.maximum(values, 6e-8)))))
+    return train(config, STEPS, seed, geometry=SMOOTH, image_size=32, train=SETTINGS)
 
 
 def error(config: str) -> dict[str, float]:
-    """Typical relative error against float64: of a step's loss, and of what training did to the parameters."""
+    """Typical relative error against float64: the median of a step's loss, and the lower quartile of what training
+    did to the parameters (the runs that no kink has touched)."""
     runs = [(trained(config, seed), trained("fp64", seed)) for seed in SEEDS]
     losses = np.concatenate([np.abs(run.losses - exact.losses) / exact.losses for run, exact in runs])
-    return {"loss": geometric_mean(losses), "update": geometric_mean([change_distance(*run) for run in runs])}
+    updates = [change_distance(*run) for run in runs]
+    # Below half a unit in the last place of a float32 loss there is nothing to compare.
+    return {"loss": max(6e-8, float(np.median(losses))), "update": float(np.quantile(updates, 0.25))}
 
 
 def added_rung(base: str, config: str):

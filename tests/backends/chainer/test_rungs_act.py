@@ -85,10 +85,6 @@ def test_fp16_scales_the_loss_and_unscales_the_update():
     np.testing.assert_allclose(gradients[0], gradients[1], rtol=2e-2, atol=1e-5)
 
 
-def strides_are_c_contiguous(array: np.ndarray) -> bool:
-    return array.strides == np.empty(array.shape, array.dtype).strides
-
-
 @pytest.mark.parametrize(("config", "channels_at"), [("fp32", 1), ("fp32+nhwc", 3), ("fp16+nhwc", 3)])
 def test_nhwc_puts_channels_last_at_every_convolution(config, channels_at):
     inputs = convolution_inputs(config)
@@ -96,8 +92,8 @@ def test_nhwc_puts_channels_last_at_every_convolution(config, channels_at):
     for x, w in inputs:
         assert x.shape[channels_at] == w.shape[channels_at]
         assert x.shape[2] == (x.shape[3] if channels_at == 1 else x.shape[1])
-        assert strides_are_c_contiguous(x)
-        assert strides_are_c_contiguous(w)
+        assert x.flags.c_contiguous
+        assert w.flags.c_contiguous
 
 
 def count(hook: Applied, *names: str) -> int:

@@ -24,6 +24,8 @@ PIXELS_1X1 = 784
 COLUMNS_ELEMENTS = 1 << 19
 MIN_PIXELS = 392
 WGRAD_PIXELS = 2048
+WHOLE_IMAGES = 196
+"""dgrad with a stride takes so many images at a time as have this many pixels: each block reads the whole filter."""
 FLIP_ABOVE = 40
 """dgrad transposes a 3x3 filter from so many pixels per output channel on: below, the copy costs more than it saves."""
 
@@ -123,15 +125,18 @@ def dgrad(gy: Array, w: Array, shape: tuple[int, ...], stride: int, pad: int, ad
     dtype = compute_dtype(gy.dtype)
     weights = half.cast(w, dtype).reshape(k, c * r * s)
     gx = np.empty(shape, gy.dtype)
+    full_h, full_w = max(height + pad, (p - 1) * stride + r), max(width + pad, (q - 1) * stride + s)
+    direct = gx.dtype == dtype and (pad, full_h, full_w) == (0, height, width)
 
     def compute(block: Block) -> None:
         # Whole images, so that no two blocks add to the same pixel.
         pixels = _planes(gy, Block(block.n0, block.n1, 0, p), "conv.x")
-        columns = scratch("conv.columns", (c * r * s, pixels.shape[1]), dtype)
-        np.matmul(weights.T, pixels, out=columns)
-        windows = columns.reshape(c, r, s, block.images, p, q)
-        full_h, full_w = max(height + pad, (p - 1) * stride + r), max(width + pad, (q - 1) * stride + s)
-        padded = scratch("conv.padded", (block.images, c, full_h, full_w), dtype)
+        matrix = weights[:, block.k0 * r * s : block.k1 * r * s]
+        columns = scratch("conv.columns", (matrix.shape[1], pixels.shape[1]), dtype)
+        np.matmul(matrix.T, pixels, out=columns)
+        windows = columns.reshape(-1, r, s, block.images, p, q)
+        out = gx[block.n0 : block.n1, block.k0 : block.k1]
+        padded = out if direct else scratch("conv.padded", (block.images, windows.shape[0], full_h, full_w), dtype)
         padded[...] = 0
         for i in range(r):
             for j in range(s):
@@ -139,10 +144,11 @@ def dgrad(gy: Array, w: Array, shape: tuple[int, ...], stride: int, pad: int, ad
                 np.add(part, windows[:, i, j].transpose(1, 0, 2, 3), out=part)
         part = padded[:, :, pad : pad + height, pad : pad + width]
         if addend is not None:
-            np.add(part, load(addend[block.n0 : block.n1], "conv.addend"), out=part)
-        store(part, gx[block.n0 : block.n1])
+            np.add(part, load(addend[block.n0 : block.n1, block.k0 : block.k1], "conv.addend"), out=part)
+        if not direct:
+            store(part, out)
 
-    parallel.run(compute, pixel_blocks(shape[0], 1, 1, max(1, 196 // (p * q))))
+    parallel.run(compute, with_channels(pixel_blocks(shape[0], 1, 1, max(1, WHOLE_IMAGES // (p * q))), c))
     return gx
 
 

@@ -24,6 +24,8 @@ PIXELS_1X1 = 1024
 COLUMNS_ELEMENTS = 1 << 19
 MIN_PIXELS = 384
 WGRAD_PIXELS = 2048
+WHOLE_IMAGES = 196
+"""dgrad with a stride takes so many images at a time as have this many pixels: each block reads the whole filter."""
 FLIP_ABOVE = 40
 """dgrad transposes a 3x3 filter from so many pixels per output channel on: below, the copy costs more than it saves."""
 
@@ -159,28 +161,31 @@ def dgrad(gy: Array, w: Array, shape: tuple[int, ...], stride: int, pad: int, ad
     _, height, width, _ = shape
     p, q = gy.shape[1:3]
     dtype = compute_dtype(gy.dtype)
-    weights = half.cast(w, dtype).reshape(k, r * s * c)
+    weights = half.cast(w, dtype)
     gx = np.empty(shape, gy.dtype)
+    full_h, full_w = max(height + pad, (p - 1) * stride + r), max(width + pad, (q - 1) * stride + s)
+    direct = gx.dtype == dtype and (pad, full_h, full_w) == (0, height, width)
 
     def compute(block: Block) -> None:
         # Whole images, so that no two blocks add to the same pixel.
         rows = load(gy[block.n0 : block.n1].reshape(-1, k), "conv.x")
-        columns = scratch("conv.columns", (rows.shape[0], r * s * c), dtype)
-        np.matmul(rows, weights, out=columns)
-        windows = columns.reshape(block.images, p, q, r, s, c)
-        full_h, full_w = max(height + pad, (p - 1) * stride + r), max(width + pad, (q - 1) * stride + s)
-        padded = scratch("conv.padded", (block.images, full_h, full_w, c), dtype)
+        channels = slice(block.k0, block.k1)
+        product = scratch("conv.product", (rows.shape[0], block.k1 - block.k0), dtype)
+        out = gx[block.n0 : block.n1, :, :, channels]
+        padded = out if direct else scratch("conv.padded", (block.images, full_h, full_w, block.k1 - block.k0), dtype)
         padded[...] = 0
         for i in range(r):
             for j in range(s):
+                np.matmul(rows, weights[:, i, j, channels], out=product)
                 part = padded[:, i : i + (p - 1) * stride + 1 : stride, j : j + (q - 1) * stride + 1 : stride]
-                np.add(part, windows[:, :, :, i, j], out=part)
+                np.add(part, product.reshape(part.shape), out=part)
         part = padded[:, pad : pad + height, pad : pad + width]
         if addend is not None:
-            np.add(part, load(addend[block.n0 : block.n1], "conv.addend"), out=part)
-        store(part, gx[block.n0 : block.n1])
+            np.add(part, load(addend[block.n0 : block.n1, :, :, channels], "conv.addend"), out=part)
+        if not direct:
+            store(part, out)
 
-    parallel.run(compute, pixel_blocks(shape[0], 1, 1, 1))
+    parallel.run(compute, with_channels(pixel_blocks(shape[0], 1, 1, max(1, WHOLE_IMAGES // (p * q))), c))
     return gx
 
 
