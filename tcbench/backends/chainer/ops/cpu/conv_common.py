@@ -14,6 +14,7 @@ from tcbench.backends.chainer.ops.parallel import Array, scratch
 MIN_TASKS = 4
 """Small layers are cut along output channels too, so that a few threads find work."""
 MIN_COLUMNS = 32
+"""No part has fewer channels: ResNet's narrowest layers, of 64, still make two."""
 
 
 def output_size(size: int, kernel: int, stride: int, pad: int) -> int:
