@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import os
+import re
 import signal
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -104,7 +107,7 @@ ScenarioArgument = Annotated[
     str | None,
     typer.Argument(
         metavar="SCENARIO",
-        help="A scenario's name or the path of a TOML file. Default: naruse2018 on a GPU, cpu without one.",
+        help="A scenario's name or the path of a TOML file. Default: cpu where the device is the CPU.",
         autocompletion=_complete_scenario,
     ),
 ]
@@ -116,8 +119,8 @@ ScenarioArgument = Annotated[
 tcbench run                                        the whole ladder on the best device here
 tcbench run --bs 32,64,128,256 --config 'fp16*'    the fp16 half at the talk's batch sizes
 tcbench run --config fp32 --config fp16+dali --bs 8 --trials 5
-tcbench run naruse2018 --data /data/imagenet/train --device cuda:0
-tcbench run --resume                               go on with the last run where it stopped
+tcbench run naruse2018 --data /data/imagenet/train --bs 32
+tcbench run --resume                               the same command again, after an interrupt: only what is missing
 """,
 )
 def run(
@@ -155,7 +158,9 @@ def run(
     ] = None,
     trials: Annotated[
         int | None,
-        typer.Option(metavar="N", min=1, help="Trials per cell, each a process of its own.", rich_help_panel=_HOW),
+        typer.Option(
+            metavar="N", min=1, max=1_000_000, help="Trials per cell, each a process of its own.", rich_help_panel=_HOW
+        ),
     ] = None,
     target: Annotated[
         float | None,
@@ -187,7 +192,9 @@ def run(
     ] = OUT,
     resume: Annotated[
         bool,
-        typer.Option("--resume", help="Go on with the newest run of this scenario here.", rich_help_panel=_WHERE),
+        typer.Option(
+            "--resume", help="Add to the newest run of this scenario what is missing from it.", rich_help_panel=_WHERE
+        ),
     ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show what would run, and stop.", rich_help_panel=_WHERE)
@@ -210,12 +217,13 @@ def run(
         image_size=image_size,
         trials=trials,
         target=_within("--target", target, "a share between 0 and 1, such as 0.02", lambda x: 0 < x < 1),
-        max_time_s=_within("--max-time", max_time, "seconds above 0", lambda x: x > 0),
-        timeout_s=_within("--timeout", timeout, "seconds above 0", lambda x: x > 0),
+        max_time_s=_within("--max-time", max_time, "seconds above 0", lambda x: 0 < x <= 1e9),
+        timeout_s=_within("--timeout", timeout, "seconds above 0", lambda x: 0 < x <= 1e6),
         seed=seed,
         threads=threads or machine.usable_cpus(),
     )
     plan = _plan(scenario, selection, device)
+    _check_folder(plan)
     if dry_run:
         _show_plan(plan, json)
         return
@@ -228,10 +236,9 @@ def _plan(scenario: str | None, selection: Selection, device: str) -> Plan:
     from tcbench import device as devices
     from tcbench import plan
     from tcbench import scenario as scenarios
-    from tcbench.backends import backend, names
+    from tcbench.backends import device_kinds
 
-    kinds = frozenset().union(*(backend(name).DEVICES for name in names()))
-    found = devices.find(device, kinds)
+    found = devices.find(device, device_kinds())
     name = scenario or ("cpu" if found.kind == "cpu" else "naruse2018")
     return plan.make(scenarios.load(name), selection, found)
 
@@ -251,79 +258,112 @@ def _run(plan: Plan, out: Path, resume: bool, quiet: bool, json: bool) -> bool:
     """Run a plan to its end, store and show it. True when some cell failed."""
     from tcbench import store
     from tcbench.analysis.eta import estimate
-    from tcbench.analysis.summary import speedups, summarise
     from tcbench.runner import Runner
     from tcbench.views import console
     from tcbench.views.progress import RunProgress
 
     stderr = console.make_console(stderr=True)
-    path = (store.latest(out, plan.device.machine, plan.scenario.name) if resume else None) or store.new_path(
-        out, plan.device.machine, plan.scenario.name
-    )
-    run_id = path.stem
-    _prepare_input(plan, stderr, quiet)
-    with store.Store(path) as records:
-        before = store.read([path]).records if path.stat().st_size else ()
-        done = store.done(before)
-        trials = [(p, trial) for p, trial in plan.trials_in_order() if (p.cell.key, trial) not in done]
+
+    def say(line: str) -> None:
         if not quiet:
-            stderr.print(console.plan_line(plan), markup=False, highlight=False, soft_wrap=True)
+            stderr.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    resumed = store.latest(out, plan.device.machine, plan.scenario.name) if resume else None
+    before = store.read([resumed]).records if resumed else ()
+    path = resumed or store.new_path(out, plan.device.machine, plan.scenario.name)
+    done = store.done(before)
+    # A cell that was skipped then and can run now is missing.
+    trials = [
+        (planned, trial)
+        for planned, trial in plan.trials_in_order()
+        if done.get((planned.cell.key, trial)) not in (("ok", "oom") if planned.skip_reason is None else ("skipped",))
+    ]
+    fresh: list[Record] = []
+    try:
+        with store.Store(path) as records:
+            _generate_input(plan, stderr, quiet)
+            say(console.plan_line(plan))
             if resume:
-                what = f"resuming {path}: {len(done)} trials are done" if before else "nothing to resume: a new run"
-                stderr.print(what, markup=False, highlight=False, soft_wrap=True)
-        if not plan.scenario.configs or not trials:
-            stderr.print("nothing is missing", highlight=False)
-        cells = [p.cell for p, _ in trials if p.skip_reason is None]
-        fresh: list[Record] = []
-        try:
+                say(f"resuming {path}: {len(before)} records are there" if resumed else "nothing to resume: a new run")
+            if not trials:
+                say("nothing is missing")
+            cells = [planned.cell for planned, _ in trials if planned.skip_reason is None]
             with RunProgress(stderr, estimate(cells), len(trials), quiet) as progress:
-                runner = Runner(run_id, plan.timeout_s, listen=progress.listen)
-                for record in runner.run(trials):
+                for record in Runner(path.stem, plan.timeout_s, listen=progress.listen).run(trials):
                     records.append(record)
                     fresh.append(record)
                     progress.finished(record)
-        except KeyboardInterrupt:
-            where = (
-                f"{len(before) + len(fresh)} records are in {path}" if before or fresh else "nothing was measured yet"
-            )
-            typer.echo(f"\ninterrupted; {where}; go on with: {_resume_command()}", err=True)
-            if not before and not fresh:
-                path.unlink(missing_ok=True)
-            raise typer.Exit(INTERRUPTED) from None
+    except KeyboardInterrupt:
+        stored = len(before) + len(fresh)
+        where = f"{stored} records are in {path}" if stored else "nothing was measured yet"
+        typer.echo(f"\ninterrupted; {where}; go on with: {_command_again(resume=bool(stored))}", err=True)
+        raise typer.Exit(INTERRUPTED) from None
+    finally:
+        if not before and not fresh:
+            path.unlink(missing_ok=True)
 
-    wanted = {p.cell.key for p in plan.cells}
-    found = [r for r in store.current([*before, *fresh]) if r.cell.key in wanted]
+    wanted = {planned.cell.key for planned in plan.cells}
+    found = [record for record in store.current([*before, *fresh]) if record.cell.key in wanted]
+    failed = any(record.status in ("failed", "timeout", "crashed") for record in found)
+    _show_results(found, path, failed, json)
+    return failed
+
+
+def _show_results(found: Sequence[Record], path: Path, failed: bool, json: bool) -> None:
+    """The table or its JSON, the chart, what to do next."""
+    from tcbench.analysis.summary import speedups, summarise
+    from tcbench.views import console
+
     summaries = summarise(found)
     ratios = speedups(summaries)
+    chart = _chart(summaries, path)
     if json:
-        typer.echo(console.summary_json(run_id, path, summaries, ratios))
-        _chart(summaries, path)
+        typer.echo(console.summary_json(path.stem, path, summaries, ratios))
+        return
+    stdout = console.make_console()
+
+    def say(line: str, style: str = "") -> None:
+        stdout.print(line, style=style, markup=False, highlight=False, soft_wrap=True)
+
+    stdout.print()
+    stdout.print(console.results_table(summaries, ratios))
+    stdout.print()
+    for line in console.reasons(summaries):
+        say(line, "yellow")
+    for line in console.footnotes(summaries):
+        say(line, "dim")
+    say(f"{console.tally(summaries)}. Records: {path}")
+    if chart:
+        say(f"Chart: {chart}")
+    say(_next_step(summaries, path, failed))
+
+
+def _check_folder(plan: Plan) -> None:
+    """Look at the user's images before any worker needs them, so that a bad folder is an error and not failed cells."""
+    from tcbench import dataset
+    from tcbench.errors import DataError
+
+    cell = plan.cells[0].cell
+    if cell.input.kind == "folder" and cell.input.path is not None:
+        found = dataset.scan(Path(cell.input.path))
+        n_classes = len(found.classes)
     else:
-        stdout = console.make_console()
-        stdout.print()
-        stdout.print(console.results_table(summaries, ratios))
-        stdout.print()
-        for line in console.footnotes(summaries):
-            stdout.print(line, style="dim", markup=False, highlight=False, soft_wrap=True)
-        stdout.print(f"{console.tally(summaries)}. Records: {path}", markup=False, highlight=False, soft_wrap=True)
-        chart = _chart(summaries, path)
-        if chart:
-            stdout.print(f"Chart: {chart}", markup=False, highlight=False, soft_wrap=True)
-        stdout.print(_next_step(summaries, path), markup=False, highlight=False, soft_wrap=True)
-    return any(record.status in ("failed", "timeout", "crashed") for record in found)
+        n_classes = dataset.N_CLASSES if cell.input.kind == "generated" else 0
+    if n_classes > cell.n_classes:
+        raise DataError(
+            f"the images have {n_classes} classes, the scenario's model {cell.n_classes}: "
+            f"expected model.classes of at least {n_classes} in {plan.scenario.path}"
+        )
 
 
-def _prepare_input(plan: Plan, console: Any, quiet: bool) -> None:
-    """Make or check the images before any worker needs them, so that a bad folder is an error and not a failed cell."""
+def _generate_input(plan: Plan, console: Any, quiet: bool) -> None:
+    """Make the default images before any worker needs them."""
     from tcbench import dataset
     from tcbench.views.progress import counting
 
-    for kind, path in {(p.cell.input.kind, p.cell.input.path) for p in plan.cells if p.skip_reason is None}:
-        if kind == "folder" and path is not None:
-            dataset.scan(Path(path))
-        elif kind == "generated":
-            with counting(console, "generating JPEGs, once", quiet) as advance:
-                dataset.ensure_generated(advance)
+    if any(p.cell.input.kind == "generated" and p.skip_reason is None for p in plan.cells):
+        with counting(console, "generating JPEGs, once", quiet) as advance:
+            dataset.ensure_generated(advance)
 
 
 def _chart(summaries: Sequence[CellSummary], records: Path) -> Path | None:
@@ -333,18 +373,22 @@ def _chart(summaries: Sequence[CellSummary], records: Path) -> Path | None:
     from tcbench.views import plots
 
     path = records.with_suffix(".png")
-    plots.save(_throughput(summaries), path)
+    try:
+        plots.save(_throughput(summaries), path)
+    except TcbenchError as error:
+        typer.echo(f"note: no chart: {error}", err=True)
+        return None
     return path
 
 
-def _next_step(summaries: Sequence[CellSummary], path: Path) -> str:
+def _next_step(summaries: Sequence[CellSummary], path: Path, failed: bool) -> str:
     """One line: the most useful thing to do with these results."""
     import shlex
 
     from tcbench.analysis.ladder import climbs
 
-    if any(summary.status in ("failed", "timeout", "crashed") for summary in summaries):
-        return f"Next: {_resume_command()}   (runs again what failed; its log is in the record)"
+    if failed:
+        return f"Next: {_command_again(resume=True)}   (runs again what failed; its log is in the record)"
     if climbs(summaries):
         return f"Next: tcbench plot {shlex.quote(str(path))} --kind ladder -o ladder.png   (what each rung buys)"
     return "Next: tcbench run --config 'fp32*'   (a whole ladder; tcbench list shows all configs)"
@@ -357,11 +401,12 @@ def _throughput(summaries: Sequence[CellSummary]) -> Any:
     return plots.throughput_chart(summaries, title="Training throughput", subtitle=f"Scenario {scenarios}")
 
 
-def _resume_command() -> str:
+def _command_again(*, resume: bool) -> str:
+    """The command that was given, to be given again."""
     import shlex
 
     words = [word for word in sys.argv[1:] if word not in ("--resume", "--debug")]
-    return shlex.join(["tcbench", *words, "--resume"])
+    return shlex.join(["tcbench", *words, *(["--resume"] if resume else [])])
 
 
 def _batch_sizes(text: str | None) -> tuple[int, ...] | None:
@@ -369,8 +414,9 @@ def _batch_sizes(text: str | None) -> tuple[int, ...] | None:
         return None
     sizes = []
     for word in text.split(","):
-        if not word.strip().isascii() or not word.strip().isdigit() or int(word) < 1:
-            raise SelectionError(f"--bs '{text}': '{word.strip()}' is no batch size; expected e.g. --bs 32,64,128,256")
+        if not re.fullmatch(r"\s*0*[1-9][0-9]{0,5}\s*", word, re.ASCII):
+            shown = word.strip() if len(word) < 20 else f"{word.strip()[:17]}..."
+            raise SelectionError(f"--bs: '{shown}' is no batch size; expected e.g. --bs 32,64,128,256")
         sizes.append(int(word))
     return tuple(dict.fromkeys(sizes))
 
@@ -443,7 +489,8 @@ def plot(
 def _newest(out: Path) -> Path:
     from tcbench.store import SUFFIX
 
-    files = sorted(out.rglob(f"*{SUFFIX}"), key=lambda path: path.stat().st_mtime) if out.is_dir() else []
+    found = [path for path in out.rglob(f"*{SUFFIX}") if path.stat().st_size] if out.is_dir() else []
+    files = sorted(found, key=lambda path: path.stat().st_mtime)
     if not files:
         raise SelectionError(f"no results in {out}/; `tcbench run` makes some, or name a file")
     return files[-1]
@@ -455,9 +502,10 @@ def list_(
 ) -> None:
     """Show scenarios, their configs, and the rungs with what each needs and whether it is here."""
     from tcbench import device
+    from tcbench.backends import device_kinds
     from tcbench.views import catalogue
 
-    catalogue.show(device.find("auto", {"cpu", "cuda"}), json)
+    catalogue.show(device.find("auto", device_kinds()), json)
 
 
 @data_app.command("make", cls=GroupedCommand)
@@ -495,11 +543,14 @@ def main() -> NoReturn:
     sys.argv[1:] = [word for word in sys.argv[1:] if word != "--debug"]
     # A job scheduler's polite end is treated like Ctrl-C: the running worker ends, what is done is kept.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal that lacks a sign shows another
     try:
         app()
     except TcbenchError as error:
         if debug:
-            raise
+            traceback.print_exc()
         typer.echo(f"tcbench: error: {error}", err=True)
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
@@ -507,7 +558,7 @@ def main() -> NoReturn:
         sys.exit(INTERRUPTED)
     except Exception as error:
         if debug:
-            raise
+            traceback.print_exc()
         message = " ".join(str(error).split())
         typer.echo(f"tcbench: internal error: {type(error).__name__}: {message} (--debug shows where)", err=True)
         sys.exit(INTERNAL_ERROR)

@@ -8,6 +8,9 @@ import msgspec
 
 from tcbench.record import Environment, Measurement
 
+RUNNER_PID = "TCBENCH_RUNNER_PID"
+"""The environment variable in which a worker finds its runner's process id."""
+
 
 class Building(msgspec.Struct, frozen=True, tag="building"):
     """The worker has started and is importing and building; `what` says which part."""

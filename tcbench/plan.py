@@ -21,6 +21,8 @@ from tcbench.record import Cell, Input
 from tcbench.rung import Requires
 from tcbench.scenario import Config, Scenario
 
+_MAX_IMAGE_SIZE = 8192
+
 
 @dataclass(frozen=True)
 class Selection:
@@ -71,6 +73,8 @@ def make(scenario: Scenario, selection: Selection, device: Device) -> Plan:
     least = MODELS[scenario.model].min_image_size
     if image_size < least:
         raise SelectionError(f"--image-size {image_size}: {scenario.model} takes images of at least {least} pixels")
+    if image_size > _MAX_IMAGE_SIZE:
+        raise SelectionError(f"--image-size {image_size}: expected at most {_MAX_IMAGE_SIZE} pixels")
     _check_rungs(scenario)
     measure = scenario.measure
     if selection.target is not None:

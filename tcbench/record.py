@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
+from msgspec import Meta
 
 SCHEMA_VERSION = 1
 
@@ -23,6 +24,8 @@ Status = Literal["ok", "skipped", "oom", "failed", "timeout", "crashed"]
 STATUSES: tuple[Status, ...] = ("ok", "skipped", "oom", "failed", "timeout", "crashed")
 FINAL_STATUSES: frozenset[Status] = frozenset({"ok", "skipped", "oom"})
 """Statuses that are an answer. The others are run again by `--resume`."""
+
+Seconds = Annotated[float, Meta(gt=0, le=1e9)]
 
 InputKind = Literal["generated", "folder", "synthetic"]
 
@@ -72,9 +75,9 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     variant: str
     config: str
-    rungs: tuple[str, ...]
-    batch_size: int
-    image_size: int
+    rungs: Annotated[tuple[str, ...], Meta(min_length=1)]
+    batch_size: Annotated[int, Meta(ge=1)]
+    image_size: Annotated[int, Meta(ge=1)]
     n_classes: int
     device: str
     input: Input
@@ -111,10 +114,10 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     device (GPU), over the whole trial.
     """
 
-    warmup_times_s: tuple[float, ...]
+    warmup_times_s: tuple[Seconds, ...]
     warmup_settled: bool
-    step_times_s: tuple[float, ...]
-    block_steps: int
+    step_times_s: tuple[Seconds, ...]
+    block_steps: Annotated[int, Meta(ge=2)]
     stopped_by: Literal["target", "budget"]
     phases: tuple[PhaseTimes, ...]
     warmup_loss: float
@@ -179,6 +182,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if self.status == "ok" and self.measurement is None:
             raise ValueError("a record that is ok needs a measurement")
+        if self.measurement is not None and not self.measurement.counted_times_s:
+            raise ValueError("a measurement needs a counted step")
         if self.status != "ok" and not self.reason:
             raise ValueError(f"a record that is {self.status} needs a reason")
 
@@ -203,7 +208,7 @@ def decode(line: bytes | str) -> Record:
     """
     try:
         raw = msgspec.json.decode(line)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise RecordError(f"not JSON ({error})") from None
     if not isinstance(raw, dict) or not isinstance(raw.get("schema_version"), int):
         raise RecordError("not a tcbench record (no schema_version)")

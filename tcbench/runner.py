@@ -149,10 +149,10 @@ class _End:
 def _died(returncode: int | None, oom_killed: bool) -> _End:
     """A worker that ended without its last word."""
     if returncode is not None and returncode < 0:
-        name = signal.Signals(-returncode).name
         if -returncode == signal.SIGKILL and oom_killed:
             return _End("oom", "out of memory: the kernel killed the worker (SIGKILL)")
-        return _End("crashed", f"the worker was killed by signal {-returncode} ({name})")
+        name = f" ({signal.Signals(-returncode).name})" if -returncode in set(signal.Signals) else ""
+        return _End("crashed", f"the worker was killed by signal {-returncode}{name}")
     return _End("crashed", f"the worker ended without a result (exit code {returncode})")
 
 
@@ -174,7 +174,8 @@ def _environment(cell: Cell) -> dict[str, str]:
     """The worker's environment: libraries that read their thread count at import get the cell's."""
     threads = str(cell.threads)
     pinned = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS"), threads)
-    return {**os.environ, **machine.blas_variables(), **pinned, "PYTHONUNBUFFERED": "1"}
+    ours = {"PYTHONUNBUFFERED": "1", messages.RUNNER_PID: str(os.getpid())}
+    return {**os.environ, **machine.blas_variables(), **pinned, **ours}
 
 
 def _tail(log: IO[bytes]) -> str | None:

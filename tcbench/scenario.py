@@ -24,8 +24,10 @@ from tcbench.record import CudnnSettings, InputKind, MeasureSettings, TrainSetti
 SCHEMA = 1
 SUFFIX = ".toml"
 
-PositiveInt = Annotated[int, Meta(ge=1)]
-Positive = Annotated[float, Meta(gt=0)]
+# Upper bounds far beyond any machine: they keep infinities and slips of the finger out of the plan.
+PositiveInt = Annotated[int, Meta(ge=1, le=1_000_000)]
+Positive = Annotated[float, Meta(gt=0, le=1e9)]
+Name = Annotated[str, Meta(min_length=1)]
 Fraction = Annotated[float, Meta(gt=0, lt=1)]
 
 
@@ -80,7 +82,7 @@ class _Model(_Table, frozen=True, kw_only=True):
     name: str = "resnet50"
     variant: str = "v1"
     image_size: PositiveInt = 224
-    classes: Annotated[int, Meta(ge=2)] = 1000
+    classes: Annotated[int, Meta(ge=2, le=1_000_000)] = 1000
 
 
 _Data = Literal["generated", "synthetic"]
@@ -93,12 +95,12 @@ class _Input(_Table, frozen=True, kw_only=True):
 class _Train(_Table, frozen=True, kw_only=True):
     learning_rate: Positive = 0.01
     momentum: Annotated[float, Meta(ge=0, lt=1)] = 0.9
-    weight_decay: Annotated[float, Meta(ge=0)] = 1e-4
+    weight_decay: Annotated[float, Meta(ge=0, le=1e3)] = 1e-4
     loss_scale: Positive = 128.0
 
 
 class _Cudnn(_Table, frozen=True, kw_only=True):
-    workspace_mib: Annotated[int, Meta(ge=0)] = 512
+    workspace_mib: Annotated[int, Meta(ge=0, le=1_000_000)] = 512
     autotune: bool = True
     fast_batch_norm: bool = True
 
@@ -109,22 +111,22 @@ class _Measure(_Table, frozen=True, kw_only=True):
     target: Fraction = 0.02
     max_time_s: Positive = 60.0
     timeout_s: Positive = 1800.0
-    min_warmup_steps: Annotated[int, Meta(ge=3)] = 3
-    max_warmup_steps: Annotated[int, Meta(ge=3)] = 30
-    block_steps: Annotated[int, Meta(ge=5)] = 6
-    min_timed_steps: Annotated[int, Meta(ge=10)] = 10
+    min_warmup_steps: Annotated[int, Meta(ge=3, le=1_000_000)] = 3
+    max_warmup_steps: Annotated[int, Meta(ge=3, le=1_000_000)] = 30
+    block_steps: Annotated[int, Meta(ge=5, le=1_000_000)] = 6
+    min_timed_steps: Annotated[int, Meta(ge=10, le=1_000_000)] = 10
     profiled_steps: PositiveInt = 5
 
 
 class _Ladder(_Table, frozen=True, kw_only=True):
-    name: str
+    name: Name
     # A step is one rung, or several that belong together.
-    steps: Annotated[list[str | list[str]], Meta(min_length=1)]
+    steps: Annotated[list[Name | Annotated[list[Name], Meta(min_length=1)]], Meta(min_length=1)]
     backend: str = "chainer"
 
 
 class _Config(_Table, frozen=True, kw_only=True):
-    rungs: Annotated[list[str], Meta(min_length=1)]
+    rungs: Annotated[list[Name], Meta(min_length=1)]
     backend: str = "chainer"
 
 

@@ -9,6 +9,7 @@ import datetime
 import errno
 import fcntl
 import os
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,7 @@ from types import TracebackType
 
 from tcbench import record as records
 from tcbench.errors import StorageFullError, StoreError
-from tcbench.record import FINAL_STATUSES, Record, RecordError
+from tcbench.record import FINAL_STATUSES, Record, RecordError, Status
 
 SUFFIX = ".jsonl"
 
@@ -30,7 +31,7 @@ class Store:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
         except OSError as error:
-            raise StoreError(f"{path}: cannot be written ({error.strerror}); name another folder with --out") from None
+            raise _not_writable(path, error.strerror) from None
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -40,10 +41,17 @@ class Store:
         _sync_folder(path.parent)
 
     def _mend(self) -> None:
-        """Drop the half line that a crash may have left at the end."""
+        """End a last line that lacks its end, or drop it when a crash has left only half of it."""
         data = self.path.read_bytes()
-        if data and not data.endswith(b"\n"):
-            os.ftruncate(self._fd, data.rfind(b"\n") + 1)
+        if not data or data.endswith(b"\n"):
+            return
+        start = data.rfind(b"\n") + 1
+        try:
+            records.decode(data[start:])
+        except RecordError:
+            os.ftruncate(self._fd, start)
+        else:
+            os.write(self._fd, b"\n")
 
     def append(self, record: Record) -> None:
         """Write one record as one line and wait until it is on the disk. What was there before stays whole."""
@@ -140,17 +148,34 @@ def new_run_id(scenario: str, now: datetime.datetime | None = None) -> str:
 
 
 def new_path(out: Path, machine: str, scenario: str) -> Path:
-    """A file of its own for a new run."""
-    run_id = new_run_id(scenario)
-    path, number = out / machine / f"{run_id}{SUFFIX}", 2
-    while path.exists():
-        path, number = out / machine / f"{run_id}-{number}{SUFFIX}", number + 1
-    return path
+    """A file of its own for a new run, made empty, so that a run that begins in the same second takes another."""
+    run_id, number = new_run_id(scenario), 1
+    while True:
+        path = out / machine / (f"{run_id}{SUFFIX}" if number == 1 else f"{run_id}-{number}{SUFFIX}")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.touch(exist_ok=False)
+        except FileExistsError:
+            if not path.is_file():  # the folder's place is taken by a file
+                raise _not_writable(path, "not a folder") from None
+            number += 1
+        except OSError as error:
+            raise _not_writable(path, error.strerror) from None
+        else:
+            return path
 
 
 def latest(out: Path, machine: str, scenario: str) -> Path | None:
-    """The newest run of a scenario on a machine, or None. Names carry the time, so the last name is the newest."""
-    return max((out / machine).glob(f"{scenario}-[0-9]*{SUFFIX}"), default=None)
+    """The newest run of a scenario on a machine that has a record, or None. Names carry the time."""
+    pattern = re.compile(re.escape(scenario) + r"-(\d{8}-\d{6})(?:-(\d+))?" + re.escape(SUFFIX))
+    folder = out / machine
+    found = [(pattern.fullmatch(path.name), path) for path in (folder.iterdir() if folder.is_dir() else ())]
+    runs = [(match[1], int(match[2] or 1), path) for match, path in found if match and path.stat().st_size]
+    return max(runs)[2] if runs else None
+
+
+def _not_writable(path: Path, why: str | None) -> StoreError:
+    return StoreError(f"{path}: cannot be written ({why}); name another folder with --out")
 
 
 def current(found: Iterable[Record]) -> tuple[Record, ...]:
@@ -161,9 +186,9 @@ def current(found: Iterable[Record]) -> tuple[Record, ...]:
     return tuple(newest.values())
 
 
-def done(found: Iterable[Record]) -> frozenset[tuple[str, int]]:
-    """Cell key and trial of what need not run again: ok, skipped, out of memory."""
-    return frozenset((r.cell.key, r.trial) for r in current(found) if r.status in FINAL_STATUSES)
+def done(found: Iterable[Record]) -> dict[tuple[str, int], Status]:
+    """The status of what need not run again (ok, skipped, out of memory) by cell key and trial."""
+    return {(r.cell.key, r.trial): r.status for r in current(found) if r.status in FINAL_STATUSES}
 
 
 def _sync_folder(folder: Path) -> None:

@@ -17,7 +17,7 @@ import msgspec
 
 from tcbench import messages
 from tcbench.errors import TcbenchError
-from tcbench.messages import Building, Finished, Message, Stepped
+from tcbench.messages import RUNNER_PID, Building, Finished, Message, Stepped
 from tcbench.record import Cell, Environment, Measurement
 
 Send = Callable[[Message], None]
@@ -38,9 +38,14 @@ def main() -> None:
 
 
 def die_with_parent() -> None:
-    """Ask Linux to kill this process when the runner dies, so that none is left behind to disturb later trials."""
+    """Ask Linux to kill this process when the runner dies, so that none is left behind to disturb later trials.
+
+    The runner gives its process id, to find out that it died before the asking; 1 would not do for that, since in a
+    container the runner itself may be process 1.
+    """
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() == 1:
+    runner = os.environ.get(RUNNER_PID)
+    if runner is not None and int(runner) != os.getppid():
         sys.exit(1)
 
 

@@ -55,11 +55,21 @@ def tcbench(here: Path, *arguments: str, **options) -> subprocess.CompletedProce
         (["run", "--config", "fp3"], "--config 'fp3': unknown; did you mean 'fp32'?"),
         (["run", "--config", "fp16+foo"], "unknown rung 'foo'"),
         (["run", "--config", ""], "--config: expected a name or a glob"),
-        (["run", "--bs", "0"], "--bs '0': '0' is no batch size"),
-        (["run", "--bs", "abc"], "--bs 'abc': 'abc' is no batch size; expected e.g. --bs 32,64,128,256"),
+        (["run", "--bs", "0"], "--bs: '0' is no batch size"),
+        (["run", "--bs", "abc"], "--bs: 'abc' is no batch size; expected e.g. --bs 32,64,128,256"),
         (["run", "--bs", "4,,8"], "'' is no batch size"),
         (["run", "--bs", "-4"], "'-4' is no batch size"),
         (["run", "--bs", "1.5"], "'1.5' is no batch size"),
+        (["run", "--bs", "9" * 5000], "is no batch size"),
+        (["run", "--bs", "٣"], "is no batch size"),
+        (["run", "--image-size", "10000000000"], "expected at most 8192 pixels"),
+        (["run", "--timeout", "inf"], "--timeout inf: expected seconds above 0"),
+        (["run", "--max-time", "1e400"], "--max-time inf: expected seconds above 0"),
+        (
+            ["run", "few.toml"],
+            "the images have 16 classes, the scenario's model 2: expected model.classes of at least 16",
+        ),
+        (["run", "--dry-run", "--data", "nowhere"], "nowhere does not exist"),
         (["run", "--image-size", "31"], "--image-size 31: resnet50 takes images of at least 32 pixels"),
         (["run", "--data", "nowhere"], "nowhere does not exist"),
         (["run", "--data", "quick.toml"], "is a file, not a folder"),
@@ -81,6 +91,7 @@ def tcbench(here: Path, *arguments: str, **options) -> subprocess.CompletedProce
 def test_a_mistake_is_one_clear_line_and_exit_code_2(here, arguments, expected):
     (here / "empty").mkdir()
     (here / "bad.toml").write_text('schema = 1\ntitle = "x"\n')
+    (here / "few.toml").write_text(SCENARIO.replace("classes = 20", "classes = 2"))
     done = tcbench(here, *arguments)
     assert done.returncode == 2, done
     assert expected in done.stderr
@@ -106,7 +117,9 @@ def test_a_results_folder_that_may_not_be_written_is_exit_code_2(here):
 
 
 def test_a_traceback_is_shown_only_when_asked_for(here):
-    assert "Traceback" in tcbench(here, "run", "--bs", "0", "--debug").stderr
+    shown = tcbench(here, "run", "--bs", "0", "--debug")
+    assert "Traceback" in shown.stderr
+    assert shown.returncode == 2
     assert "Traceback" in tcbench(here, "--debug", "run", "--bs", "0").stderr
 
 
@@ -237,7 +250,7 @@ def test_an_interrupt_before_the_first_record_leaves_nothing_behind(here):
     process.send_signal(signal.SIGINT)
     _, stderr = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert "nothing was measured yet" in stderr
+    assert "nothing was measured yet; go on with: tcbench run quick.toml --threads 1 --data synthetic\n" in stderr
     assert not list((here / "results").glob("*/*.jsonl"))
 
 
@@ -268,6 +281,17 @@ def test_a_trial_over_its_timeout_is_a_record(here):
     (record,) = store.read([path]).records
     assert (record.status, record.reason) == ("timeout", "no result after 0.5 s (--timeout)")
     assert "timeout" in done.stdout
+
+
+def test_a_cell_skipped_for_a_missing_package_runs_once_the_package_is_there(here):
+    arguments = ("run", "quick.toml", "--threads", "1", "--data", "synthetic", "--config", "fp32+opencv", "--json")
+    blocked = "import sys; sys.modules['cv2'] = None; sys.argv[1:] = sys.argv[2:]; from tcbench.cli import main; main()"
+    command = [sys.executable, "-c", blocked, "-", *arguments]
+    first = subprocess.run(command, cwd=here, capture_output=True, text=True, timeout=60, check=False)
+    assert first.returncode == 0, first.stderr
+    assert "needs the package cv2: uv sync --extra opencv" in json.loads(first.stdout)["cells"][0]["reason"]
+    second = tcbench(here, *arguments, "--resume")
+    assert json.loads(second.stdout)["cells"][0]["status"] == "ok"
 
 
 def test_a_dry_run_shows_the_plan_and_touches_nothing(here):

@@ -60,6 +60,14 @@ def test_going_on_after_a_half_line_drops_it(tmp_path):
     assert [r.cell.config for r in store.read([path]).records] == ["fp32", "fp16"]
 
 
+def test_going_on_after_a_whole_line_without_its_end_keeps_it(tmp_path):
+    path = tmp_path / "run.jsonl"
+    path.write_bytes(line("fp32").rstrip(b"\n"))
+    with Store(path) as records:
+        records.append(factories.make_record("fp16"))
+    assert [r.cell.config for r in store.read([path]).records] == ["fp32", "fp16"]
+
+
 def test_a_broken_line_in_the_middle_is_named(tmp_path):
     path = tmp_path / "run.jsonl"
     path.write_bytes(line("fp32") + b"{oops}\n" + line("fp16"))
@@ -168,14 +176,14 @@ def test_what_failed_is_run_again_and_what_has_an_answer_is_not():
         factories.make_record("fp32+nhwc", status="crashed"),
     ]
     done = store.done(records)
-    assert done == {(r.cell.key, 0) for r in records[:3]}
+    assert done == {(r.cell.key, 0): r.status for r in records[:3]}
 
 
 def test_the_last_record_of_a_trial_counts():
     failed = factories.make_record("fp32", status="failed")
     ok = factories.make_record("fp32", status="ok")
     assert store.current([failed, ok]) == (ok,)
-    assert store.done([ok, failed]) == frozenset()
+    assert store.done([ok, failed]) == {}
 
 
 def test_runs_have_names_of_their_own_and_the_newest_is_found(tmp_path):
@@ -183,9 +191,14 @@ def test_runs_have_names_of_their_own_and_the_newest_is_found(tmp_path):
     Store(first).close()
     second = store.new_path(tmp_path, "m", "cpu")
     assert second != first
+    for name in ("cpu-20980101-000000", "cpu-20980101-000000-2", "cpu-20980101-000000-10"):
+        (tmp_path / "m" / f"{name}.jsonl").write_bytes(line())
+    # Other scenarios, and a run that has no record yet.
+    for name in ("cpu-big-20990101-000000", "cpu-9-20990101-000000"):
+        (tmp_path / "m" / f"{name}.jsonl").write_bytes(line())
     (tmp_path / "m" / "cpu-20990101-000000.jsonl").touch()
-    (tmp_path / "m" / "cpu-big-20990101-000000.jsonl").touch()
     newest = store.latest(tmp_path, "m", "cpu")
     assert newest is not None
-    assert newest.name == "cpu-20990101-000000.jsonl"
+    assert newest.name == "cpu-20980101-000000-10.jsonl"
     assert store.latest(tmp_path, "other", "cpu") is None
+    assert store.latest(tmp_path, "m", "c*") is None

@@ -31,6 +31,11 @@ def names() -> tuple[str, ...]:
     return tuple(_MODULES)
 
 
+def device_kinds() -> frozenset[str]:
+    """The device kinds that some backend runs on."""
+    return frozenset().union(*(backend(name).DEVICES for name in names()))
+
+
 def backend(name: str) -> Backend:
     """A backend by name; KeyError for one that does not exist."""
     module: Any = importlib.import_module(_MODULES[name])

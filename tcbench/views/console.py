@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,9 +25,14 @@ _PLAIN_WIDTH = 132
 
 
 def make_console(*, stderr: bool = False) -> Console:
-    """A console as wide as the terminal, or wide enough for a table in a file or pipe."""
+    """A console as wide as the terminal, or wide enough for a table in a file or pipe.
+
+    A table is never squeezed below 80 columns: a narrower terminal wraps its lines, which loses nothing.
+    """
     console = Console(stderr=stderr)
-    return console if console.is_terminal else Console(stderr=stderr, width=_PLAIN_WIDTH)
+    if stderr and console.is_terminal:
+        return console
+    return Console(stderr=stderr, width=max(console.width, 80) if console.is_terminal else _PLAIN_WIDTH)
 
 
 def results_table(summaries: Sequence[CellSummary], speedups: Sequence[Interval | None]) -> Table:
@@ -36,7 +42,7 @@ def results_table(summaries: Sequence[CellSummary], speedups: Sequence[Interval 
     """
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     table.add_column("batch", justify="right")
-    table.add_column("config", overflow="fold")
+    table.add_column("config", overflow="fold", min_width=16)
     table.add_column("images/s", justify="right", no_wrap=True)
     table.add_column("step", justify="right", no_wrap=True)
     table.add_column("vs fp32", justify="right", no_wrap=True)
@@ -65,7 +71,7 @@ def _short(rungs: tuple[str, ...], above: tuple[str, ...]) -> str:
 
 def _figures(summary: CellSummary, speedup: Interval | None) -> tuple[Text, ...]:
     if summary.images_per_s is None or summary.step_time_s is None:
-        return (Text(f"{summary.status}: {summary.reason}", style="yellow", overflow="fold"),)
+        return (Text(summary.status, style="yellow"),)
     return (
         Text(rate(summary.images_per_s) + ("" if summary.settled else " *")),
         Text(milliseconds(summary.step_time_s.value)),
@@ -92,6 +98,17 @@ def size(n_bytes: int) -> str:
     return f"{gib:.2f} GiB" if gib >= 1 else f"{n_bytes / 2**20:.0f} MiB"
 
 
+def reasons(summaries: Sequence[CellSummary]) -> list[str]:
+    """Why a cell has no number, or only some of its trials succeeded: a line each."""
+    lines = [f"{s.cell.label}: {s.status}: {s.reason}" for s in summaries if s.images_per_s is None]
+    lines += [
+        f"{s.cell.label}: only {s.trials_ok} of {s.trials} trials succeeded"
+        for s in summaries
+        if s.images_per_s is not None and s.trials_ok < s.trials
+    ]
+    return lines
+
+
 def footnotes(summaries: Sequence[CellSummary]) -> list[str]:
     """What a reader needs to know of the table above."""
     lines = []
@@ -112,8 +129,12 @@ def footnotes(summaries: Sequence[CellSummary]) -> list[str]:
 def summary_json(run_id: str, path: Path, summaries: Sequence[CellSummary], speedups: Sequence[Interval | None]) -> str:
     """The table as JSON."""
 
-    def interval(value: Interval | None) -> dict[str, float] | None:
-        return None if value is None else {"value": value.value, "low": value.low, "high": value.high}
+    def interval(value: Interval | None) -> dict[str, float | None] | None:
+        if value is None:
+            return None
+        # JSON has no infinity: an open end is null.
+        ends = {"value": value.value, "low": value.low, "high": value.high}
+        return {name: end if math.isfinite(end) else None for name, end in ends.items()}
 
     cells = [
         {
@@ -124,6 +145,7 @@ def summary_json(run_id: str, path: Path, summaries: Sequence[CellSummary], spee
             "status": summary.status,
             "reason": summary.reason,
             "trials": summary.trials,
+            "trials_ok": summary.trials_ok,
             "images_per_s": interval(summary.images_per_s),
             "step_time_s": interval(summary.step_time_s),
             "speedup_over_fp32": interval(speedup),
@@ -189,4 +211,4 @@ def tally(summaries: Sequence[CellSummary]) -> str:
 
 
 def _json(value: dict[str, Any]) -> str:
-    return json.dumps({"schema_version": JSON_SCHEMA_VERSION, **value}, indent=2, ensure_ascii=False)
+    return json.dumps({"schema_version": JSON_SCHEMA_VERSION, **value}, indent=2, ensure_ascii=False, allow_nan=False)

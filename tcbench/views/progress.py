@@ -10,6 +10,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
+from rich.table import Column
 from rich.text import Text
 
 from tcbench.analysis.eta import Estimate, duration
@@ -29,10 +30,9 @@ class RunProgress:
         self._seen_of_running: Estimate | None = None
         self._quiet = quiet
         self._progress = Progress(
-            TextColumn("[{task.completed:.0f}/{task.total:.0f}]"),
-            BarColumn(bar_width=20),
-            TextColumn("{task.description}"),
+            TextColumn("{task.completed:.0f}/{task.total:.0f}"),
             _Remaining(self._remaining_s),
+            TextColumn("{task.description}", table_column=Column(no_wrap=True, overflow="ellipsis")),
             console=console,
             transient=True,
             disable=quiet or not console.is_terminal,

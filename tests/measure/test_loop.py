@@ -85,6 +85,25 @@ def test_the_clock_is_read_once_per_block_and_facts_are_asked_between_passes():
     assert session.asked_after == [5, 17, 21]
 
 
+def test_the_first_step_of_a_block_does_not_count_for_stopping():
+    """Blocks that begin with a step four times as fast: with it the interval would never be narrow."""
+    session = FakeSession(cold_steps=0)
+    loop.measure(session, SETTINGS)
+    fast_first = FakeSession(cold_steps=0)
+    run = fast_first._run
+
+    def first_is_fast(name: str) -> None:
+        run(name)
+        if name == "io" and fast_first.steps > 3 and (fast_first.steps - 4) % 6 == 0:
+            fast_first.now -= 0.75
+
+    fast_first.phases = tuple(Phase(n, lambda n=n: first_is_fast(n)) for n in ("io", "forward"))
+    measured = loop.measure(fast_first, SETTINGS)
+    assert measured.step_times_s[0] < measured.step_times_s[1]
+    assert measured.timed_steps == 12
+    assert measured.stopped_by == "target"
+
+
 def test_a_noisy_cell_stops_at_its_budget():
     session = FakeSession()
     noise = iter(range(10_000))

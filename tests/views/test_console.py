@@ -32,7 +32,23 @@ def test_every_cell_has_a_row_under_its_batch_size():
 
 def test_a_cell_without_a_number_says_why():
     text = shown([factories.make_record("fp32"), factories.make_record("fp16", status="oom")])
-    assert "oom: out of memory" in text.replace("\n", " ")
+    assert text.splitlines()[2].split() == ["fp16", "oom"]
+    summaries = summarise([factories.make_record("fp32"), factories.make_record("fp16", status="oom")])
+    (line,) = console.reasons(summaries)
+    assert line == "fp16, batch size 4: oom: out of memory: the kernel killed the worker (SIGKILL)"
+
+
+def test_trials_that_did_not_succeed_are_named_though_another_did():
+    summaries = summarise([factories.make_record("fp32"), factories.make_record("fp32", status="failed", trial=1)])
+    assert console.reasons(summaries) == ["fp32, batch size 4: only 1 of 2 trials succeeded"]
+
+
+def test_a_table_on_a_usual_terminal_names_its_cells():
+    summaries = summarise([factories.make_record(config) for config in factories.LADDERS])
+    out = Console(file=io.StringIO(), width=80)
+    out.print(console.results_table(summaries, speedups(summaries)))
+    assert "fp32" in out.file.getvalue()
+    assert "+ dali" in out.file.getvalue()
 
 
 @pytest.mark.parametrize(
@@ -68,6 +84,13 @@ def test_the_json_holds_the_table():
     assert cells[0]["images_per_s"]["low"] < cells[0]["images_per_s"]["value"] < cells[0]["images_per_s"]["high"]
     assert cells[0]["speedup_over_fp32"]["value"] == 1.0
     assert (cells[1]["status"], cells[1]["images_per_s"]) == ("skipped", None)
+
+
+def test_the_json_is_json_even_where_an_interval_has_no_end():
+    spiky = factories.make_measurement([0.1, 0.1, 9.0] * 4, block_steps=6)
+    summaries = summarise([factories.make_record("fp32", measurement=spiky)])
+    text = console.summary_json("run", Path("r.jsonl"), summaries, speedups(summaries))
+    assert json.loads(text, parse_constant=pytest.fail)["cells"][0]["images_per_s"]["value"] > 0
 
 
 def test_the_tally_counts_every_status():

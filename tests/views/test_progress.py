@@ -3,6 +3,7 @@ from __future__ import annotations
 import io
 
 import factories
+import pytest
 from rich.console import Console
 
 from tcbench.analysis.eta import estimate
@@ -22,6 +23,18 @@ def test_elsewhere_than_on_a_terminal_each_trial_is_a_line_with_an_eta():
     assert first.startswith("[1/2] fp32, batch size 4: 4")
     assert "images/s  (ETA " in first
     assert second == "[2/2] fp16, batch size 4: crashed: the worker was killed by signal 11 (SIGSEGV)"
+
+
+@pytest.mark.parametrize("width", [40, 80, 120])
+def test_a_terminal_shows_the_eta_however_narrow_it_is_and_long_the_config(width):
+    out = Console(file=io.StringIO(), width=width, force_terminal=True)
+    cell = factories.make_cell(factories.LADDERS[-1], 256)
+    with RunProgress(out, estimate([cell]), 1, quiet=False) as progress:
+        progress.listen(cell, 0, Stepped("timed", 6, 0.1))
+        progress._progress.refresh()
+        text = out.file.getvalue()
+    assert "0/1" in text
+    assert "ETA" in text
 
 
 def test_a_terminal_shows_the_step_and_the_eta_live():

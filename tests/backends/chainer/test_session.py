@@ -31,9 +31,10 @@ def test_the_seed_decides_the_weights_and_the_first_loss():
             weights = parameters(session)
             return run_step(session), weights
 
-    (loss, weights), (again, same), (other, _) = first(0), first(0), first(1)
+    (loss, weights), (again, same), (other, others) = first(0), first(0), first(1)
     assert loss == again != other
     assert all(np.array_equal(weights[name], same[name]) for name in weights)
+    assert not np.array_equal(weights["/stem/w"], others["/stem/w"])
 
 
 def test_facts_name_the_model_and_its_memory():
