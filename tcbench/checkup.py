@@ -136,10 +136,10 @@ def _data() -> Finding:
 
 def _writable(what: str, folder: Path) -> Finding:
     """Try to write, in the folder or where it would be made."""
-    there = folder.absolute()
-    while not there.exists():
-        there = there.parent
     try:
+        there = folder.absolute()
+        while not there.exists():
+            there = there.parent
         with tempfile.TemporaryFile(dir=there):
             pass
     except OSError as error:

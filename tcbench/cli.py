@@ -433,7 +433,11 @@ def _input(data: str | None) -> Input | None:
 
     if data is None:
         return None
-    return Input(kind="synthetic") if data == "synthetic" else Input(kind="folder", path=str(Path(data).absolute()))
+    if data == "synthetic":
+        return Input(kind="synthetic")
+    if not data.isprintable():
+        raise SelectionError(f"--data {data!a}: expected a path of printable UTF-8 characters")
+    return Input(kind="folder", path=str(Path(data).absolute()))
 
 
 def _within(name: str, value: float | None, expected: str, holds: Callable[[float], bool]) -> float | None:

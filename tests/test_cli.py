@@ -73,6 +73,7 @@ def tcbench(here: Path, *arguments: str, **options) -> subprocess.CompletedProce
         (["run", "--image-size", "31"], "--image-size 31: resnet50 takes images of at least 32 pixels"),
         (["run", "--data", "nowhere"], "nowhere does not exist"),
         (["run", "--data", "quick.toml"], "is a file, not a folder"),
+        (["run", "--data", "bad\udcffname"], "expected a path of printable UTF-8 characters"),
         (["run", "--data", "empty"], "has no class folders"),
         (["run", "--device", "tpu"], "--device tpu: expected auto, cpu or cuda:N"),
         (["run", "--target", "0"], "--target 0: expected a share between 0 and 1"),

@@ -70,6 +70,7 @@ def measure(
     phases = profile(session, ranges, settings.profiled_steps, first=len(warmup_s) + len(timed_s))
     listen(Progress("profiled", settings.profiled_steps, timed_s[-1]))
     facts = session.facts()
+    gc_frozen = gc.get_freeze_count() > 0
     gc.unfreeze()
     return Measurement(
         warmup_times_s=tuple(warmup_s),
@@ -85,7 +86,7 @@ def measure(
         prefetch_depth=facts.prefetch_depth,
         parameters=facts.parameters,
         macs_per_image=facts.macs_per_image,
-        gc_frozen=True,
+        gc_frozen=gc_frozen,
     )
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import itertools
 import math
 
@@ -63,6 +64,8 @@ def test_a_cell_is_warmed_up_timed_and_profiled_apart():
     measured = loop.measure(session, SETTINGS, heard.append)
     assert measured.warmup_times_s == (10.0, 10.0, 2.0, 2.0, 2.0)
     assert measured.warmup_settled
+    assert measured.gc_frozen
+    assert gc.get_freeze_count() == 0
     assert measured.step_times_s == (2.0,) * 12
     assert len(measured.counted_times_s) == 10
     assert measured.stopped_by == "target"
