@@ -49,6 +49,14 @@ def test_what_is_not_a_record_is_refused_by_name(line, expected):
     assert expected in str(error.value)
 
 
+@pytest.mark.parametrize("step_times_s", [[], [0.1], [0.1, 0.0], [0.1, -1.0], [0.1, 1e400]])
+def test_an_ok_record_has_counted_steps_that_took_time(step_times_s):
+    raw = json.loads(record.encode(factories.make_record()))
+    raw["measurement"]["step_times_s"] = step_times_s
+    with pytest.raises(RecordError):
+        record.decode(json.dumps(raw))
+
+
 def test_unknown_fields_of_the_same_version_are_ignored():
     assert record.decode(changed(extra=1)) == factories.make_record()
 

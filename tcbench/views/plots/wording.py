@@ -36,7 +36,6 @@ def factor(value: float) -> str:
 
 
 _WHY: dict[Status, str] = {
-    "ok": "no counted steps",
     "skipped": "skipped",
     "oom": "out of memory",
     "failed": "failed",

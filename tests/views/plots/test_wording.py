@@ -5,14 +5,9 @@ from __future__ import annotations
 import math
 
 import pytest
-from factories import make_measurement, make_record
 from hypothesis import given
 from hypothesis import strategies as st
-from views.plots.charts import words
 
-from tcbench.analysis.summary import summarise
-from tcbench.record import Record
-from tcbench.views import plots
 from tcbench.views.plots.wording import number
 
 
@@ -41,8 +36,3 @@ def test_a_number_is_short_and_near_the_value(value: float) -> None:
     factor = {"n": 1e-9, "µ": 1e-6, "m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9}.get(said[-1], 1.0)
     assert len(said) <= 6
     assert math.isclose(float(said.rstrip("nµmkMG")) * factor, value, rel_tol=0.006)
-
-
-def test_a_record_without_counted_steps_is_said_to_have_none() -> None:
-    record: Record = make_record(measurement=make_measurement((0.1,)))
-    assert "no counted steps" in words(plots.throughput_chart(summarise([record]), title="T"))
