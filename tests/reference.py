@@ -1,0 +1,427 @@
+"""Every piece of work, computed the plain way: NumPy, float64, one rounding at the end.
+
+`REFERENCE[work.name](work, *arrays)` takes arrays in the order of `work.operands` (NumPy, C-contiguous, any shape of
+the operand's size) and writes those that are `out` or `inout` in place. It is what kernels, cuDNN graphs and fused
+operations are checked against, so it shares no code with them and is not tuned.
+
+The bits of a mask and of a reserve space are cuDNN's own; here they are a byte and a bit per value, y > 0.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from tcbench.backends.cuda import work as w
+
+Array = np.ndarray[Any, Any]
+Reference = Callable[..., None]
+
+REFERENCE: dict[str, Reference] = {}
+
+
+class Arrays:
+    """The arrays of one piece of work by the names of its operands, in the operands' shapes."""
+
+    def __init__(self, work: w.Work, arrays: tuple[Array, ...]) -> None:
+        operands = work.operands
+        if len(arrays) != len(operands):
+            raise TypeError(f"{work.name} takes {len(operands)} arrays, not {len(arrays)}")
+        self._arrays = {}
+        for operand, array in zip(operands, arrays, strict=True):
+            if array.size != operand.size or array.dtype != operand.dtype or not array.flags.c_contiguous:
+                raise TypeError(f"{work.name}: {array.shape} {array.dtype} is no {operand}")
+            self._arrays[operand.name] = array.reshape(operand.shape)
+
+    def __getattr__(self, name: str) -> Array:
+        """What an input holds, as float64."""
+        return self._arrays[name].astype(np.float64)
+
+    def raw(self, name: str) -> Array:
+        """The array itself."""
+        return self._arrays[name]
+
+    def write(self, **values: Any) -> None:
+        """Round each value to its array's dtype, once."""
+        for name, value in values.items():
+            self._arrays[name][...] = value
+
+
+def _computes(kind: type[w.Work]) -> Callable[[Callable[[Any, Arrays], None]], Reference]:
+    def register(compute: Callable[[Any, Arrays], None]) -> Reference:
+        def reference(work: w.Work, *arrays: Array) -> None:
+            with np.errstate(all="ignore"):
+                compute(work, Arrays(work, arrays))
+
+        REFERENCE[kind.name] = reference
+        return reference
+
+    return register
+
+
+# -- convolution: one matrix product per tap (r, s), channels last ---------------------------------------------------
+
+
+def _nhwc(array: Array, layout: w.Layout) -> Array:
+    return array.transpose(0, 2, 3, 1) if layout == "NCHW" else array
+
+
+def _stored(array: Array, layout: w.Layout) -> Array:
+    return array.transpose(0, 3, 1, 2) if layout == "NCHW" else array
+
+
+def _padded(x: Array, pad: int) -> Array:
+    """x (N, H, W, C)."""
+    return np.pad(x, ((0, 0), (pad, pad), (pad, pad), (0, 0)))
+
+
+def _tap(conv: w.Conv2d | w.Pool, padded: Array, r: int, s: int) -> Array:
+    """The (N, P, Q, C) pixels of padded x that tap (r, s) meets, as a view."""
+    rows = slice(r, r + conv.stride * (conv.p - 1) + 1, conv.stride)
+    columns = slice(s, s + conv.stride * (conv.q - 1) + 1, conv.stride)
+    return padded[:, rows, columns]
+
+
+def _fprop(conv: w.Conv2d, a: Arrays) -> Array:
+    """y (N, P, Q, K)."""
+    x = _padded(_nhwc(a.x, conv.layout), conv.pad)
+    weights = _nhwc(a.w, conv.layout)
+    y = np.zeros((conv.n, conv.p, conv.q, conv.k))
+    for r in range(conv.r):
+        for s in range(conv.s):
+            y += _tap(conv, x, r, s) @ weights[:, r, s].T
+    return y
+
+
+@_computes(w.ConvFprop)
+def conv_fprop(work: w.ConvFprop, a: Arrays) -> None:
+    a.write(y=_stored(_fprop(work.conv, a), work.conv.layout))
+
+
+@_computes(w.ConvFpropStats)
+def conv_fprop_stats(work: w.ConvFpropStats, a: Arrays) -> None:
+    y = _fprop(work.conv, a)
+    a.write(y=_stored(y, work.conv.layout), sum=y.sum((0, 1, 2)), square_sum=(y * y).sum((0, 1, 2)))
+
+
+@_computes(w.ConvDgrad)
+def conv_dgrad(work: w.ConvDgrad, a: Arrays) -> None:
+    conv = work.conv
+    gy, weights = _nhwc(a.gy, conv.layout), _nhwc(a.w, conv.layout)
+    gx = np.zeros((conv.n, conv.h + 2 * conv.pad, conv.w + 2 * conv.pad, conv.c))
+    for r in range(conv.r):
+        for s in range(conv.s):
+            _tap(conv, gx, r, s)[...] += gy @ weights[:, r, s]
+    inner = gx[:, conv.pad : conv.pad + conv.h, conv.pad : conv.pad + conv.w]
+    a.write(gx=_stored(inner, conv.layout))
+
+
+@_computes(w.ConvWgrad)
+def conv_wgrad(work: w.ConvWgrad, a: Arrays) -> None:
+    conv = work.conv
+    x = _padded(_nhwc(a.x, conv.layout), conv.pad)
+    gy = _nhwc(a.gy, conv.layout).reshape(-1, conv.k)
+    gw = np.empty((conv.k, conv.r, conv.s, conv.c))
+    for r in range(conv.r):
+        for s in range(conv.s):
+            gw[:, r, s] = gy.T @ _tap(conv, x, r, s).reshape(-1, conv.c)
+    a.write(gw=_stored(gw, conv.layout))
+
+
+# -- batch normalisation ---------------------------------------------------------------------------------------------
+
+
+def _per_channel(vector: Array, layout: w.Layout) -> Array:
+    return vector.reshape(1, -1, 1, 1) if layout == "NCHW" else vector.reshape(1, 1, 1, -1)
+
+
+def _other_axes(layout: w.Layout) -> tuple[int, int, int]:
+    return (0, 2, 3) if layout == "NCHW" else (0, 1, 2)
+
+
+def _write_running(a: Arrays, mean: Array, var: Array, count: int, momentum: float) -> None:
+    a.write(
+        running_mean=(1 - momentum) * a.running_mean + momentum * mean,
+        running_var=(1 - momentum) * a.running_var + momentum * var * count / max(count - 1, 1),
+    )
+
+
+def _norm_forward(work: w.BatchNormForward | w.BatchNormCallForward, a: Arrays) -> Array:
+    """Writes all but the mask or reserve, and returns where y, as it is stored, is positive."""
+    norm = work.norm
+    x = a.x
+    mean, var = x.mean(_other_axes(norm.layout)), x.var(_other_axes(norm.layout))
+    inv_std = 1 / np.sqrt(var + work.eps)
+    scale, bias = a.gamma * inv_std, a.beta
+    y = (x - _per_channel(mean, norm.layout)) * _per_channel(scale, norm.layout) + _per_channel(bias, norm.layout)
+    if norm.add:
+        y += a.residual
+    if norm.relu:
+        y = np.maximum(y, 0)
+    _write_running(a, mean, var, norm.count, work.momentum)
+    a.write(y=y, mean=mean, inv_std=inv_std)
+    return np.asarray(a.raw("y") > 0)
+
+
+def _norm_backward(norm: w.Norm, a: Arrays, positive: Array | None) -> None:
+    layout = norm.layout
+    gy = a.gy if positive is None else np.where(positive, a.gy, 0)
+    normalised = (a.x - _per_channel(a.mean, layout)) * _per_channel(a.inv_std, layout)
+    gbeta, ggamma = gy.sum(_other_axes(layout)), (gy * normalised).sum(_other_axes(layout))
+    gx = gy - (_per_channel(gbeta, layout) + normalised * _per_channel(ggamma, layout)) / norm.count
+    gx *= _per_channel(a.gamma * a.inv_std, layout)
+    a.write(gx=gx, ggamma=ggamma, gbeta=gbeta)
+    if norm.add:
+        a.write(gresidual=gy)
+
+
+@_computes(w.BatchNormForward)
+def batch_norm_forward(work: w.BatchNormForward, a: Arrays) -> None:
+    positive = _norm_forward(work, a)
+    if work.norm.relu:
+        a.write(mask=positive)
+
+
+@_computes(w.BatchNormBackward)
+def batch_norm_backward(work: w.BatchNormBackward, a: Arrays) -> None:
+    _norm_backward(work.norm, a, a.raw("mask") if work.norm.relu else None)
+
+
+@_computes(w.BatchNormCallForward)
+def batch_norm_call_forward(work: w.BatchNormCallForward, a: Arrays) -> None:
+    positive = _norm_forward(work, a)
+    if work.norm.relu:
+        bits = np.packbits(positive)
+        a.raw("reserve")[: bits.size] = bits
+
+
+@_computes(w.BatchNormCallBackward)
+def batch_norm_call_backward(work: w.BatchNormCallBackward, a: Arrays) -> None:
+    norm = work.norm
+    positive = None
+    if norm.relu:
+        positive = np.unpackbits(a.raw("reserve"), count=norm.size).reshape(norm.shape).astype(bool)
+    _norm_backward(norm, a, positive)
+
+
+@_computes(w.BatchNormFinalize)
+def batch_norm_finalize(work: w.BatchNormFinalize, a: Arrays) -> None:
+    mean = a.sum / work.count
+    var = np.maximum(a.square_sum / work.count - mean * mean, 0)
+    inv_std = 1 / np.sqrt(var + work.eps)
+    scale = a.gamma * inv_std
+    _write_running(a, mean, var, work.count, work.momentum)
+    a.write(mean=mean, inv_std=inv_std, scale=scale, bias=a.beta - mean * scale)
+
+
+@_computes(w.BatchNormApply)
+def batch_norm_apply(work: w.BatchNormApply, a: Arrays) -> None:
+    norm = work.norm
+    y = _per_channel(a.scale, norm.layout) * a.x + _per_channel(a.bias, norm.layout)
+    if norm.add:
+        y += a.residual
+    a.write(y=np.maximum(y, 0) if norm.relu else y)
+
+
+# -- elementwise -----------------------------------------------------------------------------------------------------
+
+
+@_computes(w.Relu)
+def relu(work: w.Relu, a: Arrays) -> None:
+    a.write(y=np.maximum(a.x, 0))
+
+
+@_computes(w.ReluBackward)
+def relu_backward(work: w.ReluBackward, a: Arrays) -> None:
+    a.write(gx=np.where(a.y > 0, a.gy, 0))
+
+
+@_computes(w.Add)
+def add(work: w.Add, a: Arrays) -> None:
+    a.write(c=a.a + a.b)
+
+
+@_computes(w.AddRelu)
+def add_relu(work: w.AddRelu, a: Arrays) -> None:
+    a.write(y=np.maximum(a.a + a.b, 0))
+
+
+# -- pooling ---------------------------------------------------------------------------------------------------------
+
+
+def _windows(pool: w.Pool, x: Array, outside: float) -> Array:
+    """(N, H, W, C) -> (ksize * ksize, N, P, Q, C), with what the padding holds."""
+    pad = pool.pad
+    padded = np.pad(x, ((0, 0), (pad, pad), (pad, pad), (0, 0)), constant_values=outside)
+    taps = [_tap(pool, padded, r, s) for r in range(pool.ksize) for s in range(pool.ksize)]
+    return np.stack(taps)
+
+
+@_computes(w.MaxPoolForward)
+def max_pool_forward(work: w.MaxPoolForward, a: Arrays) -> None:
+    pool = work.pool
+    x = _nhwc(a.x, pool.layout)
+    values = _windows(pool, x, -np.inf)
+    inside = _windows(pool, np.ones_like(x), 0).astype(bool)
+    maximum = values.max(0)
+    hits = inside & ((values == maximum) | (np.isnan(values) & np.isnan(maximum)))
+    a.write(y=_stored(maximum, pool.layout), place=_stored(hits.argmax(0), pool.layout))
+
+
+@_computes(w.MaxPoolBackward)
+def max_pool_backward(work: w.MaxPoolBackward, a: Arrays) -> None:
+    pool = work.pool
+    gy, place = _nhwc(a.gy, pool.layout), _nhwc(a.raw("place"), pool.layout)
+    gx = np.zeros((pool.n, pool.h + 2 * pool.pad, pool.w + 2 * pool.pad, pool.c))
+    for tap in range(pool.ksize**2):
+        _tap(pool, gx, *divmod(tap, pool.ksize))[...] += np.where(place == tap, gy, 0)
+    a.write(gx=_stored(gx[:, pool.pad : pool.pad + pool.h, pool.pad : pool.pad + pool.w], pool.layout))
+
+
+@_computes(w.GlobalAverageForward)
+def global_average_forward(work: w.GlobalAverageForward, a: Arrays) -> None:
+    a.write(y=_nhwc(a.x, work.layout).mean((1, 2)))
+
+
+@_computes(w.GlobalAverageBackward)
+def global_average_backward(work: w.GlobalAverageBackward, a: Arrays) -> None:
+    gx = np.broadcast_to(a.gy[:, None, None, :] / (work.h * work.w), (work.n, work.h, work.w, work.c))
+    a.write(gx=_stored(gx, work.layout))
+
+
+# -- classifier and loss ---------------------------------------------------------------------------------------------
+
+
+@_computes(w.AddBias)
+def add_bias(work: w.AddBias, a: Arrays) -> None:
+    a.write(y=a.y + a.b)
+
+
+@_computes(w.BiasGradient)
+def bias_gradient(work: w.BiasGradient, a: Arrays) -> None:
+    a.write(gb=a.gy.sum(0))
+
+
+def _one_hot(labels: Array, k: int) -> Array:
+    """(N, K); no one at all for a label out of range."""
+    return np.asarray(labels[:, None] == np.arange(k))
+
+
+@_computes(w.SoftmaxCrossEntropyForward)
+def softmax_cross_entropy_forward(work: w.SoftmaxCrossEntropyForward, a: Arrays) -> None:
+    x = a.x - a.x.max(1, keepdims=True)
+    log_p = x - np.log(np.exp(x).sum(1, keepdims=True))
+    labels = a.raw("t")
+    in_range = (labels >= 0) & (labels < work.k)
+    at_label = log_p[np.arange(work.n), np.where(in_range, labels, 0)]
+    a.write(log_p=log_p, losses=np.where(in_range, -at_label, np.nan))
+
+
+@_computes(w.MeanLoss)
+def mean_loss(work: w.MeanLoss, a: Arrays) -> None:
+    a.write(loss=a.losses.mean())
+
+
+@_computes(w.SoftmaxCrossEntropyBackward)
+def softmax_cross_entropy_backward(work: w.SoftmaxCrossEntropyBackward, a: Arrays) -> None:
+    a.write(gx=(np.exp(a.log_p) - _one_hot(a.raw("t"), work.k)) * a.gloss / work.n)
+
+
+# -- weight update ---------------------------------------------------------------------------------------------------
+
+
+@_computes(w.Unscale)
+def unscale(work: w.Unscale, a: Arrays) -> None:
+    state = a.raw("state")
+    gx = (a.g / float(state[w.SCALE])).astype(work.dtype)
+    finite = np.isfinite(gx)
+    a.write(gx=np.where(finite, gx, 0))
+    state[w.OVERFLOWS] += sum(not finite[begin : begin + w.CHUNK].all() for begin in range(0, work.size, w.CHUNK))
+
+
+@_computes(w.ToSingle)
+def to_single(work: w.ToSingle, a: Arrays) -> None:
+    a.write(y=a.x)
+
+
+@_computes(w.ToHalf)
+def to_half(work: w.ToHalf, a: Arrays) -> None:
+    a.write(y=a.x)
+
+
+@_computes(w.WeightDecay)
+def weight_decay(work: w.WeightDecay, a: Arrays) -> None:
+    a.write(g=a.g + work.weight_decay * a.w)
+
+
+@_computes(w.MomentumUpdate)
+def momentum_update(work: w.MomentumUpdate, a: Arrays) -> None:
+    v = work.momentum * a.v - work.learning_rate * a.g
+    a.write(w=a.w + v, v=v)
+
+
+def _at(address: int, size: int, dtype: str) -> Array:
+    """The host memory that an entry of a pointer table names."""
+    memory = (ctypes.c_char * (size * w.ITEM_BYTES[dtype])).from_address(address)
+    return np.frombuffer(memory, dtype=dtype)
+
+
+def _gradients(work: w.BatchedUpdate | w.CheckFinite, a: Arrays) -> list[Array]:
+    return [
+        _at(int(address), size, "float16" if half_weights else "float32")
+        for size, (address, half_weights) in zip(work.parameters.sizes, a.raw("table"), strict=True)
+    ]
+
+
+def _overflowing_chunks(work: w.BatchedUpdate | w.CheckFinite, gradients: list[Array], scale: float) -> int:
+    return sum(
+        not np.isfinite((gradients[index][begin:end] / np.float64(scale)).astype(np.float32)).all()
+        for index, begin, end, _ in work.parameters.chunks()
+    )
+
+
+@_computes(w.BatchedUpdate)
+def batched_update(work: w.BatchedUpdate, a: Arrays) -> None:
+    state, gradients = a.raw("state"), _gradients(work, a)
+    scale = float(state[w.SCALE])
+    if work.dynamic:
+        if state[w.OVERFLOWS] > 0:
+            return
+    else:
+        state[w.OVERFLOWS] += _overflowing_chunks(work, gradients, scale)
+    place = 0
+    for size, gradient, half_weights in zip(work.parameters.sizes, gradients, a.raw("table")[:, 1], strict=True):
+        master = a.raw("master")[place : place + size]
+        velocity = a.raw("velocity")[place : place + size]
+        g = gradient.astype(np.float64) / scale
+        finite = np.isfinite(g.astype(np.float32))
+        v = work.momentum * velocity.astype(np.float64)
+        v -= work.learning_rate * (g + work.weight_decay * master.astype(np.float64))
+        master[...] = np.where(finite, master + v, master)
+        velocity[...] = np.where(finite, v, velocity)
+        if half_weights:
+            _at(int(half_weights), size, "float16")[...] = master
+        place += size
+
+
+@_computes(w.CheckFinite)
+def check_finite(work: w.CheckFinite, a: Arrays) -> None:
+    a.raw("state")[w.OVERFLOWS] += _overflowing_chunks(work, _gradients(work, a), 1.0)
+
+
+@_computes(w.AdjustScale)
+def adjust_scale(work: w.AdjustScale, a: Arrays) -> None:
+    state = a.raw("state")
+    if state[w.OVERFLOWS] > 0:
+        state[w.SCALE] = max(state[w.SCALE] / 2, 1)
+        state[w.SKIPPED] += 1
+        state[w.GOOD_STEPS] = 0
+    else:
+        state[w.GOOD_STEPS] += 1
+        if state[w.GOOD_STEPS] >= work.interval:
+            state[w.SCALE] = min(state[w.SCALE] * 2, 2**24)
+            state[w.GOOD_STEPS] = 0
+    state[w.OVERFLOWS] = 0
