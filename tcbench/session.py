@@ -30,6 +30,11 @@ class Facts:
 class Clock(Protocol):
     """Marks points in time on the device that does the work."""
 
+    @property
+    def of(self) -> Literal["host", "device"]:
+        """Whose time it tells: the host's where a phase is done when it returns, else the device's."""
+        ...
+
     def mark(self) -> None:
         """Set a mark; must not wait for the device."""
         ...

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import itertools
 import time
+from typing import Literal
 
 
 class HostClock:
     """Marks with the monotonic high-resolution clock: right where a phase is done when it returns, as on a CPU."""
+
+    of: Literal["host"] = "host"
 
     def __init__(self) -> None:
         self._marks_ns: list[int] = []

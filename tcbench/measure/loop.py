@@ -108,23 +108,35 @@ def run_block(session: Session, ranges: Ranges, steps: int, first: int) -> tuple
 
 
 def profile(session: Session, ranges: Ranges, steps: int, first: int) -> tuple[PhaseTimes, ...]:
-    """Host time of each phase, a mark after each: never part of a timed pass. On a CPU a phase is done when it
-    returns, so its host time is its time."""
-    host = HostClock()
-    rows: list[tuple[float, ...]] = []
+    """Host time of each phase, and on a device its device time: marks around each phase, never part of a timed pass.
+
+    The host's time is what the call of the phase takes; the device's marks lie outside it. The device's time of a phase
+    ends where the stream has done what the phase gave it, and begins where the phase before ended: it holds the time in
+    which the device waits for the host. Nothing waits until the last step is launched, so that the host runs ahead as
+    it does in a timed pass. On a CPU a phase is done when it returns, so its host time is its time.
+    """
+    host, device = HostClock(), session.clock
+    on_device = device.of == "device"
+    if on_device:
+        device.mark()
     for number in range(first, first + steps):
         ranges.push(ranges.step(number))
-        host.mark()
         for phase, attributes in zip(session.phases, ranges.phases, strict=True):
+            host.mark()
             ranges.push(attributes)
             phase.run()
             ranges.pop()
             host.mark()
+            if on_device:
+                device.mark()
         ranges.pop()
-        rows.append(host.read())
-    columns = zip(*rows, strict=True)
+    # Every second interval of the host's lies between two phases.
+    host_s = host.read()[::2]
+    device_s = device.read() if on_device else None
+    n = len(session.phases)
     return tuple(
-        PhaseTimes(name=phase.name, host_s=tuple(column)) for phase, column in zip(session.phases, columns, strict=True)
+        PhaseTimes(name=phase.name, host_s=host_s[i::n], device_s=None if device_s is None else device_s[i::n])
+        for i, phase in enumerate(session.phases)
     )
 
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import gc
 import itertools
 import math
+import time
 
 import pytest
 
@@ -14,6 +15,8 @@ from tcbench.session import Facts, Phase
 
 class FakeClock:
     """Time is the number of phases that have run."""
+
+    of = "host"
 
     def __init__(self, session: FakeSession) -> None:
         self.session = session
@@ -164,9 +167,53 @@ def test_without_a_tool_ranges_cost_nothing_and_fail_nothing():
 
 def test_profiled_host_times_are_those_of_each_phase():
     session = FakeSession()
-    import time
-
     session.phases = (Phase("io", lambda: time.sleep(0.02)), Phase("forward", lambda: None))
     phases = loop.profile(session, Ranges(["io", "forward"]), 3, first=0)
     assert all(t >= 0.02 for t in phases[0].host_s)
     assert len(phases[1].host_s) == 3
+    assert phases[0].device_s is phases[1].device_s is None
+
+
+class DeviceClock(FakeClock):
+    """A device that takes 1 s per phase of the fake session."""
+
+    of = "device"
+    mark_cost_s = 0.0
+
+    def mark(self) -> None:
+        super().mark()
+        time.sleep(self.mark_cost_s)
+
+
+def test_on_a_device_each_phase_has_its_device_time_beside_its_host_time():
+    """Host times are those of the calls alone: neither the device's time nor the marks are in them."""
+    session = FakeSession(cold_steps=0)
+    session.clock = DeviceClock(session)
+    session.clock.mark_cost_s = 0.05
+    io, forward = session.phases
+
+    def slow_io() -> None:
+        io.run()
+        session.now += session.steps  # 2 s in the first step, 3 s in the second
+
+    session.phases = (Phase("io", slow_io), forward)
+    phases = loop.profile(session, Ranges(["io", "forward"]), 3, first=0)
+    assert [phase.device_s for phase in phases] == [(2.0, 3.0, 4.0), (1.0, 1.0, 1.0)]
+    assert all(len(phase.host_s) == 3 for phase in phases)
+    assert all(0 < t < 0.05 for phase in phases for t in phase.host_s)
+
+
+def test_the_device_is_waited_for_once_in_a_whole_profiled_pass():
+    session = FakeSession()
+    session.clock = DeviceClock(session)
+    loop.profile(session, Ranges(["io", "forward"]), 4, first=0)
+    assert session.clock.reads == 1
+
+
+def test_a_session_on_a_device_is_measured_as_on_a_cpu_with_device_times_beside():
+    session = FakeSession()
+    session.clock = DeviceClock(session)
+    measured = loop.measure(session, SETTINGS)
+    assert session.ran == ["io", "forward"] * 21
+    assert session.clock.reads == 5 + 2 + 1
+    assert [phase.device_s for phase in measured.phases] == [(1.0,) * 4, (1.0,) * 4]
