@@ -30,3 +30,8 @@ class StorageFullError(StoreError):
     """The disk took no more while a run was going on; what was stored before is intact."""
 
     exit_code = 3
+
+
+class OutOfDeviceMemory(MemoryError):
+    """A device has too little memory for what a cell needs. That is an answer about the device, not a mistake of the
+    user's: the trial's record gets the status `oom` and this message as its reason."""

@@ -56,13 +56,13 @@ def run(cell: Cell, send: Send) -> Finished:
         send(Building("imports"))
         environment = describe(cell)
         measurement = measured(cell, send)
-    except MemoryError as error:
-        traceback.print_exc()
-        return Finished("oom", f"out of memory: {_line(error) or 'an allocation failed'}", None, environment)
     except TcbenchError as error:
         return Finished("failed", _line(error), None, environment)
     except Exception as error:
         traceback.print_exc()
+        exhausted = _exhausted(cell, error)
+        if exhausted is not None:
+            return Finished("oom", f"out of memory: {_line(exhausted) or 'an allocation failed'}", None, environment)
         return Finished("failed", f"{type(error).__name__}: {_line(error)}", None, environment)
     return Finished("ok", None, measurement, environment)
 
@@ -105,6 +105,19 @@ def _blas() -> str:
         for library in threadpoolctl.threadpool_info()
         if library["user_api"] == "blas"
     )
+
+
+def _exhausted(cell: Cell, error: Exception) -> Exception | None:
+    """The error that says that memory was spent, the host's or the GPU's, if this is what happened."""
+    from tcbench.backends.cuda import driver, exhausted
+
+    if cell.device.startswith("cuda"):
+        found = driver.gpus().found
+        index = int(cell.device.partition(":")[2] or 0)
+        on_device = exhausted.from_error(error, found[index].memory_bytes if index < len(found) else None)
+        if on_device is not None:
+            return on_device
+    return error if isinstance(error, MemoryError) else None
 
 
 def _line(error: BaseException) -> str:

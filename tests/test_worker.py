@@ -4,12 +4,16 @@ import factories
 import pytest
 
 from tcbench import worker
-from tcbench.errors import DataError
+from tcbench.backends.cuda import driver
+from tcbench.backends.cuda.driver import Gpu, Gpus
+from tcbench.errors import DataError, OutOfDeviceMemory
 from tcbench.measure.loop import LossError
 from tcbench.messages import Building, Finished, Stepped
 
+GPU = Gpu(0, "Tesla V100-SXM2-16GB", (7, 0), 80, 16 * 2**30)
 
-def run(monkeypatch, outcome, sent=None):
+
+def run(monkeypatch, outcome, sent=None, cell=None):
     def measured(cell, send):
         if isinstance(outcome, BaseException):
             raise outcome
@@ -17,7 +21,7 @@ def run(monkeypatch, outcome, sent=None):
         return outcome
 
     monkeypatch.setattr(worker, "measured", measured)
-    return worker.run(factories.make_cell(), (sent if sent is not None else []).append)
+    return worker.run(cell or factories.make_cell(), (sent if sent is not None else []).append)
 
 
 def test_a_measured_cell_is_ok_and_says_what_it_ran_on(monkeypatch):
@@ -46,3 +50,26 @@ def test_what_goes_wrong_is_said_on_one_line(monkeypatch, capsys, error, status,
     assert (finished.status, finished.reason) == (status, reason)
     assert finished.measurement is None
     assert finished.environment is not None
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (OutOfDeviceMemory("1.0 GiB more asked for"), "1.0 GiB more asked for"),
+        (
+            RuntimeError("cudaErrorMemoryAllocation: out of memory"),
+            "cudaErrorMemoryAllocation: out of memory, the GPU has 16.0 GiB",
+        ),
+        (MemoryError("Unable to allocate 9 TiB"), "Unable to allocate 9 TiB"),
+    ],
+)
+def test_memory_that_is_spent_on_a_gpu_is_an_answer(monkeypatch, capsys, error, reason):
+    monkeypatch.setattr(driver, "gpus", lambda: Gpus((GPU,), (13, 0)))
+    monkeypatch.setattr(worker, "describe", lambda cell: factories.make_environment())
+    finished = run(monkeypatch, error, cell=factories.make_cell(device="cuda:0"))
+    assert (finished.status, finished.reason) == ("oom", f"out of memory: {reason}")
+
+
+def test_on_a_cpu_an_error_that_speaks_of_memory_is_a_failure(monkeypatch, capsys):
+    finished = run(monkeypatch, RuntimeError("the queue ran out of memory slots"))
+    assert finished.status == "failed"
