@@ -2,20 +2,30 @@
 
 The augmentation and the samples per epoch are those of the other feeds; the random numbers are DALI's. Where DALI
 runs is told by a `Placement`, so that decoding on a GPU is one more of those and not another pipeline.
+
+On a GPU two orders are kept, and the host waits for neither in the usual case:
+
+- a batch is complete before it is read: `run(stream)` makes the consumer's stream wait for DALI's own (its default
+  execution model; "Pipeline Run Methods" in DALI's user guide);
+- a batch is read before its memory is used again: DALI frees an output's memory in the order of the stream that it was
+  made on, which is not the consumer's (`Buffer::deletion_order` in its headers). So a batch that is handed in is kept
+  until the consumer's stream has passed a fence set behind it.
 """
 
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
 from tcbench.backends.chainer.feeds.base import MEAN, STD, Feed, broken_image, images_of, scaled_side
 from tcbench.backends.chainer.spec import FeedSpec
+from tcbench.backends.cuda import exhausted
 from tcbench.errors import DataError
 
 logger = logging.getLogger(__name__)
@@ -26,16 +36,34 @@ _SHUFFLE_BUFFER = 1024
 _MAX_FULL_DECODES = 4096
 
 
+MAX_RETIRED = 4
+"""Batches kept behind a fence. With more, the host waits for the oldest: it is that many steps ahead of the GPU, which
+starves nobody, and memory stays bounded."""
+
+
+class Fence(Protocol):
+    """A point in the consumer's stream (a `cupy.cuda.Event`)."""
+
+    @property
+    def done(self) -> bool: ...
+
+    def synchronize(self) -> None: ...
+
+
 @dataclass(frozen=True)
 class Placement:
     """Where the pipeline runs and how a batch leaves it.
 
-    `hand_over` turns one output into an array that stays valid while the output lives.
+    `hand_over` turns one output into an array that stays valid while the output lives. `stream` is the consumer's on a
+    GPU, and `fence` sets a point in it behind all work that the consumer has launched so far; None where the consumer
+    is done with a batch when it asks for the next one.
     """
 
     device_id: int | None
     decoder: Literal["cpu", "mixed"]
-    hand_over: Callable[[Any], np.ndarray]
+    hand_over: Callable[[Any], Any]
+    stream: Any = None
+    fence: Callable[[], Fence] | None = None
 
 
 def _view_on_host(output: Any) -> np.ndarray:
@@ -45,10 +73,31 @@ def _view_on_host(output: Any) -> np.ndarray:
 ON_CPU = Placement(device_id=None, decoder="cpu", hand_over=_view_on_host)
 
 
+def gpu_placement(index: int, stream: Any) -> Placement:
+    """DALI on the GPU `index` (as CUDA counts them), for a consumer on a CuPy stream of that GPU. Imports CuPy.
+
+    Arrays are CuPy's, on DALI's own memory; the stream must live as long as the feed.
+    """
+    import cupy
+
+    def view(output: Any) -> Any:
+        with stream:
+            return cupy.from_dlpack(output.as_tensor())
+
+    def fence() -> Fence:
+        # `block`: a host that has to wait sleeps, and leaves its core to DALI's threads.
+        event: Fence = cupy.cuda.Event(block=True, disable_timing=True)
+        event.record(stream)  # type: ignore[attr-defined]
+        return event
+
+    return Placement(device_id=index, decoder="mixed", hand_over=view, stream=stream, fence=fence)
+
+
 class DaliFeed:
     """Batches that DALI has made ahead; `next` waits for one and hands over DALI's own buffer, without a copy.
 
-    The outputs of the latest `next` are kept, and with them their buffer, until the next call lets DALI use it again.
+    The outputs of the latest `next` are kept, and with them their buffer, until the next call lets DALI use it again;
+    on a GPU, until the work that was launched before that call has read them.
     """
 
     prefetch_depth = PREFETCH_DEPTH
@@ -56,28 +105,47 @@ class DaliFeed:
     def __init__(self, spec: FeedSpec, placement: Placement = ON_CPU) -> None:
         self._images = images_of(spec)
         self._spec = spec
-        self._hand_over = placement.hand_over
-        self._pipeline: Any = _build(spec, placement)
+        self._placement = placement
+        self._pipeline: Any = _built(spec, placement)
         self._held: Any = None
+        self._retired: deque[tuple[Any, Fence]] = deque()
         self.epoch_size = len(self._images.files)
+        self.on_device = placement.device_id is not None
 
-    def next(self) -> tuple[np.ndarray, np.ndarray]:
-        self._held = None
+    def next(self) -> tuple[Any, Any]:
+        self._retire()
+        stream, hand_over = self._placement.stream, self._placement.hand_over
         try:
-            self._held = pixels, labels = self._pipeline.run()
+            self._held = pixels, labels = self._pipeline.run() if stream is None else self._pipeline.run(stream)
         except RuntimeError as error:
             raise self._explained(error) from error
-        x = self._hand_over(pixels)
+        x = hand_over(pixels)
         if x.dtype != self._spec.tensor.dtype:  # float64, which DALI does not make
             x = x.astype(self._spec.tensor.dtype)
-        return x, self._hand_over(labels).reshape(-1)
+        return x, hand_over(labels).reshape(-1)
+
+    def _retire(self) -> None:
+        """Hand the latest batch in, and let go of those that nobody reads any more."""
+        held, self._held = self._held, None
+        if held is None or self._placement.fence is None:
+            return
+        self._retired.append((held, self._placement.fence()))
+        if len(self._retired) > MAX_RETIRED:
+            self._retired[0][1].synchronize()
+        while self._retired and self._retired[0][1].done:
+            self._retired.popleft()
 
     def close(self) -> None:
-        self._held = None
+        self._retire()
+        for _, fence in self._retired:
+            fence.synchronize()
+        self._retired.clear()
         self._pipeline = None
 
     def _explained(self, error: RuntimeError) -> Exception:
         """DALI ends with the whole pipeline's story: find the file it is about."""
+        if self._placement.device_id is not None and (spent := exhausted.from_error(error)):
+            return spent
         paths = [path for path, _ in self._images.files]
         message = str(error)
         named = [path for path in paths if str(path) in message]
@@ -108,7 +176,13 @@ def _first_broken(paths: list[Path]) -> DataError | None:
     return None
 
 
-def _build(spec: FeedSpec, placement: Placement) -> Any:
+def _built(spec: FeedSpec, placement: Placement) -> Any:
+    pipeline = _pipeline(spec, placement)
+    pipeline.build()
+    return pipeline
+
+
+def _pipeline(spec: FeedSpec, placement: Placement) -> Any:
     import nvidia.dali
 
     dali: Any = nvidia.dali  # which makes its names at run time, out of sight of a type checker
@@ -158,13 +232,12 @@ def _build(spec: FeedSpec, placement: Placement) -> Any:
             output_layout="HWC" if nhwc else "CHW",
             **window,
         )
-        return pixels, labels
+        return pixels, labels if placement.device_id is None else labels.gpu()
 
-    built: Any = pipeline()
-    built.build()
-    return built
+    made: Any = pipeline()
+    return made
 
 
-def make_dali_feed(spec: FeedSpec) -> Feed:
-    """DALI on the CPU, on the images of `spec`. Raises ImportError where DALI is not installed."""
-    return DaliFeed(spec)
+def make_dali_feed(spec: FeedSpec, placement: Placement = ON_CPU) -> Feed:
+    """DALI on the images of `spec`. Raises ImportError where DALI is not installed."""
+    return DaliFeed(spec, placement)

@@ -1,12 +1,14 @@
-"""What only the DALI feed does: prefetch, lend its buffers, close."""
+"""What only the DALI feed does: prefetch, lend its buffers, close; and on a GPU, guard them."""
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ import pytest
 from tcbench.backends.chainer.feeds import dali
 from tcbench.backends.chainer.spec import FeedSpec, TensorSpec
 from tcbench.dataset import ImageFolder
+from tcbench.errors import OutOfDeviceMemory
 
 pytest.importorskip("nvidia.dali")
 
@@ -37,6 +40,7 @@ def test_batches_are_made_while_nobody_asks(images: ImageFolder) -> None:
     worked = time.process_time() - before
     feed.close()
     assert feed.prefetch_depth == 2
+    assert not feed.on_device
     assert worked >= 0.02
 
 
@@ -92,3 +96,138 @@ def test_dali_is_imported_by_the_factory_only_and_quietly(images: ImageFolder) -
     )
     done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+class Stream:
+    """The consumer's stream: work is launched on it and done later, when the test says so."""
+
+    def __init__(self) -> None:
+        self.launched = 0
+        self.done = 0
+        self.waits = 0
+
+    def fence(self) -> Fence:
+        return Fence(self, self.launched)
+
+
+class Fence:
+    def __init__(self, stream: Stream, behind: int) -> None:
+        self.stream, self.behind = stream, behind
+
+    @property
+    def done(self) -> bool:
+        return self.stream.done >= self.behind
+
+    def synchronize(self) -> None:
+        self.stream.waits += not self.done
+        self.stream.done = max(self.stream.done, self.behind)
+
+
+class Output:
+    """One output of DALI; its memory is used again when nobody holds it."""
+
+    alive: ClassVar[set[int]] = set()
+
+    def __init__(self, batch: int) -> None:
+        self.batch = batch
+        self.alive.add(batch)
+
+    def __del__(self) -> None:
+        self.alive.discard(self.batch)
+
+
+class Pipeline:
+    def __init__(self) -> None:
+        self.batches = 0
+        self.streams: list[Any] = []
+
+    def run(self, *streams: Any) -> tuple[Output, Output]:
+        self.batches += 1
+        self.streams += streams
+        output = Output(self.batches)
+        return output, output
+
+
+@pytest.fixture
+def stream() -> Stream:
+    Output.alive.clear()
+    return Stream()
+
+
+@pytest.fixture
+def on_gpu(images: ImageFolder, stream: Stream, monkeypatch: pytest.MonkeyPatch) -> dali.DaliFeed:
+    """A feed for a stand-in stream, from a stand-in pipeline; arrays do not keep the outputs alive."""
+    monkeypatch.setattr(dali, "_built", lambda spec, placement: Pipeline())
+    view = lambda output: np.full(1, output.batch, np.float16)  # noqa: E731
+    return dali.DaliFeed(_spec(images), dali.Placement(0, "mixed", view, stream, stream.fence))
+
+
+def _step(feed: dali.DaliFeed, stream: Stream) -> int:
+    """A step of the consumer's: launch what reads the batch, and do not wait for it."""
+    x, _ = feed.next()
+    stream.launched += 1
+    return int(x[0])
+
+
+def test_on_a_gpu_the_consumers_stream_waits_for_dali(on_gpu: dali.DaliFeed, stream: Stream) -> None:
+    on_gpu.next()
+    assert on_gpu._pipeline.streams == [stream]
+    assert on_gpu.on_device
+
+
+def test_a_batch_is_kept_until_the_gpu_has_read_it(on_gpu: dali.DaliFeed, stream: Stream) -> None:
+    for _ in range(3):
+        _step(on_gpu, stream)
+    assert Output.alive == {1, 2, 3}
+    stream.done = 2
+    _step(on_gpu, stream)
+    assert Output.alive == {3, 4}
+    assert stream.waits == 0
+
+
+def test_a_host_far_ahead_waits_for_the_oldest_batch_only(on_gpu: dali.DaliFeed, stream: Stream) -> None:
+    ahead = dali.MAX_RETIRED + 1
+    for _ in range(ahead):
+        _step(on_gpu, stream)
+    assert stream.waits == 0
+    assert len(Output.alive) == ahead
+    assert _step(on_gpu, stream) == ahead + 1
+    assert (stream.waits, stream.done) == (1, 1)
+    assert Output.alive == set(range(2, ahead + 2))
+
+
+def test_closing_on_a_gpu_waits_for_what_still_reads(on_gpu: dali.DaliFeed, stream: Stream) -> None:
+    for _ in range(3):
+        _step(on_gpu, stream)
+    on_gpu.close()
+    assert stream.done == 3
+    assert not Output.alive
+    on_gpu.close()
+
+
+def test_on_a_gpu_all_but_reading_files_and_drawing_numbers_is_done_there(images: ImageFolder) -> None:
+    """DALI's own graph, made but not built: building asks for the GPU."""
+    placement = dali.Placement(0, "mixed", hand_over=lambda output: output)
+    pipeline = dali._pipeline(_spec(images), placement)
+    with contextlib.suppress(RuntimeError):
+        pipeline.build()
+    where = {op._op.schema_name: op._op.device for op in pipeline._ops}
+    assert where == {
+        "readers__File": "cpu",
+        "random__Uniform": "cpu",
+        "random__CoinFlip": "cpu",
+        "decoders__Image": "mixed",
+        "Resize": "gpu",
+        "CropMirrorNormalize": "gpu",
+    }
+    assert [output.device for output in pipeline._graph_outputs] == ["gpu", "gpu"]
+    assert pipeline.exec_dynamic, "only this execution model hands outputs over on a stream"
+
+
+def test_memory_spent_by_dali_on_a_gpu_is_told_as_such(on_gpu: dali.DaliFeed, monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(*streams: Any) -> None:
+        raise RuntimeError("Critical error in pipeline:\nError in MIXED operator: CUDA allocation failed")
+
+    monkeypatch.setattr(on_gpu._pipeline, "run", run)
+    with pytest.raises(OutOfDeviceMemory, match="CUDA allocation failed"):
+        on_gpu.next()
