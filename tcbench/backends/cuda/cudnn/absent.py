@@ -1,0 +1,196 @@
+"""Plans for a GPU that is not there: whether cuDNN has one for each piece of work, which, and how much workspace.
+
+cuDNN compiles what it needs for that GPU as if it were to run it, so an answer is a proof that the plan builds, not a
+guess. Building holds one core for up to a second per graph; `plan_all` spreads it over processes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import multiprocessing
+import multiprocessing.connection
+import signal
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+from tcbench.backends.cuda.cudnn import graphs, libraries
+from tcbench.backends.cuda.cudnn.cache import Cache, Key
+from tcbench.backends.cuda.cudnn.plans import NoPlan, PlanFacts, Search, cache_key, from_entry, to_entry
+from tcbench.backends.cuda.properties import GpuFile
+from tcbench.backends.cuda.work import Work
+
+_LOG = logging.getLogger(__name__)
+
+Answer = PlanFacts | NoPlan
+Progress = Callable[[int, int], None]
+"""Called with (answers so far, answers in all)."""
+
+
+def plan_without_device(work: Work, gpu: GpuFile, workspace_limit: int) -> PlanFacts:
+    """The heuristic's first plan within the workspace limit (bytes). Raises NoPlan, LibraryError."""
+    target = graphs.absent_target(gpu.json, gpu.sm, gpu.multiprocessors)
+    search = Search(work, target, gpu.sm, workspace_limit)
+    chosen = search.first()
+    return PlanFacts(chosen.plan, chosen.workspace_bytes, chosen.place, search.offered, len(search.serialize()))
+
+
+def plan_all(
+    works: Iterable[Work],
+    gpu: GpuFile,
+    workspace_limit: int,
+    *,
+    processes: int = 2,
+    progress: Progress | None = None,
+    cache: Cache | None = None,
+) -> dict[str, Answer]:
+    """By `work.key`, in the order of `works`: the plan's facts, or why there is none. Raises LibraryError.
+
+    Answers are taken from the cache where it has them. A worker that dies takes only the graph that it was at with
+    it: that one's answer says so, and is not kept.
+    """
+    cache = Cache() if cache is None else cache
+    distinct = {work.key: work for work in works}
+    keys = {name: _key(work, gpu, workspace_limit) for name, work in distinct.items()}
+    answers: dict[str, Answer] = {}
+    for name in distinct:
+        entry = cache.get(keys[name])
+        answer = from_entry(entry) if entry else None
+        if answer is not None:
+            answers[name] = answer
+    missing = [work for name, work in distinct.items() if name not in answers]
+    if progress:
+        progress(len(answers), len(distinct))
+    if missing:
+        # Say here, in one line, what each worker would fail on.
+        libraries.frontend()
+    for work, answer, kept in _answers(missing, gpu, workspace_limit, processes):
+        answers[work.key] = answer
+        if kept:
+            cache.put(keys[work.key], to_entry(answer))
+        if progress:
+            progress(len(answers), len(distinct))
+    return {name: answers[name] for name in distinct}
+
+
+def _key(work: Work, gpu: GpuFile, workspace_limit: int) -> Key:
+    return cache_key(
+        work,
+        gpu=f"{gpu.device_name} {gpu.digest}",
+        sm=gpu.sm,
+        multiprocessors=gpu.multiprocessors,
+        workspace_bytes=workspace_limit,
+        autotuned=False,
+        present=False,
+    )
+
+
+# -- worker processes ----------------------------------------------------------------------------------------------
+
+
+def _answers(
+    works: list[Work], gpu: GpuFile, workspace_limit: int, processes: int
+) -> Iterator[tuple[Work, Answer, bool]]:
+    """Each work, its answer, and whether that is worth keeping, as they come."""
+    # A batch normalisation takes half a second, a convolution milliseconds: long ones first keep all busy to the end.
+    todo = deque(sorted(works, key=lambda work: hasattr(work, "conv")))
+    if processes <= 1 or len(todo) <= 1:
+        for work in todo:
+            yield work, _answer(work, gpu, workspace_limit), True
+        return
+    with contextlib.ExitStack() as stack:
+        crew: dict[Connection, _Worker] = {}
+
+        def hire() -> None:
+            worker = _Worker.start(gpu, workspace_limit)
+            stack.callback(worker.stop)
+            crew[worker.pipe] = worker
+            worker.give(todo.popleft())
+
+        while todo and len(crew) < processes:
+            hire()
+        while crew:
+            for ready in multiprocessing.connection.wait(list(crew)):
+                worker = crew[ready]  # type: ignore[index]
+                work = worker.at
+                try:
+                    answer = worker.pipe.recv()
+                except (EOFError, OSError):
+                    del crew[worker.pipe]
+                    yield work, NoPlan(f"the process that built its plan died ({worker.cause()})"), False
+                    if todo:
+                        hire()
+                    continue
+                if isinstance(answer, str):
+                    yield work, NoPlan(answer), False
+                else:
+                    yield work, answer, True
+                if todo:
+                    worker.give(todo.popleft())
+                else:
+                    del crew[worker.pipe]
+
+
+@dataclass
+class _Worker:
+    """A process that answers one work after another."""
+
+    process: BaseProcess
+    pipe: Connection
+    at: Work
+
+    @classmethod
+    def start(cls, gpu: GpuFile, workspace_limit: int) -> _Worker:
+        # Not forked: cuDNN's threads and the driver's state would not survive it.
+        context = multiprocessing.get_context("spawn")
+        pipe, theirs = context.Pipe()
+        process = context.Process(target=_work, args=(theirs, gpu, workspace_limit), daemon=True)
+        process.start()
+        theirs.close()
+        return cls(process, pipe, Work())
+
+    def give(self, work: Work) -> None:
+        self.at = work
+        with contextlib.suppress(OSError):
+            # A process that is dead already is noticed when its answer is read.
+            self.pipe.send(work)
+
+    def cause(self) -> str:
+        self.process.join(5)
+        code = self.process.exitcode
+        if code is not None and code < 0:
+            return signal.Signals(-code).name
+        return f"exit code {code}"
+
+    def stop(self) -> None:
+        self.pipe.close()
+        self.process.join(1)
+        if self.process.is_alive():
+            self.process.terminate()
+            self.process.join()
+
+
+def _work(pipe: Connection, gpu: GpuFile, workspace_limit: int) -> None:
+    """In the worker: PlanFacts or NoPlan for each work; a text where something else went wrong."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    while True:
+        try:
+            work: Any = pipe.recv()
+        except (EOFError, OSError):
+            return
+        try:
+            answer: Answer | str = _answer(work, gpu, workspace_limit)
+        except Exception as error:
+            answer = f"its plan cannot be built ({type(error).__name__}: {' '.join(str(error).split())[:300]})"
+        pipe.send(answer)
+
+
+def _answer(work: Work, gpu: GpuFile, workspace_limit: int) -> Answer:
+    try:
+        return plan_without_device(work, gpu, workspace_limit)
+    except NoPlan as none:
+        return none

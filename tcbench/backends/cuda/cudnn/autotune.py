@@ -1,0 +1,120 @@
+"""Which of several plans is fastest, by running them.
+
+Owns the protocol of timing. What it runs on comes from the caller: buffers, workspace and a clock (`Workbench`).
+"""
+
+from __future__ import annotations
+
+import logging
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from tcbench.backends.cuda.work import Work
+
+_LOG = logging.getLogger(__name__)
+
+WARM_UP_RUNS = 2
+REPEATS = 5
+RUNS_PER_REPEAT = 4
+"""Back to back between two events, so that the host's time to launch hides behind the device's."""
+
+
+@dataclass(frozen=True)
+class PlanTime:
+    """A plan and the median device time of one run."""
+
+    plan: str
+    workspace_bytes: int
+    time_s: float
+
+
+class Workbench(Protocol):
+    """What timing borrows from the accelerator. What it hands out stays valid until it is asked again."""
+
+    def addresses(self, work: Work) -> Sequence[int]:
+        """Device addresses of buffers for the work's operands, in order, filled with harmless random values."""
+        ...
+
+    def workspace(self, n_bytes: int) -> int:
+        """Device address of so many bytes."""
+        ...
+
+    def times_s(self, run: Callable[[], None], repeats: int, runs_per_repeat: int) -> Sequence[float]:
+        """Device time of one run, once per repeat."""
+        ...
+
+
+def fastest(plans: Sequence[tuple[str, int, Callable[[], None]]], bench: Workbench) -> tuple[int, tuple[PlanTime, ...]]:
+    """Index of the plan with the least median time, and the times of all that ran, in order.
+
+    `plans`: tag, workspace in bytes, and what runs it once. Of equals the earlier wins. A plan that fails to run is
+    left out; raises the last failure when all do.
+    """
+    timed: list[PlanTime] = []
+    best: tuple[float, int] | None = None
+    failure: Exception | None = None
+    for index, (plan, workspace_bytes, run) in enumerate(plans):
+        try:
+            for _ in range(WARM_UP_RUNS):
+                run()
+            time_s = statistics.median(bench.times_s(run, REPEATS, RUNS_PER_REPEAT))
+        except RuntimeError as error:
+            _LOG.info("plan %s does not run and is left out: %s", plan, error)
+            failure = error
+            continue
+        timed.append(PlanTime(plan, workspace_bytes, time_s))
+        if best is None or time_s < best[0]:
+            best = (time_s, index)
+    if best is None:
+        raise failure or ValueError("there is no plan to time")
+    return best[1], tuple(timed)
+
+
+class CupyWorkbench:
+    """Buffers from CuPy's memory pool and CUDA events on one stream. Buffers live until the next work is asked for."""
+
+    def __init__(self, stream: Any) -> None:
+        import cupy
+
+        self._cupy = cupy
+        self._stream = stream
+        self._buffers: list[Any] = []
+        self._workspace: Any = None
+        self._begin, self._end = cupy.cuda.Event(), cupy.cuda.Event()
+
+    def addresses(self, work: Work) -> Sequence[int]:
+        with self._stream:
+            self._buffers = [self._buffer(operand.shape, operand.dtype) for operand in work.operands]
+        return [int(buffer.data.ptr) for buffer in self._buffers]
+
+    def _buffer(self, shape: tuple[int, ...], dtype: str) -> Any:
+        cupy = self._cupy
+        if dtype in ("float16", "float32"):
+            # Between 0.5 and 1.5: valid as a variance, and far from overflow in half precision.
+            values = cupy.random.random(shape, dtype=cupy.float32)
+            values += 0.5
+            return values.astype(dtype, copy=False)
+        return cupy.random.randint(0, 2, size=shape, dtype=cupy.uint8).astype(dtype, copy=False)
+
+    def workspace(self, n_bytes: int) -> int:
+        with self._stream:
+            self._workspace = self._cupy.empty(max(n_bytes, 1), dtype=self._cupy.uint8)
+        return int(self._workspace.data.ptr)
+
+    def times_s(self, run: Callable[[], None], repeats: int, runs_per_repeat: int) -> Sequence[float]:
+        times = []
+        for _ in range(repeats):
+            self._begin.record(self._stream)
+            for _ in range(runs_per_repeat):
+                run()
+            self._end.record(self._stream)
+            self._end.synchronize()
+            milliseconds = self._cupy.cuda.get_elapsed_time(self._begin, self._end)
+            times.append(milliseconds * 1e-3 / runs_per_repeat)
+        return times
+
+    def release(self) -> None:
+        """Give the buffers back to the pool."""
+        self._buffers, self._workspace = [], None
