@@ -1,0 +1,138 @@
+// What the kernels share: float16, 16-byte accesses, sums over a block. Included by every .cu file.
+//
+// No CUDA header is needed: float16 is converted by the two PTX instructions that cuda_fp16.h would use, and computes
+// in float32. Nothing here is newer than sm_70. In the tests the same source is compiled as C++.
+
+struct half {
+    unsigned short bits;
+};
+
+#ifdef __CUDACC__
+__device__ inline float to_float(half x) {
+    float y;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x.bits));
+    return y;
+}
+
+__device__ inline half to_half_rn(float x) {
+    half y;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(y.bits) : "f"(x));
+    return y;
+}
+#endif
+
+__device__ inline float to_float(float x) { return x; }
+
+// Rounds to nearest even, once.
+__device__ inline void put(half& to, float x) { to = to_half_rn(x); }
+__device__ inline void put(float& to, float x) { to = x; }
+
+__device__ inline bool is_finite(float x) { return fabsf(x) <= 3.402823466e+38f; }
+
+__device__ inline float infinity() { return __int_as_float(0x7f800000); }
+__device__ inline float not_a_number() { return __int_as_float(0x7fc00000); }
+
+// NaN stays NaN.
+__device__ inline float relu(float x) { return x <= 0.0f ? 0.0f : x; }
+
+// -- several values at once: the widest accesses are 16 bytes ---------------------------------------------------------
+
+template <int BYTES>
+struct Word {
+    typedef uint4 type;
+};
+template <>
+struct Word<8> {
+    typedef uint2 type;
+};
+template <>
+struct Word<4> {
+    typedef unsigned int type;
+};
+template <>
+struct Word<2> {
+    typedef unsigned short type;
+};
+template <>
+struct Word<1> {
+    typedef unsigned char type;
+};
+
+// N values of X; in memory they must be aligned to 16 bytes or, if they are fewer, to their size.
+template <typename X, int N>
+union Pack {
+    typedef typename Word<N * sizeof(X)>::type Unit;
+    static constexpr int UNITS = N * sizeof(X) / sizeof(Unit);
+
+    X values[N];
+    Unit units[UNITS];
+
+    __device__ void load(const X* from) {
+#pragma unroll
+        for (int i = 0; i < UNITS; ++i) units[i] = reinterpret_cast<const Unit*>(from)[i];
+    }
+
+    __device__ void store(X* to) const {
+#pragma unroll
+        for (int i = 0; i < UNITS; ++i) reinterpret_cast<Unit*>(to)[i] = units[i];
+    }
+};
+
+template <typename X, int N>
+__device__ inline void load(const X* from, float (&to)[N]) {
+    Pack<X, N> pack;
+    pack.load(from);
+#pragma unroll
+    for (int i = 0; i < N; ++i) to[i] = to_float(pack.values[i]);
+}
+
+template <typename X, int N>
+__device__ inline void store(X* to, const float (&from)[N]) {
+    Pack<X, N> pack;
+#pragma unroll
+    for (int i = 0; i < N; ++i) put(pack.values[i], from[i]);
+    pack.store(to);
+}
+
+// How many values of X fill 16 bytes.
+template <typename X>
+constexpr int WIDTH = 16 / sizeof(X);
+
+template <typename... X>
+__device__ inline bool aligned(const X*... pointers) {
+    return ((reinterpret_cast<unsigned long long>(pointers) | ...) & 15) == 0;
+}
+
+// -- where a thread stands in a one-dimensional grid ------------------------------------------------------------------
+
+__device__ inline long long thread_index() { return static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x; }
+__device__ inline long long thread_count() { return static_cast<long long>(gridDim.x) * blockDim.x; }
+
+// -- reductions, always in the same order -----------------------------------------------------------------------------
+
+struct Sum {
+    __device__ float operator()(float a, float b) const { return a + b; }
+};
+struct Max {
+    __device__ float operator()(float a, float b) const { return fmaxf(a, b); }
+};
+
+// All 32 lanes of a warp must call, and all get the result.
+template <typename Combine>
+__device__ inline float warp_reduce(float x, Combine combine) {
+    for (int lanes = 16; lanes > 0; lanes /= 2) x = combine(x, __shfl_xor_sync(0xffffffffu, x, lanes));
+    return x;
+}
+
+// All threads of a one-dimensional block of whole warps must call, and all get the result.
+template <typename Combine>
+__device__ inline float block_reduce(float x, Combine combine) {
+    __shared__ float partial[32];
+    x = warp_reduce(x, combine);
+    if (threadIdx.x % 32 == 0) partial[threadIdx.x / 32] = x;
+    __syncthreads();
+    x = partial[0];
+    for (int warp = 1; warp < static_cast<int>(blockDim.x) / 32; ++warp) x = combine(x, partial[warp]);
+    __syncthreads();
+    return x;
+}

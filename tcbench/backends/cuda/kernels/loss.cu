@@ -1,0 +1,63 @@
+// The classifier's bias, softmax cross entropy and its gradient. DTYPE is half or float.
+
+#include "common.cuh"
+
+typedef DTYPE T;
+
+// A block per row.
+extern "C" __global__ void add_bias(T* y, const float* b, long long n, long long k) {
+    for (long long row = blockIdx.x; row < n; row += gridDim.x) {
+        for (long long i = threadIdx.x; i < k; i += blockDim.x) put(y[row * k + i], to_float(y[row * k + i]) + b[i]);
+    }
+}
+
+// A block per 32 columns: threadIdx.x columns, threadIdx.y (at most 16) rows.
+extern "C" __global__ void bias_gradient(const T* gy, float* gb, long long n, long long k) {
+    __shared__ float partial[16][32];
+    const long long column = static_cast<long long>(blockIdx.x) * 32 + threadIdx.x;
+    float sum = 0.0f;
+    if (column < k) {
+        for (long long row = threadIdx.y; row < n; row += blockDim.y) sum += to_float(gy[row * k + column]);
+    }
+    partial[threadIdx.y][threadIdx.x] = sum;
+    __syncthreads();
+    if (threadIdx.y == 0 && column < k) {
+        for (int y = 1; y < static_cast<int>(blockDim.y); ++y) sum += partial[y][threadIdx.x];
+        gb[column] = sum;
+    }
+}
+
+// A block per row. A row that holds a NaN or +infinity becomes NaN.
+extern "C" __global__ void softmax_cross_entropy_forward(const T* x, const int* t, float* log_p, float* losses,
+                                                         long long n, long long k) {
+    for (long long row = blockIdx.x; row < n; row += gridDim.x) {
+        const T* logits = x + row * k;
+        float max = to_float(logits[0]);
+        for (long long i = threadIdx.x; i < k; i += blockDim.x) max = fmaxf(max, to_float(logits[i]));
+        max = block_reduce(max, Max());
+        float sum = 0.0f;
+        for (long long i = threadIdx.x; i < k; i += blockDim.x) sum += expf(to_float(logits[i]) - max);
+        const float log_sum = logf(block_reduce(sum, Sum()));
+        for (long long i = threadIdx.x; i < k; i += blockDim.x) {
+            log_p[row * k + i] = to_float(logits[i]) - max - log_sum;
+        }
+        if (threadIdx.x == 0) {
+            const int label = t[row];
+            const bool in_range = label >= 0 && label < k;
+            losses[row] = in_range ? -(to_float(logits[label]) - max - log_sum) : not_a_number();
+        }
+    }
+}
+
+// A block per row.
+extern "C" __global__ void softmax_cross_entropy_backward(const float* log_p, const int* t, const float* gloss, T* gx,
+                                                          long long n, long long k) {
+    const float factor = *gloss / static_cast<float>(n);
+    for (long long row = blockIdx.x; row < n; row += gridDim.x) {
+        const int label = t[row];
+        for (long long i = threadIdx.x; i < k; i += blockDim.x) {
+            const float p = expf(log_p[row * k + i]);
+            put(gx[row * k + i], (i == label ? p - 1.0f : p) * factor);
+        }
+    }
+}
