@@ -22,6 +22,10 @@ class DataError(TcbenchError):
     """The input images are missing, empty or broken."""
 
 
+class TrainingError(TcbenchError):
+    """A config does not train with these settings: its gradients or its loss are not finite."""
+
+
 class StoreError(TcbenchError):
     """Records cannot be written or read."""
 

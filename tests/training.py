@@ -11,13 +11,16 @@ from typing import Any
 import factories
 import numpy as np
 import pytest
+from numpy_accelerator import NumpyAccelerator
 
 from tcbench.backends.chainer import session as sessions
-from tcbench.backends.chainer.flat_sgd import FlatSGD
 from tcbench.backends.chainer.resnet import ResNet
 from tcbench.backends.chainer.rungs import RUNGS
 from tcbench.backends.chainer.session import ChainerSession
+from tcbench.backends.chainer.sites import Host, OnAccelerator, Site
 from tcbench.backends.chainer.spec import TensorSpec
+from tcbench.backends.cuda.accelerator import GpuProperties
+from tcbench.measure.clock import HostClock
 from tcbench.models.resnet50 import ResNet50
 from tcbench.record import Input, TrainSettings
 from tcbench.rung import Rung
@@ -46,6 +49,7 @@ class Batches:
     """A feed of random batches, the same pixels and labels for every layout and dtype."""
 
     prefetch_depth = 0
+    on_device = False
     epoch_size = 1 << 30
 
     def __init__(self, spec: TensorSpec, image_size: int, seed: int) -> None:
@@ -62,6 +66,12 @@ class Batches:
         return np.ascontiguousarray(x, dtype=self.spec.dtype), t
 
     def close(self) -> None: ...
+
+
+def on_numpy(sm: int = 90, fast: bool = True) -> OnAccelerator:
+    """A GPU of that compute capability, with NumPy in its place."""
+    accelerator = NumpyAccelerator(GpuProperties("NumPy", sm, 1, 1 << 40), fast)
+    return OnAccelerator(accelerator, HostClock(), lambda: accelerator.memory.peak_bytes)
 
 
 @dataclass(frozen=True)
@@ -81,7 +91,12 @@ class Trained:
 
 @contextlib.contextmanager
 def small_session(
-    config: str, seed: int = 0, geometry: ResNet50 = SMALL, image_size: int = 64, **cell_changes: Any
+    config: str,
+    seed: int = 0,
+    geometry: ResNet50 = SMALL,
+    image_size: int = 64,
+    site: Site | None = None,
+    **cell_changes: Any,
 ) -> Iterator[ChainerSession]:
     """A session on the small model and random batches."""
     with pytest.MonkeyPatch.context() as patch:
@@ -100,9 +115,10 @@ def small_session(
                 **cell_changes,
             },
         )
-        session = ChainerSession(cell)
+        session = ChainerSession(cell, site or Host())
     try:
-        session.step.feed = Batches(session.step.model.parts.spec, image_size, seed)
+        batches = Batches(session.step.model.parts.spec, image_size, seed)
+        session.step.feed = site.feed(lambda spec: batches)(None) if site else batches  # type: ignore[arg-type]
         yield session
     finally:
         session.close()
@@ -119,7 +135,8 @@ def parameters(session: ChainerSession) -> dict[str, np.ndarray]:
     """All parameters by name, filters as (K, C, R, S)."""
     channels_last = session.step.model.parts.spec.layout == "NHWC"
     found = {}
-    masters = session.step.optimizer.masters() if isinstance(session.step.optimizer, FlatSGD) else {}
+    optimizer = session.step.optimizer
+    masters = optimizer.masters() if hasattr(optimizer, "masters") else {}
     for name, parameter in session.step.model.namedparams():
         # Where there is a master copy it is what trains; the stored float16 weights are its rounding.
         rule = parameter.update_rule

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import importlib
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from tcbench.record import Cell
 from tcbench.rung import RungSet
 from tcbench.session import Session
+
+if TYPE_CHECKING:
+    from tcbench.backends.cuda.accelerator import GpuProperties
+    from tcbench.backends.cuda.trace import Trace
 
 _MODULES = {"chainer": "tcbench.backends.chainer"}
 
@@ -23,6 +27,10 @@ class Backend(Protocol):
 
     def open_session(self, cell: Cell) -> Session:
         """Build everything the cell needs. Imports the framework."""
+        ...
+
+    def trace(self, cell: Cell, properties: GpuProperties) -> Trace:
+        """What one step of the cell asks of a GPU that need not be there. Imports the framework."""
         ...
 
 

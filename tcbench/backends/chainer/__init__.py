@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+import msgspec
+
 from tcbench.backends.chainer.rungs import RUNGS
-from tcbench.record import Cell
+from tcbench.record import Cell, Input
 from tcbench.session import Session
 
-__all__ = ["DEVICES", "PACKAGES", "RUNGS", "open_session"]
+if TYPE_CHECKING:
+    from tcbench.backends.cuda.accelerator import GpuProperties
+    from tcbench.backends.cuda.trace import Trace
+
+__all__ = ["DEVICES", "PACKAGES", "RUNGS", "open_session", "trace"]
 
 DEVICES = frozenset({"cpu"})
 PACKAGES = ("chainer", "numpy", "scipy", "Pillow", "nvidia-dali-cuda120", "opencv-python-headless", "nvtx")
@@ -15,5 +23,24 @@ PACKAGES = ("chainer", "numpy", "scipy", "Pillow", "nvidia-dali-cuda120", "openc
 def open_session(cell: Cell) -> Session:
     """Build the cell's model, optimizer and feed, rung by rung."""
     from tcbench.backends.chainer.session import ChainerSession
+    from tcbench.backends.chainer.sites import open_site
 
-    return ChainerSession(cell)
+    return ChainerSession(cell, open_site(cell))
+
+
+def trace(cell: Cell, properties: GpuProperties) -> Trace:
+    """What one step of the cell asks of a GPU that need not be there. The input is one synthetic batch on the device:
+    what a feed does is not traced."""
+    from tcbench.backends.chainer.session import ChainerSession
+    from tcbench.backends.chainer.sites import Hollow
+    from tcbench.backends.cuda.trace import trace_step
+    from tcbench.backends.cuda.tracing import TracingAccelerator
+    from tcbench.measure.clock import HostClock
+
+    accelerator = TracingAccelerator(properties, cell.cudnn.fast_batch_norm)
+    site = Hollow(accelerator, HostClock(), lambda: accelerator.memory.peak_bytes)
+    session = ChainerSession(msgspec.structs.replace(cell, input=Input(kind="synthetic")), site)
+    try:
+        return trace_step(session.phases, accelerator)
+    finally:
+        session.close()

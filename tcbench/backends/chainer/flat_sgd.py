@@ -13,6 +13,9 @@ from tcbench.backends.chainer.parts import OptimizerSpec
 _BLOCK = 1 << 16
 """Values per block: gradient, weight and velocity of a block (768 KiB in float32) stay in the second-level cache."""
 
+MAX_SCALE = 2.0**24
+"""Where a dynamic loss scale stops growing."""
+
 
 class FlatSGD:
     """v = momentum v - learning_rate (g / loss_scale + weight_decay w); w = w + v, for all parameters at once.
@@ -23,17 +26,35 @@ class FlatSGD:
 
     def __init__(self, spec: OptimizerSpec, model: Any) -> None:
         self.spec = spec
+        self.loss_scale = spec.loss_scale
         self.updates = 0
+        self.skipped = 0
+        self._good_steps = 0
+        self._parameters = list(model.params())
         by_dtype: dict[np.dtype[Any], list[Any]] = {}
         for parameter in model.params():
             by_dtype.setdefault(parameter.array.dtype, []).append(parameter)
         self._groups = [_Group(spec, parameters) for parameters in by_dtype.values()]
 
+    def backward(self, loss: Any) -> None:
+        """Gradients of `loss` times the scale; `update` divides it out."""
+        loss.backward(loss_scale=self.loss_scale)
+
     def update(self) -> None:
         """One update of every parameter from its `grad`."""
         self.updates += 1
+        if self.spec.dynamic_scale and not all(np.isfinite(p.grad).all() for p in self._parameters):
+            self.skipped += 1
+            self._good_steps, self.loss_scale = 0, max(1.0, self.loss_scale / 2)
+            return
         for group in self._groups:
-            group.update()
+            group.update(self.loss_scale)
+        self._good_steps += 1
+        if self.spec.dynamic_scale and self._good_steps >= self.spec.growth_interval:
+            self._good_steps, self.loss_scale = 0, min(MAX_SCALE, self.loss_scale * 2)
+
+    def check(self) -> None:
+        """On the host a gradient that is not finite shows in the loss of the next step."""
 
     def masters(self) -> dict[int, np.ndarray]:
         """What each parameter trains in, by the parameter's id: its master copy, or the parameter's own array."""
@@ -74,11 +95,13 @@ class _Group:
             place += parameter.size
         return blocks
 
-    def update(self) -> None:
+    def update(self, loss_scale: float) -> None:
         gradients = [p.grad.reshape(-1) for p in self._parameters]
-        ops.parallel.run(lambda block: self._update_block(gradients, *block), self._blocks)
+        ops.parallel.run(lambda block: self._update_block(loss_scale, gradients, *block), self._blocks)
 
-    def _update_block(self, gradients: list[np.ndarray], index: int, begin: int, end: int, place: int) -> None:
+    def _update_block(
+        self, loss_scale: float, gradients: list[np.ndarray], index: int, begin: int, end: int, place: int
+    ) -> None:
         spec = self._spec
         here = slice(place, place + end - begin)
         gradient = gradients[index][begin:end].astype(self._velocity.dtype)
@@ -86,7 +109,7 @@ class _Group:
         weights = self._weights[here]
         if weights.dtype != velocity.dtype:  # float16 without a master copy
             weights = weights.astype(velocity.dtype)
-        gradient *= -spec.learning_rate / spec.loss_scale
+        gradient *= -spec.learning_rate / loss_scale
         velocity *= spec.momentum
         velocity += gradient
         np.multiply(weights, -spec.learning_rate * spec.weight_decay, out=gradient)

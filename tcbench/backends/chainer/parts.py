@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -38,8 +38,18 @@ class Unit(chainer.Chain):
             self.beta = chainer.Parameter(np.zeros(channels, scalars))
         self.running = ops.RunningStatistics(np.zeros(channels, scalars), np.ones(channels, scalars))
 
+    @property
+    def geometry(self) -> dict[str, Any]:
+        """What every convolution of this unit is given."""
+        return {
+            "stride": self.conv.stride,
+            "pad": self.conv.pad,
+            "layout": self.spec.layout,
+            "math": self.spec.math,
+        }
+
     def forward(self, x: Any, shortcut: Any = None) -> Any:
-        h = ops.convolution_2d(x, self.w, stride=self.conv.stride, pad=self.conv.pad, layout=self.spec.layout)
+        h = ops.convolution_2d(x, self.w, **self.geometry)
         return self.normalise(h, shortcut)
 
     def normalise(self, h: Any, shortcut: Any) -> Any:
@@ -62,7 +72,8 @@ class Head(chainer.Chain):
             self.b = chainer.Parameter(np.zeros(n_classes, scalars))
 
     def forward(self, x: Any) -> Any:
-        return ops.linear(ops.global_average_pooling_2d(x, layout=self.spec.layout), self.w, self.b)
+        features = ops.global_average_pooling_2d(x, layout=self.spec.layout)
+        return ops.linear(features, self.w, self.b, math=self.spec.math)
 
 
 def max_pool(x: Any, spec: TensorSpec) -> Any:
@@ -99,27 +110,34 @@ class Parts:
     body: Callable[[Callable[[Any, Any], Any]], Callable[[Any, Any], Any]] = lambda forward: forward
 
 
+class Optimizer(Protocol):
+    """What a step asks of an optimizer."""
+
+    def backward(self, loss: Any) -> None:
+        """Gradients of all parameters, of the loss times the scale."""
+
+    def update(self) -> None:
+        """One update of every parameter from its gradient."""
+
+    def check(self) -> None:
+        """Raises TrainingError when gradients have overflowed under a static scale. May wait for the device."""
+
+
 @dataclass(frozen=True)
 class OptimizerSpec:
     """SGD with momentum and weight decay: v = momentum v - learning_rate (g / loss_scale + weight_decay w); w = w + v.
 
-    `master_weights` keeps and updates a float32 copy of each float16 parameter. `build` makes the optimizer for a
-    model; the result has `update()`.
+    `master_weights` keeps and updates a float32 copy of each float16 parameter. `dynamic_scale`: `loss_scale` is where
+    the scale begins; a step whose gradients are not all finite is skipped and halves it, `growth_interval` good steps
+    in a row double it (P. Micikevicius et al., "Mixed Precision Training", 2018, section 3.2). `build` makes the
+    optimizer for a model.
     """
 
     learning_rate: float
     momentum: float
     weight_decay: float
-    build: Callable[[OptimizerSpec, Any], Any]
+    build: Callable[[OptimizerSpec, Any], Optimizer]
     loss_scale: float = 1.0
     master_weights: bool = False
-
-
-def per_parameter_sgd(spec: OptimizerSpec, model: Any) -> Any:
-    """Chainer's own way: one update rule per parameter, weight decay as a hook."""
-    optimizer = chainer.optimizers.MomentumSGD(lr=spec.learning_rate, momentum=spec.momentum)
-    if spec.master_weights:
-        optimizer.use_fp32_update()
-    optimizer.setup(model)
-    optimizer.add_hook(chainer.optimizer_hooks.WeightDecay(spec.weight_decay))
-    return optimizer
+    dynamic_scale: bool = False
+    growth_interval: int = 2000

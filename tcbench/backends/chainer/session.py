@@ -16,16 +16,16 @@ from tcbench.backends.chainer.compat import chainer
 from tcbench.backends.chainer.feeds.base import Feed
 from tcbench.backends.chainer.feeds.pillow import make_pillow_feed
 from tcbench.backends.chainer.feeds.synthetic import make_synthetic_feed
-from tcbench.backends.chainer.parts import OptimizerSpec, Parts, per_parameter_sgd
+from tcbench.backends.chainer.optimizers import per_parameter_sgd
+from tcbench.backends.chainer.parts import Optimizer, OptimizerSpec, Parts
 from tcbench.backends.chainer.resnet import ResNet
 from tcbench.backends.chainer.rungs import RUNGS
+from tcbench.backends.chainer.sites import Site
 from tcbench.backends.chainer.spec import FeedSpec, TensorSpec
 from tcbench.dataset import ImageFolder, ensure_generated, scan
-from tcbench.measure.clock import HostClock
-from tcbench.measure.memory import peak_resident_bytes
 from tcbench.models import MODELS
 from tcbench.record import Cell
-from tcbench.session import Facts, Phase
+from tcbench.session import Clock, Facts, Phase
 
 MODEL_CLASSES = {"resnet50": ResNet}
 
@@ -33,11 +33,10 @@ MODEL_CLASSES = {"resnet50": ResNet}
 class Step:
     """One training step and what its phases hand on: a batch, the loss, gradients."""
 
-    def __init__(self, model: Any, optimizer: Any, feed: Feed, loss_scale: float) -> None:
+    def __init__(self, model: Any, optimizer: Optimizer, feed: Feed) -> None:
         self.model = model
         self.optimizer = optimizer
         self.feed = feed
-        self.loss_scale = loss_scale
         self.x: Any = None
         self.t: Any = None
         self.loss: Any = None
@@ -51,7 +50,7 @@ class Step:
 
     def backward(self) -> None:
         self.model.cleargrads()
-        self.loss.backward(loss_scale=self.loss_scale)
+        self.optimizer.backward(self.loss)
         # The graph, and with it every activation, goes before the next forward pass allocates.
         self.loss_value, self.loss = self.loss.array, None
 
@@ -65,7 +64,7 @@ class Step:
 class ChainerSession:
     """See `tcbench.session.Session`. Built from a cell; closed once."""
 
-    def __init__(self, cell: Cell) -> None:
+    def __init__(self, cell: Cell, site: Site) -> None:
         rungs = [RUNGS[name] for name in cell.rungs]
         model_facts = MODELS[cell.model]
         self._macs = model_facts.macs(cell.variant, cell.image_size, cell.n_classes)
@@ -73,12 +72,13 @@ class ChainerSession:
             stack.enter_context(threadpoolctl.threadpool_limits(cell.threads))
             stack.enter_context(ops.parallel.threads(cell.threads))
             stack.enter_context(chainer.using_config("train", True))
+            stack.enter_context(site.scope())
             for rung in rungs:
                 stack.enter_context(rung.scope(cell))
 
             parts = _fold(rungs, "parts", Parts(TensorSpec()), cell)
-            rng = np.random.RandomState(cell.seed)
-            model = MODEL_CLASSES[cell.model](parts, cell.variant, cell.n_classes, rng)
+            model = MODEL_CLASSES[cell.model](parts, cell.variant, cell.n_classes, site.random(cell.seed))
+            site.adopt(model)
 
             spec = OptimizerSpec(
                 learning_rate=cell.train.learning_rate,
@@ -92,7 +92,7 @@ class ChainerSession:
             make_feed: Callable[[FeedSpec], Feed] = _fold(rungs, "feed", make_pillow_feed, cell)
             if cell.input.kind == "synthetic":
                 make_feed = make_synthetic_feed
-            feed = make_feed(
+            feed = site.feed(make_feed)(
                 FeedSpec(
                     images=_images(cell),
                     batch_size=cell.batch_size,
@@ -104,10 +104,10 @@ class ChainerSession:
                 )
             )
             stack.callback(feed.close)
-            self.step = Step(model, optimizer, feed, spec.loss_scale)
+            self.step = Step(model, optimizer, feed)
             self._phases: tuple[Phase, ...] = _fold(rungs, "step", self.step.phases(), cell)
             self._exit = stack.pop_all()
-        self._clock = HostClock()
+        self._site = site
         self._parameters = sum(int(p.size) for p in model.params())
 
     @property
@@ -115,14 +115,17 @@ class ChainerSession:
         return self._phases
 
     @property
-    def clock(self) -> HostClock:
-        return self._clock
+    def clock(self) -> Clock:
+        return self._site.clock
 
     def facts(self) -> Facts:
+        """Raises TrainingError when gradients have overflowed."""
+        self.step.optimizer.check()
+        peak_bytes, of = self._site.peak_memory()
         return Facts(
-            loss=float(self.step.loss_value),
-            peak_memory_bytes=peak_resident_bytes(),
-            peak_memory_of="process",
+            loss=self._site.value(self.step.loss_value),
+            peak_memory_bytes=peak_bytes,
+            peak_memory_of=of,
             prefetch_depth=self.step.feed.prefetch_depth,
             parameters=self._parameters,
             macs_per_image=self._macs,

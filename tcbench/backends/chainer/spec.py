@@ -6,9 +6,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from tcbench.backends.cuda.work import Layout, Math
 from tcbench.dataset import ImageFolder
 
-Layout = Literal["NCHW", "NHWC"]
+__all__ = ["DType", "FeedSpec", "Layout", "Math", "TensorSpec"]
+
 DType = Literal["float16", "float32", "float64"]
 """float64 exists for reference runs in tests; no rung selects it."""
 
@@ -18,11 +20,13 @@ class TensorSpec:
     """How activations are stored.
 
     NCHW: arrays shaped (N, C, H, W), filters (K, C, R, S). NHWC: arrays shaped (N, H, W, C), filters (K, R, S, C).
-    Both C-contiguous.
+    Both C-contiguous. `math`: how float32 convolutions and the classifier compute on a GPU: in float32, or with inputs
+    rounded to TensorFloat-32.
     """
 
     layout: Layout = "NCHW"
     dtype: DType = "float32"
+    math: Math = "strict"
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,11 @@ class Accelerator(Protocol):
     @property
     def properties(self) -> GpuProperties: ...
 
+    @property
+    def fast_batch_norm(self) -> bool:
+        """Whether cuDNN's persistent mode of batch normalisation is allowed (slide 10)."""
+        ...
+
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Array:
         """An array whose contents are whatever was there. Raises OutOfDeviceMemory."""
         ...
@@ -59,7 +64,8 @@ class Accelerator(Protocol):
         ...
 
     def launch(self, work: Work, *arrays: Array) -> None:
-        """Do the work on arrays in the order of `work.operands`. Returns before it is done."""
+        """Do the work on arrays in the order of `work.operands`, of those sizes and dtypes, whatever their shapes.
+        Returns before it is done."""
         ...
 
     def capture(self, run: Callable[[], None]) -> Callable[[], None]:

@@ -6,7 +6,8 @@ import pytest
 from tcbench.backends.chainer import ops
 from tcbench.backends.chainer.compat import chainer
 from tcbench.backends.chainer.flat_sgd import _BLOCK, FlatSGD
-from tcbench.backends.chainer.parts import OptimizerSpec, per_parameter_sgd
+from tcbench.backends.chainer.optimizers import per_parameter_sgd
+from tcbench.backends.chainer.parts import OptimizerSpec
 
 SHAPES = {"a": (3, 5), "b": (7,), "c": (_BLOCK + 11,), "d": (64, 64, 3, 3)}
 

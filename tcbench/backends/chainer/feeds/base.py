@@ -35,6 +35,10 @@ class Feed(Protocol):
     def epoch_size(self) -> int:
         """Samples per epoch."""
 
+    @property
+    def on_device(self) -> bool:
+        """Whether batches are delivered in the memory of the current accelerator, rather than the host's."""
+
     def next(self) -> tuple[np.ndarray, np.ndarray]:
         """x: (N, 3, S, S) or (N, S, S, 3), C-contiguous, in the spec's layout and dtype; t: int32 (N,).
 

@@ -28,6 +28,7 @@ class OpenCVFeed:
     """Batches made in `next`, by the thread that calls it; OpenCV may split one image's work over `spec.threads`."""
 
     prefetch_depth = 0
+    on_device = False
 
     def __init__(self, spec: FeedSpec, cv2: Any) -> None:
         self._cv2 = cv2

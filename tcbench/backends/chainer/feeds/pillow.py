@@ -80,6 +80,7 @@ class PillowFeed:
     """Batches made in `next`, by the thread that calls it."""
 
     prefetch_depth = 0
+    on_device = False
 
     def __init__(self, spec: FeedSpec) -> None:
         images = images_of(spec)

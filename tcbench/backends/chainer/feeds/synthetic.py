@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from tcbench.backends.chainer.feeds.base import Feed
 from tcbench.backends.chainer.spec import FeedSpec
+from tcbench.backends.cuda.accelerator import current
 
 
 class SyntheticFeed:
-    """Hands out the same two arrays for ever; who writes to them writes to the next batch."""
+    """Hands out the same two arrays for ever, on the current accelerator if there is one; who writes to them writes to
+    the next batch."""
 
     prefetch_depth = 0
 
@@ -19,11 +23,15 @@ class SyntheticFeed:
         x = rng.standard_normal((spec.batch_size, 3, size, size), dtype=np.float32)
         if spec.tensor.layout == "NHWC":
             x = x.transpose(0, 2, 3, 1)
-        self._x = np.ascontiguousarray(x, dtype=spec.tensor.dtype)
-        self._t = rng.integers(0, spec.n_classes, spec.batch_size, dtype=np.int32)
+        self._x: Any = np.ascontiguousarray(x, dtype=spec.tensor.dtype)
+        self._t: Any = rng.integers(0, spec.n_classes, spec.batch_size, dtype=np.int32)
+        accelerator = current()
+        self.on_device = accelerator is not None
+        if accelerator is not None:
+            self._x, self._t = accelerator.upload(self._x), accelerator.upload(self._t)
         self.epoch_size = spec.batch_size
 
-    def next(self) -> tuple[np.ndarray, np.ndarray]:
+    def next(self) -> tuple[Any, Any]:
         return self._x, self._t
 
     def close(self) -> None:

@@ -8,9 +8,10 @@ from tcbench.backends.chainer.ops.batch_norm import (
     RunningStatistics,
     batch_norm,
     batch_norm_add_relu,
+    batch_norm_from_sums,
     batch_norm_relu,
 )
-from tcbench.backends.chainer.ops.convolution import convolution_2d
+from tcbench.backends.chainer.ops.convolution import convolution_2d, convolution_2d_stats
 from tcbench.backends.chainer.ops.elementwise import add, relu
 from tcbench.backends.chainer.ops.linear import linear
 from tcbench.backends.chainer.ops.loss import softmax_cross_entropy
@@ -22,8 +23,10 @@ __all__ = [
     "add",
     "batch_norm",
     "batch_norm_add_relu",
+    "batch_norm_from_sums",
     "batch_norm_relu",
     "convolution_2d",
+    "convolution_2d_stats",
     "get_threads",
     "global_average_pooling_2d",
     "linear",

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from tcbench.backends.chainer.compat import chainer
 from tcbench.backends.chainer.ops.cpu import batch_norm as kernels
-from tcbench.backends.chainer.ops.node import ForwardNode, GradientNode, Variable, Variables
+from tcbench.backends.chainer.ops.elementwise import add_relu_work, relu_backward_on, relu_work
+from tcbench.backends.chainer.ops.node import ForwardNode, GradientNode, Variable, Variables, dtype_of
 from tcbench.backends.chainer.ops.parallel import Array
 from tcbench.backends.chainer.spec import Layout
+from tcbench.backends.cuda import routes, work
+from tcbench.backends.cuda.accelerator import Accelerator
+from tcbench.backends.cuda.routes import After
 
 EPS = 2e-5
 
@@ -38,6 +43,9 @@ class RunningStatistics:
 class BatchNorm(ForwardNode):
     """relu(bn(x) + residual), either or both of the latter absent. Inputs: x, gamma, beta[, residual]."""
 
+    route: routes.BatchNormRoute
+    with_residual: bool
+
     def __init__(self, running: RunningStatistics, layout: Layout, eps: float, relu: bool) -> None:
         self.running = running
         self.layout = layout
@@ -49,22 +57,43 @@ class BatchNorm(ForwardNode):
     def label(self) -> str:
         return "BatchNormRelu" if self.relu else "BatchNorm"
 
+    def forward_on(self, accelerator: Accelerator, inputs: tuple[Array, ...]) -> tuple[Array]:
+        x, gamma, beta, residual = self._checked(inputs)
+        if not self.train:
+            raise NotImplementedError("batch_norm: evaluation is not written for GPUs; chainer.config.train is False")
+        self.route = route = routes.batch_norm(
+            x.shape,
+            self.layout,
+            dtype_of(x),
+            self._after,
+            self.eps,
+            1 - self.running.decay,
+            accelerator.properties.sm,
+            accelerator.fast_batch_norm,
+        )
+        self.x, self.gamma, self.beta = x, gamma, beta
+        y = accelerator.empty(x.shape, x.dtype)
+        self.mean, self.inv_std = (accelerator.empty(gamma.shape, "float32") for _ in range(2))
+        self.kept = () if route.kept is None else (accelerator.empty(*route.kept),)
+        added = (residual,) if route.forward.norm.add else ()
+        running = (self.running.mean, self.running.var)
+        accelerator.launch(route.forward, x, *added, gamma, beta, *running, y, self.mean, self.inv_std, *self.kept)
+        if route.then == "relu":
+            accelerator.launch(relu_work(y.size, dtype_of(y)), y, y)
+        elif route.then == "add_relu":
+            accelerator.launch(add_relu_work(y.size, dtype_of(y)), y, residual, y)
+        self.y = y if self.relu else None
+        return (y,)
+
     def forward_cpu(self, inputs: tuple[Array, ...]) -> tuple[Array]:
-        x, gamma, beta, *rest = inputs
-        channels = x.shape[1 if self.layout == "NCHW" else -1]
-        if x.ndim != 4 or gamma.shape != (channels,) or beta.shape != (channels,):
-            raise ValueError(
-                f"batch_norm: x {x.shape}, gamma {gamma.shape}, beta {beta.shape} do not fit in {self.layout}"
-            )
-        residual = np.ascontiguousarray(rest[0]) if rest else None
-        if residual is not None and (residual.shape != x.shape or residual.dtype != x.dtype):
-            raise ValueError(
-                f"batch_norm_add_relu: residual {residual.shape} {residual.dtype}, expected {x.shape} {x.dtype}"
-            )
+        x, gamma, beta, residual = self._checked(inputs)
+        if residual is not None:
+            residual = np.ascontiguousarray(residual)
+        channels = gamma.size
         self.x = x = np.ascontiguousarray(x)
         self.gamma = gamma
         if self.train:
-            statistics = kernels.statistics(x, self.layout)
+            statistics = self._batch_statistics(x)
             self.running.update(statistics.mean, statistics.var, x.size // channels)
         else:
             mean, var = self.running.mean.astype(np.float64), self.running.var.astype(np.float64)
@@ -85,11 +114,84 @@ class BatchNorm(ForwardNode):
         self.y = y if self.relu else None
         return (y,)
 
+    def _batch_statistics(self, x: Array) -> kernels.Statistics:
+        return kernels.statistics(x, self.layout)
+
+    @property
+    def relu_output(self) -> Array:
+        """What ReLU gave, whose sign its gradient needs."""
+        y: Array | None = self.y
+        assert y is not None
+        return y
+
+    @property
+    def _after(self) -> After:
+        return "none" if not self.relu else "add_relu" if self.with_residual else "relu"
+
+    def _checked(self, inputs: tuple[Array, ...]) -> tuple[Array, Array, Array, Any]:
+        """x, gamma, beta and the residual or None, which fit each other."""
+        x, gamma, beta, *rest = inputs
+        channels = x.shape[1 if self.layout == "NCHW" else -1]
+        if x.ndim != 4 or gamma.shape != (channels,) or beta.shape != (channels,):
+            raise ValueError(
+                f"batch_norm: x {x.shape}, gamma {gamma.shape}, beta {beta.shape} do not fit in {self.layout}"
+            )
+        residual = rest[0] if rest else None
+        if residual is not None and (residual.shape != x.shape or residual.dtype != x.dtype):
+            raise ValueError(
+                f"batch_norm_add_relu: residual {residual.shape} {residual.dtype}, expected {x.shape} {x.dtype}"
+            )
+        self.with_residual = residual is not None
+        return x, gamma, beta, residual
+
     def backward(self, indexes: tuple[int, ...], gys: Variables) -> Variables:
         gradients = BatchNormBackward(self, with_residual=3 in indexes).apply(gys)
         if self.relu is False and 3 in indexes:
             gradients = (*gradients, gys[0])
         return tuple(gradients[i] for i in indexes)
+
+
+class BatchNormFromSums(BatchNorm):
+    """The same from each channel's sum and sum of squares, which the convolution before has taken: one pass over x
+    less. Inputs: x, sum, square_sum, gamma, beta[, residual]; the sums get no gradient."""
+
+    def forward_cpu(self, inputs: tuple[Array, ...]) -> tuple[Array]:
+        x, self.total, self.squares, *rest = inputs
+        return super().forward_cpu((x, *rest))
+
+    def _batch_statistics(self, x: Array) -> kernels.Statistics:
+        count = x.size // self.total.size
+        mean = self.total.astype(np.float64) / count
+        var = np.maximum(self.squares.astype(np.float64) / count - mean * mean, 0)
+        return kernels.Statistics(mean, var, bool(np.any(mean * mean > kernels.CENTRE_ABOVE * var)))
+
+    def forward_on(self, accelerator: Accelerator, inputs: tuple[Array, ...]) -> tuple[Array]:
+        x, total, squares, *rest = inputs
+        x, gamma, beta, residual = self._checked((x, *rest))
+        momentum = 1 - self.running.decay
+        self.route = route = routes.batch_norm_from_sums(x.shape, self.layout, dtype_of(x), self._after)
+        self.x, self.gamma, self.kept = x, gamma, ()
+        self.mean, self.inv_std, scale, bias = (accelerator.empty(gamma.shape, "float32") for _ in range(4))
+        running = (self.running.mean, self.running.var)
+        accelerator.launch(
+            batch_norm_finalize(gamma.size, route.norm.count, self.eps, momentum),
+            *(total, squares, gamma, beta, *running, self.mean, self.inv_std, scale, bias),
+        )
+        y = accelerator.empty(x.shape, x.dtype)
+        added = () if residual is None else (residual,)
+        accelerator.launch(batch_norm_apply(route.norm), x, *added, scale, bias, y)
+        self.y = y if self.relu else None
+        return (y,)
+
+    def backward(self, indexes: tuple[int, ...], gys: Variables) -> Variables:
+        place = {0: 0, 3: 1, 4: 2, 5: 3}
+        wanted = tuple(place[i] for i in indexes if i in place)
+        gradients = iter(super().backward(wanted, gys))
+        return tuple(next(gradients) if i in place else None for i in indexes)
+
+
+batch_norm_finalize = work.shared(work.BatchNormFinalize)
+batch_norm_apply = work.shared(work.BatchNormApply)
 
 
 class BatchNormBackward(GradientNode):
@@ -98,6 +200,25 @@ class BatchNormBackward(GradientNode):
     def __init__(self, forward_node: BatchNorm, with_residual: bool) -> None:
         self.of = forward_node
         self.with_residual = with_residual and forward_node.relu
+
+    def forward_on(self, accelerator: Accelerator, inputs: tuple[Array, ...]) -> tuple[Array, ...]:
+        of, (gy,) = self.of, inputs
+        backward = of.route.backward
+        if of.route.then != "none":
+            gy = relu_backward_on(accelerator, gy, of.relu_output)
+        gx = accelerator.empty(gy.shape, gy.dtype)
+        ggamma, gbeta = (accelerator.empty(of.gamma.shape, of.gamma.dtype) for _ in range(2))
+        added = (accelerator.empty(gy.shape, gy.dtype),) if backward.norm.add else ()
+        # A call that fused ReLU computes its mask again from what it was of.
+        again = (
+            (of.beta, of.relu_output) if isinstance(backward, work.BatchNormCallBackward) and backward.norm.relu else ()
+        )
+        accelerator.launch(
+            backward, gy, of.x, of.gamma, of.mean, of.inv_std, *again, *of.kept, gx, ggamma, gbeta, *added
+        )
+        if not self.with_residual:
+            return gx, ggamma, gbeta
+        return gx, ggamma, gbeta, *(added or (gy,))
 
     def forward_cpu(self, inputs: tuple[Array]) -> tuple[Array, ...]:
         of = self.of
@@ -146,3 +267,19 @@ def batch_norm_add_relu(
 ) -> Variable:
     """relu(batch_norm(x) + residual); residual has x's shape and dtype."""
     return BatchNorm(running, layout, eps, relu=True).apply((x, gamma, beta, residual))[0]
+
+
+def batch_norm_from_sums(
+    sums: Variables,
+    gamma: Variable,
+    beta: Variable,
+    running: RunningStatistics,
+    *,
+    layout: Layout,
+    relu: bool,
+    residual: Variable | None = None,
+    eps: float = EPS,
+) -> Variable:
+    """[relu](batch_norm(x) [+ residual]) of `sums`: x, and per channel its sum and sum of squares."""
+    added = () if residual is None else (residual,)
+    return BatchNormFromSums(running, layout, eps, relu).apply((*sums, gamma, beta, *added))[0]

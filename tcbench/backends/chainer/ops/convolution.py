@@ -2,26 +2,77 @@
 
 from __future__ import annotations
 
+import functools
+from dataclasses import dataclass
 from types import ModuleType
 
+import numpy as np
+
 from tcbench.backends.chainer.ops.cpu import conv_nchw, conv_nhwc
-from tcbench.backends.chainer.ops.node import ForwardNode, GradientNode, Variable, Variables
+from tcbench.backends.chainer.ops.node import ForwardNode, GradientNode, Variable, Variables, add_on, dtype_of
 from tcbench.backends.chainer.ops.parallel import Array
 from tcbench.backends.chainer.spec import Layout
+from tcbench.backends.cuda import work
+from tcbench.backends.cuda.accelerator import Accelerator
+from tcbench.backends.cuda.work import DType, Math
 
 _KERNELS: dict[Layout, ModuleType] = {"NCHW": conv_nchw, "NHWC": conv_nhwc}
+
+
+@dataclass(frozen=True)
+class ConvWorks:
+    """The four pieces of work of one convolution."""
+
+    fprop: work.ConvFprop
+    stats: work.ConvFpropStats
+    dgrad: work.ConvDgrad
+    wgrad: work.ConvWgrad
+
+
+@functools.cache
+def works_of(
+    x_shape: tuple[int, ...], w_shape: tuple[int, ...], stride: int, pad: int, layout: Layout, dtype: DType, math: Math
+) -> ConvWorks:
+    """The work on arrays of these shapes; the same objects for the same arguments."""
+    if layout == "NCHW":
+        n, c, h, w = x_shape
+        k, _, r, s = w_shape
+    else:
+        n, h, w, c = x_shape
+        k, r, s, _ = w_shape
+    conv = work.Conv2d(n, c, h, w, k, r, s, stride, pad, layout, dtype, math)
+    return ConvWorks(work.ConvFprop(conv), work.ConvFpropStats(conv), work.ConvDgrad(conv), work.ConvWgrad(conv))
 
 
 class Convolution(ForwardNode):
     """y of x and w."""
 
-    def __init__(self, stride: int, pad: int, layout: Layout) -> None:
+    works: ConvWorks
+
+    def __init__(self, stride: int, pad: int, layout: Layout, math: Math) -> None:
         self.stride = stride
         self.pad = pad
         self.layout = layout
+        self.math = math
         self.kernels = _KERNELS[layout]
 
-    def forward_cpu(self, inputs: tuple[Array, Array]) -> tuple[Array]:
+    def forward_cpu(self, inputs: tuple[Array, Array]) -> tuple[Array, ...]:
+        self._keep(inputs)
+        return (self.kernels.fprop(self.x, self.w, self.stride, self.pad),)
+
+    def forward_on(self, accelerator: Accelerator, inputs: tuple[Array, ...]) -> tuple[Array, ...]:
+        self._keep(inputs)
+        self._find_works()
+        y = accelerator.empty(self.works.fprop.conv.y_shape, self.x.dtype)
+        accelerator.launch(self.works.fprop, self.x, self.w, y)
+        return (y,)
+
+    def _find_works(self) -> None:
+        self.works = works_of(
+            self.x.shape, self.w.shape, self.stride, self.pad, self.layout, dtype_of(self.x), self.math
+        )
+
+    def _keep(self, inputs: tuple[Array, ...]) -> None:
         self.x, self.w = inputs
         axis = 1 if self.layout == "NCHW" else 3
         if self.x.ndim != 4 or self.w.ndim != 4 or self.x.shape[axis] != self.w.shape[axis]:
@@ -31,7 +82,6 @@ class Convolution(ForwardNode):
             )
         if self.x.dtype != self.w.dtype:
             raise ValueError(f"convolution_2d: x is {self.x.dtype}, w is {self.w.dtype}: expected one dtype")
-        return (self.kernels.fprop(self.x, self.w, self.stride, self.pad),)
 
     @property
     def kernel(self) -> tuple[int, int]:
@@ -39,7 +89,7 @@ class Convolution(ForwardNode):
         return (shape[2], shape[3]) if self.layout == "NCHW" else (shape[1], shape[2])
 
     def backward(self, indexes: tuple[int, ...], gys: Variables) -> Variables:
-        return tuple((ConvolutionWgrad if i else ConvolutionDgrad)(self).apply(gys)[0] for i in indexes)
+        return tuple((ConvolutionWgrad if i else ConvolutionDgrad)(self).apply(gys[:1])[0] for i in indexes)
 
     def backward_accumulate(
         self, indexes: tuple[int, ...], gys: Variables, accumulated: tuple[Variable | None, ...]
@@ -47,7 +97,7 @@ class Convolution(ForwardNode):
         if 0 not in indexes or accumulated[0] is None:
             return super().backward_accumulate(indexes, gys, accumulated)
         # The other gradient of x, of the shortcut, is added while the product's block is in cache.
-        gx = ConvolutionDgrad(self).apply((*gys, accumulated[0]))
+        gx = ConvolutionDgrad(self).apply((gys[0], accumulated[0]))
         return gx + super().backward_accumulate(indexes[1:], gys, accumulated[1:])  # type: ignore[no-any-return]
 
 
@@ -61,6 +111,12 @@ class ConvolutionDgrad(GradientNode):
         of = self.of
         return (of.kernels.dgrad(inputs[0], of.w, of.x.shape, of.stride, of.pad, *inputs[1:]),)
 
+    def forward_on(self, accelerator: Accelerator, inputs: tuple[Array, ...]) -> tuple[Array]:
+        of = self.of
+        gx = accelerator.empty(of.x.shape, of.x.dtype)
+        accelerator.launch(of.works.dgrad, inputs[0], of.w, gx)
+        return add_on(accelerator, gx, inputs[1], gx) if len(inputs) > 1 else (gx,)
+
 
 class ConvolutionWgrad(GradientNode):
     """gw of gy."""
@@ -72,8 +128,49 @@ class ConvolutionWgrad(GradientNode):
         of = self.of
         return (of.kernels.wgrad(of.x, inputs[0], of.kernel, of.stride, of.pad),)
 
+    def forward_on(self, accelerator: Accelerator, inputs: tuple[Array, ...]) -> tuple[Array]:
+        of = self.of
+        gw = accelerator.empty(of.w.shape, of.w.dtype)
+        accelerator.launch(of.works.wgrad, of.x, inputs[0], gw)
+        return (gw,)
 
-def convolution_2d(x: Variable, w: Variable, *, stride: int, pad: int, layout: Layout) -> Variable:
+
+class ConvolutionStats(Convolution):
+    """y, and the sum and sum of squares of each of its channels, float32 (K,). The sums have no gradient of their own:
+    batch normalisation's gradient is taken through y."""
+
+    def forward_cpu(self, inputs: tuple[Array, Array]) -> tuple[Array, ...]:
+        (y,) = super().forward_cpu(inputs)
+        return (y, *channel_sums(y, self.layout))
+
+    def forward_on(self, accelerator: Accelerator, inputs: tuple[Array, ...]) -> tuple[Array, ...]:
+        self._keep(inputs)
+        self._find_works()
+        conv = self.works.stats.conv
+        y = accelerator.empty(conv.y_shape, self.x.dtype)
+        total, squares = accelerator.empty((conv.k,), "float32"), accelerator.empty((conv.k,), "float32")
+        accelerator.launch(self.works.stats, self.x, self.w, y, total, squares)
+        return (y, total, squares)
+
+
+def channel_sums(y: Array, layout: Layout) -> tuple[Array, Array]:
+    """Sum and sum of squares per channel, accumulated in float64, float32 (float64 for float64)."""
+    axes = (0, 2, 3) if layout == "NCHW" else (0, 1, 2)
+    wide = y.astype(np.float64)
+    dtype = np.result_type(y.dtype, np.float32)
+    return wide.sum(axes).astype(dtype), (wide * wide).sum(axes).astype(dtype)
+
+
+def convolution_2d(
+    x: Variable, w: Variable, *, stride: int, pad: int, layout: Layout, math: Math = "strict"
+) -> Variable:
     """NCHW: x (N, C, H, W), w (K, C, R, S). NHWC: x (N, H, W, C), w (K, R, S, C). Raises ValueError if they do not
-    fit."""
-    return Convolution(stride, pad, layout).apply((x, w))[0]
+    fit. `math`: whether a GPU may round float32 inputs to TensorFloat-32."""
+    return Convolution(stride, pad, layout, math).apply((x, w))[0]
+
+
+def convolution_2d_stats(
+    x: Variable, w: Variable, *, stride: int, pad: int, layout: Layout, math: Math = "strict"
+) -> Variables:
+    """The same, and per channel of y its sum and sum of squares: (y, sum, square_sum)."""
+    return ConvolutionStats(stride, pad, layout, math).apply((x, w))  # type: ignore[no-any-return]

@@ -3,8 +3,21 @@
 from __future__ import annotations
 
 from tcbench.backends.chainer.ops.cpu import elementwise as kernels
-from tcbench.backends.chainer.ops.node import ForwardNode, GradientNode, Variable, Variables
+from tcbench.backends.chainer.ops.node import ForwardNode, GradientNode, Variable, Variables, add_on, dtype_of
 from tcbench.backends.chainer.ops.parallel import Array
+from tcbench.backends.cuda import work
+from tcbench.backends.cuda.accelerator import Accelerator
+
+relu_work = work.shared(work.Relu)
+relu_backward_work = work.shared(work.ReluBackward)
+add_relu_work = work.shared(work.AddRelu)
+
+
+def relu_backward_on(accelerator: Accelerator, gy: Array, y: Array) -> Array:
+    """gy where y > 0, else 0."""
+    gx: Array = accelerator.empty(y.shape, y.dtype)
+    accelerator.launch(relu_backward_work(y.size, dtype_of(y)), gy, y, gx)
+    return gx
 
 
 class Relu(ForwardNode):
@@ -12,6 +25,12 @@ class Relu(ForwardNode):
 
     def forward_cpu(self, inputs: tuple[Array]) -> tuple[Array]:
         self.y = kernels.relu(inputs[0])
+        return (self.y,)
+
+    def forward_on(self, accelerator: Accelerator, inputs: tuple[Array, ...]) -> tuple[Array]:
+        (x,) = inputs
+        self.y = accelerator.empty(x.shape, x.dtype)
+        accelerator.launch(relu_work(x.size, dtype_of(x)), x, self.y)
         return (self.y,)
 
     def backward(self, indexes: tuple[int, ...], gys: Variables) -> Variables:
@@ -27,15 +46,26 @@ class ReluGradient(GradientNode):
     def forward_cpu(self, inputs: tuple[Array]) -> tuple[Array]:
         return (kernels.relu_gradient(inputs[0], self.of.y),)
 
+    def forward_on(self, accelerator: Accelerator, inputs: tuple[Array, ...]) -> tuple[Array]:
+        return (relu_backward_on(accelerator, inputs[0], self.of.y),)
+
 
 class AddNode(ForwardNode):
     """a + b; hands its gradient on to both."""
 
     def forward_cpu(self, inputs: tuple[Array, Array]) -> tuple[Array]:
+        a, b = self._checked(inputs)
+        return (kernels.add(a, b),)
+
+    def forward_on(self, accelerator: Accelerator, inputs: tuple[Array, ...]) -> tuple[Array]:
+        a, b = self._checked(inputs)
+        return add_on(accelerator, a, b, accelerator.empty(a.shape, a.dtype))
+
+    def _checked(self, inputs: tuple[Array, ...]) -> tuple[Array, Array]:
         a, b = inputs
         if a.shape != b.shape or a.dtype != b.dtype:
             raise ValueError(f"add: expected equal shapes and dtypes, got {a.shape} {a.dtype} and {b.shape} {b.dtype}")
-        return (kernels.add(a, b),)
+        return a, b
 
     def backward(self, indexes: tuple[int, ...], gys: Variables) -> Variables:
         return gys * len(indexes)

@@ -5,19 +5,39 @@ from __future__ import annotations
 import numpy as np
 
 from tcbench.backends.chainer.ops import half
-from tcbench.backends.chainer.ops.node import ForwardNode, GradientNode, Variable, Variables
+from tcbench.backends.chainer.ops.node import ForwardNode, GradientNode, Variable, Variables, dtype_of
 from tcbench.backends.chainer.ops.parallel import Array
+from tcbench.backends.cuda import work
+from tcbench.backends.cuda.accelerator import Accelerator
+
+forward_work = work.shared(work.SoftmaxCrossEntropyForward)
+mean_loss = work.shared(work.MeanLoss)
+backward_work = work.shared(work.SoftmaxCrossEntropyBackward)
 
 
 class SoftmaxCrossEntropy(ForwardNode):
     """The mean loss of logits and labels."""
 
-    def forward_cpu(self, inputs: tuple[Array, Array]) -> tuple[Array]:
+    def forward_on(self, accelerator: Accelerator, inputs: tuple[Array, ...]) -> tuple[Array]:
+        x, self.t = self._checked(inputs)
+        self.dtype = x.dtype
+        losses, loss = accelerator.empty(self.t.shape, "float32"), accelerator.empty((), "float32")
+        self.log_p = accelerator.empty(x.shape, "float32")
+        # Labels are not looked at here, which would wait for the device: one that is out of range makes the loss NaN.
+        accelerator.launch(forward_work(*x.shape, dtype_of(x)), x, self.t, self.log_p, losses)
+        accelerator.launch(mean_loss(x.shape[0]), losses, loss)
+        return (loss,)
+
+    def _checked(self, inputs: tuple[Array, ...]) -> tuple[Array, Array]:
         x, t = inputs
         if x.ndim != 2 or t.shape != x.shape[:1] or t.dtype.kind not in "iu":
             raise ValueError(
                 f"softmax_cross_entropy: x {x.shape}, t {t.shape} {t.dtype}: expected (N, K) and integer labels (N,)"
             )
+        return x, t
+
+    def forward_cpu(self, inputs: tuple[Array, Array]) -> tuple[Array]:
+        x, t = self._checked(inputs)
         if t.size and (t.min() < 0 or t.max() >= x.shape[1]):
             raise ValueError(
                 f"softmax_cross_entropy: labels from {t.min()} to {t.max()}, expected 0 to {x.shape[1] - 1}"
@@ -45,6 +65,12 @@ class SoftmaxCrossEntropyGradient(GradientNode):
         gx[np.arange(of.t.size), of.t] -= 1
         gx *= (inputs[0] / of.t.size).astype(gx.dtype)
         return (half.cast(gx, of.dtype),)
+
+    def forward_on(self, accelerator: Accelerator, inputs: tuple[Array, ...]) -> tuple[Array]:
+        of = self.of
+        gx = accelerator.empty(of.log_p.shape, of.dtype)
+        accelerator.launch(backward_work(*gx.shape, dtype_of(gx)), of.log_p, of.t, inputs[0], gx)
+        return (gx,)
 
 
 def softmax_cross_entropy(x: Variable, t: Variable) -> Variable:

@@ -4,22 +4,61 @@ One node per forward operation and one per gradient operation. A forward node ke
 own attributes, set anew by each forward(); the gradient node reads them from the forward node when it runs, and its
 only inputs are gradients. That is what makes chainer.static_graph right: on replay it calls forward() on the same
 nodes, and what a node would have kept from the first iteration would be stale.
+
+Each node computes with NumPy (`forward_cpu`), or launches work where an accelerator is current (`forward_on`).
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from tcbench.backends.chainer.compat import chainer
 from tcbench.backends.chainer.ops.cpu import elementwise as kernels
 from tcbench.backends.chainer.ops.parallel import Array
+from tcbench.backends.cuda import work
+from tcbench.backends.cuda.accelerator import Accelerator, current
+from tcbench.backends.cuda.work import DType
 
 Variable = Any
 """chainer.Variable; Chainer has no types."""
 Variables = tuple[Variable, ...]
 
 
-class GradientNode(chainer.FunctionNode):
+_DTYPES: dict[Any, DType] = {np.dtype(np.float16): "float16", np.dtype(np.float32): "float32"}
+
+
+def dtype_of(array: Array) -> DType:
+    """The dtype's name as work has it. Raises ValueError for one that no GPU kernel is written for."""
+    try:
+        return _DTYPES[array.dtype]
+    except KeyError:
+        raise ValueError(f"on a GPU: expected float16 or float32, got {array.dtype}") from None
+
+
+class Node(chainer.FunctionNode):
+    """Computes where the process computes: on the host, or on the current accelerator."""
+
+    def forward(self, inputs: tuple[Array, ...]) -> tuple[Array, ...]:
+        accelerator = current()
+        return self.forward_cpu(inputs) if accelerator is None else self.forward_on(accelerator, inputs)
+
+    def forward_on(self, accelerator: Accelerator, inputs: tuple[Array, ...]) -> tuple[Array, ...]:
+        """The same on device arrays."""
+        raise NotImplementedError
+
+
+def add_on(accelerator: Accelerator, a: Array, b: Array, out: Array) -> tuple[Array]:
+    """out = a + b; `out` may be one of them."""
+    accelerator.launch(add_work(a.size, dtype_of(a)), a, b, out)
+    return (out,)
+
+
+add_work = work.shared(work.Add)
+
+
+class GradientNode(Node):
     """A gradient operation: cannot be differentiated again."""
 
     def backward(self, indexes: tuple[int, ...], gys: Variables) -> Variables:
@@ -35,8 +74,12 @@ class Add(GradientNode):
     def forward_cpu(self, inputs: tuple[Array, Array]) -> tuple[Array]:
         return (kernels.add(*inputs),)
 
+    def forward_on(self, accelerator: Accelerator, inputs: tuple[Array, ...]) -> tuple[Array]:
+        a, b = inputs
+        return add_on(accelerator, a, b, accelerator.empty(a.shape, a.dtype))
 
-class ForwardNode(chainer.FunctionNode):
+
+class ForwardNode(Node):
     """A forward operation. Gradients that meet at one array are added by our own kernel: Chainer's add on float16
     is about 50 times slower."""
 

@@ -5,13 +5,29 @@ from __future__ import annotations
 import numpy as np
 
 from tcbench.backends.chainer.ops.cpu import pooling as kernels
-from tcbench.backends.chainer.ops.node import ForwardNode, GradientNode, Variable, Variables
+from tcbench.backends.chainer.ops.node import ForwardNode, GradientNode, Variable, Variables, dtype_of
 from tcbench.backends.chainer.ops.parallel import Array
 from tcbench.backends.chainer.spec import Layout
+from tcbench.backends.cuda import work
+from tcbench.backends.cuda.accelerator import Accelerator
+
+max_pool_forward = work.shared(work.MaxPoolForward)
+max_pool_backward = work.shared(work.MaxPoolBackward)
+global_average_forward = work.shared(work.GlobalAverageForward)
+global_average_backward = work.shared(work.GlobalAverageBackward)
+
+
+def _logical(shape: tuple[int, ...], layout: Layout) -> tuple[int, int, int, int]:
+    """(N, C, H, W) of a stored shape."""
+    if layout == "NCHW":
+        n, c, h, w = shape
+    else:
+        n, h, w, c = shape
+    return n, c, h, w
 
 
 class MaxPooling(ForwardNode):
-    """Keeps input and output: the gradient finds the maximum's place again."""
+    """On the host it keeps input and output, and the gradient finds the maximum's place again; on a GPU, the place."""
 
     def __init__(self, ksize: int, stride: int, pad: int, layout: Layout) -> None:
         if pad >= ksize:
@@ -25,6 +41,15 @@ class MaxPooling(ForwardNode):
         self.x = np.ascontiguousarray(inputs[0])
         self.y = kernels.max_pooling(self.x, self.ksize, self.stride, self.pad, self.layout)
         return (self.y,)
+
+    def forward_on(self, accelerator: Accelerator, inputs: tuple[Array, ...]) -> tuple[Array]:
+        (x,) = inputs
+        size = _logical(x.shape, self.layout)
+        self.pool = work.Pool(*size, self.ksize, self.stride, self.pad, self.layout, dtype_of(x))
+        y = accelerator.empty(self.pool.y_shape, x.dtype)
+        self.place = accelerator.empty(self.pool.y_shape, "uint8")
+        accelerator.launch(max_pool_forward(self.pool), x, y, self.place)
+        return (y,)
 
     def backward(self, indexes: tuple[int, ...], gys: Variables) -> Variables:
         return MaxPoolingGradient(self).apply(gys)  # type: ignore[no-any-return]
@@ -40,6 +65,12 @@ class MaxPoolingGradient(GradientNode):
         of = self.of
         return (kernels.max_pooling_gradient(inputs[0], of.x, of.y, of.ksize, of.stride, of.pad, of.layout),)
 
+    def forward_on(self, accelerator: Accelerator, inputs: tuple[Array, ...]) -> tuple[Array]:
+        (gy,) = inputs
+        gx = accelerator.empty(self.of.pool.x_shape, gy.dtype)
+        accelerator.launch(max_pool_backward(self.of.pool), gy, self.of.place, gx)
+        return (gx,)
+
 
 class GlobalAveragePooling(ForwardNode):
     """(N, C) means of x."""
@@ -50,6 +81,14 @@ class GlobalAveragePooling(ForwardNode):
     def forward_cpu(self, inputs: tuple[Array]) -> tuple[Array]:
         self.shape = inputs[0].shape
         return (kernels.global_average(inputs[0], self.layout),)
+
+    def forward_on(self, accelerator: Accelerator, inputs: tuple[Array, ...]) -> tuple[Array]:
+        (x,) = inputs
+        self.shape = x.shape
+        self.size = _logical(x.shape, self.layout)
+        y = accelerator.empty(self.size[:2], x.dtype)
+        accelerator.launch(global_average_forward(*self.size, self.layout, dtype_of(x)), x, y)
+        return (y,)
 
     def backward(self, indexes: tuple[int, ...], gys: Variables) -> Variables:
         return GlobalAveragePoolingGradient(self).apply(gys)  # type: ignore[no-any-return]
@@ -63,6 +102,12 @@ class GlobalAveragePoolingGradient(GradientNode):
 
     def forward_cpu(self, inputs: tuple[Array]) -> tuple[Array]:
         return (kernels.global_average_gradient(inputs[0], self.of.shape, self.of.layout),)
+
+    def forward_on(self, accelerator: Accelerator, inputs: tuple[Array, ...]) -> tuple[Array]:
+        (gy,) = inputs
+        gx = accelerator.empty(self.of.shape, gy.dtype)
+        accelerator.launch(global_average_backward(*self.of.size, self.of.layout, dtype_of(gy)), gy, gx)
+        return (gx,)
 
 
 def max_pooling_2d(x: Variable, *, ksize: int, stride: int, pad: int, layout: Layout) -> Variable:

@@ -16,9 +16,9 @@ class Batched(Rung):
     source = "talk, slide 24"
 
     def optimizer(self, optimizer: Any, settings: Any) -> Any:
-        from tcbench.backends.chainer.flat_sgd import FlatSGD
+        from tcbench.backends.chainer.optimizers import batched_sgd
 
-        return replace(optimizer, build=FlatSGD)
+        return replace(optimizer, build=batched_sgd)
 
 
 RUNG = Batched()

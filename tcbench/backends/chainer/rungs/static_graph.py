@@ -26,6 +26,7 @@ class StaticGraph(Rung):
             Needs("batched", when="fp16", why="a replayed graph does not unscale gradients, the batched update does"),
         )
     )
+    conflicts = frozenset({"cuda_graph"})
     parity = EXACT
     source = "talk, slides 31 and 32"
 

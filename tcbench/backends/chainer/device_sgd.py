@@ -1,0 +1,159 @@
+"""SGD with momentum on an accelerator: parameter by parameter, as Chainer does it, or all in one launch.
+
+The loss scale and the count of overflows live on the device (`state`, see work.STATE_SIZE), so that nothing here waits
+for it: the loss's gradient starts from the scale in that array, and the update divides by the same number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from tcbench.backends.chainer.parts import OptimizerSpec
+from tcbench.backends.cuda import work
+from tcbench.backends.cuda.accelerator import Accelerator, Array
+from tcbench.errors import TrainingError
+
+unscale = work.shared(work.Unscale)
+to_single = work.shared(work.ToSingle)
+to_half = work.shared(work.ToHalf)
+weight_decay = work.shared(work.WeightDecay)
+momentum_update = work.shared(work.MomentumUpdate)
+
+
+class _DeviceOptimizer:
+    """What both have in common: the loss scale's state."""
+
+    def __init__(self, spec: OptimizerSpec, accelerator: Accelerator) -> None:
+        self.spec = spec
+        self.accelerator = accelerator
+        self.state = accelerator.upload(np.array([spec.loss_scale, 0, 0, 0], np.float32))
+        self._seed = self.state[work.SCALE : work.SCALE + 1].reshape(())
+
+    def backward(self, loss: Any) -> None:
+        """Gradients of `loss` times the scale."""
+        loss.grad = self._seed
+        loss.backward()
+
+    def check(self) -> None:
+        """Raises TrainingError where a static loss scale has made gradients overflow. Waits for the device."""
+        state = self.accelerator.download(self.state)
+        if not self.spec.dynamic_scale and state[work.OVERFLOWS] > 0:
+            scale = self.spec.loss_scale
+            cure = "lower train.loss_scale or add the rung 'dynamic_scale'" if scale != 1 else "lower the learning rate"
+            raise TrainingError(f"gradients overflowed at a loss scale of {scale:g}: {cure}")
+
+
+class PerParameterSGD(_DeviceOptimizer):
+    """A few launches per parameter, as many as Chainer's MomentumSGD with the WeightDecay hook: decay and momentum
+    for float32; for float16 with master weights also unscaling, and the casts there and back."""
+
+    def __init__(self, spec: OptimizerSpec, model: Any, accelerator: Accelerator) -> None:
+        super().__init__(spec, accelerator)
+        self._parameters = list(model.params())
+        self._velocities = [accelerator.zeros(p.array.shape, np.float32) for p in self._parameters]
+        self._weights = [
+            p.array if p.array.dtype == np.float32 else accelerator.upload(accelerator.download(p.array).astype("f4"))
+            for p in self._parameters
+        ]
+
+    def update(self) -> None:
+        """One update of every parameter from its `grad`."""
+        for parameter, velocity, weights in zip(self._parameters, self._velocities, self._weights, strict=True):
+            self._update(parameter, velocity, weights)
+
+    def _update(self, parameter: Any, velocity: Array, weights: Array) -> None:
+        spec, launch, empty = self.spec, self.accelerator.launch, self.accelerator.empty
+        gradient, size = parameter.grad, parameter.size
+        if self.spec.loss_scale != 1:
+            dtype: work.DType = "float16" if gradient.dtype == np.float16 else "float32"
+            unscaled = empty(gradient.shape, gradient.dtype)
+            launch(unscale(size, dtype), gradient, unscaled, self.state)
+            gradient = unscaled
+        if gradient.dtype == np.float16:
+            single = empty(gradient.shape, np.float32)
+            launch(to_single(size), gradient, single)
+            gradient = single
+        launch(weight_decay(size, spec.weight_decay), gradient, weights)
+        launch(momentum_update(size, spec.learning_rate, spec.momentum), gradient, velocity, weights)
+        if parameter.array is not weights:
+            launch(to_half(size), weights, parameter.array)
+
+    def masters(self) -> dict[int, Array]:
+        """What each parameter trains in, by the parameter's id."""
+        return {id(p): weights for p, weights in zip(self._parameters, self._weights, strict=True)}
+
+
+class BatchedSGD(_DeviceOptimizer):
+    """One launch for all parameters, through a table of addresses; with a dynamic loss scale three.
+
+    Takes over the model's parameters: float32 ones become views into the flat master weights, float16 ones into a flat
+    array of their own. Gradients stay where backward left them; their addresses repeat from step to step once the
+    memory pool has settled, and the table is sent again only when they do not.
+    """
+
+    def __init__(self, spec: OptimizerSpec, model: Any, accelerator: Accelerator) -> None:
+        super().__init__(spec, accelerator)
+        self._parameters = list(model.params())
+        arrays = [p.array for p in self._parameters]
+        halves = tuple(array.dtype == np.float16 for array in arrays)
+        described = work.Parameters(tuple(array.size for array in arrays), halves)
+        self._work = work.BatchedUpdate(
+            described, spec.learning_rate, spec.momentum, spec.weight_decay, spec.dynamic_scale
+        )
+        self._check = work.CheckFinite(described)
+        self._adjust = work.AdjustScale(spec.growth_interval)
+
+        on_host = [accelerator.download(array).reshape(-1) for array in arrays]
+        self._master = accelerator.upload(np.concatenate([a.astype(np.float32) for a in on_host]))
+        self._half = accelerator.upload(
+            np.concatenate([np.empty(0, np.float16), *(a for a, half in zip(on_host, halves, strict=True) if half)])
+        )
+        self._velocity = accelerator.zeros((described.total,), np.float32)
+        self._chunks = accelerator.upload(np.array(list(described.chunks()), np.int64).reshape(-1, 4))
+        self._rows = np.zeros((len(arrays), 2), np.int64)
+        self._table = accelerator.upload(self._rows)
+        self._place_parameters(halves)
+
+    def _place_parameters(self, halves: tuple[bool, ...]) -> None:
+        place = place_half = 0
+        for row, parameter, half in zip(self._rows, self._parameters, halves, strict=True):
+            size, shape = parameter.size, parameter.shape
+            if half:
+                view = self._half[place_half : place_half + size]
+                row[1] = self.accelerator.address(view)
+                place_half += size
+            else:
+                view = self._master[place : place + size]
+            parameter.array = view.reshape(shape)
+            place += size
+
+    def update(self) -> None:
+        """One update of every parameter from its `grad`."""
+        launch = self.accelerator.launch
+        self._send_addresses()
+        tables = (self._table, self._chunks)
+        if self.spec.dynamic_scale:
+            launch(self._check, *tables, self.state)
+        launch(self._work, *tables, self._master, self._velocity, self.state)
+        if self.spec.dynamic_scale:
+            launch(self._adjust, self.state)
+
+    def _send_addresses(self) -> None:
+        address = self.accelerator.address
+        addresses = [address(parameter.grad) for parameter in self._parameters]
+        if addresses != self._rows[:, 0].tolist():
+            self._rows[:, 0] = addresses
+            self.accelerator.copy(self._rows, self._table)
+
+    def masters(self) -> dict[int, Array]:
+        """What each parameter trains in, by the parameter's id: a view into the flat master weights."""
+        return dict(self._masters())
+
+    def _masters(self) -> Iterator[tuple[int, Array]]:
+        place = 0
+        for parameter in self._parameters:
+            yield id(parameter), self._master[place : place + parameter.size].reshape(parameter.shape)
+            place += parameter.size

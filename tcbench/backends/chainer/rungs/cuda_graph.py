@@ -1,0 +1,32 @@
+"""cuda_graph: forward, backward and update of a step are captured once as a CUDA graph and replayed: the host launches
+one thing per step. The modern static graph."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tcbench.rung import EXACT, Requires, Rung
+from tcbench.session import Phase
+
+
+class CudaGraph(Rung):
+    name = "cuda_graph"
+    says = "the whole step captured as a CUDA graph and replayed"
+    requires = Requires(devices=frozenset({"cuda"}))
+    conflicts = frozenset({"static_graph"})
+    parity = EXACT
+    source = "CUDA C++ Programming Guide, CUDA Graphs"
+
+    def feed(self, make_feed: Any, settings: Any) -> Any:
+        from tcbench.backends.chainer.feeds.fixed import at_fixed_addresses
+
+        return at_fixed_addresses(make_feed)
+
+    def step(self, phases: Any, settings: Any) -> Any:
+        from tcbench.backends.cuda.replay import Replay
+
+        io, *compute = phases
+        return (io, Phase("replay", Replay(tuple(phase.run for phase in compute))))
+
+
+RUNG = CudaGraph()

@@ -1,0 +1,139 @@
+"""Where a session computes: on the host, or on an accelerator. What a session asks of the place, and nothing else."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import numpy as np
+
+from tcbench.backends.chainer.feeds.base import Feed
+from tcbench.backends.chainer.feeds.fixed import FixedBuffers
+from tcbench.backends.chainer.spec import FeedSpec
+from tcbench.backends.cuda import accelerator as accelerators
+from tcbench.backends.cuda.accelerator import Accelerator
+from tcbench.measure.clock import HostClock
+from tcbench.measure.memory import peak_resident_bytes
+from tcbench.record import Cell
+from tcbench.session import Clock
+
+MakeFeed = Callable[[FeedSpec], Feed]
+
+
+class Site(Protocol):
+    """A place to compute."""
+
+    @property
+    def clock(self) -> Clock: ...
+
+    def scope(self) -> contextlib.AbstractContextManager[None]:
+        """Held from build to end: operations launch here."""
+        ...
+
+    def random(self, seed: int) -> np.random.RandomState:
+        """Where initial weights come from."""
+        ...
+
+    def adopt(self, model: Any) -> None:
+        """Bring a model's parameters and running statistics here."""
+        ...
+
+    def feed(self, make_feed: MakeFeed) -> MakeFeed:
+        """The same feed, its batches delivered here."""
+        ...
+
+    def peak_memory(self) -> tuple[int, Literal["process", "device"]]:
+        """Bytes, and of what."""
+        ...
+
+    def value(self, array: Any) -> float:
+        """The one number in an array, once it is there."""
+        ...
+
+
+class Host:
+    """NumPy, in this process."""
+
+    def __init__(self) -> None:
+        self.clock = HostClock()
+
+    def scope(self) -> contextlib.AbstractContextManager[None]:
+        return accelerators.use(None)
+
+    def random(self, seed: int) -> np.random.RandomState:
+        return np.random.RandomState(seed)
+
+    def adopt(self, model: Any) -> None:
+        pass
+
+    def feed(self, make_feed: MakeFeed) -> MakeFeed:
+        return make_feed
+
+    def peak_memory(self) -> tuple[int, Literal["process", "device"]]:
+        return peak_resident_bytes(), "process"
+
+    def value(self, array: Any) -> float:
+        return float(array)
+
+
+@dataclass(frozen=True)
+class OnAccelerator:
+    """An accelerator, with its clock and its account of memory. `enter`: what the accelerator itself needs held."""
+
+    accelerator: Accelerator
+    clock: Clock
+    peak_bytes: Callable[[], int]
+    enter: Callable[[], contextlib.AbstractContextManager[object]] = contextlib.nullcontext
+
+    @contextlib.contextmanager
+    def scope(self) -> Iterator[None]:
+        with self.enter(), accelerators.use(self.accelerator):
+            yield
+
+    def random(self, seed: int) -> np.random.RandomState:
+        return np.random.RandomState(seed)
+
+    def adopt(self, model: Any) -> None:
+        upload = self.accelerator.upload
+        for parameter in model.params():
+            parameter.array = upload(parameter.array)
+        for link in model.links():
+            running = getattr(link, "running", None)
+            if running is not None:
+                running.mean, running.var = upload(running.mean), upload(running.var)
+
+    def feed(self, make_feed: MakeFeed) -> MakeFeed:
+        def make(spec: FeedSpec) -> Feed:
+            feed = make_feed(spec)
+            return feed if feed.on_device else FixedBuffers(feed, self.accelerator)
+
+        return make
+
+    def peak_memory(self) -> tuple[int, Literal["process", "device"]]:
+        return self.peak_bytes(), "device"
+
+    def value(self, array: Any) -> float:
+        return float(self.accelerator.download(array))
+
+
+class Hollow(OnAccelerator):
+    """A TracingAccelerator: weights are never looked at, so none are drawn."""
+
+    def random(self, seed: int) -> np.random.RandomState:
+        return _NoNumbers()
+
+
+class _NoNumbers(np.random.RandomState):
+    def standard_normal(self, size: Any = None) -> Any:
+        return np.broadcast_to(np.float32(0), size)
+
+
+def open_site(cell: Cell) -> Site:
+    """The site that a cell's device names."""
+    if cell.device == "cpu":
+        return Host()
+    from tcbench.backends.cuda.live import CudaAccelerator
+
+    return CudaAccelerator.site(cell)

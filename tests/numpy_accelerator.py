@@ -1,0 +1,60 @@
+"""An accelerator that computes every piece of work with the plain references: whole training steps take the path they
+take on a GPU, and their numbers can be looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from reference import REFERENCE
+
+from tcbench.backends.cuda.tracing import TracingAccelerator
+from tcbench.backends.cuda.work import Work
+
+
+class NumpyAccelerator(TracingAccelerator):
+    """Fresh arrays are poisoned: whatever is read before it is written becomes NaN."""
+
+    recording: list[tuple[Work, tuple[Any, ...]]] | None = None
+
+    def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
+        array = super().empty(shape, dtype)
+        array.fill(np.nan if array.dtype.kind == "f" else 113)
+        return array
+
+    def zeros(self, shape: tuple[int, ...], dtype: Any) -> Any:
+        array = self.empty(shape, dtype)
+        array[...] = 0
+        return array
+
+    def upload(self, host: Any) -> Any:
+        array = self.empty(host.shape, host.dtype)
+        array[...] = host
+        return array
+
+    def copy(self, source: Any, target: Any) -> None:
+        super().copy(source, target)
+        target[...] = source
+
+    def download(self, array: Any) -> Any:
+        return np.array(array)
+
+    def launch(self, work: Work, *arrays: Any) -> None:
+        super().launch(work, *arrays)
+        if self.recording is None:
+            REFERENCE[work.name](work, *arrays)
+        else:
+            self.recording.append((work, arrays))
+
+    def capture(self, run: Callable[[], None]) -> Callable[[], None]:
+        """As on a GPU: nothing is computed while it is recorded; the same addresses are used by every replay."""
+        self.recording = []
+        run()
+        recorded, self.recording = self.recording, None
+
+        def replay() -> None:
+            for work, arrays in recorded:
+                REFERENCE[work.name](work, *arrays)
+
+        return replay
