@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import tcbench
-from tcbench.record import Environment
+from tcbench.record import Environment, GpuFacts
 
 
 def usable_cpus() -> int:
@@ -111,7 +111,9 @@ def _git(root: Path, *arguments: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
 
 
-def environment(machine: str, device_name: str, packages: Iterable[str], blas: str) -> Environment:
+def environment(
+    machine: str, device_name: str, packages: Iterable[str], blas: str, gpu: GpuFacts | None = None
+) -> Environment:
     """The facts a record carries."""
     return Environment(
         machine=machine,
@@ -126,4 +128,5 @@ def environment(machine: str, device_name: str, packages: Iterable[str], blas: s
         blas=blas,
         tcbench=tcbench.__version__,
         commit=commit(),
+        gpu=gpu,
     )

@@ -1,6 +1,6 @@
-"""What is run and what is left behind: Cell, Measurement, Environment, Record, and the version of their form.
+"""What is run and what is left behind: Cell, Measurement, Environment, GpuSamples, Record; the version of their form.
 
-Owns the JSON form of all four. Imports only the standard library and the validation library. Everything stored is
+Owns the JSON form of all of them. Imports only the standard library and the validation library. Everything stored is
 raw: statistics are derived in `tcbench.analysis`. Unknown fields are ignored when read, so that a record may gain
 optional ones within a version.
 
@@ -147,8 +147,20 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
         return len(self.phases[0].host_s) if self.phases else 0
 
 
+class GpuFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What a GPU is. `driver` is the driver's version, `driver_cuda` the newest CUDA version that it runs."""
+
+    name: str
+    compute_capability: tuple[int, int]
+    multiprocessors: int
+    memory_bytes: int
+    pci_bus_id: str | None = None
+    driver: str | None = None
+    driver_cuda: str | None = None
+
+
 class Environment(msgspec.Struct, frozen=True, kw_only=True):
-    """What the machine and its software were, as the worker saw them."""
+    """What the machine and its software were, as the worker saw them. `gpu` is set for a cell on a GPU."""
 
     machine: str
     device_name: str
@@ -162,10 +174,96 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
     blas: str
     tcbench: str
     commit: str | None = None
+    gpu: GpuFacts | None = None
+
+
+THROTTLE_REASONS: Mapping[int, str] = {
+    0x001: "idle",
+    0x002: "application clocks",
+    0x004: "software power cap",
+    0x008: "hardware slowdown",
+    0x010: "sync boost",
+    0x020: "software thermal slowdown",
+    0x040: "hardware thermal slowdown",
+    0x080: "hardware power brake",
+    0x100: "display clocks",
+    0x200: "board limit",
+    0x400: "reliability",
+}
+"""Names of the bits of a throttle mask (NVML API Reference Guide, "Clocks Event Reasons"; the last two are older)."""
+
+
+def throttle_reasons(mask: int) -> tuple[str, ...]:
+    """The names of the bits that are set."""
+    return tuple(
+        THROTTLE_REASONS.get(bit, f"bit {bit:#x}") for bit in (1 << n for n in range(mask.bit_length())) if mask & bit
+    )
+
+
+class GpuSample(msgspec.Struct, frozen=True, array_like=True):
+    """What NVML said at one moment; None for what this GPU does not say.
+
+    `time_s` and `energy_j` count from the trial's start and the first sample. `memory_used_bytes` is the whole
+    device's, whoever uses it. Stands in JSON as a list in this order: fields may be added at the end only.
+    """
+
+    time_s: float
+    sm_clock_mhz: int | None = None
+    memory_clock_mhz: int | None = None
+    power_w: float | None = None
+    temperature_c: int | None = None
+    throttle_mask: int | None = None
+    utilization_percent: int | None = None
+    memory_used_bytes: int | None = None
+    energy_j: float | None = None
+
+
+class GpuState(msgspec.Struct, frozen=True, kw_only=True):
+    """How a GPU was set when a trial began; None for what it does not say. `sm_clock_set_mhz` and
+    `memory_clock_set_mhz` are the application clocks. With MIG, samples are those of the whole GPU, not of a slice."""
+
+    driver: str | None = None
+    power_limit_w: float | None = None
+    default_power_limit_w: float | None = None
+    max_sm_clock_mhz: int | None = None
+    max_memory_clock_mhz: int | None = None
+    sm_clock_set_mhz: int | None = None
+    memory_clock_set_mhz: int | None = None
+    ecc: bool | None = None
+    mig: bool | None = None
+    persistence: bool | None = None
+
+
+class GpuSamples(msgspec.Struct, frozen=True, kw_only=True):
+    """A GPU over a whole trial, as the runner saw it. The timed pass lay between `timed_from_s` and `timed_to_s` (from
+    the trial's start; None when it was not reached)."""
+
+    state: GpuState
+    samples: tuple[GpuSample, ...]
+    timed_from_s: float | None = None
+    timed_to_s: float | None = None
+
+    @property
+    def timed(self) -> tuple[GpuSample, ...]:
+        """The samples within the timed pass."""
+        if self.timed_from_s is None or self.timed_to_s is None:
+            return ()
+        return tuple(sample for sample in self.samples if self.timed_from_s <= sample.time_s <= self.timed_to_s)
+
+    @property
+    def energy_j(self) -> float | None:
+        """Energy over the trial."""
+        return next((s.energy_j for s in reversed(self.samples) if s.energy_j is not None), None)
+
+    @property
+    def peak_memory_used_bytes(self) -> int | None:
+        """The most memory seen in use on the whole device."""
+        return max((s.memory_used_bytes for s in self.samples if s.memory_used_bytes is not None), default=None)
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
-    """One trial, whatever happened to it. `started_at` is UTC, ISO 8601. `reason` is one line, set unless ok."""
+    """One trial, whatever happened to it. `started_at` is UTC, ISO 8601. `reason` is one line, set unless ok. `gpu` is
+    set for a trial on a GPU where NVML can be asked."""
 
     schema_version: int
     run_id: str
@@ -178,6 +276,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     measurement: Measurement | None = None
     environment: Environment | None = None
     log: str | None = None
+    gpu: GpuSamples | None = None
 
     def __post_init__(self) -> None:
         if self.status == "ok" and self.measurement is None:

@@ -1,7 +1,7 @@
 """Runs trials, each in a process of its own, and turns every end a process can have into a Record.
 
-Owns processes, timeouts and interruption. Reaches the worker only through a process and JSON; stores and prints
-nothing.
+Owns processes, timeouts and interruption, and watches the GPU of a trial meanwhile. Reaches the worker only through a
+process and JSON; stores and prints nothing.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Protocol
 
 import msgspec
 
 from tcbench import machine, messages
-from tcbench.messages import Finished, Message
+from tcbench.messages import Finished, Message, Stepped
 from tcbench.plan import PlannedCell
-from tcbench.record import SCHEMA_VERSION, Cell, Record, Status
+from tcbench.record import SCHEMA_VERSION, Cell, GpuSamples, Record, Status
 
 LOG_BYTES = 4096
 """How much of a worker's output a record keeps, from its end."""
@@ -40,6 +40,23 @@ def _silent(cell: Cell, trial: int, message: Message) -> None:
     pass
 
 
+class Watch(Protocol):
+    """Something that watches a device while a trial runs."""
+
+    def stop(self, timed_from_s: float | None, timed_to_s: float | None) -> GpuSamples:
+        """End it. The times are those of the timed pass, since the trial's start."""
+        ...
+
+
+def watch_gpu(cell: Cell, start: float) -> Watch | None:
+    """Begin to watch the cell's GPU; None where there is none, or none that can be asked. `start` is the trial's."""
+    if not cell.device.startswith("cuda"):
+        return None
+    from tcbench.backends.cuda import nvml
+
+    return nvml.watch(cell.device, start)
+
+
 def worker_command(pipe: int) -> list[str]:
     """How a worker is started; it writes messages to the file descriptor `pipe`."""
     return [sys.executable, "-m", "tcbench.worker", str(pipe)]
@@ -47,12 +64,14 @@ def worker_command(pipe: int) -> list[str]:
 
 @dataclass(frozen=True)
 class Runner:
-    """Runs trials one after another. `command` makes the worker's command line from its pipe's number."""
+    """Runs trials one after another. `command` makes the worker's command line from its pipe's number; `watch` begins
+    to watch a cell's device."""
 
     run_id: str
     timeout_s: float
     command: Callable[[int], list[str]] = worker_command
     listen: Listener = _silent
+    watch: Callable[[Cell, float], Watch | None] = watch_gpu
 
     def run(self, trials: Iterable[tuple[PlannedCell, int]]) -> Iterator[Record]:
         """One record per trial, as each ends. KeyboardInterrupt ends the running worker and passes through."""
@@ -65,11 +84,17 @@ class Runner:
     def _trial(self, cell: Cell, trial: int) -> Record:
         started_at, start = _now(), time.monotonic()
         with tempfile.TemporaryFile() as log:
-            end = self._watch(cell, trial, log)
+            watch, timed, samples = self.watch(cell, start), _TimedPass(start), None
+            try:
+                end = self._follow_worker(cell, trial, log, timed)
+            finally:
+                if watch is not None:
+                    samples = watch.stop(timed.from_s, timed.to_s)
             duration_s = time.monotonic() - start
-            return self._record(cell, trial, started_at, duration_s, end, None if end.status == "ok" else _tail(log))
+            tail = None if end.status == "ok" else _tail(log)
+            return self._record(cell, trial, started_at, duration_s, end, tail, samples)
 
-    def _watch(self, cell: Cell, trial: int, log: IO[bytes]) -> _End:
+    def _follow_worker(self, cell: Cell, trial: int, log: IO[bytes], timed: _TimedPass) -> _End:
         """Start a worker and follow it to its end."""
         oom_kills = _oom_kills()
         read_end, write_end = os.pipe()
@@ -88,7 +113,7 @@ class Runner:
                 os.close(write_end)
             try:
                 _hand_over(process, msgspec.json.encode(cell))
-                end = self._follow(cell, trial, pipe)
+                end = self._follow(cell, trial, pipe, timed)
                 try:
                     if end is None or end.finished:
                         process.wait(_GRACE_S)
@@ -98,7 +123,7 @@ class Runner:
                 _kill(process)
         return end or _died(process.returncode, _oom_kills() > oom_kills)
 
-    def _follow(self, cell: Cell, trial: int, pipe: IO[bytes]) -> _End | None:
+    def _follow(self, cell: Cell, trial: int, pipe: IO[bytes], timed: _TimedPass) -> _End | None:
         """Pass on messages until the last one, the timeout or nonsense; None when the pipe ends without a last one."""
         deadline = time.monotonic() + self.timeout_s
         pending = b""
@@ -115,12 +140,20 @@ class Runner:
                     message = messages.decode(line)
                 except msgspec.DecodeError:
                     return _End("crashed", "the worker sent something that is no message")
+                timed.heard(message)
                 self.listen(cell, trial, message)
                 if isinstance(message, Finished):
                     return _End(message.status, message.reason, message)
 
     def _record(
-        self, cell: Cell, trial: int, started_at: str, duration_s: float, end: _End, log: str | None = None
+        self,
+        cell: Cell,
+        trial: int,
+        started_at: str,
+        duration_s: float,
+        end: _End,
+        log: str | None = None,
+        gpu: GpuSamples | None = None,
     ) -> Record:
         return Record(
             schema_version=SCHEMA_VERSION,
@@ -134,7 +167,23 @@ class Runner:
             measurement=end.finished.measurement if end.finished else None,
             environment=end.finished.environment if end.finished else None,
             log=log,
+            gpu=gpu,
         )
+
+
+class _TimedPass:
+    """When the timed pass began and ended, as its messages came in; seconds since the trial's start."""
+
+    def __init__(self, start: float) -> None:
+        self._start = start
+        self.from_s: float | None = None
+        self.to_s: float | None = None
+
+    def heard(self, message: Message) -> None:
+        if isinstance(message, Stepped) and message.stage == "timed":
+            self.to_s = time.monotonic() - self._start
+            if self.from_s is None:
+                self.from_s = self.to_s
 
 
 @dataclass(frozen=True)

@@ -89,10 +89,11 @@ def describe(cell: Cell) -> Environment:
     """The facts of this machine and its libraries, as this process sees them."""
     from tcbench import device, machine
     from tcbench.backends import backend
+    from tcbench.backends.cuda import driver
 
     the_backend = backend(cell.backend)
     found = device.find(cell.device, the_backend.DEVICES)
-    return machine.environment(found.machine, found.title, the_backend.PACKAGES, _blas())
+    return machine.environment(found.machine, found.title, the_backend.PACKAGES, _blas(), driver.facts(cell.device))
 
 
 def _blas() -> str:

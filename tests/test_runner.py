@@ -12,10 +12,14 @@ from pathlib import Path
 
 import factories
 import pytest
+from standin_nvml import pynvml
 
 from tcbench.messages import Stepped
 from tcbench.plan import PlannedCell
-from tcbench.runner import Runner
+from tcbench.record import GpuSample, GpuSamples, GpuState
+from tcbench.runner import Runner, watch_gpu
+
+__all__ = ["pynvml"]
 
 TESTS = str(Path(factories.__file__).parent)
 
@@ -170,3 +174,94 @@ list(Runner("r", 600.0, lambda pipe: [sys.executable, "-c", {worker!r}]).run([(P
     parent.kill()
     parent.wait()
     assert not _running(int(pid_file.read_text()))
+
+
+class Watched:
+    """A stand-in for a GPU that is watched: when it began and ended, and what it was told."""
+
+    def __init__(self) -> None:
+        self.now: list[str] = []
+        self.began: list[tuple[str, float]] = []
+        self.told: list[tuple[float | None, float | None]] = []
+
+    def __call__(self, cell, start):
+        self.began.append((cell.device, start))
+        self.now.append("watching")
+        return self
+
+    def stop(self, timed_from_s, timed_to_s):
+        self.now.append("stopped")
+        self.told.append((timed_from_s, timed_to_s))
+        samples = (GpuSample(0.0, power_w=80.0), GpuSample(1.0, power_w=600.0))
+        return GpuSamples(state=GpuState(), samples=samples, timed_from_s=timed_from_s, timed_to_s=timed_to_s)
+
+
+def run_watched(body: str, watched: Watched, **options):
+    code = PRELUDE.format(tests=TESTS) + body
+    command = lambda pipe: [sys.executable, "-c", code, str(pipe)]  # noqa: E731
+    runner = Runner("run-1", 60.0, command, watch=watched, **options)
+    (one,) = runner.run([(PlannedCell(factories.make_cell(device="cuda:1")), 0)])
+    return one
+
+
+def test_a_gpu_is_watched_while_its_trial_runs_and_told_when_the_timed_pass_was():
+    watched = Watched()
+    body = """
+send(Stepped("warm-up", 3, 0.1)); time.sleep(0.2)
+send(Stepped("timed", 0, 0.1)); time.sleep(0.3)
+send(Stepped("timed", 6, 0.1)); time.sleep(0.3)
+send(Stepped("timed", 12, 0.1)); time.sleep(0.2)
+send(Stepped("profiled", 5, 0.1)); send(ok)
+"""
+    before = time.monotonic()
+    one = run_watched(body, watched, listen=lambda *_: watched.now.append("step"))
+    assert watched.now[0] == "watching"
+    assert watched.now[-1] == "stopped"
+    assert watched.now.count("stopped") == 1
+    ((device, start),) = watched.began
+    assert device == "cuda:1"
+    assert before <= start <= before + one.duration_s
+    ((from_s, to_s),) = watched.told
+    assert 0.2 <= from_s < to_s <= one.duration_s - 0.2
+    assert to_s - from_s >= 0.6
+    assert one.gpu.samples[1].power_w == 600.0
+    assert (one.gpu.timed_from_s, one.gpu.timed_to_s) == (from_s, to_s)
+
+
+def test_a_gpu_is_watched_until_its_worker_dies():
+    watched = Watched()
+    one = run_watched("os.kill(os.getpid(), 9)", watched)
+    assert (one.status, watched.now, watched.told) == ("crashed", ["watching", "stopped"], [(None, None)])
+    assert one.gpu is not None
+
+
+def test_an_interrupt_ends_the_watching():
+    watched = Watched()
+
+    def interrupt(*told):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_watched('send(Stepped("timed", 6, 0.1)); time.sleep(600)', watched, listen=interrupt)
+    assert watched.now == ["watching", "stopped"]
+
+
+def test_a_gpu_that_cannot_be_asked_leaves_nothing():
+    one = run_watched("send(ok)", lambda cell, start: None)
+    assert (one.status, one.gpu) == ("ok", None)
+
+
+def test_on_the_cpu_nothing_of_cuda_is_imported():
+    code = (
+        f"import sys; sys.path.insert(0, {TESTS!r}); import factories; from tcbench import runner\n"
+        "before = set(sys.modules)\n"
+        "assert runner.watch_gpu(factories.make_cell(), 0.0) is None\n"
+        "assert not (set(sys.modules) - before)\n"
+        "assert 'tcbench.backends.cuda.nvml' not in sys.modules and 'pynvml' not in sys.modules"
+    )
+    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
+
+
+def test_a_real_watch_samples_through_nvml(pynvml):
+    watch = watch_gpu(factories.make_cell(device="cuda:0"), time.monotonic())
+    assert watch.stop(None, None).samples[0].sm_clock_mhz == 1755

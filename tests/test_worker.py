@@ -3,7 +3,7 @@ from __future__ import annotations
 import factories
 import pytest
 
-from tcbench import worker
+from tcbench import device, worker
 from tcbench.backends.cuda import driver
 from tcbench.backends.cuda.driver import Gpu, Gpus
 from tcbench.errors import DataError, OutOfDeviceMemory
@@ -30,6 +30,7 @@ def test_a_measured_cell_is_ok_and_says_what_it_ran_on(monkeypatch):
     assert (finished.status, finished.reason) == ("ok", None)
     assert finished.environment.packages["chainer"] == "7.8.1"
     assert "openblas" in finished.environment.blas
+    assert finished.environment.gpu is None
     assert sent[0] == Building("imports")
     assert sent[-1] == Stepped("timed", 6, 0.1)
 
@@ -73,3 +74,10 @@ def test_memory_that_is_spent_on_a_gpu_is_an_answer(monkeypatch, capsys, error, 
 def test_on_a_cpu_an_error_that_speaks_of_memory_is_a_failure(monkeypatch, capsys):
     finished = run(monkeypatch, RuntimeError("the queue ran out of memory slots"))
     assert finished.status == "failed"
+
+
+def test_a_cell_on_a_gpu_says_which(monkeypatch):
+    monkeypatch.setattr(driver, "gpus", lambda: Gpus((GPU,), (13, 0)))
+    monkeypatch.setattr(device, "find", lambda name, kinds: device.Device(name, GPU.name, GPU.memory_bytes, (7, 0)))
+    gpu = worker.describe(factories.make_cell(device="cuda:0")).gpu
+    assert (gpu.name, gpu.multiprocessors, gpu.driver_cuda) == (GPU.name, 80, "13.0")

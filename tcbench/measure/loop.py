@@ -22,7 +22,8 @@ Stage = Literal["warm-up", "timed", "profiled"]
 
 @dataclass(frozen=True)
 class Progress:
-    """Told between blocks: the stage, steps done in it, and seconds of the last step."""
+    """Told between blocks: the stage, steps done in it, and seconds of the last step. The timed stage is also told when
+    it begins, with no step done."""
 
     stage: Stage
     steps: int
@@ -59,6 +60,7 @@ def measure(
     timed_s: list[float] = []
     counted_s: list[float] = []
     verdict: Literal["continue", "target", "budget"] = "continue"
+    listen(Progress("timed", 0, warmup_s[-1]))
     while verdict == "continue":
         block = run_block(session, ranges, block_steps, first=len(warmup_s) + len(timed_s))
         timed_s += block

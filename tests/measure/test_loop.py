@@ -78,6 +78,7 @@ def test_a_cell_is_warmed_up_timed_and_profiled_apart():
     assert session.ran == ["io", "forward"] * 21
     assert [(p.stage, p.steps) for p in heard] == [
         *(("warm-up", n) for n in range(1, 6)),
+        ("timed", 0),
         ("timed", 6),
         ("timed", 12),
         ("profiled", 4),

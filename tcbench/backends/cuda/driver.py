@@ -1,29 +1,38 @@
 """Which NVIDIA GPUs are there, asked of the driver itself: no framework import, a few milliseconds.
 
-Source: CUDA Driver API, sections "Initialization", "Device Management" and "Version Management".
+Sources: CUDA Driver API, sections "Initialization", "Device Management" and "Version Management"; the kernel module's
+version stands in /proc/driver/nvidia/version.
 """
 
 from __future__ import annotations
 
 import ctypes
 import functools
+import re
 from dataclasses import dataclass
+from pathlib import Path
+
+from tcbench.record import GpuFacts
 
 _NO_DEVICE = 100
 _COMPUTE_CAPABILITY_MAJOR = 75
 _COMPUTE_CAPABILITY_MINOR = 76
 _MULTIPROCESSOR_COUNT = 16
 
+_VERSION = Path("/proc/driver/nvidia/version")
+
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU as the driver names it."""
+    """One GPU as the driver names it. `index` counts as CUDA does, in the order and selection of
+    CUDA_VISIBLE_DEVICES; other tools do not, so `pci_bus_id` ("0000:3B:00.0") names it to them."""
 
     index: int
     name: str
     compute_capability: tuple[int, int]
     multiprocessors: int
     memory_bytes: int
+    pci_bus_id: str | None = None
 
 
 @dataclass(frozen=True)
@@ -33,6 +42,34 @@ class Gpus:
     found: tuple[Gpu, ...] = ()
     driver_cuda: tuple[int, int] | None = None
     problem: str | None = None
+
+
+def facts(device: str) -> GpuFacts | None:
+    """What a record says of the GPU "cuda:N"; None for the CPU and for one that is not there."""
+    kind, _, index = device.partition(":")
+    there = gpus()
+    gpu = next((gpu for gpu in there.found if kind == "cuda" and gpu.index == int(index or 0)), None)
+    if gpu is None:
+        return None
+    return GpuFacts(
+        name=gpu.name,
+        compute_capability=gpu.compute_capability,
+        multiprocessors=gpu.multiprocessors,
+        memory_bytes=gpu.memory_bytes,
+        pci_bus_id=gpu.pci_bus_id,
+        driver=version(),
+        driver_cuda="{}.{}".format(*there.driver_cuda) if there.driver_cuda else None,
+    )
+
+
+def version() -> str | None:
+    """The version of the driver's kernel module, such as 580.65.06."""
+    try:
+        said = _VERSION.read_text()
+    except OSError:
+        return None
+    match = re.search(r"Kernel Module\b.*?\s(\d+(?:\.\d+)+)\s", said)
+    return match[1] if match else None
 
 
 @functools.cache
@@ -61,6 +98,8 @@ def _describe(cuda: ctypes.CDLL, index: int) -> Gpu:
     cuda.cuDeviceGet(ctypes.byref(device), index)
     name = ctypes.create_string_buffer(128)
     cuda.cuDeviceGetName(name, len(name), device)
+    pci_bus_id = ctypes.create_string_buffer(32)
+    has_pci_bus_id = cuda.cuDeviceGetPCIBusId(pci_bus_id, len(pci_bus_id), device) == 0
     memory = ctypes.c_size_t()
     cuda.cuDeviceTotalMem_v2(ctypes.byref(memory), device)
 
@@ -75,4 +114,5 @@ def _describe(cuda: ctypes.CDLL, index: int) -> Gpu:
         compute_capability=(attribute(_COMPUTE_CAPABILITY_MAJOR), attribute(_COMPUTE_CAPABILITY_MINOR)),
         multiprocessors=attribute(_MULTIPROCESSOR_COUNT),
         memory_bytes=memory.value,
+        pci_bus_id=pci_bus_id.value.decode() if has_pci_bus_id else None,
     )

@@ -1,0 +1,125 @@
+"""NVML through a stand-in: what is asked, what becomes of no answer, and when sampling ends."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from types import SimpleNamespace
+
+import pytest
+from standin_nvml import NVMLError, StandInNvml, pynvml
+
+from tcbench.backends.cuda import nvml
+from tcbench.backends.cuda.nvml import Process
+from tcbench.record import GpuSample, GpuState
+
+__all__ = ["pynvml"]
+
+
+@pytest.fixture
+def gpu(pynvml: StandInNvml):
+    gpu = nvml.open_gpu(0)
+    yield gpu
+    gpu.close()
+
+
+def test_how_a_gpu_is_set(gpu):
+    assert gpu.state() == GpuState(
+        driver="580.65.06",
+        power_limit_w=700.0,
+        default_power_limit_w=700.0,
+        max_sm_clock_mhz=1980,
+        max_memory_clock_mhz=3201,
+        sm_clock_set_mhz=1980,
+        memory_clock_set_mhz=3201,
+        ecc=True,
+        mig=False,
+        persistence=True,
+    )
+
+
+def test_a_sample_holds_everything_in_the_units_of_its_names(gpu, pynvml):
+    expected = GpuSample(1.25, 1755, 3201, 612.345, 54, 0x4, 97, 5 * 2**30, 0.0)
+    assert gpu.sample(1.25) == expected
+    pynvml.answers["nvmlDeviceGetTotalEnergyConsumption"] = 1_061_500
+    assert gpu.sample(1.35).energy_j == 61.5
+
+
+def test_what_a_gpu_does_not_answer_is_none_and_the_rest_stays(gpu, pynvml):
+    for question in ("nvmlDeviceGetTotalEnergyConsumption", "nvmlDeviceGetMemoryInfo", "nvmlDeviceGetPowerUsage"):
+        pynvml.answers[question] = NVMLError("Not Supported")
+    pynvml.answers["nvmlDeviceGetMigMode"] = AttributeError("an older nvidia-ml-py")
+    sample = gpu.sample(0.0)
+    assert (sample.energy_j, sample.memory_used_bytes, sample.power_w) == (None, None, None)
+    assert (sample.sm_clock_mhz, sample.temperature_c, sample.throttle_mask) == (1755, 54, 0x4)
+    assert (gpu.state().mig, gpu.state().ecc) == (None, True)
+
+
+def test_a_gpu_that_answers_nothing_at_all_is_all_none(gpu, pynvml):
+    pynvml.answers.clear()
+    assert gpu.state() == GpuState()
+    assert gpu.sample(2.0) == GpuSample(2.0)
+    assert gpu.processes() == ()
+
+
+def test_throttle_reasons_are_asked_by_their_older_name_where_the_newer_is_not_known(gpu, pynvml):
+    pynvml.answers["nvmlDeviceGetCurrentClocksEventReasons"] = AttributeError("an older nvidia-ml-py")
+    pynvml.answers["nvmlDeviceGetCurrentClocksThrottleReasons"] = 0x20
+    assert gpu.sample(0.0).throttle_mask == 0x20
+
+
+def test_processes_are_those_for_compute_and_graphics_each_once(gpu, pynvml):
+    process = lambda pid, memory: SimpleNamespace(pid=pid, usedGpuMemory=memory)  # noqa: E731
+    pynvml.answers["nvmlDeviceGetComputeRunningProcesses"] = [process(71, 2**30), process(9, None)]
+    pynvml.answers["nvmlDeviceGetGraphicsRunningProcesses"] = [process(71, 2**30)]
+    assert gpu.processes() == (Process(9, None), Process(71, 2**30))
+
+
+def test_the_gpu_is_found_by_its_bus_and_not_by_its_number(pynvml):
+    """CUDA_VISIBLE_DEVICES reorders what CUDA counts; NVML does not look at it."""
+    gpu = nvml.open_gpu(1)
+    gpu.sample(0.0)
+    gpu.close()
+    assert {arguments[0] for _, *arguments in pynvml.asked if arguments} == {"the GPU at 0000:1A:00.0"}
+
+
+def test_without_nvml_there_is_nothing_to_watch_and_nothing_is_said(pynvml, monkeypatch, capsys, caplog):
+    with caplog.at_level("INFO"):
+        assert nvml.open_gpu(7) is None
+        pynvml.answers["nvmlDeviceGetHandleByPciBusId"] = NVMLError("Not Found")
+        assert nvml.watch("cuda:0", 0.0) is None
+        pynvml.answers["nvmlInit"] = NVMLError("Driver Not Loaded")
+        assert nvml.watch("cuda:0", 0.0) is None
+        monkeypatch.setitem(sys.modules, "pynvml", None)
+        assert nvml.watch("cuda:0", 0.0) is None
+    assert (capsys.readouterr(), caplog.records) == (("", ""), [])
+
+
+def test_a_trial_is_sampled_from_its_start_to_its_end_and_no_longer(pynvml):
+    start = time.monotonic()
+    watch = nvml.watch("cuda:0", start)
+    time.sleep(0.35)
+    seen = watch.stop(0.1, 0.3)
+    took = time.monotonic() - start
+    times_s = [sample.time_s for sample in seen.samples]
+    assert times_s == sorted(times_s)
+    assert 3 <= len(times_s) <= took / nvml.INTERVAL_S + 2
+    assert times_s[0] < 0.1
+    assert 0.35 <= times_s[-1] <= took
+    assert seen.state.driver == "580.65.06"
+    assert (seen.timed_from_s, seen.timed_to_s) == (0.1, 0.3)
+    asked = len(pynvml.asked)
+    time.sleep(0.25)
+    assert len(pynvml.asked) == asked
+    assert "nvml" not in [thread.name for thread in threading.enumerate()]
+
+
+def test_samples_are_never_closer_than_a_tenth_of_a_second():
+    assert nvml.INTERVAL_S >= 0.1
+
+
+def test_nvml_is_imported_when_a_gpu_is_opened_only():
+    code = "import sys; from tcbench.backends.cuda import nvml; assert 'pynvml' not in sys.modules"
+    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
