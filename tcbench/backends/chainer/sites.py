@@ -134,6 +134,8 @@ def open_site(cell: Cell) -> Site:
     """The site that a cell's device names."""
     if cell.device == "cpu":
         return Host()
-    from tcbench.backends.cuda.live import CudaAccelerator
+    from tcbench.backends.cuda.clock import EventClock
+    from tcbench.backends.cuda.live import CudaAccelerator, fresh_autotune
 
-    return CudaAccelerator.site(cell)
+    accelerator = CudaAccelerator(int(cell.device.partition(":")[2]), cell.cudnn, fresh_autotune())
+    return OnAccelerator(accelerator, EventClock(accelerator.stream), accelerator.peak_bytes, accelerator.enter)

@@ -68,8 +68,13 @@ class Accelerator(Protocol):
         Returns before it is done."""
         ...
 
+    def graph_memory(self) -> contextlib.AbstractContextManager[None]:
+        """What is allocated inside lies where nothing but graphs, and the steps that precede their capture, use it."""
+        ...
+
     def capture(self, run: Callable[[], None]) -> Callable[[], None]:
-        """Record what `run` launches into a graph; the result launches that graph. What `run` allocates stays."""
+        """Record what `run` launches into a graph, and compute nothing; the result launches that graph. Called within
+        `graph_memory`, after `run` has been run in it."""
         ...
 
 

@@ -26,16 +26,18 @@ class Replay:
     def __call__(self) -> None:
         if self._replay is not None:
             self._replay()
-        elif self._calls < EAGER_STEPS:
-            self._calls += 1
-            self._run()
-        else:
-            accelerator = current()
-            if accelerator is None:
-                raise RuntimeError("cuda_graph: no accelerator is current")
-            # Capturing records and computes nothing, so the step it stands for is still to be done.
+            return
+        accelerator = current()
+        if accelerator is None:
+            raise RuntimeError("a graph is captured on an accelerator, and none is current")
+        with accelerator.graph_memory():
+            if self._calls < EAGER_STEPS:
+                self._calls += 1
+                self._run()
+                return
             self._replay = accelerator.capture(self._run)
-            self._replay()
+        # Capturing computed nothing, so the step it stands for is still to be done.
+        self._replay()
 
     def _run(self) -> None:
         for run in self._runs:

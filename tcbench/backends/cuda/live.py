@@ -1,0 +1,272 @@
+"""The accelerator that is a GPU: CuPy's memory and stream, cuDNN's plans and calls, kernels of ours.
+
+Owns the stream, the memory pools, the cuDNN handle and what was prepared for each piece of work. CuPy is imported when
+an accelerator is made.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import logging
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from tcbench.backends.cuda import exhausted
+from tcbench.backends.cuda.accelerator import Array, GpuProperties
+from tcbench.backends.cuda.cudnn import calls, libraries
+from tcbench.backends.cuda.cudnn.autotune import CupyWorkbench
+from tcbench.backends.cuda.cudnn.cache import Cache
+from tcbench.backends.cuda.cudnn.plans import Plans
+from tcbench.backends.cuda.kernels.load import Kernels
+from tcbench.backends.cuda.work import Work
+from tcbench.record import CudnnSettings
+
+_LOG = logging.getLogger(__name__)
+STAGING_SLOTS = 2
+"""Pinned buffers per size: the host fills one while the device still reads the other."""
+
+Run = Callable[..., None]
+
+
+class CudaAccelerator:
+    """See `tcbench.backends.cuda.accelerator.Accelerator`. Everything happens between `enter` and its end, on a
+    non-blocking stream of its own."""
+
+    def __init__(self, index: int, settings: CudnnSettings, fresh_autotune: bool = False) -> None:
+        import cupy
+
+        self._cupy = cupy
+        self.index = index
+        self.fast_batch_norm = settings.fast_batch_norm
+        self._device = cupy.cuda.Device(index)
+        with self._device:
+            self.properties = _properties(cupy, index)
+            self.stream = cupy.cuda.Stream(non_blocking=True)
+            self._pool = cupy.cuda.MemoryPool()
+            self._graph_pool = cupy.cuda.MemoryPool()
+            self._bench_pool = cupy.cuda.MemoryPool()
+            frontend = libraries.frontend()
+            self._handle = frontend.create_handle()
+            frontend.set_stream(handle=self._handle, stream=self.stream.ptr)
+            self._kernels = Kernels(self.properties.sm)
+            self._bench = CupyWorkbench(self.stream)
+            self.plan_cache = Cache(fresh=fresh_autotune)
+            self._plans = Plans(
+                self._handle,
+                self.properties,
+                workspace_bytes=settings.workspace_bytes,
+                autotune=settings.autotune,
+                cache=self.plan_cache,
+                workbench=self._bench,
+            )
+        self._workspace: Any = None
+        self._workspace_address = 0
+        # By identity, which is what the same shapes give again; the work is held so that its identity stays its own.
+        self._runs: dict[int, tuple[Run, Work]] = {}
+        self._staging: dict[int, _Staging] = {}
+        self._capturing = False
+        self._kept: list[Any] = []
+
+    @contextlib.contextmanager
+    def enter(self) -> Iterator[None]:
+        """The device, the stream and the memory pool are current."""
+        with self._device, self.stream, self._cupy.cuda.using_allocator(self._pool.malloc):
+            try:
+                yield
+            finally:
+                self.stream.synchronize()
+
+    # -- arrays
+
+    def empty(self, shape: tuple[int, ...], dtype: Any) -> Array:
+        try:
+            return self._cupy.ndarray(shape, dtype)
+        except self._cupy.cuda.memory.OutOfMemoryError as error:
+            raise self._exhausted(error) from error
+
+    def zeros(self, shape: tuple[int, ...], dtype: Any) -> Array:
+        array = self.empty(shape, dtype)
+        array.data.memset_async(0, array.nbytes, self.stream)
+        return array
+
+    def upload(self, host: Any) -> Array:
+        array = self.empty(host.shape, host.dtype)
+        array.set(np.ascontiguousarray(host), stream=self.stream)
+        # The copy reads pageable memory that the caller may change at once.
+        self.stream.synchronize()
+        return array
+
+    def copy(self, source: Array, target: Array) -> None:
+        if source.shape != target.shape or source.dtype != target.dtype:
+            raise ValueError(f"copy: {source.shape} {source.dtype} into {target.shape} {target.dtype}")
+        if isinstance(source, np.ndarray):
+            self._send(source, target)
+        else:
+            target.data.copy_from_device_async(source.data, target.nbytes, self.stream)
+
+    def _send(self, source: Any, target: Array) -> None:
+        """Through pinned memory, so that the copy is asynchronous and the source is free at once."""
+        if self._capturing:
+            # The graph reads this buffer at every replay: it is nobody else's, and stays.
+            slot = _Slot(self._cupy, source.nbytes)
+            self._kept.append(slot)
+            slot.fill(source)
+            target.data.copy_from_host_async(slot.address, source.nbytes, self.stream)
+            return
+        staging = self._staging.setdefault(source.nbytes, _Staging(self._cupy, source.nbytes))
+        slot = staging.next()
+        slot.event.synchronize()
+        slot.fill(source)
+        target.data.copy_from_host_async(slot.address, source.nbytes, self.stream)
+        slot.event.record(self.stream)
+
+    def download(self, array: Array) -> Any:
+        return array.get(stream=self.stream, blocking=True)
+
+    def address(self, array: Array) -> int:
+        return array.data.ptr  # type: ignore[no-any-return]
+
+    # -- work
+
+    def launch(self, work: Work, *arrays: Array) -> None:
+        found = self._runs.get(id(work))
+        run = found[0] if found is not None else self._prepare(work)
+        run(*[array.data.ptr for array in arrays])
+
+    def _prepare(self, work: Work) -> Run:
+        """Find and tune what does this work; what that takes of memory is given back."""
+        try:
+            with self._cupy.cuda.using_allocator(self._bench_pool.malloc):
+                run = _MAKERS[work.kind](self, work)
+        except Exception as error:
+            exhausted_error = exhausted.from_error(error, self.properties.memory_bytes, self.peak_bytes())
+            if exhausted_error is not None:
+                raise exhausted_error from error
+            raise
+        finally:
+            self._bench.release()
+            self._bench_pool.free_all_blocks()
+        self._runs[id(work)] = (run, work)
+        return run
+
+    def _make_graph(self, work: Work) -> Run:
+        plan = self._plans.prepare(work)
+        self._reserve(plan.facts.workspace_bytes)
+
+        def run(*addresses: int) -> None:
+            plan(addresses, self._workspace_address)
+
+        return run
+
+    def _make_call(self, work: Work) -> Run:
+        call = calls.prepare_call(work, self._handle)
+        self._reserve(call.workspace_bytes)
+
+        def run(*addresses: int) -> None:
+            call(addresses, self._workspace_address)
+
+        return run
+
+    def _make_kernel(self, work: Work) -> Run:
+        return self._kernels.prepare(work)
+
+    def _reserve(self, n_bytes: int) -> None:
+        """One workspace for all, as large as the largest asks: work on one stream uses it in turn."""
+        if self._workspace is not None and self._workspace.nbytes >= n_bytes:
+            return
+        if self._workspace is not None and self._graph_pool.total_bytes():
+            self._kept.append(self._workspace)  # a captured graph may have its address
+        self._workspace = None
+        with self._cupy.cuda.using_allocator(self._pool.malloc):
+            self._workspace = self.empty((max(n_bytes, 1),), np.uint8)
+        self._workspace_address = self._workspace.data.ptr
+
+    # -- graphs
+
+    @contextlib.contextmanager
+    def graph_memory(self) -> Iterator[None]:
+        """What is allocated here lies in a pool that only captured graphs and the steps before them use."""
+        with self._cupy.cuda.using_allocator(self._graph_pool.malloc):
+            yield
+
+    def capture(self, run: Callable[[], None]) -> Callable[[], None]:
+        self._capturing = True
+        self.stream.begin_capture()
+        try:
+            run()
+        except BaseException:
+            # The error that broke the capture says more than that it was broken.
+            with contextlib.suppress(Exception):
+                self.stream.end_capture()
+            raise
+        finally:
+            self._capturing = False
+        graph = self.stream.end_capture()
+        graph.upload(self.stream)
+        return lambda: graph.launch(self.stream)
+
+    # -- facts
+
+    def peak_bytes(self) -> int:
+        """The most that the pools have held. They give nothing back while a session lives."""
+        return int(self._pool.total_bytes() + self._graph_pool.total_bytes())
+
+    def _exhausted(self, error: BaseException) -> Exception:
+        found = exhausted.from_error(error, self.properties.memory_bytes, self.peak_bytes())
+        assert found is not None
+        return found
+
+
+_MAKERS: dict[str, Callable[[CudaAccelerator, Work], Run]] = {
+    "graph": CudaAccelerator._make_graph,
+    "call": CudaAccelerator._make_call,
+    "kernel": CudaAccelerator._make_kernel,
+}
+
+
+class _Slot:
+    """A pinned buffer, and an event that says when the device has read it."""
+
+    def __init__(self, cupy: Any, n_bytes: int) -> None:
+        self._memory = cupy.cuda.alloc_pinned_memory(max(n_bytes, 1))
+        self._bytes = np.frombuffer(self._memory, np.uint8, n_bytes)
+        self.address = ctypes.c_void_p(self._memory.ptr)
+        self.event = cupy.cuda.Event(block=True, disable_timing=True)
+
+    def fill(self, source: Any) -> None:
+        np.copyto(self._bytes.view(source.dtype).reshape(source.shape), source)
+
+
+class _Staging:
+    """Slots used in turn."""
+
+    def __init__(self, cupy: Any, n_bytes: int) -> None:
+        self._cupy, self._n_bytes = cupy, n_bytes
+        self._slots: list[_Slot] = []
+        self._turn = 0
+
+    def next(self) -> _Slot:
+        if len(self._slots) < STAGING_SLOTS:
+            self._slots.append(_Slot(self._cupy, self._n_bytes))
+        slot = self._slots[self._turn % len(self._slots)]
+        self._turn += 1
+        return slot
+
+
+def _properties(cupy: Any, index: int) -> GpuProperties:
+    found = cupy.cuda.runtime.getDeviceProperties(index)
+    return GpuProperties(
+        name=found["name"].decode(errors="replace"),
+        sm=10 * found["major"] + found["minor"],
+        multiprocessors=found["multiProcessorCount"],
+        memory_bytes=found["totalGlobalMem"],
+    )
+
+
+def fresh_autotune() -> bool:
+    """Whether kept plans are to be ignored (`tcbench run --fresh-autotune`)."""
+    return os.environ.get("TCBENCH_FRESH_AUTOTUNE") == "1"

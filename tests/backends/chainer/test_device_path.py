@@ -1,0 +1,123 @@
+"""The path that training takes on a GPU, with every piece of work computed by a plain NumPy reference: operations,
+optimizers, loss scaling and captured graphs must train as the host path does. Fresh memory is poisoned with NaN."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+import pytest
+from training import SMOOTH, Trained, change_distance, loss_distance, on_numpy, run_step, small_session, train
+
+from tcbench.backends.chainer.sites import OnAccelerator
+from tcbench.errors import TrainingError
+from tcbench.record import TrainSettings
+
+STEPS = 4
+SINGLE = ("fp32", "fp32+batched", "fp32+nhwc", "fp32+fused", "fp32+nhwc+fused", "fp32+batched+nhwc+fused+static_graph")
+HALF = (
+    "fp16",
+    "fp16+batched",
+    "fp16+nhwc",
+    "fp16+fused",
+    "fp16+batched+nhwc+fused",
+    "fp16+batched+nhwc+fused+static_graph",
+    "fp16+nhwc+fused+convstats",
+    "fp16+batched+dynamic_scale",
+)
+
+
+@functools.cache
+def on_host(config: str) -> Trained:
+    return train(config, STEPS, geometry=SMOOTH, image_size=32)
+
+
+def on_device(config: str, **changes) -> Trained:
+    return train(config, STEPS, geometry=SMOOTH, image_size=32, **{"site": on_numpy(), **changes})
+
+
+def largest_difference(one: Trained, other: Trained) -> float:
+    return max(float(np.abs(one.running[name] - other.running[name]).max()) for name in one.running)
+
+
+@pytest.mark.parametrize("fast", [True, False], ids=["fast", "slow"])
+@pytest.mark.parametrize("sm", [70, 90])
+@pytest.mark.parametrize("config", SINGLE)
+def test_fp32_trains_on_a_device_as_on_the_host(config, sm, fast):
+    device, host = on_device(config, site=on_numpy(sm, fast)), on_host(config)
+    assert loss_distance(device, host) < 2e-6
+    assert change_distance(device, host) < 2e-4
+    assert largest_difference(device, host) < 1e-5
+
+
+@pytest.mark.parametrize("sm", [70, 90])
+@pytest.mark.parametrize("config", HALF)
+def test_fp16_trains_on_a_device_as_on_the_host(config, sm):
+    device, host = on_device(config, site=on_numpy(sm)), on_host(config)
+    assert loss_distance(device, host) < 2e-3
+    assert change_distance(device, host) < 0.2
+    assert largest_difference(device, host) < 1e-2
+
+
+def test_tf32_is_fp32_to_whoever_computes_in_float64():
+    assert loss_distance(on_device("tf32"), on_device("fp32")) == 0
+
+
+@pytest.mark.parametrize(
+    "config", ["fp32", "fp16", "fp16+batched+nhwc+fused", "fp16+batched+nhwc+fused+convstats+dynamic_scale"]
+)
+def test_a_captured_step_replays_bit_for_bit(config):
+    captured, eager = on_device(config + "+cuda_graph"), on_device(config)
+    assert np.array_equal(captured.losses, eager.losses)
+    assert np.array_equal(captured.change, eager.change)
+    assert largest_difference(captured, eager) == 0
+
+
+def test_a_captured_step_follows_a_dynamic_scale_through_overflows():
+    settings = TrainSettings(loss_scale=2.0**22)
+    captured = on_device("fp16+batched+dynamic_scale+cuda_graph", train=settings)
+    eager = on_device("fp16+batched+dynamic_scale", train=settings)
+    assert np.array_equal(captured.losses, eager.losses)
+    assert np.isfinite(captured.losses).all()
+
+
+@pytest.mark.parametrize("config", ["fp32", "fp16"])
+def test_the_batched_update_does_what_the_many_updates_do(config):
+    batched, single = on_device(config + "+batched"), on_device(config)
+    assert loss_distance(batched, single) < 1e-3
+    assert change_distance(batched, single) < (1e-6 if config == "fp32" else 0.1)
+
+
+@pytest.mark.parametrize("config", ["fp16", "fp16+batched"])
+def test_a_static_scale_that_overflows_is_named(config):
+    with pytest.raises(TrainingError, match=r"overflowed at a loss scale of 4\.1943e\+06.*dynamic_scale"):
+        on_device(config, train=TrainSettings(loss_scale=2.0**22))
+
+
+def test_an_overflow_under_a_dynamic_scale_skips_the_step_and_halves_the_scale():
+    site = on_numpy()
+    with small_session(
+        "fp16+batched+dynamic_scale",
+        geometry=SMOOTH,
+        image_size=32,
+        site=site,
+        train=TrainSettings(loss_scale=2.0**24),
+    ) as session:
+        optimizer = session.step.optimizer
+        weights = [array.copy() for array in optimizer.masters().values()]
+        run_step(session)
+        after = list(optimizer.masters().values())
+        assert all(np.array_equal(before, now) for before, now in zip(weights, after, strict=True))
+        assert optimizer.state.tolist() == [2.0**23, 0, 0, 1]
+
+
+def test_a_step_gives_back_what_it_takes():
+    """Between steps nothing is alive but weights, optimizer, gradients, batch and loss: steps do not pile up memory."""
+    site = on_numpy()
+    assert isinstance(site, OnAccelerator)
+    alive = []
+    with small_session("fp16+batched+nhwc+fused", geometry=SMOOTH, image_size=32, site=site) as session:
+        for _ in range(4):
+            run_step(session)
+            alive.append(site.accelerator.memory.alive_bytes)  # type: ignore[attr-defined]
+    assert alive[1] == alive[2] == alive[3]
