@@ -8,23 +8,24 @@ struct half {
 };
 
 #ifdef __CUDACC__
-__device__ inline float to_float(half x) {
-    float y;
-    asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x.bits));
-    return y;
+__device__ inline float half_bits_to_float(unsigned short bits) {
+    float x;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(bits));
+    return x;
 }
 
-__device__ inline half to_half_rn(float x) {
-    half y;
-    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(y.bits) : "f"(x));
-    return y;
+__device__ inline unsigned short float_to_half_bits(float x) {
+    unsigned short bits;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(x));
+    return bits;
 }
 #endif
 
+__device__ inline float to_float(half x) { return half_bits_to_float(x.bits); }
 __device__ inline float to_float(float x) { return x; }
 
 // Rounds to nearest even, once.
-__device__ inline void put(half& to, float x) { to = to_half_rn(x); }
+__device__ inline void put(half& to, float x) { to.bits = float_to_half_bits(x); }
 __device__ inline void put(float& to, float x) { to = x; }
 
 __device__ inline bool is_finite(float x) { return fabsf(x) <= 3.402823466e+38f; }

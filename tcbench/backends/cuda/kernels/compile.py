@@ -29,7 +29,8 @@ class CompileError(RuntimeError):
 def compile_kernel(source: str, defines: tuple[str, ...], sm: int) -> bytes:
     """The cubin of a source file beside this module for compute capability `sm` (90 for 9.0).
 
-    It is kept from one process to the next. Raises CompileError, and ImportError or RuntimeError where CuPy or NVRTC is missing.
+    It is kept from one process to the next. Raises CompileError, and ImportError or
+    RuntimeError where CuPy or NVRTC is missing.
     """
     path = _cache_folder() / f"{_key(source, defines, sm)}.cubin"
     try:
@@ -62,10 +63,15 @@ def _text(name: str) -> str:
 
 
 def _key(source: str, defines: tuple[str, ...], sm: int) -> str:
+    parts = (_text(source), _text(_HEADER), *_OPTIONS, *defines, f"sm_{sm}", f"nvrtc {_nvrtc_version()}")
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+
+def _nvrtc_version() -> tuple[int, int]:
     from cupy.cuda import nvrtc
 
-    parts = (_text(source), _text(_HEADER), *_OPTIONS, *defines, f"sm_{sm}", f"nvrtc {nvrtc.getVersion()}")
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+    major, minor = nvrtc.getVersion()
+    return major, minor
 
 
 def _cache_folder() -> Path:

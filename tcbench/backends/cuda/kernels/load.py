@@ -29,23 +29,31 @@ class Kernels:
         self.sm = sm
         self._modules: dict[tuple[str, tuple[str, ...]], Any] = {}
 
-    def prepare(self, work: Work) -> Launch:
-        """A function of the addresses of the work's arrays, in order, that launches it on CuPy's current stream."""
+    def prepare(self, work: Work, launch: KernelLaunch | None = None) -> Launch:
+        """A function of the addresses of the work's arrays, in order, that launches it on CuPy's current stream.
+
+        `launch`, if given, stands in for `launch_of(work)`. Raises what that and `compile_kernel` raise.
+        """
         from cupy.cuda import driver, get_current_stream
 
-        launch = launch_of(work)
-        function = self._module(launch).get_function(launch.function)
+        launch = launch or launch_of(work)
+        function = self.module(launch).get_function(launch.function)
         return bind(work, launch, function.ptr, driver.launchKernel, lambda: get_current_stream().ptr)
 
-    def _module(self, launch: KernelLaunch) -> Any:
-        from cupy.cuda.function import Module
-
+    def module(self, launch: KernelLaunch) -> Any:
+        """The loaded module that holds the kernel."""
         key = (launch.source, launch.defines)
         if key not in self._modules:
-            module = Module()
-            module.load(compile_kernel(launch.source, launch.defines, self.sm))
+            module = _new_module()
+            module.load(compile_kernel(*key, self.sm))
             self._modules[key] = module
         return self._modules[key]
+
+
+def _new_module() -> Any:
+    from cupy.cuda.function import Module
+
+    return Module()
 
 
 def bind(
