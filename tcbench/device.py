@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tcbench import machine
 from tcbench.backends.cuda import driver
 from tcbench.errors import SelectionError
+from tcbench.rung import Package
+
+_NONE = Package("", "")
+"""Stands for a kind that no backend runs on."""
 
 
 @dataclass(frozen=True)
@@ -35,15 +39,15 @@ def cpu() -> Device:
     return Device("cpu", machine.cpu_name(), machine.memory_bytes())
 
 
-def find(selector: str, supported: Collection[str]) -> Device:
-    """The device that a selector means, among the kinds that the backends support.
+def find(selector: str, kinds: Mapping[str, Package | None]) -> Device:
+    """The device that a selector means. `kinds`: what the backends run on, with the package that is missing for it.
 
-    `auto` takes the first GPU when there is one and a backend runs on it, else the CPU. Raises SelectionError.
+    `auto` takes the first GPU when there is one and all is there to use it, else the CPU. Raises SelectionError.
     """
     if selector == "cpu":
         return cpu()
     if selector == "auto":
-        found = driver.gpus().found if "cuda" in supported else ()
+        found = driver.gpus().found if kinds.get("cuda", _NONE) is None else ()
         return _gpu(found[0]) if found else cpu()
     match = re.fullmatch(r"cuda(?::(\d+))?", selector)
     if not match:
@@ -55,8 +59,11 @@ def find(selector: str, supported: Collection[str]) -> Device:
     if index >= len(there.found):
         names = ", ".join(f"cuda:{gpu.index} ({gpu.name})" for gpu in there.found)
         raise SelectionError(f"--device {selector}: no such GPU; there is {names}")
-    if "cuda" not in supported:
-        raise SelectionError(f"--device {selector}: this version of tcbench runs on the CPU only; use --device cpu")
+    missing = kinds.get("cuda", _NONE)
+    if missing is _NONE:
+        raise SelectionError(f"--device {selector}: no backend of this scenario runs on a GPU; use --device cpu")
+    if missing is not None:
+        raise SelectionError(f"--device {selector}: needs the package {missing.module}: {missing.install}")
     return _gpu(there.found[index])
 
 

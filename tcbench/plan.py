@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import difflib
 import fnmatch
-import importlib.util
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -181,13 +180,6 @@ def missing(requires: Requires, device: Device) -> str | None:
         have = "{}.{}".format(*device.compute_capability)
         return f"needs compute capability {needed[0]}.{needed[1]}, {device.title} has {have}"
     for package in requires.packages:
-        if not _installed(package.module):
+        if not package.is_installed():
             return f"needs the package {package.module}: {package.install}"
     return None
-
-
-def _installed(module: str) -> bool:
-    try:
-        return importlib.util.find_spec(module) is not None
-    except ModuleNotFoundError:
-        return False

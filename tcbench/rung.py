@@ -7,6 +7,7 @@ backend and its rungs. A rung changes only the stages it overrides; a backend fo
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
@@ -18,6 +19,13 @@ class Package:
 
     module: str
     install: str
+
+    def is_installed(self) -> bool:
+        """Whether it can be found; it is not imported."""
+        try:
+            return importlib.util.find_spec(self.module) is not None
+        except ModuleNotFoundError:
+            return False
 
 
 @dataclass(frozen=True)

@@ -92,7 +92,7 @@ def describe(cell: Cell) -> Environment:
     from tcbench.backends.cuda import driver
 
     the_backend = backend(cell.backend)
-    found = device.find(cell.device, the_backend.DEVICES)
+    found = device.find(cell.device, dict.fromkeys(the_backend.DEVICES))
     return machine.environment(found.machine, found.title, the_backend.PACKAGES, _blas(), driver.facts(cell.device))
 
 

@@ -6,9 +6,11 @@ from tcbench import device, machine
 from tcbench.backends.cuda import driver
 from tcbench.backends.cuda.driver import Gpu, Gpus
 from tcbench.errors import SelectionError
+from tcbench.rung import Package
 
 V100 = Gpu(0, "Tesla V100-SXM2-16GB", (7, 0), 80, 16 * 2**30)
-BOTH = {"cpu", "cuda"}
+BOTH = {"cpu": None, "cuda": None}
+CUPY = Package("cupy", "uv sync --extra cuda12")
 
 
 @pytest.fixture
@@ -22,7 +24,8 @@ def gpus(monkeypatch):
 def test_auto_takes_the_first_gpu_where_a_backend_runs_on_it(gpus):
     gpus(V100)
     assert device.find("auto", BOTH).name == "cuda:0"
-    assert device.find("auto", {"cpu"}).name == "cpu"
+    assert device.find("auto", {"cpu": None}).name == "cpu"
+    assert device.find("auto", {"cpu": None, "cuda": CUPY}).name == "cpu"
 
 
 def test_auto_takes_the_cpu_where_there_is_no_gpu(gpus):
@@ -50,8 +53,10 @@ def test_a_gpu_that_is_not_there_is_refused_with_the_reason(gpus):
     gpus(V100)
     with pytest.raises(SelectionError, match=r"no such GPU; there is cuda:0 \(Tesla V100"):
         device.find("cuda:3", BOTH)
-    with pytest.raises(SelectionError, match="runs on the CPU only"):
-        device.find("cuda:0", {"cpu"})
+    with pytest.raises(SelectionError, match="no backend of this scenario runs on a GPU"):
+        device.find("cuda:0", {"cpu": None})
+    with pytest.raises(SelectionError, match="needs the package cupy: uv sync --extra cuda12"):
+        device.find("cuda:0", {"cpu": None, "cuda": CUPY})
 
 
 def test_the_driver_is_asked_without_a_framework_and_never_raises():

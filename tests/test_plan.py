@@ -57,7 +57,7 @@ def test_trials_of_different_cells_are_interleaved(cpu):
 
 
 def test_a_skipped_cell_has_one_record_whatever_the_number_of_trials(cpu, monkeypatch):
-    monkeypatch.setattr(plan, "_installed", lambda module: module != "nvidia.dali")
+    monkeypatch.setattr(Package, "is_installed", lambda package: package.module != "nvidia.dali")
     made = plan.make(cpu, Selection(configs=("fp32", "fp32+dali"), batch_sizes=(4,), trials=3), CPU)
     order = [(planned.cell.config, trial) for planned, trial in made.trials_in_order()]
     assert order == [("fp32", 0), ("fp32+dali", 0), ("fp32", 1), ("fp32", 2)]
@@ -161,7 +161,7 @@ import sys
 for name in ("chainer", "cupy", "cudnn", "torch", "numpy", "nvidia", "cv2"):
     sys.modules[name] = None
 from tcbench import plan, scenario, device
-made = plan.make(scenario.load("cpu"), plan.Selection(), device.find("cpu", {"cpu"}))
+made = plan.make(scenario.load("cpu"), plan.Selection(), device.find("cpu", {"cpu": None}))
 assert len(made.cells) == 20
 """
     subprocess.run([sys.executable, "-c", code], check=True)

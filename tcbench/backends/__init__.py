@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from tcbench.record import Cell
-from tcbench.rung import RungSet
+from tcbench.rung import Package, RungSet
 from tcbench.session import Session
 
 if TYPE_CHECKING:
@@ -20,8 +21,8 @@ class Backend(Protocol):
     """What a backend's module offers."""
 
     RUNGS: RungSet
-    DEVICES: frozenset[str]
-    """Device kinds it runs on: "cpu", "cuda"."""
+    DEVICES: Mapping[str, tuple[Package, ...]]
+    """Device kinds it runs on ("cpu", "cuda"), and the packages each takes beyond those that are always there."""
     PACKAGES: tuple[str, ...]
     """Distributions whose versions belong in a record."""
 
@@ -39,9 +40,14 @@ def names() -> tuple[str, ...]:
     return tuple(_MODULES)
 
 
-def device_kinds() -> frozenset[str]:
-    """The device kinds that some backend runs on."""
-    return frozenset().union(*(backend(name).DEVICES for name in names()))
+def device_kinds() -> dict[str, Package | None]:
+    """The device kinds that some backend runs on; with each the package that is missing for it here, or None."""
+    found: dict[str, Package | None] = {}
+    for name in names():
+        for kind, packages in backend(name).DEVICES.items():
+            missing = next((package for package in packages if not package.is_installed()), None)
+            found[kind] = None if kind in found and found[kind] is None else missing
+    return found
 
 
 def backend(name: str) -> Backend:

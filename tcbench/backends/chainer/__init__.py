@@ -8,6 +8,7 @@ import msgspec
 
 from tcbench.backends.chainer.rungs import RUNGS
 from tcbench.record import Cell, Input
+from tcbench.rung import Package
 from tcbench.session import Session
 
 if TYPE_CHECKING:
@@ -16,8 +17,23 @@ if TYPE_CHECKING:
 
 __all__ = ["DEVICES", "PACKAGES", "RUNGS", "open_session", "trace"]
 
-DEVICES = frozenset({"cpu"})
-PACKAGES = ("chainer", "numpy", "scipy", "Pillow", "nvidia-dali-cuda120", "opencv-python-headless", "nvtx")
+_CUDA = "uv sync --extra cuda12 (or cuda13)"
+DEVICES = {"cpu": (), "cuda": (Package("cupy", _CUDA), Package("cudnn", _CUDA))}
+PACKAGES = (
+    "chainer",
+    "numpy",
+    "scipy",
+    "Pillow",
+    "nvidia-dali-cuda120",
+    "nvidia-dali-cuda130",
+    "opencv-python-headless",
+    "nvtx",
+    "cupy-cuda12x",
+    "cupy-cuda13x",
+    "nvidia-cudnn-cu12",
+    "nvidia-cudnn-cu13",
+    "nvidia-cudnn-frontend",
+)
 
 
 def open_session(cell: Cell) -> Session:

@@ -26,6 +26,7 @@ import numpy as np
 from tcbench.backends.chainer.feeds.base import MEAN, STD, Feed, broken_image, images_of, scaled_side
 from tcbench.backends.chainer.spec import FeedSpec
 from tcbench.backends.cuda import exhausted
+from tcbench.backends.cuda.accelerator import current
 from tcbench.errors import DataError
 
 logger = logging.getLogger(__name__)
@@ -238,6 +239,9 @@ def _pipeline(spec: FeedSpec, placement: Placement) -> Any:
     return made
 
 
-def make_dali_feed(spec: FeedSpec, placement: Placement = ON_CPU) -> Feed:
-    """DALI on the images of `spec`. Raises ImportError where DALI is not installed."""
+def make_dali_feed(spec: FeedSpec) -> Feed:
+    """DALI on the images of `spec`, on the GPU that is current, or on the host. Raises ImportError where DALI is not
+    installed."""
+    accelerator: Any = current()
+    placement = ON_CPU if accelerator is None else gpu_placement(accelerator.index, accelerator.stream)
     return DaliFeed(spec, placement)
