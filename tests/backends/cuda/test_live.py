@@ -1,0 +1,171 @@
+"""The GPU's accelerator on a stand-in for CuPy: its own logic, with whole training steps through it."""
+
+from __future__ import annotations
+
+import ctypes
+import types
+
+import numpy as np
+import pytest
+from fake_cupy import Cupy, MemoryPool
+from reference import REFERENCE
+from training import SMOOTH, change_distance, loss_distance, run_step, small_session, train
+
+from tcbench.backends.chainer.sites import OnAccelerator
+from tcbench.backends.cuda import live
+from tcbench.backends.cuda.work import Add, Relu
+from tcbench.errors import OutOfDeviceMemory
+from tcbench.measure.clock import HostClock
+from tcbench.record import CudnnSettings, TrainSettings
+
+WORKSPACE_BYTES = 1 << 16
+
+
+@pytest.fixture
+def cupy(monkeypatch):
+    """CuPy, cuDNN and the kernels on the host: whoever prepares work gets a function of addresses that computes it."""
+    fake = Cupy()
+    prepared: list[str] = []
+
+    def prepare(work):
+        prepared.append(work.name)
+
+        def run(*addresses):
+            assert len(addresses) == len(work.operands)
+            fake.stream.run(lambda: REFERENCE[work.name](work, *map(_at, addresses, work.operands)))
+
+        return run
+
+    class Plan:
+        facts = types.SimpleNamespace(workspace_bytes=WORKSPACE_BYTES)
+        workspace_bytes = WORKSPACE_BYTES
+
+        def __init__(self, work):
+            self._run = prepare(work)
+
+        def __call__(self, addresses, workspace):
+            assert workspace != 0
+            self._run(*addresses)
+
+    frontend = types.SimpleNamespace(create_handle=lambda: 5, set_stream=lambda handle, stream: None)
+    monkeypatch.setitem(__import__("sys").modules, "cupy", fake)
+    monkeypatch.setattr(live.libraries, "frontend", lambda: frontend)
+    monkeypatch.setattr(live, "Kernels", lambda sm: types.SimpleNamespace(prepare=prepare))
+    monkeypatch.setattr(live, "Plans", lambda *args, **settings: types.SimpleNamespace(prepare=Plan))
+    monkeypatch.setattr(live.calls, "prepare_call", lambda work, handle: Plan(work))
+    monkeypatch.setattr(live, "CupyWorkbench", lambda stream: types.SimpleNamespace(release=lambda: None))
+    fake.prepared = prepared
+    return fake
+
+
+def _at(address, operand):
+    """The array at an address."""
+    n_bytes = operand.bytes
+    return np.frombuffer((ctypes.c_char * n_bytes).from_address(address), operand.dtype)
+
+
+def site() -> OnAccelerator:
+    accelerator = live.CudaAccelerator(0, CudnnSettings())
+    return OnAccelerator(accelerator, HostClock(), accelerator.peak_bytes, accelerator.enter)
+
+
+@pytest.mark.parametrize("config", ["fp32", "fp32+nhwc+fused+batched"])
+def test_training_on_it_is_training_on_the_host(cupy, config):
+    device = train(config, 4, geometry=SMOOTH, image_size=32, site=site())
+    host = train(config, 4, geometry=SMOOTH, image_size=32)
+    assert loss_distance(device, host) < 2e-6
+    assert change_distance(device, host) < 2e-4
+
+
+@pytest.mark.parametrize("scale", [128.0, 2.0**22])
+def test_a_captured_step_trains_as_the_eager_one_while_freed_memory_is_poisoned(cupy, scale):
+    config = "fp16+batched+nhwc+fused+dynamic_scale"
+    settings = TrainSettings(loss_scale=scale)
+    eager = train(config, 6, geometry=SMOOTH, image_size=32, site=site(), train=settings)
+    captured = train(f"{config}+cuda_graph", 6, geometry=SMOOTH, image_size=32, site=site(), train=settings)
+    assert np.array_equal(captured.losses, eager.losses)
+    assert np.array_equal(captured.change, eager.change)
+
+
+def test_each_piece_of_work_is_prepared_once(cupy):
+    with small_session("fp32", geometry=SMOOTH, image_size=32, site=site()) as session:
+        run_step(session)
+        after_one = len(cupy.prepared)
+        run_step(session)
+    assert len(cupy.prepared) == after_one > 50
+
+
+def test_a_graphs_memory_is_its_own(cupy):
+    place = site()
+    accelerator = place.accelerator
+    with place.scope():
+        with accelerator.graph_memory():
+            inside = accelerator.empty((1000,), np.float32).data.ptr
+        outside = [accelerator.empty((1000,), np.float32) for _ in range(3)]
+    assert inside not in [array.data.ptr for array in outside]
+
+
+def test_a_batch_is_free_as_soon_as_it_was_copied(cupy):
+    place = site()
+    with place.scope():
+        source = np.arange(6, dtype=np.float32).reshape(2, 3)
+        target = place.accelerator.empty((2, 3), np.float32)
+        place.accelerator.copy(source, target)
+        source[...] = -1
+        assert place.accelerator.download(target).tolist() == [[0, 1, 2], [3, 4, 5]]
+
+
+def test_what_the_host_sends_while_capturing_is_sent_again_by_every_replay(cupy):
+    place = site()
+    accelerator = place.accelerator
+    with place.scope(), accelerator.graph_memory():
+        target = accelerator.empty((3,), np.float32)
+        replay = accelerator.capture(lambda: accelerator.copy(np.ones(3, np.float32), target))
+        for size in range(4):  # other copies of the same size do not use the graph's buffer
+            accelerator.copy(np.full(3, size, np.float32), accelerator.empty((3,), np.float32))
+        replay()
+        assert accelerator.download(target).tolist() == [1, 1, 1]
+
+
+def test_the_workspace_of_a_captured_graph_outlives_a_larger_one(cupy, monkeypatch):
+    place = site()
+    accelerator = place.accelerator
+    with place.scope():
+        accelerator._reserve(1000)
+        with accelerator.graph_memory():
+            accelerator.empty((10,), np.float32)
+        first = accelerator._workspace_address
+        accelerator._reserve(5000)
+        taken = [accelerator.empty((1000,), np.uint8).data.ptr for _ in range(8)]
+        assert accelerator._workspace_address != first
+        assert first not in taken
+
+
+def test_memory_that_runs_out_is_named_with_what_was_asked_and_what_there_is(cupy, monkeypatch):
+    monkeypatch.setattr(MemoryPool, "limit_bytes", 1 << 20)
+    place = site()
+    with place.scope(), pytest.raises(OutOfDeviceMemory, match=r"2\.0 MiB more asked for.*the GPU has 80\.0 GiB"):
+        place.accelerator.empty((1 << 21,), np.uint8)
+
+
+def test_an_error_while_capturing_is_the_one_that_is_seen(cupy):
+    place = site()
+
+    def fails():
+        raise ValueError("shape")
+
+    with place.scope(), place.accelerator.graph_memory():
+        with pytest.raises(ValueError, match="shape"):
+            place.accelerator.capture(fails)
+        a = place.accelerator.zeros((4,), np.float32)
+        place.accelerator.launch(Relu(4, "float32"), a, a)  # and the accelerator still works
+
+
+def test_work_is_told_apart_even_where_it_is_made_anew_for_each_launch(cupy):
+    place = site()
+    with place.scope():
+        a = place.accelerator.upload(np.ones(4, np.float32))
+        for _ in range(3):
+            place.accelerator.launch(Add(4, "float32"), a, a, a)
+            place.accelerator.launch(Relu(4, "float32"), a, a)
+        assert place.accelerator.download(a).tolist() == [8, 8, 8, 8]

@@ -1,0 +1,181 @@
+"""As much of CuPy as `CudaAccelerator` uses, on host memory: pools that hand freed blocks out again (poisoned), a
+stream that runs everything at once or, while it captures, keeps it for the graph. So the accelerator's own logic runs here:
+addresses, staging, workspace, pools, capture."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import types
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+POISON = 0xFF
+"""NaN in every floating-point format, -1 in every integer."""
+
+
+class OutOfMemoryError(MemoryError):
+    def __init__(self, size: int, total: int) -> None:
+        super().__init__(f"Out of memory allocating {size:,} bytes (allocated so far: {total:,} bytes).")
+
+
+class MemoryPool:
+    """Freed blocks are poisoned and wait for the next allocation of their size."""
+
+    limit_bytes = 1 << 40
+
+    def __init__(self) -> None:
+        self.free: dict[int, list[np.ndarray]] = {}
+        self.held = 0
+
+    def malloc(self, n_bytes: int) -> np.ndarray:
+        n_bytes = -(-max(n_bytes, 1) // 512) * 512
+        waiting = self.free.get(n_bytes)
+        if waiting:
+            return waiting.pop()
+        if self.held + n_bytes > self.limit_bytes:
+            raise OutOfMemoryError(n_bytes, self.held)
+        self.held += n_bytes
+        return np.full(n_bytes, POISON, np.uint8)
+
+    def give_back(self, block: np.ndarray) -> None:
+        block.fill(POISON)
+        self.free.setdefault(block.size, []).append(block)
+
+    def total_bytes(self) -> int:
+        return self.held
+
+    def free_all_blocks(self) -> None:
+        self.held -= sum(size * len(blocks) for size, blocks in self.free.items())
+        self.free.clear()
+
+
+class Cupy(types.SimpleNamespace):
+    """The module, fresh for each test."""
+
+    def __init__(self) -> None:
+        fake = self
+        self.allocators: list[Any] = [MemoryPool().malloc]
+        self.stream: Any = None
+        self.transfers: list[str] = []
+
+        class Pointer:
+            """`array.data`."""
+
+            def __init__(self, array: Any) -> None:
+                self.array = array
+                self.ptr = array.ctypes.data
+
+            def memset_async(self, value: int, size: int, stream: Any) -> None:
+                stream.run(lambda: ctypes.memset(self.ptr, value, size))
+
+            def copy_from_host_async(self, memory: ctypes.c_void_p, size: int, stream: Any) -> None:
+                fake.transfers.append("captured" if stream.capturing else "sent")
+                stream.run(lambda: ctypes.memmove(self.ptr, memory, size))
+
+            def copy_from_device_async(self, source: Any, size: int, stream: Any) -> None:
+                stream.run(lambda: ctypes.memmove(self.ptr, source.ptr, size))
+
+        class NDArray(np.ndarray):
+            """Device memory. Its block goes back to its pool when nothing looks at it any more."""
+
+            @property
+            def data(self) -> Any:  # type: ignore[override]
+                return Pointer(self)
+
+            def set(self, host: Any, stream: Any) -> None:
+                assert not stream.capturing
+                self[...] = host
+
+            def get(self, stream: Any, blocking: bool) -> Any:
+                assert blocking
+                assert not stream.capturing, "a synchronous copy while capturing"
+                return np.array(self, subok=False)
+
+        def ndarray(shape: tuple[int, ...], dtype: Any) -> Any:
+            allocate = fake.allocators[-1]
+            dtype = np.dtype(dtype)
+            n_bytes = int(np.prod(shape)) * dtype.itemsize
+            block = allocate(n_bytes)
+            # Views share this owner, and so the block lives as long as the last of them.
+            owner = np.frombuffer(memoryview(block), np.uint8)
+            weakref.finalize(owner, allocate.__self__.give_back, block)
+            return owner[:n_bytes].view(dtype).reshape(shape).view(NDArray)
+
+        class Stream:
+            def __init__(self, non_blocking: bool = False) -> None:
+                self.ptr = 7
+                self.capturing = False
+                self.recorded: list[Callable[[], Any]] = []
+
+            def __enter__(self) -> Any:
+                fake.stream = self
+                return self
+
+            def __exit__(self, *error: object) -> None:
+                fake.stream = None
+
+            def run(self, work: Callable[[], Any]) -> None:
+                if self.capturing:
+                    self.recorded.append(work)
+                else:
+                    work()
+
+            def synchronize(self) -> None:
+                assert not self.capturing, "a wait while capturing"
+
+            def begin_capture(self) -> None:
+                self.capturing, self.recorded = True, []
+
+            def end_capture(self) -> Any:
+                self.capturing = False
+                recorded = self.recorded
+                return types.SimpleNamespace(
+                    upload=lambda stream: None, launch=lambda stream: [work() for work in recorded]
+                )
+
+        class Event:
+            def __init__(self, block: bool = False, disable_timing: bool = False) -> None: ...
+
+            def record(self, stream: Any) -> None:
+                assert not stream.capturing, "an event outside the graph while capturing"
+
+            def synchronize(self) -> None:
+                assert not fake.stream.capturing, "a wait while capturing"
+
+        @contextlib.contextmanager
+        def using_allocator(allocator: Any) -> Any:
+            fake.allocators.append(allocator)
+            try:
+                yield
+            finally:
+                fake.allocators.pop()
+
+        class Pinned(bytearray):
+            @property
+            def ptr(self) -> int:
+                return np.frombuffer(self, np.uint8).ctypes.data
+
+        properties = {
+            "name": b"Fake GPU",
+            "major": 9,
+            "minor": 0,
+            "multiProcessorCount": 132,
+            "totalGlobalMem": 80 << 30,
+        }
+        super().__init__(
+            ndarray=ndarray,
+            cuda=types.SimpleNamespace(
+                Device=lambda index: contextlib.nullcontext(),
+                Stream=Stream,
+                MemoryPool=MemoryPool,
+                Event=Event,
+                using_allocator=using_allocator,
+                alloc_pinned_memory=Pinned,
+                memory=types.SimpleNamespace(OutOfMemoryError=OutOfMemoryError),
+                runtime=types.SimpleNamespace(getDeviceProperties=lambda index: properties),
+            ),
+        )
