@@ -100,7 +100,7 @@ def _answers(
     todo = deque(sorted(works, key=lambda work: hasattr(work, "conv")))
     if processes <= 1 or len(todo) <= 1:
         for work in todo:
-            yield work, _answer(work, gpu, workspace_limit), True
+            yield work, *_judged(_answer(work, gpu, workspace_limit))
         return
     with contextlib.ExitStack() as stack:
         crew: dict[Connection, _Worker] = {}
@@ -125,10 +125,7 @@ def _answers(
                     if todo:
                         hire()
                     continue
-                if isinstance(answer, str):
-                    yield work, NoPlan(answer), False
-                else:
-                    yield work, answer, True
+                yield work, *_judged(answer)
                 if todo:
                     worker.give(todo.popleft())
                 else:
@@ -175,22 +172,27 @@ class _Worker:
 
 
 def _work(pipe: Connection, gpu: GpuFile, workspace_limit: int) -> None:
-    """In the worker: PlanFacts or NoPlan for each work; a text where something else went wrong."""
+    """In the worker: an answer for each work, until there is no more."""
+    # Whoever presses Ctrl-C reaches the whole group; the process that asked then closes the pipe.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     while True:
         try:
             work: Any = pipe.recv()
         except (EOFError, OSError):
             return
-        try:
-            answer: Answer | str = _answer(work, gpu, workspace_limit)
-        except Exception as error:
-            answer = f"its plan cannot be built ({type(error).__name__}: {' '.join(str(error).split())[:300]})"
-        pipe.send(answer)
+        pipe.send(_answer(work, gpu, workspace_limit))
 
 
-def _answer(work: Work, gpu: GpuFile, workspace_limit: int) -> Answer:
+def _answer(work: Work, gpu: GpuFile, workspace_limit: int) -> Answer | str:
+    """The plan, that there is none, or in a text that something went wrong."""
     try:
         return plan_without_device(work, gpu, workspace_limit)
     except NoPlan as none:
         return none
+    except Exception as error:
+        return f"its plan cannot be built ({type(error).__name__}: {' '.join(str(error).split())[:300]})"
+
+
+def _judged(answer: Answer | str) -> tuple[Answer, bool]:
+    """The answer, and whether it is worth keeping: a mishap is not."""
+    return (NoPlan(answer), False) if isinstance(answer, str) else (answer, True)

@@ -1,0 +1,133 @@
+"""Host time that one prepared piece of cuDNN work costs, with the executing call replaced by one that does nothing.
+
+    uv run python benchmarks/host_time.py
+
+Everything up to and including the crossing from Python into a compiled function is timed. Goal: at most 10 us. Where
+cuDNN is installed, the frontend's real function is timed too: without a GPU it refuses at its very end, so that number
+holds all but the launch, and an exception on top. Needs a C compiler, no GPU and no CUDA.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+import statistics
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tcbench.backends.cuda import properties
+from tcbench.backends.cuda.cudnn import calls, graphs, libraries
+from tcbench.backends.cuda.cudnn.plans import Plan, PlanFacts, Search
+from tcbench.backends.cuda.work import (
+    BatchNormBackward,
+    BatchNormCallBackward,
+    BatchNormCallForward,
+    BatchNormForward,
+    Conv2d,
+    ConvFprop,
+    Norm,
+    Work,
+)
+
+GOAL_S = 10e-6
+CALLS = 20_000
+REPEATS = 15
+WORKSPACE = 1 << 20
+
+CONV = ConvFprop(Conv2d(32, 64, 56, 56, 64, 3, 3, 1, 1, "NHWC", "float16"))
+PLAIN = Norm(32, 256, 56, 56, "NCHW", "float32")
+FUSED = Norm(32, 256, 56, 56, "NHWC", "float16", "add_relu")
+GRAPHS: list[Work] = [CONV, BatchNormForward(FUSED, 2e-5, 0.1), BatchNormBackward(FUSED)]
+CALLED: list[Work] = [
+    BatchNormCallForward(PLAIN, 2e-5, 0.1, True),
+    BatchNormCallBackward(PLAIN, 2e-5, True),
+    BatchNormCallForward(FUSED, 2e-5, 0.1, True),
+    BatchNormCallBackward(FUSED, 2e-5, True),
+]
+
+
+def median_s(run: Callable[[], Any], n_calls: int = CALLS) -> float:
+    """Median over repeats of the mean time of a call, less what the loop itself takes."""
+
+    def one_pass(function: Callable[[], Any]) -> float:
+        begin = time.perf_counter()
+        for _ in range(n_calls):
+            function()
+        return (time.perf_counter() - begin) / n_calls
+
+    one_pass(run)
+    empty = statistics.median(one_pass(lambda: None) for _ in range(REPEATS))
+    return statistics.median(one_pass(run) for _ in range(REPEATS)) - empty
+
+
+def compile_nothing(folder: Path) -> ctypes.CDLL:
+    """A library in which every function that tcbench calls returns at once, with success."""
+    names = [*calls._SIGNATURES, "cudnnGetErrorString", "cudnnGetLastErrorString", "execute"]
+    source = folder / "nothing.c"
+    source.write_text("".join(f"int {name}() {{ return 0; }}\n" for name in names))
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        raise SystemExit("this benchmark needs a C compiler: install gcc or clang")
+    built = folder / "libnothing.so"
+    subprocess.run([compiler, "-w", "-O2", "-shared", "-fPIC", str(source), "-o", str(built)], check=True)
+    return ctypes.CDLL(str(built))
+
+
+def addresses(work: Work) -> list[int]:
+    return [0x7F00_0000_0000 + 4096 * index for index in range(len(work.operands))]
+
+
+def graph_call(work: Work, nothing: ctypes.CDLL) -> Callable[[], None]:
+    """The plan's own code, ending in a C function of the same four arguments."""
+    execute = nothing.execute
+    execute.argtypes = [ctypes.c_ssize_t] * 4
+    graph = type("Graph", (), {"_execute_with_raw_ptrs": staticmethod(execute)})()
+    plan, where = Plan(work, PlanFacts("none", WORKSPACE, 0, 1), graph, 77), addresses(work)
+    return lambda: plan(where, WORKSPACE)
+
+
+def older_call(work: Work, nothing: ctypes.CDLL) -> Callable[[], None]:
+    call, where = calls.prepare_call(work, 77, calls.Library(nothing)), addresses(work)
+    return lambda: call(where, WORKSPACE)
+
+
+def refused(work: Work) -> Callable[[], None]:
+    """A real plan for a GPU that is not there, executed with no handle."""
+    gpu = properties.load("H200")
+    search = Search(work, graphs.absent_target(gpu.json, gpu.sm, gpu.multiprocessors), gpu.sm, 512 << 20)
+    plan = Plan(work, PlanFacts(search.first().plan, 0, 0, 1), search.graph, 0)
+    where = addresses(work)
+
+    def run() -> None:
+        try:
+            plan(where, WORKSPACE)
+        except Exception:
+            return
+        raise SystemExit("cuDNN executed a plan without a handle")
+
+    return run
+
+
+def report(route: str, work: Work, seconds: float, *, goal: bool = True) -> None:
+    verdict = ("ok" if seconds <= GOAL_S else "OVER THE GOAL") if goal else ""
+    print(f"{route:28} {work.name:26} {len(work.operands):2} operands {seconds * 1e6:7.2f} us  {verdict}".rstrip())
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        nothing = compile_nothing(Path(folder))
+        for work in GRAPHS:
+            report("graph, C no-op", work, median_s(graph_call(work, nothing)))
+        for work in CALLED:
+            report("older call, C no-op", work, median_s(older_call(work, nothing)))
+    if libraries.problem() is None:
+        for work in GRAPHS:
+            report("graph, frontend that refuses", work, median_s(refused(work), 2_000), goal=False)
+
+
+if __name__ == "__main__":
+    main()
