@@ -23,7 +23,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class CompileError(RuntimeError):
-    """NVRTC refused a source; the message holds its log."""
+    """NVRTC does not know an architecture, or refused a source: then the message holds its log."""
 
 
 def compile_kernel(source: str, defines: tuple[str, ...], sm: int) -> bytes:
@@ -45,6 +45,13 @@ def compile_anew(source: str, defines: tuple[str, ...], sm: int) -> bytes:
     """As `compile_kernel`, past the cache."""
     from cupy.cuda import nvrtc
 
+    supported = nvrtc.getSupportedArchs()
+    if sm not in supported:
+        major, minor = nvrtc.getVersion()
+        raise CompileError(
+            f"NVRTC {major}.{minor} compiles for sm_{min(supported)} to sm_{max(supported)}, not for sm_{sm}: "
+            "install tcbench[cuda12] for GPUs older than sm_75, a newer CUDA for newer ones"
+        )
     options = (f"--gpu-architecture=sm_{sm}", *_OPTIONS, *(f"-D{define}" for define in defines))
     program = nvrtc.createProgram(_text(source), source, (_text(_HEADER).encode(),), (_HEADER.encode(),))
     try:

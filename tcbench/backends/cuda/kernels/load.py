@@ -22,15 +22,17 @@ Launch = Callable[..., None]
 class Kernels:
     """The kernels on the current device, whose compute capability is `sm`.
 
-    What it prepares launches as long as it lives, and from one thread at a time.
+    What it prepares launches as long as it lives, and from one thread at a time. `current_stream` gives the stream's
+    address at each launch; without it CuPy is asked.
     """
 
-    def __init__(self, sm: int) -> None:
+    def __init__(self, sm: int, current_stream: Callable[[], int] | None = None) -> None:
         self.sm = sm
+        self._current_stream = current_stream
         self._modules: dict[tuple[str, tuple[str, ...]], Any] = {}
 
     def prepare(self, work: Work, launch: KernelLaunch | None = None) -> Launch:
-        """A function of the addresses of the work's arrays, in order, that launches it on CuPy's current stream.
+        """A function of the addresses of the work's arrays, in order, that launches it on the current stream.
 
         `launch`, if given, stands in for `launch_of(work)`. Raises what that and `compile_kernel` raise.
         """
@@ -38,7 +40,8 @@ class Kernels:
 
         launch = launch or launch_of(work)
         function = self.module(launch).get_function(launch.function)
-        return bind(work, launch, function.ptr, driver.launchKernel, lambda: get_current_stream().ptr)
+        current_stream = self._current_stream or (lambda: int(get_current_stream().ptr))
+        return bind(work, launch, function.ptr, driver.launchKernel, current_stream)
 
     def module(self, launch: KernelLaunch) -> Any:
         """The loaded module that holds the kernel."""

@@ -159,6 +159,7 @@ def update() -> Iterator[Case]:
         yield Case(step, label=f"dynamic-{dynamic}")
         yield Case(step, odd=True, label=f"dynamic-{dynamic}")
         yield Case(step, special=True, state=(8, 2, 0, 0), label=f"dynamic-{dynamic}")
+        yield Case(step, special=True, odd=True, label=f"dynamic-{dynamic}-unchecked")
     yield Case(w.BatchedUpdate(PARAMETERS, 0.1, 0.9, 1e-4, True), state=(8, 3, 5, 1), label="overflowed-before")
     yield Case(w.BatchedUpdate(w.Parameters((64, 8), (True, False)), 0.1, 0.9, 0, False), state=(3, 0, 0, 0))
     yield Case(w.CheckFinite(PARAMETERS), state=(8, 2, 0, 0))

@@ -7,6 +7,7 @@ definitions, and a function for each kernel that takes a grid, a block and the p
 from __future__ import annotations
 
 import ctypes
+import functools
 import re
 import shutil
 import subprocess
@@ -26,6 +27,7 @@ HEADER = """
     extern "C" void name##_on_cpu(const unsigned* g, const unsigned* b, bool barriers, void** parameters)
 """
 
+# Of global_average_forward, the NCHW one alone.
 WITH_BARRIERS = {
     "unscale",
     "global_average_forward",
@@ -37,6 +39,7 @@ WITH_BARRIERS = {
 }
 
 
+@functools.cache
 def compiler() -> str | None:
     """A C++20 compiler of this machine, None if there is none."""
     for name in ("g++", "clang++"):

@@ -1,13 +1,18 @@
 """Every kernel compiles for every architecture that is supported; what was compiled is kept."""
 
+import ctypes
 import re
+from types import SimpleNamespace
 
 import pytest
 from backends.cuda.kernels.cases import all_cases
 from backends.cuda.kernels.on_cpu import KERNEL
 
+from tcbench.backends.cuda import work as w
 from tcbench.backends.cuda.kernels import compile as compiling
+from tcbench.backends.cuda.kernels import load as loading
 from tcbench.backends.cuda.kernels.compile import FOLDER, CompileError, compile_anew, compile_kernel
+from tcbench.backends.cuda.kernels.launches import launch_of
 from tcbench.backends.cuda.kernels.load import Kernels
 
 MODULES = sorted({(launch.source, launch.defines) for launch in (case.launch for case in all_cases())})
@@ -65,6 +70,41 @@ def test_a_refused_source_says_why(nvrtc, monkeypatch):
         compile_anew("broken.cu", ("A=1",), 90)
 
 
+@pytest.mark.plans
+def test_an_architecture_that_nvrtc_does_not_know_is_named():
+    with pytest.raises(CompileError, match=r"not for sm_30: install tcbench\[cuda12\] for GPUs older than sm_75"):
+        compile_anew("mean_loss.cu", (), 30)
+
+
+@pytest.mark.plans
+def test_a_prepared_launch_hands_the_driver_one_parameter_block(monkeypatch, tmp_path):
+    import cupy
+
+    calls = []
+
+    def launch_kernel(*arguments):
+        *head, parameters, extra = arguments
+        pointers = (ctypes.c_void_p * 6).from_address(parameters)
+        values = [ctypes.c_int64.from_address(pointer).value for pointer in pointers[:4]]
+        values += [ctypes.c_float.from_address(pointer).value for pointer in pointers[4:]]
+        calls.append((head, values, extra))
+
+    function = SimpleNamespace(ptr=77)
+    module = SimpleNamespace(load=lambda cubin: None, get_function={"momentum_update": function}.__getitem__)
+    monkeypatch.setenv("TCBENCH_CACHE", str(tmp_path))
+    monkeypatch.setattr(loading, "_new_module", lambda: module)
+    monkeypatch.setattr(cupy.cuda.driver, "launchKernel", launch_kernel)
+    streams = iter([5, 6])
+    run = Kernels(90, lambda: next(streams)).prepare(w.MomentumUpdate(3000, 0.5, 0.25))
+    run(1 << 40, 2 << 40, 3 << 40)
+    run(4 << 40, 5 << 40, 6 << 40)
+    head = [77, 3, 1, 1, 256, 1, 1, 0]
+    assert calls == [
+        ([*head, 5], [1 << 40, 2 << 40, 3 << 40, 3000, 0.5, 0.25], 0),
+        ([*head, 6], [4 << 40, 5 << 40, 6 << 40, 3000, 0.5, 0.25], 0),
+    ]
+
+
 def test_what_was_compiled_is_kept(monkeypatch, tmp_path):
     monkeypatch.setenv("TCBENCH_CACHE", str(tmp_path))
     monkeypatch.setattr(compiling, "_nvrtc_version", lambda: (12, 9))
@@ -101,10 +141,8 @@ def test_a_module_is_loaded_once(monkeypatch):
         def load(self, cubin):
             loaded.append(cubin)
 
-    monkeypatch.setattr("tcbench.backends.cuda.kernels.load._new_module", Module)
-    monkeypatch.setattr("tcbench.backends.cuda.kernels.load.compile_kernel", lambda *module: module)
-    from tcbench.backends.cuda.kernels.launches import launch_of
-
+    monkeypatch.setattr(loading, "_new_module", Module)
+    monkeypatch.setattr(loading, "compile_kernel", lambda *module: module)
     assert kernels.module(launch_of(half)) is kernels.module(launch_of(half))
     assert kernels.module(launch_of(half)) is not kernels.module(launch_of(single))
     assert [defines[0] for _, defines, _ in loaded] == ["DTYPE=half", "DTYPE=float"]
