@@ -105,13 +105,28 @@ class PhaseTimes(msgspec.Struct, frozen=True, kw_only=True):
     device_s: tuple[float, ...] | None = None
 
 
+class PlanChoice(msgspec.Struct, frozen=True, array_like=True):
+    """What cuDNN does a piece of work with. Stands in JSON as a list in this order: fields may be added at the end only.
+
+    `from_cache`: found by an earlier process. `time_s` and `first_time_s`: device time of the chosen plan and of the
+    heuristic's first, where autotuning timed them.
+    """
+
+    work: str
+    plan: str
+    workspace_bytes: int
+    from_cache: bool
+    time_s: float | None = None
+    first_time_s: float | None = None
+
+
 class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     """The raw result of one trial.
 
     `step_times_s` holds every timed step, block after block of `block_steps`; the first step of each block is stored
     but not counted (a full prefetch queue and an empty GPU flatter it). `phases` comes from a separate profiled pass.
     `stopped_by` says which rule ended the timed pass. Memory is the peak of the worker process (CPU) or of the
-    device (GPU), over the whole trial.
+    device (GPU), over the whole trial: there, what the memory pools held. `plans`: one for each different cuDNN graph.
     """
 
     warmup_times_s: tuple[Seconds, ...]
@@ -128,6 +143,7 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     parameters: int
     macs_per_image: int
     gc_frozen: bool
+    plans: tuple[PlanChoice, ...] = ()
 
     @property
     def counted_times_s(self) -> tuple[float, ...]:

@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+from tcbench.record import PlanChoice
+
 
 @dataclass(frozen=True)
 class Phase:
@@ -25,6 +27,7 @@ class Facts:
     prefetch_depth: int
     parameters: int
     macs_per_image: int
+    plans: tuple[PlanChoice, ...] = ()
 
 
 class Clock(Protocol):

@@ -1,6 +1,6 @@
 """As much of CuPy as `CudaAccelerator` uses, on host memory: pools that hand freed blocks out again (poisoned), a
-stream that runs everything at once or, while it captures, keeps it for the graph. So the accelerator's own logic runs here:
-addresses, staging, workspace, pools, capture."""
+stream that runs everything at once or, while it captures, keeps it for the graph. So the accelerator's own logic runs
+here: addresses, staging, workspace, pools, capture."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from tcbench.measure.clock import HostClock
 from tcbench.measure.ranges import Ranges
 from tcbench.measure.stopping import StoppingRule, WarmUpRule
 from tcbench.record import Measurement, MeasureSettings, PhaseTimes
-from tcbench.session import Session
+from tcbench.session import Facts, Session
 
 Stage = Literal["warm-up", "timed", "profiled"]
 
@@ -45,14 +45,15 @@ def measure(
     Raises LossError when the loss after warm-up or after the timed pass is not finite.
     """
     ranges = Ranges([phase.name for phase in session.phases])
-    block_steps = block_steps or settings.block_steps
 
     warmup_rule = WarmUpRule(settings.min_warmup_steps, settings.max_warmup_steps)
     warmup_s: list[float] = []
     while not warmup_rule.over(warmup_s):
         warmup_s += run_block(session, ranges, 1, first=len(warmup_s))
         listen(Progress("warm-up", len(warmup_s), warmup_s[-1]))
-    warmup_loss = _finite(session.facts().loss, "after warm-up")
+    facts = session.facts()
+    warmup_loss = _finite(facts.loss, "after warm-up")
+    block_steps = block_steps or _block_steps(session, facts, settings)
     gc.collect()
     gc.freeze()
 
@@ -89,7 +90,18 @@ def measure(
         parameters=facts.parameters,
         macs_per_image=facts.macs_per_image,
         gc_frozen=gc_frozen,
+        plans=facts.plans,
     )
+
+
+PREFETCHED_PER_BLOCK = 10
+"""On a GPU a block is at least this many times as long as the feed's prefetch queue, which is full when it begins."""
+
+
+def _block_steps(session: Session, facts: Facts, settings: MeasureSettings) -> int:
+    if session.clock.of == "host":
+        return settings.block_steps
+    return max(settings.block_steps, PREFETCHED_PER_BLOCK * facts.prefetch_depth)
 
 
 def run_block(session: Session, ranges: Ranges, steps: int, first: int) -> tuple[float, ...]:

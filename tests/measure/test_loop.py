@@ -215,6 +215,15 @@ def test_a_session_on_a_device_is_measured_as_on_a_cpu_with_device_times_beside(
     session = FakeSession()
     session.clock = DeviceClock(session)
     measured = loop.measure(session, SETTINGS)
-    assert session.ran == ["io", "forward"] * 21
-    assert session.clock.reads == 5 + 2 + 1
+    assert session.ran == ["io", "forward"] * (5 + 20 + 4)
+    assert session.clock.reads == 5 + 1 + 1
     assert [phase.device_s for phase in measured.phases] == [(1.0,) * 4, (1.0,) * 4]
+
+
+def test_on_a_device_a_block_is_ten_times_as_long_as_the_feeds_queue():
+    session = FakeSession()
+    assert loop.measure(session, SETTINGS).block_steps == 6
+    session = FakeSession()
+    session.clock = DeviceClock(session)
+    assert session.facts().prefetch_depth == 2
+    assert loop.measure(session, SETTINGS).block_steps == 20

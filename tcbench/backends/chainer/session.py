@@ -129,6 +129,7 @@ class ChainerSession:
             prefetch_depth=self.step.feed.prefetch_depth,
             parameters=self._parameters,
             macs_per_image=self._macs,
+            plans=self._site.plans(),
         )
 
     def close(self) -> None:

@@ -16,7 +16,7 @@ from tcbench.backends.cuda import accelerator as accelerators
 from tcbench.backends.cuda.accelerator import Accelerator
 from tcbench.measure.clock import HostClock
 from tcbench.measure.memory import peak_resident_bytes
-from tcbench.record import Cell
+from tcbench.record import Cell, PlanChoice
 from tcbench.session import Clock
 
 MakeFeed = Callable[[FeedSpec], Feed]
@@ -52,6 +52,10 @@ class Site(Protocol):
         """The one number in an array, once it is there."""
         ...
 
+    def plans(self) -> tuple[PlanChoice, ...]:
+        """What cuDNN was found to do work with here."""
+        ...
+
 
 class Host:
     """NumPy, in this process."""
@@ -77,6 +81,9 @@ class Host:
     def value(self, array: Any) -> float:
         return float(array)
 
+    def plans(self) -> tuple[PlanChoice, ...]:
+        return ()
+
 
 @dataclass(frozen=True)
 class OnAccelerator:
@@ -86,6 +93,7 @@ class OnAccelerator:
     clock: Clock
     peak_bytes: Callable[[], int]
     enter: Callable[[], contextlib.AbstractContextManager[object]] = contextlib.nullcontext
+    plans: Callable[[], tuple[PlanChoice, ...]] = tuple
 
     @contextlib.contextmanager
     def scope(self) -> Iterator[None]:
@@ -138,4 +146,10 @@ def open_site(cell: Cell) -> Site:
     from tcbench.backends.cuda.live import CudaAccelerator, fresh_autotune
 
     accelerator = CudaAccelerator(int(cell.device.partition(":")[2]), cell.cudnn, fresh_autotune())
-    return OnAccelerator(accelerator, EventClock(accelerator.stream), accelerator.peak_bytes, accelerator.enter)
+    return OnAccelerator(
+        accelerator,
+        EventClock(accelerator.stream),
+        accelerator.peak_bytes,
+        accelerator.enter,
+        accelerator.plan_choices,
+    )

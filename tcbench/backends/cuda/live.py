@@ -20,10 +20,10 @@ from tcbench.backends.cuda.accelerator import Array, GpuProperties
 from tcbench.backends.cuda.cudnn import calls, libraries
 from tcbench.backends.cuda.cudnn.autotune import CupyWorkbench
 from tcbench.backends.cuda.cudnn.cache import Cache
-from tcbench.backends.cuda.cudnn.plans import Plans
+from tcbench.backends.cuda.cudnn.plans import PlanFacts, Plans
 from tcbench.backends.cuda.kernels.load import Kernels
 from tcbench.backends.cuda.work import Work
-from tcbench.record import CudnnSettings
+from tcbench.record import CudnnSettings, PlanChoice
 
 _LOG = logging.getLogger(__name__)
 STAGING_SLOTS = 2
@@ -70,6 +70,7 @@ class CudaAccelerator:
         self._staging: dict[int, _Staging] = {}
         self._capturing = False
         self._kept: list[Any] = []
+        self._choices: list[PlanChoice] = []
 
     @contextlib.contextmanager
     def enter(self) -> Iterator[None]:
@@ -155,6 +156,7 @@ class CudaAccelerator:
 
     def _make_graph(self, work: Work) -> Run:
         plan = self._plans.prepare(work)
+        self._choices.append(_choice(work, plan.facts))
         self._reserve(plan.facts.workspace_bytes)
 
         def run(*addresses: int) -> None:
@@ -215,6 +217,10 @@ class CudaAccelerator:
         """The most that the pools have held. They give nothing back while a session lives."""
         return int(self._pool.total_bytes() + self._graph_pool.total_bytes())
 
+    def plan_choices(self) -> tuple[PlanChoice, ...]:
+        """One for each different cuDNN graph so far, in the order of first use."""
+        return tuple(self._choices)
+
     def _exhausted(self, error: BaseException) -> Exception:
         found = exhausted.from_error(error, self.properties.memory_bytes, self.peak_bytes())
         assert found is not None
@@ -255,6 +261,12 @@ class _Staging:
         slot = self._slots[self._turn % len(self._slots)]
         self._turn += 1
         return slot
+
+
+def _choice(work: Work, facts: PlanFacts) -> PlanChoice:
+    times = {timed.plan: timed.time_s for timed in facts.timed}
+    first = facts.timed[0].time_s if facts.timed else None
+    return PlanChoice(work.label, facts.plan, facts.workspace_bytes, facts.from_cache, times.get(facts.plan), first)
 
 
 def _properties(cupy: Any, index: int) -> GpuProperties:

@@ -87,6 +87,11 @@ class Work:
         return sum(operand.bytes * (2 if operand.role == "inout" else 1) for operand in self.operands)
 
     @property
+    def label(self) -> str:
+        """The work in a few words, for people."""
+        return " ".join([self.name, *(str(value) for value in vars(self).values())])
+
+    @property
     def key(self) -> str:
         """The same for the same work in every process and version of Python."""
         return json.dumps({"work": self.name, **dataclasses.asdict(self)}, sort_keys=True, separators=(",", ":"))
@@ -122,6 +127,12 @@ class Conv2d:
     layout: Layout
     dtype: DType
     math: Math = "strict"
+
+    def __str__(self) -> str:
+        """As in "64x128x28x28 k128 3x3/1 NHWC float16"; the sizes are x's, N first."""
+        how = " tf32" if self.math == "tf32" else ""
+        size = f"{self.n}x{self.c}x{self.h}x{self.w}"
+        return f"{size} k{self.k} {self.r}x{self.s}/{self.stride} {self.layout} {self.dtype}{how}"
 
     @property
     def p(self) -> int:
@@ -234,6 +245,11 @@ class Norm:
     layout: Layout
     dtype: DType
     after: Literal["none", "relu", "add_relu"] = "none"
+
+    def __str__(self) -> str:
+        """As in "64x128x28x28 relu NHWC float16"."""
+        after = "" if self.after == "none" else f" {self.after}"
+        return f"{self.n}x{self.c}x{self.h}x{self.w}{after} {self.layout} {self.dtype}"
 
     @property
     def shape(self) -> tuple[int, int, int, int]:

@@ -13,6 +13,8 @@ from training import SMOOTH, change_distance, loss_distance, run_step, small_ses
 
 from tcbench.backends.chainer.sites import OnAccelerator
 from tcbench.backends.cuda import live
+from tcbench.backends.cuda.cudnn.autotune import PlanTime
+from tcbench.backends.cuda.cudnn.plans import PlanFacts
 from tcbench.backends.cuda.work import Add, Relu
 from tcbench.errors import OutOfDeviceMemory
 from tcbench.measure.clock import HostClock
@@ -37,7 +39,9 @@ def cupy(monkeypatch):
         return run
 
     class Plan:
-        facts = types.SimpleNamespace(workspace_bytes=WORKSPACE_BYTES)
+        facts = PlanFacts(
+            "engine 1", WORKSPACE_BYTES, 0, 2, timed=(PlanTime("engine 0", 0, 2.0), PlanTime("engine 1", 9, 1.0))
+        )
         workspace_bytes = WORKSPACE_BYTES
 
         def __init__(self, work):
@@ -66,7 +70,7 @@ def _at(address, operand):
 
 def site() -> OnAccelerator:
     accelerator = live.CudaAccelerator(0, CudnnSettings())
-    return OnAccelerator(accelerator, HostClock(), accelerator.peak_bytes, accelerator.enter)
+    return OnAccelerator(accelerator, HostClock(), accelerator.peak_bytes, accelerator.enter, accelerator.plan_choices)
 
 
 @pytest.mark.parametrize("config", ["fp32", "fp32+nhwc+fused+batched"])
@@ -92,7 +96,12 @@ def test_each_piece_of_work_is_prepared_once(cupy):
         run_step(session)
         after_one = len(cupy.prepared)
         run_step(session)
+        choices = session.facts().plans
     assert len(cupy.prepared) == after_one > 50
+    first = choices[0]
+    assert first.work == "conv_fprop 8x3x32x32 k64 7x7/2 NCHW float32"
+    assert (first.plan, first.time_s, first.first_time_s, first.from_cache) == ("engine 1", 1.0, 2.0, False)
+    assert len(choices) == len({choice.work for choice in choices})
 
 
 def test_a_graphs_memory_is_its_own(cupy):
