@@ -8,26 +8,12 @@ import os
 import platform
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
-from tcbench import dataset, machine
-from tcbench.backends.cuda import driver
-
-State = Literal["ok", "note", "missing", "broken"]
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One thing looked at. `missing` is something optional; `broken` keeps tcbench from running at all."""
-
-    state: State
-    what: str
-    found: str
-    mend: str | None = None
-
+from tcbench import dataset, gpu_checkup, machine
+from tcbench.finding import Finding, State
 
 _SYNC = "uv sync"
 
@@ -39,10 +25,17 @@ def examine(out: Path) -> tuple[Finding, ...]:
         _processor(),
         *_load(),
         *_packages(),
-        *_gpus(),
+        *gpu_checkup.examine(),
         _data(),
         _writable("results folder", out),
     )
+
+
+def exit_code(findings: Sequence[Finding]) -> int:
+    """What `doctor` ends with: 1 when tcbench cannot run at all, 2 when the CPU can be used but the GPU that was set up
+    for cannot, else 0."""
+    states = {finding.state for finding in findings}
+    return 1 if "broken" in states else 2 if "unusable" in states else 0
 
 
 def _python() -> Finding:
@@ -112,18 +105,6 @@ def _packages() -> Iterator[Finding]:
             yield Finding("broken" if wanted.needed else "missing", wanted.distribution, broken, wanted.mend)
         else:
             yield Finding("ok", wanted.distribution, version)
-
-
-def _gpus() -> Iterator[Finding]:
-    there = driver.gpus()
-    if there.problem:
-        yield Finding("note", "GPU", f"{there.problem}: runs use the CPU")
-        return
-    for gpu in there.found:
-        major, minor = gpu.compute_capability
-        memory = gpu.memory_bytes / 2**30
-        found = f"{gpu.name}, compute capability {major}.{minor}, {gpu.multiprocessors} SMs, {memory:.0f} GiB"
-        yield Finding("note", f"cuda:{gpu.index}", f"{found}; this version of tcbench runs on the CPU only")
 
 
 def _data() -> Finding:

@@ -531,14 +531,17 @@ def data_make(
 def doctor(
     json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
 ) -> None:
-    """Say what was found here, what is missing, and the command that mends it."""
+    """Say what was found here, what is missing, what would spoil a measurement, and the command that mends it.
+
+    Exit code: 0; 1 when tcbench cannot run at all; 2 when CUDA packages are installed but cannot be used here.
+    """
     from tcbench import checkup
     from tcbench.views import catalogue
 
     findings = checkup.examine(OUT)
     catalogue.show_findings(findings, json)
-    if any(finding.state == "broken" for finding in findings):
-        raise typer.Exit(1)
+    if code := checkup.exit_code(findings):
+        raise typer.Exit(code)
 
 
 def main() -> NoReturn:

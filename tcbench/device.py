@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tcbench import machine
-from tcbench.backends.cuda import driver
+from tcbench.backends.cuda import driver, packages
 from tcbench.errors import SelectionError
 from tcbench.rung import Package
 
@@ -52,9 +52,12 @@ def find(selector: str, kinds: Mapping[str, Package | None]) -> Device:
     match = re.fullmatch(r"cuda(?::(\d+))?", selector)
     if not match:
         raise SelectionError(f"--device {selector}: expected auto, cpu or cuda:N")
-    there = driver.gpus()
+    there, cupy = driver.gpus(), packages.cupy()
     if there.problem:
-        raise SelectionError(f"--device {selector}: {there.problem}; `tcbench doctor` tells more, --device cpu works")
+        though = f"CUDA packages are installed ({cupy}), but there is " if cupy else ""
+        raise SelectionError(
+            f"--device {selector}: {though}{there.problem}; `tcbench doctor` tells more, --device cpu works"
+        )
     index = int(match[1] or 0)
     if index >= len(there.found):
         names = ", ".join(f"cuda:{gpu.index} ({gpu.name})" for gpu in there.found)

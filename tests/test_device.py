@@ -3,8 +3,9 @@ from __future__ import annotations
 import pytest
 
 from tcbench import device, machine
-from tcbench.backends.cuda import driver
+from tcbench.backends.cuda import driver, packages
 from tcbench.backends.cuda.driver import Gpu, Gpus
+from tcbench.backends.cuda.packages import Installed
 from tcbench.errors import SelectionError
 from tcbench.rung import Package
 
@@ -18,7 +19,13 @@ def gpus(monkeypatch):
     def there(*found: Gpu, problem: str | None = None) -> None:
         monkeypatch.setattr(driver, "gpus", lambda: Gpus(found, (12, 4), problem))
 
+    monkeypatch.setattr(packages, "cupy", lambda: Installed(packages.CUPY, "cupy-cuda12x", "14.2.0", 12))
     return there
+
+
+@pytest.fixture
+def no_cupy(gpus, monkeypatch):
+    monkeypatch.setattr(packages, "cupy", lambda: None)
 
 
 def test_auto_takes_the_first_gpu_where_a_backend_runs_on_it(gpus):
@@ -46,10 +53,32 @@ def test_a_device_that_is_none_is_refused(selector):
         device.find(selector, BOTH)
 
 
-def test_a_gpu_that_is_not_there_is_refused_with_the_reason(gpus):
-    gpus(problem="the NVIDIA driver's library is there, but it finds no GPU")
-    with pytest.raises(SelectionError, match="--device cuda:0: the NVIDIA driver's library is there, but it finds no"):
+PROBLEMS = (
+    "no NVIDIA GPU (the driver's library, libcuda.so.1, is there and finds none)",
+    "no NVIDIA driver (libcuda.so.1 was not found)",
+)
+
+
+@pytest.mark.parametrize("problem", PROBLEMS)
+def test_cuda_packages_without_a_gpu_or_a_driver_are_told_just_so(gpus, problem):
+    gpus(problem=problem)
+    with pytest.raises(SelectionError) as error:
         device.find("cuda:0", BOTH)
+    assert str(error.value).startswith(
+        f"--device cuda:0: CUDA packages are installed (cupy-cuda12x 14.2.0), but there is {problem}; "
+    )
+    assert error.value.exit_code == 2
+
+
+@pytest.mark.parametrize("problem", PROBLEMS)
+def test_without_cuda_packages_only_the_gpu_is_missed(gpus, no_cupy, problem):
+    gpus(problem=problem)
+    with pytest.raises(SelectionError) as error:
+        device.find("cuda:0", BOTH)
+    assert str(error.value).startswith(f"--device cuda:0: {problem}; ")
+
+
+def test_a_gpu_that_is_not_there_is_refused_with_the_reason(gpus):
     gpus(V100)
     with pytest.raises(SelectionError, match=r"no such GPU; there is cuda:0 \(Tesla V100"):
         device.find("cuda:3", BOTH)

@@ -11,8 +11,8 @@ from rich.text import Text
 
 from tcbench import scenario as scenarios
 from tcbench.backends import backend, names
-from tcbench.checkup import Finding
 from tcbench.device import Device
+from tcbench.finding import Finding
 from tcbench.plan import missing, why_not
 from tcbench.rung import Requires
 from tcbench.views.console import JSON_SCHEMA_VERSION, make_console
@@ -96,6 +96,7 @@ _MARKS = {
     "ok": ("ok", "green"),
     "note": ("note", "cyan"),
     "missing": ("missing", "yellow"),
+    "unusable": ("unusable", "red"),
     "broken": ("broken", "red"),
 }
 

@@ -87,9 +87,14 @@ def gpus() -> Gpus:
     if status == 0:
         status = cuda.cuDeviceGetCount(ctypes.byref(count))
     if status == _NO_DEVICE or (status == 0 and count.value == 0):
-        return Gpus(driver_cuda=driver_cuda, problem="the NVIDIA driver's library is there, but it finds no GPU")
+        return Gpus(
+            driver_cuda=driver_cuda,
+            problem="no NVIDIA GPU (the driver's library, libcuda.so.1, is there and finds none)",
+        )
     if status != 0:
-        return Gpus(driver_cuda=driver_cuda, problem=f"the NVIDIA driver does not start (CUDA error {status})")
+        return Gpus(
+            driver_cuda=driver_cuda, problem=f"no usable NVIDIA driver (it does not start: CUDA error {status})"
+        )
     return Gpus(tuple(_describe(cuda, index) for index in range(count.value)), driver_cuda)
 
 

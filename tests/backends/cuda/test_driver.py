@@ -11,6 +11,7 @@ from tcbench.backends.cuda import driver
 from tcbench.backends.cuda.driver import Gpu, Gpus
 from tcbench.record import GpuFacts
 
+NO_GPU = "no NVIDIA GPU (the driver's library, libcuda.so.1, is there and finds none)"
 ATTRIBUTES = {75: 9, 76: 0, 16: 132}
 
 
@@ -88,9 +89,9 @@ def test_a_driver_that_does_not_tell_the_bus_tells_the_rest(library):
     ("standin", "problem"),
     [
         (None, "no NVIDIA driver (libcuda.so.1 was not found)"),
-        (StandInDriver(status=100), "the NVIDIA driver's library is there, but it finds no GPU"),
-        (StandInDriver(count=0), "the NVIDIA driver's library is there, but it finds no GPU"),
-        (StandInDriver(status=803), "the NVIDIA driver does not start (CUDA error 803)"),
+        (StandInDriver(status=100), NO_GPU),
+        (StandInDriver(count=0), NO_GPU),
+        (StandInDriver(status=803), "no usable NVIDIA driver (it does not start: CUDA error 803)"),
     ],
 )
 def test_why_there_is_no_gpu_is_said(library, standin, problem):

@@ -1,0 +1,19 @@
+"""One thing that `tcbench doctor` looked at."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+State = Literal["ok", "note", "missing", "unusable", "broken"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """`note` would spoil a measurement or is good to know; `missing` is something optional; `unusable` is a GPU set-up
+    that cannot run, while the CPU can; `broken` keeps tcbench from running at all."""
+
+    state: State
+    what: str
+    found: str
+    mend: str | None = None
