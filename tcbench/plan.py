@@ -65,8 +65,11 @@ class Plan:
                     yield planned, trial
 
 
-def make(scenario: Scenario, selection: Selection, device: Device) -> Plan:
-    """Raises SelectionError or ScenarioError for what does not exist; what exists but cannot run is skipped."""
+def make(scenario: Scenario, selection: Selection, device: Device, *, elsewhere: bool = False) -> Plan:
+    """Raises SelectionError or ScenarioError for what does not exist; what exists but cannot run is skipped.
+
+    `elsewhere`: the device is another machine's, so that what is installed on this one is no reason.
+    """
     batch_sizes = selection.batch_sizes or scenario.batch_sizes
     image_size = scenario.image_size if selection.image_size is None else selection.image_size
     least = MODELS[scenario.model].min_image_size
@@ -82,7 +85,7 @@ def make(scenario: Scenario, selection: Selection, device: Device) -> Plan:
         measure = msgspec.structs.replace(measure, max_time_s=selection.max_time_s)
     cells = []
     for config in select(scenario, selection.configs):
-        reason = why_not(config, device)
+        reason = why_not(config, device, elsewhere=elsewhere)
         for batch_size in batch_sizes:
             cell = Cell(
                 scenario=scenario.name,
@@ -159,27 +162,27 @@ def _check_rungs(scenario: Scenario) -> None:
             raise ScenarioError(f"{scenario.path}: config '{config.name}': {problem}")
 
 
-def why_not(config: Config, device: Device) -> str | None:
-    """Why a config cannot run on the device here, with what mends it; None when it can."""
+def why_not(config: Config, device: Device, *, elsewhere: bool = False) -> str | None:
+    """Why a config cannot run on the device, with what mends it; None when it can. `elsewhere` as in `make`."""
     the_backend = backend(config.backend)
     if device.kind not in the_backend.DEVICES:
         return f"backend {config.backend} does not run on {device.kind}"
     for name in config.rungs:
-        reason = missing(the_backend.RUNGS[name].requires, device)
+        reason = missing(the_backend.RUNGS[name].requires, device, elsewhere=elsewhere)
         if reason:
             return f"{name}: {reason}"
     return None
 
 
-def missing(requires: Requires, device: Device) -> str | None:
-    """The first requirement that this device or installation does not meet."""
+def missing(requires: Requires, device: Device, *, elsewhere: bool = False) -> str | None:
+    """The first requirement that this device or installation (unless `elsewhere`) does not meet."""
     if device.kind not in requires.devices:
         return f"needs {' or '.join(sorted(requires.devices))}"
     needed = requires.compute_capability
     if needed and device.compute_capability and device.compute_capability < needed:
         have = "{}.{}".format(*device.compute_capability)
         return f"needs compute capability {needed[0]}.{needed[1]}, {device.title} has {have}"
-    for package in requires.packages:
+    for package in () if elsewhere else requires.packages:
         if not package.is_installed():
             return f"needs the package {package.module}: {package.install}"
     return None
