@@ -3,8 +3,8 @@
     uv run python benchmarks/host_time.py
 
 Everything up to and including the crossing from Python into a compiled function is timed. Goal: at most 10 us. Where
-cuDNN is installed, the frontend's real function is timed too: without a GPU it refuses at its very end, so that number
-holds all but the launch, and an exception on top. Needs a C compiler, no GPU and no CUDA.
+cuDNN is installed, the frontend's real function is timed too: without a GPU it refuses for want of a handle, which
+costs an exception but no launch. Needs a C compiler, no GPU and no CUDA.
 """
 
 from __future__ import annotations

@@ -22,6 +22,7 @@ from tcbench.backends.cuda.work import Work
 
 _LOG = logging.getLogger(__name__)
 _MIB = 1 << 20
+_DESELECTED = "Deselecting"
 _REQUIRES = re.compile(r"workspace violation\. Requires (\d+)")
 
 RUNTIME_COMPILED_TIMED = 4
@@ -95,6 +96,7 @@ class Search:
         self.graph.deselect_workspace_greater_than(workspace_bytes)
         self.offered = int(self.graph.get_execution_plan_count())
         self._too_large: list[int] = []
+        self._broken = 0
 
     def candidates(self, runtime_compiled: int | None = None) -> Iterator[Candidate]:
         """In the heuristic's order, each plan once; at most so many of those compiled when they are built."""
@@ -136,9 +138,9 @@ class Search:
         if self._too_large:
             least = f"the least takes {min(self._too_large) / _MIB:.0f} MiB"
             return NoPlan(self._no(f"has no plan within {limit} ({least})"))
-        if not graphs.deselected_notes(self._work):
+        if self._broken or not graphs.deselected_notes(self._work):
             return NoPlan(self._no("has no plan that can be built"))
-        return NoPlan(self._no("has no plan with strict arithmetic"))
+        return NoPlan(self._no("has no plan that computes in float32"))
 
     def _build(self, place: int, plan: str) -> Candidate | None:
         try:
@@ -148,6 +150,9 @@ class Search:
             required = _REQUIRES.search(str(error))
             if required:
                 self._too_large.append(int(required[1]))
+            elif _DESELECTED not in str(error):
+                _LOG.debug("%s: plan %s does not build: %s", self._work.key, plan, error)
+                self._broken += 1
             return None
         if workspace_bytes > self._limit:
             self._too_large.append(workspace_bytes)
@@ -221,7 +226,7 @@ def from_entry(entry: Entry) -> PlanFacts | NoPlan | None:
 
 
 class Plan:
-    """A plan that is ready to run. Calling it returns before its work is done, and does nothing on the host twice."""
+    """A plan that is ready to run. Calling it returns before its work is done. Not for two threads at once."""
 
     __slots__ = ("_again", "_count", "_execute", "_graph", "_handle", "_n", "_pointers", "_pointers_address", "facts")
 

@@ -110,7 +110,13 @@ def test_when_none_fits_the_reason_says_what_would(frontend, cache):
 
 def test_when_all_are_barred_the_reason_says_so(frontend, cache):
     frontend.offers = [frontend.Offer("a", notes=("TENSOR_CORE",))]
-    with pytest.raises(NoPlan, match="strict arithmetic"):
+    with pytest.raises(NoPlan, match="has no plan that computes in float32 for conv_fprop NCHW float32"):
+        plans(cache).prepare(STRICT)
+
+
+def test_when_none_can_be_built_the_reason_says_that(frontend, cache):
+    frontend.offers = [frontend.Offer("a", notes=("TENSOR_CORE",)), frontend.Offer("b", builds=False)]
+    with pytest.raises(NoPlan, match="has no plan that can be built"):
         plans(cache).prepare(STRICT)
 
 
