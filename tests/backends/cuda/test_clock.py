@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from tcbench.backends.cuda.clock import EventClock
@@ -86,3 +88,30 @@ def test_every_mark_is_on_the_stream_of_the_work(device, clock):
 
 def test_it_says_that_its_time_is_the_devices(clock):
     assert clock.of == "device"
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_the_work_is_timed_and_not_its_launch():
+    import cupy
+
+    spin = cupy.RawKernel(
+        'extern "C" __global__ void spin(long long ns) {'
+        ' long long t0, t; asm volatile("mov.u64 %0, %globaltimer;" : "=l"(t0)); t = t0;'
+        ' while (t - t0 < ns) asm volatile("mov.u64 %0, %globaltimer;" : "=l"(t)); }',
+        "spin",
+    )
+    with cupy.cuda.Stream(non_blocking=True) as stream:
+        spin((1,), (1,), (0,))
+        stream.synchronize()
+        clock = EventClock(stream)
+        for _ in range(3):
+            start = time.perf_counter()
+            clock.mark()
+            for _ in range(4):
+                spin((1,), (1,), (20_000_000,))
+                clock.mark()
+            launched_s = time.perf_counter() - start
+            steps_s = clock.read()
+            assert len(steps_s) == 4
+            assert all(0.0195 < step_s < 0.03 for step_s in steps_s)
+            assert launched_s < 0.02

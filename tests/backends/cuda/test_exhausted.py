@@ -66,3 +66,14 @@ def test_an_error_while_clearing_up_does_not_hide_what_came_before():
 )
 def test_other_errors_are_not_taken_for_it(error):
     assert from_error(error) is None
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("how", ["pool", "runtime"])
+def test_on_a_gpu_asking_for_too_much_is_understood(how):
+    import cupy
+
+    total = cupy.cuda.Device().mem_info[1]
+    with pytest.raises(Exception) as caught:
+        cupy.cuda.alloc(2 * total) if how == "pool" else cupy.cuda.runtime.malloc(2 * total)
+    assert from_error(caught.value, total) is not None

@@ -123,3 +123,25 @@ def test_samples_are_never_closer_than_a_tenth_of_a_second():
 def test_nvml_is_imported_when_a_gpu_is_opened_only():
     code = "import sys; from tcbench.backends.cuda import nvml; assert 'pynvml' not in sys.modules"
     assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_a_watch_sees_memory_taken_and_energy_spent():
+    cupy = pytest.importorskip("cupy")
+    pytest.importorskip("pynvml")
+    watch = nvml.watch("cuda:0", time.monotonic())
+    if watch is None:
+        pytest.skip("NVML cannot be asked here")
+    time.sleep(0.3)
+    taken = cupy.cuda.Memory(2**30)
+    time.sleep(0.5)
+    seen = watch.stop()
+    del taken
+    used = [sample.memory_used_bytes for sample in seen.samples if sample.memory_used_bytes is not None]
+    assert not used or used[-1] - used[0] >= 2**30
+    assert seen.energy_j is None or seen.energy_j > 0
+    assert any(
+        value is not None
+        for sample in seen.samples
+        for value in (sample.sm_clock_mhz, sample.power_w, sample.temperature_c, sample.memory_used_bytes)
+    )
