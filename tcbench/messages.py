@@ -11,6 +11,9 @@ from tcbench.record import Environment, Measurement
 RUNNER_PID = "TCBENCH_RUNNER_PID"
 """The environment variable in which a worker finds its runner's process id."""
 
+FRESH_AUTOTUNE = "TCBENCH_FRESH_AUTOTUNE"
+"""The environment variable that is "1" where a worker is to time cuDNN's plans anew, whatever was kept."""
+
 
 class Building(msgspec.Struct, frozen=True, tag="building"):
     """The worker has started and is importing and building; `what` says which part."""

@@ -1,0 +1,50 @@
+"""The command line: parse, call, print, exit code. Everything heavy is imported inside the command that needs it."""
+
+from __future__ import annotations
+
+import importlib
+import io
+import os
+import signal
+import sys
+import traceback
+from typing import NoReturn
+
+import typer
+
+from tcbench.cli.app import INTERNAL_ERROR, INTERRUPTED, app
+from tcbench.errors import TcbenchError
+
+__all__ = ["app", "main"]
+
+for _module in ("run", "plot", "look"):
+    # Each registers its commands, in the order in which help shows them.
+    importlib.import_module(f"{__name__}.{_module}")
+
+
+def main() -> NoReturn:
+    """The entry point: every error the user can mend is one line on standard error and an exit code."""
+    debug = "--debug" in sys.argv[1:] or bool(os.environ.get("TCBENCH_DEBUG"))
+    sys.argv[1:] = [word for word in sys.argv[1:] if word != "--debug"]
+    # A job scheduler's polite end is treated like Ctrl-C: the running worker ends, what is done is kept.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal that lacks a sign shows another
+    try:
+        app()
+    except TcbenchError as error:
+        if debug:
+            traceback.print_exc()
+        typer.echo(f"tcbench: error: {error}", err=True)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        typer.echo("\ninterrupted", err=True)
+        sys.exit(INTERRUPTED)
+    except Exception as error:
+        if debug:
+            traceback.print_exc()
+        message = " ".join(str(error).split())
+        typer.echo(f"tcbench: internal error: {type(error).__name__}: {message} (--debug shows where)", err=True)
+        sys.exit(INTERNAL_ERROR)
+    sys.exit(0)

@@ -1,0 +1,329 @@
+"""`tcbench run`: plan, measure, store, show."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tcbench.cli.app import INTERRUPTED, OUT, SOME_CELL_FAILED, command
+from tcbench.cli.charts import throughput_chart
+from tcbench.cli.options import (
+    HOW,
+    WHAT,
+    WHERE,
+    ScenarioArgument,
+    batch_sizes,
+    complete_config,
+    complete_device,
+    config_names,
+    images,
+    within,
+)
+from tcbench.errors import TcbenchError
+
+if TYPE_CHECKING:
+    from tcbench.analysis.summary import CellSummary
+    from tcbench.plan import Plan, Selection
+    from tcbench.record import Record
+
+
+@command(
+    "Run a scenario; keep records and a chart.",
+    """
+tcbench run                                        the whole ladder on the best device here
+tcbench run --bs 32,64,128,256 --config 'fp16*'    the fp16 half at the talk's batch sizes
+tcbench run --config fp32 --config fp16+dali --bs 8 --trials 5
+tcbench run naruse2018 --data /data/imagenet/train --bs 32
+tcbench run --resume                               the same command again, after an interrupt: only what is missing
+""",
+)
+def run(
+    scenario: ScenarioArgument = None,
+    bs: Annotated[
+        str | None, typer.Option("--bs", metavar="N,N,...", help="Batch sizes.", rich_help_panel=WHAT)
+    ] = None,
+    config: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--config",
+            metavar="NAME",
+            help="Configs by name or glob, or rungs joined by '+'. May be given more than once, or with commas.",
+            autocompletion=complete_config,
+            rich_help_panel=WHAT,
+        ),
+    ] = None,
+    device: Annotated[
+        str,
+        typer.Option(
+            metavar="DEVICE", help="auto, cpu or cuda:N.", autocompletion=complete_device, rich_help_panel=WHAT
+        ),
+    ] = "auto",
+    data: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PATH",
+            help="A folder of class folders of JPEGs, or 'synthetic': one batch kept in memory. "
+            "Default: JPEGs generated once.",
+            rich_help_panel=WHAT,
+        ),
+    ] = None,
+    image_size: Annotated[
+        int | None, typer.Option(metavar="PIXELS", help="Side of the square images.", rich_help_panel=WHAT)
+    ] = None,
+    trials: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", min=1, max=1_000_000, help="Trials per cell, each a process of its own.", rich_help_panel=HOW
+        ),
+    ] = None,
+    target: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SHARE",
+            help="A cell is done when the 95% interval's half-width is this share of the mean, e.g. 0.02.",
+            rich_help_panel=HOW,
+        ),
+    ] = None,
+    max_time: Annotated[
+        float | None,
+        typer.Option(metavar="SECONDS", help="...or when this much is spent on its timed steps.", rich_help_panel=HOW),
+    ] = None,
+    timeout: Annotated[
+        float | None,
+        typer.Option(metavar="SECONDS", help="A trial that takes longer is ended.", rich_help_panel=HOW),
+    ] = None,
+    fresh_autotune: Annotated[
+        bool,
+        typer.Option(
+            "--fresh-autotune", help="On a GPU, time cuDNN's plans anew, whatever was kept.", rich_help_panel=HOW
+        ),
+    ] = False,
+    seed: Annotated[
+        int, typer.Option(metavar="N", min=0, max=2**32 - 1, help="Of weights and input.", rich_help_panel=HOW)
+    ] = 0,
+    threads: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", min=1, help="Threads for BLAS, ops and input. Default: all usable cores.", rich_help_panel=HOW
+        ),
+    ] = None,
+    out: Annotated[
+        Path, typer.Option(metavar="FOLDER", help="Records go to FOLDER/MACHINE/.", rich_help_panel=WHERE)
+    ] = OUT,
+    resume: Annotated[
+        bool,
+        typer.Option(
+            "--resume", help="Add to the newest run of this scenario what is missing from it.", rich_help_panel=WHERE
+        ),
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what would run, and stop.", rich_help_panel=WHERE)
+    ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.", rich_help_panel=WHERE)] = False,
+    json: Annotated[bool, typer.Option("--json", help="Results as JSON.", rich_help_panel=WHERE)] = False,
+) -> None:
+    """Run a scenario's configs at its batch sizes; print a table, keep records and a chart.
+
+    Exit code: 0 when every cell is ok, skipped or out of memory; 2 for a mistake in the command or the scenario; 3
+    when some cell failed; 130 when interrupted.
+    """
+    from tcbench import machine, messages
+    from tcbench.plan import Selection
+
+    selection = Selection(
+        batch_sizes=batch_sizes(bs),
+        configs=config_names(config),
+        input=images(data),
+        image_size=image_size,
+        trials=trials,
+        target=within("--target", target, "a share between 0 and 1, such as 0.02", lambda x: 0 < x < 1),
+        max_time_s=within("--max-time", max_time, "seconds above 0", lambda x: 0 < x <= 1e9),
+        timeout_s=within("--timeout", timeout, "seconds above 0", lambda x: 0 < x <= 1e6),
+        seed=seed,
+        threads=threads or machine.usable_cpus(),
+    )
+    plan = _plan(scenario, selection, device)
+    _check_folder(plan)
+    if dry_run:
+        _show_plan(plan, json)
+        return
+    if fresh_autotune:
+        os.environ[messages.FRESH_AUTOTUNE] = "1"  # workers inherit it
+    failed = _run(plan, out, resume, quiet, json)
+    if failed:
+        raise typer.Exit(SOME_CELL_FAILED)
+
+
+def _plan(scenario: str | None, selection: Selection, device: str) -> Plan:
+    from tcbench import device as devices
+    from tcbench import plan
+    from tcbench import scenario as scenarios
+    from tcbench.backends import device_kinds
+
+    found = devices.find(device, device_kinds())
+    name = scenario or ("cpu" if found.kind == "cpu" else "naruse2018")
+    return plan.make(scenarios.load(name), selection, found)
+
+
+def _show_plan(plan: Plan, json: bool) -> None:
+    from tcbench.views import console
+
+    if json:
+        typer.echo(console.plan_json(plan))
+        return
+    out = console.make_console()
+    out.print(console.plan_line(plan), markup=False, highlight=False, soft_wrap=True)
+    out.print(console.plan_table(plan))
+
+
+def _run(plan: Plan, out: Path, resume: bool, quiet: bool, json: bool) -> bool:
+    """Run a plan to its end, store and show it. True when some cell failed."""
+    from tcbench import store
+    from tcbench.analysis.eta import estimate
+    from tcbench.runner import Runner
+    from tcbench.views import console
+    from tcbench.views.progress import RunProgress
+
+    stderr = console.make_console(stderr=True)
+
+    def say(line: str) -> None:
+        if not quiet:
+            stderr.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    resumed = store.latest(out, plan.device.machine, plan.scenario.name) if resume else None
+    before = store.read([resumed]).records if resumed else ()
+    path = resumed or store.new_path(out, plan.device.machine, plan.scenario.name)
+    done = store.done(before)
+    # A cell that was skipped then and can run now is missing.
+    trials = [
+        (planned, trial)
+        for planned, trial in plan.trials_in_order()
+        if done.get((planned.cell.key, trial)) not in (("ok", "oom") if planned.skip_reason is None else ("skipped",))
+    ]
+    fresh: list[Record] = []
+    try:
+        with store.Store(path) as records:
+            _generate_input(plan, stderr, quiet)
+            say(console.plan_line(plan))
+            if resume:
+                say(f"resuming {path}: {len(before)} records are there" if resumed else "nothing to resume: a new run")
+            if not trials:
+                say("nothing is missing")
+            cells = [planned.cell for planned, _ in trials if planned.skip_reason is None]
+            with RunProgress(stderr, estimate(cells), len(trials), quiet) as progress:
+                for record in Runner(path.stem, plan.timeout_s, listen=progress.listen).run(trials):
+                    records.append(record)
+                    fresh.append(record)
+                    progress.finished(record)
+    except KeyboardInterrupt:
+        stored = len(before) + len(fresh)
+        where = f"{stored} records are in {path}" if stored else "nothing was measured yet"
+        typer.echo(f"\ninterrupted; {where}; go on with: {_command_again(resume=bool(stored))}", err=True)
+        raise typer.Exit(INTERRUPTED) from None
+    finally:
+        if not before and not fresh:
+            path.unlink(missing_ok=True)
+
+    wanted = {planned.cell.key for planned in plan.cells}
+    found = [record for record in store.current([*before, *fresh]) if record.cell.key in wanted]
+    failed = any(record.status in ("failed", "timeout", "crashed") for record in found)
+    _show_results(found, path, failed, json)
+    return failed
+
+
+def _show_results(found: Sequence[Record], path: Path, failed: bool, json: bool) -> None:
+    """The table or its JSON, the chart, what to do next."""
+    from tcbench.analysis.summary import speedups, summarise
+    from tcbench.views import console
+
+    summaries = summarise(found)
+    ratios = speedups(summaries)
+    chart = _chart(summaries, path)
+    if json:
+        typer.echo(console.summary_json(path.stem, path, summaries, ratios))
+        return
+    stdout = console.make_console()
+
+    def say(line: str, style: str = "") -> None:
+        stdout.print(line, style=style, markup=False, highlight=False, soft_wrap=True)
+
+    stdout.print()
+    stdout.print(console.results_table(summaries, ratios))
+    stdout.print()
+    for line in console.reasons(summaries):
+        say(line, "yellow")
+    for line in console.footnotes(summaries):
+        say(line, "dim")
+    say(f"{console.tally(summaries)}. Records: {path}")
+    if chart:
+        say(f"Chart: {chart}")
+    say(_next_step(summaries, path, failed))
+
+
+def _check_folder(plan: Plan) -> None:
+    """Look at the user's images before any worker needs them, so that a bad folder is an error and not failed cells."""
+    from tcbench import dataset
+    from tcbench.errors import DataError
+
+    cell = plan.cells[0].cell
+    if cell.input.kind == "folder" and cell.input.path is not None:
+        found = dataset.scan(Path(cell.input.path))
+        n_classes = len(found.classes)
+    else:
+        n_classes = dataset.N_CLASSES if cell.input.kind == "generated" else 0
+    if n_classes > cell.n_classes:
+        raise DataError(
+            f"the images have {n_classes} classes, the scenario's model {cell.n_classes}: "
+            f"expected model.classes of at least {n_classes} in {plan.scenario.path}"
+        )
+
+
+def _generate_input(plan: Plan, console: Any, quiet: bool) -> None:
+    """Make the default images before any worker needs them."""
+    from tcbench import dataset
+    from tcbench.views.progress import counting
+
+    if any(p.cell.input.kind == "generated" and p.skip_reason is None for p in plan.cells):
+        with counting(console, "generating JPEGs, once", quiet) as advance:
+            dataset.ensure_generated(advance)
+
+
+def _chart(summaries: Sequence[CellSummary], records: Path) -> Path | None:
+    """The throughput chart beside the records; None when nothing was measured."""
+    if not any(summary.images_per_s for summary in summaries):
+        return None
+    from tcbench.views import plots
+
+    path = records.with_suffix(".png")
+    try:
+        plots.save(throughput_chart(summaries), path)
+    except TcbenchError as error:
+        typer.echo(f"note: no chart: {error}", err=True)
+        return None
+    return path
+
+
+def _next_step(summaries: Sequence[CellSummary], path: Path, failed: bool) -> str:
+    """One line: the most useful thing to do with these results."""
+    import shlex
+
+    from tcbench.analysis.ladder import climbs
+
+    if failed:
+        return f"Next: {_command_again(resume=True)}   (runs again what failed; its log is in the record)"
+    if climbs(summaries):
+        return f"Next: tcbench plot {shlex.quote(str(path))} --kind ladder -o ladder.png   (what each rung buys)"
+    return "Next: tcbench run --config 'fp32*'   (a whole ladder; tcbench list shows all configs)"
+
+
+def _command_again(*, resume: bool) -> str:
+    """The command that was given, to be given again."""
+    import shlex
+
+    words = [word for word in sys.argv[1:] if word not in ("--resume", "--debug")]
+    return shlex.join(["tcbench", *words, *(["--resume"] if resume else [])])
