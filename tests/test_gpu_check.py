@@ -1,0 +1,120 @@
+"""tools/gpu_check.sh with a stand-in for Python: what it runs, that it goes on, and what it leaves."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parent.parent / "tools" / "gpu_check.sh"
+
+STAND_IN = """#!/usr/bin/env bash
+echo "$*" >>"$CALLS"
+case "$*" in
+  "-c import nvidia.dali") exit "${NO_DALI:-0}" ;;
+  *load*beyond*) echo "${BEYOND-fp16+dali+batched+cuda_graph}" ;;
+  *--dry-run*) exit 0 ;;
+  "-m tcbench doctor") head -c "${CHATTY:-100}" /dev/urandom | base64 ;;
+  *"run naruse2018"*) sleep "${SLOW:-0}"; exit "${LADDER:-0}" ;;
+esac
+"""
+
+
+@pytest.fixture
+def check(tmp_path):
+    """Run the script; its outcome, the stand-in's calls, and what the archive holds."""
+    python = tmp_path / "python"
+    python.write_text(STAND_IN)
+    python.chmod(0o755)
+    calls = tmp_path / "calls"
+
+    def run(**environment: str) -> tuple[subprocess.CompletedProcess[str], list[str], dict[str, bytes]]:
+        done = subprocess.run(
+            [str(SCRIPT), str(tmp_path / "out")],
+            env={**os.environ, "PYTHON": str(python), "CALLS": str(calls), **environment},
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        with tarfile.open(tmp_path / "out" / "gpu_check.tar.gz") as archive:
+            files = {
+                member.name.removeprefix("gpu_check/"): archive.extractfile(member).read()
+                for member in archive.getmembers()
+                if member.isfile()
+            }
+        return done, calls.read_text().splitlines(), files
+
+    return run
+
+
+def test_doctor_tests_runs_and_charts_come_in_this_order(check):
+    done, calls, files = check()
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "nothing failed")
+    steps = [line.split()[1] for line in done.stdout.splitlines() if line.startswith("== ")]
+    assert steps == ["doctor", "tests", "data", "ladder", "beyond", "chart", "summary"]
+    assert set(files) == {"failed.txt", "logs/environment.log", *(f"logs/{step}.log" for step in steps)}
+    (ladder,) = [call for call in calls if "run naruse2018" in call and "--dry-run" not in call]
+    assert "--config fp32,fp16,fp16+dali+batched+nhwc+fused+static_graph --bs 64,256" in ladder
+    (beyond,) = [call for call in calls if "run beyond" in call]
+    assert "--config fp16+dali+batched+cuda_graph --bs 64,256" in beyond
+    (tests,) = [call for call in calls if "-m pytest" in call]
+    assert "-m gpu" in tests
+    assert "tests/backends/cuda/test_clock.py" in tests
+
+
+def test_without_dali_the_configs_are_taken_without_it(check):
+    _, calls, _ = check(NO_DALI="1")
+    assert not any("dali" in call for call in calls if " run " in call)
+    assert any("run beyond" in call and "--config fp16+batched+cuda_graph" in call for call in calls)
+
+
+def test_a_step_that_fails_does_not_stop_the_others_and_is_listed_at_the_end(check):
+    done, calls, files = check(LADDER="3", BEYOND="")
+    assert done.returncode == 1
+    listed = ["ladder (exit code 3)", "beyond (the scenario cannot be read)"]
+    assert done.stdout.splitlines()[-2:] == [f"failed: {line}" for line in listed]
+    assert files["failed.txt"].decode().splitlines() == listed
+    assert any("--slide 33" in call for call in calls)
+
+
+def test_a_step_that_takes_too_long_is_ended_and_leaves_time_for_the_charts(check):
+    done, calls, _ = check(SLOW="60", BUDGET_S="70")
+    assert done.returncode == 1
+    failed = [line for line in done.stdout.splitlines() if line.startswith("failed: ")]
+    assert failed[0].startswith("failed: ladder (ran out of its ")
+    assert failed[1:] == ["failed: beyond (no time left)"]
+    assert any("--slide 33" in call for call in calls)
+
+
+def test_the_archive_stays_below_its_limit_however_much_is_said(check, tmp_path):
+    done, _, files = check(CHATTY=str(20 * 2**20))
+    assert done.returncode == 0
+    assert (tmp_path / "out" / "gpu_check.tar.gz").stat().st_size <= 16 * 2**20
+    assert len(files["logs/doctor.log"]) == 100_000
+
+
+@pytest.mark.parametrize("device", ["cuda:99", "no-such-device"])
+def test_a_device_that_cannot_be_used_is_said_and_nothing_is_run(tmp_path, device):
+    done = subprocess.run(
+        [str(SCRIPT), str(tmp_path / "out")],
+        env={**os.environ, "PYTHON": sys.executable, "DEVICE": device},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 2
+    first, second = done.stderr.splitlines()
+    assert first == f"gpu_check: nothing was run, because {device} cannot be used:"
+    assert second.startswith(f"tcbench: error: --device {device}: ")
+    assert not list((tmp_path / "out").iterdir())
+
+
+def test_without_a_folder_it_says_how_it_is_used():
+    done = subprocess.run([str(SCRIPT)], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert "tools/gpu_check.sh FOLDER" in done.stdout
+    assert "set -uo" not in done.stdout

@@ -1,0 +1,156 @@
+#!/usr/bin/env bash
+# Everything that only a GPU can show, in at most ten minutes, left behind as one archive of at most 16 MiB.
+#
+#   tools/gpu_check.sh FOLDER          FOLDER/gpu_check.tar.gz: environment, tests, records, charts, logs
+#
+# A step that fails or runs out of time does not stop the others; the end lists what failed, and the exit code is then 1.
+# Without a usable GPU nothing is run: exit code 2.
+#
+#   PYTHON=...   an interpreter that has what tcbench needs (default: uv with the CUDA extra, else python3)
+#   EXTRA=...    cuda12 or cuda13, for uv (default: what the driver runs)
+#   WHEELS=...   a folder of wheels to install into PYTHON first, without a network and without looking for others
+#   DEVICE=...   default cuda:0
+#   BUDGET_S=... default 570: seconds for all steps together
+set -uo pipefail
+
+if [[ $# -ne 1 || $1 == -* ]]; then
+  sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0"
+  exit 2
+fi
+mkdir -p "$1" || exit 2
+folder=$(cd "$1" && pwd)
+# What is named from here must be found from there.
+[[ ${PYTHON:-} != /* && ${PYTHON:-} == */* ]] && PYTHON=$PWD/$PYTHON
+[[ -n ${WHEELS:-} ]] && WHEELS=$(cd "$WHEELS" && pwd)
+cd "$(dirname "$0")/.." || exit 2
+root=$PWD
+device=${DEVICE:-cuda:0}
+budget_s=${BUDGET_S:-570}
+max_bytes=$((16 * 1024 * 1024))
+
+# -- an interpreter ----------------------------------------------------------------------------------------------------
+
+driver_extra() {
+  local newest
+  newest=$(nvidia-smi 2>/dev/null | grep -oE 'CUDA Version: [0-9]+' | grep -oE '[0-9]+$')
+  if [[ ${newest:-13} -ge 13 ]]; then echo cuda13; else echo cuda12; fi
+}
+
+if [[ -n ${PYTHON:-} ]]; then
+  python=("$PYTHON")
+elif command -v uv >/dev/null; then
+  python=(uv run --quiet --extra "${EXTRA:-$(driver_extra)}" python)
+else
+  python=(python3)
+fi
+export PYTHONPATH=$root${PYTHONPATH:+:$PYTHONPATH}
+export PYTHONUNBUFFERED=1
+
+if [[ -n ${WHEELS:-} ]]; then
+  "${python[@]}" -m pip install --quiet --disable-pip-version-check --no-index --no-deps "$WHEELS"/*.whl || exit 2
+fi
+
+tcbench() { "${python[@]}" -m tcbench "$@"; }
+
+if ! refusal=$(tcbench run naruse2018 --device "$device" --dry-run 2>&1 >/dev/null); then
+  echo "gpu_check: nothing was run, because $device cannot be used:" >&2
+  echo "$refusal" >&2
+  exit 2
+fi
+
+# -- steps -------------------------------------------------------------------------------------------------------------
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+left_behind=$work/gpu_check
+mkdir -p "$left_behind/logs" "$left_behind/charts"
+failed=()
+reserve_s=60 # for the charts
+
+# step NAME SECONDS COMMAND...: run a command for at most so long, keep what it says, and note how it ended.
+step() {
+  local name=$1 limit_s=$2 left_s=$((budget_s - reserve_s - SECONDS)) code
+  shift 2
+  ((left_s < limit_s)) && limit_s=$left_s
+  if ((limit_s < 5)); then
+    echo "== $name: no time left"
+    failed+=("$name (no time left)")
+    return
+  fi
+  echo "== $name (at $SECONDS s, at most $limit_s s)"
+  # An interrupt first: tcbench keeps what is done.
+  timeout --signal=INT --kill-after=10 "$limit_s" "$@" 2>&1 | tee "$left_behind/logs/$name.log"
+  code=${PIPESTATUS[0]}
+  if ((code == 124 || code == 130 || code == 137)); then
+    failed+=("$name (ran out of its $limit_s s)")
+  elif ((code != 0)); then
+    failed+=("$name (exit code $code)")
+  fi
+}
+
+say_environment() {
+  date -u +%FT%TZ
+  uname -a
+  git -C "$root" rev-parse HEAD 2>/dev/null
+  nvidia-smi 2>/dev/null
+  "${python[@]}" -m pip list 2>/dev/null || uv pip list 2>/dev/null
+}
+say_environment >"$left_behind/logs/environment.log" 2>&1
+
+step doctor 60 "${python[@]}" -m tcbench doctor
+
+# Only files with such tests are collected, and none of the suite's other options: what they need may not be here.
+mapfile -t tests < <(grep -rlE --include='*.py' 'mark\.gpu' tests)
+step tests 200 "${python[@]}" -m pytest -o addopts= --import-mode=importlib -m gpu -q -ra --durations=10 "${tests[@]}"
+
+step data 60 "${python[@]}" -m tcbench data make --quiet
+
+if "${python[@]}" -c 'import nvidia.dali' 2>/dev/null; then
+  best=fp16+dali+batched+nhwc+fused+static_graph
+else
+  echo "note: DALI is not installed; the best config is taken without it"
+  best=fp16+batched+nhwc+fused+static_graph
+fi
+out=$left_behind/results
+step ladder 220 "${python[@]}" -m tcbench run naruse2018 --device "$device" --config "fp32,fp16,$best" --bs 64,256 \
+  --max-time 10 --timeout 100 --out "$out"
+
+# The last config of the scenario has all that goes beyond the talk; without DALI it is taken without.
+beyond=$("${python[@]}" -c '
+from tcbench.scenario import load
+print(load("beyond").configs[-1].name)' 2>/dev/null)
+if [[ $best != *dali* ]]; then beyond=${beyond//+dali/}; fi
+if [[ -n $beyond ]]; then
+  step beyond 120 "${python[@]}" -m tcbench run beyond --device "$device" --config "$beyond" --bs 64,256 \
+    --max-time 10 --timeout 100 --out "$out"
+else
+  failed+=("beyond (the scenario cannot be read)")
+fi
+
+reserve_s=0
+step chart 40 "${python[@]}" -m tcbench plot "$out" -o "$left_behind/charts/throughput.png"
+step summary 40 "${python[@]}" -m tcbench plot "$out" --slide 33 -o "$left_behind/charts/summary.png"
+
+# -- one archive -------------------------------------------------------------------------------------------------------
+
+archive=$folder/gpu_check.tar.gz
+printf '%s\n' "${failed[@]:-nothing failed}" >"$left_behind/failed.txt"
+pack() { tar -czf "$archive" -C "$work" gpu_check; }
+pack
+if (($(stat -c %s "$archive") > max_bytes)); then
+  for log in "$left_behind"/logs/*.log; do
+    tail -c 100000 "$log" >"$log.tail" && mv "$log.tail" "$log"
+  done
+  pack
+fi
+if (($(stat -c %s "$archive") > max_bytes)); then
+  failed+=("archive (more than 16 MiB even with short logs)")
+fi
+
+echo
+echo "gpu_check: $SECONDS s; left $archive ($(stat -c %s "$archive") bytes)"
+if ((${#failed[@]})); then
+  printf 'failed: %s\n' "${failed[@]}"
+  exit 1
+fi
+echo "nothing failed"
