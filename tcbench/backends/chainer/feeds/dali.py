@@ -81,14 +81,17 @@ def gpu_placement(index: int, stream: Any) -> Placement:
     """
     import cupy
 
+    device = cupy.cuda.Device(index)
+
     def view(output: Any) -> Any:
-        with stream:
+        with device, stream:
             return cupy.from_dlpack(output.as_tensor())
 
     def fence() -> Fence:
-        # `block`: a host that has to wait sleeps, and leaves its core to DALI's threads.
-        event: Fence = cupy.cuda.Event(block=True, disable_timing=True)
-        event.record(stream)  # type: ignore[attr-defined]
+        with device:
+            # `block`: a host that has to wait sleeps, and leaves its core to DALI's threads.
+            event: Fence = cupy.cuda.Event(block=True, disable_timing=True)
+            event.record(stream)  # type: ignore[attr-defined]
         return event
 
     return Placement(device_id=index, decoder="mixed", hand_over=view, stream=stream, fence=fence)

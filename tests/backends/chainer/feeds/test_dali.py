@@ -239,28 +239,34 @@ def test_what_is_done_on_a_gpu_is_done_on_the_consumers_stream(monkeypatch: pyte
     current: list[Any] = []
     fences: list[Any] = []
 
-    class CurrentStream:
+    class Current:
         def __enter__(self) -> None:
             current.append(self)
 
         def __exit__(self, *error: object) -> None:
             current.pop()
 
+    class Device(Current):
+        def __init__(self, index: int) -> None:
+            assert index == 1
+
     class Event:
         def __init__(self, block: bool, disable_timing: bool) -> None:
             assert block and disable_timing
+            assert isinstance(current[0], Device), "an event belongs to the device that is current"
 
         def record(self, stream: Any) -> None:
             fences.append(stream)
 
     cupy = ModuleType("cupy")
     cupy.from_dlpack = lambda tensor: (tensor, list(current))  # type: ignore[attr-defined]
-    cupy.cuda = SimpleNamespace(Event=Event)  # type: ignore[attr-defined]
+    cupy.cuda = SimpleNamespace(Event=Event, Device=Device)  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "cupy", cupy)
-    stream = CurrentStream()
+    stream = Current()
     placement = dali.gpu_placement(1, stream)
     assert (placement.device_id, placement.decoder, placement.stream) == (1, "mixed", stream)
-    assert placement.hand_over(SimpleNamespace(as_tensor=lambda: "tensor")) == ("tensor", [stream])
+    tensor, (_, innermost) = placement.hand_over(SimpleNamespace(as_tensor=lambda: "tensor"))
+    assert (tensor, innermost) == ("tensor", stream)
     assert placement.fence is not None
     placement.fence()
     assert fences == [stream]
