@@ -6,12 +6,20 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import sys
 import types
 import weakref
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pytest
+from reference import REFERENCE
+
+from tcbench.backends.cuda import live
+from tcbench.backends.cuda.cudnn.autotune import PlanTime
+from tcbench.backends.cuda.cudnn.plans import PlanFacts
+from tcbench.backends.cuda.work import Operand, Work
 
 POISON = 0xFF
 """NaN in every floating-point format, -1 in every integer."""
@@ -25,7 +33,7 @@ class OutOfMemoryError(MemoryError):
 class MemoryPool:
     """Freed blocks are poisoned and wait for the next allocation of their size."""
 
-    limit_bytes = 1 << 40
+    limit_bytes = 80 << 30
 
     def __init__(self) -> None:
         self.free: dict[int, list[np.ndarray]] = {}
@@ -179,3 +187,53 @@ class Cupy(types.SimpleNamespace):
                 runtime=types.SimpleNamespace(getDeviceProperties=lambda index: properties),
             ),
         )
+
+
+WORKSPACE_BYTES = 1 << 16
+
+
+def install(patch: pytest.MonkeyPatch) -> Cupy:
+    """CuPy, cuDNN and the kernels on the host: whoever prepares work gets a function of addresses that computes it with
+    the reference. `prepared` lists the names of the work that was."""
+    fake = Cupy()
+    fake.prepared = prepared = []
+
+    def prepare(work: Work) -> Callable[..., None]:
+        prepared.append(work.name)
+
+        def run(*addresses: int) -> None:
+            assert len(addresses) == len(work.operands)
+            fake.stream.run(lambda: REFERENCE[work.name](work, *map(_at, addresses, work.operands)))
+
+        return run
+
+    class Plan:
+        facts = PlanFacts(
+            "engine 1",
+            WORKSPACE_BYTES,
+            1,
+            2,
+            timed=(PlanTime("engine 0", 0, 2.0), PlanTime("engine 1", WORKSPACE_BYTES, 1.0)),
+        )
+        workspace_bytes = WORKSPACE_BYTES
+
+        def __init__(self, work: Work) -> None:
+            self._run = prepare(work)
+
+        def __call__(self, addresses: tuple[int, ...], workspace: int) -> None:
+            assert workspace != 0
+            self._run(*addresses)
+
+    frontend = types.SimpleNamespace(create_handle=lambda: 5, set_stream=lambda handle, stream: None)
+    patch.setitem(sys.modules, "cupy", fake)  # type: ignore[arg-type]
+    patch.setattr(live.libraries, "frontend", lambda: frontend)
+    patch.setattr(live, "Kernels", lambda sm, stream: types.SimpleNamespace(prepare=prepare))
+    patch.setattr(live, "Plans", lambda *args, **settings: types.SimpleNamespace(prepare=Plan))
+    patch.setattr(live.calls, "prepare_call", lambda work, handle: Plan(work))
+    patch.setattr(live, "CupyWorkbench", lambda stream: types.SimpleNamespace(release=lambda: None))
+    return fake
+
+
+def _at(address: int, operand: Operand) -> np.ndarray:
+    """The array at an address."""
+    return np.frombuffer((ctypes.c_char * operand.bytes).from_address(address), operand.dtype)

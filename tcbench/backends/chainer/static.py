@@ -6,9 +6,8 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import numpy as np
-
 from tcbench.backends.chainer.compat import chainer
+from tcbench.backends.cuda.accelerator import current
 
 _log = logging.getLogger(__name__)
 _Body = Callable[[Any, Any], Any]
@@ -22,18 +21,35 @@ def static_body(body: _Body) -> _Body:
 
     def recorded(model: Any, x: Any) -> Any:
         """Runs in the recording pass only; the replay that follows it at once is the pass that counts."""
-        before = [(array, array.copy()) for array in _running_statistics(model)]
+        before = [(array, _copy(array)) for array in _running_statistics(model)]
         # A variable of its own over the same array: the input needs no gradient.
         y = body(model, chainer.as_variable(x.array))
         for array, values in before:
-            array[...] = values
+            _overwrite(array, values)
         return y
 
     replayed: _Body = module.static_graph(recorded)
     return replayed
 
 
-def _running_statistics(model: Any) -> Iterator[np.ndarray]:
+def _copy(array: Any) -> Any:
+    accelerator = current()
+    if accelerator is None:
+        return array.copy()
+    made = accelerator.empty(array.shape, array.dtype)
+    accelerator.copy(array, made)
+    return made
+
+
+def _overwrite(array: Any, values: Any) -> None:
+    accelerator = current()
+    if accelerator is None:
+        array[...] = values
+    else:
+        accelerator.copy(values, array)
+
+
+def _running_statistics(model: Any) -> Iterator[Any]:
     for link in model.links():
         running = getattr(link, "running", None)
         if running is not None:

@@ -46,13 +46,14 @@ class CudaAccelerator:
         with self._device:
             self.properties = _properties(cupy, index)
             self.stream = cupy.cuda.Stream(non_blocking=True)
+            self._stream_address = self.stream.ptr
             self._pool = cupy.cuda.MemoryPool()
             self._graph_pool = cupy.cuda.MemoryPool()
             self._bench_pool = cupy.cuda.MemoryPool()
             frontend = libraries.frontend()
             self._handle = frontend.create_handle()
             frontend.set_stream(handle=self._handle, stream=self.stream.ptr)
-            self._kernels = Kernels(self.properties.sm)
+            self._kernels = Kernels(self.properties.sm, lambda: self._stream_address)
             self._bench = CupyWorkbench(self.stream)
             self.plan_cache = Cache(fresh=fresh_autotune)
             self._plans = Plans(

@@ -2,70 +2,22 @@
 
 from __future__ import annotations
 
-import ctypes
-import types
-
 import numpy as np
 import pytest
-from fake_cupy import Cupy, MemoryPool
-from reference import REFERENCE
+from fake_cupy import MemoryPool, install
 from training import SMOOTH, change_distance, loss_distance, run_step, small_session, train
 
 from tcbench.backends.chainer.sites import OnAccelerator
 from tcbench.backends.cuda import live
-from tcbench.backends.cuda.cudnn.autotune import PlanTime
-from tcbench.backends.cuda.cudnn.plans import PlanFacts
 from tcbench.backends.cuda.work import Add, Relu
 from tcbench.errors import OutOfDeviceMemory
 from tcbench.measure.clock import HostClock
 from tcbench.record import CudnnSettings, TrainSettings
 
-WORKSPACE_BYTES = 1 << 16
-
 
 @pytest.fixture
 def cupy(monkeypatch):
-    """CuPy, cuDNN and the kernels on the host: whoever prepares work gets a function of addresses that computes it."""
-    fake = Cupy()
-    prepared: list[str] = []
-
-    def prepare(work):
-        prepared.append(work.name)
-
-        def run(*addresses):
-            assert len(addresses) == len(work.operands)
-            fake.stream.run(lambda: REFERENCE[work.name](work, *map(_at, addresses, work.operands)))
-
-        return run
-
-    class Plan:
-        facts = PlanFacts(
-            "engine 1", WORKSPACE_BYTES, 0, 2, timed=(PlanTime("engine 0", 0, 2.0), PlanTime("engine 1", 9, 1.0))
-        )
-        workspace_bytes = WORKSPACE_BYTES
-
-        def __init__(self, work):
-            self._run = prepare(work)
-
-        def __call__(self, addresses, workspace):
-            assert workspace != 0
-            self._run(*addresses)
-
-    frontend = types.SimpleNamespace(create_handle=lambda: 5, set_stream=lambda handle, stream: None)
-    monkeypatch.setitem(__import__("sys").modules, "cupy", fake)
-    monkeypatch.setattr(live.libraries, "frontend", lambda: frontend)
-    monkeypatch.setattr(live, "Kernels", lambda sm: types.SimpleNamespace(prepare=prepare))
-    monkeypatch.setattr(live, "Plans", lambda *args, **settings: types.SimpleNamespace(prepare=Plan))
-    monkeypatch.setattr(live.calls, "prepare_call", lambda work, handle: Plan(work))
-    monkeypatch.setattr(live, "CupyWorkbench", lambda stream: types.SimpleNamespace(release=lambda: None))
-    fake.prepared = prepared
-    return fake
-
-
-def _at(address, operand):
-    """The array at an address."""
-    n_bytes = operand.bytes
-    return np.frombuffer((ctypes.c_char * n_bytes).from_address(address), operand.dtype)
+    return install(monkeypatch)
 
 
 def site() -> OnAccelerator:

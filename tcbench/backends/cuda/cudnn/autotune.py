@@ -5,11 +5,15 @@ Owns the protocol of timing. What it runs on comes from the caller: buffers, wor
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import logging
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
+
+import numpy as np
 
 from tcbench.backends.cuda.work import Work
 
@@ -72,6 +76,18 @@ def fastest(plans: Sequence[tuple[str, int, Callable[[], None]]], bench: Workben
     return best[1], tuple(timed)
 
 
+_TILE_VALUES = 1 << 20
+
+
+@functools.cache
+def _tile(dtype: np.dtype[Any], n_values: int) -> np.ndarray[Any, np.dtype[Any]]:
+    """Floats between 0.5 and 1.5: valid as a variance, and far from overflow in half precision. Else zeros and ones."""
+    rng = np.random.default_rng(0)
+    if dtype.kind == "f":
+        return rng.uniform(0.5, 1.5, n_values).astype(dtype)
+    return rng.integers(0, 2, n_values).astype(dtype)
+
+
 class CupyWorkbench:
     """Buffers from CuPy's memory pool and CUDA events on one stream. Buffers live until the next work is asked for."""
 
@@ -90,13 +106,17 @@ class CupyWorkbench:
         return [int(buffer.data.ptr) for buffer in self._buffers]
 
     def _buffer(self, shape: tuple[int, ...], dtype: str) -> Any:
-        cupy = self._cupy
-        if dtype in ("float16", "float32"):
-            # Between 0.5 and 1.5: valid as a variance, and far from overflow in half precision.
-            values = cupy.random.random(shape, dtype=cupy.float32)
-            values += 0.5
-            return values.astype(dtype, copy=False)
-        return cupy.random.randint(0, 2, size=shape, dtype=cupy.uint8).astype(dtype, copy=False)
+        """Random values, repeated: copies alone, since CuPy's own kernels would need cuRAND and CUDA's headers."""
+        buffer = self._cupy.ndarray(shape, dtype)
+        tile = _tile(np.dtype(dtype), min(buffer.size, _TILE_VALUES))
+        filled, total = tile.nbytes, buffer.nbytes
+        if total:
+            buffer.data.copy_from_host(tile.ctypes.data_as(ctypes.c_void_p), filled)
+        while filled < total:
+            n_bytes = min(filled, total - filled)
+            (buffer.data + filled).copy_from_device_async(buffer.data, n_bytes, self._stream)
+            filled += n_bytes
+        return buffer
 
     def workspace(self, n_bytes: int) -> int:
         with self._stream:

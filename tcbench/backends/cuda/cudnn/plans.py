@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from tcbench.backends.cuda import exhausted
 from tcbench.backends.cuda.accelerator import GpuProperties
 from tcbench.backends.cuda.cudnn import autotune, graphs, libraries
 from tcbench.backends.cuda.cudnn.autotune import PlanTime, Workbench
@@ -325,9 +326,16 @@ class Plans:
             raise search.none_fits()
         _check_order(work, search.graph)
         bench, handle = self._workbench, self._handle
-        addresses = bench.addresses(work)
+        try:
+            addresses = bench.addresses(work)
+            workspace = bench.workspace(max(candidate.workspace_bytes for candidate in candidates))
+        except Exception as error:
+            if exhausted.from_error(error) is None:
+                raise
+            # The step itself may still fit: timing takes a second set of its operands.
+            _LOG.warning("no memory left to time plans for %s: the heuristic's first is taken", work.label)
+            return candidates[0], ()
         pointers = (ctypes.c_int64 * len(graphs.slots(work)))(*(addresses[slot] for slot in graphs.slots(work)))
-        workspace = bench.workspace(max(candidate.workspace_bytes for candidate in candidates))
 
         def runner(candidate: Candidate) -> Callable[[], None]:
             def run() -> None:
