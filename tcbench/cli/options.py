@@ -37,6 +37,13 @@ def complete_device(incomplete: str) -> list[str]:
     return [n for n in ("auto", "cpu", *(f"cuda:{gpu.index}" for gpu in gpus().found)) if n.startswith(incomplete)]
 
 
+def complete_gpu(incomplete: str) -> list[str]:
+    """The GPUs whose facts come with tcbench."""
+    from tcbench.backends.cuda.properties import names
+
+    return [name for name in names() if name.lower().startswith(incomplete.lower())]
+
+
 WHAT, HOW, WHERE = "What to run", "How to measure", "Where it goes and what is shown"
 
 ScenarioArgument = Annotated[
@@ -46,6 +53,24 @@ ScenarioArgument = Annotated[
         help="A scenario's name or the path of a TOML file. Default: cpu where the device is the CPU.",
         autocompletion=complete_scenario,
     ),
+]
+
+
+BatchSizesOption = Annotated[
+    str | None, typer.Option("--bs", metavar="N,N,...", help="Batch sizes.", rich_help_panel=WHAT)
+]
+ConfigOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--config",
+        metavar="NAME",
+        help="Configs by name or glob, or rungs joined by '+'. May be given more than once, or with commas.",
+        autocompletion=complete_config,
+        rich_help_panel=WHAT,
+    ),
+]
+ImageSizeOption = Annotated[
+    int | None, typer.Option(metavar="PIXELS", help="Side of the square images.", rich_help_panel=WHAT)
 ]
 
 

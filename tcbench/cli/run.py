@@ -16,9 +16,11 @@ from tcbench.cli.options import (
     HOW,
     WHAT,
     WHERE,
+    BatchSizesOption,
+    ConfigOption,
+    ImageSizeOption,
     ScenarioArgument,
     batch_sizes,
-    complete_config,
     complete_device,
     config_names,
     images,
@@ -44,19 +46,8 @@ tcbench run --resume                               the same command again, after
 )
 def run(
     scenario: ScenarioArgument = None,
-    bs: Annotated[
-        str | None, typer.Option("--bs", metavar="N,N,...", help="Batch sizes.", rich_help_panel=WHAT)
-    ] = None,
-    config: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--config",
-            metavar="NAME",
-            help="Configs by name or glob, or rungs joined by '+'. May be given more than once, or with commas.",
-            autocompletion=complete_config,
-            rich_help_panel=WHAT,
-        ),
-    ] = None,
+    bs: BatchSizesOption = None,
+    config: ConfigOption = None,
     device: Annotated[
         str,
         typer.Option(
@@ -72,9 +63,7 @@ def run(
             rich_help_panel=WHAT,
         ),
     ] = None,
-    image_size: Annotated[
-        int | None, typer.Option(metavar="PIXELS", help="Side of the square images.", rich_help_panel=WHAT)
-    ] = None,
+    image_size: ImageSizeOption = None,
     trials: Annotated[
         int | None,
         typer.Option(

@@ -16,6 +16,7 @@ from rich.text import Text
 from tcbench.analysis.stats import Interval
 from tcbench.analysis.summary import CellSummary
 from tcbench.plan import Plan
+from tcbench.record import Cell
 
 JSON_SCHEMA_VERSION = 1
 """Version of everything printed under --json."""
@@ -49,24 +50,26 @@ def results_table(summaries: Sequence[CellSummary], speedups: Sequence[Interval 
     table.add_column("peak memory", justify="right", no_wrap=True)
     batch_sizes = list(dict.fromkeys(summary.cell.batch_size for summary in summaries))
     for batch_size in batch_sizes:
-        above: tuple[str, ...] = ()
+        above = None
         pairs = zip(summaries, speedups, strict=True)
         rows = [pair for pair in pairs if pair[0].cell.batch_size == batch_size]
         for place, (summary, speedup) in enumerate(rows):
             last = place == len(rows) - 1 and batch_size != batch_sizes[-1]
             first = str(batch_size) if place == 0 else ""
-            name = Text(_short(summary.cell.rungs, above))
-            above = summary.cell.rungs
+            name = Text(config_in_ladder(summary.cell, above))
+            above = summary.cell
             table.add_row(first, name, *_figures(summary, speedup), end_section=last)
             if last:
                 table.add_row()
     return table
 
 
-def _short(rungs: tuple[str, ...], above: tuple[str, ...]) -> str:
-    if above and rungs[: len(above)] == above and len(rungs) > len(above):
-        return "  + " + " + ".join(rungs[len(above) :])
-    return "+".join(rungs)
+def config_in_ladder(cell: Cell, above: Cell | None) -> str:
+    """A config's name below another's: what it adds, where it adds rungs to that one."""
+    rungs, under = cell.rungs, above.rungs if above else ()
+    if under and rungs[: len(under)] == under and len(rungs) > len(under):
+        return "  + " + " + ".join(rungs[len(under) :])
+    return cell.config
 
 
 def _figures(summary: CellSummary, speedup: Interval | None) -> tuple[Text, ...]:

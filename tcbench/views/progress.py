@@ -124,3 +124,48 @@ def counting(console: Console, what: str, quiet: bool) -> Iterator[Callable[[int
 
     with progress:
         yield advance
+
+
+class Stages:
+    """A few kinds of work one after another, each counted: a bar with an ETA on a terminal, elsewhere a line now and
+    then. A context manager; `advance` is told (what, how much is done, of how much)."""
+
+    def __init__(self, console: Console, quiet: bool) -> None:
+        from rich.progress import MofNCompleteColumn, TimeRemainingColumn
+
+        columns: list[Any] = [TextColumn("{task.description}"), BarColumn(bar_width=20), MofNCompleteColumn()]
+        live = not quiet and console.is_terminal
+        self._progress = Progress(*columns, TextColumn("ETA"), TimeRemainingColumn(), console=console, disable=not live)
+        self._progress.live.transient = True
+        self._console = console
+        self._lines = not quiet and not live
+        self._what = ""
+        self._task: Any = None
+        self._started = self._said = (0.0, 0)
+
+    def __enter__(self) -> Stages:
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._progress.stop()
+
+    def advance(self, what: str, done: int, total: int) -> None:
+        """`done` of `total` are done; what was there at the first word of a stage took no time."""
+        now = time.monotonic()
+        if what != self._what:
+            self._what, self._started, self._said = what, (now, done), (now, done)
+            if self._task is not None:
+                self._progress.remove_task(self._task)
+            self._task = self._progress.add_task(what, total=total)
+        self._progress.update(self._task, completed=done)
+        if self._lines and done < total and now - self._said[0] >= _LINE_EVERY_S:
+            self._said = (now, done)
+            since_s, new = now - self._started[0], done - self._started[1]
+            left = f", ETA {duration(since_s / new * (total - done))}" if new else ""
+            self._console.print(f"{what}: {done}/{total}{left}", markup=False, highlight=False, soft_wrap=True)
+
+
+_LINE_EVERY_S = 5.0

@@ -1,0 +1,95 @@
+"""`tcbench forecast`: what a GPU that is not here would need and allow."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from tcbench.cli.app import command
+from tcbench.cli.options import (
+    WHAT,
+    WHERE,
+    BatchSizesOption,
+    ConfigOption,
+    ImageSizeOption,
+    ScenarioArgument,
+    batch_sizes,
+    complete_gpu,
+    config_names,
+)
+
+
+@command(
+    "Say what a scenario needs on a GPU that is not here.",
+    """
+tcbench forecast --gpu H200                        the talk's matrix on an H200
+tcbench forecast --gpu V100 --bs 128,256           ...on the talk's own GPU: what fits into its 16 GB
+tcbench forecast beyond --gpu B200 --config '*cuda_graph*' --details
+tcbench forecast --gpu my-gpu.json --json
+""",
+)
+def forecast(
+    gpu: Annotated[
+        str,
+        typer.Option(
+            metavar="GPU",
+            help="V100, T4, A100, L40S, H200, B200, or a JSON file in their form.",
+            autocompletion=complete_gpu,
+            rich_help_panel=WHAT,
+        ),
+    ],
+    scenario: ScenarioArgument = None,
+    bs: BatchSizesOption = None,
+    config: ConfigOption = None,
+    image_size: ImageSizeOption = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Look anew, whatever was kept.", rich_help_panel=WHAT)] = False,
+    details: Annotated[
+        bool, typer.Option("--details", help="Also every work of every cell.", rich_help_panel=WHERE)
+    ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.", rich_help_panel=WHERE)] = False,
+    json: Annotated[bool, typer.Option("--json", help="Everything as JSON.", rich_help_panel=WHERE)] = False,
+) -> None:
+    """Say, without any GPU, what each cell would need on one: whether cuDNN has a plan for every operation there, how
+    much memory a step takes of the card's, its operations and bytes, and the least time that these imply.
+
+    Without SCENARIO: naruse2018. Exit code: 0, also when a cell does not fit (that is an answer); 2 for a mistake in
+    the command, the scenario or the GPU's file.
+    """
+    from tcbench import forecast as forecasts
+    from tcbench import plan
+    from tcbench import scenario as scenarios
+    from tcbench.backends.cuda import properties
+    from tcbench.device import Device
+    from tcbench.views import forecast as view
+    from tcbench.views.console import make_console
+    from tcbench.views.progress import Stages
+
+    there = properties.load(gpu)
+    device = Device("cuda:0", there.device_name, there.memory_bytes, divmod(there.sm, 10))
+    selection = plan.Selection(batch_sizes=batch_sizes(bs), configs=config_names(config), image_size=image_size)
+    planned = plan.make(scenarios.load(scenario or "naruse2018"), selection, device, elsewhere=True)
+    with Stages(make_console(stderr=True), quiet) as stages:
+        found = forecasts.forecast(planned, there, fresh=fresh, progress=stages.advance)
+    if json:
+        typer.echo(view.to_json(found))
+        return
+    console = make_console()
+
+    def say(line: str, style: str = "") -> None:
+        console.print(line, style=style, markup=False, highlight=False, soft_wrap=True)
+
+    if details:
+        for heading, works in view.details(found):
+            say(heading, "bold")
+            console.print(works)
+            console.print()
+    say(view.headline(found))
+    console.print()
+    console.print(view.table(found))
+    console.print()
+    for line in view.reasons(found):
+        say(line, "yellow")
+    for line in view.notes(found):
+        say(line, "dim")
+    say(view.verdict(found))
