@@ -33,6 +33,11 @@ PACKAGES = (
     "nvidia-cudnn-cu12",
     "nvidia-cudnn-cu13",
     "nvidia-cudnn-frontend",
+    "nvidia-cublas-cu12",
+    "nvidia-cublas",
+    "nvidia-cuda-nvrtc-cu12",
+    "nvidia-cuda-nvrtc",
+    "nvidia-ml-py",
 )
 
 
