@@ -21,8 +21,8 @@ from io import BytesIO
 
 import numpy as np
 
-from tcbench.backends.chainer.feeds.base import Feed
-from tcbench.backends.chainer.spec import FeedSpec, TensorSpec
+from tcbench.backends.feeds.base import Feed
+from tcbench.backends.spec import FeedSpec, TensorSpec
 from tcbench.dataset import ImageFolder, ensure_generated
 
 FEEDS = ("pillow", "opencv", "dali", "synthetic")
@@ -30,7 +30,7 @@ FEEDS = ("pillow", "opencv", "dali", "synthetic")
 
 def make_feed(name: str, spec: FeedSpec) -> Feed | None:
     """None where the feed's package is not installed."""
-    module = importlib.import_module(f"tcbench.backends.chainer.feeds.{name}")
+    module = importlib.import_module(f"tcbench.backends.feeds.{name}")
     try:
         feed: Feed = getattr(module, f"make_{name}_feed")(spec)
     except ImportError as error:

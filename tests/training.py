@@ -18,7 +18,7 @@ from tcbench.backends.chainer.resnet import ResNet
 from tcbench.backends.chainer.rungs import RUNGS
 from tcbench.backends.chainer.session import ChainerSession
 from tcbench.backends.chainer.sites import Host, OnAccelerator, Site
-from tcbench.backends.chainer.spec import TensorSpec
+from tcbench.backends.spec import TensorSpec
 from tcbench.backends.cuda.accelerator import GpuProperties
 from tcbench.measure.clock import HostClock
 from tcbench.models.resnet50 import ResNet50

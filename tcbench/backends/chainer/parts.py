@@ -13,7 +13,7 @@ import numpy as np
 
 from tcbench.backends.chainer import ops
 from tcbench.backends.chainer.compat import chainer
-from tcbench.backends.chainer.spec import TensorSpec
+from tcbench.backends.spec import TensorSpec
 from tcbench.models.resnet50 import Conv
 
 UNIT_EPS = 2e-5

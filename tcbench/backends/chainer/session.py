@@ -13,15 +13,15 @@ import threadpoolctl
 
 from tcbench.backends.chainer import ops
 from tcbench.backends.chainer.compat import chainer
-from tcbench.backends.chainer.feeds.base import Feed
-from tcbench.backends.chainer.feeds.pillow import make_pillow_feed
-from tcbench.backends.chainer.feeds.synthetic import make_synthetic_feed
 from tcbench.backends.chainer.optimizers import per_parameter_sgd
 from tcbench.backends.chainer.parts import Optimizer, OptimizerSpec, Parts
+from tcbench.backends.chainer.pillow import make_chainer_feed
 from tcbench.backends.chainer.resnet import ResNet
 from tcbench.backends.chainer.rungs import RUNGS
 from tcbench.backends.chainer.sites import Site
-from tcbench.backends.chainer.spec import FeedSpec, TensorSpec
+from tcbench.backends.feeds.base import Feed
+from tcbench.backends.feeds.synthetic import make_synthetic_feed
+from tcbench.backends.spec import FeedSpec, TensorSpec
 from tcbench.dataset import ImageFolder, ensure_generated, scan
 from tcbench.models import MODELS
 from tcbench.record import Cell
@@ -89,7 +89,7 @@ class ChainerSession:
             spec = _fold(rungs, "optimizer", spec, cell)
             optimizer = spec.build(spec, model)
 
-            make_feed: Callable[[FeedSpec], Feed] = _fold(rungs, "feed", make_pillow_feed, cell)
+            make_feed: Callable[[FeedSpec], Feed] = _fold(rungs, "feed", make_chainer_feed, cell)
             if cell.input.kind == "synthetic":
                 make_feed = make_synthetic_feed
             feed = site.feed(make_feed)(

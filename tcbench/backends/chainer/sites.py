@@ -9,11 +9,11 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from tcbench.backends.chainer.feeds.base import Feed
-from tcbench.backends.chainer.feeds.fixed import FixedBuffers
-from tcbench.backends.chainer.spec import FeedSpec
 from tcbench.backends.cuda import accelerator as accelerators
 from tcbench.backends.cuda.accelerator import Accelerator
+from tcbench.backends.feeds.base import Feed
+from tcbench.backends.feeds.fixed import FixedBuffers
+from tcbench.backends.spec import FeedSpec
 from tcbench.measure.clock import HostClock
 from tcbench.measure.memory import peak_resident_bytes
 from tcbench.record import Cell, PlanChoice

@@ -128,8 +128,8 @@ def test_memory_that_runs_out_is_an_error_of_its_own():
 def test_dali_on_the_gpu_delivers_the_pixels_of_the_host(config, images):
     """Centre crops in file order, so that both see the same images."""
     pytest.importorskip("nvidia.dali")
-    from tcbench.backends.chainer.feeds.dali import ON_CPU, DaliFeed, gpu_placement
-    from tcbench.backends.chainer.spec import FeedSpec, TensorSpec
+    from tcbench.backends.feeds.dali import ON_CPU, DaliFeed, gpu_placement
+    from tcbench.backends.spec import FeedSpec, TensorSpec
 
     layout = "NHWC" if "nhwc" in config else "NCHW"
     dtype = "float16" if "fp16" in config else "float32"

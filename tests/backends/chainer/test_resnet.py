@@ -6,7 +6,7 @@ import pytest
 from tcbench.backends.chainer.compat import chainer
 from tcbench.backends.chainer.parts import Parts, he_normal
 from tcbench.backends.chainer.resnet import ResNet
-from tcbench.backends.chainer.spec import TensorSpec
+from tcbench.backends.spec import TensorSpec
 from tcbench.models import MODELS
 from tcbench.models.resnet50 import RESNET50
 

@@ -12,10 +12,10 @@ from tcbench.backends.chainer.ops.cpu import batch_norm as kernels
 from tcbench.backends.chainer.ops.elementwise import add_relu_work, relu_backward_on, relu_work
 from tcbench.backends.chainer.ops.node import ForwardNode, GradientNode, Variable, Variables, dtype_of
 from tcbench.backends.chainer.ops.parallel import Array
-from tcbench.backends.chainer.spec import Layout
 from tcbench.backends.cuda import routes, work
 from tcbench.backends.cuda.accelerator import Accelerator
 from tcbench.backends.cuda.routes import After
+from tcbench.backends.spec import Layout
 
 EPS = 2e-5
 

@@ -11,10 +11,10 @@ import numpy as np
 from tcbench.backends.chainer.ops.cpu import conv_nchw, conv_nhwc
 from tcbench.backends.chainer.ops.node import ForwardNode, GradientNode, Variable, Variables, add_on, dtype_of
 from tcbench.backends.chainer.ops.parallel import Array
-from tcbench.backends.chainer.spec import Layout
 from tcbench.backends.cuda import work
 from tcbench.backends.cuda.accelerator import Accelerator
 from tcbench.backends.cuda.work import DType, Math
+from tcbench.backends.spec import Layout
 
 _KERNELS: dict[Layout, ModuleType] = {"NCHW": conv_nchw, "NHWC": conv_nhwc}
 

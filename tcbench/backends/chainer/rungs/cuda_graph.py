@@ -18,7 +18,7 @@ class CudaGraph(Rung):
     source = "CUDA C++ Programming Guide, CUDA Graphs"
 
     def feed(self, make_feed: Any, settings: Any) -> Any:
-        from tcbench.backends.chainer.feeds.fixed import at_fixed_addresses
+        from tcbench.backends.feeds.fixed import at_fixed_addresses
 
         return at_fixed_addresses(make_feed)
 

@@ -16,7 +16,7 @@ class Dali(Rung):
     source = "talk, slides 19 to 22"
 
     def feed(self, make_feed: Any, settings: Any) -> Any:
-        from tcbench.backends.chainer.feeds.dali import make_dali_feed
+        from tcbench.backends.feeds.dali import make_dali_feed
 
         return make_dali_feed
 

@@ -16,7 +16,7 @@ class OpenCv(Rung):
     source = "K. Uenishi, A Few Ways to Accelerate Deep Learning, 2019"
 
     def feed(self, make_feed: Any, settings: Any) -> Any:
-        from tcbench.backends.chainer.feeds.opencv import make_opencv_feed
+        from tcbench.backends.feeds.opencv import make_opencv_feed
 
         return make_opencv_feed
 

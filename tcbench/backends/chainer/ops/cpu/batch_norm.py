@@ -19,7 +19,7 @@ from tcbench.backends.chainer.ops import parallel
 from tcbench.backends.chainer.ops.cpu.elementwise import mask_into, zeros
 from tcbench.backends.chainer.ops.half import compute_dtype, convert, load
 from tcbench.backends.chainer.ops.parallel import Array, scratch
-from tcbench.backends.chainer.spec import Layout
+from tcbench.backends.spec import Layout
 
 CHUNK = 1 << 18
 """Elements per chunk. Shorter ones stay in L2, but then threads meet at the interpreter lock too often."""

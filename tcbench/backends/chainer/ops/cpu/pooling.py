@@ -10,7 +10,7 @@ from tcbench.backends.chainer.ops import parallel
 from tcbench.backends.chainer.ops.cpu.conv_common import output_size
 from tcbench.backends.chainer.ops.half import compute_dtype, convert, load
 from tcbench.backends.chainer.ops.parallel import Array, scratch
-from tcbench.backends.chainer.spec import Layout
+from tcbench.backends.spec import Layout
 
 _INTEGER = {2: np.int16, 4: np.int32, 8: np.int64}
 

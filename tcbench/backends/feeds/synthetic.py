@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from tcbench.backends.chainer.feeds.base import Feed
-from tcbench.backends.chainer.spec import FeedSpec
 from tcbench.backends.cuda.accelerator import current
+from tcbench.backends.feeds.base import Feed
+from tcbench.backends.spec import FeedSpec
 
 
 class SyntheticFeed:

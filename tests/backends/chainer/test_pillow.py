@@ -1,12 +1,16 @@
-"""What the base feed is: Chainer's own classes."""
+"""What Chainer's base feed is: its own classes, and the batches that every framework's base gets."""
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
+import pytest
 
 from tcbench.backends.chainer.compat import chainer
-from tcbench.backends.chainer.feeds.pillow import PreprocessedDataset, ScaledImageDataset, make_pillow_feed
-from tcbench.backends.chainer.spec import FeedSpec, TensorSpec
+from tcbench.backends.chainer.pillow import PreprocessedDataset, ScaledImageDataset, make_chainer_feed
+from tcbench.backends.feeds.pillow import make_pillow_feed
+from tcbench.backends.spec import FeedSpec, TensorSpec
 from tcbench.dataset import ImageFolder
 
 
@@ -15,7 +19,7 @@ def _spec(images: ImageFolder) -> FeedSpec:
 
 
 def test_it_is_chainers_dataset_and_iterator(images: ImageFolder) -> None:
-    feed = make_pillow_feed(_spec(images))
+    feed = make_chainer_feed(_spec(images))
     iterator = feed._iterator  # type: ignore[attr-defined]
     assert isinstance(iterator, chainer.iterators.SerialIterator)
     assert isinstance(iterator.dataset, PreprocessedDataset)
@@ -30,3 +34,14 @@ def test_the_shorter_side_is_scaled_to_256_for_224(images: ImageFolder) -> None:
     assert len(shapes) > 3
     assert dataset[0][0].dtype == np.float32
     assert dataset[3][1] == 3
+
+
+@pytest.mark.parametrize("augment", [True, False])
+def test_its_batches_are_those_of_the_feed_without_a_framework_bit_for_bit(images: ImageFolder, augment: bool) -> None:
+    spec = dataclasses.replace(_spec(images), batch_size=7, augment=augment)
+    ours, plain = make_chainer_feed(spec), make_pillow_feed(spec)
+    for _ in range(9):  # two and a half epochs of 24 images
+        (x, t), (y, u) = ours.next(), plain.next()
+        assert (x.dtype, t.dtype) == (y.dtype, u.dtype)
+        assert np.array_equal(x, y)
+        assert np.array_equal(t, u)

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from tcbench.backends.chainer.feeds.opencv import OpenCVFeed, make_opencv_feed
-from tcbench.backends.chainer.spec import FeedSpec, TensorSpec
+from tcbench.backends.feeds.opencv import OpenCVFeed, make_opencv_feed
+from tcbench.backends.spec import FeedSpec, TensorSpec
 from tcbench.dataset import ImageFolder
 from tcbench.errors import DataError
 

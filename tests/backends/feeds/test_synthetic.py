@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tcbench.backends.chainer.feeds.synthetic import make_synthetic_feed
-from tcbench.backends.chainer.spec import FeedSpec, TensorSpec
+from tcbench.backends.feeds.synthetic import make_synthetic_feed
+from tcbench.backends.spec import FeedSpec, TensorSpec
 
 
 def _spec(seed: int = 1, layout: Any = "NCHW", dtype: Any = "float32") -> FeedSpec:

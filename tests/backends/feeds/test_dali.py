@@ -14,8 +14,8 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from tcbench.backends.chainer.feeds import dali
-from tcbench.backends.chainer.spec import FeedSpec, TensorSpec
+from tcbench.backends.feeds import dali
+from tcbench.backends.spec import FeedSpec, TensorSpec
 from tcbench.dataset import ImageFolder
 from tcbench.errors import OutOfDeviceMemory
 
@@ -86,8 +86,8 @@ def test_epochs_stay_whole_when_files_outnumber_the_shuffle_buffer(
 def test_dali_is_imported_by_the_factory_only_and_quietly(images: ImageFolder) -> None:
     code = (
         "import sys, pathlib\n"
-        "from tcbench.backends.chainer.feeds import dali\n"
-        "from tcbench.backends.chainer.spec import FeedSpec, TensorSpec\n"
+        "from tcbench.backends.feeds import dali\n"
+        "from tcbench.backends.spec import FeedSpec, TensorSpec\n"
         "from tcbench.dataset import scan\n"
         "assert 'nvidia.dali' not in sys.modules\n"
         f"images = scan(pathlib.Path({str(images.root)!r}))\n"

@@ -1,4 +1,4 @@
-"""A small set of images and the feeds that read files."""
+"""The feeds that read files."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tcbench.backends.chainer.feeds.base import Feed
-from tcbench.backends.chainer.spec import FeedSpec
+from tcbench.backends.feeds.base import Feed
+from tcbench.backends.spec import FeedSpec
 
 MakeFeed = Callable[[FeedSpec], Feed]
 
@@ -18,8 +18,10 @@ MakeFeed = Callable[[FeedSpec], Feed]
 def make_feed(request: pytest.FixtureRequest) -> Iterator[MakeFeed]:
     """The factory of the feed that the test's parameter names; what it makes is closed at the end."""
     name: str = request.param
-    module = importlib.import_module(f"tcbench.backends.chainer.feeds.{name}")
-    pytest.importorskip({"pillow": "PIL", "opencv": "cv2", "dali": "nvidia.dali"}[name])
+    pytest.importorskip({"opencv": "cv2", "dali": "nvidia.dali"}.get(name, "PIL"))
+    module = importlib.import_module(
+        "tcbench.backends.chainer.pillow" if name == "chainer" else f"tcbench.backends.feeds.{name}"
+    )
     factory: MakeFeed = getattr(module, f"make_{name}_feed")
     made: list[Feed] = []
 

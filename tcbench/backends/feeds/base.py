@@ -13,7 +13,7 @@ from typing import Protocol
 
 import numpy as np
 
-from tcbench.backends.chainer.spec import FeedSpec
+from tcbench.backends.spec import FeedSpec
 from tcbench.dataset import ImageFolder
 from tcbench.errors import DataError
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tcbench.backends.chainer.feeds.base import Feed
-from tcbench.backends.chainer.spec import FeedSpec
 from tcbench.backends.cuda.accelerator import Accelerator, current
+from tcbench.backends.feeds.base import Feed
+from tcbench.backends.spec import FeedSpec
 
 
 class FixedBuffers:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tcbench.backends.chainer.feeds.base import (
+from tcbench.backends.feeds.base import (
     MEAN,
     STD,
     Feed,
@@ -18,7 +18,7 @@ from tcbench.backends.chainer.feeds.base import (
     sample_order,
     scaled_shape,
 )
-from tcbench.backends.chainer.spec import FeedSpec
+from tcbench.backends.spec import FeedSpec
 
 _JPEG_START = b"\xff\xd8"
 _JPEG_END = b"\xff\xd9"
