@@ -16,6 +16,7 @@ import hashlib
 import importlib.metadata
 import json
 import multiprocessing
+import os
 import signal
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -264,7 +265,7 @@ def _trace_anew(cells: Sequence[Cell], properties: GpuProperties, processes: int
         return
     # Not forked: the caller may have loaded CUDA's libraries.
     with concurrent.futures.ProcessPoolExecutor(
-        min(processes, len(cells)), multiprocessing.get_context("spawn"), _ignore_interrupts
+        min(processes, len(cells)), multiprocessing.get_context("spawn"), _prepare_worker
     ) as pool:
         futures = {pool.submit(_trace, cell.backend, cell, properties): cell for cell in cells}
         try:
@@ -279,8 +280,10 @@ def _trace_anew(cells: Sequence[Cell], properties: GpuProperties, processes: int
             pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _ignore_interrupts() -> None:
+def _prepare_worker() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Before NumPy is imported. Huge pages are set up when memory is asked for, and a trace touches none of it.
+    os.environ["NUMPY_MADVISE_HUGEPAGE"] = "0"
 
 
 def _trace_key(cell: Cell, sm: int) -> Key:
@@ -356,21 +359,31 @@ def _plans(
     demands: dict[Cell, Demand], gpu: GpuFile, fresh: bool, processes: int, progress: Progress
 ) -> tuple[_Plans, str | None]:
     """cuDNN's plans, or why they could not be looked for here."""
-    wanted: dict[int, dict[Work, None]] = {}
+    wanted: dict[tuple[str, int], dict[Work, None]] = {}
     for cell, demand in demands.items():
-        graphs = (work for work, _ in demand.works if work.kind == "graph")
-        wanted.setdefault(cell.cudnn.workspace_bytes, {}).update(dict.fromkeys(graphs))
-    total, before = sum(map(len, wanted.values())), 0
+        for work, _ in demand.works:
+            if work.kind == "graph":
+                wanted.setdefault((_stage(work), cell.cudnn.workspace_bytes), {})[work] = None
+    totals: collections.Counter[str] = collections.Counter()
+    for (stage, _), works in wanted.items():
+        totals[stage] += len(works)
+    done: collections.Counter[str] = collections.Counter()
     plans: _Plans = {}
     try:
-        for limit, works in wanted.items():
-            say = _counting_on(progress, "building cuDNN plans", before, total)
+        for (stage, limit), works in sorted(wanted.items(), key=lambda item: item[0]):
+            say = _counting_on(progress, stage, done[stage], totals[stage])
             answers = absent.plan_all(works, gpu, limit, processes=processes, progress=say, cache=Cache(fresh=fresh))
             plans.update({(limit, key): answer for key, answer in answers.items()})
-            before += len(works)
+            done[stage] += len(works)
     except libraries.LibraryError as error:
         return {}, str(error)
     return plans, None
+
+
+def _stage(work: Work) -> str:
+    """Told apart for the sake of the ETA: a batch normalisation takes half a second, a convolution milliseconds."""
+    what = "convolutions" if hasattr(work, "conv") else "batch normalisations"
+    return f"building cuDNN plans of {what}"
 
 
 def _counting_on(progress: Progress, what: str, before: int, total: int) -> Callable[[int, int], None]:

@@ -102,8 +102,9 @@ def make(scenario: Scenario, selection: Selection, device: Device, *, elsewhere:
                 seed=selection.seed,
                 threads=selection.threads,
                 train=scenario.train,
-                cudnn=scenario.cudnn,
+                cudnn=config.cudnn or scenario.cudnn,
                 measure=measure,
+                scenario_cudnn=scenario.cudnn if config.cudnn else None,
             )
             cells.append(PlannedCell(cell, reason))
     return Plan(
@@ -137,8 +138,16 @@ def _composed(scenario: Scenario, name: str) -> Config:
     known = [config.name for config in scenario.configs]
     if any(mark in name for mark in "*?["):
         raise SelectionError(f"--config '{name}': matches none of {', '.join(known)}")
-    rungs = tuple(name.split("+"))
+    named, _, ablation = name.partition(":")
+    rungs = tuple(named.split("+"))
     config = Config(scenario.configs[0].backend, rungs)
+    if ablation:
+        known = list(dict.fromkeys(config.ablation for config in scenario.configs if config.ablation))
+        settings = next((config.cudnn for config in scenario.configs if config.ablation == ablation), None)
+        if settings is None:
+            there = f"has {', '.join(known)}" if known else "has none"
+            raise SelectionError(f"--config '{name}': unknown ablation '{ablation}'; scenario {scenario.name} {there}")
+        config = Config(config.backend, rungs, ablation, settings)
     rung_set = backend(config.backend).RUNGS
     if len(rungs) == 1 and rungs[0] not in rung_set:
         close = difflib.get_close_matches(name, [*known, *rung_set.rungs], n=1)
@@ -167,6 +176,8 @@ def why_not(config: Config, device: Device, *, elsewhere: bool = False) -> str |
     the_backend = backend(config.backend)
     if device.kind not in the_backend.DEVICES:
         return f"backend {config.backend} does not run on {device.kind}"
+    if config.cudnn is not None and device.kind != "cuda":
+        return f"{config.ablation}: cuDNN's settings act on a GPU only"
     for name in config.rungs:
         reason = missing(the_backend.RUNGS[name].requires, device, elsewhere=elsewhere)
         if reason:

@@ -67,8 +67,10 @@ class MeasureSettings(msgspec.Struct, frozen=True, kw_only=True):
     profiled_steps: int = 5
 
 
-class Cell(msgspec.Struct, frozen=True, kw_only=True):
-    """One config x one batch size, with everything a worker needs to run it. `device` is "cpu" or "cuda:N"."""
+class Cell(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One config x one batch size, with everything a worker needs to run it. `device` is "cpu" or "cuda:N".
+    `scenario_cudnn` is set where the config is an ablation: the scenario's settings, of which `cudnn` changes one.
+    A field that came later has a default and is left out of the JSON where it has that, so that keys stay the same."""
 
     scenario: str
     backend: str
@@ -86,6 +88,7 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     train: TrainSettings
     cudnn: CudnnSettings
     measure: MeasureSettings
+    scenario_cudnn: CudnnSettings | None = None
 
     @property
     def key(self) -> str:

@@ -10,7 +10,7 @@ import difflib
 import re
 import tomllib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
@@ -33,14 +33,19 @@ Fraction = Annotated[float, Meta(gt=0, lt=1)]
 
 @dataclass(frozen=True)
 class Config:
-    """A named list of rungs. The name is the rungs, joined by '+'."""
+    """A named list of rungs. The name is the rungs, joined by '+'; an ablation's name follows after ':'.
+
+    `cudnn`: an ablation's settings; None where they are the scenario's.
+    """
 
     backend: str
     rungs: tuple[str, ...]
+    ablation: str = ""
+    cudnn: CudnnSettings | None = None
 
     @property
     def name(self) -> str:
-        return "+".join(self.rungs)
+        return "+".join(self.rungs) + (f":{self.ablation}" if self.ablation else "")
 
 
 @dataclass(frozen=True)
@@ -130,6 +135,17 @@ class _Config(_Table, frozen=True, kw_only=True):
     backend: str = "chainer"
 
 
+class _CudnnChange(_Table, frozen=True, kw_only=True):
+    workspace_mib: Annotated[int, Meta(ge=0, le=1_000_000)] | None = None
+    autotune: bool | None = None
+    fast_batch_norm: bool | None = None
+
+
+class _Ablation(_Table, frozen=True, kw_only=True):
+    name: Annotated[str, Meta(pattern="^[a-z0-9]+(-[a-z0-9]+)*$")]
+    cudnn: _CudnnChange
+
+
 class _File(_Table, frozen=True, kw_only=True):
     """The file, key by key. `schema` comes first, so that a newer form is refused by name."""
 
@@ -143,6 +159,7 @@ class _File(_Table, frozen=True, kw_only=True):
     cudnn: _Cudnn = _Cudnn()
     ladder: list[_Ladder] = []
     config: list[_Config] = []
+    ablation: list[_Ablation] = []
 
 
 def scenario_folder() -> Path:
@@ -219,6 +236,7 @@ def _checked(path: Path, raw: dict[str, Any]) -> Scenario:
     configs = list(dict.fromkeys([*(config for ladder in ladders for config in ladder.configs), *singles]))
     if not configs:
         raise ScenarioError(f"{path}: ladder: expected at least one [[ladder]] or [[config]]")
+    ablations = _ablations(path, file)
     return Scenario(
         name=path.stem,
         title=file.title,
@@ -233,11 +251,7 @@ def _checked(path: Path, raw: dict[str, Any]) -> Scenario:
         trials=file.measure.trials,
         timeout_s=file.measure.timeout_s,
         train=TrainSettings(**msgspec.structs.asdict(file.train)),
-        cudnn=CudnnSettings(
-            workspace_bytes=file.cudnn.workspace_mib * 2**20,
-            autotune=file.cudnn.autotune,
-            fast_batch_norm=file.cudnn.fast_batch_norm,
-        ),
+        cudnn=_settings(file.cudnn),
         measure=MeasureSettings(
             target=file.measure.target,
             max_time_s=file.measure.max_time_s,
@@ -248,8 +262,32 @@ def _checked(path: Path, raw: dict[str, Any]) -> Scenario:
             profiled_steps=file.measure.profiled_steps,
         ),
         ladders=ladders,
-        configs=tuple(configs),
+        configs=tuple(
+            one for c in configs for one in (c, *(replace(c, ablation=name, cudnn=s) for name, s in ablations.items()))
+        ),
     )
+
+
+def _settings(table: _Cudnn) -> CudnnSettings:
+    return CudnnSettings(
+        workspace_bytes=table.workspace_mib * 2**20,
+        autotune=table.autotune,
+        fast_batch_norm=table.fast_batch_norm,
+    )
+
+
+def _ablations(path: Path, file: _File) -> dict[str, CudnnSettings]:
+    """The settings of each ablation: the scenario's, with its changes."""
+    found: dict[str, CudnnSettings] = {}
+    for place, table in enumerate(file.ablation):
+        if table.name in found:
+            raise ScenarioError(f"{path}: ablation[{place}].name: '{table.name}' is used twice")
+        changes = {key: value for key, value in msgspec.structs.asdict(table.cudnn).items() if value is not None}
+        changed = msgspec.structs.replace(file.cudnn, **changes)
+        if changed == file.cudnn:
+            raise ScenarioError(f"{path}: ablation[{place}].cudnn: expected a setting that differs from [cudnn]")
+        found[table.name] = _settings(changed)
+    return found
 
 
 def _ladder(table: _Ladder) -> Ladder:
@@ -304,6 +342,8 @@ def _fields(key: str) -> tuple[str, ...]:
         "measure": _Measure,
         "ladder[...]": _Ladder,
         "config[...]": _Config,
+        "ablation[...]": _Ablation,
+        "ablation[...].cudnn": _CudnnChange,
     }
     table = tables.get(re.sub(r"\[\d+\]", "[...]", key), _File)
     return table.__struct_fields__

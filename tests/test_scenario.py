@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tcbench import scenario
@@ -59,6 +60,56 @@ def test_naruse2018_has_the_talks_settings():
     assert talk.variant == "v1"
 
 
+BEST = "+dali+batched+nhwc+fused"
+
+
+def test_beyond_goes_on_from_the_talks_best():
+    names = [config.name for config in scenario.load("beyond").configs]
+    assert names == [
+        *("fp32", "tf32", f"tf32{BEST}", f"tf32{BEST}+cuda_graph", "fp16", f"fp16{BEST}", f"fp16{BEST}+cuda_graph"),
+        f"fp16{BEST}+cuda_graph+convstats",
+    ]
+    assert scenario.load("beyond").batch_sizes == scenario.load("naruse2018").batch_sizes
+
+
+def test_settings_changes_each_of_slide_10s_settings_alone():
+    loaded = scenario.load("settings")
+    assert loaded.cudnn == scenario.load("naruse2018").cudnn
+    changed = {config.ablation: config.cudnn for config in loaded.configs}
+    assert changed == {
+        "": None,
+        "workspace-8-mib": msgspec.structs.replace(loaded.cudnn, workspace_bytes=8 * 2**20),
+        "no-autotune": msgspec.structs.replace(loaded.cudnn, autotune=False),
+        "no-fast-batch-norm": msgspec.structs.replace(loaded.cudnn, fast_batch_norm=False),
+    }
+    names = [config.name for config in loaded.configs]
+    assert names[:4] == ["fp32", "fp32:workspace-8-mib", "fp32:no-autotune", "fp32:no-fast-batch-norm"]
+    assert len(names) == 3 * 4
+
+
+ABLATION = '[[ablation]]\nname = "no-autotune"\ncudnn.autotune = false\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (ABLATION * 2, "ablation[1].name: 'no-autotune' is used twice"),
+        (ABLATION.replace("false", "true"), "ablation[0].cudnn: expected a setting that differs from [cudnn]"),
+        (
+            ABLATION.replace("autotune =", "autotun ="),
+            "ablation[0].cudnn.autotun: unknown key; did you mean 'autotune'?",
+        ),
+        (ABLATION.replace("no-autotune", "no+autotune"), "ablation[0].name: expected a text in quotes matching regex"),
+        ('[[ablation]]\nname = "x"\n', "ablation[0].cudnn: missing"),
+    ],
+)
+def test_an_ablation_that_makes_no_sense_names_its_key(write, text, expected):
+    path = write(MINIMAL + text)
+    with pytest.raises(ScenarioError) as error:
+        scenario.load(path)
+    assert str(error.value).startswith(f"{path}: {expected}")
+
+
 @pytest.mark.parametrize(
     ("old", "new", "expected"),
     [
@@ -112,7 +163,7 @@ def test_a_scenario_without_configs_is_refused(write):
     ("name", "expected"),
     [
         ("cpus", "did you mean 'cpu'?"),
-        ("zzz", "expected one of cpu, naruse2018"),
+        ("zzz", "expected one of beyond, cpu, naruse2018, settings"),
         ("no/such.toml", "no such scenario file"),
         (".", "unknown"),
         ("/", "cannot be read"),

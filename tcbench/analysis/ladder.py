@@ -87,9 +87,10 @@ def derive(summaries: Sequence[CellSummary]) -> tuple[DerivedLadder, ...]:
     """The ladders that results hold: each config stands on the longest other one that its rungs begin with.
 
     A ladder leads from a config that stands on none up to one that nothing stands on; two of one base are named
-    by their top, else the name is the base's. Configs that neither stand on another nor carry one are no ladder.
+    by their top, else the name is the base's. Configs that neither stand on another nor carry one are no ladder, and
+    neither are ablations, which change a setting instead of adding a rung.
     """
-    configs = tuple(dict.fromkeys(s.cell.rungs for s in summaries))
+    configs = tuple(dict.fromkeys(s.cell.rungs for s in summaries if not s.cell.scenario_cudnn))
 
     def below(rungs: tuple[str, ...]) -> tuple[str, ...] | None:
         under = [c for c in configs if len(c) < len(rungs) and rungs[: len(c)] == c]
@@ -121,6 +122,7 @@ def climbs(summaries: Sequence[CellSummary], ladders: Sequence[LadderLike] | Non
     Without `ladders`, those that the results hold (`derive`). A ladder none of whose configs was run is left out.
     """
     ladders = derive(summaries) if ladders is None else ladders
+    summaries = [s for s in summaries if not s.cell.scenario_cudnn]
     found = []
     for setting in dict.fromkeys(s.setting for s in summaries):
         here = {(s.cell.rungs, s.cell.batch_size): s for s in summaries if s.setting == setting}

@@ -43,8 +43,12 @@ class CellSummary:
 
     @property
     def setting(self) -> tuple[str | None, Cell]:
-        """Everything but config and batch size: cells of one setting stand side by side in a table or chart."""
-        return self.machine, msgspec.structs.replace(self.cell, config="", rungs=(), batch_size=0)
+        """Everything but config (with what an ablation changes) and batch size: cells of one setting stand side by
+        side in a table or chart."""
+        cudnn = self.cell.scenario_cudnn or self.cell.cudnn
+        return self.machine, msgspec.structs.replace(
+            self.cell, config="", rungs=(), batch_size=0, cudnn=cudnn, scenario_cudnn=None
+        )
 
 
 def summarise(records: Iterable[Record]) -> tuple[CellSummary, ...]:

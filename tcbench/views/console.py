@@ -65,9 +65,12 @@ def results_table(summaries: Sequence[CellSummary], speedups: Sequence[Interval 
 
 
 def config_in_ladder(cell: Cell, above: Cell | None) -> str:
-    """A config's name below another's: what it adds, where it adds rungs to that one."""
+    """A config's name below another's: what it adds, where it adds rungs to that one, or what it changes."""
     rungs, under = cell.rungs, above.rungs if above else ()
-    if under and rungs[: len(under)] == under and len(rungs) > len(under):
+    base, _, ablation = cell.config.partition(":")
+    if above and ablation and above.config.partition(":")[0] == base:
+        return f"  : {ablation}"
+    if above and above.config == "+".join(under) and rungs[: len(under)] == under and len(rungs) > len(under):
         return "  + " + " + ".join(rungs[len(under) :])
     return cell.config
 

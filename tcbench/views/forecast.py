@@ -85,14 +85,16 @@ def _figures(forecast: Forecast, cell: CellForecast) -> tuple[Text, ...]:
 
 
 def reasons(forecast: Forecast) -> list[str]:
-    """Why a config does not run there, or which of its work nothing can do: a line for each config."""
-    lines: dict[str, None] = {}
+    """Why configs do not run there, and what cannot be done of those that would: each reason with whom it meets."""
+    never: dict[str, dict[str, None]] = {}
+    lacking: dict[str, list[str]] = {}
     for cell in forecast.cells:
         if cell.cannot_run:
-            lines[f"{cell.cell.config}: does not run on {forecast.gpu.name}: {cell.cannot_run}"] = None
+            never.setdefault(cell.cannot_run, {})[cell.cell.config] = None
         for problem in cell.problems:
-            lines[f"{cell.cell.label}: {problem}"] = None
-    return list(lines)
+            lacking.setdefault(problem, []).append(cell.cell.label)
+    lines = [f"Never on {forecast.gpu.name}: {reason} ({', '.join(configs)})" for reason, configs in never.items()]
+    return lines + [f"{problem} ({'; '.join(cells)})" for problem, cells in lacking.items()]
 
 
 def verdict(forecast: Forecast) -> str:
@@ -142,7 +144,8 @@ def notes(forecast: Forecast) -> list[str]:
         "libraries; what a feed holds (DALI's decoding on the GPU) is not in it.",
         "Launches: what the host asks for in a step, feed excluded; cuDNN may run several kernels for one.",
         "Floor: each launch at the card's peak arithmetic or bandwidth, whichever takes longer, one after another. "
-        "It is no prediction: steps take longer; only data still in L2 (small batches) or Winograd's method (fp32) beat it.",
+        "It is no prediction: steps take longer; only data still in L2 (small batches) or Winograd's method (fp32) "
+        "can beat it.",
     ]
     return lines
 

@@ -71,7 +71,7 @@ class Fill:
 
 def family(config: str) -> str:
     """The dtype a config's name begins with, or "other"."""
-    first = config.partition("+")[0]
+    first = _parts(config)[0]
     return first if first in RAMPS else "other"
 
 
@@ -85,7 +85,7 @@ def fill(config: str) -> Fill:
     alike.
     """
     ramp = RAMPS[family(config)]
-    parts = config.split("+")
+    parts = _parts(config)
     stage = _stage(parts)
     if stage is not None:
         return Fill(ramp[stage])
@@ -96,6 +96,11 @@ def fill(config: str) -> Fill:
     marks = _LINES if set(hatch) & set(".oO*") else _POINTS
     mark, shade = divmod(_digest("+".join(sorted(below))), len(ramp))
     return Fill(ramp[shade], hatch + marks[mark % len(marks)])
+
+
+def _parts(config: str) -> list[str]:
+    """Its rungs, and what an ablation changes as one more."""
+    return config.replace(":", "+").split("+")
 
 
 def _stage(parts: Sequence[str]) -> int | None:
