@@ -82,7 +82,10 @@ class Cupy(types.SimpleNamespace):
 
             def copy_from_host_async(self, memory: ctypes.c_void_p, size: int, stream: Any) -> None:
                 fake.transfers.append("captured" if stream.capturing else "sent")
-                stream.run(lambda: ctypes.memmove(self.ptr, memory, size))
+                # As late as it may be: what the host writes there meanwhile, the device reads.
+                (stream.recorded if stream.capturing else stream.pending).append(
+                    lambda: ctypes.memmove(self.ptr, memory, size)
+                )
 
             def copy_from_device_async(self, source: Any, size: int, stream: Any) -> None:
                 stream.run(lambda: ctypes.memmove(self.ptr, source.ptr, size))
@@ -95,12 +98,12 @@ class Cupy(types.SimpleNamespace):
                 return Pointer(self)
 
             def set(self, host: Any, stream: Any) -> None:
-                assert not stream.capturing
+                stream.synchronize()
                 self[...] = host
 
             def get(self, stream: Any, blocking: bool) -> Any:
                 assert blocking
-                assert not stream.capturing, "a synchronous copy while capturing"
+                stream.synchronize()
                 return np.array(self, subok=False)
 
         def ndarray(shape: tuple[int, ...], dtype: Any) -> Any:
@@ -118,6 +121,7 @@ class Cupy(types.SimpleNamespace):
                 self.ptr = 7
                 self.capturing = False
                 self.recorded: list[Callable[[], Any]] = []
+                self.pending: list[Callable[[], Any]] = []
 
             def __enter__(self) -> Any:
                 fake.stream = self
@@ -130,19 +134,25 @@ class Cupy(types.SimpleNamespace):
                 if self.capturing:
                     self.recorded.append(work)
                 else:
+                    self.synchronize()
                     work()
 
             def synchronize(self) -> None:
                 assert not self.capturing, "a wait while capturing"
+                pending, self.pending = self.pending, []
+                for copy in pending:
+                    copy()
 
             def begin_capture(self) -> None:
+                self.synchronize()
                 self.capturing, self.recorded = True, []
 
             def end_capture(self) -> Any:
                 self.capturing = False
                 recorded = self.recorded
                 return types.SimpleNamespace(
-                    upload=lambda stream: None, launch=lambda stream: [work() for work in recorded]
+                    upload=lambda stream: None,
+                    launch=lambda stream: stream.run(lambda: [work() for work in recorded]),
                 )
 
         class Event:
@@ -152,7 +162,7 @@ class Cupy(types.SimpleNamespace):
                 assert not stream.capturing, "an event outside the graph while capturing"
 
             def synchronize(self) -> None:
-                assert not fake.stream.capturing, "a wait while capturing"
+                fake.stream.synchronize()
 
         @contextlib.contextmanager
         def using_allocator(allocator: Any) -> Any:
