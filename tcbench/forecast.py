@@ -255,6 +255,7 @@ def _traced(cell: Cell) -> Cell:
         threads=1,
         cudnn=msgspec.structs.replace(cell.cudnn, workspace_bytes=0, autotune=False),
         measure=MeasureSettings(),
+        scenario_cudnn=None,
     )
 
 

@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from tcbench.analysis.floor import ALLOWANCE_BYTES, MemoryNeed, peak_rates, step_floor, work_floor_s
+from tcbench.backends.cuda import properties
+from tcbench.backends.cuda.work import Conv2d, ConvFprop, Relu
+from tcbench.errors import SelectionError
+
+# TFLOP/s as NVIDIA's data sheets give them, dense: fp32, TF32, fp16. At the data sheet's clock, ours is the highest.
+DATA_SHEETS = {
+    "V100": (15.7, None, 125.0),
+    "T4": (8.1, None, 65.0),
+    "A100": (19.5, 156.0, 312.0),
+    "L40S": (91.6, 183.0, 362.0),
+    "H200": (67.0, 494.7, 989.4),
+    "B200": (75.0, 1125.0, 2250.0),
+}
+
+
+@pytest.mark.parametrize("name", properties.names())
+def test_peak_rates_are_the_data_sheets(name):
+    rates = peak_rates(properties.load(name))
+    fp32, tf32, fp16 = DATA_SHEETS[name]
+    assert rates.fp32_flops_s == pytest.approx(fp32 * 1e12, rel=0.02)
+    assert rates.fp16_flops_s == pytest.approx(fp16 * 1e12, rel=0.1)
+    assert rates.tf32_flops_s == (pytest.approx(tf32 * 1e12, rel=0.1) if tf32 else rates.fp32_flops_s)
+
+
+def test_a_compute_capability_without_known_rates_is_one_clear_line():
+    gpu = dataclasses.replace(properties.load("H200"), name="P100", sm=60)
+    with pytest.raises(SelectionError, match=r"GPU P100: .* 6\.0 are not known; expected one of 7\.0, 7\.5, 8\.0"):
+        peak_rates(gpu)
+
+
+def conv(dtype="float16", math="strict", n=8, c=64):
+    return ConvFprop(Conv2d(n, c, 28, 28, 64, 3, 3, 1, 1, "NHWC", dtype, math))
+
+
+def test_a_convolution_computes_at_the_rate_of_its_dtype_and_arithmetic():
+    rates = peak_rates(properties.load("A100"))
+    assert rates.of(conv()) == rates.fp16_flops_s
+    assert rates.of(conv("float32")) == rates.fp32_flops_s
+    assert rates.of(conv("float32", "tf32")) == rates.tf32_flops_s
+    assert rates.of(Relu(1000, "float16")) == rates.fp32_flops_s
+
+
+def test_the_floor_of_a_work_is_the_slower_of_arithmetic_and_memory():
+    rates = peak_rates(properties.load("V100"))
+    heavy = conv("float32")
+    assert work_floor_s(heavy, rates, 1e15) == pytest.approx(heavy.flops / rates.fp32_flops_s)
+    assert work_floor_s(heavy, rates, 1e6) == pytest.approx(heavy.bytes / 1e6)
+
+
+def test_the_floor_of_a_step_adds_up_every_launch():
+    gpu = properties.load("V100")
+    big, small = conv("float32", n=64), Relu(1 << 20, "float32")
+    floor = step_floor([(big, 3), (small, 5)], gpu)
+    assert floor.flops == 3 * big.flops + 5 * small.flops
+    assert floor.bytes == 3 * big.bytes + 5 * small.bytes
+    rates = peak_rates(gpu)
+    in_conv, in_relu = 3 * big.flops / rates.fp32_flops_s, 5 * small.bytes / gpu.memory_bandwidth_bytes_s
+    assert floor.arithmetic_s == pytest.approx(in_conv)
+    assert floor.time_s == pytest.approx(in_conv + in_relu)
+    assert floor.images_per_s(64) == pytest.approx(64 / (in_conv + in_relu))
+
+
+def test_a_step_fits_when_arrays_workspace_and_allowance_do():
+    need = MemoryNeed(arrays_bytes=1000, workspace_bytes=20, card_bytes=1020 + ALLOWANCE_BYTES)
+    assert need.total_bytes == 1020 + ALLOWANCE_BYTES
+    assert need.fits
+    assert not dataclasses.replace(need, workspace_bytes=21).fits
