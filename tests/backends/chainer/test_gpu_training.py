@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 
+import factories
 import numpy as np
 import pytest
 from gpu import present_gpu
@@ -38,10 +39,9 @@ CONFIGS = [
 ]
 
 
-def gpu_site(**settings) -> Site:
-    import factories
-
-    return open_site(factories.make_cell("fp32", 8, device="cuda:0", cudnn=CudnnSettings(**settings)))
+def gpu_site() -> Site:
+    """Without autotuning, which would take most of these tests' time."""
+    return open_site(factories.make_cell("fp32", 8, device="cuda:0", cudnn=CudnnSettings(autotune=False)))
 
 
 def runs_here(config: str) -> bool:
