@@ -109,7 +109,7 @@ class PhaseTimes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PlanChoice(msgspec.Struct, frozen=True, array_like=True):
-    """What cuDNN does a piece of work with. Stands in JSON as a list in this order: fields may be added at the end only.
+    """What cuDNN does a piece of work with. Stands in JSON as a list in this order: fields are added at the end only.
 
     `from_cache`: found by an earlier process. `time_s` and `first_time_s`: device time of the chosen plan and of the
     heuristic's first, where autotuning timed them.

@@ -28,7 +28,7 @@ _REQUIRES = re.compile(r"workspace violation\. Requires (\d+)")
 
 RUNTIME_COMPILED_TIMED = 2
 """Of the plans that cuDNN compiles when they are built (about half a second each, some thirty for one batch
-normalisation), autotuning times the heuristic's first two: for ResNet-50 about half a minute per batch size and dtype."""
+normalisation), autotuning times the heuristic's first two: half a minute per batch size and dtype of ResNet-50."""
 
 
 class NoPlan(Exception):
