@@ -1,0 +1,94 @@
+"""A timeline: what ran when, during a few steps of one cell, on the host, in the input's threads and on the GPU.
+
+Whoever records one (Nsight Systems, CUPTI, tcbench's own ranges) makes this; analysis and pictures read nothing else.
+Standard library only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+Lane = Literal["host", "io", "gpu"]
+"""Where a span lies: the thread that runs the steps; the input's own threads; the device."""
+
+Kind = Literal["step", "phase", "layer", "work", "api", "kernel", "copy", "memset", "graph"]
+"""host: steps, their phases, layers in them, CUDA calls (`api`). io: `work`. gpu: kernels, copies, memsets, and whole
+graphs where what is inside one cannot be told."""
+
+SOURCES = ("nsys", "cupti", "ranges")
+Source = Literal["nsys", "cupti", "ranges"]
+
+
+@dataclass(frozen=True, order=True)
+class Span:
+    """Something that ran from `begin_s` to `end_s`, in seconds from the timeline's start.
+
+    `step` is the number of the step it belongs to, None where that is not known. `phase` is the phase that caused it:
+    its own name for a phase, for a kernel the phase that launched it ("replay" for a captured graph's whose nodes
+    cannot be mapped). `row` tells apart threads or streams of one lane. `bytes` is what a copy moved.
+    """
+
+    begin_s: float
+    end_s: float
+    lane: Lane
+    kind: Kind
+    name: str
+    step: int | None = None
+    phase: str | None = None
+    row: int = 0
+    bytes: int | None = None
+
+    @property
+    def duration_s(self) -> float:
+        return self.end_s - self.begin_s
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """Spans in order of their begin. `label` is the cell's ("fp16+dali, batch size 64"); `device` as in a cell;
+    `device_name` as people call it. `phases` in the order of the step."""
+
+    label: str
+    device: str
+    device_name: str
+    batch_size: int
+    source: Source
+    phases: tuple[str, ...]
+    spans: tuple[Span, ...]
+
+    def of(self, lane: Lane, *kinds: Kind) -> tuple[Span, ...]:
+        """The spans of a lane, of these kinds or of all."""
+        return tuple(s for s in self.spans if s.lane == lane and (not kinds or s.kind in kinds))
+
+    @property
+    def steps(self) -> tuple[Span, ...]:
+        return self.of("host", "step")
+
+    @property
+    def begin_s(self) -> float:
+        """Of the first step, or of the first span where there are no steps."""
+        return min((s.begin_s for s in self.steps or self.spans), default=0.0)
+
+    @property
+    def end_s(self) -> float:
+        """Of the last step, or of the last span where there are no steps."""
+        return max((s.end_s for s in self.steps or self.spans), default=0.0)
+
+
+def timeline_of(
+    label: str,
+    device: str,
+    device_name: str,
+    batch_size: int,
+    source: Source,
+    phases: Iterable[str],
+    spans: Iterable[Span],
+) -> Timeline:
+    """A timeline of spans in any order. Raises ValueError for a span that ends before it begins."""
+    ordered = tuple(sorted(spans, key=lambda s: (s.begin_s, -s.end_s)))
+    for span in ordered:
+        if span.end_s < span.begin_s:
+            raise ValueError(f"{span.kind} '{span.name}' ends {span.begin_s - span.end_s:g} s before it begins")
+    return Timeline(label, device, device_name, batch_size, source, tuple(phases), ordered)
