@@ -74,7 +74,7 @@ def forecast(
     if json:
         typer.echo(view.to_json(found))
         return
-    console = make_console()
+    console = make_console(least=view.WIDTH)
 
     def say(line: str, style: str = "") -> None:
         console.print(line, style=style, markup=False, highlight=False, soft_wrap=True)

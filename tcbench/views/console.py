@@ -25,15 +25,15 @@ _PLAIN_WIDTH = 132
 """Columns where there is no terminal to ask."""
 
 
-def make_console(*, stderr: bool = False) -> Console:
+def make_console(*, stderr: bool = False, least: int = 80) -> Console:
     """A console as wide as the terminal, or wide enough for a table in a file or pipe.
 
-    A table is never squeezed below 80 columns: a narrower terminal wraps its lines, which loses nothing.
+    A table is never squeezed below `least` columns: a narrower terminal wraps its lines, which loses nothing.
     """
     console = Console(stderr=stderr)
     if stderr and console.is_terminal:
         return console
-    return Console(stderr=stderr, width=max(console.width, 80) if console.is_terminal else _PLAIN_WIDTH)
+    return Console(stderr=stderr, width=max(console.width, least) if console.is_terminal else _PLAIN_WIDTH)
 
 
 def results_table(summaries: Sequence[CellSummary], speedups: Sequence[Interval | None]) -> Table:

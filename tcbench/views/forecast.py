@@ -17,7 +17,8 @@ SCHEMA = "tcbench-forecast"
 SCHEMA_VERSION = 1
 """Of the JSON. History: 1, first form."""
 
-_GIB = 2**30
+WIDTH = 100
+"""Columns that the table needs."""
 
 
 def headline(forecast: Forecast) -> str:
@@ -33,7 +34,7 @@ def headline(forecast: Forecast) -> str:
 
 
 def table(forecast: Forecast) -> Table:
-    """One row per cell, batch size by batch size, readable at 100 columns."""
+    """One row per cell, batch size by batch size, on a console of WIDTH columns or more."""
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))
     table.add_column("batch", justify="right", vertical="bottom")
     table.add_column("config", overflow="fold", min_width=18)

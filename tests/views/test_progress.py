@@ -8,7 +8,8 @@ from rich.console import Console
 
 from tcbench.analysis.eta import estimate
 from tcbench.messages import Building, Stepped
-from tcbench.views.progress import RunProgress, counting
+from tcbench.views import progress as views
+from tcbench.views.progress import RunProgress, Stages, counting
 
 
 def test_elsewhere_than_on_a_terminal_each_trial_is_a_line_with_an_eta():
@@ -64,3 +65,33 @@ def test_counting_says_what_it_does_once():
         advance(1, 5)
         advance(2, 5)
     assert out.file.getvalue() == "generating (5 files)\n"
+
+
+def test_stages_say_now_and_then_how_far_they_are_where_there_is_no_terminal(monkeypatch):
+    out = Console(file=io.StringIO(), width=100)
+    now = [0.0]
+    monkeypatch.setattr(views.time, "monotonic", lambda: now[0])
+    with Stages(out, quiet=False) as stages:
+        for second in range(21):
+            now[0] = float(second)
+            stages.advance("tracing", 10 + second, 50)
+        now[0] = 100.0
+        stages.advance("building plans", 0, 4)
+        stages.advance("building plans", 4, 4)
+    # Ten were there at once: the rest comes at one a second.
+    assert out.file.getvalue().splitlines() == [
+        "tracing: 15/50, ETA 35 s",
+        "tracing: 20/50, ETA 30 s",
+        "tracing: 25/50, ETA 25 s",
+        "tracing: 30/50, ETA 20 s",
+    ]
+
+
+def test_stages_show_a_bar_with_an_eta_on_a_terminal_and_nothing_when_quiet():
+    for quiet, expected in ((False, True), (True, False)):
+        out = Console(file=io.StringIO(), width=100, force_terminal=True)
+        with Stages(out, quiet=quiet) as stages:
+            stages.advance("tracing", 1, 3)
+            stages.advance("tracing", 3, 3)
+        text = out.file.getvalue()
+        assert ("tracing" in text and "3/3" in text and "ETA" in text) is expected
