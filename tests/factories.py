@@ -63,6 +63,13 @@ def make_cell(config: str = "fp32", batch_size: int = 4, **changes: Any) -> Cell
     return msgspec.structs.replace(cell, **changes)
 
 
+def make_ablation(config: str = "fp16", batch_size: int = 4) -> Cell:
+    """The config's cell with autotuning off, as the scenario `settings` has it."""
+    base = make_cell(config, batch_size)
+    changed = msgspec.structs.replace(base.cudnn, autotune=False)
+    return msgspec.structs.replace(base, config=f"{config}:no-autotune", cudnn=changed, scenario_cudnn=base.cudnn)
+
+
 def make_environment(machine: str = "amd-epyc-2cpu", device_name: str = "AMD EPYC", **changes: Any) -> Environment:
     """A machine without a GPU. `changes` are fields of Environment."""
     environment = Environment(

@@ -149,6 +149,26 @@ def test_a_requirement_that_is_not_met_says_what_mends_it(requires, device, expe
     assert plan.missing(requires, device) == expected
 
 
+def test_another_machines_device_is_not_judged_by_what_is_installed_here():
+    requires = Requires(compute_capability=(8, 0), packages=(Package("no_such_module.sub", "uv sync --extra x"),))
+    assert plan.missing(requires, H200, elsewhere=True) is None
+    old = Device("cuda:0", "V100", 2**34, (7, 0))
+    assert plan.missing(requires, old, elsewhere=True) == "needs compute capability 8.0, V100 has 7.0"
+    made = plan.make(scenario.load("beyond"), Selection(), old, elsewhere=True)
+    reasons = {planned.cell.config: planned.skip_reason for planned in made.cells}
+    assert reasons["fp16"] is None
+    assert reasons["tf32"] == "tf32: needs compute capability 8.0, V100 has 7.0"
+
+
+def test_an_ablation_runs_its_own_settings_and_remembers_the_scenarios():
+    made = plan.make(scenario.load("settings"), Selection(configs=("fp16", "fp16:no-autotune")), H200, elsewhere=True)
+    base, changed = made.cells[0].cell, made.cells[2].cell
+    assert (base.config, changed.config) == ("fp16", "fp16:no-autotune")
+    assert base.rungs == changed.rungs == ("fp16",)
+    assert base.cudnn.autotune and not changed.cudnn.autotune
+    assert base.scenario_cudnn is None and changed.scenario_cudnn == base.cudnn
+
+
 def test_a_cells_key_names_the_measurement(cpu):
     one, two = (plan.make(cpu, Selection(seed=seed), CPU).cells[0].cell for seed in (0, 1))
     again = plan.make(cpu, Selection(seed=0), CPU).cells[0].cell

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import pytest
-from factories import LADDERS, make_record
+from factories import LADDERS, make_ablation, make_record
 
 from tcbench.analysis.ladder import climbs, derive
 from tcbench.analysis.summary import summarise
@@ -37,6 +37,14 @@ def test_the_scenarios_ladders_are_found_in_their_results() -> None:
 def test_two_ladders_from_one_base_are_named_by_their_tops() -> None:
     found = derive(summarise([make_record(c) for c in ("fp16", "fp16+dali", "fp16+opencv", "fp16+dali+batched")]))
     assert [x.name for x in found] == ["fp16+opencv", "fp16+dali+batched"]
+
+
+def test_an_ablation_is_no_step_of_a_ladder() -> None:
+    records = [make_record("fp16", images_per_s=100), make_record("fp16+dali", images_per_s=150)]
+    records += [make_record(cell=make_ablation(config), images_per_s=50) for config in ("fp16", "fp16+dali")]
+    [climb] = climbs(summarise(records))
+    assert [step.after and round(step.after.value) for step in climb.steps] == pytest.approx([100, 150], rel=0.05)
+    assert derive(summarise([make_record(cell=make_ablation("fp16")), make_record("fp16+dali")])) == ()
 
 
 def test_a_config_alone_is_no_ladder() -> None:

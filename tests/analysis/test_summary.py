@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from factories import make_cell, make_environment, make_measurement, make_record
+from factories import make_ablation, make_cell, make_environment, make_measurement, make_record
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -128,3 +128,14 @@ def test_the_order_of_trials_changes_no_number(order: list[int]) -> None:
     assert there.images_per_s is not None and back.images_per_s is not None
     assert back.images_per_s.value == pytest.approx(there.images_per_s.value)
     assert back.images_per_s.low == pytest.approx(there.images_per_s.low)
+
+
+def test_an_ablation_stands_beside_its_config_and_is_compared_with_the_same_base() -> None:
+    records = [
+        make_record("fp32", images_per_s=10.0, noise=0.0),
+        make_record("fp16", images_per_s=20.0, noise=0.0),
+        make_record(cell=make_ablation("fp16"), images_per_s=15.0, noise=0.0),
+    ]
+    summaries = summarise(records)
+    assert len({summary.setting for summary in summaries}) == 1
+    assert [ratio.value for ratio in speedups(summaries) if ratio] == pytest.approx([1.0, 2.0, 1.5])

@@ -30,6 +30,19 @@ def test_every_cell_has_a_row_under_its_batch_size():
     assert all("img" not in line for line in lines)
 
 
+def test_an_ablation_says_what_it_changes_and_no_config_stands_on_it():
+    records = [make(config) for config in ("fp16", "fp16+dali") for make in (factories.make_record, ablated)]
+    rows = [line.split() for line in shown(records).splitlines()[1:]]
+    assert [row[:2] for row in rows[1:]] == [[":", "no-autotune"], rows[2][:2], [":", "no-autotune"]]
+    assert rows[0][:2] == ["4", "fp16"] and rows[2][0] == "fp16+dali"
+    alone = shown([ablated("fp16")]).splitlines()[1]
+    assert alone.split()[:2] == ["4", "fp16:no-autotune"]
+
+
+def ablated(config):
+    return factories.make_record(cell=factories.make_ablation(config))
+
+
 def test_a_cell_without_a_number_says_why():
     text = shown([factories.make_record("fp32"), factories.make_record("fp16", status="oom")])
     assert text.splitlines()[2].split() == ["fp16", "oom"]

@@ -12,6 +12,7 @@ from factories import LADDERS
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tcbench import scenario
 from tcbench.views import plots
 
 # Full dichromacy: G. Machado, M. Oliveira and L. Fernandes, "A Physiologically-based Model for Simulation of Color
@@ -86,6 +87,13 @@ def test_configs_one_rung_away_from_a_ladder_are_told_apart() -> None:
     names = sorted({*configs, *LADDERS})
     by_fill = {plots.fill(name): name for name in names}
     assert len(by_fill) == len(names)
+
+
+@pytest.mark.parametrize("name", ["beyond", "settings"])
+def test_the_configs_of_a_scenario_are_told_apart_and_keep_their_dtypes_hue(name: str) -> None:
+    configs = scenario.load(name).configs
+    assert len({plots.fill(config.name) for config in configs}) == len(configs)
+    assert all(plots.family(config.name) == plots.family(config.rungs[0]) for config in configs)
 
 
 def test_leaving_any_one_rung_out_of_a_ladders_top_shows() -> None:
