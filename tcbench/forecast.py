@@ -81,8 +81,18 @@ class Demand:
         return sum(phase.requests for phase in self.phases)
 
 
-def _trace(backend_name: str, cell: Cell, properties: GpuProperties) -> Demand:
-    return Demand.of(backend(backend_name).trace(cell, properties))
+@dataclass(frozen=True)
+class Untraced:
+    """Why a cell's backend cannot say what a step asks for."""
+
+    reason: str
+
+
+def _trace(backend_name: str, cell: Cell, properties: GpuProperties) -> Demand | Untraced:
+    try:
+        return Demand.of(backend(backend_name).trace(cell, properties))
+    except TcbenchError as error:
+        return Untraced(str(error))
 
 
 # -- how it can be done there --------------------------------------------------------------------------------------
@@ -108,10 +118,12 @@ class WorkForecast:
 
 @dataclass(frozen=True)
 class CellForecast:
-    """A cell on that GPU. `cannot_run`: why the config does not run there at all; then there is nothing else."""
+    """A cell on that GPU. `cannot_run`: why the config does not run there at all; `untraced`: why nothing is known of
+    it. In either case there is nothing else."""
 
     cell: Cell
     cannot_run: str | None = None
+    untraced: str | None = None
     works: tuple[WorkForecast, ...] = ()
     phases: tuple[PhaseRequests, ...] = ()
     replayed: int = 0
@@ -158,14 +170,18 @@ def forecast(
     peak_rates(gpu)
     say = progress or _silent
     runnable = [planned.cell for planned in plan.cells if planned.skip_reason is None]
-    demands = trace_all(runnable, gpu.properties(), fresh=fresh, processes=processes, progress=say)
+    traced = trace_all(runnable, gpu.properties(), fresh=fresh, processes=processes, progress=say)
+    demands = {cell: demand for cell, demand in traced.items() if isinstance(demand, Demand)}
     plans, plans_unchecked = _plans(demands, gpu, fresh, processes, say)
     problems, kernels_unchecked = _kernels((work for demand in demands.values() for work, _ in demand.works), gpu, say)
 
     def of(cell: Cell, skip_reason: str | None) -> CellForecast:
         if skip_reason is not None:
-            return CellForecast(cell, skip_reason)
-        return _cell(cell, demands[cell], gpu, plans, problems)
+            return CellForecast(cell, cannot_run=skip_reason)
+        demand = traced[cell]
+        if isinstance(demand, Untraced):
+            return CellForecast(cell, untraced=demand.reason)
+        return _cell(cell, demand, gpu, plans, problems)
 
     return Forecast(
         plan=plan,
@@ -224,21 +240,22 @@ def _done_by(work: Work, limit: int, plans: _Plans, problems: _Problems) -> tupl
 
 def trace_all(
     cells: Iterable[Cell], properties: GpuProperties, *, fresh: bool, processes: int, progress: Progress
-) -> dict[Cell, Demand]:
+) -> dict[Cell, Demand | Untraced]:
     """What a step of each cell asks for, from the cache or traced now. Cells that differ only in what a trace does not
     depend on are traced once."""
     kept = Cache(cache.default_root().parent / TRACES, fresh=fresh)
     asked = {cell: _traced(cell) for cell in cells}
     keys = {cell: _trace_key(cell, properties.sm) for cell in dict.fromkeys(asked.values())}
-    found: dict[Cell, Demand] = {}
+    found: dict[Cell, Demand | Untraced] = {}
     for cell, key in keys.items():
         demand = _from_entry(kept.get(key))
         if demand is not None:
             found[cell] = demand
     progress("tracing training steps", len(found), len(keys))
-    for cell, demand in _trace_anew([cell for cell in keys if cell not in found], properties, processes):
-        found[cell] = demand
-        kept.put(keys[cell], _to_entry(demand))
+    for cell, new in _trace_anew([cell for cell in keys if cell not in found], properties, processes):
+        found[cell] = new
+        if isinstance(new, Demand):
+            kept.put(keys[cell], _to_entry(new))
         progress("tracing training steps", len(found), len(keys))
     return {cell: found[traced] for cell, traced in asked.items()}
 
@@ -259,7 +276,9 @@ def _traced(cell: Cell) -> Cell:
     )
 
 
-def _trace_anew(cells: Sequence[Cell], properties: GpuProperties, processes: int) -> Iterable[tuple[Cell, Demand]]:
+def _trace_anew(
+    cells: Sequence[Cell], properties: GpuProperties, processes: int
+) -> Iterable[tuple[Cell, Demand | Untraced]]:
     if processes <= 1 or len(cells) <= 1:
         for cell in cells:
             yield cell, _trace(cell.backend, cell, properties)

@@ -12,6 +12,7 @@ from tcbench.backends.cuda.cudnn.libraries import LibraryError
 from tcbench.backends.cuda.cudnn.plans import NoPlan, PlanFacts
 from tcbench.backends.cuda.kernels.compile import CompileError
 from tcbench.device import Device
+from tcbench.errors import SelectionError
 from tcbench.forecast import Demand, PhaseRequests
 
 SMALL = """
@@ -205,6 +206,22 @@ def test_ablations_share_the_trace_of_their_config_unless_it_depends_on_them(sta
     assert {limit for _, _, limit, _ in stand.planned} == {64 * 2**20, 2**20}
     base, *_, slow = (cell.of_kind("call")[0].work.persistent for cell in found.cells)
     assert base and not slow
+
+
+def test_a_cell_that_cannot_be_traced_says_so_and_leaves_the_others_alone(stand, tmp_path, monkeypatch):
+    chainer = forecasts.backend("chainer")
+
+    class Untraceable:
+        def trace(self, cell, properties):
+            if "dali" in cell.rungs:
+                raise SelectionError("needs the GPU itself")
+            return chainer.trace(cell, properties)
+
+    monkeypatch.setattr(forecasts, "backend", lambda name: Untraceable())
+    traced, untraced = look(H200, tmp_path, configs=("fp16", "fp16+dali")).cells
+    assert traced.memory and traced.untraced is None
+    assert untraced.memory is None and untraced.untraced == "needs the GPU itself"
+    assert len(list((tmp_path / "cache" / forecasts.TRACES).iterdir())) == 1
 
 
 def test_two_processes_find_what_one_does(stand, tmp_path):

@@ -65,7 +65,7 @@ def table(forecast: Forecast) -> Table:
 def _figures(forecast: Forecast, cell: CellForecast) -> tuple[Text, ...]:
     memory, floor = cell.memory, cell.floor
     if memory is None or floor is None:
-        return (Text("never", style="yellow"),)
+        return (Text("never" if cell.cannot_run else "unknown", style="yellow"),)
     checked = forecast.plans_unchecked is None
     graphs = cell.of_kind("graph")
     planned = sum(work.by is not None for work in graphs)
@@ -88,13 +88,17 @@ def _figures(forecast: Forecast, cell: CellForecast) -> tuple[Text, ...]:
 def reasons(forecast: Forecast) -> list[str]:
     """Why configs do not run there, and what cannot be done of those that would: each reason with whom it meets."""
     never: dict[str, dict[str, None]] = {}
+    unknown: dict[str, dict[str, None]] = {}
     lacking: dict[str, list[str]] = {}
     for cell in forecast.cells:
         if cell.cannot_run:
             never.setdefault(cell.cannot_run, {})[cell.cell.config] = None
+        if cell.untraced:
+            unknown.setdefault(cell.untraced, {})[cell.cell.config] = None
         for problem in cell.problems:
             lacking.setdefault(problem, []).append(cell.cell.label)
     lines = [f"Never on {forecast.gpu.name}: {reason} ({', '.join(configs)})" for reason, configs in never.items()]
+    lines += [f"Unknown: {reason} ({', '.join(configs)})" for reason, configs in unknown.items()]
     return lines + [f"{problem} ({'; '.join(cells)})" for problem, cells in lacking.items()]
 
 
@@ -218,6 +222,7 @@ def _cell_json(cell: CellForecast) -> dict[str, Any]:
         "image_size": asked.image_size,
         "key": asked.key,
         "cannot_run": cell.cannot_run,
+        "untraced": cell.untraced,
     }
     if cell.memory is None or cell.floor is None:
         return value

@@ -92,6 +92,12 @@ def test_a_config_that_never_runs_there_says_why_once():
     assert view.verdict(found) == "0 of 0 cells fit into 15.78 GiB."
 
 
+def test_a_config_that_cannot_be_traced_is_unknown_and_says_why():
+    found = forecast(CellForecast(factories.make_cell("fp16"), untraced="needs the GPU itself"))
+    assert view.reasons(found) == ["Unknown: needs the GPU itself (fp16)"]
+    assert "unknown" in shown(found)
+
+
 def test_a_work_without_a_plan_is_counted_and_its_reason_shown():
     found = forecast(cell(problem="cuDNN has no plan"), cell("fp32", problem="cuDNN has no plan"))
     assert "0/1" in shown(found)

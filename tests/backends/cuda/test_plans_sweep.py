@@ -39,7 +39,7 @@ def graphs(gpu, tell):
         for planned in plan.make(
             scenario.load(name), plan.Selection(batch_sizes=BATCH_SIZES), device, elsewhere=True
         ).cells
-        if planned.skip_reason is None
+        if planned.skip_reason is None and planned.cell.backend == "chainer"
     ]
     demands = forecast.trace_all(cells, gpu.properties(), fresh=False, processes=2, progress=tell)
     works = {work: None for demand in demands.values() for work, _ in demand.works if work.kind == "graph"}
