@@ -1,0 +1,485 @@
+"""What holds a cell back: the time each stage of a step needs, who waits for whom, and the verdict. Pure functions.
+
+A training step is a pipeline of three stages: the input (decoding, in threads of its own where the feed prefetches),
+the host (which computes on a CPU, and launches kernels on a GPU) and the GPU. In the steady state a step takes at
+least as long as the longest stage, and the sum of two that take turns; what the others wait is their idle time. This
+is the talk's reading of its timelines (slides 15 to 32).
+
+`summarise` reads a timeline; `explain_record` reads what a record alone tells. Knows nothing of files, of rungs, or of
+how anything is shown.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from tcbench.analysis import intervals
+from tcbench.analysis.intervals import Intervals
+from tcbench.errors import SelectionError
+from tcbench.record import Measurement, Record
+from tcbench.timeline import Span, Timeline
+
+Verdict = Literal["input-bound", "host-bound", "gpu-bound", "balanced"]
+VERDICTS: tuple[Verdict, ...] = ("input-bound", "host-bound", "gpu-bound", "balanced")
+
+BALANCED_ABOVE = 0.9
+"""Two stages are balanced when the shorter needs more than this share of the longer one's time."""
+
+STALLED_LAUNCH_S = 0.5e-3
+"""A launch takes some microseconds. One that takes this long while the GPU is busy waits for room in its queue."""
+
+INPUT = "io"
+"""The phase in which the host prepares a batch, or takes over one that threads of the input's have prepared."""
+
+COSTLIEST = 10
+
+
+@dataclass(frozen=True)
+class PhaseCost:
+    """A phase, per step: `host_s` what the host needs for it, without waiting for the GPU; `device_s` how long the
+    GPU is busy with it, None where that is not known."""
+
+    name: str
+    host_s: float
+    device_s: float | None = None
+
+
+@dataclass(frozen=True)
+class Needs:
+    """Seconds per step of each stage if it never waited.
+
+    `input_s`: making a batch, None where it happens beside the step and nothing tells how long it takes. `overlapped`:
+    the input has threads of its own; else the host makes the batch, before everything else in `host_s`, which
+    never holds it. `gpu_s`: None without a GPU, or where nothing tells.
+    """
+
+    input_s: float | None
+    host_s: float
+    gpu_s: float | None
+    overlapped: bool
+
+    @property
+    def host_side_s(self) -> float:
+        """All that the thread that runs the steps has to do."""
+        return self.host_s + (0.0 if self.overlapped else self.input_s or 0.0)
+
+    @property
+    def step_at_least_s(self) -> float:
+        """The pipeline's bound: its longest stage; an input that is not overlapped is the host's, and adds to it."""
+        return max(self.host_side_s, self.gpu_s or 0.0, (self.input_s or 0.0) if self.overlapped else 0.0)
+
+    @property
+    def verdict(self) -> Verdict:
+        """The stage that needs the most time; `balanced` when the second needs nearly as much.
+
+        On a CPU, where nothing runs beside the host but an overlapped input, input and computation are compared even
+        when they take turns: `host-bound` then means that computing takes most of the step.
+        """
+        stages: list[tuple[float, Verdict]] = []
+        if self.overlapped or self.gpu_s is None:
+            stages += [(self.input_s or 0.0, "input-bound"), (self.host_s, "host-bound")]
+        else:
+            stages.append((self.host_side_s, "input-bound" if (self.input_s or 0.0) > self.host_s else "host-bound"))
+        if self.gpu_s is not None:
+            stages.append((self.gpu_s, "gpu-bound"))
+        (longest_s, verdict), *others = sorted(stages, key=lambda stage: -stage[0])
+        second_s = max((needed_s for needed_s, _ in others), default=0.0)
+        return "balanced" if second_s > BALANCED_ABOVE * longest_s else verdict
+
+
+@dataclass(frozen=True)
+class Idle:
+    """Why the GPU had nothing to do, seconds per step: the host was launching late, preparing or waiting for input,
+    waiting for the GPU itself (synchronising, and what followed had not been launched), or none of its phases ran."""
+
+    launching_s: float
+    input_s: float
+    synchronising_s: float
+    other_s: float
+
+    @property
+    def total_s(self) -> float:
+        return self.launching_s + self.input_s + self.synchronising_s + self.other_s
+
+
+@dataclass(frozen=True)
+class Gap:
+    """A stretch without GPU work. `cause` is that of its greatest part; `phase` the one the host was in longest."""
+
+    begin_s: float
+    end_s: float
+    cause: Literal["launching", "input", "synchronising", "other"]
+    phase: str | None
+
+    @property
+    def duration_s(self) -> float:
+        return self.end_s - self.begin_s
+
+
+@dataclass(frozen=True)
+class KernelCost:
+    """All launches of one kernel: `share` of the time of all kernels."""
+
+    name: str
+    per_step: float
+    time_s: float
+    share: float
+
+
+@dataclass(frozen=True)
+class DeviceActivity:
+    """What a GPU did over `span_s`: `busy_s` + `idle_s`. What several streams do at once counts once. `gaps`, longest
+    first. `copied_bytes` is per step, None where the recording does not tell."""
+
+    span_s: float
+    busy_s: float
+    idle: Idle
+    gaps: tuple[Gap, ...]
+    kernels_per_step: float
+    copies_per_step: float
+    copied_bytes: float | None
+    costliest: tuple[KernelCost, ...]
+
+    @property
+    def idle_s(self) -> float:
+        return self.span_s - self.busy_s
+
+    @property
+    def busy_share(self) -> float:
+        return self.busy_s / self.span_s if self.span_s else 0.0
+
+
+@dataclass(frozen=True)
+class Bottleneck:
+    """One cell's verdict and the numbers behind it; times are seconds per step.
+
+    `steps` were looked at. `step_s` is what a step took: all over the timeline, or in the record's timed pass.
+    `io_overlap` is the share of the input's work during which something else was going on too (the host's other phases
+    or the GPU); None where nothing tells. `waits_for_input_s` and `waits_for_gpu_s` are the host's. `device` is None
+    without a GPU, and for a record, which has no kernels.
+    """
+
+    label: str
+    on_gpu: bool
+    batch_size: int
+    source: Literal["timeline", "record"]
+    steps: int
+    step_s: float
+    needs: Needs
+    phases: tuple[PhaseCost, ...]
+    io_overlap: float | None
+    waits_for_input_s: float
+    waits_for_gpu_s: float | None
+    device: DeviceActivity | None
+
+    @property
+    def images_per_s(self) -> float:
+        return self.batch_size / self.step_s if self.step_s else 0.0
+
+    @property
+    def verdict(self) -> Verdict:
+        return self.needs.verdict
+
+    @property
+    def sentence(self) -> str:
+        """The verdict with its numbers: "host-bound: host needs 38 ms per step, GPU 23 ms; GPU idle 41%"."""
+        return f"{self.verdict}: {self._on_gpu() if self.on_gpu else self._on_cpu()}"
+
+    def _on_gpu(self) -> str:
+        needs = self.needs
+        host = f"host needs {_ms(needs.host_side_s)} per step"
+        if not needs.overlapped and needs.input_s and self.verdict == "input-bound":
+            host += f" ({_ms(needs.input_s)} of it for input)"
+        stages = [host]
+        if needs.overlapped and needs.input_s is not None:
+            stages.append(f"input {_ms(needs.input_s)}")
+            if self.verdict == "input-bound":
+                stages = [f"input needs {_ms(needs.input_s)} per step", f"host {_ms(needs.host_s)}"]
+        if needs.gpu_s is not None:
+            stages.append(f"GPU {_ms(needs.gpu_s)}")
+        if self.device is None:
+            return f"{', '.join(stages)}; a step takes {_ms(self.step_s)}"
+        return f"{', '.join(stages)}; GPU idle {1 - self.device.busy_share:.0%}"
+
+    def _on_cpu(self) -> str:
+        needs = self.needs
+        computing = f"the CPU computes {_ms(needs.host_s)} per step"
+        if needs.overlapped:
+            if needs.input_s is None:
+                return f"{computing}; input is made beside it"
+            if self.verdict == "input-bound":
+                return (
+                    f"input needs {_ms(needs.input_s)} per step, computing {_ms(needs.host_s)}; "
+                    f"the CPU waits {_ms(self.waits_for_input_s)} for it"
+                )
+            return f"{computing}, input needs {_ms(needs.input_s)} beside it"
+        if not needs.input_s:
+            return computing
+        if self.verdict == "input-bound":
+            return f"input takes {_ms(needs.input_s)} per step, computing {_ms(needs.host_s)}, one after the other"
+        return f"{computing}, input takes {_ms(needs.input_s)} before it"
+
+
+def _ms(seconds: float) -> str:
+    """38 ms, 8.1 ms, 0.31 ms."""
+    ms = seconds * 1e3
+    return f"{ms:.0f} ms" if ms >= 9.95 else f"{ms:.2g} ms"
+
+
+# -- from a timeline -----------------------------------------------------------------------------------------------
+
+
+def summarise(timeline: Timeline) -> Bottleneck:
+    """What a timeline shows, over its whole steps.
+
+    It is looked at from the begin of its first step to the end of its last one, or of the last work on the GPU
+    that began or was caused in a step: a GPU that lags behind the host is still at work then. A phase's time on the
+    host leaves out what the host waits for the GPU: calls that synchronise, copies that block, and launches that
+    take longer than STALLED_LAUNCH_S while the GPU is busy. Where the input has threads of its own the host's io phase
+    is waiting for input.
+
+    Raises SelectionError for a timeline without steps.
+    """
+    steps = timeline.steps
+    if not steps:
+        raise SelectionError(
+            f"{timeline.label}: no steps in this timeline; expected ranges that `tcbench profile` leaves"
+        )
+    n = len(steps)
+    begin_s, host_end_s = timeline.begin_s, timeline.end_s
+    on_device = _of_steps(timeline, begin_s, host_end_s)
+    end_s = max([host_end_s, *(span.end_s for span in on_device)])
+    busy = _covered(on_device, begin_s, end_s)
+
+    on_host = [span for span in timeline.of("host", "phase") if span.end_s > begin_s and span.begin_s < host_end_s]
+    in_phase = {name: _covered([s for s in on_host if s.name == name], begin_s, end_s) for name in _names(timeline)}
+    waiting = _waiting(timeline, busy, begin_s, end_s)
+    io_threads = _covered(timeline.of("io"), begin_s, end_s)
+
+    phases = tuple(
+        PhaseCost(
+            name=name,
+            host_s=intervals.length(intervals.difference(covered, waiting)) / n,
+            device_s=_phase_busy_s(on_device, name, begin_s, end_s) / n if on_device else None,
+        )
+        for name, covered in in_phase.items()
+    )
+    host_io_s = sum(phase.host_s for phase in phases if phase.name == INPUT)
+    others = intervals.union(i for name, covered in in_phase.items() if name != INPUT for i in covered)
+    overlapped = bool(io_threads)
+    making = io_threads or in_phase.get(INPUT, [])
+    beside = intervals.union([*busy, *(others if overlapped else ())])
+    made_s = intervals.length(making)
+    span_s = end_s - begin_s
+    return Bottleneck(
+        label=timeline.label,
+        on_gpu=bool(on_device),
+        batch_size=timeline.batch_size,
+        source="timeline",
+        steps=n,
+        step_s=span_s / n,
+        needs=Needs(
+            input_s=intervals.length(io_threads) / n if overlapped else host_io_s,
+            host_s=sum(phase.host_s for phase in phases) - host_io_s,
+            gpu_s=intervals.length(busy) / n if on_device else None,
+            overlapped=overlapped,
+        ),
+        phases=phases,
+        io_overlap=intervals.length(intervals.intersection(making, beside)) / made_s if made_s else None,
+        waits_for_input_s=host_io_s if overlapped else 0.0,
+        waits_for_gpu_s=intervals.length(waiting) / n if on_device else None,
+        device=_activity(on_device, busy, in_phase, waiting, begin_s, end_s, n) if on_device else None,
+    )
+
+
+def _names(timeline: Timeline) -> list[str]:
+    """The phases in the order of the step, then those that only spans name."""
+    return list(dict.fromkeys([*timeline.phases, *(span.name for span in timeline.of("host", "phase"))]))
+
+
+def _of_steps(timeline: Timeline, begin_s: float, end_s: float) -> list[Span]:
+    """The GPU's work that steps caused, or that ran while they did."""
+    numbers = {step.step for step in timeline.steps if step.step is not None}
+    return [
+        span
+        for span in timeline.of("gpu")
+        if (span.step in numbers and span.end_s > begin_s) or (span.end_s > begin_s and span.begin_s < end_s)
+    ]
+
+
+def _covered(spans: Sequence[Span], begin_s: float, end_s: float) -> list[tuple[float, float]]:
+    return intervals.clip(intervals.union((span.begin_s, span.end_s) for span in spans), begin_s, end_s)
+
+
+def _phase_busy_s(on_device: Sequence[Span], name: str, begin_s: float, end_s: float) -> float:
+    return intervals.length(_covered([span for span in on_device if span.phase == name], begin_s, end_s))
+
+
+def waits(call: str) -> bool:
+    """Whether a CUDA call returns only when the GPU has done something: it synchronises, or copies and blocks."""
+    return "Synchronize" in call or ("Memcpy" in call and "Async" not in call)
+
+
+def _waiting(timeline: Timeline, busy: Intervals, begin_s: float, end_s: float) -> list[tuple[float, float]]:
+    """When the host waited for the GPU."""
+    calls = timeline.of("host", "api")
+    blocking = _covered([span for span in calls if waits(span.name)], begin_s, end_s)
+    stalled = [s for s in calls if "Launch" in s.name and s.duration_s >= STALLED_LAUNCH_S]
+    full = intervals.intersection(_covered(stalled, begin_s, end_s), busy)
+    return intervals.union([*blocking, *full])
+
+
+def _activity(
+    on_device: Sequence[Span],
+    busy: Intervals,
+    in_phase: dict[str, list[tuple[float, float]]],
+    waiting: Intervals,
+    begin_s: float,
+    end_s: float,
+    n: int,
+) -> DeviceActivity:
+    idle = intervals.difference([(begin_s, end_s)], busy)
+    reading = intervals.difference(in_phase.get(INPUT, []), waiting)
+    working = intervals.union(i for name, covered in in_phase.items() if name != INPUT for i in covered)
+    launching = intervals.difference(intervals.difference(working, waiting), reading)
+    causes: dict[Literal["launching", "input", "synchronising"], Intervals] = {
+        "launching": launching,
+        "input": reading,
+        "synchronising": waiting,
+    }
+    spent_s = {cause: intervals.length(intervals.intersection(idle, when)) / n for cause, when in causes.items()}
+    idle_s = intervals.length(idle) / n
+    kernels = [span for span in on_device if span.kind in ("kernel", "graph")]
+    copies = [span for span in on_device if span.kind in ("copy", "memset")]
+    known = [span.bytes for span in copies if span.bytes is not None]
+    return DeviceActivity(
+        span_s=end_s - begin_s,
+        busy_s=intervals.length(busy),
+        idle=Idle(
+            spent_s["launching"],
+            spent_s["input"],
+            spent_s["synchronising"],
+            max(0.0, idle_s - sum(spent_s.values())),
+        ),
+        gaps=_gaps(idle, causes, in_phase),
+        kernels_per_step=len(kernels) / n,
+        copies_per_step=len(copies) / n,
+        copied_bytes=sum(known) / n if known else None,
+        costliest=_costliest(kernels, n),
+    )
+
+
+def _gaps(
+    idle: Intervals,
+    causes: dict[Literal["launching", "input", "synchronising"], Intervals],
+    in_phase: dict[str, list[tuple[float, float]]],
+) -> tuple[Gap, ...]:
+    """Every stretch of idling with what the host did in it, the longest first."""
+    shares = {cause: _per_stretch(idle, when) for cause, when in causes.items()}
+    phase_shares = {name: _per_stretch(idle, when) for name, when in in_phase.items()}
+    found = []
+    for i, (begin_s, end_s) in enumerate(idle):
+        told: dict[Literal["launching", "input", "synchronising", "other"], float] = {
+            cause: share[i] for cause, share in shares.items()
+        }
+        told["other"] = end_s - begin_s - sum(told.values())
+        in_it = {name: share[i] for name, share in phase_shares.items() if share[i] > 0}
+        found.append(
+            Gap(begin_s, end_s, max(told, key=lambda c: told[c]), max(in_it, key=lambda p: in_it[p], default=None))
+        )
+    return tuple(sorted(found, key=lambda gap: -gap.duration_s))
+
+
+def _per_stretch(stretches: Intervals, when: Intervals) -> list[float]:
+    """For each stretch, how much of it is covered."""
+    found, j = [], 0
+    for begin, end in stretches:
+        while j < len(when) and when[j][1] <= begin:
+            j += 1
+        k, covered = j, 0.0
+        while k < len(when) and when[k][0] < end:
+            covered += min(end, when[k][1]) - max(begin, when[k][0])
+            k += 1
+        found.append(covered)
+    return found
+
+
+def _costliest(kernels: Sequence[Span], n: int) -> tuple[KernelCost, ...]:
+    spent: dict[str, list[float]] = {}
+    for span in kernels:
+        spent.setdefault(span.name, []).append(span.duration_s)
+    total_s = sum(map(sum, spent.values()))
+    by_time = sorted(spent.items(), key=lambda item: -sum(item[1]))[:COSTLIEST]
+    return tuple(
+        KernelCost(name, len(times) / n, sum(times) / n, sum(times) / total_s if total_s else 0.0)
+        for name, times in by_time
+    )
+
+
+# -- from records --------------------------------------------------------------------------------------------------
+
+
+def explain_record(record: Record) -> Bottleneck:
+    """What one record tells; see `explain_records`. Raises ValueError unless it is ok."""
+    return explain_records([record])
+
+
+def explain_records(records: Sequence[Record]) -> Bottleneck:
+    """What the trials of one cell tell together, those of them that are ok.
+
+    The step is the timed pass's; the phases are the profiled pass's. On a CPU each is the median of its times. On a GPU
+    it is the least: nothing waits in that pass until the launch queue is full, so that the least time is the
+    one without waiting. There, kernels are not seen: when the host (or its wait for input) fills the step, it is what
+    holds the cell back, and the GPU needs less, nobody knows how much; when it does not, the GPU is what fills it.
+
+    A feed with `prefetch_depth` works beside the step: how long it takes is known only when the host waits for it,
+    since then it takes the whole step.
+
+    Raises ValueError without a record that is ok, or without a profiled pass.
+    """
+    measured = [record.measurement for record in records if record.measurement is not None]
+    if not measured or not all(m.phases for m in measured):
+        raise ValueError("nothing was measured")
+    cell = records[0].cell
+    on_gpu = cell.device != "cpu"
+    times_s = [t for m in measured for t in m.counted_times_s]
+    step_s = sum(times_s) / len(times_s)
+    phases = _phases(measured, on_gpu)
+    overlapped = any(m.prefetch_depth for m in measured)
+    io_s = sum(phase.host_s for phase in phases if phase.name == INPUT)
+    host_s = sum(phase.host_s for phase in phases) - io_s
+    starved = overlapped and io_s > (1 - BALANCED_ABOVE) * step_s
+    input_s = io_s if not overlapped else max(step_s, io_s) if starved else None
+    host_side_s = host_s + (0.0 if overlapped else io_s)
+    filled = starved or host_side_s >= BALANCED_ABOVE * step_s
+    return Bottleneck(
+        label=cell.label,
+        on_gpu=on_gpu,
+        batch_size=cell.batch_size,
+        source="record",
+        steps=sum(m.profiled_steps for m in measured),
+        step_s=step_s,
+        needs=Needs(input_s, host_s, None if not on_gpu or filled else step_s, overlapped),
+        phases=phases,
+        io_overlap=None if overlapped or on_gpu else 0.0,
+        waits_for_input_s=io_s if overlapped else 0.0,
+        waits_for_gpu_s=None,
+        device=None,
+    )
+
+
+def _phases(measured: Sequence[Measurement], on_gpu: bool) -> tuple[PhaseCost, ...]:
+    host_s: dict[str, list[float]] = {}
+    device_s: dict[str, list[float]] = {}
+    for measurement in measured:
+        for phase in measurement.phases:
+            host_s.setdefault(phase.name, []).extend(phase.host_s)
+            device_s.setdefault(phase.name, []).extend(phase.device_s or ())
+    typical = min if on_gpu else statistics.median
+    return tuple(
+        PhaseCost(name, typical(times), statistics.median(device_s[name]) if device_s[name] else None)
+        for name, times in host_s.items()
+    )
