@@ -70,6 +70,7 @@ _LEFT = MARGIN + 0.62
 _PAD = 0.05
 _GAP = 0.05
 _BIN_PIXELS = 2
+_EDGED = 0.06  # inches
 _FEWEST = 5  # of a shortened name, so many characters at least
 
 
@@ -447,7 +448,9 @@ def _draw_named(axes: Axes, scale: _Scale, row: _Row, y: float) -> None:
     for key, spans in _by_colour(row.spans).items():
         for line in range(n):
             places = [scale.clipped(span) for span in spans if lines[span] == line]
-            edge = {"edgecolor": "white", "linewidth": 0.4}
+            # Between narrow blocks a line would look like a gap.
+            wide = min((scale.inches(*place) for place in places), default=0.0) > _EDGED
+            edge = {"edgecolor": "white", "linewidth": 0.4 if wide else 0.0}
             _bars(axes, places, y + line * height, height, facecolor=_colour(key), **edge)
         if height * 72 < WORDS:
             continue

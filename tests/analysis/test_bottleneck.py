@@ -1,0 +1,317 @@
+"""What holds a cell back: known timelines give exactly the known numbers, any timeline gives numbers that add up."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from factories import make_cell, make_measurement, make_record
+from hypothesis import given
+from hypothesis import strategies as st
+from timelines import api, busy_timeline, kernel, made, phase, step, talk, work
+
+from tcbench.analysis.bottleneck import VERDICTS, Needs, explain_record, explain_records, summarise
+from tcbench.errors import SelectionError
+from tcbench.record import PhaseTimes, Record
+from tcbench.timeline import Span, Timeline, timeline_of
+
+
+def close(value: float) -> object:
+    return pytest.approx(value, abs=1e-9)
+
+
+# -- a timeline with known gaps ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_known_gaps_give_exactly_the_known_busy_share_and_causes(steps: int) -> None:
+    found = summarise(busy_timeline(steps))
+    assert found.device is not None
+    assert found.steps == steps
+    assert found.step_s == close(0.1)
+    assert found.device.busy_share == close(0.6)
+    assert found.device.idle_s == close(0.04 * steps)
+    # 0-20 ms the host reads; 20-30, 50-55 and 95-100 ms it launches late.
+    assert found.device.idle.input_s == close(0.02)
+    assert found.device.idle.launching_s == close(0.02)
+    assert found.device.idle.synchronising_s == 0
+    assert found.device.idle.other_s == close(0)
+    assert {p.name: (p.host_s, p.device_s) for p in found.phases} == {
+        "io": (close(0.02), close(0)),
+        "forward": (close(0.04), close(0.02)),
+        "backward": (close(0.04), close(0.04)),
+    }
+    assert found.verdict == "host-bound"
+    assert found.sentence == "host-bound: host needs 100 ms per step, GPU 60 ms; GPU idle 40%"
+    assert found.io_overlap == 0
+
+
+def test_the_gaps_are_listed_with_who_was_waited_for() -> None:
+    device = summarise(busy_timeline()).device
+    assert device is not None
+    assert device.gaps[0].cause == "input"
+    assert [(round(g.duration_s, 6), g.cause, g.phase) for g in sorted(device.gaps, key=lambda g: g.begin_s)] == [
+        (0.03, "input", "io"),
+        (0.005, "launching", "forward"),
+        (0.005, "launching", "backward"),
+    ]
+
+
+def test_the_kernels_that_cost_most_come_first_with_their_share() -> None:
+    device = summarise(busy_timeline(3)).device
+    assert device is not None
+    assert [(k.name, k.per_step, k.time_s, k.share) for k in device.costliest] == [
+        ("other", 1, close(0.04), close(2 / 3)),
+        ("k", 1, close(0.02), close(1 / 3)),
+    ]
+    assert (device.kernels_per_step, device.copies_per_step, device.copied_bytes) == (2, 0, None)
+
+
+def test_only_ten_kernels_are_named() -> None:
+    kernels = [kernel(i / 100, i / 100 + 0.001 * (i + 1), name=f"k{i}") for i in range(12)]
+    device = summarise(made(step(0, 0.2), phase("forward", 0, 0.2), *kernels)).device
+    assert device is not None
+    assert [k.name for k in device.costliest] == [f"k{i}" for i in range(11, 1, -1)]
+
+
+def test_kernels_at_the_same_time_count_once() -> None:
+    spans = [kernel(0.1, 0.5), kernel(0.2, 0.4, row=1), kernel(0.3, 0.6, row=2)]
+    device = summarise(made(step(0, 1), phase("forward", 0, 1), *spans)).device
+    assert device is not None
+    assert device.busy_s == close(0.5)
+
+
+def test_copies_are_counted_with_their_bytes() -> None:
+    copies = [Span(0.1, 0.2, "gpu", "copy", "HtoD", 0, "io", 0, 600), Span(0.3, 0.4, "gpu", "memset", "memset", 0)]
+    found = summarise(made(step(0, 0.5), step(0.5, 1, 1), phase("forward", 0, 1), *copies))
+    assert found.device is not None
+    assert (found.device.copies_per_step, found.device.copied_bytes, found.device.kernels_per_step) == (1, 300, 0)
+
+
+def test_a_gpu_that_lags_behind_the_host_is_followed_to_its_end() -> None:
+    found = summarise(made(step(0, 0.2), phase("forward", 0, 0.2), kernel(0.1, 0.15), kernel(0.15, 1.0)))
+    assert found.device is not None
+    assert found.step_s == close(1.0)
+    assert found.device.busy_share == close(0.9)
+    assert found.verdict == "gpu-bound"
+    assert found.sentence == "gpu-bound: host needs 200 ms per step, GPU 900 ms; GPU idle 10%"
+
+
+def test_work_of_other_steps_does_not_count() -> None:
+    before, after = kernel(-0.5, -0.2), Span(2.0, 3.0, "gpu", "kernel", "k", 7, "forward")
+    found = summarise(made(step(0, 1), phase("forward", 0, 1), before, kernel(0.2, 0.4), after))
+    assert found.device is not None
+    assert found.device.span_s == close(1)
+    assert found.device.busy_s == close(0.2)
+
+
+def test_waiting_for_the_gpu_is_not_what_the_host_needs() -> None:
+    found = summarise(
+        made(
+            step(0, 1),
+            phase("forward", 0, 1),
+            api("cudaLaunchKernel", 0.0, 0.00001),
+            api("cudaMemcpyAsync", 0.1, 0.2),
+            api("cudaLaunchKernel", 0.3, 0.4),  # the queue is full
+            api("cudaStreamSynchronize_v3020", 0.5, 1.0),
+            kernel(0.1, 0.9),
+        )
+    )
+    assert found.device is not None
+    assert found.needs.host_s == close(0.4)
+    assert found.waits_for_gpu_s == close(0.6)
+    assert found.device.idle.synchronising_s == close(0.1)
+    assert found.device.idle.launching_s == close(0.1)
+    assert found.verdict == "gpu-bound"
+
+
+def test_a_long_launch_on_an_idle_gpu_is_the_hosts_own_time() -> None:
+    found = summarise(made(step(0, 1), phase("forward", 0, 1), api("cudaLaunchKernel", 0, 0.5), kernel(0.5, 0.6)))
+    assert found.needs.host_s == close(1)
+
+
+def test_input_in_its_own_thread_overlaps_and_leaves_the_host_waiting() -> None:
+    found = summarise(
+        made(
+            step(0, 1),
+            phase("io", 0, 0.6),
+            phase("forward", 0.6, 1),
+            work(0.0, 0.5),
+            work(0.4, 0.9, row=1),
+            kernel(0.7, 0.9),
+        )
+    )
+    assert found.needs == Needs(close(0.9), close(0.4), close(0.2), True)  # type: ignore[arg-type]
+    assert found.io_overlap == close(0.3 / 0.9)
+    assert found.waits_for_input_s == close(0.6)
+    assert found.sentence == "input-bound: input needs 900 ms per step, host 400 ms, GPU 200 ms; GPU idle 80%"
+
+
+def test_input_on_the_host_overlaps_with_the_gpus_work_only() -> None:
+    found = summarise(made(step(0, 1), phase("io", 0, 0.6), phase("forward", 0.6, 1), kernel(0.3, 0.4)))
+    assert found.io_overlap == close(0.1 / 0.6)
+    assert found.verdict == "input-bound"
+    assert found.sentence.startswith("input-bound: host needs 1000 ms per step (600 ms of it for input), GPU 100 ms")
+
+
+@pytest.mark.parametrize(
+    ("io_s", "verdict", "says"),
+    [
+        (0.2, "host-bound", "host-bound: the CPU computes 800 ms per step, input takes 200 ms before it"),
+        (0.7, "input-bound", "input-bound: input takes 700 ms per step, computing 300 ms, one after the other"),
+        (0.5, "balanced", "balanced: the CPU computes 500 ms per step, input takes 500 ms before it"),
+    ],
+)
+def test_on_a_cpu_input_and_computing_are_compared(io_s: float, verdict: str, says: str) -> None:
+    found = summarise(made(step(0, 1), phase("io", 0, io_s), phase("forward", io_s, 1)))
+    assert (found.verdict, found.sentence) == (verdict, says)
+    assert found.device is None
+    assert found.io_overlap == 0
+
+
+def test_on_a_cpu_overlapped_input_is_said_to_be_so() -> None:
+    found = summarise(made(step(0, 1), phase("io", 0, 0.01), phase("forward", 0.01, 1), work(0.2, 0.7)))
+    assert found.sentence == "host-bound: the CPU computes 990 ms per step, input needs 500 ms beside it"
+    assert found.io_overlap == close(1)
+
+
+def test_the_talks_timelines_read_as_the_talk_reads_them() -> None:
+    found = {slide: summarise(timeline) for slide, timeline in talk().items()}
+    verdicts = {slide: bottleneck.verdict for slide, bottleneck in found.items()}
+    assert verdicts == {
+        "15": "gpu-bound",
+        "17": "host-bound",
+        "22": "host-bound",
+        "28": "host-bound",
+        "32": "gpu-bound",
+    }
+    rates = [bottleneck.images_per_s for bottleneck in found.values()]
+    assert rates == sorted(rates)
+
+
+def test_a_timeline_without_steps_is_one_clear_line() -> None:
+    with pytest.raises(SelectionError, match="no steps in this timeline; expected ranges that"):
+        summarise(made(kernel(0, 1)))
+
+
+# -- any timeline --------------------------------------------------------------------------------------------------
+
+times = st.floats(0, 10, allow_nan=False)
+
+
+@st.composite
+def timelines(draw: st.DrawFn) -> Timeline:
+    def spans(lane: str, kinds: list[str], names: list[str], low: int = 0) -> list[Span]:
+        found = []
+        for _ in range(draw(st.integers(low, 8))):
+            begin, took = draw(times), draw(st.floats(0, 3))
+            kind, name = draw(st.sampled_from(kinds)), draw(st.sampled_from(names))
+            number = draw(st.none() | st.integers(0, 3))
+            cause = name if kind == "phase" else draw(st.sampled_from(["forward", "backward", None]))
+            found.append(Span(begin, begin + took, lane, kind, name, number, cause))  # type: ignore[arg-type]
+        return found
+
+    return timeline_of(
+        "any",
+        "cuda:0",
+        "GPU",
+        8,
+        "nsys",
+        ("io", "forward", "backward"),
+        [
+            *spans("host", ["step"], ["step"], low=1),
+            *spans("host", ["phase"], ["io", "forward", "backward"]),
+            *spans("host", ["api"], ["cudaLaunchKernel", "cudaStreamSynchronize"]),
+            *spans("io", ["work"], ["batch"]),
+            *spans("gpu", ["kernel", "copy"], ["a", "b"]),
+        ],
+    )
+
+
+@given(timelines())
+def test_busy_and_idle_make_the_span_and_nothing_is_negative(timeline: Timeline) -> None:
+    found = summarise(timeline)
+    assert found.verdict in VERDICTS
+    assert found.sentence.startswith(found.verdict)
+    numbers = [found.step_s, found.needs.input_s or 0, found.needs.host_s, found.needs.gpu_s or 0]
+    numbers += [phase.host_s for phase in found.phases] + [phase.device_s or 0 for phase in found.phases]
+    assert min([*numbers, found.waits_for_input_s, found.waits_for_gpu_s or 0]) >= 0
+    assert found.io_overlap is None or 0 <= found.io_overlap <= 1 + 1e-9
+    device = found.device
+    if device is None:
+        return
+    assert device.busy_s + device.idle_s == pytest.approx(device.span_s)
+    assert device.busy_s <= device.span_s * (1 + 1e-9)
+    assert device.idle.total_s * found.steps == pytest.approx(device.idle_s, abs=1e-9)
+    assert min(device.idle.launching_s, device.idle.input_s, device.idle.synchronising_s, device.idle.other_s) >= 0
+    assert sum(gap.duration_s for gap in device.gaps) == pytest.approx(device.idle_s, abs=1e-9)
+    assert device.span_s == pytest.approx(found.step_s * found.steps)
+
+
+@given(timelines())
+def test_work_that_is_there_twice_changes_nothing_but_counts(timeline: Timeline) -> None:
+    again = timeline_of(
+        timeline.label, "cuda:0", "GPU", 8, "nsys", timeline.phases, [*timeline.spans, *timeline.of("gpu")]
+    )
+    one, two = summarise(timeline), summarise(again)
+    assert (one.needs, one.phases, one.io_overlap) == (two.needs, two.phases, two.io_overlap)
+    assert (one.device and one.device.busy_s) == (two.device and two.device.busy_s)
+
+
+# -- records alone -------------------------------------------------------------------------------------------------
+
+
+def record(
+    step_s: float, device: str = "cpu", prefetch: int = 0, gpu: dict[str, float] | None = None, **host_s: float
+) -> Record:
+    names = host_s.keys()
+    phases = tuple(
+        PhaseTimes(name=n, host_s=(host_s[n], host_s[n] * 2), device_s=(0.1, 0.1) if gpu is not None else None)
+        for n in names
+    )
+    measurement = make_measurement([step_s] * 12, phases=phases, prefetch_depth=prefetch)
+    return make_record(cell=make_cell("fp32", 8, device=device), measurement=measurement)
+
+
+def test_a_record_of_a_cpu_takes_the_medians_of_its_phases() -> None:
+    found = explain_record(record(0.15, io=0.02, forward=0.08))
+    assert found.needs == Needs(close(0.03), close(0.12), None, False)  # type: ignore[arg-type]
+    assert found.sentence == "host-bound: the CPU computes 120 ms per step, input takes 30 ms before it"
+    assert (found.step_s, found.images_per_s, found.io_overlap) == (close(0.15), close(8 / 0.15), 0)
+
+
+def test_a_prefetched_input_is_known_only_when_it_is_waited_for() -> None:
+    hidden = explain_record(record(0.15, prefetch=2, io=0.0002, forward=0.1))
+    assert hidden.needs.input_s is None
+    assert hidden.sentence == "host-bound: the CPU computes 150 ms per step; input is made beside it"
+    starved = explain_record(record(0.15, prefetch=2, io=0.05, forward=0.05))
+    assert starved.needs.input_s == close(0.15)
+    assert starved.sentence == ("input-bound: input needs 150 ms per step, computing 75 ms; the CPU waits 75 ms for it")
+
+
+def test_on_a_gpu_the_host_is_to_blame_when_it_fills_the_step() -> None:
+    found = explain_record(record(0.04, "cuda:0", gpu={}, io=0.005, forward=0.034))
+    assert found.needs == Needs(close(0.005), close(0.034), None, False)  # type: ignore[arg-type]
+    assert found.sentence == "host-bound: host needs 39 ms per step; a step takes 40 ms"
+    found = explain_record(record(0.04, "cuda:0", gpu={}, io=0.03, forward=0.01))
+    assert found.sentence == "input-bound: host needs 40 ms per step (30 ms of it for input); a step takes 40 ms"
+
+
+def test_on_a_gpu_the_gpu_fills_the_step_when_the_host_does_not() -> None:
+    found = explain_record(record(0.04, "cuda:0", prefetch=2, gpu={}, io=0.001, forward=0.02))
+    assert found.needs.gpu_s == close(0.04)
+    assert found.sentence == "gpu-bound: host needs 20 ms per step, GPU 40 ms; a step takes 40 ms"
+
+
+def test_trials_are_taken_together() -> None:
+    found = explain_records([record(0.1, io=0.02, forward=0.08), record(0.3, io=0.02, forward=0.08)])
+    assert found.step_s == close(0.2)
+
+
+def test_a_record_without_a_measurement_has_no_bottleneck() -> None:
+    with pytest.raises(ValueError, match="nothing was measured"):
+        explain_record(make_record(status="oom"))
+    bare = make_record()
+    assert bare.measurement is not None
+    with pytest.raises(ValueError, match="nothing was measured"):
+        measurement = msgspec.structs.replace(bare.measurement, phases=())
+        explain_record(msgspec.structs.replace(bare, measurement=measurement))

@@ -1,0 +1,39 @@
+"""Sets of time do what sets do: checked against single milliseconds counted one by one."""
+
+from __future__ import annotations
+
+import itertools
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tcbench.analysis import intervals
+
+pairs = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 12)).map(lambda p: (p[0], p[0] + p[1])), max_size=12)
+
+
+def cells(found: list[tuple[float, float]]) -> set[int]:
+    return {i for begin, end in found for i in range(int(begin), int(end))}
+
+
+@given(pairs)
+def test_a_union_covers_what_any_covers_once_and_in_order(some: list[tuple[int, int]]) -> None:
+    found = intervals.union(some)
+    assert cells(found) == cells(some)
+    assert intervals.length(found) == len(cells(some))
+    assert all(a[1] < b[0] for a, b in itertools.pairwise(found))
+
+
+@given(pairs, pairs)
+def test_intersection_and_difference_part_a_set_in_two(
+    one: list[tuple[int, int]], other: list[tuple[int, int]]
+) -> None:
+    a, b = intervals.union(one), intervals.union(other)
+    both, rest = intervals.intersection(a, b), intervals.difference(a, b)
+    assert cells(both) == cells(a) & cells(b)
+    assert cells(rest) == cells(a) - cells(b)
+    assert intervals.length(both) + intervals.length(rest) == intervals.length(a)
+
+
+def test_clipping_keeps_what_lies_between() -> None:
+    assert intervals.clip([(0, 2), (3, 5), (8, 9)], 1, 4) == [(1, 2), (3, 4)]
