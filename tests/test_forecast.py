@@ -186,6 +186,13 @@ def test_a_trace_is_made_anew_when_asked_for_or_when_the_program_changed(stand, 
     assert made == ["fp16"] * 3
 
 
+def test_a_trace_serves_gpus_of_its_compute_capability_only(stand, tmp_path):
+    config = ("fp16+dali+batched+nhwc+fused",)
+    newer = look(H200, tmp_path, configs=config).cells[0]
+    older = look(V100, tmp_path, configs=config).cells[0]
+    assert newer.of_kind("call") == () and older.of_kind("call") != ()
+
+
 def test_a_damaged_or_foreign_trace_is_made_anew(stand, tmp_path):
     first = look(H200, tmp_path, configs=("fp16",))
     (kept,) = (tmp_path / "cache" / forecasts.TRACES).iterdir()
