@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -118,6 +120,23 @@ def test_a_second_forecast_takes_what_the_first_has_found(here):
     assert list((here / "cache").glob("traces-*/*"))
     second = tcbench(here, "forecast", "quick.toml", "--gpu", "V100", "--bs", "2", "--json")
     assert second.stdout == first.stdout
+
+
+def test_an_interrupted_forecast_says_that_it_goes_on_where_it_was(here):
+    environment = {**os.environ, "TCBENCH_CACHE": str(here / "cache")}
+    command = [sys.executable, "-m", "tcbench", "forecast", "naruse2018", "--gpu", "V100", "--image-size", "64"]
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "start_new_session": True}
+    process = subprocess.Popen(command, cwd=here, env=environment, **options)
+    deadline = time.monotonic() + 60
+    while not list((here / "cache").glob("traces-*/*.plan")) and time.monotonic() < deadline:
+        assert process.poll() is None
+        time.sleep(0.02)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: the workers get it too
+    stdout, stderr = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert not stdout
+    assert "interrupted; what was found is kept" in stderr
+    assert "Traceback" not in stderr
 
 
 def test_a_forecast_needs_no_cuda_package(here):

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from tcbench.cli.app import command
+from tcbench.cli.app import INTERRUPTED, command
 from tcbench.cli.options import (
     WHAT,
     WHERE,
@@ -69,8 +69,12 @@ def forecast(
     device = Device("cuda:0", there.device_name, there.memory_bytes, divmod(there.sm, 10))
     selection = plan.Selection(batch_sizes=batch_sizes(bs), configs=config_names(config), image_size=image_size)
     planned = plan.make(scenarios.load(scenario or "naruse2018"), selection, device, elsewhere=True)
-    with Stages(make_console(stderr=True), quiet) as stages:
-        found = forecasts.forecast(planned, there, fresh=fresh, progress=stages.advance)
+    try:
+        with Stages(make_console(stderr=True), quiet) as stages:
+            found = forecasts.forecast(planned, there, fresh=fresh, progress=stages.advance)
+    except KeyboardInterrupt:
+        typer.echo("\ninterrupted; what was found is kept: the same command goes on from there", err=True)
+        raise typer.Exit(INTERRUPTED) from None
     if json:
         typer.echo(view.to_json(found))
         return
