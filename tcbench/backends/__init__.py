@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tcbench.backends.cuda.accelerator import GpuProperties
     from tcbench.backends.cuda.trace import Trace
 
-_MODULES = {"chainer": "tcbench.backends.chainer"}
+_MODULES = {"chainer": "tcbench.backends.chainer", "torch": "tcbench.backends.torch"}
 
 
 class Backend(Protocol):
@@ -46,7 +46,8 @@ def device_kinds() -> dict[str, Package | None]:
     for name in names():
         for kind, packages in backend(name).DEVICES.items():
             missing = next((package for package in packages if not package.is_installed()), None)
-            found[kind] = None if kind in found and found[kind] is None else missing
+            # One backend that has all it takes is enough; else the first one's lack is told.
+            found[kind] = None if missing is None else found.get(kind, missing)
     return found
 
 

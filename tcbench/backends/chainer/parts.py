@@ -13,6 +13,7 @@ import numpy as np
 
 from tcbench.backends.chainer import ops
 from tcbench.backends.chainer.compat import chainer
+from tcbench.backends.initial import he_normal
 from tcbench.backends.spec import TensorSpec
 from tcbench.models.resnet50 import Conv
 
@@ -79,15 +80,6 @@ class Head(chainer.Chain):
 def max_pool(x: Any, spec: TensorSpec) -> Any:
     """3x3 stride 2, as after ResNet's stem."""
     return ops.max_pooling_2d(x, ksize=3, stride=2, pad=1, layout=spec.layout)
-
-
-def he_normal(shape: tuple[int, ...], fan_in: int, rng: np.random.RandomState) -> np.ndarray:
-    """Normal with variance 2 / fan_in (He et al., "Delving Deep into Rectifiers", 2015, eq. 12).
-
-    float32 whatever is stored later, so that every dtype starts from the same numbers.
-    """
-    values: np.ndarray = rng.standard_normal(shape) * np.sqrt(2.0 / fan_in)
-    return values.astype(np.float32)
 
 
 def he_filter(spec: TensorSpec, conv: Conv, rng: np.random.RandomState) -> np.ndarray:

@@ -124,8 +124,8 @@ class DaliFeed:
         except RuntimeError as error:
             raise self._explained(error) from error
         x = hand_over(pixels)
-        if x.dtype != self._spec.tensor.dtype:  # float64, which DALI does not make
-            x = x.astype(self._spec.tensor.dtype)
+        if self._spec.tensor.dtype == "float64":  # which DALI does not make
+            x = x.astype("float64")
         return x, hand_over(labels).reshape(-1)
 
     def _retire(self) -> None:

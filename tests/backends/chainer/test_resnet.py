@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from tcbench.backends.chainer.compat import chainer
-from tcbench.backends.chainer.parts import Parts, he_normal
+from tcbench.backends.chainer.parts import Parts
+from tcbench.backends.initial import he_normal
 from tcbench.backends.chainer.resnet import ResNet
 from tcbench.backends.spec import TensorSpec
 from tcbench.models import MODELS

@@ -1,0 +1,48 @@
+"""PyTorch: the peer. The same model, weights, input and optimizer as ours, in PyTorch's own operations, and the rungs
+that a PyTorch user would reach for. Importing this module imports neither PyTorch nor NumPy."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tcbench.backends.torch.rungs import RUNGS
+from tcbench.errors import SelectionError
+from tcbench.record import Cell
+from tcbench.rung import Package
+from tcbench.session import Session
+
+if TYPE_CHECKING:
+    from tcbench.backends.cuda.accelerator import GpuProperties
+    from tcbench.backends.cuda.trace import Trace
+
+__all__ = ["DEVICES", "PACKAGES", "RUNGS", "open_session", "trace"]
+
+DEVICES = {
+    "cpu": (Package("torch", "uv pip install torch --torch-backend=cpu"),),
+    "cuda": (Package("torch", "uv sync --extra cuda13 --extra torch"),),
+}
+PACKAGES = (
+    "torch",
+    "numpy",
+    "Pillow",
+    "nvidia-dali-cuda120",
+    "nvidia-dali-cuda130",
+    "opencv-python-headless",
+    "nvtx",
+    "nvidia-cudnn-cu12",
+    "nvidia-cudnn-cu13",
+    "triton",
+)
+
+
+def open_session(cell: Cell) -> Session:
+    """Build the cell's model, optimizer and feed, rung by rung."""
+    from tcbench.backends.torch.session import TorchSession
+    from tcbench.backends.torch.sites import open_site
+
+    return TorchSession(cell, open_site(cell.device))
+
+
+def trace(cell: Cell, properties: GpuProperties) -> Trace:  # noqa: ARG001
+    """PyTorch needs the GPU that it launches on: SelectionError."""
+    raise SelectionError(f"config '{cell.config}': PyTorch cannot be traced without a GPU; leave its configs out")

@@ -1,0 +1,98 @@
+"""A feed's batches as a PyTorch step takes them: at its site, images (N, 3, S, S), labels (N,) int64."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import torch
+
+from tcbench.backends.feeds.base import Feed
+from tcbench.backends.feeds.pillow import make_pillow_feed
+from tcbench.backends.feeds.synthetic import make_synthetic_feed
+from tcbench.backends.spec import FeedSpec
+from tcbench.backends.torch.sites import Batch, Site
+
+
+class Batches(Protocol):
+    """Where a step's batches come from. What `next` returns is valid until the next call."""
+
+    @property
+    def prefetch_depth(self) -> int: ...
+
+    def next(self) -> Batch: ...
+
+    def close(self) -> None: ...
+
+
+MakeBatches = Callable[[FeedSpec, Site], Batches]
+
+
+class Arriving:
+    """The batches of a feed, as they come."""
+
+    def __init__(self, feed: Feed, spec: FeedSpec, site: Site) -> None:
+        self._feed = feed
+        self._site = site
+        self._channels_last = spec.tensor.layout == "NHWC"
+        self.prefetch_depth = feed.prefetch_depth
+
+    def next(self) -> Batch:
+        x, t = self._site.arrive(*self._feed.next())
+        # (N, S, S, 3) in memory, seen as (N, 3, S, S): that is PyTorch's channels_last.
+        return (x.permute(0, 3, 1, 2) if self._channels_last else x), t.long()
+
+    def close(self) -> None:
+        self._feed.close()
+
+
+class Kept:
+    """One batch for ever: no input work, and no copy to the device either."""
+
+    prefetch_depth = 0
+
+    def __init__(self, batches: Batches) -> None:
+        self._batches = batches
+        self._batch = batches.next()
+
+    def next(self) -> Batch:
+        return self._batch
+
+    def close(self) -> None:
+        self._batches.close()
+
+
+class AtFixedAddresses:
+    """Every batch copied into the same two tensors: what a captured graph reads. In stream order, so that a step that
+    still reads the batch before is not disturbed."""
+
+    def __init__(self, batches: Batches) -> None:
+        self._batches = batches
+        self._batch: Batch | None = None
+        self.prefetch_depth = batches.prefetch_depth
+
+    def next(self) -> Batch:
+        arrived = self._batches.next()
+        if self._batch is None:
+            self._batch = torch.empty_like(arrived[0]), torch.empty_like(arrived[1])
+        for source, target in zip(arrived, self._batch, strict=True):
+            target.copy_(source, non_blocking=True)
+        return self._batch
+
+    def close(self) -> None:
+        self._batches.close()
+
+
+def arriving(make_feed: Callable[[FeedSpec, Site], Feed]) -> MakeBatches:
+    """Batches of the feed that `make_feed` makes for a spec and a site."""
+    return lambda spec, site: Arriving(make_feed(spec, site), spec, site)
+
+
+def pillow(spec: FeedSpec, site: Site) -> Batches:
+    """Decoded by Pillow in the calling thread."""
+    return Arriving(make_pillow_feed(spec), spec, site)
+
+
+def synthetic(spec: FeedSpec, site: Site) -> Batches:
+    """One batch of noise, kept at the site."""
+    return Kept(Arriving(make_synthetic_feed(spec), spec, site))

@@ -1,0 +1,34 @@
+"""cuda_graph: forward, backward and update of a step are captured once as a CUDA graph and replayed: the host launches
+one thing per step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tcbench.rung import EXACT, Needs, Requires, Rung
+from tcbench.session import Phase
+
+
+class CudaGraph(Rung):
+    name = "cuda_graph"
+    says = "the whole step captured as a CUDA graph and replayed"
+    requires = Requires(
+        devices=frozenset({"cuda"}),
+        rungs=(Needs("fused_optimizer", when="fp16", why="any other waits for the GradScaler's word on overflow"),),
+    )
+    parity = EXACT
+    source = "PyTorch documentation, CUDA semantics: CUDA Graphs, whole-network capture"
+
+    def feed(self, make_feed: Any, settings: Any) -> Any:
+        from tcbench.backends.torch.batches import AtFixedAddresses
+
+        return lambda spec, site: AtFixedAddresses(make_feed(spec, site))
+
+    def step(self, phases: Any, settings: Any) -> Any:
+        from tcbench.backends.torch.replay import Replay
+
+        io, *compute = phases
+        return (io, Phase("replay", Replay(tuple(phase.run for phase in compute))))
+
+
+RUNG = CudaGraph()

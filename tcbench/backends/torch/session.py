@@ -1,0 +1,150 @@
+"""A PyTorch training step as a Session: rungs folded over parts, then built, then run phase by phase."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from tcbench.backends.spec import FeedSpec
+from tcbench.backends.torch.batches import Batches, MakeBatches, pillow, synthetic
+from tcbench.backends.torch.model import ResNet
+from tcbench.backends.torch.parts import Forward, Optimizer, OptimizerSpec, Parts
+from tcbench.backends.torch.rungs import RUNGS
+from tcbench.backends.torch.sites import Site
+from tcbench.dataset import ImageFolder, ensure_generated, scan
+from tcbench.models import MODELS
+from tcbench.record import Cell
+from tcbench.session import Clock, Facts, Phase
+
+MODEL_CLASSES = {"resnet50": ResNet}
+
+
+class Step:
+    """One training step and what its phases hand on: a batch, the loss, gradients."""
+
+    def __init__(self, forward: Forward, optimizer: Optimizer, batches: Batches, autocast: Callable[[], Any]) -> None:
+        self.model = forward
+        self.optimizer = optimizer
+        self.batches = batches
+        self.autocast = autocast
+        self.x: Any = None
+        self.t: Any = None
+        self.loss: Any = None
+        self.loss_value: Any = math.nan
+
+    def io(self) -> None:
+        self.x, self.t = self.batches.next()
+
+    def forward(self) -> None:
+        with self.autocast():
+            self.loss = F.cross_entropy(self.model(self.x), self.t)
+
+    def backward(self) -> None:
+        self.optimizer.backward(self.loss)
+        # The graph goes before the next forward pass allocates.
+        self.loss_value, self.loss = self.loss.detach(), None
+
+    def update(self) -> None:
+        self.optimizer.update()
+
+    def phases(self) -> tuple[Phase, ...]:
+        return tuple(Phase(run.__name__, run) for run in (self.io, self.forward, self.backward, self.update))
+
+
+class TorchSession:
+    """See `tcbench.session.Session`. Built from a cell; closed once."""
+
+    def __init__(self, cell: Cell, site: Site) -> None:
+        rungs = [RUNGS[name] for name in cell.rungs]
+        self._site = site
+        self._macs = MODELS[cell.model].macs(cell.variant, cell.image_size, cell.n_classes)
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(_threads(cell.threads))
+            stack.enter_context(site.scope())
+            for rung in rungs:
+                stack.enter_context(rung.scope(cell))
+
+            parts: Parts = _fold(rungs, "parts", Parts(), cell)
+            model = MODEL_CLASSES[cell.model](cell.variant, cell.n_classes, np.random.RandomState(cell.seed))
+            model.train().to(device=site.device, memory_format=parts.memory_format)
+
+            spec = OptimizerSpec(cell.train.learning_rate, cell.train.momentum, cell.train.weight_decay)
+            optimizer = Optimizer(_fold(rungs, "optimizer", spec, cell), model, site.device)
+
+            make_batches: MakeBatches = _fold(rungs, "feed", pillow, cell)
+            if cell.input.kind == "synthetic":
+                make_batches = synthetic
+            batches = make_batches(
+                FeedSpec(
+                    images=_images(cell),
+                    batch_size=cell.batch_size,
+                    image_size=cell.image_size,
+                    n_classes=cell.n_classes,
+                    tensor=parts.pixels,
+                    seed=cell.seed,
+                    threads=cell.threads,
+                ),
+                site,
+            )
+            stack.callback(batches.close)
+            autocast = functools.partial(
+                torch.autocast, site.device.type, parts.autocast, enabled=parts.autocast is not None
+            )
+            self.model = model
+            self.step = Step(parts.body(model), optimizer, batches, autocast)
+            self._phases: tuple[Phase, ...] = _fold(rungs, "step", self.step.phases(), cell)
+            self._exit = stack.pop_all()
+
+    @property
+    def phases(self) -> Sequence[Phase]:
+        return self._phases
+
+    @property
+    def clock(self) -> Clock:
+        return self._site.clock
+
+    def facts(self) -> Facts:
+        """Raises TrainingError when gradients have overflowed."""
+        self.step.optimizer.check()
+        peak_bytes, of = self._site.peak_memory()
+        return Facts(
+            loss=float(self.step.loss_value),
+            peak_memory_bytes=peak_bytes,
+            peak_memory_of=of,
+            prefetch_depth=self.step.batches.prefetch_depth,
+            parameters=sum(parameter.numel() for parameter in self.model.parameters()),
+            macs_per_image=self._macs,
+        )
+
+    def close(self) -> None:
+        self._exit.close()
+
+
+def _fold(rungs: Sequence[Any], stage: str, start: Any, cell: Cell) -> Any:
+    """Hand `start` through one stage of every rung, in the config's order."""
+    return functools.reduce(lambda made, rung: getattr(rung, stage)(made, cell), rungs, start)
+
+
+@contextlib.contextmanager
+def _threads(n: int) -> Iterator[None]:
+    """PyTorch's threads within an operation."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(n)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _images(cell: Cell) -> ImageFolder | None:
+    if cell.input.kind == "synthetic":
+        return None
+    return ensure_generated() if cell.input.path is None else scan(Path(cell.input.path))

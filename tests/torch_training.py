@@ -1,0 +1,118 @@
+"""Trains the small ResNet-50 of `training` through PyTorch's session: same weights, same batches. Needs PyTorch."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import factories
+import numpy as np
+import pytest
+from training import BATCH_SIZE, N_CLASSES, SMALL, Batches, Trained, small_session
+
+from tcbench.backends.chainer.session import ChainerSession
+from tcbench.backends.torch import session as sessions
+from tcbench.backends.torch.batches import Arriving
+from tcbench.backends.torch.model import ResNet
+from tcbench.backends.torch.rungs import RUNGS
+from tcbench.backends.torch.session import TorchSession
+from tcbench.backends.torch.sites import Host
+from tcbench.models.resnet50 import ResNet50
+from tcbench.record import Input, TrainSettings
+from tcbench.rung import Rung
+
+__all__ = ["chainer_gradients", "small_session", "small_torch_session", "torch_gradients", "train_torch"]
+
+
+class Float64(Rung):
+    """The reference: everything in double precision."""
+
+    name = "fp64"
+    says = "double precision"
+    source = "tests"
+
+    def parts(self, parts: Any, settings: Any) -> Any:
+        return replace(parts, pixels=replace(parts.pixels, dtype="float64"), body=lambda model: model.double())
+
+
+@contextlib.contextmanager
+def small_torch_session(
+    config: str, seed: int = 0, geometry: ResNet50 = SMALL, image_size: int = 64, **cell_changes: Any
+) -> Iterator[TorchSession]:
+    """A session on the small model and the random batches that `training.small_session` has."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sessions.MODEL_CLASSES, "resnet50", functools.partial(ResNet, geometry=geometry))
+        cell = factories.make_cell(
+            config,
+            BATCH_SIZE,
+            **{
+                "backend": "torch",
+                "image_size": image_size,
+                "n_classes": N_CLASSES,
+                "input": Input(kind="synthetic"),
+                "seed": seed,
+                "threads": 1,
+                "train": TrainSettings(learning_rate=0.01, loss_scale=128.0),
+                **cell_changes,
+            },
+        )
+        patch.setattr(sessions, "synthetic", _arriving)
+        patch.setitem(RUNGS.rungs, "fp64", Float64())  # type: ignore[arg-type]
+        session = TorchSession(cell, Host())
+    try:
+        yield session
+    finally:
+        session.close()
+
+
+def _arriving(spec: Any, site: Any) -> Arriving:
+    return Arriving(Batches(spec.tensor, spec.image_size, spec.seed), spec, site)
+
+
+def train_torch(config: str, steps: int = 5, seed: int = 0, **cell_changes: Any) -> Trained:
+    """Train from the seed's weights on the seed's batches. Running statistics under PyTorch's names."""
+    with small_torch_session(config, seed, **cell_changes) as session:
+        before = _parameters(session)
+        losses = []
+        for _ in range(steps):
+            for phase in session.phases:
+                phase.run()
+            losses.append(session.facts().loss)
+        running = {
+            name: buffer.numpy().astype(np.float64)
+            for name, buffer in session.model.named_buffers()
+            if name.endswith(("running_mean", "running_var"))
+        }
+        return Trained(np.array(losses), before, _parameters(session), running)
+
+
+def _parameters(session: TorchSession) -> dict[str, np.ndarray]:
+    named = session.model.named_parameters()
+    return {name: parameter.detach().numpy().astype(np.float64) for name, parameter in named}
+
+
+def torch_gradients(session: TorchSession) -> dict[str, np.ndarray]:
+    """Gradients of one step, by PyTorch's names."""
+    session.step.io()
+    session.step.forward()
+    session.step.backward()
+    return {name: p.grad.numpy().astype(np.float64) for name, p in session.model.named_parameters()}
+
+
+def chainer_gradients(session: ChainerSession) -> dict[str, np.ndarray]:
+    """Gradients of one step, by the names that PyTorch gives the same parameters."""
+    session.step.io()
+    session.step.forward()
+    session.step.backward()
+    return {torch_name(name): p.grad.astype(np.float64) for name, p in session.step.model.namedparams()}
+
+
+def torch_name(name: str) -> str:
+    """`/blocks/0/a/gamma` is PyTorch's `blocks.0.a.bn.weight`."""
+    *path, last = name.strip("/").split("/")
+    if path != ["head"]:
+        last = {"w": "conv.weight", "gamma": "bn.weight", "beta": "bn.bias"}[last]
+    return ".".join([*path, {"w": "weight", "b": "bias"}.get(last, last)])
