@@ -13,9 +13,9 @@ from tcbench.cli.options import (
     BatchSizesOption,
     ConfigOption,
     ImageSizeOption,
-    ScenarioArgument,
     batch_sizes,
     complete_gpu,
+    complete_scenario,
     config_names,
 )
 
@@ -39,7 +39,14 @@ def forecast(
             rich_help_panel=WHAT,
         ),
     ],
-    scenario: ScenarioArgument = None,
+    scenario: Annotated[
+        str,
+        typer.Argument(
+            metavar="SCENARIO",
+            help="A scenario's name or the path of a TOML file.",
+            autocompletion=complete_scenario,
+        ),
+    ] = "naruse2018",
     bs: BatchSizesOption = None,
     config: ConfigOption = None,
     image_size: ImageSizeOption = None,
@@ -53,7 +60,7 @@ def forecast(
     """Say, without any GPU, what each cell would need on one: whether cuDNN has a plan for every operation there, how
     much memory a step takes of the card's, its operations and bytes, and the least time that these imply.
 
-    Without SCENARIO: naruse2018. Exit code: 0, also when a cell does not fit (that is an answer); 2 for a mistake in
+    Exit code: 0, also when a cell does not fit (that is an answer); 2 for a mistake in
     the command, the scenario or the GPU's file.
     """
     from tcbench import forecast as forecasts
@@ -68,7 +75,7 @@ def forecast(
     there = properties.load(gpu)
     device = Device("cuda:0", there.device_name, there.memory_bytes, divmod(there.sm, 10))
     selection = plan.Selection(batch_sizes=batch_sizes(bs), configs=config_names(config), image_size=image_size)
-    planned = plan.make(scenarios.load(scenario or "naruse2018"), selection, device, elsewhere=True)
+    planned = plan.make(scenarios.load(scenario), selection, device, elsewhere=True)
     try:
         with Stages(make_console(stderr=True), quiet) as stages:
             found = forecasts.forecast(planned, there, fresh=fresh, progress=stages.advance)
