@@ -5,8 +5,8 @@ import pytest
 
 from tcbench.backends.chainer.compat import chainer
 from tcbench.backends.chainer.parts import Parts
-from tcbench.backends.initial import he_normal
 from tcbench.backends.chainer.resnet import ResNet
+from tcbench.backends.initial import he_normal
 from tcbench.backends.spec import TensorSpec
 from tcbench.models import MODELS
 from tcbench.models.resnet50 import RESNET50
