@@ -1,0 +1,69 @@
+"""What holds back each cell of a whole matrix, and what to try next. Pure functions from records to explanations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from tcbench.analysis.advice import Gain, Problem, candidates, next_rung
+from tcbench.analysis.bottleneck import Bottleneck, explain_records
+from tcbench.analysis.summary import CellSummary, summarise
+from tcbench.record import Record
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """A cell: what was measured, what holds it back (None where nothing was measured), what could be added, and which
+    of that to try next (None where nothing known would help)."""
+
+    summary: CellSummary
+    bottleneck: Bottleneck | None
+    gains: tuple[Gain, ...] = ()
+    advice: Gain | None = None
+
+    @property
+    def checked(self) -> tuple[Gain, ...]:
+        """What could be added and was measured too: the model against the measurement."""
+        return tuple(gain for gain in self.gains if gain.measured_images_per_s is not None)
+
+
+def explain(
+    records: Iterable[Record],
+    problem: Callable[[CellSummary], Problem] = lambda _: lambda _: None,
+    arithmetic_s: Callable[[CellSummary, Sequence[str]], float] = lambda *_: 0.0,
+) -> tuple[Explanation, ...]:
+    """One explanation per machine and cell, in the order of first appearance. `records` are those that `store.current`
+    leaves. `problem`: says of a cell which rungs do not make a config on its device; `arithmetic_s`: as in `advice`."""
+    records = tuple(records)
+    summaries = summarise(records)
+    found = []
+    for summary in summaries:
+        trials = [record for record in records if record.status == "ok" and record.cell == summary.cell]
+        if summary.machine is not None:
+            trials = [r for r in trials if r.environment is None or r.environment.machine == summary.machine]
+        if summary.images_per_s is None or not all(r.measurement and r.measurement.phases for r in trials):
+            found.append(Explanation(summary, None))
+            continue
+        bottleneck = explain_records(trials)
+        gains = candidates(
+            bottleneck,
+            summary.cell.rungs,
+            problem(summary),
+            _beside(summary, summaries),
+            lambda rungs, summary=summary: arithmetic_s(summary, rungs),
+        )
+        found.append(Explanation(summary, bottleneck, gains, next_rung(gains)))
+    return tuple(found)
+
+
+def _beside(summary: CellSummary, summaries: Sequence[CellSummary]) -> dict[tuple[str, ...], float]:
+    """Images/s of the other configs at this batch size in this setting; ablations apart."""
+    return {
+        other.cell.rungs: other.images_per_s.value
+        for other in summaries
+        if other.setting == summary.setting
+        and other.cell.batch_size == summary.cell.batch_size
+        and other.cell.scenario_cudnn is None
+        and summary.cell.scenario_cudnn is None
+        and other.images_per_s is not None
+    }
