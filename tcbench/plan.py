@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from tcbench.backends import backend, names
+from tcbench.backends import backend, builds_models, problem
 from tcbench.device import Device
 from tcbench.errors import ScenarioError, SelectionError
 from tcbench.models import MODELS
@@ -70,9 +70,10 @@ def make(scenario: Scenario, selection: Selection, device: Device, *, elsewhere:
 
     `elsewhere`: the device is another machine's, so that what is installed on this one is no reason.
     """
+    scenario = scenario.on(device.kind)
     batch_sizes = selection.batch_sizes or scenario.batch_sizes
     image_size = scenario.image_size if selection.image_size is None else selection.image_size
-    least = MODELS[scenario.model].min_image_size
+    least = MODELS[scenario.model].min_image_size if scenario.model in MODELS else 1
     if image_size < least:
         raise SelectionError(f"--image-size {image_size}: {scenario.model} takes images of at least {least} pixels")
     if image_size > _MAX_IMAGE_SIZE:
@@ -98,7 +99,7 @@ def make(scenario: Scenario, selection: Selection, device: Device, *, elsewhere:
                 image_size=image_size,
                 n_classes=scenario.n_classes,
                 device=device.name,
-                input=selection.input or Input(kind=scenario.input_kind),
+                input=selection.input or Input(kind=scenario.input_kind if builds_models(config.backend) else "own"),
                 seed=selection.seed,
                 threads=selection.threads,
                 train=scenario.train,
@@ -127,6 +128,8 @@ def select(scenario: Scenario, patterns: Iterable[str]) -> tuple[Config, ...]:
     chosen: dict[Config, None] = {}
     for pattern in patterns:
         matching = [config for config in scenario.configs if fnmatch.fnmatchcase(config.name, pattern)]
+        if not matching:  # without the backend's name, where no config of the default one is called so
+            matching = [c for c in scenario.configs if fnmatch.fnmatchcase(c.name.rpartition("/")[2], pattern)]
         if not matching:
             matching = [_composed(scenario, pattern)]
         chosen.update(dict.fromkeys(matching))
@@ -138,9 +141,10 @@ def _composed(scenario: Scenario, name: str) -> Config:
     known = [config.name for config in scenario.configs]
     if any(mark in name for mark in "*?["):
         raise SelectionError(f"--config '{name}': matches none of {', '.join(known)}")
-    named, _, ablation = name.partition(":")
+    backend_name, _, rest = name.rpartition("/")
+    named, _, ablation = rest.partition(":")
     rungs = tuple(named.split("+"))
-    config = Config(scenario.configs[0].backend, rungs)
+    config = Config(_backend_called(scenario, backend_name, name), rungs)
     if ablation:
         known = list(dict.fromkeys(config.ablation for config in scenario.configs if config.ablation))
         settings = next((config.cudnn for config in scenario.configs if config.ablation == ablation), None)
@@ -153,22 +157,28 @@ def _composed(scenario: Scenario, name: str) -> Config:
         close = difflib.get_close_matches(name, [*known, *rung_set.rungs], n=1)
         hint = f"did you mean '{close[0]}'?" if close else f"expected a config such as {known[-1]}, a glob, or rungs"
         raise SelectionError(f"--config '{name}': unknown; {hint}")
-    problem = rung_set.problem(rungs)
-    if problem:
-        raise SelectionError(f"--config '{name}': {problem}")
+    wrong = rung_set.problem(rungs)
+    if wrong:
+        raise SelectionError(f"--config '{name}': {wrong}")
     return config
+
+
+def _backend_called(scenario: Scenario, called: str, name: str) -> str:
+    """The backend that a config's name begins with; the scenario's first without one. Raises SelectionError."""
+    there = {config.name.rpartition("/")[0]: config.backend for config in reversed(scenario.configs)}
+    if called in there:
+        return there[called]
+    if not called:
+        return scenario.configs[0].backend
+    raise SelectionError(f"--config '{name}': {problem(called) or f'scenario {scenario.name} has no {called}/ config'}")
 
 
 def _check_rungs(scenario: Scenario) -> None:
     """Every config of a scenario must be one: a spelling mistake is the file's error, not a skipped cell."""
     for config in scenario.configs:
-        if config.backend not in names():
-            raise ScenarioError(
-                f"{scenario.path}: backend: expected one of {', '.join(names())}, got '{config.backend}'"
-            )
-        problem = backend(config.backend).RUNGS.problem(config.rungs)
-        if problem:
-            raise ScenarioError(f"{scenario.path}: config '{config.name}': {problem}")
+        wrong = problem(config.backend) or backend(config.backend).RUNGS.problem(config.rungs)
+        if wrong:
+            raise ScenarioError(f"{scenario.path}: config '{config.name}': {wrong}")
 
 
 def why_not(config: Config, device: Device, *, elsewhere: bool = False) -> str | None:
@@ -178,6 +188,9 @@ def why_not(config: Config, device: Device, *, elsewhere: bool = False) -> str |
         return f"backend {config.backend} does not run on {device.kind}"
     if config.cudnn is not None and device.kind != "cuda":
         return f"{config.ablation}: cuDNN's settings act on a GPU only"
+    for package in () if elsewhere else the_backend.DEVICES[device.kind]:
+        if not package.is_installed():
+            return f"backend {config.backend} needs the package {package.module}: {package.install}"
     for name in config.rungs:
         reason = missing(the_backend.RUNGS[name].requires, device, elsewhere=elsewhere)
         if reason:

@@ -27,7 +27,7 @@ FINAL_STATUSES: frozenset[Status] = frozenset({"ok", "skipped", "oom"})
 
 Seconds = Annotated[float, Meta(gt=0, le=1e9)]
 
-InputKind = Literal["generated", "folder", "synthetic"]
+InputKind = Literal["generated", "folder", "synthetic", "own"]
 
 
 class Input(msgspec.Struct, frozen=True, kw_only=True):

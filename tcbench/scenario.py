@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal, get_args
 import msgspec
 from msgspec import Meta
 
+from tcbench.backends import DEFAULT, builds_models
 from tcbench.errors import ScenarioError
 from tcbench.models import MODELS
 from tcbench.record import CudnnSettings, InputKind, MeasureSettings, TrainSettings
@@ -33,7 +34,8 @@ Fraction = Annotated[float, Meta(gt=0, lt=1)]
 
 @dataclass(frozen=True)
 class Config:
-    """A named list of rungs. The name is the rungs, joined by '+'; an ablation's name follows after ':'.
+    """A named list of rungs. The name is the rungs, joined by '+'; an ablation's name follows after ':', and before
+    them stands, with '/', a backend that is not the default.
 
     `cudnn`: an ablation's settings; None where they are the scenario's.
     """
@@ -45,7 +47,8 @@ class Config:
 
     @property
     def name(self) -> str:
-        return "+".join(self.rungs) + (f":{self.ablation}" if self.ablation else "")
+        backend = "" if self.backend == DEFAULT else self.backend.partition(":")[0].rpartition(".")[2] + "/"
+        return backend + "+".join(self.rungs) + (f":{self.ablation}" if self.ablation else "")
 
 
 @dataclass(frozen=True)
@@ -58,7 +61,7 @@ class Ladder:
 
 @dataclass(frozen=True)
 class Scenario:
-    """Everything a scenario file says, checked."""
+    """Everything a scenario file says, checked. `on_cpu` is the scenario as its table [cpu] changes it."""
 
     name: str
     title: str
@@ -77,6 +80,11 @@ class Scenario:
     measure: MeasureSettings
     ladders: tuple[Ladder, ...]
     configs: tuple[Config, ...]
+    on_cpu: Scenario | None = None
+
+    def on(self, device_kind: str) -> Scenario:
+        """What it is on a kind of device ("cpu", "cuda")."""
+        return self.on_cpu if device_kind == "cpu" and self.on_cpu is not None else self
 
 
 class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -127,12 +135,12 @@ class _Ladder(_Table, frozen=True, kw_only=True):
     name: Name
     # A step is one rung, or several that belong together.
     steps: Annotated[list[Name | Annotated[list[Name], Meta(min_length=1)]], Meta(min_length=1)]
-    backend: str = "chainer"
+    backend: str = DEFAULT
 
 
 class _Config(_Table, frozen=True, kw_only=True):
     rungs: Annotated[list[Name], Meta(min_length=1)]
-    backend: str = "chainer"
+    backend: str = DEFAULT
 
 
 class _CudnnChange(_Table, frozen=True, kw_only=True):
@@ -160,6 +168,7 @@ class _File(_Table, frozen=True, kw_only=True):
     ladder: list[_Ladder] = []
     config: list[_Config] = []
     ablation: list[_Ablation] = []
+    cpu: dict[str, Any] = {}
 
 
 def scenario_folder() -> Path:
@@ -199,7 +208,22 @@ def load(name_or_path: str) -> Scenario:
         raise ScenarioError(f"{path}: not a text file in UTF-8") from None
     except OSError as error:
         raise ScenarioError(f"{path}: cannot be read: {error.strerror}") from None
-    return _checked(path, raw)
+    scenario = _checked(path, raw)
+    changes = raw.pop("cpu", None)
+    if changes is None:
+        return scenario
+    if "cpu" in changes:
+        raise ScenarioError(f"{path}: cpu.cpu: unknown key; expected keys of a scenario")
+    try:
+        return replace(scenario, on_cpu=_checked(path, _changed(raw, changes)))
+    except ScenarioError as error:
+        raise ScenarioError(str(error).replace(f"{path}: ", f"{path}: cpu.", 1)) from None
+
+
+def _changed(raw: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """A scenario with another's keys: tables are merged key by key, anything else is replaced."""
+    both = [key for key, value in changes.items() if isinstance(value, dict) and isinstance(raw.get(key), dict)]
+    return {**raw, **changes, **{key: _changed(raw[key], changes[key]) for key in both}}
 
 
 def _checked(path: Path, raw: dict[str, Any]) -> Scenario:
@@ -215,13 +239,15 @@ def _checked(path: Path, raw: dict[str, Any]) -> Scenario:
     except msgspec.ValidationError as error:
         raise ScenarioError(_explained(path, error, raw)) from None
     model = MODELS.get(file.model.name)
-    if model is None:
+    # A step of one's own may be of any model.
+    backends = [*(table.backend for table in file.ladder), *(table.backend for table in file.config)]
+    if model is None and any(map(builds_models, backends)):
         raise ScenarioError(f"{path}: model.name: expected one of {', '.join(MODELS)}, got '{file.model.name}'")
-    if file.model.variant not in model.variants:
+    if model and file.model.variant not in model.variants:
         raise ScenarioError(
             f"{path}: model.variant: expected one of {', '.join(model.variants)}, got '{file.model.variant}'"
         )
-    if file.model.image_size < model.min_image_size:
+    if model and file.model.image_size < model.min_image_size:
         raise ScenarioError(
             f"{path}: model.image_size: expected at least {model.min_image_size}, got {file.model.image_size}"
         )
@@ -234,6 +260,11 @@ def _checked(path: Path, raw: dict[str, Any]) -> Scenario:
             raise ScenarioError(f"{path}: ladder[{place}].name: '{name}' is used twice")
     singles = [Config(entry.backend, tuple(entry.rungs)) for entry in file.config]
     configs = list(dict.fromkeys([*(config for ladder in ladders for config in ladder.configs), *singles]))
+    for place, config in enumerate(configs):
+        if any(config.name == other.name for other in configs[:place]):
+            raise ScenarioError(
+                f"{path}: backend: two of them have a config '{config.name}'; expected names that differ"
+            )
     if not configs:
         raise ScenarioError(f"{path}: ladder: expected at least one [[ladder]] or [[config]]")
     ablations = _ablations(path, file)

@@ -123,7 +123,7 @@ def test_a_scenarios_unknown_backend_is_the_files_error(tmp_path):
     path = tmp_path / "x.toml"
     text = 'schema = 1\ntitle = "t"\n[measure]\nbatch_sizes = [4]\n[[config]]\nrungs = ["fp32"]\nbackend = "jax"\n'
     path.write_text(text, "utf-8")
-    with pytest.raises(ScenarioError, match="expected one of chainer, got 'jax'"):
+    with pytest.raises(ScenarioError, match="unknown backend 'jax'; expected one of chainer, torch, or module:factory"):
         plan.make(scenario.load(str(path)), Selection(), CPU)
 
 

@@ -17,6 +17,8 @@ from tcbench.record import Cell, Record
 
 _STARTUP_S = 4.0
 _ASSUMED_FLOPS = {"cpu": 40e9, "cuda": 20e12}
+_ASSUMED_ITEM_S = 0.01
+"""Of a model that only the user knows."""
 _WARMUP_STEPS = 4
 
 
@@ -60,11 +62,13 @@ class Estimate:
         own = [seen.image_s for seen in self.seen if seen.config == cell.config]
         if own:
             return own[-1]
-        family = [seen.image_s for seen in self.seen if seen.config.split("+")[0] == cell.rungs[0]]
+        family = [seen.image_s for seen in self.seen if seen.config.split("+")[0] == cell.config.split("+")[0]]
         if family:
             return family[-1]
         if self.seen:
             return self.seen[-1].image_s
+        if cell.model not in MODELS:
+            return _ASSUMED_ITEM_S
         macs = MODELS[cell.model].macs(cell.variant, cell.image_size, cell.n_classes)
         # Forward and backward: three products of each size, two operations per multiply-accumulate.
         return 3 * 2 * macs / _ASSUMED_FLOPS[cell.device.partition(":")[0]]

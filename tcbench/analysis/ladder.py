@@ -18,6 +18,9 @@ class ConfigLike(Protocol):
     @property
     def rungs(self) -> tuple[str, ...]: ...
 
+    @property
+    def name(self) -> str: ...
+
 
 class LadderLike(Protocol):
     """A scenario's ladder, as far as this module needs it: configs in order, each adding rungs."""
@@ -31,9 +34,19 @@ class LadderLike(Protocol):
 
 @dataclass(frozen=True)
 class DerivedConfig:
-    """A config found in results."""
+    """A config found in results. `backend` is what its name begins with."""
 
     rungs: tuple[str, ...]
+    backend: str = ""
+
+    @property
+    def name(self) -> str:
+        return (f"{self.backend}/" if self.backend else "") + "+".join(self.rungs)
+
+    def stands_on(self, other: DerivedConfig) -> bool:
+        """Whether it adds rungs to the other."""
+        n = len(other.rungs)
+        return self.backend == other.backend and len(self.rungs) > n and self.rungs[:n] == other.rungs
 
 
 @dataclass(frozen=True)
@@ -90,11 +103,11 @@ def derive(summaries: Sequence[CellSummary]) -> tuple[DerivedLadder, ...]:
     by their top, else the name is the base's. Configs that neither stand on another nor carry one are no ladder, and
     neither are ablations, which change a setting instead of adding a rung.
     """
-    configs = tuple(dict.fromkeys(s.cell.rungs for s in summaries if not s.cell.scenario_cudnn))
+    cells = [s.cell for s in summaries if not s.cell.scenario_cudnn]
+    configs = tuple(dict.fromkeys(DerivedConfig(cell.rungs, cell.config.rpartition("/")[0]) for cell in cells))
 
-    def below(rungs: tuple[str, ...]) -> tuple[str, ...] | None:
-        under = [c for c in configs if len(c) < len(rungs) and rungs[: len(c)] == c]
-        return max(under, key=len, default=None)
+    def below(config: DerivedConfig) -> DerivedConfig | None:
+        return max(filter(config.stands_on, configs), key=lambda other: len(other.rungs), default=None)
 
     carriers = {below(c) for c in configs}
     chains = []
@@ -110,10 +123,10 @@ def derive(summaries: Sequence[CellSummary]) -> tuple[DerivedLadder, ...]:
             chains.append(tuple(reversed(chain)))
     bases = [chain[0] for chain in chains]
 
-    def name(chain: tuple[tuple[str, ...], ...]) -> str:
-        return "+".join(chain[-1] if bases.count(chain[0]) > 1 else chain[0])
+    def name(chain: tuple[DerivedConfig, ...]) -> str:
+        return (chain[-1] if bases.count(chain[0]) > 1 else chain[0]).name
 
-    return tuple(DerivedLadder(name(chain), tuple(map(DerivedConfig, chain))) for chain in chains)
+    return tuple(DerivedLadder(name(chain), chain) for chain in chains)
 
 
 def climbs(summaries: Sequence[CellSummary], ladders: Sequence[LadderLike] | None = None) -> tuple[Climb, ...]:
@@ -125,25 +138,26 @@ def climbs(summaries: Sequence[CellSummary], ladders: Sequence[LadderLike] | Non
     summaries = [s for s in summaries if not s.cell.scenario_cudnn]
     found = []
     for setting in dict.fromkeys(s.setting for s in summaries):
-        here = {(s.cell.rungs, s.cell.batch_size): s for s in summaries if s.setting == setting}
+        here = {(s.cell.config, s.cell.batch_size): s for s in summaries if s.setting == setting}
         for ladder in ladders:
-            wanted = [config.rungs for config in ladder.configs]
-            for batch_size in sorted({size for rungs, size in here if rungs in wanted}):
-                steps = _steps([(rungs, here.get((rungs, batch_size))) for rungs in wanted])
+            wanted = {config.name for config in ladder.configs}
+            for batch_size in sorted({size for name, size in here if name in wanted}):
+                steps = _steps([(config, here.get((config.name, batch_size))) for config in ladder.configs])
                 found.append(Climb(ladder.name, setting, batch_size, steps))
     return tuple(found)
 
 
-def _steps(configs: Sequence[tuple[tuple[str, ...], CellSummary | None]]) -> tuple[LadderStep, ...]:
+def _steps(configs: Sequence[tuple[ConfigLike, CellSummary | None]]) -> tuple[LadderStep, ...]:
     steps = []
     below: tuple[tuple[str, ...], Interval] | None = None
-    for rungs, summary in configs:
+    for config, summary in configs:
+        rungs = config.rungs
         after = summary.images_per_s if summary else None
         added = tuple(rung for rung in rungs if below is None or rung not in below[0])
         before = below[1] if below else None
         steps.append(
             LadderStep(
-                config="+".join(rungs),
+                config=config.name,
                 added=added,
                 before=before,
                 after=after,

@@ -43,11 +43,11 @@ class CellSummary:
 
     @property
     def setting(self) -> tuple[str | None, Cell]:
-        """Everything but config (with what an ablation changes) and batch size: cells of one setting stand side by
-        side in a table or chart."""
+        """Everything but config (with its backend and what an ablation changes) and batch size: cells of one setting
+        stand side by side in a table or chart."""
         cudnn = self.cell.scenario_cudnn or self.cell.cudnn
         return self.machine, msgspec.structs.replace(
-            self.cell, config="", rungs=(), batch_size=0, cudnn=cudnn, scenario_cudnn=None
+            self.cell, backend="", config="", rungs=(), batch_size=0, cudnn=cudnn, scenario_cudnn=None
         )
 
 

@@ -1,11 +1,20 @@
-"""The backends by name. One brings a RungSet and builds a Session from a Cell; naming it imports no framework."""
+"""The backends by name. One brings a RungSet and builds a Session from a Cell; naming it imports no framework.
+
+A name is that of a backend here, of one that an installed package registers under the entry-point group
+`tcbench.backends`, or `module:factory`, a training step of the user's own (`tcbench.backends.own`).
+"""
 
 from __future__ import annotations
 
+import difflib
+import functools
 import importlib
-from collections.abc import Mapping
+import importlib.metadata
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
+from tcbench.backends import own
+from tcbench.errors import ScenarioError
 from tcbench.record import Cell
 from tcbench.rung import Package, RungSet
 from tcbench.session import Session
@@ -15,6 +24,12 @@ if TYPE_CHECKING:
     from tcbench.backends.cuda.trace import Trace
 
 _MODULES = {"chainer": "tcbench.backends.chainer", "torch": "tcbench.backends.torch"}
+
+DEFAULT = next(iter(_MODULES))
+"""The backend of a config that names none."""
+
+GROUP = "tcbench.backends"
+"""Entry points of other packages."""
 
 
 class Backend(Protocol):
@@ -31,19 +46,38 @@ class Backend(Protocol):
         ...
 
     def trace(self, cell: Cell, properties: GpuProperties) -> Trace:
-        """What one step of the cell asks of a GPU that need not be there. Imports the framework."""
+        """What one step of the cell asks of a GPU that need not be there. Imports the framework. Raises SelectionError
+        where that cannot be told."""
         ...
 
 
 def names() -> tuple[str, ...]:
-    """The backends there are."""
-    return tuple(_MODULES)
+    """The backends there are: those here, and those that installed packages register."""
+    return (*_MODULES, *(name for name in _registered() if name not in _MODULES))
 
 
-def device_kinds() -> dict[str, Package | None]:
-    """The device kinds that some backend runs on; with each the package that is missing for it here, or None."""
+def builds_models(name: str) -> bool:
+    """Whether the backend builds the models that tcbench knows, from the images that it feeds; any other brings a step
+    of its own."""
+    return name in _MODULES
+
+
+def problem(name: str) -> str | None:
+    """Why there is no such backend, or None; a `module:factory` is not imported for that."""
+    if ":" in name:
+        return own.problem(name)
+    if name in names():
+        return None
+    close = difflib.get_close_matches(name, names(), n=1)
+    hint = f"did you mean '{close[0]}'?" if close else f"expected one of {', '.join(names())}, or module:factory"
+    return f"unknown backend '{name}'; {hint}"
+
+
+def device_kinds(of: Iterable[str] | None = None) -> dict[str, Package | None]:
+    """The device kinds that some of the backends (all there are) run on; with each the package that is missing for it
+    here, or None."""
     found: dict[str, Package | None] = {}
-    for name in names():
+    for name in names() if of is None else dict.fromkeys(of):
         for kind, packages in backend(name).DEVICES.items():
             missing = next((package for package in packages if not package.is_installed()), None)
             # One backend that has all it takes is enough; else the first one's lack is told.
@@ -52,6 +86,16 @@ def device_kinds() -> dict[str, Package | None]:
 
 
 def backend(name: str) -> Backend:
-    """A backend by name; KeyError for one that does not exist."""
-    module: Any = importlib.import_module(_MODULES[name])
-    return cast(Backend, module)
+    """A backend by name. Raises ScenarioError for one that does not exist or cannot be imported."""
+    if name in _MODULES:
+        module: Any = importlib.import_module(_MODULES[name])
+        return cast(Backend, module)
+    reason = problem(name)
+    if reason:
+        raise ScenarioError(reason)
+    return cast(Backend, own.OwnStep(name) if ":" in name else own.Registered(_registered()[name]))
+
+
+@functools.cache
+def _registered() -> dict[str, importlib.metadata.EntryPoint]:
+    return {point.name: point for point in importlib.metadata.entry_points(group=GROUP)}

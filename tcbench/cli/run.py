@@ -154,9 +154,11 @@ def _plan(scenario: str | None, selection: Selection, device: str) -> Plan:
     from tcbench import scenario as scenarios
     from tcbench.backends import device_kinds
 
-    found = devices.find(device, device_kinds())
-    name = scenario or ("cpu" if found.kind == "cpu" else "naruse2018")
-    return plan.make(scenarios.load(name), selection, found)
+    loaded = scenarios.load(scenario) if scenario else None
+    found = devices.find(
+        device, device_kinds(config.backend for config in loaded.configs) if loaded else device_kinds()
+    )
+    return plan.make(loaded or scenarios.load("cpu" if found.kind == "cpu" else "naruse2018"), selection, found)
 
 
 def _show_plan(plan: Plan, json: bool) -> None:

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tcbench import scenario as scenarios
-from tcbench.backends import backend, names
+from tcbench.backends import DEFAULT, backend, names
 from tcbench.device import Device
 from tcbench.finding import Finding
 from tcbench.plan import missing, why_not
@@ -20,7 +20,7 @@ from tcbench.views.console import JSON_SCHEMA_VERSION, make_console
 
 def show(device: Device, as_json: bool) -> None:
     """Scenarios with their configs; rungs with what each needs and whether `device` has it."""
-    found = [scenarios.load(name) for name in scenarios.shipped()]
+    found = [scenarios.load(name).on(device.kind) for name in scenarios.shipped()]
     rungs = [(name, rung) for name in names() for rung in backend(name).RUNGS.rungs.values()]
     if as_json:
         typer.echo(
@@ -72,9 +72,10 @@ def show(device: Device, as_json: bool) -> None:
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     for heading_text in ("rung", "what it does", "needs", "parity", f"on {device.name}"):
         table.add_column(heading_text, overflow="fold")
-    for _, rung in rungs:
+    for backend_name, rung in rungs:
         reason = missing(rung.requires, device)
-        table.add_row(rung.name, rung.says, _needs(rung.requires), str(rung.parity), _here(reason))
+        name = rung.name if backend_name == DEFAULT else f"{backend_name}/{rung.name}"
+        table.add_row(name, rung.says, _needs(rung.requires), str(rung.parity), _here(reason))
     console.print(table)
 
 

@@ -66,12 +66,11 @@ def results_table(summaries: Sequence[CellSummary], speedups: Sequence[Interval 
 
 def config_in_ladder(cell: Cell, above: Cell | None) -> str:
     """A config's name below another's: what it adds, where it adds rungs to that one, or what it changes."""
-    rungs, under = cell.rungs, above.rungs if above else ()
     base, _, ablation = cell.config.partition(":")
     if above and ablation and above.config.partition(":")[0] == base:
         return f"  : {ablation}"
-    if above and above.config == "+".join(under) and rungs[: len(under)] == under and len(rungs) > len(under):
-        return "  + " + " + ".join(rungs[len(under) :])
+    if above and cell.config.startswith(above.config + "+"):
+        return "  + " + " + ".join(cell.config.removeprefix(above.config + "+").split("+"))
     return cell.config
 
 
@@ -145,6 +144,7 @@ def summary_json(run_id: str, path: Path, summaries: Sequence[CellSummary], spee
     cells = [
         {
             "config": summary.cell.config,
+            "backend": summary.cell.backend,
             "batch_size": summary.cell.batch_size,
             "image_size": summary.cell.image_size,
             "device": summary.cell.device,
@@ -186,7 +186,8 @@ def plan_line(plan: Plan) -> str:
         f"{plan.scenario.name} on {plan.device.name} ({plan.device.title}): {len(plan.cells) - skipped} cells"
         + (f" ({skipped} skipped)" if skipped else "")
         + (f" x {plan.trials} trials" if plan.trials > 1 else "")
-        + f", {cell.image_size}x{cell.image_size} pixels, {what}, {cell.threads} threads"
+        + ("" if cell.input.kind == "own" else f", {cell.image_size}x{cell.image_size} pixels, {what}")
+        + f", {cell.threads} threads"
     )
 
 

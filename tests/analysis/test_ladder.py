@@ -15,6 +15,10 @@ from tcbench.analysis.summary import summarise
 class Config:
     rungs: tuple[str, ...]
 
+    @property
+    def name(self) -> str:
+        return "+".join(self.rungs)
+
 
 @dataclass(frozen=True)
 class Ladder:

@@ -70,10 +70,10 @@ class Legend:
 
 
 def legend_rows(configs: Sequence[str]) -> list[list[tuple[str, str]]]:
-    """A row per family; a config that goes on from the one before it is named by what it adds."""
-    rows: dict[str, list[tuple[str, str]]] = {}
+    """A row per backend and family; a config that goes on from the one before it is named by what it adds."""
+    rows: dict[tuple[str, str], list[tuple[str, str]]] = {}
     for config in configs:
-        row = rows.setdefault(family(config), [])
+        row = rows.setdefault((config.rpartition("/")[0], family(config)), [])
         before = row[-1][0] if row else None
         extends = before is not None and config.startswith(before + "+")
         words = config.removeprefix(before or "")[1:] if extends else config

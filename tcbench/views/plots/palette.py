@@ -21,6 +21,14 @@ RAMPS: dict[str, tuple[str, ...]] = {
 of colour blindness keeps apart (M. Okabe and K. Ito, "Color Universal Design", 2008). The lightness L* of the two main
 families is interleaved in steps of 5 or more, so that all ten differ in greyscale too."""
 
+PEER_RAMPS: dict[str, tuple[str, ...]] = {
+    "fp32": ("#cfdcdd", "#a2babd", "#76989d", "#4d777e", "#29555e"),
+    "fp16": ("#f9c5da", "#ec8fb4", "#d4568c", "#a42c66", "#6b103f"),
+    "bf16": ("#dfdca2", "#c2bc62", "#98912f", "#6d6816", "#443f09"),
+    "other": ("#e3d5ca", "#c9af9c", "#a98870", "#83624b", "#583e2b"),
+}
+"""The same for configs of any backend but the default one ("torch/fp32"): quieter beside blue, rose beside orange."""
+
 _STAGES = (
     frozenset[str](),
     frozenset({"dali"}),
@@ -84,7 +92,7 @@ def fill(config: str) -> Fill:
     and a second hatch stand for all that the last rung is added to, so that two configs which end alike rarely look
     alike.
     """
-    ramp = RAMPS[family(config)]
+    ramp = (PEER_RAMPS if "/" in config else RAMPS)[family(config)]
     parts = _parts(config)
     stage = _stage(parts)
     if stage is not None:
@@ -99,8 +107,8 @@ def fill(config: str) -> Fill:
 
 
 def _parts(config: str) -> list[str]:
-    """Its rungs, and what an ablation changes as one more."""
-    return config.replace(":", "+").split("+")
+    """Its rungs, and what an ablation changes as one more; without its backend."""
+    return config.rpartition("/")[2].replace(":", "+").split("+")
 
 
 def _stage(parts: Sequence[str]) -> int | None:

@@ -20,7 +20,11 @@ Setting = tuple[str | None, Cell]
 
 MAX_PANELS = 8
 
-_INPUTS = {"generated": "generated JPEGs", "synthetic": "synthetic input, one batch in memory"}
+_INPUTS = {
+    "generated": "generated JPEGs",
+    "synthetic": "synthetic input, one batch in memory",
+    "own": "the step's own input",
+}
 
 _ALWAYS = ("device_name", "model", "image_size", "input")
 
@@ -53,11 +57,11 @@ def provenance_of(settings: dict[Setting, list[CellSummary]]) -> Provenance:
     facts = {setting: _facts(summaries) for setting, summaries in settings.items()}
     keys = next(iter(facts.values())).keys()
     differing = [key for key in keys if len({f[key] for f in facts.values()}) > 1]
-    common = tuple(f for key, f in next(iter(facts.values())).items() if key in _ALWAYS and key not in differing)
+    common = tuple(f for key, f in next(iter(facts.values())).items() if f and key in _ALWAYS and key not in differing)
     # A device's name says enough of the machine and the device it stands for, unless two share it.
     if len({f["device_name"] for f in facts.values()}) == len(facts):
         differing = [key for key in differing if key not in ("machine", "device", "threads")]
-    names = {setting: drawable(" · ".join(f[key] for key in differing)) for setting, f in facts.items()}
+    names = {setting: drawable(" · ".join(f[key] for key in differing if f[key])) for setting, f in facts.items()}
     return Provenance(common, names)
 
 
@@ -87,10 +91,11 @@ def small_print(summaries: Sequence[CellSummary], common: Sequence[str], whisker
 def _facts(summaries: Sequence[CellSummary]) -> dict[str, str]:
     """What is said of one setting, by the field it comes from; the first four always, the others where they differ."""
     machine, cell = summaries[0].setting
+    own = cell.input.kind == "own"
     facts = {
         "device_name": _device(summaries),
-        "model": f"{cell.model} {cell.variant}",
-        "image_size": f"{cell.image_size} × {cell.image_size} images",
+        "model": cell.model if own else f"{cell.model} {cell.variant}",
+        "image_size": "" if own else f"{cell.image_size} × {cell.image_size} images",
         "input": _input(cell),
         "machine": machine or "unknown machine",
         "path": cell.input.path or "no folder",

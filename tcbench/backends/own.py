@@ -1,0 +1,165 @@
+"""Training steps that users bring: `module:factory` in a scenario, or a package's entry point.
+
+The factory takes a Cell and returns a Session; `tcbench.own.step` makes one of plain functions. Its configs are named
+freely: what a rung's name means is the factory's business. A module is looked for in the current directory, then among
+the installed packages, as `python -m` does. Nothing of the user's is imported before a worker builds the session, so
+that planning stays quick. Owns that, and the errors: each is one line that names the backend.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.metadata
+import importlib.util
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tcbench.errors import ScenarioError
+from tcbench.record import Cell
+from tcbench.rung import Package, Rung, RungSet
+from tcbench.session import Phase, Session
+
+if TYPE_CHECKING:
+    from tcbench.backends.cuda.accelerator import GpuProperties
+    from tcbench.backends.cuda.trace import Trace
+
+
+class FreeRungs(RungSet):
+    """Every name is a rung, which does nothing by itself and needs nothing."""
+
+    def __getitem__(self, name: str) -> Rung:
+        return Rung()
+
+    def problem(self, names: Any) -> str | None:
+        """A name may stand in a config once."""
+        twice = next((name for place, name in enumerate(names) if name in names[:place]), None)
+        return f"'{twice}' is named twice" if twice else None
+
+
+class _Own:
+    """What both kinds have in common."""
+
+    RUNGS: RungSet
+    DEVICES: Mapping[str, tuple[Package, ...]]
+    PACKAGES: tuple[str, ...]
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def trace(self, cell: Cell, properties: GpuProperties) -> Trace:
+        """Nobody but the user knows what the step does: ScenarioError."""
+        raise ScenarioError(f"backend '{self._name}': a step of one's own cannot be traced without its device")
+
+
+class OwnStep(_Own):
+    """A backend named `module:factory`. A module may say of which distributions it wants the versions in a record:
+    `PACKAGES = ("torch",)`."""
+
+    DEVICES: Mapping[str, tuple[Package, ...]] = {"cpu": (), "cuda": ()}
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.RUNGS = FreeRungs(name)
+
+    @property
+    def PACKAGES(self) -> tuple[str, ...]:  # type: ignore[override]  # noqa: N802
+        """Imports the module."""
+        return tuple(getattr(self._module(), "PACKAGES", ()))
+
+    def open_session(self, cell: Cell) -> Session:
+        """Import the module and call the factory. Raises ScenarioError where there is none, or no session comes."""
+        module, _, path = self._name.partition(":")
+        found: Any = self._module()
+        for part in path.split("."):
+            if not hasattr(found, part):
+                there = ", ".join(name for name, it in vars(found).items() if callable(it) and not name.startswith("_"))
+                raise ScenarioError(f"backend '{self._name}': module '{module}' has no '{path}' (it has: {there})")
+            found = getattr(found, part)
+        if not callable(found):
+            raise ScenarioError(f"backend '{self._name}': '{path}' is no function; expected one from Cell to Session")
+        return checked(found(cell), self._name)
+
+    def _module(self) -> Any:
+        module = self._name.partition(":")[0]
+        with _current_directory_first():
+            return importlib.import_module(module)
+
+
+class Registered(_Own):
+    """A backend that an installed package registers. What is registered is a factory, or a module or object with
+    `open_session` and, if it likes, `RUNGS`, `DEVICES` and `PACKAGES`; importing it should import no framework."""
+
+    def __init__(self, point: importlib.metadata.EntryPoint) -> None:
+        super().__init__(point.name)
+        try:
+            found = point.load()
+        except Exception as error:
+            reason = " ".join(f"{type(error).__name__}: {error}".split())
+            raise ScenarioError(f"backend '{point.name}' ({point.value}) cannot be imported: {reason}") from error
+        self._open = getattr(found, "open_session", found)
+        if not callable(self._open):
+            raise ScenarioError(f"backend '{point.name}' ({point.value}): expected a factory, or open_session in it")
+        self.RUNGS = getattr(found, "RUNGS", FreeRungs(point.name))
+        self.DEVICES = getattr(found, "DEVICES", OwnStep.DEVICES)
+        self.PACKAGES = tuple(getattr(found, "PACKAGES", ()))
+
+    def open_session(self, cell: Cell) -> Session:
+        """Call the factory. Raises ScenarioError where no session comes."""
+        return checked(self._open(cell), self._name)
+
+
+def problem(name: str) -> str | None:
+    """Why `module:factory` cannot be, or None. Looks for the module; of a dotted one its parents are imported."""
+    module, _, path = name.partition(":")
+    if not all(part.isidentifier() for part in (*module.split("."), *path.split("."))):
+        return f"backend '{name}': expected module:factory, such as my_step:open_session"
+    with _current_directory_first():
+        try:
+            found = importlib.util.find_spec(module)
+        except ImportError as error:
+            return f"backend '{name}': module '{module}' cannot be imported ({error})"
+        except ValueError:  # a module that was made by hand
+            found = None if module not in sys.modules else True  # type: ignore[assignment]
+    if found is None:
+        where = f"in {Path.cwd()}, and none is installed"
+        return f"backend '{name}': no module '{module}' {where}; run where {module.replace('.', '/')}.py is"
+    return None
+
+
+def checked(session: Any, name: str) -> Session:
+    """The session, if it has what the measuring loop asks for. Raises ScenarioError naming what it lacks."""
+    for what in ("phases", "clock", "facts", "close"):
+        if not hasattr(session, what):
+            got = type(session).__name__
+            raise ScenarioError(f"backend '{name}': expected a session (tcbench.session), got {got} without '{what}'")
+    phases = tuple(session.phases)
+    if not phases:
+        raise ScenarioError(f"backend '{name}': its session has no phases; expected one at least")
+    for phase in phases:
+        if not isinstance(phase, Phase) or not callable(phase.run):
+            raise ScenarioError(f"backend '{name}': expected phases to be tcbench.session.Phase, got {phase!r}")
+    names = [phase.name for phase in phases]
+    twice = next((phase for place, phase in enumerate(names) if phase in names[:place]), None)
+    if twice is not None:
+        raise ScenarioError(f"backend '{name}': two phases are named '{twice}'; expected names that differ")
+    for what in ("mark", "read", "of"):
+        if not hasattr(session.clock, what):
+            raise ScenarioError(f"backend '{name}': its clock has no '{what}'; expected a tcbench.session.Clock")
+    checked_session: Session = session
+    return checked_session
+
+
+@contextlib.contextmanager
+def _current_directory_first() -> Iterator[None]:
+    here = str(Path.cwd())
+    if here in sys.path or "" in sys.path:
+        yield
+        return
+    sys.path.insert(0, here)
+    try:
+        yield
+    finally:
+        sys.path.remove(here)
