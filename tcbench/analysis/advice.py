@@ -44,8 +44,13 @@ ATTACKS: tuple[Attack, ...] = (
     Attack(("cuda_graph",), "host"),
     Attack(("tf32",), "arithmetic", frozenset({"fp32"})),
     Attack(("convstats",), "layers"),
+    Attack(("bf16",), "arithmetic", frozenset({"fp32", "tf32"})),
+    Attack(("foreach",), "update"),
+    Attack(("fused_optimizer",), "update"),
+    Attack(("cudnn_benchmark",), "layers"),
+    Attack(("compile",), "layers"),
 )
-"""In the order of the talk's ladder, then what came after it."""
+"""In the order of the talk's ladder, then what came after it, then what only PyTorch's users reach for."""
 
 _EFFECTS: dict[Effect, frozenset[str]] = {
     "overlap": frozenset({"input-bound"}),

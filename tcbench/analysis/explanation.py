@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -50,7 +51,7 @@ def explain(
             summary.cell.rungs,
             problem(summary),
             _beside(summary, summaries),
-            lambda rungs, summary=summary: arithmetic_s(summary, rungs),
+            functools.partial(arithmetic_s, summary),
         )
         found.append(Explanation(summary, bottleneck, gains, next_rung(gains)))
     return tuple(found)

@@ -9,6 +9,7 @@ import typer
 
 from tcbench.cli.app import OUT, command
 from tcbench.cli.charts import throughput_chart
+from tcbench.cli.results import newest
 from tcbench.errors import SelectionError
 
 
@@ -42,7 +43,7 @@ def plot(
     if kind not in ("throughput", "ladder"):
         raise SelectionError(f"--kind {kind}: expected throughput or ladder")
     plots.check_path(output)
-    read = store.read(results or [_newest(OUT)])
+    read = store.read(results or [newest(OUT)])
     for note in read.notes:
         typer.echo(f"note: {note}", err=True)
     summaries = summarise(store.current(read.records))
@@ -54,13 +55,3 @@ def plot(
         figure = throughput_chart(summaries)
     plots.save(figure, output)
     typer.echo(f"wrote {output}")
-
-
-def _newest(out: Path) -> Path:
-    from tcbench.store import SUFFIX
-
-    found = [path for path in out.rglob(f"*{SUFFIX}") if path.stat().st_size] if out.is_dir() else []
-    files = sorted(found, key=lambda path: path.stat().st_mtime)
-    if not files:
-        raise SelectionError(f"no results in {out}/; `tcbench run` makes some, or name a file")
-    return files[-1]

@@ -2,7 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One place in a model: `conv` (batch normalisation follows, then the addition of a shortcut if `add`, then ReLU if
+    `relu`), `max_pool`, `average_pool` (over the whole image) or `fc` (with a bias). Sizes are of square images.
+    `first`: its input is the image, which needs no gradient."""
+
+    name: str
+    kind: Literal["conv", "max_pool", "average_pool", "fc"]
+    in_channels: int
+    out_channels: int
+    in_size: int
+    out_size: int
+    ksize: int = 1
+    stride: int = 1
+    pad: int = 0
+    relu: bool = False
+    add: bool = False
+    first: bool = False
 
 
 class Model(Protocol):
@@ -25,4 +47,8 @@ class Model(Protocol):
 
     def macs(self, variant: str, image_size: int, n_classes: int) -> int:
         """Multiply-accumulates of the convolutions and the classifier for one image's forward pass."""
+        ...
+
+    def layers(self, variant: str, image_size: int, n_classes: int) -> Iterator[Layer]:
+        """All layers of a forward pass, in order."""
         ...

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from tcbench.models.geometry import Layer
+
 
 @dataclass(frozen=True)
 class Conv:
@@ -93,6 +95,36 @@ class ResNet50:
                 macs, size = cost(conv, size)
                 total += macs
         return total + self.features * n_classes
+
+    def layers(self, variant: str, image_size: int, n_classes: int) -> Iterator[Layer]:
+        """All layers of a forward pass, in order: "stem", "max pool", "block1.a" to "block16.c" with four shortcuts,
+        "average pool", "fc". A block's shortcut comes first."""
+
+        def layer(name: str, conv: Conv, size: int, *, add: bool = False, first: bool = False) -> Layer:
+            geometry = (
+                conv.in_channels,
+                conv.out_channels,
+                size,
+                conv.out_size(size),
+                conv.ksize,
+                conv.stride,
+                conv.pad,
+            )
+            return Layer(name, "conv", *geometry, relu=conv.relu, add=add, first=first)
+
+        width = self.stem.out_channels
+        yield layer("stem", self.stem, image_size, first=True)
+        before = self.stem.out_size(image_size)
+        size = (before + 2 - 3) // 2 + 1
+        yield Layer("max pool", "max_pool", width, width, before, size, 3, 2, 1)
+        for number, block in enumerate(self.blocks(variant), start=1):
+            if block.shortcut:
+                yield layer(f"block{number}.shortcut", block.shortcut, size)
+            for part, conv in zip("abc", block.convs, strict=True):
+                yield layer(f"block{number}.{part}", conv, size, add=part == "c")
+                size = conv.out_size(size)
+        yield Layer("average pool", "average_pool", self.features, self.features, size, 1)
+        yield Layer("fc", "fc", self.features, n_classes, 1, 1)
 
 
 RESNET50 = ResNet50()

@@ -1,0 +1,269 @@
+"""The roofline: how fast a step's parts run against the machine's ceilings. Pure functions.
+
+Source: S. Williams, A. Waterman, D. Patterson, "Roofline: An Insightful Visual Performance Model for Multicore
+Architectures", CACM 52(4), 2009. A part that needs F floating-point operations and must move B bytes runs at no more
+than min(peak, F / B * bandwidth): F / B is its arithmetic intensity, in FLOP per byte.
+
+FLOPs and bytes are those of `tcbench.backends.cuda.work`: a multiply-accumulate is two operations, and the bytes are
+the least traffic, every operand read or written once. They depend on the model and on what is stored (16 or 32 bits),
+not on how a backend goes about it: what it moves beyond that shows as a rate below the roof.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from tcbench.analysis.summary import CellSummary
+from tcbench.backends.cuda.work import (
+    Add,
+    BatchNormBackward,
+    BatchNormForward,
+    Conv2d,
+    ConvDgrad,
+    ConvFprop,
+    ConvWgrad,
+    DType,
+    GlobalAverageBackward,
+    GlobalAverageForward,
+    MaxPoolBackward,
+    MaxPoolForward,
+    Norm,
+    Pool,
+    Relu,
+    ReluBackward,
+    Work,
+)
+from tcbench.models import MODELS
+from tcbench.models.geometry import Layer
+from tcbench.record import Cell, Record
+from tcbench.timeline import Timeline
+
+Precision = Literal["fp32", "tf32", "fp16"]
+"""How convolutions compute: in float32, in TensorFloat-32, or on 16 bits with float32 sums."""
+
+UPDATE_FLOPS = 6
+"""Per parameter: g + decay * w, momentum * v - rate * g, w + v."""
+UPDATE_BYTES = 20
+"""Per parameter, at least: read g, read and write v and w in float32. In mixed precision g and the stored weight have
+two bytes each and the master weight has four: the same sum."""
+
+
+def precision_of(rungs: Iterable[str]) -> Precision:
+    """What a config's rungs make of the arithmetic of convolutions on a GPU."""
+    rungs = set(rungs)
+    if rungs & {"fp16", "bf16"}:
+        return "fp16"
+    return "tf32" if "tf32" in rungs else "fp32"
+
+
+@dataclass(frozen=True)
+class Ceilings:
+    """What a device can do at most. `rates`: FLOP/s by precision; one that is not there computes as fp32 does.
+    `says`: where they come from, for people."""
+
+    device_name: str
+    rates: tuple[tuple[Precision, float], ...]
+    bandwidth_bytes_s: float
+    measured: bool
+    says: str
+
+    def flops_s(self, precision: Precision) -> float:
+        rates = dict(self.rates)
+        return rates.get(precision, rates["fp32"])
+
+    def ridge(self, precision: Precision) -> float:
+        """The intensity, in FLOP per byte, from which on arithmetic is the ceiling."""
+        return self.flops_s(precision) / self.bandwidth_bytes_s
+
+    def attainable_flops_s(self, intensity: float, precision: Precision) -> float:
+        """The roof at an intensity."""
+        return min(self.flops_s(precision), intensity * self.bandwidth_bytes_s)
+
+
+@dataclass(frozen=True)
+class Part:
+    """A layer's work in one phase, or a whole phase: FLOPs and least bytes for a batch; `time_s` where it was
+    measured."""
+
+    name: str
+    phase: str
+    flops: int
+    bytes: int
+    time_s: float | None = None
+
+    @property
+    def intensity(self) -> float:
+        """FLOP per byte."""
+        return self.flops / self.bytes if self.bytes else 0.0
+
+    @property
+    def flops_s(self) -> float | None:
+        """The rate that was achieved."""
+        return self.flops / self.time_s if self.time_s else None
+
+    @property
+    def bytes_s(self) -> float | None:
+        """The least traffic over the time."""
+        return self.bytes / self.time_s if self.time_s else None
+
+    def share_of_roof(self, ceilings: Ceilings, precision: Precision) -> float | None:
+        """The achieved rate over what is attainable at this intensity."""
+        roof = ceilings.attainable_flops_s(self.intensity, precision)
+        return self.flops_s / roof if self.flops_s is not None and roof else None
+
+    def floor_s(self, ceilings: Ceilings, precision: Precision) -> float:
+        """The least time under the roof."""
+        return max(self.flops / ceilings.flops_s(precision), self.bytes / ceilings.bandwidth_bytes_s)
+
+
+@dataclass(frozen=True)
+class CellRoofline:
+    """One cell under its roof: phases and layers."""
+
+    summary: CellSummary
+    ceilings: Ceilings
+    phases: tuple[Part, ...]
+    layers: tuple[Part, ...]
+
+    @property
+    def precision(self) -> Precision:
+        """On a CPU everything computes in float32, whatever is stored."""
+        return "fp32" if self.summary.cell.device == "cpu" else precision_of(self.summary.cell.rungs)
+
+
+def layer_parts(cell: Cell) -> tuple[Part, ...]:
+    """Every layer of the cell's model, forward and then backward, named as in timelines: "block3.c/conv"."""
+    layers = tuple(MODELS[cell.model].layers(cell.variant, cell.image_size, cell.n_classes))
+    found = []
+    for phase in ("forward", "backward"):
+        for layer in layers if phase == "forward" else reversed(layers):
+            parts: dict[str, list[Work]] = {}
+            for name, work in _works(cell, layer, phase):
+                parts.setdefault(name, []).append(work)
+            found += [
+                Part(name, phase, sum(w.flops for w in works), sum(w.bytes for w in works))
+                for name, works in parts.items()
+            ]
+    return tuple(found)
+
+
+def phase_parts(cell: Cell, layers: Sequence[Part] | None = None) -> tuple[Part, ...]:
+    """Forward, backward, update; `replay` is all three."""
+    layers = layer_parts(cell) if layers is None else layers
+    parameters = MODELS[cell.model].parameters(cell.n_classes)
+    by_phase = {
+        phase: (sum(p.flops for p in layers if p.phase == phase), sum(p.bytes for p in layers if p.phase == phase))
+        for phase in ("forward", "backward")
+    }
+    by_phase["update"] = UPDATE_FLOPS * parameters, UPDATE_BYTES * parameters
+    by_phase["replay"] = sum(f for f, _ in by_phase.values()), sum(b for _, b in by_phase.values())
+    return tuple(Part(phase, phase, flops, n_bytes) for phase, (flops, n_bytes) in by_phase.items())
+
+
+def roofline(
+    summary: CellSummary, records: Sequence[Record], ceilings: Ceilings, timelines: Sequence[Timeline] = ()
+) -> CellRoofline:
+    """A cell's phases with the times of its records' profiled passes, and its layers, with times where a timeline of
+    the cell (by its label) has them.
+
+    A phase's time is the median over profiled steps: the host's on a CPU; on a GPU the device's, which holds what
+    the device waits for the host, so that the rate there is what was achieved and not what kernels reach. Layers are
+    timed on a CPU only: on a GPU their ranges show the host's launching.
+    """
+    cell = summary.cell
+    layers = layer_parts(cell)
+    phase_s = _phase_s(records)
+    layer_s = _layer_s([t for t in timelines if t.label == cell.label and not t.of("gpu")])
+    return CellRoofline(
+        summary,
+        ceilings,
+        tuple(_timed(part, phase_s.get(part.name)) for part in phase_parts(cell, layers) if part.name in phase_s),
+        tuple(_timed(part, layer_s.get((part.phase, part.name))) for part in layers),
+    )
+
+
+def _timed(part: Part, time_s: float | None) -> Part:
+    return Part(part.name, part.phase, part.flops, part.bytes, time_s)
+
+
+def _phase_s(records: Iterable[Record]) -> dict[str, float]:
+    times: dict[str, list[float]] = {}
+    for record in records:
+        for phase in record.measurement.phases if record.measurement else ():
+            times.setdefault(phase.name, []).extend(phase.host_s if phase.device_s is None else phase.device_s)
+    return {name: statistics.median(found) for name, found in times.items() if found}
+
+
+def _layer_s(timelines: Iterable[Timeline]) -> Mapping[tuple[str, str], float]:
+    """Seconds per step of each layer by phase and name."""
+    spent: dict[tuple[str, str], float] = {}
+    steps = 0
+    for timeline in timelines:
+        steps += len({s.step for s in timeline.of("host", "layer")})
+        for span in timeline.of("host", "layer"):
+            if span.phase is not None:
+                spent[span.phase, span.name] = spent.get((span.phase, span.name), 0.0) + span.duration_s
+    return {key: seconds / steps for key, seconds in spent.items()}
+
+
+def macs_per_image(parts: Iterable[Part], batch_size: int) -> int:
+    """Multiply-accumulates of the convolutions and the classifier for one image's forward pass."""
+    flops = sum(p.flops for p in parts if p.phase == "forward" and p.name.endswith(("/conv", "/fc")))
+    return flops // 2 // batch_size
+
+
+def _works(cell: Cell, layer: Layer, phase: str) -> Iterator[tuple[str, Work]]:
+    """A layer's work in one phase, with the name of the part it belongs to."""
+    forward = phase == "forward"
+    dtype: DType = "float16" if precision_of(cell.rungs) == "fp16" else "float32"
+    n = cell.batch_size
+    if layer.kind == "max_pool":
+        pool = Pool(
+            n, layer.in_channels, layer.in_size, layer.in_size, layer.ksize, layer.stride, layer.pad, "NCHW", dtype
+        )
+        yield layer.name, MaxPoolForward(pool) if forward else MaxPoolBackward(pool)
+        return
+    if layer.kind == "average_pool":
+        average = GlobalAverageForward if forward else GlobalAverageBackward
+        yield f"head/{layer.name}", average(n, layer.in_channels, layer.in_size, layer.in_size, "NCHW", dtype)
+        return
+    size, geometry = layer.in_size, (layer.ksize, layer.ksize, layer.stride, layer.pad)
+    conv = Conv2d(n, layer.in_channels, size, size, layer.out_channels, *geometry, "NCHW", dtype)
+    name = "head/fc" if layer.kind == "fc" else f"{layer.name}/conv"
+    if forward:
+        yield name, ConvFprop(conv)
+    else:
+        yield name, ConvWgrad(conv)
+        if not layer.first:
+            yield name, ConvDgrad(conv)
+    if layer.kind == "conv":
+        yield from _norm_works(cell, layer, forward, dtype)
+
+
+def _norm_works(cell: Cell, layer: Layer, forward: bool, dtype: DType) -> Iterator[tuple[str, Work]]:
+    """What follows a convolution: in one pass over the data where the config fuses it, else one by one. An addition's
+    gradient is its input: nothing to do."""
+    n, c, size = cell.batch_size, layer.out_channels, layer.out_size
+    fused = "fused" in cell.rungs
+    after: Literal["none", "relu", "add_relu"] = "none"
+    if fused and layer.relu:
+        after = "add_relu" if layer.add else "relu"
+    norm = Norm(n, c, size, size, "NCHW", dtype, after)
+    name = f"{layer.name}/bn" + {"none": "", "relu": "+relu", "add_relu": "+add+relu"}[after]
+    yield name, BatchNormForward(norm, 2e-5, 0.1) if forward else BatchNormBackward(norm)
+    if after != "none":
+        return
+    values = n * c * size * size
+    if layer.add and forward:
+        yield f"{layer.name}/add", Add(values, dtype)
+    if layer.relu:
+        yield f"{layer.name}/relu", Relu(values, dtype) if forward else ReluBackward(values, dtype)
+
+
+def worth_showing(parts: Iterable[Part]) -> list[Part]:
+    """Parts that have a place in the picture: with FLOPs, bytes and a rate."""
+    return [p for p in parts if p.flops and p.bytes and p.flops_s is not None and math.isfinite(p.flops_s)]

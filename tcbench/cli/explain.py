@@ -1,0 +1,125 @@
+"""`tcbench explain`: what holds each cell back, and what to try next."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tcbench.cli.app import OUT, command
+
+if TYPE_CHECKING:
+    from tcbench.analysis.summary import CellSummary
+
+
+@command(
+    "Say what holds each cell back, and what to try next.",
+    """
+tcbench explain                                   the newest run
+tcbench explain results/*/naruse2018-*.jsonl --details
+tcbench explain profile.json.gz                   what a timeline shows
+""",
+)
+def explain(
+    results: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="RESULTS",
+            help="Files or folders of records, or timelines of `tcbench profile`. Default: the newest run here.",
+        ),
+    ] = None,
+    details: Annotated[bool, typer.Option("--details", help="Also a sentence per cell.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Everything as JSON.")] = False,
+) -> None:
+    """Say of each cell what holds it back (input-bound, host-bound, gpu-bound or balanced), with the numbers, which
+    rung attacks that and what it could gain at most; beside it what was measured, where the same results hold it."""
+    from tcbench import store
+    from tcbench.analysis.explanation import explain as explanations
+    from tcbench.cli.results import newest, parted
+    from tcbench.views import explain as view
+    from tcbench.views.console import make_console
+
+    records, timelines = parted(results or [newest(OUT)])
+    if timelines:
+        _show_timelines(timelines, json)
+    if not records:
+        return
+    read = store.read(records)
+    for note in read.notes:
+        typer.echo(f"note: {note}", err=True)
+    arithmetic_s, ceiling = _arithmetic()
+    found = explanations(store.current(read.records), _problem, arithmetic_s)
+    by = ceiling(found[0].summary) if found else None
+    if json:
+        typer.echo(view.to_json(found, by))
+        return
+    console = make_console()
+    console.print(view.table(found))
+    console.print()
+    if details:
+        for line in view.sentences(found):
+            console.print(line, markup=False, highlight=False, soft_wrap=True)
+        console.print()
+    checks = view.checks(found)
+    if checks is not None:
+        console.print("The model against what was measured:", style="bold")
+        console.print(checks)
+        console.print()
+    for line in view.notes(found, by):
+        console.print(line, style="dim", markup=False, highlight=False, soft_wrap=True)
+
+
+def _show_timelines(paths: Sequence[Path], json: bool) -> None:
+    from tcbench import tracing
+    from tcbench.analysis.bottleneck import summarise
+    from tcbench.views import explain as view
+
+    found = [summarise(timeline) for path in paths for timeline in tracing.read(path)]
+    if json:
+        typer.echo(view.timelines_json(found))
+        return
+    typer.echo("\n\n".join("\n".join(view.lines_of(one)) for one in found))
+
+
+def _problem(summary: CellSummary) -> Callable[[Sequence[str]], str | None]:
+    """Whether rungs make a config on the cell's device. What is installed here does not matter: the results may be
+    another machine's."""
+    from tcbench.backends import backend
+    from tcbench.device import Device
+    from tcbench.plan import missing
+
+    rung_set = backend(summary.cell.backend).RUNGS
+    gpu = summary.environment.gpu if summary.environment else None
+    capability = gpu.compute_capability if gpu else None
+    device = Device(summary.cell.device, "", 0, capability)
+
+    def problem(rungs: Sequence[str]) -> str | None:
+        found = rung_set.problem(rungs)
+        reasons = (missing(rung_set[name].requires, device, elsewhere=True) for name in rungs)
+        return found or next(filter(None, reasons), None)
+
+    return problem
+
+
+def _arithmetic() -> tuple[Callable[[CellSummary, Sequence[str]], float], Callable[[CellSummary], str | None]]:
+    """The least time of the arithmetic of forward and backward, and whose ceiling it is."""
+    from tcbench import ceilings
+    from tcbench.analysis.roofline import precision_of
+    from tcbench.models import MODELS
+
+    def arithmetic_s(summary: CellSummary, rungs: Sequence[str]) -> float:
+        known = ceilings.known(summary)
+        if known is None:
+            return 0.0
+        cell = summary.cell
+        macs = MODELS[cell.model].macs(cell.variant, cell.image_size, cell.n_classes)
+        # Backward computes as much again for the inputs and for the weights.
+        return 3 * 2 * macs * cell.batch_size / known.flops_s(precision_of(rungs))
+
+    def ceiling(summary: CellSummary) -> str | None:
+        known = ceilings.known(summary)
+        return None if known is None else known.says
+
+    return arithmetic_s, ceiling

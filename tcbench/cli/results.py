@@ -1,0 +1,30 @@
+"""Which files a command reads when it is given results: the newest run, or what is named, records and timelines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from tcbench.errors import SelectionError
+
+TIMELINES = (".json", ".json.gz", ".sqlite", ".nsys-rep", ".qdstrm")
+"""How files of timelines end; everything else holds records."""
+
+
+def newest(out: Path) -> Path:
+    """The file of records under a folder that was written last. Raises SelectionError."""
+    from tcbench.store import SUFFIX
+
+    found = [path for path in out.rglob(f"*{SUFFIX}") if path.stat().st_size] if out.is_dir() else []
+    files = sorted(found, key=lambda path: path.stat().st_mtime)
+    if not files:
+        raise SelectionError(f"no results in {out}/; `tcbench run` makes some, or name a file")
+    return files[-1]
+
+
+def parted(paths: Iterable[Path]) -> tuple[list[Path], list[Path]]:
+    """Files and folders of records; files of timelines."""
+    records, timelines = list[Path](), list[Path]()
+    for path in paths:
+        (timelines if path.name.endswith(TIMELINES) and not path.is_dir() else records).append(path)
+    return records, timelines

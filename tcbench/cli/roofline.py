@@ -1,0 +1,122 @@
+"""`tcbench roofline`: how near phases and layers come to the machine's ceilings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tcbench.cli.app import OUT, command
+from tcbench.cli.options import WHAT, WHERE, BatchSizesOption, ConfigOption, batch_sizes, config_names
+from tcbench.errors import SelectionError
+
+if TYPE_CHECKING:
+    from tcbench.analysis.roofline import Ceilings
+    from tcbench.analysis.summary import CellSummary
+
+
+@command(
+    "Show phases and layers under the machine's roofline.",
+    """
+tcbench roofline                                  the newest run
+tcbench roofline results/*/cpu-*.jsonl --config fp32 --bs 8 -o fp32.svg
+tcbench roofline RUN.jsonl profile.json.gz --layers
+""",
+)
+def roofline(
+    results: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="RESULTS",
+            help="Files or folders of records; timelines of `tcbench profile` beside them give layers their times. "
+            "Default: the newest run here.",
+        ),
+    ] = None,
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="A .png, .svg or .pdf file.")] = Path(
+        "roofline.png"
+    ),
+    bs: BatchSizesOption = None,
+    config: ConfigOption = None,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Measure the ceilings anew, whatever was kept.", rich_help_panel=WHAT)
+    ] = False,
+    layers: Annotated[bool, typer.Option("--layers", help="Also every layer.", rich_help_panel=WHERE)] = False,
+    json: Annotated[bool, typer.Option("--json", help="Everything as JSON.", rich_help_panel=WHERE)] = False,
+) -> None:
+    """Show FLOPs, bytes and achieved rates of each phase and layer against what the machine can do at most: a matrix
+    product and a copy, measured here the first time (a few seconds) and kept; for a GPU that is not here, its
+    published peak.
+
+    S. Williams, A. Waterman, D. Patterson, "Roofline", CACM 52(4), 2009.
+    """
+    from tcbench import ceilings, store
+    from tcbench.analysis.roofline import roofline as under_roof
+    from tcbench.analysis.summary import summarise
+    from tcbench.cli.results import newest, parted
+    from tcbench.views import roofline as view
+    from tcbench.views.console import make_console
+    from tcbench.views.plots.files import check_path
+
+    check_path(output)
+    files, traces = parted(results or [newest(OUT)])
+    if not files:
+        raise SelectionError("timelines alone do not say what was trained; name the results they belong to as well")
+    read = store.read(files)
+    for note in read.notes:
+        typer.echo(f"note: {note}", err=True)
+    records = store.current(read.records)
+    chosen = _chosen(summarise(records), batch_sizes(bs), config_names(config))
+    timelines = []
+    if traces:
+        from tcbench import tracing
+
+        timelines = [one for path in traces for one in tracing.read(path)]
+    found = []
+    known: dict[tuple[str | None, str, int], Ceilings] = {}
+    for summary in chosen:
+        device = summary.machine, summary.cell.device, summary.cell.threads
+        if device not in known:
+            known[device] = ceilings.of(summary, fresh)
+        trials = [r for r in records if r.cell == summary.cell and r.status == "ok"]
+        found.append(under_roof(summary, trials, known[device], timelines))
+
+    from tcbench.views.plots.files import save
+    from tcbench.views.plots.roofline import roofline_chart
+
+    save(roofline_chart(found), output)
+    if json:
+        typer.echo(view.to_json(found))
+        return
+    console = make_console()
+    for one in dict.fromkeys(known.values()):
+        console.print(view.headline(one), markup=False, highlight=False, soft_wrap=True)
+    console.print()
+    console.print(view.phases_table(found))
+    console.print()
+    for one_cell in found if layers else ():
+        console.print(one_cell.summary.cell.label, style="bold", markup=False, highlight=False)
+        console.print(view.layers_table(one_cell))
+        console.print()
+    for line in view.notes(found):
+        console.print(line, style="dim", markup=False, highlight=False, soft_wrap=True)
+    console.print(f"wrote {output}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _chosen(
+    summaries: tuple[CellSummary, ...], sizes: tuple[int, ...] | None, configs: tuple[str, ...]
+) -> list[CellSummary]:
+    """The measured cells that are asked for. Raises SelectionError when there are none."""
+    import fnmatch
+
+    found = [
+        s
+        for s in summaries
+        if s.images_per_s is not None
+        and (sizes is None or s.cell.batch_size in sizes)
+        and (not configs or any(fnmatch.fnmatchcase(s.cell.config, pattern) for pattern in configs))
+    ]
+    if not found:
+        there = ", ".join(dict.fromkeys(s.cell.label for s in summaries if s.images_per_s is not None))
+        raise SelectionError(f"no measured cell to show here; there is {there or 'none'}")
+    return found

@@ -1,0 +1,62 @@
+"""`tcbench timeline`: what the input, the host and the GPU did, drawn as the talk does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tcbench.cli.app import command
+from tcbench.errors import SelectionError
+
+
+@command(
+    "Draw timelines: input, CPU and GPU, step by step.",
+    """
+tcbench timeline profile.json.gz                  three steps
+tcbench timeline fp32.json.gz fp16.json.gz        under each other, on one time scale
+tcbench timeline profile.json.gz --zoom 20:60 -o zoomed.svg
+tcbench timeline profile.json.gz --step 42
+""",
+)
+def timeline(
+    files: Annotated[
+        list[Path],
+        typer.Argument(metavar="FILE...", help="What `tcbench profile` leaves, or Nsight Systems' report or SQLite."),
+    ],
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="A .png, .svg or .pdf file.")] = Path(
+        "timeline.png"
+    ),
+    zoom: Annotated[
+        str | None, typer.Option(metavar="BEGIN:END", help="Only this part, in ms on the picture's time axis.")
+    ] = None,
+    steps: Annotated[int | None, typer.Option(metavar="N", help="So many steps of the slowest cell (3).")] = None,
+    step: Annotated[int | None, typer.Option(metavar="N", help="Begin with the step of this number.")] = None,
+) -> None:
+    """Draw what ran when: IO threads, the CPU's phases, the GPU's work and its gaps; several cells under each other."""
+    part = None if zoom is None else window(zoom)
+    if steps is not None and steps < 1:
+        raise SelectionError(f"--steps {steps}: expected a number of steps, 1 or more")
+
+    from tcbench.views.plots.files import check_path
+
+    check_path(output)
+
+    from tcbench import tracing
+    from tcbench.views.plots.timeline import draw
+
+    found = [one for file in files for one in tracing.read(file)]
+    draw(found, output, part, steps, step=step)
+    typer.echo(f"wrote {output}")
+
+
+def window(text: str) -> tuple[float, float]:
+    """What --zoom means, ms. Raises SelectionError."""
+    begin, colon, end = text.partition(":")
+    try:
+        if not colon:
+            raise ValueError
+        return float(begin), float(end)
+    except ValueError:
+        raise SelectionError(f"--zoom {text}: expected BEGIN:END in ms, e.g. --zoom 20:60") from None
