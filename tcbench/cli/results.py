@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tcbench.errors import SelectionError
 
-TIMELINES = (".json", ".json.gz", ".sqlite", ".nsys-rep", ".qdstrm")
+TIMELINES = (".json", ".json.gz", ".sqlite", ".nsys-rep", ".qdrep", ".qdstrm")
 """How files of timelines end; everything else holds records."""
 
 

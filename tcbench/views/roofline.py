@@ -74,6 +74,12 @@ def notes(found: Sequence[CellRoofline]) -> list[str]:
     ]
     if any(not any(part.time_s for part in roofline.layers) for roofline in found):
         lines.append("Layers have times where a profile of the cell on the CPU is named beside the results.")
+    parts = [(part, roofline) for roofline in found for part in (*roofline.phases, *roofline.layers)]
+    if any((part.share_of_roof(r.ceilings, r.precision) or 0) > 1.05 for part, r in parts):
+        lines.append(
+            "Above the roof: the machine was busier when its ceilings were measured (--fresh measures them anew), or "
+            "what one layer leaves is still in the cache for the next."
+        )
     if any(roofline.summary.cell.device != "cpu" for roofline in found):
         lines.append("On a GPU a phase's time holds what the GPU waited for the host.")
     return lines
