@@ -26,6 +26,10 @@ class TrainingError(TcbenchError):
     """A config does not train with these settings: its gradients or its loss are not finite."""
 
 
+class TraceError(TcbenchError):
+    """A timeline cannot be read from a file, or a profiler's report cannot be made or converted."""
+
+
 class StoreError(TcbenchError):
     """Records cannot be written or read."""
 

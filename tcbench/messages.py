@@ -16,9 +16,10 @@ FRESH_AUTOTUNE = "TCBENCH_FRESH_AUTOTUNE"
 
 
 class Building(msgspec.Struct, frozen=True, tag="building"):
-    """The worker has started and is importing and building; `what` says which part."""
+    """The worker has started and is importing and building; `what` says which part. `pid` is the worker's process."""
 
     what: str
+    pid: int | None = None
 
 
 class Stepped(msgspec.Struct, frozen=True, tag="stepped"):
@@ -36,6 +37,14 @@ class Finished(msgspec.Struct, frozen=True, tag="finished"):
     reason: str | None
     measurement: Measurement | None
     environment: Environment | None
+
+
+class ProfileRequest(msgspec.Struct, frozen=True):
+    """What a worker is asked beyond its cell when it is profiled: to record its profiled pass, with its layers and with
+    CUPTI where `cupti` is set, and to leave the recording in the file `path`. Its second argument, as JSON."""
+
+    path: str
+    cupti: bool = False
 
 
 Message = Building | Stepped | Finished

@@ -65,13 +65,15 @@ def worker_command(pipe: int) -> list[str]:
 @dataclass(frozen=True)
 class Runner:
     """Runs trials one after another. `command` makes the worker's command line from its pipe's number; `watch` begins
-    to watch a cell's device."""
+    to watch a cell's device; `grace_s` is how long that command may take to end after the worker's last word, if not
+    the usual while."""
 
     run_id: str
     timeout_s: float
     command: Callable[[int], list[str]] = worker_command
     listen: Listener = _silent
     watch: Callable[[Cell, float], Watch | None] = watch_gpu
+    grace_s: float | None = None
 
     def run(self, trials: Iterable[tuple[PlannedCell, int]]) -> Iterator[Record]:
         """One record per trial, as each ends. KeyboardInterrupt ends the running worker and passes through."""
@@ -116,7 +118,7 @@ class Runner:
                 end = self._follow(cell, trial, pipe, timed)
                 try:
                     if end is None or end.finished:
-                        process.wait(_GRACE_S)
+                        process.wait(_GRACE_S if self.grace_s is None else self.grace_s)
                 except subprocess.TimeoutExpired:
                     end = end or _End("crashed", "the worker closed its pipe without a result")
             finally:

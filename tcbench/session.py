@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 from tcbench.record import PlanChoice
 
@@ -59,3 +60,21 @@ class Session(Protocol):
     def facts(self) -> Facts: ...
 
     def close(self) -> None: ...
+
+
+class Layers(Protocol):
+    """Told when a layer's work begins and ends on the host, as the session runs."""
+
+    def begin(self, name: str) -> None: ...
+
+    def end(self) -> None: ...
+
+
+@runtime_checkable
+class Detailed(Protocol):
+    """A session that can also tell its layers."""
+
+    def detail(self, layers: Layers) -> AbstractContextManager[None]:
+        """While it is held, `layers` is told of every layer, forward and backward. Names are short and stable:
+        "stem/conv", "block3.c/bn". Costs time: for profiled passes only."""
+        ...

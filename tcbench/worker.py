@@ -1,24 +1,33 @@
 """The worker process: one Cell (JSON) in on standard input, messages and one result out on a pipe.
 
-Run as `python -m tcbench.worker FD`. Owns turning whatever happens into a Finished message; the runner turns that, or
+Run as `python -m tcbench.worker FD [PROFILE]`; PROFILE is a ProfileRequest (JSON), which asks for a recording of the
+profiled pass in a file of its own. Owns turning whatever happens into a Finished message; the runner turns that, or
 its absence, into a Record. Standard output and error are free for libraries to write to: they become the log.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
 import sys
+import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from tcbench import messages
+from tcbench import messages, recording
 from tcbench.errors import TcbenchError
-from tcbench.messages import RUNNER_PID, Building, Finished, Message, Stepped
+from tcbench.messages import RUNNER_PID, Building, Finished, Message, ProfileRequest, Stepped
 from tcbench.record import Cell, Environment, Measurement
+from tcbench.recording import Title
+
+if TYPE_CHECKING:
+    from tcbench.backends.cuda.cupti import Activities
 
 Send = Callable[[Message], None]
 
@@ -34,7 +43,8 @@ def main() -> None:
         os.write(pipe, messages.encode(message))
 
     cell = msgspec.json.decode(sys.stdin.buffer.read(), type=Cell)
-    send(run(cell, send))
+    request = msgspec.json.decode(sys.argv[2], type=ProfileRequest) if len(sys.argv) > 2 else None
+    send(run(cell, send, request))
 
 
 def die_with_parent() -> None:
@@ -49,13 +59,13 @@ def die_with_parent() -> None:
         sys.exit(1)
 
 
-def run(cell: Cell, send: Send) -> Finished:
+def run(cell: Cell, send: Send, request: ProfileRequest | None = None) -> Finished:
     """Build and measure one cell; never raises but on a signal."""
     environment: Environment | None = None
     try:
-        send(Building("imports"))
+        send(Building("imports", os.getpid()))
         environment = describe(cell)
-        measurement = measured(cell, send)
+        measurement = measured(cell, send, request, environment.device_name)
     except TcbenchError as error:
         return Finished("failed", _line(error), None, environment)
     except Exception as error:
@@ -67,22 +77,71 @@ def run(cell: Cell, send: Send) -> Finished:
     return Finished("ok", None, measurement, environment)
 
 
-def measured(cell: Cell, send: Send) -> Measurement:
-    """Open the cell's session, measure it, close it."""
+def measured(cell: Cell, send: Send, request: ProfileRequest | None, device_name: str) -> Measurement:
+    """Open the cell's session, measure it, close it; leave the recording that was asked for."""
     from tcbench.backends import backend
-    from tcbench.measure import loop
+    from tcbench.measure import loop, ranges
 
     the_backend = backend(cell.backend)
+    activities = _activities(request)
+    profiling = loop.Profiling(
+        around=lambda: _profilers(cell, activities),
+        layers=request is not None or ranges.attached(),
+        title=_title(cell, device_name),
+    )
     send(Building("model and input"))
     session = the_backend.open_session(cell)
     try:
-        return loop.measure(
+        measurement = loop.measure(
             session,
             cell.measure,
             lambda progress: send(Stepped(progress.stage, progress.steps, progress.step_time_s)),
+            profiling=profiling,
         )
     finally:
         session.close()
+    if request is not None:
+        Path(request.path).write_bytes(
+            recording.encode(
+                recording.Recording(
+                    thread=threading.get_native_id(),
+                    phases=tuple(phase.name for phase in measurement.phases),
+                    spans=profiling.recorder.spans,
+                    calls=activities.calls if activities else (),
+                    activities=activities.activities if activities else (),
+                    dropped=activities.dropped if activities else 0,
+                )
+            )
+        )
+    return measurement
+
+
+def _activities(request: ProfileRequest | None) -> Activities | None:
+    """What records the GPU's activities, where it is asked for."""
+    if request is None or not request.cupti:
+        return None
+    from tcbench.backends.cuda.cupti import Activities
+
+    return Activities()
+
+
+@contextlib.contextmanager
+def _profilers(cell: Cell, activities: Activities | None) -> Iterator[None]:
+    """Around the profiled pass on a GPU: a tool that waits for cudaProfilerStart records, and so does CUPTI."""
+    from tcbench.backends.cuda import driver
+
+    with contextlib.ExitStack() as stack:
+        if cell.device.startswith("cuda"):
+            stack.enter_context(driver.profiled())
+        if activities is not None:
+            stack.enter_context(activities.recording())
+        yield
+
+
+def _title(cell: Cell, device_name: str) -> str:
+    """What a tool's report says of the cell (`tcbench.tracing.nsys` reads it)."""
+    title = Title(label=cell.label, device=cell.device, device_name=device_name, batch_size=cell.batch_size)
+    return msgspec.json.encode(title).decode()
 
 
 def describe(cell: Cell) -> Environment:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import os
+
 import factories
 import pytest
 
@@ -14,7 +16,7 @@ GPU = Gpu(0, "Tesla V100-SXM2-16GB", (7, 0), 80, 16 * 2**30)
 
 
 def run(monkeypatch, outcome, sent=None, cell=None):
-    def measured(cell, send):
+    def measured(cell, send, request, device_name):
         if isinstance(outcome, BaseException):
             raise outcome
         send(Stepped("timed", 6, 0.1))
@@ -31,7 +33,7 @@ def test_a_measured_cell_is_ok_and_says_what_it_ran_on(monkeypatch):
     assert finished.environment.packages["chainer"] == "7.8.1"
     assert "openblas" in finished.environment.blas
     assert finished.environment.gpu is None
-    assert sent[0] == Building("imports")
+    assert sent[0] == Building("imports", os.getpid())
     assert sent[-1] == Stepped("timed", 6, 0.1)
 
 

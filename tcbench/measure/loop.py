@@ -5,25 +5,26 @@ Owns the order of things and the hot loop. Knows a session only through its prot
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
-from tcbench.measure.clock import HostClock
-from tcbench.measure.ranges import Ranges
+from tcbench.measure.ranges import CELL_MARK, Ranges
+from tcbench.measure.recorder import Recorder
 from tcbench.measure.stopping import StoppingRule, WarmUpRule
 from tcbench.record import Measurement, MeasureSettings, PhaseTimes
-from tcbench.session import Facts, Session
+from tcbench.session import Detailed, Facts, Session
 
 Stage = Literal["warm-up", "timed", "profiled"]
 
 
 @dataclass(frozen=True)
 class Progress:
-    """Told between blocks: the stage, steps done in it, and seconds of the last step. The timed stage is also told when
-    it begins, with no step done."""
+    """Told between blocks: the stage, steps done in it, and seconds of the last step. The timed and the profiled stage
+    are also told when they begin, with no step done."""
 
     stage: Stage
     steps: int
@@ -37,14 +38,32 @@ class LossError(Exception):
 Listener = Callable[[Progress], None]
 
 
+@dataclass(frozen=True)
+class Profiling:
+    """What goes with the profiled pass. `recorder` gets its steps and phases, and where `layers` is set and the session
+    can tell them also its layers. `around` is held around the pass: a GPU's profilers start and stop there. `title` is
+    what a tool is told of the cell, as JSON."""
+
+    recorder: Recorder = field(default_factory=Recorder)
+    around: Callable[[], contextlib.AbstractContextManager[object]] = contextlib.nullcontext
+    layers: bool = False
+    title: str = ""
+
+
 def measure(
-    session: Session, settings: MeasureSettings, listen: Listener = lambda _: None, block_steps: int | None = None
+    session: Session,
+    settings: MeasureSettings,
+    listen: Listener = lambda _: None,
+    block_steps: int | None = None,
+    profiling: Profiling | None = None,
 ) -> Measurement:
     """Measure one session from cold to done.
 
     Raises LossError when the loss after warm-up or after the timed pass is not finite.
     """
+    profiling = profiling or Profiling()
     ranges = Ranges([phase.name for phase in session.phases])
+    ranges.mark(CELL_MARK + profiling.title)
 
     warmup_rule = WarmUpRule(settings.min_warmup_steps, settings.max_warmup_steps)
     warmup_s: list[float] = []
@@ -70,7 +89,8 @@ def measure(
         listen(Progress("timed", len(timed_s), block[-1]))
     last_loss = _finite(session.facts().loss, "after the timed pass")
 
-    phases = profile(session, ranges, settings.profiled_steps, first=len(warmup_s) + len(timed_s))
+    listen(Progress("profiled", 0, timed_s[-1]))
+    phases = profile(session, ranges, settings.profiled_steps, len(warmup_s) + len(timed_s), profiling)
     listen(Progress("profiled", settings.profiled_steps, timed_s[-1]))
     facts = session.facts()
     gc_frozen = gc.get_freeze_count() > 0
@@ -121,7 +141,9 @@ def run_block(session: Session, ranges: Ranges, steps: int, first: int) -> tuple
     return clock.read()
 
 
-def profile(session: Session, ranges: Ranges, steps: int, first: int) -> tuple[PhaseTimes, ...]:
+def profile(
+    session: Session, ranges: Ranges, steps: int, first: int, profiling: Profiling | None = None
+) -> tuple[PhaseTimes, ...]:
     """Host time of each phase, and on a device its device time: marks around each phase, never part of a timed pass.
 
     The host's time is what the call of the phase takes; the device's marks lie outside it. The device's time of a phase
@@ -129,29 +151,60 @@ def profile(session: Session, ranges: Ranges, steps: int, first: int) -> tuple[P
     which the device waits for the host. Nothing waits until the last step is launched, so that the host runs ahead as
     it does in a timed pass. On a CPU a phase is done when it returns, so its host time is its time.
     """
-    host, device = HostClock(), session.clock
+    profiling = profiling or Profiling()
+    recorder, device = profiling.recorder, session.clock
     on_device = device.of == "device"
-    if on_device:
-        device.mark()
-    for number in range(first, first + steps):
-        ranges.push(ranges.step(number))
-        for phase, attributes in zip(session.phases, ranges.phases, strict=True):
-            host.mark()
-            ranges.push(attributes)
-            phase.run()
+    with profiling.around(), _detail(session, ranges, profiling):
+        ranges.mark(CELL_MARK + profiling.title)
+        if on_device:
+            device.mark()
+        for number in range(first, first + steps):
+            recorder.begin_step(number)
+            ranges.push(ranges.step(number))
+            for phase, attributes in zip(session.phases, ranges.phases, strict=True):
+                recorder.begin_phase(phase.name)
+                ranges.push(attributes)
+                phase.run()
+                ranges.pop()
+                recorder.end()
+                if on_device:
+                    device.mark()
             ranges.pop()
-            host.mark()
-            if on_device:
-                device.mark()
-        ranges.pop()
-    # Every second interval of the host's lies between two phases.
-    host_s = host.read()[::2]
-    device_s = device.read() if on_device else None
+            recorder.end()
+        device_s = device.read() if on_device else None
+    host_s = [(span.end_ns - span.begin_ns) * 1e-9 for span in recorder.spans if span.kind == "phase"]
     n = len(session.phases)
     return tuple(
-        PhaseTimes(name=phase.name, host_s=host_s[i::n], device_s=None if device_s is None else device_s[i::n])
+        PhaseTimes(
+            name=phase.name,
+            host_s=tuple(host_s[i::n]),
+            device_s=None if device_s is None else device_s[i::n],
+        )
         for i, phase in enumerate(session.phases)
     )
+
+
+class _Layers:
+    """Tells a tool and the recorder of layers."""
+
+    def __init__(self, ranges: Ranges, recorder: Recorder) -> None:
+        self._ranges = ranges
+        self._recorder = recorder
+
+    def begin(self, name: str) -> None:
+        self._recorder.begin_layer(name)
+        self._ranges.push(self._ranges.layer(name))
+
+    def end(self) -> None:
+        self._ranges.pop()
+        self._recorder.end()
+
+
+def _detail(session: Session, ranges: Ranges, profiling: Profiling) -> contextlib.AbstractContextManager[None]:
+    """Layers too, where they are asked for and the session tells them."""
+    if profiling.layers and isinstance(session, Detailed):
+        return session.detail(_Layers(ranges, profiling.recorder))
+    return contextlib.nullcontext()
 
 
 def _finite(loss: float, when: str) -> float:

@@ -81,6 +81,7 @@ def test_a_cell_is_warmed_up_timed_and_profiled_apart():
         ("timed", 0),
         ("timed", 6),
         ("timed", 12),
+        ("profiled", 0),
         ("profiled", 4),
     ]
 

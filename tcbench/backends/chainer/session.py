@@ -13,6 +13,7 @@ import threadpoolctl
 
 from tcbench.backends.chainer import ops
 from tcbench.backends.chainer.compat import chainer
+from tcbench.backends.chainer.layers import LayerHooks
 from tcbench.backends.chainer.optimizers import per_parameter_sgd
 from tcbench.backends.chainer.parts import Optimizer, OptimizerSpec, Parts
 from tcbench.backends.chainer.pillow import make_chainer_feed
@@ -25,7 +26,7 @@ from tcbench.backends.spec import FeedSpec, TensorSpec
 from tcbench.dataset import ImageFolder, ensure_generated, scan
 from tcbench.models import MODELS
 from tcbench.record import Cell
-from tcbench.session import Clock, Facts, Phase
+from tcbench.session import Clock, Facts, Layers, Phase
 
 MODEL_CLASSES = {"resnet50": ResNet}
 
@@ -117,6 +118,10 @@ class ChainerSession:
     @property
     def clock(self) -> Clock:
         return self._site.clock
+
+    def detail(self, layers: Layers) -> contextlib.AbstractContextManager[None]:
+        """See `tcbench.session.Detailed`."""
+        return LayerHooks(self.step.model, layers)
 
     def facts(self) -> Facts:
         """Raises TrainingError when gradients have overflowed."""

@@ -1,19 +1,23 @@
 """Which NVIDIA GPUs are there, asked of the driver itself: no framework import, a few milliseconds.
 
-Sources: CUDA Driver API, sections "Initialization", "Device Management" and "Version Management"; the kernel module's
-version stands in /proc/driver/nvidia/version.
+Sources: CUDA Driver API, sections "Initialization", "Device Management", "Version Management" and "Profiler Control";
+the kernel module's version stands in /proc/driver/nvidia/version.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
+import logging
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from tcbench.record import GpuFacts
 
+_LOG = logging.getLogger(__name__)
 _NO_DEVICE = 100
 _COMPUTE_CAPABILITY_MAJOR = 75
 _COMPUTE_CAPABILITY_MINOR = 76
@@ -60,6 +64,24 @@ def facts(device: str) -> GpuFacts | None:
         driver=version(),
         driver_cuda="{}.{}".format(*there.driver_cuda) if there.driver_cuda else None,
     )
+
+
+@contextlib.contextmanager
+def profiled() -> Iterator[None]:
+    """What is held around the steps that a tool is to record: cuProfilerStart before, cuProfilerStop after, of which
+    `nsys profile --capture-range=cudaProfilerApi` takes note. They need a CUDA context that is current on this thread.
+    """
+    cuda = ctypes.CDLL("libcuda.so.1")
+
+    def call(name: str) -> None:
+        if status := getattr(cuda, name)():
+            _LOG.warning("%s: CUDA error %d: a tool that waits for it records nothing", name, status)
+
+    call("cuProfilerStart")
+    try:
+        yield
+    finally:
+        call("cuProfilerStop")
 
 
 def version() -> str | None:

@@ -1,0 +1,393 @@
+"""`tcbench profile`: one cell, and when everything in its steps ran."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tcbench.cli.app import INTERRUPTED, OUT, SOME_CELL_FAILED, command
+from tcbench.cli.options import (
+    HOW,
+    WHAT,
+    WHERE,
+    ImageSizeOption,
+    ScenarioArgument,
+    batch_sizes,
+    complete_config,
+    complete_device,
+    images,
+)
+from tcbench.errors import SelectionError, TcbenchError, TraceError
+
+if TYPE_CHECKING:
+    from tcbench.messages import Message
+    from tcbench.plan import Plan, PlannedCell
+    from tcbench.record import Cell, Record
+    from tcbench.timeline import Timeline
+    from tcbench.tracing.nsys import Nsys
+    from tcbench.tracing.threads import ThreadSampler
+
+TOOLS = ("auto", "nsys", "cupti", "ranges")
+
+_TIMED_S = 5.0
+"""Budget of the timed pass that comes before the profiled one: enough to be steady."""
+
+_TOOL_GRACE_S = 120.0
+"""How long Nsight Systems may take to write its report after the worker has ended."""
+
+
+@command(
+    "Record one cell's timeline: a trace, a picture, a summary.",
+    """
+tcbench profile fp16+dali --bs 8                   what holds it back, and the picture that shows it
+tcbench profile fp16 --bs 64 --device cuda:0       with Nsight Systems where nsys is on PATH, else with CUPTI
+tcbench profile fp32 --bs 4 --tool ranges -n 10    without any tool
+""",
+)
+def profile(
+    config: Annotated[
+        str,
+        typer.Argument(
+            metavar="CELL",
+            help="A config's name, or rungs joined by '+'; its batch size is --bs.",
+            autocompletion=complete_config,
+        ),
+    ],
+    scenario: ScenarioArgument = None,
+    bs: Annotated[
+        str | None,
+        typer.Option("--bs", metavar="N", help="Batch size. Default: the scenario's first.", rich_help_panel=WHAT),
+    ] = None,
+    device: Annotated[
+        str,
+        typer.Option(
+            metavar="DEVICE", help="auto, cpu or cuda:N.", autocompletion=complete_device, rich_help_panel=WHAT
+        ),
+    ] = "auto",
+    data: Annotated[
+        str | None,
+        typer.Option(metavar="PATH", help="As with `tcbench run`.", rich_help_panel=WHAT),
+    ] = None,
+    image_size: ImageSizeOption = None,
+    steps: Annotated[
+        int,
+        typer.Option("--steps", "-n", metavar="N", min=1, max=10_000, help="Steps to record.", rich_help_panel=HOW),
+    ] = 5,
+    tool: Annotated[
+        str,
+        typer.Option(
+            metavar="TOOL",
+            help="nsys (Nsight Systems), cupti (a GPU's), ranges (tcbench's own) or auto: the first that can be used.",
+            rich_help_panel=HOW,
+        ),
+    ] = "auto",
+    threads: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="As with `tcbench run`.", rich_help_panel=HOW),
+    ] = None,
+    out: Annotated[
+        Path, typer.Option(metavar="FOLDER", help="Files go to FOLDER/MACHINE/.", rich_help_panel=WHERE)
+    ] = OUT,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.", rich_help_panel=WHERE)] = False,
+) -> None:
+    """Run one cell, record a few of its steady steps, and say what holds it back. Leaves a trace that Perfetto
+    (ui.perfetto.dev) opens and that holds the trial's record, a picture, and a summary.
+
+    Exit code: 0; 2 for a mistake in the command; 3 when the cell did not run to its end; 130 when interrupted.
+    """
+    from tcbench.tracing import perfetto
+    from tcbench.views.console import make_console
+
+    plan, planned = _planned(config, scenario, bs, device, data, image_size, steps, threads)
+    recorder = _recorder(tool, planned.cell)
+    stderr, stdout = make_console(stderr=True), make_console()
+    _prepare_input(plan, stderr, quiet)
+    stem = _stem(out / plan.device.machine, planned.cell)
+    try:
+        taken = _Take(planned, recorder, plan.timeout_s, stem).run(stderr, quiet)
+    except KeyboardInterrupt:
+        typer.echo("\ninterrupted; nothing was kept", err=True)
+        raise typer.Exit(INTERRUPTED) from None
+    if taken.timeline is None:
+        raise _Failed(f"{planned.cell.label}: {taken.record.status}: {taken.record.reason}")
+
+    trace = stem.with_name(stem.name + ".json.gz")
+    perfetto.write((taken.timeline,), trace, taken.record)
+    left = [trace, *_picture(taken.timeline, stem.with_name(stem.name + ".png"))]
+    summary = _summary(taken.timeline)
+    text = stem.with_name(stem.name + ".txt")
+    text.write_text(summary + "\n")
+    left += [text, *taken.files]
+    for line in taken.notes:
+        stderr.print(f"note: {line}", style="yellow", markup=False, highlight=False, soft_wrap=True)
+    for line in (summary, "", *(f"wrote {path}" for path in left), f"Next: {_next_step(trace)}"):
+        stdout.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+class _Failed(TcbenchError):
+    """The cell did not run to its end."""
+
+    exit_code = SOME_CELL_FAILED
+
+
+def _planned(
+    config: str,
+    scenario: str | None,
+    bs: str | None,
+    device: str,
+    data: str | None,
+    image_size: int | None,
+    steps: int,
+    threads: int | None,
+) -> tuple[Plan, PlannedCell]:
+    """The one cell. Raises TcbenchError for none, for several, and for one that cannot run here."""
+    import msgspec
+
+    from tcbench import device as devices
+    from tcbench import machine, plan
+    from tcbench import scenario as scenarios
+    from tcbench.backends import device_kinds
+
+    found = devices.find(device, device_kinds())
+    loaded = scenarios.load(scenario or ("cpu" if found.kind == "cpu" else "naruse2018"))
+    sizes = batch_sizes(bs) or loaded.batch_sizes[:1]
+    selection = plan.Selection(
+        batch_sizes=sizes,
+        configs=(config,),
+        input=images(data),
+        image_size=image_size,
+        max_time_s=_TIMED_S,
+        threads=threads or machine.usable_cpus(),
+    )
+    made = plan.make(loaded, selection, found)
+    if len(made.cells) != 1:
+        named = ", ".join(planned.cell.label for planned in made.cells[:3])
+        raise SelectionError(f"profile takes one cell, this names {len(made.cells)}: {named}, ...")
+    (planned,) = made.cells
+    if planned.skip_reason is not None:
+        raise SelectionError(f"{planned.cell.label} cannot run here: {planned.skip_reason}")
+    measure = msgspec.structs.replace(planned.cell.measure, profiled_steps=steps)
+    return made, plan.PlannedCell(msgspec.structs.replace(planned.cell, measure=measure))
+
+
+@dataclass(frozen=True)
+class _Recorder:
+    """What records: `nsys` around the worker, or CUPTI in it; else tcbench's own ranges."""
+
+    nsys: Nsys | None = None
+    cupti: bool = False
+
+
+def _recorder(tool: str, cell: Cell) -> _Recorder:
+    """What --tool means. Raises TcbenchError."""
+    import importlib.util
+
+    from tcbench.tracing import nsys
+
+    if tool not in TOOLS:
+        raise SelectionError(f"--tool {tool}: expected one of {', '.join(TOOLS)}")
+    on_gpu = cell.device.startswith("cuda")
+    if tool in ("auto", "nsys"):
+        found = nsys.find()
+        if found is not None:
+            return _Recorder(nsys=found)
+        if tool == "nsys":
+            raise SelectionError("--tool nsys: nsys is not on PATH; install Nsight Systems, or take --tool auto")
+    if tool == "cupti" and not on_gpu:
+        raise SelectionError(f"--tool cupti records GPUs, and the device is {cell.device}")
+    has_cupti = importlib.util.find_spec("cupti") is not None
+    if tool == "cupti" and not has_cupti:
+        raise SelectionError("--tool cupti: cupti-python is not installed: uv sync --extra cuda12 (or cuda13)")
+    return _Recorder(cupti=on_gpu and has_cupti and tool != "ranges")
+
+
+@dataclass(frozen=True)
+class _Taken:
+    """A trial and what was recorded of it; `files` are the tool's own."""
+
+    record: Record
+    timeline: Timeline | None
+    files: tuple[Path, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Take:
+    """Runs the worker, records it, reads what was recorded."""
+
+    planned: PlannedCell
+    recorder: _Recorder
+    timeout_s: float
+    stem: Path
+
+    def run(self, stderr: Any, quiet: bool) -> _Taken:
+        """One trial. KeyboardInterrupt ends the worker and the tool and passes through."""
+        from tcbench.analysis.eta import estimate
+        from tcbench.runner import Runner
+        from tcbench.views.progress import RunProgress
+
+        with tempfile.TemporaryDirectory(prefix="tcbench-") as name, _Sampling() as sampling:
+            folder = Path(name)
+            session = f"tcbench-{os.getpid()}"
+            with RunProgress(stderr, estimate([self.planned.cell]), 1, quiet) as progress, self._session(session):
+
+                def listen(cell: Cell, trial: int, message: Message) -> None:
+                    sampling.listen(message)
+                    progress.listen(cell, trial, message)
+
+                runner = Runner(
+                    self.stem.name,
+                    self.timeout_s,
+                    command=lambda pipe: self._command(pipe, folder, session),
+                    listen=listen,
+                    grace_s=_TOOL_GRACE_S if self.recorder.nsys else None,
+                )
+                (record,) = runner.run([(self.planned, 0)])
+            if record.status != "ok":
+                return _Taken(record, None)
+            return self._read(record, folder, sampling)
+
+    def _command(self, pipe: int, folder: Path, session: str) -> list[str]:
+        """The worker's command line, behind Nsight Systems' where that records."""
+        import msgspec
+
+        from tcbench.messages import RUNNER_PID, ProfileRequest
+        from tcbench.runner import worker_command
+
+        request = ProfileRequest(str(folder / "recording.json"), self.recorder.cupti)
+        words = [*worker_command(pipe), msgspec.json.encode(request).decode()]
+        if self.recorder.nsys is None:
+            return words
+        on_gpu = self.planned.cell.device.startswith("cuda")
+        # The worker's parent is Nsight Systems, so it must not look for the runner there.
+        return [*self.recorder.nsys.command(folder / "report", session, on_gpu=on_gpu), "env", "-u", RUNNER_PID, *words]
+
+    @contextlib.contextmanager
+    def _session(self, session: str) -> Iterator[None]:
+        """Nothing of Nsight Systems' is left behind."""
+        try:
+            yield
+        except BaseException:
+            if self.recorder.nsys is not None:
+                self.recorder.nsys.end(session)
+            raise
+
+    def _read(self, record: Record, folder: Path, sampling: _Sampling) -> _Taken:
+        """The recording; with what Nsight Systems saw, where it recorded."""
+        from tcbench import recording as recordings
+        from tcbench.tracing.attribution import assemble
+        from tcbench.tracing.ranges import title_of
+
+        own = recordings.decode((folder / "recording.json").read_bytes())
+        title, work = title_of(record), sampling.work
+        notes = [f"CUPTI lost {own.dropped} records"] if own.dropped else []
+        if self.recorder.nsys is None:
+            source = "cupti" if self.recorder.cupti else "ranges"
+            return _Taken(record, assemble(title, own, source, work), notes=tuple(notes))  # type: ignore[arg-type]
+        try:
+            timeline, files = self._from_nsys(title, own, work, folder)
+        except TraceError as error:
+            return _Taken(record, assemble(title, own, "ranges", work), notes=(*notes, f"{error}; ranges alone"))
+        return _Taken(record, timeline, files, tuple(notes))
+
+    def _from_nsys(self, title: Any, own: Any, work: Any, folder: Path) -> tuple[Timeline, tuple[Path, ...]]:
+        """What lies in the report, and the report itself, kept beside the trace."""
+        from tcbench.tracing import nsys
+        from tcbench.tracing.attribution import assemble
+
+        report = nsys.report_of(folder / "report")
+        if report is None:
+            raise TraceError("Nsight Systems left no report")
+        database = folder / "report.sqlite"
+        nsys.to_sqlite(report, database)
+        found = nsys.recordings(database)
+        (_, seen, input_work) = found[0]
+        timeline = assemble(title, *nsys.with_own(seen, own, input_work, work))
+        imported = nsys.report_of(folder / "report") or report
+        kept = self.stem.with_name(self.stem.name + imported.suffix)
+        shutil.copyfile(imported, kept)
+        return timeline, (kept,)
+
+
+class _Sampling:
+    """Watches the worker's input threads through the profiled pass, as its messages tell of it."""
+
+    def __init__(self) -> None:
+        self._pid: int | None = None
+        self._sampler: ThreadSampler | None = None
+
+    def __enter__(self) -> _Sampling:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._sampler is not None:
+            self._sampler.stop()
+
+    def listen(self, message: Message) -> None:
+        from tcbench.messages import Building, Stepped
+        from tcbench.tracing.threads import ThreadSampler
+
+        if isinstance(message, Building):
+            self._pid = message.pid or self._pid
+        elif isinstance(message, Stepped) and message.stage == "profiled":
+            if self._sampler is not None:
+                self._sampler.stop()
+            elif message.steps == 0 and self._pid is not None:
+                self._sampler = ThreadSampler(self._pid)
+                self._sampler.__enter__()
+
+    @property
+    def work(self) -> Sequence[Any]:
+        """When the input's threads worked (`tcbench.tracing.attribution.Work`)."""
+        return self._sampler.work if self._sampler is not None else ()
+
+
+def _prepare_input(plan: Plan, stderr: Any, quiet: bool) -> None:
+    from tcbench.cli import run
+
+    run._check_folder(plan)
+    run._generate_input(plan, stderr, quiet)
+
+
+def _stem(folder: Path, cell: Cell) -> Path:
+    """The name of this profile's files, without suffix: the cell, and when (UTC). Makes the folder."""
+    name = re.sub(r"[^\w.+-]", "_", f"profile-{cell.config}-bs{cell.batch_size}-{cell.device}")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise TraceError(f"{folder}: cannot be made ({error.strerror}); name another folder with --out") from None
+    return folder / f"{name}-{datetime.datetime.now(datetime.UTC):%Y%m%d-%H%M%S}"
+
+
+def _picture(timeline: Timeline, path: Path) -> list[Path]:
+    """The picture; none, with a note, where it cannot be drawn."""
+    from tcbench.views.plots import timeline as pictures
+
+    try:
+        pictures.draw([timeline], path)
+    except TcbenchError as error:
+        typer.echo(f"note: no picture: {error}", err=True)
+        return []
+    return [path]
+
+
+def _summary(timeline: Timeline) -> str:
+    from tcbench.analysis import bottleneck
+
+    return f"{timeline.label} on {timeline.device_name}: {bottleneck.summarise(timeline).sentence}"
+
+
+def _next_step(trace: Path) -> str:
+    import shlex
+
+    return f"tcbench timeline {shlex.quote(str(trace))} --zoom ...   (a part of a step); or open it in ui.perfetto.dev"

@@ -1,0 +1,83 @@
+"""What a worker writes down of its profiled pass: when things began and ended on the host, and what a GPU did.
+
+Owns the form in which that travels from the worker to the process that started it: times are nanoseconds of
+CLOCK_MONOTONIC, which is one clock for all processes of a Linux machine (clock_gettime(2)) and the one that
+`time.perf_counter_ns` reads there. Imports only the standard library and the validation library.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+HostKind = Literal["step", "phase", "layer"]
+ActivityKind = Literal["kernel", "copy", "memset", "graph"]
+
+
+class Title(msgspec.Struct, frozen=True, kw_only=True):
+    """What is said of a cell beside its times: what a timeline shows of it."""
+
+    label: str
+    device: str
+    device_name: str
+    batch_size: int
+
+
+class HostSpan(msgspec.Struct, frozen=True, array_like=True):
+    """Something that the thread of the steps did: a step, a phase of it, or a layer in a phase."""
+
+    kind: HostKind
+    name: str
+    step: int | None
+    phase: str | None
+    begin_ns: int
+    end_ns: int
+
+
+class Call(msgspec.Struct, frozen=True, array_like=True):
+    """A call of CUDA's API. `correlation` ties it to the activities that it caused."""
+
+    name: str
+    thread: int
+    correlation: int
+    begin_ns: int
+    end_ns: int
+
+
+class Activity(msgspec.Struct, frozen=True, array_like=True):
+    """Something that a GPU did. `graph_node`: the node of a captured graph that it was, where that is known. `graph`:
+    the captured graph that it belongs to."""
+
+    kind: ActivityKind
+    name: str
+    stream: int
+    correlation: int
+    begin_ns: int
+    end_ns: int
+    bytes: int | None = None
+    graph_node: int | None = None
+    graph: int | None = None
+
+
+class Recording(msgspec.Struct, frozen=True, kw_only=True):
+    """A profiled pass. `thread` is the system's id of the thread that ran it. `graph_phases` says which phase's work a
+    captured graph's node was; `dropped` counts activities that the tool lost."""
+
+    thread: int
+    phases: tuple[str, ...]
+    spans: tuple[HostSpan, ...]
+    calls: tuple[Call, ...] = ()
+    activities: tuple[Activity, ...] = ()
+    graph_phases: dict[int, str] = {}
+    dropped: int = 0
+
+
+def encode(recording: Recording) -> bytes:
+    """JSON."""
+    return msgspec.json.encode(recording)
+
+
+def decode(data: bytes) -> Recording:
+    """Raises msgspec.DecodeError for anything but a whole recording."""
+    return msgspec.json.decode(data, type=Recording)

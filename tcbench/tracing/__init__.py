@@ -1,0 +1,46 @@
+"""Timelines from files: what Nsight Systems, CUPTI or tcbench itself recorded.
+
+Owns what comes in from outside and becomes a `Timeline`, and Chrome traces. Knows nothing of what timelines mean.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from tcbench import store
+from tcbench.errors import TraceError
+from tcbench.timeline import Timeline
+from tcbench.tracing import nsys, perfetto, ranges
+
+FILES = ".json.gz, .json (a trace), .sqlite, .nsys-rep, .qdrep, .qdstrm (Nsight Systems) or .jsonl (records)"
+
+
+def read(path: Path) -> tuple[Timeline, ...]:
+    """The timelines in a file, by its suffix (`FILES`). Of records, the phase times of their profiled steps, laid end
+    to end. Raises TraceError or StoreError: one line that names the file and what is wrong with it."""
+    if not path.is_file():
+        raise TraceError(f"{path}: no such file; `tcbench profile` makes traces")
+    if path.stat().st_size == 0:
+        raise TraceError(f"{path}: the file is empty")
+    name = path.name.lower()
+    if name.endswith((".json", ".json.gz")):
+        return perfetto.read(path)
+    if name.endswith(".sqlite"):
+        return nsys.read(path)
+    if name.endswith(nsys.REPORTS):
+        with tempfile.TemporaryDirectory(prefix="tcbench-") as folder:
+            target = Path(folder) / f"{path.stem}.sqlite"
+            nsys.to_sqlite(path, target)
+            return nsys.read(target)
+    if name.endswith(store.SUFFIX):
+        return _of_records(path)
+    raise TraceError(f"{path}: expected {FILES}")
+
+
+def _of_records(path: Path) -> tuple[Timeline, ...]:
+    found = [ranges.from_record(record) for record in store.current(store.read([path]).records)]
+    timelines = tuple(timeline for timeline in found if timeline is not None)
+    if not timelines:
+        raise TraceError(f"{path}: none of its {len(found)} records has phase times: nothing was measured")
+    return timelines

@@ -1,0 +1,117 @@
+"""From a recording to a timeline: which step and phase each thing on the GPU belongs to.
+
+What the GPU does belongs to the phase in which the thread of the steps launched it, however long after it ran. A launch
+from another thread (PyTorch's backward pass has one of its own) counts too if it goes to a stream on which that thread
+launches within phases; what goes elsewhere, as the input's own kernels do, belongs to no phase. A captured graph's
+nodes belong to the phase that they were captured in where that is known, else to the phase that launched the graph.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TypeVar
+
+from tcbench.recording import Activity, Call, HostSpan, Recording, Title
+from tcbench.timeline import Source, Span, Timeline, timeline_of
+
+_T = TypeVar("_T")
+
+REPLAY = "replay"
+"""The phase of a captured graph's work that cannot be told more exactly."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """A stretch of time in which a thread of the input worked. Nanoseconds, of the recording's clock."""
+
+    name: str
+    row: int
+    begin_ns: int
+    end_ns: int
+
+
+def assemble(title: Title, recording: Recording, source: Source, io: Iterable[Work] = ()) -> Timeline:
+    """One timeline of everything. Its zero is where the first span begins. What the input's threads did before the
+    first step and after the last is left out."""
+    steps = [span for span in recording.spans if span.kind == "step"]
+    first, last = min((s.begin_ns for s in steps), default=0), max((s.end_ns for s in steps), default=0)
+    io = [work for work in io if not steps or (work.end_ns > first and work.begin_ns < last)]
+    begins = [*(s.begin_ns for s in recording.spans), *(w.begin_ns for w in io)]
+    begins += [a.begin_ns for a in recording.activities]
+    origin = min(begins, default=0)
+
+    def at(time_ns: int) -> float:
+        return (time_ns - origin) * 1e-9
+
+    spans = [Span(at(s.begin_ns), at(s.end_ns), "host", s.kind, s.name, s.step, s.phase) for s in recording.spans]
+    spans += [Span(at(w.begin_ns), at(w.end_ns), "io", "work", w.name, row=w.row) for w in io]
+    owners, calls = _Owners(recording.spans), {call.correlation: call for call in recording.calls}
+    ours = _streams_of_phases(recording, owners, calls)
+    rows = {stream: row for row, stream in enumerate(_in_order(recording.activities, ours))}
+    launched: set[int] = set()
+    for activity in recording.activities:
+        call = calls.get(activity.correlation)
+        step = phase = None
+        if call is not None and (call.thread == recording.thread or activity.stream in ours):
+            step, phase = owners.at(call.begin_ns)
+            launched.add(call.correlation)
+        if activity.graph_node is not None:
+            phase = recording.graph_phases.get(activity.graph_node, phase)
+        if phase is None and (activity.kind == "graph" or activity.graph_node is not None):
+            phase = REPLAY
+        spans.append(
+            Span(
+                at(activity.begin_ns),
+                at(activity.end_ns),
+                "gpu",
+                activity.kind,
+                activity.name,
+                step,
+                phase,
+                rows[activity.stream],
+                activity.bytes,
+            )
+        )
+    for call in recording.calls:
+        step, phase = owners.at(call.begin_ns)
+        if step is not None and (call.thread == recording.thread or call.correlation in launched):
+            row = int(call.thread != recording.thread)
+            spans.append(Span(at(call.begin_ns), at(call.end_ns), "host", "api", call.name, step, phase, row))
+    return timeline_of(title.label, title.device, title.device_name, title.batch_size, source, recording.phases, spans)
+
+
+class _Owners:
+    """Which step and phase the thread of the steps was in at a time."""
+
+    def __init__(self, spans: Iterable[HostSpan]) -> None:
+        spans = tuple(spans)
+        self._steps = sorted((s.begin_ns, s.end_ns, s.step) for s in spans if s.kind == "step")
+        self._phases = sorted((s.begin_ns, s.end_ns, s.name) for s in spans if s.kind == "phase")
+
+    def at(self, time_ns: int) -> tuple[int | None, str | None]:
+        """(step, phase); None where it was in none."""
+        return _inside(self._steps, time_ns), _inside(self._phases, time_ns)
+
+
+def _inside(spans: list[tuple[int, int, _T]], time_ns: int) -> _T | None:
+    index = bisect.bisect_right(spans, time_ns, key=lambda span: span[0]) - 1
+    return spans[index][2] if index >= 0 and time_ns <= spans[index][1] else None
+
+
+def _streams_of_phases(recording: Recording, owners: _Owners, calls: dict[int, Call]) -> set[int]:
+    """The streams on which the thread of the steps launches within phases."""
+    found = set()
+    for activity in recording.activities:
+        call = calls.get(activity.correlation)
+        if call is not None and call.thread == recording.thread and owners.at(call.begin_ns)[1] is not None:
+            found.add(activity.stream)
+    return found
+
+
+def _in_order(activities: Iterable[Activity], first: set[int]) -> Iterator[int]:
+    """Every stream once: those of the steps before the others, each in order of its number."""
+    streams = {activity.stream for activity in activities}
+    yield from sorted(streams & first)
+    yield from sorted(streams - first)

@@ -1,0 +1,355 @@
+"""Nsight Systems: how it is run, how its report becomes SQLite, and how that becomes timelines.
+
+The report's form changes between versions, and a table exists only where it has rows: tables and columns are looked up
+by what is there. Sources: Nsight Systems User Guide, sections "CLI Profile Command Switch Options" and "SQLite Schema
+Reference"; ranges of one thread nest (NVTX push and pop is event type 59 there, a mark 34).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sqlite3
+import statistics
+import subprocess
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from tcbench.errors import TraceError
+from tcbench.recording import Activity, ActivityKind, Call, HostSpan, Recording, Title
+from tcbench.timeline import Source, Timeline
+from tcbench.tracing.attribution import Work, assemble
+
+_Timed = TypeVar("_Timed", HostSpan, Call, Activity)
+
+REPORTS = (".nsys-rep", ".qdrep", ".qdstrm")
+
+_DOMAIN, _STEP, _CELL = "tcbench", "step", "cell "
+"""As `tcbench.measure.ranges` names them."""
+_DALI = "DALI"
+_MARK, _PUSH_POP, _DOMAIN_CREATE = 34, 59, 75
+
+_COPY_KINDS = {1: "HtoD", 2: "DtoH", 8: "DtoD", 9: "HtoH", 10: "PtoP"}
+"""CUPTI's CUpti_ActivityMemcpyKind."""
+
+
+# -- running it
+
+
+@dataclass(frozen=True)
+class Nsys:
+    """An installed Nsight Systems. `version` is (year, number)."""
+
+    path: str
+    version: tuple[int, int]
+
+    def command(self, report: Path, session: str, *, on_gpu: bool) -> list[str]:
+        """What stands before a command to record it. On a GPU only what lies between cudaProfilerStart and Stop is
+        kept, and the command goes on after it. Nothing is sampled: that costs time and needs rights."""
+        words = [self.path, "profile", f"--output={report}", "--force-overwrite=true", f"--session-new={session}"]
+        words += ["--sample=none", "--cpuctxsw=none", "--kill=none"]
+        if on_gpu:
+            words += ["--trace=cuda,nvtx", "--capture-range=cudaProfilerApi", "--capture-range-end=stop"]
+            if self.version >= (2021, 5):  # where the option came in
+                words += ["--cuda-graph-trace=node"]
+        else:
+            words += ["--trace=nvtx"]
+        return words
+
+    def end(self, session: str) -> None:
+        """End a session that is still going on, and with it the command that it records."""
+        _call([self.path, "shutdown", "--kill=sigkill", f"--session={session}"])
+
+
+def find() -> Nsys | None:
+    """The Nsight Systems on PATH."""
+    path = shutil.which("nsys")
+    if path is None:
+        return None
+    said = _call([path, "--version"])
+    match = re.search(r"version (\d+)\.(\d+)", said.stdout)
+    return Nsys(path, (int(match[1]), int(match[2]))) if match else None
+
+
+def to_sqlite(report: Path, target: Path) -> None:
+    """Bring a report to SQLite; a `.qdstrm`, which a version that did not find its importer leaves, through that
+    importer. Raises TraceError."""
+    found = find()
+    if found is None:
+        raise TraceError(
+            f"{report}: reading a report needs nsys on PATH; install Nsight Systems, or export the report where it is: "
+            f"nsys export --type=sqlite {report.name}"
+        )
+    if report.suffix == ".qdstrm":
+        imported = target.with_suffix(".nsys-rep")
+        importer = _importer(found)
+        if importer is None:
+            raise TraceError(f"{report}: nsys {found.version[0]}.{found.version[1]} has no QdstrmImporter here")
+        said = _call([str(importer), "--input-file", str(report), "--output-file", str(imported)])
+        if not imported.is_file():
+            raise TraceError(f"{report}: not a report that QdstrmImporter reads ({_last_line(said)})")
+        report = imported
+    said = _call([found.path, "export", "--type=sqlite", "--force-overwrite=true", f"--output={target}", str(report)])
+    if said.returncode != 0 or not target.is_file():
+        raise TraceError(f"{report}: not a report that nsys reads ({_last_line(said)})")
+
+
+def report_of(stem: Path) -> Path | None:
+    """The report that a recording left under a name without suffix."""
+    return next((path for suffix in REPORTS if (path := stem.with_name(stem.name + suffix)).is_file()), None)
+
+
+def _importer(nsys: Nsys) -> Path | None:
+    """QdstrmImporter, which lies in a folder `host-linux-...` beside nsys's own or, with Debian's package, one in
+    /usr/lib/nsight-systems."""
+    places = [*Path(nsys.path).resolve().parents[1:3], Path("/usr/lib/nsight-systems")]
+    return next((found for place in places for found in sorted(place.glob("host-linux-*/QdstrmImporter"))), None)
+
+
+def _call(words: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    # Its own progress on standard output is of no use; an importer of its own would show windows.
+    environment = {name: value for name, value in os.environ.items() if name != "DISPLAY"}
+    return subprocess.run(
+        words, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", check=False, env=environment
+    )
+
+
+def _last_line(said: subprocess.CompletedProcess[str]) -> str:
+    lines = [line.strip() for line in (said.stderr + "\n" + said.stdout).replace("\r", "\n").splitlines()]
+    return next((line for line in reversed(lines) if line), f"exit code {said.returncode}")
+
+
+# -- reading it
+
+
+def read(path: Path) -> tuple[Timeline, ...]:
+    """A timeline for each process that has tcbench's ranges. Raises TraceError."""
+    return tuple(assemble(title, recording, "nsys", io) for title, recording, io in recordings(path))
+
+
+def recordings(path: Path) -> tuple[tuple[Title, Recording, tuple[Work, ...]], ...]:
+    """What each process with tcbench's ranges did, in order of their beginning: the cell, its steps with what the GPU
+    did, and what the input's own ranges say. Times are those of the report. Raises TraceError."""
+    try:
+        with closing(sqlite3.connect(f"file:{path}?mode=ro&immutable=1", uri=True)) as connection:
+            connection.row_factory = sqlite3.Row
+            found = _Report(connection).recordings(path.stem)
+    except (sqlite3.Error, OverflowError) as error:
+        raise TraceError(f"{path}: not a whole SQLite export of Nsight Systems ({error})") from None
+    if not found:
+        raise TraceError(f"{path}: no ranges of tcbench's in it; expected a report of `nsys profile` around tcbench")
+    return found
+
+
+@dataclass(frozen=True)
+class _Range:
+    """One NVTX range."""
+
+    begin_ns: int
+    end_ns: int
+    thread: int
+    text: str
+    payload: int | None
+
+
+def with_own(
+    seen: Recording, own: Recording, input_seen: Sequence[Work], input_sampled: Sequence[Work]
+) -> tuple[Recording, Source, Sequence[Work]]:
+    """What a report has of the steps in the worker's own recording, in the worker's time, and what the input did: what
+    the report says of that, else what was sampled. The clocks are set by the beginnings of the steps that both have.
+
+    Raises TraceError where the report has none of those steps.
+    """
+    begins = {span.step: span.begin_ns for span in own.spans if span.kind == "step"}
+    offsets = [begins[s.step] - s.begin_ns for s in seen.spans if s.kind == "step" and s.step in begins]
+    if not offsets:
+        raise TraceError("Nsight Systems' report has none of the profiled steps")
+    offset_ns = round(statistics.median(offsets))
+    first_ns = min(begins.values())
+
+    def moved(spans: Iterable[_Timed]) -> Iterator[_Timed]:
+        for span in spans:
+            yield msgspec.structs.replace(span, begin_ns=span.begin_ns + offset_ns, end_ns=span.end_ns + offset_ns)
+
+    work = [replace(w, begin_ns=w.begin_ns + offset_ns, end_ns=w.end_ns + offset_ns) for w in input_seen]
+    recording = Recording(
+        thread=seen.thread,
+        phases=own.phases,
+        spans=tuple(span for span in moved(seen.spans) if span.step in begins),
+        # What the GPU still did of the steps before is not these steps'.
+        calls=tuple(call for call in moved(seen.calls) if call.begin_ns >= first_ns),
+        activities=tuple(activity for activity in moved(seen.activities) if activity.end_ns >= first_ns),
+    )
+    return recording, "nsys", work or input_sampled
+
+
+class _Report:
+    """Queries, each of what is there."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+        names = connection.execute("SELECT name FROM sqlite_master WHERE type IN ('table', 'view')")
+        self._columns = {
+            name: {column["name"] for column in connection.execute(f'PRAGMA table_info("{name}")')}
+            for (name,) in names.fetchall()
+        }
+        self._strings: dict[int, str] = {}
+        if {"id", "value"} <= self._columns.get("StringIds", set()):
+            self._strings = dict(connection.execute("SELECT id, value FROM StringIds").fetchall())
+
+    def recordings(self, name: str) -> tuple[tuple[Title, Recording, tuple[Work, ...]], ...]:
+        events = list(self._rows("NVTX_EVENTS", "start"))
+        domains = {
+            (_process(e["globalTid"]), e["domainId"]): self._text(e) for e in events if e["eventType"] == _DOMAIN_CREATE
+        }
+        ranges: dict[int, list[_Range]] = {}
+        input_ranges: dict[int, list[_Range]] = {}
+        titles: dict[int, Title] = {}
+        for event in events:
+            process, text = _process(event["globalTid"]), self._text(event)
+            domain = domains.get((process, event["domainId"]), "")
+            if event["eventType"] == _MARK and domain == _DOMAIN and text.startswith(_CELL):
+                titles[process] = _title(text) or titles.get(process) or _nameless(name)
+            elif event["eventType"] == _PUSH_POP and event["end"] is not None:
+                found = _Range(event["start"], event["end"], event["globalTid"], text, _payload(event))
+                if domain == _DOMAIN:
+                    ranges.setdefault(process, []).append(found)
+                elif _DALI in domain:
+                    input_ranges.setdefault(process, []).append(found)
+        processes = sorted(ranges, key=lambda process: ranges[process][0].begin_ns)
+        return tuple(
+            (
+                titles.get(process, _nameless(name)),
+                self._recording(process, ranges[process]),
+                _input_work(input_ranges.get(process, ())),
+            )
+            for process in processes
+        )
+
+    def _recording(self, process: int, ranges: list[_Range]) -> Recording:
+        spans = tuple(_nested(ranges))
+        steps = {span.phase: None for span in spans if span.kind == "phase"}
+        return Recording(
+            thread=ranges[0].thread & 0xFFFFFF,
+            phases=tuple(name for name in steps if name is not None),
+            spans=spans,
+            calls=tuple(self._calls(process)),
+            activities=tuple(self._activities(process)),
+        )
+
+    def _calls(self, process: int) -> Iterator[Call]:
+        for table in ("CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_DRIVER"):
+            for row in self._rows(table, "start"):
+                if _process(row["globalTid"]) == process and row["correlationId"]:
+                    name = re.sub(r"_v\d+$", "", self._string(row["nameId"]))
+                    yield Call(name, row["globalTid"] & 0xFFFFFF, row["correlationId"], row["start"], row["end"])
+
+    def _activities(self, process: int) -> Iterator[Activity]:
+        tables: tuple[tuple[str, ActivityKind], ...] = (
+            ("CUPTI_ACTIVITY_KIND_KERNEL", "kernel"),
+            ("CUPTI_ACTIVITY_KIND_MEMCPY", "copy"),
+            ("CUPTI_ACTIVITY_KIND_MEMSET", "memset"),
+            ("CUPTI_ACTIVITY_KIND_GRAPH_TRACE", "graph"),
+        )
+        for table, kind in tables:
+            for row in self._rows(table, "start"):
+                owner = row["globalPid"]
+                if owner is not None and _process(owner) != process:
+                    continue
+                yield Activity(
+                    kind=kind,
+                    name=self._name(kind, row),
+                    stream=row["streamId"] or 0,
+                    correlation=row["correlationId"] or 0,
+                    begin_ns=row["start"],
+                    end_ns=row["end"],
+                    bytes=row["bytes"] if kind in ("copy", "memset") else None,
+                    graph_node=row["graphNodeId"] or None,
+                    graph=row["graphId"] or None,
+                )
+
+    def _name(self, kind: ActivityKind, row: _Row) -> str:
+        if kind == "kernel":
+            return self._string(row["shortName"]) or self._string(row["demangledName"]) or kind
+        if kind == "copy":
+            return f"memcpy {_COPY_KINDS.get(row['copyKind'], '')}".strip()
+        return kind
+
+    def _rows(self, table: str, order: str) -> Iterator[_Row]:
+        if table in self._columns:
+            for row in self._connection.execute(f'SELECT * FROM "{table}" ORDER BY "{order}"'):
+                yield _Row(row, self._columns[table])
+
+    def _text(self, event: _Row) -> str:
+        return event["text"] or self._string(event["textId"])
+
+    def _string(self, number: Any) -> str:
+        return self._strings.get(number, "") if isinstance(number, int) else str(number or "")
+
+
+@dataclass(frozen=True)
+class _Row:
+    """A row that has None in columns which this version has not."""
+
+    row: sqlite3.Row
+    columns: set[str]
+
+    def __getitem__(self, name: str) -> Any:
+        return self.row[name] if name in self.columns else None
+
+
+def _process(global_id: int | None) -> int:
+    """The process in a "serialised global id": 24 bits above the thread's 24."""
+    return ((global_id or 0) >> 24) & 0xFFFFFF
+
+
+def _payload(event: _Row) -> int | None:
+    for column in ("int64Value", "uint64Value", "int32Value", "uint32Value"):
+        if event[column] is not None:
+            return int(event[column])
+    return None
+
+
+def _title(text: str) -> Title | None:
+    try:
+        return msgspec.json.decode(text.removeprefix(_CELL), type=Title)
+    except msgspec.DecodeError:
+        return None
+
+
+def _nameless(name: str) -> Title:
+    return Title(label=name, device="", device_name="an unnamed device", batch_size=0)
+
+
+def _nested(ranges: Iterable[_Range]) -> Iterator[HostSpan]:
+    """Steps, the phases in them, the layers in those, from ranges of one thread in order of their begin."""
+    open_ranges: list[_Range] = []
+    for one in sorted(ranges, key=lambda r: (r.begin_ns, -r.end_ns)):
+        while open_ranges and open_ranges[-1].end_ns <= one.begin_ns:
+            open_ranges.pop()
+        if not open_ranges and one.text == _STEP:
+            yield HostSpan("step", one.text, one.payload, None, one.begin_ns, one.end_ns)
+        elif len(open_ranges) == 1 and open_ranges[0].text == _STEP:
+            yield HostSpan("phase", one.text, open_ranges[0].payload, one.text, one.begin_ns, one.end_ns)
+        elif open_ranges:
+            step, phase = open_ranges[0].payload, open_ranges[1].text
+            yield HostSpan("layer", one.text, step, phase, one.begin_ns, one.end_ns)
+        open_ranges.append(one)
+
+
+def _input_work(ranges: Iterable[_Range]) -> tuple[Work, ...]:
+    """The outermost ranges of each of the input's threads."""
+    rows: dict[int, int] = {}
+    ends: dict[int, int] = {}
+    found = []
+    for one in sorted(ranges, key=lambda r: (r.begin_ns, -r.end_ns)):
+        if one.begin_ns >= ends.get(one.thread, one.begin_ns):
+            ends[one.thread] = one.end_ns
+            found.append(Work(one.text, rows.setdefault(one.thread, len(rows)), one.begin_ns, one.end_ns))
+    return tuple(found)

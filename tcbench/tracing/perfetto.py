@@ -1,0 +1,167 @@
+"""Timelines as Chrome trace JSON, which Perfetto (ui.perfetto.dev) and chrome://tracing open; and read back exactly.
+
+One process per timeline, one thread per lane and row. Each span is a complete event (`"ph": "X"`, times in
+microseconds: "Trace Event Format", section "Complete Events") with all fields of the span in its `args`; everything
+else of a timeline stands under `otherData.tcbench`, with the version of this form.
+"""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tcbench import __version__
+from tcbench.errors import TraceError
+from tcbench.record import Record
+from tcbench.timeline import Kind, Lane, Source, Span, Timeline
+
+SCHEMA = 1
+"""The version of this form."""
+
+_THREADS: dict[Lane, tuple[int, str]] = {"host": (1, "CPU"), "io": (1001, "input thread"), "gpu": (2001, "GPU stream")}
+"""Of each lane: the id of its first thread, and what a thread is called."""
+
+
+class _Args(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A span, whole: the times in an event are rounded."""
+
+    lane: Lane
+    kind: Kind
+    begin_s: float
+    end_s: float
+    step: int | None = None
+    phase: str | None = None
+    row: int = 0
+    bytes: int | None = None
+
+
+class _Event(msgspec.Struct, frozen=True):
+    name: str
+    ph: str
+    pid: int
+    tid: int = 0
+    ts: float = 0.0
+    dur: float = 0.0
+    cat: str = ""
+    args: Any = None
+
+
+class _Head(msgspec.Struct, frozen=True):
+    label: str
+    device: str
+    device_name: str
+    batch_size: int
+    source: Source
+    phases: tuple[str, ...]
+
+
+class _Ours(msgspec.Struct, frozen=True):
+    schema: int
+    version: str
+    timelines: tuple[_Head, ...]
+    record: Record | None = None
+
+
+class _OtherData(msgspec.Struct, frozen=True):
+    tcbench: _Ours | None = None
+
+
+class _Trace(msgspec.Struct, frozen=True):
+    traceEvents: tuple[_Event, ...]  # noqa: N815 (the format's name)
+    otherData: _OtherData = _OtherData()  # noqa: N815
+    displayTimeUnit: str = "ms"  # noqa: N815
+
+
+def write(timelines: Sequence[Timeline], path: Path, record: Record | None = None) -> None:
+    """Write `.json`, or `.json.gz`. `record` is that of the trial in which it was taken. Raises TraceError."""
+    events = [event for pid, timeline in enumerate(timelines, start=1) for event in _events(pid, timeline)]
+    heads = tuple(_Head(t.label, t.device, t.device_name, t.batch_size, t.source, t.phases) for t in timelines)
+    trace = _Trace(tuple(events), _OtherData(_Ours(SCHEMA, __version__, heads, record)))
+    data = msgspec.json.encode(trace)
+    try:
+        path.write_bytes(gzip.compress(data, mtime=0) if path.suffix == ".gz" else data)
+    except OSError as error:
+        raise TraceError(f"{path}: cannot be written ({error.strerror}); name another folder with --out") from None
+
+
+def _events(pid: int, timeline: Timeline) -> list[_Event]:
+    name = f"{timeline.label} on {timeline.device_name}"
+    events = [_Event("process_name", "M", pid, args={"name": name})]
+    names: dict[int, str] = {}
+    for span in timeline.spans:
+        first, thread = _THREADS[span.lane]
+        tid = first + span.row
+        names.setdefault(tid, f"{thread} {span.row}" if span.row or span.lane != "host" else thread)
+        if span.lane == "io":
+            names[tid] = f"input {span.name}"
+        args = _Args(span.lane, span.kind, span.begin_s, span.end_s, span.step, span.phase, span.row, span.bytes)
+        ts, dur = round(span.begin_s * 1e6, 3), round(span.duration_s * 1e6, 3)
+        events.append(_Event(span.name, "X", pid, tid, ts, dur, span.kind, args))
+    for tid, thread in names.items():
+        events.append(_Event("thread_name", "M", pid, tid, args={"name": thread}))
+        events.append(_Event("thread_sort_index", "M", pid, tid, args={"sort_index": tid}))
+    return events
+
+
+def read(path: Path) -> tuple[Timeline, ...]:
+    """Timelines as they were written. Raises TraceError for what is no trace, or none of tcbench's."""
+    trace = _decode(path)
+    ours = trace.otherData.tcbench
+    assert ours is not None
+    spans: list[list[Span]] = [[] for _ in ours.timelines]
+    try:
+        for event in trace.traceEvents:
+            if event.ph == "X":
+                args = msgspec.convert(event.args, _Args)
+                spans[event.pid - 1].append(
+                    Span(
+                        args.begin_s,
+                        args.end_s,
+                        args.lane,
+                        args.kind,
+                        event.name,
+                        args.step,
+                        args.phase,
+                        args.row,
+                        args.bytes,
+                    )
+                )
+    except (msgspec.ValidationError, IndexError) as error:
+        raise TraceError(f"{path}: not a trace of tcbench's as it was written ({error})") from None
+    return tuple(
+        Timeline(h.label, h.device, h.device_name, h.batch_size, h.source, h.phases, tuple(found))
+        for h, found in zip(ours.timelines, spans, strict=True)
+    )
+
+
+def read_record(path: Path) -> Record | None:
+    """The record of the trial in which the trace was taken. Raises TraceError."""
+    ours = _decode(path).otherData.tcbench
+    return ours.record if ours else None
+
+
+def _decode(path: Path) -> _Trace:
+    try:
+        data = path.read_bytes()
+        if data[:2] == b"\x1f\x8b":
+            data = gzip.decompress(data)
+        trace = msgspec.json.decode(data, type=_Trace)
+    except OSError as error:
+        raise TraceError(f"{path}: cannot be read ({error.strerror or error})") from None
+    except (EOFError, zlib.error):
+        raise TraceError(f"{path}: the file is cut off or damaged; make it again with `tcbench profile`") from None
+    except msgspec.ValidationError as error:
+        raise TraceError(f"{path}: not a trace that `tcbench profile` wrote ({error})") from None
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise TraceError(f"{path}: not a whole trace ({error}); make it again with `tcbench profile`") from None
+    ours = trace.otherData.tcbench
+    if ours is None:
+        raise TraceError(f"{path}: a trace, but not one that `tcbench profile` wrote")
+    if ours.schema > SCHEMA:
+        raise TraceError(f"{path}: its form {ours.schema} is newer than this tcbench reads ({SCHEMA}); upgrade tcbench")
+    return trace

@@ -1,0 +1,35 @@
+"""What tcbench itself knows of when things ran, without any tool: the phase times of a record."""
+
+from __future__ import annotations
+
+from tcbench.record import Record
+from tcbench.recording import HostSpan, Recording, Title
+from tcbench.timeline import Timeline
+from tcbench.tracing.attribution import assemble
+
+
+def title_of(record: Record) -> Title:
+    """What a timeline shows of a record's cell."""
+    device_name = record.environment.device_name if record.environment else record.cell.device
+    return Title(
+        label=record.cell.label, device=record.cell.device, device_name=device_name, batch_size=record.cell.batch_size
+    )
+
+
+def from_record(record: Record) -> Timeline | None:
+    """The profiled steps of a record on the host: its phase times laid end to end, which is what they are but for the
+    microseconds between them. A record keeps no times of the input's threads, layers or kernels. None where it has no
+    phase times."""
+    measured = record.measurement
+    if measured is None or not measured.profiled_steps:
+        return None
+    spans: list[HostSpan] = []
+    first, now_ns = measured.warmup_steps + measured.timed_steps, 0
+    for index in range(measured.profiled_steps):
+        step_begin_ns = now_ns
+        for phase in measured.phases:
+            begin_ns, now_ns = now_ns, now_ns + round(phase.host_s[index] * 1e9)
+            spans.append(HostSpan("phase", phase.name, first + index, phase.name, begin_ns, now_ns))
+        spans.append(HostSpan("step", "step", first + index, None, step_begin_ns, now_ns))
+    phases = tuple(phase.name for phase in measured.phases)
+    return assemble(title_of(record), Recording(thread=0, phases=phases, spans=tuple(spans)), "ranges")
