@@ -69,6 +69,7 @@ class Cupy(types.SimpleNamespace):
         self.allocators: list[Any] = [MemoryPool().malloc]
         self.stream: Any = None
         self.transfers: list[str] = []
+        self.cudnn_stream: int | None = None
 
         class Pointer:
             """`array.data`."""
@@ -99,7 +100,7 @@ class Cupy(types.SimpleNamespace):
 
             def set(self, host: Any, stream: Any) -> None:
                 stream.synchronize()
-                self[...] = host
+                stream.pending.append(lambda: np.copyto(self, host))
 
             def get(self, stream: Any, blocking: bool) -> Any:
                 assert blocking
@@ -156,13 +157,17 @@ class Cupy(types.SimpleNamespace):
                 )
 
         class Event:
-            def __init__(self, block: bool = False, disable_timing: bool = False) -> None: ...
+            def __init__(self, block: bool = False, disable_timing: bool = False) -> None:
+                self.recorded = False
 
             def record(self, stream: Any) -> None:
                 assert not stream.capturing, "an event outside the graph while capturing"
+                self.recorded = True
 
             def synchronize(self) -> None:
-                fake.stream.synchronize()
+                assert not fake.stream.capturing, "a wait while capturing"
+                if self.recorded:
+                    fake.stream.synchronize()
 
         @contextlib.contextmanager
         def using_allocator(allocator: Any) -> Any:
@@ -232,14 +237,29 @@ def install(patch: pytest.MonkeyPatch) -> Cupy:
 
         def __call__(self, addresses: tuple[int, ...], workspace: int) -> None:
             assert workspace != 0
+            assert fake.cudnn_stream == fake.stream.ptr, "cuDNN is not on the accelerator's stream"
             self._run(*addresses)
 
-    frontend = types.SimpleNamespace(create_handle=lambda: 5, set_stream=lambda handle, stream: None)
+    def on_handle(work: Work, handle: int) -> Plan:
+        assert handle == Handle.address
+        return Plan(work)
+
+    def plans(handle: int, properties: Any, **settings: Any) -> Any:
+        assert handle == Handle.address
+        return types.SimpleNamespace(prepare=Plan)
+
+    class Handle:
+        address = 5
+
+        def set_stream(self, stream: int) -> None:
+            fake.cudnn_stream = stream
+
     patch.setitem(sys.modules, "cupy", fake)  # type: ignore[arg-type]
-    patch.setattr(live.libraries, "frontend", lambda: frontend)
+    patch.setattr(live.libraries, "frontend", lambda: None)
+    patch.setattr(live.calls, "Handle", Handle)
     patch.setattr(live, "Kernels", lambda sm, stream: types.SimpleNamespace(prepare=prepare))
-    patch.setattr(live, "Plans", lambda *args, **settings: types.SimpleNamespace(prepare=Plan))
-    patch.setattr(live.calls, "prepare_call", lambda work, handle: Plan(work))
+    patch.setattr(live, "Plans", plans)
+    patch.setattr(live.calls, "prepare_call", on_handle)
     patch.setattr(live, "CupyWorkbench", lambda stream: types.SimpleNamespace(release=lambda: None))
     return fake
 

@@ -42,6 +42,8 @@ class NumpyAccelerator(TracingAccelerator):
 
     def launch(self, work: Work, *arrays: Any) -> None:
         super().launch(work, *arrays)
+        if work.kind != "kernel":
+            assert not any(array.ctypes.data % 16 for array in arrays), f"{work.name}: an operand is not aligned"
         if self.recording is None:
             REFERENCE[work.name](work, *arrays)
         else:

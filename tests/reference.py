@@ -392,8 +392,8 @@ def batched_update(work: w.BatchedUpdate, a: Arrays) -> None:
             return
     else:
         state[w.OVERFLOWS] += _overflowing_chunks(work, gradients, scale)
-    place = 0
-    for size, gradient, half_weights in zip(work.parameters.sizes, gradients, a.raw("table")[:, 1], strict=True):
+    rows = zip(work.parameters.sizes, work.parameters.places, gradients, a.raw("table")[:, 1], strict=True)
+    for size, place, gradient, half_weights in rows:
         master = a.raw("master")[place : place + size]
         velocity = a.raw("velocity")[place : place + size]
         g = gradient.astype(np.float64) / scale
@@ -404,7 +404,6 @@ def batched_update(work: w.BatchedUpdate, a: Arrays) -> None:
         velocity[...] = np.where(finite, v, velocity)
         if half_weights:
             _at(int(half_weights), size, "float16")[...] = master
-        place += size
 
 
 @_computes(w.CheckFinite)

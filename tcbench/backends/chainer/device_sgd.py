@@ -107,28 +107,27 @@ class BatchedSGD(_DeviceOptimizer):
         self._adjust = work.AdjustScale(spec.growth_interval)
 
         on_host = [accelerator.download(array).reshape(-1) for array in arrays]
-        self._master = accelerator.upload(np.concatenate([a.astype(np.float32) for a in on_host]))
-        self._half = accelerator.upload(
-            np.concatenate([np.empty(0, np.float16), *(a for a, half in zip(on_host, halves, strict=True) if half)])
-        )
+        master, half = np.zeros(described.total, np.float32), np.zeros(described.total_half, np.float16)
+        for array, place, half_place in zip(on_host, described.places, described.half_places, strict=True):
+            master[place : place + array.size] = array
+            if array.dtype == np.float16:
+                half[half_place : half_place + array.size] = array
+        self._master, self._half = accelerator.upload(master), accelerator.upload(half)
         self._velocity = accelerator.zeros((described.total,), np.float32)
         self._chunks = accelerator.upload(np.array(list(described.chunks()), np.int64).reshape(-1, 4))
         self._rows = np.zeros((len(arrays), 2), np.int64)
         self._table = accelerator.upload(self._rows)
-        self._place_parameters(halves)
-
-    def _place_parameters(self, halves: tuple[bool, ...]) -> None:
-        place = place_half = 0
-        for row, parameter, half in zip(self._rows, self._parameters, halves, strict=True):
+        self._places = described.places
+        for row, parameter, half_place, place in zip(
+            self._rows, self._parameters, described.half_places, described.places, strict=True
+        ):
             size, shape = parameter.size, parameter.shape
-            if half:
-                view = self._half[place_half : place_half + size]
-                row[1] = self.accelerator.address(view)
-                place_half += size
+            if parameter.array.dtype == np.float16:
+                view = self._half[half_place : half_place + size]
+                row[1] = accelerator.address(view)
             else:
                 view = self._master[place : place + size]
             parameter.array = view.reshape(shape)
-            place += size
 
     def update(self) -> None:
         """One update of every parameter from its `grad`."""
@@ -153,7 +152,5 @@ class BatchedSGD(_DeviceOptimizer):
         return dict(self._masters())
 
     def _masters(self) -> Iterator[tuple[int, Array]]:
-        place = 0
-        for parameter in self._parameters:
+        for parameter, place in zip(self._parameters, self._places, strict=True):
             yield id(parameter), self._master[place : place + parameter.size].reshape(parameter.shape)
-            place += parameter.size

@@ -72,6 +72,10 @@ class Accelerator(Protocol):
         """What is allocated inside lies where nothing but graphs, and the steps that precede their capture, use it."""
         ...
 
+    def graph_bytes(self) -> int:
+        """How much `graph_memory` holds, in use or not."""
+        ...
+
     def capture(self, run: Callable[[], None]) -> Callable[[], None]:
         """Record what `run` launches into a graph, and compute nothing; the result launches that graph. Called within
         `graph_memory`, after `run` has been run in it."""

@@ -50,9 +50,12 @@ class CudaAccelerator:
             self._pool = cupy.cuda.MemoryPool()
             self._graph_pool = cupy.cuda.MemoryPool()
             self._bench_pool = cupy.cuda.MemoryPool()
-            frontend = libraries.frontend()
-            self._handle = frontend.create_handle()
-            frontend.set_stream(handle=self._handle, stream=self.stream.ptr)
+            # The frontend's own handle is an object that its compiled graphs do not take; this one is an address, which
+            # graphs and calls share.
+            libraries.frontend()
+            self._cudnn = calls.Handle()
+            self._cudnn.set_stream(self._stream_address)
+            self._handle = self._cudnn.address
             self._kernels = Kernels(self.properties.sm, lambda: self._stream_address)
             self._bench = CupyWorkbench(self.stream)
             self.plan_cache = Cache(fresh=fresh_autotune)
@@ -66,6 +69,7 @@ class CudaAccelerator:
             )
         self._workspace: Any = None
         self._workspace_address = 0
+        self._peak_bytes = 0
         # By identity, which is what the same shapes give again; the work is held so that its identity stays its own.
         self._runs: dict[int, tuple[Run, Work]] = {}
         self._staging: dict[int, _Staging] = {}
@@ -215,8 +219,13 @@ class CudaAccelerator:
     # -- facts
 
     def peak_bytes(self) -> int:
-        """The most that the pools have held. They give nothing back while a session lives."""
-        return int(self._pool.total_bytes() + self._graph_pool.total_bytes())
+        """The most that the pools were seen to hold. They grow only, but that CuPy empties them before it says that
+        memory has run out."""
+        self._peak_bytes = max(self._peak_bytes, int(self._pool.total_bytes() + self._graph_pool.total_bytes()))
+        return self._peak_bytes
+
+    def graph_bytes(self) -> int:
+        return int(self._graph_pool.total_bytes())
 
     def plan_choices(self) -> tuple[PlanChoice, ...]:
         """One for each different cuDNN graph so far, in the order of first use."""

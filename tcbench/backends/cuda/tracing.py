@@ -90,6 +90,9 @@ class TracingAccelerator:
     def graph_memory(self) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext()
 
+    def graph_bytes(self) -> int:
+        return 0
+
     def capture(self, run: Callable[[], None]) -> Callable[[], None]:
         before = len(self.events)
         run()

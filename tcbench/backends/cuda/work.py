@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import json
 import math
 from collections.abc import Callable, Iterator
@@ -848,13 +849,22 @@ CHUNK = 1 << 14
 """Values that one thread block of a batched kernel takes."""
 
 
+ALIGNMENT = 64
+"""Values: 256 bytes in float32, as CuPy and CUDA align; 128 in float16."""
+
+
+def _aligned(size: int) -> int:
+    return -(-size // ALIGNMENT) * ALIGNMENT
+
+
 @dataclass(frozen=True)
 class Parameters:
     """The parameters of a model, in order: size of each, and whether it is stored as float16.
 
-    `flat` arrays hold all of them one after another (`offsets`), in float32: master weights and velocities. A float32
-    parameter is a view into the master weights; a float16 one is a view into `half`, which holds the float16 ones
-    alone (`half_offsets`).
+    Flat arrays of `total` values hold all of them in float32, each at its place: master weights and velocities. A
+    float32 parameter is a view into the master weights; a float16 one is a view into an array of `total_half` values,
+    which holds the float16 ones alone. Places are multiples of ALIGNMENT: cuDNN's graphs take addresses that are
+    multiples of 16 bytes.
 
     `table` int64 (P, 2): address of each parameter's gradient (in the parameter's dtype) and of its float16 weights,
     0 for a float32 parameter. `chunks` int64 (B, 4): parameter, first and end value in it, place in the flat arrays
@@ -864,21 +874,30 @@ class Parameters:
     sizes: tuple[int, ...]
     halves: tuple[bool, ...]
 
+    @functools.cached_property
+    def places(self) -> tuple[int, ...]:
+        """Where each parameter begins in the flat arrays."""
+        return tuple(itertools.accumulate((_aligned(size) for size in self.sizes), initial=0))[:-1]
+
+    @functools.cached_property
+    def half_places(self) -> tuple[int, ...]:
+        """Where each begins in the float16 array; what stands there for a float32 one takes no room."""
+        sizes = (_aligned(size) if half else 0 for size, half in zip(self.sizes, self.halves, strict=True))
+        return tuple(itertools.accumulate(sizes, initial=0))[:-1]
+
     @property
     def total(self) -> int:
-        return sum(self.sizes)
+        return sum(_aligned(size) for size in self.sizes)
 
     @property
     def total_half(self) -> int:
-        return sum(size for size, half in zip(self.sizes, self.halves, strict=True) if half)
+        return sum(_aligned(size) for size, half in zip(self.sizes, self.halves, strict=True) if half)
 
     def chunks(self) -> Iterator[tuple[int, int, int, int]]:
         """The rows of the chunk table."""
-        place = 0
-        for index, size in enumerate(self.sizes):
+        for index, (size, place) in enumerate(zip(self.sizes, self.places, strict=True)):
             for begin in range(0, size, CHUNK):
                 yield index, begin, min(begin + CHUNK, size), place + begin
-            place += size
 
     @functools.cached_property
     def n_chunks(self) -> int:

@@ -76,6 +76,24 @@ def test_a_batch_is_free_as_soon_as_it_was_copied(cupy):
         assert place.accelerator.download(target).tolist() == [[0, 1, 2], [3, 4, 5]]
 
 
+def test_batches_in_flight_do_not_overwrite_each_other(cupy):
+    place = site()
+    with place.scope():
+        targets = [place.accelerator.empty((4,), np.float32) for _ in range(5)]
+        for number, target in enumerate(targets):
+            place.accelerator.copy(np.full(4, number, np.float32), target)
+        assert [place.accelerator.download(target)[0] for target in targets] == [0, 1, 2, 3, 4]
+
+
+def test_an_upload_is_done_when_it_returns(cupy):
+    place = site()
+    with place.scope():
+        source = np.ones(4, np.float32)
+        target = place.accelerator.upload(source)
+        source[...] = -1
+        assert place.accelerator.download(target).tolist() == [1, 1, 1, 1]
+
+
 def test_what_the_host_sends_while_capturing_is_sent_again_by_every_replay(cupy):
     place = site()
     accelerator = place.accelerator

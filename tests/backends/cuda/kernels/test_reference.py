@@ -13,6 +13,8 @@ LAYOUTS = pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 
 def kinds_of_work(kind=w.Work):
     for subclass in kind.__subclasses__():
+        if subclass.__module__ != w.__name__:  # one that a test has made
+            continue
         if "name" in vars(subclass):
             yield subclass
         yield from kinds_of_work(subclass)
@@ -161,7 +163,8 @@ def test_updates_of_one_parameter_and_of_all_are_the_same():
     half = np.empty(sizes[1], "float16")
 
     expected = []
-    for gradient, weights, v in zip(grads, np.split(master, [5]), np.split(velocity, [5]), strict=True):
+    where = [slice(place, place + size) for place, size in zip(parameters.places, sizes, strict=True)]
+    for gradient, weights, v in zip(grads, (master[w_] for w_ in where), (velocity[w_] for w_ in where), strict=True):
         g = compute(w.Unscale(gradient.size, gradient.dtype.name), g=gradient, state=state)["gx"].astype("float32")
         g = compute(w.WeightDecay(g.size, 1e-4), g=g, w=weights.copy())["g"]
         expected.append(compute(w.MomentumUpdate(g.size, 0.1, 0.9), g=g, v=v.copy(), w=weights.copy())["w"])
@@ -170,5 +173,7 @@ def test_updates_of_one_parameter_and_of_all_are_the_same():
     chunks = np.array(list(parameters.chunks()))
     update = w.BatchedUpdate(parameters, 0.1, 0.9, 1e-4, dynamic=False)
     compute(update, table=table, chunks=chunks, master=master, velocity=velocity, state=state)
-    np.testing.assert_allclose(master, np.concatenate(expected), rtol=1e-5, atol=1e-5)
-    np.testing.assert_array_equal(half, master[5:].astype("float16"))
+    for place, weights in zip(where, expected, strict=True):
+        np.testing.assert_allclose(master[place], weights, rtol=1e-5, atol=1e-5)
+    np.testing.assert_array_equal(half, master[where[1]].astype("float16"))
+    assert parameters.places == (0, w.ALIGNMENT)
