@@ -1,0 +1,124 @@
+"""What could be added to a config, and what it could gain at most by the pipeline model."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from factories import make_cell, make_measurement, make_record
+from timelines import busy_timeline, talk
+
+from tcbench.analysis.advice import candidates, effects_of, next_rung, step_at_least_s
+from tcbench.analysis.bottleneck import Bottleneck, Needs, explain_record, summarise
+from tcbench.analysis.explanation import explain
+from tcbench.backends import backend
+from tcbench.record import PhaseTimes, Record
+
+
+def on_cpu(io: float, forward: float, backward: float, update: float) -> Bottleneck:
+    host = {"io": io, "forward": forward, "backward": backward, "update": update}
+    phases = tuple(PhaseTimes(name=name, host_s=(s,)) for name, s in host.items())
+    measurement = make_measurement([sum(host.values())] * 12, phases=phases, prefetch_depth=0)
+    return explain_record(make_record(batch_size=8, measurement=measurement))
+
+
+def test_the_model_takes_away_what_a_rung_attacks_and_nothing_else() -> None:
+    found = on_cpu(0.4, 0.2, 0.3, 0.1)
+    assert step_at_least_s(found, ["dali"]) == pytest.approx(0.6)
+    assert step_at_least_s(found, ["opencv"]) == pytest.approx(0.6)
+    assert step_at_least_s(found, ["batched"]) == pytest.approx(0.9)
+    assert step_at_least_s(found, ["dali", "batched"]) == pytest.approx(0.5)
+    assert step_at_least_s(found, ["static_graph"]) == pytest.approx(0.5)
+    assert step_at_least_s(found, ["static_graph"], arithmetic_s=0.35) == pytest.approx(0.85)
+    assert step_at_least_s(found, ["fp16"]) == pytest.approx(1.0)
+    assert step_at_least_s(found, ["dynamic_scale"]) == pytest.approx(1.0)
+
+
+def test_an_overlapped_input_is_a_stage_of_its_own() -> None:
+    assert step_at_least_s(on_cpu(0.8, 0.1, 0.1, 0.0), ["dali"]) == pytest.approx(0.8)
+
+
+def test_a_profiled_pass_slower_than_the_timed_one_is_scaled_to_it() -> None:
+    found = replace(on_cpu(0.4, 0.2, 0.3, 0.1), step_s=0.5)
+    assert step_at_least_s(found, ["dali"]) == pytest.approx(0.3)
+
+
+def test_on_a_gpu_the_longest_other_stage_stays() -> None:
+    found = summarise(busy_timeline())
+    # host 80 ms and input 20 ms in one thread, GPU 60 ms
+    assert step_at_least_s(found, ["dali"]) == pytest.approx(0.08)
+    assert step_at_least_s(found, ["dali", "cuda_graph"]) == pytest.approx(0.06)
+    assert step_at_least_s(found, ["dali", "cuda_graph", "fused"]) == pytest.approx(0.02)
+    assert step_at_least_s(found, ["fp16"]) == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize(
+    ("slide", "config", "next_config"),
+    [
+        ("15", "fp32", "fp16"),
+        ("17", "fp16", "fp16+batched"),
+        ("22", "fp16+dali", "fp16+dali+batched"),
+        ("28", "fp16+dali+batched+nhwc+fused", "fp16+dali+batched+nhwc+fused+static_graph"),
+        ("32", "fp16+dali+batched+nhwc+fused+static_graph", "fp16+dali+batched+nhwc+fused+static_graph+convstats"),
+    ],
+)
+def test_the_talks_next_step_is_the_one_that_is_advised(slide: str, config: str, next_config: str) -> None:
+    problem = backend("chainer").RUNGS.problem
+    gain = next_rung(candidates(summarise(talk()[slide]), tuple(config.split("+")), problem))
+    assert gain is not None
+    assert "+".join(gain.rungs) == next_config
+
+
+def test_dali_is_advised_when_the_input_holds_the_cell_back() -> None:
+    gain = next_rung(candidates(on_cpu(0.6, 0.2, 0.1, 0.1), ("fp32",), backend("chainer").RUNGS.problem))
+    assert gain is not None
+    assert gain.added == ("dali",)
+    assert gain.images_per_s_at_most == pytest.approx(8 / 0.6)
+
+
+def test_what_is_not_a_config_is_not_advised() -> None:
+    gains = candidates(on_cpu(0.6, 0.2, 0.1, 0.1), ("fp32",), lambda rungs: "no" if "dali" in rungs else None)
+    assert all("dali" not in gain.rungs for gain in gains)
+
+
+def test_a_measured_rung_is_preferred_and_stands_beside_its_ceiling() -> None:
+    found = on_cpu(0.1, 0.4, 0.4, 0.1)
+    gains = candidates(found, ("fp32",), measured={("fp32", "static_graph"): 11.0, ("fp32", "dali"): 9.5})
+    gain = next_rung(gains)
+    assert gain is not None
+    assert (gain.added, gain.measured_images_per_s) == (("static_graph",), 11.0)
+    assert gain.images_per_s_at_most == pytest.approx(40)
+    assert gain.holds
+    dali = next(gain for gain in gains if gain.added == ("dali",))
+    assert (dali.attacks, dali.holds) == (False, False)
+    assert dali.images_per_s_at_most == pytest.approx(8 / 0.9)
+
+
+def test_unknown_rungs_have_no_effect() -> None:
+    assert effects_of(["mystery"]) == ()
+
+
+def record(config: str, step_s: float, io_s: float) -> Record:
+    phases = (PhaseTimes(name="io", host_s=(io_s,)), PhaseTimes(name="forward", host_s=(step_s - io_s,)))
+    measurement = make_measurement([step_s] * 12, phases=phases, prefetch_depth=2 if "dali" in config else 0)
+    return make_record(cell=make_cell(config, 8), measurement=measurement)
+
+
+def test_a_matrix_is_explained_cell_by_cell() -> None:
+    records = [record("fp32", 1.0, 0.6), record("fp32+dali", 0.5, 0.0), make_record("fp16", 8, status="oom")]
+    base, dali, lost = explain(records)
+    assert base.bottleneck is not None
+    assert base.bottleneck.verdict == "input-bound"
+    assert base.advice is not None
+    assert base.advice.added == ("dali",)
+    assert base.advice.images_per_s_at_most == pytest.approx(8 / 0.6)
+    assert base.advice.measured_images_per_s == pytest.approx(16)
+    assert [gain.added for gain in base.checked] == [("dali",)]
+    assert dali.bottleneck is not None
+    assert dali.bottleneck.needs == Needs(None, 0.5, None, True)
+    assert (lost.bottleneck, lost.gains, lost.advice) == (None, (), None)
+
+
+def test_batch_sizes_and_settings_do_not_mix() -> None:
+    other = make_record(cell=make_cell("fp32+dali", 4))
+    assert explain([record("fp32", 1.0, 0.6), other])[0].checked == ()

@@ -1,0 +1,127 @@
+"""FLOPs and bytes of layers and phases, and where they stand under the roof."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from factories import make_cell, make_measurement, make_record
+
+from tcbench.analysis.roofline import (
+    Ceilings,
+    Part,
+    layer_parts,
+    macs_per_image,
+    phase_parts,
+    precision_of,
+    roofline,
+)
+from tcbench.analysis.summary import summarise
+from tcbench.backends import backend
+from tcbench.backends.cuda import properties
+from tcbench.models import MODELS
+from tcbench.record import PhaseTimes
+from tcbench.timeline import Span, timeline_of
+
+CEILINGS = Ceilings("a machine", (("fp32", 1e11), ("fp16", 8e11)), 2e10, True, "made up")
+
+
+@pytest.mark.parametrize(("variant", "gmac"), [("v1", 3.86), ("v1.5", 4.09)])
+def test_the_flops_of_convolutions_and_classifier_are_the_models(variant: str, gmac: float) -> None:
+    cell = make_cell("fp32", 32, image_size=224, variant=variant)
+    macs = macs_per_image(layer_parts(cell), 32)
+    assert macs == MODELS["resnet50"].macs(variant, 224, 1000)
+    assert round(macs / 1e9, 2) == gmac
+
+
+def test_backward_computes_each_convolution_twice_but_the_images_gradient() -> None:
+    parts = layer_parts(make_cell("fp32", 2))
+    forward = {p.name: p.flops for p in parts if p.phase == "forward" and p.name.endswith(("/conv", "/fc"))}
+    backward = {p.name: p.flops for p in parts if p.phase == "backward" and p.name in forward}
+    assert len(forward) == 54
+    assert backward == {name: flops * (1 if name == "stem/conv" else 2) for name, flops in forward.items()}
+
+
+@pytest.mark.parametrize("config", ["fp32", "fp16", "fp32+nhwc+fused", "fp16+nhwc+fused"])
+def test_flops_and_bytes_are_those_of_the_program_itself(config: str) -> None:
+    """The program, run on an accelerator that only counts. What differs is small: the loss, casts, and that on a GPU
+    calls and masks of cuDNN's own count a little more or less."""
+    cell = make_cell(config, 8, device="cuda:0")
+    trace = backend("chainer").trace(cell, properties.load("H200").properties())
+    traced = {phase.name: phase.launches for phase in trace.step}
+    for part in phase_parts(cell):
+        if part.name in ("forward", "backward"):
+            assert part.flops == pytest.approx(sum(work.flops for work in traced[part.name]), rel=0.02)
+            assert part.bytes == pytest.approx(sum(work.bytes for work in traced[part.name]), rel=0.1)
+
+
+def test_fusing_saves_traffic_and_sixteen_bits_half_of_it() -> None:
+    def forward_bytes(config: str) -> int:
+        return next(part.bytes for part in phase_parts(make_cell(config, 64, image_size=224)) if part.name == "forward")
+
+    assert forward_bytes("fp32+fused") < 0.8 * forward_bytes("fp32")
+    assert forward_bytes("fp16") == pytest.approx(forward_bytes("fp32") / 2, rel=0.01)
+
+
+def test_layers_are_named_as_in_timelines() -> None:
+    names = [part.name for part in layer_parts(make_cell("fp32+fused")) if part.phase == "forward"]
+    assert names[:6] == [
+        "stem/conv",
+        "stem/bn+relu",
+        "max pool",
+        "block1.shortcut/conv",
+        "block1.shortcut/bn",
+        "block1.a/conv",
+    ]
+    assert names[-4:] == ["block16.c/conv", "block16.c/bn+add+relu", "head/average pool", "head/fc"]
+    unfused = [part.name for part in layer_parts(make_cell("fp32")) if part.name.startswith("block1.c")]
+    assert unfused[:4] == ["block1.c/conv", "block1.c/bn", "block1.c/add", "block1.c/relu"]
+    assert len(names) == len(set(names))
+
+
+def test_a_replayed_step_is_all_phases_together() -> None:
+    parts = {part.name: part for part in phase_parts(make_cell())}
+    assert parts["replay"].flops == sum(parts[name].flops for name in ("forward", "backward", "update"))
+
+
+def test_the_roof_is_the_lower_of_bandwidth_and_peak() -> None:
+    assert CEILINGS.ridge("fp32") == 5
+    assert CEILINGS.attainable_flops_s(2, "fp32") == 4e10
+    assert CEILINGS.attainable_flops_s(50, "fp32") == 1e11
+    assert CEILINGS.attainable_flops_s(50, "fp16") == 8e11
+    assert CEILINGS.flops_s("tf32") == 1e11
+    part = Part("p", "forward", flops=4 * 10**9, bytes=2 * 10**9, time_s=0.2)
+    assert (part.intensity, part.flops_s, part.bytes_s) == (2, 2e10, 1e10)
+    assert part.share_of_roof(CEILINGS, "fp32") == pytest.approx(0.5)
+    assert part.floor_s(CEILINGS, "fp32") == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize(
+    ("config", "precision"), [("fp32+nhwc", "fp32"), ("tf32", "tf32"), ("fp16+dali", "fp16"), ("bf16", "fp16")]
+)
+def test_a_configs_rungs_say_how_it_computes(config: str, precision: str) -> None:
+    assert precision_of(config.split("+")) == precision
+
+
+def test_phases_take_the_times_of_the_profiled_pass_and_layers_those_of_a_timeline() -> None:
+    cell = make_cell("fp16", 4)
+    phases = tuple(PhaseTimes(name=n, host_s=(0.1, 0.2, 0.4)) for n in ("io", "forward", "backward", "update"))
+    record = make_record(cell=cell, measurement=make_measurement(phases=phases))
+    [summary] = summarise([record])
+
+    def layer(begin_s: float, end_s: float, phase: str, step: int) -> Span:
+        return Span(begin_s, end_s, "host", "layer", "stem/conv", step, phase)
+
+    spans = [layer(0, 0.1, "forward", 0), layer(0.5, 0.9, "backward", 0), layer(1, 1.3, "forward", 1)]
+    timeline = timeline_of(cell.label, "cpu", "CPU", 4, "ranges", ("forward", "backward"), spans)
+    found = roofline(summary, [record], CEILINGS, [timeline])
+    assert found.precision == "fp32"
+    assert [part.name for part in found.phases] == ["forward", "backward", "update"]
+    assert {part.time_s for part in found.phases} == {0.2}
+    timed = {(part.phase, part.name): part.time_s for part in found.layers if part.time_s is not None}
+    assert timed == {
+        ("forward", "stem/conv"): pytest.approx(0.2),
+        ("backward", "stem/conv"): pytest.approx(0.2),
+    }
+    other = msgspec.structs.replace(cell, config="fp32", rungs=("fp32",))
+    [summary] = summarise([make_record(cell=other)])
+    assert all(part.time_s is None for part in roofline(summary, [], CEILINGS, [timeline]).layers)
