@@ -227,7 +227,7 @@ class _Report:
             (
                 titles.get(process, _nameless(name)),
                 self._recording(process, ranges[process]),
-                _input_work(input_ranges.get(process, ())),
+                _input_work(r for r in input_ranges.get(process, ()) if r.thread != ranges[process][0].thread),
             )
             for process in processes
         )

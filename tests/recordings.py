@@ -1,0 +1,47 @@
+"""Recordings for tests: two steps of two phases, with what a GPU did of them."""
+
+from __future__ import annotations
+
+from tcbench.recording import Activity, Call, HostSpan, Recording, Title
+
+TITLE = Title(label="fp16, batch size 64", device="cuda:0", device_name="Tesla V100", batch_size=64)
+MAIN, OTHER = 100, 200
+STEP, STEM, DALI = 7, 13, 21
+"""Streams: the steps', one that only the other thread launches on within steps, the input's."""
+
+
+def host(first: int = 5) -> tuple[HostSpan, ...]:
+    """Steps of 1000 ns: forward in the first 400, backward in the next 500."""
+    found = []
+    for n in range(2):
+        at, number = n * 1000, first + n
+        found += [
+            HostSpan("phase", "forward", number, "forward", at, at + 400),
+            HostSpan("phase", "backward", number, "backward", at + 400, at + 900),
+            HostSpan("step", "step", number, None, at, at + 1000),
+        ]
+    return tuple(found)
+
+
+def recording(**changes) -> Recording:
+    fields = {
+        "thread": MAIN,
+        "phases": ("forward", "backward"),
+        "spans": host(),
+        "calls": (
+            Call("cudaLaunchKernel", MAIN, 1, 100, 110),
+            Call("cudaLaunchKernel", OTHER, 2, 500, 510),
+            Call("cudaLaunchKernel", OTHER, 3, 520, 530),
+            Call("cudaMemcpyAsync", MAIN, 4, 1100, 1110),
+            Call("cudaLaunchKernel", MAIN, 5, 950, 955),
+        ),
+        "activities": (
+            Activity("kernel", "conv", STEP, 1, 700, 800),
+            Activity("kernel", "dgrad", STEP, 2, 800, 900),
+            Activity("kernel", "jpeg", DALI, 3, 800, 900),
+            Activity("copy", "memcpy HtoD", STEP, 4, 1200, 1300, 4096),
+            Activity("kernel", "between phases", STEP, 5, 1000, 1010),
+            Activity("kernel", "of nobody", STEP, 99, 1400, 1410),
+        ),
+    }
+    return Recording(**(fields | changes))

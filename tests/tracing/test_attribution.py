@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+import msgspec
+import pytest
+from recordings import DALI, MAIN, STEP, TITLE, recording
+
+from tcbench.recording import Activity, Call
+from tcbench.tracing.attribution import Work, assemble
+
+
+def gpu(timeline):
+    return {span.name: span for span in timeline.of("gpu")}
+
+
+def test_a_kernel_belongs_to_the_phase_that_launched_it_however_late_it_ran():
+    conv = gpu(assemble(TITLE, recording(), "cupti"))["conv"]
+    assert (conv.step, conv.phase, conv.row) == (5, "forward", 0)
+    assert 690e-9 < conv.begin_s < 710e-9  # in backward's time
+
+
+def test_launches_of_another_thread_count_on_a_stream_of_the_steps_and_nowhere_else():
+    found = gpu(assemble(TITLE, recording(), "cupti"))
+    assert (found["dgrad"].step, found["dgrad"].phase) == (5, "backward")
+    assert (found["jpeg"].step, found["jpeg"].phase, found["jpeg"].row) == (None, None, 1)
+
+
+def test_what_is_launched_between_phases_has_a_step_and_what_nobody_launched_has_none():
+    found = gpu(assemble(TITLE, recording(), "cupti"))
+    assert (found["between phases"].step, found["between phases"].phase) == (5, None)
+    assert (found["of nobody"].step, found["of nobody"].phase) == (None, None)
+
+
+def test_copies_keep_their_bytes_and_calls_stand_on_the_host():
+    timeline = assemble(TITLE, recording(), "cupti")
+    assert gpu(timeline)["memcpy HtoD"].bytes == 4096
+    calls = timeline.of("host", "api")
+    assert [(c.name, c.step, c.phase, c.row) for c in calls] == [
+        ("cudaLaunchKernel", 5, "forward", 0),
+        ("cudaLaunchKernel", 5, "backward", 1),
+        ("cudaLaunchKernel", 5, None, 0),
+        ("cudaMemcpyAsync", 6, "forward", 0),
+    ]
+
+
+def test_nodes_of_a_graph_belong_to_the_phase_they_were_captured_in_else_to_the_replay():
+    activities = (
+        Activity("kernel", "known", STEP, 1, 700, 710, None, 41, 3),
+        Activity("kernel", "unknown", STEP, 1, 710, 720, None, 42, 3),
+        Activity("graph", "graph", STEP, 77, 730, 740),
+    )
+    calls = (Call("cudaGraphLaunch", MAIN, 1, 950, 960),)
+    found = gpu(assemble(TITLE, recording(activities=activities, calls=calls, graph_phases={41: "update"}), "cupti"))
+    assert {name: span.phase for name, span in found.items()} == {
+        "known": "update",
+        "unknown": "replay",
+        "graph": "replay",
+    }
+
+
+def test_the_inputs_work_outside_the_steps_is_left_out_and_zero_is_the_first_begin():
+    work = [Work("[DALI]", 0, -500, -100), Work("[DALI]", 1, -100, 50), Work("[DALI]", 0, 2100, 2200)]
+    timeline = assemble(TITLE, recording(), "ranges", work)
+    (span,) = timeline.of("io")
+    assert (span.row, span.begin_s) == (1, 0.0)
+    assert timeline.steps[0].begin_s == pytest.approx(100e-9)
+    assert (timeline.label, timeline.batch_size, timeline.phases) == (TITLE.label, 64, ("forward", "backward"))
+
+
+def test_streams_of_the_steps_come_first():
+    swapped = {STEP: DALI, DALI: STEP}
+    activities = [msgspec.structs.replace(a, stream=swapped[a.stream]) for a in recording().activities]
+    assert gpu(assemble(TITLE, recording(activities=tuple(activities)), "cupti"))["conv"].row == 0
