@@ -1,20 +1,23 @@
-"""What the measuring loop adds to a step: a session whose phases do nothing, timed by the loop's own clock.
+"""What the measuring loop adds to a step: a session whose phases do nothing, timed by the loop's own clock. And of that,
+what the NVTX ranges cost with no tool attached.
 
     uv run python benchmarks/loop_overhead.py [SHORTEST_STEP_MS]
 
-Goal: at most 20 us per step, and at most 0.5% of the shortest step measured (default: the newest run's).
+Goal: at most 20 us per step, and at most 0.5% of the shortest step measured (default: the newest run's); the ranges at
+most 0.1% of it.
 """
 
 from __future__ import annotations
 
 import statistics
 import sys
+import time
 from pathlib import Path
 
 from tcbench import store
 from tcbench.measure import loop
 from tcbench.measure.clock import HostClock
-from tcbench.measure.ranges import Ranges
+from tcbench.measure.ranges import Ranges, attached
 from tcbench.session import Facts, Phase
 
 
@@ -41,6 +44,21 @@ def shortest_step_s() -> float | None:
     return min(statistics.median(m.counted_times_s) for m in measured) if measured else None
 
 
+def ranges_s(ranges: Ranges, phases: int) -> float:
+    """Seconds of one step's ranges alone: the median of many."""
+    step, push, pop = ranges.step, ranges.push, ranges.pop
+    times = []
+    for number in range(20_000):
+        begin_ns = time.perf_counter_ns()
+        push(step(number))
+        for attributes in ranges.phases[:phases]:
+            push(attributes)
+            pop()
+        pop()
+        times.append(time.perf_counter_ns() - begin_ns)
+    return statistics.median(times) * 1e-9
+
+
 def main() -> None:
     session = NoOp()
     ranges = Ranges([phase.name for phase in session.phases])
@@ -50,8 +68,11 @@ def main() -> None:
         medians.append(statistics.median(times))
     added_s = statistics.median(medians)
     print(f"the loop adds {added_s * 1e6:.2f} us per step (median of {50 * 1000} steps)")
+    nvtx_s = ranges_s(ranges, len(session.phases))
+    print(f"of which NVTX ranges with {'a' if attached() else 'no'} tool attached: {nvtx_s * 1e6:.2f} us")
     shortest = shortest_step_s()
     if shortest:
+        print(f"the ranges are {nvtx_s / shortest:.5%} of the shortest step measured")
         print(f"that is {added_s / shortest:.4%} of the shortest step measured, {shortest * 1e3:.1f} ms")
 
 
