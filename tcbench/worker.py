@@ -14,7 +14,7 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,6 +25,7 @@ from tcbench.errors import TcbenchError
 from tcbench.messages import RUNNER_PID, Building, Finished, Message, ProfileRequest, Stepped
 from tcbench.record import Cell, Environment, Measurement
 from tcbench.recording import Title
+from tcbench.session import Phase
 
 if TYPE_CHECKING:
     from tcbench.backends.cuda.cupti import Activities
@@ -73,7 +74,9 @@ def run(cell: Cell, send: Send, request: ProfileRequest | None = None) -> Finish
         exhausted = _exhausted(cell, error)
         if exhausted is not None:
             return Finished("oom", f"out of memory: {_line(exhausted) or 'an allocation failed'}", None, environment)
-        return Finished("failed", f"{type(error).__name__}: {_line(error)}", None, environment)
+        notes = [" ".join(note.split()) for note in getattr(error, "__notes__", ())]
+        where = "".join(f" ({note})" for note in notes)
+        return Finished("failed", f"{type(error).__name__}: {_line(error)}{where}", None, environment)
     return Finished("ok", None, measurement, environment)
 
 
@@ -98,6 +101,11 @@ def measured(cell: Cell, send: Send, request: ProfileRequest | None, device_name
             lambda progress: send(Stepped(progress.stage, progress.steps, progress.step_time_s)),
             profiling=profiling,
         )
+    except Exception as error:
+        phase = _raised_in(error, session.phases)
+        if phase is not None:
+            error.add_note(f"in phase '{phase}'")
+        raise
     finally:
         session.close()
     if request is not None:
@@ -114,6 +122,15 @@ def measured(cell: Cell, send: Send, request: ProfileRequest | None, device_name
             )
         )
     return measurement
+
+
+def _raised_in(error: Exception, phases: Sequence[Phase]) -> str | None:
+    """The phase whose function the error came through: known by its code, so that the hot loop need not watch."""
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        for phase in phases:
+            if frame.f_code is getattr(phase.run, "__code__", None):
+                return phase.name
+    return None
 
 
 def _activities(request: ProfileRequest | None) -> Activities | None:

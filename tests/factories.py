@@ -70,6 +70,12 @@ def make_ablation(config: str = "fp16", batch_size: int = 4) -> Cell:
     return msgspec.structs.replace(base, config=f"{config}:no-autotune", cudnn=changed, scenario_cudnn=base.cudnn)
 
 
+def make_peer_cell(config: str = "torch/fp32", batch_size: int = 4, **changes: Any) -> Cell:
+    """A cell of any backend, as a scenario names it: "torch/fp32+dali", or "fp32" for ours."""
+    backend, _, rungs = config.rpartition("/")
+    return msgspec.structs.replace(make_cell(rungs, batch_size, **changes), config=config, backend=backend or "chainer")
+
+
 def make_environment(machine: str = "amd-epyc-2cpu", device_name: str = "AMD EPYC", **changes: Any) -> Environment:
     """A machine without a GPU. `changes` are fields of Environment."""
     environment = Environment(

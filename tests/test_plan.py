@@ -185,3 +185,80 @@ made = plan.make(scenario.load("cpu"), plan.Selection(), device.find("cpu", {"cp
 assert len(made.cells) == 20
 """
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+# ---------------------------------------------------------------------------------------------------------- backends
+
+
+def test_without_its_package_a_backends_cells_are_skipped_with_the_command_that_mends_it(monkeypatch):
+    monkeypatch.setattr(Package, "is_installed", lambda package: package.module != "torch")
+    made = plan.make(scenario.load("peers"), Selection(), CPU)
+    reasons = {p.cell.config: p.skip_reason for p in made.cells}
+    assert reasons["fp32"] is None
+    expected = "backend torch needs the package torch: uv pip install torch --torch-backend=cpu"
+    assert reasons["torch/fp32"] == expected
+
+
+def test_on_a_cpu_every_config_of_peers_can_run(monkeypatch):
+    monkeypatch.setattr(Package, "is_installed", lambda package: True)
+    made = plan.make(scenario.load("peers"), Selection(), CPU)
+    assert {p.cell.image_size for p in made.cells} == {64}
+    assert [p.skip_reason for p in made.cells if p.skip_reason] == []
+
+
+GPU = Device("cuda:0", "A GPU", 2**36, (9, 0))
+
+
+def test_on_a_gpu_every_config_of_peers_can_run(monkeypatch):
+    monkeypatch.setattr(Package, "is_installed", lambda package: True)
+    made = plan.make(scenario.load("peers"), Selection(), GPU)
+    assert {p.cell.batch_size for p in made.cells} == {32, 64, 128, 256}
+    assert [p.skip_reason for p in made.cells if p.skip_reason] == []
+
+
+@pytest.mark.parametrize(
+    ("pattern", "expected"),
+    [
+        ("fp32", ["fp32"]),
+        ("torch/fp32", ["torch/fp32"]),
+        ("torch/*", ["torch/fp32", "torch/fp32+dali+fused_optimizer", "torch/bf16+dali+fused_optimizer"]),
+        ("bf16*", ["torch/bf16+dali+fused_optimizer"]),
+        ("torch/bf16+nhwc", ["torch/bf16+nhwc"]),
+        ("fp32+nhwc", ["fp32+nhwc"]),
+    ],
+)
+def test_a_config_of_another_backend_is_chosen_by_its_name(pattern, expected):
+    chosen = plan.select(scenario.load("peers").on("cpu"), [pattern])
+    assert [config.name for config in chosen] == expected
+    assert all((config.backend == "torch") == config.name.startswith("torch/") for config in chosen)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "said"),
+    [
+        ("torch/fp32+batched", "unknown rung 'batched'"),
+        ("troch/fp32", "unknown backend 'troch'; did you mean 'torch'?"),
+        ("torch/fp16+cuda_graph", "with 'fp16' needs 'fused_optimizer' before it"),
+    ],
+)
+def test_what_is_no_config_of_another_backend_says_why(pattern, said):
+    with pytest.raises(SelectionError, match=said.replace("?", r"\?")):
+        plan.select(scenario.load("peers"), [pattern])
+
+
+def test_a_step_of_ones_own_has_its_own_input_and_free_names(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text("raise SystemExit('imported while planning')", "utf-8")
+    (tmp_path / "x.toml").write_text(
+        'schema = 1\ntitle = "t"\nmodel.name = "m"\nmeasure.batch_sizes = [4]\n'
+        '[[config]]\nbackend = "mine:make"\nrungs = ["whatever", "you like"]\n',
+        "utf-8",
+    )
+    (planned,) = plan.make(scenario.load("./x.toml"), Selection(), CPU).cells
+    cell = planned.cell
+    assert planned.skip_reason is None
+    assert (cell.config, cell.backend, cell.rungs) == ("mine/whatever+you like", "mine:make", ("whatever", "you like"))
+    assert (cell.input.kind, cell.model) == ("own", "m")
+    (tmp_path / "mine.py").unlink()
+    with pytest.raises(ScenarioError, match=r"x\.toml: config 'mine/whatever\+you like': .*no module 'mine' in "):
+        plan.make(scenario.load("./x.toml"), Selection(), CPU)

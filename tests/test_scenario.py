@@ -163,7 +163,7 @@ def test_a_scenario_without_configs_is_refused(write):
     ("name", "expected"),
     [
         ("cpus", "did you mean 'cpu'?"),
-        ("zzz", "expected one of beyond, cpu, naruse2018, settings"),
+        ("zzz", "expected one of beyond, cpu, naruse2018, peers, settings"),
         ("no/such.toml", "no such scenario file"),
         (".", "unknown"),
         ("/", "cannot be read"),
@@ -180,3 +180,93 @@ def test_a_binary_file_is_one_clear_line(tmp_path):
     path.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ScenarioError, match="not a text file"):
         scenario.load(str(path))
+
+
+# -------------------------------------------------------------------------------------------------------- on the CPU
+
+ON_CPU = (
+    MINIMAL
+    + """
+[cpu]
+model.image_size = 64
+measure.batch_sizes = [2, 3]
+ladder = []
+config = [{ rungs = ["fp32", "batched"] }]
+"""
+)
+
+
+def test_the_cpu_table_changes_the_scenario_on_a_cpu_alone(write):
+    loaded = scenario.load(write(ON_CPU))
+    on_gpu, on_cpu = loaded.on("cuda"), loaded.on("cpu")
+    assert on_gpu is loaded
+    assert (on_gpu.image_size, on_gpu.batch_sizes, len(on_gpu.configs)) == (224, (4,), 2)
+    assert (on_cpu.image_size, on_cpu.batch_sizes) == (64, (2, 3))
+    assert [config.name for config in on_cpu.configs] == ["fp32+batched"]
+    assert on_cpu.ladders == ()
+    assert (on_cpu.title, on_cpu.train, on_cpu.n_classes) == (loaded.title, loaded.train, loaded.n_classes)
+
+
+def test_without_a_cpu_table_a_scenario_is_the_same_everywhere(write):
+    loaded = scenario.load(write(MINIMAL))
+    assert loaded.on("cpu") is loaded
+
+
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        ("[cpu]\nmodle.image_size = 64", "cpu.modle: unknown key; did you mean 'model'?"),
+        ("[cpu.model]\nimage_siz = 64", "cpu.model.image_siz: unknown key; did you mean 'image_size'?"),
+        ("[cpu.measure]\nbatch_sizes = []", "cpu.measure.batch_sizes: expected"),
+        ("[cpu.model]\nimage_size = 3", "cpu.model.image_size: expected at least 32, got 3"),
+        ("[cpu]\nladder = []", "cpu.ladder: expected at least one"),
+        ("[cpu.cpu]\nladder = []", "cpu.cpu: unknown key"),
+        ("[[cpu]]\nladder = []", "cpu: expected a table, got a list"),
+    ],
+)
+def test_a_mistake_in_the_cpu_table_is_named_with_its_key(write, table, said):
+    with pytest.raises(ScenarioError, match=said.replace("[", r"\[")):
+        scenario.load(write(MINIMAL + table))
+
+
+# ---------------------------------------------------------------------------------------------------------- backends
+
+
+def test_a_config_of_another_backend_says_so_in_its_name(write):
+    text = MINIMAL + '[[config]]\nbackend = "torch"\nrungs = ["fp32", "nhwc"]\n'
+    text += '[[config]]\nbackend = "some.where:make.it"\nrungs = ["mine"]\n'
+    assert [c.name for c in scenario.load(write(text)).configs[2:]] == ["torch/fp32+nhwc", "where/mine"]
+
+
+def test_two_backends_cannot_have_a_config_of_one_name(write):
+    text = MINIMAL + '[[config]]\nbackend = "a:f"\nrungs = ["x"]\n[[config]]\nbackend = "a:g"\nrungs = ["x"]\n'
+    with pytest.raises(ScenarioError, match="backend: two of them have a config 'a/x'; expected names that differ"):
+        scenario.load(write(text))
+
+
+OF_ONES_OWN = """
+schema = 1
+title = "t"
+model.name = "transformer"
+measure.batch_sizes = [4]
+[[config]]
+backend = "my_step:make"
+rungs = ["eager"]
+"""
+
+
+def test_a_step_of_ones_own_may_be_of_any_model(write):
+    assert scenario.load(write(OF_ONES_OWN)).model == "transformer"
+    with pytest.raises(ScenarioError, match=r"model\.name: expected one of resnet50, got 'transformer'"):
+        scenario.load(write(OF_ONES_OWN + '[[config]]\nbackend = "torch"\nrungs = ["fp32"]\n'))
+
+
+def test_peers_pairs_our_base_and_best_with_pytorchs_on_both_kinds_of_device():
+    peers = scenario.load("peers")
+    assert (peers.image_size, peers.batch_sizes) == (224, (32, 64, 128, 256))
+    assert (peers.on("cpu").image_size, max(peers.on("cpu").batch_sizes)) == (64, 8)
+    for kind in ("cuda", "cpu"):
+        names = [config.name for config in peers.on(kind).configs]
+        assert {"fp32", "torch/fp32"} < set(names)
+        assert sum(name.startswith("torch/") for name in names) > 1
+        assert sum(not name.startswith("torch/") for name in names) == 2

@@ -37,6 +37,11 @@ def test_a_measured_cell_is_ok_and_says_what_it_ran_on(monkeypatch):
     assert sent[-1] == Stepped("timed", 6, 0.1)
 
 
+def noted(error: Exception, note: str) -> Exception:
+    error.add_note(note)
+    return error
+
+
 @pytest.mark.parametrize(
     ("error", "status", "reason"),
     [
@@ -45,6 +50,7 @@ def test_a_measured_cell_is_ok_and_says_what_it_ran_on(monkeypatch):
         (DataError("image x.jpg cannot be decoded"), "failed", "image x.jpg cannot be decoded"),
         (LossError("the loss is nan after warm-up"), "failed", "LossError: the loss is nan after warm-up"),
         (ValueError("two\nlines"), "failed", "ValueError: two lines"),
+        (noted(ValueError("v"), "in phase\n'io'"), "failed", "ValueError: v (in phase 'io')"),
     ],
 )
 def test_what_goes_wrong_is_said_on_one_line(monkeypatch, capsys, error, status, reason):

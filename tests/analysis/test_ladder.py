@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import pytest
-from factories import LADDERS, make_ablation, make_record
+from factories import LADDERS, make_ablation, make_peer_cell, make_record
 
 from tcbench.analysis.ladder import climbs, derive
-from tcbench.analysis.summary import summarise
+from tcbench.analysis.summary import speedups, summarise
 
 
 @dataclass(frozen=True)
@@ -97,3 +97,23 @@ def test_batch_sizes_ascend_and_unknown_ladders_are_left_out() -> None:
     records = [make_record(c, size) for size in (8, 4) for c in ("fp32", "fp32+dali")]
     ladders = [ladder("bf16", "bf16", "bf16+dali"), ladder("fp32", "fp32", "fp32+dali")]
     assert [(c.ladder, c.batch_size) for c in climbs(summarise(records), ladders)] == [("fp32", 4), ("fp32", 8)]
+
+
+def test_another_backends_configs_are_ladders_of_their_own_beside_ours() -> None:
+    rates = {"fp32": 100, "fp32+dali": 120, "torch/fp32": 200, "torch/fp32+dali": 300}
+    found = summarise([make_record(cell=make_peer_cell(c), images_per_s=r) for c, r in rates.items()])
+    assert len({summary.setting for summary in found}) == 1
+    assert [x.name for x in derive(found)] == ["fp32", "torch/fp32"]
+    ours, peers = climbs(found)
+    assert [step.config for step in peers.steps] == ["torch/fp32", "torch/fp32+dali"]
+    assert peers.steps[1].added == ("dali",)
+    assert ours.steps[1].ratio is not None and ours.steps[1].ratio.value == pytest.approx(1.2, rel=0.05)
+    assert peers.steps[1].ratio is not None and peers.steps[1].ratio.value == pytest.approx(1.5, rel=0.05)
+
+
+def test_every_backend_is_against_our_fp32() -> None:
+    rates = {"fp32": 100, "torch/fp32": 250}
+    found = summarise([make_record(cell=make_peer_cell(c), images_per_s=r) for c, r in rates.items()])
+    ours, peers = speedups(found)
+    assert ours is not None and ours.value == 1
+    assert peers is not None and peers.value == pytest.approx(2.5, rel=0.05)

@@ -109,3 +109,10 @@ def test_the_json_is_json_even_where_an_interval_has_no_end():
 def test_the_tally_counts_every_status():
     records = [factories.make_record("fp32"), factories.make_record("fp16", status="oom")]
     assert console.tally(summarise(records)) == "1 cell ok, 1 oom"
+
+
+def test_another_backends_config_does_not_stand_on_ours():
+    configs = ("fp32", "torch/fp32", "torch/fp32+nhwc", "fp32+nhwc")
+    table = shown([factories.make_record(cell=factories.make_peer_cell(c)) for c in configs])
+    names = [line[: line.index("±")].split()[:-1] for line in table.splitlines() if "±" in line]
+    assert names == [["4", "fp32"], ["torch/fp32"], ["+", "nhwc"], ["fp32+nhwc"]]

@@ -23,9 +23,9 @@ families is interleaved in steps of 5 or more, so that all ten differ in greysca
 
 PEER_RAMPS: dict[str, tuple[str, ...]] = {
     "fp32": ("#cfdcdd", "#a2babd", "#76989d", "#4d777e", "#29555e"),
-    "fp16": ("#f9c5da", "#ec8fb4", "#d4568c", "#a42c66", "#6b103f"),
+    "fp16": ("#ef97c0", "#d96aa2", "#b5428a", "#872774", "#521258"),
     "bf16": ("#dfdca2", "#c2bc62", "#98912f", "#6d6816", "#443f09"),
-    "other": ("#e3d5ca", "#c9af9c", "#a98870", "#83624b", "#583e2b"),
+    "other": ("#d2b8a4", "#b99880", "#9b7a62", "#795a44", "#523926"),
 }
 """The same for configs of any backend but the default one ("torch/fp32"): quieter beside blue, rose beside orange."""
 

@@ -5,9 +5,17 @@ from __future__ import annotations
 from views.plots.charts import TWELVE, legend, run
 
 from tcbench.views import plots
+from tcbench.views.plots.legend import legend_rows
 
 
 def test_the_legend_names_what_each_config_adds() -> None:
     figure = plots.throughput_chart(run(TWELVE, (4,)), title="T")
     rungs = ["+ dali", "+ batched", "+ nhwc + fused", "+ static_graph"]
     assert legend(figure) == ["fp32", *rungs, "fp32 + opencv", "fp16", *rungs, "fp16 + opencv"]
+
+
+def test_another_backends_configs_have_rows_of_their_own() -> None:
+    configs = ["fp32", "torch/fp32", "fp32+dali", "torch/fp32+dali", "torch/bf16"]
+    rows = legend_rows(configs)
+    words = [[words for _, words in row] for row in rows]
+    assert words == [["fp32", "+ dali"], ["torch/fp32", "+ dali"], ["torch/bf16"]]

@@ -111,3 +111,20 @@ def test_configs_that_end_alike_rarely_look_alike() -> None:
         alike += sum(a == b for a, b in itertools.combinations(fills, 2))
         total += math.comb(len(fills), 2)
     assert alike < 0.08 * total
+
+
+@pytest.mark.parametrize("kind", ["cpu", "cuda"])
+def test_our_configs_and_a_peers_are_told_apart(kind: str) -> None:
+    configs = [config.name for config in scenario.load("peers").on(kind).configs]
+    assert len({plots.fill(config) for config in configs}) == len(configs)
+    ours = {plots.fill(config).colour for config in configs if "/" not in config}
+    peers = {plots.fill(config).colour for config in configs if "/" in config}
+    apart = [closest([one, other], sight) for one in ours for other in peers for sight in SIGHT]
+    assert min(apart) > 10
+
+
+def test_a_peers_config_has_its_dtypes_family_and_is_not_ours() -> None:
+    for config in ("fp32", "fp16+dali", "bf16+nhwc", "tf32"):
+        assert plots.family(f"torch/{config}") == plots.family(config)
+        assert plots.fill(f"torch/{config}") != plots.fill(config)
+        assert plots.fill(f"torch/{config}") == plots.fill(f"mine/{config}")

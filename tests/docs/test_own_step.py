@@ -1,0 +1,134 @@
+"""docs/own-step.md does what it says: its blocks are saved as the files it names and run by its command."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tcbench import store
+from tcbench.record import Record
+
+PAGE = Path(__file__).parents[2] / "docs" / "own-step.md"
+
+IN_NUMPY = """
+import numpy as np
+
+from tcbench import own
+
+PACKAGES = ("numpy",)
+
+
+def open_session(cell):
+    rng = np.random.default_rng(cell.seed)
+    w = rng.standard_normal((64, 1))
+    now = {}
+
+    def io():
+        now["x"] = rng.standard_normal((cell.batch_size, 64))
+
+    def forward():
+        now["error"] = now["x"] @ w - now["x"].sum(1, keepdims=True)
+
+    def update():
+        w[:] -= 0.1 / cell.batch_size * now["x"].T @ now["error"]
+
+    return own.step(io, forward, update, loss=lambda: np.mean(now["error"] ** 2), parameters=64)
+"""
+"""The page's step without PyTorch: a linear regression."""
+
+
+def block(language: str) -> str:
+    """The page's only block in a language."""
+    (found,) = re.findall(rf"```{language}\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
+    return str(found)
+
+
+def run(folder: Path, step: str | None, *options: str) -> subprocess.CompletedProcess[str]:
+    """What the page says, in a folder of its own."""
+    if step is not None:
+        (folder / "my_step.py").write_text(step, "utf-8")
+    (folder / "my_step.toml").write_text(block("toml"), "utf-8")
+    command = [sys.executable, "-m", "tcbench", "run", "./my_step.toml", "--device", "cpu", "--max-time", "0.3"]
+    environment = {**os.environ, "PYTHONPATH": str(PAGE.parents[1])}
+    return subprocess.run(
+        [*command, "--threads", "1", "--quiet", *options],
+        cwd=folder, capture_output=True, text=True, timeout=300, env=environment,
+    )  # fmt: skip
+
+
+def records(folder: Path) -> tuple[Record, ...]:
+    return store.read([folder / "results"]).records
+
+
+def check(folder: Path, result: subprocess.CompletedProcess[str], phases: list[str], package: str) -> None:
+    assert result.returncode == 0, result.stderr + result.stdout
+    found = records(folder)
+    assert [(r.cell.config, r.cell.batch_size, r.status) for r in found] == [
+        ("my_step/eager", 8, "ok"),
+        ("my_step/eager", 16, "ok"),
+        ("my_step/eager+fused", 8, "ok"),
+        ("my_step/eager+fused", 16, "ok"),
+    ]
+    for record in found:
+        assert record.measurement and record.environment
+        assert [phase.name for phase in record.measurement.phases] == phases
+        assert record.measurement.parameters > 0
+        assert record.measurement.last_loss < record.measurement.warmup_loss  # it trains
+        assert package in record.environment.packages
+        assert (record.cell.model, record.cell.input.kind) == ("transformer", "own")
+    assert "my_step/eager" in result.stdout
+    assert list((folder / "results").rglob("*.png"))
+
+
+def test_the_pages_step_runs_by_the_pages_command(tmp_path):
+    pytest.importorskip("torch", reason="PyTorch is not installed: pip install torch==2.13.0")
+    result = run(tmp_path, block("python"))
+    check(tmp_path, result, ["io", "forward", "backward", "update"], "torch")
+
+
+def test_a_step_without_pytorch_runs_just_so(tmp_path):
+    check(tmp_path, run(tmp_path, IN_NUMPY), ["io", "forward", "update"], "numpy")
+
+
+def test_the_pages_step_is_about_thirty_lines_long():
+    """Of the user's own code: what is not blank, and neither imports nor comments."""
+    lines = [line for line in block("python").splitlines() if line.strip() and not line.startswith(("import", "from"))]
+    assert len(lines) <= 32
+
+
+@pytest.mark.parametrize(
+    ("step", "said"),
+    [
+        (
+            IN_NUMPY.replace("open_session", "open_sesion"),
+            r"module 'my_step' has no 'open_session' \(it has: open_sesion\)",
+        ),
+        (IN_NUMPY.replace("return own.step(", "own.step("), "expected a session .*got NoneType"),
+        (IN_NUMPY.replace("io, forward, update, loss", "loss"), "its session has no phases"),
+        (IN_NUMPY.replace("io, forward, update, loss", "io, forward, io, loss"), "two phases are named 'io'"),
+        (IN_NUMPY.replace("import numpy", "import nunpy"), "No module named 'nunpy'"),
+        (IN_NUMPY.replace('now["x"] @ w', 'now["y"] @ w'), "^KeyError: 'y' \\(in phase 'forward'\\)$"),
+        (IN_NUMPY.replace("np.mean(", "np.nan * np.mean("), "the loss is nan"),
+    ],
+    ids=["no such factory", "no session", "no phases", "a phase twice", "broken import", "raising phase", "no loss"],
+)
+def test_what_is_wrong_with_a_step_stands_in_one_line(tmp_path, step, said):
+    assert step != IN_NUMPY
+    result = run(tmp_path, step, "--config", "eager", "--bs", "8")
+    assert result.returncode == 3
+    (record,) = records(tmp_path)
+    assert record.status == "failed"
+    assert re.search(said, record.reason or ""), record.reason
+    assert "\n" not in (record.reason or "")
+
+
+def test_a_module_that_is_not_there_is_the_scenarios_error(tmp_path):
+    result = run(tmp_path, None, "--dry-run")
+    assert result.returncode == 2
+    assert re.search(r"my_step\.toml: .*no module 'my_step' in .*run where my_step\.py is", result.stderr)
+    assert result.stderr.strip().count("\n") == 0
