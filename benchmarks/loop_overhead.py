@@ -1,5 +1,5 @@
-"""What the measuring loop adds to a step: a session whose phases do nothing, timed by the loop's own clock. And of that,
-what the NVTX ranges cost with no tool attached.
+"""What the measuring loop adds to a step: a session whose phases do nothing, timed by the loop's own clock; and of
+that, what the NVTX ranges cost with no tool attached.
 
     uv run python benchmarks/loop_overhead.py [SHORTEST_STEP_MS]
 

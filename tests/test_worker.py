@@ -1,16 +1,20 @@
 from __future__ import annotations
 
+import contextlib
 import os
+import threading
+from types import SimpleNamespace
 
 import factories
 import pytest
 
-from tcbench import device, worker
+from tcbench import device, recording, worker
 from tcbench.backends.cuda import driver
 from tcbench.backends.cuda.driver import Gpu, Gpus
 from tcbench.errors import DataError, OutOfDeviceMemory
 from tcbench.measure.loop import LossError
-from tcbench.messages import Building, Finished, Stepped
+from tcbench.messages import Building, Finished, ProfileRequest, Stepped
+from tcbench.record import Input, MeasureSettings
 
 GPU = Gpu(0, "Tesla V100-SXM2-16GB", (7, 0), 80, 16 * 2**30)
 
@@ -89,3 +93,34 @@ def test_a_cell_on_a_gpu_says_which(monkeypatch):
     monkeypatch.setattr(device, "find", lambda name, kinds: device.Device(name, GPU.name, GPU.memory_bytes, (7, 0)))
     gpu = worker.describe(factories.make_cell(device="cuda:0")).gpu
     assert (gpu.name, gpu.multiprocessors, gpu.driver_cuda) == (GPU.name, 80, "13.0")
+
+
+def test_the_profilers_run_on_a_gpu_only(monkeypatch):
+    held = []
+
+    @contextlib.contextmanager
+    def holding(name):
+        held.append(name)
+        yield
+
+    monkeypatch.setattr(driver, "profiled", lambda: holding("driver"))
+    activities = SimpleNamespace(recording=lambda: holding("cupti"))
+    with worker._profilers(factories.make_cell(), None):
+        assert held == []
+    with worker._profilers(factories.make_cell(device="cuda:0"), activities):
+        assert held == ["driver", "cupti"]
+
+
+def test_a_profiled_worker_leaves_its_recording(tmp_path):
+    path = tmp_path / "recording.json"
+    cell = factories.make_cell(
+        batch_size=2, input=Input(kind="synthetic"), measure=MeasureSettings(max_time_s=0.1, profiled_steps=2)
+    )
+    finished = worker.run(cell, lambda message: None, ProfileRequest(str(path)))
+    assert finished.status == "ok", finished.reason
+    found = recording.decode(path.read_bytes())
+    assert found.phases == ("io", "forward", "backward", "update")
+    assert [s.kind for s in found.spans].count("step") == 2
+    assert found.thread == threading.get_native_id()
+    assert (found.calls, found.activities, found.dropped) == ((), (), 0)
+    assert "stem/conv" in {s.name for s in found.spans}
