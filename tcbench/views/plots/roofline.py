@@ -71,7 +71,7 @@ def roofline_chart(found: Sequence[CellRoofline]) -> Figure:
     footer = Footer.of(notes, WIDTH)
     rows = -(-len(cells) // columns) if cells else 0
     legend_height = line_height(LEGEND) * (1 + rows) + 0.1
-    height = 0.3 + header.height + 0.12 + legend_height + 0.1 + _HEIGHT + 0.62 + footer.height + 0.22
+    height = 0.3 + header.height + 0.12 + legend_height + 0.1 + _HEIGHT + 0.7 + footer.height + 0.22
     sheet = Sheet(WIDTH, height)
     y = header.draw(sheet, 0.3) + 0.12
     _draw_legend(sheet, y, phases, cells, columns)
@@ -82,8 +82,8 @@ def roofline_chart(found: Sequence[CellRoofline]) -> Figure:
     _draw_all(axes, frame, found, ceilings, precisions)
     sheet.text(0.42, y + _HEIGHT / 2, "GFLOP/s", LABEL, rotation=90, va="center", ha="center", colour=QUIET)
     centre = (_LEFT + WIDTH - MARGIN) / 2
-    sheet.text(centre, y + _HEIGHT + 0.3, "arithmetic intensity, FLOP per byte", LABEL, ha="center", colour=QUIET)
-    footer.draw(sheet, y + _HEIGHT + 0.62)
+    sheet.text(centre, y + _HEIGHT + 0.36, "arithmetic intensity, FLOP per byte", LABEL, ha="center", colour=QUIET)
+    footer.draw(sheet, y + _HEIGHT + 0.7)
     return sheet.figure
 
 
@@ -154,6 +154,7 @@ def _style(axes: Axes, frame: _Frame) -> None:
         for label in axis.get_ticklabels():
             label.set_fontproperties(font(LABEL))
     axes.tick_params(which="both", length=0, pad=4, labelcolor=QUIET)
+    axes.tick_params(axis="x", which="both", pad=9)  # below the lowest number of the other axis
 
 
 @dataclass(frozen=True)

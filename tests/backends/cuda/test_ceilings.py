@@ -1,0 +1,49 @@
+"""A GPU's ceilings: a product in each precision that it has and a copy, at the rate of the best turn."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import pytest
+from numpy_accelerator import NumpyAccelerator
+
+from tcbench.backends.cuda.accelerator import GpuProperties
+from tcbench.backends.cuda.ceilings import measure_on, products
+
+
+class Clock:
+    """Every interval takes a second longer than the one before, the first a second."""
+
+    of: Literal["device"] = "device"
+    marks = 0
+
+    def mark(self) -> None:
+        self.marks += 1
+
+    def read(self) -> tuple[float, ...]:
+        return tuple(float(i + 1) for i in range(self.marks - 1))
+
+
+def test_each_precision_is_a_product_of_the_same_size() -> None:
+    assert list(products(70)) == ["fp32", "fp16"]
+    works = products(90, 256)
+    assert list(works) == ["fp32", "fp16", "tf32"]
+    assert {work.flops for work in works.values()} == {2 * 256**3}
+
+
+def test_rates_are_those_of_the_best_turn() -> None:
+    accelerator = NumpyAccelerator(GpuProperties("A GPU", 90, 2, 1 << 30))
+    found = measure_on(accelerator, Clock(), size=64, n_bytes=1000, rounds=3)
+    flops = 2 * 64**3
+    assert found["flops_s"] == {"fp32": flops / 1, "fp16": flops / 2, "tf32": flops / 3}
+    assert found["bandwidth_bytes_s"] == pytest.approx(2 * 1000 / 4)
+    assert found["device_name"] == "A GPU"
+
+
+@pytest.mark.gpu
+def test_a_gpus_tensor_cores_are_faster_than_its_other_units() -> None:
+    from tcbench.backends.cuda.ceilings import measure
+
+    found = measure(0)
+    assert found["flops_s"]["fp16"] > 2 * found["flops_s"]["fp32"]
+    assert found["bandwidth_bytes_s"] > 1e11
