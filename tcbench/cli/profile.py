@@ -130,7 +130,7 @@ def profile(
     left += [text, *taken.files]
     for line in taken.notes:
         stderr.print(f"note: {line}", style="yellow", markup=False, highlight=False, soft_wrap=True)
-    for line in (summary, "", *(f"wrote {path}" for path in left), f"Next: {_next_step(trace)}"):
+    for line in (summary, "", *(f"wrote {path}" for path in left), f"Next: {_next_step(taken.timeline, trace)}"):
         stdout.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
@@ -355,8 +355,8 @@ class _Sampling:
 def _prepare_input(plan: Plan, stderr: Any, quiet: bool) -> None:
     from tcbench.cli import run
 
-    run._check_folder(plan)
-    run._generate_input(plan, stderr, quiet)
+    run.check_folder(plan)
+    run.generate_input(plan, stderr, quiet)
 
 
 def _stem(folder: Path, cell: Cell) -> Path:
@@ -387,7 +387,11 @@ def _summary(timeline: Timeline) -> str:
     return f"{timeline.label} on {timeline.device_name}: {bottleneck.summarise(timeline).sentence}"
 
 
-def _next_step(trace: Path) -> str:
+def _next_step(timeline: Timeline, trace: Path) -> str:
+    """One line: the first recorded step from near."""
     import shlex
 
-    return f"tcbench timeline {shlex.quote(str(trace))} --zoom ...   (a part of a step); or open it in ui.perfetto.dev"
+    end_ms = max(1, round((timeline.steps[0].end_s - timeline.begin_s) * 1e3)) if timeline.steps else 1
+    return (
+        f"tcbench timeline {shlex.quote(str(trace))} --zoom 0:{end_ms} -o zoomed.png   (ui.perfetto.dev opens it too)"
+    )

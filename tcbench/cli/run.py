@@ -137,7 +137,7 @@ def run(
         threads=threads or machine.usable_cpus(),
     )
     plan = _plan(scenario, selection, device)
-    _check_folder(plan)
+    check_folder(plan)
     if dry_run:
         _show_plan(plan, json)
         return
@@ -199,7 +199,7 @@ def _run(plan: Plan, out: Path, resume: bool, quiet: bool, json: bool) -> bool:
     fresh: list[Record] = []
     try:
         with store.Store(path) as records:
-            _generate_input(plan, stderr, quiet)
+            generate_input(plan, stderr, quiet)
             say(console.plan_line(plan))
             if resume:
                 say(f"resuming {path}: {len(before)} records are there" if resumed else "nothing to resume: a new run")
@@ -256,7 +256,7 @@ def _show_results(found: Sequence[Record], path: Path, failed: bool, json: bool)
     say(_next_step(summaries, path, failed))
 
 
-def _check_folder(plan: Plan) -> None:
+def check_folder(plan: Plan) -> None:
     """Look at the user's images before any worker needs them, so that a bad folder is an error and not failed cells."""
     from tcbench import dataset
     from tcbench.errors import DataError
@@ -274,7 +274,7 @@ def _check_folder(plan: Plan) -> None:
         )
 
 
-def _generate_input(plan: Plan, console: Any, quiet: bool) -> None:
+def generate_input(plan: Plan, console: Any, quiet: bool) -> None:
     """Make the default images before any worker needs them."""
     from tcbench import dataset
     from tcbench.views.progress import counting
