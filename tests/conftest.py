@@ -4,7 +4,3 @@ import os
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-
-
-def pytest_configure(config):
-    config.addinivalue_line("markers", "nsys: runs Nsight Systems; skipped where nsys is not on PATH")

@@ -18,8 +18,8 @@ from tcbench.backends.chainer.resnet import ResNet
 from tcbench.backends.chainer.rungs import RUNGS
 from tcbench.backends.chainer.session import ChainerSession
 from tcbench.backends.chainer.sites import Host, OnAccelerator, Site
-from tcbench.backends.spec import TensorSpec
 from tcbench.backends.cuda.accelerator import GpuProperties
+from tcbench.backends.spec import TensorSpec
 from tcbench.measure.clock import HostClock
 from tcbench.models.resnet50 import ResNet50
 from tcbench.record import Input, TrainSettings
