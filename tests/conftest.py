@@ -1,6 +1,10 @@
 """Runs before any test module: two workers with two BLAS threads each would wait for one another on two cores."""
 
 import os
+import signal
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# A shell that starts the suite in the background has it ignore interrupts, and so would every process the tests start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
