@@ -14,7 +14,7 @@ from tcbench.backends import DEFAULT, backend, names
 from tcbench.device import Device
 from tcbench.finding import Finding
 from tcbench.plan import missing, why_not
-from tcbench.rung import Requires
+from tcbench.rung import Requires, Rung
 from tcbench.views.console import JSON_SCHEMA_VERSION, make_console
 
 
@@ -47,7 +47,7 @@ def show(device: Device, as_json: bool) -> None:
                             "needs": _needs(rung.requires),
                             "parity": str(rung.parity),
                             "source": rung.source,
-                            "missing": missing(rung.requires, device),
+                            "missing": _missing(backend_name, rung, device),
                         }
                         for backend_name, rung in rungs
                     ],
@@ -73,10 +73,16 @@ def show(device: Device, as_json: bool) -> None:
     for heading_text in ("rung", "what it does", "needs", "parity", f"on {device.name}"):
         table.add_column(heading_text, overflow="fold")
     for backend_name, rung in rungs:
-        reason = missing(rung.requires, device)
+        reason = _missing(backend_name, rung, device)
         name = rung.name if backend_name == DEFAULT else f"{backend_name}/{rung.name}"
         table.add_row(name, rung.says, _needs(rung.requires), str(rung.parity), _here(reason))
     console.print(table)
+
+
+def _missing(backend_name: str, rung: Rung, device: Device) -> str | None:
+    """What the device or installation lacks for the rung, or else for its backend."""
+    packages = Requires(packages=tuple(backend(backend_name).DEVICES.get(device.kind, ())))
+    return missing(rung.requires, device) or missing(packages, device)
 
 
 def _needs(requires: Requires) -> str:
