@@ -1,0 +1,104 @@
+"""The ratio of two groups of trials with its uncertainty: Welch's t on logarithms. Pure functions of numbers.
+
+The unit is the trial, a process of its own. Steps of one process are autocorrelated and share its memory layout and
+tuning, so that no number of steps stands for a second process (T. Kalibera and R. Jones, "Rigorous Benchmarking in
+Reasonable Time", ISMM 2013, sections 5 and 6). Each trial counts as one number, the logarithm of its figure: figures
+are positive and differ by factors, and a ratio is a difference of logarithms. The two sides may waver unequally (B. L.
+Welch, "The generalization of 'Student's' problem when several different population variances are involved",
+Biometrika 34, 1947). A percentile bootstrap would cover no more than 88% at five trials.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from scipy.special import stdtrit
+
+from tcbench.analysis.stats import Interval
+
+LEAST_TRIALS = 2
+"""On each side: one number tells nothing of how numbers differ."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Trials of one side: the mean and the variance of the logarithms of their figures."""
+
+    n: int
+    mean: float
+    variance: float
+
+    @staticmethod
+    def of(figures: Sequence[float]) -> Group:
+        """Raises ValueError below two figures, or for one that is not positive and finite."""
+        if len(figures) < LEAST_TRIALS:
+            raise ValueError("a group needs at least two trials")
+        if not all(0 < figure < math.inf for figure in figures):
+            raise ValueError("a figure that is not positive and finite has no logarithm")
+        logs = [math.log(figure) for figure in figures]
+        mean = math.fsum(logs) / len(logs)
+        return Group(len(logs), mean, math.fsum((x - mean) ** 2 for x in logs) / (len(logs) - 1))
+
+
+@dataclass(frozen=True)
+class LogRatio:
+    """The logarithm of a ratio, its standard error, and the degrees of freedom of that error."""
+
+    log: float
+    error: float
+    degrees: float
+
+    @property
+    def value(self) -> float:
+        """The ratio: that of the two geometric means."""
+        return _exp(self.log)
+
+    def limit(self, probability: float) -> float:
+        """The ratio below which the truth lies with this probability: a one-sided confidence limit."""
+        return _exp(self.log + quantile(probability, self.degrees) * self.error) if self.error else self.value
+
+    def interval(self, level: float = 0.95) -> Interval:
+        """The two-sided confidence interval."""
+        return Interval(self.value, self.limit((1 - level) / 2), self.limit((1 + level) / 2))
+
+    @property
+    def inverse(self) -> LogRatio:
+        """Denominator over numerator."""
+        return LogRatio(-self.log, self.error, self.degrees)
+
+
+def log_ratio(numerator: Group, denominator: Group) -> LogRatio:
+    """numerator / denominator; degrees of freedom after Welch (1947) and Satterthwaite (Biometrics Bulletin 2, 1946).
+
+    Where neither side varies at all the error is 0.
+    """
+    parts = [(group.variance / group.n, group.n - 1) for group in (numerator, denominator)]
+    return LogRatio(numerator.mean - denominator.mean, *_combined(parts))
+
+
+def geometric_mean(ratios: Sequence[LogRatio]) -> LogRatio:
+    """The geometric mean of ratios that were measured independently of each other. Raises ValueError without one."""
+    n = len(ratios)
+    parts = [(ratio.error**2 / n**2, ratio.degrees) for ratio in ratios]
+    return LogRatio(statistics.fmean(ratio.log for ratio in ratios), *_combined(parts))
+
+
+def quantile(probability: float, degrees: float) -> float:
+    """Of Student's t."""
+    return float(stdtrit(degrees, probability))
+
+
+def _combined(parts: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """Standard error and degrees of freedom of a sum, from the squared error and the degrees of each part."""
+    power = math.fsum(squared for squared, _ in parts)
+    if power == 0.0:
+        return 0.0, min(degrees for _, degrees in parts)
+    # Shares before squares: the square of a tiny variance is 0.
+    return math.sqrt(power), 1 / math.fsum((squared / power) ** 2 / degrees for squared, degrees in parts)
+
+
+def _exp(x: float) -> float:
+    return math.exp(x) if x < 700 else math.inf
