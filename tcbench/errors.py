@@ -34,6 +34,12 @@ class StoreError(TcbenchError):
     """Records cannot be written or read."""
 
 
+class NotComparableError(TcbenchError):
+    """Two sides did not measure the same thing, or have nothing in common."""
+
+    exit_code = 5
+
+
 class StorageFullError(StoreError):
     """The disk took no more while a run was going on; what was stored before is intact."""
 

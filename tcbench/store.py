@@ -6,6 +6,7 @@ Owns writing them so that none is lost or half written, and reading them back. K
 from __future__ import annotations
 
 import datetime
+import difflib
 import errno
 import fcntl
 import os
@@ -20,6 +21,9 @@ from tcbench.errors import StorageFullError, StoreError
 from tcbench.record import FINAL_STATUSES, Record, RecordError, Status
 
 SUFFIX = ".jsonl"
+
+BASELINES = "baselines"
+"""The folder under OUT that holds named copies of runs: a folder's records are those of its runs, without these."""
 
 
 class Store:
@@ -106,13 +110,35 @@ def read(paths: Iterable[Path]) -> Read:
 
 def _files(path: Path) -> list[Path]:
     if path.is_dir():
-        files = sorted(path.rglob(f"*{SUFFIX}"))
+        files = sorted(runs(path))
         if not files:
             raise StoreError(f"{path}: no results here (*{SUFFIX}); `tcbench run` makes some")
         return files
     if not path.exists():
         raise StoreError(f"{path}: no such file or folder; expected results of `tcbench run`")
     return [path]
+
+
+def runs(folder: Path) -> list[Path]:
+    """The files of records under a folder."""
+    return [path for path in folder.rglob(f"*{SUFFIX}") if BASELINES not in path.relative_to(folder).parts[:-1]]
+
+
+def resolve(named: str, out: Path) -> Path:
+    """What a result's name on the command line means: a file or folder, or the id of a run under `out`. Raises
+    StoreError."""
+    path = Path(named)
+    if path.exists():
+        return path
+    if "/" not in named and not named.endswith(SUFFIX):
+        found = [path for path in runs(out) if path.stem == named] if out.is_dir() else []
+        if found:
+            return found[0]
+        ids = [path.stem for path in runs(out)] if out.is_dir() else []
+        close = difflib.get_close_matches(named, ids, n=1)
+        hint = f"did you mean '{close[0]}'?" if close else f"expected a file, a folder, or the id of a run in {out}/"
+        raise StoreError(f"{named}: no such results; {hint}")
+    raise StoreError(f"{named}: no such file or folder; expected results of `tcbench run`")
 
 
 def _read_file(path: Path) -> Read:

@@ -154,3 +154,22 @@ def make_record(
         environment=make_environment() if status in ("ok", "oom", "failed") else None,
     )
     return msgspec.structs.replace(record, **changes)
+
+
+def make_trials(
+    config: str = "fp32",
+    batch_size: int = 4,
+    trials: int = 8,
+    *,
+    images_per_s: float = 40.0,
+    spread: float = 0.01,
+    seed: int = 0,
+    **changes: Any,
+) -> list[Record]:
+    """Several trials that are ok, as different from each other as processes are: `spread` is their relative standard
+    deviation. `changes` are fields of Record, or `cell`."""
+    draw = random.Random(f"{seed}{config}{batch_size}")
+    rates = [images_per_s * math.exp(spread * draw.gauss(0, 1)) for _ in range(trials)]
+    return [
+        make_record(config, batch_size, trial=trial, images_per_s=rate, **changes) for trial, rate in enumerate(rates)
+    ]

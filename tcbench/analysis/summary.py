@@ -59,12 +59,18 @@ def summarise(records: Iterable[Record]) -> tuple[CellSummary, ...]:
     """
     records = tuple(records)
     environments = _environments(records)
+    return tuple(_summary(machine, cell, group, environments) for (machine, cell), group in by_cell(records).items())
+
+
+def by_cell(records: Iterable[Record]) -> dict[tuple[str | None, Cell], list[Record]]:
+    """Records by machine and cell, in the order of first appearance; `summarise` says whose machine is whose."""
+    records = tuple(records)
+    environments = _environments(records)
     groups: dict[tuple[str | None, Cell], list[Record]] = {}
     for record in records:
         environment = record.environment or environments.get(record.run_id)
-        machine = environment.machine if environment else None
-        groups.setdefault((machine, record.cell), []).append(record)
-    return tuple(_summary(machine, cell, group, environments) for (machine, cell), group in groups.items())
+        groups.setdefault((environment.machine if environment else None, record.cell), []).append(record)
+    return groups
 
 
 def speedups(summaries: Sequence[CellSummary], base_config: str = "fp32") -> tuple[Interval | None, ...]:

@@ -25,7 +25,7 @@ LEAST_TRIALS = 2
 
 @dataclass(frozen=True)
 class Group:
-    """Trials of one side: the mean and the variance of the logarithms of their figures."""
+    """Trials of one side: the mean and the variance of the logarithms of their figures, or of the plain figures."""
 
     n: int
     mean: float
@@ -34,13 +34,22 @@ class Group:
     @staticmethod
     def of(figures: Sequence[float]) -> Group:
         """Raises ValueError below two figures, or for one that is not positive and finite."""
-        if len(figures) < LEAST_TRIALS:
-            raise ValueError("a group needs at least two trials")
         if not all(0 < figure < math.inf for figure in figures):
             raise ValueError("a figure that is not positive and finite has no logarithm")
-        logs = [math.log(figure) for figure in figures]
-        mean = math.fsum(logs) / len(logs)
-        return Group(len(logs), mean, math.fsum((x - mean) ** 2 for x in logs) / (len(logs) - 1))
+        return Group.plain([math.log(figure) for figure in figures])
+
+    @staticmethod
+    def plain(values: Sequence[float]) -> Group:
+        """The same without the logarithm. Raises ValueError below two values."""
+        if len(values) < LEAST_TRIALS:
+            raise ValueError("a group needs at least two trials")
+        mean = math.fsum(values) / len(values)
+        return Group(len(values), mean, math.fsum((x - mean) ** 2 for x in values) / (len(values) - 1))
+
+    @property
+    def inverse(self) -> Group:
+        """Of the inverse figures."""
+        return Group(self.n, -self.mean, self.variance)
 
 
 @dataclass(frozen=True)
@@ -64,19 +73,21 @@ class LogRatio:
         """The two-sided confidence interval."""
         return Interval(self.value, self.limit((1 - level) / 2), self.limit((1 + level) / 2))
 
-    @property
-    def inverse(self) -> LogRatio:
-        """Denominator over numerator."""
-        return LogRatio(-self.log, self.error, self.degrees)
-
 
 def log_ratio(numerator: Group, denominator: Group) -> LogRatio:
     """numerator / denominator; degrees of freedom after Welch (1947) and Satterthwaite (Biometrics Bulletin 2, 1946).
 
     Where neither side varies at all the error is 0.
     """
-    parts = [(group.variance / group.n, group.n - 1) for group in (numerator, denominator)]
-    return LogRatio(numerator.mean - denominator.mean, *_combined(parts))
+    return LogRatio(numerator.mean - denominator.mean, *_of_difference(numerator, denominator))
+
+
+def difference(one: Group, other: Group, level: float = 0.95) -> Interval:
+    """one - other, of plain groups, with its two-sided confidence interval."""
+    value = one.mean - other.mean
+    error, degrees = _of_difference(one, other)
+    half = quantile((1 + level) / 2, degrees) * error
+    return Interval(value, value - half, value + half)
 
 
 def geometric_mean(ratios: Sequence[LogRatio]) -> LogRatio:
@@ -89,6 +100,10 @@ def geometric_mean(ratios: Sequence[LogRatio]) -> LogRatio:
 def quantile(probability: float, degrees: float) -> float:
     """Of Student's t."""
     return float(stdtrit(degrees, probability))
+
+
+def _of_difference(one: Group, other: Group) -> tuple[float, float]:
+    return _combined([(group.variance / group.n, group.n - 1) for group in (one, other)])
 
 
 def _combined(parts: Sequence[tuple[float, float]]) -> tuple[float, float]:

@@ -13,9 +13,9 @@ TIMELINES = (".json", ".json.gz", ".sqlite", ".nsys-rep", ".qdrep", ".qdstrm")
 
 def newest(out: Path) -> Path:
     """The file of records under a folder that was written last. Raises SelectionError."""
-    from tcbench.store import SUFFIX
+    from tcbench.store import runs
 
-    found = [path for path in out.rglob(f"*{SUFFIX}") if path.stat().st_size] if out.is_dir() else []
+    found = [path for path in runs(out) if path.stat().st_size] if out.is_dir() else []
     files = sorted(found, key=lambda path: path.stat().st_mtime)
     if not files:
         raise SelectionError(f"no results in {out}/; `tcbench run` makes some, or name a file")

@@ -1,0 +1,147 @@
+"""Whether two sides measured the same thing: what differs beside what is being compared. Pure functions.
+
+A facet is a kind of difference that a user may allow (`--allow gpu,driver`). The versions of tcbench, its commit and
+the date are no facet: they are what is compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from tcbench.record import Cell, Environment, GpuState, Record
+
+FACETS: Mapping[str, str] = {
+    "gpu": "the GPU, or the CPU where that is the device",
+    "driver": "the GPU's driver",
+    "clocks": "the GPU's power limit, locked clocks, ECC and MIG",
+    "host": "the processor, its usable cores and its memory",
+    "os": "the system and its kernel",
+    "python": "the version of Python",
+    "libraries": "versions of frameworks and libraries",
+    "settings": "the scenario's model, training and cuDNN settings, the seed and the threads",
+    "measure": "how long and how often steps are timed",
+    "input": "where images come from",
+}
+"""What each facet holds."""
+
+_IDENTITY = ("scenario", "backend", "config", "rungs", "batch_size")
+_FACET_OF = {"input": "input", "measure": "measure", "device": "gpu"}
+
+Facts = dict[tuple[str, str], str]
+"""By facet and name of the fact."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A fact that the two sides tell differently. A side that mixes several has them all, joined by commas."""
+
+    facet: str
+    what: str
+    base: str
+    current: str
+
+    @property
+    def says(self) -> str:
+        """`driver: 570.86 -> 580.12`."""
+        return f"{self.what}: {self.base} -> {self.current}"
+
+
+def differences(base: Sequence[Record], current: Sequence[Record]) -> tuple[Difference, ...]:
+    """In the order of FACETS. A fact that one side does not tell at all is no difference: trials that were skipped
+    know nothing of their machine."""
+    ours, theirs = _told(base), _told(current)
+    found = [
+        Difference(facet, what, _shown(values), _shown(theirs[facet, what]))
+        for (facet, what), values in ours.items()
+        if (facet, what) in theirs and set(theirs[facet, what]) != set(values)
+    ]
+    # A package that only one side has.
+    for one, other in ((ours, theirs), (theirs, ours)):
+        for facet, what in one:
+            if facet == "libraries" and (facet, what) not in other and any(f == "libraries" for f, _ in other):
+                values = (_shown(one[facet, what]), "none")
+                found.append(Difference(facet, what, *(values if one is ours else reversed(values))))
+    order = list(FACETS)
+    return tuple(sorted(found, key=lambda difference: order.index(difference.facet)))
+
+
+def mixtures(records: Sequence[Record]) -> tuple[str, ...]:
+    """What the trials of one side do not agree on, commits of tcbench among it: `commit: a1b2c3, d4e5f6`."""
+    told = _told(records)
+    commits = dict.fromkeys(r.environment.commit or r.environment.tcbench for r in records if r.environment)
+    mixed = {what: values for (_, what), values in told.items() if len(values) > 1}
+    if len(commits) > 1:
+        mixed["commit"] = commits
+    return tuple(f"{what}: {_shown(values)}" for what, values in mixed.items())
+
+
+def distance(one: Cell, other: Cell) -> int:
+    """How many facts of two cells differ, the names that bring them together aside."""
+    ours, theirs = _of_cell(one), _of_cell(other)
+    return sum(ours.get(key) != theirs.get(key) for key in ours.keys() | theirs.keys())
+
+
+def _told(records: Iterable[Record]) -> dict[tuple[str, str], dict[str, None]]:
+    """Each fact's different values, in order."""
+    found: dict[tuple[str, str], dict[str, None]] = {}
+    for record in records:
+        facts = _of_cell(record.cell)
+        if record.environment is not None:
+            facts |= _of_environment(record.environment)
+        if record.gpu is not None:
+            facts |= _of_state(record.gpu.state)
+        for key, value in facts.items():
+            found.setdefault(key, {})[value] = None
+    return found
+
+
+def _of_cell(cell: Cell) -> Facts:
+    facts: Facts = {}
+    for name in cell.__struct_fields__:
+        if name in _IDENTITY:
+            continue
+        value = getattr(cell, name)
+        if name == "device":
+            value = value.partition(":")[0]  # which of several like GPUs does not matter
+        facet = _FACET_OF.get(name, "settings")
+        if isinstance(value, msgspec.Struct):
+            facts |= {(facet, f"{name}.{key}"): str(v) for key, v in msgspec.structs.asdict(value).items()}
+        elif value is not None:
+            facts[facet, name] = str(value)
+    return facts
+
+
+def _of_environment(environment: Environment) -> Facts:
+    facts: Facts = {
+        ("gpu", "device name"): environment.device_name,
+        ("host", "cpu"): environment.cpu,
+        ("host", "cpus"): str(environment.cpus),
+        # What the kernel keeps for itself differs from boot to boot.
+        ("host", "memory"): f"{environment.memory_bytes / 2**30:.0f} GiB",
+        ("os", "os"): environment.os,
+        ("os", "kernel"): environment.kernel,
+        ("python", "python"): environment.python,
+        ("libraries", "blas"): environment.blas,
+    }
+    facts |= {("libraries", name): version for name, version in environment.packages.items()}
+    if environment.gpu is not None:
+        gpu = environment.gpu
+        facts["gpu", "multiprocessors"] = str(gpu.multiprocessors)
+        facts["gpu", "memory of the GPU"] = f"{gpu.memory_bytes / 2**30:.0f} GiB"
+        if gpu.driver is not None:
+            facts["driver", "driver"] = gpu.driver
+    return facts
+
+
+def _of_state(state: GpuState) -> Facts:
+    names = ("power_limit_w", "sm_clock_set_mhz", "memory_clock_set_mhz", "ecc", "mig")
+    values: dict[str, Any] = {name: getattr(state, name) for name in names}
+    return {("clocks", name): str(value) for name, value in values.items() if value is not None}
+
+
+def _shown(values: Iterable[str]) -> str:
+    return ", ".join(values) or "none"

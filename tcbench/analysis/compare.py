@@ -1,0 +1,411 @@
+"""Current results against a base, cell by cell: the ratio with its interval, a verdict, and where a loss sits.
+
+Pure functions from records to frozen results. Knows nothing of files, of tables, or of how trials came about.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from tcbench.analysis import comparability, welch
+from tcbench.analysis.comparability import Difference
+from tcbench.analysis.stats import Interval
+from tcbench.analysis.summary import by_cell
+from tcbench.analysis.verdict import Rule
+from tcbench.analysis.welch import LEAST_TRIALS, Group, LogRatio
+from tcbench.measure.stopping import relative_half_width
+from tcbench.record import STATUSES, THROTTLE_REASONS, Cell, Measurement, Record, Status, throttle_reasons
+
+Verdict = Literal["regression", "pass", "improved", "inconclusive", "missing", "new", "changed status", "not measured"]
+VERDICTS: tuple[Verdict, ...] = (
+    *("regression", "missing", "changed status", "inconclusive", "improved", "pass", "new", "not measured"),
+)
+"""From what needs attention first to what needs none."""
+
+SPIKE = 2.0
+"""A step that takes more than so many times its trial's median step is a spike."""
+
+NOISY = 0.1
+"""A trial is noisy when the 95% interval of its mean step is this share of it or more to either side."""
+
+_DEVICE_FILLS = 0.9
+"""Where the phases' times on the device add up to this share of the step, they are where its time goes; else the
+host's are."""
+
+_HARMLESS = ("idle", "application clocks", "sync boost", "display clocks")
+_THROTTLED = sum(bit for bit, name in THROTTLE_REASONS.items() if name not in _HARMLESS)
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A figure of one trial. `of` gives None where a record does not tell it."""
+
+    name: str
+    says: str
+    unit: str
+    more_is_better: bool
+    of: Callable[[Record], float | None]
+
+
+def _throughput(record: Record) -> float | None:
+    """Images/s at the trial's median step: a spike now and then does not move it."""
+    if record.measurement is None:
+        return None
+    return record.cell.batch_size / statistics.median(record.measurement.counted_times_s)
+
+
+def _memory(record: Record) -> float | None:
+    return None if record.measurement is None else float(record.measurement.peak_memory_bytes) or None
+
+
+def _energy(record: Record) -> float | None:
+    """Images per joule: throughput over the mean power of the timed pass, from the energy counter where the GPU has
+    one, else from the samples of its power."""
+    rate = _throughput(record)
+    timed = record.gpu.timed if record.gpu is not None else ()
+    counted = [(s.time_s, s.energy_j) for s in timed if s.energy_j is not None]
+    if rate is not None and len(counted) > 1 and counted[-1][1] > counted[0][1]:
+        (from_s, from_j), (to_s, to_j) = counted[0], counted[-1]
+        return rate * (to_s - from_s) / (to_j - from_j)
+    powers_w = [s.power_w for s in timed if s.power_w]
+    return rate / statistics.fmean(powers_w) if rate is not None and powers_w else None
+
+
+METRICS: Mapping[str, Metric] = {
+    metric.name: metric
+    for metric in (
+        Metric("throughput", "images per second at the median step", "images/s", True, _throughput),
+        Metric("memory", "peak memory", "bytes", False, _memory),
+        Metric("energy", "images per joule", "images/J", True, _energy),
+    )
+}
+
+
+@dataclass(frozen=True)
+class Side:
+    """One cell on one side. `figures`: the metric's, one for each trial that is ok and tells it. `images_per_s` is
+    images over the total time of all counted steps. `spikes` is the share of counted steps that are spikes. `notes`
+    name trials that were throttled, noisy or not settled."""
+
+    cell: Cell
+    machine: str | None
+    status: Status
+    reason: str | None
+    trials: int
+    trials_ok: int
+    figures: tuple[float, ...] = ()
+    images_per_s: float | None = None
+    spikes: float | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def figure(self) -> float | None:
+        """The geometric mean over the trials."""
+        return math.exp(statistics.fmean(map(math.log, self.figures))) if self.figures else None
+
+
+@dataclass(frozen=True)
+class PhaseChange:
+    """Median time of one phase, mean over trials. `change_s` is current - base with its 95% interval over trials."""
+
+    name: str
+    base_s: float
+    current_s: float
+    change_s: Interval
+
+
+@dataclass(frozen=True)
+class CellComparison:
+    """One cell by one metric. `ratio` is current over base with its 95% interval, whichever way is better; it is None
+    unless both sides have two trials. `why` says what a verdict rests on where the ratio does not. `more_trials` a side
+    would decide an inconclusive one (None: no sensible number). `phases` are those of the profiled pass, on the `clock`
+    that fills the step; `culprit` is the phase that a loss of throughput sits in, None where none surely grew."""
+
+    metric: Metric
+    base: Side | None
+    current: Side | None
+    verdict: Verdict
+    failing: bool = False
+    ratio: Interval | None = None
+    why: str | None = None
+    more_trials: int | None = None
+    clock: Literal["host", "device"] = "host"
+    phases: tuple[PhaseChange, ...] = ()
+    culprit: PhaseChange | None = None
+    differences: tuple[Difference, ...] = ()
+
+    @property
+    def cell(self) -> Cell:
+        """The current side's; the base's where it is missing."""
+        side = self.current or self.base
+        assert side is not None
+        return side.cell
+
+    @property
+    def machine(self) -> str | None:
+        """The current side's; the base's where it is missing."""
+        side = self.current or self.base
+        return side.machine if side else None
+
+
+@dataclass(frozen=True)
+class Mean:
+    """The geometric mean of a metric's ratios over the cells that have one, with its 95% interval."""
+
+    metric: Metric
+    ratio: Interval
+    cells: int
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Everything that was compared, cell by cell, then metric by metric. `paired` is how many cells both sides have.
+    `notes` tell what the trials of a side do not agree on."""
+
+    cells: tuple[CellComparison, ...]
+    means: tuple[Mean, ...]
+    rule: Rule
+    paired: int
+    notes: tuple[str, ...] = ()
+
+    @property
+    def verdicts(self) -> dict[Verdict, int]:
+        """How often each was given, from what needs attention first."""
+        counts = Counter(cell.verdict for cell in self.cells)
+        return {verdict: counts[verdict] for verdict in VERDICTS if counts[verdict]}
+
+    @property
+    def failing(self) -> bool:
+        """Whether some cell regressed, is missing, or does not run any more."""
+        return any(cell.failing for cell in self.cells)
+
+    @property
+    def inconclusive(self) -> bool:
+        return any(cell.verdict == "inconclusive" for cell in self.cells)
+
+    @property
+    def differences(self) -> tuple[Difference, ...]:
+        """What differs in any pair of cells, each once."""
+        return tuple(dict.fromkeys(difference for cell in self.cells for difference in cell.differences))
+
+    def refused(self, allowed: Iterable[str]) -> tuple[Difference, ...]:
+        """The differences of facets that are not allowed."""
+        allowed = set(allowed)
+        return tuple(d for d in self.differences if d.facet not in allowed)
+
+
+def compare(
+    base: Iterable[Record],
+    current: Iterable[Record],
+    metrics: Sequence[str] = ("throughput",),
+    rule: Rule | None = None,
+    rules: Mapping[tuple[str, int], Rule] | None = None,
+) -> Comparison:
+    """Both sides' records as `store.current` leaves them. `metrics` are names of METRICS. `rules` holds the rule of
+    single cells (config, batch size) where it is not `rule`: a gate that looks several times splits the level.
+
+    Cells pair by config and batch size; where a side has several of those (two machines, two inputs), the most alike
+    pair first. Whether a pair may be compared at all is `Comparison.refused`'s to say.
+    """
+    rule = rule or Rule()
+    bases, currents = list(by_cell(base).items()), list(by_cell(current).items())
+    pairs = _pairs([key for key, _ in bases], [key for key, _ in currents])
+    cells = []
+    for ours, theirs in pairs:
+        before = bases[ours][1] if ours is not None else []
+        after = currents[theirs][1] if theirs is not None else []
+        machines = (
+            (bases[ours][0][0] if ours is not None else None),
+            (currents[theirs][0][0] if theirs is not None else None),
+        )
+        cell = (after or before)[0].cell
+        its_rule = (rules or {}).get((cell.config, cell.batch_size), rule)
+        cells += [_compared(before, after, machines, METRICS[name], its_rule) for name in metrics]
+    return Comparison(
+        cells=tuple(cells),
+        means=tuple(filter(None, (_mean(METRICS[name], cells) for name in metrics))),
+        rule=rule,
+        paired=sum(ours is not None and theirs is not None for ours, theirs in pairs),
+        notes=(*_mixed("base", [group for _, group in bases]), *_mixed("current", [group for _, group in currents])),
+    )
+
+
+_Key = tuple[str | None, Cell]
+
+
+def _pairs(bases: Sequence[_Key], currents: Sequence[_Key]) -> list[tuple[int | None, int | None]]:
+    """Indices that belong together, in the base's order; what only current has comes last."""
+    candidates = sorted(
+        (comparability.distance(one, other) + (machine != other_machine), i, j)
+        for i, (machine, one) in enumerate(bases)
+        for j, (other_machine, other) in enumerate(currents)
+        if (one.config, one.batch_size) == (other.config, other.batch_size)
+    )
+    partner: dict[int, int] = {}
+    taken: set[int] = set()
+    for _, i, j in candidates:
+        if i not in partner and j not in taken:
+            partner[i] = j
+            taken.add(j)
+    return [
+        *((i, partner.get(i)) for i in range(len(bases))),
+        *((None, j) for j in range(len(currents)) if j not in taken),
+    ]
+
+
+def _compared(
+    before: Sequence[Record],
+    after: Sequence[Record],
+    machines: tuple[str | None, str | None],
+    metric: Metric,
+    rule: Rule,
+) -> CellComparison:
+    base = _side(before, machines[0], metric) if before else None
+    current = _side(after, machines[1], metric) if after else None
+    if base is None or current is None:
+        verdict: Verdict = "missing" if current is None else "new"
+        lost = base is not None and base.status == "ok"
+        return CellComparison(metric, base, current, verdict, failing=lost)
+    pair = CellComparison(metric, base, current, "not measured", differences=comparability.differences(before, after))
+    if base.status != "ok" or current.status != "ok":
+        return _by_status(pair, base, current)
+    pair = _judged(pair, base, current, rule)
+    return _attributed(pair, before, after) if metric.name == "throughput" else pair
+
+
+def _by_status(pair: CellComparison, base: Side, current: Side) -> CellComparison:
+    """Where a side has no figure."""
+    if base.status == current.status:
+        return replace(pair, why=f"{base.status} on both sides: {current.reason}")
+    why = f"{base.status} -> {current.status}" + (f": {current.reason}" if current.reason else "")
+    return replace(pair, verdict="changed status", failing=base.status == "ok", why=why)
+
+
+def _judged(pair: CellComparison, base: Side, current: Side, rule: Rule) -> CellComparison:
+    least = min(len(base.figures), len(current.figures))
+    if least == 0:
+        return replace(pair, why=f"no {pair.metric.says} in the records of {'base' if not base.figures else 'current'}")
+    if least < LEAST_TRIALS:
+        have = f"{len(base.figures)} trial{'s' * (len(base.figures) != 1)} against {len(current.figures)}"
+        why = f"{have}: one process tells nothing of how processes differ"
+        return replace(pair, verdict="inconclusive", why=why, more_trials=LEAST_TRIALS - least)
+    groups = [Group.of(side.figures) for side in (current, base)]
+    # The rule speaks of figures of which more is better.
+    better = groups if pair.metric.more_is_better else [group.inverse for group in groups]
+    decision = rule.judge(welch.log_ratio(*better))
+    return replace(
+        pair,
+        verdict=decision,
+        failing=decision == "regression",
+        ratio=welch.log_ratio(*groups).interval(),
+        more_trials=rule.more_trials(*better) if decision == "inconclusive" else None,
+    )
+
+
+def _attributed(pair: CellComparison, before: Sequence[Record], after: Sequence[Record]) -> CellComparison:
+    """The phases of both sides; of a regression, the one that grew most, if any surely grew."""
+    ours, theirs = _measurements(before), _measurements(after)
+    clock: Literal["host", "device"] = "device" if all(map(_fills_device, (*ours, *theirs))) else "host"
+    times, others = _phase_times(ours, clock), _phase_times(theirs, clock)
+    changes = []
+    for name in times:
+        base_s, current_s = times[name], others.get(name, ())
+        if min(len(base_s), len(current_s)) < LEAST_TRIALS:
+            continue
+        change_s = welch.difference(Group.plain(current_s), Group.plain(base_s))
+        changes.append(PhaseChange(name, statistics.fmean(base_s), statistics.fmean(current_s), change_s))
+    grown = [change for change in changes if change.change_s.low > 0]
+    culprit = max(grown, key=lambda change: change.change_s.value, default=None)
+    return replace(pair, clock=clock, phases=tuple(changes), culprit=culprit if pair.verdict == "regression" else None)
+
+
+def _measurements(records: Sequence[Record]) -> list[Measurement]:
+    return [r.measurement for r in records if r.status == "ok" and r.measurement is not None]
+
+
+def _fills_device(measurement: Measurement) -> bool:
+    """Whether the device's times are known and add up to the step."""
+    if not measurement.phases or any(not phase.device_s for phase in measurement.phases):
+        return False
+    total_s = math.fsum(statistics.median(phase.device_s or ()) for phase in measurement.phases)
+    return total_s >= _DEVICE_FILLS * statistics.median(measurement.counted_times_s)
+
+
+def _phase_times(measurements: Sequence[Measurement], clock: str) -> dict[str, list[float]]:
+    """Median time of each phase, one entry per trial."""
+    found: dict[str, list[float]] = {}
+    for measurement in measurements:
+        for phase in measurement.phases:
+            times_s = phase.device_s if clock == "device" else phase.host_s
+            if times_s:
+                found.setdefault(phase.name, []).append(statistics.median(times_s))
+    return found
+
+
+def _side(records: Sequence[Record], machine: str | None, metric: Metric) -> Side:
+    ok = [record for record in records if record.status == "ok"]
+    status: Status = "ok" if ok else max((record.status for record in records), key=STATUSES.index)
+    side = Side(
+        cell=records[0].cell,
+        machine=machine,
+        status=status,
+        reason=next(record.reason for record in records if record.status == status),
+        trials=len(records),
+        trials_ok=len(ok),
+    )
+    if not ok:
+        return side
+    trials_s = [m.counted_times_s for m in _measurements(ok)]
+    steps = sum(map(len, trials_s))
+    medians_s = [statistics.median(times_s) for times_s in trials_s]
+    spikes = sum(t > SPIKE * median_s for times_s, median_s in zip(trials_s, medians_s, strict=True) for t in times_s)
+    figures = (metric.of(record) for record in ok)
+    return replace(
+        side,
+        figures=tuple(figure for figure in figures if figure is not None),
+        images_per_s=steps * side.cell.batch_size / math.fsum(t for times_s in trials_s for t in times_s),
+        spikes=spikes / steps,
+        notes=_trial_notes(records),
+    )
+
+
+def _trial_notes(records: Sequence[Record]) -> tuple[str, ...]:
+    """What makes a trial doubtful: how it ended, a GPU that held itself back, steps that waver or had not settled."""
+    notes = []
+    for record in records:
+        measurement, name = record.measurement, f"trial {record.trial + 1}"
+        if record.status != "ok" or measurement is None:
+            notes.append(f"{name} {record.status}: {record.reason}")
+            continue
+        mask = 0
+        for sample in record.gpu.timed if record.gpu else ():
+            mask |= sample.throttle_mask or 0
+        if mask & _THROTTLED:
+            notes.append(f"{name} throttled ({', '.join(throttle_reasons(mask & _THROTTLED))})")
+        half = relative_half_width(measurement.counted_times_s)
+        if half >= NOISY:
+            notes.append(f"{name} noisy (mean step {f'± {half:.0%}' if half < 1 else '± >100%'})")
+        if not measurement.warmup_settled:
+            notes.append(f"{name} not settled when its warm-up ended")
+    return tuple(notes)
+
+
+def _mean(metric: Metric, cells: Sequence[CellComparison]) -> Mean | None:
+    pairs = [(c.base, c.current) for c in cells if c.metric is metric and c.ratio is not None]
+    ratios: list[LogRatio] = [
+        welch.log_ratio(Group.of(current.figures), Group.of(base.figures))
+        for base, current in pairs
+        if base and current
+    ]
+    return Mean(metric, welch.geometric_mean(ratios).interval(), len(ratios)) if ratios else None
+
+
+def _mixed(side: str, groups: Sequence[Sequence[Record]]) -> tuple[str, ...]:
+    """What the trials of one cell do not agree on, each fact once for the side."""
+    mixed = dict.fromkeys(note for group in groups for note in comparability.mixtures(group))
+    return tuple(f"{side} mixes {note}" for note in mixed)
