@@ -1,0 +1,109 @@
+"""What makes two sides incomparable, by facet."""
+
+import factories
+import msgspec
+import pytest
+
+from tcbench.analysis import comparability
+from tcbench.analysis.comparability import FACETS
+from tcbench.record import GpuFacts, GpuSamples, GpuState, Input, MeasureSettings, TrainSettings
+
+GPU = GpuFacts(
+    name="NVIDIA H200", compute_capability=(9, 0), multiprocessors=132, memory_bytes=141 * 2**30, driver="570.86"
+)
+STATE = GpuSamples(state=GpuState(power_limit_w=700.0, sm_clock_set_mhz=1980), samples=())
+
+
+def on_gpu(**changes):
+    cell = factories.make_cell(device=changes.pop("device", "cuda:0"))
+    gpu = msgspec.structs.replace(GPU, **changes)
+    environment = factories.make_environment("nvidia-h200", "NVIDIA H200", gpu=gpu)
+    return factories.make_record(cell=cell, environment=environment, gpu=STATE)
+
+
+def environment(**changes):
+    return factories.make_record(environment=factories.make_environment(**changes))
+
+
+def cell(**changes):
+    return factories.make_record(cell=factories.make_cell(**changes))
+
+
+@pytest.mark.parametrize(
+    ("facet", "base", "current"),
+    [
+        ("gpu", on_gpu(), on_gpu(multiprocessors=114)),
+        ("gpu", environment(), environment(device_name="AMD EPYC 2")),
+        ("gpu", factories.make_record(), cell(device="cuda:0")),
+        ("driver", on_gpu(), on_gpu(driver="580.12")),
+        (
+            "clocks",
+            on_gpu(),
+            msgspec.structs.replace(on_gpu(), gpu=GpuSamples(state=GpuState(power_limit_w=350.0), samples=())),
+        ),
+        ("host", environment(), environment(cpus=4)),
+        ("os", environment(), environment(kernel="6.6.0")),
+        ("python", environment(), environment(python="3.13.1")),
+        ("libraries", environment(), environment(packages={"chainer": "7.8.1", "numpy": "2.4.0"})),
+        ("libraries", environment(), environment(packages={"chainer": "7.8.1"})),
+        ("libraries", environment(), environment(blas="OpenBLAS 0.3.31")),
+        ("settings", factories.make_record(), cell(image_size=96)),
+        ("settings", factories.make_record(), cell(threads=4)),
+        ("settings", factories.make_record(), cell(train=TrainSettings(loss_scale=1024))),
+        ("measure", factories.make_record(), cell(measure=MeasureSettings(max_time_s=5))),
+        ("input", factories.make_record(), cell(input=Input(kind="synthetic"))),
+        ("input", cell(input=Input(kind="folder", path="a")), cell(input=Input(kind="folder", path="b"))),
+    ],
+)
+def test_each_facet_is_told_in_both_directions(facet, base, current):
+    forth = comparability.differences([base], [current])
+    back = comparability.differences([current], [base])
+    assert {difference.facet for difference in forth} == {facet}
+    assert {(d.what, d.base, d.current) for d in forth} == {(d.what, d.current, d.base) for d in back}
+
+
+def test_every_facet_is_tested_above():
+    assert set(FACETS) == {
+        *("gpu", "driver", "clocks", "host", "os", "python", "libraries", "settings", "measure", "input")
+    }
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        environment(tcbench="9.9.9", commit="abc"),
+        environment(memory_bytes=8 * 2**30 + 4096),
+        cell(scenario="another"),
+        factories.make_record(run_id="later", trial=5, started_at="2026-01-01T00:00:00.000+00:00"),
+        factories.make_record(status="skipped"),
+    ],
+)
+def test_what_is_compared_or_says_nothing_is_no_difference(other):
+    assert comparability.differences([factories.make_record()], [other]) == ()
+
+
+def test_one_of_several_like_gpus_is_as_good_as_another():
+    assert comparability.differences([on_gpu()], [on_gpu(device="cuda:3")]) == ()
+
+
+def test_a_difference_names_both_values():
+    (difference,) = comparability.differences([on_gpu()], [on_gpu(driver="580.12")])
+    assert difference.says == "driver: 570.86 -> 580.12"
+
+
+def test_a_package_that_only_one_side_has_says_none():
+    (difference,) = comparability.differences([environment()], [environment(packages={"chainer": "7.8.1"})])
+    assert difference.says == "numpy: 2.2.0 -> none"
+
+
+def test_trials_that_disagree_are_a_mixture():
+    pair = [environment(python="3.11.2", commit="a1"), environment(python="3.12.1", commit="b2")]
+    assert set(comparability.mixtures(pair)) == {"python: 3.11.2, 3.12.1", "commit: a1, b2"}
+    assert comparability.mixtures(pair[:1]) == ()
+
+
+def test_cells_are_the_further_apart_the_more_they_differ_in():
+    here = factories.make_cell()
+    assert comparability.distance(here, factories.make_cell(scenario="other")) == 0
+    near, far = factories.make_cell(seed=1), factories.make_cell(seed=1, image_size=96)
+    assert 0 < comparability.distance(here, near) < comparability.distance(here, far)

@@ -1,0 +1,267 @@
+"""Verdicts on planted records: each kind, each metric, pairing, attribution, and what is said of trials."""
+
+import math
+
+import factories
+import msgspec
+import pytest
+
+from tcbench.analysis.compare import METRICS, compare
+from tcbench.analysis.verdict import Rule
+from tcbench.record import GpuSample, GpuSamples, GpuState, Input, PhaseTimes
+
+
+def trials(*arguments, side="base", **changes):
+    seed = {"base": 1, "current": 2}[side]
+    return factories.make_trials(*arguments, seed=seed, run_id=side, **changes)
+
+
+def pair(current_rate=40.0, trials_a_side=8, **changes):
+    base = trials("fp32", 4, trials_a_side, **changes)
+    return base, trials("fp32", 4, trials_a_side, side="current", images_per_s=current_rate, **changes)
+
+
+def only(comparison):
+    (cell,) = comparison.cells
+    return cell
+
+
+@pytest.mark.parametrize(
+    ("rate", "verdict", "failing"), [(36.0, "regression", True), (40.0, "pass", False), (44.0, "improved", False)]
+)
+def test_what_changed_for_sure_is_told(rate, verdict, failing):
+    found = compare(*pair(rate))
+    assert only(found).verdict == verdict
+    assert found.failing is failing
+    assert only(found).ratio.holds(rate / 40)
+
+
+def test_exchanging_the_sides_makes_a_regression_an_improvement():
+    base, current = pair(36.0)
+    forth, back = only(compare(base, current)), only(compare(current, base))
+    assert (forth.verdict, back.verdict) == ("regression", "improved")
+    assert forth.ratio.value == pytest.approx(1 / back.ratio.value)
+
+
+def test_the_threshold_is_the_users():
+    assert only(compare(*pair(36.0), rule=Rule(threshold=0.2))).verdict == "pass"
+    assert only(compare(*pair(39.2, spread=0.001), rule=Rule(threshold=0.01))).verdict == "regression"
+
+
+def test_a_gates_rule_for_one_cell_goes_before_the_others():
+    strict = {("fp32", 4): Rule(level=1e-9)}
+    assert only(compare(*pair(36.0), rules=strict)).verdict == "inconclusive"
+
+
+def test_noise_is_inconclusive_and_tells_how_many_more_trials_would_decide():
+    noisy = compare(*pair(38.0, 4, spread=0.2))
+    assert only(noisy).verdict == "inconclusive"
+    assert only(noisy).more_trials > 4
+    assert not noisy.failing
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_one_trial_a_side_is_never_enough(n):
+    found = compare(trials("fp32", 4, 1), trials("fp32", 4, n, side="current", images_per_s=1.0))
+    cell = only(found)
+    assert cell.verdict == "inconclusive"
+    assert cell.why == f"1 trial against {n}: one process tells nothing of how processes differ"
+    assert cell.more_trials == 1
+    assert cell.ratio is None
+    assert found.means == ()
+
+
+def test_a_cell_that_is_gone_fails_and_a_new_one_does_not():
+    base, current = pair()
+    found = compare([*base, *trials("fp16", 4)], current)
+    assert [cell.verdict for cell in found.cells] == ["pass", "missing"]
+    assert found.failing
+    found = compare(base, [*current, *trials("fp16", 4, side="current")])
+    assert [cell.verdict for cell in found.cells] == ["pass", "new"]
+    assert not found.failing
+
+
+def test_a_cell_that_never_ran_is_not_missed():
+    base, current = pair()
+    assert not compare([*base, factories.make_record("fp16", status="skipped")], current).failing
+
+
+@pytest.mark.parametrize("status", ["oom", "failed", "timeout", "crashed", "skipped"])
+def test_a_cell_that_does_not_run_any_more_fails(status):
+    base, _ = pair()
+    gone = [factories.make_record("fp32", 4, status=status)]
+    found = compare(base, gone)
+    assert only(found).verdict == "changed status"
+    assert only(found).why.startswith(f"ok -> {status}: ")
+    assert found.failing
+    back = compare(gone, base)
+    assert only(back).verdict == "changed status"
+    assert not back.failing
+
+
+def test_a_cell_that_never_ran_on_either_side_is_not_measured():
+    oom = [factories.make_record("fp32", 4, status="oom")]
+    assert only(compare(oom, oom)).verdict == "not measured"
+    assert not compare(oom, oom).failing
+
+
+def test_nothing_in_common_is_no_pair():
+    assert compare(trials("fp32"), trials("fp16", side="current")).paired == 0
+    assert compare([], []).paired == 0
+
+
+def test_cells_pair_by_likeness_where_a_side_has_several():
+    def on(machine, kind, side, rate):
+        cell = factories.make_cell(input=Input(kind=kind))
+        environment = factories.make_environment(machine, machine.upper())
+        return trials(side=side, cell=cell, environment=environment, images_per_s=rate)
+
+    base = [*on("a", "generated", "base", 40), *on("b", "generated", "base", 20), *on("a", "synthetic", "base", 80)]
+    current = [
+        *on("a", "synthetic", "current", 80),
+        *on("a", "generated", "current", 40),
+        *on("b", "generated", "current", 20),
+    ]
+    # Three runs on one machine would be one environment each.
+    base = [msgspec.structs.replace(r, run_id=r.run_id + r.environment.machine) for r in base]
+    current = [msgspec.structs.replace(r, run_id=r.run_id + r.environment.machine) for r in current]
+    found = compare(base, current)
+    assert [cell.verdict for cell in found.cells] == ["pass"] * 3
+    assert found.differences == ()
+
+
+def test_what_differs_is_refused_unless_it_is_allowed():
+    base = trials()
+    current = trials(side="current", environment=factories.make_environment(python="3.13.0", kernel="6.6"))
+    found = compare(base, current)
+    assert {difference.facet for difference in found.refused(())} == {"python", "os"}
+    assert {difference.facet for difference in found.refused(["python"])} == {"os"}
+    assert found.refused(["python", "os"]) == ()
+
+
+def test_trials_of_several_commits_are_a_note():
+    base = [
+        msgspec.structs.replace(r, environment=factories.make_environment(commit=f"c{r.trial}"))
+        for r in trials(trials=2)
+    ]
+    assert compare(base, trials(side="current")).notes == ("base mixes commit: c0, c1",)
+
+
+def test_a_spike_moves_total_time_but_not_the_ratio():
+    base, current = pair(trials_a_side=4)
+
+    def spiked(record):
+        times_s = list(record.measurement.step_times_s)
+        times_s[7] *= 50
+        return msgspec.structs.replace(
+            record, measurement=msgspec.structs.replace(record.measurement, step_times_s=tuple(times_s))
+        )
+
+    cell = only(compare(base, list(map(spiked, current))))
+    assert cell.verdict == "pass"
+    assert cell.current.spikes == pytest.approx(1 / 20)  # 24 steps, of which one in six does not count
+    assert cell.current.images_per_s < 0.5 * cell.base.images_per_s
+
+
+def test_the_phase_that_grew_is_named():
+    def with_update(record, update_s):
+        draw = 1 + 0.01 * math.sin(record.trial * 7 + len(record.run_id))
+        phases = {"io": 0.01, "forward": 0.03, "backward": 0.05, "update": update_s}
+        changed = tuple(PhaseTimes(name=n, host_s=(s * draw,) * 5) for n, s in phases.items())
+        return msgspec.structs.replace(record, measurement=msgspec.structs.replace(record.measurement, phases=changed))
+
+    base, current = pair(40 / 1.1)
+    cell = only(compare([with_update(r, 0.01) for r in base], [with_update(r, 0.02) for r in current]))
+    assert cell.verdict == "regression"
+    assert cell.culprit.name == "update"
+    assert cell.culprit.change_s.holds(0.01)
+    assert cell.clock == "host"
+    same = only(compare([with_update(r, 0.01) for r in base], [with_update(r, 0.01) for r in current]))
+    assert same.verdict == "regression"
+    assert same.culprit is None
+
+
+def test_where_the_device_fills_the_step_its_times_are_compared():
+    def on_device(record, backward_s):
+        phases = {"forward": (0.001, 0.03), "backward": (0.001, backward_s), "update": (0.05, 0.02)}
+        draw = 1 + 0.01 * math.sin(record.trial * 5 + len(record.run_id))
+        changed = tuple(
+            PhaseTimes(name=n, host_s=(host_s * draw,) * 5, device_s=(device_s * draw,) * 5)
+            for n, (host_s, device_s) in phases.items()
+        )
+        return msgspec.structs.replace(record, measurement=msgspec.structs.replace(record.measurement, phases=changed))
+
+    base, current = pair(36.0)
+    cell = only(compare([on_device(r, 0.05) for r in base], [on_device(r, 0.06) for r in current]))
+    assert (cell.clock, cell.culprit.name) == ("device", "backward")
+
+
+@pytest.mark.parametrize(("factor", "verdict"), [(1.1, "regression"), (1.0, "pass"), (0.9, "improved")])
+def test_more_memory_is_worse(factor, verdict):
+    base, current = pair()
+    grown = [
+        msgspec.structs.replace(
+            r, measurement=msgspec.structs.replace(r.measurement, peak_memory_bytes=int(factor * 600 * 2**20) + r.trial)
+        )
+        for r in current
+    ]
+    cell = only(compare(base, grown, metrics=("memory",)))
+    assert cell.verdict == verdict
+    assert cell.ratio.value == pytest.approx(factor, rel=1e-3)
+
+
+def with_power(record, power_w, counter=True):
+    samples = tuple(
+        GpuSample(time_s=t, power_w=power_w, energy_j=power_w * t + record.trial if counter else None)
+        for t in (1.0, 2.0, 3.0, 9.0)
+    )
+    gpu = GpuSamples(state=GpuState(), samples=samples, timed_from_s=1.5, timed_to_s=3.5)
+    return msgspec.structs.replace(record, gpu=gpu)
+
+
+@pytest.mark.parametrize("counter", [True, False])
+def test_energy_is_images_per_joule_of_the_timed_pass(counter):
+    base, current = pair(spread=0.001)
+    base = [with_power(r, 100.0, counter) for r in base]
+    current = [with_power(r, 200.0, counter) for r in current]
+    cell = only(compare(base, current, metrics=("energy",)))
+    assert cell.base.figure == pytest.approx(0.4, rel=0.01)
+    assert cell.verdict == "regression"
+    assert cell.ratio.value == pytest.approx(0.5, rel=0.01)
+
+
+def test_a_metric_that_no_record_tells_is_not_measured():
+    cell = only(compare(*pair(), metrics=("energy",)))
+    assert cell.verdict == "not measured"
+    assert cell.why == "no images per joule in the records of base"
+
+
+def test_several_metrics_stand_cell_by_cell():
+    found = compare(*pair(), metrics=tuple(METRICS))
+    assert [cell.metric.name for cell in found.cells] == ["throughput", "memory", "energy"]
+    assert [mean.metric.name for mean in found.means] == ["throughput", "memory"]
+
+
+def test_doubtful_trials_are_named():
+    base, current = pair(trials_a_side=3)
+    hot = GpuSample(time_s=2.0, throttle_mask=0x40 | 0x1)
+    throttled = GpuSamples(state=GpuState(), samples=(hot,), timed_from_s=1.0, timed_to_s=3.0)
+    current[1] = msgspec.structs.replace(current[1], gpu=throttled)
+    noisy = factories.make_measurement(factories.make_step_times(0.1, 24, noise=0.5))
+    current[2] = msgspec.structs.replace(current[2], measurement=msgspec.structs.replace(noisy, warmup_settled=False))
+    current.append(factories.make_record("fp32", 4, status="failed", trial=3, run_id="current"))
+    notes = only(compare(base, current)).current.notes
+    assert notes[0] == "trial 2 throttled (hardware thermal slowdown)"
+    assert notes[1].startswith("trial 3 noisy (mean step ± ")
+    assert notes[2] == "trial 3 not settled when its warm-up ended"
+    assert notes[3] == "trial 4 failed: ValueError: the loss is nan"
+    assert only(compare(base, current)).base.notes == ()
+
+
+def test_the_mean_over_cells_is_geometric():
+    base = [*trials("fp32"), *trials("fp16")]
+    current = [*trials("fp32", side="current", images_per_s=80.0), *trials("fp16", side="current", images_per_s=20.0)]
+    (mean,) = compare(base, current).means
+    assert mean.cells == 2
+    assert mean.ratio.holds(1.0)
+    assert mean.ratio.high < 1.03

@@ -1,0 +1,104 @@
+"""The verdicts against simulated matrices whose truth is known: a small version of `benchmarks/gate_truth.py`.
+
+Limits are the promised ones, widened where so few cells leave more chance than that: seeds are fixed.
+"""
+
+import functools
+
+import factories
+import gate_truth
+import msgspec
+import numpy as np
+import pytest
+
+from tcbench.analysis import compare, verdict, welch
+from tcbench.analysis.verdict import Look, Rule
+
+MATRICES = 25
+LOOKS = {"5 trials": (Look(5, Rule()),), "8 trials": (Look(8, Rule()),), "gate": verdict.looks()}
+
+
+@functools.cache
+def truth(name: str, loss: float) -> gate_truth.Truth:
+    return gate_truth.measure(LOOKS[name], loss, MATRICES)
+
+
+def test_the_simulation_is_the_one_that_is_asked_for():
+    times_s = gate_truth.step_times_s(np.random.default_rng(0), (400, 2))
+    spikes = times_s > 3 * gate_truth.STEP_TIME_S
+    assert times_s.shape == (400, 2, 200)
+    assert spikes.mean() == pytest.approx(0.005, rel=0.1)
+    logs = np.log(np.where(spikes, times_s / 5, times_s))
+    within = logs - logs.mean(axis=-1, keepdims=True)
+    assert within.std() == pytest.approx(0.02, rel=0.02)
+    lag_1 = (within[..., 1:] * within[..., :-1]).mean() / (within**2).mean()
+    assert lag_1 == pytest.approx(0.5, abs=0.02)
+    # The steps' own noise moves a trial's mean by 2% sqrt(3 / 200), the trial by 1%.
+    assert logs.mean(axis=-1).std() == pytest.approx(0.0103, rel=0.06)
+    assert np.median(gate_truth.figures(np.random.default_rng(0), 200, 5, 0.05)) == pytest.approx(9.5, rel=0.003)
+
+
+@pytest.mark.parametrize("name", LOOKS)
+def test_nothing_changed_is_no_regression_and_passes(name):
+    found = truth(name, 0.0)
+    assert found.matrices_with_regression <= 0.01
+    assert found.passed >= 0.95
+
+
+@pytest.mark.parametrize(("name", "least"), [("5 trials", 0.85), ("8 trials", 0.95), ("gate", 0.95)])
+def test_a_loss_of_5_percent_is_found(name, least):
+    found = truth(name, 0.05)
+    assert found.regression >= least - 0.02
+    assert found.passed <= 0.001
+
+
+@pytest.mark.parametrize("name", LOOKS)
+def test_a_loss_of_just_the_threshold_is_rarely_called_a_regression(name):
+    assert truth(name, 0.03).regression <= 0.07
+
+
+@pytest.mark.parametrize("loss", gate_truth.LOSSES)
+@pytest.mark.parametrize("name", LOOKS)
+def test_the_interval_holds_the_truth_as_often_as_it_says(name, loss):
+    error = np.sqrt(0.95 * 0.05 / (MATRICES * gate_truth.CELLS))
+    assert 0.93 - error <= truth(name, loss).coverage <= 0.97 + error
+
+
+def test_a_gate_needs_fewer_trials_than_its_last_look():
+    assert truth("gate", 0.0).trials < 5
+    assert truth("gate", 0.03).trials > 7
+
+
+def test_an_interval_over_steps_would_cover_far_too_little():
+    """What the trial as unit is for: the same figures, with each trial's steps as the sample."""
+    random = np.random.default_rng(1)
+    held = 0
+    for _ in range(300):
+        logs = np.log(gate_truth.step_times_s(random, (1, 5)))[0]
+        steady = logs[logs < np.log(3 * gate_truth.STEP_TIME_S)]
+        error = steady.std() / np.sqrt(steady.size)
+        held += abs(np.median(logs, axis=-1).mean() - np.log(gate_truth.STEP_TIME_S)) <= 1.96 * error
+    assert held / 300 < 0.6
+
+
+def test_compare_judges_records_as_the_simulation_judges_figures():
+    random = np.random.default_rng(7)
+    steps = {side: gate_truth.step_times_s(random, (6, 5), loss) for side, loss in (("base", 0.0), ("current", 0.04))}
+
+    def records(side: str):
+        for cell, trials_s in enumerate(steps[side]):
+            for trial, times_s in enumerate(trials_s):
+                measurement = factories.make_measurement(times_s.tolist(), block_steps=1000)
+                record = factories.make_record(batch_size=2 + cell, trial=trial, run_id=side)
+                # The first step of its only block does not count.
+                yield msgspec.structs.replace(record, measurement=measurement)
+
+    found = compare.compare(records("base"), records("current"))
+    for number, cell in enumerate(found.cells):
+        groups = [
+            welch.Group.of([(2 + number) / np.median(t[1:]) for t in steps[side][number]])
+            for side in ("current", "base")
+        ]
+        ratio = welch.log_ratio(*groups)
+        assert cell.ratio == ratio.interval()
+        assert cell.verdict == Rule().judge(ratio)

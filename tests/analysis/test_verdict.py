@@ -1,0 +1,99 @@
+"""Verdicts from ratios: each limit decides as it says, and looks split one level."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tcbench.analysis import verdict
+from tcbench.analysis.verdict import Rule
+from tcbench.analysis.welch import Group, LogRatio, log_ratio
+
+
+def certain(ratio: float) -> LogRatio:
+    return LogRatio(math.log(ratio), 1e-9, 10.0)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "expected"),
+    [(0.9, "regression"), (0.969, "regression"), (0.971, "pass"), (1.0, "pass"), (1.03, "pass"), (1.032, "improved")],
+)
+def test_a_ratio_that_is_certain_is_judged_by_the_threshold(ratio, expected):
+    assert Rule().judge(certain(ratio)) == expected
+
+
+def test_what_is_neither_surely_slower_nor_surely_not_is_inconclusive():
+    assert Rule().judge(LogRatio(math.log(0.97), 0.01, 8)) == "inconclusive"
+    assert Rule().judge(LogRatio(math.log(0.95), 0.03, 8)) == "inconclusive"
+    assert Rule().judge(LogRatio(0.0, 0.03, 8)) == "inconclusive"
+
+
+def test_the_test_is_one_sided_at_its_level():
+    """Student's t at 8 degrees: 1.860 at 5%, 2.306 at 2.5%."""
+    just = LogRatio(math.log(0.97) - 1.861 * 0.01, 0.01, 8)
+    assert Rule().judge(just) == "regression"
+    assert Rule(level=0.025).judge(just) == "inconclusive"
+    assert Rule().judge(LogRatio(math.log(0.97) - 1.859 * 0.01, 0.01, 8)) == "inconclusive"
+
+
+@given(st.floats(-0.2, 0.2), st.floats(1e-6, 0.1), st.floats(1, 50))
+def test_exchanging_the_sides_exchanges_regression_and_improvement(log, error, degrees):
+    forth, back = Rule().judge(LogRatio(log, error, degrees)), Rule().judge(LogRatio(-log, error, degrees))
+    assert (forth == "regression") == (back == "improved")
+
+
+@given(st.floats(-0.1, 0.1), st.floats(1e-3, 0.05), st.integers(2, 8))
+def test_so_many_more_trials_would_decide_and_one_fewer_would_not(log, deviation, n):
+    current, base = Group(n, log, deviation**2), Group(n, 0.0, deviation**2)
+    rule = Rule()
+    if rule.judge(log_ratio(current, base)) != "inconclusive":
+        return
+    more = rule.more_trials(current, base)
+
+    def judged(m: int) -> str:
+        return rule.judge(log_ratio(*(Group(n + m, g.mean, g.variance) for g in (current, base))))
+
+    if more is None:
+        assert judged(verdict.MOST_TRIALS - n) == "inconclusive"
+    else:
+        assert judged(more) != "inconclusive"
+        assert judged(more - 1) == "inconclusive"
+
+
+def test_a_loss_of_the_threshold_itself_is_never_decided():
+    group = Group(5, 0.0, 1e-4)
+    assert Rule().more_trials(Group(5, math.log(0.97), 1e-4), group) is None
+
+
+@pytest.mark.parametrize("trials", [(8,), (5, 8), (3, 5, 8), (3, 4, 6, 8)])
+def test_looks_spend_the_whole_level_and_no_more(trials):
+    looks = verdict.looks(trials, Rule(0.05, 0.1))
+    assert math.fsum(look.rule.level for look in looks) == pytest.approx(0.1)
+    assert {look.rule.threshold for look in looks} == {0.05}
+    assert tuple(look.trials for look in looks) == trials
+
+
+@pytest.mark.parametrize("trials", [(), (1, 2), (3, 3), (4, 3), (2, 3, 4, 5, 6)])
+def test_looks_that_are_none_are_refused(trials):
+    with pytest.raises(ValueError, match="expected"):
+        verdict.looks(trials)
+
+
+def test_a_gate_stops_at_the_first_look_that_decides():
+    base = [100.0, 100.1, 99.9, 100.0, 100.1, 99.9, 100.0, 100.05]
+    assert verdict.settle([x * 0.8 for x in base], base, verdict.looks()) == ("regression", 0)
+    assert verdict.settle(base, base, verdict.looks()) == ("pass", 0)
+
+
+def test_a_gate_goes_on_while_it_cannot_tell_and_ends_undecided():
+    base = [100.0, 104.0, 96.0, 101.0, 99.0, 103.0, 97.0, 100.0]
+    current = [x * 0.97 for x in reversed(base)]
+    assert verdict.settle(current, base, verdict.looks()) == ("inconclusive", 3)
+    assert verdict.settle(current[:5], base[:5], verdict.looks()) == ("inconclusive", 2)
+
+
+def test_a_look_sees_its_own_trials_only():
+    """Later trials of a side must not reach an earlier look, or the level is no longer split as stated."""
+    base = [100.0, 100.1, 99.9, *[1.0] * 5]
+    assert verdict.settle([80.0, 80.1, 79.9, *[1000.0] * 5], base, verdict.looks()) == ("regression", 0)

@@ -1,0 +1,83 @@
+"""Welch's t on logarithms, against SciPy's and against what must hold of any ratio."""
+
+import math
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats as scipy_stats
+
+from tcbench.analysis import welch
+from tcbench.analysis.welch import Group
+
+figures = st.lists(st.floats(0.01, 1e4), min_size=2, max_size=12)
+
+
+def ratio(one, other):
+    return welch.log_ratio(Group.of(one), Group.of(other))
+
+
+@given(figures, figures)
+def test_the_interval_is_scipys_on_logarithms(one, other):
+    logs = [[math.log(x) for x in side] for side in (one, other)]
+    if min(max(side) - min(side) for side in logs) < 1e-6:  # SciPy warns of those
+        return
+    theirs = scipy_stats.ttest_ind(*logs, equal_var=False).confidence_interval(0.95)
+    ours = ratio(one, other).interval()
+    assert math.log(ours.low) == pytest.approx(theirs.low, rel=1e-6, abs=1e-9)
+    assert math.log(ours.high) == pytest.approx(theirs.high, rel=1e-6, abs=1e-9)
+
+
+@given(figures, figures)
+def test_exchanging_the_sides_inverts_the_ratio_and_its_limits(one, other):
+    forth, back = ratio(one, other).interval(), ratio(other, one).interval()
+    assert back.value == pytest.approx(1 / forth.value)
+    assert back.low == pytest.approx(1 / forth.high, rel=1e-9)
+
+
+@given(figures, figures, st.floats(0.1, 10))
+def test_units_do_not_matter(one, other, factor):
+    scaled = ratio([x * factor for x in one], [x * factor for x in other])
+    assert scaled.log == pytest.approx(ratio(one, other).log, abs=1e-9)
+    assert scaled.error == pytest.approx(ratio(one, other).error, rel=1e-6, abs=1e-9)
+
+
+def test_a_one_sided_limit_at_95_percent_is_the_90_percent_intervals():
+    found = ratio([1.0, 1.1, 0.95], [2.0, 2.2, 2.1])
+    assert found.limit(0.95) == found.interval(0.9).high
+    assert found.limit(0.05) < found.value < found.limit(0.95)
+
+
+def test_without_any_variation_the_ratio_is_certain():
+    found = ratio([2.0, 2.0], [1.0, 1.0, 1.0]).interval()
+    assert (found.low, found.value, found.high) == (2.0, 2.0, 2.0)
+
+
+def test_one_steady_side_leaves_the_others_degrees_of_freedom():
+    assert ratio([1.0, 1.0, 1.0, 1.0], [1.0, 1.2, 0.9]).degrees == pytest.approx(2)
+
+
+@pytest.mark.parametrize("wrong", [[1.0], [], [1.0, 0.0], [1.0, -1.0], [1.0, math.inf], [1.0, math.nan]])
+def test_figures_that_make_no_group_are_refused(wrong):
+    with pytest.raises(ValueError, match=r"two trials|positive and finite"):
+        Group.of(wrong)
+
+
+def test_the_geometric_mean_of_ratios_is_surer_than_each():
+    draw = random.Random(0)
+    ratios = [ratio(*([math.exp(draw.gauss(0, 0.01)) for _ in range(5)] for _ in range(2))) for _ in range(16)]
+    mean = welch.geometric_mean(ratios)
+    assert mean.log == pytest.approx(sum(r.log for r in ratios) / 16)
+    assert mean.error == pytest.approx(math.sqrt(sum(r.error**2 for r in ratios)) / 16)
+    assert mean.degrees > max(r.degrees for r in ratios)
+    with pytest.raises(ValueError, match="mean"):
+        welch.geometric_mean([])
+
+
+def test_a_difference_is_in_the_figures_own_unit():
+    found = welch.difference(Group.plain([0.011, 0.012, 0.013]), Group.plain([0.010, 0.010, 0.010]))
+    assert found.value == pytest.approx(0.002)
+    assert found.low < 0 < found.high
+    # 4.303 is Student's t at two degrees of freedom.
+    assert found.high - found.value == pytest.approx(4.303 * 0.001 / math.sqrt(3), rel=1e-3)
