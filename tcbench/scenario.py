@@ -17,7 +17,9 @@ from typing import Annotated, Any, Literal, get_args
 import msgspec
 from msgspec import Meta
 
+from tcbench import claim as claims
 from tcbench.backends import DEFAULT, builds_models
+from tcbench.claim import Claim, ClaimTable
 from tcbench.errors import ScenarioError
 from tcbench.models import MODELS
 from tcbench.record import CudnnSettings, InputKind, MeasureSettings, TrainSettings
@@ -80,6 +82,7 @@ class Scenario:
     measure: MeasureSettings
     ladders: tuple[Ladder, ...]
     configs: tuple[Config, ...]
+    claims: tuple[Claim, ...] = ()
     on_cpu: Scenario | None = None
 
     def on(self, device_kind: str) -> Scenario:
@@ -168,6 +171,7 @@ class _File(_Table, frozen=True, kw_only=True):
     ladder: list[_Ladder] = []
     config: list[_Config] = []
     ablation: list[_Ablation] = []
+    claim: list[ClaimTable] = []
     cpu: dict[str, Any] = {}
 
 
@@ -215,7 +219,7 @@ def load(name_or_path: str) -> Scenario:
     if "cpu" in changes:
         raise ScenarioError(f"{path}: cpu.cpu: unknown key; expected keys of a scenario")
     try:
-        return replace(scenario, on_cpu=_checked(path, _changed(raw, changes)))
+        return replace(scenario, on_cpu=_checked(path, _changed(raw, changes), inherits_claims="claim" not in changes))
     except ScenarioError as error:
         raise ScenarioError(str(error).replace(f"{path}: ", f"{path}: cpu.", 1)) from None
 
@@ -226,7 +230,7 @@ def _changed(raw: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
     return {**raw, **changes, **{key: _changed(raw[key], changes[key]) for key in both}}
 
 
-def _checked(path: Path, raw: dict[str, Any]) -> Scenario:
+def _checked(path: Path, raw: dict[str, Any], *, inherits_claims: bool = False) -> Scenario:
     schema = raw.get("schema")
     if not isinstance(schema, int) or isinstance(schema, bool):
         raise ScenarioError(f"{path}: schema: expected the number {SCHEMA}, got {_shown(schema)}")
@@ -268,6 +272,11 @@ def _checked(path: Path, raw: dict[str, Any]) -> Scenario:
     if not configs:
         raise ScenarioError(f"{path}: ladder: expected at least one [[ladder]] or [[config]]")
     ablations = _ablations(path, file)
+    configs = [
+        one for c in configs for one in (c, *(replace(c, ablation=name, cudnn=s) for name, s in ablations.items()))
+    ]
+    batch_sizes = tuple(dict.fromkeys(file.measure.batch_sizes))
+    names = [config.name for config in configs]
     return Scenario(
         name=path.stem,
         title=file.title,
@@ -278,7 +287,7 @@ def _checked(path: Path, raw: dict[str, Any]) -> Scenario:
         image_size=file.model.image_size,
         n_classes=file.model.classes,
         input_kind=file.input.data,
-        batch_sizes=tuple(dict.fromkeys(file.measure.batch_sizes)),
+        batch_sizes=batch_sizes,
         trials=file.measure.trials,
         timeout_s=file.measure.timeout_s,
         train=TrainSettings(**msgspec.structs.asdict(file.train)),
@@ -293,9 +302,8 @@ def _checked(path: Path, raw: dict[str, Any]) -> Scenario:
             profiled_steps=file.measure.profiled_steps,
         ),
         ladders=ladders,
-        configs=tuple(
-            one for c in configs for one in (c, *(replace(c, ablation=name, cudnn=s) for name, s in ablations.items()))
-        ),
+        configs=tuple(configs),
+        claims=claims.read(path, file.claim, names, batch_sizes, inherited=inherits_claims),
     )
 
 
@@ -375,6 +383,7 @@ def _fields(key: str) -> tuple[str, ...]:
         "config[...]": _Config,
         "ablation[...]": _Ablation,
         "ablation[...].cudnn": _CudnnChange,
+        "claim[...]": ClaimTable,
     }
     table = tables.get(re.sub(r"\[\d+\]", "[...]", key), _File)
     return table.__struct_fields__
