@@ -1,0 +1,383 @@
+"""What a scenario's claims come to on a machine: the scorecard. Pure functions from claims and records to outcomes.
+
+A comparison is decided by the 95% interval of left's images/s over right's, never by its value: it holds when the whole
+interval lies where the claim says, does not when the whole interval lies elsewhere, and is undecided otherwise. So
+"about" is an equivalence: two configs that merely cannot be told apart are not about equal (D. Schuirmann, "A
+comparison of the two one-sided tests procedure", J. Pharmacokinetics and Biopharmaceutics 15, 1987; with 95% instead of
+90% limits, which is stricter). Batch sizes are judged one by one without a correction, and so is the fastest of several
+configs, which was chosen by the same trials that then speak for it.
+
+Knows nothing of files, of scenarios' form or of how anything is shown.
+"""
+
+from __future__ import annotations
+
+import math
+import shlex
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from tcbench.analysis import stats, welch
+from tcbench.analysis.bottleneck import explain_record, explain_records
+from tcbench.analysis.stats import Interval
+from tcbench.analysis.summary import CellSummary, best, by_cell, summarise
+from tcbench.analysis.verdict import Rule
+from tcbench.analysis.welch import LEAST_TRIALS, Group
+from tcbench.claim import BOUNDS, COMPARISONS, RUNS, Claim, Side
+from tcbench.record import Cell, Environment, Record
+
+Outcome = Literal["holds", "does not hold", "undecided", "not measured"]
+OUTCOMES: tuple[Outcome, ...] = ("holds", "does not hold", "undecided", "not measured")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """An outcome from elsewhere than records of `tcbench run`, and what it rests on in one line."""
+
+    outcome: Outcome
+    why: str
+
+
+Elsewhere = Callable[[Claim], Finding | None]
+"""What else knows of a claim: training runs side by side, timelines. None where nobody measured it."""
+
+
+@dataclass(frozen=True)
+class AtBatchSize:
+    """A claim at one batch size.
+
+    `left` and `right` are the configs that were compared, None where none was there. `ratio` is left's images/s over
+    right's or over the claim's `images_per_s`; its interval is over `unit`, "steps" where a side has one trial only.
+    `more_trials` a side would decide what is undecided (None: no sensible number, or not a matter of trials).
+    `out_of_memory`: a side does not fit, so that there is nothing to compare. `missing`: configs with a batch size that
+    were not measured, as `tcbench run` would be asked for them.
+    """
+
+    batch_size: int
+    outcome: Outcome
+    why: str = ""
+    left: str | None = None
+    right: str | None = None
+    ratio: Interval | None = None
+    unit: Literal["steps", "trials"] | None = None
+    more_trials: int | None = None
+    out_of_memory: bool = False
+    missing: tuple[tuple[str, int], ...] = ()
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """A claim and what became of it. `why` is one line where the batch sizes do not say it; `command` measures what is
+    missing."""
+
+    claim: Claim
+    outcome: Outcome
+    at: tuple[AtBatchSize, ...] = ()
+    why: str = ""
+    command: str | None = None
+
+    @property
+    def by_one_trial(self) -> bool:
+        """Whether a comparison that it rests on is over the steps of one trial, which says how steady that process was
+        and not how the next one will be."""
+        return any(one.unit == "steps" for one in self.at)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is claimed of a setting's cells, and the command that runs them, without configs and batch sizes."""
+
+    scenario: str
+    claims: tuple[Claim, ...]
+    run: str = "tcbench run"
+
+
+@dataclass(frozen=True)
+class Scorecard:
+    """All claims on one machine in one setting. `cell` stands for the setting: its config and batch size are empty.
+    `commands` measure what is missing."""
+
+    machine: str | None
+    environment: Environment | None
+    cell: Cell
+    scenario: str
+    claims: tuple[Evaluated, ...]
+    commands: tuple[str, ...] = ()
+
+    def count(self, outcome: Outcome) -> int:
+        """How many claims came to it."""
+        return sum(one.outcome == outcome for one in self.claims)
+
+
+def nowhere(_: Claim) -> Finding | None:
+    """Nothing but the records knows anything."""
+    return None
+
+
+def scorecards(
+    records: Iterable[Record], asked_of: Callable[[Cell], Asked], elsewhere: Elsewhere = nowhere
+) -> tuple[Scorecard, ...]:
+    """One scorecard per machine and setting, in the order of first appearance. `records` are those that `store.current`
+    leaves; `asked_of` says what is claimed of a setting."""
+    cards = []
+    for (machine, cell), here in _by_setting(records).items():
+        asked = asked_of(cell)
+        claims = _evaluate(asked.claims, here, asked.run, elsewhere)
+        environment = next((m.summary.environment for m in here.values() if m.summary.environment), None)
+        cards.append(Scorecard(machine, environment, cell, asked.scenario, claims, _commands(claims, asked.run)))
+    return tuple(cards)
+
+
+def evaluate(
+    claims: Sequence[Claim], records: Iterable[Record], run: str = "tcbench run", elsewhere: Elsewhere = nowhere
+) -> tuple[Evaluated, ...]:
+    """Every claim, in order, by the records of one machine in one setting. Raises ValueError where there are several;
+    `scorecards` takes them apart. `run` is how a command that measures what is missing begins."""
+    settings = list(_by_setting(records).values())
+    if len(settings) > 1:
+        raise ValueError("records of several machines or settings")
+    return _evaluate(claims, settings[0] if settings else {}, run, elsewhere)
+
+
+@dataclass(frozen=True)
+class _Measured:
+    """A cell: its summary, and its trials that are ok."""
+
+    summary: CellSummary
+    ok: tuple[Record, ...]
+
+    @property
+    def trials_s(self) -> list[tuple[float, ...]]:
+        """Counted step times, trial by trial."""
+        return [r.measurement.counted_times_s for r in self.ok if r.measurement is not None]
+
+    @property
+    def figures(self) -> list[float]:
+        """Images/s at each trial's median step."""
+        return [self.summary.cell.batch_size / statistics.median(times_s) for times_s in self.trials_s]
+
+
+_Cells = Mapping[tuple[str, int], _Measured]
+"""By config and batch size."""
+
+
+def _by_setting(records: Iterable[Record]) -> dict[tuple[str | None, Cell], dict[tuple[str, int], _Measured]]:
+    records = tuple(records)
+    found: dict[tuple[str | None, Cell], dict[tuple[str, int], _Measured]] = {}
+    for summary, group in zip(summarise(records), by_cell(records).values(), strict=True):
+        measured = _Measured(summary, tuple(record for record in group if record.status == "ok"))
+        found.setdefault(summary.setting, {})[summary.cell.config, summary.cell.batch_size] = measured
+    return found
+
+
+def _evaluate(claims: Sequence[Claim], cells: _Cells, run: str, elsewhere: Elsewhere) -> tuple[Evaluated, ...]:
+    return tuple(_evaluated(claim, cells, run, elsewhere) for claim in claims)
+
+
+def _evaluated(claim: Claim, cells: _Cells, run: str, elsewhere: Elsewhere) -> Evaluated:
+    if claim.relation in COMPARISONS:
+        judge = _compared
+    elif claim.relation in RUNS:
+        judge = _ran
+    elif claim.relation in BOUNDS:
+        judge = _bound
+    else:
+        return _from_elsewhere(claim, elsewhere)
+    at = tuple(judge(claim, batch_size, cells) for batch_size in claim.batch_sizes)
+    return Evaluated(claim, _together(claim, at), at, command=_command(run, [m for one in at for m in one.missing]))
+
+
+_MEASURED_BY: Mapping[str, str] = {
+    "trains like": "tcbench numerics",
+    "keeps gradients": "tcbench numerics",
+    "fewer kernels": "tcbench profile",
+}
+
+
+def _from_elsewhere(claim: Claim, elsewhere: Elsewhere) -> Evaluated:
+    found = elsewhere(claim)
+    if found is not None:
+        return Evaluated(claim, found.outcome, why=found.why)
+    command = _MEASURED_BY[claim.relation]
+    if claim.relation == "fewer kernels":
+        command = shlex.join([*command.split(), claim.left.config, "--bs", str(claim.batch_sizes[0])])
+    return Evaluated(claim, "not measured", why=f"records do not tell; `{command}` does", command=command)
+
+
+def _together(claim: Claim, at: Sequence[AtBatchSize]) -> Outcome:
+    """Of all, one that does not hold decides; of any, one that holds. What does not fit in memory leaves the rest."""
+    outcomes = {one.outcome for one in at if not one.out_of_memory}
+    decisive: tuple[Outcome, Outcome] = ("does not hold", "holds") if claim.at == "all" else ("holds", "does not hold")
+    ranked: tuple[Outcome, ...] = (decisive[0], "undecided", "not measured", decisive[1])
+    return next((outcome for outcome in ranked if outcome in outcomes), "not measured")
+
+
+# -- comparisons ---------------------------------------------------------------------------------------------------
+
+
+def _compared(claim: Claim, batch_size: int, cells: _Cells) -> AtBatchSize:
+    sides = [(claim.left, batch_size)]
+    if claim.right is not None:
+        sides.append((claim.right, claim.right_batch_size or batch_size))
+    found = [_fastest(side, size, cells) for side, size in sides]
+    lacking = [(side, size, one) for (side, size), one in zip(sides, found, strict=True) if one is None or not one.ok]
+    if lacking:
+        return _not_compared(batch_size, lacking)
+    left, *right = [one for one in found if one is not None]
+    return _decided(claim, batch_size, left, right[0] if right else None)
+
+
+def _fastest(side: Side, batch_size: int, cells: _Cells) -> _Measured | None:
+    """The cell that is meant; of several the fastest, or else one that tells why there is none."""
+    here = [m for (name, size), m in cells.items() if size == batch_size and side.matches(name)]
+    fastest = best(measured.summary for measured in here)
+    if fastest is None:
+        # An answer before a fault, and a fault before a skip.
+        order = ("oom", "failed", "crashed", "timeout", "skipped")
+        return min(here, key=lambda m: order.index(m.summary.status), default=None)
+    return next(measured for measured in here if measured.summary is fastest)
+
+
+def _not_compared(batch_size: int, lacking: Sequence[tuple[Side, int, _Measured | None]]) -> AtBatchSize:
+    reasons, missing = [], []
+    for side, size, one in lacking:
+        name = f"{side}, batch size {size}" if size != batch_size else str(side)
+        reasons.append(f"{name} {_why_missing(one)}")
+        if one is None or one.summary.status not in ("oom", "skipped"):
+            missing.append((side.config, size))
+    return AtBatchSize(
+        batch_size=batch_size,
+        outcome="not measured",
+        why="; ".join(dict.fromkeys(reasons)),
+        out_of_memory=any(one is not None and one.summary.status == "oom" for _, _, one in lacking),
+        missing=tuple(missing),
+    )
+
+
+def _why_missing(one: _Measured | None) -> str:
+    if one is None:
+        return "never run"
+    summary = one.summary
+    if summary.status == "ok":
+        return "left no profiled pass"
+    return "out of memory" if summary.status == "oom" else f"{summary.status}: {summary.reason}"
+
+
+def _decided(claim: Claim, batch_size: int, left: _Measured, right: _Measured | None) -> AtBatchSize:
+    sides = [left] if right is None else [left, right]
+    groups = None
+    if all(len(side.ok) >= LEAST_TRIALS for side in sides):
+        one = Group.of(left.figures)
+        # What is stated does not vary.
+        other = Group(one.n, math.log(claim.images_per_s or 1.0), 0.0) if right is None else Group.of(right.figures)
+        groups = one, other
+        ratio = welch.log_ratio(one, other).interval()
+    else:
+        rates = [stats.throughput(stats.mean_step_time(s.trials_s), s.summary.cell.batch_size) for s in sides]
+        stated = claim.images_per_s or 1.0
+        ratio = stats.ratio(rates[0], rates[1] if right is not None else Interval(stated, stated, stated))
+    outcome = _outcome(claim, ratio)
+    at = AtBatchSize(
+        batch_size=batch_size,
+        outcome=outcome,
+        left=left.summary.cell.config,
+        right=None if right is None else right.summary.cell.config,
+        ratio=ratio,
+        unit="trials" if groups else "steps",
+    )
+    if outcome != "undecided":
+        return at
+    if groups is None:
+        return replace(at, why="one trial: `--trials 5` tells more")
+    more = _more_trials(claim, ratio, *groups)
+    return replace(at, more_trials=more, why=_more_says(more))
+
+
+def _more_says(more: int | None) -> str:
+    if more is None:
+        return "at the limit: no number of trials would decide"
+    return f"{more} more trial{'' if more == 1 else 's'} a side would decide"
+
+
+def _outcome(claim: Claim, ratio: Interval) -> Outcome:
+    least, most = claim.least, claim.most
+    if (least is not None and ratio.high < least) or (most is not None and ratio.low > most):
+        return "does not hold"
+    inside = (least is None or ratio.low > least) and (most is None or ratio.high < most)
+    return "holds" if inside else "undecided"
+
+
+def _more_trials(claim: Claim, ratio: Interval, left: Group, right: Group) -> int | None:
+    """How many more trials a side would decide, if means and variances stayed what they are: the value is either to be
+    cleared of every limit that the interval includes, or of the one that it lies beyond."""
+    included = [limit for limit in (claim.least, claim.most) if limit is not None and ratio.holds(limit)]
+    beyond = [limit for limit in included if ratio.value < limit == claim.least or ratio.value > limit == claim.most]
+    needed = [
+        # With no threshold Rule asks whether the ratio is surely above or below 1, here the limit.
+        Rule(threshold=0.0, level=0.025).more_trials(left, Group(right.n, right.mean + math.log(limit), right.variance))
+        for limit in beyond or included
+    ]
+    return max((n for n in needed if n is not None), default=None) if None not in needed else None
+
+
+# -- what runs, and what holds it back -----------------------------------------------------------------------------
+
+
+def _ran(claim: Claim, batch_size: int, cells: _Cells) -> AtBatchSize:
+    """Out of memory, a failure and a crash are ways not to run; a timeout is none, and neither is a skip."""
+    one = cells.get((claim.left.config, batch_size))
+    at = AtBatchSize(batch_size, "not measured", left=claim.left.config)
+    if one is None:
+        return replace(at, why="never run", missing=((claim.left.config, batch_size),))
+    summary = one.summary
+    if summary.status in ("skipped", "timeout"):
+        missing = ((claim.left.config, batch_size),) if summary.status == "timeout" else ()
+        return replace(at, why=_why_missing(one), missing=missing)
+    if 0 < summary.trials_ok < summary.trials:
+        return replace(at, outcome="undecided", why=f"{summary.trials_ok} of {summary.trials} trials ran")
+    ran = summary.status == "ok"
+    why = "ran" if ran else _why_missing(one)
+    return replace(at, outcome="holds" if ran == (claim.relation == "runs") else "does not hold", why=why)
+
+
+def _bound(claim: Claim, batch_size: int, cells: _Cells) -> AtBatchSize:
+    one = cells.get((claim.left.config, batch_size))
+    if one is None or not one.ok or not all(r.measurement and r.measurement.phases for r in one.ok):
+        return _not_compared(batch_size, [(claim.left, batch_size, one)])
+    at = AtBatchSize(batch_size, "not measured", left=claim.left.config)
+    if one.summary.cell.device == "cpu" and claim.relation.endswith("gpu-bound"):
+        return replace(at, why="no GPU here")
+    said = {_says(claim, record) for record in one.ok}
+    outcome: Outcome = said.pop() if len(said) == 1 else "undecided"
+    return replace(at, outcome=outcome, why=explain_records(one.ok).sentence)
+
+
+def _says(claim: Claim, record: Record) -> Outcome:
+    """What one trial says. Two stages that are balanced are neither's, but for a GPU that is none of the two."""
+    found = explain_record(record)
+    verdict = found.verdict
+    if verdict == "balanced" and not (claim.relation.endswith("gpu-bound") and found.needs.gpu_s is None):
+        return "undecided"
+    held = verdict != "gpu-bound" if claim.relation == "not gpu-bound" else verdict == claim.relation
+    return "holds" if held else "does not hold"
+
+
+# -- commands ------------------------------------------------------------------------------------------------------
+
+
+def _command(run: str, missing: Sequence[tuple[str, int]]) -> str | None:
+    """One command that runs all of them, and more where not every config lacks every batch size."""
+    if not missing:
+        return None
+    configs = [word for config in dict.fromkeys(config for config, _ in missing) for word in ("--config", config)]
+    sizes = ",".join(map(str, sorted({size for _, size in missing})))
+    return f"{run} {shlex.join([*configs, '--bs', sizes])}"
+
+
+def _commands(claims: Sequence[Evaluated], run: str) -> tuple[str, ...]:
+    """Every command once, those that run cells as one."""
+    missing = [missing for one in claims for at in one.at for missing in at.missing]
+    others = [one.command for one in claims if not any(at.missing for at in one.at)]
+    return tuple(dict.fromkeys(command for command in (_command(run, missing), *others) if command))

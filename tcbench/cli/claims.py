@@ -1,0 +1,100 @@
+"""`tcbench claims`: what of the talk holds on this machine."""
+
+from __future__ import annotations
+
+import functools
+import shlex
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tcbench.cli.app import OUT, command
+from tcbench.cli.options import complete_scenario
+from tcbench.errors import ScenarioError, SelectionError
+
+if TYPE_CHECKING:
+    from tcbench.analysis.claims import Asked
+    from tcbench.record import Cell
+    from tcbench.scenario import Scenario
+
+FORMATS = ("table", "markdown", "json")
+
+
+@command(
+    "Say which of the talk's claims hold here.",
+    """
+tcbench claims                                    the newest run
+tcbench claims results/*/naruse2018-*.jsonl --format markdown
+tcbench claims results --scenario my.toml         by the [[claim]] tables of a scenario of one's own
+""",
+)
+def claims(
+    results: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="RESULTS", help="Files or folders of records, or ids of runs. Default: the newest run here."
+        ),
+    ] = None,
+    scenario: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Whose claims: a scenario's name or file. Default: that of the results.",
+            autocompletion=complete_scenario,
+        ),
+    ] = None,
+    format_: Annotated[str, typer.Option("--format", metavar="FORMAT", help=f"{', '.join(FORMATS)}.")] = "table",
+) -> None:
+    """The scorecard: each claim of the scenario, the talk in 2018 beside this machine, with the figures it rests on. A
+    claim holds, does not hold, is undecided (its interval includes the limit) or was not measured. The exit code is 0
+    whatever holds."""
+    from tcbench import store
+    from tcbench.analysis.claims import scorecards
+    from tcbench.cli.results import newest
+    from tcbench.views import claims as view
+    from tcbench.views.console import make_console
+
+    if format_ not in FORMATS:
+        raise SelectionError(f"--format {format_}: expected one of {', '.join(FORMATS)}")
+    read = store.read([store.resolve(name, OUT) for name in results] if results else [newest(OUT)])
+    for note in read.notes:
+        typer.echo(f"note: {note}", err=True)
+    if not read.records:
+        raise SelectionError("no records in these results; `tcbench run` makes some")
+    cards = scorecards(store.current(read.records), asked_of(scenario))
+    if format_ != "table":
+        typer.echo(view.to_json(cards) if format_ == "json" else view.markdown(cards))
+        return
+    console = make_console()
+    for card in cards:
+        console.print(view.title(card), style="bold", markup=False, highlight=False, soft_wrap=True)
+        console.print(view.table(card))
+        console.print(f"\n{view.tally(card)}", markup=False, highlight=False, soft_wrap=True)
+        console.print()
+    for line in view.notes(cards):
+        console.print(line, style="dim", markup=False, highlight=False, soft_wrap=True)
+
+
+def asked_of(scenario: str | None) -> Callable[[Cell], Asked]:
+    """What is claimed of a cell's setting: by the scenario given, or by that which the cell names. The function raises
+    ScenarioError."""
+    from tcbench.analysis.claims import Asked
+    from tcbench.scenario import load, shipped
+
+    @functools.cache
+    def loaded(name: str) -> Scenario:
+        if scenario is None and name not in shipped():
+            raise ScenarioError(
+                f"scenario '{name}' of the results is none that comes with tcbench; name its file with --scenario"
+            )
+        return load(scenario or name)
+
+    def asked(cell: Cell) -> Asked:
+        found = loaded(cell.scenario)
+        here = found.on(cell.device.partition(":")[0])
+        name = found.name if found.path == shipped().get(found.name) else str(found.path)
+        size = [] if cell.image_size == here.image_size else ["--image-size", str(cell.image_size)]
+        return Asked(found.name, here.claims, shlex.join(["tcbench", "run", name, *size]))
+
+    return asked
