@@ -15,8 +15,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Protocol
 
@@ -57,23 +57,38 @@ def watch_gpu(cell: Cell, start: float) -> Watch | None:
     return nvml.watch(cell.device, start)
 
 
+@dataclass(frozen=True)
+class Launch:
+    """How workers are started: by which Python, in which folder (None: the current one), and with which variables
+    beside those of this process's environment."""
+
+    python: str = sys.executable
+    folder: Path | None = None
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+    def command(self, pipe: int) -> list[str]:
+        """How a worker is started; it writes messages to the file descriptor `pipe`."""
+        return [self.python, "-m", "tcbench.worker", str(pipe)]
+
+
 def worker_command(pipe: int) -> list[str]:
-    """How a worker is started; it writes messages to the file descriptor `pipe`."""
-    return [sys.executable, "-m", "tcbench.worker", str(pipe)]
+    """How a worker is started by the Python that runs here."""
+    return Launch().command(pipe)
 
 
 @dataclass(frozen=True)
 class Runner:
-    """Runs trials one after another. `command` makes the worker's command line from its pipe's number; `watch` begins
-    to watch a cell's device; `grace_s` is how long that command may take to end after the worker's last word, if not
-    the usual while."""
+    """Runs trials one after another. `command` makes the worker's command line from its pipe's number, where it is not
+    the launch's; `watch` begins to watch a cell's device; `grace_s` is how long that command may take to end after the
+    worker's last word, if not the usual while."""
 
     run_id: str
     timeout_s: float
-    command: Callable[[int], list[str]] = worker_command
+    command: Callable[[int], list[str]] | None = None
     listen: Listener = _silent
     watch: Callable[[Cell, float], Watch | None] = watch_gpu
     grace_s: float | None = None
+    launch: Launch = field(default_factory=Launch)
 
     def run(self, trials: Iterable[tuple[PlannedCell, int]]) -> Iterator[Record]:
         """One record per trial, as each ends. KeyboardInterrupt ends the running worker and passes through."""
@@ -103,14 +118,17 @@ class Runner:
         with os.fdopen(read_end, "rb", buffering=0) as pipe:
             try:
                 process = subprocess.Popen(
-                    self.command(write_end),
+                    (self.command or self.launch.command)(write_end),
                     stdin=subprocess.PIPE,
                     stdout=log,
                     stderr=log,
                     pass_fds=(write_end,),
                     start_new_session=True,
-                    env=_environment(cell),
+                    cwd=self.launch.folder,
+                    env={**_environment(cell), **self.launch.variables},
                 )
+            except OSError as error:
+                return _End("crashed", f"the worker could not be started: {error}")
             finally:
                 os.close(write_end)
             try:

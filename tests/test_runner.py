@@ -17,7 +17,7 @@ from standin_nvml import pynvml
 from tcbench.messages import Stepped
 from tcbench.plan import PlannedCell
 from tcbench.record import GpuSample, GpuSamples, GpuState
-from tcbench.runner import Runner, watch_gpu
+from tcbench.runner import Launch, Runner, watch_gpu
 
 __all__ = ["pynvml"]
 
@@ -265,3 +265,26 @@ def test_on_the_cpu_nothing_of_cuda_is_imported():
 def test_a_real_watch_samples_through_nvml(pynvml):
     watch = watch_gpu(factories.make_cell(device="cuda:0"), time.monotonic())
     assert watch.stop(None, None).samples[0].sm_clock_mhz == 1755
+
+
+def test_a_launch_says_which_python_runs_where_and_with_what(tmp_path):
+    python = tmp_path / "python"
+    code = PRELUDE.format(tests=TESTS) + (
+        'send(ok if (os.getcwd(), os.environ["TCBENCH_CACHE"]) == ("/", "there") else Finished("failed", "no", None, '
+        "None))"
+    )
+    (tmp_path / "code.py").write_text(code)
+    python.write_text(
+        f'#!/bin/sh\n[ "$1 $2" = "-m tcbench.worker" ] && exec {sys.executable} {tmp_path}/code.py "$3"\n'
+    )
+    python.chmod(0o755)
+    launch = Launch(str(python), Path("/"), {"TCBENCH_CACHE": "there"})
+    (one,) = Runner("r", 60.0, launch=launch).run([(PlannedCell(factories.make_cell()), 0)])
+    assert (one.status, one.reason) == ("ok", None)
+
+
+def test_a_python_that_is_not_there_is_a_record(tmp_path):
+    launch = Launch(str(tmp_path / "python"))
+    (one,) = Runner("r", 60.0, launch=launch).run([(PlannedCell(factories.make_cell()), 0)])
+    assert one.status == "crashed"
+    assert one.reason.startswith("the worker could not be started: [Errno 2] No such file or directory")

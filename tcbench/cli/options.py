@@ -12,6 +12,7 @@ import typer
 from tcbench.errors import SelectionError
 
 if TYPE_CHECKING:
+    from tcbench.plan import Selection
     from tcbench.record import Input
 
 
@@ -72,6 +73,47 @@ ConfigOption = Annotated[
 ImageSizeOption = Annotated[
     int | None, typer.Option(metavar="PIXELS", help="Side of the square images.", rich_help_panel=WHAT)
 ]
+DeviceOption = Annotated[
+    str,
+    typer.Option(metavar="DEVICE", help="auto, cpu or cuda:N.", autocompletion=complete_device, rich_help_panel=WHAT),
+]
+DataOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="PATH",
+        help="A folder of class folders of JPEGs, or 'synthetic': one batch kept in memory. "
+        "Default: JPEGs generated once.",
+        rich_help_panel=WHAT,
+    ),
+]
+TargetOption = Annotated[
+    float | None,
+    typer.Option(
+        metavar="SHARE",
+        help="A cell is done when the 95% interval's half-width is this share of the mean, e.g. 0.02.",
+        rich_help_panel=HOW,
+    ),
+]
+MaxTimeOption = Annotated[
+    float | None,
+    typer.Option(metavar="SECONDS", help="...or when this much is spent on its timed steps.", rich_help_panel=HOW),
+]
+TimeoutOption = Annotated[
+    float | None, typer.Option(metavar="SECONDS", help="A trial that takes longer is ended.", rich_help_panel=HOW)
+]
+SeedOption = Annotated[
+    int, typer.Option(metavar="N", min=0, max=2**32 - 1, help="Of weights and input.", rich_help_panel=HOW)
+]
+ThreadsOption = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N", min=1, help="Threads for BLAS, ops and input. Default: all usable cores.", rich_help_panel=HOW
+    ),
+]
+OutOption = Annotated[
+    Path, typer.Option(metavar="FOLDER", help="Records go to FOLDER/MACHINE/.", rich_help_panel=WHERE)
+]
+QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.", rich_help_panel=WHERE)]
 
 
 def batch_sizes(text: str | None) -> tuple[int, ...] | None:
@@ -106,6 +148,37 @@ def images(data: str | None) -> Input | None:
     if not data.isprintable():
         raise SelectionError(f"--data {data!a}: expected a path of printable UTF-8 characters")
     return Input(kind="folder", path=str(Path(data).absolute()))
+
+
+def selection(
+    *,
+    bs: str | None,
+    config: list[str] | None,
+    data: str | None,
+    image_size: int | None,
+    target: float | None,
+    max_time: float | None,
+    timeout: float | None,
+    seed: int,
+    threads: int | None,
+    trials: int | None = None,
+) -> Selection:
+    """What the options that choose and measure cells mean together. Raises SelectionError."""
+    from tcbench import machine
+    from tcbench.plan import Selection
+
+    return Selection(
+        batch_sizes=batch_sizes(bs),
+        configs=config_names(config),
+        input=images(data),
+        image_size=image_size,
+        trials=trials,
+        target=within("--target", target, "a share between 0 and 1, such as 0.02", lambda x: 0 < x < 1),
+        max_time_s=within("--max-time", max_time, "seconds above 0", lambda x: 0 < x <= 1e9),
+        timeout_s=within("--timeout", timeout, "seconds above 0", lambda x: 0 < x <= 1e6),
+        seed=seed,
+        threads=threads or machine.usable_cpus(),
+    )
 
 
 def within(name: str, value: float | None, expected: str, holds: Callable[[float], bool]) -> float | None:

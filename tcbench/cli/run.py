@@ -14,17 +14,21 @@ from tcbench.cli.app import INTERRUPTED, OUT, SOME_CELL_FAILED, command
 from tcbench.cli.charts import throughput_chart
 from tcbench.cli.options import (
     HOW,
-    WHAT,
     WHERE,
     BatchSizesOption,
     ConfigOption,
+    DataOption,
+    DeviceOption,
     ImageSizeOption,
+    MaxTimeOption,
+    OutOption,
+    QuietOption,
     ScenarioArgument,
-    batch_sizes,
-    complete_device,
-    config_names,
-    images,
-    within,
+    SeedOption,
+    TargetOption,
+    ThreadsOption,
+    TimeoutOption,
+    selection,
 )
 from tcbench.errors import TcbenchError
 
@@ -48,21 +52,8 @@ def run(
     scenario: ScenarioArgument = None,
     bs: BatchSizesOption = None,
     config: ConfigOption = None,
-    device: Annotated[
-        str,
-        typer.Option(
-            metavar="DEVICE", help="auto, cpu or cuda:N.", autocompletion=complete_device, rich_help_panel=WHAT
-        ),
-    ] = "auto",
-    data: Annotated[
-        str | None,
-        typer.Option(
-            metavar="PATH",
-            help="A folder of class folders of JPEGs, or 'synthetic': one batch kept in memory. "
-            "Default: JPEGs generated once.",
-            rich_help_panel=WHAT,
-        ),
-    ] = None,
+    device: DeviceOption = "auto",
+    data: DataOption = None,
     image_size: ImageSizeOption = None,
     trials: Annotated[
         int | None,
@@ -70,40 +61,18 @@ def run(
             metavar="N", min=1, max=1_000_000, help="Trials per cell, each a process of its own.", rich_help_panel=HOW
         ),
     ] = None,
-    target: Annotated[
-        float | None,
-        typer.Option(
-            metavar="SHARE",
-            help="A cell is done when the 95% interval's half-width is this share of the mean, e.g. 0.02.",
-            rich_help_panel=HOW,
-        ),
-    ] = None,
-    max_time: Annotated[
-        float | None,
-        typer.Option(metavar="SECONDS", help="...or when this much is spent on its timed steps.", rich_help_panel=HOW),
-    ] = None,
-    timeout: Annotated[
-        float | None,
-        typer.Option(metavar="SECONDS", help="A trial that takes longer is ended.", rich_help_panel=HOW),
-    ] = None,
+    target: TargetOption = None,
+    max_time: MaxTimeOption = None,
+    timeout: TimeoutOption = None,
     fresh_autotune: Annotated[
         bool,
         typer.Option(
             "--fresh-autotune", help="On a GPU, time cuDNN's plans anew, whatever was kept.", rich_help_panel=HOW
         ),
     ] = False,
-    seed: Annotated[
-        int, typer.Option(metavar="N", min=0, max=2**32 - 1, help="Of weights and input.", rich_help_panel=HOW)
-    ] = 0,
-    threads: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N", min=1, help="Threads for BLAS, ops and input. Default: all usable cores.", rich_help_panel=HOW
-        ),
-    ] = None,
-    out: Annotated[
-        Path, typer.Option(metavar="FOLDER", help="Records go to FOLDER/MACHINE/.", rich_help_panel=WHERE)
-    ] = OUT,
+    seed: SeedOption = 0,
+    threads: ThreadsOption = None,
+    out: OutOption = OUT,
     resume: Annotated[
         bool,
         typer.Option(
@@ -113,7 +82,7 @@ def run(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show what would run, and stop.", rich_help_panel=WHERE)
     ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.", rich_help_panel=WHERE)] = False,
+    quiet: QuietOption = False,
     json: Annotated[bool, typer.Option("--json", help="Results as JSON.", rich_help_panel=WHERE)] = False,
 ) -> None:
     """Run a scenario's configs at its batch sizes; print a table, keep records and a chart.
@@ -121,22 +90,21 @@ def run(
     Exit code: 0 when every cell is ok, skipped or out of memory; 2 for a mistake in the command or the scenario; 3
     when some cell failed; 130 when interrupted.
     """
-    from tcbench import machine, messages
-    from tcbench.plan import Selection
+    from tcbench import messages
 
-    selection = Selection(
-        batch_sizes=batch_sizes(bs),
-        configs=config_names(config),
-        input=images(data),
+    chosen = selection(
+        bs=bs,
+        config=config,
+        data=data,
         image_size=image_size,
         trials=trials,
-        target=within("--target", target, "a share between 0 and 1, such as 0.02", lambda x: 0 < x < 1),
-        max_time_s=within("--max-time", max_time, "seconds above 0", lambda x: 0 < x <= 1e9),
-        timeout_s=within("--timeout", timeout, "seconds above 0", lambda x: 0 < x <= 1e6),
+        target=target,
+        max_time=max_time,
+        timeout=timeout,
         seed=seed,
-        threads=threads or machine.usable_cpus(),
+        threads=threads,
     )
-    plan = _plan(scenario, selection, device)
+    plan = make_plan(scenario, chosen, device)
     check_folder(plan)
     if dry_run:
         _show_plan(plan, json)
@@ -148,7 +116,9 @@ def run(
         raise typer.Exit(SOME_CELL_FAILED)
 
 
-def _plan(scenario: str | None, selection: Selection, device: str) -> Plan:
+def make_plan(scenario: str | None, chosen: Selection, device: str, *, elsewhere: bool = False) -> Plan:
+    """The scenario's cells on the device; without a name, the default scenario of that. `elsewhere` as in `plan.make`.
+    Raises SelectionError or ScenarioError."""
     from tcbench import device as devices
     from tcbench import plan
     from tcbench import scenario as scenarios
@@ -158,7 +128,8 @@ def _plan(scenario: str | None, selection: Selection, device: str) -> Plan:
     found = devices.find(
         device, device_kinds(config.backend for config in loaded.configs) if loaded else device_kinds()
     )
-    return plan.make(loaded or scenarios.load("cpu" if found.kind == "cpu" else "naruse2018"), selection, found)
+    default = "cpu" if found.kind == "cpu" else "naruse2018"
+    return plan.make(loaded or scenarios.load(default), chosen, found, elsewhere=elsewhere)
 
 
 def _show_plan(plan: Plan, json: bool) -> None:
