@@ -1,4 +1,7 @@
-"""What this host is: processor, memory, system, library versions, the commit of tcbench. Imports no framework."""
+"""What this host is: processor, memory, system, library versions, commits of tcbench and of the user's project.
+
+Imports no framework.
+"""
 
 from __future__ import annotations
 
@@ -106,8 +109,24 @@ def commit() -> str | None:
     return head + ("+" if changed else "")
 
 
+def project_commit(folder: Path | None = None) -> str | None:
+    """The commit of the git checkout that a folder (the current one) lies in, with `+` when tracked files differ from
+    it; None outside of one, in one without a commit, and in a checkout of tcbench, whose commit is `commit`'s to tell.
+    """
+    try:
+        folder = folder or Path.cwd()
+        top = Path(_git(folder, "rev-parse", "--show-toplevel"))
+        if (top / "tcbench" / Path(__file__).name).exists():
+            return None
+        head = _git(folder, "rev-parse", "--short=12", "HEAD")
+        changed = _git(top, "status", "--porcelain", "--untracked-files=no")
+    except (OSError, ValueError, subprocess.SubprocessError):
+        return None
+    return head + ("+" if changed else "")
+
+
 def _git(root: Path, *arguments: str) -> str:
-    command = ["git", "-C", str(root), *arguments]
+    command = ["git", "--no-optional-locks", "-C", str(root), *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
 
 
@@ -129,4 +148,5 @@ def environment(
         tcbench=tcbench.__version__,
         commit=commit(),
         gpu=gpu,
+        project_commit=project_commit(),
     )

@@ -179,7 +179,9 @@ class GpuFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Environment(msgspec.Struct, frozen=True, kw_only=True):
-    """What the machine and its software were, as the worker saw them. `gpu` is set for a cell on a GPU."""
+    """What the machine and its software were, as the worker saw them. `commit` is that of tcbench's own checkout,
+    `project_commit` that of the user's in which the worker ran, each with `+` when tracked files differed from it.
+    `gpu` is set for a cell on a GPU."""
 
     machine: str
     device_name: str
@@ -194,6 +196,7 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
     tcbench: str
     commit: str | None = None
     gpu: GpuFacts | None = None
+    project_commit: str | None = None
 
 
 THROTTLE_REASONS: Mapping[int, str] = {

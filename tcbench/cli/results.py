@@ -4,8 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
 
 from tcbench.errors import SelectionError
+
+if TYPE_CHECKING:
+    from tcbench.record import Record
 
 TIMELINES = (".json", ".json.gz", ".sqlite", ".nsys-rep", ".qdrep", ".qdstrm")
 """How files of timelines end; everything else holds records."""
@@ -20,6 +26,19 @@ def newest(out: Path) -> Path:
     if not files:
         raise SelectionError(f"no results in {out}/; `tcbench run` makes some, or name a file")
     return files[-1]
+
+
+def read(named: Iterable[str] | None, out: Path, default: Path | None = None) -> tuple[Record, ...]:
+    """The current records of what was named: files, folders, ids of runs under `out`; of `default`, else the newest
+    run there, where nothing was. What is worth saying of the files goes to standard error. Raises StoreError or
+    SelectionError."""
+    from tcbench import store
+
+    paths = [store.resolve(name, out) for name in named or ()] or [default or newest(out)]
+    found = store.read(paths)
+    for note in found.notes:
+        typer.echo(f"note: {note}", err=True)
+    return store.current(found.records)
 
 
 def parted(paths: Iterable[Path]) -> tuple[list[Path], list[Path]]:

@@ -1,0 +1,114 @@
+"""`tcbench baseline set`, `list`, `show`, `remove`: named copies of results to compare with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tcbench.cli.app import OUT, GroupedCommand, app
+
+baseline_app = typer.Typer(
+    rich_markup_mode=None, no_args_is_help=True, help="Keep results under a name, to compare others with."
+)
+app.add_typer(baseline_app, name="baseline")
+
+
+def complete_baseline(incomplete: str) -> list[str]:
+    """Names of the baselines here."""
+    from tcbench import baseline
+
+    return [name for name in baseline.names(OUT) if name.startswith(incomplete)]
+
+
+NameArgument = Annotated[
+    str, typer.Argument(metavar="NAME", help="The baseline's name.", autocompletion=complete_baseline)
+]
+OutOption = Annotated[Path, typer.Option("--out", metavar="DIR", help="The folder of results.")]
+
+
+@baseline_app.command("set", cls=GroupedCommand)
+def set_(
+    name: NameArgument,
+    results: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="RESULTS", help="Files or folders of records, or ids of runs. Default: the newest run here."
+        ),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace the baseline that has this name.")] = False,
+    out: OutOption = OUT,
+) -> None:
+    """Keep a copy of results under a name: OUT/baselines/NAME.jsonl."""
+    from tcbench import baseline
+    from tcbench.cli.results import read
+    from tcbench.views import baseline as view
+
+    records = read(results, out)
+    path = baseline.keep(name, records, out, replace=force)
+    kept = baseline.describe(name, path, records)
+    typer.echo(view.kept(kept))
+    for line in view.doubts(records):
+        typer.echo(f"note: {line}", err=True)
+
+
+@baseline_app.command("list", cls=GroupedCommand)
+def list_(
+    json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+    out: OutOption = OUT,
+) -> None:
+    """Show the baselines here."""
+    from tcbench import baseline
+    from tcbench.views import baseline as view
+    from tcbench.views.console import make_console
+
+    found = baseline.everything(out)
+    if json:
+        typer.echo(view.to_json(found))
+        return
+    for one in found:
+        if isinstance(one, baseline.Broken):
+            typer.echo(f"note: {one.reason}", err=True)
+    whole = [one for one in found if isinstance(one, baseline.Baseline)]
+    if whole:
+        make_console().print(view.table(whole))
+    elif not found:
+        typer.echo(f"no baselines in {out / 'baselines'}/; `tcbench baseline set NAME` keeps the newest run")
+
+
+@baseline_app.command("show", cls=GroupedCommand)
+def show(
+    name: NameArgument,
+    json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+    out: OutOption = OUT,
+) -> None:
+    """Show what a baseline holds: where it is from, and its results."""
+    from tcbench import baseline, store
+    from tcbench.analysis.summary import speedups, summarise
+    from tcbench.cli.results import read
+    from tcbench.views import baseline as view
+    from tcbench.views import console as tables
+
+    path = baseline.path(name, out)
+    records = read([str(path)], out)
+    held = baseline.describe(name, path, records)
+    summaries = summarise(store.current(records))
+    over_base = speedups(summaries)
+    if json:
+        typer.echo(tables.summary_json(name, path, summaries, over_base))
+        return
+    console = tables.make_console()
+    console.print(view.facts(held))
+    console.print()
+    console.print(tables.results_table(summaries, over_base))
+    for line in (*tables.reasons(summaries), *tables.footnotes(summaries)):
+        console.print(line, style="dim", markup=False, highlight=False, soft_wrap=True)
+
+
+@baseline_app.command("remove", cls=GroupedCommand)
+def remove(name: NameArgument, out: OutOption = OUT) -> None:
+    """Delete a baseline. The runs it was made of stay."""
+    from tcbench import baseline
+
+    typer.echo(f"removed {baseline.remove(name, out)}")
