@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from tcbench.analysis import stats, welch
-from tcbench.analysis.bottleneck import explain_record, explain_records
+from tcbench.analysis.bottleneck import Bottleneck, explain_record, explain_records
 from tcbench.analysis.stats import Interval
 from tcbench.analysis.summary import CellSummary, best, by_cell, summarise
 from tcbench.analysis.verdict import Rule
@@ -189,21 +189,42 @@ def _evaluated(claim: Claim, cells: _Cells, run: str, elsewhere: Elsewhere) -> E
     return Evaluated(claim, _together(claim, at), at, command=_command(run, [m for one in at for m in one.missing]))
 
 
-_MEASURED_BY: Mapping[str, str] = {
-    "trains like": "tcbench numerics",
-    "keeps gradients": "tcbench numerics",
-    "fewer kernels": "tcbench profile",
-}
-
-
 def _from_elsewhere(claim: Claim, elsewhere: Elsewhere) -> Evaluated:
     found = elsewhere(claim)
     if found is not None:
         return Evaluated(claim, found.outcome, why=found.why)
-    command = _MEASURED_BY[claim.relation]
     if claim.relation == "fewer kernels":
-        command = shlex.join([*command.split(), claim.left.config, "--bs", str(claim.batch_sizes[0])])
+        sides = [side.config for side in (claim.left, claim.right) if side is not None]
+        profiles = [["tcbench", "profile", config, "--bs", str(n)] for n in claim.batch_sizes for config in sides]
+        why = "records do not tell; timelines of `tcbench profile` do, on a GPU, when they are given beside them"
+        return Evaluated(claim, "not measured", why=why, command=" && ".join(map(shlex.join, profiles)))
+    command = "tcbench numerics"
     return Evaluated(claim, "not measured", why=f"records do not tell; `{command}` does", command=command)
+
+
+def by_timelines(found: Iterable[Bottleneck]) -> Elsewhere:
+    """What timelines of one machine tell of claims: kernels per step, which do not waver and need no interval."""
+    kernels = {one.label: one.device.kernels_per_step for one in found if one.device is not None}
+
+    def told(claim: Claim) -> Finding | None:
+        if claim.relation != "fewer kernels" or claim.right is None:
+            return None
+        pairs = [
+            [kernels.get(f"{side.config}, batch size {n}") for side in (claim.left, claim.right)]
+            for n in claim.batch_sizes
+        ]
+        counts = [(left, right) for left, right in pairs if left is not None and right is not None]
+        if len(counts) < len(claim.batch_sizes):
+            return None
+        says = (
+            f"{n}: {a:.4g} kernels per step against {b:.4g}"
+            for n, (a, b) in zip(claim.batch_sizes, counts, strict=True)
+        )
+        fewer = [left < right for left, right in counts]
+        held = all(fewer) if claim.at == "all" else any(fewer)
+        return Finding("holds" if held else "does not hold", "; ".join(says))
+
+    return told
 
 
 def _together(claim: Claim, at: Sequence[AtBatchSize]) -> Outcome:
@@ -298,7 +319,7 @@ def _decided(claim: Claim, batch_size: int, left: _Measured, right: _Measured | 
 def _more_says(more: int | None) -> str:
     if more is None:
         return "at the limit: no number of trials would decide"
-    return f"{more} more trial{'' if more == 1 else 's'} a side would decide"
+    return f"about {more} more trial{'' if more == 1 else 's'} a side would decide"
 
 
 def _outcome(claim: Claim, ratio: Interval) -> Outcome:

@@ -33,7 +33,9 @@ def claims(
     results: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="RESULTS", help="Files or folders of records, or ids of runs. Default: the newest run here."
+            metavar="RESULTS",
+            help="Files or folders of records, or ids of runs; beside them timelines of `tcbench profile`, which tell "
+            "kernels per step. Default: the newest run here.",
         ),
     ] = None,
     scenario: Annotated[
@@ -49,20 +51,25 @@ def claims(
     """The scorecard: each claim of the scenario, the talk in 2018 beside this machine, with the figures it rests on. A
     claim holds, does not hold, is undecided (its interval includes the limit) or was not measured. The exit code is 0
     whatever holds."""
-    from tcbench import store
-    from tcbench.analysis.claims import scorecards
-    from tcbench.cli.results import newest
+    from tcbench import store, tracing
+    from tcbench.analysis.bottleneck import summarise
+    from tcbench.analysis.claims import by_timelines, scorecards
+    from tcbench.cli.results import newest, parted
     from tcbench.views import claims as view
     from tcbench.views.console import make_console
 
     if format_ not in FORMATS:
         raise SelectionError(f"--format {format_}: expected one of {', '.join(FORMATS)}")
-    read = store.read([store.resolve(name, OUT) for name in results] if results else [newest(OUT)])
+    named, timelines = parted(store.resolve(name, OUT) for name in results or ())
+    read = store.read(named or [newest(OUT)])
     for note in read.notes:
         typer.echo(f"note: {note}", err=True)
     if not read.records:
         raise SelectionError("no records in these results; `tcbench run` makes some")
-    cards = scorecards(store.current(read.records), asked_of(scenario))
+    seen = [summarise(timeline) for path in timelines for timeline in tracing.read(path)]
+    cards = scorecards(store.current(read.records), asked_of(scenario), by_timelines(seen))
+    if seen and len(cards) > 1:
+        raise SelectionError("timelines do not tell their machine; name the records of one run beside them")
     if format_ != "table":
         typer.echo(view.to_json(cards) if format_ == "json" else view.markdown(cards))
         return

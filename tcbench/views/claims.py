@@ -185,7 +185,7 @@ def _at(claim: Claim, at: AtBatchSize) -> str:
             if side is not None and side.best
         ]
         parts.append(ratio + (f" by {' over '.join(chosen)}" if chosen else ""))
-    if at.why:
+    if at.why and at.unit != "steps":  # the table's note says it once for all
         parts.append(at.why)
     return ", ".join(parts)
 
