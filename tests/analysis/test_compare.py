@@ -133,6 +133,16 @@ def test_cells_pair_by_likeness_where_a_side_has_several():
     assert found.differences == ()
 
 
+def test_cells_of_one_machine_pair_with_each_other():
+    def on(machine, side, rate):
+        environment = factories.make_environment(machine)
+        found = trials(side=side, environment=environment, images_per_s=rate)
+        return [msgspec.structs.replace(record, run_id=f"{side} {machine}") for record in found]
+
+    found = compare([*on("a", "base", 40), *on("b", "base", 20)], [*on("b", "current", 20), *on("a", "current", 40)])
+    assert [(cell.machine, cell.verdict) for cell in found.cells] == [("a", "pass"), ("b", "pass")]
+
+
 def test_what_differs_is_refused_unless_it_is_allowed():
     base = trials()
     current = trials(side="current", environment=factories.make_environment(python="3.13.0", kernel="6.6"))
@@ -166,22 +176,56 @@ def test_a_spike_moves_total_time_but_not_the_ratio():
     assert cell.current.images_per_s < 0.5 * cell.base.images_per_s
 
 
-def test_the_phase_that_grew_is_named():
-    def with_update(record, update_s):
-        draw = 1 + 0.01 * math.sin(record.trial * 7 + len(record.run_id))
-        phases = {"io": 0.01, "forward": 0.03, "backward": 0.05, "update": update_s}
-        changed = tuple(PhaseTimes(name=n, host_s=(s * draw,) * 5) for n, s in phases.items())
-        return msgspec.structs.replace(record, measurement=msgspec.structs.replace(record.measurement, phases=changed))
+def with_phases(record, waver=0.01, **times_s):
+    """Phases that differ from trial to trial by `waver`; `update` by half of itself where it is named wild."""
+    draw = 1 + waver * math.sin(record.trial * 7 + len(record.run_id))
+    wild = 1 + 0.9 * math.sin(record.trial * 5 + len(record.run_id))
+    phases = {"io": 0.01, "forward": 0.03, "backward": 0.05, "update": 0.01} | times_s
+    changed = tuple(
+        PhaseTimes(name=name, host_s=(time_s * (wild if name == "wild" else draw),) * 5)
+        for name, time_s in phases.items()
+    )
+    return msgspec.structs.replace(record, measurement=msgspec.structs.replace(record.measurement, phases=changed))
 
+
+def test_the_phase_that_grew_is_named():
     base, current = pair(40 / 1.1)
-    cell = only(compare([with_update(r, 0.01) for r in base], [with_update(r, 0.02) for r in current]))
+    cell = only(compare([with_phases(r) for r in base], [with_phases(r, update=0.02) for r in current]))
     assert cell.verdict == "regression"
     assert cell.culprit.name == "update"
     assert cell.culprit.change_s.holds(0.01)
     assert cell.clock == "host"
-    same = only(compare([with_update(r, 0.01) for r in base], [with_update(r, 0.01) for r in current]))
-    assert same.verdict == "regression"
-    assert same.culprit is None
+
+
+def test_no_phase_is_named_where_none_grew():
+    base, current = pair(40 / 1.1)
+    cell = only(compare([with_phases(r) for r in base], [with_phases(r) for r in current]))
+    assert cell.verdict == "regression"
+    assert cell.culprit is None
+
+
+def test_of_two_phases_that_grew_the_one_that_grew_more_is_named():
+    base, current = pair(40 / 1.3)
+    cell = only(compare([with_phases(r) for r in base], [with_phases(r, io=0.015, forward=0.04) for r in current]))
+    assert cell.culprit.name == "forward"
+
+
+def test_a_phase_that_only_wavers_is_not_named_however_much_it_grew():
+    base, current = pair(40 / 1.1)
+    cell = only(
+        compare([with_phases(r, wild=0.05) for r in base], [with_phases(r, wild=0.075, update=0.02) for r in current])
+    )
+    changes = {phase.name: phase.change_s for phase in cell.phases}
+    assert changes["wild"].value > changes["update"].value
+    assert cell.culprit.name == "update"
+
+
+def test_a_phase_that_grew_is_no_culprit_where_nothing_regressed():
+    base, current = pair(40)
+    cell = only(compare([with_phases(r) for r in base], [with_phases(r, io=0.011) for r in current]))
+    assert cell.verdict == "pass"
+    assert cell.culprit is None
+    assert [phase.name for phase in cell.phases] == ["io", "forward", "backward", "update"]
 
 
 def test_where_the_device_fills_the_step_its_times_are_compared():
@@ -215,8 +259,9 @@ def test_more_memory_is_worse(factor, verdict):
 
 def with_power(record, power_w, counter=True):
     samples = tuple(
-        GpuSample(time_s=t, power_w=power_w, energy_j=power_w * t + record.trial if counter else None)
-        for t in (1.0, 2.0, 3.0, 9.0)
+        # Before and after the timed pass the GPU draws another power.
+        GpuSample(time_s=t, power_w=power_w if timed else 7.0, energy_j=joules if counter else None)
+        for t, joules, timed in ((1.0, 1.0, 0), (2.0, 10.0, 1), (3.0, 10.0 + power_w, 1), (9.0, 5e4, 0))
     )
     gpu = GpuSamples(state=GpuState(), samples=samples, timed_from_s=1.5, timed_to_s=3.5)
     return msgspec.structs.replace(record, gpu=gpu)
@@ -258,6 +303,10 @@ def test_doubtful_trials_are_named():
     assert notes[1].startswith("trial 3 noisy (mean step ± ")
     assert notes[2] == "trial 3 not settled when its warm-up ended"
     assert notes[3] == "trial 4 failed: ValueError: the loss is nan"
+    idle = GpuSamples(
+        state=GpuState(), samples=(GpuSample(time_s=2.0, throttle_mask=0x1),), timed_from_s=1, timed_to_s=3
+    )
+    base[0] = msgspec.structs.replace(base[0], gpu=idle)
     assert only(compare(base, current)).base.notes == ()
 
 

@@ -17,7 +17,7 @@ def certain(ratio: float) -> LogRatio:
 
 @pytest.mark.parametrize(
     ("ratio", "expected"),
-    [(0.9, "regression"), (0.969, "regression"), (0.971, "pass"), (1.0, "pass"), (1.03, "pass"), (1.032, "improved")],
+    [(0.9, "regression"), (0.969, "regression"), (0.971, "pass"), (1.0, "pass"), (1.0305, "pass"), (1.032, "improved")],
 )
 def test_a_ratio_that_is_certain_is_judged_by_the_threshold(ratio, expected):
     assert Rule().judge(certain(ratio)) == expected
