@@ -17,7 +17,19 @@ from tcbench.errors import TcbenchError
 
 __all__ = ["app", "main"]
 
-for _module in ("run", "profile", "forecast", "plot", "timeline", "explain", "claims", "roofline", "baseline", "look"):
+for _module in (
+    "run",
+    "profile",
+    "forecast",
+    "plot",
+    "timeline",
+    "explain",
+    "claims",
+    "compare",
+    "roofline",
+    "baseline",
+    "look",
+):
     # Each registers its commands, in the order in which help shows them.
     importlib.import_module(f"{__name__}.{_module}")
 

@@ -1,0 +1,124 @@
+"""`tcbench compare`: whether something got slower, and surely so."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tcbench.cli.app import OUT, command
+from tcbench.cli.comparisons import (
+    AllowOption,
+    ChartOption,
+    FormatOption,
+    MetricOption,
+    OutputOption,
+    StrictOption,
+    ThresholdOption,
+    allowed,
+    check_chart,
+    check_format,
+    comparable,
+    exit_code,
+    metrics,
+    present,
+    retry_command,
+    threshold,
+)
+from tcbench.errors import NotComparableError, SelectionError, StoreError
+
+if TYPE_CHECKING:
+    from tcbench.record import Record
+
+
+@command(
+    "Compare results with earlier ones: what surely got slower?",
+    """
+tcbench compare results/before.jsonl results/after.jsonl
+tcbench compare cpu-20261120-101500 cpu-20261121-093000      by the ids of runs
+tcbench compare --baseline main                              the newest run with what was kept as 'main'
+tcbench compare --baseline main --format github --strict     in CI
+tcbench compare v100/ h200/ --allow all --metric throughput,energy
+""",
+)
+def compare(
+    context: typer.Context,
+    base: Annotated[
+        str | None, typer.Argument(metavar="BASE", help="A file or folder of records, or the id of a run.")
+    ] = None,
+    current: Annotated[
+        str | None,
+        typer.Argument(metavar="CURRENT", help="The same. With --baseline the only one; then default: the newest run."),
+    ] = None,
+    baseline: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="In BASE's place: what `tcbench baseline set NAME` kept."),
+    ] = None,
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where ids of runs and baselines are looked up.")] = OUT,
+    metric: MetricOption = None,
+    threshold_: ThresholdOption = "3%",
+    allow: AllowOption = None,
+    strict: StrictOption = False,
+    format_: FormatOption = "table",
+    output: OutputOption = None,
+    chart: ChartOption = None,
+) -> None:
+    """Compare two sets of results cell by cell: the ratio with its 95% interval over trials, a verdict, and the phase
+    that a loss sits in. It takes several trials a side (`tcbench run --trials 5`). Exit codes: 0 no regression; 1 a
+    regression, a missing cell, or one that does not run any more; 2 unreadable; 4 inconclusive and --strict; 5 not
+    comparable."""
+    from tcbench.analysis.compare import compare as compared
+    from tcbench.analysis.verdict import Rule
+    from tcbench.views.comparison import Sides
+
+    check_format(format_)
+    names, rule, may_differ = metrics(metric), Rule(threshold(threshold_)), allowed(allow)
+    check_chart(chart)
+    (base_path, base_name), (current_path, current_name) = _sides(base, current, baseline, out)
+    sides = Sides(base_name, current_name)
+    if base_path.resolve() == current_path.resolve():
+        typer.echo(f"note: {base_name} and {current_name} are the same results", err=True)
+    found = compared(_records(base_path), _records(current_path), names, rule)
+    try:
+        found = comparable(found, sides, may_differ, retry_command(context))
+    except NotComparableError as error:
+        if format_ == "github":
+            from tcbench.views.comparison.github import command as annotation
+
+            typer.echo(annotation("error", "tcbench: not comparable", str(error)))
+        raise
+    present(found, sides, format_, output, chart)
+    raise typer.Exit(exit_code(found, strict))
+
+
+_Named = tuple[Path, str]
+
+
+def _sides(base: str | None, current: str | None, baseline: str | None, out: Path) -> tuple[_Named, _Named]:
+    """Where the two sides' records stand, and what they are called. Raises SelectionError or StoreError."""
+    from tcbench import baseline as baselines
+    from tcbench import store
+    from tcbench.cli.results import newest
+
+    if baseline is None:
+        if base is None or current is None:
+            raise SelectionError("expected two results: tcbench compare BASE CURRENT, or --baseline NAME CURRENT")
+        return (store.resolve(base, out), base), (store.resolve(current, out), current)
+    if current is not None:
+        raise SelectionError(f"--baseline {baseline} stands in BASE's place: expected only CURRENT, got two results")
+    path = newest(out) if base is None else store.resolve(base, out)
+    return (baselines.path(baseline, out), f"baseline {baseline}"), (path, base or path.stem)
+
+
+def _records(path: Path) -> Sequence[Record]:
+    """One side's records; notes on its files go to standard error. Raises StoreError."""
+    from tcbench import store
+
+    read = store.read([path])
+    for note in read.notes:
+        typer.echo(f"note: {note}", err=True)
+    if not read.records:
+        raise StoreError(f"{path}: no records in it; `tcbench run` makes some")
+    return store.current(read.records)

@@ -1,0 +1,242 @@
+"""What the commands that compare share: their options, what these mean, and how a Comparison is shown and ends.
+
+`tcbench compare` and `tcbench gate` take the same words for the same things.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import os
+import re
+import shlex
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tcbench.errors import NotComparableError, SelectionError, StoreError
+
+if TYPE_CHECKING:
+    from tcbench.analysis.comparability import Difference
+    from tcbench.analysis.compare import Comparison
+    from tcbench.views.comparison import Sides
+
+REGRESSION = 1
+INCONCLUSIVE = 4
+
+FORMATS = ("table", "markdown", "json", "junit", "github")
+MISSING = "missing"
+"""The word of --allow for cells that current lacks."""
+
+JUDGE, SHOW = "What counts", "What is shown"
+
+MetricOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--metric",
+        metavar="NAME",
+        help="throughput, memory or energy. May be given more than once, or with commas. Default: throughput.",
+        rich_help_panel=JUDGE,
+    ),
+]
+ThresholdOption = Annotated[
+    str,
+    typer.Option("--threshold", metavar="SHARE", help="The loss that matters: 3% or 0.03.", rich_help_panel=JUDGE),
+]
+AllowOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--allow",
+        metavar="FACET,...",
+        help="What may differ: gpu, driver, clocks, host, os, python, libraries, settings, measure, input, or all of "
+        "these; missing: cells that current lacks do not fail.",
+        rich_help_panel=JUDGE,
+    ),
+]
+StrictOption = Annotated[
+    bool, typer.Option("--strict", help="Exit code 4 where something is inconclusive.", rich_help_panel=JUDGE)
+]
+FormatOption = Annotated[
+    str, typer.Option("--format", metavar="FORMAT", help=f"{', '.join(FORMATS)}.", rich_help_panel=SHOW)
+]
+OutputOption = Annotated[
+    Path | None,
+    typer.Option(
+        "-o", "--output", metavar="FILE", help="Write it there, and show the table here.", rich_help_panel=SHOW
+    ),
+]
+ChartOption = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Also a chart: a .png, .svg or .pdf file.", rich_help_panel=SHOW)
+]
+
+
+@dataclass(frozen=True)
+class Allowed:
+    """What --allow means: facets that may differ, and whether current may lack cells."""
+
+    facets: frozenset[str] = frozenset()
+    missing: bool = False
+
+
+def metrics(given: Sequence[str] | None) -> tuple[str, ...]:
+    """What --metric means, each once. Raises SelectionError."""
+    from tcbench.analysis.compare import METRICS
+
+    return tuple(_chosen("--metric", given, list(METRICS))) or ("throughput",)
+
+
+def threshold(text: str) -> float:
+    """What --threshold means: a share between 0 and 1. Raises SelectionError."""
+    shown = text if len(text) < 20 else f"{text[:17]}..."
+    found = re.fullmatch(r"\s*([0-9]{0,9}\.?[0-9]{0,9})\s*(%?)\s*", text, re.ASCII)
+    if found is None or not any(char.isdigit() for char in found[1]):
+        raise SelectionError(f"--threshold {shown!a}: expected a share such as 3% or 0.03")
+    value = float(found[1]) / (100 if found[2] else 1)
+    if not 0 < value < 1:
+        hint = f"; did you mean {found[1]}%?" if not found[2] and 1 <= value < 100 else ""
+        raise SelectionError(f"--threshold {shown}: expected a share above 0 and below 1, such as 3% or 0.03{hint}")
+    return value
+
+
+def allowed(given: Sequence[str] | None) -> Allowed:
+    """What --allow means. Raises SelectionError."""
+    from tcbench.analysis.comparability import FACETS
+
+    words = _chosen("--allow", given, [*FACETS, "all", MISSING])
+    facets = FACETS.keys() if "all" in words else [word for word in words if word != MISSING]
+    return Allowed(frozenset(facets), MISSING in words)
+
+
+def check_format(name: str) -> None:
+    """Raises SelectionError for what is none."""
+    if name not in FORMATS:
+        raise SelectionError(f"--format {name!a}: expected {', '.join(FORMATS[:-1])} or {FORMATS[-1]}")
+
+
+def _chosen(option: str, given: Sequence[str] | None, known: Sequence[str]) -> list[str]:
+    """Words of an option that takes commas, each once."""
+    words = [word.strip() for text in given or () for word in text.split(",")]
+    for word in words:
+        if word not in known:
+            close = difflib.get_close_matches(word, known, n=1)
+            hint = f"did you mean '{close[0]}'?" if close else f"expected {', '.join(known[:-1])} or {known[-1]}"
+            raise SelectionError(f"{option} {word[:40]!a}: unknown; {hint}")
+    return list(dict.fromkeys(words))
+
+
+def comparable(comparison: Comparison, sides: Sides, allow: Allowed, retry: str) -> Comparison:
+    """The comparison as it may be judged: what is missing does not fail where that is allowed. `retry` is the command
+    so far, without its --allow. Raises NotComparableError: nothing in common, or differences that are not allowed."""
+    from tcbench.views.naming import plain
+
+    names = plain(sides.base), plain(sides.current)
+    if comparison.paired == 0:
+        bases = _contents(cell.base.cell.label for cell in comparison.cells if cell.base)
+        currents = _contents(cell.current.cell.label for cell in comparison.cells if cell.current)
+        raise NotComparableError(
+            f"{names[0]} and {names[1]} have nothing in common: no config at the same batch size\n"
+            f"  {names[0]} has {bases}\n  {names[1]} has {currents}"
+        )
+    refused = comparison.refused(allow.facets)
+    if refused:
+        raise NotComparableError(_refusal(refused, names, allow, retry))
+    return _forgiven(comparison) if allow.missing else comparison
+
+
+def _contents(labels: Iterable[str], most: int = 5) -> str:
+    from tcbench.views.comparison.wording import several
+    from tcbench.views.naming import plain
+
+    return several([plain(label) for label in dict.fromkeys(labels)], most)
+
+
+def _refusal(refused: Sequence[Difference], names: tuple[str, str], allow: Allowed, retry: str) -> str:
+    """Every difference on a line of its own, and the command that allows them."""
+    from tcbench.analysis.comparability import FACETS
+    from tcbench.views.naming import plain
+
+    wide = max(len(one.facet) for one in refused)
+    facets = {one.facet for one in refused} | allow.facets
+    words = [facet for facet in FACETS if facet in facets] + [MISSING] * allow.missing
+    lines = [f"{names[0]} and {names[1]} did not measure the same thing:"]
+    lines += [f"  {one.facet:{wide}}  {plain(one.says)}" for one in refused]
+    lines += ["to compare them all the same:", f"  {retry} --allow {','.join(words)}"]
+    return "\n".join(lines)
+
+
+def _forgiven(comparison: Comparison) -> Comparison:
+    cells = (replace(c, failing=False) if c.verdict == "missing" else c for c in comparison.cells)
+    return replace(comparison, cells=tuple(cells))
+
+
+def retry_command(context: typer.Context) -> str:
+    """The command that was given, but for its --allow, to be pasted into a shell."""
+    words = ["tcbench", context.info_name or ""]
+    for parameter in context.command.params:
+        value = context.params.get(parameter.name or "")
+        source = context.get_parameter_source(parameter.name or "")
+        if parameter.name == "allow" or value is None or source is None or source.name != "COMMANDLINE":
+            continue
+        option = [max(parameter.opts, key=len)] if parameter.param_type_name == "option" else []
+        if value is True:
+            words += option
+        else:
+            for one in value if isinstance(value, list | tuple) else [value]:
+                words += [*option, str(one)]
+    return shlex.join(words)
+
+
+def present(comparison: Comparison, sides: Sides, format_: str, output: Path | None, chart: Path | None = None) -> None:
+    """Show a comparison as the user asked for it. Raises StoreError where a file cannot be written."""
+    from tcbench.views import comparison as views
+
+    if chart is not None:
+        _draw(comparison, chart)
+    text = None if format_ == "table" and output is None else views.FORMATS[format_](comparison, sides)
+    summary = os.environ.get("GITHUB_STEP_SUMMARY") if format_ == "github" else None
+    if summary:
+        write(Path(summary), views.markdown(comparison, sides), append=True)
+    if output is not None and text is not None:
+        write(output, text)
+    if text is None or output is not None:
+        from tcbench.views.console import make_console
+
+        views.show(comparison, make_console(least=100), sides)
+    else:
+        typer.echo(text, nl=False)
+    for path in filter(None, (chart, output)):
+        typer.echo(f"wrote {path}", err=text is not None and output is None)
+
+
+def _draw(comparison: Comparison, path: Path) -> None:
+    from tcbench.views import plots
+
+    chart = importlib.import_module("tcbench.views.plots.comparison").comparison_chart
+    plots.save(chart(comparison), path)
+
+
+def check_chart(path: Path | None) -> None:
+    """Before anything takes long. Raises what `plots.check_path` does."""
+    if path is not None:
+        from tcbench.views import plots
+
+        plots.check_path(path)
+
+
+def write(path: Path, text: str, *, append: bool = False) -> None:
+    """A text file. Raises StoreError."""
+    try:
+        with path.open("a" if append else "w", encoding="utf-8", errors="backslashreplace", newline="\n") as file:
+            file.write(text)
+    except OSError as error:
+        raise StoreError(f"{path}: cannot be written ({error.strerror})") from None
+
+
+def exit_code(comparison: Comparison, strict: bool) -> int:
+    """0: nothing regressed; 1: something did; 4: something is inconclusive, and that is not enough."""
+    if comparison.failing:
+        return REGRESSION
+    return INCONCLUSIVE if strict and comparison.inconclusive else 0
