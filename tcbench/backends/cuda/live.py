@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from tcbench import messages
 from tcbench.backends.cuda import exhausted
 from tcbench.backends.cuda.accelerator import Array, GpuProperties
 from tcbench.backends.cuda.cudnn import calls, libraries
@@ -291,4 +292,4 @@ def _properties(cupy: Any, index: int) -> GpuProperties:
 
 def fresh_autotune() -> bool:
     """Whether kept plans are to be ignored (`tcbench run --fresh-autotune`)."""
-    return os.environ.get("TCBENCH_FRESH_AUTOTUNE") == "1"
+    return os.environ.get(messages.FRESH_AUTOTUNE) == "1"
