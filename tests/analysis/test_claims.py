@@ -1,0 +1,447 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import factories
+import msgspec
+import pytest
+import timelines
+
+from tcbench import scenario
+from tcbench.analysis import bottleneck
+from tcbench.analysis.claims import (
+    Asked,
+    Evaluated,
+    Finding,
+    Outcome,
+    by_timelines,
+    evaluate,
+    scorecards,
+)
+from tcbench.claim import RELATIONS, Claim, Relation, Side
+from tcbench.record import PhaseTimes, Record
+
+
+def make_claim(relation: Relation = "faster", left: str = "fp16", right: str | None = "fp32", **changes: Any) -> Claim:
+    def side(text: str) -> Side:
+        return Side(text.removeprefix("best of "), text.startswith("best of "))
+
+    fields: dict[str, Any] = {"says": "s", "batch_sizes": (4,), "right": None if right is None else side(right)}
+    return Claim(relation=relation, left=side(left), **fields | changes)
+
+
+def trials(config: str, *rates: float, batch_size: int = 4) -> list[Record]:
+    """One trial for each rate in images/s, with steps that are all alike."""
+    return [
+        factories.make_record(config, batch_size, images_per_s=rate, noise=0.0, trial=n) for n, rate in enumerate(rates)
+    ]
+
+
+def judged(claim: Claim, *groups: Sequence[Record]) -> Evaluated:
+    [found] = evaluate([claim], [record for group in groups for record in group], "tcbench run cpu")
+    return found
+
+
+STEADY, NOISY = (99.0, 100.0, 101.0, 100.0), (60.0, 100.0, 140.0, 100.0)
+
+
+def times(factor: float, rates: Sequence[float] = STEADY) -> list[float]:
+    return [factor * rate for rate in rates]
+
+
+# -------------------------------------------------------------------------------------------------------- comparisons
+
+
+@pytest.mark.parametrize(
+    ("relation", "factor", "expected"),
+    [
+        ("faster", 1.2, "holds"),
+        ("faster", 0.8, "does not hold"),
+        ("faster", 1.0, "undecided"),
+        ("slower", 0.8, "holds"),
+        ("slower", 1.2, "does not hold"),
+        ("slower", 1.0, "undecided"),
+        ("about", 1.0, "holds"),
+        ("about", 1.05, "holds"),
+        ("about", 1.2, "does not hold"),
+        ("about", 0.8, "does not hold"),
+        ("about", 1.1, "undecided"),
+        ("about", 1 / 1.1, "undecided"),
+    ],
+)
+def test_the_whole_interval_decides_a_comparison(relation: Relation, factor: float, expected: Outcome) -> None:
+    margin = 0.1 if relation == "about" else 0.0
+    found = judged(make_claim(relation, margin=margin), trials("fp16", *times(factor)), trials("fp32", *times(1.0)))
+    [at] = found.at
+    assert found.outcome == at.outcome == expected
+    assert at.unit == "trials"
+    assert at.ratio is not None
+    assert at.ratio.value == pytest.approx(factor, rel=1e-9)
+    assert at.ratio.low < factor < at.ratio.high
+    assert not found.by_one_trial
+
+
+def test_about_is_an_equivalence_and_not_the_absence_of_a_difference() -> None:
+    """A noisy pair shows no significant difference, and no equality either."""
+    noisy = trials("fp16", *NOISY), trials("fp32", *NOISY)
+    assert judged(make_claim("about", margin=0.1), *noisy).outcome == "undecided"
+    assert judged(make_claim("about", margin=0.1), trials("fp16", *STEADY), trials("fp32", *STEADY)).outcome == "holds"
+    # A surely different pair that lies within the margin is about equal.
+    near = trials("fp16", *times(1.05)), trials("fp32", *STEADY)
+    assert judged(make_claim("faster"), *near).outcome == "holds"
+    assert judged(make_claim("about", margin=0.1), *near).outcome == "holds"
+
+
+def test_the_ratio_is_welchs_t_on_the_logarithms_of_the_trials_median_steps() -> None:
+    """By hand: two trials a side, 0.02 apart in the logarithm, so that the error is 0.01 * sqrt(2) / sqrt(2) on each
+    side together, with 2 degrees of freedom; t is 4.3027."""
+    apart = [100 * math.exp(-0.01), 100 * math.exp(0.01)]
+    [at] = judged(make_claim(), trials("fp16", *times(2.0, apart)), trials("fp32", *apart)).at
+    assert at.ratio is not None
+    half = 4.302652729911275 * math.sqrt(2 * 0.0002 / 2)
+    assert at.ratio.low == pytest.approx(2 * math.exp(-half))
+    assert at.ratio.high == pytest.approx(2 * math.exp(half))
+
+
+def test_a_spike_does_not_move_a_trials_median() -> None:
+    [spiked, *others] = trials("fp16", *times(1.2))
+    assert spiked.measurement is not None
+    steps = list(spiked.measurement.step_times_s)
+    steps[3] *= 50
+    slow = msgspec.structs.replace(spiked, measurement=factories.make_measurement(steps))
+    assert judged(make_claim(), [slow, *others], trials("fp32", *STEADY)).outcome == "holds"
+
+
+def test_one_trial_is_judged_over_its_steps_and_says_so() -> None:
+    def ran(factor: float, noise: float) -> Evaluated:
+        records = [
+            factories.make_record("fp16", images_per_s=40 * factor, noise=noise),
+            factories.make_record("fp32", noise=noise),
+        ]
+        return judged(make_claim(), records)
+
+    for factor, noise, expected in ((1.2, 0.01, "holds"), (0.8, 0.01, "does not hold"), (1.02, 0.2, "undecided")):
+        found = ran(factor, noise)
+        assert found.outcome == expected
+        assert found.at[0].unit == "steps"
+        assert found.by_one_trial
+    assert found.at[0].more_trials is None
+    assert "--trials 5" in found.at[0].why
+
+
+def test_many_trials_on_one_side_do_not_make_up_for_one_on_the_other() -> None:
+    found = judged(make_claim(), trials("fp16", *times(1.2)), [factories.make_record("fp32", images_per_s=100.0)])
+    assert (found.outcome, found.at[0].unit) == ("holds", "steps")
+
+
+@pytest.mark.parametrize(("relation", "factor"), [("faster", 1.1), ("slower", 0.9), ("about", 1.05), ("about", 1.3)])
+def test_an_undecided_comparison_says_how_many_more_trials_would_decide(relation: Relation, factor: float) -> None:
+    def found(n: int) -> Evaluated:
+        """As many trials with the same mean and variance, on each side."""
+        sd = 0.15 * math.sqrt((n - 1) / n)
+        rates = [100 * math.exp(sd if i % 2 else -sd) for i in range(n)]
+        margin = 0.12 if relation == "about" else 0.0
+        return judged(
+            make_claim(relation, margin=margin), trials("fp16", *times(factor, rates)), trials("fp32", *rates)
+        )
+
+    few = found(4)
+    more = few.at[0].more_trials
+    assert few.outcome == "undecided"
+    assert more is not None
+    assert few.at[0].why == f"about {more} more trials a side would decide"
+    assert found(4 + more + more % 2).outcome != "undecided"
+    assert found(4 + more - 2 - more % 2).outcome == "undecided"
+
+
+def test_no_number_of_trials_decides_what_lies_at_the_limit() -> None:
+    found = judged(make_claim(), trials("fp16", *STEADY), trials("fp32", *STEADY))
+    assert (found.outcome, found.at[0].more_trials) == ("undecided", None)
+    assert "no number of trials" in found.at[0].why
+
+
+def test_factor_and_margin_move_the_limit() -> None:
+    pair = trials("fp16", *times(2.9)), trials("fp32", *STEADY)
+    assert judged(make_claim("faster", factor=3.0), *pair).outcome == "does not hold"
+    assert judged(make_claim("faster", factor=3.0, margin=0.1), *pair).outcome == "holds"
+    assert judged(make_claim("slower", factor=3.0), *pair).outcome == "holds"
+
+
+def test_a_stated_figure_stands_in_the_place_of_the_right_config() -> None:
+    def found(rate: float) -> Outcome:
+        claim = make_claim("about", right=None, images_per_s=1200.0, margin=0.1)
+        return judged(claim, trials("fp16", *times(rate / 100))).outcome
+
+    assert [found(rate) for rate in (1180.0, 1400.0, 700.0, 1320.0)] == [
+        *("holds", "does not hold", "does not hold", "undecided")
+    ]
+    one = judged(make_claim("faster", right=None, images_per_s=30.0), [factories.make_record("fp16", images_per_s=40)])
+    assert (one.outcome, one.by_one_trial) == ("holds", True)
+    assert one.at[0].ratio is not None
+    assert one.at[0].ratio.value == pytest.approx(40 / 30, rel=0.01)
+
+
+def test_the_right_side_may_have_another_batch_size() -> None:
+    claim = make_claim("about", "fp16", "fp16", right_batch_size=8, factor=0.5, margin=0.1)
+    assert judged(claim, trials("fp16", *STEADY), trials("fp16", *times(2.0), batch_size=8)).outcome == "holds"
+    assert judged(claim, trials("fp16", *STEADY), trials("fp16", *STEADY, batch_size=8)).outcome == "does not hold"
+    missing = judged(claim, trials("fp16", *STEADY))
+    assert missing.at[0].why == "fp16, batch size 8 never run"
+    assert missing.command == "tcbench run cpu --config fp16 --bs 8"
+
+
+def test_the_best_of_a_glob_is_the_fastest_that_ran() -> None:
+    claim = make_claim("faster", "best of fp16*")
+    slow, fast = trials("fp16", *times(0.8)), trials("fp16+dali", *times(1.5))
+    found = judged(claim, slow, fast, trials("fp32", *STEADY))
+    assert (found.outcome, found.at[0].left, found.at[0].right) == ("holds", "fp16+dali", "fp32")
+    oom = [factories.make_record("fp16+dali", status="oom")]
+    found = judged(claim, slow, oom, trials("fp32", *STEADY))
+    assert (found.outcome, found.at[0].left) == ("does not hold", "fp16")
+    found = judged(claim, trials("fp32", *STEADY))
+    assert (found.outcome, found.command) == ("not measured", "tcbench run cpu --config 'fp16*' --bs 4")
+
+
+# ------------------------------------------------------------------------------------------------ several batch sizes
+
+
+@pytest.mark.parametrize(
+    ("at", "factors", "expected"),
+    [
+        ("all", (1.2, 1.3), "holds"),
+        ("all", (1.2, 0.8), "does not hold"),
+        ("all", (1.0, 0.8), "does not hold"),
+        ("all", (1.2, 1.0), "undecided"),
+        ("all", (1.2, None), "not measured"),
+        ("all", (0.8, None), "does not hold"),
+        ("any", (1.2, 0.8), "holds"),
+        ("any", (1.2, None), "holds"),
+        ("any", (0.8, 0.8), "does not hold"),
+        ("any", (1.0, 0.8), "undecided"),
+        ("any", (0.8, None), "not measured"),
+    ],
+)
+def test_batch_sizes_together_make_the_claims_outcome(at: str, factors: tuple, expected: Outcome) -> None:
+    records = [
+        record
+        for batch_size, factor in zip((4, 8), factors, strict=True)
+        for record in (
+            [*trials("fp16", *times(factor), batch_size=batch_size), *trials("fp32", *STEADY, batch_size=batch_size)]
+            if factor
+            else []
+        )
+    ]
+    found = judged(make_claim(batch_sizes=(4, 8), at=at), records)
+    assert found.outcome == expected
+    assert [one.batch_size for one in found.at] == [4, 8]
+
+
+def test_what_does_not_fit_in_memory_leaves_the_claim_to_the_other_batch_sizes() -> None:
+    """fp32 at 256 in the talk: an answer, and nothing to compare with."""
+    oom = [factories.make_record("fp32", 8, status="oom"), *trials("fp16", *STEADY, batch_size=8)]
+    claim = make_claim(batch_sizes=(4, 8))
+    found = judged(claim, trials("fp16", *times(1.2)), trials("fp32", *STEADY), oom)
+    assert found.outcome == "holds"
+    assert (found.at[1].outcome, found.at[1].why) == ("not measured", "fp32 out of memory")
+    assert found.command is None
+    assert judged(make_claim(batch_sizes=(8,)), oom).outcome == "not measured"
+
+
+@pytest.mark.parametrize(
+    ("status", "said", "run_again"),
+    [
+        ("skipped", "fp16 skipped: opencv: needs the package cv2: pip install opencv-python-headless", False),
+        ("oom", "fp16 out of memory", False),
+        ("failed", "fp16 failed: ValueError: the loss is nan", True),
+        ("timeout", "fp16 timeout: no result after 1800 s (--timeout)", True),
+        (None, "fp16 never run", True),
+    ],
+)
+def test_what_was_not_measured_has_its_reason_and_the_command(status: Any, said: str, run_again: bool) -> None:
+    left = [] if status is None else [factories.make_record("fp16", status=status)]
+    found = judged(make_claim(), left, trials("fp32", *STEADY))
+    assert found.outcome == "not measured"
+    assert found.at[0].why == said
+    assert found.command == ("tcbench run cpu --config fp16 --bs 4" if run_again else None)
+
+
+def test_without_any_record_nothing_is_measured() -> None:
+    claims = [
+        make_claim(relation, right=None if relation in ("runs", "gpu-bound") else "fp32") for relation in RELATIONS
+    ]
+    assert {found.outcome for found in evaluate(claims, [])} == {"not measured"}
+
+
+# ------------------------------------------------------------------------------------------------------- what runs
+
+
+@pytest.mark.parametrize(
+    ("statuses", "runs", "does_not_run"),
+    [
+        (("ok",), "holds", "does not hold"),
+        (("oom",), "does not hold", "holds"),
+        (("failed",), "does not hold", "holds"),
+        (("crashed",), "does not hold", "holds"),
+        (("ok", "oom"), "undecided", "undecided"),
+        (("timeout",), "not measured", "not measured"),
+        (("skipped",), "not measured", "not measured"),
+        ((), "not measured", "not measured"),
+    ],
+)
+def test_whether_a_config_runs(statuses: tuple, runs: Outcome, does_not_run: Outcome) -> None:
+    records = [factories.make_record("fp16", status=status, trial=n) for n, status in enumerate(statuses)]
+    assert judged(make_claim("runs", right=None), records).outcome == runs
+    found = judged(make_claim("does not run", right=None), records)
+    assert found.outcome == does_not_run
+    assert found.at[0].why
+
+
+# ------------------------------------------------------------------------------------------------- what holds it back
+
+
+def on_gpu(host_share: float, trial: int = 0, io_share: float = 0.0) -> Record:
+    """fp16 on a GPU, where the host needs a share of the step, `io_share` of the step for input."""
+    cell = factories.make_cell("fp16", device="cuda:0")
+    record = factories.make_record(cell=cell, trial=trial, noise=0.0)
+    step_s = 4 / 40.0
+    phases = tuple(
+        PhaseTimes(name=name, host_s=(share * step_s,) * 5)
+        for name, share in (("io", io_share), ("forward", host_share - io_share))
+    )
+    measurement = factories.make_measurement([step_s] * 12, phases=phases, prefetch_depth=0)
+    return msgspec.structs.replace(record, measurement=measurement)
+
+
+@pytest.mark.parametrize(
+    ("relation", "host", "outcome"),
+    [
+        ("gpu-bound", 0.3, "holds"),
+        ("gpu-bound", 1.0, "does not hold"),
+        ("not gpu-bound", 1.0, "holds"),
+        ("not gpu-bound", 0.3, "does not hold"),
+        ("host-bound", 1.0, "holds"),
+        ("host-bound", 0.3, "does not hold"),
+        ("input-bound", 1.0, "does not hold"),
+    ],
+)
+def test_what_holds_a_config_back(relation: Relation, host: float, outcome: Outcome) -> None:
+    found = judged(make_claim(relation, right=None), [on_gpu(host)])
+    assert found.outcome == outcome
+    assert found.at[0].why.split(":")[0] in ("gpu-bound", "host-bound")
+
+
+def test_input_that_fills_the_step_keeps_the_gpu_waiting_too() -> None:
+    records = [on_gpu(1.0, io_share=0.8)]
+    assert judged(make_claim("not gpu-bound", right=None), records).outcome == "holds"
+    assert judged(make_claim("input-bound", right=None), records).outcome == "holds"
+    assert judged(make_claim("host-bound", right=None), records).outcome == "does not hold"
+
+
+def test_trials_that_disagree_on_what_holds_them_back_decide_nothing() -> None:
+    assert judged(make_claim("gpu-bound", right=None), [on_gpu(0.3), on_gpu(1.0, trial=1)]).outcome == "undecided"
+
+
+def test_without_a_gpu_nothing_can_be_bound_by_one() -> None:
+    for relation in ("gpu-bound", "not gpu-bound"):
+        found = judged(make_claim(relation, right=None), [factories.make_record("fp16")])  # type: ignore[arg-type]
+        assert (found.outcome, found.at[0].why) == ("not measured", "no GPU here")
+    computing = factories.make_record("fp16", measurement=factories.make_measurement(prefetch_depth=0))
+    assert judged(make_claim("host-bound", right=None), [computing]).outcome == "holds"
+
+
+# -------------------------------------------------------------------------------------------- what others can tell
+
+
+@pytest.mark.parametrize("relation", ["trains like", "keeps gradients"])
+def test_numerics_are_fed_from_elsewhere_or_name_their_command(relation: Relation) -> None:
+    claim = make_claim(relation)
+    [missing] = evaluate([claim], [])
+    assert (missing.outcome, missing.command) == ("not measured", "tcbench numerics")
+    [found] = evaluate([claim], [], elsewhere=lambda _: Finding("holds", "equivalent within 1%"))
+    assert (found.outcome, found.why, found.command) == ("holds", "equivalent within 1%", None)
+
+
+def kernels(label: str, n: int) -> bottleneck.Bottleneck:
+    spans = [timelines.kernel(i / (2 * n), (i + 0.5) / (2 * n)) for i in range(n)]
+    return bottleneck.summarise(
+        timelines.made(timelines.step(0, 1), timelines.phase("forward", 0, 1), *spans, label=label, batch_size=4)
+    )
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "expected"), [(3, 5, "holds"), (5, 5, "does not hold"), (6, 5, "does not hold")]
+)
+def test_kernels_per_step_come_from_timelines(left: int, right: int, expected: Outcome) -> None:
+    seen = by_timelines([kernels("fp16+nhwc, batch size 4", left), kernels("fp16, batch size 4", right)])
+    claim = make_claim("fewer kernels", "fp16+nhwc", "fp16")
+    [found] = evaluate([claim], [], elsewhere=seen)
+    assert found.outcome == expected
+    assert found.why == f"4: {left} kernels per step against {right}"
+    [other] = evaluate([make_claim("fewer kernels", "fp16+nhwc", "fp32")], [], elsewhere=seen)
+    assert other.outcome == "not measured"
+    assert other.command == "tcbench profile fp16+nhwc --bs 4 && tcbench profile fp32 --bs 4"
+
+
+# -------------------------------------------------------------------------------------------------------- scorecards
+
+
+def test_each_machine_and_setting_has_a_scorecard_of_its_own() -> None:
+    here = [*trials("fp16", *times(1.2)), *trials("fp32", *STEADY)]
+    there = [
+        msgspec.structs.replace(
+            record, run_id="cpu-20250101-000000", environment=factories.make_environment(machine="dgx")
+        )
+        for record in (*trials("fp16", *times(0.8)), *trials("fp32", *STEADY))
+    ]
+    cards = scorecards([*here, *there], lambda _: Asked("cpu", (make_claim(),)))
+    assert [(card.machine, card.claims[0].outcome) for card in cards] == [
+        *(("amd-epyc-2cpu", "holds"), ("dgx", "does not hold"))
+    ]
+    assert [card.count("holds") for card in cards] == [1, 0]
+    with pytest.raises(ValueError, match="several machines"):
+        evaluate([make_claim()], [*here, *there])
+
+
+def test_a_scorecards_commands_run_what_is_missing_at_once() -> None:
+    claims = (make_claim(), make_claim("runs", "fp16+dali", None, batch_sizes=(8,)), make_claim("trains like"))
+    asked = Asked("cpu", claims, "tcbench run cpu")
+    [card] = scorecards(trials("fp32", *STEADY), lambda _: asked)
+    assert card.commands == ("tcbench run cpu --config fp16 --config fp16+dali --bs 4,8", "tcbench numerics")
+
+
+def test_the_talk_holds_on_records_planted_as_the_talk_tells_them() -> None:
+    """All of naruse2018's claims that records tell, on a V100 as slides 12 to 33 show it."""
+    dali, best = "fp16+dali", "fp16+dali+batched+nhwc+fused"
+    static = best + "+static_graph"
+    rates: dict[str, dict[int, float | None]] = {
+        "fp32": {32: 320, 64: 350, 128: 370, 256: None},
+        "fp16": {32: 150, 64: 280, 128: 500, 256: 700},
+        dali: {32: 200, 64: 420, 128: 760, 256: 780},
+        best: {32: 400, 64: 750, 128: 1050, 256: 1200},
+        static: {32: 700, 64: 950, 128: None, 256: None},
+    }
+    gpu_bound = {("fp32", 64), (static, 64)}
+    records = []
+    for config, at in rates.items():
+        for batch_size, rate in at.items():
+            cell = factories.make_cell(config, batch_size, device="cuda:0", image_size=224, scenario="naruse2018")
+            if rate is None:
+                records.append(factories.make_record(cell=cell, status="oom"))
+                continue
+            for n, wavering in enumerate((0.99, 1.0, 1.01, 1.0)):
+                record = factories.make_record(cell=cell, trial=n, images_per_s=rate * wavering)
+                assert record.measurement is not None
+                share = 0.2 if (config, batch_size) in gpu_bound else 1.0
+                phases = tuple(
+                    PhaseTimes(name=p.name, host_s=tuple(t * share for t in p.host_s))
+                    for p in record.measurement.phases
+                )
+                measured = msgspec.structs.replace(record.measurement, phases=phases, prefetch_depth=0)
+                records.append(msgspec.structs.replace(record, measurement=measured))
+    claims = scenario.load("naruse2018").claims
+    found = evaluate(claims, records)
+    told = [one for one in found if one.claim.relation not in ("trains like", "keeps gradients", "fewer kernels")]
+    assert len(told) == len(claims) - 3
+    assert [(one.claim.says, one.outcome) for one in told if one.outcome != "holds"] == []
