@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import difflib
+import fnmatch
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,6 +41,40 @@ def read(named: Iterable[str] | None, out: Path, default: Path | None = None) ->
     for note in found.notes:
         typer.echo(f"note: {note}", err=True)
     return store.current(found.records)
+
+
+def chosen(
+    records: Iterable[Record], configs: Sequence[str] = (), batch_sizes: Sequence[int] | None = None
+) -> tuple[Record, ...]:
+    """Those of these configs (names or globs; all where none is given) and batch sizes. Raises SelectionError when a
+    name matches nothing that was run."""
+    records = tuple(records)
+    if not records:
+        raise SelectionError("no records in these results; `tcbench run` makes some")
+    there = list(dict.fromkeys(record.cell.config for record in records))
+    wanted = set(named(configs, there)) if configs else set(there)
+    sizes = set(batch_sizes or (record.cell.batch_size for record in records))
+    found = tuple(r for r in records if r.cell.config in wanted and r.cell.batch_size in sizes)
+    if not found:
+        known = ", ".join(map(str, sorted({r.cell.batch_size for r in records if r.cell.config in wanted})))
+        asked = ",".join(map(str, batch_sizes or ()))
+        raise SelectionError(f"--bs {asked}: not in these results; expected some of {known}")
+    return found
+
+
+def named(wanted: Iterable[str], there: Sequence[str]) -> list[str]:
+    """Those of the configs `there` that names or globs mean, in their order. Raises SelectionError for one that means
+    none."""
+    found: list[str] = []
+    for name in wanted:
+        matching = [config for config in there if config == name] or fnmatch.filter(there, name)
+        if not matching:
+            close = difflib.get_close_matches(name, there, n=1)
+            known = ", ".join(there[:6]) + (", ..." if len(there) > 6 else "")
+            hint = f"did you mean '{close[0]}'?" if close else f"expected some of {known}"
+            raise SelectionError(f"--config '{name}': not in these results; {hint}")
+        found += matching
+    return list(dict.fromkeys(found))
 
 
 def parted(paths: Iterable[Path]) -> tuple[list[Path], list[Path]]:

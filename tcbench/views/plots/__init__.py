@@ -7,6 +7,7 @@ sizes and machines. Imports matplotlib, so the command line imports it late.
 
 from tcbench.views.plots.bars import throughput_chart
 from tcbench.views.plots.files import SUFFIXES, check_path, save
+from tcbench.views.plots.history import history_chart
 from tcbench.views.plots.palette import GAIN, GAIN_PALE, LOSS, LOSS_PALE, RAMPS, Fill, family, fill
 from tcbench.views.plots.provenance import MAX_PANELS
 from tcbench.views.plots.slides import SLIDES, slide_chart
@@ -26,6 +27,7 @@ __all__ = [
     "check_path",
     "family",
     "fill",
+    "history_chart",
     "ladder_chart",
     "save",
     "slide_chart",

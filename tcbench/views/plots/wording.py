@@ -36,12 +36,18 @@ def factor(value: float) -> str:
 
 
 _WHY: dict[Status, str] = {
+    "ok": "ok",
     "skipped": "skipped",
     "oom": "out of memory",
     "failed": "failed",
     "timeout": "timed out",
     "crashed": "crashed",
 }
+
+
+def ended(status: Status) -> str:
+    """How a cell ended, in words."""
+    return _WHY[status]
 
 
 def why_missing(summary: CellSummary | None) -> str:

@@ -1,0 +1,235 @@
+"""A cell over commits: what each commit's trials say, and what changed since the one before. Pure functions.
+
+Knows nothing of files, tables or charts. A step from one commit to the next is judged as any comparison is
+(`tcbench.analysis.compare`): the unit is the trial.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from tcbench.analysis import comparability, compare
+from tcbench.analysis.comparability import Difference
+from tcbench.analysis.compare import CellComparison
+from tcbench.analysis.stats import Interval
+from tcbench.analysis.summary import by_cell
+from tcbench.analysis.verdict import Rule
+from tcbench.analysis.welch import LEAST_TRIALS, Group, LogRatio
+from tcbench.record import STATUSES, Cell, Environment, Record, Status
+
+
+class Code(NamedTuple):
+    """What tells one state of the code from another: the commit of the user's project, that of tcbench or its version,
+    and the run, where no commit is known or files differed from it, so that two runs may be of unlike code."""
+
+    project: str | None
+    tcbench: str | None
+    run: str | None
+
+
+@dataclass(frozen=True)
+class Revision:
+    """A state of the code that was measured. `name` is the commit of the user's project where records tell it, else
+    tcbench's own, else tcbench's version and the run. `beside` is tcbench's commit where `name` is a project's that
+    several of tcbench were measured at. `began_at` is the start of its first trial: UTC, ISO 8601."""
+
+    code: Code
+    name: str
+    beside: str | None
+    began_at: str
+
+    @property
+    def short(self) -> str:
+        """At most 7 letters of each commit, with the `+`; a run's whole name."""
+        if self.code.project is None and self.code.run is not None and not self.name.endswith("+"):
+            return self.name
+        shortened = self.name[:7] + ("+" if self.name.endswith("+") else "")
+        return f"{shortened} ({self.beside[:7]})" if self.beside else shortened
+
+    @property
+    def date(self) -> str:
+        """YYYY-MM-DD, UTC."""
+        return self.began_at[:10]
+
+
+@dataclass(frozen=True)
+class Point:
+    """One cell at one revision. `images_per_s` is at the median step of each trial, the geometric mean over `figures`;
+    `interval` is its 95% interval over trials, None with one. `change` is the step from the point `since`; both are
+    None where nothing comes before it in its line. `broken_by`: what differs from the point before, so that a new
+    line begins here and no step is judged."""
+
+    revision: Revision
+    status: Status
+    reason: str | None
+    trials: int
+    trials_ok: int
+    figures: tuple[float, ...] = ()
+    change: CellComparison | None = None
+    since: Revision | None = None
+    broken_by: tuple[Difference, ...] = ()
+
+    @property
+    def images_per_s(self) -> float | None:
+        """None where no trial is ok."""
+        return _geometric(self.figures).value if self.figures else None
+
+    @property
+    def interval(self) -> Interval | None:
+        """Student's t on the logarithms of the trials' figures, as in `welch`."""
+        return _geometric(self.figures).interval() if len(self.figures) >= LEAST_TRIALS else None
+
+    @property
+    def regressed(self) -> bool:
+        """Whether the step to here is a regression, or the cell does not run any more."""
+        return self.change is not None and self.change.failing
+
+
+@dataclass(frozen=True)
+class CellHistory:
+    """One cell on one machine over the revisions it was run at, oldest first. `environment` is the newest known."""
+
+    cell: Cell
+    machine: str | None
+    environment: Environment | None
+    points: tuple[Point, ...]
+
+    @property
+    def regressions(self) -> tuple[Point, ...]:
+        return tuple(point for point in self.points if point.regressed)
+
+
+@dataclass(frozen=True)
+class History:
+    """All cells over all revisions, both in order: revisions by the time of their first trial."""
+
+    revisions: tuple[Revision, ...]
+    cells: tuple[CellHistory, ...]
+    rule: Rule
+
+    @property
+    def regressions(self) -> int:
+        return sum(len(cell.regressions) for cell in self.cells)
+
+
+def history(records: Iterable[Record], rule: Rule | None = None, allow: Collection[str] = ()) -> History:
+    """From records as `store.current` leaves them, cells in the order of first appearance.
+
+    A point that is ok is compared with the last one before it in its line that is, any other with the last of all.
+    Where the two stand on unlike machines, drivers, libraries or settings (`comparability.differences`, of facets that
+    `allow` does not name), they are not compared, and a new line begins.
+    """
+    rule = rule or Rule()
+    records = tuple(records)
+    codes = _codes(records)
+    revisions = _revisions(records, codes)
+    cells = []
+    for (machine, cell), group in by_cell(records).items():
+        at: dict[Code, list[Record]] = {}
+        for record in group:
+            at.setdefault(codes[id(record)], []).append(record)
+        told = [r.environment for r in sorted(group, key=lambda r: r.started_at) if r.environment is not None]
+        points = _points([(revision, at[revision.code]) for revision in revisions if revision.code in at], rule, allow)
+        cells.append(CellHistory(cell, machine, told[-1] if told else None, points))
+    return History(revisions, tuple(cells), rule)
+
+
+def _codes(records: Sequence[Record]) -> dict[int, Code]:
+    """Each record's code, by its id; a trial that could not tell belongs to what its run told last before it."""
+    codes: dict[int, Code] = {}
+    first: dict[str, Environment] = {}
+    for record in records:
+        if record.environment is not None:
+            first.setdefault(record.run_id, record.environment)
+    last = dict(first)
+    for record in sorted(records, key=lambda record: record.started_at):
+        environment = record.environment or last.get(record.run_id)
+        if environment is None:
+            codes[id(record)] = Code(None, None, record.run_id)
+            continue
+        last[record.run_id] = environment
+        commits = [c for c in (environment.project_commit, environment.commit) if c]
+        exact = bool(commits) and not any(commit.endswith("+") for commit in commits)
+        tcbench = environment.commit or environment.tcbench
+        codes[id(record)] = Code(environment.project_commit, tcbench, None if exact else record.run_id)
+    return codes
+
+
+def _revisions(records: Sequence[Record], codes: dict[int, Code]) -> tuple[Revision, ...]:
+    began: dict[Code, str] = {}
+    for record in records:
+        code = codes[id(record)]
+        began[code] = min(began.get(code, record.started_at), record.started_at)
+    projects: dict[str, set[str | None]] = {}
+    for code in began:
+        if code.project:
+            projects.setdefault(code.project, set()).add(code.tcbench)
+    versions = {r.environment.tcbench for r in records if r.environment is not None}
+
+    def named(code: Code) -> str:
+        if code.project:
+            return code.project
+        if code.tcbench is None:
+            return str(code.run)
+        return f"{code.tcbench} {code.run}" if code.tcbench in versions else code.tcbench
+
+    def beside(code: Code) -> str | None:
+        return code.tcbench if code.project and len(projects[code.project]) > 1 else None
+
+    ordered = sorted(began, key=lambda code: (began[code], tuple(map(str, code))))
+    return tuple(Revision(code, named(code), beside(code), began[code]) for code in ordered)
+
+
+def _points(groups: Sequence[tuple[Revision, list[Record]]], rule: Rule, allow: Collection[str]) -> tuple[Point, ...]:
+    points = []
+    last: tuple[Revision, list[Record]] | None = None
+    last_ok: tuple[Revision, list[Record]] | None = None
+    for revision, group in groups:
+        ok = any(record.status == "ok" for record in group)
+        before = last_ok if ok and last_ok else last
+        change, broken_by = None, tuple[Difference, ...]()
+        if before is not None:
+            found = comparability.differences(before[1], group)
+            broken_by = tuple(difference for difference in found if difference.facet not in allow)
+            if broken_by:
+                last_ok = None
+            else:
+                [change] = compare.compare(before[1], group, rule=rule).cells
+        points.append(_point(revision, group, change, before[0] if before and change else None, broken_by))
+        last = revision, group
+        last_ok = last if ok else last_ok
+    return tuple(points)
+
+
+def _point(
+    revision: Revision,
+    group: Sequence[Record],
+    change: CellComparison | None,
+    since: Revision | None,
+    broken_by: tuple[Difference, ...],
+) -> Point:
+    ok = [record for record in group if record.status == "ok"]
+    status: Status = "ok" if ok else max((record.status for record in group), key=STATUSES.index)
+    rates = (compare.METRICS["throughput"].of(record) for record in ok)
+    return Point(
+        revision=revision,
+        status=status,
+        reason=next(record.reason for record in group if record.status == status),
+        trials=len(group),
+        trials_ok=len(ok),
+        figures=tuple(rate for rate in rates if rate is not None),
+        change=change,
+        since=since,
+        broken_by=broken_by,
+    )
+
+
+def _geometric(figures: Sequence[float]) -> LogRatio:
+    """The geometric mean of figures, with its error where there are several."""
+    if len(figures) < LEAST_TRIALS:
+        return LogRatio(math.log(figures[0]), 0.0, 1)
+    group = Group.of(figures)
+    return LogRatio(group.mean, math.sqrt(group.variance / group.n), group.n - 1)

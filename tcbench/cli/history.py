@@ -1,0 +1,80 @@
+"""`tcbench history`: cells over commits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tcbench.cli import comparisons
+from tcbench.cli.app import OUT, command
+from tcbench.cli.comparisons import AllowOption, ThresholdOption
+from tcbench.cli.options import BatchSizesOption, batch_sizes, config_names
+from tcbench.errors import SelectionError
+
+
+@command(
+    "Show cells over commits, and where they regressed.",
+    """
+tcbench history                                   every run under results/
+tcbench history --config 'fp16*' --bs 256 -o history.png
+tcbench history results/h200 --threshold 5% --json
+""",
+)
+def history(
+    results: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="RESULTS", help="Files or folders of records, or ids of runs. Default: results/."),
+    ] = None,
+    config: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--config", metavar="GLOB", help="Configs by name or glob. May be given more than once, or with commas."
+        ),
+    ] = None,
+    bs: BatchSizesOption = None,
+    threshold: ThresholdOption = "3%",
+    allow: AllowOption = None,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", metavar="FILE", help="Also a chart: a .png, .svg or .pdf file.")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Everything as JSON.")] = False,
+) -> None:
+    """Show each cell over the commits it was run at: images/s with its interval over trials, the change from the
+    commit before, and whether that is a regression. Commits on unlike machines, drivers or libraries are not compared:
+    a new line begins there and says why."""
+    from tcbench.analysis.verdict import Rule
+
+    sizes = batch_sizes(bs)
+    configs = config_names(config)
+    rule = Rule(comparisons.threshold(threshold))
+    facets = comparisons.allowed(allow).facets
+    if output is not None:
+        from tcbench.views import plots
+
+        plots.check_path(output)
+
+    from tcbench.analysis.history import history as histories
+    from tcbench.cli.results import chosen, read
+    from tcbench.views import history as view
+    from tcbench.views.console import make_console
+
+    if not results and not OUT.is_dir():
+        raise SelectionError(f"no results in {OUT}/; `tcbench run` makes some, or name a file")
+    found = histories(chosen(read(results, OUT, default=OUT), configs, sizes), rule, facets)
+    if output is not None:
+        plots.save(plots.history_chart(found), output)
+    if json:
+        typer.echo(view.to_json(found))
+        return
+    console = make_console()
+    for heading, table in view.blocks(found):
+        console.print(heading)
+        console.print(table)
+        console.print()
+    console.print(view.verdict(found), markup=False, highlight=False, soft_wrap=True)
+    for line in view.notes(found):
+        console.print(line, style="dim", markup=False, highlight=False, soft_wrap=True)
+    if output is not None:
+        console.print(f"wrote {output}", markup=False, highlight=False, soft_wrap=True)

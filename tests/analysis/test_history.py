@@ -1,0 +1,190 @@
+"""A cell over commits: order, grouping, verdicts, and where lines begin anew."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from factories import make_cell, make_environment, make_record
+from histories import commit, over_commits, shuffled
+
+from tcbench.analysis.history import history
+from tcbench.analysis.verdict import Rule
+from tcbench.record import Record
+
+
+def verdicts(records: list[Record], **options: object) -> list[str | None]:
+    [cell] = history(records, **options).cells  # type: ignore[arg-type]
+    return [point.change.verdict if point.change else None for point in cell.points]
+
+
+def test_a_regression_at_the_third_of_five_commits_is_found_there_and_nowhere_else() -> None:
+    found = history(shuffled(over_commits([40, 40, 36, 36, 36])))
+    assert [revision.name for revision in found.revisions] == [commit(n) for n in range(5)]
+    [cell] = found.cells
+    assert [point.regressed for point in cell.points] == [False, False, True, False, False]
+    assert [p.change.verdict if p.change else None for p in cell.points] == [None, "pass", "regression", "pass", "pass"]
+    [bad] = cell.regressions
+    assert bad.revision.name == commit(2) and bad.since is not None and bad.since.name == commit(1)
+    assert (
+        bad.change is not None and bad.change.ratio is not None and bad.change.ratio.value == pytest.approx(0.9, 0.02)
+    )
+    assert found.regressions == 1
+
+
+def test_what_comes_back_is_improved() -> None:
+    assert verdicts(over_commits([40, 36, 40])) == [None, "regression", "improved"]
+
+
+def test_a_point_holds_the_geometric_mean_and_its_interval_over_trials() -> None:
+    [point] = history(over_commits([40], trials=8, spread=0.02)).cells[0].points
+    assert point.images_per_s == pytest.approx(40, rel=0.03)
+    assert point.interval is not None and point.interval.value == pytest.approx(point.images_per_s)
+    assert 0.005 < point.interval.relative_half_width < 0.05
+    assert (point.trials, point.trials_ok, len(point.figures)) == (8, 8, 8)
+
+
+def test_one_trial_is_inconclusive_and_has_no_interval() -> None:
+    records = over_commits([40, 20], trials=1)
+    assert verdicts(records) == [None, "inconclusive"]
+    assert [point.interval for point in history(records).cells[0].points] == [None, None]
+
+
+def test_the_threshold_is_the_users() -> None:
+    assert verdicts(over_commits([40, 36]), rule=Rule(0.2)) == [None, "pass"]
+
+
+def test_cells_are_judged_apart() -> None:
+    records = over_commits([40, 40, 40]) + over_commits([80, 80, 60], "fp16") + over_commits([50, 50, 50], batch_size=8)
+    found = history(records)
+    assert [(c.cell.config, c.cell.batch_size, len(c.regressions)) for c in found.cells] == [
+        ("fp32", 4, 0),
+        ("fp16", 4, 1),
+        ("fp32", 8, 0),
+    ]
+
+
+def test_a_cell_that_was_not_run_at_a_commit_is_compared_with_the_last_that_was() -> None:
+    records = over_commits([40, 40, 36]) + over_commits([80, 80, 80], "fp16")
+    without = [r for r in records if not (r.cell.config == "fp32" and r.environment.commit == commit(1))]  # type: ignore[union-attr]
+    cell = history(without).cells[0]
+    assert [point.revision.name for point in cell.points] == [commit(0), commit(2)]
+    assert cell.points[1].since is not None and cell.points[1].since.name == commit(0)
+    assert cell.points[1].regressed
+
+
+def at(number: int, status: str, cell_of: Record) -> Record:
+    return make_record(
+        status=status,  # type: ignore[arg-type]
+        cell=cell_of.cell,
+        run_id=f"cpu-{20250101 + number}-000000",
+        started_at=f"2025-01-{1 + number:02}T03:04:05.678+00:00",
+        environment=make_environment(commit=commit(number)),
+    )
+
+
+def test_a_cell_that_stops_running_regresses_once_and_what_comes_after_is_compared_with_what_ran() -> None:
+    ok = over_commits([40, 40, 0.001, 0.001, 36])
+    records = [*ok[:16], at(2, "oom", ok[0]), at(3, "oom", ok[0]), *ok[32:]]
+    [cell] = history(records).cells
+    assert [p.change.verdict if p.change else None for p in cell.points] == [
+        None,
+        "pass",
+        "changed status",
+        "not measured",
+        "regression",
+    ]
+    assert [point.regressed for point in cell.points] == [False, False, True, False, True]
+    assert cell.points[4].since is not None and cell.points[4].since.name == commit(1)
+    assert (cell.points[2].images_per_s, cell.points[2].status) == (None, "oom")
+
+
+def test_a_new_driver_begins_a_new_line_and_says_why() -> None:
+    records = over_commits([40, 40, 30, 30], environments=[{}, {}, {"kernel": "6.2.0"}, {"kernel": "6.2.0"}])
+    [cell] = history(records).cells
+    assert [p.change.verdict if p.change else None for p in cell.points] == [None, "pass", None, "pass"]
+    assert [d.says for d in cell.points[2].broken_by] == ["kernel: 6.1.0 -> 6.2.0"]
+    assert history(records).regressions == 0
+    assert verdicts(records, allow=["os"]) == [None, "pass", "regression", "pass"]
+
+
+def test_machines_have_lines_of_their_own() -> None:
+    records = over_commits([40, 40]) + over_commits(
+        [30, 30], environments=[{"machine": "other", "device_name": "Other"}] * 2
+    )
+    renamed = [msgspec.structs.replace(r, run_id=r.run_id + r.environment.machine) for r in records]  # type: ignore[union-attr]
+    found = history(renamed)
+    assert [(cell.machine, len(cell.points), len(cell.regressions)) for cell in found.cells] == [
+        ("amd-epyc-2cpu", 2, 0),
+        ("other", 2, 0),
+    ]
+    assert len(found.revisions) == 2
+
+
+def test_an_older_commit_that_is_measured_again_stays_in_its_place() -> None:
+    first = over_commits([40, 36])
+    again = [
+        msgspec.structs.replace(r, run_id="again", started_at="2025-02-01T00:00:00.000+00:00", trial=8 + r.trial)
+        for r in first[:8]
+    ]
+    found = history(first + again)
+    assert [revision.name for revision in found.revisions] == [commit(0), commit(1)]
+    assert [point.trials for point in found.cells[0].points] == [16, 8]
+
+
+def test_a_projects_commit_comes_first() -> None:
+    facts = [{"project_commit": "aaaaaaaaaaaa"}, {"project_commit": "bbbbbbbbbbbb"}]
+    found = history(over_commits([40, 40], environments=[{**f, "commit": "c" * 12} for f in facts]))
+    assert [(r.name, r.short, r.beside) for r in found.revisions] == [
+        ("a" * 12, "aaaaaaa", None),
+        ("b" * 12, "bbbbbbb", None),
+    ]
+
+
+def test_two_tcbenches_at_one_commit_of_a_project_are_not_mixed() -> None:
+    found = history(over_commits([40, 36], environments=[{"project_commit": "a" * 12}] * 2))
+    assert [revision.short for revision in found.revisions] == [f"aaaaaaa ({commit(n)[:7]})" for n in (0, 1)]
+    assert found.regressions == 1
+
+
+def test_without_a_commit_each_run_of_a_version_stands_by_itself() -> None:
+    found = history(over_commits([40, 36], environments=[{"commit": None}] * 2))
+    assert [revision.short for revision in found.revisions] == [
+        "0.1.0 cpu-20250101-000000",
+        "0.1.0 cpu-20250102-000000",
+    ]
+    assert found.regressions == 1
+
+
+def test_runs_of_files_that_differ_from_one_commit_are_not_mixed() -> None:
+    found = history(over_commits([40, 36], environments=[{"commit": "abcdefabcdef+"}] * 2))
+    assert [revision.short for revision in found.revisions] == ["abcdefa+", "abcdefa+"]
+    assert found.regressions == 1
+
+
+def test_a_trial_that_knows_nothing_belongs_to_its_runs_commit() -> None:
+    ok = over_commits([40, 40])
+    skipped = make_record(
+        "fp16", status="skipped", run_id="cpu-20250102-000000", started_at="2025-01-02T03:05:00.000+00:00"
+    )
+    found = history([*ok, skipped])
+    assert [point.revision.name for point in found.cells[1].points] == [commit(1)]
+    assert found.cells[1].points[0].images_per_s is None
+
+
+def test_a_run_that_knows_nothing_at_all_has_its_own_name() -> None:
+    found = history([make_record("fp16", status="skipped", run_id="r1")])
+    assert [revision.short for revision in found.revisions] == ["r1"]
+    assert found.cells[0].machine is None
+
+
+def test_a_run_that_was_resumed_at_another_commit_parts() -> None:
+    """As the results of the peers here are."""
+    records = over_commits([40, 40], run_id="one", cell=make_cell())
+    resumed = [msgspec.structs.replace(r, trial=n) for n, r in enumerate(records)]
+    found = history(resumed)
+    assert [point.trials for point in found.cells[0].points] == [8, 8]
+
+
+def test_nothing_gives_nothing() -> None:
+    found = history([])
+    assert (found.revisions, found.cells, found.regressions) == ((), (), 0)
