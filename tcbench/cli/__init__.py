@@ -29,6 +29,7 @@ for _module in (
     "export",
     "roofline",
     "baseline",
+    "history",
     "look",
 ):
     # Each registers its commands, in the order in which help shows them.
