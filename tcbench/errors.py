@@ -34,6 +34,10 @@ class StoreError(TcbenchError):
     """Records cannot be written or read."""
 
 
+class SideError(TcbenchError):
+    """A side of a gate cannot be prepared: its revision, its environment or its Python."""
+
+
 class NotComparableError(TcbenchError):
     """Two sides did not measure the same thing, or have nothing in common."""
 

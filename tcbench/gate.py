@@ -13,6 +13,7 @@ from typing import Literal
 
 from tcbench.analysis.compare import METRICS, CellComparison, Comparison, Metric, Side, compare
 from tcbench.analysis.verdict import Decision, Look, Rule, settle
+from tcbench.analysis.welch import LEAST_TRIALS
 from tcbench.record import Cell, Record, Status
 
 SideName = Literal["base", "current"]
@@ -185,6 +186,18 @@ def comparison(
     )
 
 
+def summary(gate: Gate) -> str:
+    """When what was decided: `decided after 3 trials a side: 4, after 6: 1; undecided: 2`."""
+    decisions = [decision for cell in gate.cells for decision in cell.decisions]
+    counts = [(look.trials, sum(d is not None and d[1] == n for d in decisions)) for n, look in enumerate(gate.looks)]
+    told = [f"after {trials}: {count}" for trials, count in counts if count]
+    if told:
+        told[0] = told[0].replace(":", " trials a side:", 1)
+    undecided = sum(decision is None for decision in decisions)
+    parts = ["decided " + ", ".join(told)] * bool(told) + [f"undecided: {undecided}"] * bool(undecided)
+    return "; ".join(parts)
+
+
 def _by_metric(
     gate: Gate,
     cells: Sequence[Cell],
@@ -218,7 +231,7 @@ def _by_metric(
 def _unreached(cell: Cell, metric: Metric) -> CellComparison:
     """A cell that has no trial on one side at all."""
     nothing = Side(cell, machine=None, status="skipped", reason="no trial", trials=0, trials_ok=0)
-    return CellComparison(metric, nothing, nothing, "inconclusive")
+    return CellComparison(metric, nothing, nothing, "inconclusive", more_trials=LEAST_TRIALS)
 
 
 def _open(cell: CellComparison, state: Settling, gate: Gate, ended: str) -> CellComparison:

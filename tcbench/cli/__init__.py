@@ -26,6 +26,7 @@ for _module in (
     "explain",
     "claims",
     "compare",
+    "gate",
     "export",
     "roofline",
     "baseline",

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
@@ -29,6 +30,7 @@ class RunProgress:
         self._started = time.monotonic()
         self._seen_of_running: Estimate | None = None
         self._quiet = quiet
+        self._label = ""
         self._progress = Progress(
             TextColumn("{task.completed:.0f}/{task.total:.0f}"),
             _Remaining(self._remaining_s),
@@ -48,16 +50,24 @@ class RunProgress:
     ) -> None:
         self._progress.stop()
 
+    def begin(self, label: str, remaining: Sequence[Cell], total: int) -> None:
+        """Where a run grows: the next trial is called by `label` too, `remaining` are the cells that are to be run from
+        it on, and `total` trials are certain by now."""
+        self._label, self._total = f"{label}: ", total
+        self._estimate = replace(self._estimate, remaining=tuple(remaining))
+        self._progress.update(self._task, total=total)
+
     def listen(self, cell: Cell, trial: int, message: Message) -> None:
         """What the running worker says."""
+        name = f"{self._label}{cell.label}"
         if isinstance(message, Building):
             if message.what == "imports":
                 self._started = time.monotonic()
-            self._progress.update(self._task, description=f"{cell.label}: {message.what}")
+            self._progress.update(self._task, description=f"{name}: {message.what}")
         elif isinstance(message, Stepped):
             self._seen_of_running = self._estimate.stepped(cell, message.step_time_s)
             rate = cell.batch_size / message.step_time_s
-            what = f"{cell.label}: {message.stage}, {message.steps} steps, {rate:.3g} images/s"
+            what = f"{name}: {message.stage}, {message.steps} steps, {rate:.3g} images/s"
             self._progress.update(self._task, description=what)
 
     def finished(self, record: Record) -> None:
@@ -71,7 +81,7 @@ class RunProgress:
         if not self._quiet:
             left = duration(self._estimate.remaining_s())
             more = f"  (ETA {left})" if not self._console.is_terminal and self._estimate.remaining else ""
-            line = f"[{self._done}/{self._total}] {record.cell.label}: {outcome(record)}{more}"
+            line = f"[{self._done}/{self._total}] {self._label}{record.cell.label}: {outcome(record)}{more}"
             self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def _remaining_s(self) -> float:

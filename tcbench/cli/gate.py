@@ -1,0 +1,297 @@
+"""`tcbench gate`: base and current in turns on this machine, until it is settled whether something got slower."""
+
+from __future__ import annotations
+
+import contextlib
+import shlex
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tcbench.cli.app import INTERRUPTED, OUT, command
+from tcbench.cli.comparisons import (
+    AllowOption,
+    FormatOption,
+    MetricOption,
+    OutputOption,
+    StrictOption,
+    ThresholdOption,
+    allowed,
+    check_format,
+    comparable,
+    exit_code,
+    metrics,
+    present,
+    retry_command,
+    threshold,
+)
+from tcbench.cli.options import (
+    HOW,
+    BatchSizesOption,
+    ConfigOption,
+    DataOption,
+    DeviceOption,
+    ImageSizeOption,
+    MaxTimeOption,
+    OutOption,
+    QuietOption,
+    ScenarioArgument,
+    SeedOption,
+    TargetOption,
+    ThreadsOption,
+    TimeoutOption,
+    selection,
+    within,
+)
+from tcbench.errors import SelectionError
+
+if TYPE_CHECKING:
+    from tcbench.analysis.verdict import Look, Rule
+    from tcbench.gate import Gate, SideName
+    from tcbench.plan import Plan
+    from tcbench.record import Record
+    from tcbench.sides import Ready
+
+SIDES = "What is compared"
+
+COMPARED = frozenset({"libraries", "python"})
+"""What may always differ between two environments: that is what they are compared for."""
+
+
+@command(
+    "Run two versions in turns until it is settled whether one is slower.",
+    """
+tcbench gate --base main                           the working tree against a revision with its own environment
+tcbench gate ./my_step.toml --base HEAD            before a commit: a step of one's own
+tcbench gate --base v1.0 --current v1.1 --bs 8 --budget 1800 --format github
+tcbench gate --base-python old/bin/python          the same code on other libraries
+""",
+)
+def gate(
+    context: typer.Context,
+    scenario: ScenarioArgument = None,
+    base: Annotated[
+        str | None,
+        typer.Option(metavar="REVISION", help="The git revision to judge against.", rich_help_panel=SIDES),
+    ] = None,
+    current: Annotated[
+        str | None,
+        typer.Option(metavar="REVISION", help="The one to judge. Default: the working tree.", rich_help_panel=SIDES),
+    ] = None,
+    base_python: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PYTHON", help="In place of --base: the interpreter to judge against.", rich_help_panel=SIDES
+        ),
+    ] = None,
+    current_python: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PYTHON", help="The one to judge. Default: the one that runs this.", rich_help_panel=SIDES
+        ),
+    ] = None,
+    setup: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COMMAND",
+            help="Makes a revision's environment, .venv, in its worktree; '' for none. "
+            "Default: 'uv sync --quiet' where the revision has a pyproject.toml.",
+            rich_help_panel=SIDES,
+        ),
+    ] = None,
+    bs: BatchSizesOption = None,
+    config: ConfigOption = None,
+    device: DeviceOption = "auto",
+    data: DataOption = None,
+    image_size: ImageSizeOption = None,
+    looks: Annotated[
+        str,
+        typer.Option(
+            metavar="N,N,...",
+            help="Trials a side after which a cell is judged: one to four numbers, ascending.",
+            rich_help_panel=HOW,
+        ),
+    ] = "3,4,6,8",
+    budget: Annotated[
+        float | None,
+        typer.Option(metavar="SECONDS", help="No trial begins when so much is spent on trials.", rich_help_panel=HOW),
+    ] = None,
+    target: TargetOption = None,
+    max_time: MaxTimeOption = None,
+    timeout: TimeoutOption = None,
+    seed: SeedOption = 0,
+    threads: ThreadsOption = None,
+    metric: MetricOption = None,
+    threshold_: ThresholdOption = "3%",
+    allow: AllowOption = None,
+    strict: StrictOption = False,
+    format_: FormatOption = "table",
+    output: OutputOption = None,
+    out: OutOption = OUT,
+    quiet: QuietOption = False,
+) -> None:
+    """Run base and current in turns, each trial in a process of its own, and judge cell by cell: what is decided stops,
+    what is inconclusive gets more trials. Libraries and Python may differ. Exit codes: 0 no regression; 1 a regression,
+    or a cell that does not run any more; 2 a mistake, or a side that cannot be prepared; 4 inconclusive and --strict; 5
+    not comparable; 130 interrupted."""
+    from tcbench import gate as gates
+    from tcbench import sides
+    from tcbench.analysis.verdict import Rule
+    from tcbench.cli.run import check_folder, make_plan
+    from tcbench.views import console
+    from tcbench.views.comparison import Sides
+
+    check_format(format_)
+    names, rule = metrics(metric), Rule(threshold(threshold_))
+    may_differ = allowed(allow)
+    may_differ = replace(may_differ, facets=may_differ.facets | COMPARED)
+    of_gate = parse_looks(looks, rule)
+    within("--budget", budget, "seconds above 0", lambda x: 0 < x <= 1e9)
+    chosen = selection(
+        bs=bs,
+        config=config,
+        data=data,
+        image_size=image_size,
+        target=target,
+        max_time=max_time,
+        timeout=timeout,
+        seed=seed,
+        threads=threads,
+    )
+    wanted = sides.Wanted(base, current, base_python, current_python, setup)
+    stderr = console.make_console(stderr=True)
+
+    def say(line: str) -> None:
+        if not quiet:
+            stderr.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    out = out.absolute()
+    with sides.ready(wanted, say) as ready:
+        # The scenario and its step are the current side's.
+        with contextlib.chdir(ready[1].folder):
+            plan = make_plan(scenario, chosen, device, elsewhere=current_python is not None)
+        check_folder(plan)
+        ended = _settled(plan, ready, of_gate, names, out, budget, say, quiet)
+    cells = [planned.cell for planned in plan.cells]
+    found = gates.comparison(ended.state, cells, ended.base, ended.current, rule, "the budget was spent")
+    notes = [gates.summary(ended.state)]
+    if ended.spent:
+        notes.append(f"the budget of {budget:g} s was spent: what is undecided stays inconclusive")
+    found = replace(found, notes=(*found.notes, *filter(None, notes)))
+    called = Sides(*(side.says for side in ready))
+    present(comparable(found, called, may_differ, retry_command(context)), called, format_, output)
+    raise typer.Exit(exit_code(found, strict))
+
+
+def parse_looks(text: str, rule: Rule) -> tuple[Look, ...]:
+    """What --looks means. Raises SelectionError."""
+    from tcbench.analysis import verdict
+
+    shown = text if len(text) < 30 else f"{text[:27]}..."
+    words = [word.strip() for word in text.split(",")]
+    if not all(word.isascii() and word.isdigit() and len(word) < 7 for word in words):
+        raise SelectionError(f"--looks {shown!a}: expected numbers of trials, such as 3,4,6,8")
+    try:
+        return verdict.looks([int(word) for word in words], rule)
+    except ValueError as error:
+        raise SelectionError(f"--looks {shown}: {error}, such as 3,4,6,8") from None
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A gate at its end: its state, all records of both sides, and whether the budget ended it."""
+
+    state: Gate
+    base: tuple[Record, ...]
+    current: tuple[Record, ...]
+    spent: bool
+
+
+def _settled(
+    plan: Plan,
+    ready: tuple[Ready, Ready],
+    looks: Sequence[Look],
+    metrics: Sequence[str],
+    out: Path,
+    budget_s: float | None,
+    say: Callable[[str], None],
+    quiet: bool,
+) -> Ended:
+    """Run the trials that the gate asks for, keeping records as they come, until every cell is over or the budget is
+    spent. Ends the command with exit code 130 when interrupted."""
+    from tcbench.analysis.eta import estimate
+    from tcbench.cli.run import generate_input
+    from tcbench.gate import start
+    from tcbench.runner import Runner
+    from tcbench.store import Store
+    from tcbench.views import console
+    from tcbench.views.progress import RunProgress
+
+    paths = _new_paths(out, plan.device.machine)
+    named = [str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path) for path in paths.values()]
+    state, spent = start(len(plan.cells), looks, metrics), False
+    fresh: dict[SideName, list[Record]] = {"base": [], "current": []}
+    stderr = console.make_console(stderr=True)
+    try:
+        with contextlib.ExitStack() as stack:
+            stores = {side: stack.enter_context(Store(path)) for side, path in paths.items()}
+            generate_input(plan, stderr, quiet)
+            say(console.plan_line(plan))
+            progress = stack.enter_context(RunProgress(stderr, estimate(()), 0, quiet))
+            runners = {
+                side.name: Runner(paths[side.name].stem, plan.timeout_s, listen=progress.listen, launch=side.launch)
+                for side in ready
+            }
+            started, done = time.monotonic(), 0
+            while (trial := state.next_trial()) and not spent:
+                certain = [plan.cells[one.cell] for one in state.certain()]
+                to_run = [planned.cell for planned in certain if planned.skip_reason is None]
+                progress.begin(f"{trial.side}, look {trial.look + 1}/{len(looks)}", to_run, done + len(certain))
+                for record in map(_explained, runners[trial.side].run([(plan.cells[trial.cell], trial.number)])):
+                    stores[trial.side].append(record)
+                    fresh[trial.side].append(record)
+                    progress.finished(record)
+                    state, done = state.after(trial, record), done + 1
+                spent = budget_s is not None and time.monotonic() - started >= budget_s
+    except KeyboardInterrupt:
+        stored = sum(map(len, fresh.values()))
+        where = (
+            f"{stored} records are kept: tcbench compare {shlex.join(named)}" if stored else "nothing was measured yet"
+        )
+        typer.echo(f"\ninterrupted; {where}", err=True)
+        raise typer.Exit(INTERRUPTED) from None
+    finally:
+        for side, path in paths.items():
+            if not fresh[side]:
+                path.unlink(missing_ok=True)
+    say(f"Records: {' and '.join(named)}")
+    return Ended(state, tuple(fresh["base"]), tuple(fresh["current"]), spent and state.next_trial() is not None)
+
+
+def _explained(record: Record) -> Record:
+    """A worker that ended by an error of Python's before it could say so: another version may not know what it is
+    asked. The error is the last line of its output."""
+    import msgspec
+
+    reason = record.reason or ""
+    if record.status != "crashed" or "exit code" not in reason or not record.log:
+        return record
+    return msgspec.structs.replace(record, reason=f"{reason}: {' '.join(record.log.splitlines()[-1].split())}")
+
+
+def _new_paths(out: Path, machine: str) -> dict[SideName, Path]:
+    """Files of a new gate's records."""
+    from tcbench.store import SUFFIX, new_run_id
+
+    run_id, number = new_run_id("gate"), 1
+    while True:
+        name = run_id if number == 1 else f"{run_id}-{number}"
+        sides: tuple[SideName, SideName] = ("base", "current")
+        paths = {side: out / machine / f"{name}-{side}{SUFFIX}" for side in sides}
+        if not any(path.exists() for path in paths.values()):
+            return paths
+        number += 1
