@@ -125,14 +125,14 @@ class Runner:
                     pass_fds=(write_end,),
                     start_new_session=True,
                     cwd=self.launch.folder,
-                    env={**_environment(cell), **self.launch.variables},
+                    env={**worker_environment(cell), **self.launch.variables},
                 )
             except OSError as error:
                 return _End("crashed", f"the worker could not be started: {error}")
             finally:
                 os.close(write_end)
             try:
-                _hand_over(process, msgspec.json.encode(cell))
+                hand_over(process, msgspec.json.encode(cell))
                 end = self._follow(cell, trial, pipe, timed)
                 try:
                     if end is None or end.finished:
@@ -140,7 +140,7 @@ class Runner:
                 except subprocess.TimeoutExpired:
                     end = end or _End("crashed", "the worker closed its pipe without a result")
             finally:
-                _kill(process)
+                end_process(process)
         return end or _died(process.returncode, _oom_kills() > oom_kills)
 
     def _follow(self, cell: Cell, trial: int, pipe: IO[bytes], timed: _TimedPass) -> _End | None:
@@ -225,21 +225,21 @@ def _died(returncode: int | None, oom_killed: bool) -> _End:
     return _End("crashed", f"the worker ended without a result (exit code {returncode})")
 
 
-def _hand_over(process: subprocess.Popen[bytes], cell: bytes) -> None:
-    """The cell on the worker's standard input; a worker that died first is found out by its pipe."""
+def hand_over(process: subprocess.Popen[bytes], job: bytes) -> None:
+    """A cell or job on the worker's standard input; a worker that died first is found out by its pipe."""
     assert process.stdin is not None
     with contextlib.suppress(BrokenPipeError), process.stdin as stdin:
-        stdin.write(cell)
+        stdin.write(job)
 
 
-def _kill(process: subprocess.Popen[bytes]) -> None:
+def end_process(process: subprocess.Popen[bytes]) -> None:
     """End the worker and everything it started."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
 
 
-def _environment(cell: Cell) -> dict[str, str]:
+def worker_environment(cell: Cell) -> dict[str, str]:
     """The worker's environment: libraries that read their thread count at import get the cell's."""
     threads = str(cell.threads)
     pinned = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS"), threads)

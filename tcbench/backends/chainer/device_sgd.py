@@ -48,7 +48,8 @@ class _DeviceOptimizer:
 
 class PerParameterSGD(_DeviceOptimizer):
     """A few launches per parameter, as many as Chainer's MomentumSGD with the WeightDecay hook: decay and momentum
-    for float32; for float16 with master weights also unscaling, and the casts there and back."""
+    for float32; for float16 also unscaling, and the casts there and back. Without master weights the float32 copy is
+    made anew from the stored float16 weights at every update, so that what they round away is lost."""
 
     def __init__(self, spec: OptimizerSpec, model: Any, accelerator: Accelerator) -> None:
         super().__init__(spec, accelerator)
@@ -66,6 +67,8 @@ class PerParameterSGD(_DeviceOptimizer):
 
     def _update(self, parameter: Any, velocity: Array, weights: Array) -> None:
         spec, launch, empty = self.spec, self.accelerator.launch, self.accelerator.empty
+        if parameter.array is not weights and not spec.master_weights:
+            launch(to_single(parameter.size), parameter.array, weights)
         gradient, size = parameter.grad, parameter.size
         if self.spec.loss_scale != 1:
             dtype: work.DType = "float16" if gradient.dtype == np.float16 else "float32"

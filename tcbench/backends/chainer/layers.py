@@ -33,7 +33,7 @@ class LayerHooks:
     """A context manager: while it is held, `layers` is told of every layer of `model`."""
 
     def __init__(self, model: Any, layers: Layers) -> None:
-        self._links = _Links({id(link): _link_name(path) for path, link in model.namedlinks()})
+        self._links = _Links({id(link): link_name(path) for path, link in model.namedlinks()})
         self._functions = _Functions(self._links, layers)
 
     def __enter__(self) -> None:
@@ -45,7 +45,7 @@ class LayerHooks:
         self._links.__exit__(*error)
 
 
-def _link_name(path: str) -> str:
+def link_name(path: str) -> str:
     """A link's path as people call it: "/blocks/2/c" is "block3.c"; the model itself has no name."""
     words = path.strip("/").replace("/", ".")
     return re.sub(r"\bblocks\.(\d+)", lambda match: f"block{int(match[1]) + 1}", words)

@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, Protocol
 
 import numpy as np
 
 from tcbench.backends.chainer.compat import chainer
 from tcbench.backends.chainer.parts import Parts
-from tcbench.models.resnet50 import RESNET50, Block, ResNet50
+from tcbench.models.resnet50 import RESNET50, Block, Conv
+
+
+class Geometry(Protocol):
+    """What a ResNet's shape is told by: `ResNet50` and its smaller relatives."""
+
+    @property
+    def stem(self) -> Conv: ...
+
+    @property
+    def features(self) -> int: ...
+
+    def blocks(self, variant: str) -> Iterator[Block]: ...
 
 
 class Bottleneck(chainer.Chain):
@@ -29,7 +42,7 @@ class ResNet(chainer.Chain):
     """Images in the spec's layout and dtype -> logits (N, n_classes)."""
 
     def __init__(
-        self, parts: Parts, variant: str, n_classes: int, rng: np.random.RandomState, geometry: ResNet50 = RESNET50
+        self, parts: Parts, variant: str, n_classes: int, rng: np.random.RandomState, geometry: Geometry = RESNET50
     ) -> None:
         super().__init__()
         self.parts = parts

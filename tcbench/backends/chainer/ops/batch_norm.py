@@ -60,7 +60,7 @@ class BatchNorm(ForwardNode):
     def forward_on(self, accelerator: Accelerator, inputs: tuple[Array, ...]) -> tuple[Array]:
         x, gamma, beta, residual = self._checked(inputs)
         if not self.train:
-            raise NotImplementedError("batch_norm: evaluation is not written for GPUs; chainer.config.train is False")
+            return self._evaluate_on(accelerator, x, gamma, beta, residual)
         self.route = route = routes.batch_norm(
             x.shape,
             self.layout,
@@ -83,6 +83,28 @@ class BatchNorm(ForwardNode):
         elif route.then == "add_relu":
             accelerator.launch(add_relu_work(y.size, dtype_of(y)), y, residual, y)
         self.y = y if self.relu else None
+        return (y,)
+
+    def _evaluate_on(
+        self, accelerator: Accelerator, x: Array, gamma: Array, beta: Array, residual: Any
+    ) -> tuple[Array]:
+        """With the running statistics, for inference alone: there is no gradient. Waits for the device, since scale and
+        bias (C,) are computed on the host."""
+        if chainer.config.enable_backprop:
+            raise NotImplementedError(
+                "batch_norm: evaluation on a GPU has no gradient: call it under chainer.no_backprop_mode()"
+            )
+        mean, var, gamma64, beta64 = (
+            accelerator.download(array).astype(np.float64)
+            for array in (self.running.mean, self.running.var, gamma, beta)
+        )
+        scale = gamma64 / np.sqrt(var + self.eps)
+        vectors = (scale.astype(np.float32), (beta64 - scale * mean).astype(np.float32))
+        n, c, h, w = x.shape if self.layout == "NCHW" else (x.shape[0], x.shape[3], x.shape[1], x.shape[2])
+        norm = work.Norm(n, c, h, w, self.layout, dtype_of(x), self._after)
+        y = accelerator.empty(x.shape, x.dtype)
+        added = () if residual is None else (residual,)
+        accelerator.launch(batch_norm_apply(norm), x, *added, *map(accelerator.upload, vectors), y)
         return (y,)
 
     def forward_cpu(self, inputs: tuple[Array, ...]) -> tuple[Array]:
@@ -168,6 +190,8 @@ class BatchNormFromSums(BatchNorm):
     def forward_on(self, accelerator: Accelerator, inputs: tuple[Array, ...]) -> tuple[Array]:
         x, total, squares, *rest = inputs
         x, gamma, beta, residual = self._checked((x, *rest))
+        if not self.train:
+            return self._evaluate_on(accelerator, x, gamma, beta, residual)
         momentum = 1 - self.running.decay
         self.route = route = routes.batch_norm_from_sums(x.shape, self.layout, dtype_of(x), self._after)
         self.x, self.gamma, self.kept = x, gamma, ()

@@ -1,0 +1,246 @@
+"""What a document of `tcbench numerics` says: which technique trains like fp32, what float16 does to gradients, and
+how curves and costs compare. Pure functions of a document; knows no file and no view.
+
+A verdict is an equivalence test on seeds: each technique trains from the same weights on the same batches as fp32, so
+that differences are paired. Two figures of the held-out images are asked, both must be equivalent within their stated
+margins, and one that is surely outside is enough for `does not`. A run that diverged is no figure: it is `does not`.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from tcbench.analysis.equivalence import Equivalence, equivalence
+from tcbench.analysis.gradients import SafeScales, Shares, safe_scales, shares, total
+from tcbench.analysis.stats import Interval
+from tcbench.analysis.welch import quantile
+from tcbench.numerics.form import BASE, KINDS, TECHNIQUES, Document, Gradients, Kind, Magnitudes, Run, Technique
+
+Word = Literal["trains like fp32", "does not", "undecided"]
+
+SCALES = range(0, 49, 4)
+"""log2 of the loss scales that tables show."""
+
+
+@dataclass(frozen=True)
+class Margins:
+    """How far from fp32 is still like fp32: the relative difference of the test loss, and the difference of the
+    accuracy, as a share of all images."""
+
+    loss: float = 0.02
+    accuracy: float = 0.02
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A technique's word and why. The two tests are None where fewer than two seeds got to the end with fp32."""
+
+    technique: str
+    word: Word
+    reason: str
+    loss: Equivalence | None = None
+    accuracy: Equivalence | None = None
+
+
+@dataclass(frozen=True)
+class Costs:
+    """A technique's means over its seeds that got to the end, and fp32's divided by them where that is said (time,
+    memory: above 1 is a gain); None without such a seed."""
+
+    technique: str
+    runs: int
+    ok: int
+    train_time_s: float | None = None
+    peak_memory_bytes: float | None = None
+    accuracy: Interval | None = None
+    test_loss: float | None = None
+    time_ratio: float | None = None
+    memory_ratio: float | None = None
+
+
+@dataclass(frozen=True)
+class Point:
+    """A smoothed curve at a step: the mean over seeds with its 95% interval (the mean itself with one seed)."""
+
+    step: float
+    value: Interval
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """All that slides 5 to 7 need. Zero shares are of the non-zero fp32 gradients, without a loss scale and with the
+    static one; `techniques` maps each technique that was run, but fp32, to its word."""
+
+    techniques: Mapping[str, Word]
+    zero_share: Mapping[Kind, float]
+    zero_share_scaled: Mapping[Kind, float]
+    static_scale: float
+
+
+def outcome(document: Document, margins: Margins | None = None) -> Outcome:
+    """The document's answers by name."""
+    k = round(math.log2(document.static_scale)) if document.static_scale > 0 else 0
+    plain, scaled = (whole(document.gradients, log2_scale) for log2_scale in (0, k))
+    return Outcome(
+        techniques={verdict.technique: verdict.word for verdict in verdicts(document, margins)},
+        zero_share={kind: found.zero for kind, found in plain.items()},
+        zero_share_scaled={kind: found.zero for kind, found in scaled.items()},
+        static_scale=document.static_scale,
+    )
+
+
+def techniques_of(document: Document) -> tuple[Technique, ...]:
+    """Those that were run, in the order in which they are shown."""
+    there = {run.technique for run in document.runs}
+    return tuple(technique for name, technique in TECHNIQUES.items() if name in there)
+
+
+# -- gradients -----------------------------------------------------------------------------------------------------
+
+
+def magnitudes(gradients: Gradients, kind: Kind) -> Magnitudes:
+    """The whole model's, over all steps that were looked at."""
+    return total(layer.magnitudes for layer in gradients.layers if layer.kind == kind)
+
+
+def whole(gradients: Gradients, log2_scale: int) -> dict[Kind, Shares]:
+    """Shares of the whole model's gradients of each kind."""
+    return {kind: shares(magnitudes(gradients, kind), log2_scale) for kind in KINDS}
+
+
+def safe(gradients: Gradients) -> SafeScales:
+    """The loss scales that are safe for gradients of both kinds."""
+    return safe_scales([magnitudes(gradients, kind) for kind in KINDS])
+
+
+# -- training ------------------------------------------------------------------------------------------------------
+
+
+def verdicts(document: Document, margins: Margins | None = None) -> tuple[Verdict, ...]:
+    """One per technique that was run, but fp32 itself."""
+    base = {run.seed: run for run in document.runs if run.technique == BASE}
+    return tuple(
+        _verdict(technique.name, [run for run in document.runs if run.technique == technique.name], base, margins)
+        for technique in techniques_of(document)
+        if technique.name != BASE
+    )
+
+
+def _verdict(name: str, runs: Sequence[Run], base: Mapping[int, Run], margins: Margins | None) -> Verdict:
+    margins = margins or Margins()
+    pairs = [(run, base[run.seed]) for run in runs if run.seed in base and base[run.seed].status == "ok"]
+    diverged = [run for run, _ in pairs if run.status == "diverged"]
+    if diverged:
+        others = f" ({len(diverged)} of {len(pairs)} seeds)" if len(pairs) > 1 else ""
+        return Verdict(name, "does not", f"{diverged[0].reason}{others}")
+    unfinished = [run for run in runs if run.status not in ("ok", "diverged")]
+    if unfinished:
+        return Verdict(name, "undecided", f"seed {unfinished[0].seed} {unfinished[0].status}: {unfinished[0].reason}")
+    if not pairs:
+        return Verdict(name, "undecided", "fp32 itself did not get to the end")
+    loss = equivalence([_log_loss(run) - _log_loss(of) for run, of in pairs], math.log1p(margins.loss))
+    accuracy = equivalence([_accuracy(run) - _accuracy(of) for run, of in pairs], margins.accuracy)
+    both = (loss, accuracy)
+    word: Word = "undecided"
+    if any(test.decision == "different" for test in both):
+        word = "does not"
+    elif all(test.decision == "equivalent" for test in both):
+        word = "trains like fp32"
+    reason = (
+        f"test loss {math.expm1(loss.mean):+.1%} ({_limits(math.expm1(loss.low), math.expm1(loss.high))}), "
+        f"accuracy {100 * accuracy.mean:+.1f} points ({_limits(accuracy.low, accuracy.high, points=True)})"
+    )
+    if len(pairs) == 1:
+        reason = "one seed tells nothing of the next: --seeds 5"
+    return Verdict(name, word, reason, loss, accuracy)
+
+
+def _limits(low: float, high: float, points: bool = False) -> str:
+    if not (math.isfinite(low) and math.isfinite(high)):
+        return "no interval"
+    return f"{100 * low:+.1f} to {100 * high:+.1f}" if points else f"{low:+.1%} to {high:+.1%}"
+
+
+def _log_loss(run: Run) -> float:
+    assert run.test_loss is not None
+    return math.log(max(run.test_loss, 1e-12))
+
+
+def _accuracy(run: Run) -> float:
+    assert run.accuracy is not None
+    return run.accuracy
+
+
+def costs(document: Document) -> tuple[Costs, ...]:
+    """D. Yamamoto's table ("Mixed Precision のすゝめ", 2020) for each technique: time, memory, accuracy, ratios."""
+    found: list[Costs] = []
+    base: Costs | None = None
+    for technique in techniques_of(document):
+        runs = [run for run in document.runs if run.technique == technique.name]
+        ok = [run for run in runs if run.status == "ok"]
+        if not ok:
+            found.append(Costs(technique.name, len(runs), 0))
+            continue
+        time_s = statistics.fmean(run.train_time_s or 0.0 for run in ok)
+        memory_bytes = statistics.fmean(run.peak_memory_bytes or 0 for run in ok)
+        row = Costs(
+            technique=technique.name,
+            runs=len(runs),
+            ok=len(ok),
+            train_time_s=time_s,
+            peak_memory_bytes=memory_bytes,
+            accuracy=mean_interval([_accuracy(run) for run in ok]),
+            test_loss=statistics.fmean(run.test_loss or 0.0 for run in ok),
+            time_ratio=base.train_time_s / time_s if base and base.train_time_s and time_s else None,
+            memory_ratio=(
+                base.peak_memory_bytes / memory_bytes if base and base.peak_memory_bytes and memory_bytes else None
+            ),
+        )
+        if technique.name == BASE:
+            base = row
+        found.append(row)
+    return tuple(found)
+
+
+def mean_interval(values: Sequence[float]) -> Interval:
+    """The mean with Student's 95% interval; without width for one value, which tells nothing of the next."""
+    mean = statistics.fmean(values)
+    if len(values) < 2:
+        return Interval(mean, mean, mean)
+    half = quantile(0.975, len(values) - 1) * statistics.stdev(values) / math.sqrt(len(values))
+    return Interval(mean, mean - half, mean + half)
+
+
+def loss_curve(document: Document, technique: str, window: int) -> tuple[Point, ...]:
+    """The mean loss over seeds, window by window of that many steps, as far as all seeds got."""
+    smoothed = [_windows(run.losses, window) for run in document.runs if run.technique == technique]
+    return _curve(smoothed, window)
+
+
+def ratio_curve(document: Document, technique: str, window: int) -> tuple[Point, ...]:
+    """The loss over fp32's of the same seed and steps: geometric mean over seeds with its 95% interval."""
+    base = {run.seed: _windows(run.losses, window) for run in document.runs if run.technique == BASE}
+    logs = [
+        [math.log(max(one, 1e-12) / max(other, 1e-12)) for one, other in zip(mine, base[run.seed], strict=False)]
+        for run in document.runs
+        if run.technique == technique and run.seed in base
+        for mine in (_windows(run.losses, window),)
+    ]
+    return tuple(
+        Point(point.step, Interval(*(math.exp(end) for end in (point.value.value, point.value.low, point.value.high))))
+        for point in _curve(logs, window)
+    )
+
+
+def _windows(losses: Sequence[float], window: int) -> list[float]:
+    return [statistics.fmean(losses[i : i + window]) for i in range(0, len(losses) - window + 1, window)]
+
+
+def _curve(curves: Sequence[Sequence[float]], window: int) -> tuple[Point, ...]:
+    return tuple(
+        Point((i + 0.5) * window, mean_interval(values)) for i, values in enumerate(zip(*curves, strict=False))
+    )

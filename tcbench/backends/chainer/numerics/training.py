@@ -1,0 +1,322 @@
+"""One training run of a technique, from a seed's weights over a seed's batches to its test accuracy.
+
+Owns the model, the batches and how techniques become optimizers; the same code trains the small network on generated
+patterns and ResNet-50 on a folder of images, on the host or on an accelerator. Counts nothing: gradients are handed to
+who asks for them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import threadpoolctl
+
+from tcbench.backends.chainer import ops
+from tcbench.backends.chainer.compat import chainer
+from tcbench.backends.chainer.numerics.flow import FlowingGradients, Observe, layers_of, on_host
+from tcbench.backends.chainer.optimizers import batched_sgd, per_parameter_sgd
+from tcbench.backends.chainer.parts import Optimizer, OptimizerSpec, Parts
+from tcbench.backends.chainer.pillow import make_chainer_feed
+from tcbench.backends.chainer.resnet import ResNet
+from tcbench.backends.chainer.rungs import RUNGS
+from tcbench.backends.chainer.session import MODEL_CLASSES, Step
+from tcbench.backends.chainer.sites import Site
+from tcbench.backends.cuda.accelerator import current
+from tcbench.backends.feeds.base import Feed
+from tcbench.backends.spec import FeedSpec, TensorSpec
+from tcbench.dataset import ImageFolder, scan
+from tcbench.errors import DataError, TrainingError
+from tcbench.models.small import SMALL_RESNET
+from tcbench.numerics import patterns
+from tcbench.numerics.form import Job
+
+CHECK_EVERY = 20
+"""Steps between looks at what waits for a device: losses, and overflows of a static scale."""
+
+HELD_OUT_EVERY = 10
+"""Of a folder's files every tenth is kept for the test."""
+
+
+class DivergedError(TrainingError):
+    """A run that cannot go on: its loss or its gradients are not finite. The losses so far are in `losses`."""
+
+    def __init__(self, message: str, losses: tuple[float, ...]) -> None:
+        super().__init__(message)
+        self.losses = losses
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What a run leaves. `losses` are the batches', undivided; memory is the peak of training."""
+
+    losses: tuple[float, ...]
+    test_loss: float
+    accuracy: float
+    train_time_s: float
+    peak_memory_bytes: int
+    peak_memory_of: Any
+    last_scale: float
+    skipped_steps: int
+
+
+class PatternFeed:
+    """Batches of generated images: a fresh permutation each epoch, or one after the other without a generator."""
+
+    prefetch_depth = 0
+    on_device = False
+
+    def __init__(self, images: patterns.Images, spec: FeedSpec, rng: np.random.Generator | None) -> None:
+        self.epoch_size = len(images.t)
+        self._images = images
+        self._spec = spec
+        self._rng = rng
+        self._order = np.empty(0, np.int64)
+
+    def next(self) -> tuple[np.ndarray, np.ndarray]:
+        n = self._spec.batch_size
+        while len(self._order) < n:
+            fresh = np.arange(self.epoch_size) if self._rng is None else self._rng.permutation(self.epoch_size)
+            self._order = np.concatenate([self._order, fresh])
+        chosen, self._order = self._order[:n], self._order[n:]
+        x = self._images.x[chosen]
+        if self._spec.tensor.layout == "NHWC":
+            x = x.transpose(0, 2, 3, 1)
+        return np.ascontiguousarray(x, dtype=self._spec.tensor.dtype), self._images.t[chosen]
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class Data:
+    """Where batches come from: to train on, for ever; to test with, `test_batches` in a fixed order."""
+
+    train: Feed
+    test: Callable[[], Feed]
+    test_batches: int
+
+
+def train(
+    job: Job,
+    site: Site,
+    observe: Callable[[int, float, Callable[[Observe], None]], None] | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> Trained:
+    """Train and test. At the job's `observe_at`, `observe` is called with the step, its loss, and a function that hands
+    that step's gradients, as the loss scale leaves them, to an `Observe`.
+
+    Raises DivergedError where the run cannot go on, and DataError for images that cannot be read.
+    """
+    cell, setting, technique = job.cell, job.setting, job.technique
+    rungs = [RUNGS[name] for name in cell.rungs]
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(threadpoolctl.threadpool_limits(cell.threads))
+        stack.enter_context(ops.parallel.threads(cell.threads))
+        stack.enter_context(chainer.using_config("train", True))
+        stack.enter_context(site.scope())
+        parts = Parts(TensorSpec())
+        make_feed: Any = make_chainer_feed
+        for rung in rungs:
+            stack.enter_context(rung.scope(cell))
+            parts, make_feed = rung.parts(parts, cell), rung.feed(make_feed, cell)
+        model = _model(job, parts, site)
+        site.adopt(model)
+        data = _data(job, parts.spec, site, make_feed)
+        stack.callback(data.train.close)
+        spec = OptimizerSpec(
+            learning_rate=setting.learning_rate,
+            momentum=setting.momentum,
+            weight_decay=setting.weight_decay,
+            build=batched_sgd,
+            # The backward pass begins with the scale over the divisor, and the update divides both out again: what
+            # it applies is the sum over replicas that all see this batch.
+            loss_scale=job.loss_scale / setting.loss_divisor,
+            master_weights=technique.masters,
+            dynamic_scale=technique.scaling == "dynamic",
+            growth_interval=setting.growth_interval,
+        )
+        step = Step(model, _optimizer(spec, model, technique.half), data.train)
+        begin = time.perf_counter()
+        losses = _steps(job, step, observe, progress)
+        train_time_s = time.perf_counter() - begin
+        peak_bytes, of = site.peak_memory()
+        test_loss, accuracy = _test(model, data)
+        scale, skipped = _scale_of(step.optimizer, job.loss_scale / setting.loss_divisor)
+        return Trained(
+            losses=losses,
+            test_loss=test_loss,
+            accuracy=accuracy,
+            train_time_s=train_time_s,
+            peak_memory_bytes=peak_bytes,
+            peak_memory_of=of,
+            last_scale=scale * setting.loss_divisor,
+            skipped_steps=skipped,
+        )
+
+
+def _steps(job: Job, step: Step, observe: Any, progress: Callable[[int], None] | None) -> tuple[float, ...]:
+    losses: list[float] = []
+    waiting: list[Any] = []
+    look_at = set(job.observe_at) if observe else set()
+    for number in range(job.setting.steps):
+        step.io()
+        step.forward()
+        flowing: list[tuple[Any, str, Any]] = []
+        if number in look_at:
+            with FlowingGradients(step.model, lambda *gradient: flowing.append(gradient)):  # noqa: B023  (used at once)
+                step.backward()
+            _hand_over(number, step, flowing, observe)
+        else:
+            step.backward()
+        _check_on_host(job, step, number, losses, waiting)
+        step.update()
+        waiting.append(step.loss_value)
+        if len(waiting) == CHECK_EVERY or number == job.setting.steps - 1:
+            _collect(job, step, losses, waiting)
+            if progress:
+                progress(number + 1)
+    return tuple(losses)
+
+
+def _hand_over(number: int, step: Step, flowing: list[tuple[Any, str, Any]], observe: Any) -> None:
+    def to(told: Observe) -> None:
+        for gradient in flowing:
+            told(*gradient)
+        for layer, parameter in layers_of(step.model):
+            told("weights", layer, on_host(parameter.grad))
+
+    observe(number, float(on_host(step.loss_value)), to)
+
+
+def _check_on_host(job: Job, step: Step, number: int, losses: list[float], waiting: list[Any]) -> None:
+    """On the host nothing else would say that gradients are not finite before the weights are spoilt."""
+    if current() is not None or job.technique.scaling == "dynamic":
+        return
+    if not all(np.isfinite(parameter.grad).all() for parameter in step.model.params()):
+        seen = (*losses, *(float(loss) for loss in (*waiting, step.loss_value)))
+        raise DivergedError(f"diverged at step {number}: {_overflowed(job)}", seen)
+
+
+def _overflowed(job: Job) -> str:
+    scale, technique = job.loss_scale, job.technique
+    if technique.half and technique.scaling == "static":
+        return f"gradients overflowed float16 at a static loss scale of {scale:g}; lower --scale, or use a dynamic one"
+    return "gradients are not finite; lower the learning rate"
+
+
+def _collect(job: Job, step: Step, losses: list[float], waiting: list[Any]) -> None:
+    """Bring the waiting losses over. Raises DivergedError for what is not finite."""
+    values = [float(on_host(loss)) for loss in waiting]
+    for value in values:
+        if not np.isfinite(value):
+            raise DivergedError(f"diverged at step {len(losses)}: the loss is {value}", tuple(losses))
+        losses.append(value)
+    waiting.clear()
+    try:
+        step.optimizer.check()
+    except TrainingError:
+        raise DivergedError(f"diverged by step {len(losses) - 1}: {_overflowed(job)}", tuple(losses)) from None
+
+
+def _model(job: Job, parts: Parts, site: Site) -> Any:
+    cell = job.cell
+    arguments = (parts, cell.variant, cell.n_classes, site.random(cell.seed))
+    if cell.model == SMALL_RESNET.name:
+        return ResNet(*arguments, geometry=SMALL_RESNET)
+    return MODEL_CLASSES[cell.model](*arguments)
+
+
+def _optimizer(spec: OptimizerSpec, model: Any, half: bool) -> Optimizer:
+    """All parameters at once; on an accelerator that kernel always keeps master weights, so without them one by one."""
+    alone = half and not spec.master_weights and current() is not None
+    return (per_parameter_sgd if alone else batched_sgd)(spec, model)
+
+
+def _scale_of(optimizer: Any, begun_at: float) -> tuple[float, int]:
+    """The loss scale at the end, and the steps that were skipped. On an accelerator a skip is not counted, but each
+    halves the scale."""
+    if hasattr(optimizer, "skipped"):
+        return optimizer.loss_scale, optimizer.skipped
+    scale = float(on_host(optimizer.state)[0])
+    return scale, max(0, round(np.log2(begun_at / scale))) if scale < begun_at else 0
+
+
+def _test(model: Any, data: Data) -> tuple[float, float]:
+    """Mean loss and accuracy on images that were not trained on, batch normalisation with its running statistics."""
+    feed = data.test()
+    losses, right = [], []
+    try:
+        with chainer.using_config("train", False), chainer.no_backprop_mode():
+            for _ in range(data.test_batches):
+                x, t = feed.next()
+                logits = on_host(model(x).array).astype(np.float64)
+                labels = on_host(t)
+                top = logits.max(axis=1)
+                log_sum = top + np.log(np.exp(logits - top[:, None]).sum(axis=1))
+                losses.append(log_sum - logits[np.arange(len(labels)), labels])
+                right.append(logits.argmax(axis=1) == labels)
+    finally:
+        feed.close()
+    return float(np.concatenate(losses).mean()), float(np.concatenate(right).mean())
+
+
+def _data(job: Job, tensor: TensorSpec, site: Site, make_feed: Any) -> Data:
+    cell, setting = job.cell, job.setting
+    spec = FeedSpec(
+        images=None,
+        batch_size=cell.batch_size,
+        image_size=cell.image_size,
+        n_classes=cell.n_classes,
+        tensor=tensor,
+        seed=cell.seed,
+        threads=cell.threads,
+    )
+    n_test = setting.test_images // cell.batch_size
+    if setting.data is None:
+        made = patterns.make(setting.train_images, setting.test_images, cell.image_size, cell.n_classes, setting.noise)
+        rng = np.random.default_rng(1000 + cell.seed)
+        return Data(
+            site.feed(lambda s: PatternFeed(made.train, s, rng))(spec),
+            lambda: site.feed(lambda s: PatternFeed(made.test, s, None))(spec),
+            n_test,
+        )
+    shown, kept = split(scan(Path(setting.data)))
+    held_out = dataclasses.replace(spec, images=kept, augment=False)
+    return Data(
+        site.feed(make_feed)(dataclasses.replace(spec, images=shown)),
+        lambda: site.feed(make_chainer_feed)(held_out),
+        n_test,
+    )
+
+
+def split(folder: ImageFolder) -> tuple[ImageFolder, ImageFolder]:
+    """The files to train on, and every HELD_OUT_EVERY-th of each class for the test, in an order that mixes classes.
+
+    Raises DataError when nothing is left for the test.
+    """
+    by_class: dict[int, list[tuple[Path, int]]] = {}
+    for file in folder.files:
+        by_class.setdefault(file[1], []).append(file)
+    kept = [file for files in by_class.values() for file in files[HELD_OUT_EVERY - 1 :: HELD_OUT_EVERY]]
+    if not kept:
+        raise DataError(
+            f"data folder {folder.root}: expected at least {HELD_OUT_EVERY} images in a class, one in "
+            f"{HELD_OUT_EVERY} is kept for the test; add images or name another folder with --data"
+        )
+    order = np.random.default_rng(0).permutation(len(kept))
+    away = set(kept)
+    return (
+        dataclasses.replace(folder, files=tuple(file for file in folder.files if file not in away)),
+        dataclasses.replace(folder, files=tuple(kept[i] for i in order)),
+    )
+
+
+def held_out(folder: ImageFolder) -> Iterator[Path]:
+    """The files that the test keeps."""
+    yield from (path for path, _ in split(folder)[1].files)

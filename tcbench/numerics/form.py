@@ -1,0 +1,223 @@
+"""Techniques, jobs, runs and the document of `tcbench numerics`, and their JSON.
+
+Everything in a document is raw: shares, safe scales and verdicts are derived from it (`tcbench.analysis.numerics`).
+Imports only the standard library and the validation library. Unknown fields are ignored when read.
+
+History of SCHEMA_VERSION:
+
+1  first form.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from tcbench.errors import StoreError
+from tcbench.record import Cell, Environment
+
+SCHEMA = "tcbench-numerics"
+SCHEMA_VERSION = 1
+
+Scaling = Literal["none", "static", "dynamic"]
+Kind = Literal["weights", "activations"]
+KINDS: tuple[Kind, ...] = ("weights", "activations")
+"""Gradients of the parameters, and those that flow back into each convolution's and the classifier's output."""
+
+
+class Technique(msgspec.Struct, frozen=True, kw_only=True):
+    """How a run stores and updates: the talk's two techniques, each there or not."""
+
+    name: str
+    label: str
+    half: bool
+    scaling: Scaling
+    masters: bool
+
+
+BASE = "fp32"
+
+TECHNIQUES: dict[str, Technique] = {
+    technique.name: technique
+    for technique in (
+        Technique(name=BASE, label="fp32", half=False, scaling="none", masters=False),
+        Technique(name="neither", label="fp16, neither", half=True, scaling="none", masters=False),
+        Technique(name="scaling", label="fp16, loss scaling only", half=True, scaling="static", masters=False),
+        Technique(name="masters", label="fp16, fp32 master weights only", half=True, scaling="none", masters=True),
+        Technique(name="both", label="fp16, both, static scale", half=True, scaling="static", masters=True),
+        Technique(name="dynamic", label="fp16, both, dynamic scale", half=True, scaling="dynamic", masters=True),
+    )
+}
+"""In the order in which they are run and shown. Slides 5 and 6 of the talk; P. Micikevicius et al., "Mixed Precision
+Training", 2018, sections 3.1 and 3.2."""
+
+
+class Setting(msgspec.Struct, frozen=True, kw_only=True):
+    """What all runs of a document have in common.
+
+    `loss_divisor`: what the mean loss of a batch is divided by, since it is one replica's share of the mean over a
+    global batch of `global_batch` images. `data`: the folder of images, or None for generated patterns with noise of
+    `noise` standard deviations. `image_size` in pixels.
+    """
+
+    scenario: str
+    model: str
+    variant: str
+    image_size: int
+    n_classes: int
+    batch_size: int
+    steps: int
+    learning_rate: float
+    momentum: float
+    weight_decay: float
+    global_batch: int
+    loss_divisor: float
+    growth_interval: int
+    train_images: int
+    test_images: int
+    device: str
+    threads: int
+    rungs: tuple[str, ...]
+    data: str | None = None
+    noise: float = 0.0
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """One training run for a process of its own. `cell` is its config, seed, batch size, device and input; `loss_scale`
+    is where the scale stands or begins. Gradients are counted at the steps `observe_at`."""
+
+    cell: Cell
+    setting: Setting
+    technique: Technique
+    loss_scale: float = 1.0
+    observe_at: tuple[int, ...] = ()
+
+
+class Magnitudes(msgspec.Struct, frozen=True, kw_only=True):
+    """How many of some values lie in each power of two: bin i holds 2^(lowest+i) <= |g| < 2^(lowest+i+1).
+
+    `powers`, `almost` and `nearly` count in the same bins those on float16's rounding borders: |g| an exact power of
+    two; |g| at least (2 - 2^-10) and at least (2 - 2^-11) times the bin's begin. `zeros` and `not_finite` are in
+    no bin.
+    """
+
+    lowest: int
+    counts: tuple[int, ...]
+    powers: tuple[int, ...]
+    almost: tuple[int, ...]
+    nearly: tuple[int, ...]
+    zeros: int = 0
+    not_finite: int = 0
+
+    @property
+    def non_zero(self) -> int:
+        """Finite values that are not zero."""
+        return sum(self.counts)
+
+
+class LayerGradients(msgspec.Struct, frozen=True, kw_only=True):
+    """One layer's gradients, over all steps that were looked at."""
+
+    kind: Kind
+    layer: str
+    magnitudes: Magnitudes
+
+
+class StepGradients(msgspec.Struct, frozen=True, kw_only=True):
+    """The whole model's gradients at one step, and the loss of its batch."""
+
+    kind: Kind
+    step: int
+    loss: float
+    magnitudes: Magnitudes
+
+
+class Gradients(msgspec.Struct, frozen=True, kw_only=True):
+    """What was counted in one fp32 run, without loss scaling."""
+
+    seed: int
+    layers: tuple[LayerGradients, ...]
+    steps: tuple[StepGradients, ...]
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    """One training run, whatever happened to it. `losses`: the batches', before they are divided; `test_loss` and
+    `accuracy` are of images that it never trained on. Memory is the peak of the process (CPU) or the device."""
+
+    technique: str
+    seed: int
+    status: Literal["ok", "diverged", "oom", "failed"]
+    reason: str | None = None
+    losses: tuple[float, ...] = ()
+    test_loss: float | None = None
+    accuracy: float | None = None
+    train_time_s: float | None = None
+    peak_memory_bytes: int | None = None
+    peak_memory_of: Literal["process", "device"] = "process"
+    first_scale: float = 1.0
+    last_scale: float = 1.0
+    skipped_steps: int = 0
+
+
+class Document(msgspec.Struct, frozen=True, kw_only=True):
+    """What `tcbench numerics` keeps. `created_at` is UTC, ISO 8601."""
+
+    schema: str = SCHEMA
+    schema_version: int = SCHEMA_VERSION
+    created_at: str
+    setting: Setting
+    gradients: Gradients
+    runs: tuple[Run, ...]
+    static_scale: float
+    static_scale_chosen: bool
+    duration_s: float
+    environment: Environment | None = None
+
+
+class Progress(msgspec.Struct, frozen=True, tag="progress"):
+    """So many steps of the job are done."""
+
+    steps: int
+
+
+class Finished(msgspec.Struct, frozen=True, tag="finished"):
+    """A worker's last word."""
+
+    run: Run
+    gradients: Gradients | None
+    environment: Environment | None
+
+
+Message = Progress | Finished
+
+
+class _Head(msgspec.Struct):
+    schema: str = ""
+    schema_version: int = 0
+
+
+def is_document(data: bytes) -> bool:
+    """Whether a file's bytes are a document of this schema, of whatever version."""
+    try:
+        return msgspec.json.decode(data, type=_Head).schema == SCHEMA
+    except (msgspec.DecodeError, RecursionError):
+        return False
+
+
+def read(path: Path) -> Document:
+    """A document from its file. Raises StoreError: not there, not one, or of a newer version."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise StoreError(f"{path}: cannot be read ({error.strerror}); `tcbench numerics` makes one") from None
+    if not is_document(data):
+        raise StoreError(f"{path}: expected a document of `tcbench numerics` (schema {SCHEMA})")
+    version = msgspec.json.decode(data, type=_Head).schema_version
+    if version != SCHEMA_VERSION:
+        raise StoreError(f"{path}: schema version {version}, expected {SCHEMA_VERSION}; use the tcbench that wrote it")
+    try:
+        return msgspec.json.decode(data, type=Document)
+    except msgspec.ValidationError as error:
+        raise StoreError(f"{path}: not a valid document of `tcbench numerics` ({error})") from None
