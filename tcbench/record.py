@@ -25,7 +25,10 @@ STATUSES: tuple[Status, ...] = ("ok", "skipped", "oom", "failed", "timeout", "cr
 FINAL_STATUSES: frozenset[Status] = frozenset({"ok", "skipped", "oom"})
 """Statuses that are an answer. The others are run again by `--resume`."""
 
-Seconds = Annotated[float, Meta(gt=0, le=1e9)]
+# Bounds that no measurement reaches, so that whoever computes with a record's figures need not fear to overflow.
+Seconds = Annotated[float, Meta(ge=1e-9, le=1e9)]
+PhaseSeconds = Annotated[float, Meta(ge=-1e9, le=1e9)]
+Bytes = Annotated[int, Meta(ge=0, le=2**60)]
 
 InputKind = Literal["generated", "folder", "synthetic", "own"]
 
@@ -78,7 +81,7 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     variant: str
     config: str
     rungs: Annotated[tuple[str, ...], Meta(min_length=1)]
-    batch_size: Annotated[int, Meta(ge=1)]
+    batch_size: Annotated[int, Meta(ge=1, le=2**31)]
     image_size: Annotated[int, Meta(ge=1)]
     n_classes: int
     device: str
@@ -104,8 +107,8 @@ class PhaseTimes(msgspec.Struct, frozen=True, kw_only=True):
     """Times of one phase in the profiled pass, one entry per profiled step."""
 
     name: str
-    host_s: tuple[float, ...]
-    device_s: tuple[float, ...] | None = None
+    host_s: tuple[PhaseSeconds, ...]
+    device_s: tuple[PhaseSeconds, ...] | None = None
 
 
 class PlanChoice(msgspec.Struct, frozen=True, array_like=True):
@@ -140,7 +143,7 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     phases: tuple[PhaseTimes, ...]
     warmup_loss: float
     last_loss: float
-    peak_memory_bytes: int
+    peak_memory_bytes: Bytes
     peak_memory_of: Literal["process", "device"]
     prefetch_depth: int
     parameters: int
@@ -172,7 +175,7 @@ class GpuFacts(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     compute_capability: tuple[int, int]
     multiprocessors: int
-    memory_bytes: int
+    memory_bytes: Bytes
     pci_bus_id: str | None = None
     driver: str | None = None
     driver_cuda: str | None = None
@@ -187,7 +190,7 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
     device_name: str
     cpu: str
     cpus: int
-    memory_bytes: int
+    memory_bytes: Bytes
     os: str
     kernel: str
     python: str
@@ -229,15 +232,15 @@ class GpuSample(msgspec.Struct, frozen=True, array_like=True):
     device's, whoever uses it. Stands in JSON as a list in this order: fields may be added at the end only.
     """
 
-    time_s: float
+    time_s: PhaseSeconds
     sm_clock_mhz: int | None = None
     memory_clock_mhz: int | None = None
-    power_w: float | None = None
+    power_w: Annotated[float, Meta(ge=0, le=1e6)] | None = None
     temperature_c: int | None = None
     throttle_mask: int | None = None
     utilization_percent: int | None = None
     memory_used_bytes: int | None = None
-    energy_j: float | None = None
+    energy_j: Annotated[float, Meta(ge=0, le=1e15)] | None = None
 
 
 class GpuState(msgspec.Struct, frozen=True, kw_only=True):

@@ -367,7 +367,7 @@ def _side(records: Sequence[Record], machine: str | None, metric: Metric) -> Sid
     figures = (metric.of(record) for record in ok)
     return replace(
         side,
-        figures=tuple(figure for figure in figures if figure is not None),
+        figures=tuple(figure for figure in figures if figure is not None and 0 < figure < math.inf),
         images_per_s=steps * side.cell.batch_size / math.fsum(t for times_s in trials_s for t in times_s),
         spikes=spikes / steps,
         notes=_trial_notes(records),
