@@ -1,0 +1,90 @@
+"""Comparisons for the tests of every format."""
+
+from __future__ import annotations
+
+import factories
+import msgspec
+
+from tcbench.analysis.compare import Comparison, compare
+from tcbench.record import Record
+
+NASTY = (
+    "<script>alert(1)</script>",
+    "a|b",
+    "`code` ``` and *stars* __under__",
+    "line\nbreak\r\nand\ttab",
+    "\x1b[31mred\x07\x00\x0b",
+    "::error::injected%0A",
+    "]]> & &amp; \"quoted\" 'single'",
+    "@team #12 https://example.org www.example.org ![x](http://example.org/x)",
+    "\u202eright to left\u2066",
+    "<!-- --> <details>",
+    "=cmd()",
+    "\ufffe\uffff\U0010ffff",
+)
+
+
+def sides(configs: dict[str, float], trials: int = 8, spread: float = 0.01) -> tuple[list[Record], list[Record]]:
+    """Base at 40 images/s, current at its share of that, config by config."""
+    base = [r for config in configs for r in factories.make_trials(config, trials=trials, spread=spread)]
+    current = [
+        record
+        for config, share in configs.items()
+        for record in factories.make_trials(config, trials=trials, images_per_s=40 * share, spread=spread, seed=1)
+    ]
+    return base, current
+
+
+def one_of_each(metrics: tuple[str, ...] = ("throughput",)) -> Comparison:
+    """Every verdict there is."""
+    base, current = sides({"slower": 0.9, "same": 1.0, "faster": 1.1, "lost": 1.0})
+    current = [record for record in current if record.cell.config != "lost"]
+    for config, spread in (("vague", 0.1),):
+        base += factories.make_trials(config, trials=3, spread=spread)
+        current += factories.make_trials(config, trials=3, spread=spread, seed=1, images_per_s=39)
+    base += [
+        factories.make_record("single"),
+        *factories.make_trials("broken"),
+        factories.make_record("sick", status="oom"),
+    ]
+    current += [
+        factories.make_record("single"),
+        factories.make_record("broken", status="oom"),
+        *factories.make_trials("sick"),
+        *factories.make_trials("added"),
+    ]
+    for side in (base, current):
+        side.append(factories.make_record("never", status="skipped"))
+    return compare(base, current, metrics)
+
+
+def nasty(text: str) -> Comparison:
+    """A regression, a failure, a machine, a note and a difference that all say `text`."""
+    base, current = sides({text: 0.9})
+    base += factories.make_trials(f"x {text}")
+    current.append(factories.make_record(f"x {text}", status="failed", reason=text))
+    other = factories.make_environment(machine=text, os=text, packages={text: text})
+    measured = [
+        msgspec.structs.replace(
+            record,
+            environment=other,
+            measurement=record.measurement
+            and msgspec.structs.replace(
+                record.measurement,
+                phases=tuple(msgspec.structs.replace(p, name=p.name + text) for p in record.measurement.phases),
+                warmup_settled=False,
+            ),
+        )
+        for record in current
+    ]
+    renamed = [
+        msgspec.structs.replace(
+            record,
+            measurement=msgspec.structs.replace(
+                record.measurement,
+                phases=tuple(msgspec.structs.replace(p, name=p.name + text) for p in record.measurement.phases),
+            ),
+        )
+        for record in base
+    ]
+    return compare(renamed, measured, ("throughput", "memory"))
