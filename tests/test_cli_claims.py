@@ -12,8 +12,10 @@ from typing import Any
 
 import factories
 import pytest
+import timelines
 
 from tcbench import record
+from tcbench.tracing import perfetto
 
 RESULTS = Path(__file__).parent.parent / "results" / "amd-epyc-2cpu"
 CPU, PEERS = RESULTS / "cpu-20261121-035658.jsonl", RESULTS / "peers-20261121-110639.jsonl"
@@ -75,6 +77,21 @@ def test_another_scenarios_claims_can_be_asked(tmp_path: Path) -> None:
     [card] = outcomes(tmp_path, str(CPU), "--scenario", "naruse2018")
     assert card["counts"]["not measured"] == len(card["claims"]) == 21
     assert card["commands"][0].startswith("tcbench run naruse2018 --image-size 64 --config fp16 --config fp32 ")
+
+
+def test_timelines_beside_the_records_tell_kernels_per_step(tmp_path: Path) -> None:
+    few, many = "fp16+dali+batched+nhwc+fused", "fp16+dali+batched"
+    for config, n in ((few, 3), (many, 5)):
+        spans = [timelines.kernel(i / 10, (i + 0.5) / 10) for i in range(n)]
+        seen = timelines.made(timelines.step(0, 1), *spans, label=f"{config}, batch size 64", batch_size=64)
+        perfetto.write([seen], tmp_path / f"{config}.json.gz")
+    asked = ("--scenario", "naruse2018", f"{few}.json.gz", f"{many}.json.gz")
+    [card] = outcomes(tmp_path, str(CPU), *asked)
+    claim = next(claim for claim in card["claims"] if claim["relation"] == "fewer kernels")
+    assert (claim["outcome"], claim["why"]) == ("holds", "64: 3 kernels per step against 5")
+    both = tcbench(tmp_path, "claims", str(CPU), str(PEERS), *asked)
+    assert both.returncode == 2
+    assert "timelines do not tell their machine; name the records of one run beside them" in both.stderr
 
 
 OWN = """

@@ -331,14 +331,13 @@ def _outcome(claim: Claim, ratio: Interval) -> Outcome:
 
 
 def _more_trials(claim: Claim, ratio: Interval, left: Group, right: Group) -> int | None:
-    """How many more trials a side would decide, if means and variances stayed what they are: the value is either to be
-    cleared of every limit that the interval includes, or of the one that it lies beyond."""
+    """How many more trials a side would decide, if means and variances stayed what they are: the value is to be cleared
+    of every limit that the interval includes, and what clears it of the nearest clears it of the other too."""
     included = [limit for limit in (claim.least, claim.most) if limit is not None and ratio.holds(limit)]
-    beyond = [limit for limit in included if ratio.value < limit == claim.least or ratio.value > limit == claim.most]
     needed = [
         # With no threshold Rule asks whether the ratio is surely above or below 1, here the limit.
         Rule(threshold=0.0, level=0.025).more_trials(left, Group(right.n, right.mean + math.log(limit), right.variance))
-        for limit in beyond or included
+        for limit in included
     ]
     return max((n for n in needed if n is not None), default=None) if None not in needed else None
 
