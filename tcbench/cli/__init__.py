@@ -25,6 +25,7 @@ for _module in (
     "timeline",
     "explain",
     "claims",
+    "report",
     "compare",
     "gate",
     "export",

@@ -49,8 +49,8 @@ def explain(
     read = store.read(records)
     for note in read.notes:
         typer.echo(f"note: {note}", err=True)
-    arithmetic_s, ceiling = _arithmetic()
-    found = explanations(store.current(read.records), _problem, arithmetic_s)
+    arithmetic_s, ceiling = arithmetic()
+    found = explanations(store.current(read.records), problem_of, arithmetic_s)
     by = ceiling(found[0].summary) if found else None
     if json:
         typer.echo(view.to_json(found, by))
@@ -83,7 +83,7 @@ def _show_timelines(paths: Sequence[Path], json: bool) -> None:
     typer.echo("\n\n".join("\n".join(view.lines_of(one)) for one in found))
 
 
-def _problem(summary: CellSummary) -> Callable[[Sequence[str]], str | None]:
+def problem_of(summary: CellSummary) -> Callable[[Sequence[str]], str | None]:
     """Whether rungs make a config on the cell's device. What is installed here does not matter: the results may be
     another machine's."""
     from tcbench.backends import backend
@@ -103,17 +103,16 @@ def _problem(summary: CellSummary) -> Callable[[Sequence[str]], str | None]:
     return problem
 
 
-def _arithmetic() -> tuple[Callable[[CellSummary, Sequence[str]], float], Callable[[CellSummary], str | None]]:
+def arithmetic() -> tuple[Callable[[CellSummary, Sequence[str]], float], Callable[[CellSummary], str | None]]:
     """The least time of the arithmetic of forward and backward, and whose ceiling it is."""
     from tcbench import ceilings
     from tcbench.analysis.roofline import precision_of
     from tcbench.models import MODELS
 
     def arithmetic_s(summary: CellSummary, rungs: Sequence[str]) -> float:
-        known = ceilings.known(summary)
-        if known is None:
+        known, cell = ceilings.known(summary), summary.cell
+        if known is None or cell.model not in MODELS:
             return 0.0
-        cell = summary.cell
         macs = MODELS[cell.model].macs(cell.variant, cell.image_size, cell.n_classes)
         # Backward computes as much again for the inputs and for the weights.
         return 3 * 2 * macs * cell.batch_size / known.flops_s(precision_of(rungs))

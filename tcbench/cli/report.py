@@ -1,0 +1,167 @@
+"""`tcbench report`: everything that results tell, as one HTML file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tcbench.cli.app import OUT, command
+from tcbench.errors import NotComparableError, ScenarioError, SelectionError, StoreError, TraceError
+
+if TYPE_CHECKING:
+    from tcbench.analysis.claims import Asked, Scorecard
+    from tcbench.analysis.summary import CellSummary
+    from tcbench.record import Cell, Record
+    from tcbench.timeline import Timeline
+    from tcbench.views.report import Compared
+
+TRACES = "profile-*.json.gz"
+"""What `tcbench profile` leaves beside records."""
+
+
+@command(
+    "Everything that results tell as one HTML file, for readers.",
+    """
+tcbench report                                    the newest run, as report.html
+tcbench report results/*/naruse2018-*.jsonl -o v100.html --title "Our V100"
+tcbench report --baseline main                    with a comparison
+tcbench report results/ profile.json.gz           several runs, and a timeline
+""",
+)
+def report(
+    results: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="RESULTS",
+            help="Files or folders of records, ids of runs, or timelines of `tcbench profile`. Default: the newest run "
+            "here. Timelines that lie beside the records are shown too.",
+        ),
+    ] = None,
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="An .html file.")] = Path(
+        "report.html"
+    ),
+    compare: Annotated[
+        str | None, typer.Option(metavar="BASE", help="Compare with these results: a file, a folder or a run's id.")
+    ] = None,
+    baseline: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Compare with what `tcbench baseline set NAME` kept.")
+    ] = None,
+    title: Annotated[str | None, typer.Option(metavar="TEXT", help="The page's title.")] = None,
+) -> None:
+    """Write one HTML file that opens without a network: the results in words, charts, what each rung buys, claims, what
+    holds each cell back, timelines, a comparison, the environment, and a table of every trial."""
+    from tcbench.views.report import Results, build, check_path, render, save
+
+    check_path(output)
+    if compare is not None and baseline is not None:
+        raise SelectionError("--compare and --baseline both name a base: expected one of them")
+
+    from tcbench import store
+    from tcbench.analysis.explanation import explain
+    from tcbench.cli.explain import arithmetic
+    from tcbench.cli.results import newest, parted
+
+    named, given = parted(map(Path, results or ()))
+    paths = [store.resolve(str(name), OUT) for name in named] or [newest(OUT)]
+    read = store.read(paths)
+    records = store.current(read.records)
+    if not records:
+        raise SelectionError(f"{paths[0]}: no records in it; `tcbench run` makes some")
+    arithmetic_s, ceiling = arithmetic()
+    explanations = explain(records, _problem_of, arithmetic_s)
+    timelines, notes = _timelines(given, paths)
+    page = build(
+        Results(
+            records=records,
+            explanations=explanations,
+            cards=_scorecards(records),
+            timelines=tuple(timelines),
+            compared=_compared(records, compare, baseline),
+            ceiling=ceiling(explanations[0].summary),
+            notes=(*read.notes, *notes),
+            title=title,
+        )
+    )
+    for note in (*read.notes, *notes):
+        typer.echo(f"note: {note}", err=True)
+    save(render(page), output)
+    typer.echo(f"wrote {output}")
+
+
+def _problem_of(summary: CellSummary) -> Callable[[Sequence[str]], str | None]:
+    """As `tcbench explain` asks; of a backend that is not installed here, nothing is known to make a config."""
+    from tcbench.cli.explain import problem_of
+
+    try:
+        return problem_of(summary)
+    except ScenarioError as error:
+        reason = str(error)
+        return lambda _: reason
+
+
+def _timelines(given: Sequence[Path], paths: Sequence[Path]) -> tuple[list[Timeline], list[str]]:
+    """Those that were named, and those that lie beside the records, newest first; what of the latter cannot be read
+    is left out, and a note says so. Raises TraceError."""
+    from tcbench import tracing
+    from tcbench.views.report.timelines import MOST
+
+    found = [one for path in given for one in tracing.read(path)]
+    folders = dict.fromkeys(path if path.is_dir() else path.parent for path in paths)
+    beside = {
+        trace.resolve(): trace
+        for path in folders
+        for trace in (path.rglob(TRACES) if path in paths else path.glob(TRACES))
+    }
+    for path in given:
+        beside.pop(path.resolve(), None)
+    notes = []
+    for trace in sorted(beside.values(), key=lambda path: (-path.stat().st_mtime, path))[: max(0, MOST - len(found))]:
+        try:
+            found += tracing.read(trace)
+        except (TraceError, StoreError) as error:
+            notes.append(f"{error}; left out")
+    return found, notes
+
+
+def _scorecards(records: Sequence[Record]) -> tuple[Scorecard, ...]:
+    """By the scenarios that come with tcbench; others claim nothing here."""
+    from tcbench.analysis.claims import Asked, scorecards
+    from tcbench.cli.claims import asked_of
+
+    known: Callable[[Cell], Asked] = asked_of(None)
+
+    def asked(cell: Cell) -> Asked:
+        try:
+            return known(cell)
+        except ScenarioError:
+            return Asked(cell.scenario, ())
+
+    return scorecards(records, asked)
+
+
+def _compared(records: Sequence[Record], base: str | None, baseline: str | None) -> Compared | None:
+    """The comparison that was asked for. Raises NotComparableError where the two sides have no cell in common."""
+    from tcbench import baseline as baselines
+    from tcbench import store
+    from tcbench.analysis.compare import compare
+    from tcbench.views.naming import plain
+    from tcbench.views.report import Compared
+
+    if baseline is not None:
+        path, name = baselines.path(baseline, OUT), f"baseline {baseline}"
+    elif base is not None:
+        path, name = store.resolve(base, OUT), base
+    else:
+        return None
+    read = store.read([path])
+    for note in read.notes:
+        typer.echo(f"note: {note}", err=True)
+    if not read.records:
+        raise StoreError(f"{path}: no records in it; `tcbench run` makes some")
+    found = compare(store.current(read.records), records)
+    if not found.paired:
+        raise NotComparableError(f"{plain(name)}: no config and batch size in common with these results")
+    return Compared(found, name)

@@ -1,0 +1,236 @@
+"""The comparison with a base: verdicts, ratios with their intervals on one axis, and what differs beside."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from tcbench.analysis.comparability import FACETS
+from tcbench.analysis.compare import VERDICTS, CellComparison, Comparison
+from tcbench.analysis.stats import Interval
+from tcbench.views.console import milliseconds
+from tcbench.views.plots.wording import factor, number
+from tcbench.views.report.page import (
+    AnyBlock,
+    Badge,
+    Chart,
+    Data,
+    Field,
+    Figure,
+    Mark,
+    Notice,
+    Paragraph,
+    Piece,
+    Points,
+    Prose,
+    Row,
+    Section,
+    Shade,
+    Table,
+    say,
+    strong,
+)
+from tcbench.views.report.scale import Scale
+from tcbench.views.report.wording import (
+    VERDICT_BADGES,
+    badge,
+    columns,
+    counted,
+    figure,
+    limits,
+    middle,
+    one_line,
+    room_em,
+    shortened,
+    spaced,
+    width_em,
+)
+
+_LEAST_AXIS = 0.1
+"""The axis reaches at least this far to either side of 1."""
+
+_MOST_AXIS = 1.0
+"""And at most this far; what lies beyond is cut off."""
+
+
+def section(found: Comparison, base: str) -> Section:
+    """All cells of both sides. `base` is what the other side is called."""
+    blocks: list[AnyBlock] = [Prose((_lead(found, base),))]
+    if found.differences:
+        blocks.append(_unlike(found))
+    blocks.append(Points(_tally(found)))
+    pairs = [cell for cell in found.cells if cell.ratio is not None]
+    table = _table(found)
+    if pairs:
+        blocks.append(_figure(pairs, found, table))
+    else:
+        blocks.append(Data(table))
+    if found.notes:
+        blocks.append(Notice(Badge("mixed", "warn", "warn"), say("Trials of one side do not agree."), found.notes))
+    return Section("comparison", "Compared with the base", tuple(blocks))
+
+
+def _lead(found: Comparison, base: str) -> Paragraph:
+    rule = found.rule
+    parts: list[str | Piece] = ["The base is ", strong(one_line(base)), ". "]
+    for mean in found.means:
+        over = counted(mean.cells, "cell")
+        ratio = mean.ratio
+        parts += [
+            "Over " if mean.cells > 1 else "In ",
+            f"{over} that both sides measured with two trials or more, throughput is ",
+            strong(f"{factor(ratio.value)} the base's"),
+            f" (geometric mean; 95% interval {limits(ratio, 'factor')}). ",
+        ]
+    parts.append(f"A loss of more than {rule.threshold:.0%} that is surely there is a regression.")
+    return say(*parts)
+
+
+def _unlike(found: Comparison) -> Notice:
+    facets = dict.fromkeys(difference.facet for difference in found.differences)
+    what = "; ".join(FACETS.get(facet, facet) for facet in facets)
+    paragraph = say("The two sides did not measure the same thing; a verdict speaks of all that differs: ", what)
+    return Notice(
+        Badge("not alike", "warn", "warn"),
+        (*paragraph, Piece(".")),
+        tuple(one_line(difference.says) for difference in found.differences),
+    )
+
+
+def _tally(found: Comparison) -> tuple[tuple[Badge | None, Paragraph], ...]:
+    """A line per verdict with its cells, as many as a line takes."""
+    lines = []
+    for verdict in VERDICTS:
+        cells = [cell for cell in found.cells if cell.verdict == verdict]
+        if not cells:
+            continue
+        names = "; ".join(one_line(cell.cell.label) for cell in cells[:6])
+        more = f"; and {len(cells) - 6} more" if len(cells) > 6 else ""
+        lines.append((VERDICT_BADGES[verdict], say(strong(counted(len(cells), "cell")), f": {names}{more}")))
+    return tuple(lines)
+
+
+def _figure(pairs: Sequence[CellComparison], found: Comparison, table: Table) -> Figure:
+    ratios = [cell.ratio for cell in pairs if cell.ratio is not None]
+    reach = max(max(abs(ratio.value - 1), 0.0) for ratio in ratios)
+    ends = [abs(end - 1) for ratio in ratios for end in (ratio.low, ratio.high) if math.isfinite(end)]
+    half = min(max(_LEAST_AXIS, min(1.05 * max(ends, default=0.0), 2 * reach + _LEAST_AXIS)), _MOST_AXIS)
+    scale = Scale(max(0.0, 1 - half), 1 + max(half, reach * 1.05))
+    sizes = sorted({cell.cell.batch_size for cell in pairs})
+    charts = tuple(_chart(size, [c for c in pairs if c.cell.batch_size == size], scale, found) for size in sizes)
+    rows = [row for chart in charts for row in chart.rows]
+    return Figure(
+        title="Throughput over the base's",
+        charts=charts,
+        table=table,
+        notes=(
+            "Dots are ratios, bars their 95% intervals over trials. Right of 1 is faster than the base.",
+            f"Shaded: losses of more than {found.rule.threshold:.0%}.",
+        ),
+        label_em=width_em(row.label for row in rows),
+        words_em=room_em(rows),
+    )
+
+
+def _chart(batch_size: int, cells: Sequence[CellComparison], scale: Scale, found: Comparison) -> Chart:
+    worst = scale.place(1 - found.rule.threshold)
+    return Chart(
+        heading=f"Batch size {batch_size}",
+        title=f"Throughput over the base's at batch size {batch_size}",
+        desc=f"A dot with its interval for each of {counted(len(cells), 'cell')}; 1 is no change. "
+        "The table has every number.",
+        rows=tuple(_row(cell, scale) for cell in cells),
+        ticks=scale.ticks(),
+        axis="× the base",
+        shades=(Shade(0.0, worst),),
+        reference=scale.place(1.0),
+    )
+
+
+def _row(one: CellComparison, scale: Scale) -> Row:
+    ratio = one.ratio
+    assert ratio is not None
+    tone = VERDICT_BADGES[one.verdict].tone
+    tip = [one_line(one.cell.label), f"{one.verdict}: {factor(ratio.value)} (95%: {limits(ratio, 'factor')})"]
+    tip += [_sides(one)] + ([one_line(one.why)] if one.why else []) + _more(one)
+    return Row(
+        label=shortened(one_line(one.cell.config), 36),
+        marks=(scale.whisker(ratio), Mark("dot", scale.place(ratio.value), look=f"tone-{tone}")),
+        tip=tuple(tip),
+        words=_percent(ratio),
+        aside=one.verdict,
+        at=scale.place(min(ratio.high, scale.high)),
+        strong=one.failing,
+    )
+
+
+def _percent(ratio: Interval) -> str:
+    change = ratio.value - 1
+    return f"{'−' if change < 0 else '+'}{abs(change):.1%}"
+
+
+def _sides(one: CellComparison) -> str:
+    figures = [None if side is None else side.figure for side in (one.base, one.current)]
+    return " → ".join("none" if value is None else number(value) for value in figures) + f" {one.metric.unit}"
+
+
+def _more(one: CellComparison) -> list[str]:
+    if one.verdict != "inconclusive":
+        return []
+    if one.more_trials is None:
+        return ["at the limit: no number of trials would decide"]
+    return [f"{counted(one.more_trials, 'more trial')} a side would decide"]
+
+
+def _table(found: Comparison) -> Table:
+    names = ("#batch", "config", "verdict", "#base", "#current", "#ratio", "95% interval", "#trials")
+    rows = []
+    for one in found.cells:
+        trials = " / ".join("0" if side is None else str(side.trials_ok) for side in (one.base, one.current))
+        rows.append(
+            (
+                figure(one.cell.batch_size, str(one.cell.batch_size)),
+                Field(one_line(one.cell.config)),
+                badge(VERDICT_BADGES[one.verdict]),
+                figure(one.base.figure if one.base else None),
+                figure(one.current.figure if one.current else None),
+                middle(one.ratio, lambda value: f"{value:.3f}×"),
+                Field(limits(one.ratio, "factor") if one.ratio else ""),
+                figure(one.current.trials_ok if one.current else 0, trials),
+                Field("; ".join(_remarks(one))),
+            )
+        )
+    return Table("Every cell of both sides, images/s at the median step", (*columns(*names), _REMARKS), tuple(rows))
+
+
+_REMARKS = columns("remarks")[0]
+
+
+def _remarks(one: CellComparison) -> list[str]:
+    """Why, where the loss sits, what would decide, and which trials are doubtful."""
+    lines = [one_line(one.why)] if one.why else []
+    if one.culprit is not None:
+        lines.append(
+            f"in {one.culprit.name}: {milliseconds(one.culprit.base_s)} → {milliseconds(one.culprit.current_s)}"
+        )
+    if one.ratio is not None:
+        lines += _more(one)
+    for name, side in (("base", one.base), ("current", one.current)):
+        lines += [f"{name}: {one_line(note)}" for note in (side.notes if side else ())]
+    return lines
+
+
+def sentence(found: Comparison, base: str) -> Paragraph:
+    """The comparison in one sentence."""
+    bad = [cell for cell in found.cells if cell.failing]
+    better = [cell for cell in found.cells if cell.verdict == "improved"]
+    compared = f"Compared with {one_line(base)}: "
+    if bad:
+        worst = ", ".join(spaced(cell.cell.label) for cell in bad[:3]) + (", ..." if len(bad) > 3 else "")
+        return say(compared, strong(f"{counted(len(bad), 'cell')} got worse"), f" ({worst}).")
+    if better:
+        return say(compared, strong(f"{counted(len(better), 'cell')} got faster"), ", none got worse.")
+    if found.inconclusive:
+        unsure = sum(cell.verdict == "inconclusive" for cell in found.cells)
+        return say(compared, strong(f"{counted(unsure, 'cell')} cannot be told yet"), "; none surely got worse.")
+    return say(compared, strong("nothing got worse"), ".")
