@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import difflib
-import importlib
 import os
 import re
 import shlex
@@ -194,7 +193,7 @@ def present(comparison: Comparison, sides: Sides, format_: str, output: Path | N
     from tcbench.views import comparison as views
 
     if chart is not None:
-        _draw(comparison, chart)
+        _draw(comparison, sides, chart)
     text = None if format_ == "table" and output is None else views.FORMATS[format_](comparison, sides)
     summary = os.environ.get("GITHUB_STEP_SUMMARY") if format_ == "github" else None
     if summary:
@@ -211,11 +210,11 @@ def present(comparison: Comparison, sides: Sides, format_: str, output: Path | N
         typer.echo(f"wrote {path}", err=text is not None and output is None)
 
 
-def _draw(comparison: Comparison, path: Path) -> None:
+def _draw(comparison: Comparison, sides: Sides, path: Path) -> None:
     from tcbench.views import plots
+    from tcbench.views.plots.comparison import comparison_chart
 
-    chart = importlib.import_module("tcbench.views.plots.comparison").comparison_chart
-    plots.save(chart(comparison), path)
+    plots.save(comparison_chart(comparison, sides), path)
 
 
 def check_chart(path: Path | None) -> None:
