@@ -60,7 +60,7 @@ def notes(found: History) -> list[str]:
     lines = [
         "images/s: at the median step, geometric mean over trials; ±: 95% interval over trials; one trial has none.",
         f"change: from the commit before that ran, with its 95% interval; a regression is surely a loss of more than "
-        f"{found.rule.threshold:.3g} of the throughput.",
+        f"{found.rule.threshold * 100:.3g}%.",
     ]
     points = [point for cell in found.cells for point in cell.points]
     if any(point.change and point.change.verdict == "inconclusive" for point in points):
@@ -76,12 +76,13 @@ def verdict(found: History) -> str:
     """The whole in one line."""
     cells, commits = len(found.cells), len(found.revisions)
     over = f"{cells} cell{'s' * (cells != 1)} over {commits} commit{'s' * (commits != 1)}"
-    judged = sum(point.change is not None for cell in found.cells for point in cell.points)
-    if not judged:
+    verdicts = [point.change.verdict for cell in found.cells for point in cell.points if point.change]
+    if not verdicts:
         return f"{over}: nothing to compare yet"
-    if not found.regressions:
-        return f"{over}: no regression in {judged} step{'s' * (judged != 1)}"
-    return f"{over}: {found.regressions} regression{'s' * (found.regressions != 1)} in {judged} steps"
+    regressions = f"{found.regressions or 'no'} regression{'s' * (found.regressions > 1)}"
+    unsure = verdicts.count("inconclusive")
+    among = f"in {len(verdicts)} comparison{'s' * (len(verdicts) != 1)}"
+    return f"{over}: {regressions} {among}" + (f", {unsure} inconclusive" if unsure else "")
 
 
 def to_json(found: History) -> str:

@@ -6,6 +6,7 @@ sizes and machines. Imports matplotlib, so the command line imports it late.
 """
 
 from tcbench.views.plots.bars import throughput_chart
+from tcbench.views.plots.comparison import comparison_chart
 from tcbench.views.plots.files import SUFFIXES, check_path, save
 from tcbench.views.plots.history import history_chart
 from tcbench.views.plots.palette import GAIN, GAIN_PALE, LOSS, LOSS_PALE, RAMPS, Fill, family, fill
@@ -25,6 +26,7 @@ __all__ = [
     "SUFFIXES",
     "Fill",
     "check_path",
+    "comparison_chart",
     "family",
     "fill",
     "history_chart",
