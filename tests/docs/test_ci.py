@@ -1,0 +1,78 @@
+"""docs/ci: the files are what GitHub and GitLab take, and every tcbench command in them and on the page exists."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+from ruamel.yaml import YAML
+
+from tcbench.cli import app
+from tcbench.cli.comparisons import check_format
+from tcbench.cli.export import FORMATS
+
+FOLDER = Path(__file__).parents[2] / "docs" / "ci"
+GITHUB, GITLAB, PAGE = FOLDER / "github-actions.yml", FOLDER / "gitlab-ci.yml", FOLDER / "README.md"
+
+
+@pytest.mark.parametrize(("path", "schema"), [(GITHUB, "github-workflows"), (GITLAB, "gitlab-ci")])
+def test_a_file_is_valid_by_its_service_s_schema(path, schema):
+    assert validate(path, schema).returncode == 0
+
+
+def test_the_check_finds_a_mistake(tmp_path):
+    broken = tmp_path / "broken.yml"
+    broken.write_text(GITHUB.read_text("utf-8").replace("runs-on:", "runs_on:"), "utf-8")
+    assert validate(broken, "github-workflows").returncode == 1
+
+
+def validate(path: Path, schema: str) -> subprocess.CompletedProcess[str]:
+    """By the schemas that come with the package: no network."""
+    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", f"vendor.{schema}", str(path)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+
+def scripts() -> list[str]:
+    github, gitlab = (YAML(typ="safe").load(path.read_text("utf-8")) for path in (GITHUB, GITLAB))
+    job = gitlab["performance"]
+    found = [step["run"] for step in github["jobs"]["gate"]["steps"] if "run" in step]
+    found += [*job["script"], *job["after_script"]]
+    return found + re.findall(r"```sh\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
+
+
+def commands() -> list[list[str]]:
+    lines = [line for script in scripts() for line in script.splitlines()]
+    return [shlex.split(line.partition("tcbench ")[2]) for line in lines if "tcbench " in line]
+
+
+@pytest.mark.parametrize("words", commands(), ids=lambda words: " ".join(words)[:40])
+def test_a_command_exists_with_all_its_options(words):
+    group = typer.main.get_command(app)
+    context = group.make_context("tcbench", list(words))
+    while isinstance(group, typer.core.TyperGroup):
+        name, group, rest = group.resolve_command(context, [*context._protected_args, *context.args])
+        context = group.make_context(name, rest, parent=context)
+    format_ = context.params.get("format_")
+    if context.info_name == "export":
+        assert format_ in FORMATS
+    elif format_ is not None:
+        check_format(format_)
+
+
+def test_the_commands_are_found():
+    assert {words[0] for words in commands()} == {"gate", "report", "doctor", "run", "baseline", "compare", "export"}
+
+
+def test_an_option_that_does_not_exist_is_found():
+    with pytest.raises(Exception, match="--nope"):
+        test_a_command_exists_with_all_its_options(["compare", "a", "b", "--nope"])
+
+
+def test_the_page_names_every_exit_code():
+    rows = re.findall(r"^\| (\d) \|", PAGE.read_text("utf-8"), re.MULTILINE)
+    assert rows == ["0", "1", "2", "4", "5"]
