@@ -30,7 +30,7 @@ SCHEMA_VERSION = 1
 
 Row = dict[str, Any]
 
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+_FORMULA = ("=", "+", "-", "@", "\t", "\n")
 """A cell of text that begins so is a formula to a spreadsheet (OWASP, "CSV Injection")."""
 
 
@@ -165,7 +165,10 @@ def to_csv(records: Sequence[Record], per: str) -> str:
 
 
 def _defused(value: Any) -> Any:
-    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
+    if not isinstance(value, str):
+        return value
+    text = value.replace("\r\n", "\n").replace("\r", "\n")  # pandas would not quote it
+    return f"'{text}" if text.startswith(_FORMULA) else text
 
 
 def to_parquet(records: Sequence[Record], per: str) -> bytes:
