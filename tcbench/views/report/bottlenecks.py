@@ -45,6 +45,7 @@ from tcbench.views.report.wording import (
     label,
     one_line,
     room_em,
+    spaced,
     width_em,
 )
 
@@ -76,9 +77,9 @@ def _counted(found: Sequence[Explanation]) -> list[tuple[Badge | None, Paragraph
             continue
         here = [one for its, one in cells if its == verdict]
         fastest = max(here, key=lambda one: one.bottleneck.images_per_s if one.bottleneck else 0.0)
-        which: tuple[str | Piece, ...] = (": ", strong(one_line(fastest.summary.cell.label)))
+        which: tuple[str | Piece, ...] = (": ", strong(spaced(fastest.summary.cell.label)))
         if len(here) > 1:
-            which = (", the fastest of them ", strong(one_line(fastest.summary.cell.label)))
+            which = (", the fastest of them ", strong(spaced(fastest.summary.cell.label)))
         lines.append((BOTTLENECK_BADGES[verdict], say(counted(counts[verdict], "cell"), *which)))
     return lines
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from tcbench.analysis.comparability import FACETS
@@ -37,20 +36,20 @@ from tcbench.views.report.wording import (
     columns,
     counted,
     figure,
+    label,
     limits,
     middle,
     one_line,
     room_em,
-    shortened,
     spaced,
     width_em,
 )
 
-_LEAST_AXIS = 0.1
+_LEAST_AXIS = 0.06
 """The axis reaches at least this far to either side of 1."""
 
-_MOST_AXIS = 1.0
-"""And at most this far; what lies beyond is cut off."""
+_MOST_SHOWN = 0.3
+"""An interval is cut off this far from its value."""
 
 
 def section(found: Comparison, base: str) -> Section:
@@ -67,7 +66,7 @@ def section(found: Comparison, base: str) -> Section:
         blocks.append(Data(table))
     if found.notes:
         blocks.append(Notice(Badge("mixed", "warn", "warn"), say("Trials of one side do not agree."), found.notes))
-    return Section("comparison", "Compared with the base", tuple(blocks))
+    return Section("comparison", "Comparison", tuple(blocks))
 
 
 def _lead(found: Comparison, base: str) -> Paragraph:
@@ -104,7 +103,7 @@ def _tally(found: Comparison) -> tuple[tuple[Badge | None, Paragraph], ...]:
         cells = [cell for cell in found.cells if cell.verdict == verdict]
         if not cells:
             continue
-        names = "; ".join(one_line(cell.cell.label) for cell in cells[:6])
+        names = "; ".join(spaced(cell.cell.label) for cell in cells[:6])
         more = f"; and {len(cells) - 6} more" if len(cells) > 6 else ""
         lines.append((VERDICT_BADGES[verdict], say(strong(counted(len(cells), "cell")), f": {names}{more}")))
     return tuple(lines)
@@ -112,10 +111,9 @@ def _tally(found: Comparison) -> tuple[tuple[Badge | None, Paragraph], ...]:
 
 def _figure(pairs: Sequence[CellComparison], found: Comparison, table: Table) -> Figure:
     ratios = [cell.ratio for cell in pairs if cell.ratio is not None]
-    reach = max(max(abs(ratio.value - 1), 0.0) for ratio in ratios)
-    ends = [abs(end - 1) for ratio in ratios for end in (ratio.low, ratio.high) if math.isfinite(end)]
-    half = min(max(_LEAST_AXIS, min(1.05 * max(ends, default=0.0), 2 * reach + _LEAST_AXIS)), _MOST_AXIS)
-    scale = Scale(max(0.0, 1 - half), 1 + max(half, reach * 1.05))
+    low = min(max(ratio.low, ratio.value - _MOST_SHOWN) for ratio in ratios)
+    high = max(min(ratio.high, ratio.value + _MOST_SHOWN) for ratio in ratios)
+    scale = Scale(max(0.0, min(low - 0.01, 1 - _LEAST_AXIS)), max(high + 0.01, 1 + _LEAST_AXIS))
     sizes = sorted({cell.cell.batch_size for cell in pairs})
     charts = tuple(_chart(size, [c for c in pairs if c.cell.batch_size == size], scale, found) for size in sizes)
     rows = [row for chart in charts for row in chart.rows]
@@ -134,12 +132,16 @@ def _figure(pairs: Sequence[CellComparison], found: Comparison, table: Table) ->
 
 def _chart(batch_size: int, cells: Sequence[CellComparison], scale: Scale, found: Comparison) -> Chart:
     worst = scale.place(1 - found.rule.threshold)
+    rows, above = list[Row](), None
+    for one in cells:
+        rows.append(_row(one, label(one.cell, above), scale))
+        above = one.cell
     return Chart(
         heading=f"Batch size {batch_size}",
         title=f"Throughput over the base's at batch size {batch_size}",
         desc=f"A dot with its interval for each of {counted(len(cells), 'cell')}; 1 is no change. "
         "The table has every number.",
-        rows=tuple(_row(cell, scale) for cell in cells),
+        rows=tuple(rows),
         ticks=scale.ticks(),
         axis="× the base",
         shades=(Shade(0.0, worst),),
@@ -147,14 +149,14 @@ def _chart(batch_size: int, cells: Sequence[CellComparison], scale: Scale, found
     )
 
 
-def _row(one: CellComparison, scale: Scale) -> Row:
+def _row(one: CellComparison, name: str, scale: Scale) -> Row:
     ratio = one.ratio
     assert ratio is not None
     tone = VERDICT_BADGES[one.verdict].tone
     tip = [one_line(one.cell.label), f"{one.verdict}: {factor(ratio.value)} (95%: {limits(ratio, 'factor')})"]
     tip += [_sides(one)] + ([one_line(one.why)] if one.why else []) + _more(one)
     return Row(
-        label=shortened(one_line(one.cell.config), 36),
+        label=name,
         marks=(scale.whisker(ratio), Mark("dot", scale.place(ratio.value), look=f"tone-{tone}")),
         tip=tuple(tip),
         words=_percent(ratio),
@@ -226,7 +228,7 @@ def sentence(found: Comparison, base: str) -> Paragraph:
     better = [cell for cell in found.cells if cell.verdict == "improved"]
     compared = f"Compared with {one_line(base)}: "
     if bad:
-        worst = ", ".join(spaced(cell.cell.label) for cell in bad[:3]) + (", ..." if len(bad) > 3 else "")
+        worst = "; ".join(spaced(cell.cell.label) for cell in bad[:3]) + ("; ..." if len(bad) > 3 else "")
         return say(compared, strong(f"{counted(len(bad), 'cell')} got worse"), f" ({worst}).")
     if better:
         return say(compared, strong(f"{counted(len(better), 'cell')} got faster"), ", none got worse.")

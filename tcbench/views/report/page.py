@@ -234,6 +234,9 @@ class Notice:
     details: tuple[str, ...] = ()
 
 
+_MOST_WORDS_EM = 19
+
+
 @dataclass(frozen=True)
 class Figure:
     """Charts of one scale side by side, the table behind them, and how to read them. `label_em` and `words_em` are the
@@ -247,6 +250,11 @@ class Figure:
     notes: tuple[str, ...] = ()
     label_em: int = 8
     words_em: int = 8
+
+    @property
+    def wide(self) -> bool:
+        """Whether a chart takes the page's width, since its words leave too little of half of it."""
+        return len(self.charts) == 1 or self.label_em + self.words_em > _MOST_WORDS_EM
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from tcbench.views.report.wording import (
     one_line,
     room_em,
     shortened,
+    spaced,
     why,
     width_em,
 )
@@ -30,24 +31,35 @@ _KEYS = (
     Key("pale: the interval of the factor holds 1, so it may have changed nothing", "gain-pale"),
 )
 
+_HOW = "A bar runs from the images/s before its rung to those with it; the factor is over the step before."
+
 
 def section(found: Sequence[Climb], settings: Settings, palette: Palette) -> Section | None:
-    """Every ladder of every setting; None where no config adds rungs to another."""
-    if not found:
-        return None
+    """Every ladder of every setting of which two configs or more ran; None where there is none."""
     groups: dict[tuple[str, str], list[Climb]] = {}
     for climb in found:
         groups.setdefault((settings.name(climb.setting), climb.ladder), []).append(climb)
+    told = {key: climbs for key, climbs in groups.items() if any(climb.top is not climb.base for climb in climbs)}
+    if not told:
+        return None
     blocks: list[AnyBlock] = []
-    for (setting, ladder), climbs in groups.items():
-        name = one_line(f"{ladder} ladder" + (f" · {setting}" if setting else ""))
-        if len(groups) > 1:
+    for (setting, _), climbs in told.items():
+        name = " · ".join(filter(None, (_name(climbs[0], [one for one, *_ in told.values()]), setting)))
+        if len(told) > 1:
             blocks.append(Heading(name))
-        blocks.append(_figure(name, climbs, palette))
+        blocks.append(_figure(name, climbs, palette, first=len(blocks) < 2))
     return Section("rungs", "What each rung buys", tuple(blocks))
 
 
-def _figure(name: str, climbs: Sequence[Climb], palette: Palette) -> Figure:
+def _name(climb: Climb, all_: Sequence[Climb]) -> str:
+    """A ladder by its base; by its end too, where others stand on the same base."""
+    base, top = climb.steps[0].config, climb.steps[-1].config
+    tops = {other.steps[-1].config for other in all_ if other.steps[0].config == base}
+    return f"{spaced(base)} ladder" + (f", up to {spaced(top)}" if len(tops) > 1 else "")
+
+
+def _figure(name: str, climbs: Sequence[Climb], palette: Palette, *, first: bool) -> Figure:
+    """One ladder; the first of a page says how to read it."""
     scale = Scale.over(
         Interval(step.after.value, 0.0, step.after.value) for climb in climbs for step in climb.steps if step.after
     )
@@ -57,8 +69,8 @@ def _figure(name: str, climbs: Sequence[Climb], palette: Palette) -> Figure:
         title=f"Images per second gained or lost by each rung, {name}",
         charts=charts,
         table=_table(name, climbs),
-        legend=_KEYS,
-        notes=("A bar runs from the images/s before its rung to those with it; the factor is over the step before.",),
+        legend=_KEYS if first else (),
+        notes=(_HOW,) if first else (),
         label_em=width_em(row.label for row in rows),
         words_em=room_em(rows),
     )

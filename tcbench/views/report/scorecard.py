@@ -37,7 +37,7 @@ def section(cards: Sequence[Scorecard]) -> Section | None:
         blocks.append(Prose((say(f"{tally(card)}."),)))
         table = Table(one_line(f"Claims, {title(card)}"), _COLUMNS, tuple(map(_fields, card.claims)))
         blocks.append(Data(table, notes=tuple(one_line(note) for note in notes([card]))))
-    return Section("claims", "What of the talk holds here", tuple(blocks))
+    return Section("claims", "Claims", tuple(blocks))
 
 
 def _fields(one: Evaluated) -> tuple[Field, ...]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from tcbench.analysis.summary import CellSummary
 from tcbench.record import Cell
 from tcbench.views.plots.provenance import Setting, provenance_of
+from tcbench.views.report.wording import one_line
 
 
 @dataclass(frozen=True)
@@ -46,8 +47,8 @@ class Settings:
             found.setdefault(summary.setting, []).append(summary)
         provenance = provenance_of(found)
         return Settings(
-            tuple(Here(setting, provenance.names[setting], tuple(group)) for setting, group in found.items()),
-            provenance.common,
+            tuple(Here(setting, one_line(provenance.names[setting]), tuple(group)) for setting, group in found.items()),
+            tuple(map(one_line, provenance.common)),
         )
 
     @property

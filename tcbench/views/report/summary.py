@@ -174,7 +174,7 @@ def _missing(here: Here) -> tuple[tuple[Badge | None, Paragraph], ...]:
         of_config: dict[str, list[int]] = {}
         for cell in cells:
             of_config.setdefault(cell.cell.config, []).append(cell.cell.batch_size)
-        names = [f"{one_line(config)} at {numbers(sizes)}" for config, sizes in of_config.items()]
+        names = [f"{spaced(config)} at {numbers(sizes)}" for config, sizes in of_config.items()]
         more = len(names) - _MOST_CONFIGS
         if more > 0:
             names = [*names[:_MOST_CONFIGS], counted(more, "more config")]

@@ -40,7 +40,7 @@ def section(settings: Settings, over_base: Speedups, palette: Palette) -> Sectio
         if here.name:
             blocks.append(Heading(here.name))
         blocks.append(_figure(here, over_base, palette))
-    return Section("throughput", "Throughput by batch size", tuple(blocks))
+    return Section("throughput", "Throughput", tuple(blocks))
 
 
 def _figure(here: Here, over_base: Speedups, palette: Palette) -> Figure:
@@ -50,6 +50,8 @@ def _figure(here: Here, over_base: Speedups, palette: Palette) -> Figure:
     notes = footnotes(here.summaries)
     if any(summary.images_per_s for summary in here.summaries):
         notes.insert(0, "Longer is better; all batch sizes have one scale. Whiskers are 95% intervals.")
+    if any(row.strong for row in rows):
+        notes.append("best: the fastest at its batch size. Factors are over fp32 at the same batch size.")
     if any(row.label.startswith("\u2002+") for row in rows):
         notes.append("+ adds to the config above.")
     return Figure(
@@ -97,7 +99,7 @@ def _row(
         marks=(scale.bar(0.0, rate.value, look.css, look.hatch), scale.whisker(rate)),
         tip=_tip(summary, rate, speedup),
         words=number(rate.value) + unsettled,
-        aside="  ".join(filter(None, (against, "fastest" if fastest else ""))),
+        aside="  ".join(filter(None, (against, "best" if fastest else ""))),
         at=scale.place(min(rate.high, scale.high)),
         strong=fastest,
     )

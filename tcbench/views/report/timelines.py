@@ -27,7 +27,7 @@ _SINGLE = 150
 """At most so many blocks of a row are drawn one by one."""
 _BINS = 500
 _HEIGHT = 100
-_LEAST_WORD = 8.0
+_LEAST_WORD = 4.0
 """Per cent of the width that a block needs for its word."""
 _LEAST_WAIT = 0.1
 
