@@ -182,6 +182,7 @@ def comparison(
         first,
         cells=tuple(cell for row in zip(*(part.cells for part in parts), strict=True) for cell in row),
         means=tuple(mean for part in parts for mean in part.means),
+        paired=len(cells),
         notes=tuple(dict.fromkeys(note for part in parts for note in part.notes)),
     )
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from tcbench import messages, recording
-from tcbench.errors import TcbenchError
+from tcbench.errors import ScenarioError, TcbenchError
 from tcbench.messages import RUNNER_PID, Building, Finished, Message, ProfileRequest, Stepped
 from tcbench.record import Cell, Environment, Measurement
 from tcbench.recording import Title
@@ -86,6 +86,9 @@ def measured(cell: Cell, send: Send, request: ProfileRequest | None, device_name
     from tcbench.measure import loop, ranges
 
     the_backend = backend(cell.backend)
+    unknown = the_backend.RUNGS.problem(cell.rungs)
+    if unknown:  # where another version of tcbench made the cell
+        raise ScenarioError(f"config '{cell.config}': {unknown}")
     activities = _activities(request)
     profiling = loop.Profiling(
         around=lambda: _profilers(cell, activities),

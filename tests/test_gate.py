@@ -238,6 +238,7 @@ def test_a_cell_that_was_not_reached_is_inconclusive_too():
         assert [cell.verdict for cell in compared.cells] == ["inconclusive"] * 2
         assert not compared.failing
         assert compared.inconclusive
+        assert compared.paired == 2
 
 
 def test_between_looks_the_last_look_taken_speaks():

@@ -124,3 +124,10 @@ def test_a_profiled_worker_leaves_its_recording(tmp_path):
     assert found.thread == threading.get_native_id()
     assert (found.calls, found.activities, found.dropped) == ((), (), 0)
     assert "stem/conv" in {s.name for s in found.spans}
+
+
+def test_a_rung_that_this_version_does_not_know_is_named(capsys):
+    cell = factories.make_cell("fp32+from_tomorrow")
+    finished = worker.run(cell, lambda message: None)
+    assert finished.status == "failed"
+    assert finished.reason.startswith("config 'fp32+from_tomorrow': unknown rung 'from_tomorrow' (known: batched, ")

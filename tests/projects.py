@@ -1,0 +1,89 @@
+"""Throw-away git projects that hold a training step of one's own, whose phases sleep, for tests of the gate."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+STEP = """
+import os
+import time
+
+from tcbench import own
+
+PLANTED_S = 0.0
+
+
+def open_session(cell):
+    def io():
+        time.sleep(0.005)
+
+    def forward():
+        planted_s = PLANTED_S + float(os.environ.get("PLANTED_S", 0))
+        time.sleep(0.007 + (planted_s if "deep" in cell.rungs else 0))
+
+    def backward():
+        time.sleep(0.008)
+
+    return own.step(io, forward, backward, loss=lambda: 1.0)
+"""
+"""A step takes about 20 ms; `planted(2)` makes that of configs with `deep` a tenth longer."""
+
+SCENARIO = """
+schema = 1
+title = "Sleeps"
+model.name = "sleeper"
+
+[measure]
+batch_sizes = [1]
+max_time_s = 0.3
+profiled_steps = 9
+
+[[config]]
+backend = "my_step:open_session"
+rungs = ["deep"]
+
+[[config]]
+backend = "my_step:open_session"
+rungs = ["flat"]
+"""
+
+
+def git(folder: Path, *arguments: str) -> str:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    identity = ["-c", "user.name=A", "-c", "user.email=a@example.org", "-c", "init.defaultBranch=main"]
+    command = ["git", *identity, "-C", str(folder), *arguments]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def commit(folder: Path, **files: str) -> str:
+    """Write files (their names' dots as `__`) and commit everything; the commit's id."""
+    for name, content in files.items():
+        (folder / name.replace("__", ".")).write_text(content, "utf-8")
+    git(folder, "add", "--all")
+    git(folder, "commit", "--quiet", "--allow-empty", "--message", "a commit")
+    return git(folder, "rev-parse", "HEAD")
+
+
+def make(folder: Path) -> Path:
+    """A project with one commit."""
+    folder.mkdir(parents=True)
+    git(folder, "init", "--quiet")
+    commit(folder, my_step__py=STEP, my_step__toml=SCENARIO, __gitignore="results/\n__pycache__/\n")
+    return folder
+
+
+def planted(milliseconds: float) -> str:
+    """The step with its forward phase longer."""
+    return STEP.replace("PLANTED_S = 0.0", f"PLANTED_S = {milliseconds / 1000}")
+
+
+def interpreter(path: Path, before: str = "", python: str = f'exec {sys.executable} "$@"') -> Path:
+    """A script in an interpreter's place."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{before}\n{python}\n", "utf-8")
+    path.chmod(0o755)
+    return path
