@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import operator
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -60,23 +61,41 @@ class StoppingRule:
 
 def effective_size(values: Sequence[float]) -> float:
     """Number of independent values that carry as much as these; between 2 and len(values)."""
-    n = len(values)
-    mean = statistics.fmean(values)
-    deviations = [value - mean for value in values]
-    power = math.fsum(d * d for d in deviations)
-    if power == 0.0:
-        return float(n)
-    r = math.fsum(a * b for a, b in itertools.pairwise(deviations)) / power
-    r = min(max(r, 0.0), 0.99)
-    return min(float(n), max(2.0, n * (1 - r) / (1 + r)))
+    return _effective_size(_Moments.of(values))
 
 
 def relative_half_width(values: Sequence[float]) -> float:
     """Half-width of the 95% interval of the mean, over the mean. Infinite below two values."""
     if len(values) < 2:
         return math.inf
-    n = effective_size(values)
-    return t_quantile_975(n - 1) * statistics.stdev(values) / math.sqrt(n) / statistics.fmean(values)
+    moments = _Moments.of(values)
+    n = _effective_size(moments)
+    deviation = math.sqrt(moments.power / (len(values) - 1))
+    return t_quantile_975(n - 1) * deviation / math.sqrt(n) / moments.mean
+
+
+@dataclass(frozen=True)
+class _Moments:
+    """The mean, each value's deviation from it, and the sum of their squares."""
+
+    mean: float
+    deviations: Sequence[float]
+    power: float
+
+    @staticmethod
+    def of(values: Sequence[float]) -> _Moments:
+        mean = statistics.fmean(values)
+        deviations = [value - mean for value in values]
+        return _Moments(mean, deviations, math.fsum(map(operator.mul, deviations, deviations)))
+
+
+def _effective_size(moments: _Moments) -> float:
+    n = len(moments.deviations)
+    if moments.power == 0.0:
+        return float(n)
+    r = math.fsum(map(operator.mul, moments.deviations, itertools.islice(moments.deviations, 1, None))) / moments.power
+    r = min(max(r, 0.0), 0.99)
+    return min(float(n), max(2.0, n * (1 - r) / (1 + r)))
 
 
 def t_quantile_975(degrees: float) -> float:
