@@ -154,7 +154,9 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def counted_times_s(self) -> tuple[float, ...]:
         """The timed steps that count: all but the first of each block."""
-        return tuple(t for i, t in enumerate(self.step_times_s) if i % self.block_steps)
+        times_s = list(self.step_times_s)
+        del times_s[:: self.block_steps]
+        return tuple(times_s)
 
     @property
     def warmup_steps(self) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -215,7 +215,7 @@ def compare(
     rule = rule or Rule()
     bases, currents = list(by_cell(base).items()), list(by_cell(current).items())
     pairs = _pairs([key for key, _ in bases], [key for key, _ in currents])
-    cells = []
+    cells: list[CellComparison] = []
     for ours, theirs in pairs:
         before = bases[ours][1] if ours is not None else []
         after = currents[theirs][1] if theirs is not None else []
@@ -225,7 +225,7 @@ def compare(
         )
         cell = (after or before)[0].cell
         its_rule = (rules or {}).get((cell.config, cell.batch_size), rule)
-        cells += [_compared(before, after, machines, METRICS[name], its_rule) for name in metrics]
+        cells += _compared(before, after, machines, [METRICS[name] for name in metrics], its_rule)
     return Comparison(
         cells=tuple(cells),
         means=tuple(filter(None, (_mean(METRICS[name], cells) for name in metrics))),
@@ -262,20 +262,33 @@ def _compared(
     before: Sequence[Record],
     after: Sequence[Record],
     machines: tuple[str | None, str | None],
-    metric: Metric,
+    metrics: Sequence[Metric],
     rule: Rule,
-) -> CellComparison:
-    base = _side(before, machines[0], metric) if before else None
-    current = _side(after, machines[1], metric) if after else None
+) -> Iterator[CellComparison]:
+    """One pair by each metric."""
+    base = _side(before, machines[0]) if before else None
+    current = _side(after, machines[1]) if after else None
+    differences = comparability.differences(before, after) if base and current else ()
+    for metric in metrics:
+        pair = CellComparison(
+            metric,
+            base and replace(base, figures=_figures(before, metric)),
+            current and replace(current, figures=_figures(after, metric)),
+            "not measured",
+            differences=differences,
+        )
+        yield _by_metric(pair, before, after, rule)
+
+
+def _by_metric(pair: CellComparison, before: Sequence[Record], after: Sequence[Record], rule: Rule) -> CellComparison:
+    base, current = pair.base, pair.current
     if base is None or current is None:
         verdict: Verdict = "missing" if current is None else "new"
-        lost = base is not None and base.status == "ok"
-        return CellComparison(metric, base, current, verdict, failing=lost)
-    pair = CellComparison(metric, base, current, "not measured", differences=comparability.differences(before, after))
+        return replace(pair, verdict=verdict, failing=base is not None and base.status == "ok")
     if base.status != "ok" or current.status != "ok":
         return _by_status(pair, base, current)
     pair = _judged(pair, base, current, rule)
-    return _attributed(pair, before, after) if metric.name == "throughput" else pair
+    return _attributed(pair, before, after) if pair.metric.name == "throughput" else pair
 
 
 def _by_status(pair: CellComparison, base: Side, current: Side) -> CellComparison:
@@ -347,7 +360,14 @@ def _phase_times(measurements: Sequence[Measurement], clock: str) -> dict[str, l
     return found
 
 
-def _side(records: Sequence[Record], machine: str | None, metric: Metric) -> Side:
+def _figures(records: Sequence[Record], metric: Metric) -> tuple[float, ...]:
+    """Of the trials that are ok and tell it."""
+    figures = (metric.of(record) for record in records if record.status == "ok")
+    return tuple(figure for figure in figures if figure is not None and 0 < figure < math.inf)
+
+
+def _side(records: Sequence[Record], machine: str | None) -> Side:
+    """Everything but the figures, which are a metric's."""
     ok = [record for record in records if record.status == "ok"]
     status: Status = "ok" if ok else max((record.status for record in records), key=STATUSES.index)
     side = Side(
@@ -364,10 +384,8 @@ def _side(records: Sequence[Record], machine: str | None, metric: Metric) -> Sid
     steps = sum(map(len, trials_s))
     medians_s = [statistics.median(times_s) for times_s in trials_s]
     spikes = sum(t > SPIKE * median_s for times_s, median_s in zip(trials_s, medians_s, strict=True) for t in times_s)
-    figures = (metric.of(record) for record in ok)
     return replace(
         side,
-        figures=tuple(figure for figure in figures if figure is not None and 0 < figure < math.inf),
         images_per_s=steps * side.cell.batch_size / math.fsum(t for times_s in trials_s for t in times_s),
         spikes=spikes / steps,
         notes=_trial_notes(records),
