@@ -30,6 +30,7 @@ for _module in (
     "gate",
     "export",
     "roofline",
+    "numerics",
     "baseline",
     "history",
     "look",

@@ -84,7 +84,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     noise: float = 0.0
 
 
-class Job(msgspec.Struct, frozen=True, kw_only=True):
+class Job(msgspec.Struct, frozen=True, kw_only=True, tag="train"):
     """One training run for a process of its own. `cell` is its config, seed, batch size, device and input; `loss_scale`
     is where the scale stands or begins. Gradients are counted at the steps `observe_at`."""
 
@@ -93,6 +93,61 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     technique: Technique
     loss_scale: float = 1.0
     observe_at: tuple[int, ...] = ()
+
+
+class ParityCell(msgspec.Struct, frozen=True, kw_only=True):
+    """A config to hold against another: `cell`, its last rung `rung`, and the config without it (None: the float64
+    reference). `asked`: whether the scenario names it, rather than it being on the way to one."""
+
+    cell: Cell
+    rung: str
+    without: str | None
+    asked: bool = True
+
+
+class ParityJob(msgspec.Struct, frozen=True, kw_only=True, tag="parity"):
+    """Every config `steps` steps from the same weights over the same batches, in one process."""
+
+    cells: tuple[ParityCell, ...]
+    steps: int
+
+    @property
+    def cell(self) -> Cell:
+        """What the process needs to know of its machine."""
+        return self.cells[0].cell
+
+
+class Distance(msgspec.Struct, frozen=True, kw_only=True):
+    """How far one config is from another. `loss`: largest relative distance of a step's loss. `gradient`: relative, of
+    all gradients of the first step, in the L2 norm; None where the step is one launch. `update`: the same of what
+    training did to all parameters. None of them is a number where a run went to infinity: then `finite` is False."""
+
+    loss: float
+    update: float
+    gradient: float | None = None
+    finite: bool = True
+
+
+class ParityRun(msgspec.Struct, frozen=True, kw_only=True):
+    """A config's distances to the config without its last rung and to fp32, or why there are none."""
+
+    config: str
+    rung: str
+    without: str | None
+    asked: bool
+    half: bool = False
+    to_without: Distance | None = None
+    to_fp32: Distance | None = None
+    reason: str | None = None
+
+
+class ParityFinished(msgspec.Struct, frozen=True, tag="parity-finished"):
+    """The last word of a parity job. `slope`: the relative error of float64's gradient against the loss's own slope."""
+
+    runs: tuple[ParityRun, ...]
+    slope: float | None
+    reason: str | None = None
+    environment: Environment | None = None
 
 
 class Magnitudes(msgspec.Struct, frozen=True, kw_only=True):
@@ -190,7 +245,8 @@ class Finished(msgspec.Struct, frozen=True, tag="finished"):
     environment: Environment | None
 
 
-Message = Progress | Finished
+Message = Progress | Finished | ParityFinished
+AnyJob = Job | ParityJob
 
 
 class _Head(msgspec.Struct):

@@ -17,10 +17,13 @@ from typing import IO
 
 import msgspec
 
-from tcbench.numerics.form import Finished, Job, Message, Progress, Run
+from tcbench.numerics.form import AnyJob, Finished, Job, Message, ParityFinished, Progress, Run
 from tcbench.runner import end_process, hand_over, worker_environment
 
 _decoder: msgspec.json.Decoder[Message] = msgspec.json.Decoder(Message)
+
+Last = Finished | ParityFinished
+"""A worker's last word."""
 
 _GRACE_S = 5.0
 """How long a worker may take to go after its last word."""
@@ -31,7 +34,7 @@ def worker_command(pipe: int) -> list[str]:
     return [sys.executable, "-m", "tcbench.numerics.worker", str(pipe)]
 
 
-def _silent(job: Job, steps: int) -> None:
+def _silent(job: AnyJob, steps: int) -> None:
     pass
 
 
@@ -39,13 +42,13 @@ def _silent(job: Job, steps: int) -> None:
 class _Worker:
     """A process at work on a job."""
 
-    job: Job
+    job: AnyJob
     process: subprocess.Popen[bytes]
     pipe: int
     log: IO[bytes]
     deadline: float
     pending: bytes = b""
-    finished: Finished | None = None
+    finished: Last | None = None
 
 
 @dataclass(frozen=True)
@@ -54,11 +57,11 @@ class Runner:
 
     at_once: int
     timeout_s: float
-    listen: Callable[[Job, int], None] = _silent
+    listen: Callable[[AnyJob, int], None] = _silent
     command: Callable[[int], list[str]] = worker_command
     _running: dict[int, _Worker] = field(default_factory=dict)
 
-    def run(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, Finished]]:
+    def run(self, jobs: Sequence[AnyJob]) -> Iterator[tuple[AnyJob, Last]]:
         """Each job's end, as it ends. Any exception, KeyboardInterrupt too, ends all workers and passes through."""
         waiting = list(jobs)
         with selectors.DefaultSelector() as selector:
@@ -79,7 +82,7 @@ class Runner:
                 for worker in list(self._running.values()):
                     self._end(worker, selector)
 
-    def _start(self, job: Job, selector: selectors.BaseSelector) -> None:
+    def _start(self, job: AnyJob, selector: selectors.BaseSelector) -> None:
         read_end, write_end = os.pipe()
         # The worker's own file, read when it ended without a word.
         log = tempfile.TemporaryFile()  # noqa: SIM115  (closed in _end)
@@ -118,7 +121,7 @@ class Runner:
                 return False
         return True
 
-    def _end(self, worker: _Worker, selector: selectors.BaseSelector) -> Finished:
+    def _end(self, worker: _Worker, selector: selectors.BaseSelector) -> Last:
         """Let a worker that has spoken go, end any other, and give its pipe and log back."""
         del self._running[worker.pipe]
         selector.unregister(worker.pipe)
@@ -137,6 +140,8 @@ class Runner:
         return worker.finished or _failed(worker.job, died)
 
 
-def _failed(job: Job, reason: str) -> Finished:
+def _failed(job: AnyJob, reason: str) -> Last:
+    if not isinstance(job, Job):
+        return ParityFinished((), None, reason)
     run = Run(technique=job.technique.name, seed=job.cell.seed, status="failed", reason=reason)
     return Finished(run, None, None)

@@ -17,6 +17,7 @@ import msgspec
 from tcbench.errors import TcbenchError
 from tcbench.numerics.form import (
     KINDS,
+    AnyJob,
     Finished,
     Gradients,
     Job,
@@ -24,6 +25,8 @@ from tcbench.numerics.form import (
     LayerGradients,
     Magnitudes,
     Message,
+    ParityFinished,
+    ParityJob,
     Progress,
     Run,
     StepGradients,
@@ -41,8 +44,10 @@ def main() -> None:
     def send(message: Message) -> None:
         os.write(pipe, _encoder.encode(message) + b"\n")
 
+    decoder: msgspec.json.Decoder[AnyJob] = msgspec.json.Decoder(AnyJob)
+    job = decoder.decode(sys.stdin.buffer.read())
     # The result is longer than a pipe takes at once.
-    answer = _encoder.encode(run(msgspec.json.decode(sys.stdin.buffer.read(), type=Job), send)) + b"\n"
+    answer = _encoder.encode(run(job, send) if isinstance(job, Job) else parity(job, send)) + b"\n"
     while answer:
         answer = answer[os.write(pipe, answer) :]
 
@@ -122,6 +127,23 @@ def run(job: Job, send: Callable[[Message], None]) -> Finished:
         last_scale=trained.last_scale,
         skipped_steps=trained.skipped_steps,
     )
+
+
+def parity(job: ParityJob, send: Callable[[Message], None]) -> ParityFinished:
+    """Hold every config against the one without its last rung; never raises but on a signal."""
+    environment = None
+    try:
+        environment = describe(job.cell)
+        from tcbench.backends.chainer.numerics.parity import compare, slope_error
+        from tcbench.backends.chainer.sites import open_site
+
+        runs = compare(job, open_site, lambda done: send(Progress(done)))
+        return ParityFinished(runs, slope_error(job), environment=environment)
+    except TcbenchError as error:
+        return ParityFinished((), None, " ".join(str(error).split()), environment)
+    except Exception as error:
+        traceback.print_exc()
+        return ParityFinished((), None, f"{type(error).__name__}: {' '.join(str(error).split())}", environment)
 
 
 def _rounded(losses: tuple[float, ...]) -> tuple[float, ...]:

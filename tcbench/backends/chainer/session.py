@@ -63,10 +63,19 @@ class Step:
 
 
 class ChainerSession:
-    """See `tcbench.session.Session`. Built from a cell; closed once."""
+    """See `tcbench.session.Session`. Built from a cell; closed once. `rungs`, `model_class` and `make_feed` stand in
+    for what the cell names, where runs are compared with each other rather than measured."""
 
-    def __init__(self, cell: Cell, site: Site) -> None:
-        rungs = [RUNGS[name] for name in cell.rungs]
+    def __init__(
+        self,
+        cell: Cell,
+        site: Site,
+        *,
+        rungs: Sequence[Any] | None = None,
+        model_class: Callable[..., Any] | None = None,
+        make_feed: Callable[[FeedSpec], Feed] | None = None,
+    ) -> None:
+        rungs = rungs or [RUNGS[name] for name in cell.rungs]
         model_facts = MODELS[cell.model]
         self._macs = model_facts.macs(cell.variant, cell.image_size, cell.n_classes)
         with contextlib.ExitStack() as stack:
@@ -78,7 +87,8 @@ class ChainerSession:
                 stack.enter_context(rung.scope(cell))
 
             parts = _fold(rungs, "parts", Parts(TensorSpec()), cell)
-            model = MODEL_CLASSES[cell.model](parts, cell.variant, cell.n_classes, site.random(cell.seed))
+            make_model = model_class or MODEL_CLASSES[cell.model]
+            model = make_model(parts, cell.variant, cell.n_classes, site.random(cell.seed))
             site.adopt(model)
 
             spec = OptimizerSpec(
@@ -90,9 +100,9 @@ class ChainerSession:
             spec = _fold(rungs, "optimizer", spec, cell)
             optimizer = spec.build(spec, model)
 
-            make_feed: Callable[[FeedSpec], Feed] = _fold(rungs, "feed", make_chainer_feed, cell)
-            if cell.input.kind == "synthetic":
-                make_feed = make_synthetic_feed
+            if make_feed is None:
+                synthetic = cell.input.kind == "synthetic"
+                make_feed = make_synthetic_feed if synthetic else _fold(rungs, "feed", make_chainer_feed, cell)
             feed = site.feed(make_feed)(
                 FeedSpec(
                     images=_images(cell),

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,17 +31,15 @@ from tcbench.backends.chainer.sites import Site
 from tcbench.backends.cuda.accelerator import current
 from tcbench.backends.feeds.base import Feed
 from tcbench.backends.spec import FeedSpec, TensorSpec
-from tcbench.dataset import ImageFolder, scan
-from tcbench.errors import DataError, TrainingError
+from tcbench.dataset import scan
+from tcbench.errors import TrainingError
 from tcbench.models.small import SMALL_RESNET
 from tcbench.numerics import patterns
+from tcbench.numerics.folder import split
 from tcbench.numerics.form import Job
 
 CHECK_EVERY = 20
 """Steps between looks at what waits for a device: losses, and overflows of a static scale."""
-
-HELD_OUT_EVERY = 10
-"""Of a folder's files every tenth is kept for the test."""
 
 
 class DivergedError(TrainingError):
@@ -293,30 +291,3 @@ def _data(job: Job, tensor: TensorSpec, site: Site, make_feed: Any) -> Data:
         lambda: site.feed(make_chainer_feed)(held_out),
         n_test,
     )
-
-
-def split(folder: ImageFolder) -> tuple[ImageFolder, ImageFolder]:
-    """The files to train on, and every HELD_OUT_EVERY-th of each class for the test, in an order that mixes classes.
-
-    Raises DataError when nothing is left for the test.
-    """
-    by_class: dict[int, list[tuple[Path, int]]] = {}
-    for file in folder.files:
-        by_class.setdefault(file[1], []).append(file)
-    kept = [file for files in by_class.values() for file in files[HELD_OUT_EVERY - 1 :: HELD_OUT_EVERY]]
-    if not kept:
-        raise DataError(
-            f"data folder {folder.root}: expected at least {HELD_OUT_EVERY} images in a class, one in "
-            f"{HELD_OUT_EVERY} is kept for the test; add images or name another folder with --data"
-        )
-    order = np.random.default_rng(0).permutation(len(kept))
-    away = set(kept)
-    return (
-        dataclasses.replace(folder, files=tuple(file for file in folder.files if file not in away)),
-        dataclasses.replace(folder, files=tuple(kept[i] for i in order)),
-    )
-
-
-def held_out(folder: ImageFolder) -> Iterator[Path]:
-    """The files that the test keeps."""
-    yield from (path for path, _ in split(folder)[1].files)

@@ -1,0 +1,414 @@
+"""`tcbench numerics`: does fp16 train like fp32 here, and is every config where its rungs say it is?"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tcbench.cli.app import INTERRUPTED, OUT, SOME_CELL_FAILED, command
+from tcbench.cli.options import (
+    HOW,
+    WHAT,
+    WHERE,
+    ConfigOption,
+    ImageSizeOption,
+    ScenarioArgument,
+    complete_device,
+    config_names,
+    within,
+)
+from tcbench.errors import SelectionError, TcbenchError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from tcbench.analysis.numerics import Margins
+    from tcbench.device import Device
+    from tcbench.numerics.form import AnyJob, Document, Setting
+    from tcbench.numerics.plan import Asked
+    from tcbench.scenario import Scenario
+
+PARITY_OFF = 1
+_TIMEOUT_S = 7200.0
+
+
+@command(
+    "Train in fp16 and fp32 side by side; look at gradients.",
+    """
+tcbench numerics                          generated images, a small ResNet: a few minutes on two cores
+tcbench numerics --scale 2^40             a static loss scale of one's own
+tcbench numerics --global-batch 32        one machine alone: gradients are not so small
+tcbench numerics --data /data/imagenet/train --bs 32 --steps 2000 --device cuda:0
+tcbench numerics --rungs                  every config against the one without its last rung
+""",
+)
+def numerics(
+    scenario: ScenarioArgument = None,
+    rungs: Annotated[
+        bool,
+        typer.Option(
+            "--rungs", help="Hold each config of the scenario against its rungs' tolerances.", rich_help_panel=WHAT
+        ),
+    ] = False,
+    config: ConfigOption = None,
+    device: Annotated[
+        str,
+        typer.Option(
+            metavar="DEVICE", help="auto, cpu or cuda:N.", autocompletion=complete_device, rich_help_panel=WHAT
+        ),
+    ] = "auto",
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Train the scenario's model on class folders of JPEGs; one in ten is kept for the test.",
+            rich_help_panel=WHAT,
+        ),
+    ] = None,
+    bs: Annotated[int | None, typer.Option(metavar="N", help="Batch size.", rich_help_panel=WHAT)] = None,
+    image_size: ImageSizeOption = None,
+    seeds: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Runs of each technique, from weights of their own.", rich_help_panel=HOW),
+    ] = None,
+    steps: Annotated[int | None, typer.Option(metavar="N", help="Steps of each run.", rich_help_panel=HOW)] = None,
+    learning_rate: Annotated[
+        float | None, typer.Option("--lr", metavar="RATE", help="Learning rate.", rich_help_panel=HOW)
+    ] = None,
+    scale: Annotated[
+        str | None,
+        typer.Option(
+            metavar="2^K",
+            help="The static loss scale. Default: the middle of the range that the gradients show to be safe.",
+            rich_help_panel=HOW,
+        ),
+    ] = None,
+    global_batch: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="Images that the loss is averaged over, of which this is one replica. Default: slide 34's 131072.",
+            rich_help_panel=HOW,
+        ),
+    ] = None,
+    margin: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SHARE",
+            help="What is like fp32: within this of its test loss and accuracy. Default: 0.02.",
+            rich_help_panel=HOW,
+        ),
+    ] = None,
+    threads: Annotated[int | None, typer.Option(metavar="N", help="Threads of each run.", rich_help_panel=HOW)] = None,
+    timeout: Annotated[
+        float | None,
+        typer.Option(metavar="SECONDS", help="A run that takes longer is ended.", rich_help_panel=HOW),
+    ] = None,
+    out: Annotated[
+        Path, typer.Option(metavar="FOLDER", help="Document and charts go to FOLDER/MACHINE/.", rich_help_panel=WHERE)
+    ] = OUT,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.", rich_help_panel=WHERE)] = False,
+    json: Annotated[bool, typer.Option("--json", help="Everything as JSON.", rich_help_panel=WHERE)] = False,
+) -> None:
+    """Train fp32, and fp16 with loss scaling and fp32 master weights, with one of them, with neither, from the same
+    weights over the same batches; count what float16 makes of the gradients; say which trains like fp32, by an
+    equivalence test over seeds.
+
+    Exit code: 0 whatever the verdicts; 2 for a mistake in the command; 3 when a run failed; 130 when interrupted. With
+    --rungs, 1 when a config is farther off than its rungs declare.
+    """
+    from tcbench import device as devices
+    from tcbench import machine
+    from tcbench import scenario as scenarios
+    from tcbench.backends import device_kinds
+    from tcbench.numerics import plan
+
+    _whole("--seeds", seeds, 1, plan.MOST_SEEDS)
+    _whole("--steps", steps, 1, plan.MOST_STEPS)
+    _whole("--bs", bs, 2, 65536)
+    _whole("--image-size", image_size, 8, 8192)
+    _whole("--threads", threads, 1, 4096)
+    _whole("--global-batch", global_batch, 2, 10**9)
+    within("--lr", learning_rate, "a rate above 0, such as 0.001", lambda x: 0 < x <= 1e6)
+    within("--margin", margin, "a share between 0 and 1, such as 0.02", lambda x: 0 < x < 1)
+    within("--timeout", timeout, "seconds above 0", lambda x: 0 < x <= 1e6)
+    static_scale = loss_scale(scale)
+    found = devices.find(device, device_kinds(("chainer",)))
+    loaded = scenarios.load(scenario or ("cpu" if found.kind == "cpu" else "naruse2018"))
+    if rungs:
+        given = {
+            "--data": data,
+            "--bs": bs,
+            "--image-size": image_size,
+            "--seeds": seeds,
+            "--lr": learning_rate,
+            "--scale": scale,
+            "--global-batch": global_batch,
+            "--margin": margin,
+        }
+        _none_of(given, "--rungs", "its steps are those that tolerances are declared for")
+        _rungs(
+            loaded, found, config_names(config), steps or plan.PARITY_STEPS, threads, timeout or _TIMEOUT_S, quiet, json
+        )
+        return
+    _none_of({"--config": config}, "training side by side", "configs are compared with --rungs")
+    from tcbench.analysis.numerics import Margins
+
+    asked = plan.Asked(
+        seeds=plan.SEEDS if seeds is None else seeds,
+        steps=steps,
+        batch_size=bs,
+        image_size=image_size,
+        learning_rate=learning_rate,
+        global_batch=plan.GLOBAL_BATCH if global_batch is None else global_batch,
+        data=None if data is None else data.absolute(),
+        threads=threads,
+    )
+    setting = plan.setting(loaded, found, asked, machine.usable_cpus(), None if data is None else _images(data))
+    margins = Margins() if margin is None else Margins(margin, margin)
+    _train(setting, asked, static_scale, margins, found, timeout or _TIMEOUT_S, out, quiet, json)
+
+
+def _whole(name: str, value: int | None, least: int, most: int) -> None:
+    within(name, value, f"a whole number from {least} to {most}", lambda x: least <= x <= most)
+
+
+def _none_of(given: dict[str, Any], where: str, why: str) -> None:
+    """Raises SelectionError for the first option that has no meaning here."""
+    for name, value in given.items():
+        if value is not None:
+            raise SelectionError(f"{name}: has no meaning with {where}: {why}")
+
+
+def loss_scale(text: str | None) -> float | None:
+    """What --scale means: a power of two, as "1024" or "2^10". Raises SelectionError."""
+    import math
+    import re
+
+    if text is None:
+        return None
+    power = re.fullmatch(r"\s*2\^(-?[0-9]{1,3})\s*", text, re.ASCII)
+    number = re.fullmatch(r"\s*[0-9]{1,30}(\.[0-9]{1,30})?\s*", text, re.ASCII)
+    value = 2.0 ** int(power[1]) if power else float(text) if number else 0.0
+    if not 2.0**-20 <= value <= 2.0**60 or math.frexp(value)[0] != 0.5:
+        shown = text.strip() if len(text) < 30 else f"{text.strip()[:27]}..."
+        raise SelectionError(f"--scale {shown}: expected a power of two from 2^-20 to 2^60, such as 1024 or 2^10")
+    return value
+
+
+def _images(data: Path) -> Any:
+    """The folder's images, to train on and to test with. Raises DataError."""
+    from tcbench.dataset import scan
+    from tcbench.numerics.folder import split
+
+    return split(scan(data.absolute()))
+
+
+def _train(
+    setting: Setting,
+    asked: Asked,
+    static_scale: float | None,
+    margins: Margins,
+    device: Device,
+    timeout_s: float,
+    out: Path,
+    quiet: bool,
+    json: bool,
+) -> None:
+    import datetime
+
+    from tcbench import machine
+    from tcbench.errors import TrainingError
+    from tcbench.numerics import plan
+    from tcbench.numerics.form import TECHNIQUES, Document, Finished
+    from tcbench.numerics.runner import Runner
+    from tcbench.views import numerics as view
+    from tcbench.views.console import make_console
+    from tcbench.views.progress import Stages
+
+    stderr = make_console(stderr=True)
+    created_at = datetime.datetime.now(datetime.UTC)
+    begin = time.monotonic()
+    at_once = max(1, machine.usable_cpus() // setting.threads) if device.kind == "cpu" else 1
+    observing = plan.observing(setting)
+    # What needs no static scale keeps the other processors busy while the gradients are looked at.
+    early = plan.jobs(setting, asked.seeds, None) if at_once > 1 else ()
+    total = setting.steps * (1 + len(plan.jobs(setting, asked.seeds, 1.0)))
+    done: dict[AnyJob, int] = {}
+    ended: list[Finished] = []
+    observed: Finished | None = None
+    try:
+        with Stages(stderr, quiet) as stages:
+
+            def listen(job: AnyJob, steps: int) -> None:
+                done[job] = steps
+                stages.advance("training steps", sum(done.values()), total)
+
+            runner = Runner(at_once, timeout_s, listen)
+            stages.advance("training steps", 0, total)
+            for job, last in runner.run([observing, *early]):
+                listen(job, setting.steps)
+                assert isinstance(last, Finished)
+                if job == observing:
+                    observed = last
+                else:
+                    ended.append(last)
+            if observed is None or observed.gradients is None or observed.run.status != "ok":
+                why = observed.run.reason if observed else "it did not run"
+                raise TrainingError(f"fp32 itself does not train: {why}; try a lower --lr")
+            chosen = static_scale if static_scale is not None else _middle(observed)
+            for job, last in runner.run([j for j in plan.jobs(setting, asked.seeds, chosen) if j not in early]):
+                listen(job, setting.steps)
+                assert isinstance(last, Finished)
+                ended.append(last)
+    except KeyboardInterrupt:
+        typer.echo(f"\ninterrupted; {len(ended)} runs were done and nothing is kept", err=True)
+        raise typer.Exit(INTERRUPTED) from None
+
+    names = list(TECHNIQUES)
+    runs = sorted((last.run for last in ended), key=lambda run: (run.seed, names.index(run.technique)))
+    document = Document(
+        created_at=created_at.isoformat(timespec="seconds"),
+        setting=setting,
+        gradients=observed.gradients,
+        runs=tuple(runs),
+        static_scale=chosen,
+        static_scale_chosen=static_scale is None,
+        duration_s=round(time.monotonic() - begin, 1),
+        environment=observed.environment,
+    )
+    text = view.to_json(document, margins)
+    stem = out / device.machine / f"numerics-{created_at:%Y%m%d-%H%M%S}"
+    _keep(stem.with_suffix(".json"), text)
+    charts = _charts(document, margins, stem)
+    if json:
+        typer.echo(text)
+    else:
+        _show(document, margins, [stem.with_suffix(".json"), *charts])
+    failed = [run for run in runs if run.status in ("failed", "oom")]
+    if failed:
+        first = failed[0]
+        typer.echo(f"{len(failed)} runs failed; {first.technique}, seed {first.seed}: {first.reason}", err=True)
+        raise typer.Exit(SOME_CELL_FAILED)
+
+
+def _middle(observed: Any) -> float:
+    from tcbench.analysis.numerics import safe
+
+    middle = safe(observed.gradients).middle
+    return 1.0 if middle is None else 2.0**middle
+
+
+def _keep(path: Path, text: str) -> None:
+    from tcbench.errors import StoreError
+
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text + "\n", encoding="utf-8")
+    except OSError as error:
+        raise StoreError(f"{path}: cannot be written ({error.strerror}); name another folder with --out") from None
+
+
+def _charts(document: Document, margins: Margins, stem: Path) -> list[Path]:
+    """Both pictures; what hinders one costs that one only."""
+    from tcbench.views.numerics import about
+    from tcbench.views.plots.files import save
+    from tcbench.views.plots.numerics_gradients import gradients_chart
+    from tcbench.views.plots.numerics_training import training_chart
+
+    facts = about(document)
+    charts: dict[str, Callable[[], Figure]] = {
+        "gradients": lambda: gradients_chart(document, facts),
+        "training": lambda: training_chart(document, margins, facts),
+    }
+    drawn = []
+    for name, draw in charts.items():
+        path = stem.with_name(f"{stem.name}-{name}.png")
+        try:
+            save(draw(), path)
+        except TcbenchError as error:
+            typer.echo(f"note: no chart: {error}", err=True)
+        else:
+            drawn.append(path)
+    return drawn
+
+
+def _show(document: Document, margins: Margins, files: Sequence[Path]) -> None:
+    from tcbench.analysis.numerics import verdicts
+    from tcbench.views import numerics as view
+    from tcbench.views.console import make_console
+
+    console = make_console()
+
+    def say(line: str, style: str = "") -> None:
+        console.print(line, style=style, markup=False, highlight=False, soft_wrap=True)
+
+    say(view.setting_line(document))
+    for line in view.why_lines(document):
+        say(line, "dim")
+    console.print()
+    console.print(view.gradients_table(document))
+    say(view.safe_line(document))
+    console.print()
+    console.print(view.costs_table(document))
+    console.print()
+    console.print(view.verdicts_table(verdicts(document, margins)))
+    console.print()
+    for line in view.notes(document, margins):
+        say(line, "dim")
+    for path in files:
+        say(f"wrote {path}")
+
+
+def _rungs(
+    scenario: Scenario,
+    device: Device,
+    names: tuple[str, ...],
+    steps: int,
+    threads: int | None,
+    timeout_s: float,
+    quiet: bool,
+    json: bool,
+) -> None:
+    from tcbench import machine
+    from tcbench.analysis.parity import SLOPE_AT_MOST, judge
+    from tcbench.backends import DEFAULT, backend
+    from tcbench.errors import TrainingError
+    from tcbench.numerics import plan
+    from tcbench.numerics.form import ParityFinished
+    from tcbench.numerics.runner import Runner
+    from tcbench.plan import select
+    from tcbench.views import parity as view
+    from tcbench.views.console import make_console
+    from tcbench.views.progress import Stages
+
+    configs = select(scenario.on(device.kind), names)
+    job, skipped = plan.parity(scenario, device, configs, steps, threads or machine.usable_cpus())
+    with Stages(make_console(stderr=True), quiet) as stages:
+        stages.advance("configs", 0, len(job.cells))
+        runner = Runner(1, timeout_s, lambda _, n: stages.advance("configs", n, len(job.cells)))
+        ((_, last),) = runner.run([job])
+    assert isinstance(last, ParityFinished)
+    if last.reason is not None or last.slope is None:
+        raise TrainingError(f"the configs could not be compared: {last.reason}")
+    rung_set = backend(DEFAULT).RUNGS
+    judged = judge(last.runs, lambda rung: rung_set[rung].parity)
+    off = [one for one in judged if one.off is not None]
+    if json:
+        typer.echo(view.to_json(job, judged, skipped, last.slope))
+    else:
+        console = make_console()
+        console.print(view.headline(job), markup=False, highlight=False, soft_wrap=True)
+        console.print()
+        console.print(view.table(judged))
+        console.print()
+        for line in view.notes(judged, skipped, last.slope):
+            console.print(line, style="dim", markup=False, highlight=False, soft_wrap=True)
+        word = f"{len(off)} off" if off or last.slope > SLOPE_AT_MOST else "all within what their rungs declare"
+        console.print(f"{len(judged)} configs: {word}.", markup=False, highlight=False, soft_wrap=True)
+    if off or last.slope > SLOPE_AT_MOST:
+        raise typer.Exit(PARITY_OFF)
