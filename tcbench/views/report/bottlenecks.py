@@ -199,7 +199,7 @@ def next_sentence(one: Explanation) -> Paragraph:
     found = one.bottleneck
     if found is None:
         return say(f"What holds {one_line(one.summary.cell.label)} back is not known: it left no profiled pass.")
-    parts: list[str | Piece] = ["The fastest is ", strong(found.verdict), f": {found.sentence.partition(': ')[2]}."]
+    parts: list[str | Piece] = ["It is ", strong(found.verdict), f": {found.sentence.partition(': ')[2]}."]
     if one.advice is None:
         return say(*parts, " No rung that is known here attacks that.")
     advice = one.advice

@@ -31,6 +31,8 @@ _KEYS = (
     Key("pale: the interval of the factor holds 1, so it may have changed nothing", "gain-pale"),
 )
 
+TITLE = "What each rung buys"
+
 _HOW = "A bar runs from the images/s before its rung to those with it; the factor is over the step before."
 
 
@@ -48,7 +50,7 @@ def section(found: Sequence[Climb], settings: Settings, palette: Palette) -> Sec
         if len(told) > 1:
             blocks.append(Heading(name))
         blocks.append(_figure(name, climbs, palette, first=len(blocks) < 2))
-    return Section("rungs", "What each rung buys", tuple(blocks))
+    return Section("rungs", TITLE, tuple(blocks))
 
 
 def _name(climb: Climb, all_: Sequence[Climb]) -> str:

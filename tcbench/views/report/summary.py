@@ -41,6 +41,7 @@ from tcbench.views.report.wording import (
 )
 
 _MOST_CONFIGS = 6
+_MOST_LADDERS = 3
 
 _KEPT = "\u00a0"
 """A space at which no line breaks."""
@@ -85,7 +86,7 @@ def lead(settings: Settings) -> Paragraph:
         return say("No cell gave a number: ", strong(f"{'it' if n == 1 else f'all {n}'} failed or did not run"), ".")
     where = settings.name(winner.setting)
     return say(
-        "The fastest is ",
+        "The fastest is " if len(everything) > 1 else "One cell was run: ",
         strong(spaced(winner.cell.config)),
         f" at batch size {winner.cell.batch_size}: ",
         strong(f"{number(winner.images_per_s.value)}{_KEPT}images/s"),
@@ -100,10 +101,12 @@ def _of(
     if winner is None:
         return
     yield _fastest(here, winner, over_base[winner.machine, winner.cell])
-    for ladder in dict.fromkeys(climb.ladder for climb in climbs):
-        bought = _bought([climb for climb in climbs if climb.ladder == ladder])
-        if bought:
-            yield bought
+    highest = [_highest(climbs, ladder) for ladder in dict.fromkeys(climb.ladder for climb in climbs)]
+    climbed = sorted((climb for climb in highest if _steps(climb) > 1), key=_steps, reverse=True)
+    yield from map(_bought, climbed[:_MOST_LADDERS])
+    if len(climbed) > _MOST_LADDERS:
+        more = counted(len(climbed) - _MOST_LADDERS, "more ladder")
+        yield say(f"{more}: see “{rungs.TITLE}”.")
     explained = next((one for one in explanations if _key(one.summary) == _key(winner)), None)
     if explained is not None:
         yield bottlenecks.next_sentence(explained)
@@ -116,10 +119,11 @@ def _key(summary: CellSummary) -> tuple[str | None, Cell]:
 def _fastest(here: Here, winner: CellSummary, speedup: Interval | None) -> Paragraph:
     rate = winner.images_per_s
     assert rate is not None
+    n = len(here.summaries)
     parts: list[str | Piece] = [
         strong(spaced(winner.cell.config)),
-        f" is the fastest of {counted(len(here.summaries), 'cell')}: {number(rate.value)} images/s at batch size "
-        f"{winner.cell.batch_size} (95% interval {limits(rate)})",
+        f" is the fastest of {n} cells" if n > 1 else "",
+        f": {number(rate.value)} images/s at batch size {winner.cell.batch_size} (95% interval {limits(rate)})",
     ]
     if speedup is not None and winner.cell.config != _BASE:
         parts += [", ", strong(f"{factor(speedup.value)} {_BASE}"), f" there ({limits(speedup, 'factor')})"]
@@ -135,12 +139,19 @@ def _fastest(here: Here, winner: CellSummary, speedup: Interval | None) -> Parag
     return say(*parts)
 
 
-def _bought(climbs: Sequence[Climb]) -> Paragraph | None:
-    """What each rung of a ladder bought, at the largest batch size at which it was climbed highest."""
-    climbed = [(sum(not step.missing for step in climb.steps), climb.batch_size, climb) for climb in climbs]
-    n, _, climb = max(climbed, key=lambda one: one[:2])
-    if n < 2 or climb.base is None:
-        return None
+def _highest(climbs: Sequence[Climb], ladder: str) -> Climb:
+    """A ladder at the batch size at which it was climbed highest, the largest of those."""
+    return max(
+        (climb for climb in climbs if climb.ladder == ladder), key=lambda climb: (_steps(climb), climb.batch_size)
+    )
+
+
+def _steps(climb: Climb) -> int:
+    return sum(not step.missing for step in climb.steps)
+
+
+def _bought(climb: Climb) -> Paragraph:
+    """What each rung of a ladder bought."""
     bought, lost, unsure = list[str](), list[str](), list[str]()
     for step in climb.steps:
         if step.ratio is not None:
@@ -154,12 +165,9 @@ def _bought(climbs: Sequence[Climb]) -> Paragraph | None:
     if unsure:
         told.append(f"{listed(unsure)} may have changed nothing")
     total = rungs.total_factor(climb)
-    parts: list[str | Piece] = [
-        "On ",
-        strong(spaced(climb.base.config)),
-        f" at batch size {climb.batch_size}: ",
-        "; ".join(told),
-    ]
+    base = climb.base.config if climb.base else climb.ladder
+    where = f" at batch size {climb.batch_size}: "
+    parts: list[str | Piece] = ["On ", strong(spaced(base)), where, "; ".join(told)]
     return say(*parts, *(("; in all ", strong(total)) if total else ()), ".")
 
 
@@ -174,7 +182,7 @@ def _missing(here: Here) -> tuple[tuple[Badge | None, Paragraph], ...]:
         of_config: dict[str, list[int]] = {}
         for cell in cells:
             of_config.setdefault(cell.cell.config, []).append(cell.cell.batch_size)
-        names = [f"{spaced(config)} at {numbers(sizes)}" for config, sizes in of_config.items()]
+        names = [f"{spaced(config)} at batch size {numbers(sizes)}" for config, sizes in of_config.items()]
         more = len(names) - _MOST_CONFIGS
         if more > 0:
             names = [*names[:_MOST_CONFIGS], counted(more, "more config")]

@@ -78,7 +78,7 @@ def _chart(here: Here, batch_size: int, scale: Scale, over_base: Speedups, palet
         title=f"Images per second at batch size {batch_size}" + (f", {here.name}" if here.name else ""),
         desc=one_line(f"One bar for each of {counted(len(rows), 'config')}; {told}. The table below has every number."),
         rows=tuple(rows),
-        ticks=scale.ticks(),
+        ticks=scale.ticks() if any(row.marks for row in rows) else (),
         axis="images/s",
     )
 
