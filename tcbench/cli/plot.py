@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -9,7 +10,8 @@ import typer
 
 from tcbench.cli.app import OUT, command
 from tcbench.cli.charts import throughput_chart
-from tcbench.cli.results import newest
+from tcbench.cli.options import config_names
+from tcbench.cli.results import named, read
 from tcbench.errors import SelectionError
 
 
@@ -20,12 +22,15 @@ tcbench plot                                      the newest run's throughput
 tcbench plot results/*/naruse2018-*.jsonl -o talk.svg
 tcbench plot --slide 33 -o summary.png            the talk's summary: fp32, fp16, fp16 at its best
 tcbench plot --kind ladder -o ladder.pdf          what each rung buys
+tcbench plot results --by machine --config fp32,best    machines beside each other
 """,
 )
 def plot(
     results: Annotated[
-        list[Path] | None,
-        typer.Argument(metavar="RESULTS", help="Files or folders of records. Default: the newest run here."),
+        list[str] | None,
+        typer.Argument(
+            metavar="RESULTS", help="Files or folders of records, or ids of runs. Default: the newest run here."
+        ),
     ] = None,
     output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="A .png, .svg or .pdf file.")] = Path(
         "tcbench.png"
@@ -34,20 +39,46 @@ def plot(
     slide: Annotated[
         int | None, typer.Option(metavar="N", help="One of the talk's comparisons: 12, 21, 27, 31 or 33.")
     ] = None,
+    by: Annotated[
+        str,
+        typer.Option(
+            metavar="WHAT",
+            help="setting: a panel per machine, image size, input, ...; machine: these beside each other, a panel per "
+            "config.",
+        ),
+    ] = "setting",
+    config: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--config",
+            metavar="GLOB",
+            help="Configs by name or glob; with --by machine also best, each machine's fastest. May be given more than "
+            "once, or with commas. Default: all; with --by machine fp32 and best.",
+        ),
+    ] = None,
 ) -> None:
     """Draw results as the talk does: bars by batch size, one colour per config, 'Better' pointing up."""
-    from tcbench import store
     from tcbench.analysis.summary import summarise
     from tcbench.views import plots
 
     if kind not in ("throughput", "ladder"):
         raise SelectionError(f"--kind {kind}: expected throughput or ladder")
+    if by not in ("setting", "machine"):
+        raise SelectionError(f"--by {by}: expected setting or machine")
+    if by == "machine" and (kind != "throughput" or slide is not None):
+        raise SelectionError("--by machine draws throughput: not with --kind ladder or --slide")
+    if config and slide is not None:
+        raise SelectionError(f"--slide {slide} has its own configs: not with --config")
+    configs = config_names(config)
     plots.check_path(output)
-    read = store.read(results or [newest(OUT)])
-    for note in read.notes:
-        typer.echo(f"note: {note}", err=True)
-    summaries = summarise(store.current(read.records))
-    if slide is not None:
+    summaries = summarise(read(results, OUT))
+    there = list(dict.fromkeys(summary.cell.config for summary in summaries))
+    if configs and by == "setting":
+        keep = named(configs, there)
+        summaries = tuple(summary for summary in summaries if summary.cell.config in keep)
+    if by == "machine":
+        figure = plots.machines_chart(summaries, _beside(configs, there))
+    elif slide is not None:
         figure = plots.slide_chart(summaries, slide)
     elif kind == "ladder":
         figure = plots.ladder_chart(summaries)
@@ -55,3 +86,12 @@ def plot(
         figure = throughput_chart(summaries)
     plots.save(figure, output)
     typer.echo(f"wrote {output}")
+
+
+def _beside(configs: Sequence[str], there: Sequence[str]) -> list[str]:
+    """Which configs --by machine draws: those that are named, else the base, where it was run, and the best. Raises
+    SelectionError."""
+    if not configs:
+        return [*(config for config in there if config == "fp32"), "best"]
+    found = (["best"] if name == "best" else named([name], there) for name in configs)
+    return list(dict.fromkeys(config for names in found for config in names))

@@ -9,6 +9,7 @@ from tcbench.views.plots.bars import throughput_chart
 from tcbench.views.plots.comparison import comparison_chart
 from tcbench.views.plots.files import SUFFIXES, check_path, save
 from tcbench.views.plots.history import history_chart
+from tcbench.views.plots.machines import machines_chart
 from tcbench.views.plots.palette import GAIN, GAIN_PALE, LOSS, LOSS_PALE, RAMPS, Fill, family, fill
 from tcbench.views.plots.provenance import MAX_PANELS
 from tcbench.views.plots.slides import SLIDES, slide_chart
@@ -31,6 +32,7 @@ __all__ = [
     "fill",
     "history_chart",
     "ladder_chart",
+    "machines_chart",
     "save",
     "slide_chart",
     "throughput_chart",

@@ -17,7 +17,7 @@ from tcbench.analysis.stats import Interval
 from tcbench.analysis.summary import CellSummary
 from tcbench.views.plots.axes import annotate, size_in_inches, style
 from tcbench.views.plots.legend import Legend, legend_rows
-from tcbench.views.plots.palette import INK, QUIET, fill
+from tcbench.views.plots.palette import INK, QUIET, Fill, fill
 from tcbench.views.plots.provenance import Setting, by_setting, provenance_of, small_print
 from tcbench.views.plots.sheet import MARGIN, WIDTH, Footer, Header, Sheet
 from tcbench.views.plots.text import (
@@ -42,11 +42,13 @@ _MIN_PITCH = 0.105  # inches from bar to bar; below, labels in place of bars wou
 
 @dataclass(frozen=True)
 class Bar:
-    """One place in a group: a config and what became of it. `note` stands above the value."""
+    """One place in a group: a config and what became of it. `note` stands above the value; `look` fills the bar where
+    the config does not."""
 
     config: str
     summary: CellSummary | None
     note: str = ""
+    look: Fill | None = None
 
     @property
     def images_per_s(self) -> Interval | None:
@@ -62,8 +64,8 @@ class Group:
 
 
 @dataclass(frozen=True)
-class _Panel:
-    """The bars of one setting, grouped by batch size."""
+class Panel:
+    """The bars of one setting, grouped by batch size, under a name."""
 
     name: str
     groups: tuple[Group, ...]
@@ -105,14 +107,28 @@ def bar_chart(
     `rows` are the legend's and hold (config, words); `notes` stand above the small print.
     """
     provenance = provenance_of(settings)
-    panels = [_Panel(provenance.names[setting], tuple(groups(here))) for setting, here in settings.items()]
+    panels = [Panel(provenance.names[setting], tuple(groups(here))) for setting, here in settings.items()]
+    return panel_chart(panels, rows, provenance.common, title, subtitle, notes)
+
+
+def panel_chart(
+    panels: Sequence[Panel],
+    rows: Sequence[Sequence[tuple[str, str]]],
+    common: Sequence[str],
+    title: str,
+    subtitle: str,
+    notes: Sequence[str] = (),
+    look: Callable[[str], Fill] = fill,
+) -> Figure:
+    """A page of panels. `rows` are the legend's and hold (config, words), `look` fills its swatches; `common` is what
+    the small print says of all panels."""
     everything = [bar.summary for panel in panels for group in panel.groups for bar in group.bars if bar.summary]
     pitches = max(_pitches(panel.groups) for panel in panels)
     width = max(WIDTH, _AXIS_LEFT + MARGIN + _MIN_PITCH * pitches)
 
     header = Header.of(heading(title, everything[0].cell.scenario), subtitle, width)
-    legend = Legend.of(rows, width)
-    small = small_print(everything, provenance.common, whiskers=True)
+    legend = Legend.of(rows, width, look)
+    small = small_print(everything, common, whiskers=True)
     if legend.cumulative:
         small += " · + adds to the config on its left"
     footer = Footer.of([*notes, small], width)
@@ -198,7 +214,7 @@ def _draw_bar(axes: Axes, x: float, bar: Bar, pitch: float, ceiling: float) -> N
         axes.plot([x - 0.43, x + 0.43], [0, 0], color=QUIET, linewidth=1.6, solid_capstyle="butt", clip_on=False)
         annotate(axes, why, (x, 0), (0, 4), size, rotation=90, va="bottom", colour=QUIET)
         return
-    axes.bar(x, interval.value, width=0.86, zorder=2, **fill(bar.config).patch)
+    axes.bar(x, interval.value, width=0.86, zorder=2, **(bar.look or fill(bar.config)).patch)
     end = min(interval.high, ceiling)
     cap = min(0.12, 0.045 / pitch)
     caps = [interval.low, interval.high] if interval.high <= ceiling else [interval.low]

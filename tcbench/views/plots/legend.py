@@ -5,10 +5,10 @@ Owns which words stand beside each config's swatch, and where. Knows configs by 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from tcbench.views.plots.palette import family, fill
+from tcbench.views.plots.palette import Fill, family, fill
 from tcbench.views.plots.sheet import MARGIN, Sheet
 from tcbench.views.plots.text import LEGEND, drawable, line_height, text_width, wrapped
 
@@ -19,7 +19,7 @@ _SWATCH, _GAP = 0.17, 0.06
 class _Entry:
     """A swatch and its words at a place relative to the legend's corner, inches."""
 
-    config: str
+    look: Fill
     lines: tuple[str, ...]
     x: float
     y: float
@@ -34,8 +34,9 @@ class Legend:
     cumulative: bool
 
     @staticmethod
-    def of(rows: Sequence[Sequence[tuple[str, str]]], width: float) -> Legend:
-        """`rows` hold (config, words). Columns line up where that fits; else each row flows over several lines."""
+    def of(rows: Sequence[Sequence[tuple[str, str]]], width: float, look: Callable[[str], Fill] = fill) -> Legend:
+        """`rows` hold (config, words); `look` is how the bars of a config are filled. Columns line up where that fits;
+        else each row flows over several lines."""
         room = width - 2 * MARGIN
         pad = _SWATCH + _GAP
         aligned_rows = [row for row in rows if len(row) > 1] or rows
@@ -52,7 +53,7 @@ class Legend:
                 needed = max(text_width(line, LEGEND) for line in lines) + pad
                 if not aligned and x and x + needed > room:
                     x, y = 0.0, y + line_height(LEGEND)
-                entries.append(_Entry(config, lines, x, y))
+                entries.append(_Entry(look(config), lines, x, y))
                 x += columns[i] if aligned else needed + 0.22
                 y += line_height(LEGEND) * (len(lines) - 1)
             y += line_height(LEGEND) + 0.03
@@ -61,7 +62,7 @@ class Legend:
     def draw(self, sheet: Sheet, top: float) -> float:
         for entry in self.entries:
             y = top + entry.y
-            sheet.swatch(MARGIN + entry.x, y + line_height(LEGEND) / 2 - 0.06, _SWATCH, 0.12, fill(entry.config))
+            sheet.swatch(MARGIN + entry.x, y + line_height(LEGEND) / 2 - 0.06, _SWATCH, 0.12, entry.look)
             for line in entry.lines:
                 x, middle = MARGIN + entry.x + _SWATCH + _GAP, y + line_height(LEGEND) / 2
                 sheet.text(x, middle, line, LEGEND, va="center_baseline", gid="legend")

@@ -77,6 +77,19 @@ class Fill:
         return {"facecolor": self.colour, "edgecolor": edge, "hatch": self.hatch, "linewidth": 0}
 
 
+SERIES = (
+    Fill("#6fbbe6"),
+    Fill("#d55e00"),
+    Fill("#00543d"),
+    Fill("#f5d04a"),
+    Fill("#7a4a9c"),
+    Fill("#ea9fc4", "////"),
+    Fill("#5f6b73", "...."),
+    Fill("#1b3f8b", "xxxx"),
+)
+"""Fills of things that are no configs, such as machines, in order; no two of them differ by hue alone."""
+
+
 def family(config: str) -> str:
     """The dtype a config's name begins with, or "other"."""
     first = _parts(config)[0]

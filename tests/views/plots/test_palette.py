@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from tcbench import scenario
 from tcbench.views import plots
+from tcbench.views.plots.palette import SERIES
 
 # Full dichromacy: G. Machado, M. Oliveira and L. Fernandes, "A Physiologically-based Model for Simulation of Color
 # Vision Deficiency", IEEE TVCG 15(6), 2009, table 1 at severity 1.0; they act on linear RGB.
@@ -128,3 +129,17 @@ def test_a_peers_config_has_its_dtypes_family_and_is_not_ours() -> None:
         assert plots.family(f"torch/{config}") == plots.family(config)
         assert plots.fill(f"torch/{config}") != plots.fill(config)
         assert plots.fill(f"torch/{config}") == plots.fill(f"mine/{config}")
+
+
+def test_things_in_a_series_differ_in_greyscale_or_in_hatch() -> None:
+    for hatched in (False, True):
+        alike = [look.colour for look in SERIES if bool(look.hatch) is hatched]
+        lightness = sorted(lab(linear(colour))[0] for colour in alike)
+        assert min(b - a for a, b in itertools.pairwise(lightness)) > 5
+    assert len({look.hatch for look in SERIES if look.hatch}) == 3
+
+
+@pytest.mark.parametrize("sight", SIGHT)
+@pytest.mark.parametrize("hatched", [False, True])
+def test_things_in_a_series_stay_apart_for_every_kind_of_sight(sight: str, hatched: bool) -> None:
+    assert closest([look.colour for look in SERIES if bool(look.hatch) is hatched], sight) > 13
