@@ -177,6 +177,17 @@ def test_a_command_that_fails_is_one_line_with_the_end_of_what_it_said(project, 
         assert found.python.endswith(".venv/bin/python")
 
 
+def test_what_a_failed_command_left_is_not_taken_for_an_earlier_ones_work(project, repository):
+    commit(repository, pyproject__toml=PYPROJECT)
+    with tree(project, setup=MAKES_PYTHON) as found:
+        pass
+    with pytest.raises(SideError, match="with exit code 1: no output"):
+        tree(project, setup="touch half; false").__enter__()
+    with tree(project, setup=MAKES_PYTHON):
+        assert not (found.top / "half").exists()
+        assert (found.top / "ran").read_text() == "x\n"
+
+
 def test_a_command_that_makes_no_environment_is_one_line(project, repository):
     commit(repository, pyproject__toml=PYPROJECT)
     with pytest.raises(SideError, match=r"left no \.venv/bin/python in"):
