@@ -50,7 +50,7 @@ class Palette:
 
     @property
     def css(self) -> str:
-        """A class per fill, light and dark; the ink of a config's hatch is white on dark fills, dark on light ones."""
+        """A class per fill, light and dark; the ink on it is white or black."""
         rules = []
         for place, config in enumerate(self.configs):
             colour = fill(config).colour
@@ -93,7 +93,18 @@ def shaded(colour: str, by: float) -> str:
 
 
 def _ink_on(colour: str) -> str:
-    return "#ffffff" if _oklab(colour)[0] < 0.62 else "#333333"
+    """White or black, whichever stands out more: the one that does has a contrast of 4.5 or more on any colour."""
+    return "#ffffff" if _luminance(colour) < _MIDDLE else "#000000"
+
+
+_MIDDLE = 0.179
+"""The luminance on which both have the same contrast."""
+
+
+def _luminance(colour: str) -> float:
+    """Relative luminance, 0 to 1 (WCAG 2.2)."""
+    red, green, blue = (_linear(int(colour[i : i + 2], 16) / 255) for i in (1, 3, 5))
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
 def _oklab(colour: str) -> tuple[float, float, float]:
