@@ -46,7 +46,7 @@ class Scale:
     def ticks(self, most: int = 5) -> tuple[Tick, ...]:
         """Round numbers, at most so many steps apart, all with one prefix."""
         step = _round_step((self.high - self.low) / most)
-        unit, prefix = prefix_of(max(abs(self.high), abs(self.low)) / 10)
+        unit, prefix = prefix_of(max(abs(self.high), abs(self.low)))
         first, last = math.ceil(self.low / step - 1e-9), math.floor(self.high / step + 1e-9)
         values = [number * step for number in range(first, last + 1)]
         return tuple(Tick(self.place(v), f"{v / unit:.6g}{prefix if v else ''}") for v in values)

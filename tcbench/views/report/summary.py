@@ -171,6 +171,10 @@ def _bought(climb: Climb) -> Paragraph:
     return say(*parts, *(("; in all ", strong(total)) if total else ()), ".")
 
 
+def _sizes(batch_sizes: Sequence[int]) -> str:
+    return f"batch size{'s' * (len(batch_sizes) > 1)} {numbers(batch_sizes)}"
+
+
 def _missing(here: Here) -> tuple[tuple[Badge | None, Paragraph], ...]:
     """Cells without a number and cells of which only some trials succeeded, those with one reason together."""
     groups: dict[tuple[str, str], list[CellSummary]] = {}
@@ -182,7 +186,10 @@ def _missing(here: Here) -> tuple[tuple[Badge | None, Paragraph], ...]:
         of_config: dict[str, list[int]] = {}
         for cell in cells:
             of_config.setdefault(cell.cell.config, []).append(cell.cell.batch_size)
-        names = [f"{spaced(config)} at batch size {numbers(sizes)}" for config, sizes in of_config.items()]
+        names = [
+            f"{spaced(config)} at batch size{'s' * (len(sizes) > 1)} {numbers(sizes)}"
+            for config, sizes in of_config.items()
+        ]
         more = len(names) - _MOST_CONFIGS
         if more > 0:
             names = [*names[:_MOST_CONFIGS], counted(more, "more config")]
@@ -191,7 +198,7 @@ def _missing(here: Here) -> tuple[tuple[Badge | None, Paragraph], ...]:
     some = [summary for summary in here.summaries if summary.images_per_s and summary.trials_ok < summary.trials]
     for summary in some[:_MOST_CONFIGS]:
         text = (
-            f"{one_line(summary.cell.label)}: only {summary.trials_ok} of {counted(summary.trials, 'trial')} succeeded."
+            f"{spaced(summary.cell.label)}: only {summary.trials_ok} of {counted(summary.trials, 'trial')} succeeded."
         )
         items.append((Badge("partly", "warn", "warn"), say(text)))
     if len(some) > _MOST_CONFIGS:
