@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+import statistics
+
 import msgspec
 import pytest
 from factories import make_cell, make_environment, make_record
@@ -39,7 +42,10 @@ def test_a_point_holds_the_geometric_mean_and_its_interval_over_trials() -> None
     [point] = history(over_commits([40], trials=8, spread=0.02)).cells[0].points
     assert point.images_per_s == pytest.approx(40, rel=0.03)
     assert point.interval is not None and point.interval.value == pytest.approx(point.images_per_s)
-    assert 0.005 < point.interval.relative_half_width < 0.05
+    logs = [math.log(figure) for figure in point.figures]
+    half = 2.3646 * statistics.stdev(logs) / math.sqrt(8)  # Student's t, 7 degrees of freedom
+    assert point.interval.low == pytest.approx(point.images_per_s * math.exp(-half), rel=1e-5)
+    assert point.interval.high == pytest.approx(point.images_per_s * math.exp(half), rel=1e-5)
     assert (point.trials, point.trials_ok, len(point.figures)) == (8, 8, 8)
 
 

@@ -85,6 +85,7 @@ def history_chart(history: History, *, title: str = "Throughput over commits") -
         for line in group.title(width):
             sheet.text(MARGIN, y + 0.06, line, LABEL, bold=True)
             y += line_height(LABEL)
+        y += group.heading_height(width)
         sheet.text(_left() - 0.05, y + 0.06, "images/s", SMALL, ha="right", va="bottom", colour=QUIET)
         sheet.text(width - MARGIN, y + 0.06, "newest", SMALL, ha="right", va="bottom", colour=QUIET)
         y += 0.12
@@ -106,8 +107,14 @@ class _Group:
     def title(self, width: float) -> list[str]:
         return wrapped(self.name, LABEL, width - 2 * MARGIN, bold=True)
 
+    def heading_height(self, width: float) -> float:
+        """A line for the columns' headings, where a long name leaves no room beside it; inches."""
+        beside = text_width(self.title(width)[-1], LABEL, bold=True) < _NAMES - 0.1
+        return 0.0 if beside else line_height(SMALL)
+
     def height(self, scale: _Scale, width: float) -> float:
-        return 0.2 + len(self.title(width)) * line_height(LABEL) + len(self.cells) * scale.height
+        title = len(self.title(width)) * line_height(LABEL) + self.heading_height(width)
+        return 0.2 + title + len(self.cells) * scale.height
 
 
 @dataclass(frozen=True)

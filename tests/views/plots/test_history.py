@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import random
 
+import msgspec
 import pytest
-from factories import LADDERS, make_environment, make_record
+from factories import LADDERS, make_cell, make_environment, make_record
 from histories import commit, over_commits
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,7 +16,7 @@ from views.plots.charts import assert_tidy, words
 
 from tcbench.analysis.history import history
 from tcbench.errors import SelectionError
-from tcbench.record import STATUSES, Record
+from tcbench.record import STATUSES, MeasureSettings, Record
 from tcbench.views import plots
 
 LONG = "fp16+opencv+nhwc+fused+batched+static_graph+a_rung_with_a_name_that_is_wider_than_its_column_is"
@@ -129,6 +130,18 @@ def test_settings_and_batch_sizes_stand_apart() -> None:
     figure = plots.history_chart(history(records))
     assert_tidy(figure)
     assert {"batch size 4 · AMD EPYC", "batch size 8 · NVIDIA H200"} <= set(words(figure))
+
+
+def test_a_long_name_of_a_setting_covers_nothing() -> None:
+    measures = [make_cell(measure=MeasureSettings(max_time_s=seconds)) for seconds in (2.5, 4.0)]
+    records = [
+        record
+        for cell, scenario in zip(measures, ("cpu", "a_scenario_with_a_long_name" * 5), strict=True)
+        for record in over_commits([40, 40], cell=msgspec.structs.replace(cell, scenario=scenario))
+    ]
+    figure = plots.history_chart(history(records))
+    assert_tidy(figure)
+    assert "batch size 4 · scenario cpu · max time s 2.5" in words(figure)
 
 
 def test_every_strip_spans_the_same_factor() -> None:
