@@ -56,6 +56,13 @@ def test_the_chart_is_tidy_and_has_a_row_per_cell(configs: tuple[str, ...], size
     assert figure.get_figheight() < 4 + 0.4 * len(configs) * len(sizes)
 
 
+@pytest.mark.parametrize("factor", [1e-8, 1e-3, 0.3, 0.9999, 30, 1e8])
+def test_numbers_of_the_axis_stand_apart_however_far_it_reaches(factor: float) -> None:
+    figure = plots.comparison_chart(compare(side((LONG,)), side((LONG,), factor=factor, seed=1)))
+    assert_tidy(figure)
+    assert "1" in words(figure)
+
+
 def test_rows_stand_by_batch_size_then_config() -> None:
     records = [*side(("fp16", "fp32"), (8,)), *side(("fp16", "fp32"), (4,))]
     said = words(plots.comparison_chart(compare(records, records)))
