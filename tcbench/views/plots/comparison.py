@@ -216,9 +216,9 @@ class _Scale:
     def ticks(self) -> list[float]:
         low, high = math.exp(self.low), math.exp(self.high)
         if high / low > 8:
-            doubling = [2.0**n for n in range(-30, 31)]
-            inside = [value for value in doubling if low <= value <= high]
-            return inside[:: -(-len(inside) // 8)] if len(inside) > 8 else inside
+            each = -(-math.ceil(math.log2(high / low)) // 8)  # of the powers of two, 1 always among them
+            powers = [2.0 ** (each * n) for n in range(-40, 41)]
+            return [value for value in powers if low <= value <= high]
         found = MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]).tick_values(low, high)
         return [value for value in found if low <= value <= high]
 
