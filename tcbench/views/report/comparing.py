@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from tcbench.analysis.comparability import FACETS
 from tcbench.analysis.compare import VERDICTS, CellComparison, Comparison
 from tcbench.analysis.stats import Interval
-from tcbench.views.console import milliseconds
+from tcbench.views.comparison.wording import advice, attribution, wheres
 from tcbench.views.plots.wording import factor, number
 from tcbench.views.report.page import (
     AnyBlock,
@@ -31,6 +31,7 @@ from tcbench.views.report.page import (
 )
 from tcbench.views.report.scale import Scale
 from tcbench.views.report.wording import (
+    LONGEST_LABEL,
     VERDICT_BADGES,
     badge,
     columns,
@@ -41,6 +42,7 @@ from tcbench.views.report.wording import (
     middle,
     one_line,
     room_em,
+    shortened,
     spaced,
     width_em,
 )
@@ -52,14 +54,19 @@ _MOST_SHOWN = 0.3
 """An interval is cut off this far from its value."""
 
 
+_Named = tuple[CellComparison, str]
+"""A cell, and what tells it from others of its config and batch size; mostly nothing."""
+
+
 def section(found: Comparison, base: str) -> Section:
     """All cells of both sides. `base` is what the other side is called."""
     blocks: list[AnyBlock] = [Prose((_lead(found, base),))]
     if found.differences:
         blocks.append(_unlike(found))
     blocks.append(Points(_tally(found)))
-    pairs = [cell for cell in found.cells if cell.ratio is not None]
-    table = _table(found)
+    named = list(zip(found.cells, map(one_line, wheres(found.cells)), strict=True))
+    pairs = [(cell, where) for cell, where in named if cell.ratio is not None]
+    table = _table(named)
     if pairs:
         blocks.append(_figure(pairs, found, table))
     else:
@@ -109,13 +116,14 @@ def _tally(found: Comparison) -> tuple[tuple[Badge | None, Paragraph], ...]:
     return tuple(lines)
 
 
-def _figure(pairs: Sequence[CellComparison], found: Comparison, table: Table) -> Figure:
-    ratios = [cell.ratio for cell in pairs if cell.ratio is not None]
+def _figure(pairs: Sequence[_Named], found: Comparison, table: Table) -> Figure:
+    ratios = [cell.ratio for cell, _ in pairs if cell.ratio is not None]
     low = min(max(ratio.low, ratio.value - _MOST_SHOWN) for ratio in ratios)
     high = max(min(ratio.high, ratio.value + _MOST_SHOWN) for ratio in ratios)
     scale = Scale(max(0.0, min(low - 0.01, 1 - _LEAST_AXIS)), max(high + 0.01, 1 + _LEAST_AXIS))
-    sizes = sorted({cell.cell.batch_size for cell in pairs})
-    charts = tuple(_chart(size, [c for c in pairs if c.cell.batch_size == size], scale, found) for size in sizes)
+    sizes = sorted({cell.cell.batch_size for cell, _ in pairs})
+    by_size = {size: [pair for pair in pairs if pair[0].cell.batch_size == size] for size in sizes}
+    charts = tuple(_chart(size, cells, scale, found) for size, cells in by_size.items())
     rows = [row for chart in charts for row in chart.rows]
     return Figure(
         title="Throughput over the base's",
@@ -130,11 +138,12 @@ def _figure(pairs: Sequence[CellComparison], found: Comparison, table: Table) ->
     )
 
 
-def _chart(batch_size: int, cells: Sequence[CellComparison], scale: Scale, found: Comparison) -> Chart:
+def _chart(batch_size: int, cells: Sequence[_Named], scale: Scale, found: Comparison) -> Chart:
     worst = scale.place(1 - found.rule.threshold)
     rows, above = list[Row](), None
-    for one in cells:
-        rows.append(_row(one, label(one.cell, above), scale))
+    for one, where in cells:
+        name = shortened(f"{one_line(one.cell.config)}, {where}", LONGEST_LABEL) if where else label(one.cell, above)
+        rows.append(_row(one, name, scale))
         above = one.cell
     return Chart(
         heading=f"Batch size {batch_size}",
@@ -154,7 +163,7 @@ def _row(one: CellComparison, name: str, scale: Scale) -> Row:
     assert ratio is not None
     tone = VERDICT_BADGES[one.verdict].tone
     tip = [one_line(one.cell.label), f"{one.verdict}: {factor(ratio.value)} (95%: {limits(ratio, 'factor')})"]
-    tip += [_sides(one)] + ([one_line(one.why)] if one.why else []) + _more(one)
+    tip += [_sides(one), *(one_line(text) for text in (one.why, *_telling(one)) if text)]
     return Row(
         label=name,
         marks=(scale.whisker(ratio), Mark("dot", scale.place(ratio.value), look=f"tone-{tone}")),
@@ -176,23 +185,15 @@ def _sides(one: CellComparison) -> str:
     return " → ".join("none" if value is None else number(value) for value in figures) + f" {one.metric.unit}"
 
 
-def _more(one: CellComparison) -> list[str]:
-    if one.verdict != "inconclusive":
-        return []
-    if one.more_trials is None:
-        return ["at the limit: no number of trials would decide"]
-    return [f"{counted(one.more_trials, 'more trial')} a side would decide"]
-
-
-def _table(found: Comparison) -> Table:
+def _table(cells: Sequence[_Named]) -> Table:
     names = ("#batch", "config", "verdict", "#base", "#current", "#ratio", "95% interval", "#trials")
     rows = []
-    for one in found.cells:
+    for one, where in cells:
         trials = " / ".join("0" if side is None else str(side.trials_ok) for side in (one.base, one.current))
         rows.append(
             (
                 figure(one.cell.batch_size, str(one.cell.batch_size)),
-                Field(one_line(one.cell.config)),
+                Field(f"{one_line(one.cell.config)}{where and f', {where}'}"),
                 badge(VERDICT_BADGES[one.verdict]),
                 figure(one.base.figure if one.base else None),
                 figure(one.current.figure if one.current else None),
@@ -210,16 +211,17 @@ _REMARKS = columns("remarks")[0]
 
 def _remarks(one: CellComparison) -> list[str]:
     """Why, where the loss sits, what would decide, and which trials are doubtful."""
-    lines = [one_line(one.why)] if one.why else []
-    if one.culprit is not None:
-        lines.append(
-            f"in {one.culprit.name}: {milliseconds(one.culprit.base_s)} → {milliseconds(one.culprit.current_s)}"
-        )
-    if one.ratio is not None:
-        lines += _more(one)
+    lines = [one_line(text) for text in (one.why, *_telling(one)) if text]
     for name, side in (("base", one.base), ("current", one.current)):
         lines += [f"{name}: {one_line(note)}" for note in (side.notes if side else ())]
     return lines
+
+
+def _telling(one: CellComparison) -> tuple[str, ...]:
+    """Where a loss sits; what would decide."""
+    if one.verdict == "inconclusive":
+        return (advice(one),)
+    return (attribution(one),) if one.verdict == "regression" else ()
 
 
 def sentence(found: Comparison, base: str) -> Paragraph:

@@ -18,7 +18,9 @@ from tcbench.views.naming import plain
 from tcbench.views.plots.wording import factor, number, why_missing
 from tcbench.views.report.page import Badge, Column, Field, Row
 
-_LONGEST_LABEL = 36
+LONGEST_LABEL = 36
+"""Letters of the name of a row."""
+
 _LONGEST_REASON = 44
 _EM_PER_LETTER = 0.6
 """Width of a letter of the page's fonts, on average."""
@@ -79,7 +81,7 @@ def label(cell: Cell, above: Cell | None) -> str:
     """A config's name in a row: what it adds, below a config that it adds to."""
     name = config_in_ladder(cell, above)
     added = name.startswith("  ")
-    return ("\u2002" if added else "") + shortened(one_line(name), _LONGEST_LABEL)
+    return ("\u2002" if added else "") + shortened(one_line(name), LONGEST_LABEL)
 
 
 def shortened(text: str, most: int) -> str:
