@@ -202,6 +202,15 @@ def _from_elsewhere(claim: Claim, elsewhere: Elsewhere) -> Evaluated:
     return Evaluated(claim, "not measured", why=f"records do not tell; `{command}` does", command=command)
 
 
+def any_of(*sources: Elsewhere) -> Elsewhere:
+    """The first of several sources that knows of a claim."""
+
+    def told(claim: Claim) -> Finding | None:
+        return next((found for source in sources if (found := source(claim)) is not None), None)
+
+    return told
+
+
 def by_timelines(found: Iterable[Bottleneck]) -> Elsewhere:
     """What timelines of one machine tell of claims: kernels per step, which do not waver and need no interval."""
     kernels = {one.label: one.device.kernels_per_step for one in found if one.device is not None}

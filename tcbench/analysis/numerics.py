@@ -14,10 +14,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from tcbench.analysis.claims import Elsewhere, Finding
 from tcbench.analysis.equivalence import Equivalence, equivalence
-from tcbench.analysis.gradients import SafeScales, Shares, safe_scales, shares, total
+from tcbench.analysis.gradients import LOST_AT_MOST, SafeScales, Shares, safe_scales, shares, total
 from tcbench.analysis.stats import Interval
 from tcbench.analysis.welch import quantile
+from tcbench.claim import Claim
 from tcbench.numerics.form import BASE, KINDS, TECHNIQUES, Document, Gradients, Kind, Magnitudes, Run, Technique
 
 Word = Literal["trains like fp32", "does not", "undecided"]
@@ -91,6 +93,38 @@ def outcome(document: Document, margins: Margins | None = None) -> Outcome:
         zero_share_scaled={kind: found.zero for kind, found in scaled.items()},
         static_scale=document.static_scale,
     )
+
+
+BOTH = ("both", "dynamic")
+"""What the talk's fp16 is: loss scaling, static or dynamic, and fp32 master weights."""
+
+
+def by_training(document: Document, margins: Margins | None = None) -> Elsewhere:
+    """What training runs side by side tell of claims (slides 5 to 7): whether fp16 with both techniques trains like
+    fp32, and whether many gradients become zero in float16 that the loss scale keeps."""
+    found = outcome(document, margins)
+    labels = {name: TECHNIQUES[name].label for name in found.techniques}
+
+    def told(claim: Claim) -> Finding | None:
+        if claim.relation == "trains like":
+            words = [found.techniques[name] for name in BOTH if name in found.techniques]
+            why = "; ".join(f"{labels[name]}: {word}" for name, word in found.techniques.items())
+            if not words:
+                return None
+            if "does not" in words:
+                return Finding("does not hold", why)
+            return Finding("holds" if set(words) == {"trains like fp32"} else "undecided", why)
+        if claim.relation == "keeps gradients":
+            lost, kept = found.zero_share, found.zero_share_scaled
+            why = "; ".join(
+                f"{kind}: {lost[kind]:.1%} zero, {kept[kind]:.2%} at 2^{math.log2(found.static_scale):.0f}"
+                for kind in KINDS
+            )
+            many = max(lost.values()) > LOST_AT_MOST
+            return Finding("holds" if many and max(kept.values()) <= LOST_AT_MOST else "does not hold", why)
+        return None
+
+    return told
 
 
 def techniques_of(document: Document) -> tuple[Technique, ...]:

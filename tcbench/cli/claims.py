@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -14,7 +15,7 @@ from tcbench.cli.options import complete_scenario
 from tcbench.errors import ScenarioError, SelectionError
 
 if TYPE_CHECKING:
-    from tcbench.analysis.claims import Asked
+    from tcbench.analysis.claims import Asked, Elsewhere
     from tcbench.record import Cell
     from tcbench.scenario import Scenario
 
@@ -35,7 +36,8 @@ def claims(
         typer.Argument(
             metavar="RESULTS",
             help="Files or folders of records, or ids of runs; beside them timelines of `tcbench profile`, which tell "
-            "kernels per step. Default: the newest run here.",
+            "kernels per step, and a document of `tcbench numerics` (else the newest beside the records). Default: the "
+            "newest run here.",
         ),
     ] = None,
     scenario: Annotated[
@@ -53,21 +55,24 @@ def claims(
     whatever holds."""
     from tcbench import store, tracing
     from tcbench.analysis.bottleneck import summarise
-    from tcbench.analysis.claims import by_timelines, scorecards
+    from tcbench.analysis.claims import any_of, by_timelines, scorecards
     from tcbench.cli.results import newest, parted
     from tcbench.views import claims as view
     from tcbench.views.console import make_console
 
     if format_ not in FORMATS:
         raise SelectionError(f"--format {format_}: expected one of {', '.join(FORMATS)}")
-    named, timelines = parted(store.resolve(name, OUT) for name in results or ())
-    read = store.read(named or [newest(OUT)])
+    named, others = parted(store.resolve(name, OUT) for name in results or ())
+    documents, timelines = _documents(others)
+    files = named or [newest(OUT)]
+    read = store.read(files)
     for note in read.notes:
         typer.echo(f"note: {note}", err=True)
     if not read.records:
         raise SelectionError("no records in these results; `tcbench run` makes some")
     seen = [summarise(timeline) for path in timelines for timeline in tracing.read(path)]
-    cards = scorecards(store.current(read.records), asked_of(scenario), by_timelines(seen))
+    training = _training(documents, files)
+    cards = scorecards(store.current(read.records), asked_of(scenario), any_of(by_timelines(seen), training))
     if seen and len(cards) > 1:
         raise SelectionError("timelines do not tell their machine; name the records of one run beside them")
     if format_ != "table":
@@ -81,6 +86,29 @@ def claims(
         console.print()
     for line in view.notes(cards):
         console.print(line, style="dim", markup=False, highlight=False, soft_wrap=True)
+
+
+def _documents(paths: Sequence[Path]) -> tuple[list[Path], list[Path]]:
+    """Documents of `tcbench numerics`; timelines."""
+    from tcbench.numerics.form import is_document
+
+    documents = [path for path in paths if path.suffix == ".json" and path.is_file() and is_document(path.read_bytes())]
+    return documents, [path for path in paths if path not in documents]
+
+
+def _training(documents: Sequence[Path], files: Sequence[Path]) -> Elsewhere:
+    """What the document of `tcbench numerics` tells that was named, or else the newest beside the records. Raises
+    SelectionError for several."""
+    from tcbench.analysis.claims import nowhere
+    from tcbench.analysis.numerics import by_training
+    from tcbench.numerics.form import read
+
+    if len(documents) > 1:
+        raise SelectionError(f"{len(documents)} documents of `tcbench numerics` were named; name one")
+    folders = {path if path.is_dir() else path.parent for path in files}
+    beside = sorted(next(iter(folders)).glob("numerics-*.json")) if len(folders) == 1 else []
+    chosen = documents or beside[-1:]
+    return by_training(read(chosen[0])) if chosen else nowhere
 
 
 def asked_of(scenario: str | None) -> Callable[[Cell], Asked]:

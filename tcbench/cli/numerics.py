@@ -406,6 +406,8 @@ def _rungs(
         console.print()
         console.print(view.table(judged))
         console.print()
+        for line in view.reasons(judged):
+            console.print(line, style="red", markup=False, highlight=False, soft_wrap=True)
         for line in view.notes(judged, skipped, last.slope):
             console.print(line, style="dim", markup=False, highlight=False, soft_wrap=True)
         word = f"{len(off)} off" if off or last.slope > SLOPE_AT_MOST else "all within what their rungs declare"

@@ -39,7 +39,7 @@ def table(judged: Sequence[Judged]) -> Table:
         run = one.run
         name = run.config if run.without is None or run.rung == run.config else f"{run.without} + {run.rung}"
         if run.to_without is None or run.to_fp32 is None:
-            found.add_row(Text(name), *[""] * 7, Text(f"off: {one.off}", style="red"))
+            found.add_row(Text(name), *[""] * 7, Text("off", style="red"))
             continue
         allowed = one.tolerance
         found.add_row(
@@ -51,13 +51,18 @@ def table(judged: Sequence[Judged]) -> Table:
             "" if allowed is None else _number(allowed.update),
             _number(run.to_fp32.loss),
             _number(run.to_fp32.gradient),
-            Text(f"off: {one.off}", style="red") if one.off else Text("ok", style="green"),
+            Text("off", style="red") if one.off else Text("ok", style="green"),
         )
     return found
 
 
 def _number(value: float | None) -> str:
     return "-" if value is None else "0" if value == 0 else f"{value:.1e}"
+
+
+def reasons(judged: Sequence[Judged]) -> list[str]:
+    """What is off, a line each."""
+    return [f"{one.run.config}: off: {one.off}" for one in judged if one.off is not None]
 
 
 def notes(judged: Sequence[Judged], skipped: Sequence[Skipped], slope: float | None) -> list[str]:

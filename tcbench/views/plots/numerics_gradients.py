@@ -29,7 +29,7 @@ TITLES: dict[Kind, str] = {
     "weights": "Gradients of the weights",
 }
 _NORMAL = RAMPS["fp32"][2]
-_LEFT, _PANEL, _GAP = 0.85, 1.75, 0.62
+_LEFT, _PANEL, _GAP = 1.05, 1.75, 0.62
 _ROW = 0.135
 _MOST_ROWS = 60
 
@@ -64,7 +64,7 @@ def gradients_chart(document: Document, about: Sequence[str]) -> Figure:
     y = header.draw(sheet, 0.3) + 0.06
     _legend(sheet, y, document)
     y += legend
-    width = (WIDTH - 2 * _LEFT - MARGIN + 0.35) / 2
+    width = (WIDTH - 2 * _LEFT - MARGIN) / 2
     places = {"activations": _LEFT, "weights": WIDTH - MARGIN - width}
     k = round(math.log2(document.static_scale))
     for kind, x in places.items():
@@ -85,7 +85,7 @@ def gradients_chart(document: Document, about: Sequence[str]) -> Figure:
     sheet.text(_LEFT + width / 2, y + 0.28, "|gradient|", WORDS, ha="center", colour=QUIET)
     sheet.text(places["weights"] + width / 2, y + 0.28, "|gradient|", WORDS, ha="center", colour=QUIET)
     y += _GAP
-    sheet.text(_LEFT, y, "Share lost at a loss scale of 2^k", LABEL, bold=True)
+    sheet.text(_LEFT, y, "Share lost", LABEL, bold=True)
     axes = sheet.axes(_LEFT, y + titles, WIDTH - MARGIN - _LEFT, _PANEL)
     _lost(axes, found, range_of, k)
     y += titles + _PANEL
@@ -108,10 +108,12 @@ class _Row:
 def _rows(document: Document) -> dict[Kind, list[_Row]]:
     """Layers in the model's order, from the input on; of a deep model every n-th."""
     found: dict[Kind, list[_Row]] = {}
-    order = {layer.layer: i for i, layer in enumerate(x for x in document.gradients.layers if x.kind == "weights")}
+    # A backward pass meets the layers from the last one on.
+    backward = [layer.layer for layer in document.gradients.layers if layer.kind == "activations"]
+    order = {layer: -place for place, layer in enumerate(backward)}
     for kind in KINDS:
         rows = [_Row(x.layer, x.magnitudes) for x in document.gradients.layers if x.kind == kind]
-        rows.sort(key=lambda row: order.get(row.name, len(order)))
+        rows.sort(key=lambda row: order.get(row.name, 1))
         found[kind] = rows[:: -(-len(rows) // _MOST_ROWS)] if rows else []
     return found
 
@@ -232,14 +234,14 @@ def _lost(axes: Axes, found: dict[Kind, Magnitudes], safe_range: SafeScales, k: 
         )
     else:
         axes.text(0.5, 0.8, "no scale is safe", transform=axes.transAxes, fontproperties=font(LABEL), ha="center")
-    axes.axvline(k, color=GAIN, linewidth=1.4, ymax=0.66)
+    axes.axvline(k, color=GAIN, linewidth=1.4, ymax=0.6)
     axes.text(
         k, 0.7, f"used: 2^{k}", fontproperties=font(WORDS), color=GAIN, ha="center", va="center", parse_math=False
     )
     _style(axes, (low, high), 1.04)
     axes.legend(
-        loc="upper center",
-        bbox_to_anchor=(0.5, 1.16),
+        loc="upper right",
+        bbox_to_anchor=(1.0, 1.16),
         ncols=4,
         frameon=False,
         prop=font(WORDS),
@@ -258,7 +260,13 @@ def _layers(axes: Axes, rows: Sequence[_Row], limits: tuple[int, int]) -> None:
                 shade[i, exponent - low] = count / n
     shades = LinearSegmentedColormap.from_list("share", ["#ffffff", RAMPS["fp32"][1], RAMPS["fp32"][4]])
     axes.imshow(
-        shade, aspect="auto", cmap=shades, extent=(low, high, len(rows), 0), vmin=0, vmax=0.2, interpolation="nearest"
+        shade,
+        aspect="auto",
+        cmap=shades,
+        extent=(low, high, max(len(rows), 1), 0),
+        vmin=0,
+        vmax=0.2,
+        interpolation="nearest",
     )
     for border in (SMALLEST - 1, SMALLEST_NORMAL):
         axes.axvline(border, color=LOSS, linewidth=0.9, linestyle=(0, (3, 2)))

@@ -118,6 +118,8 @@ def train(
         stack.enter_context(ops.parallel.threads(cell.threads))
         stack.enter_context(chainer.using_config("train", True))
         stack.enter_context(site.scope())
+        # What overflows is looked for and told as a result.
+        stack.enter_context(np.errstate(over="ignore", invalid="ignore"))
         parts = Parts(TensorSpec())
         make_feed: Any = make_chainer_feed
         for rung in rungs:

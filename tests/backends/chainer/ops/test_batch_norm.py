@@ -1,9 +1,12 @@
 import numpy as np
 import pytest
+from numpy_accelerator import NumpyAccelerator
 
 from tcbench.backends.chainer import ops
 from tcbench.backends.chainer.compat import chainer
 from tcbench.backends.chainer.ops.cpu import batch_norm as kernels
+from tcbench.backends.cuda import accelerator as accelerators
+from tcbench.backends.cuda.accelerator import GpuProperties
 
 SHAPES = [(3, 5, 4, 4), (4, 8, 12, 11), (2, 64, 16, 16), (1, 3, 3, 3), (8, 256, 20, 20)]
 TOLERANCE = {"float64": 1e-11, "float32": 3e-5, "float16": 3e-3}
@@ -212,3 +215,29 @@ def test_shapes_that_do_not_fit_are_refused():
         ops.batch_norm(x, ones, ones, running_of(4), layout="NHWC")
     with pytest.raises(ValueError, match="residual"):
         ops.batch_norm_add_relu(x, ones[:3], ones[:3], x[:1], running_of(3), layout="NHWC")
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("kind", ["bn", "bn relu", "bn add relu"])
+def test_evaluation_on_a_device_matches_the_definition_with_running_statistics(layout, dtype, kind):
+    x, gamma, beta, residual, _ = problem(dtype, (3, 8, 5, 4))
+    rng = np.random.default_rng(1)
+    running = running_of(8)
+    running.mean[...], running.var[...] = rng.standard_normal(8), rng.uniform(0.5, 2.0, 8)
+    kept = running.mean.copy(), running.var.copy()
+    accelerator = NumpyAccelerator(GpuProperties("NumPy", 90, 1, 1 << 40), True)
+    site_arrays = [accelerator.upload(a) for a in (to_layout(x, layout), gamma, beta, to_layout(residual, layout))]
+    call = {"bn": ops.batch_norm, "bn relu": ops.batch_norm_relu, "bn add relu": ops.batch_norm_add_relu}[kind]
+    given = site_arrays if "add" in kind else site_arrays[:3]
+    with accelerators.use(accelerator), chainer.using_config("train", False):
+        with chainer.no_backprop_mode():
+            y = call(*given, running, layout=layout).array
+        with pytest.raises(NotImplementedError, match="no_backprop_mode"):
+            call(*given, running, layout=layout)
+    wide = x.astype(np.float64)
+    expected = (wide - kept[0][:, None, None]) / np.sqrt(kept[1].astype(np.float64) + 2e-5)[:, None, None]
+    expected = expected * gamma[:, None, None] + beta[:, None, None] + (residual if "add" in kind else 0.0)
+    expected = np.maximum(expected, 0) if "relu" in kind else expected
+    assert_close([y], [to_layout(expected, layout)], dtype)
+    assert np.array_equal(running.mean, kept[0]) and np.array_equal(running.var, kept[1])

@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import pytest
+from numerics_documents import make_document, make_gradients, make_run
+
+from tcbench.analysis.numerics import Margins, by_training, costs, loss_curve, outcome, ratio_curve, safe, verdicts
+from tcbench.claim import Claim, Side
+
+
+def words(document, margins=None):
+    return {verdict.technique: verdict.word for verdict in verdicts(document, margins)}
+
+
+def test_a_technique_that_ends_where_fp32_does_trains_like_it_and_others_do_not():
+    found = words(make_document())
+    assert found == {
+        "neither": "does not",
+        "scaling": "does not",
+        "masters": "does not",
+        "both": "trains like fp32",
+        "dynamic": "trains like fp32",
+    }
+
+
+def test_few_or_wavering_seeds_leave_a_verdict_undecided():
+    assert set(words(make_document(seeds=[0])).values()) == {"undecided"}
+    wavering = [make_run("both", seed, worse) for seed, worse in enumerate((0.05, -0.05, 0.04, -0.04, 0.0))]
+    assert words(make_document(extra=wavering))["both"] == "undecided"
+
+
+def test_the_margin_decides():
+    document = make_document(worse={"both": 0.03})
+    assert words(document, Margins(0.02, 0.02))["both"] == "does not"
+    assert words(document, Margins(0.10, 0.10))["both"] == "trains like fp32"
+
+
+def test_a_run_that_diverged_is_an_answer_and_one_that_failed_is_none():
+    diverged = [make_run("both", 0, status="diverged", reason="diverged at step 3: overflow")]
+    verdict = next(v for v in verdicts(make_document(extra=diverged)) if v.technique == "both")
+    assert (verdict.word, verdict.reason) == ("does not", "diverged at step 3: overflow")
+    failed = [make_run("both", 0, status="failed", reason="killed")]
+    assert words(make_document(extra=failed))["both"] == "undecided"
+
+
+def test_nothing_trains_like_an_fp32_that_did_not_get_to_the_end():
+    broken = [make_run("fp32", seed, status="diverged", reason="x", test_loss=None, accuracy=None) for seed in range(5)]
+    assert set(words(make_document(extra=broken)).values()) == {"undecided"}
+
+
+def test_ratios_are_fp32s_figure_over_the_techniques():
+    rows = {row.technique: row for row in costs(make_document())}
+    assert rows["both"].time_ratio == pytest.approx(0.8)
+    assert rows["both"].memory_ratio == 1.0
+    assert rows["fp32"].accuracy.value == pytest.approx(0.76)
+
+
+def test_curves_are_paired_by_seed():
+    document = make_document()
+    for point in ratio_curve(document, "neither", 4):
+        assert point.value.value == pytest.approx(1.3, abs=0.002)
+        assert point.value.high - point.value.low < 0.01
+    assert loss_curve(document, "fp32", 4)[0].value.high - loss_curve(document, "fp32", 4)[0].value.low > 0.1
+
+
+def claim(relation):
+    right = Side("fp32") if relation == "trains like" else None
+    return Claim(says="x", left=Side("fp16"), batch_sizes=(4,), relation=relation, right=right, slide=5)
+
+
+def test_documents_answer_the_claims_of_slides_5_to_7():
+    told = by_training(make_document())
+    assert told(claim("trains like")).outcome == "holds"
+    assert told(claim("keeps gradients")).outcome == "holds"
+    assert told(claim("fewer kernels")) is None
+    assert by_training(make_document(worse={"dynamic": 0.3}))(claim("trains like")).outcome == "does not hold"
+    assert by_training(make_document(seeds=[0]))(claim("trains like")).outcome == "undecided"
+    easy = make_document(gradients=make_gradients(-8.0), static_scale=1.0)
+    assert by_training(easy)(claim("keeps gradients")).outcome == "does not hold"
+
+
+def test_the_outcome_holds_zero_shares_before_and_after_the_scale():
+    found = outcome(make_document())
+    assert found.zero_share["weights"] > 0.2 > 0.01 > found.zero_share_scaled["weights"]
+    assert found.techniques["both"] == "trains like fp32"
+    chosen = safe(make_document().gradients)
+    assert chosen.smallest <= 16 <= chosen.largest
