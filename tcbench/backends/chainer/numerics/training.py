@@ -206,7 +206,8 @@ def _check_on_host(job: Job, step: Step, number: int, losses: list[float], waiti
 def _overflowed(job: Job) -> str:
     scale, technique = job.loss_scale, job.technique
     if technique.half and technique.scaling == "static":
-        return f"gradients overflowed float16 at a static loss scale of {scale:g}; lower --scale, or use a dynamic one"
+        shown = f"2^{np.log2(scale):g}"
+        return f"gradients overflowed float16 at a static loss scale of {shown}; lower --scale, or use a dynamic one"
     return "gradients are not finite; lower the learning rate"
 
 
