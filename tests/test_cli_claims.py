@@ -35,8 +35,14 @@ def outcomes(here: Path, *arguments: str) -> list[dict[str, Any]]:
     return list(value["scorecards"])
 
 
+def alone(folder: Path, results: Path = CPU) -> str:
+    """The records without what lies beside them: a document of `tcbench numerics` there answers claims too."""
+    shutil.copy(results, folder)
+    return results.name
+
+
 def test_the_ladder_on_two_cores_has_its_scorecard(tmp_path: Path) -> None:
-    [card] = outcomes(tmp_path, str(CPU))
+    [card] = outcomes(tmp_path, alone(tmp_path))
     assert (card["scenario"], card["machine"], card["image_size"]) == ("cpu", "amd-epyc-2cpu", 64)
     found = {claim["says"]: claim for claim in card["claims"]}
     assert found["fp16 is slower than fp32 at small batch sizes"]["outcome"] == "holds"
@@ -47,6 +53,14 @@ def test_the_ladder_on_two_cores_has_its_scorecard(tmp_path: Path) -> None:
     # images/s of the table in the README: 4.872 against 21.87.
     [at, _] = found["fp16 is slower than fp32 at small batch sizes"]["at_batch_sizes"]
     assert at["ratio"]["value"] == pytest.approx(4.872 / 21.87, rel=1e-3)
+
+
+def test_a_document_of_numerics_beside_the_records_answers_what_training_claims(tmp_path: Path) -> None:
+    [card] = outcomes(tmp_path, str(CPU))
+    found = {claim["says"]: claim for claim in card["claims"]}
+    assert found["fp16 with loss scaling and fp32 master weights trains like fp32"]["outcome"] == "holds"
+    [without] = outcomes(tmp_path, alone(tmp_path))
+    assert card["counts"]["not measured"] < without["counts"]["not measured"]
 
 
 def test_several_trials_are_the_unit_where_there_are_several(tmp_path: Path) -> None:
@@ -74,7 +88,7 @@ def test_the_newest_run_is_the_default_and_a_table_what_it_shows(tmp_path: Path)
 
 
 def test_another_scenarios_claims_can_be_asked(tmp_path: Path) -> None:
-    [card] = outcomes(tmp_path, str(CPU), "--scenario", "naruse2018")
+    [card] = outcomes(tmp_path, alone(tmp_path), "--scenario", "naruse2018")
     assert card["counts"]["not measured"] == len(card["claims"]) == 21
     assert card["commands"][0].startswith("tcbench run naruse2018 --image-size 64 --config fp16 --config fp32 ")
 
