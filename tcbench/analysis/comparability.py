@@ -70,12 +70,16 @@ def differences(base: Sequence[Record], current: Sequence[Record]) -> tuple[Diff
 
 
 def mixtures(records: Sequence[Record]) -> tuple[str, ...]:
-    """What the trials of one side do not agree on, commits of tcbench among it: `commit: a1b2c3, d4e5f6`."""
+    """What the trials of one side do not agree on, commits among it: `commit: a1b2c3, d4e5f6`."""
     told = _told(records)
-    commits = dict.fromkeys(r.environment.commit or r.environment.tcbench for r in records if r.environment)
+    known = [record.environment for record in records if record.environment]
     mixed = {what: values for (_, what), values in told.items() if len(values) > 1}
-    if len(commits) > 1:
-        mixed["commit"] = commits
+    for what, commits in (
+        ("commit", dict.fromkeys(of.commit or of.tcbench for of in known)),
+        ("project's commit", dict.fromkeys(of.project_commit for of in known if of.project_commit)),
+    ):
+        if len(commits) > 1:
+            mixed[what] = commits
     return tuple(f"{what}: {_shown(values)}" for what, values in mixed.items())
 
 

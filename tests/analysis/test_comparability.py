@@ -102,6 +102,12 @@ def test_trials_that_disagree_are_a_mixture():
     assert comparability.mixtures(pair[:1]) == ()
 
 
+def test_trials_from_two_commits_of_a_users_project_are_a_mixture_and_trials_without_one_are_none():
+    first, second, without = (environment(project_commit=commit) for commit in ("a1", "b2", None))
+    assert comparability.mixtures([first, without, second]) == ("project's commit: a1, b2",)
+    assert comparability.mixtures([first, without]) == ()
+
+
 def test_cells_are_the_further_apart_the_more_they_differ_in():
     here = factories.make_cell()
     assert comparability.distance(here, factories.make_cell(scenario="other")) == 0
