@@ -2,7 +2,8 @@
 
 Simulates matrices of cells whose truth is known and lets the product's own rules judge them. A trial's speed differs
 from the next one's by 1% (standard deviation); it has 200 steps, which differ by 2%, are autocorrelated (AR(1), 0.5),
-and of which 0.5% take 5 times as long. Nothing here draws a distribution that the rules assume.
+and of which 0.5% take 5 times as long. Nothing here draws a distribution that the rules assume. On a machine that
+drifts, rounds differ by 10% on top, and the two trials of a round share that: what a gate's turns are for.
 """
 
 from __future__ import annotations
@@ -17,13 +18,14 @@ from numpy.typing import NDArray
 from scipy.signal import lfilter
 
 from tcbench.analysis import verdict
+from tcbench.analysis.compare import APART, IN_TURNS, Method
 from tcbench.analysis.verdict import Look, Rule
-from tcbench.analysis.welch import Group, log_ratio
 
 CELLS = 40
 STEPS = 200
 TRIAL_SD, STEP_SD, AUTOCORRELATION = 0.01, 0.02, 0.5
 SPIKE_SHARE, SPIKE_FACTOR = 0.005, 5.0
+DRIFT_SD = 0.1
 STEP_TIME_S = 0.1
 
 Array = NDArray[np.float64]
@@ -58,16 +60,17 @@ class Truth:
     trials: float
 
 
-def measure(looks: tuple[Look, ...], loss: float, matrices: int, seed: int = 0) -> Truth:
+def measure(
+    looks: tuple[Look, ...], loss: float, matrices: int, seed: int = 0, method: Method = IN_TURNS, drift_sd: float = 0.0
+) -> Truth:
     """Judge `matrices` matrices of CELLS cells."""
     random = np.random.default_rng(seed)
     decisions, covered, trials = [], [], []
-    for base, current in _cells(random, looks[-1].trials, loss, matrices):
-        decision, number = verdict.settle(current, base, looks)
+    for base, current in _cells(random, looks[-1].trials, loss, matrices, drift_sd):
+        decision, number = verdict.settle(current, base, looks, method.estimate)
         n = looks[number].trials
-        ratio = log_ratio(Group.of(current[:n]), Group.of(base[:n]))
         decisions.append(decision)
-        covered.append(ratio.interval().holds(1 - loss))
+        covered.append(method.estimate(current[:n], base[:n]).ratio.interval().holds(1 - loss))
         trials.append(n)
     judged = np.array(decisions).reshape(matrices, CELLS)
     return Truth(
@@ -82,19 +85,23 @@ def measure(looks: tuple[Look, ...], loss: float, matrices: int, seed: int = 0) 
 
 
 def _cells(
-    random: np.random.Generator, trials: int, loss: float, matrices: int
+    random: np.random.Generator, trials: int, loss: float, matrices: int, drift_sd: float
 ) -> Iterator[tuple[list[float], list[float]]]:
     """Base and current of every cell of every matrix."""
     for _ in range(matrices):
         base, current = figures(random, CELLS, trials), figures(random, CELLS, trials, loss)
-        yield from zip(base.tolist(), current.tolist(), strict=True)
+        rounds = np.exp(drift_sd * random.standard_normal((CELLS, trials))) if drift_sd else 1.0
+        yield from zip((base * rounds).tolist(), (current * rounds).tolist(), strict=True)
 
 
-COMPARISONS: dict[str, tuple[Look, ...]] = {
-    "compare, 3 trials a side": (Look(3, Rule()),),
-    "compare, 5 trials a side": (Look(5, Rule()),),
-    "compare, 8 trials a side": (Look(8, Rule()),),
-    f"gate, looks at {', '.join(map(str, verdict.DEFAULT_LOOKS))}": verdict.looks(),
+_GATE = f"gate, looks at {', '.join(map(str, verdict.DEFAULT_LOOKS))}"
+COMPARISONS: dict[str, tuple[tuple[Look, ...], Method, float]] = {
+    "compare, 3 trials a side": ((Look(3, Rule()),), APART, 0.0),
+    "compare, 5 trials a side": ((Look(5, Rule()),), APART, 0.0),
+    "compare, 8 trials a side": ((Look(8, Rule()),), APART, 0.0),
+    _GATE: (verdict.looks(), IN_TURNS, 0.0),
+    f"{_GATE}, on a machine that drifts": (verdict.looks(), IN_TURNS, DRIFT_SD),
+    f"{_GATE}, on a machine that drifts, without pairing rounds": (verdict.looks(), APART, DRIFT_SD),
 }
 LOSSES = (0.0, 0.03, 0.05)
 
@@ -106,11 +113,11 @@ def main() -> None:
     arguments = parser.parse_args()
     print(f"{arguments.matrices} matrices of {CELLS} cells, threshold {Rule().threshold:.0%}, seed {arguments.seed}")
     heading = ("loss", "regression", "pass", "matrices with any", "95% interval holds", "trials a side")
-    for name, looks in COMPARISONS.items():
+    for name, (looks, method, drift_sd) in COMPARISONS.items():
         start = time.monotonic()
         print(f"\n{name}\n" + "  ".join(f"{word:>18}" for word in heading))
         for loss in LOSSES:
-            found = measure(looks, loss, arguments.matrices, arguments.seed)
+            found = measure(looks, loss, arguments.matrices, arguments.seed, method, drift_sd)
             shares = (found.regression, found.passed, found.matrices_with_regression, found.coverage)
             cells = [f"{loss:.0%}", *(f"{share:.2%}" for share in shares), f"{found.trials:.2f}"]
             print("  ".join(f"{cell:>18}" for cell in cells), flush=True)

@@ -1,8 +1,9 @@
 """Which trial a gate runs next, when each cell has seen enough, what the whole says: pure functions of frozen state.
 
 Base and current run in turns, cell by cell; which side goes first changes from round to round (ABBA), so that a drift
-of the machine falls on both alike. When a cell has the trials of a look, `verdict.settle` judges it; what is decided
-stops, what is inconclusive goes on to the next look. Knows nothing of processes, files or clocks.
+of the machine falls on both alike, and the two trials of a round are compared with each other where it does
+(`analysis.rounds`). When a cell has the trials of a look, `verdict.settle` judges it; what is decided stops, what is
+inconclusive goes on to the next look. Knows nothing of processes, files or clocks.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from tcbench.analysis.compare import METRICS, CellComparison, Comparison, Metric, Side, compare
+from tcbench.analysis.compare import IN_TURNS, METRICS, CellComparison, Comparison, Metric, Side, compare
 from tcbench.analysis.verdict import Decision, Look, Rule, settle
 from tcbench.analysis.welch import LEAST_TRIALS
 from tcbench.record import Cell, Record, Status
@@ -220,7 +221,7 @@ def _by_metric(
         for side in (BASE, CURRENT):
             of_cell = records[side][place]
             seen[side] += _first_ok(of_cell, gate.looks[look].trials) if cut else of_cell
-    judged = compare(seen[BASE], seen[CURRENT], (gate.metrics[metric].name,), rule, rules)
+    judged = compare(seen[BASE], seen[CURRENT], (gate.metrics[metric].name,), rule, rules, IN_TURNS)
     by_name = {(one.cell.config, one.cell.batch_size): one for one in judged.cells}
     found = []
     for cell, state in zip(cells, gate.cells, strict=True):

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tcbench import gate
-from tcbench.analysis.compare import METRICS
+from tcbench.analysis.compare import METRICS, compare
 from tcbench.analysis.verdict import Rule, looks, settle
 from tcbench.gate import BASE, CURRENT, Gate, Trial
 from tcbench.record import Record
@@ -55,8 +55,10 @@ def wavering(rates: dict[str, float], spread: float, seed: int = 1) -> Callable[
 
 
 def jumping(trial: Trial) -> float:
-    """Rates that differ so much from trial to trial, and so little between the sides, that nothing can be said."""
-    return 50.0 if trial.number % 2 else 30.0
+    """Rates that differ so much from trial to trial, and so little between the sides, that nothing can be said; those
+    of a round have nothing to do with each other."""
+    period = 2 if trial.side == BASE else 4
+    return 50.0 if trial.number % period >= period // 2 else 30.0
 
 
 # ------------------------------------------------------------------------------------------------------- the sequence
@@ -101,6 +103,23 @@ def test_a_loss_is_found_at_the_first_look_and_its_phase_is_named():
     assert [cell.verdict for cell in compared.cells] == ["regression"] * 2
     assert [cell.culprit.name for cell in compared.cells] == ["forward"] * 2
     assert compared.failing
+
+
+def test_a_machine_that_drifts_is_told_apart_from_a_change_by_its_rounds():
+    """Rounds differ by tens of percents, which both sides share; the change is the same 10% in each of them."""
+
+    def execute(trial: Trial) -> Record:
+        round_, wavers = 40 * (1 + 0.3 * math.sin(2 * trial.number)), 1 + 0.002 * math.cos(5 * trial.number)
+        return record(trial, round_ * (1 if trial.side == BASE else 0.9 * wavers))
+
+    state, ran = drive(gate.start(1, looks()), execute)
+    assert len(ran) < 16
+    (cell,) = said(state, ran, CELLS[:1]).cells
+    assert (cell.verdict, cell.by_round) == ("regression", True)
+    assert cell.ratio.value == pytest.approx(0.9, rel=0.01)
+    assert cell.ratio.high < 0.97
+    apart = compare([one for trial, one in ran if trial.side == BASE], [one for t, one in ran if t.side == CURRENT])
+    assert [cell.verdict for cell in apart.cells] == ["inconclusive"]
 
 
 # ------------------------------------------------------------------------------- decisions are those of verdict.settle

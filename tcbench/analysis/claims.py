@@ -24,7 +24,7 @@ from tcbench.analysis.bottleneck import Bottleneck, explain_record, explain_reco
 from tcbench.analysis.stats import Interval
 from tcbench.analysis.summary import CellSummary, best, by_cell, summarise
 from tcbench.analysis.verdict import Rule
-from tcbench.analysis.welch import LEAST_TRIALS, Group
+from tcbench.analysis.welch import LEAST_TRIALS, Group, Unpaired
 from tcbench.claim import BOUNDS, COMPARISONS, RUNS, Claim, Side
 from tcbench.record import Cell, Environment, Record
 
@@ -345,7 +345,9 @@ def _more_trials(claim: Claim, ratio: Interval, left: Group, right: Group) -> in
     included = [limit for limit in (claim.least, claim.most) if limit is not None and ratio.holds(limit)]
     needed = [
         # With no threshold Rule asks whether the ratio is surely above or below 1, here the limit.
-        Rule(threshold=0.0, level=0.025).more_trials(left, Group(right.n, right.mean + math.log(limit), right.variance))
+        Rule(threshold=0.0, level=0.025).more_trials(
+            Unpaired(left, Group(right.n, right.mean + math.log(limit), right.variance))
+        )
         for limit in included
     ]
     return max((n for n in needed if n is not None), default=None) if None not in needed else None

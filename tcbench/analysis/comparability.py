@@ -74,12 +74,11 @@ def mixtures(records: Sequence[Record]) -> tuple[str, ...]:
     told = _told(records)
     known = [record.environment for record in records if record.environment]
     mixed = {what: values for (_, what), values in told.items() if len(values) > 1}
-    for what, commits in (
-        ("commit", dict.fromkeys(of.commit or of.tcbench for of in known)),
-        ("project's commit", dict.fromkeys(of.project_commit for of in known if of.project_commit)),
-    ):
-        if len(commits) > 1:
-            mixed[what] = commits
+    commits = {
+        "commit": dict.fromkeys(of.commit or of.tcbench for of in known),
+        "project's commit": dict.fromkeys(of.project_commit for of in known if of.project_commit),
+    }
+    mixed |= {what: values for what, values in commits.items() if len(values) > 1}
     return tuple(f"{what}: {_shown(values)}" for what, values in mixed.items())
 
 

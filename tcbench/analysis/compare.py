@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from tcbench.analysis import comparability, welch
+from tcbench.analysis import comparability, rounds, welch
 from tcbench.analysis.comparability import Difference
 from tcbench.analysis.stats import Interval
 from tcbench.analysis.summary import by_cell
 from tcbench.analysis.verdict import Rule
-from tcbench.analysis.welch import LEAST_TRIALS, Group, LogRatio
+from tcbench.analysis.welch import LEAST_TRIALS, Estimate, Group, Paired
 from tcbench.measure.stopping import relative_half_width
 from tcbench.record import STATUSES, THROTTLE_REASONS, Cell, Measurement, Record, Status, throttle_reasons
 
@@ -39,6 +39,21 @@ host's are."""
 
 _HARMLESS = ("idle", "application clocks", "sync boost", "display clocks")
 _THROTTLED = sum(bit for bit, name in THROTTLE_REASONS.items() if name not in _HARMLESS)
+
+
+@dataclass(frozen=True)
+class Method:
+    """How two sides' trials become a ratio, and the times of a phase a difference."""
+
+    estimate: Callable[[Sequence[float], Sequence[float]], Estimate]
+    difference: Callable[[Sequence[float], Sequence[float]], Interval]
+
+
+APART = Method(welch.estimate, lambda one, other: welch.difference(Group.plain(one), Group.plain(other)))
+"""The sides were measured one after the other, or apart."""
+
+IN_TURNS = Method(rounds.estimate, rounds.difference)
+"""The i-th trials of both sides ran beside each other."""
 
 
 @dataclass(frozen=True)
@@ -121,23 +136,33 @@ class PhaseChange:
 
 @dataclass(frozen=True)
 class CellComparison:
-    """One cell by one metric. `ratio` is current over base with its 95% interval, whichever way is better; it is None
-    unless both sides have two trials. `why` says what a verdict rests on where the ratio does not. `more_trials` a side
-    would decide an inconclusive one (None: no sensible number). `phases` are those of the profiled pass, on the `clock`
-    that fills the step; `culprit` is the phase that a loss of throughput sits in, None where none surely grew."""
+    """One cell by one metric. `estimate` is current over base, whichever way is better, and `ratio` the same with its
+    95% interval; both are None unless both sides have two trials. `why` says what a verdict rests on where the ratio
+    does not. `more_trials` a side would decide an inconclusive one (None: no sensible number). `phases` are those of
+    the profiled pass, on the `clock` that fills the step; `culprit` is the phase that a loss of throughput sits in,
+    None where none surely grew."""
 
     metric: Metric
     base: Side | None
     current: Side | None
     verdict: Verdict
     failing: bool = False
-    ratio: Interval | None = None
+    estimate: Estimate | None = None
     why: str | None = None
     more_trials: int | None = None
     clock: Literal["host", "device"] = "host"
     phases: tuple[PhaseChange, ...] = ()
     culprit: PhaseChange | None = None
     differences: tuple[Difference, ...] = ()
+
+    @property
+    def ratio(self) -> Interval | None:
+        return None if self.estimate is None else self.estimate.ratio.interval()
+
+    @property
+    def by_round(self) -> bool:
+        """Whether the ratio is one of rounds: the machine's drift moved both sides alike and is taken out."""
+        return isinstance(self.estimate, Paired)
 
     @property
     def cell(self) -> Cell:
@@ -205,6 +230,7 @@ def compare(
     metrics: Sequence[str] = ("throughput",),
     rule: Rule | None = None,
     rules: Mapping[tuple[str, int], Rule] | None = None,
+    method: Method = APART,
 ) -> Comparison:
     """Both sides' records as `store.current` leaves them. `metrics` are names of METRICS. `rules` holds the rule of
     single cells (config, batch size) where it is not `rule`: a gate that looks several times splits the level.
@@ -225,7 +251,7 @@ def compare(
         )
         cell = (after or before)[0].cell
         its_rule = (rules or {}).get((cell.config, cell.batch_size), rule)
-        cells += _compared(before, after, machines, [METRICS[name] for name in metrics], its_rule)
+        cells += _compared(before, after, machines, [METRICS[name] for name in metrics], its_rule, method)
     return Comparison(
         cells=tuple(cells),
         means=tuple(filter(None, (_mean(METRICS[name], cells) for name in metrics))),
@@ -264,6 +290,7 @@ def _compared(
     machines: tuple[str | None, str | None],
     metrics: Sequence[Metric],
     rule: Rule,
+    method: Method,
 ) -> Iterator[CellComparison]:
     """One pair by each metric."""
     base = _side(before, machines[0]) if before else None
@@ -277,18 +304,20 @@ def _compared(
             "not measured",
             differences=differences,
         )
-        yield _by_metric(pair, before, after, rule)
+        yield _by_metric(pair, before, after, rule, method)
 
 
-def _by_metric(pair: CellComparison, before: Sequence[Record], after: Sequence[Record], rule: Rule) -> CellComparison:
+def _by_metric(
+    pair: CellComparison, before: Sequence[Record], after: Sequence[Record], rule: Rule, method: Method
+) -> CellComparison:
     base, current = pair.base, pair.current
     if base is None or current is None:
         verdict: Verdict = "missing" if current is None else "new"
         return replace(pair, verdict=verdict, failing=base is not None and base.status == "ok")
     if base.status != "ok" or current.status != "ok":
         return _by_status(pair, base, current)
-    pair = _judged(pair, base, current, rule)
-    return _attributed(pair, before, after) if pair.metric.name == "throughput" else pair
+    pair = _judged(pair, base, current, rule, method)
+    return _attributed(pair, before, after, method) if pair.metric.name == "throughput" else pair
 
 
 def _by_status(pair: CellComparison, base: Side, current: Side) -> CellComparison:
@@ -299,7 +328,7 @@ def _by_status(pair: CellComparison, base: Side, current: Side) -> CellCompariso
     return replace(pair, verdict="changed status", failing=base.status == "ok", why=why)
 
 
-def _judged(pair: CellComparison, base: Side, current: Side, rule: Rule) -> CellComparison:
+def _judged(pair: CellComparison, base: Side, current: Side, rule: Rule, method: Method) -> CellComparison:
     least = min(len(base.figures), len(current.figures))
     if least == 0:
         return replace(pair, why=f"no {pair.metric.says} in the records of {'base' if not base.figures else 'current'}")
@@ -307,20 +336,22 @@ def _judged(pair: CellComparison, base: Side, current: Side, rule: Rule) -> Cell
         have = f"{len(base.figures)} trial{'s' * (len(base.figures) != 1)} against {len(current.figures)}"
         why = f"{have}: one process tells nothing of how processes differ"
         return replace(pair, verdict="inconclusive", why=why, more_trials=LEAST_TRIALS - least)
-    groups = [Group.of(side.figures) for side in (current, base)]
+    found = method.estimate(current.figures, base.figures)
     # The rule speaks of figures of which more is better.
-    better = groups if pair.metric.more_is_better else [group.inverse for group in groups]
-    decision = rule.judge(welch.log_ratio(*better))
+    better = found if pair.metric.more_is_better else found.inverse
+    decision = rule.judge(better.ratio)
     return replace(
         pair,
         verdict=decision,
         failing=decision == "regression",
-        ratio=welch.log_ratio(*groups).interval(),
-        more_trials=rule.more_trials(*better) if decision == "inconclusive" else None,
+        estimate=found,
+        more_trials=rule.more_trials(better) if decision == "inconclusive" else None,
     )
 
 
-def _attributed(pair: CellComparison, before: Sequence[Record], after: Sequence[Record]) -> CellComparison:
+def _attributed(
+    pair: CellComparison, before: Sequence[Record], after: Sequence[Record], method: Method
+) -> CellComparison:
     """The phases of both sides; of a regression, the one that grew most, if any surely grew."""
     ours, theirs = _measurements(before), _measurements(after)
     clock: Literal["host", "device"] = "device" if all(map(_fills_device, (*ours, *theirs))) else "host"
@@ -330,7 +361,7 @@ def _attributed(pair: CellComparison, before: Sequence[Record], after: Sequence[
         base_s, current_s = times[name], others.get(name, ())
         if min(len(base_s), len(current_s)) < LEAST_TRIALS:
             continue
-        change_s = welch.difference(Group.plain(current_s), Group.plain(base_s))
+        change_s = method.difference(current_s, base_s)
         changes.append(PhaseChange(name, statistics.fmean(base_s), statistics.fmean(current_s), change_s))
     grown = [change for change in changes if change.change_s.low > 0]
     culprit = max(grown, key=lambda change: change.change_s.value, default=None)
@@ -414,12 +445,7 @@ def _trial_notes(records: Sequence[Record]) -> tuple[str, ...]:
 
 
 def _mean(metric: Metric, cells: Sequence[CellComparison]) -> Mean | None:
-    pairs = [(c.base, c.current) for c in cells if c.metric is metric and c.ratio is not None]
-    ratios: list[LogRatio] = [
-        welch.log_ratio(Group.of(current.figures), Group.of(base.figures))
-        for base, current in pairs
-        if base and current
-    ]
+    ratios = [cell.estimate.ratio for cell in cells if cell.metric is metric and cell.estimate is not None]
     return Mean(metric, welch.geometric_mean(ratios).interval(), len(ratios)) if ratios else None
 
 

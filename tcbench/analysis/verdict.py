@@ -9,11 +9,12 @@ a whole threshold away from a regression, so that the chance of any false alarm 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from tcbench.analysis.welch import Group, LogRatio, log_ratio
+from tcbench.analysis import rounds
+from tcbench.analysis.welch import Estimate, LogRatio
 
 Decision = Literal["regression", "pass", "improved", "inconclusive"]
 
@@ -42,14 +43,13 @@ class Rule:
             return "improved"
         return "pass" if low > worst else "inconclusive"
 
-    def more_trials(self, current: Group, base: Group) -> int | None:
+    def more_trials(self, of: Estimate) -> int | None:
         """How many more trials on each side would decide between pass and regression, if means and variances stayed
         what they are; None where no sensible number would, since the loss is about the threshold itself."""
-        have = min(current.n, base.n)
+        have = of.n
 
         def decided(more: int) -> bool:
-            grown = [Group(group.n + more, group.mean, group.variance) for group in (current, base)]
-            return self.judge(log_ratio(*grown)) != "inconclusive"
+            return self.judge(of.grown(more)) != "inconclusive"
 
         if not decided(MOST_TRIALS - have):
             return None
@@ -95,14 +95,18 @@ def looks(trials: Sequence[int] = DEFAULT_LOOKS, rule: Rule | None = None) -> tu
     )
 
 
-def settle(current: Sequence[float], base: Sequence[float], of: Sequence[Look]) -> tuple[Decision, int]:
-    """What a gate decides from figures of which more is better, and at which look (from 0); it sees no more trials than
-    it needs. Inconclusive after the last look, or where the figures end before."""
+def settle(
+    current: Sequence[float],
+    base: Sequence[float],
+    of: Sequence[Look],
+    estimate: Callable[[Sequence[float], Sequence[float]], Estimate] = rounds.estimate,
+) -> tuple[Decision, int]:
+    """What a gate decides from figures of which more is better, taken in turns, and at which look (from 0); it sees no
+    more trials than it needs. Inconclusive after the last look, or where the figures end before."""
     for number, look in enumerate(of):
         if min(len(current), len(base)) < look.trials:
             return "inconclusive", number
-        ratio = log_ratio(Group.of(current[: look.trials]), Group.of(base[: look.trials]))
-        decision = look.rule.judge(ratio)
+        decision = look.rule.judge(estimate(current[: look.trials], base[: look.trials]).ratio)
         if decision != "inconclusive":
             return decision, number
     return "inconclusive", len(of) - 1

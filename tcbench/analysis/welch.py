@@ -14,6 +14,7 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from scipy.special import stdtrit
 
@@ -72,6 +73,81 @@ class LogRatio:
     def interval(self, level: float = 0.95) -> Interval:
         """The two-sided confidence interval."""
         return Interval(self.value, self.limit((1 - level) / 2), self.limit((1 + level) / 2))
+
+
+class Estimate(Protocol):
+    """A ratio as trials so far tell it, and how sure more of the same trials would make it."""
+
+    @property
+    def n(self) -> int:
+        """Trials a side; the fewer."""
+        ...
+
+    @property
+    def ratio(self) -> LogRatio: ...
+
+    @property
+    def inverse(self) -> Estimate:
+        """Of the inverse figures."""
+        ...
+
+    def grown(self, more: int) -> LogRatio:
+        """With so many more trials a side, if means and variances stayed what they are."""
+        ...
+
+
+@dataclass(frozen=True)
+class Unpaired:
+    """numerator / denominator of trials that have nothing to do with each other: Welch's."""
+
+    numerator: Group
+    denominator: Group
+
+    @property
+    def n(self) -> int:
+        return min(self.numerator.n, self.denominator.n)
+
+    @property
+    def ratio(self) -> LogRatio:
+        return self.grown(0)
+
+    @property
+    def inverse(self) -> Unpaired:
+        return Unpaired(self.numerator.inverse, self.denominator.inverse)
+
+    def grown(self, more: int) -> LogRatio:
+        sides = (self.numerator, self.denominator)
+        return log_ratio(*(Group(side.n + more, side.mean, side.variance) for side in sides))
+
+
+@dataclass(frozen=True)
+class Paired:
+    """numerator / denominator of trials that belong together two by two: Student's t on their differences of
+    logarithms."""
+
+    differences: Group
+
+    @property
+    def n(self) -> int:
+        return self.differences.n
+
+    @property
+    def ratio(self) -> LogRatio:
+        return self.grown(0)
+
+    @property
+    def inverse(self) -> Paired:
+        return Paired(self.differences.inverse)
+
+    def grown(self, more: int) -> LogRatio:
+        n = self.n + more
+        return LogRatio(self.differences.mean, math.sqrt(self.differences.variance / n), n - 1)
+
+
+def estimate(numerator: Sequence[float], denominator: Sequence[float]) -> Unpaired:
+    """The ratio of two sides' figures. Raises ValueError below two a side, or for one that is not positive and
+    finite."""
+    return Unpaired(Group.of(numerator), Group.of(denominator))
 
 
 def log_ratio(numerator: Group, denominator: Group) -> LogRatio:

@@ -15,12 +15,18 @@ from tcbench.analysis import compare, verdict, welch
 from tcbench.analysis.verdict import Look, Rule
 
 MATRICES = 25
-LOOKS = {"5 trials": (Look(5, Rule()),), "8 trials": (Look(8, Rule()),), "gate": verdict.looks()}
+COMPARISONS = {
+    "5 trials": ((Look(5, Rule()),), compare.APART, 0.0),
+    "8 trials": ((Look(8, Rule()),), compare.APART, 0.0),
+    "gate": (verdict.looks(), compare.IN_TURNS, 0.0),
+    "gate, drifting": (verdict.looks(), compare.IN_TURNS, gate_truth.DRIFT_SD),
+}
 
 
 @functools.cache
 def truth(name: str, loss: float) -> gate_truth.Truth:
-    return gate_truth.measure(LOOKS[name], loss, MATRICES)
+    looks, method, drift_sd = COMPARISONS[name]
+    return gate_truth.measure(looks, loss, MATRICES, method=method, drift_sd=drift_sd)
 
 
 def test_the_simulation_is_the_one_that_is_asked_for():
@@ -38,7 +44,7 @@ def test_the_simulation_is_the_one_that_is_asked_for():
     assert np.median(gate_truth.figures(np.random.default_rng(0), 200, 5, 0.05)) == pytest.approx(9.5, rel=0.003)
 
 
-@pytest.mark.parametrize("name", LOOKS)
+@pytest.mark.parametrize("name", COMPARISONS)
 def test_nothing_changed_is_no_regression_and_passes(name):
     found = truth(name, 0.0)
     assert found.matrices_with_regression <= 0.01
@@ -52,13 +58,13 @@ def test_a_loss_of_5_percent_is_found(name, least):
     assert found.passed <= 0.001
 
 
-@pytest.mark.parametrize("name", LOOKS)
+@pytest.mark.parametrize("name", COMPARISONS)
 def test_a_loss_of_just_the_threshold_is_rarely_called_a_regression(name):
     assert truth(name, 0.03).regression <= 0.07
 
 
 @pytest.mark.parametrize("loss", gate_truth.LOSSES)
-@pytest.mark.parametrize("name", LOOKS)
+@pytest.mark.parametrize("name", COMPARISONS)
 def test_the_interval_holds_the_truth_as_often_as_it_says(name, loss):
     error = np.sqrt(0.95 * 0.05 / (MATRICES * gate_truth.CELLS))
     assert 0.93 - error <= truth(name, loss).coverage <= 0.97 + error

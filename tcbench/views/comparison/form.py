@@ -64,6 +64,7 @@ def _cell(cell: CellComparison, name: str) -> dict[str, Any]:
         "why": cell.why,
         "says": wording.sentence(cell),
         "ratio": _interval(cell.ratio),
+        "ratio_by_round": cell.by_round,
         "more_trials_a_side": cell.more_trials,
         "phases_clock": cell.clock,
         "phases": [_phase(phase) for phase in cell.phases],

@@ -38,6 +38,7 @@ def markdown(comparison: Comparison, sides: Sides = UNNAMED) -> str:
         f"{code(sides.current)} against {code(sides.base)}: {wording.headline(comparison)}.",
         "",
         *(f"- {wording.mean(mean)}" for mean in comparison.means),
+        *(f"- {line}" for line in [wording.drift(comparison)] if line),
         *(f"- allowed to differ: {code(line)}" for line in wording.allowed(comparison.differences)),
         *(f"- {code(note)}" for note in comparison.notes[:20]),
         "",

@@ -82,6 +82,7 @@ def _remarks(comparison: Comparison) -> list[str]:
     found = []
     if any(cell.ratio for cell in comparison.cells):
         found.append("ratio: current over base with its 95% interval over trials, each a process of its own.")
+    found += filter(None, [wording.drift(comparison)])
     if any(map(wording.total, comparison.cells)):
         found.append(
             "total: the same over total time, where slow steps (spikes: over 2 x the median) make a difference."

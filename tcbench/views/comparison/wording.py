@@ -170,6 +170,18 @@ def mean(found: Mean) -> str:
     return f"{found.metric.name}, geometric mean over {cells}: {ratio(found.ratio)}, {change(found.ratio.value)}"
 
 
+def drift(comparison: Comparison) -> str:
+    """What it means that cells were compared round by round; empty where none was."""
+    paired = sum(cell.by_round for cell in comparison.cells)
+    if not paired:
+        return ""
+    cells = "the ratio" if len(comparison.cells) == 1 else f"{paired} of {len(comparison.cells)} ratios"
+    return (
+        f"this machine drifts: base and current went up and down together from round to round, so {cells} "
+        f"{'is' if paired == 1 else 'are'} that of rounds (paired)"
+    )
+
+
 def reasons(cells: Sequence[CellComparison], called: Sequence[str], most: int = 3) -> list[str]:
     """A line for each verdict that is not `pass`, in order of urgency; cells with the same reason share one."""
     groups: dict[tuple[str, str], list[str]] = {}
