@@ -161,7 +161,7 @@ class CellComparison:
 
     @property
     def by_round(self) -> bool:
-        """Whether the ratio is one of rounds: the machine's drift moved both sides alike and is taken out."""
+        """Whether rounds were compared, not averages: what moves the machine moves both trials of a round."""
         return isinstance(self.estimate, Paired)
 
     @property

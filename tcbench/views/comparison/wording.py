@@ -177,8 +177,8 @@ def drift(comparison: Comparison) -> str:
         return ""
     cells = "the ratio" if len(comparison.cells) == 1 else f"{paired} of {len(comparison.cells)} ratios"
     return (
-        f"this machine drifts: base and current went up and down together from round to round, so {cells} "
-        f"{'is' if paired == 1 else 'are'} that of rounds (paired)"
+        f"this machine wavers from round to round, so base and current are compared round by round: {cells} "
+        f"{'is' if paired == 1 else 'are'} paired"
     )
 
 
