@@ -1,0 +1,67 @@
+"""`tcbench numerics --rungs`: is every config where its rungs say it is?"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from tcbench.device import Device
+    from tcbench.scenario import Scenario
+
+PARITY_OFF = 1
+
+
+def hold(
+    scenario: Scenario,
+    device: Device,
+    names: tuple[str, ...],
+    steps: int,
+    threads: int | None,
+    timeout_s: float,
+    quiet: bool,
+    json: bool,
+) -> None:
+    """Run them and show what was found. Exits with PARITY_OFF where something is off; raises SelectionError,
+    TrainingError."""
+    from tcbench import machine
+    from tcbench.analysis.parity import SLOPE_AT_MOST, judge
+    from tcbench.backends import DEFAULT, backend
+    from tcbench.errors import TrainingError
+    from tcbench.numerics import plan
+    from tcbench.numerics.form import ParityFinished
+    from tcbench.numerics.runner import Runner
+    from tcbench.plan import select
+    from tcbench.views import parity as view
+    from tcbench.views.console import make_console
+    from tcbench.views.progress import Stages
+
+    configs = select(scenario.on(device.kind), names)
+    job, skipped = plan.parity(scenario, device, configs, steps, threads or machine.usable_cpus())
+    with Stages(make_console(stderr=True), quiet) as stages:
+        stages.advance("configs", 0, len(job.cells))
+        runner = Runner(1, timeout_s, lambda _, n: stages.advance("configs", n, len(job.cells)))
+        ((_, last),) = runner.run([job])
+    assert isinstance(last, ParityFinished)
+    if last.reason is not None or last.slope is None:
+        raise TrainingError(f"the configs could not be compared: {last.reason}")
+    rung_set = backend(DEFAULT).RUNGS
+    judged = judge(last.runs, lambda rung: rung_set[rung].parity)
+    off = [one for one in judged if one.off is not None]
+    if json:
+        typer.echo(view.to_json(job, judged, skipped, last.slope))
+    else:
+        console = make_console()
+        console.print(view.headline(job), markup=False, highlight=False, soft_wrap=True)
+        console.print()
+        console.print(view.table(judged))
+        console.print()
+        for line in view.reasons(judged):
+            console.print(line, style="red", markup=False, highlight=False, soft_wrap=True)
+        for line in view.notes(judged, skipped, last.slope):
+            console.print(line, style="dim", markup=False, highlight=False, soft_wrap=True)
+        word = f"{len(off)} off" if off or last.slope > SLOPE_AT_MOST else "all within what their rungs declare"
+        console.print(f"{len(judged)} configs: {word}.", markup=False, highlight=False, soft_wrap=True)
+    if off or last.slope > SLOPE_AT_MOST:
+        raise typer.Exit(PARITY_OFF)
