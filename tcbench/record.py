@@ -330,10 +330,12 @@ def encode(record: Record) -> bytes:
 def decode(line: bytes | str) -> Record:
     """A record from its JSON line; older versions are brought up to date.
 
-    Raises RecordError: not JSON, not a record, or of a newer version than this tcbench knows.
+    Raises RecordError: not UTF-8, not JSON, not a record, or of a newer version than this tcbench knows.
     """
     try:
         raw = msgspec.json.decode(line)
+    except UnicodeDecodeError as error:
+        raise RecordError(f"not UTF-8 ({error.reason})") from None
     except (msgspec.DecodeError, RecursionError) as error:
         raise RecordError(f"not JSON ({error})") from None
     if not isinstance(raw, dict) or not isinstance(raw.get("schema_version"), int):

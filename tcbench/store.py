@@ -121,12 +121,15 @@ def _files(path: Path) -> list[Path]:
 
 def runs(folder: Path) -> list[Path]:
     """The files of records under a folder."""
-    return [path for path in folder.rglob(f"*{SUFFIX}") if BASELINES not in path.relative_to(folder).parts[:-1]]
+    found = (path for path in folder.rglob(f"*{SUFFIX}") if BASELINES not in path.relative_to(folder).parts[:-1])
+    return [path for path in found if path.is_file()]
 
 
 def resolve(named: str, out: Path) -> Path:
     """What a result's name on the command line means: a file or folder, or the id of a run under `out`. Raises
-    StoreError."""
+    StoreError, also for an empty name: what a variable that is not set leaves is not the folder one stands in."""
+    if not named:
+        raise StoreError(f"'': no name of results; expected a file, a folder, or the id of a run in {out}/")
     path = Path(named)
     if path.exists():
         return path
@@ -196,7 +199,11 @@ def latest(out: Path, machine: str, scenario: str) -> Path | None:
     pattern = re.compile(re.escape(scenario) + r"-(\d{8}-\d{6})(?:-(\d+))?" + re.escape(SUFFIX))
     folder = out / machine
     found = [(pattern.fullmatch(path.name), path) for path in (folder.iterdir() if folder.is_dir() else ())]
-    runs = [(match[1], int(match[2] or 1), path) for match, path in found if match and path.stat().st_size]
+    runs = [
+        (match[1], int(match[2] or 1), path)
+        for match, path in found
+        if match and path.is_file() and path.stat().st_size
+    ]
     return max(runs)[2] if runs else None
 
 
@@ -205,10 +212,22 @@ def _not_writable(path: Path, why: str | None) -> StoreError:
 
 
 def current(found: Iterable[Record]) -> tuple[Record, ...]:
-    """One record per cell and trial: the last written, where a resumed run measured one again."""
-    newest: dict[tuple[str, str, int], Record] = {}
+    """One record per machine, run, cell and trial: the last written, where a resumed run measured one again. Two
+    machines' runs have one id where they began in the same second."""
+    found = tuple(found)
+    machines: dict[str, set[str]] = {}
     for record in found:
-        newest[record.run_id, record.cell.key, record.trial] = record
+        if record.environment is not None:
+            machines.setdefault(record.run_id, set()).add(record.environment.machine)
+
+    def machine(record: Record) -> str | None:
+        """Where it ran; of a trial that died before it told, where its run did, if that is one place."""
+        if record.environment is not None:
+            return record.environment.machine
+        told = machines.get(record.run_id, set())
+        return next(iter(told)) if len(told) == 1 else None
+
+    newest = {(machine(record), record.run_id, record.cell.key, record.trial): record for record in found}
     return tuple(newest.values())
 
 

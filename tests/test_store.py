@@ -202,3 +202,48 @@ def test_runs_have_names_of_their_own_and_the_newest_is_found(tmp_path):
     assert newest.name == "cpu-20980101-000000-10.jsonl"
     assert store.latest(tmp_path, "other", "cpu") is None
     assert store.latest(tmp_path, "m", "c*") is None
+
+
+def test_bytes_that_are_no_text_are_a_broken_line_and_at_the_end_a_half_one(tmp_path):
+    path = tmp_path / "run.jsonl"
+    broken = line("fp16").replace(b"AMD EPYC", b"AMD \xff")
+    path.write_bytes(line("fp32") + broken + line("fp32", 8))
+    with pytest.raises(StoreError, match=r"run\.jsonl:2: not UTF-8 \(invalid start byte\)"):
+        store.read([path])
+    path.write_bytes(line("fp32") + broken.rstrip(b"\n"))
+    read = store.read([path])
+    assert [r.cell.config for r in read.records] == ["fp32"]
+    assert read.notes == (f"{path}: the last line is cut off and was left out; 1 records read",)
+    with Store(path) as records:
+        records.append(factories.make_record("fp16"))
+    assert [r.cell.config for r in store.read([path]).records] == ["fp32", "fp16"]
+
+
+@pytest.mark.parametrize("name", ["cpu-20990101-000000", "x"])
+def test_only_files_are_runs_whatever_a_folder_or_a_link_is_called(tmp_path, name):
+    run = tmp_path / "m" / "cpu-20250102-030405.jsonl"
+    run.parent.mkdir()
+    run.write_bytes(line())
+    (tmp_path / "m" / f"{name}.jsonl").mkdir()
+    (tmp_path / "m" / f"{name}-2.jsonl").symlink_to(tmp_path / "gone")
+    assert store.runs(tmp_path) == [run]
+    assert len(store.read([tmp_path]).records) == 1
+    assert store.latest(tmp_path, "m", "cpu") == run
+
+
+def test_an_empty_name_is_not_the_folder_one_stands_in(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run.jsonl").write_bytes(line())
+    with pytest.raises(StoreError, match="'': no name of results; expected a file, a folder, or the id of a run"):
+        store.resolve("", tmp_path)
+    assert store.resolve(".", tmp_path).is_dir()
+
+
+def test_runs_that_began_in_the_same_second_on_two_machines_stay_apart():
+    here = factories.make_record("fp32")
+    there = factories.make_record("fp32", environment=factories.make_environment("other"))
+    died = factories.make_record("fp32", status="crashed")
+    assert died.environment is None
+    assert store.current([here, there]) == (here, there)
+    assert store.current([died, here]) == store.current([here, died, here]) == (here,)
+    assert store.current([here, there, here]) == (here, there)
