@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import difflib
 import fnmatch
+import re
+import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,15 +21,36 @@ TIMELINES = (".json", ".json.gz", ".sqlite", ".nsys-rep", ".qdrep", ".qdstrm")
 """How files of timelines end; everything else holds records."""
 
 
+_BEGAN = re.compile(r"(?:^|-)(\d{8}-\d{6})(?:-(\d+))?(?:-(?:base|current))?$")
+"""The end of a run's name: when it began (UTC), a number where several did, the side of a gate."""
+
+
 def newest(out: Path) -> Path:
-    """The file of records under a folder that was written last. Raises SelectionError."""
+    """The file of records under a folder whose run began last, by its name: a copy or a checkout makes every file new.
+    What has another name is as old as its last write. Of a gate's two sides it is the current one. Raises
+    SelectionError."""
     from tcbench.store import runs
 
-    found = [path for path in runs(out) if path.stat().st_size] if out.is_dir() else []
-    files = sorted(found, key=lambda path: path.stat().st_mtime)
+    there = runs(out) if out.is_dir() else []
+    files = [path for path in there if path.stat().st_size and not _is_base(path)]
     if not files:
         raise SelectionError(f"no results in {out}/; `tcbench run` makes some, or name a file")
-    return files[-1]
+    return max(files, key=lambda path: (_age(path), path))
+
+
+def _age(path: Path) -> tuple[str, int, float]:
+    """What sorts runs from the oldest to the newest."""
+    written_at = path.stat().st_mtime
+    began = _BEGAN.search(path.stem)
+    if began is None:
+        return time.strftime("%Y%m%d-%H%M%S", time.gmtime(written_at)), 1, written_at
+    return began[1], int(began[2] or 1), written_at
+
+
+def _is_base(path: Path) -> bool:
+    """Whether it is what a gate judged another file against."""
+    side = path.stem.removesuffix("-base")
+    return side != path.stem and path.with_stem(f"{side}-current").is_file()
 
 
 def read(named: Iterable[str] | None, out: Path, default: Path | None = None) -> tuple[Record, ...]:
