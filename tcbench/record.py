@@ -168,7 +168,8 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def profiled_steps(self) -> int:
-        return len(self.phases[0].host_s) if self.phases else 0
+        """Steps of the profiled pass that every phase has its time of."""
+        return min((len(phase.host_s) for phase in self.phases), default=0)
 
 
 class GpuFacts(msgspec.Struct, frozen=True, kw_only=True):

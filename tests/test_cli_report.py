@@ -17,7 +17,7 @@ import timelines
 from tcbench import record
 from tcbench.cli import app
 from tcbench.errors import TcbenchError
-from tcbench.record import Record
+from tcbench.record import PhaseTimes, Record
 from tcbench.tracing import perfetto
 
 RESULTS = Path(__file__).parent.parent / "results" / "amd-epyc-2cpu"
@@ -109,6 +109,14 @@ def test_records_of_anyone_make_a_page(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     text = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert text.count("<script>") == text.count("</script>") == 1
+
+
+def test_a_record_whose_phases_have_no_times_makes_a_page(tmp_path: Path) -> None:
+    phases = tuple(PhaseTimes(name=name, host_s=()) for name in ("io", "forward"))
+    run = write(tmp_path / "run.jsonl", [factories.make_record(measurement=factories.make_measurement(phases=phases))])
+    done = tcbench(tmp_path, "report", str(run))
+    assert done.returncode == 0, done.stderr
+    assert tcbench(tmp_path, "timeline", str(run)).returncode == 2
 
 
 def test_a_page_that_was_there_stays_whole_when_the_new_one_cannot_be_made(tmp_path: Path) -> None:

@@ -441,7 +441,7 @@ def explain_records(records: Sequence[Record]) -> Bottleneck:
     Raises ValueError without a record that is ok, or without a profiled pass.
     """
     measured = [record.measurement for record in records if record.measurement is not None]
-    if not measured or not all(m.phases for m in measured):
+    if not measured or not all(m.profiled_steps for m in measured):
         raise ValueError("nothing was measured")
     cell = records[0].cell
     on_gpu = cell.device != "cpu"

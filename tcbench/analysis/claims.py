@@ -375,7 +375,7 @@ def _ran(claim: Claim, batch_size: int, cells: _Cells) -> AtBatchSize:
 
 def _bound(claim: Claim, batch_size: int, cells: _Cells) -> AtBatchSize:
     one = cells.get((claim.left.config, batch_size))
-    if one is None or not one.ok or not all(r.measurement and r.measurement.phases for r in one.ok):
+    if one is None or not one.ok or not all(r.measurement and r.measurement.profiled_steps for r in one.ok):
         return _not_compared(batch_size, [(claim.left, batch_size, one)])
     at = AtBatchSize(batch_size, "not measured", left=claim.left.config)
     if one.summary.cell.device == "cpu" and claim.relation.endswith("gpu-bound"):

@@ -42,7 +42,7 @@ def explain(
         trials = [record for record in records if record.status == "ok" and record.cell == summary.cell]
         if summary.machine is not None:
             trials = [r for r in trials if r.environment is None or r.environment.machine == summary.machine]
-        if summary.images_per_s is None or not all(r.measurement and r.measurement.phases for r in trials):
+        if summary.images_per_s is None or not all(r.measurement and r.measurement.profiled_steps for r in trials):
             found.append(Explanation(summary, None))
             continue
         bottleneck = explain_records(trials)
@@ -58,11 +58,12 @@ def explain(
 
 
 def _beside(summary: CellSummary, summaries: Sequence[CellSummary]) -> dict[tuple[str, ...], float]:
-    """Images/s of the other configs at this batch size in this setting; ablations apart."""
+    """Images/s of the backend's other configs at this batch size in this setting, by rungs; ablations apart."""
     return {
         other.cell.rungs: other.images_per_s.value
         for other in summaries
         if other.setting == summary.setting
+        and other.cell.backend == summary.cell.backend
         and other.cell.batch_size == summary.cell.batch_size
         and other.cell.scenario_cudnn is None
         and summary.cell.scenario_cudnn is None

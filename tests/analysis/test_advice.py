@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import msgspec
 import pytest
-from factories import make_cell, make_measurement, make_record
+from factories import make_cell, make_measurement, make_peer_cell, make_record
 from timelines import busy_timeline, talk
 
 from tcbench.analysis.advice import candidates, effects_of, next_rung, step_at_least_s
@@ -122,3 +123,30 @@ def test_a_matrix_is_explained_cell_by_cell() -> None:
 def test_batch_sizes_and_settings_do_not_mix() -> None:
     other = make_record(cell=make_cell("fp32+dali", 4))
     assert explain([record("fp32", 1.0, 0.6), other])[0].checked == ()
+
+
+def test_a_config_of_another_backend_is_not_what_a_rung_did_here() -> None:
+    ours = record("fp32", 1.0, 0.6)
+    peers = [
+        make_record(cell=make_peer_cell(f"torch/{config}", 8), images_per_s=30.6)
+        for config in ("fp32+dali", "fp32+dali+fused_optimizer")
+    ]
+    [base, *_] = explain([ours, *peers])
+    assert base.checked == ()
+    dali = record("fp32+dali", 0.5, 0.0)
+    [base, *_] = explain([ours, *peers, dali])
+    assert [(gain.added, gain.measured_images_per_s) for gain in base.checked] == [(("dali",), pytest.approx(16))]
+
+
+@pytest.mark.parametrize("missing", [{"io", "forward"}, {"io"}])
+def test_a_cell_whose_phases_have_no_times_is_not_explained(missing: set[str]) -> None:
+    whole = record("fp32", 1.0, 0.6)
+    assert whole.measurement is not None
+    phases = tuple(
+        PhaseTimes(name=phase.name, host_s=() if phase.name in missing else phase.host_s)
+        for phase in whole.measurement.phases
+    )
+    empty = msgspec.structs.replace(whole, measurement=msgspec.structs.replace(whole.measurement, phases=phases))
+    assert [one.bottleneck for one in explain([empty])] == [None]
+    with pytest.raises(ValueError, match="nothing was measured"):
+        explain_record(empty)
