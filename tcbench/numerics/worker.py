@@ -6,6 +6,8 @@ are not finite, too little memory, an exception. Standard output and error are f
 
 from __future__ import annotations
 
+import itertools
+import math
 import os
 import sys
 import traceback
@@ -147,8 +149,8 @@ def parity(job: ParityJob, send: Callable[[Message], None]) -> ParityFinished:
 
 
 def _rounded(losses: tuple[float, ...]) -> tuple[float, ...]:
-    """Six digits: as many as a float32 loss has to tell."""
-    return tuple(float(f"{loss:.6g}") for loss in losses)
+    """Six digits: as many as a float32 loss has to tell; up to the first that is not finite, which JSON cannot say."""
+    return tuple(float(f"{loss:.6g}") for loss in itertools.takewhile(math.isfinite, losses))
 
 
 if __name__ == "__main__":

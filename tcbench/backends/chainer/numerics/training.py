@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,7 +43,8 @@ CHECK_EVERY = 20
 
 
 class DivergedError(TrainingError):
-    """A run that cannot go on: its loss or its gradients are not finite. The losses so far are in `losses`."""
+    """A run that cannot go on: its loss, its gradients or the loss of its test are not finite. The losses up to the
+    first that is not finite are in `losses`."""
 
     def __init__(self, message: str, losses: tuple[float, ...]) -> None:
         super().__init__(message)
@@ -147,6 +148,8 @@ def train(
         train_time_s = time.perf_counter() - begin
         peak_bytes, of = site.peak_memory()
         test_loss, accuracy = _test(model, data)
+        if not np.isfinite(test_loss):
+            raise DivergedError(f"the test loss is {test_loss} after {setting.steps} steps", losses)
         scale, skipped = _scale_of(step.optimizer, job.loss_scale / setting.loss_divisor)
         return Trained(
             losses=losses,
@@ -185,13 +188,17 @@ def _steps(job: Job, step: Step, observe: Any, progress: Callable[[int], None] |
 
 
 def _hand_over(number: int, step: Step, flowing: list[tuple[Any, str, Any]], observe: Any) -> None:
+    loss = float(on_host(step.loss_value))
+    if not np.isfinite(loss):  # This run ends as diverged: what flows back from here tells nothing.
+        return
+
     def to(told: Observe) -> None:
         for gradient in flowing:
             told(*gradient)
         for layer, parameter in layers_of(step.model):
             told("weights", layer, on_host(parameter.grad))
 
-    observe(number, float(on_host(step.loss_value)), to)
+    observe(number, loss, to)
 
 
 def _check_on_host(job: Job, step: Step, number: int, losses: list[float], waiting: list[Any]) -> None:
@@ -199,8 +206,8 @@ def _check_on_host(job: Job, step: Step, number: int, losses: list[float], waiti
     if current() is not None or job.technique.scaling == "dynamic":
         return
     if not all(np.isfinite(parameter.grad).all() for parameter in step.model.params()):
-        seen = (*losses, *(float(loss) for loss in (*waiting, step.loss_value)))
-        raise DivergedError(f"diverged at step {number}: {_overflowed(job)}", seen)
+        _take(losses, (*waiting, step.loss_value))
+        raise DivergedError(f"diverged at step {number}: {_overflowed(job)}", tuple(losses))
 
 
 def _overflowed(job: Job) -> str:
@@ -213,16 +220,21 @@ def _overflowed(job: Job) -> str:
 
 def _collect(job: Job, step: Step, losses: list[float], waiting: list[Any]) -> None:
     """Bring the waiting losses over. Raises DivergedError for what is not finite."""
-    values = [float(on_host(loss)) for loss in waiting]
-    for value in values:
-        if not np.isfinite(value):
-            raise DivergedError(f"diverged at step {len(losses)}: the loss is {value}", tuple(losses))
-        losses.append(value)
+    _take(losses, waiting)
     waiting.clear()
     try:
         step.optimizer.check()
     except TrainingError:
         raise DivergedError(f"diverged by step {len(losses) - 1}: {_overflowed(job)}", tuple(losses)) from None
+
+
+def _take(losses: list[float], more: Iterable[Any]) -> None:
+    """Bring more losses over, up to the first that is not finite. Raises DivergedError that names it."""
+    for loss in more:
+        value = float(on_host(loss))
+        if not np.isfinite(value):
+            raise DivergedError(f"diverged at step {len(losses)}: the loss is {value}", tuple(losses))
+        losses.append(value)
 
 
 def _model(job: Job, parts: Parts, site: Site) -> Any:
