@@ -35,8 +35,9 @@ class Equivalence:
     pairs: int
 
 
-def equivalence(differences: Sequence[float], margin: float) -> Equivalence:
-    """Judge differences, one per pair. `different` takes level LEVEL / 2, since a verdict asks two questions.
+def equivalence(differences: Sequence[float], margin: float, least_error: float = 0.0) -> Equivalence:
+    """Judge differences, one per pair. `different` takes level LEVEL / 2, since a verdict asks two questions. The
+    standard error of the mean is never taken for less than `least_error`: what is read off a coarse scale repeats.
 
     Raises ValueError without a pair, for a margin that is not positive, or a difference that is not finite.
     """
@@ -45,7 +46,7 @@ def equivalence(differences: Sequence[float], margin: float) -> Equivalence:
     n, mean = len(differences), statistics.fmean(differences)
     if n < 2:
         return Equivalence(mean, -math.inf, math.inf, margin, "undecided", n)
-    error = statistics.stdev(differences) / math.sqrt(n)
+    error = max(statistics.stdev(differences) / math.sqrt(n), least_error)
 
     def half(probability: float) -> float:
         return quantile(probability, n - 1) * error if error else 0.0

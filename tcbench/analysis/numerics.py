@@ -4,6 +4,7 @@ how curves and costs compare. Pure functions of a document; knows no file and no
 A verdict is an equivalence test on seeds: each technique trains from the same weights on the same batches as fp32, so
 that differences are paired. Two figures of the held-out images are asked, both must be equivalent within their stated
 margins, and one that is surely outside is enough for `does not`. A run that diverged is no figure: it is `does not`.
+Nothing is like an fp32 that learnt nothing, and few images tell accuracies apart only coarsely: both are `undecided`.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from tcbench.analysis.claims import Elsewhere, Finding
@@ -75,9 +76,11 @@ class Point:
 @dataclass(frozen=True)
 class Outcome:
     """All that slides 5 to 7 need. Zero shares are of the non-zero fp32 gradients, without a loss scale and with the
-    static one; `techniques` maps each technique that was run, but fp32, to its word."""
+    static one, and empty where none was seen; `techniques` maps each technique that was run, but fp32, to its word,
+    `not_learnt` says why fp32 is nothing to be like."""
 
     techniques: Mapping[str, Word]
+    not_learnt: str | None
     zero_share: Mapping[Kind, float]
     zero_share_scaled: Mapping[Kind, float]
     static_scale: float
@@ -85,12 +88,14 @@ class Outcome:
 
 def outcome(document: Document, margins: Margins | None = None) -> Outcome:
     """The document's answers by name."""
-    k = round(math.log2(document.static_scale)) if document.static_scale > 0 else 0
+    k = round(math.log2(document.static_scale))
     plain, scaled = (whole(document.gradients, log2_scale) for log2_scale in (0, k))
+    seen = [kind for kind in KINDS if magnitudes(document.gradients, kind).non_zero]
     return Outcome(
         techniques={verdict.technique: verdict.word for verdict in verdicts(document, margins)},
-        zero_share={kind: found.zero for kind, found in plain.items()},
-        zero_share_scaled={kind: found.zero for kind, found in scaled.items()},
+        not_learnt=not_learnt(document),
+        zero_share={kind: plain[kind].zero for kind in seen},
+        zero_share_scaled={kind: scaled[kind].zero for kind in seen},
         static_scale=document.static_scale,
     )
 
@@ -101,7 +106,8 @@ BOTH = ("both", "dynamic")
 
 def by_training(document: Document, margins: Margins | None = None) -> Elsewhere:
     """What training runs side by side tell of claims (slides 5 to 7): whether fp16 with both techniques trains like
-    fp32, and whether many gradients become zero in float16 that the loss scale keeps."""
+    fp32, and whether many gradients become zero in float16 that the loss scale keeps. Where the document saw no
+    gradients, or did not run what is claimed of, nobody measured it."""
     found = outcome(document, margins)
     labels = {name: TECHNIQUES[name].label for name in found.techniques}
 
@@ -111,14 +117,18 @@ def by_training(document: Document, margins: Margins | None = None) -> Elsewhere
             why = "; ".join(f"{labels[name]}: {word}" for name, word in found.techniques.items())
             if not words:
                 return None
+            if found.not_learnt:
+                why += f"; {found.not_learnt}"
             if "does not" in words:
                 return Finding("does not hold", why)
             return Finding("holds" if set(words) == {"trains like fp32"} else "undecided", why)
         if claim.relation == "keeps gradients":
             lost, kept = found.zero_share, found.zero_share_scaled
+            if not lost:
+                return None
             why = "; ".join(
                 f"{kind}: {lost[kind]:.1%} zero, {kept[kind]:.2%} at 2^{math.log2(found.static_scale):.0f}"
-                for kind in KINDS
+                for kind in lost
             )
             many = max(lost.values()) > LOST_AT_MOST
             return Finding("holds" if many and max(kept.values()) <= LOST_AT_MOST else "does not hold", why)
@@ -156,16 +166,46 @@ def safe(gradients: Gradients) -> SafeScales:
 
 def verdicts(document: Document, margins: Margins | None = None) -> tuple[Verdict, ...]:
     """One per technique that was run, but fp32 itself."""
-    base = {run.seed: run for run in document.runs if run.technique == BASE}
     return tuple(
-        _verdict(technique.name, [run for run in document.runs if run.technique == technique.name], base, margins)
+        _verdict(technique.name, document, margins or Margins())
         for technique in techniques_of(document)
         if technique.name != BASE
     )
 
 
-def _verdict(name: str, runs: Sequence[Run], base: Mapping[int, Run], margins: Margins | None) -> Verdict:
-    margins = margins or Margins()
+def not_learnt(document: Document) -> str | None:
+    """Why fp32 itself did not learn in this setting: its loss did not fall, or its accuracy is not surely above chance
+    (one-sided, at 5%; over seeds by Student's t, over test images by the binomial's normal limit). None where it did,
+    or never got to the end."""
+    runs = [run for run in document.runs if run.technique == BASE and run.status == "ok"]
+    if not runs:
+        return None
+    steps = document.setting.steps
+    quarter = max(1, steps // 4)
+    falls = [statistics.fmean(run.losses[:quarter]) - statistics.fmean(run.losses[-quarter:]) for run in runs]
+    if statistics.fmean(falls) <= 0:
+        return f"fp32 itself learnt nothing here: its loss did not fall in {steps} steps; more --steps"
+    chance, accuracies = 1 / document.setting.n_classes, [_accuracy(run) for run in runs]
+    error = _NORMAL_95 * math.sqrt(chance * (1 - chance) / document.setting.test_images)
+    if len(runs) > 1:
+        over_seeds = quantile(0.95, len(runs) - 1) * statistics.stdev(accuracies) / math.sqrt(len(runs))
+        error = math.hypot(error, over_seeds)
+    accuracy = statistics.fmean(accuracies)
+    if accuracy - error > chance:
+        return None
+    return (
+        f"fp32 itself learnt nothing here: its accuracy of {accuracy:.1%} is not surely above chance, {chance:.1%}; "
+        "more --steps"
+    )
+
+
+_NORMAL_95 = 1.6449
+"""The normal distribution's quantile."""
+
+
+def _verdict(name: str, document: Document, margins: Margins) -> Verdict:
+    runs = [run for run in document.runs if run.technique == name]
+    base = {run.seed: run for run in document.runs if run.technique == BASE}
     pairs = [(run, base[run.seed]) for run in runs if run.seed in base and base[run.seed].status == "ok"]
     diverged = [run for run, _ in pairs if run.status == "diverged"]
     if diverged:
@@ -177,31 +217,62 @@ def _verdict(name: str, runs: Sequence[Run], base: Mapping[int, Run], margins: M
     if not pairs:
         return Verdict(name, "undecided", "fp32 itself did not get to the end")
     loss = equivalence([_log_loss(run) - _log_loss(of) for run, of in pairs], math.log1p(margins.loss))
-    accuracy = equivalence([_accuracy(run) - _accuracy(of) for run, of in pairs], margins.accuracy)
+    images = document.setting.test_images
+    # A count of images is rounded by up to half of one, evenly: by 1/sqrt(12) of one in the standard deviation.
+    rounding = 1 / (images * math.sqrt(12 * len(pairs)))
+    accuracy = equivalence([_accuracy(run) - _accuracy(of) for run, of in pairs], margins.accuracy, rounding)
+    coarse = 1 / images > margins.accuracy
+    if coarse:
+        accuracy = replace(accuracy, decision="undecided")
     both = (loss, accuracy)
+    nothing = not_learnt(document)
     word: Word = "undecided"
-    if any(test.decision == "different" for test in both):
+    if not nothing and any(test.decision == "different" for test in both):
         word = "does not"
-    elif all(test.decision == "equivalent" for test in both):
+    elif not nothing and all(test.decision == "equivalent" for test in both):
         word = "trains like fp32"
     reason = (
-        f"test loss {math.expm1(loss.mean):+.1%} ({_limits(math.expm1(loss.low), math.expm1(loss.high))}), "
+        f"test loss {_percent(relative(loss.mean))} ({_limits(relative(loss.low), relative(loss.high))}), "
         f"accuracy {100 * accuracy.mean:+.1f} points ({_limits(accuracy.low, accuracy.high, points=True)})"
     )
+    if coarse:
+        reason += (
+            f"; {images} test images tell {100 / images:.2g} points apart at best, more than the margin of "
+            f"{100 * margins.accuracy:g}"
+        )
     if len(pairs) == 1:
         reason = "one seed tells nothing of the next: --seeds 5"
-    return Verdict(name, word, reason, loss, accuracy)
+    return Verdict(name, word, nothing or reason, loss, accuracy)
+
+
+_USEFUL = 10.0
+"""An interval whose end is 11 times fp32's loss tells nothing that a reader could use."""
+
+
+def relative(log_ratio: float) -> float:
+    """The difference from 1 of a ratio whose logarithm is given; infinite where it is beyond a float."""
+    return math.expm1(log_ratio) if log_ratio < 700 else math.inf
+
+
+def _percent(value: float) -> str:
+    return f"{value:+.1%}" if value < _USEFUL else f"{value + 1:.3g} times fp32's"
 
 
 def _limits(low: float, high: float, points: bool = False) -> str:
     if not (math.isfinite(low) and math.isfinite(high)):
         return "no interval"
-    return f"{100 * low:+.1f} to {100 * high:+.1f}" if points else f"{low:+.1%} to {high:+.1%}"
+    if points:
+        return f"{100 * low:+.1f} to {100 * high:+.1f}" if max(-low, high) <= 1 else "no useful interval"
+    return f"{low:+.1%} to {high:+.1%}" if high < _USEFUL else "no useful interval"
 
 
 def _log_loss(run: Run) -> float:
+    return math.log(max(_test_loss(run), 1e-12))
+
+
+def _test_loss(run: Run) -> float:
     assert run.test_loss is not None
-    return math.log(max(run.test_loss, 1e-12))
+    return run.test_loss
 
 
 def _accuracy(run: Run) -> float:
@@ -228,7 +299,7 @@ def costs(document: Document) -> tuple[Costs, ...]:
             train_time_s=time_s,
             peak_memory_bytes=memory_bytes,
             accuracy=mean_interval([_accuracy(run) for run in ok]),
-            test_loss=statistics.fmean(run.test_loss or 0.0 for run in ok),
+            test_loss=statistics.fmean(_test_loss(run) for run in ok),
             time_ratio=base.train_time_s / time_s if base and base.train_time_s and time_s else None,
             memory_ratio=(
                 base.peak_memory_bytes / memory_bytes if base and base.peak_memory_bytes and memory_bytes else None
@@ -265,7 +336,10 @@ def ratio_curve(document: Document, technique: str, window: int) -> tuple[Point,
         for mine in (_windows(run.losses, window),)
     ]
     return tuple(
-        Point(point.step, Interval(*(math.exp(end) for end in (point.value.value, point.value.low, point.value.high))))
+        Point(
+            point.step,
+            Interval(*(1 + relative(end) for end in (point.value.value, point.value.low, point.value.high))),
+        )
         for point in _curve(logs, window)
     )
 

@@ -21,6 +21,13 @@ def test_large_differences_are_different_on_either_side():
     assert equivalence([-0.10, -0.11, -0.09], 0.02).decision == "different"
 
 
+def test_what_is_read_off_a_coarse_scale_is_no_surer_than_the_scale():
+    assert equivalence([0.0, 0.0, 0.0], 0.02, least_error=0.01).decision == "undecided"
+    found = equivalence([0.0, 0.0, 0.0], 0.02, least_error=0.001)
+    assert found.decision == "equivalent"
+    assert found.high == pytest.approx(2.92 * 0.001, rel=1e-3)
+
+
 def test_one_pair_decides_nothing():
     assert equivalence([0.0], 0.02).decision == "undecided"
 

@@ -1,10 +1,22 @@
 from __future__ import annotations
 
+import msgspec
 import pytest
-from numerics_documents import make_document, make_gradients, make_run
+from numerics_documents import SETTING, make_document, make_gradients, make_run
 
-from tcbench.analysis.numerics import Margins, by_training, costs, loss_curve, outcome, ratio_curve, safe, verdicts
+from tcbench.analysis.numerics import (
+    Margins,
+    by_training,
+    costs,
+    loss_curve,
+    not_learnt,
+    outcome,
+    ratio_curve,
+    safe,
+    verdicts,
+)
 from tcbench.claim import Claim, Side
+from tcbench.numerics.form import TECHNIQUES, Gradients
 
 
 def words(document, margins=None):
@@ -47,6 +59,57 @@ def test_nothing_trains_like_an_fp32_that_did_not_get_to_the_end():
     assert set(words(make_document(extra=broken)).values()) == {"undecided"}
 
 
+def setting(**changes):
+    return msgspec.structs.replace(SETTING, **changes)
+
+
+def test_nothing_trains_like_an_fp32_that_learnt_nothing():
+    chance = [make_run(name, seed, accuracy=0.11 - 0.01 * seed) for name in TECHNIQUES for seed in range(3)]
+    document = make_document(extra=chance)
+    assert set(words(document).values()) == {"undecided"}
+    assert {v.reason for v in verdicts(document)} == {
+        "fp32 itself learnt nothing here: its accuracy of 10.0% is not surely above chance, 10.0%; more --steps"
+    }
+    found = by_training(document)(claim("trains like"))
+    assert found.outcome == "undecided"
+    assert "fp32 itself learnt nothing here" in found.why
+
+    one_step = [make_run(name, seed, losses=(2.3,)) for name in TECHNIQUES for seed in range(5)]
+    document = make_document(extra=one_step, setting=setting(steps=1))
+    assert set(words(document).values()) == {"undecided"}
+    assert "its loss did not fall in 1 steps" in verdicts(document)[0].reason
+
+
+def test_above_chance_is_asked_over_seeds_and_over_test_images():
+    lucky = [make_run(name, seed, accuracy=0.25 if seed else 0.10) for name in TECHNIQUES for seed in range(3)]
+    assert not_learnt(make_document(extra=lucky, setting=setting(test_images=2048)))  # it varies over seeds
+    few = [make_run(name, seed, accuracy=0.25) for name in TECHNIQUES for seed in range(3)]
+    assert not_learnt(make_document(extra=few, setting=setting(test_images=4)))
+    assert not not_learnt(make_document(extra=few, setting=setting(test_images=64)))
+    # What diverged is an answer all the same.
+    diverged = [make_run("both", 0, status="diverged", reason="x", test_loss=None, accuracy=None)]
+    few = [run for run in few if run.technique != "both"]
+    assert words(make_document(extra=[*few, *diverged], setting=setting(test_images=4)))["both"] == "does not"
+
+
+def test_few_test_images_tell_no_accuracies_apart():
+    same = [make_run(name, seed, accuracy=0.75) for name in TECHNIQUES for seed in range(5)]
+    few, many = (make_document(extra=same, setting=setting(test_images=n)) for n in (32, 64))
+    assert words(few)["both"] == "undecided"
+    reason = next(v.reason for v in verdicts(few) if v.technique == "both")
+    assert reason.endswith("32 test images tell 3.1 points apart at best, more than the margin of 2")
+    assert words(many)["both"] == "trains like fp32"
+    accuracy = next(v.accuracy for v in verdicts(many) if v.technique == "both")
+    assert accuracy.low < 0 < accuracy.high
+
+
+def test_a_loss_far_beyond_fp32s_has_no_interval_of_millions_of_percent():
+    runaway = [make_run("both", seed, test_loss=loss) for seed, loss in enumerate((80.0, 2.0, 1e30, 1e300, 1e-9))]
+    verdict = next(v for v in verdicts(make_document(extra=runaway)) if v.technique == "both")
+    assert "times fp32's (no useful interval)" in verdict.reason
+    assert ratio_curve(make_document(extra=[make_run("both", 0, losses=(1e300,) * 48)]), "both", 4)
+
+
 def test_ratios_are_fp32s_figure_over_the_techniques():
     rows = {row.technique: row for row in costs(make_document())}
     assert rows["both"].time_ratio == pytest.approx(0.8)
@@ -74,6 +137,9 @@ def test_documents_answer_the_claims_of_slides_5_to_7():
     assert told(claim("fewer kernels")) is None
     assert by_training(make_document(worse={"dynamic": 0.3}))(claim("trains like")).outcome == "does not hold"
     assert by_training(make_document(seeds=[0]))(claim("trains like")).outcome == "undecided"
+    assert (
+        by_training(make_document(gradients=Gradients(seed=0, layers=(), steps=())))(claim("keeps gradients")) is None
+    )
     easy = make_document(gradients=make_gradients(-8.0), static_scale=1.0)
     assert by_training(easy)(claim("keeps gradients")).outcome == "does not hold"
 
