@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tcbench.cli.app import OUT, command
-from tcbench.cli.options import complete_scenario
+from tcbench.cli.options import ResultsFolderOption, complete_scenario
 from tcbench.errors import ScenarioError, SelectionError
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ def claims(
         ),
     ] = None,
     format_: Annotated[str, typer.Option("--format", metavar="FORMAT", help=f"{', '.join(FORMATS)}.")] = "table",
+    out: ResultsFolderOption = OUT,
 ) -> None:
     """The scorecard: each claim of the scenario, the talk in 2018 beside this machine, with the figures it rests on. A
     claim holds, does not hold, is undecided (its interval includes the limit) or was not measured. The exit code is 0
@@ -62,9 +63,9 @@ def claims(
 
     if format_ not in FORMATS:
         raise SelectionError(f"--format {format_}: expected one of {', '.join(FORMATS)}")
-    named, others = parted(store.resolve(name, OUT) for name in results or ())
+    named, others = parted(store.resolve(name, out) for name in results or ())
     documents, timelines = _documents(others)
-    files = named or [newest(OUT)]
+    files = named or [newest(out)]
     read = store.read(files)
     for note in read.notes:
         typer.echo(f"note: {note}", err=True)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tcbench.cli.app import OUT, command
+from tcbench.cli.options import ResultsFolderOption
 
 if TYPE_CHECKING:
     from tcbench.analysis.summary import CellSummary
@@ -24,14 +25,16 @@ tcbench explain profile.json.gz                   what a timeline shows
 )
 def explain(
     results: Annotated[
-        list[Path] | None,
+        list[str] | None,
         typer.Argument(
             metavar="RESULTS",
-            help="Files or folders of records, or timelines of `tcbench profile`. Default: the newest run here.",
+            help="Files or folders of records, ids of runs, or timelines of `tcbench profile`. Default: the newest run "
+            "here.",
         ),
     ] = None,
     details: Annotated[bool, typer.Option("--details", help="Also a sentence per cell.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Everything as JSON.")] = False,
+    out: ResultsFolderOption = OUT,
 ) -> None:
     """Say of each cell what holds it back (input-bound, host-bound, gpu-bound or balanced), with the numbers, which
     rung attacks that and what it could gain at most; beside it what was measured, where the same results hold it."""
@@ -41,7 +44,7 @@ def explain(
     from tcbench.views import explain as view
     from tcbench.views.console import make_console
 
-    records, timelines = parted(results or [newest(OUT)])
+    records, timelines = parted([store.resolve(name, out) for name in results or ()] or [newest(out)])
     if timelines:
         _show_timelines(timelines, json)
     if not records:

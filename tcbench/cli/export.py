@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tcbench.cli.app import OUT, command
+from tcbench.cli.options import ResultsFolderOption
 from tcbench.errors import SelectionError, StoreError
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ def export(
         str | None,
         typer.Option(metavar="ROW", help="trial, cell or step. Default: trial; services take cells only."),
     ] = None,
-    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where ids of runs are looked up.")] = OUT,
+    out: ResultsFolderOption = OUT,
 ) -> None:
     """Export results: tidy tables with units in the columns' names (csv, parquet, json), or what services that follow
     benchmarks over time read (github-action-benchmark as customBiggerIsBetter, Bencher Metric Format)."""

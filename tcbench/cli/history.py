@@ -10,7 +10,7 @@ import typer
 from tcbench.cli import comparisons
 from tcbench.cli.app import OUT, command
 from tcbench.cli.comparisons import AllowOption, ThresholdOption
-from tcbench.cli.options import BatchSizesOption, batch_sizes, config_names
+from tcbench.cli.options import BatchSizesOption, ResultsFolderOption, batch_sizes, config_names
 from tcbench.errors import SelectionError
 
 
@@ -40,6 +40,7 @@ def history(
         Path | None, typer.Option("-o", "--output", metavar="FILE", help="Also a chart: a .png, .svg or .pdf file.")
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Everything as JSON.")] = False,
+    out: ResultsFolderOption = OUT,
 ) -> None:
     """Show each cell over the commits it was run at: images/s with its interval over trials, the change from the
     commit before, and whether that is a regression. Commits on unlike machines, drivers or libraries are not compared:
@@ -60,9 +61,9 @@ def history(
     from tcbench.views import history as view
     from tcbench.views.console import make_console
 
-    if not results and not OUT.is_dir():
-        raise SelectionError(f"no results in {OUT}/; `tcbench run` makes some, or name a file")
-    found = histories(chosen(read(results, OUT, default=OUT), configs, sizes), rule, facets)
+    if not results and not out.is_dir():
+        raise SelectionError(f"no results in {out}/; `tcbench run` makes some, or name a file")
+    found = histories(chosen(read(results, out, default=out), configs, sizes), rule, facets)
     if output is not None:
         plots.save(plots.history_chart(found), output)
     if json:

@@ -113,6 +113,7 @@ ThreadsOption = Annotated[
 OutOption = Annotated[
     Path, typer.Option(metavar="FOLDER", help="Records go to FOLDER/MACHINE/.", rich_help_panel=WHERE)
 ]
+ResultsFolderOption = Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Where ids of runs are looked up.")]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.", rich_help_panel=WHERE)]
 
 

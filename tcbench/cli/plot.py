@@ -10,7 +10,7 @@ import typer
 
 from tcbench.cli.app import OUT, command
 from tcbench.cli.charts import throughput_chart
-from tcbench.cli.options import config_names
+from tcbench.cli.options import ResultsFolderOption, config_names
 from tcbench.cli.results import named, read
 from tcbench.errors import SelectionError
 
@@ -56,6 +56,7 @@ def plot(
             "once, or with commas. Default: all; with --by machine fp32 and best.",
         ),
     ] = None,
+    out: ResultsFolderOption = OUT,
 ) -> None:
     """Draw results as the talk does: bars by batch size, one colour per config, 'Better' pointing up."""
     from tcbench.analysis.summary import summarise
@@ -71,7 +72,7 @@ def plot(
         raise SelectionError(f"--slide {slide} has its own configs: not with --config")
     configs = config_names(config)
     plots.check_path(output)
-    summaries = summarise(read(results, OUT))
+    summaries = summarise(read(results, out))
     there = list(dict.fromkeys(summary.cell.config for summary in summaries))
     if configs and by == "setting":
         keep = named(configs, there)

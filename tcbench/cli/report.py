@@ -50,6 +50,7 @@ def report(
         str | None, typer.Option(metavar="NAME", help="Compare with what `tcbench baseline set NAME` kept.")
     ] = None,
     title: Annotated[str | None, typer.Option(metavar="TEXT", help="The page's title.")] = None,
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where ids of runs and baselines are looked up.")] = OUT,
 ) -> None:
     """Write one HTML file that opens without a network: the results in words, charts, what each rung buys, claims, what
     holds each cell back, timelines, a comparison, the environment, and a table of every trial."""
@@ -64,8 +65,8 @@ def report(
     from tcbench.cli.explain import arithmetic
     from tcbench.cli.results import newest, parted
 
-    named, given = parted(map(Path, results or ()))
-    paths = [store.resolve(str(name), OUT) for name in named] or [newest(OUT)]
+    named, given = parted(store.resolve(name, out) for name in results or ())
+    paths = named or [newest(out)]
     read = store.read(paths)
     records = store.current(read.records)
     if not records:
@@ -79,7 +80,7 @@ def report(
             explanations=explanations,
             cards=_scorecards(records),
             timelines=tuple(timelines),
-            compared=_compared(records, compare, baseline),
+            compared=_compared(records, compare, baseline, out),
             ceiling=ceiling(explanations[0].summary),
             notes=(*read.notes, *notes),
             title=title,
@@ -142,7 +143,7 @@ def _scorecards(records: Sequence[Record]) -> tuple[Scorecard, ...]:
     return scorecards(records, asked)
 
 
-def _compared(records: Sequence[Record], base: str | None, baseline: str | None) -> Compared | None:
+def _compared(records: Sequence[Record], base: str | None, baseline: str | None, out: Path) -> Compared | None:
     """The comparison that was asked for. Raises NotComparableError where the two sides have no cell in common."""
     from tcbench import baseline as baselines
     from tcbench import store
@@ -151,9 +152,9 @@ def _compared(records: Sequence[Record], base: str | None, baseline: str | None)
     from tcbench.views.report import Compared
 
     if baseline is not None:
-        path, name = baselines.path(baseline, OUT), f"baseline {baseline}"
+        path, name = baselines.path(baseline, out), f"baseline {baseline}"
     elif base is not None:
-        path, name = store.resolve(base, OUT), base
+        path, name = store.resolve(base, out), base
     else:
         return None
     read = store.read([path])

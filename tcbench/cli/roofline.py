@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tcbench.cli.app import OUT, command
-from tcbench.cli.options import WHAT, WHERE, BatchSizesOption, ConfigOption, batch_sizes, config_names
+from tcbench.cli.options import (
+    WHAT,
+    WHERE,
+    BatchSizesOption,
+    ConfigOption,
+    ResultsFolderOption,
+    batch_sizes,
+    config_names,
+)
 from tcbench.errors import SelectionError
 
 if TYPE_CHECKING:
@@ -26,11 +34,11 @@ tcbench roofline RUN.jsonl profile.json.gz --layers
 )
 def roofline(
     results: Annotated[
-        list[Path] | None,
+        list[str] | None,
         typer.Argument(
             metavar="RESULTS",
-            help="Files or folders of records; timelines of `tcbench profile` beside them give layers their times. "
-            "Default: the newest run here.",
+            help="Files or folders of records, or ids of runs; timelines of `tcbench profile` beside them give layers "
+            "their times. Default: the newest run here.",
         ),
     ] = None,
     output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="A .png, .svg or .pdf file.")] = Path(
@@ -43,6 +51,7 @@ def roofline(
     ] = False,
     layers: Annotated[bool, typer.Option("--layers", help="Also every layer.", rich_help_panel=WHERE)] = False,
     json: Annotated[bool, typer.Option("--json", help="Everything as JSON.", rich_help_panel=WHERE)] = False,
+    out: ResultsFolderOption = OUT,
 ) -> None:
     """Show FLOPs, bytes and achieved rates of each phase and layer against what the machine can do at most: a matrix
     product and a copy, measured here the first time (a few seconds) and kept; for a GPU that is not here, its
@@ -59,7 +68,7 @@ def roofline(
     from tcbench.views.plots.files import check_path
 
     check_path(output)
-    files, traces = parted(results or [newest(OUT)])
+    files, traces = parted([store.resolve(name, out) for name in results or ()] or [newest(out)])
     if not files:
         raise SelectionError("timelines alone do not say what was trained; name the results they belong to as well")
     read = store.read(files)
