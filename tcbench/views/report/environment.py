@@ -37,7 +37,7 @@ def _facts(records: Sequence[Record]) -> Iterable[tuple[str, str]]:
     environments = [record.environment for record in records if record.environment is not None]
 
     def told(name: str, values: Iterable[str | None]) -> Iterable[tuple[str, str]]:
-        text = ", ".join(dict.fromkeys(one_line(value) for value in values if value))
+        text = "; ".join(dict.fromkeys(one_line(value) for value in values if value))
         return [(name, text)] if text else []
 
     yield from told("device", (e.device_name for e in environments))
@@ -49,8 +49,20 @@ def _facts(records: Sequence[Record]) -> Iterable[tuple[str, str]]:
     yield from told("system", (f"{e.os}, kernel {e.kernel}" for e in environments))
     yield from told("Python", (e.python for e in environments))
     yield from told("BLAS", (e.blas for e in environments))
-    yield from told("tcbench", (e.tcbench + (f", commit {e.commit}" if e.commit else "") for e in environments))
-    yield from told("project", (f"commit {e.project_commit}" if e.project_commit else None for e in environments))
+    yield from told("tcbench", _versions(environments))
+    yield from told("project", [_commits(e.project_commit for e in environments)])
+
+
+def _versions(environments: Sequence[Environment]) -> Iterable[str]:
+    """ "0.1.0, commits 1a2b, 3c4d": each version with its commits."""
+    for version in dict.fromkeys(e.tcbench for e in environments):
+        commits = _commits(e.commit for e in environments if e.tcbench == version)
+        yield ", ".join(filter(None, (version, commits)))
+
+
+def _commits(names: Iterable[str | None]) -> str:
+    found = list(dict.fromkeys(filter(None, names)))
+    return f"commit{'s' if len(found) > 1 else ''} {', '.join(found)}" if found else ""
 
 
 def _gpu(environment: Environment) -> str | None:

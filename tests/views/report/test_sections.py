@@ -266,7 +266,21 @@ def test_a_gpu_and_its_state_stand_in_the_environment():
 def test_what_trials_of_one_machine_do_not_agree_on_stands_side_by_side():
     records = [factories.make_record(), factories.make_record(trial=1, environment=factories.make_environment(os="b"))]
     [facts, *_] = blocks(reports.results(records), "environment", Facts)
-    assert dict(facts.pairs)["system"] == "Debian GNU/Linux 12 (bookworm), kernel 6.1.0, b, kernel 6.1.0"
+    assert dict(facts.pairs)["system"] == "Debian GNU/Linux 12 (bookworm), kernel 6.1.0; b, kernel 6.1.0"
+
+
+def test_commits_stand_in_one_list_behind_their_version():
+    code = [("0.1.0", "abc", None), ("0.2.0", None, "p"), ("0.1.0", "def", "q+"), ("0.1.0", "abc", "p")]
+    records = [
+        factories.make_record(
+            trial=trial, environment=factories.make_environment(tcbench=version, commit=commit, project_commit=project)
+        )
+        for trial, (version, commit, project) in enumerate(code)
+    ]
+    [facts, *_] = blocks(reports.results(records), "environment", Facts)
+    told = dict(facts.pairs)
+    assert told["tcbench"] == "0.1.0, commits abc, def; 0.2.0"
+    assert told["project"] == "commits p, q+"
 
 
 def test_a_machine_that_nothing_told_of():
