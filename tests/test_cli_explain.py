@@ -90,7 +90,7 @@ def test_timeline_draws_the_records_of_a_run(ran: Path) -> None:
         (["timeline", "foreign.json", "--zoom", "a:b"], "--zoom a:b: expected BEGIN:END in ms"),
         (["timeline", "foreign.json", "--steps", "0"], "--steps 0: expected a number of steps, 1 or more"),
         (["timeline", "foreign.json", "-o", "x.gif"], "x.gif: expected a file name that ends in .png, .svg, .pdf"),
-        (["explain", "nowhere"], "nowhere: no such file or folder"),
+        (["explain", "nowhere"], "nowhere: no such results; expected a file, a folder, or the id of a run"),
         (["explain"], "no results in results/; `tcbench run` makes some"),
         (["explain", "empty.json"], "empty.json: the file is empty"),
         (["explain", "foreign.jsonl"], "foreign.jsonl:1: not a tcbench record"),
