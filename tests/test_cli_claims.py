@@ -59,8 +59,36 @@ def test_a_document_of_numerics_beside_the_records_answers_what_training_claims(
     [card] = outcomes(tmp_path, str(CPU))
     found = {claim["says"]: claim for claim in card["claims"]}
     assert found["fp16 with loss scaling and fp32 master weights trains like fp32"]["outcome"] == "holds"
+    why = found["fp16 with loss scaling and fp32 master weights trains like fp32"]["why"]
+    assert why.endswith(" (numerics-20261121-145202.json: 240 steps, 5 seeds)")
     [without] = outcomes(tmp_path, alone(tmp_path))
     assert card["counts"]["not measured"] < without["counts"]["not measured"]
+
+
+def test_a_document_beside_the_records_that_cannot_be_read_is_left_out_and_one_that_was_named_is_an_error(
+    tmp_path: Path,
+) -> None:
+    alone(tmp_path)
+    good = (RESULTS / "numerics-20261121-145202.json").read_bytes()
+    (tmp_path / "numerics-20261121-145202.json").write_bytes(good)
+    broken = {
+        "numerics-20990101-000000.json": good[:5000],
+        "numerics-20990102-000000.json": b'{"a": 1}',
+        "numerics-20990103-000000.json": b'{"schema": "tcbench-numerics", "schema_version": 2}',
+    }
+    for name, data in broken.items():
+        (tmp_path / name).write_bytes(data)
+    done = tcbench(tmp_path, "claims", CPU.name, "--format", "json")
+    assert done.returncode == 0, done.stderr
+    assert [line.split(": ")[:2] for line in done.stderr.splitlines()] == [["note", "left out"]] * 3
+    assert all(name in done.stderr for name in broken)
+    [card] = json.loads(done.stdout)["scorecards"]
+    found = {claim["says"]: claim for claim in card["claims"]}
+    assert found["fp16 with loss scaling and fp32 master weights trains like fp32"]["outcome"] == "holds"
+    for name in broken:
+        done = tcbench(tmp_path, "claims", CPU.name, name)
+        assert done.returncode == 2
+        assert done.stderr.startswith(f"tcbench: error: {name}: ")
 
 
 def test_several_trials_are_the_unit_where_there_are_several(tmp_path: Path) -> None:

@@ -11,8 +11,10 @@ import sys
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
 from command import Shell
+from numerics_documents import make_document
 
 from tcbench.device import cpu
 from tcbench.errors import StoreError
@@ -152,6 +154,45 @@ def test_what_is_no_document_is_refused_by_name(tmp_path):
             read(tmp_path / name)
     with pytest.raises(StoreError, match="cannot be read"):
         read(tmp_path / "nothing.json")
+
+
+def _changed_run(**changes):
+    def change(value):
+        value["runs"][0] |= changes
+
+    return change
+
+
+def _ragged(value):
+    value["gradients"]["layers"][0]["magnitudes"]["powers"] = [1]
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (lambda v: v.update(static_scale=0), "static_scale 0: expected a power of two"),
+        (lambda v: v.update(static_scale=-2), "static_scale -2: expected a power of two"),
+        (lambda v: v.update(static_scale=1000), "static_scale 1000: expected a power of two"),
+        (lambda v: v["setting"].update(test_images=0), "setting.test_images 0: expected a number above 0"),
+        (lambda v: v.update(runs=[]), "runs: there is none"),
+        (lambda v: v["runs"].append(v["runs"][0]), "fp32, seed 0: twice"),
+        (_changed_run(technique="fp8"), "technique 'fp8': expected one of fp32, neither"),
+        (_changed_run(test_loss=None), "fp32, seed 0 is ok: expected losses, a test loss"),
+        (_changed_run(accuracy=1.5), "fp32, seed 0 is ok: expected losses, a test loss"),
+        (_changed_run(losses=[]), "fp32, seed 0 is ok: expected losses"),
+        (_changed_run(last_scale=0), "fp32, seed 0: expected loss scales above 0"),
+        (_ragged, "gradients: expected as many powers, almost and nearly as counts"),
+    ],
+)
+def test_a_document_that_says_what_cannot_be_is_refused(tmp_path, change, expected):
+    value = json.loads(msgspec.json.encode(make_document()))
+    path = tmp_path / "numerics-1.json"
+    path.write_text(json.dumps(value), encoding="utf-8")
+    read(path)
+    change(value)
+    path.write_text(json.dumps(value), encoding="utf-8")
+    with pytest.raises(StoreError, match=re.escape(f"not a valid document of `tcbench numerics` ({expected}")):
+        read(path)
 
 
 def test_the_divisor_is_that_of_resnet_50_at_the_talks_global_batch():

@@ -104,37 +104,46 @@ BOTH = ("both", "dynamic")
 """What the talk's fp16 is: loss scaling, static or dynamic, and fp32 master weights."""
 
 
-def by_training(document: Document, margins: Margins | None = None) -> Elsewhere:
+def by_training(document: Document, margins: Margins | None = None, source: str | None = None) -> Elsewhere:
     """What training runs side by side tell of claims (slides 5 to 7): whether fp16 with both techniques trains like
     fp32, and whether many gradients become zero in float16 that the loss scale keeps. Where the document saw no
-    gradients, or did not run what is claimed of, nobody measured it."""
+    gradients, or did not run what is claimed of, nobody measured it. `source`: the document's name, to be told with
+    its steps and seeds."""
     found = outcome(document, margins)
-    labels = {name: TECHNIQUES[name].label for name in found.techniques}
 
     def told(claim: Claim) -> Finding | None:
         if claim.relation == "trains like":
-            words = [found.techniques[name] for name in BOTH if name in found.techniques]
-            why = "; ".join(f"{labels[name]}: {word}" for name, word in found.techniques.items())
-            if not words:
-                return None
-            if found.not_learnt:
-                why += f"; {found.not_learnt}"
-            if "does not" in words:
-                return Finding("does not hold", why)
-            return Finding("holds" if set(words) == {"trains like fp32"} else "undecided", why)
-        if claim.relation == "keeps gradients":
-            lost, kept = found.zero_share, found.zero_share_scaled
-            if not lost:
-                return None
-            why = "; ".join(
-                f"{kind}: {lost[kind]:.1%} zero, {kept[kind]:.2%} at 2^{math.log2(found.static_scale):.0f}"
-                for kind in lost
-            )
-            many = max(lost.values()) > LOST_AT_MOST
-            return Finding("holds" if many and max(kept.values()) <= LOST_AT_MOST else "does not hold", why)
-        return None
+            finding = _trains(found)
+        else:
+            finding = _keeps(found) if claim.relation == "keeps gradients" else None
+        return finding and replace(finding, why=finding.why + by)
 
+    n = len({run.seed for run in document.runs})
+    by = f" ({source}: {document.setting.steps} steps, {n} seed{'s' * (n > 1)})" if source else ""
     return told
+
+
+def _trains(found: Outcome) -> Finding | None:
+    words = [found.techniques[name] for name in BOTH if name in found.techniques]
+    if not words:
+        return None
+    why = "; ".join(f"{TECHNIQUES[name].label}: {word}" for name, word in found.techniques.items())
+    if found.not_learnt:
+        why += f"; {found.not_learnt}"
+    if "does not" in words:
+        return Finding("does not hold", why)
+    return Finding("holds" if set(words) == {"trains like fp32"} else "undecided", why)
+
+
+def _keeps(found: Outcome) -> Finding | None:
+    lost, kept = found.zero_share, found.zero_share_scaled
+    if not lost:
+        return None
+    why = "; ".join(
+        f"{kind}: {lost[kind]:.1%} zero, {kept[kind]:.2%} at 2^{math.log2(found.static_scale):.0f}" for kind in lost
+    )
+    many = max(lost.values()) > LOST_AT_MOST
+    return Finding("holds" if many and max(kept.values()) <= LOST_AT_MOST else "does not hold", why)
 
 
 def techniques_of(document: Document) -> tuple[Technique, ...]:

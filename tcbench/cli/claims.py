@@ -93,23 +93,33 @@ def _documents(paths: Sequence[Path]) -> tuple[list[Path], list[Path]]:
     """Documents of `tcbench numerics`; timelines."""
     from tcbench.numerics.form import is_document
 
-    documents = [path for path in paths if path.suffix == ".json" and path.is_file() and is_document(path.read_bytes())]
+    def is_one(path: Path) -> bool:
+        return path.name.startswith("numerics-") or is_document(path.read_bytes())
+
+    documents = [path for path in paths if path.suffix == ".json" and path.is_file() and is_one(path)]
     return documents, [path for path in paths if path not in documents]
 
 
 def _training(documents: Sequence[Path], files: Sequence[Path]) -> Elsewhere:
-    """What the document of `tcbench numerics` tells that was named, or else the newest beside the records. Raises
-    SelectionError for several."""
+    """What the document of `tcbench numerics` tells that was named, or else the newest beside the records that can be
+    read. Raises SelectionError for several, and StoreError for a named one that cannot be read."""
     from tcbench.analysis.claims import nowhere
     from tcbench.analysis.numerics import by_training
+    from tcbench.errors import StoreError
     from tcbench.numerics.form import read
 
     if len(documents) > 1:
         raise SelectionError(f"{len(documents)} documents of `tcbench numerics` were named; name one")
     folders = {path if path.is_dir() else path.parent for path in files}
-    beside = sorted(next(iter(folders)).glob("numerics-*.json")) if len(folders) == 1 else []
-    chosen = documents or beside[-1:]
-    return by_training(read(chosen[0])) if chosen else nowhere
+    beside = sorted(next(iter(folders)).glob("numerics-*.json"), reverse=True) if len(folders) == 1 else []
+    for path in documents or beside:
+        try:
+            return by_training(read(path), source=path.name)
+        except StoreError as error:
+            if documents:
+                raise
+            typer.echo(f"note: left out: {error}", err=True)
+    return nowhere
 
 
 def asked_of(scenario: str | None) -> Callable[[Cell], Asked]:

@@ -10,6 +10,8 @@ History of SCHEMA_VERSION:
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
@@ -263,7 +265,8 @@ def is_document(data: bytes) -> bool:
 
 
 def read(path: Path) -> Document:
-    """A document from its file. Raises StoreError: not there, not one, or of a newer version."""
+    """A document from its file. Raises StoreError: not there, not one, of another version, or one that says what
+    cannot be."""
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -274,6 +277,48 @@ def read(path: Path) -> Document:
     if version != SCHEMA_VERSION:
         raise StoreError(f"{path}: schema version {version}, expected {SCHEMA_VERSION}; use the tcbench that wrote it")
     try:
-        return msgspec.json.decode(data, type=Document)
+        document = msgspec.json.decode(data, type=Document)
     except msgspec.ValidationError as error:
         raise StoreError(f"{path}: not a valid document of `tcbench numerics` ({error})") from None
+    fault = next(_faults(document), None)
+    if fault:
+        raise StoreError(f"{path}: not a valid document of `tcbench numerics` ({fault})")
+    return document
+
+
+def _faults(document: Document) -> Iterator[str]:
+    """What types do not forbid, and what reads a document relies on."""
+    setting = document.setting
+    if math.frexp(document.static_scale)[0] != 0.5 or not math.isfinite(document.static_scale):
+        yield f"static_scale {document.static_scale:g}: expected a power of two"
+    for name in ("steps", "batch_size", "n_classes", "test_images", "loss_divisor"):
+        if not 0 < getattr(setting, name) < math.inf:
+            yield f"setting.{name} {getattr(setting, name):g}: expected a number above 0"
+    gradients = document.gradients
+    for counted in (*(x.magnitudes for x in gradients.layers), *(x.magnitudes for x in gradients.steps)):
+        if {len(counted.powers), len(counted.almost), len(counted.nearly)} != {len(counted.counts)}:
+            yield "gradients: expected as many powers, almost and nearly as counts"
+        if min((*counted.counts, *counted.powers, *counted.almost, *counted.nearly), default=0) < 0:
+            yield "gradients: expected counts from 0"
+    if not document.runs:
+        yield "runs: there is none"
+    seen = set[tuple[str, int]]()
+    for run in document.runs:
+        name = f"{run.technique}, seed {run.seed}"
+        if run.technique not in TECHNIQUES:
+            yield f"technique '{run.technique}': expected one of {', '.join(TECHNIQUES)}"
+        if (run.technique, run.seed) in seen:
+            yield f"{name}: twice"
+        seen.add((run.technique, run.seed))
+        if not (0 < run.first_scale < math.inf and 0 < run.last_scale < math.inf):
+            yield f"{name}: expected loss scales above 0"
+        if run.status == "ok" and not _is_finished(run):
+            yield f"{name} is ok: expected losses, a test loss, an accuracy from 0 to 1, a time and a memory"
+
+
+def _is_finished(run: Run) -> bool:
+    """Whether all figures of a run that got to the end are there and finite."""
+    figures = (run.test_loss, run.accuracy, run.train_time_s, run.peak_memory_bytes)
+    if not run.losses or not all(map(math.isfinite, run.losses)):
+        return False
+    return all(x is not None and 0 <= x < math.inf for x in figures) and (run.accuracy or 0) <= 1
