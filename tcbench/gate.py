@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from tcbench.analysis.compare import IN_TURNS, METRICS, CellComparison, Comparison, Metric, Side, compare
+from tcbench.analysis.compare import ACCIDENTS, IN_TURNS, METRICS, CellComparison, Comparison, Metric, Side, compare
 from tcbench.analysis.verdict import Decision, Look, Rule, settle
 from tcbench.analysis.welch import LEAST_TRIALS
 from tcbench.record import Cell, Record, Status
@@ -20,9 +20,6 @@ from tcbench.record import Cell, Record, Status
 SideName = Literal["base", "current"]
 BASE: SideName = "base"
 CURRENT: SideName = "current"
-
-_AGAIN: frozenset[Status] = frozenset({"crashed", "timeout"})
-"""Ends of a trial that may be an accident: it is tried once more. Any other end without a figure is an answer."""
 
 _JUDGED = ("regression", "pass", "improved")
 """Verdicts that figures give."""
@@ -83,7 +80,7 @@ class Settling:
         """The side that cannot give its figures: one that failed twice, or once for good."""
         for side in (CURRENT, BASE):
             failures = [outcome.status for outcome in self.trials(side) if outcome.status != "ok"]
-            if len(failures) > 1 or any(status not in _AGAIN for status in failures):
+            if len(failures) > 1 or any(status not in ACCIDENTS for status in failures):
                 return side
         return None
 
@@ -188,14 +185,25 @@ def comparison(
     )
 
 
+def missing(cell: Cell, metrics: Sequence[Metric]) -> tuple[CellComparison, ...]:
+    """A cell that only base's scenario has, by each metric."""
+    base = Side(cell, machine=None, status="skipped", reason="its scenario has it; not run", trials=0, trials_ok=0)
+    return tuple(CellComparison(metric, base, None, "missing", failing=True) for metric in metrics)
+
+
 def summary(gate: Gate) -> str:
     """When what was decided: `decided after 3 trials a side: 4, after 6: 1; undecided: 2`."""
-    decisions = [decision for cell in gate.cells for decision in cell.decisions]
+    measured = [cell for cell in gate.cells if not cell.gave_up]
+    decisions = [decision for cell in measured for decision in cell.decisions]
     counts = [(look.trials, sum(d is not None and d[1] == n for d in decisions)) for n, look in enumerate(gate.looks)]
     told = [f"after {trials}: {count}" for trials, count in counts if count]
     if told:
         told[0] = told[0].replace(":", " trials a side:", 1)
-    undecided = sum(decision is None for decision in decisions)
+    undecided = sum(
+        decision is None and (not cell.looks_taken or all(cell.figures(side, metric) for side in (BASE, CURRENT)))
+        for cell in measured
+        for metric, decision in enumerate(cell.decisions)
+    )
     parts = ["decided " + ", ".join(told)] * bool(told) + [f"undecided: {undecided}"] * bool(undecided)
     return "; ".join(parts)
 

@@ -90,7 +90,7 @@ def test_one_trial_a_side_is_inconclusive_with_the_reason(tcbench, tmp_path):
         write(tmp_path / f"{name}.jsonl", [factories.make_record(images_per_s=images_per_s)])
     done = tcbench("compare", "base.jsonl", "current.jsonl", "--strict")
     assert done.code == 4
-    assert "1 trial against 1: one process tells nothing of how processes differ" in done.out
+    assert "1 trial of base, 1 of current: one process tells nothing of how processes differ" in done.out
     assert "1 more trial a side" in done.out
 
 
@@ -103,6 +103,36 @@ def test_a_missing_cell_fails_unless_allowed_and_a_new_one_never_does(tcbench, t
     allowed = tcbench("compare", "two.jsonl", "one.jsonl", "--allow", "missing")
     assert (allowed.code, "1 missing" in allowed.out) == (0, True)
     assert tcbench("compare", "one.jsonl", "two.jsonl", "--strict").code == 0
+
+
+def test_nothing_measured_on_both_sides_is_never_green(tcbench, tmp_path):
+    broken = [factories.make_record(status="failed", reason="ModuleNotFoundError: no module")]
+    write(tmp_path / "broken.jsonl", broken)
+    write(tmp_path / "half.jsonl", [*trials(config="fp16"), *broken])
+    done = tcbench("compare", "broken.jsonl", "broken.jsonl")
+    assert done.code == 5
+    assert "nothing was measured on both sides: failed on both sides: ModuleNotFoundError: no module" in done.err
+    assert [tcbench("compare", "half.jsonl", "half.jsonl", *strict).code for strict in ((), ("--strict",))] == [0, 4]
+
+
+def test_a_copy_of_results_is_noticed_and_some_trials_of_both_too(tcbench, base, tmp_path):
+    (tmp_path / "copy.jsonl").write_bytes(base.read_bytes())
+    assert (
+        tcbench("compare", "base.jsonl", "copy.jsonl").err == "note: all trials of copy.jsonl stand in base.jsonl too\n"
+    )
+    write(tmp_path / "more.jsonl", [*trials(), *trials(config="fp16")])
+    assert (
+        tcbench("compare", "base.jsonl", "more.jsonl").err == "note: 8 trials of more.jsonl stand in base.jsonl too\n"
+    )
+
+
+def test_where_to_write_is_looked_at_before_and_verdicts_are_shown_in_any_case(tcbench, base, tmp_path, monkeypatch):
+    assert tcbench("compare", "base.jsonl", "base.jsonl", "-o", "made/out.md", "--format", "markdown").code == 0
+    assert (tmp_path / "made" / "out.md").read_text().startswith("### tcbench")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "no" / "summary"))
+    done = tcbench("compare", "base.jsonl", "base.jsonl", "--format", "github")
+    assert (done.code, "note: no job summary: " in done.err) == (0, True)
+    assert "1 pass" in done.out
 
 
 @pytest.mark.parametrize(("before", "after", "code"), [("ok", "oom", 1), ("oom", "ok", 0), ("ok", "failed", 1)])
@@ -200,7 +230,7 @@ def test_a_baseline_stands_in_the_base_s_place(tcbench, tmp_path):
 
 def test_the_same_results_twice_is_said(tcbench, base):
     done = tcbench("compare", "base.jsonl", "./base.jsonl")
-    assert (done.code, done.err) == (0, "note: base.jsonl and ./base.jsonl are the same results\n")
+    assert (done.code, done.err) == (0, "note: all trials of ./base.jsonl stand in base.jsonl too\n")
 
 
 @pytest.mark.parametrize(
@@ -224,7 +254,7 @@ def test_the_same_results_twice_is_said(tcbench, base):
         (["--metric", "througput"], "--metric 'througput': unknown; did you mean 'throughput'?"),
         (["--format", "html"], "--format 'html': expected table, markdown, json, junit or github"),
         (["--chart", "chart.bmp"], "chart.bmp"),
-        (["-o", "nowhere/out.md"], "nowhere/out.md: cannot be written"),
+        (["-o", "base.jsonl/out.md"], "base.jsonl/out.md: cannot be written"),
     ],
 )
 def test_a_mistake_in_an_option_is_one_clear_line(tcbench, base, options, expected):

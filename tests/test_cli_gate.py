@@ -220,3 +220,41 @@ def test_outside_of_a_repository_there_is_one_clear_line(tmp_path):
     done = tcbench(tmp_path, "gate", "--base", "HEAD", GIT_CEILING_DIRECTORIES=str(tmp_path.parent))
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert "is in no git repository" in done.stderr
+
+
+def test_a_cell_that_only_the_base_has_is_missing(project):
+    scenario = (project / "my_step.toml").read_text(encoding="utf-8")
+    kept, last = scenario[: scenario.rindex("[[config]]")], scenario[scenario.rindex("[[config]]") :]
+    (project / "my_step.toml").write_text(kept, encoding="utf-8")
+    done = tcbench(project, "gate", *QUICK, "--base", "HEAD", "--looks", "2", "--threshold", "90%")
+    assert done.returncode == 1, done.stderr
+    assert "1 missing" in done.stdout
+    assert f"my_step/{'deep' if 'deep' in last else 'flat'}, batch size 1: missing: not in current" in done.stdout
+    allowed = tcbench(
+        project, "gate", *QUICK, "--base", "HEAD", "--looks", "2", "--threshold", "90%", "--allow", "missing"
+    )
+    assert allowed.returncode == 0, allowed.stdout
+
+
+def test_a_base_whose_scenario_cannot_be_read_leaves_a_note(project):
+    good = (project / "my_step.toml").read_text(encoding="utf-8")
+    commit(project, **{"my_step.toml": "schema = 99"})
+    (project / "my_step.toml").write_text(good, encoding="utf-8")
+    done = tcbench(
+        project, "gate", *QUICK[:-1], "--base", "HEAD", "--looks", "2", "--threshold", "90%", "--budget", "0.01"
+    )
+    assert "note: whether cells are missing is not known" in done.stderr
+
+
+def test_nothing_is_measured_before_it_is_known_where_to_write(project):
+    done = tcbench(project, "gate", *QUICK, "--base", "HEAD", "-o", "my_step.toml/out.json", "--format", "json")
+    assert done.returncode == 2
+    assert "my_step.toml/out.json: cannot be written" in done.stderr
+    assert not list(project.glob("results/**/*.jsonl"))
+
+
+def test_a_step_that_runs_on_neither_side_is_not_green(project):
+    commit(project, **{"my_step.py": "import no_such_module"})
+    done = tcbench(project, "gate", *QUICK, "--base", "HEAD")
+    assert done.returncode == 5, done.stdout
+    assert "nothing was measured on both sides" in done.stderr

@@ -222,12 +222,18 @@ def test_an_accident_is_tried_once_more(status):
     assert any(f"trial 2 {status}" in note for note in cell.current.notes)
 
 
-def test_two_accidents_end_a_cell_without_a_verdict_on_what_is_there():
-    execute = failing(lambda t: "crashed" if t.side == CURRENT and t.number in (2, 3) else None)
+@pytest.mark.parametrize("side", [BASE, CURRENT])
+def test_two_accidents_end_a_cell_whatever_its_other_trials_say(side):
+    execute = failing(lambda t: "crashed" if t.side == side and t.number in (2, 3) else None)
     state, ran = drive(gate.start(1, looks((4,))), execute)
     (cell,) = said(state, ran, CELLS[:1]).cells
-    assert (cell.verdict, cell.why) == ("inconclusive", "current gave up after 2 ok trials: crashed")
+    if side == CURRENT:
+        assert (cell.verdict, cell.failing) == ("changed status", True)
+        assert cell.why.startswith("2 of 4 trials crashed")
+    else:
+        assert (cell.verdict, cell.why) == ("inconclusive", "base gave up after 2 ok trials: crashed")
     assert state.next_trial() is None
+    assert gate.summary(state) == ""
 
 
 def test_accidents_alone_are_a_changed_status():

@@ -155,7 +155,8 @@ with Store(Path({str(path)!r})) as records:
 """
     limit = 2 * size + size // 2
     done = subprocess.run(
-        [sys.executable, "-c", code],
+        # -B: under that limit, what Python compiles and keeps would be cut off too, and break every later start.
+        [sys.executable, "-B", "-c", code],
         capture_output=True,
         text=True,
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from tcbench.record import Cell, Environment, GpuState, Record
+from tcbench.record import Cell, Environment, GpuState, Record, encode
 
 FACETS: Mapping[str, str] = {
     "gpu": "the GPU, or the CPU where that is the device",
@@ -80,6 +80,11 @@ def mixtures(records: Sequence[Record]) -> tuple[str, ...]:
     }
     mixed |= {what: values for what, values in commits.items() if len(values) > 1}
     return tuple(f"{what}: {_shown(values)}" for what, values in mixed.items())
+
+
+def shared(base: Iterable[Record], current: Iterable[Record]) -> int:
+    """How many trials stand on both sides: the same record, however its file is called."""
+    return len(set(map(encode, base)) & set(map(encode, current)))
 
 
 def distance(one: Cell, other: Cell) -> int:

@@ -37,6 +37,11 @@ _DEVICE_FILLS = 0.9
 """Where the phases' times on the device add up to this share of the step, they are where its time goes; else the
 host's are."""
 
+ACCIDENTS: frozenset[Status] = frozenset({"crashed", "timeout"})
+"""Ends of a trial that may be the machine's doing; any other end without a figure is an answer."""
+
+_BROKEN: frozenset[Status] = frozenset({"oom", "failed"})
+
 _HARMLESS = ("idle", "application clocks", "sync boost", "display clocks")
 _THROTTLED = sum(bit for bit, name in THROTTLE_REASONS.items() if name not in _HARMLESS)
 
@@ -160,6 +165,12 @@ class CellComparison:
         return None if self.estimate is None else self.estimate.ratio.interval()
 
     @property
+    def failed_twice(self) -> bool:
+        """Whether neither side has a figure."""
+        sides = (self.base, self.current)
+        return self.verdict == "not measured" and all(side is not None and side.status != "ok" for side in sides)
+
+    @property
     def by_round(self) -> bool:
         """Whether rounds were compared, not averages: what moves the machine moves both trials of a round."""
         return isinstance(self.estimate, Paired)
@@ -211,7 +222,8 @@ class Comparison:
 
     @property
     def inconclusive(self) -> bool:
-        return any(cell.verdict == "inconclusive" for cell in self.cells)
+        """Whether some cell could not be judged: too little is known of it, or it has no figure on either side."""
+        return any(cell.verdict == "inconclusive" or cell.failed_twice for cell in self.cells)
 
     @property
     def differences(self) -> tuple[Difference, ...]:
@@ -317,7 +329,12 @@ def _by_metric(
     if base.status != "ok" or current.status != "ok":
         return _by_status(pair, base, current)
     pair = _judged(pair, base, current, rule, method)
-    return _attributed(pair, before, after, method) if pair.metric.name == "throughput" else pair
+    if pair.metric.name == "throughput":
+        pair = _attributed(pair, before, after, method)
+    why = _breaks(before, after)
+    return (
+        replace(pair, verdict="changed status", failing=True, why=why, culprit=None, more_trials=None) if why else pair
+    )
 
 
 def _by_status(pair: CellComparison, base: Side, current: Side) -> CellComparison:
@@ -328,12 +345,25 @@ def _by_status(pair: CellComparison, base: Side, current: Side) -> CellCompariso
     return replace(pair, verdict="changed status", failing=base.status == "ok", why=why)
 
 
+def _breaks(before: Sequence[Record], after: Sequence[Record]) -> str | None:
+    """What ends trials of current that run to their end otherwise, where base has nothing of the kind: whatever the
+    other trials say, it broke. One crash or timeout may be an accident."""
+    if any(record.status in (*_BROKEN, *ACCIDENTS) for record in before):
+        return None
+    ended = [record for record in after if record.status in (*_BROKEN, *ACCIDENTS)]
+    if not any(record.status in _BROKEN for record in ended) and len(ended) < 2:
+        return None
+    worst = max(ended, key=lambda record: (record.status in _BROKEN, STATUSES.index(record.status)))
+    n = sum(record.status == worst.status for record in ended)
+    return f"{n} of {len(after)} trials {worst.status}" + (f": {worst.reason}" if worst.reason else "")
+
+
 def _judged(pair: CellComparison, base: Side, current: Side, rule: Rule, method: Method) -> CellComparison:
     least = min(len(base.figures), len(current.figures))
     if least == 0:
         return replace(pair, why=f"no {pair.metric.says} in the records of {'base' if not base.figures else 'current'}")
     if least < LEAST_TRIALS:
-        have = f"{len(base.figures)} trial{'s' * (len(base.figures) != 1)} against {len(current.figures)}"
+        have = f"{len(base.figures)} trial{'s' * (len(base.figures) != 1)} of base, {len(current.figures)} of current"
         why = f"{have}: one process tells nothing of how processes differ"
         return replace(pair, verdict="inconclusive", why=why, more_trials=LEAST_TRIALS - least)
     found = method.estimate(current.figures, base.figures)

@@ -20,6 +20,7 @@ from tcbench.cli.comparisons import (
     allowed,
     check_chart,
     check_format,
+    check_output,
     comparable,
     exit_code,
     metrics,
@@ -69,18 +70,24 @@ def compare(
     that a loss sits in. It takes several trials a side (`tcbench run --trials 5`). Exit codes: 0 no regression; 1 a
     regression, a missing cell, or one that does not run any more; 2 unreadable; 4 inconclusive and --strict; 5 not
     comparable."""
+    from tcbench.analysis import comparability
     from tcbench.analysis.compare import compare as compared
     from tcbench.analysis.verdict import Rule
     from tcbench.views.comparison import Sides
+    from tcbench.views.naming import plain
 
     check_format(format_)
     names, rule, may_differ = metrics(metric), Rule(threshold(threshold_)), allowed(allow)
     check_chart(chart)
+    check_output(output)
     (base_path, base_name), (current_path, current_name) = _sides(base, current, baseline, out)
     sides = Sides(base_name, current_name)
-    if base_path.resolve() == current_path.resolve():
-        typer.echo(f"note: {base_name} and {current_name} are the same results", err=True)
-    found = compared(_records(base_path), _records(current_path), names, rule)
+    befores, afters = _records(base_path), _records(current_path)
+    both = comparability.shared(befores, afters)
+    if both:
+        which = "all trials" if both == len(befores) == len(afters) else f"{both} trials"
+        typer.echo(f"note: {which} of {plain(current_name)} stand in {plain(base_name)} too", err=True)
+    found = compared(befores, afters, names, rule)
     try:
         found = comparable(found, sides, may_differ, retry_command(context))
     except NotComparableError as error:

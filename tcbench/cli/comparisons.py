@@ -139,17 +139,25 @@ def comparable(comparison: Comparison, sides: Sides, allow: Allowed, retry: str)
             f"{names[0]} and {names[1]} have nothing in common: no config at the same batch size\n"
             f"  {names[0]} has {bases}\n  {names[1]} has {currents}"
         )
+    if not comparison.failing and all(cell.verdict in ("not measured", "new") for cell in comparison.cells):
+        reasons = list(dict.fromkeys(plain(cell.why) for cell in comparison.cells if cell.why))
+        raise NotComparableError(f"nothing was measured on both sides: {_few(reasons)}")
     refused = comparison.refused(allow.facets)
     if refused:
         raise NotComparableError(_refusal(refused, names, allow, retry))
     return _forgiven(comparison) if allow.missing else comparison
 
 
-def _contents(labels: Iterable[str], most: int = 5) -> str:
+def _few(things: Sequence[str], most: int = 3) -> str:
     from tcbench.views.comparison.wording import several
+
+    return several(things, most)
+
+
+def _contents(labels: Iterable[str], most: int = 5) -> str:
     from tcbench.views.naming import plain
 
-    return several([plain(label) for label in dict.fromkeys(labels)], most)
+    return _few([plain(label) for label in dict.fromkeys(labels)], most)
 
 
 def _refusal(refused: Sequence[Difference], names: tuple[str, str], allow: Allowed, retry: str) -> str:
@@ -189,23 +197,27 @@ def retry_command(context: typer.Context) -> str:
 
 
 def present(comparison: Comparison, sides: Sides, format_: str, output: Path | None, chart: Path | None = None) -> None:
-    """Show a comparison as the user asked for it. Raises StoreError where a file cannot be written."""
+    """Show a comparison as the user asked for it. Raises StoreError where a file cannot be written, when the verdicts
+    have been shown."""
     from tcbench.views import comparison as views
 
-    if chart is not None:
-        _draw(comparison, sides, chart)
     text = None if format_ == "table" and output is None else views.FORMATS[format_](comparison, sides)
-    summary = os.environ.get("GITHUB_STEP_SUMMARY") if format_ == "github" else None
-    if summary:
-        write(Path(summary), views.markdown(comparison, sides), append=True)
-    if output is not None and text is not None:
-        write(output, text)
     if text is None or output is not None:
         from tcbench.views.console import make_console
 
         views.show(comparison, make_console(least=100), sides)
     else:
         typer.echo(text, nl=False)
+    summary = os.environ.get("GITHUB_STEP_SUMMARY") if format_ == "github" else None
+    if summary:
+        try:
+            write(Path(summary), views.markdown(comparison, sides), append=True)
+        except StoreError as error:
+            typer.echo(f"note: no job summary: {error}", err=True)
+    if output is not None and text is not None:
+        write(output, text)
+    if chart is not None:
+        _draw(comparison, sides, chart)
     for path in filter(None, (chart, output)):
         typer.echo(f"wrote {path}", err=text is not None and output is None)
 
@@ -223,6 +235,19 @@ def check_chart(path: Path | None) -> None:
         from tcbench.views import plots
 
         plots.check_path(path)
+
+
+def check_output(path: Path | None) -> None:
+    """Make the folder of what will be written, before anything takes long. Raises StoreError."""
+    if path is None:
+        return
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreError(f"{path}: cannot be written ({error.strerror})") from None
+    target = path if path.exists() else path.parent
+    if path.is_dir() or not os.access(target, os.W_OK):
+        raise StoreError(f"{path}: cannot be written ({'a folder' if path.is_dir() else 'no permission'})")
 
 
 def write(path: Path, text: str, *, append: bool = False) -> None:

@@ -22,6 +22,7 @@ from tcbench.cli.comparisons import (
     ThresholdOption,
     allowed,
     check_format,
+    check_output,
     comparable,
     exit_code,
     metrics,
@@ -47,13 +48,13 @@ from tcbench.cli.options import (
     selection,
     within,
 )
-from tcbench.errors import SelectionError
+from tcbench.errors import SelectionError, TcbenchError
 
 if TYPE_CHECKING:
     from tcbench.analysis.verdict import Look, Rule
     from tcbench.gate import Gate, SideName
-    from tcbench.plan import Plan
-    from tcbench.record import Record
+    from tcbench.plan import Plan, Selection
+    from tcbench.record import Cell, Record
     from tcbench.sides import Ready
 
 SIDES = "What is compared"
@@ -146,6 +147,7 @@ def gate(
     from tcbench.views.comparison import Sides
 
     check_format(format_)
+    check_output(output)
     names, rule = metrics(metric), Rule(threshold(threshold_))
     may_differ = allowed(allow)
     may_differ = replace(may_differ, facets=may_differ.facets | COMPARED)
@@ -175,16 +177,42 @@ def gate(
         with contextlib.chdir(ready[1].folder):
             plan = make_plan(scenario, chosen, device, elsewhere=current_python is not None)
         check_folder(plan)
+        gone = _gone(scenario, chosen, device, ready[0], plan, say) if base is not None else ()
         ended = _settled(plan, ready, of_gate, names, out, budget, say, quiet)
     cells = [planned.cell for planned in plan.cells]
     found = gates.comparison(ended.state, cells, ended.base, ended.current, rule, "the budget was spent")
+    found = replace(
+        found, cells=(*found.cells, *(c for cell in gone for c in gates.missing(cell, ended.state.metrics)))
+    )
     notes = [gates.summary(ended.state)]
     if ended.spent:
         notes.append(f"the budget of {budget:g} s was spent: what is undecided stays inconclusive")
     found = replace(found, notes=(*found.notes, *filter(None, notes)))
     called = Sides(*(side.says for side in ready))
-    present(comparable(found, called, may_differ, retry_command(context)), called, format_, output)
+    found = comparable(found, called, may_differ, retry_command(context))
+    present(found, called, format_, output)
     raise typer.Exit(exit_code(found, strict))
+
+
+def _gone(
+    scenario: str | None,
+    chosen: Selection,
+    device: str,
+    base: Ready,
+    plan: Plan,
+    say: Callable[[str], None],
+) -> tuple[Cell, ...]:
+    """The cells that base's own scenario has and current's has not: nobody would miss them otherwise."""
+    from tcbench.cli.run import make_plan
+
+    try:
+        with contextlib.chdir(base.folder):
+            before = make_plan(scenario, chosen, device)
+    except TcbenchError as error:
+        say(f"note: whether cells are missing is not known: base's scenario cannot be read here: {error}")
+        return ()
+    here = {(planned.cell.config, planned.cell.batch_size) for planned in plan.cells}
+    return tuple(p.cell for p in before.cells if (p.cell.config, p.cell.batch_size) not in here)
 
 
 def parse_looks(text: str, rule: Rule) -> tuple[Look, ...]:

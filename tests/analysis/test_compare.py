@@ -68,7 +68,7 @@ def test_one_trial_a_side_is_never_enough(n):
     found = compare(trials("fp32", 4, 1), trials("fp32", 4, n, side="current", images_per_s=1.0))
     cell = only(found)
     assert cell.verdict == "inconclusive"
-    assert cell.why == f"1 trial against {n}: one process tells nothing of how processes differ"
+    assert cell.why == f"1 trial of base, {n} of current: one process tells nothing of how processes differ"
     assert cell.more_trials == 1
     assert cell.ratio is None
     assert found.means == ()
@@ -317,3 +317,43 @@ def test_the_mean_over_cells_is_geometric():
     assert mean.cells == 2
     assert mean.ratio.holds(1.0)
     assert mean.ratio.high < 1.03
+
+
+def ended(config: str, *statuses: str, side: str = "base") -> list:
+    """Trials that end so; those that are ok take almost the same time."""
+    return [
+        factories.make_record(config, 4, trial=n, run_id=side, status=status, images_per_s=40 + n / 100, reason="why")
+        for n, status in enumerate(statuses)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("current", "why"),
+    [
+        (["ok"] * 7 + ["oom"], "1 of 8 trials oom: why"),
+        (["ok"] + ["oom"] * 7, "7 of 8 trials oom: why"),
+        (["ok"] * 3 + ["crashed"] * 2, "2 of 5 trials crashed: why"),
+        (["ok"] * 3 + ["timeout", "crashed", "failed"], "1 of 6 trials failed: why"),
+    ],
+)
+def test_trials_that_break_where_none_of_the_base_does_fail_whatever_the_others_say(current, why):
+    cell = only(compare(ended("fp32", *["ok"] * 8), ended("fp32", *current, side="current")))
+    assert (cell.verdict, cell.failing, cell.why) == ("changed status", True, why)
+
+
+@pytest.mark.parametrize(
+    ("base", "current"),
+    [
+        (["ok"] * 8, ["ok"] * 8 + ["crashed"]),  # one accident
+        (["ok"] * 8 + ["oom"], ["ok"] * 8 + ["oom"]),  # the base breaks too
+        (["ok"] * 8, ["ok"] * 8 + ["skipped"]),
+    ],
+)
+def test_what_may_be_an_accident_or_is_nothing_new_is_no_break(base, current):
+    assert only(compare(ended("fp32", *base), ended("fp32", *current, side="current"))).verdict == "pass"
+
+
+def test_cells_that_fail_on_both_sides_are_not_known_to_be_well():
+    found = compare(ended("fp32", "failed"), ended("fp32", "failed", side="current"))
+    assert only(found).verdict == "not measured"
+    assert found.inconclusive and not found.failing

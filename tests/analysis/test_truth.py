@@ -10,23 +10,23 @@ import gate_truth
 import msgspec
 import numpy as np
 import pytest
+from gate_truth import Judgement
 
 from tcbench.analysis import compare, verdict, welch
 from tcbench.analysis.verdict import Look, Rule
 
 MATRICES = 25
 COMPARISONS = {
-    "5 trials": ((Look(5, Rule()),), compare.APART, 0.0),
-    "8 trials": ((Look(8, Rule()),), compare.APART, 0.0),
-    "gate": (verdict.looks(), compare.IN_TURNS, 0.0),
-    "gate, drifting": (verdict.looks(), compare.IN_TURNS, gate_truth.DRIFT_SD),
+    "5 trials": Judgement((Look(5, Rule()),)),
+    "8 trials": Judgement((Look(8, Rule()),)),
+    "gate": Judgement(verdict.looks(), compare.IN_TURNS),
+    "gate, drifting": Judgement(verdict.looks(), compare.IN_TURNS, gate_truth.DRIFTING),
 }
 
 
 @functools.cache
 def truth(name: str, loss: float) -> gate_truth.Truth:
-    looks, method, drift_sd = COMPARISONS[name]
-    return gate_truth.measure(looks, loss, MATRICES, method=method, drift_sd=drift_sd)
+    return gate_truth.measure(COMPARISONS[name], loss, MATRICES)
 
 
 def test_the_simulation_is_the_one_that_is_asked_for():
@@ -71,6 +71,12 @@ def test_the_interval_holds_the_truth_as_often_as_it_says(name, loss):
     # freedom leave more to chance.
     least = 0.90 if "drifting" in name else 0.93
     assert least - error <= truth(name, loss).coverage <= 0.97 + error
+
+
+def test_where_trials_differ_by_more_than_the_threshold_a_gate_is_wrong_no_more_often_than_its_level():
+    noisy = gate_truth.measure(Judgement(verdict.looks(), compare.IN_TURNS, gate_truth.NOISY), 0.0, MATRICES)
+    assert 0 < noisy.regression < 0.05
+    assert noisy.passed > 0.1
 
 
 def test_a_gate_needs_fewer_trials_than_its_last_look():

@@ -225,16 +225,20 @@ def _telling(one: CellComparison) -> tuple[str, ...]:
 
 
 def sentence(found: Comparison, base: str) -> Paragraph:
-    """The comparison in one sentence."""
-    bad = [cell for cell in found.cells if cell.failing]
+    """The comparison in one sentence: what is worse, else what is better, and what is not known."""
+    worse = [cell for cell in found.cells if cell.verdict == "regression"]
+    broken = [cell for cell in found.cells if cell.failing and cell.verdict != "regression"]
     better = [cell for cell in found.cells if cell.verdict == "improved"]
-    compared = f"Compared with {one_line(base)}: "
-    if bad:
-        worst = "; ".join(spaced(cell.cell.label) for cell in bad[:3]) + ("; ..." if len(bad) > 3 else "")
-        return say(compared, strong(f"{counted(len(bad), 'cell')} got worse"), f" ({worst}).")
-    if better:
-        return say(compared, strong(f"{counted(len(better), 'cell')} got faster"), ", none got worse.")
-    if found.inconclusive:
-        unsure = sum(cell.verdict == "inconclusive" for cell in found.cells)
-        return say(compared, strong(f"{counted(unsure, 'cell')} cannot be told yet"), "; none surely got worse.")
-    return say(compared, strong("nothing got worse"), ".")
+    unsure = [cell for cell in found.cells if cell.verdict == "inconclusive" or cell.failed_twice]
+    told: list[str | Piece] = []
+    for cells, one, many in ((worse, "got worse", "got worse"), (broken, "is missing or fails", "are missing or fail")):
+        if cells:
+            examples = "; ".join(spaced(cell.cell.label) for cell in cells[:3]) + ("; ..." if len(cells) > 3 else "")
+            says = f"{counted(len(cells), 'cell')} {one if len(cells) == 1 else many}"
+            told += ["; " if told else "", strong(says), f" ({examples})"]
+    if better and not told:
+        told += [strong(f"{counted(len(better), 'cell')} got faster"), ", none surely got worse"]
+    if unsure:
+        told += ["; " if told else "", strong(f"{counted(len(unsure), 'cell')} cannot be told yet")]
+        told += [] if worse or broken or better else ["; none surely got worse"]
+    return say(f"Compared with {one_line(base)}: ", *(told or [strong("nothing got worse")]), ".")
