@@ -69,14 +69,16 @@ class Manifest:
 # --------------------------------------------------------------------------------------------------- a user's folder
 
 
-def scan(root: Path) -> ImageFolder:
+_MEND = "expected CLASS/IMAGE.jpg in it; generate a set with 'tcbench data make' or use '--data synthetic'"
+
+
+def scan(root: Path, mend: str = _MEND) -> ImageFolder:
     """The images under `root`, one level of class folders down, classes and files in sorted order.
 
     Folders without a JPEG and names that start with a dot are left out. Raises DataError, with one line that says
-    what to do, when there is nothing to read.
+    what to do (`mend`), when there is nothing to read.
     """
     root = Path(root)
-    mend = "expected CLASS/IMAGE.jpg in it; generate a set with 'tcbench data make' or use '--data synthetic'"
     try:
         if not root.exists():
             raise DataError(f"data folder {root} does not exist: {mend}")

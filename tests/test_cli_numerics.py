@@ -50,6 +50,54 @@ def test_one_command_leaves_a_document_and_two_charts_and_says_what_it_found(tcb
     assert words["dynamic"] == "undecided"  # one seed
 
 
+def test_a_run_whose_loss_is_not_finite_is_a_verdict_and_no_failure(tcbench, tmp_path, monkeypatch):
+    # fp16 with neither technique alone meets a learning rate that nothing survives.
+    breaks = (
+        "import tcbench.backends.chainer.numerics.training as t; import dataclasses, msgspec; r = t.train; "
+        "hot = lambda j: msgspec.structs.replace(j, setting=msgspec.structs.replace(j.setting, learning_rate=1e4)); "
+        "t.train = lambda j, *a: r(hot(j) if j.technique.name == 'neither' else j, *a); "
+        "from tcbench.numerics.worker import main; import sys; main()"
+    )
+    monkeypatch.setattr(Runner, "__init__", _with_command(Runner.__init__, breaks))
+    done = tcbench(*TINY, "--steps", "6", "--json")
+    assert done.code == 0, done.err
+    words = {one["technique"]: one for one in json.loads(done.out)["derived"]["verdicts"]}
+    assert words["neither"]["verdict"] == "does not"
+    assert re.match(r"diverged at step \d: the loss is (nan|inf)", words["neither"]["reason"])
+
+
+def test_a_folder_that_takes_nothing_is_found_before_the_training(tcbench, tmp_path, monkeypatch):
+    monkeypatch.setattr(Runner, "run", lambda *_: pytest.fail("trained"))
+    (tmp_path / "file").touch()
+    done = tcbench(*TINY, "--out", "file")
+    assert done.code == 2
+    assert re.search(r"file/\S+\.json: cannot be written \(.*\); name another folder with --out", done.err)
+
+
+def test_what_cannot_be_kept_any_more_is_printed(tcbench, tmp_path, monkeypatch):
+    train = Runner.run
+
+    def run(self, jobs):
+        yield from train(self, jobs)
+        for folder in filter(Path.is_dir, tmp_path.glob("results/*")):
+            folder.rmdir()
+            folder.touch()
+
+    monkeypatch.setattr(Runner, "run", run)
+    done = tcbench(*TINY, "--steps", "1", "--threads", "64")
+    assert done.code == 2
+    assert "cannot be written" in done.err
+    assert len(json.loads(done.out)["runs"]) == 6
+
+
+def test_only_an_fp32_that_diverged_is_told_to_lower_its_learning_rate(tcbench):
+    done = tcbench(*TINY, "--lr", "10000")
+    assert (done.code, done.err.count("try a lower --lr")) == (2, 1), done.err
+    done = tcbench(*TINY, "--timeout", "0.01")
+    assert done.code == 3
+    assert done.err.strip().endswith("fp32 itself failed: no result after 0.01 s (--timeout)")
+
+
 def test_rungs_ends_with_1_when_a_config_is_off_and_0_when_none_is(tcbench, monkeypatch):
     done = tcbench("numerics", "--rungs", "--config", "fp32+nhwc", "--steps", "2", "--json", "--device", "cpu")
     assert done.code == 0, done.err
@@ -87,7 +135,8 @@ def _with_command(init, code):
         (["--margin", "2"], "--margin 2: expected a share between 0 and 1"),
         (["--global-batch", "8"], "--global-batch 8: expected at least the batch size, 32"),
         (["--bs", "60000"], "--bs 60000: fewer images than that are kept for the test"),
-        (["--data", "nowhere"], "nowhere does not exist: expected CLASS/IMAGE.jpg in it"),
+        (["--data", "nowhere"], "nowhere does not exist: expected CLASS/IMAGE.jpg in it, at least 10"),
+        (["--data", "."], "has no class folders: expected CLASS/IMAGE.jpg in it, at least 10 images a class; without"),
         (["--config", "fp16"], "--config: has no meaning with training side by side"),
         (["--rungs", "--seeds", "3"], "--seeds: has no meaning with --rungs"),
         (["--rungs", "--config", "nothing"], "--config 'nothing': unknown"),

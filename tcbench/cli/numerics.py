@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
     from tcbench.analysis.numerics import Margins
     from tcbench.device import Device
-    from tcbench.numerics.form import AnyJob, Document, Setting
+    from tcbench.numerics.form import AnyJob, Document, Finished, Setting
     from tcbench.numerics.plan import Asked
 
 _TIMEOUT_S = 7200.0
@@ -203,9 +204,13 @@ def loss_scale(text: str | None) -> float | None:
 def _images(data: Path) -> Any:
     """The folder's images, to train on and to test with. Raises DataError."""
     from tcbench.dataset import scan
-    from tcbench.numerics.folder import split
+    from tcbench.numerics.folder import HELD_OUT_EVERY, split
 
-    return split(scan(data.absolute()))
+    mend = (
+        f"expected CLASS/IMAGE.jpg in it, at least {HELD_OUT_EVERY} images a class; without --data it trains on "
+        "generated images"
+    )
+    return split(scan(data.absolute(), mend))
 
 
 def _train(
@@ -222,7 +227,6 @@ def _train(
     import datetime
 
     from tcbench import machine
-    from tcbench.errors import TrainingError
     from tcbench.numerics import plan
     from tcbench.numerics.form import TECHNIQUES, Document, Finished
     from tcbench.numerics.runner import Runner
@@ -232,6 +236,8 @@ def _train(
 
     stderr = make_console(stderr=True)
     created_at = datetime.datetime.now(datetime.UTC)
+    stem = out / device.machine / f"numerics-{created_at:%Y%m%d-%H%M%S}"
+    _probe(stem.with_suffix(".json"))
     begin = time.monotonic()
     at_once = max(1, machine.usable_cpus() // setting.threads) if device.kind == "cpu" else 1
     observing = plan.observing(setting)
@@ -258,8 +264,7 @@ def _train(
                 else:
                     ended.append(last)
             if observed is None or observed.gradients is None or observed.run.status != "ok":
-                why = observed.run.reason if observed else "it did not run"
-                raise TrainingError(f"fp32 itself does not train: {why}; try a lower --lr")
+                _no_base(observed)
             chosen = static_scale if static_scale is not None else _middle(observed)
             for job, last in runner.run([j for j in plan.jobs(setting, asked.seeds, chosen) if j not in early]):
                 listen(job, setting.steps)
@@ -281,8 +286,9 @@ def _train(
         duration_s=round(time.monotonic() - begin, 1),
         environment=observed.environment,
     )
+    # What was measured is kept before anything is made of it.
+    _keep_or_print(stem.with_suffix(".json"), document)
     text = view.to_json(document, margins)
-    stem = out / device.machine / f"numerics-{created_at:%Y%m%d-%H%M%S}"
     _keep(stem.with_suffix(".json"), text)
     charts = _charts(document, margins, stem)
     if json:
@@ -303,13 +309,50 @@ def _middle(observed: Any) -> float:
     return 1.0 if middle is None else 2.0**middle
 
 
-def _keep(path: Path, text: str) -> None:
+def _no_base(observed: Finished | None) -> NoReturn:
+    """fp32 did not get to the end, so there is nothing to hold others against. Raises TrainingError where another
+    learning rate may help; what failed otherwise ends with the exit code of a run that failed."""
+    from tcbench.errors import TrainingError
+
+    run = observed.run if observed else None
+    if run is not None and run.status == "diverged":
+        raise TrainingError(f"fp32 itself does not train: {run.reason}; try a lower --lr")
+    typer.echo(f"tcbench: error: fp32 itself failed: {run.reason if run else 'it did not run'}", err=True)
+    raise typer.Exit(SOME_CELL_FAILED)
+
+
+def _probe(path: Path) -> None:
+    """Make the folder, and see that a file can be written there: better now than after all training."""
+    _keep(path, "")
+    path.unlink()
+
+
+def _keep_or_print(path: Path, document: Document) -> None:
+    """Keep what was measured; where the folder takes nothing any more it goes to standard output, lest it be lost."""
+    import msgspec
+
     from tcbench.errors import StoreError
 
+    text = msgspec.json.encode(document).decode()
+    try:
+        _keep(path, text)
+    except StoreError:
+        typer.echo(text)
+        raise
+
+
+def _keep(path: Path, text: str) -> None:
+    """Write the file as a whole or not at all."""
+    from tcbench.errors import StoreError
+
+    part = path.with_suffix(".part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text + "\n", encoding="utf-8")
+        part.write_text(text + "\n", encoding="utf-8")
+        part.replace(path)
     except OSError as error:
+        with contextlib.suppress(OSError):
+            part.unlink(missing_ok=True)
         raise StoreError(f"{path}: cannot be written ({error.strerror}); name another folder with --out") from None
 
 
