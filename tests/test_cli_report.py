@@ -89,6 +89,22 @@ def test_timelines_are_shown_that_were_named_or_lie_beside_the_records(tmp_path:
     assert "profile-broken.json.gz" in text
 
 
+def test_a_document_of_numerics_beside_the_records_answers_claims_and_a_broken_one_is_left_out(tmp_path: Path) -> None:
+    document = next(RESULTS.glob("numerics-*.json"))
+    (tmp_path / "cpu.jsonl").write_bytes(CPU.read_bytes())
+    pages = []
+    for content in (None, document.read_bytes(), document.read_bytes()[:500]):
+        if content is not None:
+            (tmp_path / document.name).write_bytes(content)
+        done = tcbench(tmp_path, "report", "cpu.jsonl")
+        assert done.returncode == 0, done.stderr
+        pages.append((tmp_path / "report.html").read_text(encoding="utf-8"))
+    assert [document.name in page for page in pages] == [False, True, False]
+    assert f"note: left out: {document.name}" in done.stderr
+    named = tcbench(tmp_path, "report", "cpu.jsonl", document.name)
+    assert (named.returncode, len(named.stderr.splitlines())) == (2, 1)
+
+
 def test_a_line_that_a_crash_cut_off_is_told_on_the_page_too(tmp_path: Path) -> None:
     run = write(tmp_path / "run.jsonl", [factories.make_record()])
     with run.open("ab") as file:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import functools
 import shlex
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -15,7 +14,7 @@ from tcbench.cli.options import ResultsFolderOption, complete_scenario
 from tcbench.errors import ScenarioError, SelectionError
 
 if TYPE_CHECKING:
-    from tcbench.analysis.claims import Asked, Elsewhere
+    from tcbench.analysis.claims import Asked
     from tcbench.record import Cell
     from tcbench.scenario import Scenario
 
@@ -57,6 +56,7 @@ def claims(
     from tcbench import store, tracing
     from tcbench.analysis.bottleneck import summarise
     from tcbench.analysis.claims import any_of, by_timelines, scorecards
+    from tcbench.cli.documents import documents, training
     from tcbench.cli.results import newest, parted
     from tcbench.views import claims as view
     from tcbench.views.console import make_console
@@ -64,7 +64,7 @@ def claims(
     if format_ not in FORMATS:
         raise SelectionError(f"--format {format_}: expected one of {', '.join(FORMATS)}")
     named, others = parted(store.resolve(name, out) for name in results or ())
-    documents, timelines = _documents(others)
+    named_documents, timelines = documents(others)
     files = named or [newest(out)]
     read = store.read(files)
     for note in read.notes:
@@ -72,8 +72,8 @@ def claims(
     if not read.records:
         raise SelectionError("no records in these results; `tcbench run` makes some")
     seen = [summarise(timeline) for path in timelines for timeline in tracing.read(path)]
-    training = _training(documents, files)
-    cards = scorecards(store.current(read.records), asked_of(scenario), any_of(by_timelines(seen), training))
+    told = training(named_documents, files)
+    cards = scorecards(store.current(read.records), asked_of(scenario), any_of(by_timelines(seen), told))
     if seen and len(cards) > 1:
         raise SelectionError("timelines do not tell their machine; name the records of one run beside them")
     if format_ != "table":
@@ -87,39 +87,6 @@ def claims(
         console.print()
     for line in view.notes(cards):
         console.print(line, style="dim", markup=False, highlight=False, soft_wrap=True)
-
-
-def _documents(paths: Sequence[Path]) -> tuple[list[Path], list[Path]]:
-    """Documents of `tcbench numerics`; timelines."""
-    from tcbench.numerics.form import is_document
-
-    def is_one(path: Path) -> bool:
-        return path.name.startswith("numerics-") or is_document(path.read_bytes())
-
-    documents = [path for path in paths if path.suffix == ".json" and path.is_file() and is_one(path)]
-    return documents, [path for path in paths if path not in documents]
-
-
-def _training(documents: Sequence[Path], files: Sequence[Path]) -> Elsewhere:
-    """What the document of `tcbench numerics` tells that was named, or else the newest beside the records that can be
-    read. Raises SelectionError for several, and StoreError for a named one that cannot be read."""
-    from tcbench.analysis.claims import nowhere
-    from tcbench.analysis.numerics import by_training
-    from tcbench.errors import StoreError
-    from tcbench.numerics.form import read
-
-    if len(documents) > 1:
-        raise SelectionError(f"{len(documents)} documents of `tcbench numerics` were named; name one")
-    folders = {path if path.is_dir() else path.parent for path in files}
-    beside = sorted(next(iter(folders)).glob("numerics-*.json"), reverse=True) if len(folders) == 1 else []
-    for path in documents or beside:
-        try:
-            return by_training(read(path), source=path.name)
-        except StoreError as error:
-            if documents:
-                raise
-            typer.echo(f"note: left out: {error}", err=True)
-    return nowhere
 
 
 def asked_of(scenario: str | None) -> Callable[[Cell], Asked]:

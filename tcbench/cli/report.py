@@ -12,7 +12,7 @@ from tcbench.cli.app import OUT, command
 from tcbench.errors import NotComparableError, ScenarioError, SelectionError, StoreError, TraceError
 
 if TYPE_CHECKING:
-    from tcbench.analysis.claims import Asked, Scorecard
+    from tcbench.analysis.claims import Asked, Elsewhere, Scorecard
     from tcbench.analysis.summary import CellSummary
     from tcbench.record import Cell, Record
     from tcbench.timeline import Timeline
@@ -36,8 +36,8 @@ def report(
         list[str] | None,
         typer.Argument(
             metavar="RESULTS",
-            help="Files or folders of records, ids of runs, or timelines of `tcbench profile`. Default: the newest run "
-            "here. Timelines that lie beside the records are shown too.",
+            help="Files or folders of records, ids of runs, timelines of `tcbench profile`, or a document of `tcbench "
+            "numerics`. Default: the newest run here. What of these lies beside the records is shown too.",
         ),
     ] = None,
     output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="An .html file.")] = Path(
@@ -62,10 +62,12 @@ def report(
 
     from tcbench import store
     from tcbench.analysis.explanation import explain
+    from tcbench.cli.documents import documents, training
     from tcbench.cli.explain import arithmetic
     from tcbench.cli.results import newest, parted
 
-    named, given = parted(store.resolve(name, out) for name in results or ())
+    named, others = parted(store.resolve(name, out) for name in results or ())
+    named_documents, given = documents(others)
     paths = named or [newest(out)]
     read = store.read(paths)
     records = store.current(read.records)
@@ -78,7 +80,7 @@ def report(
         Results(
             records=records,
             explanations=explanations,
-            cards=_scorecards(records),
+            cards=_scorecards(records, training(named_documents, paths)),
             timelines=tuple(timelines),
             compared=_compared(records, compare, baseline, out),
             ceiling=ceiling(explanations[0].summary),
@@ -127,7 +129,7 @@ def _timelines(given: Sequence[Path], paths: Sequence[Path]) -> tuple[list[Timel
     return found, notes
 
 
-def _scorecards(records: Sequence[Record]) -> tuple[Scorecard, ...]:
+def _scorecards(records: Sequence[Record], told: Elsewhere) -> tuple[Scorecard, ...]:
     """By the scenarios that come with tcbench; others claim nothing here."""
     from tcbench.analysis.claims import Asked, scorecards
     from tcbench.cli.claims import asked_of
@@ -140,7 +142,7 @@ def _scorecards(records: Sequence[Record]) -> tuple[Scorecard, ...]:
         except ScenarioError:
             return Asked(cell.scenario, ())
 
-    return scorecards(records, asked)
+    return scorecards(records, asked, told)
 
 
 def _compared(records: Sequence[Record], base: str | None, baseline: str | None, out: Path) -> Compared | None:
