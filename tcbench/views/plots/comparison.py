@@ -27,6 +27,7 @@ from tcbench.views.plots.text import (
     LABEL,
     LEGEND,
     WORDS,
+    config_name,
     drawable,
     font,
     line_height,
@@ -175,7 +176,7 @@ class _Layout:
     @staticmethod
     def of(blocks: Sequence[_Block]) -> _Layout:
         rows = [row for block in blocks for row in block.rows]
-        names = max(text_width(_spaced(row.name), LEGEND) for row in rows)
+        names = max(text_width(config_name(row.name), LEGEND) for row in rows)
         return _Layout(min(names, _MOST_NAMES), max(text_width(_figures(row), WORDS) for row in rows) + 0.25)
 
     @property
@@ -187,7 +188,7 @@ class _Layout:
         return WIDTH - MARGIN - _VERDICT - self.ratios
 
     def lines(self, row: _Row) -> list[str]:
-        return wrapped(_spaced(row.name), LEGEND, self.names + 0.01) or [""]
+        return wrapped(config_name(row.name), LEGEND, self.names + 0.01) or [""]
 
     def row_height(self, row: _Row) -> float:
         gap = _GAP if row.batch_size else 0.0
@@ -400,8 +401,3 @@ def _factor(value: float) -> str:
     if not math.isfinite(value) or value >= 1000:
         return ">1000"
     return f"{value:.3f}" if value < 10 else f"{value:.3g}"
-
-
-def _spaced(config: str) -> str:
-    """Where a long name may be broken."""
-    return drawable(config.replace("+", " + "))

@@ -25,7 +25,18 @@ from tcbench.views.plots.axes import annotate, size_in_inches
 from tcbench.views.plots.palette import FAINT, GAIN, INK, LOSS, QUIET, fill
 from tcbench.views.plots.provenance import provenance_of
 from tcbench.views.plots.sheet import MARGIN, WIDTH, Footer, Header, Sheet
-from tcbench.views.plots.text import LABEL, LEGEND, SMALL, WORDS, drawable, font, line_height, text_width, wrapped
+from tcbench.views.plots.text import (
+    LABEL,
+    LEGEND,
+    SMALL,
+    WORDS,
+    config_name,
+    drawable,
+    font,
+    line_height,
+    text_width,
+    wrapped,
+)
 from tcbench.views.plots.wording import ended, number
 from tcbench.views.signs import SIGNS
 
@@ -273,7 +284,7 @@ def _draw_strip(
     scale: _Scale,
     room: float,
 ) -> None:
-    names = wrapped(drawable(cell.cell.config.replace("+", " + ")), LEGEND, _NAMES - 0.1)[: _lines(scale)]
+    names = wrapped(config_name(cell.cell.config), LEGEND, _NAMES - 0.1)[: _lines(scale)]
     top = y + scale.height / 2 - len(names) * line_height(LEGEND) / 2
     for line in names:
         sheet.text(MARGIN, top, line, LEGEND)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from tcbench.views.plots.palette import Fill, family, fill
 from tcbench.views.plots.sheet import MARGIN, Sheet
-from tcbench.views.plots.text import LEGEND, drawable, line_height, text_width, wrapped
+from tcbench.views.plots.text import LEGEND, config_name, line_height, text_width, wrapped
 
 _SWATCH, _GAP = 0.17, 0.06
 
@@ -49,7 +49,7 @@ class Legend:
         for row in rows:
             x = 0.0
             for i, (config, words) in enumerate(row):
-                lines = tuple(wrapped(words, LEGEND, room - pad))
+                lines = tuple(wrapped(words, LEGEND, room - pad)) or ("",)
                 needed = max(text_width(line, LEGEND) for line in lines) + pad
                 if not aligned and x and x + needed > room:
                     x, y = 0.0, y + line_height(LEGEND)
@@ -78,5 +78,5 @@ def legend_rows(configs: Sequence[str]) -> list[list[tuple[str, str]]]:
         before = row[-1][0] if row else None
         extends = before is not None and config.startswith(before + "+")
         words = config.removeprefix(before or "")[1:] if extends else config
-        row.append((config, drawable(("+ " if extends else "") + words.replace("+", " + "))))
+        row.append((config, ("+ " if extends else "") + config_name(words)))
     return list(rows.values())

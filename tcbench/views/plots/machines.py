@@ -14,7 +14,7 @@ from tcbench.errors import SelectionError
 from tcbench.views.plots.bars import Bar, Group, Panel, batch_sizes_of, cell_at, panel_chart
 from tcbench.views.plots.palette import SERIES, Fill
 from tcbench.views.plots.provenance import Setting, by_setting, provenance_of
-from tcbench.views.plots.text import drawable
+from tcbench.views.plots.text import config_name, drawable
 
 BASE, BEST = "fp32", "best"
 MAX_CONFIGS = 12
@@ -55,8 +55,7 @@ def machines_chart(summaries: Sequence[CellSummary], configs: Sequence[str] = (B
             for batch_size in batch_sizes_of(there)
         )
         if groups:
-            name = "the best config of each" if config == BEST else config.replace("+", " + ")
-            panels.append(Panel(drawable(name), groups))
+            panels.append(Panel("the best config of each" if config == BEST else config_name(config), groups))
     if not panels:
         raise SelectionError(f"no results of {', '.join(configs)} to plot; `tcbench run` makes some")
     won: dict[str, list[str]] = {}

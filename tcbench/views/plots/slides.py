@@ -15,7 +15,7 @@ from tcbench.errors import SelectionError
 from tcbench.views.plots.bars import Bar, Group, bar_chart, batch_sizes_of, cell_at
 from tcbench.views.plots.legend import legend_rows
 from tcbench.views.plots.provenance import by_setting
-from tcbench.views.plots.text import drawable
+from tcbench.views.plots.text import config_name, drawable
 from tcbench.views.plots.wording import factor
 
 
@@ -100,7 +100,7 @@ def slide_chart(summaries: Sequence[CellSummary], slide: int) -> Figure:
         rows = [[(config, config) for config in stages]]
         for config, sizes in winners.items():
             at = f" at {', '.join(map(str, sorted(sizes)))}" if len(settings) == 1 else ""
-            rows.append([(config, drawable(f"best{at}: {config.replace('+', ' + ')}"))])
+            rows.append([(config, f"best{at}: {config_name(config)}")])
     notes = [drawable(f"not run: {', '.join(not_run)}")] if not_run else []
     if slide == 33 and winners:
         notes.insert(0, "best: the fastest config of all that were run, and how many times as fast as fp32")

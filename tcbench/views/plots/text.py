@@ -6,7 +6,9 @@ comes out in one.
 
 from __future__ import annotations
 
+import bisect
 import functools
+from collections.abc import Callable
 from typing import Any
 
 from matplotlib import font_manager
@@ -63,6 +65,16 @@ def drawable(text: str) -> str:
     return "".join(c if has_glyph(c) else "?" for c in " ".join(text.split()))
 
 
+_LONGEST_NAME, _LONGEST_TEXT = 120, 4000
+"""Characters of a config's name and of any text. A record may hold more, and every one of them would be measured."""
+
+
+def config_name(text: str) -> str:
+    """The name of a config, as much of it as a chart has room for: it is whatever a record says. May be broken where
+    rungs are joined."""
+    return _capped(drawable(text.replace("+", " + ")), _LONGEST_NAME)
+
+
 def heading(text: str, instead: str) -> str:
     """A title, or what stands in for it where the fonts here cannot write it."""
     text = " ".join(text.split())
@@ -93,7 +105,7 @@ def line_height(size: float) -> float:
 def wrapped(text: str, size: float, width: float, bold: bool = False) -> list[str]:
     """Lines no wider than `width` inches; a word that is wider by itself is cut, as Japanese is."""
     lines, line = [], ""
-    for word in text.split():
+    for word in _capped(text, _LONGEST_TEXT).split():
         longer = f"{line} {word}" if line else word
         if text_width(longer, size, bold) <= width:
             line = longer
@@ -102,7 +114,7 @@ def wrapped(text: str, size: float, width: float, bold: bool = False) -> list[st
             lines.append(line)
         line = word
         while text_width(line, size, bold) > width and len(line) > 1:
-            cut = max((n for n in range(1, len(line)) if text_width(line[:n], size, bold) <= width), default=1)
+            cut = max(1, _fitting(line, lambda part: text_width(part, size, bold) <= width))
             lines.append(line[:cut])
             line = line[cut:]
     return [*lines, line] if line else lines
@@ -121,7 +133,17 @@ def wrapped_facts(text: str, size: float, width: float) -> list[str]:
 
 def shortened(text: str, size: float, width: float) -> str:
     """The text, or as much of its beginning as `width` inches take, with an ellipsis."""
+    text = _capped(text, _LONGEST_TEXT)
     if text_width(text, size) <= width:
         return text
-    n = max((n for n in range(len(text)) if text_width(text[:n].rstrip() + "…", size) <= width), default=0)
+    n = _fitting(text, lambda part: text_width(part.rstrip() + "…", size) <= width)
     return text[:n].rstrip(" :,;") + "…" if n else ""
+
+
+def _capped(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most - 1].rstrip(' +')}…"
+
+
+def _fitting(text: str, fits: Callable[[str], bool]) -> int:
+    """How many of its first characters fit, fewer than all: a longer beginning is a wider one."""
+    return bisect.bisect_left(range(1, len(text)), True, key=lambda n: not fits(text[:n]))

@@ -22,7 +22,17 @@ from tcbench.views.plots.axes import annotate, style
 from tcbench.views.plots.palette import GAIN, GAIN_PALE, INK, LOSS, LOSS_PALE, QUIET, fill
 from tcbench.views.plots.provenance import Setting, by_setting, provenance_of, small_print
 from tcbench.views.plots.sheet import MARGIN, WIDTH, Footer, Header, Sheet
-from tcbench.views.plots.text import LABEL, LEGEND, WORDS, drawable, heading, line_height, shortened, text_width
+from tcbench.views.plots.text import (
+    LABEL,
+    LEGEND,
+    WORDS,
+    config_name,
+    drawable,
+    heading,
+    line_height,
+    shortened,
+    text_width,
+)
 from tcbench.views.plots.wording import factor, number, why_missing
 
 _ROW = 0.235
@@ -90,7 +100,7 @@ class _Block:
         """A name per step: the base's own, then what each adds to the config below it."""
         configs = [step.config.split("+") for step in self.climbs[0].steps]
         added = [[r for r in now if r not in before] for before, now in itertools.pairwise(configs)]
-        return [drawable(t) for t in (" + ".join(configs[0]), *("+ " + " + ".join(rungs) for rungs in added), "in all")]
+        return [*map(config_name, ("+".join(configs[0]), *("+" + "+".join(rungs) for rungs in added), "in all"))]
 
     @property
     def label_width(self) -> float:

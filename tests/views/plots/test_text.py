@@ -19,3 +19,22 @@ def test_without_a_japanese_font_the_scenarios_name_stands_in(monkeypatch: pytes
     assert "cpu" in words(plots.throughput_chart(run(("fp32",), (4,)), title=TALK))
     monkeypatch.setattr(text, "has_glyph", lambda character: True)
     assert text.heading(TALK, "cpu") == TALK
+
+
+def test_a_text_of_any_length_is_broken_and_shortened_in_a_few_measurements(monkeypatch: pytest.MonkeyPatch) -> None:
+    measured = 0
+
+    def text_width(line: str, size: float, bold: bool = False) -> float:
+        nonlocal measured
+        measured += 1
+        return len(line) / 10
+
+    monkeypatch.setattr(text, "text_width", text_width)
+    assert text.wrapped("one two " + "three" * 4, text.LABEL, 1.0) == ["one two", "threethree", "threethree"]
+    assert text.shortened("a" * 11, text.LABEL, 1.0) == "a" * 9 + "…"
+    assert text.shortened("a" * 10, text.LABEL, 1.0) == "a" * 10
+    assert text.shortened("ab", text.LABEL, 0.1) == ""
+    lines = text.wrapped("a" * 100_000, text.LABEL, 1.0)
+    assert lines[-1].endswith("…") and len("".join(lines)) == 4000
+    assert text.shortened("a" * 100_000, text.LABEL, 1.0) == "a" * 9 + "…"
+    assert measured < 10_000
