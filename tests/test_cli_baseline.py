@@ -9,7 +9,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import factories
+import msgspec
 import pytest
+
+from tcbench import record
 
 REAL = Path(__file__).parent.parent / "results" / "amd-epyc-2cpu"
 CPU, PEERS = "cpu-20261121-035658", "peers-20261121-110639"
@@ -100,3 +104,36 @@ def test_a_mistake_is_one_clear_line_and_exit_code_2(here: Path, arguments: list
     assert expected in done.stderr
     assert done.stderr.startswith("tcbench: error: ") and done.stderr.count("\n") == 1
     assert [file.name for file in folder.iterdir()] == ["main.jsonl"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["baseline", "set", "main", "run.jsonl", "--force"],
+        ["baseline", "list"],
+        ["baseline", "show", "main"],
+        ["explain", "run.jsonl", "--details"],
+        ["claims", "run.jsonl"],
+        ["plot", "run.jsonl", "--config", "none"],
+    ],
+)
+def test_nothing_of_a_record_acts_on_the_terminal(tmp_path: Path, arguments: list[str]) -> None:
+    act = "\x1b[31mred\x1b]0;title\x07\n"
+    cell = msgspec.structs.replace(factories.make_cell(), scenario=f"s{act}", config=f"c{act}", rungs=("fp32", act))
+    records = [
+        factories.make_record(
+            cell=cell,
+            trial=trial,
+            started_at=act,
+            environment=factories.make_environment(f"m{act}", commit=f"{trial}{act}"),
+        )
+        for trial in range(2)
+    ]
+    failed = msgspec.structs.replace(cell, config=f"d{act}")
+    records.append(factories.make_record(cell=failed, status="failed", reason=f"why {act}"))
+    (tmp_path / "run.jsonl").write_bytes(b"".join(record.encode(one) + b"\n" for one in records))
+    assert tcbench(tmp_path, "baseline", "set", "main", "run.jsonl").returncode == 0
+    done = tcbench(tmp_path, *arguments)
+    shown = done.stdout + done.stderr
+    assert done.returncode in (0, 2) and "\\x1b[31mred" in "".join(shown.split())
+    assert all(char.isprintable() for char in shown.replace("\n", ""))

@@ -53,7 +53,9 @@ def main() -> NoReturn:
     except TcbenchError as error:
         if debug:
             traceback.print_exc()
-        typer.echo(f"tcbench: error: {error}", err=True)
+        from tcbench.views.naming import plain
+
+        typer.echo(f"tcbench: error: {plain(str(error))}", err=True)  # it may name what anyone wrote into a record
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         typer.echo("\ninterrupted", err=True)

@@ -62,6 +62,7 @@ def list_(
     from tcbench import baseline
     from tcbench.views import baseline as view
     from tcbench.views.console import make_console
+    from tcbench.views.naming import plain
 
     found = baseline.everything(out)
     if json:
@@ -69,7 +70,7 @@ def list_(
         return
     for one in found:
         if isinstance(one, baseline.Broken):
-            typer.echo(f"note: {one.reason}", err=True)
+            typer.echo(f"note: {plain(one.reason)}", err=True)
     whole = [one for one in found if isinstance(one, baseline.Baseline)]
     if whole:
         make_console().print(view.table(whole))

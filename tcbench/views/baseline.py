@@ -14,6 +14,7 @@ from tcbench.analysis.summary import by_cell
 from tcbench.analysis.welch import LEAST_TRIALS
 from tcbench.baseline import Baseline, Broken
 from tcbench.record import Record
+from tcbench.views.naming import plain
 
 SCHEMA = "tcbench-baselines"
 SCHEMA_VERSION = 1
@@ -37,7 +38,8 @@ def doubts(records: Sequence[Record]) -> list[str]:
         lines.append(f"{which} one trial only, with which every comparison is inconclusive; run with --trials 5")
     commits = {r.environment.project_commit or r.environment.commit for r in records if r.environment} - {None}
     if len(commits) > 1:
-        lines.append(f"these are results of {len(commits)} commits: {', '.join(sorted(map(str, commits)))}")
+        listed = ", ".join(sorted(plain(str(commit)) for commit in commits))
+        lines.append(f"these are results of {len(commits)} commits: {listed}")
     return lines
 
 
@@ -53,13 +55,13 @@ def table(baselines: Sequence[Baseline]) -> Table:
     for one in baselines:
         lists = [Text(_some(values)) for values in (one.machines, one.scenarios)]
         counts = (str(one.cells), str(one.trials))
-        table.add_row(Text(one.name), *lists, *counts, Text(_some(one.commits)), Text(one.began_at[:10]))
+        table.add_row(Text(one.name), *lists, *counts, Text(_some(one.commits)), Text(plain(one.began_at[:10])))
     return table
 
 
 def facts(baseline: Baseline) -> Text:
     """Where a baseline is from."""
-    return Text(f"{baseline.name}: {_extent(baseline)} of {_origin(baseline)}, {baseline.began_at[:10]}")
+    return Text(f"{baseline.name}: {_extent(baseline)} of {_origin(baseline)}, {plain(baseline.began_at[:10])}")
 
 
 def to_json(baselines: Sequence[Baseline | Broken]) -> str:
@@ -95,7 +97,7 @@ def _origin(baseline: Baseline) -> str:
 
 def _some(values: Sequence[str]) -> str:
     more = len(values) - _MANY
-    return ", ".join(values[:_MANY]) + (f" and {more} more" if more > 0 else "")
+    return ", ".join(map(plain, values[:_MANY])) + (f" and {more} more" if more > 0 else "")
 
 
 def _count(n: int, what: str) -> str:

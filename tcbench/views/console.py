@@ -17,6 +17,7 @@ from tcbench.analysis.stats import Interval
 from tcbench.analysis.summary import CellSummary
 from tcbench.plan import Plan
 from tcbench.record import Cell
+from tcbench.views.naming import plain
 
 JSON_SCHEMA_VERSION = 1
 """Version of everything printed under --json."""
@@ -56,7 +57,7 @@ def results_table(summaries: Sequence[CellSummary], speedups: Sequence[Interval 
         for place, (summary, speedup) in enumerate(rows):
             last = place == len(rows) - 1 and batch_size != batch_sizes[-1]
             first = str(batch_size) if place == 0 else ""
-            name = Text(config_in_ladder(summary.cell, above))
+            name = Text(plain(config_in_ladder(summary.cell, above)))
             above = summary.cell
             table.add_row(first, name, *_figures(summary, speedup), end_section=last)
             if last:
@@ -105,9 +106,9 @@ def size(n_bytes: int) -> str:
 
 def reasons(summaries: Sequence[CellSummary]) -> list[str]:
     """Why a cell has no number, or only some of its trials succeeded: a line each."""
-    lines = [f"{s.cell.label}: {s.status}: {s.reason}" for s in summaries if s.images_per_s is None]
+    lines = [f"{plain(s.cell.label)}: {s.status}: {plain(s.reason or '')}" for s in summaries if s.images_per_s is None]
     lines += [
-        f"{s.cell.label}: only {s.trials_ok} of {s.trials} trials succeeded"
+        f"{plain(s.cell.label)}: only {s.trials_ok} of {s.trials} trials succeeded"
         for s in summaries
         if s.images_per_s is not None and s.trials_ok < s.trials
     ]

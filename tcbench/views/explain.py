@@ -19,6 +19,7 @@ from tcbench.analysis.bottleneck import Bottleneck
 from tcbench.analysis.explanation import Explanation
 from tcbench.record import Cell
 from tcbench.views.console import config_in_ladder, milliseconds, size
+from tcbench.views.naming import plain
 
 SCHEMA = "tcbench-explain"
 SCHEMA_VERSION = 1
@@ -42,7 +43,7 @@ def table(found: Sequence[Explanation]) -> Table:
         above = None
         for place, explanation in enumerate(e for e in found if e.summary.cell.batch_size == batch_size):
             cell = explanation.summary.cell
-            name = Text(config_in_ladder(cell, above))
+            name = Text(plain(config_in_ladder(cell, above)))
             above = cell
             table.add_row(str(batch_size) if place == 0 else "", name, *_figures(explanation, with_gpu))
         if batch_size != batch_sizes[-1]:
@@ -77,7 +78,7 @@ def _advice(gain: Gain | None) -> tuple[Text, ...]:
 
 def added(gain: Gain) -> str:
     """ "+ nhwc + fused"."""
-    return "+ " + " + ".join(gain.added)
+    return plain("+ " + " + ".join(gain.added))
 
 
 def _rate(images_per_s: float) -> str:
@@ -104,7 +105,7 @@ def checks(found: Sequence[Explanation]) -> Table | None:
         measured = Text(f"{gain.measured_images_per_s:.4g}", style="" if gain.holds else "yellow")
         table.add_row(
             str(cell.batch_size),
-            Text(cell.config),
+            Text(plain(cell.config)),
             Text(added(gain)),
             Text(f"{bottleneck.images_per_s:.4g}"),
             Text(_rate(gain.images_per_s_at_most)),
@@ -115,10 +116,8 @@ def checks(found: Sequence[Explanation]) -> Table | None:
 
 def sentences(found: Sequence[Explanation]) -> list[str]:
     """A line per cell: its verdict with its numbers."""
-    return [
-        f"{e.summary.cell.label}: {e.bottleneck.sentence if e.bottleneck else (e.summary.reason or 'no profiled pass')}"
-        for e in found
-    ]
+    told = ((e, e.bottleneck.sentence if e.bottleneck else e.summary.reason or "no profiled pass") for e in found)
+    return [plain(f"{e.summary.cell.label}: {words}") for e, words in told]
 
 
 def notes(found: Sequence[Explanation], ceiling: str | None) -> list[str]:
