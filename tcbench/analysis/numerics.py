@@ -52,7 +52,8 @@ class Verdict:
 @dataclass(frozen=True)
 class Costs:
     """A technique's means over its seeds that got to the end, and fp32's divided by them where that is said (time,
-    memory: above 1 is a gain); None without such a seed."""
+    memory: above 1 is a gain); None without such a seed. The memory of a whole process has no ratio: most of it is the
+    program."""
 
     technique: str
     runs: int
@@ -130,6 +131,7 @@ def _trains(found: Outcome) -> Finding | None:
     why = "; ".join(f"{TECHNIQUES[name].label}: {word}" for name, word in found.techniques.items())
     if found.not_learnt:
         why += f"; {found.not_learnt}"
+        return Finding("undecided", why)
     if "does not" in words:
         return Finding("does not hold", why)
     return Finding("holds" if set(words) == {"trains like fp32"} else "undecided", why)
@@ -163,6 +165,11 @@ def magnitudes(gradients: Gradients, kind: Kind) -> Magnitudes:
 def whole(gradients: Gradients, log2_scale: int) -> dict[Kind, Shares]:
     """Shares of the whole model's gradients of each kind."""
     return {kind: shares(magnitudes(gradients, kind), log2_scale) for kind in KINDS}
+
+
+def steps_seen(gradients: Gradients) -> int:
+    """How many steps were looked at."""
+    return len({of.step for of in gradients.steps})
 
 
 def safe(gradients: Gradients) -> SafeScales:
@@ -310,9 +317,9 @@ def costs(document: Document) -> tuple[Costs, ...]:
             accuracy=mean_interval([_accuracy(run) for run in ok]),
             test_loss=statistics.fmean(_test_loss(run) for run in ok),
             time_ratio=base.train_time_s / time_s if base and base.train_time_s and time_s else None,
-            memory_ratio=(
-                base.peak_memory_bytes / memory_bytes if base and base.peak_memory_bytes and memory_bytes else None
-            ),
+            memory_ratio=base.peak_memory_bytes / memory_bytes
+            if base and base.peak_memory_bytes and memory_bytes and ok[0].peak_memory_of == "device"
+            else None,
         )
         if technique.name == BASE:
             base = row

@@ -14,8 +14,19 @@ from rich.text import Text
 
 from tcbench.analysis.equivalence import Equivalence
 from tcbench.analysis.gradients import LOST_AT_MOST, Shares, shares
-from tcbench.analysis.numerics import SCALES, Margins, Verdict, Word, costs, magnitudes, safe, verdicts, whole
-from tcbench.numerics.form import KINDS, TECHNIQUES, Document
+from tcbench.analysis.numerics import (
+    SCALES,
+    Margins,
+    Verdict,
+    Word,
+    costs,
+    magnitudes,
+    safe,
+    steps_seen,
+    verdicts,
+    whole,
+)
+from tcbench.numerics.form import KINDS, TECHNIQUES, Document, Setting
 from tcbench.views.console import size
 
 _STYLES: dict[Word, str] = {"trains like fp32": "green", "does not": "red", "undecided": "yellow"}
@@ -41,24 +52,58 @@ def about(document: Document) -> list[str]:
         f"{s.image_size} × {s.image_size} {data}",
         f"batch size {s.batch_size}",
         f"learning rate {s.learning_rate:g}",
-        f"loss divided by {s.loss_divisor:g} (global batch {s.global_batch})",
+        _divided(s),
         *([f"tcbench {here.tcbench}"] if here else []),
     ]
+
+
+def _factors(s: Setting) -> tuple[float, float]:
+    """What the loss's divisor is made of: the replicas of a global batch, and what makes up for a feature map that is
+    smaller than that of the scenario's model, which the small network alone needs (`tcbench.numerics.plan`)."""
+    replicas = s.global_batch / s.batch_size
+    return replicas, s.loss_divisor / replicas if s.data is None else 1.0
+
+
+def _divided(s: Setting) -> str:
+    replicas, pixels = _factors(s)
+    if s.loss_divisor == 1:
+        return "loss not divided"
+    also = f" × {pixels:.3g} for a small feature map" if pixels > 1 else ""
+    return f"loss divided by {s.loss_divisor:g}: {replicas:.5g} replicas (global batch {s.global_batch}){also}"
+
+
+SMALL_RATE = 1e-3
+"""The learning rate that a schedule ends with: 0.1 divided by 10 twice (K. He et al., 2015, section 3.4)."""
 
 
 def why_lines(document: Document) -> list[str]:
     """Why this setting shows what the techniques are for."""
     s = document.setting
     lines = []
+    replicas, pixels = _factors(s)
     if s.loss_divisor != 1:
-        lines.append(
-            f"Small gradients: the loss is divided by {s.loss_divisor:g}, as one replica's share of the mean over a "
-            f"global batch of {s.global_batch:,} images (the talk's slide 34 has 4096 GPUs x 32)."
+        share = (
+            f"one replica's share of the mean over a global batch of {s.global_batch:,} images (the talk's slide 34 "
+            "has 4096 GPUs x 32)"
         )
-    lines.append(
-        f"Small updates: a learning rate of {s.learning_rate:g} is what a schedule ends with; a step moves a weight by "
-        "less than half of float16's spacing, so without a float32 copy it rounds back."
-    )
+        lines.append(
+            f"Small gradients: the loss is divided by {s.loss_divisor:,g}, as {share}."
+            if pixels <= 1
+            else f"Small gradients: the loss is divided by {s.loss_divisor:,g} = {replicas:,.5g} x {pixels:.3g}. "
+            f"{replicas:,.5g}: it is {share}. {pixels:.3g}: a gradient that flows back is divided by the pixels of the "
+            "last feature map, which are fewer here than in the scenario's model on ImageNet (rounded down to a power "
+            "of two)."
+        )
+    if s.learning_rate <= SMALL_RATE:
+        lines.append(
+            f"Small updates: a learning rate of {s.learning_rate:g} is what a schedule ends with; a step moves a "
+            "weight by less than half of float16's spacing, so without a float32 copy it rounds back."
+        )
+    else:
+        lines.append(
+            f"Learning rate {s.learning_rate:g}: updates are not as small as at the end of a schedule "
+            f"({SMALL_RATE:g}), where float32 master weights are needed most."
+        )
     return lines
 
 
@@ -85,17 +130,18 @@ def _share(value: float) -> str:
 
 def safe_line(document: Document) -> str:
     """The smallest and the largest safe scale."""
-    found = safe(document.gradients)
+    found, used = safe(document.gradients), f"used: 2^{round(math.log2(document.static_scale))}"
     if found.smallest is None or found.largest is None:
-        return "No gradients were seen."
+        return f"No gradients were seen; {used}."
     if found.smallest > found.largest:
         return (
             f"No loss scale is safe: from 2^{found.smallest} on at most {LOST_AT_MOST:.0%} of the gradients become "
-            f"zero, but above 2^{found.largest} some overflow."
+            f"zero, but above 2^{found.largest} some overflow; {used}."
         )
+    n, steps = steps_seen(document.gradients), document.setting.steps
     return (
         f"Safe loss scales: 2^{found.smallest} (at most {LOST_AT_MOST:.0%} of the gradients that are not zero become "
-        f"zero) to 2^{found.largest} (none overflows)."
+        f"zero) to 2^{found.largest} (none overflows), by {n} of {steps} steps; {used}."
     )
 
 
@@ -103,9 +149,12 @@ def costs_table(document: Document) -> Table:
     """Time, memory and accuracy, with ratios to fp32: D. Yamamoto's table, a row per technique."""
     table = _table()
     table.add_column("technique")
-    for heading in ("time", "vs fp32", "memory", "vs fp32", "test loss", "accuracy (95%)"):
+    rows = costs(document)
+    of_device = any(row.memory_ratio is not None for row in rows)
+    memory = ("memory", "vs fp32") if of_device else ("memory",)
+    for heading in ("time", "vs fp32", *memory, "test loss", "accuracy (95%)"):
         table.add_column(heading, justify="right", no_wrap=True)
-    for row in costs(document):
+    for row in rows:
         label = TECHNIQUES[row.technique].label
         if row.train_time_s is None or row.peak_memory_bytes is None or row.accuracy is None:
             table.add_row(label, Text("did not get to the end", style="red"))
@@ -116,13 +165,17 @@ def costs_table(document: Document) -> Table:
             f"{row.train_time_s:.1f} s",
             "" if row.time_ratio is None else f"{row.time_ratio:.2f}×",
             size(round(row.peak_memory_bytes)),
-            "" if row.memory_ratio is None else f"{row.memory_ratio:.2f}×",
-            f"{row.test_loss:.3f}",
+            *(["" if row.memory_ratio is None else f"{row.memory_ratio:.2f}×"] if of_device else []),
+            "" if row.test_loss is None else _loss(row.test_loss),
             f"{row.accuracy.value:.1%}"
             + (f" ± {100 * half:.1f}" if half else "")
             + ("" if row.ok == row.runs else f" ({row.ok} of {row.runs} seeds)"),
         )
     return table
+
+
+def _loss(value: float) -> str:
+    return f"{value:.3f}" if value < 1000 else f"{value:.4g}"
 
 
 def verdicts_table(judged: Sequence[Verdict]) -> Table:
@@ -152,7 +205,8 @@ def notes(document: Document, margins: Margins) -> list[str]:
     if document.setting.device == "cpu":
         lines.append(
             "On the CPU fp16 computes in fp32 and only stores 16 bits: its time is that of the conversions, and the "
-            "memory is the whole process'. Ratios are fp32's figure over the technique's, as in Yamamoto's table."
+            "memory is the whole process', most of which is the program. Ratios are fp32's figure over the "
+            "technique's, as in Yamamoto's table."
         )
     if any(run.technique == "dynamic" and run.status == "ok" for run in document.runs):
         runs = [run for run in document.runs if run.technique == "dynamic"]

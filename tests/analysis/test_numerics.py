@@ -90,6 +90,12 @@ def test_above_chance_is_asked_over_seeds_and_over_test_images():
     diverged = [make_run("both", 0, status="diverged", reason="x", test_loss=None, accuracy=None)]
     few = [run for run in few if run.technique != "both"]
     assert words(make_document(extra=[*few, *diverged], setting=setting(test_images=4)))["both"] == "does not"
+    assert (
+        by_training(make_document(extra=[*few, *diverged], setting=setting(test_images=4)))(
+            claim("trains like")
+        ).outcome
+        == "undecided"
+    )
 
 
 def test_few_test_images_tell_no_accuracies_apart():
@@ -113,7 +119,12 @@ def test_a_loss_far_beyond_fp32s_has_no_interval_of_millions_of_percent():
 def test_ratios_are_fp32s_figure_over_the_techniques():
     rows = {row.technique: row for row in costs(make_document())}
     assert rows["both"].time_ratio == pytest.approx(0.8)
-    assert rows["both"].memory_ratio == 1.0
+    assert rows["both"].memory_ratio is None  # a process' memory
+    on_device = [
+        make_run(name, 0, peak_memory_of="device", peak_memory_bytes=n) for name, n in (("fp32", 8), ("both", 4))
+    ]
+    rows_of_device = {row.technique: row for row in costs(make_document(extra=on_device))}
+    assert rows_of_device["both"].memory_ratio == 2.0
     assert rows["fp32"].accuracy.value == pytest.approx(0.76)
 
 
