@@ -267,7 +267,15 @@ _USEFUL = 10.0
 
 def relative(log_ratio: float) -> float:
     """The difference from 1 of a ratio whose logarithm is given; infinite where it is beyond a float."""
-    return math.expm1(log_ratio) if log_ratio < 700 else math.inf
+    return math.expm1(log_ratio) if log_ratio < _LARGEST else math.inf
+
+
+def _ratio(log_ratio: float) -> float:
+    return math.exp(log_ratio) if log_ratio < _LARGEST else math.inf
+
+
+_LARGEST = 700.0
+"""Beyond this logarithm is no float."""
 
 
 def _percent(value: float) -> str:
@@ -354,7 +362,7 @@ def ratio_curve(document: Document, technique: str, window: int) -> tuple[Point,
     return tuple(
         Point(
             point.step,
-            Interval(*(1 + relative(end) for end in (point.value.value, point.value.low, point.value.high))),
+            Interval(*(_ratio(end) for end in (point.value.value, point.value.low, point.value.high))),
         )
         for point in _curve(logs, window)
     )

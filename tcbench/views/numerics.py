@@ -68,8 +68,8 @@ def _divided(s: Setting) -> str:
     replicas, pixels = _factors(s)
     if s.loss_divisor == 1:
         return "loss not divided"
-    also = f" × {pixels:.3g} for a small feature map" if pixels > 1 else ""
-    return f"loss divided by {s.loss_divisor:g}: {replicas:.5g} replicas (global batch {s.global_batch}){also}"
+    also = f" × {pixels:.3g} for fewer pixels" if pixels > 1 else ""
+    return f"loss divided by {s.loss_divisor:g}: {replicas:.5g} replicas{also}"
 
 
 SMALL_RATE = 1e-3

@@ -114,6 +114,8 @@ def test_a_loss_far_beyond_fp32s_has_no_interval_of_millions_of_percent():
     verdict = next(v for v in verdicts(make_document(extra=runaway)) if v.technique == "both")
     assert "times fp32's (no useful interval)" in verdict.reason
     assert ratio_curve(make_document(extra=[make_run("both", 0, losses=(1e300,) * 48)]), "both", 4)
+    tiny = make_document(extra=[make_run("fp32", 0, losses=(1e20,) * 48)])
+    assert 1e-21 < ratio_curve(tiny, "both", 4)[0].value.value < 1e-19
 
 
 def test_ratios_are_fp32s_figure_over_the_techniques():

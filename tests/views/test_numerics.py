@@ -30,7 +30,7 @@ def test_the_losss_divisor_is_told_by_its_factors():
     assert " 8: a gradient that flows back is divided by the pixels of the last feature map" in gradients
     assert updates.startswith("Small updates: a learning rate of 0.001 is what a schedule ends with")
     [shown] = [fact for fact in about(of()) if fact.startswith("loss")]
-    assert shown == "loss divided by 32768: 4096 replicas (global batch 131072) × 8 for a small feature map"
+    assert shown == "loss divided by 32768: 4096 replicas × 8 for fewer pixels"
     [gradients, _] = why_lines(of(data="images", loss_divisor=4096.0))
     assert gradients.startswith("Small gradients: the loss is divided by 4,096, as one replica's share")
     assert "pixels" not in gradients

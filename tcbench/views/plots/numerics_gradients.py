@@ -17,15 +17,15 @@ from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MultipleLocator
 
-from tcbench.analysis.gradients import LOST_AT_MOST, SMALLEST, SMALLEST_NORMAL, SafeScales, shares
-from tcbench.analysis.numerics import magnitudes, safe
+from tcbench.analysis.gradients import LOST_AT_MOST, SMALLEST, SMALLEST_NORMAL, SafeScales, Shares, shares
+from tcbench.analysis.numerics import magnitudes, safe, steps_seen
 from tcbench.numerics.form import KINDS, Document, Kind, Magnitudes
 from tcbench.views.plots.palette import FAINT, GAIN, GAIN_PALE, INK, LOSS, LOSS_PALE, QUIET, RAMPS, Fill
 from tcbench.views.plots.sheet import MARGIN, WIDTH, Footer, Header, Sheet
-from tcbench.views.plots.text import LABEL, LEGEND, SMALL, WORDS, drawable, font, line_height, text_width
+from tcbench.views.plots.text import LABEL, LEGEND, SMALL, WORDS, drawable, font, line_height, text_width, wrapped
 
 TITLES: dict[Kind, str] = {
-    "activations": "Gradients that flow back between layers",
+    "activations": "Gradients of the activations",
     "weights": "Gradients of the weights",
 }
 _NORMAL = RAMPS["fp32"][2]
@@ -39,10 +39,9 @@ def gradients_chart(document: Document, about: Sequence[str]) -> Figure:
     found = {kind: magnitudes(document.gradients, kind) for kind in KINDS}
     limits = _limits(list(found.values()))
     range_of = safe(document.gradients)
-    losses = document.gradients.steps
     header = Header.of(
         "What float16 makes of gradients",
-        f"fp32 training, {len(losses) // len(KINDS)} of {document.setting.steps} steps looked at, without loss "
+        f"fp32 training, {steps_seen(document.gradients)} of {document.setting.steps} steps looked at, without loss "
         f"scaling; the loss divided by {document.setting.loss_divisor:g}",
         WIDTH,
     )
@@ -51,7 +50,8 @@ def gradients_chart(document: Document, about: Sequence[str]) -> Figure:
         [
             " · ".join(about),
             f"Safe: at most {LOST_AT_MOST:.0%} of the gradients that are not zero become zero, and none infinite, of "
-            "both kinds. Layers: the darker, the more of the layer's values lie in that power of two.",
+            "both kinds. Activations: what flows back into each convolution's and the classifier's output. Layers: the "
+            "darker, the more of the layer's values lie in that power of two.",
         ],
         WIDTH,
     )
@@ -70,7 +70,7 @@ def gradients_chart(document: Document, about: Sequence[str]) -> Figure:
     for kind, x in places.items():
         sheet.text(x, y, TITLES[kind], LABEL, bold=True)  # type: ignore[index]
         axes = sheet.axes(x, y + titles, width, _PANEL)
-        _histogram(axes, found[kind], limits, k)  # type: ignore[index]
+        _histogram(axes, found[kind], limits, k, width)  # type: ignore[index]
     sheet.text(
         0.3,
         y + titles + _PANEL / 2,
@@ -148,7 +148,8 @@ def _legend(sheet: Sheet, y: float, document: Document) -> None:
     sheet.text(x, y + line_height(LEGEND) / 2, words, LEGEND, va="center_baseline", gid="legend", colour=QUIET)
 
 
-def _histogram(axes: Axes, found: Magnitudes, limits: tuple[int, int], k: int) -> None:
+def _histogram(axes: Axes, found: Magnitudes, limits: tuple[int, int], k: int, width: float) -> None:
+    """`width`: the panel's, inches."""
     n = max(1, found.non_zero)
     heights = [count / n for count in found.counts]
     for exponent, height in enumerate(heights, start=found.lowest):
@@ -156,17 +157,39 @@ def _histogram(axes: Axes, found: Magnitudes, limits: tuple[int, int], k: int) -
             axes.bar(exponent + 0.5, height, 0.86, color=_colour(exponent), linewidth=0)
     edges = np.arange(found.lowest, found.lowest + len(heights) + 1) + k
     axes.stairs(heights, edges, color=INK, linewidth=1.0)
-    top = 1.28 * max(heights, default=1.0)
-    _style(axes, limits, top)
-    before = shares(found, 0)
-    words = f"zero {_percent(before.zero)}, subnormal {_percent(before.subnormal)}"
-    after = shares(found, k)
-    words += f"; at 2^{k}: zero {_percent(after.zero)}, subnormal {_percent(after.subnormal)}"
+    lines = _histogram_words(found, limits, k, width)
+    room = len(lines) * line_height(WORDS) / _PANEL + 0.06
+    _style(axes, limits, max(heights, default=1.0) / (0.94 - room))
     axes.text(
-        0.012, 0.94, words, transform=axes.transAxes, fontproperties=font(WORDS), color=INK, va="top", parse_math=False
+        0.012,
+        0.97,
+        "\n".join(lines),
+        transform=axes.transAxes,
+        fontproperties=font(WORDS),
+        color=INK,
+        va="top",
+        parse_math=False,
+        bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5},
     )
     for border in (SMALLEST - 1, SMALLEST_NORMAL, 16):
-        axes.axvline(border, ymax=0.82, color=QUIET, linewidth=0.7, linestyle=(0, (3, 2)))
+        axes.axvline(border, ymax=0.97 - room, color=QUIET, linewidth=0.7, linestyle=(0, (3, 2)))
+
+
+def _histogram_words(found: Magnitudes, limits: tuple[int, int], k: int, width: float) -> list[str]:
+    """What becomes of the values, before and after the loss scale, on one line where that has room."""
+    before, after = (_lost_words(shares(found, log2_scale)) for log2_scale in (0, k))
+    after = f"at 2^{k}: {after}"
+    beyond = sum(n for i, n in enumerate(found.counts, start=found.lowest + k) if not limits[0] <= i < limits[1])
+    if beyond > found.non_zero / 2:
+        after += f"; outline beyond the {'right' if k > 0 else 'left'} end"
+    whole = f"{before}; {after}"
+    fits = text_width(whole, WORDS) < 0.98 * width
+    return [whole] if fits else [line for part in (before, after) for line in wrapped(part, WORDS, 0.98 * width)]
+
+
+def _lost_words(of: Shares) -> str:
+    infinite = f", infinite {_percent(of.infinite)}" if of.infinite else ""
+    return f"zero {_percent(of.zero)}, subnormal {_percent(of.subnormal)}{infinite}"
 
 
 def _colour(exponent: int) -> str:
@@ -209,16 +232,15 @@ def _exponents(axes: Axes) -> None:
 
 def _lost(axes: Axes, found: dict[Kind, Magnitudes], safe_range: SafeScales, k: int) -> None:
     smallest, largest = safe_range.smallest, safe_range.largest
-    low = -4
+    low = min(-4, k - 2)
     high = max(40, (largest or 0) + 6, k + 2)
     scales = np.arange(low, high + 1)
     looks: dict[Kind, Any] = {"activations": "-", "weights": (0, (5, 2))}
     for kind, look in looks.items():
         at = [shares(found[kind], int(scale)) for scale in scales]
-        words = "between layers" if kind == "activations" else "of the weights"
-        axes.plot(scales, [one.zero for one in at], color=LOSS, linestyle=look, linewidth=1.6, label=f"zero, {words}")
+        axes.plot(scales, [one.zero for one in at], color=LOSS, linestyle=look, linewidth=1.6, label=f"zero, {kind}")
         axes.plot(
-            scales, [one.infinite for one in at], color=INK, linestyle=look, linewidth=1.6, label=f"infinite, {words}"
+            scales, [one.infinite for one in at], color=INK, linestyle=look, linewidth=1.6, label=f"infinite, {kind}"
         )
     if smallest is not None and largest is not None and smallest <= largest:
         axes.axvspan(smallest, largest, color=GAIN_PALE, alpha=0.45, linewidth=0, zorder=0)

@@ -16,11 +16,33 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter, NullLocator
 
 from tcbench.analysis.equivalence import Equivalence
-from tcbench.analysis.numerics import Margins, Point, Verdict, Word, loss_curve, ratio_curve, techniques_of, verdicts
+from tcbench.analysis.numerics import (
+    Margins,
+    Point,
+    Verdict,
+    Word,
+    loss_curve,
+    not_learnt,
+    ratio_curve,
+    relative,
+    techniques_of,
+    verdicts,
+)
 from tcbench.numerics.form import BASE, Document, Technique
 from tcbench.views.plots.palette import FAINT, GAIN, GAIN_PALE, INK, LOSS, QUIET, RAMPS
 from tcbench.views.plots.sheet import MARGIN, WIDTH, Footer, Header, Sheet
-from tcbench.views.plots.text import LABEL, LEGEND, WORDS, font, line_height, shortened, text_width
+from tcbench.views.plots.text import (
+    LABEL,
+    LEGEND,
+    SMALL,
+    WORDS,
+    drawable,
+    font,
+    line_height,
+    shortened,
+    text_width,
+    wrapped,
+)
 
 _POINTS = 24
 """Windows along a curve."""
@@ -51,18 +73,23 @@ def training_chart(document: Document, margins: Margins, about: Sequence[str]) -
     """`about`: the small print's facts of machine and setting."""
     techniques = techniques_of(document)
     judged = verdicts(document, margins)
+    nothing = not_learnt(document)
     seeds = len({run.seed for run in document.runs})
     window = max(1, document.setting.steps // _POINTS)
+    curves = "every step" if window == 1 else f"means of {window} steps"
     header = Header.of(
         "Does fp16 train like fp32?",
-        f"{seeds} seeds, each with the same weights and batches for every technique; bands and whiskers: intervals "
-        "over seeds",
+        "1 seed: the same weights and batches for every technique; one seed has no intervals"
+        if seeds == 1
+        else f"{seeds} seeds, each with the same weights and batches for every technique; bands and whiskers: "
+        "intervals over seeds",
         WIDTH,
     )
     footer = Footer.of(
         [
             " · ".join(about),
-            f"Curves: means of {window} steps, 95% intervals; one that ends early diverged. Below: 90% intervals of "
+            *([f"{nothing}."] if nothing else []),
+            f"Curves: {curves}, 95% intervals; one that ends early diverged. Below: 90% intervals of "
             f"the paired difference; like fp32 is within {margins.loss:.0%} of its test loss and "
             f"{100 * margins.accuracy:g} points of its accuracy (shaded), by two one-sided tests at 5%.",
         ],
@@ -156,7 +183,7 @@ def _curves(axes: Axes, curves: dict[str, tuple[Point, ...]], *, bands: bool, st
         spine.set_linewidth(0.8)
     axes.grid(axis="y", color=FAINT, linewidth=0.7)
     axes.set_axisbelow(True)
-    low, high = axes.get_ylim()
+    low, high = _ends(axes.get_ylim(), curves)
     axes.set_yticks(_ticks(low, high))
     axes.set_ylim(low, high)
     axes.yaxis.set_minor_locator(NullLocator())
@@ -166,15 +193,27 @@ def _curves(axes: Axes, curves: dict[str, tuple[Point, ...]], *, bands: bool, st
     _labels(axes)
 
 
+def _ends(drawn: tuple[float, float], curves: dict[str, tuple[Point, ...]]) -> tuple[float, float]:
+    """The axis' ends: what was drawn, but a band far wider than all curves is cut off."""
+    values = [point.value.value for points in curves.values() for point in points]
+    values = [value for value in values if 0 < value < math.inf] or [1.0]
+    return max(drawn[0], min(values) / _BAND_AT_MOST), min(drawn[1], max(values) * _BAND_AT_MOST)
+
+
+_BAND_AT_MOST = 3.0
+
+
 def _ticks(low: float, high: float) -> list[float]:
     """Round values between the ends, about five of them, evenly on neither scale but easy to read."""
-    for step in (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100):
+    few_decades = high / low < 50
+    for step in (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100) if few_decades else ():
         first = math.ceil(low / step) * step
         values = [first + i * step for i in range(8)]
         inside = [round(value, 6) for value in values if low <= value <= high]
         if len(inside) <= 6 and first + 8 * step > high:
             return inside
-    return [10.0**n for n in range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)]
+    first, last = math.ceil(math.log10(low)), math.floor(math.log10(high))
+    return [10.0**n for n in range(first, last + 1, max(1, -(-(last - first + 1) // 6)))]
 
 
 def _labels(axes: Axes) -> None:
@@ -196,9 +235,9 @@ def _forest(sheet: Sheet, y: float, judged: Sequence[Verdict], margins: Margins,
         (begin, "test loss, difference from fp32", [v.loss for v in judged], margins.loss, True),
         (begin + width + 0.35, "accuracy, difference in points", [v.accuracy for v in judged], margins.accuracy, False),
     )
-    for x, title, tests, margin, relative in columns:
+    for x, title, tests, margin, of_loss in columns:
         sheet.text(x + width / 2, y, title, WORDS, ha="center", colour=QUIET)
-        _differences(sheet.axes(x, y + titles, width, _ROW * max(1, len(judged))), tests, judged, margin, relative)
+        _differences(sheet.axes(x, y + titles, width, _ROW * max(1, len(judged))), tests, judged, margin, of_loss)
     for i, verdict in enumerate(judged):
         middle = y + titles + (i + 0.5) * _ROW
         sheet.text(MARGIN, middle, TECHNIQUES[verdict.technique].label, LEGEND, va="center_baseline")
@@ -207,17 +246,31 @@ def _forest(sheet: Sheet, y: float, judged: Sequence[Verdict], margins: Margins,
             MARGIN + names + 0.2, middle, word, LEGEND, bold=True, va="center_baseline", colour=_WORD_COLOURS[word]
         )
         if verdict.loss is None:
-            room = WIDTH - MARGIN - begin
-            sheet.text(begin, middle, shortened(verdict.reason, WORDS, room), WORDS, va="center_baseline", colour=QUIET)
+            _reason(sheet, begin, middle, verdict.reason)
+
+
+def _reason(sheet: Sheet, x: float, middle: float, reason: str) -> None:
+    """In place of intervals, over the bands; on two lines of smaller type where one is not enough."""
+    room, size = WIDTH - MARGIN - x, WORDS
+    lines = wrapped(drawable(reason), size, room)
+    if len(lines) > 1:
+        size = SMALL
+        first, *rest = wrapped(drawable(reason), size, room)
+        lines = [first, *([shortened(" ".join(rest), size, room)] if rest else [])]
+    white = {"facecolor": "white", "edgecolor": "none", "pad": 1.0}
+    sheet.text(x, middle, "\n".join(lines), size, va="center", colour=QUIET, bbox=white, linespacing=1.05)
 
 
 def _differences(
-    axes: Axes, tests: Sequence[Equivalence | None], judged: Sequence[Verdict], margin: float, relative: bool
+    axes: Axes, tests: Sequence[Equivalence | None], judged: Sequence[Verdict], margin: float, of_loss: bool
 ) -> None:
-    def shown(value: float) -> float:
-        return 100 * (math.expm1(value) if relative else value)
-
+    """An interval per row, in percent or points; what is beyond 1000% or 100 points ends there, as an arrow."""
     edge = 100 * margin
+    most = max(1000.0 if of_loss else 100.0, edge)
+
+    def shown(value: float) -> float:
+        return max(-most, min(most, 100 * (relative(value) if of_loss else value)))
+
     ends = [edge * 1.6]
     for i, (test, verdict) in enumerate(zip(tests, judged, strict=True)):
         if test is None:
@@ -226,7 +279,9 @@ def _differences(
         if math.isfinite(test.low) and math.isfinite(test.high):
             axes.plot([shown(test.low), shown(test.high)], [i + 0.5] * 2, color=colour, linewidth=2.4)
             ends += [abs(shown(test.low)), abs(shown(test.high))]
-        axes.plot([shown(test.mean)], [i + 0.5], marker="o", markersize=4.5, color=colour)
+        beyond = abs(shown(test.mean)) == most
+        marker = "o" if not beyond else ">" if test.mean > 0 else "<"
+        axes.plot([shown(test.mean)], [i + 0.5], marker=marker, markersize=4.5, color=colour)
         ends.append(abs(shown(test.mean)))
     axes.axvspan(-edge, edge, color=GAIN_PALE, alpha=0.45, linewidth=0, zorder=0)
     axes.axvline(0, color=INK, linewidth=0.8)
@@ -235,7 +290,7 @@ def _differences(
     axes.set_ylim(len(judged), 0)
     axes.set_yticks([])
     axes.xaxis.set_major_locator(MaxNLocator(7))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:+.4g}{'%' if relative else ''}" if v else "0"))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:+.4g}{'%' if of_loss else ''}" if v else "0"))
     axes.grid(axis="x", color=FAINT, linewidth=0.7)
     axes.set_axisbelow(True)
     for spine in axes.spines.values():
