@@ -200,7 +200,7 @@ def not_learnt(document: Document) -> str | None:
     quarter = max(1, steps // 4)
     falls = [statistics.fmean(run.losses[:quarter]) - statistics.fmean(run.losses[-quarter:]) for run in runs]
     if statistics.fmean(falls) <= 0:
-        return f"fp32 itself learnt nothing here: its loss did not fall in {steps} steps; more --steps"
+        return f"fp32 itself learnt nothing here: its loss did not fall in {steps} step{'s' * (steps > 1)}; {_MEND}"
     chance, accuracies = 1 / document.setting.n_classes, [_accuracy(run) for run in runs]
     error = _NORMAL_95 * math.sqrt(chance * (1 - chance) / document.setting.test_images)
     if len(runs) > 1:
@@ -209,12 +209,10 @@ def not_learnt(document: Document) -> str | None:
     accuracy = statistics.fmean(accuracies)
     if accuracy - error > chance:
         return None
-    return (
-        f"fp32 itself learnt nothing here: its accuracy of {accuracy:.1%} is not surely above chance, {chance:.1%}; "
-        "more --steps"
-    )
+    return f"fp32 itself learnt nothing here: its accuracy of {accuracy:.1%} is not surely above chance, {chance:.1%}; {_MEND}"
 
 
+_MEND = "take more --steps or a lower --lr"
 _NORMAL_95 = 1.6449
 """The normal distribution's quantile."""
 

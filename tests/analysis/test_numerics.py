@@ -68,7 +68,8 @@ def test_nothing_trains_like_an_fp32_that_learnt_nothing():
     document = make_document(extra=chance)
     assert set(words(document).values()) == {"undecided"}
     assert {v.reason for v in verdicts(document)} == {
-        "fp32 itself learnt nothing here: its accuracy of 10.0% is not surely above chance, 10.0%; more --steps"
+        "fp32 itself learnt nothing here: its accuracy of 10.0% is not surely above chance, 10.0%; "
+        "take more --steps or a lower --lr"
     }
     found = by_training(document)(claim("trains like"))
     assert found.outcome == "undecided"
@@ -77,7 +78,7 @@ def test_nothing_trains_like_an_fp32_that_learnt_nothing():
     one_step = [make_run(name, seed, losses=(2.3,)) for name in TECHNIQUES for seed in range(5)]
     document = make_document(extra=one_step, setting=setting(steps=1))
     assert set(words(document).values()) == {"undecided"}
-    assert "its loss did not fall in 1 steps" in verdicts(document)[0].reason
+    assert "its loss did not fall in 1 step;" in verdicts(document)[0].reason
 
 
 def test_above_chance_is_asked_over_seeds_and_over_test_images():

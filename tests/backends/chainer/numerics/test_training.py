@@ -138,3 +138,7 @@ def test_a_folder_without_enough_images_for_a_test_says_so(tmp_path):
     dataset.generate(tmp_path / "images", n_files=16, workers=1)
     with pytest.raises(DataError, match="expected at least 10 images in a class"):
         split(dataset.scan(tmp_path / "images"))
+
+
+def test_losses_are_told_up_to_the_first_that_json_cannot_say():
+    assert worker._rounded((1.23456789, float("nan"), 2.0)) == (1.23457,)
