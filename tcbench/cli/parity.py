@@ -26,7 +26,7 @@ def hold(
     """Run them and show what was found. Exits with PARITY_OFF where something is off; raises SelectionError,
     TrainingError."""
     from tcbench import machine
-    from tcbench.analysis.parity import SLOPE_AT_MOST, judge
+    from tcbench.analysis.parity import judge, reference
     from tcbench.backends import DEFAULT, backend
     from tcbench.errors import TrainingError
     from tcbench.numerics import plan
@@ -44,24 +44,23 @@ def hold(
         runner = Runner(1, timeout_s, lambda _, n: stages.advance("configs", n, len(job.cells)))
         ((_, last),) = runner.run([job])
     assert isinstance(last, ParityFinished)
-    if last.reason is not None or last.slope is None:
+    if last.reason is not None or last.slopes is None:
         raise TrainingError(f"the configs could not be compared: {last.reason}")
     rung_set = backend(DEFAULT).RUNGS
-    judged = judge(last.runs, lambda rung: rung_set[rung].parity)
-    off = [one for one in judged if one.off is not None]
+    judged, held = judge(last.runs, lambda rung: rung_set[rung]), reference(last.slopes)
+    off = view.reasons(held, judged)
     if json:
-        typer.echo(view.to_json(job, judged, skipped, last.slope))
+        typer.echo(view.to_json(job, held, judged, skipped))
     else:
         console = make_console()
         console.print(view.headline(job), markup=False, highlight=False, soft_wrap=True)
         console.print()
-        console.print(view.table(judged))
+        console.print(view.table(held, judged))
         console.print()
-        for line in view.reasons(judged):
+        for line in off:
             console.print(line, style="red", markup=False, highlight=False, soft_wrap=True)
-        for line in view.notes(judged, skipped, last.slope):
+        for line in view.notes(judged, skipped):
             console.print(line, style="dim", markup=False, highlight=False, soft_wrap=True)
-        word = f"{len(off)} off" if off or last.slope > SLOPE_AT_MOST else "all within what their rungs declare"
-        console.print(f"{len(judged)} configs: {word}.", markup=False, highlight=False, soft_wrap=True)
-    if off or last.slope > SLOPE_AT_MOST:
+        console.print(view.summary(held, judged), markup=False, highlight=False, soft_wrap=True)
+    if off:
         raise typer.Exit(PARITY_OFF)

@@ -120,18 +120,28 @@ class ParityJob(msgspec.Struct, frozen=True, kw_only=True, tag="parity"):
 
 
 class Distance(msgspec.Struct, frozen=True, kw_only=True):
-    """How far one config is from another. `loss`: largest relative distance of a step's loss. `gradient`: relative, of
-    all gradients of the first step, in the L2 norm; None where the step is one launch. `update`: the same of what
-    training did to all parameters. None of them is a number where a run went to infinity: then `finite` is False."""
+    """How far one config is from another. `loss`: largest relative distance of a step's loss. `update`: relative, of
+    what training did to all parameters, in the L2 norm. None of them is a number where a run went to infinity: then
+    `finite` is False.
+
+    Of gradients at the first weights, None where the step is one launch: `gradient`, the same of the parameter
+    `gradient_of`, which is farthest; `length`, how much longer or shorter, relative, those of the kind of parameter
+    `length_of` are, which differ most."""
 
     loss: float
     update: float
     gradient: float | None = None
+    gradient_of: str | None = None
+    length: float | None = None
+    length_of: str | None = None
     finite: bool = True
 
 
 class ParityRun(msgspec.Struct, frozen=True, kw_only=True):
-    """A config's distances to the config without its last rung and to fp32, or why there are none."""
+    """A config's distances to the config without its last rung and to fp32, or why there are none. `seen` and
+    `seen_without`: what it and the config without are seen to do, by what is looked at. `optimizer`: the relative L2
+    distance of what a few updates from given gradients did to the parameter `optimizer_of`, which is farthest from what
+    SGD with momentum and weight decay does in float64."""
 
     config: str
     rung: str
@@ -140,14 +150,25 @@ class ParityRun(msgspec.Struct, frozen=True, kw_only=True):
     half: bool = False
     to_without: Distance | None = None
     to_fp32: Distance | None = None
+    seen: dict[str, str] = {}
+    seen_without: dict[str, str] = {}
+    optimizer: float | None = None
+    optimizer_of: str | None = None
     reason: str | None = None
 
 
+class Slope(msgspec.Struct, frozen=True, kw_only=True):
+    """The error of float64's gradient with respect to `parameter` against the loss's own slope, relative."""
+
+    parameter: str
+    error: float
+
+
 class ParityFinished(msgspec.Struct, frozen=True, tag="parity-finished"):
-    """The last word of a parity job. `slope`: the relative error of float64's gradient against the loss's own slope."""
+    """The last word of a parity job. `slopes`: of every parameter of the reference."""
 
     runs: tuple[ParityRun, ...]
-    slope: float | None
+    slopes: tuple[Slope, ...] | None
     reason: str | None = None
     environment: Environment | None = None
 

@@ -1,8 +1,8 @@
 """Every config a few steps from the same weights over the same batches: how far is each from the config without its
-last rung, and from fp32?
+last rung, and from fp32? What is it seen to do, and does its optimizer do what SGD does?
 
-fp32 itself is held against a run in float64, and float64's gradient against the slope of the loss, so that an op that
-is wrong in every config alike is found too.
+fp32 itself is held against a run in float64, and float64's gradient with respect to each parameter against the slope of
+the loss, so that an op that is wrong in every config alike is found too.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,23 +19,39 @@ import numpy as np
 
 from tcbench.backends.chainer import ops
 from tcbench.backends.chainer.compat import chainer
+from tcbench.backends.chainer.device_sgd import BatchedSGD
+from tcbench.backends.chainer.flat_sgd import FlatSGD
 from tcbench.backends.chainer.numerics.flow import layers_of, on_host
 from tcbench.backends.chainer.resnet import ResNet
 from tcbench.backends.chainer.rungs import RUNGS
 from tcbench.backends.chainer.session import ChainerSession
 from tcbench.backends.chainer.sites import Host, Site
+from tcbench.backends.cuda.accelerator import current
 from tcbench.backends.feeds.base import Feed
-from tcbench.backends.spec import FeedSpec, TensorSpec
+from tcbench.backends.spec import FeedSpec
 from tcbench.errors import TcbenchError
 from tcbench.models.small import WELL_CONDITIONED
-from tcbench.numerics.form import BASE, Distance, ParityJob, ParityRun
-from tcbench.record import Cell
+from tcbench.numerics.form import BASE, Distance, ParityJob, ParityRun, Slope
+from tcbench.record import Cell, TrainSettings
 from tcbench.rung import Rung
 
 OpenSite = Callable[[Cell], Site]
 
-_SLOPE_STEP = 1e-6
-"""How far the weights are moved along the gradient, in units of their own norm: float64 leaves five digits."""
+_GRADIENT_BATCHES = 5
+"""Batches whose gradients are compared at the first weights. In float32, rounding takes a value across ReLU's kink in
+one of twenty, and a gradient then differs by a hundredth; what is wrong differs in all of them."""
+
+_SLOPE_STEPS = (1e-6, 1e-7, 1e-8)
+"""How far a parameter is moved for the slope of the loss, in root mean square of its values times 20. The longest loses
+the fewest digits; where it takes a value across a kink, a shorter one does not."""
+
+_SLOPE_DONE = 1e-6
+"""An error that no shorter step need make smaller."""
+
+_GIVEN = TrainSettings(learning_rate=0.01, momentum=0.9, weight_decay=0.5)
+"""What an optimizer is looked at with. Weight decay is a third of a step, so that it is missed where it is missing; a
+step is a hundredth of a weight, so that float16 alone is seen to round it away."""
+_GIVEN_GRADIENT, _GIVEN_STEPS = 0.1, 3
 
 
 class _Float64(Rung):
@@ -77,77 +93,165 @@ def make_random_feed(spec: FeedSpec) -> Feed:
     return RandomBatches(spec)
 
 
+_ByParameter = dict[str, np.ndarray]
+"""Each parameter's values by its name ("stem.w", "block1.b.gamma"), as a vector whose order no layout changes."""
+
+
 @dataclass(frozen=True)
 class _Trained:
-    """Losses per step; the first step's gradients and what training did to all parameters, as vectors whose order no
-    layout changes."""
+    """Losses per step; gradients at the first weights, for some batches; what training did to all parameters; what the
+    session was seen to do; and the distance of its optimizer from SGD, with the parameter where it is largest."""
 
     losses: np.ndarray
-    gradient: np.ndarray | None
-    change: np.ndarray
+    gradients: tuple[_ByParameter, ...]
+    change: _ByParameter
+    seen: dict[str, str]
+    optimizer: tuple[float, str]
 
 
 def compare(job: ParityJob, open_site: OpenSite, progress: Callable[[int], None]) -> tuple[ParityRun, ...]:
     """Distances of every cell of the job, in order. A config that raises is a run with its reason."""
     trained: dict[str, _Trained] = {}
     trained["fp64"] = _train(job.cell, [_Float64()], Host(), job.steps)
-    fp32 = msgspec.structs.replace(job.cell, rungs=(BASE,))
+    fp32 = msgspec.structs.replace(job.cell, config=BASE, rungs=(BASE,))
     trained[BASE] = _train(fp32, [RUNGS[BASE]], open_site(fp32), job.steps)
     runs = []
     for done, one in enumerate(job.cells, start=1):
         cell = one.cell
         common: dict[str, Any] = {"config": cell.config, "rung": one.rung, "without": one.without, "asked": one.asked}
-        half = "fp16" in cell.rungs
+        common["half"] = "fp16" in cell.rungs
         try:
             if cell.config not in trained:
                 rungs = [RUNGS[name] for name in cell.rungs]
                 trained[cell.config] = _train(cell, rungs, open_site(cell), job.steps)
         except Exception as error:
             reason = str(error) if isinstance(error, TcbenchError) else f"{type(error).__name__}: {error}"
-            runs.append(ParityRun(**common, half=half, reason=" ".join(reason.split())))
+            runs.append(ParityRun(**common, reason=" ".join(reason.split())))
             continue
         mine, base = trained[cell.config], trained.get(one.without or "fp64")
         if base is None:
-            runs.append(ParityRun(**common, half=half, reason=f"{one.without} did not run"))
+            runs.append(ParityRun(**common, reason=f"{one.without} did not run"))
             continue
         runs.append(
-            ParityRun(**common, half=half, to_without=_distance(mine, base), to_fp32=_distance(mine, trained[BASE]))
+            ParityRun(
+                **common,
+                to_without=_distance(mine, base),
+                to_fp32=_distance(mine, trained[BASE]),
+                seen=mine.seen,
+                seen_without=base.seen if one.without else {},
+                optimizer=mine.optimizer[0],
+                optimizer_of=mine.optimizer[1],
+            )
         )
         progress(done)
     return tuple(runs)
 
 
-def slope_error(job: ParityJob) -> float:
-    """The relative error of the gradient against the loss's slope along it, central difference, in float64."""
+def slope_error(job: ParityJob, parameters: Container[str] | None = None) -> tuple[Slope, ...]:
+    """The error of the gradient with respect to each of `parameters` (None: all) against the loss's slope, by central
+    differences in float64, along the gradient (its values scaled at random) and along a direction that has nothing to
+    do with it.
+
+    Relative to the gradient's norm: along a random direction the slope is smaller by the root of the parameter's size.
+    """
+    rng = np.random.default_rng(0)
     with _session(job.cell, [_Float64()], Host()) as session:
         step = session.step
+        for _, parameter in _named(step.model):
+            if parameter.array.ndim == 1:  # ones and zeros would hide a factor or a term that is missing
+                parameter.array += 0.2 * rng.standard_normal(parameter.shape)
         step.io()
         step.forward()
         step.backward()
-        parameters = list(step.model.params())
-        gradient = np.concatenate([p.grad.ravel() for p in parameters])
-        norm = float(np.linalg.norm(gradient))
-        weights = float(np.sqrt(sum(float((p.array.astype(np.float64) ** 2).sum()) for p in parameters)))
-        moved = _SLOPE_STEP * weights
-        losses = []
-        with chainer.no_backprop_mode():
-            for sign in (1, -2):
-                for p in parameters:
-                    p.array += sign * moved / norm * p.grad
-                losses.append(float(ops.softmax_cross_entropy(step.model(step.x), step.t).array))
-    return abs((losses[0] - losses[1]) / (2 * moved) - norm) / norm
+
+        def loss() -> float:
+            with chainer.no_backprop_mode():
+                return float(ops.softmax_cross_entropy(step.model(step.x), step.t).array)
+
+        return tuple(
+            Slope(parameter=name, error=_slope_error(parameter, loss, rng))
+            for name, parameter in _named(step.model)
+            if parameters is None or name in parameters
+        )
+
+
+def _slope_error(parameter: Any, loss: Callable[[], float], rng: np.random.Generator) -> float:
+    gradient, values = parameter.grad, parameter.array.copy()
+    norm = float(np.linalg.norm(gradient))
+    random = rng.standard_normal(gradient.shape)
+    errors = []
+    for direction, slope in (
+        (gradient * rng.uniform(0, 2, gradient.shape), norm),
+        (random, norm / np.sqrt(gradient.size)),
+    ):
+        unit = direction / np.linalg.norm(direction)
+        right, found = float(np.sum(gradient * unit)), []
+        for step in _SLOPE_STEPS:
+            moved, losses = step * max(1.0, 0.05 * np.sqrt(gradient.size)), []
+            for sign in (1, -1):
+                parameter.array[...] = values + sign * moved * unit
+                losses.append(loss())
+            found.append(abs((losses[0] - losses[1]) / (2 * moved) - right) / slope)
+            if found[-1] < _SLOPE_DONE:
+                break
+        errors.append(float(np.min(found)))
+    parameter.array[...] = values
+    return float(np.max(errors))
 
 
 def _distance(one: _Trained, other: _Trained) -> Distance:
-    gradient = None
-    if one.gradient is not None and other.gradient is not None:
-        gradient = _relative(one.gradient, other.gradient)
     loss = float(np.max(np.abs(one.losses - other.losses) / np.abs(other.losses)))
-    update = _relative(one.change, other.change)
-    finite = bool(np.isfinite([loss, update, gradient or 0.0]).all())
+    update = _relative(np.concatenate([*one.change.values()]), np.concatenate([*other.change.values()]))
+    gradient = length = gradient_of = length_of = None
+    if one.gradients and other.gradients:
+        gradient, gradient_of = _farthest(one.gradients, other.gradients)
+        length, length_of = _length(one.gradients, other.gradients)
+    finite = bool(np.isfinite([loss, update, gradient or 0.0, length or 0.0]).all())
     if not finite:
         return Distance(loss=0.0, update=0.0, finite=False)
-    return Distance(loss=loss, update=update, gradient=gradient)
+    return Distance(
+        loss=loss,
+        update=update,
+        gradient=gradient,
+        gradient_of=gradient_of,
+        length=length,
+        length_of=length_of,
+    )
+
+
+def _farthest(ones: tuple[_ByParameter, ...], others: tuple[_ByParameter, ...]) -> tuple[float, str]:
+    """The largest distance of a parameter's gradients and its name: the lower quartile of the batches', so that a kink
+    crossed in some of them does not count."""
+    far = {
+        name: float(np.quantile([_relative(a[name], b[name]) for a, b in zip(ones, others, strict=True)], 0.25))
+        for name in ones[0]
+    }
+    return _largest(far)
+
+
+def _length(ones: tuple[_ByParameter, ...], others: tuple[_ByParameter, ...]) -> tuple[float, str]:
+    """How much longer or shorter the gradients of one kind of parameter are, all batches together, and the kind."""
+    kinds: dict[str, list[str]] = {}
+    for name in ones[0]:
+        kinds.setdefault(_kind(name), []).append(name)
+
+    def squares(gradients: tuple[_ByParameter, ...], names: list[str]) -> float:
+        return sum(float(np.sum(np.square(one[name], dtype=np.float64))) for one in gradients for name in names)
+
+    far = {kind: abs(np.sqrt(squares(ones, names) / squares(others, names)) - 1) for kind, names in kinds.items()}
+    return _largest(far)
+
+
+def _kind(name: str) -> str:
+    """What parameters have in common whose gradients are made by one operation: "stem.w", "a.w", "gamma"."""
+    *_, layer, parameter = name.split(".")
+    return f"{layer}.{parameter}" if parameter in ("w", "b") else parameter
+
+
+def _largest(values: dict[str, float]) -> tuple[float, str]:
+    """The largest and its name; the first that is not a number before all."""
+    name = max(values, key=lambda one: np.inf if np.isnan(values[one]) else values[one])
+    return float(values[name]), name
 
 
 def _relative(one: np.ndarray, other: np.ndarray) -> float:
@@ -172,37 +276,140 @@ def _session(cell: Cell, rungs: list[Any], site: Site) -> Iterator[ChainerSessio
 def _train(cell: Cell, rungs: list[Any], site: Site, steps: int) -> _Trained:
     with _session(cell, rungs, site) as session:
         step = session.step
-        before = _parameters(step)
-        losses, gradient = [], None
-        for number in range(steps):
+        before = _of_all(step, _trains_in(step))
+        gradients, seen = _look(session, cell.train.loss_scale if "fp16" in cell.rungs else 1.0)
+        losses = []
+        for _ in range(steps):
             for phase in session.phases:
                 phase.run()
-                if number == 0 and phase.name == "backward":
-                    gradient = _gradients(step, cell.train.loss_scale if "fp16" in cell.rungs else 1.0)
             losses.append(float(on_host(step.loss_value)))
-        return _Trained(np.array(losses), gradient, _parameters(step) - before)
+        after = _of_all(step, _trains_in(step))
+        change = {name: after[name] - values for name, values in before.items()}
+        seen |= _seen_of_optimizer(step)  # Chainer makes its master copies at the first update
+    train = msgspec.structs.replace(_GIVEN, loss_scale=cell.train.loss_scale)
+    given = msgspec.structs.replace(cell, train=train)
+    with _session(given, rungs, site) as session:
+        optimizer = _optimizer_error(session.step, train, train.loss_scale if "fp16" in cell.rungs else 1.0)
+    return _Trained(np.array(losses), gradients, change, seen, optimizer)
 
 
-def _parameters(step: Any) -> np.ndarray:
-    """All parameters as one vector: where there is a master copy, it is what trains."""
+class _Applied(chainer.FunctionHook):
+    """The functions that are applied while it is held, and what they are given."""
+
+    name = "tcbench.applied"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.all: list[tuple[Any, Any]] = []
+
+    def forward_preprocess(self, function: Any, in_data: Any) -> None:
+        self.all.append((function, in_data))
+
+    def of(self, *classes: str) -> list[tuple[Any, Any]]:
+        return [(function, inputs) for function, inputs in self.all if type(function).__name__ in classes]
+
+
+def _look(session: ChainerSession, loss_scale: float) -> tuple[tuple[_ByParameter, ...], dict[str, str]]:
+    """Gradients of some batches, and what a step is seen to do; nothing is updated. Where forward, backward and update
+    are one launch there are no gradients to be had, but the batches are gone all the same."""
+    step = session.step
+    compute = [phase for phase in session.phases if phase.name != "update"]
+    if "backward" not in {phase.name for phase in compute}:
+        for _ in range(_GRADIENT_BATCHES):
+            step.io()
+        return (), {"launches": "one"}
+    gradients = []
+    hooks = []
+    for _ in range(_GRADIENT_BATCHES):
+        with _Applied() as hook:
+            for phase in compute:
+                phase.run()
+        hooks.append(hook)
+        one = _of_all(step, lambda parameter: parameter.grad)
+        # Float32 holds what any config stores, and float64 to more digits than are compared.
+        gradients.append({name: (values / loss_scale).astype(np.float32) for name, values in one.items()})
+    return tuple(gradients), {"launches": "several", **_seen_of_functions(*hooks[:2])}
+
+
+def _seen_of_functions(first: _Applied, second: _Applied) -> dict[str, str]:
+    """What the functions of the first and second step tell."""
+    convolutions = first.of("Convolution", "ConvolutionStats")
+    function, (x, w) = convolutions[0]
+    filters_last = x.shape[3] == w.shape[3] and x.shape[1] != w.shape[1]
+    return {
+        "storage": " and ".join(sorted({str(array.dtype) for _, inputs in convolutions for array in inputs})),
+        "layout": "NHWC" if filters_last else "NCHW",
+        "math": str(function.math),
+        "ReLU": "apart" if first.of("Relu") else "fused",
+        "batch statistics": "from the convolution" if first.of("ConvolutionStats") else "from its output",
+        "graph": "built" if second.of("Convolution", "ConvolutionStats") else "replayed",
+    }
+
+
+def _seen_of_optimizer(step: Any) -> dict[str, str]:
+    optimizer = step.optimizer
+    trains_in = _trains_in(step)
+    halves = [p for _, p in _named(step.model) if str(p.array.dtype) == "float16"]
+    masters = {str(trains_in(p).dtype) for p in halves}
+    at_once = isinstance(optimizer, FlatSGD | BatchedSGD)
+    dynamic = at_once and optimizer.spec.dynamic_scale
+    return {
+        "update": "all parameters at once" if at_once else "parameter by parameter",
+        "master weights": " and ".join(sorted(masters - {"float16"})) or "none",
+        "loss scale": "dynamic" if dynamic else "static",
+    }
+
+
+def _optimizer_error(step: Any, train: TrainSettings, loss_scale: float) -> tuple[float, str]:
+    """How far a few updates from given gradients are from SGD with momentum and weight decay in float64."""
+    trains_in = _trains_in(step)
+    # Chainer's optimizer learns of the loss scale in backward.
+    step.io()
+    step.forward()
+    step.backward()
+    rng = np.random.default_rng(1)
+    accelerator = current()
+    before = _of_all(step, trains_in)
+    right = {name: values.copy() for name, values in before.items()}
+    velocity = {name: np.zeros_like(values) for name, values in before.items()}
+    for _ in range(_GIVEN_STEPS):
+        for name, parameter in _named(step.model):
+            # A power of two more would be exact too: what is given to float16 is what float64 is given.
+            given = (_GIVEN_GRADIENT * loss_scale * rng.standard_normal(parameter.shape)).astype(parameter.grad.dtype)
+            parameter.grad = given if accelerator is None else accelerator.upload(given)
+            gradient = _flat(step, given) / loss_scale
+            velocity[name] = train.momentum * velocity[name] - train.learning_rate * (
+                gradient + train.weight_decay * right[name]
+            )
+            right[name] += velocity[name]
+        step.optimizer.update()
+    after = _of_all(step, trains_in)
+    return _largest({name: _relative(after[name] - before[name], right[name] - before[name]) for name in before})
+
+
+def _trains_in(step: Any) -> Callable[[Any], Any]:
+    """What a parameter trains in: its master copy where there is one."""
     masters = step.optimizer.masters() if hasattr(step.optimizer, "masters") else {}
 
     def of(parameter: Any) -> Any:
         chainers = getattr(parameter.update_rule, "_fp32_param", None)
         return chainers.array if chainers is not None else masters.get(id(parameter), parameter.array)
 
-    return _vector(step, of)
+    return of
 
 
-def _gradients(step: Any, loss_scale: float) -> np.ndarray:
-    return _vector(step, lambda parameter: parameter.grad) / loss_scale
+def _named(model: Any) -> Iterator[tuple[str, Any]]:
+    """Each parameter with its name: "stem.w", "block1.b.gamma"."""
+    for layer, parameter in layers_of(model):
+        yield f"{layer}.{parameter.name}", parameter
 
 
-def _vector(step: Any, of: Callable[[Any], Any]) -> np.ndarray:
-    """Float64, filters as (K, C, R, S) whatever the layout."""
-    tensor: TensorSpec = step.model.parts.spec
-    parts = []
-    for _, parameter in layers_of(step.model):
-        array = np.asarray(on_host(of(parameter)), np.float64)
-        parts.append((array.transpose(0, 3, 1, 2) if tensor.layout == "NHWC" and array.ndim == 4 else array).ravel())
-    return np.concatenate(parts)
+def _of_all(step: Any, of: Callable[[Any], Any]) -> _ByParameter:
+    return {name: _flat(step, on_host(of(parameter))) for name, parameter in _named(step.model)}
+
+
+def _flat(step: Any, array: Any) -> np.ndarray:
+    """A copy in float64, filters as (K, C, R, S) whatever the layout."""
+    values = np.array(array, np.float64)
+    last = step.model.parts.spec.layout == "NHWC" and values.ndim == 4
+    return (values.transpose(0, 3, 1, 2) if last else values).ravel()

@@ -4,7 +4,7 @@ landed). Momentum, weight decay, loss unscaling and the master copy are one pass
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 from tcbench.rung import ROUNDING, Rung
 
@@ -13,6 +13,7 @@ class Batched(Rung):
     name = "batched"
     says = "one weight update for all parameters"
     parity = ROUNDING
+    shows: ClassVar = {"update": "all parameters at once"}
     source = "talk, slide 24"
 
     def optimizer(self, optimizer: Any, settings: Any) -> Any:

@@ -3,7 +3,7 @@ one thing per step. The modern static graph."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from tcbench.rung import EXACT, Requires, Rung
 from tcbench.session import Phase
@@ -15,6 +15,7 @@ class CudaGraph(Rung):
     requires = Requires(devices=frozenset({"cuda"}))
     conflicts = frozenset({"static_graph"})
     parity = EXACT
+    shows: ClassVar = {"launches": "one"}
     source = "CUDA C++ Programming Guide, CUDA Graphs"
 
     def feed(self, make_feed: Any, settings: Any) -> Any:

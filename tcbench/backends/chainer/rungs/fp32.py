@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 from tcbench.rung import EXACT, Rung
 
@@ -13,6 +13,7 @@ class Fp32(Rung):
     says = "32-bit storage and arithmetic"
     conflicts = frozenset({"fp16", "tf32"})
     parity = EXACT
+    shows: ClassVar = {"storage": "float32"}
     source = "talk, slide 12"
 
     def parts(self, parts: Any, settings: Any) -> Any:

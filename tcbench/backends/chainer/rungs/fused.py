@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 from tcbench.rung import ROUNDING, Rung
 
@@ -12,6 +12,7 @@ class Fused(Rung):
     name = "fused"
     says = "batch norm + add + ReLU in one operation"
     parity = ROUNDING
+    shows: ClassVar = {"ReLU": "fused"}
     source = "talk, slide 25"
 
     def parts(self, parts: Any, settings: Any) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 from tcbench.rung import ROUNDING, Rung
 
@@ -12,6 +12,7 @@ class Nhwc(Rung):
     name = "nhwc"
     says = "channels last: no transposes around a convolution"
     parity = ROUNDING
+    shows: ClassVar = {"layout": "NHWC"}
     source = "talk, slide 26"
 
     def parts(self, parts: Any, settings: Any) -> Any:

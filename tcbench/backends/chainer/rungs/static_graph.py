@@ -13,7 +13,7 @@ Chainer's own is silently wrong in four ways; each is made right here or in the 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 from tcbench.rung import EXACT, Needs, Requires, Rung
 
@@ -28,6 +28,7 @@ class StaticGraph(Rung):
     )
     conflicts = frozenset({"cuda_graph"})
     parity = EXACT
+    shows: ClassVar = {"graph": "replayed"}
     source = "talk, slides 31 and 32"
 
     def parts(self, parts: Any, settings: Any) -> Any:

@@ -1,74 +1,150 @@
-"""`--rungs`: every config of the CPU scenario is where its rungs say, and an op that is broken on purpose is found."""
+"""`--rungs`: every config of the CPU scenario is where its rungs say; what is broken on purpose is found and named."""
 
 from __future__ import annotations
+
+import dataclasses
 
 import numpy as np
 import pytest
 
-from tcbench.analysis.parity import SLOPE_AT_MOST, judge
+from tcbench.analysis.parity import OPTIMIZER_AT_MOST, SLOPE_AT_MOST, judge, reference
 from tcbench.backends import backend
+from tcbench.backends.chainer.flat_sgd import FlatSGD
 from tcbench.backends.chainer.numerics.parity import compare, slope_error
-from tcbench.backends.chainer.ops.cpu import batch_norm, conv_nhwc
+from tcbench.backends.chainer.ops import convolution
+from tcbench.backends.chainer.ops.batch_norm import BatchNorm
+from tcbench.backends.chainer.ops.cpu import batch_norm as kernels
+from tcbench.backends.chainer.ops.cpu import conv_nchw, conv_nhwc
 from tcbench.backends.chainer.ops.linear import LinearWgrad
+from tcbench.backends.chainer.optimizers import ChainerSGD
+from tcbench.backends.chainer.rungs import RUNGS
 from tcbench.backends.chainer.sites import open_site
 from tcbench.device import cpu
 from tcbench.numerics import plan
-from tcbench.scenario import load
+from tcbench.rung import EXACT, Rung
+from tcbench.scenario import Config, load
 
 
-def run(*names: str, steps: int = 2):
+def planned(*names: str, steps: int = 1):
     scenario = load("cpu")
     configs = [config for config in scenario.configs if not names or config.name in names]
+    configs += [Config("chainer", tuple(name.split("+"))) for name in names if name not in {c.name for c in configs}]
     job, skipped = plan.parity(scenario, cpu(), configs, steps, 1)
     assert not skipped
-    judged = judge(compare(job, open_site, lambda done: None), lambda rung: backend("chainer").RUNGS[rung].parity)
-    return job, {one.run.config: one.off for one in judged}
+    return job
+
+
+def run(*names: str, steps: int = 1) -> dict[str, str | None]:
+    """Why each config is off."""
+    compared = compare(planned(*names, steps=steps), open_site, lambda done: None)
+    return {one.run.config: one.off for one in judge(compared, lambda rung: backend("chainer").RUNGS[rung])}
+
+
+def wrong(off: dict[str, str | None]) -> set[str]:
+    return {config for config, why in off.items() if why}
 
 
 def test_all_configs_of_the_cpu_scenario_are_within_what_their_rungs_declare():
-    job, off = run(steps=plan.PARITY_STEPS)
-    assert {config.name for config in load("cpu").configs} <= set(off)
+    job = planned(steps=plan.PARITY_STEPS)
+    runs = compare(job, open_site, lambda done: None)
+    assert {config.name for config in load("cpu").configs} <= {one.config for one in runs}
+    assert {one.off for one in judge(runs, lambda rung: RUNGS[rung])} == {None}
+
+
+def test_rungs_of_no_config_of_the_cpu_scenario_are_where_they_say_too():
+    off = run("fp16+batched+nhwc+fused+convstats", "fp16+batched+dynamic_scale", steps=plan.PARITY_STEPS)
     assert set(off.values()) == {None}
-    assert slope_error(job) < SLOPE_AT_MOST
+
+
+def test_every_rung_that_changes_the_arithmetic_says_how_far_a_first_gradient_may_be():
+    for rung in RUNGS.rungs.values():
+        for tolerance in filter(None, (rung.parity.single, rung.parity.half)):
+            assert tolerance.gradient is not None, rung.name
+        assert rung.parity.half is None or rung.parity.half.length is not None, rung.name
+
+
+@pytest.fixture(scope="module")
+def slopes():
+    return slope_error(planned("fp32"))
+
+
+def test_float64s_gradient_is_the_slope_of_the_loss_for_every_parameter(slopes):
+    assert len(slopes) == 3 * 12 + 2
+    assert {"stem.w", "stem.beta", "block1.shortcut.gamma", "head.b"} <= {one.parameter for one in slopes}
+    held = reference(slopes)
+    assert held.off is None
+    assert held.slopes[0].error < SLOPE_AT_MOST / 10
 
 
 TOP = "fp32+dali+batched+nhwc+fused"
+FORGOT = "fp32+dali+batched+nhwc"
 
 
-def test_a_convolution_that_is_wrong_in_one_layout_is_off_where_that_layout_comes_in(monkeypatch):
-    right = conv_nhwc.wgrad
-    monkeypatch.setattr(conv_nhwc, "wgrad", lambda *a, **k: right(*a, **k) * np.float32(1.5))
-    _, off = run(TOP)
-    wrong = {config for config, why in off.items() if why}
-    assert wrong == {"fp32+dali+batched+nhwc"}
-    assert "gradient" in off["fp32+dali+batched+nhwc"]
+# -- wrong in some configs ---------------------------------------------------------------------------------------------
+
+
+def wgrad_of(monkeypatch, change):
+    """Every filter's gradient changed: `change(node)` is the factor."""
+    right = convolution.ConvolutionWgrad.forward_cpu
+
+    def changed(self, inputs):
+        (gw,) = right(self, inputs)
+        return (gw * gw.dtype.type(change(self.of)),)
+
+    monkeypatch.setattr(convolution.ConvolutionWgrad, "forward_cpu", changed)
+
+
+def test_filters_gradients_a_hundredth_too_long_in_one_layout_are_off_where_that_layout_comes_in(monkeypatch):
+    wgrad_of(monkeypatch, lambda node: 1.01 if node.layout == "NHWC" else 1)
+    off = run(TOP)
+    assert wrong(off) == {FORGOT}
+    assert "gradient (" in off[FORGOT]
+
+
+def test_filters_gradients_a_fiftieth_too_long_in_float16_alone_are_off_though_rounding_scatters_them_more(monkeypatch):
+    wgrad_of(monkeypatch, lambda node: 1.02 if node.x.dtype == np.float16 else 1)
+    off = run("fp16")
+    assert off["fp16"].startswith("gradient's length (")
+
+
+def test_batch_norms_scale_with_a_gradient_too_long_in_float32_is_off_from_float64(monkeypatch):
+    right = kernels.gradients
+
+    def changed(gy, x, *others, **named):
+        gx, ggamma, gbeta, masked = right(gy, x, *others, **named)
+        return gx, ggamma * (1.03 if x.dtype == np.float32 else 1), gbeta, masked
+
+    monkeypatch.setattr(kernels, "gradients", changed)
+    assert "gamma) 0.03 above" in run("fp32")["fp32"]
 
 
 def test_a_fused_operation_that_forgets_its_relu_is_off_where_it_is_fused(monkeypatch):
-    right = batch_norm.normalise
+    right = kernels.normalise
 
     def forgets(*arguments, relu, **others):
         return right(*arguments, relu=False, **others)
 
-    monkeypatch.setattr(batch_norm, "normalise", forgets)
-    _, off = run(TOP)
-    assert {config for config, why in off.items() if why} == {TOP}
+    monkeypatch.setattr(kernels, "normalise", forgets)
+    assert wrong(run(TOP)) == {TOP}
 
 
-def test_a_gradient_that_is_wrong_in_every_config_is_off_from_the_slope_of_the_loss(monkeypatch):
-    right = LinearWgrad.forward_cpu
-    monkeypatch.setattr(LinearWgrad, "forward_cpu", lambda self, inputs: (right(self, inputs)[0] * 1.1,))
-    job, off = run("fp32")
-    assert set(off.values()) == {None}
-    assert slope_error(job) > SLOPE_AT_MOST
+def test_a_fused_operation_with_another_epsilon_is_off_where_it_is_fused(monkeypatch):
+    right = BatchNorm.__init__
+
+    def changed(self, running, layout, eps, relu):
+        right(self, running, layout, 3 * eps if relu else eps, relu)
+
+    monkeypatch.setattr(BatchNorm, "__init__", changed)
+    off = run(TOP)
+    assert wrong(off) == {TOP}
+    assert "gradient (" in off[TOP]
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_an_operation_that_gives_no_numbers_is_off_and_not_a_crash(monkeypatch):
     right = conv_nhwc.fprop
     monkeypatch.setattr(conv_nhwc, "fprop", lambda *a, **k: right(*a, **k) * np.float32(np.nan))
-    _, off = run(TOP)
-    assert off["fp32+dali+batched+nhwc"] == "its loss or its parameters are not finite"
+    assert run(TOP)[FORGOT] == "its loss or its parameters are not finite"
 
 
 def test_an_operation_that_raises_is_a_config_that_is_off(monkeypatch):
@@ -76,6 +152,161 @@ def test_an_operation_that_raises_is_a_config_that_is_off(monkeypatch):
         raise ValueError("no such\nlayout")
 
     monkeypatch.setattr(conv_nhwc, "fprop", broken)
-    _, off = run(TOP)
-    assert off["fp32+dali+batched+nhwc"] == "ValueError: no such layout"
+    off = run(TOP)
+    assert off[FORGOT] == "ValueError: no such layout"
     assert off["fp32+dali+batched"] is None
+
+
+# -- wrong in every config alike ---------------------------------------------------------------------------------------
+
+
+def classifiers_gradient(monkeypatch):
+    right = LinearWgrad.forward_cpu
+    monkeypatch.setattr(LinearWgrad, "forward_cpu", lambda self, inputs: (right(self, inputs)[0] * 1.1,))
+
+
+def stems_gradient(monkeypatch):
+    wgrad_of(monkeypatch, lambda node: 1.001 if node.kernel == (7, 7) else 1)
+
+
+def first_3x3s_input_gradient(monkeypatch):
+    right = conv_nchw.dgrad
+
+    def changed(gy, w, *others):
+        return right(gy, w, *others) * (1.01 if w.shape[1:] == (64, 3, 3) else 1)
+
+    monkeypatch.setattr(conv_nchw, "dgrad", changed)
+
+
+def scales_gradient(monkeypatch):
+    right = kernels.gradients
+
+    def changed(*arguments, **others):
+        gx, ggamma, gbeta, masked = right(*arguments, **others)
+        return gx, ggamma * 1.001, gbeta, masked
+
+    monkeypatch.setattr(kernels, "gradients", changed)
+
+
+def batch_norms_count(monkeypatch):
+    """The mean gradient taken over one value too few."""
+    right = kernels.view_of
+
+    def changed(shape, layout):
+        view = right(shape, layout)
+        return dataclasses.replace(view, count=view.count - 1)
+
+    gradients = kernels.gradients
+
+    def with_it(*arguments, **others):
+        with pytest.MonkeyPatch.context() as inner:
+            inner.setattr(kernels, "view_of", changed)
+            return gradients(*arguments, **others)
+
+    monkeypatch.setattr(kernels, "gradients", with_it)
+
+
+@pytest.mark.parametrize(
+    ("breaks", "names"),
+    [
+        (classifiers_gradient, {"head.w"}),
+        (stems_gradient, {"stem.w"}),
+        (scales_gradient, {"stem.gamma", "block3.shortcut.gamma"}),
+        (first_3x3s_input_gradient, {"block1.a.w", "stem.beta"}),
+        (batch_norms_count, {"stem.w", "block1.a.w"}),
+    ],
+)
+def test_a_gradient_that_is_wrong_in_every_config_is_off_from_the_slope_of_the_loss(monkeypatch, breaks, names):
+    breaks(monkeypatch)
+    held = reference(slope_error(planned("fp32"), {*names, "head.b"}))
+    assert {one.parameter for one in held.slopes if one.error > SLOPE_AT_MOST} == names
+    assert held.off.startswith("gradient from the slope of the loss")
+    assert all(f"{name} " in held.off for name in names)
+
+
+# -- optimizers --------------------------------------------------------------------------------------------------------
+
+
+def no_decay(monkeypatch, optimizer):
+    right = optimizer.__init__
+
+    def forgets(self, spec, model):
+        right(self, dataclasses.replace(spec, weight_decay=0.0), model)
+
+    monkeypatch.setattr(optimizer, "__init__", forgets)
+
+
+def no_masters(monkeypatch, optimizer):
+    right = optimizer.__init__
+
+    def forgets(self, spec, model):
+        right(self, dataclasses.replace(spec, master_weights=False), model)
+
+    monkeypatch.setattr(optimizer, "__init__", forgets)
+
+
+def other_momentum(monkeypatch, optimizer):
+    right = optimizer.__init__
+
+    def changed(self, spec, model):
+        right(self, dataclasses.replace(spec, momentum=0.89), model)
+
+    monkeypatch.setattr(optimizer, "__init__", changed)
+
+
+@pytest.mark.parametrize(
+    ("breaks", "optimizer", "config"),
+    [
+        (no_decay, ChainerSGD, "fp32"),
+        (no_decay, FlatSGD, "fp32+batched"),
+        (no_masters, FlatSGD, "fp16+batched"),
+        (no_masters, ChainerSGD, "fp16"),
+        (other_momentum, FlatSGD, "fp32+batched"),
+    ],
+)
+def test_an_optimizer_that_is_not_sgd_is_off(monkeypatch, breaks, optimizer, config):
+    breaks(monkeypatch, optimizer)
+    off = run(config)
+    assert wrong(off) == {config}
+    assert "optimizer (" in off[config]
+    assert f"from SGD's, above {OPTIMIZER_AT_MOST if config.startswith('fp32') else 1e-3:.2g}" in off[config]
+
+
+# -- rungs that do nothing, and rungs that do what they do not say -----------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("rung", "stage", "config", "says"),
+    [
+        ("fp16", "parts", "fp16", "storage: float32, expected float16"),
+        ("fp16", "optimizer", "fp16", "master weights: none, expected float32"),
+        ("nhwc", "parts", "fp32+nhwc", "layout: NCHW, expected NHWC"),
+        ("fused", "parts", "fp32+fused", "ReLU: apart, expected fused"),
+        ("batched", "optimizer", "fp32+batched", "update: parameter by parameter, expected all parameters at once"),
+        ("static_graph", "parts", "fp32+static_graph", "graph: built, expected replayed"),
+        (
+            "convstats",
+            "parts",
+            "fp16+nhwc+fused+convstats",
+            "batch statistics: from its output, expected from the convolution",
+        ),
+    ],
+)
+def test_a_rung_that_does_nothing_is_off(monkeypatch, rung, stage, config, says):
+    monkeypatch.setattr(type(RUNGS[rung]), stage, getattr(Rung, stage))
+    off = run(config)
+    assert wrong(off) == {config}
+    assert says in off[config]
+
+
+def test_a_rung_that_takes_another_ones_effect_back_is_off(monkeypatch):
+    monkeypatch.setattr(type(RUNGS["static_graph"]), "parts", type(RUNGS["fp32"]).parts)
+    off = run("fp16+batched+static_graph")
+    assert "storage: float32, expected float16" in off["fp16+batched+static_graph"]
+
+
+def test_what_a_rung_shows_is_among_what_is_looked_at():
+    [one] = [one for one in compare(planned("fp32"), open_site, lambda done: None) if one.config == "fp32"]
+    assert RUNGS["fp32"].parity == EXACT
+    for rung in RUNGS.rungs.values():
+        assert set(rung.shows) <= set(one.seen), rung.name
