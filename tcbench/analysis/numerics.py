@@ -119,8 +119,8 @@ def by_training(document: Document, margins: Margins | None = None, source: str 
             finding = _keeps(found) if claim.relation == "keeps gradients" else None
         return finding and replace(finding, why=finding.why + by)
 
-    n = len({run.seed for run in document.runs})
-    by = f" ({source}: {document.setting.steps} steps, {n} seed{'s' * (n > 1)})" if source else ""
+    steps, n = document.setting.steps, len({run.seed for run in document.runs})
+    by = f" ({source}: {steps} step{'s' * (steps > 1)}, {n} seed{'s' * (n > 1)})" if source else ""
     return told
 
 
@@ -209,7 +209,8 @@ def not_learnt(document: Document) -> str | None:
     accuracy = statistics.fmean(accuracies)
     if accuracy - error > chance:
         return None
-    return f"fp32 itself learnt nothing here: its accuracy of {accuracy:.1%} is not surely above chance, {chance:.1%}; {_MEND}"
+    not_above = f"its accuracy of {accuracy:.1%} is not surely above chance, {chance:.1%}"
+    return f"fp32 itself learnt nothing here: {not_above}; {_MEND}"
 
 
 _MEND = "take more --steps or a lower --lr"
