@@ -37,7 +37,7 @@ from tcbench.rung import Rung
 
 OpenSite = Callable[[Cell], Site]
 
-_GRADIENT_BATCHES = 5
+GRADIENT_BATCHES = 5
 """Batches whose gradients are compared at the first weights. In float32, rounding takes a value across ReLU's kink in
 one of twenty, and a gradient then differs by a hundredth; what is wrong differs in all of them."""
 
@@ -315,12 +315,12 @@ def _look(session: ChainerSession, loss_scale: float) -> tuple[tuple[_ByParamete
     step = session.step
     compute = [phase for phase in session.phases if phase.name != "update"]
     if "backward" not in {phase.name for phase in compute}:
-        for _ in range(_GRADIENT_BATCHES):
+        for _ in range(GRADIENT_BATCHES):
             step.io()
         return (), {"launches": "one"}
     gradients = []
     hooks = []
-    for _ in range(_GRADIENT_BATCHES):
+    for _ in range(GRADIENT_BATCHES):
         with _Applied() as hook:
             for phase in compute:
                 phase.run()
