@@ -165,7 +165,8 @@ class Slope(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ParityFinished(msgspec.Struct, frozen=True, tag="parity-finished"):
-    """The last word of a parity job. `slopes`: of every parameter of the reference."""
+    """The last word of a parity job. `slopes`: of every parameter of the reference, in the order in which the
+    forward pass takes them."""
 
     runs: tuple[ParityRun, ...]
     slopes: tuple[Slope, ...] | None

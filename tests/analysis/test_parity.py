@@ -111,14 +111,14 @@ def slopes(**errors: float) -> tuple[Slope, ...]:
 
 def test_the_reference_names_the_parameters_whose_gradient_is_no_slope_the_worst_first():
     held = reference(slopes(a=1e-8, b=2e-3, c=SLOPE_AT_MOST, d=1e-2))
-    assert held.off == "gradient from the slope of the loss, above 1e-05: d 0.01, b 0.002"
+    assert held.off == "gradient from the slope of the loss, above 1e-05: d 0.01, b 0.002; nearest the loss: d"
     assert [one.parameter for one in held.slopes] == ["d", "b", "c", "a"]
     assert reference(slopes(a=1e-8)).off is None
 
 
 def test_the_reference_names_five_and_counts_the_rest():
     held = reference(slopes(**{f"p{n}": 1.0 for n in range(8)}, right=0.0))
-    assert held.off.endswith("p4 1 and 3 more of 9")
+    assert held.off.endswith("p4 1 and 3 more of 9; nearest the loss: p7")
 
 
 def test_an_error_that_is_no_number_is_off():

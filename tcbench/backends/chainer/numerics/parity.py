@@ -150,7 +150,7 @@ def compare(job: ParityJob, open_site: OpenSite, progress: Callable[[int], None]
 def slope_error(job: ParityJob, parameters: Container[str] | None = None) -> tuple[Slope, ...]:
     """The error of the gradient with respect to each of `parameters` (None: all) against the loss's slope, by central
     differences in float64, along the gradient (its values scaled at random) and along a direction that has nothing to
-    do with it.
+    do with it. In the order in which the forward pass takes them.
 
     Relative to the gradient's norm: along a random direction the slope is smaller by the root of the parameter's size.
     """
@@ -161,7 +161,10 @@ def slope_error(job: ParityJob, parameters: Container[str] | None = None) -> tup
             if parameter.array.ndim == 1:  # ones and zeros would hide a factor or a term that is missing
                 parameter.array += 0.2 * rng.standard_normal(parameter.shape)
         step.io()
-        step.forward()
+        with _Applied() as hook:
+            step.forward()
+        taken = [id(node) for function, _ in hook.all for node in function.inputs]
+        named = sorted(_named(step.model), key=lambda one: taken.index(id(one[1].node)))
         step.backward()
 
         def loss() -> float:
@@ -170,7 +173,7 @@ def slope_error(job: ParityJob, parameters: Container[str] | None = None) -> tup
 
         return tuple(
             Slope(parameter=name, error=_slope_error(parameter, loss, rng))
-            for name, parameter in _named(step.model)
+            for name, parameter in named
             if parameters is None or name in parameters
         )
 

@@ -74,6 +74,7 @@ def test_float64s_gradient_is_the_slope_of_the_loss_for_every_parameter(slopes):
     assert {"stem.w", "stem.beta", "block1.shortcut.gamma", "head.b"} <= {one.parameter for one in slopes}
     held = reference(slopes)
     assert held.off is None
+    assert [slopes[0].parameter, slopes[-1].parameter] == ["stem.w", "head.b"]
     assert held.slopes[0].error < SLOPE_AT_MOST / 10
 
 
