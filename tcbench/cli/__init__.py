@@ -13,7 +13,7 @@ from typing import NoReturn
 import typer
 
 from tcbench.cli.app import INTERNAL_ERROR, INTERRUPTED, app
-from tcbench.errors import TcbenchError
+from tcbench.errors import NotComparableError, TcbenchError
 
 __all__ = ["app", "main"]
 
@@ -55,7 +55,13 @@ def main() -> NoReturn:
             traceback.print_exc()
         from tcbench.views.naming import plain
 
-        typer.echo(f"tcbench: error: {plain(str(error))}", err=True)  # it may name what anyone wrote into a record
+        # It may name what anyone wrote into a record; only a list of differences has several lines.
+        text = (
+            "\n".join(map(plain, str(error).split("\n")))
+            if isinstance(error, NotComparableError)
+            else plain(str(error))
+        )
+        typer.echo(f"tcbench: error: {text}", err=True)
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         typer.echo("\ninterrupted", err=True)
