@@ -22,14 +22,15 @@ from tcbench.backends.cuda.accelerator import GpuProperties
 from tcbench.backends.spec import TensorSpec
 from tcbench.measure.clock import HostClock
 from tcbench.models.resnet50 import ResNet50
+from tcbench.models.small import WELL_CONDITIONED
 from tcbench.record import Input, TrainSettings
 from tcbench.rung import Rung
 
 SMALL = ResNet50(blocks_per_stage=(1, 1, 1, 1))
 """All four stages, one bottleneck each."""
-SMOOTH = ResNet50(blocks_per_stage=(2, 1), features=512)
-"""Two stages, with and without a shortcut convolution: few values lie near ReLU's kink, and every batch normalisation
-sees enough samples to be well conditioned, so that rounding errors stay rounding errors. For 32x32 images."""
+SMOOTH = WELL_CONDITIONED
+"""Two stages, with and without a shortcut convolution: few values lie near ReLU's kink, and rounding errors stay
+rounding errors. For 32x32 images."""
 
 BATCH_SIZE, N_CLASSES = 8, 10
 

@@ -165,10 +165,10 @@ class CellComparison:
         return None if self.estimate is None else self.estimate.ratio.interval()
 
     @property
-    def failed_twice(self) -> bool:
-        """Whether neither side has a figure."""
-        sides = (self.base, self.current)
-        return self.verdict == "not measured" and all(side is not None and side.status != "ok" for side in sides)
+    def fails_on_both(self) -> bool:
+        """Whether it runs on neither side; to be skipped, or out of memory, is an answer."""
+        answers = ("ok", "skipped", "oom")
+        return all(side is not None and side.status not in answers for side in (self.base, self.current))
 
     @property
     def by_round(self) -> bool:
@@ -222,8 +222,8 @@ class Comparison:
 
     @property
     def inconclusive(self) -> bool:
-        """Whether some cell could not be judged: too little is known of it, or it has no figure on either side."""
-        return any(cell.verdict == "inconclusive" or cell.failed_twice for cell in self.cells)
+        """Whether some cell could not be judged: too little is known of it, or it fails on both sides."""
+        return any(cell.verdict == "inconclusive" or cell.fails_on_both for cell in self.cells)
 
     @property
     def differences(self) -> tuple[Difference, ...]:

@@ -25,10 +25,10 @@ whose rounding alone is 2^-11."""
 
 @dataclass(frozen=True)
 class Judged:
-    """A run and its tolerance (None where there is none to hold it to), and why it is off, or None."""
+    """A run and its tolerance, and why it is off, or None."""
 
     run: ParityRun
-    tolerance: Tolerance | None
+    tolerance: Tolerance
     off: str | None
     says: str
 

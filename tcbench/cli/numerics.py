@@ -16,9 +16,9 @@ from tcbench.cli.options import (
     WHAT,
     WHERE,
     ConfigOption,
+    DeviceOption,
     ImageSizeOption,
     ScenarioArgument,
-    complete_device,
     config_names,
     within,
 )
@@ -54,12 +54,7 @@ def numerics(
         ),
     ] = False,
     config: ConfigOption = None,
-    device: Annotated[
-        str,
-        typer.Option(
-            metavar="DEVICE", help="auto, cpu or cuda:N.", autocompletion=complete_device, rich_help_panel=WHAT
-        ),
-    ] = "auto",
+    device: DeviceOption = "auto",
     data: Annotated[
         Path | None,
         typer.Option(

@@ -53,11 +53,11 @@ def table(reference: Reference, judged: Sequence[Judged]) -> Table:
         found.add_row(
             Text(name),
             _number(run.to_without.loss),
-            "" if allowed is None else _allowed(allowed.loss),
+            _allowed(allowed.loss),
             _number(run.to_without.gradient),
-            "" if allowed is None or run.to_without.gradient is None else _allowed(allowed.gradient),
+            "" if run.to_without.gradient is None else _allowed(allowed.gradient),
             _number(run.to_without.update),
-            "" if allowed is None else _allowed(allowed.update),
+            _allowed(allowed.update),
             _number(run.to_fp32.loss),
             _number(run.to_fp32.gradient),
             _word(one.off),
@@ -110,7 +110,7 @@ def notes(judged: Sequence[Judged], skipped: Sequence[Skipped]) -> list[str]:
 
 def _lengths(judged: Sequence[Judged]) -> list[str]:
     """Of configs that rounding scatters, how far gradients are longer or shorter."""
-    held = [(one.run.to_without, one.tolerance) for one in judged if one.run.to_without and one.tolerance]
+    held = [(one.run.to_without, one.tolerance) for one in judged if one.run.to_without]
     found = [(d.length, t.length) for d, t in held if d.length is not None and t.length]
     if not found:
         return []
@@ -135,10 +135,10 @@ def to_json(job: ParityJob, reference: Reference, judged: Sequence[Judged], skip
         allowed = one.tolerance
         return {
             **msgspec.to_builtins(one.run),
-            "allowed_loss": None if allowed is None else allowed.loss,
-            "allowed_gradient": None if allowed is None else allowed.gradient,
-            "allowed_length": None if allowed is None else allowed.length,
-            "allowed_update": None if allowed is None else allowed.update,
+            "allowed_loss": allowed.loss,
+            "allowed_gradient": allowed.gradient,
+            "allowed_length": allowed.length,
+            "allowed_update": allowed.update,
             "allowed_optimizer": OPTIMIZER_AT_MOST_HALF if one.run.half else OPTIMIZER_AT_MOST,
             "ok": one.off is None,
             "off": one.off,

@@ -357,3 +357,10 @@ def test_cells_that_fail_on_both_sides_are_not_known_to_be_well():
     found = compare(ended("fp32", "failed"), ended("fp32", "failed", side="current"))
     assert only(found).verdict == "not measured"
     assert found.inconclusive and not found.failing
+
+
+@pytest.mark.parametrize("status", ["skipped", "oom"])
+def test_what_is_skipped_or_does_not_fit_on_both_sides_is_an_answer(status):
+    found = compare(ended("fp32", status), ended("fp32", status, side="current"))
+    assert only(found).verdict == "not measured"
+    assert not found.inconclusive

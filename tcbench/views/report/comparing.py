@@ -229,7 +229,7 @@ def sentence(found: Comparison, base: str) -> Paragraph:
     worse = [cell for cell in found.cells if cell.verdict == "regression"]
     broken = [cell for cell in found.cells if cell.failing and cell.verdict != "regression"]
     better = [cell for cell in found.cells if cell.verdict == "improved"]
-    unsure = [cell for cell in found.cells if cell.verdict == "inconclusive" or cell.failed_twice]
+    unsure = [cell for cell in found.cells if cell.verdict == "inconclusive" or cell.fails_on_both]
     told: list[str | Piece] = []
     for cells, one, many in ((worse, "got worse", "got worse"), (broken, "is missing or fails", "are missing or fail")):
         if cells:
