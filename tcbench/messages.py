@@ -9,7 +9,7 @@ import msgspec
 from tcbench.record import Environment, Measurement
 
 RUNNER_PID = "TCBENCH_RUNNER_PID"
-"""The environment variable in which a worker finds its runner's process id."""
+"""The environment variable in which a worker finds the process id of its keeper (`tcbench.keeper`), its parent."""
 
 FRESH_AUTOTUNE = "TCBENCH_FRESH_AUTOTUNE"
 """The environment variable that is "1" where a worker is to time cuDNN's plans anew, whatever was kept."""

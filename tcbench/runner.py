@@ -1,37 +1,29 @@
 """Runs trials, each in a process of its own, and turns every end a process can have into a Record.
 
-Owns processes, timeouts and interruption, and watches the GPU of a trial meanwhile. Reaches the worker only through a
+Owns timeouts and what an end means, and watches the GPU of a trial meanwhile. Reaches the worker only through a
 process and JSON; stores and prints nothing.
 """
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import os
 import select
 import signal
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Protocol
+from typing import Protocol
 
 import msgspec
 
-from tcbench import machine, messages
+from tcbench import machine, messages, process
 from tcbench.messages import Finished, Message, Stepped
 from tcbench.plan import PlannedCell
+from tcbench.process import Worker
 from tcbench.record import SCHEMA_VERSION, Cell, GpuSamples, Record, Status
-
-LOG_BYTES = 4096
-"""How much of a worker's output a record keeps, from its end."""
-
-_GRACE_S = 5.0
-"""How long a worker may take to go after its last word."""
 
 Listener = Callable[[Cell, int, Message], None]
 
@@ -80,14 +72,14 @@ def worker_command(pipe: int) -> list[str]:
 class Runner:
     """Runs trials one after another. `command` makes the worker's command line from its pipe's number, where it is not
     the launch's; `watch` begins to watch a cell's device; `grace_s` is how long that command may take to end after the
-    worker's last word, if not the usual while."""
+    worker's last word."""
 
     run_id: str
     timeout_s: float
     command: Callable[[int], list[str]] | None = None
     listen: Listener = _silent
     watch: Callable[[Cell, float], Watch | None] = watch_gpu
-    grace_s: float | None = None
+    grace_s: float = process.GRACE_S
     launch: Launch = field(default_factory=Launch)
 
     def run(self, trials: Iterable[tuple[PlannedCell, int]]) -> Iterator[Record]:
@@ -100,61 +92,52 @@ class Runner:
 
     def _trial(self, cell: Cell, trial: int) -> Record:
         started_at, start = _now(), time.monotonic()
-        with tempfile.TemporaryFile() as log:
-            watch, timed, samples = self.watch(cell, start), _TimedPass(start), None
-            try:
-                end = self._follow_worker(cell, trial, log, timed)
-            finally:
-                if watch is not None:
-                    samples = watch.stop(timed.from_s, timed.to_s)
-            duration_s = time.monotonic() - start
-            tail = None if end.status == "ok" else _tail(log)
-            return self._record(cell, trial, started_at, duration_s, end, tail, samples)
+        watch, timed, samples = self.watch(cell, start), _TimedPass(start), None
+        try:
+            end, log = self._follow_worker(cell, trial, timed)
+        finally:
+            if watch is not None:
+                samples = watch.stop(timed.from_s, timed.to_s)
+        duration_s = time.monotonic() - start
+        try:
+            return self._record(cell, trial, started_at, duration_s, end, None if end.status == "ok" else log, samples)
+        except ValueError as error:
+            end = _End("crashed", f"the worker sent a result that is none: {error}")
+            return self._record(cell, trial, started_at, duration_s, end, log, samples)
 
-    def _follow_worker(self, cell: Cell, trial: int, log: IO[bytes], timed: _TimedPass) -> _End:
-        """Start a worker and follow it to its end."""
+    def _follow_worker(self, cell: Cell, trial: int, timed: _TimedPass) -> tuple[_End, str | None]:
+        """Start a worker and follow it to its end; the end of what it printed."""
         oom_kills = _oom_kills()
-        read_end, write_end = os.pipe()
-        with os.fdopen(read_end, "rb", buffering=0) as pipe:
-            try:
-                process = subprocess.Popen(
-                    (self.command or self.launch.command)(write_end),
-                    stdin=subprocess.PIPE,
-                    stdout=log,
-                    stderr=log,
-                    pass_fds=(write_end,),
-                    start_new_session=True,
-                    cwd=self.launch.folder,
-                    env={**worker_environment(cell), **self.launch.variables},
-                )
-            except OSError as error:
-                return _End("crashed", f"the worker could not be started: {error}")
-            finally:
-                os.close(write_end)
-            try:
-                hand_over(process, msgspec.json.encode(cell))
-                end = self._follow(cell, trial, pipe, timed)
-                try:
-                    if end is None or end.finished:
-                        process.wait(_GRACE_S if self.grace_s is None else self.grace_s)
-                except subprocess.TimeoutExpired:
-                    end = end or _End("crashed", "the worker closed its pipe without a result")
-            finally:
-                end_process(process)
-        return end or _died(process.returncode, _oom_kills() > oom_kills)
+        try:
+            worker = Worker(
+                self.command or self.launch.command,
+                msgspec.json.encode(cell),
+                timeout_s=self.timeout_s,
+                environment={**worker_environment(cell), **self.launch.variables},
+                folder=self.launch.folder,
+            )
+        except OSError as error:
+            return _End("crashed", f"the worker could not be started: {error}"), None
+        grace_s = 0.0
+        try:
+            end = self._follow(cell, trial, worker, timed)
+            if end is None or end.finished:
+                grace_s = self.grace_s
+        finally:
+            ended = worker.end(grace_s)
+        if end is None and ended.code == -signal.SIGKILL and _oom_kills() > oom_kills:
+            end = _End("oom", "out of memory: the kernel killed the worker (SIGKILL)")
+        return end or _End("crashed", ended.says), ended.log
 
-    def _follow(self, cell: Cell, trial: int, pipe: IO[bytes], timed: _TimedPass) -> _End | None:
+    def _follow(self, cell: Cell, trial: int, worker: Worker, timed: _TimedPass) -> _End | None:
         """Pass on messages until the last one, the timeout or nonsense; None when the pipe ends without a last one."""
-        deadline = time.monotonic() + self.timeout_s
-        pending = b""
         while True:
-            remaining = deadline - time.monotonic()
-            if remaining <= 0 or not select.select([pipe], [], [], remaining)[0]:
+            remaining = worker.deadline - time.monotonic()
+            if remaining <= 0 or not select.select([worker], [], [], remaining)[0]:
                 return _End("timeout", f"no result after {self.timeout_s:g} s (--timeout)")
-            chunk = os.read(pipe.fileno(), 65536)
-            if not chunk:
+            lines = worker.lines()
+            if lines is None:
                 return None
-            *lines, pending = (pending + chunk).split(b"\n")
             for line in lines:
                 try:
                     message = messages.decode(line)
@@ -215,42 +198,11 @@ class _End:
     finished: Finished | None = None
 
 
-def _died(returncode: int | None, oom_killed: bool) -> _End:
-    """A worker that ended without its last word."""
-    if returncode is not None and returncode < 0:
-        if -returncode == signal.SIGKILL and oom_killed:
-            return _End("oom", "out of memory: the kernel killed the worker (SIGKILL)")
-        name = f" ({signal.Signals(-returncode).name})" if -returncode in set(signal.Signals) else ""
-        return _End("crashed", f"the worker was killed by signal {-returncode}{name}")
-    return _End("crashed", f"the worker ended without a result (exit code {returncode})")
-
-
-def hand_over(process: subprocess.Popen[bytes], job: bytes) -> None:
-    """A cell or job on the worker's standard input; a worker that died first is found out by its pipe."""
-    assert process.stdin is not None
-    with contextlib.suppress(BrokenPipeError), process.stdin as stdin:
-        stdin.write(job)
-
-
-def end_process(process: subprocess.Popen[bytes]) -> None:
-    """End the worker and everything it started."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-
-
 def worker_environment(cell: Cell) -> dict[str, str]:
     """The worker's environment: libraries that read their thread count at import get the cell's."""
     threads = str(cell.threads)
     pinned = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS"), threads)
-    ours = {"PYTHONUNBUFFERED": "1", messages.RUNNER_PID: str(os.getpid())}
-    return {**os.environ, **machine.blas_variables(), **pinned, **ours}
-
-
-def _tail(log: IO[bytes]) -> str | None:
-    size = log.seek(0, os.SEEK_END)
-    log.seek(max(0, size - LOG_BYTES))
-    return log.read().decode(errors="replace").strip() or None
+    return {**os.environ, **machine.blas_variables(), **pinned, "PYTHONUNBUFFERED": "1"}
 
 
 def _oom_kills() -> int:

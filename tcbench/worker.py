@@ -49,14 +49,14 @@ def main() -> None:
 
 
 def die_with_parent() -> None:
-    """Ask Linux to kill this process when the runner dies, so that none is left behind to disturb later trials.
+    """Ask Linux to kill this process when its keeper dies, so that none is left behind to disturb later trials.
 
-    The runner gives its process id, to find out that it died before the asking; 1 would not do for that, since in a
-    container the runner itself may be process 1.
+    The keeper gives its process id, to find out that it died before the asking; 1 would not do for that, since in a
+    container the keeper itself may be process 1.
     """
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    runner = os.environ.get(RUNNER_PID)
-    if runner is not None and int(runner) != os.getppid():
+    keeper = os.environ.get(RUNNER_PID)
+    if keeper is not None and int(keeper) != os.getppid():
         sys.exit(1)
 
 

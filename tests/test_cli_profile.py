@@ -138,14 +138,14 @@ def test_ctrl_c_leaves_nothing_running_and_nothing_behind(tmp_path, tool):
 
 
 def workers(runner: int) -> list[int]:
-    """Processes that measure, or profile, for this runner: each has its session's or its request's name in it."""
+    """Processes that measure, or profile, for this runner: its keeper, and those that have its session's name."""
     found = []
     for path in Path("/proc").glob("[0-9]*"):
         try:
-            words, environment = (path / "cmdline").read_bytes(), (path / "environ").read_bytes()
+            words = (path / "cmdline").read_bytes()
         except OSError:
             continue
-        ours = f"TCBENCH_RUNNER_PID={runner}".encode() in environment or f"tcbench-{runner}".encode() in words
+        ours = f"keeper.py\0{runner}\0".encode() in words or f"tcbench-{runner}".encode() in words
         if ours and int(path.name) != runner:
             found.append(int(path.name))
     return found

@@ -152,28 +152,68 @@ def test_an_interrupt_ends_the_worker_and_passes_through(tmp_path):
     assert not _running(int(pid_file.read_text()))
 
 
-def test_a_worker_dies_with_its_runner(tmp_path):
-    """kill -9 of the runner leaves no worker behind to disturb the next run."""
-    pid_file = tmp_path / "pid"
-    worker = (
-        "import os, time\nfrom tcbench import worker\nworker.die_with_parent()\n"
-        f"open({str(pid_file)!r}, 'w').write(str(os.getpid()))\ntime.sleep(600)"
-    )
+CHILDREN = """
+import subprocess
+pids = [subprocess.Popen(["sleep", "600"], start_new_session=own, pass_fds=[pipe]).pid for own in (False, True)]
+open({pids!r}, "w").write(" ".join(map(str, [*pids, os.getpid()])))
+"""
+"""A worker that starts a child, and one in a session of its own; both hold the pipe."""
+
+
+@pytest.mark.parametrize(
+    ("end", "reason"),
+    [
+        ("os._exit(1)", "the worker ended without a result (exit code 1)"),
+        ("os.kill(os.getpid(), signal.SIGSEGV)", "the worker was killed by signal 11 (SIGSEGV)"),
+        ("send(ok)", None),
+    ],
+)
+def test_a_worker_that_ends_takes_its_children_along_at_once(tmp_path, end, reason):
+    """Though a child of its own lives and holds the pipe, it is not waited for until the timeout."""
+    start = time.monotonic()
+    (one,) = run(CHILDREN.format(pids=str(tmp_path / "pids")) + end)
+    assert (one.status, one.reason) == ("crashed" if reason else "ok", reason)
+    assert time.monotonic() - start < 30
+    assert not any(map(_running, map(int, (tmp_path / "pids").read_text().split())))
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGHUP, signal.SIGTERM])
+def test_a_worker_and_its_children_die_with_their_runner(tmp_path, how):
+    """However the runner ends, nothing is left behind to disturb the next run, not even what has a session of its
+    own."""
+    pids = tmp_path / "pids"
+    worker = PRELUDE.format(tests=TESTS) + CHILDREN.format(pids=str(pids)) + "time.sleep(600)"
     code = f"""
 import sys
 sys.path.insert(0, {TESTS!r})
 import factories
 from tcbench.plan import PlannedCell
 from tcbench.runner import Runner
-list(Runner("r", 600.0, lambda pipe: [sys.executable, "-c", {worker!r}]).run([(PlannedCell(factories.make_cell()), 0)]))
+command = lambda pipe: [sys.executable, "-c", {worker!r}, str(pipe)]
+list(Runner("r", 600.0, command).run([(PlannedCell(factories.make_cell()), 0)]))
 """
     parent = subprocess.Popen([sys.executable, "-c", code])
-    while not pid_file.exists() or not pid_file.read_text():
+    while not pids.exists() or len(pids.read_text().split()) < 3:
         assert parent.poll() is None
         time.sleep(0.05)
-    parent.kill()
+    parent.send_signal(how)
     parent.wait()
-    assert not _running(int(pid_file.read_text()))
+    assert not any(map(_running, map(int, pids.read_text().split())))
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        ("'ok', None, None, None", "a record that is ok needs a measurement"),
+        ("'failed', None, None, None", "a record that is failed needs a reason"),
+        ("'ok', None, factories.make_measurement(()), None", "a measurement needs a counted step"),
+    ],
+)
+def test_a_last_word_that_lacks_its_half_is_a_crash_and_the_run_goes_on(said, reason):
+    one, two = run(f'import json\nsend(Finished({said}) if json.loads(cell)["batch_size"] == 1 else ok)', cells=2)
+    assert (one.status, one.reason) == ("crashed", f"the worker sent a result that is none: {reason}")
+    assert one.measurement is None
+    assert two.status == "ok"
 
 
 class Watched:

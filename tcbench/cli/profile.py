@@ -233,6 +233,7 @@ class _Take:
     def run(self, stderr: Any, quiet: bool) -> _Taken:
         """One trial. KeyboardInterrupt ends the worker and the tool and passes through."""
         from tcbench.analysis.eta import estimate
+        from tcbench.process import GRACE_S
         from tcbench.runner import Runner
         from tcbench.views.progress import RunProgress
 
@@ -250,7 +251,7 @@ class _Take:
                     self.timeout_s,
                     command=lambda pipe: self._command(pipe, folder, session),
                     listen=listen,
-                    grace_s=_TOOL_GRACE_S if self.recorder.nsys else None,
+                    grace_s=_TOOL_GRACE_S if self.recorder.nsys else GRACE_S,
                 )
                 (record,) = runner.run([(self.planned, 0)])
             if record.status != "ok":
@@ -269,7 +270,7 @@ class _Take:
         if self.recorder.nsys is None:
             return words
         on_gpu = self.planned.cell.device.startswith("cuda")
-        # The worker's parent is Nsight Systems, so it must not look for the runner there.
+        # The worker's parent is Nsight Systems, so it must not look for its keeper there.
         return [*self.recorder.nsys.command(folder / "report", session, on_gpu=on_gpu), "env", "-u", RUNNER_PID, *words]
 
     @contextlib.contextmanager
