@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from tcbench import process
 from tcbench.errors import SideError
 
 Say = Callable[[str], None]
@@ -191,14 +192,10 @@ def _is_project(path: Path) -> bool:
 
 def _set_up(command: str, at: Path, log: Path) -> None:
     with log.open("wb") as file:
-        ended = subprocess.run(
-            command, shell=True, cwd=at, env=own_environment(), stdin=subprocess.DEVNULL, stdout=file, stderr=file
-        )
-    if ended.returncode:
+        code = process.run(["/bin/sh", "-c", command], folder=at, environment=own_environment(), output=file)
+    if code:
         output = log.read_text(encoding="utf-8", errors="replace")
-        raise SideError(
-            f"--setup {command!a} failed in {at} with exit code {ended.returncode}: {tail(output)} (all of it: {log})"
-        )
+        raise SideError(f"--setup {command!a} failed in {at} with exit code {code}: {tail(output)} (all of it: {log})")
 
 
 def _python(top: Path, at: Path, command: str) -> str:
