@@ -50,6 +50,12 @@ class StorageFullError(StoreError):
     exit_code = 3
 
 
+class StorageGoneError(StoreError):
+    """The file of a run was removed, renamed or replaced while the run went on; what was in it is kept elsewhere."""
+
+    exit_code = 3
+
+
 class OutOfDeviceMemory(MemoryError):
     """A device has too little memory for what a cell needs. That is an answer about the device, not a mistake of the
     user's: the trial's record gets the status `oom` and this message as its reason."""

@@ -5,19 +5,23 @@ Owns writing them so that none is lost or half written, and reading them back. K
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import difflib
 import errno
 import fcntl
+import itertools
 import os
 import re
+import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
+from tcbench import files
 from tcbench import record as records
-from tcbench.errors import StorageFullError, StoreError
+from tcbench.errors import StorageFullError, StorageGoneError, StoreError
 from tcbench.record import FINAL_STATUSES, Record, RecordError, Status
 
 SUFFIX = ".jsonl"
@@ -31,6 +35,7 @@ class Store:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._gone = False
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
@@ -42,7 +47,7 @@ class Store:
             os.close(self._fd)
             raise StoreError(f"{path}: another tcbench is writing this run; wait for it to end") from None
         self._mend()
-        _sync_folder(path.parent)
+        files.sync_folder(path.parent)
 
     def _mend(self) -> None:
         """End a last line that lacks its end, or drop it when a crash has left only half of it."""
@@ -72,9 +77,41 @@ class Store:
                 f"{self.path}: a record could not be written ({error.strerror}); earlier records are intact, "
                 f"make room and go on with --resume"
             ) from None
+        self._check_in_place()
+
+    def _check_in_place(self) -> None:
+        """Look whether the file still has its name. Where it was removed, renamed or replaced, all that was written to
+        it is written again: there, or beside what lies there now. Raises StorageGoneError, which says where."""
+        mine = os.fstat(self._fd)
+        with contextlib.suppress(OSError):
+            if os.path.samestat(self.path.stat(), mine):
+                return
+        if self._gone or not mine.st_size:
+            return
+        self._gone = True
+        said = f"{self.path}: the file was removed, renamed or replaced while the run went on"
+        kept = self._written_again(os.pread(self._fd, mine.st_size, 0))
+        if kept is None:
+            raise StorageGoneError(f"{said}, and what was in it could not be written again")
+        raise StorageGoneError(f"{said}; all that was measured is kept in {kept}; go on with --resume")
+
+    def _written_again(self, data: bytes) -> Path | None:
+        """A file that holds it; the folder that one stands in may be gone too."""
+        run_id = re.sub(r"(-\d{8}-\d{6})-\d+$", r"\1", self.path.stem)
+        for folder in (self.path.parent, Path(tempfile.gettempdir())):
+            names = itertools.chain([self.path.stem], (f"{run_id}-{number}" for number in itertools.count(2)))
+            path = next(path for name in names if not (path := folder / f"{name}{SUFFIX}").exists())
+            with contextlib.suppress(StoreError):
+                files.write(path, data)
+                return path
+        return None
 
     def close(self) -> None:
-        os.close(self._fd)
+        """Give the file back. Raises StorageGoneError where it is not in its place any more."""
+        try:
+            self._check_in_place()
+        finally:
+            os.close(self._fd)
 
     def __enter__(self) -> Store:
         return self
@@ -236,10 +273,8 @@ def done(found: Iterable[Record]) -> dict[tuple[str, int], Status]:
     return {(r.cell.key, r.trial): r.status for r in current(found) if r.status in FINAL_STATUSES}
 
 
-def _sync_folder(folder: Path) -> None:
-    """Make a new file's name durable too."""
-    fd = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+def remove_empty(path: Path) -> None:
+    """Take away the file of a run in which nothing was stored."""
+    with contextlib.suppress(OSError):
+        if not path.stat().st_size:
+            path.unlink()

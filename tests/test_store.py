@@ -3,6 +3,7 @@ from __future__ import annotations
 import errno
 import os
 import resource
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ import factories
 import pytest
 
 from tcbench import record, store
-from tcbench.errors import StorageFullError, StoreError
+from tcbench.errors import StorageFullError, StorageGoneError, StoreError
 from tcbench.store import Store
 
 
@@ -165,6 +166,68 @@ with Store(Path({str(path)!r})) as records:
     assert "earlier records are intact" in done.stdout
     assert len(store.read([path]).records) == 2
     assert path.read_bytes().endswith(b"\n")
+
+
+def move_away(path: Path) -> None:
+    path.parent.rename(path.parent.with_name("elsewhere"))
+
+
+def replace(path: Path) -> None:
+    path.unlink()
+    path.write_bytes(b"another's")
+
+
+@pytest.mark.parametrize(
+    ("fault", "kept"),
+    [
+        (Path.unlink, "cpu-20250102-030405-2.jsonl"),
+        (lambda path: path.rename(path.with_name("renamed.jsonl")), "cpu-20250102-030405-2.jsonl"),
+        (lambda path: shutil.rmtree(path.parent), "cpu-20250102-030405-2.jsonl"),
+        (move_away, "cpu-20250102-030405-2.jsonl"),
+        (replace, "cpu-20250102-030405-3.jsonl"),
+    ],
+)
+@pytest.mark.parametrize("when", ["append", "close"])
+def test_a_file_that_goes_away_while_a_run_goes_on_is_written_again(tmp_path, fault, kept, when):
+    path = tmp_path / "machine" / "cpu-20250102-030405-2.jsonl"
+    written = [factories.make_record("fp32", 4), factories.make_record("fp16", 8)]
+    with pytest.raises(StorageGoneError) as error, Store(path) as records:
+        records.append(written[0])
+        if when == "close":
+            records.append(written[1])
+        fault(path)
+        if when == "append":
+            records.append(written[1])
+    assert error.value.exit_code == 3
+    assert str(error.value) == (
+        f"{path}: the file was removed, renamed or replaced while the run went on; all that was measured is kept in "
+        f"{path.with_name(kept)}; go on with --resume"
+    )
+    assert store.read([path.with_name(kept)]).records == tuple(written)
+    assert store.latest(tmp_path, "machine", "cpu") == path.with_name(kept)
+    if fault is replace:
+        assert path.read_bytes() == b"another's"
+
+
+def test_where_its_folder_cannot_be_made_again_either_what_was_measured_goes_to_the_temporary_folder(
+    tmp_path, monkeypatch
+):
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    with pytest.raises(StorageGoneError) as error, Store(Path("results/m/run.jsonl")) as records:
+        shutil.rmtree(tmp_path / "here")
+        records.append(factories.make_record())
+    kept = tmp_path / "temporary" / "run.jsonl"
+    assert f"all that was measured is kept in {kept};" in str(error.value)
+    assert len(store.read([kept]).records) == 1
+
+
+def test_a_run_without_a_record_misses_nothing_when_its_file_goes(tmp_path):
+    with Store(tmp_path / "run.jsonl") as records:
+        records.path.unlink()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_what_failed_is_run_again_and_what_has_an_answer_is_not():

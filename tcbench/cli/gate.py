@@ -255,7 +255,7 @@ def _settled(
     from tcbench.cli.run import generate_input
     from tcbench.gate import start
     from tcbench.runner import Runner
-    from tcbench.store import Store
+    from tcbench.store import Store, remove_empty
     from tcbench.views import console
     from tcbench.views.progress import RunProgress
 
@@ -293,9 +293,8 @@ def _settled(
         typer.echo(f"\ninterrupted; {where}", err=True)
         raise typer.Exit(INTERRUPTED) from None
     finally:
-        for side, path in paths.items():
-            if not fresh[side]:
-                path.unlink(missing_ok=True)
+        for path in paths.values():
+            remove_empty(path)
     say(f"Records: {' and '.join(named)}")
     return Ended(state, tuple(fresh["base"]), tuple(fresh["current"]), spent and state.next_trial() is not None)
 

@@ -188,8 +188,7 @@ def _run(plan: Plan, out: Path, resume: bool, quiet: bool, json: bool) -> bool:
         typer.echo(f"\ninterrupted; {where}; go on with: {_command_again(resume=bool(stored))}", err=True)
         raise typer.Exit(INTERRUPTED) from None
     finally:
-        if not before and not fresh:
-            path.unlink(missing_ok=True)
+        store.remove_empty(path)
 
     wanted = {planned.cell.key for planned in plan.cells}
     found = [record for record in store.current([*before, *fresh]) if record.cell.key in wanted]
