@@ -5,16 +5,14 @@ Owns their names and their files. Knows nothing of what a comparison makes of th
 
 from __future__ import annotations
 
-import contextlib
 import difflib
-import os
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tcbench import files, store
 from tcbench import record as records
-from tcbench import store
 from tcbench.errors import StoreError
 from tcbench.record import Record
 
@@ -55,22 +53,11 @@ def keep(name: str, results: Iterable[Record], out: Path, *, replace: bool = Fal
     kept = store.current(results)
     if not kept:
         raise StoreError(f"baseline '{name}': no records to keep; `tcbench run` makes some")
+    taken = f"baseline '{name}': {path} is there already; --force replaces it"
     if path.exists() and not replace:
-        raise _taken(name, path)
-    draft = path.with_name(f".{name}.{os.getpid()}.part")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with contextlib.ExitStack() as stack:
-            stack.callback(draft.unlink, missing_ok=True)
-            with draft.open("wb") as file:
-                file.writelines(records.encode(record) + b"\n" for record in kept)
-                file.flush()
-                os.fsync(file.fileno())
-            _publish(draft, path, replace)
-    except FileExistsError:
-        raise _taken(name, path) from None
-    except OSError as error:
-        raise StoreError(f"{path}: cannot be written ({error.strerror})") from None
+        raise StoreError(taken)
+    with files.replacing(path, taken=None if replace else taken) as file:
+        file.writelines(records.encode(record) + b"\n" for record in kept)
     return path
 
 
@@ -150,21 +137,3 @@ def _place(name: str, out: Path) -> Path:
             f"baseline {shown}: not a name; expected up to 64 letters, digits, '.', '_' or '-', a letter or digit first"
         )
     return out / store.BASELINES / f"{name}{store.SUFFIX}"
-
-
-def _publish(draft: Path, path: Path, replace: bool) -> None:
-    """Give the draft its name. Raises FileExistsError where another process was first."""
-    if not replace:
-        try:
-            path.hardlink_to(draft)
-        except FileExistsError:
-            raise
-        except OSError:  # a file system without links
-            pass
-        else:
-            return
-    draft.replace(path)
-
-
-def _taken(name: str, path: Path) -> StoreError:
-    return StoreError(f"baseline '{name}': {path} is there already; --force replaces it")

@@ -7,6 +7,7 @@ machine and threads. A GPU that is not here has its property file's figures inst
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -17,11 +18,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from tcbench import machine
+from tcbench import files, machine
 from tcbench.analysis.floor import peak_rates
 from tcbench.analysis.roofline import Ceilings, Precision
 from tcbench.analysis.summary import CellSummary
-from tcbench.errors import SelectionError, TcbenchError
+from tcbench.errors import SelectionError, StoreError, TcbenchError
 
 VERSION = "ceilings-v1"
 """Names the form of what is kept."""
@@ -86,14 +87,8 @@ def _kept(summary: CellSummary) -> Ceilings | None:
 
 def _keep(summary: CellSummary, value: Mapping[str, Any]) -> None:
     """A cache that cannot be written costs time, never a result."""
-    path = _path(summary)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        half = path.with_suffix(f".{os.getpid()}")
-        half.write_text(json.dumps(value), encoding="utf-8")
-        half.replace(path)
-    except OSError:
-        return
+    with contextlib.suppress(StoreError):
+        files.write(_path(summary), json.dumps(value).encode())
 
 
 def _from_json(value: Mapping[str, Any]) -> Ceilings:

@@ -11,17 +11,15 @@ import dataclasses
 import errno
 import json
 import os
-import shutil
 import signal
-import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tcbench import files
 from tcbench.errors import DataError
 
 if TYPE_CHECKING:
@@ -37,7 +35,6 @@ IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg"})
 """Compared in lower case, so ImageNet's .JPEG is one of them."""
 
 _MANIFEST = "manifest.json"
-_STALE_AFTER_S = 3600.0
 _FILES_PER_TASK = 8
 
 Progress = Callable[[int, int], None]
@@ -154,9 +151,9 @@ def generate(
     try:
         _refuse_to_replace(root)
         root.parent.mkdir(parents=True, exist_ok=True)
-        _remove_stale(root)
         before = _identity(root)
-        with _scratch_folder(root) as scratch:
+        with files.scratch(root.parent) as scratch:
+            scratch.chmod(0o755)
             file_bytes, sizes = _write_images(scratch, n_files, workers, progress)
             _write_manifest(scratch, file_bytes, sizes)
             _put_in_place(scratch, root, before)
@@ -193,25 +190,6 @@ def _cannot_write(root: Path, error: OSError) -> DataError:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return DataError(f"the disk is full: the generated images need about 60 MB at {root}; free some, {where}")
     return DataError(f"cannot write the generated images at {root} ({error.strerror or error}): {where}")
-
-
-@contextlib.contextmanager
-def _scratch_folder(root: Path) -> Iterator[Path]:
-    """A sibling of `root` to write into, gone at the end whatever happens (unless it was renamed to `root`)."""
-    scratch = Path(tempfile.mkdtemp(prefix=f".{root.name}-", suffix=".part", dir=root.parent))
-    try:
-        scratch.chmod(0o755)
-        yield scratch
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
-
-
-def _remove_stale(root: Path) -> None:
-    """Takes away what a generation that was killed (no chance to clean up) left behind."""
-    for part in root.parent.glob(f".{root.name}-*.part"):
-        with contextlib.suppress(OSError):
-            if time.time() - part.stat().st_mtime > _STALE_AFTER_S:
-                shutil.rmtree(part, ignore_errors=True)
 
 
 def _usable_cores() -> int:
@@ -251,7 +229,7 @@ def _put_in_place(scratch: Path, root: Path, before: tuple[int, int] | None) -> 
                 raise
         if _identity(root) != before and _complete_set(root):
             return
-        with _scratch_folder(root) as old, contextlib.suppress(FileNotFoundError):
+        with files.scratch(root.parent) as old, contextlib.suppress(FileNotFoundError):
             root.rename(old / "old")
     raise OSError(errno.EBUSY, "another process keeps replacing it", str(root))
 

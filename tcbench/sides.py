@@ -11,12 +11,11 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tcbench import dataset, messages, revisions
+from tcbench import dataset, files, messages, revisions
 from tcbench.errors import SideError
 from tcbench.gate import BASE, CURRENT, SideName
 from tcbench.runner import Launch
@@ -148,15 +147,15 @@ def _check_runs(side: Ready, called: str) -> None:
 @contextlib.contextmanager
 def _caches() -> Iterator[Path]:
     """A folder for both sides' caches, gone at the end: a plan that was tuned badly once must not stay one side's."""
-    try:
-        cache_folder().mkdir(parents=True, exist_ok=True)
-        folder = tempfile.TemporaryDirectory(prefix="run-", dir=cache_folder(), ignore_cleanup_errors=True)
-    except OSError as error:
-        raise SideError(
-            f"{cache_folder()}: cannot be written ({error.strerror}); TCBENCH_CACHE names another"
-        ) from None
-    with folder as path:
-        yield Path(path)
+    with contextlib.ExitStack() as stack:
+        try:
+            cache_folder().mkdir(parents=True, exist_ok=True)
+            folder = stack.enter_context(files.scratch(cache_folder()))
+        except OSError as error:
+            raise SideError(
+                f"{cache_folder()}: cannot be written ({error.strerror}); TCBENCH_CACHE names another"
+            ) from None
+        yield folder
 
 
 def _with_cache(side: Ready, cache: Path) -> Ready:

@@ -61,7 +61,7 @@ def test_the_newest_run_is_the_default_and_ids_name_runs(tcbench, tmp_path):
         (["--per", "phase"], "--per 'phase': expected trial, cell or step"),
         (["--per", "step", "--format", "bencher"], "--per step: --format bencher has an entry for each cell"),
         (["--format", "parquet"], "--format parquet is not text: name a file with -o FILE"),
-        (["-o", "nowhere/a.csv"], "nowhere/a.csv: cannot be written"),
+        (["-o", "bad.jsonl/a.csv"], "bad.jsonl/a.csv: cannot be written (Not a directory); name another file with -o"),
         (["nowhere"], "nowhere: no such results"),
         (["empty.jsonl"], "empty.jsonl: no records"),
         (["bad.jsonl"], "bad.jsonl:1: not JSON"),

@@ -154,7 +154,7 @@ def test_a_page_that_was_there_stays_whole_when_the_new_one_cannot_be_made(tmp_p
         (["newer.jsonl"], 2, "newer.jsonl:1: schema version 99 is newer than this tcbench reads"),
         (["nan.jsonl"], 2, "nan.jsonl:1: not JSON"),
         (["good.jsonl", "-o", "report.pdf"], 2, "report.pdf: expected a file name that ends in .html or .htm"),
-        (["good.jsonl", "-o", "folder.html"], 2, "folder.html: cannot be written (a folder has this name)"),
+        (["good.jsonl", "-o", "folder.html"], 2, "folder.html: cannot be written (Is a directory)"),
         (["good.jsonl", "-o", "good.jsonl/report.html"], 2, "good.jsonl/report.html: cannot be written"),
         (["good.jsonl", "trace.json"], 2, "trace.json: "),
         (["good.jsonl", "--compare", "nowhere"], 2, "nowhere: no such results"),

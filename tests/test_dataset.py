@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
@@ -292,17 +291,13 @@ def test_ctrl_c_is_none_of_the_workers_business(tmp_path: Path) -> None:
     assert len(scan(out).files) == 160
 
 
-def test_what_a_killed_generation_left_is_taken_away_when_old(cache: Path) -> None:
-    old = cache.parent / f".{cache.name}-abc.part"
-    young = cache.parent / f".{cache.name}-def.part"
-    for part in (old, young):
-        _touch(part / "c00" / "a.JPEG")
-    os.utime(old, (time.time() - 7200, time.time() - 7200))
-
-    ensure_generated()
-
-    assert not old.exists()
-    assert young.exists()
+def test_what_a_killed_generation_left_is_taken_away_by_the_next(tmp_path: Path) -> None:
+    out = tmp_path / "out" / "set"
+    with _generating(tmp_path, out, n_files=5000) as process:
+        process.kill()
+    assert len(list(out.parent.iterdir())) == 1
+    assert len(dataset.generate(out, n_files=4, workers=1).files) == 4
+    assert list(out.parent.iterdir()) == [out]
 
 
 def test_of_two_generations_at_once_one_set_stays(cache: Path) -> None:

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tcbench import files
+from tcbench.cli.options import ANOTHER_FILE
 from tcbench.errors import NotComparableError, SelectionError, StoreError
 
 if TYPE_CHECKING:
@@ -211,11 +213,12 @@ def present(comparison: Comparison, sides: Sides, format_: str, output: Path | N
     summary = os.environ.get("GITHUB_STEP_SUMMARY") if format_ == "github" else None
     if summary:
         try:
-            write(Path(summary), views.markdown(comparison, sides), append=True)
-        except StoreError as error:
-            typer.echo(f"note: no job summary: {error}", err=True)
+            with open(summary, "ab") as file:
+                file.write(_encoded(views.markdown(comparison, sides)))
+        except OSError as error:
+            typer.echo(f"note: no job summary: {summary}: cannot be written ({error.strerror})", err=True)
     if output is not None and text is not None:
-        write(output, text)
+        files.write(output, _encoded(text), ANOTHER_FILE)
     if chart is not None:
         _draw(comparison, sides, chart)
     for path in filter(None, (chart, output)):
@@ -226,7 +229,7 @@ def _draw(comparison: Comparison, sides: Sides, path: Path) -> None:
     from tcbench.views import plots
     from tcbench.views.plots.comparison import comparison_chart
 
-    plots.save(comparison_chart(comparison, sides), path)
+    plots.save(comparison_chart(comparison, sides), path, "name another file with --chart")
 
 
 def check_chart(path: Path | None) -> None:
@@ -250,13 +253,8 @@ def check_output(path: Path | None) -> None:
         raise StoreError(f"{path}: cannot be written ({'a folder' if path.is_dir() else 'no permission'})")
 
 
-def write(path: Path, text: str, *, append: bool = False) -> None:
-    """A text file. Raises StoreError."""
-    try:
-        with path.open("a" if append else "w", encoding="utf-8", errors="backslashreplace", newline="\n") as file:
-            file.write(text)
-    except OSError as error:
-        raise StoreError(f"{path}: cannot be written ({error.strerror})") from None
+def _encoded(text: str) -> bytes:
+    return text.encode("utf-8", "backslashreplace")
 
 
 def exit_code(comparison: Comparison, strict: bool) -> int:

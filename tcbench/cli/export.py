@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tcbench import files
 from tcbench.cli.app import OUT, command
-from tcbench.cli.options import ResultsFolderOption
+from tcbench.cli.options import ANOTHER_FILE, ResultsFolderOption
 from tcbench.errors import SelectionError, StoreError
 
 if TYPE_CHECKING:
@@ -62,10 +63,7 @@ def export(
     if output is None:
         typer.echo(data.decode("utf-8"), nl=False)
         return
-    try:
-        output.write_bytes(data)
-    except OSError as error:
-        raise StoreError(f"{output}: cannot be written ({error.strerror})") from None
+    files.write(output, data, ANOTHER_FILE)
     typer.echo(f"wrote {output}")
 
 

@@ -10,7 +10,7 @@ import typer
 from tcbench.cli import comparisons
 from tcbench.cli.app import OUT, command
 from tcbench.cli.comparisons import AllowOption, ThresholdOption
-from tcbench.cli.options import BatchSizesOption, ResultsFolderOption, batch_sizes, config_names
+from tcbench.cli.options import ANOTHER_FILE, BatchSizesOption, ResultsFolderOption, batch_sizes, config_names
 from tcbench.errors import SelectionError
 
 
@@ -65,7 +65,7 @@ def history(
         raise SelectionError(f"no results in {out}/; `tcbench run` makes some, or name a file")
     found = histories(chosen(read(results, out, default=out), configs, sizes), rule, facets)
     if output is not None:
-        plots.save(plots.history_chart(found), output)
+        plots.save(plots.history_chart(found), output, ANOTHER_FILE)
     if json:
         typer.echo(view.to_json(found))
         return

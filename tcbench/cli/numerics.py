@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,6 +11,7 @@ import typer
 
 from tcbench.cli.app import INTERRUPTED, OUT, SOME_CELL_FAILED, command
 from tcbench.cli.options import (
+    ANOTHER_FOLDER,
     HOW,
     WHAT,
     WHERE,
@@ -338,17 +338,9 @@ def _keep_or_print(path: Path, document: Document) -> None:
 
 def _keep(path: Path, text: str) -> None:
     """Write the file as a whole or not at all."""
-    from tcbench.errors import StoreError
+    from tcbench import files
 
-    part = path.with_suffix(".part")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part.write_text(text + "\n", encoding="utf-8")
-        part.replace(path)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            part.unlink(missing_ok=True)
-        raise StoreError(f"{path}: cannot be written ({error.strerror}); name another folder with --out") from None
+    files.write(path, f"{text}\n".encode(), ANOTHER_FOLDER)
 
 
 def _charts(document: Document, margins: Margins, stem: Path) -> list[Path]:

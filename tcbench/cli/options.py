@@ -45,6 +45,10 @@ def complete_gpu(incomplete: str) -> list[str]:
     return [name for name in names() if name.lower().startswith(incomplete.lower())]
 
 
+ANOTHER_FILE = "name another file with -o"
+ANOTHER_FOLDER = "name another folder with --out"
+"""What mends a file that cannot be written, where the command has that option."""
+
 WHAT, HOW, WHERE = "What to run", "How to measure", "Where it goes and what is shown"
 
 ScenarioArgument = Annotated[

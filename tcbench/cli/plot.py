@@ -10,7 +10,7 @@ import typer
 
 from tcbench.cli.app import OUT, command
 from tcbench.cli.charts import throughput_chart
-from tcbench.cli.options import ResultsFolderOption, config_names
+from tcbench.cli.options import ANOTHER_FILE, ResultsFolderOption, config_names
 from tcbench.cli.results import named, read
 from tcbench.errors import SelectionError
 
@@ -85,7 +85,7 @@ def plot(
         figure = plots.ladder_chart(summaries)
     else:
         figure = throughput_chart(summaries)
-    plots.save(figure, output)
+    plots.save(figure, output, ANOTHER_FILE)
     typer.echo(f"wrote {output}")
 
 

@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tcbench import files
 from tcbench.cli.app import INTERRUPTED, OUT, SOME_CELL_FAILED, command
 from tcbench.cli.options import (
+    ANOTHER_FOLDER,
     HOW,
     WHAT,
     WHERE,
@@ -126,7 +128,7 @@ def profile(
     left = [trace, *_picture(taken.timeline, stem.with_name(stem.name + ".png"))]
     summary = _summary(taken.timeline)
     text = stem.with_name(stem.name + ".txt")
-    text.write_text(summary + "\n")
+    files.write(text, f"{summary}\n".encode(), ANOTHER_FOLDER)
     left += [text, *taken.files]
     for line in taken.notes:
         stderr.print(f"note: {line}", style="yellow", markup=False, highlight=False, soft_wrap=True)
@@ -237,8 +239,7 @@ class _Take:
         from tcbench.runner import Runner
         from tcbench.views.progress import RunProgress
 
-        with tempfile.TemporaryDirectory(prefix="tcbench-") as name, _Sampling() as sampling:
-            folder = Path(name)
+        with files.scratch(Path(tempfile.gettempdir())) as folder, _Sampling() as sampling:
             session = f"tcbench-{os.getpid()}"
             with RunProgress(stderr, estimate([self.planned.cell]), 1, quiet) as progress, self._session(session):
 
@@ -316,7 +317,8 @@ class _Take:
         timeline = assemble(title, *nsys.with_own(seen, own, input_work, work))
         imported = nsys.report_of(folder / "report") or report
         kept = self.stem.with_name(self.stem.name + imported.suffix)
-        shutil.copyfile(imported, kept)
+        with imported.open("rb") as source, files.replacing(kept, ANOTHER_FOLDER) as target:
+            shutil.copyfileobj(source, target)
         return timeline, (kept,)
 
 

@@ -9,6 +9,7 @@ import typer
 
 from tcbench.cli.app import OUT, command
 from tcbench.cli.options import (
+    ANOTHER_FILE,
     WHAT,
     WHERE,
     BatchSizesOption,
@@ -93,7 +94,7 @@ def roofline(
     from tcbench.views.plots.files import save
     from tcbench.views.plots.roofline import roofline_chart
 
-    save(roofline_chart(found), output)
+    save(roofline_chart(found), output, ANOTHER_FILE)
     if json:
         typer.echo(view.to_json(found))
         return

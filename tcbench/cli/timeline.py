@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from tcbench.cli.app import command
+from tcbench.cli.options import ANOTHER_FILE
 from tcbench.errors import SelectionError
 
 
@@ -47,7 +48,7 @@ def timeline(
     from tcbench.views.plots.timeline import draw
 
     found = [one for file in files for one in tracing.read(file)]
-    draw(found, output, part, steps, step=step)
+    draw(found, output, part, steps, step=step, mend=ANOTHER_FILE)
     typer.echo(f"wrote {output}")
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from tcbench import store
+from tcbench import files, store
 from tcbench.errors import TraceError
 from tcbench.timeline import Timeline
 from tcbench.tracing import nsys, perfetto, ranges
@@ -29,8 +29,8 @@ def read(path: Path) -> tuple[Timeline, ...]:
     if name.endswith(".sqlite"):
         return nsys.read(path)
     if name.endswith(nsys.REPORTS):
-        with tempfile.TemporaryDirectory(prefix="tcbench-") as folder:
-            target = Path(folder) / f"{path.stem}.sqlite"
+        with files.scratch(Path(tempfile.gettempdir())) as folder:
+            target = folder / f"{path.stem}.sqlite"
             nsys.to_sqlite(path, target)
             return nsys.read(target)
     if name.endswith(store.SUFFIX):

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from tcbench import __version__
+from tcbench import __version__, files
 from tcbench.errors import TraceError
 from tcbench.record import Record
 from tcbench.timeline import Kind, Lane, Source, Span, Timeline
@@ -78,15 +78,13 @@ class _Trace(msgspec.Struct, frozen=True):
 
 
 def write(timelines: Sequence[Timeline], path: Path, record: Record | None = None) -> None:
-    """Write `.json`, or `.json.gz`. `record` is that of the trial in which it was taken. Raises TraceError."""
+    """Write `.json`, or `.json.gz`. `record` is that of the trial in which it was taken. Raises StoreError."""
     events = [event for pid, timeline in enumerate(timelines, start=1) for event in _events(pid, timeline)]
     heads = tuple(_Head(t.label, t.device, t.device_name, t.batch_size, t.source, t.phases) for t in timelines)
     trace = _Trace(tuple(events), _OtherData(_Ours(SCHEMA, __version__, heads, record)))
     data = msgspec.json.encode(trace)
-    try:
-        path.write_bytes(gzip.compress(data, mtime=0) if path.suffix == ".gz" else data)
-    except OSError as error:
-        raise TraceError(f"{path}: cannot be written ({error.strerror}); name another folder with --out") from None
+    data = gzip.compress(data, mtime=0) if path.suffix == ".gz" else data
+    files.write(path, data, "name another folder with --out")
 
 
 def _events(pid: int, timeline: Timeline) -> list[_Event]:

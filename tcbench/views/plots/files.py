@@ -12,7 +12,8 @@ from typing import Any
 import matplotlib
 from matplotlib.figure import Figure
 
-from tcbench.errors import SelectionError, StoreError
+from tcbench import files
+from tcbench.errors import SelectionError
 from tcbench.views.plots.text import DPI
 
 SUFFIXES = (".png", ".svg", ".pdf")
@@ -24,10 +25,11 @@ def check_path(path: Path) -> None:
         raise SelectionError(f"{path}: expected a file name that ends in {', '.join(SUFFIXES)}")
 
 
-def save(figure: Figure, path: Path) -> None:
+def save(figure: Figure, path: Path, mend: str = "") -> None:
     """Write PNG, SVG or PDF, as the suffix says; the same figure gives the same bytes, whenever it is written.
 
-    Folders are made. Raises SelectionError for another suffix and StoreError when the file cannot be written.
+    Folders are made. Raises SelectionError for another suffix and StoreError, with what mends it, when the file cannot
+    be written.
     """
     check_path(path)
     suffix = path.suffix.lower()
@@ -35,9 +37,4 @@ def save(figure: Figure, path: Path) -> None:
     data = io.BytesIO()
     with matplotlib.rc_context({"svg.hashsalt": "tcbench", "pdf.fonttype": 42}):
         figure.savefig(data, format=suffix[1:], dpi=DPI, metadata=metadata)
-    try:
-        if not path.parent.exists():
-            path.parent.mkdir(parents=True)
-        path.write_bytes(data.getvalue())
-    except OSError as error:
-        raise StoreError(f"{path}: cannot be written ({error.strerror}); name another file with -o") from None
+    files.write(path, data.getvalue(), mend)

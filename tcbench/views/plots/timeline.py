@@ -81,6 +81,7 @@ def draw(
     steps: int | None = None,
     *,
     step: int | None = None,
+    mend: str = "",
 ) -> Figure:
     """Draw timelines under each other and write PNG, SVG or PDF; returns the figure too.
 
@@ -89,11 +90,11 @@ def draw(
     starts with an empty GPU. `step`: begin with the step of this number.
 
     Raises SelectionError for nothing to draw, too many timelines, a step or a part that was not recorded, or another
-    suffix; StoreError when the file cannot be written.
+    suffix; StoreError, with what mends it, when the file cannot be written.
     """
     check_path(path)
     figure = timeline_chart(timelines, zoom, steps, step=step)
-    save(figure, path)
+    save(figure, path, mend)
     return figure
 
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 from pathlib import Path
 
-from tcbench.errors import SelectionError, StoreError
+from tcbench import files
+from tcbench.errors import SelectionError
 
 SUFFIXES = (".html", ".htm")
 
@@ -23,14 +22,4 @@ def save(text: str, path: Path) -> None:
     Raises SelectionError for another suffix and StoreError when the file cannot be written.
     """
     check_path(path)
-    draft = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if path.is_dir():
-            raise StoreError(f"{path}: cannot be written (a folder has this name); name another file with -o")
-        with contextlib.ExitStack() as stack:
-            stack.callback(draft.unlink, missing_ok=True)
-            draft.write_text(text, encoding="utf-8", newline="\n")
-            draft.replace(path)
-    except OSError as error:
-        raise StoreError(f"{path}: cannot be written ({error.strerror}); name another file with -o") from None
+    files.write(path, text.encode(), "name another file with -o")

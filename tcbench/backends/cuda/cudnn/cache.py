@@ -12,11 +12,13 @@ import hashlib
 import json
 import logging
 import os
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from tcbench import files
+from tcbench.errors import StoreError
 
 VERSION = "plans-v1"
 """Names the form of the entries. What was written in another is never read."""
@@ -79,11 +81,10 @@ class Cache:
         }
         line = json.dumps(header, sort_keys=True).encode() + b"\n"
         try:
-            self.root.mkdir(parents=True, exist_ok=True)
-            self._write(self.path(key), line + entry.data)
-        except OSError as error:
+            files.write(self.path(key), line + entry.data)
+        except StoreError as error:
             if not self._complained:
-                _LOG.warning("cuDNN plans cannot be kept at %s (%s): they will be built again", self.root, error)
+                _LOG.warning("cuDNN plans cannot be kept, they will be built again: %s", error)
             self._complained = True
 
     def drop(self, key: Key) -> None:
@@ -113,17 +114,6 @@ class Cache:
             _LOG.info("%s is damaged and counts as missing", path)
             return None
         return Entry(header["content"], data)
-
-    def _write(self, path: Path, content: bytes) -> None:
-        handle, scratch = tempfile.mkstemp(prefix=".", suffix=".part", dir=self.root)
-        try:
-            with os.fdopen(handle, "wb") as out:
-                out.write(content)
-            Path(scratch).replace(path)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                Path(scratch).unlink()
-            raise
 
 
 def _canonical(key: Key) -> str:

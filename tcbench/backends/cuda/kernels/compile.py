@@ -6,13 +6,14 @@ imported where it is called.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import hashlib
 import logging
 import os
-import tempfile
 from pathlib import Path
+
+from tcbench import files
+from tcbench.errors import StoreError
 
 FOLDER = Path(__file__).parent
 _HEADER = "common.cuh"
@@ -91,16 +92,8 @@ def _cache_folder() -> Path:
 
 
 def _keep(path: Path, cubin: bytes) -> None:
-    """In one rename, so that no other process reads half of it. A cache that cannot be written is no error."""
-    part = None
+    """A cache that cannot be written is no error."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".part", delete=False) as file:
-            part = Path(file.name)
-            file.write(cubin)
-        part.replace(path)
-    except OSError as error:
+        files.write(path, cubin)
+    except StoreError as error:
         _LOG.info("compiled kernels are not kept: %s", error)
-        if part is not None:
-            with contextlib.suppress(OSError):
-                part.unlink()

@@ -80,22 +80,11 @@ def test_a_dropped_entry_is_gone_and_counts_as_a_miss(cache):
 def test_a_write_that_fails_half_way_leaves_the_old_entry_and_no_litter(cache, monkeypatch):
     cache.put(KEY, ENTRY)
 
-    class Full:
-        def __enter__(self):
-            return self
-
-        def __exit__(self, *_):
-            return False
-
-        def write(self, content):
-            raise OSError(28, "No space left on device")
-
-    def full(handle, mode):
-        os.close(handle)
-        return Full()
+    def full(fd):
+        raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr(module.os, "fdopen", full)
+        patched.setattr(os, "fsync", full)
         cache.put(KEY, Entry({"plan": "newer"}))
     assert cache.get(KEY) == ENTRY
     assert list(cache.root.iterdir()) == [cache.path(KEY)]
