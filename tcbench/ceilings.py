@@ -18,11 +18,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from tcbench import files, machine
 from tcbench.analysis.floor import peak_rates
 from tcbench.analysis.roofline import Ceilings, Precision
 from tcbench.analysis.summary import CellSummary
 from tcbench.errors import SelectionError, StoreError, TcbenchError
+from tcbench.runner import python_module, worker_environment
 
 VERSION = "ceilings-v1"
 """Names the form of what is kept."""
@@ -130,12 +133,11 @@ def _is_here(summary: CellSummary) -> bool:
 
 
 def _measure(summary: CellSummary) -> dict[str, Any]:
-    """In a process of its own. Raises TcbenchError."""
-    cell = summary.cell
-    threads = str(cell.threads)
-    pinned = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS"), threads)
-    command = [sys.executable, "-m", "tcbench.ceilings", cell.device, threads]
-    environment = {**os.environ, **machine.blas_variables(), **pinned}
+    """In a process of its own, with no more threads than there are processors. Raises TcbenchError."""
+    threads = max(1, min(summary.cell.threads, machine.usable_cpus()))
+    cell = msgspec.structs.replace(summary.cell, threads=threads)
+    command = python_module(sys.executable, "tcbench.ceilings", cell.device, str(threads))
+    environment = worker_environment(cell)
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["no reason given"])[-1]

@@ -60,7 +60,13 @@ class Launch:
 
     def command(self, pipe: int) -> list[str]:
         """How a worker is started; it writes messages to the file descriptor `pipe`."""
-        return [self.python, "-m", "tcbench.worker", str(pipe)]
+        return python_module(self.python, "tcbench.worker", str(pipe))
+
+
+def python_module(python: str, module: str, *arguments: str) -> list[str]:
+    """The command that runs a module of ours in a process of its own. It does not look for modules in the current
+    directory (-P), where a user's file may be called like one of ours or of NumPy's."""
+    return [python, "-P", "-m", module, *arguments]
 
 
 def worker_command(pipe: int) -> list[str]:

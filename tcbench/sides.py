@@ -122,7 +122,7 @@ def _check_runs(side: Ready, called: str) -> None:
     python = side.launch.python
     try:
         ended = subprocess.run(
-            [python, "-c", _LOOK],
+            [python, "-P", "-c", _LOOK],
             cwd=side.launch.folder,
             env={**os.environ, **side.launch.variables},
             stdin=subprocess.DEVNULL,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from factories import make_cell, make_environment, make_record
@@ -93,3 +95,21 @@ def test_a_measurement_that_fails_is_one_line(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(ceilings.sys, "executable", "/bin/false")
     with pytest.raises(TcbenchError, match="could not be measured: no reason given"):
         ceilings.of(here())
+
+
+def test_a_record_of_many_threads_gets_no_more_than_there_are_processors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the process does not look for modules in the current directory."""
+    started: list[tuple[list[str], str]] = []
+
+    def run(command: list[str], env: dict[str, str], **_: object) -> SimpleNamespace:
+        started.append((command, env["OMP_NUM_THREADS"]))
+        return SimpleNamespace(returncode=0, stdout=json.dumps(VALUE))
+
+    monkeypatch.setattr(ceilings.subprocess, "run", run)
+    name = machine.machine_name(machine.cpu_name(), "cpu")
+    for threads in (400, 0, -3, 1):
+        record = make_record(cell=make_cell(threads=threads), environment=make_environment(name))
+        ceilings.of(summarise([record])[0], fresh=True)
+    most = str(machine.usable_cpus())
+    assert [(command[-1], pinned) for command, pinned in started] == [(most, most), ("1", "1"), ("1", "1"), ("1", "1")]
+    assert all(command[1] == "-P" for command, _ in started)

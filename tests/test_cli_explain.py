@@ -7,10 +7,14 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
+import factories
 import pytest
+from command import Shell
 
-from tcbench import dataset
+from tcbench import backends, dataset
+from tcbench import record as records
 
 
 def tcbench(here: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -108,6 +112,30 @@ def test_a_mistake_is_one_clear_line_and_exit_code_2(tmp_path: Path, arguments: 
     assert done.returncode == 2, (done.stdout, done.stderr)
     assert len(done.stderr.strip().splitlines()) == 1
     assert expected in done.stderr
+
+
+@pytest.mark.parametrize("words", [("explain", "RECORDS", "--json"), ("report", "RECORDS", "-o", "page.html")])
+@pytest.mark.parametrize("backend", ["evil.sub:f", "evil:f", "registered", "nobody"])
+def test_what_a_record_names_is_not_imported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, words: tuple, backend: str
+) -> None:
+    point = SimpleNamespace(name="registered", value="evil:f", load=lambda: pytest.fail("loaded"))
+    monkeypatch.setattr(backends, "_registered", lambda: {"registered": point})
+    (tmp_path / "evil").mkdir()
+    (tmp_path / "evil/__init__.py").write_text("open('ran', 'w')", encoding="utf-8")
+    cell = factories.make_cell("fp32", backend=backend)
+    beside = factories.make_cell("fp32+mine", backend=backend)
+    ours = factories.make_cell("fp16")
+    lines = [records.encode(factories.make_record(cell=one)) for one in (cell, beside, ours)]
+    (tmp_path / "r.jsonl").write_bytes(b"\n".join(lines) + b"\n")
+    shell = Shell(tmp_path, capsys, monkeypatch)
+    done = shell(*(word.replace("RECORDS", "r.jsonl") for word in words))
+    assert (done.code, done.err) == (0, "")
+    assert not (tmp_path / "ran").exists()
+    if words[0] == "explain":  # nor does it keep anything else of the file from being explained
+        theirs, _, of_ours = json.loads(done.out)["cells"]
+        assert [gain["added"] for gain in theirs["gains"]] == [["mine"]]
+        assert ["dali"] in [gain["added"] for gain in of_ours["gains"]]
 
 
 def test_a_cell_that_is_not_there_is_one_clear_line(ran: Path) -> None:

@@ -15,9 +15,10 @@ import pytest
 from standin_nvml import pynvml
 
 from tcbench.messages import Stepped
+from tcbench.numerics.runner import worker_command as numerics_command
 from tcbench.plan import PlannedCell
 from tcbench.record import GpuSample, GpuSamples, GpuState
-from tcbench.runner import Launch, Runner, watch_gpu
+from tcbench.runner import Launch, Runner, python_module, watch_gpu, worker_command
 
 __all__ = ["pynvml"]
 
@@ -52,6 +53,16 @@ def test_a_result_becomes_a_record():
     assert one.duration_s > 0
     assert one.log is None
     assert heard[0][2] == Stepped("timed", 6, 0.1)
+
+
+def test_a_process_of_ours_takes_no_module_from_the_current_directory(tmp_path):
+    (tmp_path / "numpy.py").write_text("print('the folder')", "utf-8")
+    shown = subprocess.run(python_module(sys.executable, "numpy"), cwd=tmp_path, capture_output=True, text=True)
+    assert "the folder" not in shown.stdout
+    assert "numpy" in shown.stderr  # a package, which cannot be run
+    for command in (Launch().command(7), worker_command(7), numerics_command(7)):
+        assert command[:3] == [sys.executable, "-P", "-m"]
+        assert command[4:] == ["7"]
 
 
 def test_the_worker_gets_the_cell_and_its_threads():

@@ -62,6 +62,11 @@ def builds_models(name: str) -> bool:
     return name in _MODULES
 
 
+def known_rungs(name: str) -> RungSet | None:
+    """The rungs of a backend of ours, None of any other: what a record names is neither looked for nor imported."""
+    return backend(name).RUNGS if builds_models(name) else None
+
+
 def problem(name: str) -> str | None:
     """Why there is no such backend, or None; a `module:factory` is not imported for that."""
     if ":" in name:

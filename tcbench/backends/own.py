@@ -2,18 +2,18 @@
 
 The factory takes a Cell and returns a Session; `tcbench.own.step` makes one of plain functions. Its configs are named
 freely: what a rung's name means is the factory's business. A module is looked for in the current directory, then among
-the installed packages, as `python -m` does. Nothing of the user's is imported before a worker builds the session, so
-that planning stays quick. Owns that, and the errors: each is one line that names the backend.
+the installed packages. Nothing of the user's is imported before a worker builds the session: planning stays quick, and
+nothing that only reads results ever comes here. Owns that, and the errors: each is one line that names the backend.
 """
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import importlib.metadata
 import importlib.util
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -83,9 +83,11 @@ class OwnStep(_Own):
         return checked(found(cell), self._name)
 
     def _module(self) -> Any:
-        module = self._name.partition(":")[0]
-        with _current_directory_first():
-            return importlib.import_module(module)
+        """The worker's search path has the current directory from here on: the factory may import what lies there."""
+        here = str(Path.cwd())
+        if here not in sys.path:
+            sys.path.insert(0, here)
+        return importlib.import_module(self._name.partition(":")[0])
 
 
 class Registered(_Own):
@@ -112,18 +114,11 @@ class Registered(_Own):
 
 
 def problem(name: str) -> str | None:
-    """Why `module:factory` cannot be, or None. Looks for the module; of a dotted one its parents are imported."""
+    """Why `module:factory` cannot be, or None. Looks for the module and imports nothing, its parents neither."""
     module, _, path = name.partition(":")
     if not all(part.isidentifier() for part in (*module.split("."), *path.split("."))):
         return f"backend '{name}': expected module:factory, such as my_step:open_session"
-    with _current_directory_first():
-        try:
-            found = importlib.util.find_spec(module)
-        except ImportError as error:
-            return f"backend '{name}': module '{module}' cannot be imported ({error})"
-        except ValueError:  # a module that was made by hand
-            found = None if module not in sys.modules else True  # type: ignore[assignment]
-    if found is None:
+    if module not in sys.modules and _spec(module) is None:
         where = f"in {Path.cwd()}, and none is installed"
         return f"backend '{name}': no module '{module}' {where}; run where {module.replace('.', '/')}.py is"
     return None
@@ -152,14 +147,17 @@ def checked(session: Any, name: str) -> Session:
     return checked_session
 
 
-@contextlib.contextmanager
-def _current_directory_first() -> Iterator[None]:
-    here = str(Path.cwd())
-    if here in sys.path or "" in sys.path:
-        yield
-        return
-    sys.path.insert(0, here)
+def _spec(module: str) -> ModuleSpec | None:
+    """Where a module would be imported from. `find_spec` alone would import a dotted one's parents."""
+    top, *inner = module.split(".")
+    importlib.invalidate_caches()
     try:
-        yield
-    finally:
-        sys.path.remove(here)
+        spec = PathFinder.find_spec(top, [str(Path.cwd()), *sys.path]) or importlib.util.find_spec(top)
+    except ValueError:  # a parent that was made by hand
+        return None
+    for depth in range(len(inner)):
+        if spec is None:
+            return None
+        name = ".".join((top, *inner[: depth + 1]))
+        spec = PathFinder.find_spec(name, list(spec.submodule_search_locations or ()))
+    return spec

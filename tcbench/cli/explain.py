@@ -88,12 +88,14 @@ def _show_timelines(paths: Sequence[Path], json: bool) -> None:
 
 def problem_of(summary: CellSummary) -> Callable[[Sequence[str]], str | None]:
     """Whether rungs make a config on the cell's device. What is installed here does not matter: the results may be
-    another machine's."""
-    from tcbench.backends import backend
+    another machine's. What the rungs of a backend that is not ours go with, only its measured configs tell."""
+    from tcbench.backends import known_rungs
     from tcbench.device import Device
     from tcbench.plan import missing
 
-    rung_set = backend(summary.cell.backend).RUNGS
+    rung_set = known_rungs(summary.cell.backend)
+    if rung_set is None:
+        return lambda _: "nothing is known of its backend's rungs"
     gpu = summary.environment.gpu if summary.environment else None
     capability = gpu.compute_capability if gpu else None
     device = Device(summary.cell.device, "", 0, capability)

@@ -13,7 +13,6 @@ from tcbench.errors import NotComparableError, ScenarioError, SelectionError, St
 
 if TYPE_CHECKING:
     from tcbench.analysis.claims import Asked, Elsewhere, Scorecard
-    from tcbench.analysis.summary import CellSummary
     from tcbench.record import Cell, Record
     from tcbench.timeline import Timeline
     from tcbench.views.report import Compared
@@ -63,7 +62,7 @@ def report(
     from tcbench import store
     from tcbench.analysis.explanation import explain
     from tcbench.cli.documents import documents, training
-    from tcbench.cli.explain import arithmetic
+    from tcbench.cli.explain import arithmetic, problem_of
     from tcbench.cli.results import newest, parted
 
     named, others = parted(store.resolve(name, out) for name in results or ())
@@ -74,7 +73,7 @@ def report(
     if not records:
         raise SelectionError(f"{paths[0]}: no records in it; `tcbench run` makes some")
     arithmetic_s, ceiling = arithmetic()
-    explanations = explain(records, _problem_of, arithmetic_s)
+    explanations = explain(records, problem_of, arithmetic_s)
     timelines, notes = _timelines(given, paths)
     page = build(
         Results(
@@ -92,17 +91,6 @@ def report(
         typer.echo(f"note: {note}", err=True)
     save(render(page), output)
     typer.echo(f"wrote {output}")
-
-
-def _problem_of(summary: CellSummary) -> Callable[[Sequence[str]], str | None]:
-    """As `tcbench explain` asks; of a backend that is not installed here, nothing is known to make a config."""
-    from tcbench.cli.explain import problem_of
-
-    try:
-        return problem_of(summary)
-    except ScenarioError as error:
-        reason = str(error)
-        return lambda _: reason
 
 
 def _timelines(given: Sequence[Path], paths: Sequence[Path]) -> tuple[list[Timeline], list[str]]:

@@ -16,7 +16,7 @@ import msgspec
 from tcbench import process
 from tcbench.numerics.form import AnyJob, Finished, Job, Message, ParityFinished, Progress, Run
 from tcbench.process import Worker
-from tcbench.runner import worker_environment
+from tcbench.runner import python_module, worker_environment
 
 _decoder: msgspec.json.Decoder[Message] = msgspec.json.Decoder(Message)
 
@@ -26,7 +26,7 @@ Last = Finished | ParityFinished
 
 def worker_command(pipe: int) -> list[str]:
     """How a worker is started; it writes messages to the file descriptor `pipe`."""
-    return [sys.executable, "-m", "tcbench.numerics.worker", str(pipe)]
+    return python_module(sys.executable, "tcbench.numerics.worker", str(pipe))
 
 
 def _silent(job: AnyJob, steps: int) -> None:

@@ -64,7 +64,40 @@ def test_a_module_in_the_current_directory_is_found_and_left_off_the_path(tmp_pa
     assert "found_here" not in sys.modules
 
 
+def test_looking_for_a_dotted_module_runs_none_of_its_parents(tmp_path, monkeypatch):
+    inner = tmp_path / "parent_of_step" / "inner"
+    inner.mkdir(parents=True)
+    for folder in (inner.parent, inner):
+        (folder / "__init__.py").write_text("raise SystemExit('imported')", "utf-8")
+    (inner / "step.py").touch()
+    monkeypatch.chdir(tmp_path)
+    assert problem("parent_of_step.inner.step:make") is None
+    assert "no module 'parent_of_step.inner.other'" in (problem("parent_of_step.inner.other:make") or "")
+    assert "no module 'parent_of_step.none.step'" in (problem("parent_of_step.none.step:make") or "")
+    assert "no module 'nowhere.at.all'" in (problem("nowhere.at.all:make") or "")
+    assert problem("xml.dom.minidom:parse") is None
+
+
+def test_a_factory_may_import_its_neighbours_when_it_is_called(tmp_path, monkeypatch):
+    (tmp_path / "late_step.py").write_text(
+        "from tcbench import own\ndef make(cell):\n    import late_neighbour\n"
+        "    return own.step(print, loss=late_neighbour.loss)\n",
+        "utf-8",
+    )
+    (tmp_path / "late_neighbour.py").write_text("def loss(): return 4", "utf-8")
+    monkeypatch.setattr(sys, "path", [p for p in sys.path if p])
+    monkeypatch.chdir(tmp_path)
+    assert backends.backend("late_step:make").open_session(factories.make_cell()).facts().loss == 4
+
+
+def test_the_rungs_of_ours_are_known_and_nobody_elses(registered):
+    registered("whole", lambda: pytest.fail("loaded"))
+    assert "fp32" in (backends.known_rungs("torch") or ())
+    assert [backends.known_rungs(name) for name in ("whole", "mine:make", "nobody")] == [None] * 3
+
+
 def test_a_nested_factory_is_called_with_the_cell(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", list(sys.path))
     (tmp_path / "nested_step.py").write_text(
         "from tcbench import own\nclass Maker:\n    @staticmethod\n    def make(cell):\n"
         "        return own.step(print, loss=lambda: cell.batch_size)\nPACKAGES = ('numpy',)\nnumber = 3\n",
