@@ -50,6 +50,14 @@ def test_machines_stand_in_one_chart(here: Path) -> None:
     assert "<!-- the best config of each" not in drawn(here, *runs, "--by", "machine", "--config", "fp16")
 
 
+def test_a_matplotlibrc_of_the_users_changes_no_chart(here: Path) -> None:
+    ours = drawn(here, "cpu-20261121-035658")
+    (here / "matplotlibrc").write_text(
+        "text.usetex: True\nbackend: TkAgg\nfont.size: 30\nsavefig.bbox: tight\n", encoding="utf-8"
+    )
+    assert drawn(here, "cpu-20261121-035658") == ours
+
+
 def test_configs_are_chosen_for_every_kind(here: Path) -> None:
     run = "cpu-20261121-035658"
     chosen = drawn(here, run, "--config", "fp32,fp32+dali")

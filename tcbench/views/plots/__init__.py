@@ -5,6 +5,8 @@ texts measured before they are placed, so that nothing covers anything else what
 sizes and machines. Imports matplotlib, so the command line imports it late.
 """
 
+import matplotlib
+
 from tcbench.views.plots.bars import throughput_chart
 from tcbench.views.plots.comparison import comparison_chart
 from tcbench.views.plots.files import SUFFIXES, check_path, save
@@ -38,3 +40,6 @@ __all__ = [
     "throughput_chart",
     "why_missing",
 ]
+
+# Not those of a matplotlibrc in the user's folders or the current one, which may ask for LaTeX or leave a chart empty.
+matplotlib.rcdefaults()
