@@ -137,7 +137,8 @@ def recordings(path: Path) -> tuple[tuple[Title, Recording, tuple[Work, ...]], .
     """What each process with tcbench's ranges did, in order of their beginning: the cell, its steps with what the GPU
     did, and what the input's own ranges say. Times are those of the report. Raises TraceError."""
     try:
-        with closing(sqlite3.connect(f"file:{path}?mode=ro&immutable=1", uri=True)) as connection:
+        # As a URI with everything quoted: a '#' or a '?' in a file's name is no mark of SQLite's.
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True)) as connection:
             connection.row_factory = sqlite3.Row
             found = _Report(connection).recordings(path.stem)
     except (sqlite3.Error, OverflowError) as error:

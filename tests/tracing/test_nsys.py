@@ -178,6 +178,21 @@ def test_a_report_without_a_mark_is_named_after_its_file(tmp_path):
     assert nsys.read(report.close())[0].label == "mine"
 
 
+@pytest.mark.parametrize(
+    "name", ["..%2fX#.sqlite", "a#b.sqlite", "a?mode=rwc&x=.sqlite", "%00.sqlite", "ü  \udcff.sqlite"]
+)
+def test_a_file_is_read_by_its_name_whatever_that_means_to_sqlite(tmp_path, name):
+    (tmp_path / "inner").mkdir()
+    report = Report(tmp_path / "inner" / name, old=False)
+    report.step(3, 1000)
+    path = report.close()
+    sqlite3.connect(path.parent / "a").close()  # what the second would open otherwise
+    before = sorted(tmp_path.rglob("*"))
+    [timeline] = nsys.read(path)
+    assert timeline.spans
+    assert sorted(tmp_path.rglob("*")) == before
+
+
 def test_the_steps_of_the_workers_own_recording_are_kept_in_its_time(tmp_path):
     from tcbench.recording import HostSpan, Recording
 
