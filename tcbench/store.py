@@ -201,10 +201,30 @@ def _read_file(path: Path) -> Read:
     try:
         found.append(records.decode(cut_off))
     except RecordError as error:
-        if not found:
+        if not found and not _begins_like_a_record(cut_off):
             raise StoreError(f"{path}:1: {error}") from None
         return Read(tuple(found), (f"{path}: the last line is cut off and was left out; {len(found)} records read",))
     return Read(tuple(found))
+
+
+_BEGIN = b'{"schema_version":'
+"""How each line that `append` writes begins."""
+
+
+def _begins_like_a_record(cut_off: bytes) -> bool:
+    return cut_off.startswith(_BEGIN) or _BEGIN.startswith(cut_off)
+
+
+def is_blank(path: Path) -> bool:
+    """Whether a run's file holds nothing yet, or only what a crash left of its first line."""
+    try:
+        with path.open("rb") as file:
+            first = file.readline()
+        if first.endswith(b"\n") or not _begins_like_a_record(first):
+            return False
+        return bool(_read_file(path).notes) or not first
+    except (OSError, StoreError):  # whoever reads it says what is wrong
+        return False
 
 
 def new_run_id(scenario: str, now: datetime.datetime | None = None) -> str:
@@ -237,9 +257,7 @@ def latest(out: Path, machine: str, scenario: str) -> Path | None:
     folder = out / machine
     found = [(pattern.fullmatch(path.name), path) for path in (folder.iterdir() if folder.is_dir() else ())]
     runs = [
-        (match[1], int(match[2] or 1), path)
-        for match, path in found
-        if match and path.is_file() and path.stat().st_size
+        (match[1], int(match[2] or 1), path) for match, path in found if match and path.is_file() and not is_blank(path)
     ]
     return max(runs)[2] if runs else None
 

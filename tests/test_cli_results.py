@@ -110,3 +110,20 @@ def test_an_unset_variable_is_not_the_folder_one_stands_in(tcbench: Shell, tmp_p
     assert (done.code, done.out) == (2, "")
     assert done.err.startswith("tcbench: error: '': no name of results; expected a file")
     assert done.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", ["report", "plot", "export", "explain", "claims"])
+def test_a_newest_run_that_ended_within_its_first_record_is_passed_over(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    plant(tmp_path / "results" / "m", "cpu-20261121-035658")
+    half = tmp_path / "results" / "m" / "cpu-20261122-000000.jsonl"
+    half.write_bytes(record.encode(factories.make_record())[:500])
+    done = Shell(tmp_path, capsys, monkeypatch)(command)
+    assert done.code == 0
+    assert done.err == (
+        "note: results/m/cpu-20261122-000000.jsonl: holds nothing but a line that is cut off; passed over\n"
+    )
+    both = Shell(tmp_path, capsys, monkeypatch)(command, "results")
+    assert both.code == 0
+    assert "the last line is cut off and was left out; 0 records read" in both.err

@@ -47,6 +47,37 @@ def test_a_half_line_at_the_end_is_left_out_and_said(tmp_path):
     assert read.notes == (f"{path}: the last line is cut off and was left out; 1 records read",)
 
 
+@pytest.mark.parametrize("length", [1, 10, 19, 100, -3])
+def test_a_file_that_holds_only_a_half_line_is_empty_and_says_so(tmp_path, length):
+    half, whole = tmp_path / "half.jsonl", tmp_path / "whole.jsonl"
+    half.write_bytes(line("fp32")[:length])
+    whole.write_bytes(line("fp16"))
+    note = f"{half}: the last line is cut off and was left out; 0 records read"
+    assert store.read([half]) == store.Read((), (note,))
+    assert store.read([tmp_path]) == store.Read(store.read([whole]).records, (note,))
+
+
+@pytest.mark.parametrize(
+    ("content", "blank"),
+    [
+        (b"", True),
+        (line()[:100], True),
+        (line()[:-1], False),
+        (line(), False),
+        (line() + line()[:100], False),
+        (b"{", True),
+        (b"foreign", False),
+        (b"\n", False),
+    ],
+)
+def test_a_run_is_blank_until_its_first_record_is_whole(tmp_path, content, blank):
+    path = tmp_path / "machine" / "cpu-20250102-030405.jsonl"
+    path.parent.mkdir()
+    path.write_bytes(content)
+    assert store.is_blank(path) == blank
+    assert store.latest(tmp_path, "machine", "cpu") == (None if blank else path)
+
+
 def test_a_whole_last_line_without_its_end_is_read(tmp_path):
     path = tmp_path / "run.jsonl"
     path.write_bytes(line("fp32") + line("fp16").rstrip(b"\n"))

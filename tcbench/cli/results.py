@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from tcbench.errors import SelectionError
+from tcbench.views.naming import plain
 
 if TYPE_CHECKING:
     from tcbench.record import Record
@@ -27,15 +28,17 @@ _BEGAN = re.compile(r"(?:^|-)(\d{8}-\d{6})(?:-(\d+))?(?:-(?:base|current))?$")
 
 def newest(out: Path) -> Path:
     """The file of records under a folder whose run began last, by its name: a copy or a checkout makes every file new.
-    What has another name is as old as its last write. Of a gate's two sides it is the current one. Raises
-    SelectionError."""
-    from tcbench.store import runs
+    What has another name is as old as its last write. Of a gate's two sides it is the current one. One that ended
+    before its first record was whole is passed over. Raises SelectionError."""
+    from tcbench.store import is_blank, runs
 
-    there = runs(out) if out.is_dir() else []
-    files = [path for path in there if path.stat().st_size and not _is_base(path)]
-    if not files:
-        raise SelectionError(f"no results in {out}/; `tcbench run` makes some, or name a file")
-    return max(files, key=lambda path: (_age(path), path))
+    there = [path for path in (runs(out) if out.is_dir() else []) if not _is_base(path)]
+    for path in sorted(there, key=lambda path: (_age(path), path), reverse=True):
+        if not is_blank(path):
+            return path
+        if path.stat().st_size:
+            typer.echo(f"note: {plain(str(path))}: holds nothing but a line that is cut off; passed over", err=True)
+    raise SelectionError(f"no results in {out}/; `tcbench run` makes some, or name a file")
 
 
 def _age(path: Path) -> tuple[str, int, float]:
