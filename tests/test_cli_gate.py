@@ -120,9 +120,9 @@ def test_different_libraries_are_what_is_compared(project, tmp_path):
 
 def test_a_worker_that_speaks_no_protocol_is_a_record_and_never_a_hang(project, tmp_path):
     talks = (
-        f"""[ "$1" = -m ] && exec {sys.executable} -c 'import os, sys; os.write(int(sys.argv[1]), b"hi\\n")' "$3" """
+        f"""[ "$2" = -m ] && exec {sys.executable} -c 'import os, sys; os.write(int(sys.argv[1]), b"hi\\n")' "$4" """
     )
-    dies = f"""[ "$1" = -m ] && exec {sys.executable} -c 'raise KeyError("rungs")' """
+    dies = f"""[ "$2" = -m ] && exec {sys.executable} -c 'raise KeyError("rungs")' """
     for name, body, said in (
         ("talks", talks, "the worker sent something that is no message"),
         ("dies", dies, "the worker ended without a result (exit code 1): KeyError: 'rungs'"),

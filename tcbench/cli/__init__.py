@@ -12,6 +12,7 @@ from typing import NoReturn
 
 import typer
 
+from tcbench.cli import streams
 from tcbench.cli.app import INTERNAL_ERROR, INTERRUPTED, app
 from tcbench.errors import NotComparableError, TcbenchError
 
@@ -48,6 +49,7 @@ def main() -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal that lacks a sign shows another
+    streams.guard()
     try:
         app()
     except TcbenchError as error:

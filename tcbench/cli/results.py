@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 import typer
 
 from tcbench.errors import SelectionError
-from tcbench.views.naming import plain
 
 if TYPE_CHECKING:
     from tcbench.record import Record
@@ -37,7 +36,7 @@ def newest(out: Path) -> Path:
         if not is_blank(path):
             return path
         if path.stat().st_size:
-            typer.echo(f"note: {plain(str(path))}: holds nothing but a line that is cut off; passed over", err=True)
+            typer.echo(f"note: {path}: holds nothing but a line that is cut off; passed over", err=True)
     raise SelectionError(f"no results in {out}/; `tcbench run` makes some, or name a file")
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
@@ -18,6 +19,7 @@ from tcbench.analysis.summary import CellSummary
 from tcbench.plan import Plan
 from tcbench.record import Cell
 from tcbench.views.naming import plain
+from tcbench.views.terminal import harmless
 
 JSON_SCHEMA_VERSION = 1
 """Version of everything printed under --json."""
@@ -26,15 +28,23 @@ _PLAIN_WIDTH = 132
 """Columns where there is no terminal to ask."""
 
 
+class _Harmless(Console):
+    """Colours are its own; characters of a text that a terminal would act on are shown as their escapes."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else Segment(harmless(segment.text), segment.style)
+
+
 def make_console(*, stderr: bool = False, least: int = 80) -> Console:
     """A console as wide as the terminal, or wide enough for a table in a file or pipe.
 
     A table is never squeezed below `least` columns: a narrower terminal wraps its lines, which loses nothing.
     """
-    console = Console(stderr=stderr)
+    console = _Harmless(stderr=stderr)
     if stderr and console.is_terminal:
         return console
-    return Console(stderr=stderr, width=max(console.width, least) if console.is_terminal else _PLAIN_WIDTH)
+    return _Harmless(stderr=stderr, width=max(console.width, least) if console.is_terminal else _PLAIN_WIDTH)
 
 
 def results_table(summaries: Sequence[CellSummary], speedups: Sequence[Interval | None]) -> Table:

@@ -1,0 +1,44 @@
+"""The boundary to the terminal: what anyone wrote into a record, a trace or a file's name is shown, never obeyed.
+
+Names are whatever a file says, and a terminal acts on some characters: it moves, clears, colours, writes right to left.
+Everything that is printed comes through here or, where Rich colours it, through `tcbench.views.console`.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, TextIO, cast
+
+from tcbench.views.terminal import harmless
+
+_LONGEST_LINE = 4000
+"""Characters of a line on standard error: an error may name a string of megabytes."""
+
+
+class _Harmless:
+    """A stream whose text passes through `harmless`; everything else is the stream's own, but for its buffer."""
+
+    def __init__(self, stream: TextIO, longest_line: int | None = None) -> None:
+        # Rich's name for what it writes to itself: its own colours are escapes too.
+        self.rich_proxied_file = stream
+        self._longest_line = longest_line
+
+    def write(self, text: str) -> int:
+        most = self._longest_line
+        if most is not None and len(text) > most:
+            text = "\n".join(line if len(line) <= most else f"{line[:most]}…" for line in text.split("\n"))
+        self.rich_proxied_file.write(harmless(text))
+        return len(text)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "buffer":  # Typer would write to it where it takes the stream for an ASCII one
+            raise AttributeError(name)
+        return getattr(self.rich_proxied_file, name)
+
+
+def guard() -> None:
+    """Put both streams of this process behind it."""
+    if not isinstance(sys.stdout, _Harmless):
+        sys.stdout = cast(TextIO, _Harmless(sys.stdout))
+    if not isinstance(sys.stderr, _Harmless):
+        sys.stderr = cast(TextIO, _Harmless(sys.stderr, _LONGEST_LINE))
