@@ -1,0 +1,225 @@
+"""Records, traces and folders as someone would make them who wants tcbench to fall over, and the commands that read.
+
+Imported as `import hostile`: the suite's `pythonpath` is `tests`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import io
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import factories
+
+from tcbench import ceilings, cli, record
+from tcbench.analysis.summary import summarise
+from tcbench.timeline import Span, timeline_of
+from tcbench.tracing import perfetto
+
+ACTIVE = "\x1b[2J\x9b31m\u202egnp\x07\r\x7f\u2028\U000e0041"
+"""Characters that a terminal would act on."""
+
+CANARY = "__import__('os').mkdir('ran')"
+"""Python that leaves a trace, were it ever run."""
+
+TEXTS = (
+    "",
+    " ",
+    "x" * 3_000,
+    "畳" * 300,
+    ACTIVE,
+    CANARY,
+    "evil.sub:f",
+    "evil",
+    "../../../etc/passwd",
+    "/dev/null",
+    "[bold red]x[/nothing]",
+    "</script><script>alert(1)</script>{{ 7 * 7 }}{% raw %}",
+    r"$\frac{\input{/etc/passwd}}$",
+    "=cmd|' /C calc'!A0",
+    "\uff1d1+1",
+    "%s%n{0}{__class__}",
+    "a/b:c+d+e",
+    "+++",
+    "nan",
+    "v9",
+    "fp32",
+    "cuda:99999999999999999999",
+    "cpu",
+    "9999-99-99T99:99:99",
+    "2025-01-02T03:04:05",
+    "\ud800",
+)
+NUMBERS = (0, 1, -1, 7, 2**31, 2**31 - 1, -(2**63), 2**63 - 1, 1e-9, 1e9, -1e9, 1e308, 5e-324, 0.5)
+THINGS: tuple[Any, ...] = (*TEXTS, *NUMBERS, None, True, [], {}, [0], [""], {"a": 1}, [[]], [1e-9] * 2, [1e9] * 9)
+
+
+def valid() -> dict[str, Any]:
+    """A record as JSON, with everything that one may hold."""
+    environment = factories.make_environment(commit="a" * 12)
+    made: dict[str, Any] = json.loads(record.encode(factories.make_record("fp32+dali", environment=environment)))
+    made["environment"]["gpu"] = {
+        "name": "Tesla V100",
+        "compute_capability": [7, 0],
+        "multiprocessors": 80,
+        "memory_bytes": 2**34,
+        "driver": "550.1",
+    }
+    made["measurement"]["phases"] = [phase | {"device_s": phase["host_s"]} for phase in made["measurement"]["phases"]]
+    made["measurement"]["plans"] = [["conv", "eng1", 0, False, 1e-3, 2e-3]]
+    made["gpu"] = {"state": {"driver": "550.1", "power_limit_w": 250.0}, "samples": [[0.0, 1000, 800, 200.0, 60, 4]]}
+    made["gpu"] |= {"timed_from_s": 0.0, "timed_to_s": 9.0}
+    made["cell"]["scenario_cudnn"] = made["cell"]["cudnn"]
+    return made
+
+
+def places(value: Any, above: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
+    """Where everything in a JSON value stands, itself but the whole."""
+    inner: Any = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, one in inner:
+        yield (*above, key)
+        if not (isinstance(one, list) and len(one) > 8 and key != 0):
+            yield from places(one, (*above, key))
+
+
+PLACES = tuple(dict.fromkeys(place for place in places(valid()) if not (isinstance(place[-1], int) and place[-1] > 1)))
+
+
+def changed(of: dict[str, Any], changes: Sequence[tuple[tuple[str | int, ...], Any]]) -> dict[str, Any]:
+    """A copy in which something else stands in some places."""
+    made = copy.deepcopy(of)
+    for place, value in changes:
+        at: Any = made
+        with contextlib.suppress(KeyError, IndexError, TypeError):  # an earlier change took the place away
+            for key in place[:-1]:
+                at = at[key]
+            at[place[-1]] = value
+    return made
+
+
+def write(path: Path, lines: Sequence[dict[str, Any]]) -> Path:
+    """Records, one a line."""
+    path.write_bytes(b"".join(json.dumps(line).encode() + b"\n" for line in lines))
+    return path
+
+
+def trace(path: Path, text: str = "fp32, batch size 4") -> Path:
+    """A trace in which everything is called by the text, and whose steps have no length."""
+    spans = [Span(0.0, 0.0, "host", "step", text, step) for step in range(3)]
+    spans += [Span(0.0, 0.0, "host", "phase", text, step, text) for step in range(3)]
+    spans += [Span(0.0, 1.0, "gpu", "kernel", text, 0, text), Span(0.5, 0.5, "io", "work", text)]
+    perfetto.write([timeline_of(text, "cuda:0", text, 4, "nsys", [text], spans)], path)
+    return path
+
+
+RECORDS: tuple[tuple[str, ...], ...] = (
+    ("explain", "{}", "--details"),
+    ("explain", "{}", "--json"),
+    ("claims", "{}"),
+    ("claims", "{}", "--format", "json"),
+    ("compare", "good.jsonl", "{}", "--allow", "all"),
+    ("compare", "{}", "{}"),
+    ("compare", "{}", "good.jsonl", "--allow", "all", "--format", "github", "--chart", "out/c.svg"),
+    ("export", "{}", "--format", "csv"),
+    ("export", "{}", "--format", "json", "--per", "step"),
+    ("export", "{}", "--format", "bencher"),
+    ("history", "{}", "-o", "out/h.svg"),
+    ("plot", "{}", "-o", "out/p.png"),
+    ("plot", "{}", "good.jsonl", "--kind", "ladder", "-o", "out/l.svg"),
+    ("plot", "{}", "good.jsonl", "--by", "machine", "-o", "out/m.svg"),
+    ("report", "{}", "-o", "out/r.html", "--compare", "good.jsonl"),
+    ("timeline", "{}", "-o", "out/t.svg"),
+    ("roofline", "{}", "-o", "out/f.svg"),
+    ("run", "--resume", "--dry-run", "--config", "fp32", "--bs", "4", "--device", "cpu"),
+    ("baseline", "list"),
+)
+"""Commands that read records; {} is the hostile file."""
+
+TRACES: tuple[tuple[str, ...], ...] = (
+    ("explain", "{}"),
+    ("explain", "{}", "--json"),
+    ("timeline", "{}", "-o", "out/t.svg"),
+    ("timeline", "{}", "{}", "--zoom", "0:1", "-o", "out/z.svg"),
+    ("claims", "good.jsonl", "{}"),
+    ("roofline", "good.jsonl", "{}", "-o", "out/f.svg"),
+    ("report", "good.jsonl", "{}", "-o", "out/r.html"),
+)
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a command ended."""
+
+    words: tuple[str, ...]
+    code: int
+    out: str
+    err: str
+    took_s: float
+
+    @property
+    def wrong(self) -> str | None:
+        """What it did that no command may do, whatever it reads; None where it behaved."""
+        first = f"{' '.join(self.words)}: {self.code}: {self.err[:400]}"
+        if self.code not in (0, 1, 2, 4, 5) or "internal error" in self.err or "Traceback" in self.err:
+            return first
+        if set(self.out + self.err) & set(ACTIVE) - set("[2J31mgnp"):
+            return f"control characters: {first!a}"
+        if len(self.err) > 50_000 or any(len(line) > 4_100 for line in self.err.splitlines()):
+            return f"{len(self.err)} characters on standard error: {first}"
+        return f"{self.took_s:.0f} s: {first}" if self.took_s > 60 else None
+
+
+def prepare(folder: Path) -> Path:
+    """A folder to run commands in: good records, ceilings of the machine that records name, things that lie in wait."""
+    (folder / "out").mkdir(parents=True)
+    (folder / "evil").mkdir()
+    for name in ("evil/__init__.py", "evil/sub.py", "numpy_hostile.py", "sitecustomize.py", "conftest.py"):
+        (folder / name).write_text(f"{CANARY}\ndef f(cell): pass\n", encoding="utf-8")
+    trials = [one for config in ("fp32", "fp32+dali") for one in factories.make_trials(config, trials=3)]
+    (folder / "good.jsonl").write_bytes(b"".join(record.encode(one) + b"\n" for one in trials))
+    with cache(folder):
+        value = {"device_name": "it", "flops_s": {"fp32": 1e11}, "bandwidth_bytes_s": 1e10, "says": "measured"}
+        ceilings._keep(summarise(trials)[0], value)
+    return folder
+
+
+@contextlib.contextmanager
+def cache(folder: Path) -> Iterator[None]:
+    before = os.environ.get("TCBENCH_CACHE")
+    os.environ["TCBENCH_CACHE"] = str(folder / "cache")
+    try:
+        yield
+    finally:
+        os.environ.pop("TCBENCH_CACHE")
+        if before is not None:
+            os.environ["TCBENCH_CACHE"] = before
+
+
+def run(folder: Path, words: Sequence[str], file: Path) -> Ended:
+    """A command in this process, in the folder."""
+    given = tuple(word.replace("{}", file.name) for word in words)
+    out, err, argv, here, begin = io.StringIO(), io.StringIO(), sys.argv, Path.cwd(), time.monotonic()
+    code: Any = None
+    handler = signal.getsignal(signal.SIGTERM)
+    try:
+        os.chdir(folder)
+        sys.argv = ["tcbench", *given]
+        with cache(folder), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            try:
+                cli.main()
+            except SystemExit as ended:
+                code = ended.code
+    finally:
+        signal.signal(signal.SIGTERM, handler)
+        os.chdir(here)
+        sys.argv = argv
+    return Ended(given, code, out.getvalue(), err.getvalue(), time.monotonic() - begin)
