@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from tcbench.record import Environment, Measurement
+from tcbench.record import Environment, Measurement, check_end
 
 RUNNER_PID = "TCBENCH_RUNNER_PID"
 """The environment variable in which a worker finds the process id of its keeper (`tcbench.keeper`), its parent."""
@@ -40,6 +40,9 @@ class Finished(msgspec.Struct, frozen=True, tag="finished"):
     reason: str | None
     measurement: Measurement | None
     environment: Environment | None
+
+    def __post_init__(self) -> None:
+        check_end(self.status, self.reason, self.measurement)
 
 
 class ProfileRequest(msgspec.Struct, frozen=True):

@@ -289,6 +289,16 @@ class GpuSamples(msgspec.Struct, frozen=True, kw_only=True):
         return max((s.memory_used_bytes for s in self.samples if s.memory_used_bytes is not None), default=None)
 
 
+def check_end(status: Status, reason: str | None, measurement: Measurement | None) -> None:
+    """What every trial's end must tell. Raises ValueError."""
+    if status == "ok" and measurement is None:
+        raise ValueError("a record that is ok needs a measurement")
+    if measurement is not None and len(measurement.step_times_s) < 2:  # the first of a block is not counted
+        raise ValueError("a measurement needs a counted step")
+    if status != "ok" and not reason:
+        raise ValueError(f"a record that is {status} needs a reason")
+
+
 class Record(msgspec.Struct, frozen=True, kw_only=True):
     """One trial, whatever happened to it. `started_at` is UTC, ISO 8601. `reason` is one line, set unless ok. `gpu` is
     set for a trial on a GPU where NVML can be asked."""
@@ -307,12 +317,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     gpu: GpuSamples | None = None
 
     def __post_init__(self) -> None:
-        if self.status == "ok" and self.measurement is None:
-            raise ValueError("a record that is ok needs a measurement")
-        if self.measurement is not None and not self.measurement.counted_times_s:
-            raise ValueError("a measurement needs a counted step")
-        if self.status != "ok" and not self.reason:
-            raise ValueError(f"a record that is {self.status} needs a reason")
+        check_end(self.status, self.reason, self.measurement)
 
 
 UPGRADES: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {}

@@ -86,9 +86,12 @@ def timeline_of(
     phases: Iterable[str],
     spans: Iterable[Span],
 ) -> Timeline:
-    """A timeline of spans in any order. Raises ValueError for a span that ends before it begins."""
+    """A timeline of spans in any order. Raises ValueError for a span that ends before it begins, and for a step of no
+    length: nothing can be said per step of one."""
     ordered = tuple(sorted(spans, key=lambda s: (s.begin_s, -s.end_s)))
     for span in ordered:
         if span.end_s < span.begin_s:
             raise ValueError(f"{span.kind} '{span.name}' ends {span.begin_s - span.end_s:g} s before it begins")
+        if span.kind == "step" and span.end_s == span.begin_s:
+            raise ValueError(f"step {span.step} has no length")
     return Timeline(label, device, device_name, batch_size, source, tuple(phases), ordered)

@@ -68,7 +68,7 @@ def run(cell: Cell, send: Send, request: ProfileRequest | None = None) -> Finish
         environment = describe(cell)
         measurement = measured(cell, send, request, environment.device_name)
     except TcbenchError as error:
-        return Finished("failed", _line(error), None, environment)
+        return Finished("failed", _line(error) or type(error).__name__, None, environment)
     except Exception as error:
         traceback.print_exc()
         exhausted = _exhausted(cell, error)

@@ -13,8 +13,9 @@ import factories
 import pytest
 from command import Shell
 
-from tcbench import backends, dataset
+from tcbench import backends, ceilings, dataset
 from tcbench import record as records
+from tcbench.analysis.roofline import Ceilings
 
 
 def tcbench(here: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -136,6 +137,34 @@ def test_what_a_record_names_is_not_imported(
         theirs, _, of_ours = json.loads(done.out)["cells"]
         assert [gain["added"] for gain in theirs["gains"]] == [["mine"]]
         assert ["dali"] in [gain["added"] for gain in of_ours["gains"]]
+
+
+@pytest.mark.parametrize("change", [{"model": "vgg"}, {"variant": "v9"}, {"image_size": 1}])
+def test_a_model_that_there_is_not_keeps_nothing_else_from_being_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, change: dict
+) -> None:
+    monkeypatch.setattr(ceilings, "_kept", lambda _: Ceilings("it", (("fp32", 1e11),), 1e10, True, "measured"))
+    odd = records.encode(factories.make_record(cell=factories.make_cell("odd", **change))) + b"\n"
+    (tmp_path / "odd.jsonl").write_bytes(odd)
+    (tmp_path / "both.jsonl").write_bytes(odd + records.encode(factories.make_record("fp32")) + b"\n")
+    shell = Shell(tmp_path, capsys, monkeypatch)
+    assert [cell["config"] for cell in json.loads(shell("explain", "both.jsonl", "--json").out)["cells"]] == [
+        "odd",
+        "fp32",
+    ]
+    assert [cell["config"] for cell in json.loads(shell("roofline", "both.jsonl", "--json").out)["cells"]] == ["fp32"]
+    done = shell("roofline", "odd.jsonl")
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    assert "nothing is known of the layers of " in done.err
+
+
+@pytest.mark.parametrize("words", [("explain",), ("compare", "."), ("timeline",), ("history", "--out"), ("claims",)])
+def test_a_name_that_no_file_system_takes_is_one_clear_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    name = "x" * 3_000
+    done = Shell(tmp_path, capsys, monkeypatch)(*words, name)
+    assert (done.code, done.err) == (2, f"tcbench: error: {name}: File name too long\n")
 
 
 def test_a_cell_that_is_not_there_is_one_clear_line(ran: Path) -> None:

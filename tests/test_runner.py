@@ -65,6 +65,20 @@ def test_a_process_of_ours_takes_no_module_from_the_current_directory(tmp_path):
         assert command[4:] == ["7"]
 
 
+@pytest.mark.parametrize(
+    "last",
+    [
+        'b\'{"type":"finished","status":"ok","reason":null,"measurement":null,"environment":null}\\n\'',
+        'b\'{"type":"finished","status":"failed","reason":null,"measurement":null,"environment":null}\\n\'',
+        'encode(ok).replace(b\'"step_times_s":[\', b\'"step_times_s":[],"old":[\')',
+    ],
+)
+def test_a_last_word_without_what_it_must_tell_is_a_crash_and_the_run_goes_on(last):
+    found = run(f"os.write(pipe, {last} if b'batch_size\":1,' in cell.encode() else encode(ok))", cells=2)
+    assert [one.status for one in found] == ["crashed", "ok"]
+    assert found[0].reason == "the worker sent something that is no message"
+
+
 def test_the_worker_gets_the_cell_and_its_threads():
     body = """
 import msgspec
@@ -326,7 +340,7 @@ def test_a_launch_says_which_python_runs_where_and_with_what(tmp_path):
     )
     (tmp_path / "code.py").write_text(code)
     python.write_text(
-        f'#!/bin/sh\n[ "$1 $2" = "-m tcbench.worker" ] && exec {sys.executable} {tmp_path}/code.py "$3"\n'
+        f'#!/bin/sh\n[ "$2 $3" = "-m tcbench.worker" ] && exec {sys.executable} {tmp_path}/code.py "$4"\n'
     )
     python.chmod(0o755)
     launch = Launch(str(python), Path("/"), {"TCBENCH_CACHE": "there"})

@@ -52,6 +52,7 @@ def noted(error: Exception, note: str) -> Exception:
         (MemoryError("Unable to allocate 9 TiB"), "oom", "out of memory: Unable to allocate 9 TiB"),
         (MemoryError(), "oom", "out of memory: an allocation failed"),
         (DataError("image x.jpg cannot be decoded"), "failed", "image x.jpg cannot be decoded"),
+        (DataError(), "failed", "DataError"),
         (LossError("the loss is nan after warm-up"), "failed", "LossError: the loss is nan after warm-up"),
         (ValueError("two\nlines"), "failed", "ValueError: two lines"),
         (noted(ValueError("v"), "in phase\n'io'"), "failed", "ValueError: v (in phase 'io')"),

@@ -71,6 +71,9 @@ def main() -> NoReturn:
     except Exception as error:
         if debug:
             traceback.print_exc()
+        if isinstance(error, OSError) and error.filename is not None:  # such as a name that no file system takes
+            typer.echo(f"tcbench: error: {error.filename}: {error.strerror}", err=True)
+            sys.exit(TcbenchError.exit_code)
         message = " ".join(str(error).split())
         typer.echo(f"tcbench: internal error: {type(error).__name__}: {message} (--debug shows where)", err=True)
         sys.exit(INTERNAL_ERROR)

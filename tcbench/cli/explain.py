@@ -112,13 +112,14 @@ def arithmetic() -> tuple[Callable[[CellSummary, Sequence[str]], float], Callabl
     """The least time of the arithmetic of forward and backward, and whose ceiling it is."""
     from tcbench import ceilings
     from tcbench.analysis.roofline import precision_of
-    from tcbench.models import MODELS
+    from tcbench.models import described
 
     def arithmetic_s(summary: CellSummary, rungs: Sequence[str]) -> float:
         known, cell = ceilings.known(summary), summary.cell
-        if known is None or cell.model not in MODELS:
+        model = described(cell.model, cell.variant, cell.image_size)
+        if known is None or model is None:
             return 0.0
-        macs = MODELS[cell.model].macs(cell.variant, cell.image_size, cell.n_classes)
+        macs = model.macs(cell.variant, cell.image_size, cell.n_classes)
         # Backward computes as much again for the inputs and for the weights.
         return 3 * 2 * macs * cell.batch_size / known.flops_s(precision_of(rungs))
 

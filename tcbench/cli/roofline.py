@@ -116,17 +116,24 @@ def roofline(
 def _chosen(
     summaries: tuple[CellSummary, ...], sizes: tuple[int, ...] | None, configs: tuple[str, ...]
 ) -> list[CellSummary]:
-    """The measured cells that are asked for. Raises SelectionError when there are none."""
+    """The measured cells that are asked for, of models whose layers are known. Raises SelectionError when there are
+    none."""
     import fnmatch
 
+    from tcbench.models import described
+
+    measured = [s for s in summaries if s.images_per_s is not None]
+    able = [s for s in measured if described(s.cell.model, s.cell.variant, s.cell.image_size)]
+    if measured and not able:
+        of = f"{measured[0].cell.model} {measured[0].cell.variant}, {measured[0].cell.image_size} px"
+        raise SelectionError(f"nothing is known of the layers of {of}; `tcbench list` shows what is")
     found = [
         s
-        for s in summaries
-        if s.images_per_s is not None
-        and (sizes is None or s.cell.batch_size in sizes)
+        for s in able
+        if (sizes is None or s.cell.batch_size in sizes)
         and (not configs or any(fnmatch.fnmatchcase(s.cell.config, pattern) for pattern in configs))
     ]
     if not found:
-        there = ", ".join(dict.fromkeys(s.cell.label for s in summaries if s.images_per_s is not None))
+        there = ", ".join(dict.fromkeys(s.cell.label for s in able))
         raise SelectionError(f"no measured cell to show here; there is {there or 'none'}")
     return found

@@ -23,6 +23,13 @@ def read(path: Path) -> tuple[Timeline, ...]:
         raise TraceError(f"{path}: no such file; `tcbench profile` makes traces")
     if path.stat().st_size == 0:
         raise TraceError(f"{path}: the file is empty")
+    try:
+        return _read(path)
+    except ValueError as error:
+        raise TraceError(f"{path}: {error}") from None
+
+
+def _read(path: Path) -> tuple[Timeline, ...]:
     name = path.name.lower()
     if name.endswith((".json", ".json.gz")):
         return perfetto.read(path)

@@ -18,7 +18,7 @@ import msgspec
 from tcbench import __version__, files
 from tcbench.errors import TraceError
 from tcbench.record import Record
-from tcbench.timeline import Kind, Lane, Source, Span, Timeline
+from tcbench.timeline import Kind, Lane, Source, Span, Timeline, timeline_of
 
 SCHEMA = 1
 """The version of this form."""
@@ -107,7 +107,8 @@ def _events(pid: int, timeline: Timeline) -> list[_Event]:
 
 
 def read(path: Path) -> tuple[Timeline, ...]:
-    """Timelines as they were written. Raises TraceError for what is no trace, or none of tcbench's."""
+    """Timelines as they were written. Raises TraceError for what is no trace, or none of tcbench's; ValueError as
+    `timeline_of` does."""
     trace = _decode(path)
     ours = trace.otherData.tcbench
     assert ours is not None
@@ -132,7 +133,7 @@ def read(path: Path) -> tuple[Timeline, ...]:
     except (msgspec.ValidationError, IndexError) as error:
         raise TraceError(f"{path}: not a trace of tcbench's as it was written ({error})") from None
     return tuple(
-        Timeline(h.label, h.device, h.device_name, h.batch_size, h.source, h.phases, tuple(found))
+        timeline_of(h.label, h.device, h.device_name, h.batch_size, h.source, h.phases, found)
         for h, found in zip(ours.timelines, spans, strict=True)
     )
 

@@ -37,9 +37,10 @@ def apart(cells: Sequence[Named]) -> tuple[str, ...]:
         if len(places) == 1:
             continue
         told = [_facts(*cells[place]) for place in places]
-        varying = [key for key in told[0] if len({facts.get(key) for facts in told}) > 1]
+        there = dict.fromkeys(key for facts in told for key in facts)
+        varying = [key for key in there if len({facts.get(key) for facts in told}) > 1]
         for place, facts in zip(places, told, strict=True):
-            found[place] = ", ".join(facts[key] for key in varying)
+            found[place] = ", ".join(facts[key] for key in varying if key in facts)
     return _numbered([(cell.config, cell.batch_size) for _, cell in cells], found)
 
 

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from recordings import TITLE, recording
 
+from tcbench import tracing
 from tcbench.errors import TraceError
 from tcbench.timeline import Span, timeline_of
 from tcbench.tracing import perfetto
@@ -22,7 +23,7 @@ spans = st.builds(
         begin, begin + length, *lane_kind, name, step, phase, row, n
     ),
     times,
-    times,
+    st.floats(1e-9, 1e4),
     st.sampled_from([("host", "step"), ("host", "layer"), ("io", "work"), ("gpu", "kernel"), ("gpu", "graph")]),
     st.text(max_size=20),
     st.none() | st.integers(0, 2**40),
@@ -84,6 +85,24 @@ def test_the_trials_record_travels_along(tmp_path):
     path, record = tmp_path / "t.json.gz", factories.make_record()
     perfetto.write([TIMELINE], path, record)
     assert perfetto.read_record(path) == record
+
+
+@pytest.mark.parametrize(
+    ("span", "said"),
+    [
+        ({"kind": "step", "begin_s": 2.0, "end_s": 2.0}, "step 7 has no length"),
+        ({"kind": "phase", "begin_s": 2.0, "end_s": 1.0}, "phase 'x' ends 1 s before it begins"),
+    ],
+)
+def test_a_trace_with_times_that_cannot_be_is_one_line(tmp_path, span, said):
+    path = tmp_path / "t.json"
+    perfetto.write([TIMELINE], path)
+    trace = json.loads(path.read_bytes())
+    trace["traceEvents"].append({"name": "x", "ph": "X", "pid": 1, "args": {"lane": "host", "step": 7, **span}})
+    path.write_text(json.dumps(trace), encoding="utf-8")
+    with pytest.raises(TraceError) as error:
+        tracing.read(path)
+    assert str(error.value) == f"{path}: {said}"
 
 
 def damaged(data: bytes) -> dict[str, tuple[bytes, str]]:

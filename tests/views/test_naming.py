@@ -33,6 +33,14 @@ def test_only_namesakes_are_told_apart_and_only_by_what_differs():
     assert apart([("m", one), ("m", one)]) == ("", "#2")
 
 
+def test_an_ablation_is_told_from_its_namesake_in_either_order():
+    cell = factories.make_cell("fp16")
+    ablation = factories.make_cell("fp16", scenario_cudnn=cell.cudnn)
+    assert apart([("m", cell), ("m", ablation)])[0] == "scenario_cudnn None"
+    assert "scenario_cudnn.autotune True" in apart([("m", cell), ("m", ablation)])[1]
+    assert apart([("m", ablation), ("m", cell)]) == apart([("m", cell), ("m", ablation)])[::-1]
+
+
 def test_a_lasting_name_does_not_depend_on_what_else_was_run():
     cell, other = factories.make_cell(), factories.make_cell("fp16")
     assert lasting([("m", cell)])[0] == lasting([("m", other), ("m", cell)])[1]
