@@ -135,11 +135,22 @@ def test_a_worker_that_speaks_no_protocol_is_a_record_and_never_a_hang(project, 
         assert "Traceback" not in done.stderr
 
 
-def test_a_spent_budget_leaves_the_rest_inconclusive_and_says_so(project):
-    arguments = ("--base", "HEAD", "--budget", "0.01", "--config", "deep")
-    done = tcbench(project, "gate", *QUICK, *arguments, "--strict")
+def test_a_spent_budget_leaves_the_rest_inconclusive_and_says_so(project, tmp_path):
+    """The first trial of current waits for long enough."""
+    slow = projects.interpreter(tmp_path / "slow", '[ "$1" = -c ] || case "$*" in *worker*) sleep 6;; esac')
+    arguments = ("--base-python", sys.executable, "--current-python", str(slow), "--config", "deep")
+    done = tcbench(project, "gate", *QUICK, *arguments, "--budget", "6", "--strict")
     assert done.returncode == 4, done.stderr
-    assert "the budget of 0.01 s was spent: what is undecided stays inconclusive" in done.stdout
+    assert "the budget of 6 s was spent: what is undecided stays inconclusive" in done.stdout
+    assert [len(store.read([path]).records) for path in project.glob("results/*/*.jsonl")] == [1, 1]
+
+
+def test_a_budget_for_one_side_alone_is_not_green(project):
+    done = tcbench(project, "gate", *QUICK, "--base", "HEAD", "--budget", "0.01", "--config", "deep")
+    assert done.returncode == 5, done.stdout
+    assert (
+        "nothing was measured on both sides: the budget was spent before look 1 of 4 (3 trials a side)" in done.stderr
+    )
     assert [len(store.read([path]).records) for path in project.glob("results/*/*.jsonl")] == [1]
 
 
@@ -258,3 +269,13 @@ def test_a_step_that_runs_on_neither_side_is_not_green(project):
     done = tcbench(project, "gate", *QUICK, "--base", "HEAD")
     assert done.returncode == 5, done.stdout
     assert "nothing was measured on both sides" in done.stderr
+
+
+@pytest.mark.parametrize("strict", [(), ("--strict",)])
+def test_a_base_that_runs_in_no_cell_is_not_green(project, strict):
+    good = (project / "my_step.py").read_text()
+    commit(project, **{"my_step.py": "def open_session(cell) return 1"})
+    (project / "my_step.py").write_text(good)
+    done = tcbench(project, "gate", *QUICK, "--base", "HEAD", *strict)
+    assert done.returncode == 5, done.stdout
+    assert "nothing was measured on both sides: failed -> ok" in done.stderr

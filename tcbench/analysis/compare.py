@@ -165,6 +165,11 @@ class CellComparison:
         return None if self.estimate is None else self.estimate.ratio.interval()
 
     @property
+    def measured(self) -> bool:
+        """Whether both sides have a figure."""
+        return all(side is not None and side.figures for side in (self.base, self.current))
+
+    @property
     def fails_on_both(self) -> bool:
         """Whether it runs on neither side; to be skipped, or out of memory, is an answer."""
         answers = ("ok", "skipped", "oom")

@@ -141,13 +141,14 @@ def comparable(comparison: Comparison, sides: Sides, allow: Allowed, retry: str)
             f"{names[0]} and {names[1]} have nothing in common: no config at the same batch size\n"
             f"  {names[0]} has {bases}\n  {names[1]} has {currents}"
         )
-    if not comparison.failing and all(cell.verdict in ("not measured", "new") for cell in comparison.cells):
-        reasons = list(dict.fromkeys(plain(cell.why) for cell in comparison.cells if cell.why))
+    judged = _forgiven(comparison) if allow.missing else comparison
+    if not judged.failing and not any(cell.measured for cell in judged.cells):
+        reasons = list(dict.fromkeys(plain(cell.why) for cell in judged.cells if cell.why))
         raise NotComparableError(f"nothing was measured on both sides: {_few(reasons)}")
-    refused = comparison.refused(allow.facets)
+    refused = judged.refused(allow.facets)
     if refused:
         raise NotComparableError(_refusal(refused, names, allow, retry))
-    return _forgiven(comparison) if allow.missing else comparison
+    return judged
 
 
 def _few(things: Sequence[str], most: int = 3) -> str:
