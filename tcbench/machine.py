@@ -10,11 +10,11 @@ import importlib.metadata
 import os
 import platform
 import re
-import subprocess
 from collections.abc import Iterable
 from pathlib import Path
 
 import tcbench
+from tcbench.git import GitError, Repository
 from tcbench.record import Environment, GpuFacts
 
 
@@ -99,14 +99,10 @@ def versions(distributions: Iterable[str]) -> dict[str, str]:
 def commit() -> str | None:
     """The commit of the checkout tcbench runs from, with `+` when tracked files differ from it; None outside one."""
     root = Path(__file__).parent.parent
-    if not (root / ".git").exists():
-        return None
     try:
-        head = _git(root, "rev-parse", "--short=12", "HEAD")
-        changed = _git(root, "status", "--porcelain", "--untracked-files=no", "--", "tcbench", "scenarios")
-    except (OSError, subprocess.SubprocessError):
+        return Repository.around(root).commit("tcbench", "scenarios") if (root / ".git").exists() else None
+    except (OSError, GitError):
         return None
-    return head + ("+" if changed else "")
 
 
 def project_commit(folder: Path | None = None) -> str | None:
@@ -114,20 +110,11 @@ def project_commit(folder: Path | None = None) -> str | None:
     it; None outside of one, in one without a commit, and in a checkout of tcbench, whose commit is `commit`'s to tell.
     """
     try:
-        folder = folder or Path.cwd()
-        top = Path(_git(folder, "rev-parse", "--show-toplevel"))
-        if (top / "tcbench" / Path(__file__).name).exists():
-            return None
-        head = _git(folder, "rev-parse", "--short=12", "HEAD")
-        changed = _git(top, "status", "--porcelain", "--untracked-files=no")
-    except (OSError, ValueError, subprocess.SubprocessError):
+        repository = Repository.around(folder or Path.cwd())
+        ours = repository.top / "tcbench" / Path(__file__).name
+        return None if ours.exists() else repository.commit()
+    except (OSError, GitError):
         return None
-    return head + ("+" if changed else "")
-
-
-def _git(root: Path, *arguments: str) -> str:
-    command = ["git", "--no-optional-locks", "-C", str(root), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
 
 
 def environment(

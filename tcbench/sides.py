@@ -1,7 +1,8 @@
 """The two sides of a gate, ready to run: what each is called, and how its workers are started.
 
 A side is an interpreter, or a revision of the user's project in a worktree with an environment of its own. Owns looking
-whether tcbench runs there, and a cache for each side, so that neither takes plans or kernels that the other tuned.
+whether tcbench runs there, the folder that a gate has as long as it runs, and in it a cache for each side, so that
+neither takes plans or kernels that the other tuned.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ class Wanted:
 
 
 def cache_folder() -> Path:
-    """Where worktrees and the caches of running gates lie: TCBENCH_CACHE or the user's cache folder, then `gate`."""
+    """Where worktrees and caches of running gates lie: TCBENCH_CACHE or the user's cache folder, then `gate`."""
     return dataset.generated_root().absolute().parent / "gate"
 
 
@@ -70,8 +71,9 @@ def ready(wanted: Wanted, say: Callable[[str], None]) -> Iterator[tuple[Ready, R
     wanted.check()
     here = Path.cwd()
     with contextlib.ExitStack() as stack:
+        own = stack.enter_context(_own_folder())
         if wanted.base is not None:
-            sides = _revisions(wanted, here, stack, say)
+            sides = _revisions(wanted, here, own, say)
         else:
             sides = (
                 _interpreter(BASE, str(wanted.base_python), here),
@@ -79,30 +81,26 @@ def ready(wanted: Wanted, say: Callable[[str], None]) -> Iterator[tuple[Ready, R
             )
         for side, given in zip(sides, (wanted.base_python, wanted.current_python), strict=True):
             _check_runs(side, f"--{side.name}-python" if given else side.name)
-        caches = stack.enter_context(_caches())
-        base, current = (_with_cache(side, caches / side.name) for side in sides)
+        base, current = (_with_cache(side, own / f"cache-{side.name}") for side in sides)
         yield base, current
 
 
-def _revisions(
-    wanted: Wanted, here: Path, stack: contextlib.ExitStack, say: Callable[[str], None]
-) -> tuple[Ready, Ready]:
-    project = revisions.project(here, cache_folder())
+def _revisions(wanted: Wanted, here: Path, own: Path, say: Callable[[str], None]) -> tuple[Ready, Ready]:
+    project = revisions.project(here)
     # Both are looked up before anything takes long.
     named: list[tuple[SideName, str, str]] = []
     for name, revision in ((BASE, wanted.base), (CURRENT, wanted.current)):
         if revision is not None:
             named.append((name, revision, revisions.commit(project, f"--{name}", revision)))
-    stack.callback(revisions.clean_up, project)
     found = []
     for name, revision, commit in named:
-        tree = stack.enter_context(revisions.worktree(project, commit, wanted.setup, say))
+        tree = revisions.tree(project, commit, own / name, cache_folder(), wanted.setup, say)
         path = os.environ.get("PYTHONPATH")
         variables = {"PYTHONPATH": revisions.moved_path(project, tree.top, path)} if path else {}
         says = revision if commit.startswith(revision) else f"{revision} ({commit[:12]})"
         found.append(Ready(name, says, tree.folder, Launch(tree.python, tree.folder, variables)))
     if wanted.current is None:
-        found.append(Ready(CURRENT, f"the working tree ({project.here})", here, Launch(folder=here)))
+        found.append(Ready(CURRENT, f"the working tree ({revisions.here(project)})", here, Launch(folder=here)))
     base, current = found
     return base, current
 
@@ -145,16 +143,16 @@ def _check_runs(side: Ready, called: str) -> None:
 
 
 @contextlib.contextmanager
-def _caches() -> Iterator[Path]:
-    """A folder for both sides' caches, gone at the end: a plan that was tuned badly once must not stay one side's."""
+def _own_folder() -> Iterator[Path]:
+    """A folder of this gate's for worktrees and caches, gone at its end: a plan that was tuned badly once must not stay
+    one side's. What gates that were killed left is removed first."""
+    parent = cache_folder()
     with contextlib.ExitStack() as stack:
         try:
-            cache_folder().mkdir(parents=True, exist_ok=True)
-            folder = stack.enter_context(files.scratch(cache_folder()))
+            parent.mkdir(parents=True, exist_ok=True)
+            folder = stack.enter_context(files.scratch(parent))
         except OSError as error:
-            raise SideError(
-                f"{cache_folder()}: cannot be written ({error.strerror}); TCBENCH_CACHE names another"
-            ) from None
+            raise SideError(f"{parent}: cannot be written ({error.strerror}); TCBENCH_CACHE names another") from None
         yield folder
 
 

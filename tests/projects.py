@@ -53,6 +53,7 @@ rungs = ["flat"]
 
 def git(folder: Path, *arguments: str) -> str:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    environment |= {"GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_NOSYSTEM": "1"}
     identity = ["-c", "user.name=A", "-c", "user.email=a@example.org", "-c", "init.defaultBranch=main"]
     command = ["git", *identity, "-C", str(folder), *arguments]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
@@ -74,6 +75,12 @@ def make(folder: Path) -> Path:
     git(folder, "init", "--quiet")
     commit(folder, my_step__py=STEP, my_step__toml=SCENARIO, __gitignore="results/\n__pycache__/\n")
     return folder
+
+
+def add_submodule(folder: Path, of: Path, path: str) -> None:
+    """Add a repository as a submodule, and commit."""
+    git(folder, "-c", "protocol.file.allow=always", "submodule", "--quiet", "add", str(of), path)
+    commit(folder)
 
 
 def planted(milliseconds: float) -> str:

@@ -216,7 +216,7 @@ def test_a_mistake_is_one_clear_line(project, arguments, said, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--base", "nope"), "--base 'nope': no such revision in "),
+        (("--base", "nope"), "--base 'nope': no such commit in "),
         (("--base", "HEAD", "--setup", "echo no; exit 7"), "with exit code 7: no (all of it: "),
     ],
 )
@@ -279,3 +279,12 @@ def test_a_base_that_runs_in_no_cell_is_not_green(project, strict):
     done = tcbench(project, "gate", *QUICK, "--base", "HEAD", *strict)
     assert done.returncode == 5, done.stdout
     assert "nothing was measured on both sides: failed -> ok" in done.stderr
+
+
+def test_a_step_in_a_submodule_runs_on_both_sides(project, tmp_path):
+    library = projects.make(tmp_path / "library")
+    projects.add_submodule(project, library, "lib")
+    commit(project, my_step__py="from lib.my_step import open_session")
+    done = tcbench(project, "gate", *QUICK, "--base", "HEAD", "--looks", "2", "--threshold", "90%")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [record.status for record in left(project, "base")] == ["ok"] * 4

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -94,11 +95,58 @@ def test_a_revision_runs_in_its_worktree_and_the_working_tree_where_it_is(tmp_pa
     head = projects.git(project, "rev-parse", "HEAD")
     assert base.says == f"main ({head[:12]})"
     assert current.says == f"the working tree ({head[:12]})"
-    assert base.folder == sides.cache_folder() / base.folder.parent.name / head
+    assert base.folder.parent.parent == sides.cache_folder()
     assert base.launch.variables["PYTHONPATH"] == str(base.folder / "src")
     assert (current.folder, current.launch.python) == (project, sys.executable)
     assert "PYTHONPATH" not in current.launch.variables
     base, current = taken(base="HEAD", current=head[:9])
-    assert base.folder == current.folder
+    assert base.folder != current.folder
     assert base.launch.variables["TCBENCH_CACHE"] != current.launch.variables["TCBENCH_CACHE"]
     assert current.says == head[:9]
+
+
+def test_the_working_tree_of_no_commit_is_one_too(tmp_path, monkeypatch):
+    project = projects.make(tmp_path / "mine")
+    monkeypatch.chdir(project)
+    projects.git(project, "checkout", "--quiet", "--orphan", "new")
+    assert taken(base="main")[1].says == "the working tree (at no commit)"
+
+
+# ------------------------------------------------------------------------------------------------- the folder of a gate
+
+
+def folders() -> list[Path]:
+    return sorted(path for path in sides.cache_folder().iterdir() if path.is_dir())
+
+
+def test_a_gate_leaves_nothing_and_takes_nothing_of_another_that_runs(tmp_path, monkeypatch):
+    project = projects.make(tmp_path / "mine")
+    monkeypatch.chdir(project)
+    with ready(Wanted("HEAD"), lambda line: None) as outer:
+        with ready(Wanted("HEAD"), lambda line: None) as inner:
+            assert len(folders()) == 2
+            assert inner[0].folder != outer[0].folder
+        assert (outer[0].folder / "my_step.py").exists()
+    assert folders() == []
+
+
+def test_what_a_killed_gate_left_is_removed_at_the_next_start(tmp_path, monkeypatch):
+    project = projects.make(tmp_path / "mine")
+    monkeypatch.chdir(project)
+    script = (
+        "import os, signal; from tcbench.sides import Wanted, ready\n"
+        "with ready(Wanted('HEAD'), print): os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    subprocess.run([sys.executable, "-c", script], check=False)
+    (left,) = folders()
+    assert (left / "base/my_step.py").exists()
+    with ready(Wanted("HEAD"), lambda line: None):
+        assert not left.exists()
+    assert projects.git(project, "worktree", "list").count("\n") == 0
+
+
+def test_a_cache_that_cannot_be_written_is_one_line(tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("TCBENCH_CACHE", str(tmp_path / "file/cache"))
+    with pytest.raises(SideError, match=r"cannot be written .*; TCBENCH_CACHE names another"):
+        taken(base_python=sys.executable)
