@@ -233,11 +233,12 @@ def new_run_id(scenario: str, now: datetime.datetime | None = None) -> str:
     return f"{scenario}-{now:%Y%m%d-%H%M%S}"
 
 
-def new_path(out: Path, machine: str, scenario: str) -> Path:
-    """A file of its own for a new run, made empty, so that a run that begins in the same second takes another."""
+def new_path(out: Path, machine: str, scenario: str, ending: str = "") -> Path:
+    """A file of its own for a new run, made empty, so that a run that begins in the same second takes another. Its name
+    ends with `ending`."""
     run_id, number = new_run_id(scenario), 1
     while True:
-        path = out / machine / (f"{run_id}{SUFFIX}" if number == 1 else f"{run_id}-{number}{SUFFIX}")
+        path = out / machine / f"{run_id}{f'-{number}' * (number > 1)}{ending}{SUFFIX}"
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.touch(exist_ok=False)

@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 
 from tcbench import store
 from tcbench.cli import app
+from tcbench.cli.gate import _new_paths
 from tcbench.errors import TcbenchError
 from tcbench.record import Record
 
@@ -288,3 +289,11 @@ def test_a_step_in_a_submodule_runs_on_both_sides(project, tmp_path):
     done = tcbench(project, "gate", *QUICK, "--base", "HEAD", "--looks", "2", "--threshold", "90%")
     assert done.returncode == 0, done.stdout + done.stderr
     assert [record.status for record in left(project, "base")] == ["ok"] * 4
+
+
+def test_two_gates_of_one_name_have_files_of_their_own(project, monkeypatch):
+    """One that begins in the same second, and ends with nothing measured, takes nothing of the other's away."""
+    monkeypatch.setattr(store, "new_run_id", lambda scenario: f"{scenario}-now")
+    first, second = (_new_paths(project / "results", "machine") for _ in range(2))
+    assert [path.name for path in first.values()] == ["gate-now-base.jsonl", "gate-now-current.jsonl"]
+    assert [path.name for path in second.values()] == ["gate-now-2-base.jsonl", "gate-now-2-current.jsonl"]

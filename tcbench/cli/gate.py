@@ -311,14 +311,8 @@ def _explained(record: Record) -> Record:
 
 
 def _new_paths(out: Path, machine: str) -> dict[SideName, Path]:
-    """Files of a new gate's records."""
-    from tcbench.store import SUFFIX, new_run_id
+    """Files of a new gate's records. Who made current's has the name: both are this gate's alone."""
+    from tcbench.store import new_path
 
-    run_id, number = new_run_id("gate"), 1
-    while True:
-        name = run_id if number == 1 else f"{run_id}-{number}"
-        sides: tuple[SideName, SideName] = ("base", "current")
-        paths = {side: out / machine / f"{name}-{side}{SUFFIX}" for side in sides}
-        if not any(path.exists() for path in paths.values()):
-            return paths
-        number += 1
+    current = new_path(out, machine, "gate", "-current")
+    return {"base": current.with_name(current.name.replace("-current", "-base")), "current": current}
