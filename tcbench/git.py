@@ -78,13 +78,13 @@ class Repository:
     def commit(self, *paths: str) -> str:
         """The one that is checked out, in short, with `+` when tracked files (those at `paths`) differ from it. Raises
         GitError, also where there is none yet, and OSError."""
-        head = self.ask("rev-parse", "--short=12", "--verify", "HEAD")
-        return head + ("+" if self.changed(*paths) else "")
+        head = self.ask("rev-parse", "--verify", "HEAD")
+        return head[:12] + ("+" if self._differs(head, *paths) else "")
 
-    def changed(self, *paths: str) -> bool:
-        """Whether tracked files differ from the commit, those of submodules too. Raises GitError, OSError."""
+    def _differs(self, head: str, *paths: str) -> bool:
+        """Whether tracked files differ from a commit, or those of submodules from theirs."""
         with tempfile.TemporaryDirectory(prefix="tcbench-git-") as folder:
-            ours = self._shared(Path(folder), self.top, self.ask("rev-parse", "--verify", "HEAD"))
+            ours = self._shared(Path(folder), self.top, head)
             for part in self.folder.glob("sharedindex.*"):
                 (ours.folder / part.name).symlink_to(part)
             index = self.folder / "index"
@@ -92,12 +92,16 @@ class Repository:
             if ours.ask("status", *options, "--", *paths, index=index):
                 return True
             links = _links(ours.ask("ls-files", "--stage", "-z", "--", *paths, index=index))
-        return any(inner.changed() for path in links if (inner := self._submodule(path)) and inner.top != inner.folder)
+        inside = ((self._submodule(path), commit) for path, commit in links.items())
+        return any(inner.top != inner.folder and inner._differs(commit) for inner, commit in inside if inner)
 
     def check_out(self, commit: str, to: Path) -> list[str]:
         """The commit's files in a new folder, and those of the submodules that are checked out here. The answer is the
         paths of those that are not, whose folders stay empty. Raises GitError, OSError."""
         ours = self._shared(to / ".git", to, commit)
+        # Builds ask for tags and history to tell a version.
+        tags = self.ask("for-each-ref", "--format=%(objectname) %(refname)", "refs/tags")
+        (ours.folder / "packed-refs").write_bytes(os.fsencode(f"{tags}\n" if tags else ""))
         ours.ask("reset", "--hard", "--quiet", "--no-recurse-submodules", patiently=True)
         empty = []
         for path, wanted in _links(ours.ask("ls-files", "--stage", "-z")).items():
@@ -128,7 +132,7 @@ class Repository:
         return None
 
     def _shared(self, own: Path, top: Path, head: str) -> Repository:
-        """Make a git folder of ours for `top`, with the objects and tags of this repository and `head` checked out."""
+        """Make a git folder of ours for `top`, with the objects of this repository and `head` checked out."""
         for folder in (own / "objects/info", own / "refs"):
             folder.mkdir(parents=True)
         (own / "HEAD").write_text(f"{head}\n")
@@ -137,9 +141,6 @@ class Repository:
             objects = b'"' + objects.replace(b"\\", b"\\\\").replace(b'"', b'\\"').replace(b"\n", b"\\n") + b'"'
         (own / "objects/info/alternates").write_bytes(objects + b"\n")
         (own / "config").write_text(_configuration(self._settings()))
-        # Builds ask for tags and history to tell a version.
-        tags = self.ask("for-each-ref", "--format=%(objectname) %(refname)", "refs/tags")
-        (own / "packed-refs").write_bytes(os.fsencode(tags + "\n" if tags else ""))
         if self.shallow:
             shutil.copy(self.common / "shallow", own / "shallow")
         return Repository(top, own, own)

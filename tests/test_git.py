@@ -24,6 +24,10 @@ def copied(repository: Path, to: Path, revision: str = "HEAD") -> Path:
     return to
 
 
+def changed(folder: Path, *paths: str) -> bool:
+    return Repository.around(folder).commit(*paths).endswith("+")
+
+
 # ------------------------------------------------------------------------------------------------ nothing of it is run
 
 
@@ -112,6 +116,8 @@ def test_checking_a_hostile_repository_out_runs_nothing(trap, tmp_path):
     assert (there / "my_step.py").read_text() == projects.STEP
     assert (there / "lib/my_step.py").read_text() == projects.STEP
     assert ran(tmp_path) == []
+    taken_over = git(there, "config", "--local", "--name-only", "--list").split()
+    assert sorted(taken_over) == ["core.bare", "core.filemode", "core.repositoryformatversion"]
 
 
 def test_what_a_partial_clone_lacks_is_not_fetched_by_a_command_it_names(trap, tmp_path):
@@ -144,6 +150,19 @@ def test_variables_of_git_run_nothing_and_lead_nowhere_else(repository, tmp_path
     assert ran(tmp_path) == []
 
 
+def test_monitors_and_hooks_of_the_users_own_configuration_stay_off(repository, tmp_path, monkeypatch):
+    (tmp_path / "ran").mkdir()
+    for hook in ("post-checkout", "post-index-change", "reference-transaction"):
+        projects.interpreter(tmp_path / "hooks" / hook, f"touch {tmp_path}/ran/{hook}", "true")
+    monitor = f"touch {tmp_path}/ran/monitor; false"
+    (tmp_path / "config").write_text(f'[core]\n\thooksPath = "{tmp_path}/hooks"\n\tfsmonitor = "{monitor}"\n')
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(tmp_path / "config"))
+    os.utime(repository / "my_step.py", (1, 1))
+    Repository.around(repository).commit()
+    copied(repository, tmp_path / "there")
+    assert ran(tmp_path) == []
+
+
 def test_filters_of_the_users_own_configuration_work(repository, tmp_path, monkeypatch):
     (tmp_path / "config").write_text('[filter "mine"]\n\tclean = sed s/open/shut/\n\tsmudge = sed s/shut/open/\n')
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(tmp_path / "config"))
@@ -155,7 +174,7 @@ def test_filters_of_the_users_own_configuration_work(repository, tmp_path, monke
     assert git(repository, "show", "HEAD:door.txt") == "shut"
     assert (copied(repository, tmp_path / "there") / "door.txt").read_text() == "open\n"
     os.utime(repository / "door.txt", (1, 1))
-    assert not Repository.around(repository).changed()
+    assert not changed(repository)
 
 
 # ---------------------------------------------------------------------------------------------------- odd repositories
@@ -184,8 +203,8 @@ def test_a_worktree_is_one_and_shares_what_the_checkout_has(repository, tmp_path
     # What was checked out is a repository like any other.
     assert (copied(tmp_path / "there", tmp_path / "again") / "more.txt").exists()
     (tmp_path / "second/more.txt").write_text("y")
-    assert here.changed()
-    assert not Repository.around(repository).changed()
+    assert changed(tmp_path / "second")
+    assert not changed(repository)
 
 
 def test_a_shallow_clone_is_checked_out(repository, tmp_path):
@@ -210,21 +229,21 @@ def test_text_and_modes_are_kept_as_the_repository_says(repository, tmp_path):
     git(repository, "config", "core.autocrlf", "true")
     git(repository, "config", "core.fileMode", "false")
     (repository / "my_step.py").chmod(0o755)
-    assert not Repository.around(repository).changed()
+    assert not changed(repository)
     assert b"\r\n" in (copied(repository, tmp_path / "there") / "my_step.py").read_bytes()
 
 
 def test_an_index_in_parts_is_read(repository):
     git(repository, "update-index", "--split-index")
-    assert not Repository.around(repository).changed()
+    assert not changed(repository)
     (repository / "my_step.py").write_text("x")
-    assert Repository.around(repository).changed()
+    assert changed(repository)
 
 
 def test_only_the_paths_that_were_named_count(repository):
     (repository / "my_step.py").write_text("x")
-    assert Repository.around(repository).changed("my_step.py")
-    assert not Repository.around(repository).changed("my_step.toml")
+    assert changed(repository, "my_step.py")
+    assert not changed(repository, "my_step.toml")
 
 
 def test_a_folder_without_a_commit_or_a_tree_is_an_error(tmp_path, monkeypatch):
@@ -290,20 +309,19 @@ def test_a_submodule_that_is_gone_from_the_working_tree_comes_from_what_git_kept
 
 
 def test_a_change_in_a_submodule_is_one(nested):
-    here = Repository.around(nested)
-    assert not here.changed()
+    assert not changed(nested)
     step = nested / "lib/deep/my_step.py"
     step.write_text("changed")
-    assert here.changed()
-    assert not here.changed("my_step.py")
+    assert changed(nested)
+    assert not changed(nested, "my_step.py")
     step.write_text(projects.STEP)
-    assert not here.changed()
+    assert not changed(nested)
     commit(nested / "lib", more__txt="x")
-    assert here.changed()
+    assert changed(nested)
 
 
 def test_a_submodule_that_was_never_here_is_named(nested, tmp_path):
     git(tmp_path, "clone", "--quiet", str(nested), "clone")
     head = git(nested, "rev-parse", "HEAD")
     assert Repository.around(tmp_path / "clone").check_out(head, tmp_path / "there") == ["lib"]
-    assert not Repository.around(tmp_path / "clone").changed()
+    assert not changed(tmp_path / "clone")
