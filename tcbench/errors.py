@@ -34,6 +34,10 @@ class StoreError(TcbenchError):
     """Records cannot be written or read."""
 
 
+class OutputError(TcbenchError):
+    """Standard output takes no more, so that what was asked for is not shown."""
+
+
 class SideError(TcbenchError):
     """A side of a gate cannot be prepared: its revision, its environment or its Python."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import io
 import os
 import signal
 import sys
@@ -12,7 +11,7 @@ from typing import NoReturn
 
 import typer
 
-from tcbench.cli import streams
+from tcbench.cli import output, streams
 from tcbench.cli.app import INTERNAL_ERROR, INTERRUPTED, app
 from tcbench.errors import NotComparableError, TcbenchError
 
@@ -44,14 +43,18 @@ def main() -> NoReturn:
     """The entry point: every error the user can mend is one line on standard error and an exit code."""
     debug = "--debug" in sys.argv[1:] or bool(os.environ.get("TCBENCH_DEBUG"))
     sys.argv[1:] = [word for word in sys.argv[1:] if word != "--debug"]
-    # A job scheduler's polite end is treated like Ctrl-C: the running worker ends, what is done is kept.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a terminal that lacks a sign shows another
+    # A job scheduler's polite end and a terminal that goes away are treated like Ctrl-C: the running worker ends, what
+    # is done is kept.
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) != signal.SIG_IGN:  # nohup
+            signal.signal(number, signal.default_int_handler)
+    output.guard()
     streams.guard()
     try:
-        app()
+        try:
+            app()
+        finally:
+            sys.stdout.flush()
     except TcbenchError as error:
         if debug:
             traceback.print_exc()
