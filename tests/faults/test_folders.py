@@ -1,0 +1,87 @@
+"""Folders that go away under a run, or that nobody may write to: what was measured is kept, and it is said where."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import faulty
+import pytest
+from processes import soon
+
+pytestmark = pytest.mark.faults
+
+RUN = ("run", "quick.toml", "--threads", "1", "--out", "results")
+
+
+def elsewhere(path: Path) -> None:
+    path.rename(path.with_name("elsewhere"))
+
+
+FAULTS = {
+    "the file is removed": lambda file: file.unlink(),
+    "the file is renamed": lambda file: file.rename(file.with_name("old.txt")),
+    "the machine's folder is removed": lambda file: shutil.rmtree(file.parent),
+    "the results are removed": lambda file: shutil.rmtree(file.parents[1]),
+    "the results are renamed": lambda file: elsewhere(file.parents[1]),
+}
+
+
+@pytest.mark.parametrize("enough", [1, 3])
+@pytest.mark.parametrize("fault", FAULTS)
+def test_results_that_go_away_while_a_run_goes_on_are_kept_and_said(tmp_path, fault, enough):
+    folder = faulty.make(tmp_path)
+    process = faulty.start(folder, *RUN)
+    results = folder / "results"
+    assert soon(lambda: sum(len(faulty.lines(file)) for file in faulty.run_files(results)) >= enough, 120)
+    (file,) = faulty.run_files(results)
+    FAULTS[fault](file)
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == 3, said
+    assert "the file was removed, renamed or replaced while the run went on" in said
+    kept = folder / re.search(r"all that was measured is kept in (\S+);", said)[1]
+    assert kept == file
+    assert len(faulty.lines(kept)) >= enough
+    assert {status for *_, status in faulty.answers(kept)} == {"ok"}
+    assert not faulty.left(folder)
+    done = faulty.run(folder, *RUN, "--resume")
+    assert done.returncode == 0, done.stderr
+    assert len(faulty.lines(kept)) == faulty.CELLS
+
+
+def test_a_run_whose_own_folder_is_removed_keeps_what_was_measured(tmp_path):
+    here = tmp_path / "here"
+    here.mkdir()
+    faulty.make(tmp_path)
+    process = faulty.start(tmp_path, "run", tmp_path / "quick.toml", "--threads", "1", cwd=here)
+    assert soon(lambda: sum(len(faulty.lines(file)) for file in faulty.run_files(here / "results")) >= 1, 120)
+    shutil.rmtree(here)
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == 3, said
+    kept = Path(re.search(r"all that was measured is kept in (\S+);", said)[1])
+    assert kept.parent == tmp_path / "tmp"
+    assert len(faulty.lines(kept)) >= 1
+
+
+def test_a_folder_that_takes_no_files_is_one_line_before_anything_is_measured(tmp_path):
+    folder = faulty.make(tmp_path)
+    faulty.write_records(folder / "run.jsonl")
+    with faulty.disk(tmp_path / "disk", 64 * 1024) as at:
+        if at is None:
+            pytest.skip("no disk may be mounted here")
+        subprocess.run(["mount", "-o", "remount,ro", str(at)], check=True)
+        for words in (
+            (*RUN[:-1], "disk"),
+            ("export", "run.jsonl", "-o", "disk/a.csv"),
+            ("plot", "run.jsonl", "-o", "disk/a.png"),
+            ("report", "run.jsonl", "-o", "disk/a.html"),
+            ("history", "run.jsonl", "-o", "disk/a.png"),
+            ("baseline", "set", "main", "run.jsonl", "--out", "disk"),
+        ):
+            done = faulty.run(folder, *words)
+            assert done.returncode == 2, (words, done.stderr)
+            assert done.stderr.count("\n") == 1, done.stderr
+            assert "cannot be written (Read-only file system)" in done.stderr
+        assert not list(at.iterdir())

@@ -1,0 +1,77 @@
+"""The runner is killed at a moment drawn by chance: nothing that was stored is lost, nothing is left running, and the
+same command with --resume measures what is missing and no more."""
+
+from __future__ import annotations
+
+import random
+import signal
+import sys
+import time
+from pathlib import Path
+
+import faulty
+import pytest
+from processes import soon
+
+pytestmark = pytest.mark.faults
+
+SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+RUN = ("run", "quick.toml", "--threads", "1", "--out", "results")
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("number", SIGNALS, ids=lambda number: number.name)
+def test_a_run_that_is_killed_at_any_moment_loses_nothing_and_leaves_nothing(tmp_path, number, seed):
+    folder = faulty.make(tmp_path)
+    draw = random.Random(f"{number}{seed}")
+    process = faulty.start(folder, *RUN)
+    # After so many records, and then a while: up to what a trial takes.
+    enough, delay_s = draw.randrange(faulty.CELLS), draw.uniform(0.0, 1.5)
+    assert soon(lambda: sum(len(faulty.lines(f)) for f in faulty.run_files(folder / "results")) >= enough, 120)
+    time.sleep(delay_s)
+    stored = {file: faulty.lines(file) for file in faulty.run_files(folder / "results")}
+    process.send_signal(number)
+    _, said = process.communicate(timeout=60)
+
+    assert process.returncode in (130, -number, 0), said  # by the signal itself before the command line is up
+    if process.returncode == 130:
+        assert "interrupted" in said
+        assert "Traceback" not in said
+    assert soon(lambda: not faulty.left(folder), 15), faulty.left(folder)
+    for file, whole in stored.items():
+        if whole:
+            assert faulty.lines(file)[: len(whole)] == whole
+    before = [answer for file in faulty.run_files(folder / "results") for answer in faulty.lines(file)]
+
+    done = faulty.run(folder, *RUN, "--resume")
+    assert done.returncode == 0, done.stderr
+    file = faulty.run_files(folder / "results")[-1]
+    assert sorted(faulty.answers(file)) == [
+        (f"my_step/{config}", size, "ok") for config in ("one", "two") for size in (1, 2)
+    ]
+    assert faulty.lines(file)[: len(before)] == before
+    assert not list((folder / "results").rglob(".tcbench-*"))
+    assert soon(lambda: not faulty.left(folder), 15)
+
+
+PROFILE = ("profile", "my_step/one", "quick.toml", "--bs", "1", "--tool", "ranges", "--threads", "1")
+GATE = ("gate", "quick.toml", "--base-python", sys.executable, "--looks", "2", "--threads", "1")
+
+
+@pytest.mark.parametrize(("words", "ends"), [(PROFILE, (0,)), (GATE, (0, 1))], ids=["profile", "gate"])
+def test_what_a_killed_command_left_is_cleaned_up_by_the_next(tmp_path, words, ends):
+    folder = faulty.make(tmp_path)
+    process = faulty.start(folder, *words)
+
+    def scratch() -> list[Path]:
+        return [path for place in ("tmp", "cache") for path in (folder / place).rglob(".tcbench-*")]
+
+    assert soon(lambda: scratch() and "sleep 600 " in faulty.left(folder), 120)
+    process.kill()
+    process.communicate(timeout=60)
+    assert scratch()
+    assert soon(lambda: not faulty.left(folder), 15), faulty.left(folder)
+    done = faulty.run(folder, *words)
+    assert done.returncode in ends, done.stderr
+    assert not scratch()
+    assert not faulty.left(folder)

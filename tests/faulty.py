@@ -1,0 +1,145 @@
+"""A run that is quick and leaves traces, for tests that end it, fill its disk or take its folder away."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tcbench import record, store
+
+STEP = """
+import subprocess
+import time
+
+from tcbench import own
+
+
+def open_session(cell):
+    subprocess.Popen(["sleep", "600"], start_new_session=True)
+
+    def io():
+        time.sleep(0.005)
+
+    def forward():
+        time.sleep(0.005)
+
+    return own.step(io, forward, loss=lambda: 1.0)
+"""
+"""Each trial starts a process in a session of its own, too, which nothing of the step ends."""
+
+SCENARIO = """
+schema = 1
+title = "Sleeps"
+model.name = "sleeper"
+
+[measure]
+batch_sizes = [1, 2]
+max_time_s = 0.2
+
+[[config]]
+backend = "my_step:open_session"
+rungs = ["one"]
+
+[[config]]
+backend = "my_step:open_session"
+rungs = ["two"]
+"""
+
+CELLS = 4
+
+MARK = "TCBENCH_TEST_OF_FAULTS"
+"""The environment variable that everything has which a test started: its folder."""
+
+
+def make(folder: Path) -> Path:
+    """The project, with nothing measured yet."""
+    (folder / "my_step.py").write_text(STEP, "utf-8")
+    (folder / "quick.toml").write_text(SCENARIO, "utf-8")
+    (folder / "tmp").mkdir()
+    return folder
+
+
+def start(folder: Path, *words: str | Path, cwd: Path | None = None) -> subprocess.Popen[str]:
+    """`tcbench` in the folder, in a session of its own."""
+    places = {"TCBENCH_CACHE": str(folder / "cache"), "TMPDIR": str(folder / "tmp")}
+    return subprocess.Popen(
+        [sys.executable, "-m", "tcbench", *map(str, words)],
+        cwd=cwd or folder,
+        env={**os.environ, **places, MARK: str(folder), "PYTHONPATH": str(folder)},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def run(folder: Path, *words: str | Path) -> subprocess.CompletedProcess[str]:
+    """The same, to its end."""
+    process = start(folder, *words)
+    out, err = process.communicate(timeout=300)
+    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+
+def run_files(results: Path) -> list[Path]:
+    """The files of records, oldest first."""
+    return sorted(results.glob("*/*.jsonl"))
+
+
+def lines(file: Path) -> list[bytes]:
+    """The whole lines of a file; none where it is not there yet."""
+    return file.read_bytes().split(b"\n")[:-1] if file.is_file() else []
+
+
+def answers(file: Path) -> list[tuple[str, int, str]]:
+    """What each record in a file says: config, batch size, status."""
+    return [(one.cell.config, one.cell.batch_size, one.status) for one in store.read([file]).records]
+
+
+def left(folder: Path) -> list[str]:
+    """The processes of the test's that still live."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            if f"{MARK}={folder}\0".encode() in (path / "environ").read_bytes():
+                found.append((path / "cmdline").read_bytes().replace(b"\0", b" ").decode())
+        except OSError:
+            continue
+    return found
+
+
+@contextmanager
+def disk(at: Path, n_bytes: int) -> Iterator[Path | None]:
+    """A disk of that size; None where none may be mounted."""
+    at.mkdir(parents=True, exist_ok=True)
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={n_bytes}", "tmpfs", str(at)]
+    if os.geteuid() or subprocess.run(mount, stderr=subprocess.DEVNULL).returncode:
+        yield None
+        return
+    try:
+        yield at
+    finally:
+        subprocess.run(["umount", "--lazy", str(at)], check=True)
+
+
+def fill(at: Path, leave: int) -> Path:
+    """Take all room of a disk but so many bytes; the file that does."""
+    found = os.statvfs(at)
+    ballast = at / "ballast"
+    ballast.write_bytes(bytes(max(0, found.f_bavail * found.f_bsize - leave)))
+    return ballast
+
+
+def write_records(path: Path, images_per_s: float = 40.0) -> Path:
+    """A file of trials as real ones are."""
+    import factories
+
+    configs = ("fp32", "fp32+dali")
+    trials = [one for config in configs for one in factories.make_trials(config, trials=3, images_per_s=images_per_s)]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"".join(record.encode(one) + b"\n" for one in trials))
+    return path
