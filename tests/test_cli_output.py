@@ -9,6 +9,7 @@ from pathlib import Path
 
 import factories
 import pytest
+from command import Shell
 
 from tcbench import record
 
@@ -80,3 +81,12 @@ def test_a_file_does_not_take_the_place_of_an_output_that_is_closed(folder):
     command = f"exec {sys.executable} -m tcbench plot run.jsonl -o closed.svg >&- 2>&-"
     assert subprocess.run(["/bin/sh", "-c", command], cwd=folder, timeout=120).returncode == 0
     assert (folder / "closed.svg").read_text().rstrip().endswith("</svg>")
+
+
+def test_an_interrupt_that_no_command_catches_is_said(tmp_path, capsys, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("tcbench.views.catalogue.show", interrupted)
+    done = Shell(tmp_path, capsys, monkeypatch)("list")
+    assert (done.code, done.out, done.err) == (130, "", "\ninterrupted\n")

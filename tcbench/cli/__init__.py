@@ -45,9 +45,9 @@ def main() -> NoReturn:
     sys.argv[1:] = [word for word in sys.argv[1:] if word != "--debug"]
     # A job scheduler's polite end and a terminal that goes away are treated like Ctrl-C: the running worker ends, what
     # is done is kept.
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) != signal.SIG_IGN:  # nohup
-            signal.signal(number, signal.default_int_handler)
+    ending = [n for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) != signal.SIG_IGN]
+    for number in ending:  # without those that nohup has ignored
+        signal.signal(number, signal.default_int_handler)
     output.guard()
     streams.guard()
     try:
@@ -55,6 +55,13 @@ def main() -> NoReturn:
             app()
         finally:
             sys.stdout.flush()
+            for number in ending:  # nothing is left to be ended in order
+                signal.signal(number, signal.SIG_DFL)
+    except SystemExit as ended:
+        # Typer makes this of an interrupt that no command has caught, without a word.
+        if isinstance(getattr(ended.__context__, "__cause__", None), KeyboardInterrupt):
+            typer.echo("\ninterrupted", err=True)
+        raise
     except TcbenchError as error:
         if debug:
             traceback.print_exc()

@@ -182,6 +182,10 @@ def _run(plan: Plan, out: Path, resume: bool, quiet: bool, json: bool) -> bool:
                     records.append(record)
                     fresh.append(record)
                     progress.finished(record)
+        wanted = {planned.cell.key for planned in plan.cells}
+        found = [record for record in store.current([*before, *fresh]) if record.cell.key in wanted]
+        failed = any(record.status in ("failed", "timeout", "crashed") for record in found)
+        _show_results(found, path, failed, json)
     except KeyboardInterrupt:
         stored = len(before) + len(fresh)
         where = f"{stored} records are in {path}" if stored else "nothing was measured yet"
@@ -189,11 +193,6 @@ def _run(plan: Plan, out: Path, resume: bool, quiet: bool, json: bool) -> bool:
         raise typer.Exit(INTERRUPTED) from None
     finally:
         store.remove_empty(path)
-
-    wanted = {planned.cell.key for planned in plan.cells}
-    found = [record for record in store.current([*before, *fresh]) if record.cell.key in wanted]
-    failed = any(record.status in ("failed", "timeout", "crashed") for record in found)
-    _show_results(found, path, failed, json)
     return failed
 
 
