@@ -215,7 +215,12 @@ class CudaAccelerator:
             self._capturing = False
         graph = self.stream.end_capture()
         graph.upload(self.stream)
-        return lambda: graph.launch(self.stream)
+
+        def replay() -> None:
+            # It holds the accelerator, whose plans the graph launches but does not keep alive (`graphs.empty`).
+            graph.launch(self.stream)
+
+        return replay
 
     # -- facts
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import numpy as np
 import pytest
 from fake_cupy import MemoryPool, install
@@ -104,6 +107,28 @@ def test_what_the_host_sends_while_capturing_is_sent_again_by_every_replay(cupy)
             accelerator.copy(np.full(3, size, np.float32), accelerator.empty((3,), np.float32))
         replay()
         assert accelerator.download(target).tolist() == [1, 1, 1]
+
+
+def test_a_replay_keeps_alive_the_plans_that_its_graph_launches(cupy, monkeypatch):
+    class Graph:  # as cuDNN's plans are captured: without a reference to them
+        def upload(self, stream):
+            pass
+
+        def launch(self, stream):
+            pass
+
+    monkeypatch.setattr(cupy.cuda.Stream, "begin_capture", lambda self: None)
+    monkeypatch.setattr(cupy.cuda.Stream, "end_capture", lambda self: Graph())
+    accelerator = live.CudaAccelerator(0, CudnnSettings())
+    replay = accelerator.capture(lambda: None)
+    held = weakref.ref(accelerator)
+    del accelerator
+    gc.collect()
+    assert held() is not None
+    replay()
+    del replay
+    gc.collect()
+    assert held() is None
 
 
 def test_the_workspace_of_a_captured_graph_outlives_a_larger_one(cupy, monkeypatch):

@@ -46,18 +46,29 @@ def define(work: Work, target: dict[str, Any]) -> Any:
     builder = _BUILDERS.get(type(work))
     if builder is None:
         raise TypeError(f"{work.name} is not done by a cuDNN graph")
-    graph = libraries.graph_class(cudnn)(
+    graph = empty(
+        target,
         name=work.name,
         io_data_type=cudnn.data_type.FLOAT,
         intermediate_data_type=cudnn.data_type.FLOAT,
         compute_data_type=cudnn.data_type.FLOAT,
-        **target,
     )
     tensors = _Tensors(cudnn, graph, work)
     builder(tensors, work)
     graph.validate()
     graph.build_operation_graph()
     return graph
+
+
+def empty(target: dict[str, Any], **settings: Any) -> Any:
+    """A graph without operations.
+
+    Its plans hold no reference in the CUDA graphs that they are captured into: whoever captures keeps them alive. The
+    frontend would else ask the runtime, at each run of a plan compiled when it was built, whether the stream captures,
+    and a CUDA graph that holds such references takes longer to launch.
+    """
+    cudnn = libraries.frontend()
+    return libraries.graph_class(cudnn)(cuda_graph_retention=cudnn.cuda_graph_retention.NONE, **target, **settings)
 
 
 def deselected_notes(work: Work) -> tuple[str, ...]:

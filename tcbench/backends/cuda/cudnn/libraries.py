@@ -21,7 +21,14 @@ CUDNN = "libcudnn.so.9"
 _CUDA_MAJORS = (12, 13)
 _COMPANIONS = (("NVRTC", "libnvrtc.so.{0}"), ("cuBLASLt", "libcublasLt.so.{0}"), ("cuBLAS", "libcublas.so.{0}"))
 _FRONTEND = "nvidia-cudnn-frontend"
-_NEEDED = ("_execute_with_raw_ptrs", "tensor_scalar", "build_plan_at_index", "serialize", "deserialize")
+_NEEDED = (
+    "_execute_with_raw_ptrs",
+    "tensor_scalar",
+    "build_plan_at_index",
+    "serialize",
+    "deserialize",
+    "get_cuda_graph_retention",
+)
 _SYNC = "'uv sync --extra cuda12' or '--extra cuda13' installs it"
 
 

@@ -363,7 +363,7 @@ class Plans:
 
 def restore(data: bytes, target: dict[str, Any]) -> Any:
     """A graph with one plan, as it was serialized."""
-    graph = libraries.graph_class(libraries.frontend())(**target)
+    graph = graphs.empty(target)
     graph.deserialize(data)
     return graph
 

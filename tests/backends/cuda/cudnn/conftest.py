@@ -49,11 +49,13 @@ class Names:
 
 
 class FakeFrontend:
-    """Stands for the module `cudnn`. `offers` are every graph's plans; `executed` holds what ran."""
+    """Stands for the module `cudnn`. `offers` are every graph's plans; `executed` holds what ran, `made` each graph's
+    settings."""
 
     Offer = Offer
     data_type = Names()
     scalar_type = Names()
+    cuda_graph_retention = Names()
     heur_mode = Names()
     numerical_note = Names()
     behavior_note = Names()
@@ -67,13 +69,14 @@ class FakeFrontend:
         self.defined = 0
         self.restored = 0
         self.executed = []
+        self.made = []
         frontend = self
 
         class Graph:
             """The compiled graph, as far as tcbench uses it."""
 
             def __init__(self, **settings):
-                self.settings = settings
+                frontend.made.append(settings)
                 self.tensors = []
                 self.operations = []
                 self.selected = None

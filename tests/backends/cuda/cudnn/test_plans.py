@@ -195,6 +195,13 @@ def test_a_plan_that_takes_other_tensors_than_ours_is_never_run(frontend, cache,
         plans(cache).prepare(CONV)
 
 
+def test_plans_found_and_restored_leave_it_to_us_to_outlive_the_graphs_that_captured_them(frontend, cache):
+    for _ in range(2):
+        plans(cache).prepare(CONV)
+    assert frontend.restored == 2
+    assert [settings["cuda_graph_retention"] for settings in frontend.made] == ["NONE"] * 3
+
+
 # -- calling ---------------------------------------------------------------------------------------------------------
 
 

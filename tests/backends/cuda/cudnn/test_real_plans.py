@@ -119,6 +119,7 @@ def test_a_plan_that_is_serialized_and_restored_takes_our_operands_in_our_order(
     graph = plans.restore(search.serialize(), target())
     plans._check_order(work, graph)
     assert graph.get_workspace_size() == chosen.workspace_bytes
+    assert {str(made.get_cuda_graph_retention()) for made in (search.graph, graph)} == {"cuda_graph_retention.NONE"}
 
 
 def test_the_selected_plan_is_the_one_that_is_serialized():
