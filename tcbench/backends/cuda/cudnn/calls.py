@@ -201,7 +201,9 @@ def prepare_call(work: Work, handle: int, lib: Library | None = None) -> Call:
     if not isinstance(work, BatchNormCallForward | BatchNormCallBackward):
         raise ValueError(f"{work.name} is not one of cuDNN's older calls")
     norm = work.norm
-    if norm.relu and not (norm.layout == "NHWC" and norm.dtype == "float16" and work.persistent):
+    # In NHWC the extended calls alone reach cuDNN's fast kernels, with and without ReLU, and only so.
+    extended = norm.layout == "NHWC" and norm.dtype == "float16" and work.persistent
+    if norm.relu and not extended:
         mode = "persistent" if work.persistent else "plain"
         raise ValueError(
             f"{work.name} fuses ReLU for NHWC float16 in the persistent mode only, "
@@ -217,10 +219,14 @@ def prepare_call(work: Work, handle: int, lib: Library | None = None) -> Call:
         parameters=descriptors.tensor("NCHW", "float32", 1, norm.c, 1, 1),
         relu=descriptors.relu() if norm.relu else None,
     )
+    if extended:
+        reserve_size = _reserve(norm, setting)
+        # Without ReLU there is nothing to keep, so its work has no room for it; the plain calls do the same, slower.
+        extended = norm.relu or reserve_size == 0
     if isinstance(work, BatchNormCallForward):
-        prepared = (_forward_fused if norm.relu else _forward)(work, setting)
+        prepared = _forward_extended(work, setting, reserve_size) if extended else _forward(work, setting)
     else:
-        prepared = (_backward_fused if norm.relu else _backward)(work, setting)
+        prepared = _backward_extended(work, setting, reserve_size) if extended else _backward(work, setting)
     return Call(prepared, lib, descriptors)
 
 
@@ -273,14 +279,13 @@ def _backward(work: BatchNormCallBackward, setting: _Setting) -> _Prepared:
     return _Prepared(name, run)
 
 
-def _forward_fused(work: BatchNormCallForward, setting: _Setting) -> _Prepared:
+def _forward_extended(work: BatchNormCallForward, setting: _Setting, reserve_size: int) -> _Prepared:
     name = "cudnnBatchNormalizationForwardTrainingEx"
     function = setting.lib.bare(name)
     handle, mode, data, parameters = setting.handle, setting.mode, setting.data, setting.parameters
     ops, momentum, eps = _OPS[work.norm.after], work.momentum, work.eps
     residual_data = data if work.norm.add else None
     relu = setting.relu
-    reserve_size = _reserve(work.norm, setting)
     size = _size(
         *(setting.lib, "cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize", handle, mode, ops),
         *(data, residual_data, data, parameters, relu),
@@ -289,10 +294,13 @@ def _forward_fused(work: BatchNormCallForward, setting: _Setting) -> _Prepared:
 
     def run(addresses: Sequence[int], workspace: int) -> int:
         residual: int | None = None
+        reserve: int | None = None
         if add:
             x, residual, gamma, beta, running_mean, running_var, y, mean, inv_std, reserve = addresses
-        else:
+        elif relu:
             x, gamma, beta, running_mean, running_var, y, mean, inv_std, reserve = addresses
+        else:
+            x, gamma, beta, running_mean, running_var, y, mean, inv_std = addresses
         return function(
             *(handle, mode, ops, _ALPHA, _BETA, data, x, residual_data, residual, data, y, parameters, gamma, beta),
             *(momentum, running_mean, running_var, eps, mean, inv_std),
@@ -302,14 +310,14 @@ def _forward_fused(work: BatchNormCallForward, setting: _Setting) -> _Prepared:
     return _Prepared(name, run, size)
 
 
-def _backward_fused(work: BatchNormCallBackward, setting: _Setting) -> _Prepared:
+def _backward_extended(work: BatchNormCallBackward, setting: _Setting, reserve_size: int) -> _Prepared:
     name = "cudnnBatchNormalizationBackwardEx"
     function = setting.lib.bare(name)
     handle, mode, data, parameters = setting.handle, setting.mode, setting.data, setting.parameters
     ops, eps = _OPS[work.norm.after], work.eps
     residual_data = data if work.norm.add else None
     relu = setting.relu
-    reserve_size = _reserve(work.norm, setting)
+    y_data = data if relu else None
     size = _size(
         *(setting.lib, "cudnnGetBatchNormalizationBackwardExWorkspaceSize", handle, mode, ops),
         *(data, data, data, residual_data, data, parameters, relu),
@@ -317,14 +325,19 @@ def _backward_fused(work: BatchNormCallBackward, setting: _Setting) -> _Prepared
     add = work.norm.add
 
     def run(addresses: Sequence[int], workspace: int) -> int:
+        beta: int | None = None
+        y: int | None = None
+        reserve: int | None = None
         gresidual: int | None = None
         if add:
             gy, x, gamma, mean, inv_std, beta, y, reserve, gx, ggamma, gbeta, gresidual = addresses
-        else:
+        elif relu:
             gy, x, gamma, mean, inv_std, beta, y, reserve, gx, ggamma, gbeta = addresses
+        else:
+            gy, x, gamma, mean, inv_std, gx, ggamma, gbeta = addresses
         return function(
             *(handle, mode, ops, _ALPHA, _BETA, _ALPHA, _BETA),
-            *(data, x, data, y, data, gy, residual_data, gresidual, data, gx),
+            *(data, x, y_data, y, data, gy, residual_data, gresidual, data, gx),
             *(parameters, gamma, beta, ggamma, gbeta, eps, mean, inv_std),
             *(relu, workspace, size, reserve, reserve_size),
         )
@@ -333,13 +346,13 @@ def _backward_fused(work: BatchNormCallBackward, setting: _Setting) -> _Prepared
 
 
 def _reserve(norm: Norm, setting: _Setting) -> int:
-    """Bytes of reserve space that cuDNN asks for, which must not be more than the work's operand has."""
+    """Bytes of reserve space that cuDNN asks for; with ReLU they must not be more than the work's operand has."""
     asked = _size(
         *(setting.lib, "cudnnGetBatchNormalizationTrainingExReserveSpaceSize", setting.handle, setting.mode),
         *(_OPS[norm.after], setting.relu, setting.data),
     )
     given = reserve_bytes(norm)
-    if asked > given:
+    if norm.relu and asked > given:
         raise CallError(
             f"cuDNN {libraries.version()} asks for {asked} bytes of reserve space for a batch normalisation of "
             f"{norm.shape}, expected at most {given}: use the config without 'fused' on this GPU"

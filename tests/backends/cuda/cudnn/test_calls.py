@@ -18,7 +18,14 @@ COMPILER = shutil.which("cc") or shutil.which("gcc")
 HANDLE = 77
 WORKSPACE = 9000
 NORM = Norm(4, 16, 7, 5, "NHWC", "float16")
-PLAIN = [Norm(4, 16, 7, 5, layout, dtype) for layout in ("NCHW", "NHWC") for dtype in ("float16", "float32")]
+PLAIN = [
+    (Norm(4, 16, 7, 5, layout, dtype), persistent)
+    for layout in ("NCHW", "NHWC")
+    for dtype in ("float16", "float32")
+    for persistent in (True, False)
+    if (layout, dtype, persistent) != ("NHWC", "float16", True)
+]
+EXTENDED = [("none", "0"), ("relu", "1"), ("add_relu", "2")]
 
 needs_compiler = pytest.mark.skipif(COMPILER is None, reason="no C compiler")
 
@@ -79,13 +86,13 @@ VECTORS = "float:NCHW:1x16x1x1"
 
 
 @needs_compiler
-@pytest.mark.parametrize("norm", PLAIN, ids=described)
-def test_forward(recorder, norm):
-    name, arguments, at = recorder.run(BatchNormCallForward(norm, 2e-5, 0.1, True))
+@pytest.mark.parametrize(("norm", "persistent"), PLAIN, ids=str)
+def test_forward(recorder, norm, persistent):
+    name, arguments, at = recorder.run(BatchNormCallForward(norm, 2e-5, 0.1, persistent))
     assert name == "cudnnBatchNormalizationForwardTraining"
     assert arguments == {
         "handle": "77",
-        "mode": "2",
+        "mode": "2" if persistent else "1",
         "alpha": "1",
         "beta": "0",
         "xDesc": described(norm),
@@ -105,13 +112,13 @@ def test_forward(recorder, norm):
 
 
 @needs_compiler
-@pytest.mark.parametrize("norm", PLAIN, ids=described)
-def test_backward(recorder, norm):
-    name, arguments, at = recorder.run(BatchNormCallBackward(norm, 2e-5, True))
+@pytest.mark.parametrize(("norm", "persistent"), PLAIN, ids=str)
+def test_backward(recorder, norm, persistent):
+    name, arguments, at = recorder.run(BatchNormCallBackward(norm, 2e-5, persistent))
     assert name == "cudnnBatchNormalizationBackward"
     assert arguments == {
         "handle": "77",
-        "mode": "2",
+        "mode": "2" if persistent else "1",
         "alphaDataDiff": "1",
         "betaDataDiff": "0",
         "alphaParamDiff": "1",
@@ -140,9 +147,11 @@ def test_the_talks_fast_mode_is_the_persistent_one(recorder, work):
 
 
 @needs_compiler
-@pytest.mark.parametrize(("after", "ops"), [("relu", "1"), ("add_relu", "2")])
-def test_forward_with_relu(recorder, after, ops):
+@pytest.mark.parametrize(("after", "ops"), EXTENDED)
+def test_half_precision_nhwc_goes_forward_through_the_extended_call_whatever_follows(recorder, after, ops):
     norm = replace(NORM, after=after)
+    if not norm.relu:
+        recorder.raw.set_sizes(4096, 0)
     name, arguments, at = recorder.run(BatchNormCallForward(norm, 2e-5, 0.1, True))
     assert name == "cudnnBatchNormalizationForwardTrainingEx"
     assert arguments == {
@@ -166,18 +175,20 @@ def test_forward_with_relu(recorder, after, ops):
         "epsilon": "2.0000000000000002e-05",
         "resultSaveMean": at["mean"],
         "resultSaveInvVariance": at["inv_std"],
-        "activation": "1:1:0",
+        "activation": "1:1:0" if norm.relu else "none",
         "workspace": str(WORKSPACE),
         "workSpaceSizeInBytes": "4096",
-        "reserveSpace": at["reserve"],
-        "reserveSpaceSizeInBytes": "512",
+        "reserveSpace": at["reserve"] if norm.relu else "0",
+        "reserveSpaceSizeInBytes": "512" if norm.relu else "0",
     }
 
 
 @needs_compiler
-@pytest.mark.parametrize(("after", "ops"), [("relu", "1"), ("add_relu", "2")])
-def test_backward_with_relu(recorder, after, ops):
+@pytest.mark.parametrize(("after", "ops"), EXTENDED)
+def test_half_precision_nhwc_goes_backward_through_the_extended_call_whatever_follows(recorder, after, ops):
     norm = replace(NORM, after=after)
+    if not norm.relu:
+        recorder.raw.set_sizes(4096, 0)
     name, arguments, at = recorder.run(BatchNormCallBackward(norm, 2e-5, True))
     assert name == "cudnnBatchNormalizationBackwardEx"
     assert arguments == {
@@ -190,8 +201,8 @@ def test_backward_with_relu(recorder, after, ops):
         "betaParamDiff": "0",
         "xDesc": described(norm),
         "xData": at["x"],
-        "yDesc": described(norm),
-        "yData": at["y"],
+        "yDesc": described(norm) if norm.relu else "none",
+        "yData": at["y"] if norm.relu else "0",
         "dyDesc": described(norm),
         "dyData": at["gy"],
         "dzDesc": described(norm) if norm.add else "none",
@@ -200,29 +211,32 @@ def test_backward_with_relu(recorder, after, ops):
         "dxData": at["gx"],
         "dBnScaleBiasDesc": VECTORS,
         "bnScaleData": at["gamma"],
-        "bnBiasData": at["beta"],
+        "bnBiasData": at["beta"] if norm.relu else "0",
         "dBnScaleData": at["ggamma"],
         "dBnBiasData": at["gbeta"],
         "epsilon": "2.0000000000000002e-05",
         "savedMean": at["mean"],
         "savedInvVariance": at["inv_std"],
-        "activation": "1:1:0",
+        "activation": "1:1:0" if norm.relu else "none",
         "workspace": str(WORKSPACE),
         "workSpaceSizeInBytes": "4097",
-        "reserveSpace": at["reserve"],
-        "reserveSpaceSizeInBytes": "512",
+        "reserveSpace": at["reserve"] if norm.relu else "0",
+        "reserveSpaceSizeInBytes": "512" if norm.relu else "0",
     }
 
 
 @needs_compiler
-@pytest.mark.parametrize(("after", "ops"), [("relu", "1"), ("add_relu", "2")])
+@pytest.mark.parametrize(("after", "ops"), EXTENDED)
 def test_sizes_are_asked_once_for_the_same_setting(recorder, after, ops):
     norm = replace(NORM, after=after)
+    activation = "1:1:0" if norm.relu else "none"
+    if not norm.relu:
+        recorder.raw.set_sizes(4096, 0)
     z = described(norm) if norm.add else "none"
     shared = {"handle": "77", "mode": "2", "bnOps": ops}
     reserve = (
         "cudnnGetBatchNormalizationTrainingExReserveSpaceSize",
-        {**shared, "activation": "1:1:0", "xDesc": described(norm)},
+        {**shared, "activation": activation, "xDesc": described(norm)},
     )
     forward = calls.prepare_call(BatchNormCallForward(norm, 2e-5, 0.1, True), HANDLE, recorder.library)
     assert forward.workspace_bytes == 4096
@@ -236,7 +250,7 @@ def test_sizes_are_asked_once_for_the_same_setting(recorder, after, ops):
                 "zDesc": z,
                 "yDesc": described(norm),
                 "bnScaleBiasMeanVarDesc": VECTORS,
-                "activation": "1:1:0",
+                "activation": activation,
             },
         ),
     ]
@@ -254,7 +268,7 @@ def test_sizes_are_asked_once_for_the_same_setting(recorder, after, ops):
                 "dzDesc": z,
                 "dxDesc": described(norm),
                 "dBnScaleBiasDesc": VECTORS,
-                "activation": "1:1:0",
+                "activation": activation,
             },
         ),
     ]
@@ -262,8 +276,21 @@ def test_sizes_are_asked_once_for_the_same_setting(recorder, after, ops):
 
 @needs_compiler
 def test_a_plain_call_needs_no_workspace(recorder):
-    call = calls.prepare_call(BatchNormCallForward(NORM, 2e-5, 0.1, True), HANDLE, recorder.library)
+    call = calls.prepare_call(BatchNormCallForward(NORM, 2e-5, 0.1, False), HANDLE, recorder.library)
     assert call.workspace_bytes == 0
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    ("work", "plain"),
+    [
+        (BatchNormCallForward(NORM, 2e-5, 0.1, True), "cudnnBatchNormalizationForwardTraining"),
+        (BatchNormCallBackward(NORM, 2e-5, True), "cudnnBatchNormalizationBackward"),
+    ],
+)
+def test_where_cudnn_would_keep_something_without_relu_the_plain_call_serves(recorder, work, plain):
+    recorder.raw.set_sizes(4096, 1)
+    assert recorder.run(work)[0] == plain
 
 
 @needs_compiler
