@@ -182,7 +182,11 @@ class Cupy(types.SimpleNamespace):
             def ptr(self) -> int:
                 return np.frombuffer(self, np.uint8).ctypes.data
 
-        properties = {
+        def memset(address: int, value: int, size: int, stream: int) -> None:
+            assert stream == fake.stream.ptr
+            fake.stream.run(lambda: ctypes.memset(address, value, size))
+
+        self.properties = {
             "name": b"Fake GPU",
             "major": 9,
             "minor": 0,
@@ -199,7 +203,7 @@ class Cupy(types.SimpleNamespace):
                 using_allocator=using_allocator,
                 alloc_pinned_memory=Pinned,
                 memory=types.SimpleNamespace(OutOfMemoryError=OutOfMemoryError),
-                runtime=types.SimpleNamespace(getDeviceProperties=lambda index: properties),
+                runtime=types.SimpleNamespace(getDeviceProperties=lambda index: self.properties, memsetAsync=memset),
             ),
         )
 

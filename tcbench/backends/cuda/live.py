@@ -18,7 +18,7 @@ import numpy as np
 from tcbench import messages
 from tcbench.backends.cuda import exhausted
 from tcbench.backends.cuda.accelerator import Array, GpuProperties
-from tcbench.backends.cuda.cudnn import calls, libraries
+from tcbench.backends.cuda.cudnn import calls, graphs, libraries
 from tcbench.backends.cuda.cudnn.autotune import CupyWorkbench
 from tcbench.backends.cuda.cudnn.cache import Cache
 from tcbench.backends.cuda.cudnn.plans import PlanFacts, Plans
@@ -164,8 +164,12 @@ class CudaAccelerator:
         plan = self._plans.prepare(work)
         self._choices.append(_choice(work, plan.facts))
         self._reserve(plan.facts.workspace_bytes)
+        memset = self._cupy.cuda.runtime.memsetAsync
+        added_to = tuple((index, work.operands[index].bytes) for index in graphs.added_to(work, self.properties.sm))
 
         def run(*addresses: int) -> None:
+            for index, n_bytes in added_to:
+                memset(addresses[index], 0, n_bytes, self._stream_address)
             plan(addresses, self._workspace_address)
 
         return run

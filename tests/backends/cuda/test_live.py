@@ -8,11 +8,12 @@ import weakref
 import numpy as np
 import pytest
 from fake_cupy import MemoryPool, install
+from reference import REFERENCE
 from training import SMOOTH, change_distance, loss_distance, run_step, small_session, train
 
 from tcbench.backends.chainer.sites import OnAccelerator
 from tcbench.backends.cuda import live
-from tcbench.backends.cuda.work import Add, Relu
+from tcbench.backends.cuda.work import Add, Conv2d, ConvFpropStats, Relu
 from tcbench.errors import OutOfDeviceMemory
 from tcbench.measure.clock import HostClock
 from tcbench.record import CudnnSettings, TrainSettings
@@ -143,6 +144,34 @@ def test_the_workspace_of_a_captured_graph_outlives_a_larger_one(cupy, monkeypat
         taken = [accelerator.empty((1000,), np.uint8).data.ptr for _ in range(8)]
         assert accelerator._workspace_address != first
         assert first not in taken
+
+
+@pytest.mark.parametrize("captured", [False, True])
+def test_statistics_that_cudnn_adds_to_what_is_there_begin_at_zero(cupy, monkeypatch, captured):
+    work = ConvFpropStats(Conv2d(2, 8, 4, 4, 16, 1, 1, 1, 0, "NHWC", "float16"))
+    compute = REFERENCE[work.name]
+
+    def added(work, x, w, y, total, squares):
+        there = total.copy(), squares.copy()
+        compute(work, x, w, y, total, squares)
+        total += there[0]
+        squares += there[1]
+
+    monkeypatch.setitem(REFERENCE, work.name, added)
+    monkeypatch.setitem(cupy.properties, "major", 10)
+    rng = np.random.default_rng(0)
+    host = [rng.standard_normal(o.shape).astype(o.dtype) for o in work.operands]
+    place = site()
+    with place.scope(), place.accelerator.graph_memory():
+        accelerator = place.accelerator
+        device = [accelerator.upload(array) for array in host]
+        run = accelerator.capture(lambda: accelerator.launch(work, *device)) if captured else None
+        for _ in range(3):
+            run() if run else accelerator.launch(work, *device)
+        found = [accelerator.download(array) for array in device[2:]]
+    compute(work, *host)
+    for array, expected in zip(found, host[2:], strict=True):
+        assert np.array_equal(array, expected)
 
 
 def test_memory_that_runs_out_is_named_with_what_was_asked_and_what_there_is(cupy, monkeypatch):

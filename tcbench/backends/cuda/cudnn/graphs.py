@@ -84,6 +84,18 @@ def deselected_notes(work: Work) -> tuple[str, ...]:
     return ("REDUCED_PRECISION_REDUCTION",)
 
 
+def added_to(work: Work, sm: int) -> tuple[int, ...]:
+    """Indices of the results that the plan adds to, so that they have to be zero before it runs.
+
+    cuDNN's documentation is silent. On compute capability 8.x and 9.0 every plan with statistics has a workspace for
+    partial sums; from 10.0 on the only one has none, and NVIDIA's test of this graph (test_conv_genstats.py in
+    cudnn-frontend) hands in zeros.
+    """
+    if not isinstance(work, ConvFpropStats) or sm < 100:
+        return ()
+    return tuple(index for index, operand in enumerate(work.operands) if operand.name in ("sum", "square_sum"))
+
+
 def dims(shape: tuple[int, ...], layout: Layout) -> _Dims:
     """Logical sizes and strides, (N, C, H, W) or (1, C, 1, 1), of a C-contiguous array."""
     if len(shape) == 1:

@@ -158,6 +158,14 @@ def test_statistics_are_taken_of_the_convolutions_result(frontend):
     assert settings["input"] is y
 
 
+def test_from_compute_capability_10_on_statistics_are_added_to_what_is_there():
+    work = ConvFpropStats(CONV)
+    assert [work.operands[index].name for index in graphs.added_to(work, 100)] == ["sum", "square_sum"]
+    assert graphs.added_to(work, 120) == graphs.added_to(work, 100)
+    assert graphs.added_to(work, 90) == ()
+    assert graphs.added_to(ConvFprop(CONV), 100) == ()
+
+
 @pytest.mark.parametrize("kind", [ConvFprop, ConvDgrad, ConvWgrad])
 def test_strict_single_precision_keeps_away_from_tensor_cores_and_tf32_does_not(kind):
     strict, tf32 = (kind(replace(CONV, dtype="float32", math=math)) for math in ("strict", "tf32"))

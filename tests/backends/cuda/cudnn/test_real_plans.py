@@ -87,6 +87,13 @@ def test_before_compute_capability_8_convolutions_have_plans_and_normalisations_
         )
 
 
+@pytest.mark.parametrize("gpu", ["A100", "L40S", "H200", "B200"])
+def test_statistics_without_a_workspace_for_partial_sums_are_those_that_are_zeroed_first(gpu):
+    work, sm = ConvFpropStats(BOTTLENECK), properties.load(gpu).sm
+    found = Search(work, target(gpu), sm, LIMIT)
+    assert {plan.workspace_bytes == 0 for plan in found.candidates()} == {bool(graphs.added_to(work, sm))}
+
+
 @pytest.mark.parametrize("kind", CONVS)
 @pytest.mark.parametrize("gpu", ["A100", "H200", "B200"])
 def test_strict_single_precision_takes_another_plan_than_tf32(kind, gpu):
