@@ -3,7 +3,7 @@
 The one place of that decision. The graph API normalises NHWC on compute capability 8.0 and newer. In NCHW it would
 transpose the whole tensor through workspaces of its size, which would make a straw man of the talk's base; and before
 8.0 it has no plans. There the calls that the talk used serve. They fuse ReLU and addition for float16 in NHWC only,
-and only in the persistent mode; elsewhere a kernel of ours follows.
+only in the persistent mode, and where the channels are a multiple of 4; elsewhere a kernel of ours follows.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def batch_norm(
     norm = Norm(n, c, h, w, layout, dtype, after)
     if layout == "NHWC" and sm >= GRAPHS_FROM_SM:
         return BatchNormRoute(norm, BatchNormForward(norm, eps, momentum), BatchNormBackward(norm), "none")
-    fused = after == "none" or (layout == "NHWC" and dtype == "float16" and fast)
+    fused = after == "none" or (layout == "NHWC" and dtype == "float16" and fast and c % 4 == 0)
     alone = norm if fused else replace(norm, after="none")
     return BatchNormRoute(
         norm,

@@ -337,12 +337,21 @@ class BatchNormBackward(_NormWork):
 
 
 RESERVE_SLACK_BYTES = 1 << 16
-"""cuDNN states the size of a reserve space only when asked; ours is one bit per value and this much."""
+"""cuDNN adds 1 KiB; the rest is room for a version that adds more."""
 
 
 def reserve_bytes(norm: Norm) -> int:
-    """Room for what cuDNN's extended calls keep from forward to backward: ReLU's bits."""
-    return -(-norm.size // 8) + RESERVE_SLACK_BYTES
+    """Room for what cuDNN's extended calls keep from forward to backward: ReLU's bits, in tiles of 32 pixels by 64
+    channels. None without ReLU.
+
+    A formula, since arrays are described, and their memory is forecast, where there is no GPU that cuDNN could be asked
+    about; `prepare_call` compares it with cuDNN's answer.
+    """
+    return _up(norm.count, 32) * _up(norm.c, 64) // 8 + RESERVE_SLACK_BYTES if norm.relu else 0
+
+
+def _up(size: int, multiple: int) -> int:
+    return -(-size // multiple) * multiple
 
 
 @dataclass(frozen=True)
@@ -854,7 +863,7 @@ ALIGNMENT = 64
 
 
 def _aligned(size: int) -> int:
-    return -(-size // ALIGNMENT) * ALIGNMENT
+    return _up(size, ALIGNMENT)
 
 
 @dataclass(frozen=True)

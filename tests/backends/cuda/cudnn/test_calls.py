@@ -294,6 +294,15 @@ def test_where_cudnn_would_keep_something_without_relu_the_plain_call_serves(rec
 
 
 @needs_compiler
+def test_reserve_space_has_room_for_the_whole_tiles_of_few_channels(recorder):
+    norm = Norm(64, 16, 56, 56, "NHWC", "float16", "relu")
+    asked = 64 * 56 * 56 * 64 // 8 + 1024
+    recorder.raw.set_sizes(0, asked)
+    for work in (BatchNormCallForward(norm, 2e-5, 0.1, True), BatchNormCallBackward(norm, 2e-5, True)):
+        assert recorder.run(work)[1]["reserveSpaceSizeInBytes"] == str(asked)
+
+
+@needs_compiler
 def test_more_reserve_space_than_the_operand_has_is_an_error_not_an_overrun(recorder, monkeypatch):
     monkeypatch.setattr(libraries, "version", lambda: "9.28.0")
     norm = replace(NORM, after="relu")
