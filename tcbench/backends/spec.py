@@ -4,7 +4,7 @@ asks which other rungs are there."""
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from tcbench.backends.cuda.work import Layout, Math
 from tcbench.dataset import ImageFolder
@@ -27,6 +27,10 @@ class TensorSpec:
     layout: Layout = "NCHW"
     dtype: DType = "float32"
     math: Math = "strict"
+
+    def __post_init__(self) -> None:
+        if self.dtype not in get_args(DType):
+            raise ValueError(f"activations are stored as {' or '.join(get_args(DType))}, not as {self.dtype}")
 
 
 @dataclass(frozen=True)

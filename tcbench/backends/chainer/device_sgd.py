@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from tcbench.backends.chainer.ops.node import dtype_of
 from tcbench.backends.chainer.parts import OptimizerSpec
 from tcbench.backends.cuda import work
 from tcbench.backends.cuda.accelerator import Accelerator, Array
@@ -56,7 +57,9 @@ class PerParameterSGD(_DeviceOptimizer):
         self._parameters = list(model.params())
         self._velocities = [accelerator.zeros(p.array.shape, np.float32) for p in self._parameters]
         self._weights = [
-            p.array if p.array.dtype == np.float32 else accelerator.upload(accelerator.download(p.array).astype("f4"))
+            p.array
+            if dtype_of(p.array) == "float32"
+            else accelerator.upload(accelerator.download(p.array).astype("f4"))
             for p in self._parameters
         ]
 
@@ -71,11 +74,10 @@ class PerParameterSGD(_DeviceOptimizer):
             launch(to_single(parameter.size), parameter.array, weights)
         gradient, size = parameter.grad, parameter.size
         if self.spec.loss_scale != 1:
-            dtype: work.DType = "float16" if gradient.dtype == np.float16 else "float32"
             unscaled = empty(gradient.shape, gradient.dtype)
-            launch(unscale(size, dtype), gradient, unscaled, self.state)
+            launch(unscale(size, dtype_of(gradient)), gradient, unscaled, self.state)
             gradient = unscaled
-        if gradient.dtype == np.float16:
+        if dtype_of(gradient) == "float16":
             single = empty(gradient.shape, np.float32)
             launch(to_single(size), gradient, single)
             gradient = single
@@ -101,7 +103,7 @@ class BatchedSGD(_DeviceOptimizer):
         super().__init__(spec, accelerator)
         self._parameters = list(model.params())
         arrays = [p.array for p in self._parameters]
-        halves = tuple(array.dtype == np.float16 for array in arrays)
+        halves = tuple(dtype_of(array) == "float16" for array in arrays)
         described = work.Parameters(tuple(array.size for array in arrays), halves)
         self._work = work.BatchedUpdate(
             described, spec.learning_rate, spec.momentum, spec.weight_decay, spec.dynamic_scale
@@ -113,7 +115,7 @@ class BatchedSGD(_DeviceOptimizer):
         master, half = np.zeros(described.total, np.float32), np.zeros(described.total_half, np.float16)
         for array, place, half_place in zip(on_host, described.places, described.half_places, strict=True):
             master[place : place + array.size] = array
-            if array.dtype == np.float16:
+            if dtype_of(array) == "float16":
                 half[half_place : half_place + array.size] = array
         self._master, self._half = accelerator.upload(master), accelerator.upload(half)
         self._velocity = accelerator.zeros((described.total,), np.float32)
@@ -125,7 +127,7 @@ class BatchedSGD(_DeviceOptimizer):
             self._rows, self._parameters, described.half_places, described.places, strict=True
         ):
             size, shape = parameter.size, parameter.shape
-            if parameter.array.dtype == np.float16:
+            if dtype_of(parameter.array) == "float16":
                 view = self._half[half_place : half_place + size]
                 row[1] = accelerator.address(view)
             else:

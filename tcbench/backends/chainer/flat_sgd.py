@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from tcbench.backends.chainer import ops
+from tcbench.backends.chainer.ops.half import is_widened
 from tcbench.backends.chainer.parts import OptimizerSpec
 
 _BLOCK = 1 << 16
@@ -73,7 +74,7 @@ class _Group:
             view = self._flat[start : start + parameter.size]
             parameter.array = view.reshape(parameter.shape)
             start += parameter.size
-        self._half = self._flat.dtype == np.float16
+        self._half = is_widened(self._flat.dtype)
         self._weights = self._flat.astype(np.float32) if self._half and spec.master_weights else self._flat
         self._velocity = np.zeros(self._flat.shape, np.float32 if self._half else self._flat.dtype)
         self._blocks = self._split()

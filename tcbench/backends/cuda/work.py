@@ -17,7 +17,7 @@ import json
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import ClassVar, Literal, TypeVar
+from typing import ClassVar, Literal, TypeVar, get_args
 
 Layout = Literal["NCHW", "NHWC"]
 DType = Literal["float16", "float32"]
@@ -27,6 +27,13 @@ float32 on float16 inputs."""
 Role = Literal["in", "out", "inout"]
 Kind = Literal["graph", "call", "kernel"]
 """Who does it: a cuDNN graph, one of cuDNN's older calls, a kernel of ours."""
+
+
+def _check_dtype(dtype: str) -> None:
+    """Each dtype computes in a way of its own: no other may be taken for one of them."""
+    if dtype not in get_args(DType):
+        raise ValueError(f"on a GPU: expected {' or '.join(get_args(DType))}, got {dtype}")
+
 
 ITEM_BYTES = {"float16": 2, "float32": 4, "bool": 1, "uint8": 1, "int32": 4, "int64": 8}
 
@@ -128,6 +135,9 @@ class Conv2d:
     layout: Layout
     dtype: DType
     math: Math = "strict"
+
+    def __post_init__(self) -> None:
+        _check_dtype(self.dtype)
 
     def __str__(self) -> str:
         """As in "64x128x28x28 k128 3x3/1 NHWC float16"; the sizes are x's, N first."""
@@ -246,6 +256,9 @@ class Norm:
     layout: Layout
     dtype: DType
     after: Literal["none", "relu", "add_relu"] = "none"
+
+    def __post_init__(self) -> None:
+        _check_dtype(self.dtype)
 
     def __str__(self) -> str:
         """As in "64x128x28x28 relu NHWC float16"."""

@@ -9,6 +9,9 @@ import numpy as np
 import pytest
 from training import SMOOTH, Trained, change_distance, loss_distance, on_numpy, run_step, small_session, train
 
+from tcbench.backends.chainer.compat import chainer
+from tcbench.backends.chainer.device_sgd import BatchedSGD, PerParameterSGD
+from tcbench.backends.chainer.parts import OptimizerSpec
 from tcbench.backends.chainer.sites import OnAccelerator
 from tcbench.errors import TrainingError
 from tcbench.record import TrainSettings
@@ -121,3 +124,13 @@ def test_a_step_gives_back_what_it_takes():
             run_step(session)
             alive.append(site.accelerator.memory.alive_bytes)  # type: ignore[attr-defined]
     assert alive[1] == alive[2] == alive[3]
+
+
+@pytest.mark.parametrize("optimizer", [PerParameterSGD, BatchedSGD])
+def test_a_devices_optimizer_refuses_parameters_that_it_would_take_for_single_precision(optimizer):
+    model = chainer.Chain()
+    with model.init_scope():
+        model.w = chainer.Parameter(np.ones(3))
+    settings = OptimizerSpec(learning_rate=0.1, momentum=0.9, weight_decay=0.0, build=optimizer)
+    with pytest.raises(ValueError, match="on a GPU: expected float16 or float32, got float64"):
+        optimizer(settings, model, on_numpy().accelerator)

@@ -116,3 +116,8 @@ def test_an_overflowed_gradient_is_not_hidden():
     model.b.grad[0] = np.inf
     optimizer.update()
     assert not np.isfinite(model.b.array[0])
+
+
+def test_parameters_of_another_dtype_are_refused():
+    with pytest.raises(ValueError, match="expected float16, float32 or float64, got int16"):
+        FlatSGD(spec(), make("int16"))

@@ -27,10 +27,25 @@ _MIN_NORMAL = np.full(CHUNK, 113 << 23, np.int32)  # exponent of 2**-14, float16
 _OVERFLOW = int(np.float32(65520.0).view(np.int32))  # the first number that rounds to infinity
 
 
+_COMPUTED_IN: dict[np.dtype[Any], np.dtype[Any]] = {
+    np.dtype(np.float16): np.dtype(np.float32),
+    np.dtype(np.float32): np.dtype(np.float32),
+    np.dtype(np.float64): np.dtype(np.float64),
+}
+
+
 def compute_dtype(dtype: npt.DTypeLike) -> np.dtype[Any]:
-    """What an op computes in: float32 for float16, else the dtype itself."""
-    dtype = np.dtype(dtype)
-    return np.dtype(np.float32) if dtype == np.float16 else dtype
+    """What an op computes in: float32 for float16, else the dtype itself. Raises ValueError for one that no op is
+    written for."""
+    try:
+        return _COMPUTED_IN[np.dtype(dtype)]
+    except KeyError:
+        raise ValueError(f"on the host: expected float16, float32 or float64, got {np.dtype(dtype)}") from None
+
+
+def is_widened(dtype: npt.DTypeLike) -> bool:
+    """Whether ops compute in a wider dtype than this one, which is stored. Raises as `compute_dtype`."""
+    return compute_dtype(dtype) != dtype
 
 
 def _widen(h: Array, out: Array) -> None:
@@ -101,7 +116,7 @@ def load(source: Array, name: str) -> Array:
 
     A float16 source that is not contiguous is gathered first.
     """
-    if source.dtype != np.float16:
+    if not is_widened(source.dtype):
         return source
     if not source.flags.c_contiguous:
         gathered = scratch(name + ".half", source.shape, np.float16)

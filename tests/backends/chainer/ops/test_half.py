@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 from tcbench.backends.chainer.ops import half
+from tcbench.backends.chainer.ops.cpu import conv_nchw, conv_nhwc, elementwise
 
 EVERY_HALF = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
 
@@ -65,3 +66,19 @@ def test_load_gathers_what_is_not_contiguous():
 def test_cast_to_the_same_dtype_is_the_array_itself():
     numbers = np.ones(3, np.float16)
     assert half.cast(numbers, np.float16) is numbers
+
+
+@pytest.mark.parametrize("dtype", [np.longdouble, np.int16])
+def test_a_dtype_that_no_op_is_written_for_is_refused_not_taken_for_single_precision(dtype):
+    x = np.ones((1, 2, 3, 3), dtype)
+    uses = [
+        lambda: half.compute_dtype(dtype),
+        lambda: half.load(x, "test"),
+        lambda: elementwise.relu(x),
+        lambda: elementwise.add(x, x),
+        lambda: conv_nchw.fprop(x, x, 1, 0),
+        lambda: conv_nhwc.fprop(x, x, 1, 0),
+    ]
+    for use in uses:
+        with pytest.raises(ValueError, match=f"expected float16, float32 or float64, got {np.dtype(dtype)}"):
+            use()

@@ -19,7 +19,7 @@ from tcbench.backends.chainer.ops.cpu.conv_common import (
     sum_partials,
     with_channels,
 )
-from tcbench.backends.chainer.ops.half import compute_dtype, load
+from tcbench.backends.chainer.ops.half import compute_dtype, is_widened, load
 from tcbench.backends.chainer.ops.parallel import Array, scratch
 
 PIXELS_1X1 = 784
@@ -37,7 +37,7 @@ def _planes(x: Array, block: Block, name: str) -> Array:
     n, c, h, w = x.shape
     part = x[block.n0 : block.n1, :, block.h0 : block.h1]
     if block.images == 1:
-        if x.dtype != np.float16:
+        if not is_widened(x.dtype):
             return x.reshape(n, c, h * w)[block.n0, :, block.h0 * w : block.h1 * w]
         return load(part[0], name).reshape(c, -1)
     gathered = scratch(name + ".gathered", (c, block.images, block.rows, w), x.dtype)

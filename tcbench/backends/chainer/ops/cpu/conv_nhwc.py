@@ -17,7 +17,7 @@ from tcbench.backends.chainer.ops.cpu.conv_common import (
     sum_partials,
     with_channels,
 )
-from tcbench.backends.chainer.ops.half import compute_dtype, load
+from tcbench.backends.chainer.ops.half import compute_dtype, is_widened, load
 from tcbench.backends.chainer.ops.parallel import Array, scratch
 
 PIXELS_1X1 = 1024
@@ -37,7 +37,7 @@ def _columns(x: Array, block: Block, kernel: tuple[int, int], stride: int, pad: 
     if (r, s, pad) == (1, 1, 0):
         rows_of_x = slice(block.h0 * stride, (block.h1 - 1) * stride + 1, stride)
         part = x[block.n0 : block.n1, rows_of_x, : (q - 1) * stride + 1 : stride]
-        if stride > 1 and x.dtype != np.float16:
+        if stride > 1 and not is_widened(x.dtype):
             dense = scratch("conv.dense", part.shape, x.dtype)
             np.copyto(dense, part)
             part = dense

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tcbench.backends.chainer.ops import parallel
-from tcbench.backends.chainer.ops.half import convert, load
+from tcbench.backends.chainer.ops.half import convert, is_widened, load
 from tcbench.backends.chainer.ops.parallel import Array, scratch
 
 CHUNK = 1 << 18
@@ -33,7 +33,7 @@ def zeros(size: int, dtype: npt.DTypeLike) -> Array:
 def relu_into(x: Array, out: Array) -> None:
     """max(x, 0) of a contiguous chunk; NaN stays NaN whatever its sign."""
     x, out = x.reshape(-1), out.reshape(-1)
-    if x.dtype == np.float16:
+    if is_widened(x.dtype):
         # As integers: negative numbers (and -0) have the sign bit, and NaN lies above infinity in magnitude.
         bits = x.view(np.int16)
         np.maximum(bits, zeros(bits.size, np.int16), out=out.view(np.int16))
@@ -62,7 +62,7 @@ def mask_into(gy: Array, y: Array, out: Array) -> None:
 
 def add_into(a: Array, b: Array, out: Array) -> None:
     """a + b of contiguous chunks, rounded once."""
-    if out.dtype != np.float16:
+    if not is_widened(out.dtype):
         np.add(a, b, out=out)
         return
     total = load(a, "add.a")
