@@ -195,4 +195,6 @@ def _answer(work: Work, gpu: GpuFile, workspace_limit: int) -> Answer | str:
 
 def _judged(answer: Answer | str) -> tuple[Answer, bool]:
     """The answer, and whether it is worth keeping: a mishap is not."""
-    return (NoPlan(answer), False) if isinstance(answer, str) else (answer, True)
+    if isinstance(answer, str):
+        return NoPlan(answer, lasting=False), False
+    return answer, isinstance(answer, PlanFacts) or answer.lasting

@@ -32,11 +32,13 @@ normalisation), autotuning times the heuristic's first two: half a minute per ba
 
 
 class NoPlan(Exception):
-    """cuDNN cannot do this work here. `reason` is one line."""
+    """cuDNN cannot do this work here. `reason` is one line. `lasting`: it will be so next time, and is worth keeping;
+    plans that cuDNN offers but cannot build may build once NVRTC, the driver or the GPU is as it should be."""
 
-    def __init__(self, reason: str) -> None:
+    def __init__(self, reason: str, lasting: bool = True) -> None:
         super().__init__(reason)
         self.reason = reason
+        self.lasting = lasting
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, NoPlan) and other.reason == self.reason
@@ -98,6 +100,7 @@ class Search:
         self.offered = int(self.graph.get_execution_plan_count())
         self._too_large: list[int] = []
         self._broken = 0
+        self._memory_ran_out: Exception | None = None
 
     def candidates(self, runtime_compiled: int | None = None) -> Iterator[Candidate]:
         """In the heuristic's order, each plan once; at most so many of those compiled when they are built."""
@@ -133,14 +136,16 @@ class Search:
             _LOG.debug("%s: cannot be serialized: %s", self._work.key, error)
             return b""
 
-    def none_fits(self) -> NoPlan:
-        """Why there was no candidate."""
+    def none_fits(self) -> Exception:
+        """Why there was no candidate: NoPlan, or cuDNN's own error where the GPU had no memory left to build one."""
+        if self._memory_ran_out is not None:
+            return self._memory_ran_out
         limit = f"a workspace of {self._limit / _MIB:.0f} MiB"
         if self._too_large:
             least = f"the least takes {min(self._too_large) / _MIB:.0f} MiB"
             return NoPlan(self._no(f"has no plan within {limit} ({least})"))
         if self._broken or not graphs.deselected_notes(self._work):
-            return NoPlan(self._no("has no plan that can be built"))
+            return NoPlan(self._no("has no plan that can be built"), lasting=not self._broken)
         return NoPlan(self._no("has no plan that computes in float32"))
 
     def _build(self, place: int, plan: str) -> Candidate | None:
@@ -154,6 +159,8 @@ class Search:
             elif _DESELECTED not in str(error):
                 _LOG.debug("%s: plan %s does not build: %s", self._work.key, plan, error)
                 self._broken += 1
+                if exhausted.from_error(error) is not None:
+                    self._memory_ran_out = error
             return None
         if workspace_bytes > self._limit:
             self._too_large.append(workspace_bytes)
@@ -305,7 +312,8 @@ class Plans:
             search = Search(work, {"handle": self._handle}, self._properties.sm, self._limit)
             chosen, timed = self._choose(work, search)
         except NoPlan as none:
-            self._cache.put(key, to_entry(none))
+            if none.lasting:
+                self._cache.put(key, to_entry(none))
             raise
         search.select(chosen)
         data = search.serialize()

@@ -9,20 +9,21 @@ import pytest
 from tcbench.backends.cuda.cudnn import libraries
 
 
-class NotSupported(RuntimeError):
-    pass
+class NotSupported(Exception):
+    """As in the compiled frontend, no RuntimeError."""
 
 
 @dataclass
 class Offer:
-    """A plan that the heuristic offers. `workspace_known` as on engines that say so before they are built."""
+    """A plan that the heuristic offers. `workspace_known` as on engines that say so before they are built; `fails` is
+    what cuDNN says instead of building it."""
 
     tag: str
     workspace: int = 0
     runtime_compiled: bool = False
     notes: tuple[str, ...] = ()
     workspace_known: bool = True
-    builds: bool = True
+    fails: str = ""
     runs: bool = True
 
 
@@ -138,11 +139,11 @@ class FakeFrontend:
             def build_plan_at_index(self, index):
                 offer = frontend.offers[index]
                 if self.barred & set(offer.notes):
-                    raise RuntimeError("Deselecting execution plan")
+                    raise NotSupported("Deselecting execution plan")
                 if offer.workspace_known and offer.workspace > self.limit:
-                    raise RuntimeError(f"Skipping plan since workspace violation. Requires {offer.workspace}")
-                if not offer.builds:
-                    raise NotSupported("does not compile")
+                    raise NotSupported(f"Skipping plan since workspace violation. Requires {offer.workspace}")
+                if offer.fails:
+                    raise NotSupported(offer.fails)
                 frontend.built.append(offer.tag)
                 self.selected = index
 

@@ -1,6 +1,7 @@
 """Planning for a GPU that is not there, with a frontend that plans nothing. In real: test_real_plans.py."""
 
 import os
+import pickle
 import signal
 from dataclasses import dataclass
 from typing import ClassVar
@@ -71,6 +72,18 @@ def test_no_plan_is_an_answer_that_is_kept(planning, cache):
     [answer] = warm.values()
     assert isinstance(answer, NoPlan)
     assert warm == cold
+
+
+def test_that_no_plan_could_be_built_is_an_answer_that_is_not_kept(planning, cache):
+    planning.offers = [planning.Offer("a", fails="does not compile")]
+    for defined in (1, 2):
+        [answer] = absent.plan_all(CONVS[:1], H200, LIMIT, processes=1, cache=cache).values()
+        assert isinstance(answer, NoPlan)
+        assert planning.defined == defined
+
+
+def test_whether_an_answer_is_worth_keeping_reaches_who_asked_a_worker():
+    assert [pickle.loads(pickle.dumps(NoPlan("none", lasting))).lasting for lasting in (True, False)] == [True, False]
 
 
 def test_other_gpus_limits_and_files_are_kept_apart(planning, cache, tmp_path):

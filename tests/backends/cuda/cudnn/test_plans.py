@@ -41,7 +41,7 @@ def test_a_plan_over_the_workspace_limit_is_passed_over(frontend, cache, known):
 
 
 def test_a_plan_that_does_not_build_is_passed_over(frontend, cache):
-    frontend.offers = [frontend.Offer("broken", builds=False), frontend.Offer("second")]
+    frontend.offers = [frontend.Offer("broken", fails="does not compile"), frontend.Offer("second")]
     assert plans(cache).prepare(CONV).facts.plan == "second"
 
 
@@ -115,7 +115,7 @@ def test_when_all_are_barred_the_reason_says_so(frontend, cache):
 
 
 def test_when_none_can_be_built_the_reason_says_that(frontend, cache):
-    frontend.offers = [frontend.Offer("a", notes=("TENSOR_CORE",)), frontend.Offer("b", builds=False)]
+    frontend.offers = [frontend.Offer("a", notes=("TENSOR_CORE",)), frontend.Offer("b", fails="does not compile")]
     with pytest.raises(NoPlan, match="has no plan that can be built"):
         plans(cache).prepare(STRICT)
 
@@ -130,6 +130,25 @@ def test_that_there_is_none_is_kept_too(frontend, cache, bench):
             plans(cache, workbench).prepare(CONV)
         assert first.value == again.value
         frontend.supported = False
+
+
+@pytest.mark.parametrize("workbench", [False, True], ids=["first", "autotuned"])
+def test_that_none_could_be_built_is_asked_again_the_next_time(frontend, cache, bench, workbench):
+    frontend.offers = [frontend.Offer("a", fails="CUDNN_STATUS_SUBLIBRARY_LOADING_FAILED")]
+    times = bench(a=1) if workbench else None
+    with pytest.raises(NoPlan, match="has no plan that can be built"):
+        plans(cache, times).prepare(CONV)
+    frontend.offers = [frontend.Offer("a")]
+    assert plans(cache, times).prepare(CONV).facts.plan == "a"
+
+
+def test_memory_that_runs_out_while_plans_are_built_is_said_as_such_and_not_kept(frontend, cache):
+    full = "cudnnFinalize Descriptor Failed cudnn_status: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED"
+    frontend.offers = [frontend.Offer("a", fails=full), frontend.Offer("b", fails="does not compile")]
+    with pytest.raises(frontend.cudnnGraphNotSupportedError, match="DEVICE_ALLOCATION_FAILED"):
+        plans(cache).prepare(CONV)
+    frontend.offers = [frontend.Offer("a")]
+    assert plans(cache).prepare(CONV).facts.plan == "a"
 
 
 # -- keeping ---------------------------------------------------------------------------------------------------------
