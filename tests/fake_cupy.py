@@ -1,21 +1,31 @@
-"""As much of CuPy as `CudaAccelerator` uses, on host memory: pools that hand freed blocks out again (poisoned), a
-stream that runs everything at once or, while it captures, keeps it for the graph. So the accelerator's own logic runs
-here: addresses, staging, workspace, pools, capture."""
+"""As much of CuPy 14.2 as tcbench and Chainer use, on host memory, and as strict: what CuPy or CUDA refuses is refused
+here with the same exception, and what tcbench must not do though CuPy would (wait while it captures, compile a kernel
+of CuPy's own) is an AssertionError. So the accelerator's own logic runs here.
+
+- Arrays are no NumPy arrays: they do not turn into one, nor mix with one.
+- Pools hand out memory as CuPy's do: the smallest free block that fits, cut to size and merged again, for each stream
+  its own. Free memory is poisoned; what went back to CUDA cannot be reached any more.
+- Streams run everything at once, or keep it for the graph while they capture. Copies from the host happen as late as
+  they may: those on the legacy stream when somebody waits for the whole device, since our streams do not wait for it.
+"""
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import ctypes
+import gc
 import sys
 import types
 import weakref
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 from reference import REFERENCE
 
+from tcbench.backends.chainer.compat import chainer
 from tcbench.backends.cuda import live
 from tcbench.backends.cuda.cudnn.autotune import PlanTime
 from tcbench.backends.cuda.cudnn.plans import PlanFacts
@@ -23,6 +33,25 @@ from tcbench.backends.cuda.work import Operand, Work
 
 POISON = 0xFF
 """NaN in every floating-point format, -1 in every integer."""
+UNIT = 512
+"""Every allocation's size and address is a multiple of it."""
+FIRST_STREAM, CUDNN_HANDLE = 0x7F01_2345_6700, 0x7F02_2345_6700
+"""Above 2^32, as on a GPU: what passes one through a C int is seen."""
+WORKSPACE_BYTES = 1 << 16
+
+_ERRORS = {
+    2: "cudaErrorMemoryAllocation: out of memory",
+    600: "cudaErrorNotReady: device not ready",
+    700: "cudaErrorIllegalAddress: an illegal memory access was encountered",
+    900: "cudaErrorStreamCaptureUnsupported: operation not permitted when stream is capturing",
+}
+OUT_OF_MEMORY, NOT_READY, ILLEGAL_ADDRESS, CAPTURING = _ERRORS
+
+
+class CUDARuntimeError(RuntimeError):
+    def __init__(self, status: int) -> None:
+        self.status = status
+        super().__init__(_ERRORS[status])
 
 
 class OutOfMemoryError(MemoryError):
@@ -30,199 +59,556 @@ class OutOfMemoryError(MemoryError):
         super().__init__(f"Out of memory allocating {size:,} bytes (allocated so far: {total:,} bytes).")
 
 
-class MemoryPool:
-    """Freed blocks are poisoned and wait for the next allocation of their size."""
+# -- CUDA ----------------------------------------------------------------------------------------------------------
 
-    limit_bytes = 80 << 30
+
+class Gpu:
+    """Memory, streams and the stream stack of one GPU and one thread; `install` makes a fresh one."""
+
+    limit_bytes: ClassVar[int] = 80 << 30
 
     def __init__(self) -> None:
-        self.free: dict[int, list[np.ndarray]] = {}
+        self.blocks: dict[int, np.ndarray] = {}
+        self.begins: list[int] = []
         self.held = 0
+        self.pinned: dict[int, int] = {}
+        self.streams: dict[int, Stream] = {}
+        self.current: list[Stream] = []
+        self.allocators: list[Callable[[int], MemoryPointer]] = []
+        self.transfers: list[str] = []
+        self.elapsed = 0
 
-    def malloc(self, n_bytes: int) -> np.ndarray:
-        n_bytes = -(-max(n_bytes, 1) // 512) * 512
-        waiting = self.free.get(n_bytes)
-        if waiting:
-            return waiting.pop()
+    def malloc(self, n_bytes: int) -> int:
         if self.held + n_bytes > self.limit_bytes:
-            raise OutOfMemoryError(n_bytes, self.held)
+            raise CUDARuntimeError(OUT_OF_MEMORY)
         self.held += n_bytes
-        return np.full(n_bytes, POISON, np.uint8)
+        memory = np.full(n_bytes + UNIT, POISON, np.uint8)
+        address = -(-memory.ctypes.data // UNIT) * UNIT
+        self.blocks[address] = memory[address - memory.ctypes.data :][:n_bytes]
+        bisect.insort(self.begins, address)
+        return address
 
-    def give_back(self, block: np.ndarray) -> None:
-        block.fill(POISON)
-        self.free.setdefault(block.size, []).append(block)
+    def free(self, address: int) -> None:
+        self.held -= self.blocks.pop(address).size
+        self.begins.remove(address)
 
-    def total_bytes(self) -> int:
-        return self.held
+    def bytes(self, address: int, n_bytes: int) -> np.ndarray:
+        """Memory that was allocated and not freed since."""
+        place = bisect.bisect_right(self.begins, address) - 1
+        if place >= 0:
+            block, offset = self.blocks[self.begins[place]], address - self.begins[place]
+            if offset + n_bytes <= block.size:
+                return block[offset : offset + n_bytes]
+        raise CUDARuntimeError(ILLEGAL_ADDRESS)
+
+    def is_pinned(self, address: int, n_bytes: int) -> bool:
+        return any(at <= address and address + n_bytes <= at + size for at, size in self.pinned.items())
+
+
+gpu = Gpu()
+
+
+class Stream:
+    """`pending`: copies from the host that nothing has waited for yet."""
+
+    def __init__(self, null: bool = False, non_blocking: bool = False) -> None:
+        assert null or non_blocking, "a stream that the legacy stream waits for"
+        self.ptr = 0 if null else FIRST_STREAM + 16 * len(gpu.streams)
+        self.capturing = False
+        self.recorded: list[Callable[[], Any]] = []
+        self.pending: list[Callable[[], Any]] = []
+        gpu.streams[self.ptr] = self
+
+    def __enter__(self) -> Stream:
+        gpu.current.append(self)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        gpu.current.pop()
+
+    def run(self, work: Callable[[], Any]) -> None:
+        if self.capturing:
+            self.recorded.append(work)
+        else:
+            self.synchronize()
+            work()
+
+    def synchronize(self) -> None:
+        if self.capturing:
+            raise CUDARuntimeError(CAPTURING)
+        pending, self.pending = self.pending, []
+        for copy in pending:
+            copy()
+
+    def is_capturing(self) -> bool:
+        return self.capturing
+
+    def begin_capture(self) -> None:
+        if self.ptr == 0:
+            raise RuntimeError("cannot capture on the default (legacy) stream")
+        self.synchronize()
+        self.capturing, self.recorded = True, []
+
+    def end_capture(self) -> Graph:
+        assert self.capturing, "the end of a capture that was not begun"
+        self.capturing = False
+        return Graph(self.recorded)
+
+
+class Graph:
+    def __init__(self, recorded: list[Callable[[], Any]]) -> None:
+        self._recorded = recorded
+
+    def upload(self, stream: Stream) -> None:
+        assert not stream.capturing
+
+    def launch(self, stream: Stream) -> None:
+        stream.run(lambda: [work() for work in self._recorded])
+
+
+class Event:
+    def __init__(self, block: bool = False, disable_timing: bool = False) -> None:
+        self._has_time = not disable_timing
+        self._stream: Stream | None = None
+        self._passed = False
+        self._at_ms = 0
+
+    def record(self, stream: Stream) -> None:
+        assert not stream.capturing, "an event outside the graph while capturing"
+        gpu.elapsed += 1
+        self._stream, self._passed, self._at_ms = stream, False, gpu.elapsed
+
+    def synchronize(self) -> None:
+        if self._stream is not None:
+            assert not self._stream.capturing, "a wait while capturing"
+            self._stream.synchronize()
+        self._passed = True
+
+    @property
+    def done(self) -> bool:
+        return self._stream is None or not self._stream.pending
+
+
+def get_elapsed_time(start: Event, end: Event) -> float:
+    """In milliseconds, one for each event that was recorded."""
+    assert start._has_time and end._has_time
+    if not end._passed:
+        raise CUDARuntimeError(NOT_READY)
+    return float(end._at_ms - start._at_ms)
+
+
+HOST_TO_DEVICE, DEVICE_TO_HOST, DEFAULT = 1, 2, 4
+
+
+def memcpy_async(target: int, source: int, n_bytes: int, kind: int, stream: int) -> None:
+    if n_bytes == 0:
+        return
+    on = gpu.streams[stream]
+    if kind != DEVICE_TO_HOST:
+        gpu.bytes(target, n_bytes)
+    if kind != HOST_TO_DEVICE:
+        gpu.bytes(source, n_bytes)
+        on.run(lambda: ctypes.memmove(target, gpu.bytes(source, n_bytes).ctypes.data, n_bytes))
+        return
+    if on.capturing and not gpu.is_pinned(source, n_bytes):
+        raise CUDARuntimeError(CAPTURING)
+    gpu.transfers.append("captured" if on.capturing else "sent")
+    # As late as it may be: what the host writes there meanwhile, the device reads.
+    (on.recorded if on.capturing else on.pending).append(
+        lambda: ctypes.memmove(gpu.bytes(target, n_bytes).ctypes.data, source, n_bytes)
+    )
+
+
+def memset_async(target: int, value: int, n_bytes: int, stream: int) -> None:
+    gpu.bytes(target, n_bytes)
+    gpu.streams[stream].run(lambda: gpu.bytes(target, n_bytes).fill(value))
+
+
+# -- CuPy's memory -------------------------------------------------------------------------------------------------
+
+
+class Memory:
+    """A block of CUDA's own."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.ptr = gpu.malloc(size) if size else 0
+        self.bytes = gpu.blocks.get(self.ptr, np.empty(0, np.uint8))
+        if size:
+            weakref.finalize(self, gpu.free, self.ptr)
+
+
+class MemoryPointer:
+    """`array.data`."""
+
+    def __init__(self, memory: Any, offset: int) -> None:
+        self.mem = memory
+        self.ptr = memory.ptr + offset
+
+    def __add__(self, offset: int) -> MemoryPointer:
+        return MemoryPointer(self.mem, self.ptr - self.mem.ptr + offset)
+
+    def memset_async(self, value: int, size: int, stream: Stream) -> None:
+        if size:
+            memset_async(self.ptr, value, size, stream.ptr)
+
+    def copy_from_device_async(self, source: MemoryPointer, size: int, stream: Stream) -> None:
+        if not isinstance(source, MemoryPointer):
+            raise TypeError(f"Argument 'src' has incorrect type (expected MemoryPointer, got {type(source)})")
+        memcpy_async(self.ptr, source.ptr, size, DEFAULT, stream.ptr)
+
+    def copy_from_host_async(self, memory: Any, size: int, stream: Stream) -> None:
+        if stream.capturing:
+            raise RuntimeError("the current stream is capturing, so H2D transfers are disallowed")
+        memcpy_async(self.ptr, memory if isinstance(memory, int) else memory.value, size, HOST_TO_DEVICE, stream.ptr)
+
+    def copy_from_host(self, memory: Any, size: int) -> None:
+        """On the legacy stream, whatever stream is current."""
+        if gpu.current[-1].capturing:
+            raise RuntimeError("the current stream is capturing, so synchronous API calls are disallowed")
+        memcpy_async(self.ptr, memory if isinstance(memory, int) else memory.value, size, HOST_TO_DEVICE, 0)
+
+    def copy_to_host_async(self, memory: int, size: int, stream: Stream) -> None:
+        if stream.capturing:
+            raise RuntimeError("the current stream is capturing, so D2H transfers are disallowed")
+        memcpy_async(memory, self.ptr, size, DEVICE_TO_HOST, stream.ptr)
+
+
+class _Chunk:
+    """A part of a block; neighbours in the same block are `prev` and `next`."""
+
+    def __init__(self, memory: Memory, offset: int, size: int, arena: _Arena) -> None:
+        self.memory, self.offset, self.size, self.arena = memory, offset, size, arena
+        self.prev: _Chunk | None = None
+        self.next: _Chunk | None = None
+
+
+class _Arena:
+    """What is free of one stream, by size and, where sizes are the same, by where Python keeps the chunk: so the same
+    step is given other addresses the next time."""
+
+    def __init__(self) -> None:
+        self.free: list[tuple[int, int, _Chunk]] = []
+
+    def insert(self, chunk: _Chunk) -> None:
+        bisect.insort(self.free, (chunk.size, id(chunk), chunk))
+
+    def _take(self, chunk: _Chunk | None) -> bool:
+        place = next((i for i, (*_, free) in enumerate(self.free) if free is chunk), None)
+        if place is not None:
+            del self.free[place]
+        return place is not None
+
+    def give_back(self, chunk: _Chunk) -> None:
+        while chunk.next is not None and self._take(chunk.next):
+            _merge(chunk, chunk.next)
+        while chunk.prev is not None and self._take(chunk.prev):
+            chunk = chunk.prev
+            _merge(chunk, chunk.next)  # type: ignore[arg-type]
+        self.insert(chunk)
+
+    def best(self, size: int) -> _Chunk | None:
+        place = bisect.bisect_left(self.free, (size, 0))
+        if place == len(self.free):
+            return None
+        chunk = self.free.pop(place)[2]
+        if chunk.size > size:
+            rest = _Chunk(chunk.memory, chunk.offset + size, chunk.size - size, self)
+            chunk.size, rest.prev, rest.next, chunk.next = size, chunk, chunk.next, rest
+            if rest.next is not None:
+                rest.next.prev = rest
+            self.insert(rest)
+        return chunk
+
+
+def _merge(chunk: _Chunk, after: _Chunk) -> None:
+    chunk.size += after.size
+    chunk.next = after.next
+    if chunk.next is not None:
+        chunk.next.prev = chunk
+
+
+class _PooledMemory:
+    """Goes back to its pool, poisoned, when nothing looks at it any more."""
+
+    def __init__(self, chunk: _Chunk, pool: MemoryPool) -> None:
+        self.ptr, self.size = chunk.memory.ptr + chunk.offset, chunk.size
+        weakref.finalize(self, pool._give_back, chunk)
+
+
+class MemoryPool:
+    """CuPy's SingleDeviceMemoryPool: best fit, an arena for each stream."""
+
+    def __init__(self, allocator: Callable[[int], MemoryPointer] | None = None) -> None:
+        self._allocator = allocator or (lambda size: MemoryPointer(Memory(size), 0))
+        self._arenas: dict[int, _Arena] = {}
+        self._total = 0
+
+    def malloc(self, size: int) -> MemoryPointer:
+        size = -(-size // UNIT) * UNIT
+        if size == 0:
+            return MemoryPointer(Memory(0), 0)
+        arena = self._arenas.setdefault(gpu.current[-1].ptr, _Arena())
+        chunk = arena.best(size) or _Chunk(self._grow(size), 0, size, arena)
+        return MemoryPointer(_PooledMemory(chunk, self), 0)
+
+    def _grow(self, size: int) -> Memory:
+        for make_room in (self.free_all_blocks, self._collect, None):
+            try:
+                memory: Memory = self._allocator(size).mem
+            except CUDARuntimeError as error:
+                if error.status != OUT_OF_MEMORY:
+                    raise
+                if make_room is None:
+                    raise OutOfMemoryError(size, self._total) from error
+                make_room()
+            else:
+                break
+        self._total += size
+        return memory
+
+    def _collect(self) -> None:
+        gc.collect()
+        self.free_all_blocks()
+
+    def _give_back(self, chunk: _Chunk) -> None:
+        chunk.memory.bytes[chunk.offset : chunk.offset + chunk.size].fill(POISON)
+        chunk.arena.give_back(chunk)
 
     def free_all_blocks(self) -> None:
-        self.held -= sum(size * len(blocks) for size, blocks in self.free.items())
-        self.free.clear()
+        for arena in self._arenas.values():
+            whole = [chunk for *_, chunk in arena.free if chunk.prev is None and chunk.next is None]
+            arena.free = [entry for entry in arena.free if entry[2] not in whole]
+            self._total -= sum(chunk.size for chunk in whole)
+
+    def total_bytes(self) -> int:
+        return self._total
 
 
-class Cupy(types.SimpleNamespace):
-    """The module, fresh for each test."""
+class PinnedMemoryPointer(bytearray):
+    @property
+    def ptr(self) -> int:
+        return np.frombuffer(self, np.uint8).ctypes.data
 
-    def __init__(self) -> None:
-        fake = self
-        self.allocators: list[Any] = [MemoryPool().malloc]
-        self.stream: Any = None
-        self.transfers: list[str] = []
-        self.cudnn_stream: int | None = None
 
-        class Pointer:
-            """`array.data`."""
+def alloc_pinned_memory(size: int) -> PinnedMemoryPointer:
+    memory = PinnedMemoryPointer(-(-size // UNIT) * UNIT)
+    gpu.pinned[memory.ptr] = len(memory)
+    weakref.finalize(memory, gpu.pinned.pop, memory.ptr)
+    return memory
 
-            def __init__(self, array: Any) -> None:
-                self.array = array
-                self.ptr = array.ctypes.data
 
-            def memset_async(self, value: int, size: int, stream: Any) -> None:
-                stream.run(lambda: ctypes.memset(self.ptr, value, size))
+@contextlib.contextmanager
+def using_allocator(allocator: Any) -> Iterator[None]:
+    gpu.allocators.append(allocator)
+    try:
+        yield
+    finally:
+        gpu.allocators.pop()
 
-            def copy_from_host_async(self, memory: ctypes.c_void_p, size: int, stream: Any) -> None:
-                fake.transfers.append("captured" if stream.capturing else "sent")
-                # As late as it may be: what the host writes there meanwhile, the device reads.
-                (stream.recorded if stream.capturing else stream.pending).append(
-                    lambda: ctypes.memmove(self.ptr, memory, size)
-                )
 
-            def copy_from_device_async(self, source: Any, size: int, stream: Any) -> None:
-                stream.run(lambda: ctypes.memmove(self.ptr, source.ptr, size))
+# -- CuPy's arrays -------------------------------------------------------------------------------------------------
 
-        class NDArray(np.ndarray):
-            """Device memory. Its block goes back to its pool when nothing looks at it any more."""
 
-            @property
-            def data(self) -> Any:  # type: ignore[override]
-                return Pointer(self)
+class Device:
+    def __init__(self, index: int = 0) -> None:
+        self.id = index
 
-            def set(self, host: Any, stream: Any) -> None:
-                stream.synchronize()
-                stream.pending.append(lambda: np.copyto(self, host))
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Device) and other.id == self.id
 
-            def get(self, stream: Any, blocking: bool) -> Any:
-                assert blocking
-                stream.synchronize()
-                return np.array(self, subok=False)
+    def __hash__(self) -> int:
+        return self.id
 
-        def ndarray(shape: tuple[int, ...], dtype: Any) -> Any:
-            allocate = fake.allocators[-1]
-            dtype = np.dtype(dtype)
-            n_bytes = int(np.prod(shape)) * dtype.itemsize
-            block = allocate(n_bytes)
-            # Views share this owner, and so the block lives as long as the last of them.
-            owner = np.frombuffer(memoryview(block), np.uint8)
-            weakref.finalize(owner, allocate.__self__.give_back, block)
-            return owner[:n_bytes].view(dtype).reshape(shape).view(NDArray)
+    def __enter__(self) -> Device:
+        return self
 
-        class Stream:
-            def __init__(self, non_blocking: bool = False) -> None:
-                self.ptr = 7
-                self.capturing = False
-                self.recorded: list[Callable[[], Any]] = []
-                self.pending: list[Callable[[], Any]] = []
+    def __exit__(self, *error: object) -> None: ...
 
-            def __enter__(self) -> Any:
-                fake.stream = self
-                return self
 
-            def __exit__(self, *error: object) -> None:
-                fake.stream = None
+def _kernel(name: str) -> Callable[..., Any]:
+    def refuse(self: Any, *others: Any) -> Any:
+        if any(isinstance(other, np.ndarray) for other in others):
+            raise TypeError(f"Unsupported type {type(others[0])}")
+        raise AssertionError(f"{name}: CuPy would compile a kernel of its own")
 
-            def run(self, work: Callable[[], Any]) -> None:
-                if self.capturing:
-                    self.recorded.append(work)
-                else:
-                    self.synchronize()
-                    work()
+    return refuse
 
-            def synchronize(self) -> None:
-                assert not self.capturing, "a wait while capturing"
-                pending, self.pending = self.pending, []
-                for copy in pending:
-                    copy()
 
-            def begin_capture(self) -> None:
-                self.synchronize()
-                self.capturing, self.recorded = True, []
+class ndarray:  # noqa: N801  (CuPy's name, which Chainer's messages show)
+    """C-contiguous device memory."""
 
-            def end_capture(self) -> Any:
-                self.capturing = False
-                recorded = self.recorded
-                return types.SimpleNamespace(
-                    upload=lambda stream: None,
-                    launch=lambda stream: stream.run(lambda: [work() for work in recorded]),
-                )
+    __array_priority__ = 100
+    __hash__ = None  # type: ignore[assignment]
 
-        class Event:
-            def __init__(self, block: bool = False, disable_timing: bool = False) -> None:
-                self.recorded = False
+    def __init__(self, shape: Any, dtype: Any = float, memptr: MemoryPointer | None = None) -> None:
+        self.shape = (shape,) if isinstance(shape, int) else tuple(int(length) for length in shape)
+        self.dtype = np.dtype(dtype)
+        self.size = int(np.prod(self.shape))
+        self.nbytes = self.size * self.dtype.itemsize
+        self.ndim = len(self.shape)
+        self.data = memptr or gpu.allocators[-1](self.nbytes)
+        self.device = Device()
+        self.flags = types.SimpleNamespace(c_contiguous=True)
 
-            def record(self, stream: Any) -> None:
-                assert not stream.capturing, "an event outside the graph while capturing"
-                self.recorded = True
-
-            def synchronize(self) -> None:
-                assert not fake.stream.capturing, "a wait while capturing"
-                if self.recorded:
-                    fake.stream.synchronize()
-
-        @contextlib.contextmanager
-        def using_allocator(allocator: Any) -> Any:
-            fake.allocators.append(allocator)
-            try:
-                yield
-            finally:
-                fake.allocators.pop()
-
-        class Pinned(bytearray):
-            @property
-            def ptr(self) -> int:
-                return np.frombuffer(self, np.uint8).ctypes.data
-
-        def memset(address: int, value: int, size: int, stream: int) -> None:
-            assert stream == fake.stream.ptr
-            fake.stream.run(lambda: ctypes.memset(address, value, size))
-
-        self.properties = {
-            "name": b"Fake GPU",
-            "major": 9,
-            "minor": 0,
-            "multiProcessorCount": 132,
-            "totalGlobalMem": 80 << 30,
-        }
-        super().__init__(
-            ndarray=ndarray,
-            cuda=types.SimpleNamespace(
-                Device=lambda index: contextlib.nullcontext(),
-                Stream=Stream,
-                MemoryPool=MemoryPool,
-                Event=Event,
-                using_allocator=using_allocator,
-                alloc_pinned_memory=Pinned,
-                memory=types.SimpleNamespace(OutOfMemoryError=OutOfMemoryError),
-                runtime=types.SimpleNamespace(getDeviceProperties=lambda index: self.properties, memsetAsync=memset),
-            ),
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+        raise TypeError(
+            "Implicit conversion to a NumPy array is not allowed. "
+            "Please use `.get()` to construct a NumPy array explicitly."
         )
 
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+        return _kernel(ufunc.__name__)(self, *inputs)
 
-WORKSPACE_BYTES = 1 << 16
+    def reshape(self, *shape: Any) -> ndarray:
+        shape = shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape
+        return ndarray(np.empty(self.size, np.bool_).reshape(shape).shape, self.dtype, self.data)
+
+    def __getitem__(self, part: slice) -> ndarray:
+        if isinstance(part, np.ndarray) or not isinstance(part, slice) or part.step not in (None, 1) or self.ndim != 1:
+            raise AssertionError(f"[{part}]: CuPy would compile a kernel of its own")
+        begin, end, _ = part.indices(self.size)
+        return ndarray((max(end - begin, 0),), self.dtype, self.data + begin * self.dtype.itemsize)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def set(self, host: Any, stream: Stream) -> None:
+        if not isinstance(host, np.ndarray) or host.dtype != self.dtype:
+            raise TypeError(f"{type(host)} cannot be set to {self.dtype} array")
+        if host.shape != self.shape:
+            raise ValueError(f"Shape mismatch. Old shape: {self.shape}, new shape: {host.shape}")
+        host = np.ascontiguousarray(host)
+        self.data.copy_from_host_async(host.ctypes.data, self.nbytes, stream)
+        # The real copy has read pageable memory, or keeps the caller waiting.
+        stream.pending.append(lambda: host)
+
+    def get(self, stream: Stream | None = None, blocking: bool = True) -> np.ndarray:
+        stream = stream or gpu.current[-1]
+        host = np.empty(self.shape, self.dtype)
+        if self.size:
+            self.data.copy_to_host_async(host.ctypes.data, self.nbytes, stream)
+            if blocking:
+                stream.synchronize()
+        return host
+
+    def copy(self) -> ndarray:
+        """By a kernel of CuPy's own, which is what Chainer's static_graph costs."""
+        made = ndarray(self.shape, self.dtype)
+        made.data.copy_from_device_async(self.data, self.nbytes, gpu.current[-1])
+        return made
+
+    def __float__(self) -> float:
+        return float(self.get())
+
+    def __int__(self) -> int:
+        return int(self.get())
+
+    def __bool__(self) -> bool:
+        if self.size > 1:
+            raise ValueError("The truth value of an array with more than one element is ambiguous.")
+        return bool(self.get())
+
+    def __repr__(self) -> str:
+        return f"array({self.shape}, {self.dtype})"
+
+
+_OPERATORS = ("add", "sub", "mul", "truediv", "pow", "matmul")
+_COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge", "neg", "abs", "setitem")
+for _name in (*(kind + name for name in _OPERATORS for kind in ("", "r", "i")), *_COMPARISONS):
+    setattr(ndarray, f"__{_name}__", _kernel(_name))
+for _name in ("astype", "sum", "mean", "max", "min", "any", "all", "fill", "transpose", "ravel"):
+    setattr(ndarray, _name, _kernel(_name))
+
+
+# -- the module ----------------------------------------------------------------------------------------------------
+
+
+class Cupy(types.ModuleType):
+    """`cupy`. `prepared` lists the names of the work that was prepared; `cudnn_stream` is the cuDNN handle's;
+    `properties` are the GPU's."""
+
+    prepared: list[str]
+    cudnn_stream: int | None = None
+    properties: dict[str, Any]
+
+    @staticmethod
+    def transfers() -> list[str]:
+        """Copies from the host, in order: "sent" or, into a graph, "captured"."""
+        return gpu.transfers
+
+
+def _module() -> Cupy:
+    module = Cupy("cupy")
+    module.properties = {
+        "name": b"Fake GPU",
+        "major": 9,
+        "minor": 0,
+        "multiProcessorCount": 132,
+        "totalGlobalMem": 80 << 30,
+    }
+    vars(module).update(
+        prepared=[],
+        ndarray=ndarray,
+        empty=lambda shape, dtype=float: ndarray(shape, dtype),
+        uint8=np.uint8,
+        get_array_module=lambda *arrays: module if any(isinstance(array, ndarray) for array in arrays) else np,
+        cuda=types.SimpleNamespace(
+            Device=Device,
+            Stream=Stream,
+            Event=Event,
+            Memory=Memory,
+            MemoryPointer=MemoryPointer,
+            MemoryPool=MemoryPool,
+            using_allocator=using_allocator,
+            alloc_pinned_memory=alloc_pinned_memory,
+            get_elapsed_time=get_elapsed_time,
+            get_current_stream=lambda: gpu.current[-1],
+            memory=types.SimpleNamespace(OutOfMemoryError=OutOfMemoryError),
+            runtime=types.SimpleNamespace(
+                CUDARuntimeError=CUDARuntimeError,
+                memcpyAsync=memcpy_async,
+                memcpyHostToDevice=HOST_TO_DEVICE,
+                memsetAsync=memset_async,
+                getDeviceProperties=lambda index: module.properties,
+            ),
+        ),
+    )
+    return module
+
+
+def install_cupy(patch: pytest.MonkeyPatch) -> Cupy:
+    """CuPy on a fresh GPU, for Chainer too."""
+    global gpu
+    gpu = Gpu()
+    gpu.current.append(Stream(null=True))
+    gpu.allocators.append(MemoryPool().malloc)
+    module = _module()
+    patch.setitem(sys.modules, "cupy", module)
+    cuda = chainer.backends.cuda
+    for name, value in {"available": True, "cudnn_enabled": True, "cupy": module, "ndarray": ndarray}.items():
+        patch.setattr(cuda, name, value)
+    patch.setattr(cuda, "Device", Device)
+    patch.setattr(cuda.GpuDevice, "xp", module)
+    patch.setattr(cuda.GpuDevice, "supported_array_types", (ndarray,))
+    patch.setattr(chainer, "_array_types", (np.ndarray, ndarray))
+    patch.setattr(chainer, "_cpu_array_types", (np.ndarray,))
+    return module
 
 
 def install(patch: pytest.MonkeyPatch) -> Cupy:
     """CuPy, cuDNN and the kernels on the host: whoever prepares work gets a function of addresses that computes it with
-    the reference. `prepared` lists the names of the work that was."""
-    fake = Cupy()
-    fake.prepared = prepared = []
+    the reference."""
+    fake = install_cupy(patch)
 
     def prepare(work: Work) -> Callable[..., None]:
-        prepared.append(work.name)
+        fake.prepared.append(work.name)
+        stream = next(stream for stream in gpu.streams.values() if stream.ptr == fake.cudnn_stream)
 
         def run(*addresses: int) -> None:
             assert len(addresses) == len(work.operands)
-            fake.stream.run(lambda: REFERENCE[work.name](work, *map(_at, addresses, work.operands)))
+            assert work.kind == "kernel" or not any(address % 16 for address in addresses), "an operand is not aligned"
+            stream.run(lambda: REFERENCE[work.name](work, *map(_at, addresses, work.operands)))
 
         return run
 
@@ -240,34 +626,32 @@ def install(patch: pytest.MonkeyPatch) -> Cupy:
             self._run = prepare(work)
 
         def __call__(self, addresses: tuple[int, ...], workspace: int) -> None:
-            assert workspace != 0
-            assert fake.cudnn_stream == fake.stream.ptr, "cuDNN is not on the accelerator's stream"
+            gpu.bytes(workspace, WORKSPACE_BYTES)
+            assert fake.cudnn_stream == gpu.current[-1].ptr, "cuDNN is not on the accelerator's stream"
             self._run(*addresses)
 
     def on_handle(work: Work, handle: int) -> Plan:
-        assert handle == Handle.address
+        assert handle == CUDNN_HANDLE
         return Plan(work)
 
     def plans(handle: int, properties: Any, **settings: Any) -> Any:
-        assert handle == Handle.address
+        assert handle == CUDNN_HANDLE
         return types.SimpleNamespace(prepare=Plan)
 
     class Handle:
-        address = 5
+        address = CUDNN_HANDLE
 
         def set_stream(self, stream: int) -> None:
             fake.cudnn_stream = stream
 
-    patch.setitem(sys.modules, "cupy", fake)  # type: ignore[arg-type]
     patch.setattr(live.libraries, "frontend", lambda: None)
     patch.setattr(live.calls, "Handle", Handle)
     patch.setattr(live, "Kernels", lambda sm, stream: types.SimpleNamespace(prepare=prepare))
     patch.setattr(live, "Plans", plans)
     patch.setattr(live.calls, "prepare_call", on_handle)
-    patch.setattr(live, "CupyWorkbench", lambda stream: types.SimpleNamespace(release=lambda: None))
     return fake
 
 
 def _at(address: int, operand: Operand) -> np.ndarray:
     """The array at an address."""
-    return np.frombuffer((ctypes.c_char * operand.bytes).from_address(address), operand.dtype)
+    return gpu.bytes(address, operand.bytes).view(operand.dtype)

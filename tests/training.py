@@ -14,6 +14,7 @@ import pytest
 from numpy_accelerator import NumpyAccelerator
 
 from tcbench.backends.chainer import session as sessions
+from tcbench.backends.chainer.numerics.flow import on_host
 from tcbench.backends.chainer.resnet import ResNet
 from tcbench.backends.chainer.rungs import RUNGS
 from tcbench.backends.chainer.session import ChainerSession
@@ -143,7 +144,7 @@ def parameters(session: ChainerSession) -> dict[str, np.ndarray]:
         rule = parameter.update_rule
         chainers_master = getattr(rule, "_fp32_param", None)
         master = chainers_master.array if chainers_master is not None else masters.get(id(parameter), parameter.array)
-        array = np.asarray(master, np.float64)
+        array = on_host(master).astype(np.float64)
         found[name] = array.transpose(0, 3, 1, 2).copy() if channels_last and array.ndim == 4 else array.copy()
     return found
 
@@ -153,8 +154,8 @@ def running_statistics(session: ChainerSession) -> dict[str, np.ndarray]:
     found = {}
     for path, link in session.step.model.namedlinks():
         if hasattr(link, "running"):
-            found[f"{path}/mean"] = link.running.mean.astype(np.float64)
-            found[f"{path}/var"] = link.running.var.astype(np.float64)
+            found[f"{path}/mean"] = on_host(link.running.mean).astype(np.float64)
+            found[f"{path}/var"] = on_host(link.running.var).astype(np.float64)
     return found
 
 

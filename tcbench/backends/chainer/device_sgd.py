@@ -95,8 +95,9 @@ class BatchedSGD(_DeviceOptimizer):
     """One launch for all parameters, through a table of addresses; with a dynamic loss scale three.
 
     Takes over the model's parameters: float32 ones become views into the flat master weights, float16 ones into a flat
-    array of their own. Gradients stay where backward left them; their addresses repeat from step to step once the
-    memory pool has settled, and the table is sent again only when they do not.
+    array of their own. Gradients stay where backward left them, and the table of their addresses is sent at every
+    update: CuPy's pool gives the same step other addresses the next time (of blocks of one size it takes the one whose
+    Python object lies lowest). A captured graph holds the copy, with the addresses that it was captured with.
     """
 
     def __init__(self, spec: OptimizerSpec, model: Any, accelerator: Accelerator) -> None:
@@ -147,10 +148,8 @@ class BatchedSGD(_DeviceOptimizer):
 
     def _send_addresses(self) -> None:
         address = self.accelerator.address
-        addresses = [address(parameter.grad) for parameter in self._parameters]
-        if addresses != self._rows[:, 0].tolist():
-            self._rows[:, 0] = addresses
-            self.accelerator.copy(self._rows, self._table)
+        self._rows[:, 0] = [address(parameter.grad) for parameter in self._parameters]
+        self.accelerator.copy(self._rows, self._table)
 
     def masters(self) -> dict[int, Array]:
         """What each parameter trains in, by the parameter's id: a view into the flat master weights."""

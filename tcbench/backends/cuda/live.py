@@ -7,7 +7,6 @@ an accelerator is made.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import logging
 import os
 from collections.abc import Callable, Iterator
@@ -102,7 +101,7 @@ class CudaAccelerator:
 
     def upload(self, host: Any) -> Array:
         array = self.empty(host.shape, host.dtype)
-        array.set(np.ascontiguousarray(host), stream=self.stream)
+        array.set(np.asarray(host, order="C"), stream=self.stream)
         # The copy reads pageable memory that the caller may change at once.
         self.stream.synchronize()
         return array
@@ -121,15 +120,17 @@ class CudaAccelerator:
             # The graph reads this buffer at every replay: it is nobody else's, and stays.
             slot = _Slot(self._cupy, source.nbytes)
             self._kept.append(slot)
-            slot.fill(source)
-            target.data.copy_from_host_async(slot.address, source.nbytes, self.stream)
-            return
-        staging = self._staging.setdefault(source.nbytes, _Staging(self._cupy, source.nbytes))
-        slot = staging.next()
-        slot.event.synchronize()
+        else:
+            staging = self._staging.setdefault(source.nbytes, _Staging(self._cupy, source.nbytes))
+            slot = staging.next()
+            slot.event.synchronize()
         slot.fill(source)
-        target.data.copy_from_host_async(slot.address, source.nbytes, self.stream)
-        slot.event.record(self.stream)
+        # CUDA captures this copy; CuPy's own `copy_from_host_async` refuses to ask it while the stream captures.
+        runtime = self._cupy.cuda.runtime
+        kind = runtime.memcpyHostToDevice
+        runtime.memcpyAsync(target.data.ptr, slot.address, source.nbytes, kind, self._stream_address)
+        if not self._capturing:
+            slot.event.record(self.stream)
 
     def download(self, array: Array) -> Any:
         return array.get(stream=self.stream, blocking=True)
@@ -260,7 +261,7 @@ class _Slot:
     def __init__(self, cupy: Any, n_bytes: int) -> None:
         self._memory = cupy.cuda.alloc_pinned_memory(max(n_bytes, 1))
         self._bytes = np.frombuffer(self._memory, np.uint8, n_bytes)
-        self.address = ctypes.c_void_p(self._memory.ptr)
+        self.address = int(self._memory.ptr)
         self.event = cupy.cuda.Event(block=True, disable_timing=True)
 
     def fill(self, source: Any) -> None:

@@ -91,6 +91,19 @@ def test_the_batched_update_does_what_the_many_updates_do(config):
     assert change_distance(batched, single) < (1e-6 if config == "fp32" else 0.1)
 
 
+def test_the_batched_update_sends_its_table_at_every_step_wherever_gradients_lie(monkeypatch):
+    """On a GPU their addresses change from step to step, in NumPy they may or may not: the trace shows the copy."""
+    site = on_numpy()
+    with small_session("fp16+batched", geometry=SMOOTH, image_size=32, site=site) as session:
+        monkeypatch.setattr(site.accelerator, "launch", lambda work, *arrays: None)
+        monkeypatch.setattr(site.accelerator, "address", lambda array: 1 << 40)
+        n_parameters = sum(1 for _ in session.step.model.params())
+        for _ in range(3):
+            site.accelerator.events.clear()
+            run_step(session)
+            assert [e.bytes for e in site.accelerator.events if e.kind == "copy"].count(16 * n_parameters) == 1
+
+
 @pytest.mark.parametrize("config", ["fp16", "fp16+batched"])
 def test_a_static_scale_that_overflows_is_named(config):
     with pytest.raises(TrainingError, match=r"overflowed at a loss scale of 4\.1943e\+06.*dynamic_scale"):

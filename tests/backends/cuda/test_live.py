@@ -7,7 +7,7 @@ import weakref
 
 import numpy as np
 import pytest
-from fake_cupy import MemoryPool, install
+from fake_cupy import Gpu, install
 from reference import REFERENCE
 from training import SMOOTH, change_distance, loss_distance, run_step, small_session, train
 
@@ -87,6 +87,25 @@ def test_batches_in_flight_do_not_overwrite_each_other(cupy):
         for number, target in enumerate(targets):
             place.accelerator.copy(np.full(4, number, np.float32), target)
         assert [place.accelerator.download(target)[0] for target in targets] == [0, 1, 2, 3, 4]
+
+
+def test_an_upload_keeps_shape_and_order(cupy):
+    place = site()
+    with place.scope():
+        for host in (np.float32(3).reshape(()), np.arange(6, dtype=np.float32).reshape(2, 3).T, np.zeros((0, 2))):
+            array = place.accelerator.upload(host)
+            assert array.shape == host.shape
+            assert np.array_equal(place.accelerator.download(array), host)
+
+
+def test_device_arrays_are_copied_on_the_device(cupy):
+    place = site()
+    with place.scope():
+        source, target = place.accelerator.upload(np.arange(4.0)), place.accelerator.zeros((4,), np.float64)
+        sent = len(cupy.transfers())
+        place.accelerator.copy(source, target)
+        assert place.accelerator.download(target).tolist() == [0, 1, 2, 3]
+        assert len(cupy.transfers()) == sent
 
 
 def test_an_upload_is_done_when_it_returns(cupy):
@@ -175,7 +194,7 @@ def test_statistics_that_cudnn_adds_to_what_is_there_begin_at_zero(cupy, monkeyp
 
 
 def test_memory_that_runs_out_is_named_with_what_was_asked_and_what_there_is(cupy, monkeypatch):
-    monkeypatch.setattr(MemoryPool, "limit_bytes", 1 << 20)
+    monkeypatch.setattr(Gpu, "limit_bytes", 1 << 20)
     place = site()
     with place.scope(), pytest.raises(OutOfDeviceMemory, match=r"2\.0 MiB more asked for.*the GPU has 80\.0 GiB"):
         place.accelerator.empty((1 << 21,), np.uint8)
