@@ -43,9 +43,10 @@ _ERRORS = {
     2: "cudaErrorMemoryAllocation: out of memory",
     600: "cudaErrorNotReady: device not ready",
     700: "cudaErrorIllegalAddress: an illegal memory access was encountered",
+    401: "cudaErrorIllegalState: the operation cannot be performed in the present state",
     900: "cudaErrorStreamCaptureUnsupported: operation not permitted when stream is capturing",
 }
-OUT_OF_MEMORY, NOT_READY, ILLEGAL_ADDRESS, CAPTURING = _ERRORS
+OUT_OF_MEMORY, NOT_READY, ILLEGAL_ADDRESS, NOT_CAPTURING, CAPTURING = _ERRORS
 
 
 class CUDARuntimeError(RuntimeError):
@@ -150,7 +151,8 @@ class Stream:
         self.capturing, self.recorded = True, []
 
     def end_capture(self) -> Graph:
-        assert self.capturing, "the end of a capture that was not begun"
+        if not self.capturing:
+            raise CUDARuntimeError(NOT_CAPTURING)
         self.capturing = False
         return Graph(self.recorded)
 
@@ -250,6 +252,7 @@ class MemoryPointer:
 
     def memset_async(self, value: int, size: int, stream: Stream) -> None:
         if size:
+            # What a stream or a graph keeps is the address: it keeps no memory alive.
             memset_async(self.ptr, value, size, stream.ptr)
 
     def copy_from_device_async(self, source: MemoryPointer, size: int, stream: Stream) -> None:

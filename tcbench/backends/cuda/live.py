@@ -48,8 +48,7 @@ class CudaAccelerator:
             self.stream = cupy.cuda.Stream(non_blocking=True)
             self._stream_address = self.stream.ptr
             self._pool = cupy.cuda.MemoryPool()
-            self._graph_pool = cupy.cuda.MemoryPool()
-            self._bench_pool = cupy.cuda.MemoryPool()
+            self._graph_pool = cupy.cuda.MemoryPool(self._grow_graph_pool)
             # The frontend's own handle is an object that its compiled graphs do not take; this one is an address, which
             # graphs and calls share.
             libraries.frontend()
@@ -57,7 +56,6 @@ class CudaAccelerator:
             self._cudnn.set_stream(self._stream_address)
             self._handle = self._cudnn.address
             self._kernels = Kernels(self.properties.sm, lambda: self._stream_address)
-            self._bench = CupyWorkbench(self.stream)
             self.plan_cache = Cache(fresh=fresh_autotune)
             self._plans = Plans(
                 self._handle,
@@ -65,7 +63,8 @@ class CudaAccelerator:
                 workspace_bytes=settings.workspace_bytes,
                 autotune=settings.autotune,
                 cache=self.plan_cache,
-                workbench=self._bench,
+                workbench=CupyWorkbench(self.stream),
+                end_capture=self._end_capture,
             )
         self._workspace: Any = None
         self._workspace_address = 0
@@ -146,18 +145,14 @@ class CudaAccelerator:
         run(*[array.data.ptr for array in arrays])
 
     def _prepare(self, work: Work) -> Run:
-        """Find and tune what does this work; what that takes of memory is given back."""
+        """Find and tune what does this work."""
         try:
-            with self._cupy.cuda.using_allocator(self._bench_pool.malloc):
-                run = _MAKERS[work.kind](self, work)
+            run = _MAKERS[work.kind](self, work)
         except Exception as error:
             exhausted_error = exhausted.from_error(error, self.properties.memory_bytes, self.peak_bytes())
             if exhausted_error is not None:
                 raise exhausted_error from error
             raise
-        finally:
-            self._bench.release()
-            self._bench_pool.free_all_blocks()
         self._runs[id(work)] = (run, work)
         return run
 
@@ -212,12 +207,10 @@ class CudaAccelerator:
         try:
             run()
         except BaseException:
-            # The error that broke the capture says more than that it was broken.
-            with contextlib.suppress(Exception):
-                self.stream.end_capture()
-            raise
-        finally:
             self._capturing = False
+            self._end_capture()
+            raise
+        self._capturing = False
         graph = self.stream.end_capture()
         graph.upload(self.stream)
 
@@ -226,6 +219,23 @@ class CudaAccelerator:
             graph.launch(self.stream)
 
         return replay
+
+    def _end_capture(self) -> None:
+        """After an error: what broke a capture says more than that it was broken, or was none."""
+        if not self._capturing:
+            with contextlib.suppress(Exception):
+                self.stream.end_capture()
+
+    def _grow_graph_pool(self, n_bytes: int) -> Any:
+        """A new block from CUDA. When there is none CuPy's pool gives its free blocks back to CUDA and asks again: not
+        while a graph is captured, whose addresses may lie in them."""
+        cuda = self._cupy.cuda
+        try:
+            return cuda.MemoryPointer(cuda.Memory(n_bytes), 0)
+        except cuda.runtime.CUDARuntimeError as error:
+            if not self._capturing:
+                raise
+            raise exhausted.out_of_memory(n_bytes, self.peak_bytes(), self.properties.memory_bytes) from error
 
     # -- facts
 

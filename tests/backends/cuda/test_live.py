@@ -200,6 +200,33 @@ def test_memory_that_runs_out_is_named_with_what_was_asked_and_what_there_is(cup
         place.accelerator.empty((1 << 21,), np.uint8)
 
 
+def test_memory_that_runs_out_while_capturing_takes_nothing_from_the_graph(cupy, monkeypatch):
+    """CuPy would give free blocks back to CUDA and try again; the graph has their addresses."""
+    place = site()
+    accelerator = place.accelerator
+    with place.scope(), accelerator.graph_memory():
+        accelerator.empty((1 << 20,), np.uint8)
+
+        def run():
+            accelerator.zeros((1 << 20,), np.uint8)  # free again at once
+            monkeypatch.setattr(Gpu, "limit_bytes", 3 << 20)
+            accelerator.empty((3 << 20,), np.uint8)
+
+        with pytest.raises(OutOfDeviceMemory, match=r"3\.0 MiB more asked for.*the GPU has 80\.0 GiB"):
+            accelerator.capture(run)
+        assert accelerator.graph_bytes() == 1 << 20
+        assert accelerator.empty((1 << 20,), np.uint8) is not None
+
+
+def test_a_capture_that_a_failed_preparation_left_open_is_ended(cupy, monkeypatch):
+    place = site()
+    with place.scope():
+        place.accelerator.stream.begin_capture()
+        place.accelerator._end_capture()
+        place.accelerator._end_capture()
+        assert place.accelerator.download(place.accelerator.zeros((2,), np.float32)).tolist() == [0, 0]
+
+
 def test_an_error_while_capturing_is_the_one_that_is_seen(cupy):
     place = site()
 

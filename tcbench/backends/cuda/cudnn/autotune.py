@@ -5,7 +5,6 @@ Owns the protocol of timing. What it runs on comes from the caller: buffers, wor
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import logging
 import statistics
@@ -49,6 +48,10 @@ class Workbench(Protocol):
         """Device time of one run, once per repeat."""
         ...
 
+    def release(self) -> None:
+        """Give all of that back to the device."""
+        ...
+
 
 def fastest(plans: Sequence[tuple[str, int, Callable[[], None]]], bench: Workbench) -> tuple[int, tuple[PlanTime, ...]]:
     """Index of the plan with the least median time, and the times of all that ran, in order.
@@ -89,39 +92,41 @@ def _tile(dtype: np.dtype[Any], n_values: int) -> np.ndarray[Any, np.dtype[Any]]
 
 
 class CupyWorkbench:
-    """Buffers from CuPy's memory pool and CUDA events on one stream. Buffers live until the next work is asked for."""
+    """Buffers from a memory pool of its own and CUDA events on one stream, which is current where it is used."""
 
     def __init__(self, stream: Any) -> None:
         import cupy
 
         self._cupy = cupy
         self._stream = stream
+        self._pool = cupy.cuda.MemoryPool()
         self._buffers: list[Any] = []
-        self._workspace: Any = None
         self._begin, self._end = cupy.cuda.Event(), cupy.cuda.Event()
 
     def addresses(self, work: Work) -> Sequence[int]:
-        with self._stream:
-            self._buffers = [self._buffer(operand.shape, operand.dtype) for operand in work.operands]
+        self._buffers = [self._buffer(operand.shape, operand.dtype) for operand in work.operands]
         return [int(buffer.data.ptr) for buffer in self._buffers]
 
     def _buffer(self, shape: tuple[int, ...], dtype: str) -> Any:
         """Random values, repeated: copies alone, since CuPy's own kernels would need cuRAND and CUDA's headers."""
-        buffer = self._cupy.ndarray(shape, dtype)
+        buffer = self._empty(shape, dtype)
         tile = _tile(np.dtype(dtype), min(buffer.size, _TILE_VALUES))
         filled, total = tile.nbytes, buffer.nbytes
-        if total:
-            buffer.data.copy_from_host(tile.ctypes.data_as(ctypes.c_void_p), filled)
+        # All on one stream: CuPy's `copy_from_host` uses the legacy stream, which ours does not wait for.
+        buffer.data.copy_from_host_async(tile.ctypes.data, filled, self._stream)
         while filled < total:
             n_bytes = min(filled, total - filled)
             (buffer.data + filled).copy_from_device_async(buffer.data, n_bytes, self._stream)
             filled += n_bytes
         return buffer
 
+    def _empty(self, shape: tuple[int, ...], dtype: str) -> Any:
+        with self._cupy.cuda.using_allocator(self._pool.malloc):
+            return self._cupy.ndarray(shape, dtype)
+
     def workspace(self, n_bytes: int) -> int:
-        with self._stream:
-            self._workspace = self._cupy.empty(max(n_bytes, 1), dtype=self._cupy.uint8)
-        return int(self._workspace.data.ptr)
+        self._buffers.append(self._empty((max(n_bytes, 1),), "uint8"))
+        return int(self._buffers[-1].data.ptr)
 
     def times_s(self, run: Callable[[], None], repeats: int, runs_per_repeat: int) -> Sequence[float]:
         times = []
@@ -136,5 +141,5 @@ class CupyWorkbench:
         return times
 
     def release(self) -> None:
-        """Give the buffers back to the pool."""
-        self._buffers, self._workspace = [], None
+        self._buffers = []
+        self._pool.free_all_blocks()

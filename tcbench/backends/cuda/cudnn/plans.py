@@ -272,7 +272,9 @@ class Plans:
         autotune: bool,
         cache: Cache,
         workbench: Workbench | None = None,
+        end_capture: Callable[[], object] = lambda: None,
     ) -> None:
+        """`end_capture` ends a capture that was left open on the handle's stream, if there is one."""
         if autotune and workbench is None:
             raise ValueError("autotuning needs a workbench to time plans on")
         self._handle = handle
@@ -280,6 +282,7 @@ class Plans:
         self._limit = workspace_bytes
         self._workbench = workbench if autotune else None
         self._cache = cache
+        self._end_capture = end_capture
 
     def prepare(self, work: Work) -> Plan:
         """The plan for this work, from the cache or found (and timed) now. Raises NoPlan."""
@@ -315,6 +318,9 @@ class Plans:
             if none.lasting:
                 self._cache.put(key, to_entry(none))
             raise
+        finally:
+            if self._workbench is not None:  # before the plan is restored, which takes memory too
+                self._workbench.release()
         search.select(chosen)
         data = search.serialize()
         facts = PlanFacts(chosen.plan, chosen.workspace_bytes, chosen.place, search.offered, len(data), timed)
@@ -363,7 +369,11 @@ class Plans:
             graph = restore(data, {"handle": self._handle})
             _check_order(work, graph)
         except Exception as error:
-            # Whatever is wrong with serialized bytes, building anew is the cure.
+            # The frontend warms a restored plan up within a capture, which it leaves open where a step of that fails.
+            self._end_capture()
+            if exhausted.from_error(error) is not None:
+                raise
+            # Whatever else is wrong with serialized bytes, building anew is the cure.
             _LOG.info("a kept plan for %s is of no use (%s): it is built again", work.name, error)
             return None
         return graph

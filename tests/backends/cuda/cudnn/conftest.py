@@ -69,6 +69,7 @@ class FakeFrontend:
         self.built = []
         self.defined = 0
         self.restored = 0
+        self.refuses_to_restore = None
         self.executed = []
         self.made = []
         frontend = self
@@ -154,6 +155,8 @@ class FakeFrontend:
                 return repr((frontend.offers[self.selected].tag, uids)).encode()
 
             def deserialize(self, data):
+                if frontend.refuses_to_restore is not None:
+                    raise frontend.refuses_to_restore
                 tag, uids = eval(data)
                 self.selected = [offer.tag for offer in frontend.offers].index(tag)
                 self.tensors = [Tensor({"uid": uid}) for uid in uids]
@@ -191,8 +194,10 @@ class FakeBench:
         self.frontend = frontend
         self.times = times
         self.asked_workspace = None
+        self.held = False
 
     def addresses(self, work):
+        self.held = True
         return [1000 * (index + 1) for index in range(len(work.operands))]
 
     def workspace(self, n_bytes):
@@ -205,6 +210,9 @@ class FakeBench:
         tag = self.frontend.executed[-1][0]
         # An outlier, so that only a median gives the time that the test chose.
         return [self.times[tag]] * (repeats - 1) + [100.0]
+
+    def release(self):
+        self.held = False
 
 
 @pytest.fixture

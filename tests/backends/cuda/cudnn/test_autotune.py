@@ -1,6 +1,9 @@
+import numpy as np
 import pytest
+from fake_cupy import Gpu, install_cupy
 
 from tcbench.backends.cuda.cudnn import autotune
+from tcbench.backends.cuda.work import Add
 
 
 class Bench:
@@ -51,3 +54,46 @@ def test_a_plan_that_does_not_run_is_left_out():
 def test_when_none_runs_the_failure_is_told():
     with pytest.raises(RuntimeError, match="out of luck"):
         autotune.fastest([plan("broken", failure=RuntimeError("out of luck"))], Bench([]))
+
+
+# -- on CuPy -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def cupy(monkeypatch):
+    return install_cupy(monkeypatch)
+
+
+def test_buffers_hold_random_values_for_work_on_the_stream(cupy, monkeypatch):
+    """Not those of the legacy stream, which ours does not wait for."""
+    monkeypatch.setattr(autotune, "_TILE_VALUES", 1000)
+    with cupy.cuda.Stream(non_blocking=True) as stream:
+        bench = autotune.CupyWorkbench(stream)
+        for address, buffer in zip(bench.addresses(Add(2500, "float16")), bench._buffers, strict=True):
+            assert address == buffer.data.ptr
+            values = buffer.get(stream)
+            assert (values.min() >= 0.5, values.max() <= 1.5, np.isfinite(values).all()) == (True, True, True)
+            assert len(np.unique(values)) > 100
+
+
+def test_what_timing_takes_lies_in_a_pool_of_its_own_and_goes_back_to_the_device(cupy, monkeypatch):
+    with cupy.cuda.Stream(non_blocking=True) as stream:
+        other = cupy.cuda.MemoryPool()
+        with cupy.cuda.using_allocator(other.malloc):
+            bench = autotune.CupyWorkbench(stream)
+            bench.addresses(Add(1 << 20, "float32"))
+            bench.workspace(1 << 20)
+        assert other.total_bytes() == 0
+        assert bench._pool.total_bytes() == 13 << 20
+        bench.release()
+        assert bench._pool.total_bytes() == 0
+        monkeypatch.setattr(Gpu, "limit_bytes", 13 << 20)
+        bench.addresses(Add(1 << 20, "float32"))  # and all of it can be had again
+
+
+def test_times_are_the_devices_for_one_run(cupy):
+    with cupy.cuda.Stream(non_blocking=True) as stream:
+        bench = autotune.CupyWorkbench(stream)
+        runs = []
+        assert bench.times_s(lambda: runs.append(1), 3, 4) == [0.00025] * 3
+        assert len(runs) == 12

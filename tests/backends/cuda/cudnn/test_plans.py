@@ -196,6 +196,32 @@ def test_a_kept_plan_that_cannot_be_restored_is_built_again(frontend, cache):
     assert cache.hits == 0
 
 
+def test_memory_for_tuning_is_given_back_before_the_plan_is_restored(frontend, cache, bench, monkeypatch):
+    """The frontend takes a megabyte of its own to warm a restored plan up."""
+    workbench, held = bench(first=1, second=2, third=3), []
+    graph = frontend._pybind_module.backend_graph
+    restore = graph.deserialize
+    monkeypatch.setattr(graph, "deserialize", lambda self, data: (held.append(workbench.held), restore(self, data)))
+    plans(cache, workbench).prepare(CONV)
+    assert held == [False]
+
+
+def test_a_plan_that_fails_to_warm_up_for_lack_of_memory_leaves_no_capture_open_and_stays_in_the_cache(frontend, cache):
+    """What the frontend says, as it leaves its capture open: `warmup` in graph_interface.h."""
+    plans(cache).prepare(CONV)
+    said = "detail::cuda_malloc((void **)&tmp_pointer, 1024 * 1024) failed with out of memory"
+    frontend.refuses_to_restore = RuntimeError(said)
+    ended = []
+    full = Plans(
+        HANDLE, H200, workspace_bytes=512 * MIB, autotune=False, cache=cache, end_capture=lambda: ended.append(1)
+    )
+    with pytest.raises(RuntimeError, match="out of memory"):
+        full.prepare(CONV)
+    assert ended == [1]
+    frontend.refuses_to_restore = None
+    assert plans(cache).prepare(CONV).facts.from_cache
+
+
 def test_a_plan_that_cannot_be_serialized_still_runs_but_is_not_kept(frontend, cache):
     frontend.serializable = False
     plan = plans(cache).prepare(CONV)
