@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tcbench.backends.cuda.accelerator import Accelerator
-from tcbench.backends.cuda.work import Conv2d, ConvFprop
+import numpy as np
+
+from tcbench.backends.cuda.accelerator import Accelerator, Array
+from tcbench.backends.cuda.work import Conv2d, ConvFprop, Operand
 from tcbench.record import CudnnSettings
 from tcbench.session import Clock
 
@@ -43,13 +45,18 @@ def measure(index: int) -> dict[str, Any]:
 def measure_on(
     accelerator: Accelerator, clock: Clock, size: int = SIZE, n_bytes: int = COPY_BYTES, rounds: int = ROUNDS
 ) -> dict[str, Any]:
-    """The first round builds plans and warms up, and is not counted."""
+    """The first round builds plans and warms up, and is not counted. On random values: zeros take less power, and so
+    are multiplied at a clock that training never sees."""
     works = products(accelerator.properties.sm, size)
-    arrays = {
-        name: [accelerator.zeros(operand.shape, operand.dtype) for operand in work.operands]
-        for name, work in works.items()
-    }
-    source, target = accelerator.zeros((n_bytes,), "uint8"), accelerator.zeros((n_bytes,), "uint8")
+    rng = np.random.default_rng(0)
+
+    def array(operand: Operand) -> Array:
+        if operand.role == "out":
+            return accelerator.empty(operand.shape, operand.dtype)
+        return accelerator.upload(rng.standard_normal(operand.shape, np.float32).astype(operand.dtype))
+
+    arrays = {name: [array(operand) for operand in work.operands] for name, work in works.items()}
+    source, target = accelerator.upload(rng.integers(0, 256, n_bytes, np.uint8)), accelerator.empty((n_bytes,), "uint8")
 
     def launch(name: str) -> Callable[[], None]:
         return lambda: accelerator.launch(works[name], *arrays[name])

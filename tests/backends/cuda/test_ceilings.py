@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
+import numpy as np
 import pytest
 from numpy_accelerator import NumpyAccelerator
 
 from tcbench.backends.cuda.accelerator import GpuProperties
 from tcbench.backends.cuda.ceilings import measure_on, products
+from tcbench.backends.cuda.work import Work
 
 
 class Clock:
@@ -38,6 +40,27 @@ def test_rates_are_those_of_the_best_turn() -> None:
     assert found["flops_s"] == {"fp32": flops / 1, "fp16": flops / 2, "tf32": flops / 3}
     assert found["bandwidth_bytes_s"] == pytest.approx(2 * 1000 / 4)
     assert found["device_name"] == "A GPU"
+
+
+def test_the_product_and_the_copy_are_of_random_values() -> None:
+    """A GPU takes less power for zeros, and then reaches a clock that it does not reach in training."""
+    seen: dict[str, list[np.ndarray]] = {}
+
+    class Looks(NumpyAccelerator):
+        def launch(self, work: Work, *arrays: Any) -> None:
+            super().launch(work, *arrays)
+            seen[f"{work.operands[0].dtype}"] = list(arrays)
+
+        def copy(self, source: Any, target: Any) -> None:
+            super().copy(source, target)
+            seen["copy"] = [source, target]
+
+    measure_on(Looks(GpuProperties("A GPU", 90, 2, 1 << 30)), Clock(), size=64, n_bytes=1000, rounds=1)
+    assert set(seen) == {"float32", "float16", "copy"}
+    for kind, arrays in seen.items():
+        for array in arrays:
+            assert len(np.unique(array)) > 0.2 * min(array.size, 256), kind
+    assert np.array_equal(*seen["copy"])
 
 
 @pytest.mark.gpu
