@@ -77,7 +77,7 @@ class Gpu:
         self.current: list[Stream] = []
         self.allocators: list[Callable[[int], MemoryPointer]] = []
         self.transfers: list[str] = []
-        self.elapsed = 0
+        self.elapsed_ms = 0
 
     def malloc(self, n_bytes: int) -> int:
         if self.held + n_bytes > self.limit_bytes:
@@ -118,6 +118,7 @@ class Stream:
         self.capturing = False
         self.recorded: list[Callable[[], Any]] = []
         self.pending: list[Callable[[], Any]] = []
+        self.passed_ms = 0
         gpu.streams[self.ptr] = self
 
     def __enter__(self) -> Stream:
@@ -131,12 +132,16 @@ class Stream:
         if self.capturing:
             self.recorded.append(work)
         else:
-            self.synchronize()
+            self._deliver()
             work()
 
     def synchronize(self) -> None:
         if self.capturing:
             raise CUDARuntimeError(CAPTURING)
+        self._deliver()
+        self.passed_ms = gpu.elapsed_ms
+
+    def _deliver(self) -> None:
         pending, self.pending = self.pending, []
         for copy in pending:
             copy()
@@ -172,29 +177,27 @@ class Event:
     def __init__(self, block: bool = False, disable_timing: bool = False) -> None:
         self._has_time = not disable_timing
         self._stream: Stream | None = None
-        self._passed = False
         self._at_ms = 0
 
     def record(self, stream: Stream) -> None:
         assert not stream.capturing, "an event outside the graph while capturing"
-        gpu.elapsed += 1
-        self._stream, self._passed, self._at_ms = stream, False, gpu.elapsed
+        gpu.elapsed_ms += 1
+        self._stream, self._at_ms = stream, gpu.elapsed_ms
 
     def synchronize(self) -> None:
         if self._stream is not None:
             assert not self._stream.capturing, "a wait while capturing"
             self._stream.synchronize()
-        self._passed = True
 
     @property
     def done(self) -> bool:
-        return self._stream is None or not self._stream.pending
+        return self._stream is None or self._at_ms <= self._stream.passed_ms
 
 
 def get_elapsed_time(start: Event, end: Event) -> float:
     """In milliseconds, one for each event that was recorded."""
     assert start._has_time and end._has_time
-    if not end._passed:
+    if not (start.done and end.done):
         raise CUDARuntimeError(NOT_READY)
     return float(end._at_ms - start._at_ms)
 

@@ -13,6 +13,8 @@ from training import SMOOTH, change_distance, loss_distance, run_step, small_ses
 
 from tcbench.backends.chainer.sites import OnAccelerator
 from tcbench.backends.cuda import live
+from tcbench.backends.cuda.ceilings import measure_on
+from tcbench.backends.cuda.clock import EventClock
 from tcbench.backends.cuda.work import Add, Conv2d, ConvFpropStats, Relu
 from tcbench.errors import OutOfDeviceMemory
 from tcbench.measure.clock import HostClock
@@ -238,6 +240,14 @@ def test_an_error_while_capturing_is_the_one_that_is_seen(cupy):
             place.accelerator.capture(fails)
         a = place.accelerator.zeros((4,), np.float32)
         place.accelerator.launch(Relu(4, "float32"), a, a)  # and the accelerator still works
+
+
+def test_ceilings_are_measured_on_it_by_its_clock(cupy):
+    place = site()
+    with place.scope():
+        found = measure_on(place.accelerator, EventClock(place.accelerator.stream), size=64, n_bytes=1000, rounds=3)
+    assert found["flops_s"] == pytest.approx(dict.fromkeys(["fp32", "fp16", "tf32"], 2 * 64**3 / 1e-3))
+    assert found["bandwidth_bytes_s"] == pytest.approx(2 * 1000 / 1e-3)
 
 
 def test_work_is_told_apart_even_where_it_is_made_anew_for_each_launch(cupy):

@@ -15,8 +15,10 @@ from tcbench.backends.cuda.work import BatchNormCallBackward, BatchNormCallForwa
 
 SOURCE = Path(__file__).with_name("recording_cudnn.c")
 COMPILER = shutil.which("cc") or shutil.which("gcc")
-HANDLE = 77
-WORKSPACE = 9000
+HANDLE, STREAM, FIRST_ADDRESS = 0x7F01_2345_6780, 0x7F02_2345_6780, 0x7F03_0000_0000
+WORKSPACE_BYTES, RESERVE_BYTES = 0x3_0000_0100, 512
+"""Above 2^32, as on a GPU: what goes through a C int is seen."""
+WORKSPACE = 0x7F04_0000_0000
 NORM = Norm(4, 16, 7, 5, "NHWC", "float16")
 PLAIN = [
     (Norm(4, 16, 7, 5, layout, dtype), persistent)
@@ -57,7 +59,7 @@ class Recorder:
         """Prepares the work and runs it; what the run itself called, with the address of each operand."""
         call = calls.prepare_call(work, HANDLE, self.library)
         self.take()
-        addresses = {operand.name: 100 * (index + 1) for index, operand in enumerate(work.operands)}
+        addresses = {operand.name: FIRST_ADDRESS + 256 * index for index, operand in enumerate(work.operands)}
         call(list(addresses.values()), workspace)
         [(name, arguments)] = self.take()
         return name, arguments, {name: str(address) for name, address in addresses.items()}
@@ -72,7 +74,7 @@ def recorder_path(tmp_path_factory):
 def recorder(recorder_path):
     recorder = Recorder(recorder_path)
     recorder.raw.forget()
-    recorder.raw.set_sizes(4096, 512)
+    recorder.raw.set_sizes(WORKSPACE_BYTES, RESERVE_BYTES)
     yield recorder
     gc.collect()
 
@@ -91,7 +93,7 @@ def test_forward(recorder, norm, persistent):
     name, arguments, at = recorder.run(BatchNormCallForward(norm, 2e-5, 0.1, persistent))
     assert name == "cudnnBatchNormalizationForwardTraining"
     assert arguments == {
-        "handle": "77",
+        "handle": str(HANDLE),
         "mode": "2" if persistent else "1",
         "alpha": "1",
         "beta": "0",
@@ -117,7 +119,7 @@ def test_backward(recorder, norm, persistent):
     name, arguments, at = recorder.run(BatchNormCallBackward(norm, 2e-5, persistent))
     assert name == "cudnnBatchNormalizationBackward"
     assert arguments == {
-        "handle": "77",
+        "handle": str(HANDLE),
         "mode": "2" if persistent else "1",
         "alphaDataDiff": "1",
         "betaDataDiff": "0",
@@ -151,11 +153,11 @@ def test_the_talks_fast_mode_is_the_persistent_one(recorder, work):
 def test_half_precision_nhwc_goes_forward_through_the_extended_call_whatever_follows(recorder, after, ops):
     norm = replace(NORM, after=after)
     if not norm.relu:
-        recorder.raw.set_sizes(4096, 0)
+        recorder.raw.set_sizes(WORKSPACE_BYTES, 0)
     name, arguments, at = recorder.run(BatchNormCallForward(norm, 2e-5, 0.1, True))
     assert name == "cudnnBatchNormalizationForwardTrainingEx"
     assert arguments == {
-        "handle": "77",
+        "handle": str(HANDLE),
         "mode": "2",
         "bnOps": ops,
         "alpha": "1",
@@ -177,9 +179,9 @@ def test_half_precision_nhwc_goes_forward_through_the_extended_call_whatever_fol
         "resultSaveInvVariance": at["inv_std"],
         "activation": "1:1:0" if norm.relu else "none",
         "workspace": str(WORKSPACE),
-        "workSpaceSizeInBytes": "4096",
+        "workSpaceSizeInBytes": str(WORKSPACE_BYTES),
         "reserveSpace": at["reserve"] if norm.relu else "0",
-        "reserveSpaceSizeInBytes": "512" if norm.relu else "0",
+        "reserveSpaceSizeInBytes": str(RESERVE_BYTES) if norm.relu else "0",
     }
 
 
@@ -188,11 +190,11 @@ def test_half_precision_nhwc_goes_forward_through_the_extended_call_whatever_fol
 def test_half_precision_nhwc_goes_backward_through_the_extended_call_whatever_follows(recorder, after, ops):
     norm = replace(NORM, after=after)
     if not norm.relu:
-        recorder.raw.set_sizes(4096, 0)
+        recorder.raw.set_sizes(WORKSPACE_BYTES, 0)
     name, arguments, at = recorder.run(BatchNormCallBackward(norm, 2e-5, True))
     assert name == "cudnnBatchNormalizationBackwardEx"
     assert arguments == {
-        "handle": "77",
+        "handle": str(HANDLE),
         "mode": "2",
         "bnOps": ops,
         "alphaDataDiff": "1",
@@ -219,9 +221,9 @@ def test_half_precision_nhwc_goes_backward_through_the_extended_call_whatever_fo
         "savedInvVariance": at["inv_std"],
         "activation": "1:1:0" if norm.relu else "none",
         "workspace": str(WORKSPACE),
-        "workSpaceSizeInBytes": "4097",
+        "workSpaceSizeInBytes": str(WORKSPACE_BYTES + 1),
         "reserveSpace": at["reserve"] if norm.relu else "0",
-        "reserveSpaceSizeInBytes": "512" if norm.relu else "0",
+        "reserveSpaceSizeInBytes": str(RESERVE_BYTES) if norm.relu else "0",
     }
 
 
@@ -231,15 +233,15 @@ def test_sizes_are_asked_once_for_the_same_setting(recorder, after, ops):
     norm = replace(NORM, after=after)
     activation = "1:1:0" if norm.relu else "none"
     if not norm.relu:
-        recorder.raw.set_sizes(4096, 0)
+        recorder.raw.set_sizes(WORKSPACE_BYTES, 0)
     z = described(norm) if norm.add else "none"
-    shared = {"handle": "77", "mode": "2", "bnOps": ops}
+    shared = {"handle": str(HANDLE), "mode": "2", "bnOps": ops}
     reserve = (
         "cudnnGetBatchNormalizationTrainingExReserveSpaceSize",
         {**shared, "activation": activation, "xDesc": described(norm)},
     )
     forward = calls.prepare_call(BatchNormCallForward(norm, 2e-5, 0.1, True), HANDLE, recorder.library)
-    assert forward.workspace_bytes == 4096
+    assert forward.workspace_bytes == WORKSPACE_BYTES
     assert recorder.take() == [
         reserve,
         (
@@ -255,7 +257,7 @@ def test_sizes_are_asked_once_for_the_same_setting(recorder, after, ops):
         ),
     ]
     backward = calls.prepare_call(BatchNormCallBackward(norm, 2e-5, True), HANDLE, recorder.library)
-    assert backward.workspace_bytes == 4097
+    assert backward.workspace_bytes == WORKSPACE_BYTES + 1
     assert recorder.take() == [
         reserve,
         (
@@ -289,7 +291,7 @@ def test_a_plain_call_needs_no_workspace(recorder):
     ],
 )
 def test_where_cudnn_would_keep_something_without_relu_the_plain_call_serves(recorder, work, plain):
-    recorder.raw.set_sizes(4096, 1)
+    recorder.raw.set_sizes(WORKSPACE_BYTES, 1)
     assert recorder.run(work)[0] == plain
 
 
@@ -311,6 +313,15 @@ def test_more_reserve_space_than_the_operand_has_is_an_error_not_an_overrun(reco
     recorder.raw.set_sizes(0, reserve_bytes(norm) + 1)
     with pytest.raises(calls.CallError, match=f"asks for {reserve_bytes(norm) + 1} bytes of reserve space"):
         calls.prepare_call(BatchNormCallForward(norm, 2e-5, 0.1, True), HANDLE, recorder.library)
+
+
+@needs_compiler
+def test_a_reserve_space_of_many_gigabytes_is_told_in_full(recorder):
+    norm = replace(NORM, n=1 << 14, c=1024, h=112, w=112, after="relu")
+    assert reserve_bytes(norm) > 1 << 34
+    recorder.raw.set_sizes(0, reserve_bytes(norm))
+    _, told, _ = recorder.run(BatchNormCallForward(norm, 2e-5, 0.1, True))
+    assert told["reserveSpaceSizeInBytes"] == str(reserve_bytes(norm))
 
 
 @needs_compiler
@@ -373,14 +384,14 @@ def test_a_wrong_number_of_addresses_is_refused(recorder, after, wrong):
 @needs_compiler
 def test_a_handle_is_made_bound_to_a_stream_and_destroyed_once(recorder):
     handle = calls.Handle(recorder.library)
-    assert handle.address == 77
-    handle.set_stream(1234)
+    assert handle.address == HANDLE
+    handle.set_stream(STREAM)
     handle.close()
     handle.close()
     assert recorder.take() == [
         ("cudnnCreate", {}),
-        ("cudnnSetStream", {"handle": "77", "stream": "1234"}),
-        ("cudnnDestroy", {"handle": "77"}),
+        ("cudnnSetStream", {"handle": str(HANDLE), "stream": str(STREAM)}),
+        ("cudnnDestroy", {"handle": str(HANDLE)}),
     ]
 
 
