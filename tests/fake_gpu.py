@@ -11,17 +11,15 @@ _PATCH = pytest.MonkeyPatch()
 def pytest_configure() -> None:
     from fake_cupy import install
 
-    from tcbench.backends.cuda import clock, driver
-    from tcbench.measure.clock import HostClock
+    from tcbench.backends.cuda import driver
 
     gpu = driver.Gpu(0, "Fake GPU", (9, 0), 132, 80 << 30)
     _PATCH.setattr(driver, "gpus", lambda: driver.Gpus((gpu,), (13, 0)))
-    _PATCH.setattr(clock, "EventClock", lambda stream: HostClock())
     install(_PATCH)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """DALI has no stand-in, nor have events and kernels by themselves."""
+    """DALI has no stand-in, nor have kernels by themselves."""
     files = ("test_gpu_ops.py", "test_gpu_training.py")
     items[:] = [item for item in items if item.path.name in files and "dali" not in item.name]
 
