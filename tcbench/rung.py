@@ -121,9 +121,9 @@ class Rung:
         """The description of the optimizer, before it is built."""
         return optimizer
 
-    def feed(self, make_feed: Any, settings: Any) -> Any:
-        """The function that makes the source of batches."""
-        return make_feed
+    def feed(self, recipe: Any, settings: Any) -> Any:
+        """What batches are made of: where they come from, and what stands around that."""
+        return recipe
 
     def step(self, phases: Any, settings: Any) -> Any:
         """The phases of one step."""

@@ -98,9 +98,10 @@ def small_session(
     geometry: ResNet50 = SMALL,
     image_size: int = 64,
     site: Site | None = None,
+    own_feed: bool = False,
     **cell_changes: Any,
 ) -> Iterator[ChainerSession]:
-    """A session on the small model and random batches."""
+    """A session on the small model and random batches, or those of the cell's own feed."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sessions.MODEL_CLASSES, "resnet50", functools.partial(ResNet, geometry=geometry))
         patch.setitem(RUNGS.rungs, "fp64", Float64())  # type: ignore[arg-type]
@@ -119,8 +120,9 @@ def small_session(
         )
         session = ChainerSession(cell, site or Host())
     try:
-        batches = Batches(session.step.model.parts.spec, image_size, seed)
-        session.step.feed = site.feed(lambda spec: batches)(None) if site else batches  # type: ignore[arg-type]
+        if not own_feed:
+            batches = Batches(session.step.model.parts.spec, image_size, seed)
+            session.step.feed = site.deliver(batches) if site else batches
         yield session
     finally:
         session.close()

@@ -20,7 +20,7 @@ from tcbench.backends.chainer.pillow import make_chainer_feed
 from tcbench.backends.chainer.resnet import ResNet
 from tcbench.backends.chainer.rungs import RUNGS
 from tcbench.backends.chainer.sites import Site
-from tcbench.backends.feeds.base import Feed
+from tcbench.backends.feeds.base import Feed, FeedRecipe
 from tcbench.backends.feeds.synthetic import make_synthetic_feed
 from tcbench.backends.spec import FeedSpec, TensorSpec
 from tcbench.dataset import ImageFolder, ensure_generated, scan
@@ -100,20 +100,19 @@ class ChainerSession:
             spec = _fold(rungs, "optimizer", spec, cell)
             optimizer = spec.build(spec, model)
 
-            if make_feed is None:
-                synthetic = cell.input.kind == "synthetic"
-                make_feed = make_synthetic_feed if synthetic else _fold(rungs, "feed", make_chainer_feed, cell)
-            feed = site.feed(make_feed)(
-                FeedSpec(
-                    images=_images(cell),
-                    batch_size=cell.batch_size,
-                    image_size=cell.image_size,
-                    n_classes=cell.n_classes,
-                    tensor=parts.spec,
-                    seed=cell.seed,
-                    threads=cell.threads,
-                )
+            feed_spec = FeedSpec(
+                images=_images(cell),
+                batch_size=cell.batch_size,
+                image_size=cell.image_size,
+                n_classes=cell.n_classes,
+                tensor=parts.spec,
+                seed=cell.seed,
+                threads=cell.threads,
             )
+            recipe: FeedRecipe = _fold(rungs, "feed", FeedRecipe(feed_spec, make_chainer_feed), cell)
+            if make_feed is None and cell.input.kind == "synthetic":
+                make_feed = make_synthetic_feed
+            feed = site.deliver((recipe if make_feed is None else recipe.of(make_feed)).make())
             stack.callback(feed.close)
             self.step = Step(model, optimizer, feed)
             self._phases: tuple[Phase, ...] = _fold(rungs, "step", self.step.phases(), cell)

@@ -13,13 +13,10 @@ from tcbench.backends.cuda import accelerator as accelerators
 from tcbench.backends.cuda.accelerator import Accelerator
 from tcbench.backends.feeds.base import Feed
 from tcbench.backends.feeds.fixed import FixedBuffers
-from tcbench.backends.spec import FeedSpec
 from tcbench.measure.clock import HostClock
 from tcbench.measure.memory import peak_resident_bytes
 from tcbench.record import Cell, PlanChoice
 from tcbench.session import Clock
-
-MakeFeed = Callable[[FeedSpec], Feed]
 
 
 class Site(Protocol):
@@ -40,7 +37,7 @@ class Site(Protocol):
         """Bring a model's parameters and running statistics here."""
         ...
 
-    def feed(self, make_feed: MakeFeed) -> MakeFeed:
+    def deliver(self, feed: Feed) -> Feed:
         """The same feed, its batches delivered here."""
         ...
 
@@ -72,8 +69,8 @@ class Host:
     def adopt(self, model: Any) -> None:
         pass
 
-    def feed(self, make_feed: MakeFeed) -> MakeFeed:
-        return make_feed
+    def deliver(self, feed: Feed) -> Feed:
+        return feed
 
     def peak_memory(self) -> tuple[int, Literal["process", "device"]]:
         return peak_resident_bytes(), "process"
@@ -112,12 +109,8 @@ class OnAccelerator:
             if running is not None:
                 running.mean, running.var = upload(running.mean), upload(running.var)
 
-    def feed(self, make_feed: MakeFeed) -> MakeFeed:
-        def make(spec: FeedSpec) -> Feed:
-            feed = make_feed(spec)
-            return feed if feed.on_device else FixedBuffers(feed, self.accelerator)
-
-        return make
+    def deliver(self, feed: Feed) -> Feed:
+        return feed if feed.on_device else FixedBuffers(feed, self.accelerator)
 
     def peak_memory(self) -> tuple[int, Literal["process", "device"]]:
         return self.peak_bytes(), "device"

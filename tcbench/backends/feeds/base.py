@@ -7,9 +7,11 @@ divide by their standard deviation. EXIF orientation is ignored, as Chainer's da
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -48,6 +50,30 @@ class Feed(Protocol):
 
     def close(self) -> None:
         """Gives threads and buffers back. May be called twice."""
+
+
+@dataclass(frozen=True)
+class FeedRecipe:
+    """How a config's feed is made: what rungs change in their stage `feed`.
+
+    `source` makes it of `spec` and of where a backend computes; then `wrappers` are put around it, one after the other.
+    They stand apart so that a rung which changes one of them loses nothing of what others changed, in any order.
+    """
+
+    spec: FeedSpec
+    source: Callable[..., Any]
+    wrappers: tuple[Callable[[Any], Any], ...] = ()
+
+    def of(self, source: Callable[..., Any]) -> FeedRecipe:
+        """The same from another source."""
+        return replace(self, source=source)
+
+    def within(self, wrapper: Callable[[Any], Any]) -> FeedRecipe:
+        """The same with one more wrapper around all others."""
+        return replace(self, wrappers=(*self.wrappers, wrapper))
+
+    def make(self, *where: Any) -> Any:
+        return functools.reduce(lambda feed, wrap: wrap(feed), self.wrappers, self.source(self.spec, *where))
 
 
 def images_of(spec: FeedSpec) -> ImageFolder:

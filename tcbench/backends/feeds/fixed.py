@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from tcbench.backends.cuda.accelerator import Accelerator, current
 from tcbench.backends.feeds.base import Feed
-from tcbench.backends.spec import FeedSpec
 
 
 class FixedBuffers:
@@ -36,13 +34,9 @@ class FixedBuffers:
         self._feed.close()
 
 
-def at_fixed_addresses(make_feed: Callable[[FeedSpec], Feed]) -> Callable[[FeedSpec], Feed]:
+def at_fixed_addresses(feed: Feed) -> Feed:
     """The same feed, every batch at the same addresses on the current accelerator."""
-
-    def make(spec: FeedSpec) -> Feed:
-        accelerator = current()
-        if accelerator is None:
-            raise RuntimeError("fixed addresses need an accelerator, and none is current")
-        return FixedBuffers(make_feed(spec), accelerator)
-
-    return make
+    accelerator = current()
+    if accelerator is None:
+        raise RuntimeError("fixed addresses need an accelerator, and none is current")
+    return FixedBuffers(feed, accelerator)

@@ -13,8 +13,9 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+from tcbench.backends.feeds.base import FeedRecipe
 from tcbench.backends.spec import FeedSpec
-from tcbench.backends.torch.batches import Batches, MakeBatches, pillow, synthetic
+from tcbench.backends.torch.batches import Batches, pillow, synthetic
 from tcbench.backends.torch.model import ResNet
 from tcbench.backends.torch.parts import Forward, Optimizer, OptimizerSpec, Parts
 from tcbench.backends.torch.rungs import RUNGS
@@ -79,21 +80,17 @@ class TorchSession:
             spec = OptimizerSpec(cell.train.learning_rate, cell.train.momentum, cell.train.weight_decay)
             optimizer = Optimizer(_fold(rungs, "optimizer", spec, cell), model, site.device)
 
-            make_batches: MakeBatches = _fold(rungs, "feed", pillow, cell)
-            if cell.input.kind == "synthetic":
-                make_batches = synthetic
-            batches = make_batches(
-                FeedSpec(
-                    images=_images(cell),
-                    batch_size=cell.batch_size,
-                    image_size=cell.image_size,
-                    n_classes=cell.n_classes,
-                    tensor=parts.pixels,
-                    seed=cell.seed,
-                    threads=cell.threads,
-                ),
-                site,
+            feed_spec = FeedSpec(
+                images=_images(cell),
+                batch_size=cell.batch_size,
+                image_size=cell.image_size,
+                n_classes=cell.n_classes,
+                tensor=parts.pixels,
+                seed=cell.seed,
+                threads=cell.threads,
             )
+            recipe: FeedRecipe = _fold(rungs, "feed", FeedRecipe(feed_spec, pillow), cell)
+            batches = (recipe.of(synthetic) if cell.input.kind == "synthetic" else recipe).make(site)
             stack.callback(batches.close)
             autocast = functools.partial(
                 torch.autocast, site.device.type, parts.autocast, enabled=parts.autocast is not None

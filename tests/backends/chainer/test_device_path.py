@@ -4,17 +4,21 @@ optimizers, loss scaling and captured graphs must train as the host path does. F
 from __future__ import annotations
 
 import functools
+import itertools
 
 import numpy as np
 import pytest
-from training import SMOOTH, Trained, change_distance, loss_distance, on_numpy, run_step, small_session, train
+from training import SMOOTH, Batches, Trained, change_distance, loss_distance, on_numpy, run_step, small_session, train
 
+from tcbench.backends.chainer import session as sessions
 from tcbench.backends.chainer.compat import chainer
 from tcbench.backends.chainer.device_sgd import BatchedSGD, PerParameterSGD
 from tcbench.backends.chainer.parts import OptimizerSpec
 from tcbench.backends.chainer.sites import OnAccelerator
+from tcbench.backends.cuda.accelerator import current
+from tcbench.backends.feeds import dali
 from tcbench.errors import TrainingError
-from tcbench.record import TrainSettings
+from tcbench.record import Input, TrainSettings
 
 STEPS = 4
 SINGLE = ("fp32", "fp32+batched", "fp32+nhwc", "fp32+fused", "fp32+nhwc+fused", "fp32+batched+nhwc+fused+static_graph")
@@ -74,6 +78,38 @@ def test_a_captured_step_replays_bit_for_bit(config):
     assert np.array_equal(captured.losses, eager.losses)
     assert np.array_equal(captured.change, eager.change)
     assert largest_difference(captured, eager) == 0
+
+
+class Lending(Batches):
+    """As DALI does on a GPU: each batch lies somewhere else on the device, and is gone when the next is asked for."""
+
+    on_device = True
+    lent: tuple = ()
+
+    def __init__(self, spec) -> None:
+        super().__init__(spec.tensor, spec.image_size, spec.seed)
+
+    def next(self):
+        for array in self.lent:
+            array.fill(-1 if array.dtype.kind == "i" else np.nan)
+        self.lent = tuple(current().upload(array) for array in super().next())
+        return self.lent
+
+
+@pytest.mark.parametrize("config", ["fp32+dali+cuda_graph", "fp32+cuda_graph+dali", "cuda_graph+dali+fp32"])
+def test_a_captured_step_reads_every_batch_wherever_dali_stands_in_the_config(config, monkeypatch):
+    """`explain` adds a rung at the end: to a config with cuda_graph, dali comes after it."""
+    monkeypatch.setattr(dali, "make_dali_feed", Lending)
+    monkeypatch.setattr(sessions, "_images", lambda cell: None)
+
+    def losses(config: str) -> list[float]:
+        settings = {"geometry": SMOOTH, "image_size": 32, "site": on_numpy(), "input": Input(kind="generated")}
+        with small_session(config, own_feed=True, **settings) as session:
+            return [run_step(session) for _ in range(2 * STEPS)]
+
+    eager, captured = losses("fp32+dali"), losses(config)
+    assert captured == eager
+    assert all(one != other for one, other in itertools.pairwise(eager))
 
 
 def test_a_captured_step_follows_a_dynamic_scale_through_overflows():

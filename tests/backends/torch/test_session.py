@@ -14,7 +14,7 @@ from torch_training import small_torch_session
 from training import SMOOTH
 
 from tcbench.backends import backend
-from tcbench.backends.feeds.base import Feed
+from tcbench.backends.feeds.base import Feed, FeedRecipe
 from tcbench.backends.spec import FeedSpec, TensorSpec
 from tcbench.backends.torch import batches
 from tcbench.backends.torch.model import ResNet
@@ -139,9 +139,9 @@ def test_initial_weights_are_those_that_our_model_draws():
 @pytest.mark.parametrize("make", ["pillow", "dali", "opencv"])
 def test_a_feeds_batch_arrives_without_a_copy_as_the_layout_says(images, layout, make):
     pytest.importorskip({"dali": "nvidia.dali", "opencv": "cv2"}.get(make, "PIL"))
-    start = batches.pillow
-    made = start if make == "pillow" else backend("torch").RUNGS[make].feed(start, None)
-    source = made(spec(images, layout), Host())
+    start = FeedRecipe(spec(images, layout), batches.pillow)
+    recipe = start if make == "pillow" else backend("torch").RUNGS[make].feed(start, None)
+    source = recipe.make(Host())
     try:
         x, t = source.next()
         assert x.shape == (4, 3, 32, 32)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from tcbench.backends.chainer.rungs import RUNGS
 from tcbench.backends.chainer.session import MODEL_CLASSES, Step
 from tcbench.backends.chainer.sites import Site
 from tcbench.backends.cuda.accelerator import current
-from tcbench.backends.feeds.base import Feed
+from tcbench.backends.feeds.base import Feed, FeedRecipe
 from tcbench.backends.spec import FeedSpec, TensorSpec
 from tcbench.dataset import scan
 from tcbench.errors import TrainingError
@@ -37,6 +37,7 @@ from tcbench.models.small import SMALL_RESNET
 from tcbench.numerics import patterns
 from tcbench.numerics.folder import split
 from tcbench.numerics.form import Job
+from tcbench.rung import Rung
 
 CHECK_EVERY = 20
 """Steps between looks at what waits for a device: losses, and overflows of a static scale."""
@@ -122,13 +123,12 @@ def train(
         # What overflows is looked for and told as a result.
         stack.enter_context(np.errstate(over="ignore", invalid="ignore"))
         parts = Parts(TensorSpec())
-        make_feed: Any = make_chainer_feed
         for rung in rungs:
             stack.enter_context(rung.scope(cell))
-            parts, make_feed = rung.parts(parts, cell), rung.feed(make_feed, cell)
+            parts = rung.parts(parts, cell)
         model = _model(job, parts, site)
         site.adopt(model)
-        data = _data(job, parts.spec, site, make_feed)
+        data = _data(job, parts.spec, site, rungs)
         stack.callback(data.train.close)
         spec = OptimizerSpec(
             learning_rate=setting.learning_rate,
@@ -279,7 +279,7 @@ def _test(model: Any, data: Data) -> tuple[float, float]:
     return float(np.concatenate(losses).mean()), float(np.concatenate(right).mean())
 
 
-def _data(job: Job, tensor: TensorSpec, site: Site, make_feed: Any) -> Data:
+def _data(job: Job, tensor: TensorSpec, site: Site, rungs: Sequence[Rung]) -> Data:
     cell, setting = job.cell, job.setting
     spec = FeedSpec(
         images=None,
@@ -295,14 +295,17 @@ def _data(job: Job, tensor: TensorSpec, site: Site, make_feed: Any) -> Data:
         made = patterns.make(setting.train_images, setting.test_images, cell.image_size, cell.n_classes, setting.noise)
         rng = np.random.default_rng(1000 + cell.seed)
         return Data(
-            site.feed(lambda s: PatternFeed(made.train, s, rng))(spec),
-            lambda: site.feed(lambda s: PatternFeed(made.test, s, None))(spec),
+            site.deliver(PatternFeed(made.train, spec, rng)),
+            lambda: site.deliver(PatternFeed(made.test, spec, None)),
             n_test,
         )
     shown, kept = split(scan(Path(setting.data)))
     held_out = dataclasses.replace(spec, images=kept, augment=False)
+    recipe = FeedRecipe(dataclasses.replace(spec, images=shown), make_chainer_feed)
+    for rung in rungs:
+        recipe = rung.feed(recipe, cell)
     return Data(
-        site.feed(make_feed)(dataclasses.replace(spec, images=shown)),
-        lambda: site.feed(make_chainer_feed)(held_out),
+        site.deliver(recipe.make()),
+        lambda: site.deliver(make_chainer_feed(held_out)),
         n_test,
     )

@@ -18,10 +18,10 @@ class CudaGraph(Rung):
     shows: ClassVar = {"launches": "one"}
     source = "CUDA C++ Programming Guide, CUDA Graphs"
 
-    def feed(self, make_feed: Any, settings: Any) -> Any:
+    def feed(self, recipe: Any, settings: Any) -> Any:
         from tcbench.backends.feeds.fixed import at_fixed_addresses
 
-        return at_fixed_addresses(make_feed)
+        return recipe.within(at_fixed_addresses)
 
     def step(self, phases: Any, settings: Any) -> Any:
         from tcbench.backends.cuda.replay import Replay

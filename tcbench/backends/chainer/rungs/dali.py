@@ -15,10 +15,10 @@ class Dali(Rung):
     parity = Parity("input", pixels=1.0)
     source = "talk, slides 19 to 22"
 
-    def feed(self, make_feed: Any, settings: Any) -> Any:
+    def feed(self, recipe: Any, settings: Any) -> Any:
         from tcbench.backends.feeds.dali import make_dali_feed
 
-        return make_dali_feed
+        return recipe.of(make_dali_feed)
 
 
 RUNG = Dali()

@@ -15,10 +15,10 @@ class OpenCv(Rung):
     parity = Parity("input", pixels=3.0)
     source = "K. Uenishi, A Few Ways to Accelerate Deep Learning, 2019"
 
-    def feed(self, make_feed: Any, settings: Any) -> Any:
+    def feed(self, recipe: Any, settings: Any) -> Any:
         from tcbench.backends.feeds.opencv import make_opencv_feed
 
-        return make_opencv_feed
+        return recipe.of(make_opencv_feed)
 
 
 RUNG = OpenCv()

@@ -19,10 +19,10 @@ class CudaGraph(Rung):
     parity = EXACT
     source = "PyTorch documentation, CUDA semantics: CUDA Graphs, whole-network capture"
 
-    def feed(self, make_feed: Any, settings: Any) -> Any:
+    def feed(self, recipe: Any, settings: Any) -> Any:
         from tcbench.backends.torch.batches import AtFixedAddresses
 
-        return lambda spec, site: AtFixedAddresses(make_feed(spec, site))
+        return recipe.within(AtFixedAddresses)
 
     def step(self, phases: Any, settings: Any) -> Any:
         from tcbench.backends.torch.replay import Replay

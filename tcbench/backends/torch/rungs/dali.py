@@ -15,11 +15,11 @@ class Dali(Rung):
     parity = Parity("input", pixels=1.0)
     source = "talk, slides 19 to 22"
 
-    def feed(self, make_feed: Any, settings: Any) -> Any:
+    def feed(self, recipe: Any, settings: Any) -> Any:
         from tcbench.backends.feeds.dali import DaliFeed
         from tcbench.backends.torch.batches import arriving
 
-        return arriving(lambda spec, site: DaliFeed(spec, site.dali()))
+        return recipe.of(arriving(lambda spec, site: DaliFeed(spec, site.dali())))
 
 
 RUNG = Dali()

@@ -15,11 +15,11 @@ class OpenCv(Rung):
     parity = Parity("input", pixels=3.0)
     source = "K. Uenishi, A Few Ways to Accelerate Deep Learning, 2019"
 
-    def feed(self, make_feed: Any, settings: Any) -> Any:
+    def feed(self, recipe: Any, settings: Any) -> Any:
         from tcbench.backends.feeds.opencv import make_opencv_feed
         from tcbench.backends.torch.batches import arriving
 
-        return arriving(lambda spec, _: make_opencv_feed(spec))
+        return recipe.of(arriving(lambda spec, _: make_opencv_feed(spec)))
 
 
 RUNG = OpenCv()
