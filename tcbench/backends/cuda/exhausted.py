@@ -14,10 +14,14 @@ from tcbench.errors import OutOfDeviceMemory
 _SAID = re.compile(
     r"cudaErrorMemoryAllocation|CUDA_ERROR_OUT_OF_MEMORY|CUDNN_STATUS_ALLOC_FAILED|"
     r"CUDNN_STATUS_INTERNAL_ERROR_(DEVICE|HOST)_ALLOCATION_FAILED|CUBLAS_STATUS_ALLOC_FAILED|"
-    r"NVJPEG_STATUS_ALLOCATOR_FAILURE|NVRTC_ERROR_OUT_OF_MEMORY|CUDA allocation failed|out of memory",
+    r"NVJPEG_STATUS_ALLOCATOR_FAILURE|NVRTC_ERROR_OUT_OF_MEMORY|CUDA allocation failed|out of memory|"
+    # nvImageCodec's status alone, as DALI tells it: NVIMGCODEC_STATUS_ALLOCATOR_FAILURE, its own and its extensions'.
+    r"nvImageCodec failure: '#(5|15)'",
     re.IGNORECASE,
 )
 _CUPY = re.compile(r"Out of memory allocating ([\d,]+) bytes \(allocated so far: ([\d,]+) bytes")
+_DALI = re.compile(r"Can't allocate (\d+) bytes on device \d+")
+"""`CUDABadAlloc` in DALI's headers, where it knows what was asked for."""
 
 
 def out_of_memory(
@@ -51,6 +55,8 @@ def from_error(
         if match := _CUPY.search(message):
             asked, allocated = (int(number.replace(",", "")) for number in match.groups())
             return out_of_memory(asked, held_bytes or allocated, device_bytes)
+        if match := _DALI.search(message):
+            return out_of_memory(int(match[1]), held_bytes, device_bytes)
         if _SAID.search(message):
             return out_of_memory(None, held_bytes, device_bytes, message)
     return None

@@ -15,6 +15,7 @@ On a GPU two orders are kept, and the host waits for neither in the usual case:
 from __future__ import annotations
 
 import logging
+import re
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -35,6 +36,8 @@ PREFETCH_DEPTH = 2
 _SHUFFLE_BUFFER = 1024
 """Files that DALI holds to draw from; it never mixes two epochs in it."""
 _MAX_FULL_DECODES = 4096
+_HOST_MEMORY = re.compile(r"std::bad_alloc|Can't allocate \d+ bytes on host")
+"""A failed allocation of the host's memory, and of page-locked memory (`CUDABadAlloc` in DALI's headers)."""
 
 
 MAX_RETIRED = 4
@@ -110,7 +113,10 @@ class DaliFeed:
         self._images = images_of(spec)
         self._spec = spec
         self._placement = placement
-        self._pipeline: Any = _built(spec, placement)
+        try:
+            self._pipeline: Any = _built(spec, placement)
+        except RuntimeError as error:  # DALI takes the decoder's memory here
+            raise _out_of_memory(str(error)) or error from error
         self._held: Any = None
         self._retired: deque[tuple[Any, Fence]] = deque()
         self.epoch_size = len(self._images.files)
@@ -148,21 +154,35 @@ class DaliFeed:
 
     def _explained(self, error: RuntimeError) -> Exception:
         """DALI ends with the whole pipeline's story: find the file it is about."""
-        if self._placement.device_id is not None and (spent := exhausted.from_error(error)):
-            return spent
-        paths = [path for path, _ in self._images.files]
         message = str(error)
+        logger.debug("DALI: %s", message)
+        if spent := _out_of_memory(message):
+            return spent
+        if "decoders" not in message and "readers" not in message:
+            return error
+        paths = [path for path, _ in self._images.files]
         named = [path for path in paths if str(path) in message]
         broken = _first_broken(named) or _first_broken(paths)
         if broken is not None:
             return broken
         if named:  # Pillow makes something of it, DALI does not.
             return broken_image(max(named, key=lambda path: len(str(path))), "DALI refuses it")
-        logger.debug("DALI: %s", message)
-        if "decoders" in message or "readers" in message:
-            reason = message.partition("encountered:")[2].strip().partition("\n")[0] or message
-            return DataError(f"DALI cannot read an image under {self._images.root}, and does not say which: {reason}")
-        return error
+        return DataError(
+            f"DALI cannot read an image under {self._images.root}, and does not say which: {_reason(message)}"
+        )
+
+
+def _reason(message: str) -> str:
+    """The line that says what happened, of the whole story of a pipeline that DALI tells."""
+    return message.partition("encountered:")[2].strip().partition("\n")[0] or message
+
+
+def _out_of_memory(message: str) -> MemoryError | None:
+    """The error for memory that is spent: the GPU's, or the host's, which DALI tells in an operator's error too."""
+    reason = _reason(message)
+    if _HOST_MEMORY.search(reason):
+        return MemoryError(f"DALI: {reason}")
+    return exhausted.from_error(RuntimeError(reason))
 
 
 def _first_broken(paths: list[Path]) -> DataError | None:

@@ -38,11 +38,21 @@ def test_the_allocators_own_error_gives_its_numbers():
         "CUBLAS_STATUS_ALLOC_FAILED",
         "nvJPEG error (5): NVJPEG_STATUS_ALLOCATOR_FAILURE",
         "Critical error in pipeline:\nCUDA allocation failed",
+        "nvImageCodec failure: '#5'",
+        "nvImageCodec failure: '#15'",
     ],
 )
 def test_every_librarys_words_are_understood(said):
     error = from_error(RuntimeError(said), device_bytes=GIB)
     assert str(error) == f"{' '.join(said.split())}, the GPU has 1.0 GiB"
+
+
+def test_dali_says_how_much_it_asked_for():
+    said = (
+        "Critical error in pipeline:\nError in GPU operator `nvidia.dali.fn.resize`,\nencountered:\n\n"
+        "Can't allocate 2147483648 bytes on device 0.\nCurrent pipeline object is no longer valid."
+    )
+    assert str(from_error(RuntimeError(said), 4 * GIB)) == "2.0 GiB more asked for, the GPU has 4.0 GiB"
 
 
 def test_an_error_while_clearing_up_does_not_hide_what_came_before():
@@ -61,6 +71,8 @@ def test_an_error_while_clearing_up_does_not_hide_what_came_before():
         MemoryError("Unable to allocate 9 TiB for an array"),
         RuntimeError("CUDNN_STATUS_NOT_SUPPORTED_SHARED_MEMORY_INSUFFICIENT"),
         RuntimeError("cudaErrorIllegalAddress: an illegal memory access was encountered"),
+        RuntimeError("nvImageCodec failure: '#1'"),
+        RuntimeError("Can't allocate 4096 bytes on host."),
         ValueError(),
     ],
 )

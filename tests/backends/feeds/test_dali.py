@@ -225,13 +225,55 @@ def test_on_a_gpu_all_but_reading_files_and_drawing_numbers_is_done_there(images
     assert pipeline.exec_dynamic, "only this execution model hands outputs over on a stream"
 
 
-def test_memory_spent_by_dali_on_a_gpu_is_told_as_such(on_gpu: dali.DaliFeed, monkeypatch: pytest.MonkeyPatch) -> None:
-    def run(*streams: Any) -> None:
-        raise RuntimeError("Critical error in pipeline:\nError in MIXED operator: CUDA allocation failed")
+def _story(reason: str, operator: str = "decoders.image") -> RuntimeError:
+    """What DALI tells of an operator that failed: the line that matters stands in the middle."""
+    return RuntimeError(
+        f"Critical error in pipeline:\nError in MIXED operator `nvidia.dali.fn.{operator}`,\nwhich was used in the "
+        f'pipeline definition with the following traceback:\n\n  File "dali.py", line 1, in pipeline\n\n'
+        f"encountered:\n\n{reason}\nCurrent pipeline object is no longer valid."
+    )
 
-    monkeypatch.setattr(on_gpu._pipeline, "run", run)
-    with pytest.raises(OutOfDeviceMemory, match="CUDA allocation failed"):
+
+SPENT = [
+    ("CUDA allocation failed", OutOfDeviceMemory, "^CUDA allocation failed$"),
+    ("Can't allocate 1073741824 bytes on device 0.", OutOfDeviceMemory, r"^1\.0 GiB more asked for$"),
+    ("nvImageCodec failure: '#5'", OutOfDeviceMemory, "^nvImageCodec failure: '#5'$"),
+    ("Can't allocate 4096 bytes on host.", MemoryError, r"^DALI: Can't allocate 4096 bytes on host\.$"),
+    ("std::bad_alloc", MemoryError, r"^DALI: std::bad_alloc$"),
+]
+
+
+@pytest.mark.parametrize(("reason", "kind", "says"), SPENT)
+@pytest.mark.parametrize("when", ["built", "run"])
+def test_memory_spent_by_dali_is_told_at_once(
+    images: ImageFolder, monkeypatch: pytest.MonkeyPatch, reason: str, kind: type, says: str, when: str
+) -> None:
+    """No image is opened to find out whether it is a broken one."""
+
+    def fail(*_: Any) -> Any:
+        raise _story(reason)
+
+    monkeypatch.setattr(dali, "_first_broken", lambda paths: pytest.fail("looks at images"))
+    pipeline = SimpleNamespace(run=fail, share_outputs=fail, schedule_run=lambda: None)
+    monkeypatch.setattr(dali, "_built", fail if when == "built" else lambda *_: pipeline)
+    placement = dali.Placement(0, "mixed", lambda output: output, "stream", lambda: Fence(Stream(), 0))
+    with pytest.raises(MemoryError, match=says) as caught:
+        dali.DaliFeed(_spec(images), placement).next()
+    assert caught.type is kind
+
+
+def test_an_error_that_is_no_images_stays_what_it_is(on_gpu: dali.DaliFeed, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a fault on the GPU: all of its work fails after it."""
+    error = _story("CUDA runtime API error cudaErrorIllegalAddress (700)", "crop_mirror_normalize")
+
+    def fail(*_: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(dali, "_first_broken", lambda paths: pytest.fail("looks at images"))
+    monkeypatch.setattr(on_gpu._pipeline, "run", fail)
+    with pytest.raises(RuntimeError) as caught:
         on_gpu.next()
+    assert caught.value is error
 
 
 def test_what_is_done_on_a_gpu_is_done_on_the_consumers_stream(monkeypatch: pytest.MonkeyPatch) -> None:
