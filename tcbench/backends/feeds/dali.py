@@ -5,8 +5,8 @@ runs is told by a `Placement`, so that decoding on a GPU is one more of those an
 
 On a GPU two orders are kept, and the host waits for neither in the usual case:
 
-- a batch is complete before it is read: `run(stream)` makes the consumer's stream wait for DALI's own (its default
-  execution model; "Pipeline Run Methods" in DALI's user guide);
+- a batch is complete before it is read: `share_outputs(stream)` makes the consumer's stream wait for DALI's own (its
+  dynamic executor; `Executor2::PopOutputs` in its sources);
 - a batch is read before its memory is used again: DALI frees an output's memory in the order of the stream that it was
   made on, which is not the consumer's (`Buffer::deletion_order` in its headers). So a batch that is handed in is kept
   until the consumer's stream has passed a fence set behind it.
@@ -33,6 +33,8 @@ from tcbench.errors import DataError
 logger = logging.getLogger(__name__)
 
 PREFETCH_DEPTH = 2
+"""Batches that DALI works on, or has ready, while the consumer has one. `Pipeline.run` would keep one fewer: it takes a
+batch only after it has ordered the next."""
 _SHUFFLE_BUFFER = 1024
 """Files that DALI holds to draw from; it never mixes two epochs in it."""
 _MAX_FULL_DECODES = 4096
@@ -104,7 +106,8 @@ class DaliFeed:
     """Batches that DALI has made ahead; `next` waits for one and hands over DALI's own buffer, without a copy.
 
     The outputs of the latest `next` are kept, and with them their buffer, until the next call lets DALI use it again;
-    on a GPU, until the work that was launched before that call has read them.
+    on a GPU, until the work that was launched before that call has read them. With DALI's dynamic executor a buffer
+    belongs to who holds its output: there is nothing to release.
     """
 
     prefetch_depth = PREFETCH_DEPTH
@@ -126,7 +129,8 @@ class DaliFeed:
         self._retire()
         stream, hand_over = self._placement.stream, self._placement.hand_over
         try:
-            self._held = pixels, labels = self._pipeline.run() if stream is None else self._pipeline.run(stream)
+            self._held = pixels, labels = self._pipeline.share_outputs(stream)
+            self._pipeline.schedule_run()
         except RuntimeError as error:
             raise self._explained(error) from error
         x = hand_over(pixels)
@@ -201,8 +205,10 @@ def _first_broken(paths: list[Path]) -> DataError | None:
 
 
 def _built(spec: FeedSpec, placement: Placement) -> Any:
+    """A pipeline that has begun to fill its queue."""
     pipeline = _pipeline(spec, placement)
     pipeline.build()
+    pipeline.schedule_run()
     return pipeline
 
 
@@ -223,6 +229,7 @@ def _pipeline(spec: FeedSpec, placement: Placement) -> Any:
         prefetch_queue_depth=PREFETCH_DEPTH,
         exec_async=True,
         exec_pipelined=True,
+        exec_dynamic=True,
     )
     def pipeline() -> tuple[Any, Any]:
         files, labels = fn.readers.file(
@@ -231,8 +238,13 @@ def _pipeline(spec: FeedSpec, placement: Placement) -> Any:
             random_shuffle=spec.augment,
             initial_fill=min(len(images.files), _SHUFFLE_BUFFER),
         )
-        # Chainer's datasets do not look at EXIF orientation either.
-        decoded = fn.decoders.image(files, device=placement.decoder, output_type=types.RGB, adjust_orientation=False)
+        decoded = fn.decoders.image(
+            files,
+            device=placement.decoder,
+            output_type=types.RGB,
+            adjust_orientation=False,  # Chainer's datasets do not look at EXIF orientation either
+            jpeg_fancy_upsampling=True,  # chroma interpolated on a GPU too, as every decoder on the host does
+        )
         scaled = fn.resize(
             decoded,
             resize_shorter=scaled_side(spec.image_size),
