@@ -19,7 +19,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tcbench import files
+from tcbench import files, image_header
 from tcbench.errors import DataError
 
 if TYPE_CHECKING:
@@ -43,7 +43,8 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class ImageFolder:
-    """A folder of class folders of images; a file's label is the index of its class in `classes` (sorted names)."""
+    """A folder of class folders of images that every feed takes (see `image_header`); a file's label is the index of
+    its class in `classes` (sorted names)."""
 
     root: Path
     classes: tuple[str, ...]
@@ -67,39 +68,75 @@ class Manifest:
 
 
 _MEND = "expected CLASS/IMAGE.jpg in it; generate a set with 'tcbench data make' or use '--data synthetic'"
+_FILES_PER_PROGRESS = 20_000
 
 
-def scan(root: Path, mend: str = _MEND) -> ImageFolder:
+def shown(path: Path | str) -> str:
+    """A path as a message names it: on one line, and nothing in it that a terminal would act on."""
+    text = str(path)
+    return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
+def scan(root: Path, mend: str = _MEND, *, checked: bool = False, progress: Progress | None = None) -> ImageFolder:
     """The images under `root`, one level of class folders down, classes and files in sorted order.
 
     Folders without a JPEG and names that start with a dot are left out. Raises DataError, with one line that says
-    what to do (`mend`), when there is nothing to read.
+    what to do (`mend`), when there is nothing to read, and naming a file that not every feed would take. `checked`:
+    the files have been looked into before, as a command does before its first trial; for very many that takes a while,
+    and `progress` is told.
     """
-    root = Path(root)
+    images = _listed(Path(root), mend)
+    if not checked:
+        _check(images, progress)
+    return images
+
+
+def _listed(root: Path, mend: str) -> ImageFolder:
     try:
         if not root.exists():
-            raise DataError(f"data folder {root} does not exist: {mend}")
+            raise DataError(f"data folder {shown(root)} does not exist: {mend}")
         if not root.is_dir():
-            raise DataError(f"data folder {root} is a file, not a folder: {mend}")
+            raise DataError(f"data folder {shown(root)} is a file, not a folder: {mend}")
         folders = sorted(
             (entry for entry in os.scandir(root) if entry.is_dir() and not entry.name.startswith(".")),
             key=lambda entry: entry.name,
         )
         found = {folder.name: _images_in(Path(folder.path)) for folder in folders}
-    except PermissionError as error:
-        raise DataError(f"data folder {error.filename or root} cannot be read (permission denied): {mend}") from None
     except OSError as error:
-        raise DataError(f"data folder {error.filename or root} cannot be read ({error.strerror}): {mend}") from None
+        reason = str(error.strerror).lower()
+        raise DataError(f"data folder {shown(error.filename or root)} cannot be read ({reason}): {mend}") from None
     if not found:
-        raise DataError(f"data folder {root} has no class folders: {mend}")
+        raise DataError(f"data folder {shown(root)} has no class folders: {mend}")
     classes = tuple(name for name, files in found.items() if files)
     if not classes:
-        raise DataError(f"data folder {root} has {len(found)} class folders but no .jpg or .jpeg image: {mend}")
+        raise DataError(f"data folder {shown(root)} has {len(found)} class folders but no .jpg or .jpeg image: {mend}")
     files = tuple((path, label) for label, name in enumerate(classes) for path in found[name])
-    unreadable = next((path for path, _ in files[:1] if not os.access(path, os.R_OK)), None)
-    if unreadable is not None:
-        raise DataError(f"image {unreadable} cannot be read (permission denied): {mend}")
     return ImageFolder(root=root, classes=classes, files=files)
+
+
+def _check(images: ImageFolder, progress: Progress | None) -> None:
+    """Raises DataError, naming the first of the files that not every feed would take."""
+    refused: list[tuple[Path, str]] = []
+    for done, (path, _) in enumerate(images.files, 1):
+        if reason := _refusal(str(path)):
+            refused.append((path, reason))
+        if progress is not None and done % _FILES_PER_PROGRESS == 0:
+            progress(done, len(images.files))
+    if refused:
+        path, reason = refused[0]
+        more = f" ({len(refused) - 1:,} more of {len(images.files):,} are refused)" if len(refused) > 1 else ""
+        raise DataError(f"image {shown(path)} {reason}{more}: convert, rename or remove it")
+
+
+def _refusal(path: str) -> str | None:
+    try:
+        path.encode()  # which is how DALI is given names
+        reason = image_header.refusal(path)
+    except UnicodeEncodeError:
+        return "has a name that is not UTF-8"
+    except OSError as error:
+        return f"cannot be read ({error.strerror})"
+    return reason and f"{reason}, expected {image_header.EXPECTED}"
 
 
 def _images_in(folder: Path) -> list[Path]:
@@ -159,7 +196,7 @@ def generate(
             _put_in_place(scratch, root, before)
     except OSError as error:
         raise _cannot_write(root, error) from None
-    return scan(root)
+    return scan(root, checked=True)
 
 
 def _complete_set(root: Path) -> ImageFolder | None:
@@ -170,7 +207,7 @@ def _complete_set(root: Path) -> ImageFolder | None:
     try:
         if any((root / name).stat().st_size != size for name, size in manifest.file_bytes.items()):
             return None
-        images = scan(root)
+        images = scan(root, checked=True)
     except (OSError, DataError):
         return None
     return images if len(images.files) == manifest.n_files else None

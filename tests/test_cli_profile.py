@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tcbench import tracing
+from tcbench.dataset import generate
 from tcbench.tracing import perfetto
 
 CELL = ("profile", "fp32+dali", "cpu", "--bs", "2", "--device", "cpu", "--image-size", "64")
@@ -112,8 +113,9 @@ def test_a_cell_that_fails_says_why_with_exit_code_3(tmp_path):
     assert done.returncode == 2
     broken = tmp_path / "images" / "a"
     broken.mkdir(parents=True)
+    header = generate(tmp_path / "set", n_files=1, workers=1).files[0][0].read_bytes()[:2000]
     for n in range(8):
-        (broken / f"{n}.jpg").write_bytes(b"no image")
+        (broken / f"{n}.jpg").write_bytes(header)
     done = tcbench(tmp_path, *CELL, "--tool", "ranges", "--data", str(broken.parent))
     assert done.returncode == 3, done.stderr
     assert "fp32+dali, batch size 2: failed" in done.stderr

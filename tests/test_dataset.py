@@ -15,10 +15,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import odd_images
 import pytest
 from PIL import Image
 
-from tcbench import dataset
+from tcbench import dataset, image_header
 from tcbench.dataset import ensure_generated, generate, generated_root, read_manifest, scan
 from tcbench.errors import DataError
 
@@ -38,9 +39,9 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> dataset.ImageFolder:
     return generate(tmp_path_factory.mktemp("photos") / "set", n_files=96, workers=1)
 
 
-def _touch(path: Path) -> None:
+def _touch(path: Path, data: bytes = b"x") -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(b"x")
+    path.write_bytes(data)
 
 
 def _digest(root: Path) -> dict[str, str]:
@@ -52,7 +53,7 @@ def _digest(root: Path) -> dict[str, str]:
 
 def test_scan_finds_classes_and_files_in_sorted_order(tmp_path: Path) -> None:
     for name in ("n02/b.JPEG", "n02/a.jpg", "n01/z.jpeg", "n01/notes.txt", "n01/.hidden.jpg", ".git/x.jpg", "top.jpg"):
-        _touch(tmp_path / name)
+        _touch(tmp_path / name, odd_images.taken()["plain"])
     (tmp_path / "n00_empty").mkdir()
 
     images = scan(tmp_path)
@@ -109,6 +110,61 @@ def test_scan_says_in_one_line_what_is_wrong_and_what_mends_it(tmp_path: Path, m
     assert "tcbench data make" in message
     assert "--data synthetic" in message
     assert "\n" not in message
+
+
+@pytest.mark.parametrize("name", ["gif", "16-bit png", "300 megapixels", "cmyk of unknown sign", "empty"])
+def test_scan_names_the_file_that_not_every_feed_would_take(tmp_path: Path, name: str) -> None:
+    data, reason = odd_images.refused()[name]
+    _touch(tmp_path / "a" / "good.jpg", odd_images.taken()["plain"])
+    _touch(tmp_path / "b" / "bad.jpg", data)
+    with pytest.raises(DataError) as caught:
+        scan(tmp_path)
+    assert str(caught.value).startswith(f"image {tmp_path / 'b' / 'bad.jpg'} {reason}")
+    assert str(caught.value).endswith(f"expected {image_header.EXPECTED}: convert, rename or remove it")
+    assert len(scan(tmp_path, checked=True).files) == 2
+
+
+def test_scan_counts_all_that_it_refuses(tmp_path: Path) -> None:
+    for number in range(5):
+        _touch(tmp_path / "a" / f"{number}.jpg", odd_images.refused()["gif"][0] if number % 2 else b"")
+    with pytest.raises(DataError, match=r"0\.jpg is empty.* \(4 more of 5 are refused\)"):
+        scan(tmp_path)
+
+
+def test_scan_tells_how_far_it_is_when_there_is_much_to_look_into(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dataset, "_FILES_PER_PROGRESS", 2)
+    for number in range(5):
+        _touch(tmp_path / "a" / f"{number}.jpg", odd_images.taken()["plain"])
+    seen: list[tuple[int, int]] = []
+    scan(tmp_path, progress=lambda done, of: seen.append((done, of)))
+    assert seen == [(2, 5), (4, 5)]
+
+
+def test_a_name_that_is_not_utf8_is_refused_for_all_feeds(tmp_path: Path) -> None:
+    """DALI cannot be given it."""
+    _touch(Path(os.fsdecode(os.fsencode(tmp_path / "a") + b"/n\xff.jpg")), odd_images.taken()["plain"])
+    with pytest.raises(DataError, match=r"n\\udcff\.jpg has a name that is not UTF-8: convert, rename"):
+        scan(tmp_path)
+
+
+@pytest.mark.parametrize("make", [_touch, lambda path: _touch(path / "x.jpg"), lambda path: path.mkdir()])
+def test_a_name_in_a_message_is_one_line_that_no_terminal_acts_on(tmp_path: Path, make: Any) -> None:
+    """A broken image, a folder without classes, an empty folder."""
+    root = tmp_path / "a\nb\x1b[31m\x9b\u202e.jpg"
+    make(root)
+    messages = []
+    for folder in (root, tmp_path):
+        with contextlib.suppress(DataError):
+            scan(folder)
+            continue
+        with pytest.raises(DataError) as caught:
+            scan(folder)
+        messages.append(str(caught.value))
+    assert messages
+    assert all(message.isprintable() for message in messages)
+    assert r"a\nb\x1b[31m\x9b\u202e.jpg" in messages[0]
 
 
 def test_scan_names_the_folder_it_may_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -229,10 +229,13 @@ def check_folder(plan: Plan) -> None:
     """Look at the user's images before any worker needs them, so that a bad folder is an error and not failed cells."""
     from tcbench import dataset
     from tcbench.errors import DataError
+    from tcbench.views.console import make_console
+    from tcbench.views.progress import counting
 
     cell = plan.cells[0].cell
     if cell.input.kind == "folder" and cell.input.path is not None:
-        found = dataset.scan(Path(cell.input.path))
+        with counting(make_console(stderr=True), "looking into the images", quiet=False) as advance:
+            found = dataset.scan(Path(cell.input.path), progress=advance)
         n_classes = len(found.classes)
     else:
         n_classes = dataset.N_CLASSES if cell.input.kind == "generated" else 0

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from tcbench.backends.spec import FeedSpec
-from tcbench.dataset import ImageFolder
+from tcbench.dataset import ImageFolder, shown
 from tcbench.errors import DataError
 
 MEAN = np.array([123.675, 116.28, 103.53], np.float32)
@@ -115,7 +115,8 @@ def sample_order(n_files: int, rng: np.random.Generator, shuffle: bool) -> Itera
 
 def broken_image(path: Path | str, reason: object) -> DataError:
     """The error for a file that is there but is no whole image, or is no longer there."""
+    name = shown(path)
     if isinstance(reason, OSError) and reason.strerror:
-        return DataError(f"image {path} cannot be read ({reason.strerror}): bring it back, or run again without it")
+        return DataError(f"image {name} cannot be read ({reason.strerror}): bring it back, or run again without it")
     said = " ".join(str(reason).split())
-    return DataError(f"image {path} cannot be decoded ({said}): replace it by a whole JPEG, or remove it")
+    return DataError(f"image {name} cannot be decoded ({said}): replace it by a whole JPEG, or remove it")

@@ -144,4 +144,4 @@ def _threads(n: int) -> Iterator[None]:
 def _images(cell: Cell) -> ImageFolder | None:
     if cell.input.kind == "synthetic":
         return None
-    return ensure_generated() if cell.input.path is None else scan(Path(cell.input.path))
+    return ensure_generated() if cell.input.path is None else scan(Path(cell.input.path), checked=True)

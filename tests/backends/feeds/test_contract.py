@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import odd_images
 import pytest
 from PIL import Image
 
 from tcbench.backends.feeds.base import MEAN, STD, Feed, scaled_shape
 from tcbench.backends.feeds.pillow import make_pillow_feed
 from tcbench.backends.spec import FeedSpec, TensorSpec
-from tcbench.dataset import ImageFolder
+from tcbench.dataset import ImageFolder, scan
 from tcbench.errors import DataError
 
 MakeFeed = Callable[[FeedSpec], Feed]
@@ -182,19 +183,13 @@ def test_images_smaller_than_the_crop_are_enlarged(make_feed: MakeFeed, folder: 
 
 
 @every_feed
-def test_grey_cmyk_turned_and_png_files_come_out_as_pillow_reads_them(make_feed: MakeFeed, folder: Path) -> None:
-    """ImageNet has all but the turned ones; what a PNG named .JPEG holds is one of its known oddities."""
-    y, x = np.mgrid[0:80, 0:100]
-    photo = Image.fromarray(np.stack([x * 2, y * 3, 255 - x * 2], -1).astype(np.uint8))
-    photo.convert("L").save(folder / "grey.JPEG", quality=95)
-    photo.convert("CMYK").save(folder / "cmyk.JPEG", quality=95)
-    photo.save(folder / "png.JPEG", "PNG")
-    exif = Image.Exif()
-    exif[0x0112] = 6  # orientation: turn by 90 degrees
-    photo.save(folder / "turned.JPEG", quality=95, exif=exif)
-    names = ("grey", "cmyk", "png", "turned")
-    odd = ImageFolder(folder.parent, names, tuple((folder / f"{name}.JPEG", i) for i, name in enumerate(names)))
-    spec = _spec(odd, batch_size=4, augment=False)
+def test_what_the_rule_takes_comes_out_of_every_feed_as_pillow_reads_it(make_feed: MakeFeed, folder: Path) -> None:
+    names = sorted(odd_images.taken())
+    for name in names:
+        (folder / f"{name}.JPEG").write_bytes(odd_images.taken()[name])
+    odd = scan(folder.parent)
+    assert [path.stem for path, _ in odd.files] == names
+    spec = _spec(odd, batch_size=len(names), augment=False)
 
     pixels = make_feed(spec).next()[0] * STD[:, None, None]
     expected = make_pillow_feed(spec).next()[0] * STD[:, None, None]

@@ -299,7 +299,7 @@ def _data(job: Job, tensor: TensorSpec, site: Site, rungs: Sequence[Rung]) -> Da
             lambda: site.deliver(PatternFeed(made.test, spec, None)),
             n_test,
         )
-    shown, kept = split(scan(Path(setting.data)))
+    shown, kept = split(scan(Path(setting.data), checked=True))
     held_out = dataclasses.replace(spec, images=kept, augment=False)
     recipe = FeedRecipe(dataclasses.replace(spec, images=shown), make_chainer_feed)
     for rung in rungs:
