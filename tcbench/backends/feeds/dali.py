@@ -38,6 +38,8 @@ batch only after it has ordered the next."""
 _SHUFFLE_BUFFER = 1024
 """Files that DALI holds to draw from; it never mixes two epochs in it."""
 _MAX_FULL_DECODES = 4096
+_RAISED = (RuntimeError, ValueError, IndexError)
+"""What an operator's error becomes in Python, by its type in C++ (`PropagateError` in DALI's sources)."""
 _HOST_MEMORY = re.compile(r"std::bad_alloc|Can't allocate \d+ bytes on host")
 """A failed allocation of the host's memory, and of page-locked memory (`CUDABadAlloc` in DALI's headers)."""
 
@@ -118,7 +120,7 @@ class DaliFeed:
         self._placement = placement
         try:
             self._pipeline: Any = _built(spec, placement)
-        except RuntimeError as error:  # DALI takes the decoder's memory here
+        except _RAISED as error:  # DALI takes the decoder's memory here
             raise _out_of_memory(str(error)) or error from error
         self._held: Any = None
         self._retired: deque[tuple[Any, Fence]] = deque()
@@ -131,7 +133,7 @@ class DaliFeed:
         try:
             self._held = pixels, labels = self._pipeline.share_outputs(stream)
             self._pipeline.schedule_run()
-        except RuntimeError as error:
+        except _RAISED as error:
             raise self._explained(error) from error
         x = hand_over(pixels)
         if self._spec.tensor.dtype == "float64":  # which DALI does not make
@@ -156,7 +158,7 @@ class DaliFeed:
         self._retired.clear()
         self._pipeline = None
 
-    def _explained(self, error: RuntimeError) -> Exception:
+    def _explained(self, error: Exception) -> Exception:
         """DALI ends with the whole pipeline's story: find the file it is about."""
         message = str(error)
         logger.debug("DALI: %s", message)

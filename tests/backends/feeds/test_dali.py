@@ -17,7 +17,7 @@ import pytest
 from tcbench.backends.feeds import dali
 from tcbench.backends.spec import FeedSpec, TensorSpec
 from tcbench.dataset import ImageFolder
-from tcbench.errors import OutOfDeviceMemory
+from tcbench.errors import DataError, OutOfDeviceMemory
 
 pytest.importorskip("nvidia.dali")
 
@@ -282,6 +282,20 @@ def test_memory_spent_by_dali_is_told_at_once(
     with pytest.raises(MemoryError, match=says) as caught:
         dali.DaliFeed(_spec(images), placement).next()
     assert caught.type is kind
+
+
+@pytest.mark.parametrize("kind", [RuntimeError, ValueError, IndexError])
+def test_a_file_that_dali_names_is_named_whatever_it_raises(
+    on_gpu: dali.DaliFeed, images: ImageFolder, monkeypatch: pytest.MonkeyPatch, kind: type[Exception]
+) -> None:
+    path = images.files[3][0]
+
+    def fail(*_: Any) -> None:
+        raise kind(str(_story(f"Failed to decode sample #3 : {path}")))
+
+    monkeypatch.setattr(on_gpu._pipeline, "share_outputs", fail)
+    with pytest.raises(DataError, match=f"image {path} cannot be decoded \\(DALI refuses it\\)"):
+        on_gpu.next()
 
 
 def test_an_error_that_is_no_images_stays_what_it_is(on_gpu: dali.DaliFeed, monkeypatch: pytest.MonkeyPatch) -> None:
