@@ -1,7 +1,7 @@
 """What a scenario will ask of a GPU that is not here: plans, kernels, memory, launches and the floor of each cell.
 
 Owns the orchestration: cells are traced (the training program itself, on an accelerator that only counts), cuDNN's
-plans are built and kernels compiled for that GPU, in two processes and through the user's cache. What follows from
+plans are looked for and kernels compiled for that GPU, in two processes and through the user's cache. What follows from
 the counts is `tcbench.analysis.floor`'s; how it is shown is `tcbench.views.forecast`'s.
 """
 
@@ -379,31 +379,23 @@ def _plans(
     demands: dict[Cell, Demand], gpu: GpuFile, fresh: bool, processes: int, progress: Progress
 ) -> tuple[_Plans, str | None]:
     """cuDNN's plans, or why they could not be looked for here."""
-    wanted: dict[tuple[str, int], dict[Work, None]] = {}
+    wanted: dict[int, dict[Work, None]] = {}
     for cell, demand in demands.items():
         for work, _ in demand.works:
             if work.kind == "graph":
-                wanted.setdefault((_stage(work), cell.cudnn.workspace_bytes), {})[work] = None
-    totals: collections.Counter[str] = collections.Counter()
-    for (stage, _), works in wanted.items():
-        totals[stage] += len(works)
-    done: collections.Counter[str] = collections.Counter()
+                wanted.setdefault(cell.cudnn.workspace_bytes, {})[work] = None
+    total = sum(len(works) for works in wanted.values())
     plans: _Plans = {}
     try:
-        for (stage, limit), works in sorted(wanted.items(), key=lambda item: item[0]):
-            say = _counting_on(progress, stage, done[stage], totals[stage])
-            answers = absent.plan_all(works, gpu, limit, processes=processes, progress=say, cache=Cache(fresh=fresh))
+        for limit, works in wanted.items():
+            say = _counting_on(progress, "looking for cuDNN plans", len(plans), total)
+            answers = absent.plan_all(
+                works, gpu, limit, build=False, processes=processes, progress=say, cache=Cache(fresh=fresh)
+            )
             plans.update({(limit, key): answer for key, answer in answers.items()})
-            done[stage] += len(works)
     except libraries.LibraryError as error:
         return {}, str(error)
     return plans, None
-
-
-def _stage(work: Work) -> str:
-    """Told apart for the sake of the ETA: a batch normalisation takes half a second, a convolution milliseconds."""
-    what = "convolutions" if hasattr(work, "conv") else "batch normalisations"
-    return f"building cuDNN plans of {what}"
 
 
 def _counting_on(progress: Progress, what: str, before: int, total: int) -> Callable[[int, int], None]:

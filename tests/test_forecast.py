@@ -43,7 +43,7 @@ class Stand:
         self.no_kernel = {}
         self.no_compiler = None
 
-    def plan_all(self, works, gpu, workspace_limit, *, processes, progress, cache):
+    def plan_all(self, works, gpu, workspace_limit, *, build, processes, progress, cache):
         if self.no_library:
             raise LibraryError(self.no_library)
         answers = {}

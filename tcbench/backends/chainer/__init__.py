@@ -56,11 +56,12 @@ def trace(cell: Cell, properties: GpuProperties) -> Trace:
     from tcbench.backends.chainer.sites import Hollow
     from tcbench.backends.cuda.trace import trace_step
     from tcbench.backends.cuda.tracing import TracingAccelerator
+    from tcbench.backends.feeds.synthetic import UnfilledFeed
     from tcbench.measure.clock import HostClock
 
     accelerator = TracingAccelerator(properties, cell.cudnn.fast_batch_norm)
     site = Hollow(accelerator, HostClock(), lambda: accelerator.memory.peak_bytes)
-    session = ChainerSession(msgspec.structs.replace(cell, input=Input(kind="synthetic")), site)
+    session = ChainerSession(msgspec.structs.replace(cell, input=Input(kind="synthetic")), site, make_feed=UnfilledFeed)
     try:
         return trace_step(session.phases, accelerator)
     finally:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from tcbench.backends.cuda.accelerator import current
+from tcbench.backends.cuda.work import stored
 from tcbench.backends.feeds.base import Feed
 from tcbench.backends.spec import FeedSpec
 
@@ -36,6 +37,20 @@ class SyntheticFeed:
 
     def close(self) -> None:
         pass
+
+
+class UnfilledFeed(SyntheticFeed):
+    """The same two arrays on the current accelerator, with nothing in them: for a trace, which looks at no number."""
+
+    on_device = True
+
+    def __init__(self, spec: FeedSpec) -> None:
+        accelerator = current()
+        assert accelerator is not None
+        shape = stored(spec.tensor.layout, spec.batch_size, 3, spec.image_size, spec.image_size)
+        self._x = accelerator.empty(shape, spec.tensor.dtype)
+        self._t = accelerator.empty((spec.batch_size,), "int32")
+        self.epoch_size = spec.batch_size
 
 
 def make_synthetic_feed(spec: FeedSpec) -> Feed:

@@ -128,5 +128,11 @@ def test_once_captured_a_step_is_one_request_and_the_same_work(dtype):
     assert captured.peak_bytes >= plain.peak_bytes
 
 
+def test_a_trace_draws_no_images(monkeypatch):
+    cell = plan.make(scenario.load("naruse2018"), plan.Selection(batch_sizes=(2,), image_size=32)).cells[0].cell
+    monkeypatch.setattr("numpy.random.default_rng", lambda *_: pytest.fail("images were drawn"))
+    assert trace(cell, properties.load("H200").properties()).works
+
+
 if __name__ == "__main__":
     PINNED.write_text(written(traces()), encoding="utf-8")

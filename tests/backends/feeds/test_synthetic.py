@@ -7,7 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tcbench.backends.feeds.synthetic import make_synthetic_feed
+from tcbench.backends.cuda import accelerator as accelerators
+from tcbench.backends.cuda import properties
+from tcbench.backends.cuda.tracing import TracingAccelerator
+from tcbench.backends.feeds.synthetic import UnfilledFeed, make_synthetic_feed
 from tcbench.backends.spec import FeedSpec, TensorSpec
 
 
@@ -46,3 +49,19 @@ def test_it_is_stored_as_the_spec_says_with_normalised_pixels(layout: Any, dtype
     assert (pixels == expected.astype(dtype)).all()
     assert abs(float(expected.mean())) < 0.05
     assert abs(float(expected.std()) - 1) < 0.05
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_a_batch_for_a_trace_is_of_the_same_form_and_nothing_is_drawn_for_it(
+    monkeypatch: pytest.MonkeyPatch, layout: Any, dtype: Any
+) -> None:
+    drawn = make_synthetic_feed(_spec(layout=layout, dtype=dtype))
+    monkeypatch.setattr(np.random, "default_rng", lambda *_: pytest.fail("numbers were drawn"))
+    accelerator = TracingAccelerator(properties.load("H200").properties())
+    with accelerators.use(accelerator):
+        feed = UnfilledFeed(_spec(layout=layout, dtype=dtype))
+    assert [(a.shape, a.dtype) for a in feed.next()] == [(a.shape, a.dtype) for a in drawn.next()]
+    assert feed.next()[0] is feed.next()[0]
+    assert (feed.on_device, feed.prefetch_depth, feed.epoch_size) == (True, 0, 16)
+    assert accelerator.memory.alive_bytes >= sum(array.nbytes for array in drawn.next())

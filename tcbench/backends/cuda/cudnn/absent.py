@@ -1,12 +1,14 @@
 """Plans for a GPU that is not there: whether cuDNN has one for each piece of work, which, and how much workspace.
 
-cuDNN compiles what it needs for that GPU as if it were to run it, so an answer is a proof that the plan builds, not a
-guess. Building holds one core for up to a second per graph; `plan_all` spreads it over processes.
+cuDNN compiles what it needs for that GPU as if it were to run it, so that an answer with `build` is a proof that the
+plan builds, not a guess. That holds one core for up to a second per batch normalisation; without `build` those plans
+that cuDNN would compile are taken from their configurations. `plan_all` spreads the work over processes.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import multiprocessing
 import multiprocessing.connection
@@ -31,12 +33,13 @@ Progress = Callable[[int, int], None]
 """Called with (answers so far, answers in all)."""
 
 
-def plan_without_device(work: Work, gpu: GpuFile, workspace_limit: int) -> PlanFacts:
+def plan_without_device(work: Work, gpu: GpuFile, workspace_limit: int, *, build: bool = True) -> PlanFacts:
     """The heuristic's first plan within the workspace limit (bytes). Raises NoPlan, LibraryError."""
     target = graphs.absent_target(gpu.json, gpu.sm, gpu.multiprocessors)
     search = Search(work, target, gpu.sm, workspace_limit)
-    chosen = search.first()
-    return PlanFacts(chosen.plan, chosen.workspace_bytes, chosen.place, search.offered, len(search.serialize()))
+    chosen = search.first() if build else search.foretold()
+    serialized_bytes = len(search.serialize()) if build else 0
+    return PlanFacts(chosen.plan, chosen.workspace_bytes, chosen.place, search.offered, serialized_bytes)
 
 
 def plan_all(
@@ -44,6 +47,7 @@ def plan_all(
     gpu: GpuFile,
     workspace_limit: int,
     *,
+    build: bool = True,
     processes: int = 2,
     progress: Progress | None = None,
     cache: Cache | None = None,
@@ -55,7 +59,7 @@ def plan_all(
     """
     cache = Cache() if cache is None else cache
     distinct = {work.key: work for work in works}
-    keys = {name: _key(work, gpu, workspace_limit) for name, work in distinct.items()}
+    keys = {name: _key(work, gpu, workspace_limit, build) for name, work in distinct.items()}
     answers: dict[str, Answer] = {}
     for name in distinct:
         entry = cache.get(keys[name])
@@ -68,7 +72,7 @@ def plan_all(
     if missing:
         # Say here, in one line, what each worker would fail on.
         libraries.frontend()
-    for work, answer, kept in _answers(missing, gpu, workspace_limit, processes):
+    for work, answer, kept in _answers(missing, functools.partial(_answer, gpu, workspace_limit, build), processes):
         answers[work.key] = answer
         if kept:
             cache.put(keys[work.key], to_entry(answer))
@@ -77,7 +81,7 @@ def plan_all(
     return {name: answers[name] for name in distinct}
 
 
-def _key(work: Work, gpu: GpuFile, workspace_limit: int) -> Key:
+def _key(work: Work, gpu: GpuFile, workspace_limit: int, build: bool) -> Key:
     return cache_key(
         work,
         gpu=f"{gpu.device_name} {gpu.digest}",
@@ -86,27 +90,29 @@ def _key(work: Work, gpu: GpuFile, workspace_limit: int) -> Key:
         workspace_bytes=workspace_limit,
         autotuned=False,
         present=False,
+        built=build,
     )
 
 
 # -- worker processes ----------------------------------------------------------------------------------------------
 
 
-def _answers(
-    works: list[Work], gpu: GpuFile, workspace_limit: int, processes: int
-) -> Iterator[tuple[Work, Answer, bool]]:
+_Ask = Callable[[Work], "Answer | str"]
+
+
+def _answers(works: list[Work], ask: _Ask, processes: int) -> Iterator[tuple[Work, Answer, bool]]:
     """Each work, its answer, and whether that is worth keeping, as they come."""
     # A batch normalisation takes half a second, a convolution milliseconds: long ones first keep all busy to the end.
     todo = deque(sorted(works, key=lambda work: hasattr(work, "conv")))
     if processes <= 1 or len(todo) <= 1:
         for work in todo:
-            yield work, *_judged(_answer(work, gpu, workspace_limit))
+            yield work, *_judged(ask(work))
         return
     with contextlib.ExitStack() as stack:
         crew: dict[Connection, _Worker] = {}
 
         def hire() -> None:
-            worker = _Worker.start(gpu, workspace_limit)
+            worker = _Worker.start(ask)
             stack.callback(worker.stop)
             crew[worker.pipe] = worker
             worker.give(todo.popleft())
@@ -141,11 +147,11 @@ class _Worker:
     at: Work
 
     @classmethod
-    def start(cls, gpu: GpuFile, workspace_limit: int) -> _Worker:
+    def start(cls, ask: _Ask) -> _Worker:
         # Not forked: cuDNN's threads and the driver's state would not survive it.
         context = multiprocessing.get_context("spawn")
         pipe, theirs = context.Pipe()
-        process = context.Process(target=_work, args=(theirs, gpu, workspace_limit), daemon=True)
+        process = context.Process(target=_work, args=(theirs, ask), daemon=True)
         process.start()
         theirs.close()
         return cls(process, pipe, Work())
@@ -171,7 +177,7 @@ class _Worker:
             self.process.join()
 
 
-def _work(pipe: Connection, gpu: GpuFile, workspace_limit: int) -> None:
+def _work(pipe: Connection, ask: _Ask) -> None:
     """In the worker: an answer for each work, until there is no more."""
     # Whoever presses Ctrl-C reaches the whole group; the process that asked then closes the pipe.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -180,13 +186,13 @@ def _work(pipe: Connection, gpu: GpuFile, workspace_limit: int) -> None:
             work: Any = pipe.recv()
         except (EOFError, OSError):
             return
-        pipe.send(_answer(work, gpu, workspace_limit))
+        pipe.send(ask(work))
 
 
-def _answer(work: Work, gpu: GpuFile, workspace_limit: int) -> Answer | str:
+def _answer(gpu: GpuFile, workspace_limit: int, build: bool, work: Work) -> Answer | str:
     """The plan, that there is none, or in a text that something went wrong."""
     try:
-        return plan_without_device(work, gpu, workspace_limit)
+        return plan_without_device(work, gpu, workspace_limit, build=build)
     except NoPlan as none:
         return none
     except Exception as error:

@@ -42,6 +42,45 @@ def test_the_plan_is_the_heuristics_first_that_fits(planning):
     assert planning.built == ["fits"]
 
 
+@pytest.mark.parametrize("workspace", [0, 7])
+def test_without_building_what_cudnn_would_compile_is_taken_from_its_configuration(planning, workspace):
+    offer = planning.Offer
+    planning.offers = [
+        offer("large", LIMIT + 1, runtime_compiled=True),
+        offer("fits", workspace, runtime_compiled=True),
+        offer("later"),
+    ]
+    facts = absent.plan_without_device(CONVS[0], H200, LIMIT, build=False)
+    assert (facts.plan, facts.place, facts.offered, facts.workspace_bytes) == ("fits", 1, 3, workspace)
+    assert planning.built == []
+
+
+def test_without_building_what_needs_no_compiler_is_built_all_the_same(planning):
+    offer = planning.Offer
+    planning.offers = [
+        offer("large", LIMIT + 1, runtime_compiled=True),
+        offer("broken", builds=False),
+        offer("plain", 7),
+    ]
+    facts = absent.plan_without_device(CONVS[0], H200, LIMIT, build=False)
+    assert (facts.plan, facts.place, facts.workspace_bytes) == ("plain", 2, 7)
+    assert planning.built == ["plain"]
+
+
+def test_without_building_a_plan_that_does_not_fit_says_what_it_would_take(planning):
+    planning.offers = [planning.Offer("large", 600 * MIB, runtime_compiled=True)]
+    with pytest.raises(NoPlan, match=r"\(the least takes 600 MiB\)"):
+        absent.plan_without_device(CONVS[0], H200, LIMIT, build=False)
+
+
+def test_what_was_not_built_is_no_proof_later(planning, cache):
+    planning.offers = [planning.Offer("compiled", runtime_compiled=True)]
+    absent.plan_all(CONVS[:1], H200, LIMIT, processes=1, cache=cache, build=False)
+    assert planning.built == []
+    absent.plan_all(CONVS[:1], H200, LIMIT, processes=1, cache=cache)
+    assert planning.built == ["compiled"]
+
+
 def test_all_are_answered_by_key_in_order_each_once(planning, cache):
     answers = absent.plan_all([*CONVS, *CONVS], H200, LIMIT, processes=1, cache=cache)
     assert list(answers) == [work.key for work in CONVS]

@@ -116,6 +116,22 @@ def test_a_tighter_limit_finds_a_plan_that_needs_less_or_says_what_is_the_least(
         plan(norm)
 
 
+@pytest.mark.parametrize(("gpu", "dtype"), [("A100", "float16"), ("H200", "float32"), ("B200", "float16")])
+def test_what_is_foretold_is_what_is_built(gpu, dtype):
+    """All that cuDNN compiles: the forecast does not build it."""
+    file = properties.load(gpu)
+    for work in norms(replace(NORM, dtype=dtype, n=64, c=512, h=28, w=28)):
+        foretold = absent.plan_without_device(work, file, LIMIT, build=False)
+        assert replace(plan(work, gpu), serialized_bytes=0) == foretold, work.key
+
+
+def test_nothing_is_foretold_that_does_not_fit():
+    [work, *_] = norms(replace(NORM, n=64))
+    needed = absent.plan_without_device(work, properties.load("H200"), LIMIT, build=False).workspace_bytes
+    with pytest.raises(NoPlan, match="the least takes"):
+        absent.plan_without_device(work, properties.load("H200"), needed // 100, build=False)
+
+
 @pytest.mark.parametrize(
     "work", [ConvFprop(BOTTLENECK), ConvFpropStats(POINTWISE), *norms(NORM)], ids=lambda work: work.name
 )
