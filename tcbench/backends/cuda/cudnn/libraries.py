@@ -1,7 +1,8 @@
 """Where cuDNN and what it needs lie, and loading them, so that nobody has to set LD_LIBRARY_PATH.
 
 The wheels for CUDA 12 put each library into a folder of its own (nvidia/cublas/lib, nvidia/cuda_nvrtc/lib); those for
-CUDA 13 share nvidia/cu13/lib. cuDNN opens cuBLAS and NVRTC by their bare names, which works once they are loaded.
+CUDA 13 share nvidia/cu13/lib. cuDNN opens cuBLAS and NVRTC by their bare names, and its frontend the CUDA runtime,
+which works once they are loaded.
 """
 
 from __future__ import annotations
@@ -19,10 +20,21 @@ from tcbench.errors import TcbenchError
 
 CUDNN = "libcudnn.so.9"
 _CUDA_MAJORS = (12, 13)
-_COMPANIONS = (("NVRTC", "libnvrtc.so.{0}"), ("cuBLASLt", "libcublasLt.so.{0}"), ("cuBLAS", "libcublas.so.{0}"))
+_RUNTIME = ("the CUDA runtime", "libcudart.so.{0}")
+_COMPANIONS = (
+    _RUNTIME,
+    ("NVRTC", "libnvrtc.so.{0}"),
+    ("cuBLASLt", "libcublasLt.so.{0}"),
+    ("cuBLAS", "libcublas.so.{0}"),
+)
+_RUNTIME_NAME = "CUDNN_FRONTEND_CUDART_LIB_NAME"
+"""The environment variable by which the frontend is told which runtime to open. Left to itself it takes that of CUDA 12
+where a system has that too, and says so on stderr."""
 _FRONTEND = "nvidia-cudnn-frontend"
 _NEEDED = (
     "_execute_with_raw_ptrs",
+    "_prepare_variant_pack_template",
+    "_get_variant_pack_uids_sorted",
     "tensor_scalar",
     "build_plan_at_index",
     "serialize",
@@ -87,6 +99,8 @@ def cudnn_library() -> ctypes.CDLL:
         loaded = [name for name in names if _open(name) is not None]
         if not loaded:
             raise LibraryError(f"{words} ({' or '.join(names)}) was not found, which cuDNN needs: {_SYNC}")
+        if (words, pattern) == _RUNTIME and len(loaded) == 1:
+            os.environ.setdefault(_RUNTIME_NAME, loaded[0])
     return library
 
 

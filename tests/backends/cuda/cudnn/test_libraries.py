@@ -1,12 +1,15 @@
 import ctypes
 import importlib.metadata
+import os
+import re
 import subprocess
 import sys
 import types
+from pathlib import Path
 
 import pytest
 
-from tcbench.backends.cuda.cudnn import libraries
+from tcbench.backends.cuda.cudnn import libraries, plans
 from tcbench.backends.cuda.cudnn.libraries import LibraryError
 
 FUNCTIONS = (libraries.cudnn_library, libraries.version, libraries.frontend_version, libraries.frontend)
@@ -56,6 +59,9 @@ def world(tmp_path, monkeypatch):
     monkeypatch.setattr(libraries.importlib.metadata, "version", world.version)
     monkeypatch.setattr(libraries.ctypes, "CDLL", world.open)
     monkeypatch.delenv("LD_LIBRARY_PATH", raising=False)
+    # What is set meanwhile goes afterwards.
+    monkeypatch.setenv("CUDNN_FRONTEND_CUDART_LIB_NAME", "")
+    monkeypatch.delenv("CUDNN_FRONTEND_CUDART_LIB_NAME")
     return world
 
 
@@ -64,6 +70,7 @@ def cuda12(world):
     world.wheel("cudnn", "libcudnn.so.9")
     world.wheel("cublas", "libcublas.so.12", "libcublasLt.so.12")
     world.wheel("cuda_nvrtc", "libnvrtc.so.12")
+    world.wheel("cuda_runtime", "libcudart.so.12")
     world.packages = {"nvidia-cudnn-cu12": "9.28.0.1", "nvidia-cudnn-frontend": "1.32.0"}
     world.system = {"libcuda.so.1"}
     return world
@@ -73,6 +80,7 @@ def test_the_wheels_of_cuda_12_lie_in_a_folder_each(cuda12):
     libraries.cudnn_library()
     assert cuda12.opened == [
         "nvidia/cudnn/lib/libcudnn.so.9",
+        "nvidia/cuda_runtime/lib/libcudart.so.12",
         "nvidia/cuda_nvrtc/lib/libnvrtc.so.12",
         "nvidia/cublas/lib/libcublasLt.so.12",
         "nvidia/cublas/lib/libcublas.so.12",
@@ -81,11 +89,12 @@ def test_the_wheels_of_cuda_12_lie_in_a_folder_each(cuda12):
 
 def test_the_wheels_of_cuda_13_share_a_folder(world):
     world.wheel("cudnn", "libcudnn.so.9")
-    world.wheel("cu13", "libcublas.so.13", "libcublasLt.so.13", "libnvrtc.so.13")
+    world.wheel("cu13", "libcublas.so.13", "libcublasLt.so.13", "libnvrtc.so.13", "libcudart.so.13")
     world.packages = {"nvidia-cudnn-cu13": "9.28.0.1"}
     libraries.cudnn_library()
     assert [name.rpartition("/")[2] for name in world.opened] == [
         "libcudnn.so.9",
+        "libcudart.so.13",
         "libnvrtc.so.13",
         "libcublasLt.so.13",
         "libcublas.so.13",
@@ -93,7 +102,7 @@ def test_the_wheels_of_cuda_13_share_a_folder(world):
 
 
 def test_libraries_of_the_system_serve_where_there_are_no_wheels(world):
-    world.system = {"libcudnn.so.9", "libnvrtc.so.13", "libcublasLt.so.13", "libcublas.so.13"}
+    world.system = {"libcudnn.so.9", "libcudart.so.13", "libnvrtc.so.13", "libcublasLt.so.13", "libcublas.so.13"}
     libraries.cudnn_library()
     assert set(world.opened) == world.system
 
@@ -107,10 +116,28 @@ def test_a_folder_named_by_the_user_comes_first(cuda12, monkeypatch, tmp_path):
     assert cuda12.opened[0] == "mine/libcudnn.so.9"
 
 
+def test_the_frontend_is_told_which_runtime_was_loaded_unless_the_user_says_so(cuda12, monkeypatch):
+    cuda12.system.add("libcudart.so.13")
+    libraries.cudnn_library()
+    assert os.environ["CUDNN_FRONTEND_CUDART_LIB_NAME"] == "libcudart.so.12"
+    monkeypatch.setenv("CUDNN_FRONTEND_CUDART_LIB_NAME", "mine.so")
+    libraries.cudnn_library.cache_clear()
+    libraries.cudnn_library()
+    assert os.environ["CUDNN_FRONTEND_CUDART_LIB_NAME"] == "mine.so"
+
+
+def test_of_two_runtimes_none_is_named_where_it_is_not_known_which_cudnn_was_made_for(world):
+    names = ("libcudart", "libnvrtc", "libcublasLt", "libcublas")
+    world.system = {"libcudnn.so.9", *(f"{name}.so.{major}" for name in names for major in (12, 13))}
+    libraries.cudnn_library()
+    assert "CUDNN_FRONTEND_CUDART_LIB_NAME" not in os.environ
+
+
 @pytest.mark.parametrize(
     ("missing", "named"),
     [
         ("cudnn/lib/libcudnn.so.9", "cuDNN 9 (libcudnn.so.9)"),
+        ("cuda_runtime/lib/libcudart.so.12", "the CUDA runtime (libcudart.so.12)"),
         ("cuda_nvrtc/lib/libnvrtc.so.12", "NVRTC (libnvrtc.so.12)"),
         ("cublas/lib/libcublasLt.so.12", "cuBLASLt (libcublasLt.so.12)"),
         ("cublas/lib/libcublas.so.12", "cuBLAS (libcublas.so.12)"),
@@ -147,6 +174,14 @@ def test_a_frontend_that_is_too_old_is_said(cuda12, monkeypatch):
     assert "frontend 1.14.0 lacks _execute_with_raw_ptrs, expected 1.32 or newer" in (libraries.problem() or "")
 
 
+def test_every_private_call_of_the_graph_is_asked_for_before_it_is_needed():
+    """The frontend promises nothing of these from one version to the next."""
+    source = Path(plans.__file__).read_text()
+    called = set(re.findall(r"\bgraph\.(_\w+)", source))
+    assert called
+    assert called <= set(libraries._NEEDED)
+
+
 def test_a_frontend_that_does_not_import_is_said(cuda12, monkeypatch):
     monkeypatch.setitem(sys.modules, "cudnn", None)
     assert "frontend 1.32.0 cannot be imported" in (libraries.problem() or "")
@@ -168,3 +203,41 @@ def test_importing_a_module_needs_neither_cudnn_nor_cupy(module):
         f"import tcbench.backends.cuda.cudnn.{module}"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+_ASK_FOR_THE_RUNTIME = """
+import ctypes, sys
+for name in ("libcudart.so.12", "libcudart.so.13"):
+    try:
+        ctypes.CDLL(name)
+    except OSError:
+        continue
+    sys.exit(f"{name} is not hidden")
+from tcbench.backends.cuda.cudnn import libraries
+cudnn = libraries.frontend()
+half, single = cudnn.data_type.HALF, cudnn.data_type.FLOAT
+graph = libraries.graph_class(cudnn)(
+    io_data_type=half, intermediate_data_type=single, compute_data_type=single
+)
+q, k, v = (graph.tensor(dim=[1, 1, 64, 64], stride=[4096, 4096, 64, 1], data_type=half) for _ in range(3))
+out, _ = graph.sdpa(q=q, k=k, v=v, attn_scale=0.1, is_inference=True)
+out.set_output(True).set_dim([1, 1, 64, 64]).set_stride([4096, 4096, 64, 1])
+try:
+    graph.validate()
+except RuntimeError as error:
+    print(error)
+"""
+
+
+@pytest.mark.plans
+def test_without_a_toolkit_the_frontend_finds_the_runtime_that_the_wheels_bring(real_cudnn, tmp_path):
+    """Attention, of all that the frontend does without a GPU, calls the CUDA runtime: cudaGetDevice, which fails here.
+    A step's batch normalisations call it whenever they run. An empty file of a library's name hides the system's."""
+    for major in (12, 13):
+        (tmp_path / f"libcudart.so.{major}").touch()
+    environment = {**os.environ, "LD_LIBRARY_PATH": str(tmp_path)}
+    environment.pop("CUDNN_FRONTEND_CUDART_LIB_NAME", None)
+    command = [sys.executable, "-c", _ASK_FOR_THE_RUNTIME]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert not done.stdout or "cuda_get_device" in done.stdout
