@@ -27,6 +27,7 @@ import msgspec
 
 from tcbench.analysis.floor import Floor, MemoryNeed, peak_rates, step_floor, work_floor_s
 from tcbench.backends import backend
+from tcbench.backends.cuda import packages
 from tcbench.backends.cuda.accelerator import GpuProperties
 from tcbench.backends.cuda.cudnn import absent, cache, libraries
 from tcbench.backends.cuda.cudnn.cache import Cache, Entry, Key
@@ -36,7 +37,7 @@ from tcbench.backends.cuda.kernels.launches import launch_of
 from tcbench.backends.cuda.properties import GpuFile
 from tcbench.backends.cuda.trace import Trace
 from tcbench.backends.cuda.work import Work
-from tcbench.errors import TcbenchError
+from tcbench.errors import SelectionError, TcbenchError
 from tcbench.plan import Plan
 from tcbench.record import Cell, Input, MeasureSettings
 
@@ -166,8 +167,10 @@ def forecast(
     plan: Plan, gpu: GpuFile, *, fresh: bool = False, processes: int = PROCESSES, progress: Progress | None = None
 ) -> Forecast:
     """Look at every cell that can run there. `fresh` ignores what is kept. Raises SelectionError for a GPU whose peak
-    rates are not known."""
+    rates are not known, or that the cuDNN here has no code for: its plans would be none of that GPU's."""
     peak_rates(gpu)
+    if misfit := packages.cudnn_misfit(gpu.compute_capability):
+        raise SelectionError(f"GPU {gpu.name}: {misfit}")
     say = progress or _silent
     runnable = [planned.cell for planned in plan.cells if planned.skip_reason is None]
     traced = trace_all(runnable, gpu.properties(), fresh=fresh, processes=processes, progress=say)
@@ -415,6 +418,6 @@ def _kernels(works: Iterable[Work], gpu: GpuFile, progress: Progress) -> tuple[_
             found[source, defines] = " ".join(str(error).split())[:300]
         except (ImportError, RuntimeError) as error:
             first = str(error).splitlines()[0] if str(error) else type(error).__name__
-            return {}, f"{first}: 'uv sync --extra cuda12' installs CuPy and NVRTC"
+            return {}, f"{first}: {packages.SYNC}"
         progress("compiling kernels", len(found), len(distinct))
     return {work: found[launch.source, launch.defines] for work, launch in launches.items()}, None

@@ -40,8 +40,9 @@ def examine(open_gpu: Callable[[int], NvmlGpu | None] = nvml.open_gpu) -> Iterat
 
 
 def _packages(gpus: Gpus, found: tuple[packages.Installed, ...]) -> Iterator[Finding]:
-    mend = packages.sync(packages.major_for(gpus))
+    extra = packages.extra_for(gpus)
     for part in packages.PARTS:
+        mend = packages.mend(part, extra)
         those = [one for one in found if one.part is part]
         if not those and part in (packages.CUDNN, packages.NVRTC) and packages.trouble(part) is None:
             yield Finding("ok", part.name, "found outside Python's packages")
@@ -56,7 +57,7 @@ def _packages(gpus: Gpus, found: tuple[packages.Installed, ...]) -> Iterator[Fin
                 state: State = "unusable" if part.needed else "missing"
                 yield Finding(state, part.name, f"{versions} is installed but does not work: {trouble}", mend)
     for misfit in packages.misfits(found, gpus):
-        yield Finding("unusable", "CUDA versions", misfit, mend)
+        yield Finding("unusable", "CUDA versions", misfit, packages.sync(extra))
 
 
 def _gpu(gpu: Gpu, open_gpu: Callable[[int], NvmlGpu | None]) -> Iterator[Finding]:

@@ -84,8 +84,11 @@ def make(scenario: Scenario, selection: Selection, device: Device, *, elsewhere:
         measure = msgspec.structs.replace(measure, target=selection.target)
     if selection.max_time_s is not None:
         measure = msgspec.structs.replace(measure, max_time_s=selection.max_time_s)
+    configs = select(scenario, selection.configs)
+    if not elsewhere:
+        refuse(device, (config.backend for config in configs))
     cells = []
-    for config in select(scenario, selection.configs):
+    for config in configs:
         reason = why_not(config, device, elsewhere=elsewhere)
         for batch_size in batch_sizes:
             cell = Cell(
@@ -191,11 +194,21 @@ def why_not(config: Config, device: Device, *, elsewhere: bool = False) -> str |
     for package in () if elsewhere else the_backend.DEVICES[device.kind]:
         if not package.is_installed():
             return f"backend {config.backend} needs the package {package.module}: {package.install}"
+        if misfit := package.misfit(device.compute_capability):
+            return misfit
     for name in config.rungs:
         reason = missing(the_backend.RUNGS[name].requires, device, elsewhere=elsewhere)
         if reason:
             return f"{name}: {reason}"
     return None
+
+
+def refuse(device: Device, backends: Iterable[str]) -> None:
+    """Raises SelectionError where what is installed serves the device for none of the backends, though it is there."""
+    packages = [backend(name).DEVICES.get(device.kind, ()) for name in dict.fromkeys(backends)]
+    misfits = [next(filter(None, (one.misfit(device.compute_capability) for one in those)), None) for those in packages]
+    if misfits and all(misfits):
+        raise SelectionError(f"--device {device.name} ({device.title}): {misfits[0]}; --device cpu works")
 
 
 def missing(requires: Requires, device: Device, *, elsewhere: bool = False) -> str | None:

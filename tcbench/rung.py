@@ -27,6 +27,11 @@ class Package:
         except ModuleNotFoundError:
             return False
 
+    def misfit(self, compute_capability: tuple[int, int] | None) -> str | None:
+        """Why it does not serve a GPU of this compute capability though it is installed, with what mends it; None: it
+        does."""
+        return None
+
 
 @dataclass(frozen=True)
 class Needs:

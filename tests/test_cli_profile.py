@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
 import signal
@@ -10,11 +11,15 @@ import sys
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
+from factories import make_record
 
 from tcbench import tracing
+from tcbench.cli import profile
 from tcbench.dataset import generate
-from tcbench.tracing import perfetto
+from tcbench.errors import SelectionError
+from tcbench.tracing import nsys, perfetto
 
 CELL = ("profile", "fp32+dali", "cpu", "--bs", "2", "--device", "cpu", "--image-size", "64")
 
@@ -106,6 +111,19 @@ def test_a_mistake_is_one_line_and_exit_code_2(tmp_path, arguments, expected):
     assert expected in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
     assert not list(tmp_path.glob("results/**/*.*"))
+
+
+def test_without_cupti_a_gpu_is_recorded_by_ranges_alone_and_that_is_said(monkeypatch):
+    """Only where nothing was asked for: --tool cupti is refused."""
+    monkeypatch.setattr(nsys, "find", lambda: None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    cell = msgspec.structs.replace(make_record("fp16", 64).cell, device="cuda:0")
+    recorder = profile._recorder("auto", cell)
+    assert (recorder.nsys, recorder.cupti) == (None, False)
+    assert recorder.note.startswith("ranges alone, no kernels: cupti-python is not installed: uv sync --extra cuda1")
+    assert profile._recorder("ranges", cell).note is None
+    with pytest.raises(SelectionError, match="--tool cupti: cupti-python is not installed: uv sync --extra cuda1"):
+        profile._recorder("cupti", cell)
 
 
 def test_a_cell_that_fails_says_why_with_exit_code_3(tmp_path):

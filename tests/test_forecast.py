@@ -7,7 +7,7 @@ import pytest
 
 from tcbench import forecast as forecasts
 from tcbench import plan, scenario
-from tcbench.backends.cuda import properties
+from tcbench.backends.cuda import packages, properties
 from tcbench.backends.cuda.cudnn.libraries import LibraryError
 from tcbench.backends.cuda.cudnn.plans import NoPlan, PlanFacts
 from tcbench.backends.cuda.kernels.compile import CompileError
@@ -70,7 +70,7 @@ def stand(monkeypatch, tmp_path):
     monkeypatch.setenv("TCBENCH_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(forecasts.absent, "plan_all", stand.plan_all)
     monkeypatch.setattr(forecasts.kernels, "compile_kernel", stand.compile_kernel)
-    monkeypatch.setattr(forecasts.libraries, "version", lambda: "9.99.0")
+    monkeypatch.setattr(forecasts.libraries, "version", lambda: "9.10.2")
     return stand
 
 
@@ -146,6 +146,18 @@ def test_a_kernel_that_does_not_compile_is_a_problem_of_its_works(stand, tmp_pat
     assert {work.work.name for work in cell.works if work.problem} == {
         *("max_pool_forward", "max_pool_backward", "global_average_forward", "global_average_backward")
     }
+
+
+def test_a_cudnn_without_code_for_that_gpu_is_refused_with_the_one_that_has(stand, tmp_path, monkeypatch):
+    monkeypatch.setattr(forecasts.libraries, "version", lambda: "9.28.0")
+    with pytest.raises(SelectionError) as error:
+        look(V100, tmp_path, configs=("fp16",))
+    assert str(error.value) == (
+        "GPU V100: cuDNN 9.28.0 has no code for compute capability 7.0; "
+        "9.10.2 is the last that has: uv sync --extra volta"
+    )
+    assert not stand.planned
+    assert look(H200, tmp_path, configs=("fp16",)).cells
 
 
 def test_without_cudnn_and_cupy_memory_and_floor_are_told_all_the_same(stand, tmp_path):
@@ -280,6 +292,8 @@ TALK = ("fp32", "fp16", "fp16+dali+batched+nhwc+fused")
 
 @pytest.mark.plans
 def test_the_talks_out_of_memory_is_foretold(real_cudnn):
+    if misfit := packages.cudnn_misfit((7, 0)):
+        pytest.skip(misfit)
     found = forecasts.forecast(planned("naruse2018", V100, configs=TALK, batch_sizes=(128, 256)), V100)
     assert found.plans_unchecked is None and found.kernels_unchecked is None
     fits = {(cell.cell.config, cell.cell.batch_size): cell.memory.fits for cell in found.cells}

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tcbench.backends.cuda import driver, packages
+
 SCRIPT = Path(__file__).parent.parent / "tools" / "gpu_check.sh"
 
 STAND_IN = """#!/usr/bin/env bash
@@ -95,6 +97,30 @@ def test_the_archive_stays_below_its_limit_however_much_is_said(check, tmp_path)
     assert done.returncode == 0
     assert (tmp_path / "out" / "gpu_check.tar.gz").stat().st_size <= 16 * 2**20
     assert len(files["logs/doctor.log"]) == 100_000
+
+
+@pytest.mark.parametrize("extra", [None, "cuda12"])
+def test_the_packages_are_those_that_tcbench_finds_to_suit_unless_the_user_says_which(tmp_path, extra):
+    """A stand-in for uv writes down what it is asked to run; it runs tcbench's choice, and ends all else."""
+    uv = tmp_path / "bin" / "uv"
+    uv.parent.mkdir()
+    uv.write_text(
+        '#!/usr/bin/env bash\necho "$*" >>"$CALLS"\n'
+        f'[[ "$*" == *extra_for* ]] && {{ shift 3; exec {sys.executable} "$@"; }}\nexit 1\n'
+    )
+    uv.chmod(0o755)
+    calls = tmp_path / "calls"
+    environment = {k: v for k, v in os.environ.items() if k not in ("PYTHON", "EXTRA")}
+    environment |= {"PATH": f"{uv.parent}:{os.environ['PATH']}", "CALLS": str(calls)} | (
+        {"EXTRA": extra} if extra else {}
+    )
+    done = subprocess.run([str(SCRIPT), str(tmp_path / "out")], env=environment, capture_output=True, timeout=60)
+    assert done.returncode == 2
+    assert ("extra_for" in calls.read_text()) == (extra is None)
+    named = extra or packages.extra_for(driver.gpus()).name
+    assert (
+        calls.read_text().splitlines()[-1].startswith(f"run --quiet --extra {named} python -m tcbench run naruse2018")
+    )
 
 
 @pytest.mark.parametrize("device", ["cuda:99", "no-such-device"])

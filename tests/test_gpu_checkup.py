@@ -10,6 +10,7 @@ from standin_nvml import H200, V100, NVMLError, pynvml
 
 from tcbench import checkup, gpu_checkup
 from tcbench.backends.cuda import driver, packages
+from tcbench.backends.cuda.cudnn import libraries
 from tcbench.backends.cuda.driver import Gpus
 from tcbench.backends.cuda.packages import Installed
 from tcbench.finding import Finding
@@ -185,7 +186,7 @@ def test_packages_that_are_missing_come_with_the_extra_that_suits_driver_and_gpu
     missing = {finding.what: finding for finding in found() if finding.state == "missing"}
     assert set(missing) == {part.name for part in packages.PARTS}
     assert missing["CuPy"].found.startswith("cupy-cuda12x or cupy-cuda13x is not installed; needed on a GPU for arrays")
-    assert {finding.mend for finding in missing.values()} == {"uv sync --extra cuda12"}
+    assert {finding.mend for finding in missing.values()} == {"uv sync --extra volta"}
 
 
 def test_libraries_that_the_system_has_are_as_good(quiet, here):
@@ -205,6 +206,17 @@ def test_a_driver_too_old_for_the_packages_makes_the_gpu_unusable(quiet, here):
     (finding,) = [finding for finding in found() if finding.what == "CUDA versions"]
     assert (finding.state, finding.mend) == ("unusable", "uv sync --extra cuda12")
     assert "too old for packages for CUDA 13: it runs CUDA up to 12.4" in finding.found
+
+
+def test_a_cudnn_that_does_not_serve_the_gpu_makes_it_unusable(quiet, here, monkeypatch):
+    here.gpus = Gpus((V100,), (13, 0))
+    here.installed = tuple(one for one in SET_13 if one.part is not packages.CUPY and one.part is not packages.CUDNN)
+    monkeypatch.setattr(libraries, "version", lambda: "9.28.0")
+    (finding,) = [finding for finding in found() if finding.what == "CUDA versions"]
+    assert (finding.state, finding.mend) == ("unusable", "uv sync --extra volta")
+    assert finding.found.startswith(
+        "cuda:1 (Tesla V100-SXM2-16GB): cuDNN 9.28.0 has no code for compute capability 7.0"
+    )
 
 
 def test_what_keeps_tcbench_from_running_at_all_outweighs_the_gpu():

@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from tcbench import plan, scenario
+from tcbench.backends.cuda.cudnn import libraries
 from tcbench.device import Device
 from tcbench.errors import ScenarioError, SelectionError
 from tcbench.plan import Selection
@@ -13,6 +14,7 @@ from tcbench.record import Input
 from tcbench.rung import Package, Requires
 
 CPU = Device("cpu", "A Processor", 2**34)
+V100 = Device("cuda:0", "V100", 2**34, (7, 0))
 
 
 @pytest.fixture
@@ -152,12 +154,34 @@ def test_a_requirement_that_is_not_met_says_what_mends_it(requires, device, expe
 def test_another_machines_device_is_not_judged_by_what_is_installed_here():
     requires = Requires(compute_capability=(8, 0), packages=(Package("no_such_module.sub", "uv sync --extra x"),))
     assert plan.missing(requires, H200, elsewhere=True) is None
-    old = Device("cuda:0", "V100", 2**34, (7, 0))
-    assert plan.missing(requires, old, elsewhere=True) == "needs compute capability 8.0, V100 has 7.0"
-    made = plan.make(scenario.load("beyond"), Selection(), old, elsewhere=True)
+    assert plan.missing(requires, V100, elsewhere=True) == "needs compute capability 8.0, V100 has 7.0"
+    made = plan.make(scenario.load("beyond"), Selection(), V100, elsewhere=True)
     reasons = {planned.cell.config: planned.skip_reason for planned in made.cells}
     assert reasons["fp16"] is None
     assert reasons["tf32"] == "tf32: needs compute capability 8.0, V100 has 7.0"
+
+
+def test_a_gpu_that_the_installed_cudnn_does_not_serve_is_refused_with_what_mends_it(cpu, monkeypatch):
+    monkeypatch.setattr(libraries, "version", lambda: "9.28.0")
+    monkeypatch.setattr(Package, "is_installed", lambda package: True)
+    with pytest.raises(SelectionError) as error:
+        plan.make(cpu, Selection(), V100)
+    assert str(error.value) == (
+        "--device cuda:0 (V100): cuDNN 9.28.0 has no code for compute capability 7.0; "
+        "9.10.2 is the last that has: uv sync --extra volta; --device cpu works"
+    )
+    monkeypatch.setattr(libraries, "version", lambda: "9.10.2")
+    assert plan.make(cpu, Selection(configs=("fp32",)), V100).cells[0].skip_reason is None
+
+
+def test_beside_a_backend_that_does_without_it_only_the_cells_that_need_cudnn_are_skipped(monkeypatch):
+    monkeypatch.setattr(libraries, "version", lambda: "9.28.0")
+    monkeypatch.setattr(Package, "is_installed", lambda package: True)
+    made = plan.make(scenario.load("peers"), Selection(), V100)
+    reasons = {(planned.cell.backend, (planned.skip_reason or "")[:30]) for planned in made.cells}
+    assert ("chainer", "cuDNN 9.28.0 has no code for c") in reasons
+    assert ("torch", "") in reasons
+    assert ("chainer", "") not in reasons
 
 
 def test_an_ablation_runs_its_own_settings_and_remembers_the_scenarios():

@@ -7,7 +7,7 @@
 # Without a usable GPU nothing is run: exit code 2.
 #
 #   PYTHON=...   an interpreter that has what tcbench needs (default: uv with the CUDA extra, else python3)
-#   EXTRA=...    cuda12 or cuda13, for uv (default: what the driver runs)
+#   EXTRA=...    cuda13, cuda12 or volta, for uv (default: what suits the GPU and its driver)
 #   WHEELS=...   a folder of wheels to install into PYTHON first, without a network and without looking for others
 #   DEVICE=...   default cuda:0
 #   BUDGET_S=... default 570: seconds for all steps together
@@ -30,16 +30,18 @@ max_bytes=$((16 * 1024 * 1024))
 
 # -- an interpreter ----------------------------------------------------------------------------------------------------
 
-driver_extra() {
-  local newest
-  newest=$(nvidia-smi 2>/dev/null | grep -oE 'CUDA Version: [0-9]+' | grep -oE '[0-9]+$')
-  if [[ ${newest:-13} -ge 13 ]]; then echo cuda13; else echo cuda12; fi
+# Which packages suit the GPU and its driver, tcbench knows: it asks the driver's library, with no CUDA package there.
+suitable_extra() {
+  uv run --quiet python -c '
+from tcbench.backends.cuda import driver, packages
+print(packages.extra_for(driver.gpus()).name)'
 }
 
 if [[ -n ${PYTHON:-} ]]; then
   python=("$PYTHON")
 elif command -v uv >/dev/null; then
-  python=(uv run --quiet --extra "${EXTRA:-$(driver_extra)}" python)
+  EXTRA=${EXTRA:-$(suitable_extra)} || exit 2
+  python=(uv run --quiet --extra "$EXTRA" python)
 else
   python=(python3)
 fi

@@ -73,7 +73,7 @@ def forecast(
     from tcbench.views.progress import Stages
 
     there = properties.load(gpu)
-    device = Device("cuda:0", there.device_name, there.memory_bytes, divmod(there.sm, 10))
+    device = Device("cuda:0", there.device_name, there.memory_bytes, there.compute_capability)
     selection = plan.Selection(batch_sizes=batch_sizes(bs), configs=config_names(config), image_size=image_size)
     planned = plan.make(scenarios.load(scenario), selection, device, elsewhere=True)
     try:

@@ -120,6 +120,7 @@ def numerics(
     from tcbench import scenario as scenarios
     from tcbench.backends import device_kinds
     from tcbench.numerics import plan
+    from tcbench.plan import refuse
 
     _whole("--seeds", seeds, 1, plan.MOST_SEEDS)
     _whole("--steps", steps, 1, plan.MOST_STEPS)
@@ -132,6 +133,7 @@ def numerics(
     within("--timeout", timeout, "seconds above 0", lambda x: 0 < x <= 1e6)
     static_scale = loss_scale(scale)
     found = devices.find(device, device_kinds(("chainer",)))
+    refuse(found, ("chainer",))
     loaded = scenarios.load(scenario or ("cpu" if found.kind == "cpu" else "naruse2018"))
     if rungs:
         given = {

@@ -188,6 +188,7 @@ class _Recorder:
 
     nsys: Nsys | None = None
     cupti: bool = False
+    note: str | None = None
 
 
 def _recorder(tool: str, cell: Cell) -> _Recorder:
@@ -209,8 +210,16 @@ def _recorder(tool: str, cell: Cell) -> _Recorder:
         raise SelectionError(f"--tool cupti records GPUs, and the device is {cell.device}")
     has_cupti = importlib.util.find_spec("cupti") is not None
     if tool == "cupti" and not has_cupti:
-        raise SelectionError("--tool cupti: cupti-python is not installed: uv sync --extra cuda12 (or cuda13)")
+        raise SelectionError(f"--tool cupti: {_no_cupti()}")
+    if tool == "auto" and on_gpu and not has_cupti:
+        return _Recorder(note=f"ranges alone, no kernels: {_no_cupti()}")
     return _Recorder(cupti=on_gpu and has_cupti and tool != "ranges")
+
+
+def _no_cupti() -> str:
+    from tcbench.backends.cuda import driver, packages
+
+    return f"cupti-python is not installed: {packages.mend(packages.CUPTI, packages.extra_for(driver.gpus()))}"
 
 
 @dataclass(frozen=True)
@@ -292,7 +301,9 @@ class _Take:
 
         own = recordings.decode((folder / "recording.json").read_bytes())
         title, work = title_of(record), sampling.work
-        notes = [f"CUPTI lost {own.dropped} records"] if own.dropped else []
+        notes = [self.recorder.note] if self.recorder.note else []
+        if own.dropped:
+            notes.append(f"CUPTI lost {own.dropped} records")
         if self.recorder.nsys is None:
             source = "cupti" if self.recorder.cupti else "ranges"
             return _Taken(record, assemble(title, own, source, work), notes=tuple(notes))  # type: ignore[arg-type]

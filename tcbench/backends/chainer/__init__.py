@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from tcbench.backends.chainer.rungs import RUNGS
+from tcbench.backends.cuda import packages
 from tcbench.record import Cell, Input
 from tcbench.rung import Package
 from tcbench.session import Session
@@ -17,8 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["DEVICES", "PACKAGES", "RUNGS", "open_session", "trace"]
 
-_CUDA = "uv sync --extra cuda12 (or cuda13)"
-DEVICES = {"cpu": (), "cuda": (Package("cupy", _CUDA), Package("cudnn", _CUDA))}
+DEVICES = {"cpu": (), "cuda": (Package("cupy", packages.SYNC), packages.Cudnn("cudnn", packages.SYNC))}
 PACKAGES = (
     "chainer",
     "numpy",

@@ -17,6 +17,7 @@ from typing import Any
 
 import msgspec
 
+from tcbench.backends.cuda import packages
 from tcbench.errors import TraceError
 from tcbench.recording import Activity, ActivityKind, Call
 
@@ -43,9 +44,7 @@ def import_cupti() -> Any:
     try:
         from cupti import cupti  # type: ignore[import-not-found,unused-ignore]
     except ImportError as error:
-        raise TraceError(
-            f"CUPTI cannot be loaded ({error}): uv sync --extra cuda12 (or cuda13), or --tool ranges"
-        ) from None
+        raise TraceError(f"CUPTI cannot be loaded ({error}): {packages.SYNC}, or --tool ranges") from None
     return cupti
 
 
@@ -72,23 +71,28 @@ class Activities:
 
     @contextlib.contextmanager
     def recording(self) -> Iterator[None]:
-        """While it is held, CUPTI records. The device must be done when it ends."""
+        """While it is held, CUPTI records. The device must be done when it ends. Raises TraceError where it cannot:
+        libcupti is opened at the first call, and refuses a driver before CUDA 12.4, or a second tool that records."""
         cupti = self._cupti
         enabled: list[Any] = []
-        # The system's ids of threads, as threading.get_native_id() has them.
-        cupti.set_thread_id_type(cupti.ActivityThreadIdType.SYSTEM)
-        cupti.activity_register_callbacks(lambda: (BUFFER_BYTES, 0), self._handed_over)
         try:
-            for name in _KINDS:
-                kind = getattr(cupti.ActivityKind, name)
-                cupti.activity_enable(kind)
-                enabled.append(kind)
-            self._offset_ns = self._clock_offset_ns()
+            try:
+                # The system's ids of threads, as threading.get_native_id() has them.
+                cupti.set_thread_id_type(cupti.ActivityThreadIdType.SYSTEM)
+                cupti.activity_register_callbacks(lambda: (BUFFER_BYTES, 0), self._handed_over)
+                for name in _KINDS:
+                    kind = getattr(cupti.ActivityKind, name)
+                    cupti.activity_enable(kind)
+                    enabled.append(kind)
+                self._offset_ns = self._clock_offset_ns()
+            except Exception as error:
+                raise TraceError(f"CUPTI cannot record ({error}): take --tool ranges") from error
             yield
         finally:
             for kind in reversed(enabled):
                 cupti.activity_disable(kind)
-            cupti.activity_flush_all(_FORCED)
+            if enabled:
+                cupti.activity_flush_all(_FORCED)
 
     @property
     def activities(self) -> tuple[Activity, ...]:

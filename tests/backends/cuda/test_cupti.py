@@ -123,6 +123,21 @@ def test_a_step_that_fails_leaves_nothing_on():
     assert not standin.enabled
 
 
+def test_a_driver_that_cupti_refuses_is_one_clear_line(monkeypatch):
+    """The bindings open libcupti at the first call: cupti._internal.utils.NotSupportedError, a RuntimeError."""
+
+    class Old(StandIn):
+        def set_thread_id_type(self, kind):
+            raise RuntimeError("only CUDA 12.4 or later driver is supported")
+
+        def activity_flush_all(self, flag):
+            raise RuntimeError("only CUDA 12.4 or later driver is supported")
+
+    said = r"CUPTI cannot record \(only CUDA 12.4 or later driver is supported\): take --tool ranges"
+    with pytest.raises(TraceError, match=said), cupti.Activities(Old()).recording():
+        pass
+
+
 def test_without_the_package_the_message_says_what_to_install(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "cupti", None)
     with pytest.raises(TraceError, match="uv sync --extra cuda12"):

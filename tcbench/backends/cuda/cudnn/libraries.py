@@ -20,13 +20,7 @@ from tcbench.errors import TcbenchError
 
 CUDNN = "libcudnn.so.9"
 _CUDA_MAJORS = (12, 13)
-_RUNTIME = ("the CUDA runtime", "libcudart.so.{0}")
-_COMPANIONS = (
-    _RUNTIME,
-    ("NVRTC", "libnvrtc.so.{0}"),
-    ("cuBLASLt", "libcublasLt.so.{0}"),
-    ("cuBLAS", "libcublas.so.{0}"),
-)
+_COMPANIONS = (("NVRTC", "libnvrtc.so.{0}"), ("cuBLASLt", "libcublasLt.so.{0}"), ("cuBLAS", "libcublas.so.{0}"))
 _RUNTIME_NAME = "CUDNN_FRONTEND_CUDART_LIB_NAME"
 """The environment variable by which the frontend is told which runtime to open. Left to itself it takes that of CUDA 12
 where a system has that too, and says so on stderr."""
@@ -41,7 +35,7 @@ _NEEDED = (
     "deserialize",
     "get_cuda_graph_retention",
 )
-_SYNC = "'uv sync --extra cuda12' or '--extra cuda13' installs it"
+_SYNC = "'uv sync --extra cuda12' (or cuda13, volta: `tcbench doctor` says which) installs it"
 
 
 class LibraryError(TcbenchError):
@@ -93,15 +87,27 @@ def cudnn_library() -> ctypes.CDLL:
     library = _open(CUDNN)
     if library is None:
         raise LibraryError(f"cuDNN 9 ({CUDNN}) was not found: {_SYNC}")
+    runtime()
     for words, pattern in _COMPANIONS:
-        names = [pattern.format(major) for major in _majors()]
-        # All that are there: which CUDA a cuDNN outside the wheels was made for is not known.
-        loaded = [name for name in names if _open(name) is not None]
-        if not loaded:
-            raise LibraryError(f"{words} ({' or '.join(names)}) was not found, which cuDNN needs: {_SYNC}")
-        if (words, pattern) == _RUNTIME and len(loaded) == 1:
-            os.environ.setdefault(_RUNTIME_NAME, loaded[0])
+        _companion(words, pattern)
     return library
+
+
+def runtime() -> None:
+    """Load the CUDA runtime, and tell cuDNN's frontend which. Raises LibraryError."""
+    loaded = _companion("the CUDA runtime", "libcudart.so.{0}")
+    if len(loaded) == 1:
+        os.environ.setdefault(_RUNTIME_NAME, loaded[0])
+
+
+def _companion(words: str, pattern: str) -> list[str]:
+    """Load a library that cuDNN needs; its names."""
+    names = [pattern.format(major) for major in _majors()]
+    # All that are there: which CUDA a cuDNN outside the wheels was made for is not known.
+    loaded = [name for name in names if _open(name) is not None]
+    if not loaded:
+        raise LibraryError(f"{words} ({' or '.join(names)}) was not found, which cuDNN needs: {_SYNC}")
+    return loaded
 
 
 @functools.cache

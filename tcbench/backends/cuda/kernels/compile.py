@@ -51,7 +51,7 @@ def compile_anew(source: str, defines: tuple[str, ...], sm: int) -> bytes:
         major, minor = nvrtc.getVersion()
         raise CompileError(
             f"NVRTC {major}.{minor} compiles for sm_{min(supported)} to sm_{max(supported)}, not for sm_{sm}: "
-            "install tcbench[cuda12] for GPUs older than sm_75, a newer CUDA for newer ones"
+            "uv sync --extra volta for GPUs older than sm_75, a newer CUDA for newer ones"
         )
     options = (f"--gpu-architecture=sm_{sm}", *_OPTIONS, *(f"-D{define}" for define in defines))
     program = nvrtc.createProgram(_text(source), source, (_text(_HEADER).encode(),), (_HEADER.encode(),))

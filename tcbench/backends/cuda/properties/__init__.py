@@ -47,6 +47,10 @@ class GpuFile:
     json: str
 
     @property
+    def compute_capability(self) -> tuple[int, int]:
+        return divmod(self.sm, 10)
+
+    @property
     def digest(self) -> str:
         """Tells two files of one name apart."""
         return hashlib.sha256(self.json.encode()).hexdigest()[:16]
