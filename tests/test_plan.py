@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
+import sysconfig
 
 import pytest
 
 from tcbench import plan, scenario
+from tcbench.backends import backend
 from tcbench.backends.cuda.cudnn import libraries
 from tcbench.device import Device
 from tcbench.errors import ScenarioError, SelectionError
@@ -182,6 +185,17 @@ def test_beside_a_backend_that_does_without_it_only_the_cells_that_need_cudnn_ar
     assert ("chainer", "cuDNN 9.28.0 has no code for c") in reasons
     assert ("torch", "") in reasons
     assert ("chainer", "") not in reasons
+
+
+@pytest.mark.parametrize("device", [CPU, Device("cuda:0", "H200", 2**37, (9, 0))])
+def test_compile_is_skipped_with_the_reason_where_pythons_headers_are_missing(monkeypatch, tmp_path, device):
+    """PyTorch's generated code, and the launcher that Triton builds on a GPU, include Python.h."""
+    requires = backend("torch").RUNGS["compile"].requires
+    monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
+    monkeypatch.setattr(sysconfig, "get_paths", lambda scheme: {"include": str(tmp_path)})
+    assert (plan.missing(requires, device) or "").startswith("needs the package Python.h: apt-get install python3-dev")
+    (tmp_path / "Python.h").touch()
+    assert plan.missing(requires, device) is None
 
 
 def test_an_ablation_runs_its_own_settings_and_remembers_the_scenarios():
