@@ -130,8 +130,10 @@ def _clocks(what: str, selector: str, state: GpuState, now: GpuSample) -> Iterat
     if top is None:
         return
     by_hand = bool((now.throttle_mask or 0) & _SETTING)
-    if set_to is not None and set_to < top:
-        said = f"the SM clock is capped: application clocks are {set_to} of {top} MHz"
+    # Some GPUs leave the factory with application clocks below the highest: a V100, which boosts past them.
+    unset = state.default_sm_clock_mhz or top
+    if set_to is not None and set_to < unset:
+        said = f"the SM clock is capped: application clocks are {set_to} of {unset} MHz"
         yield Finding("note", what, said, f"sudo nvidia-smi -i {selector} -rac")
     elif by_hand:
         said = f"the SM clock is held by a setting (now {now.sm_clock_mhz} of {top} MHz): steady, but not its fastest"

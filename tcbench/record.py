@@ -248,7 +248,8 @@ class GpuSample(msgspec.Struct, frozen=True, array_like=True):
 
 class GpuState(msgspec.Struct, frozen=True, kw_only=True):
     """How a GPU was set when a trial began; None for what it does not say. `sm_clock_set_mhz` and
-    `memory_clock_set_mhz` are the application clocks. With MIG, samples are those of the whole GPU, not of a slice."""
+    `memory_clock_set_mhz` are the application clocks, `default_sm_clock_mhz` what they are unless set. With MIG,
+    samples are those of the whole GPU, not of a slice, and have no energy."""
 
     driver: str | None = None
     power_limit_w: float | None = None
@@ -256,6 +257,7 @@ class GpuState(msgspec.Struct, frozen=True, kw_only=True):
     max_sm_clock_mhz: int | None = None
     max_memory_clock_mhz: int | None = None
     sm_clock_set_mhz: int | None = None
+    default_sm_clock_mhz: int | None = None
     memory_clock_set_mhz: int | None = None
     ecc: bool | None = None
     mig: bool | None = None

@@ -20,11 +20,16 @@ class NVMLError(Exception):
     pass
 
 
+class NVMLLibraryMismatchError(Exception):
+    """As in nvidia-ml-py: no NVMLError, and raised by what lists processes where the driver lacks the newest form."""
+
+
 class StandInNvml(ModuleType):
     """`answers` are by question; one that is an exception is raised, a callable is called. `asked` is what was asked
     of which GPU."""
 
     NVMLError = NVMLError
+    NVMLLibraryMismatchError = NVMLLibraryMismatchError
     NVML_CLOCK_SM, NVML_CLOCK_MEM, NVML_TEMPERATURE_GPU = 1, 2, 0
 
     def __init__(self) -> None:
@@ -39,6 +44,7 @@ class StandInNvml(ModuleType):
             ("nvmlDeviceGetMaxClockInfo", 2): 3201,
             ("nvmlDeviceGetApplicationsClock", 1): 1980,
             ("nvmlDeviceGetApplicationsClock", 2): 3201,
+            ("nvmlDeviceGetDefaultApplicationsClock", 1): 1980,
             ("nvmlDeviceGetClockInfo", 1): 1755,
             ("nvmlDeviceGetClockInfo", 2): 3201,
             "nvmlDeviceGetEccMode": [1, 1],

@@ -6,7 +6,7 @@ import os
 from types import SimpleNamespace
 
 import pytest
-from standin_nvml import H200, V100, NVMLError, pynvml
+from standin_nvml import H200, V100, NVMLError, NVMLLibraryMismatchError, pynvml
 
 from tcbench import checkup, gpu_checkup
 from tcbench.backends.cuda import driver, packages
@@ -127,6 +127,24 @@ def test_clocks_that_are_capped_or_held_are_told_from_those_that_float(quiet, he
     assert notes() == [
         ("the SM clock is capped: application clocks are 1200 of 1980 MHz", "sudo nvidia-smi -i 0000:3B:00.0 -rac")
     ]
+
+
+def test_a_stock_v100_whose_clocks_nobody_set_is_not_called_capped(quiet, here):
+    quiet.answers[("nvmlDeviceGetMaxClockInfo", 1)] = 1530
+    for clock in ("nvmlDeviceGetApplicationsClock", "nvmlDeviceGetDefaultApplicationsClock"):
+        quiet.answers[(clock, 1)] = 1312
+    assert [said for said, _ in notes()] == [
+        "clocks are not locked: they float up to 1530 MHz with power and temperature"
+    ]
+    quiet.answers[("nvmlDeviceGetApplicationsClock", 1)] = 1005
+    assert [said for said, _ in notes()] == ["the SM clock is capped: application clocks are 1005 of 1312 MHz"]
+    quiet.answers[("nvmlDeviceGetDefaultApplicationsClock", 1)] = NVMLError("Not Supported")
+    assert [said for said, _ in notes()] == ["the SM clock is capped: application clocks are 1005 of 1530 MHz"]
+
+
+def test_an_older_driver_that_cannot_list_processes_does_not_end_the_doctor(quiet, here):
+    quiet.answers["nvmlDeviceGetComputeRunningProcesses"] = NVMLLibraryMismatchError("use ..._v2")
+    assert notes() == [FLOAT]
 
 
 def test_other_processes_are_named_with_what_they_hold(quiet, here):

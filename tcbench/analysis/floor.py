@@ -57,8 +57,15 @@ FMA; "GA102 GPU Architecture" (2021) and "Ada GPU Architecture" (2023), 128 FP32
 Technical Brief" (2024), which doubles the Tensor Cores' rate; "RTX Blackwell PRO GPU Architecture" (2025)."""
 
 
+_TENSOR_CLOCK_HZ = {"NVIDIA H200": 1.83e9, "NVIDIA H100 80GB HBM3": 1.83e9, "NVIDIA B200": 1.856e9}
+"""The clock of a GPU's published Tensor Core rates, by its driver's name for it, where that is below its highest clock.
+Sources: "H100 Tensor Core GPU Architecture" (2022), 989.4 TFLOP/s in fp16 with 132 multiprocessors, and H200's data
+sheet, the same; B200's, 2.25 PFLOP/s with 148."""
+
+
 def peak_rates(gpu: GpuFile) -> PeakRates:
-    """Rates at the GPU's highest clock. Raises SelectionError for a compute capability that is not known."""
+    """Rates at the GPU's highest clock, those of its Tensor Cores at theirs. Raises SelectionError for a compute capability
+    that is not known."""
     per_clock = _PER_CLOCK.get(gpu.sm)
     if per_clock is None:
         known = ", ".join(f"{sm // 10}.{sm % 10}" for sm in _PER_CLOCK)
@@ -66,9 +73,12 @@ def peak_rates(gpu: GpuFile) -> PeakRates:
             f"GPU {gpu.name}: the peak rates of compute capability {gpu.sm // 10}.{gpu.sm % 10} are not known; "
             f"expected one of {known}"
         )
-    clocks_s = gpu.multiprocessors * gpu.sm_clock_hz
     fp32, tf32, fp16 = per_clock
-    return PeakRates(fp32 * clocks_s, tf32 * clocks_s, fp16 * clocks_s)
+    clock_hz = gpu.sm_clock_hz
+    tensor_hz = min(clock_hz, _TENSOR_CLOCK_HZ.get(gpu.device_name, clock_hz))
+    tf32_hz = tensor_hz if tf32 > fp32 else clock_hz
+    n = gpu.multiprocessors
+    return PeakRates(fp32 * n * clock_hz, tf32 * n * tf32_hz, fp16 * n * tensor_hz)
 
 
 def work_floor_s(work: Work, rates: PeakRates, bandwidth_bytes_s: float) -> float:

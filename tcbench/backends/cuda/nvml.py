@@ -37,12 +37,13 @@ class NvmlGpu:
     def __init__(self, pynvml: Any, handle: Any) -> None:
         self._nvml = pynvml
         self._handle = handle
+        self._mismatch: type[Exception] = getattr(pynvml, "NVMLLibraryMismatchError", pynvml.NVMLError)
         self._first_energy_mj: int | None = None
 
     def state(self) -> GpuState:
         """How it is set now."""
         nvml = self._nvml
-        ecc, mig = self._ask("nvmlDeviceGetEccMode"), self._ask("nvmlDeviceGetMigMode")
+        ecc = self._ask("nvmlDeviceGetEccMode")
         return GpuState(
             driver=_text(self._ask_system("nvmlSystemGetDriverVersion")),
             power_limit_w=_thousandth(self._ask("nvmlDeviceGetEnforcedPowerLimit")),
@@ -50,9 +51,10 @@ class NvmlGpu:
             max_sm_clock_mhz=self._ask("nvmlDeviceGetMaxClockInfo", nvml.NVML_CLOCK_SM),
             max_memory_clock_mhz=self._ask("nvmlDeviceGetMaxClockInfo", nvml.NVML_CLOCK_MEM),
             sm_clock_set_mhz=self._ask("nvmlDeviceGetApplicationsClock", nvml.NVML_CLOCK_SM),
+            default_sm_clock_mhz=self._ask("nvmlDeviceGetDefaultApplicationsClock", nvml.NVML_CLOCK_SM),
             memory_clock_set_mhz=self._ask("nvmlDeviceGetApplicationsClock", nvml.NVML_CLOCK_MEM),
             ecc=None if ecc is None else bool(ecc[0]),  # [current, pending]
-            mig=None if mig is None else bool(mig[0]),
+            mig=self._mig(),
             persistence=_flag(self._ask("nvmlDeviceGetPersistenceMode")),
         )
 
@@ -88,12 +90,19 @@ class NvmlGpu:
         mask: int | None = self._ask("nvmlDeviceGetCurrentClocksEventReasons")
         return self._ask("nvmlDeviceGetCurrentClocksThrottleReasons") if mask is None else mask
 
+    def _mig(self) -> bool | None:
+        modes = self._ask("nvmlDeviceGetMigMode")
+        return None if modes is None else bool(modes[0])  # [current, pending]
+
     def _energy_j(self) -> float | None:
-        """Since the first time it was asked; the counter itself runs since the driver was loaded."""
+        """Since the first time it was asked; the counter itself runs since the driver was loaded. Nothing under MIG:
+        the counter is the whole card's, neighbours' work included."""
         energy_mj: int | None = self._ask("nvmlDeviceGetTotalEnergyConsumption")
         if energy_mj is None:
             return None
         if self._first_energy_mj is None:
+            if self._mig():
+                return None
             self._first_energy_mj = energy_mj
         return (energy_mj - self._first_energy_mj) / 1000
 
@@ -101,10 +110,11 @@ class NvmlGpu:
         return self._ask_system(question, self._handle, *more)
 
     def _ask_system(self, question: str, *arguments: Any) -> Any:
-        """The answer, or None. An AttributeError is an older nvidia-ml-py that does not know the question."""
+        """The answer, or None. An AttributeError is an older nvidia-ml-py that does not know the question; of an older
+        driver that does not, some questions raise what is no NVMLError."""
         try:
             return getattr(self._nvml, question)(*arguments)
-        except (self._nvml.NVMLError, AttributeError):
+        except (self._nvml.NVMLError, self._mismatch, AttributeError):
             return None
 
 

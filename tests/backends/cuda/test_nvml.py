@@ -9,7 +9,7 @@ import time
 from types import SimpleNamespace
 
 import pytest
-from standin_nvml import NVMLError, StandInNvml, pynvml
+from standin_nvml import NVMLError, NVMLLibraryMismatchError, StandInNvml, pynvml
 
 from tcbench.backends.cuda import nvml
 from tcbench.backends.cuda.nvml import Process
@@ -33,6 +33,7 @@ def test_how_a_gpu_is_set(gpu):
         max_sm_clock_mhz=1980,
         max_memory_clock_mhz=3201,
         sm_clock_set_mhz=1980,
+        default_sm_clock_mhz=1980,
         memory_clock_set_mhz=3201,
         ecc=True,
         mig=False,
@@ -62,6 +63,44 @@ def test_a_gpu_that_answers_nothing_at_all_is_all_none(gpu, pynvml):
     assert gpu.state() == GpuState()
     assert gpu.sample(2.0) == GpuSample(2.0)
     assert gpu.processes() == ()
+
+
+def test_an_older_driver_that_cannot_list_processes_answers_nothing(gpu, pynvml):
+    for question in ("nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetGraphicsRunningProcesses"):
+        pynvml.answers[question] = NVMLLibraryMismatchError("use nvmlDeviceGetComputeRunningProcesses_v2")
+    assert gpu.processes() == ()
+    assert gpu.sample(0.0).sm_clock_mhz == 1755
+
+
+@pytest.mark.plans
+def test_what_the_standin_raises_is_what_the_real_module_does():
+    real = pytest.importorskip("pynvml")
+    assert not issubclass(real.NVMLLibraryMismatchError, real.NVMLError)
+    assert not issubclass(NVMLLibraryMismatchError, NVMLError)
+
+    @real.throwOnVersionMismatch
+    def ask():
+        raise real.NVMLError(real.NVML_ERROR_FUNCTION_NOT_FOUND)
+
+    with pytest.raises(real.NVMLLibraryMismatchError):
+        ask()
+
+
+@pytest.mark.plans
+def test_every_question_is_one_of_the_real_modules(gpu, pynvml, monkeypatch):
+    monkeypatch.delitem(sys.modules, "pynvml")
+    real = pytest.importorskip("pynvml")
+    assert real is not pynvml
+    gpu.state(), gpu.sample(0.0), gpu.processes()
+    asked = {question for question, *_ in pynvml.asked}
+    assert len(asked) > 15
+    assert [question for question in asked if not callable(getattr(real, question, None))] == []
+
+
+def test_under_mig_no_energy_is_told_for_the_counter_is_the_whole_cards(gpu, pynvml):
+    pynvml.answers["nvmlDeviceGetMigMode"] = [1, 1]
+    assert gpu.sample(0.0).energy_j is gpu.sample(0.1).energy_j is None
+    assert gpu.sample(0.1).power_w == 612.345
 
 
 def test_throttle_reasons_are_asked_by_their_older_name_where_the_newer_is_not_known(gpu, pynvml):
