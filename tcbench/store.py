@@ -182,28 +182,23 @@ def resolve(named: str, out: Path) -> Path:
 
 
 def _read_file(path: Path) -> Read:
+    found: list[Record] = []
+    decoder = records.Decoder()
     try:
-        data = path.read_bytes()
+        with path.open("rb") as file:
+            for number, line in enumerate(file, start=1):
+                if not line.strip():
+                    continue
+                try:
+                    found.append(decoder.decode(line))
+                except RecordError as error:
+                    # Only the last line has no end.
+                    if line.endswith(b"\n") or not (found or _begins_like_a_record(line)):
+                        raise StoreError(f"{path}:{number}: {error}") from None
+                    note = f"{path}: the last line is cut off and was left out; {len(found)} records read"
+                    return Read(tuple(found), (note,))
     except OSError as error:
         raise StoreError(f"{path}: cannot be read ({error.strerror})") from None
-    lines = data.split(b"\n")
-    cut_off = lines.pop()
-    found = []
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        try:
-            found.append(records.decode(line))
-        except RecordError as error:
-            raise StoreError(f"{path}:{number}: {error}") from None
-    if not cut_off:
-        return Read(tuple(found))
-    try:
-        found.append(records.decode(cut_off))
-    except RecordError as error:
-        if not found and not _begins_like_a_record(cut_off):
-            raise StoreError(f"{path}:1: {error}") from None
-        return Read(tuple(found), (f"{path}: the last line is cut off and was left out; {len(found)} records read",))
     return Read(tuple(found))
 
 

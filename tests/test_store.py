@@ -78,6 +78,17 @@ def test_a_run_is_blank_until_its_first_record_is_whole(tmp_path, content, blank
     assert store.latest(tmp_path, "machine", "cpu") == (None if blank else path)
 
 
+def test_trials_of_a_cell_share_it_and_its_machine(tmp_path):
+    path = tmp_path / "run.jsonl"
+    written = [factories.make_record(config, trial=trial) for trial in range(3) for config in ("fp32", "fp16")]
+    path.write_bytes(b"".join(record.encode(one) + b"\n" for one in written))
+    read = store.read([path]).records
+    assert read == tuple(written)
+    assert len({id(one.cell) for one in read}) == 2
+    assert len({id(one.environment) for one in read}) == 1
+    assert [one.cell.key for one in read] == [one.cell.key for one in written]
+
+
 def test_a_whole_last_line_without_its_end_is_read(tmp_path):
     path = tmp_path / "run.jsonl"
     path.write_bytes(line("fp32") + line("fp16").rstrip(b"\n"))

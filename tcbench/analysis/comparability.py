@@ -6,7 +6,8 @@ the date are no facet: they are what is compared.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,7 +32,7 @@ FACETS: Mapping[str, str] = {
 _IDENTITY = ("scenario", "backend", "config", "rungs", "batch_size")
 _FACET_OF = {"input": "input", "measure": "measure", "device": "gpu"}
 
-Facts = dict[tuple[str, str], str]
+Facts = Mapping[tuple[str, str], str]
 """By facet and name of the fact."""
 
 
@@ -94,21 +95,26 @@ def distance(one: Cell, other: Cell) -> int:
 
 
 def _told(records: Iterable[Record]) -> dict[tuple[str, str], dict[str, None]]:
-    """Each fact's different values, in order."""
+    """Each fact's different values, in order. What many records share (`Decoder`) is looked at once."""
     found: dict[tuple[str, str], dict[str, None]] = {}
+    seen: set[int] = set()
     for record in records:
-        facts = _of_cell(record.cell)
-        if record.environment is not None:
-            facts |= _of_environment(record.environment)
-        if record.gpu is not None:
-            facts |= _of_state(record.gpu.state)
-        for key, value in facts.items():
-            found.setdefault(key, {})[value] = None
+        parts: tuple[tuple[Any, Callable[[Any], Facts]], ...] = (
+            (record.cell, _of_cell),
+            (record.environment, _of_environment),
+            (record.gpu and record.gpu.state, _of_state),
+        )
+        for part, facts_of in parts:
+            if part is not None and id(part) not in seen:
+                seen.add(id(part))
+                for key, value in facts_of(part).items():
+                    found.setdefault(key, {})[value] = None
     return found
 
 
+@functools.lru_cache(4096)
 def _of_cell(cell: Cell) -> Facts:
-    facts: Facts = {}
+    facts: dict[tuple[str, str], str] = {}
     for name in cell.__struct_fields__:
         if name in _IDENTITY:
             continue
@@ -124,7 +130,7 @@ def _of_cell(cell: Cell) -> Facts:
 
 
 def _of_environment(environment: Environment) -> Facts:
-    facts: Facts = {
+    facts: dict[tuple[str, str], str] = {
         ("gpu", "device name"): environment.device_name,
         ("host", "cpu"): environment.cpu,
         ("host", "cpus"): str(environment.cpus),

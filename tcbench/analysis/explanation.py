@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from tcbench.analysis.advice import Gain, Problem, candidates, next_rung
 from tcbench.analysis.bottleneck import Bottleneck, explain_records
 from tcbench.analysis.summary import CellSummary, summarise
-from tcbench.record import Record
+from tcbench.record import Cell, Record
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,12 @@ def explain(
     records = tuple(records)
     summaries = summarise(records)
     found = []
+    by_cell: dict[Cell, list[Record]] = {}
+    for record in records:
+        if record.status == "ok":
+            by_cell.setdefault(record.cell, []).append(record)
     for summary in summaries:
-        trials = [record for record in records if record.status == "ok" and record.cell == summary.cell]
+        trials = by_cell.get(summary.cell, [])
         if summary.machine is not None:
             trials = [r for r in trials if r.environment is None or r.environment.machine == summary.machine]
         if summary.images_per_s is None or not all(r.measurement and r.measurement.profiled_steps for r in trials):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import os
 import signal
@@ -43,6 +44,8 @@ def main() -> NoReturn:
     """The entry point: every error the user can mend is one line on standard error and an exit code."""
     debug = "--debug" in sys.argv[1:] or bool(os.environ.get("TCBENCH_DEBUG"))
     sys.argv[1:] = [word for word in sys.argv[1:] if word != "--debug"]
+    # Results are many small objects and hardly any garbage.
+    gc.set_threshold(100_000, 50, 100)
     # A job scheduler's polite end and a terminal that goes away are treated like Ctrl-C: the running worker ends, what
     # is done is kept.
     ending = [n for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) != signal.SIG_IGN]
