@@ -129,9 +129,12 @@ def test_once_captured_a_step_is_one_request_and_the_same_work(dtype):
 
 
 def test_a_trace_draws_no_images(monkeypatch):
-    cell = plan.make(scenario.load("naruse2018"), plan.Selection(batch_sizes=(2,), image_size=32)).cells[0].cell
+    gpu = properties.load("H200")
+    device = Device("cuda:0", gpu.device_name, gpu.memory_bytes, divmod(gpu.sm, 10))
+    selection = plan.Selection(batch_sizes=(2,), image_size=32)
+    cell = plan.make(scenario.load("naruse2018"), selection, device, elsewhere=True).cells[0].cell
     monkeypatch.setattr("numpy.random.default_rng", lambda *_: pytest.fail("images were drawn"))
-    assert trace(cell, properties.load("H200").properties()).works
+    assert trace(cell, gpu.properties()).works
 
 
 if __name__ == "__main__":
