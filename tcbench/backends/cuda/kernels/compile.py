@@ -20,6 +20,7 @@ _HEADER = "common.cuh"
 _OPTIONS = ("--std=c++17", "--fmad=false")
 """Without fused multiply-add a sum of products is rounded as NumPy rounds it, and alike in every kernel; memory, not
 arithmetic, is what these kernels wait for. Division and square root are IEEE's by default."""
+_DIGEST_BYTES = hashlib.sha256().digest_size
 _LOG = logging.getLogger(__name__)
 
 
@@ -30,16 +31,19 @@ class CompileError(RuntimeError):
 def compile_kernel(source: str, defines: tuple[str, ...], sm: int) -> bytes:
     """The cubin of a source file beside this module for compute capability `sm` (90 for 9.0).
 
-    It is kept from one process to the next. Raises CompileError, and ImportError or
-    RuntimeError where CuPy or NVRTC is missing.
+    It is kept from one process to the next, behind its digest: a damaged one is compiled again. Raises CompileError,
+    and ImportError or RuntimeError where CuPy or NVRTC is missing.
     """
     path = _cache_folder() / f"{_key(source, defines, sm)}.cubin"
-    try:
-        return path.read_bytes()
-    except OSError:
-        cubin = compile_anew(source, defines, sm)
-        _keep(path, cubin)
-        return cubin
+    with contextlib.suppress(OSError):
+        kept = path.read_bytes()
+        cubin = kept[_DIGEST_BYTES:]
+        # The driver's word on a damaged one names neither the file nor the cure.
+        if kept[:_DIGEST_BYTES] == hashlib.sha256(cubin).digest():
+            return cubin
+    cubin = compile_anew(source, defines, sm)
+    _keep(path, hashlib.sha256(cubin).digest() + cubin)
+    return cubin
 
 
 def compile_anew(source: str, defines: tuple[str, ...], sm: int) -> bytes:
@@ -51,7 +55,7 @@ def compile_anew(source: str, defines: tuple[str, ...], sm: int) -> bytes:
         major, minor = nvrtc.getVersion()
         raise CompileError(
             f"NVRTC {major}.{minor} compiles for sm_{min(supported)} to sm_{max(supported)}, not for sm_{sm}: "
-            "uv sync --extra volta for GPUs older than sm_75, a newer CUDA for newer ones"
+            "'uv sync --extra volta' for GPUs older than sm_75, a newer CUDA for newer ones"
         )
     options = (f"--gpu-architecture=sm_{sm}", *_OPTIONS, *(f"-D{define}" for define in defines))
     program = nvrtc.createProgram(_text(source), source, (_text(_HEADER).encode(),), (_HEADER.encode(),))
@@ -91,9 +95,9 @@ def _cache_folder() -> Path:
     return platformdirs.user_cache_path("tcbench") / "kernels"
 
 
-def _keep(path: Path, cubin: bytes) -> None:
+def _keep(path: Path, content: bytes) -> None:
     """A cache that cannot be written is no error."""
     try:
-        files.write(path, cubin)
+        files.write(path, content)
     except StoreError as error:
         _LOG.info("compiled kernels are not kept: %s", error)

@@ -72,7 +72,7 @@ def test_a_refused_source_says_why(nvrtc, monkeypatch):
 
 @pytest.mark.plans
 def test_an_architecture_that_nvrtc_does_not_know_is_named():
-    with pytest.raises(CompileError, match=r"not for sm_30: install tcbench\[cuda12\] for GPUs older than sm_75"):
+    with pytest.raises(CompileError, match=r"not for sm_30: install tcbench\[volta\] for GPUs older than sm_75"):
         compile_anew("mean_loss.cu", (), 30)
 
 
@@ -122,6 +122,19 @@ def test_what_was_compiled_is_kept(monkeypatch, tmp_path):
     compile_kernel(*EXAMPLE)
     assert len(calls) == 3, "another architecture and another NVRTC need another cubin"
     assert not list(tmp_path.rglob(".tcbench-*"))
+
+
+@pytest.mark.parametrize("damage", [lambda kept: b"", lambda kept: kept[:-1], lambda kept: kept[:-1] + b"?"])
+def test_a_damaged_file_is_compiled_again(monkeypatch, tmp_path, damage):
+    monkeypatch.setenv("TCBENCH_CACHE", str(tmp_path))
+    monkeypatch.setattr(compiling, "_nvrtc_version", lambda: (12, 9))
+    monkeypatch.setattr(compiling, "compile_anew", lambda *arguments: b"\x7fELF")
+    compile_kernel(*EXAMPLE)
+    [kept] = tmp_path.rglob("*.cubin")
+    whole = kept.read_bytes()
+    kept.write_bytes(damage(whole))
+    assert compile_kernel(*EXAMPLE) == b"\x7fELF"
+    assert kept.read_bytes() == whole
 
 
 def test_a_cache_that_cannot_be_written_is_no_error(monkeypatch, tmp_path):
