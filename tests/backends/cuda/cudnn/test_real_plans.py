@@ -1,5 +1,6 @@
 """cuDNN builds a plan for every kind of work, for GPUs that are not there. Needs cuDNN and libcuda, no GPU."""
 
+import ctypes
 from dataclasses import replace
 
 import pytest
@@ -145,6 +146,32 @@ def test_a_plan_that_is_serialized_and_restored_takes_our_operands_in_our_order(
     plans._check_order(work, graph)
     assert graph.get_workspace_size() == chosen.workspace_bytes
     assert {str(made.get_cuda_graph_retention()) for made in (search.graph, graph)} == {"cuda_graph_retention.NONE"}
+
+
+@pytest.mark.parametrize("work", [ConvFprop(BOTTLENECK), *norms(NORM)], ids=lambda work: work.name)
+def test_a_restored_plan_takes_bare_addresses_their_number_a_workspace_and_a_handle(work):
+    search = Search(work, target(), 90, LIMIT)
+    chosen = search.first()
+    graph = plans.restore(search.serialize(), target())
+    n = len(graphs.slots(work))
+    addresses = (ctypes.c_int64 * n)(*range(1 << 46, (1 << 46) + 512 * n, 512))
+
+    def run(n, workspace):
+        graph._execute_with_raw_ptrs(ctypes.addressof(addresses), n, workspace, 0)
+
+    with pytest.raises(ValueError, match=rf"n_user \({n - 1}\) does not match"):
+        run(n - 1, 1 << 46)
+    if chosen.workspace_bytes:
+        with pytest.raises(ValueError, match=f"requires a {chosen.workspace_bytes}-byte workspace but received null"):
+            run(n, 0)
+    with pytest.raises(RuntimeError, match="handle is NULL"):  # all else is as it should be
+        run(n, 1 << 46)
+
+
+def test_cudnn_says_which_plans_it_compiles_when_they_are_built():
+    for work, compiled in ((ConvFprop(BOTTLENECK), False), (norms(NORM)[0], True)):
+        search = Search(work, target(), 90, LIMIT)
+        assert search._is_runtime_compiled(search.first().place) == compiled
 
 
 def test_the_selected_plan_is_the_one_that_is_serialized():
