@@ -64,8 +64,8 @@ sheet, the same; B200's, 2.25 PFLOP/s with 148."""
 
 
 def peak_rates(gpu: GpuFile) -> PeakRates:
-    """Rates at the GPU's highest clock, those of its Tensor Cores at theirs. Raises SelectionError for a compute capability
-    that is not known."""
+    """Rates at the GPU's highest clock, those of its Tensor Cores at theirs. Raises SelectionError for a compute
+    capability that is not known."""
     per_clock = _PER_CLOCK.get(gpu.sm)
     if per_clock is None:
         known = ", ".join(f"{sm // 10}.{sm % 10}" for sm in _PER_CLOCK)

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -112,6 +116,33 @@ def test_a_record_gets_the_facts_of_the_cells_own_gpu(library, monkeypatch):
     )
     assert driver.facts("cpu") is None
     assert driver.facts("cuda:2") is None
+
+
+@pytest.fixture(scope="module")
+def libcuda(tmp_path_factory):
+    """The folder of a library that is called as the driver's is."""
+    folder = tmp_path_factory.mktemp("libcuda")
+    options = ["-x", "c", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o", str(folder / "libcuda.so.1")]
+    subprocess.run(["g++", *options, str(Path(__file__).parent / "one_gpu.c")], check=True)
+    return folder
+
+
+ASK = """
+from tcbench.backends.cuda import driver, packages
+print(driver.gpus())
+print(packages.extra_for(driver.gpus()).name)
+"""
+
+
+@pytest.mark.parametrize(
+    ("capability", "cuda", "extra"), [("70", "13000", "volta"), ("90", "12040", "cuda12"), ("75", "13000", "cuda13")]
+)
+def test_the_drivers_library_alone_tells_which_packages_suit(libcuda, capability, cuda, extra):
+    environment = {**os.environ, "LD_LIBRARY_PATH": str(libcuda), "CAPABILITY": capability, "DRIVER": cuda}
+    done = subprocess.run([sys.executable, "-c", ASK], env=environment, capture_output=True, text=True, timeout=60)
+    gpu = Gpu(0, "One GPU", divmod(int(capability), 10), 80, 192 * 2**30, "0000:3B:00.0")
+    runs = (int(cuda) // 1000, int(cuda) % 1000 // 10)
+    assert done.stdout.splitlines() == [str(Gpus((gpu,), runs)), extra], done.stderr
 
 
 @pytest.mark.parametrize(
