@@ -5,6 +5,7 @@ The user's own checkout is only read.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import tomllib
@@ -64,11 +65,9 @@ def project(folder: Path) -> Project:
 
 def commit(of: Project, option: str, revision: str) -> str:
     """The whole id of the commit that a revision means. `option` is the one that named it. Raises SideError."""
-    if revision and not revision.startswith("-"):
-        try:
+    if revision and not revision.startswith(("-", "^")):  # an option, or all but a commit
+        with contextlib.suppress(GitError):
             return of.repository.ask("rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}")
-        except GitError:
-            pass
     shown = revision if len(revision) < 60 else f"{revision[:57]}..."
     hint = "; this clone is shallow: `git fetch --unshallow` brings the rest" if of.repository.shallow else ""
     raise SideError(
@@ -81,7 +80,7 @@ def here(of: Project) -> str:
     try:
         return of.repository.commit()
     except (GitError, OSError):
-        return "at no commit"
+        return "at no commit that git tells"
 
 
 def tree(of: Project, commit_id: str, top: Path, logs: Path, setup: str | None, say: Say) -> Tree:

@@ -130,7 +130,7 @@ def _check_runs(side: Ready, called: str) -> None:
             timeout=_LOOK_S,
         )
     except OSError as error:
-        raise SideError(f"{called}: {python} cannot be started ({error.strerror}); expected a Python") from None
+        raise SideError(f"{called}: {python} cannot be started in {side.folder} ({error.strerror})") from None
     except subprocess.TimeoutExpired:
         raise SideError(f"{called}: {python} did not import tcbench within {_LOOK_S:g} s") from None
     if ended.returncode:

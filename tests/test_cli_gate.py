@@ -193,7 +193,7 @@ def test_the_environment_of_a_revision_is_made_and_runs_there(project, tmp_path)
     ("arguments", "said"),
     [
         ((), "expected one of --base REVISION and --base-python PYTHON"),
-        (("--base-python", "missing/python"), "missing/python cannot be started (No such file or directory)"),
+        (("--base-python", "missing/python"), "missing/python cannot be started in "),
         (("--base-python", "no-such-python"), "--base-python no-such-python: no such command on PATH"),
         (("--base", "HEAD", "--looks", "4,3"), "--looks 4,3: expected ascending numbers of trials"),
         (("--base", "HEAD", "--looks", "3,4,5,6,7"), "--looks 3,4,5,6,7: expected one to 4 looks, got 5"),

@@ -79,7 +79,9 @@ def test_it_works_from_within_a_hook(project, repository, monkeypatch, tmp_path,
     assert git(tree(project).top, "rev-parse", "HEAD") == git(repository, "rev-parse", "HEAD")
 
 
-@pytest.mark.parametrize("revision", ["nope", "", "--help", "-x", "HEAD:my_step.py", "HEAD~7"])
+@pytest.mark.parametrize(
+    "revision", ["nope", "", "--help", "-x", "^HEAD", "HEAD^{tree}", "x" * 3000, "HEAD:my_step.py", "HEAD~7"]
+)
 def test_an_unknown_revision_is_one_line(project, revision):
     expected = r"^--current '.*': no such commit in .*/mine; expected a branch, a tag or a commit$"
     with pytest.raises(SideError, match=expected):

@@ -53,8 +53,8 @@ def test_interpreters_run_here_and_keep_the_place_of_their_links(tmp_path):
 @pytest.mark.parametrize(
     ("script", "said"),
     [
-        (None, r"--base-python \S+/python cannot be started \(No such file or directory\)"),
-        ("not executable", r"cannot be started \(Permission denied\)"),
+        (None, r"--base-python \S+/python cannot be started in \S+ \(No such file or directory\)"),
+        ("not executable", r"cannot be started in \S+ \(Permission denied\)"),
         (f'exec {sys.executable} -S "$@"', r"No module named 'tcbench'; install it there: \S+ -m pip install tcbench"),
         ("echo no python here >&2; exit 1", "cannot run tcbench in .*: no python here;"),
         (f'{sys.executable} "$@"; exit $?', "starts Python as a child; a script in its place must end in: exec python"),
@@ -109,7 +109,7 @@ def test_the_working_tree_of_no_commit_is_one_too(tmp_path, monkeypatch):
     project = projects.make(tmp_path / "mine")
     monkeypatch.chdir(project)
     projects.git(project, "checkout", "--quiet", "--orphan", "new")
-    assert taken(base="main")[1].says == "the working tree (at no commit)"
+    assert taken(base="main")[1].says == "the working tree (at no commit that git tells)"
 
 
 # ------------------------------------------------------------------------------------------------- the folder of a gate
