@@ -1,7 +1,7 @@
 """How long the reading commands take on a file of 200,000 records, and how much memory: `foreign_results.py [N]`.
 
-Many trials of 40 cells over 20 commits, as a folder of a year's runs has them. The goal is 10 s and 1 GB a command, and a
-page of 10 MB. Prints a table.
+Many trials of 40 cells over 20 commits, as a folder of a year's runs has them. The goal is 10 s and 1 GB a command, and
+a page of 10 MB. Prints a table.
 """
 
 from __future__ import annotations

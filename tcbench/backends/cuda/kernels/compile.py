@@ -6,6 +6,7 @@ imported where it is called.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import logging
