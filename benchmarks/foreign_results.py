@@ -40,6 +40,7 @@ class Cost:
 
     code: int
     seconds: float
+    processor_s: float
     peak_bytes: int
 
 
@@ -66,7 +67,7 @@ def cost(words: tuple[str, ...], folder: Path) -> Cost:
     )  # fmt: skip
     _, status, used = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
-    return Cost(process.returncode, time.monotonic() - begin, used.ru_maxrss * 1024)
+    return Cost(process.returncode, time.monotonic() - begin, used.ru_utime + used.ru_stime, used.ru_maxrss * 1024)
 
 
 def main() -> None:
@@ -80,7 +81,8 @@ def main() -> None:
         print(f"{n} records, {len(data) / 2**20:.0f} MiB")
         for words in COMMANDS:
             took = cost(words, folder)
-            print(f"  {' '.join(words):48} {took.code:3}  {took.seconds:6.1f} s  {took.peak_bytes / 2**20:6.0f} MiB")
+            times = f"{took.seconds:6.1f} s ({took.processor_s:.1f} s of a processor)"
+            print(f"  {' '.join(words):48} {took.code:3}  {times}  {took.peak_bytes / 2**20:6.0f} MiB", flush=True)
         print(f"  page: {(folder / 'page.html').stat().st_size / 1e6:.1f} MB")
 
 

@@ -23,6 +23,9 @@ from tcbench.timeline import Kind, Lane, Source, Span, Timeline, timeline_of
 SCHEMA = 1
 """The version of this form."""
 
+_MOST_BYTES = 256 * 2**20
+"""Of a trace that is read: ours are a few MB, but a small file may unpack to anything."""
+
 _THREADS: dict[Lane, tuple[int, str]] = {"host": (1, "CPU"), "io": (1001, "input thread"), "gpu": (2001, "GPU stream")}
 """Of each lane: the id of its first thread, and what a thread is called."""
 
@@ -144,12 +147,20 @@ def read_record(path: Path) -> Record | None:
     return ours.record if ours else None
 
 
+def _unpacked(path: Path) -> bytes:
+    with path.open("rb") as file:
+        packed = file.read(2) == b"\x1f\x8b"
+    with gzip.open(path) if packed else path.open("rb") as opened:
+        data = opened.read(_MOST_BYTES + 1)
+    if len(data) > _MOST_BYTES:
+        size = f"{_MOST_BYTES >> 20} MiB" + (" unpacked" if packed else "")
+        raise TraceError(f"{path}: more than {size}, which no trace of `tcbench profile` is; left unread")
+    return data
+
+
 def _decode(path: Path) -> _Trace:
     try:
-        data = path.read_bytes()
-        if data[:2] == b"\x1f\x8b":
-            data = gzip.decompress(data)
-        trace = msgspec.json.decode(data, type=_Trace)
+        trace = msgspec.json.decode(_unpacked(path), type=_Trace)
     except OSError as error:
         raise TraceError(f"{path}: cannot be read ({error.strerror or error})") from None
     except (EOFError, zlib.error):

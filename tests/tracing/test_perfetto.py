@@ -105,6 +105,22 @@ def test_a_trace_with_times_that_cannot_be_is_one_line(tmp_path, span, said):
     assert str(error.value) == f"{path}: {said}"
 
 
+@pytest.mark.parametrize("name", ["bomb.json.gz", "large.json"])
+def test_what_unpacks_to_more_than_any_trace_is_left_unread(tmp_path, monkeypatch, name):
+    monkeypatch.setattr(perfetto, "_MOST_BYTES", 2**20)
+    path = tmp_path / name
+    perfetto.write([TIMELINE], path)
+    data = path.read_bytes() if path.suffix == ".json" else gzip.decompress(path.read_bytes())
+    for length, read in ((2**20, True), (2**20 + 1, False)):
+        padded = data + b" " * (length - len(data))
+        path.write_bytes(gzip.compress(padded) if path.suffix == ".gz" else padded)
+        if read:
+            assert perfetto.read(path) == (TIMELINE,)
+        else:
+            with pytest.raises(TraceError, match=r"more than 1 MiB.*, which no trace of `tcbench profile` is"):
+                perfetto.read(path)
+
+
 def damaged(data: bytes) -> dict[str, tuple[bytes, str]]:
     newer = json.loads(gzip.decompress(data))
     newer["otherData"]["tcbench"]["schema"] = 99

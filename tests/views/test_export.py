@@ -76,7 +76,9 @@ def test_a_row_per_step_and_the_first_of_a_block_does_not_count():
     assert [row["block"] for row in first] == [str(n // 6) for n in range(24)]
 
 
-@pytest.mark.parametrize("text", ["=cmd|' /C calc'!A0", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1"])
+@pytest.mark.parametrize(
+    "text", ["=cmd|' /C calc'!A0", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "＝1", "＋1", "－1", "＠1"]
+)
 def test_no_text_of_a_table_is_a_formula(text):
     row = table(export.to_csv([factories.make_record(text, status="failed", reason=text)], "trial"))[0]
     text = text.replace("\r", "\n")  # which a reader of CSV knows within quotes
