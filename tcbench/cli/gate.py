@@ -99,7 +99,7 @@ def gate(
         str | None,
         typer.Option(
             metavar="COMMAND",
-            help="Makes a revision's environment, .venv, in its worktree; '' for none. "
+            help="Makes a revision's environment, .venv, in its worktree, at every gate; '' for none. "
             "Default: 'uv sync --quiet' where the revision has a pyproject.toml.",
             rich_help_panel=SIDES,
         ),
@@ -138,7 +138,7 @@ def gate(
     """Run base and current in turns, each trial in a process of its own, and judge cell by cell: what is decided stops,
     what is inconclusive gets more trials. Libraries and Python may differ. Exit codes: 0 no regression; 1 a regression,
     or a cell that does not run any more; 2 a mistake, or a side that cannot be prepared; 4 inconclusive and --strict; 5
-    not comparable; 130 interrupted."""
+    not comparable, or nothing was measured on both sides; 130 interrupted."""
     from tcbench import gate as gates
     from tcbench import sides
     from tcbench.analysis.verdict import Rule
