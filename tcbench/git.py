@@ -32,7 +32,7 @@ _OURS = {
     # No transport, whatever a repository allows: a partial clone would fetch what it lacks by any command it names.
     "GIT_ALLOW_PROTOCOL": "none",
     "GIT_NO_LAZY_FETCH": "1",
-    "GIT_LFS_SKIP_SMUDGE": "1",  # what is here is taken; what is not stays a pointer
+    "GIT_LFS_SKIP_DOWNLOAD_ERRORS": "1",  # what is not here stays a pointer
     "LC_ALL": "C",
 }
 
@@ -171,7 +171,8 @@ def _links(staged: str) -> dict[str, str]:
 def _run(folder: Path, *arguments: str, limit_s: float | None, **variables: str) -> str:
     """What git prints."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("GIT_") or name in _KEPT_VARIABLES}
-    safe = ("--no-optional-locks", "-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null")
+    off = ("core.fsmonitor=false", "core.hooksPath=/dev/null", "lfs.url=file:///dev/null")
+    safe = ("--no-optional-locks", *(word for setting in off for word in ("-c", setting)))
     try:
         ended = subprocess.run(
             ["git", *safe, *arguments],

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
+import socket
 import subprocess
 from pathlib import Path
 
@@ -175,6 +177,28 @@ def test_filters_of_the_users_own_configuration_work(repository, tmp_path, monke
     assert (copied(repository, tmp_path / "there") / "door.txt").read_text() == "open\n"
     os.utime(repository / "door.txt", (1, 1))
     assert not changed(repository)
+
+
+@pytest.mark.skipif(shutil.which("git-lfs") is None, reason="Git LFS is not on PATH")
+def test_git_lfs_brings_what_is_here_and_asks_no_address_that_a_repository_names(repository, tmp_path, monkeypatch):
+    filters = '[filter "lfs"]\n\tprocess = git-lfs filter-process\n\trequired = true\n'
+    (tmp_path / "config").write_text(f"{filters}[user]\n\tname = A\n\temail = a@example.org\n")
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(tmp_path / "config"))
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        (repository / ".lfsconfig").write_text(f"[lfs]\n\turl = http://127.0.0.1:{server.getsockname()[1]}/\n")
+        (repository / ".gitattributes").write_text("*.bin filter=lfs\n")
+        for name in ("here", "gone"):
+            (repository / f"{name}.bin").write_text(name)
+        for words in (("add", "--all"), ("commit", "--quiet", "--message", "data")):
+            subprocess.run(["git", "-C", str(repository), *words], check=True)
+        gone = hashlib.sha256(b"gone").hexdigest()
+        (repository / f".git/lfs/objects/{gone[:2]}/{gone[2:4]}/{gone}").unlink()
+        there = copied(repository, tmp_path / "there")
+        server.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            server.accept()
+    assert (there / "here.bin").read_text() == "here"
+    assert (there / "gone.bin").read_text().startswith("version https://git-lfs")
 
 
 # ---------------------------------------------------------------------------------------------------- odd repositories
