@@ -112,10 +112,10 @@ def write(path: Path, lines: Sequence[dict[str, Any]]) -> Path:
     return path
 
 
-def trace(path: Path, text: str = "fp32, batch size 4") -> Path:
-    """A trace in which everything is called by the text, and whose steps have no length."""
-    spans = [Span(0.0, 0.0, "host", "step", text, step) for step in range(3)]
-    spans += [Span(0.0, 0.0, "host", "phase", text, step, text) for step in range(3)]
+def trace(path: Path, text: str = "fp32, batch size 4", step_s: float = 1.0) -> Path:
+    """A trace in which everything is called by the text."""
+    spans = [Span(step * step_s, (step + 1) * step_s, "host", "step", text, step) for step in range(3)]
+    spans += [Span(step * step_s, (step + 0.5) * step_s, "host", "phase", text, step, text) for step in range(3)]
     spans += [Span(0.0, 1.0, "gpu", "kernel", text, 0, text), Span(0.5, 0.5, "io", "work", text)]
     perfetto.write([timeline_of(text, "cuda:0", text, 4, "nsys", [text], spans)], path)
     return path
@@ -139,7 +139,6 @@ RECORDS: tuple[tuple[str, ...], ...] = (
     ("report", "{}", "-o", "out/r.html", "--compare", "good.jsonl"),
     ("timeline", "{}", "-o", "out/t.svg"),
     ("roofline", "{}", "-o", "out/f.svg"),
-    ("run", "--resume", "--dry-run", "--config", "fp32", "--bs", "4", "--device", "cpu"),
     ("baseline", "list"),
 )
 """Commands that read records; {} is the hostile file."""

@@ -68,3 +68,14 @@ def test_another_checkout_of_tcbench_is_no_project_either(project: Path) -> None
 def test_without_git_there_is_none(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     assert machine.project_commit(project) is None
+
+
+def test_a_checkout_runs_no_program_of_its_own_when_it_is_asked_for_its_commit(tmp_path):
+    (tmp_path / "watch.sh").write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n", "utf-8")
+    (tmp_path / "watch.sh").chmod(0o755)
+    git(tmp_path, "init", "-q")
+    git(tmp_path, "add", "watch.sh")
+    git(tmp_path, "commit", "-qm", "first")
+    git(tmp_path, "config", "core.fsmonitor", f"{tmp_path}/watch.sh")
+    assert machine.project_commit(tmp_path)
+    assert not (tmp_path / "ran").exists()

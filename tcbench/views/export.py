@@ -31,8 +31,8 @@ SCHEMA_VERSION = 1
 Row = dict[str, Any]
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
-"""A cell of text that begins so is a formula to a spreadsheet (OWASP, "CSV Injection"), which takes full-width signs for
-the plain ones."""
+"""A cell of text that begins so is a formula to a spreadsheet (OWASP, "CSV Injection"); full-width signs count as
+plain ones."""
 
 
 def rows(records: Sequence[Record], per: str) -> list[Row]:

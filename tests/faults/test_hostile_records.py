@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import hostile
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
+from tcbench import record
 
 pytestmark = pytest.mark.faults
 
@@ -28,3 +31,37 @@ def test_whatever_stands_in_a_record_every_command_ends_well(folder: Path, recor
     words = data.draw(st.sampled_from(hostile.RECORDS))
     assert hostile.run(folder, words, file).wrong is None
     assert not (folder / "ran").exists()
+
+
+def test_in_each_place_by_itself_anything_ends_well_in_the_commands_that_show_most(folder: Path) -> None:
+    """Every text in every place that takes one, all places but one valid."""
+    valid = hostile.valid()
+    for place in hostile.PLACES:
+        odd = [hostile.changed(valid, [(place, thing)]) for thing in hostile.THINGS]
+        kept = [line for line in odd if readable(line)]
+        file = hostile.write(folder / "each.jsonl", [valid, *kept])
+        for words in (
+            ("explain", "{}", "--json"),
+            ("compare", "{}", "good.jsonl", "--allow", "all", "--format", "json"),
+        ):
+            assert hostile.run(folder, words, file).wrong is None, place
+    assert not (folder / "ran").exists()
+
+
+def readable(line: dict) -> bool:
+    try:
+        record.decode(json.dumps(line))
+    except record.RecordError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("length", [4_000, 5_000_000])
+@pytest.mark.parametrize("words", hostile.RECORDS, ids=" ".join)
+def test_long_strings_leave_one_line_on_standard_error_and_end_in_time(folder: Path, words, length) -> None:
+    text = "x" * length
+    texts = [("cell", "config"), ("cell", "scenario"), ("run_id",), ("environment", "machine"), ("environment", "blas")]
+    odd = hostile.changed(hostile.valid(), [(place, text) for place in texts])
+    ended = hostile.run(folder, words, hostile.write(folder / "long.jsonl", [hostile.valid(), odd]))
+    assert ended.wrong is None
+    assert len(ended.err) < 9_000
