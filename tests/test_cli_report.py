@@ -13,6 +13,7 @@ import factories
 import pytest
 import reports
 import timelines
+from command import Shell
 
 from tcbench import record
 from tcbench.cli import app
@@ -195,3 +196,17 @@ def test_a_folder_that_nobody_may_write_to(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert done.stderr.startswith("tcbench: error: /proc/report.html: cannot be written (")
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_what_the_page_has_no_room_for_stands_beside_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tcbench.views.report.MOST", 3)
+    write(tmp_path / "r.jsonl", factories.make_trials("fp32", trials=4))
+    done = Shell(tmp_path, capsys, monkeypatch)("report", "r.jsonl", "-o", "pages/mine.html")
+    assert (done.code, done.out) == (0, "wrote pages/mine.html and pages/mine-trials.csv\n")
+    rows = (tmp_path / "pages/mine-trials.csv").read_text(encoding="utf-8").splitlines()
+    assert len(rows) == 5
+    write(tmp_path / "few.jsonl", factories.make_trials("fp32", trials=3))
+    assert Shell(tmp_path, capsys, monkeypatch)("report", "few.jsonl").out == "wrote report.html\n"
+    assert not (tmp_path / "report-trials.csv").exists()

@@ -53,7 +53,7 @@ def report(
 ) -> None:
     """Write one HTML file that opens without a network: the results in words, charts, what each rung buys, claims, what
     holds each cell back, timelines, a comparison, the environment, and a table of every trial."""
-    from tcbench.views.report import Results, build, check_path, render, save
+    from tcbench.views.report import MOST, Results, beside, build, check_path, render, save
 
     check_path(output)
     if compare is not None and baseline is not None:
@@ -85,12 +85,19 @@ def report(
             ceiling=ceiling(explanations[0].summary),
             notes=(*read.notes, *notes),
             title=title,
+            beside=beside(output).name,
         )
     )
     for note in (*read.notes, *notes):
         typer.echo(f"note: {note}", err=True)
+    written = [output]
+    if len(records) > MOST:
+        from tcbench.views.export import to_csv
+
+        save(to_csv(records, "trial"), beside(output))
+        written.append(beside(output))
     save(render(page), output)
-    typer.echo(f"wrote {output}")
+    typer.echo(f"wrote {' and '.join(map(str, written))}")
 
 
 def _timelines(given: Sequence[Path], paths: Sequence[Path]) -> tuple[list[Timeline], list[str]]:

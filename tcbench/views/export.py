@@ -6,12 +6,14 @@ columns' names.
 
 from __future__ import annotations
 
+import csv
 import importlib
 import io
 import json
 import math
 import statistics
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tcbench.analysis.stats import Interval
@@ -35,11 +37,36 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff2
 plain ones."""
 
 
+@dataclass(frozen=True)
+class Table:
+    """Tidy rows: each has a value, or None, for every column."""
+
+    columns: tuple[str, ...]
+    rows: Sequence[Sequence[Any]]
+
+
+def table(records: Sequence[Record], per: str) -> Table:
+    """Of what `store.current` leaves, all rows with the same columns in the same order. A row as a dictionary would be
+    four times as large, and there may be a hundred thousand."""
+    columns: dict[str, int] = {}
+    found = []
+    for row in {"trial": _trials, "cell": _cells, "step": _steps}[per](records):
+        if row.keys() - columns.keys():
+            for name in row:
+                columns.setdefault(name, len(columns))
+        values: list[Any] = [None] * len(columns)
+        for name, value in row.items():
+            values[columns[name]] = _finite(value)
+        found.append(values)
+    for values in found:
+        values += [None] * (len(columns) - len(values))
+    return Table(tuple(columns), found)
+
+
 def rows(records: Sequence[Record], per: str) -> list[Row]:
-    """Tidy rows of what `store.current` leaves, all with the same columns in the same order."""
-    made = list({"trial": _trials, "cell": _cells, "step": _steps}[per](records))
-    columns = list(dict.fromkeys(name for row in made for name in row))
-    return [{name: _finite(row.get(name)) for name in columns} for row in made]
+    """The same, each row by the names of its columns."""
+    made = table(records, per)
+    return [dict(zip(made.columns, values, strict=True)) for values in made.rows]
 
 
 def _identity(machine: str | None, cell: Cell, environment: Environment | None) -> Row:
@@ -153,22 +180,27 @@ def _finite(value: Any) -> Any:
 
 
 def to_json(records: Sequence[Record], per: str) -> str:
-    """Rows under a schema's name and version."""
-    value = {"schema": SCHEMA, "schema_version": SCHEMA_VERSION, "per": per, "rows": rows(records, per)}
-    return json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    """Rows under a schema's name and version, a line each."""
+    made = table(records, per)
+    head = json.dumps({"schema": SCHEMA, "schema_version": SCHEMA_VERSION, "per": per}).removesuffix("}")
+    encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
+    lines = (encode(dict(zip(made.columns, values, strict=True))) for values in made.rows)
+    return head + ', "rows": [\n' + ",\n".join(lines) + "\n]}\n"
 
 
 def to_csv(records: Sequence[Record], per: str) -> str:
     """Comma-separated, with a header; a text that a spreadsheet would compute has an apostrophe before it."""
-    frame = _frame(records, per)
-    frame.columns = [_defused(name) for name in frame.columns]
-    return str(frame.map(_defused).to_csv(index=False, lineterminator="\n"))
+    made, text = table(records, per), io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(map(_defused, made.columns))
+    writer.writerows(map(_defused, values) for values in made.rows)
+    return text.getvalue()
 
 
 def _defused(value: Any) -> Any:
     if not isinstance(value, str):
         return value
-    text = value.replace("\r\n", "\n").replace("\r", "\n")  # pandas would not quote it
+    text = value.replace("\r\n", "\n").replace("\r", "\n")  # which few readers take for a line's end
     return f"'{text}" if text.startswith(_FORMULA) else text
 
 
@@ -188,9 +220,11 @@ def to_parquet(records: Sequence[Record], per: str) -> bytes:
 def _frame(records: Sequence[Record], per: str) -> pandas.DataFrame:
     import pandas
 
-    found = rows(records, per)
-    columns = {name: [row[name] for row in found] for name in (found[0] if found else ())}
-    return pandas.DataFrame({name: pandas.array(values, dtype=_type(values)) for name, values in columns.items()})
+    made = table(records, per)
+    columns = zip(*made.rows, strict=True) if made.rows else ((),) * len(made.columns)
+    return pandas.DataFrame(
+        {name: pandas.array(values, dtype=_type(values)) for name, values in zip(made.columns, columns, strict=True)}
+    )
 
 
 def _type(values: Sequence[Any]) -> Any:

@@ -5,7 +5,8 @@ by way of the charts' palette, so the command line imports it late.
 """
 
 from tcbench.views.report.build import Compared, Results, build
-from tcbench.views.report.files import check_path, save
+from tcbench.views.report.files import beside, check_path, save
 from tcbench.views.report.render import render
+from tcbench.views.report.trials import MOST
 
-__all__ = ["Compared", "Results", "build", "check_path", "render", "save"]
+__all__ = ["MOST", "Compared", "Results", "beside", "build", "check_path", "render", "save"]

@@ -42,7 +42,8 @@ class Compared:
 @dataclass(frozen=True)
 class Results:
     """All that a page is made of. `records` are those that `store.current` leaves, one at least; `explanations` are of
-    the same. `ceiling`: whose arithmetic bounds what a rung can gain. `notes` are what was said of the files."""
+    the same. `ceiling`: whose arithmetic bounds what a rung can gain. `notes` are what was said of the files. `beside`
+    names the file of all trials, for where there are more than the page shows (`trials.MOST`)."""
 
     records: tuple[Record, ...]
     explanations: tuple[Explanation, ...]
@@ -52,6 +53,7 @@ class Results:
     ceiling: str | None = None
     notes: tuple[str, ...] = ()
     title: str | None = None
+    beside: str | None = None
 
     @property
     def summaries(self) -> tuple[CellSummary, ...]:
@@ -77,7 +79,7 @@ def build(results: Results) -> Page:
         timelines.section(results.timelines),
         comparing.section(compared.comparison, compared.base) if compared else None,
         environment.section(results.records, settings),
-        trials.section(results.records, palette),
+        trials.section(results.records, palette, results.beside),
     )
     return Page(
         title=one_line(results.title or _title(summaries)),

@@ -16,10 +16,14 @@ def check_path(path: Path) -> None:
         raise SelectionError(f"{path}: expected a file name that ends in {' or '.join(SUFFIXES)}")
 
 
-def save(text: str, path: Path) -> None:
-    """Write the page; folders are made. A file that was there stays whole until the new one is.
+def beside(path: Path) -> Path:
+    """Where the trials go that the page has no room for."""
+    return path.with_name(f"{path.stem}-trials.csv")
 
-    Raises SelectionError for another suffix and StoreError when the file cannot be written.
+
+def save(text: str, path: Path) -> None:
+    """Write the page, or what lies beside it; folders are made. A file that was there stays whole until the new one is.
+
+    Raises StoreError when the file cannot be written.
     """
-    check_path(path)
     files.write(path, text.encode(), "name another file with -o")

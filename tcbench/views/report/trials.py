@@ -15,9 +15,15 @@ from tcbench.views.report.wording import STATUS_BADGES, badge, figure, one_line
 
 FILTERS = ("config", "batch", "status")
 
+MOST = 5000
+"""Rows: a page of 4 MB, which a browser still sorts at once."""
 
-def section(records: Sequence[Record], palette: Palette) -> Section:
-    """The raw table."""
+_LONGEST = 200
+"""Letters of a text in a row."""
+
+
+def section(records: Sequence[Record], palette: Palette, beside: str | None = None) -> Section:
+    """The raw table: all trials, or the last of them, where `beside` names the file that holds all."""
     machines = {record.environment.machine for record in records if record.environment}
     several = len(machines) > 1
     columns = (
@@ -39,26 +45,34 @@ def section(records: Sequence[Record], palette: Palette) -> Section:
         Column("run"),
         Column("reason", long=True),
     )
-    rows = tuple(_row(record, palette, several) for record in records)
-    table = Table("Every trial", columns, rows, FILTERS)
-    note = "images/s of one trial are images over the total time of its counted steps."
-    return Section("trials", "Every trial", (Data(table, notes=(note,)),))
+    rows = tuple(_row(record, palette, several) for record in records[-MOST:])
+    title, notes = "Every trial", ["images/s of one trial are images over the total time of its counted steps."]
+    if len(records) > MOST:
+        title = f"The last {MOST:,} of {len(records):,} trials"
+        notes.append(f"All {len(records):,} trials stand in {beside}, beside this page.")
+    table = Table(title, columns, rows, FILTERS)
+    return Section("trials", title, (Data(table, notes=tuple(notes)),))
+
+
+def _text(text: str) -> str:
+    text = one_line(text)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
 
 
 def _row(record: Record, palette: Palette, several: bool) -> tuple[Field, ...]:
     cell, look = record.cell, palette.look(record.cell.config)
     machine = record.environment.machine if record.environment else ""
     return (
-        Field(one_line(cell.config), swatch=look.css, hatch=look.hatch),
+        Field(_text(cell.config), swatch=look.css, hatch=look.hatch),
         figure(cell.batch_size, str(cell.batch_size)),
         figure(record.trial + 1, str(record.trial + 1)),
         badge(STATUS_BADGES[record.status]),
         *_measured(record),
         figure(record.duration_s, f"{record.duration_s:.1f} s"),
         Field(when(record.started_at)),
-        *((Field(one_line(machine)),) if several else ()),
-        Field(one_line(record.run_id)),
-        Field(one_line(record.reason or "")),
+        *((Field(_text(machine)),) if several else ()),
+        Field(_text(record.run_id)),
+        Field(_text(record.reason or "")),
     )
 
 

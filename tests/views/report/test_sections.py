@@ -12,7 +12,7 @@ import timelines
 
 from tcbench.analysis.compare import compare
 from tcbench.record import GpuFacts, GpuSamples, GpuState
-from tcbench.views.report import Compared, build
+from tcbench.views.report import Compared, build, trials
 from tcbench.views.report.page import Data, Facts, Figure, Heading, Notice, Points, Timelines
 
 
@@ -321,3 +321,20 @@ def test_the_current_records_of_any_form_make_a_page():
     records = [factories.make_record(), ablation, peer, factories.make_record(cell=own)]
     figures = blocks(reports.results(records), "throughput", Figure)
     assert sum(len(chart.rows) for figure in figures for chart in figure.charts) == 4
+
+
+def test_of_many_trials_the_page_shows_the_last_and_names_the_file_of_all(monkeypatch):
+    monkeypatch.setattr(trials, "MOST", 3)
+    records = factories.make_trials("fp32", trials=4)
+    few = dataclasses.replace(reports.results(records[1:]), beside="r-trials.csv")
+    assert blocks(few, "trials", Data)[0].table.caption == "Every trial"
+    [data] = blocks(dataclasses.replace(reports.results(records), beside="r-trials.csv"), "trials", Data)
+    assert data.table.caption == "The last 3 of 4 trials"
+    assert [row[2] for row in texts(data.table)] == ["2", "3", "4"]
+    assert data.notes[-1] == "All 4 trials stand in r-trials.csv, beside this page."
+
+
+def test_a_long_text_in_a_row_is_cut():
+    record = factories.make_record("x" * 5_000, status="failed", reason="y" * 5_000)
+    [data] = blocks(reports.results([record]), "trials", Data)
+    assert max(len(text) for row in texts(data.table) for text in row) == 201
