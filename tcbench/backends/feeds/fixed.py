@@ -6,6 +6,7 @@ from typing import Any
 
 from tcbench.backends.cuda.accelerator import Accelerator, current
 from tcbench.backends.feeds.base import Feed
+from tcbench.backends.feeds.synthetic import SyntheticFeed
 
 
 class FixedBuffers:
@@ -35,7 +36,9 @@ class FixedBuffers:
 
 
 def at_fixed_addresses(feed: Feed) -> Feed:
-    """The same feed, every batch at the same addresses on the current accelerator."""
+    """The same feed, every batch at the same addresses on the current accelerator; one batch for ever is there already."""
+    if isinstance(feed, SyntheticFeed):
+        return feed
     accelerator = current()
     if accelerator is None:
         raise RuntimeError("fixed addresses need an accelerator, and none is current")

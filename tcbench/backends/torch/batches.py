@@ -83,6 +83,11 @@ class AtFixedAddresses:
         self._batches.close()
 
 
+def at_fixed_addresses(batches: Batches) -> Batches:
+    """The same batches at the same addresses; one batch for ever is there already."""
+    return batches if isinstance(batches, Kept) else AtFixedAddresses(batches)
+
+
 def arriving(make_feed: Callable[[FeedSpec, Site], Feed]) -> MakeBatches:
     """Batches of the feed that `make_feed` makes for a spec and a site."""
     return lambda spec, site: Arriving(make_feed(spec, site), spec, site)

@@ -199,6 +199,7 @@ def test_a_kept_batch_is_made_once():
     assert source.next()[0] is source.next()[0]
     assert source.next()[0].max() == 1
     assert source.prefetch_depth == 0
+    assert batches.at_fixed_addresses(source) is source, "no copy of what never changes"
 
 
 # -------------------------------------------------------------------------------------------------------------- sites

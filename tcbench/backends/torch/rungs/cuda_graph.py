@@ -20,9 +20,9 @@ class CudaGraph(Rung):
     source = "PyTorch documentation, CUDA semantics: CUDA Graphs, whole-network capture"
 
     def feed(self, recipe: Any, settings: Any) -> Any:
-        from tcbench.backends.torch.batches import AtFixedAddresses
+        from tcbench.backends.torch.batches import at_fixed_addresses
 
-        return recipe.within(AtFixedAddresses)
+        return recipe.within(at_fixed_addresses)
 
     def step(self, phases: Any, settings: Any) -> Any:
         from tcbench.backends.torch.replay import Replay
