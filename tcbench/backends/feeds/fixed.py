@@ -36,7 +36,7 @@ class FixedBuffers:
 
 
 def at_fixed_addresses(feed: Feed) -> Feed:
-    """The same feed, every batch at the same addresses on the current accelerator; one batch for ever is there already."""
+    """The same feed, every batch at the same addresses on the current accelerator; a kept one is there already."""
     if isinstance(feed, SyntheticFeed):
         return feed
     accelerator = current()
