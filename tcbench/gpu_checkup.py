@@ -44,7 +44,7 @@ def _packages(gpus: Gpus, found: tuple[packages.Installed, ...]) -> Iterator[Fin
     for part in packages.PARTS:
         mend = packages.mend(part, extra)
         those = [one for one in found if one.part is part]
-        if not those and part in (packages.CUDNN, packages.NVRTC) and packages.trouble(part) is None:
+        if not those and part in (packages.CUDNN, packages.NVRTC, packages.RUNTIME) and packages.trouble(part) is None:
             yield Finding("ok", part.name, "found outside Python's packages")
         elif not those:
             names = " or ".join(name for name, _ in part.distributions)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
+import subprocess
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -199,7 +203,7 @@ def test_cuda_packages_without_a_gpu_or_a_driver_are_told_just_so(here, problem)
 
 def test_packages_that_are_missing_come_with_the_extra_that_suits_driver_and_gpu(quiet, here):
     here.installed = ()
-    here.trouble = dict.fromkeys(("cuDNN", "NVRTC"), "was not found")
+    here.trouble = dict.fromkeys(("cuDNN", "NVRTC", "CUDA runtime"), "was not found")
     here.gpus = Gpus((V100,), (13, 0))
     missing = {finding.what: finding for finding in found() if finding.state == "missing"}
     assert set(missing) == {part.name for part in packages.PARTS}
@@ -239,3 +243,44 @@ def test_a_cudnn_that_does_not_serve_the_gpu_makes_it_unusable(quiet, here, monk
 
 def test_what_keeps_tcbench_from_running_at_all_outweighs_the_gpu():
     assert checkup.exit_code([Finding("unusable", "GPU", ""), Finding("broken", "chainer", "")]) == 1
+
+
+def without(distribution: str, folder: Path) -> Path:
+    """A folder of packages like the one that this Python has, but for one distribution: links to all else."""
+    own = {path.parts for path in importlib.metadata.files(distribution) or ()}
+    site = Path(importlib.metadata.distribution(distribution).locate_file(""))
+    for entry in [path for path in site.iterdir() if path.name != "nvidia"] + list((site / "nvidia").iterdir()):
+        parts = entry.relative_to(site).parts
+        if not any(one[: len(parts)] == parts for one in own):
+            (folder / entry.relative_to(site)).parent.mkdir(parents=True, exist_ok=True)
+            (folder / entry.relative_to(site)).symlink_to(entry)
+    return folder
+
+
+DOCTOR = (
+    "from tcbench import gpu_checkup\nfor found in gpu_checkup.examine(): print(found.state, found.what, found.found)"
+)
+
+
+@pytest.mark.plans
+@pytest.mark.parametrize("part", [part for part in packages.PARTS if part is not packages.CUPY], ids=lambda p: p.name)
+def test_of_real_packages_the_one_that_is_missing_is_named(tmp_path, part):
+    there = [one for one in packages.installed() if one.part is part]
+    if packages.cupy() is None or len(there) != 1:
+        pytest.skip("needs one of the CUDA extras")
+    hidden = tmp_path / "libraries"  # empty files hide what a toolkit may have of these
+    hidden.mkdir()
+    for name in ("cudart", "nvrtc", "cublas", "cublasLt", "cupti"):
+        for major in (12, 13):
+            (hidden / f"lib{name}.so.{major}").touch()
+    folder = without(there[0].distribution, tmp_path / "packages")
+    environment = {"PATH": os.environ["PATH"], "LD_LIBRARY_PATH": str(hidden)}
+    environment["PYTHONPATH"] = f"{folder}:{Path(__file__).parent.parent}"
+    command = [sys.executable, "-S", "-c", DOCTOR]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    said = done.stdout.splitlines()
+    names = " or ".join(name for name, _ in part.distributions)
+    assert any(line.startswith(f"missing {part.name} {names} is not installed; needed on a GPU") for line in said), (
+        done.stdout + done.stderr
+    )
+    assert any(line.startswith("ok CuPy ") for line in said)
