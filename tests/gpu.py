@@ -1,4 +1,5 @@
-"""What the GPU tests share: the accelerator, and every different piece of work of every config."""
+"""What the GPU tests and tools/gpu_smoke.py share: the accelerator, every different piece of work of every config, and
+a piece of work against its reference."""
 
 from __future__ import annotations
 
@@ -7,10 +8,13 @@ import functools
 from collections.abc import Iterator
 
 import factories
+import numpy as np
+from reference import REFERENCE
 
 from tcbench.backends import backend
 from tcbench.backends.cuda import accelerator as accelerators
 from tcbench.backends.cuda import driver
+from tcbench.backends.cuda import work as w
 from tcbench.backends.cuda.accelerator import GpuProperties
 from tcbench.backends.cuda.work import Work
 from tcbench.record import CudnnSettings, Input
@@ -73,3 +77,121 @@ def accelerator_scope(settings: CudnnSettings) -> Iterator[object]:
     accelerator = CudaAccelerator(0, settings)
     with accelerator.enter(), accelerators.use(accelerator):
         yield accelerator
+
+
+# -- a piece of work against its reference -------------------------------------------------------------------------
+
+THROUGH_TABLES = (w.BatchedUpdate, w.CheckFinite, w.AdjustScale)
+"""Work on tables of addresses, which needs more than operands."""
+
+AFTER_FORWARD = {"mask", "reserve"}
+"""Operands whose form is cuDNN's own: only the forward work can make them."""
+
+SHARE = {"float32": 3e-5, "tf32": 4e-3, "float16": 2e-3}
+"""Allowed error as a share of the largest value: rounding of the output, and of sums in float32."""
+
+
+def check_against_reference(accelerator, work: w.Work) -> None:
+    """Raises AssertionError where a work is not what its reference says, on fresh random input and poisoned output."""
+    rng = np.random.default_rng()
+    if not (isinstance(work, w.BatchNormBackward | w.BatchNormCallBackward) and work.norm.relu):
+        given = random_inputs(work, rng)
+        compare(accelerator, work, on_gpu(accelerator, work, given), on_host(work, given))
+        return
+    # It needs the mask of a forward work.
+    eps, momentum = 2e-5, 0.1
+    if isinstance(work, w.BatchNormBackward):
+        forward: w.Work = w.BatchNormForward(work.norm, eps, momentum)
+    else:
+        forward = w.BatchNormCallForward(work.norm, eps, momentum, work.persistent)
+    given = random_inputs(forward, rng)
+    host, device = on_host(forward, given), on_gpu(accelerator, forward, given)
+    compare(accelerator, forward, device, host)
+
+    # Where y is so near 0 that rounding decides its sign, both gradients are right: keep the gradient out of it.
+    gy = rng.standard_normal(work.norm.shape).astype(work.norm.dtype)
+    gy[np.abs(host["y"].reshape(gy.shape).astype(np.float64)) < 1e-2] = 0
+    names = {operand.name for operand in work.operands if operand.role == "in"} - {"gy"}
+    host_kept = {name: host[name] for name in names}
+    device_kept = {name: device[name] for name in names}
+    expected = on_host(work, {"gy": gy, **host_kept})
+    compare(accelerator, work, on_gpu(accelerator, work, {"gy": gy}, device_kept.items()), expected)
+
+
+def random_inputs(work: w.Work, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    """Values that every operand can have: gradients and activations around 0, variances and scales above it."""
+    made = {}
+    for operand in work.operands:
+        if operand.role == "out" or operand.name in AFTER_FORWARD:
+            continue
+        if operand.name == "t":
+            values = rng.integers(0, work.k, operand.shape)
+        elif operand.name == "place":
+            values = rng.integers(0, work.pool.ksize**2, operand.shape)
+        elif operand.name in ("running_var", "inv_std", "gamma", "gloss"):
+            values = rng.uniform(0.5, 1.5, operand.shape)
+        elif operand.name == "square_sum":
+            values = rng.uniform(2.0, 3.0, operand.shape) * work.count
+        elif operand.name == "state":
+            values = np.array([128.0, 0, 0, 0])
+        else:
+            values = rng.standard_normal(operand.shape)
+        made[operand.name] = np.asarray(values).astype(operand.dtype)
+    if "place" in made:
+        made["place"] = _valid_places(work.pool, made["place"])
+    if "log_p" in made:
+        logits = made["log_p"].astype(np.float64)
+        made["log_p"] = (logits - np.log(np.exp(logits).sum(1, keepdims=True))).astype(np.float32)
+    return made
+
+
+def _valid_places(pool: w.Pool, places: np.ndarray) -> np.ndarray:
+    """Places that point into the image: those that forward writes."""
+    x = np.random.default_rng(3).standard_normal(pool.x_shape).astype(pool.dtype)
+    y = np.empty(pool.y_shape, pool.dtype)
+    REFERENCE["max_pool_forward"](w.MaxPoolForward(pool), x, y, places)
+    return places
+
+
+def on_host(work: w.Work, given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    arrays = {o.name: given[o.name].copy() if o.name in given else np.empty(o.shape, o.dtype) for o in work.operands}
+    REFERENCE[work.name](work, *arrays.values())
+    return arrays
+
+
+def on_gpu(accelerator, work: w.Work, given: dict[str, np.ndarray], kept=()) -> dict[str, object]:
+    """Device arrays; `kept` are those of an earlier work that this one goes on with."""
+    arrays = {}
+    for operand in work.operands:
+        if operand.name in dict(kept):
+            arrays[operand.name] = dict(kept)[operand.name]
+        elif operand.name in given:
+            arrays[operand.name] = accelerator.upload(given[operand.name])
+        else:
+            arrays[operand.name] = accelerator.empty(operand.shape, operand.dtype)
+            arrays[operand.name].data.memset_async(0xFF, arrays[operand.name].nbytes, accelerator.stream)
+    accelerator.launch(work, *arrays.values())
+    return arrays
+
+
+def share_of(work: w.Work, dtype: str) -> float:
+    conv = getattr(work, "conv", None)
+    return SHARE["tf32"] if conv is not None and conv.math == "tf32" else SHARE[dtype]
+
+
+def compare(accelerator, work: w.Work, device, host, names=None) -> None:
+    kind = work.operands[0].dtype
+    for operand in work.operands:
+        if operand.role == "in" or operand.name in AFTER_FORWARD or (names and operand.name not in names):
+            continue
+        found = accelerator.download(device[operand.name]).astype(np.float64)
+        expected = host[operand.name].astype(np.float64).reshape(found.shape)
+        if operand.dtype in ("uint8", "int32"):
+            assert np.array_equal(found, expected), f"{work.label}: {operand.name} is another"
+            continue
+        assert np.isfinite(found).all(), f"{work.label}: {operand.name} was not written everywhere"
+        error = np.abs(found - expected).max() / max(np.abs(expected).max(), 1e-30)
+        share = share_of(work, kind if kind in SHARE else "float32")
+        assert error <= share, (
+            f"{work.label}: {operand.name} is off by {error:.1e} of its largest value, not {share:.0e}"
+        )
