@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import tarfile
@@ -20,6 +21,8 @@ case "$*" in
   "-c import nvidia.dali") exit "${NO_DALI:-0}" ;;
   *load*beyond*) echo "${BEYOND-fp16+dali+batched+cuda_graph}" ;;
   *--dry-run*) exit 0 ;;
+  "-c import tcbench") exit "${NO_TCBENCH:-0}" ;;
+  *gpu_smoke*) exit "${SMOKE:-0}" ;;
   "-m tcbench doctor") head -c "${CHATTY:-100}" /dev/urandom | base64 ;;
   *"run naruse2018"*) sleep "${SLOW:-0}"; exit "${LADDER:-0}" ;;
 esac
@@ -27,17 +30,22 @@ esac
 
 
 @pytest.fixture
-def check(tmp_path):
-    """Run the script; its outcome, the stand-in's calls, and what the archive holds."""
+def python(tmp_path):
+    """The environment in which the script takes the stand-in."""
     python = tmp_path / "python"
     python.write_text(STAND_IN)
     python.chmod(0o755)
-    calls = tmp_path / "calls"
+    return {"PYTHON": str(python), "CALLS": str(tmp_path / "calls")}
+
+
+@pytest.fixture
+def check(tmp_path, python):
+    """Run the script; its outcome, the stand-in's calls, and what the archive holds."""
 
     def run(**environment: str) -> tuple[subprocess.CompletedProcess[str], list[str], dict[str, bytes]]:
         done = subprocess.run(
             [str(SCRIPT), str(tmp_path / "out")],
-            env={**os.environ, "PYTHON": str(python), "CALLS": str(calls), **environment},
+            env={**os.environ, **python, **environment},
             capture_output=True,
             text=True,
             timeout=120,
@@ -48,16 +56,16 @@ def check(tmp_path):
                 for member in archive.getmembers()
                 if member.isfile()
             }
-        return done, calls.read_text().splitlines(), files
+        return done, (tmp_path / "calls").read_text().splitlines(), files
 
     return run
 
 
-def test_doctor_tests_runs_and_charts_come_in_this_order(check):
+def test_what_tells_most_comes_first(check):
     done, calls, files = check()
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "nothing failed")
     steps = [line.split()[1] for line in done.stdout.splitlines() if line.startswith("== ")]
-    assert steps == ["doctor", "tests", "data", "ladder", "beyond", "chart", "summary"]
+    assert steps == ["doctor", "data", "smoke", "ladder", "beyond", "tests", "chart", "summary"]
     assert set(files) == {"failed.txt", "logs/environment.log", *(f"logs/{step}.log" for step in steps)}
     (ladder,) = [call for call in calls if "run naruse2018" in call and "--dry-run" not in call]
     assert "--config fp32,fp16,fp16+dali+batched+nhwc+fused+static_graph --bs 64,256" in ladder
@@ -65,6 +73,10 @@ def test_doctor_tests_runs_and_charts_come_in_this_order(check):
     assert "--config fp16+dali+batched+cuda_graph --bs 64,256" in beyond
     (tests,) = [call for call in calls if "-m pytest" in call]
     assert "-m gpu" in tests
+    # A library's warning is no failure there, and a working tree that cannot be written to is none either.
+    assert "-W default -p no:cacheprovider" in tests
+    (smoke,) = [call for call in calls if "gpu_smoke" in call]
+    assert smoke.startswith("tools/gpu_smoke.py --device cuda:0 --budget 120 --out ")
     assert "tests/backends/cuda/test_clock.py" in tests
 
 
@@ -75,10 +87,10 @@ def test_without_dali_the_configs_are_taken_without_it(check):
 
 
 def test_a_step_that_fails_does_not_stop_the_others_and_is_listed_at_the_end(check):
-    done, calls, files = check(LADDER="3", BEYOND="")
+    done, calls, files = check(SMOKE="1", LADDER="3", BEYOND="")
     assert done.returncode == 1
-    listed = ["ladder (exit code 3)", "beyond (the scenario cannot be read)"]
-    assert done.stdout.splitlines()[-2:] == [f"failed: {line}" for line in listed]
+    listed = ["smoke (exit code 1)", "ladder (exit code 3)", "beyond (the scenario cannot be read)"]
+    assert done.stdout.splitlines()[-3:] == [f"failed: {line}" for line in listed]
     assert files["failed.txt"].decode().splitlines() == listed
     assert any("--slide 33" in call for call in calls)
 
@@ -88,8 +100,37 @@ def test_a_step_that_takes_too_long_is_ended_and_leaves_time_for_the_charts(chec
     assert done.returncode == 1
     failed = [line for line in done.stdout.splitlines() if line.startswith("failed: ")]
     assert failed[0].startswith("failed: ladder (ran out of its ")
-    assert failed[1:] == ["failed: beyond (no time left)"]
+    assert failed[1:] == ["failed: beyond (no time left)", "failed: tests (no time left)"]
     assert any("--slide 33" in call for call in calls)
+
+
+def test_only_the_steps_that_are_named_are_run(check):
+    done, _, files = check(STEPS="smoke tests")
+    assert [line.split()[1] for line in done.stdout.splitlines() if line.startswith("== ")] == ["smoke", "tests"]
+    assert "logs/smoke.log" in files
+
+
+def test_whatever_ends_the_script_what_was_done_is_in_the_archive(tmp_path, python):
+    with subprocess.Popen(
+        [str(SCRIPT), str(tmp_path / "out")],
+        env={**os.environ, **python, "SLOW": "30"},
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        for line in process.stdout:
+            if line.startswith("== ladder"):
+                os.killpg(process.pid, signal.SIGKILL)
+                break
+    with tarfile.open(tmp_path / "out" / "gpu_check.tar.gz") as archive:
+        assert {"gpu_check/logs/doctor.log", "gpu_check/logs/smoke.log"} <= set(archive.getnames())
+
+
+def test_a_python_that_lacks_tcbench_is_told_from_a_gpu_that_cannot_be_used(tmp_path, python):
+    environment = {**os.environ, **python, "NO_TCBENCH": "1"}
+    done = subprocess.run([str(SCRIPT), str(tmp_path / "out")], env=environment, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr.startswith("gpu_check: nothing was run, because this Python cannot: ")
 
 
 def test_the_archive_stays_below_its_limit_however_much_is_said(check, tmp_path):
@@ -118,9 +159,7 @@ def test_the_packages_are_those_that_tcbench_finds_to_suit_unless_the_user_says_
     assert done.returncode == 2
     assert ("extra_for" in calls.read_text()) == (extra is None)
     named = extra or packages.extra_for(driver.gpus()).name
-    assert (
-        calls.read_text().splitlines()[-1].startswith(f"run --quiet --extra {named} python -m tcbench run naruse2018")
-    )
+    assert calls.read_text().splitlines()[-1].startswith(f"run --quiet --extra {named} python -c import tcbench")
 
 
 @pytest.mark.parametrize("device", ["cuda:99", "no-such-device"])

@@ -1,16 +1,19 @@
 #!/usr/bin/env bash
 # Everything that only a GPU can show, in at most ten minutes, left behind as one archive of at most 16 MiB.
 #
-#   tools/gpu_check.sh FOLDER          FOLDER/gpu_check.tar.gz: environment, tests, records, charts, logs
+#   tools/gpu_check.sh FOLDER          FOLDER/gpu_check.tar.gz: environment, records, charts, logs
 #
-# A step that fails or runs out of time does not stop the others; the end lists what failed, and the exit code is then 1.
-# Without a usable GPU nothing is run: exit code 2.
+# What tells most comes first: two minutes of everything once (tools/gpu_smoke.py), the talk's configs, the best one, and
+# the tests in the time that is left. A step that fails or runs out of time does not stop the others; the end lists what
+# failed, and the exit code is then 1. The archive is there after each step, whatever ends the script. Without a usable
+# GPU nothing is run: exit code 2.
 #
 #   PYTHON=...   an interpreter that has what tcbench needs (default: uv with the CUDA extra, else python3)
 #   EXTRA=...    cuda13, cuda12 or volta, for uv (default: what suits the GPU and its driver)
 #   WHEELS=...   a folder of wheels to install into PYTHON first, without a network and without looking for others
 #   DEVICE=...   default cuda:0
-#   BUDGET_S=... default 570: seconds for all steps together
+#   BUDGET_S=... default 570: seconds for all steps together, the installation before them not counted
+#   STEPS=...    only these, for example "smoke tests"
 set -uo pipefail
 
 if [[ $# -ne 1 || $1 == -* ]]; then
@@ -54,11 +57,18 @@ fi
 
 tcbench() { "${python[@]}" -m tcbench "$@"; }
 
+if ! refusal=$("${python[@]}" -c 'import tcbench' 2>&1); then
+  echo "gpu_check: nothing was run, because this Python cannot: ${python[*]}" >&2
+  echo "$refusal" >&2
+  exit 2
+fi
 if ! refusal=$(tcbench run naruse2018 --device "$device" --dry-run 2>&1 >/dev/null); then
   echo "gpu_check: nothing was run, because $device cannot be used:" >&2
   echo "$refusal" >&2
   exit 2
 fi
+
+SECONDS=0 # what uv has installed till here may have taken minutes
 
 # -- steps -------------------------------------------------------------------------------------------------------------
 
@@ -68,11 +78,18 @@ left_behind=$work/gpu_check
 mkdir -p "$left_behind/logs" "$left_behind/charts"
 failed=()
 reserve_s=60 # for the charts
+archive=$folder/gpu_check.tar.gz
+
+pack() {
+  printf '%s\n' "${failed[@]:-nothing failed}" >"$left_behind/failed.txt"
+  tar -czf "$archive" -C "$work" gpu_check
+}
 
 # step NAME SECONDS COMMAND...: run a command for at most so long, keep what it says, and note how it ended.
 step() {
   local name=$1 limit_s=$2 left_s=$((budget_s - reserve_s - SECONDS)) code
   shift 2
+  [[ -n ${STEPS:-} && " $STEPS " != *" $name "* ]] && return
   ((left_s < limit_s)) && limit_s=$left_s
   if ((limit_s < 5)); then
     echo "== $name: no time left"
@@ -81,13 +98,14 @@ step() {
   fi
   echo "== $name (at $SECONDS s, at most $limit_s s)"
   # An interrupt first: tcbench keeps what is done.
-  timeout --signal=INT --kill-after=10 "$limit_s" "$@" 2>&1 | tee "$left_behind/logs/$name.log"
+  timeout --signal=INT --kill-after=10 "$limit_s" "$@" 2>&1 | timeout "$((limit_s + 20))" tee "$left_behind/logs/$name.log"
   code=${PIPESTATUS[0]}
   if ((code == 124 || code == 130 || code == 137)); then
     failed+=("$name (ran out of its $limit_s s)")
   elif ((code != 0)); then
     failed+=("$name (exit code $code)")
   fi
+  pack
 }
 
 say_environment() {
@@ -99,13 +117,9 @@ say_environment() {
 }
 say_environment >"$left_behind/logs/environment.log" 2>&1
 
-step doctor 60 "${python[@]}" -m tcbench doctor
-
-# Only files with such tests are collected, and none of the suite's other options: what they need may not be here.
-mapfile -t tests < <(grep -rlE --include='*.py' 'mark\.gpu' tests)
-step tests 200 "${python[@]}" -m pytest -o addopts= --import-mode=importlib -m gpu -q -ra --durations=10 "${tests[@]}"
-
+step doctor 30 "${python[@]}" -m tcbench doctor
 step data 60 "${python[@]}" -m tcbench data make --quiet
+step smoke 140 "${python[@]}" tools/gpu_smoke.py --device "$device" --budget 120 --out "$left_behind/smoke"
 
 if "${python[@]}" -c 'import nvidia.dali' 2>/dev/null; then
   best=fp16+dali+batched+nhwc+fused+static_graph
@@ -114,8 +128,9 @@ else
   best=fp16+batched+nhwc+fused+static_graph
 fi
 out=$left_behind/results
-step ladder 220 "${python[@]}" -m tcbench run naruse2018 --device "$device" --config "fp32,fp16,$best" --bs 64,256 \
-  --max-time 10 --timeout 100 --out "$out"
+# Tuning takes a quarter to half a minute per batch size and dtype the first time: most of this.
+step ladder 240 "${python[@]}" -m tcbench run naruse2018 --device "$device" --config "fp32,fp16,$best" --bs 64,256 \
+  --max-time 5 --timeout 100 --out "$out"
 
 # The last config of the scenario has all that goes beyond the talk; without DALI it is taken without.
 beyond=$("${python[@]}" -c '
@@ -123,11 +138,17 @@ from tcbench.scenario import load
 print(load("beyond").configs[-1].name)' 2>/dev/null)
 if [[ $best != *dali* ]]; then beyond=${beyond//+dali/}; fi
 if [[ -n $beyond ]]; then
-  step beyond 120 "${python[@]}" -m tcbench run beyond --device "$device" --config "$beyond" --bs 64,256 \
-    --max-time 10 --timeout 100 --out "$out"
+  step beyond 110 "${python[@]}" -m tcbench run beyond --device "$device" --config "$beyond" --bs 64,256 \
+    --max-time 5 --timeout 100 --out "$out"
 else
   failed+=("beyond (the scenario cannot be read)")
 fi
+
+# Only files with such tests are collected, and none of the suite's other options: what they need may not be here, no
+# warning of a library is an error, and nothing is written to the working tree.
+mapfile -t tests < <(grep -rlE --include='*.py' 'mark\.gpu' tests)
+step tests 300 "${python[@]}" -m pytest -o addopts= --import-mode=importlib -W default -p no:cacheprovider -m gpu -q -ra \
+  --durations=10 "${tests[@]}"
 
 reserve_s=0
 step chart 40 "${python[@]}" -m tcbench plot "$out" -o "$left_behind/charts/throughput.png"
@@ -135,9 +156,6 @@ step summary 40 "${python[@]}" -m tcbench plot "$out" --slide 33 -o "$left_behin
 
 # -- one archive -------------------------------------------------------------------------------------------------------
 
-archive=$folder/gpu_check.tar.gz
-printf '%s\n' "${failed[@]:-nothing failed}" >"$left_behind/failed.txt"
-pack() { tar -czf "$archive" -C "$work" gpu_check; }
 pack
 if (($(stat -c %s "$archive") > max_bytes)); then
   for log in "$left_behind"/logs/*.log; do
