@@ -82,8 +82,13 @@ class Activities:
                 cupti.activity_register_callbacks(lambda: (BUFFER_BYTES, 0), self._handed_over)
                 for name in _KINDS:
                     kind = getattr(cupti.ActivityKind, name)
-                    cupti.activity_enable(kind)
-                    enabled.append(kind)
+                    try:
+                        cupti.activity_enable(kind)
+                    except NotImplementedError:
+                        # cupti-python 12.8 has no RUNTIME; the driver's call below it has the same correlation.
+                        _LOG.info("cupti-python does not record %s", name)
+                    else:
+                        enabled.append(kind)
                 self._offset_ns = self._clock_offset_ns()
             except Exception as error:
                 raise TraceError(f"CUPTI cannot record ({error}): take --tool ranges") from error

@@ -116,6 +116,42 @@ def test_what_has_no_times_or_cannot_be_read_is_counted_and_breaks_nothing():
     assert activities.dropped == 2
 
 
+def test_a_kind_that_the_bindings_do_not_have_is_left_out():
+    """cupti-python 12.8, which the extras cuda12 and volta bring, has no RUNTIME; the driver's calls correlate too."""
+
+    class Twelve(StandIn):
+        def activity_enable(self, kind: Kind) -> None:
+            if kind == Kind.RUNTIME:
+                raise NotImplementedError("Activity Kind RUNTIME not supported")
+            super().activity_enable(kind)
+
+    standin = Twelve()
+    standin.records = [call(Kind.DRIVER, 307, S + 100), kernel(S + 200, S + 300)]
+    activities = cupti.Activities(standin, now_ns=lambda: 500)
+    with activities.recording():
+        assert {Kind.DRIVER, Kind.CONCURRENT_KERNEL} <= set(standin.enabled)
+    assert not standin.enabled
+    assert [one.name for one in (*activities.calls, *activities.activities)] == ["cuLaunchKernel", "sgemm"]
+
+
+@pytest.mark.plans
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_the_installed_bindings_have_every_kind_but_one():
+    """Only what the bindings themselves do not have raises NotImplementedError: no GPU is asked for that."""
+    bindings = cupti.import_cupti()
+    refused = []
+    for name in cupti._KINDS:
+        try:
+            bindings.activity_enable(getattr(bindings.ActivityKind, name))
+        except NotImplementedError:
+            refused.append(name)
+        except Exception:  # no driver, or one that is too old
+            continue
+        else:
+            bindings.activity_disable(getattr(bindings.ActivityKind, name))
+    assert set(refused) <= {"RUNTIME"}
+
+
 def test_a_step_that_fails_leaves_nothing_on():
     standin = StandIn()
     with pytest.raises(ValueError, match="a step"), cupti.Activities(standin).recording():
