@@ -85,7 +85,11 @@ def mixtures(records: Sequence[Record]) -> tuple[str, ...]:
 
 def shared(base: Iterable[Record], current: Iterable[Record]) -> int:
     """How many trials stand on both sides: the same record, however its file is called."""
-    return len(set(map(encode, base)) & set(map(encode, current)))
+    trials = {(record.run_id, record.cell.key, record.trial, record.started_at): record for record in base}
+    twins = (
+        (record, trials.get((record.run_id, record.cell.key, record.trial, record.started_at))) for record in current
+    )
+    return sum(twin is not None and encode(record) == encode(twin) for record, twin in twins)
 
 
 def distance(one: Cell, other: Cell) -> int:

@@ -7,6 +7,7 @@ columns' names.
 from __future__ import annotations
 
 import csv
+import functools
 import importlib
 import io
 import json
@@ -193,13 +194,12 @@ def to_csv(records: Sequence[Record], per: str) -> str:
     made, text = table(records, per), io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(map(_defused, made.columns))
-    writer.writerows(map(_defused, values) for values in made.rows)
+    writer.writerows([_defused(v) if type(v) is str else v for v in values] for values in made.rows)
     return text.getvalue()
 
 
-def _defused(value: Any) -> Any:
-    if not isinstance(value, str):
-        return value
+@functools.lru_cache(4096)
+def _defused(value: str) -> str:
     text = value.replace("\r\n", "\n").replace("\r", "\n")  # which few readers take for a line's end
     return f"'{text}" if text.startswith(_FORMULA) else text
 

@@ -10,6 +10,8 @@ from tcbench.views.report.page import AnyBlock, Data, Facts, Field, Heading, Sec
 from tcbench.views.report.settings import Settings
 from tcbench.views.report.wording import columns, counted, figure, listed, one_line
 
+MOST_RUNS = 1000
+
 
 def section(records: Sequence[Record], settings: Settings) -> Section:
     """A list of facts per machine, its packages, and a table of runs."""
@@ -34,7 +36,8 @@ def section(records: Sequence[Record], settings: Settings) -> Section:
 
 def _facts(records: Sequence[Record]) -> Iterable[tuple[str, str]]:
     """One value each, or all where trials differ."""
-    environments = [record.environment for record in records if record.environment is not None]
+    # Trials of a file share them.
+    environments = list({id(r.environment): r.environment for r in records if r.environment is not None}.values())
 
     def told(name: str, values: Iterable[str | None]) -> Iterable[tuple[str, str]]:
         text = "; ".join(dict.fromkeys(one_line(value) for value in values if value))
@@ -96,15 +99,15 @@ def _state(record: Record) -> str | None:
 
 def _packages(records: Sequence[Record]) -> Table:
     versions: dict[str, dict[str, None]] = {}
-    for record in records:
-        for name, version in record.environment.packages.items() if record.environment else ():
+    for environment in {id(record.environment): record.environment for record in records}.values():
+        for name, version in environment.packages.items() if environment else ():
             versions.setdefault(name, {})[version] = None
     rows = tuple((Field(one_line(name)), Field(one_line(", ".join(found)))) for name, found in sorted(versions.items()))
     return Table("Packages", columns("package", "version"), rows)
 
 
 def _settings(records: Sequence[Record], settings: Settings) -> Iterable[tuple[str, str]]:
-    cells = [record.cell for record in records]
+    cells = tuple(dict.fromkeys(record.cell for record in records))
 
     def all_of(values: Iterable[str]) -> str:
         return listed([one_line(value) for value in dict.fromkeys(values)])
@@ -138,7 +141,8 @@ def _runs(records: Sequence[Record]) -> Table:
     for record in records:
         runs.setdefault(record.run_id, []).append(record)
     names = ("run", "scenario", "began (UTC)", "#cells", "#trials", "#ok")
-    return Table("Runs", columns(*names), tuple(_run(run_id, here) for run_id, here in runs.items()))
+    title = "Runs" if len(runs) <= MOST_RUNS else f"The last {MOST_RUNS:,} of {len(runs):,} runs"
+    return Table(title, columns(*names), tuple(_run(run_id, here) for run_id, here in [*runs.items()][-MOST_RUNS:]))
 
 
 def _run(run_id: str, records: Sequence[Record]) -> tuple[Field, ...]:

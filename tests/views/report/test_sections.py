@@ -12,7 +12,7 @@ import timelines
 
 from tcbench.analysis.compare import compare
 from tcbench.record import GpuFacts, GpuSamples, GpuState
-from tcbench.views.report import Compared, build, trials
+from tcbench.views.report import Compared, build, environment, trials
 from tcbench.views.report.page import Data, Facts, Figure, Heading, Notice, Points, Timelines
 
 
@@ -338,3 +338,10 @@ def test_a_long_text_in_a_row_is_cut():
     record = factories.make_record("x" * 5_000, status="failed", reason="y" * 5_000)
     [data] = blocks(reports.results([record]), "trials", Data)
     assert max(len(text) for row in texts(data.table) for text in row) == 201
+
+
+def test_of_many_runs_the_page_shows_the_last(monkeypatch):
+    monkeypatch.setattr(environment, "MOST_RUNS", 2)
+    records = [factories.make_record(run_id=f"cpu-{n}", trial=n) for n in range(3)]
+    runs = blocks(reports.results(records), "environment", Data)[-1].table
+    assert (runs.caption, [row[0] for row in texts(runs)]) == ("The last 2 of 3 runs", ["cpu-1", "cpu-2"])
