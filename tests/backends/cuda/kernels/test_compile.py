@@ -72,7 +72,7 @@ def test_a_refused_source_says_why(nvrtc, monkeypatch):
 
 @pytest.mark.plans
 def test_an_architecture_that_nvrtc_does_not_know_is_named():
-    with pytest.raises(CompileError, match=r"not for sm_30: install uv sync --extra volta for GPUs older than sm_75"):
+    with pytest.raises(CompileError, match="not for sm_30: 'uv sync --extra volta' for GPUs older than sm_75"):
         compile_anew("mean_loss.cu", (), 30)
 
 
