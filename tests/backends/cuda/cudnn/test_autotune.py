@@ -7,12 +7,20 @@ from tcbench.backends.cuda.work import Add
 
 
 class Bench:
+    """`times`: one list for each plan that runs, of which a first look takes the first. `repeats`: what was asked."""
+
     def __init__(self, times):
         self.times = iter(times)
+        self.repeats = []
+        self.current = []
 
     def times_s(self, run, repeats, runs_per_repeat):
         run()
-        return next(self.times)
+        self.repeats.append(repeats)
+        if repeats == 1:
+            self.current = next(self.times)
+            return self.current[:1]
+        return self.current
 
 
 def plan(name, runs=None, failure=None):
@@ -38,9 +46,18 @@ def test_of_equals_the_heuristics_earlier_one_wins():
 
 
 def test_each_plan_warms_up_before_it_is_timed():
-    runs = []
-    autotune.fastest([plan("a", runs)], Bench([[1.0]]))
-    assert len(runs) == autotune.WARM_UP_RUNS + 1
+    runs, bench = [], Bench([[1.0]])
+    autotune.fastest([plan("a", runs)], bench)
+    assert len(runs) == 3
+    assert bench.repeats == [1, autotune.REPEATS]
+
+
+def test_a_plan_far_slower_than_the_best_so_far_is_not_timed_again():
+    """Of one that takes 50 ms where the best takes 1, twenty runs would be a second, for each of hundreds of plans."""
+    bench = Bench([[1.0], [autotune.HOPELESS], [1.9, 0.5, 0.5]])
+    best, timed = autotune.fastest([plan("a"), plan("slow"), plan("c")], bench)
+    assert bench.repeats == [1, autotune.REPEATS, 1, 1, autotune.REPEATS]
+    assert (best, [t.time_s for t in timed]) == (2, [1.0, autotune.HOPELESS, 0.5])
 
 
 def test_a_plan_that_does_not_run_is_left_out():
