@@ -56,8 +56,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Graphs are captured on a GPU alone, and nothing here compiles."""
-    items[:] = [item for item in items if not {"cuda_graph", "compile"} & set(item.name.replace("]", "+").split("+"))]
+    """Graphs are captured on a GPU alone, nothing here compiles, and a whole measurement would take minutes."""
+    items[:] = [item for item in items if not any(word in item.name for word in ("cuda_graph", "compile", "measured"))]
 
 
 def pytest_unconfigure() -> None:

@@ -85,7 +85,7 @@ def test_batches_from_the_host_and_from_dalis_gpu_are_what_the_host_reads(layout
 
 
 def test_a_cell_is_measured_by_the_devices_clock():
-    session = backend("torch").open_session(cell("fp32+nhwc+fused_optimizer"))
+    session = backend("torch").open_session(cell("fp16+nhwc+fused_optimizer"))
     try:
         measured = loop.measure(session, MeasureSettings(max_time_s=0.5))
     finally:
