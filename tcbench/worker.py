@@ -108,9 +108,10 @@ def measured(cell: Cell, send: Send, request: ProfileRequest | None, device_name
         phase = _raised_in(error, session.phases)
         if phase is not None:
             error.add_note(f"in phase '{phase}'")
+        with contextlib.suppress(Exception):
+            session.close()  # which may fail after that, and would say less
         raise
-    finally:
-        session.close()
+    session.close()
     if request is not None:
         Path(request.path).write_bytes(
             recording.encode(

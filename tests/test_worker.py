@@ -12,9 +12,11 @@ from tcbench import device, recording, worker
 from tcbench.backends.cuda import driver
 from tcbench.backends.cuda.driver import Gpu, Gpus
 from tcbench.errors import DataError, OutOfDeviceMemory
+from tcbench.measure.clock import HostClock
 from tcbench.measure.loop import LossError
 from tcbench.messages import Building, Finished, ProfileRequest, Stepped
 from tcbench.record import Input, MeasureSettings
+from tcbench.session import Phase
 
 GPU = Gpu(0, "Tesla V100-SXM2-16GB", (7, 0), 80, 16 * 2**30)
 
@@ -64,6 +66,23 @@ def test_what_goes_wrong_is_said_on_one_line(monkeypatch, capsys, error, status,
     assert (finished.status, finished.reason) == (status, reason)
     assert finished.measurement is None
     assert finished.environment is not None
+
+
+def test_a_session_that_cannot_be_closed_after_an_error_does_not_hide_it(monkeypatch, capsys):
+    def fails():
+        raise ValueError("the cause")
+
+    def cannot_close():
+        raise RuntimeError("cudaErrorStreamCaptureInvalidated")
+
+    session = SimpleNamespace(phases=(Phase("forward", fails),), clock=HostClock(), close=cannot_close)
+    rungs = SimpleNamespace(problem=lambda names: None)
+    monkeypatch.setattr(
+        "tcbench.backends.backend", lambda name: SimpleNamespace(RUNGS=rungs, open_session=lambda cell: session)
+    )
+    monkeypatch.setattr(worker, "describe", lambda cell: factories.make_environment())
+    finished = worker.run(factories.make_cell(), lambda message: None)
+    assert finished.reason == "ValueError: the cause (in phase 'forward')"
 
 
 @pytest.mark.parametrize(

@@ -82,8 +82,12 @@ class CudaAccelerator:
         with self._device, self.stream, self._cupy.cuda.using_allocator(self._pool.malloc):
             try:
                 yield
-            finally:
-                self.stream.synchronize()
+            except BaseException:
+                # What went wrong may have broken the stream too, which would say less.
+                with contextlib.suppress(Exception):
+                    self.stream.synchronize()
+                raise
+            self.stream.synchronize()
 
     # -- arrays
 
