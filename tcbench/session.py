@@ -10,12 +10,18 @@ from typing import Literal, Protocol, runtime_checkable
 from tcbench.record import PlanChoice
 
 
+def _settled() -> bool:
+    return True
+
+
 @dataclass(frozen=True)
 class Phase:
-    """A named part of a step. `run` may return before the device is done."""
+    """A named part of a step. `run` may return before the device is done. `settled`: whether it has done what it does
+    once, such as to capture a graph, so that from now on every step is like the next."""
 
     name: str
     run: Callable[[], None]
+    settled: Callable[[], bool] = _settled
 
 
 @dataclass(frozen=True)

@@ -67,7 +67,7 @@ def measure(
 
     warmup_rule = WarmUpRule(settings.min_warmup_steps, settings.max_warmup_steps)
     warmup_s: list[float] = []
-    while not warmup_rule.over(warmup_s):
+    while not warmup_rule.over(warmup_s, all(phase.settled() for phase in session.phases)):
         warmup_s += run_block(session, ranges, 1, first=len(warmup_s))
         listen(Progress("warm-up", len(warmup_s), warmup_s[-1]))
     facts = session.facts()

@@ -21,8 +21,9 @@ Verdict = Literal["continue", "target", "budget"]
 
 @dataclass(frozen=True)
 class WarmUpRule:
-    """Warm-up is over when the last three steps lie within `tolerance` of their median; never before `min_steps`,
-    and at `max_steps` or `max_time_s` at the latest (then it has not settled)."""
+    """Warm-up is over when the session has done what it does once and the last three steps lie within `tolerance` of
+    their median; never before `min_steps`, and at `max_steps` or `max_time_s` at the latest (then it has not settled).
+    """
 
     min_steps: int
     max_steps: int
@@ -36,10 +37,14 @@ class WarmUpRule:
         middle = statistics.median(last)
         return max(abs(t - middle) for t in last) <= self.tolerance * middle
 
-    def over(self, times_s: Sequence[float]) -> bool:
+    def over(self, times_s: Sequence[float], session_settled: bool = True) -> bool:
         if len(times_s) < max(3, self.min_steps):
             return False
-        return self.settled(times_s) or len(times_s) >= self.max_steps or sum(times_s) >= self.max_time_s
+        return (
+            (session_settled and self.settled(times_s))
+            or len(times_s) >= self.max_steps
+            or sum(times_s) >= self.max_time_s
+        )
 
 
 @dataclass(frozen=True)

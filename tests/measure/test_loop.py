@@ -86,6 +86,20 @@ def test_a_cell_is_warmed_up_timed_and_profiled_apart():
     ]
 
 
+def test_warm_up_goes_on_until_what_a_step_does_once_is_done():
+    """Steps that lie within 10% of each other may all come before a graph is captured."""
+    session = FakeSession()
+    io, forward = session.phases
+    session.phases = (io, Phase("forward", forward.run, lambda: session.steps >= 9))
+    assert len(loop.measure(session, SETTINGS).warmup_times_s) == 9
+
+
+def test_warm_up_does_not_wait_for_ever_for_what_a_step_does_once():
+    session = FakeSession()
+    session.phases = (session.phases[0], Phase("forward", session.phases[1].run, lambda: False))
+    assert len(loop.measure(session, SETTINGS).warmup_times_s) == SETTINGS.max_warmup_steps
+
+
 def test_the_clock_is_read_once_per_block_and_facts_are_asked_between_passes():
     session = FakeSession()
     loop.measure(session, SETTINGS)

@@ -44,6 +44,9 @@ class Replay:
         # Capturing computed nothing, so the step it stands for is still to be done.
         self._replay()
 
+    def captured(self) -> bool:
+        return self._replay is not None
+
     def _run(self) -> None:
         for run in self._runs:
             run()

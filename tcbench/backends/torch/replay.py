@@ -42,6 +42,9 @@ class Replay:
         graph.replay()
         self._graph = graph
 
+    def captured(self) -> bool:
+        return self._graph is not None
+
     def _run(self) -> None:
         for run in self._runs:
             run()

@@ -242,6 +242,38 @@ def test_an_error_while_capturing_is_the_one_that_is_seen(cupy):
         place.accelerator.launch(Relu(4, "float32"), a, a)  # and the accelerator still works
 
 
+def test_an_error_in_a_step_is_the_one_that_is_seen_where_it_broke_the_stream_too(cupy):
+    place = site()
+
+    def lost():
+        raise RuntimeError("cudaErrorIllegalAddress")
+
+    with pytest.raises(ValueError, match="the cause") as raised, place.scope():
+        place.accelerator.stream.synchronize = lost
+        raise ValueError("the cause")
+    assert raised.value.__context__ is None
+
+
+def test_a_stream_that_is_found_broken_at_the_end_is_an_error(cupy):
+    place = site()
+
+    def lost():
+        raise RuntimeError("cudaErrorIllegalAddress")
+
+    with pytest.raises(RuntimeError, match="cudaErrorIllegalAddress"), place.scope():
+        place.accelerator.stream.synchronize = lost
+
+
+def test_a_step_has_not_settled_until_its_graph_is_captured(cupy):
+    with small_session("fp16+batched+nhwc+fused+cuda_graph", geometry=SMOOTH, image_size=32, site=site()) as session:
+        replayed = []
+        while not all(phase.settled() for phase in session.phases):
+            run_step(session)
+            replayed.append(session.phases[1].run._replay is not None)
+    assert replayed == [False] * (len(replayed) - 1) + [True]
+    assert len(replayed) > 2
+
+
 def test_ceilings_are_measured_on_it_by_its_clock(cupy):
     place = site()
     with place.scope():

@@ -57,8 +57,10 @@ def test_three_steps_are_eager_on_a_stream_of_their_own_the_fourth_is_captured_a
         calls.clear()
         step()
         assert calls == eager
+        assert not step.captured()
     calls.clear()
     step()
+    assert step.captured()
     assert calls == ["(capture", "forward", "backward", "capture)", "replay"]
     calls.clear()
     step()
