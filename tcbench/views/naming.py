@@ -19,8 +19,14 @@ Named = tuple[str | None, Cell]
 _NAMED_ALREADY = ("config", "rungs", "batch_size", "backend")
 
 
+_LONGEST = 4000
+
+
 def plain(text: str) -> str:
-    """One line without anything that a terminal would act on: what is not printable is shown as its escape."""
+    """One line without anything that a terminal would act on: what is not printable is shown as its escape. What is
+    longer than anybody reads is cut: a string of megabytes would be laid out, letter by letter."""
+    if len(text) > _LONGEST:
+        text = f"{text[:_LONGEST]}…"
     if text.isprintable():
         return text
     text = text.replace("\n", " ").replace("\t", " ")

@@ -15,6 +15,7 @@ from tcbench.views.naming import apart, lasting, plain
         ("\x1b[31m", "\\x1b[31m"),
         ("\u202eabc", "\\u202eabc"),
         ("\x00", "\\x00"),
+        ("x" * 5_000_000, "x" * 4_000 + "…"),
     ],
 )
 def test_plain_is_one_line_that_no_terminal_acts_on(text, shown):
