@@ -78,6 +78,8 @@ def test_what_tells_most_comes_first(check):
     (smoke,) = [call for call in calls if "gpu_smoke" in call]
     assert smoke.startswith("tools/gpu_smoke.py --device cuda:0 --budget 120 --out ")
     assert "tests/backends/cuda/test_clock.py" in tests
+    assert "-o filterwarnings=default" in tests  # a library's warning, which the suite itself takes for a failure
+    assert tests.split()[-1] == "tests/backends/torch/test_gpu_peer.py"  # what compiles for minutes
 
 
 def test_without_dali_the_configs_are_taken_without_it(check):
@@ -176,6 +178,16 @@ def test_a_device_that_cannot_be_used_is_said_and_nothing_is_run(tmp_path, devic
     assert first == f"gpu_check: nothing was run, because {device} cannot be used:"
     assert second.startswith(f"tcbench: error: --device {device}: ")
     assert not list((tmp_path / "out").iterdir())
+
+
+def test_wheels_from_a_folder_that_is_not_there_are_not_passed_over(tmp_path):
+    environment = {**os.environ, "PYTHON": "/bin/false", "WHEELS": str(tmp_path / "wheels")}
+    done = subprocess.run(
+        [str(SCRIPT), str(tmp_path / "out")], env=environment, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 2
+    assert "wheels: No such file or directory" in done.stderr
+    assert "nothing was run" not in done.stderr
 
 
 def test_without_a_folder_it_says_how_it_is_used():

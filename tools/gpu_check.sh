@@ -24,7 +24,7 @@ mkdir -p "$1" || exit 2
 folder=$(cd "$1" && pwd)
 # What is named from here must be found from there.
 [[ ${PYTHON:-} != /* && ${PYTHON:-} == */* ]] && PYTHON=$PWD/$PYTHON
-[[ -n ${WHEELS:-} ]] && WHEELS=$(cd "$WHEELS" && pwd)
+if [[ -n ${WHEELS:-} ]]; then WHEELS=$(cd "$WHEELS" && pwd) || exit 2; fi
 cd "$(dirname "$0")/.." || exit 2
 root=$PWD
 device=${DEVICE:-cuda:0}
@@ -130,7 +130,7 @@ fi
 out=$left_behind/results
 # Tuning takes a quarter to half a minute per batch size and dtype the first time: most of this.
 step ladder 240 "${python[@]}" -m tcbench run naruse2018 --device "$device" --config "fp32,fp16,$best" --bs 64,256 \
-  --max-time 5 --timeout 100 --out "$out"
+  --max-time 5 --timeout 150 --out "$out"
 
 # The last config of the scenario has all that goes beyond the talk; without DALI it is taken without.
 beyond=$("${python[@]}" -c '
@@ -139,14 +139,15 @@ print(load("beyond").configs[-1].name)' 2>/dev/null)
 if [[ $best != *dali* ]]; then beyond=${beyond//+dali/}; fi
 if [[ -n $beyond ]]; then
   step beyond 110 "${python[@]}" -m tcbench run beyond --device "$device" --config "$beyond" --bs 64,256 \
-    --max-time 5 --timeout 100 --out "$out"
+    --max-time 5 --timeout 150 --out "$out"
 else
   failed+=("beyond (the scenario cannot be read)")
 fi
 
 # Only files with such tests are collected, and none of the suite's other options: what they need may not be here, no
-# warning of a library is an error, and nothing is written to the working tree.
-mapfile -t tests < <(grep -rlE --include='*.py' 'mark\.gpu' tests)
+# warning of a library is an error, and nothing is written to the working tree. PyTorch, which compiles for minutes, comes
+# last.
+mapfile -t tests < <(grep -rlE --include='*.py' 'mark\.gpu' tests | sort)
 step tests 300 "${python[@]}" -m pytest -o addopts= --import-mode=importlib -W default -p no:cacheprovider -m gpu -q -ra \
   --durations=10 "${tests[@]}"
 
