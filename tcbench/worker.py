@@ -148,14 +148,18 @@ def _activities(request: ProfileRequest | None) -> Activities | None:
 
 @contextlib.contextmanager
 def _profilers(cell: Cell, activities: Activities | None) -> Iterator[None]:
-    """Around the profiled pass on a GPU: a tool that waits for cudaProfilerStart records, and so does CUPTI."""
+    """Around the profiled pass on a GPU: a tool that waits for cudaProfilerStart records, and so does CUPTI.
+
+    CUPTI comes first: the first call that it sees in a thread waits until a buffer has been made and zeroed
+    (CUPTI_ACTIVITY_ATTR_ZEROED_OUT_ACTIVITY_BUFFER), and that shall be cuProfilerStart and not the first step's.
+    """
     from tcbench.backends.cuda import driver
 
     with contextlib.ExitStack() as stack:
-        if cell.device.startswith("cuda"):
-            stack.enter_context(driver.profiled())
         if activities is not None:
             stack.enter_context(activities.recording())
+        if cell.device.startswith("cuda"):
+            stack.enter_context(driver.profiled())
         yield
 
 

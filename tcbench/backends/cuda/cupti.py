@@ -2,7 +2,7 @@
 
 Uses the activity API through `cupti-python`, which is imported when recording begins. CUPTI hands over full buffers in
 threads of its own, which take the interpreter's lock to do so: the buffers are large, so that a profiled pass of a few
-steps fits into one or two and nothing is handed over until the pass is done. Source: CUPTI User's Guide, "CUPTI
+steps fits into one and nothing is handed over until the pass is done. Source: CUPTI User's Guide, "CUPTI
 Activity API", and CUPTI Python's API reference.
 """
 
@@ -23,8 +23,9 @@ from tcbench.recording import Activity, ActivityKind, Call
 
 _LOG = logging.getLogger(__name__)
 
-BUFFER_BYTES = 64 * 2**20
-"""A kernel's record takes about 200 bytes and a call's 40: a thousand kernels a step, two hundred steps."""
+BUFFER_BYTES = 16 * 2**20
+"""A kernel's record takes about 200 bytes and a call's 40: a thousand kernels a step, some thirty steps. No larger: from
+CUDA 13 on each thread that calls CUDA has one, DALI's dozens too, and CUPTI zeroes it while that thread waits."""
 
 _KINDS = ("CONCURRENT_KERNEL", "MEMCPY", "MEMSET", "RUNTIME", "DRIVER")
 """CONCURRENT_KERNEL, unlike KERNEL, leaves concurrent kernels concurrent. Nodes of a captured graph are kernels here:
