@@ -9,6 +9,7 @@ Activity API", and CUPTI Python's API reference.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import logging
 import re
 import time
@@ -24,8 +25,8 @@ from tcbench.recording import Activity, ActivityKind, Call
 _LOG = logging.getLogger(__name__)
 
 BUFFER_BYTES = 16 * 2**20
-"""A kernel's record takes about 200 bytes and a call's 40: a thousand kernels a step, some thirty steps. No larger: from
-CUDA 13 on each thread that calls CUDA has one, DALI's dozens too, and CUPTI zeroes it while that thread waits."""
+"""A kernel's record takes about 200 bytes and a call's 40: a thousand kernels a step, some thirty steps. No larger,
+since CUPTI zeroes it while the thread whose call it records waits."""
 
 _KINDS = ("CONCURRENT_KERNEL", "MEMCPY", "MEMSET", "RUNTIME", "DRIVER")
 """CONCURRENT_KERNEL, unlike KERNEL, leaves concurrent kernels concurrent. Nodes of a captured graph are kernels here:
@@ -80,6 +81,7 @@ class Activities:
             try:
                 # The system's ids of threads, as threading.get_native_id() has them.
                 cupti.set_thread_id_type(cupti.ActivityThreadIdType.SYSTEM)
+                _one_for_all_threads(cupti)
                 cupti.activity_register_callbacks(lambda: (BUFFER_BYTES, 0), self._handed_over)
                 for name in _KINDS:
                     kind = getattr(cupti.ActivityKind, name)
@@ -179,6 +181,19 @@ class Activities:
         name = names.get(number, f"call {number}")
         thread, correlation = int(record.thread_id), int(record.correlation_id)
         self._calls.append(Call(name, thread, correlation, int(record.start), int(record.end)))
+
+
+def _one_for_all_threads(cupti: Any) -> None:
+    """One buffer, not one per thread, which is the default from CUDA 13 on: each of DALI's threads would ask for one in
+    the midst of a step, and for the interpreter's lock to do so, which cuDNN's frontend holds while it launches."""
+    attribute = getattr(cupti.ActivityAttribute, "ATTR_PER_THREAD_BUFFER", None)
+    if attribute is None:
+        return
+    size, off = ctypes.c_size_t(1), ctypes.c_uint8(0)
+    try:
+        cupti.activity_set_attribute(attribute, ctypes.addressof(size), ctypes.addressof(off))
+    except Exception as error:
+        _LOG.info("CUPTI keeps a buffer for each thread: %s", error)
 
 
 def _call_names(cupti: Any, enumeration: str) -> dict[int, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import enum
 from types import SimpleNamespace as Record
 
@@ -27,6 +28,7 @@ class StandIn:
     runtime_api_trace_cbid = enum.IntEnum("Runtime", {"INVALID": 0, "cudaLaunchKernel_ptsz_v7000": 211})
     driver_api_trace_cbid = enum.IntEnum("Driver", {"cuLaunchKernel": 307})
     ActivityThreadIdType = Record(SYSTEM=1)
+    ActivityAttribute = Record(ATTR_PER_THREAD_BUFFER=9)
 
     def __init__(self) -> None:
         self.enabled: list[Kind] = []
@@ -36,7 +38,12 @@ class StandIn:
     def set_thread_id_type(self, kind: int) -> None:
         self.said.append(f"thread ids {kind}")
 
+    def activity_set_attribute(self, attribute: int, size: int, value: int) -> None:
+        n_bytes = ctypes.c_size_t.from_address(size).value
+        self.said.append(f"attribute {attribute}: {ctypes.string_at(value, n_bytes)!r}")
+
     def activity_register_callbacks(self, requested, completed) -> None:
+        self.said.append("callbacks")
         size, limit = requested()
         assert size >= 2**20 and limit == 0
         self.completed = completed
@@ -114,6 +121,22 @@ def test_what_has_no_times_or_cannot_be_read_is_counted_and_breaks_nothing():
     activities = recorded(kernel(0, 0), Record(kind=int(Kind.MEMCPY)), Record(kind=33), kernel(S + 1, S + 2))
     assert len(activities.activities) == 1
     assert activities.dropped == 2
+
+
+def test_all_threads_share_one_buffer_which_cuda_13_has_to_be_told():
+    """Told before callbacks are registered, as CUPTI asks; its own default there is a buffer for each thread."""
+    standin = StandIn()
+    with cupti.Activities(standin).recording():
+        assert standin.said == ["thread ids 1", r"attribute 9: b'\x00'", "callbacks"]
+
+
+@pytest.mark.parametrize("how", ["no such attribute", "refused"])
+def test_where_that_cannot_be_told_cupti_records_all_the_same(monkeypatch, how):
+    standin = StandIn()
+    standin.ActivityAttribute = Record() if how == "no such attribute" else StandIn.ActivityAttribute
+    monkeypatch.setattr(standin, "activity_set_attribute", lambda *_: 1 / 0)
+    with cupti.Activities(standin).recording():
+        assert standin.enabled
 
 
 def test_a_kind_that_the_bindings_do_not_have_is_left_out():
