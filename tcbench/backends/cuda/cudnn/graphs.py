@@ -8,6 +8,7 @@ batch normalisation, whose running statistics are read and written: `slots` says
 
 from __future__ import annotations
 
+import ctypes
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -147,9 +148,13 @@ class _Tensors:
         tensor.set_output(True).set_data_type(self.types[operand.dtype]).set_uid(uid).set_dim(dim).set_stride(stride)
 
     def scalar(self, value: float) -> Any:
-        """A float32 constant, passed by value."""
-        tensor = self.graph.tensor_scalar(float(value), self.cudnn.scalar_type.RUNTIME_PARAM)
-        return tensor.set_dim([1, 1, 1, 1]).set_stride([1, 1, 1, 1]).set_data_type(self.cudnn.data_type.FLOAT)
+        """A float32 constant, passed by value.
+
+        The frontend keeps a number that float32 does not hold exactly, such as 0.1, as a double, and hands cuDNN its
+        address whatever type the tensor is given afterwards: so it is rounded here, and the type is the frontend's own.
+        """
+        tensor = self.graph.tensor_scalar(ctypes.c_float(value).value, self.cudnn.scalar_type.RUNTIME_PARAM)
+        return tensor.set_dim([1, 1, 1, 1]).set_stride([1, 1, 1, 1])
 
     def geometry(self, conv: Conv2d) -> dict[str, Any]:
         return {

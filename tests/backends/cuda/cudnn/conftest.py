@@ -4,6 +4,7 @@ import ctypes
 import types
 from dataclasses import dataclass, field
 
+import numpy as np
 import pytest
 
 from tcbench.backends.cuda.cudnn import libraries
@@ -90,7 +91,9 @@ class FakeFrontend:
                 return self.tensors[-1]
 
             def tensor_scalar(self, value, kind):
-                return Tensor({"value": value, "kind": kind})
+                """Keeps what float32 holds exactly as that, all else as a double."""
+                exact = float(np.float32(value)) == value
+                return Tensor({"value": value, "kind": kind, "kept_as": "FLOAT" if exact else "DOUBLE"})
 
             def _does(self, operation, results, settings):
                 made = [Tensor() for _ in range(results)]

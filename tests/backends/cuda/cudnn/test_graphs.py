@@ -93,12 +93,13 @@ def test_the_running_statistics_that_come_out_are_mean_then_variance(frontend):
     assert (running_mean.settings["uid"], running_var.settings["uid"]) == (len(names) + 1, len(names) + 2)
 
 
-def test_constants_are_passed_by_value(frontend):
+def test_constants_are_passed_by_value_in_single_precision(frontend):
     graph = graphs.define(NORMS[2], {})
     operations = {operation: settings for operation, settings, _ in graph.operations}
-    assert operations["batchnorm"]["epsilon"].settings["value"] == 2e-5
-    assert operations["batchnorm"]["momentum"].settings["value"] == 0.1
-    assert operations["cmp_gt"]["comparison"].settings["value"] == 0.0
+    norm, mask = operations["batchnorm"], operations["cmp_gt"]
+    for constant, value in ((norm["epsilon"], 2e-5), (norm["momentum"], 0.1), (mask["comparison"], 0.0)):
+        assert constant.settings["value"] == float(np.float32(value))
+        assert constant.settings["kept_as"] == "FLOAT"
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,10 @@
 """cuDNN builds a plan for every kind of work, for GPUs that are not there. Needs cuDNN and libcuda, no GPU."""
 
 import ctypes
+import re
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from tcbench.backends.cuda import packages, properties
@@ -166,6 +168,19 @@ def test_a_restored_plan_takes_bare_addresses_their_number_a_workspace_and_a_han
             run(n, 0)
     with pytest.raises(RuntimeError, match="handle is NULL"):  # all else is as it should be
         run(n, 1 << 46)
+
+
+def test_constants_go_to_cudnn_as_four_bytes_of_single_precision():
+    """The frontend hands cuDNN the address of what it keeps, a float or a double, and cuDNN reads the tensor's type."""
+    search = Search(BatchNormForward(replace(NORM, after="add_relu"), 2e-5, 0.1), target(), 90, LIMIT)
+    search.select(search.first())
+    kept = re.search(rb"pass_by_values\{(.*?)\}\}", search.serialize(), re.DOTALL)
+    assert kept is not None
+    # In UBJSON, index 3 of the frontend's types is float, which it writes as hexadecimal digits.
+    assert re.findall(rb"i\x05index(i.)i\x05value(.{11})", kept[1], re.DOTALL) == [
+        (b"i\x03", b"Si\x08" + np.float32(value).byteswap().tobytes().hex().upper().encode())
+        for value in (0.1, 2e-5, 0.0)
+    ]
 
 
 def test_cudnn_says_which_plans_it_compiles_when_they_are_built():
