@@ -105,11 +105,7 @@ class Runner:
             if watch is not None:
                 samples = watch.stop(timed.from_s, timed.to_s)
         duration_s = time.monotonic() - start
-        try:
-            return self._record(cell, trial, started_at, duration_s, end, None if end.status == "ok" else log, samples)
-        except ValueError as error:
-            end = _End("crashed", f"the worker sent a result that is none: {error}")
-            return self._record(cell, trial, started_at, duration_s, end, log, samples)
+        return self._record(cell, trial, started_at, duration_s, end, None if end.status == "ok" else log, samples)
 
     def _follow_worker(self, cell: Cell, trial: int, timed: _TimedPass) -> tuple[_End, str | None]:
         """Start a worker and follow it to its end; the end of what it printed."""

@@ -226,21 +226,6 @@ list(Runner("r", 600.0, command).run([(PlannedCell(factories.make_cell()), 0)]))
     assert not any(map(_running, map(int, pids.read_text().split())))
 
 
-@pytest.mark.parametrize(
-    ("said", "reason"),
-    [
-        ("'ok', None, None, None", "a record that is ok needs a measurement"),
-        ("'failed', None, None, None", "a record that is failed needs a reason"),
-        ("'ok', None, factories.make_measurement(()), None", "a measurement needs a counted step"),
-    ],
-)
-def test_a_last_word_that_lacks_its_half_is_a_crash_and_the_run_goes_on(said, reason):
-    one, two = run(f'import json\nsend(Finished({said}) if json.loads(cell)["batch_size"] == 1 else ok)', cells=2)
-    assert (one.status, one.reason) == ("crashed", f"the worker sent a result that is none: {reason}")
-    assert one.measurement is None
-    assert two.status == "ok"
-
-
 class Watched:
     """A stand-in for a GPU that is watched: when it began and ended, and what it was told."""
 
