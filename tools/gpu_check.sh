@@ -82,7 +82,8 @@ archive=$folder/gpu_check.tar.gz
 
 pack() {
   printf '%s\n' "${failed[@]:-nothing failed}" >"$left_behind/failed.txt"
-  tar -czf "$archive" -C "$work" gpu_check
+  # In one rename: what ends the script here too leaves a whole archive. Logs can be long, and this comes often: -1.
+  tar -cf "$archive.part" -I 'gzip -1' -C "$work" gpu_check && mv "$archive.part" "$archive"
 }
 
 # step NAME SECONDS COMMAND...: run a command for at most so long, keep what it says, and note how it ended.
@@ -98,7 +99,8 @@ step() {
   fi
   echo "== $name (at $SECONDS s, at most $limit_s s)"
   # An interrupt first: tcbench keeps what is done.
-  timeout --signal=INT --kill-after=10 "$limit_s" "$@" 2>&1 | timeout "$((limit_s + 20))" tee "$left_behind/logs/$name.log"
+  timeout --signal=INT --kill-after=10 "$limit_s" "$@" 2>&1 |
+    timeout "$((limit_s + 20))" tee "$left_behind/logs/$name.log"
   code=${PIPESTATUS[0]}
   if ((code == 124 || code == 130 || code == 137)); then
     failed+=("$name (ran out of its $limit_s s)")
