@@ -59,7 +59,7 @@ def test_without_building_what_needs_no_compiler_is_built_all_the_same(planning)
     offer = planning.Offer
     planning.offers = [
         offer("large", LIMIT + 1, runtime_compiled=True),
-        offer("broken", builds=False),
+        offer("broken", fails="does not compile"),
         offer("plain", 7),
     ]
     facts = absent.plan_without_device(CONVS[0], H200, LIMIT, build=False)
