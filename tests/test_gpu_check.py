@@ -19,7 +19,9 @@ STAND_IN = """#!/usr/bin/env bash
 echo "$*" >>"$CALLS"
 case "$*" in
   "-c import nvidia.dali") exit "${NO_DALI:-0}" ;;
-  *load*beyond*) echo "${BEYOND-fp16+dali+batched+cuda_graph}" ;;
+  *load*beyond*)
+    if [[ -n ${LIBCUDA:-} ]]; then LD_LIBRARY_PATH=$LIBCUDA "$REAL" "$@"; exit; fi
+    echo "${BEYOND-fp16+dali+batched+cuda_graph}" ;;
   *--dry-run*) exit 0 ;;
   "-c import tcbench") exit "${NO_TCBENCH:-0}" ;;
   *gpu_smoke*) exit "${SMOKE:-0}" ;;
@@ -85,6 +87,24 @@ def test_without_dali_the_configs_are_taken_without_it(check):
     _, calls, _ = check(NO_DALI="1")
     assert not any("dali" in call for call in calls if " run " in call)
     assert any("run beyond" in call and "--config fp16+batched+cuda_graph" in call for call in calls)
+
+
+@pytest.mark.parametrize(
+    ("capability", "config"),
+    [
+        ("75", "fp16+dali+batched+nhwc+fused+cuda_graph"),
+        ("90", "fp16+dali+batched+nhwc+fused+cuda_graph+convstats"),
+    ],
+)
+def test_beyond_the_talk_goes_as_far_as_the_gpu_is_new_enough_for(check, tmp_path, capability, config):
+    """A config that is skipped would be no failure, and tell nothing."""
+    source = Path(__file__).parent / "backends" / "cuda" / "one_gpu.c"
+    command = ["g++", "-x", "c", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", str(source)]
+    subprocess.run([*command, "-o", str(tmp_path / "libcuda.so.1")], check=True)
+    gpu = {"LIBCUDA": str(tmp_path), "REAL": sys.executable, "CAPABILITY": capability, "DRIVER": "12020"}
+    _, calls, _ = check(STEPS="beyond", **gpu)
+    (beyond,) = [call for call in calls if "run beyond" in call]
+    assert f"--config {config} --bs" in beyond
 
 
 def test_a_step_that_fails_does_not_stop_the_others_and_is_listed_at_the_end(check):

@@ -134,10 +134,16 @@ out=$left_behind/results
 step ladder 240 "${python[@]}" -m tcbench run naruse2018 --device "$device" --config "fp32,fp16,$best" --bs 64,256 \
   --max-time 5 --timeout 150 --out "$out"
 
-# The last config of the scenario has all that goes beyond the talk; without DALI it is taken without.
+# The last config of the scenario that this GPU is new enough for has all that goes beyond the talk; without DALI it is
+# taken without.
 beyond=$("${python[@]}" -c '
+import sys
+from tcbench.device import find
+from tcbench.plan import why_not
 from tcbench.scenario import load
-print(load("beyond").configs[-1].name)' 2>/dev/null)
+gpu = find(sys.argv[1], {"cuda": None})
+print([config.name for config in load("beyond").configs if why_not(config, gpu, elsewhere=True) is None][-1])
+' "$device" 2>/dev/null)
 if [[ $best != *dali* ]]; then beyond=${beyond//+dali/}; fi
 if [[ -n $beyond ]]; then
   step beyond 110 "${python[@]}" -m tcbench run beyond --device "$device" --config "$beyond" --bs 64,256 \
