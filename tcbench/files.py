@@ -123,11 +123,17 @@ def _held(parent: Path, make: Callable[[Path], int]) -> tuple[Path, int]:
                 _remove_left(path)
     while True:
         path = parent / f"{_DRAFT}{secrets.token_hex(8)}"
-        held = make(path)
+        try:
+            held = make(path)
+        except FileNotFoundError:
+            if not parent.is_dir():
+                raise
+            continue  # another process removed the folder before it was opened
         with contextlib.suppress(OSError):  # a file system without locks, where nothing is removed either
             fcntl.flock(held, fcntl.LOCK_EX)
-        if os.fstat(held).st_nlink:
-            return path, held
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(held), os.stat(path)):
+                return path, held
         os.close(held)  # another process removed it before it was locked
 
 

@@ -203,7 +203,7 @@ def timelines(draw: st.DrawFn) -> Timeline:
     def spans(lane: str, kinds: list[str], names: list[str], low: int = 0) -> list[Span]:
         found = []
         for _ in range(draw(st.integers(low, 8))):
-            begin, took = draw(times), draw(st.floats(0, 3))
+            begin, took = draw(times), draw(st.floats(1e-6 if "step" in kinds else 0, 3))
             kind, name = draw(st.sampled_from(kinds)), draw(st.sampled_from(names))
             number = draw(st.none() | st.integers(0, 3))
             cause = name if kind == "phase" else draw(st.sampled_from(["forward", "backward", None]))
