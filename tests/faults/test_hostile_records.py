@@ -33,18 +33,14 @@ def test_whatever_stands_in_a_record_every_command_ends_well(folder: Path, recor
     assert not (folder / "ran").exists()
 
 
-def test_in_each_place_by_itself_anything_ends_well_in_the_commands_that_show_most(folder: Path) -> None:
-    """Every text in every place that takes one, all places but one valid."""
+@pytest.mark.parametrize("first", range(0, len(hostile.PLACES), 10))
+def test_anything_in_each_place_by_itself_ends_well_in_the_commands_that_show_most(folder: Path, first: int) -> None:
     valid = hostile.valid()
-    for place in hostile.PLACES:
-        odd = [hostile.changed(valid, [(place, thing)]) for thing in hostile.THINGS]
-        kept = [line for line in odd if readable(line)]
-        file = hostile.write(folder / "each.jsonl", [valid, *kept])
-        for words in (
-            ("explain", "{}", "--json"),
-            ("compare", "{}", "good.jsonl", "--allow", "all", "--format", "json"),
-        ):
-            assert hostile.run(folder, words, file).wrong is None, place
+    places = hostile.PLACES[first : first + 10]
+    odd = (hostile.changed(valid, [(place, thing)]) for place in places for thing in hostile.THINGS)
+    file = hostile.write(folder / "each.jsonl", [valid, *filter(readable, odd)])
+    for words in (("explain", "{}", "--json"), ("compare", "{}", "good.jsonl", "--allow", "all", "--format", "json")):
+        assert hostile.run(folder, words, file).wrong is None
     assert not (folder / "ran").exists()
 
 
