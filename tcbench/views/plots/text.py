@@ -61,7 +61,8 @@ def has_glyph(character: str) -> bool:
 
 
 def drawable(text: str) -> str:
-    """One line in which every character can be drawn."""
+    """One line in which every character can be drawn, cut where it is longer than any chart is wide."""
+    text = _capped(text, _LONGEST_TEXT)
     return "".join(c if has_glyph(c) else "?" for c in " ".join(text.split()))
 
 
@@ -91,9 +92,13 @@ def _renderer() -> Any:
     return FigureCanvasAgg(Figure(figsize=(1, 1), dpi=DPI)).get_renderer()  # type: ignore[no-untyped-call]
 
 
-@functools.lru_cache(4096)
 def text_width(text: str, size: float, bold: bool = False) -> float:
-    """Width of a line, inches."""
+    """Width of a line, inches; of one that is longer than any chart is wide, that of its beginning."""
+    return _width(text[:_LONGEST_TEXT], size, bold)
+
+
+@functools.lru_cache(4096)
+def _width(text: str, size: float, bold: bool) -> float:
     return float(_renderer().get_text_width_height_descent(text, font(size, bold), ismath=False)[0]) / DPI
 
 

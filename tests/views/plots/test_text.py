@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from views.plots.charts import TALK, assert_tidy, run, words
 
@@ -38,3 +40,10 @@ def test_a_text_of_any_length_is_broken_and_shortened_in_a_few_measurements(monk
     assert lines[-1].endswith("…") and len("".join(lines)) == 4000
     assert text.shortened("a" * 100_000, text.LABEL, 1.0) == "a" * 9 + "…"
     assert measured < 10_000
+
+
+def test_a_text_of_megabytes_is_measured_and_drawn_by_its_beginning():
+    begin = time.monotonic()
+    assert text.text_width("x" * 5_000_000, 8.0) == text.text_width("x" * 4_000, 8.0)
+    assert len(text.drawable("x" * 5_000_000)) == 4_000
+    assert time.monotonic() - begin < 5
