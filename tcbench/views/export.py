@@ -48,16 +48,15 @@ class Table:
 
 def table(records: Sequence[Record], per: str) -> Table:
     """Of what `store.current` leaves, all rows with the same columns in the same order. A row as a dictionary would be
-    four times as large, and there may be a hundred thousand."""
+    four times as large, and there may be a hundred thousand. What is not finite is empty: JSON has no infinity, and a
+    table's reader takes an empty place better."""
     columns: dict[str, int] = {}
-    found = []
+    found: list[list[Any]] = []
     for row in {"trial": _trials, "cell": _cells, "step": _steps}[per](records):
         if row.keys() - columns.keys():
             for name in row:
                 columns.setdefault(name, len(columns))
-        values: list[Any] = [None] * len(columns)
-        for name, value in row.items():
-            values[columns[name]] = _finite(value)
+        values = [None if type(v) is float and not math.isfinite(v) else v for v in map(row.get, columns)]
         found.append(values)
     for values in found:
         values += [None] * (len(columns) - len(values))
@@ -173,11 +172,6 @@ def _ends(name: str, interval: Interval | None) -> Row:
     if interval is None:
         return {name: None, f"{name}_low": None, f"{name}_high": None}
     return {name: interval.value, f"{name}_low": interval.low, f"{name}_high": interval.high}
-
-
-def _finite(value: Any) -> Any:
-    """JSON has no infinity, and a table's reader takes an empty place better."""
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def to_json(records: Sequence[Record], per: str) -> str:
