@@ -20,6 +20,7 @@ from typing import IO
 from tcbench.errors import StoreError
 
 _DRAFT = ".tcbench-"
+_MOST_TRIES = 100
 
 
 def write(path: Path, data: bytes, mend: str = "") -> None:
@@ -121,12 +122,14 @@ def _held(parent: Path, make: Callable[[Path], int]) -> tuple[Path, int]:
         for path in parent.glob(f"{_DRAFT}*"):
             with contextlib.suppress(OSError):
                 _remove_left(path)
+    tries = 0
     while True:
         path = parent / f"{_DRAFT}{secrets.token_hex(8)}"
         try:
             held = make(path)
         except FileNotFoundError:
-            if not parent.is_dir():
+            tries += 1
+            if tries == _MOST_TRIES:  # nothing can be made here, as in /proc
                 raise
             continue  # another process removed the folder before it was opened
         with contextlib.suppress(OSError):  # a file system without locks, where nothing is removed either
