@@ -33,9 +33,10 @@ def test_a_run_that_is_killed_at_any_moment_loses_nothing_and_leaves_nothing(tmp
     process.send_signal(number)
     _, said = process.communicate(timeout=60)
 
-    # By the signal itself before the command line is up. A shell says 130 of an end by SIGINT too, which is CPython's
-    # way after an interrupt within a string that it executes (a dataclass of a module being imported), caught or not.
-    assert process.returncode in (130, -signal.SIGINT, -number, 0), said
+    # By the signal itself before the command line is up. Once a run that had said all of it ended by SIGINT in place of
+    # 130, which a shell shows as the same number; why is not known.
+    ended_by_interrupt = process.returncode == -signal.SIGINT and "interrupted; " in said and "--resume" in said
+    assert process.returncode in (130, -number, 0) or ended_by_interrupt, said
     if process.returncode == 130:
         assert "interrupted" in said
         assert "Traceback" not in said
