@@ -25,13 +25,15 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from tcbench import device, gate, machine, plan, scenario
+from tcbench.accelerators import device
 from tcbench.analysis.compare import METRICS, CellComparison
 from tcbench.analysis.verdict import Look, Rule, looks
-from tcbench.gate import BASE, CURRENT, Gate, Trial
-from tcbench.plan import PlannedCell
-from tcbench.record import Record
-from tcbench.runner import Runner
+from tcbench.core.record import Record
+from tcbench.hardware import machine
+from tcbench.run import gate, plan, scenario
+from tcbench.run.gate import BASE, CURRENT, Gate, Trial
+from tcbench.run.plan import PlannedCell
+from tcbench.run.runner import Runner
 
 PLANTED_SHARE = 0.05
 """Of the median step of the cell's first trial."""
@@ -47,7 +49,7 @@ RULE = Rule()
 def worker(pipe: str, phase: str, delay_s: str) -> None:
     """tcbench's own worker, but that one phase of the session waits first."""
     from tcbench import backends
-    from tcbench import worker as real
+    from tcbench.measure import worker as real
 
     backend = backends.backend
 

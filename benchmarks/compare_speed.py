@@ -19,8 +19,8 @@ from pathlib import Path
 
 import msgspec
 
-from tcbench import record, store
-from tcbench.record import Measurement, PhaseTimes, Record
+from tcbench.core import record, store
+from tcbench.core.record import Measurement, PhaseTimes, Record
 
 ROUNDS = 7
 CELLS, TRIALS, STEPS = 125, 8, 200

@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
 import factories
 
-from tcbench import record
+from tcbench.core import record
 
 COMMANDS: tuple[tuple[str, ...], ...] = (
     ("compare", "all.jsonl", "other.jsonl"),

@@ -19,10 +19,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tcbench.backends.cuda import properties
-from tcbench.backends.cuda.cudnn import calls, graphs, libraries
-from tcbench.backends.cuda.cudnn.plans import Plan, PlanFacts, Search
-from tcbench.backends.cuda.work import (
+from tcbench.accelerators.cuda import properties
+from tcbench.accelerators.cuda.cudnn import calls, graphs, libraries
+from tcbench.accelerators.cuda.cudnn.plans import Plan, PlanFacts, Search
+from tcbench.work import (
     BatchNormBackward,
     BatchNormCallBackward,
     BatchNormCallForward,

@@ -14,11 +14,11 @@ import sys
 import time
 from pathlib import Path
 
-from tcbench import store
+from tcbench.core import store
+from tcbench.core.session import Facts, Phase
+from tcbench.hardware.clock import HostClock
 from tcbench.measure import loop
-from tcbench.measure.clock import HostClock
 from tcbench.measure.ranges import Ranges, attached
-from tcbench.session import Facts, Phase
 
 
 class NoOp:

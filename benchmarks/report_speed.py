@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
 import reports
 
-from tcbench import record
+from tcbench.core import record
 
 LIMIT_S, LIMIT_BYTES = 5.0, 5_000_000
 

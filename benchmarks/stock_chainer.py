@@ -19,9 +19,10 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 
-from tcbench import machine, plan, scenario
-from tcbench.device import cpu
-from tcbench.record import Cell, Input
+from tcbench.accelerators.device import cpu
+from tcbench.core.record import Cell, Input
+from tcbench.hardware import machine
+from tcbench.run import plan, scenario
 
 OURS = ("fp32", "fp32+batched+nhwc+fused", "fp32+batched+nhwc+fused+static_graph")
 STOCK = "stock Chainer"

@@ -6,7 +6,7 @@ import factories
 import msgspec
 
 from tcbench.analysis.compare import Comparison, compare
-from tcbench.record import Record
+from tcbench.core.record import Record
 
 NASTY = (
     "<script>alert(1)</script>",

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from tcbench.record import (
+from tcbench.core.record import (
     SCHEMA_VERSION,
     Cell,
     CudnnSettings,

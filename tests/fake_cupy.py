@@ -25,11 +25,11 @@ import numpy as np
 import pytest
 from reference import REFERENCE
 
+from tcbench.accelerators.cuda import live
+from tcbench.accelerators.cuda.cudnn.autotune import PlanTime
+from tcbench.accelerators.cuda.cudnn.plans import PlanFacts
 from tcbench.backends.chainer.compat import chainer
-from tcbench.backends.cuda import live
-from tcbench.backends.cuda.cudnn.autotune import PlanTime
-from tcbench.backends.cuda.cudnn.plans import PlanFacts
-from tcbench.backends.cuda.work import Operand, Work
+from tcbench.work import Operand, Work
 
 POISON = 0xFF
 """NaN in every floating-point format, -1 in every integer."""

@@ -29,10 +29,10 @@ def pytest_configure(config: pytest.Config) -> None:
     # A build for CUDA on a machine whose driver does not serve it says so at the first backward pass.
     config.addinivalue_line("filterwarnings", "ignore:CUDA initialization")
 
-    from tcbench.backends.cuda import driver
-    from tcbench.backends.cuda.clock import EventClock
+    from tcbench.accelerators.cuda import driver
+    from tcbench.accelerators.cuda.clock import EventClock
     from tcbench.backends.torch import sites
-    from tcbench.measure.memory import peak_resident_bytes
+    from tcbench.hardware.memory import peak_resident_bytes
 
     class Gpu(sites.Host):
         def __init__(self, index: int) -> None:

@@ -9,13 +9,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tcbench import record, store
+from tcbench.core import record, store
 
 STEP = """
 import subprocess
 import time
 
-from tcbench import own
+from tcbench.backends import step as own
 
 
 def open_session(cell):

@@ -11,13 +11,13 @@ import factories
 import numpy as np
 from reference import REFERENCE
 
+from tcbench import work as w
+from tcbench.accelerators import protocol as accelerators
+from tcbench.accelerators.cuda import driver
+from tcbench.accelerators.protocol import GpuProperties
 from tcbench.backends import backend
-from tcbench.backends.cuda import accelerator as accelerators
-from tcbench.backends.cuda import driver
-from tcbench.backends.cuda import work as w
-from tcbench.backends.cuda.accelerator import GpuProperties
-from tcbench.backends.cuda.work import Work
-from tcbench.record import CudnnSettings, Input
+from tcbench.core.record import CudnnSettings, Input
+from tcbench.work import Work
 
 CONFIGS = (
     "fp32",
@@ -72,7 +72,7 @@ def all_works() -> tuple[Work, ...]:
 @contextlib.contextmanager
 def accelerator_scope(settings: CudnnSettings) -> Iterator[object]:
     """The first GPU, current for operations too."""
-    from tcbench.backends.cuda.live import CudaAccelerator
+    from tcbench.accelerators.cuda.live import CudaAccelerator
 
     accelerator = CudaAccelerator(0, settings)
     with accelerator.enter(), accelerators.use(accelerator):

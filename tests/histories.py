@@ -10,7 +10,7 @@ from typing import Any
 
 from factories import make_environment, make_trials
 
-from tcbench.record import Record
+from tcbench.core.record import Record
 
 
 def commit(number: int) -> str:

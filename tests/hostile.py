@@ -20,9 +20,11 @@ from typing import Any
 
 import factories
 
-from tcbench import ceilings, cli, record
+from tcbench import cli
 from tcbench.analysis.summary import summarise
-from tcbench.timeline import Span, timeline_of
+from tcbench.core import record
+from tcbench.core.timeline import Span, timeline_of
+from tcbench.run import ceilings
 from tcbench.tracing import perfetto
 
 ACTIVE = "\x1b[2J\x9b31m\u202egnp\x07\r\x7f\u2028\U000e0041"

@@ -8,17 +8,8 @@ from typing import Any
 import factories
 import numpy as np
 
-from tcbench.analysis.gradients import count
-from tcbench.numerics.form import (
-    KINDS,
-    TECHNIQUES,
-    Document,
-    Gradients,
-    LayerGradients,
-    Run,
-    Setting,
-    StepGradients,
-)
+from tcbench.core.numerics import KINDS, TECHNIQUES, Document, Gradients, LayerGradients, Run, Setting, StepGradients
+from tcbench.numerics.gradients import count
 
 SETTING = Setting(
     scenario="cpu",

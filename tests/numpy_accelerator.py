@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from reference import REFERENCE
 
-from tcbench.backends.cuda.tracing import TracingAccelerator
-from tcbench.backends.cuda.work import Work
+from tcbench.accelerators.tracing import TracingAccelerator
+from tcbench.work import Work
 
 
 class NumpyAccelerator(TracingAccelerator):

@@ -11,7 +11,7 @@ STEP = """
 import os
 import time
 
-from tcbench import own
+from tcbench.backends import step as own
 
 PLANTED_S = 0.0
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tcbench.recording import Activity, Call, HostSpan, Recording, Title
+from tcbench.core.recording import Activity, Call, HostSpan, Recording, Title
 
 TITLE = Title(label="fp16, batch size 64", device="cuda:0", device_name="Tesla V100", batch_size=64)
 MAIN, OTHER = 100, 200

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from tcbench.backends.cuda import work as w
+from tcbench import work as w
 
 Array = np.ndarray[Any, Any]
 Reference = Callable[..., None]

@@ -14,9 +14,9 @@ import timelines
 from tcbench.analysis.claims import Asked, scorecards
 from tcbench.analysis.compare import compare
 from tcbench.analysis.explanation import explain
-from tcbench.claim import Claim, Side
-from tcbench.record import Cell, Record
-from tcbench.views.report import Compared, Results
+from tcbench.core.claim import Claim, Side
+from tcbench.core.record import Cell, Record
+from tcbench.show.report import Compared, Results
 
 RATES = (30.0, 33.0, 32.6, 47.0, 52.0, 9.0, 9.1, 15.0, 25.0, 26.0)
 """Images/s of the ten configs at batch size 4."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 
-from tcbench.timeline import Span, Timeline, timeline_of
+from tcbench.core.timeline import Span, Timeline, timeline_of
 
 V100 = "Tesla V100-DGXS-16GB"
 KERNELS = (

@@ -20,9 +20,9 @@ from tcbench.backends.torch.model import ResNet
 from tcbench.backends.torch.rungs import RUNGS
 from tcbench.backends.torch.session import TorchSession
 from tcbench.backends.torch.sites import Host
+from tcbench.core.record import Input, TrainSettings
+from tcbench.core.rung import Rung
 from tcbench.models.resnet50 import ResNet50
-from tcbench.record import Input, TrainSettings
-from tcbench.rung import Rung
 
 __all__ = ["chainer_gradients", "small_session", "small_torch_session", "torch_gradients", "train_torch"]
 

@@ -13,19 +13,19 @@ import numpy as np
 import pytest
 from numpy_accelerator import NumpyAccelerator
 
+from tcbench.accelerators.protocol import GpuProperties
 from tcbench.backends.chainer import session as sessions
 from tcbench.backends.chainer.numerics.flow import on_host
 from tcbench.backends.chainer.resnet import ResNet
 from tcbench.backends.chainer.rungs import RUNGS
 from tcbench.backends.chainer.session import ChainerSession
 from tcbench.backends.chainer.sites import Host, OnAccelerator, Site
-from tcbench.backends.cuda.accelerator import GpuProperties
 from tcbench.backends.spec import TensorSpec
-from tcbench.measure.clock import HostClock
+from tcbench.core.record import Input, TrainSettings
+from tcbench.core.rung import Rung
+from tcbench.hardware.clock import HostClock
 from tcbench.models.resnet50 import ResNet50
 from tcbench.models.small import WELL_CONDITIONED
-from tcbench.record import Input, TrainSettings
-from tcbench.rung import Rung
 
 SMALL = ResNet50(blocks_per_stage=(1, 1, 1, 1))
 """All four stages, one bottleneck each."""

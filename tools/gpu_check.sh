@@ -36,7 +36,7 @@ max_bytes=$((16 * 1024 * 1024))
 # Which packages suit the GPU and its driver, tcbench knows: it asks the driver's library, with no CUDA package there.
 suitable_extra() {
   uv run --quiet python -c '
-from tcbench.backends.cuda import driver, packages
+from tcbench.accelerators.cuda import driver, packages
 print(packages.extra_for(driver.gpus()).name)'
 }
 
@@ -138,9 +138,9 @@ step ladder 240 "${python[@]}" -m tcbench run naruse2018 --device "$device" --co
 # taken without.
 beyond=$("${python[@]}" -c '
 import sys
-from tcbench.device import find
-from tcbench.plan import why_not
-from tcbench.scenario import load
+from tcbench.accelerators.device import find
+from tcbench.run.plan import why_not
+from tcbench.run.scenario import load
 gpu = find(sys.argv[1], {"cuda": None})
 print([config.name for config in load("beyond").configs if why_not(config, gpu, elsewhere=True) is None][-1])
 ' "$device" 2>/dev/null)

@@ -107,7 +107,7 @@ def do_works(pipe: Connection, details: Path, patterns: list[str], todo: dict[st
         import numpy as np
         from gpu import accelerator_scope, check_against_reference
 
-        from tcbench.record import CudnnSettings
+        from tcbench.core.record import CudnnSettings
 
         if todo is None:
             todo = dict(works(patterns))

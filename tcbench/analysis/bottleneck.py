@@ -18,9 +18,9 @@ from typing import Literal
 
 from tcbench.analysis import intervals
 from tcbench.analysis.intervals import Intervals
-from tcbench.errors import SelectionError
-from tcbench.record import Measurement, Record
-from tcbench.timeline import Span, Timeline
+from tcbench.core.errors import SelectionError
+from tcbench.core.record import Measurement, Record
+from tcbench.core.timeline import Span, Timeline
 
 Verdict = Literal["input-bound", "host-bound", "gpu-bound", "balanced"]
 VERDICTS: tuple[Verdict, ...] = ("input-bound", "host-bound", "gpu-bound", "balanced")

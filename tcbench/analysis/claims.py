@@ -25,8 +25,8 @@ from tcbench.analysis.stats import Interval
 from tcbench.analysis.summary import CellSummary, best, by_cell, summarise
 from tcbench.analysis.verdict import Rule
 from tcbench.analysis.welch import LEAST_TRIALS, Group, Unpaired
-from tcbench.claim import BOUNDS, COMPARISONS, RUNS, Claim, Side
-from tcbench.record import Cell, Environment, Record
+from tcbench.core.claim import BOUNDS, COMPARISONS, RUNS, Claim, Side
+from tcbench.core.record import Cell, Environment, Record
 
 Outcome = Literal["holds", "does not hold", "undecided", "not measured"]
 OUTCOMES: tuple[Outcome, ...] = ("holds", "does not hold", "undecided", "not measured")

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from tcbench.record import Cell, Environment, GpuState, Record, encode
+from tcbench.core.record import Cell, Environment, GpuState, Record, encode
 
 FACETS: Mapping[str, str] = {
     "gpu": "the GPU, or the CPU where that is the device",

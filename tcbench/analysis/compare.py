@@ -18,8 +18,8 @@ from tcbench.analysis.stats import Interval
 from tcbench.analysis.summary import by_cell
 from tcbench.analysis.verdict import Rule
 from tcbench.analysis.welch import LEAST_TRIALS, Estimate, Group, Paired
+from tcbench.core.record import STATUSES, THROTTLE_REASONS, Cell, Measurement, Record, Status, throttle_reasons
 from tcbench.measure.stopping import relative_half_width
-from tcbench.record import STATUSES, THROTTLE_REASONS, Cell, Measurement, Record, Status, throttle_reasons
 
 Verdict = Literal["regression", "pass", "improved", "inconclusive", "missing", "new", "changed status", "not measured"]
 VERDICTS: tuple[Verdict, ...] = (

@@ -12,8 +12,8 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from tcbench.core.record import Cell, Record
 from tcbench.models import MODELS
-from tcbench.record import Cell, Record
 
 _STARTUP_S = 4.0
 _ASSUMED_FLOPS = {"cpu": 40e9, "cuda": 20e12}

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from tcbench.analysis.advice import Gain, Problem, candidates, next_rung
 from tcbench.analysis.bottleneck import Bottleneck, explain_records
 from tcbench.analysis.summary import CellSummary, summarise
-from tcbench.record import Cell, Record
+from tcbench.core.record import Cell, Record
 
 
 @dataclass(frozen=True)

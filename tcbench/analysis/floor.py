@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from tcbench.backends.cuda.properties import GpuFile
-from tcbench.backends.cuda.work import Work
-from tcbench.errors import SelectionError
+from tcbench.accelerators.cuda.properties import GpuFile
+from tcbench.core.errors import SelectionError
+from tcbench.work import Work
 
 ALLOWANCE_BYTES = 500 * 2**20
 """What a process holds on a GPU beside its arrays: the CUDA context (300 to 500 MiB on data-centre GPUs) and the

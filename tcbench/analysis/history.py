@@ -18,7 +18,7 @@ from tcbench.analysis.stats import Interval
 from tcbench.analysis.summary import by_cell
 from tcbench.analysis.verdict import Rule
 from tcbench.analysis.welch import LEAST_TRIALS, Group, LogRatio
-from tcbench.record import STATUSES, Cell, Environment, Record, Status
+from tcbench.core.record import STATUSES, Cell, Environment, Record, Status
 
 
 class Code(NamedTuple):

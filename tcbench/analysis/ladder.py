@@ -9,7 +9,7 @@ from typing import Protocol
 from tcbench.analysis import stats
 from tcbench.analysis.stats import Interval
 from tcbench.analysis.summary import CellSummary
-from tcbench.record import Cell
+from tcbench.core.record import Cell
 
 
 class ConfigLike(Protocol):

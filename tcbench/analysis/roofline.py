@@ -4,7 +4,7 @@ Source: S. Williams, A. Waterman, D. Patterson, "Roofline: An Insightful Visual 
 Architectures", CACM 52(4), 2009. A part that needs F floating-point operations and must move B bytes runs at no more
 than min(peak, F / B * bandwidth): F / B is its arithmetic intensity, in FLOP per byte.
 
-FLOPs and bytes are those of `tcbench.backends.cuda.work`: a multiply-accumulate is two operations, and the bytes are
+FLOPs and bytes are those of `tcbench.work`: a multiply-accumulate is two operations, and the bytes are
 the least traffic, every operand read or written once. They depend on the model and on what is stored (16 or 32 bits),
 not on how a backend goes about it: what it moves beyond that shows as a rate below the roof.
 """
@@ -18,7 +18,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tcbench.analysis.summary import CellSummary
-from tcbench.backends.cuda.work import (
+from tcbench.core.record import Cell, Record
+from tcbench.core.timeline import Timeline
+from tcbench.models import MODELS
+from tcbench.models.geometry import Layer
+from tcbench.work import (
     Add,
     BatchNormBackward,
     BatchNormForward,
@@ -37,10 +41,6 @@ from tcbench.backends.cuda.work import (
     ReluBackward,
     Work,
 )
-from tcbench.models import MODELS
-from tcbench.models.geometry import Layer
-from tcbench.record import Cell, Record
-from tcbench.timeline import Timeline
 
 Precision = Literal["fp32", "tf32", "fp16"]
 """How convolutions compute: in float32, in TensorFloat-32, or on 16 bits with float32 sums."""

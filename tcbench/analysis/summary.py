@@ -14,7 +14,7 @@ import msgspec
 
 from tcbench.analysis import stats
 from tcbench.analysis.stats import Interval
-from tcbench.record import STATUSES, Cell, Environment, Measurement, Record, Status
+from tcbench.core.record import STATUSES, Cell, Environment, Measurement, Record, Status
 
 
 @dataclass(frozen=True)

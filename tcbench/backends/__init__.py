@@ -14,14 +14,14 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from tcbench.backends import own
-from tcbench.errors import ScenarioError
-from tcbench.record import Cell
-from tcbench.rung import Package, RungSet
-from tcbench.session import Session
+from tcbench.core.errors import ScenarioError
+from tcbench.core.record import Cell
+from tcbench.core.rung import Package, RungSet
+from tcbench.core.session import Session
 
 if TYPE_CHECKING:
-    from tcbench.backends.cuda.accelerator import GpuProperties
-    from tcbench.backends.cuda.trace import Trace
+    from tcbench.accelerators.protocol import GpuProperties
+    from tcbench.accelerators.trace import Trace
 
 _MODULES = {"chainer": "tcbench.backends.chainer", "torch": "tcbench.backends.torch"}
 

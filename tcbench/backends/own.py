@@ -1,9 +1,10 @@
 """Training steps that users bring: `module:factory` in a scenario, or a package's entry point.
 
-The factory takes a Cell and returns a Session; `tcbench.own.step` makes one of plain functions. Its configs are named
-freely: what a rung's name means is the factory's business. A module is looked for in the current directory, then among
-the installed packages. Nothing of the user's is imported before a worker builds the session: planning stays quick, and
-nothing that only reads results ever comes here. Owns that, and the errors: each is one line that names the backend.
+The factory takes a Cell and returns a Session; `tcbench.backends.step.step` makes one of plain functions. Its configs
+are named freely: what a rung's name means is the factory's business. A module is looked for in the current directory,
+then among the installed packages. Nothing of the user's is imported before a worker builds the session: planning stays
+quick, and nothing that only reads results ever comes here. Owns that, and the errors: each is one line that names the
+backend.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tcbench.errors import ScenarioError
-from tcbench.record import Cell
-from tcbench.rung import Package, Rung, RungSet
-from tcbench.session import Phase, Session
+from tcbench.core.errors import ScenarioError
+from tcbench.core.record import Cell
+from tcbench.core.rung import Package, Rung, RungSet
+from tcbench.core.session import Phase, Session
 
 if TYPE_CHECKING:
-    from tcbench.backends.cuda.accelerator import GpuProperties
-    from tcbench.backends.cuda.trace import Trace
+    from tcbench.accelerators.protocol import GpuProperties
+    from tcbench.accelerators.trace import Trace
 
 
 class FreeRungs(RungSet):
@@ -129,20 +130,22 @@ def checked(session: Any, name: str) -> Session:
     for what in ("phases", "clock", "facts", "close"):
         if not hasattr(session, what):
             got = type(session).__name__
-            raise ScenarioError(f"backend '{name}': expected a session (tcbench.session), got {got} without '{what}'")
+            raise ScenarioError(
+                f"backend '{name}': expected a session (tcbench.core.session), got {got} without '{what}'"
+            )
     phases = tuple(session.phases)
     if not phases:
         raise ScenarioError(f"backend '{name}': its session has no phases; expected one at least")
     for phase in phases:
         if not isinstance(phase, Phase) or not callable(phase.run):
-            raise ScenarioError(f"backend '{name}': expected phases to be tcbench.session.Phase, got {phase!r}")
+            raise ScenarioError(f"backend '{name}': expected phases to be tcbench.core.session.Phase, got {phase!r}")
     names = [phase.name for phase in phases]
     twice = next((phase for place, phase in enumerate(names) if phase in names[:place]), None)
     if twice is not None:
         raise ScenarioError(f"backend '{name}': two phases are named '{twice}'; expected names that differ")
     for what in ("mark", "read", "of"):
         if not hasattr(session.clock, what):
-            raise ScenarioError(f"backend '{name}': its clock has no '{what}'; expected a tcbench.session.Clock")
+            raise ScenarioError(f"backend '{name}': its clock has no '{what}'; expected a tcbench.core.session.Clock")
     checked_session: Session = session
     return checked_session
 

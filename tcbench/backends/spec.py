@@ -6,8 +6,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from tcbench.backends.cuda.work import Layout, Math
-from tcbench.dataset import ImageFolder
+from tcbench.backends.feeds.dataset import ImageFolder
+from tcbench.work import Layout, Math
 
 __all__ = ["DType", "FeedSpec", "Layout", "Math", "TensorSpec"]
 

@@ -14,7 +14,7 @@ import typer
 
 from tcbench.cli import output, streams
 from tcbench.cli.app import INTERNAL_ERROR, INTERRUPTED, app
-from tcbench.errors import NotComparableError, TcbenchError
+from tcbench.core.errors import NotComparableError, TcbenchError
 
 __all__ = ["app", "main"]
 
@@ -68,7 +68,7 @@ def main() -> NoReturn:
     except TcbenchError as error:
         if debug:
             traceback.print_exc()
-        from tcbench.views.naming import plain
+        from tcbench.show.naming import plain
 
         # It may name what anyone wrote into a record; only a list of differences has several lines.
         text = (

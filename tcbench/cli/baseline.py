@@ -17,7 +17,7 @@ app.add_typer(baseline_app, name="baseline")
 
 def complete_baseline(incomplete: str) -> list[str]:
     """Names of the baselines here."""
-    from tcbench import baseline
+    from tcbench.run import baseline
 
     return [name for name in baseline.names(OUT) if name.startswith(incomplete)]
 
@@ -41,9 +41,9 @@ def set_(
     out: OutOption = OUT,
 ) -> None:
     """Keep a copy of results under a name: OUT/baselines/NAME.jsonl."""
-    from tcbench import baseline
     from tcbench.cli.results import read
-    from tcbench.views import baseline as view
+    from tcbench.run import baseline
+    from tcbench.show import baseline as view
 
     records = read(results, out)
     path = baseline.keep(name, records, out, replace=force)
@@ -59,10 +59,10 @@ def list_(
     out: OutOption = OUT,
 ) -> None:
     """Show the baselines here."""
-    from tcbench import baseline
-    from tcbench.views import baseline as view
-    from tcbench.views.console import make_console
-    from tcbench.views.naming import plain
+    from tcbench.run import baseline
+    from tcbench.show import baseline as view
+    from tcbench.show.console import make_console
+    from tcbench.show.naming import plain
 
     found = baseline.everything(out)
     if json:
@@ -85,11 +85,12 @@ def show(
     out: OutOption = OUT,
 ) -> None:
     """Show what a baseline holds: where it is from, and its results."""
-    from tcbench import baseline, store
     from tcbench.analysis.summary import speedups, summarise
     from tcbench.cli.results import read
-    from tcbench.views import baseline as view
-    from tcbench.views import console as tables
+    from tcbench.core import store
+    from tcbench.run import baseline
+    from tcbench.show import baseline as view
+    from tcbench.show import console as tables
 
     path = baseline.path(name, out)
     records = read([str(path)], out)
@@ -110,6 +111,6 @@ def show(
 @baseline_app.command("remove", cls=GroupedCommand)
 def remove(name: NameArgument, out: OutOption = OUT) -> None:
     """Delete a baseline. The runs it was made of stay."""
-    from tcbench import baseline
+    from tcbench.run import baseline
 
     typer.echo(f"removed {baseline.remove(name, out)}")

@@ -11,12 +11,12 @@ import typer
 
 from tcbench.cli.app import OUT, command
 from tcbench.cli.options import ResultsFolderOption, complete_scenario
-from tcbench.errors import ScenarioError, SelectionError
+from tcbench.core.errors import ScenarioError, SelectionError
 
 if TYPE_CHECKING:
     from tcbench.analysis.claims import Asked
-    from tcbench.record import Cell
-    from tcbench.scenario import Scenario
+    from tcbench.core.record import Cell
+    from tcbench.run.scenario import Scenario
 
 FORMATS = ("table", "markdown", "json")
 
@@ -53,13 +53,14 @@ def claims(
     """The scorecard: each claim of the scenario, the talk in 2018 beside this machine, with the figures it rests on. A
     claim holds, does not hold, is undecided (its interval includes the limit) or was not measured. The exit code is 0
     whatever holds."""
-    from tcbench import store, tracing
+    from tcbench import tracing
     from tcbench.analysis.bottleneck import summarise
     from tcbench.analysis.claims import any_of, by_timelines, scorecards
     from tcbench.cli.documents import documents, training
     from tcbench.cli.results import newest, parted
-    from tcbench.views import claims as view
-    from tcbench.views.console import make_console
+    from tcbench.core import store
+    from tcbench.show import claims as view
+    from tcbench.show.console import make_console
 
     if format_ not in FORMATS:
         raise SelectionError(f"--format {format_}: expected one of {', '.join(FORMATS)}")
@@ -93,7 +94,7 @@ def asked_of(scenario: str | None) -> Callable[[Cell], Asked]:
     """What is claimed of a cell's setting: by the scenario given, or by that which the cell names. The function raises
     ScenarioError."""
     from tcbench.analysis.claims import Asked
-    from tcbench.scenario import load, shipped
+    from tcbench.run.scenario import load, shipped
 
     @functools.cache
     def loaded(name: str) -> Scenario:

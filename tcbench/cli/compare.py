@@ -28,10 +28,10 @@ from tcbench.cli.comparisons import (
     retry_command,
     threshold,
 )
-from tcbench.errors import NotComparableError, SelectionError, StoreError
+from tcbench.core.errors import NotComparableError, SelectionError, StoreError
 
 if TYPE_CHECKING:
-    from tcbench.record import Record
+    from tcbench.core.record import Record
 
 
 @command(
@@ -73,8 +73,8 @@ def compare(
     from tcbench.analysis import comparability
     from tcbench.analysis.compare import compare as compared
     from tcbench.analysis.verdict import Rule
-    from tcbench.views.comparison import Sides
-    from tcbench.views.naming import plain
+    from tcbench.show.comparison import Sides
+    from tcbench.show.naming import plain
 
     check_format(format_)
     names, rule, may_differ = metrics(metric), Rule(threshold(threshold_)), allowed(allow)
@@ -92,7 +92,7 @@ def compare(
         found = comparable(found, sides, may_differ, retry_command(context))
     except NotComparableError as error:
         if format_ == "github":
-            from tcbench.views.comparison.github import command as annotation
+            from tcbench.show.comparison.github import command as annotation
 
             typer.echo(annotation("error", "tcbench: not comparable", str(error)))
         raise
@@ -105,9 +105,9 @@ _Named = tuple[Path, str]
 
 def _sides(base: str | None, current: str | None, baseline: str | None, out: Path) -> tuple[_Named, _Named]:
     """Where the two sides' records stand, and what they are called. Raises SelectionError or StoreError."""
-    from tcbench import baseline as baselines
-    from tcbench import store
     from tcbench.cli.results import newest
+    from tcbench.core import store
+    from tcbench.run import baseline as baselines
 
     if baseline is None:
         if base is None or current is None:
@@ -121,7 +121,7 @@ def _sides(base: str | None, current: str | None, baseline: str | None, out: Pat
 
 def _records(path: Path) -> Sequence[Record]:
     """One side's records; notes on its files go to standard error. Raises StoreError."""
-    from tcbench import store
+    from tcbench.core import store
 
     read = store.read([path])
     for note in read.notes:

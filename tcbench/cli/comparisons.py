@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tcbench import files
 from tcbench.cli.options import ANOTHER_FILE
-from tcbench.errors import NotComparableError, SelectionError, StoreError
+from tcbench.core import files
+from tcbench.core.errors import NotComparableError, SelectionError, StoreError
 
 if TYPE_CHECKING:
     from tcbench.analysis.comparability import Difference
     from tcbench.analysis.compare import Comparison
-    from tcbench.views.comparison import Sides
+    from tcbench.show.comparison import Sides
 
 REGRESSION = 1
 INCONCLUSIVE = 4
@@ -131,7 +131,7 @@ def _chosen(option: str, given: Sequence[str] | None, known: Sequence[str]) -> l
 def comparable(comparison: Comparison, sides: Sides, allow: Allowed, retry: str) -> Comparison:
     """The comparison as it may be judged: what is missing does not fail where that is allowed. `retry` is the command
     so far, without its --allow. Raises NotComparableError: nothing in common, or differences that are not allowed."""
-    from tcbench.views.naming import plain
+    from tcbench.show.naming import plain
 
     names = plain(sides.base), plain(sides.current)
     if comparison.paired == 0:
@@ -152,13 +152,13 @@ def comparable(comparison: Comparison, sides: Sides, allow: Allowed, retry: str)
 
 
 def _few(things: Sequence[str], most: int = 3) -> str:
-    from tcbench.views.comparison.wording import several
+    from tcbench.show.comparison.wording import several
 
     return several(things, most)
 
 
 def _contents(labels: Iterable[str], most: int = 5) -> str:
-    from tcbench.views.naming import plain
+    from tcbench.show.naming import plain
 
     return _few([plain(label) for label in dict.fromkeys(labels)], most)
 
@@ -166,7 +166,7 @@ def _contents(labels: Iterable[str], most: int = 5) -> str:
 def _refusal(refused: Sequence[Difference], names: tuple[str, str], allow: Allowed, retry: str) -> str:
     """Every difference on a line of its own, and the command that allows them."""
     from tcbench.analysis.comparability import FACETS
-    from tcbench.views.naming import plain
+    from tcbench.show.naming import plain
 
     wide = max(len(one.facet) for one in refused)
     facets = {one.facet for one in refused} | allow.facets
@@ -202,11 +202,11 @@ def retry_command(context: typer.Context) -> str:
 def present(comparison: Comparison, sides: Sides, format_: str, output: Path | None, chart: Path | None = None) -> None:
     """Show a comparison as the user asked for it. Raises StoreError where a file cannot be written, when the verdicts
     have been shown."""
-    from tcbench.views import comparison as views
+    from tcbench.show import comparison as views
 
     text = None if format_ == "table" and output is None else views.FORMATS[format_](comparison, sides)
     if text is None or output is not None:
-        from tcbench.views.console import make_console
+        from tcbench.show.console import make_console
 
         views.show(comparison, make_console(least=100), sides)
     else:
@@ -227,8 +227,8 @@ def present(comparison: Comparison, sides: Sides, format_: str, output: Path | N
 
 
 def _draw(comparison: Comparison, sides: Sides, path: Path) -> None:
-    from tcbench.views import plots
-    from tcbench.views.plots.comparison import comparison_chart
+    from tcbench.show import plots
+    from tcbench.show.plots.comparison import comparison_chart
 
     plots.save(comparison_chart(comparison, sides), path, "name another file with --chart")
 
@@ -236,7 +236,7 @@ def _draw(comparison: Comparison, sides: Sides, path: Path) -> None:
 def check_chart(path: Path | None) -> None:
     """Before anything takes long. Raises what `plots.check_path` does."""
     if path is not None:
-        from tcbench.views import plots
+        from tcbench.show import plots
 
         plots.check_path(path)
 

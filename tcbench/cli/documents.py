@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from tcbench.errors import SelectionError, StoreError
+from tcbench.core.errors import SelectionError, StoreError
 
 if TYPE_CHECKING:
     from tcbench.analysis.claims import Elsewhere
@@ -19,7 +19,7 @@ BESIDE = "numerics-*.json"
 
 def documents(paths: Sequence[Path]) -> tuple[list[Path], list[Path]]:
     """Those of `tcbench numerics`; all others."""
-    from tcbench.numerics.form import is_document
+    from tcbench.core.numerics import is_document
 
     def is_one(path: Path) -> bool:
         return path.name.startswith("numerics-") or is_document(path.read_bytes())
@@ -35,8 +35,8 @@ def training(named: Sequence[Path], files: Sequence[Path]) -> Elsewhere:
     Raises SelectionError for several that were named, and StoreError for one that cannot be read.
     """
     from tcbench.analysis.claims import nowhere
-    from tcbench.analysis.numerics import by_training
-    from tcbench.numerics.form import read
+    from tcbench.core.numerics import read
+    from tcbench.numerics.judgement import by_training
 
     if len(named) > 1:
         raise SelectionError(f"{len(named)} documents of `tcbench numerics` were named; name one")

@@ -38,11 +38,11 @@ def explain(
 ) -> None:
     """Say of each cell what holds it back (input-bound, host-bound, gpu-bound or balanced), with the numbers, which
     rung attacks that and what it could gain at most; beside it what was measured, where the same results hold it."""
-    from tcbench import store
     from tcbench.analysis.explanation import explain as explanations
     from tcbench.cli.results import newest, parted
-    from tcbench.views import explain as view
-    from tcbench.views.console import make_console
+    from tcbench.core import store
+    from tcbench.show import explain as view
+    from tcbench.show.console import make_console
 
     records, timelines = parted([store.resolve(name, out) for name in results or ()] or [newest(out)])
     if timelines:
@@ -77,7 +77,7 @@ def explain(
 def _show_timelines(paths: Sequence[Path], json: bool) -> None:
     from tcbench import tracing
     from tcbench.analysis.bottleneck import summarise
-    from tcbench.views import explain as view
+    from tcbench.show import explain as view
 
     found = [summarise(timeline) for path in paths for timeline in tracing.read(path)]
     if json:
@@ -89,9 +89,9 @@ def _show_timelines(paths: Sequence[Path], json: bool) -> None:
 def problem_of(summary: CellSummary) -> Callable[[Sequence[str]], str | None]:
     """Whether rungs make a config on the cell's device. What is installed here does not matter: the results may be
     another machine's. What the rungs of a backend that is not ours go with, only its measured configs tell."""
+    from tcbench.accelerators.device import Device
     from tcbench.backends import known_rungs
-    from tcbench.device import Device
-    from tcbench.plan import missing
+    from tcbench.run.plan import missing
 
     rung_set = known_rungs(summary.cell.backend)
     if rung_set is None:
@@ -110,9 +110,9 @@ def problem_of(summary: CellSummary) -> Callable[[Sequence[str]], str | None]:
 
 def arithmetic() -> tuple[Callable[[CellSummary, Sequence[str]], float], Callable[[CellSummary], str | None]]:
     """The least time of the arithmetic of forward and backward, and whose ceiling it is."""
-    from tcbench import ceilings
     from tcbench.analysis.roofline import precision_of
     from tcbench.models import described
+    from tcbench.run import ceilings
 
     def arithmetic_s(summary: CellSummary, rungs: Sequence[str]) -> float:
         known, cell = ceilings.known(summary), summary.cell

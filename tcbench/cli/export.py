@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tcbench import files
 from tcbench.cli.app import OUT, command
 from tcbench.cli.options import ANOTHER_FILE, ResultsFolderOption
-from tcbench.errors import SelectionError, StoreError
+from tcbench.core import files
+from tcbench.core.errors import SelectionError, StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tcbench.record import Record
+    from tcbench.core.record import Record
 
 FORMATS = ("csv", "parquet", "json", "github-action-benchmark", "bencher")
 PER = ("trial", "cell", "step")
@@ -52,7 +52,7 @@ def export(
     _check(format_, per, output)
     records = _records(results, out)
 
-    from tcbench.views import export as view
+    from tcbench.show import export as view
 
     if format_ == "parquet":
         data = view.to_parquet(records, per or "trial")
@@ -81,8 +81,8 @@ def _check(format_: str, per: str | None, output: Path | None) -> None:
 
 def _records(results: list[str] | None, out: Path) -> Sequence[Record]:
     """What was named, each trial's current record; notes go to standard error. Raises StoreError."""
-    from tcbench import store
     from tcbench.cli.results import newest
+    from tcbench.core import store
 
     paths = [store.resolve(named, out) for named in results] if results else [newest(out)]
     read = store.read(paths)

@@ -63,14 +63,14 @@ def forecast(
     Exit code: 0, also when a cell does not fit (that is an answer); 2 for a mistake in
     the command, the scenario or the GPU's file.
     """
-    from tcbench import forecast as forecasts
-    from tcbench import plan
-    from tcbench import scenario as scenarios
-    from tcbench.backends.cuda import properties
-    from tcbench.device import Device
-    from tcbench.views import forecast as view
-    from tcbench.views.console import make_console
-    from tcbench.views.progress import Stages
+    from tcbench.accelerators.cuda import properties
+    from tcbench.accelerators.device import Device
+    from tcbench.run import forecast as forecasts
+    from tcbench.run import plan
+    from tcbench.run import scenario as scenarios
+    from tcbench.show import forecast as view
+    from tcbench.show.console import make_console
+    from tcbench.show.progress import Stages
 
     there = properties.load(gpu)
     device = Device("cuda:0", there.device_name, there.memory_bytes, there.compute_capability)

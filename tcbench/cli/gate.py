@@ -48,14 +48,14 @@ from tcbench.cli.options import (
     selection,
     within,
 )
-from tcbench.errors import SelectionError, TcbenchError
+from tcbench.core.errors import SelectionError, TcbenchError
 
 if TYPE_CHECKING:
     from tcbench.analysis.verdict import Look, Rule
-    from tcbench.gate import Gate, SideName
-    from tcbench.plan import Plan, Selection
-    from tcbench.record import Cell, Record
-    from tcbench.sides import Ready
+    from tcbench.core.record import Cell, Record
+    from tcbench.run.gate import Gate, SideName
+    from tcbench.run.plan import Plan, Selection
+    from tcbench.run.sides import Ready
 
 SIDES = "What is compared"
 
@@ -139,12 +139,12 @@ def gate(
     what is inconclusive gets more trials. Libraries and Python may differ. Exit codes: 0 no regression; 1 a regression,
     or a cell that does not run any more; 2 a mistake, or a side that cannot be prepared; 4 inconclusive and --strict; 5
     not comparable, or nothing was measured on both sides; 130 interrupted."""
-    from tcbench import gate as gates
-    from tcbench import sides
     from tcbench.analysis.verdict import Rule
     from tcbench.cli.run import check_folder, make_plan
-    from tcbench.views import console
-    from tcbench.views.comparison import Sides
+    from tcbench.run import gate as gates
+    from tcbench.run import sides
+    from tcbench.show import console
+    from tcbench.show.comparison import Sides
 
     check_format(format_)
     check_output(output)
@@ -253,11 +253,11 @@ def _settled(
     spent. Ends the command with exit code 130 when interrupted."""
     from tcbench.analysis.eta import estimate
     from tcbench.cli.run import generate_input
-    from tcbench.gate import start
-    from tcbench.runner import Runner
-    from tcbench.store import Store, remove_empty
-    from tcbench.views import console
-    from tcbench.views.progress import RunProgress
+    from tcbench.core.store import Store, remove_empty
+    from tcbench.run.gate import start
+    from tcbench.run.runner import Runner
+    from tcbench.show import console
+    from tcbench.show.progress import RunProgress
 
     paths = _new_paths(out, plan.device.machine)
     named = [str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path) for path in paths.values()]
@@ -312,7 +312,7 @@ def _explained(record: Record) -> Record:
 
 def _new_paths(out: Path, machine: str) -> dict[SideName, Path]:
     """Files of a new gate's records. Who made current's has the name: both are this gate's alone."""
-    from tcbench.store import new_path
+    from tcbench.core.store import new_path
 
     current = new_path(out, machine, "gate", "-current")
     return {"base": current.with_name(current.name.replace("-current", "-base")), "current": current}

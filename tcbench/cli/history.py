@@ -11,7 +11,7 @@ from tcbench.cli import comparisons
 from tcbench.cli.app import OUT, command
 from tcbench.cli.comparisons import AllowOption, ThresholdOption
 from tcbench.cli.options import ANOTHER_FILE, BatchSizesOption, ResultsFolderOption, batch_sizes, config_names
-from tcbench.errors import SelectionError
+from tcbench.core.errors import SelectionError
 
 
 @command(
@@ -52,14 +52,14 @@ def history(
     rule = Rule(comparisons.threshold(threshold))
     facets = comparisons.allowed(allow).facets
     if output is not None:
-        from tcbench.views import plots
+        from tcbench.show import plots
 
         plots.check_path(output)
 
     from tcbench.analysis.history import history as histories
     from tcbench.cli.results import chosen, read
-    from tcbench.views import history as view
-    from tcbench.views.console import make_console
+    from tcbench.show import history as view
+    from tcbench.show.console import make_console
 
     if not results and not out.is_dir():
         raise SelectionError(f"no results in {out}/; `tcbench run` makes some, or name a file")

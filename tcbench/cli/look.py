@@ -14,9 +14,9 @@ def list_(
     json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
 ) -> None:
     """Show scenarios, their configs, and the rungs with what each needs and whether it is here."""
-    from tcbench import device
+    from tcbench.accelerators import device
     from tcbench.backends import device_kinds
-    from tcbench.views import catalogue
+    from tcbench.show import catalogue
 
     catalogue.show(device.find("auto", device_kinds()), json)
 
@@ -27,9 +27,9 @@ def data_make(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
 ) -> None:
     """Generate the JPEG set that runs read by default (about 60 MB in the user's cache)."""
-    from tcbench import dataset
-    from tcbench.views.console import make_console
-    from tcbench.views.progress import counting
+    from tcbench.backends.feeds import dataset
+    from tcbench.show.console import make_console
+    from tcbench.show.progress import counting
 
     with counting(make_console(stderr=True), "generating JPEGs", quiet) as advance:
         made = dataset.generate(progress=advance) if force else dataset.ensure_generated(advance)
@@ -44,8 +44,8 @@ def doctor(
 
     Exit code: 0; 1 when tcbench cannot run at all; 2 when CUDA packages are installed but cannot be used here.
     """
-    from tcbench import checkup
-    from tcbench.views import catalogue
+    from tcbench.run import checkup
+    from tcbench.show import catalogue
 
     findings = checkup.examine(OUT)
     catalogue.show_findings(findings, json)

@@ -22,15 +22,15 @@ from tcbench.cli.options import (
     config_names,
     within,
 )
-from tcbench.errors import SelectionError, TcbenchError
+from tcbench.core.errors import SelectionError, TcbenchError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from tcbench.analysis.numerics import Margins
-    from tcbench.device import Device
-    from tcbench.numerics.form import AnyJob, Document, Finished, Setting
-    from tcbench.numerics.plan import Asked
+    from tcbench.accelerators.device import Device
+    from tcbench.core.numerics import AnyJob, Document, Finished, Setting
+    from tcbench.numerics.judgement import Margins
+    from tcbench.run.numerics_plan import Asked
 
 _TIMEOUT_S = 7200.0
 
@@ -115,12 +115,12 @@ def numerics(
     Exit code: 0 whatever the verdicts; 2 for a mistake in the command; 3 when a run failed; 130 when interrupted. With
     --rungs, 1 when a config is farther off than its rungs declare.
     """
-    from tcbench import device as devices
-    from tcbench import machine
-    from tcbench import scenario as scenarios
+    from tcbench.accelerators import device as devices
     from tcbench.backends import device_kinds
-    from tcbench.numerics import plan
-    from tcbench.plan import refuse
+    from tcbench.hardware import machine
+    from tcbench.run import numerics_plan as plan
+    from tcbench.run import scenario as scenarios
+    from tcbench.run.plan import refuse
 
     _whole("--seeds", seeds, 1, plan.MOST_SEEDS)
     _whole("--steps", steps, 1, plan.MOST_STEPS)
@@ -154,7 +154,7 @@ def numerics(
         )
         return
     _none_of({"--config": config}, "training side by side", "configs are compared with --rungs")
-    from tcbench.analysis.numerics import Margins
+    from tcbench.numerics.judgement import Margins
 
     asked = plan.Asked(
         seeds=plan.SEEDS if seeds is None else seeds,
@@ -200,8 +200,8 @@ def loss_scale(text: str | None) -> float | None:
 
 def _images(data: Path) -> Any:
     """The folder's images, to train on and to test with. Raises DataError."""
-    from tcbench.dataset import scan
-    from tcbench.numerics.folder import HELD_OUT_EVERY, split
+    from tcbench.backends.chainer.numerics.folder import HELD_OUT_EVERY, split
+    from tcbench.backends.feeds.dataset import scan
 
     mend = (
         f"expected CLASS/IMAGE.jpg in it, at least {HELD_OUT_EVERY} images a class; without --data it trains on "
@@ -223,13 +223,13 @@ def _train(
 ) -> None:
     import datetime
 
-    from tcbench import machine
-    from tcbench.numerics import plan
-    from tcbench.numerics.form import TECHNIQUES, Document, Finished
-    from tcbench.numerics.runner import Runner
-    from tcbench.views import numerics as view
-    from tcbench.views.console import make_console
-    from tcbench.views.progress import Stages
+    from tcbench.core.numerics import TECHNIQUES, Document, Finished
+    from tcbench.hardware import machine
+    from tcbench.run import numerics_plan as plan
+    from tcbench.run.numerics_runner import Runner
+    from tcbench.show import numerics as view
+    from tcbench.show.console import make_console
+    from tcbench.show.progress import Stages
 
     stderr = make_console(stderr=True)
     created_at = datetime.datetime.now(datetime.UTC)
@@ -300,7 +300,7 @@ def _train(
 
 
 def _middle(observed: Any) -> float:
-    from tcbench.analysis.numerics import safe
+    from tcbench.numerics.judgement import safe
 
     middle = safe(observed.gradients).middle
     return 1.0 if middle is None else 2.0**middle
@@ -309,7 +309,7 @@ def _middle(observed: Any) -> float:
 def _no_base(observed: Finished | None) -> NoReturn:
     """fp32 did not get to the end, so there is nothing to hold others against. Raises TrainingError where another
     learning rate may help; what failed otherwise ends with the exit code of a run that failed."""
-    from tcbench.errors import TrainingError
+    from tcbench.core.errors import TrainingError
 
     run = observed.run if observed else None
     if run is not None and run.status == "diverged":
@@ -328,7 +328,7 @@ def _keep_or_print(path: Path, document: Document) -> None:
     """Keep what was measured; where the folder takes nothing any more it goes to standard output, lest it be lost."""
     import msgspec
 
-    from tcbench.errors import StoreError
+    from tcbench.core.errors import StoreError
 
     text = msgspec.json.encode(document).decode()
     try:
@@ -340,17 +340,17 @@ def _keep_or_print(path: Path, document: Document) -> None:
 
 def _keep(path: Path, text: str) -> None:
     """Write the file as a whole or not at all."""
-    from tcbench import files
+    from tcbench.core import files
 
     files.write(path, f"{text}\n".encode(), ANOTHER_FOLDER)
 
 
 def _charts(document: Document, margins: Margins, stem: Path) -> list[Path]:
     """Both pictures; what hinders one costs that one only."""
-    from tcbench.views.numerics import about
-    from tcbench.views.plots.files import save
-    from tcbench.views.plots.numerics_gradients import gradients_chart
-    from tcbench.views.plots.numerics_training import training_chart
+    from tcbench.show.numerics import about
+    from tcbench.show.plots.files import save
+    from tcbench.show.plots.numerics_gradients import gradients_chart
+    from tcbench.show.plots.numerics_training import training_chart
 
     facts = about(document)
     charts: dict[str, Callable[[], Figure]] = {
@@ -370,9 +370,9 @@ def _charts(document: Document, margins: Margins, stem: Path) -> list[Path]:
 
 
 def _show(document: Document, margins: Margins, files: Sequence[Path]) -> None:
-    from tcbench.analysis.numerics import verdicts
-    from tcbench.views import numerics as view
-    from tcbench.views.console import make_console
+    from tcbench.numerics.judgement import verdicts
+    from tcbench.show import numerics as view
+    from tcbench.show.console import make_console
 
     console = make_console()
 

@@ -9,23 +9,23 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tcbench.errors import SelectionError
+from tcbench.core.errors import SelectionError
 
 if TYPE_CHECKING:
-    from tcbench.plan import Selection
-    from tcbench.record import Input
+    from tcbench.core.record import Input
+    from tcbench.run.plan import Selection
 
 
 def complete_scenario(incomplete: str) -> list[str]:
     """Names of the scenarios that come with tcbench."""
-    from tcbench.scenario import shipped
+    from tcbench.run.scenario import shipped
 
     return [name for name in shipped() if name.startswith(incomplete)]
 
 
 def complete_config(incomplete: str) -> list[str]:
     """Names of those scenarios' configs."""
-    from tcbench.scenario import load, shipped
+    from tcbench.run.scenario import load, shipped
 
     names = dict.fromkeys(config.name for name in shipped() for config in load(name).configs)
     return [name for name in names if name.startswith(incomplete)]
@@ -33,14 +33,14 @@ def complete_config(incomplete: str) -> list[str]:
 
 def complete_device(incomplete: str) -> list[str]:
     """auto, cpu, and this machine's GPUs."""
-    from tcbench.backends.cuda.driver import gpus
+    from tcbench.accelerators.cuda.driver import gpus
 
     return [n for n in ("auto", "cpu", *(f"cuda:{gpu.index}" for gpu in gpus().found)) if n.startswith(incomplete)]
 
 
 def complete_gpu(incomplete: str) -> list[str]:
     """The GPUs whose facts come with tcbench."""
-    from tcbench.backends.cuda.properties import names
+    from tcbench.accelerators.cuda.properties import names
 
     return [name for name in names() if name.lower().startswith(incomplete.lower())]
 
@@ -144,7 +144,7 @@ def config_names(given: list[str] | None) -> tuple[str, ...]:
 
 def images(data: str | None) -> Input | None:
     """What --data means. Raises SelectionError."""
-    from tcbench.record import Input
+    from tcbench.core.record import Input
 
     if data is None:
         return None
@@ -169,8 +169,8 @@ def selection(
     trials: int | None = None,
 ) -> Selection:
     """What the options that choose and measure cells mean together. Raises SelectionError."""
-    from tcbench import machine
-    from tcbench.plan import Selection
+    from tcbench.hardware import machine
+    from tcbench.run.plan import Selection
 
     return Selection(
         batch_sizes=batch_sizes(bs),

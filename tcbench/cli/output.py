@@ -12,7 +12,7 @@ import signal
 import sys
 from typing import TextIO
 
-from tcbench.errors import OutputError
+from tcbench.core.errors import OutputError
 
 CLOSED_PIPE = 128 + signal.SIGPIPE
 """What a shell says of a command that SIGPIPE ended."""

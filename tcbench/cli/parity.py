@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import typer
 
 if TYPE_CHECKING:
-    from tcbench.device import Device
-    from tcbench.scenario import Scenario
+    from tcbench.accelerators.device import Device
+    from tcbench.run.scenario import Scenario
 
 PARITY_OFF = 1
 
@@ -25,17 +25,17 @@ def hold(
 ) -> None:
     """Run them and show what was found. Exits with PARITY_OFF where something is off; raises SelectionError,
     TrainingError."""
-    from tcbench import machine
-    from tcbench.analysis.parity import judge, reference
     from tcbench.backends import DEFAULT, backend
-    from tcbench.errors import TrainingError
-    from tcbench.numerics import plan
-    from tcbench.numerics.form import ParityFinished
-    from tcbench.numerics.runner import Runner
-    from tcbench.plan import select
-    from tcbench.views import parity as view
-    from tcbench.views.console import make_console
-    from tcbench.views.progress import Stages
+    from tcbench.core.errors import TrainingError
+    from tcbench.core.numerics import ParityFinished
+    from tcbench.hardware import machine
+    from tcbench.numerics.parity import judge, reference
+    from tcbench.run import numerics_plan as plan
+    from tcbench.run.numerics_runner import Runner
+    from tcbench.run.plan import select
+    from tcbench.show import parity as view
+    from tcbench.show.console import make_console
+    from tcbench.show.progress import Stages
 
     configs = select(scenario.on(device.kind), names)
     job, skipped = plan.parity(scenario, device, configs, steps, threads or machine.usable_cpus())

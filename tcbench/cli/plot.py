@@ -12,7 +12,7 @@ from tcbench.cli.app import OUT, command
 from tcbench.cli.charts import throughput_chart
 from tcbench.cli.options import ANOTHER_FILE, ResultsFolderOption, config_names
 from tcbench.cli.results import named, read
-from tcbench.errors import SelectionError
+from tcbench.core.errors import SelectionError
 
 
 @command(
@@ -60,7 +60,7 @@ def plot(
 ) -> None:
     """Draw results as the talk does: bars by batch size, one colour per config, 'Better' pointing up."""
     from tcbench.analysis.summary import summarise
-    from tcbench.views import plots
+    from tcbench.show import plots
 
     if kind not in ("throughput", "ladder"):
         raise SelectionError(f"--kind {kind}: expected throughput or ladder")

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tcbench import files
 from tcbench.cli.app import INTERRUPTED, OUT, SOME_CELL_FAILED, command
 from tcbench.cli.options import (
     ANOTHER_FOLDER,
@@ -29,13 +28,14 @@ from tcbench.cli.options import (
     complete_device,
     images,
 )
-from tcbench.errors import SelectionError, TcbenchError, TraceError
+from tcbench.core import files
+from tcbench.core.errors import SelectionError, TcbenchError, TraceError
 
 if TYPE_CHECKING:
-    from tcbench.messages import Message
-    from tcbench.plan import Plan, PlannedCell
-    from tcbench.record import Cell, Record
-    from tcbench.timeline import Timeline
+    from tcbench.core.messages import Message
+    from tcbench.core.record import Cell, Record
+    from tcbench.core.timeline import Timeline
+    from tcbench.run.plan import Plan, PlannedCell
     from tcbench.tracing.nsys import Nsys
     from tcbench.tracing.threads import ThreadSampler
 
@@ -107,8 +107,8 @@ def profile(
 
     Exit code: 0; 2 for a mistake in the command; 3 when the cell did not run to its end; 130 when interrupted.
     """
+    from tcbench.show.console import make_console
     from tcbench.tracing import perfetto
-    from tcbench.views.console import make_console
 
     plan, planned = _planned(config, scenario, bs, device, data, image_size, steps, threads)
     recorder = _recorder(tool, planned.cell)
@@ -155,10 +155,11 @@ def _planned(
     """The one cell. Raises TcbenchError for none, for several, and for one that cannot run here."""
     import msgspec
 
-    from tcbench import device as devices
-    from tcbench import machine, plan
-    from tcbench import scenario as scenarios
+    from tcbench.accelerators import device as devices
     from tcbench.backends import device_kinds
+    from tcbench.hardware import machine
+    from tcbench.run import plan
+    from tcbench.run import scenario as scenarios
 
     found = devices.find(device, device_kinds())
     loaded = scenarios.load(scenario or ("cpu" if found.kind == "cpu" else "naruse2018"))
@@ -217,7 +218,7 @@ def _recorder(tool: str, cell: Cell) -> _Recorder:
 
 
 def _no_cupti() -> str:
-    from tcbench.backends.cuda import driver, packages
+    from tcbench.accelerators.cuda import driver, packages
 
     return f"cupti-python is not installed: {packages.mend(packages.CUPTI, packages.extra_for(driver.gpus()))}"
 
@@ -244,9 +245,9 @@ class _Take:
     def run(self, stderr: Any, quiet: bool) -> _Taken:
         """One trial. KeyboardInterrupt ends the worker and the tool and passes through."""
         from tcbench.analysis.eta import estimate
-        from tcbench.process import GRACE_S
-        from tcbench.runner import Runner
-        from tcbench.views.progress import RunProgress
+        from tcbench.core.process import GRACE_S
+        from tcbench.run.runner import Runner
+        from tcbench.show.progress import RunProgress
 
         with files.scratch(Path(tempfile.gettempdir())) as folder, _Sampling() as sampling:
             session = f"tcbench-{os.getpid()}"
@@ -272,8 +273,8 @@ class _Take:
         """The worker's command line, behind Nsight Systems' where that records."""
         import msgspec
 
-        from tcbench.messages import RUNNER_PID, ProfileRequest
-        from tcbench.runner import worker_command
+        from tcbench.core.messages import RUNNER_PID, ProfileRequest
+        from tcbench.run.runner import worker_command
 
         request = ProfileRequest(str(folder / "recording.json"), self.recorder.cupti)
         words = [*worker_command(pipe), msgspec.json.encode(request).decode()]
@@ -295,7 +296,7 @@ class _Take:
 
     def _read(self, record: Record, folder: Path, sampling: _Sampling) -> _Taken:
         """The recording; with what Nsight Systems saw, where it recorded."""
-        from tcbench import recording as recordings
+        from tcbench.core import recording as recordings
         from tcbench.tracing.attribution import assemble
         from tcbench.tracing.ranges import title_of
 
@@ -348,7 +349,7 @@ class _Sampling:
             self._sampler.stop()
 
     def listen(self, message: Message) -> None:
-        from tcbench.messages import Building, Stepped
+        from tcbench.core.messages import Building, Stepped
         from tcbench.tracing.threads import ThreadSampler
 
         if isinstance(message, Building):
@@ -385,7 +386,7 @@ def _stem(folder: Path, cell: Cell) -> Path:
 
 def _picture(timeline: Timeline, path: Path) -> list[Path]:
     """The picture; none, with a note, where it cannot be drawn."""
-    from tcbench.views.plots import timeline as pictures
+    from tcbench.show.plots import timeline as pictures
 
     try:
         pictures.draw([timeline], path)

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tcbench.cli.app import OUT, command
-from tcbench.errors import NotComparableError, ScenarioError, SelectionError, StoreError, TraceError
+from tcbench.core.errors import NotComparableError, ScenarioError, SelectionError, StoreError, TraceError
 
 if TYPE_CHECKING:
     from tcbench.analysis.claims import Asked, Elsewhere, Scorecard
-    from tcbench.record import Cell, Record
-    from tcbench.timeline import Timeline
-    from tcbench.views.report import Compared
+    from tcbench.core.record import Cell, Record
+    from tcbench.core.timeline import Timeline
+    from tcbench.show.report import Compared
 
 TRACES = "profile-*.json.gz"
 """What `tcbench profile` leaves beside records."""
@@ -53,17 +53,17 @@ def report(
 ) -> None:
     """Write one HTML file that opens without a network: the results in words, charts, what each rung buys, claims, what
     holds each cell back, timelines, a comparison, the environment, and a table of every trial."""
-    from tcbench.views.report import MOST, Results, beside, build, check_path, render, save
+    from tcbench.show.report import MOST, Results, beside, build, check_path, render, save
 
     check_path(output)
     if compare is not None and baseline is not None:
         raise SelectionError("--compare and --baseline both name a base: expected one of them")
 
-    from tcbench import store
     from tcbench.analysis.explanation import explain
     from tcbench.cli.documents import documents, training
     from tcbench.cli.explain import arithmetic, problem_of
     from tcbench.cli.results import newest, parted
+    from tcbench.core import store
 
     named, others = parted(store.resolve(name, out) for name in results or ())
     named_documents, given = documents(others)
@@ -92,7 +92,7 @@ def report(
         typer.echo(f"note: {note}", err=True)
     written = [output]
     if len(records) > MOST:
-        from tcbench.views.export import to_csv
+        from tcbench.show.export import to_csv
 
         save(to_csv(records, "trial"), beside(output))
         written.append(beside(output))
@@ -104,7 +104,7 @@ def _timelines(given: Sequence[Path], paths: Sequence[Path]) -> tuple[list[Timel
     """Those that were named, and those that lie beside the records, newest first; what of the latter cannot be read
     is left out, and a note says so. Raises TraceError."""
     from tcbench import tracing
-    from tcbench.views.report.timelines import MOST
+    from tcbench.show.report.timelines import MOST
 
     found = [one for path in given for one in tracing.read(path)]
     folders = dict.fromkeys(path if path.is_dir() else path.parent for path in paths)
@@ -142,11 +142,11 @@ def _scorecards(records: Sequence[Record], told: Elsewhere) -> tuple[Scorecard, 
 
 def _compared(records: Sequence[Record], base: str | None, baseline: str | None, out: Path) -> Compared | None:
     """The comparison that was asked for. Raises NotComparableError where the two sides have no cell in common."""
-    from tcbench import baseline as baselines
-    from tcbench import store
     from tcbench.analysis.compare import compare
-    from tcbench.views.naming import plain
-    from tcbench.views.report import Compared
+    from tcbench.core import store
+    from tcbench.run import baseline as baselines
+    from tcbench.show.naming import plain
+    from tcbench.show.report import Compared
 
     if baseline is not None:
         path, name = baselines.path(baseline, out), f"baseline {baseline}"

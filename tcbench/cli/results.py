@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from tcbench.errors import SelectionError
+from tcbench.core.errors import SelectionError
 
 if TYPE_CHECKING:
-    from tcbench.record import Record
+    from tcbench.core.record import Record
 
 TIMELINES = (".json", ".json.gz", ".sqlite", ".nsys-rep", ".qdrep", ".qdstrm")
 """How files of timelines end; everything else holds records."""
@@ -29,7 +29,7 @@ def newest(out: Path) -> Path:
     """The file of records under a folder whose run began last, by its name: a copy or a checkout makes every file new.
     What has another name is as old as its last write. Of a gate's two sides it is the current one. One that ended
     before its first record was whole is passed over. Raises SelectionError."""
-    from tcbench.store import is_blank, runs
+    from tcbench.core.store import is_blank, runs
 
     there = [path for path in (runs(out) if out.is_dir() else []) if not _is_base(path)]
     for path in sorted(there, key=lambda path: (_age(path), path), reverse=True):
@@ -59,7 +59,7 @@ def read(named: Iterable[str] | None, out: Path, default: Path | None = None) ->
     """The current records of what was named: files, folders, ids of runs under `out`; of `default`, else the newest
     run there, where nothing was. What is worth saying of the files goes to standard error. Raises StoreError or
     SelectionError."""
-    from tcbench import store
+    from tcbench.core import store
 
     paths = [store.resolve(name, out) for name in named or ()] or [default or newest(out)]
     found = store.read(paths)

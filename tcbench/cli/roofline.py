@@ -18,7 +18,7 @@ from tcbench.cli.options import (
     batch_sizes,
     config_names,
 )
-from tcbench.errors import SelectionError
+from tcbench.core.errors import SelectionError
 
 if TYPE_CHECKING:
     from tcbench.analysis.roofline import Ceilings
@@ -60,13 +60,14 @@ def roofline(
 
     S. Williams, A. Waterman, D. Patterson, "Roofline", CACM 52(4), 2009.
     """
-    from tcbench import ceilings, store
     from tcbench.analysis.roofline import roofline as under_roof
     from tcbench.analysis.summary import summarise
     from tcbench.cli.results import newest, parted
-    from tcbench.views import roofline as view
-    from tcbench.views.console import make_console
-    from tcbench.views.plots.files import check_path
+    from tcbench.core import store
+    from tcbench.run import ceilings
+    from tcbench.show import roofline as view
+    from tcbench.show.console import make_console
+    from tcbench.show.plots.files import check_path
 
     check_path(output)
     files, traces = parted([store.resolve(name, out) for name in results or ()] or [newest(out)])
@@ -91,8 +92,8 @@ def roofline(
         trials = [r for r in records if r.cell == summary.cell and r.status == "ok"]
         found.append(under_roof(summary, trials, known[device], timelines))
 
-    from tcbench.views.plots.files import save
-    from tcbench.views.plots.roofline import roofline_chart
+    from tcbench.show.plots.files import save
+    from tcbench.show.plots.roofline import roofline_chart
 
     save(roofline_chart(found), output, ANOTHER_FILE)
     if json:

@@ -30,12 +30,12 @@ from tcbench.cli.options import (
     TimeoutOption,
     selection,
 )
-from tcbench.errors import TcbenchError
+from tcbench.core.errors import TcbenchError
 
 if TYPE_CHECKING:
     from tcbench.analysis.summary import CellSummary
-    from tcbench.plan import Plan, Selection
-    from tcbench.record import Record
+    from tcbench.core.record import Record
+    from tcbench.run.plan import Plan, Selection
 
 
 @command(
@@ -90,7 +90,7 @@ def run(
     Exit code: 0 when every cell is ok, skipped or out of memory; 2 for a mistake in the command or the scenario; 3
     when some cell failed; 130 when interrupted.
     """
-    from tcbench import messages
+    from tcbench.core import messages
 
     chosen = selection(
         bs=bs,
@@ -119,10 +119,10 @@ def run(
 def make_plan(scenario: str | None, chosen: Selection, device: str, *, elsewhere: bool = False) -> Plan:
     """The scenario's cells on the device; without a name, the default scenario of that. `elsewhere` as in `plan.make`.
     Raises SelectionError or ScenarioError."""
-    from tcbench import device as devices
-    from tcbench import plan
-    from tcbench import scenario as scenarios
+    from tcbench.accelerators import device as devices
     from tcbench.backends import device_kinds
+    from tcbench.run import plan
+    from tcbench.run import scenario as scenarios
 
     loaded = scenarios.load(scenario) if scenario else None
     found = devices.find(
@@ -133,7 +133,7 @@ def make_plan(scenario: str | None, chosen: Selection, device: str, *, elsewhere
 
 
 def _show_plan(plan: Plan, json: bool) -> None:
-    from tcbench.views import console
+    from tcbench.show import console
 
     if json:
         typer.echo(console.plan_json(plan))
@@ -145,11 +145,11 @@ def _show_plan(plan: Plan, json: bool) -> None:
 
 def _run(plan: Plan, out: Path, resume: bool, quiet: bool, json: bool) -> bool:
     """Run a plan to its end, store and show it. True when some cell failed."""
-    from tcbench import store
     from tcbench.analysis.eta import estimate
-    from tcbench.runner import Runner
-    from tcbench.views import console
-    from tcbench.views.progress import RunProgress
+    from tcbench.core import store
+    from tcbench.run.runner import Runner
+    from tcbench.show import console
+    from tcbench.show.progress import RunProgress
 
     stderr = console.make_console(stderr=True)
 
@@ -199,7 +199,7 @@ def _run(plan: Plan, out: Path, resume: bool, quiet: bool, json: bool) -> bool:
 def _show_results(found: Sequence[Record], path: Path, failed: bool, json: bool) -> None:
     """The table or its JSON, the chart, what to do next."""
     from tcbench.analysis.summary import speedups, summarise
-    from tcbench.views import console
+    from tcbench.show import console
 
     summaries = summarise(found)
     ratios = speedups(summaries)
@@ -227,10 +227,10 @@ def _show_results(found: Sequence[Record], path: Path, failed: bool, json: bool)
 
 def check_folder(plan: Plan) -> None:
     """Look at the user's images before any worker needs them, so that a bad folder is an error and not failed cells."""
-    from tcbench import dataset
-    from tcbench.errors import DataError
-    from tcbench.views.console import make_console
-    from tcbench.views.progress import counting
+    from tcbench.backends.feeds import dataset
+    from tcbench.core.errors import DataError
+    from tcbench.show.console import make_console
+    from tcbench.show.progress import counting
 
     cell = plan.cells[0].cell
     if cell.input.kind == "folder" and cell.input.path is not None:
@@ -248,8 +248,8 @@ def check_folder(plan: Plan) -> None:
 
 def generate_input(plan: Plan, console: Any, quiet: bool) -> None:
     """Make the default images before any worker needs them."""
-    from tcbench import dataset
-    from tcbench.views.progress import counting
+    from tcbench.backends.feeds import dataset
+    from tcbench.show.progress import counting
 
     if any(p.cell.input.kind == "generated" and p.skip_reason is None for p in plan.cells):
         with counting(console, "generating JPEGs, once", quiet) as advance:
@@ -260,7 +260,7 @@ def _chart(summaries: Sequence[CellSummary], records: Path) -> Path | None:
     """The throughput chart beside the records; None when nothing was measured."""
     if not any(summary.images_per_s for summary in summaries):
         return None
-    from tcbench.views import plots
+    from tcbench.show import plots
 
     path = records.with_suffix(".png")
     try:

@@ -1,7 +1,7 @@
 """The boundary to the terminal: what anyone wrote into a record, a trace or a file's name is shown, never obeyed.
 
 Names are whatever a file says, and a terminal acts on some characters: it moves, clears, colours, writes right to left.
-Everything that is printed comes through here or, where Rich colours it, through `tcbench.views.console`.
+Everything that is printed comes through here or, where Rich colours it, through `tcbench.show.console`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from typing import Any, TextIO, cast
 
-from tcbench.views.terminal import harmless
+from tcbench.show.terminal import harmless
 
 _LONGEST_LINE = 4000
 """Characters of a line on standard error: an error may name a string of megabytes."""

@@ -9,7 +9,7 @@ import typer
 
 from tcbench.cli.app import command
 from tcbench.cli.options import ANOTHER_FILE
-from tcbench.errors import SelectionError
+from tcbench.core.errors import SelectionError
 
 
 @command(
@@ -40,12 +40,12 @@ def timeline(
     if steps is not None and steps < 1:
         raise SelectionError(f"--steps {steps}: expected a number of steps, 1 or more")
 
-    from tcbench.views.plots.files import check_path
+    from tcbench.show.plots.files import check_path
 
     check_path(output)
 
     from tcbench import tracing
-    from tcbench.views.plots.timeline import draw
+    from tcbench.show.plots.timeline import draw
 
     found = [one for file in files for one in tracing.read(file)]
     draw(found, output, part, steps, step=step, mend=ANOTHER_FILE)

@@ -12,11 +12,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
+from tcbench.core.record import Measurement, MeasureSettings, PhaseTimes
+from tcbench.core.session import Detailed, Facts, Session
 from tcbench.measure.ranges import CELL_MARK, Ranges
 from tcbench.measure.recorder import Recorder
 from tcbench.measure.stopping import StoppingRule, WarmUpRule
-from tcbench.record import Measurement, MeasureSettings, PhaseTimes
-from tcbench.session import Detailed, Facts, Session
 
 Stage = Literal["warm-up", "timed", "profiled"]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from tcbench.recording import HostKind, HostSpan
+from tcbench.core.recording import HostKind, HostSpan
 
 
 class Recorder:

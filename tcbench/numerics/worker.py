@@ -16,8 +16,8 @@ from typing import Any
 
 import msgspec
 
-from tcbench.errors import TcbenchError
-from tcbench.numerics.form import (
+from tcbench.core.errors import TcbenchError
+from tcbench.core.numerics import (
     KINDS,
     AnyJob,
     Finished,
@@ -33,7 +33,7 @@ from tcbench.numerics.form import (
     Run,
     StepGradients,
 )
-from tcbench.worker import describe, die_with_parent
+from tcbench.measure.worker import describe, die_with_parent
 
 _encoder = msgspec.json.Encoder()
 
@@ -63,7 +63,7 @@ class Counting:
 
     def step(self, number: int, loss: float, hand_over: Callable[[Any], None]) -> None:
         """One step's gradients."""
-        from tcbench.analysis.gradients import count, total
+        from tcbench.numerics.gradients import count, total
 
         here: dict[Kind, list[Magnitudes]] = {kind: [] for kind in KINDS}
 
@@ -77,7 +77,7 @@ class Counting:
 
     def gradients(self, seed: int) -> Gradients:
         """All that was counted."""
-        from tcbench.analysis.gradients import total
+        from tcbench.numerics.gradients import total
 
         layers = [
             LayerGradients(kind=kind, layer=layer, magnitudes=total(counted))

@@ -8,9 +8,9 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from tcbench import files, store
-from tcbench.errors import TraceError
-from tcbench.timeline import Timeline
+from tcbench.core import files, store
+from tcbench.core.errors import TraceError
+from tcbench.core.timeline import Timeline
 from tcbench.tracing import nsys, perfetto, ranges
 
 FILES = ".json.gz, .json (a trace), .sqlite, .nsys-rep, .qdrep, .qdstrm (Nsight Systems) or .jsonl (records)"

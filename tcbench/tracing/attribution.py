@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
-from tcbench.recording import Activity, Call, HostSpan, Recording, Title
-from tcbench.timeline import Source, Span, Timeline, timeline_of
+from tcbench.core.recording import Activity, Call, HostSpan, Recording, Title
+from tcbench.core.timeline import Source, Span, Timeline, timeline_of
 
 _T = TypeVar("_T")
 

@@ -21,9 +21,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from tcbench.errors import TraceError
-from tcbench.recording import Activity, ActivityKind, Call, HostSpan, Recording, Title
-from tcbench.timeline import Source, Timeline
+from tcbench.core.errors import TraceError
+from tcbench.core.recording import Activity, ActivityKind, Call, HostSpan, Recording, Title
+from tcbench.core.timeline import Source, Timeline
 from tcbench.tracing.attribution import Work, assemble
 
 _Timed = TypeVar("_Timed", HostSpan, Call, Activity)

@@ -15,10 +15,11 @@ from typing import Any
 
 import msgspec
 
-from tcbench import __version__, files
-from tcbench.errors import TraceError
-from tcbench.record import Record
-from tcbench.timeline import Kind, Lane, Source, Span, Timeline, timeline_of
+from tcbench import __version__
+from tcbench.core import files
+from tcbench.core.errors import TraceError
+from tcbench.core.record import Record
+from tcbench.core.timeline import Kind, Lane, Source, Span, Timeline, timeline_of
 
 SCHEMA = 1
 """The version of this form."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from tcbench.record import Record
-from tcbench.recording import HostSpan, Recording, Title
-from tcbench.timeline import Timeline
+from tcbench.core.record import Record
+from tcbench.core.recording import HostSpan, Recording, Title
+from tcbench.core.timeline import Timeline
 from tcbench.tracing.attribution import assemble
 
 

@@ -13,7 +13,7 @@ from tcbench.analysis.advice import candidates, effects_of, next_rung, step_at_l
 from tcbench.analysis.bottleneck import Bottleneck, Needs, explain_record, summarise
 from tcbench.analysis.explanation import explain
 from tcbench.backends import backend
-from tcbench.record import PhaseTimes, Record
+from tcbench.core.record import PhaseTimes, Record
 
 
 def on_cpu(io: float, forward: float, backward: float, update: float) -> Bottleneck:

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from timelines import api, busy_timeline, kernel, made, phase, step, talk, work
 
 from tcbench.analysis.bottleneck import VERDICTS, Needs, explain_record, explain_records, summarise
-from tcbench.errors import SelectionError
-from tcbench.record import PhaseTimes, Record
-from tcbench.timeline import Span, Timeline, timeline_of
+from tcbench.core.errors import SelectionError
+from tcbench.core.record import PhaseTimes, Record
+from tcbench.core.timeline import Span, Timeline, timeline_of
 
 
 def close(value: float) -> object:

@@ -9,7 +9,6 @@ import msgspec
 import pytest
 import timelines
 
-from tcbench import scenario
 from tcbench.analysis import bottleneck
 from tcbench.analysis.claims import (
     Asked,
@@ -20,8 +19,9 @@ from tcbench.analysis.claims import (
     evaluate,
     scorecards,
 )
-from tcbench.claim import RELATIONS, Claim, Relation, Side
-from tcbench.record import PhaseTimes, Record
+from tcbench.core.claim import RELATIONS, Claim, Relation, Side
+from tcbench.core.record import PhaseTimes, Record
+from tcbench.run import scenario
 
 
 def make_claim(relation: Relation = "faster", left: str = "fp16", right: str | None = "fp32", **changes: Any) -> Claim:

@@ -6,7 +6,7 @@ import pytest
 
 from tcbench.analysis import comparability
 from tcbench.analysis.comparability import FACETS
-from tcbench.record import GpuFacts, GpuSamples, GpuState, Input, MeasureSettings, TrainSettings
+from tcbench.core.record import GpuFacts, GpuSamples, GpuState, Input, MeasureSettings, TrainSettings
 
 GPU = GpuFacts(
     name="NVIDIA H200", compute_capability=(9, 0), multiprocessors=132, memory_bytes=141 * 2**30, driver="570.86"

@@ -8,7 +8,7 @@ import pytest
 
 from tcbench.analysis.compare import METRICS, compare
 from tcbench.analysis.verdict import Rule
-from tcbench.record import GpuSample, GpuSamples, GpuState, Input, PhaseTimes
+from tcbench.core.record import GpuSample, GpuSamples, GpuState, Input, PhaseTimes
 
 
 def trials(*arguments, side="base", **changes):

@@ -4,10 +4,10 @@ import dataclasses
 
 import pytest
 
+from tcbench.accelerators.cuda import properties
 from tcbench.analysis.floor import ALLOWANCE_BYTES, MemoryNeed, peak_rates, step_floor, work_floor_s
-from tcbench.backends.cuda import properties
-from tcbench.backends.cuda.work import Conv2d, ConvFprop, Relu
-from tcbench.errors import SelectionError
+from tcbench.core.errors import SelectionError
+from tcbench.work import Conv2d, ConvFprop, Relu
 
 # TFLOP/s as NVIDIA's data sheets give them, dense: fp32, TF32, fp16.
 DATA_SHEETS = {

@@ -12,7 +12,7 @@ from histories import commit, over_commits, shuffled
 
 from tcbench.analysis.history import history
 from tcbench.analysis.verdict import Rule
-from tcbench.record import Record
+from tcbench.core.record import Record
 
 
 def verdicts(records: list[Record], **options: object) -> list[str | None]:

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 from factories import make_cell, make_measurement, make_record
 
+from tcbench.accelerators.cuda import properties
 from tcbench.analysis.roofline import (
     Ceilings,
     Part,
@@ -17,10 +18,9 @@ from tcbench.analysis.roofline import (
 )
 from tcbench.analysis.summary import summarise
 from tcbench.backends import backend
-from tcbench.backends.cuda import properties
+from tcbench.core.record import PhaseTimes
+from tcbench.core.timeline import Span, timeline_of
 from tcbench.models import MODELS
-from tcbench.record import PhaseTimes
-from tcbench.timeline import Span, timeline_of
 
 CEILINGS = Ceilings("a machine", (("fp32", 1e11), ("fp16", 8e11)), 2e10, True, "made up")
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tcbench.analysis.summary import best, speedups, summarise
-from tcbench.record import PhaseTimes, Status
+from tcbench.core.record import PhaseTimes, Status
 
 
 def test_no_records_no_summaries() -> None:

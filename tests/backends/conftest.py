@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tcbench.dataset import ImageFolder, generate
+from tcbench.backends.feeds.dataset import ImageFolder, generate
 
 
 @pytest.fixture(scope="session")

@@ -8,12 +8,13 @@ from types import MappingProxyType, SimpleNamespace
 import factories
 import pytest
 
-from tcbench import backends, own
+from tcbench import backends
+from tcbench.backends import step as own
 from tcbench.backends.own import FreeRungs, checked, problem
-from tcbench.errors import ScenarioError
-from tcbench.record import Cell
-from tcbench.rung import Package, Rung, RungSet
-from tcbench.session import Phase
+from tcbench.core.errors import ScenarioError
+from tcbench.core.record import Cell
+from tcbench.core.rung import Package, Rung, RungSet
+from tcbench.core.session import Phase
 
 
 def session(*names: str, **changes) -> SimpleNamespace:
@@ -28,7 +29,7 @@ def session(*names: str, **changes) -> SimpleNamespace:
     [
         (session(), "no phases"),
         (session("a", "a"), "two phases are named 'a'"),
-        (session(phases=[print]), "expected phases to be tcbench.session.Phase"),
+        (session(phases=[print]), "expected phases to be tcbench.core.session.Phase"),
         (session("a", close=None), "without 'close'"),
         (session("a", clock=object()), "its clock has no 'mark'"),
         (None, "got NoneType without 'phases'"),
@@ -80,7 +81,7 @@ def test_looking_for_a_dotted_module_runs_none_of_its_parents(tmp_path, monkeypa
 
 def test_a_factory_may_import_its_neighbours_when_it_is_called(tmp_path, monkeypatch):
     (tmp_path / "late_step.py").write_text(
-        "from tcbench import own\ndef make(cell):\n    import late_neighbour\n"
+        "from tcbench.backends import step as own\ndef make(cell):\n    import late_neighbour\n"
         "    return own.step(print, loss=late_neighbour.loss)\n",
         "utf-8",
     )
@@ -99,7 +100,7 @@ def test_the_rungs_of_ours_are_known_and_nobody_elses(registered):
 def test_a_nested_factory_is_called_with_the_cell(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "path", list(sys.path))
     (tmp_path / "nested_step.py").write_text(
-        "from tcbench import own\nclass Maker:\n    @staticmethod\n    def make(cell):\n"
+        "from tcbench.backends import step as own\nclass Maker:\n    @staticmethod\n    def make(cell):\n"
         "        return own.step(print, loss=lambda: cell.batch_size)\nPACKAGES = ('numpy',)\nnumber = 3\n",
         "utf-8",
     )

@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from tcbench import store
-from tcbench.record import Record
+from tcbench.core import store
+from tcbench.core.record import Record
 
 PAGE = Path(__file__).parents[2] / "docs" / "own-step.md"
 
 IN_NUMPY = """
 import numpy as np
 
-from tcbench import own
+from tcbench.backends import step as own
 
 PACKAGES = ("numpy",)
 

@@ -14,7 +14,7 @@ import projects
 import pytest
 from projects import commit, git
 
-from tcbench import store
+from tcbench.core import store
 
 pytestmark = pytest.mark.faults
 

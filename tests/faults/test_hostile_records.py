@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tcbench import record
+from tcbench.core import record
 
 pytestmark = pytest.mark.faults
 

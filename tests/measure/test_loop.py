@@ -7,10 +7,10 @@ import time
 
 import pytest
 
+from tcbench.core.record import MeasureSettings
+from tcbench.core.session import Facts, Phase
 from tcbench.measure import loop, ranges
 from tcbench.measure.ranges import Ranges
-from tcbench.record import MeasureSettings
-from tcbench.session import Facts, Phase
 
 
 class FakeClock:

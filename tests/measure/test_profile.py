@@ -6,11 +6,11 @@ import contextlib
 
 import pytest
 
+from tcbench.core.record import MeasureSettings
+from tcbench.core.session import Facts, Phase
+from tcbench.hardware.clock import HostClock
 from tcbench.measure import loop
-from tcbench.measure.clock import HostClock
 from tcbench.measure.ranges import Ranges
-from tcbench.record import MeasureSettings
-from tcbench.session import Facts, Phase
 
 
 class Session:

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import itertools
 
+from tcbench.core.recording import HostSpan
 from tcbench.measure.recorder import Recorder
-from tcbench.recording import HostSpan
 
 
 def test_spans_know_their_step_and_phase_and_lie_in_each_other():

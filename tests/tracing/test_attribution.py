@@ -4,7 +4,7 @@ import msgspec
 import pytest
 from recordings import DALI, MAIN, STEP, TITLE, recording
 
-from tcbench.recording import Activity, Call
+from tcbench.core.recording import Activity, Call
 from tcbench.tracing.attribution import Work, assemble
 
 

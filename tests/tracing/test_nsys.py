@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from tcbench import store, tracing
-from tcbench.errors import TraceError
+from tcbench import tracing
+from tcbench.core import store
+from tcbench.core.errors import TraceError
 from tcbench.tracing import nsys
 
 PID, MAIN, WORKER = 4321, 4321, 4400
@@ -194,7 +195,7 @@ def test_a_file_is_read_by_its_name_whatever_that_means_to_sqlite(tmp_path, name
 
 
 def test_the_steps_of_the_workers_own_recording_are_kept_in_its_time(tmp_path):
-    from tcbench.recording import HostSpan, Recording
+    from tcbench.core.recording import HostSpan, Recording
 
     report = Report(tmp_path / "r.sqlite", old=False)
     for number in range(4):

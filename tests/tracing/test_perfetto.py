@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from recordings import TITLE, recording
 
 from tcbench import tracing
-from tcbench.errors import TraceError
-from tcbench.timeline import Span, timeline_of
+from tcbench.core.errors import TraceError
+from tcbench.core.timeline import Span, timeline_of
 from tcbench.tracing import perfetto
 from tcbench.tracing.attribution import Work, assemble
 

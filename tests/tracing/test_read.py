@@ -4,9 +4,9 @@ import factories
 import pytest
 from recordings import TITLE, recording
 
-from tcbench import record as records
 from tcbench import tracing
-from tcbench.errors import StoreError, TraceError
+from tcbench.core import record as records
+from tcbench.core.errors import StoreError, TraceError
 from tcbench.tracing import perfetto
 from tcbench.tracing.attribution import assemble
 from tcbench.tracing.ranges import from_record

@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from tcbench.accelerators.cuda import packages
 from tcbench.backends.chainer.rungs import RUNGS
-from tcbench.backends.cuda import packages
-from tcbench.record import Cell, Input
-from tcbench.rung import Package
-from tcbench.session import Session
+from tcbench.core.record import Cell, Input
+from tcbench.core.rung import Package
+from tcbench.core.session import Session
 
 if TYPE_CHECKING:
-    from tcbench.backends.cuda.accelerator import GpuProperties
-    from tcbench.backends.cuda.trace import Trace
+    from tcbench.accelerators.protocol import GpuProperties
+    from tcbench.accelerators.trace import Trace
 
 __all__ = ["DEVICES", "PACKAGES", "RUNGS", "open_session", "trace"]
 
@@ -52,12 +52,12 @@ def open_session(cell: Cell) -> Session:
 def trace(cell: Cell, properties: GpuProperties) -> Trace:
     """What one step of the cell asks of a GPU that need not be there. The input is one synthetic batch on the device:
     what a feed does is not traced."""
+    from tcbench.accelerators.trace import trace_step
+    from tcbench.accelerators.tracing import TracingAccelerator
     from tcbench.backends.chainer.session import ChainerSession
     from tcbench.backends.chainer.sites import Hollow
-    from tcbench.backends.cuda.trace import trace_step
-    from tcbench.backends.cuda.tracing import TracingAccelerator
     from tcbench.backends.feeds.synthetic import UnfilledFeed
-    from tcbench.measure.clock import HostClock
+    from tcbench.hardware.clock import HostClock
 
     accelerator = TracingAccelerator(properties, cell.cudnn.fast_batch_norm)
     site = Hollow(accelerator, HostClock(), lambda: accelerator.memory.peak_bytes)

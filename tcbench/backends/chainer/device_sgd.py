@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from tcbench import work
+from tcbench.accelerators.protocol import Accelerator, Array
 from tcbench.backends.chainer.ops.node import dtype_of
 from tcbench.backends.chainer.parts import OptimizerSpec
-from tcbench.backends.cuda import work
-from tcbench.backends.cuda.accelerator import Accelerator, Array
-from tcbench.errors import TrainingError
+from tcbench.core.errors import TrainingError
 
 unscale = work.shared(work.Unscale)
 to_single = work.shared(work.ToSingle)

@@ -12,7 +12,7 @@ import re
 from typing import Any
 
 from tcbench.backends.chainer.compat import chainer
-from tcbench.session import Layers
+from tcbench.core.session import Layers
 
 _SHORT = {
     "Convolution": "conv",

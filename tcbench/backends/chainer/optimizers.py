@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from tcbench.accelerators.protocol import current
 from tcbench.backends.chainer.compat import chainer
 from tcbench.backends.chainer.device_sgd import BatchedSGD, PerParameterSGD
 from tcbench.backends.chainer.flat_sgd import FlatSGD
 from tcbench.backends.chainer.parts import Optimizer, OptimizerSpec
-from tcbench.backends.cuda.accelerator import current
 
 
 def per_parameter_sgd(spec: OptimizerSpec, model: Any) -> Optimizer:

@@ -13,9 +13,9 @@ import numpy as np
 
 from tcbench.backends.chainer.compat import chainer
 from tcbench.backends.feeds.base import Feed, images_of
+from tcbench.backends.feeds.dataset import ImageFolder
 from tcbench.backends.feeds.pillow import finished, scaled_image, shuffled
 from tcbench.backends.spec import FeedSpec
-from tcbench.dataset import ImageFolder
 
 
 class ScaledImageDataset(chainer.datasets.LabeledImageDataset):

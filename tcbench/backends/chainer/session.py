@@ -21,12 +21,12 @@ from tcbench.backends.chainer.resnet import ResNet
 from tcbench.backends.chainer.rungs import RUNGS
 from tcbench.backends.chainer.sites import Site
 from tcbench.backends.feeds.base import Feed, FeedRecipe
+from tcbench.backends.feeds.dataset import ImageFolder, ensure_generated, scan
 from tcbench.backends.feeds.synthetic import make_synthetic_feed
 from tcbench.backends.spec import FeedSpec, TensorSpec
-from tcbench.dataset import ImageFolder, ensure_generated, scan
+from tcbench.core.record import Cell
+from tcbench.core.session import Clock, Facts, Layers, Phase
 from tcbench.models import MODELS
-from tcbench.record import Cell
-from tcbench.session import Clock, Facts, Layers, Phase
 
 MODEL_CLASSES = {"resnet50": ResNet}
 
@@ -63,8 +63,8 @@ class Step:
 
 
 class ChainerSession:
-    """See `tcbench.session.Session`. Built from a cell; closed once. `rungs`, `model_class` and `make_feed` stand in
-    for what the cell names, where runs are compared with each other rather than measured."""
+    """See `tcbench.core.session.Session`. Built from a cell; closed once. `rungs`, `model_class` and `make_feed` stand
+    in for what the cell names, where runs are compared with each other rather than measured."""
 
     def __init__(
         self,
@@ -129,7 +129,7 @@ class ChainerSession:
         return self._site.clock
 
     def detail(self, layers: Layers) -> contextlib.AbstractContextManager[None]:
-        """See `tcbench.session.Detailed`."""
+        """See `tcbench.core.session.Detailed`."""
         return LayerHooks(self.step.model, layers)
 
     def facts(self) -> Facts:

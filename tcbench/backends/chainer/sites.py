@@ -9,14 +9,14 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from tcbench.backends.cuda import accelerator as accelerators
-from tcbench.backends.cuda.accelerator import Accelerator
+from tcbench.accelerators import protocol as accelerators
+from tcbench.accelerators.protocol import Accelerator
 from tcbench.backends.feeds.base import Feed
 from tcbench.backends.feeds.fixed import FixedBuffers
-from tcbench.measure.clock import HostClock
-from tcbench.measure.memory import peak_resident_bytes
-from tcbench.record import Cell, PlanChoice
-from tcbench.session import Clock
+from tcbench.core.record import Cell, PlanChoice
+from tcbench.core.session import Clock
+from tcbench.hardware.clock import HostClock
+from tcbench.hardware.memory import peak_resident_bytes
 
 
 class Site(Protocol):
@@ -135,8 +135,8 @@ def open_site(cell: Cell) -> Site:
     """The site that a cell's device names."""
     if cell.device == "cpu":
         return Host()
-    from tcbench.backends.cuda.clock import EventClock
-    from tcbench.backends.cuda.live import CudaAccelerator, fresh_autotune
+    from tcbench.accelerators.cuda.clock import EventClock
+    from tcbench.accelerators.cuda.live import CudaAccelerator, fresh_autotune
 
     accelerator = CudaAccelerator(int(cell.device.partition(":")[2]), cell.cudnn, fresh_autotune())
     return OnAccelerator(

@@ -6,8 +6,8 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from tcbench.accelerators.protocol import current
 from tcbench.backends.chainer.compat import chainer
-from tcbench.backends.cuda.accelerator import current
 
 _log = logging.getLogger(__name__)
 _Body = Callable[[Any, Any], Any]

@@ -15,9 +15,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from tcbench.backends.feeds.dataset import ImageFolder, shown
 from tcbench.backends.spec import FeedSpec
-from tcbench.dataset import ImageFolder, shown
-from tcbench.errors import DataError
+from tcbench.core.errors import DataError
 
 MEAN = np.array([123.675, 116.28, 103.53], np.float32)
 """ImageNet's mean of R, G, B in 0..255 units, (3,)."""

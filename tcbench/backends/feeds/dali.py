@@ -24,11 +24,11 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from tcbench.backends.cuda import exhausted
-from tcbench.backends.cuda.accelerator import current
+from tcbench.accelerators.cuda import exhausted
+from tcbench.accelerators.protocol import current
 from tcbench.backends.feeds.base import MEAN, STD, Feed, broken_image, images_of, scaled_side
 from tcbench.backends.spec import FeedSpec
-from tcbench.errors import DataError
+from tcbench.core.errors import DataError
 
 logger = logging.getLogger(__name__)
 

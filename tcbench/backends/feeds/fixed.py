@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tcbench.backends.cuda.accelerator import Accelerator, current
+from tcbench.accelerators.protocol import Accelerator, current
 from tcbench.backends.feeds.base import Feed
 from tcbench.backends.feeds.synthetic import SyntheticFeed
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from tcbench.backends.cuda.accelerator import current
-from tcbench.backends.cuda.work import stored
+from tcbench.accelerators.protocol import current
 from tcbench.backends.feeds.base import Feed
 from tcbench.backends.spec import FeedSpec
+from tcbench.work import stored
 
 
 class SyntheticFeed:

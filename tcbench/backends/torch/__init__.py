@@ -6,14 +6,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tcbench.backends.torch.rungs import RUNGS
-from tcbench.errors import SelectionError
-from tcbench.record import Cell
-from tcbench.rung import Package
-from tcbench.session import Session
+from tcbench.core.errors import SelectionError
+from tcbench.core.record import Cell
+from tcbench.core.rung import Package
+from tcbench.core.session import Session
 
 if TYPE_CHECKING:
-    from tcbench.backends.cuda.accelerator import GpuProperties
-    from tcbench.backends.cuda.trace import Trace
+    from tcbench.accelerators.protocol import GpuProperties
+    from tcbench.accelerators.trace import Trace
 
 __all__ = ["DEVICES", "PACKAGES", "RUNGS", "open_session", "trace"]
 

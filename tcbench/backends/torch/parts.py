@@ -79,7 +79,7 @@ class Optimizer:
 
     def check(self) -> None:
         """Raises TrainingError when gradients have overflowed under the static scale. May wait for the device."""
-        from tcbench.errors import TrainingError
+        from tcbench.core.errors import TrainingError
 
         if self._loss_scale is not None and self._scaler.get_scale() < self._loss_scale:
             raise TrainingError(

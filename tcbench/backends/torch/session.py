@@ -14,16 +14,16 @@ import torch
 import torch.nn.functional as F
 
 from tcbench.backends.feeds.base import FeedRecipe
+from tcbench.backends.feeds.dataset import ImageFolder, ensure_generated, scan
 from tcbench.backends.spec import FeedSpec
 from tcbench.backends.torch.batches import Batches, pillow, synthetic
 from tcbench.backends.torch.model import ResNet
 from tcbench.backends.torch.parts import Forward, Optimizer, OptimizerSpec, Parts
 from tcbench.backends.torch.rungs import RUNGS
 from tcbench.backends.torch.sites import Site
-from tcbench.dataset import ImageFolder, ensure_generated, scan
+from tcbench.core.record import Cell
+from tcbench.core.session import Clock, Facts, Phase
 from tcbench.models import MODELS
-from tcbench.record import Cell
-from tcbench.session import Clock, Facts, Phase
 
 MODEL_CLASSES = {"resnet50": ResNet}
 
@@ -61,7 +61,7 @@ class Step:
 
 
 class TorchSession:
-    """See `tcbench.session.Session`. Built from a cell; closed once."""
+    """See `tcbench.core.session.Session`. Built from a cell; closed once."""
 
     def __init__(self, cell: Cell, site: Site) -> None:
         rungs = [RUNGS[name] for name in cell.rungs]

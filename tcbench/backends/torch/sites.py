@@ -14,12 +14,12 @@ from typing import Any, Literal, Protocol
 
 import torch
 
-from tcbench.backends.cuda.clock import EventClock
+from tcbench.accelerators.cuda.clock import EventClock
 from tcbench.backends.feeds import dali
-from tcbench.errors import SelectionError
-from tcbench.measure.clock import HostClock
-from tcbench.measure.memory import peak_resident_bytes
-from tcbench.session import Clock
+from tcbench.core.errors import SelectionError
+from tcbench.core.session import Clock
+from tcbench.hardware.clock import HostClock
+from tcbench.hardware.memory import peak_resident_bytes
 
 Batch = tuple[torch.Tensor, torch.Tensor]
 """Images and labels (N,)."""

@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 from training import SMOOTH, Batches, Trained, change_distance, loss_distance, on_numpy, run_step, small_session, train
 
+from tcbench.accelerators.protocol import current
 from tcbench.backends.chainer import session as sessions
 from tcbench.backends.chainer.compat import chainer
 from tcbench.backends.chainer.device_sgd import BatchedSGD, PerParameterSGD
 from tcbench.backends.chainer.parts import OptimizerSpec
 from tcbench.backends.chainer.sites import OnAccelerator
-from tcbench.backends.cuda.accelerator import current
 from tcbench.backends.feeds import dali
-from tcbench.errors import TrainingError
-from tcbench.record import Input, TrainSettings
+from tcbench.core.errors import TrainingError
+from tcbench.core.record import Input, TrainSettings
 
 STEPS = 4
 SINGLE = ("fp32", "fp32+batched", "fp32+nhwc", "fp32+fused", "fp32+nhwc+fused", "fp32+batched+nhwc+fused+static_graph")

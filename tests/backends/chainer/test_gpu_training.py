@@ -13,8 +13,8 @@ from training import SMOOTH, Trained, change_distance, loss_distance, run_step, 
 
 from tcbench.backends import backend
 from tcbench.backends.chainer.sites import OnAccelerator, Site, open_site
-from tcbench.errors import OutOfDeviceMemory, TrainingError
-from tcbench.record import CudnnSettings, TrainSettings
+from tcbench.core.errors import OutOfDeviceMemory, TrainingError
+from tcbench.core.record import CudnnSettings, TrainSettings
 
 pytestmark = pytest.mark.gpu
 

@@ -14,7 +14,7 @@ import pytest
 from training import SMOOTH, Trained, change_distance, loss_distance, train
 
 from tcbench.backends import backend
-from tcbench.record import TrainSettings
+from tcbench.core.record import TrainSettings
 
 RUNGS = backend("chainer").RUNGS
 SETTINGS = TrainSettings(learning_rate=0.01)

@@ -9,9 +9,9 @@ import pytest
 
 from tcbench.backends.chainer.compat import chainer
 from tcbench.backends.chainer.pillow import PreprocessedDataset, ScaledImageDataset, make_chainer_feed
+from tcbench.backends.feeds.dataset import ImageFolder
 from tcbench.backends.feeds.pillow import make_pillow_feed
 from tcbench.backends.spec import FeedSpec, TensorSpec
-from tcbench.dataset import ImageFolder
 
 
 def _spec(images: ImageFolder) -> FeedSpec:

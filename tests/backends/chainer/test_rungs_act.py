@@ -11,7 +11,7 @@ from training import run_step, running_statistics, small_session, train
 
 from tcbench.backends.chainer import flat_sgd
 from tcbench.backends.chainer.compat import chainer
-from tcbench.record import TrainSettings
+from tcbench.core.record import TrainSettings
 
 
 class Applied(chainer.FunctionHook):

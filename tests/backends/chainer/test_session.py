@@ -6,9 +6,9 @@ import pytest
 from training import BATCH_SIZE, parameters, run_step, small_session
 
 from tcbench.backends import backend
-from tcbench.errors import DataError
+from tcbench.core.errors import DataError
+from tcbench.core.record import Input, MeasureSettings, TrainSettings
 from tcbench.measure import loop
-from tcbench.record import Input, MeasureSettings, TrainSettings
 
 
 def test_a_step_is_io_forward_backward_update():

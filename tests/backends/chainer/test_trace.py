@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from tcbench import plan, scenario
+from tcbench.accelerators.cuda import properties
+from tcbench.accelerators.device import Device
 from tcbench.backends.chainer import trace
-from tcbench.backends.cuda import properties
-from tcbench.device import Device
+from tcbench.run import plan, scenario
 
 PINNED = Path(__file__).with_name("launches_sm90.txt")
 SCENARIOS = ("naruse2018", "beyond")

@@ -16,10 +16,10 @@ import pytest
 from PIL import Image
 
 from tcbench.backends.feeds.base import MEAN, STD, Feed, scaled_shape
+from tcbench.backends.feeds.dataset import ImageFolder, scan
 from tcbench.backends.feeds.pillow import make_pillow_feed
 from tcbench.backends.spec import FeedSpec, TensorSpec
-from tcbench.dataset import ImageFolder, scan
-from tcbench.errors import DataError
+from tcbench.core.errors import DataError
 
 MakeFeed = Callable[[FeedSpec], Feed]
 

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 from tcbench.backends.feeds import dali
+from tcbench.backends.feeds.dataset import ImageFolder
 from tcbench.backends.spec import FeedSpec, TensorSpec
-from tcbench.dataset import ImageFolder
-from tcbench.errors import DataError, OutOfDeviceMemory
+from tcbench.core.errors import DataError, OutOfDeviceMemory
 
 pytest.importorskip("nvidia.dali")
 
@@ -97,7 +97,7 @@ def test_dali_is_imported_by_the_factory_only_and_quietly(images: ImageFolder) -
         "import sys, pathlib\n"
         "from tcbench.backends.feeds import dali\n"
         "from tcbench.backends.spec import FeedSpec, TensorSpec\n"
-        "from tcbench.dataset import scan\n"
+        "from tcbench.backends.feeds.dataset import scan\n"
         "assert 'nvidia.dali' not in sys.modules\n"
         f"images = scan(pathlib.Path({str(images.root)!r}))\n"
         "feed = dali.make_dali_feed(FeedSpec(images, 4, 32, 16, TensorSpec(), 1, 1))\n"

@@ -8,10 +8,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from tcbench.backends.feeds.dataset import ImageFolder
 from tcbench.backends.feeds.opencv import OpenCVFeed, make_opencv_feed
 from tcbench.backends.spec import FeedSpec, TensorSpec
-from tcbench.dataset import ImageFolder
-from tcbench.errors import DataError
+from tcbench.core.errors import DataError
 
 cv2 = pytest.importorskip("cv2")
 

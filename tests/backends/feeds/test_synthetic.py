@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tcbench.backends.cuda import accelerator as accelerators
-from tcbench.backends.cuda import properties
-from tcbench.backends.cuda.tracing import TracingAccelerator
+from tcbench.accelerators import protocol as accelerators
+from tcbench.accelerators.cuda import properties
+from tcbench.accelerators.tracing import TracingAccelerator
 from tcbench.backends.feeds.synthetic import UnfilledFeed, make_synthetic_feed
 from tcbench.backends.spec import FeedSpec, TensorSpec
 

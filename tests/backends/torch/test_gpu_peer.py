@@ -17,8 +17,8 @@ from tcbench.backends.feeds.dali import ON_CPU, DaliFeed
 from tcbench.backends.spec import FeedSpec, TensorSpec
 from tcbench.backends.torch.batches import Arriving
 from tcbench.backends.torch.sites import Gpu
+from tcbench.core.record import Input, MeasureSettings, TrainSettings
 from tcbench.measure import loop
-from tcbench.record import Input, MeasureSettings, TrainSettings
 
 pytestmark = pytest.mark.gpu
 
@@ -99,7 +99,7 @@ def test_a_cell_is_measured_by_the_devices_clock():
 
 def test_memory_that_is_spent_is_out_of_memory():
     """Of the GPU's memory a small part is allowed, so that the host need not hold a batch that does not fit there."""
-    from tcbench import worker
+    from tcbench.measure import worker
 
     torch.cuda.set_per_process_memory_fraction(0.01)
     try:

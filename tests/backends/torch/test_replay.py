@@ -15,7 +15,7 @@ from training import SMOOTH, Batches
 from tcbench.backends.feeds import dali
 from tcbench.backends.torch import replay
 from tcbench.backends.torch import session as sessions
-from tcbench.record import Input
+from tcbench.core.record import Input
 
 
 @pytest.fixture

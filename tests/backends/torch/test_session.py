@@ -15,15 +15,15 @@ from training import SMOOTH
 
 from tcbench.backends import backend
 from tcbench.backends.feeds.base import Feed, FeedRecipe
+from tcbench.backends.feeds.dataset import ImageFolder
 from tcbench.backends.spec import FeedSpec, TensorSpec
 from tcbench.backends.torch import batches
 from tcbench.backends.torch.model import ResNet
 from tcbench.backends.torch.sites import Host, open_site
-from tcbench.dataset import ImageFolder
-from tcbench.errors import SelectionError, TrainingError
+from tcbench.core.errors import SelectionError, TrainingError
+from tcbench.core.record import Input, MeasureSettings, TrainSettings
 from tcbench.measure import loop
 from tcbench.models.resnet50 import RESNET50
-from tcbench.record import Input, MeasureSettings, TrainSettings
 
 SMALL_MODEL = {"geometry": SMOOTH, "image_size": 32}
 

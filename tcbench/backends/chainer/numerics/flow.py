@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from tcbench.accelerators.protocol import current
 from tcbench.backends.chainer.compat import chainer
 from tcbench.backends.chainer.layers import link_name
-from tcbench.backends.cuda.accelerator import current
-from tcbench.numerics.form import Kind
+from tcbench.core.numerics import Kind
 
 Observe = Callable[[Kind, str, Any], None]
 """Told of one array of gradients: its kind, its layer ("stem", "block2.b", "head"), the array on the host."""

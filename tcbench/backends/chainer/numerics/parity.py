@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from tcbench.accelerators.protocol import current
 from tcbench.backends.chainer import ops
 from tcbench.backends.chainer.compat import chainer
 from tcbench.backends.chainer.device_sgd import BatchedSGD
@@ -26,14 +27,13 @@ from tcbench.backends.chainer.resnet import ResNet
 from tcbench.backends.chainer.rungs import RUNGS
 from tcbench.backends.chainer.session import ChainerSession
 from tcbench.backends.chainer.sites import Host, Site
-from tcbench.backends.cuda.accelerator import current
 from tcbench.backends.feeds.base import Feed
 from tcbench.backends.spec import FeedSpec
-from tcbench.errors import TcbenchError
+from tcbench.core.errors import TcbenchError
+from tcbench.core.numerics import BASE, Distance, ParityJob, ParityRun, Slope
+from tcbench.core.record import Cell, TrainSettings
+from tcbench.core.rung import Rung
 from tcbench.models.small import WELL_CONDITIONED
-from tcbench.numerics.form import BASE, Distance, ParityJob, ParityRun, Slope
-from tcbench.record import Cell, TrainSettings
-from tcbench.rung import Rung
 
 OpenSite = Callable[[Cell], Site]
 

@@ -18,9 +18,12 @@ from typing import Any
 import numpy as np
 import threadpoolctl
 
+from tcbench.accelerators.protocol import current
 from tcbench.backends.chainer import ops
 from tcbench.backends.chainer.compat import chainer
+from tcbench.backends.chainer.numerics import patterns
 from tcbench.backends.chainer.numerics.flow import FlowingGradients, Observe, layers_of, on_host
+from tcbench.backends.chainer.numerics.folder import split
 from tcbench.backends.chainer.optimizers import batched_sgd, per_parameter_sgd
 from tcbench.backends.chainer.parts import Optimizer, OptimizerSpec, Parts
 from tcbench.backends.chainer.pillow import make_chainer_feed
@@ -28,16 +31,13 @@ from tcbench.backends.chainer.resnet import ResNet
 from tcbench.backends.chainer.rungs import RUNGS
 from tcbench.backends.chainer.session import MODEL_CLASSES, Step
 from tcbench.backends.chainer.sites import Site
-from tcbench.backends.cuda.accelerator import current
 from tcbench.backends.feeds.base import Feed, FeedRecipe
+from tcbench.backends.feeds.dataset import scan
 from tcbench.backends.spec import FeedSpec, TensorSpec
-from tcbench.dataset import scan
-from tcbench.errors import TrainingError
+from tcbench.core.errors import TrainingError
+from tcbench.core.numerics import Job
+from tcbench.core.rung import Rung
 from tcbench.models.small import SMALL_RESNET
-from tcbench.numerics import patterns
-from tcbench.numerics.folder import split
-from tcbench.numerics.form import Job
-from tcbench.rung import Rung
 
 CHECK_EVERY = 20
 """Steps between looks at what waits for a device: losses, and overflows of a static scale."""

@@ -8,13 +8,13 @@ from types import ModuleType
 
 import numpy as np
 
+from tcbench import work
+from tcbench.accelerators.protocol import Accelerator
 from tcbench.backends.chainer.ops.cpu import conv_nchw, conv_nhwc
 from tcbench.backends.chainer.ops.node import ForwardNode, GradientNode, Variable, Variables, add_on, dtype_of
 from tcbench.backends.chainer.ops.parallel import Array
-from tcbench.backends.cuda import work
-from tcbench.backends.cuda.accelerator import Accelerator
-from tcbench.backends.cuda.work import DType, Math
 from tcbench.backends.spec import Layout
+from tcbench.work import DType, Math
 
 _KERNELS: dict[Layout, ModuleType] = {"NCHW": conv_nchw, "NHWC": conv_nhwc}
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from tcbench import work
+from tcbench.accelerators.protocol import Accelerator
 from tcbench.backends.chainer.ops.cpu import elementwise as kernels
 from tcbench.backends.chainer.ops.node import ForwardNode, GradientNode, Variable, Variables, add_on, dtype_of
 from tcbench.backends.chainer.ops.parallel import Array
-from tcbench.backends.cuda import work
-from tcbench.backends.cuda.accelerator import Accelerator
 
 relu_work = work.shared(work.Relu)
 relu_backward_work = work.shared(work.ReluBackward)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
+from tcbench import work
+from tcbench.accelerators.protocol import Accelerator
 from tcbench.backends.chainer.ops import half, parallel
 from tcbench.backends.chainer.ops.convolution import ConvWorks, works_of
 from tcbench.backends.chainer.ops.node import ForwardNode, GradientNode, Variable, Variables, dtype_of
 from tcbench.backends.chainer.ops.parallel import Array
-from tcbench.backends.cuda import work
-from tcbench.backends.cuda.accelerator import Accelerator
-from tcbench.backends.cuda.work import Math
+from tcbench.work import Math
 
 add_bias = work.shared(work.AddBias)
 bias_gradient = work.shared(work.BiasGradient)

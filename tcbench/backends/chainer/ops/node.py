@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 
+from tcbench import work
+from tcbench.accelerators.protocol import Accelerator, current
 from tcbench.backends.chainer.compat import chainer
 from tcbench.backends.chainer.ops.cpu import elementwise as kernels
 from tcbench.backends.chainer.ops.parallel import Array
-from tcbench.backends.cuda import work
-from tcbench.backends.cuda.accelerator import Accelerator, current
-from tcbench.backends.cuda.work import DType
+from tcbench.work import DType
 
 Variable = Any
 """chainer.Variable; Chainer has no types."""

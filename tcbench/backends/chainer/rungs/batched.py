@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from tcbench.rung import ROUNDING, Rung
+from tcbench.core.rung import ROUNDING, Rung
 
 
 class Batched(Rung):

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from tcbench.rung import Needs, Parity, Requires, Rung, Tolerance
+from tcbench.core.rung import Needs, Parity, Requires, Rung, Tolerance
 
 
 class ConvStats(Rung):

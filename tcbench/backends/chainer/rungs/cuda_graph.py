@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from tcbench.rung import EXACT, Requires, Rung
-from tcbench.session import Phase
+from tcbench.core.rung import EXACT, Requires, Rung
+from tcbench.core.session import Phase
 
 
 class CudaGraph(Rung):
@@ -24,7 +24,7 @@ class CudaGraph(Rung):
         return recipe.within(at_fixed_addresses)
 
     def step(self, phases: Any, settings: Any) -> Any:
-        from tcbench.backends.cuda.replay import Replay
+        from tcbench.accelerators.cuda.replay import Replay
 
         io, *compute = phases
         replay = Replay(tuple(phase.run for phase in compute))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from tcbench.rung import EXACT, Rung
+from tcbench.core.rung import EXACT, Rung
 
 
 class Fp32(Rung):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tcbench.rung import Package, Parity, Requires, Rung
+from tcbench.core.rung import Package, Parity, Requires, Rung
 
 
 class OpenCv(Rung):

@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from tcbench.rung import EXACT, Needs, Requires, Rung
+from tcbench.core.rung import EXACT, Needs, Requires, Rung
 
 
 class StaticGraph(Rung):

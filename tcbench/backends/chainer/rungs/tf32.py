@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from tcbench.rung import Parity, Requires, Rung, Tolerance
+from tcbench.core.rung import Parity, Requires, Rung, Tolerance
 
 
 class Tf32(Rung):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 
-from tcbench.rung import Rung, RungSet
+from tcbench.core.rung import Rung, RungSet
 
 
 def _found() -> list[Rung]:

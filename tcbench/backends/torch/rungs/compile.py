@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tcbench.rung import ROUNDING, Package, Requires, Rung
+from tcbench.core.rung import ROUNDING, Package, Requires, Rung
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tcbench.rung import EXACT, Needs, Requires, Rung
-from tcbench.session import Phase
+from tcbench.core.rung import EXACT, Needs, Requires, Rung
+from tcbench.core.session import Phase
 
 
 class CudaGraph(Rung):

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
-from tcbench.rung import ROUNDING, Requires, Rung
+from tcbench.core.rung import ROUNDING, Requires, Rung
 
 
 class CudnnBenchmark(Rung):

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from tcbench.rung import Parity, Rung, Tolerance
+from tcbench.core.rung import Parity, Rung, Tolerance
 
 
 class Fp16(Rung):

@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
-from tcbench.rung import EXACT, Rung
+from tcbench.core.rung import EXACT, Rung
 
 
 class Fp32(Rung):

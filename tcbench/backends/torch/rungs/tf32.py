@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
-from tcbench.rung import Parity, Requires, Rung, Tolerance
+from tcbench.core.rung import Parity, Requires, Rung, Tolerance
 
 
 class Tf32(Rung):

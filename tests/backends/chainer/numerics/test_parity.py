@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from tcbench.analysis.parity import OPTIMIZER_AT_MOST, SLOPE_AT_MOST, judge, reference
+from tcbench.accelerators.device import cpu
 from tcbench.backends import backend
 from tcbench.backends.chainer.flat_sgd import FlatSGD
 from tcbench.backends.chainer.numerics import parity
@@ -20,10 +20,10 @@ from tcbench.backends.chainer.ops.linear import LinearWgrad
 from tcbench.backends.chainer.optimizers import ChainerSGD
 from tcbench.backends.chainer.rungs import RUNGS
 from tcbench.backends.chainer.sites import open_site
-from tcbench.device import cpu
-from tcbench.numerics import plan
-from tcbench.rung import EXACT, Rung
-from tcbench.scenario import Config, load
+from tcbench.core.rung import EXACT, Rung
+from tcbench.numerics.parity import OPTIMIZER_AT_MOST, SLOPE_AT_MOST, judge, reference
+from tcbench.run import numerics_plan as plan
+from tcbench.run.scenario import Config, load
 
 
 def planned(*names: str, steps: int = 1):

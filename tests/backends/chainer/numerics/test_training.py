@@ -9,17 +9,18 @@ import numpy as np
 import pytest
 from training import on_numpy
 
-from tcbench import dataset
-from tcbench.analysis.gradients import count, shares, total
+from tcbench.accelerators.device import cpu
 from tcbench.backends.chainer.numerics import training
+from tcbench.backends.chainer.numerics.folder import split
 from tcbench.backends.chainer.numerics.training import DivergedError, train
 from tcbench.backends.chainer.sites import Host
-from tcbench.device import cpu
-from tcbench.errors import DataError
-from tcbench.numerics import plan, worker
-from tcbench.numerics.folder import split
-from tcbench.numerics.form import KINDS, TECHNIQUES, Finished
-from tcbench.scenario import load
+from tcbench.backends.feeds import dataset
+from tcbench.core.errors import DataError
+from tcbench.core.numerics import KINDS, TECHNIQUES, Finished
+from tcbench.numerics import worker
+from tcbench.numerics.gradients import count, shares, total
+from tcbench.run import numerics_plan as plan
+from tcbench.run.scenario import load
 
 STEPS = 6
 

@@ -2,11 +2,11 @@ import numpy as np
 import pytest
 from numpy_accelerator import NumpyAccelerator
 
+from tcbench.accelerators import protocol as accelerators
+from tcbench.accelerators.protocol import GpuProperties
 from tcbench.backends.chainer import ops
 from tcbench.backends.chainer.compat import chainer
 from tcbench.backends.chainer.ops.cpu import batch_norm as kernels
-from tcbench.backends.cuda import accelerator as accelerators
-from tcbench.backends.cuda.accelerator import GpuProperties
 
 SHAPES = [(3, 5, 4, 4), (4, 8, 12, 11), (2, 64, 16, 16), (1, 3, 3, 3), (8, 256, 20, 20)]
 TOLERANCE = {"float64": 1e-11, "float32": 3e-5, "float16": 3e-3}

@@ -1,0 +1,120 @@
+"""What was found out about plans, kept in the user's cache across processes.
+
+One file per entry: a line of JSON (its key, its content, how many bytes follow and their digest), then bytes. A file
+appears in one rename, so that processes may share the cache; one that cannot be read counts as missing and is written
+anew. Knows nothing of cuDNN. A cache that cannot be written costs time, never a run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import logging
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tcbench.core import files
+from tcbench.core.errors import StoreError
+
+VERSION = "plans-v1"
+"""Names the form of the entries. What was written in another is never read."""
+
+_LOG = logging.getLogger(__name__)
+_SUFFIX = ".plan"
+
+Key = Mapping[str, str | int | bool]
+"""Everything that an entry depends on."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What was kept: a JSON object, and bytes (or none)."""
+
+    content: dict[str, Any]
+    data: bytes = b""
+
+
+def default_root() -> Path:
+    """TCBENCH_CACHE or the user's cache folder, then VERSION."""
+    override = os.environ.get("TCBENCH_CACHE")
+    if override:
+        return Path(override).expanduser() / VERSION
+    import platformdirs
+
+    return platformdirs.user_cache_path("tcbench") / VERSION
+
+
+class Cache:
+    """Entries by key. `fresh` ignores what is there and writes it anew. `hits` and `misses` count what was asked."""
+
+    def __init__(self, root: Path | None = None, *, fresh: bool = False) -> None:
+        self.root = default_root() if root is None else root
+        self.fresh = fresh
+        self.hits = 0
+        self.misses = 0
+        self._complained = False
+
+    def path(self, key: Key) -> Path:
+        """Where the entry of this key lies."""
+        return self.root / (hashlib.sha256(_canonical(key).encode()).hexdigest()[:40] + _SUFFIX)
+
+    def get(self, key: Key) -> Entry | None:
+        """The entry of exactly this key; None where there is none, it is damaged, or the cache is to be fresh."""
+        entry = None if self.fresh else self._read(key)
+        if entry is None:
+            self.misses += 1
+        else:
+            self.hits += 1
+        return entry
+
+    def put(self, key: Key, entry: Entry) -> None:
+        """Keep the entry, in place of one that was there."""
+        header = {
+            "key": dict(key),
+            "content": entry.content,
+            "bytes": len(entry.data),
+            "sha256": hashlib.sha256(entry.data).hexdigest(),
+        }
+        line = json.dumps(header, sort_keys=True).encode() + b"\n"
+        try:
+            files.write(self.path(key), line + entry.data)
+        except StoreError as error:
+            if not self._complained:
+                _LOG.warning("cuDNN plans cannot be kept, they will be built again: %s", error)
+            self._complained = True
+
+    def drop(self, key: Key) -> None:
+        """Forget an entry that turned out to be of no use: it counts as a miss."""
+        self.hits -= 1
+        self.misses += 1
+        with contextlib.suppress(OSError):
+            self.path(key).unlink()
+
+    def _read(self, key: Key) -> Entry | None:
+        path = self.path(key)
+        try:
+            line, _, data = path.read_bytes().partition(b"\n")
+        except OSError:
+            return None
+        try:
+            header = json.loads(line)
+            whole = (
+                header["key"] == dict(key)
+                and header["bytes"] == len(data)
+                and header["sha256"] == hashlib.sha256(data).hexdigest()
+                and isinstance(header["content"], dict)
+            )
+        except (ValueError, KeyError, TypeError):
+            whole = False
+        if not whole:
+            _LOG.info("%s is damaged and counts as missing", path)
+            return None
+        return Entry(header["content"], data)
+
+
+def _canonical(key: Key) -> str:
+    return json.dumps(dict(key), sort_keys=True, separators=(",", ":"))

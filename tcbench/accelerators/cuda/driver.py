@@ -1,0 +1,145 @@
+"""Which NVIDIA GPUs are there, asked of the driver itself: no framework import, a few milliseconds.
+
+Sources: CUDA Driver API, sections "Initialization", "Device Management", "Version Management" and "Profiler Control";
+the kernel module's version stands in /proc/driver/nvidia/version.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import logging
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from tcbench.core.record import GpuFacts
+
+_LOG = logging.getLogger(__name__)
+_NO_DEVICE = 100
+_COMPUTE_CAPABILITY_MAJOR = 75
+_COMPUTE_CAPABILITY_MINOR = 76
+_MULTIPROCESSOR_COUNT = 16
+
+_VERSION = Path("/proc/driver/nvidia/version")
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One GPU as the driver names it. `index` counts as CUDA does, in the order and selection of
+    CUDA_VISIBLE_DEVICES; other tools do not, so `pci_bus_id` ("0000:3B:00.0") names it to them."""
+
+    index: int
+    name: str
+    compute_capability: tuple[int, int]
+    multiprocessors: int
+    memory_bytes: int
+    pci_bus_id: str | None = None
+
+
+@dataclass(frozen=True)
+class Gpus:
+    """What the driver answered. `problem` says in one line why `found` is empty."""
+
+    found: tuple[Gpu, ...] = ()
+    driver_cuda: tuple[int, int] | None = None
+    problem: str | None = None
+
+
+def facts(device: str) -> GpuFacts | None:
+    """What a record says of the GPU "cuda:N"; None for the CPU and for one that is not there."""
+    kind, _, index = device.partition(":")
+    there = gpus()
+    gpu = next((gpu for gpu in there.found if kind == "cuda" and gpu.index == int(index or 0)), None)
+    if gpu is None:
+        return None
+    return GpuFacts(
+        name=gpu.name,
+        compute_capability=gpu.compute_capability,
+        multiprocessors=gpu.multiprocessors,
+        memory_bytes=gpu.memory_bytes,
+        pci_bus_id=gpu.pci_bus_id,
+        driver=version(),
+        driver_cuda="{}.{}".format(*there.driver_cuda) if there.driver_cuda else None,
+    )
+
+
+@contextlib.contextmanager
+def profiled() -> Iterator[None]:
+    """What is held around the steps that a tool is to record: cuProfilerStart before, cuProfilerStop after, of which
+    `nsys profile --capture-range=cudaProfilerApi` takes note. They need a CUDA context that is current on this thread.
+    """
+    cuda = ctypes.CDLL("libcuda.so.1")
+
+    def call(name: str) -> None:
+        if status := getattr(cuda, name)():
+            _LOG.warning("%s: CUDA error %d: a tool that waits for it records nothing", name, status)
+
+    call("cuProfilerStart")
+    try:
+        yield
+    finally:
+        call("cuProfilerStop")
+
+
+def version() -> str | None:
+    """The version of the driver's kernel module, such as 580.65.06."""
+    try:
+        said = _VERSION.read_text()
+    except OSError:
+        return None
+    match = re.search(r"Kernel Module\b.*?\s(\d+(?:\.\d+)+)\s", said)
+    return match[1] if match else None
+
+
+@functools.cache
+def gpus() -> Gpus:
+    """Ask the driver once per process."""
+    try:
+        cuda = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return Gpus(problem="no NVIDIA driver (libcuda.so.1 was not found)")
+    status = cuda.cuInit(0)
+    version = ctypes.c_int()
+    cuda.cuDriverGetVersion(ctypes.byref(version))
+    driver_cuda = (version.value // 1000, version.value % 1000 // 10)
+    count = ctypes.c_int()
+    if status == 0:
+        status = cuda.cuDeviceGetCount(ctypes.byref(count))
+    if status == _NO_DEVICE or (status == 0 and count.value == 0):
+        return Gpus(
+            driver_cuda=driver_cuda,
+            problem="no NVIDIA GPU (the driver's library, libcuda.so.1, is there and finds none)",
+        )
+    if status != 0:
+        return Gpus(
+            driver_cuda=driver_cuda, problem=f"no usable NVIDIA driver (it does not start: CUDA error {status})"
+        )
+    return Gpus(tuple(_describe(cuda, index) for index in range(count.value)), driver_cuda)
+
+
+def _describe(cuda: ctypes.CDLL, index: int) -> Gpu:
+    device = ctypes.c_int()
+    cuda.cuDeviceGet(ctypes.byref(device), index)
+    name = ctypes.create_string_buffer(128)
+    cuda.cuDeviceGetName(name, len(name), device)
+    pci_bus_id = ctypes.create_string_buffer(32)
+    has_pci_bus_id = cuda.cuDeviceGetPCIBusId(pci_bus_id, len(pci_bus_id), device) == 0
+    memory = ctypes.c_size_t()
+    cuda.cuDeviceTotalMem_v2(ctypes.byref(memory), device)
+
+    def attribute(which: int) -> int:
+        value = ctypes.c_int()
+        cuda.cuDeviceGetAttribute(ctypes.byref(value), which, device)
+        return value.value
+
+    return Gpu(
+        index=index,
+        name=name.value.decode(errors="replace"),
+        compute_capability=(attribute(_COMPUTE_CAPABILITY_MAJOR), attribute(_COMPUTE_CAPABILITY_MINOR)),
+        multiprocessors=attribute(_MULTIPROCESSOR_COUNT),
+        memory_bytes=memory.value,
+        pci_bus_id=pci_bus_id.value.decode() if has_pci_bus_id else None,
+    )

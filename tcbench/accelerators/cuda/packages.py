@@ -1,0 +1,251 @@
+"""Which CUDA packages are installed, whether they fit each other, the driver and the GPU, and whether their libraries
+load; and which of pyproject.toml's extras suits a GPU and its driver.
+
+Reads package metadata; `trouble` alone imports what it is asked about.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from tcbench.accelerators.cuda.driver import Gpus
+from tcbench.core.rung import Package
+
+Capability = tuple[int, int]
+
+_OLDEST_CAPABILITY = {12: (5, 0), 13: (7, 5)}
+"""What a CUDA version's compilers and libraries still know (release notes of CUDA 13: Volta and older are gone)."""
+
+_CUDNN_SERVES: tuple[tuple[tuple[int, int, int], tuple[int, int, int] | None, Capability], ...] = (
+    ((9, 0, 0), (9, 10, 2), (5, 0)),
+    ((9, 11, 0), None, (7, 5)),
+)
+"""cuDNN's versions, from and to, and the oldest compute capability that they have code for; the newest last. Source:
+the support matrices of cuDNN 9.10.2 and 9.11.0, and the code that lies in both libraries."""
+
+
+@dataclass(frozen=True)
+class Extra:
+    """One of pyproject.toml's sets of CUDA packages. `cudnn`: the newest version that it allows; None: any."""
+
+    name: str
+    cuda: int
+    cudnn: tuple[int, int, int] | None = None
+
+    @property
+    def oldest(self) -> Capability:
+        """The oldest compute capability that all of it serves."""
+        return max(_OLDEST_CAPABILITY[self.cuda], _oldest_of_cudnn(self.cudnn))
+
+
+EXTRAS = (Extra("cuda13", 13), Extra("cuda12", 12), Extra("volta", 12, (9, 10, 2)))
+"""The newest first. Each needs an environment of its own."""
+
+_CUPTI_FOR_CUDA_12 = (3, 12)
+"""The newest Python that cupti-python for CUDA 12 is made for."""
+
+SYNC = "uv sync --extra cuda12 (or cuda13, volta: `tcbench doctor` says which)"
+"""Where GPU and driver are not known."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """Something that a run on a GPU uses. `distributions` are its names, with the CUDA version each is made for (None:
+    any)."""
+
+    name: str
+    why: str
+    distributions: tuple[tuple[str, int | None], ...]
+    needed: bool = True
+
+
+CUPY = Part("CuPy", "arrays and streams on a GPU", (("cupy-cuda12x", 12), ("cupy-cuda13x", 13)))
+CUDNN = Part("cuDNN", "convolutions and batch normalisation", (("nvidia-cudnn-cu12", 12), ("nvidia-cudnn-cu13", 13)))
+FRONTEND = Part("cuDNN frontend", "cuDNN's graphs", (("nvidia-cudnn-frontend", None),))
+NVRTC = Part("NVRTC", "kernels", (("nvidia-cuda-nvrtc-cu12", 12), ("nvidia-cuda-nvrtc", 13)))
+NVML = Part("NVML", "clocks, power and temperature in records", (("nvidia-ml-py", None),), needed=False)
+RUNTIME = Part(
+    "CUDA runtime",
+    "cuDNN's graphs, and headers for CuPy's kernels",
+    (("nvidia-cuda-runtime-cu12", 12), ("nvidia-cuda-runtime", 13)),
+)
+CUPTI = Part("CUPTI", "`profile` to record kernels without Nsight Systems", (("cupti-python", None),), needed=False)
+PARTS = (CUPY, CUDNN, FRONTEND, NVRTC, RUNTIME, NVML, CUPTI)
+
+
+@dataclass(frozen=True)
+class Installed:
+    """A distribution that is there."""
+
+    part: Part
+    distribution: str
+    version: str
+    cuda: int | None
+
+    def __str__(self) -> str:
+        return f"{self.distribution} {self.version}"
+
+
+def installed() -> tuple[Installed, ...]:
+    """All that are there, in the order of PARTS."""
+    return tuple(
+        Installed(part, name, version, cuda)
+        for part in PARTS
+        for name, cuda in part.distributions
+        if (version := _version(name)) is not None
+    )
+
+
+def cupy() -> Installed | None:
+    """CuPy, whichever it is: who has installed it means to use a GPU."""
+    return next((one for one in installed() if one.part is CUPY), None)
+
+
+def extra_for(gpus: Gpus) -> Extra:
+    """The packages that suit these GPUs: the newest that the driver runs and that serve every one of them."""
+    oldest = min((gpu.compute_capability for gpu in gpus.found), default=EXTRAS[0].oldest)
+    serving = [extra for extra in EXTRAS if oldest >= extra.oldest] or [EXTRAS[-1]]
+    driver = gpus.driver_cuda
+    running = (extra for extra in serving if driver is None or driver[0] >= extra.cuda)
+    return next(running, min(serving, key=lambda extra: extra.cuda))
+
+
+def sync(extra: Extra) -> str:
+    """The command that installs them all."""
+    return f"uv sync --extra {extra.name}"
+
+
+def mend(part: Part, extra: Extra) -> str:
+    """What to do where a part of the extra is missing."""
+    if part is CUPTI and extra.cuda == 12 and sys.version_info[:2] > _CUPTI_FOR_CUDA_12:
+        return "install Nsight Systems instead: for CUDA 12, cupti-python is made for Python up to 3.12"
+    return sync(extra)
+
+
+def _oldest_of_cudnn(version: tuple[int, ...] | None) -> Capability:
+    """The oldest compute capability that a version of cuDNN has code for; None: the newest version."""
+    fitting = [oldest for first, _, oldest in _CUDNN_SERVES if version is None or version >= first]
+    return fitting[-1] if fitting else _CUDNN_SERVES[0][-1]
+
+
+def cudnn_misfit(capability: Capability) -> str | None:
+    """Why the cuDNN that is here cannot serve a GPU of this compute capability, with the one that can and the command
+    that installs it; None if it can, or where there is no cuDNN."""
+    from tcbench.accelerators.cuda.cudnn import libraries
+
+    try:
+        version = libraries.version()
+    except libraries.LibraryError:
+        return None
+    if capability >= _oldest_of_cudnn(tuple(map(int, version.split(".")))):
+        return None
+    last = next((last for _, last, oldest in reversed(_CUDNN_SERVES) if capability >= oldest), None)
+    extra = next((extra for extra in EXTRAS if capability >= extra.oldest), None)
+    which = f"; {'.'.join(map(str, last))} is the last that has: {sync(extra)}" if last and extra else ""
+    return f"cuDNN {version} has no code for compute capability {capability[0]}.{capability[1]}{which}"
+
+
+class Cudnn(Package):
+    """cuDNN's frontend, over a cuDNN that has to serve the GPU."""
+
+    def misfit(self, compute_capability: Capability | None) -> str | None:
+        return None if compute_capability is None else cudnn_misfit(compute_capability)
+
+
+def misfits(found: tuple[Installed, ...], gpus: Gpus) -> tuple[str, ...]:
+    """What does not fit: packages for two CUDA versions, a driver too old for them, a GPU that they no longer know.
+
+    CuPy and cuDNN have to agree; NVRTC of another version may be there for another framework. What cuDNN serves is
+    asked of the library that is loaded, wherever it comes from.
+    """
+    said = []
+    bound = [one for one in found if one.part in (CUPY, CUDNN)]
+    majors = sorted({one.cuda for one in bound if one.cuda is not None})
+    if len(majors) > 1:
+        by_major = "; ".join(
+            f"for CUDA {major}: {', '.join(str(one) for one in bound if one.cuda == major)}" for major in majors
+        )
+        said.append(f"packages for two CUDA versions are mixed ({by_major})")
+    for major in majors:
+        if gpus.driver_cuda is not None and gpus.driver_cuda[0] < major:
+            newest = ".".join(map(str, gpus.driver_cuda))
+            said.append(f"the driver is too old for packages for CUDA {major}: it runs CUDA up to {newest}")
+        for gpu in gpus.found:
+            if gpu.compute_capability < _OLDEST_CAPABILITY[major]:
+                capability = ".".join(map(str, gpu.compute_capability))
+                said.append(
+                    f"CUDA {major} no longer knows cuda:{gpu.index} ({gpu.name}, compute capability {capability})"
+                )
+    said.extend(
+        f"cuda:{gpu.index} ({gpu.name}): {misfit}"
+        for gpu in gpus.found
+        if (misfit := cudnn_misfit(gpu.compute_capability))
+    )
+    return tuple(said)
+
+
+def trouble(part: Part) -> str | None:
+    """Why a part does not work, in one line; None if it does. Loads it."""
+    try:
+        return _ATTEMPTS[part.name]()
+    except Exception as error:
+        return " ".join(str(error).split()) or type(error).__name__
+
+
+def _load_cupy() -> None:
+    importlib.import_module("cupy")
+
+
+def _load_nvrtc() -> None:
+    """Where CuPy finds NVRTC is CuPy's matter."""
+    cupy_cuda: Any = importlib.import_module("cupy.cuda")
+    cupy_cuda.nvrtc.getVersion()
+
+
+def _load_cudnn() -> None:
+    from tcbench.accelerators.cuda.cudnn import libraries
+
+    libraries.version()
+
+
+def _load_frontend() -> str | None:
+    from tcbench.accelerators.cuda.cudnn import libraries
+
+    return libraries.problem()
+
+
+def _load_runtime() -> None:
+    from tcbench.accelerators.cuda.cudnn import libraries
+
+    libraries.runtime()
+
+
+def _load_nvml() -> None:
+    importlib.import_module("pynvml")
+
+
+def _load_cupti() -> None:
+    importlib.import_module("cupti.cupti")
+
+
+_ATTEMPTS: dict[str, Callable[[], str | None]] = {
+    CUPY.name: _load_cupy,
+    CUDNN.name: _load_cudnn,
+    NVRTC.name: _load_nvrtc,
+    FRONTEND.name: _load_frontend,
+    RUNTIME.name: _load_runtime,
+    NVML.name: _load_nvml,
+    CUPTI.name: _load_cupti,
+}
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None

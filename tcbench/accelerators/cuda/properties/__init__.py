@@ -1,0 +1,112 @@
+"""What a GPU is, from a JSON file: for forecasts and for building cuDNN's plans where that GPU is not.
+
+The files beside this module are in the form that cuDNN reads ("device properties"), typed from public figures. A
+user's own file in that form serves as well. Standard library only.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.resources
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tcbench.accelerators.protocol import GpuProperties
+from tcbench.core.errors import SelectionError
+
+_SUFFIX = ".json"
+_NAMES = ("V100", "T4", "A100", "L40S", "H200", "B200")
+_COUNTS = (
+    "deviceVer",
+    "multiProcessorCount",
+    "totalGlobalMem",
+    "memClockRateKHz",
+    "memoryBusWidth",
+    "smClockRateKHz",
+)
+
+
+@dataclass(frozen=True)
+class GpuFile:
+    """A GPU that need not be there.
+
+    `name` is how it was asked for (for a user's file: the name within), `device_name` what its driver would say, `sm`
+    the compute capability as one number (90 for 9.0), `sm_clock_hz` the highest clock, `json` what cuDNN is given.
+    """
+
+    name: str
+    device_name: str
+    sm: int
+    multiprocessors: int
+    memory_bytes: int
+    memory_bandwidth_bytes_s: float
+    sm_clock_hz: float
+    json: str
+
+    @property
+    def compute_capability(self) -> tuple[int, int]:
+        return divmod(self.sm, 10)
+
+    @property
+    def digest(self) -> str:
+        """Tells two files of one name apart."""
+        return hashlib.sha256(self.json.encode()).hexdigest()[:16]
+
+    def properties(self) -> GpuProperties:
+        """What an accelerator on this GPU would say of it."""
+        return GpuProperties(self.device_name, self.sm, self.multiprocessors, self.memory_bytes)
+
+
+def names() -> tuple[str, ...]:
+    """The GPUs that come with tcbench, oldest first."""
+    return _NAMES
+
+
+@functools.cache
+def load(name_or_path: str) -> GpuFile:
+    """The GPU of that name (in any case), or of a user's JSON file. Raises SelectionError."""
+    known = {name.upper(): name for name in _NAMES}.get(name_or_path.strip().upper())
+    if known is not None:
+        file = importlib.resources.files(__package__).joinpath(known.lower() + _SUFFIX)
+        return _parse(known, file.read_text(encoding="utf-8"), f"GPU {known}")
+    path = Path(name_or_path).expanduser()
+    if not path.is_file():
+        raise SelectionError(f"unknown GPU {name_or_path!r}: expected one of {', '.join(_NAMES)}, or a JSON file")
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "not UTF-8 text"
+        raise SelectionError(f"GPU file {path} cannot be read ({reason}): expected JSON text") from None
+    return _parse(None, text, f"GPU file {path}")
+
+
+def _parse(name: str | None, text: str, where: str) -> GpuFile:
+    mend = "copy one of tcbench/backends/cuda/properties/*.json and change it"
+    try:
+        content: Any = json.loads(text)
+    except ValueError as error:
+        raise SelectionError(f"{where} is not JSON ({error}): {mend}") from None
+    if not isinstance(content, dict):
+        raise SelectionError(f"{where}: expected a JSON object: {mend}")
+    for key in _COUNTS:
+        value = content.get(key)
+        if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
+            raise SelectionError(f"{where}: {key} must be a whole number above 0, not {value!r}: {mend}")
+    device_name = content.get("deviceName")
+    if not isinstance(device_name, str) or not device_name.strip():
+        raise SelectionError(f"{where}: deviceName must be the GPU's name, not {device_name!r}: {mend}")
+    return GpuFile(
+        name=name or device_name,
+        device_name=device_name,
+        # 900 is 9.0; the last digit is a revision that plans do not tell apart.
+        sm=content["deviceVer"] // 10,
+        multiprocessors=content["multiProcessorCount"],
+        memory_bytes=content["totalGlobalMem"],
+        # Two transfers a clock: the driver's own convention for its memory clock.
+        memory_bandwidth_bytes_s=content["memClockRateKHz"] * 1e3 * 2 * content["memoryBusWidth"] / 8,
+        sm_clock_hz=content["smClockRateKHz"] * 1e3,
+        json=text,
+    )

@@ -1,0 +1,117 @@
+"""An accelerator without a GPU: it records what is launched, and how much memory is alive.
+
+Arrays are NumPy's `empty`, whose pages nobody touches, so a step of any size runs here. The program that is traced is
+the one that trains: what the trace says of kernels and memory follows from the same code.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tcbench.accelerators.protocol import Array, GpuProperties
+from tcbench.work import Work
+
+ALLOCATION_BYTES = 512
+"""CuPy's memory pool rounds every allocation up to this."""
+
+
+@dataclass(frozen=True)
+class Event:
+    """One thing that was asked of the device: a launch (with its work), a copy (with its bytes), a captured graph."""
+
+    kind: str
+    work: Work | None = None
+    bytes: int = 0
+
+    @property
+    def name(self) -> str:
+        return self.kind if self.work is None else self.work.name
+
+
+@dataclass
+class Memory:
+    """Bytes of the arrays that are alive, and the most there ever were."""
+
+    alive_bytes: int = 0
+    peak_bytes: int = 0
+
+    def take(self, n_bytes: int) -> None:
+        self.alive_bytes += n_bytes
+        self.peak_bytes = max(self.peak_bytes, self.alive_bytes)
+
+    def give(self, n_bytes: int) -> None:
+        self.alive_bytes -= n_bytes
+
+
+@dataclass
+class TracingAccelerator:
+    """See `tcbench.accelerators.protocol.Accelerator`. `events` grows; the reader clears it. `captured`: what the
+    latest captured graph does."""
+
+    properties: GpuProperties
+    fast_batch_norm: bool = True
+    events: list[Event] = field(default_factory=list)
+    captured: tuple[Event, ...] = ()
+    memory: Memory = field(default_factory=Memory)
+
+    def empty(self, shape: tuple[int, ...], dtype: Any) -> Array:
+        array = np.empty(shape, dtype)
+        n_bytes = -(-array.nbytes // ALLOCATION_BYTES) * ALLOCATION_BYTES
+        self.memory.take(n_bytes)
+        weakref.finalize(array, self.memory.give, n_bytes)
+        return array
+
+    def zeros(self, shape: tuple[int, ...], dtype: Any) -> Array:
+        return self.empty(shape, dtype)
+
+    def upload(self, host: Any) -> Array:
+        return self.empty(host.shape, host.dtype)
+
+    def copy(self, source: Array, target: Array) -> None:
+        _check_copy(source, target)
+        self.events.append(Event("copy", bytes=target.nbytes))
+
+    def download(self, array: Array) -> Any:
+        return np.zeros(array.shape, array.dtype)
+
+    def address(self, array: Array) -> int:
+        return int(array.ctypes.data)
+
+    def launch(self, work: Work, *arrays: Array) -> None:
+        check(work, arrays)
+        self.events.append(Event("launch", work))
+
+    def graph_memory(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
+    def graph_bytes(self) -> int:
+        return 0
+
+    def capture(self, run: Callable[[], None]) -> Callable[[], None]:
+        before = len(self.events)
+        run()
+        self.captured = tuple(self.events[before:])
+        del self.events[before:]
+        return lambda: self.events.append(Event("graph_launch"))
+
+
+def _check_copy(source: Array, target: Array) -> None:
+    if source.shape != target.shape or source.dtype != target.dtype:
+        raise ValueError(f"copy: {source.shape} {source.dtype} into {target.shape} {target.dtype}")
+
+
+def check(work: Work, arrays: tuple[Array, ...]) -> None:
+    """Raises ValueError unless the arrays are what the work takes: as many, of those sizes and dtypes, contiguous."""
+    if len(arrays) != len(work.operands):
+        raise ValueError(f"{work.name}: takes {len(work.operands)} arrays, got {len(arrays)}")
+    for operand, array in zip(work.operands, arrays, strict=True):
+        if array.size != operand.size or array.dtype != np.dtype(operand.dtype) or not array.flags.c_contiguous:
+            raise ValueError(
+                f"{work.name}: {operand.name} is {array.shape} {array.dtype}, expected {operand.shape} {operand.dtype}"
+            )

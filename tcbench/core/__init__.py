@@ -1,0 +1,1 @@
+"""Records, contracts and errors: what every other room speaks in."""

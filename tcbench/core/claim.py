@@ -1,0 +1,208 @@
+"""A claim: a sentence made checkable, most often the talk's. What it says of which configs, as a scenario states it.
+
+Owns the form of a scenario's [[claim]] tables and their errors. Knows nothing of records, or of how a claim is judged.
+"""
+
+from __future__ import annotations
+
+import difflib
+import fnmatch
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal, cast, get_args
+
+import msgspec
+from msgspec import Meta
+
+from tcbench.core.errors import ScenarioError
+
+Comparison = Literal["faster", "slower", "about"]
+"""Of images per second: left over right lies above, below or about the factor."""
+
+Run = Literal["runs", "does not run"]
+"""Whether the left config runs at all: out of memory is an answer."""
+
+Bound = Literal["gpu-bound", "not gpu-bound", "host-bound", "input-bound"]
+"""What holds the left config back, in the words of `tcbench explain`."""
+
+Elsewhere = Literal["trains like", "keeps gradients", "fewer kernels"]
+"""What records of `tcbench run` do not tell: the loss curves are alike; few of the gradients' values become zero;
+fewer kernels are launched per step than with the right config."""
+
+Relation = Comparison | Run | Bound | Elsewhere
+COMPARISONS: tuple[Comparison, ...] = get_args(Comparison)
+RUNS: tuple[Run, ...] = get_args(Run)
+BOUNDS: tuple[Bound, ...] = get_args(Bound)
+ELSEWHERE: tuple[Elsewhere, ...] = get_args(Elsewhere)
+RELATIONS: tuple[Relation, ...] = (*COMPARISONS, *RUNS, *BOUNDS, *ELSEWHERE)
+
+At = Literal["all", "any"]
+
+BEST_OF = "best of "
+"""What stands before a glob that means the fastest of the configs that it matches."""
+
+ABOUT = 0.1
+"""The margin of `about` where the claim names none."""
+
+
+@dataclass(frozen=True)
+class Side:
+    """One side of a claim: a config by its name or, where `best`, the fastest of those that a glob matches."""
+
+    config: str
+    best: bool = False
+
+    def matches(self, name: str) -> bool:
+        """Whether a config is meant."""
+        return fnmatch.fnmatchcase(name, self.config) if self.best else name == self.config
+
+    def __str__(self) -> str:
+        return (BEST_OF if self.best else "") + self.config
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What is said of configs at batch sizes. `slide` is the talk's; None for what the talk did not say.
+
+    A comparison sets left's images/s over right's, or over `images_per_s`: `faster` is above `factor` / (1 + `margin`),
+    `slower` below `factor` x (1 + `margin`), `about` between the two. Right has left's batch size, or
+    `right_batch_size`. `at`: it is said of `all` of the batch sizes, or of `any` one of them.
+    """
+
+    says: str
+    relation: Relation
+    left: Side
+    batch_sizes: tuple[int, ...]
+    slide: int | None = None
+    right: Side | None = None
+    images_per_s: float | None = None
+    factor: float = 1.0
+    margin: float = 0.0
+    right_batch_size: int | None = None
+    at: At = "all"
+
+    @property
+    def least(self) -> float | None:
+        """The ratio that a comparison must lie above; None where any is low enough."""
+        return None if self.relation == "slower" else self.factor / (1 + self.margin)
+
+    @property
+    def most(self) -> float | None:
+        """The ratio that a comparison must lie below; None where any is high enough."""
+        return None if self.relation == "faster" else self.factor * (1 + self.margin)
+
+
+class ClaimTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A [[claim]] table, key by key."""
+
+    says: Annotated[str, Meta(min_length=1)]
+    relation: str
+    left: Annotated[str, Meta(min_length=1)]
+    slide: Annotated[int, Meta(ge=1, le=1000)] | None = None
+    right: Annotated[str, Meta(min_length=1)] | None = None
+    images_per_s: Annotated[float, Meta(gt=0, le=1e9)] | None = None
+    factor: Annotated[float, Meta(gt=0, le=1e6)] | None = None
+    margin: Annotated[float, Meta(gt=0, lt=1)] | None = None
+    batch_sizes: Annotated[list[int], Meta(min_length=1)] | None = None
+    right_batch_size: int | None = None
+    at: str = "all"
+
+
+def read(
+    path: Path,
+    tables: Sequence[ClaimTable],
+    configs: Iterable[str],
+    batch_sizes: Sequence[int],
+    *,
+    inherited: bool = False,
+) -> tuple[Claim, ...]:
+    """The claims of a scenario that has these configs and batch sizes. Raises ScenarioError naming file and key.
+
+    `inherited`: the tables were written for another form of the scenario, so that one about a config or batch size that
+    is not here is left out.
+    """
+    names = list(dict.fromkeys(configs))
+    found = []
+    for place, table in enumerate(tables):
+        key = f"{path}: claim[{place}]"
+        wrong = _senseless(table)
+        absent = None if wrong else _absent(table, names, batch_sizes)
+        if absent and inherited:
+            continue
+        if wrong or absent:
+            raise ScenarioError(f"{key}.{wrong or absent}")
+        found.append(_claim(table, batch_sizes))
+    return tuple(found)
+
+
+def _claim(table: ClaimTable, batch_sizes: Sequence[int]) -> Claim:
+    about = ABOUT if table.relation == "about" else 0.0
+    return Claim(
+        says=table.says,
+        relation=cast(Relation, table.relation),
+        left=_side(table.left),
+        batch_sizes=tuple(dict.fromkeys(table.batch_sizes or batch_sizes)),
+        slide=table.slide,
+        right=None if table.right is None else _side(table.right),
+        images_per_s=table.images_per_s,
+        factor=1.0 if table.factor is None else table.factor,
+        margin=about if table.margin is None else table.margin,
+        right_batch_size=table.right_batch_size,
+        at=cast(At, table.at),
+    )
+
+
+def _side(text: str) -> Side:
+    return Side(text.removeprefix(BEST_OF), text.startswith(BEST_OF))
+
+
+def _senseless(table: ClaimTable) -> str | None:
+    """What is wrong with a table by itself: the key, what was expected, what it has."""
+    relation = table.relation
+    if relation not in RELATIONS:
+        return f"relation: unknown '{relation}'; {_hint(relation, RELATIONS)}"
+    if table.at not in get_args(At):
+        return f"at: expected all or any, got '{table.at}'"
+    if relation in COMPARISONS:
+        if (table.right is None) == (table.images_per_s is None):
+            return f"right: expected for '{relation}', or images_per_s in its place"
+        if table.right is None and table.right_batch_size is not None:
+            return "right_batch_size: expected only beside right"
+        return None
+    needs_right = relation in ("trains like", "fewer kernels")
+    if needs_right and table.right is None:
+        return f"right: missing; expected for '{relation}'"
+    alien = ("images_per_s", "factor", "margin", "right_batch_size", *(() if needs_right else ("right",)))
+    for key in alien:
+        if getattr(table, key) is not None:
+            return f"{key}: not for '{relation}'; expected with {', '.join(COMPARISONS)}"
+    for key in ("left", "right"):
+        if (getattr(table, key) or "").startswith(BEST_OF):
+            return f"{key}: '{BEST_OF}...' not for '{relation}'; expected a config's name"
+    return None
+
+
+def _absent(table: ClaimTable, names: Sequence[str], batch_sizes: Sequence[int]) -> str | None:
+    """What a table names that the scenario has not."""
+    for key, text in (("left", table.left), ("right", table.right)):
+        if text is None:
+            continue
+        side = _side(text)
+        if any(map(side.matches, names)):
+            continue
+        if side.best:
+            return f"{key}: '{text}' matches none of {', '.join(names)}"
+        return f"{key}: unknown config '{text}'; {_hint(text, names)}"
+    sizes = ", ".join(map(str, batch_sizes))
+    for place, size in enumerate(table.batch_sizes or ()):
+        if size not in batch_sizes:
+            return f"batch_sizes[{place}]: expected one of {sizes}, got {size}"
+    if table.right_batch_size is not None and table.right_batch_size not in batch_sizes:
+        return f"right_batch_size: expected one of {sizes}, got {table.right_batch_size}"
+    return None
+
+
+def _hint(text: str, known: Sequence[str]) -> str:
+    close = difflib.get_close_matches(text, known, n=1)
+    return f"did you mean '{close[0]}'?" if close else f"expected one of {', '.join(known)}"

@@ -1,0 +1,69 @@
+"""What a worker tells its runner, one JSON line each, over a pipe of their own. Nothing else crosses between them."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from tcbench.core.record import Environment, Measurement, check_end
+
+RUNNER_PID = "TCBENCH_RUNNER_PID"
+"""The environment variable in which a worker finds the process id of its keeper (`tcbench.core.keeper`), its parent."""
+
+FRESH_AUTOTUNE = "TCBENCH_FRESH_AUTOTUNE"
+"""The environment variable that is "1" where a worker is to time cuDNN's plans anew, whatever was kept."""
+
+CACHE = "TCBENCH_CACHE"
+"""The environment variable that names the folder of everything kept: generated images, cuDNN plans, kernels."""
+
+
+class Building(msgspec.Struct, frozen=True, tag="building"):
+    """The worker has started and is importing and building; `what` says which part. `pid` is the worker's process."""
+
+    what: str
+    pid: int | None = None
+
+
+class Stepped(msgspec.Struct, frozen=True, tag="stepped"):
+    """Steps are going on."""
+
+    stage: Literal["warm-up", "timed", "profiled"]
+    steps: int
+    step_time_s: float
+
+
+class Finished(msgspec.Struct, frozen=True, tag="finished"):
+    """The worker's last word."""
+
+    status: Literal["ok", "oom", "failed"]
+    reason: str | None
+    measurement: Measurement | None
+    environment: Environment | None
+
+    def __post_init__(self) -> None:
+        check_end(self.status, self.reason, self.measurement)
+
+
+class ProfileRequest(msgspec.Struct, frozen=True):
+    """What a worker is asked beyond its cell when it is profiled: to record its profiled pass, with its layers and with
+    CUPTI where `cupti` is set, and to leave the recording in the file `path`. Its second argument, as JSON."""
+
+    path: str
+    cupti: bool = False
+
+
+Message = Building | Stepped | Finished
+
+_decoder: msgspec.json.Decoder[Message] = msgspec.json.Decoder(Message)
+_encoder = msgspec.json.Encoder()
+
+
+def encode(message: Message) -> bytes:
+    """One line, with its end."""
+    return _encoder.encode(message) + b"\n"
+
+
+def decode(line: bytes) -> Message:
+    """Raises msgspec.DecodeError for anything but a whole message."""
+    return _decoder.decode(line)

@@ -1,0 +1,346 @@
+"""Techniques, jobs, runs and the document of `tcbench numerics`, and their JSON.
+
+Everything in a document is raw: shares, safe scales and verdicts are derived from it (`tcbench.numerics.judgement`).
+Imports only the standard library and the validation library. Unknown fields are ignored when read.
+
+History of SCHEMA_VERSION:
+
+1  first form.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from tcbench.core.errors import StoreError
+from tcbench.core.record import Cell, Environment
+
+SCHEMA = "tcbench-numerics"
+SCHEMA_VERSION = 1
+
+Scaling = Literal["none", "static", "dynamic"]
+Kind = Literal["weights", "activations"]
+KINDS: tuple[Kind, ...] = ("weights", "activations")
+"""Gradients of the parameters, and those that flow back into each convolution's and the classifier's output."""
+
+
+class Technique(msgspec.Struct, frozen=True, kw_only=True):
+    """How a run stores and updates: the talk's two techniques, each there or not."""
+
+    name: str
+    label: str
+    half: bool
+    scaling: Scaling
+    masters: bool
+
+
+BASE = "fp32"
+
+TECHNIQUES: dict[str, Technique] = {
+    technique.name: technique
+    for technique in (
+        Technique(name=BASE, label="fp32", half=False, scaling="none", masters=False),
+        Technique(name="neither", label="fp16, neither", half=True, scaling="none", masters=False),
+        Technique(name="scaling", label="fp16, loss scaling only", half=True, scaling="static", masters=False),
+        Technique(name="masters", label="fp16, fp32 master weights only", half=True, scaling="none", masters=True),
+        Technique(name="both", label="fp16, both, static scale", half=True, scaling="static", masters=True),
+        Technique(name="dynamic", label="fp16, both, dynamic scale", half=True, scaling="dynamic", masters=True),
+    )
+}
+"""In the order in which they are run and shown. Slides 5 and 6 of the talk; P. Micikevicius et al., "Mixed Precision
+Training", 2018, sections 3.1 and 3.2."""
+
+
+class Setting(msgspec.Struct, frozen=True, kw_only=True):
+    """What all runs of a document have in common.
+
+    `loss_divisor`: what the mean loss of a batch is divided by, since it is one replica's share of the mean over a
+    global batch of `global_batch` images. `data`: the folder of images, or None for generated patterns with noise of
+    `noise` standard deviations. `image_size` in pixels.
+    """
+
+    scenario: str
+    model: str
+    variant: str
+    image_size: int
+    n_classes: int
+    batch_size: int
+    steps: int
+    learning_rate: float
+    momentum: float
+    weight_decay: float
+    global_batch: int
+    loss_divisor: float
+    growth_interval: int
+    train_images: int
+    test_images: int
+    device: str
+    threads: int
+    rungs: tuple[str, ...]
+    data: str | None = None
+    noise: float = 0.0
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True, tag="train"):
+    """One training run for a process of its own. `cell` is its config, seed, batch size, device and input; `loss_scale`
+    is where the scale stands or begins. Gradients are counted at the steps `observe_at`."""
+
+    cell: Cell
+    setting: Setting
+    technique: Technique
+    loss_scale: float = 1.0
+    observe_at: tuple[int, ...] = ()
+
+
+class ParityCell(msgspec.Struct, frozen=True, kw_only=True):
+    """A config to hold against another: `cell`, its last rung `rung`, and the config without it (None: the float64
+    reference). `asked`: whether the scenario names it, rather than it being on the way to one."""
+
+    cell: Cell
+    rung: str
+    without: str | None
+    asked: bool = True
+
+
+class ParityJob(msgspec.Struct, frozen=True, kw_only=True, tag="parity"):
+    """Every config `steps` steps from the same weights over the same batches, in one process."""
+
+    cells: tuple[ParityCell, ...]
+    steps: int
+
+    @property
+    def cell(self) -> Cell:
+        """What the process needs to know of its machine."""
+        return self.cells[0].cell
+
+
+class Distance(msgspec.Struct, frozen=True, kw_only=True):
+    """How far one config is from another. `loss`: largest relative distance of a step's loss. `update`: relative, of
+    what training did to all parameters, in the L2 norm. None of them is a number where a run went to infinity: then
+    `finite` is False.
+
+    Of gradients at the first weights, None where the step is one launch: `gradient`, the same of the parameter
+    `gradient_of`, which is farthest; `length`, how much longer or shorter, relative, those of the kind of parameter
+    `length_of` are, which differ most."""
+
+    loss: float
+    update: float
+    gradient: float | None = None
+    gradient_of: str | None = None
+    length: float | None = None
+    length_of: str | None = None
+    finite: bool = True
+
+
+class ParityRun(msgspec.Struct, frozen=True, kw_only=True):
+    """A config's distances to the config without its last rung and to fp32, or why there are none. `seen` and
+    `seen_without`: what it and the config without are seen to do, by what is looked at. `optimizer`: the relative L2
+    distance of what a few updates from given gradients did to the parameter `optimizer_of`, which is farthest from what
+    SGD with momentum and weight decay does in float64."""
+
+    config: str
+    rung: str
+    without: str | None
+    asked: bool
+    half: bool = False
+    to_without: Distance | None = None
+    to_fp32: Distance | None = None
+    seen: dict[str, str] = {}
+    seen_without: dict[str, str] = {}
+    optimizer: float | None = None
+    optimizer_of: str | None = None
+    reason: str | None = None
+
+
+class Slope(msgspec.Struct, frozen=True, kw_only=True):
+    """The error of float64's gradient with respect to `parameter` against the loss's own slope, relative."""
+
+    parameter: str
+    error: float
+
+
+class ParityFinished(msgspec.Struct, frozen=True, tag="parity-finished"):
+    """The last word of a parity job. `slopes`: of every parameter of the reference, in the order in which the
+    forward pass takes them."""
+
+    runs: tuple[ParityRun, ...]
+    slopes: tuple[Slope, ...] | None
+    reason: str | None = None
+    environment: Environment | None = None
+
+
+class Magnitudes(msgspec.Struct, frozen=True, kw_only=True):
+    """How many of some values lie in each power of two: bin i holds 2^(lowest+i) <= |g| < 2^(lowest+i+1).
+
+    `powers`, `almost` and `nearly` count in the same bins those on float16's rounding borders: |g| an exact power of
+    two; |g| at least (2 - 2^-10) and at least (2 - 2^-11) times the bin's begin. `zeros` and `not_finite` are in
+    no bin.
+    """
+
+    lowest: int
+    counts: tuple[int, ...]
+    powers: tuple[int, ...]
+    almost: tuple[int, ...]
+    nearly: tuple[int, ...]
+    zeros: int = 0
+    not_finite: int = 0
+
+    @property
+    def non_zero(self) -> int:
+        """Finite values that are not zero."""
+        return sum(self.counts)
+
+
+class LayerGradients(msgspec.Struct, frozen=True, kw_only=True):
+    """One layer's gradients, over all steps that were looked at."""
+
+    kind: Kind
+    layer: str
+    magnitudes: Magnitudes
+
+
+class StepGradients(msgspec.Struct, frozen=True, kw_only=True):
+    """The whole model's gradients at one step, and the loss of its batch."""
+
+    kind: Kind
+    step: int
+    loss: float
+    magnitudes: Magnitudes
+
+
+class Gradients(msgspec.Struct, frozen=True, kw_only=True):
+    """What was counted in one fp32 run, without loss scaling."""
+
+    seed: int
+    layers: tuple[LayerGradients, ...]
+    steps: tuple[StepGradients, ...]
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    """One training run, whatever happened to it. `losses`: the batches', before they are divided; `test_loss` and
+    `accuracy` are of images that it never trained on. Memory is the peak of the process (CPU) or the device."""
+
+    technique: str
+    seed: int
+    status: Literal["ok", "diverged", "oom", "failed"]
+    reason: str | None = None
+    losses: tuple[float, ...] = ()
+    test_loss: float | None = None
+    accuracy: float | None = None
+    train_time_s: float | None = None
+    peak_memory_bytes: int | None = None
+    peak_memory_of: Literal["process", "device"] = "process"
+    first_scale: float = 1.0
+    last_scale: float = 1.0
+    skipped_steps: int = 0
+
+
+class Document(msgspec.Struct, frozen=True, kw_only=True):
+    """What `tcbench numerics` keeps. `created_at` is UTC, ISO 8601."""
+
+    schema: str = SCHEMA
+    schema_version: int = SCHEMA_VERSION
+    created_at: str
+    setting: Setting
+    gradients: Gradients
+    runs: tuple[Run, ...]
+    static_scale: float
+    static_scale_chosen: bool
+    duration_s: float
+    environment: Environment | None = None
+
+
+class Progress(msgspec.Struct, frozen=True, tag="progress"):
+    """So many steps of the job are done."""
+
+    steps: int
+
+
+class Finished(msgspec.Struct, frozen=True, tag="finished"):
+    """A worker's last word."""
+
+    run: Run
+    gradients: Gradients | None
+    environment: Environment | None
+
+
+Message = Progress | Finished | ParityFinished
+AnyJob = Job | ParityJob
+
+
+class _Head(msgspec.Struct):
+    schema: str = ""
+    schema_version: int = 0
+
+
+def is_document(data: bytes) -> bool:
+    """Whether a file's bytes are a document of this schema, of whatever version."""
+    try:
+        return msgspec.json.decode(data, type=_Head).schema == SCHEMA
+    except (msgspec.DecodeError, RecursionError):
+        return False
+
+
+def read(path: Path) -> Document:
+    """A document from its file. Raises StoreError: not there, not one, of another version, or one that says what
+    cannot be."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise StoreError(f"{path}: cannot be read ({error.strerror}); `tcbench numerics` makes one") from None
+    if not is_document(data):
+        raise StoreError(f"{path}: expected a document of `tcbench numerics` (schema {SCHEMA})")
+    version = msgspec.json.decode(data, type=_Head).schema_version
+    if version != SCHEMA_VERSION:
+        raise StoreError(f"{path}: schema version {version}, expected {SCHEMA_VERSION}; use the tcbench that wrote it")
+    try:
+        document = msgspec.json.decode(data, type=Document)
+    except msgspec.ValidationError as error:
+        raise StoreError(f"{path}: not a valid document of `tcbench numerics` ({error})") from None
+    fault = next(_faults(document), None)
+    if fault:
+        raise StoreError(f"{path}: not a valid document of `tcbench numerics` ({fault})")
+    return document
+
+
+def _faults(document: Document) -> Iterator[str]:
+    """What types do not forbid, and what reads a document relies on."""
+    setting = document.setting
+    if math.frexp(document.static_scale)[0] != 0.5 or not math.isfinite(document.static_scale):
+        yield f"static_scale {document.static_scale:g}: expected a power of two"
+    for name in ("steps", "batch_size", "n_classes", "test_images", "loss_divisor"):
+        if not 0 < getattr(setting, name) < math.inf:
+            yield f"setting.{name} {getattr(setting, name):g}: expected a number above 0"
+    gradients = document.gradients
+    for counted in (*(x.magnitudes for x in gradients.layers), *(x.magnitudes for x in gradients.steps)):
+        if {len(counted.powers), len(counted.almost), len(counted.nearly)} != {len(counted.counts)}:
+            yield "gradients: expected as many powers, almost and nearly as counts"
+        if min((*counted.counts, *counted.powers, *counted.almost, *counted.nearly), default=0) < 0:
+            yield "gradients: expected counts from 0"
+    if not document.runs:
+        yield "runs: there is none"
+    seen = set[tuple[str, int]]()
+    for run in document.runs:
+        name = f"{run.technique}, seed {run.seed}"
+        if run.technique not in TECHNIQUES:
+            yield f"technique '{run.technique}': expected one of {', '.join(TECHNIQUES)}"
+        if (run.technique, run.seed) in seen:
+            yield f"{name}: twice"
+        seen.add((run.technique, run.seed))
+        if not (0 < run.first_scale < math.inf and 0 < run.last_scale < math.inf):
+            yield f"{name}: expected loss scales above 0"
+        if run.status == "ok" and not _is_finished(run):
+            yield f"{name} is ok: expected losses, a test loss, an accuracy from 0 to 1, a time and a memory"
+
+
+def _is_finished(run: Run) -> bool:
+    """Whether all figures of a run that got to the end are there and finite."""
+    figures = (run.test_loss, run.accuracy, run.train_time_s, run.peak_memory_bytes)
+    if not run.losses or not all(map(math.isfinite, run.losses)):
+        return False
+    return all(x is not None and 0 <= x < math.inf for x in figures) and (run.accuracy or 0) <= 1

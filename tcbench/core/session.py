@@ -1,0 +1,86 @@
+"""What is measured: the Session protocol. A backend builds one; the measuring loop knows nothing else of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Literal, Protocol, runtime_checkable
+
+from tcbench.core.record import PlanChoice
+
+
+def _settled() -> bool:
+    return True
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A named part of a step. `run` may return before the device is done. `settled`: whether it has done what it does
+    once, such as to capture a graph, so that from now on every step is like the next."""
+
+    name: str
+    run: Callable[[], None]
+    settled: Callable[[], bool] = _settled
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a session can say of itself between steps. Asking may synchronise with the device."""
+
+    loss: float
+    peak_memory_bytes: int
+    peak_memory_of: Literal["process", "device"]
+    prefetch_depth: int
+    parameters: int
+    macs_per_image: int
+    plans: tuple[PlanChoice, ...] = ()
+
+
+class Clock(Protocol):
+    """Marks points in time on the device that does the work."""
+
+    @property
+    def of(self) -> Literal["host", "device"]:
+        """Whose time it tells: the host's where a phase is done when it returns, else the device's."""
+        ...
+
+    def mark(self) -> None:
+        """Set a mark; must not wait for the device."""
+        ...
+
+    def read(self) -> tuple[float, ...]:
+        """Wait for the device; the seconds between one mark and the next; then forget the marks."""
+        ...
+
+
+class Session(Protocol):
+    """A training step that can be repeated: phases in order, a clock, facts, and an end."""
+
+    @property
+    def phases(self) -> Sequence[Phase]: ...
+
+    @property
+    def clock(self) -> Clock: ...
+
+    def facts(self) -> Facts: ...
+
+    def close(self) -> None: ...
+
+
+class Layers(Protocol):
+    """Told when a layer's work begins and ends on the host, as the session runs."""
+
+    def begin(self, name: str) -> None: ...
+
+    def end(self) -> None: ...
+
+
+@runtime_checkable
+class Detailed(Protocol):
+    """A session that can also tell its layers."""
+
+    def detail(self, layers: Layers) -> AbstractContextManager[None]:
+        """While it is held, `layers` is told of every layer, forward and backward. Names are short and stable:
+        "stem/conv", "block3.c/bn". Costs time: for profiled passes only."""
+        ...

@@ -1,0 +1,294 @@
+"""Records on disk: append-only JSON lines, `OUT/MACHINE/RUN_ID.jsonl`.
+
+Owns writing them so that none is lost or half written, and reading them back. Knows nothing of what they mean.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import difflib
+import errno
+import fcntl
+import itertools
+import os
+import re
+import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+from tcbench.core import files
+from tcbench.core import record as records
+from tcbench.core.errors import StorageFullError, StorageGoneError, StoreError
+from tcbench.core.record import FINAL_STATUSES, Record, RecordError, Status
+
+SUFFIX = ".jsonl"
+
+BASELINES = "baselines"
+"""The folder under OUT that holds named copies of runs: a folder's records are those of its runs, without these."""
+
+
+class Store:
+    """One run's file, open for appending, locked against a second writer. Raises StoreError."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._gone = False
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
+        except OSError as error:
+            raise _not_writable(path, error.strerror) from None
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(self._fd)
+            raise StoreError(f"{path}: another tcbench is writing this run; wait for it to end") from None
+        self._mend()
+        files.sync_folder(path.parent)
+
+    def _mend(self) -> None:
+        """End a last line that lacks its end, or drop it when a crash has left only half of it."""
+        data = self.path.read_bytes()
+        if not data or data.endswith(b"\n"):
+            return
+        start = data.rfind(b"\n") + 1
+        try:
+            records.decode(data[start:])
+        except RecordError:
+            os.ftruncate(self._fd, start)
+        else:
+            os.write(self._fd, b"\n")
+
+    def append(self, record: Record) -> None:
+        """Write one record as one line and wait until it is on the disk. What was there before stays whole."""
+        line = records.encode(record) + b"\n"
+        size = os.fstat(self._fd).st_size
+        try:
+            written = os.write(self._fd, line)
+            if written < len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            os.fsync(self._fd)
+        except OSError as error:
+            os.ftruncate(self._fd, size)
+            raise StorageFullError(
+                f"{self.path}: a record could not be written ({error.strerror}); earlier records are intact, "
+                f"make room and go on with --resume"
+            ) from None
+        self._check_in_place()
+
+    def _check_in_place(self) -> None:
+        """Look whether the file still has its name. Where it was removed, renamed or replaced, all that was written to
+        it is written again: there, or beside what lies there now. Raises StorageGoneError, which says where."""
+        mine = os.fstat(self._fd)
+        with contextlib.suppress(OSError):
+            if os.path.samestat(self.path.stat(), mine):
+                return
+        if self._gone or not mine.st_size:
+            return
+        self._gone = True
+        said = f"{self.path}: the file was removed, renamed or replaced while the run went on"
+        kept = self._written_again(os.pread(self._fd, mine.st_size, 0))
+        if kept is None:
+            raise StorageGoneError(f"{said}, and what was in it could not be written again")
+        raise StorageGoneError(f"{said}; all that was measured is kept in {kept}; go on with --resume")
+
+    def _written_again(self, data: bytes) -> Path | None:
+        """A file that holds it; the folder that one stands in may be gone too."""
+        run_id = re.sub(r"(-\d{8}-\d{6})-\d+$", r"\1", self.path.stem)
+        for folder in (self.path.parent, Path(tempfile.gettempdir())):
+            names = itertools.chain([self.path.stem], (f"{run_id}-{number}" for number in itertools.count(2)))
+            path = next(path for name in names if not (path := folder / f"{name}{SUFFIX}").exists())
+            with contextlib.suppress(StoreError):
+                files.write(path, data)
+                return path
+        return None
+
+    def close(self) -> None:
+        """Give the file back. Raises StorageGoneError where it is not in its place any more."""
+        try:
+            self._check_in_place()
+        finally:
+            os.close(self._fd)
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+@dataclass(frozen=True)
+class Read:
+    """What was read: records in the order they were written, and what is worth saying about the files."""
+
+    records: tuple[Record, ...]
+    notes: tuple[str, ...] = ()
+
+
+def read(paths: Iterable[Path]) -> Read:
+    """All records of files and folders (searched for `*.jsonl`). Raises StoreError naming file and line.
+
+    A last line that is cut off is a crash's trace: it is left out, and a note says so.
+    """
+    found: list[Record] = []
+    notes: list[str] = []
+    for path in paths:
+        for file in _files(path):
+            one = _read_file(file)
+            found += one.records
+            notes += one.notes
+    return Read(tuple(found), tuple(notes))
+
+
+def _files(path: Path) -> list[Path]:
+    if path.is_dir():
+        files = sorted(runs(path))
+        if not files:
+            raise StoreError(f"{path}: no results here (*{SUFFIX}); `tcbench run` makes some")
+        return files
+    if not path.exists():
+        raise StoreError(f"{path}: no such file or folder; expected results of `tcbench run`")
+    return [path]
+
+
+def runs(folder: Path) -> list[Path]:
+    """The files of records under a folder."""
+    found = (path for path in folder.rglob(f"*{SUFFIX}") if BASELINES not in path.relative_to(folder).parts[:-1])
+    return [path for path in found if path.is_file()]
+
+
+def resolve(named: str, out: Path) -> Path:
+    """What a result's name on the command line means: a file or folder, or the id of a run under `out`. Raises
+    StoreError, also for an empty name: what a variable that is not set leaves is not the folder one stands in."""
+    if not named:
+        raise StoreError(f"'': no name of results; expected a file, a folder, or the id of a run in {out}/")
+    path = Path(named)
+    if path.exists():
+        return path
+    if "/" not in named and not named.endswith(SUFFIX):
+        found = [path for path in runs(out) if path.stem == named] if out.is_dir() else []
+        if found:
+            return found[0]
+        ids = [path.stem for path in runs(out)] if out.is_dir() else []
+        close = difflib.get_close_matches(named, ids, n=1)
+        hint = f"did you mean '{close[0]}'?" if close else f"expected a file, a folder, or the id of a run in {out}/"
+        raise StoreError(f"{named}: no such results; {hint}")
+    raise StoreError(f"{named}: no such file or folder; expected results of `tcbench run`")
+
+
+def _read_file(path: Path) -> Read:
+    found: list[Record] = []
+    decoder = records.Decoder()
+    try:
+        with path.open("rb") as file:
+            for number, line in enumerate(file, start=1):
+                if not line.strip():
+                    continue
+                try:
+                    found.append(decoder.decode(line))
+                except RecordError as error:
+                    # Only the last line has no end.
+                    if line.endswith(b"\n") or not (found or _begins_like_a_record(line)):
+                        raise StoreError(f"{path}:{number}: {error}") from None
+                    note = f"{path}: the last line is cut off and was left out; {len(found)} records read"
+                    return Read(tuple(found), (note,))
+    except OSError as error:
+        raise StoreError(f"{path}: cannot be read ({error.strerror})") from None
+    return Read(tuple(found))
+
+
+_BEGIN = b'{"schema_version":'
+"""How each line that `append` writes begins."""
+
+
+def _begins_like_a_record(cut_off: bytes) -> bool:
+    return cut_off.startswith(_BEGIN) or _BEGIN.startswith(cut_off)
+
+
+def is_blank(path: Path) -> bool:
+    """Whether a run's file holds nothing yet, or only what a crash left of its first line."""
+    try:
+        with path.open("rb") as file:
+            first = file.readline()
+        if first.endswith(b"\n") or not _begins_like_a_record(first):
+            return False
+        return bool(_read_file(path).notes) or not first
+    except (OSError, StoreError):  # whoever reads it says what is wrong
+        return False
+
+
+def new_run_id(scenario: str, now: datetime.datetime | None = None) -> str:
+    """A run's name: its scenario and when it began (UTC)."""
+    now = now or datetime.datetime.now(datetime.UTC)
+    return f"{scenario}-{now:%Y%m%d-%H%M%S}"
+
+
+def new_path(out: Path, machine: str, scenario: str, ending: str = "") -> Path:
+    """A file of its own for a new run, made empty, so that a run that begins in the same second takes another. Its name
+    ends with `ending`."""
+    run_id, number = new_run_id(scenario), 1
+    while True:
+        path = out / machine / f"{run_id}{f'-{number}' * (number > 1)}{ending}{SUFFIX}"
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.touch(exist_ok=False)
+        except FileExistsError:
+            if not path.is_file():  # the folder's place is taken by a file
+                raise _not_writable(path, "not a folder") from None
+            number += 1
+        except OSError as error:
+            raise _not_writable(path, error.strerror) from None
+        else:
+            return path
+
+
+def latest(out: Path, machine: str, scenario: str) -> Path | None:
+    """The newest run of a scenario on a machine that has a record, or None. Names carry the time."""
+    pattern = re.compile(re.escape(scenario) + r"-(\d{8}-\d{6})(?:-(\d+))?" + re.escape(SUFFIX))
+    folder = out / machine
+    found = [(pattern.fullmatch(path.name), path) for path in (folder.iterdir() if folder.is_dir() else ())]
+    runs = [
+        (match[1], int(match[2] or 1), path) for match, path in found if match and path.is_file() and not is_blank(path)
+    ]
+    return max(runs)[2] if runs else None
+
+
+def _not_writable(path: Path, why: str | None) -> StoreError:
+    return StoreError(f"{path}: cannot be written ({why}); name another folder with --out")
+
+
+def current(found: Iterable[Record]) -> tuple[Record, ...]:
+    """One record per machine, run, cell and trial: the last written, where a resumed run measured one again. Two
+    machines' runs have one id where they began in the same second."""
+    found = tuple(found)
+    machines: dict[str, set[str]] = {}
+    for record in found:
+        if record.environment is not None:
+            machines.setdefault(record.run_id, set()).add(record.environment.machine)
+
+    def machine(record: Record) -> str | None:
+        """Where it ran; of a trial that died before it told, where its run did, if that is one place."""
+        if record.environment is not None:
+            return record.environment.machine
+        told = machines.get(record.run_id, set())
+        return next(iter(told)) if len(told) == 1 else None
+
+    newest = {(machine(record), record.run_id, record.cell.key, record.trial): record for record in found}
+    return tuple(newest.values())
+
+
+def done(found: Iterable[Record]) -> dict[tuple[str, int], Status]:
+    """The status of what need not run again (ok, skipped, out of memory) by cell key and trial."""
+    return {(r.cell.key, r.trial): r.status for r in current(found) if r.status in FINAL_STATUSES}
+
+
+def remove_empty(path: Path) -> None:
+    """Take away the file of a run in which nothing was stored."""
+    with contextlib.suppress(OSError):
+        if not path.stat().st_size:
+            path.unlink()

@@ -1,0 +1,139 @@
+"""What this host is: processor, memory, system, library versions, commits of tcbench and of the user's project.
+
+Imports no framework.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+import os
+import platform
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+import tcbench
+from tcbench.core.git import GitError, Repository
+from tcbench.core.record import Environment, GpuFacts
+
+
+def usable_cpus() -> int:
+    """Processors this process may run on: the affinity mask, capped by the cgroup's quota."""
+    cpus = len(os.sched_getaffinity(0))
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        if quota != "max":
+            cpus = min(cpus, max(1, round(int(quota) / int(period))))
+    except (OSError, ValueError):
+        pass
+    return cpus
+
+
+@functools.cache
+def cpu_name() -> str:
+    """The processor's name as Linux gives it."""
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return " ".join(line.partition(":")[2].split())
+    except OSError:
+        pass
+    return platform.machine()
+
+
+@functools.cache
+def blas_variables() -> dict[str, str]:
+    """Environment variables under which NumPy's OpenBLAS uses the vector units this processor has.
+
+    OpenBLAS 0.3.31 takes AMD processors newer than it knows (family 26) for Haswell and leaves AVX-512 alone: half
+    the speed of a matrix product. An OPENBLAS_CORETYPE of the user's stands.
+    """
+    if "OPENBLAS_CORETYPE" in os.environ:
+        return {}
+    try:
+        cpu = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return {}
+    flags = set(next((line for line in cpu.splitlines() if line.startswith("flags")), "").split())
+    avx512 = {"avx512f", "avx512dq", "avx512cd", "avx512bw", "avx512vl"}
+    return {"OPENBLAS_CORETYPE": "SkylakeX"} if "AuthenticAMD" in cpu and avx512 <= flags else {}
+
+
+def memory_bytes() -> int:
+    """Physical memory."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def slug(text: str) -> str:
+    """A name that is safe as a folder's."""
+    text = re.sub(r"\((r|tm)\)|cpu @.*|with .*graphics|\d+-core|processor|nvidia|geforce", " ", text.lower())
+    return re.sub(r"[^a-z0-9]+", "-", text).strip("-") or "machine"
+
+
+def machine_name(device_name: str, device: str) -> str:
+    """The folder under `results/` for this device: the GPU's name, or the processor's with its usable cores."""
+    return slug(device_name) if device.startswith("cuda") else f"{slug(device_name)}-{usable_cpus()}cpu"
+
+
+def os_name() -> str:
+    """The distribution's own name."""
+    try:
+        return platform.freedesktop_os_release().get("PRETTY_NAME", platform.system())
+    except OSError:
+        return platform.system()
+
+
+def versions(distributions: Iterable[str]) -> dict[str, str]:
+    """Versions of those of the distributions that are installed."""
+    found = {}
+    for name in distributions:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+@functools.cache
+def commit() -> str | None:
+    """The commit of the checkout tcbench runs from, with `+` when tracked files differ from it; None outside one."""
+    root = Path(tcbench.__file__).parents[1]
+    try:
+        return Repository.around(root).commit("tcbench", "scenarios") if (root / ".git").exists() else None
+    except (OSError, GitError):
+        return None
+
+
+def project_commit(folder: Path | None = None) -> str | None:
+    """The commit of the git checkout that a folder (the current one) lies in, with `+` when tracked files differ from
+    it; None outside of one, in one without a commit, and in a checkout of tcbench, whose commit is `commit`'s to tell.
+    """
+    try:
+        repository = Repository.around(folder or Path.cwd())
+        ours = repository.top / "tcbench" / "__init__.py"
+        return None if ours.exists() else repository.commit()
+    except (OSError, GitError):
+        return None
+
+
+def environment(
+    machine: str, device_name: str, packages: Iterable[str], blas: str, gpu: GpuFacts | None = None
+) -> Environment:
+    """The facts a record carries."""
+    return Environment(
+        machine=machine,
+        device_name=device_name,
+        cpu=cpu_name(),
+        cpus=usable_cpus(),
+        memory_bytes=memory_bytes(),
+        os=os_name(),
+        kernel=platform.release(),
+        python=platform.python_version(),
+        packages=versions(packages),
+        blas=blas,
+        tcbench=tcbench.__version__,
+        commit=commit(),
+        gpu=gpu,
+        project_commit=project_commit(),
+    )

@@ -1,0 +1,215 @@
+"""The worker process: one Cell (JSON) in on standard input, messages and one result out on a pipe.
+
+Run as `python -m tcbench.measure.worker FD [PROFILE]`; PROFILE is a ProfileRequest (JSON), which asks for a recording
+of the profiled pass in a file of its own. Owns turning whatever happens into a Finished message; the runner turns that,
+or its absence, into a Record. Standard output and error are free for libraries to write to: they become the log.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from tcbench.core import messages, recording
+from tcbench.core.errors import ScenarioError, TcbenchError
+from tcbench.core.messages import RUNNER_PID, Building, Finished, Message, ProfileRequest, Stepped
+from tcbench.core.record import Cell, Environment, Measurement
+from tcbench.core.recording import Title
+from tcbench.core.session import Phase
+
+if TYPE_CHECKING:
+    from tcbench.accelerators.cuda.cupti import Activities
+
+Send = Callable[[Message], None]
+
+_PR_SET_PDEATHSIG = 1
+
+
+def main() -> None:
+    """Run the cell that stands on standard input."""
+    pipe = int(sys.argv[1])
+    die_with_parent()
+
+    def send(message: Message) -> None:
+        os.write(pipe, messages.encode(message))
+
+    cell = msgspec.json.decode(sys.stdin.buffer.read(), type=Cell)
+    request = msgspec.json.decode(sys.argv[2], type=ProfileRequest) if len(sys.argv) > 2 else None
+    send(run(cell, send, request))
+
+
+def die_with_parent() -> None:
+    """Ask Linux to kill this process when its keeper dies, so that none is left behind to disturb later trials.
+
+    The keeper gives its process id, to find out that it died before the asking; 1 would not do for that, since in a
+    container the keeper itself may be process 1.
+    """
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    keeper = os.environ.get(RUNNER_PID)
+    if keeper is not None and int(keeper) != os.getppid():
+        sys.exit(1)
+
+
+def run(cell: Cell, send: Send, request: ProfileRequest | None = None) -> Finished:
+    """Build and measure one cell; never raises but on a signal."""
+    environment: Environment | None = None
+    try:
+        send(Building("imports", os.getpid()))
+        environment = describe(cell)
+        measurement = measured(cell, send, request, environment.device_name)
+    except TcbenchError as error:
+        return Finished("failed", _line(error) or type(error).__name__, None, environment)
+    except Exception as error:
+        traceback.print_exc()
+        exhausted = _exhausted(cell, error)
+        if exhausted is not None:
+            return Finished("oom", f"out of memory: {_line(exhausted) or 'an allocation failed'}", None, environment)
+        notes = [" ".join(note.split()) for note in getattr(error, "__notes__", ())]
+        where = "".join(f" ({note})" for note in notes)
+        return Finished("failed", f"{type(error).__name__}: {_line(error)}{where}", None, environment)
+    return Finished("ok", None, measurement, environment)
+
+
+def measured(cell: Cell, send: Send, request: ProfileRequest | None, device_name: str) -> Measurement:
+    """Open the cell's session, measure it, close it; leave the recording that was asked for."""
+    from tcbench.backends import backend
+    from tcbench.measure import loop, ranges
+
+    the_backend = backend(cell.backend)
+    unknown = the_backend.RUNGS.problem(cell.rungs)
+    if unknown:  # where another version of tcbench made the cell
+        raise ScenarioError(f"config '{cell.config}': {unknown}")
+    activities = _activities(request)
+    profiling = loop.Profiling(
+        around=lambda: _profilers(cell, activities),
+        layers=request is not None or ranges.attached(),
+        title=_title(cell, device_name),
+    )
+    send(Building("model and input"))
+    session = the_backend.open_session(cell)
+    try:
+        measurement = loop.measure(
+            session,
+            cell.measure,
+            lambda progress: send(Stepped(progress.stage, progress.steps, progress.step_time_s)),
+            profiling=profiling,
+        )
+    except Exception as error:
+        phase = _raised_in(error, session.phases)
+        if phase is not None:
+            error.add_note(f"in phase '{phase}'")
+        with contextlib.suppress(Exception):
+            session.close()  # which may fail after that, and would say less
+        raise
+    session.close()
+    if request is not None:
+        Path(request.path).write_bytes(
+            recording.encode(
+                recording.Recording(
+                    thread=threading.get_native_id(),
+                    phases=tuple(phase.name for phase in measurement.phases),
+                    spans=profiling.recorder.spans,
+                    calls=activities.calls if activities else (),
+                    activities=activities.activities if activities else (),
+                    dropped=activities.dropped if activities else 0,
+                )
+            )
+        )
+    return measurement
+
+
+def _raised_in(error: Exception, phases: Sequence[Phase]) -> str | None:
+    """The phase whose function the error came through: known by its code, so that the hot loop need not watch."""
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        for phase in phases:
+            if frame.f_code is getattr(phase.run, "__code__", None):
+                return phase.name
+    return None
+
+
+def _activities(request: ProfileRequest | None) -> Activities | None:
+    """What records the GPU's activities, where it is asked for."""
+    if request is None or not request.cupti:
+        return None
+    from tcbench.accelerators.cuda.cupti import Activities
+
+    return Activities()
+
+
+@contextlib.contextmanager
+def _profilers(cell: Cell, activities: Activities | None) -> Iterator[None]:
+    """Around the profiled pass on a GPU: a tool that waits for cudaProfilerStart records, and so does CUPTI.
+
+    CUPTI comes first: the first call that it sees in a thread waits until a buffer has been made and zeroed
+    (CUPTI_ACTIVITY_ATTR_ZEROED_OUT_ACTIVITY_BUFFER), and that shall be cuProfilerStart and not the first step's.
+    """
+    from tcbench.accelerators.cuda import driver
+
+    with contextlib.ExitStack() as stack:
+        if activities is not None:
+            stack.enter_context(activities.recording())
+        if cell.device.startswith("cuda"):
+            stack.enter_context(driver.profiled())
+        yield
+
+
+def _title(cell: Cell, device_name: str) -> str:
+    """What a tool's report says of the cell (`tcbench.tracing.nsys` reads it)."""
+    title = Title(label=cell.label, device=cell.device, device_name=device_name, batch_size=cell.batch_size)
+    return msgspec.json.encode(title).decode()
+
+
+def describe(cell: Cell) -> Environment:
+    """The facts of this machine and its libraries, as this process sees them."""
+    from tcbench.accelerators import device
+    from tcbench.accelerators.cuda import driver
+    from tcbench.backends import backend
+    from tcbench.hardware import machine
+
+    the_backend = backend(cell.backend)
+    found = device.find(cell.device, dict.fromkeys(the_backend.DEVICES))
+    return machine.environment(found.machine, found.title, the_backend.PACKAGES, _blas(), driver.facts(cell.device))
+
+
+def _blas() -> str:
+    """The BLAS that NumPy calls, with its version and kernels; loads NumPy."""
+    import numpy  # noqa: F401  (loads the library that threadpoolctl then finds)
+    import threadpoolctl
+
+    return "; ".join(
+        f"{library['internal_api']} {library['version']} {library.get('architecture') or ''}".strip()
+        for library in threadpoolctl.threadpool_info()
+        if library["user_api"] == "blas"
+    )
+
+
+def _exhausted(cell: Cell, error: Exception) -> Exception | None:
+    """The error that says that memory was spent, the host's or the GPU's, if this is what happened."""
+    from tcbench.accelerators.cuda import driver, exhausted
+
+    if cell.device.startswith("cuda"):
+        found = driver.gpus().found
+        index = int(cell.device.partition(":")[2] or 0)
+        on_device = exhausted.from_error(error, found[index].memory_bytes if index < len(found) else None)
+        if on_device is not None:
+            return on_device
+    return error if isinstance(error, MemoryError) else None
+
+
+def _line(error: BaseException) -> str:
+    """The error's message on one line."""
+    return " ".join(str(error).split())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""From a scenario to records: plan, runner, gate, baselines, revisions, forecast."""

@@ -1,0 +1,130 @@
+"""What `tcbench doctor` looks at: everything a run depends on, and what would spoil its measurement."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import os
+import platform
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tcbench.backends.feeds import dataset
+from tcbench.core.finding import Finding, State
+from tcbench.hardware import machine
+from tcbench.run import gpu_checkup
+
+_SYNC = "uv sync"
+
+
+def examine(out: Path) -> tuple[Finding, ...]:
+    """Look at everything; never raises."""
+    return (
+        _python(),
+        _processor(),
+        *_load(),
+        *_packages(),
+        *gpu_checkup.examine(),
+        _data(),
+        _writable("results folder", out),
+    )
+
+
+def exit_code(findings: Sequence[Finding]) -> int:
+    """What `doctor` ends with: 1 when tcbench cannot run at all, 2 when the CPU can be used but the GPU that was set up
+    for cannot, else 0."""
+    states = {finding.state for finding in findings}
+    return 1 if "broken" in states else 2 if "unusable" in states else 0
+
+
+def _python() -> Finding:
+    return Finding("ok", "Python", f"{platform.python_version()} ({sys.executable})")
+
+
+def _processor() -> Finding:
+    memory = machine.memory_bytes() / 2**30
+    return Finding("ok", "processor", f"{machine.cpu_name()}, {machine.usable_cpus()} usable cores, {memory:.0f} GiB")
+
+
+def _load() -> Iterator[Finding]:
+    """What would disturb a measurement on the host."""
+    load, cpus = os.getloadavg()[0], machine.usable_cpus()
+    if load > 0.5 * cpus:
+        yield Finding(
+            "note",
+            "load",
+            f"{load:.1f} processes were busy over the last minute on {cpus} cores: results will be noisy",
+            "stop other work before measuring (see: top)",
+        )
+    governors = {
+        path.read_text().strip() for path in Path("/sys/devices/system/cpu").glob("cpu[0-9]*/cpufreq/scaling_governor")
+    }
+    if governors - {"performance"}:
+        yield Finding(
+            "note",
+            "CPU frequency",
+            f"governor {', '.join(sorted(governors))}: clocks will vary",
+            "sudo cpupower frequency-set -g performance",
+        )
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    distribution: str
+    module: str
+    why: str
+    mend: str
+    needed: bool
+
+
+_WANTED = (
+    _Wanted("chainer", "tcbench.backends.chainer.compat", "the framework", _SYNC, True),
+    _Wanted("numpy", "numpy", "arrays", _SYNC, True),
+    _Wanted("Pillow", "PIL", "the base config's input", _SYNC, True),
+    _Wanted("nvtx", "nvtx", "ranges for Nsight Systems", _SYNC, True),
+    _Wanted("matplotlib", "matplotlib", "charts", _SYNC, True),
+    _Wanted("nvidia-dali-cuda120", "nvidia.dali", "the dali rung (x86-64 Linux)", _SYNC, False),
+    _Wanted("opencv-python-headless", "cv2", "the opencv rung", "uv sync --extra opencv", False),
+)
+
+
+def _packages() -> Iterator[Finding]:
+    for wanted in _WANTED:
+        try:
+            version = importlib.metadata.version(wanted.distribution)
+        except importlib.metadata.PackageNotFoundError:
+            state: State = "broken" if wanted.needed else "missing"
+            yield Finding(state, wanted.distribution, f"not installed; needed for {wanted.why}", wanted.mend)
+            continue
+        try:
+            importlib.import_module(wanted.module)
+        except Exception as error:
+            message = " ".join(str(error).split())
+            broken = f"{version} is installed but does not import: {message}"
+            yield Finding("broken" if wanted.needed else "missing", wanted.distribution, broken, wanted.mend)
+        else:
+            yield Finding("ok", wanted.distribution, version)
+
+
+def _data() -> Finding:
+    root = dataset.generated_root()
+    manifest = dataset.read_manifest(root)
+    if manifest is None:
+        return Finding("note", "generated JPEGs", f"not made yet ({root})", "tcbench data make (a run does it too)")
+    return Finding("ok", "generated JPEGs", f"{manifest.n_files} files in {root}")
+
+
+def _writable(what: str, folder: Path) -> Finding:
+    """Try to write, in the folder or where it would be made."""
+    try:
+        there = folder.absolute()
+        while not there.exists():
+            there = there.parent
+        with tempfile.TemporaryFile(dir=there):
+            pass
+    except OSError as error:
+        return Finding("broken", what, f"{folder} cannot be written ({error.strerror})", "tcbench run --out FOLDER")
+    return Finding("ok", what, f"{folder} can be written")

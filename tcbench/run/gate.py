@@ -1,0 +1,278 @@
+"""Which trial a gate runs next, when each cell has seen enough, what the whole says: pure functions of frozen state.
+
+Base and current run in turns, cell by cell; which side goes first changes from round to round (ABBA), so that a drift
+of the machine falls on both alike, and the two trials of a round are compared with each other where it does
+(`analysis.rounds`). When a cell has the trials of a look, `verdict.settle` judges it; what is decided stops, what is
+inconclusive goes on to the next look. Knows nothing of processes, files or clocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from tcbench.analysis.compare import ACCIDENTS, IN_TURNS, METRICS, CellComparison, Comparison, Metric, Side, compare
+from tcbench.analysis.verdict import Decision, Look, Rule, settle
+from tcbench.analysis.welch import LEAST_TRIALS
+from tcbench.core.record import Cell, Record, Status
+
+SideName = Literal["base", "current"]
+BASE: SideName = "base"
+CURRENT: SideName = "current"
+
+_JUDGED = ("regression", "pass", "improved")
+"""Verdicts that figures give."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a trial ended, and what it says by each of the gate's metrics: figures of which more is better; None where
+    the record does not tell one."""
+
+    status: Status
+    figures: tuple[float | None, ...] = ()
+
+    @staticmethod
+    def of(record: Record, metrics: Sequence[Metric]) -> Outcome:
+        """What a record says."""
+        if record.status != "ok":
+            return Outcome(record.status)
+        figures = [(metric, metric.of(record)) for metric in metrics]
+        return Outcome("ok", tuple(f if f is None or metric.more_is_better else 1 / f for metric, f in figures))
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One trial to run: of which side and cell (its place in the gate), its number there, and for which look."""
+
+    side: SideName
+    cell: int
+    number: int
+    look: int
+
+
+@dataclass(frozen=True)
+class Settling:
+    """One cell so far: the trials of both sides, how many looks were taken, and by each metric the decision of the
+    look that made one."""
+
+    decisions: tuple[tuple[Decision, int] | None, ...]
+    base: tuple[Outcome, ...] = ()
+    current: tuple[Outcome, ...] = ()
+    looks_taken: int = 0
+
+    def trials(self, side: SideName) -> tuple[Outcome, ...]:
+        """Of one side."""
+        return self.base if side == BASE else self.current
+
+    def ok(self, side: SideName) -> int:
+        """How many trials of a side have figures."""
+        return sum(outcome.status == "ok" for outcome in self.trials(side))
+
+    def figures(self, side: SideName, metric: int) -> list[float]:
+        """A side's, in order."""
+        told = (outcome.figures[metric] for outcome in self.trials(side) if outcome.status == "ok")
+        return [figure for figure in told if figure is not None]
+
+    @property
+    def gave_up(self) -> SideName | None:
+        """The side that cannot give its figures: one that failed twice, or once for good."""
+        for side in (CURRENT, BASE):
+            failures = [outcome.status for outcome in self.trials(side) if outcome.status != "ok"]
+            if len(failures) > 1 or any(status not in ACCIDENTS for status in failures):
+                return side
+        return None
+
+    @property
+    def decided(self) -> bool:
+        """By every metric that both sides tell."""
+        return bool(self.looks_taken) and all(
+            decision is not None or not all(self.figures(side, metric) for side in (BASE, CURRENT))
+            for metric, decision in enumerate(self.decisions)
+        )
+
+    def over(self, looks: Sequence[Look]) -> bool:
+        """Whether no trial is to come."""
+        if self.gave_up:
+            return bool(self.base and self.current)
+        return self.decided or self.looks_taken == len(looks)
+
+    def after(self, side: SideName, outcome: Outcome, looks: Sequence[Look]) -> Settling:
+        """With one more trial, and the look that it may complete."""
+        trials = (*self.trials(side), outcome)
+        grown = replace(self, base=trials) if side == BASE else replace(self, current=trials)
+        if grown.over(looks) or min(grown.ok(BASE), grown.ok(CURRENT)) < looks[self.looks_taken].trials:
+            return grown
+        seen = looks[: self.looks_taken + 1]
+        return replace(
+            grown,
+            looks_taken=len(seen),
+            decisions=tuple(
+                decision or _decided(*settle(grown.figures(CURRENT, m), grown.figures(BASE, m), seen))
+                for m, decision in enumerate(self.decisions)
+            ),
+        )
+
+
+def _decided(decision: Decision, look: int) -> tuple[Decision, int] | None:
+    return None if decision == "inconclusive" else (decision, look)
+
+
+@dataclass(frozen=True)
+class Gate:
+    """All cells so far. Immutable: `after` returns the next state."""
+
+    cells: tuple[Settling, ...]
+    looks: tuple[Look, ...]
+    metrics: tuple[Metric, ...]
+
+    def next_trial(self) -> Trial | None:
+        """The trial to run now; None when every cell is over."""
+        return next(self._in_order(), None)
+
+    def certain(self) -> tuple[Trial, ...]:
+        """The trials that will run whatever they say: those to the end of each cell's present look."""
+        return tuple(self._in_order())
+
+    def _in_order(self) -> Iterator[Trial]:
+        going = [(place, cell) for place, cell in enumerate(self.cells) if not cell.over(self.looks)]
+        for number in range(self.looks[-1].trials):
+            # Who goes first changes from round to round: base current, current base, base current, ...
+            sides = (BASE, CURRENT) if number % 2 == 0 else (CURRENT, BASE)
+            for place, cell in going:
+                # Beside a side that gave up, one trial of the other tells what it does.
+                if number < (1 if cell.gave_up else self.looks[cell.looks_taken].trials):
+                    for side in sides:
+                        if cell.ok(side) <= number and side != cell.gave_up:
+                            failed = len(cell.trials(side)) - cell.ok(side)
+                            yield Trial(side, place, number + failed, cell.looks_taken)
+
+    def after(self, trial: Trial, record: Record) -> Gate:
+        """With a trial's record."""
+        cell = self.cells[trial.cell].after(trial.side, Outcome.of(record, self.metrics), self.looks)
+        return replace(self, cells=(*self.cells[: trial.cell], cell, *self.cells[trial.cell + 1 :]))
+
+
+def start(cells: int, looks: Sequence[Look], metrics: Sequence[str] = ("throughput",)) -> Gate:
+    """Before the first trial. `metrics` are names of METRICS."""
+    return Gate((Settling((None,) * len(metrics)),) * cells, tuple(looks), tuple(METRICS[name] for name in metrics))
+
+
+# ---------------------------------------------------------------------------------------------- what the whole says
+
+
+def comparison(
+    gate: Gate,
+    cells: Sequence[Cell],
+    base: Iterable[Record],
+    current: Iterable[Record],
+    rule: Rule,
+    ended: str = "the gate ended",
+) -> Comparison:
+    """What the records say by the looks that were taken: each cell and metric is judged by the trials and the level of
+    the look that decided it, of what is undecided by those of the last look taken. What no look decided is never
+    anything better than inconclusive; `ended` says why it was not gone on with where looks were left."""
+    records = {BASE: _by_cell(cells, base), CURRENT: _by_cell(cells, current)}
+    parts = [_by_metric(gate, cells, records, number, rule, ended) for number in range(len(gate.metrics))]
+    first = parts[0]
+    return replace(
+        first,
+        cells=tuple(cell for row in zip(*(part.cells for part in parts), strict=True) for cell in row),
+        means=tuple(mean for part in parts for mean in part.means),
+        paired=len(cells),
+        notes=tuple(dict.fromkeys(note for part in parts for note in part.notes)),
+    )
+
+
+def missing(cell: Cell, metrics: Sequence[Metric]) -> tuple[CellComparison, ...]:
+    """A cell that only base's scenario has, by each metric."""
+    base = Side(cell, machine=None, status="skipped", reason="its scenario has it; not run", trials=0, trials_ok=0)
+    return tuple(CellComparison(metric, base, None, "missing", failing=True) for metric in metrics)
+
+
+def summary(gate: Gate) -> str:
+    """When what was decided: `decided after 3 trials a side: 4, after 6: 1; undecided: 2`."""
+    measured = [cell for cell in gate.cells if not cell.gave_up]
+    decisions = [decision for cell in measured for decision in cell.decisions]
+    counts = [(look.trials, sum(d is not None and d[1] == n for d in decisions)) for n, look in enumerate(gate.looks)]
+    told = [f"after {trials}: {count}" for trials, count in counts if count]
+    if told:
+        told[0] = told[0].replace(":", " trials a side:", 1)
+    undecided = sum(
+        decision is None and (not cell.looks_taken or all(cell.figures(side, metric) for side in (BASE, CURRENT)))
+        for cell in measured
+        for metric, decision in enumerate(cell.decisions)
+    )
+    parts = ["decided " + ", ".join(told)] * bool(told) + [f"undecided: {undecided}"] * bool(undecided)
+    return "; ".join(parts)
+
+
+def _by_metric(
+    gate: Gate,
+    cells: Sequence[Cell],
+    records: Mapping[SideName, Sequence[Sequence[Record]]],
+    metric: int,
+    rule: Rule,
+    ended: str,
+) -> Comparison:
+    seen: dict[SideName, list[Record]] = {BASE: [], CURRENT: []}
+    rules = {}
+    for place, (cell, state) in enumerate(zip(cells, gate.cells, strict=True)):
+        if not (state.base and state.current):
+            continue
+        decision = state.decisions[metric]
+        look = decision[1] if decision else max(0, state.looks_taken - 1)
+        rules[cell.config, cell.batch_size] = gate.looks[look].rule
+        # What was measured beyond the look, or on the way to one that was never taken, is no part of the judgement.
+        cut = decision is not None or (state.looks_taken and not state.gave_up)
+        for side in (BASE, CURRENT):
+            of_cell = records[side][place]
+            seen[side] += _first_ok(of_cell, gate.looks[look].trials) if cut else of_cell
+    judged = compare(seen[BASE], seen[CURRENT], (gate.metrics[metric].name,), rule, rules, IN_TURNS)
+    by_name = {(one.cell.config, one.cell.batch_size): one for one in judged.cells}
+    found = []
+    for cell, state in zip(cells, gate.cells, strict=True):
+        one = by_name.get((cell.config, cell.batch_size)) or _unreached(cell, gate.metrics[metric])
+        found.append(one if state.decisions[metric] else _open(one, state, gate, ended))
+    return replace(judged, cells=tuple(found))
+
+
+def _unreached(cell: Cell, metric: Metric) -> CellComparison:
+    """A cell that has no trial on one side at all."""
+    nothing = Side(cell, machine=None, status="skipped", reason="no trial", trials=0, trials_ok=0)
+    return CellComparison(metric, nothing, nothing, "inconclusive", more_trials=LEAST_TRIALS)
+
+
+def _open(cell: CellComparison, state: Settling, gate: Gate, ended: str) -> CellComparison:
+    """What no look decided: never a verdict on figures, and with the reason."""
+    if cell.verdict not in (*_JUDGED, "inconclusive"):
+        return cell
+    why: str | None
+    if state.gave_up:
+        side = cell.current if state.gave_up == CURRENT else cell.base
+        failed = next(o.status for o in state.trials(state.gave_up) if o.status != "ok")
+        why = f"{state.gave_up} gave up after {side.trials_ok if side else 0} ok trials: {failed}"
+    elif state.looks_taken == len(gate.looks):
+        why = cell.why
+    else:
+        at = f"look {state.looks_taken + 1} of {len(gate.looks)} ({gate.looks[state.looks_taken].trials} trials a side)"
+        why = f"{ended} before {at}"
+    return replace(cell, verdict="inconclusive", failing=False, culprit=None, why=why)
+
+
+def _by_cell(cells: Sequence[Cell], records: Iterable[Record]) -> list[list[Record]]:
+    found: dict[str, list[Record]] = {cell.key: [] for cell in cells}
+    for record in records:
+        found[record.cell.key].append(record)
+    return [found[cell.key] for cell in cells]
+
+
+def _first_ok(records: Sequence[Record], n: int) -> list[Record]:
+    """Up to the n-th that is ok."""
+    found: list[Record] = []
+    for record in records:
+        if sum(one.status == "ok" for one in found) == n:
+            break
+        found.append(record)
+    return found

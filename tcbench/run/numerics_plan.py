@@ -1,0 +1,240 @@
+"""From a scenario and what the command line asks for to a Setting and its jobs; to the configs of a parity run.
+
+Owns the defaults and why they are what they are. Knows no framework and starts nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tcbench.accelerators.device import Device
+from tcbench.backends import DEFAULT, backend
+from tcbench.backends.feeds.dataset import ImageFolder
+from tcbench.core.errors import SelectionError
+from tcbench.core.numerics import BASE, TECHNIQUES, Job, ParityCell, ParityJob, Setting, Technique
+from tcbench.core.record import Cell, CudnnSettings, Input, MeasureSettings, TrainSettings
+from tcbench.models import MODELS
+from tcbench.models.small import SMALL_RESNET
+from tcbench.run.plan import why_not
+from tcbench.run.scenario import Config, Scenario
+
+GLOBAL_BATCH = 131_072
+"""The talk's slide 34: 4096 GPUs, 32 images each."""
+
+LEARNING_RATE = 0.001
+"""What K. He et al.'s schedule for ResNet ends with ("Deep Residual Learning for Image Recognition", 2015, section 3.4:
+0.1, divided by 10 twice)."""
+
+STEPS, SEEDS, PARITY_STEPS = 240, 5, 5
+MOST_STEPS, MOST_SEEDS = 1_000_000, 1000
+
+_BATCH, _IMAGE, _CLASSES, _TRAIN_IMAGES, _TEST_IMAGES, _NOISE = 32, 16, 10, 4096, 2048, 1.0
+_OBSERVED_STEPS = 8
+_DYNAMIC_START = 2.0**16
+"""Where PyTorch's GradScaler begins."""
+_GROWTHS = 8
+"""How often a dynamic scale that never overflows doubles in a run; GradScaler doubles after 2000 steps, which a short
+run would never see."""
+_IMAGENET_SIZE = 224
+_PARITY_IMAGE, _PARITY_BATCH, _PARITY_CLASSES = 32, 8, 10
+_TRAIN, _CUDNN, _MEASURE = TrainSettings(), CudnnSettings(), MeasureSettings()
+"""Of a cell that is not measured. Tolerances are declared at this learning rate, 0.01."""
+_RUNGS = ("batched", "nhwc", "fused")
+"""Beside the dtype: the fastest ones that change no arithmetic beyond rounding."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the command line asks for; None leaves the default."""
+
+    seeds: int = SEEDS
+    steps: int | None = None
+    batch_size: int | None = None
+    image_size: int | None = None
+    learning_rate: float | None = None
+    global_batch: int = GLOBAL_BATCH
+    data: Path | None = None
+    threads: int | None = None
+
+
+def setting(
+    scenario: Scenario, device: Device, asked: Asked, cpus: int, images: tuple[ImageFolder, ImageFolder] | None
+) -> Setting:
+    """What all runs have in common. `images`: to train on and to test with, from the folder `asked.data`.
+
+    Raises SelectionError for a global batch below one batch, or too few images for the test.
+    """
+    scenario = scenario.on(device.kind)
+    steps = asked.steps or STEPS
+    learning_rate = LEARNING_RATE if asked.learning_rate is None else asked.learning_rate
+    if images is None:
+        batch_size, image_size = asked.batch_size or _BATCH, asked.image_size or _IMAGE
+        if image_size < 8:
+            raise SelectionError(f"--image-size {image_size}: the small network takes images of at least 8 pixels")
+        model, n_classes = SMALL_RESNET.name, _CLASSES
+        n_train, n_test, threads = _TRAIN_IMAGES, _TEST_IMAGES, asked.threads or 1
+    else:
+        batch_size = asked.batch_size or scenario.batch_sizes[0]
+        image_size = asked.image_size or scenario.image_size
+        shown, kept = images
+        model, n_classes = scenario.model, len(shown.classes)
+        n_train, n_test, threads = len(shown.files), min(len(kept.files), _TEST_IMAGES), asked.threads or cpus
+    n_test = n_test // batch_size * batch_size
+    if not n_test:
+        raise SelectionError(f"--bs {batch_size}: fewer images than that are kept for the test; take a smaller --bs")
+    if asked.global_batch < batch_size:
+        raise SelectionError(f"--global-batch {asked.global_batch}: expected at least the batch size, {batch_size}")
+    rungs: tuple[str, ...] = _RUNGS
+    if images is not None and backend(DEFAULT).RUNGS["dali"].requires.packages[0].is_installed():
+        rungs = ("dali", *_RUNGS)
+    return Setting(
+        scenario=scenario.name,
+        model=model,
+        variant=scenario.variant,
+        image_size=image_size,
+        n_classes=n_classes,
+        batch_size=batch_size,
+        steps=steps,
+        learning_rate=learning_rate,
+        momentum=scenario.train.momentum,
+        weight_decay=scenario.train.weight_decay,
+        global_batch=asked.global_batch,
+        loss_divisor=_divisor(scenario, asked.global_batch, batch_size, image_size if images is None else None),
+        growth_interval=max(1, steps // _GROWTHS),
+        train_images=n_train,
+        test_images=n_test,
+        device=device.name,
+        threads=threads,
+        rungs=rungs,
+        data=None if asked.data is None else str(asked.data),
+        noise=0.0 if images else _NOISE,
+    )
+
+
+def _divisor(scenario: Scenario, global_batch: int, batch_size: int, small_image: int | None) -> float:
+    """What the batch's mean loss is divided by, so that it is its share of the mean over the global batch.
+
+    A gradient that flows back through the last feature map is divided by its pixels too, and the small network's map is
+    much smaller than that of the scenario's model on ImageNet: there the divisor makes up for that as well. Rounded
+    down to a power of two, it changes no digit of float32's training.
+    """
+    if global_batch == batch_size:
+        return 1.0
+    ratio = global_batch / batch_size
+    if small_image is not None and scenario.model in MODELS:
+        layers = MODELS[scenario.model].layers(scenario.variant, _IMAGENET_SIZE, scenario.n_classes)
+        pixels = next(layer.in_size for layer in layers if layer.kind == "average_pool") ** 2
+        ratio *= pixels / SMALL_RESNET.last_size(small_image) ** 2
+    return 2.0 ** max(0, math.floor(math.log2(ratio)))
+
+
+def observing(of: Setting) -> Job:
+    """The fp32 run whose gradients are counted."""
+    last, n = of.steps - 1, min(_OBSERVED_STEPS, of.steps)
+    steps = sorted({round(i * last / max(1, n - 1)) for i in range(n)})
+    return _job(of, TECHNIQUES[BASE], 0, 1.0, tuple(steps))
+
+
+def jobs(of: Setting, seeds: int, static_scale: float | None) -> tuple[Job, ...]:
+    """Every technique from every seed, seed by seed, so that drift hits all alike; without a static scale those that
+    need none, and of the first seed alone."""
+    return tuple(
+        _job(of, technique, seed, _first_scale(of, technique, static_scale))
+        for seed in range(1 if static_scale is None else seeds)
+        for technique in TECHNIQUES.values()
+        if static_scale is not None or technique.scaling != "static"
+    )
+
+
+def _first_scale(of: Setting, technique: Technique, static_scale: float | None) -> float:
+    if technique.scaling == "static":
+        return static_scale or 1.0
+    # A dynamic scale never falls below 1, which is the divisor to who counts from the divided loss.
+    return max(_DYNAMIC_START, 2 * of.loss_divisor) if technique.scaling == "dynamic" else 1.0
+
+
+def _job(of: Setting, technique: Technique, seed: int, loss_scale: float, observe_at: tuple[int, ...] = ()) -> Job:
+    rungs = ("fp16" if technique.half else BASE, *of.rungs)
+    cell = Cell(
+        scenario=of.scenario,
+        backend=DEFAULT,
+        model=of.model,
+        variant=of.variant,
+        config="+".join(rungs),
+        rungs=rungs,
+        batch_size=of.batch_size,
+        image_size=of.image_size,
+        n_classes=of.n_classes,
+        device=of.device,
+        input=Input(kind="own") if of.data is None else Input(kind="folder", path=of.data),
+        seed=seed,
+        threads=of.threads,
+        train=_TRAIN,
+        cudnn=_CUDNN,
+        measure=_MEASURE,
+    )
+    return Job(cell=cell, setting=of, technique=technique, loss_scale=loss_scale, observe_at=observe_at)
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """A config that is not held against anything here, and why."""
+
+    config: str
+    reason: str
+
+
+def parity(
+    scenario: Scenario, device: Device, configs: Sequence[Config], steps: int, threads: int
+) -> tuple[ParityJob, tuple[Skipped, ...]]:
+    """Every config and what leads up to it, rung by rung, each against the one before; fp32 against float64.
+
+    Raises SelectionError when none of the configs can run here.
+    """
+    scenario = scenario.on(device.kind)
+    cells: dict[tuple[str, ...], ParityCell] = {}
+    skipped = []
+    asked = {config.rungs for config in configs}
+    for config in configs:
+        if config.backend != DEFAULT or config.ablation:
+            why = "an ablation" if config.ablation else f"a config of the backend {config.backend}"
+            skipped.append(Skipped(config.name, f"{why}, whose rungs declare nothing here"))
+            continue
+        reason = why_not(config, device)
+        if reason:
+            skipped.append(Skipped(config.name, reason))
+            continue
+        for n in range(1, len(config.rungs) + 1):
+            rungs = config.rungs[:n]
+            if rungs not in cells:
+                cells[rungs] = _parity_cell(scenario, device, rungs, threads, rungs in asked)
+    if not cells:
+        raise SelectionError(f"scenario {scenario.name}: no config can run here: {skipped[0].reason}")
+    return ParityJob(cells=tuple(cells.values()), steps=steps), tuple(skipped)
+
+
+def _parity_cell(scenario: Scenario, device: Device, rungs: tuple[str, ...], threads: int, asked: bool) -> ParityCell:
+    name = "+".join(rungs)
+    without = "+".join(rungs[:-1]) or (None if name == BASE else BASE)
+    cell = Cell(
+        scenario=scenario.name,
+        backend=DEFAULT,
+        model=scenario.model,
+        variant=scenario.variant,
+        config=name,
+        rungs=rungs,
+        batch_size=_PARITY_BATCH,
+        image_size=_PARITY_IMAGE,
+        n_classes=_PARITY_CLASSES,
+        device=device.name,
+        input=Input(kind="own"),
+        seed=0,
+        threads=threads,
+        train=_TRAIN,
+        cudnn=scenario.cudnn,
+        measure=_MEASURE,
+    )
+    return ParityCell(cell=cell, rung=rungs[-1], without=without, asked=asked)

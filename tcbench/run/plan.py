@@ -1,0 +1,225 @@
+"""What will be run: a scenario, a selection and a device become cells, each runnable or skipped with a reason.
+
+Owns that decision and nothing else; imports no framework.
+"""
+
+from __future__ import annotations
+
+import difflib
+import fnmatch
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import msgspec
+
+from tcbench.accelerators.device import Device
+from tcbench.backends import backend, builds_models, problem
+from tcbench.core.errors import ScenarioError, SelectionError
+from tcbench.core.record import Cell, Input
+from tcbench.core.rung import Requires
+from tcbench.models import MODELS
+from tcbench.run.scenario import Config, Scenario
+
+_MAX_IMAGE_SIZE = 8192
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What the command line asks for on top of the scenario; None leaves the scenario's word."""
+
+    batch_sizes: tuple[int, ...] | None = None
+    configs: tuple[str, ...] = ()
+    input: Input | None = None
+    image_size: int | None = None
+    trials: int | None = None
+    target: float | None = None
+    max_time_s: float | None = None
+    timeout_s: float | None = None
+    seed: int = 0
+    threads: int = 1
+
+
+@dataclass(frozen=True)
+class PlannedCell:
+    """A cell, and why it will not run, or None."""
+
+    cell: Cell
+    skip_reason: str | None = None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Cells in the order of the scenario, and how often and how long each may run."""
+
+    scenario: Scenario
+    device: Device
+    cells: tuple[PlannedCell, ...]
+    trials: int
+    timeout_s: float
+
+    def trials_in_order(self) -> Iterator[tuple[PlannedCell, int]]:
+        """Every trial; trials of different cells are interleaved, so that drift hits all cells alike."""
+        for trial in range(self.trials):
+            for planned in self.cells:
+                if trial == 0 or planned.skip_reason is None:
+                    yield planned, trial
+
+
+def make(scenario: Scenario, selection: Selection, device: Device, *, elsewhere: bool = False) -> Plan:
+    """Raises SelectionError or ScenarioError for what does not exist; what exists but cannot run is skipped.
+
+    `elsewhere`: the device is another machine's, so that what is installed on this one is no reason.
+    """
+    scenario = scenario.on(device.kind)
+    batch_sizes = selection.batch_sizes or scenario.batch_sizes
+    image_size = scenario.image_size if selection.image_size is None else selection.image_size
+    least = MODELS[scenario.model].min_image_size if scenario.model in MODELS else 1
+    if image_size < least:
+        raise SelectionError(f"--image-size {image_size}: {scenario.model} takes images of at least {least} pixels")
+    if image_size > _MAX_IMAGE_SIZE:
+        raise SelectionError(f"--image-size {image_size}: expected at most {_MAX_IMAGE_SIZE} pixels")
+    _check_rungs(scenario)
+    measure = scenario.measure
+    if selection.target is not None:
+        measure = msgspec.structs.replace(measure, target=selection.target)
+    if selection.max_time_s is not None:
+        measure = msgspec.structs.replace(measure, max_time_s=selection.max_time_s)
+    configs = select(scenario, selection.configs)
+    if not elsewhere:
+        refuse(device, (config.backend for config in configs))
+    cells = []
+    for config in configs:
+        reason = why_not(config, device, elsewhere=elsewhere)
+        for batch_size in batch_sizes:
+            cell = Cell(
+                scenario=scenario.name,
+                backend=config.backend,
+                model=scenario.model,
+                variant=scenario.variant,
+                config=config.name,
+                rungs=config.rungs,
+                batch_size=batch_size,
+                image_size=image_size,
+                n_classes=scenario.n_classes,
+                device=device.name,
+                input=selection.input or Input(kind=scenario.input_kind if builds_models(config.backend) else "own"),
+                seed=selection.seed,
+                threads=selection.threads,
+                train=scenario.train,
+                cudnn=config.cudnn or scenario.cudnn,
+                measure=measure,
+                scenario_cudnn=scenario.cudnn if config.cudnn else None,
+            )
+            cells.append(PlannedCell(cell, reason))
+    return Plan(
+        scenario=scenario,
+        device=device,
+        cells=tuple(cells),
+        trials=selection.trials or scenario.trials,
+        timeout_s=selection.timeout_s or scenario.timeout_s,
+    )
+
+
+def select(scenario: Scenario, patterns: Iterable[str]) -> tuple[Config, ...]:
+    """The scenario's configs that match any of the names or globs, in the scenario's order; all without a pattern.
+
+    A name that the scenario does not have, but whose parts are rungs, is a config of its own. Raises SelectionError.
+    """
+    patterns = tuple(patterns)
+    if not patterns:
+        return scenario.configs
+    chosen: dict[Config, None] = {}
+    for pattern in patterns:
+        matching = [config for config in scenario.configs if fnmatch.fnmatchcase(config.name, pattern)]
+        if not matching:  # without the backend's name, where no config of the default one is called so
+            matching = [c for c in scenario.configs if fnmatch.fnmatchcase(c.name.rpartition("/")[2], pattern)]
+        if not matching:
+            matching = [_composed(scenario, pattern)]
+        chosen.update(dict.fromkeys(matching))
+    of_scenario = [config for config in scenario.configs if config in chosen]
+    return (*of_scenario, *(config for config in chosen if config not in of_scenario))
+
+
+def _composed(scenario: Scenario, name: str) -> Config:
+    known = [config.name for config in scenario.configs]
+    if any(mark in name for mark in "*?["):
+        raise SelectionError(f"--config '{name}': matches none of {', '.join(known)}")
+    backend_name, _, rest = name.rpartition("/")
+    named, _, ablation = rest.partition(":")
+    rungs = tuple(named.split("+"))
+    config = Config(_backend_called(scenario, backend_name, name), rungs)
+    if ablation:
+        known = list(dict.fromkeys(config.ablation for config in scenario.configs if config.ablation))
+        settings = next((config.cudnn for config in scenario.configs if config.ablation == ablation), None)
+        if settings is None:
+            there = f"has {', '.join(known)}" if known else "has none"
+            raise SelectionError(f"--config '{name}': unknown ablation '{ablation}'; scenario {scenario.name} {there}")
+        config = Config(config.backend, rungs, ablation, settings)
+    rung_set = backend(config.backend).RUNGS
+    if len(rungs) == 1 and rungs[0] not in rung_set:
+        close = difflib.get_close_matches(name, [*known, *rung_set.rungs], n=1)
+        hint = f"did you mean '{close[0]}'?" if close else f"expected a config such as {known[-1]}, a glob, or rungs"
+        raise SelectionError(f"--config '{name}': unknown; {hint}")
+    wrong = rung_set.problem(rungs)
+    if wrong:
+        raise SelectionError(f"--config '{name}': {wrong}")
+    return config
+
+
+def _backend_called(scenario: Scenario, called: str, name: str) -> str:
+    """The backend that a config's name begins with; the scenario's first without one. Raises SelectionError."""
+    there = {config.name.rpartition("/")[0]: config.backend for config in reversed(scenario.configs)}
+    if called in there:
+        return there[called]
+    if not called:
+        return scenario.configs[0].backend
+    raise SelectionError(f"--config '{name}': {problem(called) or f'scenario {scenario.name} has no {called}/ config'}")
+
+
+def _check_rungs(scenario: Scenario) -> None:
+    """Every config of a scenario must be one: a spelling mistake is the file's error, not a skipped cell."""
+    for config in scenario.configs:
+        wrong = problem(config.backend) or backend(config.backend).RUNGS.problem(config.rungs)
+        if wrong:
+            raise ScenarioError(f"{scenario.path}: config '{config.name}': {wrong}")
+
+
+def why_not(config: Config, device: Device, *, elsewhere: bool = False) -> str | None:
+    """Why a config cannot run on the device, with what mends it; None when it can. `elsewhere` as in `make`."""
+    the_backend = backend(config.backend)
+    if device.kind not in the_backend.DEVICES:
+        return f"backend {config.backend} does not run on {device.kind}"
+    if config.cudnn is not None and device.kind != "cuda":
+        return f"{config.ablation}: cuDNN's settings act on a GPU only"
+    for package in () if elsewhere else the_backend.DEVICES[device.kind]:
+        if not package.is_installed():
+            return f"backend {config.backend} needs the package {package.module}: {package.install}"
+        if misfit := package.misfit(device.compute_capability):
+            return misfit
+    for name in config.rungs:
+        reason = missing(the_backend.RUNGS[name].requires, device, elsewhere=elsewhere)
+        if reason:
+            return f"{name}: {reason}"
+    return None
+
+
+def refuse(device: Device, backends: Iterable[str]) -> None:
+    """Raises SelectionError where what is installed serves the device for none of the backends, though it is there."""
+    packages = [backend(name).DEVICES.get(device.kind, ()) for name in dict.fromkeys(backends)]
+    misfits = [next(filter(None, (one.misfit(device.compute_capability) for one in those)), None) for those in packages]
+    if misfits and all(misfits):
+        raise SelectionError(f"--device {device.name} ({device.title}): {misfits[0]}; --device cpu works")
+
+
+def missing(requires: Requires, device: Device, *, elsewhere: bool = False) -> str | None:
+    """The first requirement that this device or installation (unless `elsewhere`) does not meet."""
+    if device.kind not in requires.devices:
+        return f"needs {' or '.join(sorted(requires.devices))}"
+    needed = requires.compute_capability
+    if needed and device.compute_capability and device.compute_capability < needed:
+        have = "{}.{}".format(*device.compute_capability)
+        return f"needs compute capability {needed[0]}.{needed[1]}, {device.title} has {have}"
+    for package in () if elsewhere else requires.packages:
+        if not package.is_installed():
+            return f"needs the package {package.module}: {package.install}"
+    return None

@@ -1,0 +1,184 @@
+"""Revisions of the user's project, each checked out in a folder of the gate's with an environment of its own.
+
+The user's own checkout is only read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import tomllib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from tcbench.core import process
+from tcbench.core.errors import SideError
+from tcbench.core.git import GitError, Repository
+
+Say = Callable[[str], None]
+
+DEFAULT_SETUP = "uv sync --quiet"
+
+_OF_ANOTHER_CHECKOUT = (
+    *("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_COMMON_DIR", "GIT_OBJECT_DIRECTORY"),
+    *("GIT_ALTERNATE_OBJECT_DIRECTORIES", "GIT_SHALLOW_FILE"),
+    *("VIRTUAL_ENV", "UV_PROJECT_ENVIRONMENT", "UV_PROJECT"),
+)
+"""Variables by which git (in a hook) and uv would act on the user's own checkout or environment."""
+
+_POINTER = b"version https://git-lfs"
+"""How a file begins that Git LFS keeps elsewhere."""
+
+
+@dataclass(frozen=True)
+class Project:
+    """A git checkout, and where in it the user is."""
+
+    repository: Repository
+    inside: Path
+
+
+@dataclass(frozen=True)
+class Tree:
+    """A revision that is checked out and ready: the folder that is the user's in it, and the Python to run there."""
+
+    top: Path
+    folder: Path
+    python: str
+
+
+def project(folder: Path) -> Project:
+    """The checkout that a folder lies in. Raises SideError outside of one."""
+    try:
+        repository = Repository.around(folder)
+    except GitError as error:
+        instead = "two interpreters do without: --base-python PYTHON"
+        if "not a git repository" in str(error):
+            raise SideError(f"{folder} is in no git repository, so it has no revisions; {instead}") from None
+        if "must be run in a work tree" in str(error):
+            raise SideError(f"{folder} is in no working tree of git's (a bare repository?); {instead}") from None
+        raise SideError(f"{error}; {instead}") from None
+    return Project(repository, folder.resolve().relative_to(repository.top.resolve()))
+
+
+def commit(of: Project, option: str, revision: str) -> str:
+    """The whole id of the commit that a revision means. `option` is the one that named it. Raises SideError."""
+    if revision and not revision.startswith(("-", "^")):  # an option, or all but a commit
+        with contextlib.suppress(GitError):
+            return of.repository.ask("rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}")
+    shown = revision if len(revision) < 60 else f"{revision[:57]}..."
+    hint = "; this clone is shallow: `git fetch --unshallow` brings the rest" if of.repository.shallow else ""
+    raise SideError(
+        f"{option} {shown!a}: no such commit in {of.repository.top}; expected a branch, a tag or a commit{hint}"
+    )
+
+
+def here(of: Project) -> str:
+    """The commit that is checked out, with `+` when tracked files differ from it."""
+    try:
+        return of.repository.commit()
+    except (GitError, OSError):
+        return "at no commit that git tells"
+
+
+def tree(of: Project, commit_id: str, top: Path, logs: Path, setup: str | None, say: Say) -> Tree:
+    """The commit checked out at `top`, which is made, with its environment. `setup` as in `_environment`; what it
+    printed stays in the folder `logs` where it failed. Raises SideError."""
+    short = commit_id[:12]
+    say(f"checking out {short}")
+    try:
+        empty = of.repository.check_out(commit_id, top)
+        pointers = _pointers(top)
+    except (GitError, OSError) as error:
+        raise SideError(f"{short} cannot be checked out: {error}") from None
+    if empty:
+        say(f"note: {short}: not checked out here, so not there either: submodule {', '.join(empty)}")
+    if pointers:
+        more = f" and {len(pointers) - 1} more" if len(pointers) > 1 else ""
+        say(f"note: {short}: contents are not here: {pointers[0]}{more}; `git lfs fetch origin {short}` brings them")
+    folder = top / of.inside
+    if not folder.is_dir():
+        raise SideError(f"{short} has no folder {of.inside}; start the gate where both revisions have one")
+    command, at = _environment(top, folder, setup)
+    if command:
+        say(f"{short}: {command}")
+        _set_up(command, at, logs / f"setup-{short}.log")
+    return Tree(top, folder, _python(top, at, command))
+
+
+def _pointers(top: Path) -> list[str]:
+    """Files whose contents Git LFS keeps elsewhere and did not bring."""
+    listed = Repository(top, top / ".git", top / ".git").ask("ls-files", "-z", ":(attr:filter=lfs)")
+    return [name for name in filter(None, listed.split("\0")) if _begins(top / name, _POINTER)]
+
+
+def _begins(path: Path, start: bytes) -> bool:
+    if path.is_symlink() or not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return file.read(len(start)) == start
+
+
+def _environment(top: Path, folder: Path, setup: str | None) -> tuple[str, Path]:
+    """The command that makes an environment, and where it runs: beside the nearest pyproject.toml of a project. An
+    empty command: there is no environment to make. `setup` is the user's own command, or None."""
+    above = [folder, *(path for path in folder.parents if path.is_relative_to(top))]
+    at = next((path for path in above if _is_project(path / "pyproject.toml")), None)
+    if setup is not None:
+        return setup.strip(), at or folder
+    return (DEFAULT_SETUP, at) if at else ("", folder)
+
+
+def _is_project(path: Path) -> bool:
+    """Whether it describes a package or its dependencies, and is not only there for some tool's settings."""
+    try:
+        return "project" in tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError:
+        return False
+    except ValueError:  # its own tool says what is wrong
+        return True
+
+
+def _set_up(command: str, at: Path, log: Path) -> None:
+    with log.open("wb") as file:
+        code = process.run(["/bin/sh", "-c", command], folder=at, environment=own_environment(), output=file)
+    if code:
+        output = log.read_text(encoding="utf-8", errors="replace")
+        raise SideError(f"--setup {command!a} failed in {at} with exit code {code}: {tail(output)} (all of it: {log})")
+    log.unlink(missing_ok=True)
+
+
+def _python(top: Path, at: Path, command: str) -> str:
+    """The environment's, if one was made; else the one that runs here."""
+    if not command:
+        return sys.executable
+    above = [at, *(path for path in at.parents if path.is_relative_to(top))]
+    found = next((path for folder in above if (path := folder / ".venv/bin/python").exists()), None)
+    if found is not None:
+        return str(found)
+    if _is_project(at / "pyproject.toml"):
+        raise SideError(f"--setup {command!a} left no .venv/bin/python in {at}; expected it to make that environment")
+    return sys.executable
+
+
+def own_environment() -> dict[str, str]:
+    """This process's environment without what points tools at another checkout."""
+    return {name: value for name, value in os.environ.items() if name not in _OF_ANOTHER_CHECKOUT}
+
+
+def moved_path(of: Project, top: Path, value: str) -> str:
+    """A PYTHONPATH with what lies in the user's checkout taken from the worktree instead."""
+    root = of.repository.top.resolve()
+    moved = []
+    for entry in value.split(os.pathsep):
+        path = Path(entry)
+        inside = path.is_absolute() and path.resolve().is_relative_to(root)
+        moved.append(str(top / path.resolve().relative_to(root)) if inside else entry)
+    return os.pathsep.join(moved)
+
+
+def tail(output: str, lines: int = 3) -> str:
+    """The last lines of a command's output, as one."""
+    return " | ".join([" ".join(line.split()) for line in output.splitlines() if line.strip()][-lines:]) or "no output"

@@ -1,0 +1,223 @@
+"""Runs trials, each in a process of its own, and turns every end a process can have into a Record.
+
+Owns timeouts and what an end means, and watches the GPU of a trial meanwhile. Reaches the worker only through a
+process and JSON; stores and prints nothing.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+import select
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from tcbench.core import messages, process
+from tcbench.core.messages import Finished, Message, Stepped
+from tcbench.core.process import Worker
+from tcbench.core.record import SCHEMA_VERSION, Cell, GpuSamples, Record, Status
+from tcbench.hardware import machine
+from tcbench.run.plan import PlannedCell
+
+Listener = Callable[[Cell, int, Message], None]
+
+
+def _silent(cell: Cell, trial: int, message: Message) -> None:
+    pass
+
+
+class Watch(Protocol):
+    """Something that watches a device while a trial runs."""
+
+    def stop(self, timed_from_s: float | None, timed_to_s: float | None) -> GpuSamples:
+        """End it. The times are those of the timed pass, since the trial's start."""
+        ...
+
+
+def watch_gpu(cell: Cell, start: float) -> Watch | None:
+    """Begin to watch the cell's GPU; None where there is none, or none that can be asked. `start` is the trial's."""
+    if not cell.device.startswith("cuda"):
+        return None
+    from tcbench.accelerators.cuda import nvml
+
+    return nvml.watch(cell.device, start)
+
+
+@dataclass(frozen=True)
+class Launch:
+    """How workers are started: by which Python, in which folder (None: the current one), and with which variables
+    beside those of this process's environment."""
+
+    python: str = sys.executable
+    folder: Path | None = None
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+    def command(self, pipe: int) -> list[str]:
+        """How a worker is started; it writes messages to the file descriptor `pipe`."""
+        return python_module(self.python, "tcbench.measure.worker", str(pipe))
+
+
+def python_module(python: str, module: str, *arguments: str) -> list[str]:
+    """The command that runs a module of ours in a process of its own. It does not look for modules in the current
+    directory (-P), where a user's file may be called like one of ours or of NumPy's."""
+    return [python, "-P", "-m", module, *arguments]
+
+
+def worker_command(pipe: int) -> list[str]:
+    """How a worker is started by the Python that runs here."""
+    return Launch().command(pipe)
+
+
+@dataclass(frozen=True)
+class Runner:
+    """Runs trials one after another. `command` makes the worker's command line from its pipe's number, where it is not
+    the launch's; `watch` begins to watch a cell's device; `grace_s` is how long that command may take to end after the
+    worker's last word."""
+
+    run_id: str
+    timeout_s: float
+    command: Callable[[int], list[str]] | None = None
+    listen: Listener = _silent
+    watch: Callable[[Cell, float], Watch | None] = watch_gpu
+    grace_s: float = process.GRACE_S
+    launch: Launch = field(default_factory=Launch)
+
+    def run(self, trials: Iterable[tuple[PlannedCell, int]]) -> Iterator[Record]:
+        """One record per trial, as each ends. KeyboardInterrupt ends the running worker and passes through."""
+        for planned, trial in trials:
+            if planned.skip_reason is not None:
+                yield self._record(planned.cell, trial, _now(), 0.0, _End("skipped", planned.skip_reason))
+            else:
+                yield self._trial(planned.cell, trial)
+
+    def _trial(self, cell: Cell, trial: int) -> Record:
+        started_at, start = _now(), time.monotonic()
+        watch, timed, samples = self.watch(cell, start), _TimedPass(start), None
+        try:
+            end, log = self._follow_worker(cell, trial, timed)
+        finally:
+            if watch is not None:
+                samples = watch.stop(timed.from_s, timed.to_s)
+        duration_s = time.monotonic() - start
+        return self._record(cell, trial, started_at, duration_s, end, None if end.status == "ok" else log, samples)
+
+    def _follow_worker(self, cell: Cell, trial: int, timed: _TimedPass) -> tuple[_End, str | None]:
+        """Start a worker and follow it to its end; the end of what it printed."""
+        oom_kills = _oom_kills()
+        try:
+            worker = Worker(
+                self.command or self.launch.command,
+                msgspec.json.encode(cell),
+                timeout_s=self.timeout_s,
+                environment={**worker_environment(cell), **self.launch.variables},
+                folder=self.launch.folder,
+            )
+        except OSError as error:
+            return _End("crashed", f"the worker could not be started: {error}"), None
+        grace_s = 0.0
+        try:
+            end = self._follow(cell, trial, worker, timed)
+            if end is None or end.finished:
+                grace_s = self.grace_s
+        finally:
+            ended = worker.end(grace_s)
+        if end is None and ended.code == -signal.SIGKILL and _oom_kills() > oom_kills:
+            end = _End("oom", "out of memory: the kernel killed the worker (SIGKILL)")
+        return end or _End("crashed", ended.says), ended.log
+
+    def _follow(self, cell: Cell, trial: int, worker: Worker, timed: _TimedPass) -> _End | None:
+        """Pass on messages until the last one, the timeout or nonsense; None when the pipe ends without a last one."""
+        while True:
+            remaining = worker.deadline - time.monotonic()
+            if remaining <= 0 or not select.select([worker], [], [], remaining)[0]:
+                return _End("timeout", f"no result after {self.timeout_s:g} s (--timeout)")
+            lines = worker.lines()
+            if lines is None:
+                return None
+            for line in lines:
+                try:
+                    message = messages.decode(line)
+                except msgspec.DecodeError:
+                    return _End("crashed", "the worker sent something that is no message")
+                timed.heard(message)
+                self.listen(cell, trial, message)
+                if isinstance(message, Finished):
+                    return _End(message.status, message.reason, message)
+
+    def _record(
+        self,
+        cell: Cell,
+        trial: int,
+        started_at: str,
+        duration_s: float,
+        end: _End,
+        log: str | None = None,
+        gpu: GpuSamples | None = None,
+    ) -> Record:
+        return Record(
+            schema_version=SCHEMA_VERSION,
+            run_id=self.run_id,
+            cell=cell,
+            trial=trial,
+            status=end.status,
+            reason=end.reason,
+            started_at=started_at,
+            duration_s=duration_s,
+            measurement=end.finished.measurement if end.finished else None,
+            environment=end.finished.environment if end.finished else None,
+            log=log,
+            gpu=gpu,
+        )
+
+
+class _TimedPass:
+    """When the timed pass began and ended, as its messages came in; seconds since the trial's start."""
+
+    def __init__(self, start: float) -> None:
+        self._start = start
+        self.from_s: float | None = None
+        self.to_s: float | None = None
+
+    def heard(self, message: Message) -> None:
+        if isinstance(message, Stepped) and message.stage == "timed":
+            self.to_s = time.monotonic() - self._start
+            if self.from_s is None:
+                self.from_s = self.to_s
+
+
+@dataclass(frozen=True)
+class _End:
+    """How a trial ended."""
+
+    status: Status
+    reason: str | None
+    finished: Finished | None = None
+
+
+def worker_environment(cell: Cell) -> dict[str, str]:
+    """The worker's environment: libraries that read their thread count at import get the cell's."""
+    threads = str(cell.threads)
+    pinned = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS"), threads)
+    return {**os.environ, **machine.blas_variables(), **pinned, "PYTHONUNBUFFERED": "1"}
+
+
+def _oom_kills() -> int:
+    """How many processes the kernel has killed for memory since it started; 0 where it does not say."""
+    try:
+        for line in Path("/proc/vmstat").read_text().splitlines():
+            if line.startswith("oom_kill "):
+                return int(line.split()[1])
+    except OSError:
+        pass
+    return 0
+
+
+def _now() -> str:
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")

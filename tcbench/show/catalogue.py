@@ -1,0 +1,128 @@
+"""What `tcbench list` and `tcbench doctor` print."""
+
+from __future__ import annotations
+
+import json as json_module
+from collections.abc import Sequence
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from tcbench.accelerators.device import Device
+from tcbench.backends import DEFAULT, backend, names
+from tcbench.core.finding import Finding
+from tcbench.core.rung import Requires, Rung
+from tcbench.run import scenario as scenarios
+from tcbench.run.plan import missing, why_not
+from tcbench.show.console import JSON_SCHEMA_VERSION, make_console
+
+
+def show(device: Device, as_json: bool) -> None:
+    """Scenarios with their configs; rungs with what each needs and whether `device` has it."""
+    found = [scenarios.load(name).on(device.kind) for name in scenarios.shipped()]
+    rungs = [(name, rung) for name in names() for rung in backend(name).RUNGS.rungs.values()]
+    if as_json:
+        typer.echo(
+            json_module.dumps(
+                {
+                    "schema_version": JSON_SCHEMA_VERSION,
+                    "device": device.name,
+                    "scenarios": [
+                        {
+                            "name": s.name,
+                            "title": s.title,
+                            "path": str(s.path),
+                            "batch_sizes": s.batch_sizes,
+                            "image_size": s.image_size,
+                            "configs": [{"name": c.name, "skip_reason": why_not(c, device)} for c in s.configs],
+                        }
+                        for s in found
+                    ],
+                    "rungs": [
+                        {
+                            "name": rung.name,
+                            "backend": backend_name,
+                            "says": rung.says,
+                            "needs": _needs(rung.requires),
+                            "parity": str(rung.parity),
+                            "source": rung.source,
+                            "missing": _missing(backend_name, rung, device),
+                        }
+                        for backend_name, rung in rungs
+                    ],
+                },
+                indent=2,
+                ensure_ascii=False,
+            )
+        )
+        return
+    console = make_console()
+    for scenario in found:
+        sizes = ",".join(map(str, scenario.batch_sizes))
+        heading = Text.assemble((scenario.name, "bold"), f"  {scenario.title}")
+        console.print(heading, soft_wrap=True)
+        pixels = f"{scenario.image_size}x{scenario.image_size} pixels"
+        facts = f"  batch sizes {sizes}; {pixels}; {scenario.model} {scenario.variant}"
+        console.print(facts, highlight=False, soft_wrap=True)
+        for config in scenario.configs:
+            reason = why_not(config, device)
+            console.print(Text(f"    {config.name}"), Text(f"not here: {reason}" if reason else "", style="yellow"))
+        console.print()
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for heading_text in ("rung", "what it does", "needs", "parity", f"on {device.name}"):
+        table.add_column(heading_text, overflow="fold")
+    for backend_name, rung in rungs:
+        reason = _missing(backend_name, rung, device)
+        name = rung.name if backend_name == DEFAULT else f"{backend_name}/{rung.name}"
+        table.add_row(name, rung.says, _needs(rung.requires), str(rung.parity), _here(reason))
+    console.print(table)
+
+
+def _missing(backend_name: str, rung: Rung, device: Device) -> str | None:
+    """What the device or installation lacks for the rung, or else for its backend."""
+    packages = Requires(packages=tuple(backend(backend_name).DEVICES.get(device.kind, ())))
+    return missing(rung.requires, device) or missing(packages, device)
+
+
+def _needs(requires: Requires) -> str:
+    needs = [package.module for package in requires.packages]
+    needs += [f"{need.rung} (with {need.when})" if need.when else need.rung for need in requires.rungs]
+    if len(requires.devices) == 1:
+        needs += sorted(requires.devices)
+    if requires.compute_capability:
+        needs.append("compute capability {}.{}".format(*requires.compute_capability))
+    return ", ".join(needs)
+
+
+def _here(reason: str | None) -> Text:
+    return Text(reason, style="yellow") if reason else Text("yes", style="green")
+
+
+_MARKS = {
+    "ok": ("ok", "green"),
+    "note": ("note", "cyan"),
+    "missing": ("missing", "yellow"),
+    "unusable": ("unusable", "red"),
+    "broken": ("broken", "red"),
+}
+
+
+def show_findings(findings: Sequence[Finding], as_json: bool) -> None:
+    """The doctor's findings, each with the command that mends it."""
+    if as_json:
+        rows = [{"state": f.state, "what": f.what, "found": f.found, "mend": f.mend} for f in findings]
+        typer.echo(json_module.dumps({"schema_version": JSON_SCHEMA_VERSION, "findings": rows}, indent=2))
+        return
+    console = make_console()
+    table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
+    table.add_column(no_wrap=True)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for finding in findings:
+        mark, style = _MARKS[finding.state]
+        text = Text(finding.found)
+        if finding.mend:
+            text.append(f"\n-> {finding.mend}", style="bold")
+        table.add_row(Text(mark, style=style), finding.what, text)
+    console.print(table)

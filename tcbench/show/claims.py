@@ -1,0 +1,206 @@
+"""What `tcbench claims` shows: the talk in 2018 beside this machine, as a table, in Markdown and as JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from tcbench.analysis.claims import OUTCOMES, AtBatchSize, Evaluated, Outcome, Scorecard
+from tcbench.analysis.stats import Interval
+from tcbench.core.claim import Claim
+
+SCHEMA = "tcbench-claims"
+SCHEMA_VERSION = 1
+"""Of the JSON. History: 1, first form."""
+
+IN_2018 = "held"
+"""What the talk found of its own claims, on a Tesla V100-16GB."""
+
+_STYLES: dict[Outcome, str] = {"holds": "green", "does not hold": "red", "undecided": "yellow", "not measured": "dim"}
+
+_HEADINGS = ("slide", "claim", "2018", "here", "measured")
+
+
+def title(card: Scorecard) -> str:
+    """Whose scorecard it is: scenario, machine, device and images."""
+    cell, environment = card.cell, card.environment
+    device = f" ({environment.device_name})" if environment else ""
+    images = "" if cell.input.kind == "own" else f", {cell.image_size}x{cell.image_size} pixels, {cell.input.kind}"
+    return _printable(f"{card.scenario} on {card.machine or 'an unknown machine'}{device}{images}")
+
+
+def tally(card: Scorecard) -> str:
+    """`12 of 21 claims hold here, 3 do not, 1 is undecided, 5 are not measured`."""
+    if not card.claims:
+        return "no claims: the scenario makes none; [[claim]] tables do"
+    n = len(card.claims)
+    holds, fails, open_, unknown = map(card.count, OUTCOMES)
+    return (
+        f"{holds} of {n} claim{'s' * (n > 1)} hold{'s' * (holds == 1)} here, {fails} do{'es' * (fails == 1)} not, "
+        f"{open_} {_is(open_)} undecided, {unknown} {_is(unknown)} not measured"
+    )
+
+
+def _is(n: int) -> str:
+    return "is" if n == 1 else "are"
+
+
+def table(card: Scorecard) -> Table:
+    """One row per claim, in the scenario's order."""
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    table.add_column(_HEADINGS[0], justify="right")
+    table.add_column(_HEADINGS[1], overflow="fold", ratio=5)
+    table.add_column(_HEADINGS[2], no_wrap=True)
+    table.add_column(_HEADINGS[3], no_wrap=True)
+    table.add_column(_HEADINGS[4], overflow="fold", ratio=6)
+    for one in card.claims:
+        slide, says, then, now, measured = map(_printable, _row(one))
+        table.add_row(slide, Text(says), then, Text(now, style=_STYLES[one.outcome]), Text(measured))
+    return table
+
+
+def notes(cards: Sequence[Scorecard]) -> list[str]:
+    """How to read the tables, and the commands that measure what is missing."""
+    lines = []
+    if any(one.claim.slide is not None for card in cards for one in card.claims):
+        lines.append("2018: on the talk's Tesla V100-16GB, at the talk's batch sizes; the slide tells where.")
+    compared = [at for card in cards for one in card.claims for at in one.at if at.ratio is not None]
+    if compared:
+        lines.append("(a to b): 95% interval. A claim holds, or does not, when the whole interval says so.")
+    if any(at.unit == "steps" for at in compared):
+        lines.append(
+            "*: over the steps of one trial, which says nothing of how the next process will be; `--trials 5` does."
+        )
+    commands = dict.fromkeys(command for card in cards for command in card.commands)
+    return lines + [f"To measure what is missing: {_printable(command)}" for command in commands]
+
+
+def markdown(cards: Sequence[Scorecard]) -> str:
+    """The same as Markdown tables, as GitHub reads them. Nothing that a record or scenario says can become markup."""
+    return "\n".join(_markdown_lines(cards))
+
+
+def _markdown_lines(cards: Sequence[Scorecard]) -> Iterator[str]:
+    for card in cards:
+        yield f"### {_escaped(title(card))}"
+        yield ""
+        yield f"{_escaped(tally(card))}."
+        yield ""
+        if card.claims:
+            yield f"| {' | '.join(_HEADINGS)} |"
+            yield "| ---: | --- | --- | --- | --- |"
+            for one in card.claims:
+                yield f"| {' | '.join(map(_escaped, _row(one)))} |"
+            yield ""
+    for line in notes(cards):
+        yield f"- {_escaped(line)}"
+
+
+def to_json(cards: Sequence[Scorecard]) -> str:
+    """Everything, with units in the names; an open end of an interval is null."""
+    value = {
+        "schema": SCHEMA,
+        "schema_version": SCHEMA_VERSION,
+        "scorecards": [_card_json(card) for card in cards],
+        "notes": notes(cards),
+    }
+    return json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False)
+
+
+def _card_json(card: Scorecard) -> dict[str, Any]:
+    return {
+        "scenario": card.scenario,
+        "machine": card.machine,
+        "device": card.cell.device,
+        "device_name": card.environment and card.environment.device_name,
+        "image_size": card.cell.image_size,
+        "input": card.cell.input.kind,
+        "counts": {outcome: card.count(outcome) for outcome in OUTCOMES},
+        "claims": [_claim_json(one) for one in card.claims],
+        "commands": list(card.commands),
+    }
+
+
+def _claim_json(one: Evaluated) -> dict[str, Any]:
+    claim = one.claim
+    return {
+        **dataclasses.asdict(claim),
+        "left": str(claim.left),
+        "right": None if claim.right is None else str(claim.right),
+        "batch_sizes": list(claim.batch_sizes),
+        "in_2018": _then(claim) or None,
+        "outcome": one.outcome,
+        "why": one.why,
+        "by_one_trial": one.by_one_trial,
+        "command": one.command,
+        "at_batch_sizes": [_at_json(at) for at in one.at],
+    }
+
+
+def _at_json(at: AtBatchSize) -> dict[str, Any]:
+    value = dataclasses.asdict(at)
+    if at.ratio is not None:
+        ends = {"value": at.ratio.value, "low": at.ratio.low, "high": at.ratio.high}
+        value["ratio"] = {name: end if math.isfinite(end) else None for name, end in ends.items()}
+    value["missing"] = [{"config": config, "batch_size": size} for config, size in at.missing]
+    return value
+
+
+def _row(one: Evaluated) -> tuple[str, str, str, str, str]:
+    slide = "" if one.claim.slide is None else str(one.claim.slide)
+    return slide, one.claim.says, _then(one.claim), one.outcome + " *" * one.by_one_trial, measured(one)
+
+
+def _then(claim: Claim) -> str:
+    return "" if claim.slide is None else IN_2018
+
+
+def measured(one: Evaluated) -> str:
+    """What an outcome rests on: batch size by batch size, those that say the same together."""
+    if not one.at:
+        return one.why
+    said: dict[str, list[int]] = {}
+    for at in one.at:
+        said.setdefault(_at(one.claim, at), []).append(at.batch_size)
+    return "; ".join(f"{', '.join(map(str, sizes))}: {text}" for text, sizes in said.items())
+
+
+def _at(claim: Claim, at: AtBatchSize) -> str:
+    """One batch size: `1.52x (1.49 to 1.55)`, an outcome that is not clear from it, and why."""
+    parts = []
+    if at.ratio is not None:
+        ratio = _ratio(at.ratio)
+        if claim.images_per_s is not None:
+            ratio = f"{at.ratio.value * claim.images_per_s:.4g} images/s, {ratio}"
+        chosen = [
+            name or ""
+            for side, name in ((claim.left, at.left), (claim.right, at.right))
+            if side is not None and side.best
+        ]
+        parts.append(ratio + (f" by {' over '.join(chosen)}" if chosen else ""))
+    if at.why and at.unit != "steps":  # the table's note says it once for all
+        parts.append(at.why)
+    return ", ".join(parts)
+
+
+def _ratio(ratio: Interval) -> str:
+    high = f"{ratio.high:.3g}" if ratio.high < 1000 else "any"
+    return f"{ratio.value:.3g}× ({ratio.low:.3g} to {high})"
+
+
+def _printable(text: str) -> str:
+    """Nothing that a terminal would obey."""
+    return "".join(c if c.isprintable() else " " for c in text)
+
+
+def _escaped(text: str) -> str:
+    """Text of which Markdown and HTML make nothing but text."""
+    text = _printable(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace("@", "&#64;")
+    return re.sub(r"([\\`*_\[\]|~$#!])", r"\\\1", text)

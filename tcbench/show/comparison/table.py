@@ -1,0 +1,130 @@
+"""The comparison on a terminal: a table for each metric, and what the verdicts rest on."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from tcbench.analysis.compare import CellComparison, Comparison, Metric
+from tcbench.show.comparison import wording
+from tcbench.show.comparison.wording import UNNAMED, Sides
+from tcbench.show.console import config_in_ladder
+from tcbench.show.naming import plain
+
+_WIDTH = 132
+"""Columns in a file."""
+
+_MOST_DOUBTS = 8
+"""So many lines on doubtful trials are read; more are counted."""
+
+_STYLES = {
+    "regression": "bold red",
+    "missing": "bold red",
+    "changed status": "red",
+    "inconclusive": "yellow",
+    "improved": "green",
+}
+
+
+def table(comparison: Comparison, sides: Sides = UNNAMED) -> str:
+    """Everything that `show` prints, without colours."""
+    console = Console(file=io.StringIO(), width=_WIDTH, color_system=None, force_terminal=False)
+    show(comparison, console, sides)
+    assert isinstance(console.file, io.StringIO)
+    return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines()) + "\n"
+
+
+def show(comparison: Comparison, console: Console, sides: Sides = UNNAMED) -> None:
+    """Print the tables of all metrics, then reasons, means, doubts and the count of verdicts."""
+
+    def lines(*texts: str, style: str = "") -> None:
+        for text in texts:
+            console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
+
+    lines(f"base {plain(sides.base)}, current {plain(sides.current)}")
+    for metric, cells in wording.by_metric(comparison).items():
+        console.print()
+        lines(wording.heading(metric), style="bold")
+        console.print(_table(metric, cells))
+        reasons = _reasons(cells)
+        if reasons:
+            console.print()
+            lines(*reasons)
+    console.print()
+    lines(*(wording.mean(found) for found in comparison.means))
+    lines(*_remarks(comparison), style="dim")
+    worst = "bold red" if comparison.failing else "yellow" if comparison.inconclusive else "bold"
+    lines(wording.headline(comparison), style=worst)
+
+
+def _reasons(cells: Sequence[CellComparison]) -> list[str]:
+    """What the table does not tell already."""
+    pairs = [
+        (cell, name)
+        for cell, name in zip(cells, wording.names(cells), strict=True)
+        if cell.verdict != "improved" and not _more(cell)
+    ]
+    return wording.reasons([cell for cell, _ in pairs], [name for _, name in pairs])
+
+
+def _more(cell: CellComparison) -> str:
+    """How many trials an inconclusive cell lacks, in short."""
+    if cell.verdict != "inconclusive" or cell.ratio is None or cell.more_trials is None:
+        return ""
+    return f", +{cell.more_trials} trial{'s' * (cell.more_trials != 1)}"
+
+
+def _remarks(comparison: Comparison) -> list[str]:
+    found = []
+    if any(cell.ratio for cell in comparison.cells):
+        found.append("ratio: current over base with its 95% interval over trials, each a process of its own.")
+    found += filter(None, [wording.drift(comparison)])
+    if any(map(wording.total, comparison.cells)):
+        found.append(
+            "total: the same over total time, where slow steps (spikes: over 2 x the median) make a difference."
+        )
+    found += [f"allowed to differ: {line}" for line in wording.allowed(comparison.differences)]
+    found += [plain(note) for note in comparison.notes]
+    doubts = wording.doubts(comparison)
+    if len(doubts) > _MOST_DOUBTS:
+        doubts = [f"{line} (--format json names them)" for line in wording.doubts_in_short(comparison)]
+    return found + doubts
+
+
+def _table(metric: Metric, cells: Sequence[CellComparison]) -> Table:
+    wheres = wording.wheres(cells)
+    totals = [wording.total(cell) for cell in cells]
+    found = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    found.add_column("batch", justify="right", vertical="top")
+    found.add_column("config", overflow="fold", min_width=16)
+    if any(wheres):
+        found.add_column("where", overflow="fold", min_width=8)
+    unit = "" if metric.unit == "bytes" else f" {metric.unit}"
+    for title in (f"base{unit}", f"current{unit}", "ratio (95% interval)", "change"):
+        found.add_column(title, justify="right", no_wrap=True)
+    if any(totals):
+        found.add_column("total", overflow="fold")
+    found.add_column("verdict", no_wrap=True)
+    batch_sizes = list(dict.fromkeys(cell.cell.batch_size for cell in cells))
+    for batch_size in batch_sizes:
+        above = None
+        rows = [row for row in zip(cells, wheres, totals, strict=True) if row[0].cell.batch_size == batch_size]
+        for place, (cell, where, total) in enumerate(rows):
+            found.add_row(
+                str(batch_size) if place == 0 else "",
+                Text(plain(config_in_ladder(cell.cell, above))),
+                *([Text(where)] if any(wheres) else []),
+                *(Text(wording.figure(metric, side)) for side in (cell.base, cell.current)),
+                Text(wording.ratio(cell.ratio)),
+                Text("" if cell.ratio is None else wording.change(cell.ratio.value)),
+                *([Text(total)] if any(totals) else []),
+                Text(cell.verdict + _more(cell), style=_STYLES.get(cell.verdict, "")),
+            )
+            above = cell.cell
+        if batch_size != batch_sizes[-1]:
+            found.add_row()
+    return found

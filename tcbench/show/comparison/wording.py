@@ -1,0 +1,240 @@
+"""What a comparison says in words: figures, changes, the reason of a verdict, what makes trials doubtful.
+
+Every text is one line without control characters, and is not yet escaped for Markdown, XML or anything else.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from tcbench.analysis.comparability import Difference
+from tcbench.analysis.compare import CellComparison, Comparison, Mean, Metric, Side
+from tcbench.analysis.stats import Interval
+from tcbench.core.record import STATUSES
+from tcbench.show.console import milliseconds, size
+from tcbench.show.naming import apart, plain
+
+_TELLING_SPIKES = 0.005
+"""Shares of spikes that differ by so much or more are worth a word."""
+
+_DOUBTS = ("throttled", "noisy", "not settled", *STATUSES)
+
+
+@dataclass(frozen=True)
+class Sides:
+    """What the two sides are called: files, a baseline, revisions."""
+
+    base: str = "base"
+    current: str = "current"
+
+
+UNNAMED = Sides()
+
+
+def names(cells: Sequence[CellComparison]) -> tuple[str, ...]:
+    """A name for each cell that no cell by the same metric shares: `fp32, batch size 4`."""
+    return tuple(
+        plain(cell.cell.label) + (f" ({where})" if where else "")
+        for cell, where in zip(cells, wheres(cells), strict=True)
+    )
+
+
+def wheres(cells: Sequence[CellComparison]) -> tuple[str, ...]:
+    """What tells cells of one config and batch size apart; all empty where there is one of each."""
+    metrics = list(dict.fromkeys(cell.metric.name for cell in cells))
+    found: dict[int, str] = {}
+    for metric in metrics:
+        places = [place for place, cell in enumerate(cells) if cell.metric.name == metric]
+        found |= zip(places, apart([(cells[p].machine, cells[p].cell) for p in places]), strict=True)
+    return tuple(found[place] for place in range(len(cells)))
+
+
+def by_metric(comparison: Comparison) -> dict[Metric, list[CellComparison]]:
+    """The cells of each metric, in order."""
+    found: dict[Metric, list[CellComparison]] = {}
+    for cell in comparison.cells:
+        found.setdefault(cell.metric, []).append(cell)
+    return found
+
+
+def figure(metric: Metric, side: Side | None) -> str:
+    """A side's figure without its unit (bytes have theirs), or its status where it has none."""
+    if side is None:
+        return "-"
+    if side.figure is None:
+        return "-" if side.status == "ok" else side.status
+    return size(round(side.figure)) if metric.unit == "bytes" else f"{side.figure:.4g}"
+
+
+def heading(metric: Metric) -> str:
+    """`throughput: images per second at the median step`."""
+    return f"{metric.name}: {metric.says}"
+
+
+def ratio(interval: Interval | None) -> str:
+    """`0.950 (0.938 to 0.962)`."""
+    if interval is None:
+        return ""
+    return f"{_factor(interval.value)} ({_factor(interval.low)} to {_factor(interval.high)})"
+
+
+def _factor(value: float) -> str:
+    if not math.isfinite(value) or value >= 1000:
+        return ">1000"
+    return f"{value:.3f}" if value < 10 else f"{value:.3g}"
+
+
+def change(value: float) -> str:
+    """A ratio as a signed percentage."""
+    percent = (value - 1) * 100
+    if not math.isfinite(percent) or percent > 1000:
+        return ">+1000%"
+    return f"{percent:+.1f}%"
+
+
+def total(cell: CellComparison) -> str:
+    """Throughput over the total time beside that of the median step, where the two do not say the same: steps that
+    took far longer than the others. Empty where there is nothing to tell."""
+    base, current = cell.base, cell.current
+    if cell.metric.name != "throughput" or cell.ratio is None or base is None or current is None:
+        return ""
+    if not base.images_per_s or not current.images_per_s or base.spikes is None or current.spikes is None:
+        return ""
+    over_total = current.images_per_s / base.images_per_s
+    spiky = abs(current.spikes - base.spikes) >= _TELLING_SPIKES
+    if cell.ratio.holds(over_total) and not spiky:
+        return ""
+    spikes = f", spikes {base.spikes:.1%} -> {current.spikes:.1%}" if spiky else ""
+    return f"{_factor(over_total)}{spikes}"
+
+
+def sentence(cell: CellComparison) -> str:
+    """What a verdict rests on: the change with its interval, where a loss sits, what would decide."""
+    if cell.verdict == "missing":
+        return f"not in current; base: {_state(cell.base)}"
+    if cell.verdict == "new":
+        return f"not in base; current: {_state(cell.current)}"
+    parts = []
+    if cell.ratio is not None:
+        low, high = sorted((cell.ratio.low, cell.ratio.high))
+        parts.append(f"{cell.metric.name} {change(cell.ratio.value)} ({change(low)} to {change(high)})")
+    if cell.why:
+        parts.append(plain(cell.why))
+    if cell.verdict == "inconclusive":
+        parts.append(advice(cell))
+    if cell.verdict == "regression" and cell.metric.name == "throughput":
+        parts.append(attribution(cell))
+    return "; ".join(filter(None, parts))
+
+
+def _state(side: Side | None) -> str:
+    if side is None:
+        return "none"
+    return f"{side.status}: {plain(side.reason)}" if side.reason else side.status
+
+
+def advice(cell: CellComparison) -> str:
+    """How many more trials would decide."""
+    if cell.more_trials is None:
+        return "no sensible number of trials would decide: the loss is about the threshold itself"
+    trials = f"{cell.more_trials} more trial{'s' * (cell.more_trials != 1)} a side"
+    return f"at least {trials} to begin with" if cell.ratio is None else f"about {trials} would decide"
+
+
+def attribution(cell: CellComparison) -> str:
+    """The phase that a loss sits in, and how much of the base's step that is."""
+    culprit = cell.culprit
+    if culprit is None:
+        return "no single phase surely takes longer" if cell.phases else ""
+    grown_s = culprit.change_s.value
+    step_s = cell.cell.batch_size / cell.base.figure if cell.base and cell.base.figure else None
+    share = "" if step_s is None else f", {grown_s / step_s:.1%} of the step"
+    return (
+        f"{plain(culprit.name)} takes {milliseconds(grown_s)} longer ({milliseconds(culprit.base_s)} -> "
+        f"{milliseconds(culprit.current_s)} on the {cell.clock}{share})"
+    )
+
+
+def headline(comparison: Comparison) -> str:
+    """`1 regression, 2 inconclusive, 17 pass at a threshold of 3%`."""
+    counts = ", ".join(f"{n} {verdict}" for verdict, n in comparison.verdicts.items()) or "nothing to compare"
+    return f"{counts} at a threshold of {comparison.rule.threshold * 100:.3g}%"
+
+
+def mean(found: Mean) -> str:
+    """A metric's geometric mean."""
+    cells = f"{found.cells} cell{'s' * (found.cells != 1)}"
+    return f"{found.metric.name}, geometric mean over {cells}: {ratio(found.ratio)}, {change(found.ratio.value)}"
+
+
+def drift(comparison: Comparison) -> str:
+    """What it means that cells were compared round by round; empty where none was."""
+    paired = sum(cell.by_round for cell in comparison.cells)
+    if not paired:
+        return ""
+    cells = "the ratio" if len(comparison.cells) == 1 else f"{paired} of {len(comparison.cells)} ratios"
+    return (
+        f"this machine wavers from round to round, so base and current are compared round by round: {cells} "
+        f"{'is' if paired == 1 else 'are'} paired"
+    )
+
+
+def reasons(cells: Sequence[CellComparison], called: Sequence[str], most: int = 3) -> list[str]:
+    """A line for each verdict that is not `pass`, in order of urgency; cells with the same reason share one."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for cell, name in zip(cells, called, strict=True):
+        if cell.verdict != "pass":
+            groups.setdefault((cell.verdict, sentence(cell)), []).append(name)
+    return [f"{several(group, most)}: {verdict}: {says}" for (verdict, says), group in groups.items()]
+
+
+def several(things: Sequence[str], most: int) -> str:
+    """All of them, or the first few and how many more there are."""
+    if len(things) <= most:
+        return "; ".join(things)
+    return "; ".join(things[:most]) + f"; and {len(things) - most} more"
+
+
+def doubts(comparison: Comparison) -> list[str]:
+    """Every trial that is doubtful, each once: `base, fp32, batch size 4: trial 2 noisy (mean step ± 12%)`."""
+    found: dict[str, None] = {}
+    for cell, name in zip(comparison.cells, names(comparison.cells), strict=True):
+        for side, of in (("base", cell.base), ("current", cell.current)):
+            if of is not None and of.status == "ok":
+                found |= {f"{side}, {name}: {plain(note)}": None for note in of.notes}
+    return list(found)
+
+
+def doubts_in_short(comparison: Comparison) -> list[str]:
+    """How many trials of each side are doubtful, and why: `base: 14 trials noisy, 3 trials throttled, in 9 cells`."""
+    lines = []
+    for side in ("base", "current"):
+        sides = {(c.machine, c.cell): c.base if side == "base" else c.current for c in comparison.cells}
+        told = [(key, note) for key, of in sides.items() if of and of.status == "ok" for note in of.notes]
+        if told:
+            kinds = Counter(_kind(note) for _, note in told)
+            counts = ", ".join(f"{n} trial{'s' * (n != 1)} {kind}" for kind, n in kinds.most_common())
+            cells = len({key for key, _ in told})
+            lines.append(f"{side}: {counts}, in {cells} cell{'s' * (cells != 1)}")
+    return lines
+
+
+def _kind(note: str) -> str:
+    rest = note.split(" ", 2)[-1]
+    return next((kind for kind in _DOUBTS if rest.startswith(kind)), "doubtful")
+
+
+def difference(one: Difference) -> str:
+    """`driver: 570.86 -> 580.12`."""
+    return plain(one.says)
+
+
+def allowed(differences: Iterable[Difference], most: int = 8) -> list[str]:
+    """Differences that were let pass, a line for each facet."""
+    facets: dict[str, list[str]] = {}
+    for one in differences:
+        facets.setdefault(one.facet, []).append(difference(one))
+    return [f"{facet}: {several(says, most)}" for facet, says in facets.items()]

@@ -1,0 +1,232 @@
+"""What stands on standard output: the table of results, the plan, the lists, the doctor's findings, and their JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
+from rich.table import Table
+from rich.text import Text
+
+from tcbench.analysis.stats import Interval
+from tcbench.analysis.summary import CellSummary
+from tcbench.core.record import Cell
+from tcbench.run.plan import Plan
+from tcbench.show.naming import plain
+from tcbench.show.terminal import harmless
+
+JSON_SCHEMA_VERSION = 1
+"""Version of everything printed under --json."""
+
+_PLAIN_WIDTH = 132
+"""Columns where there is no terminal to ask."""
+
+
+class _Harmless(Console):
+    """Colours are its own; characters of a text that a terminal would act on are shown as their escapes."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else Segment(harmless(segment.text), segment.style)
+
+
+def make_console(*, stderr: bool = False, least: int = 80) -> Console:
+    """A console as wide as the terminal, or wide enough for a table in a file or pipe.
+
+    A table is never squeezed below `least` columns: a narrower terminal wraps its lines, which loses nothing.
+    """
+    console = _Harmless(stderr=stderr)
+    if stderr and console.is_terminal:
+        return console
+    return _Harmless(stderr=stderr, width=max(console.width, least) if console.is_terminal else _PLAIN_WIDTH)
+
+
+def results_table(summaries: Sequence[CellSummary], speedups: Sequence[Interval | None]) -> Table:
+    """One row per cell, batch size by batch size; a config that adds rungs to the one above shows what it adds.
+
+    `speedups` holds each cell's ratio over fp32 base, in the order of `summaries`.
+    """
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    table.add_column("batch", justify="right")
+    table.add_column("config", overflow="fold", min_width=16)
+    table.add_column("images/s", justify="right", no_wrap=True)
+    table.add_column("step", justify="right", no_wrap=True)
+    table.add_column("vs fp32", justify="right", no_wrap=True)
+    table.add_column("peak memory", justify="right", no_wrap=True)
+    batch_sizes = list(dict.fromkeys(summary.cell.batch_size for summary in summaries))
+    for batch_size in batch_sizes:
+        above = None
+        pairs = zip(summaries, speedups, strict=True)
+        rows = [pair for pair in pairs if pair[0].cell.batch_size == batch_size]
+        for place, (summary, speedup) in enumerate(rows):
+            last = place == len(rows) - 1 and batch_size != batch_sizes[-1]
+            first = str(batch_size) if place == 0 else ""
+            name = Text(plain(config_in_ladder(summary.cell, above)))
+            above = summary.cell
+            table.add_row(first, name, *_figures(summary, speedup), end_section=last)
+            if last:
+                table.add_row()
+    return table
+
+
+def config_in_ladder(cell: Cell, above: Cell | None) -> str:
+    """A config's name below another's: what it adds, where it adds rungs to that one, or what it changes."""
+    base, _, ablation = cell.config.partition(":")
+    if above and ablation and above.config.partition(":")[0] == base:
+        return f"  : {ablation}"
+    if above and cell.config.startswith(above.config + "+"):
+        return "  + " + " + ".join(cell.config.removeprefix(above.config + "+").split("+"))
+    return cell.config
+
+
+def _figures(summary: CellSummary, speedup: Interval | None) -> tuple[Text, ...]:
+    if summary.images_per_s is None or summary.step_time_s is None:
+        return (Text(summary.status, style="yellow"),)
+    return (
+        Text(rate(summary.images_per_s) + ("" if summary.settled else " *")),
+        Text(milliseconds(summary.step_time_s.value)),
+        Text("" if speedup is None else f"{speedup.value:.2f}×"),
+        Text("" if summary.peak_memory_bytes is None else size(summary.peak_memory_bytes)),
+    )
+
+
+def rate(images_per_s: Interval) -> str:
+    """A throughput with its interval; one wider than the value itself says no more than that."""
+    share = images_per_s.relative_half_width
+    return f"{images_per_s.value:.4g} ± {share:.1%}" if share < 1 else f"{images_per_s.value:.4g} ± >100%"
+
+
+def milliseconds(seconds: float) -> str:
+    """A step time, three digits or more."""
+    ms = seconds * 1e3
+    return f"{ms:.0f} ms" if ms >= 100 else f"{ms:.3g} ms"
+
+
+def size(n_bytes: int) -> str:
+    """Binary units, as memory is sold."""
+    gib = n_bytes / 2**30
+    return f"{gib:.2f} GiB" if gib >= 1 else f"{n_bytes / 2**20:.0f} MiB"
+
+
+def reasons(summaries: Sequence[CellSummary]) -> list[str]:
+    """Why a cell has no number, or only some of its trials succeeded: a line each."""
+    lines = [f"{plain(s.cell.label)}: {s.status}: {plain(s.reason or '')}" for s in summaries if s.images_per_s is None]
+    lines += [
+        f"{plain(s.cell.label)}: only {s.trials_ok} of {s.trials} trials succeeded"
+        for s in summaries
+        if s.images_per_s is not None and s.trials_ok < s.trials
+    ]
+    return lines
+
+
+def footnotes(summaries: Sequence[CellSummary]) -> list[str]:
+    """What a reader needs to know of the table above."""
+    lines = []
+    units = {summary.unit for summary in summaries if summary.images_per_s}
+    if units == {"steps"}:
+        lines.append("±: 95% interval of the mean over the steps of one trial; --trials 5 measures between processes.")
+    elif units:
+        lines.append("±: 95% interval over trials.")
+    if any(summary.images_per_s and not summary.settled for summary in summaries):
+        lines.append("*: step times had not settled when the warm-up's budget ended.")
+    if any(summary.cell.device == "cpu" and "fp16" in summary.cell.rungs for summary in summaries):
+        lines.append(
+            "On the CPU fp16 computes in fp32 and only stores 16 bits: it shows the rung at work, not its gain."
+        )
+    return lines
+
+
+def summary_json(run_id: str, path: Path, summaries: Sequence[CellSummary], speedups: Sequence[Interval | None]) -> str:
+    """The table as JSON."""
+
+    def interval(value: Interval | None) -> dict[str, float | None] | None:
+        if value is None:
+            return None
+        # JSON has no infinity: an open end is null.
+        ends = {"value": value.value, "low": value.low, "high": value.high}
+        return {name: end if math.isfinite(end) else None for name, end in ends.items()}
+
+    cells = [
+        {
+            "config": summary.cell.config,
+            "backend": summary.cell.backend,
+            "batch_size": summary.cell.batch_size,
+            "image_size": summary.cell.image_size,
+            "device": summary.cell.device,
+            "status": summary.status,
+            "reason": summary.reason,
+            "trials": summary.trials,
+            "trials_ok": summary.trials_ok,
+            "images_per_s": interval(summary.images_per_s),
+            "step_time_s": interval(summary.step_time_s),
+            "speedup_over_fp32": interval(speedup),
+            "peak_memory_bytes": summary.peak_memory_bytes,
+            "phase_host_s": dict(summary.phase_host_s),
+        }
+        for summary, speedup in zip(summaries, speedups, strict=True)
+    ]
+    return _json({"run_id": run_id, "results": str(path), "cells": cells})
+
+
+def plan_table(plan: Plan) -> Table:
+    """What a run would do."""
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    table.add_column("batch", justify="right")
+    table.add_column("config", overflow="fold")
+    table.add_column("will run")
+    for planned in plan.cells:
+        will = Text(f"{plan.trials} trial{'s' if plan.trials > 1 else ''}")
+        if planned.skip_reason:
+            will = Text(f"skipped: {planned.skip_reason}", style="yellow")
+        table.add_row(str(planned.cell.batch_size), Text(planned.cell.config), will)
+    return table
+
+
+def plan_line(plan: Plan) -> str:
+    """A run in one line, before it starts."""
+    skipped = sum(planned.skip_reason is not None for planned in plan.cells)
+    cell = plan.cells[0].cell
+    what = {"generated": "generated JPEGs", "synthetic": "synthetic images"}.get(cell.input.kind, str(cell.input.path))
+    return (
+        f"{plan.scenario.name} on {plan.device.name} ({plan.device.title}): {len(plan.cells) - skipped} cells"
+        + (f" ({skipped} skipped)" if skipped else "")
+        + (f" x {plan.trials} trials" if plan.trials > 1 else "")
+        + ("" if cell.input.kind == "own" else f", {cell.image_size}x{cell.image_size} pixels, {what}")
+        + f", {cell.threads} threads"
+    )
+
+
+def plan_json(plan: Plan) -> str:
+    """The plan as JSON."""
+    cells = [
+        {"config": p.cell.config, "batch_size": p.cell.batch_size, "key": p.cell.key, "skip_reason": p.skip_reason}
+        for p in plan.cells
+    ]
+    return _json(
+        {
+            "scenario": plan.scenario.name,
+            "device": plan.device.name,
+            "device_title": plan.device.title,
+            "machine": plan.device.machine,
+            "trials": plan.trials,
+            "timeout_s": plan.timeout_s,
+            "cells": cells,
+        }
+    )
+
+
+def tally(summaries: Sequence[CellSummary]) -> str:
+    """`18 cells ok, 2 skipped`."""
+    counts = Counter(summary.status for summary in summaries)
+    ok = counts.pop("ok", 0)
+    return ", ".join([f"{ok} cell{'s' if ok != 1 else ''} ok", *(f"{n} {status}" for status, n in counts.items())])
+
+
+def _json(value: dict[str, Any]) -> str:
+    return json.dumps({"schema_version": JSON_SCHEMA_VERSION, **value}, indent=2, ensure_ascii=False, allow_nan=False)

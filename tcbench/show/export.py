@@ -1,0 +1,299 @@
+"""Results as other tools read them: CSV, Parquet, JSON, github-action-benchmark's and Bencher's own JSON.
+
+Owns the columns and the names. A row is a trial, a cell or a step; what a row does not know is empty. Units are in the
+columns' names.
+"""
+
+from __future__ import annotations
+
+import csv
+import functools
+import importlib
+import io
+import json
+import math
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tcbench.analysis.stats import Interval
+from tcbench.analysis.summary import CellSummary, by_cell, summarise
+from tcbench.core.errors import SelectionError
+from tcbench.core.record import Cell, Environment, Record
+from tcbench.show.naming import lasting
+
+if TYPE_CHECKING:
+    import pandas
+
+SCHEMA = "tcbench-export"
+SCHEMA_VERSION = 1
+"""Of the JSON. History: 1, first form."""
+
+
+Row = dict[str, Any]
+
+_FORMULA = ("=", "+", "-", "@", "\t", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
+"""A cell of text that begins so is a formula to a spreadsheet (OWASP, "CSV Injection"); full-width signs count as
+plain ones."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """Tidy rows: each has a value, or None, for every column."""
+
+    columns: tuple[str, ...]
+    rows: Sequence[Sequence[Any]]
+
+
+def table(records: Sequence[Record], per: str) -> Table:
+    """Of what `store.current` leaves, all rows with the same columns in the same order. A row as a dictionary would be
+    four times as large, and there may be a hundred thousand. What is not finite is empty: JSON has no infinity, and a
+    table's reader takes an empty place better."""
+    columns: dict[str, int] = {}
+    found: list[list[Any]] = []
+    for row in {"trial": _trials, "cell": _cells, "step": _steps}[per](records):
+        if row.keys() - columns.keys():
+            for name in row:
+                columns.setdefault(name, len(columns))
+        values = [None if type(v) is float and not math.isfinite(v) else v for v in map(row.get, columns)]
+        found.append(values)
+    for values in found:
+        values += [None] * (len(columns) - len(values))
+    return Table(tuple(columns), found)
+
+
+def rows(records: Sequence[Record], per: str) -> list[Row]:
+    """The same, each row by the names of its columns."""
+    made = table(records, per)
+    return [dict(zip(made.columns, values, strict=True)) for values in made.rows]
+
+
+def _identity(machine: str | None, cell: Cell, environment: Environment | None) -> Row:
+    gpu = environment.gpu if environment else None
+    return {
+        "machine": machine,
+        "device_name": environment.device_name if environment else None,
+        "scenario": cell.scenario,
+        "backend": cell.backend,
+        "config": cell.config,
+        "batch_size": cell.batch_size,
+        "image_size": cell.image_size,
+        "model": cell.model,
+        "variant": cell.variant,
+        "device": cell.device,
+        "input": cell.input.kind,
+        "input_path": cell.input.path,
+        "threads": cell.threads,
+        "seed": cell.seed,
+        "cell_key": cell.key,
+        "driver": gpu.driver if gpu else None,
+    }
+
+
+def _trials(records: Sequence[Record]) -> Iterator[Row]:
+    for machine, environment, record in _placed(records):
+        row = _identity(machine, record.cell, environment) | {
+            "run_id": record.run_id,
+            "trial": record.trial,
+            "status": record.status,
+            "reason": record.reason,
+            "started_at": record.started_at,
+            "duration_s": record.duration_s,
+            "tcbench": environment.tcbench if environment else None,
+            "commit": environment.commit if environment else None,
+            "python": environment.python if environment else None,
+        }
+        measured = record.measurement
+        if measured is not None:
+            counted_s = measured.counted_times_s
+            mean_s = statistics.fmean(counted_s)
+            row |= {
+                "images_per_s": record.cell.batch_size / mean_s,
+                "step_time_mean_s": mean_s,
+                "step_time_median_s": statistics.median(counted_s),
+                "counted_steps": len(counted_s),
+                "warmup_steps": measured.warmup_steps,
+                "warmup_settled": measured.warmup_settled,
+                "stopped_by": measured.stopped_by,
+                "peak_memory_bytes": measured.peak_memory_bytes,
+                "peak_memory_of": measured.peak_memory_of,
+                "warmup_loss": measured.warmup_loss,
+                "last_loss": measured.last_loss,
+            }
+            for phase in measured.phases:
+                if phase.host_s:
+                    row[f"{phase.name}_host_s"] = statistics.median(phase.host_s)
+                if phase.device_s:
+                    row[f"{phase.name}_device_s"] = statistics.median(phase.device_s)
+        yield row
+
+
+def _cells(records: Sequence[Record]) -> Iterator[Row]:
+    for summary in summarise(records):
+        yield _identity(summary.machine, summary.cell, summary.environment) | {
+            "status": summary.status,
+            "reason": summary.reason,
+            "trials": summary.trials,
+            "trials_ok": summary.trials_ok,
+            **_ends("images_per_s", summary.images_per_s),
+            **_ends("step_time_mean_s", summary.step_time_s),
+            "step_time_median_s": summary.step_time_median_s,
+            "interval_over": summary.unit if summary.images_per_s else None,
+            "warmup_settled": summary.settled if summary.images_per_s else None,
+            "peak_memory_bytes": summary.peak_memory_bytes,
+            **{f"{name}_host_s": seconds for name, seconds in summary.phase_host_s},
+        }
+
+
+def _steps(records: Sequence[Record]) -> Iterator[Row]:
+    for machine, environment, record in _placed(records):
+        measured = record.measurement
+        if measured is None:
+            continue
+        identity = _identity(machine, record.cell, environment) | {"run_id": record.run_id, "trial": record.trial}
+        for step, time_s in enumerate(measured.step_times_s):
+            yield identity | {
+                "step": step,
+                "block": step // measured.block_steps,
+                "counted": step % measured.block_steps != 0,
+                "step_time_s": time_s,
+            }
+
+
+def _placed(records: Sequence[Record]) -> Iterator[tuple[str | None, Environment | None, Record]]:
+    """Each record with its machine, cell by cell; one that knows nothing of its machine has its run's."""
+    for (machine, _), group in by_cell(records).items():
+        for record in group:
+            yield machine, record.environment, record
+
+
+def _ends(name: str, interval: Interval | None) -> Row:
+    if interval is None:
+        return {name: None, f"{name}_low": None, f"{name}_high": None}
+    return {name: interval.value, f"{name}_low": interval.low, f"{name}_high": interval.high}
+
+
+def to_json(records: Sequence[Record], per: str) -> str:
+    """Rows under a schema's name and version, a line each."""
+    made = table(records, per)
+    head = json.dumps({"schema": SCHEMA, "schema_version": SCHEMA_VERSION, "per": per}).removesuffix("}")
+    encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
+    lines = (encode(dict(zip(made.columns, values, strict=True))) for values in made.rows)
+    return head + ', "rows": [\n' + ",\n".join(lines) + "\n]}\n"
+
+
+def to_csv(records: Sequence[Record], per: str) -> str:
+    """Comma-separated, with a header; a text that a spreadsheet would compute has an apostrophe before it."""
+    made, text = table(records, per), io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(map(_defused, made.columns))
+    writer.writerows([_defused(v) if type(v) is str else v for v in values] for values in made.rows)
+    return text.getvalue()
+
+
+@functools.lru_cache(4096)
+def _defused(value: str) -> str:
+    text = value.replace("\r\n", "\n").replace("\r", "\n")  # which few readers take for a line's end
+    return f"'{text}" if text.startswith(_FORMULA) else text
+
+
+def to_parquet(records: Sequence[Record], per: str) -> bytes:
+    """Columns with their types, empty places as nulls. Raises SelectionError where pyarrow is missing."""
+    try:
+        importlib.import_module("pyarrow")
+    except ImportError:
+        raise SelectionError(
+            "--format parquet: needs the package pyarrow: pip install 'tcbench[parquet]', or pip install pyarrow"
+        ) from None
+    buffer = io.BytesIO()
+    _frame(records, per).to_parquet(buffer, index=False, engine="pyarrow")
+    return buffer.getvalue()
+
+
+def _frame(records: Sequence[Record], per: str) -> pandas.DataFrame:
+    import pandas
+
+    made = table(records, per)
+    columns = zip(*made.rows, strict=True) if made.rows else ((),) * len(made.columns)
+    return pandas.DataFrame(
+        {name: pandas.array(values, dtype=_type(values)) for name, values in zip(made.columns, columns, strict=True)}
+    )
+
+
+def _type(values: Sequence[Any]) -> Any:
+    """The type of a column's values; pandas would make whole seconds integers."""
+    kinds = {type(value) for value in values if value is not None}
+    if kinds == {bool}:
+        return "boolean"
+    if kinds == {int} and all(abs(value or 0) < 2**63 for value in values):
+        return "Int64"
+    return "Float64" if kinds and kinds <= {int, float} else "string"
+
+
+def to_github_action_benchmark(records: Sequence[Record]) -> str:
+    """Throughput as github-action-benchmark's `customBiggerIsBetter`: name, unit and value; range and extra are shown
+    beside them (https://github.com/benchmark-action/github-action-benchmark, README, "Examples")."""
+    entries = [
+        {
+            "name": name,
+            "unit": "images/s",
+            "value": summary.images_per_s.value,
+            "range": _range(summary.images_per_s),
+            "extra": f"{summary.trials_ok} of {summary.trials} trials ok; ± is the 95% interval over {summary.unit}",
+        }
+        for name, summary in _measured(records)
+        if summary.images_per_s is not None
+    ]
+    return json.dumps(entries, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _range(interval: Interval) -> str:
+    share = interval.relative_half_width
+    return f"± {share:.1%}" if share < 1 else "± >100%"
+
+
+def to_bencher(records: Sequence[Record]) -> str:
+    """Bencher Metric Format (https://bencher.dev/docs/reference/bencher-metric-format): by cell and by the measure's
+    slug, a value with the limits of its 95% interval. A limit that is not finite is left out."""
+    value = {name: _measures(summary) for name, summary in _measured(records)}
+    return json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _measures(summary: CellSummary) -> Row:
+    measures: Row = {}
+    for slug, interval in (("images-per-second", summary.images_per_s), ("step-time-seconds", summary.step_time_s)):
+        if interval is not None:
+            limits = {"value": interval.value, "lower_value": interval.low, "upper_value": interval.high}
+            measures[slug] = {name: limit for name, limit in limits.items() if math.isfinite(limit)}
+    if summary.peak_memory_bytes:
+        measures["peak-memory-bytes"] = {"value": summary.peak_memory_bytes}
+    return measures
+
+
+_MOST_NAME = 1024
+"""Bencher takes no longer name; so long is none that a run made."""
+
+
+def _measured(records: Sequence[Record]) -> list[tuple[str, CellSummary]]:
+    """Every cell that has a throughput, by a name that no other has. Raises SelectionError when none has."""
+    summaries = [summary for summary in summarise(records) if summary.images_per_s is not None]
+    if not summaries:
+        raise SelectionError("no cell was measured in these results: nothing to export; --format csv tells why")
+    names = lasting([(summary.machine, summary.cell) for summary in summaries])
+    ends = (f"... {summary.cell.key}" for summary in summaries)
+    short = [
+        name if len(name) <= _MOST_NAME else name[: _MOST_NAME - len(end)] + end
+        for name, end in zip(names, ends, strict=True)
+    ]
+    return list(zip(short, summaries, strict=True))
+
+
+TEXT: dict[str, Callable[[Sequence[Record], str], str]] = {"csv": to_csv, "json": to_json}
+"""Formats that are text and have rows."""
+
+SERVICES: dict[str, Callable[[Sequence[Record]], str]] = {
+    "github-action-benchmark": to_github_action_benchmark,
+    "bencher": to_bencher,
+}
+"""Formats of services that follow cells over time."""

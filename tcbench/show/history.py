@@ -1,0 +1,202 @@
+"""What `tcbench history` shows beside its chart: a table per cell, how to read it, and the JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from tcbench.analysis.history import CellHistory, History, Point
+from tcbench.analysis.stats import Interval
+from tcbench.show.comparison.wording import change
+from tcbench.show.console import rate
+from tcbench.show.naming import apart, plain
+from tcbench.show.signs import SIGNS, signed
+
+SCHEMA = "tcbench-history"
+SCHEMA_VERSION = 1
+"""Of the JSON. History: 1, first form."""
+
+_BLOCKS = "▁▂▃▄▅▆▇█"
+
+LEAST_SPAN = 1.1
+"""A sparkline is as high as this factor at least, so that noise looks like noise."""
+
+_STYLES = {"regression": "bold red", "changed status": "bold red", "improved": "green", "inconclusive": "yellow"}
+
+
+def blocks(found: History) -> Iterable[tuple[Text, Table]]:
+    """A heading and a table for each cell, by batch size."""
+    widths = _widths(found)
+    wheres = apart([(cell.machine, cell.cell) for cell in found.cells])
+    for cell, where in sorted(zip(found.cells, wheres, strict=True), key=lambda pair: pair[0].cell.batch_size):
+        words = plain(cell.cell.label) + (f" ({where})" if where else "")
+        line = sparkline(cell.points) if len(cell.points) > 1 else ""
+        yield Text(f"{words}  {line}".rstrip(), style="bold"), _table(cell, widths)
+
+
+def sparkline(points: Sequence[Point]) -> str:
+    """Throughput as blocks, a cross where there is none, a bar where a new line begins."""
+    rates = [point.images_per_s for point in points if point.images_per_s is not None]
+    low = min(rates, default=1.0)
+    span = math.log(max(max(rates, default=1.0) / low, LEAST_SPAN))
+    words = ""
+    for point in points:
+        words += "|" if point.broken_by else ""
+        if point.images_per_s is None:
+            words += "✗"
+        else:
+            words += _BLOCKS[min(int(math.log(point.images_per_s / low) / span * len(_BLOCKS)), len(_BLOCKS) - 1)]
+    return words
+
+
+def notes(found: History) -> list[str]:
+    """How to read the tables."""
+    lines = [
+        "images/s: at the median step, geometric mean over trials; ±: 95% interval over trials; one trial has none.",
+        f"change: from the commit before that ran, with its 95% interval; a regression is surely a loss of more than "
+        f"{found.rule.threshold * 100:.3g}%.",
+    ]
+    points = [point for cell in found.cells for point in cell.points]
+    if any(point.change and point.change.verdict == "inconclusive" for point in points):
+        lines.append("inconclusive: neither surely a loss nor surely none; --trials 5 or more decides most.")
+    if any(point.broken_by for point in points):
+        lines.append("new line: the commits on both sides stand on unlike ground and are not compared; --allow does.")
+    if any(point.revision.name.endswith("+") for point in points):
+        lines.append("+: tracked files differed from the commit; each such run stands by itself.")
+    return lines
+
+
+def verdict(found: History) -> str:
+    """The whole in one line."""
+    cells, commits = len(found.cells), len(found.revisions)
+    over = f"{cells} cell{'s' * (cells != 1)} over {commits} commit{'s' * (commits != 1)}"
+    verdicts = [point.change.verdict for cell in found.cells for point in cell.points if point.change]
+    if not verdicts:
+        return f"{over}: nothing to compare yet"
+    regressions = f"{found.regressions or 'no'} regression{'s' * (found.regressions > 1)}"
+    unsure = verdicts.count("inconclusive")
+    among = f"in {len(verdicts)} comparison{'s' * (len(verdicts) != 1)}"
+    return f"{over}: {regressions} {among}" + (f", {unsure} inconclusive" if unsure else "")
+
+
+def to_json(found: History) -> str:
+    """Everything."""
+    value = {
+        "schema": SCHEMA,
+        "schema_version": SCHEMA_VERSION,
+        "threshold": found.rule.threshold,
+        "commits": [_revision(revision) for revision in found.revisions],
+        "cells": [
+            {
+                "config": cell.cell.config,
+                "batch_size": cell.cell.batch_size,
+                "scenario": cell.cell.scenario,
+                "machine": cell.machine,
+                "key": cell.cell.key,
+                "points": list(map(_point, cell.points)),
+            }
+            for cell in found.cells
+        ],
+    }
+    return json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
+
+
+def reason(point: Point) -> str:
+    """What stands in place of a change: why a line begins, or why there is no figure."""
+    if point.broken_by:
+        return "new line: " + "; ".join(difference.says for difference in point.broken_by)
+    if point.images_per_s is None:
+        return f"{SIGNS['changed status']} {point.status}: {point.reason}" if point.reason else point.status
+    return ""
+
+
+def percent(ratio: Interval) -> str:
+    """A ratio as a change: `-5.2% (-6.1% to -4.3%)`."""
+    return f"{change(ratio.value)} ({change(ratio.low)} to {change(ratio.high)})"
+
+
+def _table(cell: CellHistory, widths: Sequence[int]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
+    headings = ("commit", "date", "images/s", "trials", "change", "verdict")
+    for place, (heading, width) in enumerate(zip(headings, (*widths, 0), strict=True)):
+        right = heading in ("images/s", "trials", "change")
+        last = place == len(headings) - 1
+        table.add_column(
+            heading, justify="right" if right else "left", min_width=width, no_wrap=not last, overflow="fold"
+        )
+    for point in cell.points:
+        words, style = _verdict(point)
+        table.add_row(*map(Text, map(plain, _figures(point))), Text(plain(words), style=style))
+    return table
+
+
+def _widths(found: History) -> list[int]:
+    """Columns that line up from table to table."""
+    rows = [_figures(point) for cell in found.cells for point in cell.points]
+    return [max(map(len, column)) for column in zip(*rows, strict=True)] if rows else [0] * 5
+
+
+def _figures(point: Point) -> tuple[str, ...]:
+    trials = f"{point.trials_ok}" if point.trials_ok == point.trials else f"{point.trials_ok} of {point.trials}"
+    if point.images_per_s is None:
+        rated: str = point.status
+    else:
+        rated = rate(point.interval) if point.interval else f"{point.images_per_s:.4g}"
+    ratio = point.change.ratio if point.change else None
+    return point.revision.short, point.revision.date, rated, trials, percent(ratio) if ratio else ""
+
+
+def _verdict(point: Point) -> tuple[str, str]:
+    """Words and their style."""
+    instead = reason(point)
+    if point.change is None:
+        return instead, "" if point.images_per_s is not None else "yellow"
+    if instead and point.change.verdict in ("changed status", "not measured"):
+        return instead, _STYLES["regression"] if point.regressed else "yellow"
+    return signed(point.change), _STYLES.get(point.change.verdict, "")
+
+
+def _point(point: Point) -> dict[str, Any]:
+    step = point.change
+    return {
+        "commit": point.revision.name,
+        "began_at": point.revision.began_at,
+        "status": point.status,
+        "reason": point.reason,
+        "trials": point.trials,
+        "trials_ok": point.trials_ok,
+        "images_per_s": point.images_per_s,
+        "interval": _interval(point.interval),
+        "since": point.since.name if point.since else None,
+        "ratio": _interval(step.ratio) if step else None,
+        "verdict": step.verdict if step else None,
+        "failing": point.regressed,
+        "why": step.why if step else None,
+        "more_trials": step.more_trials if step else None,
+        "phase": step.culprit.name if step and step.culprit else None,
+        "new_line": [dataclasses.asdict(difference) for difference in point.broken_by],
+    }
+
+
+def _revision(revision: Any) -> dict[str, Any]:
+    code = revision.code
+    return {
+        "name": revision.name,
+        "project_commit": code.project,
+        "tcbench": code.tcbench,
+        "run": code.run,
+        "began_at": revision.began_at,
+    }
+
+
+def _interval(interval: Interval | None) -> dict[str, float | None] | None:
+    if interval is None:
+        return None
+    # JSON has no infinity: an open end is null.
+    return {name: end if math.isfinite(end) else None for name, end in dataclasses.asdict(interval).items()}

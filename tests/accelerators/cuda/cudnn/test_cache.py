@@ -1,0 +1,128 @@
+import logging
+import os
+import threading
+
+import pytest
+
+from tcbench.accelerators.cuda.cudnn import cache as module
+from tcbench.accelerators.cuda.cudnn.cache import Cache, Entry
+
+KEY = {"work": "a convolution", "gpu": "H200", "sm": 90, "autotuned": True}
+ENTRY = Entry({"plan": "eng1", "timed": [1.5]}, b"\x00bytes\nwith a newline\n")
+
+
+@pytest.fixture
+def cache(tmp_path):
+    return Cache(tmp_path / "plans")
+
+
+def test_what_was_put_comes_back_in_another_process_too(cache):
+    cache.put(KEY, ENTRY)
+    assert cache.get(KEY) == ENTRY
+    assert Cache(cache.root).get(KEY) == ENTRY
+
+
+def test_it_counts_hits_and_misses(cache):
+    assert cache.get(KEY) is None
+    cache.put(KEY, ENTRY)
+    cache.get(KEY)
+    cache.get(KEY)
+    assert (cache.hits, cache.misses) == (2, 1)
+
+
+@pytest.mark.parametrize("name", list(KEY))
+def test_an_entry_is_found_by_the_whole_key_only(cache, name):
+    cache.put(KEY, ENTRY)
+    other = {**KEY, name: False if name == "autotuned" else "another"}
+    assert cache.get(other) is None
+
+
+def test_a_fresh_cache_ignores_what_is_there_and_replaces_it(cache):
+    cache.put(KEY, ENTRY)
+    fresh = Cache(cache.root, fresh=True)
+    assert fresh.get(KEY) is None
+    newer = Entry({"plan": "eng2"})
+    fresh.put(KEY, newer)
+    assert Cache(cache.root).get(KEY) == newer
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda content: b"",
+        lambda content: b"not JSON at all",
+        lambda content: b"[1, 2]\n",
+        lambda content: content[:-1],
+        lambda content: content + b"more",
+        lambda content: content.replace(b"bytes\nwith", b"other\nwith"),
+        lambda content: content.replace(b"a convolution", b"another work"),
+        lambda content: b'{"key": null}\n' + content,
+    ],
+    ids=["empty", "text", "list", "cut", "longer", "changed", "other key", "other header"],
+)
+def test_a_damaged_entry_counts_as_missing_and_is_written_anew(cache, damage):
+    cache.put(KEY, ENTRY)
+    path = cache.path(KEY)
+    path.write_bytes(damage(path.read_bytes()))
+    assert cache.get(KEY) is None
+    cache.put(KEY, ENTRY)
+    assert cache.get(KEY) == ENTRY
+
+
+def test_a_dropped_entry_is_gone_and_counts_as_a_miss(cache):
+    cache.put(KEY, ENTRY)
+    cache.get(KEY)
+    cache.drop(KEY)
+    assert (cache.hits, cache.misses) == (0, 1)
+    assert cache.get(KEY) is None
+
+
+def test_a_write_that_fails_half_way_leaves_the_old_entry_and_no_litter(cache, monkeypatch):
+    cache.put(KEY, ENTRY)
+
+    def full(fd):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", full)
+        cache.put(KEY, Entry({"plan": "newer"}))
+    assert cache.get(KEY) == ENTRY
+    assert list(cache.root.iterdir()) == [cache.path(KEY)]
+
+
+def test_a_cache_that_cannot_be_written_complains_once_and_no_more(tmp_path, caplog):
+    place = tmp_path / "file"
+    place.write_text("in the way")
+    cache = Cache(place)
+    with caplog.at_level(logging.WARNING):
+        cache.put(KEY, ENTRY)
+        cache.put(KEY, ENTRY)
+    assert cache.get(KEY) is None
+    [record] = caplog.records
+    assert str(place) in record.getMessage()
+
+
+def test_many_writers_leave_a_whole_entry(cache):
+    entries = [Entry({"plan": f"eng{i}"}, bytes([i]) * 50_000) for i in range(8)]
+
+    def write(entry):
+        for _ in range(20):
+            Cache(cache.root).put(KEY, entry)
+
+    threads = [threading.Thread(target=write, args=(entry,)) for entry in entries]
+    for thread in threads:
+        thread.start()
+    seen = {id(cache.get(KEY)) for _ in range(50)}
+    for thread in threads:
+        thread.join()
+    assert seen
+    assert cache.get(KEY) in entries
+    assert list(cache.root.iterdir()) == [cache.path(KEY)]
+
+
+def test_the_users_cache_folder_can_be_chosen(monkeypatch, tmp_path):
+    monkeypatch.setenv("TCBENCH_CACHE", str(tmp_path))
+    assert Cache().root == tmp_path / module.VERSION
+    monkeypatch.delenv("TCBENCH_CACHE")
+    assert module.default_root().name == module.VERSION
+    assert "tcbench" in str(module.default_root())

@@ -1,0 +1,216 @@
+"""cuDNN builds a plan for every kind of work, for GPUs that are not there. Needs cuDNN and libcuda, no GPU."""
+
+import ctypes
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tcbench.accelerators.cuda import packages, properties
+from tcbench.accelerators.cuda.cudnn import absent, graphs, plans
+from tcbench.accelerators.cuda.cudnn.cache import Cache
+from tcbench.accelerators.cuda.cudnn.plans import NoPlan, PlanFacts, Search
+from tcbench.work import (
+    BatchNormBackward,
+    BatchNormForward,
+    Conv2d,
+    ConvDgrad,
+    ConvFprop,
+    ConvFpropStats,
+    ConvWgrad,
+    Norm,
+)
+
+pytestmark = [pytest.mark.plans, pytest.mark.usefixtures("real_cudnn")]
+
+MIB = 1 << 20
+LIMIT = 512 * MIB
+CONVS = (ConvFprop, ConvDgrad, ConvWgrad)
+
+STEM = Conv2d(32, 3, 224, 224, 64, 7, 7, 2, 3, "NHWC", "float16")
+BOTTLENECK = Conv2d(32, 128, 56, 56, 128, 3, 3, 2, 1, "NHWC", "float16")
+POINTWISE = Conv2d(32, 1024, 14, 14, 256, 1, 1, 1, 0, "NHWC", "float16")
+CLASSIFIER = Conv2d(32, 2048, 1, 1, 1000, 1, 1, 1, 0, "NHWC", "float16")
+NORM = Norm(32, 256, 56, 56, "NHWC", "float16")
+
+
+def norms(norm):
+    return [
+        work
+        for after in ("none", "relu", "add_relu")
+        for work in (
+            BatchNormForward(replace(norm, after=after), 2e-5, 0.1),
+            BatchNormBackward(replace(norm, after=after)),
+        )
+    ]
+
+
+def plan(work, gpu="H200", limit=LIMIT):
+    return absent.plan_without_device(work, properties.load(gpu), limit)
+
+
+def target(name="H200"):
+    gpu = properties.load(name)
+    return graphs.absent_target(gpu.json, gpu.sm, gpu.multiprocessors)
+
+
+@pytest.mark.parametrize("batch", [32, 256])
+@pytest.mark.parametrize("gpu", ["A100", "H200", "B200"])
+def test_every_kind_of_work_has_a_plan_within_the_limit(gpu, batch):
+    convs = [replace(conv, n=batch) for conv in (STEM, BOTTLENECK, POINTWISE, CLASSIFIER)]
+    variants = [
+        replace(conv, layout=layout, dtype=dtype, math=math)
+        for conv in convs
+        for layout in ("NHWC", "NCHW")
+        for dtype, math in (("float16", "strict"), ("float32", "strict"), ("float32", "tf32"))
+    ]
+    works = [kind(conv) for conv in variants for kind in CONVS]
+    works += [ConvFpropStats(conv) for conv in convs[1:3]]
+    works += norms(replace(NORM, n=batch))
+    if batch == 32:
+        works += norms(replace(NORM, n=batch, dtype="float32"))
+    for work in works:
+        facts = plan(work, gpu)
+        assert facts.workspace_bytes <= LIMIT, work.key
+        assert facts.serialized_bytes > 0, work.key
+
+
+@pytest.mark.parametrize("gpu", ["V100", "T4"])
+def test_before_compute_capability_8_convolutions_have_plans_and_normalisations_none(gpu):
+    if misfit := packages.cudnn_misfit(properties.load(gpu).compute_capability):
+        pytest.skip(misfit)
+    for conv in (STEM, BOTTLENECK, POINTWISE, CLASSIFIER):
+        for kind in CONVS:
+            assert isinstance(plan(kind(conv), gpu), PlanFacts)
+    for work in [*norms(NORM), ConvFpropStats(POINTWISE)]:
+        with pytest.raises(NoPlan) as none:
+            plan(work, gpu)
+        sm = properties.load(gpu).sm
+        assert none.value.reason.endswith(
+            f"has no plan for {work.name} NHWC float16 on compute capability {sm // 10}.{sm % 10}"
+        )
+
+
+@pytest.mark.parametrize("gpu", ["A100", "L40S", "H200", "B200"])
+def test_statistics_without_a_workspace_for_partial_sums_are_those_that_are_zeroed_first(gpu):
+    work, sm = ConvFpropStats(BOTTLENECK), properties.load(gpu).sm
+    found = Search(work, target(gpu), sm, LIMIT)
+    assert {plan.workspace_bytes == 0 for plan in found.candidates()} == {bool(graphs.added_to(work, sm))}
+
+
+@pytest.mark.parametrize("kind", CONVS)
+@pytest.mark.parametrize("gpu", ["A100", "H200", "B200"])
+def test_strict_single_precision_takes_another_plan_than_tf32(kind, gpu):
+    for conv in (BOTTLENECK, POINTWISE):
+        strict, tf32 = (plan(kind(replace(conv, dtype="float32", math=math)), gpu) for math in ("strict", "tf32"))
+        assert strict.plan != tf32.plan
+        assert strict.place > tf32.place
+
+
+def test_a_tighter_limit_finds_a_plan_that_needs_less_or_says_what_is_the_least():
+    work = ConvFprop(replace(BOTTLENECK, layout="NCHW", n=256))
+    wide = plan(work)
+    assert wide.workspace_bytes > 0
+    try:
+        assert plan(work, limit=wide.workspace_bytes - 1).workspace_bytes < wide.workspace_bytes
+    except NoPlan as none:
+        assert "the least takes" in none.reason
+    norm = norms(replace(NORM, layout="NCHW", dtype="float32", n=256))[0]
+    with pytest.raises(NoPlan, match=r"no plan within a workspace of 512 MiB \(the least takes \d+ MiB\)"):
+        plan(norm)
+
+
+@pytest.mark.parametrize(("gpu", "dtype"), [("A100", "float16"), ("H200", "float32"), ("B200", "float16")])
+def test_what_is_foretold_is_what_is_built(gpu, dtype):
+    """All that cuDNN compiles: the forecast does not build it."""
+    file = properties.load(gpu)
+    for work in norms(replace(NORM, dtype=dtype, n=64, c=512, h=28, w=28)):
+        foretold = absent.plan_without_device(work, file, LIMIT, build=False)
+        assert replace(plan(work, gpu), serialized_bytes=0) == foretold, work.key
+
+
+def test_nothing_is_foretold_that_does_not_fit():
+    [work, *_] = norms(replace(NORM, n=64))
+    needed = absent.plan_without_device(work, properties.load("H200"), LIMIT, build=False).workspace_bytes
+    with pytest.raises(NoPlan, match="the least takes"):
+        absent.plan_without_device(work, properties.load("H200"), needed // 100, build=False)
+
+
+@pytest.mark.parametrize(
+    "work", [ConvFprop(BOTTLENECK), ConvFpropStats(POINTWISE), *norms(NORM)], ids=lambda work: work.name
+)
+def test_a_plan_that_is_serialized_and_restored_takes_our_operands_in_our_order(work):
+    search = Search(work, target(), 90, LIMIT)
+    chosen = search.first()
+    plans._check_order(work, search.graph)
+    graph = plans.restore(search.serialize(), target())
+    plans._check_order(work, graph)
+    assert graph.get_workspace_size() == chosen.workspace_bytes
+    assert {str(made.get_cuda_graph_retention()) for made in (search.graph, graph)} == {"cuda_graph_retention.NONE"}
+
+
+@pytest.mark.parametrize("work", [ConvFprop(BOTTLENECK), *norms(NORM)], ids=lambda work: work.name)
+def test_a_restored_plan_takes_bare_addresses_their_number_a_workspace_and_a_handle(work):
+    search = Search(work, target(), 90, LIMIT)
+    chosen = search.first()
+    graph = plans.restore(search.serialize(), target())
+    n = len(graphs.slots(work))
+    addresses = (ctypes.c_int64 * n)(*range(1 << 46, (1 << 46) + 512 * n, 512))
+
+    def run(n, workspace):
+        graph._execute_with_raw_ptrs(ctypes.addressof(addresses), n, workspace, 0)
+
+    with pytest.raises(ValueError, match=rf"n_user \({n - 1}\) does not match"):
+        run(n - 1, 1 << 46)
+    if chosen.workspace_bytes:
+        with pytest.raises(ValueError, match=f"requires a {chosen.workspace_bytes}-byte workspace but received null"):
+            run(n, 0)
+    with pytest.raises(RuntimeError, match=r"handle (is NULL|== __null)"):  # all else is as it should be
+        run(n, 1 << 46)
+
+
+def test_constants_go_to_cudnn_as_four_bytes_of_single_precision():
+    """The frontend hands cuDNN the address of what it keeps, a float or a double, and cuDNN reads the tensor's type."""
+    search = Search(BatchNormForward(replace(NORM, after="add_relu"), 2e-5, 0.1), target(), 90, LIMIT)
+    search.select(search.first())
+    kept = re.search(rb"pass_by_values\{(.*?)\}\}", search.serialize(), re.DOTALL)
+    assert kept is not None
+    # In UBJSON, index 3 of the frontend's types is float, which it writes as hexadecimal digits.
+    assert re.findall(rb"i\x05index(i.)i\x05value(.{11})", kept[1], re.DOTALL) == [
+        (b"i\x03", b"Si\x08" + np.float32(value).byteswap().tobytes().hex().upper().encode())
+        for value in (0.1, 2e-5, 0.0)
+    ]
+
+
+def test_cudnn_says_which_plans_it_compiles_when_they_are_built():
+    for work, compiled in ((ConvFprop(BOTTLENECK), False), (norms(NORM)[0], True)):
+        search = Search(work, target(), 90, LIMIT)
+        assert search._is_runtime_compiled(search.first().place) == compiled
+
+
+def test_the_selected_plan_is_the_one_that_is_serialized():
+    search = Search(ConvWgrad(BOTTLENECK), target(), 90, LIMIT)
+    candidates = list(search.candidates())
+    assert len({candidate.workspace_bytes for candidate in candidates}) > 1
+    for candidate in (candidates[0], candidates[-1], max(candidates, key=lambda c: c.workspace_bytes)):
+        search.select(candidate)
+        graph = plans.restore(search.serialize(), target())
+        assert graph.get_workspace_size() == candidate.workspace_bytes
+
+
+def test_bytes_that_are_no_plan_are_refused():
+    with pytest.raises(Exception):  # noqa: B017 - whatever the frontend raises: prepare() catches all
+        plans.restore(b"not a plan", target())
+
+
+def test_workers_answer_as_this_process_does_and_the_cache_says_the_same(tmp_path):
+    works = [ConvFprop(BOTTLENECK), ConvDgrad(POINTWISE), norms(NORM)[0], ConvFpropStats(STEM)]
+    gpu = properties.load("H200")
+    cold = absent.plan_all(works, gpu, LIMIT, cache=Cache(tmp_path))
+    warm = absent.plan_all(works, gpu, LIMIT, cache=Cache(tmp_path))
+    assert warm == cold
+    assert all(answer.from_cache for answer in warm.values() if isinstance(answer, PlanFacts))
+    here = plan(works[0])
+    assert (cold[works[0].key].plan, cold[works[0].key].workspace_bytes) == (here.plan, here.workspace_bytes)
+    assert isinstance(cold[works[3].key], NoPlan)

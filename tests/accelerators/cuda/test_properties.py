@@ -1,0 +1,107 @@
+import json
+import sys
+from subprocess import run
+
+import pytest
+
+from tcbench.accelerators.cuda import properties
+from tcbench.core.errors import SelectionError
+
+
+@pytest.mark.parametrize(
+    ("name", "sm", "multiprocessors", "memory_gb", "bandwidth_gb_s"),
+    [
+        # Memory and bandwidth as in NVIDIA's data sheets.
+        ("V100", 70, 80, 16, 900),
+        ("T4", 75, 40, 16, 320),
+        ("A100", 80, 108, 80, 2039),
+        ("L40S", 89, 142, 48, 864),
+        ("H200", 90, 132, 141, 4800),
+        ("B200", 100, 148, 180, 7700),
+    ],
+)
+def test_the_gpus_that_come_with_tcbench(name, sm, multiprocessors, memory_gb, bandwidth_gb_s):
+    gpu = properties.load(name)
+    assert (gpu.name, gpu.sm, gpu.multiprocessors) == (name, sm, multiprocessors)
+    assert name in gpu.device_name
+    assert gpu.memory_bytes / 1e9 == pytest.approx(memory_gb, rel=0.08)
+    assert gpu.memory_bandwidth_bytes_s / 1e9 == pytest.approx(bandwidth_gb_s, rel=0.03)
+    assert 1e9 < gpu.sm_clock_hz < 3e9
+
+
+def test_all_names_are_listed_oldest_first():
+    assert properties.names() == ("V100", "T4", "A100", "L40S", "H200", "B200")
+
+
+@pytest.mark.parametrize("name", ["h200", "H200", " h200 "])
+def test_names_are_known_in_any_case(name):
+    assert properties.load(name).name == "H200"
+
+
+def test_an_accelerator_on_it_would_say_the_same():
+    gpu = properties.load("T4").properties()
+    assert (gpu.name, gpu.sm, gpu.multiprocessors, gpu.memory_bytes) == ("Tesla T4", 75, 40, 15835660288)
+
+
+@pytest.fixture
+def user_file(tmp_path):
+    content = json.loads(properties.load("H200").json)
+
+    def write(**changes):
+        changed = {key: value for key, value in {**content, **changes}.items() if value is not None}
+        path = tmp_path / f"gpu{len(list(tmp_path.iterdir()))}.json"
+        path.write_text(json.dumps(changed))
+        return str(path)
+
+    return write
+
+
+def test_a_users_file_serves_as_well(user_file):
+    gpu = properties.load(user_file(deviceName="NVIDIA H100", multiProcessorCount=114))
+    assert (gpu.name, gpu.device_name, gpu.multiprocessors) == ("NVIDIA H100", "NVIDIA H100", 114)
+    assert gpu.digest != properties.load("H200").digest
+
+
+def test_an_unknown_name_lists_the_known_ones():
+    with pytest.raises(SelectionError) as error:
+        properties.load("H900")
+    assert str(error.value) == ("unknown GPU 'H900': expected one of V100, T4, A100, L40S, H200, B200, or a JSON file")
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"deviceVer": None}, "deviceVer must be a whole number above 0, not None"),
+        ({"multiProcessorCount": 0}, "multiProcessorCount must be a whole number above 0, not 0"),
+        ({"totalGlobalMem": "lots"}, "totalGlobalMem must be a whole number above 0, not 'lots'"),
+        ({"memoryBusWidth": True}, "memoryBusWidth must be a whole number above 0, not True"),
+        ({"deviceName": " "}, "deviceName must be the GPU's name, not ' '"),
+        ({"deviceName": None}, "deviceName must be the GPU's name, not None"),
+    ],
+)
+def test_a_file_that_lacks_something_says_what_and_where(user_file, changes, words):
+    path = user_file(**changes)
+    with pytest.raises(SelectionError) as error:
+        properties.load(path)
+    assert f"GPU file {path}: {words}" in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"), [(b"{", "is not JSON"), (b"[1]", "expected a JSON object"), (b"\xff\xfe", "not UTF-8 text")]
+)
+def test_a_file_that_is_no_json_object_is_refused_in_one_line(tmp_path, content, words):
+    path = tmp_path / "gpu.json"
+    path.write_bytes(content)
+    with pytest.raises(SelectionError, match=words) as error:
+        properties.load(str(path))
+    assert str(path) in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_reading_them_imports_no_framework():
+    code = (
+        "import sys; from tcbench.accelerators.cuda import properties; properties.load('H200');"
+        "print([m for m in ('numpy', 'cupy', 'cudnn', 'chainer') if m in sys.modules])"
+    )
+    assert run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"

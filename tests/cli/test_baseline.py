@@ -1,0 +1,139 @@
+"""`tcbench baseline` as a user meets it, on records of a real run."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import factories
+import msgspec
+import pytest
+
+from tcbench.core import record
+
+REAL = Path(__file__).parents[2] / "results" / "amd-epyc-2cpu"
+CPU, PEERS = "cpu-20261121-035658", "peers-20261121-110639"
+
+
+def tcbench(here: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "TCBENCH_CACHE": str(here / "cache"), "COLUMNS": "100"}
+    command = [sys.executable, "-m", "tcbench", *arguments]
+    return subprocess.run(command, cwd=here, capture_output=True, text=True, env=environment, timeout=300)
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    """A folder with the results of two real runs; the peers' are the newest."""
+    folder = tmp_path / "results" / REAL.name
+    folder.mkdir(parents=True)
+    for age, run in ((100, CPU), (0, PEERS)):
+        path = Path(shutil.copy(REAL / f"{run}.jsonl", folder))
+        os.utime(path, (path.stat().st_mtime - age,) * 2)
+    return tmp_path
+
+
+def test_a_baseline_is_set_listed_shown_and_removed(here: Path) -> None:
+    done = tcbench(here, "baseline", "set", "main")
+    assert done.returncode == 0, done.stderr
+    path = here / "results" / "baselines" / "main.jsonl"
+    source = here / "results" / REAL.name / f"{PEERS}.jsonl"
+    assert path.read_bytes().count(b"\n") == source.read_bytes().count(b"\n") == 30
+    assert "baseline 'main': 10 cells, 30 trials of peers on amd-epyc-2cpu at " in done.stdout
+    assert "note: these are results of 2 commits: 2e0a82d36637, d5ea3305adc1" in done.stderr
+
+    listed = tcbench(here, "baseline", "list")
+    assert listed.returncode == 0
+    heading, row = listed.stdout.splitlines()
+    assert heading.split() == ["name", "machine", "scenario", "cells", "trials", "commit", "date"]
+    assert row.split()[:5] == ["main", "amd-epyc-2cpu", "peers", "10", "30"] and row.split()[-1] == "2026-11-21"
+    [one] = json.loads(tcbench(here, "baseline", "list", "--json").stdout)["baselines"]
+    assert (one["cells"], one["trials"], one["scenarios"]) == (10, 30, ["peers"])
+
+    shown = tcbench(here, "baseline", "show", "main")
+    assert shown.returncode == 0
+    assert "torch/fp32" in shown.stdout and "±: 95% interval over trials." in shown.stdout
+    assert len(json.loads(tcbench(here, "baseline", "show", "main", "--json").stdout)["cells"]) == 10
+
+    assert tcbench(here, "baseline", "remove", "main").stdout == "removed results/baselines/main.jsonl\n"
+    assert not path.exists() and source.exists()
+    assert "no baselines in results/baselines/" in tcbench(here, "baseline", "list").stdout
+
+
+def test_a_run_is_named_by_its_id_and_one_trial_is_a_weak_base(here: Path) -> None:
+    done = tcbench(here, "baseline", "set", "cpu", CPU)
+    assert done.returncode == 0, done.stderr
+    assert "20 cells, 20 trials of cpu" in done.stdout
+    assert "every cell has one trial only, with which every comparison is inconclusive" in done.stderr
+
+
+def test_a_name_is_replaced_by_force_alone_and_is_never_the_newest_run(here: Path) -> None:
+    assert tcbench(here, "baseline", "set", "b", CPU).returncode == 0
+    refused = tcbench(here, "baseline", "set", "b")
+    assert refused.returncode == 2 and "--force replaces it" in refused.stderr
+    forced = tcbench(here, "baseline", "set", "b", "--force")
+    assert "of peers on" in forced.stdout  # the baseline file itself is newer
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["set", "../x"], "baseline '../x': not a name"),
+        (["set", "a/b"], "not a name"),
+        (["set", "b", "nowhere"], "nowhere: no such results"),
+        (["set", "b", "cpu-20261121-035659"], "did you mean 'cpu-20261121-035658'?"),
+        (["set", "b", "bad.jsonl"], "bad.jsonl:1: not JSON"),
+        (["set", "b", "empty.jsonl"], "no records to keep"),
+        (["show", "mian"], "did you mean 'main'?"),
+        (["remove", "zzz"], "expected one of main"),
+        (["show", "x", "--out", "elsewhere"], "`tcbench baseline set x` keeps the newest run"),
+        (["set", "b", "--out", "elsewhere"], "no results in elsewhere/"),
+    ],
+)
+def test_a_mistake_is_one_clear_line_and_exit_code_2(here: Path, arguments: list[str], expected: str) -> None:
+    (here / "bad.jsonl").write_text("no JSON\n")
+    (here / "empty.jsonl").write_text("")
+    folder = here / "results" / "baselines"
+    folder.mkdir()
+    shutil.copy(REAL / f"{CPU}.jsonl", folder / "main.jsonl")
+    done = tcbench(here, "baseline", *arguments)
+    assert done.returncode == 2, done
+    assert expected in done.stderr
+    assert done.stderr.startswith("tcbench: error: ") and done.stderr.count("\n") == 1
+    assert [file.name for file in folder.iterdir()] == ["main.jsonl"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["baseline", "set", "main", "run.jsonl", "--force"],
+        ["baseline", "list"],
+        ["baseline", "show", "main"],
+        ["explain", "run.jsonl", "--details"],
+        ["claims", "run.jsonl"],
+        ["plot", "run.jsonl", "--config", "none"],
+    ],
+)
+def test_nothing_of_a_record_acts_on_the_terminal(tmp_path: Path, arguments: list[str]) -> None:
+    act = "\x1b[31mred\x1b]0;title\x07\n"
+    cell = msgspec.structs.replace(factories.make_cell(), scenario=f"s{act}", config=f"c{act}", rungs=("fp32", act))
+    records = [
+        factories.make_record(
+            cell=cell,
+            trial=trial,
+            started_at=act,
+            environment=factories.make_environment(f"m{act}", commit=f"{trial}{act}"),
+        )
+        for trial in range(2)
+    ]
+    failed = msgspec.structs.replace(cell, config=f"d{act}")
+    records.append(factories.make_record(cell=failed, status="failed", reason=f"why {act}"))
+    (tmp_path / "run.jsonl").write_bytes(b"".join(record.encode(one) + b"\n" for one in records))
+    assert tcbench(tmp_path, "baseline", "set", "main", "run.jsonl").returncode == 0
+    done = tcbench(tmp_path, *arguments)
+    shown = done.stdout + done.stderr
+    assert done.returncode in (0, 2) and "\\x1b[31mred" in "".join(shown.split())
+    assert all(char.isprintable() for char in shown.replace("\n", ""))

@@ -1,0 +1,195 @@
+"""`tcbench claims` as a user meets it, on the committed records of real runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import factories
+import pytest
+import timelines
+
+from tcbench.core import record
+from tcbench.tracing import perfetto
+
+RESULTS = Path(__file__).parents[2] / "results" / "amd-epyc-2cpu"
+CPU, PEERS = RESULTS / "cpu-20261121-035658.jsonl", RESULTS / "peers-20261121-110639.jsonl"
+
+
+def tcbench(here: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "COLUMNS": "132"}
+    command = [sys.executable, "-m", "tcbench", *arguments]
+    return subprocess.run(command, cwd=here, capture_output=True, text=True, env=environment, timeout=120)
+
+
+def outcomes(here: Path, *arguments: str) -> list[dict[str, Any]]:
+    done = tcbench(here, "claims", *arguments, "--format", "json")
+    assert done.returncode == 0, done.stderr
+    value = json.loads(done.stdout, parse_constant=pytest.fail)
+    assert value["schema"] == "tcbench-claims"
+    return list(value["scorecards"])
+
+
+def alone(folder: Path, results: Path = CPU) -> str:
+    """The records without what lies beside them: a document of `tcbench numerics` there answers claims too."""
+    shutil.copy(results, folder)
+    return results.name
+
+
+def test_the_ladder_on_two_cores_has_its_scorecard(tmp_path: Path) -> None:
+    [card] = outcomes(tmp_path, alone(tmp_path))
+    assert (card["scenario"], card["machine"], card["image_size"]) == ("cpu", "amd-epyc-2cpu", 64)
+    found = {claim["says"]: claim for claim in card["claims"]}
+    assert found["fp16 is slower than fp32 at small batch sizes"]["outcome"] == "holds"
+    assert found["+ batched + NHWC + fused is always faster than fp32"]["outcome"] == "does not hold"
+    assert found["+ DALI is faster than fp16 without"]["outcome"] == "undecided"
+    assert found["fp16 with loss scaling and fp32 master weights trains like fp32"]["outcome"] == "not measured"
+    assert all(claim["by_one_trial"] for claim in found.values() if claim["at_batch_sizes"])
+    # images/s of the table in the README: 4.872 against 21.87.
+    [at, _] = found["fp16 is slower than fp32 at small batch sizes"]["at_batch_sizes"]
+    assert at["ratio"]["value"] == pytest.approx(4.872 / 21.87, rel=1e-3)
+
+
+def test_a_document_of_numerics_beside_the_records_answers_what_training_claims(tmp_path: Path) -> None:
+    [card] = outcomes(tmp_path, str(CPU))
+    found = {claim["says"]: claim for claim in card["claims"]}
+    assert found["fp16 with loss scaling and fp32 master weights trains like fp32"]["outcome"] == "holds"
+    why = found["fp16 with loss scaling and fp32 master weights trains like fp32"]["why"]
+    assert why.endswith(" (numerics-20261121-145202.json: 240 steps, 5 seeds)")
+    [without] = outcomes(tmp_path, alone(tmp_path))
+    assert card["counts"]["not measured"] < without["counts"]["not measured"]
+
+
+def test_a_document_beside_the_records_that_cannot_be_read_is_left_out_and_one_that_was_named_is_an_error(
+    tmp_path: Path,
+) -> None:
+    alone(tmp_path)
+    good = (RESULTS / "numerics-20261121-145202.json").read_bytes()
+    (tmp_path / "numerics-20261121-145202.json").write_bytes(good)
+    broken = {
+        "numerics-20990101-000000.json": good[:5000],
+        "numerics-20990102-000000.json": b'{"a": 1}',
+        "numerics-20990103-000000.json": b'{"schema": "tcbench-numerics", "schema_version": 2}',
+    }
+    for name, data in broken.items():
+        (tmp_path / name).write_bytes(data)
+    done = tcbench(tmp_path, "claims", CPU.name, "--format", "json")
+    assert done.returncode == 0, done.stderr
+    assert [line.split(": ")[:2] for line in done.stderr.splitlines()] == [["note", "left out"]] * 3
+    assert all(name in done.stderr for name in broken)
+    [card] = json.loads(done.stdout)["scorecards"]
+    found = {claim["says"]: claim for claim in card["claims"]}
+    assert found["fp16 with loss scaling and fp32 master weights trains like fp32"]["outcome"] == "holds"
+    for name in broken:
+        done = tcbench(tmp_path, "claims", CPU.name, name)
+        assert done.returncode == 2
+        assert done.stderr.startswith(f"tcbench: error: {name}: ")
+
+
+def test_several_trials_are_the_unit_where_there_are_several(tmp_path: Path) -> None:
+    [card] = outcomes(tmp_path, str(PEERS))
+    compared = [at for claim in card["claims"] for at in claim["at_batch_sizes"]]
+    assert {at["unit"] for at in compared} == {"trials"}
+    undecided = next(at for at in compared if at["outcome"] == "undecided")
+    assert undecided["more_trials"] >= 1
+
+
+def test_results_of_two_scenarios_give_two_scorecards(tmp_path: Path) -> None:
+    assert [card["scenario"] for card in outcomes(tmp_path, str(CPU), str(PEERS))] == ["cpu", "peers"]
+
+
+def test_the_newest_run_is_the_default_and_a_table_what_it_shows(tmp_path: Path) -> None:
+    (tmp_path / "results" / "m").mkdir(parents=True)
+    shutil.copy(CPU, tmp_path / "results" / "m")
+    done = tcbench(tmp_path, "claims")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("cpu on amd-epyc-2cpu (AMD EPYC), 64x64 pixels, generated\n")
+    assert "4 of 10 claims hold here, 2 do not, 2 are undecided, 2 are not measured" in done.stdout
+    assert "To measure what is missing: tcbench numerics" in done.stdout
+    named = tcbench(tmp_path, "claims", CPU.stem, "--format", "markdown")
+    assert named.stdout.startswith("### cpu on amd-epyc-2cpu")
+
+
+def test_another_scenarios_claims_can_be_asked(tmp_path: Path) -> None:
+    [card] = outcomes(tmp_path, alone(tmp_path), "--scenario", "naruse2018")
+    assert card["counts"]["not measured"] == len(card["claims"]) == 21
+    assert card["commands"][0].startswith("tcbench run naruse2018 --image-size 64 --config fp16 --config fp32 ")
+
+
+def test_timelines_beside_the_records_tell_kernels_per_step(tmp_path: Path) -> None:
+    few, many = "fp16+dali+batched+nhwc+fused", "fp16+dali+batched"
+    for config, n in ((few, 3), (many, 5)):
+        spans = [timelines.kernel(i / 10, (i + 0.5) / 10) for i in range(n)]
+        seen = timelines.made(timelines.step(0, 1), *spans, label=f"{config}, batch size 64", batch_size=64)
+        perfetto.write([seen], tmp_path / f"{config}.json.gz")
+    asked = ("--scenario", "naruse2018", f"{few}.json.gz", f"{many}.json.gz")
+    [card] = outcomes(tmp_path, str(CPU), *asked)
+    claim = next(claim for claim in card["claims"] if claim["relation"] == "fewer kernels")
+    assert (claim["outcome"], claim["why"]) == ("holds", "64: 3 kernels per step against 5")
+    both = tcbench(tmp_path, "claims", str(CPU), str(PEERS), *asked)
+    assert both.returncode == 2
+    assert "timelines do not tell their machine; name the records of one run beside them" in both.stderr
+
+
+OWN = """
+schema = 1
+title = "t"
+measure.batch_sizes = [4]
+model.image_size = 64
+[[config]]
+rungs = ["fp32"]
+"""
+OWN_CLAIM = '[[claim]]\nsays = "it runs"\nleft = "fp32"\nrelation = "runs"\n'
+
+
+def test_results_of_a_scenario_that_is_not_here_ask_for_its_file(tmp_path: Path) -> None:
+    cell = factories.make_cell(scenario="mine")
+    (tmp_path / "mine.jsonl").write_bytes(record.encode(factories.make_record(cell=cell)) + b"\n")
+    (tmp_path / "mine.toml").write_text(OWN + OWN_CLAIM, encoding="utf-8")
+    (tmp_path / "none.toml").write_text(OWN, encoding="utf-8")
+    done = tcbench(tmp_path, "claims", "mine.jsonl")
+    assert done.returncode == 2
+    assert done.stderr == (
+        "tcbench: error: scenario 'mine' of the results is none that comes with tcbench; "
+        "name its file with --scenario\n"
+    )
+    [card] = outcomes(tmp_path, "mine.jsonl", "--scenario", "mine.toml")
+    assert [claim["outcome"] for claim in card["claims"]] == ["holds"]
+    none = tcbench(tmp_path, "claims", "mine.jsonl", "--scenario", "none.toml")
+    assert none.returncode == 0
+    assert "no claims: the scenario makes none" in none.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["claims"], "no results in results/; `tcbench run` makes some"),
+        (["claims", "nowhere"], "nowhere: no such results"),
+        (["claims", "empty.jsonl"], "no records in these results; `tcbench run` makes some"),
+        (["claims", "foreign.jsonl"], "foreign.jsonl:1: not a tcbench record"),
+        (["claims", str(CPU), "--format", "html"], "--format html: expected one of table, markdown, json"),
+        (["claims", str(CPU), "--scenario", "cpus"], "scenario 'cpus': unknown; did you mean 'cpu'?"),
+        (["claims", str(CPU), "--scenario", "bad.toml"], "bad.toml: claim[0].left: unknown config 'fp23'"),
+    ],
+)
+def test_a_mistake_is_one_clear_line_and_exit_code_2(tmp_path: Path, arguments: list[str], expected: str) -> None:
+    (tmp_path / "empty.jsonl").touch()
+    (tmp_path / "foreign.jsonl").write_text('{"a": 1}\n', encoding="utf-8")
+    (tmp_path / "bad.toml").write_text(OWN + OWN_CLAIM.replace("fp32", "fp23"), encoding="utf-8")
+    done = tcbench(tmp_path, *arguments)
+    assert done.returncode == 2, (done.stdout, done.stderr)
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert expected in done.stderr
+
+
+def test_a_last_line_that_is_cut_off_is_left_out_and_said(tmp_path: Path) -> None:
+    (tmp_path / "cut.jsonl").write_bytes(CPU.read_bytes()[:-500])
+    done = tcbench(tmp_path, "claims", "cut.jsonl")
+    assert done.returncode == 0
+    assert "note: cut.jsonl: the last line is cut off" in done.stderr
+    assert "tcbench run cpu --config " in done.stdout

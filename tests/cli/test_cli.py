@@ -1,0 +1,360 @@
+"""The command line as a user meets it: mistakes are one line and exit code 2, runs leave what they say."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tcbench.backends.feeds import dataset
+from tcbench.core import store
+
+SCENARIO = """
+schema = 1
+title = "A quick one"
+[model]
+image_size = 32
+classes = 20
+[measure]
+batch_sizes = [2]
+max_time_s = 0.5
+[[ladder]]
+name = "fp32"
+steps = ["fp32", "batched"]
+"""
+
+
+@pytest.fixture(scope="session")
+def images(tmp_path_factory) -> Path:
+    root = tmp_path_factory.mktemp("images") / "set"
+    dataset.generate(root, n_files=24, workers=1)
+    return root
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    (tmp_path / "quick.toml").write_text(SCENARIO, encoding="utf-8")
+    return tmp_path
+
+
+def tcbench(here: Path, *arguments: str, **options) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "tcbench", *arguments]
+    environment = {**os.environ, "TCBENCH_CACHE": str(here / "cache"), "COLUMNS": "100"}
+    return subprocess.run(command, cwd=here, capture_output=True, text=True, env=environment, timeout=300, **options)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["run", "--config", "fp3"], "--config 'fp3': unknown; did you mean 'fp32'?"),
+        (["run", "--config", "fp16+foo"], "unknown rung 'foo'"),
+        (["run", "--config", ""], "--config: expected a name or a glob"),
+        (["run", "--bs", "0"], "--bs: '0' is no batch size"),
+        (["run", "--bs", "abc"], "--bs: 'abc' is no batch size; expected e.g. --bs 32,64,128,256"),
+        (["run", "--bs", "4,,8"], "'' is no batch size"),
+        (["run", "--bs", "-4"], "'-4' is no batch size"),
+        (["run", "--bs", "1.5"], "'1.5' is no batch size"),
+        (["run", "--bs", "9" * 5000], "is no batch size"),
+        (["run", "--bs", "٣"], "is no batch size"),
+        (["run", "--image-size", "10000000000"], "expected at most 8192 pixels"),
+        (["run", "--timeout", "inf"], "--timeout inf: expected seconds above 0"),
+        (["run", "--max-time", "1e400"], "--max-time inf: expected seconds above 0"),
+        (
+            ["run", "few.toml"],
+            "the images have 16 classes, the scenario's model 2: expected model.classes of at least 16",
+        ),
+        (["run", "--dry-run", "--data", "nowhere"], "nowhere does not exist"),
+        (["run", "--image-size", "31"], "--image-size 31: resnet50 takes images of at least 32 pixels"),
+        (["run", "--data", "nowhere"], "nowhere does not exist"),
+        (["run", "--data", "quick.toml"], "is a file, not a folder"),
+        (["run", "--data", "bad\udcffname"], "expected a path of printable UTF-8 characters"),
+        (["run", "--data", "empty"], "has no class folders"),
+        (["run", "--device", "tpu"], "--device tpu: expected auto, cpu or cuda:N"),
+        (["run", "--target", "0"], "--target 0: expected a share between 0 and 1"),
+        (["run", "--max-time", "-1"], "--max-time -1: expected seconds above 0"),
+        (["run", "--timeout", "0"], "--timeout 0: expected seconds above 0"),
+        (["run", "cpux"], "scenario 'cpux': unknown; did you mean 'cpu'?"),
+        (["run", "missing.toml"], "missing.toml: no such scenario file"),
+        (["run", "bad.toml"], "bad.toml: measure: missing"),
+        (["run", "quick.toml", "--out", "quick.toml", "--data", "synthetic"], "cannot be written"),
+        (["plot"], "no results in results/; `tcbench run` makes some"),
+        (["plot", "nowhere.jsonl"], "nowhere.jsonl: no such file or folder"),
+        (["plot", "quick.toml"], "quick.toml:2: not JSON"),
+        (["plot", "--kind", "pie"], "--kind pie: expected throughput or ladder"),
+    ],
+)
+def test_a_mistake_is_one_clear_line_and_exit_code_2(here, arguments, expected):
+    (here / "empty").mkdir()
+    (here / "bad.toml").write_text('schema = 1\ntitle = "x"\n')
+    (here / "few.toml").write_text(SCENARIO.replace("classes = 20", "classes = 2"))
+    done = tcbench(here, *arguments)
+    assert done.returncode == 2, done
+    assert expected in done.stderr
+    assert done.stderr.startswith("tcbench: error: ")
+    assert done.stderr.count("\n") == 1
+    assert "Traceback" not in done.stderr
+    assert not (here / "results").exists()
+
+
+@pytest.mark.parametrize("arguments", [["run", "--nope"], ["nope"], ["run", "--seed", "x"], ["run", "--trials", "0"]])
+def test_a_mistake_in_the_command_itself_is_exit_code_2(here, arguments):
+    done = tcbench(here, *arguments)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_results_folder_that_may_not_be_written_is_exit_code_2(here):
+    (here / "results").mkdir(mode=0o500)
+    done = tcbench(here, "run", "quick.toml", "--threads", "1", "--data", "synthetic")
+    assert done.returncode == 2
+    assert "cannot be written" in done.stderr
+
+
+def test_a_traceback_is_shown_only_when_asked_for(here):
+    shown = tcbench(here, "run", "--bs", "0", "--debug")
+    assert "Traceback" in shown.stderr
+    assert shown.returncode == 2
+    assert "Traceback" in tcbench(here, "--debug", "run", "--bs", "0").stderr
+
+
+def test_a_run_leaves_records_a_chart_a_table_and_the_next_step(here, images):
+    done = tcbench(here, "run", "quick.toml", "--threads", "1", "--data", str(images))
+    assert done.returncode == 0, done.stderr
+    (records,) = (here / "results").glob("*/quick-*.jsonl")
+    found = store.read([records]).records
+    assert [(r.cell.config, r.status) for r in found] == [("fp32", "ok"), ("fp32+batched", "ok")]
+    for record in found:
+        measured = record.measurement
+        assert len(measured.counted_times_s) >= 10
+        assert measured.warmup_steps >= 3
+        assert measured.profiled_steps == 5
+        assert [phase.name for phase in measured.phases] == ["io", "forward", "backward", "update"]
+        assert record.environment.packages["chainer"] == "7.8.1"
+        assert measured.phases[0].host_s[0] > 1e-4  # real images were decoded
+    assert records.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
+    for words in (
+        "images/s",
+        "vs fp32",
+        "1.00×",
+        "peak memory",
+        "2 cells ok",
+        str(records.relative_to(here)),
+        "Next: ",
+    ):
+        assert words in done.stdout
+    assert "[1/2] fp32, batch size 2: " in done.stderr
+    assert "ETA" in done.stderr
+
+    chart = tcbench(here, "plot", "-o", "chart.svg")
+    assert chart.returncode == 0, chart.stderr
+    assert "<svg" in (here / "chart.svg").read_text()
+    ladder = tcbench(here, "plot", str(records), "--kind", "ladder", "-o", "ladder.pdf")
+    assert ladder.returncode == 0, ladder.stderr
+    assert (here / "ladder.pdf").read_bytes().startswith(b"%PDF")
+    wrong = tcbench(here, "plot", str(records), "-o", "chart.gif")
+    assert wrong.returncode == 2
+    assert ".png" in wrong.stderr
+
+    again = tcbench(here, "run", "quick.toml", "--threads", "1", "--data", str(images), "--resume", "--json")
+    assert again.returncode == 0
+    assert "nothing is missing" in again.stderr
+    summary = json.loads(again.stdout)
+    assert summary["schema_version"] == 1
+    assert [cell["status"] for cell in summary["cells"]] == ["ok", "ok"]
+    assert len(store.read([records]).records) == 2
+
+
+def test_a_corrupt_jpeg_fails_the_cell_and_names_the_file(here, images):
+    data = here / "data"
+    shutil.copytree(images, data)
+    broken, *others = [path for path, _ in dataset.scan(data).files]
+    for path in others:
+        path.unlink()
+    broken.write_bytes(broken.read_bytes()[:2000])
+    done = tcbench(
+        here, "run", "quick.toml", "--threads", "1", "--data", str(data), "--config", "fp32,fp32+dali,fp32+opencv"
+    )
+    assert done.returncode == 3
+    (records,) = (here / "results").glob("*/quick-*.jsonl")
+    for record in store.read([records]).records:
+        assert record.status == "failed"
+        assert str(broken) in record.reason
+
+
+def start(here: Path, *arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "tcbench", *arguments],
+        cwd=here,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "COLUMNS": "100"},
+    )
+
+
+def wait_for_records(here: Path, n: int) -> Path:
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        for path in (here / "results").glob("*/quick-*.jsonl"):
+            if path.read_bytes().count(b"\n") >= n:
+                return path
+        time.sleep(0.1)
+    raise AssertionError("no record came")
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_keeps_what_is_done_and_is_resumed(here, signum):
+    arguments = ("run", "quick.toml", "--threads", "1", "--data", "synthetic", "--trials", "2")
+    process = start(here, *arguments)
+    path = wait_for_records(here, 1)
+    process.send_signal(signum)
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "go on with: tcbench run quick.toml --threads 1 --data synthetic --trials 2 --resume" in stderr
+    assert "Traceback" not in stderr
+    kept = store.read([path])
+    assert kept.notes == ()
+    assert 1 <= len(kept.records) < 4
+
+    done = tcbench(here, *arguments, "--resume")
+    assert done.returncode == 0, done.stderr
+    found = store.read([path]).records
+    assert found[: len(kept.records)] == kept.records
+    assert len(found) == 4
+    assert len(list((here / "results").glob("*/*.jsonl"))) == 1
+
+
+def test_a_killed_runner_leaves_whole_lines_and_is_resumed(here):
+    arguments = ("run", "quick.toml", "--threads", "1", "--data", "synthetic", "--trials", "2")
+    process = start(here, *arguments)
+    path = wait_for_records(here, 1)
+    process.kill()
+    process.communicate()
+    assert path.read_bytes().endswith(b"\n")
+    assert tcbench(here, *arguments, "--resume").returncode == 0
+    assert len(store.read([path]).records) == 4
+
+
+def test_an_interrupt_before_the_first_record_leaves_nothing_behind(here):
+    process = start(here, "run", "quick.toml", "--threads", "1", "--data", "synthetic")
+    while not list((here / "results").glob("*/*.jsonl")):
+        assert process.poll() is None
+        time.sleep(0.02)
+    time.sleep(1.0)
+    process.send_signal(signal.SIGINT)
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "nothing was measured yet; go on with: tcbench run quick.toml --threads 1 --data synthetic\n" in stderr
+    assert not list((here / "results").glob("*/*.jsonl"))
+
+
+def test_a_killed_worker_is_a_record_and_the_run_goes_on(here):
+    process = start(here, "run", "quick.toml", "--threads", "1", "--data", "synthetic")
+    deadline = time.monotonic() + 60
+    killed = False
+    while not killed and time.monotonic() < deadline:
+        children = subprocess.run(
+            ["pgrep", "-P", str(process.pid), "-f", "tcbench.measure.worker"], capture_output=True, text=True
+        )
+        for pid in children.stdout.split():
+            os.kill(int(pid), signal.SIGKILL)
+            killed = True
+        time.sleep(0.05)
+    process.communicate(timeout=120)
+    assert process.returncode == 3
+    (path,) = (here / "results").glob("*/*.jsonl")
+    assert [r.status for r in store.read([path]).records] == ["crashed", "ok"]
+
+
+def test_a_trial_over_its_timeout_is_a_record(here):
+    done = tcbench(
+        here, "run", "quick.toml", "--threads", "1", "--data", "synthetic", "--config", "fp32", "--timeout", "0.5"
+    )
+    assert done.returncode == 3
+    (path,) = (here / "results").glob("*/*.jsonl")
+    (record,) = store.read([path]).records
+    assert (record.status, record.reason) == ("timeout", "no result after 0.5 s (--timeout)")
+    assert "timeout" in done.stdout
+
+
+def test_a_cell_skipped_for_a_missing_package_runs_once_the_package_is_there(here):
+    arguments = ("run", "quick.toml", "--threads", "1", "--data", "synthetic", "--config", "fp32+opencv", "--json")
+    blocked = "import sys; sys.modules['cv2'] = None; sys.argv[1:] = sys.argv[2:]; from tcbench.cli import main; main()"
+    command = [sys.executable, "-c", blocked, "-", *arguments]
+    first = subprocess.run(command, cwd=here, capture_output=True, text=True, timeout=60, check=False)
+    assert first.returncode == 0, first.stderr
+    assert "needs the package cv2: uv sync --extra opencv" in json.loads(first.stdout)["cells"][0]["reason"]
+    second = tcbench(here, *arguments, "--resume")
+    assert json.loads(second.stdout)["cells"][0]["status"] == "ok"
+
+
+def test_a_dry_run_shows_the_plan_and_touches_nothing(here):
+    done = tcbench(here, "run", "--dry-run", "--bs", "32,64,128,256", "--config", "fp16*", "--device", "cpu")
+    assert done.returncode == 0
+    assert "20 cells" in done.stdout
+    assert done.stdout.count("1 trial") == 20
+    assert not list(here.glob("results/*"))
+    plan = json.loads(tcbench(here, "run", "--dry-run", "--json", "--device", "cpu").stdout)
+    assert plan["scenario"] == "cpu"
+    assert len(plan["cells"]) == 20
+
+
+def test_list_shows_scenarios_configs_and_rungs(here):
+    shown = tcbench(here, "list").stdout
+    for words in ("naruse2018", "cpu", "fp16+dali+batched+nhwc+fused+static_graph", "static_graph", "nvidia.dali"):
+        assert words in shown
+    listed = json.loads(tcbench(here, "list", "--json").stdout)
+    assert {rung["name"] for rung in listed["rungs"]} >= {"fp32", "fp16", "dali", "opencv", "batched", "nhwc", "fused"}
+
+
+def test_doctor_says_what_is_here_and_what_is_missing(here):
+    done = tcbench(here, "doctor")
+    assert done.returncode == 0, done.stdout
+    assert "chainer" in done.stdout
+    assert "7.8.1" in done.stdout
+    assert "tcbench data make" in done.stdout
+    findings = json.loads(tcbench(here, "doctor", "--json").stdout)["findings"]
+    assert {finding["what"] for finding in findings} >= {"Python", "processor", "chainer", "results folder"}
+
+
+def test_data_make_makes_the_set_once(here, monkeypatch):
+    made = tcbench(here, "data", "make")
+    assert made.returncode == 0, made.stderr
+    assert "512 images in 16 classes" in made.stdout
+    start = time.monotonic()
+    assert tcbench(here, "data", "make").stdout == made.stdout
+    assert time.monotonic() - start < 5
+
+
+def test_help_groups_options_and_gives_examples(here):
+    shown = tcbench(here, "run", "--help").stdout
+    for words in ("What to run:", "How to measure:", "Examples:", "tcbench run --bs 32,64,128,256 --config 'fp16*'"):
+        assert words in shown
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("tcbench run na", "naruse2018"),
+        ("tcbench run --config fp16+dali+b", "fp16+dali+batched"),
+        ("tcbench pl", "plot"),
+    ],
+)
+def test_shell_completion_completes(here, line, expected):
+    environment = {
+        **os.environ,
+        "_TCBENCH_COMPLETE": "complete_bash",
+        "COMP_WORDS": line,
+        "COMP_CWORD": str(len(line.split()) - 1),
+    }
+    script = Path(sys.executable).parent / "tcbench"
+    done = subprocess.run([script], capture_output=True, text=True, env=environment, check=False)
+    assert expected in done.stdout.split()

@@ -1,0 +1,163 @@
+"""`tcbench forecast` as a user meets it, with CUDA packages and without."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tcbench.accelerators.cuda import properties
+from tcbench.accelerators.cuda.cudnn import libraries
+
+SCENARIO = """
+schema = 1
+title = "A quick one"
+[model]
+image_size = 32
+classes = 20
+[measure]
+batch_sizes = [2, 4]
+[[config]]
+rungs = ["fp16"]
+[[config]]
+rungs = ["tf32"]
+"""
+
+V100 = Path(properties.__file__).parent / "v100.json"
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    (tmp_path / "quick.toml").write_text(SCENARIO, encoding="utf-8")
+    (tmp_path / "list.json").write_text("[]", encoding="utf-8")
+    (tmp_path / "words.json").write_text("no JSON", encoding="utf-8")
+    facts = json.loads(V100.read_text())
+    (tmp_path / "tiny.json").write_text(json.dumps(facts | {"totalGlobalMem": 2**29, "deviceName": "Tiny"}))
+    (tmp_path / "old.json").write_text(json.dumps(facts | {"deviceVer": 600, "deviceName": "Old"}))
+    (tmp_path / "short.json").write_text(json.dumps({key: facts[key] for key in facts if key != "smClockRateKHz"}))
+    return tmp_path
+
+
+def tcbench(here: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "TCBENCH_CACHE": str(here / "cache"), "COLUMNS": "100"}
+    command = [sys.executable, "-m", "tcbench", *arguments]
+    return subprocess.run(command, cwd=here, capture_output=True, text=True, env=environment, timeout=300)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--gpu", "H2000"], "unknown GPU 'H2000': expected one of V100, T4, A100, L40S, H200, B200, or a JSON file"),
+        (["--gpu", "nowhere.json"], "unknown GPU 'nowhere.json'"),
+        (["--gpu", "words.json"], "words.json is not JSON"),
+        (["--gpu", "list.json"], "list.json: expected a JSON object"),
+        (["--gpu", "short.json"], "short.json: smClockRateKHz must be a whole number above 0, not None"),
+        (["--gpu", "old.json"], "GPU Old: the peak rates of compute capability 6.0 are not known; expected one of 7.0"),
+        (["--gpu", "."], "unknown GPU '.'"),
+        (["--gpu", "V100", "--bs", "0"], "--bs: '0' is no batch size"),
+        (["--gpu", "V100", "--config", "fp17"], "--config 'fp17': unknown; did you mean 'fp16'?"),
+        (["--gpu", "V100", "--image-size", "31"], "--image-size 31: resnet50 takes images of at least 32 pixels"),
+        (["--gpu", "V100", "nowhere"], "scenario 'nowhere': unknown"),
+    ],
+)
+def test_a_mistake_is_one_clear_line_and_exit_code_2(here, arguments, expected):
+    scenario = [] if "nowhere" in arguments else ["quick.toml"]
+    done = tcbench(here, "forecast", *scenario, *arguments)
+    assert done.returncode == 2, done
+    assert expected in done.stderr
+    assert done.stderr.startswith("tcbench: error: ")
+    assert done.stderr.count("\n") == 1
+    assert not done.stdout
+
+
+def test_the_gpu_must_be_named(here):
+    done = tcbench(here, "forecast")
+    assert done.returncode == 2
+    assert "Missing option '--gpu'" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_forecast_is_a_table_with_words_for_what_never_runs_there(here):
+    done = tcbench(here, "forecast", "quick.toml", "--gpu", "v100", "--details")
+    assert done.returncode == 0, done.stderr
+    for words in (
+        "quick on Tesla V100-SXM2-16GB, 32x32 pixels",
+        "fp16, batch size 2: launches by host: io 0, forward 177, backward 229, update 591",
+        "cuDNN call batch_norm_call_forward",
+        "images/s",
+        "Never on V100: tf32: needs compute capability 8.0, Tesla V100-SXM2-16GB has 7.0 (tf32)",
+        "2 of 2 cells fit into 15.78 GiB.",
+        "no prediction",
+    ):
+        assert words in done.stdout
+    if libraries.problem():
+        assert "Plans: not checked: " in done.stdout
+        assert "uv sync --extra cuda12" in done.stdout or "libcuda" in done.stdout
+
+
+def test_a_cell_that_does_not_fit_is_an_answer(here):
+    done = tcbench(
+        here, "forecast", "quick.toml", "--gpu", "tiny.json", "--bs", "2", "--config", "fp16", "--json", "-q"
+    )
+    assert done.returncode == 0
+    assert not done.stderr
+    value = json.loads(done.stdout)
+    assert (value["schema"], value["schema_version"]) == ("tcbench-forecast", 1)
+    assert value["gpu"]["device_name"] == "Tiny"
+    (cell,) = value["cells"]
+    assert cell["fits"] is False
+    assert cell["arrays_bytes"] < 2**29 < cell["memory_bytes"]
+
+
+def test_a_second_forecast_takes_what_the_first_has_found(here):
+    first = tcbench(here, "forecast", "quick.toml", "--gpu", "V100", "--bs", "2", "--json")
+    assert list((here / "cache").glob("traces-*/*"))
+    second = tcbench(here, "forecast", "quick.toml", "--gpu", "V100", "--bs", "2", "--json")
+    assert second.stdout == first.stdout
+
+
+def test_an_interrupted_forecast_says_that_it_goes_on_where_it_was(here):
+    environment = {**os.environ, "TCBENCH_CACHE": str(here / "cache")}
+    command = [sys.executable, "-m", "tcbench", "forecast", "naruse2018", "--gpu", "V100", "--image-size", "64"]
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "start_new_session": True}
+    process = subprocess.Popen(command, cwd=here, env=environment, **options)
+    deadline = time.monotonic() + 60
+    while not list((here / "cache").glob("traces-*/*.plan")) and time.monotonic() < deadline:
+        assert process.poll() is None
+        time.sleep(0.02)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: the workers get it too
+    stdout, stderr = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert not stdout
+    assert "interrupted; what was found is kept" in stderr
+    assert "Traceback" not in stderr
+
+
+def test_a_forecast_needs_no_cuda_package(here):
+    blocked = "import sys; [sys.modules.__setitem__(n, None) for n in ('cupy', 'cudnn', 'pynvml', 'torch')]; "
+    blocked += "from tcbench.cli import main; main()"
+    command = [
+        sys.executable,
+        "-c",
+        blocked,
+        "forecast",
+        "quick.toml",
+        "--gpu",
+        "V100",
+        "--bs",
+        "2",
+        "--config",
+        "fp16",
+    ]
+    environment = {**os.environ, "TCBENCH_CACHE": str(here / "cache")}
+    done = subprocess.run(command, cwd=here, capture_output=True, text=True, env=environment, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert "Plans: not checked: " in done.stdout
+    assert "Kernels: not compiled: " in done.stdout
+    assert "1 of 1 cells fit into 15.78 GiB." in done.stdout

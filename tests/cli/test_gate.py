@@ -1,0 +1,299 @@
+"""`tcbench gate` as a user meets it: on a throw-away git project with a training step of its own whose phases sleep."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import projects
+import pytest
+from projects import commit, planted
+from typer.testing import CliRunner
+
+from tcbench.cli import app
+from tcbench.cli.gate import _new_paths
+from tcbench.core import store
+from tcbench.core.errors import TcbenchError
+from tcbench.core.record import Record
+
+QUICK = ("./my_step.toml", "--max-time", "0.25", "--quiet")
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "tcbench", *arguments]
+
+
+def tcbench(here: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command(*arguments), cwd=here, capture_output=True, text=True, env={**os.environ, **environment}, timeout=300
+    )
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    monkeypatch.setenv("TCBENCH_CACHE", str(tmp_path / "cache"))
+    return projects.make(tmp_path / "mine")
+
+
+def left(project: Path, side: str) -> tuple[Record, ...]:
+    """The records of one side."""
+    (path,) = project.glob(f"results/*/gate-*-{side}.jsonl")
+    return store.read([path]).records
+
+
+def cells(text: str) -> dict[str, dict]:
+    return {cell["config"]: cell for cell in json.loads(text)["cells"]}
+
+
+def test_a_loss_planted_in_the_working_tree_is_found_with_its_cell_and_phase(project):
+    (project / "my_step.py").write_text(planted(2))
+    arguments = ("--base", "HEAD", "--looks", "4,8", "-o", "gate.json", "--format", "json")
+    done = tcbench(project, "gate", *QUICK[:-1], *arguments)
+    assert done.returncode == 1, done.stderr
+    assert "my_step/deep, batch size 1: regression: throughput -" in done.stdout
+    assert "; forward takes " in done.stdout
+    assert "base HEAD (" in done.stdout
+    assert "current the working tree (" in done.stdout
+    found = cells((project / "gate.json").read_text())
+    assert (found["my_step/deep"]["verdict"], found["my_step/deep"]["culprit"]) == ("regression", "forward")
+    assert found["my_step/flat"]["verdict"] in ("pass", "inconclusive")
+    # Progress: which side and look, the trials that are certain, an ETA.
+    assert "[1/16] base, look 1/2: my_step/deep, batch size 1: " in done.stderr
+    assert "[2/16] current, look 1/2: my_step/deep, batch size 1: " in done.stderr
+    assert "(ETA " in done.stderr
+    # What was measured is kept as it ran: base first, current first, base first.
+    records = [record for side in ("base", "current") for record in left(project, side)]
+    deep = sorted((r for r in records if r.cell.config == "my_step/deep"), key=lambda r: r.started_at)
+    assert "".join(r.run_id[-4] for r in deep)[:6] == "brrbbr"  # b(ase), cu(r)rent
+    assert all(r.status == "ok" for r in records)
+    assert tcbench(project, "compare", *(f"{r.run_id}" for r in (records[0], records[-1]))).returncode == 1
+
+
+def test_a_loss_between_two_commits_is_found_whatever_the_working_tree_says(project):
+    commit(project, my_step__py=planted(2))
+    (project / "my_step.py").write_text("raise SystemExit")
+    arguments = ("--config", "deep", "--base", "HEAD~1", "--current", "HEAD", "--looks", "3,6")
+    done = tcbench(project, "gate", *QUICK, *arguments)
+    assert done.returncode == 1, done.stderr
+    assert "my_step/deep, batch size 1: regression" in done.stdout
+    assert done.stderr == ""
+
+
+def test_without_a_loss_it_passes(project):
+    commit(project, other__txt="nothing of the step")
+    done = tcbench(project, "gate", *QUICK, "--base", "HEAD~1", "--config", "deep")
+    assert done.returncode == 0, done.stdout
+    assert "regression" not in done.stdout
+    assert left(project, "base")[0].environment.project_commit == projects.git(
+        project, "rev-parse", "--short=12", "HEAD~1"
+    )
+
+
+def test_two_interpreters_are_compared(project, tmp_path):
+    slow = projects.interpreter(tmp_path / "slow", "export PLANTED_S=0.002")
+    arguments = ("--base-python", sys.executable, "--config", "deep", "--format", "json")
+    done = tcbench(project, "gate", *QUICK, *arguments, "--current-python", str(slow))
+    assert done.returncode == 1, done.stderr
+    assert json.loads(done.stdout)["base"] == sys.executable
+    found = cells(done.stdout)["my_step/deep"]
+    assert found["verdict"] == "regression"
+    assert max(found["phases"], key=lambda phase: phase["change_s"]["value"])["name"] == "forward"
+    done = tcbench(project, "gate", *QUICK, *arguments, "--looks", "2")
+    assert done.returncode == 0, done.stdout
+
+
+def test_different_libraries_are_what_is_compared(project, tmp_path):
+    """The same version of Python and tcbench, another NumPy by its own word: allowed, and shown."""
+    (tmp_path / "lib/numpy-9.9.dist-info").mkdir(parents=True)
+    (tmp_path / "lib/numpy-9.9.dist-info/METADATA").write_text("Metadata-Version: 2.1\nName: numpy\nVersion: 9.9\n")
+    (project / "my_step.py").write_text(projects.STEP + "\nPACKAGES = ('numpy',)\n")
+    other = projects.interpreter(tmp_path / "other", f"export PYTHONPATH={tmp_path}/lib")
+    arguments = ("--base-python", str(other), "--config", "deep", "--looks", "2")
+    done = tcbench(project, "gate", *QUICK, *arguments)
+    assert done.returncode == 0, done.stderr
+    assert "allowed to differ: libraries: numpy: 9.9 -> " in done.stdout
+
+
+def test_a_worker_that_speaks_no_protocol_is_a_record_and_never_a_hang(project, tmp_path):
+    talks = (
+        f"""[ "$2" = -m ] && exec {sys.executable} -c 'import os, sys; os.write(int(sys.argv[1]), b"hi\\n")' "$4" """
+    )
+    dies = f"""[ "$2" = -m ] && exec {sys.executable} -c 'raise KeyError("rungs")' """
+    for name, body, said in (
+        ("talks", talks, "the worker sent something that is no message"),
+        ("dies", dies, "the worker ended without a result (exit code 1): KeyError: 'rungs'"),
+    ):
+        python = projects.interpreter(tmp_path / name, body)
+        arguments = ("--config", "deep", "--base-python", sys.executable, "--current-python", str(python))
+        done = tcbench(project, "gate", *QUICK, *arguments, "--out", name)
+        assert done.returncode == 1, done.stderr
+        assert f"changed status: ok -> crashed: {said}" in done.stdout
+        assert "Traceback" not in done.stderr
+
+
+def test_a_spent_budget_leaves_the_rest_inconclusive_and_says_so(project, tmp_path):
+    """The first trial of current waits for long enough."""
+    slow = projects.interpreter(tmp_path / "slow", '[ "$1" = -c ] || case "$*" in *worker*) sleep 6;; esac')
+    arguments = ("--base-python", sys.executable, "--current-python", str(slow), "--config", "deep")
+    done = tcbench(project, "gate", *QUICK, *arguments, "--budget", "6", "--strict")
+    assert done.returncode == 4, done.stderr
+    assert "the budget of 6 s was spent: what is undecided stays inconclusive" in done.stdout
+    assert [len(store.read([path]).records) for path in project.glob("results/*/*.jsonl")] == [1, 1]
+
+
+def test_a_budget_for_one_side_alone_is_not_green(project):
+    done = tcbench(project, "gate", *QUICK, "--base", "HEAD", "--budget", "0.01", "--config", "deep")
+    assert done.returncode == 5, done.stdout
+    assert (
+        "nothing was measured on both sides: the budget was spent before look 1 of 4 (3 trials a side)" in done.stderr
+    )
+    assert [len(store.read([path]).records) for path in project.glob("results/*/*.jsonl")] == [1]
+
+
+def test_an_interrupt_keeps_what_is_done_for_compare(project):
+    arguments = ("--base", "HEAD", "--looks", "8", "--config", "deep")
+    with subprocess.Popen(
+        command("gate", *QUICK[:-1], *arguments),
+        cwd=project,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+    ) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if line.startswith("[2/"):
+                break
+        time.sleep(0.1)
+        process.send_signal(signal.SIGINT)
+        rest = process.stderr.read()
+        assert process.wait(60) == 130
+    assert "interrupted; 2 records are kept: tcbench compare results/" in rest
+    named = rest.strip().rpartition("tcbench compare ")[2].split()
+    done = tcbench(project, "compare", *named)
+    assert (done.returncode, "one process tells nothing of how processes differ" in done.stdout) == (0, True)
+
+
+def test_the_environment_of_a_revision_is_made_and_runs_there(project, tmp_path):
+    commit(project, pyproject__toml='[project]\nname = "mine"\nversion = "1"\n')
+    python = projects.interpreter(tmp_path / "python", "export PLANTED_S=0.002")
+    setup = f"mkdir -p .venv/bin && cp {python} .venv/bin/python"
+    arguments = ("--config", "deep", "--base", "HEAD", "--setup", setup)
+    done = tcbench(project, "gate", *QUICK, *arguments, "--looks", "2", "--format", "json")
+    assert done.returncode == 0, done.stderr
+    assert cells(done.stdout)["my_step/deep"]["verdict"] in ("improved", "inconclusive")
+    assert cells(done.stdout)["my_step/deep"]["ratio"]["value"] > 1.03
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((), "expected one of --base REVISION and --base-python PYTHON"),
+        (("--base-python", "missing/python"), "missing/python cannot be started in "),
+        (("--base-python", "no-such-python"), "--base-python no-such-python: no such command on PATH"),
+        (("--base", "HEAD", "--looks", "4,3"), "--looks 4,3: expected ascending numbers of trials"),
+        (("--base", "HEAD", "--looks", "3,4,5,6,7"), "--looks 3,4,5,6,7: expected one to 4 looks, got 5"),
+        (("--base", "HEAD", "--looks", "1"), "--looks 1: expected ascending numbers of trials from 2 up"),
+        (("--base", "HEAD", "--looks", "three"), "--looks 'three': expected numbers of trials, such as 3,4,6,8"),
+        (("--base", "HEAD", "--budget", "-1"), "--budget -1: expected seconds above 0"),
+        (("--base", "HEAD", "--threshold", "300%"), "--threshold 300%: expected a share"),
+        (("--base", "HEAD", "--config", "none*"), "--config 'none*': matches none of "),
+    ],
+)
+def test_a_mistake_is_one_clear_line(project, arguments, said, monkeypatch):
+    monkeypatch.chdir(project)
+    with pytest.raises(TcbenchError) as error:
+        CliRunner().invoke(app, ["gate", *QUICK, *arguments], catch_exceptions=False)
+    assert error.value.exit_code == 2
+    assert said in str(error.value)
+    assert "\n" not in str(error.value)
+    assert not list(project.glob("results/*/*"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--base", "nope"), "--base 'nope': no such commit in "),
+        (("--base", "HEAD", "--setup", "echo no; exit 7"), "with exit code 7: no (all of it: "),
+    ],
+)
+def test_a_side_that_cannot_be_prepared_ends_with_code_2(project, arguments, said):
+    done = tcbench(project, "gate", *QUICK, *arguments)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert done.stderr.startswith("tcbench: error: ")
+    assert said in done.stderr
+
+
+def test_outside_of_a_repository_there_is_one_clear_line(tmp_path):
+    done = tcbench(tmp_path, "gate", "--base", "HEAD", GIT_CEILING_DIRECTORIES=str(tmp_path.parent))
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "is in no git repository" in done.stderr
+
+
+def test_a_cell_that_only_the_base_has_is_missing(project):
+    scenario = (project / "my_step.toml").read_text(encoding="utf-8")
+    kept, last = scenario[: scenario.rindex("[[config]]")], scenario[scenario.rindex("[[config]]") :]
+    (project / "my_step.toml").write_text(kept, encoding="utf-8")
+    done = tcbench(project, "gate", *QUICK, "--base", "HEAD", "--looks", "2", "--threshold", "90%")
+    assert done.returncode == 1, done.stderr
+    assert "1 missing" in done.stdout
+    assert f"my_step/{'deep' if 'deep' in last else 'flat'}, batch size 1: missing: not in current" in done.stdout
+    allowed = tcbench(
+        project, "gate", *QUICK, "--base", "HEAD", "--looks", "2", "--threshold", "90%", "--allow", "missing"
+    )
+    assert allowed.returncode == 0, allowed.stdout
+
+
+def test_a_base_whose_scenario_cannot_be_read_leaves_a_note(project):
+    good = (project / "my_step.toml").read_text(encoding="utf-8")
+    commit(project, **{"my_step.toml": "schema = 99"})
+    (project / "my_step.toml").write_text(good, encoding="utf-8")
+    done = tcbench(
+        project, "gate", *QUICK[:-1], "--base", "HEAD", "--looks", "2", "--threshold", "90%", "--budget", "0.01"
+    )
+    assert "note: whether cells are missing is not known" in done.stderr
+
+
+def test_nothing_is_measured_before_it_is_known_where_to_write(project):
+    done = tcbench(project, "gate", *QUICK, "--base", "HEAD", "-o", "my_step.toml/out.json", "--format", "json")
+    assert done.returncode == 2
+    assert "my_step.toml/out.json: cannot be written" in done.stderr
+    assert not list(project.glob("results/**/*.jsonl"))
+
+
+def test_a_step_that_runs_on_neither_side_is_not_green(project):
+    commit(project, **{"my_step.py": "import no_such_module"})
+    done = tcbench(project, "gate", *QUICK, "--base", "HEAD")
+    assert done.returncode == 5, done.stdout
+    assert "nothing was measured on both sides" in done.stderr
+
+
+@pytest.mark.parametrize("strict", [(), ("--strict",)])
+def test_a_base_that_runs_in_no_cell_is_not_green(project, strict):
+    good = (project / "my_step.py").read_text()
+    commit(project, **{"my_step.py": "def open_session(cell) return 1"})
+    (project / "my_step.py").write_text(good)
+    done = tcbench(project, "gate", *QUICK, "--base", "HEAD", *strict)
+    assert done.returncode == 5, done.stdout
+    assert "nothing was measured on both sides: failed -> ok" in done.stderr
+
+
+def test_a_step_in_a_submodule_runs_on_both_sides(project, tmp_path):
+    library = projects.make(tmp_path / "library")
+    projects.add_submodule(project, library, "lib")
+    commit(project, my_step__py="from lib.my_step import open_session")
+    done = tcbench(project, "gate", *QUICK, "--base", "HEAD", "--looks", "2", "--threshold", "90%")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [record.status for record in left(project, "base")] == ["ok"] * 4
+
+
+def test_two_gates_of_one_name_have_files_of_their_own(project, monkeypatch):
+    """One that begins in the same second, and ends with nothing measured, takes nothing of the other's away."""
+    monkeypatch.setattr(store, "new_run_id", lambda scenario: f"{scenario}-now")
+    first, second = (_new_paths(project / "results", "machine") for _ in range(2))
+    assert [path.name for path in first.values()] == ["gate-now-base.jsonl", "gate-now-current.jsonl"]
+    assert [path.name for path in second.values()] == ["gate-now-2-base.jsonl", "gate-now-2-current.jsonl"]

@@ -1,0 +1,146 @@
+"""`tcbench history` as a user meets it, on records of real runs and on planted ones."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+from histories import commit, over_commits
+
+from tcbench.core.record import Record
+from tcbench.core.store import Store
+
+REAL = Path(__file__).parents[2] / "results"
+
+
+def tcbench(here: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "TCBENCH_CACHE": str(here / "cache"), "COLUMNS": "100"}
+    command = [sys.executable, "-m", "tcbench", *arguments]
+    return subprocess.run(command, cwd=here, capture_output=True, text=True, env=environment, timeout=300)
+
+
+def plant(here: Path, records: Iterable[Record]) -> None:
+    """A file per run, as `tcbench run` leaves them."""
+    for record in records:
+        with Store(here / "results" / "amd-epyc-2cpu" / f"{record.run_id}.jsonl") as run:
+            run.append(record)
+
+
+@pytest.fixture
+def planted(tmp_path: Path) -> Path:
+    """Five commits; fp32 is a tenth slower from the third on, fp16 is not."""
+    plant(tmp_path, over_commits([40, 40, 36, 36, 36], trials=5) + over_commits([60] * 5, "fp16", trials=5))
+    return tmp_path
+
+
+def test_a_regression_at_the_third_of_five_commits_is_found_there_and_nowhere_else(planted: Path) -> None:
+    done = tcbench(planted, "history", "-o", "history.png")
+    assert done.returncode == 0, done.stderr
+    marked = [line for line in done.stdout.splitlines() if "▼ regression" in line]
+    assert len(marked) == 1
+    assert marked[0].startswith(commit(2)[:7]) and marked[0].endswith("▼ regression in backward")
+    assert "2 cells over 5 commits: 1 regression in 8 comparisons" in done.stdout
+    assert "fp32, batch size 4  " in done.stdout
+    assert done.stdout.splitlines()[-1] == "wrote history.png"
+    assert (planted / "history.png").read_bytes().startswith(b"\x89PNG")
+
+    value = json.loads(tcbench(planted, "history", "--json").stdout)
+    assert [one["name"] for one in value["commits"]] == [commit(n) for n in range(5)]
+    found = {cell["config"]: [point["verdict"] for point in cell["points"]] for cell in value["cells"]}
+    assert found == {"fp32": [None, "pass", "regression", "pass", "pass"], "fp16": [None, *["pass"] * 4]}
+    bad = value["cells"][0]["points"][2]
+    assert bad["failing"] and bad["since"] == commit(1) and bad["phase"] == "backward"
+    assert bad["interval"]["low"] < bad["images_per_s"] < bad["interval"]["high"] < 40 * 0.97
+
+
+def test_a_cell_is_chosen_by_config_and_batch_size(planted: Path) -> None:
+    plant(planted, over_commits([70] * 2, "fp16", batch_size=8))
+    done = tcbench(planted, "history", "--config", "fp1*", "--bs", "8", "--json")
+    [cell] = json.loads(done.stdout)["cells"]
+    assert (cell["config"], cell["batch_size"], len(cell["points"])) == ("fp16", 8, 2)
+
+
+def test_a_higher_threshold_lets_it_pass(planted: Path) -> None:
+    assert "no regression in 8 comparisons" in tcbench(planted, "history", "--threshold", "20%").stdout
+
+
+def test_a_new_line_says_why_unless_it_is_allowed(tmp_path: Path) -> None:
+    plant(tmp_path, over_commits([40, 36], trials=5, environments=[{}, {"kernel": "6.2.0"}]))
+    refused = tcbench(tmp_path, "history")
+    assert "new line: kernel: 6.1.0 -> 6.2.0" in refused.stdout
+    assert "nothing to compare yet" in refused.stdout
+    assert "▼ regression" in tcbench(tmp_path, "history", "--allow", "os").stdout
+
+
+def test_baselines_are_no_runs(planted: Path) -> None:
+    assert tcbench(planted, "baseline", "set", "b").returncode == 0
+    before = json.loads(tcbench(planted, "history", "--json").stdout)
+    assert all(point["trials"] == 5 for cell in before["cells"] for point in cell["points"])
+
+
+def test_the_results_of_real_runs_have_a_history(tmp_path: Path) -> None:
+    shutil.copytree(REAL, tmp_path / "results", ignore=shutil.ignore_patterns("*.png"))
+    done = tcbench(tmp_path, "history", "-o", "history.svg")
+    assert done.returncode == 0, done.stderr
+    assert "torch/bf16+dali+fused_optimizer, batch size 4" in done.stdout
+    assert "? inconclusive" in done.stdout and "▼" not in done.stdout  # one trial at one commit, two at the other
+    assert (tmp_path / "history.svg").stat().st_size > 20_000
+    value = json.loads(tcbench(tmp_path, "history", "--json").stdout)
+    assert [one["name"] for one in value["commits"]][:3] == ["1b04d95e7c48", "d5ea3305adc1", "2e0a82d36637"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["nowhere.jsonl"], "nowhere.jsonl: no such file or folder"),
+        (["cpu-20250101-00000"], "did you mean 'cpu-20250101-000000'?"),
+        (["empty"], "empty: no results here"),
+        (["empty.jsonl"], "no records in these results"),
+        (["bad.jsonl"], "bad.jsonl:1: not JSON"),
+        (["--config", "fp23"], "--config 'fp23': not in these results; did you mean 'fp32'?"),
+        (["--config", "x*"], "--config 'x*': not in these results; expected some of"),
+        (["--config", ""], "--config: expected a name or a glob"),
+        (["--bs", "5"], "--bs 5: not in these results; expected some of 4"),
+        (["--bs", "x"], "--bs: 'x' is no batch size"),
+        (["--threshold", "0"], "--threshold 0: expected a share"),
+        (["--allow", "moon"], "--allow 'moon': unknown"),
+        (["-o", "history.gif"], "history.gif: expected a file name that ends in .png, .svg, .pdf"),
+        (["-o", "bad.jsonl/history.png"], "cannot be written"),
+    ],
+)
+def test_a_mistake_is_one_clear_line_and_exit_code_2(planted: Path, arguments: list[str], expected: str) -> None:
+    (planted / "empty").mkdir()
+    (planted / "empty.jsonl").write_text("")
+    (planted / "bad.jsonl").write_text("no JSON\n")
+    done = tcbench(planted, "history", *arguments)
+    assert done.returncode == 2, done
+    assert expected in done.stderr
+    assert done.stderr.startswith("tcbench: error: ") and done.stderr.count("\n") == 1
+    assert done.stdout == ""
+
+
+def test_without_results_it_says_how_to_make_some(tmp_path: Path) -> None:
+    done = tcbench(tmp_path, "history")
+    assert done.returncode == 2
+    assert "no results in results/; `tcbench run` makes some" in done.stderr
+
+
+def test_a_last_line_that_is_cut_off_is_said_and_the_rest_is_used(planted: Path) -> None:
+    path = planted / "results" / "amd-epyc-2cpu" / "cpu-20250105-000000.jsonl"
+    path.write_bytes(path.read_bytes()[:-300])
+    done = tcbench(planted, "history")
+    assert done.returncode == 0
+    assert "the last line is cut off and was left out" in done.stderr
+
+
+def test_nothing_in_a_record_reaches_the_terminal_as_a_command(tmp_path: Path) -> None:
+    plant(tmp_path, over_commits([40, 40], "fp32\x1b[2J[bold]", trials=2))
+    done = tcbench(tmp_path, "history")
+    assert done.returncode == 0, done.stderr
+    assert "\x1b" not in done.stdout and "[bold]" in done.stdout

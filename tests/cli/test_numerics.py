@@ -1,0 +1,234 @@
+"""`tcbench numerics` as a user meets it: real training in processes, tiny; mistakes; interrupts; workers that die."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+from command import Shell
+from numerics_documents import make_document
+
+from tcbench.accelerators.device import cpu
+from tcbench.core.errors import StoreError
+from tcbench.core.numerics import read
+from tcbench.run import numerics_plan as plan
+from tcbench.run.numerics_runner import Runner
+from tcbench.run.scenario import load
+
+TINY = ("numerics", "--device", "cpu", "--seeds", "1", "--steps", "2", "--image-size", "8")
+
+
+@pytest.fixture
+def tcbench(tmp_path, capsys, monkeypatch):
+    return Shell(tmp_path, capsys, monkeypatch)
+
+
+def test_one_command_leaves_a_document_and_two_charts_and_says_what_it_found(tcbench, tmp_path):
+    done = tcbench(*TINY, "--scale", "2^50")
+    assert done.code == 0, done.err
+    [path] = tmp_path.glob("results/*/numerics-*.json")
+    document = read(path)
+    assert [run.technique for run in document.runs] == ["fp32", "neither", "scaling", "masters", "both", "dynamic"]
+    charts = {chart.name.rpartition("-")[2] for chart in path.parent.glob("*.png")}
+    assert charts == {"gradients.png", "training.png"}
+    assert not list(path.parent.glob("*.jsonl"))
+    # A static scale that overflows is a result, with its step and the scale's name.
+    both = next(run for run in document.runs if run.technique == "both")
+    assert (both.status, both.test_loss) == ("diverged", None)
+    assert "diverged at step 0: gradients overflowed float16 at a static loss scale of 2^50" in done.out
+    derived = json.loads(path.read_text(encoding="utf-8"))["derived"]
+    words = {verdict["technique"]: verdict["verdict"] for verdict in derived["verdicts"]}
+    assert words["both"] == "does not"
+    assert words["dynamic"] == "undecided"  # one seed
+
+
+def test_a_run_whose_loss_is_not_finite_is_a_verdict_and_no_failure(tcbench, tmp_path, monkeypatch):
+    # fp16 with neither technique alone meets a learning rate that nothing survives.
+    breaks = (
+        "import tcbench.backends.chainer.numerics.training as t; import dataclasses, msgspec; r = t.train; "
+        "hot = lambda j: msgspec.structs.replace(j, setting=msgspec.structs.replace(j.setting, learning_rate=1e4)); "
+        "t.train = lambda j, *a: r(hot(j) if j.technique.name == 'neither' else j, *a); "
+        "from tcbench.numerics.worker import main; import sys; main()"
+    )
+    monkeypatch.setattr(Runner, "__init__", _with_command(Runner.__init__, breaks))
+    done = tcbench(*TINY, "--steps", "6", "--json")
+    assert done.code == 0, done.err
+    words = {one["technique"]: one for one in json.loads(done.out)["derived"]["verdicts"]}
+    assert words["neither"]["verdict"] == "does not"
+    assert re.match(r"diverged at step \d: the loss is (nan|inf)", words["neither"]["reason"])
+
+
+def test_a_folder_that_takes_nothing_is_found_before_the_training(tcbench, tmp_path, monkeypatch):
+    monkeypatch.setattr(Runner, "run", lambda *_: pytest.fail("trained"))
+    (tmp_path / "file").touch()
+    done = tcbench(*TINY, "--out", "file")
+    assert done.code == 2
+    assert re.search(r"file/\S+\.json: cannot be written \(.*\); name another folder with --out", done.err)
+
+
+def test_what_cannot_be_kept_any_more_is_printed(tcbench, tmp_path, monkeypatch):
+    train = Runner.run
+
+    def run(self, jobs):
+        yield from train(self, jobs)
+        for folder in filter(Path.is_dir, tmp_path.glob("results/*")):
+            folder.rmdir()
+            folder.touch()
+
+    monkeypatch.setattr(Runner, "run", run)
+    done = tcbench(*TINY, "--steps", "1", "--threads", "64")
+    assert done.code == 2
+    assert "cannot be written" in done.err
+    assert len(json.loads(done.out)["runs"]) == 6
+
+
+def test_only_an_fp32_that_diverged_is_told_to_lower_its_learning_rate(tcbench):
+    done = tcbench(*TINY, "--lr", "10000")
+    assert (done.code, done.err.count("try a lower --lr")) == (2, 1), done.err
+    done = tcbench(*TINY, "--timeout", "0.01")
+    assert done.code == 3
+    assert done.err.strip().endswith("fp32 itself failed: no result after 0.01 s (--timeout)")
+
+
+def _with_command(init, code):
+    def broken(self, at_once, timeout_s, listen):
+        init(self, at_once, timeout_s, listen, lambda pipe: [sys.executable, "-c", code, str(pipe)])
+
+    return broken
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["--seeds", "0"], "--seeds 0: expected a whole number from 1 to 1000"),
+        (["--steps", "0"], "--steps 0: expected a whole number from 1 to 1000000"),
+        (["--scale", "1000"], "--scale 1000: expected a power of two from 2^-20 to 2^60, such as 1024 or 2^10"),
+        (["--scale", "2^99"], "--scale 2^99: expected a power of two"),
+        (["--scale", "big"], "--scale big: expected a power of two"),
+        (["--lr", "0"], "--lr 0: expected a rate above 0"),
+        (["--margin", "2"], "--margin 2: expected a share between 0 and 1"),
+        (["--global-batch", "8"], "--global-batch 8: expected at least the batch size, 32"),
+        (["--bs", "60000"], "--bs 60000: fewer images than that are kept for the test"),
+        (["--data", "nowhere"], "nowhere does not exist: expected CLASS/IMAGE.jpg in it, at least 10"),
+        (["--data", "."], "has no class folders: expected CLASS/IMAGE.jpg in it, at least 10 images a class; without"),
+        (["--config", "fp16"], "--config: has no meaning with training side by side"),
+        (["--rungs", "--seeds", "3"], "--seeds: has no meaning with --rungs"),
+        (["--rungs", "--config", "nothing"], "--config 'nothing': unknown"),
+        (["nowhere"], "scenario 'nowhere': unknown"),
+        (["--device", "tpu"], "--device tpu: expected auto, cpu or cuda:N"),
+    ],
+)
+def test_a_mistake_is_one_clear_line_and_exit_code_2(tcbench, words, expected):
+    done = tcbench("numerics", *words)
+    assert done.code == 2, done.err
+    [line] = done.err.strip().splitlines()
+    assert expected in line
+
+
+def test_an_interrupt_ends_all_workers_and_says_so(tmp_path):
+    command = [sys.executable, "-m", "tcbench", "numerics", "--device", "cpu", "--quiet"]
+    running = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    deadline = time.monotonic() + 60
+    while not (workers := _children(running.pid)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert workers
+    time.sleep(0.5)
+    workers = _children(running.pid)
+    os.kill(running.pid, signal.SIGINT)
+    _, said = running.communicate(timeout=30)
+    assert running.returncode == 130
+    assert said.strip() == "interrupted; 0 runs were done and nothing is kept"
+    assert not [pid for pid in workers if Path(f"/proc/{pid}").exists()]
+    assert not list(tmp_path.rglob("numerics-*"))
+
+
+def _children(pid: int) -> list[int]:
+    try:
+        return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except OSError:
+        return []
+
+
+def test_a_worker_that_dies_talks_nonsense_or_takes_too_long_is_a_run_that_failed():
+    setting = plan.setting(load("cpu"), cpu(), plan.Asked(steps=2), 1, None)
+    [job] = plan.jobs(setting, 1, None)[:1]
+
+    def reason(code: str, timeout_s: float = 30.0) -> str:
+        runner = Runner(
+            1, timeout_s, command=lambda pipe: [sys.executable, "-c", f"import os, time; p = {pipe}; {code}"]
+        )
+        [(_, last)] = runner.run([job])
+        assert last.run.status == "failed"
+        return last.run.reason
+
+    assert reason("raise SystemExit('no luck')").endswith("(exit code 1): no luck")
+    assert reason("os.write(p, b'{}\\n'); time.sleep(20)") == "the worker sent something that is no message"
+    assert reason("time.sleep(60)", 0.5) == "no result after 0.5 s (--timeout)"
+
+
+def test_what_is_no_document_is_refused_by_name(tmp_path):
+    for name, text, expected in (
+        ("a.json", "{}", "expected a document of `tcbench numerics`"),
+        ("b.json", '{"schema": "tcbench-numerics", "schema_version": 99}', "schema version 99, expected 1"),
+        ("c.json", '{"schema": "tcbench-numerics", "schema_version": 1}', "not a valid document"),
+    ):
+        (tmp_path / name).write_text(text)
+        with pytest.raises(StoreError, match=expected):
+            read(tmp_path / name)
+    with pytest.raises(StoreError, match="cannot be read"):
+        read(tmp_path / "nothing.json")
+
+
+def _changed_run(**changes):
+    def change(value):
+        value["runs"][0] |= changes
+
+    return change
+
+
+def _ragged(value):
+    value["gradients"]["layers"][0]["magnitudes"]["powers"] = [1]
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (lambda v: v.update(static_scale=0), "static_scale 0: expected a power of two"),
+        (lambda v: v.update(static_scale=-2), "static_scale -2: expected a power of two"),
+        (lambda v: v.update(static_scale=1000), "static_scale 1000: expected a power of two"),
+        (lambda v: v["setting"].update(test_images=0), "setting.test_images 0: expected a number above 0"),
+        (lambda v: v.update(runs=[]), "runs: there is none"),
+        (lambda v: v["runs"].append(v["runs"][0]), "fp32, seed 0: twice"),
+        (_changed_run(technique="fp8"), "technique 'fp8': expected one of fp32, neither"),
+        (_changed_run(test_loss=None), "fp32, seed 0 is ok: expected losses, a test loss"),
+        (_changed_run(accuracy=1.5), "fp32, seed 0 is ok: expected losses, a test loss"),
+        (_changed_run(losses=[]), "fp32, seed 0 is ok: expected losses"),
+        (_changed_run(last_scale=0), "fp32, seed 0: expected loss scales above 0"),
+        (_ragged, "gradients: expected as many powers, almost and nearly as counts"),
+    ],
+)
+def test_a_document_that_says_what_cannot_be_is_refused(tmp_path, change, expected):
+    value = json.loads(msgspec.json.encode(make_document()))
+    path = tmp_path / "numerics-1.json"
+    path.write_text(json.dumps(value), encoding="utf-8")
+    read(path)
+    change(value)
+    path.write_text(json.dumps(value), encoding="utf-8")
+    with pytest.raises(StoreError, match=re.escape(f"not a valid document of `tcbench numerics` ({expected}")):
+        read(path)
+
+
+def test_the_divisor_is_that_of_resnet_50_at_the_talks_global_batch():
+    setting = plan.setting(load("cpu"), cpu(), plan.Asked(), 1, None)
+    # 131072 / 32 replicas, and a last feature map of 7 x 7 where the small network's is 2 x 2; a power of two below.
+    assert setting.loss_divisor == 2**15 < 131072 / 32 * 49 / 4 < 2**16
+    alone = plan.setting(load("cpu"), cpu(), plan.Asked(global_batch=32), 1, None)
+    assert alone.loss_divisor == 1

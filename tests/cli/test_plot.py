@@ -1,0 +1,86 @@
+"""`tcbench plot` with results of several machines and chosen configs."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from factories import make_environment, make_record
+
+from tcbench.core.store import Store
+
+REAL = Path(__file__).parents[2] / "results"
+
+
+def tcbench(here: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "TCBENCH_CACHE": str(here / "cache"), "COLUMNS": "100"}
+    command = [sys.executable, "-m", "tcbench", *arguments]
+    return subprocess.run(command, cwd=here, capture_output=True, text=True, env=environment, timeout=300)
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    """Real results, and planted ones of a machine that is another."""
+    shutil.copytree(REAL, tmp_path / "results", ignore=shutil.ignore_patterns("*.png"))
+    with Store(tmp_path / "results" / "other" / "other-20250101-000000.jsonl") as run:
+        for config in ("fp32", "fp16"):
+            for size in (4, 8):
+                run.append(make_record(config, size, environment=make_environment("other", "Other"), run_id="other"))
+    return tmp_path
+
+
+def drawn(here: Path, *arguments: str) -> str:
+    """The chart as SVG."""
+    done = tcbench(here, "plot", *arguments, "-o", "chart.svg")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "wrote chart.svg\n"
+    return (here / "chart.svg").read_text(encoding="utf-8")
+
+
+def test_machines_stand_in_one_chart(here: Path) -> None:
+    runs = ("cpu-20261121-035658", "other-20250101-000000")
+    beside = drawn(here, *runs, "--by", "machine")
+    assert beside != drawn(here, *runs)
+    for words in ("Throughput by", "AMD EPYC", "Other", "the best config of each"):
+        assert f"<!-- {words}" in beside
+    assert "<!-- the best config of each" not in drawn(here, *runs, "--by", "machine", "--config", "fp16")
+
+
+def test_a_matplotlibrc_of_the_users_changes_no_chart(here: Path) -> None:
+    ours = drawn(here, "cpu-20261121-035658")
+    (here / "matplotlibrc").write_text(
+        "text.usetex: True\nbackend: TkAgg\nfont.size: 30\nsavefig.bbox: tight\n", encoding="utf-8"
+    )
+    assert drawn(here, "cpu-20261121-035658") == ours
+
+
+def test_configs_are_chosen_for_every_kind(here: Path) -> None:
+    run = "cpu-20261121-035658"
+    chosen = drawn(here, run, "--config", "fp32,fp32+dali")
+    assert "<!-- fp32 -->" in chosen and "<!-- fp16 -->" not in chosen
+    ladder = drawn(here, run, "--kind", "ladder", "--config", "fp32*")
+    assert "fp32" in ladder and "fp16" not in ladder
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--by", "colour"], "--by colour: expected setting or machine"),
+        (["--by", "machine", "--kind", "ladder"], "--by machine draws throughput"),
+        (["--by", "machine", "--slide", "33"], "--by machine draws throughput"),
+        (["--slide", "33", "--config", "fp32"], "--slide 33 has its own configs"),
+        (["--by", "machine", "--config", "fp33"], "--config 'fp33': not in these results; did you mean 'fp32'?"),
+        (["--config", "nope*"], "--config 'nope*': not in these results"),
+        (["nowhere"], "nowhere: no such results"),
+    ],
+)
+def test_a_mistake_is_one_clear_line_and_exit_code_2(here: Path, arguments: list[str], expected: str) -> None:
+    done = tcbench(here, "plot", *arguments)
+    assert done.returncode == 2, done
+    assert expected in done.stderr
+    assert done.stderr.startswith("tcbench: error: ") and done.stderr.count("\n") == 1
+    assert not (here / "tcbench.png").exists()

@@ -1,0 +1,178 @@
+"""`tcbench profile` as a user meets it."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+from factories import make_record
+
+from tcbench import tracing
+from tcbench.backends.feeds.dataset import generate
+from tcbench.cli import profile
+from tcbench.core.errors import SelectionError
+from tcbench.tracing import nsys, perfetto
+
+CELL = ("profile", "fp32+dali", "cpu", "--bs", "2", "--device", "cpu", "--image-size", "64")
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "tcbench", *arguments]
+
+
+def tcbench(here: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command(*arguments), cwd=here, capture_output=True, text=True, env={**os.environ, **environment}, timeout=300
+    )
+
+
+def left(here: Path, suffix: str) -> list[Path]:
+    return list(here.glob(f"results/*/profile-fp32+dali-bs2-cpu-*{suffix}"))
+
+
+def test_a_profile_leaves_a_trace_a_picture_and_a_summary(tmp_path):
+    done = tcbench(tmp_path, *CELL, "--tool", "ranges", "--steps", "4")
+    assert done.returncode == 0, done.stderr
+    (trace,), (picture,), (text,) = (left(tmp_path, suffix) for suffix in (".json.gz", ".png", ".txt"))
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    summary = text.read_text().strip()
+    assert summary.startswith("fp32+dali, batch size 2 on ")
+    assert summary in done.stdout
+    assert all(str(path.relative_to(tmp_path)) in done.stdout for path in (trace, picture, text))
+
+    (timeline,) = tracing.read(trace)
+    record = perfetto.read_record(trace)
+    measured = record.measurement
+    assert (timeline.source, timeline.label, timeline.batch_size) == ("ranges", record.cell.label, 2)
+    first = measured.warmup_steps + measured.timed_steps
+    assert [s.step for s in timeline.steps] == list(range(first, first + 4))
+    phases = timeline.of("host", "phase")
+    assert [s.name for s in phases] == [phase.name for phase in measured.phases] * 4
+    for phase in measured.phases:
+        spans = [s.duration_s for s in phases if s.name == phase.name]
+        assert spans == pytest.approx(phase.host_s, abs=1e-8)
+    assert {"stem/conv", "block16.c/bn", "loss"} <= {s.name for s in timeline.of("host", "layer")}
+    work = timeline.of("io", "work")
+    assert all("DALI" in s.name or "Prefetch" in s.name for s in work)
+    beside = [s for s in work if any(p.begin_s < s.end_s and s.begin_s < p.end_s for p in phases if p.name != "io")]
+    assert beside, "DALI's threads work while the step computes"
+
+
+def test_the_base_configs_input_has_no_threads_of_its_own(tmp_path):
+    done = tcbench(
+        tmp_path, "profile", "fp32", "cpu", "--bs", "2", "--device", "cpu", "--tool", "ranges", "-n", "2", "-q"
+    )
+    assert done.returncode == 0, done.stderr
+    (trace,) = tmp_path.glob("results/*/*.json.gz")
+    (timeline,) = tracing.read(trace)
+    assert not timeline.of("io")
+    assert any(s.name == "io" and s.duration_s > 1e-3 for s in timeline.of("host", "phase"))
+
+
+@pytest.mark.nsys
+@pytest.mark.skipif(shutil.which("nsys") is None, reason="nsys (Nsight Systems) is not on PATH")
+def test_with_nsight_systems_the_profiled_steps_come_from_its_report(tmp_path):
+    done = tcbench(tmp_path, *CELL, "--steps", "3", "--data", "synthetic")
+    assert done.returncode == 0, done.stderr
+    (trace,), (report,) = left(tmp_path, ".json.gz"), left(tmp_path, ".nsys-rep")
+    (timeline,), measured = tracing.read(trace), perfetto.read_record(trace).measurement
+    assert timeline.source == "nsys"
+    assert len(timeline.steps) == 3
+    for phase in measured.phases:
+        seen = sum(s.duration_s for s in timeline.of("host", "phase") if s.name == phase.name)
+        assert seen == pytest.approx(sum(phase.host_s), rel=0.05, abs=1e-3)
+    (whole,) = tracing.read(report)
+    assert len(whole.steps) == measured.warmup_steps + measured.timed_steps + 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["fp32", "--tool", "vtune"], "--tool vtune: expected one of auto, nsys, cupti, ranges"),
+        (["fp32", "--tool", "nsys"], "nsys is not on PATH"),
+        (["fp32", "--tool", "cupti"], "--tool cupti records GPUs, and the device is cpu"),
+        (["fp3"], "'fp3': unknown"),
+        (["fp32*"], "profile takes one cell"),
+        (["fp32", "--bs", "4,8"], "profile takes one cell, this names 2"),
+        (["cuda_graph+fp32"], "cannot run here"),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_code_2(tmp_path, arguments, expected):
+    done = tcbench(tmp_path, "profile", *arguments, "--device", "cpu", PATH=str(tmp_path))
+    assert done.returncode == 2
+    assert expected in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert not list(tmp_path.glob("results/**/*.*"))
+
+
+def test_without_cupti_a_gpu_is_recorded_by_ranges_alone_and_that_is_said(monkeypatch):
+    """Only where nothing was asked for: --tool cupti is refused."""
+    monkeypatch.setattr(nsys, "find", lambda: None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    cell = msgspec.structs.replace(make_record("fp16", 64).cell, device="cuda:0")
+    recorder = profile._recorder("auto", cell)
+    assert (recorder.nsys, recorder.cupti) == (None, False)
+    assert recorder.note.startswith("ranges alone, no kernels: cupti-python is not installed: uv sync --extra cuda1")
+    assert profile._recorder("ranges", cell).note is None
+    with pytest.raises(SelectionError, match="--tool cupti: cupti-python is not installed: uv sync --extra cuda1"):
+        profile._recorder("cupti", cell)
+
+
+def test_a_cell_that_fails_says_why_with_exit_code_3(tmp_path):
+    done = tcbench(tmp_path, *CELL, "--tool", "ranges", "--data", str(tmp_path / "none"))
+    assert done.returncode == 2
+    broken = tmp_path / "images" / "a"
+    broken.mkdir(parents=True)
+    header = generate(tmp_path / "set", n_files=1, workers=1).files[0][0].read_bytes()[:2000]
+    for n in range(8):
+        (broken / f"{n}.jpg").write_bytes(header)
+    done = tcbench(tmp_path, *CELL, "--tool", "ranges", "--data", str(broken.parent))
+    assert done.returncode == 3, done.stderr
+    assert "fp32+dali, batch size 2: failed" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("tool", ["ranges", pytest.param("nsys", marks=pytest.mark.nsys)])
+def test_ctrl_c_leaves_nothing_running_and_nothing_behind(tmp_path, tool):
+    if tool == "nsys" and shutil.which("nsys") is None:
+        pytest.skip("nsys (Nsight Systems) is not on PATH")
+    process = subprocess.Popen(
+        command(*CELL, "--tool", tool, "--steps", "10000"), cwd=tmp_path, stderr=subprocess.PIPE, text=True
+    )
+    wait_for(lambda: workers(process.pid))
+    time.sleep(4)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "interrupted; nothing was kept" in said
+    wait_for(lambda: not workers(process.pid))
+    assert not list(tmp_path.glob("results/*/*"))
+
+
+def workers(runner: int) -> list[int]:
+    """Processes that measure, or profile, for this runner: its keeper, and those that have its session's name."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (path / "cmdline").read_bytes()
+        except OSError:
+            continue
+        ours = f"keeper.py\0{runner}\0".encode() in words or f"tcbench-{runner}".encode() in words
+        if ours and int(path.name) != runner:
+            found.append(int(path.name))
+    return found
+
+
+def wait_for(condition, timeout_s: float = 30.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "timed out"
+        time.sleep(0.1)

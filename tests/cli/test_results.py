@@ -1,0 +1,129 @@
+"""Which files a command reads when it is given results."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import factories
+import pytest
+import reports
+from command import Shell
+
+from tcbench.cli.results import newest
+from tcbench.core import record
+from tcbench.core.errors import SelectionError
+
+
+def plant(folder: Path, *names: str) -> None:
+    """A run's file per name, each written a minute before the one named before it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for minutes, name in enumerate(names):
+        path = folder / f"{name}.jsonl"
+        path.write_bytes(record.encode(factories.make_record()) + b"\n")
+        os.utime(path, (1_800_000_000 - 60 * minutes,) * 2)  # 2027-01-15
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("cpu-20261121-035658", "peers-20261121-110639"),
+        ("z/peers-20261121-110639", "a/cpu-20261121-110640"),
+        ("cpu-20261121-110639", "cpu-20261121-110639-2"),
+        ("cpu-20261121-110639-9", "cpu-20261121-110639-10"),
+        ("gate-20261121-155558-base", "gate-20261121-155558-current"),
+        ("gate-20261121-155558-2-base", "gate-20261121-155558-2-current"),
+        ("cpu-20261121-155557", "gate-20261121-155558-base"),  # its other side was moved away
+        ("cpu-20261121-035658", "mine"),  # by its last write, in 2027
+        ("mine", "cpu-20280101-000000"),
+    ],
+)
+def test_the_newest_run_is_the_one_that_began_last_whatever_was_written_last(
+    tmp_path: Path, names: tuple[str, str]
+) -> None:
+    for name in names:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+    plant(tmp_path, *names)
+    assert newest(tmp_path) == tmp_path / f"{names[1]}.jsonl"
+
+
+def test_the_newest_run_is_a_file_with_records_and_no_base_of_a_gate(tmp_path: Path) -> None:
+    plant(tmp_path / "m", "cpu-20261121-035658", "gate-20261121-155558-base")
+    (tmp_path / "m" / "gate-20261121-155558-current.jsonl").touch()  # ended before its first record
+    (tmp_path / "m" / "cpu-20990101-000000.jsonl").mkdir()
+    (tmp_path / "m" / "cpu-20990101-000001.jsonl").symlink_to(tmp_path / "gone")
+    plant(tmp_path / "baselines", "main-20990101-000000")
+    assert newest(tmp_path) == tmp_path / "m" / "cpu-20261121-035658.jsonl"
+    with pytest.raises(SelectionError, match="no results in"):
+        newest(tmp_path / "nowhere")
+
+
+@pytest.fixture
+def tcbench(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Shell:
+    monkeypatch.setenv("TCBENCH_CACHE", str(tmp_path / "cache"))
+    return Shell(tmp_path, capsys, monkeypatch)
+
+
+@pytest.mark.parametrize("command", ["claims", "explain", "export", "history", "plot", "report"])
+def test_results_kept_elsewhere_are_found_by_default_and_by_their_id(
+    tcbench: Shell, tmp_path: Path, command: str
+) -> None:
+    folder = tmp_path / "kept" / "machine"
+    folder.mkdir(parents=True)
+    lines = [record.encode(one) + b"\n" for one in reports.ladders(1, sizes=(4,))]
+    (folder / "cpu-20261121-035658.jsonl").write_bytes(b"".join(lines))
+    for words in ((), ("cpu-20261121-035658",)):
+        done = tcbench(command, *words, "--out", "kept")
+        assert (done.code, done.err) == (0, "")
+    refused = tcbench(command)
+    assert refused.code == 2 and "no results in results/" in refused.err
+
+
+def test_a_report_finds_baselines_where_the_results_are(tcbench: Shell, tmp_path: Path) -> None:
+    plant(tmp_path / "kept" / "machine", "cpu-20261121-035658")
+    assert tcbench("baseline", "set", "main", "--out", "kept").code == 0
+    done = tcbench("report", "--baseline", "main", "--out", "kept")
+    assert (done.code, done.out) == (0, "wrote report.html\n")
+    assert "baseline main" in (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert tcbench("report", "--compare", "cpu-20261121-035658", "--out", "kept").code == 0
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["claims", ""],
+        ["explain", ""],
+        ["export", ""],
+        ["history", ""],
+        ["plot", ""],
+        ["report", ""],
+        ["report", "--compare", "", "run.jsonl"],
+        ["roofline", ""],
+        ["baseline", "set", "main", ""],
+        ["compare", "run.jsonl", ""],
+        ["compare", "", "run.jsonl"],
+    ],
+)
+def test_an_unset_variable_is_not_the_folder_one_stands_in(tcbench: Shell, tmp_path: Path, words: list[str]) -> None:
+    plant(tmp_path, "run")
+    done = tcbench(*words)
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith("tcbench: error: '': no name of results; expected a file")
+    assert done.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", ["report", "plot", "export", "explain", "claims"])
+def test_a_newest_run_that_ended_within_its_first_record_is_passed_over(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    plant(tmp_path / "results" / "m", "cpu-20261121-035658")
+    half = tmp_path / "results" / "m" / "cpu-20261122-000000.jsonl"
+    half.write_bytes(record.encode(factories.make_record())[:500])
+    done = Shell(tmp_path, capsys, monkeypatch)(command)
+    assert done.code == 0
+    assert done.err == (
+        "note: results/m/cpu-20261122-000000.jsonl: holds nothing but a line that is cut off; passed over\n"
+    )
+    both = Shell(tmp_path, capsys, monkeypatch)(command, "results")
+    assert both.code == 0
+    assert "the last line is cut off and was left out; 0 records read" in both.err

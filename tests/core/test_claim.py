@@ -1,0 +1,156 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tcbench.core.claim import RELATIONS, Side
+from tcbench.core.errors import ScenarioError
+from tcbench.run import scenario
+
+SCENARIO = """
+schema = 1
+title = "t"
+[measure]
+batch_sizes = [4, 8]
+[[ladder]]
+name = "fp16"
+steps = ["fp16", "dali"]
+[[config]]
+rungs = ["fp32"]
+"""
+
+CLAIM = """
+[[claim]]
+slide = 12
+says = "fp16 is faster"
+left = "fp16"
+relation = "faster"
+right = "fp32"
+"""
+
+
+@pytest.fixture
+def load(tmp_path: Path):
+    def load(text: str) -> scenario.Scenario:
+        path = tmp_path / "x.toml"
+        path.write_text(SCENARIO + text, encoding="utf-8")
+        return scenario.load(str(path))
+
+    return load
+
+
+def test_a_claim_holds_at_all_of_the_scenarios_batch_sizes_unless_it_names_them(load):
+    [claim] = load(CLAIM).claims
+    assert (claim.slide, claim.says, claim.relation) == (12, "fp16 is faster", "faster")
+    assert (claim.left, claim.right) == (Side("fp16"), Side("fp32"))
+    assert (claim.batch_sizes, claim.at) == ((4, 8), "all")
+    assert load(CLAIM + "batch_sizes = [8]\n").claims[0].batch_sizes == (8,)
+
+
+def test_the_limits_of_a_ratio_follow_from_relation_factor_and_margin(load):
+    def limits(relation: str, more: str = "") -> tuple[float | None, float | None]:
+        [claim] = load(CLAIM.replace("faster", relation) + more).claims
+        return claim.least, claim.most
+
+    assert limits("faster") == (1.0, None)
+    assert limits("slower") == (None, 1.0)
+    assert limits("about") == pytest.approx((1 / 1.1, 1.1))
+    assert limits("faster", "factor = 3\nmargin = 0.5\n") == (2.0, None)
+    assert limits("about", "factor = 0.5\nmargin = 0.25\n") == pytest.approx((0.4, 0.625))
+
+
+def test_the_best_of_a_glob_is_every_config_that_it_matches(load):
+    [claim] = load(CLAIM.replace('left = "fp16"', 'left = "best of fp16*"')).claims
+    assert [claim.left.matches(name) for name in ("fp16", "fp16+dali", "fp32")] == [True, True, False]
+    assert str(claim.left) == "best of fp16*"
+    assert not Side("fp16*").matches("fp16")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ('left = "fp16"', 'left = "fp61"', "left: unknown config 'fp61'; did you mean 'fp16'?"),
+        ('left = "fp16"', 'left = "zzz"', "left: unknown config 'zzz'; expected one of fp16, fp16+dali, fp32"),
+        ('right = "fp32"', 'right = "fp3"', "right: unknown config 'fp3'; did you mean 'fp32'?"),
+        ('left = "fp16"', 'left = "best of bf16*"', "left: 'best of bf16*' matches none of fp16, fp16+dali, fp32"),
+        ('left = "fp16"', 'left = "fp16*"', "left: unknown config 'fp16*'; did you mean"),
+        ('"faster"', '"fastr"', "relation: unknown 'fastr'; did you mean 'faster'?"),
+        ('"faster"', '"zzz"', "relation: unknown 'zzz'; expected one of faster, slower, about, runs"),
+        ('right = "fp32"', "", "right: expected for 'faster', or images_per_s in its place"),
+        ('right = "fp32"', 'right = "fp32"\nimages_per_s = 9', "right: expected for 'faster', or images_per_s"),
+        ('right = "fp32"', "images_per_s = 9\nright_batch_size = 8", "right_batch_size: expected only beside right"),
+        ('"faster"', '"runs"', "right: not for 'runs'; expected with faster, slower, about"),
+        ('"faster"', '"trains like"\nfactor = 2', "factor: not for 'trains like'"),
+        ('"faster"\nright = "fp32"', '"fewer kernels"', "right: missing; expected for 'fewer kernels'"),
+        ('right = "fp32"', "images_per_s = 0", "images_per_s: expected a number > 0.0, got 0"),
+        ('right = "fp32"', 'right = "fp32"\nmargin = 1', "margin: expected a number < 1.0, got 1"),
+        ('right = "fp32"', 'right = "fp32"\nat = "some"', "at: expected all or any, got 'some'"),
+        ('right = "fp32"', 'right = "fp32"\nbatch_sizes = [8, 16]', "batch_sizes[1]: expected one of 4, 8, got 16"),
+        ('right = "fp32"', 'right = "fp32"\nbatch_sizes = []', "batch_sizes: expected a list of length >= 1"),
+        ('right = "fp32"', 'right = "fp32"\nright_batch_size = 9', "right_batch_size: expected one of 4, 8, got 9"),
+        ('right = "fp32"', 'right = "fp32"\nfactr = 9', "factr: unknown key; did you mean 'factor'?"),
+        ('says = "fp16 is faster"', "", "says: missing"),
+        ("slide = 12", 'slide = "12"', "slide: expected a whole number or null, got a text in quotes"),
+    ],
+)
+def test_a_claim_that_makes_no_sense_names_its_key(load, tmp_path, old, new, expected):
+    assert old in CLAIM
+    with pytest.raises(ScenarioError) as error:
+        load(CLAIM + CLAIM.replace(old, new))
+    assert str(error.value).startswith(f"{tmp_path}/x.toml: claim[1].{expected}")
+    assert "\n" not in str(error.value)
+
+
+def test_the_best_of_a_glob_is_for_comparisons_alone(load):
+    text = '[[claim]]\nsays = "s"\nleft = "best of fp16*"\nrelation = "runs"\n'
+    with pytest.raises(ScenarioError, match=r"claim\[0\]\.left: 'best of \.\.\.' not for 'runs'"):
+        load(text)
+
+
+# ------------------------------------------------------------------------------------------------------- on the CPU
+
+
+def test_a_scenarios_claims_about_what_its_cpu_form_has_not_are_not_made_there(load):
+    about_8 = CLAIM + "batch_sizes = [8]\n"
+    about_dali = CLAIM.replace('left = "fp16"', 'left = "fp16+dali"')
+    cpu = '[cpu]\nmeasure.batch_sizes = [4, 2]\nladder = [{ name = "fp16", steps = ["fp16"] }]\n'
+    loaded = load(CLAIM + about_8 + about_dali + cpu)
+    assert len(loaded.claims) == 3
+    assert [(c.left.config, c.batch_sizes) for c in loaded.on("cpu").claims] == [("fp16", (4, 2))]
+
+
+def test_the_cpu_forms_own_claims_replace_the_scenarios_and_are_checked(load):
+    cpu = '[cpu]\nmeasure.batch_sizes = [2]\n[[cpu.claim]]\nsays = "it runs"\nleft = "fp16"\nrelation = "runs"\n'
+    assert [claim.says for claim in load(CLAIM + cpu).on("cpu").claims] == ["it runs"]
+    with pytest.raises(ScenarioError, match=r"cpu\.claim\[0\]\.left: unknown config 'fp61'"):
+        load(CLAIM + cpu.replace('"fp16"', '"fp61"'))
+
+
+# ------------------------------------------------------------------------------------------- those that come with it
+
+
+@pytest.mark.parametrize("name", scenario.shipped())
+@pytest.mark.parametrize("kind", ["cuda", "cpu"])
+def test_every_shipped_claim_names_configs_and_batch_sizes_that_exist(name, kind):
+    shipped = scenario.load(name).on(kind)
+    configs = [config.name for config in shipped.configs]
+    assert shipped.claims
+    for claim in shipped.claims:
+        for side in filter(None, (claim.left, claim.right)):
+            assert any(map(side.matches, configs)), claim
+        assert set(claim.batch_sizes) | {claim.right_batch_size or claim.batch_sizes[0]} <= set(shipped.batch_sizes)
+        assert claim.relation in RELATIONS
+        assert len(claim.says) < 80
+    assert len({claim.says for claim in shipped.claims}) == len(shipped.claims)
+
+
+def test_every_checkable_slide_of_the_talk_has_its_claim():
+    slides = {claim.slide for name in ("naruse2018", "settings") for claim in scenario.load(name).claims}
+    assert slides == {5, 6, 10, 12, 14, 16, 18, 21, 22, 26, 27, 28, 31, 32, 33}
+    assert len([claim for claim in scenario.load("settings").claims if claim.slide == 10]) == 3
+
+
+@pytest.mark.parametrize("name", ["beyond", "peers"])
+def test_what_the_talk_did_not_say_has_no_slide(name):
+    assert {claim.slide for claim in scenario.load(name).claims} == {None}

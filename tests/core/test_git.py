@@ -1,0 +1,351 @@
+"""Git at our hands: odd repositories are read right, and nothing that one says is run or fetched."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import socket
+import subprocess
+from pathlib import Path
+
+import projects
+import pytest
+from projects import commit, git
+
+from tcbench.core.git import GitError, Repository
+
+
+@pytest.fixture
+def repository(tmp_path):
+    return projects.make(tmp_path / "mine")
+
+
+def copied(repository: Path, to: Path, revision: str = "HEAD") -> Path:
+    Repository.around(repository).check_out(git(repository, "rev-parse", revision), to)
+    return to
+
+
+def changed(folder: Path, *paths: str) -> bool:
+    return Repository.around(folder).commit(*paths).endswith("+")
+
+
+# ------------------------------------------------------------------------------------------------ nothing of it is run
+
+
+def hostile(repository: Path, ran: Path) -> None:
+    """Every setting of a repository that names a command, and hooks. Each command leaves a file in `ran`."""
+    ran.mkdir()
+    at = ran.as_posix()
+    settings = {
+        "core.fsmonitor": f"touch {at}/fsmonitor; false",
+        "core.hooksPath": str(repository / "hooks"),
+        "core.pager": f"touch {at}/pager; cat",
+        "pager.status": f"touch {at}/pager-status; cat",
+        "core.editor": f"touch {at}/editor",
+        "core.sshCommand": f"touch {at}/ssh; false",
+        "core.gitProxy": f"touch {at}/proxy; false",
+        "core.alternateRefsCommand": f"touch {at}/alternate",
+        "credential.helper": f"!touch {at}/credential",
+        "diff.external": f"touch {at}/external",
+        "diff.evil.textconv": f"touch {at}/textconv; cat",
+        "diff.evil.command": f"touch {at}/diff",
+        "merge.evil.driver": f"touch {at}/merge",
+        "filter.evil.clean": f"touch {at}/clean; cat",
+        "filter.evil.smudge": f"touch {at}/smudge; cat",
+        "filter.evil.required": "true",
+        "filter.worse.process": f"touch {at}/process",
+        "filter.worse.required": "true",
+        "gpg.program": f"touch {at}/gpg",
+        "log.showSignature": "true",
+        "alias.status": f"!touch {at}/alias",
+        "alias.rev-parse": f"!touch {at}/alias",
+        "submodule.recurse": "true",
+        "submodule.lib.update": f"!touch {at}/update",
+        "status.submoduleSummary": "true",
+        "uploadpack.packObjectsHook": f"touch {at}/pack",
+        "remote.origin.url": f"ext::sh -c touch% {at}/remote",
+        "remote.origin.promisor": "true",
+        "remote.origin.partialclonefilter": "blob:none",
+        "remote.origin.uploadpack": f"touch {at}/upload",
+        "protocol.allow": "always",
+        "protocol.ext.allow": "always",
+        "extensions.partialClone": "origin",
+        "core.repositoryformatversion": "1",
+    }
+    for name, value in settings.items():
+        git(repository, "config", name, value)
+    for folder in (repository / "hooks", repository / ".git/hooks"):
+        for hook in ("post-checkout", "post-index-change", "reference-transaction", "fsmonitor-watchman", "post-merge"):
+            projects.interpreter(folder / hook, f"touch {at}/{hook}", "true")
+
+
+@pytest.fixture
+def trap(repository, tmp_path):
+    """A repository with a submodule, both hostile, whose files look changed, so that git has to compare them."""
+    library = projects.make(tmp_path / "library")
+    projects.add_submodule(repository, library, "lib")
+    commit(repository, **{".gitattributes": "*.py filter=evil diff=evil\n*.toml filter=worse diff=evil merge=evil\n"})
+    hostile(repository, tmp_path / "ran")
+    inner = repository / "lib"
+    (inner / ".gitattributes").write_text("*.py filter=evil\n")
+    git(inner, "config", "filter.evil.clean", f"touch {tmp_path}/ran/lib-clean; cat")
+    git(inner, "config", "core.fsmonitor", f"touch {tmp_path}/ran/lib-fsmonitor; false")
+    for file in (*repository.glob("*.*"), *inner.glob("*.*")):
+        os.utime(file, (1, 1))
+    return repository
+
+
+def ran(tmp_path: Path) -> list[str]:
+    return sorted(path.name for path in (tmp_path / "ran").iterdir())
+
+
+def test_the_trap_would_spring(trap, tmp_path):
+    for folder in (trap, trap / "lib"):
+        subprocess.run(["git", "-C", str(folder), "status"], capture_output=True)
+    assert {"clean", "process", "lib-clean", "fsmonitor"} <= set(ran(tmp_path)), ran(tmp_path)
+
+
+def test_telling_a_hostile_repositorys_commit_runs_nothing(trap, tmp_path):
+    assert Repository.around(trap).commit() == git(trap, "rev-parse", "--short=12", "HEAD")
+    (trap / "my_step.py").write_text("changed")
+    assert Repository.around(trap).commit() == git(trap, "rev-parse", "--short=12", "HEAD") + "+"
+    assert ran(tmp_path) == []
+
+
+def test_checking_a_hostile_repository_out_runs_nothing(trap, tmp_path):
+    there = copied(trap, tmp_path / "there")
+    assert (there / "my_step.py").read_text() == projects.STEP
+    assert (there / "lib/my_step.py").read_text() == projects.STEP
+    assert ran(tmp_path) == []
+    taken_over = git(there, "config", "--local", "--name-only", "--list").split()
+    assert sorted(taken_over) == ["core.bare", "core.filemode", "core.repositoryformatversion"]
+
+
+def test_what_a_partial_clone_lacks_is_not_fetched_by_a_command_it_names(trap, tmp_path):
+    head = git(trap, "rev-parse", "HEAD")
+    lost = git(trap, "rev-parse", "HEAD:my_step.py")
+    (trap / f".git/objects/{lost[:2]}/{lost[2:]}").unlink()
+    with pytest.raises(GitError, match=lost):
+        Repository.around(trap).check_out(head, tmp_path / "there")
+    with pytest.raises(GitError):
+        Repository.around(trap).ask("rev-parse", "--verify", f"{'1' * 40}^{{commit}}")
+    assert ran(tmp_path) == []
+
+
+def test_variables_of_git_run_nothing_and_lead_nowhere_else(repository, tmp_path, monkeypatch):
+    commit(repository, **{".gitattributes": "*.py filter=evil\n"})
+    os.utime(repository / "my_step.py", (1, 1))
+    (tmp_path / "ran").mkdir()
+    command = f"touch {tmp_path}/ran/it"
+    for name in ("GIT_EXTERNAL_DIFF", "GIT_PAGER", "GIT_EDITOR", "GIT_SSH_COMMAND", "GIT_ASKPASS"):
+        monkeypatch.setenv(name, command)
+    monkeypatch.setenv("GIT_CONFIG_COUNT", "1")
+    monkeypatch.setenv("GIT_CONFIG_KEY_0", "filter.evil.clean")
+    monkeypatch.setenv("GIT_CONFIG_VALUE_0", f"{command}; cat")
+    monkeypatch.setenv("GIT_TRACE", f"{tmp_path}/ran/trace")
+    monkeypatch.setenv("GIT_EXEC_PATH", str(tmp_path))
+    monkeypatch.setenv("GIT_DIR", str(tmp_path))
+    here = Repository.around(repository)
+    assert not here.commit().endswith("+")
+    assert here.top == repository
+    assert ran(tmp_path) == []
+
+
+def test_monitors_and_hooks_of_the_users_own_configuration_stay_off(repository, tmp_path, monkeypatch):
+    (tmp_path / "ran").mkdir()
+    for hook in ("post-checkout", "post-index-change", "reference-transaction"):
+        projects.interpreter(tmp_path / "hooks" / hook, f"touch {tmp_path}/ran/{hook}", "true")
+    monitor = f"touch {tmp_path}/ran/monitor; false"
+    (tmp_path / "config").write_text(f'[core]\n\thooksPath = "{tmp_path}/hooks"\n\tfsmonitor = "{monitor}"\n')
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(tmp_path / "config"))
+    os.utime(repository / "my_step.py", (1, 1))
+    Repository.around(repository).commit()
+    copied(repository, tmp_path / "there")
+    assert ran(tmp_path) == []
+
+
+def test_filters_of_the_users_own_configuration_work(repository, tmp_path, monkeypatch):
+    (tmp_path / "config").write_text('[filter "mine"]\n\tclean = sed s/open/shut/\n\tsmudge = sed s/shut/open/\n')
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(tmp_path / "config"))
+    (repository / "door.txt").write_text("open\n")
+    (repository / ".gitattributes").write_text("*.txt filter=mine\n")
+    identity = ("-c", "user.name=A", "-c", "user.email=a@example.org")
+    for words in (("add", "--all"), ("commit", "--quiet", "--message", "a door")):
+        subprocess.run(["git", *identity, "-C", str(repository), *words], check=True)
+    assert git(repository, "show", "HEAD:door.txt") == "shut"
+    assert (copied(repository, tmp_path / "there") / "door.txt").read_text() == "open\n"
+    os.utime(repository / "door.txt", (1, 1))
+    assert not changed(repository)
+
+
+@pytest.mark.skipif(shutil.which("git-lfs") is None, reason="Git LFS is not on PATH")
+def test_git_lfs_brings_what_is_here_and_asks_no_address_that_a_repository_names(repository, tmp_path, monkeypatch):
+    filters = '[filter "lfs"]\n\tprocess = git-lfs filter-process\n\trequired = true\n'
+    (tmp_path / "config").write_text(f"{filters}[user]\n\tname = A\n\temail = a@example.org\n")
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(tmp_path / "config"))
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        (repository / ".lfsconfig").write_text(f"[lfs]\n\turl = http://127.0.0.1:{server.getsockname()[1]}/\n")
+        (repository / ".gitattributes").write_text("*.bin filter=lfs\n")
+        for name in ("here", "gone"):
+            (repository / f"{name}.bin").write_text(name)
+        for words in (("add", "--all"), ("commit", "--quiet", "--message", "data")):
+            subprocess.run(["git", "-C", str(repository), *words], check=True)
+        gone = hashlib.sha256(b"gone").hexdigest()
+        (repository / f".git/lfs/objects/{gone[:2]}/{gone[2:4]}/{gone}").unlink()
+        there = copied(repository, tmp_path / "there")
+        server.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            server.accept()
+    assert (there / "here.bin").read_text() == "here"
+    assert (there / "gone.bin").read_text().startswith("version https://git-lfs")
+
+
+# ---------------------------------------------------------------------------------------------------- odd repositories
+
+
+@pytest.mark.parametrize(
+    "name", ["with space", "with\nnewline", "ends with newline\n", 'quote"d', "-dash", "a:b", "ü", os.fsdecode(b"\xff")]
+)
+def test_any_name_of_a_folder_will_do(tmp_path, name):
+    repository = projects.make(tmp_path / name)
+    (repository / name).mkdir()
+    (repository / name / "file").touch()
+    commit(repository)
+    here = Repository.around(repository / name)
+    assert here.top == repository
+    assert (copied(repository, tmp_path / "there") / name / "file").exists()
+    assert here.commit() == git(repository, "rev-parse", "--short=12", "HEAD")
+
+
+def test_a_worktree_is_one_and_shares_what_the_checkout_has(repository, tmp_path):
+    git(repository, "worktree", "add", "--quiet", "--detach", str(tmp_path / "second"))
+    commit(tmp_path / "second", more__txt="x")
+    here = Repository.around(tmp_path / "second")
+    assert here.commit() == git(tmp_path / "second", "rev-parse", "--short=12", "HEAD")
+    assert (copied(tmp_path / "second", tmp_path / "there") / "more.txt").exists()
+    # What was checked out is a repository like any other.
+    assert (copied(tmp_path / "there", tmp_path / "again") / "more.txt").exists()
+    (tmp_path / "second/more.txt").write_text("y")
+    assert changed(tmp_path / "second")
+    assert not changed(repository)
+
+
+def test_a_shallow_clone_is_checked_out(repository, tmp_path):
+    commit(repository, more__txt="x")
+    git(tmp_path, "clone", "--quiet", "--depth", "1", f"file://{repository}", "shallow")
+    there = copied(tmp_path / "shallow", tmp_path / "there")
+    assert git(there, "log", "--format=%H") == git(repository, "rev-parse", "HEAD")
+    assert Repository.around(tmp_path / "shallow").shallow
+    assert not Repository.around(repository).shallow
+
+
+def test_a_repository_of_sha256_is_like_any_other(tmp_path):
+    (tmp_path / "mine").mkdir()
+    git(tmp_path / "mine", "init", "--quiet", "--object-format=sha256")
+    head = commit(tmp_path / "mine", file__txt="x")
+    assert len(head) == 64
+    assert (copied(tmp_path / "mine", tmp_path / "there") / "file.txt").read_text() == "x"
+    assert Repository.around(tmp_path / "mine").commit() == head[:12]
+
+
+def test_text_and_modes_are_kept_as_the_repository_says(repository, tmp_path):
+    git(repository, "config", "core.autocrlf", "true")
+    git(repository, "config", "core.fileMode", "false")
+    (repository / "my_step.py").chmod(0o755)
+    assert not changed(repository)
+    assert b"\r\n" in (copied(repository, tmp_path / "there") / "my_step.py").read_bytes()
+
+
+def test_an_index_in_parts_is_read(repository):
+    git(repository, "update-index", "--split-index")
+    assert not changed(repository)
+    (repository / "my_step.py").write_text("x")
+    assert changed(repository)
+
+
+def test_only_the_paths_that_were_named_count(repository):
+    (repository / "my_step.py").write_text("x")
+    assert changed(repository, "my_step.py")
+    assert not changed(repository, "my_step.toml")
+
+
+def test_a_folder_without_a_commit_or_a_tree_is_an_error(tmp_path, monkeypatch):
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path))
+    (tmp_path / "plain").mkdir()
+    (tmp_path / "plain/empty").mkdir()
+    git(tmp_path / "plain/empty", "init", "--quiet")
+    git(tmp_path, "init", "--quiet", "--bare", "bare")
+    with pytest.raises(GitError, match="not a git repository"):
+        Repository.around(tmp_path / "plain")
+    with pytest.raises(GitError, match="work tree"):
+        Repository.around(tmp_path / "bare")
+    with pytest.raises(GitError, match="Needed a single revision"):
+        Repository.around(tmp_path / "plain/empty").commit()
+    with pytest.raises(GitError, match="cannot be started"):
+        Repository.around(tmp_path / "nowhere")
+
+
+def test_a_repository_that_keeps_git_waiting_is_an_error(repository, monkeypatch):
+    monkeypatch.setattr("tcbench.core.git._LIMIT_S", 0.5)
+    os.mkfifo(repository / "pipe")
+    git(repository, "config", "include.path", str(repository / "pipe"))
+    with pytest.raises(GitError, match=r"did not answer within 0\.5 s"):
+        Repository.around(repository)
+
+
+def test_what_is_no_git_folder_is_never_taken_for_that_of_a_folder_above(repository, tmp_path):
+    """`git reset` in a checkout of ours must not reach one that it lies in."""
+    (repository / "my_step.py").write_text("mine")
+    shutil.rmtree(repository / ".git/objects")
+    with pytest.raises(GitError):
+        Repository(repository, repository / ".git", repository / ".git").check_out("1" * 40, repository / "cache/tree")
+    assert (repository / "my_step.py").read_text() == "mine"
+
+
+# ---------------------------------------------------------------------------------------------------------- submodules
+
+
+@pytest.fixture
+def nested(repository, tmp_path):
+    """A repository with a submodule that has one."""
+    library, inner = projects.make(tmp_path / "library"), projects.make(tmp_path / "inner")
+    projects.add_submodule(library, inner, "deep")
+    projects.add_submodule(repository, library, "lib")
+    git(
+        repository, "-c", "protocol.file.allow=always", "submodule", "--quiet", "update", "--init", "--recursive", "lib"
+    )
+    return repository
+
+
+def test_submodules_are_checked_out_with_what_is_in_them(nested, tmp_path):
+    there = copied(nested, tmp_path / "there")
+    assert (there / "lib/my_step.py").exists()
+    assert (there / "lib/deep/my_step.py").exists()
+
+
+def test_a_submodule_that_is_gone_from_the_working_tree_comes_from_what_git_kept(nested, tmp_path):
+    git(nested, "rm", "--quiet", "lib")
+    commit(nested)
+    there = copied(nested, tmp_path / "there", "HEAD~1")
+    assert (there / "lib/deep/my_step.py").exists()
+    assert not (copied(nested, tmp_path / "now") / "lib").exists()
+
+
+def test_a_change_in_a_submodule_is_one(nested):
+    assert not changed(nested)
+    step = nested / "lib/deep/my_step.py"
+    step.write_text("changed")
+    assert changed(nested)
+    assert not changed(nested, "my_step.py")
+    step.write_text(projects.STEP)
+    assert not changed(nested)
+    commit(nested / "lib", more__txt="x")
+    assert changed(nested)
+
+
+def test_a_submodule_that_was_never_here_is_named(nested, tmp_path):
+    git(tmp_path, "clone", "--quiet", str(nested), "clone")
+    head = git(nested, "rev-parse", "HEAD")
+    assert Repository.around(tmp_path / "clone").check_out(head, tmp_path / "there") == ["lib"]
+    assert not changed(tmp_path / "clone")

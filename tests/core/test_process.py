@@ -1,0 +1,66 @@
+"""Commands that are kept: all that they started ends when they do, when their process is told to, or when it dies."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from processes import alive, pids
+
+from tcbench.core import process
+
+STARTS = 'sleep 600 & echo $! >> pids; setsid sleep 600 & echo $! >> pids; echo $$ >> pids; sleep "$@"'
+"""A shell that starts a child, and one in a session of its own."""
+
+
+def run(command: str, folder: Path) -> int:
+    with (folder / "log").open("wb") as output:
+        return process.run(["/bin/sh", "-c", command], folder=folder, environment=os.environ, output=output)
+
+
+def test_a_command_ends_with_its_own_code_and_without_its_children(tmp_path):
+    assert run(STARTS.replace('sleep "$@"', "exit 7"), tmp_path) == 7
+    assert not any(map(alive, pids(tmp_path / "pids", 3)))
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM, signal.SIGPIPE])
+def test_a_command_that_a_signal_ends_is_told_by_that_signal(tmp_path, number):
+    assert run(f"kill -{number:d} $$", tmp_path) == -number
+
+
+def test_what_is_no_command_is_told_as_a_shell_does(tmp_path):
+    with (tmp_path / "log").open("wb") as output:
+        assert process.run(["./nothing"], folder=tmp_path, environment=os.environ, output=output) == 127
+    assert "No such file or directory: './nothing'" in (tmp_path / "log").read_text()
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGHUP, signal.SIGTERM, signal.SIGINT])
+def test_a_command_and_its_children_die_with_the_process_that_runs_it(tmp_path, number):
+    code = (
+        "import os, signal\nfrom pathlib import Path\nfrom tcbench.core import process\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        f"process.run(['/bin/sh', '-c', {STARTS!r}, 'sh', '600'], folder=Path({str(tmp_path)!r}), "
+        "environment=os.environ, output=open(os.devnull, 'wb'))"
+    )
+    runs = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL)
+    started = pids(tmp_path / "pids", 3)
+    runs.send_signal(number)
+    runs.wait()
+    assert not any(map(alive, started))
+
+
+def test_a_worker_whose_keeper_was_stopped_is_ended_all_the_same(tmp_path):
+    command = f"echo $$ >> {tmp_path}/pids; echo up > /proc/self/fd/$0; sleep 600"
+    worker = process.Worker(
+        lambda pipe: ["/bin/sh", "-c", command, str(pipe)], b"", timeout_s=60, environment=os.environ
+    )
+    assert worker.lines() == [b"up"]
+    (pid,) = pids(tmp_path / "pids", 1)
+    keeper = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    os.kill(keeper, signal.SIGSTOP)
+    assert worker.end() == worker.end() == process.Ended(None, None)
+    assert not any(map(alive, (pid, keeper)))

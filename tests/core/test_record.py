@@ -1,0 +1,143 @@
+from __future__ import annotations
+
+import json
+
+import factories
+import msgspec
+import pytest
+
+from tcbench.core import record
+from tcbench.core.record import GpuFacts, GpuSample, GpuSamples, GpuState, RecordError
+
+
+def test_a_record_survives_its_json_line():
+    original = factories.make_record("fp16+dali", 8)
+    line = record.encode(original)
+    assert b"\n" not in line
+    assert record.decode(line) == original
+
+
+def test_the_first_step_of_each_block_is_stored_but_not_counted():
+    measured = factories.make_measurement([9.0, 1.0, 2.0, 9.0, 3.0, 4.0], block_steps=3)
+    assert measured.counted_times_s == (1.0, 2.0, 3.0, 4.0)
+    assert measured.timed_steps == 6
+
+
+def changed(**fields):
+    return json.dumps(json.loads(record.encode(factories.make_record())) | fields)
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("{", "not JSON"),
+        ("[]", "not a tcbench record (no schema_version)"),
+        ("{}", "not a tcbench record (no schema_version)"),
+        ('{"schema_version": "1"}', "not a tcbench record (no schema_version)"),
+        ('{"schema_version": 1}', "not a valid record"),
+        (changed(schema_version=99), "schema version 99 is newer than this tcbench reads"),
+        (changed(schema_version=0), "schema version 0 is not known"),
+        (changed(status="fine"), "not a valid record"),
+        (changed(measurement=None), "a record that is ok needs a measurement"),
+        (changed(status="failed"), "a record that is failed needs a reason"),
+        (changed(trial="x"), "$.trial"),
+    ],
+)
+def test_what_is_not_a_record_is_refused_by_name(line, expected):
+    with pytest.raises(RecordError) as error:
+        record.decode(line)
+    assert expected in str(error.value)
+
+
+@pytest.mark.parametrize("step_times_s", [[], [0.1], [0.1, 0.0], [0.1, -1.0], [0.1, 1e400]])
+def test_an_ok_record_has_counted_steps_that_took_time(step_times_s):
+    raw = json.loads(record.encode(factories.make_record()))
+    raw["measurement"]["step_times_s"] = step_times_s
+    with pytest.raises(RecordError):
+        record.decode(json.dumps(raw))
+
+
+def test_unknown_fields_of_the_same_version_are_ignored():
+    assert record.decode(changed(extra=1)) == factories.make_record()
+
+
+def test_an_older_version_is_brought_up_to_date_step_by_step(monkeypatch):
+    monkeypatch.setattr(record, "SCHEMA_VERSION", 3)
+    monkeypatch.setattr(
+        record,
+        "UPGRADES",
+        {
+            1: lambda raw: {**raw, "reason": "one"},
+            2: lambda raw: {**raw, "reason": raw["reason"] + " two"},
+        },
+    )
+    upgraded = record.decode(changed(reason=None))
+    assert (upgraded.reason, upgraded.schema_version) == ("one two", 3)
+
+
+def test_every_older_version_has_an_upgrade():
+    assert set(record.UPGRADES) == set(range(1, record.SCHEMA_VERSION))
+
+
+def test_a_cells_key_changes_with_every_field():
+    cell = factories.make_cell()
+    others = {
+        "batch_size": 5,
+        "image_size": 65,
+        "seed": 1,
+        "threads": 9,
+        "config": "fp16",
+        "device": "cuda:0",
+        "measure": msgspec.structs.replace(cell.measure, target=0.5),
+        "train": msgspec.structs.replace(cell.train, loss_scale=2.0),
+    }
+    keys = {cell.key} | {msgspec.structs.replace(cell, **{name: value}).key for name, value in others.items()}
+    assert len(keys) == 1 + len(others)
+
+
+def gpu_samples(**changes):
+    """A second of warm-up at 80 W, two timed ones at 600 W, and one after."""
+    samples = (
+        GpuSample(0.5, 345, 2619, 80.0, 30, 0x1, 0, 2**30, 0.0),
+        GpuSample(1.0, 1980, 2619, 600.0, 50, 0x0, 99, 9 * 2**30, 100.0),
+        GpuSample(2.0, 1755, 2619, 700.0, 60, 0x24, 99, 8 * 2**30, 750.0),
+        GpuSample(2.5, None, None, 90.0, 60, None, 0, 2**30, 800.0),
+    )
+    return msgspec.structs.replace(GpuSamples(state=GpuState(power_limit_w=700.0), samples=samples), **changes)
+
+
+def test_what_was_seen_of_a_gpu_survives_its_json_line_each_sample_a_short_list():
+    facts = GpuFacts(name="H200", compute_capability=(9, 0), multiprocessors=132, memory_bytes=141 * 2**30)
+    environment = factories.make_environment(gpu=facts)
+    original = factories.make_record(gpu=gpu_samples(timed_from_s=0.9, timed_to_s=2.1), environment=environment)
+    line = record.encode(original)
+    assert record.decode(line) == original
+    assert json.loads(line)["gpu"]["samples"][2] == [2.0, 1755, 2619, 700.0, 60, 36, 99, 8 * 2**30, 750.0]
+
+
+def test_a_sample_of_a_later_tcbench_may_be_longer_and_of_an_earlier_shorter():
+    raw = json.loads(record.encode(factories.make_record(gpu=gpu_samples())))
+    raw["gpu"]["samples"] = [[0.5, 345], [0.6, 345, 2619, 80.0, 30, 1, 0, 1024, 0.0, "new"]]
+    assert [s.sm_clock_mhz for s in record.decode(json.dumps(raw)).gpu.samples] == [345, 345]
+
+
+def test_a_record_without_a_gpu_is_read_as_before():
+    raw = json.loads(record.encode(factories.make_record()))
+    del raw["gpu"]
+    del raw["environment"]["gpu"]
+    assert record.decode(json.dumps(raw)) == factories.make_record()
+
+
+def test_what_a_gpu_did_while_timed_is_told_from_the_rest():
+    seen = gpu_samples(timed_from_s=0.9, timed_to_s=2.1)
+    assert [sample.power_w for sample in seen.timed] == [600.0, 700.0]
+    assert gpu_samples().timed == ()
+    assert (seen.energy_j, seen.peak_memory_used_bytes) == (800.0, 9 * 2**30)
+    nothing = gpu_samples(samples=(GpuSample(0.0),))
+    assert (nothing.energy_j, nothing.peak_memory_used_bytes) == (None, None)
+
+
+def test_throttle_masks_have_names():
+    assert record.throttle_reasons(0) == ()
+    assert record.throttle_reasons(0x24) == ("software power cap", "software thermal slowdown")
+    assert record.throttle_reasons(0x801) == ("idle", "bit 0x800")

@@ -1,0 +1,355 @@
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import factories
+import pytest
+
+from tcbench.core import record, store
+from tcbench.core.errors import StorageFullError, StorageGoneError, StoreError
+from tcbench.core.store import Store
+
+
+def line(*args, **kwargs) -> bytes:
+    return record.encode(factories.make_record(*args, **kwargs)) + b"\n"
+
+
+def test_records_come_back_in_the_order_they_were_written(tmp_path):
+    path = tmp_path / "machine" / "run.jsonl"
+    written = [factories.make_record("fp32", 4), factories.make_record("fp16", 8, status="oom")]
+    with Store(path) as records:
+        for one in written:
+            records.append(one)
+    assert store.read([path]) == store.Read(tuple(written))
+    assert store.read([tmp_path]).records == tuple(written)
+
+
+def test_each_record_is_on_disk_before_append_returns(tmp_path, monkeypatch):
+    synced = []
+    monkeypatch.setattr(os, "fsync", lambda fd, real=os.fsync: (synced.append(os.fstat(fd).st_size), real(fd)))
+    path = tmp_path / "run.jsonl"
+    with Store(path) as records:
+        records.append(factories.make_record())
+        assert synced[-1] == path.stat().st_size > 0
+
+
+def test_a_half_line_at_the_end_is_left_out_and_said(tmp_path):
+    path = tmp_path / "run.jsonl"
+    path.write_bytes(line("fp32") + line("fp16")[:100])
+    read = store.read([path])
+    assert [r.cell.config for r in read.records] == ["fp32"]
+    assert read.notes == (f"{path}: the last line is cut off and was left out; 1 records read",)
+
+
+@pytest.mark.parametrize("length", [1, 10, 19, 100, -3])
+def test_a_file_that_holds_only_a_half_line_is_empty_and_says_so(tmp_path, length):
+    half, whole = tmp_path / "half.jsonl", tmp_path / "whole.jsonl"
+    half.write_bytes(line("fp32")[:length])
+    whole.write_bytes(line("fp16"))
+    note = f"{half}: the last line is cut off and was left out; 0 records read"
+    assert store.read([half]) == store.Read((), (note,))
+    assert store.read([tmp_path]) == store.Read(store.read([whole]).records, (note,))
+
+
+@pytest.mark.parametrize(
+    ("content", "blank"),
+    [
+        (b"", True),
+        (line()[:100], True),
+        (line()[:-1], False),
+        (line(), False),
+        (line() + line()[:100], False),
+        (b"{", True),
+        (b"foreign", False),
+        (b"\n", False),
+    ],
+)
+def test_a_run_is_blank_until_its_first_record_is_whole(tmp_path, content, blank):
+    path = tmp_path / "machine" / "cpu-20250102-030405.jsonl"
+    path.parent.mkdir()
+    path.write_bytes(content)
+    assert store.is_blank(path) == blank
+    assert store.latest(tmp_path, "machine", "cpu") == (None if blank else path)
+
+
+def test_trials_of_a_cell_share_it_and_its_machine(tmp_path):
+    path = tmp_path / "run.jsonl"
+    written = [factories.make_record(config, trial=trial) for trial in range(3) for config in ("fp32", "fp16")]
+    path.write_bytes(b"".join(record.encode(one) + b"\n" for one in written))
+    read = store.read([path]).records
+    assert read == tuple(written)
+    assert len({id(one.cell) for one in read}) == 2
+    assert len({id(one.environment) for one in read}) == 1
+    assert [one.cell.key for one in read] == [one.cell.key for one in written]
+
+
+def test_a_whole_last_line_without_its_end_is_read(tmp_path):
+    path = tmp_path / "run.jsonl"
+    path.write_bytes(line("fp32") + line("fp16").rstrip(b"\n"))
+    assert len(store.read([path]).records) == 2
+
+
+def test_going_on_after_a_half_line_drops_it(tmp_path):
+    path = tmp_path / "run.jsonl"
+    path.write_bytes(line("fp32") + line("fp16")[:100])
+    with Store(path) as records:
+        records.append(factories.make_record("fp16"))
+    assert [r.cell.config for r in store.read([path]).records] == ["fp32", "fp16"]
+
+
+def test_going_on_after_a_whole_line_without_its_end_keeps_it(tmp_path):
+    path = tmp_path / "run.jsonl"
+    path.write_bytes(line("fp32").rstrip(b"\n"))
+    with Store(path) as records:
+        records.append(factories.make_record("fp16"))
+    assert [r.cell.config for r in store.read([path]).records] == ["fp32", "fp16"]
+
+
+def test_a_broken_line_in_the_middle_is_named(tmp_path):
+    path = tmp_path / "run.jsonl"
+    path.write_bytes(line("fp32") + b"{oops}\n" + line("fp16"))
+    with pytest.raises(StoreError, match=rf"{path}:2: not JSON"):
+        store.read([path])
+
+
+def test_a_newer_version_is_refused_by_name(tmp_path):
+    path = tmp_path / "run.jsonl"
+    path.write_bytes(line("fp32").replace(b'"schema_version":1', b'"schema_version":7'))
+    with pytest.raises(StoreError, match=r"run.jsonl:1: schema version 7 is newer"):
+        store.read([path])
+
+
+@pytest.mark.parametrize("content", [b"garbage", b"\x89PNG\r\n", b'{"a": 1}\n'])
+def test_a_foreign_file_is_one_clear_line(tmp_path, content):
+    path = tmp_path / "run.jsonl"
+    path.write_bytes(content)
+    with pytest.raises(StoreError, match=rf"{path}:1: "):
+        store.read([path])
+
+
+def test_missing_and_empty_places_are_one_clear_line(tmp_path):
+    with pytest.raises(StoreError, match="no such file or folder"):
+        store.read([tmp_path / "nowhere"])
+    with pytest.raises(StoreError, match="no results here"):
+        store.read([tmp_path])
+
+
+def test_a_second_writer_is_refused(tmp_path):
+    path = tmp_path / "run.jsonl"
+    with Store(path), pytest.raises(StoreError, match="another tcbench is writing this run"):
+        Store(path)
+
+
+def test_a_folder_that_cannot_be_written_is_one_clear_line(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError, match=r"cannot be written \(.*\); name another folder with --out"):
+        Store(tmp_path / "file" / "run.jsonl")
+
+
+@pytest.mark.parametrize("how", ["error", "short write"])
+def test_a_full_disk_loses_no_earlier_record(tmp_path, monkeypatch, how):
+    path = tmp_path / "run.jsonl"
+    real = os.write
+
+    def full(fd: int, data: bytes) -> int:
+        written = real(fd, data[:50])
+        if how == "error":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return written
+
+    with Store(path) as records:
+        records.append(factories.make_record("fp32"))
+        before = path.read_bytes()
+        monkeypatch.setattr(os, "write", full)
+        with pytest.raises(StorageFullError, match=r"No space left on device.*earlier records are intact"):
+            records.append(factories.make_record("fp16"))
+        assert path.read_bytes() == before
+        monkeypatch.undo()
+        records.append(factories.make_record("fp16"))
+    assert [r.cell.config for r in store.read([path]).records] == ["fp32", "fp16"]
+
+
+def test_a_disk_that_is_really_full_loses_no_earlier_record(tmp_path):
+    """The kernel's own refusal: a file size limit that the third record does not fit under."""
+    path = tmp_path / "run.jsonl"
+    size = len(line("fp32", 4))
+    code = f"""
+import sys
+from pathlib import Path
+sys.path.insert(0, {str(Path(factories.__file__).parent)!r})
+import factories
+from pathlib import Path
+from tcbench.core.errors import StorageFullError
+from tcbench.core.store import Store
+with Store(Path({str(path)!r})) as records:
+    records.append(factories.make_record("fp32", 4))
+    records.append(factories.make_record("fp32", 4))
+    try:
+        records.append(factories.make_record("fp32", 4))
+    except StorageFullError as error:
+        print(error)
+        sys.exit(error.exit_code)
+"""
+    limit = 2 * size + size // 2
+    done = subprocess.run(
+        # -B: under that limit, what Python compiles and keeps would be cut off too, and break every later start.
+        [sys.executable, "-B", "-c", code],
+        capture_output=True,
+        text=True,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
+    )
+    assert done.returncode == 3, done.stderr
+    assert "earlier records are intact" in done.stdout
+    assert len(store.read([path]).records) == 2
+    assert path.read_bytes().endswith(b"\n")
+
+
+def move_away(path: Path) -> None:
+    path.parent.rename(path.parent.with_name("elsewhere"))
+
+
+def replace(path: Path) -> None:
+    path.unlink()
+    path.write_bytes(b"another's")
+
+
+@pytest.mark.parametrize(
+    ("fault", "kept"),
+    [
+        (Path.unlink, "cpu-20250102-030405-2.jsonl"),
+        (lambda path: path.rename(path.with_name("renamed.jsonl")), "cpu-20250102-030405-2.jsonl"),
+        (lambda path: shutil.rmtree(path.parent), "cpu-20250102-030405-2.jsonl"),
+        (move_away, "cpu-20250102-030405-2.jsonl"),
+        (replace, "cpu-20250102-030405-3.jsonl"),
+    ],
+)
+@pytest.mark.parametrize("when", ["append", "close"])
+def test_a_file_that_goes_away_while_a_run_goes_on_is_written_again(tmp_path, fault, kept, when):
+    path = tmp_path / "machine" / "cpu-20250102-030405-2.jsonl"
+    written = [factories.make_record("fp32", 4), factories.make_record("fp16", 8)]
+    with pytest.raises(StorageGoneError) as error, Store(path) as records:
+        records.append(written[0])
+        if when == "close":
+            records.append(written[1])
+        fault(path)
+        if when == "append":
+            records.append(written[1])
+    assert error.value.exit_code == 3
+    assert str(error.value) == (
+        f"{path}: the file was removed, renamed or replaced while the run went on; all that was measured is kept in "
+        f"{path.with_name(kept)}; go on with --resume"
+    )
+    assert store.read([path.with_name(kept)]).records == tuple(written)
+    assert store.latest(tmp_path, "machine", "cpu") == path.with_name(kept)
+    if fault is replace:
+        assert path.read_bytes() == b"another's"
+
+
+def test_where_its_folder_cannot_be_made_again_either_what_was_measured_goes_to_the_temporary_folder(
+    tmp_path, monkeypatch
+):
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    with pytest.raises(StorageGoneError) as error, Store(Path("results/m/run.jsonl")) as records:
+        shutil.rmtree(tmp_path / "here")
+        records.append(factories.make_record())
+    kept = tmp_path / "temporary" / "run.jsonl"
+    assert f"all that was measured is kept in {kept};" in str(error.value)
+    assert len(store.read([kept]).records) == 1
+
+
+def test_a_run_without_a_record_misses_nothing_when_its_file_goes(tmp_path):
+    with Store(tmp_path / "run.jsonl") as records:
+        records.path.unlink()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_failed_is_run_again_and_what_has_an_answer_is_not():
+    records = [
+        factories.make_record("fp32", status="ok"),
+        factories.make_record("fp32+dali", status="skipped"),
+        factories.make_record("fp16", status="oom"),
+        factories.make_record("fp16+dali", status="failed"),
+        factories.make_record("fp16+batched", status="timeout"),
+        factories.make_record("fp32+nhwc", status="crashed"),
+    ]
+    done = store.done(records)
+    assert done == {(r.cell.key, 0): r.status for r in records[:3]}
+
+
+def test_the_last_record_of_a_trial_counts():
+    failed = factories.make_record("fp32", status="failed")
+    ok = factories.make_record("fp32", status="ok")
+    assert store.current([failed, ok]) == (ok,)
+    assert store.done([ok, failed]) == {}
+
+
+def test_runs_have_names_of_their_own_and_the_newest_is_found(tmp_path):
+    first = store.new_path(tmp_path, "m", "cpu")
+    Store(first).close()
+    second = store.new_path(tmp_path, "m", "cpu")
+    assert second != first
+    for name in ("cpu-20980101-000000", "cpu-20980101-000000-2", "cpu-20980101-000000-10"):
+        (tmp_path / "m" / f"{name}.jsonl").write_bytes(line())
+    # Other scenarios, and a run that has no record yet.
+    for name in ("cpu-big-20990101-000000", "cpu-9-20990101-000000"):
+        (tmp_path / "m" / f"{name}.jsonl").write_bytes(line())
+    (tmp_path / "m" / "cpu-20990101-000000.jsonl").touch()
+    newest = store.latest(tmp_path, "m", "cpu")
+    assert newest is not None
+    assert newest.name == "cpu-20980101-000000-10.jsonl"
+    assert store.latest(tmp_path, "other", "cpu") is None
+    assert store.latest(tmp_path, "m", "c*") is None
+
+
+def test_bytes_that_are_no_text_are_a_broken_line_and_at_the_end_a_half_one(tmp_path):
+    path = tmp_path / "run.jsonl"
+    broken = line("fp16").replace(b"AMD EPYC", b"AMD \xff")
+    path.write_bytes(line("fp32") + broken + line("fp32", 8))
+    with pytest.raises(StoreError, match=r"run\.jsonl:2: not UTF-8 \(invalid start byte\)"):
+        store.read([path])
+    path.write_bytes(line("fp32") + broken.rstrip(b"\n"))
+    read = store.read([path])
+    assert [r.cell.config for r in read.records] == ["fp32"]
+    assert read.notes == (f"{path}: the last line is cut off and was left out; 1 records read",)
+    with Store(path) as records:
+        records.append(factories.make_record("fp16"))
+    assert [r.cell.config for r in store.read([path]).records] == ["fp32", "fp16"]
+
+
+@pytest.mark.parametrize("name", ["cpu-20990101-000000", "x"])
+def test_only_files_are_runs_whatever_a_folder_or_a_link_is_called(tmp_path, name):
+    run = tmp_path / "m" / "cpu-20250102-030405.jsonl"
+    run.parent.mkdir()
+    run.write_bytes(line())
+    (tmp_path / "m" / f"{name}.jsonl").mkdir()
+    (tmp_path / "m" / f"{name}-2.jsonl").symlink_to(tmp_path / "gone")
+    assert store.runs(tmp_path) == [run]
+    assert len(store.read([tmp_path]).records) == 1
+    assert store.latest(tmp_path, "m", "cpu") == run
+
+
+def test_an_empty_name_is_not_the_folder_one_stands_in(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run.jsonl").write_bytes(line())
+    with pytest.raises(StoreError, match="'': no name of results; expected a file, a folder, or the id of a run"):
+        store.resolve("", tmp_path)
+    assert store.resolve(".", tmp_path).is_dir()
+
+
+def test_runs_that_began_in_the_same_second_on_two_machines_stay_apart():
+    here = factories.make_record("fp32")
+    there = factories.make_record("fp32", environment=factories.make_environment("other"))
+    died = factories.make_record("fp32", status="crashed")
+    assert died.environment is None
+    assert store.current([here, there]) == (here, there)
+    assert store.current([died, here]) == store.current([here, died, here]) == (here,)
+    assert store.current([here, there, here]) == (here, there)

@@ -1,0 +1,26 @@
+from __future__ import annotations
+
+import time
+
+from tcbench.hardware.clock import HostClock
+from tcbench.hardware.memory import peak_resident_bytes
+
+
+def test_the_clock_gives_the_seconds_between_marks_and_forgets_them():
+    clock = HostClock()
+    clock.mark()
+    time.sleep(0.05)
+    clock.mark()
+    clock.mark()
+    first, second = clock.read()
+    assert 0.05 <= first < 1.0
+    assert 0 <= second < 0.05
+    assert clock.read() == ()
+
+
+def test_peak_memory_keeps_what_was_freed():
+    before = peak_resident_bytes()
+    block = bytearray(before + 2**26)
+    block[::4096] = b"x" * len(block[::4096])
+    del block
+    assert peak_resident_bytes() >= before + 2**26

@@ -1,0 +1,155 @@
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from types import SimpleNamespace
+
+import factories
+import pytest
+
+from tcbench.accelerators import device
+from tcbench.accelerators.cuda import driver
+from tcbench.accelerators.cuda.driver import Gpu, Gpus
+from tcbench.core import recording
+from tcbench.core.errors import DataError, OutOfDeviceMemory
+from tcbench.core.messages import Building, Finished, ProfileRequest, Stepped
+from tcbench.core.record import Input, MeasureSettings
+from tcbench.core.session import Phase
+from tcbench.hardware.clock import HostClock
+from tcbench.measure import worker
+from tcbench.measure.loop import LossError
+
+GPU = Gpu(0, "Tesla V100-SXM2-16GB", (7, 0), 80, 16 * 2**30)
+
+
+def run(monkeypatch, outcome, sent=None, cell=None):
+    def measured(cell, send, request, device_name):
+        if isinstance(outcome, BaseException):
+            raise outcome
+        send(Stepped("timed", 6, 0.1))
+        return outcome
+
+    monkeypatch.setattr(worker, "measured", measured)
+    return worker.run(cell or factories.make_cell(), (sent if sent is not None else []).append)
+
+
+def test_a_measured_cell_is_ok_and_says_what_it_ran_on(monkeypatch):
+    sent = []
+    finished = run(monkeypatch, factories.make_measurement(), sent)
+    assert (finished.status, finished.reason) == ("ok", None)
+    assert finished.environment.packages["chainer"] == "7.8.1"
+    assert "openblas" in finished.environment.blas
+    assert finished.environment.gpu is None
+    assert sent[0] == Building("imports", os.getpid())
+    assert sent[-1] == Stepped("timed", 6, 0.1)
+
+
+def noted(error: Exception, note: str) -> Exception:
+    error.add_note(note)
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "reason"),
+    [
+        (MemoryError("Unable to allocate 9 TiB"), "oom", "out of memory: Unable to allocate 9 TiB"),
+        (MemoryError(), "oom", "out of memory: an allocation failed"),
+        (DataError("image x.jpg cannot be decoded"), "failed", "image x.jpg cannot be decoded"),
+        (DataError(), "failed", "DataError"),
+        (LossError("the loss is nan after warm-up"), "failed", "LossError: the loss is nan after warm-up"),
+        (ValueError("two\nlines"), "failed", "ValueError: two lines"),
+        (noted(ValueError("v"), "in phase\n'io'"), "failed", "ValueError: v (in phase 'io')"),
+    ],
+)
+def test_what_goes_wrong_is_said_on_one_line(monkeypatch, capsys, error, status, reason):
+    finished = run(monkeypatch, error)
+    assert isinstance(finished, Finished)
+    assert (finished.status, finished.reason) == (status, reason)
+    assert finished.measurement is None
+    assert finished.environment is not None
+
+
+def test_a_session_that_cannot_be_closed_after_an_error_does_not_hide_it(monkeypatch, capsys):
+    def fails():
+        raise ValueError("the cause")
+
+    def cannot_close():
+        raise RuntimeError("cudaErrorStreamCaptureInvalidated")
+
+    session = SimpleNamespace(phases=(Phase("forward", fails),), clock=HostClock(), close=cannot_close)
+    rungs = SimpleNamespace(problem=lambda names: None)
+    monkeypatch.setattr(
+        "tcbench.backends.backend", lambda name: SimpleNamespace(RUNGS=rungs, open_session=lambda cell: session)
+    )
+    monkeypatch.setattr(worker, "describe", lambda cell: factories.make_environment())
+    finished = worker.run(factories.make_cell(), lambda message: None)
+    assert finished.reason == "ValueError: the cause (in phase 'forward')"
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (OutOfDeviceMemory("1.0 GiB more asked for"), "1.0 GiB more asked for"),
+        (
+            RuntimeError("cudaErrorMemoryAllocation: out of memory"),
+            "cudaErrorMemoryAllocation: out of memory, the GPU has 16.0 GiB",
+        ),
+        (MemoryError("Unable to allocate 9 TiB"), "Unable to allocate 9 TiB"),
+    ],
+)
+def test_memory_that_is_spent_on_a_gpu_is_an_answer(monkeypatch, capsys, error, reason):
+    monkeypatch.setattr(driver, "gpus", lambda: Gpus((GPU,), (13, 0)))
+    monkeypatch.setattr(worker, "describe", lambda cell: factories.make_environment())
+    finished = run(monkeypatch, error, cell=factories.make_cell(device="cuda:0"))
+    assert (finished.status, finished.reason) == ("oom", f"out of memory: {reason}")
+
+
+def test_on_a_cpu_an_error_that_speaks_of_memory_is_a_failure(monkeypatch, capsys):
+    finished = run(monkeypatch, RuntimeError("the queue ran out of memory slots"))
+    assert finished.status == "failed"
+
+
+def test_a_cell_on_a_gpu_says_which(monkeypatch):
+    monkeypatch.setattr(driver, "gpus", lambda: Gpus((GPU,), (13, 0)))
+    monkeypatch.setattr(device, "find", lambda name, kinds: device.Device(name, GPU.name, GPU.memory_bytes, (7, 0)))
+    gpu = worker.describe(factories.make_cell(device="cuda:0")).gpu
+    assert (gpu.name, gpu.multiprocessors, gpu.driver_cuda) == (GPU.name, 80, "13.0")
+
+
+def test_the_profilers_run_on_a_gpu_only(monkeypatch):
+    held = []
+
+    @contextlib.contextmanager
+    def holding(name):
+        held.append(name)
+        yield
+
+    monkeypatch.setattr(driver, "profiled", lambda: holding("driver"))
+    activities = SimpleNamespace(recording=lambda: holding("cupti"))
+    with worker._profilers(factories.make_cell(), None):
+        assert held == []
+    with worker._profilers(factories.make_cell(device="cuda:0"), activities):
+        assert held == ["cupti", "driver"]  # what CUPTI does at the first call it sees is over before the first step
+
+
+def test_a_profiled_worker_leaves_its_recording(tmp_path):
+    path = tmp_path / "recording.json"
+    cell = factories.make_cell(
+        batch_size=2, input=Input(kind="synthetic"), measure=MeasureSettings(max_time_s=0.1, profiled_steps=2)
+    )
+    finished = worker.run(cell, lambda message: None, ProfileRequest(str(path)))
+    assert finished.status == "ok", finished.reason
+    found = recording.decode(path.read_bytes())
+    assert found.phases == ("io", "forward", "backward", "update")
+    assert [s.kind for s in found.spans].count("step") == 2
+    assert found.thread == threading.get_native_id()
+    assert (found.calls, found.activities, found.dropped) == ((), (), 0)
+    assert "stem/conv" in {s.name for s in found.spans}
+
+
+def test_a_rung_that_this_version_does_not_know_is_named(capsys):
+    cell = factories.make_cell("fp32+from_tomorrow")
+    finished = worker.run(cell, lambda message: None)
+    assert finished.status == "failed"
+    assert finished.reason.startswith("config 'fp32+from_tomorrow': unknown rung 'from_tomorrow' (known: batched, ")

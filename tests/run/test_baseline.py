@@ -1,0 +1,153 @@
+"""Baselines: kept whole or not at all, under names that are names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from factories import make_environment, make_record, make_trials
+
+from tcbench.core import store
+from tcbench.core.errors import StoreError
+from tcbench.run import baseline
+
+
+def test_what_is_kept_is_read_back(tmp_path: Path) -> None:
+    kept = make_trials("fp32", trials=3) + make_trials("fp16", trials=3)
+    path = baseline.keep("main", kept, tmp_path)
+    assert path == tmp_path / "baselines" / "main.jsonl" == baseline.path("main", tmp_path)
+    assert store.read([path]).records == tuple(kept)
+    found = baseline.read("main", tmp_path)
+    assert (found.machines, found.scenarios, found.commits) == (("amd-epyc-2cpu",), ("cpu",), ("tcbench 0.1.0",))
+    assert (found.cells, found.trials, found.began_at) == (2, 6, "2025-01-02T03:04:05.678+00:00")
+    assert [file.name for file in path.parent.iterdir()] == ["main.jsonl"]
+
+
+def test_only_current_records_are_kept(tmp_path: Path) -> None:
+    first, again = make_record(status="failed"), make_record()
+    assert store.read([baseline.keep("b", [first, again], tmp_path)]).records == (again,)
+
+
+def test_cells_of_two_machines_are_two(tmp_path: Path) -> None:
+    other = make_environment("h200", commit="c0ffee")
+    baseline.keep("b", [make_record(), make_record(environment=other, run_id="r2")], tmp_path)
+    found = baseline.read("b", tmp_path)
+    assert (found.machines, found.cells, found.commits) == (("amd-epyc-2cpu", "h200"), 2, ("tcbench 0.1.0", "c0ffee"))
+
+
+def test_a_projects_commit_comes_before_tcbenchs(tmp_path: Path) -> None:
+    baseline.keep("b", [make_record(environment=make_environment(commit="aaa", project_commit="bbb"))], tmp_path)
+    assert baseline.read("b", tmp_path).commits == ("bbb",)
+
+
+def test_a_folder_of_results_is_read_without_its_baselines(tmp_path: Path) -> None:
+    with store.Store(tmp_path / "machine" / "run.jsonl") as run:
+        run.append(make_record())
+    baseline.keep("main", [make_record("fp16")], tmp_path)
+    assert [record.cell.config for record in store.read([tmp_path]).records] == ["fp32"]
+
+
+def test_a_taken_name_is_replaced_only_when_asked(tmp_path: Path) -> None:
+    path = baseline.keep("main", [make_record("fp32")], tmp_path)
+    before = path.read_bytes()
+    with pytest.raises(StoreError, match="is there already; --force replaces it"):
+        baseline.keep("main", [make_record("fp16")], tmp_path)
+    assert path.read_bytes() == before
+    baseline.keep("main", [make_record("fp16")], tmp_path, replace=True)
+    assert store.read([path]).records[0].cell.config == "fp16"
+
+
+def test_a_baseline_that_cannot_be_written_leaves_the_old_one_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = baseline.keep("main", [make_record("fp32")], tmp_path)
+    before = path.read_bytes()
+
+    def full(fd: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(StoreError, match="cannot be written"):
+        baseline.keep("main", make_trials("fp16"), tmp_path, replace=True)
+    assert path.read_bytes() == before
+    assert [file.name for file in path.parent.iterdir()] == ["main.jsonl"]
+
+
+def test_the_second_of_two_at_once_does_not_overwrite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    baseline.keep("main", [make_record("fp32")], tmp_path)
+    monkeypatch.setattr(Path, "exists", lambda self: False)  # the other was not there when this one looked
+    with pytest.raises(StoreError, match="is there already"):
+        baseline.keep("main", [make_record("fp16")], tmp_path)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        ".",
+        "..",
+        ".hidden",
+        "../up",
+        "a/b",
+        "/etc/passwd",
+        "a b",
+        "-rf",
+        "a\n",
+        "a\0b",
+        "né",
+        "x" * 65,
+        "a\\b",
+        "_a",
+    ],
+)
+def test_what_is_no_name_is_refused_before_anything_is_touched(tmp_path: Path, name: str) -> None:
+    for act in (
+        lambda: baseline.keep(name, [make_record()], tmp_path),
+        lambda: baseline.path(name, tmp_path),
+        lambda: baseline.remove(name, tmp_path),
+    ):
+        with pytest.raises(StoreError, match="not a name; expected up to 64 letters") as error:
+            act()
+        assert "\n" not in str(error.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["main", "v1.2.3", "2026-11-21", "A_b-c.d", "x" * 64])
+def test_what_is_a_name_is_taken(tmp_path: Path, name: str) -> None:
+    baseline.keep(name, [make_record()], tmp_path)
+    assert baseline.names(tmp_path) == (name,)
+
+
+def test_a_wrong_name_gets_a_hint(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="`tcbench baseline set main` keeps the newest run"):
+        baseline.path("main", tmp_path)
+    baseline.keep("main", [make_record()], tmp_path)
+    with pytest.raises(StoreError, match="did you mean 'main'"):
+        baseline.path("mian", tmp_path)
+    with pytest.raises(StoreError, match="expected one of main"):
+        baseline.path("release", tmp_path)
+
+
+def test_no_records_are_no_baseline(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="no records to keep"):
+        baseline.keep("main", [], tmp_path)
+    assert not (tmp_path / "baselines").exists()
+
+
+def test_a_broken_baseline_does_not_hide_the_others(tmp_path: Path) -> None:
+    baseline.keep("good", [make_record()], tmp_path)
+    (tmp_path / "baselines" / "bad.jsonl").write_text("no JSON\n")
+    (tmp_path / "baselines" / "empty.jsonl").write_text("")
+    bad, empty, good = baseline.everything(tmp_path)
+    assert isinstance(bad, baseline.Broken) and "not JSON" in bad.reason
+    assert isinstance(empty, baseline.Broken) and "no records in it" in empty.reason
+    assert isinstance(good, baseline.Baseline)
+
+
+def test_removing_takes_one(tmp_path: Path) -> None:
+    baseline.keep("a", [make_record()], tmp_path)
+    baseline.keep("b", [make_record()], tmp_path)
+    baseline.remove("a", tmp_path)
+    assert baseline.names(tmp_path) == ("b",)
+    with pytest.raises(StoreError, match="none of this name"):
+        baseline.remove("a", tmp_path)

@@ -1,0 +1,116 @@
+"""Ceilings are measured where the device is, kept, and otherwise taken from a GPU's file, which says so."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from factories import make_cell, make_environment, make_record
+
+from tcbench.accelerators.cuda import properties
+from tcbench.analysis.floor import peak_rates
+from tcbench.analysis.summary import CellSummary, summarise
+from tcbench.core.errors import SelectionError, TcbenchError
+from tcbench.hardware import machine
+from tcbench.run import ceilings
+
+VALUE = {"device_name": "this", "flops_s": {"fp32": 1e11}, "bandwidth_bytes_s": 2e10, "says": "measured"}
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("TCBENCH_CACHE", str(tmp_path))
+    return tmp_path
+
+
+def of_machine(name: str, device_name: str = "AMD EPYC", device: str = "cpu") -> CellSummary:
+    record = make_record(cell=make_cell(device=device), environment=make_environment(name, device_name))
+    return summarise([record])[0]
+
+
+def here() -> CellSummary:
+    return of_machine(machine.machine_name(machine.cpu_name(), "cpu"))
+
+
+def test_they_are_measured_once_and_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    measured = []
+    monkeypatch.setattr(ceilings, "_measure", lambda summary: measured.append(1) or VALUE)
+    assert ceilings.known(here()) is None
+    found = ceilings.of(here())
+    assert (found.rates, found.bandwidth_bytes_s, found.measured) == ((("fp32", 1e11),), 2e10, True)
+    assert ceilings.of(here()) == ceilings.known(here()) == found
+    assert len(measured) == 1
+    ceilings.of(here(), fresh=True)
+    assert len(measured) == 2
+
+
+def test_what_is_kept_and_damaged_counts_as_missing(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ceilings, "_measure", lambda summary: VALUE)
+    ceilings.of(here())
+    [file] = cache.rglob("*.json")
+    file.write_text('{"device_name": ', encoding="utf-8")
+    assert ceilings.known(here()) is None
+    assert ceilings.of(here()).device_name == "this"
+
+
+def test_another_machines_ceilings_cannot_be_measured_here() -> None:
+    with pytest.raises(SelectionError, match="the ceilings of elsewhere are not known here; run `tcbench roofline` on"):
+        ceilings.of(of_machine("elsewhere"))
+
+
+def test_a_gpu_that_is_not_here_has_its_published_peak_and_says_so() -> None:
+    v100 = properties.load("V100")
+    found = ceilings.of(of_machine("tesla-v100", v100.device_name, "cuda:0"))
+    assert found == ceilings.known(of_machine("tesla-v100", v100.device_name, "cuda:0"))
+    assert not found.measured
+    assert found.says == "the published peak of the V100, not measured"
+    assert found.flops_s("fp16") == peak_rates(v100).fp16_flops_s
+    with pytest.raises(SelectionError, match="not known here"):
+        ceilings.of(of_machine("unheard-of", "Unheard-of GPU", "cuda:0"))
+
+
+def test_the_host_is_measured_with_a_product_and_passes_over_memory() -> None:
+    found = ceilings.measure_host(2, size=64, n_bytes=1 << 16, rounds=2)
+    assert found["flops_s"]["fp32"] > 0
+    assert found["bandwidth_bytes_s"] > 0
+    assert found["says"] == "a matrix product and passes over memory by 2 threads, measured"
+
+
+def test_runs_take_turns_and_the_best_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    order: list[str] = []
+    now = [0.0]
+    costs = {"a": iter([9.0, 3.0, 2.0, 4.0]), "b": iter([9.0, 1.0, 5.0, 6.0])}
+
+    def run(name: str) -> None:
+        order.append(name)
+        now[0] += next(costs[name])
+
+    monkeypatch.setattr(ceilings.time, "perf_counter", lambda: now[0])
+    assert ceilings.interleaved((lambda: run("a"), lambda: run("b")), 3) == [2.0, 1.0]
+    assert order == ["a", "b"] * 4
+
+
+def test_a_measurement_that_fails_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ceilings.sys, "executable", "/bin/false")
+    with pytest.raises(TcbenchError, match="could not be measured: no reason given"):
+        ceilings.of(here())
+
+
+def test_a_record_of_many_threads_gets_no_more_than_there_are_processors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the process does not look for modules in the current directory."""
+    started: list[tuple[list[str], str]] = []
+
+    def run(command: list[str], env: dict[str, str], **_: object) -> SimpleNamespace:
+        started.append((command, env["OMP_NUM_THREADS"]))
+        return SimpleNamespace(returncode=0, stdout=json.dumps(VALUE))
+
+    monkeypatch.setattr(ceilings.subprocess, "run", run)
+    name = machine.machine_name(machine.cpu_name(), "cpu")
+    for threads in (400, 0, -3, 1):
+        record = make_record(cell=make_cell(threads=threads), environment=make_environment(name))
+        ceilings.of(summarise([record])[0], fresh=True)
+    most = str(machine.usable_cpus())
+    assert [(command[-1], pinned) for command, pinned in started] == [(most, most), ("1", "1"), ("1", "1"), ("1", "1")]
+    assert all(command[1] == "-P" for command, _ in started)

@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+import importlib.metadata
+
+from tcbench.run import checkup
+
+
+def by_what(findings):
+    return {finding.what: finding for finding in findings}
+
+
+def test_what_is_here_is_found(tmp_path, monkeypatch):
+    monkeypatch.setenv("TCBENCH_CACHE", str(tmp_path))
+    found = by_what(checkup.examine(tmp_path / "results"))
+    assert found["chainer"].state == "ok"
+    assert found["results folder"].state == "ok"
+    assert found["generated JPEGs"].state == "note"
+    assert "tcbench data make" in found["generated JPEGs"].mend
+    assert not (tmp_path / "results").exists()
+
+
+def test_what_is_missing_comes_with_the_command_that_mends_it(tmp_path, monkeypatch):
+    def version(name: str, real=importlib.metadata.version) -> str:
+        if name in ("chainer", "opencv-python-headless"):
+            raise importlib.metadata.PackageNotFoundError(name)
+        return real(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    found = by_what(checkup.examine(tmp_path))
+    assert (found["chainer"].state, found["chainer"].mend) == ("broken", "uv sync")
+    assert (found["opencv-python-headless"].state, found["opencv-python-headless"].mend) == (
+        "missing",
+        "uv sync --extra opencv",
+    )
+
+
+def test_a_package_that_does_not_import_is_told_from_one_that_is_missing(tmp_path, monkeypatch):
+    def import_module(name: str, real=checkup.importlib.import_module):
+        if name == "cv2":
+            raise ImportError("libGL.so.1: cannot open\nshared object file")
+        return real(name)
+
+    monkeypatch.setattr(checkup.importlib, "import_module", import_module)
+    finding = by_what(checkup.examine(tmp_path))["opencv-python-headless"]
+    assert "does not import: libGL.so.1: cannot open shared object file" in finding.found
+
+
+def test_a_results_folder_that_cannot_be_written_is_broken(tmp_path):
+    (tmp_path / "file").write_text("")
+    assert by_what(checkup.examine(tmp_path / "file"))["results folder"].state == "broken"
+
+
+def test_a_busy_machine_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(checkup.os, "getloadavg", lambda: (99.0, 0.0, 0.0))
+    assert "noisy" in by_what(checkup.examine(tmp_path))["load"].found

@@ -1,0 +1,281 @@
+"""The gate's sequence of trials and its decisions, with a fake executor: no process runs here."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+
+import factories
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tcbench.analysis.compare import METRICS, compare
+from tcbench.analysis.verdict import Rule, looks, settle
+from tcbench.core.record import Record
+from tcbench.run import gate
+from tcbench.run.gate import BASE, CURRENT, Gate, Trial
+
+RULE = Rule()
+CELLS = tuple(factories.make_cell(batch_size=n) for n in (1, 2))
+
+
+def record(trial: Trial, rate: float = 40.0, status="ok", cells=CELLS, **changes) -> Record:
+    """A trial whose every step takes the same time, at `rate` images/s."""
+    cell = cells[trial.cell]
+    measurement = factories.make_measurement([cell.batch_size / rate] * 12, **changes) if status == "ok" else None
+    run_id = f"gate-{trial.side}"
+    return factories.make_record(status=status, cell=cell, trial=trial.number, run_id=run_id, measurement=measurement)
+
+
+def drive(state: Gate, execute: Callable[[Trial], Record], most: int = 1000):
+    """The whole gate: its end, and every trial with its record, in order."""
+    ran: list[tuple[Trial, Record]] = []
+    while (trial := state.next_trial()) and len(ran) < most:
+        assert state.certain()[0] == trial
+        ran.append((trial, execute(trial)))
+        state = state.after(*ran[-1])
+    return state, ran
+
+
+def said(state: Gate, ran, cells=CELLS, ended="the gate ended"):
+    sides = {side: [r for t, r in ran if t.side == side] for side in (BASE, CURRENT)}
+    return gate.comparison(state, cells, sides[BASE], sides[CURRENT], RULE, ended)
+
+
+def order(ran) -> str:
+    """`0b 0c 1b 1c ...`: cells and sides as they ran."""
+    return " ".join(f"{trial.cell}{trial.side[0]}" for trial, _ in ran)
+
+
+def wavering(rates: dict[str, float], spread: float, seed: int = 1) -> Callable[[Trial], Record]:
+    draw = random.Random(seed)
+    return lambda trial: record(trial, rates[trial.side] * math.exp(spread * draw.gauss(0, 1)))
+
+
+def jumping(trial: Trial) -> float:
+    """Rates that differ so much from trial to trial, and so little between the sides, that nothing can be said; those
+    of a round have nothing to do with each other."""
+    period = 2 if trial.side == BASE else 4
+    return 50.0 if trial.number % period >= period // 2 else 30.0
+
+
+# ------------------------------------------------------------------------------------------------------- the sequence
+
+
+def test_sides_take_turns_and_the_first_goes_second_in_the_next_round():
+    _, ran = drive(gate.start(2, looks((3,))), record)
+    assert order(ran) == "0b 0c 1b 1c  0c 0b 1c 1b  0b 0c 1b 1c".replace("  ", " ")
+    assert [trial.number for trial, _ in ran] == [0] * 4 + [1] * 4 + [2] * 4
+
+
+def test_what_is_decided_stops_and_only_the_inconclusive_goes_on():
+    # The first cell never wavers, the second does to the end.
+    state, ran = drive(gate.start(2, looks()), lambda trial: record(trial, jumping(trial) if trial.cell else 40))
+    of_cells = [[trial for trial, _ in ran if trial.cell == cell] for cell in (0, 1)]
+    assert [len(trials) for trials in of_cells] == [6, 16]
+    assert [trial.look for trial in of_cells[1]] == [0] * 6 + [1] * 2 + [2] * 4 + [3] * 4
+    assert [cell.verdict for cell in said(state, ran).cells] == ["pass", "inconclusive"]
+    assert said(state, ran).inconclusive
+
+
+def test_a_gate_tells_which_trials_are_certain():
+    state = gate.start(2, looks((3, 5)))
+    assert len(state.certain()) == 12
+    state, _ = drive(state, wavering({BASE: 40, CURRENT: 40}, 0.2), most=12)
+    assert len(state.certain()) == 8
+
+
+def test_a_loss_is_found_at_the_first_look_and_its_phase_is_named():
+    def slower(trial: Trial) -> Record:
+        phases = {"io": 0.01, "forward": 0.03 if trial.side == BASE else 0.04, "backward": 0.05, "update": 0.01}
+        draw = random.Random(f"{trial}")
+        times = tuple(
+            factories.PhaseTimes(name=name, host_s=(time_s * (1 + 0.01 * draw.random()),) * 5)
+            for name, time_s in phases.items()
+        )
+        return record(trial, 40 if trial.side == BASE else 36 + 0.1 * draw.random(), phases=times)
+
+    state, ran = drive(gate.start(2, looks()), slower)
+    assert len(ran) == 12
+    compared = said(state, ran)
+    assert [cell.verdict for cell in compared.cells] == ["regression"] * 2
+    assert [cell.culprit.name for cell in compared.cells] == ["forward"] * 2
+    assert compared.failing
+
+
+def test_a_machine_that_drifts_is_told_apart_from_a_change_by_its_rounds():
+    """Rounds differ by tens of percents, which both sides share; the change is the same 10% in each of them."""
+
+    def execute(trial: Trial) -> Record:
+        round_, wavers = 40 * (1 + 0.3 * math.sin(2 * trial.number)), 1 + 0.002 * math.cos(5 * trial.number)
+        return record(trial, round_ * (1 if trial.side == BASE else 0.9 * wavers))
+
+    state, ran = drive(gate.start(1, looks()), execute)
+    assert len(ran) < 16
+    (cell,) = said(state, ran, CELLS[:1]).cells
+    assert (cell.verdict, cell.by_round) == ("regression", True)
+    assert cell.ratio.value == pytest.approx(0.9, rel=0.01)
+    assert cell.ratio.high < 0.97
+    apart = compare([one for trial, one in ran if trial.side == BASE], [one for t, one in ran if t.side == CURRENT])
+    assert [cell.verdict for cell in apart.cells] == ["inconclusive"]
+
+
+# ------------------------------------------------------------------------------- decisions are those of verdict.settle
+
+rates = st.floats(30, 50)
+
+
+@st.composite
+def many_rates(draw):
+    """Figures of two sides about two rates, in a form that shrinks: as far apart and as wavering as any."""
+    base, current, spread = draw(rates), draw(rates), draw(st.sampled_from([0.0, 0.003, 0.01, 0.03]))
+    noise = st.floats(-2, 2).map(lambda x: math.exp(spread * x))
+    side = lambda rate: [rate * draw(noise) for _ in range(8)]  # noqa: E731
+    return side(base), side(current if draw(st.booleans()) else base)
+
+
+@given(
+    st.lists(many_rates(), min_size=1, max_size=3), st.sampled_from([(3, 4, 6, 8), (2, 8), (5,), (2, 3, 4)]), st.data()
+)
+@settings(max_examples=150, deadline=None)
+def test_it_decides_exactly_as_settle_does(figures, trials, data):
+    metric = data.draw(st.sampled_from(["throughput", "memory"]))
+    of_gate = looks(trials, RULE)
+    cells = [factories.make_cell(batch_size=n + 1) for n in range(len(figures))]
+
+    def execute(trial: Trial) -> Record:
+        rate = figures[trial.cell][trial.side == CURRENT][trial.number]
+        return record(trial, rate, cells=cells, peak_memory_bytes=round(2**30 / rate))
+
+    state, ran = drive(gate.start(len(cells), of_gate, (metric,)), execute)
+    compared = said(state, ran, cells)
+    for place, pair in enumerate(figures):
+        made = [[execute(Trial(side, place, n, 0)) for n in range(8)] for side in (BASE, CURRENT)]
+        told = [[METRICS[metric].of(one) for one in side] for side in made]
+        base, current = ([1 / f for f in side] if metric == "memory" else side for side in told)
+        decision, look = settle(current, base, of_gate)
+        assert compared.cells[place].verdict == decision, pair
+        assert [len([t for t, _ in ran if t.cell == place and t.side == side]) for side in (BASE, CURRENT)] == [
+            of_gate[look].trials
+        ] * 2
+
+
+def test_each_metric_is_judged_at_the_look_that_decides_it():
+    """Throughput wavers to the end; memory is decided at the first look by its trials and level alone."""
+
+    def execute(trial: Trial) -> Record:
+        grown = 2**30 if trial.side == BASE or trial.number > 2 else 2**30 * 1.2  # what comes later would hide it
+        return record(trial, jumping(trial), peak_memory_bytes=round(grown + trial.number))
+
+    state, ran = drive(gate.start(2, looks(), ("throughput", "memory")), execute)
+    assert len(ran) == 32
+    compared = said(state, ran)
+    assert [(c.cell.batch_size, c.metric.name, c.verdict) for c in compared.cells] == [
+        (1, "throughput", "inconclusive"),
+        (1, "memory", "regression"),
+        (2, "throughput", "inconclusive"),
+        (2, "memory", "regression"),
+    ]
+    assert compared.cells[1].current.trials == 3
+    assert [mean.metric.name for mean in compared.means] == ["throughput", "memory"]
+
+
+def test_a_metric_that_no_record_tells_asks_for_no_trials():
+    state, ran = drive(gate.start(1, looks(), ("throughput", "energy")), record)
+    assert len(ran) == 6
+    assert [cell.verdict for cell in said(state, ran, CELLS[:1]).cells] == ["pass", "not measured"]
+
+
+# ----------------------------------------------------------------------------------------------- trials without figures
+
+
+def failing(fails: Callable[[Trial], str | None]) -> Callable[[Trial], Record]:
+    return lambda trial: record(trial, status=fails(trial) or "ok")
+
+
+@pytest.mark.parametrize("status", ["oom", "failed", "skipped"])
+def test_an_answer_without_a_figure_ends_its_cell_after_a_trial_of_the_other_side(status):
+    for failed, other in ((CURRENT, BASE), (BASE, CURRENT)):
+        execute = failing(lambda t, failed=failed: status if t.cell == 0 and t.side == failed else None)
+        state, ran = drive(gate.start(2, looks((3,))), execute)
+        assert sorted(t.side for t, _ in ran if t.cell == 0) == sorted((failed, other))
+        cell = said(state, ran).cells[0]
+        assert (cell.verdict, cell.failing) == ("changed status", failed == CURRENT)
+
+
+def test_both_sides_without_an_answer_are_told_as_such():
+    state, ran = drive(gate.start(2, looks((3,))), failing(lambda t: "oom" if t.cell == 0 else None))
+    assert order(ran).startswith("0b 0c 1b 1c 1c 1b")
+    assert [cell.verdict for cell in said(state, ran).cells] == ["not measured", "pass"]
+
+
+@pytest.mark.parametrize("status", ["crashed", "timeout"])
+def test_an_accident_is_tried_once_more(status):
+    execute = failing(lambda t: status if t == Trial(CURRENT, 0, 1, 0) else None)
+    state, ran = drive(gate.start(1, looks()), execute)
+    assert order(ran) == "0b 0c 0c 0c 0b 0b 0c"
+    assert [t.number for t, _ in ran if t.side == CURRENT] == [0, 1, 2, 3]
+    (cell,) = said(state, ran, CELLS[:1]).cells
+    assert cell.verdict == "pass"
+    assert any(f"trial 2 {status}" in note for note in cell.current.notes)
+
+
+@pytest.mark.parametrize("side", [BASE, CURRENT])
+def test_two_accidents_end_a_cell_whatever_its_other_trials_say(side):
+    execute = failing(lambda t: "crashed" if t.side == side and t.number in (2, 3) else None)
+    state, ran = drive(gate.start(1, looks((4,))), execute)
+    (cell,) = said(state, ran, CELLS[:1]).cells
+    if side == CURRENT:
+        assert (cell.verdict, cell.failing) == ("changed status", True)
+        assert cell.why.startswith("2 of 4 trials crashed")
+    else:
+        assert (cell.verdict, cell.why) == ("inconclusive", "base gave up after 2 ok trials: crashed")
+    assert state.next_trial() is None
+    assert gate.summary(state) == ""
+
+
+def test_accidents_alone_are_a_changed_status():
+    state, ran = drive(gate.start(1, looks()), failing(lambda t: "crashed" if t.side == CURRENT else None))
+    assert order(ran) == "0b 0c 0c"
+    (cell,) = said(state, ran, CELLS[:1]).cells
+    assert (cell.verdict, cell.failing) == ("changed status", True)
+
+
+# ------------------------------------------------------------------------------------------------------ ended before
+
+
+@pytest.mark.parametrize("rate", [20.0, 40.0, 60.0])
+def test_what_was_not_decided_in_time_stays_inconclusive_whatever_its_figures_say(rate):
+    execute = wavering({BASE: 40, CURRENT: rate}, 0.001)
+    state, ran = drive(gate.start(2, looks()), execute, most=11)
+    compared = said(state, ran, ended="the budget was spent")
+    assert compared.cells[0].verdict != "inconclusive"
+    assert (compared.cells[1].verdict, compared.cells[1].failing) == ("inconclusive", False)
+    assert compared.cells[1].why == "the budget was spent before look 1 of 4 (3 trials a side)"
+
+
+def test_a_cell_that_was_not_reached_is_inconclusive_too():
+    for most in (0, 1, 3):
+        state, ran = drive(gate.start(2, looks()), record, most=most)
+        compared = said(state, ran, ended="the budget was spent")
+        assert [cell.verdict for cell in compared.cells] == ["inconclusive"] * 2
+        assert not compared.failing
+        assert compared.inconclusive
+        assert compared.paired == 2
+
+
+def test_between_looks_the_last_look_taken_speaks():
+    execute = wavering({BASE: 40, CURRENT: 39.5}, 0.05)
+    state, ran = drive(gate.start(1, looks()), execute, most=7)
+    (cell,) = said(state, ran, CELLS[:1], "the budget was spent").cells
+    assert (cell.verdict, cell.base.trials_ok, cell.current.trials_ok) == ("inconclusive", 3, 3)
+    assert cell.why == "the budget was spent before look 2 of 4 (4 trials a side)"
+
+
+def test_state_is_never_changed():
+    state = gate.start(1, looks())
+    trial = state.next_trial()
+    state.after(trial, record(trial))
+    assert state == gate.start(1, looks())

@@ -1,0 +1,302 @@
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import sysconfig
+
+import pytest
+
+from tcbench.accelerators.cuda.cudnn import libraries
+from tcbench.accelerators.device import Device
+from tcbench.backends import backend
+from tcbench.core.errors import ScenarioError, SelectionError
+from tcbench.core.record import Input
+from tcbench.core.rung import Package, Requires
+from tcbench.run import plan, scenario
+from tcbench.run.plan import Selection
+
+CPU = Device("cpu", "A Processor", 2**34)
+V100 = Device("cuda:0", "V100", 2**34, (7, 0))
+
+
+@pytest.fixture
+def cpu():
+    return scenario.load("cpu")
+
+
+def names(made):
+    return [(planned.cell.config, planned.cell.batch_size) for planned in made.cells]
+
+
+def test_every_config_meets_every_batch_size(cpu):
+    made = plan.make(cpu, Selection(batch_sizes=(32, 64)), CPU)
+    assert len(made.cells) == 20
+    assert names(made)[:2] == [("fp32", 32), ("fp32", 64)]
+    assert all(planned.skip_reason is None for planned in made.cells)
+
+
+def test_the_selection_overrides_the_scenario(cpu):
+    selection = Selection(
+        batch_sizes=(2,),
+        input=Input(kind="synthetic"),
+        image_size=96,
+        trials=3,
+        target=0.1,
+        max_time_s=7.0,
+        timeout_s=11.0,
+        seed=5,
+        threads=3,
+    )
+    made = plan.make(cpu, selection, CPU)
+    cell = made.cells[0].cell
+    assert (cell.image_size, cell.seed, cell.threads, cell.input.kind) == (96, 5, 3, "synthetic")
+    assert (cell.measure.target, cell.measure.max_time_s) == (0.1, 7.0)
+    assert (made.trials, made.timeout_s) == (3, 11.0)
+
+
+def test_trials_of_different_cells_are_interleaved(cpu):
+    made = plan.make(cpu, Selection(configs=("fp32", "fp16"), batch_sizes=(4,), trials=2), CPU)
+    order = [(planned.cell.config, trial) for planned, trial in made.trials_in_order()]
+    assert order == [("fp32", 0), ("fp16", 0), ("fp32", 1), ("fp16", 1)]
+
+
+def test_a_skipped_cell_has_one_record_whatever_the_number_of_trials(cpu, monkeypatch):
+    monkeypatch.setattr(Package, "is_installed", lambda package: package.module != "nvidia.dali")
+    made = plan.make(cpu, Selection(configs=("fp32", "fp32+dali"), batch_sizes=(4,), trials=3), CPU)
+    order = [(planned.cell.config, trial) for planned, trial in made.trials_in_order()]
+    assert order == [("fp32", 0), ("fp32+dali", 0), ("fp32", 1), ("fp32", 2)]
+
+
+@pytest.mark.parametrize(
+    ("patterns", "expected"),
+    [
+        (("fp16*",), 5),
+        (("*static_graph",), 2),
+        (("fp32", "fp32"), 1),
+        (("fp16", "fp32"), 2),
+        (("fp32+opencv",), 1),
+        (("fp16+batched+static_graph",), 1),
+    ],
+)
+def test_configs_are_chosen_by_name_glob_or_rungs(cpu, patterns, expected):
+    chosen = plan.select(cpu, patterns)
+    assert len(chosen) == expected
+
+
+def test_chosen_configs_keep_the_scenarios_order(cpu):
+    assert [c.name for c in plan.select(cpu, ("fp32+opencv", "fp16", "fp32"))] == ["fp32", "fp16", "fp32+opencv"]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "expected"),
+    [
+        ("fp3", "unknown; did you mean 'fp32'?"),
+        ("zzz", "unknown; expected a config such as"),
+        ("zz*", "matches none of fp32, "),
+        ("fp16+foo", "unknown rung 'foo' (known: "),
+        ("fp16+static_graph", "rung 'static_graph' with 'fp16' needs 'batched' before it"),
+        ("fp16+fp32", "cannot be used together"),
+        ("fp32+fp32", "named twice"),
+        ("fp32+", "unknown rung ''"),
+    ],
+)
+def test_an_unknown_config_is_one_clear_line(cpu, pattern, expected):
+    with pytest.raises(SelectionError) as error:
+        plan.select(cpu, (pattern,))
+    assert expected in str(error.value)
+    assert str(error.value).startswith(f"--config '{pattern}': ")
+
+
+def test_an_image_below_what_the_net_takes_is_refused(cpu):
+    with pytest.raises(SelectionError, match="--image-size 31: resnet50 takes images of at least 32 pixels"):
+        plan.make(cpu, Selection(image_size=31), CPU)
+    with pytest.raises(SelectionError, match="--image-size 0"):
+        plan.make(cpu, Selection(image_size=0), CPU)
+
+
+def test_a_scenarios_unknown_rung_is_the_files_error(tmp_path):
+    path = tmp_path / "x.toml"
+    path.write_text(
+        'schema = 1\ntitle = "t"\n[measure]\nbatch_sizes = [4]\n[[config]]\nrungs = ["fp32", "nhcw"]\n', "utf-8"
+    )
+    with pytest.raises(ScenarioError, match=r"x.toml: config 'fp32\+nhcw': unknown rung 'nhcw'"):
+        plan.make(scenario.load(str(path)), Selection(), CPU)
+
+
+def test_a_scenarios_unknown_backend_is_the_files_error(tmp_path):
+    path = tmp_path / "x.toml"
+    text = 'schema = 1\ntitle = "t"\n[measure]\nbatch_sizes = [4]\n[[config]]\nrungs = ["fp32"]\nbackend = "jax"\n'
+    path.write_text(text, "utf-8")
+    with pytest.raises(ScenarioError, match="unknown backend 'jax'; expected one of chainer, torch, or module:factory"):
+        plan.make(scenario.load(str(path)), Selection(), CPU)
+
+
+H200 = Device("cuda:0", "NVIDIA H200", 2**37, (9, 0))
+
+
+@pytest.mark.parametrize(
+    ("requires", "device", "expected"),
+    [
+        (Requires(), CPU, None),
+        (Requires(devices=frozenset({"cuda"})), CPU, "needs cuda"),
+        (Requires(compute_capability=(10, 0)), H200, "needs compute capability 10.0, NVIDIA H200 has 9.0"),
+        (Requires(compute_capability=(8, 0)), H200, None),
+        (
+            Requires(packages=(Package("no_such_module.sub", "uv sync --extra x"),)),
+            CPU,
+            "needs the package no_such_module.sub: uv sync --extra x",
+        ),
+        (Requires(packages=(Package("json", "-"),)), CPU, None),
+    ],
+)
+def test_a_requirement_that_is_not_met_says_what_mends_it(requires, device, expected):
+    assert plan.missing(requires, device) == expected
+
+
+def test_another_machines_device_is_not_judged_by_what_is_installed_here():
+    requires = Requires(compute_capability=(8, 0), packages=(Package("no_such_module.sub", "uv sync --extra x"),))
+    assert plan.missing(requires, H200, elsewhere=True) is None
+    assert plan.missing(requires, V100, elsewhere=True) == "needs compute capability 8.0, V100 has 7.0"
+    made = plan.make(scenario.load("beyond"), Selection(), V100, elsewhere=True)
+    reasons = {planned.cell.config: planned.skip_reason for planned in made.cells}
+    assert reasons["fp16"] is None
+    assert reasons["tf32"] == "tf32: needs compute capability 8.0, V100 has 7.0"
+
+
+def test_a_gpu_that_the_installed_cudnn_does_not_serve_is_refused_with_what_mends_it(cpu, monkeypatch):
+    monkeypatch.setattr(libraries, "version", lambda: "9.28.0")
+    monkeypatch.setattr(Package, "is_installed", lambda package: True)
+    with pytest.raises(SelectionError) as error:
+        plan.make(cpu, Selection(), V100)
+    assert str(error.value) == (
+        "--device cuda:0 (V100): cuDNN 9.28.0 has no code for compute capability 7.0; "
+        "9.10.2 is the last that has: uv sync --extra volta; --device cpu works"
+    )
+    monkeypatch.setattr(libraries, "version", lambda: "9.10.2")
+    assert plan.make(cpu, Selection(configs=("fp32",)), V100).cells[0].skip_reason is None
+
+
+def test_beside_a_backend_that_does_without_it_only_the_cells_that_need_cudnn_are_skipped(monkeypatch):
+    monkeypatch.setattr(libraries, "version", lambda: "9.28.0")
+    monkeypatch.setattr(Package, "is_installed", lambda package: True)
+    made = plan.make(scenario.load("peers"), Selection(), V100)
+    reasons = {(planned.cell.backend, (planned.skip_reason or "")[:30]) for planned in made.cells}
+    assert ("chainer", "cuDNN 9.28.0 has no code for c") in reasons
+    assert ("torch", "") in reasons
+    assert ("chainer", "") not in reasons
+
+
+@pytest.mark.parametrize("device", [CPU, Device("cuda:0", "H200", 2**37, (9, 0))])
+def test_compile_is_skipped_with_the_reason_where_pythons_headers_are_missing(monkeypatch, tmp_path, device):
+    """PyTorch's generated code, and the launcher that Triton builds on a GPU, include Python.h."""
+    requires = backend("torch").RUNGS["compile"].requires
+    monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
+    monkeypatch.setattr(sysconfig, "get_paths", lambda scheme: {"include": str(tmp_path)})
+    assert (plan.missing(requires, device) or "").startswith("needs the package Python.h: apt-get install python3-dev")
+    (tmp_path / "Python.h").touch()
+    assert plan.missing(requires, device) is None
+
+
+def test_an_ablation_runs_its_own_settings_and_remembers_the_scenarios():
+    made = plan.make(scenario.load("settings"), Selection(configs=("fp16", "fp16:no-autotune")), H200, elsewhere=True)
+    base, changed = made.cells[0].cell, made.cells[2].cell
+    assert (base.config, changed.config) == ("fp16", "fp16:no-autotune")
+    assert base.rungs == changed.rungs == ("fp16",)
+    assert base.cudnn.autotune and not changed.cudnn.autotune
+    assert base.scenario_cudnn is None and changed.scenario_cudnn == base.cudnn
+
+
+def test_a_cells_key_names_the_measurement(cpu):
+    one, two = (plan.make(cpu, Selection(seed=seed), CPU).cells[0].cell for seed in (0, 1))
+    again = plan.make(cpu, Selection(seed=0), CPU).cells[0].cell
+    assert one.key == again.key != two.key
+
+
+def test_planning_imports_no_framework():
+    code = """
+import sys
+for name in ("chainer", "cupy", "cudnn", "torch", "numpy", "nvidia", "cv2"):
+    sys.modules[name] = None
+from tcbench.run import plan, scenario, device
+made = plan.make(scenario.load("cpu"), plan.Selection(), device.find("cpu", {"cpu": None}))
+assert len(made.cells) == 20
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+# ---------------------------------------------------------------------------------------------------------- backends
+
+
+def test_without_its_package_a_backends_cells_are_skipped_with_the_command_that_mends_it(monkeypatch):
+    monkeypatch.setattr(Package, "is_installed", lambda package: package.module != "torch")
+    made = plan.make(scenario.load("peers"), Selection(), CPU)
+    reasons = {p.cell.config: p.skip_reason for p in made.cells}
+    assert reasons["fp32"] is None
+    expected = "backend torch needs the package torch: uv pip install torch --torch-backend=cpu"
+    assert reasons["torch/fp32"] == expected
+
+
+def test_on_a_cpu_every_config_of_peers_can_run(monkeypatch):
+    monkeypatch.setattr(Package, "is_installed", lambda package: True)
+    made = plan.make(scenario.load("peers"), Selection(), CPU)
+    assert {p.cell.image_size for p in made.cells} == {64}
+    assert [p.skip_reason for p in made.cells if p.skip_reason] == []
+
+
+GPU = Device("cuda:0", "A GPU", 2**36, (9, 0))
+
+
+def test_on_a_gpu_every_config_of_peers_can_run(monkeypatch):
+    monkeypatch.setattr(Package, "is_installed", lambda package: True)
+    made = plan.make(scenario.load("peers"), Selection(), GPU)
+    assert {p.cell.batch_size for p in made.cells} == {32, 64, 128, 256}
+    assert [p.skip_reason for p in made.cells if p.skip_reason] == []
+
+
+@pytest.mark.parametrize(
+    ("pattern", "expected"),
+    [
+        ("fp32", ["fp32"]),
+        ("torch/fp32", ["torch/fp32"]),
+        ("torch/*", ["torch/fp32", "torch/fp32+dali+fused_optimizer", "torch/bf16+dali+fused_optimizer"]),
+        ("bf16*", ["torch/bf16+dali+fused_optimizer"]),
+        ("torch/bf16+nhwc", ["torch/bf16+nhwc"]),
+        ("fp32+nhwc", ["fp32+nhwc"]),
+    ],
+)
+def test_a_config_of_another_backend_is_chosen_by_its_name(pattern, expected):
+    chosen = plan.select(scenario.load("peers").on("cpu"), [pattern])
+    assert [config.name for config in chosen] == expected
+    assert all((config.backend == "torch") == config.name.startswith("torch/") for config in chosen)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "said"),
+    [
+        ("torch/fp32+batched", "unknown rung 'batched'"),
+        ("troch/fp32", "unknown backend 'troch'; did you mean 'torch'?"),
+        ("torch/fp16+cuda_graph", "with 'fp16' needs 'fused_optimizer' before it"),
+    ],
+)
+def test_what_is_no_config_of_another_backend_says_why(pattern, said):
+    with pytest.raises(SelectionError, match=said.replace("?", r"\?")):
+        plan.select(scenario.load("peers"), [pattern])
+
+
+def test_a_step_of_ones_own_has_its_own_input_and_free_names(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text("raise SystemExit('imported while planning')", "utf-8")
+    (tmp_path / "x.toml").write_text(
+        'schema = 1\ntitle = "t"\nmodel.name = "m"\nmeasure.batch_sizes = [4]\n'
+        '[[config]]\nbackend = "mine:make"\nrungs = ["whatever", "you like"]\n',
+        "utf-8",
+    )
+    (planned,) = plan.make(scenario.load("./x.toml"), Selection(), CPU).cells
+    cell = planned.cell
+    assert planned.skip_reason is None
+    assert (cell.config, cell.backend, cell.rungs) == ("mine/whatever+you like", "mine:make", ("whatever", "you like"))
+    assert (cell.input.kind, cell.model) == ("own", "m")
+    (tmp_path / "mine.py").unlink()
+    with pytest.raises(ScenarioError, match=r"x\.toml: config 'mine/whatever\+you like': .*no module 'mine' in "):
+        plan.make(scenario.load("./x.toml"), Selection(), CPU)

@@ -1,0 +1,214 @@
+"""Revisions of a real git repository, checked out with an environment, never at the expense of the user's checkout."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+import projects
+import pytest
+from projects import commit, git
+
+from tcbench.core.errors import SideError
+from tcbench.run import revisions
+
+PYPROJECT = '[project]\nname = "mine"\nversion = "1"\n'
+MAKES_PYTHON = f"mkdir -p .venv/bin; echo x >> ran; ln -sf {sys.executable} .venv/bin/python"
+
+
+@pytest.fixture
+def repository(tmp_path):
+    return projects.make(tmp_path / "mine")
+
+
+@pytest.fixture
+def project(repository):
+    return revisions.project(repository)
+
+
+@pytest.fixture
+def tree(tmp_path):
+    """Check a revision of a project out in a new folder."""
+
+    def make(project, revision="HEAD", setup=None, said=None):
+        commit_id = revisions.commit(project, "--base", revision)
+        top = Path(tempfile.mkdtemp(dir=tmp_path)) / "tree"
+        return revisions.tree(project, commit_id, top, tmp_path, setup, (said if said is not None else []).append)
+
+    return make
+
+
+def test_a_revision_is_checked_out_with_its_tags_and_history(project, repository, tree):
+    said = []
+    git(repository, "tag", "v1")
+    head = commit(repository, my_step__py=projects.planted(2))
+    found = tree(project, "HEAD~1", said=said)
+    assert (found.folder / "my_step.py").read_text() == projects.STEP
+    assert found.python == sys.executable
+    assert said == [f"checking out {git(repository, 'rev-parse', 'v1')[:12]}"]
+    assert git(found.top, "status", "--porcelain") == ""
+    assert git(tree(project).top, "describe", "--tags") == f"v1-1-g{head[:7]}"
+
+
+def test_the_users_checkout_stays_as_it_is(project, repository, tree):
+    def state():
+        return {
+            path: (path.lstat().st_mtime_ns, path.read_bytes() if path.is_file() else b"")
+            for path in repository.rglob("*")
+        }
+
+    (repository / "my_step.py").write_text(projects.planted(2))
+    (repository / "new.py").touch()
+    before = state()
+    found = tree(project)
+    assert "PLANTED_S = 0.0" in (found.folder / "my_step.py").read_text()
+    assert revisions.here(project) == git(repository, "rev-parse", "--short=12", "HEAD") + "+"
+    assert state() == before
+    assert git(repository, "worktree", "list").count("\n") == 0
+
+
+def test_it_works_from_within_a_hook(project, repository, monkeypatch, tmp_path, tree):
+    projects.make(tmp_path / "other")
+    monkeypatch.setenv("GIT_DIR", str(tmp_path / "other/.git"))
+    monkeypatch.setenv("GIT_INDEX_FILE", str(tmp_path / "other/.git/index"))
+    assert revisions.project(repository) == project
+    assert git(tree(project).top, "rev-parse", "HEAD") == git(repository, "rev-parse", "HEAD")
+
+
+@pytest.mark.parametrize(
+    "revision", ["nope", "", "--help", "-x", "^HEAD", "HEAD^{tree}", "x" * 3000, "HEAD:my_step.py", "HEAD~7"]
+)
+def test_an_unknown_revision_is_one_line(project, revision):
+    expected = r"^--current '.*': no such commit in .*/mine; expected a branch, a tag or a commit$"
+    with pytest.raises(SideError, match=expected):
+        revisions.commit(project, "--current", revision)
+
+
+def test_a_shallow_clone_is_told_as_such(repository, tmp_path):
+    commit(repository, other__txt="x")
+    git(tmp_path, "clone", "--quiet", "--depth", "1", f"file://{repository}", "shallow")
+    shallow = revisions.project(tmp_path / "shallow")
+    with pytest.raises(SideError, match=r"this clone is shallow: `git fetch --unshallow` brings the rest"):
+        revisions.commit(shallow, "--base", "HEAD~1")
+
+
+def test_outside_of_a_repository_there_are_no_revisions(tmp_path, monkeypatch):
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    with pytest.raises(SideError, match=r"is in no git repository.*--base-python PYTHON$"):
+        revisions.project(tmp_path)
+
+
+def test_without_git_it_says_so(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(SideError, match="git cannot be started"):
+        revisions.project(tmp_path)
+
+
+# ------------------------------------------------------------------------------------------------------ environments
+
+
+def test_a_project_gets_an_environment(project, repository, tree, tmp_path):
+    head = commit(repository, pyproject__toml=PYPROJECT)
+    said = []
+    found = tree(project, setup=f"echo much; {MAKES_PYTHON}", said=said)
+    assert found.python == f"{found.top}/.venv/bin/python"
+    assert (found.top / "ran").read_text() == "x\n"
+    assert said[1:] == [f"{head[:12]}: echo much; {MAKES_PYTHON}"]
+    assert not list(tmp_path.glob("*.log"))
+
+
+def test_the_default_command_is_uvs_and_sees_nothing_of_the_users_environment(
+    project, repository, tmp_path, monkeypatch, tree
+):
+    commit(repository, pyproject__toml=PYPROJECT)
+    projects.interpreter(tmp_path / "bin/uv", f'env > env; echo "$@" > words; {MAKES_PYTHON}', "true")
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
+    monkeypatch.setenv("VIRTUAL_ENV", "/mine")
+    monkeypatch.setenv("UV_PROJECT_ENVIRONMENT", "/mine")
+    found = tree(project)
+    assert (found.top / "words").read_text() == "sync --quiet\n"
+    assert "/mine" not in [line.partition("=")[2] for line in (found.top / "env").read_text().splitlines()]
+
+
+def test_a_command_that_fails_is_one_line_with_the_end_of_what_it_said(project, repository, tree):
+    commit(repository, pyproject__toml=PYPROJECT)
+    fails = "echo much; echo more; echo; echo the reason >&2; exit 3"
+    said = r"failed in .* with exit code 3: much \| more \| the reason \(all of it: (/.*)\)$"
+    with pytest.raises(SideError, match=said) as error:
+        tree(project, setup=fails)
+    log = re.search(said, str(error.value))
+    assert log is not None
+    assert Path(log[1]).read_text() == "much\nmore\n\nthe reason\n"
+
+
+def test_a_command_that_makes_no_environment_is_one_line(project, repository, tree):
+    commit(repository, pyproject__toml=PYPROJECT)
+    with pytest.raises(SideError, match=r"left no \.venv/bin/python in"):
+        tree(project, setup="true")
+
+
+def test_no_environment_where_none_is_wanted_or_described(project, repository, tree):
+    commit(repository, pyproject__toml="[tool.ruff]\nline-length = 120\n")
+    assert tree(project).python == sys.executable
+    commit(repository, pyproject__toml=PYPROJECT)
+    assert tree(project, setup="").python == sys.executable
+
+
+def test_the_nearest_project_counts_and_the_folder_is_the_users(repository, tree):
+    (repository / "inner/deep").mkdir(parents=True)
+    (repository / "inner/deep/file").touch()
+    (repository / "inner/pyproject.toml").write_text(PYPROJECT)
+    commit(repository)
+    deep = revisions.project(repository / "inner/deep")
+    found = tree(deep, setup=MAKES_PYTHON)
+    assert found.folder == found.top / "inner/deep"
+    assert found.python == f"{found.top}/inner/.venv/bin/python"
+    with pytest.raises(SideError, match=r"has no folder inner/deep; start the gate where both revisions have one"):
+        tree(deep, "HEAD~1")
+
+
+def test_python_path_follows_into_the_worktree(project, repository, tmp_path):
+    value = f"{repository}/src:{tmp_path}/lib:relative:{repository}"
+    assert revisions.moved_path(project, Path("/top"), value) == f"/top/src:{tmp_path}/lib:relative:/top"
+
+
+# ---------------------------------------------------------------------------------------------------- what is not here
+
+
+def test_a_submodule_that_is_not_checked_out_here_is_empty_there_and_a_note(project, repository, tree, tmp_path):
+    projects.make(tmp_path / "library")
+    projects.add_submodule(repository, tmp_path / "library", "lib")
+    shutil.rmtree(repository / "lib")
+    shutil.rmtree(repository / ".git/modules")
+    said = []
+    found = tree(project, said=said)
+    assert list((found.top / "lib").iterdir()) == []
+    assert said[1].endswith(": not checked out here, so not there either: submodule lib")
+
+
+def test_a_submodule_that_lacks_the_commit_is_one_line_and_nothing_is_fetched(project, repository, tree, tmp_path):
+    library = projects.make(tmp_path / "library")
+    projects.add_submodule(repository, library, "lib")
+    newer = commit(library, more__txt="x")
+    git(repository, "update-index", "--cacheinfo", f"160000,{newer},lib")
+    git(repository, "commit", "--quiet", "--message", "newer")
+    said = f"cannot be checked out: submodule lib: {newer[:12]} is not here; git -C {repository}/lib fetch brings it"
+    with pytest.raises(SideError, match=re.escape(said)):
+        tree(project)
+    git(repository / "lib", "-c", "protocol.file.allow=always", "fetch", "--quiet")
+    assert (tree(project).top / "lib/more.txt").exists()
+
+
+def test_what_git_lfs_did_not_bring_is_a_note(project, repository, tree, monkeypatch):
+    monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")  # where Git LFS is installed
+    pointer = f"version https://git-lfs.github.com/spec/v1\noid sha256:{'1' * 64}\nsize 1\n"
+    commit(repository, **{"a.bin": pointer, "b.bin": "whole"})
+    commit(repository, **{".gitattributes": "*.bin filter=lfs\n"})
+    said = []
+    tree(project, said=said)
+    head = git(repository, "rev-parse", "--short=12", "HEAD")
+    assert said[1:] == [f"note: {head}: contents are not here: a.bin; `git lfs fetch origin {head}` brings them"]

@@ -1,0 +1,153 @@
+"""The two sides of a gate: which interpreters are taken, what is said of those that will not do, a cache for each."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import projects
+import pytest
+
+from tcbench.backends.feeds import dataset
+from tcbench.core.errors import SideError
+from tcbench.run import sides
+from tcbench.run.sides import Wanted, ready
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch):
+    monkeypatch.setenv("TCBENCH_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+
+
+def taken(*arguments, **wanted):
+    with ready(Wanted(*arguments, **wanted), lambda line: None) as found:
+        return found
+
+
+@pytest.mark.parametrize(
+    ("wanted", "said"),
+    [
+        ({}, "expected one of --base REVISION and --base-python PYTHON"),
+        ({"base": "x", "base_python": "y"}, "expected one of --base REVISION and --base-python PYTHON"),
+        ({"base_python": "x", "current": "y"}, "expected --current-python PYTHON"),
+        ({"base": "x", "current_python": "y"}, "--current-python goes with --base-python"),
+        ({"base_python": "x", "setup": "y"}, "--setup makes a revision's environment"),
+    ],
+)
+def test_what_does_not_go_together_is_one_line(wanted, said):
+    with pytest.raises(SideError, match=said):
+        taken(**wanted)
+
+
+def test_interpreters_run_here_and_keep_the_place_of_their_links(tmp_path):
+    python = projects.interpreter(tmp_path / "old/bin/python")
+    (tmp_path / "link").symlink_to(python)
+    base, current = taken(base_python="../link")
+    assert (base.name, base.says, base.launch.python) == ("base", "../link", str(tmp_path / "here/../link"))
+    assert (current.name, current.launch.python) == ("current", sys.executable)
+    assert base.launch.folder == current.launch.folder == Path.cwd()
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        (None, r"--base-python \S+/python cannot be started in \S+ \(No such file or directory\)"),
+        ("not executable", r"cannot be started in \S+ \(Permission denied\)"),
+        (f'exec {sys.executable} -S "$@"', r"No module named 'tcbench'; install it there: \S+ -m pip install tcbench"),
+        ("echo no python here >&2; exit 1", "cannot run tcbench in .*: no python here;"),
+        (f'{sys.executable} "$@"; exit $?', "starts Python as a child; a script in its place must end in: exec python"),
+    ],
+)
+def test_an_interpreter_that_will_not_do_is_one_line(tmp_path, script, said):
+    path = tmp_path / "old/python"
+    if script is not None:
+        projects.interpreter(path, python=script).chmod(0o644 if script == "not executable" else 0o755)
+    with pytest.raises(SideError, match=said.replace("--base-python \\S", "--base-python: \\S")) as error:
+        taken(base_python=str(path))
+    assert "\n" not in str(error.value)
+
+
+def test_a_name_that_is_not_on_the_path_is_one_line():
+    with pytest.raises(SideError, match=r"^--current-python no-such-python: no such command on PATH; expected"):
+        taken(base_python=sys.executable, current_python="no-such-python")
+
+
+def test_each_side_has_a_cache_of_its_own_and_both_have_the_images(tmp_path):
+    with ready(Wanted(base_python=sys.executable), lambda line: None) as found:
+        folders = [Path(side.launch.variables["TCBENCH_CACHE"]) for side in found]
+        images = dataset.generated_root()
+        images.mkdir(parents=True)
+        (images / "image.jpg").touch()
+        assert folders[0] != folders[1]
+        assert [[path.name for path in folder.iterdir()] for folder in folders] == [[images.name]] * 2
+        assert all((folder / images.name / "image.jpg").exists() for folder in folders)
+    assert not folders[0].parent.exists()
+    assert (images / "image.jpg").exists()
+
+
+def test_a_revision_runs_in_its_worktree_and_the_working_tree_where_it_is(tmp_path, monkeypatch):
+    project = projects.make(tmp_path / "mine")
+    monkeypatch.chdir(project)
+    monkeypatch.setenv("PYTHONPATH", str(project / "src"))
+    base, current = taken(base="main")
+    head = projects.git(project, "rev-parse", "HEAD")
+    assert base.says == f"main ({head[:12]})"
+    assert current.says == f"the working tree ({head[:12]})"
+    assert base.folder.parent.parent == sides.cache_folder()
+    assert base.launch.variables["PYTHONPATH"] == str(base.folder / "src")
+    assert (current.folder, current.launch.python) == (project, sys.executable)
+    assert "PYTHONPATH" not in current.launch.variables
+    base, current = taken(base="HEAD", current=head[:9])
+    assert base.folder != current.folder
+    assert base.launch.variables["TCBENCH_CACHE"] != current.launch.variables["TCBENCH_CACHE"]
+    assert current.says == head[:9]
+
+
+def test_the_working_tree_of_no_commit_is_one_too(tmp_path, monkeypatch):
+    project = projects.make(tmp_path / "mine")
+    monkeypatch.chdir(project)
+    projects.git(project, "checkout", "--quiet", "--orphan", "new")
+    assert taken(base="main")[1].says == "the working tree (at no commit that git tells)"
+
+
+# ------------------------------------------------------------------------------------------------- the folder of a gate
+
+
+def folders() -> list[Path]:
+    return sorted(path for path in sides.cache_folder().iterdir() if path.is_dir())
+
+
+def test_a_gate_leaves_nothing_and_takes_nothing_of_another_that_runs(tmp_path, monkeypatch):
+    project = projects.make(tmp_path / "mine")
+    monkeypatch.chdir(project)
+    with ready(Wanted("HEAD"), lambda line: None) as outer:
+        with ready(Wanted("HEAD"), lambda line: None) as inner:
+            assert len(folders()) == 2
+            assert inner[0].folder != outer[0].folder
+        assert (outer[0].folder / "my_step.py").exists()
+    assert folders() == []
+
+
+def test_what_a_killed_gate_left_is_removed_at_the_next_start(tmp_path, monkeypatch):
+    project = projects.make(tmp_path / "mine")
+    monkeypatch.chdir(project)
+    script = (
+        "import os, signal; from tcbench.run.sides import Wanted, ready\n"
+        "with ready(Wanted('HEAD'), print): os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    subprocess.run([sys.executable, "-c", script], check=False)
+    (left,) = folders()
+    assert (left / "base/my_step.py").exists()
+    with ready(Wanted("HEAD"), lambda line: None):
+        assert not left.exists()
+    assert projects.git(project, "worktree", "list").count("\n") == 0
+
+
+def test_a_cache_that_cannot_be_written_is_one_line(tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("TCBENCH_CACHE", str(tmp_path / "file/cache"))
+    with pytest.raises(SideError, match=r"cannot be written .*; TCBENCH_CACHE names another"):
+        taken(base_python=sys.executable)

@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+import io
+
+import factories
+import msgspec
+import pytest
+from comparisons import NASTY, nasty, one_of_each, sides
+from rich.console import Console
+
+from tcbench.analysis.compare import compare
+from tcbench.core.record import GpuSample, GpuSamples, GpuState
+from tcbench.show.comparison import Sides, show, table
+
+
+def row(text: str, config: str) -> str:
+    """The line of the table that holds a config."""
+    (found,) = [
+        line for line in text.splitlines() if line[7:].startswith(f"{config} ") and line[:7].strip() in ("", "4")
+    ]
+    return found
+
+
+def test_every_cell_has_a_row_with_figures_ratio_and_verdict():
+    text = table(one_of_each(), Sides("v1", "v2"))
+    lines = text.splitlines()
+    assert lines[0] == "base v1, current v2"
+    assert lines[2] == "throughput: images per second at the median step"
+    slower = row(text, "slower")
+    assert slower.split()[:2] == ["4", "slower"]
+    assert slower.split()[-1] == "regression"
+    assert "0.903 (0.891 to 0.914)   -9.7%" in slower
+    verdicts = {"same": "pass", "faster": "improved", "lost": "missing", "single": "inconclusive", "added": "new"}
+    verdicts |= {"broken": "changed status", "sick": "changed status", "never": "not measured"}
+    for config, verdict in verdicts.items():
+        assert row(text, config).endswith(f"  {verdict}")
+    assert "inconclusive, +" in row(text, "vague")
+    assert lines[-1] == (
+        "1 regression, 1 missing, 2 changed status, 2 inconclusive, 1 improved, 1 pass, 1 new, 1 not measured "
+        "at a threshold of 3%"
+    )
+
+
+def test_a_regression_says_which_phase_grew_and_by_how_much_of_the_step():
+    text = table(one_of_each())
+    (line,) = [line for line in text.splitlines() if line.startswith("slower, batch size 4: regression")]
+    # The factory's backward is half of the step: half of a loss of a ninth.
+    assert "backward takes 5." in line and "ms longer (" in line
+    share = float(line.rsplit("host, ", 1)[1].split("%")[0])
+    assert 4.5 < share < 7
+
+
+def test_cells_with_the_same_reason_share_a_line():
+    base = [factories.make_record(config) for config in factories.LADDERS]
+    text = table(compare(base, base))
+    (line,) = [line for line in text.splitlines() if "tells nothing" in line]
+    assert line.startswith("fp32, batch size 4; fp32+dali, batch size 4; fp32+dali+batched, batch size 4; and 7 more: ")
+
+
+def test_total_time_stands_beside_the_ratio_only_where_it_tells_something():
+    base, current = sides({"fp32": 1.0})
+    assert "total" not in table(compare(base, current))
+    spiky = []
+    for record in current:
+        times_s = list(record.measurement.step_times_s)
+        times_s[3] *= 20
+        measurement = msgspec.structs.replace(record.measurement, step_times_s=tuple(times_s))
+        spiky.append(msgspec.structs.replace(record, measurement=measurement))
+    text = table(compare(base, spiky))
+    assert "spikes 0.0% -> 5.0%" in " ".join(text.split())
+    assert next(line for line in text.splitlines() if line.startswith("    4  fp32")).endswith("pass")
+
+
+def test_few_doubtful_trials_are_named_and_many_are_counted():
+    base, current = sides({"fp32": 1.0})
+    throttled = GpuSamples(
+        state=GpuState(), samples=(GpuSample(1.0, throttle_mask=0x40),), timed_from_s=0.0, timed_to_s=2.0
+    )
+    base[2] = msgspec.structs.replace(base[2], gpu=throttled)
+    text = table(compare(base, current))
+    assert "base, fp32, batch size 4: trial 3 throttled (hardware thermal slowdown)" in text
+    hot = [msgspec.structs.replace(record, gpu=throttled) for record in current]
+    assert "current: 8 trials throttled, in 1 cell (--format json names them)" in table(compare(base, hot))
+
+
+def test_cells_of_one_name_are_told_apart_by_what_differs():
+    small, large = factories.make_cell(image_size=64), factories.make_cell(image_size=96)
+    both = [record for cell in (small, large) for record in factories.make_trials(cell=cell)]
+    text = table(compare(both, both))
+    assert "image_size 64" in text and "image_size 96" in text
+    assert "where" not in table(compare(both[:8], both[:8]))
+
+
+@pytest.mark.parametrize("text", NASTY)
+def test_nothing_of_a_record_reaches_the_terminal_raw(text):
+    shown = table(nasty(text), Sides(text, text))
+    assert all(char.isprintable() for char in shown.replace("\n", ""))
+    out = Console(file=io.StringIO(), width=200, force_terminal=False)
+    show(nasty(text), out, Sides(text, text))
+    if "[" not in text:
+        assert text.split("\n")[0][:8].strip() in out.file.getvalue().replace("\n", "") or not text.isprintable()

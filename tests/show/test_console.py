@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import factories
+import pytest
+from rich.console import Console
+
+from tcbench.analysis.stats import Interval
+from tcbench.analysis.summary import speedups, summarise
+from tcbench.show import console
+
+
+def shown(records) -> str:
+    summaries = summarise(records)
+    out = Console(file=io.StringIO(), width=132)
+    out.print(console.results_table(summaries, speedups(summaries)))
+    return out.file.getvalue()
+
+
+def test_every_cell_has_a_row_under_its_batch_size():
+    text = shown([factories.make_record(config, n) for config in factories.LADDERS for n in (4, 8)])
+    lines = [line for line in text.splitlines() if line.strip()]
+    assert len(lines) == 1 + 20
+    assert lines[1].split()[:2] == ["4", "fp32"]
+    assert lines[2].split()[:2] == ["+", "dali"]
+    assert lines[11].split()[:2] == ["8", "fp32"]
+    assert all("img" not in line for line in lines)
+
+
+def test_an_ablation_says_what_it_changes_and_no_config_stands_on_it():
+    records = [make(config) for config in ("fp16", "fp16+dali") for make in (factories.make_record, ablated)]
+    rows = [line.split() for line in shown(records).splitlines()[1:]]
+    assert [row[:2] for row in rows[1:]] == [[":", "no-autotune"], rows[2][:2], [":", "no-autotune"]]
+    assert rows[0][:2] == ["4", "fp16"] and rows[2][0] == "fp16+dali"
+    alone = shown([ablated("fp16")]).splitlines()[1]
+    assert alone.split()[:2] == ["4", "fp16:no-autotune"]
+
+
+def ablated(config):
+    return factories.make_record(cell=factories.make_ablation(config))
+
+
+def test_a_cell_without_a_number_says_why():
+    text = shown([factories.make_record("fp32"), factories.make_record("fp16", status="oom")])
+    assert text.splitlines()[2].split() == ["fp16", "oom"]
+    summaries = summarise([factories.make_record("fp32"), factories.make_record("fp16", status="oom")])
+    (line,) = console.reasons(summaries)
+    assert line == "fp16, batch size 4: oom: out of memory: the kernel killed the worker (SIGKILL)"
+
+
+def test_trials_that_did_not_succeed_are_named_though_another_did():
+    summaries = summarise([factories.make_record("fp32"), factories.make_record("fp32", status="failed", trial=1)])
+    assert console.reasons(summaries) == ["fp32, batch size 4: only 1 of 2 trials succeeded"]
+
+
+def test_a_table_on_a_usual_terminal_names_its_cells():
+    summaries = summarise([factories.make_record(config) for config in factories.LADDERS])
+    out = Console(file=io.StringIO(), width=80)
+    out.print(console.results_table(summaries, speedups(summaries)))
+    assert "fp32" in out.file.getvalue()
+    assert "+ dali" in out.file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("interval", "text"),
+    [
+        (Interval(12.345, 12.0, 12.7), "12.35 ± 2.8%"),
+        (Interval(10.0, 1.0, float("inf")), "10 ± >100%"),
+        (Interval(1234.5, 1200.0, 1260.0), "1234 ± 2.4%"),
+    ],
+)
+def test_a_rate_shows_its_interval(interval, text):
+    assert console.rate(interval) == text
+
+
+def test_sizes_and_times_are_read_at_a_glance():
+    assert [console.size(n) for n in (512 * 2**20, 3 * 2**29)] == ["512 MiB", "1.50 GiB"]
+    assert [console.milliseconds(s) for s in (0.00123, 0.0456, 1.5)] == ["1.23 ms", "45.6 ms", "1500 ms"]
+
+
+def test_the_footnotes_say_what_applies():
+    fp32 = summarise([factories.make_record("fp32")])
+    assert not any("fp16" in line for line in console.footnotes(fp32))
+    both = summarise([factories.make_record("fp16", trial=n) for n in range(2)])
+    lines = " ".join(console.footnotes(both))
+    assert "over trials" in lines
+    assert "fp16 computes in fp32" in lines
+
+
+def test_the_json_holds_the_table():
+    summaries = summarise([factories.make_record("fp32"), factories.make_record("fp16", status="skipped")])
+    text = console.summary_json("run", Path("r.jsonl"), summaries, speedups(summaries))
+    cells = json.loads(text)["cells"]
+    assert cells[0]["images_per_s"]["low"] < cells[0]["images_per_s"]["value"] < cells[0]["images_per_s"]["high"]
+    assert cells[0]["speedup_over_fp32"]["value"] == 1.0
+    assert (cells[1]["status"], cells[1]["images_per_s"]) == ("skipped", None)
+
+
+def test_the_json_is_json_even_where_an_interval_has_no_end():
+    spiky = factories.make_measurement([0.1, 0.1, 9.0] * 4, block_steps=6)
+    summaries = summarise([factories.make_record("fp32", measurement=spiky)])
+    text = console.summary_json("run", Path("r.jsonl"), summaries, speedups(summaries))
+    assert json.loads(text, parse_constant=pytest.fail)["cells"][0]["images_per_s"]["value"] > 0
+
+
+def test_the_tally_counts_every_status():
+    records = [factories.make_record("fp32"), factories.make_record("fp16", status="oom")]
+    assert console.tally(summarise(records)) == "1 cell ok, 1 oom"
+
+
+def test_another_backends_config_does_not_stand_on_ours():
+    configs = ("fp32", "torch/fp32", "torch/fp32+nhwc", "fp32+nhwc")
+    table = shown([factories.make_record(cell=factories.make_peer_cell(c)) for c in configs])
+    names = [line[: line.index("±")].split()[:-1] for line in table.splitlines() if "±" in line]
+    assert names == [["4", "fp32"], ["torch/fp32"], ["+", "nhwc"], ["fp32+nhwc"]]

@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+import factories
+import pytest
+
+from tcbench.show.naming import apart, lasting, plain
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("fp16+dali", "fp16+dali"),
+        ("日本 é", "日本 é"),
+        ("a\nb\tc", "a b c"),
+        ("\x1b[31m", "\\x1b[31m"),
+        ("\u202eabc", "\\u202eabc"),
+        ("\x00", "\\x00"),
+        ("x" * 5_000_000, "x" * 4_000 + "…"),
+    ],
+)
+def test_plain_is_one_line_that_no_terminal_acts_on(text, shown):
+    assert plain(text) == shown
+
+
+def test_only_namesakes_are_told_apart_and_only_by_what_differs():
+    one, other, third = (
+        factories.make_cell(),
+        factories.make_cell(image_size=96),
+        factories.make_cell("fp16", threads=8),
+    )
+    assert apart([("m", one), ("m", other), ("n", third)]) == ("image_size 64", "image_size 96", "")
+    assert apart([("m", one), ("n", one)]) == ("m", "n")
+    assert apart([(None, one), ("n", one)]) == ("unknown machine", "n")
+    assert apart([("m", one), ("m", one)]) == ("", "#2")
+
+
+def test_an_ablation_is_told_from_its_namesake_in_either_order():
+    cell = factories.make_cell("fp16")
+    ablation = factories.make_cell("fp16", scenario_cudnn=cell.cudnn)
+    assert apart([("m", cell), ("m", ablation)])[0] == "scenario_cudnn None"
+    assert "scenario_cudnn.autotune True" in apart([("m", cell), ("m", ablation)])[1]
+    assert apart([("m", ablation), ("m", cell)]) == apart([("m", cell), ("m", ablation)])[::-1]
+
+
+def test_a_lasting_name_does_not_depend_on_what_else_was_run():
+    cell, other = factories.make_cell(), factories.make_cell("fp16")
+    assert lasting([("m", cell)])[0] == lasting([("m", other), ("m", cell)])[1]
+    assert lasting([("m", cell)]) == ("fp32, batch size 4, 64 px, generated, cpu, m",)
+
+
+def test_lasting_names_are_unique_where_only_a_setting_differs():
+    cells = [factories.make_cell(threads=n) for n in (1, 2)]
+    names = lasting([("m", cell) for cell in cells] + [("n", cells[0])])
+    assert len(set(names)) == 3
+    assert names[0].endswith(cells[0].key)

@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+import io
+
+import factories
+import pytest
+from rich.console import Console
+
+from tcbench.analysis.eta import estimate
+from tcbench.core.messages import Building, Stepped
+from tcbench.show import progress as views
+from tcbench.show.progress import RunProgress, Stages, counting
+
+
+def test_elsewhere_than_on_a_terminal_each_trial_is_a_line_with_an_eta():
+    out = Console(file=io.StringIO(), width=40)
+    cells = [factories.make_cell("fp32"), factories.make_cell("fp16")]
+    with RunProgress(out, estimate(cells), 2, quiet=False) as progress:
+        progress.listen(cells[0], 0, Building("imports"))
+        progress.listen(cells[0], 0, Stepped("timed", 6, 0.1))
+        progress.finished(factories.make_record("fp32", images_per_s=40.0))
+        progress.finished(factories.make_record("fp16", status="crashed"))
+    first, second = out.file.getvalue().splitlines()
+    assert first.startswith("[1/2] fp32, batch size 4: 4")
+    assert "images/s  (ETA " in first
+    assert second == "[2/2] fp16, batch size 4: crashed: the worker was killed by signal 11 (SIGSEGV)"
+
+
+@pytest.mark.parametrize("width", [40, 80, 120])
+def test_a_terminal_shows_the_eta_however_narrow_it_is_and_long_the_config(width):
+    out = Console(file=io.StringIO(), width=width, force_terminal=True)
+    cell = factories.make_cell(factories.LADDERS[-1], 256)
+    with RunProgress(out, estimate([cell]), 1, quiet=False) as progress:
+        progress.listen(cell, 0, Stepped("timed", 6, 0.1))
+        progress._progress.refresh()
+        text = out.file.getvalue()
+    assert "0/1" in text
+    assert "ETA" in text
+
+
+def test_a_terminal_shows_the_step_and_the_eta_live():
+    out = Console(file=io.StringIO(), width=120, force_terminal=True)
+    cell = factories.make_cell("fp32")
+    with RunProgress(out, estimate([cell]), 1, quiet=False) as progress:
+        progress.listen(cell, 0, Building("imports"))
+        progress.listen(cell, 0, Stepped("timed", 6, 0.1))
+        progress._progress.refresh()
+        text = out.file.getvalue()
+    assert "timed, 6 steps, 40 images/s" in text
+    assert "ETA" in text
+
+
+def test_quiet_is_quiet():
+    out = Console(file=io.StringIO(), force_terminal=True)
+    with RunProgress(out, estimate([factories.make_cell()]), 1, quiet=True) as progress:
+        progress.finished(factories.make_record())
+    with counting(out, "generating", quiet=True) as advance:
+        advance(1, 2)
+    assert out.file.getvalue() == ""
+
+
+def test_counting_says_what_it_does_once():
+    out = Console(file=io.StringIO(), width=80)
+    with counting(out, "generating", quiet=False) as advance:
+        advance(1, 5)
+        advance(2, 5)
+    assert out.file.getvalue() == "generating (5 files)\n"
+
+
+def test_stages_say_now_and_then_how_far_they_are_where_there_is_no_terminal(monkeypatch):
+    out = Console(file=io.StringIO(), width=100)
+    now = [0.0]
+    monkeypatch.setattr(views.time, "monotonic", lambda: now[0])
+    with Stages(out, quiet=False) as stages:
+        for second in range(21):
+            now[0] = float(second)
+            stages.advance("tracing", 10 + second, 50)
+        now[0] = 100.0
+        stages.advance("building plans", 0, 4)
+        stages.advance("building plans", 4, 4)
+    # Ten were there at once: the rest comes at one a second.
+    assert out.file.getvalue().splitlines() == [
+        "tracing: 15/50, ETA 35 s",
+        "tracing: 20/50, ETA 30 s",
+        "tracing: 25/50, ETA 25 s",
+        "tracing: 30/50, ETA 20 s",
+    ]
+
+
+def test_stages_show_a_bar_with_an_eta_on_a_terminal_and_nothing_when_quiet():
+    for quiet, expected in ((False, True), (True, False)):
+        out = Console(file=io.StringIO(), width=100, force_terminal=True)
+        with Stages(out, quiet=quiet) as stages:
+            stages.advance("tracing", 1, 3)
+            stages.advance("tracing", 3, 3)
+        text = out.file.getvalue()
+        assert ("tracing" in text and "3/3" in text and "ETA" in text) is expected
