@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 def throughput_chart(summaries: Sequence[CellSummary]) -> Any:
     """The chart of all cells, by batch size."""
-    from tcbench.show import plots
+    from tcbench.show import charts
 
     scenarios = ", ".join(dict.fromkeys(summary.cell.scenario for summary in summaries))
-    return plots.throughput_chart(summaries, title="Training throughput", subtitle=f"Scenario {scenarios}")
+    return charts.throughput_chart(summaries, title="Training throughput", subtitle=f"Scenario {scenarios}")

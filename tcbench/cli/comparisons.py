@@ -227,18 +227,18 @@ def present(comparison: Comparison, sides: Sides, format_: str, output: Path | N
 
 
 def _draw(comparison: Comparison, sides: Sides, path: Path) -> None:
-    from tcbench.show import plots
-    from tcbench.show.plots.comparison import comparison_chart
+    from tcbench.show import charts
+    from tcbench.show.charts.comparison import comparison_chart
 
-    plots.save(comparison_chart(comparison, sides), path, "name another file with --chart")
+    charts.save(comparison_chart(comparison, sides), path, "name another file with --chart")
 
 
 def check_chart(path: Path | None) -> None:
-    """Before anything takes long. Raises what `plots.check_path` does."""
+    """Before anything takes long. Raises what `charts.check_path` does."""
     if path is not None:
-        from tcbench.show import plots
+        from tcbench.show import charts
 
-        plots.check_path(path)
+        charts.check_path(path)
 
 
 def check_output(path: Path | None) -> None:

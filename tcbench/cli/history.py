@@ -52,9 +52,9 @@ def history(
     rule = Rule(comparisons.threshold(threshold))
     facets = comparisons.allowed(allow).facets
     if output is not None:
-        from tcbench.show import plots
+        from tcbench.show import charts
 
-        plots.check_path(output)
+        charts.check_path(output)
 
     from tcbench.analysis.history import history as histories
     from tcbench.cli.results import chosen, read
@@ -65,7 +65,7 @@ def history(
         raise SelectionError(f"no results in {out}/; `tcbench run` makes some, or name a file")
     found = histories(chosen(read(results, out, default=out), configs, sizes), rule, facets)
     if output is not None:
-        plots.save(plots.history_chart(found), output, ANOTHER_FILE)
+        charts.save(charts.history_chart(found), output, ANOTHER_FILE)
     if json:
         typer.echo(view.to_json(found))
         return

@@ -347,10 +347,10 @@ def _keep(path: Path, text: str) -> None:
 
 def _charts(document: Document, margins: Margins, stem: Path) -> list[Path]:
     """Both pictures; what hinders one costs that one only."""
+    from tcbench.show.charts.files import save
+    from tcbench.show.charts.numerics_gradients import gradients_chart
+    from tcbench.show.charts.numerics_training import training_chart
     from tcbench.show.numerics import about
-    from tcbench.show.plots.files import save
-    from tcbench.show.plots.numerics_gradients import gradients_chart
-    from tcbench.show.plots.numerics_training import training_chart
 
     facts = about(document)
     charts: dict[str, Callable[[], Figure]] = {

@@ -60,7 +60,7 @@ def plot(
 ) -> None:
     """Draw results as the talk does: bars by batch size, one colour per config, 'Better' pointing up."""
     from tcbench.analysis.summary import summarise
-    from tcbench.show import plots
+    from tcbench.show import charts
 
     if kind not in ("throughput", "ladder"):
         raise SelectionError(f"--kind {kind}: expected throughput or ladder")
@@ -71,21 +71,21 @@ def plot(
     if config and slide is not None:
         raise SelectionError(f"--slide {slide} has its own configs: not with --config")
     configs = config_names(config)
-    plots.check_path(output)
+    charts.check_path(output)
     summaries = summarise(read(results, out))
     there = list(dict.fromkeys(summary.cell.config for summary in summaries))
     if configs and by == "setting":
         keep = named(configs, there)
         summaries = tuple(summary for summary in summaries if summary.cell.config in keep)
     if by == "machine":
-        figure = plots.machines_chart(summaries, _beside(configs, there))
+        figure = charts.machines_chart(summaries, _beside(configs, there))
     elif slide is not None:
-        figure = plots.slide_chart(summaries, slide)
+        figure = charts.slide_chart(summaries, slide)
     elif kind == "ladder":
-        figure = plots.ladder_chart(summaries)
+        figure = charts.ladder_chart(summaries)
     else:
         figure = throughput_chart(summaries)
-    plots.save(figure, output, ANOTHER_FILE)
+    charts.save(figure, output, ANOTHER_FILE)
     typer.echo(f"wrote {output}")
 
 

@@ -386,7 +386,7 @@ def _stem(folder: Path, cell: Cell) -> Path:
 
 def _picture(timeline: Timeline, path: Path) -> list[Path]:
     """The picture; none, with a note, where it cannot be drawn."""
-    from tcbench.show.plots import timeline as pictures
+    from tcbench.show.charts import timeline as pictures
 
     try:
         pictures.draw([timeline], path)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tcbench.analysis.claims import Asked, Elsewhere, Scorecard
     from tcbench.core.record import Cell, Record
     from tcbench.core.timeline import Timeline
-    from tcbench.show.report import Compared
+    from tcbench.show.page import Compared
 
 TRACES = "profile-*.json.gz"
 """What `tcbench profile` leaves beside records."""
@@ -53,7 +53,7 @@ def report(
 ) -> None:
     """Write one HTML file that opens without a network: the results in words, charts, what each rung buys, claims, what
     holds each cell back, timelines, a comparison, the environment, and a table of every trial."""
-    from tcbench.show.report import MOST, Results, beside, build, check_path, render, save
+    from tcbench.show.page import MOST, Results, beside, build, check_path, render, save
 
     check_path(output)
     if compare is not None and baseline is not None:
@@ -104,7 +104,7 @@ def _timelines(given: Sequence[Path], paths: Sequence[Path]) -> tuple[list[Timel
     """Those that were named, and those that lie beside the records, newest first; what of the latter cannot be read
     is left out, and a note says so. Raises TraceError."""
     from tcbench import tracing
-    from tcbench.show.report.timelines import MOST
+    from tcbench.show.page.timelines import MOST
 
     found = [one for path in given for one in tracing.read(path)]
     folders = dict.fromkeys(path if path.is_dir() else path.parent for path in paths)
@@ -146,7 +146,7 @@ def _compared(records: Sequence[Record], base: str | None, baseline: str | None,
     from tcbench.core import store
     from tcbench.run import baseline as baselines
     from tcbench.show.naming import plain
-    from tcbench.show.report import Compared
+    from tcbench.show.page import Compared
 
     if baseline is not None:
         path, name = baselines.path(baseline, out), f"baseline {baseline}"

@@ -66,8 +66,8 @@ def roofline(
     from tcbench.core import store
     from tcbench.run import ceilings
     from tcbench.show import roofline as view
+    from tcbench.show.charts.files import check_path
     from tcbench.show.console import make_console
-    from tcbench.show.plots.files import check_path
 
     check_path(output)
     files, traces = parted([store.resolve(name, out) for name in results or ()] or [newest(out)])
@@ -92,8 +92,8 @@ def roofline(
         trials = [r for r in records if r.cell == summary.cell and r.status == "ok"]
         found.append(under_roof(summary, trials, known[device], timelines))
 
-    from tcbench.show.plots.files import save
-    from tcbench.show.plots.roofline import roofline_chart
+    from tcbench.show.charts.files import save
+    from tcbench.show.charts.roofline import roofline_chart
 
     save(roofline_chart(found), output, ANOTHER_FILE)
     if json:

@@ -260,11 +260,11 @@ def _chart(summaries: Sequence[CellSummary], records: Path) -> Path | None:
     """The throughput chart beside the records; None when nothing was measured."""
     if not any(summary.images_per_s for summary in summaries):
         return None
-    from tcbench.show import plots
+    from tcbench.show import charts
 
     path = records.with_suffix(".png")
     try:
-        plots.save(throughput_chart(summaries), path)
+        charts.save(throughput_chart(summaries), path)
     except TcbenchError as error:
         typer.echo(f"note: no chart: {error}", err=True)
         return None

@@ -40,12 +40,12 @@ def timeline(
     if steps is not None and steps < 1:
         raise SelectionError(f"--steps {steps}: expected a number of steps, 1 or more")
 
-    from tcbench.show.plots.files import check_path
+    from tcbench.show.charts.files import check_path
 
     check_path(output)
 
     from tcbench import tracing
-    from tcbench.show.plots.timeline import draw
+    from tcbench.show.charts.timeline import draw
 
     found = [one for file in files for one in tracing.read(file)]
     draw(found, output, part, steps, step=step, mend=ANOTHER_FILE)

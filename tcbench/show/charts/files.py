@@ -1,0 +1,40 @@
+"""Charts as files: PNG, SVG or PDF, the same bytes for the same figure.
+
+Owns the formats. Knows nothing of what a figure shows.
+"""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+from matplotlib.figure import Figure
+
+from tcbench.core import files
+from tcbench.core.errors import SelectionError
+from tcbench.show.charts.text import DPI
+
+SUFFIXES = (".png", ".svg", ".pdf")
+
+
+def check_path(path: Path) -> None:
+    """Raises SelectionError unless the file's name ends in a format that `save` writes."""
+    if path.suffix.lower() not in SUFFIXES:
+        raise SelectionError(f"{path}: expected a file name that ends in {', '.join(SUFFIXES)}")
+
+
+def save(figure: Figure, path: Path, mend: str = "") -> None:
+    """Write PNG, SVG or PDF, as the suffix says; the same figure gives the same bytes, whenever it is written.
+
+    Folders are made. Raises SelectionError for another suffix and StoreError, with what mends it, when the file cannot
+    be written.
+    """
+    check_path(path)
+    suffix = path.suffix.lower()
+    metadata: dict[str, Any] = {".png": {}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}[suffix]
+    data = io.BytesIO()
+    with matplotlib.rc_context({"svg.hashsalt": "tcbench", "pdf.fonttype": 42}):
+        figure.savefig(data, format=suffix[1:], dpi=DPI, metadata=metadata)
+    files.write(path, data.getvalue(), mend)

@@ -1,0 +1,120 @@
+"""What a chart says of where its numbers come from: the machines and settings, and the small print.
+
+Owns how summaries part into settings and how those are named. Knows nothing of what is drawn from them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from tcbench.analysis.summary import CellSummary
+from tcbench.core.errors import SelectionError
+from tcbench.core.record import Cell
+from tcbench.show.charts.text import drawable
+
+Setting = tuple[str | None, Cell]
+
+MAX_PANELS = 8
+
+_INPUTS = {
+    "generated": "generated JPEGs",
+    "synthetic": "synthetic input, one batch in memory",
+    "own": "the step's own input",
+}
+
+_ALWAYS = ("device_name", "model", "image_size", "input")
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """What is the same for all of a chart's settings, and what tells each from the others."""
+
+    common: tuple[str, ...]
+    names: dict[Setting, str]
+
+
+def by_setting(summaries: Sequence[CellSummary], what: str) -> dict[Setting, list[CellSummary]]:
+    """Summaries by setting. Raises SelectionError when there are none or too many for one chart."""
+    if not summaries:
+        raise SelectionError(f"no {what} to plot; `tcbench run` makes some")
+    settings: dict[Setting, list[CellSummary]] = {}
+    for summary in summaries:
+        settings.setdefault(summary.setting, []).append(summary)
+    if len(settings) > MAX_PANELS:
+        raise SelectionError(
+            f"results of {len(settings)} different settings (machine, device, input, ...) do not fit in one chart "
+            f"(at most {MAX_PANELS}); name fewer files"
+        )
+    return settings
+
+
+def provenance_of(settings: dict[Setting, list[CellSummary]]) -> Provenance:
+    """From all summaries of each of a chart's settings."""
+    facts = {setting: _facts(summaries) for setting, summaries in settings.items()}
+    keys = next(iter(facts.values())).keys()
+    differing = [key for key in keys if len({f[key] for f in facts.values()}) > 1]
+    common = tuple(f for key, f in next(iter(facts.values())).items() if f and key in _ALWAYS and key not in differing)
+    # A device's name says enough of the machine and the device it stands for, unless two share it.
+    if len({f["device_name"] for f in facts.values()}) == len(facts):
+        differing = [key for key in differing if key not in ("machine", "device", "threads")]
+    names = {setting: drawable(" · ".join(f[key] for key in differing if f[key])) for setting, f in facts.items()}
+    return Provenance(common, names)
+
+
+def small_print(summaries: Sequence[CellSummary], common: Sequence[str], whiskers: bool) -> str:
+    """Machine, images, input, trials, what the whisker is, version."""
+    ok = [s for s in summaries if s.images_per_s is not None]
+    words = [*common]
+    trials = sorted({s.trials for s in summaries if s.status != "skipped"})
+    if trials:
+        count = f"{trials[0]}" if len(trials) == 1 else f"{trials[0]} to {trials[-1]}"
+        words.append(f"{count} trial{'' if trials == [1] else 's'} per cell")
+    if ok:
+        units = {s.unit for s in ok}
+        over = "trials, or steps where there is one trial" if len(units) == 2 else units.pop()
+        interval = f"95% confidence interval of the mean over {over}"
+        words.append(
+            f"whisker: {interval}"
+            if whiskers
+            else f"pale: the 95% confidence interval of the factor over {over} includes 1"
+        )
+    versions = dict.fromkeys(s.environment.tcbench for s in summaries if s.environment)
+    if versions:
+        words.append("tcbench " + ", ".join(versions))
+    return drawable(" · ".join(words))
+
+
+def _facts(summaries: Sequence[CellSummary]) -> dict[str, str]:
+    """What is said of one setting, by the field it comes from; the first four always, the others where they differ."""
+    machine, cell = summaries[0].setting
+    own = cell.input.kind == "own"
+    facts = {
+        "device_name": _device(summaries),
+        "model": cell.model if own else f"{cell.model} {cell.variant}",
+        "image_size": "" if own else f"{cell.image_size} × {cell.image_size} images",
+        "input": _input(cell),
+        "machine": machine or "unknown machine",
+        "path": cell.input.path or "no folder",
+    }
+    for name in cell.__struct_fields__:
+        value = getattr(cell, name)
+        if isinstance(value, msgspec.Struct):
+            facts |= {f"{name}.{k}": f"{k} {v}".replace("_", " ") for k, v in msgspec.structs.asdict(value).items()}
+        elif name not in ("config", "rungs", "batch_size", "model", "variant", "image_size"):
+            facts[name] = f"{name.replace('_', ' ')} {value}"
+    return facts
+
+
+def _input(cell: Cell) -> str:
+    if cell.input.kind == "folder":
+        return f"images of {Path(cell.input.path).name}" if cell.input.path else "images of a folder"
+    return _INPUTS[cell.input.kind]
+
+
+def _device(summaries: Sequence[CellSummary]) -> str:
+    names = [s.environment.device_name for s in summaries if s.environment]
+    return names[0] if names else f"unknown machine ({summaries[0].cell.device})"

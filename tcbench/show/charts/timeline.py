@@ -1,0 +1,566 @@
+"""The talk's timelines: what the input's threads, the host and the GPU did in a few steps, cells under each other.
+
+Every panel has the same time scale, from the begin of its own first step that is shown. What is too fine to be drawn by
+itself is merged: a GPU's row is then as high as the GPU was busy in each pixel, so that gaps between kernels that are
+smaller than a pixel still show. Owns rows, blocks and their labels. Knows nothing of where a timeline comes from.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.collections import PolyCollection
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from tcbench.analysis import intervals
+from tcbench.analysis.bottleneck import Bottleneck, summarise, waits
+from tcbench.core.errors import SelectionError
+from tcbench.core.timeline import Span, Timeline
+from tcbench.show.charts.files import check_path, save
+from tcbench.show.charts.palette import FAINT, INK, QUIET, Fill
+from tcbench.show.charts.provenance import MAX_PANELS
+from tcbench.show.charts.sheet import MARGIN, WIDTH, Footer, Header, Sheet
+from tcbench.show.charts.text import (
+    DPI,
+    LABEL,
+    LEGEND,
+    SMALL,
+    WORDS,
+    drawable,
+    font,
+    line_height,
+    shortened,
+    text_width,
+    wrapped,
+)
+from tcbench.show.charts.wording import number
+
+PHASE_COLOURS = {
+    "io": "#fabc2d",
+    "forward": "#53b9e8",
+    "backward": "#0b4f9e",
+    "update": "#b8420f",
+    "replay": "#4a1f66",
+}
+"""Yellow, light blue, dark blue, vermilion, purple: they differ in lightness too, for every kind of sight."""
+OTHER, COPY = "#8c8c8c", "#4d4d4d"
+_RECORDED = "#f3f3f3"
+
+DEFAULT_STEPS = 3
+SINGLE = 300
+"""At most so many spans of a row are drawn one by one; more are merged."""
+
+_WORDS = {"io": ("IO",), "forward": ("FWD",), "backward": ("BWD",), "update": ("UPD",), "replay": ("REPLAY", "RPL")}
+_SOURCES = {
+    "nsys": "recorded by Nsight Systems",
+    "cupti": "recorded through CUPTI",
+    "ranges": "recorded by tcbench's own ranges",
+}
+_LEFT = MARGIN + 0.62
+_PAD = 0.05
+_GAP = 0.05
+_BIN_PIXELS = 2
+_EDGED = 0.06  # inches
+_FEWEST = 5  # of a shortened name, so many characters at least
+
+
+def draw(
+    timelines: Sequence[Timeline],
+    path: Path,
+    zoom: tuple[float, float] | None = None,
+    steps: int | None = None,
+    *,
+    step: int | None = None,
+    mend: str = "",
+) -> Figure:
+    """Draw timelines under each other and write PNG, SVG or PDF; returns the figure too.
+
+    `zoom`: begin and end of the part to show, in ms on the time axis of the picture without it. `steps`: so many whole
+    steps of the slowest cell (3); the first one that was recorded is left out where there are enough others, since it
+    starts with an empty GPU. `step`: begin with the step of this number.
+
+    Raises SelectionError for nothing to draw, too many timelines, a step or a part that was not recorded, or another
+    suffix; StoreError, with what mends it, when the file cannot be written.
+    """
+    check_path(path)
+    figure = timeline_chart(timelines, zoom, steps, step=step)
+    save(figure, path, mend)
+    return figure
+
+
+def timeline_chart(
+    timelines: Sequence[Timeline],
+    zoom: tuple[float, float] | None = None,
+    steps: int | None = None,
+    *,
+    step: int | None = None,
+) -> Figure:
+    """What `draw` writes."""
+    if not timelines:
+        raise SelectionError("no timeline to draw; `tcbench profile` records one")
+    if len(timelines) > MAX_PANELS:
+        raise SelectionError(f"{len(timelines)} timelines do not fit in one picture (at most {MAX_PANELS})")
+    window = _window(timelines, zoom, steps, step)
+    panels = [
+        _Panel(timeline, summarise(timeline), _first(timeline, steps, step).begin_s, *window) for timeline in timelines
+    ]
+    return _page(panels, zoom)
+
+
+def _first(timeline: Timeline, steps: int | None, number: int | None) -> Span:
+    """The step that stands at 0 ms."""
+    there = timeline.steps
+    if not there:
+        raise SelectionError(f"{timeline.label}: no steps in this timeline; nothing to draw")
+    if number is not None:
+        found = next((span for span in there if span.step == number), None)
+        if found is None:
+            numbers = [span.step for span in there if span.step is not None]
+            known = f"{numbers[0]} to {numbers[-1]}" if numbers else "steps without numbers"
+            raise SelectionError(f"--step {number}: {timeline.label} has {known}")
+        return found
+    shown = min(steps or DEFAULT_STEPS, len(there))
+    return there[min(1, len(there) - shown)]
+
+
+def _window(
+    timelines: Sequence[Timeline], zoom: tuple[float, float] | None, steps: int | None, step: int | None
+) -> tuple[float, float]:
+    """Begin and end of what is shown, seconds after each timeline's first shown step."""
+    ends_s, recorded_s = [], []
+    for timeline in timelines:
+        first = _first(timeline, steps, step)
+        place = timeline.steps.index(first)
+        last = timeline.steps[
+            min(place + (steps or (1 if step is not None else DEFAULT_STEPS)), len(timeline.steps)) - 1
+        ]
+        ends_s.append(last.end_s - first.begin_s)
+        recorded_s.append(max(s.end_s for s in timeline.spans) - first.begin_s)
+    if zoom is None:
+        return 0.0, max(ends_s)
+    begin_s, end_s = zoom[0] / 1e3, zoom[1] / 1e3
+    if not (math.isfinite(begin_s) and math.isfinite(end_s)) or begin_s >= end_s:
+        raise SelectionError(f"zoom {zoom[0]:g}:{zoom[1]:g}: expected begin and end in ms, begin before end")
+    if begin_s >= max(recorded_s) or end_s <= 0:
+        raise SelectionError(f"zoom {zoom[0]:g}:{zoom[1]:g}: nothing there, recorded is 0:{max(recorded_s) * 1e3:.4g}")
+    return begin_s, end_s
+
+
+# -- one cell ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Row:
+    """A line of blocks. `what`: which of the drawing functions takes it."""
+
+    name: str
+    height: float
+    spans: tuple[Span, ...]
+    what: str
+
+
+@dataclass(frozen=True)
+class _Panel:
+    """A cell: its timeline from `begin_s` to `end_s` after `zero_s`."""
+
+    timeline: Timeline
+    bottleneck: Bottleneck
+    zero_s: float
+    begin_s: float
+    end_s: float
+
+    def ms(self, at_s: float) -> float:
+        """A time of the timeline as a place on the axis."""
+        return (at_s - self.zero_s) * 1e3
+
+    def _visible(self, spans: Iterable[Span]) -> tuple[Span, ...]:
+        low, high = self.zero_s + self.begin_s, self.zero_s + self.end_s
+        return tuple(span for span in spans if span.end_s > low and span.begin_s < high)
+
+    @cached_property
+    def rows(self) -> tuple[_Row, ...]:
+        timeline = self.timeline
+        rows = []
+        threads = sorted({span.row for span in timeline.of("io")})
+        if 0 < len(threads) <= 3:
+            for i, thread in enumerate(threads):
+                spans = self._visible(span for span in timeline.of("io") if span.row == thread)
+                rows.append(_Row("IO" if i == 0 else "", 0.2, spans, "io"))
+        elif threads:
+            rows.append(_Row("IO", 0.25, self._visible(timeline.of("io")), "density"))
+        rows.append(_Row("CPU", 0.3, self._visible(timeline.of("host", "phase")), "phases"))
+        layers = self._visible(timeline.of("host", "layer"))
+        if layers and len(layers) <= SINGLE:
+            rows.append(_Row("layers", 0.2, layers, "names"))
+        if timeline.of("gpu"):
+            spans = self._visible(timeline.of("gpu"))
+            rows.append(_Row("GPU", 0.34, spans, "names" if len(spans) <= SINGLE else "density"))
+        return tuple(rows)
+
+    @property
+    def rows_height(self) -> float:
+        return sum(row.height for row in self.rows) + _GAP * (len(self.rows) + 1)
+
+    @property
+    def facts(self) -> str:
+        """ "436 images/s · GPU busy 59%"."""
+        found = self.bottleneck
+        words = [f"{number(found.images_per_s)} images/s"]
+        if found.device is not None:
+            words.append(f"GPU busy {found.device.busy_share:.0%}")
+        return " · ".join(words)
+
+    @property
+    def visible_phases(self) -> set[str]:
+        """Keys of the legend that this panel needs."""
+        found = {_colour_key(span) for row in self.rows for span in row.spans if row.name != "layers"}
+        if self.waiting:
+            found.add("waiting")
+        return found
+
+    @cached_property
+    def waiting(self) -> tuple[Span, ...]:
+        """Calls in which the host waits for the GPU, where they can be seen."""
+        return self._visible(span for span in self.timeline.of("host", "api") if waits(span.name))
+
+
+def _page(panels: Sequence[_Panel], zoom: tuple[float, float] | None) -> Figure:
+    names = list(dict.fromkeys(panel.timeline.device_name for panel in panels))
+    sources = list(dict.fromkeys(_SOURCES[panel.timeline.source] for panel in panels))
+    part = f"from {zoom[0]:g} to {zoom[1]:g} ms of the steps shown · " if zoom else ""
+    header = Header.of("Timeline", f"{part}{', '.join(names)} · {', '.join(sources)}", WIDTH)
+    legend = _legend(panels)
+    merged = any(row.what == "density" and row.name == "GPU" for panel in panels for row in panel.rows)
+    notes = ["Blocks of the CPU: the phases of a step. Colour of the GPU's work: the phase that launched it."]
+    if merged:
+        notes[0] += " Its height: the share of the time in which the GPU was busy."
+    notes.append(
+        "images/s and busy share are those of all recorded steps; a profiler makes steps slower than they are."
+    )
+    if any(panel.timeline.of("gpu") for panel in panels) is False:
+        notes[0] = notes[0].partition(" Colour")[0]
+    footer = Footer.of(notes, WIDTH)
+
+    room = WIDTH - 2 * MARGIN
+    heads = [_head(panel, room, several_devices=len(names) > 1) for panel in panels]
+    heights = [
+        0.1 + len(head) * line_height(LABEL) + len(sentence) * line_height(WORDS) + 0.2 + panel.rows_height + 0.14
+        for panel, (head, sentence) in zip(panels, heads, strict=True)
+    ]
+    height = 0.3 + header.height + 0.22 + line_height(LEGEND) + sum(heights) + 0.42 + footer.height + 0.22
+    sheet = Sheet(WIDTH, height)
+    y = header.draw(sheet, 0.3) + 0.12
+    _draw_legend(sheet, y, legend)
+    y += line_height(LEGEND) + 0.1
+    for i, (panel, (head, sentence)) in enumerate(zip(panels, heads, strict=True)):
+        y += 0.1
+        for line, bold in head:
+            sheet.text(MARGIN, y, line, LABEL, bold=bold, colour=INK if bold else QUIET)
+            if (line, bold) == head[0]:
+                sheet.text(WIDTH - MARGIN, y, panel.facts, LABEL, ha="right", bold=True)
+            y += line_height(LABEL)
+        for line in sentence:
+            sheet.text(MARGIN, y, line, WORDS, colour=QUIET)
+            y += line_height(WORDS)
+        y += 0.2
+        axes = sheet.axes(_LEFT, y, WIDTH - _LEFT - MARGIN, panel.rows_height)
+        _draw_panel(sheet, axes, panel, y, last=i == len(panels) - 1)
+        y += panel.rows_height + 0.14
+    sheet.text((_LEFT + WIDTH - MARGIN) / 2, y + 0.12, "ms", LABEL, ha="center", colour=QUIET)
+    footer.draw(sheet, y + 0.42)
+    return sheet.figure
+
+
+def _head(panel: _Panel, room: float, several_devices: bool) -> tuple[list[tuple[str, bool]], list[str]]:
+    """The lines above a panel: the cell's name (bold) beside its figures, its device, and the verdict."""
+    beside = room - text_width(panel.facts, LABEL, bold=True) - 0.2
+    lines = [(line, True) for line in wrapped(drawable(panel.timeline.label), LABEL, beside, bold=True)]
+    if several_devices:
+        lines += [(line, False) for line in wrapped(drawable(panel.timeline.device_name), LABEL, room)]
+    return lines, wrapped(drawable(panel.bottleneck.sentence), WORDS, room)
+
+
+def _legend(panels: Sequence[_Panel]) -> list[tuple[str, Fill]]:
+    there = set().union(*(panel.visible_phases for panel in panels))
+    words = {"io": "IO", "copy": "copies", "other": "other"}
+    entries = [
+        (f"{_WORDS[phase][0]}: {phase}" if phase != "io" else "IO: input", Fill(colour))
+        for phase, colour in PHASE_COLOURS.items()
+        if phase in there
+    ]
+    entries += [(words[key], Fill(colour)) for key, colour in (("copy", COPY), ("other", OTHER)) if key in there]
+    if "waiting" in there:
+        entries.append(("waiting for the GPU", Fill("#ffffff", "//////")))
+    return entries
+
+
+def _draw_legend(sheet: Sheet, y: float, entries: Sequence[tuple[str, Fill]]) -> None:
+    x = MARGIN
+    for words, look in entries:
+        sheet.swatch(x, y + line_height(LEGEND) / 2 - 0.06, 0.17, 0.12, look)
+        sheet.text(x + 0.23, y + line_height(LEGEND) / 2, words, LEGEND, va="center_baseline", gid="legend")
+        x += 0.23 + text_width(words, LEGEND) + 0.24
+
+
+def _draw_panel(sheet: Sheet, axes: Axes, panel: _Panel, top: float, last: bool) -> None:
+    width = WIDTH - _LEFT - MARGIN
+    low, high = panel.begin_s * 1e3, panel.end_s * 1e3
+    axes.set_xlim(low, high)
+    axes.set_ylim(panel.rows_height, 0)
+    axes.set_yticks([])
+    for name, spine in axes.spines.items():
+        spine.set_visible(name == "bottom")
+        spine.set_color(QUIET)
+        spine.set_linewidth(0.8)
+    axes.xaxis.set_major_locator(MaxNLocator(10, steps=[1, 2, 2.5, 5, 10]))
+    axes.grid(axis="x", color=FAINT, linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.tick_params(axis="x", length=0, pad=3, labelcolor=QUIET, labelbottom=last)
+    axes.xaxis.get_major_formatter().set_useOffset(False)  # type: ignore[attr-defined]
+    for label in axis_labels(axes):
+        label.set_fontproperties(font(WORDS))
+    scale = _Scale(panel, width / (high - low))
+    recorded = (
+        panel.ms(min(s.begin_s for s in panel.timeline.spans)),
+        panel.ms(max(s.end_s for s in panel.timeline.spans)),
+    )
+    y = _GAP
+    for row in panel.rows:
+        begin, end = max(low, recorded[0]), min(high, recorded[1])
+        axes.fill_between([begin, end], y, y + row.height, color=_RECORDED, linewidth=0, zorder=0.5)
+        if row.name:
+            sheet.text(_LEFT - 0.1, top + y + row.height / 2, row.name, WORDS, ha="right", va="center", colour=QUIET)
+        if row.what == "density":
+            _draw_density(axes, scale, row, y, width)
+        elif row.what == "names":
+            _draw_named(axes, scale, row, y)
+        else:
+            _draw_blocks(axes, scale, row, y)
+        if row.name == "CPU":
+            _draw_waiting(axes, scale, panel.waiting, y + row.height)
+        y += row.height + _GAP
+    _draw_steps(axes, scale, panel)
+
+
+def axis_labels(axes: Axes) -> list[Any]:
+    """The words of a time axis."""
+    return list(axes.xaxis.get_ticklabels())
+
+
+@dataclass(frozen=True)
+class _Scale:
+    """Places on a panel's axis: ms within what is shown, and inches."""
+
+    panel: _Panel
+    inches_per_ms: float
+
+    def clipped(self, span: Span) -> tuple[float, float]:
+        """Begin and end of what is visible of a span, ms."""
+        panel = self.panel
+        return max(panel.ms(span.begin_s), panel.begin_s * 1e3), min(panel.ms(span.end_s), panel.end_s * 1e3)
+
+    def free(self, begin_ms: float, end_ms: float) -> tuple[float, float]:
+        """The widest part of a block that no step's line crosses."""
+        starts = (self.panel.ms(step.begin_s) for step in self.panel.timeline.steps)
+        cuts = [begin_ms, *sorted(at for at in starts if begin_ms < at < end_ms), end_ms]
+        return max(itertools.pairwise(cuts), key=lambda part: part[1] - part[0])
+
+    def inches(self, begin_ms: float, end_ms: float) -> float:
+        return (end_ms - begin_ms) * self.inches_per_ms
+
+
+def _colour_key(span: Span) -> str:
+    if span.kind in ("copy", "memset"):
+        return "copy"
+    if span.lane == "io":
+        return "io"
+    phase = span.name if span.kind == "phase" else span.phase
+    return phase if phase in PHASE_COLOURS else "other"
+
+
+def _colour(key: str) -> str:
+    return {**PHASE_COLOURS, "copy": COPY}.get(key, OTHER)
+
+
+def _ink_on(colour: str) -> str:
+    return Fill(colour).hatch_colour if Fill(colour).hatch_colour == "#ffffff" else INK
+
+
+def _bars(axes: Axes, places: Sequence[tuple[float, float]], y: float, height: float, **look: Any) -> None:
+    """Many rectangles of one look as one artist."""
+    corners = [[(b, y), (e, y), (e, y + height), (b, y + height)] for b, e in places]
+    axes.add_collection(PolyCollection(corners, zorder=2, **look), autolim=False)
+
+
+def _by_colour(spans: Iterable[Span]) -> dict[str, list[Span]]:
+    found: dict[str, list[Span]] = {}
+    for span in spans:
+        found.setdefault(_colour_key(span), []).append(span)
+    return found
+
+
+def _draw_blocks(axes: Axes, scale: _Scale, row: _Row, y: float) -> None:
+    """The phases of the host, or what a thread of the input's does, with a word in each block that takes it."""
+    for key, spans in _by_colour(row.spans).items():
+        places = [scale.clipped(span) for span in spans]
+        _bars(axes, places, y, row.height, facecolor=_colour(key), edgecolor="white", linewidth=0.3)
+        for span, place in zip(spans, places, strict=True):
+            name = "io" if span.lane == "io" else span.name
+            _label(axes, scale, place, y + row.height / 2, _WORDS.get(name, (name.upper(), name[:3].upper())), key)
+
+
+def _label(axes: Axes, scale: _Scale, place: tuple[float, float], y: float, options: Sequence[str], key: str) -> None:
+    """The first of the words that fits into a block; none, if none does."""
+    begin, end = scale.free(*place)
+    room = scale.inches(begin, end) - 2 * _PAD
+    for word in options:
+        if word and text_width(word, WORDS) <= room:
+            axes.text(
+                (begin + end) / 2,
+                y,
+                word,
+                fontproperties=font(WORDS),
+                color=_ink_on(_colour(key)),
+                ha="center",
+                va="center",
+                parse_math=False,
+                zorder=4,
+                gid="block",
+            )
+            return
+
+
+def _draw_named(axes: Axes, scale: _Scale, row: _Row, y: float) -> None:
+    """Single kernels or layers, each with as much of its name as it takes. What runs at once stands in lines of its
+    own."""
+    lines = _lines(row.spans)
+    n = max(lines.values(), default=0) + 1
+    height = row.height / n
+    for key, spans in _by_colour(row.spans).items():
+        for line in range(n):
+            places = [scale.clipped(span) for span in spans if lines[span] == line]
+            # Between narrow blocks a line would look like a gap.
+            wide = min((scale.inches(*place) for place in places), default=0.0) > _EDGED
+            edge = {"edgecolor": "white", "linewidth": 0.4 if wide else 0.0}
+            _bars(axes, places, y + line * height, height, facecolor=_colour(key), **edge)
+        if height * 72 < WORDS:
+            continue
+        for span in spans:
+            place = scale.clipped(span)
+            name = drawable(span.name) if span.kind == "layer" else short_name(span.name)
+            words = shortened(name, WORDS, scale.inches(*scale.free(*place)) - 2 * _PAD)
+            # The end of a layer's name is what tells it from the others, so it stands whole or not at all.
+            if words == name or (span.kind != "layer" and len(words) > _FEWEST):
+                _label(axes, scale, place, y + (lines[span] + 0.5) * height, (words,), key)
+
+
+def _lines(spans: Sequence[Span]) -> dict[Span, int]:
+    """The line of each span: the first that is free when it begins. A layer inside another stands below it."""
+    free_s: list[float] = []
+    found = {}
+    for span in sorted(spans):
+        line = next((i for i, at_s in enumerate(free_s) if at_s <= span.begin_s), len(free_s))
+        free_s[line : line + 1] = [span.end_s]
+        found[span] = line
+    return found
+
+
+def _draw_density(axes: Axes, scale: _Scale, row: _Row, y: float, width: float) -> None:
+    """Merged work: in each pixel as high as the share of it that is covered; colours on top of each other."""
+    panel = scale.panel
+    bins = max(1, round(width * DPI / _BIN_PIXELS))
+    edges_ms = np.linspace(panel.begin_s * 1e3, panel.end_s * 1e3, bins + 1)
+    edges_s = edges_ms / 1e3 + panel.zero_s
+    bottom, before = np.zeros(bins), list[tuple[float, float]]()
+    order = [*PHASE_COLOURS, "other", "copy"]
+    for key, spans in sorted(_by_colour(row.spans).items(), key=lambda item: order.index(item[0])):
+        covered = intervals.union((span.begin_s, span.end_s) for span in spans)
+        share = _share_per_bin(intervals.difference(covered, before), edges_s)
+        before = intervals.union([*before, *covered])
+        top = np.minimum(1.0, bottom + share)
+        base = y + row.height
+        axes.fill_between(
+            edges_ms,
+            base - row.height * np.append(bottom, bottom[-1]),
+            base - row.height * np.append(top, top[-1]),
+            step="post",
+            facecolor=_colour(key),
+            linewidth=0,
+            zorder=2,
+        )
+        bottom = top
+
+
+def _share_per_bin(covered: intervals.Intervals, edges_s: Any) -> Any:
+    """Which share of each bin is covered."""
+    if not covered:
+        return np.zeros(len(edges_s) - 1)
+    points = np.array(covered).ravel()
+    lengths = np.zeros(len(points))
+    lengths[1::2] = np.diff(points)[::2]
+    so_far = np.interp(edges_s, points, np.cumsum(lengths))
+    return np.clip(np.diff(so_far) / np.diff(edges_s), 0, 1)
+
+
+def _draw_waiting(axes: Axes, scale: _Scale, spans: Sequence[Span], base: float) -> None:
+    """A hatched strip at the foot of the host's row while it waits for the GPU."""
+    places = [place for span in spans if scale.inches(*(place := scale.clipped(span))) > 1 / DPI]
+    if places:
+        axes.add_collection(
+            PolyCollection(
+                [[(b, base - 0.07), (e, base - 0.07), (e, base), (b, base)] for b, e in places],
+                facecolor="white",
+                edgecolor="#333333",
+                hatch="//////",
+                linewidth=0,
+                zorder=3,
+            ),
+            autolim=False,
+        )
+
+
+def _draw_steps(axes: Axes, scale: _Scale, panel: _Panel) -> None:
+    """Where each step begins, and its number above what is visible of it."""
+    for i, step in enumerate(panel.timeline.steps):
+        begin, end = scale.clipped(step)
+        if begin >= end:
+            continue
+        if begin == panel.ms(step.begin_s):
+            axes.axvline(begin, color=INK, linewidth=0.8, linestyle=(0, (3, 2)), zorder=3.5)
+        name = str(i if step.step is None else step.step)
+        room = scale.inches(begin, end) - 2 * _PAD
+        words = next((w for w in (f"step {name}", name) if text_width(w, SMALL) <= room), None)
+        if words:
+            axes.text(
+                (begin + end) / 2,
+                -0.03,
+                words,
+                fontproperties=font(SMALL),
+                color=QUIET,
+                ha="center",
+                va="bottom",
+                parse_math=False,
+                clip_on=False,
+            )
+
+
+_TEMPLATE = re.compile(r"<[^<>]*>")
+
+
+def short_name(name: str) -> str:
+    """A kernel's own name: without return type, namespaces, template arguments and parameters."""
+    text = drawable(name)
+    while (bare := _TEMPLATE.sub("", text)) != text:
+        text = bare
+    text = text.partition("(")[0].strip() if not text.startswith("(") else text
+    return (text.rpartition(" ")[2].rpartition("::")[2] if "::" in text or text.startswith("void ") else text) or name

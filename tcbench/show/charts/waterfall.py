@@ -1,0 +1,220 @@
+"""The ladder chart: what each rung buys, as waterfalls.
+
+Owns the blocks of a ladder's waterfalls and their common scale. Knows nothing of bars by batch size, and leaves to the
+analysis which configs make a ladder.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from tcbench.analysis.ladder import Climb, LadderLike, LadderStep, climbs
+from tcbench.analysis.summary import CellSummary
+from tcbench.core.errors import SelectionError
+from tcbench.show.charts.axes import annotate, style
+from tcbench.show.charts.palette import GAIN, GAIN_PALE, INK, LOSS, LOSS_PALE, QUIET, fill
+from tcbench.show.charts.provenance import Setting, by_setting, provenance_of, small_print
+from tcbench.show.charts.sheet import MARGIN, WIDTH, Footer, Header, Sheet
+from tcbench.show.charts.text import (
+    LABEL,
+    LEGEND,
+    WORDS,
+    config_name,
+    drawable,
+    heading,
+    line_height,
+    shortened,
+    text_width,
+)
+from tcbench.show.charts.wording import factor, number, why_missing
+
+_ROW = 0.235
+_COLUMNS = 4
+_LABEL_GAP = 0.12
+_COLUMN_GAP = 0.22
+_LADDER_SUBTITLE = (
+    "Images/s gained or lost by each rung, and the factor over the step before. Each ladder has its own scale."
+)
+
+
+def ladder_chart(
+    summaries: Sequence[CellSummary], ladders: Sequence[LadderLike] | None = None, *, title: str = "What each rung buys"
+) -> Figure:
+    """Each ladder at each batch size as a waterfall: from the base, what every rung adds or takes, to the top.
+
+    A row per ladder (and setting), a column per batch size, one scale per setting. Without `ladders`, those that the
+    results hold. Raises SelectionError when no config adds rungs to another.
+    """
+    settings = by_setting(summaries, "results")
+    found = climbs(summaries, ladders)
+    if not found:
+        raise SelectionError("no ladder in these results: no config adds rungs to another")
+    settings = {setting: settings[setting] for setting in dict.fromkeys(climb.setting for climb in found)}
+    provenance = provenance_of(settings)
+    rows: dict[tuple[Setting, str], list[Climb]] = {}
+    for climb in found:
+        rows.setdefault((climb.setting, climb.ladder), []).append(climb)
+    blocks = [
+        _Block(_row_title(ladder, provenance.names[setting]), setting, ladder, group[i : i + _COLUMNS])
+        for (setting, ladder), group in rows.items()
+        for i in range(0, len(group), _COLUMNS)
+    ]
+    width = WIDTH
+    header = Header.of(heading(title, summaries[0].cell.scenario), _LADDER_SUBTITLE, width)
+    footer = Footer.of([small_print(summaries, provenance.common, whiskers=False)], width)
+    height = 0.3 + header.height + sum(block.height for block in blocks) + 0.35 + footer.height + 0.22
+    sheet = Sheet(width, height)
+    y = header.draw(sheet, 0.3)
+    label_width = max(block.label_width for block in blocks)
+    columns = max(len(block.climbs) for block in blocks)
+    column_width = (width - 2 * MARGIN - label_width - _LABEL_GAP - _COLUMN_GAP * (columns - 1)) / columns
+    for block in blocks:
+        climbed = rows[block.setting, block.ladder]
+        _draw_block(sheet, y, block, label_width, _Scale.of(climbed, column_width))
+        y += block.height
+    x = width - MARGIN
+    sheet.better((x - 0.75, y + 0.1), (x, y + 0.1))
+    sheet.text(x - 0.83, y + 0.1, "images/s · Better", LABEL, ha="right", va="center", colour=QUIET)
+    footer.draw(sheet, y + 0.35)
+    return sheet.figure
+
+
+@dataclass(frozen=True)
+class _Block:
+    """One ladder's waterfalls, side by side."""
+
+    title: str
+    setting: Setting
+    ladder: str
+    climbs: Sequence[Climb]
+
+    @property
+    def labels(self) -> list[str]:
+        """A name per step: the base's own, then what each adds to the config below it."""
+        configs = [step.config.split("+") for step in self.climbs[0].steps]
+        added = [[r for r in now if r not in before] for before, now in itertools.pairwise(configs)]
+        return [*map(config_name, ("+".join(configs[0]), *("+" + "+".join(rungs) for rungs in added), "in all"))]
+
+    @property
+    def label_width(self) -> float:
+        return max(text_width(label, LEGEND) for label in self.labels)
+
+    @property
+    def height(self) -> float:
+        return 0.2 + 2 * line_height(LABEL) + _ROW * len(self.labels) + 0.3
+
+
+def _row_title(ladder: str, setting: str) -> str:
+    return drawable(f"{ladder} ladder") + (f" · {setting}" if setting else "")
+
+
+def _draw_block(sheet: Sheet, y: float, block: _Block, label_width: float, scale: _Scale) -> None:
+    title = shortened(block.title, LABEL + 1, sheet.width - 2 * MARGIN)
+    sheet.text(MARGIN, y + 0.2, title, LABEL + 1, bold=True)
+    top = y + 0.2 + 2 * line_height(LABEL)
+    left = MARGIN + label_width + _LABEL_GAP
+    rows = len(block.labels)
+    for i, label in enumerate(block.labels):
+        sheet.text(left - _LABEL_GAP, top + (i + 0.5) * _ROW, label, LEGEND, ha="right", va="center")
+    for i, climb in enumerate(block.climbs):
+        x = left + i * (scale.width + _COLUMN_GAP)
+        sheet.text(x, top - 0.03, f"batch size {climb.batch_size}", LABEL, va="bottom", colour=QUIET)
+        axes = sheet.axes(x, top, scale.width, rows * _ROW)
+        axes.set_ylim(rows, 0)
+        axes.set_yticks([])
+        _draw_waterfall(axes, climb, scale)
+
+
+@dataclass(frozen=True)
+class _Scale:
+    """The value axis of a ladder's panels, all alike: wide enough for the longest bar and the words beside it."""
+
+    width: float
+    highest: float
+    images_per_s_per_inch: float
+
+    @staticmethod
+    def of(climbed: Sequence[Climb], width: float) -> _Scale:
+        values = [step.after.value for climb in climbed for step in climb.steps if step.after]
+        words = [_step_words(step) for climb in climbed for step in climb.steps if step.after]
+        longest = max(text_width(text, WORDS) for text in [*words, *map(_total, climbed), "100"])
+        highest = max(values, default=1.0)
+        return _Scale(width, highest, highest / max(width - longest - 0.1, 0.3 * width))
+
+
+def _draw_waterfall(axes: Axes, climb: Climb, scale: _Scale) -> None:
+    """Base, one bar per step between its before and after, and the top; each with its words on the right."""
+    style(axes, "x", scale.images_per_s_per_inch * scale.width)
+    ticks = MaxNLocator(3, steps=[1, 2, 2.5, 5, 10]).tick_values(0, scale.highest)
+    axes.set_xticks([tick for tick in ticks if 0 <= tick <= scale.highest * 1.02])
+    level = 0.0
+    for row, step in enumerate(climb.steps):
+        if step.after is None:
+            _place(axes, drawable(_step_words(step)), level, row, scale, QUIET)
+            continue
+        level = step.after.value
+        if step.before is None:
+            start, end, look = 0.0, level, fill(step.config).patch
+        else:
+            start, end = sorted((step.before.value, level))
+            look = _delta_look(step)
+        axes.barh(row + 0.5, end - start, left=start, height=0.7, zorder=2, **look)
+        _place(axes, _step_words(step), end, row, scale, QUIET if _unsure(step) else INK)
+        below = next((j for j in range(row + 1, len(climb.steps)) if climb.steps[j].after), len(climb.steps))
+        axes.plot([level, level], [row + 0.15, below + 0.85], color=QUIET, linewidth=0.7, zorder=1.5)
+    if climb.top:
+        axes.barh(len(climb.steps) + 0.5, level, height=0.7, zorder=2, **fill(climb.top.config).patch)
+        _place(axes, _total(climb), level, len(climb.steps), scale, INK)
+
+
+def _step_words(step: LadderStep) -> str:
+    """ "+120  1.32×", the base's images/s, or why there is no number."""
+    if step.after is None:
+        return why_missing(step.summary)
+    if step.before is None or step.ratio is None:
+        return number(step.after.value)
+    change = step.after.value - step.before.value
+    sign = "+" if change >= 0 else "−"
+    return f"{sign}{number(abs(change), as_part_of=step.after.value)}  {factor(step.ratio.value)}"
+
+
+def _total(climb: Climb) -> str:
+    """Images/s at the top and the factor over the base."""
+    base, top = climb.base, climb.top
+    if base is None or top is None or base.after is None or top.after is None:
+        return ""
+    total = number(top.after.value)
+    return total if top is base else f"{total}  {factor(top.after.value / base.after.value)}"
+
+
+def _unsure(step: LadderStep) -> bool:
+    """Whether the step may as well have changed nothing."""
+    return step.ratio is not None and step.ratio.holds(1.0)
+
+
+def _delta_look(step: LadderStep) -> dict[str, Any]:
+    """Gains green, losses purple and hatched; pale when the interval of the ratio holds 1."""
+    assert step.ratio is not None
+    unsure = _unsure(step)
+    if step.ratio.value >= 1:
+        return {"facecolor": GAIN_PALE if unsure else GAIN, "edgecolor": "none", "linewidth": 0}
+    colour, lines = (LOSS_PALE, LOSS) if unsure else (LOSS, "#ffffff")
+    return {"facecolor": colour, "edgecolor": lines, "hatch": "/////", "linewidth": 0}
+
+
+def _place(axes: Axes, text: str, value: float, row: int, scale: _Scale, colour: str) -> None:
+    """Words right of a value; left of it, or shortened, where they do not fit."""
+    at = value / scale.images_per_s_per_inch
+    room = scale.width - at - 0.05
+    needed = text_width(text, WORDS)
+    if needed > room and needed <= at - 0.05:
+        annotate(axes, text, (value, row + 0.5), (-3, 0), WORDS, ha="right", colour=colour)
+    else:
+        annotate(axes, shortened(text, WORDS, room), (value, row + 0.5), (3, 0), WORDS, ha="left", colour=colour)

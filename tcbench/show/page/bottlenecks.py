@@ -1,0 +1,211 @@
+"""What holds each cell back: where a step's time goes, the verdict, and what to try next."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+
+from tcbench.analysis.advice import Gain
+from tcbench.analysis.bottleneck import VERDICTS, Bottleneck
+from tcbench.analysis.explanation import Explanation
+from tcbench.analysis.stats import Interval
+from tcbench.show.charts.wording import number
+from tcbench.show.console import milliseconds
+from tcbench.show.explain import added, notes
+from tcbench.show.page.colours import phase_look
+from tcbench.show.page.page import (
+    AnyBlock,
+    Badge,
+    Chart,
+    Field,
+    Figure,
+    Heading,
+    Key,
+    Mark,
+    Paragraph,
+    Piece,
+    Points,
+    Row,
+    Section,
+    Table,
+    say,
+    strong,
+)
+from tcbench.show.page.scale import Scale
+from tcbench.show.page.settings import Here, Settings
+from tcbench.show.page.wording import (
+    BOTTLENECK_BADGES,
+    STATUS_BADGES,
+    badge,
+    columns,
+    counted,
+    figure,
+    kept_together,
+    label,
+    one_line,
+    room_em,
+    spaced,
+    width_em,
+)
+
+
+def section(found: Sequence[Explanation], settings: Settings, ceiling: str | None) -> Section | None:
+    """Setting by setting; None where no cell left a profiled pass. `ceiling`: whose arithmetic bounds what a rung can
+    gain, None where nobody's does."""
+    if not any(one.bottleneck for one in found):
+        return None
+    blocks: list[AnyBlock] = [Points(tuple(_counted(found)))]
+    told = notes(found, ceiling)
+    for here in settings.here:
+        cells = [one for one in found if one.summary.setting == here.setting]
+        if not any(one.bottleneck for one in cells):
+            continue
+        if here.name:
+            blocks.append(Heading(here.name))
+        blocks.append(_figure(here, cells, told))
+    return Section("bottlenecks", "What holds it back", tuple(blocks))
+
+
+def _counted(found: Sequence[Explanation]) -> list[tuple[Badge | None, Paragraph]]:
+    """How many cells each verdict has, and which of them is the fastest."""
+    cells = [(one.bottleneck.verdict, one) for one in found if one.bottleneck]
+    counts = Counter(verdict for verdict, _ in cells)
+    lines: list[tuple[Badge | None, Paragraph]] = []
+    for verdict in VERDICTS:
+        if not counts[verdict]:
+            continue
+        here = [one for its, one in cells if its == verdict]
+        fastest = max(here, key=lambda one: one.bottleneck.images_per_s if one.bottleneck else 0.0)
+        which: tuple[str | Piece, ...] = (": ", strong(spaced(fastest.summary.cell.label)))
+        if len(here) > 1:
+            which = (", the fastest of them ", strong(spaced(fastest.summary.cell.label)))
+        lines.append((BOTTLENECK_BADGES[verdict], say(counted(counts[verdict], "cell"), *which)))
+    return lines
+
+
+def _figure(here: Here, cells: Sequence[Explanation], told: Sequence[str]) -> Figure:
+    known = [one.bottleneck for one in cells if one.bottleneck]
+    longest_s = max(max(b.step_s, math.fsum(phase.host_s for phase in b.phases)) for b in known)
+    scale = Scale.over([Interval(longest_s * 1e3, 0.0, longest_s * 1e3)])
+    charts = tuple(
+        _chart(here, size, [one for one in cells if one.summary.cell.batch_size == size], scale)
+        for size in here.batch_sizes
+    )
+    phases = dict.fromkeys(phase.name for bottleneck in known for phase in bottleneck.phases)
+    rows = [row for chart in charts for row in chart.rows]
+    return Figure(
+        title="Where the host's time goes in a step" + (f", {here.name}" if here.name else ""),
+        charts=charts,
+        table=_table(here, cells),
+        legend=tuple(Key(one_line(name), phase_look(name)) for name in phases),
+        notes=(
+            "Phases of the profiled pass on the host, in milliseconds; the mark is the step of the timed pass.",
+            *told,
+        ),
+        label_em=width_em(row.label for row in rows),
+        words_em=room_em(rows),
+    )
+
+
+def _chart(here: Here, batch_size: int, cells: Sequence[Explanation], scale: Scale) -> Chart:
+    rows, above = list[Row](), None
+    for one in cells:
+        rows.append(_row(one, label(one.summary.cell, above), scale))
+        above = one.summary.cell
+    return Chart(
+        heading=f"Batch size {batch_size}",
+        title=f"Host time per step by phase at batch size {batch_size}" + (f", {here.name}" if here.name else ""),
+        desc=f"A stacked bar for each of {counted(len(rows), 'config')}, with its verdict. The table has the numbers.",
+        rows=tuple(rows),
+        ticks=scale.ticks(),
+        axis="ms per step",
+    )
+
+
+def _row(one: Explanation, name: str, scale: Scale) -> Row:
+    found, cell = one.bottleneck, one.summary.cell
+    if found is None:
+        return Row(name, (), (one_line(cell.label), _why(one)), aside=_why(one))
+    marks, at_ms = [], 0.0
+    for phase in found.phases:
+        end_ms = at_ms + phase.host_s * 1e3
+        marks.append(scale.bar(at_ms, end_ms, phase_look(phase.name)))
+        at_ms = end_ms
+    marks.append(Mark("rule", scale.place(found.step_s * 1e3)))
+    phases = ", ".join(f"{phase.name} {milliseconds(phase.host_s)}" for phase in found.phases)
+    return Row(
+        label=name,
+        marks=tuple(marks),
+        tip=(one_line(cell.label), found.sentence, one_line(phases), f"step {milliseconds(found.step_s)}"),
+        aside=found.verdict,
+        at=scale.place(max(at_ms, found.step_s * 1e3)),
+    )
+
+
+def _why(one: Explanation) -> str:
+    if one.summary.images_per_s is not None:
+        return "no profiled pass"
+    return STATUS_BADGES[one.summary.status].word
+
+
+def _table(here: Here, cells: Sequence[Explanation]) -> Table:
+    on_gpu = any(one.bottleneck and one.bottleneck.on_gpu for one in cells)
+    gpu = ("#GPU",) if on_gpu else ()
+    names = ("#batch", "config", "verdict", "#input", "#host", *gpu, "#step", "#images/s", "next", "#at most")
+    ordered = [one for size in here.batch_sizes for one in cells if one.summary.cell.batch_size == size]
+    return Table(
+        caption="What holds each cell back, and what to try next" + (f", {here.name}" if here.name else ""),
+        columns=columns(*names, "#measured"),
+        rows=tuple(_fields(one, on_gpu) for one in ordered),
+    )
+
+
+def _fields(one: Explanation, on_gpu: bool) -> tuple[Field, ...]:
+    cell, found = one.summary.cell, one.bottleneck
+    head = figure(cell.batch_size, str(cell.batch_size)), Field(one_line(cell.config))
+    if found is None:
+        blank = (Field(),) * (7 + on_gpu)
+        return (*head, badge(STATUS_BADGES[one.summary.status]), *blank)
+    return (*head, badge(BOTTLENECK_BADGES[found.verdict]), *_needs(found, on_gpu), *_advice(one.advice))
+
+
+def _needs(found: Bottleneck, on_gpu: bool) -> tuple[Field, ...]:
+    needs = found.needs
+    input_ = Field("beside") if needs.input_s is None else figure(needs.input_s, milliseconds(needs.input_s))
+    gpu = figure(needs.gpu_s, None if needs.gpu_s is None else milliseconds(needs.gpu_s))
+    return (
+        input_,
+        figure(needs.host_s, milliseconds(needs.host_s)),
+        *((gpu,) if on_gpu else ()),
+        figure(found.step_s, milliseconds(found.step_s)),
+        figure(found.images_per_s),
+    )
+
+
+def _advice(gain: Gain | None) -> tuple[Field, ...]:
+    if gain is None:
+        return Field("none known"), Field(), Field()
+    at_most = gain.images_per_s_at_most
+    return (
+        Field(one_line(added(gain))),
+        figure(at_most) if math.isfinite(at_most) else Field("any"),
+        figure(gain.measured_images_per_s),
+    )
+
+
+def next_sentence(one: Explanation) -> Paragraph:
+    """What holds a cell back and what to try next, in words."""
+    found = one.bottleneck
+    if found is None:
+        return say(f"What holds {one_line(one.summary.cell.label)} back is not known: it left no profiled pass.")
+    parts: list[str | Piece] = ["It is ", strong(found.verdict), f": {found.sentence.partition(': ')[2]}."]
+    if one.advice is None:
+        return say(*parts, " No rung that is known here attacks that.")
+    advice = one.advice
+    ceiling = f"at most {number(advice.images_per_s_at_most)}" if math.isfinite(advice.images_per_s_at_most) else "any"
+    name = strong(kept_together(one_line(added(advice))))
+    if advice.measured_images_per_s is None:
+        return say(*parts, " Next to try: ", name, f", by the pipeline model {ceiling} images/s.")
+    was = number(advice.measured_images_per_s)
+    return say(*parts, " ", name, f" attacks that: by the pipeline model {ceiling} images/s, measured {was}.")

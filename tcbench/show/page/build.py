@@ -1,0 +1,117 @@
+"""From results to the page: what is shown, in which order. A pure function; the template writes it down."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tcbench import __version__
+from tcbench.analysis.claims import Scorecard
+from tcbench.analysis.compare import Comparison
+from tcbench.analysis.explanation import Explanation
+from tcbench.analysis.ladder import climbs
+from tcbench.analysis.summary import CellSummary, speedups
+from tcbench.core.record import Record
+from tcbench.core.timeline import Timeline
+from tcbench.show.console import size
+from tcbench.show.page import (
+    bottlenecks,
+    comparing,
+    environment,
+    rungs,
+    scorecard,
+    summary,
+    throughput,
+    timelines,
+    trials,
+)
+from tcbench.show.page.colours import Palette
+from tcbench.show.page.page import Page
+from tcbench.show.page.settings import Settings
+from tcbench.show.page.wording import counted, listed, one_line
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A comparison, and what its base is called."""
+
+    comparison: Comparison
+    base: str
+
+
+@dataclass(frozen=True)
+class Results:
+    """All that a page is made of. `records` are those that `store.current` leaves, one at least; `explanations` are of
+    the same. `ceiling`: whose arithmetic bounds what a rung can gain. `notes` are what was said of the files. `beside`
+    names the file of all trials, for where there are more than the page shows (`trials.MOST`)."""
+
+    records: tuple[Record, ...]
+    explanations: tuple[Explanation, ...]
+    cards: tuple[Scorecard, ...] = ()
+    timelines: tuple[Timeline, ...] = ()
+    compared: Compared | None = None
+    ceiling: str | None = None
+    notes: tuple[str, ...] = ()
+    title: str | None = None
+    beside: str | None = None
+
+    @property
+    def summaries(self) -> tuple[CellSummary, ...]:
+        return tuple(one.summary for one in self.explanations)
+
+
+def build(results: Results) -> Page:
+    """The page of some results."""
+    summaries = results.summaries
+    settings = Settings.of(summaries)
+    ratios = speedups(summaries)
+    over_base = {(s.machine, s.cell): ratio for s, ratio in zip(summaries, ratios, strict=True)}
+    palette = Palette.of(s.cell.config for s in summaries)
+    found = climbs(summaries)
+    compared = results.compared
+    more = [comparing.sentence(compared.comparison, compared.base)] if compared else []
+    sections = (
+        summary.section(settings, over_base, results.explanations, found, more, results.notes),
+        throughput.section(settings, over_base, palette),
+        rungs.section(found, settings, palette),
+        scorecard.section(results.cards),
+        bottlenecks.section(results.explanations, settings, results.ceiling),
+        timelines.section(results.timelines),
+        comparing.section(compared.comparison, compared.base) if compared else None,
+        environment.section(results.records, settings),
+        trials.section(results.records, palette, results.beside),
+    )
+    return Page(
+        title=one_line(results.title or _title(summaries)),
+        lead=summary.lead(settings),
+        facts=tuple(_facts(results.records, summaries, settings)),
+        sections=tuple(section for section in sections if section is not None),
+        colours=palette.css,
+        hatches=palette.hatches,
+        made_by=f"tcbench {__version__}",
+    )
+
+
+def _title(summaries: Sequence[CellSummary]) -> str:
+    models = listed([one_line(name) for name in dict.fromkeys(s.cell.model for s in summaries)])
+    devices = list(dict.fromkeys(s.environment.device_name for s in summaries if s.environment))
+    if not devices:
+        return f"{models} training"
+    return f"{models} training on {devices[0] if len(devices) == 1 else f'{len(devices)} devices'}"
+
+
+def _facts(records: Sequence[Record], summaries: Sequence[CellSummary], settings: Settings) -> list[str]:
+    """The line under the title: what all results share, how many there are, and when they were measured."""
+    facts = list(settings.common)
+    machines = {s.environment.machine: s.environment for s in summaries if s.environment}
+    if len(machines) == 1:
+        [only] = machines.values()
+        facts.append(f"{counted(only.cpus, 'core')}, {size(only.memory_bytes)}")
+    ran = {s.trials for s in summaries if s.status != "skipped"}
+    if ran:
+        trials_each = str(min(ran)) if len(ran) == 1 else f"{min(ran)} to {max(ran)}"
+        noun = "trial" if ran == {1} else "trials"
+        facts.append(f"{counted(len(summaries), 'cell')}, {trials_each} {noun} each")
+    days = sorted({record.started_at[:10] for record in records})
+    facts.append(days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}")
+    return [one_line(fact) for fact in facts]

@@ -1,0 +1,160 @@
+"""Where the numbers are from: machines, their software, the settings, and the runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from tcbench.core.record import Environment, Record
+from tcbench.show.console import size
+from tcbench.show.page.page import AnyBlock, Data, Facts, Field, Heading, Section, Table
+from tcbench.show.page.settings import Settings
+from tcbench.show.page.wording import columns, counted, figure, listed, one_line
+
+MOST_RUNS = 1000
+
+
+def section(records: Sequence[Record], settings: Settings) -> Section:
+    """A list of facts per machine, its packages, and a table of runs."""
+    machines: dict[str, list[Record]] = {}
+    for record in records:
+        if record.environment is not None:
+            machines.setdefault(record.environment.machine, []).append(record)
+    blocks: list[AnyBlock] = []
+    for machine, here in machines.items():
+        blocks += [Heading(one_line(machine)), Facts(tuple(_facts(here)))]
+        packages = _packages(here)
+        if packages.rows:
+            blocks.append(Data(packages, folded=True))
+    if not machines:
+        blocks.append(Facts((("machine", "no trial lived to tell"),)))
+    blocks.append(Heading("Settings"))
+    blocks.append(Facts(tuple(_settings(records, settings))))
+    blocks.append(Heading("Runs"))
+    blocks.append(Data(_runs(records)))
+    return Section("environment", "Environment", tuple(blocks))
+
+
+def _facts(records: Sequence[Record]) -> Iterable[tuple[str, str]]:
+    """One value each, or all where trials differ."""
+    # Trials of a file share them.
+    environments = list({id(r.environment): r.environment for r in records if r.environment is not None}.values())
+
+    def told(name: str, values: Iterable[str | None]) -> Iterable[tuple[str, str]]:
+        text = "; ".join(dict.fromkeys(one_line(value) for value in values if value))
+        return [(name, text)] if text else []
+
+    yield from told("device", (e.device_name for e in environments))
+    yield from told("GPU", (_gpu(e) for e in environments))
+    yield from told("driver", (_driver(e) for e in environments))
+    yield from told("GPU state", (_state(record) for record in records))
+    yield from told("processor", (f"{e.cpu}, {counted(e.cpus, 'usable core')}" for e in environments))
+    yield from told("memory", (size(e.memory_bytes) for e in environments))
+    yield from told("system", (f"{e.os}, kernel {e.kernel}" for e in environments))
+    yield from told("Python", (e.python for e in environments))
+    yield from told("BLAS", (e.blas for e in environments))
+    yield from told("tcbench", _versions(environments))
+    yield from told("project", [_commits(e.project_commit for e in environments)])
+
+
+def _versions(environments: Sequence[Environment]) -> Iterable[str]:
+    """ "0.1.0, commits 1a2b, 3c4d": each version with its commits."""
+    for version in dict.fromkeys(e.tcbench for e in environments):
+        commits = _commits(e.commit for e in environments if e.tcbench == version)
+        yield ", ".join(filter(None, (version, commits)))
+
+
+def _commits(names: Iterable[str | None]) -> str:
+    found = list(dict.fromkeys(filter(None, names)))
+    return f"commit{'s' if len(found) > 1 else ''} {', '.join(found)}" if found else ""
+
+
+def _gpu(environment: Environment) -> str | None:
+    gpu = environment.gpu
+    if gpu is None:
+        return None
+    capability = ".".join(map(str, gpu.compute_capability))
+    return f"{gpu.name}, compute capability {capability}, {gpu.multiprocessors} SMs, {size(gpu.memory_bytes)}"
+
+
+def _driver(environment: Environment) -> str | None:
+    gpu = environment.gpu
+    if gpu is None or gpu.driver is None:
+        return None
+    return gpu.driver + (f" (CUDA up to {gpu.driver_cuda})" if gpu.driver_cuda else "")
+
+
+def _state(record: Record) -> str | None:
+    if record.gpu is None:
+        return None
+    state = record.gpu.state
+    facts = []
+    if state.power_limit_w is not None:
+        facts.append(f"power limit {state.power_limit_w:.0f} W")
+    if state.sm_clock_set_mhz is not None:
+        facts.append(f"SM clock set to {state.sm_clock_set_mhz} MHz")
+    switches = {"ECC": state.ecc, "MIG": state.mig}
+    facts += [f"{name} {'on' if on else 'off'}" for name, on in switches.items() if on is not None]
+    return ", ".join(facts) or None
+
+
+def _packages(records: Sequence[Record]) -> Table:
+    versions: dict[str, dict[str, None]] = {}
+    for environment in {id(record.environment): record.environment for record in records}.values():
+        for name, version in environment.packages.items() if environment else ():
+            versions.setdefault(name, {})[version] = None
+    rows = tuple((Field(one_line(name)), Field(one_line(", ".join(found)))) for name, found in sorted(versions.items()))
+    return Table("Packages", columns("package", "version"), rows)
+
+
+def _settings(records: Sequence[Record], settings: Settings) -> Iterable[tuple[str, str]]:
+    cells = tuple(dict.fromkeys(record.cell for record in records))
+
+    def all_of(values: Iterable[str]) -> str:
+        return listed([one_line(value) for value in dict.fromkeys(values)])
+
+    yield "scenario", all_of(cell.scenario for cell in cells)
+    yield "model", all_of(f"{cell.model} {cell.variant}, {cell.n_classes} classes" for cell in cells)
+    yield "images", all_of(f"{cell.image_size} × {cell.image_size}, {cell.input.kind}" for cell in cells)
+    yield "device", all_of(f"{cell.device}, {counted(cell.threads, 'thread')}" for cell in cells)
+    yield (
+        "training",
+        all_of(
+            f"learning rate {c.train.learning_rate:g}, momentum {c.train.momentum:g}, weight decay "
+            f"{c.train.weight_decay:g}, loss scale {c.train.loss_scale:g}, seed {c.seed}"
+            for c in cells
+        ),
+    )
+    yield (
+        "timed pass",
+        all_of(
+            f"until the interval is within {m.target:.1%} or {m.max_time_s:g} s are spent, {m.min_timed_steps} counted "
+            f"steps at least, in blocks of {m.block_steps}"
+            for m in dict.fromkeys(cell.measure for cell in cells)
+        ),
+    )
+    if settings.several:
+        yield "settings", str(len(settings.here))
+
+
+def _runs(records: Sequence[Record]) -> Table:
+    runs: dict[str, list[Record]] = {}
+    for record in records:
+        runs.setdefault(record.run_id, []).append(record)
+    names = ("run", "scenario", "began (UTC)", "#cells", "#trials", "#ok")
+    title = "Runs" if len(runs) <= MOST_RUNS else f"The last {MOST_RUNS:,} of {len(runs):,} runs"
+    return Table(title, columns(*names), tuple(_run(run_id, here) for run_id, here in [*runs.items()][-MOST_RUNS:]))
+
+
+def _run(run_id: str, records: Sequence[Record]) -> tuple[Field, ...]:
+    ok = sum(record.status == "ok" for record in records)
+    return (
+        Field(one_line(run_id)),
+        Field(listed([one_line(name) for name in dict.fromkeys(record.cell.scenario for record in records)])),
+        Field(when(min(record.started_at for record in records))),
+        *(figure(n, str(n)) for n in (len({record.cell for record in records}), len(records), ok)),
+    )
+
+
+def when(started_at: str) -> str:
+    """ "2026-11-21 03:56:58"; what is no such time as it stands."""
+    return one_line(started_at[:19].replace("T", " "))

@@ -1,0 +1,52 @@
+"""The scenario's claims: what the talk found in 2018, and what becomes of it here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from tcbench.analysis.claims import Evaluated, Outcome, Scorecard
+from tcbench.show.claims import IN_2018, measured, notes, tally, title
+from tcbench.show.page.page import AnyBlock, Badge, Column, Data, Field, Heading, Prose, Section, Table, say
+from tcbench.show.page.wording import badge, figure, one_line
+
+_BADGES: Mapping[Outcome, Badge] = {
+    "holds": Badge("holds", "check", "good"),
+    "does not hold": Badge("does not hold", "cross", "bad"),
+    "undecided": Badge("undecided", "question", "warn"),
+    "not measured": Badge("not measured", "gone"),
+}
+
+_COLUMNS = (
+    Column("slide", numeric=True),
+    Column("claim", long=True),
+    Column("2018"),
+    Column("here"),
+    Column("measured, by batch size", long=True),
+)
+
+
+def section(cards: Sequence[Scorecard]) -> Section | None:
+    """A scorecard per setting; None where no scenario claims anything."""
+    cards = [card for card in cards if card.claims]
+    if not cards:
+        return None
+    blocks: list[AnyBlock] = []
+    for card in cards:
+        if len(cards) > 1:
+            blocks.append(Heading(one_line(title(card))))
+        blocks.append(Prose((say(f"{tally(card)}."),)))
+        table = Table(one_line(f"Claims, {title(card)}"), _COLUMNS, tuple(map(_fields, card.claims)))
+        blocks.append(Data(table, notes=tuple(one_line(note) for note in notes([card]))))
+    return Section("claims", "Claims", tuple(blocks))
+
+
+def _fields(one: Evaluated) -> tuple[Field, ...]:
+    slide = one.claim.slide
+    now = _BADGES[one.outcome]
+    return (
+        figure(slide, None if slide is None else str(slide)),
+        Field(one_line(one.claim.says)),
+        Field("" if slide is None else IN_2018),
+        badge(Badge(f"{now.word} *", now.icon, now.tone) if one.by_one_trial else now),
+        Field(one_line(measured(one))),
+    )

@@ -1,0 +1,59 @@
+"""What stands side by side: summaries of one setting (machine, device, input, ...), and the setting's name.
+
+Knows nothing of what is shown of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tcbench.analysis.summary import CellSummary
+from tcbench.core.record import Cell
+from tcbench.show.charts.provenance import Setting, provenance_of
+from tcbench.show.page.wording import one_line
+
+
+@dataclass(frozen=True)
+class Here:
+    """All cells of one setting. `name` tells it from the page's other settings, empty where there is only one."""
+
+    setting: Setting
+    name: str
+    summaries: tuple[CellSummary, ...]
+
+    @property
+    def batch_sizes(self) -> tuple[int, ...]:
+        """Ascending."""
+        return tuple(sorted({summary.cell.batch_size for summary in self.summaries}))
+
+    def at(self, batch_size: int) -> tuple[CellSummary, ...]:
+        """The cells of a batch size, in the order of the results."""
+        return tuple(summary for summary in self.summaries if summary.cell.batch_size == batch_size)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """A page's settings in order, and the facts that all share."""
+
+    here: tuple[Here, ...]
+    common: tuple[str, ...]
+
+    @staticmethod
+    def of(summaries: Sequence[CellSummary]) -> Settings:
+        """Summaries of at least one cell, parted."""
+        found: dict[Setting, list[CellSummary]] = {}
+        for summary in summaries:
+            found.setdefault(summary.setting, []).append(summary)
+        provenance = provenance_of(found)
+        return Settings(
+            tuple(Here(setting, one_line(provenance.names[setting]), tuple(group)) for setting, group in found.items()),
+            tuple(map(one_line, provenance.common)),
+        )
+
+    @property
+    def several(self) -> bool:
+        return len(self.here) > 1
+
+    def name(self, setting: tuple[str | None, Cell]) -> str:
+        return next((here.name for here in self.here if here.setting == setting), "")

@@ -1,0 +1,95 @@
+"""Every trial as a row, whatever became of it."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+
+from tcbench.core.record import Record
+from tcbench.show.console import milliseconds, size
+from tcbench.show.page.colours import Palette
+from tcbench.show.page.environment import when
+from tcbench.show.page.page import Column, Data, Field, Section, Table
+from tcbench.show.page.wording import STATUS_BADGES, badge, figure, one_line
+
+FILTERS = ("config", "batch", "status")
+
+MOST = 5000
+"""Rows: a page of 4 MB, which a browser still sorts at once."""
+
+_LONGEST = 200
+"""Letters of a text in a row."""
+
+
+def section(records: Sequence[Record], palette: Palette, beside: str | None = None) -> Section:
+    """The raw table: all trials, or the last of them, where `beside` names the file that holds all."""
+    machines = {record.environment.machine for record in records if record.environment}
+    several = len(machines) > 1
+    columns = (
+        Column("config", key="config"),
+        Column("batch", numeric=True, key="batch"),
+        Column("trial", numeric=True),
+        Column("status", key="status"),
+        Column("images/s", numeric=True),
+        Column("mean step", numeric=True),
+        Column("median step", numeric=True),
+        Column("counted steps", numeric=True),
+        Column("warm-up steps", numeric=True),
+        Column("ended by"),
+        Column("last loss", numeric=True),
+        Column("peak memory", numeric=True),
+        Column("took", numeric=True),
+        Column("began (UTC)"),
+        *((Column("machine"),) if several else ()),
+        Column("run"),
+        Column("reason", long=True),
+    )
+    rows = tuple(_row(record, palette, several) for record in records[-MOST:])
+    title, notes = "Every trial", ["images/s of one trial are images over the total time of its counted steps."]
+    if len(records) > MOST:
+        title = f"The last {MOST:,} of {len(records):,} trials"
+        notes.append(f"All {len(records):,} trials stand in {beside}, beside this page.")
+    table = Table(title, columns, rows, FILTERS)
+    return Section("trials", title, (Data(table, notes=tuple(notes)),))
+
+
+def _text(text: str) -> str:
+    text = one_line(text)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+
+
+def _row(record: Record, palette: Palette, several: bool) -> tuple[Field, ...]:
+    cell, look = record.cell, palette.look(record.cell.config)
+    machine = record.environment.machine if record.environment else ""
+    return (
+        Field(_text(cell.config), swatch=look.css, hatch=look.hatch),
+        figure(cell.batch_size, str(cell.batch_size)),
+        figure(record.trial + 1, str(record.trial + 1)),
+        badge(STATUS_BADGES[record.status]),
+        *_measured(record),
+        figure(record.duration_s, f"{record.duration_s:.1f} s"),
+        Field(when(record.started_at)),
+        *((Field(_text(machine)),) if several else ()),
+        Field(_text(record.run_id)),
+        Field(_text(record.reason or "")),
+    )
+
+
+def _measured(record: Record) -> tuple[Field, ...]:
+    found = record.measurement
+    if found is None:
+        return (Field(),) * 8
+    times_s = found.counted_times_s
+    mean_s, median_s = statistics.fmean(times_s), statistics.median(times_s)
+    warm_up = str(found.warmup_steps) + ("" if found.warmup_settled else " *")
+    return (
+        figure(record.cell.batch_size / mean_s),
+        figure(mean_s, milliseconds(mean_s)),
+        figure(median_s, milliseconds(median_s)),
+        figure(len(times_s), str(len(times_s))),
+        figure(found.warmup_steps, warm_up),
+        Field(found.stopped_by),
+        figure(found.last_loss, f"{found.last_loss:.3f}" if math.isfinite(found.last_loss) else str(found.last_loss)),
+        figure(found.peak_memory_bytes, size(found.peak_memory_bytes)),
+    )

@@ -1,0 +1,99 @@
+"""Runs to draw, and what a figure holds: what the tests of charts share.
+
+Imported from `views.charts.charts`: the suite's `pythonpath` is `tests`.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+
+from factories import LADDERS, make_environment, make_record
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from matplotlib.text import Text
+from matplotlib.transforms import Bbox
+
+from tcbench.analysis.summary import CellSummary, summarise
+from tcbench.core.record import Environment, Status
+
+TALK = "Chainer で Tensor コア (fp16) を使いこなす"
+TWELVE = (*LADDERS, "fp32+opencv", "fp16+opencv")
+V100 = make_environment("tesla-v100", "Tesla V100-DGXS-16GB")
+BATCHED, STATIC = LADDERS[8], LADDERS[9]
+
+
+def rate(config: str, batch_size: int) -> float:
+    """Something like the talk's images/s."""
+    return 100 + 90 * LADDERS.index(config) if config in LADDERS else 150 + batch_size
+
+
+def run(
+    configs: Iterable[str] = LADDERS,
+    batch_sizes: Sequence[int] = (32, 64, 128, 256),
+    *,
+    missing: dict[tuple[str, int], Status] | None = None,
+    environment: Environment = V100,
+    trials: int = 1,
+    noise: float = 0.02,
+    scale: float = 1.0,
+) -> tuple[CellSummary, ...]:
+    """The summaries of a run; `missing` cells ended otherwise than ok."""
+    return summarise(
+        make_record(
+            config,
+            size,
+            status=(missing or {}).get((config, size), "ok"),
+            images_per_s=scale * rate(config, size),
+            noise=noise,
+            trial=trial,
+            run_id=environment.machine,
+            environment=environment,
+        )
+        for trial in range(trials)
+        for config in configs
+        for size in batch_sizes
+    )
+
+
+def texts(figure: Figure) -> list[Text]:
+    """Everything written in a figure, ticks outside the axes' limits left out."""
+    found = list(figure.texts)
+    for axes in figure.axes:
+        found += axes.texts
+        for axis in (axes.xaxis, axes.yaxis):
+            low, high = sorted(axis.get_view_interval())
+            found += [t.label1 for t in axis.get_major_ticks() if low <= t.get_loc() <= high]
+    return [text for text in found if text.get_text() and text.get_visible()]
+
+
+def words(figure: Figure) -> list[str]:
+    return [text.get_text() for text in texts(figure)]
+
+
+def legend(figure: Figure) -> list[str]:
+    return [text.get_text() for text in texts(figure) if text.get_gid() == "legend"]
+
+
+def extent(text: Text) -> Bbox:
+    """What a text covers, in pixels, without the last half pixel of its box."""
+    return text.get_window_extent().padded(-0.5)
+
+
+def assert_tidy(figure: Figure) -> None:
+    """No text covers another, leaves the figure, or, in the legend, enters a panel."""
+    boxes = [(text.get_text(), extent(text)) for text in texts(figure)]
+    for text, box in boxes:
+        inside = figure.bbox.x0 <= box.x0 and box.x1 <= figure.bbox.x1
+        assert inside and figure.bbox.y0 <= box.y0 and box.y1 <= figure.bbox.y1, f"{text!r} leaves the figure"
+    for (one, a), (other, b) in itertools.combinations(boxes, 2):
+        assert not a.overlaps(b), f"{one!r} covers {other!r}"
+    legend = [extent(text) for text in texts(figure) if text.get_gid() == "legend"]
+    swatches = [artist.get_window_extent() for artist in figure.artists if isinstance(artist, Rectangle)]
+    for axes in figure.axes:
+        for box in (*legend, *swatches):
+            assert not axes.get_window_extent().overlaps(box), "the legend enters a panel"
+
+
+def bars(figure: Figure) -> list[Rectangle]:
+    return [patch for axes in figure.axes for patch in axes.patches if isinstance(patch, Rectangle)]

@@ -1,0 +1,34 @@
+"""A chart says where its numbers come from, and parts those that come from elsewhere."""
+
+from __future__ import annotations
+
+import pytest
+from factories import make_cell, make_record
+from show.charts.charts import assert_tidy, run, words
+
+from tcbench.analysis.summary import summarise
+from tcbench.core.errors import SelectionError
+from tcbench.core.record import Input
+from tcbench.show import charts
+
+
+def test_panels_are_named_by_what_differs() -> None:
+    cells = [make_cell("fp32", 8), make_cell("fp32", 8, image_size=224), make_cell("fp32", 8, seed=1)]
+    figure = charts.throughput_chart(summarise([make_record(cell=cell) for cell in cells]), title="T")
+    assert {"64 × 64 images · seed 0", "224 × 224 images · seed 0", "64 × 64 images · seed 1"} <= set(words(figure))
+    assert_tidy(figure)
+
+
+def test_more_settings_than_a_chart_takes_are_refused() -> None:
+    records = [make_record(cell=make_cell(seed=seed)) for seed in range(charts.MAX_PANELS + 1)]
+    with pytest.raises(SelectionError, match="9 different settings"):
+        charts.throughput_chart(summarise(records), title="T")
+
+
+def test_the_small_print_says_where_the_numbers_come_from() -> None:
+    said = " ".join(words(charts.throughput_chart(run(trials=3, batch_sizes=(4,)), title="T")))
+    for fact in ("Tesla V100-DGXS-16GB", "64 × 64 images", "generated JPEGs", "3 trials per cell", "tcbench 0.1.0"):
+        assert fact in said
+    assert "95% confidence interval of the mean over trials" in said
+    folder = make_record(cell=make_cell(input=Input(kind="folder", path="/data/imagenet/train")))
+    assert "images of train" in " ".join(words(charts.throughput_chart(summarise([folder]), title="T")))

@@ -1,0 +1,48 @@
+"""The ladder chart says what each rung buys, and how sure that is."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from factories import make_environment, make_record
+from show.charts.charts import BATCHED, assert_tidy, bars, run, words
+
+from tcbench.analysis.summary import summarise
+from tcbench.core.errors import SelectionError
+from tcbench.show import charts
+
+
+@pytest.mark.parametrize("batch_sizes", [(4,), (4, 8), (32, 64, 128, 256), (1, 2, 4, 8, 16, 32)])
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e7])
+def test_the_ladder_is_tidy(batch_sizes: tuple[int, ...], scale: float) -> None:
+    missing = {("fp32", batch_sizes[-1]): "oom", (BATCHED, batch_sizes[0]): "failed"}
+    figure = charts.ladder_chart(run(batch_sizes=batch_sizes, scale=scale, missing=missing))  # type: ignore[arg-type]
+    assert_tidy(figure)
+    assert len(figure.axes) == 2 * len(batch_sizes)
+
+
+def test_the_ladder_of_two_machines_is_tidy() -> None:
+    summaries = (*run(), *run(batch_sizes=(4, 8), environment=make_environment()))
+    assert_tidy(charts.ladder_chart(summaries))
+
+
+def test_gains_and_losses_carry_sign_and_colour_and_doubt_is_pale() -> None:
+    rates = {"fp16": 100, "fp16+dali": 150, "fp16+dali+batched": 120, BATCHED: 120.1}
+    records = [make_record(config, images_per_s=value, noise=0.005) for config, value in rates.items()]
+    figure = charts.ladder_chart(summarise(records))
+    said = [text for text in words(figure) if "×" in text and text[0] in "+−"]
+    assert [text[0] for text in said[:2]] == ["+", "−"]
+    assert [text.split()[1] for text in said] == ["1.50×", "0.80×", "1.00×"]
+    colours = [msgspec.convert(patch.get_facecolor(), tuple[float, ...], strict=False) for patch in bars(figure)]
+    shown = ["#" + "".join(f"{round(255 * channel):02x}" for channel in colour[:3]) for colour in colours]
+    assert shown[0] == charts.fill("fp16").colour and shown[-1] == charts.fill(BATCHED).colour
+    assert shown[1:3] == [charts.GAIN, charts.LOSS]
+    assert shown[3] in (charts.GAIN_PALE, charts.LOSS_PALE)
+    assert bars(figure)[2].get_hatch() and not bars(figure)[1].get_hatch()
+
+
+def test_no_ladder_is_one_clear_line() -> None:
+    with pytest.raises(SelectionError, match="no ladder in these results"):
+        charts.ladder_chart(run(("fp32", "fp16")))
+    with pytest.raises(SelectionError, match="no results to plot"):
+        charts.ladder_chart([])

@@ -1,0 +1,347 @@
+"""What each section makes of results; the browser's tests show what becomes of it."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import factories
+import msgspec
+import pytest
+import reports
+import timelines
+
+from tcbench.analysis.compare import compare
+from tcbench.core.record import GpuFacts, GpuSamples, GpuState
+from tcbench.show.page import Compared, build, environment, trials
+from tcbench.show.page.page import Data, Facts, Figure, Heading, Notice, Points, Timelines
+
+
+def blocks(results, section, kind=None):
+    [found] = [one for one in build(results).sections if one.id == section]
+    return [block for block in found.blocks if kind is None or isinstance(block, kind)]
+
+
+def texts(table):
+    return [[field.badge.word if field.badge else field.text for field in row] for row in table.rows]
+
+
+# -- throughput ----------------------------------------------------------------------------------------------------
+
+
+def test_a_setting_has_a_chart_per_batch_size_on_one_scale():
+    [figure] = blocks(reports.results(reports.ladders(sizes=(8, 4))), "throughput", Figure)
+    assert [chart.heading for chart in figure.charts] == ["Batch size 4", "Batch size 8"]
+    assert len({chart.ticks for chart in figure.charts}) == 1
+    assert [len(chart.rows) for chart in figure.charts] == [10, 10]
+    assert len(figure.table.rows) == 20
+
+
+def test_settings_stand_apart_and_are_named():
+    found = blocks(reports.machines(2), "throughput")
+    assert [block.text for block in found if isinstance(block, Heading)] == [f"Processor {n}" for n in range(4)]
+    assert sum(len(chart.rows) for block in found if isinstance(block, Figure) for chart in block.charts) == 160
+
+
+def test_a_row_says_what_it_adds_its_number_its_factor_and_whether_it_is_the_best():
+    [figure] = blocks(reports.results(reports.ladders(5, sizes=(4,))), "throughput", Figure)
+    rows = figure.charts[0].rows
+    assert [row.label.strip() for row in rows[:3]] == ["fp32", "+ dali", "+ batched"]
+    assert (rows[0].words, rows[0].aside) == ("37.5", "")
+    assert [row.aside for row in rows if row.strong] == ["1.73×  best"]
+    assert rows[4].tip[0] == "fp32+dali+batched+nhwc+fused+static_graph, batch size 4"
+    assert rows[4].tip[2].startswith("1.73× fp32 (95%: ")
+
+
+def test_a_cell_without_a_number_says_why_in_the_place_of_its_bar():
+    records = [factories.make_record(), factories.make_record("fp16", status="oom")]
+    [figure] = blocks(reports.results(records), "throughput", Figure)
+    row = figure.charts[0].rows[1]
+    assert row.marks == () and row.aside == "out of memory"
+    assert texts(figure.table)[1][:5] == ["4", "fp16", "out of memory", "", ""]
+
+
+def test_an_interval_without_an_end_has_an_open_whisker_and_no_infinity():
+    record = factories.make_record(noise=3.0)
+    [figure] = blocks(reports.results([record]), "throughput", Figure)
+    whisker = figure.charts[0].rows[0].marks[1]
+    assert whisker.open_end
+    assert "inf" not in str(texts(figure.table)) + str(figure.charts[0].rows[0].tip)
+
+
+def test_words_never_leave_too_little_room_for_bars():
+    [figure] = blocks(reports.many_configs(1), "throughput", Figure)
+    assert figure.wide and figure.label_em <= 22
+
+
+# -- rungs ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_waterfall_runs_from_before_to_after_and_ends_in_all():
+    [figure, _] = blocks(reports.results(reports.ladders(5, sizes=(4,))), "rungs", Figure)
+    rows = figure.charts[0].rows
+    assert [row.label for row in rows] == [
+        *("fp32", "+ dali", "+ batched", "+ nhwc + fused", "+ static_graph", "in all")
+    ]
+    bars = [next(mark for mark in row.marks if mark.kind == "bar") for row in rows]
+    assert bars[1].x == pytest.approx(bars[0].width, abs=0.01)
+    assert bars[1].look == "gain" and bars[2].look == "loss-pale" and bars[2].hatch == "h-loss"
+    assert rows[-1].aside == "1.73×" and rows[-1].strong
+
+
+def test_a_rung_that_did_not_run_credits_nobody():
+    records = [
+        *factories.make_trials("fp32", images_per_s=30.0),
+        factories.make_record("fp32+dali", status="crashed"),
+        *factories.make_trials("fp32+dali+batched", images_per_s=60.0),
+    ]
+    [figure] = blocks(reports.results(records), "rungs", Figure)
+    base, crashed, batched, _ = figure.charts[0].rows
+    assert crashed.aside == "crashed" and not crashed.marks
+    assert base.marks[0].kind == "link" and base.marks[0].rows == 2
+    assert batched.label == "+ dali + batched" and batched.aside in ("1.99×", "2.00×", "2.01×")
+
+
+def test_a_ladder_of_which_only_the_base_ran_is_none():
+    records = [factories.make_record(), factories.make_record("fp32+dali", status="oom")]
+    assert "rungs" not in [section.id for section in build(reports.results(records)).sections]
+
+
+def test_two_ladders_of_one_base_are_told_apart():
+    configs = ("fp32", "fp32+dali", "fp32+batched")
+    records = [record for config in configs for record in factories.make_trials(config, trials=2)]
+    headings = [block.text.replace("\u00a0", " ") for block in blocks(reports.results(records), "rungs", Heading)]
+    assert headings == ["fp32 ladder, up to fp32 + dali", "fp32 ladder, up to fp32 + batched"]
+
+
+# -- claims, bottlenecks -------------------------------------------------------------------------------------------
+
+
+def test_claims_are_a_table_with_2018_beside_here():
+    [table] = [block.table for block in blocks(reports.whole(), "claims", Data)]
+    assert [row[:4] for row in texts(table)] == [
+        ["12", "fp16 is slower than fp32", "held", "holds"],
+        ["21", "+ DALI is faster", "held", "does not hold"],
+        ["14", "fp32 runs", "held", "holds"],
+        ["5", "fp16 trains like fp32", "held", "not measured"],
+    ]
+
+
+def test_a_claim_on_one_trial_is_marked():
+    records = [factories.make_record("fp32"), factories.make_record("fp16", images_per_s=10.0)]
+    found = reports.results(records, cards=reports.cards(records))
+    [table] = [block.table for block in blocks(found, "claims", Data)]
+    assert texts(table)[0][3].endswith(" *")
+
+
+def test_a_scenario_without_claims_has_no_section():
+    records = [factories.make_record()]
+    cards = [dataclasses.replace(card, claims=()) for card in reports.cards(records)]
+    ids = [section.id for section in build(reports.results(records, cards=tuple(cards))).sections]
+    assert "claims" not in ids
+
+
+def test_each_cell_has_its_phases_its_step_and_its_verdict():
+    [figure] = blocks(reports.single(), "bottlenecks", Figure)
+    row = figure.charts[0].rows[0]
+    assert [mark.kind for mark in row.marks] == ["bar"] * 4 + ["rule"]
+    assert row.aside == "host-bound"
+    assert [key.text for key in figure.legend] == ["io", "forward", "backward", "update"]
+    assert texts(figure.table)[0][2] == "host-bound"
+    [[(badge, paragraph)]] = [block.items for block in blocks(reports.single(), "bottlenecks", Points)]
+    assert badge.word == "host-bound" and paragraph[0].text == "1 cell"
+
+
+def test_a_cell_without_a_profiled_pass_says_so():
+    bare = factories.make_record("fp16", measurement=factories.make_measurement(phases=()))
+    [figure] = blocks(reports.results([factories.make_record(), bare]), "bottlenecks", Figure)
+    assert figure.charts[0].rows[1].aside == "no profiled pass"
+
+
+def test_a_gpu_has_a_column_of_its_own():
+    cell = factories.make_cell(device="cuda:0")
+    [figure] = blocks(reports.results([factories.make_record(cell=cell)]), "bottlenecks", Figure)
+    assert "GPU" in [column.name for column in figure.table.columns]
+    assert len(figure.table.rows[0]) == len(figure.table.columns)
+
+
+# -- timelines -----------------------------------------------------------------------------------------------------
+
+
+def test_timelines_share_one_scale_and_have_a_lane_for_each_that_works():
+    [block] = blocks(reports.whole(), "timelines", Timelines)
+    lanes = [[lane.name for lane in strip.lanes] for strip in block.strips]
+    assert lanes == [["CPU", "GPU"], ["CPU", "GPU"], ["IO", "CPU", "GPU"], ["IO", "CPU", "GPU"], ["IO", "CPU", "GPU"]]
+    assert len({strip.ticks for strip in block.strips}) == 1
+    ends = [max(b.x + b.width for b in lane.blocks) for strip in block.strips for lane in strip.lanes[-2:-1]]
+    assert max(ends) == pytest.approx(100, abs=0.1) and min(ends) < 50
+    assert "the host waits for the GPU" in [key.text for key in block.legend]
+
+
+def test_few_kernels_are_drawn_one_by_one_and_many_as_an_area():
+    few = blocks(reports.results([factories.make_record()], timelines=(timelines.busy_timeline(2),)), "timelines")
+    gpu = few[0].strips[0].lanes[-1]
+    assert len(gpu.blocks) == 4 and not gpu.areas
+    assert gpu.blocks[0].tip == ("k: 20 ms, step 0",)
+    many = blocks(reports.whole(), "timelines")[0].strips[0].lanes[-1]
+    assert many.areas and not many.blocks
+    assert all(set(area.path) <= set("MVHZ,-0123456789") for area in many.areas)
+
+
+def test_at_most_eight_timelines_are_shown_and_the_others_counted():
+    found = reports.results([factories.make_record()], timelines=(timelines.busy_timeline(3),) * 10)
+    [block] = blocks(found, "timelines", Timelines)
+    assert len(block.strips) == 8
+    assert "2 more timelines are not shown; name those to show." in block.notes
+
+
+# -- comparison ----------------------------------------------------------------------------------------------------
+
+
+def compared(base, current):
+    return reports.results(current, compared=Compared(compare(base, current), "before"))
+
+
+def test_a_comparison_counts_its_verdicts_and_draws_every_ratio():
+    found = reports.whole()
+    [points] = blocks(found, "comparison", Points)
+    assert [badge.word for badge, _ in points.items] == ["regression", "missing", "pass", "new"]
+    [figure] = blocks(found, "comparison", Figure)
+    rows = [row for chart in figure.charts for row in chart.rows]
+    assert len(rows) == 20
+    worse = next(row for row in rows if row.strong)
+    assert worse.words.startswith("−14.") and worse.aside == "regression"
+    assert len(figure.table.rows) == 25
+
+
+def test_one_trial_a_side_has_a_table_and_no_chart():
+    found = compared([factories.make_record(run_id="before")], [factories.make_record()])
+    assert not blocks(found, "comparison", Figure)
+    [data] = blocks(found, "comparison", Data)
+    assert texts(data.table)[0][2] == "inconclusive"
+    assert "one process tells nothing of how processes differ" in texts(data.table)[0][-1]
+
+
+def test_what_differs_beside_is_said():
+    other = factories.make_environment(packages={"chainer": "7.8.0", "numpy": "2.2.0"})
+    found = compared(factories.make_trials(environment=other), factories.make_trials())
+    [notice] = blocks(found, "comparison", Notice)
+    assert notice.details == ("chainer: 7.8.0 -> 7.8.1",)
+
+
+def test_namesakes_of_several_machines_are_told_apart():
+    def side(run_id):
+        return [
+            record
+            for machine in ("left", "right")
+            for record in factories.make_trials(
+                environment=factories.make_environment(machine), run_id=run_id + machine
+            )
+        ]
+
+    [figure] = blocks(compared(side("a"), side("b")), "comparison", Figure)
+    assert [row.label for row in figure.charts[0].rows] == ["fp32, left", "fp32, right"]
+    assert [row[1] for row in texts(figure.table)] == ["fp32, left", "fp32, right"]
+
+
+# -- environment, trials -------------------------------------------------------------------------------------------
+
+
+def test_a_gpu_and_its_state_stand_in_the_environment():
+    gpu = GpuFacts(
+        name="Tesla V100", compute_capability=(7, 0), multiprocessors=80, memory_bytes=16 * 2**30, driver="570.86",
+        driver_cuda="12.8",
+    )  # fmt: skip
+    environment = factories.make_environment(gpu=gpu, device_name="Tesla V100", commit="abc", project_commit="def+")
+    state = GpuState(power_limit_w=300.0, sm_clock_set_mhz=1380, ecc=True, mig=False)
+    samples = GpuSamples(state=state, samples=())
+    record = factories.make_record(environment=environment, gpu=samples)
+    [facts, *_] = blocks(reports.results([record]), "environment", Facts)
+    told = dict(facts.pairs)
+    assert told["GPU"] == "Tesla V100, compute capability 7.0, 80 SMs, 16.00 GiB"
+    assert told["driver"] == "570.86 (CUDA up to 12.8)"
+    assert told["GPU state"] == "power limit 300 W, SM clock set to 1380 MHz, ECC on, MIG off"
+    assert told["tcbench"] == "0.1.0, commit abc" and told["project"] == "commit def+"
+
+
+def test_what_trials_of_one_machine_do_not_agree_on_stands_side_by_side():
+    records = [factories.make_record(), factories.make_record(trial=1, environment=factories.make_environment(os="b"))]
+    [facts, *_] = blocks(reports.results(records), "environment", Facts)
+    assert dict(facts.pairs)["system"] == "Debian GNU/Linux 12 (bookworm), kernel 6.1.0; b, kernel 6.1.0"
+
+
+def test_commits_stand_in_one_list_behind_their_version():
+    code = [("0.1.0", "abc", None), ("0.2.0", None, "p"), ("0.1.0", "def", "q+"), ("0.1.0", "abc", "p")]
+    records = [
+        factories.make_record(
+            trial=trial, environment=factories.make_environment(tcbench=version, commit=commit, project_commit=project)
+        )
+        for trial, (version, commit, project) in enumerate(code)
+    ]
+    [facts, *_] = blocks(reports.results(records), "environment", Facts)
+    told = dict(facts.pairs)
+    assert told["tcbench"] == "0.1.0, commits abc, def; 0.2.0"
+    assert told["project"] == "commits p, q+"
+
+
+def test_a_machine_that_nothing_told_of():
+    [facts, *_] = blocks(reports.results([factories.make_record(status="skipped")]), "environment", Facts)
+    assert facts.pairs == (("machine", "no trial lived to tell"),)
+
+
+def test_every_trial_is_a_row():
+    found = reports.whole()
+    [data] = blocks(found, "trials", Data)
+    assert len(data.table.rows) == len(found.records) == 105
+    assert all(len(row) == len(data.table.columns) for row in data.table.rows)
+    assert data.table.values("status") == ("ok", "skipped", "failed", "out of memory", "timed out")
+    assert data.table.values("batch") == ("4", "8")
+
+
+def test_several_machines_have_a_column():
+    [data] = blocks(reports.machines(1), "trials", Data)
+    assert "machine" in [column.name for column in data.table.columns]
+    [data] = blocks(reports.single(), "trials", Data)
+    assert "machine" not in [column.name for column in data.table.columns]
+
+
+def test_a_trial_tells_what_was_counted():
+    times_s = (9.0, 0.1, 0.2, 0.1, 0.1, 0.1) * 2  # the first of each block is not counted
+    measurement = factories.make_measurement(times_s, warmup_settled=False, last_loss=float("6.5"))
+    record = factories.make_record(measurement=measurement)
+    [data] = blocks(reports.results([record]), "trials", Data)
+    row = dict(zip([column.name for column in data.table.columns], texts(data.table)[0], strict=True))
+    assert (row["images/s"], row["mean step"], row["median step"]) == ("33.3", "120 ms", "100 ms")
+    assert (row["counted steps"], row["warm-up steps"], row["last loss"]) == ("10", "4 *", "6.500")
+
+
+def test_the_current_records_of_any_form_make_a_page():
+    ablation = factories.make_record(cell=factories.make_ablation())
+    peer = factories.make_record(cell=factories.make_peer_cell("torch/fp32+dali"))
+    own = msgspec.structs.replace(factories.make_cell(), backend="mine:step", model="mine", config="mine:step/fast")
+    records = [factories.make_record(), ablation, peer, factories.make_record(cell=own)]
+    figures = blocks(reports.results(records), "throughput", Figure)
+    assert sum(len(chart.rows) for figure in figures for chart in figure.charts) == 4
+
+
+def test_of_many_trials_the_page_shows_the_last_and_names_the_file_of_all(monkeypatch):
+    monkeypatch.setattr(trials, "MOST", 3)
+    records = factories.make_trials("fp32", trials=4)
+    few = dataclasses.replace(reports.results(records[1:]), beside="r-trials.csv")
+    assert blocks(few, "trials", Data)[0].table.caption == "Every trial"
+    [data] = blocks(dataclasses.replace(reports.results(records), beside="r-trials.csv"), "trials", Data)
+    assert data.table.caption == "The last 3 of 4 trials"
+    assert [row[2] for row in texts(data.table)] == ["2", "3", "4"]
+    assert data.notes[-1] == "All 4 trials stand in r-trials.csv, beside this page."
+
+
+def test_a_long_text_in_a_row_is_cut():
+    record = factories.make_record("x" * 5_000, status="failed", reason="y" * 5_000)
+    [data] = blocks(reports.results([record]), "trials", Data)
+    assert max(len(text) for row in texts(data.table) for text in row) == 201
+
+
+def test_of_many_runs_the_page_shows_the_last(monkeypatch):
+    monkeypatch.setattr(environment, "MOST_RUNS", 2)
+    records = [factories.make_record(run_id=f"cpu-{n}", trial=n) for n in range(3)]
+    runs = blocks(reports.results(records), "environment", Data)[-1].table
+    assert (runs.caption, [row[0] for row in texts(runs)]) == ("The last 2 of 3 runs", ["cpu-1", "cpu-2"])
