@@ -320,14 +320,14 @@ def _program() -> str:
     digest = hashlib.sha256()
     package = Path(tcbench.__file__).parent
     for part in _TRACED:
-        for path in sorted((package / part).rglob("*.py")) or [package / part]:
+        for path in sorted((package / part).rglob("*.py")):
             digest.update(f"{path.relative_to(package)}\0".encode())
             digest.update(path.read_bytes())
     digest.update(f"chainer {importlib.metadata.version('chainer')}".encode())
     return digest.hexdigest()[:32]
 
 
-_TRACED = ("backends", "models", "record.py", "rung.py", "session.py")
+_TRACED = ("accelerators", "backends", "core", "models", "work")
 """What a trace runs through."""
 
 

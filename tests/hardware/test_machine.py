@@ -61,7 +61,7 @@ def test_there_is_none_outside_of_a_checkout_in_an_empty_one_and_in_tcbench_itse
 
 def test_another_checkout_of_tcbench_is_no_project_either(project: Path) -> None:
     (project / "tcbench").mkdir()
-    (project / "tcbench" / "machine.py").write_text("")
+    (project / "tcbench" / "__init__.py").write_text("")
     assert machine.project_commit(project) is None
 
 

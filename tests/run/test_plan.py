@@ -218,7 +218,8 @@ def test_planning_imports_no_framework():
 import sys
 for name in ("chainer", "cupy", "cudnn", "torch", "numpy", "nvidia", "cv2"):
     sys.modules[name] = None
-from tcbench.run import plan, scenario, device
+from tcbench.accelerators import device
+from tcbench.run import plan, scenario
 made = plan.make(scenario.load("cpu"), plan.Selection(), device.find("cpu", {"cpu": None}))
 assert len(made.cells) == 20
 """
