@@ -95,13 +95,3 @@ class Estimate:
 def estimate(cells: Sequence[Cell]) -> Estimate:
     """Before the first trial."""
     return Estimate(tuple(cells))
-
-
-def duration(seconds: float) -> str:
-    """`45 s`, `3 min 20 s`, `1 h 05 min`."""
-    seconds = round(seconds)
-    if seconds < 60:
-        return f"{seconds} s"
-    if seconds < 3600:
-        return f"{seconds // 60} min {seconds % 60:02d} s"
-    return f"{seconds // 3600} h {seconds % 3600 // 60:02d} min"

@@ -18,6 +18,7 @@ from tcbench.analysis.stats import Interval
 from tcbench.analysis.summary import CellSummary
 from tcbench.core.record import Cell
 from tcbench.run.plan import Plan
+from tcbench.show.format import counted, factor, milliseconds, rate, size
 from tcbench.show.naming import plain
 from tcbench.show.terminal import harmless
 
@@ -91,27 +92,9 @@ def _figures(summary: CellSummary, speedup: Interval | None) -> tuple[Text, ...]
     return (
         Text(rate(summary.images_per_s) + ("" if summary.settled else " *")),
         Text(milliseconds(summary.step_time_s.value)),
-        Text("" if speedup is None else f"{speedup.value:.2f}×"),
+        Text("" if speedup is None else factor(speedup.value)),
         Text("" if summary.peak_memory_bytes is None else size(summary.peak_memory_bytes)),
     )
-
-
-def rate(images_per_s: Interval) -> str:
-    """A throughput with its interval; one wider than the value itself says no more than that."""
-    share = images_per_s.relative_half_width
-    return f"{images_per_s.value:.4g} ± {share:.1%}" if share < 1 else f"{images_per_s.value:.4g} ± >100%"
-
-
-def milliseconds(seconds: float) -> str:
-    """A step time, three digits or more."""
-    ms = seconds * 1e3
-    return f"{ms:.0f} ms" if ms >= 100 else f"{ms:.3g} ms"
-
-
-def size(n_bytes: int) -> str:
-    """Binary units, as memory is sold."""
-    gib = n_bytes / 2**30
-    return f"{gib:.2f} GiB" if gib >= 1 else f"{n_bytes / 2**20:.0f} MiB"
 
 
 def reasons(summaries: Sequence[CellSummary]) -> list[str]:
@@ -181,7 +164,7 @@ def plan_table(plan: Plan) -> Table:
     table.add_column("config", overflow="fold")
     table.add_column("will run")
     for planned in plan.cells:
-        will = Text(f"{plan.trials} trial{'s' if plan.trials > 1 else ''}")
+        will = Text(counted(plan.trials, "trial"))
         if planned.skip_reason:
             will = Text(f"skipped: {planned.skip_reason}", style="yellow")
         table.add_row(str(planned.cell.batch_size), Text(planned.cell.config), will)
@@ -225,7 +208,7 @@ def tally(summaries: Sequence[CellSummary]) -> str:
     """`18 cells ok, 2 skipped`."""
     counts = Counter(summary.status for summary in summaries)
     ok = counts.pop("ok", 0)
-    return ", ".join([f"{ok} cell{'s' if ok != 1 else ''} ok", *(f"{n} {status}" for status, n in counts.items())])
+    return ", ".join([f"{counted(ok, 'cell')} ok", *(f"{n} {status}" for status, n in counts.items())])
 
 
 def _json(value: dict[str, Any]) -> str:

@@ -18,7 +18,8 @@ from tcbench.analysis.advice import Gain
 from tcbench.analysis.bottleneck import Bottleneck
 from tcbench.analysis.explanation import Explanation
 from tcbench.core.record import Cell
-from tcbench.show.console import config_in_ladder, milliseconds, size
+from tcbench.show.console import config_in_ladder
+from tcbench.show.format import milliseconds, size
 from tcbench.show.naming import plain
 
 SCHEMA = "tcbench-explain"

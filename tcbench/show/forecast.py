@@ -11,7 +11,8 @@ from rich.text import Text
 
 from tcbench.analysis.floor import ALLOWANCE_BYTES, peak_rates
 from tcbench.run.forecast import CellForecast, Forecast, WorkForecast
-from tcbench.show.console import config_in_ladder, milliseconds, size
+from tcbench.show.console import config_in_ladder
+from tcbench.show.format import milliseconds, size
 
 SCHEMA = "tcbench-forecast"
 SCHEMA_VERSION = 1

@@ -13,8 +13,7 @@ from rich.text import Text
 
 from tcbench.analysis.history import CellHistory, History, Point
 from tcbench.analysis.stats import Interval
-from tcbench.show.comparison.wording import change
-from tcbench.show.console import rate
+from tcbench.show.format import changes, counted, plural, rate, threshold
 from tcbench.show.naming import apart, plain
 from tcbench.show.signs import SIGNS, signed
 
@@ -60,7 +59,7 @@ def notes(found: History) -> list[str]:
     lines = [
         "images/s: at the median step, geometric mean over trials; ±: 95% interval over trials; one trial has none.",
         f"change: from the commit before that ran, with its 95% interval; a regression is surely a loss of more than "
-        f"{found.rule.threshold * 100:.3g}%.",
+        f"{threshold(found.rule.threshold)}.",
     ]
     points = [point for cell in found.cells for point in cell.points]
     if any(point.change and point.change.verdict == "inconclusive" for point in points):
@@ -75,13 +74,13 @@ def notes(found: History) -> list[str]:
 def verdict(found: History) -> str:
     """The whole in one line."""
     cells, commits = len(found.cells), len(found.revisions)
-    over = f"{cells} cell{'s' * (cells != 1)} over {commits} commit{'s' * (commits != 1)}"
+    over = f"{counted(cells, 'cell')} over {counted(commits, 'commit')}"
     verdicts = [point.change.verdict for cell in found.cells for point in cell.points if point.change]
     if not verdicts:
         return f"{over}: nothing to compare yet"
-    regressions = f"{found.regressions or 'no'} regression{'s' * (found.regressions > 1)}"
+    regressions = f"{found.regressions or 'no'} {plural(found.regressions or 1, 'regression')}"
     unsure = verdicts.count("inconclusive")
-    among = f"in {len(verdicts)} comparison{'s' * (len(verdicts) != 1)}"
+    among = f"in {counted(len(verdicts), 'comparison')}"
     return f"{over}: {regressions} {among}" + (f", {unsure} inconclusive" if unsure else "")
 
 
@@ -116,11 +115,6 @@ def reason(point: Point) -> str:
     return ""
 
 
-def percent(ratio: Interval) -> str:
-    """A ratio as a change: `-5.2% (-6.1% to -4.3%)`."""
-    return f"{change(ratio.value)} ({change(ratio.low)} to {change(ratio.high)})"
-
-
 def _table(cell: CellHistory, widths: Sequence[int]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
     headings = ("commit", "date", "images/s", "trials", "change", "verdict")
@@ -147,9 +141,9 @@ def _figures(point: Point) -> tuple[str, ...]:
     if point.images_per_s is None:
         rated: str = point.status
     else:
-        rated = rate(point.interval) if point.interval else f"{point.images_per_s:.4g}"
+        rated = rate(point.interval or point.images_per_s)
     ratio = point.change.ratio if point.change else None
-    return point.revision.short, point.revision.date, rated, trials, percent(ratio) if ratio else ""
+    return point.revision.short, point.revision.date, rated, trials, changes(ratio) if ratio else ""
 
 
 def _verdict(point: Point) -> tuple[str, str]:

@@ -27,7 +27,7 @@ from tcbench.numerics.judgement import (
     verdicts,
     whole,
 )
-from tcbench.show.console import size
+from tcbench.show.format import size
 
 _STYLES: dict[Word, str] = {"trains like fp32": "green", "does not": "red", "undecided": "yellow"}
 

@@ -14,9 +14,10 @@ from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
 from rich.table import Column
 from rich.text import Text
 
-from tcbench.analysis.eta import Estimate, duration
+from tcbench.analysis.eta import Estimate
 from tcbench.core.messages import Building, Message, Stepped
 from tcbench.core.record import Cell, Record
+from tcbench.show.format import duration
 
 
 class RunProgress:

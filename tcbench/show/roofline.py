@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tcbench.analysis.roofline import Ceilings, CellRoofline, Part
-from tcbench.show.console import milliseconds
+from tcbench.show.format import milliseconds
 
 SCHEMA = "tcbench-roofline"
 SCHEMA_VERSION = 1

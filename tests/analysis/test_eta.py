@@ -3,7 +3,7 @@ from __future__ import annotations
 import factories
 import pytest
 
-from tcbench.analysis.eta import duration, estimate
+from tcbench.analysis.eta import estimate
 
 
 def cells(*pairs):
@@ -47,10 +47,3 @@ def test_time_spent_on_the_running_trial_is_taken_off_but_never_below_zero():
 
 def test_a_trial_that_failed_is_over_too():
     assert estimate(cells(("fp32", 4))).finished(factories.make_record("fp32", 4, status="crashed")).remaining_s() == 0
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(0, "0 s"), (59.4, "59 s"), (60, "1 min 00 s"), (3599, "59 min 59 s"), (3900, "1 h 05 min")]
-)
-def test_durations_are_read_at_a_glance(seconds, text):
-    assert duration(seconds) == text

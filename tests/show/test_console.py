@@ -8,7 +8,6 @@ import factories
 import pytest
 from rich.console import Console
 
-from tcbench.analysis.stats import Interval
 from tcbench.analysis.summary import speedups, summarise
 from tcbench.show import console
 
@@ -62,23 +61,6 @@ def test_a_table_on_a_usual_terminal_names_its_cells():
     out.print(console.results_table(summaries, speedups(summaries)))
     assert "fp32" in out.file.getvalue()
     assert "+ dali" in out.file.getvalue()
-
-
-@pytest.mark.parametrize(
-    ("interval", "text"),
-    [
-        (Interval(12.345, 12.0, 12.7), "12.35 ± 2.8%"),
-        (Interval(10.0, 1.0, float("inf")), "10 ± >100%"),
-        (Interval(1234.5, 1200.0, 1260.0), "1234 ± 2.4%"),
-    ],
-)
-def test_a_rate_shows_its_interval(interval, text):
-    assert console.rate(interval) == text
-
-
-def test_sizes_and_times_are_read_at_a_glance():
-    assert [console.size(n) for n in (512 * 2**20, 3 * 2**29)] == ["512 MiB", "1.50 GiB"]
-    assert [console.milliseconds(s) for s in (0.00123, 0.0456, 1.5)] == ["1.23 ms", "45.6 ms", "1500 ms"]
 
 
 def test_the_footnotes_say_what_applies():

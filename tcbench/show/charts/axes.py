@@ -12,7 +12,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from tcbench.show.charts.palette import FAINT, INK, QUIET
 from tcbench.show.charts.text import DPI, LABEL, WORDS, font
-from tcbench.show.charts.wording import prefix_of
+from tcbench.show.format import prefix_of
 
 
 def style(axes: Axes, value_axis: Literal["x", "y"], top: float) -> None:

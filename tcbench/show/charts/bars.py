@@ -32,7 +32,8 @@ from tcbench.show.charts.text import (
     text_width,
     wrapped,
 )
-from tcbench.show.charts.wording import number, why_missing
+from tcbench.show.charts.wording import why_missing
+from tcbench.show.format import number
 
 _AXIS_LEFT = 1.16  # room for the arrow, the axis' name and its numbers
 _BAR_GAP = 0.8  # between groups, in bars

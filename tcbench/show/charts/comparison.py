@@ -33,8 +33,9 @@ from tcbench.show.charts.text import (
     text_width,
     wrapped,
 )
-from tcbench.show.charts.wording import ended, number
+from tcbench.show.charts.wording import ended
 from tcbench.show.comparison.wording import UNNAMED, Sides, allowed, doubts_in_short, heading, headline, several
+from tcbench.show.format import number
 from tcbench.show.naming import apart, plain
 from tcbench.show.signs import signed
 

@@ -36,8 +36,9 @@ from tcbench.show.charts.text import (
     text_width,
     wrapped,
 )
-from tcbench.show.charts.wording import ended, number
-from tcbench.show.comparison.wording import change, difference, several
+from tcbench.show.charts.wording import ended
+from tcbench.show.comparison.wording import difference, several
+from tcbench.show.format import change, number
 from tcbench.show.signs import SIGNS
 
 MAX_STRIPS, MAX_REVISIONS = 200, 120

@@ -16,7 +16,7 @@ from tcbench.show.charts.bars import Bar, Group, bar_chart, batch_sizes_of, cell
 from tcbench.show.charts.legend import legend_rows
 from tcbench.show.charts.provenance import by_setting
 from tcbench.show.charts.text import config_name, drawable
-from tcbench.show.charts.wording import factor
+from tcbench.show.format import factor
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,7 @@ from tcbench.show.charts.text import (
     text_width,
     wrapped,
 )
-from tcbench.show.charts.wording import number
+from tcbench.show.format import number
 
 PHASE_COLOURS = {
     "io": "#fabc2d",

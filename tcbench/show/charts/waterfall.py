@@ -33,7 +33,8 @@ from tcbench.show.charts.text import (
     shortened,
     text_width,
 )
-from tcbench.show.charts.wording import factor, number, why_missing
+from tcbench.show.charts.wording import why_missing
+from tcbench.show.format import factor, number
 
 _ROW = 0.235
 _COLUMNS = 4

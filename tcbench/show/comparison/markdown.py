@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from tcbench.analysis.compare import CellComparison, Comparison
 from tcbench.show.comparison import wording
 from tcbench.show.comparison.wording import UNNAMED, Sides
+from tcbench.show.format import change, ratio
 from tcbench.show.naming import plain
 
 MOST_CHARACTERS = 60_000
@@ -86,8 +87,8 @@ def _row(cell: CellComparison, name: str) -> str:
         f"{cell.metric.name}{'' if cell.metric.unit == 'bytes' else f' ({cell.metric.unit})'}",
         wording.figure(cell.metric, cell.base),
         wording.figure(cell.metric, cell.current),
-        wording.ratio(cell.ratio),
-        "" if cell.ratio is None else wording.change(cell.ratio.value),
+        ratio(cell.ratio),
+        "" if cell.ratio is None else change(cell.ratio.value),
         f"**{cell.verdict}**" if cell.failing else cell.verdict,
         escaped("; ".join(says)),
     )

@@ -13,6 +13,7 @@ from tcbench.analysis.compare import CellComparison, Comparison, Metric
 from tcbench.show.comparison import wording
 from tcbench.show.comparison.wording import UNNAMED, Sides
 from tcbench.show.console import config_in_ladder
+from tcbench.show.format import change, counted, ratio
 from tcbench.show.naming import plain
 
 _WIDTH = 132
@@ -75,7 +76,7 @@ def _more(cell: CellComparison) -> str:
     """How many trials an inconclusive cell lacks, in short."""
     if cell.verdict != "inconclusive" or cell.ratio is None or cell.more_trials is None:
         return ""
-    return f", +{cell.more_trials} trial{'s' * (cell.more_trials != 1)}"
+    return f", +{counted(cell.more_trials, 'trial')}"
 
 
 def _remarks(comparison: Comparison) -> list[str]:
@@ -119,8 +120,8 @@ def _table(metric: Metric, cells: Sequence[CellComparison]) -> Table:
                 Text(plain(config_in_ladder(cell.cell, above))),
                 *([Text(where)] if any(wheres) else []),
                 *(Text(wording.figure(metric, side)) for side in (cell.base, cell.current)),
-                Text(wording.ratio(cell.ratio)),
-                Text("" if cell.ratio is None else wording.change(cell.ratio.value)),
+                Text(ratio(cell.ratio)),
+                Text("" if cell.ratio is None else change(cell.ratio.value)),
                 *([Text(total)] if any(totals) else []),
                 Text(cell.verdict + _more(cell), style=_STYLES.get(cell.verdict, "")),
             )

@@ -5,16 +5,14 @@ Every text is one line without control characters, and is not yet escaped for Ma
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from tcbench.analysis.comparability import Difference
 from tcbench.analysis.compare import CellComparison, Comparison, Mean, Metric, Side
-from tcbench.analysis.stats import Interval
 from tcbench.core.record import STATUSES
-from tcbench.show.console import milliseconds, size
+from tcbench.show.format import change, counted, milliseconds, percent, quotient, ratio, size, threshold
 from tcbench.show.naming import apart, plain
 
 _TELLING_SPIKES = 0.005
@@ -74,27 +72,6 @@ def heading(metric: Metric) -> str:
     return f"{metric.name}: {metric.says}"
 
 
-def ratio(interval: Interval | None) -> str:
-    """`0.950 (0.938 to 0.962)`."""
-    if interval is None:
-        return ""
-    return f"{_factor(interval.value)} ({_factor(interval.low)} to {_factor(interval.high)})"
-
-
-def _factor(value: float) -> str:
-    if not math.isfinite(value) or value >= 1000:
-        return ">1000"
-    return f"{value:.3f}" if value < 10 else f"{value:.3g}"
-
-
-def change(value: float) -> str:
-    """A ratio as a signed percentage."""
-    percent = (value - 1) * 100
-    if not math.isfinite(percent) or percent > 1000:
-        return ">+1000%"
-    return f"{percent:+.1f}%"
-
-
 def total(cell: CellComparison) -> str:
     """Throughput over the total time beside that of the median step, where the two do not say the same: steps that
     took far longer than the others. Empty where there is nothing to tell."""
@@ -107,8 +84,8 @@ def total(cell: CellComparison) -> str:
     spiky = abs(current.spikes - base.spikes) >= _TELLING_SPIKES
     if cell.ratio.holds(over_total) and not spiky:
         return ""
-    spikes = f", spikes {base.spikes:.1%} -> {current.spikes:.1%}" if spiky else ""
-    return f"{_factor(over_total)}{spikes}"
+    spikes = f", spikes {percent(base.spikes)} -> {percent(current.spikes)}" if spiky else ""
+    return f"{quotient(over_total)}{spikes}"
 
 
 def sentence(cell: CellComparison) -> str:
@@ -140,7 +117,7 @@ def advice(cell: CellComparison) -> str:
     """How many more trials would decide."""
     if cell.more_trials is None:
         return "no sensible number of trials would decide: the loss is about the threshold itself"
-    trials = f"{cell.more_trials} more trial{'s' * (cell.more_trials != 1)} a side"
+    trials = f"{counted(cell.more_trials, 'more trial')} a side"
     return f"at least {trials} to begin with" if cell.ratio is None else f"about {trials} would decide"
 
 
@@ -151,7 +128,7 @@ def attribution(cell: CellComparison) -> str:
         return "no single phase surely takes longer" if cell.phases else ""
     grown_s = culprit.change_s.value
     step_s = cell.cell.batch_size / cell.base.figure if cell.base and cell.base.figure else None
-    share = "" if step_s is None else f", {grown_s / step_s:.1%} of the step"
+    share = "" if step_s is None else f", {percent(grown_s / step_s)} of the step"
     return (
         f"{plain(culprit.name)} takes {milliseconds(grown_s)} longer ({milliseconds(culprit.base_s)} -> "
         f"{milliseconds(culprit.current_s)} on the {cell.clock}{share})"
@@ -161,12 +138,12 @@ def attribution(cell: CellComparison) -> str:
 def headline(comparison: Comparison) -> str:
     """`1 regression, 2 inconclusive, 17 pass at a threshold of 3%`."""
     counts = ", ".join(f"{n} {verdict}" for verdict, n in comparison.verdicts.items()) or "nothing to compare"
-    return f"{counts} at a threshold of {comparison.rule.threshold * 100:.3g}%"
+    return f"{counts} at a threshold of {threshold(comparison.rule.threshold)}"
 
 
 def mean(found: Mean) -> str:
     """A metric's geometric mean."""
-    cells = f"{found.cells} cell{'s' * (found.cells != 1)}"
+    cells = counted(found.cells, "cell")
     return f"{found.metric.name}, geometric mean over {cells}: {ratio(found.ratio)}, {change(found.ratio.value)}"
 
 
@@ -216,9 +193,9 @@ def doubts_in_short(comparison: Comparison) -> list[str]:
         told = [(key, note) for key, of in sides.items() if of and of.status == "ok" for note in of.notes]
         if told:
             kinds = Counter(_kind(note) for _, note in told)
-            counts = ", ".join(f"{n} trial{'s' * (n != 1)} {kind}" for kind, n in kinds.most_common())
+            counts = ", ".join(f"{counted(n, 'trial')} {kind}" for kind, n in kinds.most_common())
             cells = len({key for key, _ in told})
-            lines.append(f"{side}: {counts}, in {cells} cell{'s' * (cells != 1)}")
+            lines.append(f"{side}: {counts}, in {counted(cells, 'cell')}")
     return lines
 
 

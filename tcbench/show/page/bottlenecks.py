@@ -10,9 +10,8 @@ from tcbench.analysis.advice import Gain
 from tcbench.analysis.bottleneck import VERDICTS, Bottleneck
 from tcbench.analysis.explanation import Explanation
 from tcbench.analysis.stats import Interval
-from tcbench.show.charts.wording import number
-from tcbench.show.console import milliseconds
 from tcbench.show.explain import added, notes
+from tcbench.show.format import counted, milliseconds, number
 from tcbench.show.page.colours import phase_look
 from tcbench.show.page.page import (
     AnyBlock,
@@ -39,7 +38,6 @@ from tcbench.show.page.wording import (
     STATUS_BADGES,
     badge,
     columns,
-    counted,
     figure,
     kept_together,
     label,

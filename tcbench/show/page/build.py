@@ -13,7 +13,7 @@ from tcbench.analysis.ladder import climbs
 from tcbench.analysis.summary import CellSummary, speedups
 from tcbench.core.record import Record
 from tcbench.core.timeline import Timeline
-from tcbench.show.console import size
+from tcbench.show.format import counted, listed, size
 from tcbench.show.page import (
     bottlenecks,
     comparing,
@@ -28,7 +28,7 @@ from tcbench.show.page import (
 from tcbench.show.page.colours import Palette
 from tcbench.show.page.page import Page
 from tcbench.show.page.settings import Settings
-from tcbench.show.page.wording import counted, listed, one_line
+from tcbench.show.page.wording import one_line
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from tcbench.analysis.comparability import FACETS
 from tcbench.analysis.compare import VERDICTS, CellComparison, Comparison
 from tcbench.analysis.stats import Interval
-from tcbench.show.charts.wording import factor, number
 from tcbench.show.comparison.wording import advice, attribution, wheres
+from tcbench.show.format import counted, factor, limits, number
 from tcbench.show.page.page import (
     AnyBlock,
     Badge,
@@ -35,10 +35,8 @@ from tcbench.show.page.wording import (
     VERDICT_BADGES,
     badge,
     columns,
-    counted,
     figure,
     label,
-    limits,
     middle,
     one_line,
     room_em,

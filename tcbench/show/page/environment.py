@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from tcbench.core.record import Environment, Record
-from tcbench.show.console import size
+from tcbench.show.format import counted, listed, size
 from tcbench.show.page.page import AnyBlock, Data, Facts, Field, Heading, Section, Table
 from tcbench.show.page.settings import Settings
-from tcbench.show.page.wording import columns, counted, figure, listed, one_line
+from tcbench.show.page.wording import columns, figure, one_line
 
 MOST_RUNS = 1000
 

@@ -6,24 +6,12 @@ from collections.abc import Sequence
 
 from tcbench.analysis.ladder import Climb, LadderStep
 from tcbench.analysis.stats import Interval
-from tcbench.show.charts.wording import factor, number
+from tcbench.show.format import counted, factor, limits, number
 from tcbench.show.page.colours import Palette
 from tcbench.show.page.page import AnyBlock, Chart, Field, Figure, Heading, Key, Mark, Row, Section, Table
 from tcbench.show.page.scale import Scale
 from tcbench.show.page.settings import Settings
-from tcbench.show.page.wording import (
-    columns,
-    counted,
-    figure,
-    limits,
-    middle,
-    one_line,
-    room_em,
-    shortened,
-    spaced,
-    why,
-    width_em,
-)
+from tcbench.show.page.wording import columns, figure, middle, one_line, room_em, shortened, spaced, why, width_em
 
 _KEYS = (
     Key("faster", "gain"),

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tcbench.analysis.stats import Interval
-from tcbench.show.charts.wording import prefix_of
+from tcbench.show.format import prefix_of
 from tcbench.show.page.page import Mark, Tick
 
 _LEAST_DRAWN = 0.15

@@ -10,7 +10,7 @@ from tcbench.analysis.ladder import Climb
 from tcbench.analysis.stats import Interval
 from tcbench.analysis.summary import CellSummary, best
 from tcbench.core.record import Cell
-from tcbench.show.charts.wording import factor, number
+from tcbench.show.format import counted, factor, limits, listed, number, numbers, plus_minus
 from tcbench.show.page import bottlenecks, rungs
 from tcbench.show.page.page import (
     AnyBlock,
@@ -27,18 +27,7 @@ from tcbench.show.page.page import (
 )
 from tcbench.show.page.settings import Here, Settings
 from tcbench.show.page.throughput import Speedups
-from tcbench.show.page.wording import (
-    STATUS_BADGES,
-    counted,
-    kept_together,
-    limits,
-    listed,
-    numbers,
-    one_line,
-    plus_minus,
-    shortened,
-    spaced,
-)
+from tcbench.show.page.wording import STATUS_BADGES, kept_together, one_line, shortened, spaced
 
 _MOST_CONFIGS = 6
 _MOST_LADDERS = 3

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from tcbench.analysis.stats import Interval
 from tcbench.analysis.summary import CellSummary, best
 from tcbench.core.record import Cell
-from tcbench.show.charts.wording import factor, number
-from tcbench.show.console import footnotes, milliseconds, size
+from tcbench.show.console import footnotes
+from tcbench.show.format import counted, factor, limits, milliseconds, number, plus_minus, size
 from tcbench.show.page.colours import Palette
 from tcbench.show.page.page import AnyBlock, Chart, Field, Figure, Heading, Row, Section, Table
 from tcbench.show.page.scale import Scale
@@ -17,13 +17,10 @@ from tcbench.show.page.wording import (
     STATUS_BADGES,
     badge,
     columns,
-    counted,
     figure,
     label,
-    limits,
     middle,
     one_line,
-    plus_minus,
     room_em,
     why,
     width_em,

@@ -12,9 +12,8 @@ from tcbench.analysis import intervals
 from tcbench.analysis.bottleneck import Bottleneck, PhaseCost, summarise, waits
 from tcbench.core.timeline import Span, Timeline
 from tcbench.show.charts.timeline import DEFAULT_STEPS, PHASE_COLOURS
-from tcbench.show.charts.wording import number
-from tcbench.show.console import milliseconds
 from tcbench.show.explain import lines_of
+from tcbench.show.format import milliseconds, number
 from tcbench.show.page.colours import phase_look
 from tcbench.show.page.page import Area, Block, Field, Key, Lane, Section, Strip, Table, Tick, Timelines
 from tcbench.show.page.scale import Scale

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Sequence
 
 from tcbench.core.record import Record
-from tcbench.show.console import milliseconds, size
+from tcbench.show.format import milliseconds, size
 from tcbench.show.page.colours import Palette
 from tcbench.show.page.environment import when
 from tcbench.show.page.page import Column, Data, Field, Section, Table

@@ -6,15 +6,16 @@ Owns how a figure, an interval, a status or a verdict reads on the page.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 
 from tcbench.analysis.bottleneck import Verdict as BottleneckVerdict
 from tcbench.analysis.compare import Verdict
 from tcbench.analysis.stats import Interval
 from tcbench.analysis.summary import CellSummary
 from tcbench.core.record import Cell, Status
-from tcbench.show.charts.wording import factor, number, why_missing
+from tcbench.show.charts.wording import why_missing
 from tcbench.show.console import config_in_ladder
+from tcbench.show.format import number
 from tcbench.show.naming import plain
 from tcbench.show.page.page import Badge, Column, Field, Row
 
@@ -102,34 +103,6 @@ def width_em(texts: Iterable[str], least: int = 4, most: int = 22) -> int:
     """The room that the longest of some texts takes."""
     longest = max(map(len, texts), default=0)
     return min(most, max(least, math.ceil(_EM_PER_LETTER * longest + 0.6)))
-
-
-def plus_minus(interval: Interval) -> str:
-    """ "± 1.2%"; an interval wider than the value says no more than that."""
-    share = interval.relative_half_width
-    return f"± {share:.1%}" if share < 1 else "± >100%"
-
-
-def limits(interval: Interval, written: str = "number") -> str:
-    """ "12.1 to 12.9"; an open end says so."""
-    write = factor if written == "factor" else number
-    high = write(interval.high) if math.isfinite(interval.high) else "no limit"
-    return f"{write(interval.low)} to {high}"
-
-
-def counted(n: int, noun: str, plural: str = "") -> str:
-    """ "1 cell", "2 cells"."""
-    return f"{n} {noun if n == 1 else plural or noun + 's'}"
-
-
-def listed(items: Sequence[str], last: str = "and") -> str:
-    """ "a, b and c"."""
-    return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} {last} {items[-1]}" if items else ""
-
-
-def numbers(values: Iterable[int]) -> str:
-    """Batch sizes and the like: "4 and 8"."""
-    return listed([str(value) for value in sorted(set(values))])
 
 
 # -- fields of tables ----------------------------------------------------------------------------------------------
