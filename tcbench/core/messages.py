@@ -14,9 +14,6 @@ RUNNER_PID = "TCBENCH_RUNNER_PID"
 FRESH_AUTOTUNE = "TCBENCH_FRESH_AUTOTUNE"
 """The environment variable that is "1" where a worker is to time cuDNN's plans anew, whatever was kept."""
 
-CACHE = "TCBENCH_CACHE"
-"""The environment variable that names the folder of everything kept: generated images, cuDNN plans, kernels."""
-
 
 class Building(msgspec.Struct, frozen=True, tag="building"):
     """The worker has started and is importing and building; `what` says which part. `pid` is the worker's process."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import subprocess
 import sys
 import threading
@@ -23,7 +22,7 @@ import msgspec
 from tcbench.analysis.floor import peak_rates
 from tcbench.analysis.roofline import Ceilings, Precision
 from tcbench.analysis.summary import CellSummary
-from tcbench.core import files
+from tcbench.core import cache, files
 from tcbench.core.errors import SelectionError, StoreError, TcbenchError
 from tcbench.hardware import machine
 from tcbench.run.runner import python_module, worker_environment
@@ -72,14 +71,7 @@ def _name_of(summary: CellSummary) -> str:
 
 
 def _path(summary: CellSummary) -> Path:
-    override = os.environ.get("TCBENCH_CACHE")
-    if override:
-        root = Path(override).expanduser()
-    else:
-        import platformdirs
-
-        root = platformdirs.user_cache_path("tcbench")
-    return root / VERSION / f"{machine.slug(_name_of(summary))}.json"
+    return cache.folder(VERSION) / f"{machine.slug(_name_of(summary))}.json"
 
 
 def _kept(summary: CellSummary) -> Ceilings | None:

@@ -27,9 +27,8 @@ import msgspec
 
 import tcbench
 from tcbench.accelerators.cuda import packages
-from tcbench.accelerators.cuda.cudnn import absent, cache, libraries
-from tcbench.accelerators.cuda.cudnn.cache import Cache, Entry, Key
-from tcbench.accelerators.cuda.cudnn.plans import NoPlan, PlanFacts
+from tcbench.accelerators.cuda.cudnn import absent, libraries
+from tcbench.accelerators.cuda.cudnn.plans import NoPlan, PlanFacts, plan_cache
 from tcbench.accelerators.cuda.kernels import compile as kernels
 from tcbench.accelerators.cuda.kernels.launches import launch_of
 from tcbench.accelerators.cuda.properties import GpuFile
@@ -37,6 +36,8 @@ from tcbench.accelerators.protocol import GpuProperties
 from tcbench.accelerators.trace import Trace
 from tcbench.analysis.floor import Floor, MemoryNeed, peak_rates, step_floor, work_floor_s
 from tcbench.backends import backend
+from tcbench.core import cache
+from tcbench.core.cache import Cache, Entry, Key
 from tcbench.core.errors import SelectionError, TcbenchError
 from tcbench.core.record import Cell, Input, MeasureSettings
 from tcbench.run.plan import Plan
@@ -247,7 +248,7 @@ def trace_all(
 ) -> dict[Cell, Demand | Untraced]:
     """What a step of each cell asks for, from the cache or traced now. Cells that differ only in what a trace does not
     depend on are traced once."""
-    kept = Cache(cache.default_root().parent / TRACES, fresh=fresh)
+    kept = Cache(cache.folder(TRACES), fresh=fresh)
     asked = {cell: _traced(cell) for cell in cells}
     keys = {cell: _trace_key(cell, properties.sm) for cell in dict.fromkeys(asked.values())}
     found: dict[Cell, Demand | Untraced] = {}
@@ -394,7 +395,7 @@ def _plans(
         for limit, works in wanted.items():
             say = _counting_on(progress, "looking for cuDNN plans", len(plans), total)
             answers = absent.plan_all(
-                works, gpu, limit, build=False, processes=processes, progress=say, cache=Cache(fresh=fresh)
+                works, gpu, limit, build=False, processes=processes, progress=say, cache=plan_cache(fresh)
             )
             plans.update({(limit, key): answer for key, answer in answers.items()})
     except libraries.LibraryError as error:

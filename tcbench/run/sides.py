@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tcbench.backends.feeds import dataset
-from tcbench.core import files, messages
+from tcbench.core import cache, files
 from tcbench.core.errors import SideError
 from tcbench.run import revisions
 from tcbench.run.gate import BASE, CURRENT, SideName
@@ -64,7 +64,7 @@ class Wanted:
 
 def cache_folder() -> Path:
     """Where worktrees and caches of running gates lie: TCBENCH_CACHE or the user's cache folder, then `gate`."""
-    return dataset.generated_root().absolute().parent / "gate"
+    return cache.folder("gate").absolute()
 
 
 @contextlib.contextmanager
@@ -158,10 +158,10 @@ def _own_folder() -> Iterator[Path]:
         yield folder
 
 
-def _with_cache(side: Ready, cache: Path) -> Ready:
+def _with_cache(side: Ready, place: Path) -> Ready:
     """The side with plans and kernels kept in a folder of its own; the generated images are everybody's."""
     images = dataset.generated_root()
-    cache.mkdir()
-    (cache / images.name).symlink_to(images.absolute(), target_is_directory=True)
-    variables = {**side.launch.variables, messages.CACHE: str(cache)}
+    place.mkdir()
+    (place / images.name).symlink_to(images.absolute(), target_is_directory=True)
+    variables = {**side.launch.variables, cache.VARIABLE: str(place)}
     return replace(side, launch=replace(side.launch, variables=variables))

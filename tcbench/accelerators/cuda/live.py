@@ -17,8 +17,7 @@ import numpy as np
 from tcbench.accelerators.cuda import exhausted
 from tcbench.accelerators.cuda.cudnn import calls, graphs, libraries
 from tcbench.accelerators.cuda.cudnn.autotune import CupyWorkbench
-from tcbench.accelerators.cuda.cudnn.cache import Cache
-from tcbench.accelerators.cuda.cudnn.plans import PlanFacts, Plans
+from tcbench.accelerators.cuda.cudnn.plans import PlanFacts, Plans, plan_cache
 from tcbench.accelerators.cuda.kernels.load import Kernels
 from tcbench.accelerators.protocol import Array, GpuProperties
 from tcbench.core import messages
@@ -56,7 +55,7 @@ class CudaAccelerator:
             self._cudnn.set_stream(self._stream_address)
             self._handle = self._cudnn.address
             self._kernels = Kernels(self.properties.sm, lambda: self._stream_address)
-            self.plan_cache = Cache(fresh=fresh_autotune)
+            self.plan_cache = plan_cache(fresh_autotune)
             self._plans = Plans(
                 self._handle,
                 self.properties,

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tcbench.backends.feeds import image_header
-from tcbench.core import files
+from tcbench.core import cache, files
 from tcbench.core.errors import DataError
 
 if TYPE_CHECKING:
@@ -155,12 +155,7 @@ def _images_in(folder: Path) -> list[Path]:
 
 def generated_root() -> Path:
     """Where the generated set of this version lives: TCBENCH_CACHE or the user's cache folder, then SET_VERSION."""
-    override = os.environ.get("TCBENCH_CACHE")
-    if override:
-        return Path(override).expanduser() / SET_VERSION
-    import platformdirs
-
-    return platformdirs.user_cache_path("tcbench") / SET_VERSION
+    return cache.folder(SET_VERSION)
 
 
 def ensure_generated(progress: Progress | None = None) -> ImageFolder:

@@ -21,9 +21,17 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 from tcbench.accelerators.cuda.cudnn import graphs, libraries
-from tcbench.accelerators.cuda.cudnn.cache import Cache, Key
-from tcbench.accelerators.cuda.cudnn.plans import NoPlan, PlanFacts, Search, cache_key, from_entry, to_entry
+from tcbench.accelerators.cuda.cudnn.plans import (
+    NoPlan,
+    PlanFacts,
+    Search,
+    cache_key,
+    from_entry,
+    plan_cache,
+    to_entry,
+)
 from tcbench.accelerators.cuda.properties import GpuFile
+from tcbench.core.cache import Cache, Key
 from tcbench.work import Work
 
 _LOG = logging.getLogger(__name__)
@@ -57,7 +65,7 @@ def plan_all(
     Answers are taken from the cache where it has them. A worker that dies takes only the graph that it was at with
     it: that one's answer says so, and is not kept.
     """
-    cache = Cache() if cache is None else cache
+    cache = plan_cache() if cache is None else cache
     distinct = {work.key: work for work in works}
     keys = {name: _key(work, gpu, workspace_limit, build) for name, work in distinct.items()}
     answers: dict[str, Answer] = {}

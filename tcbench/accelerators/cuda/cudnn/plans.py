@@ -17,8 +17,8 @@ from typing import Any
 from tcbench.accelerators.cuda import exhausted
 from tcbench.accelerators.cuda.cudnn import autotune, graphs, libraries
 from tcbench.accelerators.cuda.cudnn.autotune import PlanTime, Workbench
-from tcbench.accelerators.cuda.cudnn.cache import Cache, Entry, Key
 from tcbench.accelerators.protocol import GpuProperties
+from tcbench.core.cache import Cache, Entry, Key, folder
 from tcbench.work import Work
 
 _LOG = logging.getLogger(__name__)
@@ -29,6 +29,11 @@ _REQUIRES = re.compile(r"workspace violation\. Requires (\d+)")
 RUNTIME_COMPILED_TIMED = 2
 """Of the plans that cuDNN compiles when they are built (about half a second each, some thirty for one batch
 normalisation), autotuning times the heuristic's first two: half a minute per batch size and dtype of ResNet-50."""
+
+
+def plan_cache(fresh: bool = False) -> Cache:
+    """The plans that this user's runs and forecasts share; `fresh` ignores those that are there."""
+    return Cache(folder("plans-v1"), fresh=fresh)
 
 
 class NoPlan(Exception):

@@ -10,10 +10,9 @@ import contextlib
 import functools
 import hashlib
 import logging
-import os
 from pathlib import Path
 
-from tcbench.core import files
+from tcbench.core import cache, files
 from tcbench.core.errors import StoreError
 
 FOLDER = Path(__file__).parent
@@ -35,7 +34,7 @@ def compile_kernel(source: str, defines: tuple[str, ...], sm: int) -> bytes:
     It is kept from one process to the next, behind its digest: a damaged one is compiled again. Raises CompileError,
     and ImportError or RuntimeError where CuPy or NVRTC is missing.
     """
-    path = _cache_folder() / f"{_key(source, defines, sm)}.cubin"
+    path = cache.folder("kernels") / f"{_key(source, defines, sm)}.cubin"
     with contextlib.suppress(OSError):
         kept = path.read_bytes()
         cubin = kept[_DIGEST_BYTES:]
@@ -85,15 +84,6 @@ def _nvrtc_version() -> tuple[int, int]:
 
     major, minor = nvrtc.getVersion()
     return major, minor
-
-
-def _cache_folder() -> Path:
-    override = os.environ.get("TCBENCH_CACHE")
-    if override:
-        return Path(override).expanduser() / "kernels"
-    import platformdirs
-
-    return platformdirs.user_cache_path("tcbench") / "kernels"
 
 
 def _keep(path: Path, content: bytes) -> None:

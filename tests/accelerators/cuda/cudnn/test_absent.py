@@ -10,8 +10,8 @@ import pytest
 
 from tcbench.accelerators.cuda import properties
 from tcbench.accelerators.cuda.cudnn import absent, libraries
-from tcbench.accelerators.cuda.cudnn.cache import Cache
 from tcbench.accelerators.cuda.cudnn.plans import NoPlan, PlanFacts
+from tcbench.core.cache import Cache
 from tcbench.work import Conv2d, ConvDgrad, ConvFprop, Relu, Work
 
 H200 = properties.load("H200")

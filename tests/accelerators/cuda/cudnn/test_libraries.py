@@ -195,7 +195,7 @@ def test_a_missing_library_is_the_users_to_mend():
     assert LibraryError("x").exit_code == 2
 
 
-@pytest.mark.parametrize("module", ["cache", "plans", "graphs", "calls", "absent", "autotune", "libraries"])
+@pytest.mark.parametrize("module", ["plans", "graphs", "calls", "absent", "autotune", "libraries"])
 def test_importing_a_module_needs_neither_cudnn_nor_cupy(module):
     code = (
         "import sys\n"

@@ -9,8 +9,8 @@ import pytest
 
 from tcbench.accelerators.cuda import packages, properties
 from tcbench.accelerators.cuda.cudnn import absent, graphs, plans
-from tcbench.accelerators.cuda.cudnn.cache import Cache
 from tcbench.accelerators.cuda.cudnn.plans import NoPlan, PlanFacts, Search
+from tcbench.core.cache import Cache
 from tcbench.work import (
     BatchNormBackward,
     BatchNormForward,

@@ -4,8 +4,8 @@ import threading
 
 import pytest
 
-from tcbench.accelerators.cuda.cudnn import cache as module
-from tcbench.accelerators.cuda.cudnn.cache import Cache, Entry
+from tcbench.core import cache as module
+from tcbench.core.cache import Cache, Entry
 
 KEY = {"work": "a convolution", "gpu": "H200", "sm": 90, "autotuned": True}
 ENTRY = Entry({"plan": "eng1", "timed": [1.5]}, b"\x00bytes\nwith a newline\n")
@@ -122,7 +122,7 @@ def test_many_writers_leave_a_whole_entry(cache):
 
 def test_the_users_cache_folder_can_be_chosen(monkeypatch, tmp_path):
     monkeypatch.setenv("TCBENCH_CACHE", str(tmp_path))
-    assert Cache().root == tmp_path / module.VERSION
+    assert module.folder("plans-v1") == tmp_path / "plans-v1"
     monkeypatch.delenv("TCBENCH_CACHE")
-    assert module.default_root().name == module.VERSION
-    assert "tcbench" in str(module.default_root())
+    assert module.folder("plans-v1").name == "plans-v1"
+    assert "tcbench" in str(module.folder("plans-v1"))

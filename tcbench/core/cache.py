@@ -1,8 +1,8 @@
-"""What was found out about plans, kept in the user's cache across processes.
+"""The user's cache: the folder of everything that can be made again, and entries by key in it, kept across processes.
 
-One file per entry: a line of JSON (its key, its content, how many bytes follow and their digest), then bytes. A file
+An entry is one file: a line of JSON (its key, its content, how many bytes follow and their digest), then bytes. It
 appears in one rename, so that processes may share the cache; one that cannot be read counts as missing and is written
-anew. Knows nothing of cuDNN. A cache that cannot be written costs time, never a run.
+anew. A cache that cannot be written costs time, never a run.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from typing import Any
 from tcbench.core import files
 from tcbench.core.errors import StoreError
 
-VERSION = "plans-v1"
-"""Names the form of the entries. What was written in another is never read."""
+VARIABLE = "TCBENCH_CACHE"
+"""The environment variable that names another folder than the user's cache folder."""
 
 _LOG = logging.getLogger(__name__)
 _SUFFIX = ".plan"
@@ -32,27 +32,31 @@ Key = Mapping[str, str | int | bool]
 
 @dataclass(frozen=True)
 class Entry:
-    """What was kept: a JSON object, and bytes (or none)."""
+    """A JSON object, and bytes (or none)."""
 
     content: dict[str, Any]
     data: bytes = b""
 
 
-def default_root() -> Path:
-    """TCBENCH_CACHE or the user's cache folder, then VERSION."""
-    override = os.environ.get("TCBENCH_CACHE")
+def folder(name: str) -> Path:
+    """The folder of that name in TCBENCH_CACHE, or in the user's cache folder. It may not be there yet.
+
+    A name that ends in a version (`jpeg-v1`) names the form of what lies in it: another form takes another name.
+    """
+    override = os.environ.get(VARIABLE)
     if override:
-        return Path(override).expanduser() / VERSION
+        return Path(override).expanduser() / name
     import platformdirs
 
-    return platformdirs.user_cache_path("tcbench") / VERSION
+    return platformdirs.user_cache_path("tcbench") / name
 
 
 class Cache:
-    """Entries by key. `fresh` ignores what is there and writes it anew. `hits` and `misses` count what was asked."""
+    """Entries by key in a folder. `fresh` ignores what is there and writes it anew. `hits` and `misses` count what was
+    asked."""
 
-    def __init__(self, root: Path | None = None, *, fresh: bool = False) -> None:
-        self.root = default_root() if root is None else root
+    def __init__(self, root: Path, *, fresh: bool = False) -> None:
+        self.root = root
         self.fresh = fresh
         self.hits = 0
         self.misses = 0
@@ -84,7 +88,7 @@ class Cache:
             files.write(self.path(key), line + entry.data)
         except StoreError as error:
             if not self._complained:
-                _LOG.warning("cuDNN plans cannot be kept, they will be built again: %s", error)
+                _LOG.warning("what was made cannot be kept and will be made again: %s", error)
             self._complained = True
 
     def drop(self, key: Key) -> None:
