@@ -102,7 +102,7 @@ def problem_of(summary: CellSummary) -> Callable[[Sequence[str]], str | None]:
 
     def problem(rungs: Sequence[str]) -> str | None:
         found = rung_set.problem(rungs)
-        reasons = (missing(rung_set[name].requires, device, elsewhere=True) for name in rungs)
+        reasons = (missing(rung_set[name].requires, device, remote=True) for name in rungs)
         return found or next(filter(None, reasons), None)
 
     return problem

@@ -75,7 +75,7 @@ def forecast(
     there = properties.load(gpu)
     device = Device("cuda:0", there.device_name, there.memory_bytes, there.compute_capability)
     selection = plan.Selection(batch_sizes=batch_sizes(bs), configs=config_names(config), image_size=image_size)
-    planned = plan.make(scenarios.load(scenario), selection, device, elsewhere=True)
+    planned = plan.make(scenarios.load(scenario), selection, device, remote=True)
     try:
         with Stages(make_console(stderr=True), quiet) as stages:
             found = forecasts.forecast(planned, there, fresh=fresh, progress=stages.advance)

@@ -53,9 +53,9 @@ from tcbench.core.errors import SelectionError, TcbenchError
 if TYPE_CHECKING:
     from tcbench.analysis.verdict import Look, Rule
     from tcbench.core.record import Cell, Record
-    from tcbench.run.gate import Gate, SideName
+    from tcbench.run.builds import Build
+    from tcbench.run.gate import Gate, Role
     from tcbench.run.plan import Plan, Selection
-    from tcbench.run.sides import Ready
 
 SIDES = "What is compared"
 
@@ -141,8 +141,8 @@ def gate(
     not comparable, or nothing was measured on both sides; 130 interrupted."""
     from tcbench.analysis.verdict import Rule
     from tcbench.cli.run import check_folder, make_plan
+    from tcbench.run import builds
     from tcbench.run import gate as gates
-    from tcbench.run import sides
     from tcbench.show import console
     from tcbench.show.comparison import Sides
 
@@ -164,7 +164,7 @@ def gate(
         seed=seed,
         threads=threads,
     )
-    wanted = sides.Wanted(base, current, base_python, current_python, setup)
+    wanted = builds.Requested(base, current, base_python, current_python, setup)
     stderr = console.make_console(stderr=True)
 
     def say(line: str) -> None:
@@ -172,10 +172,10 @@ def gate(
             stderr.print(line, markup=False, highlight=False, soft_wrap=True)
 
     out = out.absolute()
-    with sides.ready(wanted, say) as ready:
+    with builds.prepared(wanted, say) as ready:
         # The scenario and its step are the current side's.
         with contextlib.chdir(ready[1].folder):
-            plan = make_plan(scenario, chosen, device, elsewhere=current_python is not None)
+            plan = make_plan(scenario, chosen, device, remote=current_python is not None)
         check_folder(plan)
         gone = _gone(scenario, chosen, device, ready[0], plan, say) if base is not None else ()
         ended = _settled(plan, ready, of_gate, names, out, budget, say, quiet)
@@ -198,7 +198,7 @@ def _gone(
     scenario: str | None,
     chosen: Selection,
     device: str,
-    base: Ready,
+    base: Build,
     plan: Plan,
     say: Callable[[str], None],
 ) -> tuple[Cell, ...]:
@@ -241,7 +241,7 @@ class Ended:
 
 def _settled(
     plan: Plan,
-    ready: tuple[Ready, Ready],
+    ready: tuple[Build, Build],
     looks: Sequence[Look],
     metrics: Sequence[str],
     out: Path,
@@ -262,7 +262,7 @@ def _settled(
     paths = _new_paths(out, plan.device.machine)
     named = [str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path) for path in paths.values()]
     state, spent = start(len(plan.cells), looks, metrics), False
-    fresh: dict[SideName, list[Record]] = {"base": [], "current": []}
+    fresh: dict[Role, list[Record]] = {"base": [], "current": []}
     stderr = console.make_console(stderr=True)
     try:
         with contextlib.ExitStack() as stack:
@@ -310,7 +310,7 @@ def _explained(record: Record) -> Record:
     return msgspec.structs.replace(record, reason=f"{reason}: {' '.join(record.log.splitlines()[-1].split())}")
 
 
-def _new_paths(out: Path, machine: str) -> dict[SideName, Path]:
+def _new_paths(out: Path, machine: str) -> dict[Role, Path]:
     """Files of a new gate's records. Who made current's has the name: both are this gate's alone."""
     from tcbench.core.store import new_path
 

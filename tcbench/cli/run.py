@@ -116,8 +116,8 @@ def run(
         raise typer.Exit(SOME_CELL_FAILED)
 
 
-def make_plan(scenario: str | None, chosen: Selection, device: str, *, elsewhere: bool = False) -> Plan:
-    """The scenario's cells on the device; without a name, the default scenario of that. `elsewhere` as in `plan.make`.
+def make_plan(scenario: str | None, chosen: Selection, device: str, *, remote: bool = False) -> Plan:
+    """The scenario's cells on the device; without a name, the default scenario of that. `remote` as in `plan.make`.
     Raises SelectionError or ScenarioError."""
     from tcbench.accelerators import device as devices
     from tcbench.backends import device_kinds
@@ -129,7 +129,7 @@ def make_plan(scenario: str | None, chosen: Selection, device: str, *, elsewhere
         device, device_kinds(config.backend for config in loaded.configs) if loaded else device_kinds()
     )
     default = "cpu" if found.kind == "cpu" else "naruse2018"
-    return plan.make(loaded or scenarios.load(default), chosen, found, elsewhere=elsewhere)
+    return plan.make(loaded or scenarios.load(default), chosen, found, remote=remote)
 
 
 def _show_plan(plan: Plan, json: bool) -> None:

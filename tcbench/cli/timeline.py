@@ -48,7 +48,7 @@ def timeline(
     from tcbench.show.charts.timeline import draw
 
     found = [one for file in files for one in tracing.read(file)]
-    draw(found, output, part, steps, step=step, mend=ANOTHER_FILE)
+    draw(found, output, part, steps, step=step, remedy=ANOTHER_FILE)
     typer.echo(f"wrote {output}")
 
 

@@ -26,16 +26,16 @@ Run = Literal["runs", "does not run"]
 Bound = Literal["gpu-bound", "not gpu-bound", "host-bound", "input-bound"]
 """What holds the left config back, in the words of `tcbench explain`."""
 
-Elsewhere = Literal["trains like", "keeps gradients", "fewer kernels"]
+External = Literal["trains like", "keeps gradients", "fewer kernels"]
 """What records of `tcbench run` do not tell: the loss curves are alike; few of the gradients' values become zero;
 fewer kernels are launched per step than with the right config."""
 
-Relation = Comparison | Run | Bound | Elsewhere
+Relation = Comparison | Run | Bound | External
 COMPARISONS: tuple[Comparison, ...] = get_args(Comparison)
 RUNS: tuple[Run, ...] = get_args(Run)
 BOUNDS: tuple[Bound, ...] = get_args(Bound)
-ELSEWHERE: tuple[Elsewhere, ...] = get_args(Elsewhere)
-RELATIONS: tuple[Relation, ...] = (*COMPARISONS, *RUNS, *BOUNDS, *ELSEWHERE)
+EXTERNAL: tuple[External, ...] = get_args(External)
+RELATIONS: tuple[Relation, ...] = (*COMPARISONS, *RUNS, *BOUNDS, *EXTERNAL)
 
 At = Literal["all", "any"]
 

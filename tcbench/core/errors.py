@@ -38,8 +38,8 @@ class OutputError(TcbenchError):
     """Standard output takes no more, so that what was asked for is not shown."""
 
 
-class SideError(TcbenchError):
-    """A side of a gate cannot be prepared: its revision, its environment or its Python."""
+class BuildError(TcbenchError):
+    """A build that a gate compares cannot be prepared: its revision, its environment or its Python."""
 
 
 class NotComparableError(TcbenchError):
@@ -55,7 +55,7 @@ class StorageFullError(StoreError):
 
 
 class StorageGoneError(StoreError):
-    """The file of a run was removed, renamed or replaced while the run went on; what was in it is kept elsewhere."""
+    """The file of a run was removed, renamed or replaced while the run went on; its records are kept in another one."""
 
     exit_code = 3
 

@@ -23,18 +23,18 @@ _DRAFT = ".tcbench-"
 _MOST_TRIES = 100
 
 
-def write(path: Path, data: bytes, mend: str = "") -> None:
+def write(path: Path, data: bytes, remedy: str = "") -> None:
     """Put a file in place, as `replacing` does."""
-    with replacing(path, mend) as file:
+    with replacing(path, remedy) as file:
         file.write(data)
 
 
 @contextlib.contextmanager
-def replacing(path: Path, mend: str = "", *, taken: str | None = None) -> Iterator[IO[bytes]]:
+def replacing(path: Path, remedy: str = "", *, taken: str | None = None) -> Iterator[IO[bytes]]:
     """A file to write into that takes the path's place at the end; until then, and if anything goes wrong, what was
     there stays. Folders are made. What is no file (a device, a pipe) is written to as it is.
 
-    Raises StoreError, with `mend`, when it cannot be written. `taken`: a file that is there is kept, and this is why.
+    Raises StoreError, with `remedy`, when it cannot be written. `taken`: a file that is there is kept, and this is why.
     """
     try:
         if path.exists() and not path.is_file():
@@ -56,7 +56,7 @@ def replacing(path: Path, mend: str = "", *, taken: str | None = None) -> Iterat
     except FileExistsError as error:
         raise StoreError(taken or f"{path}: cannot be written ({error.strerror})") from None
     except OSError as error:
-        raise not_writable(path, error, mend) from None
+        raise not_writable(path, error, remedy) from None
 
 
 @contextlib.contextmanager
@@ -75,9 +75,9 @@ def scratch(parent: Path) -> Iterator[Path]:
         os.close(held)
 
 
-def not_writable(path: Path, error: OSError, mend: str = "") -> StoreError:
+def not_writable(path: Path, error: OSError, remedy: str = "") -> StoreError:
     """One line that says so."""
-    return StoreError(f"{path}: cannot be written ({error.strerror}){f'; {mend}' if mend else ''}")
+    return StoreError(f"{path}: cannot be written ({error.strerror}){f'; {remedy}' if remedy else ''}")
 
 
 def sync_folder(folder: Path) -> None:

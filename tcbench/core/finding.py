@@ -14,6 +14,6 @@ class Finding:
     that cannot run, while the CPU can; `broken` keeps tcbench from running at all."""
 
     state: State
-    what: str
-    found: str
-    mend: str | None = None
+    subject: str
+    detail: str
+    remedy: str | None = None

@@ -76,7 +76,7 @@ class _Wanted:
     distribution: str
     module: str
     why: str
-    mend: str
+    remedy: str
     needed: bool
 
 
@@ -97,14 +97,14 @@ def _packages() -> Iterator[Finding]:
             version = importlib.metadata.version(wanted.distribution)
         except importlib.metadata.PackageNotFoundError:
             state: State = "broken" if wanted.needed else "missing"
-            yield Finding(state, wanted.distribution, f"not installed; needed for {wanted.why}", wanted.mend)
+            yield Finding(state, wanted.distribution, f"not installed; needed for {wanted.why}", wanted.remedy)
             continue
         try:
             importlib.import_module(wanted.module)
         except Exception as error:
             message = " ".join(str(error).split())
             broken = f"{version} is installed but does not import: {message}"
-            yield Finding("broken" if wanted.needed else "missing", wanted.distribution, broken, wanted.mend)
+            yield Finding("broken" if wanted.needed else "missing", wanted.distribution, broken, wanted.remedy)
         else:
             yield Finding("ok", wanted.distribution, version)
 

@@ -17,9 +17,9 @@ from tcbench.analysis.verdict import Decision, Look, Rule, settle
 from tcbench.analysis.welch import LEAST_TRIALS
 from tcbench.core.record import Cell, Record, Status
 
-SideName = Literal["base", "current"]
-BASE: SideName = "base"
-CURRENT: SideName = "current"
+Role = Literal["base", "current"]
+BASE: Role = "base"
+CURRENT: Role = "current"
 
 _JUDGED = ("regression", "pass", "improved")
 """Verdicts that figures give."""
@@ -46,7 +46,7 @@ class Outcome:
 class Trial:
     """One trial to run: of which side and cell (its place in the gate), its number there, and for which look."""
 
-    side: SideName
+    side: Role
     cell: int
     number: int
     look: int
@@ -62,21 +62,21 @@ class Settling:
     current: tuple[Outcome, ...] = ()
     looks_taken: int = 0
 
-    def trials(self, side: SideName) -> tuple[Outcome, ...]:
+    def trials(self, side: Role) -> tuple[Outcome, ...]:
         """Of one side."""
         return self.base if side == BASE else self.current
 
-    def ok(self, side: SideName) -> int:
+    def ok(self, side: Role) -> int:
         """How many trials of a side have figures."""
         return sum(outcome.status == "ok" for outcome in self.trials(side))
 
-    def figures(self, side: SideName, metric: int) -> list[float]:
+    def figures(self, side: Role, metric: int) -> list[float]:
         """A side's, in order."""
         told = (outcome.figures[metric] for outcome in self.trials(side) if outcome.status == "ok")
         return [figure for figure in told if figure is not None]
 
     @property
-    def gave_up(self) -> SideName | None:
+    def gave_up(self) -> Role | None:
         """The side that cannot give its figures: one that failed twice, or once for good."""
         for side in (CURRENT, BASE):
             failures = [outcome.status for outcome in self.trials(side) if outcome.status != "ok"]
@@ -98,7 +98,7 @@ class Settling:
             return bool(self.base and self.current)
         return self.decided or self.looks_taken == len(looks)
 
-    def after(self, side: SideName, outcome: Outcome, looks: Sequence[Look]) -> Settling:
+    def after(self, side: Role, outcome: Outcome, looks: Sequence[Look]) -> Settling:
         """With one more trial, and the look that it may complete."""
         trials = (*self.trials(side), outcome)
         grown = replace(self, base=trials) if side == BASE else replace(self, current=trials)
@@ -211,12 +211,12 @@ def summary(gate: Gate) -> str:
 def _by_metric(
     gate: Gate,
     cells: Sequence[Cell],
-    records: Mapping[SideName, Sequence[Sequence[Record]]],
+    records: Mapping[Role, Sequence[Sequence[Record]]],
     metric: int,
     rule: Rule,
     ended: str,
 ) -> Comparison:
-    seen: dict[SideName, list[Record]] = {BASE: [], CURRENT: []}
+    seen: dict[Role, list[Record]] = {BASE: [], CURRENT: []}
     rules = {}
     for place, (cell, state) in enumerate(zip(cells, gate.cells, strict=True)):
         if not (state.base and state.current):

@@ -42,20 +42,20 @@ def examine(open_gpu: Callable[[int], NvmlGpu | None] = nvml.open_gpu) -> Iterat
 def _packages(gpus: Gpus, found: tuple[packages.Installed, ...]) -> Iterator[Finding]:
     extra = packages.extra_for(gpus)
     for part in packages.PARTS:
-        mend = packages.mend(part, extra)
+        remedy = packages.mend(part, extra)
         those = [one for one in found if one.part is part]
         if not those and part in (packages.CUDNN, packages.NVRTC, packages.RUNTIME) and packages.trouble(part) is None:
             yield Finding("ok", part.name, "found outside Python's packages")
         elif not those:
             names = " or ".join(name for name, _ in part.distributions)
-            yield Finding("missing", part.name, f"{names} is not installed; needed on a GPU for {part.why}", mend)
+            yield Finding("missing", part.name, f"{names} is not installed; needed on a GPU for {part.why}", remedy)
         else:
             versions, trouble = ", ".join(map(str, those)), packages.trouble(part)
             if trouble is None:
                 yield Finding("ok", part.name, versions)
             else:
                 state: State = "unusable" if part.needed else "missing"
-                yield Finding(state, part.name, f"{versions} is installed but does not work: {trouble}", mend)
+                yield Finding(state, part.name, f"{versions} is installed but does not work: {trouble}", remedy)
     for misfit in packages.misfits(found, gpus):
         yield Finding("unusable", "CUDA versions", misfit, packages.sync(extra))
 
@@ -109,8 +109,8 @@ def _spoilers(what: str, selector: str, state: GpuState, now: GpuSample) -> Iter
     yield from _clocks(what, selector, state, now)
     limit, default = state.power_limit_w, state.default_power_limit_w
     if limit is not None and default is not None and limit < default:
-        mend = f"sudo nvidia-smi -i {selector} -pl {default:.0f}"
-        yield Finding("note", what, f"power is capped: {limit:.0f} W of {default:.0f} W", mend)
+        remedy = f"sudo nvidia-smi -i {selector} -pl {default:.0f}"
+        yield Finding("note", what, f"power is capped: {limit:.0f} W of {default:.0f} W", remedy)
     if state.mig:
         said = "MIG is on: this is a slice of the GPU, and its neighbours share its power and clocks"
         yield Finding("note", what, said, f"sudo nvidia-smi -i {selector} -mig 0")
@@ -140,8 +140,8 @@ def _clocks(what: str, selector: str, state: GpuState, now: GpuSample) -> Iterat
         yield Finding("note", what, said, f"sudo nvidia-smi -i {selector} -rgc   (to let go)")
     else:
         said = f"clocks are not locked: they float up to {top} MHz with power and temperature"
-        mend = f"sudo nvidia-smi -i {selector} -lgc MHZ   (for steady comparisons; one it holds under load)"
-        yield Finding("note", what, said, mend)
+        remedy = f"sudo nvidia-smi -i {selector} -lgc MHZ   (for steady comparisons; one it holds under load)"
+        yield Finding("note", what, said, remedy)
 
 
 def _company(what: str, gpu: NvmlGpu, now: GpuSample) -> Iterator[Finding]:

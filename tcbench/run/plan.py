@@ -65,10 +65,10 @@ class Plan:
                     yield planned, trial
 
 
-def make(scenario: Scenario, selection: Selection, device: Device, *, elsewhere: bool = False) -> Plan:
+def make(scenario: Scenario, selection: Selection, device: Device, *, remote: bool = False) -> Plan:
     """Raises SelectionError or ScenarioError for what does not exist; what exists but cannot run is skipped.
 
-    `elsewhere`: the device is another machine's, so that what is installed on this one is no reason.
+    `remote`: the device is another machine's, so that what is installed on this one is no reason.
     """
     scenario = scenario.on(device.kind)
     batch_sizes = selection.batch_sizes or scenario.batch_sizes
@@ -85,11 +85,11 @@ def make(scenario: Scenario, selection: Selection, device: Device, *, elsewhere:
     if selection.max_time_s is not None:
         measure = msgspec.structs.replace(measure, max_time_s=selection.max_time_s)
     configs = select(scenario, selection.configs)
-    if not elsewhere:
+    if not remote:
         refuse(device, (config.backend for config in configs))
     cells = []
     for config in configs:
-        reason = why_not(config, device, elsewhere=elsewhere)
+        reason = why_not(config, device, remote=remote)
         for batch_size in batch_sizes:
             cell = Cell(
                 scenario=scenario.name,
@@ -184,20 +184,20 @@ def _check_rungs(scenario: Scenario) -> None:
             raise ScenarioError(f"{scenario.path}: config '{config.name}': {wrong}")
 
 
-def why_not(config: Config, device: Device, *, elsewhere: bool = False) -> str | None:
-    """Why a config cannot run on the device, with what mends it; None when it can. `elsewhere` as in `make`."""
+def why_not(config: Config, device: Device, *, remote: bool = False) -> str | None:
+    """Why a config cannot run on the device, with what mends it; None when it can. `remote` as in `make`."""
     the_backend = backend(config.backend)
     if device.kind not in the_backend.DEVICES:
         return f"backend {config.backend} does not run on {device.kind}"
     if config.cudnn is not None and device.kind != "cuda":
         return f"{config.ablation}: cuDNN's settings act on a GPU only"
-    for package in () if elsewhere else the_backend.DEVICES[device.kind]:
+    for package in () if remote else the_backend.DEVICES[device.kind]:
         if not package.is_installed():
             return f"backend {config.backend} needs the package {package.module}: {package.install}"
         if misfit := package.misfit(device.compute_capability):
             return misfit
     for name in config.rungs:
-        reason = missing(the_backend.RUNGS[name].requires, device, elsewhere=elsewhere)
+        reason = missing(the_backend.RUNGS[name].requires, device, remote=remote)
         if reason:
             return f"{name}: {reason}"
     return None
@@ -211,15 +211,15 @@ def refuse(device: Device, backends: Iterable[str]) -> None:
         raise SelectionError(f"--device {device.name} ({device.title}): {misfits[0]}; --device cpu works")
 
 
-def missing(requires: Requires, device: Device, *, elsewhere: bool = False) -> str | None:
-    """The first requirement that this device or installation (unless `elsewhere`) does not meet."""
+def missing(requires: Requires, device: Device, *, remote: bool = False) -> str | None:
+    """The first requirement that this device or installation (unless `remote`) does not meet."""
     if device.kind not in requires.devices:
         return f"needs {' or '.join(sorted(requires.devices))}"
     needed = requires.compute_capability
     if needed and device.compute_capability and device.compute_capability < needed:
         have = "{}.{}".format(*device.compute_capability)
         return f"needs compute capability {needed[0]}.{needed[1]}, {device.title} has {have}"
-    for package in () if elsewhere else requires.packages:
+    for package in () if remote else requires.packages:
         if not package.is_installed():
             return f"needs the package {package.module}: {package.install}"
     return None

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tcbench.core import process
-from tcbench.core.errors import SideError
+from tcbench.core.errors import BuildError
 from tcbench.core.git import GitError, Repository
 
 Say = Callable[[str], None]
@@ -50,27 +50,27 @@ class Tree:
 
 
 def project(folder: Path) -> Project:
-    """The checkout that a folder lies in. Raises SideError outside of one."""
+    """The checkout that a folder lies in. Raises BuildError outside of one."""
     try:
         repository = Repository.around(folder)
     except GitError as error:
         instead = "two interpreters do without: --base-python PYTHON"
         if "not a git repository" in str(error):
-            raise SideError(f"{folder} is in no git repository, so it has no revisions; {instead}") from None
+            raise BuildError(f"{folder} is in no git repository, so it has no revisions; {instead}") from None
         if "must be run in a work tree" in str(error):
-            raise SideError(f"{folder} is in no working tree of git's (a bare repository?); {instead}") from None
-        raise SideError(f"{error}; {instead}") from None
+            raise BuildError(f"{folder} is in no working tree of git's (a bare repository?); {instead}") from None
+        raise BuildError(f"{error}; {instead}") from None
     return Project(repository, folder.resolve().relative_to(repository.top.resolve()))
 
 
 def commit(of: Project, option: str, revision: str) -> str:
-    """The whole id of the commit that a revision means. `option` is the one that named it. Raises SideError."""
+    """The whole id of the commit that a revision means. `option` is the one that named it. Raises BuildError."""
     if revision and not revision.startswith(("-", "^")):  # an option, or all but a commit
         with contextlib.suppress(GitError):
             return of.repository.ask("rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}")
     shown = revision if len(revision) < 60 else f"{revision[:57]}..."
     hint = "; this clone is shallow: `git fetch --unshallow` brings the rest" if of.repository.shallow else ""
-    raise SideError(
+    raise BuildError(
         f"{option} {shown!a}: no such commit in {of.repository.top}; expected a branch, a tag or a commit{hint}"
     )
 
@@ -85,14 +85,14 @@ def here(of: Project) -> str:
 
 def tree(of: Project, commit_id: str, top: Path, logs: Path, setup: str | None, say: Say) -> Tree:
     """The commit checked out at `top`, which is made, with its environment. `setup` as in `_environment`; what it
-    printed stays in the folder `logs` where it failed. Raises SideError."""
+    printed stays in the folder `logs` where it failed. Raises BuildError."""
     short = commit_id[:12]
     say(f"checking out {short}")
     try:
         empty = of.repository.check_out(commit_id, top)
         pointers = _pointers(top)
     except (GitError, OSError) as error:
-        raise SideError(f"{short} cannot be checked out: {error}") from None
+        raise BuildError(f"{short} cannot be checked out: {error}") from None
     if empty:
         say(f"note: {short}: not checked out here, so not there either: submodule {', '.join(empty)}")
     if pointers:
@@ -100,7 +100,7 @@ def tree(of: Project, commit_id: str, top: Path, logs: Path, setup: str | None, 
         say(f"note: {short}: contents are not here: {pointers[0]}{more}; `git lfs fetch origin {short}` brings them")
     folder = top / of.inside
     if not folder.is_dir():
-        raise SideError(f"{short} has no folder {of.inside}; start the gate where both revisions have one")
+        raise BuildError(f"{short} has no folder {of.inside}; start the gate where both revisions have one")
     command, at = _environment(top, folder, setup)
     if command:
         say(f"{short}: {command}")
@@ -146,7 +146,7 @@ def _set_up(command: str, at: Path, log: Path) -> None:
         code = process.run(["/bin/sh", "-c", command], folder=at, environment=own_environment(), output=file)
     if code:
         output = log.read_text(encoding="utf-8", errors="replace")
-        raise SideError(f"--setup {command!a} failed in {at} with exit code {code}: {tail(output)} (all of it: {log})")
+        raise BuildError(f"--setup {command!a} failed in {at} with exit code {code}: {tail(output)} (all of it: {log})")
     log.unlink(missing_ok=True)
 
 
@@ -159,7 +159,7 @@ def _python(top: Path, at: Path, command: str) -> str:
     if found is not None:
         return str(found)
     if _is_project(at / "pyproject.toml"):
-        raise SideError(f"--setup {command!a} left no .venv/bin/python in {at}; expected it to make that environment")
+        raise BuildError(f"--setup {command!a} left no .venv/bin/python in {at}; expected it to make that environment")
     return sys.executable
 
 

@@ -111,7 +111,7 @@ _MARKS = {
 def show_findings(findings: Sequence[Finding], as_json: bool) -> None:
     """The doctor's findings, each with the command that mends it."""
     if as_json:
-        rows = [{"state": f.state, "what": f.what, "found": f.found, "mend": f.mend} for f in findings]
+        rows = [{"state": f.state, "what": f.subject, "found": f.detail, "mend": f.remedy} for f in findings]
         typer.echo(json_module.dumps({"schema_version": JSON_SCHEMA_VERSION, "findings": rows}, indent=2))
         return
     console = make_console()
@@ -121,8 +121,8 @@ def show_findings(findings: Sequence[Finding], as_json: bool) -> None:
     table.add_column(overflow="fold")
     for finding in findings:
         mark, style = _MARKS[finding.state]
-        text = Text(finding.found)
-        if finding.mend:
-            text.append(f"\n-> {finding.mend}", style="bold")
-        table.add_row(Text(mark, style=style), finding.what, text)
+        text = Text(finding.detail)
+        if finding.remedy:
+            text.append(f"\n-> {finding.remedy}", style="bold")
+        table.add_row(Text(mark, style=style), finding.subject, text)
     console.print(table)

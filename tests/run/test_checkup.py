@@ -5,17 +5,17 @@ import importlib.metadata
 from tcbench.run import checkup
 
 
-def by_what(findings):
-    return {finding.what: finding for finding in findings}
+def by_subject(findings):
+    return {finding.subject: finding for finding in findings}
 
 
 def test_what_is_here_is_found(tmp_path, monkeypatch):
     monkeypatch.setenv("TCBENCH_CACHE", str(tmp_path))
-    found = by_what(checkup.examine(tmp_path / "results"))
-    assert found["chainer"].state == "ok"
-    assert found["results folder"].state == "ok"
-    assert found["generated JPEGs"].state == "note"
-    assert "tcbench data make" in found["generated JPEGs"].mend
+    findings = by_subject(checkup.examine(tmp_path / "results"))
+    assert findings["chainer"].state == "ok"
+    assert findings["results folder"].state == "ok"
+    assert findings["generated JPEGs"].state == "note"
+    assert "tcbench data make" in findings["generated JPEGs"].remedy
     assert not (tmp_path / "results").exists()
 
 
@@ -26,9 +26,9 @@ def test_what_is_missing_comes_with_the_command_that_mends_it(tmp_path, monkeypa
         return real(name)
 
     monkeypatch.setattr(importlib.metadata, "version", version)
-    found = by_what(checkup.examine(tmp_path))
-    assert (found["chainer"].state, found["chainer"].mend) == ("broken", "uv sync")
-    assert (found["opencv-python-headless"].state, found["opencv-python-headless"].mend) == (
+    findings = by_subject(checkup.examine(tmp_path))
+    assert (findings["chainer"].state, findings["chainer"].remedy) == ("broken", "uv sync")
+    assert (findings["opencv-python-headless"].state, findings["opencv-python-headless"].remedy) == (
         "missing",
         "uv sync --extra opencv",
     )
@@ -41,15 +41,15 @@ def test_a_package_that_does_not_import_is_told_from_one_that_is_missing(tmp_pat
         return real(name)
 
     monkeypatch.setattr(checkup.importlib, "import_module", import_module)
-    finding = by_what(checkup.examine(tmp_path))["opencv-python-headless"]
-    assert "does not import: libGL.so.1: cannot open shared object file" in finding.found
+    finding = by_subject(checkup.examine(tmp_path))["opencv-python-headless"]
+    assert "does not import: libGL.so.1: cannot open shared object file" in finding.detail
 
 
 def test_a_results_folder_that_cannot_be_written_is_broken(tmp_path):
     (tmp_path / "file").write_text("")
-    assert by_what(checkup.examine(tmp_path / "file"))["results folder"].state == "broken"
+    assert by_subject(checkup.examine(tmp_path / "file"))["results folder"].state == "broken"
 
 
 def test_a_busy_machine_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(checkup.os, "getloadavg", lambda: (99.0, 0.0, 0.0))
-    assert "noisy" in by_what(checkup.examine(tmp_path))["load"].found
+    assert "noisy" in by_subject(checkup.examine(tmp_path))["load"].detail

@@ -80,7 +80,7 @@ def planned(text_or_name, gpu, tmp_path: Path | None = None, **selection):
         path.write_text(text_or_name, encoding="utf-8")
         text_or_name = str(path)
     device = Device("cuda:0", gpu.device_name, gpu.memory_bytes, divmod(gpu.sm, 10))
-    return plan.make(scenario.load(text_or_name), plan.Selection(**selection), device, elsewhere=True)
+    return plan.make(scenario.load(text_or_name), plan.Selection(**selection), device, remote=True)
 
 
 H200, V100 = properties.load("H200"), properties.load("V100")

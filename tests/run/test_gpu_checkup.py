@@ -42,11 +42,13 @@ def found() -> list[Finding]:
 
 
 def notes(what: str = "cuda:0") -> list[tuple[str, str | None]]:
-    return [(finding.found, finding.mend) for finding in found() if (finding.state, finding.what) == ("note", what)]
+    return [
+        (finding.detail, finding.remedy) for finding in found() if (finding.state, finding.subject) == ("note", what)
+    ]
 
 
 def test_a_gpu_and_how_it_is_set(pynvml, here):
-    said = [finding.found for finding in found() if (finding.state, finding.what) == ("ok", "cuda:0")]
+    said = [finding.detail for finding in found() if (finding.state, finding.subject) == ("ok", "cuda:0")]
     assert said == [
         "NVIDIA H200, compute capability 9.0, 132 SMs, 141 GiB, driver 580.65.06, CUDA up to 13.0",
         "ECC on, MIG off, persistence on, power limit 700 W, 54 °C",
@@ -197,7 +199,7 @@ def test_cuda_packages_without_a_gpu_or_a_driver_are_told_just_so(here, problem)
     here.gpus = Gpus(problem=problem)
     first = found()[0]
     assert first.state == "unusable"
-    assert first.found == (f"CUDA packages are installed ({packages.cupy()}), but there is {problem}: runs use the CPU")
+    assert first.detail == (f"CUDA packages are installed ({packages.cupy()}), but there is {problem}: runs use the CPU")
     assert checkup.exit_code(found()) == 2
 
 
@@ -205,10 +207,10 @@ def test_packages_that_are_missing_come_with_the_extra_that_suits_driver_and_gpu
     here.installed = ()
     here.trouble = dict.fromkeys(("cuDNN", "NVRTC", "CUDA runtime"), "was not found")
     here.gpus = Gpus((V100,), (13, 0))
-    missing = {finding.what: finding for finding in found() if finding.state == "missing"}
+    missing = {finding.subject: finding for finding in found() if finding.state == "missing"}
     assert set(missing) == {part.name for part in packages.PARTS}
-    assert missing["CuPy"].found.startswith("cupy-cuda12x or cupy-cuda13x is not installed; needed on a GPU for arrays")
-    assert {finding.mend for finding in missing.values()} == {"uv sync --extra volta"}
+    assert missing["CuPy"].detail.startswith("cupy-cuda12x or cupy-cuda13x is not installed; needed on a GPU for arrays")
+    assert {finding.remedy for finding in missing.values()} == {"uv sync --extra volta"}
 
 
 def test_libraries_that_the_system_has_are_as_good(quiet, here):
@@ -218,25 +220,25 @@ def test_libraries_that_the_system_has_are_as_good(quiet, here):
 
 def test_a_part_that_does_not_work_makes_the_gpu_unusable(quiet, here):
     here.trouble = {"cuDNN frontend": "it lacks build_plan_at_index", "NVML": "no module named pynvml"}
-    state = {finding.what: finding.state for finding in found() if finding.state in ("unusable", "missing")}
+    state = {finding.subject: finding.state for finding in found() if finding.state in ("unusable", "missing")}
     assert state == {"cuDNN frontend": "unusable", "NVML": "missing"}
     assert checkup.exit_code(found()) == 2
 
 
 def test_a_driver_too_old_for_the_packages_makes_the_gpu_unusable(quiet, here):
     here.gpus = Gpus((H200,), (12, 4))
-    (finding,) = [finding for finding in found() if finding.what == "CUDA versions"]
-    assert (finding.state, finding.mend) == ("unusable", "uv sync --extra cuda12")
-    assert "too old for packages for CUDA 13: it runs CUDA up to 12.4" in finding.found
+    (finding,) = [finding for finding in found() if finding.subject == "CUDA versions"]
+    assert (finding.state, finding.remedy) == ("unusable", "uv sync --extra cuda12")
+    assert "too old for packages for CUDA 13: it runs CUDA up to 12.4" in finding.detail
 
 
 def test_a_cudnn_that_does_not_serve_the_gpu_makes_it_unusable(quiet, here, monkeypatch):
     here.gpus = Gpus((V100,), (13, 0))
     here.installed = tuple(one for one in SET_13 if one.part is not packages.CUPY and one.part is not packages.CUDNN)
     monkeypatch.setattr(libraries, "version", lambda: "9.28.0")
-    (finding,) = [finding for finding in found() if finding.what == "CUDA versions"]
-    assert (finding.state, finding.mend) == ("unusable", "uv sync --extra volta")
-    assert finding.found.startswith(
+    (finding,) = [finding for finding in found() if finding.subject == "CUDA versions"]
+    assert (finding.state, finding.remedy) == ("unusable", "uv sync --extra volta")
+    assert finding.detail.startswith(
         "cuda:1 (Tesla V100-SXM2-16GB): cuDNN 9.28.0 has no code for compute capability 7.0"
     )
 

@@ -156,9 +156,9 @@ def test_a_requirement_that_is_not_met_says_what_mends_it(requires, device, expe
 
 def test_another_machines_device_is_not_judged_by_what_is_installed_here():
     requires = Requires(compute_capability=(8, 0), packages=(Package("no_such_module.sub", "uv sync --extra x"),))
-    assert plan.missing(requires, H200, elsewhere=True) is None
-    assert plan.missing(requires, V100, elsewhere=True) == "needs compute capability 8.0, V100 has 7.0"
-    made = plan.make(scenario.load("beyond"), Selection(), V100, elsewhere=True)
+    assert plan.missing(requires, H200, remote=True) is None
+    assert plan.missing(requires, V100, remote=True) == "needs compute capability 8.0, V100 has 7.0"
+    made = plan.make(scenario.load("beyond"), Selection(), V100, remote=True)
     reasons = {planned.cell.config: planned.skip_reason for planned in made.cells}
     assert reasons["fp16"] is None
     assert reasons["tf32"] == "tf32: needs compute capability 8.0, V100 has 7.0"
@@ -199,7 +199,7 @@ def test_compile_is_skipped_with_the_reason_where_pythons_headers_are_missing(mo
 
 
 def test_an_ablation_runs_its_own_settings_and_remembers_the_scenarios():
-    made = plan.make(scenario.load("settings"), Selection(configs=("fp16", "fp16:no-autotune")), H200, elsewhere=True)
+    made = plan.make(scenario.load("settings"), Selection(configs=("fp16", "fp16:no-autotune")), H200, remote=True)
     base, changed = made.cells[0].cell, made.cells[2].cell
     assert (base.config, changed.config) == ("fp16", "fp16:no-autotune")
     assert base.rungs == changed.rungs == ("fp16",)

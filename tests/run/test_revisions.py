@@ -13,7 +13,7 @@ import projects
 import pytest
 from projects import commit, git
 
-from tcbench.core.errors import SideError
+from tcbench.core.errors import BuildError
 from tcbench.run import revisions
 
 PYPROJECT = '[project]\nname = "mine"\nversion = "1"\n'
@@ -84,7 +84,7 @@ def test_it_works_from_within_a_hook(project, repository, monkeypatch, tmp_path,
 )
 def test_an_unknown_revision_is_one_line(project, revision):
     expected = r"^--current '.*': no such commit in .*/mine; expected a branch, a tag or a commit$"
-    with pytest.raises(SideError, match=expected):
+    with pytest.raises(BuildError, match=expected):
         revisions.commit(project, "--current", revision)
 
 
@@ -92,19 +92,19 @@ def test_a_shallow_clone_is_told_as_such(repository, tmp_path):
     commit(repository, other__txt="x")
     git(tmp_path, "clone", "--quiet", "--depth", "1", f"file://{repository}", "shallow")
     shallow = revisions.project(tmp_path / "shallow")
-    with pytest.raises(SideError, match=r"this clone is shallow: `git fetch --unshallow` brings the rest"):
+    with pytest.raises(BuildError, match=r"this clone is shallow: `git fetch --unshallow` brings the rest"):
         revisions.commit(shallow, "--base", "HEAD~1")
 
 
 def test_outside_of_a_repository_there_are_no_revisions(tmp_path, monkeypatch):
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
-    with pytest.raises(SideError, match=r"is in no git repository.*--base-python PYTHON$"):
+    with pytest.raises(BuildError, match=r"is in no git repository.*--base-python PYTHON$"):
         revisions.project(tmp_path)
 
 
 def test_without_git_it_says_so(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(SideError, match="git cannot be started"):
+    with pytest.raises(BuildError, match="git cannot be started"):
         revisions.project(tmp_path)
 
 
@@ -138,7 +138,7 @@ def test_a_command_that_fails_is_one_line_with_the_end_of_what_it_said(project, 
     commit(repository, pyproject__toml=PYPROJECT)
     fails = "echo much; echo more; echo; echo the reason >&2; exit 3"
     said = r"failed in .* with exit code 3: much \| more \| the reason \(all of it: (/.*)\)$"
-    with pytest.raises(SideError, match=said) as error:
+    with pytest.raises(BuildError, match=said) as error:
         tree(project, setup=fails)
     log = re.search(said, str(error.value))
     assert log is not None
@@ -147,7 +147,7 @@ def test_a_command_that_fails_is_one_line_with_the_end_of_what_it_said(project, 
 
 def test_a_command_that_makes_no_environment_is_one_line(project, repository, tree):
     commit(repository, pyproject__toml=PYPROJECT)
-    with pytest.raises(SideError, match=r"left no \.venv/bin/python in"):
+    with pytest.raises(BuildError, match=r"left no \.venv/bin/python in"):
         tree(project, setup="true")
 
 
@@ -167,7 +167,7 @@ def test_the_nearest_project_counts_and_the_folder_is_the_users(repository, tree
     found = tree(deep, setup=MAKES_PYTHON)
     assert found.folder == found.top / "inner/deep"
     assert found.python == f"{found.top}/inner/.venv/bin/python"
-    with pytest.raises(SideError, match=r"has no folder inner/deep; start the gate where both revisions have one"):
+    with pytest.raises(BuildError, match=r"has no folder inner/deep; start the gate where both revisions have one"):
         tree(deep, "HEAD~1")
 
 
@@ -197,7 +197,7 @@ def test_a_submodule_that_lacks_the_commit_is_one_line_and_nothing_is_fetched(pr
     git(repository, "update-index", "--cacheinfo", f"160000,{newer},lib")
     git(repository, "commit", "--quiet", "--message", "newer")
     said = f"cannot be checked out: submodule lib: {newer[:12]} is not here; git -C {repository}/lib fetch brings it"
-    with pytest.raises(SideError, match=re.escape(said)):
+    with pytest.raises(BuildError, match=re.escape(said)):
         tree(project)
     git(repository / "lib", "-c", "protocol.file.allow=always", "fetch", "--quiet")
     assert (tree(project).top / "lib/more.txt").exists()

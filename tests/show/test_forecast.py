@@ -43,7 +43,7 @@ def cell(config="fp16", batch_size=32, *, arrays_gib=2.0, problem=None, checked=
 
 def forecast(*cells, plans_unchecked=None, kernels_unchecked=None):
     device = Device("cuda:0", GPU.device_name, GPU.memory_bytes, (7, 0))
-    planned = plan.make(scenario.load("naruse2018"), plan.Selection(), device, elsewhere=True)
+    planned = plan.make(scenario.load("naruse2018"), plan.Selection(), device, remote=True)
     return Forecast(planned, GPU, cells, "9.28.0", plans_unchecked, kernels_unchecked)
 
 

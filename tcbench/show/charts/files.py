@@ -25,7 +25,7 @@ def check_path(path: Path) -> None:
         raise SelectionError(f"{path}: expected a file name that ends in {', '.join(SUFFIXES)}")
 
 
-def save(figure: Figure, path: Path, mend: str = "") -> None:
+def save(figure: Figure, path: Path, remedy: str = "") -> None:
     """Write PNG, SVG or PDF, as the suffix says; the same figure gives the same bytes, whenever it is written.
 
     Folders are made. Raises SelectionError for another suffix and StoreError, with what mends it, when the file cannot
@@ -37,4 +37,4 @@ def save(figure: Figure, path: Path, mend: str = "") -> None:
     data = io.BytesIO()
     with matplotlib.rc_context({"svg.hashsalt": "tcbench", "pdf.fonttype": 42}):
         figure.savefig(data, format=suffix[1:], dpi=DPI, metadata=metadata)
-    files.write(path, data.getvalue(), mend)
+    files.write(path, data.getvalue(), remedy)

@@ -81,7 +81,7 @@ def draw(
     steps: int | None = None,
     *,
     step: int | None = None,
-    mend: str = "",
+    remedy: str = "",
 ) -> Figure:
     """Draw timelines under each other and write PNG, SVG or PDF; returns the figure too.
 
@@ -94,7 +94,7 @@ def draw(
     """
     check_path(path)
     figure = timeline_chart(timelines, zoom, steps, step=step)
-    save(figure, path, mend)
+    save(figure, path, remedy)
     return figure
 
 

@@ -32,7 +32,7 @@ def traces():
     cells = [
         planned.cell
         for name in SCENARIOS
-        for planned in plan.make(scenario.load(name), selection, device, elsewhere=True).cells
+        for planned in plan.make(scenario.load(name), selection, device, remote=True).cells
     ]
     return {cell.config: trace(cell, gpu.properties()) for cell in {cell.config: cell for cell in cells}.values()}
 
@@ -132,7 +132,7 @@ def test_a_trace_draws_no_images(monkeypatch):
     gpu = properties.load("H200")
     device = Device("cuda:0", gpu.device_name, gpu.memory_bytes, divmod(gpu.sm, 10))
     selection = plan.Selection(batch_sizes=(2,), image_size=32)
-    cell = plan.make(scenario.load("naruse2018"), selection, device, elsewhere=True).cells[0].cell
+    cell = plan.make(scenario.load("naruse2018"), selection, device, remote=True).cells[0].cell
     monkeypatch.setattr("numpy.random.default_rng", lambda *_: pytest.fail("images were drawn"))
     assert trace(cell, gpu.properties()).works
 

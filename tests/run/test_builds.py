@@ -1,4 +1,4 @@
-"""The two sides of a gate: which interpreters are taken, what is said of those that will not do, a cache for each."""
+"""The two builds of a gate: which interpreters are taken, what is said of those that will not do, a cache for each."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ import projects
 import pytest
 
 from tcbench.backends.feeds import dataset
-from tcbench.core.errors import SideError
-from tcbench.run import sides
-from tcbench.run.sides import Wanted, ready
+from tcbench.core.errors import BuildError
+from tcbench.run import builds
+from tcbench.run.builds import Requested, prepared
 
 
 @pytest.fixture(autouse=True)
-def elsewhere(tmp_path, monkeypatch):
+def own_folders(tmp_path, monkeypatch):
     monkeypatch.setenv("TCBENCH_CACHE", str(tmp_path / "cache"))
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
 
 
-def taken(*arguments, **wanted):
-    with ready(Wanted(*arguments, **wanted), lambda line: None) as found:
-        return found
+def taken(**requested):
+    with prepared(Requested(**requested), lambda line: None) as both:
+        return both
 
 
 @pytest.mark.parametrize(
-    ("wanted", "said"),
+    ("requested", "message"),
     [
         ({}, "expected one of --base REVISION and --base-python PYTHON"),
         ({"base": "x", "base_python": "y"}, "expected one of --base REVISION and --base-python PYTHON"),
@@ -37,9 +37,9 @@ def taken(*arguments, **wanted):
         ({"base_python": "x", "setup": "y"}, "--setup makes a revision's environment"),
     ],
 )
-def test_what_does_not_go_together_is_one_line(wanted, said):
-    with pytest.raises(SideError, match=said):
-        taken(**wanted)
+def test_what_does_not_go_together_is_one_line(requested, message):
+    with pytest.raises(BuildError, match=message):
+        taken(**requested)
 
 
 def test_interpreters_run_here_and_keep_the_place_of_their_links(tmp_path):
@@ -65,19 +65,19 @@ def test_an_interpreter_that_will_not_do_is_one_line(tmp_path, script, said):
     path = tmp_path / "old/python"
     if script is not None:
         projects.interpreter(path, python=script).chmod(0o644 if script == "not executable" else 0o755)
-    with pytest.raises(SideError, match=said.replace("--base-python \\S", "--base-python: \\S")) as error:
+    with pytest.raises(BuildError, match=said.replace("--base-python \\S", "--base-python: \\S")) as error:
         taken(base_python=str(path))
     assert "\n" not in str(error.value)
 
 
 def test_a_name_that_is_not_on_the_path_is_one_line():
-    with pytest.raises(SideError, match=r"^--current-python no-such-python: no such command on PATH; expected"):
+    with pytest.raises(BuildError, match=r"^--current-python no-such-python: no such command on PATH; expected"):
         taken(base_python=sys.executable, current_python="no-such-python")
 
 
-def test_each_side_has_a_cache_of_its_own_and_both_have_the_images(tmp_path):
-    with ready(Wanted(base_python=sys.executable), lambda line: None) as found:
-        folders = [Path(side.launch.variables["TCBENCH_CACHE"]) for side in found]
+def test_each_build_has_a_cache_of_its_own_and_both_have_the_images(tmp_path):
+    with prepared(Requested(base_python=sys.executable), lambda line: None) as both:
+        folders = [Path(build.launch.variables["TCBENCH_CACHE"]) for build in both]
         images = dataset.generated_root()
         images.mkdir(parents=True)
         (images / "image.jpg").touch()
@@ -96,7 +96,7 @@ def test_a_revision_runs_in_its_worktree_and_the_working_tree_where_it_is(tmp_pa
     head = projects.git(project, "rev-parse", "HEAD")
     assert base.says == f"main ({head[:12]})"
     assert current.says == f"the working tree ({head[:12]})"
-    assert base.folder.parent.parent == sides.cache_folder()
+    assert base.folder.parent.parent == builds.cache_folder()
     assert base.launch.variables["PYTHONPATH"] == str(base.folder / "src")
     assert (current.folder, current.launch.python) == (project, sys.executable)
     assert "PYTHONPATH" not in current.launch.variables
@@ -117,14 +117,14 @@ def test_the_working_tree_of_no_commit_is_one_too(tmp_path, monkeypatch):
 
 
 def folders() -> list[Path]:
-    return sorted(path for path in sides.cache_folder().iterdir() if path.is_dir())
+    return sorted(path for path in builds.cache_folder().iterdir() if path.is_dir())
 
 
 def test_a_gate_leaves_nothing_and_takes_nothing_of_another_that_runs(tmp_path, monkeypatch):
     project = projects.make(tmp_path / "mine")
     monkeypatch.chdir(project)
-    with ready(Wanted("HEAD"), lambda line: None) as outer:
-        with ready(Wanted("HEAD"), lambda line: None) as inner:
+    with prepared(Requested("HEAD"), lambda line: None) as outer:
+        with prepared(Requested("HEAD"), lambda line: None) as inner:
             assert len(folders()) == 2
             assert inner[0].folder != outer[0].folder
         assert (outer[0].folder / "my_step.py").exists()
@@ -135,13 +135,13 @@ def test_what_a_killed_gate_left_is_removed_at_the_next_start(tmp_path, monkeypa
     project = projects.make(tmp_path / "mine")
     monkeypatch.chdir(project)
     script = (
-        "import os, signal; from tcbench.run.sides import Wanted, ready\n"
-        "with ready(Wanted('HEAD'), print): os.kill(os.getpid(), signal.SIGKILL)"
+        "import os, signal; from tcbench.run.builds import Requested, prepared\n"
+        "with prepared(Requested('HEAD'), print): os.kill(os.getpid(), signal.SIGKILL)"
     )
     subprocess.run([sys.executable, "-c", script], check=False)
     (left,) = folders()
     assert (left / "base/my_step.py").exists()
-    with ready(Wanted("HEAD"), lambda line: None):
+    with prepared(Requested("HEAD"), lambda line: None):
         assert not left.exists()
     assert projects.git(project, "worktree", "list").count("\n") == 0
 
@@ -149,5 +149,5 @@ def test_what_a_killed_gate_left_is_removed_at_the_next_start(tmp_path, monkeypa
 def test_a_cache_that_cannot_be_written_is_one_line(tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     monkeypatch.setenv("TCBENCH_CACHE", str(tmp_path / "file/cache"))
-    with pytest.raises(SideError, match=r"cannot be written .*; TCBENCH_CACHE names another"):
+    with pytest.raises(BuildError, match=r"cannot be written .*; TCBENCH_CACHE names another"):
         taken(base_python=sys.executable)

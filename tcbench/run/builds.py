@@ -1,0 +1,167 @@
+"""The two builds that a gate compares, base and current, each ready to run: its name, and how its workers are started.
+
+A build is an interpreter, or a revision of the user's project in a worktree with an environment of its own. Owns the
+check that tcbench runs there, the folder that a gate has as long as it runs, and in it a cache for each build, so that
+neither takes plans or kernels that the other tuned.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from tcbench.backends.feeds import dataset
+from tcbench.core import cache, files
+from tcbench.core.errors import BuildError
+from tcbench.run import revisions
+from tcbench.run.gate import BASE, CURRENT, Role
+from tcbench.run.runner import Launch
+
+_IMPORT_S = 120.0
+"""How long a Python may take to import tcbench."""
+
+_PROBE = "import os, tcbench.measure.worker; print(os.getppid())"
+
+
+@dataclass(frozen=True)
+class Build:
+    """One of the two. `says` is its name in words; `folder` is where its project is."""
+
+    name: Role
+    says: str
+    folder: Path
+    launch: Launch
+
+
+@dataclass(frozen=True)
+class Requested:
+    """The command line's request: interpreters or revisions. `setup` is the command that makes a revision's
+    environment; None: the default where the revision is a project."""
+
+    base: str | None = None
+    current: str | None = None
+    base_python: str | None = None
+    current_python: str | None = None
+    setup: str | None = None
+
+    def check(self) -> None:
+        """Raises BuildError for what does not go together."""
+        if (self.base is None) == (self.base_python is None):
+            raise BuildError("expected one of --base REVISION and --base-python PYTHON: what current is judged against")
+        if self.base_python is not None and self.current is not None:
+            raise BuildError("--current REVISION goes with --base REVISION; expected --current-python PYTHON")
+        if self.base is not None and self.current_python is not None:
+            raise BuildError("--current-python goes with --base-python; a revision's environment is made by --setup")
+        if self.base is None and self.setup is not None:
+            raise BuildError("--setup makes a revision's environment; expected --base REVISION with it")
+
+
+def cache_folder() -> Path:
+    """The folder of running gates' worktrees and caches: TCBENCH_CACHE or the user's cache folder, then `gate`."""
+    return cache.folder("gate").absolute()
+
+
+@contextlib.contextmanager
+def prepared(requested: Requested, say: Callable[[str], None]) -> Iterator[tuple[Build, Build]]:
+    """Base and current, as long as the context lasts. Raises BuildError."""
+    requested.check()
+    here = Path.cwd()
+    with contextlib.ExitStack() as stack:
+        own = stack.enter_context(_own_folder())
+        if requested.base is not None:
+            builds = _revisions(requested, here, own, say)
+        else:
+            builds = (
+                _interpreter(BASE, str(requested.base_python), here),
+                _interpreter(CURRENT, requested.current_python or sys.executable, here),
+            )
+        for build, python in zip(builds, (requested.base_python, requested.current_python), strict=True):
+            _check_runs(build, f"--{build.name}-python" if python else build.name)
+        base, current = (_with_cache(build, own / f"cache-{build.name}") for build in builds)
+        yield base, current
+
+
+def _revisions(requested: Requested, here: Path, own: Path, say: Callable[[str], None]) -> tuple[Build, Build]:
+    project = revisions.project(here)
+    # Both are looked up before anything takes long.
+    named: list[tuple[Role, str, str]] = []
+    for name, revision in ((BASE, requested.base), (CURRENT, requested.current)):
+        if revision is not None:
+            named.append((name, revision, revisions.commit(project, f"--{name}", revision)))
+    builds = []
+    for name, revision, commit in named:
+        tree = revisions.tree(project, commit, own / name, cache_folder(), requested.setup, say)
+        path = os.environ.get("PYTHONPATH")
+        variables = {"PYTHONPATH": revisions.moved_path(project, tree.top, path)} if path else {}
+        says = revision if commit.startswith(revision) else f"{revision} ({commit[:12]})"
+        builds.append(Build(name, says, tree.folder, Launch(tree.python, tree.folder, variables)))
+    if requested.current is None:
+        builds.append(Build(CURRENT, f"the working tree ({revisions.here(project)})", here, Launch(folder=here)))
+    base, current = builds
+    return base, current
+
+
+def _interpreter(name: Role, python: str, here: Path) -> Build:
+    """A Python by path or name. The path is not resolved: a virtual environment is known by its link's place."""
+    path = python if "/" in python else shutil.which(python)
+    if path is None:
+        raise BuildError(
+            f"--{name}-python {python}: no such command on PATH; expected a Python, such as .venv/bin/python"
+        )
+    return Build(name, python, here, Launch(str(Path(path).absolute()), here))
+
+
+def _check_runs(build: Build, called: str) -> None:
+    """Check that tcbench starts there as a worker would. Raises BuildError."""
+    python = build.launch.python
+    try:
+        ended = subprocess.run(
+            [python, "-P", "-c", _PROBE],
+            cwd=build.launch.folder,
+            env={**os.environ, **build.launch.variables},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_IMPORT_S,
+        )
+    except OSError as error:
+        raise BuildError(f"{called}: {python} cannot be started in {build.folder} ({error.strerror})") from None
+    except subprocess.TimeoutExpired:
+        raise BuildError(f"{called}: {python} did not import tcbench within {_IMPORT_S:g} s") from None
+    if ended.returncode:
+        raise BuildError(
+            f"{called}: {python} cannot run tcbench in {build.folder}: {revisions.tail(ended.stderr, 1)}; "
+            f"install it there: {python} -m pip install tcbench"
+        )
+    if ended.stdout.split()[-1:] != [str(os.getpid())]:
+        raise BuildError(f"{called}: {python} starts Python as a child; a script in its place must end in: exec python")
+
+
+@contextlib.contextmanager
+def _own_folder() -> Iterator[Path]:
+    """A folder of this gate's for worktrees and caches, gone at its end: a plan that was tuned badly once must not stay
+    with one build. Folders left by gates that were killed are removed first."""
+    parent = cache_folder()
+    with contextlib.ExitStack() as stack:
+        try:
+            parent.mkdir(parents=True, exist_ok=True)
+            folder = stack.enter_context(files.scratch(parent))
+        except OSError as error:
+            raise BuildError(f"{parent}: cannot be written ({error.strerror}); TCBENCH_CACHE names another") from None
+        yield folder
+
+
+def _with_cache(build: Build, place: Path) -> Build:
+    """The build with plans and kernels kept in a folder of its own; the generated images are everybody's."""
+    images = dataset.generated_root()
+    place.mkdir()
+    (place / images.name).symlink_to(images.absolute(), target_is_directory=True)
+    variables = {**build.launch.variables, cache.VARIABLE: str(place)}
+    return replace(build, launch=replace(build.launch, variables=variables))
