@@ -199,7 +199,7 @@ def test_cuda_packages_without_a_gpu_or_a_driver_are_told_just_so(here, problem)
     here.gpus = Gpus(problem=problem)
     first = found()[0]
     assert first.state == "unusable"
-    assert first.detail == (f"CUDA packages are installed ({packages.cupy()}), but there is {problem}: runs use the CPU")
+    assert first.detail == f"CUDA packages are installed ({packages.cupy()}), but there is {problem}: runs use the CPU"
     assert checkup.exit_code(found()) == 2
 
 
@@ -209,7 +209,7 @@ def test_packages_that_are_missing_come_with_the_extra_that_suits_driver_and_gpu
     here.gpus = Gpus((V100,), (13, 0))
     missing = {finding.subject: finding for finding in found() if finding.state == "missing"}
     assert set(missing) == {part.name for part in packages.PARTS}
-    assert missing["CuPy"].detail.startswith("cupy-cuda12x or cupy-cuda13x is not installed; needed on a GPU for arrays")
+    assert missing["CuPy"].detail.startswith("cupy-cuda12x or cupy-cuda13x is not installed; needed on a GPU for")
     assert {finding.remedy for finding in missing.values()} == {"uv sync --extra volta"}
 
 
