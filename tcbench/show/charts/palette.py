@@ -53,6 +53,8 @@ _POINTS = ("..", "oo", "**", "O")
 """Added to a hatch, lines to points and points to lines, so that the two never make up a third rung's."""
 
 INK, QUIET, FAINT = "#1a1a1a", "#595959", "#d9d9d9"
+ON_LIGHT = "#111111"
+"""Words on a light fill: on a dark page INK turns light, and the fill does not turn dark."""
 GAIN, LOSS = "#009e73", "#8e2a6b"
 GAIN_PALE, LOSS_PALE = "#a6dccb", "#c993b8"
 

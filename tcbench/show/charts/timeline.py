@@ -27,7 +27,7 @@ from tcbench.analysis.bottleneck import Bottleneck, summarise, waits
 from tcbench.core.errors import SelectionError
 from tcbench.core.timeline import Span, Timeline
 from tcbench.show.charts.files import check_path, save
-from tcbench.show.charts.palette import FAINT, INK, QUIET, Fill
+from tcbench.show.charts.palette import FAINT, INK, ON_LIGHT, QUIET, Fill
 from tcbench.show.charts.provenance import MAX_PANELS
 from tcbench.show.charts.sheet import MARGIN, WIDTH, Footer, Header, Sheet
 from tcbench.show.charts.text import (
@@ -393,7 +393,7 @@ def _colour(key: str) -> str:
 
 
 def _ink_on(colour: str) -> str:
-    return Fill(colour).hatch_colour if Fill(colour).hatch_colour == "#ffffff" else INK
+    return "#ffffff" if Fill(colour).hatch_colour == "#ffffff" else ON_LIGHT
 
 
 def _bars(axes: Axes, places: Sequence[tuple[float, float]], y: float, height: float, **look: Any) -> None:
