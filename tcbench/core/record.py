@@ -19,6 +19,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from tcbench.core.text import cleaned, may_need_cleaning
+
 SCHEMA_VERSION = 1
 
 Status = Literal["ok", "skipped", "oom", "failed", "timeout", "crashed"]
@@ -360,6 +362,8 @@ class Decoder:
 
     def decode(self, line: bytes) -> Record:
         """As `decode`."""
+        if may_need_cleaning(line):
+            return decode(line)
         try:
             found = msgspec.structs.asdict(self._line.decode(line))
             if found["schema_version"] == SCHEMA_VERSION:
@@ -386,12 +390,12 @@ def encode(record: Record) -> bytes:
 
 
 def decode(line: bytes | str) -> Record:
-    """A record from its JSON line; older versions are brought up to date.
+    """A record from its JSON line; older versions are brought up to date, strings are made safe to show.
 
     Raises RecordError: not UTF-8, not JSON, not a record, or of a newer version than this tcbench knows.
     """
     try:
-        raw = msgspec.json.decode(line)
+        raw = cleaned(msgspec.json.decode(line))
     except UnicodeDecodeError as error:
         raise RecordError(f"not UTF-8 ({error.reason})") from None
     except (msgspec.DecodeError, RecursionError) as error:

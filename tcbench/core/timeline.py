@@ -7,8 +7,10 @@ Standard library only.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
+
+from tcbench.core.text import plain
 
 Lane = Literal["host", "io", "gpu"]
 """Where a span lies: the thread that runs the steps; the input's own threads; the device."""
@@ -86,12 +88,19 @@ def timeline_of(
     phases: Iterable[str],
     spans: Iterable[Span],
 ) -> Timeline:
-    """A timeline of spans in any order. Raises ValueError for a span that ends before it begins, and for a step of no
-    length: nothing can be said per step of one."""
-    ordered = tuple(sorted(spans, key=lambda s: (s.begin_s, -s.end_s)))
+    """A timeline of spans in any order, its names safe to show. Raises ValueError for a span that ends before it
+    begins, and for a step of no length: nothing can be said per step of one."""
+    ordered = tuple(sorted(map(_plain, spans), key=lambda s: (s.begin_s, -s.end_s)))
     for span in ordered:
         if span.end_s < span.begin_s:
             raise ValueError(f"{span.kind} '{span.name}' ends {span.begin_s - span.end_s:g} s before it begins")
         if span.kind == "step" and span.end_s == span.begin_s:
             raise ValueError(f"step {span.step} has no length")
-    return Timeline(label, device, device_name, batch_size, source, tuple(phases), ordered)
+    label, device, device_name, *names = map(plain, (label, device, device_name, *phases))
+    return Timeline(label, device, device_name, batch_size, source, tuple(names), ordered)
+
+
+def _plain(span: Span) -> Span:
+    """The span with names that are safe to show."""
+    name, phase = plain(span.name), span.phase and plain(span.phase)
+    return span if (name, phase) == (span.name, span.phase) else replace(span, name=name, phase=phase)

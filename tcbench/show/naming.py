@@ -12,25 +12,12 @@ from typing import Any
 import msgspec
 
 from tcbench.core.record import Cell
+from tcbench.core.text import plain as plain
 
 Named = tuple[str | None, Cell]
 """A cell and the machine that it ran on."""
 
 _NAMED_ALREADY = ("config", "rungs", "batch_size", "backend")
-
-
-_LONGEST = 4000
-
-
-def plain(text: str) -> str:
-    """One line without anything that a terminal would act on: what is not printable is shown as its escape. What is
-    longer than anybody reads is cut: a string of megabytes would be laid out, letter by letter."""
-    if len(text) > _LONGEST:
-        text = f"{text[:_LONGEST]}…"
-    if text.isprintable():
-        return text
-    text = text.replace("\n", " ").replace("\t", " ")
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
 def apart(cells: Sequence[Named]) -> tuple[str, ...]:

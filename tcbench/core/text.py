@@ -1,0 +1,56 @@
+"""Text that anyone may have written, made safe to show when it is read: here, and nowhere later.
+
+Records, documents and timelines come from files that anyone may have made. Whoever decodes them sends their strings
+through here, so that tables, charts, pages and exports hold nothing that a terminal or a browser would act on.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+LONGEST = 4000
+"""Characters of a string that anybody reads; one of megabytes would be laid out letter by letter."""
+
+MANY_LINES = ("log",)
+"""Fields that keep their line breaks and their length: a worker's standard error."""
+
+
+def plain(text: str, *, lines: bool = False) -> str:
+    """Text in which every character that is not printable (controls, marks of direction, what is invisible) is shown
+    as its escape. One line of at most LONGEST characters, unless `lines`: these stay, whole."""
+    if not lines and len(text) > LONGEST:
+        text = f"{text[:LONGEST]}…"
+    if text.isprintable():
+        return text
+    if lines:
+        return "\n".join(map(_escaped, text.expandtabs().split("\n")))
+    return _escaped(text.replace("\n", " ").replace("\t", " "))
+
+
+def _escaped(text: str) -> str:
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def cleaned(value: Any, field: str = "") -> Any:
+    """A JSON value with all of its strings and names `plain`. Raises RecursionError."""
+    if isinstance(value, str):
+        return plain(value, lines=field in MANY_LINES)
+    if isinstance(value, dict):
+        return {plain(name): cleaned(inner, name) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [cleaned(inner) for inner in value]
+    return value
+
+
+def may_need_cleaning(line: bytes) -> bool:
+    """Whether JSON on one line may hold a string that is not `plain`: a quick look, which all usual lines pass."""
+    if b"\\" in line or b"\x7f" in line:
+        return True
+    if not line.isascii():
+        try:
+            if not line.strip().decode().isprintable():
+                return True
+        except UnicodeDecodeError:
+            return True
+    # Without a backslash every second part between quotes is a string.
+    return len(line) > LONGEST and max(map(len, line.split(b'"')[1::2]), default=0) > LONGEST
