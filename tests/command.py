@@ -1,11 +1,16 @@
-"""The command line inside the test's process: what it printed and how it ended, without the second that a process of
-its own takes. Only `main` itself is between this and a user's shell."""
+"""`tcbench` inside the test's own process, and, where a signal or a stream is the point, in one of its own."""
 
 from __future__ import annotations
 
+import contextlib
+import io
+import os
+import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -21,22 +26,40 @@ class Done:
     err: str
 
 
-@dataclass(frozen=True)
-class Shell:
-    """Runs `tcbench` in a folder."""
+def tcbench(folder: Path, *words: str | Path, **environment: str) -> Done:
+    """Run it in a folder, without the second that a process of its own takes: only `main` stands between this and a
+    user's shell."""
+    out, err = io.StringIO(), io.StringIO()
+    with (
+        contextlib.chdir(folder),
+        mock.patch.dict(os.environ, _environment(folder, environment), clear=True),
+        mock.patch.object(sys, "argv", ["tcbench", *map(str, words)]),
+        mock.patch("signal.signal"),  # the handlers are pytest's
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+        pytest.raises(SystemExit) as ended,
+    ):
+        cli.main()
+    code = ended.value.code
+    assert isinstance(code, int)
+    return Done(code, out.getvalue(), err.getvalue())
 
-    folder: Path
-    capture: pytest.CaptureFixture[str]
-    patch: pytest.MonkeyPatch
 
-    def __call__(self, *words: str | Path) -> Done:
-        self.patch.chdir(self.folder)
-        self.patch.setattr(sys, "argv", ["tcbench", *map(str, words)])
-        self.patch.setattr("signal.signal", lambda *_: None)
-        self.capture.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        shown = self.capture.readouterr()
-        code = ended.value.code
-        assert isinstance(code, int)
-        return Done(code, shown.out, shown.err)
+def start(folder: Path, *words: str | Path, python: tuple[str, ...] = ("-m", "tcbench"), **options: Any):
+    """The same command in a process of its own; `options` are Popen's."""
+    environment = _environment(folder, options.pop("environment", {}))
+    streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    command = [sys.executable, *python, *map(str, words)]
+    return subprocess.Popen(command, cwd=folder, env=environment, **{**streams, **options})
+
+
+def finish(process: subprocess.Popen[str], within_s: float = 120.0) -> Done:
+    """Wait until a process ends."""
+    out, err = process.communicate(timeout=within_s)
+    return Done(process.returncode, out, err)
+
+
+def _environment(folder: Path, changes: dict[str, str]) -> dict[str, str]:
+    """A console of 100 columns and a cache of the folder's own; what a CI service sets must not reach a test."""
+    kept = {name: value for name, value in os.environ.items() if name != "GITHUB_STEP_SUMMARY"}
+    return {**kept, "TCBENCH_CACHE": str(folder / "cache"), "COLUMNS": "100", **changes}

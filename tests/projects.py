@@ -73,7 +73,7 @@ def make(folder: Path) -> Path:
     """A project with one commit."""
     folder.mkdir(parents=True)
     git(folder, "init", "--quiet")
-    commit(folder, my_step__py=STEP, my_step__toml=SCENARIO, __gitignore="results/\n__pycache__/\n")
+    commit(folder, my_step__py=STEP, my_step__toml=SCENARIO, __gitignore="results/\ncache/\n__pycache__/\n")
     return folder
 
 

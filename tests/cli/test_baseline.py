@@ -5,24 +5,17 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import factories
 import msgspec
 import pytest
+from command import tcbench
 
 from tcbench.core import record
 
 REAL = Path(__file__).parents[2] / "results" / "amd-epyc-2cpu"
 CPU, PEERS = "cpu-20261121-035658", "peers-20261121-110639"
-
-
-def tcbench(here: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "TCBENCH_CACHE": str(here / "cache"), "COLUMNS": "100"}
-    command = [sys.executable, "-m", "tcbench", *arguments]
-    return subprocess.run(command, cwd=here, capture_output=True, text=True, env=environment, timeout=300)
 
 
 @pytest.fixture
@@ -38,44 +31,44 @@ def here(tmp_path: Path) -> Path:
 
 def test_a_baseline_is_set_listed_shown_and_removed(here: Path) -> None:
     done = tcbench(here, "baseline", "set", "main")
-    assert done.returncode == 0, done.stderr
+    assert done.code == 0, done.err
     path = here / "results" / "baselines" / "main.jsonl"
     source = here / "results" / REAL.name / f"{PEERS}.jsonl"
     assert path.read_bytes().count(b"\n") == source.read_bytes().count(b"\n") == 30
-    assert "baseline 'main': 10 cells, 30 trials of peers on amd-epyc-2cpu at " in done.stdout
-    assert "note: these are results of 2 commits: 2e0a82d36637, d5ea3305adc1" in done.stderr
+    assert "baseline 'main': 10 cells, 30 trials of peers on amd-epyc-2cpu at " in done.out
+    assert "note: these are results of 2 commits: 2e0a82d36637, d5ea3305adc1" in done.err
 
     listed = tcbench(here, "baseline", "list")
-    assert listed.returncode == 0
-    heading, row = listed.stdout.splitlines()
+    assert listed.code == 0
+    heading, row = listed.out.splitlines()
     assert heading.split() == ["name", "machine", "scenario", "cells", "trials", "commit", "date"]
     assert row.split()[:5] == ["main", "amd-epyc-2cpu", "peers", "10", "30"] and row.split()[-1] == "2026-11-21"
-    [one] = json.loads(tcbench(here, "baseline", "list", "--json").stdout)["baselines"]
+    [one] = json.loads(tcbench(here, "baseline", "list", "--json").out)["baselines"]
     assert (one["cells"], one["trials"], one["scenarios"]) == (10, 30, ["peers"])
 
     shown = tcbench(here, "baseline", "show", "main")
-    assert shown.returncode == 0
-    assert "torch/fp32" in shown.stdout and "±: 95% interval over trials." in shown.stdout
-    assert len(json.loads(tcbench(here, "baseline", "show", "main", "--json").stdout)["cells"]) == 10
+    assert shown.code == 0
+    assert "torch/fp32" in shown.out and "±: 95% interval over trials." in shown.out
+    assert len(json.loads(tcbench(here, "baseline", "show", "main", "--json").out)["cells"]) == 10
 
-    assert tcbench(here, "baseline", "remove", "main").stdout == "removed results/baselines/main.jsonl\n"
+    assert tcbench(here, "baseline", "remove", "main").out == "removed results/baselines/main.jsonl\n"
     assert not path.exists() and source.exists()
-    assert "no baselines in results/baselines/" in tcbench(here, "baseline", "list").stdout
+    assert "no baselines in results/baselines/" in tcbench(here, "baseline", "list").out
 
 
 def test_a_run_is_named_by_its_id_and_one_trial_is_a_weak_base(here: Path) -> None:
     done = tcbench(here, "baseline", "set", "cpu", CPU)
-    assert done.returncode == 0, done.stderr
-    assert "20 cells, 20 trials of cpu" in done.stdout
-    assert "every cell has one trial only, with which every comparison is inconclusive" in done.stderr
+    assert done.code == 0, done.err
+    assert "20 cells, 20 trials of cpu" in done.out
+    assert "every cell has one trial only, with which every comparison is inconclusive" in done.err
 
 
 def test_a_name_is_replaced_by_force_alone_and_is_never_the_newest_run(here: Path) -> None:
-    assert tcbench(here, "baseline", "set", "b", CPU).returncode == 0
+    assert tcbench(here, "baseline", "set", "b", CPU).code == 0
     refused = tcbench(here, "baseline", "set", "b")
-    assert refused.returncode == 2 and "--force replaces it" in refused.stderr
+    assert refused.code == 2 and "--force replaces it" in refused.err
     forced = tcbench(here, "baseline", "set", "b", "--force")
-    assert "of peers on" in forced.stdout  # the baseline file itself is newer
+    assert "of peers on" in forced.out  # the baseline file itself is newer
 
 
 @pytest.mark.parametrize(
@@ -100,9 +93,9 @@ def test_a_mistake_is_one_clear_line_and_exit_code_2(here: Path, arguments: list
     folder.mkdir()
     shutil.copy(REAL / f"{CPU}.jsonl", folder / "main.jsonl")
     done = tcbench(here, "baseline", *arguments)
-    assert done.returncode == 2, done
-    assert expected in done.stderr
-    assert done.stderr.startswith("tcbench: error: ") and done.stderr.count("\n") == 1
+    assert done.code == 2, done
+    assert expected in done.err
+    assert done.err.startswith("tcbench: error: ") and done.err.count("\n") == 1
     assert [file.name for file in folder.iterdir()] == ["main.jsonl"]
 
 
@@ -132,8 +125,8 @@ def test_nothing_of_a_record_acts_on_the_terminal(tmp_path: Path, arguments: lis
     failed = msgspec.structs.replace(cell, config=f"d{act}")
     records.append(factories.make_record(cell=failed, status="failed", reason=f"why {act}"))
     (tmp_path / "run.jsonl").write_bytes(b"".join(record.encode(one) + b"\n" for one in records))
-    assert tcbench(tmp_path, "baseline", "set", "main", "run.jsonl").returncode == 0
+    assert tcbench(tmp_path, "baseline", "set", "main", "run.jsonl").code == 0
     done = tcbench(tmp_path, *arguments)
-    shown = done.stdout + done.stderr
-    assert done.returncode in (0, 2) and "\\x1b[31mred" in "".join(shown.split())
+    shown = done.out + done.err
+    assert done.code in (0, 2) and "\\x1b[31mred" in "".join(shown.split())
     assert all(char.isprintable() for char in shown.replace("\n", ""))

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import factories
 import pytest
 import timelines
+from command import tcbench
 
 from tcbench.core import record
 from tcbench.tracing import perfetto
@@ -21,16 +19,10 @@ RESULTS = Path(__file__).parents[2] / "results" / "amd-epyc-2cpu"
 CPU, PEERS = RESULTS / "cpu-20261121-035658.jsonl", RESULTS / "peers-20261121-110639.jsonl"
 
 
-def tcbench(here: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "COLUMNS": "132"}
-    command = [sys.executable, "-m", "tcbench", *arguments]
-    return subprocess.run(command, cwd=here, capture_output=True, text=True, env=environment, timeout=120)
-
-
 def outcomes(here: Path, *arguments: str) -> list[dict[str, Any]]:
     done = tcbench(here, "claims", *arguments, "--format", "json")
-    assert done.returncode == 0, done.stderr
-    value = json.loads(done.stdout, parse_constant=pytest.fail)
+    assert done.code == 0, done.err
+    value = json.loads(done.out, parse_constant=pytest.fail)
     assert value["schema"] == "tcbench-claims"
     return list(value["scorecards"])
 
@@ -79,16 +71,16 @@ def test_a_document_beside_the_records_that_cannot_be_read_is_left_out_and_one_t
     for name, data in broken.items():
         (tmp_path / name).write_bytes(data)
     done = tcbench(tmp_path, "claims", CPU.name, "--format", "json")
-    assert done.returncode == 0, done.stderr
-    assert [line.split(": ")[:2] for line in done.stderr.splitlines()] == [["note", "left out"]] * 3
-    assert all(name in done.stderr for name in broken)
-    [card] = json.loads(done.stdout)["scorecards"]
+    assert done.code == 0, done.err
+    assert [line.split(": ")[:2] for line in done.err.splitlines()] == [["note", "left out"]] * 3
+    assert all(name in done.err for name in broken)
+    [card] = json.loads(done.out)["scorecards"]
     found = {claim["says"]: claim for claim in card["claims"]}
     assert found["fp16 with loss scaling and fp32 master weights trains like fp32"]["outcome"] == "holds"
     for name in broken:
         done = tcbench(tmp_path, "claims", CPU.name, name)
-        assert done.returncode == 2
-        assert done.stderr.startswith(f"tcbench: error: {name}: ")
+        assert done.code == 2
+        assert done.err.startswith(f"tcbench: error: {name}: ")
 
 
 def test_several_trials_are_the_unit_where_there_are_several(tmp_path: Path) -> None:
@@ -107,12 +99,12 @@ def test_the_newest_run_is_the_default_and_a_table_what_it_shows(tmp_path: Path)
     (tmp_path / "results" / "m").mkdir(parents=True)
     shutil.copy(CPU, tmp_path / "results" / "m")
     done = tcbench(tmp_path, "claims")
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("cpu on amd-epyc-2cpu (AMD EPYC), 64x64 pixels, generated\n")
-    assert "4 of 10 claims hold here, 2 do not, 2 are undecided, 2 are not measured" in done.stdout
-    assert "To measure what is missing: tcbench numerics" in done.stdout
+    assert done.code == 0, done.err
+    assert done.out.startswith("cpu on amd-epyc-2cpu (AMD EPYC), 64x64 pixels, generated\n")
+    assert "4 of 10 claims hold here, 2 do not, 2 are undecided, 2 are not measured" in done.out
+    assert "To measure what is missing: tcbench numerics" in done.out
     named = tcbench(tmp_path, "claims", CPU.stem, "--format", "markdown")
-    assert named.stdout.startswith("### cpu on amd-epyc-2cpu")
+    assert named.out.startswith("### cpu on amd-epyc-2cpu")
 
 
 def test_another_scenarios_claims_can_be_asked(tmp_path: Path) -> None:
@@ -132,8 +124,8 @@ def test_timelines_beside_the_records_tell_kernels_per_step(tmp_path: Path) -> N
     claim = next(claim for claim in card["claims"] if claim["relation"] == "fewer kernels")
     assert (claim["outcome"], claim["why"]) == ("holds", "64: 3 kernels per step against 5")
     both = tcbench(tmp_path, "claims", str(CPU), str(PEERS), *asked)
-    assert both.returncode == 2
-    assert "timelines do not tell their machine; name the records of one run beside them" in both.stderr
+    assert both.code == 2
+    assert "timelines do not tell their machine; name the records of one run beside them" in both.err
 
 
 OWN = """
@@ -153,16 +145,16 @@ def test_results_of_a_scenario_that_is_not_here_ask_for_its_file(tmp_path: Path)
     (tmp_path / "mine.toml").write_text(OWN + OWN_CLAIM, encoding="utf-8")
     (tmp_path / "none.toml").write_text(OWN, encoding="utf-8")
     done = tcbench(tmp_path, "claims", "mine.jsonl")
-    assert done.returncode == 2
-    assert done.stderr == (
+    assert done.code == 2
+    assert done.err == (
         "tcbench: error: scenario 'mine' of the results is none that comes with tcbench; "
         "name its file with --scenario\n"
     )
     [card] = outcomes(tmp_path, "mine.jsonl", "--scenario", "mine.toml")
     assert [claim["outcome"] for claim in card["claims"]] == ["holds"]
     none = tcbench(tmp_path, "claims", "mine.jsonl", "--scenario", "none.toml")
-    assert none.returncode == 0
-    assert "no claims: the scenario makes none" in none.stdout
+    assert none.code == 0
+    assert "no claims: the scenario makes none" in none.out
 
 
 @pytest.mark.parametrize(
@@ -182,14 +174,14 @@ def test_a_mistake_is_one_clear_line_and_exit_code_2(tmp_path: Path, arguments: 
     (tmp_path / "foreign.jsonl").write_text('{"a": 1}\n', encoding="utf-8")
     (tmp_path / "bad.toml").write_text(OWN + OWN_CLAIM.replace("fp32", "fp23"), encoding="utf-8")
     done = tcbench(tmp_path, *arguments)
-    assert done.returncode == 2, (done.stdout, done.stderr)
-    assert len(done.stderr.strip().splitlines()) == 1
-    assert expected in done.stderr
+    assert done.code == 2, (done.out, done.err)
+    assert len(done.err.strip().splitlines()) == 1
+    assert expected in done.err
 
 
 def test_a_last_line_that_is_cut_off_is_left_out_and_said(tmp_path: Path) -> None:
     (tmp_path / "cut.jsonl").write_bytes(CPU.read_bytes()[:-500])
     done = tcbench(tmp_path, "claims", "cut.jsonl")
-    assert done.returncode == 0
-    assert "note: cut.jsonl: the last line is cut off" in done.stderr
-    assert "tcbench run cpu --config " in done.stdout
+    assert done.code == 0
+    assert "note: cut.jsonl: the last line is cut off" in done.err
+    assert "tcbench run cpu --config " in done.out

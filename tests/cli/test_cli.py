@@ -11,7 +11,9 @@ import sys
 import time
 from pathlib import Path
 
+import projects
 import pytest
+from command import finish, start, tcbench
 
 from tcbench.backends.feeds import dataset
 from tcbench.core import store
@@ -44,10 +46,12 @@ def here(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def tcbench(here: Path, *arguments: str, **options) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "tcbench", *arguments]
-    environment = {**os.environ, "TCBENCH_CACHE": str(here / "cache"), "COLUMNS": "100"}
-    return subprocess.run(command, cwd=here, capture_output=True, text=True, env=environment, timeout=300, **options)
+@pytest.fixture
+def sleeper(tmp_path: Path) -> Path:
+    """A step of one's own that sleeps, in two configs: trials that need neither Chainer nor much of a processor."""
+    (tmp_path / "my_step.py").write_text(projects.STEP, encoding="utf-8")
+    (tmp_path / "quick.toml").write_text(projects.SCENARIO, encoding="utf-8")
+    return tmp_path
 
 
 @pytest.mark.parametrize(
@@ -95,39 +99,39 @@ def test_a_mistake_is_one_clear_line_and_exit_code_2(here, arguments, expected):
     (here / "bad.toml").write_text('schema = 1\ntitle = "x"\n')
     (here / "few.toml").write_text(SCENARIO.replace("classes = 20", "classes = 2"))
     done = tcbench(here, *arguments)
-    assert done.returncode == 2, done
-    assert expected in done.stderr
-    assert done.stderr.startswith("tcbench: error: ")
-    assert done.stderr.count("\n") == 1
-    assert "Traceback" not in done.stderr
+    assert done.code == 2, done
+    assert expected in done.err
+    assert done.err.startswith("tcbench: error: ")
+    assert done.err.count("\n") == 1
+    assert "Traceback" not in done.err
     assert not (here / "results").exists()
 
 
 @pytest.mark.parametrize("arguments", [["run", "--nope"], ["nope"], ["run", "--seed", "x"], ["run", "--trials", "0"]])
 def test_a_mistake_in_the_command_itself_is_exit_code_2(here, arguments):
     done = tcbench(here, *arguments)
-    assert done.returncode == 2
-    assert "Traceback" not in done.stderr
+    assert done.code == 2
+    assert "Traceback" not in done.err
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_a_results_folder_that_may_not_be_written_is_exit_code_2(here):
     (here / "results").mkdir(mode=0o500)
     done = tcbench(here, "run", "quick.toml", "--threads", "1", "--data", "synthetic")
-    assert done.returncode == 2
-    assert "cannot be written" in done.stderr
+    assert done.code == 2
+    assert "cannot be written" in done.err
 
 
 def test_a_traceback_is_shown_only_when_asked_for(here):
     shown = tcbench(here, "run", "--bs", "0", "--debug")
-    assert "Traceback" in shown.stderr
-    assert shown.returncode == 2
-    assert "Traceback" in tcbench(here, "--debug", "run", "--bs", "0").stderr
+    assert "Traceback" in shown.err
+    assert shown.code == 2
+    assert "Traceback" in tcbench(here, "--debug", "run", "--bs", "0").err
 
 
 def test_a_run_leaves_records_a_chart_a_table_and_the_next_step(here, images):
     done = tcbench(here, "run", "quick.toml", "--threads", "1", "--data", str(images))
-    assert done.returncode == 0, done.stderr
+    assert done.code == 0, done.err
     (records,) = (here / "results").glob("*/quick-*.jsonl")
     found = store.read([records]).records
     assert [(r.cell.config, r.status) for r in found] == [("fp32", "ok"), ("fp32+batched", "ok")]
@@ -149,24 +153,24 @@ def test_a_run_leaves_records_a_chart_a_table_and_the_next_step(here, images):
         str(records.relative_to(here)),
         "Next: ",
     ):
-        assert words in done.stdout
-    assert "[1/2] fp32, batch size 2: " in done.stderr
-    assert "ETA" in done.stderr
+        assert words in done.out
+    assert "[1/2] fp32, batch size 2: " in done.err
+    assert "ETA" in done.err
 
     chart = tcbench(here, "plot", "-o", "chart.svg")
-    assert chart.returncode == 0, chart.stderr
+    assert chart.code == 0, chart.err
     assert "<svg" in (here / "chart.svg").read_text()
     ladder = tcbench(here, "plot", str(records), "--kind", "ladder", "-o", "ladder.pdf")
-    assert ladder.returncode == 0, ladder.stderr
+    assert ladder.code == 0, ladder.err
     assert (here / "ladder.pdf").read_bytes().startswith(b"%PDF")
     wrong = tcbench(here, "plot", str(records), "-o", "chart.gif")
-    assert wrong.returncode == 2
-    assert ".png" in wrong.stderr
+    assert wrong.code == 2
+    assert ".png" in wrong.err
 
     again = tcbench(here, "run", "quick.toml", "--threads", "1", "--data", str(images), "--resume", "--json")
-    assert again.returncode == 0
-    assert "nothing is missing" in again.stderr
-    summary = json.loads(again.stdout)
+    assert again.code == 0
+    assert "nothing is missing" in again.err
+    summary = json.loads(again.out)
     assert summary["schema_version"] == 1
     assert [cell["status"] for cell in summary["cells"]] == ["ok", "ok"]
     assert len(store.read([records]).records) == 2
@@ -182,22 +186,11 @@ def test_a_corrupt_jpeg_fails_the_cell_and_names_the_file(here, images):
     done = tcbench(
         here, "run", "quick.toml", "--threads", "1", "--data", str(data), "--config", "fp32,fp32+dali,fp32+opencv"
     )
-    assert done.returncode == 3
+    assert done.code == 3
     (records,) = (here / "results").glob("*/quick-*.jsonl")
     for record in store.read([records]).records:
         assert record.status == "failed"
         assert str(broken) in record.reason
-
-
-def start(here: Path, *arguments: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "tcbench", *arguments],
-        cwd=here,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "COLUMNS": "100"},
-    )
 
 
 def wait_for_records(here: Path, n: int) -> Path:
@@ -211,53 +204,53 @@ def wait_for_records(here: Path, n: int) -> Path:
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_run_keeps_what_is_done_and_is_resumed(here, signum):
-    arguments = ("run", "quick.toml", "--threads", "1", "--data", "synthetic", "--trials", "2")
-    process = start(here, *arguments)
-    path = wait_for_records(here, 1)
+def test_an_interrupted_run_keeps_what_is_done_and_is_resumed(sleeper, signum):
+    arguments = ("run", "quick.toml", "--trials", "2")
+    process = start(sleeper, *arguments)
+    path = wait_for_records(sleeper, 1)
     process.send_signal(signum)
-    _, stderr = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert "go on with: tcbench run quick.toml --threads 1 --data synthetic --trials 2 --resume" in stderr
-    assert "Traceback" not in stderr
+    ended = finish(process)
+    assert ended.code == 130
+    assert "go on with: tcbench run quick.toml --trials 2 --resume" in ended.err
+    assert "Traceback" not in ended.err
     kept = store.read([path])
     assert kept.notes == ()
     assert 1 <= len(kept.records) < 4
 
-    done = tcbench(here, *arguments, "--resume")
-    assert done.returncode == 0, done.stderr
-    found = store.read([path]).records
-    assert found[: len(kept.records)] == kept.records
-    assert len(found) == 4
-    assert len(list((here / "results").glob("*/*.jsonl"))) == 1
+    done = tcbench(sleeper, *arguments, "--resume")
+    assert done.code == 0, done.err
+    records = store.read([path]).records
+    assert records[: len(kept.records)] == kept.records
+    assert len(records) == 4
+    assert len(list((sleeper / "results").glob("*/*.jsonl"))) == 1
 
 
-def test_a_killed_runner_leaves_whole_lines_and_is_resumed(here):
-    arguments = ("run", "quick.toml", "--threads", "1", "--data", "synthetic", "--trials", "2")
-    process = start(here, *arguments)
-    path = wait_for_records(here, 1)
+def test_a_killed_runner_leaves_whole_lines_and_is_resumed(sleeper):
+    arguments = ("run", "quick.toml", "--trials", "2")
+    process = start(sleeper, *arguments)
+    path = wait_for_records(sleeper, 1)
     process.kill()
-    process.communicate()
+    finish(process)
     assert path.read_bytes().endswith(b"\n")
-    assert tcbench(here, *arguments, "--resume").returncode == 0
+    assert tcbench(sleeper, *arguments, "--resume").code == 0
     assert len(store.read([path]).records) == 4
 
 
-def test_an_interrupt_before_the_first_record_leaves_nothing_behind(here):
-    process = start(here, "run", "quick.toml", "--threads", "1", "--data", "synthetic")
-    while not list((here / "results").glob("*/*.jsonl")):
+def test_an_interrupt_before_the_first_record_leaves_nothing_behind(sleeper):
+    process = start(sleeper, "run", "quick.toml", "--max-time", "60")
+    while not list((sleeper / "results").glob("*/*.jsonl")):
         assert process.poll() is None
         time.sleep(0.02)
     time.sleep(1.0)
     process.send_signal(signal.SIGINT)
-    _, stderr = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert "nothing was measured yet; go on with: tcbench run quick.toml --threads 1 --data synthetic\n" in stderr
-    assert not list((here / "results").glob("*/*.jsonl"))
+    ended = finish(process)
+    assert ended.code == 130
+    assert "nothing was measured yet; go on with: tcbench run quick.toml --max-time 60\n" in ended.err
+    assert not list((sleeper / "results").glob("*/*.jsonl"))
 
 
-def test_a_killed_worker_is_a_record_and_the_run_goes_on(here):
-    process = start(here, "run", "quick.toml", "--threads", "1", "--data", "synthetic")
+def test_a_killed_worker_is_a_record_and_the_run_goes_on(sleeper):
+    process = start(sleeper, "run", "quick.toml")
     deadline = time.monotonic() + 60
     killed = False
     while not killed and time.monotonic() < deadline:
@@ -268,74 +261,71 @@ def test_a_killed_worker_is_a_record_and_the_run_goes_on(here):
             os.kill(int(pid), signal.SIGKILL)
             killed = True
         time.sleep(0.05)
-    process.communicate(timeout=120)
-    assert process.returncode == 3
-    (path,) = (here / "results").glob("*/*.jsonl")
+    assert finish(process).code == 3
+    (path,) = (sleeper / "results").glob("*/*.jsonl")
     assert [r.status for r in store.read([path]).records] == ["crashed", "ok"]
 
 
-def test_a_trial_over_its_timeout_is_a_record(here):
-    done = tcbench(
-        here, "run", "quick.toml", "--threads", "1", "--data", "synthetic", "--config", "fp32", "--timeout", "0.5"
-    )
-    assert done.returncode == 3
-    (path,) = (here / "results").glob("*/*.jsonl")
+def test_a_trial_over_its_timeout_is_a_record(sleeper):
+    done = tcbench(sleeper, "run", "quick.toml", "--config", "deep", "--max-time", "60", "--timeout", "0.5")
+    assert done.code == 3
+    (path,) = (sleeper / "results").glob("*/*.jsonl")
     (record,) = store.read([path]).records
     assert (record.status, record.reason) == ("timeout", "no result after 0.5 s (--timeout)")
-    assert "timeout" in done.stdout
+    assert "timeout" in done.out
 
 
-def test_a_cell_skipped_for_a_missing_package_runs_once_the_package_is_there(here):
+def test_a_cell_skipped_for_a_missing_package_runs_once_the_package_is_there(here, monkeypatch):
     arguments = ("run", "quick.toml", "--threads", "1", "--data", "synthetic", "--config", "fp32+opencv", "--json")
-    blocked = "import sys; sys.modules['cv2'] = None; sys.argv[1:] = sys.argv[2:]; from tcbench.cli import main; main()"
-    command = [sys.executable, "-c", blocked, "-", *arguments]
-    first = subprocess.run(command, cwd=here, capture_output=True, text=True, timeout=60, check=False)
-    assert first.returncode == 0, first.stderr
-    assert "needs the package cv2: uv sync --extra opencv" in json.loads(first.stdout)["cells"][0]["reason"]
+    with monkeypatch.context() as without:
+        without.setitem(sys.modules, "cv2", None)
+        first = tcbench(here, *arguments)
+    assert first.code == 0, first.err
+    assert "needs the package cv2: uv sync --extra opencv" in json.loads(first.out)["cells"][0]["reason"]
     second = tcbench(here, *arguments, "--resume")
-    assert json.loads(second.stdout)["cells"][0]["status"] == "ok"
+    assert json.loads(second.out)["cells"][0]["status"] == "ok"
 
 
 def test_a_dry_run_shows_the_plan_and_touches_nothing(here):
     done = tcbench(here, "run", "--dry-run", "--bs", "32,64,128,256", "--config", "fp16*", "--device", "cpu")
-    assert done.returncode == 0
-    assert "20 cells" in done.stdout
-    assert done.stdout.count("1 trial") == 20
+    assert done.code == 0
+    assert "20 cells" in done.out
+    assert done.out.count("1 trial") == 20
     assert not list(here.glob("results/*"))
-    plan = json.loads(tcbench(here, "run", "--dry-run", "--json", "--device", "cpu").stdout)
+    plan = json.loads(tcbench(here, "run", "--dry-run", "--json", "--device", "cpu").out)
     assert plan["scenario"] == "cpu"
     assert len(plan["cells"]) == 20
 
 
 def test_list_shows_scenarios_configs_and_rungs(here):
-    shown = tcbench(here, "list").stdout
+    shown = tcbench(here, "list").out
     for words in ("naruse2018", "cpu", "fp16+dali+batched+nhwc+fused+static_graph", "static_graph", "nvidia.dali"):
         assert words in shown
-    listed = json.loads(tcbench(here, "list", "--json").stdout)
+    listed = json.loads(tcbench(here, "list", "--json").out)
     assert {rung["name"] for rung in listed["rungs"]} >= {"fp32", "fp16", "dali", "opencv", "batched", "nhwc", "fused"}
 
 
 def test_doctor_says_what_is_here_and_what_is_missing(here):
     done = tcbench(here, "doctor")
-    assert done.returncode == 0, done.stdout
-    assert "chainer" in done.stdout
-    assert "7.8.1" in done.stdout
-    assert "tcbench data make" in done.stdout
-    findings = json.loads(tcbench(here, "doctor", "--json").stdout)["findings"]
+    assert done.code == 0, done.out
+    assert "chainer" in done.out
+    assert "7.8.1" in done.out
+    assert "tcbench data make" in done.out
+    findings = json.loads(tcbench(here, "doctor", "--json").out)["findings"]
     assert {finding["what"] for finding in findings} >= {"Python", "processor", "chainer", "results folder"}
 
 
 def test_data_make_makes_the_set_once(here, monkeypatch):
     made = tcbench(here, "data", "make")
-    assert made.returncode == 0, made.stderr
-    assert "512 images in 16 classes" in made.stdout
+    assert made.code == 0, made.err
+    assert "512 images in 16 classes" in made.out
     start = time.monotonic()
-    assert tcbench(here, "data", "make").stdout == made.stdout
+    assert tcbench(here, "data", "make").out == made.out
     assert time.monotonic() - start < 5
 
 
 def test_help_groups_options_and_gives_examples(here):
-    shown = tcbench(here, "run", "--help").stdout
+    shown = tcbench(here, "run", "--help").out
     for words in ("What to run:", "How to measure:", "Examples:", "tcbench run --bs 32,64,128,256 --config 'fp16*'"):
         assert words in shown
 
@@ -349,12 +339,6 @@ def test_help_groups_options_and_gives_examples(here):
     ],
 )
 def test_shell_completion_completes(here, line, expected):
-    environment = {
-        **os.environ,
-        "_TCBENCH_COMPLETE": "complete_bash",
-        "COMP_WORDS": line,
-        "COMP_CWORD": str(len(line.split()) - 1),
-    }
-    script = Path(sys.executable).parent / "tcbench"
-    done = subprocess.run([script], capture_output=True, text=True, env=environment, check=False)
-    assert expected in done.stdout.split()
+    asked = {"COMP_WORDS": line, "COMP_CWORD": str(len(line.split()) - 1)}
+    done = tcbench(here, _TCBENCH_COMPLETE="complete_bash", **asked)
+    assert expected in done.out.split()

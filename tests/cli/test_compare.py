@@ -3,27 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import factories
 import msgspec
 import pytest
-from command import Shell
+from command import finish, start, tcbench
 
 from tcbench.core import record
 from tcbench.core.record import Record
 
 REAL = Path(__file__).parents[2] / "results" / "amd-epyc-2cpu"
-
-
-@pytest.fixture
-def tcbench(tmp_path, capsys, monkeypatch) -> Shell:
-    monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
-    return Shell(tmp_path, capsys, monkeypatch)
 
 
 def write(path: Path, records: list[Record]) -> Path:
@@ -54,105 +45,113 @@ def moved(records: list[Record], **facts: str) -> list[Record]:
     ("images_per_s", "code", "verdict"),
     [(40.0, 0, "pass"), (36.0, 1, "regression"), (44.0, 0, "improved")],
 )
-def test_a_verdict_is_an_exit_code(tcbench, base, tmp_path, images_per_s, code, verdict):
+def test_a_verdict_is_an_exit_code(base, tmp_path, images_per_s, code, verdict):
     write(tmp_path / "current.jsonl", trials(images_per_s, seed=1))
-    done = tcbench("compare", "base.jsonl", "current.jsonl", "--strict")
+    done = tcbench(tmp_path, "compare", "base.jsonl", "current.jsonl", "--strict")
     assert done.code == code, done
     assert done.out.splitlines()[-1] == f"1 {verdict} at a threshold of 3%"
     assert done.err == ""
 
 
-def test_a_regression_names_its_change_and_its_phase(tcbench, base, tmp_path):
+def test_a_regression_names_its_change_and_its_phase(base, tmp_path):
     write(tmp_path / "current.jsonl", trials(36.0, seed=1))
-    out = tcbench("compare", "base.jsonl", "current.jsonl").out
+    out = tcbench(tmp_path, "compare", "base.jsonl", "current.jsonl").out
     (line,) = [line for line in out.splitlines() if line.startswith("fp32, batch size 4: regression: throughput -")]
     assert "backward takes " in line and " ms longer (" in line
     assert "% of the step)" in line
 
 
-def test_the_threshold_decides(tcbench, base, tmp_path):
+def test_the_threshold_decides(base, tmp_path):
     write(tmp_path / "current.jsonl", trials(36.0, seed=1))
     for threshold, code in (("15%", 0), ("0.15", 0), ("5%", 1), (" .05 ", 1)):
-        assert tcbench("compare", "base.jsonl", "current.jsonl", "--threshold", threshold).code == code
+        assert tcbench(tmp_path, "compare", "base.jsonl", "current.jsonl", "--threshold", threshold).code == code
 
 
-def test_inconclusive_fails_only_where_asked_and_says_what_would_decide(tcbench, tmp_path):
+def test_inconclusive_fails_only_where_asked_and_says_what_would_decide(tmp_path):
     write(tmp_path / "base.jsonl", trials(spread=0.05, trials=3))
     write(tmp_path / "current.jsonl", trials(39.5, spread=0.05, trials=3, seed=1))
-    done = tcbench("compare", "base.jsonl", "current.jsonl")
+    done = tcbench(tmp_path, "compare", "base.jsonl", "current.jsonl")
     assert done.code == 0
     assert "inconclusive, +" in done.out
-    assert tcbench("compare", "base.jsonl", "current.jsonl", "--strict").code == 4
+    assert tcbench(tmp_path, "compare", "base.jsonl", "current.jsonl", "--strict").code == 4
 
 
-def test_one_trial_a_side_is_inconclusive_with_the_reason(tcbench, tmp_path):
+def test_one_trial_a_side_is_inconclusive_with_the_reason(tmp_path):
     for name, images_per_s in (("base", 40.0), ("current", 10.0)):
         write(tmp_path / f"{name}.jsonl", [factories.make_record(images_per_s=images_per_s)])
-    done = tcbench("compare", "base.jsonl", "current.jsonl", "--strict")
+    done = tcbench(tmp_path, "compare", "base.jsonl", "current.jsonl", "--strict")
     assert done.code == 4
     assert "1 trial of base, 1 of current: one process tells nothing of how processes differ" in done.out
     assert "1 more trial a side" in done.out
 
 
-def test_a_missing_cell_fails_unless_allowed_and_a_new_one_never_does(tcbench, tmp_path):
+def test_a_missing_cell_fails_unless_allowed_and_a_new_one_never_does(tmp_path):
     write(tmp_path / "two.jsonl", trials() + trials(config="fp16"))
     write(tmp_path / "one.jsonl", trials())
-    done = tcbench("compare", "two.jsonl", "one.jsonl")
+    done = tcbench(tmp_path, "compare", "two.jsonl", "one.jsonl")
     assert done.code == 1
     assert "fp16, batch size 4: missing: not in current; base: ok" in done.out
-    allowed = tcbench("compare", "two.jsonl", "one.jsonl", "--allow", "missing")
+    allowed = tcbench(tmp_path, "compare", "two.jsonl", "one.jsonl", "--allow", "missing")
     assert (allowed.code, "1 missing" in allowed.out) == (0, True)
-    assert tcbench("compare", "one.jsonl", "two.jsonl", "--strict").code == 0
+    assert tcbench(tmp_path, "compare", "one.jsonl", "two.jsonl", "--strict").code == 0
 
 
-def test_nothing_measured_on_both_sides_is_never_green(tcbench, tmp_path):
+def test_nothing_measured_on_both_sides_is_never_green(tmp_path):
     broken = [factories.make_record(status="failed", reason="ModuleNotFoundError: no module")]
     write(tmp_path / "broken.jsonl", broken)
     write(tmp_path / "half.jsonl", [*trials(config="fp16"), *broken])
-    done = tcbench("compare", "broken.jsonl", "broken.jsonl")
+    done = tcbench(tmp_path, "compare", "broken.jsonl", "broken.jsonl")
     assert done.code == 5
     assert "nothing was measured on both sides: failed on both sides: ModuleNotFoundError: no module" in done.err
-    assert [tcbench("compare", "half.jsonl", "half.jsonl", *strict).code for strict in ((), ("--strict",))] == [0, 4]
+    assert [
+        tcbench(tmp_path, "compare", "half.jsonl", "half.jsonl", *strict).code for strict in ((), ("--strict",))
+    ] == [0, 4]
 
 
-def test_a_copy_of_results_is_noticed_and_some_trials_of_both_too(tcbench, base, tmp_path):
+def test_a_copy_of_results_is_noticed_and_some_trials_of_both_too(base, tmp_path):
     (tmp_path / "copy.jsonl").write_bytes(base.read_bytes())
     assert (
-        tcbench("compare", "base.jsonl", "copy.jsonl").err == "note: all trials of copy.jsonl stand in base.jsonl too\n"
+        tcbench(tmp_path, "compare", "base.jsonl", "copy.jsonl").err
+        == "note: all trials of copy.jsonl stand in base.jsonl too\n"
     )
     write(tmp_path / "more.jsonl", [*trials(), *trials(config="fp16")])
     assert (
-        tcbench("compare", "base.jsonl", "more.jsonl").err == "note: 8 trials of more.jsonl stand in base.jsonl too\n"
+        tcbench(tmp_path, "compare", "base.jsonl", "more.jsonl").err
+        == "note: 8 trials of more.jsonl stand in base.jsonl too\n"
     )
 
 
-def test_where_to_write_is_looked_at_before_and_verdicts_are_shown_in_any_case(tcbench, base, tmp_path, monkeypatch):
-    assert tcbench("compare", "base.jsonl", "base.jsonl", "-o", "made/out.md", "--format", "markdown").code == 0
+def test_where_to_write_is_looked_at_before_and_verdicts_are_shown_in_any_case(base, tmp_path):
+    assert (
+        tcbench(tmp_path, "compare", "base.jsonl", "base.jsonl", "-o", "made/out.md", "--format", "markdown").code == 0
+    )
     assert (tmp_path / "made" / "out.md").read_text().startswith("### tcbench")
-    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "no" / "summary"))
-    done = tcbench("compare", "base.jsonl", "base.jsonl", "--format", "github")
+    elsewhere = str(tmp_path / "no" / "summary")
+    done = tcbench(tmp_path, "compare", "base.jsonl", "base.jsonl", "--format", "github", GITHUB_STEP_SUMMARY=elsewhere)
     assert (done.code, "note: no job summary: " in done.err) == (0, True)
     assert "1 pass" in done.out
 
 
 @pytest.mark.parametrize(("before", "after", "code"), [("ok", "oom", 1), ("oom", "ok", 0), ("ok", "failed", 1)])
-def test_a_change_of_status_fails_where_something_was_lost(tcbench, tmp_path, before, after, code):
+def test_a_change_of_status_fails_where_something_was_lost(tmp_path, before, after, code):
     for name, status in (("base", before), ("current", after)):
         other = trials() if status == "ok" else [factories.make_record(status=status)]
         write(tmp_path / f"{name}.jsonl", other + trials(config="fp16"))
-    done = tcbench("compare", "base.jsonl", "current.jsonl", "--strict")
+    done = tcbench(tmp_path, "compare", "base.jsonl", "current.jsonl", "--strict")
     assert done.code == code
     assert f"{before} -> {after}" in done.out
 
 
-def test_several_metrics_are_judged_each(tcbench, base, tmp_path):
+def test_several_metrics_are_judged_each(base, tmp_path):
     def grown(one: Record) -> Record:
         measurement = msgspec.structs.replace(one.measurement, peak_memory_bytes=700 * 2**20)
         return msgspec.structs.replace(one, measurement=measurement)
 
     write(tmp_path / "current.jsonl", list(map(grown, trials(seed=1))))
-    assert tcbench("compare", "base.jsonl", "current.jsonl").code == 0
-    done = tcbench("compare", "base.jsonl", "current.jsonl", "--metric", "throughput,memory", "--metric", "energy")
+    assert tcbench(tmp_path, "compare", "base.jsonl", "current.jsonl").code == 0
+    done = tcbench(
+        tmp_path, "compare", "base.jsonl", "current.jsonl", "--metric", "throughput,memory", "--metric", "energy"
+    )
     assert done.code == 1
     assert done.out.splitlines()[-1] == "1 regression, 1 pass, 1 not measured at a threshold of 3%"
     assert "600 MiB" in done.out and "700 MiB" in done.out
@@ -161,10 +160,12 @@ def test_several_metrics_are_judged_each(tcbench, base, tmp_path):
 # What may be compared
 
 
-def test_what_differs_is_listed_with_the_command_that_allows_it(tcbench, base, tmp_path):
+def test_what_differs_is_listed_with_the_command_that_allows_it(base, tmp_path):
     packages = {"chainer": "7.8.1", "numpy": "2.3.0", "scipy": "1.15"}
     write(tmp_path / "new results.jsonl", moved(trials(seed=1), packages=packages, python="3.12.0"))
-    done = tcbench("compare", "base.jsonl", "new results.jsonl", "--threshold", "5%", "--strict", "--allow", "input")
+    done = tcbench(
+        tmp_path, "compare", "base.jsonl", "new results.jsonl", "--threshold", "5%", "--strict", "--allow", "input"
+    )
     assert done.code == 5
     assert done.out == ""
     lines = done.err.splitlines()
@@ -177,24 +178,24 @@ def test_what_differs_is_listed_with_the_command_that_allows_it(tcbench, base, t
     command = "tcbench compare base.jsonl 'new results.jsonl' --threshold 5% --strict --allow python,libraries,input"
     assert lines[-1].strip() == command
     again = tcbench(
-        *command.replace("'new results.jsonl'", "new").split()[1:3], "new results.jsonl", *command.split()[5:]
+        tmp_path, *command.replace("'new results.jsonl'", "new").split()[1:3], "new results.jsonl", *command.split()[5:]
     )
     assert again.code == 0, again
     assert "allowed to differ: libraries: numpy: 2.2.0 -> 2.3.0; scipy: none -> 1.15" in again.out
 
 
-def test_all_allows_everything_but_what_is_missing(tcbench, tmp_path):
+def test_all_allows_everything_but_what_is_missing(tmp_path):
     write(tmp_path / "base.jsonl", trials() + trials(config="fp16"))
     other = [msgspec.structs.replace(one, cell=factories.make_cell(threads=4, seed=1)) for one in trials()]
     write(tmp_path / "current.jsonl", moved(other, os="other", machine="other", device_name="H200"))
-    assert tcbench("compare", "base.jsonl", "current.jsonl", "--allow", "settings").code == 5
-    assert tcbench("compare", "base.jsonl", "current.jsonl", "--allow", "all").code == 1
-    assert tcbench("compare", "base.jsonl", "current.jsonl", "--allow", "all,missing").code == 0
+    assert tcbench(tmp_path, "compare", "base.jsonl", "current.jsonl", "--allow", "settings").code == 5
+    assert tcbench(tmp_path, "compare", "base.jsonl", "current.jsonl", "--allow", "all").code == 1
+    assert tcbench(tmp_path, "compare", "base.jsonl", "current.jsonl", "--allow", "all,missing").code == 0
 
 
-def test_nothing_in_common_is_not_comparable(tcbench, base, tmp_path):
+def test_nothing_in_common_is_not_comparable(base, tmp_path):
     write(tmp_path / "current.jsonl", trials(config="fp16"))
-    done = tcbench("compare", "base.jsonl", "current.jsonl", "--allow", "all,missing")
+    done = tcbench(tmp_path, "compare", "base.jsonl", "current.jsonl", "--allow", "all,missing")
     assert done.code == 5
     assert "have nothing in common" in done.err
     assert "base.jsonl has fp32, batch size 4\n" in done.err
@@ -204,32 +205,32 @@ def test_nothing_in_common_is_not_comparable(tcbench, base, tmp_path):
 # What is given
 
 
-def test_runs_are_named_by_file_folder_or_id(tcbench, tmp_path):
+def test_runs_are_named_by_file_folder_or_id(tmp_path):
     write(tmp_path / "results/m/cpu-20260101-000000.jsonl", trials())
     write(tmp_path / "results/m/cpu-20260102-000000.jsonl", trials(seed=1))
     write(tmp_path / "old/a.jsonl", trials(trials=4))
     write(tmp_path / "old/b.jsonl", [msgspec.structs.replace(r, run_id="b") for r in trials(trials=4, seed=2)])
-    assert tcbench("compare", "cpu-20260101-000000", "cpu-20260102-000000").code == 0
-    assert tcbench("compare", "old", "results/m/cpu-20260102-000000.jsonl").code == 0
-    done = tcbench("compare", "cpu-20260101-000001", "cpu-20260102-000000")
+    assert tcbench(tmp_path, "compare", "cpu-20260101-000000", "cpu-20260102-000000").code == 0
+    assert tcbench(tmp_path, "compare", "old", "results/m/cpu-20260102-000000.jsonl").code == 0
+    done = tcbench(tmp_path, "compare", "cpu-20260101-000001", "cpu-20260102-000000")
     assert done.code == 2
     assert "did you mean 'cpu-20260101-000000'?" in done.err
 
 
-def test_a_baseline_stands_in_the_base_s_place(tcbench, tmp_path):
+def test_a_baseline_stands_in_the_base_s_place(tmp_path):
     write(tmp_path / "results/baselines/main.jsonl", trials())
     newest = write(tmp_path / "results/m/cpu-20260102-000000.jsonl", trials(36.0, seed=1))
-    assert tcbench("compare", "--baseline", "main").code == 1
-    assert "base baseline main, current cpu-20260102-000000" in tcbench("compare", "--baseline", "main").out
-    assert tcbench("compare", "--baseline", "main", newest).code == 1
-    unknown = tcbench("compare", "--baseline", "mian")
+    assert tcbench(tmp_path, "compare", "--baseline", "main").code == 1
+    assert "base baseline main, current cpu-20260102-000000" in tcbench(tmp_path, "compare", "--baseline", "main").out
+    assert tcbench(tmp_path, "compare", "--baseline", "main", newest).code == 1
+    unknown = tcbench(tmp_path, "compare", "--baseline", "mian")
     assert (unknown.code, "did you mean 'main'?" in unknown.err) == (2, True)
-    twice = tcbench("compare", "--baseline", "main", newest, newest)
+    twice = tcbench(tmp_path, "compare", "--baseline", "main", newest, newest)
     assert (twice.code, "in BASE's place" in twice.err) == (2, True)
 
 
-def test_the_same_results_twice_is_said(tcbench, base):
-    done = tcbench("compare", "base.jsonl", "./base.jsonl")
+def test_the_same_results_twice_is_said(tmp_path, base):
+    done = tcbench(tmp_path, "compare", "base.jsonl", "./base.jsonl")
     assert (done.code, done.err) == (0, "note: all trials of ./base.jsonl stand in base.jsonl too\n")
 
 
@@ -257,16 +258,16 @@ def test_the_same_results_twice_is_said(tcbench, base):
         (["-o", "base.jsonl/out.md"], "base.jsonl/out.md: cannot be written"),
     ],
 )
-def test_a_mistake_in_an_option_is_one_clear_line(tcbench, base, options, expected):
-    done = tcbench("compare", "base.jsonl", "base.jsonl", *options)
+def test_a_mistake_in_an_option_is_one_clear_line(tmp_path, base, options, expected):
+    done = tcbench(tmp_path, "compare", "base.jsonl", "base.jsonl", *options)
     assert done.code == 2
     assert expected in done.err
     assert [line for line in done.err.splitlines() if not line.startswith("note: ")] == [done.err.splitlines()[-1]]
 
 
 @pytest.mark.parametrize("words", [[], ["base.jsonl"]])
-def test_two_results_are_expected(tcbench, base, words):
-    done = tcbench("compare", *words)
+def test_two_results_are_expected(tmp_path, base, words):
+    done = tcbench(tmp_path, "compare", *words)
     assert (done.code, "expected two results: tcbench compare BASE CURRENT" in done.err) == (2, True)
 
 
@@ -310,10 +311,10 @@ def measured(**changes) -> str:
         (record.encode(factories.make_record()) + b"\n" + b"oops\n", ":2: not JSON"),
     ],
 )
-def test_what_is_no_record_is_named_with_file_and_line(tcbench, base, tmp_path, content, expected):
+def test_what_is_no_record_is_named_with_file_and_line(base, tmp_path, content, expected):
     (tmp_path / "bad.jsonl").write_bytes(content)
     for words in (("base.jsonl", "bad.jsonl"), ("bad.jsonl", "base.jsonl")):
-        done = tcbench("compare", *words)
+        done = tcbench(tmp_path, "compare", *words)
         assert done.code == 2, done
         assert f"tcbench: error: bad.jsonl{':' if expected[0] != ':' else ''}" in done.err
         assert expected in done.err
@@ -330,18 +331,18 @@ def test_what_is_no_record_is_named_with_file_and_line(tcbench, base, tmp_path, 
         ("of-empty-files", "of-empty-files: no records in it"),
     ],
 )
-def test_a_place_without_records_is_named(tcbench, base, tmp_path, named, expected):
+def test_a_place_without_records_is_named(base, tmp_path, named, expected):
     (tmp_path / "empty").mkdir()
     write(tmp_path / "of-empty-files/a.jsonl", [])
-    done = tcbench("compare", "base.jsonl", named)
+    done = tcbench(tmp_path, "compare", "base.jsonl", named)
     assert (done.code, done.err.count("\n")) == (2, 1)
     assert expected in done.err
 
 
-def test_a_last_line_that_is_cut_off_is_left_out_and_said(tcbench, base, tmp_path):
+def test_a_last_line_that_is_cut_off_is_left_out_and_said(base, tmp_path):
     whole = write(tmp_path / "current.jsonl", trials(seed=1)).read_bytes()
     (tmp_path / "current.jsonl").write_bytes(whole[:-40])
-    done = tcbench("compare", "base.jsonl", "current.jsonl", "--format", "json")
+    done = tcbench(tmp_path, "compare", "base.jsonl", "current.jsonl", "--format", "json")
     assert done.code == 0
     assert done.err == "note: current.jsonl: the last line is cut off and was left out; 7 records read\n"
     (cell,) = json.loads(done.out)["cells"]
@@ -364,7 +365,7 @@ def test_a_last_line_that_is_cut_off_is_left_out_and_said(tcbench, base, tmp_pat
     ],
 )
 @pytest.mark.parametrize("format_", ["table", "json", "junit"])
-def test_a_measurement_out_of_this_world_ends_in_words(tcbench, base, tmp_path, changes, format_):
+def test_a_measurement_out_of_this_world_ends_in_words(base, tmp_path, changes, format_):
     odd = []
     for one in trials(seed=1):
         raw = json.loads(record.encode(one))
@@ -373,14 +374,14 @@ def test_a_measurement_out_of_this_world_ends_in_words(tcbench, base, tmp_path, 
     (tmp_path / "odd.jsonl").write_text("\n".join(odd) + "\n")
     options = ("--metric", "throughput,memory,energy", "--format", format_)
     for words in (("base.jsonl", "odd.jsonl"), ("odd.jsonl", "base.jsonl"), ("odd.jsonl", "odd.jsonl")):
-        done = tcbench("compare", *words, *options)
+        done = tcbench(tmp_path, "compare", *words, *options)
         assert done.code in (0, 1), done
 
 
 # What is written
 
 
-def test_every_format_goes_to_a_file_with_the_table_beside_it(tcbench, base, tmp_path):
+def test_every_format_goes_to_a_file_with_the_table_beside_it(base, tmp_path):
     write(tmp_path / "current.jsonl", trials(36.0, seed=1))
     for format_, begins in (
         ("markdown", "### tcbench: regression"),
@@ -388,29 +389,29 @@ def test_every_format_goes_to_a_file_with_the_table_beside_it(tcbench, base, tmp
         ("junit", "<?xml"),
         ("table", "base"),
     ):
-        done = tcbench("compare", "base.jsonl", "current.jsonl", "--format", format_, "-o", "out.txt")
+        done = tcbench(tmp_path, "compare", "base.jsonl", "current.jsonl", "--format", format_, "-o", "out.txt")
         assert done.code == 1
         assert (tmp_path / "out.txt").read_text("utf-8").startswith(begins)
         assert "1 regression at a threshold of 3%" in done.out
         assert done.out.endswith("wrote out.txt\n")
 
 
-def test_github_gets_annotations_and_a_job_summary(tcbench, base, tmp_path, monkeypatch):
+def test_github_gets_annotations_and_a_job_summary(base, tmp_path):
     summary = tmp_path / "summary.md"
     summary.write_text("before\n")
-    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
     write(tmp_path / "current.jsonl", trials(36.0, seed=1))
-    done = tcbench("compare", "base.jsonl", "current.jsonl", "--format", "github")
+    there = {"GITHUB_STEP_SUMMARY": str(summary)}
+    done = tcbench(tmp_path, "compare", "base.jsonl", "current.jsonl", "--format", "github", **there)
     assert done.code == 1
     assert done.out.startswith("::error title=tcbench%3A regression::fp32, batch size 4: throughput -")
     assert summary.read_text().startswith("before\n### tcbench: regression\n")
-    tcbench("compare", "base.jsonl", "current.jsonl", "--format", "json")
+    tcbench(tmp_path, "compare", "base.jsonl", "current.jsonl", "--format", "json", **there)
     assert summary.read_text().count("###") == 1
 
 
-def test_github_shows_why_nothing_was_compared(tcbench, base, tmp_path):
+def test_github_shows_why_nothing_was_compared(base, tmp_path):
     write(tmp_path / "current.jsonl", moved(trials(), os="other"))
-    done = tcbench("compare", "base.jsonl", "current.jsonl", "--format", "github")
+    done = tcbench(tmp_path, "compare", "base.jsonl", "current.jsonl", "--format", "github")
     assert done.code == 5
     assert done.out.startswith("::error title=tcbench%3A not comparable::base.jsonl and current.jsonl did not measure")
     assert done.out.count("\n") == 1
@@ -419,9 +420,9 @@ def test_github_shows_why_nothing_was_compared(tcbench, base, tmp_path):
 # Real records
 
 
-def test_a_real_run_against_itself_never_fails(tcbench):
+def test_a_real_run_against_itself_never_fails(tmp_path):
     (run,) = REAL.glob("peers-*.jsonl")
-    done = tcbench("compare", run, run, "--metric", "throughput,memory", "--format", "json")
+    done = tcbench(tmp_path, "compare", run, run, "--metric", "throughput,memory", "--format", "json")
     assert done.code == 0
     found = json.loads(done.out)
     assert found["paired_cells"] == 10
@@ -429,19 +430,18 @@ def test_a_real_run_against_itself_never_fails(tcbench):
     assert all(cell["ratio"]["low"] <= 1 <= cell["ratio"]["high"] for cell in found["cells"])
 
 
-def test_real_runs_of_two_kernels_are_refused_and_compared_when_allowed(tcbench, tmp_path):
+def test_real_runs_of_two_kernels_are_refused_and_compared_when_allowed(tmp_path):
     (run,), (peers,) = REAL.glob("cpu-*.jsonl"), REAL.glob("peers-*.jsonl")
-    refused = tcbench("compare", run, peers)
+    refused = tcbench(tmp_path, "compare", run, peers)
     assert refused.code == 5
     assert "kernel: 6." in refused.err
-    done = tcbench("compare", run, peers, "--allow", "all,missing", "--format", "junit", "-o", "out.xml")
+    done = tcbench(tmp_path, "compare", run, peers, "--allow", "all,missing", "--format", "junit", "-o", "out.xml")
     assert done.code == 0
     assert "only" not in done.err
     assert ET.parse(tmp_path / "out.xml").getroot().attrib["failures"] == "0"
 
 
 def test_the_command_in_a_process_of_its_own(base):
-    command = [sys.executable, "-m", "tcbench", "compare", "base.jsonl", "base.jsonl", "--format", "json"]
-    done = subprocess.run(command, cwd=base.parent, capture_output=True, text=True, env=dict(os.environ), timeout=60)
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["verdicts"] == {"pass": 1}
+    done = finish(start(base.parent, "compare", "base.jsonl", "base.jsonl", "--format", "json"))
+    assert done.code == 0, done.err
+    assert json.loads(done.out)["verdicts"] == {"pass": 1}

@@ -3,27 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import factories
 import pytest
-from command import Shell
+from command import tcbench
 
 from tcbench import backends
 from tcbench.analysis.roofline import Ceilings
 from tcbench.backends.feeds import dataset
 from tcbench.core import record as records
 from tcbench.run import ceilings
-
-
-def tcbench(here: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "TCBENCH_CACHE": str(here / "cache"), "COLUMNS": "100"}
-    command = [sys.executable, "-m", "tcbench", *arguments]
-    return subprocess.run(command, cwd=here, capture_output=True, text=True, env=environment, timeout=300)
 
 
 @pytest.fixture(scope="module")
@@ -33,16 +24,16 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Path:
     dataset.generate(here / "images", n_files=24, workers=1)
     run = ("run", "--config", "fp32", "--bs", "4", "--max-time", "1", "--image-size", "32", "--device", "cpu")
     done = tcbench(here, *run, "--data", "images", "--quiet")
-    assert done.returncode == 0, done.stderr
+    assert done.code == 0, done.err
     return here
 
 
 def test_explain_says_what_holds_a_real_cell_back_and_what_is_next(ran: Path) -> None:
     done = tcbench(ran, "explain", "--details")
-    assert done.returncode == 0, done.stderr
-    assert "fp32, batch size 4: " in done.stdout
-    assert "at most" in done.stdout
-    value = json.loads(tcbench(ran, "explain", "--json").stdout)
+    assert done.code == 0, done.err
+    assert "fp32, batch size 4: " in done.out
+    assert "at most" in done.out
+    value = json.loads(tcbench(ran, "explain", "--json").out)
     [cell] = value["cells"]
     found = cell["bottleneck"]
     assert found["verdict"] in ("input-bound", "host-bound", "balanced")
@@ -60,9 +51,9 @@ def test_explain_says_what_holds_a_real_cell_back_and_what_is_next(ran: Path) ->
 
 def test_roofline_puts_a_real_cells_phases_under_measured_ceilings(ran: Path) -> None:
     done = tcbench(ran, "roofline", "--json", "-o", "roof.svg")
-    assert done.returncode == 0, done.stderr
+    assert done.code == 0, done.err
     assert (ran / "roof.svg").stat().st_size > 5000
-    [cell] = json.loads(done.stdout)["cells"]
+    [cell] = json.loads(done.out)["cells"]
     assert cell["ceilings"]["measured"]
     assert cell["ceilings"]["flops_s"]["fp32"] > 1e9
     phases = {phase["name"]: phase for phase in cell["phases"]}
@@ -72,18 +63,18 @@ def test_roofline_puts_a_real_cells_phases_under_measured_ceilings(ran: Path) ->
     # Backward does twice forward's arithmetic, but for the images' gradient.
     assert 1.9 < phases["backward"]["flops"] / phases["forward"]["flops"] < 2.0
     kept = tcbench(ran, "explain", "--json")
-    assert json.loads(kept.stdout)["arithmetic_bounded_by"] == cell["ceilings"]["says"]
+    assert json.loads(kept.out)["arithmetic_bounded_by"] == cell["ceilings"]["says"]
     table = tcbench(ran, "roofline", "--layers", "--bs", "4")
-    assert table.returncode == 0, table.stderr
-    assert "block16.c/conv" in table.stdout
+    assert table.code == 0, table.err
+    assert "block16.c/conv" in table.out
     assert (ran / "roofline.png").exists()
 
 
 def test_timeline_draws_the_records_of_a_run(ran: Path) -> None:
     [records] = (ran / "results").rglob("*.jsonl")
     done = tcbench(ran, "timeline", str(records), "-o", "t.svg")
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() == "wrote t.svg"
+    assert done.code == 0, done.err
+    assert done.out.strip() == "wrote t.svg"
     assert (ran / "t.svg").stat().st_size > 5000
 
 
@@ -112,15 +103,15 @@ def test_a_mistake_is_one_clear_line_and_exit_code_2(tmp_path: Path, arguments: 
     for name in ("foreign.json", "foreign.jsonl"):
         (tmp_path / name).write_text('{"a": 1}\n', encoding="utf-8")
     done = tcbench(tmp_path, *arguments)
-    assert done.returncode == 2, (done.stdout, done.stderr)
-    assert len(done.stderr.strip().splitlines()) == 1
-    assert expected in done.stderr
+    assert done.code == 2, (done.out, done.err)
+    assert len(done.err.strip().splitlines()) == 1
+    assert expected in done.err
 
 
 @pytest.mark.parametrize("words", [("explain", "RECORDS", "--json"), ("report", "RECORDS", "-o", "page.html")])
 @pytest.mark.parametrize("backend", ["evil.sub:f", "evil:f", "registered", "nobody"])
 def test_what_a_record_names_is_not_imported(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, words: tuple, backend: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple, backend: str
 ) -> None:
     point = SimpleNamespace(name="registered", value="evil:f", load=lambda: pytest.fail("loaded"))
     monkeypatch.setattr(backends, "_registered", lambda: {"registered": point})
@@ -131,8 +122,7 @@ def test_what_a_record_names_is_not_imported(
     ours = factories.make_cell("fp16")
     lines = [records.encode(factories.make_record(cell=one)) for one in (cell, beside, ours)]
     (tmp_path / "r.jsonl").write_bytes(b"\n".join(lines) + b"\n")
-    shell = Shell(tmp_path, capsys, monkeypatch)
-    done = shell(*(word.replace("RECORDS", "r.jsonl") for word in words))
+    done = tcbench(tmp_path, *(word.replace("RECORDS", "r.jsonl") for word in words))
     assert (done.code, done.err) == (0, "")
     assert not (tmp_path / "ran").exists()
     if words[0] == "explain":  # nor does it keep anything else of the file from being explained
@@ -143,33 +133,28 @@ def test_what_a_record_names_is_not_imported(
 
 @pytest.mark.parametrize("change", [{"model": "vgg"}, {"variant": "v9"}, {"image_size": 1}])
 def test_a_model_that_there_is_not_keeps_nothing_else_from_being_shown(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, change: dict
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: dict
 ) -> None:
     monkeypatch.setattr(ceilings, "_kept", lambda _: Ceilings("it", (("fp32", 1e11),), 1e10, True, "measured"))
     odd = records.encode(factories.make_record(cell=factories.make_cell("odd", **change))) + b"\n"
     (tmp_path / "odd.jsonl").write_bytes(odd)
     (tmp_path / "both.jsonl").write_bytes(odd + records.encode(factories.make_record("fp32")) + b"\n")
-    shell = Shell(tmp_path, capsys, monkeypatch)
-    assert [cell["config"] for cell in json.loads(shell("explain", "both.jsonl", "--json").out)["cells"]] == [
-        "odd",
-        "fp32",
-    ]
-    assert [cell["config"] for cell in json.loads(shell("roofline", "both.jsonl", "--json").out)["cells"]] == ["fp32"]
-    done = shell("roofline", "odd.jsonl")
+    for command, shown in (("explain", ["odd", "fp32"]), ("roofline", ["fp32"])):
+        done = tcbench(tmp_path, command, "both.jsonl", "--json")
+        assert [cell["config"] for cell in json.loads(done.out)["cells"]] == shown
+    done = tcbench(tmp_path, "roofline", "odd.jsonl")
     assert (done.code, done.err.count("\n")) == (2, 1)
     assert "nothing is known of the layers of " in done.err
 
 
 @pytest.mark.parametrize("words", [("explain",), ("compare", "."), ("timeline",), ("history", "--out"), ("claims",)])
-def test_a_name_that_no_file_system_takes_is_one_clear_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
-) -> None:
+def test_a_name_that_no_file_system_takes_is_one_clear_line(tmp_path: Path, words: tuple[str, ...]) -> None:
     name = "x" * 3_000
-    done = Shell(tmp_path, capsys, monkeypatch)(*words, name)
+    done = tcbench(tmp_path, *words, name)
     assert (done.code, done.err) == (2, f"tcbench: error: {name}: File name too long\n")
 
 
 def test_a_cell_that_is_not_there_is_one_clear_line(ran: Path) -> None:
     done = tcbench(ran, "roofline", "--bs", "64")
-    assert done.returncode == 2
-    assert "no measured cell to show here; there is fp32, batch size 4" in done.stderr
+    assert done.code == 2
+    assert "no measured cell to show here; there is fp32, batch size 4" in done.err

@@ -8,29 +8,24 @@ from pathlib import Path
 import factories
 import pandas
 import pytest
-from command import Shell
+from command import tcbench
 
 from tcbench.core import record, store
 
 REAL = Path(__file__).parents[2] / "results" / "amd-epyc-2cpu"
 
 
-@pytest.fixture
-def tcbench(tmp_path, capsys, monkeypatch) -> Shell:
-    return Shell(tmp_path, capsys, monkeypatch)
-
-
 @pytest.mark.parametrize("per", ["trial", "cell", "step"])
-def test_tables_of_real_runs_hold_every_trial_cell_or_step(tcbench, tmp_path, per):
+def test_tables_of_real_runs_hold_every_trial_cell_or_step(tmp_path, per):
     records = store.read([REAL]).records
     expected = {
         "trial": len(records),
         "cell": len({one.cell.key for one in records}),
         "step": sum(one.measurement.timed_steps for one in records),
     }[per]
-    assert tcbench("export", REAL, "--per", per, "-o", "a.csv").out == "wrote a.csv\n"
-    assert tcbench("export", REAL, "--per", per, "-o", "a.parquet", "--format", "parquet").code == 0
-    done = tcbench("export", REAL, "--per", per, "--format", "json")
+    assert tcbench(tmp_path, "export", REAL, "--per", per, "-o", "a.csv").out == "wrote a.csv\n"
+    assert tcbench(tmp_path, "export", REAL, "--per", per, "-o", "a.parquet", "--format", "parquet").code == 0
+    done = tcbench(tmp_path, "export", REAL, "--per", per, "--format", "json")
     rows = json.loads(done.out)["rows"]
     frames = [pandas.read_csv(tmp_path / "a.csv"), pandas.read_parquet(tmp_path / "a.parquet"), pandas.DataFrame(rows)]
     column = "step_time_s" if per == "step" else "images_per_s"
@@ -39,19 +34,19 @@ def test_tables_of_real_runs_hold_every_trial_cell_or_step(tcbench, tmp_path, pe
         assert frame[column].astype(float).tolist() == pytest.approx([row[column] for row in rows])
 
 
-def test_services_get_every_cell_of_real_runs_once(tcbench):
+def test_services_get_every_cell_of_real_runs_once(tmp_path):
     cells = len({one.cell.key for one in store.read([REAL]).records})
-    entries = json.loads(tcbench("export", REAL, "--format", "github-action-benchmark").out)
+    entries = json.loads(tcbench(tmp_path, "export", REAL, "--format", "github-action-benchmark").out)
     assert len({entry["name"] for entry in entries}) == len(entries) == cells
-    assert len(json.loads(tcbench("export", REAL, "--format", "bencher").out)) == cells
+    assert len(json.loads(tcbench(tmp_path, "export", REAL, "--format", "bencher").out)) == cells
 
 
-def test_the_newest_run_is_the_default_and_ids_name_runs(tcbench, tmp_path):
+def test_the_newest_run_is_the_default_and_ids_name_runs(tmp_path):
     folder = tmp_path / "results" / "m"
     folder.mkdir(parents=True)
     (folder / "cpu-1.jsonl").write_bytes(record.encode(factories.make_record("fp16")) + b"\n")
     for words in ([], ["cpu-1"], ["results"], ["--out", str(tmp_path / "results")]):
-        assert ",fp16," in tcbench("export", *words).out
+        assert ",fp16," in tcbench(tmp_path, "export", *words).out
 
 
 @pytest.mark.parametrize(
@@ -68,19 +63,19 @@ def test_the_newest_run_is_the_default_and_ids_name_runs(tcbench, tmp_path):
         (["oom.jsonl", "--format", "bencher"], "no cell was measured in these results"),
     ],
 )
-def test_a_mistake_is_one_clear_line(tcbench, tmp_path, words, expected):
+def test_a_mistake_is_one_clear_line(tmp_path, words, expected):
     (tmp_path / "empty.jsonl").write_bytes(b"")
     (tmp_path / "bad.jsonl").write_bytes(b"NaN\n")
     (tmp_path / "oom.jsonl").write_bytes(record.encode(factories.make_record(status="oom")) + b"\n")
     given = words if any(word.endswith("jsonl") or word == "nowhere" for word in words) else ["oom.jsonl", *words]
-    done = tcbench("export", *given)
+    done = tcbench(tmp_path, "export", *given)
     assert (done.code, done.err.count("\n"), done.out) == (2, 1, "")
     assert expected in done.err
 
 
-def test_a_last_line_that_is_cut_off_is_said(tcbench, tmp_path):
+def test_a_last_line_that_is_cut_off_is_said(tmp_path):
     whole = b"".join(record.encode(one) + b"\n" for one in factories.make_trials(trials=3))
     (tmp_path / "cut.jsonl").write_bytes(whole[:-9])
-    done = tcbench("export", "cut.jsonl")
+    done = tcbench(tmp_path, "export", "cut.jsonl")
     assert (done.code, done.out.count("\n")) == (0, 3)
     assert "the last line is cut off and was left out; 2 records read" in done.err

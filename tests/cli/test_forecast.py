@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
+from command import finish, start, tcbench
 
 from tcbench.accelerators.cuda import properties
 from tcbench.accelerators.cuda.cudnn import libraries
@@ -44,12 +43,6 @@ def here(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def tcbench(here: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "TCBENCH_CACHE": str(here / "cache"), "COLUMNS": "100"}
-    command = [sys.executable, "-m", "tcbench", *arguments]
-    return subprocess.run(command, cwd=here, capture_output=True, text=True, env=environment, timeout=300)
-
-
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
@@ -69,23 +62,23 @@ def tcbench(here: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 def test_a_mistake_is_one_clear_line_and_exit_code_2(here, arguments, expected):
     scenario = [] if "nowhere" in arguments else ["quick.toml"]
     done = tcbench(here, "forecast", *scenario, *arguments)
-    assert done.returncode == 2, done
-    assert expected in done.stderr
-    assert done.stderr.startswith("tcbench: error: ")
-    assert done.stderr.count("\n") == 1
-    assert not done.stdout
+    assert done.code == 2, done
+    assert expected in done.err
+    assert done.err.startswith("tcbench: error: ")
+    assert done.err.count("\n") == 1
+    assert not done.out
 
 
 def test_the_gpu_must_be_named(here):
     done = tcbench(here, "forecast")
-    assert done.returncode == 2
-    assert "Missing option '--gpu'" in done.stderr
-    assert "Traceback" not in done.stderr
+    assert done.code == 2
+    assert "Missing option '--gpu'" in done.err
+    assert "Traceback" not in done.err
 
 
 def test_a_forecast_is_a_table_with_words_for_what_never_runs_there(here):
     done = tcbench(here, "forecast", "quick.toml", "--gpu", "v100", "--details")
-    assert done.returncode == 0, done.stderr
+    assert done.code == 0, done.err
     for words in (
         "quick on Tesla V100-SXM2-16GB, 32x32 pixels",
         "fp16, batch size 2: launches by host: io 0, forward 177, backward 229, update 591",
@@ -95,19 +88,19 @@ def test_a_forecast_is_a_table_with_words_for_what_never_runs_there(here):
         "2 of 2 cells fit into 15.78 GiB.",
         "no prediction",
     ):
-        assert words in done.stdout
+        assert words in done.out
     if libraries.problem():
-        assert "Plans: not checked: " in done.stdout
-        assert "uv sync --extra cuda12" in done.stdout or "libcuda" in done.stdout
+        assert "Plans: not checked: " in done.out
+        assert "uv sync --extra cuda12" in done.out or "libcuda" in done.out
 
 
 def test_a_cell_that_does_not_fit_is_an_answer(here):
     done = tcbench(
         here, "forecast", "quick.toml", "--gpu", "tiny.json", "--bs", "2", "--config", "fp16", "--json", "-q"
     )
-    assert done.returncode == 0
-    assert not done.stderr
-    value = json.loads(done.stdout)
+    assert done.code == 0
+    assert not done.err
+    value = json.loads(done.out)
     assert (value["schema"], value["schema_version"]) == ("tcbench-forecast", 1)
     assert value["gpu"]["device_name"] == "Tiny"
     (cell,) = value["cells"]
@@ -119,45 +112,29 @@ def test_a_second_forecast_takes_what_the_first_has_found(here):
     first = tcbench(here, "forecast", "quick.toml", "--gpu", "V100", "--bs", "2", "--json")
     assert list((here / "cache").glob("traces-*/*"))
     second = tcbench(here, "forecast", "quick.toml", "--gpu", "V100", "--bs", "2", "--json")
-    assert second.stdout == first.stdout
+    assert second.out == first.out
 
 
 def test_an_interrupted_forecast_says_that_it_goes_on_where_it_was(here):
-    environment = {**os.environ, "TCBENCH_CACHE": str(here / "cache")}
-    command = [sys.executable, "-m", "tcbench", "forecast", "naruse2018", "--gpu", "V100", "--image-size", "64"]
-    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "start_new_session": True}
-    process = subprocess.Popen(command, cwd=here, env=environment, **options)
+    words = ("forecast", "naruse2018", "--gpu", "V100", "--image-size", "64")
+    process = start(here, *words, start_new_session=True)
     deadline = time.monotonic() + 60
     while not list((here / "cache").glob("traces-*/*.plan")) and time.monotonic() < deadline:
         assert process.poll() is None
         time.sleep(0.02)
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: the workers get it too
-    stdout, stderr = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert not stdout
-    assert "interrupted; what was found is kept" in stderr
-    assert "Traceback" not in stderr
+    done = finish(process)
+    assert (done.code, done.out) == (130, "")
+    assert "interrupted; what was found is kept" in done.err
+    assert "Traceback" not in done.err
 
 
 def test_a_forecast_needs_no_cuda_package(here):
     blocked = "import sys; [sys.modules.__setitem__(n, None) for n in ('cupy', 'cudnn', 'pynvml', 'torch')]; "
     blocked += "from tcbench.cli import main; main()"
-    command = [
-        sys.executable,
-        "-c",
-        blocked,
-        "forecast",
-        "quick.toml",
-        "--gpu",
-        "V100",
-        "--bs",
-        "2",
-        "--config",
-        "fp16",
-    ]
-    environment = {**os.environ, "TCBENCH_CACHE": str(here / "cache")}
-    done = subprocess.run(command, cwd=here, capture_output=True, text=True, env=environment, timeout=300)
-    assert done.returncode == 0, done.stderr
-    assert "Plans: not checked: " in done.stdout
-    assert "Kernels: not compiled: " in done.stdout
-    assert "1 of 1 cells fit into 15.78 GiB." in done.stdout
+    words = ("forecast", "quick.toml", "--gpu", "V100", "--bs", "2", "--config", "fp16")
+    done = finish(start(here, *words, python=("-c", blocked)))
+    assert done.code == 0, done.err
+    assert "Plans: not checked: " in done.out
+    assert "Kernels: not compiled: " in done.out
+    assert "1 of 1 cells fit into 15.78 GiB." in done.out

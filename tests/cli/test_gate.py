@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import projects
 import pytest
+from command import start, tcbench
 from projects import commit, planted
 from typer.testing import CliRunner
 
@@ -24,19 +24,8 @@ from tcbench.core.record import Record
 QUICK = ("./my_step.toml", "--max-time", "0.25", "--quiet")
 
 
-def command(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "tcbench", *arguments]
-
-
-def tcbench(here: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command(*arguments), cwd=here, capture_output=True, text=True, env={**os.environ, **environment}, timeout=300
-    )
-
-
 @pytest.fixture
-def project(tmp_path, monkeypatch):
-    monkeypatch.setenv("TCBENCH_CACHE", str(tmp_path / "cache"))
+def project(tmp_path):
     return projects.make(tmp_path / "mine")
 
 
@@ -54,24 +43,24 @@ def test_a_loss_planted_in_the_working_tree_is_found_with_its_cell_and_phase(pro
     (project / "my_step.py").write_text(planted(2))
     arguments = ("--base", "HEAD", "--looks", "4,8", "-o", "gate.json", "--format", "json")
     done = tcbench(project, "gate", *QUICK[:-1], *arguments)
-    assert done.returncode == 1, done.stderr
-    assert "my_step/deep, batch size 1: regression: throughput -" in done.stdout
-    assert "; forward takes " in done.stdout
-    assert "base HEAD (" in done.stdout
-    assert "current the working tree (" in done.stdout
+    assert done.code == 1, done.err
+    assert "my_step/deep, batch size 1: regression: throughput -" in done.out
+    assert "; forward takes " in done.out
+    assert "base HEAD (" in done.out
+    assert "current the working tree (" in done.out
     found = cells((project / "gate.json").read_text())
     assert (found["my_step/deep"]["verdict"], found["my_step/deep"]["culprit"]) == ("regression", "forward")
     assert found["my_step/flat"]["verdict"] in ("pass", "inconclusive")
     # Progress: which side and look, the trials that are certain, an ETA.
-    assert "[1/16] base, look 1/2: my_step/deep, batch size 1: " in done.stderr
-    assert "[2/16] current, look 1/2: my_step/deep, batch size 1: " in done.stderr
-    assert "(ETA " in done.stderr
+    assert "[1/16] base, look 1/2: my_step/deep, batch size 1: " in done.err
+    assert "[2/16] current, look 1/2: my_step/deep, batch size 1: " in done.err
+    assert "(ETA " in done.err
     # What was measured is kept as it ran: base first, current first, base first.
     records = [record for side in ("base", "current") for record in left(project, side)]
     deep = sorted((r for r in records if r.cell.config == "my_step/deep"), key=lambda r: r.started_at)
     assert "".join(r.run_id[-4] for r in deep)[:6] == "brrbbr"  # b(ase), cu(r)rent
     assert all(r.status == "ok" for r in records)
-    assert tcbench(project, "compare", *(f"{r.run_id}" for r in (records[0], records[-1]))).returncode == 1
+    assert tcbench(project, "compare", *(f"{r.run_id}" for r in (records[0], records[-1]))).code == 1
 
 
 def test_a_loss_between_two_commits_is_found_whatever_the_working_tree_says(project):
@@ -79,16 +68,16 @@ def test_a_loss_between_two_commits_is_found_whatever_the_working_tree_says(proj
     (project / "my_step.py").write_text("raise SystemExit")
     arguments = ("--config", "deep", "--base", "HEAD~1", "--current", "HEAD", "--looks", "3,6")
     done = tcbench(project, "gate", *QUICK, *arguments)
-    assert done.returncode == 1, done.stderr
-    assert "my_step/deep, batch size 1: regression" in done.stdout
-    assert done.stderr == ""
+    assert done.code == 1, done.err
+    assert "my_step/deep, batch size 1: regression" in done.out
+    assert done.err == ""
 
 
 def test_without_a_loss_it_passes(project):
     commit(project, other__txt="nothing of the step")
     done = tcbench(project, "gate", *QUICK, "--base", "HEAD~1", "--config", "deep")
-    assert done.returncode == 0, done.stdout
-    assert "regression" not in done.stdout
+    assert done.code == 0, done.out
+    assert "regression" not in done.out
     assert left(project, "base")[0].environment.project_commit == projects.git(
         project, "rev-parse", "--short=12", "HEAD~1"
     )
@@ -98,13 +87,13 @@ def test_two_interpreters_are_compared(project, tmp_path):
     slow = projects.interpreter(tmp_path / "slow", "export PLANTED_S=0.002")
     arguments = ("--base-python", sys.executable, "--config", "deep", "--format", "json")
     done = tcbench(project, "gate", *QUICK, *arguments, "--current-python", str(slow))
-    assert done.returncode == 1, done.stderr
-    assert json.loads(done.stdout)["base"] == sys.executable
-    found = cells(done.stdout)["my_step/deep"]
+    assert done.code == 1, done.err
+    assert json.loads(done.out)["base"] == sys.executable
+    found = cells(done.out)["my_step/deep"]
     assert found["verdict"] == "regression"
     assert max(found["phases"], key=lambda phase: phase["change_s"]["value"])["name"] == "forward"
     done = tcbench(project, "gate", *QUICK, *arguments, "--looks", "2")
-    assert done.returncode == 0, done.stdout
+    assert done.code == 0, done.out
 
 
 def test_different_libraries_are_what_is_compared(project, tmp_path):
@@ -115,8 +104,8 @@ def test_different_libraries_are_what_is_compared(project, tmp_path):
     other = projects.interpreter(tmp_path / "other", f"export PYTHONPATH={tmp_path}/lib")
     arguments = ("--base-python", str(other), "--config", "deep", "--looks", "2")
     done = tcbench(project, "gate", *QUICK, *arguments)
-    assert done.returncode == 0, done.stderr
-    assert "allowed to differ: libraries: numpy: 9.9 -> " in done.stdout
+    assert done.code == 0, done.err
+    assert "allowed to differ: libraries: numpy: 9.9 -> " in done.out
 
 
 def test_a_worker_that_speaks_no_protocol_is_a_record_and_never_a_hang(project, tmp_path):
@@ -131,9 +120,9 @@ def test_a_worker_that_speaks_no_protocol_is_a_record_and_never_a_hang(project, 
         python = projects.interpreter(tmp_path / name, body)
         arguments = ("--config", "deep", "--base-python", sys.executable, "--current-python", str(python))
         done = tcbench(project, "gate", *QUICK, *arguments, "--out", name)
-        assert done.returncode == 1, done.stderr
-        assert f"changed status: ok -> crashed: {said}" in done.stdout
-        assert "Traceback" not in done.stderr
+        assert done.code == 1, done.err
+        assert f"changed status: ok -> crashed: {said}" in done.out
+        assert "Traceback" not in done.err
 
 
 def test_a_spent_budget_leaves_the_rest_inconclusive_and_says_so(project, tmp_path):
@@ -141,29 +130,21 @@ def test_a_spent_budget_leaves_the_rest_inconclusive_and_says_so(project, tmp_pa
     slow = projects.interpreter(tmp_path / "slow", '[ "$1" = -c ] || case "$*" in *worker*) sleep 6;; esac')
     arguments = ("--base-python", sys.executable, "--current-python", str(slow), "--config", "deep")
     done = tcbench(project, "gate", *QUICK, *arguments, "--budget", "6", "--strict")
-    assert done.returncode == 4, done.stderr
-    assert "the budget of 6 s was spent: what is undecided stays inconclusive" in done.stdout
+    assert done.code == 4, done.err
+    assert "the budget of 6 s was spent: what is undecided stays inconclusive" in done.out
     assert [len(store.read([path]).records) for path in project.glob("results/*/*.jsonl")] == [1, 1]
 
 
 def test_a_budget_for_one_side_alone_is_not_green(project):
     done = tcbench(project, "gate", *QUICK, "--base", "HEAD", "--budget", "0.01", "--config", "deep")
-    assert done.returncode == 5, done.stdout
-    assert (
-        "nothing was measured on both sides: the budget was spent before look 1 of 4 (3 trials a side)" in done.stderr
-    )
+    assert done.code == 5, done.out
+    assert "nothing was measured on both sides: the budget was spent before look 1 of 4 (3 trials a side)" in done.err
     assert [len(store.read([path]).records) for path in project.glob("results/*/*.jsonl")] == [1]
 
 
 def test_an_interrupt_keeps_what_is_done_for_compare(project):
     arguments = ("--base", "HEAD", "--looks", "8", "--config", "deep")
-    with subprocess.Popen(
-        command("gate", *QUICK[:-1], *arguments),
-        cwd=project,
-        stderr=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        text=True,
-    ) as process:
+    with start(project, "gate", *QUICK[:-1], *arguments, stdout=subprocess.DEVNULL) as process:
         assert process.stderr is not None
         for line in process.stderr:
             if line.startswith("[2/"):
@@ -175,7 +156,7 @@ def test_an_interrupt_keeps_what_is_done_for_compare(project):
     assert "interrupted; 2 records are kept: tcbench compare results/" in rest
     named = rest.strip().rpartition("tcbench compare ")[2].split()
     done = tcbench(project, "compare", *named)
-    assert (done.returncode, "one process tells nothing of how processes differ" in done.stdout) == (0, True)
+    assert (done.code, "one process tells nothing of how processes differ" in done.out) == (0, True)
 
 
 def test_the_environment_of_a_revision_is_made_and_runs_there(project, tmp_path):
@@ -184,9 +165,9 @@ def test_the_environment_of_a_revision_is_made_and_runs_there(project, tmp_path)
     setup = f"mkdir -p .venv/bin && cp {python} .venv/bin/python"
     arguments = ("--config", "deep", "--base", "HEAD", "--setup", setup)
     done = tcbench(project, "gate", *QUICK, *arguments, "--looks", "2", "--format", "json")
-    assert done.returncode == 0, done.stderr
-    assert cells(done.stdout)["my_step/deep"]["verdict"] in ("improved", "inconclusive")
-    assert cells(done.stdout)["my_step/deep"]["ratio"]["value"] > 1.03
+    assert done.code == 0, done.err
+    assert cells(done.out)["my_step/deep"]["verdict"] in ("improved", "inconclusive")
+    assert cells(done.out)["my_step/deep"]["ratio"]["value"] > 1.03
 
 
 @pytest.mark.parametrize(
@@ -223,15 +204,15 @@ def test_a_mistake_is_one_clear_line(project, arguments, said, monkeypatch):
 )
 def test_a_side_that_cannot_be_prepared_ends_with_code_2(project, arguments, said):
     done = tcbench(project, "gate", *QUICK, *arguments)
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-    assert done.stderr.startswith("tcbench: error: ")
-    assert said in done.stderr
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    assert done.err.startswith("tcbench: error: ")
+    assert said in done.err
 
 
 def test_outside_of_a_repository_there_is_one_clear_line(tmp_path):
     done = tcbench(tmp_path, "gate", "--base", "HEAD", GIT_CEILING_DIRECTORIES=str(tmp_path.parent))
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-    assert "is in no git repository" in done.stderr
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    assert "is in no git repository" in done.err
 
 
 def test_a_cell_that_only_the_base_has_is_missing(project):
@@ -239,13 +220,13 @@ def test_a_cell_that_only_the_base_has_is_missing(project):
     kept, last = scenario[: scenario.rindex("[[config]]")], scenario[scenario.rindex("[[config]]") :]
     (project / "my_step.toml").write_text(kept, encoding="utf-8")
     done = tcbench(project, "gate", *QUICK, "--base", "HEAD", "--looks", "2", "--threshold", "90%")
-    assert done.returncode == 1, done.stderr
-    assert "1 missing" in done.stdout
-    assert f"my_step/{'deep' if 'deep' in last else 'flat'}, batch size 1: missing: not in current" in done.stdout
+    assert done.code == 1, done.err
+    assert "1 missing" in done.out
+    assert f"my_step/{'deep' if 'deep' in last else 'flat'}, batch size 1: missing: not in current" in done.out
     allowed = tcbench(
         project, "gate", *QUICK, "--base", "HEAD", "--looks", "2", "--threshold", "90%", "--allow", "missing"
     )
-    assert allowed.returncode == 0, allowed.stdout
+    assert allowed.code == 0, allowed.out
 
 
 def test_a_base_whose_scenario_cannot_be_read_leaves_a_note(project):
@@ -255,21 +236,21 @@ def test_a_base_whose_scenario_cannot_be_read_leaves_a_note(project):
     done = tcbench(
         project, "gate", *QUICK[:-1], "--base", "HEAD", "--looks", "2", "--threshold", "90%", "--budget", "0.01"
     )
-    assert "note: whether cells are missing is not known" in done.stderr
+    assert "note: whether cells are missing is not known" in done.err
 
 
 def test_nothing_is_measured_before_it_is_known_where_to_write(project):
     done = tcbench(project, "gate", *QUICK, "--base", "HEAD", "-o", "my_step.toml/out.json", "--format", "json")
-    assert done.returncode == 2
-    assert "my_step.toml/out.json: cannot be written" in done.stderr
+    assert done.code == 2
+    assert "my_step.toml/out.json: cannot be written" in done.err
     assert not list(project.glob("results/**/*.jsonl"))
 
 
 def test_a_step_that_runs_on_neither_side_is_not_green(project):
     commit(project, **{"my_step.py": "import no_such_module"})
     done = tcbench(project, "gate", *QUICK, "--base", "HEAD")
-    assert done.returncode == 5, done.stdout
-    assert "nothing was measured on both sides" in done.stderr
+    assert done.code == 5, done.out
+    assert "nothing was measured on both sides" in done.err
 
 
 @pytest.mark.parametrize("strict", [(), ("--strict",)])
@@ -278,8 +259,8 @@ def test_a_base_that_runs_in_no_cell_is_not_green(project, strict):
     commit(project, **{"my_step.py": "def open_session(cell) return 1"})
     (project / "my_step.py").write_text(good)
     done = tcbench(project, "gate", *QUICK, "--base", "HEAD", *strict)
-    assert done.returncode == 5, done.stdout
-    assert "nothing was measured on both sides: failed -> ok" in done.stderr
+    assert done.code == 5, done.out
+    assert "nothing was measured on both sides: failed -> ok" in done.err
 
 
 def test_a_step_in_a_submodule_runs_on_both_sides(project, tmp_path):
@@ -287,7 +268,7 @@ def test_a_step_in_a_submodule_runs_on_both_sides(project, tmp_path):
     projects.add_submodule(project, library, "lib")
     commit(project, my_step__py="from lib.my_step import open_session")
     done = tcbench(project, "gate", *QUICK, "--base", "HEAD", "--looks", "2", "--threshold", "90%")
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.code == 0, done.out + done.err
     assert [record.status for record in left(project, "base")] == ["ok"] * 4
 
 

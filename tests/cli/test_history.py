@@ -3,26 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
+from command import tcbench
 from histories import commit, over_commits
 
 from tcbench.core.record import Record
 from tcbench.core.store import Store
 
 REAL = Path(__file__).parents[2] / "results"
-
-
-def tcbench(here: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "TCBENCH_CACHE": str(here / "cache"), "COLUMNS": "100"}
-    command = [sys.executable, "-m", "tcbench", *arguments]
-    return subprocess.run(command, cwd=here, capture_output=True, text=True, env=environment, timeout=300)
 
 
 def plant(here: Path, records: Iterable[Record]) -> None:
@@ -41,16 +33,16 @@ def planted(tmp_path: Path) -> Path:
 
 def test_a_regression_at_the_third_of_five_commits_is_found_there_and_nowhere_else(planted: Path) -> None:
     done = tcbench(planted, "history", "-o", "history.png")
-    assert done.returncode == 0, done.stderr
-    marked = [line for line in done.stdout.splitlines() if "▼ regression" in line]
+    assert done.code == 0, done.err
+    marked = [line for line in done.out.splitlines() if "▼ regression" in line]
     assert len(marked) == 1
     assert marked[0].startswith(commit(2)[:7]) and marked[0].endswith("▼ regression in backward")
-    assert "2 cells over 5 commits: 1 regression in 8 comparisons" in done.stdout
-    assert "fp32, batch size 4  " in done.stdout
-    assert done.stdout.splitlines()[-1] == "wrote history.png"
+    assert "2 cells over 5 commits: 1 regression in 8 comparisons" in done.out
+    assert "fp32, batch size 4  " in done.out
+    assert done.out.splitlines()[-1] == "wrote history.png"
     assert (planted / "history.png").read_bytes().startswith(b"\x89PNG")
 
-    value = json.loads(tcbench(planted, "history", "--json").stdout)
+    value = json.loads(tcbench(planted, "history", "--json").out)
     assert [one["name"] for one in value["commits"]] == [commit(n) for n in range(5)]
     found = {cell["config"]: [point["verdict"] for point in cell["points"]] for cell in value["cells"]}
     assert found == {"fp32": [None, "pass", "regression", "pass", "pass"], "fp16": [None, *["pass"] * 4]}
@@ -62,36 +54,36 @@ def test_a_regression_at_the_third_of_five_commits_is_found_there_and_nowhere_el
 def test_a_cell_is_chosen_by_config_and_batch_size(planted: Path) -> None:
     plant(planted, over_commits([70] * 2, "fp16", batch_size=8))
     done = tcbench(planted, "history", "--config", "fp1*", "--bs", "8", "--json")
-    [cell] = json.loads(done.stdout)["cells"]
+    [cell] = json.loads(done.out)["cells"]
     assert (cell["config"], cell["batch_size"], len(cell["points"])) == ("fp16", 8, 2)
 
 
 def test_a_higher_threshold_lets_it_pass(planted: Path) -> None:
-    assert "no regression in 8 comparisons" in tcbench(planted, "history", "--threshold", "20%").stdout
+    assert "no regression in 8 comparisons" in tcbench(planted, "history", "--threshold", "20%").out
 
 
 def test_a_new_line_says_why_unless_it_is_allowed(tmp_path: Path) -> None:
     plant(tmp_path, over_commits([40, 36], trials=5, environments=[{}, {"kernel": "6.2.0"}]))
     refused = tcbench(tmp_path, "history")
-    assert "new line: kernel: 6.1.0 -> 6.2.0" in refused.stdout
-    assert "nothing to compare yet" in refused.stdout
-    assert "▼ regression" in tcbench(tmp_path, "history", "--allow", "os").stdout
+    assert "new line: kernel: 6.1.0 -> 6.2.0" in refused.out
+    assert "nothing to compare yet" in refused.out
+    assert "▼ regression" in tcbench(tmp_path, "history", "--allow", "os").out
 
 
 def test_baselines_are_no_runs(planted: Path) -> None:
-    assert tcbench(planted, "baseline", "set", "b").returncode == 0
-    before = json.loads(tcbench(planted, "history", "--json").stdout)
+    assert tcbench(planted, "baseline", "set", "b").code == 0
+    before = json.loads(tcbench(planted, "history", "--json").out)
     assert all(point["trials"] == 5 for cell in before["cells"] for point in cell["points"])
 
 
 def test_the_results_of_real_runs_have_a_history(tmp_path: Path) -> None:
     shutil.copytree(REAL, tmp_path / "results", ignore=shutil.ignore_patterns("*.png"))
     done = tcbench(tmp_path, "history", "-o", "history.svg")
-    assert done.returncode == 0, done.stderr
-    assert "torch/bf16+dali+fused_optimizer, batch size 4" in done.stdout
-    assert "? inconclusive" in done.stdout and "▼" not in done.stdout  # one trial at one commit, two at the other
+    assert done.code == 0, done.err
+    assert "torch/bf16+dali+fused_optimizer, batch size 4" in done.out
+    assert "? inconclusive" in done.out and "▼" not in done.out  # one trial at one commit, two at the other
     assert (tmp_path / "history.svg").stat().st_size > 20_000
-    value = json.loads(tcbench(tmp_path, "history", "--json").stdout)
+    value = json.loads(tcbench(tmp_path, "history", "--json").out)
     assert [one["name"] for one in value["commits"]][:3] == ["1b04d95e7c48", "d5ea3305adc1", "2e0a82d36637"]
 
 
@@ -119,28 +111,28 @@ def test_a_mistake_is_one_clear_line_and_exit_code_2(planted: Path, arguments: l
     (planted / "empty.jsonl").write_text("")
     (planted / "bad.jsonl").write_text("no JSON\n")
     done = tcbench(planted, "history", *arguments)
-    assert done.returncode == 2, done
-    assert expected in done.stderr
-    assert done.stderr.startswith("tcbench: error: ") and done.stderr.count("\n") == 1
-    assert done.stdout == ""
+    assert done.code == 2, done
+    assert expected in done.err
+    assert done.err.startswith("tcbench: error: ") and done.err.count("\n") == 1
+    assert done.out == ""
 
 
 def test_without_results_it_says_how_to_make_some(tmp_path: Path) -> None:
     done = tcbench(tmp_path, "history")
-    assert done.returncode == 2
-    assert "no results in results/; `tcbench run` makes some" in done.stderr
+    assert done.code == 2
+    assert "no results in results/; `tcbench run` makes some" in done.err
 
 
 def test_a_last_line_that_is_cut_off_is_said_and_the_rest_is_used(planted: Path) -> None:
     path = planted / "results" / "amd-epyc-2cpu" / "cpu-20250105-000000.jsonl"
     path.write_bytes(path.read_bytes()[:-300])
     done = tcbench(planted, "history")
-    assert done.returncode == 0
-    assert "the last line is cut off and was left out" in done.stderr
+    assert done.code == 0
+    assert "the last line is cut off and was left out" in done.err
 
 
 def test_nothing_in_a_record_reaches_the_terminal_as_a_command(tmp_path: Path) -> None:
     plant(tmp_path, over_commits([40, 40], "fp32\x1b[2J[bold]", trials=2))
     done = tcbench(tmp_path, "history")
-    assert done.returncode == 0, done.stderr
-    assert "\x1b" not in done.stdout and "[bold]" in done.stdout
+    assert done.code == 0, done.err
+    assert "\x1b" not in done.out and "[bold]" in done.out

@@ -6,14 +6,13 @@ import json
 import os
 import re
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
 
 import msgspec
 import pytest
-from command import Shell
+from command import finish, start, tcbench
 from numerics_documents import make_document
 
 from tcbench.accelerators.device import cpu
@@ -26,13 +25,8 @@ from tcbench.run.scenario import load
 TINY = ("numerics", "--device", "cpu", "--seeds", "1", "--steps", "2", "--image-size", "8")
 
 
-@pytest.fixture
-def tcbench(tmp_path, capsys, monkeypatch):
-    return Shell(tmp_path, capsys, monkeypatch)
-
-
-def test_one_command_leaves_a_document_and_two_charts_and_says_what_it_found(tcbench, tmp_path):
-    done = tcbench(*TINY, "--scale", "2^50")
+def test_one_command_leaves_a_document_and_two_charts_and_says_what_it_found(tmp_path):
+    done = tcbench(tmp_path, *TINY, "--scale", "2^50")
     assert done.code == 0, done.err
     [path] = tmp_path.glob("results/*/numerics-*.json")
     document = read(path)
@@ -50,7 +44,7 @@ def test_one_command_leaves_a_document_and_two_charts_and_says_what_it_found(tcb
     assert words["dynamic"] == "undecided"  # one seed
 
 
-def test_a_run_whose_loss_is_not_finite_is_a_verdict_and_no_failure(tcbench, tmp_path, monkeypatch):
+def test_a_run_whose_loss_is_not_finite_is_a_verdict_and_no_failure(tmp_path, monkeypatch):
     # fp16 with neither technique alone meets a learning rate that nothing survives.
     breaks = (
         "import tcbench.backends.chainer.numerics.training as t; import dataclasses, msgspec; r = t.train; "
@@ -59,22 +53,22 @@ def test_a_run_whose_loss_is_not_finite_is_a_verdict_and_no_failure(tcbench, tmp
         "from tcbench.numerics.worker import main; import sys; main()"
     )
     monkeypatch.setattr(Runner, "__init__", _with_command(Runner.__init__, breaks))
-    done = tcbench(*TINY, "--steps", "6", "--json")
+    done = tcbench(tmp_path, *TINY, "--steps", "6", "--json")
     assert done.code == 0, done.err
     words = {one["technique"]: one for one in json.loads(done.out)["derived"]["verdicts"]}
     assert words["neither"]["verdict"] == "does not"
     assert re.match(r"diverged at step \d: the loss is (nan|inf)", words["neither"]["reason"])
 
 
-def test_a_folder_that_takes_nothing_is_found_before_the_training(tcbench, tmp_path, monkeypatch):
+def test_a_folder_that_takes_nothing_is_found_before_the_training(tmp_path, monkeypatch):
     monkeypatch.setattr(Runner, "run", lambda *_: pytest.fail("trained"))
     (tmp_path / "file").touch()
-    done = tcbench(*TINY, "--out", "file")
+    done = tcbench(tmp_path, *TINY, "--out", "file")
     assert done.code == 2
     assert re.search(r"file/\S+\.json: cannot be written \(.*\); name another folder with --out", done.err)
 
 
-def test_what_cannot_be_kept_any_more_is_printed(tcbench, tmp_path, monkeypatch):
+def test_what_cannot_be_kept_any_more_is_printed(tmp_path, monkeypatch):
     train = Runner.run
 
     def run(self, jobs):
@@ -84,16 +78,16 @@ def test_what_cannot_be_kept_any_more_is_printed(tcbench, tmp_path, monkeypatch)
             folder.touch()
 
     monkeypatch.setattr(Runner, "run", run)
-    done = tcbench(*TINY, "--steps", "1", "--threads", "64")
+    done = tcbench(tmp_path, *TINY, "--steps", "1", "--threads", "64")
     assert done.code == 2
     assert "cannot be written" in done.err
     assert len(json.loads(done.out)["runs"]) == 6
 
 
-def test_only_an_fp32_that_diverged_is_told_to_lower_its_learning_rate(tcbench):
-    done = tcbench(*TINY, "--lr", "10000")
+def test_only_an_fp32_that_diverged_is_told_to_lower_its_learning_rate(tmp_path):
+    done = tcbench(tmp_path, *TINY, "--lr", "10000")
     assert (done.code, done.err.count("try a lower --lr")) == (2, 1), done.err
-    done = tcbench(*TINY, "--timeout", "0.01")
+    done = tcbench(tmp_path, *TINY, "--timeout", "0.01")
     assert done.code == 3
     assert done.err.strip().endswith("fp32 itself failed: no result after 0.01 s (--timeout)")
 
@@ -126,16 +120,15 @@ def _with_command(init, code):
         (["--device", "tpu"], "--device tpu: expected auto, cpu or cuda:N"),
     ],
 )
-def test_a_mistake_is_one_clear_line_and_exit_code_2(tcbench, words, expected):
-    done = tcbench("numerics", *words)
+def test_a_mistake_is_one_clear_line_and_exit_code_2(tmp_path, words, expected):
+    done = tcbench(tmp_path, "numerics", *words)
     assert done.code == 2, done.err
     [line] = done.err.strip().splitlines()
     assert expected in line
 
 
 def test_an_interrupt_ends_all_workers_and_says_so(tmp_path):
-    command = [sys.executable, "-m", "tcbench", "numerics", "--device", "cpu", "--quiet"]
-    running = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    running = start(tmp_path, "numerics", "--device", "cpu", "--quiet", start_new_session=True)
     deadline = time.monotonic() + 60
     while not (workers := _children(running.pid)) and time.monotonic() < deadline:
         time.sleep(0.1)
@@ -143,9 +136,9 @@ def test_an_interrupt_ends_all_workers_and_says_so(tmp_path):
     time.sleep(0.5)
     workers = _children(running.pid)
     os.kill(running.pid, signal.SIGINT)
-    _, said = running.communicate(timeout=30)
-    assert running.returncode == 130
-    assert said.strip() == "interrupted; 0 runs were done and nothing is kept"
+    done = finish(running)
+    assert done.code == 130
+    assert done.err.strip() == "interrupted; 0 runs were done and nothing is kept"
     assert not [pid for pid in workers if Path(f"/proc/{pid}").exists()]
     assert not list(tmp_path.rglob("numerics-*"))
 

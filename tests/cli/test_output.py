@@ -9,7 +9,7 @@ from pathlib import Path
 
 import factories
 import pytest
-from command import Shell
+from command import finish, start, tcbench
 
 from tcbench.core import record
 
@@ -43,38 +43,30 @@ def folder(tmp_path_factory) -> Path:
     return folder
 
 
-def start(folder: Path, words: tuple[str, ...], **files):
-    return subprocess.Popen(
-        [sys.executable, "-m", "tcbench", *words], cwd=folder, stdin=subprocess.DEVNULL, text=True, **files
-    )
-
-
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
 def test_a_full_disk_is_an_error_of_one_line_and_a_closed_pipe_ends_quietly(folder, words):
     read, write = os.pipe()
     os.close(read)
     with open("/dev/full", "wb") as full:
-        on_full = start(folder, words, stdout=full, stderr=subprocess.PIPE)
-        closed = start(folder, words, stdout=write, stderr=subprocess.PIPE)
+        on_full = start(folder, *words, stdout=full)
+        closed = start(folder, *words, stdout=write)
     os.close(write)
-    said = on_full.communicate(timeout=120)[1]
-    assert (on_full.returncode, said.splitlines()[-1:]) == (
-        2,
-        ["tcbench: error: standard output cannot be written (No space left on device)"],
-    )
-    said = closed.communicate(timeout=120)[1]
-    assert (closed.returncode, "rror" in said, "Exception" in said) == (141, False, False)
+    done = finish(on_full)
+    message = "tcbench: error: standard output cannot be written (No space left on device)"
+    assert (done.code, done.err.splitlines()[-1:]) == (2, [message])
+    done = finish(closed)
+    assert (done.code, "rror" in done.err, "Exception" in done.err) == (141, False, False)
 
 
 def test_without_standard_error_the_command_goes_on(folder):
     read, write = os.pipe()
     os.close(read)
     words = ("run", "--dry-run", "--data", "synthetic", "--device", "cpu", "--bs", "4")
-    done = start(folder, words, stdout=subprocess.PIPE, stderr=write)
+    process = start(folder, *words, stderr=write)
     os.close(write)
-    shown = done.communicate(timeout=120)[0]
-    assert done.returncode == 0
-    assert "fp32" in shown
+    done = finish(process)
+    assert done.code == 0
+    assert "fp32" in done.out
 
 
 def test_a_file_does_not_take_the_place_of_an_output_that_is_closed(folder):
@@ -83,10 +75,10 @@ def test_a_file_does_not_take_the_place_of_an_output_that_is_closed(folder):
     assert (folder / "closed.svg").read_text().rstrip().endswith("</svg>")
 
 
-def test_an_interrupt_that_no_command_catches_is_said(tmp_path, capsys, monkeypatch):
+def test_an_interrupt_that_no_command_catches_is_said(tmp_path, monkeypatch):
     def interrupted(*_):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("tcbench.show.catalogue.show", interrupted)
-    done = Shell(tmp_path, capsys, monkeypatch)("list")
+    done = tcbench(tmp_path, "list")
     assert (done.code, done.out, done.err) == (130, "", "\ninterrupted\n")

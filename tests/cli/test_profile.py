@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import msgspec
 import pytest
+from command import finish, start, tcbench
 from factories import make_record
 
 from tcbench import tracing
@@ -24,29 +22,19 @@ from tcbench.tracing import nsys, perfetto
 CELL = ("profile", "fp32+dali", "cpu", "--bs", "2", "--device", "cpu", "--image-size", "64")
 
 
-def command(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "tcbench", *arguments]
-
-
-def tcbench(here: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command(*arguments), cwd=here, capture_output=True, text=True, env={**os.environ, **environment}, timeout=300
-    )
-
-
 def left(here: Path, suffix: str) -> list[Path]:
     return list(here.glob(f"results/*/profile-fp32+dali-bs2-cpu-*{suffix}"))
 
 
 def test_a_profile_leaves_a_trace_a_picture_and_a_summary(tmp_path):
     done = tcbench(tmp_path, *CELL, "--tool", "ranges", "--steps", "4")
-    assert done.returncode == 0, done.stderr
+    assert done.code == 0, done.err
     (trace,), (picture,), (text,) = (left(tmp_path, suffix) for suffix in (".json.gz", ".png", ".txt"))
     assert picture.read_bytes().startswith(b"\x89PNG")
     summary = text.read_text().strip()
     assert summary.startswith("fp32+dali, batch size 2 on ")
-    assert summary in done.stdout
-    assert all(str(path.relative_to(tmp_path)) in done.stdout for path in (trace, picture, text))
+    assert summary in done.out
+    assert all(str(path.relative_to(tmp_path)) in done.out for path in (trace, picture, text))
 
     (timeline,) = tracing.read(trace)
     record = perfetto.read_record(trace)
@@ -70,7 +58,7 @@ def test_the_base_configs_input_has_no_threads_of_its_own(tmp_path):
     done = tcbench(
         tmp_path, "profile", "fp32", "cpu", "--bs", "2", "--device", "cpu", "--tool", "ranges", "-n", "2", "-q"
     )
-    assert done.returncode == 0, done.stderr
+    assert done.code == 0, done.err
     (trace,) = tmp_path.glob("results/*/*.json.gz")
     (timeline,) = tracing.read(trace)
     assert not timeline.of("io")
@@ -81,7 +69,7 @@ def test_the_base_configs_input_has_no_threads_of_its_own(tmp_path):
 @pytest.mark.skipif(shutil.which("nsys") is None, reason="nsys (Nsight Systems) is not on PATH")
 def test_with_nsight_systems_the_profiled_steps_come_from_its_report(tmp_path):
     done = tcbench(tmp_path, *CELL, "--steps", "3", "--data", "synthetic")
-    assert done.returncode == 0, done.stderr
+    assert done.code == 0, done.err
     (trace,), (report,) = left(tmp_path, ".json.gz"), left(tmp_path, ".nsys-rep")
     (timeline,), measured = tracing.read(trace), perfetto.read_record(trace).measurement
     assert timeline.source == "nsys"
@@ -107,9 +95,9 @@ def test_with_nsight_systems_the_profiled_steps_come_from_its_report(tmp_path):
 )
 def test_a_mistake_is_one_line_and_exit_code_2(tmp_path, arguments, expected):
     done = tcbench(tmp_path, "profile", *arguments, "--device", "cpu", PATH=str(tmp_path))
-    assert done.returncode == 2
-    assert expected in done.stderr
-    assert len(done.stderr.strip().splitlines()) == 1
+    assert done.code == 2
+    assert expected in done.err
+    assert len(done.err.strip().splitlines()) == 1
     assert not list(tmp_path.glob("results/**/*.*"))
 
 
@@ -128,31 +116,29 @@ def test_without_cupti_a_gpu_is_recorded_by_ranges_alone_and_that_is_said(monkey
 
 def test_a_cell_that_fails_says_why_with_exit_code_3(tmp_path):
     done = tcbench(tmp_path, *CELL, "--tool", "ranges", "--data", str(tmp_path / "none"))
-    assert done.returncode == 2
+    assert done.code == 2
     broken = tmp_path / "images" / "a"
     broken.mkdir(parents=True)
     header = generate(tmp_path / "set", n_files=1, workers=1).files[0][0].read_bytes()[:2000]
     for n in range(8):
         (broken / f"{n}.jpg").write_bytes(header)
     done = tcbench(tmp_path, *CELL, "--tool", "ranges", "--data", str(broken.parent))
-    assert done.returncode == 3, done.stderr
-    assert "fp32+dali, batch size 2: failed" in done.stderr
-    assert "Traceback" not in done.stderr
+    assert done.code == 3, done.err
+    assert "fp32+dali, batch size 2: failed" in done.err
+    assert "Traceback" not in done.err
 
 
 @pytest.mark.parametrize("tool", ["ranges", pytest.param("nsys", marks=pytest.mark.nsys)])
 def test_ctrl_c_leaves_nothing_running_and_nothing_behind(tmp_path, tool):
     if tool == "nsys" and shutil.which("nsys") is None:
         pytest.skip("nsys (Nsight Systems) is not on PATH")
-    process = subprocess.Popen(
-        command(*CELL, "--tool", tool, "--steps", "10000"), cwd=tmp_path, stderr=subprocess.PIPE, text=True
-    )
+    process = start(tmp_path, *CELL, "--tool", tool, "--steps", "10000")
     wait_for(lambda: workers(process.pid))
     time.sleep(4)
     process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=30)
-    assert process.returncode == 130
-    assert "interrupted; nothing was kept" in said
+    done = finish(process)
+    assert done.code == 130
+    assert "interrupted; nothing was kept" in done.err
     wait_for(lambda: not workers(process.pid))
     assert not list(tmp_path.glob("results/*/*"))
 

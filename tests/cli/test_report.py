@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -13,7 +10,7 @@ import factories
 import pytest
 import reports
 import timelines
-from command import Shell
+from command import tcbench
 
 from tcbench.cli import app
 from tcbench.core import record
@@ -23,12 +20,6 @@ from tcbench.tracing import perfetto
 
 RESULTS = Path(__file__).parents[2] / "results" / "amd-epyc-2cpu"
 CPU, PEERS = RESULTS / "cpu-20261121-035658.jsonl", RESULTS / "peers-20261121-110639.jsonl"
-
-
-def tcbench(here: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "TCBENCH_CACHE": str(here / "cache")}
-    command = [sys.executable, "-m", "tcbench", *arguments]
-    return subprocess.run(command, cwd=here, capture_output=True, text=True, env=environment, timeout=120)
 
 
 def write(path: Path, records: Iterable[Record]) -> Path:
@@ -44,14 +35,14 @@ def sections(path: Path) -> list[str]:
 def test_the_newest_run_becomes_report_html(tmp_path: Path) -> None:
     write(tmp_path / "results" / "machine" / "cpu-1.jsonl", reports.ladders(2, sizes=(4,)))
     done = tcbench(tmp_path, "report")
-    assert (done.returncode, done.stdout, done.stderr) == (0, "wrote report.html\n", "")
+    assert (done.code, done.out, done.err) == (0, "wrote report.html\n", "")
     found = sections(tmp_path / "report.html")
     assert found == ["summary", "throughput", "rungs", "claims", "bottlenecks", "environment", "trials"]
 
 
 def test_the_committed_records_make_a_page_of_moderate_size(tmp_path: Path) -> None:
     done = tcbench(tmp_path, "report", str(CPU), str(PEERS), "-o", "deep/er/all.html", "--title", "Two <cores>")
-    assert done.returncode == 0, done.stderr
+    assert done.code == 0, done.err
     page = tmp_path / "deep" / "er" / "all.html"
     assert page.stat().st_size < 500_000
     assert "<title>Two &lt;cores&gt;</title>" in page.read_text(encoding="utf-8")
@@ -66,13 +57,13 @@ def test_a_comparison_with_a_file_and_with_a_baseline(tmp_path: Path) -> None:
     write(tmp_path / "before.jsonl", reports.ladders(3, sizes=(4,), factor=1.2))
     after = write(tmp_path / "results" / "m" / "after.jsonl", reports.ladders(3, sizes=(4,)))
     done = tcbench(tmp_path, "report", str(after), "--compare", "before.jsonl", "-o", "a.html")
-    assert done.returncode == 0, done.stderr
+    assert done.code == 0, done.err
     text = (tmp_path / "a.html").read_text(encoding="utf-8")
     assert "comparison" in sections(tmp_path / "a.html")
     assert "10 cells got worse" in text
-    assert tcbench(tmp_path, "baseline", "set", "main", "before.jsonl").returncode == 0
+    assert tcbench(tmp_path, "baseline", "set", "main", "before.jsonl").code == 0
     done = tcbench(tmp_path, "report", "after", "--baseline", "main", "-o", "b.html")
-    assert done.returncode == 0, done.stderr
+    assert done.code == 0, done.err
     assert "baseline main" in (tmp_path / "b.html").read_text(encoding="utf-8")
 
 
@@ -83,8 +74,8 @@ def test_timelines_are_shown_that_were_named_or_lie_beside_the_records(tmp_path:
     perfetto.write([timelines.busy_timeline(3)], named)
     (tmp_path / "run" / "profile-broken.json.gz").write_bytes(b"no gzip")
     done = tcbench(tmp_path, "report", str(run), str(named))
-    assert done.returncode == 0, done.stderr
-    assert done.stderr.startswith("note: ") and "profile-broken.json.gz" in done.stderr
+    assert done.code == 0, done.err
+    assert done.err.startswith("note: ") and "profile-broken.json.gz" in done.err
     text = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert text.count('<figure class="strip">') == 2
     assert "profile-broken.json.gz" in text
@@ -98,12 +89,12 @@ def test_a_document_of_numerics_beside_the_records_answers_claims_and_a_broken_o
         if content is not None:
             (tmp_path / document.name).write_bytes(content)
         done = tcbench(tmp_path, "report", "cpu.jsonl")
-        assert done.returncode == 0, done.stderr
+        assert done.code == 0, done.err
         pages.append((tmp_path / "report.html").read_text(encoding="utf-8"))
     assert [document.name in page for page in pages] == [False, True, False]
-    assert f"note: left out: {document.name}" in done.stderr
+    assert f"note: left out: {document.name}" in done.err
     named = tcbench(tmp_path, "report", "cpu.jsonl", document.name)
-    assert (named.returncode, len(named.stderr.splitlines())) == (2, 1)
+    assert (named.code, len(named.err.splitlines())) == (2, 1)
 
 
 def test_a_line_that_a_crash_cut_off_is_told_on_the_page_too(tmp_path: Path) -> None:
@@ -111,8 +102,8 @@ def test_a_line_that_a_crash_cut_off_is_told_on_the_page_too(tmp_path: Path) -> 
     with run.open("ab") as file:
         file.write(b'{"schema_version": 1, "run')
     done = tcbench(tmp_path, "report", str(run))
-    assert done.returncode == 0
-    assert "the last line is cut off" in done.stderr
+    assert done.code == 0
+    assert "the last line is cut off" in done.err
     assert "the last line is cut off" in (tmp_path / "report.html").read_text(encoding="utf-8")
 
 
@@ -123,7 +114,7 @@ def test_records_of_anyone_make_a_page(tmp_path: Path) -> None:
     records.append(factories.make_record(cell=own))
     run = write(tmp_path / "run.jsonl", records)
     done = tcbench(tmp_path, "report", str(run))
-    assert done.returncode == 0, done.stderr
+    assert done.code == 0, done.err
     text = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert text.count("<script>") == text.count("</script>") == 1
 
@@ -132,14 +123,14 @@ def test_a_record_whose_phases_have_no_times_makes_a_page(tmp_path: Path) -> Non
     phases = tuple(PhaseTimes(name=name, host_s=()) for name in ("io", "forward"))
     run = write(tmp_path / "run.jsonl", [factories.make_record(measurement=factories.make_measurement(phases=phases))])
     done = tcbench(tmp_path, "report", str(run))
-    assert done.returncode == 0, done.stderr
-    assert tcbench(tmp_path, "timeline", str(run)).returncode == 2
+    assert done.code == 0, done.err
+    assert tcbench(tmp_path, "timeline", str(run)).code == 2
 
 
 def test_a_page_that_was_there_stays_whole_when_the_new_one_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "report.html").write_text("old", encoding="utf-8")
     (tmp_path / "bad.jsonl").write_text("{}\n", encoding="utf-8")
-    assert tcbench(tmp_path, "report", "bad.jsonl").returncode == 2
+    assert tcbench(tmp_path, "report", "bad.jsonl").code == 2
     assert (tmp_path / "report.html").read_text(encoding="utf-8") == "old"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bad.jsonl", "report.html"]
 
@@ -193,20 +184,18 @@ def test_a_mistake_is_one_clear_line(
 def test_a_folder_that_nobody_may_write_to(tmp_path: Path) -> None:
     run = write(tmp_path / "run.jsonl", [factories.make_record()])
     done = tcbench(tmp_path, "report", str(run), "-o", "/proc/report.html")
-    assert done.returncode == 2
-    assert done.stderr.startswith("tcbench: error: /proc/report.html: cannot be written (")
-    assert len(done.stderr.splitlines()) == 1
+    assert done.code == 2
+    assert done.err.startswith("tcbench: error: /proc/report.html: cannot be written (")
+    assert len(done.err.splitlines()) == 1
 
 
-def test_what_the_page_has_no_room_for_stands_beside_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_the_page_has_no_room_for_stands_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tcbench.show.page.MOST", 3)
     write(tmp_path / "r.jsonl", factories.make_trials("fp32", trials=4))
-    done = Shell(tmp_path, capsys, monkeypatch)("report", "r.jsonl", "-o", "pages/mine.html")
+    done = tcbench(tmp_path, "report", "r.jsonl", "-o", "pages/mine.html")
     assert (done.code, done.out) == (0, "wrote pages/mine.html and pages/mine-trials.csv\n")
     rows = (tmp_path / "pages/mine-trials.csv").read_text(encoding="utf-8").splitlines()
     assert len(rows) == 5
     write(tmp_path / "few.jsonl", factories.make_trials("fp32", trials=3))
-    assert Shell(tmp_path, capsys, monkeypatch)("report", "few.jsonl").out == "wrote report.html\n"
+    assert tcbench(tmp_path, "report", "few.jsonl").out == "wrote report.html\n"
     assert not (tmp_path / "report-trials.csv").exists()

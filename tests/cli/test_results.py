@@ -8,7 +8,7 @@ from pathlib import Path
 import factories
 import pytest
 import reports
-from command import Shell
+from command import tcbench
 
 from tcbench.cli.results import newest
 from tcbench.core import record
@@ -58,34 +58,26 @@ def test_the_newest_run_is_a_file_with_records_and_no_base_of_a_gate(tmp_path: P
         newest(tmp_path / "nowhere")
 
 
-@pytest.fixture
-def tcbench(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Shell:
-    monkeypatch.setenv("TCBENCH_CACHE", str(tmp_path / "cache"))
-    return Shell(tmp_path, capsys, monkeypatch)
-
-
 @pytest.mark.parametrize("command", ["claims", "explain", "export", "history", "plot", "report"])
-def test_results_kept_elsewhere_are_found_by_default_and_by_their_id(
-    tcbench: Shell, tmp_path: Path, command: str
-) -> None:
+def test_results_kept_elsewhere_are_found_by_default_and_by_their_id(tmp_path: Path, command: str) -> None:
     folder = tmp_path / "kept" / "machine"
     folder.mkdir(parents=True)
     lines = [record.encode(one) + b"\n" for one in reports.ladders(1, sizes=(4,))]
     (folder / "cpu-20261121-035658.jsonl").write_bytes(b"".join(lines))
     for words in ((), ("cpu-20261121-035658",)):
-        done = tcbench(command, *words, "--out", "kept")
+        done = tcbench(tmp_path, command, *words, "--out", "kept")
         assert (done.code, done.err) == (0, "")
-    refused = tcbench(command)
+    refused = tcbench(tmp_path, command)
     assert refused.code == 2 and "no results in results/" in refused.err
 
 
-def test_a_report_finds_baselines_where_the_results_are(tcbench: Shell, tmp_path: Path) -> None:
+def test_a_report_finds_baselines_where_the_results_are(tmp_path: Path) -> None:
     plant(tmp_path / "kept" / "machine", "cpu-20261121-035658")
-    assert tcbench("baseline", "set", "main", "--out", "kept").code == 0
-    done = tcbench("report", "--baseline", "main", "--out", "kept")
+    assert tcbench(tmp_path, "baseline", "set", "main", "--out", "kept").code == 0
+    done = tcbench(tmp_path, "report", "--baseline", "main", "--out", "kept")
     assert (done.code, done.out) == (0, "wrote report.html\n")
     assert "baseline main" in (tmp_path / "report.html").read_text(encoding="utf-8")
-    assert tcbench("report", "--compare", "cpu-20261121-035658", "--out", "kept").code == 0
+    assert tcbench(tmp_path, "report", "--compare", "cpu-20261121-035658", "--out", "kept").code == 0
 
 
 @pytest.mark.parametrize(
@@ -104,26 +96,24 @@ def test_a_report_finds_baselines_where_the_results_are(tcbench: Shell, tmp_path
         ["compare", "", "run.jsonl"],
     ],
 )
-def test_an_unset_variable_is_not_the_folder_one_stands_in(tcbench: Shell, tmp_path: Path, words: list[str]) -> None:
+def test_an_unset_variable_is_not_the_folder_one_stands_in(tmp_path: Path, words: list[str]) -> None:
     plant(tmp_path, "run")
-    done = tcbench(*words)
+    done = tcbench(tmp_path, *words)
     assert (done.code, done.out) == (2, "")
     assert done.err.startswith("tcbench: error: '': no name of results; expected a file")
     assert done.err.count("\n") == 1
 
 
 @pytest.mark.parametrize("command", ["report", "plot", "export", "explain", "claims"])
-def test_a_newest_run_that_ended_within_its_first_record_is_passed_over(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, command: str
-) -> None:
+def test_a_newest_run_that_ended_within_its_first_record_is_passed_over(tmp_path: Path, command: str) -> None:
     plant(tmp_path / "results" / "m", "cpu-20261121-035658")
     half = tmp_path / "results" / "m" / "cpu-20261122-000000.jsonl"
     half.write_bytes(record.encode(factories.make_record())[:500])
-    done = Shell(tmp_path, capsys, monkeypatch)(command)
+    done = tcbench(tmp_path, command)
     assert done.code == 0
     assert done.err == (
         "note: results/m/cpu-20261122-000000.jsonl: holds nothing but a line that is cut off; passed over\n"
     )
-    both = Shell(tmp_path, capsys, monkeypatch)(command, "results")
+    both = tcbench(tmp_path, command, "results")
     assert both.code == 0
     assert "the last line is cut off and was left out; 0 records read" in both.err

@@ -7,7 +7,7 @@ import os
 
 import odd_images
 import pytest
-from command import Shell
+from command import tcbench
 from typer.testing import CliRunner
 
 from tcbench.accelerators.cuda import live
@@ -63,11 +63,11 @@ def test_an_unknown_ablation_is_one_clear_line(scenario, expected):
         invoke(scenario, "--device", "cpu", "--dry-run", "--config", "fp16:nope")
 
 
-def test_a_folder_with_an_image_that_not_every_feed_takes_is_refused_before_any_trial(tmp_path, capsys, monkeypatch):
+def test_a_folder_with_an_image_that_not_every_feed_takes_is_refused_before_any_trial(tmp_path):
     (tmp_path / "data" / "a").mkdir(parents=True)
     (tmp_path / "data" / "a" / "good.jpg").write_bytes(odd_images.taken()["plain"])
     (tmp_path / "data" / "a" / "bad.jpg").write_bytes(odd_images.refused()["gif"][0])
-    done = Shell(tmp_path, capsys, monkeypatch)("run", "cpu", "--device", "cpu", "--bs", "4", "--data", "data")
+    done = tcbench(tmp_path, "run", "cpu", "--device", "cpu", "--bs", "4", "--data", "data")
     assert done.code == 2
     assert "a/bad.jpg is a GIF, expected a JPEG or PNG of 8 bits a channel" in done.err
     assert len(done.err.strip().splitlines()) == 1

@@ -11,7 +11,7 @@ from typing import Any
 
 import factories
 import pytest
-from command import Shell
+from command import tcbench
 
 from tcbench.cli import streams
 from tcbench.core import record
@@ -21,11 +21,6 @@ from tcbench.show.terminal import harmless
 from tcbench.tracing import perfetto
 
 ACTIVE = "\x1b[2J\x9b31m\u202egnp\x07\r\x7f\u2028\U000e0041\x00"
-
-
-@pytest.fixture
-def shell(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Shell:
-    return Shell(tmp_path, capsys, monkeypatch)
 
 
 def acts(text: str) -> list[str]:
@@ -63,16 +58,16 @@ def test_a_console_keeps_its_colours_and_shows_those_of_a_text(monkeypatch: pyte
         ("timeline", f"no {ACTIVE.strip(chr(0))} file.json"),
     ],
 )
-def test_nothing_that_a_file_says_acts_on_a_terminal(shell: Shell, words: tuple[str, ...]) -> None:
+def test_nothing_that_a_file_says_acts_on_a_terminal(tmp_path: Path, words: tuple[str, ...]) -> None:
     cell = factories.make_cell(f"fp32{ACTIVE}", scenario=ACTIVE)
     environment = factories.make_environment(f"m{ACTIVE}", f"AMD{ACTIVE}", commit=ACTIVE)
-    (shell.folder / "r.jsonl").write_bytes(
+    (tmp_path / "r.jsonl").write_bytes(
         record.encode(factories.make_record(cell=cell, environment=environment, run_id=ACTIVE)) + b"\n"
     )
     spans = [Span(0.0, 1.0, "host", "step", ACTIVE, 1), Span(0.0, 1.0, "host", "phase", ACTIVE, 1, ACTIVE)]
     timeline = timeline_of(ACTIVE, "cpu", ACTIVE, 4, "ranges", [ACTIVE], spans)
-    perfetto.write([timeline], shell.folder / "trace.json")
-    done = shell(*words)
+    perfetto.write([timeline], tmp_path / "trace.json")
+    done = tcbench(tmp_path, *words)
     assert done.out or done.err
     assert acts(done.out + done.err) == []
     if "json" in words or "--json" in words:
