@@ -19,9 +19,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tcbench.accelerators.cuda import properties
 from tcbench.accelerators.cuda.cudnn import calls, graphs, libraries
 from tcbench.accelerators.cuda.cudnn.plans import Plan, PlanFacts, Search
+from tcbench.hardware import gpus
 from tcbench.work import (
     BatchNormBackward,
     BatchNormCallBackward,
@@ -97,7 +97,7 @@ def older_call(work: Work, nothing: ctypes.CDLL) -> Callable[[], None]:
 
 def refused(work: Work) -> Callable[[], None]:
     """A real plan for a GPU that is not there, executed with no handle."""
-    gpu = properties.load("H200")
+    gpu = gpus.load("H200")
     search = Search(work, graphs.absent_target(gpu.json, gpu.sm, gpu.multiprocessors), gpu.sm, 512 << 20)
     plan = Plan(work, PlanFacts(search.first().plan, 0, 0, 1), search.graph, 0)
     where = addresses(work)

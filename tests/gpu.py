@@ -14,9 +14,9 @@ from reference import REFERENCE
 from tcbench import work as w
 from tcbench.accelerators import protocol as accelerators
 from tcbench.accelerators.cuda import driver
-from tcbench.accelerators.protocol import GpuProperties
 from tcbench.backends import backend
 from tcbench.core.record import CudnnSettings, Input
+from tcbench.hardware.gpus import GpuProperties
 from tcbench.work import Work
 
 CONFIGS = (

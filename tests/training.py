@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from numpy_accelerator import NumpyAccelerator
 
-from tcbench.accelerators.protocol import GpuProperties
+from tcbench.accelerators.device import OpenDevice
 from tcbench.backends.chainer import session as sessions
 from tcbench.backends.chainer.numerics.flow import on_host
 from tcbench.backends.chainer.resnet import ResNet
@@ -24,6 +24,7 @@ from tcbench.backends.spec import TensorSpec
 from tcbench.core.record import Input, TrainSettings
 from tcbench.core.rung import Rung
 from tcbench.hardware.clock import HostClock
+from tcbench.hardware.gpus import GpuProperties
 from tcbench.models.resnet50 import ResNet50
 from tcbench.models.small import WELL_CONDITIONED
 
@@ -73,7 +74,7 @@ class Batches:
 def on_numpy(sm: int = 90, fast: bool = True) -> OnAccelerator:
     """A GPU of that compute capability, with NumPy in its place."""
     accelerator = NumpyAccelerator(GpuProperties("NumPy", sm, 1, 1 << 40), fast)
-    return OnAccelerator(accelerator, HostClock(), lambda: accelerator.memory.peak_bytes)
+    return OnAccelerator(OpenDevice(accelerator, HostClock(), lambda: accelerator.memory.peak_bytes))
 
 
 @dataclass(frozen=True)

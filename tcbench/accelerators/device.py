@@ -1,23 +1,37 @@
-"""Which device a run uses: `auto`, `cpu` or `cuda:N` becomes a Device, or one line that says why not."""
+"""Devices, and the kinds of them: how one is found, described, watched, profiled, and how a session opens on it.
+
+A kind is one folder beside this module, whose module `kind` has it as KIND; nothing outside that folder asks for its
+name. Owns the contract of a kind, the table of kinds, and which device a selector (`auto`, `cpu`, `cuda:N`) means.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import importlib
+import pkgutil
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
 
-from tcbench.accelerators.cuda import driver, packages
+from tcbench.accelerators.protocol import Accelerator
 from tcbench.core.errors import SelectionError
+from tcbench.core.finding import Finding
+from tcbench.core.record import CudnnSettings, GpuFacts, GpuSamples, PlanChoice
+from tcbench.core.recording import Activity, Call
 from tcbench.core.rung import Package
+from tcbench.core.session import Clock
 from tcbench.hardware import machine
-
-_NONE = Package("", "")
-"""Stands for a kind that no backend runs on."""
+from tcbench.hardware.gpus import GpuFile
+from tcbench.work import Work
 
 
 @dataclass(frozen=True)
 class Device:
-    """A device that is there. `name` is "cpu" or "cuda:N"; `title` is what its maker calls it."""
+    """A device. `name` is its kind's, with a number where there may be several ("cpu", "cuda:0"); `title` is what its
+    maker calls it."""
 
     name: str
     title: str
@@ -31,44 +45,244 @@ class Device:
     @property
     def machine(self) -> str:
         """The folder of its results."""
-        return machine.machine_name(self.title, self.name)
+        return kind_of(self.name).machine(self.title)
 
 
-def cpu() -> Device:
+class Watch(Protocol):
+    """Something that watches a device while a trial runs."""
+
+    def stop(self, timed_from_s: float | None, timed_to_s: float | None) -> GpuSamples:
+        """End it. The times are those of the timed pass, since the trial's start."""
+        ...
+
+
+class Activities(Protocol):
+    """Records in this process what a device does and which calls caused it."""
+
+    @property
+    def calls(self) -> tuple[Call, ...]: ...
+
+    @property
+    def activities(self) -> tuple[Activity, ...]: ...
+
+    @property
+    def dropped(self) -> int: ...
+
+    def recording(self) -> contextlib.AbstractContextManager[None]:
+        """Record while it is held."""
+        ...
+
+
+@dataclass(frozen=True)
+class OpenDevice:
+    """An accelerator on a device, with its clock and its account of memory. `enter`: what the accelerator itself needs
+    held."""
+
+    accelerator: Accelerator
+    clock: Clock
+    peak_bytes: Callable[[], int]
+    enter: Callable[[], contextlib.AbstractContextManager[object]] = contextlib.nullcontext
+    plans: Callable[[], tuple[PlanChoice, ...]] = tuple
+
+
+@dataclass(frozen=True)
+class Way:
+    """How a device would do a piece of work. `by`: the plan's tag or the kernel's name; None where nothing does it
+    (`problem` says why) or it was not checked. `workspace_bytes` is beside the operands."""
+
+    by: str | None
+    workspace_bytes: int = 0
+    problem: str | None = None
+
+
+@dataclass(frozen=True)
+class Prospects:
+    """How a device that need not be here would do the work of some steps. `way` takes a work and its cell's workspace
+    limit (bytes). `library`: the version whose plans they are. `plans_unchecked` and `kernels_unchecked`: why there
+    are no plans or kernels, where this machine lacks what it takes; the workspace is then the limit's."""
+
+    way: Callable[[Work, int], Way]
+    library: str | None
+    plans_unchecked: str | None
+    kernels_unchecked: str | None
+
+
+Progress = Callable[[str, int, int], None]
+"""Called with (what is being done, how much is done, of how much)."""
+
+
+class DeviceKind:
+    """A kind of device. Subclasses declare it and override what it can do; by default a kind has nothing that could be
+    watched, recorded or forecast, and a device of it runs no program of ours."""
+
+    name: ClassVar[str]
+    noun: ClassVar[str]
+    """One of them, in a sentence: "GPU"."""
+    is_host: ClassVar[bool] = False
+    """There is always one, without a number, and it is what `auto` means where nothing else serves."""
+    assumed_flops_s: ClassVar[float]
+    """What an ordinary one reaches in training: the first guess of how long a run takes, before anything ran."""
+    recorder: ClassVar[str | None] = None
+    """The tool (`profile --tool`) by which `activities` records."""
+
+    @property
+    def selector(self) -> str:
+        """How one is named on the command line."""
+        return self.name if self.is_host else f"{self.name}:N"
+
+    def devices(self) -> tuple[Device, ...]:
+        """All that are there; the number of one is its place."""
+        raise NotImplementedError
+
+    def absence(self) -> str | None:
+        """Why there is none, on one line; None where there is one."""
+        return None if self.devices() else f"no {self.noun}"
+
+    def machine(self, title: str) -> str:
+        """The folder under `results/` of a device that its maker calls so."""
+        return machine.slug(title)
+
+    def facts(self, device: str) -> GpuFacts | None:
+        """What a record says of it beside its name; None for one that is not there."""
+        return None
+
+    def findings(self) -> Iterator[Finding]:
+        """What `doctor` says on the way to one of them; never raises."""
+        return iter(())
+
+    def watch(self, device: str, start: float) -> Watch | None:
+        """Begin to watch it from another process; None where nothing can be asked. `start` is the trial's start
+        (`time.monotonic`)."""
+        return None
+
+    def profiled(self) -> contextlib.AbstractContextManager[None]:
+        """Held around the steps that an outside tool is to record."""
+        return contextlib.nullcontext()
+
+    def activities(self) -> Activities:
+        """What records the device from within (`recorder`). Raises TraceError where that is not installed."""
+        raise NotImplementedError
+
+    def recorder_problem(self) -> str | None:
+        """Why `activities` cannot record here, with what mends it; None: it can."""
+        return f"nothing records a {self.noun}"
+
+    def nsys_options(self, version: tuple[int, int]) -> tuple[str, ...]:
+        """What Nsight Systems of this version is asked to trace."""
+        return ("--trace=nvtx",)
+
+    def out_of_memory(self, device: str, error: Exception) -> Exception | None:
+        """The error that says that the device's memory is spent, where this error means that."""
+        return None
+
+    def open(self, device: str, settings: CudnnSettings) -> OpenDevice | None:
+        """An accelerator on the device; None where operations compute on the host. Imports what drives it."""
+        raise NotImplementedError
+
+    def ceilings(self, device: str, threads: int) -> dict[str, Any]:
+        """Measure what it does at most, as `tcbench.run.ceilings` keeps it."""
+        raise NotImplementedError
+
+    def absent(self, figures: GpuFile) -> Device | None:
+        """A device of this kind that need not be here; None where the figures describe none of this kind."""
+        return None
+
+    def misfit(self, figures: GpuFile) -> str | None:
+        """Why what is installed here does not serve an absent device, with what mends it; None: it does."""
+        return None
+
+    def prospects(
+        self, works: Iterable[tuple[Work, int]], figures: GpuFile, *, fresh: bool, processes: int, progress: Progress
+    ) -> Prospects:
+        """How an absent device would do each work within its workspace limit (bytes). `fresh` ignores what is kept."""
+        raise NotImplementedError
+
+
+@functools.cache
+def kinds() -> Mapping[str, DeviceKind]:
+    """All kinds by name, the host first."""
+    folders = [module.name for module in pkgutil.iter_modules([str(Path(__file__).parent)]) if module.ispkg]
+    found = [importlib.import_module(f"{__package__}.{folder}.kind").KIND for folder in folders]
+    return {kind.name: kind for kind in sorted(found, key=lambda kind: not kind.is_host)}
+
+
+def kind_of(device: str) -> DeviceKind:
+    """The kind of a device's name. Raises SelectionError for one that this version does not know."""
+    kind = kinds().get(device.partition(":")[0])
+    if kind is None:
+        raise SelectionError(f"device {device}: expected {_expected()}")
+    return kind
+
+
+def index_of(device: str) -> int:
+    """The number in a device's name; 0 without one."""
+    return int(device.partition(":")[2] or 0)
+
+
+def host() -> Device:
     """The host's processor."""
-    return Device("cpu", machine.cpu_name(), machine.memory_bytes())
+    return _host_kind().devices()[0]
 
 
-def find(selector: str, kinds: Mapping[str, Package | None]) -> Device:
-    """The device that a selector means. `kinds`: what the backends run on, with the package that is missing for it.
+def selectors() -> tuple[str, ...]:
+    """What may be asked for on this machine."""
+    return ("auto", *(device.name for kind in kinds().values() for device in kind.devices()))
 
-    `auto` takes the first GPU when there is one and all is there to use it, else the CPU. Raises SelectionError.
+
+def find(selector: str, serving: Mapping[str, Package | None]) -> Device:
+    """The device that a selector means. `serving`: the kinds that the backends run on, with the package that is missing
+    for each.
+
+    `auto` takes the first device that is not the host when there is one and all is there to use it, else the host.
+    Raises SelectionError.
     """
-    if selector == "cpu":
-        return cpu()
     if selector == "auto":
-        found = driver.gpus().found if kinds.get("cuda", _NONE) is None else ()
-        return _gpu(found[0]) if found else cpu()
-    match = re.fullmatch(r"cuda(?::(\d+))?", selector)
-    if not match:
-        raise SelectionError(f"--device {selector}: expected auto, cpu or cuda:N")
-    there, cupy = driver.gpus(), packages.cupy()
-    if there.problem:
-        though = f"CUDA packages are installed ({cupy}), but there is " if cupy else ""
-        raise SelectionError(
-            f"--device {selector}: {though}{there.problem}; `tcbench doctor` tells more, --device cpu works"
-        )
-    index = int(match[1] or 0)
-    if index >= len(there.found):
-        names = ", ".join(f"cuda:{gpu.index} ({gpu.name})" for gpu in there.found)
-        raise SelectionError(f"--device {selector}: no such GPU; there is {names}")
-    missing = kinds.get("cuda", _NONE)
+        ready = (kind for kind in kinds().values() if not kind.is_host and serving.get(kind.name, _NONE) is None)
+        return next((device for kind in ready for device in kind.devices()), host())
+    match = re.fullmatch(r"([a-z]+)(?::(\d+))?", selector)
+    kind = kinds().get(match[1]) if match else None
+    if match is None or kind is None or (kind.is_host and match[2] is not None):
+        raise SelectionError(f"--device {selector}: expected {_expected()}")
+    if kind.is_host:
+        return host()
+    return _numbered(kind, int(match[2] or 0), selector, serving)
+
+
+def absent(figures: GpuFile) -> tuple[DeviceKind, Device]:
+    """The kind and the device that figures describe. Raises SelectionError where no kind takes them."""
+    for kind in kinds().values():
+        device = kind.absent(figures)
+        if device is not None:
+            return kind, device
+    raise SelectionError(f"GPU {figures.name}: no kind of device forecasts it")
+
+
+_NONE = Package("", "")
+"""Stands for a kind that no backend runs on."""
+
+
+def _numbered(kind: DeviceKind, index: int, selector: str, serving: Mapping[str, Package | None]) -> Device:
+    if absence := kind.absence():
+        use = f"--device {host().name} works"
+        raise SelectionError(f"--device {selector}: {absence}; `tcbench doctor` tells more, {use}")
+    there = kind.devices()
+    if index >= len(there):
+        names = ", ".join(f"{device.name} ({device.title})" for device in there)
+        raise SelectionError(f"--device {selector}: no such {kind.noun}; there is {names}")
+    missing = serving.get(kind.name, _NONE)
     if missing is _NONE:
-        raise SelectionError(f"--device {selector}: no backend of this scenario runs on a GPU; use --device cpu")
+        raise SelectionError(
+            f"--device {selector}: no backend of this scenario runs on a {kind.noun}; use --device {host().name}"
+        )
     if missing is not None:
         raise SelectionError(f"--device {selector}: needs the package {missing.module}: {missing.install}")
-    return _gpu(there.found[index])
+    return there[index]
 
 
-def _gpu(gpu: driver.Gpu) -> Device:
-    return Device(f"cuda:{gpu.index}", gpu.name, gpu.memory_bytes, gpu.compute_capability)
+def _host_kind() -> DeviceKind:
+    return next(kind for kind in kinds().values() if kind.is_host)
+
+
+def _expected() -> str:
+    *others, last = ["auto", *(kind.selector for kind in kinds().values())]
+    return f"{', '.join(others)} or {last}"

@@ -11,23 +11,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any, Protocol
 
+from tcbench.hardware.gpus import GpuProperties
 from tcbench.work import Work
 
 Array = Any
 """A CuPy array, or a NumPy array that stands in for one. C-contiguous."""
-
-
-@dataclass(frozen=True)
-class GpuProperties:
-    """What plans and routes depend on. `sm` is the compute capability as one number: 90 for 9.0."""
-
-    name: str
-    sm: int
-    multiprocessors: int
-    memory_bytes: int
 
 
 class Accelerator(Protocol):

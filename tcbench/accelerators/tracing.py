@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from tcbench.accelerators.protocol import Array, GpuProperties
+from tcbench.accelerators.protocol import Array
+from tcbench.hardware.gpus import GpuProperties
 from tcbench.work import Work
 
 ALLOCATION_BYTES = 512

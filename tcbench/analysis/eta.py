@@ -12,11 +12,11 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from tcbench.accelerators.device import kind_of
 from tcbench.core.record import Cell, Record
 from tcbench.models import MODELS
 
 _STARTUP_S = 4.0
-_ASSUMED_FLOPS = {"cpu": 40e9, "cuda": 20e12}
 _ASSUMED_ITEM_S = 0.01
 """Of a model that only the user knows."""
 _WARMUP_STEPS = 4
@@ -71,7 +71,7 @@ class Estimate:
             return _ASSUMED_ITEM_S
         macs = MODELS[cell.model].macs(cell.variant, cell.image_size, cell.n_classes)
         # Forward and backward: three products of each size, two operations per multiply-accumulate.
-        return 3 * 2 * macs / _ASSUMED_FLOPS[cell.device.partition(":")[0]]
+        return 3 * 2 * macs / kind_of(cell.device).assumed_flops_s
 
     def trial_s(self, cell: Cell) -> float:
         """Seconds expected of one whole trial."""

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from tcbench.accelerators.cuda.properties import GpuFile
 from tcbench.core.errors import SelectionError
+from tcbench.hardware.gpus import GpuFile
 from tcbench.work import Work
 
 ALLOWANCE_BYTES = 500 * 2**20

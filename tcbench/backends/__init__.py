@@ -20,8 +20,8 @@ from tcbench.core.rung import Package, RungSet
 from tcbench.core.session import Session
 
 if TYPE_CHECKING:
-    from tcbench.accelerators.protocol import GpuProperties
     from tcbench.accelerators.trace import Trace
+    from tcbench.hardware.gpus import GpuProperties
 
 _MODULES = {"chainer": "tcbench.backends.chainer", "torch": "tcbench.backends.torch"}
 
@@ -37,7 +37,7 @@ class Backend(Protocol):
 
     RUNGS: RungSet
     DEVICES: Mapping[str, tuple[Package, ...]]
-    """Device kinds it runs on ("cpu", "cuda"), and the packages each takes beyond those that are always there."""
+    """The kinds of device that it runs on, by name, and the packages each takes beyond those that are always there."""
     PACKAGES: tuple[str, ...]
     """Distributions whose versions belong in a record."""
 

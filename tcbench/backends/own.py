@@ -18,14 +18,15 @@ from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tcbench.accelerators.device import kinds
 from tcbench.core.errors import ScenarioError
 from tcbench.core.record import Cell
 from tcbench.core.rung import Package, Rung, RungSet
 from tcbench.core.session import Phase, Session
 
 if TYPE_CHECKING:
-    from tcbench.accelerators.protocol import GpuProperties
     from tcbench.accelerators.trace import Trace
+    from tcbench.hardware.gpus import GpuProperties
 
 
 class FreeRungs(RungSet):
@@ -59,7 +60,7 @@ class OwnStep(_Own):
     """A backend named `module:factory`. A module may say of which distributions it wants the versions in a record:
     `PACKAGES = ("torch",)`."""
 
-    DEVICES: Mapping[str, tuple[Package, ...]] = {"cpu": (), "cuda": ()}
+    DEVICES: Mapping[str, tuple[Package, ...]] = dict.fromkeys(kinds(), ())
 
     def __init__(self, name: str) -> None:
         super().__init__(name)

@@ -63,8 +63,8 @@ def forecast(
     Exit code: 0, also when a cell does not fit (that is an answer); 2 for a mistake in
     the command, the scenario or the GPU's file.
     """
-    from tcbench.accelerators.cuda import properties
-    from tcbench.accelerators.device import Device
+    from tcbench.accelerators import device
+    from tcbench.hardware import gpus
     from tcbench.run import forecast as forecasts
     from tcbench.run import plan
     from tcbench.run import scenario as scenarios
@@ -72,10 +72,10 @@ def forecast(
     from tcbench.show.console import make_console
     from tcbench.show.progress import Stages
 
-    there = properties.load(gpu)
-    device = Device("cuda:0", there.device_name, there.memory_bytes, there.compute_capability)
+    there = gpus.load(gpu)
+    _, its_device = device.absent(there)
     selection = plan.Selection(batch_sizes=batch_sizes(bs), configs=config_names(config), image_size=image_size)
-    planned = plan.make(scenarios.load(scenario), selection, device, remote=True)
+    planned = plan.make(scenarios.load(scenario), selection, its_device, remote=True)
     try:
         with Stages(make_console(stderr=True), quiet) as stages:
             found = forecasts.forecast(planned, there, fresh=fresh, progress=stages.advance)

@@ -32,15 +32,15 @@ def complete_config(incomplete: str) -> list[str]:
 
 
 def complete_device(incomplete: str) -> list[str]:
-    """auto, cpu, and this machine's GPUs."""
-    from tcbench.accelerators.cuda.driver import gpus
+    """auto, and this machine's devices."""
+    from tcbench.accelerators.device import selectors
 
-    return [n for n in ("auto", "cpu", *(f"cuda:{gpu.index}" for gpu in gpus().found)) if n.startswith(incomplete)]
+    return [name for name in selectors() if name.startswith(incomplete)]
 
 
 def complete_gpu(incomplete: str) -> list[str]:
     """The GPUs whose facts come with tcbench."""
-    from tcbench.accelerators.cuda.properties import names
+    from tcbench.hardware.gpus import names
 
     return [name for name in names() if name.lower().startswith(incomplete.lower())]
 

@@ -194,33 +194,26 @@ class _Recorder:
 
 def _recorder(tool: str, cell: Cell) -> _Recorder:
     """What --tool means. Raises TcbenchError."""
-    import importlib.util
-
+    from tcbench.accelerators.device import kind_of
     from tcbench.tracing import nsys
 
     if tool not in TOOLS:
         raise SelectionError(f"--tool {tool}: expected one of {', '.join(TOOLS)}")
-    on_gpu = cell.device.startswith("cuda")
+    kind = kind_of(cell.device)
     if tool in ("auto", "nsys"):
         found = nsys.find()
         if found is not None:
             return _Recorder(nsys=found)
         if tool == "nsys":
             raise SelectionError("--tool nsys: nsys is not on PATH; install Nsight Systems, or take --tool auto")
-    if tool == "cupti" and not on_gpu:
+    if tool == "cupti" and kind.recorder != tool:
         raise SelectionError(f"--tool cupti records GPUs, and the device is {cell.device}")
-    has_cupti = importlib.util.find_spec("cupti") is not None
-    if tool == "cupti" and not has_cupti:
-        raise SelectionError(f"--tool cupti: {_no_cupti()}")
-    if tool == "auto" and on_gpu and not has_cupti:
-        return _Recorder(note=f"ranges alone, no kernels: {_no_cupti()}")
-    return _Recorder(cupti=on_gpu and has_cupti and tool != "ranges")
-
-
-def _no_cupti() -> str:
-    from tcbench.accelerators.cuda import driver, packages
-
-    return f"cupti-python is not installed: {packages.mend(packages.CUPTI, packages.extra_for(driver.gpus()))}"
+    problem = kind.recorder_problem() if kind.recorder else None
+    if tool == "cupti" and problem:
+        raise SelectionError(f"--tool cupti: {problem}")
+    if tool == "auto" and problem:
+        return _Recorder(note=f"ranges alone, no kernels: {problem}")
+    return _Recorder(cupti=kind.recorder is not None and problem is None and tool != "ranges")
 
 
 @dataclass(frozen=True)
@@ -273,6 +266,7 @@ class _Take:
         """The worker's command line, behind Nsight Systems' where that records."""
         import msgspec
 
+        from tcbench.accelerators.device import kind_of
         from tcbench.core.messages import RUNNER_PID, ProfileRequest
         from tcbench.run.runner import worker_command
 
@@ -280,9 +274,9 @@ class _Take:
         words = [*worker_command(pipe), msgspec.json.encode(request).decode()]
         if self.recorder.nsys is None:
             return words
-        on_gpu = self.planned.cell.device.startswith("cuda")
+        traced = kind_of(self.planned.cell.device).nsys_options(self.recorder.nsys.version)
         # The worker's parent is Nsight Systems, so it must not look for its keeper there.
-        return [*self.recorder.nsys.command(folder / "report", session, on_gpu=on_gpu), "env", "-u", RUNNER_PID, *words]
+        return [*self.recorder.nsys.command(folder / "report", session, traced), "env", "-u", RUNNER_PID, *words]
 
     @contextlib.contextmanager
     def _session(self, session: str) -> Iterator[None]:

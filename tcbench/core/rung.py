@@ -45,9 +45,10 @@ class Needs:
 
 @dataclass(frozen=True)
 class Requires:
-    """What must be there: a device kind, a compute capability (CUDA only), packages, other rungs."""
+    """What must be there: one of some kinds of device (None: any), a compute capability (of devices that have one),
+    packages, other rungs."""
 
-    devices: frozenset[str] = frozenset({"cpu", "cuda"})
+    devices: frozenset[str] | None = None
     compute_capability: tuple[int, int] | None = None
     packages: tuple[Package, ...] = ()
     rungs: tuple[Needs, ...] = ()

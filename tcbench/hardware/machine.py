@@ -71,11 +71,6 @@ def slug(text: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", text).strip("-") or "machine"
 
 
-def machine_name(device_name: str, device: str) -> str:
-    """The folder under `results/` for this device: the GPU's name, or the processor's with its usable cores."""
-    return slug(device_name) if device.startswith("cuda") else f"{slug(device_name)}-{usable_cpus()}cpu"
-
-
 def os_name() -> str:
     """The distribution's own name."""
     try:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from tcbench.accelerators.device import kind_of
 from tcbench.core import messages, recording
 from tcbench.core.errors import ScenarioError, TcbenchError
 from tcbench.core.messages import RUNNER_PID, Building, Finished, Message, ProfileRequest, Stepped
@@ -28,7 +29,7 @@ from tcbench.core.recording import Title
 from tcbench.core.session import Phase
 
 if TYPE_CHECKING:
-    from tcbench.accelerators.cuda.cupti import Activities
+    from tcbench.accelerators.device import Activities
 
 Send = Callable[[Message], None]
 
@@ -71,9 +72,9 @@ def run(cell: Cell, send: Send, request: ProfileRequest | None = None) -> Finish
         return Finished("failed", _line(error) or type(error).__name__, None, environment)
     except Exception as error:
         traceback.print_exc()
-        exhausted = _exhausted(cell, error)
-        if exhausted is not None:
-            return Finished("oom", f"out of memory: {_line(exhausted) or 'an allocation failed'}", None, environment)
+        spent = _out_of_memory(cell, error)
+        if spent is not None:
+            return Finished("oom", f"out of memory: {_line(spent) or 'an allocation failed'}", None, environment)
         notes = [" ".join(note.split()) for note in getattr(error, "__notes__", ())]
         where = "".join(f" ({note})" for note in notes)
         return Finished("failed", f"{type(error).__name__}: {_line(error)}{where}", None, environment)
@@ -89,7 +90,7 @@ def measured(cell: Cell, send: Send, request: ProfileRequest | None, device_name
     unknown = the_backend.RUNGS.problem(cell.rungs)
     if unknown:  # where another version of tcbench made the cell
         raise ScenarioError(f"config '{cell.config}': {unknown}")
-    activities = _activities(request)
+    activities = kind_of(cell.device).activities() if request is not None and request.cupti else None
     profiling = loop.Profiling(
         around=lambda: _profilers(cell, activities),
         layers=request is not None or ranges.attached(),
@@ -137,29 +138,17 @@ def _raised_in(error: Exception, phases: Sequence[Phase]) -> str | None:
     return None
 
 
-def _activities(request: ProfileRequest | None) -> Activities | None:
-    """What records the GPU's activities, where it is asked for."""
-    if request is None or not request.cupti:
-        return None
-    from tcbench.accelerators.cuda.cupti import Activities
-
-    return Activities()
-
-
 @contextlib.contextmanager
 def _profilers(cell: Cell, activities: Activities | None) -> Iterator[None]:
-    """Around the profiled pass on a GPU: a tool that waits for cudaProfilerStart records, and so does CUPTI.
+    """Hold around the profiled pass what lets tools record: an outside one, and the activities' recorder.
 
-    CUPTI comes first: the first call that it sees in a thread waits until a buffer has been made and zeroed
-    (CUPTI_ACTIVITY_ATTR_ZEROED_OUT_ACTIVITY_BUFFER), and that shall be cuProfilerStart and not the first step's.
+    The recorder comes first: CUPTI makes the first call that it sees in a thread wait until a buffer has been made and
+    zeroed (CUPTI_ACTIVITY_ATTR_ZEROED_OUT_ACTIVITY_BUFFER), and that shall be `profiled`'s and not the first step's.
     """
-    from tcbench.accelerators.cuda import driver
-
     with contextlib.ExitStack() as stack:
         if activities is not None:
             stack.enter_context(activities.recording())
-        if cell.device.startswith("cuda"):
-            stack.enter_context(driver.profiled())
+        stack.enter_context(kind_of(cell.device).profiled())
         yield
 
 
@@ -172,13 +161,14 @@ def _title(cell: Cell, device_name: str) -> str:
 def describe(cell: Cell) -> Environment:
     """The facts of this machine and its libraries, as this process sees them."""
     from tcbench.accelerators import device
-    from tcbench.accelerators.cuda import driver
     from tcbench.backends import backend
     from tcbench.hardware import machine
 
     the_backend = backend(cell.backend)
-    found = device.find(cell.device, dict.fromkeys(the_backend.DEVICES))
-    return machine.environment(found.machine, found.title, the_backend.PACKAGES, _blas(), driver.facts(cell.device))
+    here = device.find(cell.device, dict.fromkeys(the_backend.DEVICES))
+    return machine.environment(
+        here.machine, here.title, the_backend.PACKAGES, _blas(), kind_of(cell.device).facts(cell.device)
+    )
 
 
 def _blas() -> str:
@@ -193,17 +183,10 @@ def _blas() -> str:
     )
 
 
-def _exhausted(cell: Cell, error: Exception) -> Exception | None:
-    """The error that says that memory was spent, the host's or the GPU's, if this is what happened."""
-    from tcbench.accelerators.cuda import driver, exhausted
-
-    if cell.device.startswith("cuda"):
-        found = driver.gpus().found
-        index = int(cell.device.partition(":")[2] or 0)
-        on_device = exhausted.from_error(error, found[index].memory_bytes if index < len(found) else None)
-        if on_device is not None:
-            return on_device
-    return error if isinstance(error, MemoryError) else None
+def _out_of_memory(cell: Cell, error: Exception) -> Exception | None:
+    """The error that says that memory was spent, the host's or the device's, if this is what happened."""
+    spent = kind_of(cell.device).out_of_memory(cell.device, error)
+    return spent or (error if isinstance(error, MemoryError) else None)
 
 
 def _line(error: BaseException) -> str:

@@ -12,10 +12,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tcbench.accelerators.device import kinds
 from tcbench.backends.feeds import dataset
 from tcbench.core.finding import Finding, State
 from tcbench.hardware import machine
-from tcbench.run import gpu_checkup
 
 _SYNC = "uv sync"
 
@@ -27,7 +27,7 @@ def examine(out: Path) -> tuple[Finding, ...]:
         _processor(),
         *_load(),
         *_packages(),
-        *gpu_checkup.examine(),
+        *(finding for kind in kinds().values() for finding in kind.findings()),
         _data(),
         _writable("results folder", out),
     )

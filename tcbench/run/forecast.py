@@ -18,7 +18,7 @@ import json
 import multiprocessing
 import os
 import signal
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,13 +26,8 @@ from typing import Any
 import msgspec
 
 import tcbench
-from tcbench.accelerators.cuda import packages
-from tcbench.accelerators.cuda.cudnn import absent, libraries
-from tcbench.accelerators.cuda.cudnn.plans import NoPlan, PlanFacts, plan_cache
-from tcbench.accelerators.cuda.kernels import compile as kernels
-from tcbench.accelerators.cuda.kernels.launches import launch_of
-from tcbench.accelerators.cuda.properties import GpuFile
-from tcbench.accelerators.protocol import GpuProperties
+from tcbench.accelerators import device
+from tcbench.accelerators.device import Progress, Prospects
 from tcbench.accelerators.trace import Trace
 from tcbench.analysis.floor import Floor, MemoryNeed, peak_rates, step_floor, work_floor_s
 from tcbench.backends import backend
@@ -40,16 +35,13 @@ from tcbench.core import cache
 from tcbench.core.cache import Cache, Entry, Key
 from tcbench.core.errors import SelectionError, TcbenchError
 from tcbench.core.record import Cell, Input, MeasureSettings
+from tcbench.hardware.gpus import GpuFile, GpuProperties
 from tcbench.run.plan import Plan
 from tcbench.work import Work
 
 PROCESSES = 2
 TRACES = "traces-v1"
 """Names the form of kept traces."""
-
-Progress = Callable[[str, int, int], None]
-"""Called with (what is being done, how much is done, of how much)."""
-
 
 # -- what a step asks for ------------------------------------------------------------------------------------------
 
@@ -171,14 +163,15 @@ def forecast(
     """Look at every cell that can run there. `fresh` ignores what is kept. Raises SelectionError for a GPU whose peak
     rates are not known, or that the cuDNN here has no code for: its plans would be none of that GPU's."""
     peak_rates(gpu)
-    if misfit := packages.cudnn_misfit(gpu.compute_capability):
+    kind, _ = device.absent(gpu)
+    if misfit := kind.misfit(gpu):
         raise SelectionError(f"GPU {gpu.name}: {misfit}")
     say = progress or _silent
     runnable = [planned.cell for planned in plan.cells if planned.skip_reason is None]
     traced = trace_all(runnable, gpu.properties(), fresh=fresh, processes=processes, progress=say)
     demands = {cell: demand for cell, demand in traced.items() if isinstance(demand, Demand)}
-    plans, plans_unchecked = _plans(demands, gpu, fresh, processes, say)
-    problems, kernels_unchecked = _kernels((work for demand in demands.values() for work, _ in demand.works), gpu, say)
+    works = [(work, cell.cudnn.workspace_bytes) for cell, demand in demands.items() for work, _ in demand.works]
+    prospects = kind.prospects(works, gpu, fresh=fresh, processes=processes, progress=say)
 
     def of(cell: Cell, skip_reason: str | None) -> CellForecast:
         if skip_reason is not None:
@@ -186,15 +179,15 @@ def forecast(
         demand = traced[cell]
         if isinstance(demand, Untraced):
             return CellForecast(cell, untraced=demand.reason)
-        return _cell(cell, demand, gpu, plans, problems)
+        return _cell(cell, demand, gpu, prospects)
 
     return Forecast(
         plan=plan,
         gpu=gpu,
         cells=tuple(of(planned.cell, planned.skip_reason) for planned in plan.cells),
-        cudnn=None if plans_unchecked else libraries.version(),
-        plans_unchecked=plans_unchecked,
-        kernels_unchecked=kernels_unchecked,
+        cudnn=prospects.library,
+        plans_unchecked=prospects.plans_unchecked,
+        kernels_unchecked=prospects.kernels_unchecked,
     )
 
 
@@ -202,20 +195,14 @@ def _silent(_what: str, _done: int, _total: int) -> None:
     """Nobody is told."""
 
 
-_Plans = dict[tuple[int, str], PlanFacts | NoPlan]
-"""By workspace limit and the work's key."""
-_Problems = dict[Work, str | None]
-"""Kernels of ours that were compiled, with the reason where that failed."""
-
-
-def _cell(cell: Cell, demand: Demand, gpu: GpuFile, plans: _Plans, problems: _Problems) -> CellForecast:
+def _cell(cell: Cell, demand: Demand, gpu: GpuFile, prospects: Prospects) -> CellForecast:
     limit = cell.cudnn.workspace_bytes
     rates = peak_rates(gpu)
     works = []
     for work, count in demand.works:
-        by, workspace_bytes, problem = _done_by(work, limit, plans, problems)
+        way = prospects.way(work, limit)
         floor_s = work_floor_s(work, rates, gpu.memory_bandwidth_bytes_s)
-        works.append(WorkForecast(work, count, by, workspace_bytes, problem, floor_s))
+        works.append(WorkForecast(work, count, way.by, way.workspace_bytes, way.problem, floor_s))
     return CellForecast(
         cell=cell,
         works=tuple(works),
@@ -224,20 +211,6 @@ def _cell(cell: Cell, demand: Demand, gpu: GpuFile, plans: _Plans, problems: _Pr
         memory=MemoryNeed(demand.peak_bytes, max(w.workspace_bytes for w in works), gpu.memory_bytes),
         floor=step_floor(demand.works, gpu),
     )
-
-
-def _done_by(work: Work, limit: int, plans: _Plans, problems: _Problems) -> tuple[str | None, int, str | None]:
-    if work.kind == "call":
-        return work.name, 0, None
-    if work.kind == "kernel":
-        problem = problems.get(work)
-        return (None if problem or work not in problems else launch_of(work).function), 0, problem
-    answer = plans.get((limit, work.key))
-    if answer is None:
-        return None, limit, None
-    if isinstance(answer, NoPlan):
-        return None, 0, answer.reason
-    return answer.plan, answer.workspace_bytes, None
 
 
 # -- traces --------------------------------------------------------------------------------------------------------
@@ -271,7 +244,7 @@ def _traced(cell: Cell) -> Cell:
         cell,
         scenario="",
         config="+".join(cell.rungs),
-        device="cuda:0",
+        device="",
         input=Input(kind="synthetic"),
         seed=0,
         threads=1,
@@ -288,7 +261,7 @@ def _trace_anew(
         for cell in cells:
             yield cell, _trace(cell.backend, cell, properties)
         return
-    # Not forked: the caller may have loaded CUDA's libraries.
+    # Not forked: the caller may have loaded a device's libraries.
     with concurrent.futures.ProcessPoolExecutor(
         min(processes, len(cells)), multiprocessing.get_context("spawn"), _prepare_worker
     ) as pool:
@@ -375,51 +348,3 @@ def _kinds() -> dict[str, type[Work]]:
             yield from below(found)
 
     return {kind.name: kind for kind in below(Work) if hasattr(kind, "name")}
-
-
-# -- plans and kernels ---------------------------------------------------------------------------------------------
-
-
-def _plans(
-    demands: dict[Cell, Demand], gpu: GpuFile, fresh: bool, processes: int, progress: Progress
-) -> tuple[_Plans, str | None]:
-    """cuDNN's plans, or why they could not be looked for here."""
-    wanted: dict[int, dict[Work, None]] = {}
-    for cell, demand in demands.items():
-        for work, _ in demand.works:
-            if work.kind == "graph":
-                wanted.setdefault(cell.cudnn.workspace_bytes, {})[work] = None
-    total = sum(len(works) for works in wanted.values())
-    plans: _Plans = {}
-    try:
-        for limit, works in wanted.items():
-            say = _counting_on(progress, "looking for cuDNN plans", len(plans), total)
-            answers = absent.plan_all(
-                works, gpu, limit, build=False, processes=processes, progress=say, cache=plan_cache(fresh)
-            )
-            plans.update({(limit, key): answer for key, answer in answers.items()})
-    except libraries.LibraryError as error:
-        return {}, str(error)
-    return plans, None
-
-
-def _counting_on(progress: Progress, what: str, before: int, total: int) -> Callable[[int, int], None]:
-    return lambda done, _: progress(what, before + done, total)
-
-
-def _kernels(works: Iterable[Work], gpu: GpuFile, progress: Progress) -> tuple[_Problems, str | None]:
-    """For each work that a kernel of ours does, why it does not compile or None; or why none could be compiled."""
-    launches = {work: launch_of(work) for work in dict.fromkeys(works) if work.kind == "kernel"}
-    distinct = list(dict.fromkeys((launch.source, launch.defines) for launch in launches.values()))
-    found: dict[tuple[str, tuple[str, ...]], str | None] = {}
-    for source, defines in distinct:
-        try:
-            kernels.compile_kernel(source, defines, gpu.sm)
-            found[source, defines] = None
-        except kernels.CompileError as error:
-            found[source, defines] = " ".join(str(error).split())[:300]
-        except (ImportError, RuntimeError) as error:
-            first = str(error).splitlines()[0] if str(error) else type(error).__name__
-            return {}, f"{first}: {packages.SYNC}"
-        progress("compiling kernels", len(found), len(distinct))
-    return {work: found[launch.source, launch.defines] for work, launch in launches.items()}, None

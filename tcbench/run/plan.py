@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from tcbench.accelerators.device import Device
+from tcbench.accelerators.device import Device, kind_of
 from tcbench.backends import backend, builds_models, problem
 from tcbench.core.errors import ScenarioError, SelectionError
 from tcbench.core.record import Cell, Input
@@ -189,7 +189,7 @@ def why_not(config: Config, device: Device, *, remote: bool = False) -> str | No
     the_backend = backend(config.backend)
     if device.kind not in the_backend.DEVICES:
         return f"backend {config.backend} does not run on {device.kind}"
-    if config.cudnn is not None and device.kind != "cuda":
+    if config.cudnn is not None and kind_of(device.name).is_host:
         return f"{config.ablation}: cuDNN's settings act on a GPU only"
     for package in () if remote else the_backend.DEVICES[device.kind]:
         if not package.is_installed():
@@ -213,7 +213,7 @@ def refuse(device: Device, backends: Iterable[str]) -> None:
 
 def missing(requires: Requires, device: Device, *, remote: bool = False) -> str | None:
     """The first requirement that this device or installation (unless `remote`) does not meet."""
-    if device.kind not in requires.devices:
+    if requires.devices is not None and device.kind not in requires.devices:
         return f"needs {' or '.join(sorted(requires.devices))}"
     needed = requires.compute_capability
     if needed and device.compute_capability and device.compute_capability < needed:

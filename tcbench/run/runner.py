@@ -1,6 +1,6 @@
 """Runs trials, each in a process of its own, and turns every end a process can have into a Record.
 
-Owns timeouts and what an end means, and watches the GPU of a trial meanwhile. Reaches the worker only through a
+Owns timeouts and what an end means, and has the device of a trial watched meanwhile. Reaches the worker only through a
 process and JSON; stores and prints nothing.
 """
 
@@ -15,10 +15,10 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
 import msgspec
 
+from tcbench.accelerators.device import Watch, kind_of
 from tcbench.core import messages, process
 from tcbench.core.messages import Finished, Message, Stepped
 from tcbench.core.process import Worker
@@ -33,21 +33,9 @@ def _silent(cell: Cell, trial: int, message: Message) -> None:
     pass
 
 
-class Watch(Protocol):
-    """Something that watches a device while a trial runs."""
-
-    def stop(self, timed_from_s: float | None, timed_to_s: float | None) -> GpuSamples:
-        """End it. The times are those of the timed pass, since the trial's start."""
-        ...
-
-
-def watch_gpu(cell: Cell, start: float) -> Watch | None:
-    """Begin to watch the cell's GPU; None where there is none, or none that can be asked. `start` is the trial's."""
-    if not cell.device.startswith("cuda"):
-        return None
-    from tcbench.accelerators.cuda import nvml
-
-    return nvml.watch(cell.device, start)
+def watch_device(cell: Cell, start: float) -> Watch | None:
+    """Begin to watch the cell's device; None where nothing of it can be asked. `start` is the trial's."""
+    return kind_of(cell.device).watch(cell.device, start)
 
 
 @dataclass(frozen=True)
@@ -85,7 +73,7 @@ class Runner:
     timeout_s: float
     command: Callable[[int], list[str]] | None = None
     listen: Listener = _silent
-    watch: Callable[[Cell, float], Watch | None] = watch_gpu
+    watch: Callable[[Cell, float], Watch | None] = watch_device
     grace_s: float = process.GRACE_S
     launch: Launch = field(default_factory=Launch)
 

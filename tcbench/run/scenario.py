@@ -87,7 +87,7 @@ class Scenario:
     on_cpu: Scenario | None = None
 
     def on(self, device_kind: str) -> Scenario:
-        """What it is on a kind of device ("cpu", "cuda")."""
+        """The scenario on a kind of device."""
         return self.on_cpu if device_kind == "cpu" and self.on_cpu is not None else self
 
 

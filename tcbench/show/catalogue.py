@@ -88,7 +88,7 @@ def _missing(backend_name: str, rung: Rung, device: Device) -> str | None:
 def _needs(requires: Requires) -> str:
     needs = [package.module for package in requires.packages]
     needs += [f"{need.rung} (with {need.when})" if need.when else need.rung for need in requires.rungs]
-    if len(requires.devices) == 1:
+    if requires.devices is not None:
         needs += sorted(requires.devices)
     if requires.compute_capability:
         needs.append("compute capability {}.{}".format(*requires.compute_capability))

@@ -49,18 +49,12 @@ class Nsys:
     path: str
     version: tuple[int, int]
 
-    def command(self, report: Path, session: str, *, on_gpu: bool) -> list[str]:
-        """What stands before a command to record it. On a GPU only what lies between cudaProfilerStart and Stop is
-        kept, and the command goes on after it. Nothing is sampled: that costs time and needs rights."""
+    def command(self, report: Path, session: str, traced: Sequence[str]) -> list[str]:
+        """The words before a command that record it; `traced` is what the device's kind asks for (`nsys_options`).
+        Nothing is sampled: that costs time and needs rights."""
         words = [self.path, "profile", f"--output={report}", "--force-overwrite=true", f"--session-new={session}"]
         words += ["--sample=none", "--cpuctxsw=none", "--kill=none"]
-        if on_gpu:
-            words += ["--trace=cuda,nvtx", "--capture-range=cudaProfilerApi", "--capture-range-end=stop"]
-            if self.version >= (2021, 5):  # where the option came in
-                words += ["--cuda-graph-trace=node"]
-        else:
-            words += ["--trace=nvtx"]
-        return words
+        return [*words, *traced]
 
     def end(self, session: str) -> None:
         """End a session that is still going on, and with it the command that it records."""

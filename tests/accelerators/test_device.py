@@ -38,7 +38,7 @@ def test_auto_takes_the_first_gpu_where_a_backend_runs_on_it(gpus):
 
 def test_auto_takes_the_cpu_where_there_is_no_gpu(gpus):
     gpus(problem="no NVIDIA driver")
-    assert device.find("auto", BOTH) == device.cpu()
+    assert device.find("auto", BOTH) == device.host()
 
 
 def test_a_gpu_keeps_its_facts(gpus):

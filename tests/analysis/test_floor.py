@@ -4,9 +4,9 @@ import dataclasses
 
 import pytest
 
-from tcbench.accelerators.cuda import properties
 from tcbench.analysis.floor import ALLOWANCE_BYTES, MemoryNeed, peak_rates, step_floor, work_floor_s
 from tcbench.core.errors import SelectionError
+from tcbench.hardware import gpus
 from tcbench.work import Conv2d, ConvFprop, Relu
 
 # TFLOP/s as NVIDIA's data sheets give them, dense: fp32, TF32, fp16.
@@ -20,9 +20,9 @@ DATA_SHEETS = {
 }
 
 
-@pytest.mark.parametrize("name", properties.names())
+@pytest.mark.parametrize("name", gpus.names())
 def test_peak_rates_are_the_data_sheets(name):
-    rates = peak_rates(properties.load(name))
+    rates = peak_rates(gpus.load(name))
     fp32, tf32, fp16 = DATA_SHEETS[name]
     assert rates.fp32_flops_s == pytest.approx(fp32 * 1e12, rel=0.02)
     assert rates.fp16_flops_s == pytest.approx(fp16 * 1e12, rel=0.02)
@@ -30,7 +30,7 @@ def test_peak_rates_are_the_data_sheets(name):
 
 
 def test_a_compute_capability_without_known_rates_is_one_clear_line():
-    gpu = dataclasses.replace(properties.load("H200"), name="P100", sm=60)
+    gpu = dataclasses.replace(gpus.load("H200"), name="P100", sm=60)
     with pytest.raises(SelectionError, match=r"GPU P100: .* 6\.0 are not known; expected one of 7\.0, 7\.5, 8\.0"):
         peak_rates(gpu)
 
@@ -40,7 +40,7 @@ def conv(dtype="float16", math="strict", n=8, c=64):
 
 
 def test_a_convolution_computes_at_the_rate_of_its_dtype_and_arithmetic():
-    rates = peak_rates(properties.load("A100"))
+    rates = peak_rates(gpus.load("A100"))
     assert rates.of(conv()) == rates.fp16_flops_s
     assert rates.of(conv("float32")) == rates.fp32_flops_s
     assert rates.of(conv("float32", "tf32")) == rates.tf32_flops_s
@@ -48,14 +48,14 @@ def test_a_convolution_computes_at_the_rate_of_its_dtype_and_arithmetic():
 
 
 def test_the_floor_of_a_work_is_the_slower_of_arithmetic_and_memory():
-    rates = peak_rates(properties.load("V100"))
+    rates = peak_rates(gpus.load("V100"))
     heavy = conv("float32")
     assert work_floor_s(heavy, rates, 1e15) == pytest.approx(heavy.flops / rates.fp32_flops_s)
     assert work_floor_s(heavy, rates, 1e6) == pytest.approx(heavy.bytes / 1e6)
 
 
 def test_the_floor_of_a_step_adds_up_every_launch():
-    gpu = properties.load("V100")
+    gpu = gpus.load("V100")
     big, small = conv("float32", n=64), Relu(1 << 20, "float32")
     floor = step_floor([(big, 3), (small, 5)], gpu)
     assert floor.flops == 3 * big.flops + 5 * small.flops

@@ -6,7 +6,6 @@ import msgspec
 import pytest
 from factories import make_cell, make_measurement, make_record
 
-from tcbench.accelerators.cuda import properties
 from tcbench.analysis.roofline import (
     Ceilings,
     Part,
@@ -20,6 +19,7 @@ from tcbench.analysis.summary import summarise
 from tcbench.backends import backend
 from tcbench.core.record import PhaseTimes
 from tcbench.core.timeline import Span, timeline_of
+from tcbench.hardware import gpus
 from tcbench.models import MODELS
 
 CEILINGS = Ceilings("a machine", (("fp32", 1e11), ("fp16", 8e11)), 2e10, True, "made up")
@@ -46,7 +46,7 @@ def test_flops_and_bytes_are_those_of_the_program_itself(config: str) -> None:
     """The program, run on an accelerator that only counts. What differs is small: the loss, casts, and that on a GPU
     calls and masks of cuDNN's own count a little more or less."""
     cell = make_cell(config, 8, device="cuda:0")
-    trace = backend("chainer").trace(cell, properties.load("H200").properties())
+    trace = backend("chainer").trace(cell, gpus.load("H200").properties())
     traced = {phase.name: phase.launches for phase in trace.step}
     for part in phase_parts(cell):
         if part.name in ("forward", "backward"):

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from command import finish, start, tcbench
 
-from tcbench.accelerators.cuda import properties
 from tcbench.accelerators.cuda.cudnn import libraries
+from tcbench.hardware import gpus
 
 SCENARIO = """
 schema = 1
@@ -28,7 +28,7 @@ rungs = ["fp16"]
 rungs = ["tf32"]
 """
 
-V100 = Path(properties.__file__).parent / "v100.json"
+V100 = Path(gpus.__file__).parent / "v100.json"
 
 
 @pytest.fixture

@@ -9,11 +9,11 @@ from types import SimpleNamespace
 import pytest
 from factories import make_cell, make_environment, make_record
 
-from tcbench.accelerators.cuda import properties
+from tcbench.accelerators import device
 from tcbench.analysis.floor import peak_rates
 from tcbench.analysis.summary import CellSummary, summarise
 from tcbench.core.errors import SelectionError, TcbenchError
-from tcbench.hardware import machine
+from tcbench.hardware import gpus, machine
 from tcbench.run import ceilings
 
 VALUE = {"device_name": "this", "flops_s": {"fp32": 1e11}, "bandwidth_bytes_s": 2e10, "says": "measured"}
@@ -31,7 +31,7 @@ def of_machine(name: str, device_name: str = "AMD EPYC", device: str = "cpu") ->
 
 
 def here() -> CellSummary:
-    return of_machine(machine.machine_name(machine.cpu_name(), "cpu"))
+    return of_machine(device.host().machine)
 
 
 def test_they_are_measured_once_and_kept(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,7 +61,7 @@ def test_another_machines_ceilings_cannot_be_measured_here() -> None:
 
 
 def test_a_gpu_that_is_not_here_has_its_published_peak_and_says_so() -> None:
-    v100 = properties.load("V100")
+    v100 = gpus.load("V100")
     found = ceilings.of(of_machine("tesla-v100", v100.device_name, "cuda:0"))
     assert found == ceilings.known(of_machine("tesla-v100", v100.device_name, "cuda:0"))
     assert not found.measured
@@ -69,27 +69,6 @@ def test_a_gpu_that_is_not_here_has_its_published_peak_and_says_so() -> None:
     assert found.flops_s("fp16") == peak_rates(v100).fp16_flops_s
     with pytest.raises(SelectionError, match="not known here"):
         ceilings.of(of_machine("unheard-of", "Unheard-of GPU", "cuda:0"))
-
-
-def test_the_host_is_measured_with_a_product_and_passes_over_memory() -> None:
-    found = ceilings.measure_host(2, size=64, n_bytes=1 << 16, rounds=2)
-    assert found["flops_s"]["fp32"] > 0
-    assert found["bandwidth_bytes_s"] > 0
-    assert found["says"] == "a matrix product and passes over memory by 2 threads, measured"
-
-
-def test_runs_take_turns_and_the_best_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    order: list[str] = []
-    now = [0.0]
-    costs = {"a": iter([9.0, 3.0, 2.0, 4.0]), "b": iter([9.0, 1.0, 5.0, 6.0])}
-
-    def run(name: str) -> None:
-        order.append(name)
-        now[0] += next(costs[name])
-
-    monkeypatch.setattr(ceilings.time, "perf_counter", lambda: now[0])
-    assert ceilings.interleaved((lambda: run("a"), lambda: run("b")), 3) == [2.0, 1.0]
-    assert order == ["a", "b"] * 4
 
 
 def test_a_measurement_that_fails_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,7 +86,7 @@ def test_a_record_of_many_threads_gets_no_more_than_there_are_processors(monkeyp
         return SimpleNamespace(returncode=0, stdout=json.dumps(VALUE))
 
     monkeypatch.setattr(ceilings.subprocess, "run", run)
-    name = machine.machine_name(machine.cpu_name(), "cpu")
+    name = device.host().machine
     for threads in (400, 0, -3, 1):
         record = make_record(cell=make_cell(threads=threads), environment=make_environment(name))
         ceilings.of(summarise([record])[0], fresh=True)

@@ -5,12 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from tcbench.accelerators.cuda import packages, properties
+from tcbench.accelerators.cuda import packages, prospects
 from tcbench.accelerators.cuda.cudnn.libraries import LibraryError
 from tcbench.accelerators.cuda.cudnn.plans import NoPlan, PlanFacts
 from tcbench.accelerators.cuda.kernels.compile import CompileError
 from tcbench.accelerators.device import Device
 from tcbench.core.errors import SelectionError
+from tcbench.hardware import gpus
 from tcbench.run import forecast as forecasts
 from tcbench.run import plan, scenario
 from tcbench.run.forecast import Demand, PhaseRequests
@@ -68,9 +69,9 @@ class Stand:
 def stand(monkeypatch, tmp_path):
     stand = Stand()
     monkeypatch.setenv("TCBENCH_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(forecasts.absent, "plan_all", stand.plan_all)
-    monkeypatch.setattr(forecasts.kernels, "compile_kernel", stand.compile_kernel)
-    monkeypatch.setattr(forecasts.libraries, "version", lambda: "9.10.2")
+    monkeypatch.setattr(prospects.absent, "plan_all", stand.plan_all)
+    monkeypatch.setattr(prospects.kernels, "compile_kernel", stand.compile_kernel)
+    monkeypatch.setattr(prospects.libraries, "version", lambda: "9.10.2")
     return stand
 
 
@@ -83,7 +84,7 @@ def planned(text_or_name, gpu, tmp_path: Path | None = None, **selection):
     return plan.make(scenario.load(text_or_name), plan.Selection(**selection), device, remote=True)
 
 
-H200, V100 = properties.load("H200"), properties.load("V100")
+H200, V100 = gpus.load("H200"), gpus.load("V100")
 
 
 def look(gpu, tmp_path, *, text=SMALL, configs=(), **options):
@@ -149,7 +150,7 @@ def test_a_kernel_that_does_not_compile_is_a_problem_of_its_works(stand, tmp_pat
 
 
 def test_a_cudnn_without_code_for_that_gpu_is_refused_with_the_one_that_has(stand, tmp_path, monkeypatch):
-    monkeypatch.setattr(forecasts.libraries, "version", lambda: "9.28.0")
+    monkeypatch.setattr(prospects.libraries, "version", lambda: "9.28.0")
     with pytest.raises(SelectionError) as error:
         look(V100, tmp_path, configs=("fp16",))
     assert str(error.value) == (
@@ -282,7 +283,7 @@ def test_a_demand_that_is_kept_wrongly_is_no_demand():
 @pytest.fixture
 def real_cudnn():
     pytest.importorskip("cudnn", exc_type=ImportError)
-    problem = forecasts.libraries.problem()
+    problem = prospects.libraries.problem()
     if problem:
         pytest.skip(problem)
 

@@ -7,15 +7,15 @@ import factories
 import pytest
 from rich.console import Console
 
-from tcbench.accelerators.cuda import properties
 from tcbench.accelerators.device import Device
 from tcbench.analysis.floor import MemoryNeed, step_floor
+from tcbench.hardware import gpus
 from tcbench.run import plan, scenario
 from tcbench.run.forecast import CellForecast, Forecast, PhaseRequests, WorkForecast
 from tcbench.show import forecast as view
 from tcbench.work import BatchNormCallForward, Conv2d, ConvFprop, Norm, Relu
 
-GPU = properties.load("V100")
+GPU = gpus.load("V100")
 CONV = ConvFprop(Conv2d(32, 64, 56, 56, 64, 3, 3, 1, 1, "NCHW", "float16"))
 NORM = BatchNormCallForward(Norm(32, 64, 56, 56, "NCHW", "float16"), 1e-5, 0.1, True)
 RELU = Relu(32 * 64 * 56 * 56, "float16")

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tcbench import tracing
+from tcbench.accelerators.device import kind_of
 from tcbench.core import store
 from tcbench.core.errors import TraceError
 from tcbench.tracing import nsys
@@ -211,11 +212,12 @@ def test_the_steps_of_the_workers_own_recording_are_kept_in_its_time(tmp_path):
 
 
 def test_on_a_gpu_only_the_marked_steps_are_recorded_and_the_worker_goes_on():
-    command = nsys.Nsys("/usr/bin/nsys", (2024, 6)).command(Path("r"), "s", on_gpu=True)
+    command = nsys.Nsys("/usr/bin/nsys", (2024, 6)).command(Path("r"), "s", kind_of("cuda:0").nsys_options((2024, 6)))
     assert {"--capture-range=cudaProfilerApi", "--capture-range-end=stop", "--kill=none"} <= set(command)
     assert "--trace=cuda,nvtx" in command
     assert "--cuda-graph-trace=node" in command
-    assert "--trace=nvtx" in nsys.Nsys("/usr/bin/nsys", (2022, 4)).command(Path("r"), "s", on_gpu=False)
+    assert "--cuda-graph-trace=node" not in kind_of("cuda:0").nsys_options((2021, 4))
+    assert kind_of("cpu").nsys_options((2022, 4)) == ("--trace=nvtx",)
 
 
 @pytest.mark.parametrize("how", ["cut off", "foreign", "another database", "no ranges"])

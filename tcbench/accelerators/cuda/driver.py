@@ -48,11 +48,10 @@ class Gpus:
     problem: str | None = None
 
 
-def facts(device: str) -> GpuFacts | None:
-    """What a record says of the GPU "cuda:N"; None for the CPU and for one that is not there."""
-    kind, _, index = device.partition(":")
+def facts(index: int) -> GpuFacts | None:
+    """What a record says of the GPU that CUDA calls `index`; None for one that is not there."""
     there = gpus()
-    gpu = next((gpu for gpu in there.found if kind == "cuda" and gpu.index == int(index or 0)), None)
+    gpu = next((gpu for gpu in there.found if gpu.index == index), None)
     if gpu is None:
         return None
     return GpuFacts(

@@ -14,14 +14,15 @@ from typing import Any
 
 import numpy as np
 
-from tcbench.accelerators.cuda import exhausted
+from tcbench.accelerators.cuda import out_of_memory
 from tcbench.accelerators.cuda.cudnn import calls, graphs, libraries
 from tcbench.accelerators.cuda.cudnn.autotune import CupyWorkbench
 from tcbench.accelerators.cuda.cudnn.plans import PlanFacts, Plans, plan_cache
 from tcbench.accelerators.cuda.kernels.load import Kernels
-from tcbench.accelerators.protocol import Array, GpuProperties
+from tcbench.accelerators.protocol import Array
 from tcbench.core import messages
 from tcbench.core.record import CudnnSettings, PlanChoice
+from tcbench.hardware.gpus import GpuProperties
 from tcbench.work import Work
 
 _LOG = logging.getLogger(__name__)
@@ -94,7 +95,7 @@ class CudaAccelerator:
         try:
             return self._cupy.ndarray(shape, dtype)
         except self._cupy.cuda.memory.OutOfMemoryError as error:
-            raise self._exhausted(error) from error
+            raise self._spent(error) from error
 
     def zeros(self, shape: tuple[int, ...], dtype: Any) -> Array:
         array = self.empty(shape, dtype)
@@ -152,9 +153,9 @@ class CudaAccelerator:
         try:
             run = _MAKERS[work.kind](self, work)
         except Exception as error:
-            exhausted_error = exhausted.from_error(error, self.properties.memory_bytes, self.peak_bytes())
-            if exhausted_error is not None:
-                raise exhausted_error from error
+            spent = out_of_memory.from_error(error, self.properties.memory_bytes, self.peak_bytes())
+            if spent is not None:
+                raise spent from error
             raise
         self._runs[id(work)] = (run, work)
         return run
@@ -238,7 +239,7 @@ class CudaAccelerator:
         except cuda.runtime.CUDARuntimeError as error:
             if not self._capturing:
                 raise
-            raise exhausted.out_of_memory(n_bytes, self.peak_bytes(), self.properties.memory_bytes) from error
+            raise out_of_memory.spent(n_bytes, self.peak_bytes(), self.properties.memory_bytes) from error
 
     # -- facts
 
@@ -255,10 +256,10 @@ class CudaAccelerator:
         """One for each different cuDNN graph so far, in the order of first use."""
         return tuple(self._choices)
 
-    def _exhausted(self, error: BaseException) -> Exception:
-        found = exhausted.from_error(error, self.properties.memory_bytes, self.peak_bytes())
-        assert found is not None
-        return found
+    def _spent(self, error: BaseException) -> Exception:
+        spent = out_of_memory.from_error(error, self.properties.memory_bytes, self.peak_bytes())
+        assert spent is not None
+        return spent
 
 
 _MAKERS: dict[str, Callable[[CudaAccelerator, Work], Run]] = {

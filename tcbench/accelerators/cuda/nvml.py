@@ -173,9 +173,9 @@ class Watch:
         self._samples.append(self._gpu.sample(time.monotonic() - self._start))
 
 
-def watch(device: str, start: float, open_gpu: Callable[[int], NvmlGpu | None] = open_gpu) -> Watch | None:
-    """Begin to watch the GPU "cuda:N"; None where there is nothing to ask."""
-    gpu = open_gpu(int(device.partition(":")[2] or 0))
+def watch(index: int, start: float, open_gpu: Callable[[int], NvmlGpu | None] = open_gpu) -> Watch | None:
+    """Begin to watch the GPU that CUDA calls `index`; None where there is nothing to ask."""
+    gpu = open_gpu(index)
     return None if gpu is None else Watch(gpu, start)
 
 

@@ -120,7 +120,7 @@ def sync(extra: Extra) -> str:
     return f"uv sync --extra {extra.name}"
 
 
-def mend(part: Part, extra: Extra) -> str:
+def remedy(part: Part, extra: Extra) -> str:
     """What to do where a part of the extra is missing."""
     if part is CUPTI and extra.cuda == 12 and sys.version_info[:2] > _CUPTI_FOR_CUDA_12:
         return "install Nsight Systems instead: for CUDA 12, cupti-python is made for Python up to 3.12"

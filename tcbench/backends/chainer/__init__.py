@@ -13,8 +13,8 @@ from tcbench.core.rung import Package
 from tcbench.core.session import Session
 
 if TYPE_CHECKING:
-    from tcbench.accelerators.protocol import GpuProperties
     from tcbench.accelerators.trace import Trace
+    from tcbench.hardware.gpus import GpuProperties
 
 __all__ = ["DEVICES", "PACKAGES", "RUNGS", "open_session", "trace"]
 
@@ -52,15 +52,16 @@ def open_session(cell: Cell) -> Session:
 def trace(cell: Cell, properties: GpuProperties) -> Trace:
     """What one step of the cell asks of a GPU that need not be there. The input is one synthetic batch on the device:
     what a feed does is not traced."""
+    from tcbench.accelerators.device import OpenDevice
     from tcbench.accelerators.trace import trace_step
     from tcbench.accelerators.tracing import TracingAccelerator
     from tcbench.backends.chainer.session import ChainerSession
-    from tcbench.backends.chainer.sites import Hollow
+    from tcbench.backends.chainer.sites import TracingSite
     from tcbench.backends.feeds.synthetic import UnfilledFeed
     from tcbench.hardware.clock import HostClock
 
     accelerator = TracingAccelerator(properties, cell.cudnn.fast_batch_norm)
-    site = Hollow(accelerator, HostClock(), lambda: accelerator.memory.peak_bytes)
+    site = TracingSite(OpenDevice(accelerator, HostClock(), lambda: accelerator.memory.peak_bytes))
     session = ChainerSession(msgspec.structs.replace(cell, input=Input(kind="synthetic")), site, make_feed=UnfilledFeed)
     try:
         return trace_step(session.phases, accelerator)

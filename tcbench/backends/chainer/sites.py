@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import Any, Literal, Protocol
 
 import numpy as np
 
 from tcbench.accelerators import protocol as accelerators
-from tcbench.accelerators.protocol import Accelerator
+from tcbench.accelerators.device import OpenDevice, kind_of
 from tcbench.backends.feeds.base import Feed
 from tcbench.backends.feeds.fixed import FixedBuffers
 from tcbench.core.record import Cell, PlanChoice
@@ -82,19 +81,17 @@ class Host:
         return ()
 
 
-@dataclass(frozen=True)
 class OnAccelerator:
-    """An accelerator, with its clock and its account of memory. `enter`: what the accelerator itself needs held."""
+    """An accelerator on an open device."""
 
-    accelerator: Accelerator
-    clock: Clock
-    peak_bytes: Callable[[], int]
-    enter: Callable[[], contextlib.AbstractContextManager[object]] = contextlib.nullcontext
-    plans: Callable[[], tuple[PlanChoice, ...]] = tuple
+    def __init__(self, opened: OpenDevice) -> None:
+        self.accelerator = opened.accelerator
+        self.clock = opened.clock
+        self._opened = opened
 
     @contextlib.contextmanager
     def scope(self) -> Iterator[None]:
-        with self.enter(), accelerators.use(self.accelerator):
+        with self._opened.enter(), accelerators.use(self.accelerator):
             yield
 
     def random(self, seed: int) -> np.random.RandomState:
@@ -113,13 +110,16 @@ class OnAccelerator:
         return feed if feed.on_device else FixedBuffers(feed, self.accelerator)
 
     def peak_memory(self) -> tuple[int, Literal["process", "device"]]:
-        return self.peak_bytes(), "device"
+        return self._opened.peak_bytes(), "device"
 
     def value(self, array: Any) -> float:
         return float(self.accelerator.download(array))
 
+    def plans(self) -> tuple[PlanChoice, ...]:
+        return self._opened.plans()
 
-class Hollow(OnAccelerator):
+
+class TracingSite(OnAccelerator):
     """A TracingAccelerator: weights are never looked at, so none are drawn."""
 
     def random(self, seed: int) -> np.random.RandomState:
@@ -133,16 +133,5 @@ class _NoNumbers(np.random.RandomState):
 
 def open_site(cell: Cell) -> Site:
     """The site that a cell's device names."""
-    if cell.device == "cpu":
-        return Host()
-    from tcbench.accelerators.cuda.clock import EventClock
-    from tcbench.accelerators.cuda.live import CudaAccelerator, fresh_autotune
-
-    accelerator = CudaAccelerator(int(cell.device.partition(":")[2]), cell.cudnn, fresh_autotune())
-    return OnAccelerator(
-        accelerator,
-        EventClock(accelerator.stream),
-        accelerator.peak_bytes,
-        accelerator.enter,
-        accelerator.plan_choices,
-    )
+    opened = kind_of(cell.device).open(cell.device, cell.cudnn)
+    return Host() if opened is None else OnAccelerator(opened)

@@ -24,7 +24,7 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from tcbench.accelerators.cuda import exhausted
+from tcbench.accelerators.cuda import out_of_memory
 from tcbench.accelerators.protocol import current
 from tcbench.backends.feeds.base import MEAN, STD, Feed, broken_image, images_of, scaled_side
 from tcbench.backends.spec import FeedSpec
@@ -188,7 +188,7 @@ def _out_of_memory(message: str) -> MemoryError | None:
     reason = _reason(message)
     if _HOST_MEMORY.search(reason):
         return MemoryError(f"DALI: {reason}")
-    return exhausted.from_error(RuntimeError(reason))
+    return out_of_memory.from_error(RuntimeError(reason))
 
 
 def _first_broken(paths: list[Path]) -> DataError | None:

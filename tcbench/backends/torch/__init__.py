@@ -12,8 +12,8 @@ from tcbench.core.rung import Package
 from tcbench.core.session import Session
 
 if TYPE_CHECKING:
-    from tcbench.accelerators.protocol import GpuProperties
     from tcbench.accelerators.trace import Trace
+    from tcbench.hardware.gpus import GpuProperties
 
 __all__ = ["DEVICES", "PACKAGES", "RUNGS", "open_session", "trace"]
 

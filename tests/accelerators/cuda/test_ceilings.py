@@ -9,7 +9,7 @@ import pytest
 from numpy_accelerator import NumpyAccelerator
 
 from tcbench.accelerators.cuda.ceilings import measure_on, products
-from tcbench.accelerators.protocol import GpuProperties
+from tcbench.hardware.gpus import GpuProperties
 from tcbench.work import Work
 
 

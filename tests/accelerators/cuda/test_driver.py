@@ -105,7 +105,7 @@ def test_why_there_is_no_gpu_is_said(library, standin, problem):
 def test_a_record_gets_the_facts_of_the_cells_own_gpu(library, monkeypatch):
     library(StandInDriver())
     monkeypatch.setattr(driver, "version", lambda: "580.65.06")
-    assert driver.facts("cuda:1") == GpuFacts(
+    assert driver.facts(1) == GpuFacts(
         name="NVIDIA H200",
         compute_capability=(9, 0),
         multiprocessors=132,
@@ -114,8 +114,7 @@ def test_a_record_gets_the_facts_of_the_cells_own_gpu(library, monkeypatch):
         driver="580.65.06",
         driver_cuda="13.0",
     )
-    assert driver.facts("cpu") is None
-    assert driver.facts("cuda:2") is None
+    assert driver.facts(2) is None
 
 
 @pytest.fixture(scope="module")

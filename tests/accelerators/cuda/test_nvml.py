@@ -128,17 +128,17 @@ def test_without_nvml_there_is_nothing_to_watch_and_nothing_is_said(pynvml, monk
     with caplog.at_level("INFO"):
         assert nvml.open_gpu(7) is None
         pynvml.answers["nvmlDeviceGetHandleByPciBusId"] = NVMLError("Not Found")
-        assert nvml.watch("cuda:0", 0.0) is None
+        assert nvml.watch(0, 0.0) is None
         pynvml.answers["nvmlInit"] = NVMLError("Driver Not Loaded")
-        assert nvml.watch("cuda:0", 0.0) is None
+        assert nvml.watch(0, 0.0) is None
         monkeypatch.setitem(sys.modules, "pynvml", None)
-        assert nvml.watch("cuda:0", 0.0) is None
+        assert nvml.watch(0, 0.0) is None
     assert (capsys.readouterr(), caplog.records) == (("", ""), [])
 
 
 def test_a_trial_is_sampled_from_its_start_to_its_end_and_no_longer(pynvml):
     start = time.monotonic()
-    watch = nvml.watch("cuda:0", start)
+    watch = nvml.watch(0, start)
     time.sleep(0.35)
     seen = watch.stop(0.1, 0.3)
     took = time.monotonic() - start
@@ -168,7 +168,7 @@ def test_nvml_is_imported_when_a_gpu_is_opened_only():
 def test_on_a_gpu_a_watch_sees_memory_taken_and_energy_spent():
     cupy = pytest.importorskip("cupy")
     pytest.importorskip("pynvml")
-    watch = nvml.watch("cuda:0", time.monotonic())
+    watch = nvml.watch(0, time.monotonic())
     if watch is None:
         pytest.skip("NVML cannot be asked here")
     time.sleep(0.3)

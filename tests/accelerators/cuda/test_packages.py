@@ -150,12 +150,12 @@ def test_the_extras_are_those_of_the_project_and_hold_the_cudnn_that_they_promis
 def test_cupti_is_not_asked_for_where_it_is_not_made_for_this_python(monkeypatch):
     cuda13, cuda12, volta = packages.EXTRAS
     monkeypatch.setattr(packages.sys, "version_info", (3, 12, 4))
-    assert packages.mend(packages.CUPTI, volta) == "uv sync --extra volta"
+    assert packages.remedy(packages.CUPTI, volta) == "uv sync --extra volta"
     monkeypatch.setattr(packages.sys, "version_info", (3, 13, 0))
-    assert packages.mend(packages.CUPTI, cuda13) == "uv sync --extra cuda13"
-    assert packages.mend(packages.NVML, cuda12) == "uv sync --extra cuda12"
+    assert packages.remedy(packages.CUPTI, cuda13) == "uv sync --extra cuda13"
+    assert packages.remedy(packages.NVML, cuda12) == "uv sync --extra cuda12"
     for extra in (cuda12, volta):
-        assert packages.mend(packages.CUPTI, extra).startswith("install Nsight Systems instead")
+        assert packages.remedy(packages.CUPTI, extra).startswith("install Nsight Systems instead")
 
 
 def test_a_part_that_does_not_load_says_why(monkeypatch):

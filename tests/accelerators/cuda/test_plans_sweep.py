@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tcbench.accelerators.cuda import properties
 from tcbench.accelerators.cuda.cudnn import absent, libraries
 from tcbench.accelerators.cuda.cudnn.plans import NoPlan
 from tcbench.accelerators.device import Device
+from tcbench.hardware import gpus
 from tcbench.run import forecast, plan, scenario
 
 pytestmark = pytest.mark.plans
@@ -48,7 +48,7 @@ def graphs(gpu, tell):
 
 @pytest.mark.parametrize("name", GPUS)
 def test_every_graph_has_a_plan_within_the_workspace_limit(name, capsys):
-    gpu = properties.load(name)
+    gpu = gpus.load(name)
     assert gpu.sm == GPUS[name]
     works, configs = graphs(gpu, lambda *_: None)
     answers = absent.plan_all(works, gpu, WORKSPACE_LIMIT, processes=2)

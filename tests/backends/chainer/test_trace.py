@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from tcbench.accelerators.cuda import properties
 from tcbench.accelerators.device import Device
 from tcbench.backends.chainer import trace
+from tcbench.hardware import gpus
 from tcbench.run import plan, scenario
 
 PINNED = Path(__file__).with_name("launches_sm90.txt")
@@ -26,7 +26,7 @@ MAX_BLOCK = 60
 @functools.cache
 def traces():
     """By config, at a size that shows the order and costs little."""
-    gpu = properties.load("H200")
+    gpu = gpus.load("H200")
     device = Device("cuda:0", gpu.device_name, gpu.memory_bytes, divmod(gpu.sm, 10))
     selection = plan.Selection(batch_sizes=(2,), image_size=32)
     cells = [
@@ -129,7 +129,7 @@ def test_once_captured_a_step_is_one_request_and_the_same_work(dtype):
 
 
 def test_a_trace_draws_no_images(monkeypatch):
-    gpu = properties.load("H200")
+    gpu = gpus.load("H200")
     device = Device("cuda:0", gpu.device_name, gpu.memory_bytes, divmod(gpu.sm, 10))
     selection = plan.Selection(batch_sizes=(2,), image_size=32)
     cell = plan.make(scenario.load("naruse2018"), selection, device, remote=True).cells[0].cell

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from tcbench.accelerators import protocol as accelerators
-from tcbench.accelerators.cuda import properties
 from tcbench.accelerators.tracing import TracingAccelerator
 from tcbench.backends.feeds.synthetic import UnfilledFeed, make_synthetic_feed
 from tcbench.backends.spec import FeedSpec, TensorSpec
+from tcbench.hardware import gpus
 
 
 def _spec(seed: int = 1, layout: Any = "NCHW", dtype: Any = "float32") -> FeedSpec:
@@ -58,7 +58,7 @@ def test_a_batch_for_a_trace_is_of_the_same_form_and_nothing_is_drawn_for_it(
 ) -> None:
     drawn = make_synthetic_feed(_spec(layout=layout, dtype=dtype))
     monkeypatch.setattr(np.random, "default_rng", lambda *_: pytest.fail("numbers were drawn"))
-    accelerator = TracingAccelerator(properties.load("H200").properties())
+    accelerator = TracingAccelerator(gpus.load("H200").properties())
     with accelerators.use(accelerator):
         feed = UnfilledFeed(_spec(layout=layout, dtype=dtype))
     assert [(a.shape, a.dtype) for a in feed.next()] == [(a.shape, a.dtype) for a in drawn.next()]

@@ -30,8 +30,8 @@ from tcbench.accelerators.cuda.cudnn.plans import (
     plan_cache,
     to_entry,
 )
-from tcbench.accelerators.cuda.properties import GpuFile
 from tcbench.core.cache import Cache, Key
+from tcbench.hardware.gpus import GpuFile
 from tcbench.work import Work
 
 _LOG = logging.getLogger(__name__)

@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tcbench.accelerators.cuda import exhausted
+from tcbench.accelerators.cuda import out_of_memory
 from tcbench.accelerators.cuda.cudnn import autotune, graphs, libraries
 from tcbench.accelerators.cuda.cudnn.autotune import PlanTime, Workbench
-from tcbench.accelerators.protocol import GpuProperties
 from tcbench.core.cache import Cache, Entry, Key, folder
+from tcbench.hardware.gpus import GpuProperties
 from tcbench.work import Work
 
 _LOG = logging.getLogger(__name__)
@@ -178,7 +178,7 @@ class Search:
             elif _DESELECTED not in str(error):
                 _LOG.debug("%s: plan %s does not build: %s", self._work.key, plan, error)
                 self._broken += 1
-                if exhausted.from_error(error) is not None:
+                if out_of_memory.from_error(error) is not None:
                     self._memory_ran_out = error
             return None
         if workspace_bytes > self._limit:
@@ -365,7 +365,7 @@ class Plans:
             addresses = bench.addresses(work)
             workspace = bench.workspace(max(candidate.workspace_bytes for candidate in candidates))
         except Exception as error:
-            if exhausted.from_error(error) is None:
+            if out_of_memory.from_error(error) is None:
                 raise
             # The step itself may still fit: timing takes a second set of its operands.
             _LOG.warning("no memory left to time plans for %s: the heuristic's first is taken", work.label)
@@ -392,7 +392,7 @@ class Plans:
         except Exception as error:
             # The frontend warms a restored plan up within a capture, which it leaves open where a step of that fails.
             self._end_capture()
-            if exhausted.from_error(error) is not None:
+            if out_of_memory.from_error(error) is not None:
                 raise
             # Whatever else is wrong with serialized bytes, building anew is the cure.
             _LOG.info("a kept plan for %s is of no use (%s): it is built again", work.name, error)

@@ -8,13 +8,13 @@ from typing import ClassVar
 
 import pytest
 
-from tcbench.accelerators.cuda import properties
 from tcbench.accelerators.cuda.cudnn import absent, libraries
 from tcbench.accelerators.cuda.cudnn.plans import NoPlan, PlanFacts
 from tcbench.core.cache import Cache
+from tcbench.hardware import gpus
 from tcbench.work import Conv2d, ConvDgrad, ConvFprop, Relu, Work
 
-H200 = properties.load("H200")
+H200 = gpus.load("H200")
 MIB = 1 << 20
 LIMIT = 512 * MIB
 CONVS = [
@@ -131,8 +131,8 @@ def test_other_gpus_limits_and_files_are_kept_apart(planning, cache, tmp_path):
     settings = [
         (H200, LIMIT),
         (H200, LIMIT - 1),
-        (properties.load("A100"), LIMIT),
-        (properties.load(str(file)), LIMIT),
+        (gpus.load("A100"), LIMIT),
+        (gpus.load(str(file)), LIMIT),
     ]
     for gpu, limit in settings:
         absent.plan_all(CONVS[:1], gpu, limit, processes=1, cache=cache)

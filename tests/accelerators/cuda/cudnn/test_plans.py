@@ -3,8 +3,8 @@ from dataclasses import replace
 import pytest
 
 from tcbench.accelerators.cuda.cudnn.plans import RUNTIME_COMPILED_TIMED, NoPlan, Plans, cache_key
-from tcbench.accelerators.protocol import GpuProperties
 from tcbench.core.cache import Cache
+from tcbench.hardware.gpus import GpuProperties
 from tcbench.work import BatchNormBackward, BatchNormForward, Conv2d, ConvFprop, Norm
 
 H200 = GpuProperties("NVIDIA H200", 90, 132, 150 << 30)

@@ -4,8 +4,8 @@ from subprocess import run
 
 import pytest
 
-from tcbench.accelerators.cuda import properties
 from tcbench.core.errors import SelectionError
+from tcbench.hardware import gpus
 
 
 @pytest.mark.parametrize(
@@ -21,7 +21,7 @@ from tcbench.core.errors import SelectionError
     ],
 )
 def test_the_gpus_that_come_with_tcbench(name, sm, multiprocessors, memory_gb, bandwidth_gb_s):
-    gpu = properties.load(name)
+    gpu = gpus.load(name)
     assert (gpu.name, gpu.sm, gpu.multiprocessors) == (name, sm, multiprocessors)
     assert name in gpu.device_name
     assert gpu.memory_bytes / 1e9 == pytest.approx(memory_gb, rel=0.08)
@@ -30,22 +30,22 @@ def test_the_gpus_that_come_with_tcbench(name, sm, multiprocessors, memory_gb, b
 
 
 def test_all_names_are_listed_oldest_first():
-    assert properties.names() == ("V100", "T4", "A100", "L40S", "H200", "B200")
+    assert gpus.names() == ("V100", "T4", "A100", "L40S", "H200", "B200")
 
 
 @pytest.mark.parametrize("name", ["h200", "H200", " h200 "])
 def test_names_are_known_in_any_case(name):
-    assert properties.load(name).name == "H200"
+    assert gpus.load(name).name == "H200"
 
 
 def test_an_accelerator_on_it_would_say_the_same():
-    gpu = properties.load("T4").properties()
+    gpu = gpus.load("T4").properties()
     assert (gpu.name, gpu.sm, gpu.multiprocessors, gpu.memory_bytes) == ("Tesla T4", 75, 40, 15835660288)
 
 
 @pytest.fixture
 def user_file(tmp_path):
-    content = json.loads(properties.load("H200").json)
+    content = json.loads(gpus.load("H200").json)
 
     def write(**changes):
         changed = {key: value for key, value in {**content, **changes}.items() if value is not None}
@@ -57,14 +57,14 @@ def user_file(tmp_path):
 
 
 def test_a_users_file_serves_as_well(user_file):
-    gpu = properties.load(user_file(deviceName="NVIDIA H100", multiProcessorCount=114))
+    gpu = gpus.load(user_file(deviceName="NVIDIA H100", multiProcessorCount=114))
     assert (gpu.name, gpu.device_name, gpu.multiprocessors) == ("NVIDIA H100", "NVIDIA H100", 114)
-    assert gpu.digest != properties.load("H200").digest
+    assert gpu.digest != gpus.load("H200").digest
 
 
 def test_an_unknown_name_lists_the_known_ones():
     with pytest.raises(SelectionError) as error:
-        properties.load("H900")
+        gpus.load("H900")
     assert str(error.value) == ("unknown GPU 'H900': expected one of V100, T4, A100, L40S, H200, B200, or a JSON file")
 
 
@@ -82,7 +82,7 @@ def test_an_unknown_name_lists_the_known_ones():
 def test_a_file_that_lacks_something_says_what_and_where(user_file, changes, words):
     path = user_file(**changes)
     with pytest.raises(SelectionError) as error:
-        properties.load(path)
+        gpus.load(path)
     assert f"GPU file {path}: {words}" in str(error.value)
     assert "\n" not in str(error.value)
 
@@ -94,14 +94,14 @@ def test_a_file_that_is_no_json_object_is_refused_in_one_line(tmp_path, content,
     path = tmp_path / "gpu.json"
     path.write_bytes(content)
     with pytest.raises(SelectionError, match=words) as error:
-        properties.load(str(path))
+        gpus.load(str(path))
     assert str(path) in str(error.value)
     assert "\n" not in str(error.value)
 
 
 def test_reading_them_imports_no_framework():
     code = (
-        "import sys; from tcbench.accelerators.cuda import properties; properties.load('H200');"
+        "import sys; from tcbench.hardware import gpus; gpus.load('H200');"
         "print([m for m in ('numpy', 'cupy', 'cudnn', 'chainer') if m in sys.modules])"
     )
     assert run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"

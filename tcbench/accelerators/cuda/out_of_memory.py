@@ -24,7 +24,7 @@ _DALI = re.compile(r"Can't allocate (\d+) bytes on device \d+")
 """`CUDABadAlloc` in DALI's headers, where it knows what was asked for."""
 
 
-def out_of_memory(
+def spent(
     asked_bytes: int | None = None,
     held_bytes: int | None = None,
     device_bytes: int | None = None,
@@ -54,11 +54,11 @@ def from_error(
         message = " ".join(str(one).split())
         if match := _CUPY.search(message):
             asked, allocated = (int(number.replace(",", "")) for number in match.groups())
-            return out_of_memory(asked, held_bytes or allocated, device_bytes)
+            return spent(asked, held_bytes or allocated, device_bytes)
         if match := _DALI.search(message):
-            return out_of_memory(int(match[1]), held_bytes, device_bytes)
+            return spent(int(match[1]), held_bytes, device_bytes)
         if _SAID.search(message):
-            return out_of_memory(None, held_bytes, device_bytes, message)
+            return spent(None, held_bytes, device_bytes, message)
     return None
 
 

@@ -12,12 +12,13 @@ from types import SimpleNamespace
 import pytest
 from standin_nvml import H200, V100, NVMLError, NVMLLibraryMismatchError, pynvml
 
+from tcbench.accelerators.cuda import checkup as gpu_checkup
 from tcbench.accelerators.cuda import driver, packages
 from tcbench.accelerators.cuda.cudnn import libraries
 from tcbench.accelerators.cuda.driver import Gpus
 from tcbench.accelerators.cuda.packages import Installed
 from tcbench.core.finding import Finding
-from tcbench.run import checkup, gpu_checkup
+from tcbench.run import checkup
 
 __all__ = ["pynvml"]
 
@@ -260,8 +261,8 @@ def without(distribution: str, folder: Path) -> Path:
 
 
 DOCTOR = (
-    "from tcbench.run import gpu_checkup\n"
-    "for found in gpu_checkup.examine(): print(found.state, found.what, found.found)"
+    "from tcbench.accelerators.cuda import checkup\n"
+    "for found in checkup.examine(): print(found.state, found.what, found.found)"
 )
 
 

@@ -42,7 +42,7 @@ def examine(open_gpu: Callable[[int], NvmlGpu | None] = nvml.open_gpu) -> Iterat
 def _packages(gpus: Gpus, found: tuple[packages.Installed, ...]) -> Iterator[Finding]:
     extra = packages.extra_for(gpus)
     for part in packages.PARTS:
-        remedy = packages.mend(part, extra)
+        remedy = packages.remedy(part, extra)
         those = [one for one in found if one.part is part]
         if not those and part in (packages.CUDNN, packages.NVRTC, packages.RUNTIME) and packages.trouble(part) is None:
             yield Finding("ok", part.name, "found outside Python's packages")

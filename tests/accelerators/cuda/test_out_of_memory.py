@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from tcbench.accelerators.cuda.exhausted import from_error, out_of_memory
+from tcbench.accelerators.cuda.out_of_memory import from_error, spent
 from tcbench.core.errors import OutOfDeviceMemory
 
 GIB = 2**30
 
 
 def test_what_is_said_names_what_was_asked_for_held_and_there():
-    error = out_of_memory(asked_bytes=400 * 2**20, held_bytes=15 * GIB, device_bytes=16 * GIB)
+    error = spent(asked_bytes=400 * 2**20, held_bytes=15 * GIB, device_bytes=16 * GIB)
     assert str(error) == "400.0 MiB more asked for, at most 15.0 GiB held before, the GPU has 16.0 GiB"
-    assert str(out_of_memory(asked_bytes=2 * GIB)) == "2.0 GiB more asked for"
+    assert str(spent(asked_bytes=2 * GIB)) == "2.0 GiB more asked for"
     assert isinstance(error, MemoryError)
 
 

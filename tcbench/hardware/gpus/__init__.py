@@ -1,4 +1,4 @@
-"""What a GPU is, from a JSON file: for forecasts and for building cuDNN's plans where that GPU is not.
+"""Facts of GPUs that need not be here, from JSON files: for forecasts and for building cuDNN's plans.
 
 The files beside this module are in the form that cuDNN reads ("device properties"), typed from public figures. A
 user's own file in that form serves as well. Standard library only.
@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tcbench.accelerators.protocol import GpuProperties
 from tcbench.core.errors import SelectionError
 
 _SUFFIX = ".json"
@@ -27,6 +26,16 @@ _COUNTS = (
     "memoryBusWidth",
     "smClockRateKHz",
 )
+
+
+@dataclass(frozen=True)
+class GpuProperties:
+    """What plans and routes depend on. `sm` is the compute capability as one number: 90 for 9.0."""
+
+    name: str
+    sm: int
+    multiprocessors: int
+    memory_bytes: int
 
 
 @dataclass(frozen=True)
@@ -84,20 +93,20 @@ def load(name_or_path: str) -> GpuFile:
 
 
 def _parse(name: str | None, text: str, where: str) -> GpuFile:
-    mend = "copy one of tcbench/backends/cuda/properties/*.json and change it"
+    remedy = "copy one of tcbench/hardware/gpus/*.json and change it"
     try:
         content: Any = json.loads(text)
     except ValueError as error:
-        raise SelectionError(f"{where} is not JSON ({error}): {mend}") from None
+        raise SelectionError(f"{where} is not JSON ({error}): {remedy}") from None
     if not isinstance(content, dict):
-        raise SelectionError(f"{where}: expected a JSON object: {mend}")
+        raise SelectionError(f"{where}: expected a JSON object: {remedy}")
     for key in _COUNTS:
         value = content.get(key)
         if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
-            raise SelectionError(f"{where}: {key} must be a whole number above 0, not {value!r}: {mend}")
+            raise SelectionError(f"{where}: {key} must be a whole number above 0, not {value!r}: {remedy}")
     device_name = content.get("deviceName")
     if not isinstance(device_name, str) or not device_name.strip():
-        raise SelectionError(f"{where}: deviceName must be the GPU's name, not {device_name!r}: {mend}")
+        raise SelectionError(f"{where}: deviceName must be the GPU's name, not {device_name!r}: {remedy}")
     return GpuFile(
         name=name or device_name,
         device_name=device_name,

@@ -1,0 +1,36 @@
+"""The host's processor as a kind of device: operations compute in this process, and their memory is the host's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tcbench.accelerators.device import Device, DeviceKind
+from tcbench.core.record import CudnnSettings
+from tcbench.hardware import machine
+
+
+class Cpu(DeviceKind):
+    """See `tcbench.accelerators.device.DeviceKind`."""
+
+    name = "cpu"
+    noun = "CPU"
+    is_host = True
+    assumed_flops_s = 40e9
+
+    def devices(self) -> tuple[Device, ...]:
+        return (Device(self.name, machine.cpu_name(), machine.memory_bytes()),)
+
+    def machine(self, title: str) -> str:
+        """With the usable cores: what a container is given of a processor is another machine."""
+        return f"{machine.slug(title)}-{machine.usable_cpus()}cpu"
+
+    def open(self, device: str, settings: CudnnSettings) -> None:
+        return None
+
+    def ceilings(self, device: str, threads: int) -> dict[str, Any]:
+        from tcbench.accelerators.cpu import ceilings
+
+        return ceilings.measure(threads)
+
+
+KIND = Cpu()

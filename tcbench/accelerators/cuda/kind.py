@@ -1,0 +1,126 @@
+"""NVIDIA's GPUs as a kind of device. What answers is imported when it is asked: this module is read at every start."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from tcbench.accelerators.device import (
+    Activities,
+    Device,
+    DeviceKind,
+    OpenDevice,
+    Progress,
+    Prospects,
+    Watch,
+    index_of,
+)
+from tcbench.core.finding import Finding
+from tcbench.core.record import CudnnSettings, GpuFacts
+from tcbench.hardware.gpus import GpuFile
+from tcbench.work import Work
+
+
+class Cuda(DeviceKind):
+    """See `tcbench.accelerators.device.DeviceKind`."""
+
+    name = "cuda"
+    noun = "GPU"
+    assumed_flops_s = 20e12
+    recorder = "cupti"
+
+    def devices(self) -> tuple[Device, ...]:
+        from tcbench.accelerators.cuda import driver
+
+        return tuple(
+            Device(f"{self.name}:{gpu.index}", gpu.name, gpu.memory_bytes, gpu.compute_capability)
+            for gpu in driver.gpus().found
+        )
+
+    def absence(self) -> str | None:
+        from tcbench.accelerators.cuda import driver, packages
+
+        problem, cupy = driver.gpus().problem, packages.cupy()
+        return f"CUDA packages are installed ({cupy}), but there is {problem}" if problem and cupy else problem
+
+    def facts(self, device: str) -> GpuFacts | None:
+        from tcbench.accelerators.cuda import driver
+
+        return driver.facts(index_of(device))
+
+    def findings(self) -> Iterator[Finding]:
+        from tcbench.accelerators.cuda import checkup
+
+        return checkup.examine()
+
+    def watch(self, device: str, start: float) -> Watch | None:
+        from tcbench.accelerators.cuda import nvml
+
+        return nvml.watch(index_of(device), start)
+
+    def profiled(self) -> contextlib.AbstractContextManager[None]:
+        from tcbench.accelerators.cuda import driver
+
+        return driver.profiled()
+
+    def activities(self) -> Activities:
+        from tcbench.accelerators.cuda import cupti
+
+        return cupti.Activities()
+
+    def recorder_problem(self) -> str | None:
+        if importlib.util.find_spec("cupti") is not None:
+            return None
+        from tcbench.accelerators.cuda import driver, packages
+
+        return f"cupti-python is not installed: {packages.remedy(packages.CUPTI, packages.extra_for(driver.gpus()))}"
+
+    def nsys_options(self, version: tuple[int, int]) -> tuple[str, ...]:
+        """Only what lies between cuProfilerStart and cuProfilerStop (`profiled`); the command goes on after it."""
+        options = ("--trace=cuda,nvtx", "--capture-range=cudaProfilerApi", "--capture-range-end=stop")
+        in_graphs = ("--cuda-graph-trace=node",) if version >= (2021, 5) else ()  # where the option came in
+        return options + in_graphs
+
+    def out_of_memory(self, device: str, error: Exception) -> Exception | None:
+        from tcbench.accelerators.cuda import driver, out_of_memory
+
+        gpus, index = driver.gpus().found, index_of(device)
+        return out_of_memory.from_error(error, gpus[index].memory_bytes if index < len(gpus) else None)
+
+    def open(self, device: str, settings: CudnnSettings) -> OpenDevice:
+        from tcbench.accelerators.cuda.clock import EventClock
+        from tcbench.accelerators.cuda.live import CudaAccelerator, fresh_autotune
+
+        accelerator = CudaAccelerator(index_of(device), settings, fresh_autotune())
+        return OpenDevice(
+            accelerator,
+            EventClock(accelerator.stream),
+            accelerator.peak_bytes,
+            accelerator.enter,
+            accelerator.plan_choices,
+        )
+
+    def ceilings(self, device: str, threads: int) -> dict[str, Any]:
+        from tcbench.accelerators.cuda import ceilings
+
+        return ceilings.measure(index_of(device))
+
+    def absent(self, figures: GpuFile) -> Device:
+        return Device(f"{self.name}:0", figures.device_name, figures.memory_bytes, figures.compute_capability)
+
+    def misfit(self, figures: GpuFile) -> str | None:
+        from tcbench.accelerators.cuda import packages
+
+        return packages.cudnn_misfit(figures.compute_capability)
+
+    def prospects(
+        self, works: Iterable[tuple[Work, int]], figures: GpuFile, *, fresh: bool, processes: int, progress: Progress
+    ) -> Prospects:
+        from tcbench.accelerators.cuda import prospects
+
+        return prospects.of(works, figures, fresh=fresh, processes=processes, progress=progress)
+
+
+KIND = Cuda()
