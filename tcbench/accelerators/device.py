@@ -13,9 +13,9 @@ import pkgutil
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
+from tcbench import accelerators
 from tcbench.accelerators.protocol import Accelerator
 from tcbench.core.errors import SelectionError
 from tcbench.core.finding import Finding
@@ -122,6 +122,10 @@ class DeviceKind:
     """There is always one, without a number, and it is what `auto` means where nothing else serves."""
     assumed_flops_s: ClassVar[float]
     """What an ordinary one reaches in training: the first guess of how long a run takes, before anything ran."""
+    packages: tuple[Package, ...] = ()
+    """What our operations need on it, beyond what is always installed."""
+    distributions: tuple[str, ...] = ()
+    """Of which the versions belong in a record of a run on it."""
     recorder: ClassVar[str | None] = None
     """The tool (`profile --tool`) by which `activities` records."""
 
@@ -201,9 +205,9 @@ class DeviceKind:
 @functools.cache
 def kinds() -> Mapping[str, DeviceKind]:
     """All kinds by name, the host first."""
-    folders = [module.name for module in pkgutil.iter_modules([str(Path(__file__).parent)]) if module.ispkg]
-    found = [importlib.import_module(f"{__package__}.{folder}.kind").KIND for folder in folders]
-    return {kind.name: kind for kind in sorted(found, key=lambda kind: not kind.is_host)}
+    folders = [module.name for module in pkgutil.iter_modules(accelerators.__path__) if module.ispkg]
+    every = [importlib.import_module(f"{accelerators.__name__}.{folder}.kind").KIND for folder in folders]
+    return {kind.name: kind for kind in sorted(every, key=lambda kind: not kind.is_host)}
 
 
 def kind_of(device: str) -> DeviceKind:

@@ -21,11 +21,11 @@ from tcbench.cli.options import (
     HOW,
     WHAT,
     WHERE,
+    DeviceOption,
     ImageSizeOption,
     ScenarioArgument,
     batch_sizes,
     complete_config,
-    complete_device,
     images,
 )
 from tcbench.core import files
@@ -70,12 +70,7 @@ def profile(
         str | None,
         typer.Option("--bs", metavar="N", help="Batch size. Default: the scenario's first.", rich_help_panel=WHAT),
     ] = None,
-    device: Annotated[
-        str,
-        typer.Option(
-            metavar="DEVICE", help="auto, cpu or cuda:N.", autocompletion=complete_device, rich_help_panel=WHAT
-        ),
-    ] = "auto",
+    device: DeviceOption = "auto",
     data: Annotated[
         str | None,
         typer.Option(metavar="PATH", help="As with `tcbench run`.", rich_help_panel=WHAT),

@@ -146,7 +146,7 @@ def notes(forecast: Forecast) -> list[str]:
         lines.append(f"Kernels: not compiled: {forecast.kernels_unchecked}.")
     allowance = f"{ALLOWANCE_BYTES / 2**20:.0f} MiB"
     lines += [
-        f"Memory: peak of all arrays, the largest workspace, and an estimated {allowance} for the CUDA context and "
+        f"Memory: peak of all arrays, the largest workspace, and an estimated {allowance} for the device's context and "
         "libraries; what a feed holds (DALI's decoding on the GPU) is not in it.",
         "Launches: what the host asks for in a step, feed excluded; cuDNN may run several kernels for one.",
         "Floor: each launch at the card's peak arithmetic or bandwidth, whichever takes longer, one after another. "

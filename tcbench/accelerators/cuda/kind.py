@@ -7,6 +7,7 @@ import importlib.util
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from tcbench.accelerators.cuda.packages import SYNC, Cudnn
 from tcbench.accelerators.device import (
     Activities,
     Device,
@@ -19,6 +20,7 @@ from tcbench.accelerators.device import (
 )
 from tcbench.core.finding import Finding
 from tcbench.core.record import CudnnSettings, GpuFacts
+from tcbench.core.rung import Package
 from tcbench.hardware.gpus import GpuFile
 from tcbench.work import Work
 
@@ -29,6 +31,19 @@ class Cuda(DeviceKind):
     name = "cuda"
     noun = "GPU"
     assumed_flops_s = 20e12
+    packages = (Package("cupy", SYNC), Cudnn("cudnn", SYNC))
+    distributions = (
+        "cupy-cuda12x",
+        "cupy-cuda13x",
+        "nvidia-cudnn-cu12",
+        "nvidia-cudnn-cu13",
+        "nvidia-cudnn-frontend",
+        "nvidia-cublas-cu12",
+        "nvidia-cublas",
+        "nvidia-cuda-nvrtc-cu12",
+        "nvidia-cuda-nvrtc",
+        "nvidia-ml-py",
+    )
     recorder = "cupti"
 
     def devices(self) -> tuple[Device, ...]:

@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from tcbench.accelerators.cuda import packages
+from tcbench.accelerators.device import kinds
 from tcbench.backends.chainer.rungs import RUNGS
 from tcbench.core.record import Cell, Input
-from tcbench.core.rung import Package
 from tcbench.core.session import Session
 
 if TYPE_CHECKING:
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["DEVICES", "PACKAGES", "RUNGS", "open_session", "trace"]
 
-DEVICES = {"cpu": (), "cuda": (Package("cupy", packages.SYNC), packages.Cudnn("cudnn", packages.SYNC))}
+DEVICES = {name: kind.packages for name, kind in kinds().items()}
 PACKAGES = (
     "chainer",
     "numpy",
@@ -28,16 +27,7 @@ PACKAGES = (
     "nvidia-dali-cuda130",
     "opencv-python-headless",
     "nvtx",
-    "cupy-cuda12x",
-    "cupy-cuda13x",
-    "nvidia-cudnn-cu12",
-    "nvidia-cudnn-cu13",
-    "nvidia-cudnn-frontend",
-    "nvidia-cublas-cu12",
-    "nvidia-cublas",
-    "nvidia-cuda-nvrtc-cu12",
-    "nvidia-cuda-nvrtc",
-    "nvidia-ml-py",
+    *(name for kind in kinds().values() for name in kind.distributions),
 )
 
 

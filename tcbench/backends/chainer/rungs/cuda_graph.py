@@ -24,7 +24,7 @@ class CudaGraph(Rung):
         return recipe.within(at_fixed_addresses)
 
     def step(self, phases: Any, settings: Any) -> Any:
-        from tcbench.accelerators.cuda.replay import Replay
+        from tcbench.accelerators.replay import Replay
 
         io, *compute = phases
         replay = Replay(tuple(phase.run for phase in compute))
