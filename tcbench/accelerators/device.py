@@ -204,10 +204,10 @@ class DeviceKind:
 
 @functools.cache
 def kinds() -> Mapping[str, DeviceKind]:
-    """All kinds by name, the host first."""
+    """All kinds by name, the host first, then in alphabetical order."""
     folders = [module.name for module in pkgutil.iter_modules(accelerators.__path__) if module.ispkg]
     every = [importlib.import_module(f"{accelerators.__name__}.{folder}.kind").KIND for folder in folders]
-    return {kind.name: kind for kind in sorted(every, key=lambda kind: not kind.is_host)}
+    return {kind.name: kind for kind in sorted(every, key=lambda kind: (not kind.is_host, kind.name))}
 
 
 def kind_of(device: str) -> DeviceKind:

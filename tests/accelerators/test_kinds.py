@@ -24,7 +24,6 @@ A_NAME_OF_SOMETHING_ELSE = re.compile(r"cuda_graph|nvidia-dali-cuda1[23]0|driver
 
 ALLOWED = {
     "cli/options.py": "--device's help, which stands at every start of a command: kinds are not read for it",
-    "cli/forecast.py": "examples in help",
     "cli/numerics.py": "examples in help",
     "cli/profile.py": "examples in help",
     "show/page/environment.py": "what a record says of a driver, in its own words",
