@@ -53,7 +53,7 @@ def launch_of(work: w.Work) -> KernelLaunch:
     return rule(work)
 
 
-def _launches(*kinds: type[w.Work]) -> Callable[[_Rule], _Rule]:
+def launches(*kinds: type[w.Work]) -> Callable[[_Rule], _Rule]:
     def register(rule: _Rule) -> _Rule:
         _TABLE.update(dict.fromkeys(kinds, rule))
         return rule
@@ -96,14 +96,14 @@ def _threads(values: int) -> int:
 # -- value by value ------------------------------------------------------------------------------------------------
 
 
-@_launches(w.Relu, w.ReluBackward, w.Add, w.AddRelu)
+@launches(w.Relu, w.ReluBackward, w.Add, w.AddRelu)
 def _elementwise(work: w.Relu | w.ReluBackward | w.Add | w.AddRelu) -> KernelLaunch:
     function = "relu_forward" if work.name == "relu" else work.name
     blocks = _blocks(work.size, BLOCK * _width(work.dtype))
     return _linear("elementwise.cu", function, (_type(work.dtype), _chunk()), blocks)
 
 
-@_launches(w.Unscale)
+@launches(w.Unscale)
 def _unscale(work: w.Unscale) -> KernelLaunch:
     return _linear("elementwise.cu", work.name, (_type(work.dtype), _chunk()), _blocks(work.size, w.CHUNK))
 
@@ -112,12 +112,12 @@ def _chunk() -> str:
     return f"CHUNK={w.CHUNK}"
 
 
-@_launches(w.ToSingle, w.ToHalf)
+@launches(w.ToSingle, w.ToHalf)
 def _convert(work: w.ToSingle | w.ToHalf) -> KernelLaunch:
     return _linear("parameter.cu", work.name, (), _blocks(work.size, BLOCK * 8))
 
 
-@_launches(w.WeightDecay, w.MomentumUpdate)
+@launches(w.WeightDecay, w.MomentumUpdate)
 def _parameter(work: w.WeightDecay | w.MomentumUpdate) -> KernelLaunch:
     return _linear("parameter.cu", work.name, (), _blocks(work.size, BLOCK * 4))
 
@@ -125,12 +125,12 @@ def _parameter(work: w.WeightDecay | w.MomentumUpdate) -> KernelLaunch:
 # -- batch normalisation -------------------------------------------------------------------------------------------
 
 
-@_launches(w.BatchNormFinalize)
+@launches(w.BatchNormFinalize)
 def _finalize(work: w.BatchNormFinalize) -> KernelLaunch:
     return _linear("batch_norm_finalize.cu", work.name, (), _blocks(work.c, 64), 64)
 
 
-@_launches(w.BatchNormApply)
+@launches(w.BatchNormApply)
 def _apply(work: w.BatchNormApply) -> KernelLaunch:
     norm = work.norm
     defines = (_type(norm.dtype), _layout(norm.layout), f"ADD={int(norm.add)}", f"RELU={int(norm.relu)}")
@@ -148,7 +148,7 @@ def _apply(work: w.BatchNormApply) -> KernelLaunch:
 # -- pooling -------------------------------------------------------------------------------------------------------
 
 
-@_launches(w.MaxPoolForward, w.MaxPoolBackward)
+@launches(w.MaxPoolForward, w.MaxPoolBackward)
 def _max_pool(work: w.MaxPoolForward | w.MaxPoolBackward) -> KernelLaunch:
     pool = work.pool
     if pool.ksize > 16 or not 0 <= pool.pad < pool.ksize:
@@ -161,7 +161,7 @@ def _max_pool(work: w.MaxPoolForward | w.MaxPoolBackward) -> KernelLaunch:
     return _linear("pooling.cu", work.name, (_type(pool.dtype), _layout(pool.layout)), blocks, _threads(values))
 
 
-@_launches(w.GlobalAverageForward, w.GlobalAverageBackward)
+@launches(w.GlobalAverageForward, w.GlobalAverageBackward)
 def _global_average(work: w.GlobalAverageForward | w.GlobalAverageBackward) -> KernelLaunch:
     vectors = _vectors(work.c, work.dtype)
     if work.layout == "NCHW":
@@ -177,18 +177,18 @@ def _global_average(work: w.GlobalAverageForward | w.GlobalAverageBackward) -> K
 # -- classifier and loss -------------------------------------------------------------------------------------------
 
 
-@_launches(w.AddBias, w.SoftmaxCrossEntropyForward, w.SoftmaxCrossEntropyBackward)
+@launches(w.AddBias, w.SoftmaxCrossEntropyForward, w.SoftmaxCrossEntropyBackward)
 def _by_row(work: w.AddBias | w.SoftmaxCrossEntropyForward | w.SoftmaxCrossEntropyBackward) -> KernelLaunch:
     return _linear("loss.cu", work.name, (_type(work.dtype),), work.n, _threads(work.k))
 
 
-@_launches(w.BiasGradient)
+@launches(w.BiasGradient)
 def _bias_gradient(work: w.BiasGradient) -> KernelLaunch:
     grid = (_blocks(work.k, WARP), 1, 1)
     return KernelLaunch("loss.cu", work.name, (_type(work.dtype),), grid, (WARP, 16, 1))
 
 
-@_launches(w.MeanLoss)
+@launches(w.MeanLoss)
 def _mean_loss(work: w.MeanLoss) -> KernelLaunch:
     return _linear("mean_loss.cu", work.name, (), 1, _threads(work.n))
 
@@ -196,11 +196,11 @@ def _mean_loss(work: w.MeanLoss) -> KernelLaunch:
 # -- all parameters at once ----------------------------------------------------------------------------------------
 
 
-@_launches(w.BatchedUpdate, w.CheckFinite)
+@launches(w.BatchedUpdate, w.CheckFinite)
 def _batched(work: w.BatchedUpdate | w.CheckFinite) -> KernelLaunch:
     return _linear("update.cu", work.name, (), work.parameters.n_chunks)
 
 
-@_launches(w.AdjustScale)
+@launches(w.AdjustScale)
 def _adjust_scale(work: w.AdjustScale) -> KernelLaunch:
     return _linear("update.cu", work.name, (), 1, 1)

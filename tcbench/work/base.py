@@ -1,0 +1,128 @@
+"""What every piece of work has: its operands, its floating-point operations, its bytes, its key."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Literal, TypeVar, get_args
+
+Layout = Literal["NCHW", "NHWC"]
+DType = Literal["float16", "float32"]
+Math = Literal["strict", "tf32"]
+"""How float32 convolutions compute: in float32, or with inputs rounded to TensorFloat-32. float16 always computes in
+float32 on float16 inputs."""
+Role = Literal["in", "out", "inout"]
+Kind = Literal["graph", "call", "kernel"]
+"""Who does it: a cuDNN graph, one of cuDNN's older calls, a kernel of ours."""
+Array = tuple[tuple[int, ...], str]
+"""Shape and dtype."""
+
+ITEM_BYTES = {"float16": 2, "float32": 4, "bool": 1, "uint8": 1, "int32": 4, "int64": 8}
+
+
+def check_dtype(dtype: str) -> None:
+    """Each dtype computes in a way of its own: no other may be taken for one of them. Raises ValueError."""
+    if dtype not in get_args(DType):
+        raise ValueError(f"on a GPU: expected {' or '.join(get_args(DType))}, got {dtype}")
+
+
+def stored(layout: Layout, n: int, c: int, h: int, w: int) -> tuple[int, int, int, int]:
+    """The shape of an array of these logical sizes."""
+    return (n, c, h, w) if layout == "NCHW" else (n, h, w, c)
+
+
+def round_up(size: int, multiple: int) -> int:
+    """The least multiple that is not below the size."""
+    return -(-size // multiple) * multiple
+
+
+@dataclass(frozen=True)
+class Operand:
+    """One array of a piece of work: C-contiguous, in the order of `shape`."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    role: Role
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def bytes(self) -> int:
+        return self.size * ITEM_BYTES[self.dtype]
+
+
+def reads(*names: str) -> dict[str, Role]:
+    """Operands that are read, by name."""
+    return dict.fromkeys(names, "in")
+
+
+def writes(*names: str) -> dict[str, Role]:
+    """Operands that are written."""
+    return dict.fromkeys(names, "out")
+
+
+def updates(*names: str) -> dict[str, Role]:
+    """Operands that are read and written."""
+    return dict.fromkeys(names, "inout")
+
+
+@dataclass(frozen=True)
+class Work:
+    """A piece of work. Arrays are handed over in the order of `operands`.
+
+    A class declares `roles` (its operands by name, in order) and `numbers` (fields that a kernel is handed); `array`
+    gives an operand's shape and dtype. What it does, its class's docstring says.
+    """
+
+    name: ClassVar[str]
+    kind: ClassVar[Kind] = "kernel"
+    roles: ClassVar[Mapping[str, Role]]
+    numbers: ClassVar[tuple[str, ...]] = ()
+
+    def array(self, name: str) -> Array:
+        """Shape and dtype of an operand."""
+        raise NotImplementedError
+
+    @property
+    def operands(self) -> tuple[Operand, ...]:
+        return tuple(Operand(name, *self.array(name), role) for name, role in self.roles.items())
+
+    @property
+    def scalars(self) -> tuple[int | float, ...]:
+        """Numbers that follow the operands in a kernel's argument list: int as long long, float as float."""
+        return tuple(getattr(self, name) for name in self.numbers)
+
+    @property
+    def flops(self) -> int:
+        """Floating-point operations; a multiply-accumulate counts as two."""
+        return 0
+
+    @property
+    def bytes(self) -> int:
+        """The least traffic with device memory: every operand read or written once, `inout` both."""
+        return sum(operand.bytes * (2 if operand.role == "inout" else 1) for operand in self.operands)
+
+    @property
+    def label(self) -> str:
+        """The work in a few words, for people."""
+        return " ".join([self.name, *(str(value) for value in vars(self).values())])
+
+    @property
+    def key(self) -> str:
+        """The same for the same work in every process and version of Python."""
+        return json.dumps({"work": self.name, **dataclasses.asdict(self)}, sort_keys=True, separators=(",", ":"))
+
+
+W = TypeVar("W", bound=Work)
+
+
+def shared(make: Callable[..., W]) -> Callable[..., W]:
+    """The same arguments give the same object, so that an accelerator finds its plan by identity."""
+    return functools.lru_cache(maxsize=None)(make)

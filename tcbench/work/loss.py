@@ -1,0 +1,69 @@
+"""The classifier's bias, and the loss: softmax cross entropy and its mean."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tcbench.work.base import Array, DType, Work, reads, updates, writes
+
+
+@dataclass(frozen=True)
+class _Logits(Work):
+    """On logits (N, K)."""
+
+    numbers = ("n", "k")
+    n: int
+    k: int
+    dtype: DType
+
+    def array(self, name: str) -> Array:
+        return {
+            "b": ((self.k,), "float32"),
+            "gb": ((self.k,), "float32"),
+            "t": ((self.n,), "int32"),
+            "log_p": ((self.n, self.k), "float32"),
+            "losses": ((self.n,), "float32"),
+            "gloss": ((), "float32"),
+        }.get(name, ((self.n, self.k), self.dtype))
+
+
+class AddBias(_Logits):
+    """y (N, K) += b (K,), in place; b is float32."""
+
+    name = "add_bias"
+    roles = updates("y") | reads("b")
+
+
+class BiasGradient(_Logits):
+    """gb (K,) float32: gy (N, K) summed over N."""
+
+    name = "bias_gradient"
+    roles = reads("gy") | writes("gb")
+
+
+class SoftmaxCrossEntropyForward(_Logits):
+    """log_p (N, K) float32 = log softmax of each row; losses (N,) = -log_p at the label, int32 (N,) within [0, K). A
+    label out of range: NaN."""
+
+    name = "softmax_cross_entropy_forward"
+    roles = reads("x", "t") | writes("log_p", "losses")
+
+
+class SoftmaxCrossEntropyBackward(_Logits):
+    """gx = (exp(log_p) - one_hot(t)) * gloss / N, in the logits' dtype."""
+
+    name = "softmax_cross_entropy_backward"
+    roles = reads("log_p", "t", "gloss") | writes("gx")
+
+
+@dataclass(frozen=True)
+class MeanLoss(Work):
+    """loss () = the mean of losses (N,), summed in a fixed order."""
+
+    name = "mean_loss"
+    roles = reads("losses") | writes("loss")
+    numbers = ("n",)
+    n: int
+
+    def array(self, name: str) -> Array:
+        return (self.n,) if name == "losses" else (), "float32"
