@@ -36,7 +36,7 @@ BATCH_SIZE, IMAGE_SIZE = 8, 64
 @functools.cache
 def present_gpu() -> GpuProperties | None:
     """The first GPU of this machine."""
-    found = driver.gpus().found
+    found = driver.gpus().present
     if not found:
         return None
     gpu = found[0]

@@ -47,7 +47,7 @@ class Backend(Protocol):
 
     def trace(self, cell: Cell, properties: GpuProperties) -> Trace:
         """What one step of the cell asks of a GPU that need not be there. Imports the framework. Raises SelectionError
-        where that cannot be told."""
+        where nobody knows that."""
         ...
 
 
@@ -81,13 +81,13 @@ def problem(name: str) -> str | None:
 def device_kinds(of: Iterable[str] | None = None) -> dict[str, Package | None]:
     """The device kinds that some of the backends (all there are) run on; with each the package that is missing for it
     here, or None. A backend that does not exist is left out: the plan says so, and where it is named."""
-    found: dict[str, Package | None] = {}
+    kinds: dict[str, Package | None] = {}
     for name in names() if of is None else dict.fromkeys(name for name in of if problem(name) is None):
         for kind, packages in backend(name).DEVICES.items():
             missing = next((package for package in packages if not package.is_installed()), None)
             # One backend that has all it takes is enough; else the first one's lack is told.
-            found[kind] = None if missing is None else found.get(kind, missing)
-    return found
+            kinds[kind] = None if missing is None else kinds.get(kind, missing)
+    return kinds
 
 
 def backend(name: str) -> Backend:

@@ -74,15 +74,17 @@ class OwnStep(_Own):
     def open_session(self, cell: Cell) -> Session:
         """Import the module and call the factory. Raises ScenarioError where there is none, or no session comes."""
         module, _, path = self._name.partition(":")
-        found: Any = self._module()
+        factory: Any = self._module()
         for part in path.split("."):
-            if not hasattr(found, part):
-                there = ", ".join(name for name, it in vars(found).items() if callable(it) and not name.startswith("_"))
+            if not hasattr(factory, part):
+                there = ", ".join(
+                    name for name, it in vars(factory).items() if callable(it) and not name.startswith("_")
+                )
                 raise ScenarioError(f"backend '{self._name}': module '{module}' has no '{path}' (it has: {there})")
-            found = getattr(found, part)
-        if not callable(found):
+            factory = getattr(factory, part)
+        if not callable(factory):
             raise ScenarioError(f"backend '{self._name}': '{path}' is no function; expected one from Cell to Session")
-        return checked(found(cell), self._name)
+        return checked(factory(cell), self._name)
 
     def _module(self) -> Any:
         """The worker's search path has the current directory from here on: the factory may import what lies there."""
@@ -99,16 +101,16 @@ class Registered(_Own):
     def __init__(self, point: importlib.metadata.EntryPoint) -> None:
         super().__init__(point.name)
         try:
-            found = point.load()
+            registered = point.load()
         except Exception as error:
             reason = " ".join(f"{type(error).__name__}: {error}".split())
             raise ScenarioError(f"backend '{point.name}' ({point.value}) cannot be imported: {reason}") from error
-        self._open = getattr(found, "open_session", found)
+        self._open = getattr(registered, "open_session", registered)
         if not callable(self._open):
             raise ScenarioError(f"backend '{point.name}' ({point.value}): expected a factory, or open_session in it")
-        self.RUNGS = getattr(found, "RUNGS", FreeRungs(point.name))
-        self.DEVICES = getattr(found, "DEVICES", OwnStep.DEVICES)
-        self.PACKAGES = tuple(getattr(found, "PACKAGES", ()))
+        self.RUNGS = getattr(registered, "RUNGS", FreeRungs(point.name))
+        self.DEVICES = getattr(registered, "DEVICES", OwnStep.DEVICES)
+        self.PACKAGES = tuple(getattr(registered, "PACKAGES", ()))
 
     def open_session(self, cell: Cell) -> Session:
         """Call the factory. Raises ScenarioError where no session comes."""

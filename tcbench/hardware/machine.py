@@ -81,13 +81,13 @@ def os_name() -> str:
 
 def versions(distributions: Iterable[str]) -> dict[str, str]:
     """Versions of those of the distributions that are installed."""
-    found = {}
+    installed = {}
     for name in distributions:
         try:
-            found[name] = importlib.metadata.version(name)
+            installed[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             continue
-    return found
+    return installed
 
 
 @functools.cache

@@ -46,8 +46,8 @@ def _read(path: Path) -> tuple[Timeline, ...]:
 
 
 def _of_records(path: Path) -> tuple[Timeline, ...]:
-    found = [ranges.from_record(record) for record in store.current(store.read([path]).records)]
-    timelines = tuple(timeline for timeline in found if timeline is not None)
+    recorded = [ranges.from_record(record) for record in store.current(store.read([path]).records)]
+    timelines = tuple(timeline for timeline in recorded if timeline is not None)
     if not timelines:
-        raise TraceError(f"{path}: none of its {len(found)} records has phase times: nothing was measured")
+        raise TraceError(f"{path}: none of its {len(recorded)} records has phase times: nothing was measured")
     return timelines

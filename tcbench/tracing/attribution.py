@@ -102,12 +102,12 @@ def _inside(spans: list[tuple[int, int, _T]], time_ns: int) -> _T | None:
 
 def _streams_of_phases(recording: Recording, owners: _Owners, calls: dict[int, Call]) -> set[int]:
     """The streams on which the thread of the steps launches within phases."""
-    found = set()
+    streams = set()
     for activity in recording.activities:
         call = calls.get(activity.correlation)
         if call is not None and call.thread == recording.thread and owners.at(call.begin_ns)[1] is not None:
-            found.add(activity.stream)
-    return found
+            streams.add(activity.stream)
+    return streams
 
 
 def _in_order(activities: Iterable[Activity], first: set[int]) -> Iterator[int]:

@@ -74,22 +74,23 @@ def find() -> Nsys | None:
 def to_sqlite(report: Path, target: Path) -> None:
     """Bring a report to SQLite; a `.qdstrm`, which a version that did not find its importer leaves, through that
     importer. Raises TraceError."""
-    found = find()
-    if found is None:
+    installed = find()
+    if installed is None:
         raise TraceError(
             f"{report}: reading a report needs nsys on PATH; install Nsight Systems, or export the report where it is: "
             f"nsys export --type=sqlite {report.name}"
         )
     if report.suffix == ".qdstrm":
         imported = target.with_suffix(".nsys-rep")
-        importer = _importer(found)
+        importer = _importer(installed)
         if importer is None:
-            raise TraceError(f"{report}: nsys {found.version[0]}.{found.version[1]} has no QdstrmImporter here")
+            raise TraceError(f"{report}: nsys {installed.version[0]}.{installed.version[1]} has no QdstrmImporter here")
         said = _call([str(importer), "--input-file", str(report), "--output-file", str(imported)])
         if not imported.is_file():
             raise TraceError(f"{report}: not a report that QdstrmImporter reads ({_last_line(said)})")
         report = imported
-    said = _call([found.path, "export", "--type=sqlite", "--force-overwrite=true", f"--output={target}", str(report)])
+    options = ("--type=sqlite", "--force-overwrite=true", f"--output={target}")
+    said = _call([installed.path, "export", *options, str(report)])
     if said.returncode != 0 or not target.is_file():
         raise TraceError(f"{report}: not a report that nsys reads ({_last_line(said)})")
 
@@ -103,7 +104,7 @@ def _importer(nsys: Nsys) -> Path | None:
     """QdstrmImporter, which lies in a folder `host-linux-...` beside nsys's own or, with Debian's package, one in
     /usr/lib/nsight-systems."""
     places = [*Path(nsys.path).resolve().parents[1:3], Path("/usr/lib/nsight-systems")]
-    return next((found for place in places for found in sorted(place.glob("host-linux-*/QdstrmImporter"))), None)
+    return next((importer for place in places for importer in sorted(place.glob("host-linux-*/QdstrmImporter"))), None)
 
 
 def _call(words: Sequence[str]) -> subprocess.CompletedProcess[str]:
@@ -134,12 +135,12 @@ def recordings(path: Path) -> tuple[tuple[Title, Recording, tuple[Work, ...]], .
         # As a URI with everything quoted: a '#' or a '?' in a file's name is no mark of SQLite's.
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True)) as connection:
             connection.row_factory = sqlite3.Row
-            found = _Report(connection).recordings(path.stem)
+            recordings = _Report(connection).recordings(path.stem)
     except (sqlite3.Error, OverflowError) as error:
         raise TraceError(f"{path}: not a whole SQLite export of Nsight Systems ({error})") from None
-    if not found:
+    if not recordings:
         raise TraceError(f"{path}: no ranges of tcbench's in it; expected a report of `nsys profile` around tcbench")
-    return found
+    return recordings
 
 
 @dataclass(frozen=True)
@@ -212,11 +213,11 @@ class _Report:
             if event["eventType"] == _MARK and domain == _DOMAIN and text.startswith(_CELL):
                 titles[process] = _title(text) or titles.get(process) or _nameless(name)
             elif event["eventType"] == _PUSH_POP and event["end"] is not None:
-                found = _Range(event["start"], event["end"], event["globalTid"], text, _payload(event))
+                one = _Range(event["start"], event["end"], event["globalTid"], text, _payload(event))
                 if domain == _DOMAIN:
-                    ranges.setdefault(process, []).append(found)
+                    ranges.setdefault(process, []).append(one)
                 elif _DALI in domain:
-                    input_ranges.setdefault(process, []).append(found)
+                    input_ranges.setdefault(process, []).append(one)
         processes = sorted(ranges, key=lambda process: ranges[process][0].begin_ns)
         return tuple(
             (
@@ -342,9 +343,9 @@ def _input_work(ranges: Iterable[_Range]) -> tuple[Work, ...]:
     """The outermost ranges of each of the input's threads."""
     rows: dict[int, int] = {}
     ends: dict[int, int] = {}
-    found = []
+    work = []
     for one in sorted(ranges, key=lambda r: (r.begin_ns, -r.end_ns)):
         if one.begin_ns >= ends.get(one.thread, one.begin_ns):
             ends[one.thread] = one.end_ns
-            found.append(Work(one.text, rows.setdefault(one.thread, len(rows)), one.begin_ns, one.end_ns))
-    return tuple(found)
+            work.append(Work(one.text, rows.setdefault(one.thread, len(rows)), one.begin_ns, one.end_ns))
+    return tuple(work)

@@ -137,8 +137,8 @@ def read(path: Path) -> tuple[Timeline, ...]:
     except (msgspec.ValidationError, IndexError) as error:
         raise TraceError(f"{path}: not a trace of tcbench's as it was written ({error})") from None
     return tuple(
-        timeline_of(h.label, h.device, h.device_name, h.batch_size, h.source, h.phases, found)
-        for h, found in zip(ours.timelines, spans, strict=True)
+        timeline_of(h.label, h.device, h.device_name, h.batch_size, h.source, h.phases, own_spans)
+        for h, own_spans in zip(ours.timelines, spans, strict=True)
     )
 
 

@@ -32,7 +32,7 @@ INPUT_THREADS = ("[DALI]", "PrefetchWorker")
 _JOIN_NS = 100_000
 """Spans of one thread that are no further apart are one."""
 
-_LOOK_AGAIN = 50
+_SAMPLES_PER_LISTING = 50
 """Samples between two looks for new threads."""
 
 Sample = tuple[int, Mapping[int, int]]
@@ -88,8 +88,8 @@ class ThreadSampler:
         due = time.monotonic()
         try:
             while True:
-                if len(self._samples) % _LOOK_AGAIN == 0:
-                    self._look_for_threads()
+                if len(self._samples) % _SAMPLES_PER_LISTING == 0:
+                    self._list_threads()
                 self._samples.append(self._sample())
                 due = max(due + self._interval_s, time.monotonic())
                 if self._stop.wait(due - time.monotonic()):
@@ -99,7 +99,7 @@ class ThreadSampler:
             for file in self._files.values():
                 os.close(file)
 
-    def _look_for_threads(self) -> None:
+    def _list_threads(self) -> None:
         with contextlib.suppress(OSError):
             for task in self._tasks.iterdir():
                 tid = int(task.name)
@@ -130,10 +130,10 @@ def work_of(samples: Iterable[Sample], names: Mapping[int, str]) -> tuple[Work, 
             before[tid] = total_ns
             if worked_ns > 0:
                 _add(spans[tid], now_ns - worked_ns, now_ns)
-    found = [
+    work = [
         Work(names[tid], rows[tid], begin_ns, end_ns) for tid, pieces in spans.items() for begin_ns, end_ns in pieces
     ]
-    return tuple(sorted(found, key=lambda work: (work.begin_ns, work.row)))
+    return tuple(sorted(work, key=lambda w: (w.begin_ns, w.row)))
 
 
 def _add(spans: list[tuple[int, int]], begin_ns: int, end_ns: int) -> None:

@@ -28,8 +28,8 @@ def products(sm: int, size: int = SIZE) -> dict[str, ConvFprop]:
     def product(dtype: Any, math: Any = "strict") -> ConvFprop:
         return ConvFprop(Conv2d(size // 64, size, 8, 8, size, 1, 1, 1, 0, "NHWC", dtype, math))
 
-    found = {"fp32": product("float32"), "fp16": product("float16")}
-    return found | ({"tf32": product("float32", "tf32")} if sm >= 80 else {})
+    works = {"fp32": product("float32"), "fp16": product("float16")}
+    return works | ({"tf32": product("float32", "tf32")} if sm >= 80 else {})
 
 
 def measure(index: int) -> dict[str, Any]:

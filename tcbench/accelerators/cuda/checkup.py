@@ -22,7 +22,7 @@ _MUCH_MEMORY_BYTES = 2 * 2**30
 
 def examine(open_gpu: Callable[[int], NvmlGpu | None] = nvml.open_gpu) -> Iterator[Finding]:
     """Look at everything; never raises. With neither a GPU nor CUDA packages there is one line to say."""
-    gpus, found = driver.gpus(), packages.installed()
+    gpus, installed = driver.gpus(), packages.installed()
     cupy = packages.cupy()
     if gpus.problem and cupy is None:
         yield Finding("note", "GPU", f"{gpus.problem}: runs use the CPU")
@@ -34,16 +34,16 @@ def examine(open_gpu: Callable[[int], NvmlGpu | None] = nvml.open_gpu) -> Iterat
             f"CUDA packages are installed ({cupy}), but there is {gpus.problem}: runs use the CPU",
             "install NVIDIA's driver, or in a container pass the GPU in (docker run --gpus all)",
         )
-    yield from _packages(gpus, found)
-    for gpu in gpus.found:
+    yield from _packages(gpus, installed)
+    for gpu in gpus.present:
         yield from _gpu(gpu, open_gpu)
 
 
-def _packages(gpus: Gpus, found: tuple[packages.Installed, ...]) -> Iterator[Finding]:
+def _packages(gpus: Gpus, installed: tuple[packages.Installed, ...]) -> Iterator[Finding]:
     extra = packages.extra_for(gpus)
     for part in packages.PARTS:
         remedy = packages.remedy(part, extra)
-        those = [one for one in found if one.part is part]
+        those = [one for one in installed if one.part is part]
         if not those and part in (packages.CUDNN, packages.NVRTC, packages.RUNTIME) and packages.trouble(part) is None:
             yield Finding("ok", part.name, "found outside Python's packages")
         elif not those:
@@ -56,7 +56,7 @@ def _packages(gpus: Gpus, found: tuple[packages.Installed, ...]) -> Iterator[Fin
             else:
                 state: State = "unusable" if part.needed else "missing"
                 yield Finding(state, part.name, f"{versions} is installed but does not work: {trouble}", remedy)
-    for misfit in packages.misfits(found, gpus):
+    for misfit in packages.misfits(installed, gpus):
         yield Finding("unusable", "CUDA versions", misfit, packages.sync(extra))
 
 
@@ -122,7 +122,7 @@ def _spoilers(what: str, selector: str, state: GpuState, now: GpuSample) -> Iter
         yield Finding("note", what, f"it is slowed down right now: {', '.join(slowed)}", "nvidia-smi -q -d PERFORMANCE")
     if now.temperature_c is not None and now.temperature_c >= _HOT_C:
         said = f"it is hot before any work: {now.temperature_c} °C"
-        yield Finding("note", what, said, "let it cool, and look after its air")
+        yield Finding("note", what, said, "let it cool, and check its airflow")
 
 
 def _clocks(what: str, selector: str, state: GpuState, now: GpuSample) -> Iterator[Finding]:

@@ -41,9 +41,9 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Gpus:
-    """What the driver answered. `problem` says in one line why `found` is empty."""
+    """The driver's answer. `problem` says in one line why `present` is empty."""
 
-    found: tuple[Gpu, ...] = ()
+    present: tuple[Gpu, ...] = ()
     driver_cuda: tuple[int, int] | None = None
     problem: str | None = None
 
@@ -51,7 +51,7 @@ class Gpus:
 def facts(index: int) -> GpuFacts | None:
     """What a record says of the GPU that CUDA calls `index`; None for one that is not there."""
     there = gpus()
-    gpu = next((gpu for gpu in there.found if gpu.index == index), None)
+    gpu = next((gpu for gpu in there.present if gpu.index == index), None)
     if gpu is None:
         return None
     return GpuFacts(

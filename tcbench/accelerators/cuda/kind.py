@@ -51,7 +51,7 @@ class Cuda(DeviceKind):
 
         return tuple(
             Device(f"{self.name}:{gpu.index}", gpu.name, gpu.memory_bytes, gpu.compute_capability)
-            for gpu in driver.gpus().found
+            for gpu in driver.gpus().present
         )
 
     def absence(self) -> str | None:
@@ -101,7 +101,7 @@ class Cuda(DeviceKind):
     def out_of_memory(self, device: str, error: Exception) -> Exception | None:
         from tcbench.accelerators.cuda import driver, out_of_memory
 
-        gpus, index = driver.gpus().found, index_of(device)
+        gpus, index = driver.gpus().present, index_of(device)
         return out_of_memory.from_error(error, gpus[index].memory_bytes if index < len(gpus) else None)
 
     def open(self, device: str, settings: CudnnSettings) -> OpenDevice:

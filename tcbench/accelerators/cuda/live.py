@@ -144,8 +144,8 @@ class CudaAccelerator:
     # -- work
 
     def launch(self, work: Work, *arrays: Array) -> None:
-        found = self._runs.get(id(work))
-        run = found[0] if found is not None else self._prepare(work)
+        prepared = self._runs.get(id(work))
+        run = prepared[0] if prepared is not None else self._prepare(work)
         run(*[array.data.ptr for array in arrays])
 
     def _prepare(self, work: Work) -> Run:
@@ -305,12 +305,12 @@ def _choice(work: Work, facts: PlanFacts) -> PlanChoice:
 
 
 def _properties(cupy: Any, index: int) -> GpuProperties:
-    found = cupy.cuda.runtime.getDeviceProperties(index)
+    values = cupy.cuda.runtime.getDeviceProperties(index)
     return GpuProperties(
-        name=found["name"].decode(errors="replace"),
-        sm=10 * found["major"] + found["minor"],
-        multiprocessors=found["multiProcessorCount"],
-        memory_bytes=found["totalGlobalMem"],
+        name=values["name"].decode(errors="replace"),
+        sm=10 * values["major"] + values["minor"],
+        multiprocessors=values["multiProcessorCount"],
+        memory_bytes=values["totalGlobalMem"],
     )
 
 

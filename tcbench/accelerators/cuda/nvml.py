@@ -76,11 +76,11 @@ class NvmlGpu:
 
     def processes(self) -> tuple[Process, ...]:
         """Who has memory on it, for compute or graphics; by process id."""
-        found: dict[int, Process] = {}
+        processes: dict[int, Process] = {}
         for question in ("nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetGraphicsRunningProcesses"):
             for process in self._ask(question) or ():
-                found[process.pid] = Process(process.pid, process.usedGpuMemory)
-        return tuple(found[pid] for pid in sorted(found))
+                processes[process.pid] = Process(process.pid, process.usedGpuMemory)
+        return tuple(processes[pid] for pid in sorted(processes))
 
     def close(self) -> None:
         self._ask_system("nvmlShutdown")
@@ -120,7 +120,7 @@ class NvmlGpu:
 
 def open_gpu(index: int) -> NvmlGpu | None:
     """The GPU that CUDA calls `index`; None where NVML cannot be asked about it."""
-    gpu = next((gpu for gpu in driver.gpus().found if gpu.index == index), None)
+    gpu = next((gpu for gpu in driver.gpus().present if gpu.index == index), None)
     if gpu is None or gpu.pci_bus_id is None:
         return None
     try:

@@ -108,7 +108,7 @@ def cupy() -> Installed | None:
 
 def extra_for(gpus: Gpus) -> Extra:
     """The packages that suit these GPUs: the newest that the driver runs and that serve every one of them."""
-    oldest = min((gpu.compute_capability for gpu in gpus.found), default=EXTRAS[0].oldest)
+    oldest = min((gpu.compute_capability for gpu in gpus.present), default=EXTRAS[0].oldest)
     serving = [extra for extra in EXTRAS if oldest >= extra.oldest] or [EXTRAS[-1]]
     driver = gpus.driver_cuda
     running = (extra for extra in serving if driver is None or driver[0] >= extra.cuda)
@@ -157,14 +157,14 @@ class Cudnn(Package):
         return None if compute_capability is None else cudnn_misfit(compute_capability)
 
 
-def misfits(found: tuple[Installed, ...], gpus: Gpus) -> tuple[str, ...]:
+def misfits(those: tuple[Installed, ...], gpus: Gpus) -> tuple[str, ...]:
     """What does not fit: packages for two CUDA versions, a driver too old for them, a GPU that they no longer know.
 
     CuPy and cuDNN have to agree; NVRTC of another version may be there for another framework. What cuDNN serves is
     asked of the library that is loaded, wherever it comes from.
     """
     said = []
-    bound = [one for one in found if one.part in (CUPY, CUDNN)]
+    bound = [one for one in those if one.part in (CUPY, CUDNN)]
     majors = sorted({one.cuda for one in bound if one.cuda is not None})
     if len(majors) > 1:
         by_major = "; ".join(
@@ -175,7 +175,7 @@ def misfits(found: tuple[Installed, ...], gpus: Gpus) -> tuple[str, ...]:
         if gpus.driver_cuda is not None and gpus.driver_cuda[0] < major:
             newest = ".".join(map(str, gpus.driver_cuda))
             said.append(f"the driver is too old for packages for CUDA {major}: it runs CUDA up to {newest}")
-        for gpu in gpus.found:
+        for gpu in gpus.present:
             if gpu.compute_capability < _OLDEST_CAPABILITY[major]:
                 capability = ".".join(map(str, gpu.compute_capability))
                 said.append(
@@ -183,7 +183,7 @@ def misfits(found: tuple[Installed, ...], gpus: Gpus) -> tuple[str, ...]:
                 )
     said.extend(
         f"cuda:{gpu.index} ({gpu.name}): {misfit}"
-        for gpu in gpus.found
+        for gpu in gpus.present
         if (misfit := cudnn_misfit(gpu.compute_capability))
     )
     return tuple(said)

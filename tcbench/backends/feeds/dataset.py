@@ -68,7 +68,7 @@ class Manifest:
 # --------------------------------------------------------------------------------------------------- a user's folder
 
 
-_MEND = "expected CLASS/IMAGE.jpg in it; generate a set with 'tcbench data make' or use '--data synthetic'"
+_REMEDY = "expected CLASS/IMAGE.jpg in it; generate a set with 'tcbench data make' or use '--data synthetic'"
 _FILES_PER_PROGRESS = 20_000
 
 
@@ -78,40 +78,41 @@ def shown(path: Path | str) -> str:
     return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
-def scan(root: Path, mend: str = _MEND, *, checked: bool = False, progress: Progress | None = None) -> ImageFolder:
+def scan(root: Path, remedy: str = _REMEDY, *, checked: bool = False, progress: Progress | None = None) -> ImageFolder:
     """The images under `root`, one level of class folders down, classes and files in sorted order.
 
     Folders without a JPEG and names that start with a dot are left out. Raises DataError, with one line that says
-    what to do (`mend`), when there is nothing to read, and naming a file that not every feed would take. `checked`:
+    what to do (`remedy`), when there is nothing to read, and naming a file that not every feed would take. `checked`:
     the files have been looked into before, as a command does before its first trial; for very many that takes a while,
-    and `progress` is told.
+    and `progress` is called.
     """
-    images = _listed(Path(root), mend)
+    images = _listed(Path(root), remedy)
     if not checked:
         _check(images, progress)
     return images
 
 
-def _listed(root: Path, mend: str) -> ImageFolder:
+def _listed(root: Path, remedy: str) -> ImageFolder:
     try:
         if not root.exists():
-            raise DataError(f"data folder {shown(root)} does not exist: {mend}")
+            raise DataError(f"data folder {shown(root)} does not exist: {remedy}")
         if not root.is_dir():
-            raise DataError(f"data folder {shown(root)} is a file, not a folder: {mend}")
+            raise DataError(f"data folder {shown(root)} is a file, not a folder: {remedy}")
         folders = sorted(
             (entry for entry in os.scandir(root) if entry.is_dir() and not entry.name.startswith(".")),
             key=lambda entry: entry.name,
         )
-        found = {folder.name: _images_in(Path(folder.path)) for folder in folders}
+        images = {folder.name: _images_in(Path(folder.path)) for folder in folders}
     except OSError as error:
         reason = str(error.strerror).lower()
-        raise DataError(f"data folder {shown(error.filename or root)} cannot be read ({reason}): {mend}") from None
-    if not found:
-        raise DataError(f"data folder {shown(root)} has no class folders: {mend}")
-    classes = tuple(name for name, files in found.items() if files)
+        raise DataError(f"data folder {shown(error.filename or root)} cannot be read ({reason}): {remedy}") from None
+    if not images:
+        raise DataError(f"data folder {shown(root)} has no class folders: {remedy}")
+    classes = tuple(name for name, files in images.items() if files)
     if not classes:
-        raise DataError(f"data folder {shown(root)} has {len(found)} class folders but no .jpg or .jpeg image: {mend}")
-    files = tuple((path, label) for label, name in enumerate(classes) for path in found[name])
+        there = f"{len(images)} class folders but no .jpg or .jpeg image"
+        raise DataError(f"data folder {shown(root)} has {there}: {remedy}")
+    files = tuple((path, label) for label, name in enumerate(classes) for path in images[name])
     return ImageFolder(root=root, classes=classes, files=files)
 
 
@@ -241,10 +242,10 @@ def _refuse_to_replace(root: Path) -> None:
 def _identity(root: Path) -> tuple[int, int] | None:
     """Tells one folder at `root` from the next that is renamed to it."""
     try:
-        found = root.stat()
+        stat = root.stat()
     except FileNotFoundError:
         return None
-    return found.st_ino, found.st_mtime_ns
+    return stat.st_ino, stat.st_mtime_ns
 
 
 def _put_in_place(scratch: Path, root: Path, before: tuple[int, int] | None) -> None:

@@ -262,7 +262,7 @@ def without(distribution: str, folder: Path) -> Path:
 
 DOCTOR = (
     "from tcbench.accelerators.cuda import checkup\n"
-    "for found in checkup.examine(): print(found.state, found.what, found.found)"
+    "for found in checkup.examine(): print(found.state, found.subject, found.detail)"
 )
 
 

@@ -37,7 +37,7 @@ def graphs(gpu, tell):
         planned.cell
         for name in SCENARIOS
         for planned in plan.make(
-            scenario.load(name), plan.Selection(batch_sizes=BATCH_SIZES), device, elsewhere=True
+            scenario.load(name), plan.Selection(batch_sizes=BATCH_SIZES), device, remote=True
         ).cells
         if planned.skip_reason is None and planned.cell.backend == "chainer"
     ]

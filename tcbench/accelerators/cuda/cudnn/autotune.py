@@ -21,7 +21,7 @@ _LOG = logging.getLogger(__name__)
 REPEATS = 5
 RUNS_PER_REPEAT = 4
 """Back to back between two events, so that the host's time to launch hides behind the device's."""
-LOOKS = 2
+TRIAL_REPEATS = 2
 """Repeats that warm a plan up and tell whether it is worth more: the better of them, since one may be an outlier."""
 HOPELESS = 2.0
 """A plan whose better look takes this many times the best plan's time is not timed further: the slowest would else take
@@ -69,7 +69,7 @@ def fastest(plans: Sequence[tuple[str, int, Callable[[], None]]], bench: Workben
     for index, (plan, workspace_bytes, run) in enumerate(plans):
         try:
             run()  # loads its kernels
-            time_s = min(bench.times_s(run, LOOKS, RUNS_PER_REPEAT))
+            time_s = min(bench.times_s(run, TRIAL_REPEATS, RUNS_PER_REPEAT))
             if best is None or time_s < HOPELESS * best[0]:
                 time_s = statistics.median(bench.times_s(run, REPEATS, RUNS_PER_REPEAT))
         except RuntimeError as error:

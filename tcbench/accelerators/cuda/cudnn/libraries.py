@@ -44,8 +44,8 @@ class LibraryError(TcbenchError):
 
 def folders() -> Iterator[Path]:
     """Where NVIDIA's wheels put libraries: nvidia/*/lib beside the other packages."""
-    found = importlib.util.find_spec("nvidia")
-    for place in (found.submodule_search_locations or ()) if found else ():
+    spec = importlib.util.find_spec("nvidia")
+    for place in (spec.submodule_search_locations or ()) if spec else ():
         yield from sorted(Path(place).glob("*/lib"))
 
 

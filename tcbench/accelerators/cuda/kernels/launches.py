@@ -54,6 +54,8 @@ def launch_of(work: w.Work) -> KernelLaunch:
 
 
 def launches(*kinds: type[w.Work]) -> Callable[[_Rule], _Rule]:
+    """Registers the rule that gives these works their kernel and grid; a rung that brings a kernel calls it too."""
+
     def register(rule: _Rule) -> _Rule:
         _TABLE.update(dict.fromkeys(kinds, rule))
         return rule

@@ -188,16 +188,16 @@ def _slope_error(parameter: Any, loss: Callable[[], float], rng: np.random.Gener
         (random, norm / np.sqrt(gradient.size)),
     ):
         unit = direction / np.linalg.norm(direction)
-        right, found = float(np.sum(gradient * unit)), []
+        right, slopes_off = float(np.sum(gradient * unit)), []
         for step in _SLOPE_STEPS:
             moved, losses = step * max(1.0, 0.05 * np.sqrt(gradient.size)), []
             for sign in (1, -1):
                 parameter.array[...] = values + sign * moved * unit
                 losses.append(loss())
-            found.append(abs((losses[0] - losses[1]) / (2 * moved) - right) / slope)
-            if found[-1] < _SLOPE_DONE:
+            slopes_off.append(abs((losses[0] - losses[1]) / (2 * moved) - right) / slope)
+            if slopes_off[-1] < _SLOPE_DONE:
                 break
-        errors.append(float(np.min(found)))
+        errors.append(float(np.min(slopes_off)))
     parameter.array[...] = values
     return float(np.max(errors))
 
@@ -280,7 +280,7 @@ def _train(cell: Cell, rungs: list[Any], site: Site, steps: int) -> _Trained:
     with _session(cell, rungs, site) as session:
         step = session.step
         before = _of_all(step, _trains_in(step))
-        gradients, seen = _look(session, cell.train.loss_scale if "fp16" in cell.rungs else 1.0)
+        gradients, seen = _observe_gradients(session, cell.train.loss_scale if "fp16" in cell.rungs else 1.0)
         losses = []
         for _ in range(steps):
             for phase in session.phases:
@@ -312,7 +312,7 @@ class _Applied(chainer.FunctionHook):
         return [(function, inputs) for function, inputs in self.all if type(function).__name__ in classes]
 
 
-def _look(session: ChainerSession, loss_scale: float) -> tuple[tuple[_ByParameter, ...], dict[str, str]]:
+def _observe_gradients(session: ChainerSession, loss_scale: float) -> tuple[tuple[_ByParameter, ...], dict[str, str]]:
     """Gradients of some batches, and what a step is seen to do; nothing is updated. Where forward, backward and update
     are one launch there are no gradients to be had, but the batches are gone all the same."""
     step = session.step

@@ -120,7 +120,7 @@ def train(
         stack.enter_context(ops.parallel.threads(cell.threads))
         stack.enter_context(chainer.using_config("train", True))
         stack.enter_context(site.scope())
-        # What overflows is looked for and told as a result.
+        # What overflows is counted and reported as a result.
         stack.enter_context(np.errstate(over="ignore", invalid="ignore"))
         parts = Parts(TensorSpec())
         for rung in rungs:
@@ -166,12 +166,12 @@ def train(
 def _steps(job: Job, step: Step, observe: Any, progress: Callable[[int], None] | None) -> tuple[float, ...]:
     losses: list[float] = []
     waiting: list[Any] = []
-    look_at = set(job.observe_at) if observe else set()
+    observed_steps = set(job.observe_at) if observe else set()
     for number in range(job.setting.steps):
         step.io()
         step.forward()
         flowing: list[tuple[Any, str, Any]] = []
-        if number in look_at:
+        if number in observed_steps:
             with FlowingGradients(step.model, lambda *gradient: flowing.append(gradient)):  # noqa: B023  (used at once)
                 step.backward()
             _hand_over(number, step, flowing, observe)
@@ -192,11 +192,11 @@ def _hand_over(number: int, step: Step, flowing: list[tuple[Any, str, Any]], obs
     if not np.isfinite(loss):  # This run ends as diverged: what flows back from here tells nothing.
         return
 
-    def to(told: Observe) -> None:
+    def to(observe_one: Observe) -> None:
         for gradient in flowing:
-            told(*gradient)
+            observe_one(*gradient)
         for layer, parameter in layers_of(step.model):
-            told("weights", layer, on_host(parameter.grad))
+            observe_one("weights", layer, on_host(parameter.grad))
 
     observe(number, loss, to)
 

@@ -11,8 +11,8 @@ import pkgutil
 from tcbench.core.rung import Rung, RungSet
 
 
-def _found() -> list[Rung]:
+def _all() -> list[Rung]:
     return [importlib.import_module(f"{__name__}.{module.name}").RUNG for module in pkgutil.iter_modules(__path__)]
 
 
-RUNGS = RungSet.of("torch", _found())
+RUNGS = RungSet.of("torch", _all())

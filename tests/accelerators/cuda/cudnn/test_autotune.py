@@ -7,7 +7,7 @@ from tcbench.work import Add
 
 
 class Bench:
-    """`times`: one list for each plan that runs, of which the looks take the first. `repeats`: what was asked."""
+    """`times`: one list for each plan that runs, of which the trial take the first. `repeats`: what was asked."""
 
     def __init__(self, times):
         self.times = iter(times)
@@ -17,9 +17,9 @@ class Bench:
     def times_s(self, run, repeats, runs_per_repeat):
         run()
         self.repeats.append(repeats)
-        if repeats == autotune.LOOKS:
+        if repeats == autotune.TRIAL_REPEATS:
             self.current = next(self.times)
-            return self.current[: autotune.LOOKS]
+            return self.current[: autotune.TRIAL_REPEATS]
         return self.current
 
 
@@ -49,15 +49,15 @@ def test_each_plan_warms_up_before_it_is_timed():
     runs, bench = [], Bench([[1.0]])
     autotune.fastest([plan("a", runs)], bench)
     assert len(runs) == 3
-    assert bench.repeats == [autotune.LOOKS, autotune.REPEATS]
+    assert bench.repeats == [autotune.TRIAL_REPEATS, autotune.REPEATS]
 
 
 def test_a_plan_far_slower_than_the_best_so_far_is_not_timed_again():
     """Of one that takes 50 ms where the best takes 1, twenty runs would be a second, for each of hundreds of plans."""
     bench = Bench([[1.0], [9.0, autotune.HOPELESS], [9.0, 1.9, 0.5, 0.5, 0.5]])
     best, timed = autotune.fastest([plan("a"), plan("slow"), plan("an outlier first")], bench)
-    looks, repeats = autotune.LOOKS, autotune.REPEATS
-    assert bench.repeats == [looks, repeats, looks, looks, repeats]
+    trial, repeats = autotune.TRIAL_REPEATS, autotune.REPEATS
+    assert bench.repeats == [trial, repeats, trial, trial, repeats]
     assert (best, [t.time_s for t in timed]) == (2, [1.0, autotune.HOPELESS, 0.5])
 
 
