@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -16,7 +15,6 @@ from training import BATCH_SIZE, N_CLASSES, SMALL, Batches, Trained, small_sessi
 from tcbench.backends.chainer.session import ChainerSession
 from tcbench.backends.torch import session as sessions
 from tcbench.backends.torch.batches import Arriving
-from tcbench.backends.torch.model import ResNet
 from tcbench.backends.torch.rungs import RUNGS
 from tcbench.backends.torch.session import TorchSession
 from tcbench.backends.torch.sites import Host
@@ -44,7 +42,6 @@ def small_torch_session(
 ) -> Iterator[TorchSession]:
     """A session on the small model and the random batches that `training.small_session` has."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(sessions.MODEL_CLASSES, "resnet50", functools.partial(ResNet, geometry=geometry))
         cell = factories.make_cell(
             config,
             BATCH_SIZE,
@@ -61,7 +58,7 @@ def small_torch_session(
         )
         patch.setattr(sessions, "synthetic", _arriving)
         patch.setitem(RUNGS.rungs, "fp64", Float64())  # type: ignore[arg-type]
-        session = TorchSession(cell, Host())
+        session = TorchSession(cell, Host(), geometry=geometry)
     try:
         yield session
     finally:

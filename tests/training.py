@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,9 +13,7 @@ import pytest
 from numpy_accelerator import NumpyAccelerator
 
 from tcbench.accelerators.device import OpenDevice
-from tcbench.backends.chainer import session as sessions
 from tcbench.backends.chainer.numerics.flow import on_host
-from tcbench.backends.chainer.resnet import ResNet
 from tcbench.backends.chainer.rungs import RUNGS
 from tcbench.backends.chainer.session import ChainerSession
 from tcbench.backends.chainer.sites import Host, OnAccelerator, Site
@@ -104,7 +101,6 @@ def small_session(
 ) -> Iterator[ChainerSession]:
     """A session on the small model and random batches, or those of the cell's own feed."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(sessions.MODEL_CLASSES, "resnet50", functools.partial(ResNet, geometry=geometry))
         patch.setitem(RUNGS.rungs, "fp64", Float64())  # type: ignore[arg-type]
         cell = factories.make_cell(
             config,
@@ -119,7 +115,7 @@ def small_session(
                 **cell_changes,
             },
         )
-        session = ChainerSession(cell, site or Host())
+        session = ChainerSession(cell, site or Host(), geometry=geometry)
     try:
         if not own_feed:
             batches = Batches(session.step.model.parts.spec, image_size, seed)

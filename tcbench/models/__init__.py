@@ -1,11 +1,24 @@
-"""The models a scenario may name, as framework-free descriptions. Backends build them; nothing else looks inside."""
+"""The models a scenario may name, as framework-free descriptions: every module here that has one as MODEL.
+
+Backends build them from their blocks (`residual`); nothing else looks inside.
+"""
 
 from __future__ import annotations
 
-from tcbench.models.geometry import Model
-from tcbench.models.resnet50 import RESNET50
+import importlib
+import pkgutil
 
-MODELS: dict[str, Model] = {RESNET50.name: RESNET50}
+from tcbench.models.geometry import Model
+from tcbench.models.residual import ResidualNetwork
+
+
+def _all() -> dict[str, ResidualNetwork]:
+    modules = (importlib.import_module(f"{__name__}.{module.name}") for module in pkgutil.iter_modules(__path__))
+    models = [module.MODEL for module in modules if hasattr(module, "MODEL")]
+    return {model.name: model for model in models}
+
+
+MODELS: dict[str, ResidualNetwork] = _all()
 
 
 def described(name: str, variant: str, image_size: int) -> Model | None:

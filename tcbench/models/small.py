@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tcbench.models.resnet50 import Block, Conv, ResNet50
+from tcbench.models.residual import Block, Conv
+from tcbench.models.resnet50 import ResNet50
 
 _STEM = Conv(3, 16, 3, 1)
 

@@ -52,12 +52,12 @@ live.CudaAccelerator.launch, live.CudaAccelerator.upload = faulty, upload
 """
 
 IN_STEPS = """
-import functools, os, signal, sys
+import os, signal, sys
 if any("worker" in word for word in sys.orig_argv):
     from tcbench.backends.chainer import session
     from tcbench.backends.chainer.rungs import RUNGS
     from tcbench.models.small import WELL_CONDITIONED
-    session.MODEL_CLASSES["resnet50"] = functools.partial(session.ResNet, geometry=WELL_CONDITIONED)
+    session.MODELS["resnet50"] = WELL_CONDITIONED
 
     def raises(*_):
         raise RuntimeError("planted:\\nit raises")

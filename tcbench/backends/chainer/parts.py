@@ -15,7 +15,7 @@ from tcbench.backends.chainer import ops
 from tcbench.backends.chainer.compat import chainer
 from tcbench.backends.initial import he_normal
 from tcbench.backends.spec import TensorSpec
-from tcbench.models.resnet50 import Conv
+from tcbench.models.residual import Conv
 
 UNIT_EPS = 2e-5
 """Chainer's own batch-normalisation epsilon."""

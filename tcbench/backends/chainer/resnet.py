@@ -1,4 +1,4 @@
-"""ResNet-50 for Chainer: one class, built from parts. Everything that a rung may change is a part."""
+"""Residual networks for Chainer: one class, built from parts. Everything that a rung may change is a part."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import numpy as np
 
 from tcbench.backends.chainer.compat import chainer
 from tcbench.backends.chainer.parts import Parts
-from tcbench.models.resnet50 import RESNET50, Block, Conv
+from tcbench.models.residual import Block, Conv
 
 
 class Geometry(Protocol):
-    """What a ResNet's shape is told by: `ResNet50` and its smaller relatives."""
+    """The shape of a residual network, as in `tcbench.models.residual`."""
 
     @property
     def stem(self) -> Conv: ...
@@ -24,31 +24,36 @@ class Geometry(Protocol):
     def blocks(self, variant: str) -> Iterator[Block]: ...
 
 
-class Bottleneck(chainer.Chain):
-    """Three units around a shortcut."""
+class ResidualBlock(chainer.Chain):
+    """Units a, b and so on, around a shortcut."""
 
     def __init__(self, parts: Parts, block: Block, rng: np.random.RandomState) -> None:
         super().__init__()
+        self.names = "abc"[: len(block.convs)]
         with self.init_scope():
-            self.a, self.b, self.c = (parts.unit(parts.spec, conv, rng) for conv in block.convs)
+            for name, conv in zip(self.names, block.convs, strict=True):
+                setattr(self, name, parts.unit(parts.spec, conv, rng))
             self.shortcut = parts.unit(parts.spec, block.shortcut, rng) if block.shortcut else None
 
     def forward(self, x: Any) -> Any:
         shortcut = x if self.shortcut is None else self.shortcut(x)
-        return self.c(self.b(self.a(x)), shortcut)
+        *units, last = (self[name] for name in self.names)
+        for unit in units:
+            x = unit(x)
+        return last(x, shortcut)
 
 
 class ResNet(chainer.Chain):
     """Images in the spec's layout and dtype -> logits (N, n_classes)."""
 
     def __init__(
-        self, parts: Parts, variant: str, n_classes: int, rng: np.random.RandomState, geometry: Geometry = RESNET50
+        self, parts: Parts, variant: str, n_classes: int, rng: np.random.RandomState, geometry: Geometry
     ) -> None:
         super().__init__()
         self.parts = parts
         with self.init_scope():
             self.stem = parts.unit(parts.spec, geometry.stem, rng)
-            self.blocks = chainer.ChainList(*(Bottleneck(parts, block, rng) for block in geometry.blocks(variant)))
+            self.blocks = chainer.ChainList(*(ResidualBlock(parts, block, rng) for block in geometry.blocks(variant)))
             self.head = parts.head(parts.spec, geometry.features, n_classes, rng)
         self._body = parts.body(ResNet.body)
 

@@ -17,7 +17,7 @@ from tcbench.backends.chainer.layers import LayerHooks
 from tcbench.backends.chainer.optimizers import per_parameter_sgd
 from tcbench.backends.chainer.parts import Optimizer, OptimizerSpec, Parts
 from tcbench.backends.chainer.pillow import make_chainer_feed
-from tcbench.backends.chainer.resnet import ResNet
+from tcbench.backends.chainer.resnet import Geometry, ResNet
 from tcbench.backends.chainer.rungs import RUNGS
 from tcbench.backends.chainer.sites import Site
 from tcbench.backends.feeds.base import Feed, FeedRecipe
@@ -27,8 +27,6 @@ from tcbench.backends.spec import FeedSpec, TensorSpec
 from tcbench.core.record import Cell
 from tcbench.core.session import Clock, Facts, Layers, Phase
 from tcbench.models import MODELS
-
-MODEL_CLASSES = {"resnet50": ResNet}
 
 
 class Step:
@@ -63,7 +61,7 @@ class Step:
 
 
 class ChainerSession:
-    """See `tcbench.core.session.Session`. Built from a cell; closed once. `rungs`, `model_class` and `make_feed` stand
+    """See `tcbench.core.session.Session`. Built from a cell; closed once. `rungs`, `geometry` and `make_feed` stand
     in for what the cell names, where runs are compared with each other rather than measured."""
 
     def __init__(
@@ -72,7 +70,7 @@ class ChainerSession:
         site: Site,
         *,
         rungs: Sequence[Any] | None = None,
-        model_class: Callable[..., Any] | None = None,
+        geometry: Geometry | None = None,
         make_feed: Callable[[FeedSpec], Feed] | None = None,
     ) -> None:
         rungs = rungs or [RUNGS[name] for name in cell.rungs]
@@ -87,8 +85,7 @@ class ChainerSession:
                 stack.enter_context(rung.scope(cell))
 
             parts = _fold(rungs, "parts", Parts(TensorSpec()), cell)
-            make_model = model_class or MODEL_CLASSES[cell.model]
-            model = make_model(parts, cell.variant, cell.n_classes, site.random(cell.seed))
+            model = ResNet(parts, cell.variant, cell.n_classes, site.random(cell.seed), geometry or model_facts)
             site.adopt(model)
 
             spec = OptimizerSpec(

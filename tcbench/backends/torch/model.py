@@ -1,4 +1,4 @@
-"""ResNet-50 for PyTorch, in its own modules: nn.Conv2d, nn.BatchNorm2d, in-place ReLU, as its users write it.
+"""Residual networks for PyTorch, in its own modules: nn.Conv2d, nn.BatchNorm2d, in-place ReLU, as its users write it.
 
 Variant, initial weights, epsilon and running momentum are those of our other backends: weights are drawn from the same
 generator in the same order, and so are the same numbers.
@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from tcbench.backends.initial import he_normal
-from tcbench.models.resnet50 import RESNET50, Block, Conv, ResNet50
+from tcbench.models.residual import Block, Conv, ResidualNetwork
 
 EPS = 2e-5
 """Chainer's batch-normalisation epsilon; PyTorch's own default is 1e-5."""
@@ -39,26 +39,32 @@ class Unit(nn.Module):
         return self.relu(h)
 
 
-class Bottleneck(nn.Module):
-    """Three units around a shortcut."""
+class ResidualBlock(nn.Module):
+    """Units a, b and so on, around a shortcut."""
 
     def __init__(self, block: Block, rng: np.random.RandomState) -> None:
         super().__init__()
-        self.a, self.b, self.c = (Unit(conv, rng) for conv in block.convs)
+        self.names = "abc"[: len(block.convs)]
+        for name, conv in zip(self.names, block.convs, strict=True):
+            setattr(self, name, Unit(conv, rng))
         self.shortcut = Unit(block.shortcut, rng) if block.shortcut else nn.Identity()
 
     def forward(self, x: Any) -> Any:
-        return self.c(self.b(self.a(x)), self.shortcut(x))
+        shortcut = self.shortcut(x)
+        *units, last = (getattr(self, name) for name in self.names)
+        for unit in units:
+            x = unit(x)
+        return last(x, shortcut)
 
 
 class ResNet(nn.Module):
     """Images (N, 3, S, S) -> logits (N, n_classes)."""
 
-    def __init__(self, variant: str, n_classes: int, rng: np.random.RandomState, geometry: ResNet50 = RESNET50) -> None:
+    def __init__(self, variant: str, n_classes: int, rng: np.random.RandomState, geometry: ResidualNetwork) -> None:
         super().__init__()
         self.stem = Unit(geometry.stem, rng)
         self.pool = nn.MaxPool2d(kernel_size=3, stride=2, padding=1)
-        self.blocks = nn.Sequential(*(Bottleneck(block, rng) for block in geometry.blocks(variant)))
+        self.blocks = nn.Sequential(*(ResidualBlock(block, rng) for block in geometry.blocks(variant)))
         self.mean = nn.AdaptiveAvgPool2d(1)
         self.head: Any = nn.utils.skip_init(nn.Linear, geometry.features, n_classes)
         weight = he_normal((n_classes, geometry.features), geometry.features, rng)

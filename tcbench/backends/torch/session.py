@@ -24,8 +24,7 @@ from tcbench.backends.torch.sites import Site
 from tcbench.core.record import Cell
 from tcbench.core.session import Clock, Facts, Phase
 from tcbench.models import MODELS
-
-MODEL_CLASSES = {"resnet50": ResNet}
+from tcbench.models.residual import ResidualNetwork
 
 
 class Step:
@@ -61,9 +60,9 @@ class Step:
 
 
 class TorchSession:
-    """See `tcbench.core.session.Session`. Built from a cell; closed once."""
+    """See `tcbench.core.session.Session`. Built from a cell; closed once. `geometry` stands in for the cell's model."""
 
-    def __init__(self, cell: Cell, site: Site) -> None:
+    def __init__(self, cell: Cell, site: Site, *, geometry: ResidualNetwork | None = None) -> None:
         rungs = [RUNGS[name] for name in cell.rungs]
         self._site = site
         self._macs = MODELS[cell.model].macs(cell.variant, cell.image_size, cell.n_classes)
@@ -74,7 +73,9 @@ class TorchSession:
                 stack.enter_context(rung.scope(cell))
 
             parts: Parts = _fold(rungs, "parts", Parts(), cell)
-            model = MODEL_CLASSES[cell.model](cell.variant, cell.n_classes, np.random.RandomState(cell.seed))
+            model = ResNet(
+                cell.variant, cell.n_classes, np.random.RandomState(cell.seed), geometry or MODELS[cell.model]
+            )
             model.train().to(device=site.device, memory_format=parts.memory_format)
 
             spec = OptimizerSpec(cell.train.learning_rate, cell.train.momentum, cell.train.weight_decay)

@@ -14,7 +14,7 @@ from tcbench.models.resnet50 import RESNET50
 
 @pytest.fixture(scope="module")
 def resnet50():
-    return ResNet(Parts(TensorSpec()), "v1", 1000, np.random.RandomState(0))
+    return ResNet(Parts(TensorSpec()), "v1", 1000, np.random.RandomState(0), RESNET50)
 
 
 def test_it_has_resnet50s_parameters(resnet50):
@@ -47,7 +47,7 @@ class _Macs(chainer.FunctionHook):
 
 @pytest.mark.parametrize("variant", ["v1", "v1.5"])
 def test_the_built_network_does_the_arithmetic_that_its_description_counts(variant):
-    model = ResNet(Parts(TensorSpec()), variant, 10, np.random.RandomState(0))
+    model = ResNet(Parts(TensorSpec()), variant, 10, np.random.RandomState(0), RESNET50)
     with chainer.using_config("train", False), chainer.no_backprop_mode(), _Macs() as hook:
         y = model(np.zeros((1, 3, 64, 64), np.float32))
     assert y.shape == (1, 10)
@@ -69,7 +69,7 @@ def test_an_unknown_variant_is_refused():
 
 def test_the_smallest_image_it_takes_leaves_a_pixel():
     least = MODELS["resnet50"].min_image_size
-    model = ResNet(Parts(TensorSpec()), "v1", 10, np.random.RandomState(0))
+    model = ResNet(Parts(TensorSpec()), "v1", 10, np.random.RandomState(0), RESNET50)
     with chainer.using_config("train", False), chainer.no_backprop_mode():
         assert model(np.zeros((1, 3, least, least), np.float32)).shape == (1, 10)
 
@@ -77,7 +77,7 @@ def test_the_smallest_image_it_takes_leaves_a_pixel():
 def test_filters_are_hes_and_the_same_for_every_layout_and_dtype(resnet50):
     w = resnet50.stem.w.array
     assert w.std() == pytest.approx(np.sqrt(2 / (3 * 49)), rel=0.02)
-    other = ResNet(Parts(TensorSpec("NHWC", "float16")), "v1", 1000, np.random.RandomState(0))
+    other = ResNet(Parts(TensorSpec("NHWC", "float16")), "v1", 1000, np.random.RandomState(0), RESNET50)
     assert np.array_equal(other.stem.w.array, w.transpose(0, 2, 3, 1).astype(np.float16))
     assert np.array_equal(other.head.w.array, resnet50.head.w.array.astype(np.float16))
 

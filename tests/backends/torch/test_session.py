@@ -126,8 +126,8 @@ def test_initial_weights_are_those_that_our_model_draws():
     from tcbench.backends.chainer.parts import Parts
     from tcbench.backends.chainer.resnet import ResNet as OurResNet
 
-    theirs = ResNet("v1", 10, np.random.RandomState(3))
-    ours = OurResNet(Parts(TensorSpec()), "v1", 10, np.random.RandomState(3))
+    theirs = ResNet("v1", 10, np.random.RandomState(3), RESNET50)
+    ours = OurResNet(Parts(TensorSpec()), "v1", 10, np.random.RandomState(3), RESNET50)
     assert np.array_equal(theirs.head.weight.detach().numpy(), ours.head.w.array)  # drawn last
     assert np.array_equal(theirs.blocks[15].c.conv.weight.detach().numpy(), ours.blocks[15].c.w.array)
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -23,7 +22,6 @@ from tcbench.backends.chainer.compat import chainer
 from tcbench.backends.chainer.device_sgd import BatchedSGD
 from tcbench.backends.chainer.flat_sgd import FlatSGD
 from tcbench.backends.chainer.numerics.flow import layers_of, on_host
-from tcbench.backends.chainer.resnet import ResNet
 from tcbench.backends.chainer.rungs import RUNGS
 from tcbench.backends.chainer.session import ChainerSession
 from tcbench.backends.chainer.sites import Host, Site
@@ -267,7 +265,7 @@ def _session(cell: Cell, rungs: list[Any], site: Site) -> Iterator[ChainerSessio
         cell,
         site,
         rungs=rungs,
-        model_class=functools.partial(ResNet, geometry=WELL_CONDITIONED),
+        geometry=WELL_CONDITIONED,
         make_feed=make_random_feed,
     )
     try:

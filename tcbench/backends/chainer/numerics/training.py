@@ -29,7 +29,7 @@ from tcbench.backends.chainer.parts import Optimizer, OptimizerSpec, Parts
 from tcbench.backends.chainer.pillow import make_chainer_feed
 from tcbench.backends.chainer.resnet import ResNet
 from tcbench.backends.chainer.rungs import RUNGS
-from tcbench.backends.chainer.session import MODEL_CLASSES, Step
+from tcbench.backends.chainer.session import Step
 from tcbench.backends.chainer.sites import Site
 from tcbench.backends.feeds.base import Feed, FeedRecipe
 from tcbench.backends.feeds.dataset import scan
@@ -37,6 +37,7 @@ from tcbench.backends.spec import FeedSpec, TensorSpec
 from tcbench.core.errors import TrainingError
 from tcbench.core.numerics import Job
 from tcbench.core.rung import Rung
+from tcbench.models import MODELS
 from tcbench.models.small import SMALL_RESNET
 
 CHECK_EVERY = 20
@@ -239,10 +240,8 @@ def _take(losses: list[float], more: Iterable[Any]) -> None:
 
 def _model(job: Job, parts: Parts, site: Site) -> Any:
     cell = job.cell
-    arguments = (parts, cell.variant, cell.n_classes, site.random(cell.seed))
-    if cell.model == SMALL_RESNET.name:
-        return ResNet(*arguments, geometry=SMALL_RESNET)
-    return MODEL_CLASSES[cell.model](*arguments)
+    geometry = SMALL_RESNET if cell.model == SMALL_RESNET.name else MODELS[cell.model]
+    return ResNet(parts, cell.variant, cell.n_classes, site.random(cell.seed), geometry)
 
 
 def _optimizer(spec: OptimizerSpec, model: Any, half: bool) -> Optimizer:
