@@ -106,7 +106,7 @@ def test_a_quiet_gpu_is_only_told_that_its_clocks_float(quiet, here):
             "nvmlDeviceGetTemperature",
             85,
             "it is hot before any work: 85 °C",
-            "let it cool, and look after its air",
+            "let it cool, and check its airflow",
         ),
         (
             "nvmlDeviceGetUtilizationRates",

@@ -14,6 +14,7 @@ from training import SMOOTH, change_distance, loss_distance, run_step, small_ses
 from tcbench.accelerators.cuda import live
 from tcbench.accelerators.cuda.ceilings import measure_on
 from tcbench.accelerators.cuda.clock import EventClock
+from tcbench.accelerators.device import OpenDevice
 from tcbench.backends.chainer.sites import OnAccelerator
 from tcbench.core.errors import OutOfDeviceMemory
 from tcbench.core.record import CudnnSettings, TrainSettings
@@ -28,7 +29,8 @@ def cupy(monkeypatch):
 
 def site() -> OnAccelerator:
     accelerator = live.CudaAccelerator(0, CudnnSettings())
-    return OnAccelerator(accelerator, HostClock(), accelerator.peak_bytes, accelerator.enter, accelerator.plan_choices)
+    peak_bytes, enter, plans = accelerator.peak_bytes, accelerator.enter, accelerator.plan_choices
+    return OnAccelerator(OpenDevice(accelerator, HostClock(), peak_bytes, enter, plans))
 
 
 @pytest.mark.parametrize("config", ["fp32", "fp32+nhwc+fused+batched"])
