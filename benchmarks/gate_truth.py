@@ -1,18 +1,25 @@
-"""How often the verdicts are right: `python benchmarks/gate_truth.py [--matrices 1000]`.
+"""How often the verdicts are right: `python benchmarks/gate_truth.py [--matrices 1000] [--figure total|median]`.
 
-Simulates matrices of cells whose truth is known and lets the product's own rules judge them. A trial's speed differs
-from the next one's by 1% (standard deviation); it has 200 steps, which differ by 2%, are autocorrelated (AR(1), 0.5),
-and of which 0.5% take 5 times as long. Nothing here draws a distribution that the rules assume. On a machine that
-drifts, rounds differ by 10% on top, and the two trials of a round share that: what a gate's turns are for. On a noisy
-machine trials differ by 5%, more than the threshold, which then keeps no false alarm away.
+Simulates matrices of cells whose truth is known and lets the product's own rules judge them. Nothing here draws a
+distribution that the rules assume. A cell's steps are those of one real trial under results/, drawn in blocks of 3 (the
+moving blocks bootstrap, which keeps what neighbours have in common: H. Kuensch, Annals of Statistics 17, 1989); a trial
+has 200 of them, and its speed differs from the next one's by 1% (standard deviation). On a machine that drifts, rounds
+differ by 10% on top, and the two trials of a round share that: what a gate's turns are for. On a noisy machine trials
+differ by 5%, more than the threshold, which then keeps no false alarm away. On a machine with accidents steps are
+simulated: autocorrelated (AR(1), 0.5), 2% apart, and 0.5% of them take 5 times as long, four times as many as took
+twice as long in the real trials.
+
+Code gets slower in two ways: every step takes longer, or one step in ten takes twice as long (`stalls`).
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,45 +28,86 @@ from scipy.signal import lfilter
 from tcbench.analysis import verdict
 from tcbench.analysis.compare import APART, IN_TURNS, Method
 from tcbench.analysis.verdict import Look, Rule
+from tcbench.core import store
 
 CELLS = 40
 STEPS = 200
-TRIAL_SD, STEP_SD, AUTOCORRELATION = 0.01, 0.02, 0.5
-SPIKE_SHARE, SPIKE_FACTOR = 0.005, 5.0
+TRIAL_SD = 0.01
 NOISY_SD, DRIFT_SD = 0.05, 0.1
 STEP_TIME_S = 0.1
+BLOCK = 3
+STEP_SD, AUTOCORRELATION = 0.02, 0.5
+SPIKE_SHARE, SPIKE_FACTOR = 0.005, 5.0
+STALL_EVERY, STALL_FACTOR = 10, 2.0
+STALLS = 1 - STALL_EVERY / (STALL_EVERY - 1 + STALL_FACTOR)
+"""The share of the throughput that stalls cost."""
+
+RESULTS = Path(__file__).parents[1] / "results"
 
 Array = NDArray[np.float64]
+
+FIGURES: Mapping[str, Callable[[Array], Array]] = {
+    "total": lambda times_s: 1 / times_s.mean(axis=-1),
+    "median": lambda times_s: 1 / np.median(times_s, axis=-1),
+}
+"""Images/s of trials of one image a step, from their step times on the last axis."""
 
 
 @dataclass(frozen=True)
 class Machine:
-    """Standard deviations: from trial to trial, and from round to round on top, which both sides share."""
+    """Standard deviations: from trial to trial, and from round to round on top, which both sides share. `accidents`:
+    whether steps are simulated ones that some accident befalls."""
 
     trial_sd: float = TRIAL_SD
     drift_sd: float = 0.0
+    accidents: bool = False
 
 
 QUIET, NOISY, DRIFTING = Machine(), Machine(trial_sd=NOISY_SD), Machine(drift_sd=DRIFT_SD)
+ACCIDENTS = Machine(accidents=True)
 
 
-def step_times_s(
-    random: np.random.Generator, shape: tuple[int, ...], loss: float = 0.0, trial_sd: float = TRIAL_SD
-) -> Array:
-    """Step times of trials, shape (*shape, STEPS), in seconds; `loss` is the share of the throughput that is lost."""
-    noise = random.standard_normal((*shape, STEPS), dtype=np.float32)
+@functools.cache
+def real_trials() -> tuple[Array, ...]:
+    """Counted steps of every trial under results/, over their mean."""
+    files = sorted(RESULTS.rglob("*.jsonl"))
+    measured = (record.measurement for record in store.read(files).records)
+    times_s = (np.array(m.counted_times_s) for m in measured if m is not None)
+    return tuple(one / one.mean() for one in times_s if len(one) > BLOCK)
+
+
+def real_steps(random: np.random.Generator, cells: range, trials: int) -> Array:
+    """Step times over their mean, shape (len(cells), trials, STEPS): all of a cell's from one real trial."""
+    times_s = np.empty((len(cells), trials, STEPS))
+    for cell, number in enumerate(cells):
+        blocks = np.lib.stride_tricks.sliding_window_view(real_trials()[number % len(real_trials())], BLOCK)
+        drawn = random.integers(len(blocks), size=(trials, -(-STEPS // BLOCK)))
+        times_s[cell] = blocks[drawn].reshape(trials, -1)[:, :STEPS]
+    return times_s
+
+
+def steps_with_accidents(random: np.random.Generator, cells: range, trials: int) -> Array:
+    """The same, simulated."""
+    noise = random.standard_normal((len(cells), trials, STEPS), dtype=np.float32)
     noise[..., 1:] *= np.sqrt(1 - AUTOCORRELATION**2)  # the first step has the whole standard deviation
     noise = lfilter([1.0], [1.0, -AUTOCORRELATION], noise, axis=-1)
-    logs = STEP_SD * noise + trial_sd * random.standard_normal((*shape, 1))
+    logs = STEP_SD * noise
     logs += np.log(SPIKE_FACTOR) * (random.random(logs.shape, dtype=np.float32) < SPIKE_SHARE)
-    return STEP_TIME_S / (1 - loss) * np.exp(logs)
+    return np.exp(logs)
 
 
-def figures(
-    random: np.random.Generator, cells: int, trials: int, loss: float = 0.0, trial_sd: float = TRIAL_SD
-) -> Array:
-    """Images/s (of one image a step) at each trial's median step: shape (cells, trials)."""
-    return 1 / np.median(step_times_s(random, (cells, trials), loss, trial_sd), axis=-1)
+def step_times_s(random: np.random.Generator, cells: range, trials: int, machine: Machine = QUIET) -> Array:
+    """Step times of trials, shape (len(cells), trials, STEPS), in seconds."""
+    steps = (steps_with_accidents if machine.accidents else real_steps)(random, cells, trials)
+    return STEP_TIME_S * steps * np.exp(machine.trial_sd * random.standard_normal((len(cells), trials, 1)))
+
+
+def slower(random: np.random.Generator, times_s: Array, loss: float, stalls: bool = False) -> Array:
+    """The same when `loss` is the share of the throughput that is lost in every step, or one step in ten stalls."""
+    if not stalls:
+        return times_s / (1 - loss)
+    first = random.integers(STALL_EVERY, size=(*times_s.shape[:-1], 1))
+    return np.where((np.arange(times_s.shape[-1]) - first) % STALL_EVERY == 0, STALL_FACTOR * times_s, times_s)
 
 
 @dataclass(frozen=True)
@@ -78,18 +126,20 @@ class Truth:
 
 @dataclass(frozen=True)
 class Judgement:
-    """What is judged how: by which looks, taken how, on which machine."""
+    """What is judged how: by which looks, taken how, on which machine, by which figure of a trial."""
 
     looks: tuple[Look, ...]
     method: Method = APART
     machine: Machine = QUIET
+    figure: str = "total"
 
 
-def measure(of: Judgement, loss: float, matrices: int, seed: int = 0) -> Truth:
-    """Judge `matrices` matrices of CELLS cells."""
+def measure(of: Judgement, loss: float, matrices: int, seed: int = 0, stalls: bool = False) -> Truth:
+    """Judge `matrices` matrices of CELLS cells. With `stalls` the loss is STALLS, of stalls in one step of ten."""
     random = np.random.default_rng(seed)
+    loss = STALLS if stalls else loss
     decisions, covered, trials = [], [], []
-    for base, current in _cells(random, of.looks[-1].trials, loss, matrices, of.machine):
+    for base, current in _cells(random, of, loss, matrices, stalls):
         decision, number = verdict.settle(current, base, of.looks, of.method.estimate)
         n = of.looks[number].trials
         decisions.append(decision)
@@ -108,13 +158,16 @@ def measure(of: Judgement, loss: float, matrices: int, seed: int = 0) -> Truth:
 
 
 def _cells(
-    random: np.random.Generator, trials: int, loss: float, matrices: int, machine: Machine
+    random: np.random.Generator, of: Judgement, loss: float, matrices: int, stalls: bool
 ) -> Iterator[tuple[list[float], list[float]]]:
-    """Base and current of every cell of every matrix."""
-    for _ in range(matrices):
-        base, current = (figures(random, CELLS, trials, lost, machine.trial_sd) for lost in (0.0, loss))
+    """Figures of base and current, cell by cell."""
+    trials, machine, figures = of.looks[-1].trials, of.machine, FIGURES[of.figure]
+    for matrix in range(matrices):
+        cells = range(matrix * CELLS, (matrix + 1) * CELLS)
+        base, current = (step_times_s(random, cells, trials, machine) for _ in range(2))
         rounds = np.exp(machine.drift_sd * random.standard_normal((CELLS, trials))) if machine.drift_sd else 1.0
-        yield from zip((base * rounds).tolist(), (current * rounds).tolist(), strict=True)
+        current = slower(random, current, loss, stalls)
+        yield from zip((figures(base) * rounds).tolist(), (figures(current) * rounds).tolist(), strict=True)
 
 
 _GATE = f"gate, looks at {', '.join(map(str, verdict.DEFAULT_LOOKS))}"
@@ -128,6 +181,8 @@ COMPARISONS = {
     "compare, 5 trials a side, on a noisy machine": Judgement((Look(5, Rule()),), APART, NOISY),
     "compare, 8 trials a side, on a noisy machine": Judgement((Look(8, Rule()),), APART, NOISY),
     f"{_GATE}, on a noisy machine": Judgement(verdict.looks(), IN_TURNS, NOISY),
+    "compare, 5 trials a side, on a machine with accidents": Judgement((Look(5, Rule()),), APART, ACCIDENTS),
+    f"{_GATE}, on a machine with accidents": Judgement(verdict.looks(), IN_TURNS, ACCIDENTS),
 }
 LOSSES = (0.0, 0.03, 0.05)
 
@@ -136,16 +191,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--matrices", type=int, default=1000, help=f"of {CELLS} cells each (default: 1000)")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--figure", choices=list(FIGURES), default="total", help="of a trial: over total time (default)"
+    )
     arguments = parser.parse_args()
     print(f"{arguments.matrices} matrices of {CELLS} cells, threshold {Rule().threshold:.0%}, seed {arguments.seed}")
+    print(f"{len(real_trials())} real trials, {sum(map(len, real_trials()))} steps; figure: {arguments.figure}")
     heading = ("loss", "regression", "pass", "matrices with any", "95% interval holds", "trials a side")
     for name, of in COMPARISONS.items():
         start = time.monotonic()
         print(f"\n{name}\n" + "  ".join(f"{word:>18}" for word in heading))
-        for loss in LOSSES:
-            found = measure(of, loss, arguments.matrices, arguments.seed)
-            shares = (found.regression, found.passed, found.matrices_with_regression, found.coverage)
-            cells = [f"{loss:.0%}", *(f"{share:.2%}" for share in shares), f"{found.trials:.2f}"]
+        for loss, stalls in (*((loss, False) for loss in LOSSES), (STALLS, True)):
+            judgement = replace(of, figure=arguments.figure)
+            truth = measure(judgement, loss, arguments.matrices, arguments.seed, stalls)
+            shares = (truth.regression, truth.passed, truth.matrices_with_regression, truth.coverage)
+            named = f"stalls, {loss:.1%}" if stalls else f"{loss:.0%}"
+            cells = [named, *(f"{share:.2%}" for share in shares), f"{truth.trials:.2f}"]
             print("  ".join(f"{cell:>18}" for cell in cells), flush=True)
         print(f"({time.monotonic() - start:.0f} s)")
 

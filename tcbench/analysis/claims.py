@@ -14,17 +14,16 @@ from __future__ import annotations
 
 import math
 import shlex
-import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from tcbench.analysis import stats, welch
+from tcbench.analysis import welch
 from tcbench.analysis.bottleneck import Bottleneck, explain_record, explain_records
 from tcbench.analysis.stats import Interval
 from tcbench.analysis.summary import CellSummary, best, by_cell, summarise
 from tcbench.analysis.verdict import Rule
-from tcbench.analysis.welch import LEAST_TRIALS, Group, Unpaired
+from tcbench.analysis.welch import Group, Unpaired
 from tcbench.core.claim import BOUNDS, COMPARISONS, RUNS, Claim, Side
 from tcbench.core.record import Cell, Environment, Record
 
@@ -147,16 +146,6 @@ class _Measured:
 
     summary: CellSummary
     ok: tuple[Record, ...]
-
-    @property
-    def trials_s(self) -> list[tuple[float, ...]]:
-        """Counted step times, trial by trial."""
-        return [r.measurement.counted_times_s for r in self.ok if r.measurement is not None]
-
-    @property
-    def figures(self) -> list[float]:
-        """Images/s at each trial's median step."""
-        return [self.summary.cell.batch_size / statistics.median(times_s) for times_s in self.trials_s]
 
 
 _Cells = Mapping[tuple[str, int], _Measured]
@@ -296,18 +285,13 @@ def _why_missing(one: _Measured | None) -> str:
 
 
 def _decided(claim: Claim, batch_size: int, left: _Measured, right: _Measured | None) -> AtBatchSize:
-    sides = [left] if right is None else [left, right]
-    groups = None
-    if all(len(side.ok) >= LEAST_TRIALS for side in sides):
-        one = Group.of(left.figures)
-        # What is stated does not vary.
-        other = Group(one.n, math.log(claim.images_per_s or 1.0), 0.0) if right is None else Group.of(right.figures)
-        groups = one, other
-        ratio = welch.log_ratio(one, other).interval()
-    else:
-        rates = [stats.throughput(stats.mean_step_time(s.trials_s), s.summary.cell.batch_size) for s in sides]
-        stated = claim.images_per_s or 1.0
-        ratio = stats.ratio(rates[0], rates[1] if right is not None else Interval(stated, stated, stated))
+    one = left.summary.throughput
+    assert one is not None
+    # What is stated does not vary.
+    other = right.summary.throughput if right is not None else Group(one.n, math.log(claim.images_per_s or 1.0), 0.0)
+    assert other is not None
+    by_trials = all(side is None or side.summary.unit == "trials" for side in (left, right))
+    ratio = welch.log_ratio(one, other).interval()
     outcome = _outcome(claim, ratio)
     at = AtBatchSize(
         batch_size=batch_size,
@@ -315,13 +299,13 @@ def _decided(claim: Claim, batch_size: int, left: _Measured, right: _Measured | 
         left=left.summary.cell.config,
         right=None if right is None else right.summary.cell.config,
         ratio=ratio,
-        unit="trials" if groups else "steps",
+        unit="trials" if by_trials else "steps",
     )
     if outcome != "undecided":
         return at
-    if groups is None:
+    if not by_trials:
         return replace(at, why="one trial: `--trials 5` tells more")
-    more = _more_trials(claim, ratio, *groups)
+    more = _more_trials(claim, ratio, one, other)
     return replace(at, more_trials=more, why=_more_says(more))
 
 

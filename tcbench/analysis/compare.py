@@ -14,7 +14,7 @@ from typing import Literal
 
 from tcbench.analysis import comparability, rounds, welch
 from tcbench.analysis.comparability import Difference
-from tcbench.analysis.stats import Interval
+from tcbench.analysis.stats import Interval, images_per_s
 from tcbench.analysis.summary import by_cell
 from tcbench.analysis.verdict import Rule
 from tcbench.analysis.welch import LEAST_TRIALS, Estimate, Group, Paired
@@ -73,10 +73,9 @@ class Metric:
 
 
 def _throughput(record: Record) -> float | None:
-    """Images/s at the trial's median step: a spike now and then does not move it."""
     if record.measurement is None:
         return None
-    return record.cell.batch_size / statistics.median(record.measurement.counted_times_s)
+    return images_per_s(record.cell.batch_size, record.measurement.counted_times_s)
 
 
 def _memory(record: Record) -> float | None:
@@ -99,7 +98,7 @@ def _energy(record: Record) -> float | None:
 METRICS: Mapping[str, Metric] = {
     metric.name: metric
     for metric in (
-        Metric("throughput", "images per second at the median step", "images/s", True, _throughput),
+        Metric("throughput", "images per second over total time", "images/s", True, _throughput),
         Metric("memory", "peak memory", "bytes", False, _memory),
         Metric("energy", "images per joule", "images/J", True, _energy),
     )
@@ -108,9 +107,10 @@ METRICS: Mapping[str, Metric] = {
 
 @dataclass(frozen=True)
 class Side:
-    """One cell on one side. `figures`: the metric's, one for each trial that is ok and tells it. `images_per_s` is
-    images over the total time of all counted steps. `spikes` is the share of counted steps that are spikes. `notes`
-    name trials that were throttled, noisy or not settled."""
+    """One cell on one side. `figures`: the metric's, one for each trial that is ok and tells it. `images_per_s` is its
+    throughput by whatever metric it is compared, `median_images_per_s` the same at the median step of each trial, both
+    geometric means over trials. `spikes` is the share of counted steps that are spikes. `notes` name trials that were
+    throttled, noisy or not settled."""
 
     cell: Cell
     machine: str | None
@@ -120,13 +120,14 @@ class Side:
     trials_ok: int
     figures: tuple[float, ...] = ()
     images_per_s: float | None = None
+    median_images_per_s: float | None = None
     spikes: float | None = None
     notes: tuple[str, ...] = ()
 
     @property
     def figure(self) -> float | None:
         """The geometric mean over the trials."""
-        return math.exp(statistics.fmean(map(math.log, self.figures))) if self.figures else None
+        return _geometric_mean(self.figures) if self.figures else None
 
 
 @dataclass(frozen=True)
@@ -449,13 +450,19 @@ def _side(records: Sequence[Record], machine: str | None) -> Side:
     trials_s = [m.counted_times_s for m in _measurements(ok)]
     steps = sum(map(len, trials_s))
     medians_s = [statistics.median(times_s) for times_s in trials_s]
+    batch_size = side.cell.batch_size
     spikes = sum(t > SPIKE * median_s for times_s, median_s in zip(trials_s, medians_s, strict=True) for t in times_s)
     return replace(
         side,
-        images_per_s=steps * side.cell.batch_size / math.fsum(t for times_s in trials_s for t in times_s),
+        images_per_s=_geometric_mean([images_per_s(batch_size, times_s) for times_s in trials_s]),
+        median_images_per_s=_geometric_mean([batch_size / median_s for median_s in medians_s]),
         spikes=spikes / steps,
         notes=_trial_notes(records),
     )
+
+
+def _geometric_mean(values: Sequence[float]) -> float:
+    return math.exp(statistics.fmean(map(math.log, values)))
 
 
 def _trial_notes(records: Sequence[Record]) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from tcbench.analysis.compare import CellComparison
 from tcbench.analysis.stats import Interval
 from tcbench.analysis.summary import by_cell
 from tcbench.analysis.verdict import Rule
-from tcbench.analysis.welch import LEAST_TRIALS, Group, LogRatio
+from tcbench.analysis.welch import LEAST_TRIALS, Group
 from tcbench.core.record import STATUSES, Cell, Environment, Record, Status
 
 
@@ -57,9 +57,9 @@ class Revision:
 
 @dataclass(frozen=True)
 class Point:
-    """One cell at one revision. `images_per_s` is at the median step of each trial, the geometric mean over `figures`;
-    `interval` is its 95% interval over trials, None with one. `change` is the step from the point `since`; both are
-    None where nothing comes before it in its line. `broken_by`: what differs from the point before, so that a new
+    """One cell at one revision. `images_per_s` is the geometric mean over `figures`, the trials' images over total
+    time; `interval` is its 95% interval over trials, None with one. `change` is the step from the point `since`; both
+    are None where nothing comes before it in its line. `broken_by`: what differs from the point before, so that a new
     line begins here and no step is judged."""
 
     revision: Revision
@@ -75,12 +75,12 @@ class Point:
     @property
     def images_per_s(self) -> float | None:
         """None where no trial is ok."""
-        return _geometric(self.figures).value if self.figures else None
+        return math.exp(math.fsum(map(math.log, self.figures)) / len(self.figures)) if self.figures else None
 
     @property
     def interval(self) -> Interval | None:
         """Student's t on the logarithms of the trials' figures, as in `welch`."""
-        return _geometric(self.figures).interval() if len(self.figures) >= LEAST_TRIALS else None
+        return Group.of(self.figures).geometric_mean.interval() if len(self.figures) >= LEAST_TRIALS else None
 
     @property
     def regressed(self) -> bool:
@@ -225,11 +225,3 @@ def _point(
         since=since,
         broken_by=broken_by,
     )
-
-
-def _geometric(figures: Sequence[float]) -> LogRatio:
-    """The geometric mean of figures, with its error where there are several."""
-    if len(figures) < LEAST_TRIALS:
-        return LogRatio(math.log(figures[0]), 0.0, 1)
-    group = Group.of(figures)
-    return LogRatio(group.mean, math.sqrt(group.variance / group.n), group.n - 1)

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from tcbench.analysis import stats
 from tcbench.analysis.stats import Interval
-from tcbench.analysis.summary import CellSummary
+from tcbench.analysis.summary import CellSummary, ratio
 from tcbench.core.record import Cell
 
 
@@ -149,23 +148,21 @@ def climbs(summaries: Sequence[CellSummary], ladders: Sequence[LadderLike] | Non
 
 def _steps(configs: Sequence[tuple[ConfigLike, CellSummary | None]]) -> tuple[LadderStep, ...]:
     steps = []
-    below: tuple[tuple[str, ...], Interval] | None = None
+    below: CellSummary | None = None
+    rungs_below: tuple[str, ...] = ()
     for config, summary in configs:
-        rungs = config.rungs
         after = summary.images_per_s if summary else None
-        added = tuple(rung for rung in rungs if below is None or rung not in below[0])
-        before = below[1] if below else None
         steps.append(
             LadderStep(
                 config=config.name,
-                added=added,
-                before=before,
+                added=tuple(rung for rung in config.rungs if rung not in rungs_below),
+                before=below.images_per_s if below else None,
                 after=after,
-                ratio=stats.ratio(after, before) if after and before else None,
+                ratio=ratio(summary, below) if summary and below else None,
                 missing=after is None,
                 summary=summary,
             )
         )
         if after is not None:
-            below = rungs, after
+            below, rungs_below = summary, config.rungs
     return tuple(steps)

@@ -5,6 +5,7 @@ Knows nothing of files, consoles or plots.
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -12,8 +13,9 @@ from typing import Literal
 
 import msgspec
 
-from tcbench.analysis import stats
+from tcbench.analysis import welch
 from tcbench.analysis.stats import Interval
+from tcbench.analysis.welch import Group
 from tcbench.core.record import STATUSES, Cell, Environment, Measurement, Record, Status
 
 
@@ -22,8 +24,10 @@ class CellSummary:
     """A cell on a machine, over all its trials. Statistics are those of the trials that are ok, None without one.
 
     `machine` is None when nothing of the cell's run told it. `reason` is that of the first trial with the summary's
-    status. `images_per_s` and `step_time_s` carry 95% intervals over `unit`. `phase_host_s` holds the median host
-    time of each phase in the profiled pass. `settled`: the warm-up of every trial that is ok had settled.
+    status. `throughput` is images/s over total time, on the logarithmic scale: what ratios are made of; `images_per_s`
+    is its geometric mean over trials and `step_time_s` the batch size over that, both with 95% intervals over `unit`.
+    `phase_host_s` holds the median host time of each phase in the profiled pass. `settled`: the warm-up of every trial
+    that is ok had settled.
     """
 
     cell: Cell
@@ -33,6 +37,7 @@ class CellSummary:
     reason: str | None
     trials: int
     trials_ok: int
+    throughput: Group | None = None
     images_per_s: Interval | None = None
     step_time_s: Interval | None = None
     step_time_median_s: float | None = None
@@ -77,19 +82,23 @@ def speedups(summaries: Sequence[CellSummary], base_config: str = "fp32") -> tup
     """Images/s over that of `base_config` at the same batch size in the same setting, one for each summary, in order.
 
     None where either of the two was not measured. The base over itself is exactly 1. Source of the interval:
-    `stats.ratio`.
+    `tcbench.analysis.welch`.
     """
-    bases = {(s.setting, s.cell.batch_size): s.images_per_s for s in summaries if s.cell.config == base_config}
+    bases = {(s.setting, s.cell.batch_size): s for s in summaries if s.cell.config == base_config}
 
     def over_base(summary: CellSummary) -> Interval | None:
         base = bases.get((summary.setting, summary.cell.batch_size))
-        if base is None or summary.images_per_s is None:
-            return None
-        if summary.cell.config == base_config:
-            return Interval(1.0, 1.0, 1.0)
-        return stats.ratio(summary.images_per_s, base)
+        of = ratio(summary, base) if base is not None else None
+        return Interval(1.0, 1.0, 1.0) if of is not None and summary.cell.config == base_config else of
 
     return tuple(map(over_base, summaries))
+
+
+def ratio(numerator: CellSummary, denominator: CellSummary) -> Interval | None:
+    """Images/s of one cell over another's; None where either was not measured."""
+    if numerator.throughput is None or denominator.throughput is None:
+        return None
+    return welch.log_ratio(numerator.throughput, denominator.throughput).interval()
 
 
 def best(summaries: Iterable[CellSummary]) -> CellSummary | None:
@@ -126,17 +135,23 @@ def _summary(
     trials_s = [m.counted_times_s for m in measured if m.counted_times_s]
     if not trials_s:
         return summary
-    step_time_s = stats.mean_step_time(trials_s)
+    throughput = welch.throughput(cell.batch_size, trials_s)
+    rate = throughput.geometric_mean.interval()
     return replace(
         summary,
-        images_per_s=stats.throughput(step_time_s, cell.batch_size),
-        step_time_s=step_time_s,
+        throughput=throughput,
+        images_per_s=rate,
+        step_time_s=Interval(*(_over(cell.batch_size, value) for value in (rate.value, rate.high, rate.low))),
         step_time_median_s=statistics.median([t for trial in trials_s for t in trial]),
         peak_memory_bytes=max(m.peak_memory_bytes for m in measured),
         phase_host_s=_phase_medians(measured),
         unit="steps" if len(trials_s) == 1 else "trials",
         settled=all(m.warmup_settled for m in measured),
     )
+
+
+def _over(numerator: float, denominator: float) -> float:
+    return numerator / denominator if denominator else math.inf
 
 
 def _phase_medians(measured: Sequence[Measurement]) -> tuple[tuple[str, float], ...]:

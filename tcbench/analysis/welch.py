@@ -1,11 +1,13 @@
-"""The ratio of two groups of trials with its uncertainty: Welch's t on logarithms. Pure functions of numbers.
+"""Throughput and ratios of throughput with their uncertainty: Welch's t on logarithms. Pure functions of numbers.
 
 The unit is the trial, a process of its own. Steps of one process are autocorrelated and share its memory layout and
 tuning, so that no number of steps stands for a second process (T. Kalibera and R. Jones, "Rigorous Benchmarking in
 Reasonable Time", ISMM 2013, sections 5 and 6). Each trial counts as one number, the logarithm of its figure: figures
-are positive and differ by factors, and a ratio is a difference of logarithms. The two sides may waver unequally (B. L.
+are positive and differ by factors, and a ratio is a difference of logarithms. The two sides may vary unequally (B. L.
 Welch, "The generalization of 'Student's' problem when several different population variances are involved",
 Biometrika 34, 1947). A percentile bootstrap would cover no more than 88% at five trials.
+
+Of a single trial only its steps are known: `Group.of_steps` stands in for trials then, and whoever shows it says so.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ from typing import Protocol
 
 from scipy.special import stdtrit
 
-from tcbench.analysis.stats import Interval
+from tcbench.analysis.stats import Interval, images_per_s
+from tcbench.measure.stopping import effective_size
 
 LEAST_TRIALS = 2
 """On each side: one number tells nothing of how numbers differ."""
@@ -26,15 +29,16 @@ LEAST_TRIALS = 2
 
 @dataclass(frozen=True)
 class Group:
-    """Trials of one side: the mean and the variance of the logarithms of their figures, or of the plain figures."""
+    """Numbers of one side: the mean and the variance of the logarithms of their figures, or of the plain figures. `n`
+    is how many there are, or how many independent ones carry as much."""
 
-    n: int
+    n: float
     mean: float
     variance: float
 
     @staticmethod
     def of(figures: Sequence[float]) -> Group:
-        """Raises ValueError below two figures, or for one that is not positive and finite."""
+        """Of trials. Raises ValueError below two figures, or for one that is not positive and finite."""
         if not all(0 < figure < math.inf for figure in figures):
             raise ValueError("a figure that is not positive and finite has no logarithm")
         return Group.plain([math.log(figure) for figure in figures])
@@ -47,15 +51,39 @@ class Group:
         mean = math.fsum(values) / len(values)
         return Group(len(values), mean, math.fsum((x - mean) ** 2 for x in values) / (len(values) - 1))
 
+    @staticmethod
+    def of_steps(rate: float, times_s: Sequence[float]) -> Group:
+        """Of one trial: its figure, with the variance of its steps about their mean (the delta method: a small relative
+        change is a change of the logarithm) and the sample size that their lag-1 autocorrelation leaves (source:
+        `tcbench.measure.stopping`). Of a single step nothing is known: the variance is infinite."""
+        if len(times_s) < 2:
+            return Group(1, math.log(rate), math.inf)
+        mean_s = statistics.fmean(times_s)
+        variance = math.fsum((t / mean_s - 1) ** 2 for t in times_s) / (len(times_s) - 1)
+        return Group(effective_size(times_s), math.log(rate), variance)
+
     @property
     def inverse(self) -> Group:
         """Of the inverse figures."""
         return Group(self.n, -self.mean, self.variance)
 
+    @property
+    def geometric_mean(self) -> LogRatio:
+        """Of the figures, with its error: Student's t on the logarithms."""
+        return LogRatio(self.mean, *_combined([(self.variance / self.n, self.n - 1)]))
+
+
+def throughput(batch_size: int, trials_s: Sequence[Sequence[float]]) -> Group:
+    """A cell's images/s, from the counted step times of its trials: the figures of trials; with a single one, its
+    steps. Raises ValueError without a trial, or for one without a step."""
+    rates = [images_per_s(batch_size, times_s) for times_s in trials_s]
+    return Group.of_steps(rates[0], trials_s[0]) if len(rates) == 1 else Group.of(rates)
+
 
 @dataclass(frozen=True)
 class LogRatio:
-    """The logarithm of a ratio, its standard error, and the degrees of freedom of that error."""
+    """The logarithm of a ratio or of another positive value, its standard error, and that error's degrees of
+    freedom."""
 
     log: float
     error: float
@@ -63,7 +91,7 @@ class LogRatio:
 
     @property
     def value(self) -> float:
-        """The ratio: that of the two geometric means."""
+        """The ratio of the two geometric means."""
         return _exp(self.log)
 
     def limit(self, probability: float) -> float:
@@ -105,7 +133,7 @@ class Unpaired:
 
     @property
     def n(self) -> int:
-        return min(self.numerator.n, self.denominator.n)
+        return int(min(self.numerator.n, self.denominator.n))
 
     @property
     def ratio(self) -> LogRatio:
@@ -129,7 +157,7 @@ class Paired:
 
     @property
     def n(self) -> int:
-        return self.differences.n
+        return int(self.differences.n)
 
     @property
     def ratio(self) -> LogRatio:
@@ -187,6 +215,8 @@ def _combined(parts: Sequence[tuple[float, float]]) -> tuple[float, float]:
     power = math.fsum(squared for squared, _ in parts)
     if power == 0.0:
         return 0.0, min(degrees for _, degrees in parts)
+    if math.isinf(power):
+        return math.inf, 1.0
     # Shares before squares: the square of a tiny variance is 0.
     return math.sqrt(power), 1 / math.fsum((squared / power) ** 2 / degrees for squared, degrees in parts)
 

@@ -17,8 +17,8 @@ from tcbench.analysis.stats import Interval
 from tcbench.core.claim import Claim
 
 SCHEMA = "tcbench-claims"
-SCHEMA_VERSION = 1
-"""Of the JSON. History: 1, first form."""
+SCHEMA_VERSION = 2
+"""Of the JSON. History: 1, first form, ratios of several trials at the median step; 2, ratios over total time."""
 
 IN_2018 = "held"
 """What the talk found of its own claims, on a Tesla V100-16GB."""

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tcbench.analysis.stats import Interval
+from tcbench.analysis.stats import Interval, images_per_s
 from tcbench.analysis.summary import CellSummary, by_cell, summarise
 from tcbench.core.errors import SelectionError
 from tcbench.core.record import Cell, Environment, Record
@@ -27,8 +27,9 @@ if TYPE_CHECKING:
     import pandas
 
 SCHEMA = "tcbench-export"
-SCHEMA_VERSION = 1
-"""Of the JSON. History: 1, first form."""
+SCHEMA_VERSION = 2
+"""Of the JSON. History: 1, first form; 2, of a cell with several trials `images_per_s` and `step_time_mean_s` are
+geometric means over its trials, no more over all steps at once."""
 
 
 Row = dict[str, Any]
@@ -107,10 +108,9 @@ def _trials(records: Sequence[Record]) -> Iterator[Row]:
         measured = record.measurement
         if measured is not None:
             counted_s = measured.counted_times_s
-            mean_s = statistics.fmean(counted_s)
             row |= {
-                "images_per_s": record.cell.batch_size / mean_s,
-                "step_time_mean_s": mean_s,
+                "images_per_s": images_per_s(record.cell.batch_size, counted_s),
+                "step_time_mean_s": statistics.fmean(counted_s),
                 "step_time_median_s": statistics.median(counted_s),
                 "counted_steps": len(counted_s),
                 "warmup_steps": measured.warmup_steps,

@@ -18,8 +18,8 @@ from tcbench.show.naming import apart, plain
 from tcbench.show.signs import SIGNS, signed
 
 SCHEMA = "tcbench-history"
-SCHEMA_VERSION = 1
-"""Of the JSON. History: 1, first form."""
+SCHEMA_VERSION = 2
+"""Of the JSON. History: 1, first form, images/s at the median step; 2, images/s over total time."""
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
 
@@ -57,7 +57,7 @@ def sparkline(points: Sequence[Point]) -> str:
 def notes(found: History) -> list[str]:
     """How to read the tables."""
     lines = [
-        "images/s: at the median step, geometric mean over trials; ±: 95% interval over trials; one trial has none.",
+        "images/s: over total time, geometric mean over trials; ±: 95% interval over trials; one trial has none.",
         f"change: from the commit before that ran, with its 95% interval; a regression is surely a loss of more than "
         f"{threshold(found.rule.threshold)}.",
     ]

@@ -12,7 +12,7 @@ from tcbench.core.record import GpuSample, GpuSamples, GpuState, Input, PhaseTim
 
 
 def trials(*arguments, side="base", **changes):
-    seed = {"base": 1, "current": 2}[side]
+    seed = {"base": 1, "current": 3}[side]
     return factories.make_trials(*arguments, seed=seed, run_id=side, **changes)
 
 
@@ -160,20 +160,29 @@ def test_trials_of_several_commits_are_a_note():
     assert compare(base, trials(side="current")).notes == ("base mixes commit: c0, c1",)
 
 
-def test_a_spike_moves_total_time_but_not_the_ratio():
+def stalled(record, factor):
+    """One of its 20 counted steps (24, of which one in six does not count) takes so many times as long."""
+    times_s = list(record.measurement.step_times_s)
+    times_s[7] *= factor
+    return msgspec.structs.replace(
+        record, measurement=msgspec.structs.replace(record.measurement, step_times_s=tuple(times_s))
+    )
+
+
+def test_a_stall_in_every_trial_is_a_regression_that_the_median_step_hides():
     base, current = pair(trials_a_side=4)
+    cell = only(compare(base, [stalled(record, 3) for record in current]))
+    assert cell.verdict == "regression"
+    assert cell.ratio.value == pytest.approx(1 / 1.1, rel=0.01)
+    assert cell.current.spikes == pytest.approx(1 / 20)
+    assert cell.current.median_images_per_s == pytest.approx(cell.base.median_images_per_s, rel=0.01)
+    assert cell.current.images_per_s == cell.current.figure
 
-    def spiked(record):
-        times_s = list(record.measurement.step_times_s)
-        times_s[7] *= 50
-        return msgspec.structs.replace(
-            record, measurement=msgspec.structs.replace(record.measurement, step_times_s=tuple(times_s))
-        )
 
-    cell = only(compare(base, list(map(spiked, current))))
-    assert cell.verdict == "pass"
-    assert cell.current.spikes == pytest.approx(1 / 20)  # 24 steps, of which one in six does not count
-    assert cell.current.images_per_s < 0.5 * cell.base.images_per_s
+def test_an_accident_of_one_trial_is_no_regression():
+    base, current = pair(trials_a_side=4)
+    cell = only(compare(base, [stalled(current[0], 8), *current[1:]]))
+    assert (cell.verdict, cell.failing) == ("inconclusive", False)
 
 
 def with_phases(record, waver=0.01, **times_s):

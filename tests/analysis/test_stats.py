@@ -1,4 +1,4 @@
-"""Intervals: what they hold, how often, and what bends them."""
+"""The figure of a trial, an interval's width, and how often intervals over steps and over trials hold the truth."""
 
 from __future__ import annotations
 
@@ -9,10 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tcbench.analysis import stats
+from tcbench.analysis import stats, welch
 from tcbench.analysis.stats import Interval
+from tcbench.analysis.welch import Group
+from tcbench.measure.stopping import relative_half_width
 
 TIMES = st.lists(st.floats(1e-4, 10.0), min_size=2, max_size=40)
+
+
+def throughput(*trials_s: list[float], batch_size: int = 1) -> Interval:
+    return welch.throughput(batch_size, trials_s).geometric_mean.interval()
 
 
 def ar1(rng: np.random.Generator, n: int, r: float, relative_sd: float) -> list[float]:
@@ -26,53 +32,50 @@ def ar1(rng: np.random.Generator, n: int, r: float, relative_sd: float) -> list[
     return values
 
 
-@given(TIMES)
-def test_an_interval_over_steps_holds_its_mean_and_stays_positive(times_s: list[float]) -> None:
-    interval = stats.mean_of_steps(times_s)
+@given(st.lists(TIMES, min_size=1, max_size=6))
+def test_an_interval_holds_the_geometric_mean_of_the_trials_throughput(trials_s: list[list[float]]) -> None:
+    interval = throughput(*trials_s, batch_size=8)
     assert 0 <= interval.low <= interval.value <= interval.high
-    assert interval.value == pytest.approx(sum(times_s) / len(times_s))
+    rates = [8 * len(times_s) / sum(times_s) for times_s in trials_s]
+    assert interval.value == pytest.approx(math.prod(rates) ** (1 / len(rates)))
 
 
-@given(st.lists(TIMES, min_size=2, max_size=6))
-def test_an_interval_over_trials_holds_total_time_over_total_steps(trials_s: list[list[float]]) -> None:
-    interval = stats.mean_of_trials(trials_s)
-    assert 0 <= interval.low <= interval.value <= interval.high
-    assert interval.value == pytest.approx(sum(map(sum, trials_s)) / sum(map(len, trials_s)))
+def test_of_a_single_step_no_limit_is_known() -> None:
+    assert throughput([0.5], batch_size=8) == Interval(pytest.approx(16.0), 0.0, math.inf)
 
 
-def test_a_single_step_has_no_upper_limit() -> None:
-    assert stats.mean_of_steps([0.5]) == Interval(0.5, 0.0, math.inf)
-    assert stats.throughput(stats.mean_of_steps([0.5]), 8) == Interval(16.0, 0.0, math.inf)
-
-
-def test_what_cannot_have_an_interval_is_refused() -> None:
+def test_what_has_no_figure_is_refused() -> None:
     with pytest.raises(ValueError, match="no steps"):
-        stats.mean_of_steps([])
+        throughput([])
+    with pytest.raises(ValueError, match="no steps"):
+        throughput([1.0], [])
     with pytest.raises(ValueError, match="at least two"):
-        stats.mean_of_trials([[1.0, 1.0]])
-    with pytest.raises(ValueError, match="without a step"):
-        stats.mean_of_trials([[1.0], []])
+        throughput()
 
 
 def test_throughput_is_images_over_total_time_and_not_a_mean_of_rates() -> None:
     times_s = [0.1, 0.1, 0.1, 0.7]
-    images_per_s = stats.throughput(stats.mean_of_steps(times_s), 10).value
-    assert images_per_s == pytest.approx(40 / 1.0)
-    assert images_per_s != pytest.approx(sum(10 / t for t in times_s) / 4, rel=0.1)
+    assert stats.images_per_s(10, times_s) == pytest.approx(40 / 1.0)
+    assert stats.images_per_s(10, times_s) != pytest.approx(sum(10 / t for t in times_s) / 4, rel=0.1)
 
 
 def test_the_interval_over_trials_is_student_t_on_logarithms() -> None:
     # Means e^-1, 1, e: s = 1 and t(0.975; 2) = 4.3027, so the factor is exp(4.3027 / sqrt(3)).
-    interval = stats.mean_of_trials([[math.exp(-1)] * 3, [1.0] * 3, [math.e] * 3])
+    interval = throughput([math.exp(-1)] * 3, [1.0] * 3, [math.e] * 3)
     assert interval.high / interval.value == pytest.approx(math.exp(4.302653 / math.sqrt(3)), rel=1e-4)
     assert interval.value / interval.low == pytest.approx(math.exp(4.302653 / math.sqrt(3)), rel=1e-4)
+
+
+def test_the_interval_over_steps_is_as_wide_as_the_stopping_rule_says() -> None:
+    times_s = ar1(np.random.default_rng(2), 100, 0.5, 0.05)
+    assert throughput(times_s).relative_half_width == pytest.approx(relative_half_width(times_s), rel=0.01)
 
 
 def test_correlated_steps_widen_the_interval() -> None:
     rng = np.random.default_rng(1)
     steps = ar1(rng, 400, 0.8, 0.05)
     shuffled = list(rng.permutation(steps))
-    assert stats.mean_of_steps(steps).relative_half_width > 2 * stats.mean_of_steps(shuffled).relative_half_width
+    assert throughput(steps).relative_half_width > 2 * throughput(shuffled).relative_half_width
 
 
 @pytest.mark.parametrize("r", [0.0, 0.5, 0.8])
@@ -80,7 +83,7 @@ def test_the_interval_over_steps_covers_the_truth_about_as_often_as_it_says(r: f
     """Steps correlated by r (AR(1)); 95% asked for. Estimating r from 200 steps costs a little."""
     rng = np.random.default_rng(20181215)
     runs = 1000
-    covered = sum(stats.mean_of_steps(ar1(rng, 200, r, 0.05)).holds(1.0) for _ in range(runs))
+    covered = sum(throughput(ar1(rng, 200, r, 0.05)).holds(1.0) for _ in range(runs))
     assert 0.92 <= covered / runs <= 0.98
 
 
@@ -91,8 +94,8 @@ def test_the_interval_over_trials_covers_where_that_over_steps_would_not() -> No
     for _ in range(runs):
         levels = np.exp(rng.normal(0, 0.03, 5))
         trials_s = [[float(level) * t for t in ar1(rng, 30, 0.5, 0.02)] for level in levels]
-        over_trials += stats.mean_step_time(trials_s).holds(1.0)
-        over_steps += stats.mean_of_steps([t for trial in trials_s for t in trial]).holds(1.0)
+        over_trials += throughput(*trials_s).holds(1.0)
+        over_steps += throughput([t for trial in trials_s for t in trial]).holds(1.0)
     assert 0.93 <= over_trials / runs <= 0.97
     assert over_steps < over_trials
 
@@ -101,27 +104,15 @@ def test_the_interval_of_a_ratio_covers_the_true_ratio() -> None:
     rng = np.random.default_rng(7)
     runs, covered = 1000, 0
     for _ in range(runs):
-        fast = stats.throughput(stats.mean_of_steps([0.5 * t for t in ar1(rng, 60, 0.3, 0.05)]), 8)
-        slow = stats.throughput(stats.mean_of_steps(ar1(rng, 60, 0.3, 0.1)), 8)
-        covered += stats.ratio(fast, slow).holds(2.0)
+        fast = welch.throughput(8, [[0.5 * t for t in ar1(rng, 60, 0.3, 0.05)]])
+        slow = welch.throughput(8, [ar1(rng, 60, 0.3, 0.1)])
+        covered += welch.log_ratio(fast, slow).interval().holds(2.0)
     assert 0.92 <= covered / runs <= 0.98
 
 
-INTERVALS = st.tuples(st.floats(1e-3, 1e6), st.floats(0, 0.9), st.floats(0, 3)).map(
-    lambda t: Interval(t[0], t[0] * (1 - t[1]), t[0] * (1 + t[2]))
-)
-
-
-@given(INTERVALS, INTERVALS)
-def test_a_ratio_turned_over_has_its_limits_turned_over(a: Interval, b: Interval) -> None:
-    there, back = stats.ratio(a, b), stats.ratio(b, a)
-    assert there.value == pytest.approx(1 / back.value)
-    assert there.low == pytest.approx(1 / back.high)
-    assert there.high == pytest.approx(1 / back.low)
-
-
-def test_a_ratio_with_an_unbounded_side_is_unbounded_on_that_side() -> None:
-    assert stats.ratio(Interval(2, 0, math.inf), Interval(1, 1, 1)) == Interval(2, 0.0, math.inf)
+def test_a_ratio_with_a_side_of_one_step_has_no_limits() -> None:
+    steady = Group.of_steps(2.0, [0.5] * 10)
+    assert welch.log_ratio(steady, Group.of_steps(1.0, [1.0])).interval() == Interval(2.0, 0.0, math.inf)
 
 
 def test_the_relative_half_width_is_half_the_width_over_the_value() -> None:

@@ -3,6 +3,7 @@
 Limits are the promised ones, widened where so few cells leave more chance than that: seeds are fixed.
 """
 
+import dataclasses
 import functools
 
 import factories
@@ -30,9 +31,22 @@ def truth(name: str, loss: float) -> gate_truth.Truth:
 
 
 def test_the_simulation_is_the_one_that_is_asked_for():
-    times_s = gate_truth.step_times_s(np.random.default_rng(0), (400, 2))
+    random, cells = np.random.default_rng(0), range(50)
+    times_s = gate_truth.step_times_s(random, cells, 8)
+    assert times_s.shape == (50, 8, 200)
+    # Steps that one real trial left: what a cell's trials have in common are its values, one factor a trial aside.
+    first = times_s[7, 0] / times_s[7, 0].min()
+    kept = gate_truth.real_trials()[7]
+    assert len(np.unique(first.round(9))) <= len(kept)
+    assert gate_truth.slower(random, times_s, 0.05).mean() == pytest.approx(times_s.mean() / 0.95)
+    stalled = gate_truth.slower(random, times_s, 0.0, stalls=True)
+    assert times_s.mean() / stalled.mean() == pytest.approx(1 - gate_truth.STALLS, rel=0.01)
+    assert (stalled > times_s).mean() == pytest.approx(0.1)
+
+
+def test_the_machine_with_accidents_is_the_one_that_is_asked_for():
+    times_s = gate_truth.step_times_s(np.random.default_rng(0), range(400), 2, gate_truth.ACCIDENTS)
     spikes = times_s > 3 * gate_truth.STEP_TIME_S
-    assert times_s.shape == (400, 2, 200)
     assert spikes.mean() == pytest.approx(0.005, rel=0.1)
     logs = np.log(np.where(spikes, times_s / 5, times_s))
     within = logs - logs.mean(axis=-1, keepdims=True)
@@ -41,17 +55,16 @@ def test_the_simulation_is_the_one_that_is_asked_for():
     assert lag_1 == pytest.approx(0.5, abs=0.02)
     # The steps' own noise moves a trial's mean by 2% sqrt(3 / 200), the trial by 1%.
     assert logs.mean(axis=-1).std() == pytest.approx(0.0103, rel=0.06)
-    assert np.median(gate_truth.figures(np.random.default_rng(0), 200, 5, 0.05)) == pytest.approx(9.5, rel=0.003)
 
 
 @pytest.mark.parametrize("name", COMPARISONS)
 def test_nothing_changed_is_no_regression_and_passes(name):
     found = truth(name, 0.0)
-    assert found.matrices_with_regression <= 0.01
+    assert found.regression <= 0.002
     assert found.passed >= 0.95
 
 
-@pytest.mark.parametrize(("name", "least"), [("5 trials", 0.85), ("8 trials", 0.95), ("gate", 0.95)])
+@pytest.mark.parametrize(("name", "least"), [("5 trials", 0.80), ("8 trials", 0.93), ("gate", 0.90)])
 def test_a_loss_of_5_percent_is_found(name, least):
     found = truth(name, 0.05)
     assert found.regression >= least - 0.02
@@ -84,21 +97,39 @@ def test_a_gate_needs_fewer_trials_than_its_last_look():
     assert truth("gate", 0.03).trials > 7
 
 
+@pytest.mark.parametrize("name", COMPARISONS)
+def test_stalls_that_the_median_step_hides_are_found(name):
+    of = COMPARISONS[name]
+    truth = gate_truth.measure(of, 0.0, MATRICES // 5, stalls=True)
+    assert truth.regression >= (0.85 if "drifting" in name else 0.95)
+    assert truth.passed <= 0.01
+    hidden = gate_truth.measure(dataclasses.replace(of, figure="median"), 0.0, MATRICES // 5, stalls=True)
+    assert hidden.passed > 0.5
+
+
+def test_accidents_raise_no_alarm_and_leave_more_undecided():
+    found = gate_truth.measure(Judgement((Look(5, Rule()),), machine=gate_truth.ACCIDENTS), 0.0, MATRICES)
+    assert found.matrices_with_regression <= 0.05
+    assert 0.5 < found.passed < 0.8
+
+
 def test_an_interval_over_steps_would_cover_far_too_little():
     """What the trial as unit is for: the same figures, with each trial's steps as the sample."""
     random = np.random.default_rng(1)
     held = 0
     for _ in range(300):
-        logs = np.log(gate_truth.step_times_s(random, (1, 5)))[0]
-        steady = logs[logs < np.log(3 * gate_truth.STEP_TIME_S)]
-        error = steady.std() / np.sqrt(steady.size)
-        held += abs(np.median(logs, axis=-1).mean() - np.log(gate_truth.STEP_TIME_S)) <= 1.96 * error
-    assert held / 300 < 0.6
+        [times_s] = gate_truth.step_times_s(random, range(1), 5)
+        error = times_s.std() / np.sqrt(times_s.size)
+        held += abs(times_s.mean() - gate_truth.STEP_TIME_S) <= 1.96 * error
+    assert held / 300 < 0.75
 
 
 def test_compare_judges_records_as_the_simulation_judges_figures():
     random = np.random.default_rng(7)
-    steps = {side: gate_truth.step_times_s(random, (6, 5), loss) for side, loss in (("base", 0.0), ("current", 0.04))}
+    steps = {
+        side: gate_truth.slower(random, gate_truth.step_times_s(random, range(6), 5), loss)
+        for side, loss in (("base", 0.0), ("current", 0.04))
+    }
 
     def records(side: str):
         for cell, trials_s in enumerate(steps[side]):
@@ -111,9 +142,9 @@ def test_compare_judges_records_as_the_simulation_judges_figures():
     found = compare.compare(records("base"), records("current"))
     for number, cell in enumerate(found.cells):
         groups = [
-            welch.Group.of([(2 + number) / np.median(t[1:]) for t in steps[side][number]])
-            for side in ("current", "base")
+            welch.Group.of([(2 + number) / np.mean(t[1:]) for t in steps[side][number]]) for side in ("current", "base")
         ]
         ratio = welch.log_ratio(*groups)
-        assert cell.ratio == ratio.interval()
+        assert cell.ratio.value == pytest.approx(ratio.value)
+        assert (cell.ratio.low, cell.ratio.high) == pytest.approx((ratio.limit(0.025), ratio.limit(0.975)))
         assert cell.verdict == Rule().judge(ratio)

@@ -157,7 +157,7 @@ def test_markdown_makes_no_markup_of_what_records_and_scenarios_say(nasty: str) 
 def test_the_json_has_its_schema_and_no_infinity() -> None:
     open_ended = AtBatchSize(4, "undecided", ratio=Interval(1.0, 0.5, math.inf), unit="steps", missing=(("fp16", 8),))
     value = json.loads(view.to_json([make_card(make_evaluated(at=(open_ended,)))]), parse_constant=pytest.fail)
-    assert (value["schema"], value["schema_version"]) == ("tcbench-claims", 1)
+    assert (value["schema"], value["schema_version"]) == ("tcbench-claims", 2)
     [card] = value["scorecards"]
     assert card["counts"] == {"holds": 1, "does not hold": 0, "undecided": 0, "not measured": 0}
     [claim] = card["claims"]

@@ -114,11 +114,11 @@ def test_parquet_without_its_package_says_how_to_install_it(monkeypatch):
 
 def test_json_names_its_schema():
     found = json.loads(export.to_json(MANY, "trial"))
-    assert (found["schema"], found["schema_version"], found["per"]) == ("tcbench-export", 1, "trial")
+    assert (found["schema"], found["schema_version"], found["per"]) == ("tcbench-export", 2, "trial")
 
 
 def test_an_interval_without_end_is_null():
-    times_s = [0.001] * 23 + [10.0]
+    times_s = [0.1, 0.1]  # one counts, which tells nothing of how steps differ
     record = factories.make_record(measurement=factories.make_measurement(times_s))
     (row,) = json.loads(export.to_json([record], "cell"))["rows"]
     assert row["images_per_s_high"] is None

@@ -218,7 +218,7 @@ def _subtitle(history: History, groups: Sequence[_Group]) -> str:
 def _small_print(history: History, cells: Sequence[CellHistory], revisions: Sequence[Revision]) -> list[str]:
     points = [(cell, point) for cell in cells for point in _within(cell, revisions)]
     lines = [
-        f"images/s at the median step, geometric mean over trials · whisker: its 95% confidence interval over trials · "
+        f"images/s over total time, geometric mean over trials · whisker: its 95% confidence interval over trials · "
         f"{SIGNS['regression']} regression: surely slower than the commit before by more than "
         f"{history.rule.threshold * 100:.3g}% · hollow: inconclusive, or nothing to compare with · every strip spans "
         f"the same factor"

@@ -13,8 +13,9 @@ from tcbench.show.comparison import wording
 from tcbench.show.comparison.wording import UNNAMED, Sides
 
 SCHEMA = "tcbench-comparison"
-SCHEMA_VERSION = 1
-"""Of the JSON. History: 1, first form."""
+SCHEMA_VERSION = 2
+"""Of the JSON. History: 1, first form, throughput at the median step; 2, throughput over total time: `figure`,
+`figures` and `ratio` of that metric; `median_step_images_per_s` is new."""
 
 
 def to_json(comparison: Comparison, sides: Sides = UNNAMED) -> str:
@@ -88,6 +89,7 @@ def _side(side: Side | None) -> dict[str, Any] | None:
         "figure": _finite(side.figure),
         "figures": [_finite(figure) for figure in side.figures],
         "total_time_images_per_s": _finite(side.images_per_s),
+        "median_step_images_per_s": _finite(side.median_images_per_s),
         "spike_share": side.spikes,
         "notes": list(side.notes),
     }

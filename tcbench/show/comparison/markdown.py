@@ -78,9 +78,9 @@ def _rows(pairs: Sequence[tuple[CellComparison, str]]) -> list[str]:
 def _row(cell: CellComparison, name: str) -> str:
     where = name.removeprefix(plain(cell.cell.label)).strip()
     says = [wording.sentence(cell)] if cell.verdict != "pass" else []
-    total = wording.total(cell)
-    if total:
-        says.append(f"over total time {total}")
+    median = wording.median_step(cell)
+    if median:
+        says.append(f"at the median step {median}")
     columns = (
         code(cell.cell.config) + (f" {code(where)}" if where else ""),
         str(cell.cell.batch_size),

@@ -84,9 +84,9 @@ def _remarks(comparison: Comparison) -> list[str]:
     if any(cell.ratio for cell in comparison.cells):
         found.append("ratio: current over base with its 95% interval over trials, each a process of its own.")
     found += filter(None, [wording.drift(comparison)])
-    if any(map(wording.total, comparison.cells)):
+    if any(map(wording.median_step, comparison.cells)):
         found.append(
-            "total: the same over total time, where slow steps (spikes: over 2 x the median) make a difference."
+            "median step: the ratio at the median step, where slow steps (spikes: over 2 x the median) tell it apart."
         )
     found += [f"allowed to differ: {line}" for line in wording.allowed(comparison.differences)]
     found += [plain(note) for note in comparison.notes]
@@ -98,7 +98,7 @@ def _remarks(comparison: Comparison) -> list[str]:
 
 def _table(metric: Metric, cells: Sequence[CellComparison]) -> Table:
     wheres = wording.wheres(cells)
-    totals = [wording.total(cell) for cell in cells]
+    medians = [wording.median_step(cell) for cell in cells]
     found = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     found.add_column("batch", justify="right", vertical="top")
     found.add_column("config", overflow="fold", min_width=16)
@@ -107,14 +107,14 @@ def _table(metric: Metric, cells: Sequence[CellComparison]) -> Table:
     unit = "" if metric.unit == "bytes" else f" {metric.unit}"
     for title in (f"base{unit}", f"current{unit}", "ratio (95% interval)", "change"):
         found.add_column(title, justify="right", no_wrap=True)
-    if any(totals):
-        found.add_column("total", overflow="fold")
+    if any(medians):
+        found.add_column("median step", overflow="fold")
     found.add_column("verdict", no_wrap=True)
     batch_sizes = list(dict.fromkeys(cell.cell.batch_size for cell in cells))
     for batch_size in batch_sizes:
         above = None
-        rows = [row for row in zip(cells, wheres, totals, strict=True) if row[0].cell.batch_size == batch_size]
-        for place, (cell, where, total) in enumerate(rows):
+        rows = [row for row in zip(cells, wheres, medians, strict=True) if row[0].cell.batch_size == batch_size]
+        for place, (cell, where, median) in enumerate(rows):
             found.add_row(
                 str(batch_size) if place == 0 else "",
                 Text(plain(config_in_ladder(cell.cell, above))),
@@ -122,7 +122,7 @@ def _table(metric: Metric, cells: Sequence[CellComparison]) -> Table:
                 *(Text(wording.figure(metric, side)) for side in (cell.base, cell.current)),
                 Text(ratio(cell.ratio)),
                 Text("" if cell.ratio is None else change(cell.ratio.value)),
-                *([Text(total)] if any(totals) else []),
+                *([Text(median)] if any(medians) else []),
                 Text(cell.verdict + _more(cell), style=_STYLES.get(cell.verdict, "")),
             )
             above = cell.cell

@@ -68,24 +68,24 @@ def figure(metric: Metric, side: Side | None) -> str:
 
 
 def heading(metric: Metric) -> str:
-    """`throughput: images per second at the median step`."""
+    """`throughput: images per second over total time`."""
     return f"{metric.name}: {metric.says}"
 
 
-def total(cell: CellComparison) -> str:
-    """Throughput over the total time beside that of the median step, where the two do not say the same: steps that
-    took far longer than the others. Empty where there is nothing to tell."""
+def median_step(cell: CellComparison) -> str:
+    """The ratio of throughput at the median step beside that over total time, where the two do not say the same: steps
+    that took far longer than the others. Empty where there is nothing to tell."""
     base, current = cell.base, cell.current
     if cell.metric.name != "throughput" or cell.ratio is None or base is None or current is None:
         return ""
-    if not base.images_per_s or not current.images_per_s or base.spikes is None or current.spikes is None:
+    if not base.median_images_per_s or not current.median_images_per_s or base.spikes is None or current.spikes is None:
         return ""
-    over_total = current.images_per_s / base.images_per_s
+    at_median = current.median_images_per_s / base.median_images_per_s
     spiky = abs(current.spikes - base.spikes) >= _TELLING_SPIKES
-    if cell.ratio.holds(over_total) and not spiky:
+    if cell.ratio.holds(at_median) and not spiky:
         return ""
     spikes = f", spikes {percent(base.spikes)} -> {percent(current.spikes)}" if spiky else ""
-    return f"{quotient(over_total)}{spikes}"
+    return f"{quotient(at_median)}{spikes}"
 
 
 def sentence(cell: CellComparison) -> str:
@@ -130,7 +130,7 @@ def attribution(cell: CellComparison) -> str:
     step_s = cell.cell.batch_size / cell.base.figure if cell.base and cell.base.figure else None
     share = "" if step_s is None else f", {percent(grown_s / step_s)} of the step"
     return (
-        f"{plain(culprit.name)} takes {milliseconds(grown_s)} longer ({milliseconds(culprit.base_s)} -> "
+        f"{plain(culprit.name)} takes {milliseconds(grown_s)} longer (median {milliseconds(culprit.base_s)} -> "
         f"{milliseconds(culprit.current_s)} on the {cell.clock}{share})"
     )
 

@@ -201,7 +201,7 @@ def _table(cells: Sequence[_Named]) -> Table:
                 Field("; ".join(_remarks(one))),
             )
         )
-    return Table("Every cell of both sides, images/s at the median step", (*columns(*names), _REMARKS), tuple(rows))
+    return Table("Every cell of both sides, images/s over total time", (*columns(*names), _REMARKS), tuple(rows))
 
 
 _REMARKS = columns("remarks")[0]

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from tcbench.analysis import stats
 from tcbench.analysis.explanation import Explanation
 from tcbench.analysis.ladder import Climb
 from tcbench.analysis.stats import Interval
-from tcbench.analysis.summary import CellSummary, best
+from tcbench.analysis.summary import CellSummary, best, ratio
 from tcbench.core.record import Cell
 from tcbench.show.format import counted, factor, limits, listed, number, numbers, plus_minus
 from tcbench.show.page import bottlenecks, rungs
@@ -119,9 +118,9 @@ def _fastest(here: Here, winner: CellSummary, speedup: Interval | None) -> Parag
     parts.append(".")
     second = best(s for s in here.summaries if s is not winner)
     if second is not None and second.images_per_s is not None:
-        ahead = stats.ratio(rate, second.images_per_s)
+        ahead = ratio(winner, second)
         name = f"{spaced(second.cell.config)} at batch size {second.cell.batch_size}"
-        if ahead.holds(1.0):
+        if ahead is None or ahead.holds(1.0):
             parts.append(f" {name} may be as fast: {number(second.images_per_s.value)} images/s.")
         else:
             parts.append(f" Next comes {name} with {number(second.images_per_s.value)}.")

@@ -15,7 +15,7 @@ from tcbench.show.comparison import Sides, to_json
 
 def test_it_says_what_was_decided_and_from_what():
     found = json.loads(to_json(one_of_each(), Sides("v1", "v2")))
-    assert (found["schema"], found["schema_version"]) == ("tcbench-comparison", 1)
+    assert (found["schema"], found["schema_version"]) == ("tcbench-comparison", 2)
     assert (found["base"], found["current"], found["threshold"], found["failing"]) == ("v1", "v2", 0.03, True)
     cells = {cell["config"]: cell for cell in found["cells"]}
     slower = cells["slower"]

@@ -21,7 +21,7 @@ def test_a_case_fails_is_skipped_or_passes():
     assert set(found) - failed - skipped == {"same", "faster", "sick", "added"}
     failure = found["slower"].find("failure")
     assert failure.attrib["type"] == "regression"
-    assert failure.attrib["message"].startswith("throughput -9.7% (-10.9% to -8.6%); backward takes")
+    assert failure.attrib["message"].startswith("throughput -9.7% (-10.8% to -8.7%); backward takes")
     assert "one process tells nothing" in found["single"].find("skipped").attrib["message"]
 
 
