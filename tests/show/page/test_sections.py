@@ -47,9 +47,9 @@ def test_a_row_says_what_it_adds_its_number_its_factor_and_whether_it_is_the_bes
     rows = figure.charts[0].rows
     assert [row.label.strip() for row in rows[:3]] == ["fp32", "+ dali", "+ batched"]
     assert (rows[0].words, rows[0].aside) == ("37.5", "")
-    assert [row.aside for row in rows if row.strong] == ["1.73×  best"]
+    assert [row.aside for row in rows if row.strong] == ["1.74×  best"]
     assert rows[4].tip[0] == "fp32+dali+batched+nhwc+fused+static_graph, batch size 4"
-    assert rows[4].tip[2].startswith("1.73× fp32 (95%: ")
+    assert rows[4].tip[2].startswith("1.74× fp32 (95%: ")
 
 
 def test_a_cell_without_a_number_says_why_in_the_place_of_its_bar():
@@ -85,7 +85,7 @@ def test_a_waterfall_runs_from_before_to_after_and_ends_in_all():
     bars = [next(mark for mark in row.marks if mark.kind == "bar") for row in rows]
     assert bars[1].x == pytest.approx(bars[0].width, abs=0.01)
     assert bars[1].look == "gain" and bars[2].look == "loss-pale" and bars[2].hatch == "h-loss"
-    assert rows[-1].aside == "1.73×" and rows[-1].strong
+    assert rows[-1].aside == "1.74×" and rows[-1].strong
 
 
 def test_a_rung_that_did_not_run_credits_nobody():
