@@ -362,7 +362,7 @@ def _bound(claim: Claim, batch_size: int, cells: _Cells) -> AtBatchSize:
     if one is None or not one.ok or not all(r.measurement and r.measurement.profiled_steps for r in one.ok):
         return _not_compared(batch_size, [(claim.left, batch_size, one)])
     at = AtBatchSize(batch_size, "not measured", left=claim.left.config)
-    if one.summary.cell.device == "cpu" and claim.relation.endswith("gpu-bound"):
+    if one.summary.cell.device == "cpu":
         return replace(at, why="no GPU here")
     said = {_says(claim, record) for record in one.ok}
     outcome: Outcome = said.pop() if len(said) == 1 else "undecided"
@@ -373,9 +373,9 @@ def _says(claim: Claim, record: Record) -> Outcome:
     """What one trial says. Two stages that are balanced are neither's, but for a GPU that is none of the two."""
     found = explain_record(record)
     verdict = found.verdict
-    if verdict == "balanced" and not (claim.relation.endswith("gpu-bound") and found.needs.gpu_s is None):
+    if verdict == "balanced" and found.needs.gpu_s is not None:
         return "undecided"
-    held = verdict != "gpu-bound" if claim.relation == "not gpu-bound" else verdict == claim.relation
+    held = (verdict == "gpu-bound") == (claim.relation == "gpu-bound")
     return "holds" if held else "does not hold"
 
 

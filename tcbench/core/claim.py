@@ -23,8 +23,8 @@ Comparison = Literal["faster", "slower", "about"]
 Run = Literal["runs", "does not run"]
 """Whether the left config runs at all: out of memory is an answer."""
 
-Bound = Literal["gpu-bound", "not gpu-bound", "host-bound", "input-bound"]
-"""What holds the left config back, in the words of `tcbench explain`."""
+Bound = Literal["gpu-bound", "not gpu-bound"]
+"""Whether the GPU holds the left config back, in the words of `tcbench explain`."""
 
 External = Literal["trains like", "keeps gradients", "fewer kernels"]
 """What records of `tcbench run` do not tell: the loss curves are alike; few of the gradients' values become zero;

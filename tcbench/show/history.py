@@ -15,7 +15,7 @@ from tcbench.analysis.history import CellHistory, History, Point
 from tcbench.analysis.stats import Interval
 from tcbench.show.format import changes, counted, plural, rate, threshold
 from tcbench.show.naming import apart, plain
-from tcbench.show.signs import SIGNS, signed
+from tcbench.show.verdicts import FORMS, STYLES, signed, tone
 
 SCHEMA = "tcbench-history"
 SCHEMA_VERSION = 2
@@ -25,8 +25,6 @@ _BLOCKS = "▁▂▃▄▅▆▇█"
 
 LEAST_SPAN = 1.1
 """A sparkline is as high as this factor at least, so that noise looks like noise."""
-
-_STYLES = {"regression": "bold red", "changed status": "bold red", "improved": "green", "inconclusive": "yellow"}
 
 
 def blocks(found: History) -> Iterable[tuple[Text, Table]]:
@@ -111,7 +109,7 @@ def reason(point: Point) -> str:
     if point.broken_by:
         return "new line: " + "; ".join(difference.says for difference in point.broken_by)
     if point.images_per_s is None:
-        return f"{SIGNS['changed status']} {point.status}: {point.reason}" if point.reason else point.status
+        return f"{FORMS['changed status'].sign} {point.status}: {point.reason}" if point.reason else point.status
     return ""
 
 
@@ -152,8 +150,8 @@ def _verdict(point: Point) -> tuple[str, str]:
     if point.change is None:
         return instead, "" if point.images_per_s is not None else "yellow"
     if instead and point.change.verdict in ("changed status", "not measured"):
-        return instead, _STYLES["regression"] if point.regressed else "yellow"
-    return signed(point.change), _STYLES.get(point.change.verdict, "")
+        return instead, STYLES["bad" if point.regressed else "warn"]
+    return signed(point.change), STYLES[tone(point.change)]
 
 
 def _point(point: Point) -> dict[str, Any]:

@@ -325,9 +325,6 @@ def on_gpu(host_share: float, trial: int = 0, io_share: float = 0.0) -> Record:
         ("gpu-bound", 1.0, "does not hold"),
         ("not gpu-bound", 1.0, "holds"),
         ("not gpu-bound", 0.3, "does not hold"),
-        ("host-bound", 1.0, "holds"),
-        ("host-bound", 0.3, "does not hold"),
-        ("input-bound", 1.0, "does not hold"),
     ],
 )
 def test_what_holds_a_config_back(relation: Relation, host: float, outcome: Outcome) -> None:
@@ -339,8 +336,6 @@ def test_what_holds_a_config_back(relation: Relation, host: float, outcome: Outc
 def test_input_that_fills_the_step_keeps_the_gpu_waiting_too() -> None:
     records = [on_gpu(1.0, io_share=0.8)]
     assert judged(make_claim("not gpu-bound", right=None), records).outcome == "holds"
-    assert judged(make_claim("input-bound", right=None), records).outcome == "holds"
-    assert judged(make_claim("host-bound", right=None), records).outcome == "does not hold"
 
 
 def test_trials_that_disagree_on_what_holds_them_back_decide_nothing() -> None:
@@ -351,8 +346,6 @@ def test_without_a_gpu_nothing_can_be_bound_by_one() -> None:
     for relation in ("gpu-bound", "not gpu-bound"):
         found = judged(make_claim(relation, right=None), [factories.make_record("fp16")])  # type: ignore[arg-type]
         assert (found.outcome, found.at[0].why) == ("not measured", "no GPU here")
-    computing = factories.make_record("fp16", measurement=factories.make_measurement(prefetch_depth=0))
-    assert judged(make_claim("host-bound", right=None), [computing]).outcome == "holds"
 
 
 # -------------------------------------------------------------------------------------------- what others can tell

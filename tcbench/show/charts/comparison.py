@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from tcbench.analysis.compare import CellComparison, Comparison, Mean, Metric, Verdict
+from tcbench.analysis.compare import CellComparison, Comparison, Mean, Metric
 from tcbench.analysis.stats import Interval
 from tcbench.analysis.summary import CellSummary
 from tcbench.core.errors import SelectionError
@@ -37,7 +37,7 @@ from tcbench.show.charts.wording import ended
 from tcbench.show.comparison.wording import UNNAMED, Sides, allowed, doubts_in_short, heading, headline, several
 from tcbench.show.format import number
 from tcbench.show.naming import apart, plain
-from tcbench.show.signs import signed
+from tcbench.show.verdicts import Tone, signed, tone
 
 MAX_ROWS = 600
 """More are refused: no picture that high can be drawn or read."""
@@ -51,7 +51,7 @@ _VERDICT = 2.15
 _CUT = 1.6  # of the farthest ratio: intervals are cut there, and marked
 _LEAST = 1.05  # the axis reaches this factor to either side at least
 
-_INKS: dict[Verdict, str] = {"regression": LOSS, "missing": LOSS, "changed status": LOSS, "improved": GAIN}
+_INKS: dict[Tone, str] = {"bad": LOSS, "good": GAIN, "warn": INK, "plain": INK}
 
 
 def comparison_chart(comparison: Comparison, sides: Sides = UNNAMED, *, title: str = "") -> Figure:
@@ -111,11 +111,7 @@ class _Row:
 
     @property
     def ink(self) -> str:
-        return QUIET if self.cell is None else _INKS.get(self.cell.verdict, INK) if self._urgent else INK
-
-    @property
-    def _urgent(self) -> bool:
-        return self.cell is not None and (self.cell.failing or self.cell.verdict == "improved")
+        return QUIET if self.cell is None else _INKS[tone(self.cell)]
 
     @property
     def verdict(self) -> str:

@@ -39,7 +39,7 @@ from tcbench.show.charts.text import (
 from tcbench.show.charts.wording import ended
 from tcbench.show.comparison.wording import difference, several
 from tcbench.show.format import change, number
-from tcbench.show.signs import SIGNS
+from tcbench.show.verdicts import FORMS
 
 MAX_STRIPS, MAX_REVISIONS = 200, 120
 """More cells are refused; of more commits the newest are drawn, and the small print says so."""
@@ -56,10 +56,8 @@ _CUT = 1.5  # whiskers are cut at this factor from the figures
 _Box = tuple[float, float, float, float]
 """Left, bottom, right, top: inches from a strip's lower left corner."""
 
-_WORDS: dict[Verdict, tuple[str, str]] = {
-    "regression": (f"{SIGNS['regression']} regression", LOSS),
-    "improved": (f"{SIGNS['improved']} improved", GAIN),
-}
+_INKS: dict[Verdict, str] = {"regression": LOSS, "improved": GAIN}
+"""Of what is said beside a point."""
 
 
 def history_chart(history: History, *, title: str = "Throughput over commits") -> Figure:
@@ -219,13 +217,13 @@ def _small_print(history: History, cells: Sequence[CellHistory], revisions: Sequ
     points = [(cell, point) for cell in cells for point in _within(cell, revisions)]
     lines = [
         f"images/s over total time, geometric mean over trials · whisker: its 95% confidence interval over trials · "
-        f"{SIGNS['regression']} regression: surely slower than the commit before by more than "
+        f"{FORMS['regression'].sign} regression: surely slower than the commit before by more than "
         f"{history.rule.threshold * 100:.3g}% · hollow: inconclusive, or nothing to compare with · every strip spans "
         f"the same factor"
     ]
     words = _regressions(points)
     if words:
-        lines.append(f"{SIGNS['regression']} {words}")
+        lines.append(f"{FORMS['regression'].sign} {words}")
     breaks: dict[tuple[Revision, str], int] = {}
     for _, point in points:
         if point.broken_by:
@@ -472,10 +470,10 @@ def _holds(box: _Box, at: tuple[float, float]) -> bool:
 def _said(point: Point) -> tuple[str, str]:
     """Words at a point, and their ink."""
     if point.images_per_s is None:
-        return f"{SIGNS['changed status']} {ended(point.status)}", LOSS if point.regressed else QUIET
-    if point.change is not None and point.change.verdict in _WORDS and point.change.ratio is not None:
-        words, ink = _WORDS[point.change.verdict]
-        return f"{words} {change(point.change.ratio.value)}", ink
+        return f"{FORMS['changed status'].sign} {ended(point.status)}", LOSS if point.regressed else QUIET
+    if point.change is not None and point.change.verdict in _INKS and point.change.ratio is not None:
+        verdict = point.change.verdict
+        return f"{FORMS[verdict].signed} {change(point.change.ratio.value)}", _INKS[verdict]
     if point.broken_by:
         facets = dict.fromkeys(difference.facet for difference in point.broken_by)
         return drawable("new " + ", ".join(facets)), QUIET

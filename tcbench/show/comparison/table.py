@@ -15,20 +15,13 @@ from tcbench.show.comparison.wording import UNNAMED, Sides
 from tcbench.show.console import config_in_ladder
 from tcbench.show.format import change, counted, ratio
 from tcbench.show.naming import plain
+from tcbench.show.verdicts import STYLES, tone
 
 _WIDTH = 132
 """Columns in a file."""
 
 _MOST_DOUBTS = 8
 """So many lines on doubtful trials are read; more are counted."""
-
-_STYLES = {
-    "regression": "bold red",
-    "missing": "bold red",
-    "changed status": "red",
-    "inconclusive": "yellow",
-    "improved": "green",
-}
 
 
 def table(comparison: Comparison, sides: Sides = UNNAMED) -> str:
@@ -123,7 +116,7 @@ def _table(metric: Metric, cells: Sequence[CellComparison]) -> Table:
                 Text(ratio(cell.ratio)),
                 Text("" if cell.ratio is None else change(cell.ratio.value)),
                 *([Text(median)] if any(medians) else []),
-                Text(cell.verdict + _more(cell), style=_STYLES.get(cell.verdict, "")),
+                Text(cell.verdict + _more(cell), style=STYLES[tone(cell)]),
             )
             above = cell.cell
         if batch_size != batch_sizes[-1]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-Tone = Literal["good", "bad", "warn", "plain"]
+from tcbench.show.verdicts import Tone
 
 
 @dataclass(frozen=True)

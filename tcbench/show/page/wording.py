@@ -18,6 +18,7 @@ from tcbench.show.console import config_in_ladder
 from tcbench.show.format import number
 from tcbench.show.naming import plain
 from tcbench.show.page.page import Badge, Column, Field, Row
+from tcbench.show.verdicts import FORMS
 
 LONGEST_LABEL = 36
 """Letters of the name of a row."""
@@ -38,14 +39,7 @@ STATUS_BADGES: Mapping[Status, Badge] = {
 }
 
 VERDICT_BADGES: Mapping[Verdict, Badge] = {
-    "regression": Badge("regression", "down", "bad"),
-    "missing": Badge("missing", "gone", "bad"),
-    "changed status": Badge("changed status", "swap", "warn"),
-    "inconclusive": Badge("inconclusive", "question", "warn"),
-    "improved": Badge("improved", "up", "good"),
-    "pass": Badge("pass", "check", "good"),
-    "new": Badge("new", "plus"),
-    "not measured": Badge("not measured", "gone"),
+    verdict: Badge(form.word, form.icon, form.tone) for verdict, form in FORMS.items()
 }
 
 BOTTLENECK_BADGES: Mapping[BottleneckVerdict, Badge] = {
