@@ -19,7 +19,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 
-from tcbench.accelerators.device import cpu
+from tcbench.accelerators.device import host
 from tcbench.core.record import Cell, Input
 from tcbench.hardware import machine
 from tcbench.run import plan, scenario
@@ -36,7 +36,7 @@ def cell_of(config: str, image_size: int, batch_size: int, threads: int) -> Cell
         image_size=image_size,
         threads=threads,
     )
-    return plan.make(scenario.load("cpu"), selection, cpu()).cells[0].cell
+    return plan.make(scenario.load("cpu"), selection, host()).cells[0].cell
 
 
 def our_step(cell: Cell) -> Callable[[], None]:

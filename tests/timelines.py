@@ -5,9 +5,15 @@ Imported as `import timelines`: the suite's `pythonpath` is `tests`.
 
 from __future__ import annotations
 
+import gzip
 import itertools
+import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
+import msgspec
+
+from tcbench.core.record import Record
 from tcbench.core.timeline import Span, Timeline, timeline_of
 
 V100 = "Tesla V100-DGXS-16GB"
@@ -143,3 +149,9 @@ def busy_timeline(steps: int = 1) -> Timeline:
         for n, t in enumerate(0.1 * i for i in range(steps))
     )
     return made(*spans, phases=("io", "forward", "backward"))
+
+
+def record_in(trace: Path) -> Record:
+    """The record of the trial in which a trace was taken."""
+    content = json.loads(gzip.decompress(trace.read_bytes()))
+    return msgspec.convert(content["otherData"]["tcbench"]["record"], Record)

@@ -1,20 +1,23 @@
-"""An accelerator without a GPU: it records what is launched, and how much memory is alive.
+"""An accelerator without a GPU, which records what is launched and how much memory is alive; and from that the Trace of
+one training step: every launch, copy and captured graph, in order, and the memory it holds.
 
-Arrays are NumPy's `empty`, whose pages nobody touches, so a step of any size runs here. The program that is traced is
-the one that trains: what the trace says of kernels and memory follows from the same code.
+A backend's `trace(cell, properties)` makes a Trace by running the real program here. Arrays are NumPy's `empty`, whose
+pages nobody touches, so a step of any size runs. The program that is traced is the one that trains: what the trace says
+of kernels and memory follows from the same code.
 """
 
 from __future__ import annotations
 
 import contextlib
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from tcbench.accelerators.protocol import Array
+from tcbench.core.session import Phase
 from tcbench.hardware.gpus import GpuProperties
 from tcbench.work import Work
 
@@ -116,3 +119,62 @@ def check(work: Work, arrays: tuple[Array, ...]) -> None:
             raise ValueError(
                 f"{work.name}: {operand.name} is {array.shape} {array.dtype}, expected {operand.shape} {operand.dtype}"
             )
+
+
+# -- one step of a program ------------------------------------------------------------------------------------------
+
+SETTLING_STEPS = 3
+"""Steps before the one that is recorded: by then static graphs are recorded and CUDA graphs captured."""
+
+
+@dataclass(frozen=True)
+class PhaseTrace:
+    """What one phase asks for, in order."""
+
+    name: str
+    events: tuple[Event, ...]
+
+    @property
+    def launches(self) -> tuple[Work, ...]:
+        return tuple(event.work for event in self.events if event.work is not None)
+
+
+@dataclass(frozen=True)
+class Trace:
+    """One settled step.
+
+    `step`: what the host asks for, phase by phase; a captured graph is one event. `replayed`: the work that the
+    captured graph does, empty without one. `parameters_bytes`: alive between steps (weights, master weights,
+    velocities, the batch). `peak_bytes`: the most alive at once, with CuPy's rounding, without cuDNN's workspace.
+    """
+
+    step: tuple[PhaseTrace, ...]
+    replayed: tuple[Event, ...]
+    parameters_bytes: int
+    peak_bytes: int
+
+    @property
+    def events(self) -> tuple[Event, ...]:
+        """Everything the GPU does in a step, in order, in a graph or not."""
+        launched = tuple(event for phase in self.step for event in phase.events if event.kind != "graph_launch")
+        return launched + self.replayed
+
+    @property
+    def works(self) -> tuple[Work, ...]:
+        """The work of a step, in order; the same work as often as it is launched."""
+        return tuple(event.work for event in self.events if event.work is not None)
+
+
+def trace_step(phases: Sequence[Phase], accelerator: TracingAccelerator) -> Trace:
+    """Run steps until they have settled, and record one."""
+    for _ in range(SETTLING_STEPS):
+        accelerator.events.clear()
+        for phase in phases:
+            phase.run()
+    between = accelerator.memory.alive_bytes
+    seen = []
+    for phase in phases:
+        accelerator.events.clear()
+        phase.run()
+        seen.append(PhaseTrace(phase.name, tuple(accelerator.events)))
+    return Trace(tuple(seen), accelerator.captured, between, accelerator.memory.peak_bytes)

@@ -20,7 +20,7 @@ from tcbench.core.rung import Package, RungSet
 from tcbench.core.session import Session
 
 if TYPE_CHECKING:
-    from tcbench.accelerators.trace import Trace
+    from tcbench.accelerators.tracing import Trace
     from tcbench.hardware.gpus import GpuProperties
 
 _MODULES = {"chainer": "tcbench.backends.chainer", "torch": "tcbench.backends.torch"}

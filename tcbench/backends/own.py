@@ -25,7 +25,7 @@ from tcbench.core.rung import Package, Rung, RungSet
 from tcbench.core.session import Phase, Session
 
 if TYPE_CHECKING:
-    from tcbench.accelerators.trace import Trace
+    from tcbench.accelerators.tracing import Trace
     from tcbench.hardware.gpus import GpuProperties
 
 

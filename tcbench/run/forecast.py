@@ -28,7 +28,7 @@ import msgspec
 import tcbench
 from tcbench.accelerators import device
 from tcbench.accelerators.device import Progress, Prospects
-from tcbench.accelerators.trace import Trace
+from tcbench.accelerators.tracing import Trace
 from tcbench.analysis.floor import Floor, MemoryNeed, peak_rates, step_floor, work_floor_s
 from tcbench.backends import backend
 from tcbench.core import cache

@@ -142,12 +142,6 @@ def read(path: Path) -> tuple[Timeline, ...]:
     )
 
 
-def read_record(path: Path) -> Record | None:
-    """The record of the trial in which the trace was taken. Raises TraceError."""
-    ours = _decode(path).otherData.tcbench
-    return ours.record if ours else None
-
-
 def _unpacked(path: Path) -> bytes:
     with path.open("rb") as file:
         packed = file.read(2) == b"\x1f\x8b"

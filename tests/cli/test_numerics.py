@@ -15,7 +15,7 @@ import pytest
 from command import finish, start, tcbench
 from numerics_documents import make_document
 
-from tcbench.accelerators.device import cpu
+from tcbench.accelerators.device import host
 from tcbench.core.errors import StoreError
 from tcbench.core.numerics import read
 from tcbench.run import numerics_plan as plan
@@ -151,7 +151,7 @@ def _children(pid: int) -> list[int]:
 
 
 def test_a_worker_that_dies_talks_nonsense_or_takes_too_long_is_a_run_that_failed():
-    setting = plan.setting(load("cpu"), cpu(), plan.Asked(steps=2), 1, None)
+    setting = plan.setting(load("cpu"), host(), plan.Asked(steps=2), 1, None)
     [job] = plan.jobs(setting, 1, None)[:1]
 
     def reason(code: str, timeout_s: float = 30.0) -> str:
@@ -220,8 +220,8 @@ def test_a_document_that_says_what_cannot_be_is_refused(tmp_path, change, expect
 
 
 def test_the_divisor_is_that_of_resnet_50_at_the_talks_global_batch():
-    setting = plan.setting(load("cpu"), cpu(), plan.Asked(), 1, None)
+    setting = plan.setting(load("cpu"), host(), plan.Asked(), 1, None)
     # 131072 / 32 replicas, and a last feature map of 7 x 7 where the small network's is 2 x 2; a power of two below.
     assert setting.loss_divisor == 2**15 < 131072 / 32 * 49 / 4 < 2**16
-    alone = plan.setting(load("cpu"), cpu(), plan.Asked(global_batch=32), 1, None)
+    alone = plan.setting(load("cpu"), host(), plan.Asked(global_batch=32), 1, None)
     assert alone.loss_divisor == 1

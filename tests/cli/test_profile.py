@@ -12,12 +12,13 @@ import msgspec
 import pytest
 from command import finish, start, tcbench
 from factories import make_record
+from timelines import record_in
 
 from tcbench import tracing
 from tcbench.backends.feeds.dataset import generate
 from tcbench.cli import profile
 from tcbench.core.errors import SelectionError
-from tcbench.tracing import nsys, perfetto
+from tcbench.tracing import nsys
 
 CELL = ("profile", "fp32+dali", "cpu", "--bs", "2", "--device", "cpu", "--image-size", "64")
 
@@ -37,7 +38,7 @@ def test_a_profile_leaves_a_trace_a_picture_and_a_summary(tmp_path):
     assert all(str(path.relative_to(tmp_path)) in done.out for path in (trace, picture, text))
 
     (timeline,) = tracing.read(trace)
-    record = perfetto.read_record(trace)
+    record = record_in(trace)
     measured = record.measurement
     assert (timeline.source, timeline.label, timeline.batch_size) == ("ranges", record.cell.label, 2)
     first = measured.warmup_steps + measured.timed_steps
@@ -71,7 +72,7 @@ def test_with_nsight_systems_the_profiled_steps_come_from_its_report(tmp_path):
     done = tcbench(tmp_path, *CELL, "--steps", "3", "--data", "synthetic")
     assert done.code == 0, done.err
     (trace,), (report,) = left(tmp_path, ".json.gz"), left(tmp_path, ".nsys-rep")
-    (timeline,), measured = tracing.read(trace), perfetto.read_record(trace).measurement
+    (timeline,), measured = tracing.read(trace), record_in(trace).measurement
     assert timeline.source == "nsys"
     assert len(timeline.steps) == 3
     for phase in measured.phases:

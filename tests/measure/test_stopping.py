@@ -8,7 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from tcbench.measure.stopping import StoppingRule, WarmUpRule, effective_size, relative_half_width, t_quantile_975
+from tcbench.measure.stopping import (
+    StoppingRule,
+    WarmUpRule,
+    effective_size,
+    relative_half_width,
+    t_quantile_975,
+)
 
 WARM_UP = WarmUpRule(min_steps=3, max_steps=10)
 

@@ -7,7 +7,7 @@ import math
 
 from rich.console import Console
 
-from tcbench.accelerators.device import cpu
+from tcbench.accelerators.device import host
 from tcbench.backends.chainer.rungs import RUNGS
 from tcbench.core.numerics import Distance, ParityRun, Slope
 from tcbench.numerics.parity import judge, reference
@@ -18,7 +18,7 @@ from tcbench.show import parity as view
 
 def job():
     scenario = load("cpu")
-    return plan.parity(scenario, cpu(), scenario.configs, 5, 1)[0]
+    return plan.parity(scenario, host(), scenario.configs, 5, 1)[0]
 
 
 def runs(gradient: float = 3e-6):

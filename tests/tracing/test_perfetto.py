@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from recordings import TITLE, recording
+from timelines import record_in
 
 from tcbench import tracing
 from tcbench.core.errors import TraceError
@@ -84,7 +85,7 @@ def inside(a, b) -> bool:
 def test_the_trials_record_travels_along(tmp_path):
     path, record = tmp_path / "t.json.gz", factories.make_record()
     perfetto.write([TIMELINE], path, record)
-    assert perfetto.read_record(path) == record
+    assert record_in(path) == record
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from tcbench.core.record import Cell, Input
 from tcbench.core.session import Session
 
 if TYPE_CHECKING:
-    from tcbench.accelerators.trace import Trace
+    from tcbench.accelerators.tracing import Trace
     from tcbench.hardware.gpus import GpuProperties
 
 __all__ = ["DEVICES", "PACKAGES", "RUNGS", "open_session", "trace"]
@@ -43,8 +43,7 @@ def trace(cell: Cell, properties: GpuProperties) -> Trace:
     """What one step of the cell asks of a GPU that need not be there. The input is one synthetic batch on the device:
     what a feed does is not traced."""
     from tcbench.accelerators.device import OpenDevice
-    from tcbench.accelerators.trace import trace_step
-    from tcbench.accelerators.tracing import TracingAccelerator
+    from tcbench.accelerators.tracing import TracingAccelerator, trace_step
     from tcbench.backends.chainer.session import ChainerSession
     from tcbench.backends.chainer.sites import TracingSite
     from tcbench.backends.feeds.synthetic import UnfilledFeed

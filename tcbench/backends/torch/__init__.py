@@ -12,7 +12,7 @@ from tcbench.core.rung import Package
 from tcbench.core.session import Session
 
 if TYPE_CHECKING:
-    from tcbench.accelerators.trace import Trace
+    from tcbench.accelerators.tracing import Trace
     from tcbench.hardware.gpus import GpuProperties
 
 __all__ = ["DEVICES", "PACKAGES", "RUNGS", "open_session", "trace"]

@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from tcbench.accelerators.device import cpu
+from tcbench.accelerators.device import host
 from tcbench.backends import backend
 from tcbench.backends.chainer.flat_sgd import FlatSGD
 from tcbench.backends.chainer.numerics import parity
@@ -30,7 +30,7 @@ def planned(*names: str, steps: int = 1):
     scenario = load("cpu")
     configs = [config for config in scenario.configs if not names or config.name in names]
     configs += [Config("chainer", tuple(name.split("+"))) for name in names if name not in {c.name for c in configs}]
-    job, skipped = plan.parity(scenario, cpu(), configs, steps, 1)
+    job, skipped = plan.parity(scenario, host(), configs, steps, 1)
     assert not skipped
     return job
 

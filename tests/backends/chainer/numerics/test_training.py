@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from training import on_numpy
 
-from tcbench.accelerators.device import cpu
+from tcbench.accelerators.device import host
 from tcbench.backends.chainer.numerics import training
 from tcbench.backends.chainer.numerics.folder import split
 from tcbench.backends.chainer.numerics.training import DivergedError, train
@@ -27,7 +27,7 @@ STEPS = 6
 
 def setting(**changes):
     asked = plan.Asked(steps=STEPS, batch_size=8, image_size=8)
-    made = plan.setting(load("cpu"), cpu(), asked, 1, None)
+    made = plan.setting(load("cpu"), host(), asked, 1, None)
     return msgspec.structs.replace(made, **{"train_images": 64, "test_images": 32, **changes})
 
 
@@ -129,7 +129,7 @@ def test_a_folder_of_images_trains_by_the_same_code(tmp_path):
         (tmp_path / "many" / f"c{label % 2}" / f"{label}.jpg").write_bytes(folder.files[label][0].read_bytes())
     # Smaller images leave one pixel to normalise over at the end, which spoils the weights in one step.
     asked = plan.Asked(steps=1, batch_size=2, image_size=64, data=tmp_path / "many", threads=1)
-    made = plan.setting(load("cpu"), cpu(), asked, 1, split(dataset.scan(tmp_path / "many")))
+    made = plan.setting(load("cpu"), host(), asked, 1, split(dataset.scan(tmp_path / "many")))
     assert (made.model, made.n_classes, made.train_images, made.test_images) == ("resnet50", 2, 18, 2)
     trained = train(job("fp32", of=made), Host())
     assert np.isfinite(trained.losses).all() and trained.accuracy in (0.0, 0.5, 1.0)
