@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from tcbench import work as w
+from tcbench.work.pointwise import Pointwise
 
 BLOCK = 256
 WARP = 32
@@ -100,9 +101,13 @@ def _threads(values: int) -> int:
 
 @launches(w.Relu, w.ReluBackward, w.Add, w.AddRelu)
 def _elementwise(work: w.Relu | w.ReluBackward | w.Add | w.AddRelu) -> KernelLaunch:
-    function = "relu_forward" if work.name == "relu" else work.name
+    return pointwise(work, "elementwise.cu", "relu_forward" if work.name == "relu" else work.name)
+
+
+def pointwise(work: Pointwise, source: str, function: str) -> KernelLaunch:
+    """A kernel over values: one thread for every 16 bytes. Its source is given DTYPE (half or float) and CHUNK."""
     blocks = _blocks(work.size, BLOCK * _width(work.dtype))
-    return _linear("elementwise.cu", function, (_type(work.dtype), _chunk()), blocks)
+    return _linear(source, function, (_type(work.dtype), _chunk()), blocks)
 
 
 @launches(w.Unscale)
