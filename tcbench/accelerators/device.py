@@ -87,8 +87,8 @@ class OpenDevice:
 
 @dataclass(frozen=True)
 class Way:
-    """How a device would do a piece of work. `by`: the plan's tag or the kernel's name; None where nothing does it
-    (`problem` says why) or it was not checked. `workspace_bytes` is beside the operands."""
+    """The way in which a device would do a piece of work. `by`: the plan's tag or the kernel's name; None where nothing
+    does it (`problem` says why) or it was not checked. `workspace_bytes` is beside the operands."""
 
     by: str | None
     workspace_bytes: int = 0
@@ -97,7 +97,7 @@ class Way:
 
 @dataclass(frozen=True)
 class Prospects:
-    """How a device that need not be here would do the work of some steps. `way` takes a work and its cell's workspace
+    """The ways in which a device that need not be here would do some work. `way` takes a work and its cell's workspace
     limit (bytes). `library`: the version whose plans they are. `plans_unchecked` and `kernels_unchecked`: why there
     are no plans or kernels, where this machine lacks what it takes; the workspace is then the limit's."""
 
@@ -131,7 +131,7 @@ class DeviceKind:
 
     @property
     def selector(self) -> str:
-        """How one is named on the command line."""
+        """The name of one on the command line."""
         return self.name if self.is_host else f"{self.name}:N"
 
     def devices(self) -> tuple[Device, ...]:
@@ -147,11 +147,11 @@ class DeviceKind:
         return machine.slug(title)
 
     def facts(self, device: str) -> GpuFacts | None:
-        """What a record says of it beside its name; None for one that is not there."""
+        """A record's facts of it; None for one that is not there."""
         return None
 
     def findings(self) -> Iterator[Finding]:
-        """What `doctor` says on the way to one of them; never raises."""
+        """`doctor`'s findings on the way to one of them; never raises."""
         return iter(())
 
     def watch(self, device: str, start: float) -> Watch | None:
@@ -164,7 +164,7 @@ class DeviceKind:
         return contextlib.nullcontext()
 
     def activities(self) -> Activities:
-        """What records the device from within (`recorder`). Raises TraceError where that is not installed."""
+        """A recorder within the process (`recorder`). Raises TraceError where that is not installed."""
         raise NotImplementedError
 
     def recorder_problem(self) -> str | None:
@@ -172,7 +172,7 @@ class DeviceKind:
         return f"nothing records a {self.noun}"
 
     def nsys_options(self, version: tuple[int, int]) -> tuple[str, ...]:
-        """What Nsight Systems of this version is asked to trace."""
+        """Options of Nsight Systems of this version: what it traces."""
         return ("--trace=nvtx",)
 
     def out_of_memory(self, device: str, error: Exception) -> Exception | None:
@@ -198,7 +198,8 @@ class DeviceKind:
     def prospects(
         self, works: Iterable[tuple[Work, int]], figures: GpuFile, *, fresh: bool, processes: int, progress: Progress
     ) -> Prospects:
-        """How an absent device would do each work within its workspace limit (bytes). `fresh` ignores what is kept."""
+        """Forecast how an absent device would do each work within its workspace limit (bytes). `fresh` ignores what is
+        kept."""
         raise NotImplementedError
 
 
@@ -229,7 +230,7 @@ def host() -> Device:
 
 
 def selectors() -> tuple[str, ...]:
-    """What may be asked for on this machine."""
+    """All that `--device` may name on this machine."""
     return ("auto", *(device.name for kind in kinds().values() for device in kind.devices()))
 
 

@@ -50,7 +50,7 @@ class Accelerator(Protocol):
         ...
 
     def address(self, array: Array) -> int:
-        """Where the array's first value lies, for tables of pointers."""
+        """The address of the array's first value, for tables of pointers."""
         ...
 
     def launch(self, work: Work, *arrays: Array) -> None:
@@ -59,11 +59,11 @@ class Accelerator(Protocol):
         ...
 
     def graph_memory(self) -> contextlib.AbstractContextManager[None]:
-        """What is allocated inside lies where nothing but graphs, and the steps that precede their capture, use it."""
+        """Allocations inside lie where nothing but graphs, and the steps that precede their capture, use it."""
         ...
 
     def graph_bytes(self) -> int:
-        """How much `graph_memory` holds, in use or not."""
+        """Bytes that `graph_memory` holds, in use or not."""
         ...
 
     def capture(self, run: Callable[[], None]) -> Callable[[], None]:

@@ -129,7 +129,7 @@ SETTLING_STEPS = 3
 
 @dataclass(frozen=True)
 class PhaseTrace:
-    """What one phase asks for, in order."""
+    """The events of one phase, in order."""
 
     name: str
     events: tuple[Event, ...]

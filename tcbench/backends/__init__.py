@@ -33,7 +33,7 @@ GROUP = "tcbench.backends"
 
 
 class Backend(Protocol):
-    """What a backend's module offers."""
+    """A backend's module."""
 
     RUNGS: RungSet
     DEVICES: Mapping[str, tuple[Package, ...]]
@@ -46,7 +46,7 @@ class Backend(Protocol):
         ...
 
     def trace(self, cell: Cell, properties: GpuProperties) -> Trace:
-        """What one step of the cell asks of a GPU that need not be there. Imports the framework. Raises SelectionError
+        """Trace one step of the cell on a GPU that need not be there. Imports the framework. Raises SelectionError
         where nobody knows that."""
         ...
 

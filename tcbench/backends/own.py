@@ -42,7 +42,7 @@ class FreeRungs(RungSet):
 
 
 class _Own:
-    """What both kinds have in common."""
+    """A backend of the user's, of either kind."""
 
     RUNGS: RungSet
     DEVICES: Mapping[str, tuple[Package, ...]]
@@ -154,7 +154,7 @@ def checked(session: Any, name: str) -> Session:
 
 
 def _spec(module: str) -> ModuleSpec | None:
-    """Where a module would be imported from. `find_spec` alone would import a dotted one's parents."""
+    """The place that a module would be imported from. `find_spec` alone would import a dotted one's parents."""
     top, *inner = module.split(".")
     importlib.invalidate_caches()
     try:

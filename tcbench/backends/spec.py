@@ -17,7 +17,7 @@ DType = Literal["float16", "float32", "float64"]
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """How activations are stored.
+    """The storage of activations.
 
     NCHW: arrays shaped (N, C, H, W), filters (K, C, R, S). NHWC: arrays shaped (N, H, W, C), filters (K, R, S, C).
     Both C-contiguous. `math`: how float32 convolutions and the classifier compute on a GPU: in float32, or with inputs
@@ -35,8 +35,8 @@ class TensorSpec:
 
 @dataclass(frozen=True)
 class FeedSpec:
-    """What a feed has to deliver: batches of `batch_size` square images of `image_size` pixels, stored as `tensor`
-    says, with int32 labels.
+    """A feed's batches: of `batch_size` square images of `image_size` pixels, stored as
+    `tensor` says, with int32 labels.
 
     `images` is None for one synthetic batch kept in memory. `augment` False means centre crop, no mirror and file
     order, for comparing feeds with each other.

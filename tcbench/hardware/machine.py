@@ -1,4 +1,4 @@
-"""What this host is: processor, memory, system, library versions, commits of tcbench and of the user's project.
+"""Facts of this host: processor, memory, system, library versions, commits of tcbench and of the user's project.
 
 Imports no framework.
 """

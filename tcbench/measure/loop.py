@@ -1,4 +1,4 @@
-"""How a cell is measured: warm-up, then blocks of timed steps, then a short profiled pass.
+"""Measures a cell: warm-up, then blocks of timed steps, then a short profiled pass.
 
 Owns the order of things and the hot loop. Knows a session only through its protocol; prints and stores nothing.
 """
@@ -40,9 +40,9 @@ Listener = Callable[[Progress], None]
 
 @dataclass(frozen=True)
 class Profiling:
-    """What goes with the profiled pass. `recorder` gets its steps and phases, and where `layers` is set and the session
-    can tell them also its layers. `around` is held around the pass: a GPU's profilers start and stop there. `title` is
-    what a tool is told of the cell, as JSON."""
+    """Recorders that go with the profiled pass. `recorder` gets its steps and phases, and where `layers` is set and the
+    session can tell them also its layers. `around` is held around the pass: a GPU's profilers start and stop there.
+    `title` is what a tool is told of the cell, as JSON."""
 
     recorder: Recorder = field(default_factory=Recorder)
     around: Callable[[], contextlib.AbstractContextManager[object]] = contextlib.nullcontext

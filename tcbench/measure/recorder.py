@@ -44,5 +44,5 @@ class Recorder:
 
     @property
     def spans(self) -> tuple[HostSpan, ...]:
-        """What has ended, in the order in which it ended."""
+        """The spans that have ended, in that order."""
         return tuple(self._spans)

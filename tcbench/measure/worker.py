@@ -153,7 +153,7 @@ def _profilers(cell: Cell, activities: Activities | None) -> Iterator[None]:
 
 
 def _title(cell: Cell, device_name: str) -> str:
-    """What a tool's report says of the cell (`tcbench.tracing.nsys` reads it)."""
+    """The cell as a tool's report names it (`tcbench.tracing.nsys` reads it)."""
     title = Title(label=cell.label, device=cell.device, device_name=device_name, batch_size=cell.batch_size)
     return msgspec.json.encode(title).decode()
 

@@ -1,4 +1,4 @@
-"""What the rest of tcbench may know of a model: its name, its variants, the least image size, its cost."""
+"""A model as the rest of tcbench knows it: its name, its variants, the least image size, its cost."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ _STEM = Conv(3, 16, 3, 1)
 
 @dataclass(frozen=True)
 class SmallResNet:
-    """What `ResNet` is built from: stem, blocks, features."""
+    """Stem, blocks and features, from which a backend builds it."""
 
     name: str = "small-resnet"
     stem: Conv = _STEM

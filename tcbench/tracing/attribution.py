@@ -83,7 +83,7 @@ def assemble(title: Title, recording: Recording, source: Source, io: Iterable[Wo
 
 
 class _Owners:
-    """Which step and phase the thread of the steps was in at a time."""
+    """Tells the step and phase that the thread of the steps was in at a time."""
 
     def __init__(self, spans: Iterable[HostSpan]) -> None:
         spans = tuple(spans)

@@ -129,7 +129,7 @@ def read(path: Path) -> tuple[Timeline, ...]:
 
 
 def recordings(path: Path) -> tuple[tuple[Title, Recording, tuple[Work, ...]], ...]:
-    """What each process with tcbench's ranges did, in order of their beginning: the cell, its steps with what the GPU
+    """Each process with tcbench's ranges, in order of their beginning: the cell, its steps with what the GPU
     did, and what the input's own ranges say. Times are those of the report. Raises TraceError."""
     try:
         # As a URI with everything quoted: a '#' or a '?' in a file's name is no mark of SQLite's.
@@ -157,8 +157,9 @@ class _Range:
 def with_own(
     seen: Recording, own: Recording, input_seen: Sequence[Work], input_sampled: Sequence[Work]
 ) -> tuple[Recording, Source, Sequence[Work]]:
-    """What a report has of the steps in the worker's own recording, in the worker's time, and what the input did: what
-    the report says of that, else what was sampled. The clocks are set by the beginnings of the steps that both have.
+    """A report's activities in the steps of the worker's own recording, in the worker's time, and the input's work:
+    what the report says of that, else what was sampled. The clocks are set by the beginnings of the steps that both
+    have.
 
     Raises TraceError where the report has none of those steps.
     """

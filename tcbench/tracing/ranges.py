@@ -1,4 +1,4 @@
-"""What tcbench itself knows of when things ran, without any tool: the phase times of a record."""
+"""Timelines without any tool: the phase times of a record."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tcbench.tracing.attribution import assemble
 
 
 def title_of(record: Record) -> Title:
-    """What a timeline shows of a record's cell."""
+    """A timeline's title for a record's cell."""
     device_name = record.environment.device_name if record.environment else record.cell.device
     return Title(
         label=record.cell.label, device=record.cell.device, device_name=device_name, batch_size=record.cell.batch_size

@@ -81,7 +81,7 @@ class ThreadSampler:
 
     @property
     def samples(self) -> int:
-        """How many samples there are."""
+        """The number of samples."""
         return len(self._samples)
 
     def _run(self) -> None:

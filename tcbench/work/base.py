@@ -1,4 +1,4 @@
-"""What every piece of work has: its operands, its floating-point operations, its bytes, its key."""
+"""A piece of work: its operands, its floating-point operations, its bytes, its key."""
 
 from __future__ import annotations
 

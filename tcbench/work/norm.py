@@ -23,7 +23,7 @@ from tcbench.work.base import (
 
 @dataclass(frozen=True)
 class Norm:
-    """What a batch normalisation works on: logical sizes, layout, dtype of x, and what follows it.
+    """The shape of a batch normalisation: logical sizes, layout, dtype of x, and what follows it.
 
     `after`: nothing, ReLU, or the addition of a residual and ReLU. gamma, beta and all statistics are float32 (C,).
     """

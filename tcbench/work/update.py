@@ -119,12 +119,12 @@ class Parameters:
 
     @functools.cached_property
     def places(self) -> tuple[int, ...]:
-        """Where each parameter begins in the flat arrays."""
+        """The place at which each parameter begins in the flat arrays."""
         return tuple(itertools.accumulate((_aligned(size) for size in self.sizes), initial=0))[:-1]
 
     @functools.cached_property
     def half_places(self) -> tuple[int, ...]:
-        """Where each begins in the float16 array; what stands there for a float32 one takes no room."""
+        """The place at which each begins in the float16 array; what stands there for a float32 one takes no room."""
         sizes = (_aligned(size) if half else 0 for size, half in zip(self.sizes, self.halves, strict=True))
         return tuple(itertools.accumulate(sizes, initial=0))[:-1]
 

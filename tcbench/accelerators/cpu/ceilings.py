@@ -1,4 +1,4 @@
-"""What the host reaches: a matrix product by NumPy's BLAS, and passes over memory by all threads."""
+"""The host's ceilings: a matrix product by NumPy's BLAS, and passes over memory by all threads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a GPU reaches: a matrix product by cuDNN in each precision, and a copy within its memory.
+"""A GPU's ceilings: a matrix product by cuDNN in each precision, and a copy within its memory.
 
 The product is a 1x1 convolution, by the plans that training uses, so that the ceiling is one that a rung could reach.
 Launches take turns, on one stream between events; the best of each is taken, as a ceiling.

@@ -1,4 +1,4 @@
-"""What `tcbench doctor` looks at on the way to a GPU: driver, packages, and what would spoil a measurement there."""
+"""Findings of `tcbench doctor` on the way to a GPU: driver, packages, and what would spoil a measurement there."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def _gpu(gpu: Gpu, open_gpu: Callable[[int], NvmlGpu | None]) -> Iterator[Findin
 
 
 def _settings(state: GpuState, now: GpuSample) -> str:
-    """How it is set, in one line; what it does not say is left out."""
+    """Its settings, in one line; what it does not say is left out."""
     said = [
         f"{name} {'on' if value else 'off'}"
         for name, value in (("ECC", state.ecc), ("MIG", state.mig), ("persistence", state.persistence))
@@ -169,5 +169,5 @@ def _name(pid: int) -> str:
 
 
 def _selector(gpu: Gpu) -> str:
-    """What nvidia-smi calls it: its numbers are not CUDA's."""
+    """Its name for nvidia-smi, whose numbers are not CUDA's."""
     return gpu.pci_bus_id or str(gpu.index)

@@ -13,7 +13,7 @@ from typing import Any, Literal, Protocol
 
 
 class Event(Protocol):
-    """What the clock needs of `cupy.cuda.Event`."""
+    """The part of `cupy.cuda.Event` that the clock needs."""
 
     def record(self, stream: Any) -> None: ...
 

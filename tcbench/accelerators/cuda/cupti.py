@@ -123,7 +123,8 @@ class Activities:
         )
 
     def _clock_offset_ns(self) -> int:
-        """What CLOCK_MONOTONIC is ahead of CUPTI's clock: of several readings, the one with the least time between."""
+        """Nanoseconds by which CLOCK_MONOTONIC is ahead of CUPTI's clock: of several readings, the one with the least
+        time between."""
         readings = []
         for _ in range(_CLOCK_TRIES):
             before, there, after = self._now_ns(), self._cupti.get_timestamp(), self._now_ns()

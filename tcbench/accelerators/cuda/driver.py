@@ -1,4 +1,4 @@
-"""Which NVIDIA GPUs are there, asked of the driver itself: no framework import, a few milliseconds.
+"""The NVIDIA GPUs that are there, as the driver itself names them: no framework import, a few milliseconds.
 
 Sources: CUDA Driver API, sections "Initialization", "Device Management", "Version Management" and "Profiler Control";
 the kernel module's version stands in /proc/driver/nvidia/version.
@@ -49,7 +49,7 @@ class Gpus:
 
 
 def facts(index: int) -> GpuFacts | None:
-    """What a record says of the GPU that CUDA calls `index`; None for one that is not there."""
+    """A record's facts of the GPU that CUDA calls `index`; None for one that is not there."""
     there = gpus()
     gpu = next((gpu for gpu in there.present if gpu.index == index), None)
     if gpu is None:
@@ -67,7 +67,7 @@ def facts(index: int) -> GpuFacts | None:
 
 @contextlib.contextmanager
 def profiled() -> Iterator[None]:
-    """What is held around the steps that a tool is to record: cuProfilerStart before, cuProfilerStop after, of which
+    """Hold it around the steps that a tool is to record: cuProfilerStart before, cuProfilerStop after, of which
     `nsys profile --capture-range=cudaProfilerApi` takes note. They need a CUDA context that is current on this thread.
     """
     cuda = ctypes.CDLL("libcuda.so.1")

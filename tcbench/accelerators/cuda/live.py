@@ -201,7 +201,7 @@ class CudaAccelerator:
 
     @contextlib.contextmanager
     def graph_memory(self) -> Iterator[None]:
-        """What is allocated here lies in a pool that only captured graphs and the steps before them use."""
+        """Allocations inside lie in a pool that only captured graphs and the steps before them use."""
         with self._cupy.cuda.using_allocator(self._graph_pool.malloc):
             yield
 

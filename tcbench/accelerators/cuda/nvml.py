@@ -41,7 +41,7 @@ class NvmlGpu:
         self._first_energy_mj: int | None = None
 
     def state(self) -> GpuState:
-        """How it is set now."""
+        """Its settings now."""
         nvml = self._nvml
         ecc = self._ask("nvmlDeviceGetEccMode")
         return GpuState(
@@ -59,7 +59,7 @@ class NvmlGpu:
         )
 
     def sample(self, time_s: float) -> GpuSample:
-        """What it does now; `time_s` is the trial's."""
+        """Its clocks, power, temperature and use now; `time_s` is the trial's."""
         nvml = self._nvml
         utilization, memory = self._ask("nvmlDeviceGetUtilizationRates"), self._ask("nvmlDeviceGetMemoryInfo")
         return GpuSample(

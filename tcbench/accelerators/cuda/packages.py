@@ -1,5 +1,5 @@
-"""Which CUDA packages are installed, whether they fit each other, the driver and the GPU, and whether their libraries
-load; and which of pyproject.toml's extras suits a GPU and its driver.
+"""The CUDA packages that are installed, whether they fit each other, the driver and the GPU, and whether their
+libraries load; and which of pyproject.toml's extras suits a GPU and its driver.
 
 Reads package metadata; `trouble` alone imports what it is asked about.
 """
@@ -121,7 +121,7 @@ def sync(extra: Extra) -> str:
 
 
 def remedy(part: Part, extra: Extra) -> str:
-    """What to do where a part of the extra is missing."""
+    """The command or advice where a part of the extra is missing."""
     if part is CUPTI and extra.cuda == 12 and sys.version_info[:2] > _CUPTI_FOR_CUDA_12:
         return "install Nsight Systems instead: for CUDA 12, cupti-python is made for Python up to 3.12"
     return sync(extra)
@@ -158,7 +158,8 @@ class Cudnn(Package):
 
 
 def misfits(those: tuple[Installed, ...], gpus: Gpus) -> tuple[str, ...]:
-    """What does not fit: packages for two CUDA versions, a driver too old for them, a GPU that they no longer know.
+    """Misfits, one line each: packages for two CUDA versions, a driver too old for them, a GPU that they no longer
+    know.
 
     CuPy and cuDNN have to agree; NVRTC of another version may be there for another framework. What cuDNN serves is
     asked of the library that is loaded, wherever it comes from.
@@ -202,7 +203,7 @@ def _load_cupy() -> None:
 
 
 def _load_nvrtc() -> None:
-    """Where CuPy finds NVRTC is CuPy's matter."""
+    """Through CuPy, which finds NVRTC in its own way."""
     cupy_cuda: Any = importlib.import_module("cupy.cuda")
     cupy_cuda.nvrtc.getVersion()
 

@@ -1,4 +1,4 @@
-"""How a GPU that need not be here would do each piece of work: cuDNN's plans for it, and our kernels compiled for it.
+"""Forecasts of work on a GPU that need not be here: cuDNN's plans for it, and our kernels compiled for it.
 
 Either may be lacking here (no cuDNN, no NVRTC): that is an answer, with the command that installs it.
 """

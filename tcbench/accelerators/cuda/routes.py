@@ -1,4 +1,4 @@
-"""Which work a batch normalisation becomes: cuDNN's graphs, its older calls, or a call and a kernel.
+"""Routes of a batch normalisation: cuDNN's graphs, its older calls, or a call and a kernel.
 
 The one place of that decision. The graph API normalises NHWC on compute capability 8.0 and newer. In NCHW it would
 transpose the whole tensor through workspaces of its size, which would make a straw man of the talk's base; and before

@@ -40,7 +40,7 @@ def open_session(cell: Cell) -> Session:
 
 
 def trace(cell: Cell, properties: GpuProperties) -> Trace:
-    """What one step of the cell asks of a GPU that need not be there. The input is one synthetic batch on the device:
+    """Trace one step of the cell on a GPU that need not be there. The input is one synthetic batch on the device:
     what a feed does is not traced."""
     from tcbench.accelerators.device import OpenDevice
     from tcbench.accelerators.tracing import TracingAccelerator, trace_step

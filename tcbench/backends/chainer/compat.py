@@ -25,7 +25,7 @@ _ABSENT = object()
 
 
 def _pkg_resources() -> types.ModuleType:
-    """What chainer._environment_check asks of pkg_resources, answered by importlib.metadata."""
+    """The part of pkg_resources that chainer._environment_check asks for, answered by importlib.metadata."""
     module = types.ModuleType("pkg_resources")
 
     class DistributionNotFound(Exception):

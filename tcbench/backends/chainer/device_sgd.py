@@ -25,7 +25,7 @@ momentum_update = work.shared(work.MomentumUpdate)
 
 
 class _DeviceOptimizer:
-    """What both have in common: the loss scale's state."""
+    """An optimizer with the loss scale's state."""
 
     def __init__(self, spec: OptimizerSpec, accelerator: Accelerator) -> None:
         self.spec = spec
@@ -87,7 +87,7 @@ class PerParameterSGD(_DeviceOptimizer):
             launch(to_half(size), weights, parameter.array)
 
     def masters(self) -> dict[int, Array]:
-        """What each parameter trains in, by the parameter's id."""
+        """The array that each parameter trains in, by the parameter's id."""
         return {id(p): weights for p, weights in zip(self._parameters, self._weights, strict=True)}
 
 
@@ -152,7 +152,7 @@ class BatchedSGD(_DeviceOptimizer):
         self.accelerator.copy(self._rows, self._table)
 
     def masters(self) -> dict[int, Array]:
-        """What each parameter trains in, by the parameter's id: a view into the flat master weights."""
+        """The array that each parameter trains in, by the parameter's id: a view into the flat master weights."""
         return dict(self._masters())
 
     def _masters(self) -> Iterator[tuple[int, Array]]:

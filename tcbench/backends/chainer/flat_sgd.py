@@ -58,7 +58,8 @@ class FlatSGD:
         """On the host a gradient that is not finite shows in the loss of the next step."""
 
     def masters(self) -> dict[int, np.ndarray]:
-        """What each parameter trains in, by the parameter's id: its master copy, or the parameter's own array."""
+        """The array that each parameter trains in, by the parameter's id: its master copy, or the parameter's own
+        array."""
         return {identity: array for group in self._groups for identity, array in group.masters()}
 
 

@@ -1,4 +1,4 @@
-"""What a config's model, optimizer and step are made of, before they are made: the frozen values that rungs change.
+"""The parts of a config's model, optimizer and step before they are made: the frozen values that rungs change.
 
 Owns the parts and what they are when no rung changes them. Knows no rung.
 """
@@ -41,7 +41,7 @@ class Unit(chainer.Chain):
 
     @property
     def geometry(self) -> dict[str, Any]:
-        """What every convolution of this unit is given."""
+        """Arguments of every convolution of this unit."""
         return {
             "stride": self.conv.stride,
             "pad": self.conv.pad,
@@ -93,7 +93,7 @@ def he_filter(spec: TensorSpec, conv: Conv, rng: np.random.RandomState) -> np.nd
 
 @dataclass(frozen=True)
 class Parts:
-    """What the model is built from. `body` wraps the model's forward function, model first."""
+    """The parts that the model is built from. `body` wraps the model's forward function, model first."""
 
     spec: TensorSpec
     unit: Callable[[TensorSpec, Conv, np.random.RandomState], Any] = Unit
@@ -103,7 +103,7 @@ class Parts:
 
 
 class Optimizer(Protocol):
-    """What a step asks of an optimizer."""
+    """An optimizer as a step uses it."""
 
     def backward(self, loss: Any) -> None:
         """Gradients of all parameters, of the loss times the scale."""

@@ -1,4 +1,4 @@
-"""Where a session computes: on the host, or on an accelerator. What a session asks of the place, and nothing else."""
+"""Sites, the places where a session computes: the host, or an accelerator."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Site(Protocol):
         ...
 
     def random(self, seed: int) -> np.random.RandomState:
-        """Where initial weights come from."""
+        """The source of initial weights."""
         ...
 
     def adopt(self, model: Any) -> None:
@@ -49,7 +49,7 @@ class Site(Protocol):
         ...
 
     def plans(self) -> tuple[PlanChoice, ...]:
-        """What cuDNN was found to do work with here."""
+        """The plans that cuDNN chose here."""
         ...
 
 

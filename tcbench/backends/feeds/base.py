@@ -1,4 +1,4 @@
-"""What every feed has in common: the protocol, the augmentation's numbers, the order of samples, the errors.
+"""The base of every feed: the protocol, the augmentation's numbers, the order of samples, the errors.
 
 The augmentation is that of Chainer's ImageNet example on images scaled as usual: decode to RGB, scale the shorter
 side to `scaled_side`, crop a random square of `image_size`, mirror half of them, subtract the channels' mean and
@@ -54,7 +54,7 @@ class Feed(Protocol):
 
 @dataclass(frozen=True)
 class FeedRecipe:
-    """How a config's feed is made: what rungs change in their stage `feed`.
+    """The recipe of a config's feed: what rungs change in their stage `feed`.
 
     `source` makes it of `spec` and of where a backend computes; then `wrappers` are put around it, one after the other.
     They stand apart so that a rung which changes one of them loses nothing of what others changed, in any order.

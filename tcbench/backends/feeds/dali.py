@@ -60,7 +60,7 @@ class Fence(Protocol):
 
 @dataclass(frozen=True)
 class Placement:
-    """Where the pipeline runs and how a batch leaves it.
+    """The place where the pipeline runs, and how a batch leaves it.
 
     `hand_over` turns one output into an array that stays valid while the output lives. `stream` is the consumer's on a
     GPU, and `fence` sets a point in it behind all work that the consumer has launched so far; None where the consumer

@@ -54,7 +54,7 @@ class ImageFolder:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a complete generated set says about itself. Sizes of files are in bytes, of images in pixels."""
+    """A complete generated set's account of itself. Sizes of files are in bytes, of images in pixels."""
 
     version: str
     n_files: int
@@ -155,7 +155,7 @@ def _images_in(folder: Path) -> list[Path]:
 
 
 def generated_root() -> Path:
-    """Where the generated set of this version lives: TCBENCH_CACHE or the user's cache folder, then SET_VERSION."""
+    """The folder of the generated set of this version, in the user's cache."""
     return cache.folder(SET_VERSION)
 
 

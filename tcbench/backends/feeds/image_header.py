@@ -1,4 +1,4 @@
-"""Which image files every feed takes, and takes for the same pixels: told from the first bytes, without decoding.
+"""Tells image files that every feed takes, and takes for the same pixels, from the first bytes, without decoding.
 
 One rule for all decoders, since each has its own otherwise: Pillow refuses what is too large, DALI a GIF; of 16 bits
 each takes others; of CMYK without Adobe's marker some take the inverse. A file is what its bytes say, not its name: one
@@ -29,8 +29,8 @@ _FRAMES = frozenset({*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC})
 
 
 def refusal(path: str) -> str | None:
-    """What the file at `path` is that is no image for every feed: the end of a sentence that begins with its name. None
-    for one that is. Raises OSError where it cannot be read."""
+    """The reason why the file at `path` is no image for every feed: the end of a sentence that begins with its name.
+    None for one that is. Raises OSError where it cannot be read."""
     file = os.open(path, os.O_RDONLY)
     try:
         if hasattr(os, "posix_fadvise"):  # no reading ahead: what a run finds in memory must not depend on this look

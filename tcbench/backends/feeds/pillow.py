@@ -49,7 +49,7 @@ def finished(image: np.ndarray, spec: FeedSpec, rng: np.random.Generator) -> np.
 
 
 def shuffled(spec: FeedSpec) -> np.random.RandomState | None:
-    """Where the order of samples comes from; None for file order."""
+    """The source of the order of samples; None for file order."""
     return np.random.RandomState(spec.seed % 2**32) if spec.augment else None
 
 

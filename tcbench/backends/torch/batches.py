@@ -15,7 +15,7 @@ from tcbench.backends.torch.sites import Batch, Site
 
 
 class Batches(Protocol):
-    """Where a step's batches come from. What `next` returns is valid until the next call."""
+    """The source of a step's batches. One is valid until the next call."""
 
     @property
     def prefetch_depth(self) -> int: ...

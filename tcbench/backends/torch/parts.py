@@ -1,4 +1,4 @@
-"""What a config's model, optimizer and step are made of, before they are made: the frozen values that rungs change.
+"""The parts of a config's model, optimizer and step before they are made: the frozen values that rungs change.
 
 Owns the parts and what they are when no rung changes them: what a PyTorch user gets who sets nothing. Knows no rung.
 """
@@ -19,7 +19,7 @@ Forward = Callable[[Any], Any]
 
 @dataclass(frozen=True)
 class Parts:
-    """What the model is built from.
+    """The parts that the model is built from.
 
     `pixels`: how the feed stores a batch. `memory_format`: how the model keeps filters and activations. `autocast`: the
     dtype that operations are cast to in the forward pass where PyTorch deems it safe; None: no casting. `body` makes of

@@ -1,4 +1,4 @@
-"""How float32 convolutions and matrix products compute on a GPU."""
+"""The precision of float32 convolutions and matrix products on a GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Where a PyTorch step computes: the host, or a GPU. Its clock, its memory, and how a feed's batch gets there.
+"""Sites, the places where a PyTorch step computes: the host, or a GPU. Their clock, their memory, and the way of a
+feed's batch to them.
 
 Two orders are kept on a GPU, as in `feeds.dali`: a batch has arrived before it is read (everything runs on PyTorch's
 current stream, which waits for DALI's), and its memory is used again only when it has been read. A batch from the host
@@ -43,7 +44,7 @@ class Site(Protocol):
         ...
 
     def dali(self) -> dali.Placement:
-        """Where DALI decodes for a consumer here."""
+        """The place where DALI decodes for a consumer here."""
         ...
 
     def peak_memory(self) -> tuple[int, Literal["process", "device"]]:
@@ -112,7 +113,7 @@ class Gpu:
         )
 
     def peak_memory(self) -> tuple[int, Literal["process", "device"]]:
-        """What PyTorch's allocator held."""
+        """Bytes that PyTorch's allocator held."""
         return torch.cuda.max_memory_reserved(self.device), "device"
 
 

@@ -30,7 +30,7 @@ _COUNTS = (
 
 @dataclass(frozen=True)
 class GpuProperties:
-    """What plans and routes depend on. `sm` is the compute capability as one number: 90 for 9.0."""
+    """The facts of a GPU that plans and routes depend on. `sm` is the compute capability as one number: 90 for 9.0."""
 
     name: str
     sm: int
@@ -65,7 +65,7 @@ class GpuFile:
         return hashlib.sha256(self.json.encode()).hexdigest()[:16]
 
     def properties(self) -> GpuProperties:
-        """What an accelerator on this GPU would say of it."""
+        """The facts that an accelerator on this GPU would give."""
         return GpuProperties(self.device_name, self.sm, self.multiprocessors, self.memory_bytes)
 
 

@@ -1,4 +1,4 @@
-"""Which of several plans is fastest, by running them.
+"""Finds the fastest of several plans by running them.
 
 Owns the protocol of timing. What it runs on comes from the caller: buffers, workspace and a clock (`Workbench`).
 """
@@ -38,7 +38,7 @@ class PlanTime:
 
 
 class Workbench(Protocol):
-    """What timing borrows from the accelerator. What it hands out stays valid until it is asked again."""
+    """Buffers and a clock, borrowed from the accelerator for timing. They stay valid until it is asked again."""
 
     def addresses(self, work: Work) -> Sequence[int]:
         """Device addresses of buffers for the work's operands, in order, filled with harmless random values."""

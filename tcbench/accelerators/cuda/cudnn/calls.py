@@ -155,7 +155,7 @@ class Call:
 
 @dataclass(frozen=True)
 class _Prepared:
-    """Which function, and what calls it with addresses and workspace and returns its status."""
+    """A function of cuDNN's, and what calls it with addresses and workspace and returns its status."""
 
     name: str
     run: _Run
@@ -188,7 +188,8 @@ class _Descriptors:
 
 
 def prepare_call(work: Work, handle: int, lib: Library | None = None) -> Call:
-    """What does this work, on the handle's stream. `handle` is a cudnnHandle_t. Raises CallError, LibraryError.
+    """Prepare the call that does this work on the handle's stream. `handle` is a cudnnHandle_t. Raises CallError,
+    LibraryError.
 
     Raises ValueError for work that these calls do not do.
     """
@@ -226,7 +227,7 @@ def prepare_call(work: Work, handle: int, lib: Library | None = None) -> Call:
 
 @dataclass(frozen=True)
 class _Setting:
-    """What all four calls share. One descriptor serves x, y and their gradients, one all vectors."""
+    """The descriptors that all four calls share. One descriptor serves x, y and their gradients, one all vectors."""
 
     lib: Library
     handle: int

@@ -259,5 +259,5 @@ def _device_property(text: str) -> Any:
 
 
 def absent_target(json: str, sm: int, multiprocessors: int) -> dict[str, Any]:
-    """What `define` needs for a GPU that is not there."""
+    """The target that `define` needs for a GPU that is not there."""
     return {"device_property": _device_property(json), "sm_version": sm, "sm_count": multiprocessors}

@@ -1,4 +1,4 @@
-"""Where cuDNN and what it needs lie, and loading them, so that nobody has to set LD_LIBRARY_PATH.
+"""Finds and loads cuDNN and the libraries that it needs, so that nobody has to set LD_LIBRARY_PATH.
 
 The wheels for CUDA 12 put each library into a folder of its own (nvidia/cublas/lib, nvidia/cuda_nvrtc/lib); those for
 CUDA 13 share nvidia/cu13/lib. cuDNN opens cuBLAS and NVRTC by their bare names, and its frontend the CUDA runtime,
@@ -43,7 +43,7 @@ class LibraryError(TcbenchError):
 
 
 def folders() -> Iterator[Path]:
-    """Where NVIDIA's wheels put libraries: nvidia/*/lib beside the other packages."""
+    """The folders in which NVIDIA's wheels put libraries: nvidia/*/lib beside the other packages."""
     spec = importlib.util.find_spec("nvidia")
     for place in (spec.submodule_search_locations or ()) if spec else ():
         yield from sorted(Path(place).glob("*/lib"))

@@ -54,7 +54,7 @@ class NoPlan(Exception):
 
 @dataclass(frozen=True)
 class PlanFacts:
-    """What plan was chosen.
+    """The plan that was chosen.
 
     `plan`: cuDNN's own tag, engine and knobs. `place`: its place among the `offered` plans of cuDNN's heuristic.
     `serialized_bytes`: its size in the cache, 0 where it cannot be serialized. `timed`: what autotuning measured, in
@@ -231,7 +231,7 @@ def cache_key(
 
 
 def to_entry(answer: PlanFacts | NoPlan, data: bytes = b"") -> Entry:
-    """What is kept of an answer."""
+    """An answer as the cache keeps it."""
     if isinstance(answer, NoPlan):
         return Entry({"no_plan": answer.reason})
     content = dataclasses.asdict(answer)

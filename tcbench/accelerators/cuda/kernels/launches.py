@@ -1,4 +1,4 @@
-"""Which kernel does a piece of work, and over which grid.
+"""The kernel that does a piece of work, and its grid.
 
 Owns the table from work to source file, function, definitions, grid and block. Standard library only: what a kernel's
 arguments are follows from the work itself (its operands' addresses, then its scalars).
@@ -86,7 +86,7 @@ def _width(dtype: w.DType) -> int:
 
 
 def _vectors(channels: int, dtype: w.DType) -> int:
-    """How many accesses a kernel needs for so many neighbouring values, in whole vectors or one by one."""
+    """Accesses that a kernel needs for so many neighbouring values, in whole vectors or one by one."""
     width = _width(dtype)
     return channels // width if channels % width == 0 else channels
 

@@ -231,7 +231,7 @@ def _farthest(ones: tuple[_ByParameter, ...], others: tuple[_ByParameter, ...]) 
 
 
 def _length(ones: tuple[_ByParameter, ...], others: tuple[_ByParameter, ...]) -> tuple[float, str]:
-    """How much longer or shorter the gradients of one kind of parameter are, all batches together, and the kind."""
+    """The largest factor by which the gradients of one kind of parameter are too long or too short, and the kind."""
     kinds: dict[str, list[str]] = {}
     for name in ones[0]:
         kinds.setdefault(_kind(name), []).append(name)
@@ -244,7 +244,7 @@ def _length(ones: tuple[_ByParameter, ...], others: tuple[_ByParameter, ...]) ->
 
 
 def _kind(name: str) -> str:
-    """What parameters have in common whose gradients are made by one operation: "stem.w", "a.w", "gamma"."""
+    """The name of parameters whose gradients are made by one operation: "stem.w", "a.w", "gamma"."""
     *_, layer, parameter = name.split(".")
     return f"{layer}.{parameter}" if parameter in ("w", "b") else parameter
 
@@ -333,7 +333,7 @@ def _observe_gradients(session: ChainerSession, loss_scale: float) -> tuple[tupl
 
 
 def _seen_of_functions(first: _Applied, second: _Applied) -> dict[str, str]:
-    """What the functions of the first and second step tell."""
+    """Observations of the functions of the first and second step."""
     convolutions = first.of("Convolution", "ConvolutionStats")
     function, (x, w) = convolutions[0]
     filters_last = x.shape[3] == w.shape[3] and x.shape[1] != w.shape[1]
@@ -362,7 +362,7 @@ def _seen_of_optimizer(step: Any) -> dict[str, str]:
 
 
 def _optimizer_error(step: Any, train: TrainSettings, loss_scale: float) -> tuple[float, str]:
-    """How far a few updates from given gradients are from SGD with momentum and weight decay in float64."""
+    """Distance of a few updates from given gradients to SGD with momentum and weight decay in float64."""
     trains_in = _trains_in(step)
     # Chainer's optimizer learns of the loss scale in backward.
     step.io()
@@ -389,7 +389,7 @@ def _optimizer_error(step: Any, train: TrainSettings, loss_scale: float) -> tupl
 
 
 def _trains_in(step: Any) -> Callable[[Any], Any]:
-    """What a parameter trains in: its master copy where there is one."""
+    """The array that a parameter trains in: its master copy where there is one."""
     masters = step.optimizer.masters() if hasattr(step.optimizer, "masters") else {}
 
     def of(parameter: Any) -> Any:

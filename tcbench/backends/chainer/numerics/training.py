@@ -55,7 +55,7 @@ class DivergedError(TrainingError):
 
 @dataclass(frozen=True)
 class Trained:
-    """What a run leaves. `losses` are the batches', undivided; memory is the peak of training."""
+    """The outcome of a run. `losses` are the batches', undivided; memory is the peak of training."""
 
     losses: tuple[float, ...]
     test_loss: float
@@ -96,7 +96,7 @@ class PatternFeed:
 
 @dataclass(frozen=True)
 class Data:
-    """Where batches come from: to train on, for ever; to test with, `test_batches` in a fixed order."""
+    """The source of batches: to train on, for ever; to test with, `test_batches` in a fixed order."""
 
     train: Feed
     test: Callable[[], Feed]

@@ -142,7 +142,7 @@ class BatchNorm(ForwardNode):
 
     @property
     def relu_output(self) -> Array:
-        """What ReLU gave, whose sign its gradient needs."""
+        """ReLU's output, whose sign its gradient needs."""
         y: Array | None = self.y
         assert y is not None
         return y

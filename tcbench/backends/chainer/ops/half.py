@@ -35,8 +35,8 @@ _COMPUTED_IN: dict[np.dtype[Any], np.dtype[Any]] = {
 
 
 def compute_dtype(dtype: npt.DTypeLike) -> np.dtype[Any]:
-    """What an op computes in: float32 for float16, else the dtype itself. Raises ValueError for one that no op is
-    written for."""
+    """The dtype that an op computes in: float32 for float16, else the dtype itself. Raises ValueError for one that no
+    op is written for."""
     try:
         return _COMPUTED_IN[np.dtype(dtype)]
     except KeyError:

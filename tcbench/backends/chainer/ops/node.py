@@ -1,4 +1,4 @@
-"""What every op's FunctionNodes have in common.
+"""The base of every op's FunctionNodes.
 
 One node per forward operation and one per gradient operation. A forward node keeps what its gradient needs as its
 own attributes, set anew by each forward(); the gradient node reads them from the forward node when it runs, and its

@@ -77,7 +77,7 @@ def set_threads(n: int) -> None:
 
 
 def get_threads() -> int:
-    """How many threads `run` uses."""
+    """The number of threads that `run` uses."""
     return _threads
 
 

@@ -73,7 +73,7 @@ class View:
 
 
 def view_of(shape: tuple[int, ...], layout: Layout) -> View:
-    """How to walk an array of `shape`: chunks of about CHUNK numbers, with long inner loops."""
+    """The order in which to walk an array of `shape`: chunks of about CHUNK numbers, with long inner loops."""
     if layout == "NCHW":
         n, c, h, w = shape
         if h * w > SHORT_PLANE:
