@@ -11,11 +11,12 @@ import contextlib
 import os
 import re
 import shutil
-import subprocess
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+from tcbench.core import process
 
 _LIMIT_S = 60.0
 """How long git may take to answer a question."""
@@ -174,19 +175,14 @@ def _run(folder: Path, *arguments: str, limit_s: float | None, **variables: str)
     off = ("core.fsmonitor=false", "core.hooksPath=/dev/null", "lfs.url=file:///dev/null")
     safe = ("--no-optional-locks", *(word for setting in off for word in ("-c", setting)))
     try:
-        ended = subprocess.run(
-            ["git", *safe, *arguments],
-            cwd=folder,
-            env={**kept, **_OURS, **variables},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=limit_s,
+        answer = process.ask(
+            ["git", *safe, *arguments], folder=folder, environment={**kept, **_OURS, **variables}, limit_s=limit_s
         )
+    except TimeoutError:
+        raise GitError(f"git did not answer within {limit_s:g} s in {folder}") from None
     except OSError as error:
         raise GitError(f"git cannot be started in {folder} ({error.strerror})") from None
-    except subprocess.TimeoutExpired:
-        raise GitError(f"git did not answer within {limit_s:g} s in {folder}") from None
-    if ended.returncode:
-        words = " ".join(os.fsdecode(ended.stderr).split())
-        raise GitError(f"git failed in {folder}: {words[:400] or f'exit code {ended.returncode}'}")
-    return os.fsdecode(ended.stdout).removesuffix("\n")
+    if answer.code:
+        words = " ".join(answer.stderr.split())
+        raise GitError(f"git failed in {folder}: {words[:400] or f'exit code {answer.code}'}")
+    return answer.stdout.removesuffix("\n")

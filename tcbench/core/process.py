@@ -1,35 +1,69 @@
-"""Processes that work for this one: each is started with its job, followed by what it writes to a pipe, and ended with
-everything that it started.
+"""The one place that starts processes: commands that answer a question, and workers. A worker is started with its job,
+followed by the messages that it writes to a pipe, and ended with everything that it started.
 
-Knows nothing of what the job is or the lines mean.
+Knows nothing of what a job is or a message means.
 """
 
 from __future__ import annotations
 
 import os
+import select
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Generic, Literal, TypeVar
 
 LOG_BYTES = 4096
-"""How much of what a worker printed is kept, from its end."""
+"""The part of a worker's output that is kept, from its end."""
 
 GRACE_S = 5.0
-"""How long a worker may take to go after its last word."""
+"""Seconds that a worker may take to end after its last message."""
 
 _END_S = 10.0
-"""How long a keeper may take to end what it keeps."""
+"""Seconds that a keeper may take to end what it keeps."""
 
 _KEEPER = str(Path(__file__).with_name("keeper.py"))
 
 _NOT_STARTED = 127
 """The keeper's exit code where there is no such command, as a shell's."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A command's exit code (negative: its signal) and what it printed."""
+
+    code: int
+    stdout: str
+    stderr: str
+
+    @property
+    def last_line(self) -> str:
+        """The last line on standard error, else on standard output: most often what went wrong."""
+        lines = [line.strip() for line in (self.stdout + "\n" + self.stderr).replace("\r", "\n").splitlines()]
+        return next((line for line in reversed(lines) if line), f"exit code {self.code}")
+
+
+def ask(
+    words: Sequence[str],
+    *,
+    folder: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    limit_s: float | None = None,
+) -> Answer:
+    """Run a command that answers a question, without input. Raises TimeoutError after `limit_s`, OSError where it
+    cannot be started."""
+    try:
+        done = subprocess.run(
+            words, cwd=folder, env=environment, stdin=subprocess.DEVNULL, capture_output=True, timeout=limit_s
+        )
+    except subprocess.TimeoutExpired:
+        raise TimeoutError(f"no answer within {limit_s:g} s") from None
+    return Answer(done.returncode, os.fsdecode(done.stdout), done.stderr.decode(errors="replace"))
 
 
 def run(words: Sequence[str], *, folder: Path, environment: Mapping[str, str], output: IO[bytes]) -> int:
@@ -43,32 +77,39 @@ def run(words: Sequence[str], *, folder: Path, environment: Mapping[str, str], o
         _end(process)
 
 
-class Worker:
+Message = TypeVar("Message")
+
+
+class Worker(Generic[Message]):
     """A process at work on a job, which it reads from standard input. `command` makes its command line from the number
-    of the file descriptor to which it writes lines; what it prints becomes its log. Raises OSError where nothing can be
+    of the file descriptor to which it writes messages, one a line, which `decode` reads; what it prints becomes its
+    log. It may take `timeout_s`, and `grace_s` to end after its last message. Raises OSError where nothing can be
     started."""
 
     def __init__(
         self,
         command: Callable[[int], Sequence[str]],
         job: bytes,
+        decode: Callable[[bytes], Message],
         *,
         timeout_s: float,
         environment: Mapping[str, str],
         folder: Path | None = None,
+        grace_s: float = GRACE_S,
     ) -> None:
-        self.deadline = time.monotonic() + timeout_s
+        self._timeout_s, self._grace_s, self._decode = timeout_s, grace_s, decode
+        self._deadline = time.monotonic() + timeout_s
         self._log = tempfile.TemporaryFile()  # noqa: SIM115  (closed in `end`)
         self._pipe, pipe = os.pipe()
         self._pending = b""
         self._ended: Ended | None = None
-        given = os.memfd_create("job")
+        job_file = os.memfd_create("job")
         try:
-            os.write(given, job)
-            os.lseek(given, 0, os.SEEK_SET)
+            os.write(job_file, job)
+            os.lseek(job_file, 0, os.SEEK_SET)
             self._process = subprocess.Popen(
                 _kept(command(pipe)),
-                stdin=given,
+                stdin=job_file,
                 stdout=self._log,
                 stderr=self._log,
                 pass_fds=(pipe,),
@@ -82,27 +123,45 @@ class Worker:
             raise
         finally:
             os.close(pipe)
-            os.close(given)
+            os.close(job_file)
 
     def fileno(self) -> int:
-        """What `select` waits on."""
+        """The pipe's descriptor, for `select`."""
         return self._pipe
 
-    def lines(self) -> list[bytes] | None:
-        """The whole lines that have come since the last call; waits for some. None at the end of the pipe."""
+    @property
+    def remaining_s(self) -> float:
+        """Seconds until it has taken too long."""
+        return self._deadline - time.monotonic()
+
+    def receive(self) -> Iterator[Message | Fault]:
+        """The messages that have come since the last call; waits for some. A Fault is the last; the worker has ended
+        then."""
         chunk = os.read(self._pipe, 1 << 16)
         if not chunk:
-            return None
+            ended = self.end(patiently=True)
+            yield Fault("crashed", ended.description, ended)
+            return
         *lines, self._pending = (self._pending + chunk).split(b"\n")
-        return lines
+        for line in lines:
+            try:
+                message = self._decode(line)
+            except ValueError:
+                yield Fault("crashed", "the worker sent something that is no message", self.end())
+                return
+            yield message
 
-    def end(self, grace_s: float = 0.0) -> Ended:
-        """End it and everything that it started; it has `grace_s` to end by itself. May be called again."""
+    def time_out(self) -> Fault:
+        """End it because it has taken too long."""
+        return Fault("timeout", f"no result after {self._timeout_s:g} s (--timeout)", self.end())
+
+    def end(self, *, patiently: bool = False) -> Ended:
+        """End it and everything that it started; `patiently` it may first end by itself. May be called again."""
         if self._ended is not None:
             return self._ended
         code = None
         try:
-            code = self._process.wait(grace_s)
+            code = self._process.wait(self._grace_s if patiently else 0.0)
         except subprocess.TimeoutExpired:
             pass
         finally:
@@ -115,6 +174,20 @@ class Worker:
         return self._ended
 
 
+def receive(workers: Sequence[Worker[Message]]) -> Iterator[tuple[Worker[Message], Message | Fault]]:
+    """The next messages of workers, waited for; those that have taken too long are ended with a Fault."""
+    if not workers:
+        return
+    least_s = min(worker.remaining_s for worker in workers)
+    readable = select.select(workers, [], [], max(0.0, least_s))[0]
+    for worker in workers:
+        if worker.remaining_s <= 0:
+            yield worker, worker.time_out()
+        elif worker in readable:
+            for message in worker.receive():
+                yield worker, message
+
+
 @dataclass(frozen=True)
 class Ended:
     """A worker's end: its exit code or, negative, its signal, None where it did not end by itself; and the end of what
@@ -124,8 +197,8 @@ class Ended:
     log: str | None
 
     @property
-    def says(self) -> str:
-        """How it ended, of one that did so without its last word."""
+    def description(self) -> str:
+        """The end of a worker that sent no result, in words."""
         if self.code is None:
             return "the worker closed its pipe without a result"
         if self.code == _NOT_STARTED:
@@ -134,6 +207,15 @@ class Ended:
             name = f" ({signal.Signals(-self.code).name})" if -self.code in set(signal.Signals) else ""
             return f"the worker was killed by signal {-self.code}{name}"
         return f"the worker ended without a result (exit code {self.code})"
+
+
+@dataclass(frozen=True)
+class Fault:
+    """The end of a worker without a result: too late, or in any other way. `reason` is one line."""
+
+    status: Literal["timeout", "crashed"]
+    reason: str
+    ended: Ended
 
 
 def _kept(words: Sequence[str]) -> list[str]:

@@ -8,9 +8,7 @@ or its absence, into a Record. Standard output and error are free for libraries 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
-import signal
 import sys
 import threading
 import traceback
@@ -21,44 +19,24 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from tcbench.accelerators.device import kind_of
-from tcbench.core import messages, recording
+from tcbench.core import recording
 from tcbench.core.errors import ScenarioError, TcbenchError
-from tcbench.core.messages import RUNNER_PID, Building, Finished, Message, ProfileRequest, Stepped
+from tcbench.core.messages import Building, Finished, Message, ProfileRequest, Stepped
 from tcbench.core.record import Cell, Environment, Measurement
 from tcbench.core.recording import Title
 from tcbench.core.session import Phase
+from tcbench.core.worker import serve
 
 if TYPE_CHECKING:
     from tcbench.accelerators.device import Activities
 
 Send = Callable[[Message], None]
 
-_PR_SET_PDEATHSIG = 1
-
 
 def main() -> None:
     """Run the cell that stands on standard input."""
-    pipe = int(sys.argv[1])
-    die_with_parent()
-
-    def send(message: Message) -> None:
-        os.write(pipe, messages.encode(message))
-
-    cell = msgspec.json.decode(sys.stdin.buffer.read(), type=Cell)
     request = msgspec.json.decode(sys.argv[2], type=ProfileRequest) if len(sys.argv) > 2 else None
-    send(run(cell, send, request))
-
-
-def die_with_parent() -> None:
-    """Ask Linux to kill this process when its keeper dies, so that none is left behind to disturb later trials.
-
-    The keeper gives its process id, to find out that it died before the asking; 1 would not do for that, since in a
-    container the keeper itself may be process 1.
-    """
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    keeper = os.environ.get(RUNNER_PID)
-    if keeper is not None and int(keeper) != os.getppid():
-        sys.exit(1)
+    serve(msgspec.json.Decoder(Cell).decode, lambda cell, send: run(cell, send, request))
 
 
 def run(cell: Cell, send: Send, request: ProfileRequest | None = None) -> Finished:

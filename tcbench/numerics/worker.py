@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import os
-import sys
 import traceback
 from collections.abc import Callable
 from typing import Any
@@ -33,25 +31,14 @@ from tcbench.core.numerics import (
     Run,
     StepGradients,
 )
-from tcbench.measure.worker import describe, die_with_parent
-
-_encoder = msgspec.json.Encoder()
+from tcbench.core.worker import serve
+from tcbench.measure.worker import describe
 
 
 def main() -> None:
     """Train the job that stands on standard input."""
-    pipe = int(sys.argv[1])
-    die_with_parent()
-
-    def send(message: Message) -> None:
-        os.write(pipe, _encoder.encode(message) + b"\n")
-
     decoder: msgspec.json.Decoder[AnyJob] = msgspec.json.Decoder(AnyJob)
-    job = decoder.decode(sys.stdin.buffer.read())
-    # The result is longer than a pipe takes at once.
-    answer = _encoder.encode(run(job, send) if isinstance(job, Job) else parity(job, send)) + b"\n"
-    while answer:
-        answer = answer[os.write(pipe, answer) :]
+    serve(decoder.decode, lambda job, send: run(job, send) if isinstance(job, Job) else parity(job, send))
 
 
 class Counting:

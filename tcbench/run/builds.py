@@ -10,14 +10,13 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tcbench.backends.feeds import dataset
-from tcbench.core import cache, files
+from tcbench.core import cache, files, process
 from tcbench.core.errors import BuildError
 from tcbench.run import revisions
 from tcbench.run.gate import BASE, CURRENT, Role
@@ -26,7 +25,13 @@ from tcbench.run.runner import Launch
 _IMPORT_S = 120.0
 """How long a Python may take to import tcbench."""
 
-_PROBE = "import os, tcbench.measure.worker; print(os.getppid())"
+_PROBE = """
+import importlib, importlib.util, os
+worker = "tcbench.worker" if importlib.util.find_spec("tcbench.worker") else "tcbench.measure.worker"
+importlib.import_module(worker)
+print(os.getppid(), worker)
+"""
+"""Prints the parent's process id, and the module that is the worker there: it once was `tcbench.worker`."""
 
 
 @dataclass(frozen=True)
@@ -81,9 +86,9 @@ def prepared(requested: Requested, say: Callable[[str], None]) -> Iterator[tuple
                 _interpreter(BASE, str(requested.base_python), here),
                 _interpreter(CURRENT, requested.current_python or sys.executable, here),
             )
-        for build, python in zip(builds, (requested.base_python, requested.current_python), strict=True):
-            _check_runs(build, f"--{build.name}-python" if python else build.name)
-        base, current = (_with_cache(build, own / f"cache-{build.name}") for build in builds)
+        named = {BASE: requested.base_python, CURRENT: requested.current_python}
+        checked = [_checked(build, f"--{build.name}-python" if named[build.name] else build.name) for build in builds]
+        base, current = (_with_cache(build, own / f"cache-{build.name}") for build in checked)
         yield base, current
 
 
@@ -117,31 +122,29 @@ def _interpreter(name: Role, python: str, here: Path) -> Build:
     return Build(name, python, here, Launch(str(Path(path).absolute()), here))
 
 
-def _check_runs(build: Build, called: str) -> None:
-    """Check that tcbench starts there as a worker would. Raises BuildError."""
+def _checked(build: Build, called: str) -> Build:
+    """The build, whose tcbench starts as a worker would, with the name of its worker. Raises BuildError."""
     python = build.launch.python
     try:
-        ended = subprocess.run(
+        answer = process.ask(
             [python, "-P", "-c", _PROBE],
-            cwd=build.launch.folder,
-            env={**os.environ, **build.launch.variables},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_IMPORT_S,
+            folder=build.launch.folder,
+            environment={**os.environ, **build.launch.variables},
+            limit_s=_IMPORT_S,
         )
+    except TimeoutError:
+        raise BuildError(f"{called}: {python} did not import tcbench within {_IMPORT_S:g} s") from None
     except OSError as error:
         raise BuildError(f"{called}: {python} cannot be started in {build.folder} ({error.strerror})") from None
-    except subprocess.TimeoutExpired:
-        raise BuildError(f"{called}: {python} did not import tcbench within {_IMPORT_S:g} s") from None
-    if ended.returncode:
+    if answer.code:
         raise BuildError(
-            f"{called}: {python} cannot run tcbench in {build.folder}: {revisions.tail(ended.stderr, 1)}; "
+            f"{called}: {python} cannot run tcbench in {build.folder}: {answer.last_line}; "
             f"install it there: {python} -m pip install tcbench"
         )
-    if ended.stdout.split()[-1:] != [str(os.getpid())]:
+    parent, *worker = answer.stdout.split()[-2:] or [""]
+    if parent != str(os.getpid()):
         raise BuildError(f"{called}: {python} starts Python as a child; a script in its place must end in: exec python")
+    return replace(build, launch=replace(build.launch, worker=worker[0]))
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""What this machine can do at most: the rate of a matrix product and the bandwidth of its memory, measured and kept.
+"""The most that this machine can do: the rate of a matrix product and the bandwidth of its memory, measured and kept.
 
 `python -m tcbench.run.ceilings DEVICE THREADS` measures and prints JSON; it is a process of its own since libraries
 read their thread count as they are imported, and so that the device is not left open. Results are kept in the user's
@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-import subprocess
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +19,26 @@ from tcbench.accelerators.device import kind_of
 from tcbench.analysis.floor import peak_rates
 from tcbench.analysis.roofline import Ceilings, Precision
 from tcbench.analysis.summary import CellSummary
-from tcbench.core import cache, files
+from tcbench.core import cache, files, process
 from tcbench.core.errors import SelectionError, StoreError, TcbenchError
 from tcbench.hardware import gpus, machine
 from tcbench.run.runner import python_module, worker_environment
 
 VERSION = "ceilings-v1"
 """Names the form of what is kept."""
+
+
+class Measured(msgspec.Struct, frozen=True, kw_only=True):
+    """The figures that the measuring process prints and the cache keeps. `flops_s` is by precision."""
+
+    device_name: str
+    flops_s: dict[Precision, float]
+    bandwidth_bytes_s: float
+    says: str
+
+    @property
+    def ceilings(self) -> Ceilings:
+        return Ceilings(self.device_name, tuple(self.flops_s.items()), self.bandwidth_bytes_s, True, self.says)
 
 
 def of(summary: CellSummary, fresh: bool = False) -> Ceilings:
@@ -40,22 +51,21 @@ def of(summary: CellSummary, fresh: bool = False) -> Ceilings:
     if kept is not None:
         return kept
     if _is_here(summary):
-        value = _measure(summary)
-        _keep(summary, value)
-        return _from_json(value)
-    told = None if summary.cell.device == "cpu" else _from_file(summary)
-    if told is None:
+        measured = _measure(summary)
+        _keep(summary, measured)
+        return measured.ceilings
+    published = None if summary.cell.device == "cpu" else _from_file(summary)
+    if published is None:
         raise SelectionError(
             f"the ceilings of {summary.machine or 'an unknown machine'} are not known here; "
             "run `tcbench roofline` on that machine"
         )
-    return told
+    return published
 
 
 def known(summary: CellSummary) -> Ceilings | None:
     """The same without measuring anything; None where that would be needed."""
-    found = _kept(summary)
-    return found or (None if summary.cell.device == "cpu" else _from_file(summary))
+    return _kept(summary) or (None if summary.cell.device == "cpu" else _from_file(summary))
 
 
 def _name_of(summary: CellSummary) -> str:
@@ -68,25 +78,15 @@ def _path(summary: CellSummary) -> Path:
 
 def _kept(summary: CellSummary) -> Ceilings | None:
     try:
-        return _from_json(json.loads(_path(summary).read_text(encoding="utf-8")))
-    except (OSError, ValueError, KeyError, TypeError):
+        return msgspec.json.decode(_path(summary).read_bytes(), type=Measured).ceilings
+    except (OSError, ValueError):
         return None
 
 
-def _keep(summary: CellSummary, value: Mapping[str, Any]) -> None:
+def _keep(summary: CellSummary, measured: Measured) -> None:
     """A cache that cannot be written costs time, never a result."""
     with contextlib.suppress(StoreError):
-        files.write(_path(summary), json.dumps(value).encode())
-
-
-def _from_json(value: Mapping[str, Any]) -> Ceilings:
-    return Ceilings(
-        device_name=str(value["device_name"]),
-        rates=tuple((name, float(rate)) for name, rate in value["flops_s"].items()),
-        bandwidth_bytes_s=float(value["bandwidth_bytes_s"]),
-        measured=True,
-        says=str(value["says"]),
-    )
+        files.write(_path(summary), msgspec.json.encode(measured))
 
 
 def _from_file(summary: CellSummary) -> Ceilings | None:
@@ -110,18 +110,15 @@ def _is_here(summary: CellSummary) -> bool:
     return any(device.machine == summary.machine for device in kind_of(summary.cell.device).devices())
 
 
-def _measure(summary: CellSummary) -> dict[str, Any]:
+def _measure(summary: CellSummary) -> Measured:
     """In a process of its own, with no more threads than there are processors. Raises TcbenchError."""
     threads = max(1, min(summary.cell.threads, machine.usable_cpus()))
     cell = msgspec.structs.replace(summary.cell, threads=threads)
     command = python_module(sys.executable, "tcbench.run.ceilings", cell.device, str(threads))
-    environment = worker_environment(cell)
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
-    if done.returncode:
-        last = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
-        raise TcbenchError(f"the ceilings of {summary.machine} could not be measured: {last}")
-    value: dict[str, Any] = json.loads(done.stdout)
-    return value
+    answer = process.ask(command, environment=worker_environment(cell))
+    if answer.code:
+        raise TcbenchError(f"the ceilings of {summary.machine} could not be measured: {answer.last_line}")
+    return msgspec.json.decode(answer.stdout, type=Measured)
 
 
 # -- in the measuring process --------------------------------------------------------------------------------------

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import datetime
 import os
-import select
 import signal
 import sys
 import time
@@ -21,7 +20,7 @@ import msgspec
 from tcbench.accelerators.device import Watch, kind_of
 from tcbench.core import messages, process
 from tcbench.core.messages import Finished, Message, Stepped
-from tcbench.core.process import Worker
+from tcbench.core.process import Fault, Worker
 from tcbench.core.record import SCHEMA_VERSION, Cell, GpuSamples, Record, Status
 from tcbench.hardware import machine
 from tcbench.run.plan import PlannedCell
@@ -40,16 +39,17 @@ def watch_device(cell: Cell, start: float) -> Watch | None:
 
 @dataclass(frozen=True)
 class Launch:
-    """How workers are started: by which Python, in which folder (None: the current one), and with which variables
-    beside those of this process's environment."""
+    """The start of a worker: its Python, its folder (None: the current one), its variables beside those of this
+    process's environment, and its module, which older revisions of tcbench call otherwise."""
 
     python: str = sys.executable
     folder: Path | None = None
     variables: Mapping[str, str] = field(default_factory=dict)
+    worker: str = "tcbench.measure.worker"
 
     def command(self, pipe: int) -> list[str]:
-        """How a worker is started; it writes messages to the file descriptor `pipe`."""
-        return python_module(self.python, "tcbench.measure.worker", str(pipe))
+        """The worker's command line; it writes messages to the file descriptor `pipe`."""
+        return python_module(self.python, self.worker, str(pipe))
 
 
 def python_module(python: str, module: str, *arguments: str) -> list[str]:
@@ -59,7 +59,7 @@ def python_module(python: str, module: str, *arguments: str) -> list[str]:
 
 
 def worker_command(pipe: int) -> list[str]:
-    """How a worker is started by the Python that runs here."""
+    """The command line of a worker by the Python that runs here."""
     return Launch().command(pipe)
 
 
@@ -67,7 +67,7 @@ def worker_command(pipe: int) -> list[str]:
 class Runner:
     """Runs trials one after another. `command` makes the worker's command line from its pipe's number, where it is not
     the launch's; `watch` begins to watch a cell's device; `grace_s` is how long that command may take to end after the
-    worker's last word."""
+    worker's last message."""
 
     run_id: str
     timeout_s: float
@@ -89,55 +89,41 @@ class Runner:
         started_at, start = _now(), time.monotonic()
         watch, timed, samples = self.watch(cell, start), _TimedPass(start), None
         try:
-            end, log = self._follow_worker(cell, trial, timed)
+            end, log = self._follow(cell, trial, timed)
         finally:
             if watch is not None:
                 samples = watch.stop(timed.from_s, timed.to_s)
         duration_s = time.monotonic() - start
         return self._record(cell, trial, started_at, duration_s, end, None if end.status == "ok" else log, samples)
 
-    def _follow_worker(self, cell: Cell, trial: int, timed: _TimedPass) -> tuple[_End, str | None]:
-        """Start a worker and follow it to its end; the end of what it printed."""
+    def _follow(self, cell: Cell, trial: int, timed: _TimedPass) -> tuple[_End, str | None]:
+        """Start a worker and pass on its messages until the last; its end, and the end of what it printed."""
         oom_kills = _oom_kills()
         try:
             worker = Worker(
                 self.command or self.launch.command,
                 msgspec.json.encode(cell),
+                messages.decode,
                 timeout_s=self.timeout_s,
                 environment={**worker_environment(cell), **self.launch.variables},
                 folder=self.launch.folder,
+                grace_s=self.grace_s,
             )
         except OSError as error:
             return _End("crashed", f"the worker could not be started: {error}"), None
-        grace_s = 0.0
         try:
-            end = self._follow(cell, trial, worker, timed)
-            if end is None or end.finished:
-                grace_s = self.grace_s
+            while True:
+                for _, message in process.receive([worker]):
+                    if isinstance(message, Fault):
+                        killed = message.ended.code == -signal.SIGKILL and _oom_kills() > oom_kills
+                        return _OOM if killed else _End(message.status, message.reason), message.ended.log
+                    timed.hear(message)
+                    self.listen(cell, trial, message)
+                    if isinstance(message, Finished):
+                        ended = worker.end(patiently=True)
+                        return _End(message.status, message.reason, message), ended.log
         finally:
-            ended = worker.end(grace_s)
-        if end is None and ended.code == -signal.SIGKILL and _oom_kills() > oom_kills:
-            end = _End("oom", "out of memory: the kernel killed the worker (SIGKILL)")
-        return end or _End("crashed", ended.says), ended.log
-
-    def _follow(self, cell: Cell, trial: int, worker: Worker, timed: _TimedPass) -> _End | None:
-        """Pass on messages until the last one, the timeout or nonsense; None when the pipe ends without a last one."""
-        while True:
-            remaining = worker.deadline - time.monotonic()
-            if remaining <= 0 or not select.select([worker], [], [], remaining)[0]:
-                return _End("timeout", f"no result after {self.timeout_s:g} s (--timeout)")
-            lines = worker.lines()
-            if lines is None:
-                return None
-            for line in lines:
-                try:
-                    message = messages.decode(line)
-                except msgspec.DecodeError:
-                    return _End("crashed", "the worker sent something that is no message")
-                timed.heard(message)
-                self.listen(cell, trial, message)
-                if isinstance(message, Finished):
-                    return _End(message.status, message.reason, message)
+            worker.end()
 
     def _record(
         self,
@@ -166,14 +152,14 @@ class Runner:
 
 
 class _TimedPass:
-    """When the timed pass began and ended, as its messages came in; seconds since the trial's start."""
+    """Begin and end of the timed pass, as its messages came in; seconds since the trial's start."""
 
     def __init__(self, start: float) -> None:
         self._start = start
         self.from_s: float | None = None
         self.to_s: float | None = None
 
-    def heard(self, message: Message) -> None:
+    def hear(self, message: Message) -> None:
         if isinstance(message, Stepped) and message.stage == "timed":
             self.to_s = time.monotonic() - self._start
             if self.from_s is None:
@@ -182,11 +168,14 @@ class _TimedPass:
 
 @dataclass(frozen=True)
 class _End:
-    """How a trial ended."""
+    """The end of a trial."""
 
     status: Status
     reason: str | None
     finished: Finished | None = None
+
+
+_OOM = _End("oom", "out of memory: the kernel killed the worker (SIGKILL)")
 
 
 def worker_environment(cell: Cell) -> dict[str, str]:
@@ -197,7 +186,7 @@ def worker_environment(cell: Cell) -> dict[str, str]:
 
 
 def _oom_kills() -> int:
-    """How many processes the kernel has killed for memory since it started; 0 where it does not say."""
+    """The number of processes that the kernel has killed for memory since it started; 0 where it does not say."""
     try:
         for line in Path("/proc/vmstat").read_text().splitlines():
             if line.startswith("oom_kill "):

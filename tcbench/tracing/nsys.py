@@ -12,7 +12,6 @@ import re
 import shutil
 import sqlite3
 import statistics
-import subprocess
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -21,7 +20,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from tcbench.core import process
 from tcbench.core.errors import TraceError
+from tcbench.core.process import Answer
 from tcbench.core.recording import Activity, ActivityKind, Call, HostSpan, Recording, Title
 from tcbench.core.timeline import Source, Timeline
 from tcbench.tracing.attribution import Work, assemble
@@ -66,8 +67,7 @@ def find() -> Nsys | None:
     path = shutil.which("nsys")
     if path is None:
         return None
-    said = _call([path, "--version"])
-    match = re.search(r"version (\d+)\.(\d+)", said.stdout)
+    match = re.search(r"version (\d+)\.(\d+)", _call([path, "--version"]).stdout)
     return Nsys(path, (int(match[1]), int(match[2]))) if match else None
 
 
@@ -85,14 +85,14 @@ def to_sqlite(report: Path, target: Path) -> None:
         importer = _importer(installed)
         if importer is None:
             raise TraceError(f"{report}: nsys {installed.version[0]}.{installed.version[1]} has no QdstrmImporter here")
-        said = _call([str(importer), "--input-file", str(report), "--output-file", str(imported)])
+        answer = _call([str(importer), "--input-file", str(report), "--output-file", str(imported)])
         if not imported.is_file():
-            raise TraceError(f"{report}: not a report that QdstrmImporter reads ({_last_line(said)})")
+            raise TraceError(f"{report}: not a report that QdstrmImporter reads ({answer.last_line})")
         report = imported
     options = ("--type=sqlite", "--force-overwrite=true", f"--output={target}")
-    said = _call([installed.path, "export", *options, str(report)])
-    if said.returncode != 0 or not target.is_file():
-        raise TraceError(f"{report}: not a report that nsys reads ({_last_line(said)})")
+    answer = _call([installed.path, "export", *options, str(report)])
+    if answer.code or not target.is_file():
+        raise TraceError(f"{report}: not a report that nsys reads ({answer.last_line})")
 
 
 def report_of(stem: Path) -> Path | None:
@@ -107,17 +107,9 @@ def _importer(nsys: Nsys) -> Path | None:
     return next((importer for place in places for importer in sorted(place.glob("host-linux-*/QdstrmImporter"))), None)
 
 
-def _call(words: Sequence[str]) -> subprocess.CompletedProcess[str]:
-    # Its own progress on standard output is of no use; an importer of its own would show windows.
-    environment = {name: value for name, value in os.environ.items() if name != "DISPLAY"}
-    return subprocess.run(
-        words, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", check=False, env=environment
-    )
-
-
-def _last_line(said: subprocess.CompletedProcess[str]) -> str:
-    lines = [line.strip() for line in (said.stderr + "\n" + said.stdout).replace("\r", "\n").splitlines()]
-    return next((line for line in reversed(lines) if line), f"exit code {said.returncode}")
+def _call(words: Sequence[str]) -> Answer:
+    # An importer of its own would show windows.
+    return process.ask(words, environment={name: value for name, value in os.environ.items() if name != "DISPLAY"})
 
 
 # -- reading it

@@ -53,14 +53,60 @@ def test_a_command_and_its_children_die_with_the_process_that_runs_it(tmp_path, 
     assert not any(map(alive, started))
 
 
+def test_a_question_is_answered_with_code_output_and_errors(tmp_path):
+    shell = "pwd; echo $X; cat; echo 'half\\rlast line' >&2; exit 3"
+    answer = process.ask(["/bin/sh", "-c", shell], folder=tmp_path, environment={"X": "1"})
+    assert (answer.code, answer.stdout, answer.last_line) == (3, f"{tmp_path}\n1\n", "last line")
+    assert process.ask(["/bin/sh", "-c", "echo out"]).last_line == "out"
+    assert process.ask(["/bin/false"]).last_line == "exit code 1"
+
+
+def test_a_question_that_takes_too_long_or_cannot_be_asked_is_an_error(tmp_path):
+    with pytest.raises(TimeoutError, match=r"^no answer within 0\.1 s$"):
+        process.ask(["sleep", "60"], limit_s=0.1)
+    with pytest.raises(FileNotFoundError):
+        process.ask([str(tmp_path / "nothing")])
+
+
+def worker(command: str, timeout_s: float = 60) -> process.Worker[str]:
+    words = lambda pipe: ["/bin/sh", "-c", command, str(pipe)]  # noqa: E731
+    return process.Worker(words, b"", bytes.decode, timeout_s=timeout_s, environment=os.environ)
+
+
+def test_workers_are_heard_together_and_each_ends_by_its_own_fault():
+    workers = {
+        "late": worker("sleep 600", timeout_s=0.5),
+        "garbled": worker("echo one > /dev/fd/$0; printf '\\377\\n' > /dev/fd/$0; sleep 600"),
+        "failed": worker("echo two > /dev/fd/$0; echo no >&2; exit 3"),
+    }
+    heard = {name: [] for name in workers}
+    names = {one: name for name, one in workers.items()}
+    going = set(workers.values())
+    while going:
+        for one, message in process.receive(list(going)):
+            heard[names[one]].append(message)
+            if isinstance(message, process.Fault):
+                going.discard(one)
+    assert heard == {
+        "late": [process.Fault("timeout", "no result after 0.5 s (--timeout)", process.Ended(None, None))],
+        "garbled": [
+            "one",
+            process.Fault("crashed", "the worker sent something that is no message", process.Ended(None, None)),
+        ],
+        "failed": [
+            "two",
+            process.Fault("crashed", "the worker ended without a result (exit code 3)", process.Ended(3, "no")),
+        ],
+    }
+    assert list(process.receive([])) == []
+
+
 def test_a_worker_whose_keeper_was_stopped_is_ended_all_the_same(tmp_path):
     command = f"echo $$ >> {tmp_path}/pids; echo up > /proc/self/fd/$0; sleep 600"
-    worker = process.Worker(
-        lambda pipe: ["/bin/sh", "-c", command, str(pipe)], b"", timeout_s=60, environment=os.environ
-    )
-    assert worker.lines() == [b"up"]
+    stopped = worker(command)
+    assert list(stopped.receive()) == ["up"]
     (pid,) = pids(tmp_path / "pids", 1)
     keeper = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
     os.kill(keeper, signal.SIGSTOP)
-    assert worker.end() == worker.end() == process.Ended(None, None)
+    assert stopped.end() == stopped.end() == process.Ended(None, None)
     assert not any(map(alive, (pid, keeper)))

@@ -75,6 +75,24 @@ def test_a_name_that_is_not_on_the_path_is_one_line():
         taken(base_python=sys.executable, current_python="no-such-python")
 
 
+def test_a_revision_from_before_the_worker_moved_is_started_by_its_own_name(tmp_path):
+    """tcbench 0.x had its worker in `tcbench.worker`; a gate against such a revision still runs."""
+    old = tmp_path / "old/tcbench"
+    old.mkdir(parents=True)
+    for name in ("__init__", "worker"):
+        (old / f"{name}.py").touch()
+    python = projects.interpreter(tmp_path / "old/python", f"export PYTHONPATH={old.parent}")
+    base, current = taken(base_python=str(python))
+    assert base.launch.command(7) == [str(python), "-P", "-m", "tcbench.worker", "7"]
+    assert current.launch.command(7) == [sys.executable, "-P", "-m", "tcbench.measure.worker", "7"]
+
+
+def test_an_interpreter_that_answers_nothing_is_one_line(tmp_path):
+    python = projects.interpreter(tmp_path / "old/python", python="exit 0")
+    with pytest.raises(BuildError, match="a script in its place must end in: exec python"):
+        taken(base_python=str(python))
+
+
 def test_each_build_has_a_cache_of_its_own_and_both_have_the_images(tmp_path):
     with prepared(Requested(base_python=sys.executable), lambda line: None) as both:
         folders = [Path(build.launch.variables["TCBENCH_CACHE"]) for build in both]

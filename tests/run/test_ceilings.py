@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from types import SimpleNamespace
 
+import msgspec
 import pytest
 from factories import make_cell, make_environment, make_record
 
@@ -13,10 +12,11 @@ from tcbench.accelerators import device
 from tcbench.analysis.floor import peak_rates
 from tcbench.analysis.summary import CellSummary, summarise
 from tcbench.core.errors import SelectionError, TcbenchError
+from tcbench.core.process import Answer
 from tcbench.hardware import gpus, machine
 from tcbench.run import ceilings
 
-VALUE = {"device_name": "this", "flops_s": {"fp32": 1e11}, "bandwidth_bytes_s": 2e10, "says": "measured"}
+VALUE = ceilings.Measured(device_name="this", flops_s={"fp32": 1e11}, bandwidth_bytes_s=2e10, says="measured")
 
 
 @pytest.fixture(autouse=True)
@@ -73,7 +73,7 @@ def test_a_gpu_that_is_not_here_has_its_published_peak_and_says_so() -> None:
 
 def test_a_measurement_that_fails_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ceilings.sys, "executable", "/bin/false")
-    with pytest.raises(TcbenchError, match="could not be measured: no reason given"):
+    with pytest.raises(TcbenchError, match="could not be measured: exit code 1"):
         ceilings.of(here())
 
 
@@ -81,12 +81,12 @@ def test_a_record_of_many_threads_gets_no_more_than_there_are_processors(monkeyp
     """And the process does not look for modules in the current directory."""
     started: list[tuple[list[str], str]] = []
 
-    def run(command: list[str], env: dict[str, str], **_: object) -> SimpleNamespace:
-        started.append((command, env["OMP_NUM_THREADS"]))
-        return SimpleNamespace(returncode=0, stdout=json.dumps(VALUE))
+    def ask(command: list[str], environment: dict[str, str]) -> Answer:
+        started.append((command, environment["OMP_NUM_THREADS"]))
+        return Answer(0, msgspec.json.encode(VALUE).decode(), "")
 
-    monkeypatch.setattr(ceilings.subprocess, "run", run)
-    name = device.host().machine
+    monkeypatch.setattr(ceilings.process, "ask", ask)
+    name = machine.machine_name(machine.cpu_name(), "cpu")
     for threads in (400, 0, -3, 1):
         record = make_record(cell=make_cell(threads=threads), environment=make_environment(name))
         ceilings.of(summarise([record])[0], fresh=True)
