@@ -51,15 +51,18 @@ def main() -> NoReturn:
     ending = [n for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) != signal.SIG_IGN]
     for number in ending:  # without those that nohup has ignored
         signal.signal(number, signal.default_int_handler)
-    output.guard()
-    streams.guard()
     try:
+        output.guard()
+        streams.guard()
         try:
             app()
         finally:
             sys.stdout.flush()
             for number in ending:  # nothing is left to be ended in order
                 signal.signal(number, signal.SIG_DFL)
+            # An interrupt in any exec() of a text, as dataclasses do it, makes CPython end by SIGINT, though it was
+            # caught: Py_RunMain looks at a flag that only the next such call takes back.
+            exec("")
     except SystemExit as ended:
         # Typer makes this of an interrupt that no command has caught, without a word.
         if isinstance(getattr(ended.__context__, "__cause__", None), KeyboardInterrupt):
