@@ -63,7 +63,7 @@ class Cache:
         self._complained = False
 
     def path(self, key: Key) -> Path:
-        """Where the entry of this key lies."""
+        """The file of this key's entry."""
         return self.root / (hashlib.sha256(_canonical(key).encode()).hexdigest()[:40] + _SUFFIX)
 
     def get(self, key: Key) -> Entry | None:

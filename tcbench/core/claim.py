@@ -1,4 +1,4 @@
-"""A claim: a sentence made checkable, most often the talk's. What it says of which configs, as a scenario states it.
+"""A claim: a sentence made checkable, most often the talk's. It says something of configs, as a scenario states it.
 
 Owns the form of a scenario's [[claim]] tables and their errors. Knows nothing of records, or of how a claim is judged.
 """
@@ -27,8 +27,8 @@ Bound = Literal["gpu-bound", "not gpu-bound"]
 """Whether the GPU holds the left config back, in the words of `tcbench explain`."""
 
 External = Literal["trains like", "keeps gradients", "fewer kernels"]
-"""What records of `tcbench run` do not tell: the loss curves are alike; few of the gradients' values become zero;
-fewer kernels are launched per step than with the right config."""
+"""Relations that records of `tcbench run` do not show: the loss curves are alike; few of the gradients' values become
+zero; fewer kernels are launched per step than with the right config."""
 
 Relation = Comparison | Run | Bound | External
 COMPARISONS: tuple[Comparison, ...] = get_args(Comparison)
@@ -63,7 +63,7 @@ class Side:
 
 @dataclass(frozen=True)
 class Claim:
-    """What is said of configs at batch sizes. `slide` is the talk's; None for what the talk did not say.
+    """A statement about configs at batch sizes. `slide` is the talk's; None for what the talk did not say.
 
     A comparison sets left's images/s over right's, or over `images_per_s`: `faster` is above `factor` / (1 + `margin`),
     `slower` below `factor` x (1 + `margin`), `about` between the two. Right has left's batch size, or
@@ -123,17 +123,17 @@ def read(
     is not here is left out.
     """
     names = list(dict.fromkeys(configs))
-    found = []
+    claims = []
     for place, table in enumerate(tables):
         key = f"{path}: claim[{place}]"
-        wrong = _senseless(table)
-        absent = None if wrong else _absent(table, names, batch_sizes)
+        mistake = _mistake(table)
+        absent = None if mistake else _absent(table, names, batch_sizes)
         if absent and inherited:
             continue
-        if wrong or absent:
-            raise ScenarioError(f"{key}.{wrong or absent}")
-        found.append(_claim(table, batch_sizes))
-    return tuple(found)
+        if mistake or absent:
+            raise ScenarioError(f"{key}.{mistake or absent}")
+        claims.append(_claim(table, batch_sizes))
+    return tuple(claims)
 
 
 def _claim(table: ClaimTable, batch_sizes: Sequence[int]) -> Claim:
@@ -157,8 +157,8 @@ def _side(text: str) -> Side:
     return Side(text.removeprefix(BEST_OF), text.startswith(BEST_OF))
 
 
-def _senseless(table: ClaimTable) -> str | None:
-    """What is wrong with a table by itself: the key, what was expected, what it has."""
+def _mistake(table: ClaimTable) -> str | None:
+    """The mistake in a table by itself: the key, what was expected, what it has."""
     relation = table.relation
     if relation not in RELATIONS:
         return f"relation: unknown '{relation}'; {_hint(relation, RELATIONS)}"
@@ -184,7 +184,7 @@ def _senseless(table: ClaimTable) -> str | None:
 
 
 def _absent(table: ClaimTable, names: Sequence[str], batch_sizes: Sequence[int]) -> str | None:
-    """What a table names that the scenario has not."""
+    """The config or batch size that a table names and the scenario has not."""
     for key, text in (("left", table.left), ("right", table.right)):
         if text is None:
             continue

@@ -117,7 +117,7 @@ def _publish(draft: Path, target: Path) -> None:
 
 
 def _held(parent: Path, make: Callable[[Path], int]) -> tuple[Path, int]:
-    """What `make` makes and opens in the folder, under a new name, locked; what nobody holds there is removed."""
+    """A file or folder that `make` makes in the folder, under a new name, locked. Unlocked ones are removed."""
     with contextlib.suppress(OSError):
         for path in parent.glob(f"{_DRAFT}*"):
             with contextlib.suppress(OSError):

@@ -44,7 +44,7 @@ _HARMLESS = re.compile(
 
 
 class GitError(Exception):
-    """What git says when it fails, as one line."""
+    """git's own error, as one line."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Repository:
         return Repository(top, own, (folder / common).resolve())
 
     def ask(self, *arguments: str, index: Path | None = None, patiently: bool = False) -> str:
-        """What git prints here. Where the git folder is not ours, only of commands that look at no file. Raises
+        """git's output here. Where the git folder is not ours, only of commands that look at no file. Raises
         GitError."""
         there = (f"--git-dir={self.folder}", f"--work-tree={self.top}")
         limit_s = None if patiently else _LIMIT_S
@@ -170,7 +170,7 @@ def _links(staged: str) -> dict[str, str]:
 
 
 def _run(folder: Path, *arguments: str, limit_s: float | None, **variables: str) -> str:
-    """What git prints."""
+    """git's output. Raises GitError."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("GIT_") or name in _KEPT_VARIABLES}
     off = ("core.fsmonitor=false", "core.hooksPath=/dev/null", "lfs.url=file:///dev/null")
     safe = ("--no-optional-locks", *(word for setting in off for word in ("-c", setting)))

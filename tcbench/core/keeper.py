@@ -39,8 +39,8 @@ def main(asked_by: int, command: list[str]) -> int:
     ended: dict[int, int] = {}
     while child not in ended and signal.sigwait({*_ENDING, signal.SIGCHLD}) == signal.SIGCHLD:
         with contextlib.suppress(ChildProcessError):
-            while (found := os.waitpid(-1, os.WNOHANG))[0]:
-                ended.update([found])
+            while (child_ended := os.waitpid(-1, os.WNOHANG))[0]:
+                ended.update([child_ended])
     while True:
         for pid in _children():
             with contextlib.suppress(PermissionError):  # another user's, by sudo: it is waited for
@@ -65,12 +65,12 @@ def _close_files() -> None:
 
 def _children() -> list[int]:
     """The children of this process; ended ones too, until they are waited for."""
-    found = []
+    children = []
     for name in filter(str.isdecimal, os.listdir("/proc")):  # noqa: PTH208
         with contextlib.suppress(OSError), open(f"/proc/{name}/stat", "rb") as stat:
             if int(stat.read().rpartition(b")")[2].split()[1]) == os.getpid():
-                found.append(int(name))
-    return found
+                children.append(int(name))
+    return children
 
 
 def _end(code: int) -> None:

@@ -1,4 +1,4 @@
-"""What a worker tells its runner, one JSON line each, over a pipe of their own. Nothing else crosses between them."""
+"""Messages from a worker to its runner, one JSON line each, over a pipe of their own. Nothing else is sent."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Stepped(msgspec.Struct, frozen=True, tag="stepped"):
 
 
 class Finished(msgspec.Struct, frozen=True, tag="finished"):
-    """The worker's last word."""
+    """The worker's last message."""
 
     status: Literal["ok", "oom", "failed"]
     reason: str | None
@@ -43,7 +43,7 @@ class Finished(msgspec.Struct, frozen=True, tag="finished"):
 
 
 class ProfileRequest(msgspec.Struct, frozen=True):
-    """What a worker is asked beyond its cell when it is profiled: to record its profiled pass, with its layers and with
+    """A request to a worker beyond its cell, when it is profiled: to record its profiled pass, with its layers and with
     CUPTI where `cupti` is set, and to leave the recording in the file `path`. Its second argument, as JSON."""
 
     path: str

@@ -31,7 +31,7 @@ KINDS: tuple[Kind, ...] = ("weights", "activations")
 
 
 class Technique(msgspec.Struct, frozen=True, kw_only=True):
-    """How a run stores and updates: the talk's two techniques, each there or not."""
+    """The way a run stores and updates: the talk's two techniques, each there or not."""
 
     name: str
     label: str
@@ -58,7 +58,7 @@ Training", 2018, sections 3.1 and 3.2."""
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
-    """What all runs of a document have in common.
+    """The settings that all runs of a document share.
 
     `loss_divisor`: what the mean loss of a batch is divided by, since it is one replica's share of the mean over a
     global batch of `global_batch` images. `data`: the folder of images, or None for generated patterns with noise of
@@ -116,12 +116,12 @@ class ParityJob(msgspec.Struct, frozen=True, kw_only=True, tag="parity"):
 
     @property
     def cell(self) -> Cell:
-        """What the process needs to know of its machine."""
+        """The cell with the machine's facts that the process needs."""
         return self.cells[0].cell
 
 
 class Distance(msgspec.Struct, frozen=True, kw_only=True):
-    """How far one config is from another. `loss`: largest relative distance of a step's loss. `update`: relative, of
+    """One config's distance from another. `loss`: largest relative distance of a step's loss. `update`: relative, of
     what training did to all parameters, in the L2 norm. None of them is a number where a run went to infinity: then
     `finite` is False.
 
@@ -176,7 +176,7 @@ class ParityFinished(msgspec.Struct, frozen=True, tag="parity-finished"):
 
 
 class Magnitudes(msgspec.Struct, frozen=True, kw_only=True):
-    """How many of some values lie in each power of two: bin i holds 2^(lowest+i) <= |g| < 2^(lowest+i+1).
+    """A count of values by power of two: bin i holds 2^(lowest+i) <= |g| < 2^(lowest+i+1).
 
     `powers`, `almost` and `nearly` count in the same bins those on float16's rounding borders: |g| an exact power of
     two; |g| at least (2 - 2^-10) and at least (2 - 2^-11) times the bin's begin. `zeros` and `not_finite` are in
@@ -198,7 +198,7 @@ class Magnitudes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LayerGradients(msgspec.Struct, frozen=True, kw_only=True):
-    """One layer's gradients, over all steps that were looked at."""
+    """One layer's gradients, over all observed steps."""
 
     kind: Kind
     layer: str
@@ -215,7 +215,7 @@ class StepGradients(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Gradients(msgspec.Struct, frozen=True, kw_only=True):
-    """What was counted in one fp32 run, without loss scaling."""
+    """The counts of one fp32 run, without loss scaling."""
 
     seed: int
     layers: tuple[LayerGradients, ...]
@@ -242,7 +242,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Document(msgspec.Struct, frozen=True, kw_only=True):
-    """What `tcbench numerics` keeps. `created_at` is UTC, ISO 8601."""
+    """The document that `tcbench numerics` keeps. `created_at` is UTC, ISO 8601."""
 
     schema: str = SCHEMA
     schema_version: int = SCHEMA_VERSION
@@ -263,7 +263,7 @@ class Progress(msgspec.Struct, frozen=True, tag="progress"):
 
 
 class Finished(msgspec.Struct, frozen=True, tag="finished"):
-    """A worker's last word."""
+    """A worker's last message."""
 
     run: Run
     gradients: Gradients | None
@@ -310,7 +310,7 @@ def read(path: Path) -> Document:
 
 
 def _faults(document: Document) -> Iterator[str]:
-    """What types do not forbid, and what reads a document relies on."""
+    """Faults that types do not forbid, in what readers of a document rely on."""
     setting = document.setting
     if math.frexp(document.static_scale)[0] != 0.5 or not math.isfinite(document.static_scale):
         yield f"static_scale {document.static_scale:g}: expected a power of two"

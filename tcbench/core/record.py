@@ -1,4 +1,4 @@
-"""What is run and what is left behind: Cell, Measurement, Environment, GpuSamples, Record; the version of their form.
+"""The form of results: Cell, Measurement, Environment, GpuSamples, Record, and its version.
 
 Owns the JSON form of all of them. Imports only the standard library and the validation library. Everything stored is
 raw: statistics are derived in `tcbench.analysis`. Unknown fields are ignored when read, so that a record may gain
@@ -37,14 +37,14 @@ InputKind = Literal["generated", "folder", "synthetic", "own"]
 
 
 class Input(msgspec.Struct, frozen=True, kw_only=True):
-    """Where images come from. `path` is set for a folder of the user's."""
+    """The source of images. `path` is set for a folder of the user's."""
 
     kind: InputKind
     path: str | None = None
 
 
 class TrainSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What the training step itself depends on, beside the rungs."""
+    """Settings of the training step itself, beside the rungs."""
 
     learning_rate: float = 0.01
     momentum: float = 0.9
@@ -61,7 +61,7 @@ class CudnnSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MeasureSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """How a cell is measured. `target` is the relative half-width of the 95% confidence interval of the mean step
+    """The measuring of a cell. `target` is the relative half-width of the 95% confidence interval of the mean step
     time at which the timed pass ends; `max_time_s` is the budget of the timed pass."""
 
     target: float = 0.02
@@ -120,7 +120,7 @@ class PhaseTimes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PlanChoice(msgspec.Struct, frozen=True, array_like=True):
-    """What cuDNN does a piece of work with. Stands in JSON as a list in this order: fields are added at the end only.
+    """cuDNN's plan for a piece of work. Stands in JSON as a list in this order: fields are added at the end only.
 
     `from_cache`: found by an earlier process. `time_s` and `first_time_s`: device time of the chosen plan and of the
     heuristic's first, where autotuning timed them.
@@ -181,7 +181,7 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GpuFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What a GPU is. `driver` is the driver's version, `driver_cuda` the newest CUDA version that it runs."""
+    """Facts of a GPU. `driver` is the driver's version, `driver_cuda` the newest CUDA version that it runs."""
 
     name: str
     compute_capability: tuple[int, int]
@@ -193,7 +193,7 @@ class GpuFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Environment(msgspec.Struct, frozen=True, kw_only=True):
-    """What the machine and its software were, as the worker saw them. `commit` is that of tcbench's own checkout,
+    """The machine and its software, as the worker saw them. `commit` is that of tcbench's own checkout,
     `project_commit` that of the user's in which the worker ran, each with `+` when tracked files differed from it.
     `gpu` is set for a cell on a GPU."""
 
@@ -237,7 +237,7 @@ def throttle_reasons(mask: int) -> tuple[str, ...]:
 
 
 class GpuSample(msgspec.Struct, frozen=True, array_like=True):
-    """What NVML said at one moment; None for what this GPU does not say.
+    """NVML's readings at one moment; None for what this GPU does not say.
 
     `time_s` and `energy_j` count from the trial's start and the first sample. `memory_used_bytes` is the whole
     device's, whoever uses it. Stands in JSON as a list in this order: fields may be added at the end only.
@@ -255,7 +255,7 @@ class GpuSample(msgspec.Struct, frozen=True, array_like=True):
 
 
 class GpuState(msgspec.Struct, frozen=True, kw_only=True):
-    """How a GPU was set when a trial began; None for what it does not say. `sm_clock_set_mhz` and
+    """A GPU's settings when a trial began; None for what it does not say. `sm_clock_set_mhz` and
     `memory_clock_set_mhz` are the application clocks, `default_sm_clock_mhz` what they are unless set. With MIG,
     samples are those of the whole GPU, not of a slice, and have no energy."""
 
@@ -300,7 +300,7 @@ class GpuSamples(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check_end(status: Status, reason: str | None, measurement: Measurement | None) -> None:
-    """What every trial's end must tell. Raises ValueError."""
+    """Check that a trial's end has what its status demands. Raises ValueError."""
     if status == "ok" and measurement is None:
         raise ValueError("a record that is ok needs a measurement")
     if measurement is not None and len(measurement.step_times_s) < 2:  # the first of a block is not counted
@@ -339,7 +339,7 @@ class RecordError(ValueError):
 
 
 _SHARED = {"cell": Cell, "environment": Environment | None}
-"""What many records of a file have in common."""
+"""Fields that many records of a file have in common."""
 
 _Line: Any = msgspec.defstruct(
     "_Line",
@@ -365,17 +365,17 @@ class Decoder:
         if may_need_cleaning(line):
             return decode(line)
         try:
-            found = msgspec.structs.asdict(self._line.decode(line))
-            if found["schema_version"] == SCHEMA_VERSION:
-                given = {name: value for name, value in found.items() if value is not msgspec.UNSET}
-                for name in _SHARED.keys() & given.keys():
-                    given[name] = self._known(name, bytes(given[name]))
-                return Record(**given)
+            fields = msgspec.structs.asdict(self._line.decode(line))
+            if fields["schema_version"] == SCHEMA_VERSION:
+                present = {name: value for name, value in fields.items() if value is not msgspec.UNSET}
+                for name in _SHARED.keys() & present.keys():
+                    present[name] = self._shared_value(name, bytes(present[name]))
+                return Record(**present)
         except (msgspec.DecodeError, ValueError, TypeError, RecursionError):
-            pass  # what is wrong, or older, is found out with care
+            pass  # `decode` upgrades what is older, and says what is wrong with the rest
         return decode(line)
 
-    def _known(self, name: str, text: bytes) -> Any:
+    def _shared_value(self, name: str, text: bytes) -> Any:
         if len(self._shared) > 10_000:  # no file of ours; and it should not fill the memory
             self._shared.clear()
         key = name, text

@@ -1,4 +1,4 @@
-"""What a worker writes down of its profiled pass: when things began and ended on the host, and what a GPU did.
+"""A worker's recording of its profiled pass: begin and end of everything on the host, and the GPU's activities.
 
 Owns the form in which that travels from the worker to the process that started it: times are nanoseconds of
 CLOCK_MONOTONIC, which is one clock for all processes of a Linux machine (clock_gettime(2)) and the one that
@@ -16,7 +16,7 @@ ActivityKind = Literal["kernel", "copy", "memset", "graph"]
 
 
 class Title(msgspec.Struct, frozen=True, kw_only=True):
-    """What is said of a cell beside its times: what a timeline shows of it."""
+    """A cell's facts beside its times, as a timeline shows them."""
 
     label: str
     device: str

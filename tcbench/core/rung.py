@@ -28,7 +28,7 @@ class Package:
             return False
 
     def misfit(self, compute_capability: tuple[int, int] | None) -> str | None:
-        """Why it does not serve a GPU of this compute capability though it is installed, with what mends it; None: it
+        """Why it does not serve a GPU of this compute capability though it is installed, with the remedy; None: it
         does."""
         return None
 
@@ -45,7 +45,7 @@ class Needs:
 
 @dataclass(frozen=True)
 class Requires:
-    """What must be there: one of some kinds of device (None: any), a compute capability (of devices that have one),
+    """Requirements of a rung: one of some kinds of device (None: any), a compute capability (of devices that have one),
     packages, other rungs."""
 
     devices: frozenset[str] | None = None
@@ -68,7 +68,7 @@ class Tolerance:
 
 @dataclass(frozen=True)
 class Parity:
-    """How far a config may be from the same config without the rung, same seed and batches.
+    """The distance that a config may have from the same config without the rung, same seed and batches.
 
     `exact`: bit-identical losses and parameters. `tolerance`: within `single` in a config that stores float32, within
     `half` in one that stores float16, over 5 steps at a learning rate of 0.01. (The update's tolerance is wide: where
@@ -103,8 +103,8 @@ class Rung:
     """One optimisation. Subclasses set the declarations and override the stages they change.
 
     Every stage takes what the rungs before it left and the cell's settings, and returns what the next rung gets.
-    `shows` is what a training session is seen to do because of the rung, by what is looked at: a rung changes this and
-    nothing else of what is looked at.
+    `shows` is what a training session is seen to do because of the rung, by observed property: a rung changes these and
+    no other observed property.
     """
 
     name: ClassVar[str]
@@ -128,7 +128,7 @@ class Rung:
         return optimizer
 
     def feed(self, recipe: Any, settings: Any) -> Any:
-        """What batches are made of: where they come from, and what stands around that."""
+        """The recipe of batches: their source, and the stages around it."""
         return recipe
 
     def step(self, phases: Any, settings: Any) -> Any:

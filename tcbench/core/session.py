@@ -1,4 +1,4 @@
-"""What is measured: the Session protocol. A backend builds one; the measuring loop knows nothing else of it."""
+"""The Session protocol, which is measured. A backend builds one; the measuring loop knows nothing else of it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Phase:
 
 @dataclass(frozen=True)
 class Facts:
-    """What a session can say of itself between steps. Asking may synchronise with the device."""
+    """A session's facts, between steps. Asking may synchronise with the device."""
 
     loss: float
     peak_memory_bytes: int

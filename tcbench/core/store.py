@@ -1,6 +1,6 @@
 """Records on disk: append-only JSON lines, `OUT/MACHINE/RUN_ID.jsonl`.
 
-Owns writing them so that none is lost or half written, and reading them back. Knows nothing of what they mean.
+Owns writing them so that none is lost or half written, and reading them back. Knows nothing of their meaning.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ class Store:
         except OSError:
             os.close(self._fd)
             raise StoreError(f"{path}: another tcbench is writing this run; wait for it to end") from None
-        self._mend()
+        self._end_last_line()
         files.sync_folder(path.parent)
 
-    def _mend(self) -> None:
+    def _end_last_line(self) -> None:
         """End a last line that lacks its end, or drop it when a crash has left only half of it."""
         data = self.path.read_bytes()
         if not data or data.endswith(b"\n"):
@@ -80,7 +80,7 @@ class Store:
         self._check_in_place()
 
     def _check_in_place(self) -> None:
-        """Look whether the file still has its name. Where it was removed, renamed or replaced, all that was written to
+        """Check that the file still has its name. Where it was removed, renamed or replaced, all that was written to
         it is written again: there, or beside what lies there now. Raises StorageGoneError, which says where."""
         mine = os.fstat(self._fd)
         with contextlib.suppress(OSError):
@@ -89,11 +89,11 @@ class Store:
         if self._gone or not mine.st_size:
             return
         self._gone = True
-        said = f"{self.path}: the file was removed, renamed or replaced while the run went on"
+        change = f"{self.path}: the file was removed, renamed or replaced while the run went on"
         kept = self._written_again(os.pread(self._fd, mine.st_size, 0))
         if kept is None:
-            raise StorageGoneError(f"{said}, and what was in it could not be written again")
-        raise StorageGoneError(f"{said}; all that was measured is kept in {kept}; go on with --resume")
+            raise StorageGoneError(f"{change}, and what was in it could not be written again")
+        raise StorageGoneError(f"{change}; all that was measured is kept in {kept}; go on with --resume")
 
     def _written_again(self, data: bytes) -> Path | None:
         """A file that holds it; the folder that one stands in may be gone too."""
@@ -124,7 +124,7 @@ class Store:
 
 @dataclass(frozen=True)
 class Read:
-    """What was read: records in the order they were written, and what is worth saying about the files."""
+    """Records in the order they were written, and notes about the files."""
 
     records: tuple[Record, ...]
     notes: tuple[str, ...] = ()
@@ -135,14 +135,11 @@ def read(paths: Iterable[Path]) -> Read:
 
     A last line that is cut off is a crash's trace: it is left out, and a note says so.
     """
-    found: list[Record] = []
-    notes: list[str] = []
-    for path in paths:
-        for file in _files(path):
-            one = _read_file(file)
-            found += one.records
-            notes += one.notes
-    return Read(tuple(found), tuple(notes))
+    contents = [_read_file(file) for path in paths for file in _files(path)]
+    return Read(
+        tuple(record for content in contents for record in content.records),
+        tuple(note for content in contents for note in content.notes),
+    )
 
 
 def _files(path: Path) -> list[Path]:
@@ -158,12 +155,12 @@ def _files(path: Path) -> list[Path]:
 
 def runs(folder: Path) -> list[Path]:
     """The files of records under a folder."""
-    found = (path for path in folder.rglob(f"*{SUFFIX}") if BASELINES not in path.relative_to(folder).parts[:-1])
-    return [path for path in found if path.is_file()]
+    paths = (path for path in folder.rglob(f"*{SUFFIX}") if BASELINES not in path.relative_to(folder).parts[:-1])
+    return [path for path in paths if path.is_file()]
 
 
 def resolve(named: str, out: Path) -> Path:
-    """What a result's name on the command line means: a file or folder, or the id of a run under `out`. Raises
+    """The path that a result's name on the command line means: a file or folder, or the id of a run under `out`. Raises
     StoreError, also for an empty name: what a variable that is not set leaves is not the folder one stands in."""
     if not named:
         raise StoreError(f"'': no name of results; expected a file, a folder, or the id of a run in {out}/")
@@ -171,18 +168,17 @@ def resolve(named: str, out: Path) -> Path:
     if path.exists():
         return path
     if "/" not in named and not named.endswith(SUFFIX):
-        found = [path for path in runs(out) if path.stem == named] if out.is_dir() else []
-        if found:
-            return found[0]
-        ids = [path.stem for path in runs(out)] if out.is_dir() else []
-        close = difflib.get_close_matches(named, ids, n=1)
+        by_id = {path.stem: path for path in reversed(runs(out))} if out.is_dir() else {}
+        if named in by_id:
+            return by_id[named]
+        close = difflib.get_close_matches(named, by_id, n=1)
         hint = f"did you mean '{close[0]}'?" if close else f"expected a file, a folder, or the id of a run in {out}/"
         raise StoreError(f"{named}: no such results; {hint}")
     raise StoreError(f"{named}: no such file or folder; expected results of `tcbench run`")
 
 
 def _read_file(path: Path) -> Read:
-    found: list[Record] = []
+    read_records: list[Record] = []
     decoder = records.Decoder()
     try:
         with path.open("rb") as file:
@@ -190,16 +186,16 @@ def _read_file(path: Path) -> Read:
                 if not line.strip():
                     continue
                 try:
-                    found.append(decoder.decode(line))
+                    read_records.append(decoder.decode(line))
                 except RecordError as error:
                     # Only the last line has no end.
-                    if line.endswith(b"\n") or not (found or _begins_like_a_record(line)):
+                    if line.endswith(b"\n") or not (read_records or _begins_like_a_record(line)):
                         raise StoreError(f"{path}:{number}: {error}") from None
-                    note = f"{path}: the last line is cut off and was left out; {len(found)} records read"
-                    return Read(tuple(found), (note,))
+                    note = f"{path}: the last line is cut off and was left out; {len(read_records)} records read"
+                    return Read(tuple(read_records), (note,))
     except OSError as error:
         raise StoreError(f"{path}: cannot be read ({error.strerror})") from None
-    return Read(tuple(found))
+    return Read(tuple(read_records))
 
 
 _BEGIN = b'{"schema_version":'
@@ -251,9 +247,9 @@ def latest(out: Path, machine: str, scenario: str) -> Path | None:
     """The newest run of a scenario on a machine that has a record, or None. Names carry the time."""
     pattern = re.compile(re.escape(scenario) + r"-(\d{8}-\d{6})(?:-(\d+))?" + re.escape(SUFFIX))
     folder = out / machine
-    found = [(pattern.fullmatch(path.name), path) for path in (folder.iterdir() if folder.is_dir() else ())]
+    named = [(pattern.fullmatch(path.name), path) for path in (folder.iterdir() if folder.is_dir() else ())]
     runs = [
-        (match[1], int(match[2] or 1), path) for match, path in found if match and path.is_file() and not is_blank(path)
+        (match[1], int(match[2] or 1), path) for match, path in named if match and path.is_file() and not is_blank(path)
     ]
     return max(runs)[2] if runs else None
 
@@ -262,29 +258,29 @@ def _not_writable(path: Path, why: str | None) -> StoreError:
     return StoreError(f"{path}: cannot be written ({why}); name another folder with --out")
 
 
-def current(found: Iterable[Record]) -> tuple[Record, ...]:
+def current(results: Iterable[Record]) -> tuple[Record, ...]:
     """One record per machine, run, cell and trial: the last written, where a resumed run measured one again. Two
     machines' runs have one id where they began in the same second."""
-    found = tuple(found)
+    results = tuple(results)
     machines: dict[str, set[str]] = {}
-    for record in found:
+    for record in results:
         if record.environment is not None:
             machines.setdefault(record.run_id, set()).add(record.environment.machine)
 
     def machine(record: Record) -> str | None:
-        """Where it ran; of a trial that died before it told, where its run did, if that is one place."""
+        """The machine it ran on; of a trial that died before it named one, that of its run, if that is one machine."""
         if record.environment is not None:
             return record.environment.machine
-        told = machines.get(record.run_id, set())
-        return next(iter(told)) if len(told) == 1 else None
+        of_run = machines.get(record.run_id, set())
+        return next(iter(of_run)) if len(of_run) == 1 else None
 
-    newest = {(machine(record), record.run_id, record.cell.key, record.trial): record for record in found}
+    newest = {(machine(record), record.run_id, record.cell.key, record.trial): record for record in results}
     return tuple(newest.values())
 
 
-def done(found: Iterable[Record]) -> dict[tuple[str, int], Status]:
+def done(results: Iterable[Record]) -> dict[tuple[str, int], Status]:
     """The status of what need not run again (ok, skipped, out of memory) by cell key and trial."""
-    return {(r.cell.key, r.trial): r.status for r in current(found) if r.status in FINAL_STATUSES}
+    return {(r.cell.key, r.trial): r.status for r in current(results) if r.status in FINAL_STATUSES}
 
 
 def remove_empty(path: Path) -> None:

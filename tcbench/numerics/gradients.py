@@ -1,4 +1,4 @@
-"""What float16 makes of gradients: counts by power of two, and from them the share that is lost at any loss scale.
+"""Gradients in float16: counts by power of two, and from them the share that is lost at any loss scale.
 
 One pass over the values is enough for every scale 2^k, and exact: float16 rounds to nearest even, so that
 |g| 2^k <= 2^-25 becomes zero, below 2^-14 - 2^-25 what is not zero becomes subnormal, and from 65520 on infinity (IEEE

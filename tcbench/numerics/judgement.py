@@ -1,5 +1,5 @@
-"""What a document of `tcbench numerics` says: which technique trains like fp32, what float16 does to gradients, and
-how curves and costs compare. Pure functions of a document; knows no file and no view.
+"""The answers of a document of `tcbench numerics`: which technique trains like fp32, what float16 does to gradients,
+and how curves and costs compare. Pure functions of a document; knows no file and no view.
 
 A verdict is an equivalence test on seeds: each technique trains from the same weights on the same batches as fp32, so
 that differences are paired. Two figures of the held-out images are asked, both must be equivalent within their stated
@@ -31,7 +31,7 @@ SCALES = range(0, 49, 4)
 
 @dataclass(frozen=True)
 class Margins:
-    """How far from fp32 is still like fp32: the relative difference of the test loss, and the difference of the
+    """The largest distance that is like fp32: the relative difference of the test loss, and the difference of the
     accuracy, as a share of all images."""
 
     loss: float = 0.02
@@ -106,43 +106,43 @@ BOTH = ("both", "dynamic")
 
 
 def by_training(document: Document, margins: Margins | None = None, source: str | None = None) -> Elsewhere:
-    """What training runs side by side tell of claims (slides 5 to 7): whether fp16 with both techniques trains like
+    """Evidence for claims from training runs in parallel (slides 5 to 7): whether fp16 with both techniques trains like
     fp32, and whether many gradients become zero in float16 that the loss scale keeps. Where the document saw no
-    gradients, or did not run what is claimed of, nobody measured it. `source`: the document's name, to be told with
+    gradients, or did not run what is claimed of, nobody measured it. `source`: the document's name, to be named with
     its steps and seeds."""
-    found = outcome(document, margins)
+    answers = outcome(document, margins)
 
-    def told(claim: Claim) -> Finding | None:
+    def evidence(claim: Claim) -> Finding | None:
         if claim.relation == "trains like":
-            finding = _trains(found)
+            finding = _trains(answers)
         else:
-            finding = _keeps(found) if claim.relation == "keeps gradients" else None
+            finding = _keeps(answers) if claim.relation == "keeps gradients" else None
         return finding and replace(finding, why=finding.why + by)
 
     steps, n = document.setting.steps, len({run.seed for run in document.runs})
     by = f" ({source}: {steps} step{'s' * (steps > 1)}, {n} seed{'s' * (n > 1)})" if source else ""
-    return told
+    return evidence
 
 
-def _trains(found: Outcome) -> Finding | None:
-    words = [found.techniques[name] for name in BOTH if name in found.techniques]
+def _trains(answers: Outcome) -> Finding | None:
+    words = [answers.techniques[name] for name in BOTH if name in answers.techniques]
     if not words:
         return None
-    why = "; ".join(f"{TECHNIQUES[name].label}: {word}" for name, word in found.techniques.items())
-    if found.not_learnt:
-        why += f"; {found.not_learnt}"
+    why = "; ".join(f"{TECHNIQUES[name].label}: {word}" for name, word in answers.techniques.items())
+    if answers.not_learnt:
+        why += f"; {answers.not_learnt}"
         return Finding("undecided", why)
     if "does not" in words:
         return Finding("does not hold", why)
     return Finding("holds" if set(words) == {"trains like fp32"} else "undecided", why)
 
 
-def _keeps(found: Outcome) -> Finding | None:
-    lost, kept = found.zero_share, found.zero_share_scaled
+def _keeps(answers: Outcome) -> Finding | None:
+    lost, kept = answers.zero_share, answers.zero_share_scaled
     if not lost:
         return None
     why = "; ".join(
-        f"{kind}: {lost[kind]:.1%} zero, {kept[kind]:.2%} at 2^{math.log2(found.static_scale):.0f}" for kind in lost
+        f"{kind}: {lost[kind]:.1%} zero, {kept[kind]:.2%} at 2^{math.log2(answers.static_scale):.0f}" for kind in lost
     )
     many = max(lost.values()) > LOST_AT_MOST
     return Finding("holds" if many and max(kept.values()) <= LOST_AT_MOST else "does not hold", why)
@@ -158,7 +158,7 @@ def techniques_of(document: Document) -> tuple[Technique, ...]:
 
 
 def magnitudes(gradients: Gradients, kind: Kind) -> Magnitudes:
-    """The whole model's, over all steps that were looked at."""
+    """The whole model's, over all observed steps."""
     return total(layer.magnitudes for layer in gradients.layers if layer.kind == kind)
 
 
@@ -168,7 +168,7 @@ def whole(gradients: Gradients, log2_scale: int) -> dict[Kind, Shares]:
 
 
 def steps_seen(gradients: Gradients) -> int:
-    """How many steps were looked at."""
+    """The number of observed steps."""
     return len({of.step for of in gradients.steps})
 
 
@@ -200,7 +200,7 @@ def not_learnt(document: Document) -> str | None:
     quarter = max(1, steps // 4)
     falls = [statistics.fmean(run.losses[:quarter]) - statistics.fmean(run.losses[-quarter:]) for run in runs]
     if statistics.fmean(falls) <= 0:
-        return f"fp32 itself learnt nothing here: its loss did not fall in {steps} step{'s' * (steps > 1)}; {_MEND}"
+        return f"fp32 itself learnt nothing here: its loss did not fall in {steps} step{'s' * (steps > 1)}; {_REMEDY}"
     chance, accuracies = 1 / document.setting.n_classes, [_accuracy(run) for run in runs]
     error = _NORMAL_95 * math.sqrt(chance * (1 - chance) / document.setting.test_images)
     if len(runs) > 1:
@@ -210,10 +210,10 @@ def not_learnt(document: Document) -> str | None:
     if accuracy - error > chance:
         return None
     not_above = f"its accuracy of {accuracy:.1%} is not surely above chance, {chance:.1%}"
-    return f"fp32 itself learnt nothing here: {not_above}; {_MEND}"
+    return f"fp32 itself learnt nothing here: {not_above}; {_REMEDY}"
 
 
-_MEND = "take more --steps or a lower --lr"
+_REMEDY = "take more --steps or a lower --lr"
 _NORMAL_95 = 1.6449
 """The normal distribution's quantile."""
 
@@ -305,13 +305,13 @@ def _accuracy(run: Run) -> float:
 
 def costs(document: Document) -> tuple[Costs, ...]:
     """D. Yamamoto's table ("Mixed Precision のすゝめ", 2020) for each technique: time, memory, accuracy, ratios."""
-    found: list[Costs] = []
+    rows: list[Costs] = []
     base: Costs | None = None
     for technique in techniques_of(document):
         runs = [run for run in document.runs if run.technique == technique.name]
         ok = [run for run in runs if run.status == "ok"]
         if not ok:
-            found.append(Costs(technique.name, len(runs), 0))
+            rows.append(Costs(technique.name, len(runs), 0))
             continue
         time_s = statistics.fmean(run.train_time_s or 0.0 for run in ok)
         memory_bytes = statistics.fmean(run.peak_memory_bytes or 0 for run in ok)
@@ -330,8 +330,8 @@ def costs(document: Document) -> tuple[Costs, ...]:
         )
         if technique.name == BASE:
             base = row
-        found.append(row)
-    return tuple(found)
+        rows.append(row)
+    return tuple(rows)
 
 
 def mean_interval(values: Sequence[float]) -> Interval:

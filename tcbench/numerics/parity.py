@@ -1,7 +1,7 @@
 """Whether configs are within what their rungs declare: distances become answers. Pure.
 
 A rung's tolerance is against the same config without it (`tcbench.core.rung.Parity`), and what it shows is all that may
-be seen to differ. What no rung declares stands here: how well a gradient must fit the slope of the loss, and an
+be observed to differ. What no rung declares stands here: how well a gradient must fit the slope of the loss, and an
 optimizer what SGD with momentum and weight decay does.
 """
 
@@ -78,14 +78,14 @@ def _judged(run: ParityRun, rung: Rung) -> Judged:
     return Judged(run, tolerance, ", ".join(off) or None, says)
 
 
-def _far(found: Distance, tolerance: Tolerance) -> list[str]:
+def _far(distance: Distance, tolerance: Tolerance) -> list[str]:
     return [
         f"{name} {value:.2g} above {most:.2g}"
         for name, value, most in (
-            ("loss", found.loss, tolerance.loss),
-            (f"gradient ({found.gradient_of})", found.gradient, tolerance.gradient),
-            (f"gradient's length ({found.length_of})", found.length, tolerance.length),
-            ("update", found.update, tolerance.update),
+            ("loss", distance.loss, tolerance.loss),
+            (f"gradient ({distance.gradient_of})", distance.gradient, tolerance.gradient),
+            (f"gradient's length ({distance.length_of})", distance.length, tolerance.length),
+            ("update", distance.update, tolerance.update),
         )
         if value is not None and most is not None and value > most
     ]
@@ -99,7 +99,7 @@ def _unlike_sgd(run: ParityRun) -> list[str]:
 
 
 def _unseen(run: ParityRun, rung: Rung) -> list[str]:
-    """What was looked at and is neither what the rung shows nor what it was without the rung."""
+    """Observed properties that are neither what the rung shows nor what they were without the rung."""
     expected = {what: how for what, how in run.seen_without.items() if what in run.seen} | dict(rung.shows)
     return [
         f"{what}: {run.seen.get(what, 'not seen')}, expected {how}"

@@ -21,7 +21,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 @dataclass(frozen=True)
 class Baseline:
-    """What a baseline holds. `commits` are those of the user's project where records tell one, else tcbench's own, else
+    """A baseline's contents. `commits` are those of the user's project where records tell one, else tcbench's own, else
     its versions. `began_at` is that of the first trial: UTC, ISO 8601."""
 
     name: str
@@ -86,13 +86,13 @@ def names(out: Path) -> tuple[str, ...]:
 
 
 def read(name: str, out: Path) -> Baseline:
-    """What the baseline of this name holds. Raises StoreError."""
+    """The contents of the baseline of this name. Raises StoreError."""
     place = path(name, out)
     return describe(name, place, store.read([place]).records)
 
 
 def describe(name: str, place: Path, held: Sequence[Record]) -> Baseline:
-    """What records kept under a name hold. Raises StoreError when there are none."""
+    """The summary of records kept under a name. Raises StoreError when there are none."""
     if not held:
         raise StoreError(f"{place}: no records in it; `tcbench baseline set {name} --force` makes it anew")
     environments = [record.environment for record in held if record.environment is not None]
@@ -110,13 +110,13 @@ def describe(name: str, place: Path, held: Sequence[Record]) -> Baseline:
 
 def everything(out: Path) -> tuple[Baseline | Broken, ...]:
     """All baselines by name; one that cannot be read does not hide the others."""
-    found: list[Baseline | Broken] = []
+    baselines: list[Baseline | Broken] = []
     for name in names(out):
         try:
-            found.append(read(name, out))
+            baselines.append(read(name, out))
         except StoreError as error:
-            found.append(Broken(name, path(name, out), str(error)))
-    return tuple(found)
+            baselines.append(Broken(name, path(name, out), str(error)))
+    return tuple(baselines)
 
 
 def remove(name: str, out: Path) -> Path:
@@ -130,7 +130,7 @@ def remove(name: str, out: Path) -> Path:
 
 
 def _place(name: str, out: Path) -> Path:
-    """Where a baseline of this name stands. Raises StoreError when no file should be called so."""
+    """The file of a baseline of this name, which need not be there. Raises StoreError for what is no name."""
     if not _NAME.fullmatch(name):
         shown = ascii(name if len(name) <= 40 else f"{name[:37]}...")
         raise StoreError(

@@ -1,4 +1,4 @@
-"""What `tcbench doctor` looks at: everything a run depends on, and what would spoil its measurement."""
+"""The checks of `tcbench doctor`: everything a run depends on, and what would spoil its measurement."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SYNC = "uv sync"
 
 
 def examine(out: Path) -> tuple[Finding, ...]:
-    """Look at everything; never raises."""
+    """Check everything; never raises."""
     return (
         _python(),
         _processor(),
@@ -34,7 +34,7 @@ def examine(out: Path) -> tuple[Finding, ...]:
 
 
 def exit_code(findings: Sequence[Finding]) -> int:
-    """What `doctor` ends with: 1 when tcbench cannot run at all, 2 when the CPU can be used but the GPU that was set up
+    """`doctor`'s exit code: 1 when tcbench cannot run at all, 2 when the CPU can be used but the GPU that was set up
     for cannot, else 0."""
     states = {finding.state for finding in findings}
     return 1 if "broken" in states else 2 if "unusable" in states else 0
@@ -50,7 +50,7 @@ def _processor() -> Finding:
 
 
 def _load() -> Iterator[Finding]:
-    """What would disturb a measurement on the host."""
+    """Findings that would disturb a measurement on the host."""
     load, cpus = os.getloadavg()[0], machine.usable_cpus()
     if load > 0.5 * cpus:
         yield Finding(
@@ -72,7 +72,7 @@ def _load() -> Iterator[Finding]:
 
 
 @dataclass(frozen=True)
-class _Wanted:
+class _Dependency:
     distribution: str
     module: str
     why: str
@@ -80,33 +80,33 @@ class _Wanted:
     needed: bool
 
 
-_WANTED = (
-    _Wanted("chainer", "tcbench.backends.chainer.compat", "the framework", _SYNC, True),
-    _Wanted("numpy", "numpy", "arrays", _SYNC, True),
-    _Wanted("Pillow", "PIL", "the base config's input", _SYNC, True),
-    _Wanted("nvtx", "nvtx", "ranges for Nsight Systems", _SYNC, True),
-    _Wanted("matplotlib", "matplotlib", "charts", _SYNC, True),
-    _Wanted("nvidia-dali-cuda120", "nvidia.dali", "the dali rung (x86-64 Linux)", _SYNC, False),
-    _Wanted("opencv-python-headless", "cv2", "the opencv rung", "uv sync --extra opencv", False),
+_DEPENDENCIES = (
+    _Dependency("chainer", "tcbench.backends.chainer.compat", "the framework", _SYNC, True),
+    _Dependency("numpy", "numpy", "arrays", _SYNC, True),
+    _Dependency("Pillow", "PIL", "the base config's input", _SYNC, True),
+    _Dependency("nvtx", "nvtx", "ranges for Nsight Systems", _SYNC, True),
+    _Dependency("matplotlib", "matplotlib", "charts", _SYNC, True),
+    _Dependency("nvidia-dali-cuda120", "nvidia.dali", "the dali rung (x86-64 Linux)", _SYNC, False),
+    _Dependency("opencv-python-headless", "cv2", "the opencv rung", "uv sync --extra opencv", False),
 )
 
 
 def _packages() -> Iterator[Finding]:
-    for wanted in _WANTED:
+    for package in _DEPENDENCIES:
         try:
-            version = importlib.metadata.version(wanted.distribution)
+            version = importlib.metadata.version(package.distribution)
         except importlib.metadata.PackageNotFoundError:
-            state: State = "broken" if wanted.needed else "missing"
-            yield Finding(state, wanted.distribution, f"not installed; needed for {wanted.why}", wanted.remedy)
+            state: State = "broken" if package.needed else "missing"
+            yield Finding(state, package.distribution, f"not installed; needed for {package.why}", package.remedy)
             continue
         try:
-            importlib.import_module(wanted.module)
+            importlib.import_module(package.module)
         except Exception as error:
             message = " ".join(str(error).split())
             broken = f"{version} is installed but does not import: {message}"
-            yield Finding("broken" if wanted.needed else "missing", wanted.distribution, broken, wanted.remedy)
+            yield Finding("broken" if package.needed else "missing", package.distribution, broken, package.remedy)
         else:
-            yield Finding("ok", wanted.distribution, version)
+            yield Finding("ok", package.distribution, version)
 
 
 def _data() -> Finding:

@@ -48,7 +48,7 @@ _RUNGS = ("batched", "nhwc", "fused")
 
 @dataclass(frozen=True)
 class Asked:
-    """What the command line asks for; None leaves the default."""
+    """The command line's request; None leaves the default."""
 
     seeds: int = SEEDS
     steps: int | None = None
@@ -63,7 +63,7 @@ class Asked:
 def setting(
     scenario: Scenario, device: Device, asked: Asked, cpus: int, images: tuple[ImageFolder, ImageFolder] | None
 ) -> Setting:
-    """What all runs have in common. `images`: to train on and to test with, from the folder `asked.data`.
+    """The settings that all runs share. `images`: to train on and to test with, from the folder `asked.data`.
 
     Raises SelectionError for a global batch below one batch, or too few images for the test.
     """
@@ -115,7 +115,7 @@ def setting(
 
 
 def _divisor(scenario: Scenario, global_batch: int, batch_size: int, small_image: int | None) -> float:
-    """What the batch's mean loss is divided by, so that it is its share of the mean over the global batch.
+    """The divisor of the batch's mean loss, so that it is its share of the mean over the global batch.
 
     A gradient that flows back through the last feature map is divided by its pixels too, and the small network's map is
     much smaller than that of the scenario's model on ImageNet: there the divisor makes up for that as well. Rounded

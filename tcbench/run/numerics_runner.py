@@ -81,10 +81,10 @@ class Runner:
 
 
 def _reason(fault: Fault) -> str:
-    """The fault's, with the last line that the worker printed before it crashed."""
-    if fault.status == "timeout":
+    """The fault's, with the last line that a worker printed before it crashed."""
+    if fault.status == "timeout" or fault.ended.log is None:
         return fault.reason
-    return f"{fault.reason}: {fault.ended.log.splitlines()[-1] if fault.ended.log else 'it printed nothing'}"
+    return f"{fault.reason}: {fault.ended.log.splitlines()[-1]}"
 
 
 def _failed(job: AnyJob, reason: str) -> Result:

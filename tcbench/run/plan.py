@@ -1,4 +1,4 @@
-"""What will be run: a scenario, a selection and a device become cells, each runnable or skipped with a reason.
+"""The plan of a run: a scenario, a selection and a device become cells, each runnable or skipped with a reason.
 
 Owns that decision and nothing else; imports no framework.
 """
@@ -25,7 +25,7 @@ _MAX_IMAGE_SIZE = 8192
 
 @dataclass(frozen=True)
 class Selection:
-    """What the command line asks for on top of the scenario; None leaves the scenario's word."""
+    """The command line's request on top of the scenario; None leaves the scenario's word."""
 
     batch_sizes: tuple[int, ...] | None = None
     configs: tuple[str, ...] = ()
@@ -185,7 +185,7 @@ def _check_rungs(scenario: Scenario) -> None:
 
 
 def why_not(config: Config, device: Device, *, remote: bool = False) -> str | None:
-    """Why a config cannot run on the device, with what mends it; None when it can. `remote` as in `make`."""
+    """Why a config cannot run on the device, with the remedy; None when it can. `remote` as in `make`."""
     the_backend = backend(config.backend)
     if device.kind not in the_backend.DEVICES:
         return f"backend {config.backend} does not run on {device.kind}"

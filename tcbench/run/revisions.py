@@ -155,9 +155,9 @@ def _python(top: Path, at: Path, command: str) -> str:
     if not command:
         return sys.executable
     above = [at, *(path for path in at.parents if path.is_relative_to(top))]
-    found = next((path for folder in above if (path := folder / ".venv/bin/python").exists()), None)
-    if found is not None:
-        return str(found)
+    python = next((path for folder in above if (path := folder / ".venv/bin/python").exists()), None)
+    if python is not None:
+        return str(python)
     if _is_project(at / "pyproject.toml"):
         raise BuildError(f"--setup {command!a} left no .venv/bin/python in {at}; expected it to make that environment")
     return sys.executable

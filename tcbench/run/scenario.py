@@ -318,16 +318,16 @@ def _settings(table: _Cudnn) -> CudnnSettings:
 
 def _ablations(path: Path, file: _File) -> dict[str, CudnnSettings]:
     """The settings of each ablation: the scenario's, with its changes."""
-    found: dict[str, CudnnSettings] = {}
+    settings: dict[str, CudnnSettings] = {}
     for place, table in enumerate(file.ablation):
-        if table.name in found:
+        if table.name in settings:
             raise ScenarioError(f"{path}: ablation[{place}].name: '{table.name}' is used twice")
         changes = {key: value for key, value in msgspec.structs.asdict(table.cudnn).items() if value is not None}
         changed = msgspec.structs.replace(file.cudnn, **changes)
         if changed == file.cudnn:
             raise ScenarioError(f"{path}: ablation[{place}].cudnn: expected a setting that differs from [cudnn]")
-        found[table.name] = _settings(changed)
-    return found
+        settings[table.name] = _settings(changed)
+    return settings
 
 
 def _ladder(table: _Ladder) -> Ladder:
