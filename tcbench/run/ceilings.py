@@ -11,7 +11,6 @@ import contextlib
 import json
 import sys
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
