@@ -12,9 +12,10 @@ from tcbench.accelerators.cuda.kernels.compile import CompileError
 from tcbench.accelerators.device import Device
 from tcbench.core.errors import SelectionError
 from tcbench.hardware import gpus
+from tcbench.run import demand as demands
 from tcbench.run import forecast as forecasts
 from tcbench.run import plan, scenario
-from tcbench.run.forecast import Demand, PhaseRequests
+from tcbench.run.demand import Demand, PhaseRequests
 
 SMALL = """
 schema = 1
@@ -87,16 +88,16 @@ def planned(text_or_name, gpu, tmp_path: Path | None = None, **selection):
 H200, V100 = gpus.load("H200"), gpus.load("V100")
 
 
-def look(gpu, tmp_path, *, text=SMALL, configs=(), **options):
+def forecast_of(gpu, tmp_path, *, text=SMALL, configs=(), **options):
     return forecasts.forecast(planned(text, gpu, tmp_path, configs=configs), gpu, processes=1, **options)
 
 
 def test_every_work_of_every_cell_is_planned_called_or_compiled_for_that_gpu(stand, tmp_path):
-    found = look(H200, tmp_path)
-    assert [cell.cell.config.rpartition("+")[2] for cell in found.cells] == [
+    forecast = forecast_of(H200, tmp_path)
+    assert [cell.cell.config.rpartition("+")[2] for cell in forecast.cells] == [
         *("fp16", "dali", "fused", "cuda_graph", "convstats")
     ]
-    for cell in found.cells:
+    for cell in forecast.cells:
         assert cell.cannot_run is None
         assert cell.problems == ()
         assert all(work.by for work in cell.works)
@@ -105,7 +106,7 @@ def test_every_work_of_every_cell_is_planned_called_or_compiled_for_that_gpu(sta
         assert cell.memory.workspace_bytes == 7 * 2**20  # conv_fprop's: the stem's has no statistics
         assert cell.memory.arrays_bytes > 10**6
         assert cell.floor.time_s > 0
-    base, _, fused, *_ = found.cells
+    base, _, fused, *_ = forecast.cells
     assert base.of_kind("call") and not fused.of_kind("call")
     assert {work.work.kind for work in base.works} == {"graph", "call", "kernel"}
     assert {(gpu, limit) for _, gpu, limit, _ in stand.planned} == {("H200", 64 * 2**20)}
@@ -114,14 +115,14 @@ def test_every_work_of_every_cell_is_planned_called_or_compiled_for_that_gpu(sta
 
 
 def test_a_work_is_asked_for_once_however_many_configs_share_it(stand, tmp_path):
-    look(H200, tmp_path)
+    forecast_of(H200, tmp_path)
     works = [work for work, *_ in stand.planned]
     assert len(works) == len(set(works))
 
 
 def test_a_rung_that_the_gpu_is_too_old_for_is_said_and_not_looked_at(stand, tmp_path):
-    found = look(V100, tmp_path)
-    *runs, never = found.cells
+    forecast = forecast_of(V100, tmp_path)
+    *runs, never = forecast.cells
     assert never.cannot_run == "convstats: needs compute capability 8.0, Tesla V100-SXM2-16GB has 7.0"
     assert never.memory is None and never.works == ()
     assert all(cell.cannot_run is None for cell in runs)
@@ -129,12 +130,12 @@ def test_a_rung_that_the_gpu_is_too_old_for_is_said_and_not_looked_at(stand, tmp
 
 def test_what_is_installed_here_says_nothing_of_another_machine(stand, tmp_path, monkeypatch):
     monkeypatch.setattr("tcbench.core.rung.Package.is_installed", lambda self: False)
-    assert all(cell.cannot_run is None for cell in look(H200, tmp_path).cells)
+    assert all(cell.cannot_run is None for cell in forecast_of(H200, tmp_path).cells)
 
 
 def test_a_work_without_a_plan_names_its_reason_and_counts_no_workspace(stand, tmp_path):
     stand.no_plan = {"conv_fprop": "cuDNN has no plan"}
-    cell = look(H200, tmp_path, configs=("fp16",)).cells[0]
+    cell = forecast_of(H200, tmp_path, configs=("fp16",)).cells[0]
     assert cell.problems == ("cuDNN has no plan",)
     assert {work.by for work in cell.works if work.work.name == "conv_fprop"} == {None}
     assert cell.memory.workspace_bytes == 0
@@ -142,7 +143,7 @@ def test_a_work_without_a_plan_names_its_reason_and_counts_no_workspace(stand, t
 
 def test_a_kernel_that_does_not_compile_is_a_problem_of_its_works(stand, tmp_path):
     stand.no_kernel = {"pooling.cu": "nvrtc: invalid value\nfor --gpu-architecture"}
-    cell = look(H200, tmp_path, configs=("fp16",)).cells[0]
+    cell = forecast_of(H200, tmp_path, configs=("fp16",)).cells[0]
     assert cell.problems == ("nvrtc: invalid value for --gpu-architecture",)
     assert {work.work.name for work in cell.works if work.problem} == {
         *("max_pool_forward", "max_pool_backward", "global_average_forward", "global_average_backward")
@@ -152,24 +153,24 @@ def test_a_kernel_that_does_not_compile_is_a_problem_of_its_works(stand, tmp_pat
 def test_a_cudnn_without_code_for_that_gpu_is_refused_with_the_one_that_has(stand, tmp_path, monkeypatch):
     monkeypatch.setattr(prospects.libraries, "version", lambda: "9.28.0")
     with pytest.raises(SelectionError) as error:
-        look(V100, tmp_path, configs=("fp16",))
+        forecast_of(V100, tmp_path, configs=("fp16",))
     assert str(error.value) == (
         "GPU V100: cuDNN 9.28.0 has no code for compute capability 7.0; "
         "9.10.2 is the last that has: uv sync --extra volta"
     )
     assert not stand.planned
-    assert look(H200, tmp_path, configs=("fp16",)).cells
+    assert forecast_of(H200, tmp_path, configs=("fp16",)).cells
 
 
 def test_without_cudnn_and_cupy_memory_and_floor_are_told_all_the_same(stand, tmp_path):
-    whole = look(H200, tmp_path, configs=("fp16",)).cells[0]
-    stand.no_library, stand.no_compiler = "cuDNN 9 was not found: install it", "No module named 'cupy'"
-    found = look(H200, tmp_path, configs=("fp16",))
-    assert found.plans_unchecked == "cuDNN 9 was not found: install it"
-    assert "No module named 'cupy'" in found.kernels_unchecked
-    assert "uv sync --extra cuda12" in found.kernels_unchecked
-    assert found.cudnn is None
-    cell = found.cells[0]
+    whole = forecast_of(H200, tmp_path, configs=("fp16",)).cells[0]
+    stand.no_library, stand.no_compiler = "cuDNN 9 was not forecast: install it", "No module named 'cupy'"
+    forecast = forecast_of(H200, tmp_path, configs=("fp16",))
+    assert forecast.plans_unchecked == "cuDNN 9 was not forecast: install it"
+    assert "No module named 'cupy'" in forecast.kernels_unchecked
+    assert "uv sync --extra cuda12" in forecast.kernels_unchecked
+    assert forecast.cudnn is None
+    cell = forecast.cells[0]
     assert cell.problems == ()
     assert cell.floor == whole.floor
     assert cell.memory == dataclasses.replace(whole.memory, workspace_bytes=64 * 2**20)
@@ -177,40 +178,40 @@ def test_without_cudnn_and_cupy_memory_and_floor_are_told_all_the_same(stand, tm
 
 
 def test_a_trace_is_kept_and_tells_the_same_afterwards(stand, tmp_path, monkeypatch):
-    first = look(H200, tmp_path)
-    monkeypatch.setattr(forecasts, "_trace", lambda *_: pytest.fail("traced again"))
-    again = look(H200, tmp_path)
+    first = forecast_of(H200, tmp_path)
+    monkeypatch.setattr(demands, "_trace", lambda *_: pytest.fail("traced again"))
+    again = forecast_of(H200, tmp_path)
     assert again.cells == first.cells
     assert [work.work for work in again.cells[0].works] == [work.work for work in first.cells[0].works]
 
 
 def test_a_trace_is_made_anew_when_asked_for_or_when_the_program_changed(stand, tmp_path, monkeypatch):
     made = []
-    real = forecasts._trace
-    monkeypatch.setattr(forecasts, "_trace", lambda *args: made.append(args[1].config) or real(*args))
-    look(H200, tmp_path, configs=("fp16",))
-    look(H200, tmp_path, configs=("fp16",))
+    real = demands._trace
+    monkeypatch.setattr(demands, "_trace", lambda *args: made.append(args[1].config) or real(*args))
+    forecast_of(H200, tmp_path, configs=("fp16",))
+    forecast_of(H200, tmp_path, configs=("fp16",))
     assert made == ["fp16"]
-    look(H200, tmp_path, configs=("fp16",), fresh=True)
+    forecast_of(H200, tmp_path, configs=("fp16",), fresh=True)
     assert made == ["fp16"] * 2
     assert stand.planned[-1][3] is True
-    monkeypatch.setattr(forecasts, "_program", lambda: "another")
-    look(H200, tmp_path, configs=("fp16",))
+    monkeypatch.setattr(demands, "_program", lambda: "another")
+    forecast_of(H200, tmp_path, configs=("fp16",))
     assert made == ["fp16"] * 3
 
 
 def test_a_trace_serves_gpus_of_its_compute_capability_only(stand, tmp_path):
     config = ("fp16+dali+batched+nhwc+fused",)
-    newer = look(H200, tmp_path, configs=config).cells[0]
-    older = look(V100, tmp_path, configs=config).cells[0]
+    newer = forecast_of(H200, tmp_path, configs=config).cells[0]
+    older = forecast_of(V100, tmp_path, configs=config).cells[0]
     assert newer.of_kind("call") == () and older.of_kind("call") != ()
 
 
 def test_a_damaged_or_foreign_trace_is_made_anew(stand, tmp_path):
-    first = look(H200, tmp_path, configs=("fp16",))
-    (kept,) = (tmp_path / "cache" / forecasts.TRACES).iterdir()
+    first = forecast_of(H200, tmp_path, configs=("fp16",))
+    (kept,) = (tmp_path / "cache" / demands.TRACES).iterdir()
     kept.write_bytes(kept.read_bytes().replace(b"conv_fprop", b"conv_gprop"))
-    assert look(H200, tmp_path, configs=("fp16",)).cells == first.cells
+    assert forecast_of(H200, tmp_path, configs=("fp16",)).cells == first.cells
 
 
 def test_ablations_share_the_trace_of_their_config_unless_it_depends_on_them(stand, tmp_path, monkeypatch):
@@ -218,18 +219,18 @@ def test_ablations_share_the_trace_of_their_config_unless_it_depends_on_them(sta
     text += '[[ablation]]\nname = "small"\ncudnn.workspace_mib = 1\n'
     text += '[[ablation]]\nname = "slow"\ncudnn.fast_batch_norm = false\n'
     made = []
-    real = forecasts._trace
-    monkeypatch.setattr(forecasts, "_trace", lambda *args: made.append(args[1]) or real(*args))
-    found = look(H200, tmp_path, text=text, configs=("fp16", "fp16:*"))
-    assert [cell.cell.config for cell in found.cells] == ["fp16", "fp16:no-autotune", "fp16:small", "fp16:slow"]
+    real = demands._trace
+    monkeypatch.setattr(demands, "_trace", lambda *args: made.append(args[1]) or real(*args))
+    forecast = forecast_of(H200, tmp_path, text=text, configs=("fp16", "fp16:*"))
+    assert [cell.cell.config for cell in forecast.cells] == ["fp16", "fp16:no-autotune", "fp16:small", "fp16:slow"]
     assert [cell.cudnn.fast_batch_norm for cell in made] == [True, False]
     assert {limit for _, _, limit, _ in stand.planned} == {64 * 2**20, 2**20}
-    base, *_, slow = (cell.of_kind("call")[0].work.persistent for cell in found.cells)
+    base, *_, slow = (cell.of_kind("call")[0].work.persistent for cell in forecast.cells)
     assert base and not slow
 
 
 def test_a_cell_that_cannot_be_traced_says_so_and_leaves_the_others_alone(stand, tmp_path, monkeypatch):
-    chainer = forecasts.backend("chainer")
+    chainer = demands.backend("chainer")
 
     class Untraceable:
         def trace(self, cell, properties):
@@ -237,35 +238,37 @@ def test_a_cell_that_cannot_be_traced_says_so_and_leaves_the_others_alone(stand,
                 raise SelectionError("needs the GPU itself")
             return chainer.trace(cell, properties)
 
-    monkeypatch.setattr(forecasts, "backend", lambda name: Untraceable())
-    traced, untraced = look(H200, tmp_path, configs=("fp16", "fp16+dali")).cells
+    monkeypatch.setattr(demands, "backend", lambda name: Untraceable())
+    traced, untraced = forecast_of(H200, tmp_path, configs=("fp16", "fp16+dali")).cells
     assert traced.memory and traced.untraced is None
     assert untraced.memory is None and untraced.untraced == "needs the GPU itself"
-    assert len(list((tmp_path / "cache" / forecasts.TRACES).iterdir())) == 1
+    assert len(list((tmp_path / "cache" / demands.TRACES).iterdir())) == 1
 
 
 def test_two_processes_find_what_one_does(stand, tmp_path):
-    one = look(H200, tmp_path, configs=("fp16", "fp16+dali+batched+nhwc+fused"))
+    one = forecast_of(H200, tmp_path, configs=("fp16", "fp16+dali+batched+nhwc+fused"))
     plan_of_two = planned(SMALL, H200, tmp_path, configs=("fp16", "fp16+dali+batched+nhwc+fused"))
-    told = []
-    two = forecasts.forecast(plan_of_two, H200, fresh=True, processes=2, progress=lambda *said: told.append(said))
+    progress_calls = []
+    two = forecasts.forecast(
+        plan_of_two, H200, fresh=True, processes=2, progress=lambda *said: progress_calls.append(said)
+    )
     assert two.cells == one.cells
-    assert ("tracing training steps", 2, 2) in told
+    assert ("tracing training steps", 2, 2) in progress_calls
 
 
 def test_every_kind_of_work_survives_being_kept(stand, tmp_path):
-    found = look(H200, tmp_path)
-    works = {work.work for cell in found.cells for work in cell.works}
+    forecast = forecast_of(H200, tmp_path)
+    works = {work.work for cell in forecast.cells for work in cell.works}
     assert {work.name for work in works} > {"conv_fprop_stats", "batch_norm_forward", "batched_update", "unscale"}
     for work in works:
-        again = forecasts._work(work.key)
+        again = demands._work(work.key)
         assert again == work and type(again) is type(work)
         assert again.key == work.key
 
 
 def test_what_the_host_asks_for_is_counted_by_phase(stand, tmp_path):
-    found = look(H200, tmp_path)
-    base, _, _, graph, _ = found.cells
+    forecast = forecast_of(H200, tmp_path)
+    base, _, _, graph, _ = forecast.cells
     assert [phase.name for phase in base.phases] == ["io", "forward", "backward", "update"]
     assert base.requests == sum(work.count for work in base.works)
     assert graph.phases == (PhaseRequests("io", 0), PhaseRequests("replay", 1))
@@ -274,10 +277,10 @@ def test_what_the_host_asks_for_is_counted_by_phase(stand, tmp_path):
 
 
 def test_a_demand_that_is_kept_wrongly_is_no_demand():
-    assert forecasts._from_entry(None) is None
-    assert forecasts._from_entry(forecasts.Entry({"phases": [], "replayed": 0})) is None
+    assert demands._from_entry(None) is None
+    assert demands._from_entry(demands.Entry({"phases": [], "replayed": 0})) is None
     whole = Demand((PhaseRequests("io", 0),), 0, (), 5)
-    assert forecasts._from_entry(forecasts._to_entry(whole)) == whole
+    assert demands._from_entry(demands._to_entry(whole)) == whole
 
 
 @pytest.fixture
@@ -295,9 +298,9 @@ TALK = ("fp32", "fp16", "fp16+dali+batched+nhwc+fused")
 def test_the_talks_out_of_memory_is_foretold(real_cudnn):
     if misfit := packages.cudnn_misfit((7, 0)):
         pytest.skip(misfit)
-    found = forecasts.forecast(planned("naruse2018", V100, configs=TALK, batch_sizes=(128, 256)), V100)
-    assert found.plans_unchecked is None and found.kernels_unchecked is None
-    fits = {(cell.cell.config, cell.cell.batch_size): cell.memory.fits for cell in found.cells}
+    forecast = forecasts.forecast(planned("naruse2018", V100, configs=TALK, batch_sizes=(128, 256)), V100)
+    assert forecast.plans_unchecked is None and forecast.kernels_unchecked is None
+    fits = {(cell.cell.config, cell.cell.batch_size): cell.memory.fits for cell in forecast.cells}
     assert fits == {
         ("fp32", 128): True,
         ("fp32", 256): False,
@@ -306,8 +309,8 @@ def test_the_talks_out_of_memory_is_foretold(real_cudnn):
         ("fp16+dali+batched+nhwc+fused", 128): True,
         ("fp16+dali+batched+nhwc+fused", 256): True,
     }
-    assert all(cell.problems == () for cell in found.cells)
-    arrays_gib = {(cell.cell.config, cell.cell.batch_size): cell.memory.arrays_bytes / 2**30 for cell in found.cells}
+    assert all(cell.problems == () for cell in forecast.cells)
+    arrays_gib = {(cell.cell.config, cell.cell.batch_size): cell.memory.arrays_bytes / 2**30 for cell in forecast.cells}
     assert arrays_gib["fp32", 256] == pytest.approx(21.2, abs=0.1)
     assert arrays_gib["fp32", 128] == pytest.approx(10.7, abs=0.1)
     assert arrays_gib["fp16", 256] == pytest.approx(10.7, abs=0.1)
@@ -315,8 +318,8 @@ def test_the_talks_out_of_memory_is_foretold(real_cudnn):
 
 @pytest.mark.plans
 def test_everything_of_the_talk_runs_and_fits_on_an_h200(real_cudnn):
-    found = forecasts.forecast(planned("naruse2018", H200, configs=TALK, batch_sizes=(128, 256)), H200)
-    assert found.plans_unchecked is None and found.kernels_unchecked is None
-    assert all(cell.problems == () and cell.memory.fits for cell in found.cells)
-    assert all(work.by for cell in found.cells for work in cell.works)
-    assert all(cell.memory.workspace_bytes <= 512 * 2**20 for cell in found.cells)
+    forecast = forecasts.forecast(planned("naruse2018", H200, configs=TALK, batch_sizes=(128, 256)), H200)
+    assert forecast.plans_unchecked is None and forecast.kernels_unchecked is None
+    assert all(cell.problems == () and cell.memory.fits for cell in forecast.cells)
+    assert all(work.by for cell in forecast.cells for work in cell.works)
+    assert all(cell.memory.workspace_bytes <= 512 * 2**20 for cell in forecast.cells)

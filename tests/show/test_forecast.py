@@ -11,7 +11,8 @@ from tcbench.accelerators.device import Device
 from tcbench.analysis.floor import MemoryNeed, step_floor
 from tcbench.hardware import gpus
 from tcbench.run import plan, scenario
-from tcbench.run.forecast import CellForecast, Forecast, PhaseRequests, WorkForecast
+from tcbench.run.demand import PhaseRequests
+from tcbench.run.forecast import CellForecast, Forecast, WorkForecast
 from tcbench.show import forecast as view
 from tcbench.work import BatchNormCallForward, Conv2d, ConvFprop, Norm, Relu
 

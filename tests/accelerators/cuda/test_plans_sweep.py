@@ -8,7 +8,7 @@ from tcbench.accelerators.cuda.cudnn import absent, libraries
 from tcbench.accelerators.cuda.cudnn.plans import NoPlan
 from tcbench.accelerators.device import Device
 from tcbench.hardware import gpus
-from tcbench.run import forecast, plan, scenario
+from tcbench.run import demand, plan, scenario
 
 pytestmark = pytest.mark.plans
 
@@ -41,7 +41,7 @@ def graphs(gpu, tell):
         ).cells
         if planned.skip_reason is None and planned.cell.backend == "chainer"
     ]
-    demands = forecast.trace_all(cells, gpu.properties(), fresh=False, processes=2, progress=tell)
+    demands = demand.trace_all(cells, gpu.properties(), fresh=False, processes=2, progress=tell)
     works = {work: None for demand in demands.values() for work, _ in demand.works if work.kind == "graph"}
     return list(works), len({cell.config for cell in cells})
 

@@ -1,0 +1,214 @@
+"""A training step's demand on a GPU that is not here: its launches, copies and memory, traced and kept by cell.
+
+A cell is traced by running the training program itself on an accelerator that only counts, in a few processes at once.
+"""
+
+from __future__ import annotations
+
+import collections
+import concurrent.futures
+import concurrent.futures.process
+import functools
+import hashlib
+import importlib.metadata
+import json
+import multiprocessing
+import os
+import signal
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+import tcbench
+from tcbench.accelerators.device import Progress
+from tcbench.accelerators.tracing import Trace
+from tcbench.backends import backend
+from tcbench.core import cache
+from tcbench.core.cache import Cache, Entry, Key
+from tcbench.core.errors import TcbenchError
+from tcbench.core.record import Cell, Input, MeasureSettings
+from tcbench.hardware.gpus import GpuProperties
+from tcbench.work import Work
+
+TRACES = "traces-v1"
+"""Names the form of kept traces."""
+
+
+@dataclass(frozen=True)
+class PhaseRequests:
+    """The number of the host's requests to the GPU in one phase."""
+
+    name: str
+    requests: int
+
+
+@dataclass(frozen=True)
+class Demand:
+    """A Trace without its order. `works`: each distinct work with how often a step launches it, in a captured graph
+    or not; `replayed`: launches within the captured graph."""
+
+    phases: tuple[PhaseRequests, ...]
+    replayed: int
+    works: tuple[tuple[Work, int], ...]
+    peak_bytes: int
+
+    @classmethod
+    def of(cls, trace: Trace) -> Demand:
+        phases = tuple(PhaseRequests(phase.name, len(phase.events)) for phase in trace.step)
+        counts = collections.Counter(trace.works)
+        return cls(phases, len(trace.replayed), tuple(counts.items()), trace.peak_bytes)
+
+    @property
+    def requests(self) -> int:
+        """The host's requests in a step: launches, copies, graphs."""
+        return sum(phase.requests for phase in self.phases)
+
+
+@dataclass(frozen=True)
+class Untraced:
+    """Why a cell's backend cannot say what a step asks for."""
+
+    reason: str
+
+
+def _trace(backend_name: str, cell: Cell, properties: GpuProperties) -> Demand | Untraced:
+    try:
+        return Demand.of(backend(backend_name).trace(cell, properties))
+    except TcbenchError as error:
+        return Untraced(str(error))
+
+
+def trace_all(
+    cells: Iterable[Cell], properties: GpuProperties, *, fresh: bool, processes: int, progress: Progress
+) -> dict[Cell, Demand | Untraced]:
+    """The demand of a step of each cell, from the cache or traced now. Cells that differ only in what a trace does not
+    depend on are traced once."""
+    kept = Cache(cache.folder(TRACES), fresh=fresh)
+    asked = {cell: _traced(cell) for cell in cells}
+    keys = {cell: _trace_key(cell, properties.sm) for cell in dict.fromkeys(asked.values())}
+    demands: dict[Cell, Demand | Untraced] = {}
+    for cell, key in keys.items():
+        demand = _from_entry(kept.get(key))
+        if demand is not None:
+            demands[cell] = demand
+    progress("tracing training steps", len(demands), len(keys))
+    for cell, new in _trace_anew([cell for cell in keys if cell not in demands], properties, processes):
+        demands[cell] = new
+        if isinstance(new, Demand):
+            kept.put(keys[cell], _to_entry(new))
+        progress("tracing training steps", len(demands), len(keys))
+    return {cell: demands[traced] for cell, traced in asked.items()}
+
+
+def _traced(cell: Cell) -> Cell:
+    """The cell that stands for all that leave the same trace."""
+    return msgspec.structs.replace(
+        cell,
+        scenario="",
+        config="+".join(cell.rungs),
+        device="",
+        input=Input(kind="synthetic"),
+        seed=0,
+        threads=1,
+        cudnn=msgspec.structs.replace(cell.cudnn, workspace_bytes=0, autotune=False),
+        measure=MeasureSettings(),
+        scenario_cudnn=None,
+    )
+
+
+def _trace_anew(
+    cells: Sequence[Cell], properties: GpuProperties, processes: int
+) -> Iterable[tuple[Cell, Demand | Untraced]]:
+    if processes <= 1 or len(cells) <= 1:
+        for cell in cells:
+            yield cell, _trace(cell.backend, cell, properties)
+        return
+    # Not forked: the caller may have loaded a device's libraries.
+    with concurrent.futures.ProcessPoolExecutor(
+        min(processes, len(cells)), multiprocessing.get_context("spawn"), _prepare_worker
+    ) as pool:
+        futures = {pool.submit(_trace, cell.backend, cell, properties): cell for cell in cells}
+        try:
+            for future in concurrent.futures.as_completed(futures):
+                yield futures[future], future.result()
+        except concurrent.futures.process.BrokenProcessPool:
+            raise TcbenchError(
+                "a process that traced a training step was killed, most likely for memory: "
+                "go on with fewer cells at a time, e.g. --bs 32"
+            ) from None
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _prepare_worker() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Before NumPy is imported. Huge pages are set up when memory is asked for, and a trace touches none of it.
+    os.environ["NUMPY_MADVISE_HUGEPAGE"] = "0"
+
+
+def _trace_key(cell: Cell, sm: int) -> Key:
+    return {"cell": cell.key, "sm": sm, "program": _program()}
+
+
+@functools.cache
+def _program() -> str:
+    """A digest of the traced program: our sources and the version of the framework under them."""
+    digest = hashlib.sha256()
+    package = Path(tcbench.__file__).parent
+    for part in _TRACED:
+        for path in sorted((package / part).rglob("*.py")):
+            digest.update(f"{path.relative_to(package)}\0".encode())
+            digest.update(path.read_bytes())
+    digest.update(f"chainer {importlib.metadata.version('chainer')}".encode())
+    return digest.hexdigest()[:32]
+
+
+_TRACED = ("accelerators", "backends", "core", "models", "work")
+"""The packages that a trace runs through."""
+
+
+class _Kept(msgspec.Struct, frozen=True):
+    """A demand in the cache, each work by its key."""
+
+    phases: tuple[PhaseRequests, ...]
+    replayed: int
+    works: tuple[tuple[str, int], ...]
+    peak_bytes: int
+
+
+def _to_entry(demand: Demand) -> Entry:
+    works = tuple((work.key, count) for work, count in demand.works)
+    return Entry(msgspec.to_builtins(_Kept(demand.phases, demand.replayed, works, demand.peak_bytes)))
+
+
+def _from_entry(entry: Entry | None) -> Demand | None:
+    """None for an entry that is missing or not understood."""
+    if entry is None:
+        return None
+    try:
+        kept = msgspec.convert(entry.content, _Kept)
+        works = tuple((_work(key), count) for key, count in kept.works)
+    except (KeyError, TypeError, ValueError):
+        return None
+    return Demand(kept.phases, kept.replayed, works, kept.peak_bytes)
+
+
+@functools.cache
+def _work(key: str) -> Work:
+    """The work that a key describes. Raises ValueError or KeyError for one of another version."""
+    fields: dict[str, Any] = json.loads(key)
+    kind = _kinds()[fields.pop("work")]
+    return msgspec.convert(fields, kind, strict=False)
+
+
+@functools.cache
+def _kinds() -> dict[str, type[Work]]:
+    def below(kind: type[Work]) -> Iterable[type[Work]]:
+        for subclass in kind.__subclasses__():
+            yield subclass
+            yield from below(subclass)
+
+    return {kind.name: kind for kind in below(Work) if hasattr(kind, "name")}
