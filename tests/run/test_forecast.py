@@ -248,12 +248,10 @@ def test_a_cell_that_cannot_be_traced_says_so_and_leaves_the_others_alone(stand,
 def test_two_processes_find_what_one_does(stand, tmp_path):
     one = forecast_of(H200, tmp_path, configs=("fp16", "fp16+dali+batched+nhwc+fused"))
     plan_of_two = planned(SMALL, H200, tmp_path, configs=("fp16", "fp16+dali+batched+nhwc+fused"))
-    progress_calls = []
-    two = forecasts.forecast(
-        plan_of_two, H200, fresh=True, processes=2, progress=lambda *said: progress_calls.append(said)
-    )
+    calls = []
+    two = forecasts.forecast(plan_of_two, H200, fresh=True, processes=2, progress=lambda *call: calls.append(call))
     assert two.cells == one.cells
-    assert ("tracing training steps", 2, 2) in progress_calls
+    assert ("tracing training steps", 2, 2) in calls
 
 
 def test_every_kind_of_work_survives_being_kept(stand, tmp_path):
