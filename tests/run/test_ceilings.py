@@ -86,7 +86,7 @@ def test_a_record_of_many_threads_gets_no_more_than_there_are_processors(monkeyp
         return Answer(0, msgspec.json.encode(VALUE).decode(), "")
 
     monkeypatch.setattr(ceilings.process, "ask", ask)
-    name = machine.machine_name(machine.cpu_name(), "cpu")
+    name = device.host().machine
     for threads in (400, 0, -3, 1):
         record = make_record(cell=make_cell(threads=threads), environment=make_environment(name))
         ceilings.of(summarise([record])[0], fresh=True)
