@@ -35,10 +35,13 @@ _FACET_OF = {"input": "input", "measure": "measure", "device": "gpu"}
 Facts = Mapping[tuple[str, str], str]
 """By facet and name of the fact."""
 
+Values = Mapping[tuple[str, str], Mapping[str, None]]
+"""The different values of each fact, by facet and name."""
+
 
 @dataclass(frozen=True)
 class Difference:
-    """A fact that the two sides tell differently. A side that mixes several has them all, joined by commas."""
+    """A fact in which the two sides differ. A side that mixes several has them all, joined by commas."""
 
     facet: str
     what: str
@@ -51,30 +54,28 @@ class Difference:
         return f"{self.what}: {self.base} -> {self.current}"
 
 
-def differences(base: Sequence[Record], current: Sequence[Record]) -> tuple[Difference, ...]:
-    """In the order of FACETS. A fact that one side does not tell at all is no difference: trials that were skipped
-    know nothing of their machine."""
-    ours, theirs = _told(base), _told(current)
-    found = [
-        Difference(facet, what, _shown(values), _shown(theirs[facet, what]))
-        for (facet, what), values in ours.items()
-        if (facet, what) in theirs and set(theirs[facet, what]) != set(values)
+def differences(base: Values, current: Values) -> tuple[Difference, ...]:
+    """Of what `values` says of both sides, in the order of FACETS. A fact that one side does not have at all is no
+    difference: trials that were skipped know nothing of their machine."""
+    differing = [
+        Difference(facet, what, _shown(values), _shown(current[facet, what]))
+        for (facet, what), values in base.items()
+        if (facet, what) in current and set(current[facet, what]) != set(values)
     ]
     # A package that only one side has.
-    for one, other in ((ours, theirs), (theirs, ours)):
+    for one, other in ((base, current), (current, base)):
         for facet, what in one:
             if facet == "libraries" and (facet, what) not in other and any(f == "libraries" for f, _ in other):
-                values = (_shown(one[facet, what]), "none")
-                found.append(Difference(facet, what, *(values if one is ours else reversed(values))))
+                versions = (_shown(one[facet, what]), "none")
+                differing.append(Difference(facet, what, *(versions if one is base else reversed(versions))))
     order = list(FACETS)
-    return tuple(sorted(found, key=lambda difference: order.index(difference.facet)))
+    return tuple(sorted(differing, key=lambda difference: order.index(difference.facet)))
 
 
-def mixtures(records: Sequence[Record]) -> tuple[str, ...]:
-    """What the trials of one side do not agree on, commits among it: `commit: a1b2c3, d4e5f6`."""
-    told = _told(records)
+def mixtures(records: Sequence[Record], of: Values) -> tuple[str, ...]:
+    """What the trials of one side do not agree on, commits among it: `commit: a1b2c3, d4e5f6`. `of`: their `values`."""
     known = [record.environment for record in records if record.environment]
-    mixed = {what: values for (_, what), values in told.items() if len(values) > 1}
+    mixed = {what: values for (_, what), values in of.items() if len(values) > 1}
     commits = {
         "commit": dict.fromkeys(of.commit or of.tcbench for of in known),
         "project's commit": dict.fromkeys(of.project_commit for of in known if of.project_commit),
@@ -93,14 +94,19 @@ def shared(base: Iterable[Record], current: Iterable[Record]) -> int:
 
 
 def distance(one: Cell, other: Cell) -> int:
-    """How many facts of two cells differ, the names that bring them together aside."""
+    """The number of facts in which two cells differ, the names that bring them together aside."""
     ours, theirs = _of_cell(one), _of_cell(other)
     return sum(ours.get(key) != theirs.get(key) for key in ours.keys() | theirs.keys())
 
 
-def _told(records: Iterable[Record]) -> dict[tuple[str, str], dict[str, None]]:
-    """Each fact's different values, in order. What many records share (`Decoder`) is looked at once."""
-    found: dict[tuple[str, str], dict[str, None]] = {}
+def alike(cell: Cell) -> frozenset[tuple[tuple[str, str], str]]:
+    """A key that two cells share where their `distance` is 0."""
+    return frozenset(_of_cell(cell).items())
+
+
+def values(records: Iterable[Record]) -> Values:
+    """Each fact's different values in some records, in order. What many records share (`Decoder`) is read once."""
+    collected: dict[tuple[str, str], dict[str, None]] = {}
     seen: set[int] = set()
     for record in records:
         parts: tuple[tuple[Any, Callable[[Any], Facts]], ...] = (
@@ -112,8 +118,8 @@ def _told(records: Iterable[Record]) -> dict[tuple[str, str], dict[str, None]]:
             if part is not None and id(part) not in seen:
                 seen.add(id(part))
                 for key, value in facts_of(part).items():
-                    found.setdefault(key, {})[value] = None
-    return found
+                    collected.setdefault(key, {})[value] = None
+    return collected
 
 
 @functools.lru_cache(4096)

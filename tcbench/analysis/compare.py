@@ -5,11 +5,12 @@ Pure functions from records to frozen results. Knows nothing of files, of tables
 
 from __future__ import annotations
 
+import functools
 import math
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from tcbench.analysis import comparability, rounds, welch
@@ -26,6 +27,8 @@ VERDICTS: tuple[Verdict, ...] = (
     *("regression", "missing", "changed status", "inconclusive", "improved", "pass", "new", "not measured"),
 )
 """From what needs attention first to what needs none."""
+
+Clock = Literal["host", "device"]
 
 SPIKE = 2.0
 """A step that takes more than so many times its trial's median step is a spike."""
@@ -95,10 +98,11 @@ def _energy(record: Record) -> float | None:
     return rate / statistics.fmean(powers_w) if rate is not None and powers_w else None
 
 
+THROUGHPUT = Metric("throughput", "images per second over total time", "images/s", True, _throughput)
 METRICS: Mapping[str, Metric] = {
     metric.name: metric
     for metric in (
-        Metric("throughput", "images per second over total time", "images/s", True, _throughput),
+        THROUGHPUT,
         Metric("memory", "peak memory", "bytes", False, _memory),
         Metric("energy", "images per joule", "images/J", True, _energy),
     )
@@ -130,6 +134,106 @@ class Side:
         return _geometric_mean(self.figures) if self.figures else None
 
 
+@dataclass(frozen=True, eq=False)
+class Trials:
+    """The trials of a cell on one side, with what comparisons take of them, each worked out once: a history compares a
+    commit with the one before and with the one after it."""
+
+    records: Sequence[Record]
+    machine: str | None
+    _figures: dict[str, tuple[float, ...]] = field(default_factory=dict, init=False)
+    _phase_times: dict[Clock, dict[str, list[float]]] = field(default_factory=dict, init=False)
+
+    @property
+    def cell(self) -> Cell:
+        return self.records[0].cell
+
+    @property
+    def name(self) -> tuple[str, int]:
+        """Config and batch size: what cells pair by."""
+        return self.cell.config, self.cell.batch_size
+
+    @property
+    def identity(self) -> tuple[object, ...]:
+        """The same for cells that differ in nothing, on one machine."""
+        return self.name, self.machine, comparability.alike(self.cell)
+
+    @functools.cached_property
+    def facts(self) -> comparability.Values:
+        return comparability.values(self.records)
+
+    @functools.cached_property
+    def _measurements(self) -> list[Measurement]:
+        return [r.measurement for r in self.records if r.status == "ok" and r.measurement is not None]
+
+    @functools.cached_property
+    def _medians_s(self) -> list[float]:
+        """The median step of each trial that is ok."""
+        return [statistics.median(measurement.counted_times_s) for measurement in self._measurements]
+
+    def figures(self, metric: Metric) -> tuple[float, ...]:
+        """Of the trials that are ok and have one."""
+        if metric.name not in self._figures:
+            figures = (metric.of(record) for record in self.records if record.status == "ok")
+            self._figures[metric.name] = tuple(f for f in figures if f is not None and 0 < f < math.inf)
+        return self._figures[metric.name]
+
+    @functools.cached_property
+    def fills_device(self) -> bool:
+        """Whether the phases' times on the device are known in every trial and add up to the step."""
+        return all(map(_fills_device, self._measurements, self._medians_s))
+
+    def phase_times(self, clock: Clock) -> Mapping[str, Sequence[float]]:
+        """Median time of each phase, one entry per trial."""
+        if clock not in self._phase_times:
+            self._phase_times[clock] = self._phase_medians(clock)
+        return self._phase_times[clock]
+
+    def _phase_medians(self, clock: Clock) -> dict[str, list[float]]:
+        medians_s: dict[str, list[float]] = {}
+        for measurement in self._measurements:
+            for phase in measurement.phases:
+                times_s = phase.device_s if clock == "device" else phase.host_s
+                if times_s:
+                    medians_s.setdefault(phase.name, []).append(statistics.median(times_s))
+        return medians_s
+
+    @functools.cached_property
+    def side(self) -> Side:
+        """Everything but the figures, which are a metric's."""
+        ok = [record for record in self.records if record.status == "ok"]
+        status: Status = "ok" if ok else max((record.status for record in self.records), key=STATUSES.index)
+        side = Side(
+            cell=self.cell,
+            machine=self.machine,
+            status=status,
+            reason=next(record.reason for record in self.records if record.status == status),
+            trials=len(self.records),
+            trials_ok=len(ok),
+        )
+        if not ok:
+            return side
+        steps = spikes = 0
+        for measurement, median_s in zip(self._measurements, self._medians_s, strict=True):
+            times_s = measurement.counted_times_s
+            steps += len(times_s)
+            spikes += sum(t > SPIKE * median_s for t in times_s)
+        return replace(
+            side,
+            images_per_s=_geometric_mean(self.figures(THROUGHPUT)),
+            median_images_per_s=_geometric_mean([self.cell.batch_size / median_s for median_s in self._medians_s]),
+            spikes=spikes / steps,
+            notes=_trial_notes(self.records),
+        )
+
+
+def _fills_device(measurement: Measurement, median_step_s: float) -> bool:
+    if not measurement.phases or any(not phase.device_s for phase in measurement.phases):
+        return False
+    total_s = math.fsum(statistics.median(phase.device_s or ()) for phase in measurement.phases)
+    return total_s >= _DEVICE_FILLS * median_step_s
+
+
 @dataclass(frozen=True)
 class PhaseChange:
     """Median time of one phase, mean over trials. `change_s` is current - base with its 95% interval over trials."""
@@ -156,7 +260,7 @@ class CellComparison:
     estimate: Estimate | None = None
     why: str | None = None
     more_trials: int | None = None
-    clock: Literal["host", "device"] = "host"
+    clock: Clock = "host"
     phases: tuple[PhaseChange, ...] = ()
     culprit: PhaseChange | None = None
     differences: tuple[Difference, ...] = ()
@@ -257,87 +361,95 @@ def compare(
     pair first. Whether a pair may be compared at all is `Comparison.refused`'s to say.
     """
     rule = rule or Rule()
-    bases, currents = list(by_cell(base).items()), list(by_cell(current).items())
-    pairs = _pairs([key for key, _ in bases], [key for key, _ in currents])
+    bases, currents = (
+        [Trials(records, machine) for (machine, _), records in by_cell(side).items()] for side in (base, current)
+    )
+    pairs = _pairs(bases, currents)
+    chosen = [METRICS[name] for name in metrics]
     cells: list[CellComparison] = []
-    for ours, theirs in pairs:
-        before = bases[ours][1] if ours is not None else []
-        after = currents[theirs][1] if theirs is not None else []
-        machines = (
-            (bases[ours][0][0] if ours is not None else None),
-            (currents[theirs][0][0] if theirs is not None else None),
-        )
-        cell = (after or before)[0].cell
+    for before, after in pairs:
+        cell = (after or before or bases[0]).cell
         its_rule = (rules or {}).get((cell.config, cell.batch_size), rule)
-        cells += _compared(before, after, machines, [METRICS[name] for name in metrics], its_rule, method)
+        cells += compare_cell(before, after, chosen, its_rule, method)
     return Comparison(
         cells=tuple(cells),
-        means=tuple(filter(None, (_mean(METRICS[name], cells) for name in metrics))),
+        means=tuple(filter(None, (_mean(metric, cells) for metric in chosen))),
         rule=rule,
-        paired=sum(ours is not None and theirs is not None for ours, theirs in pairs),
-        notes=(*_mixed("base", [group for _, group in bases]), *_mixed("current", [group for _, group in currents])),
+        paired=sum(before is not None and after is not None for before, after in pairs),
+        notes=(*_mixed("base", bases), *_mixed("current", currents)),
     )
 
 
-_Key = tuple[str | None, Cell]
+def compare_cell(
+    base: Trials | None,
+    current: Trials | None,
+    metrics: Sequence[Metric],
+    rule: Rule | None = None,
+    method: Method = APART,
+) -> Iterator[CellComparison]:
+    """One cell by each metric. At least one side is there."""
+    differences = comparability.differences(base.facts, current.facts) if base and current else ()
+    for metric in metrics:
+        pair = CellComparison(
+            metric,
+            replace(base.side, figures=base.figures(metric)) if base else None,
+            replace(current.side, figures=current.figures(metric)) if current else None,
+            "not measured",
+            differences=differences,
+        )
+        yield _by_metric(pair, base, current, rule or Rule(), method)
 
 
-def _pairs(bases: Sequence[_Key], currents: Sequence[_Key]) -> list[tuple[int | None, int | None]]:
-    """Indices that belong together, in the base's order; what only current has comes last."""
-    candidates = sorted(
-        (comparability.distance(one, other) + (machine != other_machine), i, j)
-        for i, (machine, one) in enumerate(bases)
-        for j, (other_machine, other) in enumerate(currents)
-        if (one.config, one.batch_size) == (other.config, other.batch_size)
-    )
+_Pair = tuple["Trials | None", "Trials | None"]
+
+
+def _pairs(bases: Sequence[Trials], currents: Sequence[Trials]) -> list[_Pair]:
+    """The cells that belong together, in the base's order; what only current has comes last.
+
+    Cells that are alike pair at once; the others by how many facts differ, within a config and batch size.
+    """
     partner: dict[int, int] = {}
-    taken: set[int] = set()
+    exact: dict[object, list[int]] = {}
+    for j in reversed(range(len(currents))):
+        exact.setdefault(currents[j].identity, []).append(j)
+    for i, trials in enumerate(bases):
+        twins = exact.get(trials.identity)
+        if twins:
+            partner[i] = twins.pop()
+    taken = set(partner.values())
+    left: dict[tuple[str, int], list[int]] = {}
+    for j, trials in enumerate(currents):
+        if j not in taken:
+            left.setdefault(trials.name, []).append(j)
+    candidates = sorted(
+        (comparability.distance(one.cell, currents[j].cell) + (one.machine != currents[j].machine), i, j)
+        for i, one in enumerate(bases)
+        if i not in partner
+        for j in left.get(one.name, ())
+    )
     for _, i, j in candidates:
         if i not in partner and j not in taken:
             partner[i] = j
             taken.add(j)
     return [
-        *((i, partner.get(i)) for i in range(len(bases))),
-        *((None, j) for j in range(len(currents)) if j not in taken),
+        *((trials, currents[partner[i]] if i in partner else None) for i, trials in enumerate(bases)),
+        *((None, trials) for j, trials in enumerate(currents) if j not in taken),
     ]
 
 
-def _compared(
-    before: Sequence[Record],
-    after: Sequence[Record],
-    machines: tuple[str | None, str | None],
-    metrics: Sequence[Metric],
-    rule: Rule,
-    method: Method,
-) -> Iterator[CellComparison]:
-    """One pair by each metric."""
-    base = _side(before, machines[0]) if before else None
-    current = _side(after, machines[1]) if after else None
-    differences = comparability.differences(before, after) if base and current else ()
-    for metric in metrics:
-        pair = CellComparison(
-            metric,
-            base and replace(base, figures=_figures(before, metric)),
-            current and replace(current, figures=_figures(after, metric)),
-            "not measured",
-            differences=differences,
-        )
-        yield _by_metric(pair, before, after, rule, method)
-
-
 def _by_metric(
-    pair: CellComparison, before: Sequence[Record], after: Sequence[Record], rule: Rule, method: Method
+    pair: CellComparison, before: Trials | None, after: Trials | None, rule: Rule, method: Method
 ) -> CellComparison:
     base, current = pair.base, pair.current
-    if base is None or current is None:
+    if base is None or current is None or before is None or after is None:
         verdict: Verdict = "missing" if current is None else "new"
         return replace(pair, verdict=verdict, failing=base is not None and base.status == "ok")
     if base.status != "ok" or current.status != "ok":
         return _by_status(pair, base, current)
     pair = _judged(pair, base, current, rule, method)
-    if pair.metric.name == "throughput":
+    if pair.metric is THROUGHPUT:
         pair = _attributed(pair, before, after, method)
-    why = _breaks(before, after)
+    why = _breaks(before.records, after.records)
     return (
         replace(pair, verdict="changed status", failing=True, why=why, culprit=None, more_trials=None) if why else pair
     )
@@ -372,26 +484,23 @@ def _judged(pair: CellComparison, base: Side, current: Side, rule: Rule, method:
         have = f"{len(base.figures)} trial{'s' * (len(base.figures) != 1)} of base, {len(current.figures)} of current"
         why = f"{have}: one process tells nothing of how processes differ"
         return replace(pair, verdict="inconclusive", why=why, more_trials=LEAST_TRIALS - least)
-    found = method.estimate(current.figures, base.figures)
+    estimate = method.estimate(current.figures, base.figures)
     # The rule speaks of figures of which more is better.
-    better = found if pair.metric.more_is_better else found.inverse
+    better = estimate if pair.metric.more_is_better else estimate.inverse
     decision = rule.judge(better.ratio)
     return replace(
         pair,
         verdict=decision,
         failing=decision == "regression",
-        estimate=found,
+        estimate=estimate,
         more_trials=rule.more_trials(better) if decision == "inconclusive" else None,
     )
 
 
-def _attributed(
-    pair: CellComparison, before: Sequence[Record], after: Sequence[Record], method: Method
-) -> CellComparison:
+def _attributed(pair: CellComparison, before: Trials, after: Trials, method: Method) -> CellComparison:
     """The phases of both sides; of a regression, the one that grew most, if any surely grew."""
-    ours, theirs = _measurements(before), _measurements(after)
-    clock: Literal["host", "device"] = "device" if all(map(_fills_device, (*ours, *theirs))) else "host"
-    times, others = _phase_times(ours, clock), _phase_times(theirs, clock)
+    clock: Clock = "device" if before.fills_device and after.fills_device else "host"
+    times, others = before.phase_times(clock), after.phase_times(clock)
     changes = []
     for name in times:
         base_s, current_s = times[name], others.get(name, ())
@@ -402,63 +511,6 @@ def _attributed(
     grown = [change for change in changes if change.change_s.low > 0]
     culprit = max(grown, key=lambda change: change.change_s.value, default=None)
     return replace(pair, clock=clock, phases=tuple(changes), culprit=culprit if pair.verdict == "regression" else None)
-
-
-def _measurements(records: Sequence[Record]) -> list[Measurement]:
-    return [r.measurement for r in records if r.status == "ok" and r.measurement is not None]
-
-
-def _fills_device(measurement: Measurement) -> bool:
-    """Whether the device's times are known and add up to the step."""
-    if not measurement.phases or any(not phase.device_s for phase in measurement.phases):
-        return False
-    total_s = math.fsum(statistics.median(phase.device_s or ()) for phase in measurement.phases)
-    return total_s >= _DEVICE_FILLS * statistics.median(measurement.counted_times_s)
-
-
-def _phase_times(measurements: Sequence[Measurement], clock: str) -> dict[str, list[float]]:
-    """Median time of each phase, one entry per trial."""
-    found: dict[str, list[float]] = {}
-    for measurement in measurements:
-        for phase in measurement.phases:
-            times_s = phase.device_s if clock == "device" else phase.host_s
-            if times_s:
-                found.setdefault(phase.name, []).append(statistics.median(times_s))
-    return found
-
-
-def _figures(records: Sequence[Record], metric: Metric) -> tuple[float, ...]:
-    """Of the trials that are ok and tell it."""
-    figures = (metric.of(record) for record in records if record.status == "ok")
-    return tuple(figure for figure in figures if figure is not None and 0 < figure < math.inf)
-
-
-def _side(records: Sequence[Record], machine: str | None) -> Side:
-    """Everything but the figures, which are a metric's."""
-    ok = [record for record in records if record.status == "ok"]
-    status: Status = "ok" if ok else max((record.status for record in records), key=STATUSES.index)
-    side = Side(
-        cell=records[0].cell,
-        machine=machine,
-        status=status,
-        reason=next(record.reason for record in records if record.status == status),
-        trials=len(records),
-        trials_ok=len(ok),
-    )
-    if not ok:
-        return side
-    trials_s = [m.counted_times_s for m in _measurements(ok)]
-    steps = sum(map(len, trials_s))
-    medians_s = [statistics.median(times_s) for times_s in trials_s]
-    batch_size = side.cell.batch_size
-    spikes = sum(t > SPIKE * median_s for times_s, median_s in zip(trials_s, medians_s, strict=True) for t in times_s)
-    return replace(
-        side,
-        images_per_s=_geometric_mean([images_per_s(batch_size, times_s) for times_s in trials_s]),
-        median_images_per_s=_geometric_mean([batch_size / median_s for median_s in medians_s]),
-        spikes=spikes / steps,
-        notes=_trial_notes(records),
-    )
 
 
 def _geometric_mean(values: Sequence[float]) -> float:
@@ -491,7 +543,7 @@ def _mean(metric: Metric, cells: Sequence[CellComparison]) -> Mean | None:
     return Mean(metric, welch.geometric_mean(ratios).interval(), len(ratios)) if ratios else None
 
 
-def _mixed(side: str, groups: Sequence[Sequence[Record]]) -> tuple[str, ...]:
-    """What the trials of one cell do not agree on, each fact once for the side."""
-    mixed = dict.fromkeys(note for group in groups for note in comparability.mixtures(group))
+def _mixed(side: str, cells: Sequence[Trials]) -> tuple[str, ...]:
+    """The facts that trials of one cell do not agree on, each once for the side."""
+    mixed = dict.fromkeys(note for cell in cells for note in comparability.mixtures(cell.records, cell.facts))
     return tuple(f"{side} mixes {note}" for note in mixed)

@@ -13,12 +13,12 @@ from typing import NamedTuple
 
 from tcbench.analysis import comparability, compare
 from tcbench.analysis.comparability import Difference
-from tcbench.analysis.compare import CellComparison
+from tcbench.analysis.compare import THROUGHPUT, CellComparison, Trials
 from tcbench.analysis.stats import Interval
 from tcbench.analysis.summary import by_cell
 from tcbench.analysis.verdict import Rule
 from tcbench.analysis.welch import LEAST_TRIALS, Group
-from tcbench.core.record import STATUSES, Cell, Environment, Record, Status
+from tcbench.core.record import Cell, Environment, Record, Status
 
 
 class Code(NamedTuple):
@@ -131,9 +131,11 @@ def history(records: Iterable[Record], rule: Rule | None = None, allow: Collecti
         at: dict[Code, list[Record]] = {}
         for record in group:
             at.setdefault(codes[id(record)], []).append(record)
-        told = [r.environment for r in sorted(group, key=lambda r: r.started_at) if r.environment is not None]
-        points = _points([(revision, at[revision.code]) for revision in revisions if revision.code in at], rule, allow)
-        cells.append(CellHistory(cell, machine, told[-1] if told else None, points))
+        known = [r for r in group if r.environment is not None]
+        newest = max(reversed(known), key=lambda r: r.started_at, default=None)
+        groups = [(one, Trials(at[one.code], machine)) for one in revisions if one.code in at]
+        environment = newest.environment if newest is not None else None
+        cells.append(CellHistory(cell, machine, environment, _points(groups, rule, allow)))
     return History(revisions, tuple(cells), rule)
 
 
@@ -183,44 +185,42 @@ def _revisions(records: Sequence[Record], codes: dict[int, Code]) -> tuple[Revis
     return tuple(Revision(code, named(code), beside(code), began[code]) for code in ordered)
 
 
-def _points(groups: Sequence[tuple[Revision, list[Record]]], rule: Rule, allow: Collection[str]) -> tuple[Point, ...]:
+def _points(groups: Sequence[tuple[Revision, Trials]], rule: Rule, allow: Collection[str]) -> tuple[Point, ...]:
     points = []
-    last: tuple[Revision, list[Record]] | None = None
-    last_ok: tuple[Revision, list[Record]] | None = None
-    for revision, group in groups:
-        ok = any(record.status == "ok" for record in group)
+    last: tuple[Revision, Trials] | None = None
+    last_ok: tuple[Revision, Trials] | None = None
+    for revision, trials in groups:
+        ok = trials.side.status == "ok"
         before = last_ok if ok and last_ok else last
         change, broken_by = None, tuple[Difference, ...]()
         if before is not None:
-            found = comparability.differences(before[1], group)
-            broken_by = tuple(difference for difference in found if difference.facet not in allow)
+            differences = comparability.differences(before[1].facts, trials.facts)
+            broken_by = tuple(difference for difference in differences if difference.facet not in allow)
             if broken_by:
                 last_ok = None
             else:
-                [change] = compare.compare(before[1], group, rule=rule).cells
-        points.append(_point(revision, group, change, before[0] if before and change else None, broken_by))
-        last = revision, group
+                [change] = compare.compare_cell(before[1], trials, [THROUGHPUT], rule)
+        points.append(_point(revision, trials, change, before[0] if before and change else None, broken_by))
+        last = revision, trials
         last_ok = last if ok else last_ok
     return tuple(points)
 
 
 def _point(
     revision: Revision,
-    group: Sequence[Record],
+    trials: Trials,
     change: CellComparison | None,
     since: Revision | None,
     broken_by: tuple[Difference, ...],
 ) -> Point:
-    ok = [record for record in group if record.status == "ok"]
-    status: Status = "ok" if ok else max((record.status for record in group), key=STATUSES.index)
-    rates = (compare.METRICS["throughput"].of(record) for record in ok)
+    side = trials.side
     return Point(
         revision=revision,
-        status=status,
-        reason=next(record.reason for record in group if record.status == status),
-        trials=len(group),
-        trials_ok=len(ok),
-        figures=tuple(rate for rate in rates if rate is not None),
+        status=side.status,
+        reason=side.reason,
+        trials=side.trials,
+        trials_ok=side.trials_ok,
+        figures=trials.figures(THROUGHPUT),
         change=change,
         since=since,
         broken_by=broken_by,

@@ -14,6 +14,14 @@ GPU = GpuFacts(
 STATE = GpuSamples(state=GpuState(power_limit_w=700.0, sm_clock_set_mhz=1980), samples=())
 
 
+def differences(base, current):
+    return comparability.differences(comparability.values(base), comparability.values(current))
+
+
+def mixtures(records):
+    return comparability.mixtures(records, comparability.values(records))
+
+
 def on_gpu(**changes):
     cell = factories.make_cell(device=changes.pop("device", "cuda:0"))
     gpu = msgspec.structs.replace(GPU, **changes)
@@ -56,8 +64,8 @@ def cell(**changes):
     ],
 )
 def test_each_facet_is_told_in_both_directions(facet, base, current):
-    forth = comparability.differences([base], [current])
-    back = comparability.differences([current], [base])
+    forth = differences([base], [current])
+    back = differences([current], [base])
     assert {difference.facet for difference in forth} == {facet}
     assert {(d.what, d.base, d.current) for d in forth} == {(d.what, d.current, d.base) for d in back}
 
@@ -79,33 +87,33 @@ def test_every_facet_is_tested_above():
     ],
 )
 def test_what_is_compared_or_says_nothing_is_no_difference(other):
-    assert comparability.differences([factories.make_record()], [other]) == ()
+    assert differences([factories.make_record()], [other]) == ()
 
 
 def test_one_of_several_like_gpus_is_as_good_as_another():
-    assert comparability.differences([on_gpu()], [on_gpu(device="cuda:3")]) == ()
+    assert differences([on_gpu()], [on_gpu(device="cuda:3")]) == ()
 
 
 def test_a_difference_names_both_values():
-    (difference,) = comparability.differences([on_gpu()], [on_gpu(driver="580.12")])
+    (difference,) = differences([on_gpu()], [on_gpu(driver="580.12")])
     assert difference.says == "driver: 570.86 -> 580.12"
 
 
 def test_a_package_that_only_one_side_has_says_none():
-    (difference,) = comparability.differences([environment()], [environment(packages={"chainer": "7.8.1"})])
+    (difference,) = differences([environment()], [environment(packages={"chainer": "7.8.1"})])
     assert difference.says == "numpy: 2.2.0 -> none"
 
 
 def test_trials_that_disagree_are_a_mixture():
     pair = [environment(python="3.11.2", commit="a1"), environment(python="3.12.1", commit="b2")]
-    assert set(comparability.mixtures(pair)) == {"python: 3.11.2, 3.12.1", "commit: a1, b2"}
-    assert comparability.mixtures(pair[:1]) == ()
+    assert set(mixtures(pair)) == {"python: 3.11.2, 3.12.1", "commit: a1, b2"}
+    assert mixtures(pair[:1]) == ()
 
 
 def test_trials_from_two_commits_of_a_users_project_are_a_mixture_and_trials_without_one_are_none():
     first, second, without = (environment(project_commit=commit) for commit in ("a1", "b2", None))
-    assert comparability.mixtures([first, without, second]) == ("project's commit: a1, b2",)
-    assert comparability.mixtures([first, without]) == ()
+    assert mixtures([first, without, second]) == ("project's commit: a1, b2",)
+    assert mixtures([first, without]) == ()
 
 
 def test_cells_are_the_further_apart_the_more_they_differ_in():

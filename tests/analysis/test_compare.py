@@ -6,6 +6,7 @@ import factories
 import msgspec
 import pytest
 
+from tcbench.analysis import comparability
 from tcbench.analysis.compare import METRICS, compare
 from tcbench.analysis.verdict import Rule
 from tcbench.core.record import GpuSample, GpuSamples, GpuState, Input, PhaseTimes
@@ -373,3 +374,12 @@ def test_what_is_skipped_or_does_not_fit_on_both_sides_is_an_answer(status):
     found = compare(ended("fp32", status), ended("fp32", status, side="current"))
     assert only(found).verdict == "not measured"
     assert not found.inconclusive
+
+
+def test_cells_that_are_alike_pair_without_being_measured_against_each_other(monkeypatch):
+    """A thousand cells of one config would be a million distances."""
+    base = [factories.make_record(cell=factories.make_cell(seed=seed)) for seed in range(20)]
+    monkeypatch.setattr(comparability, "distance", lambda one, other: pytest.fail("not needed"))
+    found = compare(base, reversed(base))
+    assert [cell.base.cell.seed for cell in found.cells] == list(range(20))
+    assert all(cell.base.cell == cell.current.cell for cell in found.cells)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections.abc import Sequence
 
 import msgspec
 import pytest
 from factories import make_cell, make_environment, make_record
 from histories import commit, over_commits, shuffled
 
+from tcbench.analysis import compare
 from tcbench.analysis.history import history
+from tcbench.analysis.stats import images_per_s
 from tcbench.analysis.verdict import Rule
 from tcbench.core.record import Record
 
@@ -194,3 +197,16 @@ def test_a_run_that_was_resumed_at_another_commit_parts() -> None:
 def test_nothing_gives_nothing() -> None:
     found = history([])
     assert (found.revisions, found.cells, found.regressions) == ((), (), 0)
+
+
+def test_every_trial_is_worked_out_once_though_two_steps_rest_on_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    worked_out: list[int] = []
+
+    def counted(batch_size: int, times_s: Sequence[float]) -> float:
+        worked_out.append(id(times_s))
+        return images_per_s(batch_size, times_s)
+
+    monkeypatch.setattr(compare, "images_per_s", counted)
+    records = over_commits([40, 40, 36, 36, 36])
+    history(records)
+    assert len(worked_out) == len(records)
