@@ -1,0 +1,147 @@
+"""README.md, CONTRIBUTING.md and docs/: links lead somewhere, commands and paths exist, every command is listed."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import typer
+from commands import parse
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+
+from tcbench.cli import app
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "results" / "README.md", *(ROOT / "docs").rglob("*.md")]
+INDEX = ROOT / "docs" / "README.md"
+FOLDERS = ("tcbench/", "tests/", "docs/", "scenarios/", "benchmarks/", "tools/", ".ci/")
+
+
+@functools.cache
+def tokens(page: Path) -> list[Token]:
+    """All tokens of a page, those inside of paragraphs and tables too."""
+    tops = MarkdownIt().enable("table").parse(page.read_text("utf-8"))
+    return [token for top in tops for token in (top, *(top.children or ()))]
+
+
+def links(page: Path) -> list[str]:
+    found = [token for token in tokens(page) if token.type in ("link_open", "image")]
+    return [str(token.attrs.get("href") or token.attrs["src"]) for token in found]
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them."""
+    inside = MarkdownIt().parse(page.read_text("utf-8"))
+    headings = [after for token, after in itertools.pairwise(inside) if token.type == "heading_open"]
+    texts = ("".join(child.content for child in heading.children or ()) for heading in headings)
+    return {re.sub(r"[^\w\- ]", "", text.lower()).replace(" ", "-") for text in texts}
+
+
+def problem(page: Path, link: str) -> str | None:
+    """Why a link leads nowhere; None: it leads somewhere, or to the web, which no test asks."""
+    if re.match(r"https?://", link):
+        return None
+    path, _, anchor = link.partition("#")
+    target = (page.parent / path).resolve() if path else page
+    if not target.exists():
+        return f"no file {path}"
+    if anchor and anchor not in anchors(target):
+        return f"no heading #{anchor} in {target.name}"
+    return None
+
+
+def code_spans(page: Path) -> Iterator[str]:
+    return (token.content for token in tokens(page) if token.type == "code_inline")
+
+
+def shell_lines(page: Path) -> Iterator[str]:
+    """The lines of a page's blocks of shell, continued lines joined."""
+    for token in tokens(page):
+        if token.type == "fence" and token.info == "sh":
+            yield from token.content.replace("\\\n", " ").splitlines()
+
+
+def commands(page: Path) -> list[list[str]]:
+    parts = [part for line in shell_lines(page) for part in line.split("&&")]
+    found = (re.search(r"(?:^| |/)tcbench (?!-)(.*)", part) for part in parts)
+    return [shlex.split(match[1], comments=True) for match in found if match]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_leads_to_a_file_and_a_heading(page):
+    assert {link: why for link in links(page) if (why := problem(page, link))} == {}
+
+
+def test_a_link_that_leads_nowhere_is_seen(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("# One `name`, two\n", "utf-8")
+    assert problem(page, "other.md") == "no file other.md"
+    assert problem(page, "#one") == "no heading #one in page.md"
+    assert problem(page, "page.md#one-name-two") is None
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_path_of_ours_that_a_page_names_exists(page):
+    spans = [span.split("::")[0] for span in code_spans(page) if span.startswith(FOLDERS)]
+    named = {span.split()[0] for span in spans if not re.search(r"[A-Z]{4}", span.replace("README", ""))}
+    assert sorted(path for path in named if not (ROOT / path).exists()) == []
+
+
+COMMANDS = [(page, words) for page in PAGES for words in commands(page)]
+
+
+@pytest.mark.parametrize(("page", "words"), COMMANDS, ids=[f"{p.name}: {' '.join(w)}"[:60] for p, w in COMMANDS])
+def test_a_command_on_a_page_is_one_of_tcbenchs_with_all_its_options(page, words):
+    parse(words)
+
+
+def command_names(group: typer.core.TyperGroup) -> Iterator[str]:
+    for name, command in group.commands.items():
+        yield name
+        if isinstance(command, typer.core.TyperGroup):
+            yield from (f"{name} {inner}" for inner in command.commands)
+
+
+def test_the_readme_lists_every_command():
+    group = typer.main.get_command(app)
+    assert isinstance(group, typer.core.TyperGroup)
+    listed = re.findall(r"^\|[^|]*\| `([\w ]+)` \|", (ROOT / "README.md").read_text("utf-8"), re.MULTILINE)
+    assert {name.split()[0] for name in listed} == set(group.commands)
+
+
+def test_the_pages_show_every_command_at_work():
+    group = typer.main.get_command(app)
+    assert isinstance(group, typer.core.TyperGroup)
+    text = "".join(page.read_text("utf-8") for page in PAGES)
+    inner = [name.split()[-1] for name in command_names(group)]
+    assert [name for name in inner if not re.search(rf"\b{name}\b", text)] == []
+
+
+def test_the_readme_is_short():
+    assert len((ROOT / "README.md").read_text("utf-8").splitlines()) <= 150
+
+
+def test_the_index_lists_every_page_and_no_page_is_listed_twice():
+    listed = [(INDEX.parent / link).resolve() for link in links(INDEX) if not link.startswith("http")]
+    assert set(PAGES) - {INDEX} <= set(listed)
+    assert len(listed) == len(set(listed))
+
+
+def test_the_table_of_rooms_names_the_packages_folders():
+    rows = re.findall(r"^\| `(\w+)` \|", (ROOT / "docs" / "architecture.md").read_text("utf-8"), re.MULTILINE)
+    folders = {path.parent.name for path in (ROOT / "tcbench").glob("*/__init__.py")}
+    assert sorted(rows) == sorted(folders)
+
+
+def test_the_ladders_table_names_every_rung():
+    from tcbench.backends import backend
+
+    rows = re.findall(r"^\| `(\w+)` \|", (ROOT / "docs" / "ladder.md").read_text("utf-8"), re.MULTILINE)
+    scenarios = {path.stem for path in (ROOT / "scenarios").glob("*.toml")}
+    assert set(rows) == set(backend("chainer").RUNGS.rungs) | scenarios
