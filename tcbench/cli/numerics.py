@@ -132,9 +132,9 @@ def numerics(
     within("--margin", margin, "a share between 0 and 1, such as 0.02", lambda x: 0 < x < 1)
     within("--timeout", timeout, "seconds above 0", lambda x: 0 < x <= 1e6)
     static_scale = loss_scale(scale)
-    found = devices.find(device, device_kinds(("chainer",)))
-    refuse(found, ("chainer",))
-    loaded = scenarios.load(scenario or ("cpu" if found.kind == "cpu" else "naruse2018"))
+    target = devices.find(device, device_kinds(("chainer",)))
+    refuse(target, ("chainer",))
+    loaded = scenarios.load(scenario or ("cpu" if target.kind == "cpu" else "naruse2018"))
     if rungs:
         given = {
             "--data": data,
@@ -150,7 +150,14 @@ def numerics(
         from tcbench.cli.parity import hold
 
         hold(
-            loaded, found, config_names(config), steps or plan.PARITY_STEPS, threads, timeout or _TIMEOUT_S, quiet, json
+            loaded,
+            target,
+            config_names(config),
+            steps or plan.PARITY_STEPS,
+            threads,
+            timeout or _TIMEOUT_S,
+            quiet,
+            json,
         )
         return
     _none_of({"--config": config}, "training side by side", "configs are compared with --rungs")
@@ -166,9 +173,9 @@ def numerics(
         data=None if data is None else data.absolute(),
         threads=threads,
     )
-    setting = plan.setting(loaded, found, asked, machine.usable_cpus(), None if data is None else _images(data))
+    setting = plan.setting(loaded, target, asked, machine.usable_cpus(), None if data is None else _images(data))
     margins = Margins() if margin is None else Margins(margin, margin)
-    _train(setting, asked, static_scale, margins, found, timeout or _TIMEOUT_S, out, quiet, json)
+    _train(setting, asked, static_scale, margins, target, timeout or _TIMEOUT_S, out, quiet, json)
 
 
 def _whole(name: str, value: int | None, least: int, most: int) -> None:
@@ -183,7 +190,7 @@ def _none_of(given: dict[str, Any], where: str, why: str) -> None:
 
 
 def loss_scale(text: str | None) -> float | None:
-    """What --scale means: a power of two, as "1024" or "2^10". Raises SelectionError."""
+    """The value of --scale: a power of two, as "1024" or "2^10". Raises SelectionError."""
     import math
     import re
 
@@ -203,11 +210,11 @@ def _images(data: Path) -> Any:
     from tcbench.backends.chainer.numerics.folder import HELD_OUT_EVERY, split
     from tcbench.backends.feeds.dataset import scan
 
-    mend = (
+    remedy = (
         f"expected CLASS/IMAGE.jpg in it, at least {HELD_OUT_EVERY} images a class; without --data it trains on "
         "generated images"
     )
-    return split(scan(data.absolute(), mend))
+    return split(scan(data.absolute(), remedy))
 
 
 def _train(

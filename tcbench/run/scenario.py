@@ -1,38 +1,31 @@
 """A scenario: what to run, as a TOML file becomes a frozen Scenario.
 
-Owns the file's form and its errors: each names the file, the key and what was expected. Knows nothing of machines,
+Owns the checks across the file's tables, whose form is in `tcbench.run.scenario_file`. Knows nothing of machines,
 devices or whether a rung can run here; that is the plan's.
 """
 
 from __future__ import annotations
 
 import difflib
-import re
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Any
 
 import msgspec
-from msgspec import Meta
 
 import tcbench
 from tcbench.backends import DEFAULT, builds_models
 from tcbench.core import claim as claims
-from tcbench.core.claim import Claim, ClaimTable
+from tcbench.core.claim import Claim
 from tcbench.core.errors import ScenarioError
 from tcbench.core.record import CudnnSettings, InputKind, MeasureSettings, TrainSettings
 from tcbench.models import MODELS
+from tcbench.run import scenario_file
+from tcbench.run.scenario_file import CudnnTable, File, LadderTable
 
-SCHEMA = 1
 SUFFIX = ".toml"
-
-# Upper bounds far beyond any machine: they keep infinities and slips of the finger out of the plan.
-PositiveInt = Annotated[int, Meta(ge=1, le=1_000_000)]
-Positive = Annotated[float, Meta(gt=0, le=1e9)]
-Name = Annotated[str, Meta(min_length=1)]
-Fraction = Annotated[float, Meta(gt=0, lt=1)]
 
 
 @dataclass(frozen=True)
@@ -91,91 +84,6 @@ class Scenario:
         return self.on_cpu if device_kind == "cpu" and self.on_cpu is not None else self
 
 
-class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    pass
-
-
-class _Model(_Table, frozen=True, kw_only=True):
-    name: str = "resnet50"
-    variant: str = "v1"
-    image_size: PositiveInt = 224
-    classes: Annotated[int, Meta(ge=2, le=1_000_000)] = 1000
-
-
-_Data = Literal["generated", "synthetic"]
-
-
-class _Input(_Table, frozen=True, kw_only=True):
-    data: _Data = "generated"
-
-
-class _Train(_Table, frozen=True, kw_only=True):
-    learning_rate: Positive = 0.01
-    momentum: Annotated[float, Meta(ge=0, lt=1)] = 0.9
-    weight_decay: Annotated[float, Meta(ge=0, le=1e3)] = 1e-4
-    loss_scale: Positive = 128.0
-
-
-class _Cudnn(_Table, frozen=True, kw_only=True):
-    workspace_mib: Annotated[int, Meta(ge=0, le=1_000_000)] = 512
-    autotune: bool = True
-    fast_batch_norm: bool = True
-
-
-class _Measure(_Table, frozen=True, kw_only=True):
-    batch_sizes: Annotated[list[PositiveInt], Meta(min_length=1)]
-    trials: PositiveInt = 1
-    target: Fraction = 0.02
-    max_time_s: Positive = 60.0
-    timeout_s: Positive = 1800.0
-    min_warmup_steps: Annotated[int, Meta(ge=3, le=1_000_000)] = 3
-    max_warmup_steps: Annotated[int, Meta(ge=3, le=1_000_000)] = 30
-    block_steps: Annotated[int, Meta(ge=5, le=1_000_000)] = 6
-    min_timed_steps: Annotated[int, Meta(ge=10, le=1_000_000)] = 10
-    profiled_steps: PositiveInt = 5
-
-
-class _Ladder(_Table, frozen=True, kw_only=True):
-    name: Name
-    # A step is one rung, or several that belong together.
-    steps: Annotated[list[Name | Annotated[list[Name], Meta(min_length=1)]], Meta(min_length=1)]
-    backend: str = DEFAULT
-
-
-class _Config(_Table, frozen=True, kw_only=True):
-    rungs: Annotated[list[Name], Meta(min_length=1)]
-    backend: str = DEFAULT
-
-
-class _CudnnChange(_Table, frozen=True, kw_only=True):
-    workspace_mib: Annotated[int, Meta(ge=0, le=1_000_000)] | None = None
-    autotune: bool | None = None
-    fast_batch_norm: bool | None = None
-
-
-class _Ablation(_Table, frozen=True, kw_only=True):
-    name: Annotated[str, Meta(pattern="^[a-z0-9]+(-[a-z0-9]+)*$")]
-    cudnn: _CudnnChange
-
-
-class _File(_Table, frozen=True, kw_only=True):
-    """The file, key by key. `schema` comes first, so that a newer form is refused by name."""
-
-    schema: int
-    title: str
-    measure: _Measure
-    source: str = ""
-    model: _Model = _Model()
-    input: _Input = _Input()
-    train: _Train = _Train()
-    cudnn: _Cudnn = _Cudnn()
-    ladder: list[_Ladder] = []
-    config: list[_Config] = []
-    ablation: list[_Ablation] = []
-    claim: list[ClaimTable] = []
-    cpu: dict[str, Any] = {}
-
-
 def scenario_folder() -> Path:
     """The folder of the scenarios that come with tcbench: the checkout's, or the installed package's."""
     package = Path(tcbench.__file__).parent
@@ -232,17 +140,7 @@ def _changed(raw: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
 
 
 def _checked(path: Path, raw: dict[str, Any], *, inherits_claims: bool = False) -> Scenario:
-    schema = raw.get("schema")
-    if not isinstance(schema, int) or isinstance(schema, bool):
-        raise ScenarioError(f"{path}: schema: expected the number {SCHEMA}, got {_shown(schema)}")
-    if schema > SCHEMA:
-        raise ScenarioError(f"{path}: schema: {schema} is newer than this tcbench reads ({SCHEMA}); upgrade tcbench")
-    if schema < 1:
-        raise ScenarioError(f"{path}: schema: expected the number {SCHEMA}, got {schema}")
-    try:
-        file = msgspec.convert(raw, _File)
-    except msgspec.ValidationError as error:
-        raise ScenarioError(_explained(path, error, raw)) from None
+    file = scenario_file.read(path, raw)
     model = MODELS.get(file.model.name)
     # A step of one's own may be of any model.
     backends = [*(table.backend for table in file.ladder), *(table.backend for table in file.config)]
@@ -293,22 +191,14 @@ def _checked(path: Path, raw: dict[str, Any], *, inherits_claims: bool = False) 
         timeout_s=file.measure.timeout_s,
         train=TrainSettings(**msgspec.structs.asdict(file.train)),
         cudnn=_settings(file.cudnn),
-        measure=MeasureSettings(
-            target=file.measure.target,
-            max_time_s=file.measure.max_time_s,
-            min_warmup_steps=file.measure.min_warmup_steps,
-            max_warmup_steps=file.measure.max_warmup_steps,
-            block_steps=file.measure.block_steps,
-            min_timed_steps=file.measure.min_timed_steps,
-            profiled_steps=file.measure.profiled_steps,
-        ),
+        measure=MeasureSettings(**{name: getattr(file.measure, name) for name in MeasureSettings.__struct_fields__}),
         ladders=ladders,
         configs=tuple(configs),
         claims=claims.read(path, file.claim, names, batch_sizes, inherited=inherits_claims),
     )
 
 
-def _settings(table: _Cudnn) -> CudnnSettings:
+def _settings(table: CudnnTable) -> CudnnSettings:
     return CudnnSettings(
         workspace_bytes=table.workspace_mib * 2**20,
         autotune=table.autotune,
@@ -316,7 +206,7 @@ def _settings(table: _Cudnn) -> CudnnSettings:
     )
 
 
-def _ablations(path: Path, file: _File) -> dict[str, CudnnSettings]:
+def _ablations(path: Path, file: File) -> dict[str, CudnnSettings]:
     """The settings of each ablation: the scenario's, with its changes."""
     settings: dict[str, CudnnSettings] = {}
     for place, table in enumerate(file.ablation):
@@ -330,7 +220,7 @@ def _ablations(path: Path, file: _File) -> dict[str, CudnnSettings]:
     return settings
 
 
-def _ladder(table: _Ladder) -> Ladder:
+def _ladder(table: LadderTable) -> Ladder:
     def climb() -> Iterator[Config]:
         rungs: tuple[str, ...] = ()
         for step in table.steps:
@@ -338,67 +228,3 @@ def _ladder(table: _Ladder) -> Ladder:
             yield Config(table.backend, rungs)
 
     return Ladder(table.name, tuple(climb()))
-
-
-_WORDS = {
-    "int": "a whole number",
-    "str": "a text in quotes",
-    "float": "a number",
-    "bool": "true or false",
-    "array": "a list",
-    "object": "a table",
-}
-
-
-def _explained(path: Path, error: msgspec.ValidationError, raw: dict[str, Any]) -> str:
-    """msgspec's message with the file, the dotted key and everyday words: `FILE: KEY: expected ..., got ...`."""
-    message, _, place = str(error).partition(" - at `$")
-    key = place.rstrip("`").lstrip(".")
-    unknown = re.match(r"Object contains unknown field `(.*)`", message)
-    if unknown:
-        where = f"{key}.{unknown[1]}" if key else unknown[1]
-        known = _fields(key)
-        close = difflib.get_close_matches(unknown[1], known, n=1)
-        hint = f"did you mean '{close[0]}'?" if close else f"expected one of {', '.join(known)}"
-        return f"{path}: {where}: unknown key; {hint}"
-    missing = re.match(r"Object missing required field `(.*)`", message)
-    if missing:
-        where = f"{key}.{missing[1]}" if key else missing[1]
-        return f"{path}: {where}: missing; expected in every scenario"
-    if message.startswith("Invalid enum value"):
-        message = f"expected one of {', '.join(get_args(_Data))}"
-    words = re.sub(r"`([\w |]+)`", lambda m: " or ".join(_WORDS.get(w, w) for w in m[1].split(" | ")), message)
-    words = words[:1].lower() + words[1:]
-    return f"{path}: {key or 'file'}: {words}" + ("" if "got" in words else f", got {_shown(_at(raw, key))}")
-
-
-def _fields(key: str) -> tuple[str, ...]:
-    tables: dict[str, type[msgspec.Struct]] = {
-        "": _File,
-        "model": _Model,
-        "input": _Input,
-        "train": _Train,
-        "cudnn": _Cudnn,
-        "measure": _Measure,
-        "ladder[...]": _Ladder,
-        "config[...]": _Config,
-        "ablation[...]": _Ablation,
-        "ablation[...].cudnn": _CudnnChange,
-        "claim[...]": ClaimTable,
-    }
-    table = tables.get(re.sub(r"\[\d+\]", "[...]", key), _File)
-    return table.__struct_fields__
-
-
-def _at(raw: Any, key: str) -> Any:
-    """The value that stands at a key such as `ladder[0].steps[1]`; None where there is none."""
-    for name, index in re.findall(r"(\w+)|\[(\d+)\]", key):
-        try:
-            raw = raw[name] if name else raw[int(index)]
-        except (KeyError, IndexError, TypeError):
-            return None
-    return raw
-
-
-def _shown(value: Any) -> str:
-    return "nothing" if value is None else repr(value)

@@ -1,4 +1,4 @@
-"""What `tcbench numerics` shows beside its pictures: tables, words, and the JSON that is kept."""
+"""The output of `tcbench numerics` beside its pictures: tables, words, and the JSON that is kept."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rich.text import Text
 
 from tcbench.core.numerics import KINDS, TECHNIQUES, Document, Setting
 from tcbench.numerics.equivalence import Equivalence
-from tcbench.numerics.gradients import LOST_AT_MOST, Shares, shares
+from tcbench.numerics.gradients import LOST_AT_MOST, shares
 from tcbench.numerics.judgement import (
     SCALES,
     Margins,
@@ -33,7 +33,7 @@ _STYLES: dict[Word, str] = {"trains like fp32": "green", "does not": "red", "und
 
 
 def setting_line(document: Document) -> str:
-    """What was trained, in one line."""
+    """The training, in one line."""
     s = document.setting
     data = "generated patterns" if s.data is None else s.data
     return (
@@ -58,7 +58,7 @@ def about(document: Document) -> list[str]:
 
 
 def _factors(s: Setting) -> tuple[float, float]:
-    """What the loss's divisor is made of: the replicas of a global batch, and what makes up for a feature map that is
+    """The factors of the loss's divisor: the replicas of a global batch, and what makes up for a feature map that is
     smaller than that of the scenario's model, which the small network alone needs (`tcbench.run.numerics_plan`)."""
     replicas = s.global_batch / s.batch_size
     return replicas, s.loss_divisor / replicas if s.data is None else 1.0
@@ -116,8 +116,8 @@ def gradients_table(document: Document) -> Table:
             table.add_column(f"{kind}: {what}" if what == "zero" else what, justify="right", no_wrap=True)
     used = round(math.log2(document.static_scale))
     for k in sorted({*SCALES, used}):
-        found = whole(document.gradients, k)
-        cells = [_share(getattr(found[kind], what)) for kind in KINDS for what in ("zero", "subnormal", "infinite")]
+        by_kind = whole(document.gradients, k)
+        cells = [_share(getattr(by_kind[kind], what)) for kind in KINDS for what in ("zero", "subnormal", "infinite")]
         table.add_row(f"{'static: ' if k == used else ''}2^{k}", *cells)
     return table
 
@@ -130,18 +130,18 @@ def _share(value: float) -> str:
 
 def safe_line(document: Document) -> str:
     """The smallest and the largest safe scale."""
-    found, used = safe(document.gradients), f"used: 2^{round(math.log2(document.static_scale))}"
-    if found.smallest is None or found.largest is None:
+    scales, used = safe(document.gradients), f"used: 2^{round(math.log2(document.static_scale))}"
+    if scales.smallest is None or scales.largest is None:
         return f"No gradients were seen; {used}."
-    if found.smallest > found.largest:
+    if scales.smallest > scales.largest:
         return (
-            f"No loss scale is safe: from 2^{found.smallest} on at most {LOST_AT_MOST:.0%} of the gradients become "
-            f"zero, but above 2^{found.largest} some overflow; {used}."
+            f"No loss scale is safe: from 2^{scales.smallest} on at most {LOST_AT_MOST:.0%} of the gradients become "
+            f"zero, but above 2^{scales.largest} some overflow; {used}."
         )
     n, steps = steps_seen(document.gradients), document.setting.steps
     return (
-        f"Safe loss scales: 2^{found.smallest} (at most {LOST_AT_MOST:.0%} of the gradients that are not zero become "
-        f"zero) to 2^{found.largest} (none overflows), by {n} of {steps} steps; {used}."
+        f"Safe loss scales: 2^{scales.smallest} (at most {LOST_AT_MOST:.0%} of the gradients that are not zero become "
+        f"zero) to 2^{scales.largest} (none overflows), by {n} of {steps} steps; {used}."
     )
 
 
@@ -197,7 +197,7 @@ def _table() -> Table:
 
 
 def notes(document: Document, margins: Margins) -> list[str]:
-    """What a reader needs to know of the tables."""
+    """Notes that explain the tables."""
     lines = [
         f"trains like fp32: two one-sided tests at 5% over seeds say that the test loss is within {margins.loss:.0%} "
         f"and the accuracy within {100 * margins.accuracy:g} points of fp32's; undecided: more --seeds may tell."
@@ -221,10 +221,7 @@ def notes(document: Document, margins: Margins) -> list[str]:
 def to_json(document: Document, margins: Margins) -> str:
     """The document, raw, with all that is derived from it under "derived"; readers of documents ignore that."""
     raw: dict[str, Any] = msgspec.to_builtins(document)
-    found = safe(document.gradients)
-
-    def shares_json(value: Shares) -> dict[str, float]:
-        return {"zero": value.zero, "subnormal": value.subnormal, "infinite": value.infinite}
+    scales = safe(document.gradients)
 
     def test_json(test: Equivalence | None, relative: bool) -> dict[str, Any] | None:
         if test is None:
@@ -255,15 +252,15 @@ def to_json(document: Document, margins: Margins) -> str:
             for v in verdicts(document, margins)
         ],
         "shares": [
-            {"log2_scale": k, **{kind: shares_json(s) for kind, s in whole(document.gradients, k).items()}}
+            {"log2_scale": k, **msgspec.to_builtins(whole(document.gradients, k))}
             for k in sorted({*SCALES, round(math.log2(document.static_scale))})
         ],
         "layers": [
-            {"kind": x.kind, "layer": x.layer, **shares_json(shares(x.magnitudes, 0))}
+            {"kind": x.kind, "layer": x.layer, **msgspec.to_builtins(shares(x.magnitudes, 0))}
             for x in document.gradients.layers
         ],
         "non_zero": {kind: magnitudes(document.gradients, kind).non_zero for kind in KINDS},
-        "safe_log2_scales": {"smallest": found.smallest, "largest": found.largest},
+        "safe_log2_scales": msgspec.to_builtins(scales),
         "costs": [
             {
                 "technique": row.technique,

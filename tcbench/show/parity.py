@@ -1,4 +1,4 @@
-"""What `tcbench numerics --rungs` shows: each config's distances beside its rung's tolerance, and the JSON."""
+"""The output of `tcbench numerics --rungs`: each config's distances beside its rung's tolerance, and the JSON."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SCHEMA_VERSION = 1
 
 
 def headline(job: ParityJob) -> str:
-    """What was compared, in one line."""
+    """The comparison, in one line."""
     cell = job.cell
     return (
         f"{job.steps} steps from one seed, {cell.image_size}x{cell.image_size} random images, batch size "
@@ -35,22 +35,22 @@ REFERENCE = "float64"
 
 def table(reference: Reference, judged: Sequence[Judged]) -> Table:
     """The reference, then one row per config; distances are to the config without its last rung, and to fp32."""
-    found = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    found.add_column("config", overflow="fold")
+    rows = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    rows.add_column("config", overflow="fold")
     headings = ("loss", "allowed", "gradient", "allowed", "update", "allowed", "loss to fp32", "gradient", "")
     for heading in headings:
-        found.add_column(heading, justify="right" if heading else "left", no_wrap=bool(heading))
+        rows.add_column(heading, justify="right" if heading else "left", no_wrap=bool(heading))
     worst = reference.slopes[0].error if reference.slopes else None
     slope = ("", "", _number(worst), _allowed(SLOPE_AT_MOST), "", "", "", "")
-    found.add_row(Text(f"{REFERENCE}, to the slope of the loss"), *slope, _word(reference.off))
+    rows.add_row(Text(f"{REFERENCE}, to the slope of the loss"), *slope, _word(reference.off))
     for one in judged:
         run = one.run
         name = run.config if run.without is None or run.rung == run.config else f"{run.without} + {run.rung}"
         if run.to_without is None or run.to_fp32 is None:
-            found.add_row(Text(name), *[""] * (len(headings) - 1), _word(one.off))
+            rows.add_row(Text(name), *[""] * (len(headings) - 1), _word(one.off))
             continue
         allowed = one.tolerance
-        found.add_row(
+        rows.add_row(
             Text(name),
             _number(run.to_without.loss),
             _allowed(allowed.loss),
@@ -62,7 +62,7 @@ def table(reference: Reference, judged: Sequence[Judged]) -> Table:
             _number(run.to_fp32.gradient),
             _word(one.off),
         )
-    return found
+    return rows
 
 
 def _word(off: str | None) -> Text:
@@ -78,9 +78,9 @@ def _allowed(value: float | None) -> str:
 
 
 def reasons(reference: Reference, judged: Sequence[Judged]) -> list[str]:
-    """What is off, a line each."""
-    found = [(REFERENCE, reference.off), *((one.run.config, one.off) for one in judged)]
-    return [f"{name}: off: {off}" for name, off in found if off is not None]
+    """The configs that are off, a line each."""
+    offs = [(REFERENCE, reference.off), *((one.run.config, one.off) for one in judged)]
+    return [f"{name}: off: {off}" for name, off in offs if off is not None]
 
 
 def summary(reference: Reference, judged: Sequence[Judged]) -> str:
@@ -91,7 +91,7 @@ def summary(reference: Reference, judged: Sequence[Judged]) -> str:
 
 
 def notes(judged: Sequence[Judged], skipped: Sequence[Skipped]) -> list[str]:
-    """How to read the table, and what is not in it."""
+    """Notes that explain the table and name what is not in it."""
     lines = [
         "Largest relative distance of a step's loss; relative L2 distance of the gradients at the first weights, of "
         "the parameter that is farthest; the same of what training did to all parameters: to the config without the "
@@ -103,7 +103,7 @@ def notes(judged: Sequence[Judged], skipped: Sequence[Skipped]) -> list[str]:
         )
     runs = [one.run for one in judged]
     lines += [*_lengths(judged), *_optimizers(runs)]
-    lines.append("What each rung shows (dtype, layout, fused operations, optimizer, graph) is seen in its first steps.")
+    lines.append("Each rung's dtype, layout, fused operations, optimizer and graph are checked in its first steps.")
     lines += [f"{one.config}: skipped: {one.reason}" for one in skipped]
     return lines
 
@@ -111,21 +111,21 @@ def notes(judged: Sequence[Judged], skipped: Sequence[Skipped]) -> list[str]:
 def _lengths(judged: Sequence[Judged]) -> list[str]:
     """Of configs that rounding scatters, how far gradients are longer or shorter."""
     held = [(one.run.to_without, one.tolerance) for one in judged if one.run.to_without]
-    found = [(d.length, t.length) for d, t in held if d.length is not None and t.length]
-    if not found:
+    lengths = [(d.length, t.length) for d, t in held if d.length is not None and t.length]
+    if not lengths:
         return []
-    worst = max(length for length, _ in found)
-    allowed = " or ".join(f"{most:g}" for most in sorted({most for _, most in found}))
+    worst = max(length for length, _ in lengths)
+    allowed = " or ".join(f"{most:g}" for most in sorted({most for _, most in lengths}))
     return [f"Where storage is short, a kind of parameter's gradient is {worst:.1e} longer or shorter ({allowed})."]
 
 
 def _optimizers(runs: Sequence[ParityRun]) -> list[str]:
-    found = []
+    distances = []
     for half, name, most in ((False, "float32", OPTIMIZER_AT_MOST), (True, "float16", OPTIMIZER_AT_MOST_HALF)):
         far = [run.optimizer for run in runs if run.half is half and run.optimizer is not None]
         if far:
-            found.append(f"{max(far):.1e} in {name} (allowed {most:g})")
-    return [f"Updates from given gradients, from SGD's in float64: {', '.join(found)}."] if found else []
+            distances.append(f"{max(far):.1e} in {name} (allowed {most:g})")
+    return [f"Updates from given gradients, from SGD's in float64: {', '.join(distances)}."] if distances else []
 
 
 def to_json(job: ParityJob, reference: Reference, judged: Sequence[Judged], skipped: Sequence[Skipped]) -> str:
@@ -157,7 +157,7 @@ def to_json(job: ParityJob, reference: Reference, judged: Sequence[Judged], skip
         },
         "slope_error": _finite(reference.slopes[0].error) if reference.slopes else None,
         "configs": [run_json(one) for one in judged],
-        "skipped": [{"config": one.config, "reason": one.reason} for one in skipped],
+        "skipped": msgspec.to_builtins(skipped),
     }
     return json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False)
 

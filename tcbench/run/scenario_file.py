@@ -1,0 +1,198 @@
+"""The form of a scenario file: its tables, key by key, and the words for what is wrong with one.
+
+Each error names the file, the key and what was expected. Knows nothing of what a scenario means.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args
+
+import msgspec
+from msgspec import Meta
+
+from tcbench.backends import DEFAULT
+from tcbench.core.claim import ClaimTable
+from tcbench.core.errors import ScenarioError
+
+SCHEMA = 1
+
+# Upper bounds far beyond any machine: they keep infinities and slips of the finger out of the plan.
+PositiveInt = Annotated[int, Meta(ge=1, le=1_000_000)]
+Positive = Annotated[float, Meta(gt=0, le=1e9)]
+Name = Annotated[str, Meta(min_length=1)]
+Fraction = Annotated[float, Meta(gt=0, lt=1)]
+
+
+class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    pass
+
+
+class ModelTable(_Table, frozen=True, kw_only=True):
+    """The table [model]."""
+
+    name: str = "resnet50"
+    variant: str = "v1"
+    image_size: PositiveInt = 224
+    classes: Annotated[int, Meta(ge=2, le=1_000_000)] = 1000
+
+
+_Data = Literal["generated", "synthetic"]
+
+
+class InputTable(_Table, frozen=True, kw_only=True):
+    """The table [input]."""
+
+    data: _Data = "generated"
+
+
+class TrainTable(_Table, frozen=True, kw_only=True):
+    """The table [train]."""
+
+    learning_rate: Positive = 0.01
+    momentum: Annotated[float, Meta(ge=0, lt=1)] = 0.9
+    weight_decay: Annotated[float, Meta(ge=0, le=1e3)] = 1e-4
+    loss_scale: Positive = 128.0
+
+
+class CudnnTable(_Table, frozen=True, kw_only=True):
+    """The table [cudnn]."""
+
+    workspace_mib: Annotated[int, Meta(ge=0, le=1_000_000)] = 512
+    autotune: bool = True
+    fast_batch_norm: bool = True
+
+
+class MeasureTable(_Table, frozen=True, kw_only=True):
+    """The table [measure]."""
+
+    batch_sizes: Annotated[list[PositiveInt], Meta(min_length=1)]
+    trials: PositiveInt = 1
+    target: Fraction = 0.02
+    max_time_s: Positive = 60.0
+    timeout_s: Positive = 1800.0
+    min_warmup_steps: Annotated[int, Meta(ge=3, le=1_000_000)] = 3
+    max_warmup_steps: Annotated[int, Meta(ge=3, le=1_000_000)] = 30
+    block_steps: Annotated[int, Meta(ge=5, le=1_000_000)] = 6
+    min_timed_steps: Annotated[int, Meta(ge=10, le=1_000_000)] = 10
+    profiled_steps: PositiveInt = 5
+
+
+class LadderTable(_Table, frozen=True, kw_only=True):
+    """A table [[ladder]]. A step is one rung, or several that belong together."""
+
+    name: Name
+    steps: Annotated[list[Name | Annotated[list[Name], Meta(min_length=1)]], Meta(min_length=1)]
+    backend: str = DEFAULT
+
+
+class ConfigTable(_Table, frozen=True, kw_only=True):
+    """A table [[config]]."""
+
+    rungs: Annotated[list[Name], Meta(min_length=1)]
+    backend: str = DEFAULT
+
+
+class CudnnChangeTable(_Table, frozen=True, kw_only=True):
+    """An ablation's changes of [cudnn]."""
+
+    workspace_mib: Annotated[int, Meta(ge=0, le=1_000_000)] | None = None
+    autotune: bool | None = None
+    fast_batch_norm: bool | None = None
+
+
+class AblationTable(_Table, frozen=True, kw_only=True):
+    """A table [[ablation]]."""
+
+    name: Annotated[str, Meta(pattern="^[a-z0-9]+(-[a-z0-9]+)*$")]
+    cudnn: CudnnChangeTable
+
+
+class File(_Table, frozen=True, kw_only=True):
+    """The file, key by key. `schema` comes first, so that a newer form is refused by name."""
+
+    schema: int
+    title: str
+    measure: MeasureTable
+    source: str = ""
+    model: ModelTable = ModelTable()
+    input: InputTable = InputTable()
+    train: TrainTable = TrainTable()
+    cudnn: CudnnTable = CudnnTable()
+    ladder: list[LadderTable] = []
+    config: list[ConfigTable] = []
+    ablation: list[AblationTable] = []
+    claim: list[ClaimTable] = []
+    cpu: dict[str, Any] = {}
+
+
+def read(path: Path, raw: dict[str, Any]) -> File:
+    """The file from its TOML. Raises ScenarioError."""
+    schema = raw.get("schema")
+    if not isinstance(schema, int) or isinstance(schema, bool):
+        raise ScenarioError(f"{path}: schema: expected the number {SCHEMA}, got {_shown(schema)}")
+    if schema > SCHEMA:
+        raise ScenarioError(f"{path}: schema: {schema} is newer than this tcbench reads ({SCHEMA}); upgrade tcbench")
+    if schema < 1:
+        raise ScenarioError(f"{path}: schema: expected the number {SCHEMA}, got {schema}")
+    try:
+        return msgspec.convert(raw, File)
+    except msgspec.ValidationError as error:
+        raise ScenarioError(_explained(path, error, raw)) from None
+
+
+_WORDS = {
+    "int": "a whole number",
+    "str": "a text in quotes",
+    "float": "a number",
+    "bool": "true or false",
+    "array": "a list",
+    "object": "a table",
+}
+
+
+def _explained(path: Path, error: msgspec.ValidationError, raw: dict[str, Any]) -> str:
+    """msgspec's message with the file, the dotted key and everyday words: `FILE: KEY: expected ..., got ...`."""
+    message, _, place = str(error).partition(" - at `$")
+    key = place.rstrip("`").lstrip(".")
+    unknown = re.match(r"Object contains unknown field `(.*)`", message)
+    if unknown:
+        where = f"{key}.{unknown[1]}" if key else unknown[1]
+        known = _fields(key)
+        close = difflib.get_close_matches(unknown[1], known, n=1)
+        hint = f"did you mean '{close[0]}'?" if close else f"expected one of {', '.join(known)}"
+        return f"{path}: {where}: unknown key; {hint}"
+    missing = re.match(r"Object missing required field `(.*)`", message)
+    if missing:
+        where = f"{key}.{missing[1]}" if key else missing[1]
+        return f"{path}: {where}: missing; expected in every scenario"
+    if message.startswith("Invalid enum value"):
+        message = f"expected one of {', '.join(get_args(_Data))}"
+    words = re.sub(r"`([\w |]+)`", lambda m: " or ".join(_WORDS.get(w, w) for w in m[1].split(" | ")), message)
+    words = words[:1].lower() + words[1:]
+    return f"{path}: {key or 'file'}: {words}" + ("" if "got" in words else f", got {_shown(_at(raw, key))}")
+
+
+def _fields(key: str) -> tuple[str, ...]:
+    """The keys of the table at a dotted key such as `ladder[0]`."""
+    table: Any = File
+    for name in re.findall(r"[a-z_]+", key):
+        type_ = next(field.type for field in msgspec.structs.fields(table) if field.name == name)
+        (table,) = get_args(type_) or (type_,)  # a list's tables, or the table
+    return tuple(table.__struct_fields__)
+
+
+def _at(raw: Any, key: str) -> Any:
+    """The value that stands at a key such as `ladder[0].steps[1]`; None where there is none."""
+    for name, index in re.findall(r"(\w+)|\[(\d+)\]", key):
+        try:
+            raw = raw[name] if name else raw[int(index)]
+        except (KeyError, IndexError, TypeError):
+            return None
+    return raw
+
+
+def _shown(value: Any) -> str:
+    return "nothing" if value is None else repr(value)
