@@ -2,10 +2,12 @@
 
 import fcntl
 import os
+import re
 import signal
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,6 +21,31 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # every process that the tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Where everything is installed that tests ask for, no test may be skipped in silence."""
+    parser.addoption("--may-skip", metavar="REGEX", help="Fail what is skipped, but for these reasons.")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, Any]:
+    return _no_other_skip((yield), item.config)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector: pytest.Collector) -> Generator[None, Any, Any]:
+    return _no_other_skip((yield), collector.config)
+
+
+def _no_other_skip(report: Any, config: pytest.Config) -> Any:
+    """The report, failed where it was skipped for a reason that `--may-skip` does not name."""
+    allowed = config.getoption("may_skip")
+    if allowed is not None and report.skipped and not hasattr(report, "wasxfail"):
+        _, _, reason = report.longrepr
+        if not re.search(allowed, reason):
+            report.outcome, report.longrepr = "failed", f"may not be skipped here: {reason}"
+    return report
 
 
 @pytest.fixture(autouse=True)

@@ -1,14 +1,18 @@
-"""`tcbench gate` as a user meets it: on a throw-away git project with a training step of its own whose phases sleep."""
+"""`tcbench gate` as a user meets it: on a throw-away git project with a training step of its own whose phases sleep.
+
+Two gates run their trials, and one is interrupted; the others have stand-ins for them."""
 
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+import factories
 import projects
 import pytest
 from command import start, tcbench
@@ -20,6 +24,7 @@ from tcbench.cli.gate import _new_paths
 from tcbench.core import store
 from tcbench.core.errors import TcbenchError
 from tcbench.core.record import Record
+from tcbench.run.runner import Launch, Runner
 
 QUICK = ("./my_step.toml", "--max-time", "0.25", "--quiet")
 
@@ -27,6 +32,35 @@ QUICK = ("./my_step.toml", "--max-time", "0.25", "--quiet")
 @pytest.fixture
 def project(tmp_path):
     return projects.make(tmp_path / "mine")
+
+
+class StandIn(Runner):
+    """Runs no trial: each side's Python, in the side's folder, imports the step and says how much longer it takes."""
+
+    def run(self, trials):
+        for planned, trial in trials:
+            cell = planned.cell
+            try:
+                planted_s = _planted_s(self.launch)
+            except subprocess.CalledProcessError as error:
+                reason = error.stderr.splitlines()[-1]
+                yield factories.make_record(cell=cell, trial=trial, run_id=self.run_id, status="failed", reason=reason)
+            else:
+                rate = cell.batch_size / (0.02 + (planted_s if "deep" in cell.rungs else 0.0))
+                yield factories.make_record(cell=cell, trial=trial, run_id=self.run_id, images_per_s=rate)
+
+
+def _planted_s(launch: Launch) -> float:
+    code = "import os, my_step as s; print(getattr(s, 'PLANTED_S', 0) + float(os.environ.get('PLANTED_S', 0)))"
+    command = [launch.python, "-c", code]
+    environment = {**os.environ, **launch.variables}
+    done = subprocess.run(command, cwd=launch.folder, env=environment, capture_output=True, text=True, check=True)
+    return float(done.stdout)
+
+
+@pytest.fixture
+def stand_ins(monkeypatch):
+    monkeypatch.setattr("tcbench.run.runner.Runner", StandIn)
 
 
 def left(project: Path, side: str) -> tuple[Record, ...]:
@@ -40,7 +74,7 @@ def cells(text: str) -> dict[str, dict]:
 
 
 def test_a_loss_planted_in_the_working_tree_is_found_with_its_cell_and_phase(project):
-    (project / "my_step.py").write_text(planted(2))
+    (project / "my_step.py").write_text(planted(6))
     arguments = ("--base", "HEAD", "--looks", "4,8", "-o", "gate.json", "--format", "json")
     done = tcbench(project, "gate", *QUICK[:-1], *arguments)
     assert done.code == 1, done.err
@@ -60,9 +94,12 @@ def test_a_loss_planted_in_the_working_tree_is_found_with_its_cell_and_phase(pro
     deep = sorted((r for r in records if r.cell.config == "my_step/deep"), key=lambda r: r.started_at)
     assert "".join(r.run_id[-4] for r in deep)[:6] == "brrbbr"  # b(ase), cu(r)rent
     assert all(r.status == "ok" for r in records)
+    base = left(project, "base")[0].environment
+    assert base.project_commit == projects.git(project, "rev-parse", "--short=12", "HEAD")
     assert tcbench(project, "compare", *(f"{r.run_id}" for r in (records[0], records[-1]))).code == 1
 
 
+@pytest.mark.usefixtures("stand_ins")
 def test_a_loss_between_two_commits_is_found_whatever_the_working_tree_says(project):
     commit(project, my_step__py=planted(2))
     (project / "my_step.py").write_text("raise SystemExit")
@@ -73,39 +110,30 @@ def test_a_loss_between_two_commits_is_found_whatever_the_working_tree_says(proj
     assert done.err == ""
 
 
+@pytest.mark.usefixtures("stand_ins")
 def test_without_a_loss_it_passes(project):
     commit(project, other__txt="nothing of the step")
     done = tcbench(project, "gate", *QUICK, "--base", "HEAD~1", "--config", "deep")
     assert done.code == 0, done.out
     assert "regression" not in done.out
-    assert left(project, "base")[0].environment.project_commit == projects.git(
-        project, "rev-parse", "--short=12", "HEAD~1"
-    )
 
 
-def test_two_interpreters_are_compared(project, tmp_path):
-    slow = projects.interpreter(tmp_path / "slow", "export PLANTED_S=0.002")
-    arguments = ("--base-python", sys.executable, "--config", "deep", "--format", "json")
-    done = tcbench(project, "gate", *QUICK, *arguments, "--current-python", str(slow))
-    assert done.code == 1, done.err
-    assert json.loads(done.out)["base"] == sys.executable
-    found = cells(done.out)["my_step/deep"]
-    assert found["verdict"] == "regression"
-    assert max(found["phases"], key=lambda phase: phase["change_s"]["value"])["name"] == "forward"
-    done = tcbench(project, "gate", *QUICK, *arguments, "--looks", "2")
-    assert done.code == 0, done.out
-
-
-def test_different_libraries_are_what_is_compared(project, tmp_path):
+def test_two_interpreters_are_compared_whatever_libraries_they_have(project, tmp_path):
     """The same version of Python and tcbench, another NumPy by its own word: allowed, and shown."""
     (tmp_path / "lib/numpy-9.9.dist-info").mkdir(parents=True)
     (tmp_path / "lib/numpy-9.9.dist-info/METADATA").write_text("Metadata-Version: 2.1\nName: numpy\nVersion: 9.9\n")
     (project / "my_step.py").write_text(projects.STEP + "\nPACKAGES = ('numpy',)\n")
-    other = projects.interpreter(tmp_path / "other", f"export PYTHONPATH={tmp_path}/lib")
-    arguments = ("--base-python", str(other), "--config", "deep", "--looks", "2")
-    done = tcbench(project, "gate", *QUICK, *arguments)
-    assert done.code == 0, done.err
-    assert "allowed to differ: libraries: numpy: 9.9 -> " in done.out
+    slow = projects.interpreter(tmp_path / "slow", f"export PLANTED_S=0.006 PYTHONPATH={tmp_path}/lib")
+    arguments = ("--base-python", sys.executable, "--current-python", str(slow), "--config", "deep", "--looks", "3,6")
+    done = tcbench(project, "gate", *QUICK, *arguments, "--format", "json", "-o", "gate.json")
+    assert done.code == 1, done.err
+    text = (project / "gate.json").read_text()
+    assert json.loads(text)["base"] == sys.executable
+    deep = cells(text)["my_step/deep"]
+    assert deep["verdict"] == "regression"
+    assert max(deep["phases"], key=lambda phase: phase["change_s"]["value"])["name"] == "forward"
+    assert "allowed to differ: libraries: numpy: " in done.out
+    assert " -> 9.9" in done.out
 
 
 def test_a_worker_that_speaks_no_protocol_is_a_record_and_never_a_hang(project, tmp_path):
@@ -125,16 +153,21 @@ def test_a_worker_that_speaks_no_protocol_is_a_record_and_never_a_hang(project, 
         assert "Traceback" not in done.err
 
 
-def test_a_spent_budget_leaves_the_rest_inconclusive_and_says_so(project, tmp_path):
-    """The first trial of current waits for long enough."""
-    slow = projects.interpreter(tmp_path / "slow", '[ "$1" = -c ] || case "$*" in *worker*) sleep 6;; esac')
-    arguments = ("--base-python", sys.executable, "--current-python", str(slow), "--config", "deep")
-    done = tcbench(project, "gate", *QUICK, *arguments, "--budget", "6", "--strict")
+def test_a_spent_budget_leaves_the_rest_inconclusive_and_says_so(project, monkeypatch):
+    class Slow(Runner):
+        def run(self, trials):
+            time.sleep(1.0 if "current" in self.run_id else 0.0)
+            yield from (factories.make_record(cell=planned.cell, trial=trial) for planned, trial in trials)
+
+    monkeypatch.setattr("tcbench.run.runner.Runner", Slow)
+    arguments = ("--base-python", sys.executable, "--config", "deep", "--budget", "1", "--strict")
+    done = tcbench(project, "gate", *QUICK, *arguments)
     assert done.code == 4, done.err
-    assert "the budget of 6 s was spent: what is undecided stays inconclusive" in done.out
+    assert "the budget of 1 s was spent: what is undecided stays inconclusive" in done.out
     assert [len(store.read([path]).records) for path in project.glob("results/*/*.jsonl")] == [1, 1]
 
 
+@pytest.mark.usefixtures("stand_ins")
 def test_a_budget_for_one_side_alone_is_not_green(project):
     done = tcbench(project, "gate", *QUICK, "--base", "HEAD", "--budget", "0.01", "--config", "deep")
     assert done.code == 5, done.out
@@ -159,6 +192,7 @@ def test_an_interrupt_keeps_what_is_done_for_compare(project):
     assert (done.code, "one process tells nothing of how processes differ" in done.out) == (0, True)
 
 
+@pytest.mark.usefixtures("stand_ins")
 def test_the_environment_of_a_revision_is_made_and_runs_there(project, tmp_path):
     commit(project, pyproject__toml='[project]\nname = "mine"\nversion = "1"\n')
     python = projects.interpreter(tmp_path / "python", "export PLANTED_S=0.002")
@@ -215,6 +249,7 @@ def test_outside_of_a_repository_there_is_one_clear_line(tmp_path):
     assert "is in no git repository" in done.err
 
 
+@pytest.mark.usefixtures("stand_ins")
 def test_a_cell_that_only_the_base_has_is_missing(project):
     scenario = (project / "my_step.toml").read_text(encoding="utf-8")
     kept, last = scenario[: scenario.rindex("[[config]]")], scenario[scenario.rindex("[[config]]") :]
@@ -229,6 +264,7 @@ def test_a_cell_that_only_the_base_has_is_missing(project):
     assert allowed.code == 0, allowed.out
 
 
+@pytest.mark.usefixtures("stand_ins")
 def test_a_base_whose_scenario_cannot_be_read_leaves_a_note(project):
     good = (project / "my_step.toml").read_text(encoding="utf-8")
     commit(project, **{"my_step.toml": "schema = 99"})
@@ -246,6 +282,7 @@ def test_nothing_is_measured_before_it_is_known_where_to_write(project):
     assert not list(project.glob("results/**/*.jsonl"))
 
 
+@pytest.mark.usefixtures("stand_ins")
 def test_a_step_that_runs_on_neither_side_is_not_green(project):
     commit(project, **{"my_step.py": "import no_such_module"})
     done = tcbench(project, "gate", *QUICK, "--base", "HEAD")
@@ -253,6 +290,7 @@ def test_a_step_that_runs_on_neither_side_is_not_green(project):
     assert "nothing was measured on both sides" in done.err
 
 
+@pytest.mark.usefixtures("stand_ins")
 @pytest.mark.parametrize("strict", [(), ("--strict",)])
 def test_a_base_that_runs_in_no_cell_is_not_green(project, strict):
     good = (project / "my_step.py").read_text()
@@ -263,6 +301,7 @@ def test_a_base_that_runs_in_no_cell_is_not_green(project, strict):
     assert "nothing was measured on both sides: failed -> ok" in done.err
 
 
+@pytest.mark.usefixtures("stand_ins")
 def test_a_step_in_a_submodule_runs_on_both_sides(project, tmp_path):
     library = projects.make(tmp_path / "library")
     projects.add_submodule(project, library, "lib")

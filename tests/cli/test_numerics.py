@@ -16,6 +16,7 @@ from command import finish, start, tcbench
 from numerics_documents import make_document
 
 from tcbench.accelerators.device import host
+from tcbench.backends.chainer.numerics import training
 from tcbench.core.errors import StoreError
 from tcbench.core.numerics import read
 from tcbench.run import numerics_plan as plan
@@ -44,15 +45,16 @@ def test_one_command_leaves_a_document_and_two_charts_and_says_what_it_found(tmp
     assert words["dynamic"] == "undecided"  # one seed
 
 
+@pytest.mark.usefixtures("trains_here")
 def test_a_run_whose_loss_is_not_finite_is_a_verdict_and_no_failure(tmp_path, monkeypatch):
     # fp16 with neither technique alone meets a learning rate that nothing survives.
-    breaks = (
-        "import tcbench.backends.chainer.numerics.training as t; import dataclasses, msgspec; r = t.train; "
-        "hot = lambda j: msgspec.structs.replace(j, setting=msgspec.structs.replace(j.setting, learning_rate=1e4)); "
-        "t.train = lambda j, *a: r(hot(j) if j.technique.name == 'neither' else j, *a); "
-        "from tcbench.numerics.worker import main; import sys; main()"
-    )
-    monkeypatch.setattr(Runner, "__init__", _with_command(Runner.__init__, breaks))
+    train = training.train
+
+    def hot(job, *rest):
+        setting = msgspec.structs.replace(job.setting, learning_rate=1e4)
+        return train(msgspec.structs.replace(job, setting=setting) if job.technique.name == "neither" else job, *rest)
+
+    monkeypatch.setattr(training, "train", hot)
     done = tcbench(tmp_path, *TINY, "--steps", "6", "--json")
     assert done.code == 0, done.err
     words = {one["technique"]: one for one in json.loads(done.out)["derived"]["verdicts"]}
@@ -68,6 +70,7 @@ def test_a_folder_that_takes_nothing_is_found_before_the_training(tmp_path, monk
     assert re.search(r"file/\S+\.json: cannot be written \(.*\); name another folder with --out", done.err)
 
 
+@pytest.mark.usefixtures("trains_here")
 def test_what_cannot_be_kept_any_more_is_printed(tmp_path, monkeypatch):
     train = Runner.run
 
@@ -78,25 +81,22 @@ def test_what_cannot_be_kept_any_more_is_printed(tmp_path, monkeypatch):
             folder.touch()
 
     monkeypatch.setattr(Runner, "run", run)
-    done = tcbench(tmp_path, *TINY, "--steps", "1", "--threads", "64")
+    done = tcbench(tmp_path, *TINY, "--steps", "1")
     assert done.code == 2
     assert "cannot be written" in done.err
     assert len(json.loads(done.out)["runs"]) == 6
 
 
+@pytest.mark.usefixtures("trains_here")
 def test_only_an_fp32_that_diverged_is_told_to_lower_its_learning_rate(tmp_path):
     done = tcbench(tmp_path, *TINY, "--lr", "10000")
     assert (done.code, done.err.count("try a lower --lr")) == (2, 1), done.err
+
+
+def test_an_fp32_that_failed_is_an_error_of_its_own(tmp_path):
     done = tcbench(tmp_path, *TINY, "--timeout", "0.01")
     assert done.code == 3
     assert done.err.strip().endswith("fp32 itself failed: no result after 0.01 s (--timeout)")
-
-
-def _with_command(init, code):
-    def broken(self, at_once, timeout_s, listen):
-        init(self, at_once, timeout_s, listen, lambda pipe: [sys.executable, "-c", code, str(pipe)])
-
-    return broken
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,12 @@ from tcbench.cli import profile
 from tcbench.core.errors import SelectionError
 from tcbench.tracing import nsys
 
-CELL = ("profile", "fp32+dali", "cpu", "--bs", "2", "--device", "cpu", "--image-size", "64")
+CELL = ("profile", "fp32+dali", "cpu", "--bs", "2", "--device", "cpu", "--image-size", "32")
+
+
+@pytest.fixture(autouse=True)
+def short_timed_pass(monkeypatch):
+    monkeypatch.setattr(profile, "_TIMED_S", 0.3)
 
 
 def left(here: Path, suffix: str) -> list[Path]:
@@ -56,9 +61,7 @@ def test_a_profile_leaves_a_trace_a_picture_and_a_summary(tmp_path):
 
 
 def test_the_base_configs_input_has_no_threads_of_its_own(tmp_path):
-    done = tcbench(
-        tmp_path, "profile", "fp32", "cpu", "--bs", "2", "--device", "cpu", "--tool", "ranges", "-n", "2", "-q"
-    )
+    done = tcbench(tmp_path, "profile", "fp32", *CELL[2:], "--tool", "ranges", "-n", "2", "-q")
     assert done.code == 0, done.err
     (trace,) = tmp_path.glob("results/*/*.json.gz")
     (timeline,) = tracing.read(trace)
@@ -68,6 +71,7 @@ def test_the_base_configs_input_has_no_threads_of_its_own(tmp_path):
 
 @pytest.mark.nsys
 @pytest.mark.skipif(shutil.which("nsys") is None, reason="nsys (Nsight Systems) is not on PATH")
+@pytest.mark.slow
 def test_with_nsight_systems_the_profiled_steps_come_from_its_report(tmp_path):
     done = tcbench(tmp_path, *CELL, "--steps", "3", "--data", "synthetic")
     assert done.code == 0, done.err
@@ -129,13 +133,13 @@ def test_a_cell_that_fails_says_why_with_exit_code_3(tmp_path):
     assert "Traceback" not in done.err
 
 
-@pytest.mark.parametrize("tool", ["ranges", pytest.param("nsys", marks=pytest.mark.nsys)])
+@pytest.mark.parametrize("tool", ["ranges", pytest.param("nsys", marks=[pytest.mark.nsys, pytest.mark.slow])])
 def test_ctrl_c_leaves_nothing_running_and_nothing_behind(tmp_path, tool):
     if tool == "nsys" and shutil.which("nsys") is None:
         pytest.skip("nsys (Nsight Systems) is not on PATH")
     process = start(tmp_path, *CELL, "--tool", tool, "--steps", "10000")
     wait_for(lambda: workers(process.pid))
-    time.sleep(4)
+    time.sleep(2)
     process.send_signal(signal.SIGINT)
     done = finish(process)
     assert done.code == 130

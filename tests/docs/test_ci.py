@@ -10,10 +10,12 @@ from pathlib import Path
 
 import pytest
 from commands import parse
-from ruamel.yaml import YAML
 
 from tcbench.cli.comparisons import check_format
 from tcbench.cli.export import FORMATS
+
+pytest.importorskip("check_jsonschema")
+from ruamel.yaml import YAML  # noqa: E402 (check-jsonschema brings it)
 
 FOLDER = Path(__file__).parents[2] / "docs" / "ci"
 GITHUB, GITLAB, PAGE = FOLDER / "github-actions.yml", FOLDER / "gitlab-ci.yml", FOLDER / "README.md"

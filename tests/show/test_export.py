@@ -96,6 +96,7 @@ def test_a_negative_number_stays_one():
 
 @pytest.mark.parametrize("per", ["trial", "cell", "step"])
 def test_parquet_comes_back_with_types(per):
+    pytest.importorskip("pyarrow")
     frame = pandas.read_parquet(io.BytesIO(export.to_parquet(MANY, per)))
     assert len(frame) == len(export.rows(MANY, per))
     assert str(frame["batch_size"].dtype) == "Int64"

@@ -154,6 +154,7 @@ def test_a_python_that_lacks_tcbench_is_told_from_a_gpu_that_cannot_be_used(tmp_
     assert done.stderr.startswith("gpu_check: nothing was run, because this Python cannot: ")
 
 
+@pytest.mark.slow
 def test_the_archive_stays_below_its_limit_however_much_is_said(check, tmp_path):
     done, _, files = check(CHATTY=str(20 * 2**20))
     assert done.returncode == 0

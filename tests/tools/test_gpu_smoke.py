@@ -89,6 +89,7 @@ def smoke(tmp_path: Path, plant: str, *options: str) -> tuple[subprocess.Complet
     }
 
 
+@pytest.mark.slow
 def test_work_that_raises_is_wrong_hangs_or_kills_its_process_is_a_line_each_and_the_others_go_on(tmp_path):
     patterns = ("unscale*", "to_*", "relu*", "add 6*", "add_bias*", "max_pool_f*")
     done, said = smoke(tmp_path, ON_A_STAND_IN, "--budget", "250", "--item-seconds", "8", *patterns)
@@ -108,6 +109,7 @@ def test_work_that_raises_is_wrong_hangs_or_kills_its_process_is_a_line_each_and
     assert not done.stderr
 
 
+@pytest.mark.slow
 def test_a_step_that_raises_or_kills_its_process_is_a_line_and_the_others_go_on(tmp_path):
     done, said = smoke(
         tmp_path,

@@ -146,7 +146,15 @@ def test_static_graph_builds_no_graph_from_the_second_step_on(config):
     assert len(third.labels) <= 4
 
 
-@pytest.mark.parametrize("config", ["fp32", "fp32+batched+nhwc+fused", "fp16+batched", "fp16+batched+nhwc+fused"])
+@pytest.mark.parametrize(
+    "config",
+    [
+        "fp32",
+        pytest.param("fp32+batched+nhwc+fused", marks=pytest.mark.slow),
+        pytest.param("fp16+batched", marks=pytest.mark.slow),
+        "fp16+batched+nhwc+fused",
+    ],
+)
 def test_static_graph_is_bit_identical_and_counts_running_statistics_once(config):
     dynamic, static = train(config, 6), train(config + "+static_graph", 6)
     assert np.array_equal(dynamic.losses, static.losses)

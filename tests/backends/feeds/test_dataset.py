@@ -336,6 +336,7 @@ def test_ctrl_c_stops_the_workers_and_leaves_nothing(tmp_path: Path) -> None:
     assert list((tmp_path / "out").iterdir()) == []
 
 
+@pytest.mark.slow
 def test_ctrl_c_is_none_of_the_workers_business(tmp_path: Path) -> None:
     """Interrupted alone they go on, so that the one process that cleans up is the one that is interrupted."""
     out = tmp_path / "out" / "set"

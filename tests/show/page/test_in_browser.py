@@ -13,6 +13,8 @@ import reports
 
 from tcbench.show.page import build, render
 
+pytest.importorskip("selenium")
+
 pytestmark = [
     pytest.mark.chromium,
     pytest.mark.skipif(

@@ -52,6 +52,7 @@ def test_all_configs_of_the_cpu_scenario_are_within_what_their_rungs_declare():
     assert {one.off for one in judge(runs, lambda rung: RUNGS[rung])} == {None}
 
 
+@pytest.mark.slow
 def test_rungs_of_no_config_of_the_cpu_scenario_are_where_they_say_too():
     off = run("fp16+batched+nhwc+fused+convstats", "fp16+batched+dynamic_scale", steps=plan.PARITY_STEPS)
     assert set(off.values()) == {None}
