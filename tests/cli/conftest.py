@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tcbench.backends.feeds import dataset
@@ -10,11 +12,19 @@ from tcbench.numerics import worker
 from tcbench.run.numerics_runner import Runner
 
 
-@pytest.fixture(autouse=True)
-def few_images(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Commands in the test's process generate so many where they have no data: in fewer seconds than 512 take."""
-    assert dataset.generate.__kwdefaults__ is not None
-    monkeypatch.setitem(dataset.generate.__kwdefaults__, "n_files", 64)
+@pytest.fixture(scope="session")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of JPEGs, as generated ones are."""
+    root = tmp_path_factory.mktemp("images") / "set"
+    dataset.generate(root, n_files=32, workers=1)
+    return root
+
+
+@pytest.fixture
+def generated(tmp_path: Path, images: Path) -> None:
+    """What commands find in the cache where they are given no images: making 512 takes 15 seconds of a processor."""
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache" / dataset.generated_root().name).symlink_to(images)
 
 
 @pytest.fixture

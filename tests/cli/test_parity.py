@@ -13,7 +13,7 @@ from tcbench.core.numerics import Slope
 
 RUNGS = ("numerics", "--rungs", "--steps", "2", "--device", "cpu")
 
-pytestmark = pytest.mark.usefixtures("trains_here")
+pytestmark = pytest.mark.usefixtures("trains_here", "generated")
 
 
 @pytest.fixture(autouse=True)

@@ -23,6 +23,9 @@ from tcbench.tracing import nsys
 CELL = ("profile", "fp32+dali", "cpu", "--bs", "2", "--device", "cpu", "--image-size", "32")
 
 
+pytestmark = pytest.mark.usefixtures("generated")
+
+
 @pytest.fixture(autouse=True)
 def short_timed_pass(monkeypatch):
     monkeypatch.setattr(profile, "_TIMED_S", 0.3)
@@ -60,6 +63,7 @@ def test_a_profile_leaves_a_trace_a_picture_and_a_summary(tmp_path):
     assert beside, "DALI's threads work while the step computes"
 
 
+@pytest.mark.slow
 def test_the_base_configs_input_has_no_threads_of_its_own(tmp_path):
     done = tcbench(tmp_path, "profile", "fp32", *CELL[2:], "--tool", "ranges", "-n", "2", "-q")
     assert done.code == 0, done.err
