@@ -15,7 +15,7 @@ from tcbench.cli.comparisons import check_format
 from tcbench.cli.export import FORMATS
 
 pytest.importorskip("check_jsonschema")
-from ruamel.yaml import YAML  # noqa: E402 (check-jsonschema brings it)
+from ruamel.yaml import YAML
 
 FOLDER = Path(__file__).parents[2] / "docs" / "ci"
 GITHUB, GITLAB, PAGE = FOLDER / "github-actions.yml", FOLDER / "gitlab-ci.yml", FOLDER / "README.md"
