@@ -90,9 +90,9 @@ def plot(
 
 
 def _beside(configs: Sequence[str], there: Sequence[str]) -> list[str]:
-    """Which configs --by machine draws: those that are named, else the base, where it was run, and the best. Raises
+    """Configs that --by machine draws: those that are named, else the base, where it was run, and the best. Raises
     SelectionError."""
     if not configs:
         return [*(config for config in there if config == "fp32"), "best"]
-    found = (["best"] if name == "best" else named([name], there) for name in configs)
-    return list(dict.fromkeys(config for names in found for config in names))
+    chosen = (["best"] if name == "best" else named([name], there) for name in configs)
+    return list(dict.fromkeys(config for names in chosen for config in names))

@@ -83,33 +83,33 @@ def roofline(
         from tcbench import tracing
 
         timelines = [one for path in traces for one in tracing.read(path)]
-    found = []
+    rooflines = []
     known: dict[tuple[str | None, str, int], Ceilings] = {}
     for summary in chosen:
         device = summary.machine, summary.cell.device, summary.cell.threads
         if device not in known:
             known[device] = ceilings.of(summary, fresh)
         trials = [r for r in records if r.cell == summary.cell and r.status == "ok"]
-        found.append(under_roof(summary, trials, known[device], timelines))
+        rooflines.append(under_roof(summary, trials, known[device], timelines))
 
     from tcbench.show.charts.files import save
     from tcbench.show.charts.roofline import roofline_chart
 
-    save(roofline_chart(found), output, ANOTHER_FILE)
+    save(roofline_chart(rooflines), output, ANOTHER_FILE)
     if json:
-        typer.echo(view.to_json(found))
+        typer.echo(view.to_json(rooflines))
         return
     console = make_console()
     for one in dict.fromkeys(known.values()):
         console.print(view.headline(one), markup=False, highlight=False, soft_wrap=True)
     console.print()
-    console.print(view.phases_table(found))
+    console.print(view.phases_table(rooflines))
     console.print()
-    for one_cell in found if layers else ():
+    for one_cell in rooflines if layers else ():
         console.print(one_cell.summary.cell.label, style="bold", markup=False, highlight=False)
         console.print(view.layers_table(one_cell))
         console.print()
-    for line in view.notes(found):
+    for line in view.notes(rooflines):
         console.print(line, style="dim", markup=False, highlight=False, soft_wrap=True)
     console.print(f"wrote {output}", markup=False, highlight=False, soft_wrap=True)
 
@@ -128,13 +128,13 @@ def _chosen(
     if measured and not able:
         of = f"{measured[0].cell.model} {measured[0].cell.variant}, {measured[0].cell.image_size} px"
         raise SelectionError(f"nothing is known of the layers of {of}; `tcbench list` shows what is")
-    found = [
+    chosen = [
         s
         for s in able
         if (sizes is None or s.cell.batch_size in sizes)
         and (not configs or any(fnmatch.fnmatchcase(s.cell.config, pattern) for pattern in configs))
     ]
-    if not found:
+    if not chosen:
         there = ", ".join(dict.fromkeys(s.cell.label for s in able))
         raise SelectionError(f"no measured cell to show here; there is {there or 'none'}")
-    return found
+    return chosen

@@ -47,13 +47,13 @@ def timeline(
     from tcbench import tracing
     from tcbench.show.charts.timeline import draw
 
-    found = [one for file in files for one in tracing.read(file)]
-    draw(found, output, part, steps, step=step, remedy=ANOTHER_FILE)
+    timelines = [one for file in files for one in tracing.read(file)]
+    draw(timelines, output, part, steps, step=step, remedy=ANOTHER_FILE)
     typer.echo(f"wrote {output}")
 
 
 def window(text: str) -> tuple[float, float]:
-    """What --zoom means, ms. Raises SelectionError."""
+    """Begin and end of --zoom, ms. Raises SelectionError."""
     begin, colon, end = text.partition(":")
     try:
         if not colon:

@@ -1,8 +1,8 @@
 """Charts: the talk's bars, one chart per slide of its comparisons, and what each rung buys.
 
-Owns how summaries look on paper and nothing of what they mean. Everything is drawn on a sheet laid out in inches, with
-texts measured before they are placed, so that nothing covers anything else whatever the number of configs, batch
-sizes and machines. Imports matplotlib, so the command line imports it late.
+Draws summaries and knows nothing of what they mean. Pages are laid out from what matplotlib measures, with
+one style sheet, so that nothing covers anything else whatever the number of configs, batch sizes and machines. Imports
+matplotlib, so the command line imports it late.
 """
 
 import matplotlib
@@ -15,6 +15,7 @@ from tcbench.show.charts.machines import machines_chart
 from tcbench.show.charts.palette import GAIN, GAIN_PALE, LOSS, LOSS_PALE, RAMPS, Fill, family, fill
 from tcbench.show.charts.provenance import MAX_PANELS
 from tcbench.show.charts.slides import SLIDES, slide_chart
+from tcbench.show.charts.style import STYLE
 from tcbench.show.charts.waterfall import ladder_chart
 from tcbench.show.charts.wording import why_missing
 
@@ -43,3 +44,4 @@ __all__ = [
 
 # Not those of a matplotlibrc in the user's folders or the current one, which may ask for LaTeX or leave a chart empty.
 matplotlib.rcdefaults()
+matplotlib.rcParams.update(STYLE)

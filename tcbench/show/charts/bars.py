@@ -12,20 +12,21 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patches import Patch
 
 from tcbench.analysis.stats import Interval
 from tcbench.analysis.summary import CellSummary
-from tcbench.show.charts.axes import annotate, size_in_inches, style
-from tcbench.show.charts.legend import Legend, legend_rows
-from tcbench.show.charts.palette import INK, QUIET, Fill, fill
+from tcbench.show.charts.inline import tooltip
+from tcbench.show.charts.legend import legend_rows
+from tcbench.show.charts.page import GROUND, MARGIN, WIDTH, Page, put, rates
+from tcbench.show.charts.palette import INK, PAPER, QUIET, Fill, fill
 from tcbench.show.charts.provenance import Setting, by_setting, provenance_of, small_print
-from tcbench.show.charts.sheet import MARGIN, WIDTH, Footer, Header, Sheet
 from tcbench.show.charts.text import (
+    DPI,
     LABEL,
     LEGEND,
     WORDS,
     drawable,
-    font,
     heading,
     line_height,
     shortened,
@@ -33,9 +34,9 @@ from tcbench.show.charts.text import (
     wrapped,
 )
 from tcbench.show.charts.wording import why_missing
-from tcbench.show.format import number
+from tcbench.show.format import limits, number
 
-_AXIS_LEFT = 1.16  # room for the arrow, the axis' name and its numbers
+_BESIDE_BARS = 2 * MARGIN + 0.85  # inches for margins, the axis' name and its numbers
 _BAR_GAP = 0.8  # between groups, in bars
 _MIN_REACH = 7  # bars are no wider than if there were so many
 _MIN_PITCH = 0.105  # inches from bar to bar; below, labels in place of bars would touch
@@ -43,13 +44,17 @@ _MIN_PITCH = 0.105  # inches from bar to bar; below, labels in place of bars wou
 
 @dataclass(frozen=True)
 class Bar:
-    """One place in a group: a config and what became of it. `note` stands above the value; `look` fills the bar where
-    the config does not."""
+    """One place in a group: a config and what became of it. `note` stands above the value; `fill` is the bar's where
+    it is not the config's."""
 
     config: str
     summary: CellSummary | None
     note: str = ""
-    look: Fill | None = None
+    fill: Fill | None = None
+
+    @property
+    def name(self) -> str:
+        return self.summary.cell.label if self.summary else self.config
 
     @property
     def images_per_s(self) -> Interval | None:
@@ -119,48 +124,28 @@ def panel_chart(
     title: str,
     subtitle: str,
     notes: Sequence[str] = (),
-    look: Callable[[str], Fill] = fill,
+    fill_of: Callable[[str], Fill] = fill,
 ) -> Figure:
-    """A page of panels. `rows` are the legend's and hold (config, words), `look` fills its swatches; `common` is what
-    the small print says of all panels."""
+    """A page of panels. `rows` are the legend's and hold (config, words), `fill_of` fills its swatches; the small print
+    says `common` of all panels."""
     everything = [bar.summary for panel in panels for group in panel.groups for bar in group.bars if bar.summary]
-    pitches = max(_pitches(panel.groups) for panel in panels)
-    width = max(WIDTH, _AXIS_LEFT + MARGIN + _MIN_PITCH * pitches)
-
-    header = Header.of(heading(title, everything[0].cell.scenario), subtitle, width)
-    legend = Legend.of(rows, width, look)
     small = small_print(everything, common, whiskers=True)
-    if legend.cumulative:
+    if any(words.startswith("+") for row in rows for _, words in row):
         small += " · + adds to the config on its left"
-    footer = Footer.of([*notes, small], width)
-    names = [wrapped(panel.name, LABEL, width - 2 * MARGIN, bold=True) for panel in panels]
-    axes_height = 3.3 if len(panels) == 1 else 2.4
-    name_heights = [0.2 + len(name) * line_height(LABEL) if name else 0.1 for name in names]
-    panel_heights = [name_height + axes_height + 0.26 for name_height in name_heights]
-    height = 0.3 + header.height + 0.14 + legend.height + sum(panel_heights) + 0.3 + footer.height + 0.22
-
-    sheet = Sheet(width, height)
-    y = header.draw(sheet, 0.3) + 0.14
-    y = legend.draw(sheet, y)
-    for panel, name, name_height, panel_height in zip(panels, names, name_heights, panel_heights, strict=True):
-        sheet.lines(y + 0.18, name, LABEL, bold=True)
-        top = y + name_height
-        axes = sheet.axes(_AXIS_LEFT, top, width - _AXIS_LEFT - MARGIN, axes_height)
-        _draw_bars(axes, panel.groups)
-        middle = top + axes_height / 2
-        sheet.text(0.6, middle, "images/s", LABEL, rotation=90, va="center", ha="center", colour=QUIET)
-        word = text_width("Better", LABEL) + 0.1
-        length = min(0.75, axes_height / 3)
-        sheet.text(
-            0.4, middle + (word + length) / 2, "Better", LABEL, rotation=90, va="bottom", ha="center", colour=QUIET
-        )
-        bottom = middle + (length - word) / 2
-        sheet.better((0.4, bottom), (0.4, bottom - length))
-        y += panel_height
-    centre = (_AXIS_LEFT + width - MARGIN) / 2
-    sheet.text(centre, y, "batch size", LABEL, ha="center", colour=QUIET)
-    footer.draw(sheet, y + 0.3)
-    return sheet.figure
+    least_width = _BESIDE_BARS + _MIN_PITCH * max(_pitches(panel.groups) for panel in panels)
+    page = Page(heading(title, everything[0].cell.scenario), subtitle, [*notes, small], max(WIDTH, least_width))
+    page.legend([[Patch(label=words, **fill_of(config).patch) for config, words in row] for row in rows])
+    height = 3.3 if len(panels) == 1 else 2.4
+    column = page.panels([height] * len(panels))[:, 0]
+    frames = [_frame(axes, panel.groups, height) for axes, panel in zip(column, panels, strict=True)]
+    for axes, panel in zip(column, panels, strict=True):
+        page.heading(axes, "\n".join(wrapped(panel.name, LABEL, page.room, bold=True)))
+        axes.set_ylabel("Better ⟶\nimages/s")
+    column[-1].set_xlabel("batch size")
+    page.settle()
+    for axes, (places, ceiling) in zip(column, frames, strict=True):
+        _draw_bars(axes, places, ceiling)
+    return page.figure
 
 
 def batch_sizes_of(summaries: Iterable[CellSummary]) -> list[int]:
@@ -178,24 +163,38 @@ def _pitches(groups: Sequence[Group]) -> float:
     return sum(len(group.bars) for group in groups) + _BAR_GAP * len(groups)
 
 
-def _draw_bars(axes: Axes, groups: Sequence[Group]) -> None:
+def _frame(axes: Axes, groups: Sequence[Group], height: float) -> tuple[list[tuple[float, Bar]], float]:
+    """Both axes of a panel `height` inches high; returns each bar with its place, and where bars and whiskers end."""
     reach = max(_pitches(groups), _MIN_REACH)
-    width, height = size_in_inches(axes)
-    bars = [bar for group in groups for bar in group.bars]
-    ceiling = _ceiling([bar.images_per_s for bar in bars if bar.images_per_s])
-    words_height = 0.12 + line_height(WORDS) * (1 + max(len(bar.note.splitlines()) for bar in bars))
-    style(axes, "y", ceiling / (1 - words_height / height))
-    axes.set_xlim(0, reach)
-    x = (reach - _pitches(groups) + _BAR_GAP) / 2
-    ticks = []
+    places, ticks, x = [], [], (reach - _pitches(groups) + _BAR_GAP) / 2
     for group in groups:
         ticks.append(x + len(group.bars) / 2)
-        for bar in group.bars:
-            _draw_bar(axes, x + 0.5, bar, width / reach, ceiling)
-            x += 1
-        x += _BAR_GAP
-    axes.set_xticks(ticks, [str(group.batch_size) for group in groups], fontproperties=font(LABEL + 1))
-    axes.tick_params(axis="x", length=0, pad=4)
+        places += [(x + 0.5 + i, bar) for i, bar in enumerate(group.bars)]
+        x += len(group.bars) + _BAR_GAP
+    intervals = [bar.images_per_s for _, bar in places if bar.images_per_s]
+    ceiling = _ceiling(intervals)
+    words_height = 0.12 + line_height(WORDS) * (1 + max(len(bar.note.splitlines()) for _, bar in places))
+    axes.set_xlim(0, reach)
+    axes.set_xticks(ticks, [str(group.batch_size) for group in groups], size=LABEL + 1, color=INK)
+    axes.grid(visible=False, axis="x")
+    axes.spines["left"].set_visible(False)
+    axes.tick_params(axis="y", labelsize=LABEL)
+    rates(axes.yaxis, ceiling / (1 - words_height / height))
+    return places, ceiling
+
+
+def _draw_bars(axes: Axes, places: Sequence[tuple[float, Bar]], ceiling: float) -> None:
+    """Bars; or, upright in their places, why there are none."""
+    width, height = axes.bbox.width / DPI, axes.bbox.height / DPI
+    pitch = width / axes.get_xlim()[1]
+    _draw_measured(axes, [(x, bar, bar.images_per_s) for x, bar in places if bar.images_per_s], ceiling, pitch)
+    for x, bar in places:
+        if bar.images_per_s is None:
+            size = min(LEGEND, pitch * 72 / 1.3)
+            why = shortened(drawable(why_missing(bar.summary)), size, min(2.4, height - 0.2))
+            axes.hlines(0, x - 0.43, x + 0.43, color=QUIET, linewidth=1.6, clip_on=False)
+            words = put(axes, why, (x, 0), (0, 4), size=size, rotation=90, va="bottom", color=QUIET)
+            tooltip(words, f"{bar.name}\n{why_missing(bar.summary)}")
 
 
 def _ceiling(intervals: Sequence[Interval]) -> float:
@@ -206,26 +205,36 @@ def _ceiling(intervals: Sequence[Interval]) -> float:
     return max(min(interval.high, 1.5 * highest) for interval in intervals)
 
 
-def _draw_bar(axes: Axes, x: float, bar: Bar, pitch: float, ceiling: float) -> None:
-    """A bar with its whisker and, where there is room, its value; or, upright in its place, why there is none."""
-    interval = bar.images_per_s
-    if interval is None:
-        size = min(LEGEND, pitch * 72 / 1.3)
-        why = shortened(drawable(why_missing(bar.summary)), size, min(2.4, size_in_inches(axes)[1] - 0.2))
-        axes.plot([x - 0.43, x + 0.43], [0, 0], color=QUIET, linewidth=1.6, solid_capstyle="butt", clip_on=False)
-        annotate(axes, why, (x, 0), (0, 4), size, rotation=90, va="bottom", colour=QUIET)
+def _draw_measured(axes: Axes, bars: Sequence[tuple[float, Bar, Interval]], ceiling: float, pitch: float) -> None:
+    """Bars with their whiskers and, where there is room (`pitch`: inches from bar to bar), their values."""
+    if not bars:
         return
-    axes.bar(x, interval.value, width=0.86, zorder=2, **(bar.look or fill(bar.config)).patch)
-    end = min(interval.high, ceiling)
-    cap = min(0.12, 0.045 / pitch)
-    caps = [interval.low, interval.high] if interval.high <= ceiling else [interval.low]
-    for colour, linewidth, zorder in (("white", 2.1, 2.9), (INK, 0.9, 3)):  # a light edge, for whiskers on dark bars
-        look: dict[str, Any] = {"color": colour, "linewidth": linewidth, "zorder": zorder, "solid_capstyle": "butt"}
-        axes.plot([x, x], [interval.low, end], **look)
-        for at in caps:
-            axes.plot([x - cap, x + cap], [at, at], **look)
-    if interval.high > ceiling:
-        axes.plot([x], [ceiling], marker="^", markersize=4, color=INK, zorder=3, clip_on=False)
-    words = "\n".join(filter(None, [bar.note, number(interval.value)]))
-    if max(text_width(line, WORDS) for line in words.split("\n")) <= pitch * 0.98:
-        annotate(axes, words, (x, end), (0, 4 if end < interval.high else 2.5), WORDS, va="bottom", linespacing=1.05)
+    fills = [bar.fill or fill(bar.config) for _, bar, _ in bars]
+    xs, values = [x for x, _, _ in bars], [interval.value for _, _, interval in bars]
+    below = [interval.value - interval.low for _, _, interval in bars]
+    above = [min(interval.high, ceiling) - interval.value for _, _, interval in bars]
+    whiskers: dict[str, Any] = {"yerr": [below, above], "capsize": min(3.5, 16 * pitch)}
+    # A light edge, for whiskers on dark bars.
+    axes.errorbar(xs, values, fmt="none", ecolor=PAPER, elinewidth=2.1, capthick=2.1, zorder=2.9, **whiskers)
+    container = axes.bar(
+        xs,
+        values,
+        0.86,
+        error_kw={"elinewidth": 0.9, "capthick": 0.9, "zorder": 3},
+        ecolor=INK,
+        color=[one.colour for one in fills],
+        hatch=[one.hatch for one in fills],
+        edgecolor=[one.edge_colour for one in fills],
+        linewidth=0,
+        zorder=2,
+        **whiskers,
+    )
+    cut = [x for x, _, interval in bars if interval.high > ceiling]
+    if cut:
+        axes.plot(cut, [ceiling] * len(cut), "^", markersize=4, color=INK, zorder=3, clip_on=False)
+    words = ["\n".join(filter(None, [bar.note, number(interval.value)])) for _, bar, interval in bars]
+    fits = [max(text_width(line, WORDS) for line in text.split("\n")) <= 0.98 * pitch for text in words]
+    labels = [text if fit else "" for text, fit in zip(words, fits, strict=True)]
+    axes.bar_label(container, labels, padding=2.5, linespacing=1.05, bbox=GROUND, zorder=4)
+    for patch, (_, bar, interval) in zip(container, bars, strict=True):
+        tooltip(patch, f"{bar.name}\n{number(interval.value)} images/s ({limits(interval)})")

@@ -9,12 +9,10 @@ import io
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 from matplotlib.figure import Figure
 
 from tcbench.core import files
 from tcbench.core.errors import SelectionError
-from tcbench.show.charts.text import DPI
 
 SUFFIXES = (".png", ".svg", ".pdf")
 
@@ -28,13 +26,12 @@ def check_path(path: Path) -> None:
 def save(figure: Figure, path: Path, remedy: str = "") -> None:
     """Write PNG, SVG or PDF, as the suffix says; the same figure gives the same bytes, whenever it is written.
 
-    Folders are made. Raises SelectionError for another suffix and StoreError, with what mends it, when the file cannot
+    Folders are made. Raises SelectionError for another suffix and StoreError, with the remedy, when the file cannot
     be written.
     """
     check_path(path)
     suffix = path.suffix.lower()
     metadata: dict[str, Any] = {".png": {}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}[suffix]
     data = io.BytesIO()
-    with matplotlib.rc_context({"svg.hashsalt": "tcbench", "pdf.fonttype": 42}):
-        figure.savefig(data, format=suffix[1:], dpi=DPI, metadata=metadata)
+    figure.savefig(data, format=suffix[1:], metadata=metadata)
     files.write(path, data.getvalue(), remedy)

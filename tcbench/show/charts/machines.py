@@ -32,20 +32,20 @@ def machines_chart(summaries: Sequence[CellSummary], configs: Sequence[str] = (B
             f"{len(configs)} configs do not fit in one chart (at most {MAX_CONFIGS}); choose with --config"
         )
     provenance = provenance_of(settings)
-    looks = dict(zip(settings, SERIES, strict=False))
+    fills = dict(zip(settings, SERIES, strict=False))
     names = {setting: provenance.names[setting] or _device(here) for setting, here in settings.items()}
     winners: dict[Setting, dict[str, list[int]]] = {}
 
     def bar(setting: Setting, config: str, batch_size: int) -> Bar:
         here = settings[setting]
         if config != BEST:
-            return Bar(config, cell_at(here, config, batch_size), look=looks[setting])
+            return Bar(config, cell_at(here, config, batch_size), fill=fills[setting])
         there = [s for s in here if s.cell.batch_size == batch_size]
         winner = best(there)
         if winner is not None:
             winners.setdefault(setting, {}).setdefault(winner.cell.config, []).append(batch_size)
         # Where nothing is ok, one of those that were run says why.
-        return Bar(BEST, winner or next(iter(there), None), look=looks[setting])
+        return Bar(BEST, winner or next(iter(there), None), fill=fills[setting])
 
     panels = []
     for config in configs:
@@ -60,21 +60,21 @@ def machines_chart(summaries: Sequence[CellSummary], configs: Sequence[str] = (B
         raise SelectionError(f"no results of {', '.join(configs)} to plot; `tcbench run` makes some")
     won: dict[str, list[str]] = {}
     for setting, of in winners.items():
-        told = "; ".join(f"{config} at {', '.join(map(str, at))}" for config, at in of.items())
-        won.setdefault(told, []).append(names[setting])
-    notes = [drawable(f"best of {', '.join(of)}: {told}") for told, of in won.items()]
+        best_configs = "; ".join(f"{config} at {', '.join(map(str, at))}" for config, at in of.items())
+        won.setdefault(best_configs, []).append(names[setting])
+    notes = [drawable(f"best of {', '.join(of)}: {best_configs}") for best_configs, of in won.items()]
     rows = [[(str(place), name) for place, name in enumerate(names.values())]]
     scenarios = ", ".join(dict.fromkeys(s.cell.scenario for s in summaries))
     several_machines = len({machine for machine, _ in settings}) == len(settings)
     title = f"Throughput by {'machine' if several_machines else 'setting'}"
-    return panel_chart(panels, rows, provenance.common, title, f"Scenario {scenarios}", notes, _look)
+    return panel_chart(panels, rows, provenance.common, title, f"Scenario {scenarios}", notes, _fill)
 
 
-def _look(place: str) -> Fill:
-    """The legend's swatch of the setting at a place."""
+def _fill(place: str) -> Fill:
+    """The fill of the setting at a place."""
     return SERIES[int(place)]
 
 
 def _device(summaries: Sequence[CellSummary]) -> str:
-    """What the only setting of a chart is called."""
+    """The name of a chart's only setting."""
     return next((s.environment.device_name for s in summaries if s.environment), "unknown machine")

@@ -1,7 +1,7 @@
-"""What float16 makes of gradients, as a picture like the talk's slide 6: histograms of log2 |gradient| over float16's
+"""Gradients in float16, as a picture like the talk's slide 6: histograms of log2 |gradient| over float16's
 range, the share that a loss scale of 2^k leaves zero, and every layer as a row of shades.
 
-Owns how counts look on paper. Knows nothing of how they were made.
+Draws counts. Knows nothing of how they were made.
 """
 
 from __future__ import annotations
@@ -15,88 +15,71 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MultipleLocator
+from matplotlib.patches import Patch
+from matplotlib.ticker import MultipleLocator, PercentFormatter
 
 from tcbench.core.numerics import KINDS, Document, Kind, Magnitudes
 from tcbench.numerics.gradients import LOST_AT_MOST, SMALLEST, SMALLEST_NORMAL, SafeScales, Shares, shares
 from tcbench.numerics.judgement import magnitudes, safe, steps_seen
-from tcbench.show.charts.palette import FAINT, GAIN, GAIN_PALE, INK, LOSS, LOSS_PALE, QUIET, RAMPS, Fill
-from tcbench.show.charts.sheet import MARGIN, WIDTH, Footer, Header, Sheet
-from tcbench.show.charts.text import LABEL, LEGEND, SMALL, WORDS, drawable, font, line_height, text_width, wrapped
+from tcbench.show.charts.inline import tooltip
+from tcbench.show.charts.page import GROUND, Page
+from tcbench.show.charts.palette import GAIN, GAIN_PALE, INK, LOSS, LOSS_PALE, PAPER, QUIET, RAMPS
+from tcbench.show.charts.text import DPI, LABEL, SMALL, WORDS, drawable, line_height, text_width, wrapped
+from tcbench.show.format import percent
 
 TITLES: dict[Kind, str] = {
     "activations": "Gradients of the activations",
     "weights": "Gradients of the weights",
 }
 _NORMAL = RAMPS["fp32"][2]
-_LEFT, _PANEL, _GAP = 1.05, 1.75, 0.62
-_ROW = 0.135
+_PANEL, _ROW = 1.75, 0.135  # inches
 _MOST_ROWS = 60
 
 
 def gradients_chart(document: Document, about: Sequence[str]) -> Figure:
     """`about`: the small print's facts of machine and setting."""
-    found = {kind: magnitudes(document.gradients, kind) for kind in KINDS}
-    limits = _limits(list(found.values()))
-    range_of = safe(document.gradients)
-    header = Header.of(
-        "What float16 makes of gradients",
-        f"fp32 training, {steps_seen(document.gradients)} of {document.setting.steps} steps looked at, without loss "
-        f"scaling; the loss divided by {document.setting.loss_divisor:g}",
-        WIDTH,
-    )
+    counts = {kind: magnitudes(document.gradients, kind) for kind in KINDS}
+    limits = _limits(list(counts.values()))
     layers = _rows(document)
-    footer = Footer.of(
+    k = round(math.log2(document.static_scale))
+    page = Page(
+        "What float16 makes of gradients",
+        f"fp32 training, {steps_seen(document.gradients)} of {document.setting.steps} steps sampled, without loss "
+        f"scaling; the loss divided by {document.setting.loss_divisor:g}",
         [
             " · ".join(about),
             f"Safe: at most {LOST_AT_MOST:.0%} of the gradients that are not zero become zero, and none infinite, of "
             "both kinds. Activations: what flows back into each convolution's and the classifier's output. Layers: the "
             "darker, the more of the layer's values lie in that power of two.",
         ],
-        WIDTH,
     )
-    rows_height = max(len(layers["activations"]), len(layers["weights"]), 1) * _ROW
-    legend = line_height(LEGEND) + 0.12
-    titles = line_height(LABEL) + 0.06
-    height = 0.3 + header.height + legend + (titles + _PANEL + _GAP) * 2 + titles + rows_height + 0.55
-    height += footer.height + 0.22
-    sheet = Sheet(WIDTH, height)
-    y = header.draw(sheet, 0.3) + 0.06
-    _legend(sheet, y, document)
-    y += legend
-    width = (WIDTH - 2 * _LEFT - MARGIN) / 2
-    places = {"activations": _LEFT, "weights": WIDTH - MARGIN - width}
-    k = round(math.log2(document.static_scale))
-    for kind, x in places.items():
-        sheet.text(x, y, TITLES[kind], LABEL, bold=True)  # type: ignore[index]
-        axes = sheet.axes(x, y + titles, width, _PANEL)
-        _histogram(axes, found[kind], limits, k, width)  # type: ignore[index]
-    sheet.text(
-        0.3,
-        y + titles + _PANEL / 2,
-        "share per power of two",
-        WORDS,
-        rotation=90,
-        ha="center",
-        va="center",
-        colour=QUIET,
+    outline = f"outline: the same after the static loss scale of 2^{k}"
+    fates = (
+        (LOSS, "becomes zero in float16"),
+        (LOSS_PALE, "subnormal"),
+        (_NORMAL, "normal"),
+        (INK, "becomes infinite"),
     )
-    y += titles + _PANEL
-    sheet.text(_LEFT + width / 2, y + 0.28, "|gradient|", WORDS, ha="center", colour=QUIET)
-    sheet.text(places["weights"] + width / 2, y + 0.28, "|gradient|", WORDS, ha="center", colour=QUIET)
-    y += _GAP
-    sheet.text(_LEFT, y, "Share lost", LABEL, bold=True)
-    axes = sheet.axes(_LEFT, y + titles, WIDTH - MARGIN - _LEFT, _PANEL)
-    _lost(axes, found, range_of, k)
-    y += titles + _PANEL
-    sheet.text((_LEFT + WIDTH - MARGIN) / 2, y + 0.28, "loss scale", WORDS, ha="center", colour=QUIET)
-    y += _GAP
-    for kind, x in places.items():
-        sheet.text(x, y, f"{TITLES[kind]}, layer by layer", LABEL, bold=True)  # type: ignore[index]
-        axes = sheet.axes(x, y + titles, width, max(len(layers[kind]), 1) * _ROW)  # type: ignore[index]
-        _layers(axes, layers[kind], limits)  # type: ignore[index]
-    footer.draw(sheet, y + titles + rows_height + 0.5)
-    return sheet.figure
+    page.legend(
+        [[*(Patch(color=colour, label=words) for colour, words in fates), Patch(fill=False, ec=INK, label=outline)]]
+    )
+    [histograms] = page.panels([_PANEL], 2)
+    [[lost]] = page.panels([_PANEL])
+    [shades] = page.panels([max(*map(len, layers.values()), 1) * _ROW], 2)
+    for kind, axes in zip(TITLES, histograms, strict=True):
+        axes.set_title(TITLES[kind], loc="left", weight="bold")
+        axes.set_xlabel("|gradient|", size=WORDS)
+        _frame(axes, limits)
+    histograms[0].set_ylabel("share per power of two", size=WORDS)
+    lost.set_title("Share lost", loc="left", weight="bold")
+    _lost(lost, counts, safe(document.gradients), k)
+    for kind, axes in zip(TITLES, shades, strict=True):
+        axes.set_title(f"{TITLES[kind]}, layer by layer", loc="left", weight="bold")
+        _layers(axes, layers[kind], limits)
+    page.settle()
+    for kind, axes in zip(TITLES, histograms, strict=True):
+        _histogram(axes, counts[kind], limits, k)
+    return page.figure
 
 
 @dataclass(frozen=True)
@@ -107,15 +90,15 @@ class _Row:
 
 def _rows(document: Document) -> dict[Kind, list[_Row]]:
     """Layers in the model's order, from the input on; of a deep model every n-th."""
-    found: dict[Kind, list[_Row]] = {}
+    layers: dict[Kind, list[_Row]] = {}
     # A backward pass meets the layers from the last one on.
     backward = [layer.layer for layer in document.gradients.layers if layer.kind == "activations"]
     order = {layer: -place for place, layer in enumerate(backward)}
     for kind in KINDS:
         rows = [_Row(x.layer, x.magnitudes) for x in document.gradients.layers if x.kind == kind]
         rows.sort(key=lambda row: order.get(row.name, 1))
-        found[kind] = rows[:: -(-len(rows) // _MOST_ROWS)] if rows else []
-    return found
+        layers[kind] = rows[:: -(-len(rows) // _MOST_ROWS)] if rows else []
+    return layers
 
 
 def _limits(parts: Sequence[Magnitudes]) -> tuple[int, int]:
@@ -132,55 +115,28 @@ def _limits(parts: Sequence[Magnitudes]) -> tuple[int, int]:
     return low, high
 
 
-def _legend(sheet: Sheet, y: float, document: Document) -> None:
-    x = MARGIN
-    entries = (
-        (LOSS, "becomes zero in float16"),
-        (LOSS_PALE, "subnormal"),
-        (_NORMAL, "normal"),
-        (INK, "becomes infinite"),
-    )
-    for colour, words in entries:
-        sheet.swatch(x, y + line_height(LEGEND) / 2 - 0.06, 0.17, 0.12, Fill(colour))
-        sheet.text(x + 0.23, y + line_height(LEGEND) / 2, words, LEGEND, va="center_baseline", gid="legend")
-        x += 0.23 + text_width(words, LEGEND) + 0.24
-    words = f"outline: the same after the static loss scale of 2^{round(math.log2(document.static_scale))}"
-    sheet.text(x, y + line_height(LEGEND) / 2, words, LEGEND, va="center_baseline", gid="legend", colour=QUIET)
-
-
-def _histogram(axes: Axes, found: Magnitudes, limits: tuple[int, int], k: int, width: float) -> None:
-    """`width`: the panel's, inches."""
-    n = max(1, found.non_zero)
-    heights = [count / n for count in found.counts]
-    for exponent, height in enumerate(heights, start=found.lowest):
-        if limits[0] <= exponent:
-            axes.bar(exponent + 0.5, height, 0.86, color=_colour(exponent), linewidth=0)
-    edges = np.arange(found.lowest, found.lowest + len(heights) + 1) + k
-    axes.stairs(heights, edges, color=INK, linewidth=1.0)
-    lines = _histogram_words(found, limits, k, width)
+def _histogram(axes: Axes, counts: Magnitudes, limits: tuple[int, int], k: int) -> None:
+    n = max(1, counts.non_zero)
+    heights = [count / n for count in counts.counts]
+    lines = _histogram_words(counts, limits, k, axes.bbox.width / DPI)
     room = len(lines) * line_height(WORDS) / _PANEL + 0.06
-    _style(axes, limits, max(heights, default=1.0) / (0.94 - room))
-    axes.text(
-        0.012,
-        0.97,
-        "\n".join(lines),
-        transform=axes.transAxes,
-        fontproperties=font(WORDS),
-        color=INK,
-        va="top",
-        parse_math=False,
-        bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5},
-    )
+    axes.set_ylim(0, max(heights, default=1.0) / (0.94 - room))
+    for exponent, height in enumerate(heights, start=counts.lowest):
+        if limits[0] <= exponent:
+            [bar] = axes.bar(exponent + 0.5, height, 0.86, color=_colour(exponent), linewidth=0)
+            tooltip(bar, f"2^{exponent} to 2^{exponent + 1}: {percent(height)}")
+    axes.stairs(heights, np.arange(counts.lowest, counts.lowest + len(heights) + 1) + k, color=INK, linewidth=1.0)
+    axes.text(0.012, 0.97, "\n".join(lines), transform=axes.transAxes, va="top", bbox=GROUND)
     for border in (SMALLEST - 1, SMALLEST_NORMAL, 16):
         axes.axvline(border, ymax=0.97 - room, color=QUIET, linewidth=0.7, linestyle=(0, (3, 2)))
 
 
-def _histogram_words(found: Magnitudes, limits: tuple[int, int], k: int, width: float) -> list[str]:
-    """What becomes of the values, before and after the loss scale, on one line where that has room."""
-    before, after = (_lost_words(shares(found, log2_scale)) for log2_scale in (0, k))
+def _histogram_words(counts: Magnitudes, limits: tuple[int, int], k: int, width: float) -> list[str]:
+    """Fates of the values, before and after the loss scale, on one line where that has room."""
+    before, after = (_lost_words(shares(counts, log2_scale)) for log2_scale in (0, k))
     after = f"at 2^{k}: {after}"
-    beyond = sum(n for i, n in enumerate(found.counts, start=found.lowest + k) if not limits[0] <= i < limits[1])
-    if beyond > found.non_zero / 2:
+    beyond = sum(n for i, n in enumerate(counts.counts, start=counts.lowest + k) if not limits[0] <= i < limits[1])
+    if beyond > counts.non_zero / 2:
         after += f"; outline beyond the {'right' if k > 0 else 'left'} end"
     whole = f"{before}; {after}"
     fits = text_width(whole, WORDS) < 0.98 * width
@@ -188,8 +144,8 @@ def _histogram_words(found: Magnitudes, limits: tuple[int, int], k: int, width: 
 
 
 def _lost_words(of: Shares) -> str:
-    infinite = f", infinite {_percent(of.infinite)}" if of.infinite else ""
-    return f"zero {_percent(of.zero)}, subnormal {_percent(of.subnormal)}{infinite}"
+    infinite = f", infinite {percent(of.infinite)}" if of.infinite else ""
+    return f"zero {percent(of.zero)}, subnormal {percent(of.subnormal)}{infinite}"
 
 
 def _colour(exponent: int) -> str:
@@ -200,76 +156,46 @@ def _colour(exponent: int) -> str:
     return _NORMAL if exponent < 16 else INK
 
 
-def _percent(share: float) -> str:
-    if 0 < share < 0.001:
-        return "<0.1%"
-    return f"{share:.1%}"
+def _frame(axes: Axes, limits: tuple[int, int]) -> None:
+    """Shares along y, powers of two along x."""
+    axes.spines["left"].set_visible(False)
+    axes.yaxis.set_major_formatter(PercentFormatter(1))
+    axes.grid(visible=False, axis="x")
+    _exponents(axes, limits)
 
 
-def _style(axes: Axes, limits: tuple[int, int], top: float) -> None:
-    axes.set_xlim(*limits)
-    axes.set_ylim(0, top)
-    for name, spine in axes.spines.items():
-        spine.set_visible(name == "bottom")
-        spine.set_color(QUIET)
-        spine.set_linewidth(0.8)
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0%}"))
-    axes.grid(axis="y", color=FAINT, linewidth=0.7)
-    axes.set_axisbelow(True)
-    _exponents(axes)
-
-
-def _exponents(axes: Axes) -> None:
-    """Powers of two along x."""
-    low, high = axes.get_xlim()
+def _exponents(axes: Axes, limits: tuple[int, int]) -> None:
+    low, high = limits
+    axes.set_xlim(low, high)
     axes.xaxis.set_major_locator(MultipleLocator(8 if high - low > 30 else 4))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"2^{value:.0f}"))
-    axes.tick_params(length=0, pad=4, labelcolor=QUIET)
-    for label in (*axes.get_xticklabels(), *axes.get_yticklabels()):
-        label.set_fontproperties(font(WORDS))
-        label.set_parse_math(False)
+    axes.xaxis.set_major_formatter("2^{x:.0f}")
 
 
-def _lost(axes: Axes, found: dict[Kind, Magnitudes], safe_range: SafeScales, k: int) -> None:
+def _lost(axes: Axes, counts: dict[Kind, Magnitudes], safe_range: SafeScales, k: int) -> None:
     smallest, largest = safe_range.smallest, safe_range.largest
     low = min(-4, k - 2)
     high = max(40, (largest or 0) + 6, k + 2)
     scales = np.arange(low, high + 1)
-    looks: dict[Kind, Any] = {"activations": "-", "weights": (0, (5, 2))}
-    for kind, look in looks.items():
-        at = [shares(found[kind], int(scale)) for scale in scales]
-        axes.plot(scales, [one.zero for one in at], color=LOSS, linestyle=look, linewidth=1.6, label=f"zero, {kind}")
-        axes.plot(
-            scales, [one.infinite for one in at], color=INK, linestyle=look, linewidth=1.6, label=f"infinite, {kind}"
-        )
+    styles: dict[Kind, Any] = {"activations": "-", "weights": (0, (5, 2))}
+    for kind, style in styles.items():
+        at = [shares(counts[kind], int(scale)) for scale in scales]
+        for fate, colour, values in (
+            ("zero", LOSS, [one.zero for one in at]),
+            ("infinite", INK, [one.infinite for one in at]),
+        ):
+            [line] = axes.plot(scales, values, color=colour, linestyle=style, linewidth=1.6, label=f"{fate}, {kind}")
+            tooltip(line, f"{kind}: share that becomes {fate}")
     if smallest is not None and largest is not None and smallest <= largest:
         axes.axvspan(smallest, largest, color=GAIN_PALE, alpha=0.45, linewidth=0, zorder=0)
-        axes.text(
-            (smallest + largest) / 2,
-            0.8,
-            f"safe: 2^{smallest} to 2^{largest}",
-            fontproperties=font(WORDS),
-            color=INK,
-            ha="center",
-            va="center",
-            parse_math=False,
-        )
+        axes.text((smallest + largest) / 2, 0.8, f"safe: 2^{smallest} to 2^{largest}", ha="center", va="center")
     else:
-        axes.text(0.5, 0.8, "no scale is safe", transform=axes.transAxes, fontproperties=font(LABEL), ha="center")
+        axes.text(0.5, 0.8, "no scale is safe", transform=axes.transAxes, size=LABEL, ha="center")
     axes.axvline(k, color=GAIN, linewidth=1.4, ymax=0.6)
-    axes.text(
-        k, 0.7, f"used: 2^{k}", fontproperties=font(WORDS), color=GAIN, ha="center", va="center", parse_math=False
-    )
-    _style(axes, (low, high), 1.04)
-    axes.legend(
-        loc="upper right",
-        bbox_to_anchor=(1.0, 1.16),
-        ncols=4,
-        frameon=False,
-        prop=font(WORDS),
-        handlelength=2.6,
-        borderaxespad=0,
-    )
+    axes.text(k, 0.7, f"used: 2^{k}", color=GAIN, ha="center", va="center")
+    axes.set_ylim(0, 1.04)
+    axes.set_xlabel("loss scale", size=WORDS)
+    _frame(axes, (low, high))
+    axes.legend(loc="lower right", bbox_to_anchor=(1, 1.02), ncols=4, fontsize=WORDS, handlelength=2.6)
 
 
 def _layers(axes: Axes, rows: Sequence[_Row], limits: tuple[int, int]) -> None:
@@ -280,8 +206,8 @@ def _layers(axes: Axes, rows: Sequence[_Row], limits: tuple[int, int]) -> None:
         for exponent, count in enumerate(row.magnitudes.counts, start=row.magnitudes.lowest):
             if low <= exponent < high:
                 shade[i, exponent - low] = count / n
-    shades = LinearSegmentedColormap.from_list("share", ["#ffffff", RAMPS["fp32"][1], RAMPS["fp32"][4]])
-    axes.imshow(
+    shades = LinearSegmentedColormap.from_list("share", [PAPER, RAMPS["fp32"][1], RAMPS["fp32"][4]])
+    image = axes.imshow(
         shade,
         aspect="auto",
         cmap=shades,
@@ -292,9 +218,9 @@ def _layers(axes: Axes, rows: Sequence[_Row], limits: tuple[int, int]) -> None:
     )
     for border in (SMALLEST - 1, SMALLEST_NORMAL):
         axes.axvline(border, color=LOSS, linewidth=0.9, linestyle=(0, (3, 2)))
-    for spine in axes.spines.values():
-        spine.set_visible(False)
+    tooltip(image, "share of each layer's values in each power of two")
+    axes.spines[:].set_visible(False)
     axes.set_yticks([i + 0.5 for i in range(len(rows))], [drawable(row.name) for row in rows])
-    _exponents(axes)
-    for label in axes.get_yticklabels():
-        label.set_fontproperties(font(SMALL - 0.5))
+    axes.tick_params(axis="y", labelsize=SMALL - 0.5)
+    axes.grid(visible=False)
+    _exponents(axes, limits)

@@ -1,6 +1,6 @@
 """Colours: what each config's bars are filled with, and the few other inks.
 
-Owns how configs look. Knows a config by its name alone: nothing of results, layout or fonts.
+Owns the colours of all charts. Knows a config by its name alone: nothing of results, layout or fonts.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _LINES = ("//", "\\\\", "--", "||")
 _POINTS = ("..", "oo", "**", "O")
 """Added to a hatch, lines to points and points to lines, so that the two never make up a third rung's."""
 
-INK, QUIET, FAINT = "#1a1a1a", "#595959", "#d9d9d9"
+INK, QUIET, FAINT, PAPER = "#1a1a1a", "#595959", "#d9d9d9", "#ffffff"
 ON_LIGHT = "#111111"
 """Words on a light fill: on a dark page INK turns light, and the fill does not turn dark."""
 GAIN, LOSS = "#009e73", "#8e2a6b"
@@ -61,7 +61,7 @@ GAIN_PALE, LOSS_PALE = "#a6dccb", "#c993b8"
 
 @dataclass(frozen=True)
 class Fill:
-    """How a config's bars are filled."""
+    """Colour and hatch of a config's bars."""
 
     colour: str
     hatch: str | None = None
@@ -73,10 +73,14 @@ class Fill:
         return "#ffffff" if 0.299 * red + 0.587 * green + 0.114 * blue < 140 else "#333333"
 
     @property
+    def edge_colour(self) -> str:
+        """Colour of the hatch's lines; "none" without a hatch."""
+        return self.hatch_colour if self.hatch else "none"
+
+    @property
     def patch(self) -> dict[str, Any]:
         """The fill as a matplotlib patch's properties."""
-        edge = self.hatch_colour if self.hatch else "none"
-        return {"facecolor": self.colour, "edgecolor": edge, "hatch": self.hatch, "linewidth": 0}
+        return {"facecolor": self.colour, "edgecolor": self.edge_colour, "hatch": self.hatch, "linewidth": 0}
 
 
 SERIES = (
@@ -92,6 +96,19 @@ SERIES = (
 """Fills of things that are no configs, such as machines, in order; no two of them differ by hue alone."""
 
 
+PHASE_COLOURS = {
+    "io": "#fabc2d",
+    "forward": "#53b9e8",
+    "backward": "#0b4f9e",
+    "update": "#b8420f",
+    "replay": "#4a1f66",
+}
+"""Yellow, light blue, dark blue, vermilion, purple: they differ in lightness too, for every kind of sight."""
+OTHER, COPY = "#8c8c8c", "#4d4d4d"
+RECORDED = "#f3f3f3"
+"""The ground of what was recorded in a timeline."""
+
+
 def family(config: str) -> str:
     """The dtype a config's name begins with, or "other"."""
     first = _parts(config)[0]
@@ -103,7 +120,7 @@ def fill(config: str) -> Fill:
     """A config's fill: a function of its name alone, so that it is the same in every chart.
 
     Configs of the scenarios' ladders have plain colours of their own. Any other takes its family's hue and a hatch for
-    its last rung. One rung above a ladder's config, the shade is darker the more rungs there are; elsewhere the shade
+    its last rung. One rung above a ladder's config, the shade is darker the more rungs there are; otherwise the shade
     and a second hatch stand for all that the last rung is added to, so that two configs which end alike rarely look
     alike.
     """

@@ -1,4 +1,4 @@
-"""What a chart says of where its numbers come from: the machines and settings, and the small print.
+"""Provenance of a chart's numbers: the machines and settings, and the small print.
 
 Owns how summaries part into settings and how those are named. Knows nothing of what is drawn from them.
 """
@@ -31,7 +31,7 @@ _ALWAYS = ("device_name", "model", "image_size", "input")
 
 @dataclass(frozen=True)
 class Provenance:
-    """What is the same for all of a chart's settings, and what tells each from the others."""
+    """Facts common to all of a chart's settings, and each setting's name by the facts that differ."""
 
     common: tuple[str, ...]
     names: dict[Setting, str]
@@ -89,7 +89,7 @@ def small_print(summaries: Sequence[CellSummary], common: Sequence[str], whisker
 
 
 def _facts(summaries: Sequence[CellSummary]) -> dict[str, str]:
-    """What is said of one setting, by the field it comes from; the first four always, the others where they differ."""
+    """Facts of one setting, by the field it comes from; the first four always, the others where they differ."""
     machine, cell = summaries[0].setting
     own = cell.input.kind == "own"
     facts = {

@@ -44,8 +44,8 @@ DPI = 160
 
 
 @functools.cache
-def _families() -> tuple[str, ...]:
-    """The fonts in use: matplotlib's own, then a Japanese one where the machine has one."""
+def families() -> tuple[str, ...]:
+    """Fonts in use: matplotlib's own, then a Japanese one where the machine has one."""
     there = {entry.name for entry in font_manager.fontManager.ttflist}
     return (_LATIN, *[name for name in _CJK if name in there][:1])
 
@@ -53,7 +53,7 @@ def _families() -> tuple[str, ...]:
 @functools.cache
 def has_glyph(character: str) -> bool:
     """Whether a font in use can draw the character."""
-    for name in _families():
+    for name in families():
         face = font_manager.get_font(font_manager.findfont(FontProperties(family=name)))
         if face.get_char_index(ord(character)):
             return True
@@ -82,11 +82,6 @@ def heading(text: str, instead: str) -> str:
     return text if all(map(has_glyph, text)) else drawable(instead)
 
 
-def font(size: float, bold: bool = False) -> FontProperties:
-    """The fonts in use at a size in points."""
-    return FontProperties(family=list(_families()), size=size, weight="bold" if bold else "normal")
-
-
 @functools.cache
 def _renderer() -> Any:
     return FigureCanvasAgg(Figure(figsize=(1, 1), dpi=DPI)).get_renderer()  # type: ignore[no-untyped-call]
@@ -99,7 +94,16 @@ def text_width(text: str, size: float, bold: bool = False) -> float:
 
 @functools.lru_cache(4096)
 def _width(text: str, size: float, bold: bool) -> float:
-    return float(_renderer().get_text_width_height_descent(text, font(size, bold), ismath=False)[0]) / DPI
+    return (
+        float(
+            _renderer().get_text_width_height_descent(
+                text,
+                FontProperties(family=list(families()), size=size, weight="bold" if bold else "normal"),
+                ismath=False,
+            )[0]
+        )
+        / DPI
+    )
 
 
 def line_height(size: float) -> float:
@@ -150,5 +154,5 @@ def _capped(text: str, most: int) -> str:
 
 
 def _fitting(text: str, fits: Callable[[str], bool]) -> int:
-    """How many of its first characters fit, fewer than all: a longer beginning is a wider one."""
+    """Count the first characters that fit, fewer than all: a longer beginning is a wider one."""
     return bisect.bisect_left(range(1, len(text)), True, key=lambda n: not fits(text[:n]))

@@ -1,8 +1,8 @@
 """The talk's timelines: what the input's threads, the host and the GPU did in a few steps, cells under each other.
 
-Every panel has the same time scale, from the begin of its own first step that is shown. What is too fine to be drawn by
-itself is merged: a GPU's row is then as high as the GPU was busy in each pixel, so that gaps between kernels that are
-smaller than a pixel still show. Owns rows, blocks and their labels. Knows nothing of where a timeline comes from.
+Every panel has the same time scale, from the beginning of its own first step that is shown. Work too fine to be drawn
+by itself is merged: a GPU's row is then as high as the GPU was busy in each pixel, so that gaps between kernels that
+are smaller than a pixel still show. Owns rows, blocks and their labels. Knows nothing of where a timeline comes from.
 """
 
 from __future__ import annotations
@@ -20,41 +20,19 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.patches import Patch
 
 from tcbench.analysis import intervals
 from tcbench.analysis.bottleneck import Bottleneck, summarise, waits
 from tcbench.core.errors import SelectionError
 from tcbench.core.timeline import Span, Timeline
 from tcbench.show.charts.files import check_path, save
-from tcbench.show.charts.palette import FAINT, INK, ON_LIGHT, QUIET, Fill
+from tcbench.show.charts.inline import tooltip
+from tcbench.show.charts.page import Page
+from tcbench.show.charts.palette import COPY, INK, ON_LIGHT, OTHER, PAPER, PHASE_COLOURS, QUIET, RECORDED, Fill
 from tcbench.show.charts.provenance import MAX_PANELS
-from tcbench.show.charts.sheet import MARGIN, WIDTH, Footer, Header, Sheet
-from tcbench.show.charts.text import (
-    DPI,
-    LABEL,
-    LEGEND,
-    SMALL,
-    WORDS,
-    drawable,
-    font,
-    line_height,
-    shortened,
-    text_width,
-    wrapped,
-)
-from tcbench.show.format import number
-
-PHASE_COLOURS = {
-    "io": "#fabc2d",
-    "forward": "#53b9e8",
-    "backward": "#0b4f9e",
-    "update": "#b8420f",
-    "replay": "#4a1f66",
-}
-"""Yellow, light blue, dark blue, vermilion, purple: they differ in lightness too, for every kind of sight."""
-OTHER, COPY = "#8c8c8c", "#4d4d4d"
-_RECORDED = "#f3f3f3"
+from tcbench.show.charts.text import DPI, LABEL, SMALL, WORDS, drawable, shortened, text_width, wrapped
+from tcbench.show.format import milliseconds, number
 
 DEFAULT_STEPS = 3
 SINGLE = 300
@@ -66,7 +44,8 @@ _SOURCES = {
     "cupti": "recorded through CUPTI",
     "ranges": "recorded by tcbench's own ranges",
 }
-_LEFT = MARGIN + 0.62
+_FACTS = 2.4  # inches beside a name, for its figures
+_WAITING = Fill(PAPER, "//////")
 _PAD = 0.05
 _GAP = 0.05
 _BIN_PIXELS = 2
@@ -90,7 +69,7 @@ def draw(
     starts with an empty GPU. `step`: begin with the step of this number.
 
     Raises SelectionError for nothing to draw, too many timelines, a step or a part that was not recorded, or another
-    suffix; StoreError, with what mends it, when the file cannot be written.
+    suffix; StoreError, with the remedy, when the file cannot be written.
     """
     check_path(path)
     figure = timeline_chart(timelines, zoom, steps, step=step)
@@ -105,7 +84,7 @@ def timeline_chart(
     *,
     step: int | None = None,
 ) -> Figure:
-    """What `draw` writes."""
+    """Draw timelines under each other; `draw` says what its arguments mean."""
     if not timelines:
         raise SelectionError("no timeline to draw; `tcbench profile` records one")
     if len(timelines) > MAX_PANELS:
@@ -123,12 +102,12 @@ def _first(timeline: Timeline, steps: int | None, number: int | None) -> Span:
     if not there:
         raise SelectionError(f"{timeline.label}: no steps in this timeline; nothing to draw")
     if number is not None:
-        found = next((span for span in there if span.step == number), None)
-        if found is None:
+        step = next((span for span in there if span.step == number), None)
+        if step is None:
             numbers = [span.step for span in there if span.step is not None]
             known = f"{numbers[0]} to {numbers[-1]}" if numbers else "steps without numbers"
             raise SelectionError(f"--step {number}: {timeline.label} has {known}")
-        return found
+        return step
     shown = min(steps or DEFAULT_STEPS, len(there))
     return there[min(1, len(there) - shown)]
 
@@ -161,7 +140,7 @@ def _window(
 
 @dataclass(frozen=True)
 class _Row:
-    """A line of blocks. `what`: which of the drawing functions takes it."""
+    """A line of blocks, inches high. `what`: the drawing function that takes it."""
 
     name: str
     height: float
@@ -208,25 +187,28 @@ class _Panel:
         return tuple(rows)
 
     @property
+    def placed(self) -> list[tuple[_Row, float]]:
+        """Rows, each with where it begins, inches from the top."""
+        tops = itertools.accumulate((row.height + _GAP for row in self.rows), initial=_GAP)
+        return list(zip(self.rows, tops, strict=False))
+
+    @property
     def rows_height(self) -> float:
         return sum(row.height for row in self.rows) + _GAP * (len(self.rows) + 1)
 
     @property
     def facts(self) -> str:
         """ "436 images/s · GPU busy 59%"."""
-        found = self.bottleneck
-        words = [f"{number(found.images_per_s)} images/s"]
-        if found.device is not None:
-            words.append(f"GPU busy {found.device.busy_share:.0%}")
+        words = [f"{number(self.bottleneck.images_per_s)} images/s"]
+        if self.bottleneck.device is not None:
+            words.append(f"GPU busy {self.bottleneck.device.busy_share:.0%}")
         return " · ".join(words)
 
     @property
     def visible_phases(self) -> set[str]:
         """Keys of the legend that this panel needs."""
-        found = {_colour_key(span) for row in self.rows for span in row.spans if row.name != "layers"}
-        if self.waiting:
-            found.add("waiting")
-        return found
+        keys = {_colour_key(span) for row in self.rows for span in row.spans if row.name != "layers"}
+        return keys | ({"waiting"} if self.waiting else set())
 
     @cached_property
     def waiting(self) -> tuple[Span, ...]:
@@ -238,8 +220,6 @@ def _page(panels: Sequence[_Panel], zoom: tuple[float, float] | None) -> Figure:
     names = list(dict.fromkeys(panel.timeline.device_name for panel in panels))
     sources = list(dict.fromkeys(_SOURCES[panel.timeline.source] for panel in panels))
     part = f"from {zoom[0]:g} to {zoom[1]:g} ms of the steps shown · " if zoom else ""
-    header = Header.of("Timeline", f"{part}{', '.join(names)} · {', '.join(sources)}", WIDTH)
-    legend = _legend(panels)
     merged = any(row.what == "density" and row.name == "GPU" for panel in panels for row in panel.rows)
     notes = ["Blocks of the CPU: the phases of a step. Colour of the GPU's work: the phase that launched it."]
     if merged:
@@ -247,99 +227,56 @@ def _page(panels: Sequence[_Panel], zoom: tuple[float, float] | None) -> Figure:
     notes.append(
         "images/s and busy share are those of all recorded steps; a profiler makes steps slower than they are."
     )
-    if any(panel.timeline.of("gpu") for panel in panels) is False:
+    if not any(panel.timeline.of("gpu") for panel in panels):
         notes[0] = notes[0].partition(" Colour")[0]
-    footer = Footer.of(notes, WIDTH)
-
-    room = WIDTH - 2 * MARGIN
-    heads = [_head(panel, room, several_devices=len(names) > 1) for panel in panels]
-    heights = [
-        0.1 + len(head) * line_height(LABEL) + len(sentence) * line_height(WORDS) + 0.2 + panel.rows_height + 0.14
-        for panel, (head, sentence) in zip(panels, heads, strict=True)
-    ]
-    height = 0.3 + header.height + 0.22 + line_height(LEGEND) + sum(heights) + 0.42 + footer.height + 0.22
-    sheet = Sheet(WIDTH, height)
-    y = header.draw(sheet, 0.3) + 0.12
-    _draw_legend(sheet, y, legend)
-    y += line_height(LEGEND) + 0.1
-    for i, (panel, (head, sentence)) in enumerate(zip(panels, heads, strict=True)):
-        y += 0.1
-        for line, bold in head:
-            sheet.text(MARGIN, y, line, LABEL, bold=bold, colour=INK if bold else QUIET)
-            if (line, bold) == head[0]:
-                sheet.text(WIDTH - MARGIN, y, panel.facts, LABEL, ha="right", bold=True)
-            y += line_height(LABEL)
-        for line in sentence:
-            sheet.text(MARGIN, y, line, WORDS, colour=QUIET)
-            y += line_height(WORDS)
-        y += 0.2
-        axes = sheet.axes(_LEFT, y, WIDTH - _LEFT - MARGIN, panel.rows_height)
-        _draw_panel(sheet, axes, panel, y, last=i == len(panels) - 1)
-        y += panel.rows_height + 0.14
-    sheet.text((_LEFT + WIDTH - MARGIN) / 2, y + 0.12, "ms", LABEL, ha="center", colour=QUIET)
-    footer.draw(sheet, y + 0.42)
-    return sheet.figure
+    page = Page("Timeline", f"{part}{', '.join(names)} · {', '.join(sources)}", notes)
+    page.legend([_legend(panels)])
+    column = page.panels([panel.rows_height for panel in panels])[:, 0]
+    for axes, panel in zip(column, panels, strict=True):
+        name = wrapped(drawable(panel.timeline.label), LABEL, page.room - _FACTS, bold=True)
+        below = wrapped(drawable(panel.timeline.device_name), LABEL, page.room) if len(names) > 1 else []
+        below += wrapped(drawable(panel.bottleneck.sentence), WORDS, page.room)
+        page.heading(axes, "\n".join(name), panel.facts, "\n".join(below) + "\n")
+        _frame(axes, panel, last=axes is column[-1])
+    column[-1].set_xlabel("ms")
+    page.settle()
+    for axes, panel in zip(column, panels, strict=True):
+        _draw_panel(axes, panel)
+    return page.figure
 
 
-def _head(panel: _Panel, room: float, several_devices: bool) -> tuple[list[tuple[str, bool]], list[str]]:
-    """The lines above a panel: the cell's name (bold) beside its figures, its device, and the verdict."""
-    beside = room - text_width(panel.facts, LABEL, bold=True) - 0.2
-    lines = [(line, True) for line in wrapped(drawable(panel.timeline.label), LABEL, beside, bold=True)]
-    if several_devices:
-        lines += [(line, False) for line in wrapped(drawable(panel.timeline.device_name), LABEL, room)]
-    return lines, wrapped(drawable(panel.bottleneck.sentence), WORDS, room)
-
-
-def _legend(panels: Sequence[_Panel]) -> list[tuple[str, Fill]]:
+def _legend(panels: Sequence[_Panel]) -> list[Patch]:
     there = set().union(*(panel.visible_phases for panel in panels))
-    words = {"io": "IO", "copy": "copies", "other": "other"}
+    words = {"io": "IO: input", "copy": "copies", "other": "other"}
     entries = [
-        (f"{_WORDS[phase][0]}: {phase}" if phase != "io" else "IO: input", Fill(colour))
-        for phase, colour in PHASE_COLOURS.items()
-        if phase in there
+        Patch(color=_colour(key), label=words.get(key) or f"{_WORDS[key][0]}: {key}")
+        for key in (*PHASE_COLOURS, "copy", "other")
+        if key in there
     ]
-    entries += [(words[key], Fill(colour)) for key, colour in (("copy", COPY), ("other", OTHER)) if key in there]
     if "waiting" in there:
-        entries.append(("waiting for the GPU", Fill("#ffffff", "//////")))
+        entries.append(Patch(label="waiting for the GPU", **_WAITING.patch))
     return entries
 
 
-def _draw_legend(sheet: Sheet, y: float, entries: Sequence[tuple[str, Fill]]) -> None:
-    x = MARGIN
-    for words, look in entries:
-        sheet.swatch(x, y + line_height(LEGEND) / 2 - 0.06, 0.17, 0.12, look)
-        sheet.text(x + 0.23, y + line_height(LEGEND) / 2, words, LEGEND, va="center_baseline", gid="legend")
-        x += 0.23 + text_width(words, LEGEND) + 0.24
-
-
-def _draw_panel(sheet: Sheet, axes: Axes, panel: _Panel, top: float, last: bool) -> None:
-    width = WIDTH - _LEFT - MARGIN
-    low, high = panel.begin_s * 1e3, panel.end_s * 1e3
-    axes.set_xlim(low, high)
+def _frame(axes: Axes, panel: _Panel, last: bool) -> None:
+    """Both axes: ms, numbered below the last panel only, and the names of rows."""
+    axes.set_xlim(panel.begin_s * 1e3, panel.end_s * 1e3)
     axes.set_ylim(panel.rows_height, 0)
-    axes.set_yticks([])
-    for name, spine in axes.spines.items():
-        spine.set_visible(name == "bottom")
-        spine.set_color(QUIET)
-        spine.set_linewidth(0.8)
-    axes.xaxis.set_major_locator(MaxNLocator(10, steps=[1, 2, 2.5, 5, 10]))
-    axes.grid(axis="x", color=FAINT, linewidth=0.6)
-    axes.set_axisbelow(True)
-    axes.tick_params(axis="x", length=0, pad=3, labelcolor=QUIET, labelbottom=last)
-    axes.xaxis.get_major_formatter().set_useOffset(False)  # type: ignore[attr-defined]
-    for label in axis_labels(axes):
-        label.set_fontproperties(font(WORDS))
+    axes.spines["left"].set_visible(False)
+    axes.tick_params(axis="x", labelbottom=last)
+    named = [(top + row.height / 2, row.name) for row, top in panel.placed if row.name]
+    axes.set_yticks([place for place, _ in named], [name for _, name in named])
+    axes.grid(visible=False, axis="y")
+
+
+def _draw_panel(axes: Axes, panel: _Panel) -> None:
+    low, high = axes.get_xlim()
+    width = axes.bbox.width / DPI
     scale = _Scale(panel, width / (high - low))
-    recorded = (
-        panel.ms(min(s.begin_s for s in panel.timeline.spans)),
-        panel.ms(max(s.end_s for s in panel.timeline.spans)),
-    )
-    y = _GAP
-    for row in panel.rows:
-        begin, end = max(low, recorded[0]), min(high, recorded[1])
-        axes.fill_between([begin, end], y, y + row.height, color=_RECORDED, linewidth=0, zorder=0.5)
-        if row.name:
-            sheet.text(_LEFT - 0.1, top + y + row.height / 2, row.name, WORDS, ha="right", va="center", colour=QUIET)
+    begin = max(low, panel.ms(min(s.begin_s for s in panel.timeline.spans)))
+    end = min(high, panel.ms(max(s.end_s for s in panel.timeline.spans)))
+    for row, y in panel.placed:
+        axes.fill_between([begin, end], y, y + row.height, color=RECORDED, linewidth=0, zorder=0.5)
         if row.what == "density":
             _draw_density(axes, scale, row, y, width)
         elif row.what == "names":
@@ -348,13 +285,7 @@ def _draw_panel(sheet: Sheet, axes: Axes, panel: _Panel, top: float, last: bool)
             _draw_blocks(axes, scale, row, y)
         if row.name == "CPU":
             _draw_waiting(axes, scale, panel.waiting, y + row.height)
-        y += row.height + _GAP
     _draw_steps(axes, scale, panel)
-
-
-def axis_labels(axes: Axes) -> list[Any]:
-    """The words of a time axis."""
-    return list(axes.xaxis.get_ticklabels())
 
 
 @dataclass(frozen=True)
@@ -393,27 +324,30 @@ def _colour(key: str) -> str:
 
 
 def _ink_on(colour: str) -> str:
-    return "#ffffff" if Fill(colour).hatch_colour == "#ffffff" else ON_LIGHT
+    return PAPER if Fill(colour).hatch_colour == PAPER else ON_LIGHT
 
 
-def _bars(axes: Axes, places: Sequence[tuple[float, float]], y: float, height: float, **look: Any) -> None:
-    """Many rectangles of one look as one artist."""
+def _bars(
+    axes: Axes, spans: Sequence[Span], places: Sequence[tuple[float, float]], y: float, height: float, **style: Any
+) -> None:
+    """Many rectangles of one colour as one artist, each with its name and duration as tooltip."""
     corners = [[(b, y), (e, y), (e, y + height), (b, y + height)] for b, e in places]
-    axes.add_collection(PolyCollection(corners, zorder=2, **look), autolim=False)
+    bars = axes.add_collection(PolyCollection(corners, zorder=2, **style), autolim=False)
+    tooltip(bars, *(f"{span.name}\n{milliseconds(span.duration_s)}" for span in spans))
 
 
 def _by_colour(spans: Iterable[Span]) -> dict[str, list[Span]]:
-    found: dict[str, list[Span]] = {}
+    groups: dict[str, list[Span]] = {}
     for span in spans:
-        found.setdefault(_colour_key(span), []).append(span)
-    return found
+        groups.setdefault(_colour_key(span), []).append(span)
+    return groups
 
 
 def _draw_blocks(axes: Axes, scale: _Scale, row: _Row, y: float) -> None:
     """The phases of the host, or what a thread of the input's does, with a word in each block that takes it."""
     for key, spans in _by_colour(row.spans).items():
         places = [scale.clipped(span) for span in spans]
-        _bars(axes, places, y, row.height, facecolor=_colour(key), edgecolor="white", linewidth=0.3)
+        _bars(axes, spans, places, y, row.height, facecolor=_colour(key), edgecolor=PAPER, linewidth=0.3)
         for span, place in zip(spans, places, strict=True):
             name = "io" if span.lane == "io" else span.name
             _label(axes, scale, place, y + row.height / 2, _WORDS.get(name, (name.upper(), name[:3].upper())), key)
@@ -429,11 +363,9 @@ def _label(axes: Axes, scale: _Scale, place: tuple[float, float], y: float, opti
                 (begin + end) / 2,
                 y,
                 word,
-                fontproperties=font(WORDS),
                 color=_ink_on(_colour(key)),
                 ha="center",
                 va="center",
-                parse_math=False,
                 zorder=4,
                 gid="block",
             )
@@ -448,11 +380,12 @@ def _draw_named(axes: Axes, scale: _Scale, row: _Row, y: float) -> None:
     height = row.height / n
     for key, spans in _by_colour(row.spans).items():
         for line in range(n):
-            places = [scale.clipped(span) for span in spans if lines[span] == line]
+            here = [span for span in spans if lines[span] == line]
+            places = [scale.clipped(span) for span in here]
             # Between narrow blocks a line would look like a gap.
             wide = min((scale.inches(*place) for place in places), default=0.0) > _EDGED
-            edge = {"edgecolor": "white", "linewidth": 0.4 if wide else 0.0}
-            _bars(axes, places, y + line * height, height, facecolor=_colour(key), **edge)
+            edge = {"edgecolor": PAPER, "linewidth": 0.4 if wide else 0.0}
+            _bars(axes, here, places, y + line * height, height, facecolor=_colour(key), **edge)
         if height * 72 < WORDS:
             continue
         for span in spans:
@@ -467,12 +400,12 @@ def _draw_named(axes: Axes, scale: _Scale, row: _Row, y: float) -> None:
 def _lines(spans: Sequence[Span]) -> dict[Span, int]:
     """The line of each span: the first that is free when it begins. A layer inside another stands below it."""
     free_s: list[float] = []
-    found = {}
+    lines = {}
     for span in sorted(spans):
         line = next((i for i, at_s in enumerate(free_s) if at_s <= span.begin_s), len(free_s))
         free_s[line : line + 1] = [span.end_s]
-        found[span] = line
-    return found
+        lines[span] = line
+    return lines
 
 
 def _draw_density(axes: Axes, scale: _Scale, row: _Row, y: float, width: float) -> None:
@@ -489,7 +422,7 @@ def _draw_density(axes: Axes, scale: _Scale, row: _Row, y: float, width: float) 
         before = intervals.union([*before, *covered])
         top = np.minimum(1.0, bottom + share)
         base = y + row.height
-        axes.fill_between(
+        area = axes.fill_between(
             edges_ms,
             base - row.height * np.append(bottom, bottom[-1]),
             base - row.height * np.append(top, top[-1]),
@@ -498,11 +431,12 @@ def _draw_density(axes: Axes, scale: _Scale, row: _Row, y: float, width: float) 
             linewidth=0,
             zorder=2,
         )
+        tooltip(area, f"{row.name}: {key}, {sum(end - begin for begin, end in covered):.4g} s recorded of it")
         bottom = top
 
 
 def _share_per_bin(covered: intervals.Intervals, edges_s: Any) -> Any:
-    """Which share of each bin is covered."""
+    """The covered share of each bin."""
     if not covered:
         return np.zeros(len(edges_s) - 1)
     points = np.array(covered).ravel()
@@ -516,21 +450,13 @@ def _draw_waiting(axes: Axes, scale: _Scale, spans: Sequence[Span], base: float)
     """A hatched strip at the foot of the host's row while it waits for the GPU."""
     places = [place for span in spans if scale.inches(*(place := scale.clipped(span))) > 1 / DPI]
     if places:
-        axes.add_collection(
-            PolyCollection(
-                [[(b, base - 0.07), (e, base - 0.07), (e, base), (b, base)] for b, e in places],
-                facecolor="white",
-                edgecolor="#333333",
-                hatch="//////",
-                linewidth=0,
-                zorder=3,
-            ),
-            autolim=False,
-        )
+        corners = [[(b, base - 0.07), (e, base - 0.07), (e, base), (b, base)] for b, e in places]
+        strip = axes.add_collection(PolyCollection(corners, zorder=3, **_WAITING.patch), autolim=False)
+        tooltip(strip, "waiting for the GPU")
 
 
 def _draw_steps(axes: Axes, scale: _Scale, panel: _Panel) -> None:
-    """Where each step begins, and its number above what is visible of it."""
+    """A line where each step begins, and its number above what is visible of it."""
     for i, step in enumerate(panel.timeline.steps):
         begin, end = scale.clipped(step)
         if begin >= end:
@@ -545,11 +471,10 @@ def _draw_steps(axes: Axes, scale: _Scale, panel: _Panel) -> None:
                 (begin + end) / 2,
                 -0.03,
                 words,
-                fontproperties=font(SMALL),
+                size=SMALL,
                 color=QUIET,
                 ha="center",
                 va="bottom",
-                parse_math=False,
                 clip_on=False,
             )
 

@@ -18,18 +18,18 @@ from matplotlib.ticker import MaxNLocator
 from tcbench.analysis.ladder import Climb, LadderLike, LadderStep, climbs
 from tcbench.analysis.summary import CellSummary
 from tcbench.core.errors import SelectionError
-from tcbench.show.charts.axes import annotate, style
-from tcbench.show.charts.palette import GAIN, GAIN_PALE, INK, LOSS, LOSS_PALE, QUIET, fill
+from tcbench.show.charts.inline import tooltip
+from tcbench.show.charts.page import Page, put, rates
+from tcbench.show.charts.palette import GAIN, GAIN_PALE, INK, LOSS, LOSS_PALE, PAPER, QUIET, fill
 from tcbench.show.charts.provenance import Setting, by_setting, provenance_of, small_print
-from tcbench.show.charts.sheet import MARGIN, WIDTH, Footer, Header, Sheet
 from tcbench.show.charts.text import (
+    DPI,
     LABEL,
     LEGEND,
     WORDS,
     config_name,
     drawable,
     heading,
-    line_height,
     shortened,
     text_width,
 )
@@ -38,11 +38,7 @@ from tcbench.show.format import factor, number
 
 _ROW = 0.235
 _COLUMNS = 4
-_LABEL_GAP = 0.12
-_COLUMN_GAP = 0.22
-_LADDER_SUBTITLE = (
-    "Images/s gained or lost by each rung, and the factor over the step before. Each ladder has its own scale."
-)
+_SUBTITLE = "Images/s gained or lost by each rung, and the factor over the step before. Each ladder has its own scale."
 
 
 def ladder_chart(
@@ -54,46 +50,51 @@ def ladder_chart(
     results hold. Raises SelectionError when no config adds rungs to another.
     """
     settings = by_setting(summaries, "results")
-    found = climbs(summaries, ladders)
-    if not found:
+    all_climbs = climbs(summaries, ladders)
+    if not all_climbs:
         raise SelectionError("no ladder in these results: no config adds rungs to another")
-    settings = {setting: settings[setting] for setting in dict.fromkeys(climb.setting for climb in found)}
+    settings = {setting: settings[setting] for setting in dict.fromkeys(climb.setting for climb in all_climbs)}
     provenance = provenance_of(settings)
     rows: dict[tuple[Setting, str], list[Climb]] = {}
-    for climb in found:
+    for climb in all_climbs:
         rows.setdefault((climb.setting, climb.ladder), []).append(climb)
     blocks = [
-        _Block(_row_title(ladder, provenance.names[setting]), setting, ladder, group[i : i + _COLUMNS])
+        _Block(_row_title(ladder, provenance.names[setting]), rows[setting, ladder], group[i : i + _COLUMNS])
         for (setting, ladder), group in rows.items()
         for i in range(0, len(group), _COLUMNS)
     ]
-    width = WIDTH
-    header = Header.of(heading(title, summaries[0].cell.scenario), _LADDER_SUBTITLE, width)
-    footer = Footer.of([small_print(summaries, provenance.common, whiskers=False)], width)
-    height = 0.3 + header.height + sum(block.height for block in blocks) + 0.35 + footer.height + 0.22
-    sheet = Sheet(width, height)
-    y = header.draw(sheet, 0.3)
-    label_width = max(block.label_width for block in blocks)
+    small = small_print(summaries, provenance.common, whiskers=False)
+    page = Page(heading(title, summaries[0].cell.scenario), _SUBTITLE, [small])
     columns = max(len(block.climbs) for block in blocks)
-    column_width = (width - 2 * MARGIN - label_width - _LABEL_GAP - _COLUMN_GAP * (columns - 1)) / columns
-    for block in blocks:
-        climbed = rows[block.setting, block.ladder]
-        _draw_block(sheet, y, block, label_width, _Scale.of(climbed, column_width))
-        y += block.height
-    x = width - MARGIN
-    sheet.better((x - 0.75, y + 0.1), (x, y + 0.1))
-    sheet.text(x - 0.83, y + 0.1, "images/s · Better", LABEL, ha="right", va="center", colour=QUIET)
-    footer.draw(sheet, y + 0.35)
-    return sheet.figure
+    grid = page.panels([_ROW * len(block.labels) for block in blocks], columns)
+    for block, row in zip(blocks, grid, strict=True):
+        page.heading(row[0], shortened(block.title, LABEL + 1, page.room) + "\n")
+        for axes in row[len(block.climbs) :]:
+            axes.remove()
+        for axes, climb in zip(row, block.climbs, strict=False):
+            axes.set_title(f"batch size {climb.batch_size}", loc="left", color=QUIET)
+            axes.set_ylim(len(block.labels), 0)
+            axes.set_yticks([])
+            axes.spines[:].set_visible(False)
+            axes.spines["left"].set_visible(True)
+        places = [i + 0.5 for i in range(len(block.labels))]
+        row[0].set_yticks(places, block.labels, size=LEGEND, color=INK)
+        row[0].grid(visible=False, axis="y")
+    grid[-1][len(blocks[-1].climbs) - 1].set_xlabel("images/s · Better ⟶", loc="right")
+    page.settle()
+    for block, row in zip(blocks, grid, strict=True):
+        scale = _Scale.of(block.all_climbs, row[0].bbox.width / DPI)
+        for axes, climb in zip(row, block.climbs, strict=False):
+            _draw_waterfall(axes, climb, scale)
+    return page.figure
 
 
 @dataclass(frozen=True)
 class _Block:
-    """One ladder's waterfalls, side by side."""
+    """Waterfalls of one ladder, side by side; `all_climbs` share its scale."""
 
     title: str
-    setting: Setting
-    ladder: str
+    all_climbs: Sequence[Climb]
     climbs: Sequence[Climb]
 
     @property
@@ -103,34 +104,9 @@ class _Block:
         added = [[r for r in now if r not in before] for before, now in itertools.pairwise(configs)]
         return [*map(config_name, ("+".join(configs[0]), *("+" + "+".join(rungs) for rungs in added), "in all"))]
 
-    @property
-    def label_width(self) -> float:
-        return max(text_width(label, LEGEND) for label in self.labels)
-
-    @property
-    def height(self) -> float:
-        return 0.2 + 2 * line_height(LABEL) + _ROW * len(self.labels) + 0.3
-
 
 def _row_title(ladder: str, setting: str) -> str:
     return drawable(f"{ladder} ladder") + (f" · {setting}" if setting else "")
-
-
-def _draw_block(sheet: Sheet, y: float, block: _Block, label_width: float, scale: _Scale) -> None:
-    title = shortened(block.title, LABEL + 1, sheet.width - 2 * MARGIN)
-    sheet.text(MARGIN, y + 0.2, title, LABEL + 1, bold=True)
-    top = y + 0.2 + 2 * line_height(LABEL)
-    left = MARGIN + label_width + _LABEL_GAP
-    rows = len(block.labels)
-    for i, label in enumerate(block.labels):
-        sheet.text(left - _LABEL_GAP, top + (i + 0.5) * _ROW, label, LEGEND, ha="right", va="center")
-    for i, climb in enumerate(block.climbs):
-        x = left + i * (scale.width + _COLUMN_GAP)
-        sheet.text(x, top - 0.03, f"batch size {climb.batch_size}", LABEL, va="bottom", colour=QUIET)
-        axes = sheet.axes(x, top, scale.width, rows * _ROW)
-        axes.set_ylim(rows, 0)
-        axes.set_yticks([])
-        _draw_waterfall(axes, climb, scale)
 
 
 @dataclass(frozen=True)
@@ -152,7 +128,7 @@ class _Scale:
 
 def _draw_waterfall(axes: Axes, climb: Climb, scale: _Scale) -> None:
     """Base, one bar per step between its before and after, and the top; each with its words on the right."""
-    style(axes, "x", scale.images_per_s_per_inch * scale.width)
+    rates(axes.xaxis, scale.images_per_s_per_inch * scale.width)
     ticks = MaxNLocator(3, steps=[1, 2, 2.5, 5, 10]).tick_values(0, scale.highest)
     axes.set_xticks([tick for tick in ticks if 0 <= tick <= scale.highest * 1.02])
     level = 0.0
@@ -162,16 +138,18 @@ def _draw_waterfall(axes: Axes, climb: Climb, scale: _Scale) -> None:
             continue
         level = step.after.value
         if step.before is None:
-            start, end, look = 0.0, level, fill(step.config).patch
+            start, end, style = 0.0, level, fill(step.config).patch
         else:
             start, end = sorted((step.before.value, level))
-            look = _delta_look(step)
-        axes.barh(row + 0.5, end - start, left=start, height=0.7, zorder=2, **look)
+            style = _delta_style(step)
+        [bar] = axes.barh(row + 0.5, end - start, left=start, height=0.7, zorder=2, **style)
+        tooltip(bar, f"{step.config}, batch size {climb.batch_size}\n{number(level)} images/s\n{_step_words(step)}")
         _place(axes, _step_words(step), end, row, scale, QUIET if _unsure(step) else INK)
         below = next((j for j in range(row + 1, len(climb.steps)) if climb.steps[j].after), len(climb.steps))
         axes.plot([level, level], [row + 0.15, below + 0.85], color=QUIET, linewidth=0.7, zorder=1.5)
     if climb.top:
-        axes.barh(len(climb.steps) + 0.5, level, height=0.7, zorder=2, **fill(climb.top.config).patch)
+        [bar] = axes.barh(len(climb.steps) + 0.5, level, height=0.7, zorder=2, **fill(climb.top.config).patch)
+        tooltip(bar, f"{climb.top.config}, batch size {climb.batch_size}\n{_total(climb)}")
         _place(axes, _total(climb), level, len(climb.steps), scale, INK)
 
 
@@ -200,13 +178,13 @@ def _unsure(step: LadderStep) -> bool:
     return step.ratio is not None and step.ratio.holds(1.0)
 
 
-def _delta_look(step: LadderStep) -> dict[str, Any]:
+def _delta_style(step: LadderStep) -> dict[str, Any]:
     """Gains green, losses purple and hatched; pale when the interval of the ratio holds 1."""
     assert step.ratio is not None
     unsure = _unsure(step)
     if step.ratio.value >= 1:
         return {"facecolor": GAIN_PALE if unsure else GAIN, "edgecolor": "none", "linewidth": 0}
-    colour, lines = (LOSS_PALE, LOSS) if unsure else (LOSS, "#ffffff")
+    colour, lines = (LOSS_PALE, LOSS) if unsure else (LOSS, PAPER)
     return {"facecolor": colour, "edgecolor": lines, "hatch": "/////", "linewidth": 0}
 
 
@@ -216,6 +194,6 @@ def _place(axes: Axes, text: str, value: float, row: int, scale: _Scale, colour:
     room = scale.width - at - 0.05
     needed = text_width(text, WORDS)
     if needed > room and needed <= at - 0.05:
-        annotate(axes, text, (value, row + 0.5), (-3, 0), WORDS, ha="right", colour=colour)
+        put(axes, text, (value, row + 0.5), (-3, 0), ha="right", color=colour)
     else:
-        annotate(axes, shortened(text, WORDS, room), (value, row + 0.5), (3, 0), WORDS, ha="left", colour=colour)
+        put(axes, shortened(text, WORDS, room), (value, row + 0.5), (3, 0), ha="left", color=colour)

@@ -1,6 +1,6 @@
-"""What a chart writes for a value, and for a cell that has none.
+"""Short words for a cell that has no number.
 
-Owns numbers and reasons as short words. Knows nothing of fonts, of places, or of matplotlib.
+Knows nothing of fonts, of places, or of matplotlib.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _WHY: dict[Status, str] = {
 
 
 def ended(status: Status) -> str:
-    """How a cell ended, in words."""
+    """The end of a cell in words."""
     return _WHY[status]
 
 

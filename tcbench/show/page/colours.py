@@ -10,8 +10,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from tcbench.show.charts.palette import GAIN, GAIN_PALE, LOSS, LOSS_PALE, fill
-from tcbench.show.charts.timeline import COPY, OTHER, PHASE_COLOURS
+from tcbench.show.charts.palette import COPY, GAIN, GAIN_PALE, LOSS, LOSS_PALE, OTHER, PHASE_COLOURS, fill
 from tcbench.show.page.page import Hatch
 
 _TILE = 8

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from tcbench.analysis import intervals
 from tcbench.analysis.bottleneck import Bottleneck, PhaseCost, summarise, waits
 from tcbench.core.timeline import Span, Timeline
-from tcbench.show.charts.timeline import DEFAULT_STEPS, PHASE_COLOURS
+from tcbench.show.charts.palette import PHASE_COLOURS
+from tcbench.show.charts.timeline import DEFAULT_STEPS
 from tcbench.show.explain import lines_of
 from tcbench.show.format import milliseconds, number
 from tcbench.show.page.colours import phase_look

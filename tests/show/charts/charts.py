@@ -1,6 +1,6 @@
-"""Runs to draw, and what a figure holds: what the tests of charts share.
+"""Runs to draw, and the contents of a figure: shared by the tests of charts.
 
-Imported from `views.charts.charts`: the suite's `pythonpath` is `tests`.
+Imported from `show.charts.charts`: the suite's `pythonpath` is `tests`.
 """
 
 from __future__ import annotations
@@ -58,26 +58,35 @@ def run(
 
 def texts(figure: Figure) -> list[Text]:
     """Everything written in a figure, ticks outside the axes' limits left out."""
-    found = list(figure.texts)
+    figure.draw_without_rendering()  # matplotlib places a legend's entries, axes' names and titles when it draws
+    found = [*figure.texts, *(text for legend in figure.legends for text in legend.get_texts())]
     for axes in figure.axes:
-        found += axes.texts
+        found += [*axes.texts, axes.xaxis.label, axes.yaxis.label]
+        found += [axes.title, axes._left_title, axes._right_title]  # type: ignore[attr-defined]
         for axis in (axes.xaxis, axes.yaxis):
             low, high = sorted(axis.get_view_interval())
-            found += [t.label1 for t in axis.get_major_ticks() if low <= t.get_loc() <= high]
-    return [text for text in found if text.get_text() and text.get_visible()]
+            shown = [tick for tick in axis.get_major_ticks() if low <= tick.get_loc() <= high]
+            found += [label for tick in shown for label in (tick.label1, tick.label2)]
+    return [text for text in found if text.get_text().strip() and text.get_visible()]
 
 
 def words(figure: Figure) -> list[str]:
-    return [text.get_text() for text in texts(figure)]
+    """Without the breaks of lines that only follow from the page's width."""
+    return [text.get_text().strip() for text in texts(figure)]
 
 
 def legend(figure: Figure) -> list[str]:
-    return [text.get_text() for text in texts(figure) if text.get_gid() == "legend"]
+    """Row by row, as it is read."""
+    entries = [text for legend in figure.legends for text in legend.get_texts()]
+    boxes = [(extent(text), text.get_text()) for text in texts(figure) if text in entries]
+    return [words for box, words in sorted(boxes, key=lambda entry: (-round(entry[0].y0), entry[0].x0))]
 
 
 def extent(text: Text) -> Bbox:
-    """What a text covers, in pixels, without the last half pixel of its box."""
-    return text.get_window_extent().padded(-0.5)
+    """The box of a text, in pixels, without its last half pixel and the empty lines at its end."""
+    box, lines = text.get_window_extent(), text.get_text().split("\n")
+    empty = len(lines) - len(text.get_text().rstrip("\n").split("\n"))
+    return Bbox([[box.x0, box.y0 + box.height * empty / len(lines)], [box.x1, box.y1]]).padded(-0.5)
 
 
 def assert_tidy(figure: Figure) -> None:
@@ -88,11 +97,8 @@ def assert_tidy(figure: Figure) -> None:
         assert inside and figure.bbox.y0 <= box.y0 and box.y1 <= figure.bbox.y1, f"{text!r} leaves the figure"
     for (one, a), (other, b) in itertools.combinations(boxes, 2):
         assert not a.overlaps(b), f"{one!r} covers {other!r}"
-    legend = [extent(text) for text in texts(figure) if text.get_gid() == "legend"]
-    swatches = [artist.get_window_extent() for artist in figure.artists if isinstance(artist, Rectangle)]
-    for axes in figure.axes:
-        for box in (*legend, *swatches):
-            assert not axes.get_window_extent().overlaps(box), "the legend enters a panel"
+    for axes, legend in itertools.product(figure.axes, figure.legends):
+        assert not axes.get_window_extent().overlaps(legend.get_window_extent()), "the legend enters a panel"
 
 
 def bars(figure: Figure) -> list[Rectangle]:

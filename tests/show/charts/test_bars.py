@@ -32,7 +32,7 @@ def test_the_chart_is_tidy_and_has_a_bar_per_cell(configs: tuple[str, ...], batc
     figure = charts.throughput_chart(run(configs, batch_sizes), title="The ladder", subtitle="on a GPU")
     assert_tidy(figure)
     assert len(bars(figure)) == len(configs) * len(batch_sizes)
-    assert {"Better", "images/s", "batch size", *map(str, batch_sizes)} <= set(words(figure))
+    assert {"Better ⟶\nimages/s", "batch size", *map(str, batch_sizes)} <= set(words(figure))
 
 
 @given(data=st.data())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 from numerics_documents import SETTING, make_document, make_gradients, make_run
+from show.charts.charts import texts
 
 from tcbench.core.numerics import TECHNIQUES, Gradients
 from tcbench.numerics.judgement import Margins
@@ -66,23 +67,21 @@ def test_both_charts_are_drawn_and_no_text_leaves_the_page(name, tmp_path):
         save(figure, tmp_path / f"{place}.png")
         assert (tmp_path / f"{place}.png").stat().st_size > 20_000
         width, height = figure.canvas.get_width_height()
-        for text in figure.texts:
+        for text in texts(figure):
             box = text.get_window_extent()
             assert box.x0 >= 0 and box.x1 <= width + 1 and box.y0 >= 0 and box.y1 <= height + 1, text.get_text()
 
 
 def test_the_verdicts_words_stand_in_the_training_chart():
     document = DOCUMENTS["diverged"]
-    shown = [text.get_text() for text in training_chart(document, Margins(), about(document)).texts]
+    shown = [text.get_text() for text in texts(training_chart(document, Margins(), about(document)))]
     assert shown.count("does not") == 4
     assert shown.count("trains like fp32") == 1
     assert any(text.startswith("diverged at step 9") for text in shown)
 
 
 def words(figure):
-    return " ".join(
-        text.get_text() for text in (*figure.texts, *(t for axes in figure.axes for t in axes.texts))
-    ).replace("\n", " ")
+    return " ".join(text.get_text() for text in texts(figure)).replace("\n", " ")
 
 
 def test_a_reason_that_is_too_long_for_a_line_is_told_to_its_end():

@@ -18,7 +18,8 @@ from timelines import FEW, HOST, api, busy_timeline, kernel, made, phase, step, 
 
 from tcbench.core.errors import SelectionError
 from tcbench.core.timeline import Timeline
-from tcbench.show.charts.timeline import COPY, OTHER, PHASE_COLOURS, draw, short_name, timeline_chart
+from tcbench.show.charts.palette import COPY, OTHER, PHASE_COLOURS
+from tcbench.show.charts.timeline import draw, short_name, timeline_chart
 
 
 def blocks(figure: Figure) -> list[Text]:
