@@ -22,7 +22,8 @@ from io import BytesIO
 import numpy as np
 
 from tcbench.backends.feeds.base import Feed
-from tcbench.backends.feeds.dataset import ImageFolder, ensure_generated
+from tcbench.backends.feeds.dataset import ImageFolder
+from tcbench.backends.feeds.generated import ensure_generated
 from tcbench.backends.spec import FeedSpec, TensorSpec
 
 FEEDS = ("pillow", "opencv", "dali", "synthetic")

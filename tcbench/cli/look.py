@@ -27,12 +27,12 @@ def data_make(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
 ) -> None:
     """Generate the JPEG set that runs read by default (about 60 MB in the user's cache)."""
-    from tcbench.backends.feeds import dataset
+    from tcbench.backends.feeds import generated
     from tcbench.show.console import make_console
     from tcbench.show.progress import counting
 
     with counting(make_console(stderr=True), "generating JPEGs", quiet) as advance:
-        made = dataset.generate(progress=advance) if force else dataset.ensure_generated(advance)
+        made = generated.generate(progress=advance) if force else generated.ensure_generated(advance)
     typer.echo(f"{len(made.files)} images in {len(made.classes)} classes: {made.root}")
 
 

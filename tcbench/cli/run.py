@@ -227,7 +227,7 @@ def _show_results(found: Sequence[Record], path: Path, failed: bool, json: bool)
 
 def check_folder(plan: Plan) -> None:
     """Look at the user's images before any worker needs them, so that a bad folder is an error and not failed cells."""
-    from tcbench.backends.feeds import dataset
+    from tcbench.backends.feeds import dataset, pictures
     from tcbench.core.errors import DataError
     from tcbench.show.console import make_console
     from tcbench.show.progress import counting
@@ -238,7 +238,7 @@ def check_folder(plan: Plan) -> None:
             found = dataset.scan(Path(cell.input.path), progress=advance)
         n_classes = len(found.classes)
     else:
-        n_classes = dataset.N_CLASSES if cell.input.kind == "generated" else 0
+        n_classes = pictures.N_CLASSES if cell.input.kind == "generated" else 0
     if n_classes > cell.n_classes:
         raise DataError(
             f"the images have {n_classes} classes, the scenario's model {cell.n_classes}: "
@@ -248,12 +248,12 @@ def check_folder(plan: Plan) -> None:
 
 def generate_input(plan: Plan, console: Any, quiet: bool) -> None:
     """Make the default images before any worker needs them."""
-    from tcbench.backends.feeds import dataset
+    from tcbench.backends.feeds import generated
     from tcbench.show.progress import counting
 
     if any(p.cell.input.kind == "generated" and p.skip_reason is None for p in plan.cells):
         with counting(console, "generating JPEGs, once", quiet) as advance:
-            dataset.ensure_generated(advance)
+            generated.ensure_generated(advance)
 
 
 def _chart(summaries: Sequence[CellSummary], records: Path) -> Path | None:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tcbench.backends.feeds import dataset
+from tcbench.backends.feeds import generated
 from tcbench.core import cache, files, process
 from tcbench.core.errors import BuildError
 from tcbench.run import revisions
@@ -163,7 +163,7 @@ def _own_folder() -> Iterator[Path]:
 
 def _with_cache(build: Build, place: Path) -> Build:
     """The build with plans and kernels kept in a folder of its own; the generated images are everybody's."""
-    images = dataset.generated_root()
+    images = generated.generated_root()
     place.mkdir()
     (place / images.name).symlink_to(images.absolute(), target_is_directory=True)
     variables = {**build.launch.variables, cache.VARIABLE: str(place)}

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tcbench.accelerators.device import kinds
-from tcbench.backends.feeds import dataset
+from tcbench.backends.feeds import generated
 from tcbench.core.finding import Finding, State
 from tcbench.hardware import machine
 
@@ -110,8 +110,8 @@ def _packages() -> Iterator[Finding]:
 
 
 def _data() -> Finding:
-    root = dataset.generated_root()
-    manifest = dataset.read_manifest(root)
+    root = generated.generated_root()
+    manifest = generated.read_manifest(root)
     if manifest is None:
         return Finding("note", "generated JPEGs", f"not made yet ({root})", "tcbench data make (a run does it too)")
     return Finding("ok", "generated JPEGs", f"{manifest.n_files} files in {root}")

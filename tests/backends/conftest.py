@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tcbench.backends.feeds.dataset import ImageFolder, generate
+from tcbench.backends.feeds.dataset import ImageFolder
+from tcbench.backends.feeds.generated import generate
 
 
 @pytest.fixture(scope="session")

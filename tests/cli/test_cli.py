@@ -15,7 +15,7 @@ import pytest
 from command import finish, start, tcbench
 from factories import make_record
 
-from tcbench.backends.feeds import dataset
+from tcbench.backends.feeds import dataset, generated
 from tcbench.core import store
 
 SCENARIO = """

@@ -12,7 +12,7 @@ from command import tcbench
 
 from tcbench import backends
 from tcbench.analysis.roofline import Ceilings
-from tcbench.backends.feeds import dataset
+from tcbench.backends.feeds import generated
 from tcbench.core import record as records
 from tcbench.run import ceilings
 
@@ -21,7 +21,7 @@ from tcbench.run import ceilings
 def ran(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder in which one cell was run."""
     here = tmp_path_factory.mktemp("run")
-    dataset.generate(here / "images", n_files=24, workers=1)
+    generated.generate(here / "images", n_files=24, workers=1)
     run = ("run", "--config", "fp32", "--bs", "4", "--max-time", "1", "--image-size", "32", "--device", "cpu")
     done = tcbench(here, *run, "--data", "images", "--quiet")
     assert done.code == 0, done.err

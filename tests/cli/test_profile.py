@@ -15,7 +15,7 @@ from factories import make_record
 from timelines import record_in
 
 from tcbench import tracing
-from tcbench.backends.feeds.dataset import generate
+from tcbench.backends.feeds.generated import generate
 from tcbench.cli import profile
 from tcbench.core.errors import SelectionError
 from tcbench.tracing import nsys

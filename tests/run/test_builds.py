@@ -9,7 +9,7 @@ from pathlib import Path
 import projects
 import pytest
 
-from tcbench.backends.feeds import dataset
+from tcbench.backends.feeds import generated
 from tcbench.core.errors import BuildError
 from tcbench.run import builds
 from tcbench.run.builds import Requested, prepared
@@ -96,7 +96,7 @@ def test_an_interpreter_that_answers_nothing_is_one_line(tmp_path):
 def test_each_build_has_a_cache_of_its_own_and_both_have_the_images(tmp_path):
     with prepared(Requested(base_python=sys.executable), lambda line: None) as both:
         folders = [Path(build.launch.variables["TCBENCH_CACHE"]) for build in both]
-        images = dataset.generated_root()
+        images = generated.generated_root()
         images.mkdir(parents=True)
         (images / "image.jpg").touch()
         assert folders[0] != folders[1]

@@ -21,7 +21,8 @@ from tcbench.backends.chainer.resnet import Geometry, ResNet
 from tcbench.backends.chainer.rungs import RUNGS
 from tcbench.backends.chainer.sites import Site
 from tcbench.backends.feeds.base import Feed, FeedRecipe
-from tcbench.backends.feeds.dataset import ImageFolder, ensure_generated, scan
+from tcbench.backends.feeds.dataset import ImageFolder, scan
+from tcbench.backends.feeds.generated import ensure_generated
 from tcbench.backends.feeds.synthetic import make_synthetic_feed
 from tcbench.backends.spec import FeedSpec, TensorSpec
 from tcbench.core.record import Cell

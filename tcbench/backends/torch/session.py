@@ -14,7 +14,8 @@ import torch
 import torch.nn.functional as F
 
 from tcbench.backends.feeds.base import FeedRecipe
-from tcbench.backends.feeds.dataset import ImageFolder, ensure_generated, scan
+from tcbench.backends.feeds.dataset import ImageFolder, scan
+from tcbench.backends.feeds.generated import ensure_generated
 from tcbench.backends.spec import FeedSpec
 from tcbench.backends.torch.batches import Batches, pillow, synthetic
 from tcbench.backends.torch.model import ResNet

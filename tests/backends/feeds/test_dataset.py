@@ -19,8 +19,9 @@ import odd_images
 import pytest
 from PIL import Image
 
-from tcbench.backends.feeds import dataset, image_header
-from tcbench.backends.feeds.dataset import ensure_generated, generate, generated_root, read_manifest, scan
+from tcbench.backends.feeds import dataset, generated, image_header
+from tcbench.backends.feeds.dataset import scan
+from tcbench.backends.feeds.generated import ensure_generated, generate, generated_root, read_manifest
 from tcbench.core.errors import DataError
 
 
@@ -28,9 +29,9 @@ from tcbench.core.errors import DataError
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The set's place in a cache of its own, small so that tests are quick."""
     monkeypatch.setenv("TCBENCH_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(dataset.generate, "__kwdefaults__", {**(generate.__kwdefaults__ or {}), "n_files": 4})
-    monkeypatch.setattr(dataset.generate, "__kwdefaults__", {**(generate.__kwdefaults__ or {}), "workers": 1})
-    return tmp_path / "cache" / dataset.SET_VERSION
+    monkeypatch.setattr(generated.generate, "__kwdefaults__", {**(generate.__kwdefaults__ or {}), "n_files": 4})
+    monkeypatch.setattr(generated.generate, "__kwdefaults__", {**(generate.__kwdefaults__ or {}), "workers": 1})
+    return tmp_path / "cache" / generated.SET_VERSION
 
 
 @pytest.fixture(scope="module")
@@ -238,9 +239,9 @@ def test_bytes_do_not_depend_on_the_number_of_workers_or_files(tmp_path: Path) -
 def test_cache_folder_follows_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TCBENCH_CACHE", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
-    assert generated_root() == tmp_path / "xdg" / "tcbench" / dataset.SET_VERSION
+    assert generated_root() == tmp_path / "xdg" / "tcbench" / generated.SET_VERSION
     monkeypatch.setenv("TCBENCH_CACHE", str(tmp_path / "mine"))
-    assert generated_root() == tmp_path / "mine" / dataset.SET_VERSION
+    assert generated_root() == tmp_path / "mine" / generated.SET_VERSION
 
 
 def test_a_complete_set_is_taken_as_it_is(cache: Path) -> None:
@@ -277,7 +278,7 @@ def _half_a_manifest(root: Path) -> None:
 
 def _another_version(root: Path) -> None:
     manifest = root / "manifest.json"
-    manifest.write_text(manifest.read_text().replace(dataset.SET_VERSION, "jpeg-v0"))
+    manifest.write_text(manifest.read_text().replace(generated.SET_VERSION, "jpeg-v0"))
 
 
 @pytest.mark.parametrize(
@@ -293,7 +294,7 @@ def test_a_damaged_set_is_made_anew(cache: Path, damage: Any) -> None:
 
     assert _digest(again.root) == whole
     assert manifest is not None
-    assert manifest.version == dataset.SET_VERSION
+    assert manifest.version == generated.SET_VERSION
     assert len(again.files) == 4
     assert [path.name for path in cache.parent.iterdir()] == [cache.name]
 
@@ -312,7 +313,7 @@ def _generating(folder: Path, out: Path, n_files: int) -> Iterator[subprocess.Po
     """A process of its own that generates with two workers and has finished some files."""
     script = folder / "make.py"
     script.write_text(
-        "import pathlib, tcbench.backends.feeds.dataset as d\n"
+        "import pathlib, tcbench.backends.feeds.generated as d\n"
         "if __name__ == '__main__':\n"
         f"    d.generate(pathlib.Path({str(out)!r}), n_files={n_files}, workers=2,\n"
         "               progress=lambda done, of: print(done, flush=True))\n"
@@ -353,7 +354,7 @@ def test_what_a_killed_generation_left_is_taken_away_by_the_next(tmp_path: Path)
     with _generating(tmp_path, out, n_files=5000) as process:
         process.kill()
     assert len(list(out.parent.iterdir())) == 1
-    assert len(dataset.generate(out, n_files=4, workers=1).files) == 4
+    assert len(generated.generate(out, n_files=4, workers=1).files) == 4
     assert list(out.parent.iterdir()) == [out]
 
 
@@ -430,7 +431,7 @@ def test_a_script_without_a_main_guard_still_gets_its_images(tmp_path: Path) -> 
     script = tmp_path / "make.py"
     out = tmp_path / "out" / "set"
     script.write_text(
-        "import pathlib, tcbench.backends.feeds.dataset as d\n"
+        "import pathlib, tcbench.backends.feeds.generated as d\n"
         f"d.generate(pathlib.Path({str(out)!r}), n_files=16, workers=2)\n"
     )
     subprocess.run([sys.executable, str(script)], check=True, capture_output=True, timeout=60)
@@ -439,6 +440,6 @@ def test_a_script_without_a_main_guard_still_gets_its_images(tmp_path: Path) -> 
 
 def test_importing_it_costs_no_array_library() -> None:
     heavy = ("numpy", "PIL", "platformdirs")
-    code = f"import sys, tcbench.backends.feeds.dataset; print([m for m in {heavy} if m in sys.modules])"
+    code = f"import sys, tcbench.backends.feeds.generated; print([m for m in {heavy} if m in sys.modules])"
     out = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert out.stdout.strip() == "[]"

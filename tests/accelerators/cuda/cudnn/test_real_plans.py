@@ -7,10 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tcbench.accelerators.cuda import packages, properties
+from tcbench.accelerators.cuda import packages
 from tcbench.accelerators.cuda.cudnn import absent, graphs, plans
 from tcbench.accelerators.cuda.cudnn.plans import NoPlan, PlanFacts, Search
 from tcbench.core.cache import Cache
+from tcbench.hardware import gpus
 from tcbench.work import (
     BatchNormBackward,
     BatchNormForward,
@@ -47,11 +48,11 @@ def norms(norm):
 
 
 def plan(work, gpu="H200", limit=LIMIT):
-    return absent.plan_without_device(work, properties.load(gpu), limit)
+    return absent.plan_without_device(work, gpus.load(gpu), limit)
 
 
 def target(name="H200"):
-    gpu = properties.load(name)
+    gpu = gpus.load(name)
     return graphs.absent_target(gpu.json, gpu.sm, gpu.multiprocessors)
 
 
@@ -78,7 +79,7 @@ def test_every_kind_of_work_has_a_plan_within_the_limit(gpu, batch):
 
 @pytest.mark.parametrize("gpu", ["V100", "T4"])
 def test_before_compute_capability_8_convolutions_have_plans_and_normalisations_none(gpu):
-    if misfit := packages.cudnn_misfit(properties.load(gpu).compute_capability):
+    if misfit := packages.cudnn_misfit(gpus.load(gpu).compute_capability):
         pytest.skip(misfit)
     for conv in (STEM, BOTTLENECK, POINTWISE, CLASSIFIER):
         for kind in CONVS:
@@ -86,7 +87,7 @@ def test_before_compute_capability_8_convolutions_have_plans_and_normalisations_
     for work in [*norms(NORM), ConvFpropStats(POINTWISE)]:
         with pytest.raises(NoPlan) as none:
             plan(work, gpu)
-        sm = properties.load(gpu).sm
+        sm = gpus.load(gpu).sm
         assert none.value.reason.endswith(
             f"has no plan for {work.name} NHWC float16 on compute capability {sm // 10}.{sm % 10}"
         )
@@ -94,7 +95,7 @@ def test_before_compute_capability_8_convolutions_have_plans_and_normalisations_
 
 @pytest.mark.parametrize("gpu", ["A100", "L40S", "H200", "B200"])
 def test_statistics_without_a_workspace_for_partial_sums_are_those_that_are_zeroed_first(gpu):
-    work, sm = ConvFpropStats(BOTTLENECK), properties.load(gpu).sm
+    work, sm = ConvFpropStats(BOTTLENECK), gpus.load(gpu).sm
     found = Search(work, target(gpu), sm, LIMIT)
     assert {plan.workspace_bytes == 0 for plan in found.candidates()} == {bool(graphs.added_to(work, sm))}
 
@@ -124,7 +125,7 @@ def test_a_tighter_limit_finds_a_plan_that_needs_less_or_says_what_is_the_least(
 @pytest.mark.parametrize(("gpu", "dtype"), [("A100", "float16"), ("H200", "float32"), ("B200", "float16")])
 def test_what_is_foretold_is_what_is_built(gpu, dtype):
     """All that cuDNN compiles: the forecast does not build it."""
-    file = properties.load(gpu)
+    file = gpus.load(gpu)
     for work in norms(replace(NORM, dtype=dtype, n=64, c=512, h=28, w=28)):
         foretold = absent.plan_without_device(work, file, LIMIT, build=False)
         assert replace(plan(work, gpu), serialized_bytes=0) == foretold, work.key
@@ -132,9 +133,9 @@ def test_what_is_foretold_is_what_is_built(gpu, dtype):
 
 def test_nothing_is_foretold_that_does_not_fit():
     [work, *_] = norms(replace(NORM, n=64))
-    needed = absent.plan_without_device(work, properties.load("H200"), LIMIT, build=False).workspace_bytes
+    needed = absent.plan_without_device(work, gpus.load("H200"), LIMIT, build=False).workspace_bytes
     with pytest.raises(NoPlan, match="the least takes"):
-        absent.plan_without_device(work, properties.load("H200"), needed // 100, build=False)
+        absent.plan_without_device(work, gpus.load("H200"), needed // 100, build=False)
 
 
 @pytest.mark.parametrize(
@@ -206,7 +207,7 @@ def test_bytes_that_are_no_plan_are_refused():
 
 def test_workers_answer_as_this_process_does_and_the_cache_says_the_same(tmp_path):
     works = [ConvFprop(BOTTLENECK), ConvDgrad(POINTWISE), norms(NORM)[0], ConvFpropStats(STEM)]
-    gpu = properties.load("H200")
+    gpu = gpus.load("H200")
     cold = absent.plan_all(works, gpu, LIMIT, cache=Cache(tmp_path))
     warm = absent.plan_all(works, gpu, LIMIT, cache=Cache(tmp_path))
     assert warm == cold

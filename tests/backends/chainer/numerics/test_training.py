@@ -14,7 +14,7 @@ from tcbench.backends.chainer.numerics import training
 from tcbench.backends.chainer.numerics.folder import split
 from tcbench.backends.chainer.numerics.training import DivergedError, train
 from tcbench.backends.chainer.sites import Host
-from tcbench.backends.feeds import dataset
+from tcbench.backends.feeds import dataset, generated
 from tcbench.core.errors import DataError
 from tcbench.core.numerics import KINDS, TECHNIQUES, Finished
 from tcbench.numerics import worker
@@ -120,7 +120,7 @@ def test_a_gpus_path_names_an_overflow_too():
 
 
 def test_a_folder_of_images_trains_by_the_same_code(tmp_path):
-    dataset.generate(tmp_path / "images", n_files=40, workers=1)
+    generated.generate(tmp_path / "images", n_files=40, workers=1)
     folder = dataset.scan(tmp_path / "images")
     few = replace(folder, files=tuple(file for file in folder.files if file[1] < 2))
     assert len(few.files) < len(folder.files)
@@ -136,7 +136,7 @@ def test_a_folder_of_images_trains_by_the_same_code(tmp_path):
 
 
 def test_a_folder_without_enough_images_for_a_test_says_so(tmp_path):
-    dataset.generate(tmp_path / "images", n_files=16, workers=1)
+    generated.generate(tmp_path / "images", n_files=16, workers=1)
     with pytest.raises(DataError, match="expected at least 10 images in a class"):
         split(dataset.scan(tmp_path / "images"))
 
