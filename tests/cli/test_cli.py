@@ -15,7 +15,7 @@ import pytest
 from command import finish, start, tcbench
 from factories import make_record
 
-from tcbench.backends.feeds import dataset, generated
+from tcbench.backends.feeds import dataset
 from tcbench.core import store
 
 SCENARIO = """
@@ -309,7 +309,7 @@ def test_doctor_says_what_is_here_and_what_is_missing(here):
 
 
 def test_data_make_makes_the_set_once(here, monkeypatch):
-    monkeypatch.setitem(dataset.generate.__kwdefaults__, "n_files", 48)
+    monkeypatch.setitem(generated.generate.__kwdefaults__, "n_files", 48)
     made = tcbench(here, "data", "make")
     assert made.code == 0, made.err
     assert "48 images in 16 classes" in made.out
