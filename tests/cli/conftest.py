@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tcbench.backends.feeds import generated
+from tcbench.backends.feeds import generated as jpegs
 from tcbench.core.numerics import Job
 from tcbench.numerics import worker
 from tcbench.run.numerics_runner import Runner
@@ -16,7 +16,7 @@ from tcbench.run.numerics_runner import Runner
 def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of JPEGs, as generated ones are."""
     root = tmp_path_factory.mktemp("images") / "set"
-    generated.generate(root, n_files=32, workers=1)
+    jpegs.generate(root, n_files=32, workers=1)
     return root
 
 
@@ -24,7 +24,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def generated(tmp_path: Path, images: Path) -> None:
     """What commands find in the cache where they are given no images: making 512 takes 15 seconds of a processor."""
     (tmp_path / "cache").mkdir()
-    (tmp_path / "cache" / generated.generated_root().name).symlink_to(images)
+    (tmp_path / "cache" / jpegs.generated_root().name).symlink_to(images)
 
 
 @pytest.fixture

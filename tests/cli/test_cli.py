@@ -16,6 +16,7 @@ from command import finish, start, tcbench
 from factories import make_record
 
 from tcbench.backends.feeds import dataset
+from tcbench.backends.feeds import generated as jpegs
 from tcbench.core import store
 
 SCENARIO = """
@@ -309,7 +310,7 @@ def test_doctor_says_what_is_here_and_what_is_missing(here):
 
 
 def test_data_make_makes_the_set_once(here, monkeypatch):
-    monkeypatch.setitem(generated.generate.__kwdefaults__, "n_files", 48)
+    monkeypatch.setitem(jpegs.generate.__kwdefaults__, "n_files", 48)
     made = tcbench(here, "data", "make")
     assert made.code == 0, made.err
     assert "48 images in 16 classes" in made.out
