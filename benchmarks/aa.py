@@ -27,7 +27,7 @@ from typing import Any
 
 from tcbench.accelerators import device
 from tcbench.analysis.compare import METRICS, CellComparison
-from tcbench.analysis.verdict import Look, Rule, looks
+from tcbench.analysis.verdict import Interim, Rule, interims
 from tcbench.core.record import Record
 from tcbench.hardware import machine
 from tcbench.run import gate, plan, scenario
@@ -115,15 +115,15 @@ class Seen:
 
     def going(self, cell: int) -> bool:
         """Whether some pair of the cell wants more trials."""
-        return not all(of.cells[cell].over(of.looks) for of in (self.again, self.planted))
+        return not all(of.cells[cell].over(of.interims) for of in (self.again, self.planted))
 
     def wanted(self, cell: int) -> int:
         """Trials a side by the end of the cell's present look."""
-        open_ = [of.cells[cell] for of in (self.again, self.planted) if not of.cells[cell].over(of.looks)]
-        return min((self.again.looks[state.looks_taken].trials for state in open_), default=0)
+        open_ = [of.cells[cell] for of in (self.again, self.planted) if not of.cells[cell].over(of.interims)]
+        return min((self.again.interims[state.interims_taken].trials for state in open_), default=0)
 
 
-def run(cells: list[PlannedCell], of_gate: tuple[Look, ...], timeout_s: float, budget_s: float | None) -> Seen:
+def run(cells: list[PlannedCell], of_gate: tuple[Interim, ...], timeout_s: float, budget_s: float | None) -> Seen:
     start = gate.start(len(cells), of_gate)
     seen = Seen(start, start, {side: [[] for _ in cells] for side in SIDES})
     began = time.monotonic()
@@ -183,7 +183,7 @@ def needed(cell: CellComparison, state: Gate, place: int) -> str:
     """Trials a side that it took, or would take."""
     decision = state.cells[place].decisions[0]
     if decision:
-        return str(state.looks[decision[1]].trials)
+        return str(state.interims[decision[1]].trials)
     have = len(cell.base.figures) if cell.base else 0
     return f"about {have + cell.more_trials}" if cell.more_trials is not None else "no number"
 
@@ -248,10 +248,10 @@ def main() -> None:
     parser.add_argument("--budget", type=float, metavar="SECONDS", help="no cell begins a round after that")
     parser.add_argument("--quick", action="store_true", help="two configs, one look at three trials")
     given = parser.parse_args()
-    configs, trials = tuple(given.config), given.looks
+    configs, trials = tuple(given.config), given.interims
     if given.quick:
         configs, trials = configs or ("fp32", "fp32+dali+batched+nhwc+fused+static_graph"), "3"
-    of_gate = looks([int(word) for word in trials.split(",")], RULE)
+    of_gate = interims([int(word) for word in trials.split(",")], RULE)
     loaded = scenario.load("cpu")
     selection = plan.Selection(
         batch_sizes=tuple(given.bs), configs=configs, max_time_s=given.max_time, threads=machine.usable_cpus()

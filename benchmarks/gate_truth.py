@@ -27,7 +27,7 @@ from scipy.signal import lfilter
 
 from tcbench.analysis import verdict
 from tcbench.analysis.compare import APART, IN_TURNS, Method
-from tcbench.analysis.verdict import Look, Rule
+from tcbench.analysis.verdict import Interim, Rule
 from tcbench.core import store
 
 CELLS = 40
@@ -128,7 +128,7 @@ class Truth:
 class Judgement:
     """What is judged how: by which looks, taken how, on which machine, by which figure of a trial."""
 
-    looks: tuple[Look, ...]
+    interims: tuple[Interim, ...]
     method: Method = APART
     machine: Machine = QUIET
     figure: str = "total"
@@ -140,8 +140,8 @@ def measure(of: Judgement, loss: float, matrices: int, seed: int = 0, stalls: bo
     loss = STALLS if stalls else loss
     decisions, covered, trials = [], [], []
     for base, current in _cells(random, of, loss, matrices, stalls):
-        decision, number = verdict.settle(current, base, of.looks, of.method.estimate)
-        n = of.looks[number].trials
+        decision, number = verdict.settle(current, base, of.interims, of.method.estimate)
+        n = of.interims[number].trials
         decisions.append(decision)
         covered.append(of.method.estimate(current[:n], base[:n]).ratio.interval().holds(1 - loss))
         trials.append(n)
@@ -161,7 +161,7 @@ def _cells(
     random: np.random.Generator, of: Judgement, loss: float, matrices: int, stalls: bool
 ) -> Iterator[tuple[list[float], list[float]]]:
     """Figures of base and current, cell by cell."""
-    trials, machine, figures = of.looks[-1].trials, of.machine, FIGURES[of.figure]
+    trials, machine, figures = of.interims[-1].trials, of.machine, FIGURES[of.figure]
     for matrix in range(matrices):
         cells = range(matrix * CELLS, (matrix + 1) * CELLS)
         base, current = (step_times_s(random, cells, trials, machine) for _ in range(2))
@@ -170,19 +170,19 @@ def _cells(
         yield from zip((figures(base) * rounds).tolist(), (figures(current) * rounds).tolist(), strict=True)
 
 
-_GATE = f"gate, looks at {', '.join(map(str, verdict.DEFAULT_LOOKS))}"
+_GATE = f"gate, looks at {', '.join(map(str, verdict.DEFAULT_INTERIMS))}"
 COMPARISONS = {
-    "compare, 3 trials a side": Judgement((Look(3, Rule()),)),
-    "compare, 5 trials a side": Judgement((Look(5, Rule()),)),
-    "compare, 8 trials a side": Judgement((Look(8, Rule()),)),
-    _GATE: Judgement(verdict.looks(), IN_TURNS),
-    f"{_GATE}, on a machine that drifts": Judgement(verdict.looks(), IN_TURNS, DRIFTING),
-    f"{_GATE}, on a machine that drifts, without pairing rounds": Judgement(verdict.looks(), APART, DRIFTING),
-    "compare, 5 trials a side, on a noisy machine": Judgement((Look(5, Rule()),), APART, NOISY),
-    "compare, 8 trials a side, on a noisy machine": Judgement((Look(8, Rule()),), APART, NOISY),
-    f"{_GATE}, on a noisy machine": Judgement(verdict.looks(), IN_TURNS, NOISY),
-    "compare, 5 trials a side, on a machine with accidents": Judgement((Look(5, Rule()),), APART, ACCIDENTS),
-    f"{_GATE}, on a machine with accidents": Judgement(verdict.looks(), IN_TURNS, ACCIDENTS),
+    "compare, 3 trials a side": Judgement((Interim(3, Rule()),)),
+    "compare, 5 trials a side": Judgement((Interim(5, Rule()),)),
+    "compare, 8 trials a side": Judgement((Interim(8, Rule()),)),
+    _GATE: Judgement(verdict.interims(), IN_TURNS),
+    f"{_GATE}, on a machine that drifts": Judgement(verdict.interims(), IN_TURNS, DRIFTING),
+    f"{_GATE}, on a machine that drifts, without pairing rounds": Judgement(verdict.interims(), APART, DRIFTING),
+    "compare, 5 trials a side, on a noisy machine": Judgement((Interim(5, Rule()),), APART, NOISY),
+    "compare, 8 trials a side, on a noisy machine": Judgement((Interim(8, Rule()),), APART, NOISY),
+    f"{_GATE}, on a noisy machine": Judgement(verdict.interims(), IN_TURNS, NOISY),
+    "compare, 5 trials a side, on a machine with accidents": Judgement((Interim(5, Rule()),), APART, ACCIDENTS),
+    f"{_GATE}, on a machine with accidents": Judgement(verdict.interims(), IN_TURNS, ACCIDENTS),
 }
 LOSSES = (0.0, 0.03, 0.05)
 

@@ -24,7 +24,7 @@ forward and backward, but for what faster arithmetic units leave."""
 
 
 @dataclass(frozen=True)
-class Attack:
+class Remedy:
     """Rungs that belong together and what they save. `replaces`: rungs that make way for them."""
 
     rungs: tuple[str, ...]
@@ -32,23 +32,23 @@ class Attack:
     replaces: frozenset[str] = frozenset()
 
 
-ATTACKS: tuple[Attack, ...] = (
-    Attack(("fp16",), "arithmetic", frozenset({"fp32", "tf32"})),
-    Attack(("dali",), "overlap"),
-    Attack(("opencv",), "input"),
-    Attack(("batched",), "update"),
-    Attack(("nhwc", "fused"), "layers"),
-    Attack(("fused",), "layers"),
-    Attack(("nhwc",), "layers"),
-    Attack(("static_graph",), "host"),
-    Attack(("cuda_graph",), "host"),
-    Attack(("tf32",), "arithmetic", frozenset({"fp32"})),
-    Attack(("convstats",), "layers"),
-    Attack(("bf16",), "arithmetic", frozenset({"fp32", "tf32"})),
-    Attack(("foreach",), "update"),
-    Attack(("fused_optimizer",), "update"),
-    Attack(("cudnn_benchmark",), "layers"),
-    Attack(("compile",), "layers"),
+REMEDIES: tuple[Remedy, ...] = (
+    Remedy(("fp16",), "arithmetic", frozenset({"fp32", "tf32"})),
+    Remedy(("dali",), "overlap"),
+    Remedy(("opencv",), "input"),
+    Remedy(("batched",), "update"),
+    Remedy(("nhwc", "fused"), "layers"),
+    Remedy(("fused",), "layers"),
+    Remedy(("nhwc",), "layers"),
+    Remedy(("static_graph",), "host"),
+    Remedy(("cuda_graph",), "host"),
+    Remedy(("tf32",), "arithmetic", frozenset({"fp32"})),
+    Remedy(("convstats",), "layers"),
+    Remedy(("bf16",), "arithmetic", frozenset({"fp32", "tf32"})),
+    Remedy(("foreach",), "update"),
+    Remedy(("fused_optimizer",), "update"),
+    Remedy(("cudnn_benchmark",), "layers"),
+    Remedy(("compile",), "layers"),
 )
 """In the order of the talk's ladder, then what came after it, then what only PyTorch's users reach for."""
 
@@ -70,13 +70,13 @@ LEAST_GAIN = 0.98
 @dataclass(frozen=True)
 class Gain:
     """A config that adds (or exchanges) rungs: `images_per_s_at_most` by the model; `measured_images_per_s` in the
-    same results, None where it was not measured. `attacks`: it shortens what holds the cell back."""
+    same results, None where it was not measured. `helps`: it shortens what holds the cell back."""
 
     added: tuple[str, ...]
     rungs: tuple[str, ...]
     step_at_least_s: float
     images_per_s_at_most: float
-    attacks: bool
+    helps: bool
     measured_images_per_s: float | None = None
 
     @property
@@ -93,63 +93,63 @@ Arithmetic = Callable[[Sequence[str]], float]
 
 
 def candidates(
-    found: Bottleneck,
+    bottleneck: Bottleneck,
     rungs: Sequence[str],
     problem: Problem = lambda _: None,
     measured: dict[tuple[str, ...], float] | None = None,
     arithmetic_s: Arithmetic = lambda _: 0.0,
 ) -> tuple[Gain, ...]:
-    """Everything that can be added to a config, in the order of the ladder: known attacks that make a config, and
+    """Everything that can be added to a config, in the order of the ladder: known remedies that make a config, and
     configs of the same results (`measured`: images/s by rungs) that add rungs to it."""
     measured = measured or {}
     gains: dict[frozenset[str], Gain] = {}
-    for attack in ATTACKS:
-        config = _with(rungs, attack)
+    for remedy in REMEDIES:
+        config = _with(rungs, remedy)
         if config is None or problem(config) is not None:
             continue
         rate = next((r for other, r in measured.items() if set(other) == set(config)), None)
-        added = tuple(rung for rung in attack.rungs if rung not in rungs)
-        gains.setdefault(frozenset(config), _gain(found, added, config, arithmetic_s(config), rate))
+        added = tuple(rung for rung in remedy.rungs if rung not in rungs)
+        gains.setdefault(frozenset(config), _gain(bottleneck, added, config, arithmetic_s(config), rate))
     for config, rate in measured.items():
         if len(config) > len(rungs) and config[: len(rungs)] == tuple(rungs):
             added = config[len(rungs) :]
-            gains.setdefault(frozenset(config), _gain(found, added, config, arithmetic_s(config), rate))
+            gains.setdefault(frozenset(config), _gain(bottleneck, added, config, arithmetic_s(config), rate))
     return tuple(gains.values())
 
 
 def next_rung(gains: Iterable[Gain]) -> Gain | None:
     """The one to try, of those that attack what holds the cell back: the smallest addition that was measured, else the
     first on the ladder. None when nothing that is known attacks it."""
-    able = [gain for gain in gains if gain.attacks]
+    able = [gain for gain in gains if gain.helps]
     measured = [gain for gain in able if gain.measured_images_per_s is not None]
     return min(measured, key=lambda gain: len(gain.added), default=next(iter(able), None))
 
 
-def _with(rungs: Sequence[str], attack: Attack) -> tuple[str, ...] | None:
-    """The config with an attack's rungs; None where it has them, or has nothing that they replace."""
-    if set(attack.rungs) <= set(rungs):
+def _with(rungs: Sequence[str], remedy: Remedy) -> tuple[str, ...] | None:
+    """The config with a remedy's rungs; None where it has them, or has nothing that they replace."""
+    if set(remedy.rungs) <= set(rungs):
         return None
-    if attack.replaces:
-        if not attack.replaces & set(rungs):
+    if remedy.replaces:
+        if not remedy.replaces & set(rungs):
             return None
-        return tuple(attack.rungs[0] if rung in attack.replaces else rung for rung in rungs)
-    return (*rungs, *(rung for rung in attack.rungs if rung not in rungs))
+        return tuple(remedy.rungs[0] if rung in remedy.replaces else rung for rung in rungs)
+    return (*rungs, *(rung for rung in remedy.rungs if rung not in rungs))
 
 
 def _gain(
-    found: Bottleneck, added: tuple[str, ...], config: tuple[str, ...], arithmetic_s: float, rate: float | None
+    bottleneck: Bottleneck, added: tuple[str, ...], config: tuple[str, ...], arithmetic_s: float, rate: float | None
 ) -> Gain:
-    at_least_s = step_at_least_s(found, added, arithmetic_s)
+    at_least_s = step_at_least_s(bottleneck, added, arithmetic_s)
     effects = effects_of(added)
-    verdict = found.verdict
-    attacks = any(verdict in _EFFECTS[e] for e in effects) or (verdict == "balanced" and bool(effects))
+    verdict = bottleneck.verdict
+    helps = any(verdict in _EFFECTS[e] for e in effects) or (verdict == "balanced" and bool(effects))
     return Gain(
         added=added,
         rungs=config,
         step_at_least_s=at_least_s,
-        images_per_s_at_most=found.batch_size / at_least_s if at_least_s else float("inf"),
+        images_per_s_at_most=bottleneck.batch_size / at_least_s if at_least_s else float("inf"),
         # What leaves the pipeline nearly as long as it was attacks nothing.
-        attacks=attacks and at_least_s < LEAST_GAIN * found.step_s,
+        helps=helps and at_least_s < LEAST_GAIN * bottleneck.step_s,
         measured_images_per_s=rate,
     )
 
@@ -158,24 +158,24 @@ def effects_of(added: Iterable[str]) -> tuple[Effect, ...]:
     """What rungs save, each effect once; rungs that save no time have none."""
     effects: dict[Effect, None] = {}
     for rung in added:
-        effects.update((attack.effect, None) for attack in ATTACKS if attack.rungs == (rung,))
+        effects.update((remedy.effect, None) for remedy in REMEDIES if remedy.rungs == (rung,))
     return tuple(effects)
 
 
-def step_at_least_s(found: Bottleneck, added: Iterable[str], arithmetic_s: float = 0.0) -> float:
+def step_at_least_s(bottleneck: Bottleneck, added: Iterable[str], arithmetic_s: float = 0.0) -> float:
     """The shortest step that the pipeline allows once these rungs have done all they can.
 
     Without a GPU the phases of the profiled pass are scaled to the step of the timed pass, which they make up. With one
     a stage needs what it needs, and no step gets longer than it was.
     """
-    after = found.needs
-    phases = {phase.name: phase for phase in found.phases}
+    after = bottleneck.needs
+    phases = {phase.name: phase for phase in bottleneck.phases}
     for effect in effects_of(added):
-        after = _after(after, effect, phases, arithmetic_s, found.on_gpu)
-    if found.on_gpu:
-        return min(after.step_at_least_s, found.step_s)
-    scale = found.step_s / found.needs.step_at_least_s if found.needs.step_at_least_s else 1.0
-    return min(after.step_at_least_s * scale, found.step_s)
+        after = _after(after, effect, phases, arithmetic_s, bottleneck.on_gpu)
+    if bottleneck.on_gpu:
+        return min(after.step_at_least_s, bottleneck.step_s)
+    scale = bottleneck.step_s / bottleneck.needs.step_at_least_s if bottleneck.needs.step_at_least_s else 1.0
+    return min(after.step_at_least_s * scale, bottleneck.step_s)
 
 
 def _after(needs: Needs, effect: Effect, phases: dict[str, PhaseCost], arithmetic_s: float, on_gpu: bool) -> Needs:

@@ -380,22 +380,24 @@ def _gaps(
     """Every stretch of idling with what the host did in it, the longest first."""
     shares = {cause: _per_stretch(idle, when) for cause, when in causes.items()}
     phase_shares = {name: _per_stretch(idle, when) for name, when in in_phase.items()}
-    found = []
+    gaps = []
     for i, (begin_s, end_s) in enumerate(idle):
-        told: dict[Literal["launching", "input", "synchronising", "other"], float] = {
+        spent_s: dict[Literal["launching", "input", "synchronising", "other"], float] = {
             cause: share[i] for cause, share in shares.items()
         }
-        told["other"] = end_s - begin_s - sum(told.values())
+        spent_s["other"] = end_s - begin_s - sum(spent_s.values())
         in_it = {name: share[i] for name, share in phase_shares.items() if share[i] > 0}
-        found.append(
-            Gap(begin_s, end_s, max(told, key=lambda c: told[c]), max(in_it, key=lambda p: in_it[p], default=None))
+        gaps.append(
+            Gap(
+                begin_s, end_s, max(spent_s, key=lambda c: spent_s[c]), max(in_it, key=lambda p: in_it[p], default=None)
+            )
         )
-    return tuple(sorted(found, key=lambda gap: -gap.duration_s))
+    return tuple(sorted(gaps, key=lambda gap: -gap.duration_s))
 
 
 def _per_stretch(stretches: Intervals, when: Intervals) -> list[float]:
     """For each stretch, how much of it is covered."""
-    found, j = [], 0
+    covered_s, j = [], 0
     for begin, end in stretches:
         while j < len(when) and when[j][1] <= begin:
             j += 1
@@ -403,8 +405,8 @@ def _per_stretch(stretches: Intervals, when: Intervals) -> list[float]:
         while k < len(when) and when[k][0] < end:
             covered += min(end, when[k][1]) - max(begin, when[k][0])
             k += 1
-        found.append(covered)
-    return found
+        covered_s.append(covered)
+    return covered_s
 
 
 def _costliest(kernels: Sequence[Span], n: int) -> tuple[KernelCost, ...]:

@@ -39,7 +39,7 @@ class Finding:
     why: str
 
 
-Elsewhere = Callable[[Claim], Finding | None]
+OtherSource = Callable[[Claim], Finding | None]
 """What else knows of a claim: training runs side by side, timelines. None where nobody measured it."""
 
 
@@ -110,34 +110,34 @@ class Scorecard:
         return sum(one.outcome == outcome for one in self.claims)
 
 
-def nowhere(_: Claim) -> Finding | None:
+def no_other_source(_: Claim) -> Finding | None:
     """Nothing but the records knows anything."""
     return None
 
 
 def scorecards(
-    records: Iterable[Record], asked_of: Callable[[Cell], Asked], elsewhere: Elsewhere = nowhere
+    records: Iterable[Record], asked_of: Callable[[Cell], Asked], other: OtherSource = no_other_source
 ) -> tuple[Scorecard, ...]:
     """One scorecard per machine and setting, in the order of first appearance. `records` are those that `store.current`
     leaves; `asked_of` says what is claimed of a setting."""
     cards = []
     for (machine, cell), here in _by_setting(records).items():
         asked = asked_of(cell)
-        claims = _evaluate(asked.claims, here, asked.run, elsewhere)
+        claims = _evaluate(asked.claims, here, asked.run, other)
         environment = next((m.summary.environment for m in here.values() if m.summary.environment), None)
         cards.append(Scorecard(machine, environment, cell, asked.scenario, claims, _commands(claims, asked.run)))
     return tuple(cards)
 
 
 def evaluate(
-    claims: Sequence[Claim], records: Iterable[Record], run: str = "tcbench run", elsewhere: Elsewhere = nowhere
+    claims: Sequence[Claim], records: Iterable[Record], run: str = "tcbench run", other: OtherSource = no_other_source
 ) -> tuple[Evaluated, ...]:
     """Every claim, in order, by the records of one machine in one setting. Raises ValueError where there are several;
     `scorecards` takes them apart. `run` is how a command that measures what is missing begins."""
     settings = list(_by_setting(records).values())
     if len(settings) > 1:
         raise ValueError("records of several machines or settings")
-    return _evaluate(claims, settings[0] if settings else {}, run, elsewhere)
+    return _evaluate(claims, settings[0] if settings else {}, run, other)
 
 
 @dataclass(frozen=True)
@@ -154,18 +154,18 @@ _Cells = Mapping[tuple[str, int], _Measured]
 
 def _by_setting(records: Iterable[Record]) -> dict[tuple[str | None, Cell], dict[tuple[str, int], _Measured]]:
     records = tuple(records)
-    found: dict[tuple[str | None, Cell], dict[tuple[str, int], _Measured]] = {}
+    settings: dict[tuple[str | None, Cell], dict[tuple[str, int], _Measured]] = {}
     for summary, group in zip(summarise(records), by_cell(records).values(), strict=True):
         measured = _Measured(summary, tuple(record for record in group if record.status == "ok"))
-        found.setdefault(summary.setting, {})[summary.cell.config, summary.cell.batch_size] = measured
-    return found
+        settings.setdefault(summary.setting, {})[summary.cell.config, summary.cell.batch_size] = measured
+    return settings
 
 
-def _evaluate(claims: Sequence[Claim], cells: _Cells, run: str, elsewhere: Elsewhere) -> tuple[Evaluated, ...]:
-    return tuple(_evaluated(claim, cells, run, elsewhere) for claim in claims)
+def _evaluate(claims: Sequence[Claim], cells: _Cells, run: str, other: OtherSource) -> tuple[Evaluated, ...]:
+    return tuple(_evaluated(claim, cells, run, other) for claim in claims)
 
 
-def _evaluated(claim: Claim, cells: _Cells, run: str, elsewhere: Elsewhere) -> Evaluated:
+def _evaluated(claim: Claim, cells: _Cells, run: str, other: OtherSource) -> Evaluated:
     if claim.relation in COMPARISONS:
         judge = _compared
     elif claim.relation in RUNS:
@@ -173,38 +173,38 @@ def _evaluated(claim: Claim, cells: _Cells, run: str, elsewhere: Elsewhere) -> E
     elif claim.relation in BOUNDS:
         judge = _bound
     else:
-        return _from_elsewhere(claim, elsewhere)
+        return _from_other_source(claim, other)
     at = tuple(judge(claim, batch_size, cells) for batch_size in claim.batch_sizes)
     return Evaluated(claim, _together(claim, at), at, command=_command(run, [m for one in at for m in one.missing]))
 
 
-def _from_elsewhere(claim: Claim, elsewhere: Elsewhere) -> Evaluated:
-    found = elsewhere(claim)
-    if found is not None:
-        return Evaluated(claim, found.outcome, why=found.why)
+def _from_other_source(claim: Claim, other: OtherSource) -> Evaluated:
+    finding = other(claim)
+    if finding is not None:
+        return Evaluated(claim, finding.outcome, why=finding.why)
     if claim.relation == "fewer kernels":
-        sides = [side.config for side in (claim.left, claim.right) if side is not None]
-        profiles = [["tcbench", "profile", config, "--bs", str(n)] for n in claim.batch_sizes for config in sides]
+        configs = [side.config for side in (claim.left, claim.right) if side is not None]
+        profiles = [["tcbench", "profile", config, "--bs", str(n)] for n in claim.batch_sizes for config in configs]
         why = "records do not tell; timelines of `tcbench profile` do, on a GPU, when they are given beside them"
         return Evaluated(claim, "not measured", why=why, command=" && ".join(map(shlex.join, profiles)))
     command = "tcbench numerics"
     return Evaluated(claim, "not measured", why=f"records do not tell; `{command}` does", command=command)
 
 
-def any_of(*sources: Elsewhere) -> Elsewhere:
+def any_of(*sources: OtherSource) -> OtherSource:
     """The first of several sources that knows of a claim."""
 
-    def told(claim: Claim) -> Finding | None:
-        return next((found for source in sources if (found := source(claim)) is not None), None)
+    def first(claim: Claim) -> Finding | None:
+        return next((finding for source in sources if (finding := source(claim)) is not None), None)
 
-    return told
+    return first
 
 
-def by_timelines(found: Iterable[Bottleneck]) -> Elsewhere:
+def by_timelines(bottlenecks: Iterable[Bottleneck]) -> OtherSource:
     """What timelines of one machine tell of claims: kernels per step, which do not waver and need no interval."""
-    kernels = {one.label: one.device.kernels_per_step for one in found if one.device is not None}
+    kernels = {one.label: one.device.kernels_per_step for one in bottlenecks if one.device is not None}
 
-    def told(claim: Claim) -> Finding | None:
+    def by_kernels(claim: Claim) -> Finding | None:
         if claim.relation != "fewer kernels" or claim.right is None:
             return None
         pairs = [
@@ -222,7 +222,7 @@ def by_timelines(found: Iterable[Bottleneck]) -> Elsewhere:
         held = all(fewer) if claim.at == "all" else any(fewer)
         return Finding("holds" if held else "does not hold", "; ".join(says))
 
-    return told
+    return by_kernels
 
 
 def _together(claim: Claim, at: Sequence[AtBatchSize]) -> Outcome:
@@ -237,14 +237,16 @@ def _together(claim: Claim, at: Sequence[AtBatchSize]) -> Outcome:
 
 
 def _compared(claim: Claim, batch_size: int, cells: _Cells) -> AtBatchSize:
-    sides = [(claim.left, batch_size)]
+    named = [(claim.left, batch_size)]
     if claim.right is not None:
-        sides.append((claim.right, claim.right_batch_size or batch_size))
-    found = [_fastest(side, size, cells) for side, size in sides]
-    lacking = [(side, size, one) for (side, size), one in zip(sides, found, strict=True) if one is None or not one.ok]
+        named.append((claim.right, claim.right_batch_size or batch_size))
+    measured = [_fastest(side, size, cells) for side, size in named]
+    lacking = [
+        (side, size, one) for (side, size), one in zip(named, measured, strict=True) if one is None or not one.ok
+    ]
     if lacking:
         return _not_compared(batch_size, lacking)
-    left, *right = [one for one in found if one is not None]
+    left, *right = [one for one in measured if one is not None]
     return _decided(claim, batch_size, left, right[0] if right else None)
 
 
@@ -371,9 +373,9 @@ def _bound(claim: Claim, batch_size: int, cells: _Cells) -> AtBatchSize:
 
 def _says(claim: Claim, record: Record) -> Outcome:
     """What one trial says. Two stages that are balanced are neither's, but for a GPU that is none of the two."""
-    found = explain_record(record)
-    verdict = found.verdict
-    if verdict == "balanced" and found.needs.gpu_s is not None:
+    bottleneck = explain_record(record)
+    verdict = bottleneck.verdict
+    if verdict == "balanced" and bottleneck.needs.gpu_s is not None:
         return "undecided"
     held = (verdict == "gpu-bound") == (claim.relation == "gpu-bound")
     return "holds" if held else "does not hold"

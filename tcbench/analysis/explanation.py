@@ -37,7 +37,7 @@ def explain(
     leaves. `problem`: says of a cell which rungs do not make a config on its device; `arithmetic_s`: as in `advice`."""
     records = tuple(records)
     summaries = summarise(records)
-    found = []
+    explanations = []
     by_cell: dict[Cell, list[Record]] = {}
     for record in records:
         if record.status == "ok":
@@ -47,7 +47,7 @@ def explain(
         if summary.machine is not None:
             trials = [r for r in trials if r.environment is None or r.environment.machine == summary.machine]
         if summary.images_per_s is None or not all(r.measurement and r.measurement.profiled_steps for r in trials):
-            found.append(Explanation(summary, None))
+            explanations.append(Explanation(summary, None))
             continue
         bottleneck = explain_records(trials)
         gains = candidates(
@@ -57,8 +57,8 @@ def explain(
             _beside(summary, summaries),
             functools.partial(arithmetic_s, summary),
         )
-        found.append(Explanation(summary, bottleneck, gains, next_rung(gains)))
-    return tuple(found)
+        explanations.append(Explanation(summary, bottleneck, gains, next_rung(gains)))
+    return tuple(explanations)
 
 
 def _beside(summary: CellSummary, summaries: Sequence[CellSummary]) -> dict[tuple[str, ...], float]:

@@ -28,21 +28,21 @@ def union(intervals: Iterable[tuple[float, float]]) -> list[tuple[float, float]]
 
 def intersection(one: Intervals, other: Intervals) -> list[tuple[float, float]]:
     """What both cover."""
-    found, i, j = [], 0, 0
+    shared, i, j = [], 0, 0
     while i < len(one) and j < len(other):
         begin, end = max(one[i][0], other[j][0]), min(one[i][1], other[j][1])
         if begin < end:
-            found.append((begin, end))
+            shared.append((begin, end))
         if one[i][1] < other[j][1]:
             i += 1
         else:
             j += 1
-    return found
+    return shared
 
 
 def difference(one: Intervals, other: Intervals) -> list[tuple[float, float]]:
     """What `one` covers and `other` does not."""
-    found, j = [], 0
+    rest, j = [], 0
     for interval in one:
         begin, end = interval
         while j < len(other) and other[j][1] <= begin:
@@ -50,12 +50,12 @@ def difference(one: Intervals, other: Intervals) -> list[tuple[float, float]]:
         k = j
         while k < len(other) and other[k][0] < end:
             if begin < other[k][0]:
-                found.append((begin, other[k][0]))
+                rest.append((begin, other[k][0]))
             begin = max(begin, other[k][1])
             k += 1
         if begin < end:
-            found.append((begin, end))
-    return found
+            rest.append((begin, end))
+    return rest
 
 
 def clip(intervals: Intervals, begin: float, end: float) -> list[tuple[float, float]]:

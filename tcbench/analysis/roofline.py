@@ -138,17 +138,17 @@ class CellRoofline:
 def layer_parts(cell: Cell) -> tuple[Part, ...]:
     """Every layer of the cell's model, forward and then backward, named as in timelines: "block3.c/conv"."""
     layers = tuple(MODELS[cell.model].layers(cell.variant, cell.image_size, cell.n_classes))
-    found = []
+    every: list[Part] = []
     for phase in ("forward", "backward"):
         for layer in layers if phase == "forward" else reversed(layers):
             parts: dict[str, list[Work]] = {}
             for name, work in _works(cell, layer, phase):
                 parts.setdefault(name, []).append(work)
-            found += [
+            every += [
                 Part(name, phase, sum(w.flops for w in works), sum(w.bytes for w in works))
                 for name, works in parts.items()
             ]
-    return tuple(found)
+    return tuple(every)
 
 
 def phase_parts(cell: Cell, layers: Sequence[Part] | None = None) -> tuple[Part, ...]:
@@ -195,7 +195,7 @@ def _phase_s(records: Iterable[Record]) -> dict[str, float]:
     for record in records:
         for phase in record.measurement.phases if record.measurement else ():
             times.setdefault(phase.name, []).extend(phase.host_s if phase.device_s is None else phase.device_s)
-    return {name: statistics.median(found) for name, found in times.items() if found}
+    return {name: statistics.median(times_s) for name, times_s in times.items() if times_s}
 
 
 def _layer_s(timelines: Iterable[Timeline]) -> Mapping[tuple[str, str], float]:

@@ -21,7 +21,7 @@ from tcbench.analysis import welch
 from tcbench.analysis.stats import Interval
 from tcbench.analysis.welch import LEAST_TRIALS, Estimate, Group, Paired, Unpaired
 
-WAVERS = 0.02
+DRIFTS = 0.02
 """Rounds are paired when the standard deviation of their means is more than this share. A machine that is fit for
 measuring stays far below it: where trials differ by 1%, rounds do by 0.7%."""
 
@@ -32,23 +32,23 @@ def estimate(numerator: Sequence[float], denominator: Sequence[float]) -> Estima
     Raises ValueError below two figures a side, or for one that is not positive and finite.
     """
     logs = [[math.log(figure) for figure in figures] for figures in (numerator, denominator)]
-    return Paired(_differences(*logs)) if _waver(*logs) else Unpaired(*map(Group.plain, logs))
+    return Paired(_differences(*logs)) if _drifts(*logs) else Unpaired(*map(Group.plain, logs))
 
 
 def difference(one: Sequence[float], other: Sequence[float], level: float = 0.95) -> Interval:
     """one - other of plain values, as `welch.difference`, paired where the rounds waver."""
-    if min(*one, *other) <= 0 or not _waver(*([math.log(value) for value in values] for values in (one, other))):
+    if min(*one, *other) <= 0 or not _drifts(*([math.log(value) for value in values] for values in (one, other))):
         return welch.difference(Group.plain(one), Group.plain(other), level)
     of = _differences(one, other)
     half = welch.quantile((1 + level) / 2, of.n - 1) * math.sqrt(of.variance / of.n)
     return Interval(of.mean, of.mean - half, of.mean + half)
 
 
-def _waver(one: Sequence[float], other: Sequence[float]) -> bool:
+def _drifts(one: Sequence[float], other: Sequence[float]) -> bool:
     """By the logarithms of both sides. Never for sides of unequal length, whose rounds are not known."""
     if len(one) != len(other) or len(one) < LEAST_TRIALS:
         return False
-    return Group.plain([(x + y) / 2 for x, y in zip(one, other, strict=True)]).variance > WAVERS**2
+    return Group.plain([(x + y) / 2 for x, y in zip(one, other, strict=True)]).variance > DRIFTS**2
 
 
 def _differences(one: Sequence[float], other: Sequence[float]) -> Group:

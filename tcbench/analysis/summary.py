@@ -109,11 +109,11 @@ def best(summaries: Iterable[CellSummary]) -> CellSummary | None:
 
 def _environments(records: Sequence[Record]) -> dict[str, Environment]:
     """What each run tells of its machine, from its first record that does."""
-    told: dict[str, Environment] = {}
+    environments: dict[str, Environment] = {}
     for record in records:
         if record.environment is not None:
-            told.setdefault(record.run_id, record.environment)
-    return told
+            environments.setdefault(record.run_id, record.environment)
+    return environments
 
 
 def _summary(
@@ -121,14 +121,14 @@ def _summary(
 ) -> CellSummary:
     ok = [record for record in group if record.status == "ok"]
     status: Status = "ok" if ok else max((record.status for record in group), key=STATUSES.index)
-    told = next(record for record in group if record.status == status)
+    record = next(record for record in group if record.status == status)
     measured = [record.measurement for record in ok if record.measurement is not None]
     summary = CellSummary(
         cell=cell,
         machine=machine,
-        environment=told.environment or environments.get(told.run_id),
+        environment=record.environment or environments.get(record.run_id),
         status=status,
-        reason=told.reason,
+        reason=record.reason,
         trials=len(group),
         trials_ok=len(ok),
     )

@@ -61,14 +61,14 @@ class Rule:
 
 
 @dataclass(frozen=True)
-class Look:
+class Interim:
     """One look at the trials so far: how many there are a side by then, and the level of its tests."""
 
     trials: int
     rule: Rule
 
 
-MOST_LOOKS = 4
+MOST_INTERIMS = 4
 
 _SPENT = {1: (1.0,), 2: (0.4, 0.6), 3: (0.1, 0.3, 0.6), 4: (0.1, 0.2, 0.2, 0.5)}
 """The share of the level that each look may spend, most of it at the last, where most trials are. The shares sum up
@@ -76,37 +76,38 @@ to 1, so that by Bonferroni's inequality the looks together are wrong no more of
 however the looks depend on each other (K. Lan and D. DeMets, "Discrete sequential boundaries for clinical trials",
 Biometrika 70, 1983, is the idea of spending)."""
 
-DEFAULT_LOOKS = (3, 4, 6, 8)
+DEFAULT_INTERIMS = (3, 4, 6, 8)
 """Trials a side at each look."""
 
 
-def looks(trials: Sequence[int] = DEFAULT_LOOKS, rule: Rule | None = None) -> tuple[Look, ...]:
+def interims(trials: Sequence[int] = DEFAULT_INTERIMS, rule: Rule | None = None) -> tuple[Interim, ...]:
     """The looks of a gate, the level split over them.
 
     Raises ValueError unless `trials` are one to four numbers from 2 up, ascending.
     """
     rule = rule or Rule()
-    if not 1 <= len(trials) <= MOST_LOOKS:
-        raise ValueError(f"expected one to {MOST_LOOKS} looks, got {len(trials)}")
+    if not 1 <= len(trials) <= MOST_INTERIMS:
+        raise ValueError(f"expected one to {MOST_INTERIMS} looks, got {len(trials)}")
     if list(trials) != sorted(set(trials)) or trials[0] < 2:
         raise ValueError("expected ascending numbers of trials from 2 up")
     return tuple(
-        Look(n, Rule(rule.threshold, rule.level * share)) for n, share in zip(trials, _SPENT[len(trials)], strict=True)
+        Interim(n, Rule(rule.threshold, rule.level * share))
+        for n, share in zip(trials, _SPENT[len(trials)], strict=True)
     )
 
 
 def settle(
     current: Sequence[float],
     base: Sequence[float],
-    of: Sequence[Look],
+    of: Sequence[Interim],
     estimate: Callable[[Sequence[float], Sequence[float]], Estimate] = rounds.estimate,
 ) -> tuple[Decision, int]:
     """What a gate decides from figures of which more is better, taken in turns, and at which look (from 0); it sees no
     more trials than it needs. Inconclusive after the last look, or where the figures end before."""
-    for number, look in enumerate(of):
-        if min(len(current), len(base)) < look.trials:
+    for number, interim in enumerate(of):
+        if min(len(current), len(base)) < interim.trials:
             return "inconclusive", number
-        decision = look.rule.judge(estimate(current[: look.trials], base[: look.trials]).ratio)
+        decision = interim.rule.judge(estimate(current[: interim.trials], base[: interim.trials]).ratio)
         if decision != "inconclusive":
             return decision, number
     return "inconclusive", len(of) - 1

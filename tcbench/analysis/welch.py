@@ -144,8 +144,8 @@ class Unpaired:
         return Unpaired(self.numerator.inverse, self.denominator.inverse)
 
     def grown(self, more: int) -> LogRatio:
-        sides = (self.numerator, self.denominator)
-        return log_ratio(*(Group(side.n + more, side.mean, side.variance) for side in sides))
+        groups = (self.numerator, self.denominator)
+        return log_ratio(*(Group(side.n + more, side.mean, side.variance) for side in groups))
 
 
 @dataclass(frozen=True)

@@ -64,17 +64,17 @@ def list_(
     from tcbench.show.console import make_console
     from tcbench.show.naming import plain
 
-    found = baseline.everything(out)
+    baselines = baseline.everything(out)
     if json:
-        typer.echo(view.to_json(found))
+        typer.echo(view.to_json(baselines))
         return
-    for one in found:
+    for one in baselines:
         if isinstance(one, baseline.Broken):
             typer.echo(f"note: {plain(one.reason)}", err=True)
-    whole = [one for one in found if isinstance(one, baseline.Baseline)]
+    whole = [one for one in baselines if isinstance(one, baseline.Baseline)]
     if whole:
         make_console().print(view.table(whole))
-    elif not found:
+    elif not baselines:
         typer.echo(f"no baselines in {out / 'baselines'}/; `tcbench baseline set NAME` keeps the newest run")
 
 

@@ -73,8 +73,8 @@ def claims(
     if not read.records:
         raise SelectionError("no records in these results; `tcbench run` makes some")
     seen = [summarise(timeline) for path in timelines for timeline in tracing.read(path)]
-    told = training(named_documents, files)
-    cards = scorecards(store.current(read.records), asked_of(scenario), any_of(by_timelines(seen), told))
+    trained = training(named_documents, files)
+    cards = scorecards(store.current(read.records), asked_of(scenario), any_of(by_timelines(seen), trained))
     if seen and len(cards) > 1:
         raise SelectionError("timelines do not tell their machine; name the records of one run beside them")
     if format_ != "table":
@@ -105,10 +105,10 @@ def asked_of(scenario: str | None) -> Callable[[Cell], Asked]:
         return load(scenario or name)
 
     def asked(cell: Cell) -> Asked:
-        found = loaded(cell.scenario)
-        here = found.on(cell.device.partition(":")[0])
-        name = found.name if found.path == shipped().get(found.name) else str(found.path)
+        named = loaded(cell.scenario)
+        here = named.on(cell.device.partition(":")[0])
+        name = named.name if named.path == shipped().get(named.name) else str(named.path)
         size = [] if cell.image_size == here.image_size else ["--image-size", str(cell.image_size)]
-        return Asked(found.name, here.claims, shlex.join(["tcbench", "run", name, *size]))
+        return Asked(named.name, here.claims, shlex.join(["tcbench", "run", name, *size]))
 
     return asked

@@ -73,37 +73,37 @@ def compare(
     from tcbench.analysis import comparability
     from tcbench.analysis.compare import compare as compared
     from tcbench.analysis.verdict import Rule
-    from tcbench.show.comparison import Sides
+    from tcbench.show.comparison import Labels
     from tcbench.show.naming import plain
 
     check_format(format_)
     names, rule, may_differ = metrics(metric), Rule(threshold(threshold_)), allowed(allow)
     check_chart(chart)
     check_output(output)
-    (base_path, base_name), (current_path, current_name) = _sides(base, current, baseline, out)
-    sides = Sides(base_name, current_name)
+    (base_path, base_name), (current_path, current_name) = _inputs(base, current, baseline, out)
+    labels = Labels(base_name, current_name)
     befores, afters = _records(base_path), _records(current_path)
     both = comparability.shared(befores, afters)
     if both:
         which = "all trials" if both == len(befores) == len(afters) else f"{both} trials"
         typer.echo(f"note: {which} of {plain(current_name)} stand in {plain(base_name)} too", err=True)
-    found = compared(befores, afters, names, rule)
+    comparison = compared(befores, afters, names, rule)
     try:
-        found = comparable(found, sides, may_differ, retry_command(context))
+        comparison = comparable(comparison, labels, may_differ, retry_command(context))
     except NotComparableError as error:
         if format_ == "github":
             from tcbench.show.comparison.github import command as annotation
 
             typer.echo(annotation("error", "tcbench: not comparable", str(error)))
         raise
-    present(found, sides, format_, output, chart)
-    raise typer.Exit(exit_code(found, strict))
+    present(comparison, labels, format_, output, chart)
+    raise typer.Exit(exit_code(comparison, strict))
 
 
 _Named = tuple[Path, str]
 
 
-def _sides(base: str | None, current: str | None, baseline: str | None, out: Path) -> tuple[_Named, _Named]:
+def _inputs(base: str | None, current: str | None, baseline: str | None, out: Path) -> tuple[_Named, _Named]:
     """Where the two sides' records stand, and what they are called. Raises SelectionError or StoreError."""
     from tcbench.cli.results import newest
     from tcbench.core import store

@@ -23,7 +23,7 @@ from tcbench.core.errors import NotComparableError, SelectionError, StoreError
 if TYPE_CHECKING:
     from tcbench.analysis.comparability import Difference
     from tcbench.analysis.compare import Comparison
-    from tcbench.show.comparison import Sides
+    from tcbench.show.comparison import Labels
 
 REGRESSION = 1
 INCONCLUSIVE = 4
@@ -92,12 +92,12 @@ def metrics(given: Sequence[str] | None) -> tuple[str, ...]:
 def threshold(text: str) -> float:
     """What --threshold means: a share between 0 and 1. Raises SelectionError."""
     shown = text if len(text) < 20 else f"{text[:17]}..."
-    found = re.fullmatch(r"\s*([0-9]{0,9}\.?[0-9]{0,9})\s*(%?)\s*", text, re.ASCII)
-    if found is None or not any(char.isdigit() for char in found[1]):
+    match = re.fullmatch(r"\s*([0-9]{0,9}\.?[0-9]{0,9})\s*(%?)\s*", text, re.ASCII)
+    if match is None or not any(char.isdigit() for char in match[1]):
         raise SelectionError(f"--threshold {shown!a}: expected a share such as 3% or 0.03")
-    value = float(found[1]) / (100 if found[2] else 1)
+    value = float(match[1]) / (100 if match[2] else 1)
     if not 0 < value < 1:
-        hint = f"; did you mean {found[1]}%?" if not found[2] and 1 <= value < 100 else ""
+        hint = f"; did you mean {match[1]}%?" if not match[2] and 1 <= value < 100 else ""
         raise SelectionError(f"--threshold {shown}: expected a share above 0 and below 1, such as 3% or 0.03{hint}")
     return value
 
@@ -128,12 +128,12 @@ def _chosen(option: str, given: Sequence[str] | None, known: Sequence[str]) -> l
     return list(dict.fromkeys(words))
 
 
-def comparable(comparison: Comparison, sides: Sides, allow: Allowed, retry: str) -> Comparison:
+def comparable(comparison: Comparison, labels: Labels, allow: Allowed, retry: str) -> Comparison:
     """The comparison as it may be judged: what is missing does not fail where that is allowed. `retry` is the command
     so far, without its --allow. Raises NotComparableError: nothing in common, or differences that are not allowed."""
     from tcbench.show.naming import plain
 
-    names = plain(sides.base), plain(sides.current)
+    names = plain(labels.base), plain(labels.current)
     if comparison.paired == 0:
         bases = _contents(cell.base.cell.label for cell in comparison.cells if cell.base)
         currents = _contents(cell.current.cell.label for cell in comparison.cells if cell.current)
@@ -199,38 +199,40 @@ def retry_command(context: typer.Context) -> str:
     return shlex.join(words)
 
 
-def present(comparison: Comparison, sides: Sides, format_: str, output: Path | None, chart: Path | None = None) -> None:
+def present(
+    comparison: Comparison, labels: Labels, format_: str, output: Path | None, chart: Path | None = None
+) -> None:
     """Show a comparison as the user asked for it. Raises StoreError where a file cannot be written, when the verdicts
     have been shown."""
     from tcbench.show import comparison as views
 
-    text = None if format_ == "table" and output is None else views.FORMATS[format_](comparison, sides)
+    text = None if format_ == "table" and output is None else views.FORMATS[format_](comparison, labels)
     if text is None or output is not None:
         from tcbench.show.console import make_console
 
-        views.show(comparison, make_console(least=100), sides)
+        views.show(comparison, make_console(least=100), labels)
     else:
         typer.echo(text, nl=False)
     summary = os.environ.get("GITHUB_STEP_SUMMARY") if format_ == "github" else None
     if summary:
         try:
             with open(summary, "ab") as file:
-                file.write(_encoded(views.markdown(comparison, sides)))
+                file.write(_encoded(views.markdown(comparison, labels)))
         except OSError as error:
             typer.echo(f"note: no job summary: {summary}: cannot be written ({error.strerror})", err=True)
     if output is not None and text is not None:
         files.write(output, _encoded(text), ANOTHER_FILE)
     if chart is not None:
-        _draw(comparison, sides, chart)
+        _draw(comparison, labels, chart)
     for path in filter(None, (chart, output)):
         typer.echo(f"wrote {path}", err=text is not None and output is None)
 
 
-def _draw(comparison: Comparison, sides: Sides, path: Path) -> None:
+def _draw(comparison: Comparison, labels: Labels, path: Path) -> None:
     from tcbench.show import charts
     from tcbench.show.charts.comparison import comparison_chart
 
-    charts.save(comparison_chart(comparison, sides), path, "name another file with --chart")
+    charts.save(comparison_chart(comparison, labels), path, "name another file with --chart")
 
 
 def check_chart(path: Path | None) -> None:

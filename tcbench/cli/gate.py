@@ -51,7 +51,7 @@ from tcbench.cli.options import (
 from tcbench.core.errors import SelectionError, TcbenchError
 
 if TYPE_CHECKING:
-    from tcbench.analysis.verdict import Look, Rule
+    from tcbench.analysis.verdict import Interim, Rule
     from tcbench.core.record import Cell, Record
     from tcbench.run.builds import Build
     from tcbench.run.gate import Gate, Role
@@ -144,14 +144,14 @@ def gate(
     from tcbench.run import builds
     from tcbench.run import gate as gates
     from tcbench.show import console
-    from tcbench.show.comparison import Sides
+    from tcbench.show.comparison import Labels
 
     check_format(format_)
     check_output(output)
     names, rule = metrics(metric), Rule(threshold(threshold_))
     may_differ = allowed(allow)
     may_differ = replace(may_differ, facets=may_differ.facets | COMPARED)
-    of_gate = parse_looks(looks, rule)
+    of_gate = parse_interims(looks, rule)
     within("--budget", budget, "seconds above 0", lambda x: 0 < x <= 1e9)
     chosen = selection(
         bs=bs,
@@ -180,18 +180,18 @@ def gate(
         gone = _gone(scenario, chosen, device, ready[0], plan, say) if base is not None else ()
         ended = _settled(plan, ready, of_gate, names, out, budget, say, quiet)
     cells = [planned.cell for planned in plan.cells]
-    found = gates.comparison(ended.state, cells, ended.base, ended.current, rule, "the budget was spent")
-    found = replace(
-        found, cells=(*found.cells, *(c for cell in gone for c in gates.missing(cell, ended.state.metrics)))
+    comparison = gates.comparison(ended.state, cells, ended.base, ended.current, rule, "the budget was spent")
+    comparison = replace(
+        comparison, cells=(*comparison.cells, *(c for cell in gone for c in gates.missing(cell, ended.state.metrics)))
     )
     notes = [gates.summary(ended.state)]
     if ended.spent:
         notes.append(f"the budget of {budget:g} s was spent: what is undecided stays inconclusive")
-    found = replace(found, notes=(*found.notes, *filter(None, notes)))
-    called = Sides(*(side.says for side in ready))
-    found = comparable(found, called, may_differ, retry_command(context))
-    present(found, called, format_, output)
-    raise typer.Exit(exit_code(found, strict))
+    comparison = replace(comparison, notes=(*comparison.notes, *filter(None, notes)))
+    called = Labels(*(side.says for side in ready))
+    comparison = comparable(comparison, called, may_differ, retry_command(context))
+    present(comparison, called, format_, output)
+    raise typer.Exit(exit_code(comparison, strict))
 
 
 def _gone(
@@ -215,7 +215,7 @@ def _gone(
     return tuple(p.cell for p in before.cells if (p.cell.config, p.cell.batch_size) not in here)
 
 
-def parse_looks(text: str, rule: Rule) -> tuple[Look, ...]:
+def parse_interims(text: str, rule: Rule) -> tuple[Interim, ...]:
     """What --looks means. Raises SelectionError."""
     from tcbench.analysis import verdict
 
@@ -224,7 +224,7 @@ def parse_looks(text: str, rule: Rule) -> tuple[Look, ...]:
     if not all(word.isascii() and word.isdigit() and len(word) < 7 for word in words):
         raise SelectionError(f"--looks {shown!a}: expected numbers of trials, such as 3,4,6,8")
     try:
-        return verdict.looks([int(word) for word in words], rule)
+        return verdict.interims([int(word) for word in words], rule)
     except ValueError as error:
         raise SelectionError(f"--looks {shown}: {error}, such as 3,4,6,8") from None
 
@@ -242,7 +242,7 @@ class Ended:
 def _settled(
     plan: Plan,
     ready: tuple[Build, Build],
-    looks: Sequence[Look],
+    interims: Sequence[Interim],
     metrics: Sequence[str],
     out: Path,
     budget_s: float | None,
@@ -261,7 +261,7 @@ def _settled(
 
     paths = _new_paths(out, plan.device.machine)
     named = [str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path) for path in paths.values()]
-    state, spent = start(len(plan.cells), looks, metrics), False
+    state, spent = start(len(plan.cells), interims, metrics), False
     fresh: dict[Role, list[Record]] = {"base": [], "current": []}
     stderr = console.make_console(stderr=True)
     try:
@@ -278,7 +278,7 @@ def _settled(
             while (trial := state.next_trial()) and not spent:
                 certain = [plan.cells[one.cell] for one in state.certain()]
                 to_run = [planned.cell for planned in certain if planned.skip_reason is None]
-                progress.begin(f"{trial.side}, look {trial.look + 1}/{len(looks)}", to_run, done + len(certain))
+                progress.begin(f"{trial.side}, look {trial.interim + 1}/{len(interims)}", to_run, done + len(certain))
                 for record in map(_explained, runners[trial.side].run([(plan.cells[trial.cell], trial.number)])):
                     stores[trial.side].append(record)
                     fresh[trial.side].append(record)

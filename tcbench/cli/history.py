@@ -63,19 +63,19 @@ def history(
 
     if not results and not out.is_dir():
         raise SelectionError(f"no results in {out}/; `tcbench run` makes some, or name a file")
-    found = histories(chosen(read(results, out, default=out), configs, sizes), rule, facets)
+    cells = histories(chosen(read(results, out, default=out), configs, sizes), rule, facets)
     if output is not None:
-        charts.save(charts.history_chart(found), output, ANOTHER_FILE)
+        charts.save(charts.history_chart(cells), output, ANOTHER_FILE)
     if json:
-        typer.echo(view.to_json(found))
+        typer.echo(view.to_json(cells))
         return
     console = make_console()
-    for heading, table in view.blocks(found):
+    for heading, table in view.blocks(cells):
         console.print(heading)
         console.print(table)
         console.print()
-    console.print(view.verdict(found), markup=False, highlight=False, soft_wrap=True)
-    for line in view.notes(found):
+    console.print(view.verdict(cells), markup=False, highlight=False, soft_wrap=True)
+    for line in view.notes(cells):
         console.print(line, style="dim", markup=False, highlight=False, soft_wrap=True)
     if output is not None:
         console.print(f"wrote {output}", markup=False, highlight=False, soft_wrap=True)

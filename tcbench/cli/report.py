@@ -12,7 +12,7 @@ from tcbench.cli.app import OUT, command
 from tcbench.core.errors import NotComparableError, ScenarioError, SelectionError, StoreError, TraceError
 
 if TYPE_CHECKING:
-    from tcbench.analysis.claims import Asked, Elsewhere, Scorecard
+    from tcbench.analysis.claims import Asked, OtherSource, Scorecard
     from tcbench.core.record import Cell, Record
     from tcbench.core.timeline import Timeline
     from tcbench.show.page import Compared
@@ -124,7 +124,7 @@ def _timelines(given: Sequence[Path], paths: Sequence[Path]) -> tuple[list[Timel
     return found, notes
 
 
-def _scorecards(records: Sequence[Record], told: Elsewhere) -> tuple[Scorecard, ...]:
+def _scorecards(records: Sequence[Record], told: OtherSource) -> tuple[Scorecard, ...]:
     """By the scenarios that come with tcbench; others claim nothing here."""
     from tcbench.analysis.claims import Asked, scorecards
     from tcbench.cli.claims import asked_of

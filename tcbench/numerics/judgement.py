@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from tcbench.analysis.claims import Elsewhere, Finding
+from tcbench.analysis.claims import Finding, OtherSource
 from tcbench.analysis.stats import Interval
 from tcbench.analysis.welch import quantile
 from tcbench.core.claim import Claim
@@ -105,7 +105,7 @@ BOTH = ("both", "dynamic")
 """What the talk's fp16 is: loss scaling, static or dynamic, and fp32 master weights."""
 
 
-def by_training(document: Document, margins: Margins | None = None, source: str | None = None) -> Elsewhere:
+def by_training(document: Document, margins: Margins | None = None, source: str | None = None) -> OtherSource:
     """Evidence for claims from training runs in parallel (slides 5 to 7): whether fp16 with both techniques trains like
     fp32, and whether many gradients become zero in float16 that the loss scale keeps. Where the document saw no
     gradients, or did not run what is claimed of, nobody measured it. `source`: the document's name, to be named with

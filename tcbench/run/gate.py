@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from tcbench.analysis.compare import ACCIDENTS, IN_TURNS, METRICS, CellComparison, Comparison, Metric, Side, compare
-from tcbench.analysis.verdict import Decision, Look, Rule, settle
+from tcbench.analysis.verdict import Decision, Interim, Rule, settle
 from tcbench.analysis.welch import LEAST_TRIALS
 from tcbench.core.record import Cell, Record, Status
 
@@ -49,7 +49,7 @@ class Trial:
     side: Role
     cell: int
     number: int
-    look: int
+    interim: int
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Settling:
     decisions: tuple[tuple[Decision, int] | None, ...]
     base: tuple[Outcome, ...] = ()
     current: tuple[Outcome, ...] = ()
-    looks_taken: int = 0
+    interims_taken: int = 0
 
     def trials(self, side: Role) -> tuple[Outcome, ...]:
         """Of one side."""
@@ -72,8 +72,8 @@ class Settling:
 
     def figures(self, side: Role, metric: int) -> list[float]:
         """A side's, in order."""
-        told = (outcome.figures[metric] for outcome in self.trials(side) if outcome.status == "ok")
-        return [figure for figure in told if figure is not None]
+        figures = (outcome.figures[metric] for outcome in self.trials(side) if outcome.status == "ok")
+        return [figure for figure in figures if figure is not None]
 
     @property
     def gave_up(self) -> Role | None:
@@ -87,27 +87,27 @@ class Settling:
     @property
     def decided(self) -> bool:
         """By every metric that both sides tell."""
-        return bool(self.looks_taken) and all(
+        return bool(self.interims_taken) and all(
             decision is not None or not all(self.figures(side, metric) for side in (BASE, CURRENT))
             for metric, decision in enumerate(self.decisions)
         )
 
-    def over(self, looks: Sequence[Look]) -> bool:
+    def over(self, interims: Sequence[Interim]) -> bool:
         """Whether no trial is to come."""
         if self.gave_up:
             return bool(self.base and self.current)
-        return self.decided or self.looks_taken == len(looks)
+        return self.decided or self.interims_taken == len(interims)
 
-    def after(self, side: Role, outcome: Outcome, looks: Sequence[Look]) -> Settling:
+    def after(self, side: Role, outcome: Outcome, interims: Sequence[Interim]) -> Settling:
         """With one more trial, and the look that it may complete."""
         trials = (*self.trials(side), outcome)
         grown = replace(self, base=trials) if side == BASE else replace(self, current=trials)
-        if grown.over(looks) or min(grown.ok(BASE), grown.ok(CURRENT)) < looks[self.looks_taken].trials:
+        if grown.over(interims) or min(grown.ok(BASE), grown.ok(CURRENT)) < interims[self.interims_taken].trials:
             return grown
-        seen = looks[: self.looks_taken + 1]
+        seen = interims[: self.interims_taken + 1]
         return replace(
             grown,
-            looks_taken=len(seen),
+            interims_taken=len(seen),
             decisions=tuple(
                 decision or _decided(*settle(grown.figures(CURRENT, m), grown.figures(BASE, m), seen))
                 for m, decision in enumerate(self.decisions)
@@ -115,8 +115,8 @@ class Settling:
         )
 
 
-def _decided(decision: Decision, look: int) -> tuple[Decision, int] | None:
-    return None if decision == "inconclusive" else (decision, look)
+def _decided(decision: Decision, interim: int) -> tuple[Decision, int] | None:
+    return None if decision == "inconclusive" else (decision, interim)
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ class Gate:
     """All cells so far. Immutable: `after` returns the next state."""
 
     cells: tuple[Settling, ...]
-    looks: tuple[Look, ...]
+    interims: tuple[Interim, ...]
     metrics: tuple[Metric, ...]
 
     def next_trial(self) -> Trial | None:
@@ -136,27 +136,27 @@ class Gate:
         return tuple(self._in_order())
 
     def _in_order(self) -> Iterator[Trial]:
-        going = [(place, cell) for place, cell in enumerate(self.cells) if not cell.over(self.looks)]
-        for number in range(self.looks[-1].trials):
+        going = [(place, cell) for place, cell in enumerate(self.cells) if not cell.over(self.interims)]
+        for number in range(self.interims[-1].trials):
             # Who goes first changes from round to round: base current, current base, base current, ...
-            sides = (BASE, CURRENT) if number % 2 == 0 else (CURRENT, BASE)
+            order = (BASE, CURRENT) if number % 2 == 0 else (CURRENT, BASE)
             for place, cell in going:
                 # Beside a side that gave up, one trial of the other tells what it does.
-                if number < (1 if cell.gave_up else self.looks[cell.looks_taken].trials):
-                    for side in sides:
+                if number < (1 if cell.gave_up else self.interims[cell.interims_taken].trials):
+                    for side in order:
                         if cell.ok(side) <= number and side != cell.gave_up:
                             failed = len(cell.trials(side)) - cell.ok(side)
-                            yield Trial(side, place, number + failed, cell.looks_taken)
+                            yield Trial(side, place, number + failed, cell.interims_taken)
 
     def after(self, trial: Trial, record: Record) -> Gate:
         """With a trial's record."""
-        cell = self.cells[trial.cell].after(trial.side, Outcome.of(record, self.metrics), self.looks)
+        cell = self.cells[trial.cell].after(trial.side, Outcome.of(record, self.metrics), self.interims)
         return replace(self, cells=(*self.cells[: trial.cell], cell, *self.cells[trial.cell + 1 :]))
 
 
-def start(cells: int, looks: Sequence[Look], metrics: Sequence[str] = ("throughput",)) -> Gate:
+def start(cells: int, interims: Sequence[Interim], metrics: Sequence[str] = ("throughput",)) -> Gate:
     """Before the first trial. `metrics` are names of METRICS."""
-    return Gate((Settling((None,) * len(metrics)),) * cells, tuple(looks), tuple(METRICS[name] for name in metrics))
+    return Gate((Settling((None,) * len(metrics)),) * cells, tuple(interims), tuple(METRICS[name] for name in metrics))
 
 
 # ---------------------------------------------------------------------------------------------- what the whole says
@@ -195,16 +195,18 @@ def summary(gate: Gate) -> str:
     """When what was decided: `decided after 3 trials a side: 4, after 6: 1; undecided: 2`."""
     measured = [cell for cell in gate.cells if not cell.gave_up]
     decisions = [decision for cell in measured for decision in cell.decisions]
-    counts = [(look.trials, sum(d is not None and d[1] == n for d in decisions)) for n, look in enumerate(gate.looks)]
-    told = [f"after {trials}: {count}" for trials, count in counts if count]
-    if told:
-        told[0] = told[0].replace(":", " trials a side:", 1)
+    counts = [
+        (interim.trials, sum(d is not None and d[1] == n for d in decisions)) for n, interim in enumerate(gate.interims)
+    ]
+    decided = [f"after {trials}: {count}" for trials, count in counts if count]
+    if decided:
+        decided[0] = decided[0].replace(":", " trials a side:", 1)
     undecided = sum(
-        decision is None and (not cell.looks_taken or all(cell.figures(side, metric) for side in (BASE, CURRENT)))
+        decision is None and (not cell.interims_taken or all(cell.figures(side, metric) for side in (BASE, CURRENT)))
         for cell in measured
         for metric, decision in enumerate(cell.decisions)
     )
-    parts = ["decided " + ", ".join(told)] * bool(told) + [f"undecided: {undecided}"] * bool(undecided)
+    parts = ["decided " + ", ".join(decided)] * bool(decided) + [f"undecided: {undecided}"] * bool(undecided)
     return "; ".join(parts)
 
 
@@ -222,20 +224,20 @@ def _by_metric(
         if not (state.base and state.current):
             continue
         decision = state.decisions[metric]
-        look = decision[1] if decision else max(0, state.looks_taken - 1)
-        rules[cell.config, cell.batch_size] = gate.looks[look].rule
+        interim = decision[1] if decision else max(0, state.interims_taken - 1)
+        rules[cell.config, cell.batch_size] = gate.interims[interim].rule
         # What was measured beyond the look, or on the way to one that was never taken, is no part of the judgement.
-        cut = decision is not None or (state.looks_taken and not state.gave_up)
+        cut = decision is not None or (state.interims_taken and not state.gave_up)
         for side in (BASE, CURRENT):
             of_cell = records[side][place]
-            seen[side] += _first_ok(of_cell, gate.looks[look].trials) if cut else of_cell
+            seen[side] += _first_ok(of_cell, gate.interims[interim].trials) if cut else of_cell
     judged = compare(seen[BASE], seen[CURRENT], (gate.metrics[metric].name,), rule, rules, IN_TURNS)
     by_name = {(one.cell.config, one.cell.batch_size): one for one in judged.cells}
-    found = []
+    compared = []
     for cell, state in zip(cells, gate.cells, strict=True):
         one = by_name.get((cell.config, cell.batch_size)) or _unreached(cell, gate.metrics[metric])
-        found.append(one if state.decisions[metric] else _open(one, state, gate, ended))
-    return replace(judged, cells=tuple(found))
+        compared.append(one if state.decisions[metric] else _open(one, state, gate, ended))
+    return replace(judged, cells=tuple(compared))
 
 
 def _unreached(cell: Cell, metric: Metric) -> CellComparison:
@@ -253,26 +255,27 @@ def _open(cell: CellComparison, state: Settling, gate: Gate, ended: str) -> Cell
         side = cell.current if state.gave_up == CURRENT else cell.base
         failed = next(o.status for o in state.trials(state.gave_up) if o.status != "ok")
         why = f"{state.gave_up} gave up after {side.trials_ok if side else 0} ok trials: {failed}"
-    elif state.looks_taken == len(gate.looks):
+    elif state.interims_taken == len(gate.interims):
         why = cell.why
     else:
-        at = f"look {state.looks_taken + 1} of {len(gate.looks)} ({gate.looks[state.looks_taken].trials} trials a side)"
+        trials = gate.interims[state.interims_taken].trials
+        at = f"look {state.interims_taken + 1} of {len(gate.interims)} ({trials} trials a side)"
         why = f"{ended} before {at}"
     return replace(cell, verdict="inconclusive", failing=False, culprit=None, why=why)
 
 
 def _by_cell(cells: Sequence[Cell], records: Iterable[Record]) -> list[list[Record]]:
-    found: dict[str, list[Record]] = {cell.key: [] for cell in cells}
+    by_key: dict[str, list[Record]] = {cell.key: [] for cell in cells}
     for record in records:
-        found[record.cell.key].append(record)
-    return [found[cell.key] for cell in cells]
+        by_key[record.cell.key].append(record)
+    return [by_key[cell.key] for cell in cells]
 
 
 def _first_ok(records: Sequence[Record], n: int) -> list[Record]:
     """Up to the n-th that is ok."""
-    found: list[Record] = []
+    taken: list[Record] = []
     for record in records:
-        if sum(one.status == "ok" for one in found) == n:
+        if sum(one.status == "ok" for one in taken) == n:
             break
-        found.append(record)
-    return found
+        taken.append(record)
+    return taken

@@ -27,11 +27,11 @@ LEAST_SPAN = 1.1
 """A sparkline is as high as this factor at least, so that noise looks like noise."""
 
 
-def blocks(found: History) -> Iterable[tuple[Text, Table]]:
+def blocks(history: History) -> Iterable[tuple[Text, Table]]:
     """A heading and a table for each cell, by batch size."""
-    widths = _widths(found)
-    wheres = apart([(cell.machine, cell.cell) for cell in found.cells])
-    for cell, where in sorted(zip(found.cells, wheres, strict=True), key=lambda pair: pair[0].cell.batch_size):
+    widths = _widths(history)
+    wheres = apart([(cell.machine, cell.cell) for cell in history.cells])
+    for cell, where in sorted(zip(history.cells, wheres, strict=True), key=lambda pair: pair[0].cell.batch_size):
         words = plain(cell.cell.label) + (f" ({where})" if where else "")
         line = sparkline(cell.points) if len(cell.points) > 1 else ""
         yield Text(f"{words}  {line}".rstrip(), style="bold"), _table(cell, widths)
@@ -52,14 +52,14 @@ def sparkline(points: Sequence[Point]) -> str:
     return words
 
 
-def notes(found: History) -> list[str]:
+def notes(history: History) -> list[str]:
     """How to read the tables."""
     lines = [
         "images/s: over total time, geometric mean over trials; ±: 95% interval over trials; one trial has none.",
         f"change: from the commit before that ran, with its 95% interval; a regression is surely a loss of more than "
-        f"{threshold(found.rule.threshold)}.",
+        f"{threshold(history.rule.threshold)}.",
     ]
-    points = [point for cell in found.cells for point in cell.points]
+    points = [point for cell in history.cells for point in cell.points]
     if any(point.change and point.change.verdict == "inconclusive" for point in points):
         lines.append("inconclusive: neither surely a loss nor surely none; --trials 5 or more decides most.")
     if any(point.broken_by for point in points):
@@ -69,26 +69,26 @@ def notes(found: History) -> list[str]:
     return lines
 
 
-def verdict(found: History) -> str:
+def verdict(history: History) -> str:
     """The whole in one line."""
-    cells, commits = len(found.cells), len(found.revisions)
+    cells, commits = len(history.cells), len(history.revisions)
     over = f"{counted(cells, 'cell')} over {counted(commits, 'commit')}"
-    verdicts = [point.change.verdict for cell in found.cells for point in cell.points if point.change]
+    verdicts = [point.change.verdict for cell in history.cells for point in cell.points if point.change]
     if not verdicts:
         return f"{over}: nothing to compare yet"
-    regressions = f"{found.regressions or 'no'} {plural(found.regressions or 1, 'regression')}"
+    regressions = f"{history.regressions or 'no'} {plural(history.regressions or 1, 'regression')}"
     unsure = verdicts.count("inconclusive")
     among = f"in {counted(len(verdicts), 'comparison')}"
     return f"{over}: {regressions} {among}" + (f", {unsure} inconclusive" if unsure else "")
 
 
-def to_json(found: History) -> str:
+def to_json(history: History) -> str:
     """Everything."""
     value = {
         "schema": SCHEMA,
         "schema_version": SCHEMA_VERSION,
-        "threshold": found.rule.threshold,
-        "commits": [_revision(revision) for revision in found.revisions],
+        "threshold": history.rule.threshold,
+        "commits": [_revision(revision) for revision in history.revisions],
         "cells": [
             {
                 "config": cell.cell.config,
@@ -98,7 +98,7 @@ def to_json(found: History) -> str:
                 "key": cell.cell.key,
                 "points": list(map(_point, cell.points)),
             }
-            for cell in found.cells
+            for cell in history.cells
         ],
     }
     return json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
@@ -128,9 +128,9 @@ def _table(cell: CellHistory, widths: Sequence[int]) -> Table:
     return table
 
 
-def _widths(found: History) -> list[int]:
+def _widths(history: History) -> list[int]:
     """Columns that line up from table to table."""
-    rows = [_figures(point) for cell in found.cells for point in cell.points]
+    rows = [_figures(point) for cell in history.cells for point in cell.points]
     return [max(map(len, column)) for column in zip(*rows, strict=True)] if rows else [0] * 5
 
 

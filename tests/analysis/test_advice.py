@@ -91,7 +91,7 @@ def test_a_measured_rung_is_preferred_and_stands_beside_its_ceiling() -> None:
     assert gain.images_per_s_at_most == pytest.approx(40)
     assert gain.holds
     dali = next(gain for gain in gains if gain.added == ("dali",))
-    assert (dali.attacks, dali.holds) == (False, False)
+    assert (dali.helps, dali.holds) == (False, False)
     assert dali.images_per_s_at_most == pytest.approx(8 / 0.9)
 
 

@@ -356,7 +356,7 @@ def test_numerics_are_fed_from_elsewhere_or_name_their_command(relation: Relatio
     claim = make_claim(relation)
     [missing] = evaluate([claim], [])
     assert (missing.outcome, missing.command) == ("not measured", "tcbench numerics")
-    [found] = evaluate([claim], [], elsewhere=lambda _: Finding("holds", "equivalent within 1%"))
+    [found] = evaluate([claim], [], other=lambda _: Finding("holds", "equivalent within 1%"))
     assert (found.outcome, found.why, found.command) == ("holds", "equivalent within 1%", None)
 
 
@@ -373,10 +373,10 @@ def kernels(label: str, n: int) -> bottleneck.Bottleneck:
 def test_kernels_per_step_come_from_timelines(left: int, right: int, expected: Outcome) -> None:
     seen = by_timelines([kernels("fp16+nhwc, batch size 4", left), kernels("fp16, batch size 4", right)])
     claim = make_claim("fewer kernels", "fp16+nhwc", "fp16")
-    [found] = evaluate([claim], [], elsewhere=seen)
+    [found] = evaluate([claim], [], other=seen)
     assert found.outcome == expected
     assert found.why == f"4: {left} kernels per step against {right}"
-    [other] = evaluate([make_claim("fewer kernels", "fp16+nhwc", "fp32")], [], elsewhere=seen)
+    [other] = evaluate([make_claim("fewer kernels", "fp16+nhwc", "fp32")], [], other=seen)
     assert other.outcome == "not measured"
     assert other.command == "tcbench profile fp16+nhwc --bs 4 && tcbench profile fp32 --bs 4"
 

@@ -14,14 +14,14 @@ import pytest
 from gate_truth import Judgement
 
 from tcbench.analysis import compare, verdict, welch
-from tcbench.analysis.verdict import Look, Rule
+from tcbench.analysis.verdict import Interim, Rule
 
 MATRICES = 25
 COMPARISONS = {
-    "5 trials": Judgement((Look(5, Rule()),)),
-    "8 trials": Judgement((Look(8, Rule()),)),
-    "gate": Judgement(verdict.looks(), compare.IN_TURNS),
-    "gate, drifting": Judgement(verdict.looks(), compare.IN_TURNS, gate_truth.DRIFTING),
+    "5 trials": Judgement((Interim(5, Rule()),)),
+    "8 trials": Judgement((Interim(8, Rule()),)),
+    "gate": Judgement(verdict.interims(), compare.IN_TURNS),
+    "gate, drifting": Judgement(verdict.interims(), compare.IN_TURNS, gate_truth.DRIFTING),
 }
 
 
@@ -87,7 +87,7 @@ def test_the_interval_holds_the_truth_as_often_as_it_says(name, loss):
 
 
 def test_where_trials_differ_by_more_than_the_threshold_a_gate_is_wrong_no_more_often_than_its_level():
-    noisy = gate_truth.measure(Judgement(verdict.looks(), compare.IN_TURNS, gate_truth.NOISY), 0.0, MATRICES)
+    noisy = gate_truth.measure(Judgement(verdict.interims(), compare.IN_TURNS, gate_truth.NOISY), 0.0, MATRICES)
     assert 0 < noisy.regression < 0.05
     assert noisy.passed > 0.1
 
@@ -108,7 +108,7 @@ def test_stalls_that_the_median_step_hides_are_found(name):
 
 
 def test_accidents_raise_no_alarm_and_leave_more_undecided():
-    found = gate_truth.measure(Judgement((Look(5, Rule()),), machine=gate_truth.ACCIDENTS), 0.0, MATRICES)
+    found = gate_truth.measure(Judgement((Interim(5, Rule()),), machine=gate_truth.ACCIDENTS), 0.0, MATRICES)
     assert found.matrices_with_regression <= 0.05
     assert 0.5 < found.passed < 0.8
 

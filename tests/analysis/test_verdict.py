@@ -68,32 +68,32 @@ def test_a_loss_of_the_threshold_itself_is_never_decided():
 
 @pytest.mark.parametrize("trials", [(8,), (5, 8), (3, 5, 8), (3, 4, 6, 8)])
 def test_looks_spend_the_whole_level_and_no_more(trials):
-    looks = verdict.looks(trials, Rule(0.05, 0.1))
-    assert math.fsum(look.rule.level for look in looks) == pytest.approx(0.1)
-    assert {look.rule.threshold for look in looks} == {0.05}
-    assert tuple(look.trials for look in looks) == trials
+    interims = verdict.interims(trials, Rule(0.05, 0.1))
+    assert math.fsum(interim.rule.level for interim in interims) == pytest.approx(0.1)
+    assert {interim.rule.threshold for interim in interims} == {0.05}
+    assert tuple(interim.trials for interim in interims) == trials
 
 
 @pytest.mark.parametrize("trials", [(), (1, 2), (3, 3), (4, 3), (2, 3, 4, 5, 6)])
 def test_looks_that_are_none_are_refused(trials):
     with pytest.raises(ValueError, match="expected"):
-        verdict.looks(trials)
+        verdict.interims(trials)
 
 
 def test_a_gate_stops_at_the_first_look_that_decides():
     base = [100.0, 100.1, 99.9, 100.0, 100.1, 99.9, 100.0, 100.05]
-    assert verdict.settle([x * 0.8 for x in base], base, verdict.looks()) == ("regression", 0)
-    assert verdict.settle(base, base, verdict.looks()) == ("pass", 0)
+    assert verdict.settle([x * 0.8 for x in base], base, verdict.interims()) == ("regression", 0)
+    assert verdict.settle(base, base, verdict.interims()) == ("pass", 0)
 
 
 def test_a_gate_goes_on_while_it_cannot_tell_and_ends_undecided():
     base = [100.0, 104.0, 96.0, 101.0, 99.0, 103.0, 97.0, 100.0]
     current = [x * 0.97 for x in reversed(base)]
-    assert verdict.settle(current, base, verdict.looks()) == ("inconclusive", 3)
-    assert verdict.settle(current[:5], base[:5], verdict.looks()) == ("inconclusive", 2)
+    assert verdict.settle(current, base, verdict.interims()) == ("inconclusive", 3)
+    assert verdict.settle(current[:5], base[:5], verdict.interims()) == ("inconclusive", 2)
 
 
 def test_a_look_sees_its_own_trials_only():
     """Later trials of a side must not reach an earlier look, or the level is no longer split as stated."""
     base = [100.0, 100.1, 99.9, *[1.0] * 5]
-    assert verdict.settle([80.0, 80.1, 79.9, *[1000.0] * 5], base, verdict.looks()) == ("regression", 0)
+    assert verdict.settle([80.0, 80.1, 79.9, *[1000.0] * 5], base, verdict.interims()) == ("regression", 0)

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tcbench.analysis.compare import METRICS, compare
-from tcbench.analysis.verdict import Rule, looks, settle
+from tcbench.analysis.verdict import Rule, interims, settle
 from tcbench.core.record import Record
 from tcbench.run import gate
 from tcbench.run.gate import BASE, CURRENT, Gate, Trial
@@ -65,23 +65,23 @@ def jumping(trial: Trial) -> float:
 
 
 def test_sides_take_turns_and_the_first_goes_second_in_the_next_round():
-    _, ran = drive(gate.start(2, looks((3,))), record)
+    _, ran = drive(gate.start(2, interims((3,))), record)
     assert order(ran) == "0b 0c 1b 1c  0c 0b 1c 1b  0b 0c 1b 1c".replace("  ", " ")
     assert [trial.number for trial, _ in ran] == [0] * 4 + [1] * 4 + [2] * 4
 
 
 def test_what_is_decided_stops_and_only_the_inconclusive_goes_on():
     # The first cell never wavers, the second does to the end.
-    state, ran = drive(gate.start(2, looks()), lambda trial: record(trial, jumping(trial) if trial.cell else 40))
+    state, ran = drive(gate.start(2, interims()), lambda trial: record(trial, jumping(trial) if trial.cell else 40))
     of_cells = [[trial for trial, _ in ran if trial.cell == cell] for cell in (0, 1)]
     assert [len(trials) for trials in of_cells] == [6, 16]
-    assert [trial.look for trial in of_cells[1]] == [0] * 6 + [1] * 2 + [2] * 4 + [3] * 4
+    assert [trial.interim for trial in of_cells[1]] == [0] * 6 + [1] * 2 + [2] * 4 + [3] * 4
     assert [cell.verdict for cell in said(state, ran).cells] == ["pass", "inconclusive"]
     assert said(state, ran).inconclusive
 
 
 def test_a_gate_tells_which_trials_are_certain():
-    state = gate.start(2, looks((3, 5)))
+    state = gate.start(2, interims((3, 5)))
     assert len(state.certain()) == 12
     state, _ = drive(state, wavering({BASE: 40, CURRENT: 40}, 0.2), most=12)
     assert len(state.certain()) == 8
@@ -97,7 +97,7 @@ def test_a_loss_is_found_at_the_first_look_and_its_phase_is_named():
         )
         return record(trial, 40 if trial.side == BASE else 36 + 0.1 * draw.random(), phases=times)
 
-    state, ran = drive(gate.start(2, looks()), slower)
+    state, ran = drive(gate.start(2, interims()), slower)
     assert len(ran) == 12
     compared = said(state, ran)
     assert [cell.verdict for cell in compared.cells] == ["regression"] * 2
@@ -112,7 +112,7 @@ def test_a_machine_that_drifts_is_told_apart_from_a_change_by_its_rounds():
         round_, wavers = 40 * (1 + 0.3 * math.sin(2 * trial.number)), 1 + 0.002 * math.cos(5 * trial.number)
         return record(trial, round_ * (1 if trial.side == BASE else 0.9 * wavers))
 
-    state, ran = drive(gate.start(1, looks()), execute)
+    state, ran = drive(gate.start(1, interims()), execute)
     assert len(ran) < 16
     (cell,) = said(state, ran, CELLS[:1]).cells
     assert (cell.verdict, cell.by_round) == ("regression", True)
@@ -142,7 +142,7 @@ def many_rates(draw):
 @settings(max_examples=150, deadline=None)
 def test_it_decides_exactly_as_settle_does(figures, trials, data):
     metric = data.draw(st.sampled_from(["throughput", "memory"]))
-    of_gate = looks(trials, RULE)
+    of_gate = interims(trials, RULE)
     cells = [factories.make_cell(batch_size=n + 1) for n in range(len(figures))]
 
     def execute(trial: Trial) -> Record:
@@ -169,7 +169,7 @@ def test_each_metric_is_judged_at_the_look_that_decides_it():
         grown = 2**30 if trial.side == BASE or trial.number > 2 else 2**30 * 1.2  # what comes later would hide it
         return record(trial, jumping(trial), peak_memory_bytes=round(grown + trial.number))
 
-    state, ran = drive(gate.start(2, looks(), ("throughput", "memory")), execute)
+    state, ran = drive(gate.start(2, interims(), ("throughput", "memory")), execute)
     assert len(ran) == 32
     compared = said(state, ran)
     assert [(c.cell.batch_size, c.metric.name, c.verdict) for c in compared.cells] == [
@@ -183,7 +183,7 @@ def test_each_metric_is_judged_at_the_look_that_decides_it():
 
 
 def test_a_metric_that_no_record_tells_asks_for_no_trials():
-    state, ran = drive(gate.start(1, looks(), ("throughput", "energy")), record)
+    state, ran = drive(gate.start(1, interims(), ("throughput", "energy")), record)
     assert len(ran) == 6
     assert [cell.verdict for cell in said(state, ran, CELLS[:1]).cells] == ["pass", "not measured"]
 
@@ -199,14 +199,14 @@ def failing(fails: Callable[[Trial], str | None]) -> Callable[[Trial], Record]:
 def test_an_answer_without_a_figure_ends_its_cell_after_a_trial_of_the_other_side(status):
     for failed, other in ((CURRENT, BASE), (BASE, CURRENT)):
         execute = failing(lambda t, failed=failed: status if t.cell == 0 and t.side == failed else None)
-        state, ran = drive(gate.start(2, looks((3,))), execute)
+        state, ran = drive(gate.start(2, interims((3,))), execute)
         assert sorted(t.side for t, _ in ran if t.cell == 0) == sorted((failed, other))
         cell = said(state, ran).cells[0]
         assert (cell.verdict, cell.failing) == ("changed status", failed == CURRENT)
 
 
 def test_both_sides_without_an_answer_are_told_as_such():
-    state, ran = drive(gate.start(2, looks((3,))), failing(lambda t: "oom" if t.cell == 0 else None))
+    state, ran = drive(gate.start(2, interims((3,))), failing(lambda t: "oom" if t.cell == 0 else None))
     assert order(ran).startswith("0b 0c 1b 1c 1c 1b")
     assert [cell.verdict for cell in said(state, ran).cells] == ["not measured", "pass"]
 
@@ -214,7 +214,7 @@ def test_both_sides_without_an_answer_are_told_as_such():
 @pytest.mark.parametrize("status", ["crashed", "timeout"])
 def test_an_accident_is_tried_once_more(status):
     execute = failing(lambda t: status if t == Trial(CURRENT, 0, 1, 0) else None)
-    state, ran = drive(gate.start(1, looks()), execute)
+    state, ran = drive(gate.start(1, interims()), execute)
     assert order(ran) == "0b 0c 0c 0c 0b 0b 0c"
     assert [t.number for t, _ in ran if t.side == CURRENT] == [0, 1, 2, 3]
     (cell,) = said(state, ran, CELLS[:1]).cells
@@ -225,7 +225,7 @@ def test_an_accident_is_tried_once_more(status):
 @pytest.mark.parametrize("side", [BASE, CURRENT])
 def test_two_accidents_end_a_cell_whatever_its_other_trials_say(side):
     execute = failing(lambda t: "crashed" if t.side == side and t.number in (2, 3) else None)
-    state, ran = drive(gate.start(1, looks((4,))), execute)
+    state, ran = drive(gate.start(1, interims((4,))), execute)
     (cell,) = said(state, ran, CELLS[:1]).cells
     if side == CURRENT:
         assert (cell.verdict, cell.failing) == ("changed status", True)
@@ -237,7 +237,7 @@ def test_two_accidents_end_a_cell_whatever_its_other_trials_say(side):
 
 
 def test_accidents_alone_are_a_changed_status():
-    state, ran = drive(gate.start(1, looks()), failing(lambda t: "crashed" if t.side == CURRENT else None))
+    state, ran = drive(gate.start(1, interims()), failing(lambda t: "crashed" if t.side == CURRENT else None))
     assert order(ran) == "0b 0c 0c"
     (cell,) = said(state, ran, CELLS[:1]).cells
     assert (cell.verdict, cell.failing) == ("changed status", True)
@@ -249,7 +249,7 @@ def test_accidents_alone_are_a_changed_status():
 @pytest.mark.parametrize("rate", [20.0, 40.0, 60.0])
 def test_what_was_not_decided_in_time_stays_inconclusive_whatever_its_figures_say(rate):
     execute = wavering({BASE: 40, CURRENT: rate}, 0.001)
-    state, ran = drive(gate.start(2, looks()), execute, most=11)
+    state, ran = drive(gate.start(2, interims()), execute, most=11)
     compared = said(state, ran, ended="the budget was spent")
     assert compared.cells[0].verdict != "inconclusive"
     assert (compared.cells[1].verdict, compared.cells[1].failing) == ("inconclusive", False)
@@ -258,7 +258,7 @@ def test_what_was_not_decided_in_time_stays_inconclusive_whatever_its_figures_sa
 
 def test_a_cell_that_was_not_reached_is_inconclusive_too():
     for most in (0, 1, 3):
-        state, ran = drive(gate.start(2, looks()), record, most=most)
+        state, ran = drive(gate.start(2, interims()), record, most=most)
         compared = said(state, ran, ended="the budget was spent")
         assert [cell.verdict for cell in compared.cells] == ["inconclusive"] * 2
         assert not compared.failing
@@ -268,14 +268,14 @@ def test_a_cell_that_was_not_reached_is_inconclusive_too():
 
 def test_between_looks_the_last_look_taken_speaks():
     execute = wavering({BASE: 40, CURRENT: 39.5}, 0.05)
-    state, ran = drive(gate.start(1, looks()), execute, most=7)
+    state, ran = drive(gate.start(1, interims()), execute, most=7)
     (cell,) = said(state, ran, CELLS[:1], "the budget was spent").cells
     assert (cell.verdict, cell.base.trials_ok, cell.current.trials_ok) == ("inconclusive", 3, 3)
     assert cell.why == "the budget was spent before look 2 of 4 (4 trials a side)"
 
 
 def test_state_is_never_changed():
-    state = gate.start(1, looks())
+    state = gate.start(1, interims())
     trial = state.next_trial()
     state.after(trial, record(trial))
-    assert state == gate.start(1, looks())
+    assert state == gate.start(1, interims())

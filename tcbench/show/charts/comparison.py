@@ -36,7 +36,7 @@ from tcbench.show.charts.text import (
     wrapped,
 )
 from tcbench.show.charts.wording import ended
-from tcbench.show.comparison.wording import UNNAMED, Sides, allowed, doubts_in_short, heading, headline, several
+from tcbench.show.comparison.wording import UNNAMED, Labels, allowed, doubts_in_short, heading, headline, several
 from tcbench.show.format import number
 from tcbench.show.naming import apart, plain
 from tcbench.show.verdicts import Tone, signed, tone
@@ -54,7 +54,7 @@ _LEAST = 1.05  # the axis reaches this factor to either side at least
 _INKS: dict[Tone, str] = {"bad": LOSS, "good": GAIN, "warn": INK, "plain": INK}
 
 
-def comparison_chart(comparison: Comparison, sides: Sides = UNNAMED, *, title: str = "") -> Figure:
+def comparison_chart(comparison: Comparison, labels: Labels = UNNAMED, *, title: str = "") -> Figure:
     """A block per machine (and setting) and metric; in it a row per cell, by batch size, then config, in the order of
     first appearance; at the end the geometric mean. Raises SelectionError for nothing to draw or too many cells."""
     if not comparison.cells:
@@ -67,8 +67,8 @@ def comparison_chart(comparison: Comparison, sides: Sides = UNNAMED, *, title: s
     scale = _Scale.of(
         [cell.ratio for cell in comparison.cells if cell.ratio], [row.point for b in blocks for row in b.rows]
     )
-    title = title or f"{plain(sides.current)} against {plain(sides.base)}"
-    title = title[:1].upper() + title[1:] if sides is UNNAMED else title
+    title = title or f"{plain(labels.current)} against {plain(labels.base)}"
+    title = title[:1].upper() + title[1:] if labels is UNNAMED else title
     page = Page(drawable(title), drawable(headline(comparison)), map(drawable, _small_print(comparison)))
     column = page.panels([block.height for block in blocks])[:, 0]
     figures = 72 * max(text_width(_figures(row), WORDS) for block in blocks for row in block.rows) + 14

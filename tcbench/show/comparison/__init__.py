@@ -14,13 +14,13 @@ from tcbench.show.comparison.github import github
 from tcbench.show.comparison.junit import junit
 from tcbench.show.comparison.markdown import markdown
 from tcbench.show.comparison.table import show, table
-from tcbench.show.comparison.wording import Sides, headline
+from tcbench.show.comparison.wording import Labels, headline
 
 __all__ = [
     "FORMATS",
     "SCHEMA",
     "SCHEMA_VERSION",
-    "Sides",
+    "Labels",
     "github",
     "headline",
     "junit",
@@ -31,7 +31,7 @@ __all__ = [
     "to_value",
 ]
 
-FORMATS: Mapping[str, Callable[[Comparison, Sides], str]] = {
+FORMATS: Mapping[str, Callable[[Comparison, Labels], str]] = {
     "table": table,
     "markdown": markdown,
     "json": to_json,

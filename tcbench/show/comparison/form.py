@@ -10,7 +10,7 @@ from tcbench.analysis.comparability import Difference
 from tcbench.analysis.compare import CellComparison, Comparison, PhaseChange, Side
 from tcbench.analysis.stats import Interval
 from tcbench.show.comparison import wording
-from tcbench.show.comparison.wording import UNNAMED, Sides
+from tcbench.show.comparison.wording import UNNAMED, Labels
 
 SCHEMA = "tcbench-comparison"
 SCHEMA_VERSION = 2
@@ -18,19 +18,19 @@ SCHEMA_VERSION = 2
 `figures` and `ratio` of that metric; `median_step_images_per_s` is new."""
 
 
-def to_json(comparison: Comparison, sides: Sides = UNNAMED) -> str:
+def to_json(comparison: Comparison, labels: Labels = UNNAMED) -> str:
     """One JSON object, with a line's end."""
-    return json.dumps(to_value(comparison, sides), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    return json.dumps(to_value(comparison, labels), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
-def to_value(comparison: Comparison, sides: Sides = UNNAMED) -> dict[str, Any]:
+def to_value(comparison: Comparison, labels: Labels = UNNAMED) -> dict[str, Any]:
     """The same as values that JSON knows. A limit that is not finite is None."""
     called = wording.names(comparison.cells)
     return {
         "schema": SCHEMA,
         "schema_version": SCHEMA_VERSION,
-        "base": sides.base,
-        "current": sides.current,
+        "base": labels.base,
+        "current": labels.current,
         "threshold": comparison.rule.threshold,
         "level": comparison.rule.level,
         "failing": comparison.failing,

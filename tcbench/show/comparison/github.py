@@ -10,7 +10,7 @@ from typing import Literal
 
 from tcbench.analysis.compare import CellComparison, Comparison
 from tcbench.show.comparison import wording
-from tcbench.show.comparison.wording import UNNAMED, Sides
+from tcbench.show.comparison.wording import UNNAMED, Labels
 from tcbench.show.naming import plain
 
 MOST_OF_A_KIND = 10
@@ -19,7 +19,7 @@ MOST_OF_A_KIND = 10
 Kind = Literal["error", "warning", "notice"]
 
 
-def github(comparison: Comparison, sides: Sides = UNNAMED) -> str:
+def github(comparison: Comparison, labels: Labels = UNNAMED) -> str:
     """An error for what fails, a warning for what is inconclusive, a notice for what improved or else changed; a
     notice with the count of verdicts at the end."""
     called = wording.names(comparison.cells)
@@ -30,7 +30,7 @@ def github(comparison: Comparison, sides: Sides = UNNAMED) -> str:
             kinds[kind].append((cell, name))
     lines = [line for kind, cells in kinds.items() for line in _annotations(kind, cells)]
     says = "; ".join([wording.headline(comparison), *map(wording.mean, comparison.means)])
-    lines.append(command("notice", "tcbench", f"{plain(sides.current)} against {plain(sides.base)}: {says}"))
+    lines.append(command("notice", "tcbench", f"{plain(labels.current)} against {plain(labels.base)}: {says}"))
     return "\n".join(lines) + "\n"
 
 

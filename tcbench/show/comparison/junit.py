@@ -10,7 +10,7 @@ import xml.etree.ElementTree as ET
 
 from tcbench.analysis.compare import CellComparison, Comparison
 from tcbench.show.comparison import wording
-from tcbench.show.comparison.wording import UNNAMED, Sides
+from tcbench.show.comparison.wording import UNNAMED, Labels
 
 _ILLEGAL = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 """What XML 1.0 does not allow in a document, not even as a reference (section 2.2)."""
@@ -18,7 +18,7 @@ _ILLEGAL = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
 _SKIPPED = ("inconclusive", "not measured")
 
 
-def junit(comparison: Comparison, sides: Sides = UNNAMED) -> str:
+def junit(comparison: Comparison, labels: Labels = UNNAMED) -> str:
     """A suite for each metric. A failure is what makes the comparison fail; inconclusive and not measured are
     skipped, with the reason."""
     root = ET.Element("testsuites", {"name": "tcbench compare"})
@@ -32,7 +32,7 @@ def junit(comparison: Comparison, sides: Sides = UNNAMED) -> str:
         }
         totals = {name: totals[name] + counts[name] for name in totals}
         suite = ET.SubElement(root, "testsuite", {"name": f"tcbench.{metric.name}", **_texts(counts), "time": "0"})
-        facts = {"base": sides.base, "current": sides.current, "threshold": f"{comparison.rule.threshold:g}"}
+        facts = {"base": labels.base, "current": labels.current, "threshold": f"{comparison.rule.threshold:g}"}
         _properties(suite, {name: _legal(value) for name, value in facts.items()})
         for cell, name in zip(cells, wording.names(cells), strict=True):
             _case(suite, cell, name)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 
 from tcbench.analysis.compare import CellComparison, Comparison
 from tcbench.show.comparison import wording
-from tcbench.show.comparison.wording import UNNAMED, Sides
+from tcbench.show.comparison.wording import UNNAMED, Labels
 from tcbench.show.format import change, ratio
 from tcbench.show.naming import plain
 
@@ -26,7 +26,7 @@ _MOST_TEXT = 300
 """Characters of a record's text in one place."""
 
 
-def markdown(comparison: Comparison, sides: Sides = UNNAMED) -> str:
+def markdown(comparison: Comparison, labels: Labels = UNNAMED) -> str:
     """At most MOST_CHARACTERS long: what there is no room for is counted instead."""
     called = wording.names(comparison.cells)
     pairs = list(zip(comparison.cells, called, strict=True))
@@ -36,7 +36,7 @@ def markdown(comparison: Comparison, sides: Sides = UNNAMED) -> str:
     head = [
         f"### tcbench: {verdict}",
         "",
-        f"{code(sides.current)} against {code(sides.base)}: {wording.headline(comparison)}.",
+        f"{code(labels.current)} against {code(labels.base)}: {wording.headline(comparison)}.",
         "",
         *(f"- {wording.mean(mean)}" for mean in comparison.means),
         *(f"- {line}" for line in [wording.drift(comparison)] if line),
@@ -129,6 +129,6 @@ def escaped(text: str) -> str:
     shown = plain(text)
     if len(shown) > _MOST_TEXT:
         shown = shown[:_MOST_TEXT] + "..."
-    shown = _SAFE.sub(lambda found: f"&#{ord(found[0])};", shown)
+    shown = _SAFE.sub(lambda match: f"&#{ord(match[0])};", shown)
     # A bare domain would become a link.
-    return re.sub(r"(?i)www\.", lambda found: f"{found[0][:-1]}&#46;", shown)
+    return re.sub(r"(?i)www\.", lambda match: f"{match[0][:-1]}&#46;", shown)

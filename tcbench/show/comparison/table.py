@@ -11,7 +11,7 @@ from rich.text import Text
 
 from tcbench.analysis.compare import CellComparison, Comparison, Metric
 from tcbench.show.comparison import wording
-from tcbench.show.comparison.wording import UNNAMED, Sides
+from tcbench.show.comparison.wording import UNNAMED, Labels
 from tcbench.show.console import config_in_ladder
 from tcbench.show.format import change, counted, ratio
 from tcbench.show.naming import plain
@@ -24,22 +24,22 @@ _MOST_DOUBTS = 8
 """So many lines on doubtful trials are read; more are counted."""
 
 
-def table(comparison: Comparison, sides: Sides = UNNAMED) -> str:
+def table(comparison: Comparison, labels: Labels = UNNAMED) -> str:
     """Everything that `show` prints, without colours."""
     console = Console(file=io.StringIO(), width=_WIDTH, color_system=None, force_terminal=False)
-    show(comparison, console, sides)
+    show(comparison, console, labels)
     assert isinstance(console.file, io.StringIO)
     return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines()) + "\n"
 
 
-def show(comparison: Comparison, console: Console, sides: Sides = UNNAMED) -> None:
+def show(comparison: Comparison, console: Console, labels: Labels = UNNAMED) -> None:
     """Print the tables of all metrics, then reasons, means, doubts and the count of verdicts."""
 
     def lines(*texts: str, style: str = "") -> None:
         for text in texts:
             console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
 
-    lines(f"base {plain(sides.base)}, current {plain(sides.current)}")
+    lines(f"base {plain(labels.base)}, current {plain(labels.current)}")
     for metric, cells in wording.by_metric(comparison).items():
         console.print()
         lines(wording.heading(metric), style="bold")
@@ -49,7 +49,7 @@ def show(comparison: Comparison, console: Console, sides: Sides = UNNAMED) -> No
             console.print()
             lines(*reasons)
     console.print()
-    lines(*(wording.mean(found) for found in comparison.means))
+    lines(*(wording.mean(one) for one in comparison.means))
     lines(*_remarks(comparison), style="dim")
     worst = "bold red" if comparison.failing else "yellow" if comparison.inconclusive else "bold"
     lines(wording.headline(comparison), style=worst)
@@ -73,42 +73,42 @@ def _more(cell: CellComparison) -> str:
 
 
 def _remarks(comparison: Comparison) -> list[str]:
-    found = []
+    remarks = []
     if any(cell.ratio for cell in comparison.cells):
-        found.append("ratio: current over base with its 95% interval over trials, each a process of its own.")
-    found += filter(None, [wording.drift(comparison)])
+        remarks.append("ratio: current over base with its 95% interval over trials, each a process of its own.")
+    remarks += filter(None, [wording.drift(comparison)])
     if any(map(wording.median_step, comparison.cells)):
-        found.append(
+        remarks.append(
             "median step: the ratio at the median step, where slow steps (spikes: over 2 x the median) tell it apart."
         )
-    found += [f"allowed to differ: {line}" for line in wording.allowed(comparison.differences)]
-    found += [plain(note) for note in comparison.notes]
+    remarks += [f"allowed to differ: {line}" for line in wording.allowed(comparison.differences)]
+    remarks += [plain(note) for note in comparison.notes]
     doubts = wording.doubts(comparison)
     if len(doubts) > _MOST_DOUBTS:
         doubts = [f"{line} (--format json names them)" for line in wording.doubts_in_short(comparison)]
-    return found + doubts
+    return remarks + doubts
 
 
 def _table(metric: Metric, cells: Sequence[CellComparison]) -> Table:
     wheres = wording.wheres(cells)
     medians = [wording.median_step(cell) for cell in cells]
-    found = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    found.add_column("batch", justify="right", vertical="top")
-    found.add_column("config", overflow="fold", min_width=16)
+    grid = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    grid.add_column("batch", justify="right", vertical="top")
+    grid.add_column("config", overflow="fold", min_width=16)
     if any(wheres):
-        found.add_column("where", overflow="fold", min_width=8)
+        grid.add_column("where", overflow="fold", min_width=8)
     unit = "" if metric.unit == "bytes" else f" {metric.unit}"
     for title in (f"base{unit}", f"current{unit}", "ratio (95% interval)", "change"):
-        found.add_column(title, justify="right", no_wrap=True)
+        grid.add_column(title, justify="right", no_wrap=True)
     if any(medians):
-        found.add_column("median step", overflow="fold")
-    found.add_column("verdict", no_wrap=True)
+        grid.add_column("median step", overflow="fold")
+    grid.add_column("verdict", no_wrap=True)
     batch_sizes = list(dict.fromkeys(cell.cell.batch_size for cell in cells))
     for batch_size in batch_sizes:
         above = None
         rows = [row for row in zip(cells, wheres, medians, strict=True) if row[0].cell.batch_size == batch_size]
         for place, (cell, where, median) in enumerate(rows):
-            found.add_row(
+            grid.add_row(
                 str(batch_size) if place == 0 else "",
                 Text(plain(config_in_ladder(cell.cell, above))),
                 *([Text(where)] if any(wheres) else []),
@@ -120,5 +120,5 @@ def _table(metric: Metric, cells: Sequence[CellComparison]) -> Table:
             )
             above = cell.cell
         if batch_size != batch_sizes[-1]:
-            found.add_row()
-    return found
+            grid.add_row()
+    return grid

@@ -22,14 +22,14 @@ _DOUBTS = ("throttled", "noisy", "not settled", *STATUSES)
 
 
 @dataclass(frozen=True)
-class Sides:
+class Labels:
     """What the two sides are called: files, a baseline, revisions."""
 
     base: str = "base"
     current: str = "current"
 
 
-UNNAMED = Sides()
+UNNAMED = Labels()
 
 
 def names(cells: Sequence[CellComparison]) -> tuple[str, ...]:
@@ -43,19 +43,19 @@ def names(cells: Sequence[CellComparison]) -> tuple[str, ...]:
 def wheres(cells: Sequence[CellComparison]) -> tuple[str, ...]:
     """What tells cells of one config and batch size apart; all empty where there is one of each."""
     metrics = list(dict.fromkeys(cell.metric.name for cell in cells))
-    found: dict[int, str] = {}
+    names_of: dict[int, str] = {}
     for metric in metrics:
         places = [place for place, cell in enumerate(cells) if cell.metric.name == metric]
-        found |= zip(places, apart([(cells[p].machine, cells[p].cell) for p in places]), strict=True)
-    return tuple(found[place] for place in range(len(cells)))
+        names_of |= zip(places, apart([(cells[p].machine, cells[p].cell) for p in places]), strict=True)
+    return tuple(names_of[place] for place in range(len(cells)))
 
 
 def by_metric(comparison: Comparison) -> dict[Metric, list[CellComparison]]:
     """The cells of each metric, in order."""
-    found: dict[Metric, list[CellComparison]] = {}
+    groups: dict[Metric, list[CellComparison]] = {}
     for cell in comparison.cells:
-        found.setdefault(cell.metric, []).append(cell)
-    return found
+        groups.setdefault(cell.metric, []).append(cell)
+    return groups
 
 
 def figure(metric: Metric, side: Side | None) -> str:
@@ -141,10 +141,10 @@ def headline(comparison: Comparison) -> str:
     return f"{counts} at a threshold of {threshold(comparison.rule.threshold)}"
 
 
-def mean(found: Mean) -> str:
+def mean(of: Mean) -> str:
     """A metric's geometric mean."""
-    cells = counted(found.cells, "cell")
-    return f"{found.metric.name}, geometric mean over {cells}: {ratio(found.ratio)}, {change(found.ratio.value)}"
+    cells = counted(of.cells, "cell")
+    return f"{of.metric.name}, geometric mean over {cells}: {ratio(of.ratio)}, {change(of.ratio.value)}"
 
 
 def drift(comparison: Comparison) -> str:
@@ -177,24 +177,24 @@ def several(things: Sequence[str], most: int) -> str:
 
 def doubts(comparison: Comparison) -> list[str]:
     """Every trial that is doubtful, each once: `base, fp32, batch size 4: trial 2 noisy (mean step ± 12%)`."""
-    found: dict[str, None] = {}
+    lines: dict[str, None] = {}
     for cell, name in zip(comparison.cells, names(comparison.cells), strict=True):
         for side, of in (("base", cell.base), ("current", cell.current)):
             if of is not None and of.status == "ok":
-                found |= {f"{side}, {name}: {plain(note)}": None for note in of.notes}
-    return list(found)
+                lines |= {f"{side}, {name}: {plain(note)}": None for note in of.notes}
+    return list(lines)
 
 
 def doubts_in_short(comparison: Comparison) -> list[str]:
     """How many trials of each side are doubtful, and why: `base: 14 trials noisy, 3 trials throttled, in 9 cells`."""
     lines = []
     for side in ("base", "current"):
-        sides = {(c.machine, c.cell): c.base if side == "base" else c.current for c in comparison.cells}
-        told = [(key, note) for key, of in sides.items() if of and of.status == "ok" for note in of.notes]
-        if told:
-            kinds = Counter(_kind(note) for _, note in told)
+        by_cell = {(c.machine, c.cell): c.base if side == "base" else c.current for c in comparison.cells}
+        noted = [(key, note) for key, of in by_cell.items() if of and of.status == "ok" for note in of.notes]
+        if noted:
+            kinds = Counter(_kind(note) for _, note in noted)
             counts = ", ".join(f"{counted(n, 'trial')} {kind}" for kind, n in kinds.most_common())
-            cells = len({key for key, _ in told})
+            cells = len({key for key, _ in noted})
             lines.append(f"{side}: {counts}, in {counted(cells, 'cell')}")
     return lines
 

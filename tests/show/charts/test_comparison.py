@@ -14,7 +14,7 @@ from tcbench.analysis.verdict import Rule
 from tcbench.core.errors import SelectionError
 from tcbench.core.record import STATUSES, Record
 from tcbench.show import charts
-from tcbench.show.comparison.wording import Sides
+from tcbench.show.comparison.wording import Labels
 
 LONG = "fp16+opencv+nhwc+fused+batched+static_graph+a_rung_with_a_name_that_is_wider_than_its_column_is"
 
@@ -181,7 +181,7 @@ def test_what_differs_is_said_below() -> None:
 def test_the_title_names_both_sides() -> None:
     records = side(("fp32",))
     assert "Current against base" in words(charts.comparison_chart(compare(records, records)))
-    named = charts.comparison_chart(compare(records, records), Sides("main", "mine"))
+    named = charts.comparison_chart(compare(records, records), Labels("main", "mine"))
     assert "mine against main" in words(named)
 
 

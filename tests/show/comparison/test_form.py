@@ -10,11 +10,11 @@ from comparisons import NASTY, nasty, one_of_each
 
 from tcbench.analysis.compare import compare
 from tcbench.analysis.welch import Group, Unpaired
-from tcbench.show.comparison import Sides, to_json
+from tcbench.show.comparison import Labels, to_json
 
 
 def test_it_says_what_was_decided_and_from_what():
-    found = json.loads(to_json(one_of_each(), Sides("v1", "v2")))
+    found = json.loads(to_json(one_of_each(), Labels("v1", "v2")))
     assert (found["schema"], found["schema_version"]) == ("tcbench-comparison", 2)
     assert (found["base"], found["current"], found["threshold"], found["failing"]) == ("v1", "v2", 0.03, True)
     cells = {cell["config"]: cell for cell in found["cells"]}
@@ -39,7 +39,7 @@ def test_an_interval_without_end_is_null():
 
 @pytest.mark.parametrize("text", NASTY)
 def test_text_comes_back_as_it_was(text):
-    found = json.loads(to_json(nasty(text), Sides(text, text)))
+    found = json.loads(to_json(nasty(text), Labels(text, text)))
     assert text in [cell["config"] for cell in found["cells"]]
     assert found["base"] == text
     assert any(one["current"] == text for one in found["differences"])

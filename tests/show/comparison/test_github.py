@@ -6,7 +6,7 @@ import pytest
 from comparisons import NASTY, nasty, one_of_each, sides
 
 from tcbench.analysis.compare import compare
-from tcbench.show.comparison import Sides, github
+from tcbench.show.comparison import Labels, github
 from tcbench.show.comparison.github import MOST_OF_A_KIND, command
 
 COMMAND = re.compile(r"::(error|warning|notice) title=([^:,]*)::(.*)")
@@ -18,7 +18,7 @@ def commands(text: str) -> list[tuple[str, str, str]]:
 
 
 def test_what_fails_is_an_error_what_is_inconclusive_a_warning():
-    found = commands(github(one_of_each(), Sides("v1", "v2")))
+    found = commands(github(one_of_each(), Labels("v1", "v2")))
     names = {(kind, message.split(",")[0]) for kind, _, message in found[:-1]}
     assert names == {
         *(("error", name) for name in ("slower", "lost", "broken")),
@@ -35,7 +35,7 @@ def test_escaping_is_that_of_github_s_toolkit():
 
 @pytest.mark.parametrize("text", NASTY)
 def test_no_text_begins_a_command_of_its_own(text):
-    shown = github(nasty(text), Sides(text, text))
+    shown = github(nasty(text), Labels(text, text))
     assert all(COMMAND.fullmatch(line) for line in re.split(r"[\r\n\x0b\x0c\x85\u2028\u2029]", shown.rstrip("\n")))
 
 

@@ -5,7 +5,7 @@ import xml.etree.ElementTree as ET
 import pytest
 from comparisons import NASTY, nasty, one_of_each
 
-from tcbench.show.comparison import Sides, junit
+from tcbench.show.comparison import Labels, junit
 
 
 def cases(text: str) -> dict[str, ET.Element]:
@@ -26,7 +26,7 @@ def test_a_case_fails_is_skipped_or_passes():
 
 
 def test_counts_are_those_of_the_cases():
-    root = ET.fromstring(junit(one_of_each(("throughput", "memory")), Sides("v1", "v2")))
+    root = ET.fromstring(junit(one_of_each(("throughput", "memory")), Labels("v1", "v2")))
     assert [suite.attrib["name"] for suite in root] == ["tcbench.throughput", "tcbench.memory"]
     for suite in root:
         assert int(suite.attrib["tests"]) == len(suite.findall("testcase"))
@@ -48,7 +48,7 @@ def test_properties_hold_the_figures():
 
 @pytest.mark.parametrize("text", [*NASTY, "\x00\x1f\x7f\ud800"])
 def test_it_is_always_valid_xml(text):
-    shown = junit(nasty(text) if "\ud800" not in text else one_of_each(), Sides(text, text))
+    shown = junit(nasty(text) if "\ud800" not in text else one_of_each(), Labels(text, text))
     root = ET.fromstring(shown.encode("utf-8"))
     assert root.tag == "testsuites"
     assert len(list(root.iter("testcase"))) >= 4

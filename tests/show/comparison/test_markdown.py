@@ -8,14 +8,14 @@ import pytest
 from comparisons import NASTY, nasty, one_of_each, sides
 
 from tcbench.analysis.compare import compare
-from tcbench.show.comparison import Sides, markdown
+from tcbench.show.comparison import Labels, markdown
 from tcbench.show.comparison.markdown import MOST_CHARACTERS, escaped
 
 OURS = {"<code>", "</code>", "<details>", "</details>", "<summary>", "</summary>"}
 
 
 def test_what_needs_attention_stands_above_what_is_folded_away():
-    text = markdown(one_of_each(), Sides("v1", "v2"))
+    text = markdown(one_of_each(), Labels("v1", "v2"))
     assert text.startswith(
         "### tcbench: regression\n\n<code>v2</code> against <code>v1</code>: 1 regression, 1 missing"
     )
@@ -37,7 +37,7 @@ def test_every_row_has_as_many_cells_as_its_header():
 
 @pytest.mark.parametrize("text", NASTY)
 def test_nothing_of_a_record_becomes_structure(text):
-    shown = markdown(nasty(text), Sides(text, text))
+    shown = markdown(nasty(text), Labels(text, text))
     assert set(re.findall(r"<[^>]*>", shown)) <= OURS
     assert "`" not in shown and "@" not in shown and "://" not in shown and "www." not in shown
     rows = [line for line in shown.splitlines() if line.startswith("|")]

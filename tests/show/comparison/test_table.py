@@ -10,7 +10,7 @@ from rich.console import Console
 
 from tcbench.analysis.compare import compare
 from tcbench.core.record import GpuSample, GpuSamples, GpuState
-from tcbench.show.comparison import Sides, show, table
+from tcbench.show.comparison import Labels, show, table
 
 
 def row(text: str, config: str) -> str:
@@ -22,7 +22,7 @@ def row(text: str, config: str) -> str:
 
 
 def test_every_cell_has_a_row_with_figures_ratio_and_verdict():
-    text = table(one_of_each(), Sides("v1", "v2"))
+    text = table(one_of_each(), Labels("v1", "v2"))
     lines = text.splitlines()
     assert lines[0] == "base v1, current v2"
     assert lines[2] == "throughput: images per second over total time"
@@ -94,9 +94,9 @@ def test_cells_of_one_name_are_told_apart_by_what_differs():
 
 @pytest.mark.parametrize("text", NASTY)
 def test_nothing_of_a_record_reaches_the_terminal_raw(text):
-    shown = table(nasty(text), Sides(text, text))
+    shown = table(nasty(text), Labels(text, text))
     assert all(char.isprintable() for char in shown.replace("\n", ""))
     out = Console(file=io.StringIO(), width=200, force_terminal=False)
-    show(nasty(text), out, Sides(text, text))
+    show(nasty(text), out, Labels(text, text))
     if "[" not in text:
         assert text.split("\n")[0][:8].strip() in out.file.getvalue().replace("\n", "") or not text.isprintable()
