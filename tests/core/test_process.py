@@ -28,11 +28,11 @@ def test_a_command_ends_with_its_own_code_and_without_its_children(tmp_path):
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM, signal.SIGPIPE])
-def test_a_command_that_a_signal_ends_is_told_by_that_signal(tmp_path, number):
+def test_a_command_that_a_signal_ends_gives_that_signal(tmp_path, number):
     assert run(f"kill -{number:d} $$", tmp_path) == -number
 
 
-def test_what_is_no_command_is_told_as_a_shell_does(tmp_path):
+def test_no_such_command_is_exit_code_127_as_in_a_shell(tmp_path):
     with (tmp_path / "log").open("wb") as output:
         assert process.run(["./nothing"], folder=tmp_path, environment=os.environ, output=output) == 127
     assert "No such file or directory: './nothing'" in (tmp_path / "log").read_text()

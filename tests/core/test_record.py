@@ -128,7 +128,7 @@ def test_a_record_without_a_gpu_is_read_as_before():
     assert record.decode(json.dumps(raw)) == factories.make_record()
 
 
-def test_what_a_gpu_did_while_timed_is_told_from_the_rest():
+def test_what_a_gpu_did_while_timed_is_kept_apart_from_the_rest():
     seen = gpu_samples(timed_from_s=0.9, timed_to_s=2.1)
     assert [sample.power_w for sample in seen.timed] == [600.0, 700.0]
     assert gpu_samples().timed == ()

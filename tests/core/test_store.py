@@ -292,7 +292,7 @@ def test_the_last_record_of_a_trial_counts():
     assert store.done([ok, failed]) == {}
 
 
-def test_runs_have_names_of_their_own_and_the_newest_is_found(tmp_path):
+def test_runs_have_names_of_their_own_and_the_newest_is_latest(tmp_path):
     first = store.new_path(tmp_path, "m", "cpu")
     Store(first).close()
     second = store.new_path(tmp_path, "m", "cpu")

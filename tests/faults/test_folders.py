@@ -16,7 +16,7 @@ pytestmark = pytest.mark.faults
 RUN = ("run", "quick.toml", "--threads", "1", "--out", "results")
 
 
-def elsewhere(path: Path) -> None:
+def renamed_away(path: Path) -> None:
     path.rename(path.with_name("elsewhere"))
 
 
@@ -25,7 +25,7 @@ FAULTS = {
     "the file is renamed": lambda file: file.rename(file.with_name("old.txt")),
     "the machine's folder is removed": lambda file: shutil.rmtree(file.parent),
     "the results are removed": lambda file: shutil.rmtree(file.parents[1]),
-    "the results are renamed": lambda file: elsewhere(file.parents[1]),
+    "the results are renamed": lambda file: renamed_away(file.parents[1]),
 }
 
 

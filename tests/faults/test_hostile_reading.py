@@ -1,4 +1,4 @@
-"""What docs/security.md says that no reading command ever does: each under an audit hook, on hostile files."""
+"""No reading command ever does what docs/security.md rules out: each under an audit hook, on hostile files."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ def test_commands_that_read_run_nothing_and_write_nothing_but_their_output(tmp_p
     script = Path(hostile.__file__).with_name("audited.py")
     ended = subprocess.run([sys.executable, str(script), str(folder)], capture_output=True, text=True, timeout=600)
     assert ended.returncode == 0, ended.stderr[-2000:]
-    told = json.loads(ended.stdout)
-    assert told["self"] == {what: what != "the output, wrongly" for what in told["self"]}
-    assert len(told["done"]) == 2 * len(hostile.RECORDS) + len(hostile.TRACES)
-    assert [one for one in told["done"] if one["did"]] == []
-    assert [one["wrong"] for one in told["done"] if one["wrong"]] == []
-    assert sum(one["code"] == 0 for one in told["done"]) > 30  # they got as far as showing something
-    assert not told["ran"]
+    report = json.loads(ended.stdout)
+    assert report["self"] == {what: what != "the output, wrongly" for what in report["self"]}
+    assert len(report["done"]) == 2 * len(hostile.RECORDS) + len(hostile.TRACES)
+    assert [one for one in report["done"] if one["did"]] == []
+    assert [one["wrong"] for one in report["done"] if one["wrong"]] == []
+    assert sum(one["code"] == 0 for one in report["done"]) > 30  # they got as far as showing something
+    assert not report["ran"]
     assert {path: path.read_bytes() for path in before} == before

@@ -7,9 +7,9 @@ from tcbench.numerics.equivalence import equivalence
 
 
 def test_small_differences_that_hardly_vary_are_equivalent():
-    found = equivalence([0.001, -0.002, 0.0, 0.002, -0.001], 0.02)
-    assert found.decision == "equivalent"
-    assert -0.02 < found.low < 0 < found.high < 0.02
+    answer = equivalence([0.001, -0.002, 0.0, 0.002, -0.001], 0.02)
+    assert answer.decision == "equivalent"
+    assert -0.02 < answer.low < 0 < answer.high < 0.02
 
 
 def test_no_significant_difference_is_not_enough():
@@ -23,9 +23,9 @@ def test_large_differences_are_different_on_either_side():
 
 def test_what_is_read_off_a_coarse_scale_is_no_surer_than_the_scale():
     assert equivalence([0.0, 0.0, 0.0], 0.02, least_error=0.01).decision == "undecided"
-    found = equivalence([0.0, 0.0, 0.0], 0.02, least_error=0.001)
-    assert found.decision == "equivalent"
-    assert found.high == pytest.approx(2.92 * 0.001, rel=1e-3)
+    answer = equivalence([0.0, 0.0, 0.0], 0.02, least_error=0.001)
+    assert answer.decision == "equivalent"
+    assert answer.high == pytest.approx(2.92 * 0.001, rel=1e-3)
 
 
 def test_one_pair_decides_nothing():

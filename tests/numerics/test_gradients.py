@@ -9,7 +9,7 @@ from tcbench.numerics.gradients import Shares, count, safe_scales, shares, total
 
 
 def independent(values: np.ndarray, log2_scale: int) -> Shares:
-    """What float16 itself makes of the values."""
+    """Float16's own rounding of the values."""
     non_zero = values[(values != 0) & np.isfinite(values)].astype(np.float64)
     with np.errstate(over="ignore"):
         half = np.abs((non_zero * 2.0**log2_scale).astype(np.float16))
@@ -51,31 +51,31 @@ def test_gradients_all_below_half_of_float16s_smallest_number_all_become_zero():
     assert shares(count(values), 0) == Shares(1.0, 0.0, 0.0)
     assert shares(count(values), 1) == Shares(1.0, 0.0, 0.0)  # 2^-25 rounds to even
     assert shares(count(values), 2) == Shares(0.0, 1.0, 0.0)
-    found = safe_scales([count(values)])
-    assert (found.smallest, found.largest) == (2, 41)
+    scales = safe_scales([count(values)])
+    assert (scales.smallest, scales.largest) == (2, 41)
 
 
 def test_gradients_above_float16s_largest_number_all_become_infinite():
     values = np.full(1000, -70_000.0, np.float32)
     assert shares(count(values), 0) == Shares(0.0, 0.0, 1.0)
-    found = safe_scales([count(values)])
-    assert found.largest == -1
+    scales = safe_scales([count(values)])
+    assert scales.largest == -1
     assert shares(count(values), -1).infinite == 0
 
 
 def test_no_scale_is_safe_where_gradients_span_more_than_float16():
     values = np.concatenate([np.full(500, 2.0**-30), np.full(500, 2.0**15)]).astype(np.float32)
-    found = safe_scales([count(values)])
-    assert found.smallest == 6 and found.largest == 0
+    scales = safe_scales([count(values)])
+    assert scales.smallest == 6 and scales.largest == 0
 
 
 def test_the_safe_scales_are_the_first_and_the_last_that_are_safe():
     values = spread(2)
     values = values[np.abs(values) < 2.0**4]
     counted = count(values)
-    found = safe_scales([counted])
-    assert shares(counted, found.smallest).zero <= 0.01 < shares(counted, found.smallest - 1).zero
-    assert shares(counted, found.largest).infinite == 0 < shares(counted, found.largest + 1).infinite
+    scales = safe_scales([counted])
+    assert shares(counted, scales.smallest).zero <= 0.01 < shares(counted, scales.smallest - 1).zero
+    assert shares(counted, scales.largest).infinite == 0 < shares(counted, scales.largest + 1).infinite
 
 
 def test_what_is_not_finite_and_what_is_zero_is_counted_apart():

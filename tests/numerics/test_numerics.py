@@ -24,8 +24,8 @@ def words(document, margins=None):
 
 
 def test_a_technique_that_ends_where_fp32_does_trains_like_it_and_others_do_not():
-    found = words(make_document())
-    assert found == {
+    by_technique = words(make_document())
+    assert by_technique == {
         "neither": "does not",
         "scaling": "does not",
         "masters": "does not",
@@ -71,9 +71,9 @@ def test_nothing_trains_like_an_fp32_that_learnt_nothing():
         "fp32 itself learnt nothing here: its accuracy of 10.0% is not surely above chance, 10.0%; "
         "take more --steps or a lower --lr"
     }
-    found = by_training(document)(claim("trains like"))
-    assert found.outcome == "undecided"
-    assert "fp32 itself learnt nothing here" in found.why
+    finding = by_training(document)(claim("trains like"))
+    assert finding.outcome == "undecided"
+    assert "fp32 itself learnt nothing here" in finding.why
 
     one_step = [make_run(name, seed, losses=(2.3,)) for name in TECHNIQUES for seed in range(5)]
     document = make_document(extra=one_step, setting=setting(steps=1))
@@ -145,10 +145,10 @@ def claim(relation):
 
 
 def test_documents_answer_the_claims_of_slides_5_to_7():
-    told = by_training(make_document())
-    assert told(claim("trains like")).outcome == "holds"
-    assert told(claim("keeps gradients")).outcome == "holds"
-    assert told(claim("fewer kernels")) is None
+    evidence = by_training(make_document())
+    assert evidence(claim("trains like")).outcome == "holds"
+    assert evidence(claim("keeps gradients")).outcome == "holds"
+    assert evidence(claim("fewer kernels")) is None
     assert by_training(make_document(worse={"dynamic": 0.3}))(claim("trains like")).outcome == "does not hold"
     assert by_training(make_document(seeds=[0]))(claim("trains like")).outcome == "undecided"
     assert (
@@ -159,8 +159,8 @@ def test_documents_answer_the_claims_of_slides_5_to_7():
 
 
 def test_the_outcome_holds_zero_shares_before_and_after_the_scale():
-    found = outcome(make_document())
-    assert found.zero_share["weights"] > 0.2 > 0.01 > found.zero_share_scaled["weights"]
-    assert found.techniques["both"] == "trains like fp32"
+    answers = outcome(make_document())
+    assert answers.zero_share["weights"] > 0.2 > 0.01 > answers.zero_share_scaled["weights"]
+    assert answers.techniques["both"] == "trains like fp32"
     chosen = safe(make_document().gradients)
     assert chosen.smallest <= 16 <= chosen.largest

@@ -17,9 +17,9 @@ def test_what_is_kept_is_read_back(tmp_path: Path) -> None:
     path = baseline.keep("main", kept, tmp_path)
     assert path == tmp_path / "baselines" / "main.jsonl" == baseline.path("main", tmp_path)
     assert store.read([path]).records == tuple(kept)
-    found = baseline.read("main", tmp_path)
-    assert (found.machines, found.scenarios, found.commits) == (("amd-epyc-2cpu",), ("cpu",), ("tcbench 0.1.0",))
-    assert (found.cells, found.trials, found.began_at) == (2, 6, "2025-01-02T03:04:05.678+00:00")
+    main = baseline.read("main", tmp_path)
+    assert (main.machines, main.scenarios, main.commits) == (("amd-epyc-2cpu",), ("cpu",), ("tcbench 0.1.0",))
+    assert (main.cells, main.trials, main.began_at) == (2, 6, "2025-01-02T03:04:05.678+00:00")
     assert [file.name for file in path.parent.iterdir()] == ["main.jsonl"]
 
 
@@ -31,8 +31,8 @@ def test_only_current_records_are_kept(tmp_path: Path) -> None:
 def test_cells_of_two_machines_are_two(tmp_path: Path) -> None:
     other = make_environment("h200", commit="c0ffee")
     baseline.keep("b", [make_record(), make_record(environment=other, run_id="r2")], tmp_path)
-    found = baseline.read("b", tmp_path)
-    assert (found.machines, found.cells, found.commits) == (("amd-epyc-2cpu", "h200"), 2, ("tcbench 0.1.0", "c0ffee"))
+    both = baseline.read("b", tmp_path)
+    assert (both.machines, both.cells, both.commits) == (("amd-epyc-2cpu", "h200"), 2, ("tcbench 0.1.0", "c0ffee"))
 
 
 def test_a_projects_commit_comes_before_tcbenchs(tmp_path: Path) -> None:

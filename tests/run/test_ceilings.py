@@ -38,9 +38,9 @@ def test_they_are_measured_once_and_kept(monkeypatch: pytest.MonkeyPatch) -> Non
     measured = []
     monkeypatch.setattr(ceilings, "_measure", lambda summary: measured.append(1) or VALUE)
     assert ceilings.known(here()) is None
-    found = ceilings.of(here())
-    assert (found.rates, found.bandwidth_bytes_s, found.measured) == ((("fp32", 1e11),), 2e10, True)
-    assert ceilings.of(here()) == ceilings.known(here()) == found
+    limits = ceilings.of(here())
+    assert (limits.rates, limits.bandwidth_bytes_s, limits.measured) == ((("fp32", 1e11),), 2e10, True)
+    assert ceilings.of(here()) == ceilings.known(here()) == limits
     assert len(measured) == 1
     ceilings.of(here(), fresh=True)
     assert len(measured) == 2
@@ -62,11 +62,11 @@ def test_another_machines_ceilings_cannot_be_measured_here() -> None:
 
 def test_a_gpu_that_is_not_here_has_its_published_peak_and_says_so() -> None:
     v100 = gpus.load("V100")
-    found = ceilings.of(of_machine("tesla-v100", v100.device_name, "cuda:0"))
-    assert found == ceilings.known(of_machine("tesla-v100", v100.device_name, "cuda:0"))
-    assert not found.measured
-    assert found.says == "the published peak of the V100, not measured"
-    assert found.flops_s("fp16") == peak_rates(v100).fp16_flops_s
+    limits = ceilings.of(of_machine("tesla-v100", v100.device_name, "cuda:0"))
+    assert limits == ceilings.known(of_machine("tesla-v100", v100.device_name, "cuda:0"))
+    assert not limits.measured
+    assert limits.says == "the published peak of the V100, not measured"
+    assert limits.flops_s("fp16") == peak_rates(v100).fp16_flops_s
     with pytest.raises(SelectionError, match="not known here"):
         ceilings.of(of_machine("unheard-of", "Unheard-of GPU", "cuda:0"))
 

@@ -9,7 +9,7 @@ def by_subject(findings):
     return {finding.subject: finding for finding in findings}
 
 
-def test_what_is_here_is_found(tmp_path, monkeypatch):
+def test_what_is_installed_is_ok(tmp_path, monkeypatch):
     monkeypatch.setenv("TCBENCH_CACHE", str(tmp_path))
     findings = by_subject(checkup.examine(tmp_path / "results"))
     assert findings["chainer"].state == "ok"
@@ -19,7 +19,7 @@ def test_what_is_here_is_found(tmp_path, monkeypatch):
     assert not (tmp_path / "results").exists()
 
 
-def test_what_is_missing_comes_with_the_command_that_mends_it(tmp_path, monkeypatch):
+def test_what_is_missing_comes_with_the_command_that_installs_it(tmp_path, monkeypatch):
     def version(name: str, real=importlib.metadata.version) -> str:
         if name in ("chainer", "opencv-python-headless"):
             raise importlib.metadata.PackageNotFoundError(name)
@@ -34,7 +34,7 @@ def test_what_is_missing_comes_with_the_command_that_mends_it(tmp_path, monkeypa
     )
 
 
-def test_a_package_that_does_not_import_is_told_from_one_that_is_missing(tmp_path, monkeypatch):
+def test_a_package_that_does_not_import_is_not_the_same_as_one_that_is_missing(tmp_path, monkeypatch):
     def import_module(name: str, real=checkup.importlib.import_module):
         if name == "cv2":
             raise ImportError("libGL.so.1: cannot open\nshared object file")

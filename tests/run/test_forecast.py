@@ -162,7 +162,7 @@ def test_a_cudnn_without_code_for_that_gpu_is_refused_with_the_one_that_has(stan
     assert forecast_of(H200, tmp_path, configs=("fp16",)).cells
 
 
-def test_without_cudnn_and_cupy_memory_and_floor_are_told_all_the_same(stand, tmp_path):
+def test_without_cudnn_and_cupy_memory_and_floor_are_forecast_all_the_same(stand, tmp_path):
     whole = forecast_of(H200, tmp_path, configs=("fp16",)).cells[0]
     stand.no_library, stand.no_compiler = "cuDNN 9 was not forecast: install it", "No module named 'cupy'"
     forecast = forecast_of(H200, tmp_path, configs=("fp16",))

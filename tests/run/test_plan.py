@@ -150,7 +150,7 @@ H200 = Device("cuda:0", "NVIDIA H200", 2**37, (9, 0))
         (Requires(packages=(Package("json", "-"),)), CPU, None),
     ],
 )
-def test_a_requirement_that_is_not_met_says_what_mends_it(requires, device, expected):
+def test_a_requirement_that_is_not_met_names_its_remedy(requires, device, expected):
     assert plan.missing(requires, device) == expected
 
 
@@ -164,7 +164,7 @@ def test_another_machines_device_is_not_judged_by_what_is_installed_here():
     assert reasons["tf32"] == "tf32: needs compute capability 8.0, V100 has 7.0"
 
 
-def test_a_gpu_that_the_installed_cudnn_does_not_serve_is_refused_with_what_mends_it(cpu, monkeypatch):
+def test_a_gpu_that_the_installed_cudnn_does_not_serve_is_refused_with_its_remedy(cpu, monkeypatch):
     monkeypatch.setattr(libraries, "version", lambda: "9.28.0")
     monkeypatch.setattr(Package, "is_installed", lambda package: True)
     with pytest.raises(SelectionError) as error:
@@ -229,7 +229,7 @@ assert len(made.cells) == 20
 # ---------------------------------------------------------------------------------------------------------- backends
 
 
-def test_without_its_package_a_backends_cells_are_skipped_with_the_command_that_mends_it(monkeypatch):
+def test_without_its_package_a_backends_cells_are_skipped_with_the_command_that_installs_it(monkeypatch):
     monkeypatch.setattr(Package, "is_installed", lambda package: package.module != "torch")
     made = plan.make(scenario.load("peers"), Selection(), CPU)
     reasons = {p.cell.config: p.skip_reason for p in made.cells}

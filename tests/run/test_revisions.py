@@ -46,11 +46,11 @@ def test_a_revision_is_checked_out_with_its_tags_and_history(project, repository
     said = []
     git(repository, "tag", "v1")
     head = commit(repository, my_step__py=projects.planted(2))
-    found = tree(project, "HEAD~1", said=said)
-    assert (found.folder / "my_step.py").read_text() == projects.STEP
-    assert found.python == sys.executable
+    made = tree(project, "HEAD~1", said=said)
+    assert (made.folder / "my_step.py").read_text() == projects.STEP
+    assert made.python == sys.executable
     assert said == [f"checking out {git(repository, 'rev-parse', 'v1')[:12]}"]
-    assert git(found.top, "status", "--porcelain") == ""
+    assert git(made.top, "status", "--porcelain") == ""
     assert git(tree(project).top, "describe", "--tags") == f"v1-1-g{head[:7]}"
 
 
@@ -64,8 +64,8 @@ def test_the_users_checkout_stays_as_it_is(project, repository, tree):
     (repository / "my_step.py").write_text(projects.planted(2))
     (repository / "new.py").touch()
     before = state()
-    found = tree(project)
-    assert "PLANTED_S = 0.0" in (found.folder / "my_step.py").read_text()
+    made = tree(project)
+    assert "PLANTED_S = 0.0" in (made.folder / "my_step.py").read_text()
     assert revisions.here(project) == git(repository, "rev-parse", "--short=12", "HEAD") + "+"
     assert state() == before
     assert git(repository, "worktree", "list").count("\n") == 0
@@ -88,7 +88,7 @@ def test_an_unknown_revision_is_one_line(project, revision):
         revisions.commit(project, "--current", revision)
 
 
-def test_a_shallow_clone_is_told_as_such(repository, tmp_path):
+def test_a_shallow_clone_is_named_as_such(repository, tmp_path):
     commit(repository, other__txt="x")
     git(tmp_path, "clone", "--quiet", "--depth", "1", f"file://{repository}", "shallow")
     shallow = revisions.project(tmp_path / "shallow")
@@ -114,9 +114,9 @@ def test_without_git_it_says_so(tmp_path, monkeypatch):
 def test_a_project_gets_an_environment(project, repository, tree, tmp_path):
     head = commit(repository, pyproject__toml=PYPROJECT)
     said = []
-    found = tree(project, setup=f"echo much; {MAKES_PYTHON}", said=said)
-    assert found.python == f"{found.top}/.venv/bin/python"
-    assert (found.top / "ran").read_text() == "x\n"
+    made = tree(project, setup=f"echo much; {MAKES_PYTHON}", said=said)
+    assert made.python == f"{made.top}/.venv/bin/python"
+    assert (made.top / "ran").read_text() == "x\n"
     assert said[1:] == [f"{head[:12]}: echo much; {MAKES_PYTHON}"]
     assert not list(tmp_path.glob("*.log"))
 
@@ -129,9 +129,9 @@ def test_the_default_command_is_uvs_and_sees_nothing_of_the_users_environment(
     monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
     monkeypatch.setenv("VIRTUAL_ENV", "/mine")
     monkeypatch.setenv("UV_PROJECT_ENVIRONMENT", "/mine")
-    found = tree(project)
-    assert (found.top / "words").read_text() == "sync --quiet\n"
-    assert "/mine" not in [line.partition("=")[2] for line in (found.top / "env").read_text().splitlines()]
+    made = tree(project)
+    assert (made.top / "words").read_text() == "sync --quiet\n"
+    assert "/mine" not in [line.partition("=")[2] for line in (made.top / "env").read_text().splitlines()]
 
 
 def test_a_command_that_fails_is_one_line_with_the_end_of_what_it_said(project, repository, tree):
@@ -164,9 +164,9 @@ def test_the_nearest_project_counts_and_the_folder_is_the_users(repository, tree
     (repository / "inner/pyproject.toml").write_text(PYPROJECT)
     commit(repository)
     deep = revisions.project(repository / "inner/deep")
-    found = tree(deep, setup=MAKES_PYTHON)
-    assert found.folder == found.top / "inner/deep"
-    assert found.python == f"{found.top}/inner/.venv/bin/python"
+    made = tree(deep, setup=MAKES_PYTHON)
+    assert made.folder == made.top / "inner/deep"
+    assert made.python == f"{made.top}/inner/.venv/bin/python"
     with pytest.raises(BuildError, match=r"has no folder inner/deep; start the gate where both revisions have one"):
         tree(deep, "HEAD~1")
 
@@ -185,8 +185,8 @@ def test_a_submodule_that_is_not_checked_out_here_is_empty_there_and_a_note(proj
     shutil.rmtree(repository / "lib")
     shutil.rmtree(repository / ".git/modules")
     said = []
-    found = tree(project, said=said)
-    assert list((found.top / "lib").iterdir()) == []
+    made = tree(project, said=said)
+    assert list((made.top / "lib").iterdir()) == []
     assert said[1].endswith(": not checked out here, so not there either: submodule lib")
 
 

@@ -46,7 +46,7 @@ def run(body: str, *, timeout_s: float = 60.0, listen=None, cells=1):
 
 def test_a_result_becomes_a_record():
     heard = []
-    (one,) = run('send(Stepped("timed", 6, 0.1)); send(ok)', listen=lambda *told: heard.append(told))
+    (one,) = run('send(Stepped("timed", 6, 0.1)); send(ok)', listen=lambda *call: heard.append(call))
     assert (one.status, one.reason, one.run_id, one.trial) == ("ok", None, "run-1", 0)
     assert one.measurement == factories.make_measurement()
     assert one.environment == factories.make_environment()
@@ -74,9 +74,9 @@ def test_a_process_of_ours_takes_no_module_from_the_current_directory(tmp_path):
     ],
 )
 def test_a_last_word_without_what_it_must_tell_is_a_crash_and_the_run_goes_on(last):
-    found = run(f"os.write(pipe, {last} if b'batch_size\":1,' in cell.encode() else encode(ok))", cells=2)
-    assert [one.status for one in found] == ["crashed", "ok"]
-    assert found[0].reason == "the worker sent something that is no message"
+    records = run(f"os.write(pipe, {last} if b'batch_size\":1,' in cell.encode() else encode(ok))", cells=2)
+    assert [one.status for one in records] == ["crashed", "ok"]
+    assert records[0].reason == "the worker sent something that is no message"
 
 
 def test_the_worker_gets_the_cell_and_its_threads():
@@ -227,12 +227,12 @@ list(Runner("r", 600.0, command).run([(PlannedCell(factories.make_cell()), 0)]))
 
 
 class Watched:
-    """A stand-in for a GPU that is watched: when it began and ended, and what it was told."""
+    """A stand-in for a GPU that is watched: when it began and ended, and the timed pass that it was given."""
 
     def __init__(self) -> None:
         self.now: list[str] = []
         self.began: list[tuple[str, float]] = []
-        self.told: list[tuple[float | None, float | None]] = []
+        self.timed: list[tuple[float | None, float | None]] = []
 
     def __call__(self, cell, start):
         self.began.append((cell.device, start))
@@ -241,7 +241,7 @@ class Watched:
 
     def stop(self, timed_from_s, timed_to_s):
         self.now.append("stopped")
-        self.told.append((timed_from_s, timed_to_s))
+        self.timed.append((timed_from_s, timed_to_s))
         samples = (GpuSample(0.0, power_w=80.0), GpuSample(1.0, power_w=600.0))
         return GpuSamples(state=GpuState(), samples=samples, timed_from_s=timed_from_s, timed_to_s=timed_to_s)
 
@@ -254,7 +254,7 @@ def run_watched(body: str, watched: Watched, **options):
     return one
 
 
-def test_a_gpu_is_watched_while_its_trial_runs_and_told_when_the_timed_pass_was():
+def test_a_gpu_is_watched_while_its_trial_runs_and_gets_the_times_of_the_timed_pass():
     watched = Watched()
     body = """
 send(Stepped("warm-up", 3, 0.1)); time.sleep(0.2)
@@ -271,7 +271,7 @@ send(Stepped("profiled", 5, 0.1)); send(ok)
     ((device, start),) = watched.began
     assert device == "cuda:1"
     assert before <= start <= before + one.duration_s
-    ((from_s, to_s),) = watched.told
+    ((from_s, to_s),) = watched.timed
     assert 0.2 <= from_s < to_s <= one.duration_s - 0.2
     assert to_s - from_s >= 0.6
     assert one.gpu.samples[1].power_w == 600.0
@@ -281,14 +281,14 @@ send(Stepped("profiled", 5, 0.1)); send(ok)
 def test_a_gpu_is_watched_until_its_worker_dies():
     watched = Watched()
     one = run_watched("os.kill(os.getpid(), 9)", watched)
-    assert (one.status, watched.now, watched.told) == ("crashed", ["watching", "stopped"], [(None, None)])
+    assert (one.status, watched.now, watched.timed) == ("crashed", ["watching", "stopped"], [(None, None)])
     assert one.gpu is not None
 
 
 def test_an_interrupt_ends_the_watching():
     watched = Watched()
 
-    def interrupt(*told):
+    def interrupt(*call):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
