@@ -53,12 +53,6 @@ class ProfileRequest(msgspec.Struct, frozen=True):
 Message = Building | Stepped | Finished
 
 _decoder: msgspec.json.Decoder[Message] = msgspec.json.Decoder(Message)
-_encoder = msgspec.json.Encoder()
-
-
-def encode(message: Message) -> bytes:
-    """One line, with its end."""
-    return _encoder.encode(message) + b"\n"
 
 
 def decode(line: bytes) -> Message:

@@ -293,11 +293,6 @@ class GpuSamples(msgspec.Struct, frozen=True, kw_only=True):
         """Energy over the trial."""
         return next((s.energy_j for s in reversed(self.samples) if s.energy_j is not None), None)
 
-    @property
-    def peak_memory_used_bytes(self) -> int | None:
-        """The most memory seen in use on the whole device."""
-        return max((s.memory_used_bytes for s in self.samples if s.memory_used_bytes is not None), default=None)
-
 
 def check_end(status: Status, reason: str | None, measurement: Measurement | None) -> None:
     """Check that a trial's end has what its status demands. Raises ValueError."""

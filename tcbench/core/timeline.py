@@ -19,7 +19,6 @@ Kind = Literal["step", "phase", "layer", "work", "api", "kernel", "copy", "memse
 """host: steps, their phases, layers in them, CUDA calls (`api`). io: `work`. gpu: kernels, copies, memsets, and whole
 graphs where what is inside one cannot be told."""
 
-SOURCES = ("nsys", "cupti", "ranges")
 Source = Literal["nsys", "cupti", "ranges"]
 
 

@@ -14,7 +14,7 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
@@ -46,17 +46,23 @@ def run(cell: Cell, send: Send, request: ProfileRequest | None = None) -> Finish
         send(Building("imports", os.getpid()))
         environment = describe(cell)
         measurement = measured(cell, send, request, environment.device_name)
-    except TcbenchError as error:
-        return Finished("failed", _line(error) or type(error).__name__, None, environment)
     except Exception as error:
-        traceback.print_exc()
-        spent = _out_of_memory(cell, error)
-        if spent is not None:
-            return Finished("oom", f"out of memory: {_line(spent) or 'an allocation failed'}", None, environment)
-        notes = [" ".join(note.split()) for note in getattr(error, "__notes__", ())]
-        where = "".join(f" ({note})" for note in notes)
-        return Finished("failed", f"{type(error).__name__}: {_line(error)}{where}", None, environment)
+        return Finished(*failure(cell, error), None, environment)
     return Finished("ok", None, measurement, environment)
+
+
+def failure(cell: Cell, error: Exception) -> tuple[Literal["oom", "failed"], str]:
+    """The status of a job that raised this, and the reason on one line. What is no message for users is printed, so
+    that it stands in the log."""
+    if isinstance(error, TcbenchError):
+        return "failed", _line(error) or type(error).__name__
+    traceback.print_exc()
+    spent = _out_of_memory(cell, error)
+    if spent is not None:
+        return "oom", f"out of memory: {_line(spent) or 'an allocation failed'}"
+    notes = [" ".join(note.split()) for note in getattr(error, "__notes__", ())]
+    where = "".join(f" ({note})" for note in notes)
+    return "failed", f"{type(error).__name__}: {_line(error)}{where}"
 
 
 def measured(cell: Cell, send: Send, request: ProfileRequest | None, device_name: str) -> Measurement:

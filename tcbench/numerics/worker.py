@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import itertools
 import math
-import traceback
 from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
-from tcbench.core.errors import TcbenchError
 from tcbench.core.numerics import (
     KINDS,
     AnyJob,
@@ -32,7 +30,7 @@ from tcbench.core.numerics import (
     StepGradients,
 )
 from tcbench.core.worker import serve
-from tcbench.measure.worker import describe
+from tcbench.measure.worker import describe, failure
 
 
 def main() -> None:
@@ -97,13 +95,8 @@ def run(job: Job, send: Callable[[Message], None]) -> Finished:
             )
         except DivergedError as error:
             return ended("diverged", str(error), losses=_rounded(error.losses))
-    except TcbenchError as error:
-        return ended("failed", " ".join(str(error).split()))
-    except MemoryError as error:
-        return ended("oom", f"out of memory: {' '.join(str(error).split()) or 'an allocation failed'}")
     except Exception as error:
-        traceback.print_exc()
-        return ended("failed", f"{type(error).__name__}: {' '.join(str(error).split())}")
+        return ended(*failure(job.cell, error))
     return ended(
         "ok",
         None,
@@ -128,11 +121,9 @@ def parity(job: ParityJob, send: Callable[[Message], None]) -> ParityFinished:
 
         runs = compare(job, open_site, lambda done: send(Progress(done)))
         return ParityFinished(runs, slope_error(job), environment=environment)
-    except TcbenchError as error:
-        return ParityFinished((), None, " ".join(str(error).split()), environment)
     except Exception as error:
-        traceback.print_exc()
-        return ParityFinished((), None, f"{type(error).__name__}: {' '.join(str(error).split())}", environment)
+        _, reason = failure(job.cell, error)
+        return ParityFinished((), None, reason, environment)
 
 
 def _rounded(losses: tuple[float, ...]) -> tuple[float, ...]:

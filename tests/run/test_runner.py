@@ -27,11 +27,11 @@ TESTS = str(Path(factories.__file__).parent)
 PRELUDE = """
 import os, signal, sys, time
 sys.path.insert(0, {tests!r})
-import factories
+import factories, msgspec
 from tcbench.core.messages import *
-from tcbench.core.messages import encode
 cell = sys.stdin.read()
 pipe = int(sys.argv[1])
+def encode(message): return msgspec.json.encode(message) + b"\\n"
 def send(message): os.write(pipe, encode(message))
 ok = Finished("ok", None, factories.make_measurement(), factories.make_environment())
 """
