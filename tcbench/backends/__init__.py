@@ -6,7 +6,6 @@ A name is that of a backend here, of one that an installed package registers und
 
 from __future__ import annotations
 
-import difflib
 import functools
 import importlib
 import importlib.metadata
@@ -14,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from tcbench.backends import own
-from tcbench.core.errors import ScenarioError
+from tcbench.core.errors import ScenarioError, hint
 from tcbench.core.record import Cell
 from tcbench.core.rung import Package, RungSet
 from tcbench.core.session import Session
@@ -73,9 +72,8 @@ def problem(name: str) -> str | None:
         return own.problem(name)
     if name in names():
         return None
-    close = difflib.get_close_matches(name, names(), n=1)
-    hint = f"did you mean '{close[0]}'?" if close else f"expected one of {', '.join(names())}, or module:factory"
-    return f"unknown backend '{name}'; {hint}"
+    expected = f"expected one of {', '.join(names())}, or module:factory"
+    return f"unknown backend '{name}'; {hint(name, names(), expected)}"
 
 
 def device_kinds(of: Iterable[str] | None = None) -> dict[str, Package | None]:

@@ -34,7 +34,9 @@ for _module in (
     "numerics",
     "baseline",
     "history",
-    "look",
+    "list",
+    "doctor",
+    "data",
 ):
     # Each registers its commands, in the order in which help shows them.
     importlib.import_module(f"{__name__}.{_module}")
@@ -71,7 +73,7 @@ def main() -> NoReturn:
     except TcbenchError as error:
         if debug:
             traceback.print_exc()
-        from tcbench.show.naming import plain
+        from tcbench.core.text import plain
 
         # It may name what anyone wrote into a record; only a list of differences has several lines.
         text = (

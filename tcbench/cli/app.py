@@ -10,6 +10,7 @@ import typer
 from typer.core import TyperCommand
 
 from tcbench import __version__
+from tcbench.core.errors import TcbenchError
 
 INTERRUPTED = 130
 SOME_CELL_FAILED = 3
@@ -18,8 +19,26 @@ INTERNAL_ERROR = 70
 OUT = Path("results")
 
 
+class UsageError(TcbenchError):
+    """An option or argument is unknown, missing or of a wrong kind."""
+
+
 class GroupedCommand(TyperCommand):
-    """Help with its options grouped by `rich_help_panel`, without importing Rich: that alone would take 0.3 s."""
+    """Help with its options grouped by `rich_help_panel`, without importing Rich: that alone would take 0.3 s. Mistakes
+    in options are errors of one line like all others."""
+
+    def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
+        try:
+            return super().make_context(info_name, args, parent, **extra)
+        except Exception as error:
+            # Typer's own errors of usage have no public name in all of its versions, but this method.
+            if not hasattr(error, "format_message"):
+                raise
+            words = f"{parent.command_path} {info_name}" if parent else info_name
+            message = " ".join(error.format_message().split()).removesuffix(".")
+            for noise in ("Invalid value for ", "Value error, "):
+                message = message.replace(noise, "", 1)
+            raise UsageError(f"{message}; `{words} -h` shows the options") from None
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         groups: dict[str, list[tuple[str, str]]] = {}
@@ -42,8 +61,6 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="Start with: tcbench run",
 )
-data_app = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="Make the images a run reads.")
-app.add_typer(data_app, name="data")
 
 
 def command(

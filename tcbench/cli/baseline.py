@@ -59,10 +59,10 @@ def list_(
     out: OutOption = OUT,
 ) -> None:
     """Show the baselines here."""
+    from tcbench.core.text import plain
     from tcbench.run import baseline
     from tcbench.show import baseline as view
     from tcbench.show.console import make_console
-    from tcbench.show.naming import plain
 
     baselines = baseline.everything(out)
     if json:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import shlex
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from tcbench.analysis.claims import Asked
     from tcbench.core.record import Cell
     from tcbench.run.scenario import Scenario
-
-FORMATS = ("table", "markdown", "json")
 
 
 @command(
@@ -47,34 +45,26 @@ def claims(
             autocompletion=complete_scenario,
         ),
     ] = None,
-    format_: Annotated[str, typer.Option("--format", metavar="FORMAT", help=f"{', '.join(FORMATS)}.")] = "table",
+    format_: Annotated[
+        Literal["table", "markdown", "json"],
+        typer.Option("--format", metavar="FORMAT", help="table, markdown or json."),
+    ] = "table",
     out: ResultsFolderOption = OUT,
 ) -> None:
     """The scorecard: each claim of the scenario, the talk in 2018 beside this machine, with the figures it rests on. A
     claim holds, does not hold, is undecided (its interval includes the limit) or was not measured. The exit code is 0
     whatever holds."""
-    from tcbench import tracing
     from tcbench.analysis.bottleneck import summarise
     from tcbench.analysis.claims import any_of, by_timelines, scorecards
-    from tcbench.cli.documents import documents, training
-    from tcbench.cli.results import newest, parted
-    from tcbench.core import store
+    from tcbench.cli.documents import training
+    from tcbench.cli.results import read_with_documents
     from tcbench.show import claims as view
     from tcbench.show.console import make_console
 
-    if format_ not in FORMATS:
-        raise SelectionError(f"--format {format_}: expected one of {', '.join(FORMATS)}")
-    named, others = parted(store.resolve(name, out) for name in results or ())
-    named_documents, timelines = documents(others)
-    files = named or [newest(out)]
-    read = store.read(files)
-    for note in read.notes:
-        typer.echo(f"note: {note}", err=True)
-    if not read.records:
-        raise SelectionError("no records in these results; `tcbench run` makes some")
-    seen = [summarise(timeline) for path in timelines for timeline in tracing.read(path)]
-    trained = training(named_documents, files)
-    cards = scorecards(store.current(read.records), asked_of(scenario), any_of(by_timelines(seen), trained))
+    given = read_with_documents(results, out)
+    seen = list(map(summarise, given.timelines))
+    trained = training(given.documents, given.paths)
+    cards = scorecards(given.records, asked_of(scenario), any_of(by_timelines(seen), trained))
     if seen and len(cards) > 1:
         raise SelectionError("timelines do not tell their machine; name the records of one run beside them")
     if format_ != "table":

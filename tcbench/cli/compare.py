@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -19,7 +18,6 @@ from tcbench.cli.comparisons import (
     ThresholdOption,
     allowed,
     check_chart,
-    check_format,
     check_output,
     comparable,
     exit_code,
@@ -28,10 +26,7 @@ from tcbench.cli.comparisons import (
     retry_command,
     threshold,
 )
-from tcbench.core.errors import NotComparableError, SelectionError, StoreError
-
-if TYPE_CHECKING:
-    from tcbench.core.record import Record
+from tcbench.core.errors import NotComparableError, SelectionError
 
 
 @command(
@@ -73,20 +68,20 @@ def compare(
     from tcbench.analysis import comparability
     from tcbench.analysis.compare import compare as compared
     from tcbench.analysis.verdict import Rule
+    from tcbench.cli.results import read_files
+    from tcbench.core.text import plain
     from tcbench.show.comparison import Labels
-    from tcbench.show.naming import plain
 
-    check_format(format_)
     names, rule, may_differ = metrics(metric), Rule(threshold(threshold_)), allowed(allow)
     check_chart(chart)
     check_output(output)
     (base_path, base_name), (current_path, current_name) = _inputs(base, current, baseline, out)
-    labels = Labels(base_name, current_name)
-    befores, afters = _records(base_path), _records(current_path)
+    labels = Labels(plain(base_name), plain(current_name))
+    befores, afters = read_files([base_path]).records, read_files([current_path]).records
     both = comparability.shared(befores, afters)
     if both:
         which = "all trials" if both == len(befores) == len(afters) else f"{both} trials"
-        typer.echo(f"note: {which} of {plain(current_name)} stand in {plain(base_name)} too", err=True)
+        typer.echo(f"note: {which} of {labels.current} stand in {labels.base} too", err=True)
     comparison = compared(befores, afters, names, rule)
     try:
         comparison = comparable(comparison, labels, may_differ, retry_command(context))
@@ -117,15 +112,3 @@ def _inputs(base: str | None, current: str | None, baseline: str | None, out: Pa
         raise SelectionError(f"--baseline {baseline} stands in BASE's place: expected only CURRENT, got two results")
     path = newest(out) if base is None else store.resolve(base, out)
     return (baselines.path(baseline, out), f"baseline {baseline}"), (path, base or path.stem)
-
-
-def _records(path: Path) -> Sequence[Record]:
-    """One side's records; notes on its files go to standard error. Raises StoreError."""
-    from tcbench.core import store
-
-    read = store.read([path])
-    for note in read.notes:
-        typer.echo(f"note: {note}", err=True)
-    if not read.records:
-        raise StoreError(f"{path}: no records in it; `tcbench run` makes some")
-    return store.current(read.records)

@@ -5,20 +5,19 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal, get_args
 
 import typer
 
 from tcbench.cli.options import ANOTHER_FILE
 from tcbench.core import files
-from tcbench.core.errors import NotComparableError, SelectionError, StoreError
+from tcbench.core.errors import NotComparableError, SelectionError, StoreError, hint
 
 if TYPE_CHECKING:
     from tcbench.analysis.comparability import Difference
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 REGRESSION = 1
 INCONCLUSIVE = 4
 
-FORMATS = ("table", "markdown", "json", "junit", "github")
+Format = Literal["table", "markdown", "json", "junit", "github"]
 MISSING = "missing"
 """The word of --allow for cells that current lacks."""
 
@@ -61,7 +60,7 @@ StrictOption = Annotated[
     bool, typer.Option("--strict", help="Exit code 4 where something is inconclusive.", rich_help_panel=JUDGE)
 ]
 FormatOption = Annotated[
-    str, typer.Option("--format", metavar="FORMAT", help=f"{', '.join(FORMATS)}.", rich_help_panel=SHOW)
+    Format, typer.Option("--format", metavar="FORMAT", help=f"{', '.join(get_args(Format))}.", rich_help_panel=SHOW)
 ]
 OutputOption = Annotated[
     Path | None,
@@ -111,29 +110,20 @@ def allowed(given: Sequence[str] | None) -> Allowed:
     return Allowed(frozenset(facets), MISSING in words)
 
 
-def check_format(name: str) -> None:
-    """Raises SelectionError for what is none."""
-    if name not in FORMATS:
-        raise SelectionError(f"--format {name!a}: expected {', '.join(FORMATS[:-1])} or {FORMATS[-1]}")
-
-
 def _chosen(option: str, given: Sequence[str] | None, known: Sequence[str]) -> list[str]:
     """Words of an option that takes commas, each once."""
     words = [word.strip() for text in given or () for word in text.split(",")]
     for word in words:
         if word not in known:
-            close = difflib.get_close_matches(word, known, n=1)
-            hint = f"did you mean '{close[0]}'?" if close else f"expected {', '.join(known[:-1])} or {known[-1]}"
-            raise SelectionError(f"{option} {word[:40]!a}: unknown; {hint}")
+            raise SelectionError(f"{option} {word[:40]!a}: unknown; {hint(word, known)}")
     return list(dict.fromkeys(words))
 
 
 def comparable(comparison: Comparison, labels: Labels, allow: Allowed, retry: str) -> Comparison:
     """The comparison as it may be judged: what is missing does not fail where that is allowed. `retry` is the command
     so far, without its --allow. Raises NotComparableError: nothing in common, or differences that are not allowed."""
-    from tcbench.show.naming import plain
 
-    names = plain(labels.base), plain(labels.current)
+    names = labels.base, labels.current
     if comparison.paired == 0:
         bases = _contents(cell.base.cell.label for cell in comparison.cells if cell.base)
         currents = _contents(cell.current.cell.label for cell in comparison.cells if cell.current)
@@ -143,7 +133,7 @@ def comparable(comparison: Comparison, labels: Labels, allow: Allowed, retry: st
         )
     judged = _forgiven(comparison) if allow.missing else comparison
     if not judged.failing and not any(cell.measured for cell in judged.cells):
-        reasons = list(dict.fromkeys(plain(cell.why) for cell in judged.cells if cell.why))
+        reasons = list(dict.fromkeys(cell.why for cell in judged.cells if cell.why))
         raise NotComparableError(f"nothing was measured on both sides: {_few(reasons)}")
     refused = judged.refused(allow.facets)
     if refused:
@@ -158,21 +148,19 @@ def _few(things: Sequence[str], most: int = 3) -> str:
 
 
 def _contents(labels: Iterable[str], most: int = 5) -> str:
-    from tcbench.show.naming import plain
 
-    return _few([plain(label) for label in dict.fromkeys(labels)], most)
+    return _few(list(dict.fromkeys(labels)), most)
 
 
 def _refusal(refused: Sequence[Difference], names: tuple[str, str], allow: Allowed, retry: str) -> str:
     """Every difference on a line of its own, and the command that allows them."""
     from tcbench.analysis.comparability import FACETS
-    from tcbench.show.naming import plain
 
     wide = max(len(one.facet) for one in refused)
     facets = {one.facet for one in refused} | allow.facets
     words = [facet for facet in FACETS if facet in facets] + [MISSING] * allow.missing
     lines = [f"{names[0]} and {names[1]} did not measure the same thing:"]
-    lines += [f"  {one.facet:{wide}}  {plain(one.says)}" for one in refused]
+    lines += [f"  {one.facet:{wide}}  {one.says}" for one in refused]
     lines += ["to compare them all the same:", f"  {retry} --allow {','.join(words)}"]
     return "\n".join(lines)
 
@@ -200,7 +188,7 @@ def retry_command(context: typer.Context) -> str:
 
 
 def present(
-    comparison: Comparison, labels: Labels, format_: str, output: Path | None, chart: Path | None = None
+    comparison: Comparison, labels: Labels, format_: Format, output: Path | None, chart: Path | None = None
 ) -> None:
     """Show a comparison as the user asked for it. Raises StoreError where a file cannot be written, when the verdicts
     have been shown."""

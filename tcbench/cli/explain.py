@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -13,10 +12,11 @@ from tcbench.cli.options import ResultsFolderOption
 
 if TYPE_CHECKING:
     from tcbench.analysis.summary import CellSummary
+    from tcbench.core.timeline import Timeline
 
 
 @command(
-    "Say what holds each cell back, and what to try next.",
+    "Show what limits each cell, and what to try next.",
     """
 tcbench explain                                   the newest run
 tcbench explain results/*/naruse2018-*.jsonl --details
@@ -36,54 +36,49 @@ def explain(
     json: Annotated[bool, typer.Option("--json", help="Everything as JSON.")] = False,
     out: ResultsFolderOption = OUT,
 ) -> None:
-    """Say of each cell what holds it back (input-bound, host-bound, gpu-bound or balanced), with the numbers, which
-    rung attacks that and what it could gain at most; beside it what was measured, where the same results hold it."""
+    """Show for each cell what limits it (input-bound, host-bound, gpu-bound or balanced), with the numbers, the rung
+    that reduces it and the most that rung could gain; beside it the measured gain, where these results have it."""
     from tcbench.analysis.explanation import explain as explanations
-    from tcbench.cli.results import newest, parted
-    from tcbench.core import store
+    from tcbench.cli.results import read_with_timelines
     from tcbench.show import explain as view
     from tcbench.show.console import make_console
 
-    records, timelines = parted([store.resolve(name, out) for name in results or ()] or [newest(out)])
-    if timelines:
-        _show_timelines(timelines, json)
-    if not records:
+    given = read_with_timelines(results, out, alone=True)
+    if given.timelines:
+        _show_timelines(given.timelines, json)
+    if not given.records:
         return
-    read = store.read(records)
-    for note in read.notes:
-        typer.echo(f"note: {note}", err=True)
     arithmetic_s, ceiling = arithmetic()
-    found = explanations(store.current(read.records), problem_of, arithmetic_s)
-    by = ceiling(found[0].summary) if found else None
+    explained = explanations(given.records, problem_of, arithmetic_s)
+    by = ceiling(explained[0].summary)
     if json:
-        typer.echo(view.to_json(found, by))
+        typer.echo(view.to_json(explained, by))
         return
     console = make_console()
-    console.print(view.table(found))
+    console.print(view.table(explained))
     console.print()
     if details:
-        for line in view.sentences(found):
+        for line in view.sentences(explained):
             console.print(line, markup=False, highlight=False, soft_wrap=True)
         console.print()
-    checks = view.checks(found)
+    checks = view.checks(explained)
     if checks is not None:
         console.print("The model against what was measured:", style="bold")
         console.print(checks)
         console.print()
-    for line in view.notes(found, by):
+    for line in view.notes(explained, by):
         console.print(line, style="dim", markup=False, highlight=False, soft_wrap=True)
 
 
-def _show_timelines(paths: Sequence[Path], json: bool) -> None:
-    from tcbench import tracing
+def _show_timelines(timelines: Sequence[Timeline], json: bool) -> None:
     from tcbench.analysis.bottleneck import summarise
     from tcbench.show import explain as view
 
-    found = [summarise(timeline) for path in paths for timeline in tracing.read(path)]
+    bottlenecks = list(map(summarise, timelines))
     if json:
-        typer.echo(view.timelines_json(found))
+        typer.echo(view.timelines_json(bottlenecks))
         return
-    typer.echo("\n\n".join("\n".join(view.lines_of(one)) for one in found))
+    typer.echo("\n\n".join("\n".join(view.lines_of(bottleneck)) for bottleneck in bottlenecks))
 
 
 def problem_of(summary: CellSummary) -> Callable[[Sequence[str]], str | None]:
@@ -101,9 +96,9 @@ def problem_of(summary: CellSummary) -> Callable[[Sequence[str]], str | None]:
     device = Device(summary.cell.device, "", 0, capability)
 
     def problem(rungs: Sequence[str]) -> str | None:
-        found = rung_set.problem(rungs)
+        conflict = rung_set.problem(rungs)
         reasons = (missing(rung_set[name].requires, device, remote=True) for name in rungs)
-        return found or next(filter(None, reasons), None)
+        return conflict or next(filter(None, reasons), None)
 
     return problem
 

@@ -21,7 +21,7 @@ from tcbench.cli.options import (
 
 
 @command(
-    "Say what a scenario needs on a GPU that is not here.",
+    "Forecast what a scenario needs on a GPU that is not here.",
     """
 tcbench forecast --gpu H200                        the talk's matrix on an H200
 tcbench forecast --gpu V100 --bs 128,256           ...on the talk's own GPU: what fits into its 16 GB
@@ -50,15 +50,17 @@ def forecast(
     bs: BatchSizesOption = None,
     config: ConfigOption = None,
     image_size: ImageSizeOption = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Look anew, whatever was kept.", rich_help_panel=WHAT)] = False,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Compute again, ignoring kept results.", rich_help_panel=WHAT)
+    ] = False,
     details: Annotated[
-        bool, typer.Option("--details", help="Also every work of every cell.", rich_help_panel=WHERE)
+        bool, typer.Option("--details", help="Also list every operation of every cell.", rich_help_panel=WHERE)
     ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.", rich_help_panel=WHERE)] = False,
     json: Annotated[bool, typer.Option("--json", help="Everything as JSON.", rich_help_panel=WHERE)] = False,
 ) -> None:
-    """Say, without any GPU, what each cell would need on one: whether cuDNN has a plan for every operation there, how
-    much memory a step takes of the card's, its operations and bytes, and the least time that these imply.
+    """Forecast, without any GPU, what each cell would need on one: whether cuDNN has a plan for every operation there,
+    how much of the card's memory a step takes, its operations and bytes, and the least time that these imply.
 
     Exit code: 0, also when a cell does not fit (that is an answer); 2 for a mistake in
     the command, the scenario or the GPU's file.
@@ -78,12 +80,12 @@ def forecast(
     planned = plan.make(scenarios.load(scenario), selection, its_device, remote=True)
     try:
         with Stages(make_console(stderr=True), quiet) as stages:
-            found = forecasts.forecast(planned, there, fresh=fresh, progress=stages.advance)
+            result = forecasts.forecast(planned, there, fresh=fresh, progress=stages.advance)
     except KeyboardInterrupt:
-        typer.echo("\ninterrupted; what was found is kept: the same command goes on from there", err=True)
+        typer.echo("\ninterrupted; what is finished is kept: the same command continues from there", err=True)
         raise typer.Exit(INTERRUPTED) from None
     if json:
-        typer.echo(view.to_json(found))
+        typer.echo(view.to_json(result))
         return
     console = make_console(least=view.WIDTH)
 
@@ -91,16 +93,16 @@ def forecast(
         console.print(line, style=style, markup=False, highlight=False, soft_wrap=True)
 
     if details:
-        for heading, works in view.details(found):
+        for heading, works in view.details(result):
             say(heading, "bold")
             console.print(works)
             console.print()
-    say(view.headline(found))
+    say(view.headline(result))
     console.print()
-    console.print(view.table(found))
+    console.print(view.table(result))
     console.print()
-    for line in view.reasons(found):
+    for line in view.reasons(result):
         say(line, "yellow")
-    for line in view.notes(found):
+    for line in view.notes(result):
         say(line, "dim")
-    say(view.verdict(found))
+    say(view.verdict(result))

@@ -21,7 +21,6 @@ from tcbench.cli.comparisons import (
     StrictOption,
     ThresholdOption,
     allowed,
-    check_format,
     check_output,
     comparable,
     exit_code,
@@ -141,12 +140,12 @@ def gate(
     not comparable, or nothing was measured on both sides; 130 interrupted."""
     from tcbench.analysis.verdict import Rule
     from tcbench.cli.run import check_folder, make_plan
+    from tcbench.core.text import plain
     from tcbench.run import builds
     from tcbench.run import gate as gates
     from tcbench.show import console
     from tcbench.show.comparison import Labels
 
-    check_format(format_)
     check_output(output)
     names, rule = metrics(metric), Rule(threshold(threshold_))
     may_differ = allowed(allow)
@@ -188,7 +187,7 @@ def gate(
     if ended.spent:
         notes.append(f"the budget of {budget:g} s was spent: what is undecided stays inconclusive")
     comparison = replace(comparison, notes=(*comparison.notes, *filter(None, notes)))
-    called = Labels(*(side.says for side in ready))
+    called = Labels(*(plain(side.says) for side in ready))
     comparison = comparable(comparison, called, may_differ, retry_command(context))
     present(comparison, called, format_, output)
     raise typer.Exit(exit_code(comparison, strict))

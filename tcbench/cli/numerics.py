@@ -63,13 +63,24 @@ def numerics(
             rich_help_panel=WHAT,
         ),
     ] = None,
-    bs: Annotated[int | None, typer.Option(metavar="N", help="Batch size.", rich_help_panel=WHAT)] = None,
+    bs: Annotated[
+        int | None, typer.Option(metavar="N", min=2, max=65536, help="Batch size.", rich_help_panel=WHAT)
+    ] = None,
     image_size: ImageSizeOption = None,
     seeds: Annotated[
         int | None,
-        typer.Option(metavar="N", help="Runs of each technique, from weights of their own.", rich_help_panel=HOW),
+        typer.Option(
+            metavar="N",
+            min=1,
+            max=1000,
+            help="Runs of each technique, each from its own weights.",
+            rich_help_panel=HOW,
+        ),
     ] = None,
-    steps: Annotated[int | None, typer.Option(metavar="N", help="Steps of each run.", rich_help_panel=HOW)] = None,
+    steps: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, max=1_000_000, help="Steps of each run.", rich_help_panel=HOW),
+    ] = None,
     learning_rate: Annotated[
         float | None, typer.Option("--lr", metavar="RATE", help="Learning rate.", rich_help_panel=HOW)
     ] = None,
@@ -85,6 +96,8 @@ def numerics(
         int | None,
         typer.Option(
             metavar="N",
+            min=2,
+            max=10**9,
             help="Images that the loss is averaged over, of which this is one replica. Default: slide 34's 131072.",
             rich_help_panel=HOW,
         ),
@@ -97,7 +110,10 @@ def numerics(
             rich_help_panel=HOW,
         ),
     ] = None,
-    threads: Annotated[int | None, typer.Option(metavar="N", help="Threads of each run.", rich_help_panel=HOW)] = None,
+    threads: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, max=4096, help="Threads of each run.", rich_help_panel=HOW),
+    ] = None,
     timeout: Annotated[
         float | None,
         typer.Option(metavar="SECONDS", help="A run that takes longer is ended.", rich_help_panel=HOW),
@@ -122,12 +138,7 @@ def numerics(
     from tcbench.run import scenario as scenarios
     from tcbench.run.plan import refuse
 
-    _whole("--seeds", seeds, 1, plan.MOST_SEEDS)
-    _whole("--steps", steps, 1, plan.MOST_STEPS)
-    _whole("--bs", bs, 2, 65536)
-    _whole("--image-size", image_size, 8, 8192)
-    _whole("--threads", threads, 1, 4096)
-    _whole("--global-batch", global_batch, 2, 10**9)
+    within("--image-size", image_size, "a whole number from 8 to 8192", lambda x: 8 <= x <= 8192)
     within("--lr", learning_rate, "a rate above 0, such as 0.001", lambda x: 0 < x <= 1e6)
     within("--margin", margin, "a share between 0 and 1, such as 0.02", lambda x: 0 < x < 1)
     within("--timeout", timeout, "seconds above 0", lambda x: 0 < x <= 1e6)
@@ -176,10 +187,6 @@ def numerics(
     setting = plan.setting(loaded, target, asked, machine.usable_cpus(), None if data is None else _images(data))
     margins = Margins() if margin is None else Margins(margin, margin)
     _train(setting, asked, static_scale, margins, target, timeout or _TIMEOUT_S, out, quiet, json)
-
-
-def _whole(name: str, value: int | None, least: int, most: int) -> None:
-    within(name, value, f"a whole number from {least} to {most}", lambda x: least <= x <= most)
 
 
 def _none_of(given: dict[str, Any], where: str, why: str) -> None:

@@ -47,7 +47,7 @@ def complete_gpu(incomplete: str) -> list[str]:
 
 ANOTHER_FILE = "name another file with -o"
 ANOTHER_FOLDER = "name another folder with --out"
-"""What mends a file that cannot be written, where the command has that option."""
+"""The remedy for a file that cannot be written, where the command has that option."""
 
 WHAT, HOW, WHERE = "What to run", "How to measure", "Where it goes and what is shown"
 
@@ -55,7 +55,7 @@ ScenarioArgument = Annotated[
     str | None,
     typer.Argument(
         metavar="SCENARIO",
-        help="A scenario's name or the path of a TOML file. Default: cpu where the device is the CPU.",
+        help="A scenario's name or the path of a TOML file. Default: naruse2018 on a GPU, cpu on a CPU.",
         autocompletion=complete_scenario,
     ),
 ]
@@ -94,19 +94,19 @@ TargetOption = Annotated[
     float | None,
     typer.Option(
         metavar="SHARE",
-        help="A cell is done when the 95% interval's half-width is this share of the mean, e.g. 0.02.",
+        help="A cell is done when the half-width of its 95% interval is this share of the mean, e.g. 0.02...",
         rich_help_panel=HOW,
     ),
 ]
 MaxTimeOption = Annotated[
     float | None,
-    typer.Option(metavar="SECONDS", help="...or when this much is spent on its timed steps.", rich_help_panel=HOW),
+    typer.Option(metavar="SECONDS", help="...or when its timed steps have taken so long.", rich_help_panel=HOW),
 ]
 TimeoutOption = Annotated[
     float | None, typer.Option(metavar="SECONDS", help="A trial that takes longer is ended.", rich_help_panel=HOW)
 ]
 SeedOption = Annotated[
-    int, typer.Option(metavar="N", min=0, max=2**32 - 1, help="Of weights and input.", rich_help_panel=HOW)
+    int, typer.Option(metavar="N", min=0, max=2**32 - 1, help="Seed of the weights and the input.", rich_help_panel=HOW)
 ]
 ThreadsOption = Annotated[
     int | None,
@@ -122,20 +122,20 @@ QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.",
 
 
 def batch_sizes(text: str | None) -> tuple[int, ...] | None:
-    """What --bs means, each size once. Raises SelectionError."""
+    """The batch sizes of --bs, each once. Raises SelectionError."""
     if text is None:
         return None
     sizes = []
     for word in text.split(","):
         if not re.fullmatch(r"\s*0*[1-9][0-9]{0,5}\s*", word, re.ASCII):
             shown = word.strip() if len(word) < 20 else f"{word.strip()[:17]}..."
-            raise SelectionError(f"--bs: '{shown}' is no batch size; expected e.g. --bs 32,64,128,256")
+            raise SelectionError(f"--bs: '{shown}' is not a batch size; expected e.g. --bs 32,64,128,256")
         sizes.append(int(word))
     return tuple(dict.fromkeys(sizes))
 
 
 def config_names(given: list[str] | None) -> tuple[str, ...]:
-    """What --config means, however often it was given. Raises SelectionError."""
+    """The names of --config, however often it was given. Raises SelectionError."""
     names = tuple(name.strip() for text in given or () for name in text.split(","))
     if any(not name for name in names):
         raise SelectionError("--config: expected a name or a glob, got nothing; `tcbench list` shows the configs")
@@ -143,7 +143,7 @@ def config_names(given: list[str] | None) -> tuple[str, ...]:
 
 
 def images(data: str | None) -> Input | None:
-    """What --data means. Raises SelectionError."""
+    """The input that --data names. Raises SelectionError."""
     from tcbench.core.record import Input
 
     if data is None:
@@ -168,7 +168,7 @@ def selection(
     threads: int | None,
     trials: int | None = None,
 ) -> Selection:
-    """What the options that choose and measure cells mean together. Raises SelectionError."""
+    """The selection that the options for cells and measuring make together. Raises SelectionError."""
     from tcbench.hardware import machine
     from tcbench.run.plan import Selection
 

@@ -1,6 +1,6 @@
 """Standard output and error as places that may go away: a pipe that is closed, a full disk, a terminal that hung up.
 
-What cannot be shown is never a verdict: a closed pipe ends the command as it does `cat` (exit code 141), anything else
+Output that fails is never a verdict: a closed pipe ends the command as it does `cat` (exit code 141), anything else
 is an error of one line. Without standard error the command goes on, since that only tells how it is going.
 """
 
@@ -15,7 +15,7 @@ from typing import TextIO
 from tcbench.core.errors import OutputError
 
 CLOSED_PIPE = 128 + signal.SIGPIPE
-"""What a shell says of a command that SIGPIPE ended."""
+"""The exit code that a shell shows for a command ended by SIGPIPE."""
 
 
 def guard() -> None:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from tcbench.cli.app import OUT, command
-from tcbench.cli.charts import throughput_chart
 from tcbench.cli.options import ANOTHER_FILE, ResultsFolderOption, config_names
 from tcbench.cli.results import named, read
 from tcbench.core.errors import SelectionError
+
+if TYPE_CHECKING:
+    from tcbench.analysis.summary import CellSummary
 
 
 @command(
@@ -35,12 +37,14 @@ def plot(
     output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="A .png, .svg or .pdf file.")] = Path(
         "tcbench.png"
     ),
-    kind: Annotated[str, typer.Option(metavar="KIND", help="throughput or ladder.")] = "throughput",
+    kind: Annotated[
+        Literal["throughput", "ladder"], typer.Option(metavar="KIND", help="throughput or ladder.")
+    ] = "throughput",
     slide: Annotated[
         int | None, typer.Option(metavar="N", help="One of the talk's comparisons: 12, 21, 27, 31 or 33.")
     ] = None,
     by: Annotated[
-        str,
+        Literal["setting", "machine"],
         typer.Option(
             metavar="WHAT",
             help="setting: a panel per machine, image size, input, ...; machine: these beside each other, a panel per "
@@ -62,10 +66,6 @@ def plot(
     from tcbench.analysis.summary import summarise
     from tcbench.show import charts
 
-    if kind not in ("throughput", "ladder"):
-        raise SelectionError(f"--kind {kind}: expected throughput or ladder")
-    if by not in ("setting", "machine"):
-        raise SelectionError(f"--by {by}: expected setting or machine")
     if by == "machine" and (kind != "throughput" or slide is not None):
         raise SelectionError("--by machine draws throughput: not with --kind ladder or --slide")
     if config and slide is not None:
@@ -96,3 +96,11 @@ def _beside(configs: Sequence[str], there: Sequence[str]) -> list[str]:
         return [*(config for config in there if config == "fp32"), "best"]
     chosen = (["best"] if name == "best" else named([name], there) for name in configs)
     return list(dict.fromkeys(config for names in chosen for config in names))
+
+
+def throughput_chart(summaries: Sequence[CellSummary]) -> Any:
+    """The chart of all cells, by batch size."""
+    from tcbench.show import charts
+
+    scenarios = ", ".join(dict.fromkeys(summary.cell.scenario for summary in summaries))
+    return charts.throughput_chart(summaries, title="Training throughput", subtitle=f"Scenario {scenarios}")

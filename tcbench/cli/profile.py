@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -39,13 +39,13 @@ if TYPE_CHECKING:
     from tcbench.tracing.nsys import Nsys
     from tcbench.tracing.threads import ThreadSampler
 
-TOOLS = ("auto", "nsys", "cupti", "ranges")
+Tool = Literal["auto", "nsys", "cupti", "ranges"]
 
 _TIMED_S = 5.0
 """Budget of the timed pass that comes before the profiled one: enough to be steady."""
 
 _TOOL_GRACE_S = 120.0
-"""How long Nsight Systems may take to write its report after the worker has ended."""
+"""The time that Nsight Systems may take to write its report after the worker has ended."""
 
 
 @command(
@@ -81,7 +81,7 @@ def profile(
         typer.Option("--steps", "-n", metavar="N", min=1, max=10_000, help="Steps to record.", rich_help_panel=HOW),
     ] = 5,
     tool: Annotated[
-        str,
+        Tool,
         typer.Option(
             metavar="TOOL",
             help="nsys (Nsight Systems), cupti (a GPU's), ranges (tcbench's own) or auto: the first that can be used.",
@@ -156,8 +156,8 @@ def _planned(
     from tcbench.run import plan
     from tcbench.run import scenario as scenarios
 
-    found = devices.find(device, device_kinds())
-    loaded = scenarios.load(scenario or ("cpu" if found.kind == "cpu" else "naruse2018"))
+    target = devices.find(device, device_kinds())
+    loaded = scenarios.load(scenario or ("cpu" if target.kind == "cpu" else "naruse2018"))
     sizes = batch_sizes(bs) or loaded.batch_sizes[:1]
     selection = plan.Selection(
         batch_sizes=sizes,
@@ -167,7 +167,7 @@ def _planned(
         max_time_s=_TIMED_S,
         threads=threads or machine.usable_cpus(),
     )
-    made = plan.make(loaded, selection, found)
+    made = plan.make(loaded, selection, target)
     if len(made.cells) != 1:
         named = ", ".join(planned.cell.label for planned in made.cells[:3])
         raise SelectionError(f"profile takes one cell, this names {len(made.cells)}: {named}, ...")
@@ -180,29 +180,27 @@ def _planned(
 
 @dataclass(frozen=True)
 class _Recorder:
-    """What records: `nsys` around the worker, or CUPTI in it; else tcbench's own ranges."""
+    """The tool that records: `nsys` around the worker, or CUPTI in it; else tcbench's own ranges."""
 
     nsys: Nsys | None = None
     cupti: bool = False
     note: str | None = None
 
 
-def _recorder(tool: str, cell: Cell) -> _Recorder:
-    """What --tool means. Raises TcbenchError."""
+def _recorder(tool: Tool, cell: Cell) -> _Recorder:
+    """The recorder that --tool names. Raises TcbenchError."""
     from tcbench.accelerators.device import kind_of
     from tcbench.tracing import nsys
 
-    if tool not in TOOLS:
-        raise SelectionError(f"--tool {tool}: expected one of {', '.join(TOOLS)}")
     kind = kind_of(cell.device)
     if tool in ("auto", "nsys"):
-        found = nsys.find()
-        if found is not None:
-            return _Recorder(nsys=found)
+        installed = nsys.find()
+        if installed is not None:
+            return _Recorder(nsys=installed)
         if tool == "nsys":
             raise SelectionError("--tool nsys: nsys is not on PATH; install Nsight Systems, or take --tool auto")
     if tool == "cupti" and kind.recorder != tool:
-        raise SelectionError(f"--tool cupti records GPUs, and the device is {cell.device}")
+        raise SelectionError(f"--tool cupti records GPUs only, and the device is {cell.device}")
     problem = kind.recorder_problem() if kind.recorder else None
     if tool == "cupti" and problem:
         raise SelectionError(f"--tool cupti: {problem}")
@@ -304,7 +302,7 @@ class _Take:
         return _Taken(record, timeline, files, tuple(notes))
 
     def _from_nsys(self, title: Any, own: Any, work: Any, folder: Path) -> tuple[Timeline, tuple[Path, ...]]:
-        """What lies in the report, and the report itself, kept beside the trace."""
+        """The timeline in the report, and the report itself, kept beside the trace."""
         from tcbench.tracing import nsys
         from tcbench.tracing.attribution import assemble
 
@@ -313,8 +311,8 @@ class _Take:
             raise TraceError("Nsight Systems left no report")
         database = folder / "report.sqlite"
         nsys.to_sqlite(report, database)
-        found = nsys.recordings(database)
-        (_, seen, input_work) = found[0]
+        recorded = nsys.recordings(database)
+        (_, seen, input_work) = recorded[0]
         timeline = assemble(title, *nsys.with_own(seen, own, input_work, work))
         imported = nsys.report_of(folder / "report") or report
         kept = self.stem.with_name(self.stem.name + imported.suffix)

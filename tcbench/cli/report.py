@@ -10,9 +10,11 @@ import typer
 
 from tcbench.cli.app import OUT, command
 from tcbench.core.errors import NotComparableError, ScenarioError, SelectionError, StoreError, TraceError
+from tcbench.core.text import plain
 
 if TYPE_CHECKING:
     from tcbench.analysis.claims import Asked, OtherSource, Scorecard
+    from tcbench.cli.results import Results as Given
     from tcbench.core.record import Cell, Record
     from tcbench.core.timeline import Timeline
     from tcbench.show.page import Compared
@@ -60,35 +62,29 @@ def report(
         raise SelectionError("--compare and --baseline both name a base: expected one of them")
 
     from tcbench.analysis.explanation import explain
-    from tcbench.cli.documents import documents, training
+    from tcbench.cli.documents import training
     from tcbench.cli.explain import arithmetic, problem_of
-    from tcbench.cli.results import newest, parted
-    from tcbench.core import store
+    from tcbench.cli.results import read_with_documents
 
-    named, others = parted(store.resolve(name, out) for name in results or ())
-    named_documents, given = documents(others)
-    paths = named or [newest(out)]
-    read = store.read(paths)
-    records = store.current(read.records)
-    if not records:
-        raise SelectionError(f"{paths[0]}: no records in it; `tcbench run` makes some")
+    given = read_with_documents(results, out)
+    records = given.records
     arithmetic_s, ceiling = arithmetic()
     explanations = explain(records, problem_of, arithmetic_s)
-    timelines, notes = _timelines(given, paths)
+    timelines, notes = _timelines(given)
     page = build(
         Results(
             records=records,
             explanations=explanations,
-            cards=_scorecards(records, training(named_documents, paths)),
+            cards=_scorecards(records, training(given.documents, given.paths)),
             timelines=tuple(timelines),
             compared=_compared(records, compare, baseline, out),
             ceiling=ceiling(explanations[0].summary),
-            notes=(*read.notes, *notes),
+            notes=(*given.notes, *notes),
             title=title,
             beside=beside(output).name,
         )
     )
-    for note in (*read.notes, *notes):
+    for note in notes:
         typer.echo(f"note: {note}", err=True)
     written = [output]
     if len(records) > MOST:
@@ -100,27 +96,27 @@ def report(
     typer.echo(f"wrote {' and '.join(map(str, written))}")
 
 
-def _timelines(given: Sequence[Path], paths: Sequence[Path]) -> tuple[list[Timeline], list[str]]:
+def _timelines(given: Given) -> tuple[list[Timeline], list[str]]:
     """Those that were named, and those that lie beside the records, newest first; what of the latter cannot be read
     is left out, and a note says so. Raises TraceError."""
     from tcbench import tracing
     from tcbench.show.page.timelines import MOST
 
-    found = [one for path in given for one in tracing.read(path)]
-    folders = dict.fromkeys(path if path.is_dir() else path.parent for path in paths)
+    found = list(given.timelines)
+    folders = dict.fromkeys(path if path.is_dir() else path.parent for path in given.paths)
     beside = {
         trace.resolve(): trace
         for path in folders
-        for trace in (path.rglob(TRACES) if path in paths else path.glob(TRACES))
+        for trace in (path.rglob(TRACES) if path in given.paths else path.glob(TRACES))
     }
-    for path in given:
+    for path in given.traces:
         beside.pop(path.resolve(), None)
     notes = []
     for trace in sorted(beside.values(), key=lambda path: (-path.stat().st_mtime, path))[: max(0, MOST - len(found))]:
         try:
             found += tracing.read(trace)
         except (TraceError, StoreError) as error:
-            notes.append(f"{error}; left out")
+            notes.append(plain(f"{error}; left out"))
     return found, notes
 
 
@@ -143,9 +139,9 @@ def _scorecards(records: Sequence[Record], told: OtherSource) -> tuple[Scorecard
 def _compared(records: Sequence[Record], base: str | None, baseline: str | None, out: Path) -> Compared | None:
     """The comparison that was asked for. Raises NotComparableError where the two sides have no cell in common."""
     from tcbench.analysis.compare import compare
+    from tcbench.cli.results import read_files
     from tcbench.core import store
     from tcbench.run import baseline as baselines
-    from tcbench.show.naming import plain
     from tcbench.show.page import Compared
 
     if baseline is not None:
@@ -154,12 +150,7 @@ def _compared(records: Sequence[Record], base: str | None, baseline: str | None,
         path, name = store.resolve(base, out), base
     else:
         return None
-    read = store.read([path])
-    for note in read.notes:
-        typer.echo(f"note: {note}", err=True)
-    if not read.records:
-        raise StoreError(f"{path}: no records in it; `tcbench run` makes some")
-    found = compare(store.current(read.records), records)
+    found = compare(read_files([path]).records, records)
     if not found.paired:
-        raise NotComparableError(f"{plain(name)}: no config and batch size in common with these results")
-    return Compared(found, name)
+        raise NotComparableError(f"{name}: no config and batch size in common with these results")
+    return Compared(found, plain(name))

@@ -1,24 +1,26 @@
-"""Which files a command reads when it is given results: the newest run, or what is named, records and timelines."""
+"""The results that a command is given: the newest run, or the files, folders and ids that are named."""
 
 from __future__ import annotations
 
-import difflib
 import fnmatch
 import re
 import time
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
-from tcbench.core.errors import SelectionError
+from tcbench.cli.documents import documents
+from tcbench.core.errors import SelectionError, StoreError, hint
 
 if TYPE_CHECKING:
     from tcbench.core.record import Record
+    from tcbench.core.timeline import Timeline
 
 TIMELINES = (".json", ".json.gz", ".sqlite", ".nsys-rep", ".qdrep", ".qdstrm")
-"""How files of timelines end; everything else holds records."""
+"""The endings of files with timelines; all other files hold records."""
 
 
 _BEGAN = re.compile(r"(?:^|-)(\d{8}-\d{6})(?:-(\d+))?(?:-(?:base|current))?$")
@@ -41,7 +43,7 @@ def newest(out: Path) -> Path:
 
 
 def _age(path: Path) -> tuple[str, int, float]:
-    """What sorts runs from the oldest to the newest."""
+    """A key that sorts runs from the oldest to the newest."""
     written_at = path.stat().st_mtime
     began = _BEGAN.search(path.stem)
     if began is None:
@@ -55,17 +57,69 @@ def _is_base(path: Path) -> bool:
     return side != path.stem and path.with_stem(f"{side}-current").is_file()
 
 
-def read(named: Iterable[str] | None, out: Path, default: Path | None = None) -> tuple[Record, ...]:
-    """The current records of what was named: files, folders, ids of runs under `out`; of `default`, else the newest
-    run there, where nothing was. What is worth saying of the files goes to standard error. Raises StoreError or
-    SelectionError."""
+@dataclass(frozen=True)
+class Results:
+    """The results that a command was given, and the files of each kind; `notes` are about the files of records."""
+
+    records: tuple[Record, ...]
+    notes: tuple[str, ...] = ()
+    paths: tuple[Path, ...] = ()
+    timelines: tuple[Timeline, ...] = ()
+    traces: tuple[Path, ...] = ()
+    documents: tuple[Path, ...] = ()
+
+
+def read_files(paths: Sequence[Path]) -> Results:
+    """The current records of files and folders; notes on these also go to standard error. Raises StoreError, also
+    where there are none."""
     from tcbench.core import store
 
-    paths = [store.resolve(name, out) for name in named or ()] or [default or newest(out)]
-    found = store.read(paths)
-    for note in found.notes:
+    content = store.read(paths)
+    for note in content.notes:
         typer.echo(f"note: {note}", err=True)
-    return store.current(found.records)
+    if not content.records:
+        raise StoreError(f"{', '.join(map(str, paths))}: no records in it; `tcbench run` makes some")
+    return Results(store.current(content.records), content.notes, tuple(paths))
+
+
+def read(named: Iterable[str] | None, out: Path, default: Path | None = None) -> tuple[Record, ...]:
+    """The current records of what was named: files, folders, ids of runs under `out`; of `default`, else the newest
+    run there, where nothing was. Raises StoreError or SelectionError."""
+    from tcbench.core import store
+
+    return read_files([store.resolve(name, out) for name in named or ()] or [default or newest(out)]).records
+
+
+def read_with_timelines(named: Iterable[str] | None, out: Path, *, alone: bool) -> Results:
+    """As `read`, for a command that also takes timelines, beside records or, where it can use them so, `alone`. Raises
+    TraceError too."""
+    from tcbench.core import store
+
+    paths, traces = parted(store.resolve(name, out) for name in named or ())
+    if traces and not paths:
+        if not alone:
+            raise SelectionError("timelines alone do not say what was trained; name the results they belong to as well")
+        return Results((), timelines=_timelines(traces))
+    return replace(read_files(paths or [newest(out)]), timelines=_timelines(traces))
+
+
+def read_with_documents(named: Iterable[str] | None, out: Path) -> Results:
+    """As `read`, for a command that also takes timelines and documents of `tcbench numerics`: these stand beside
+    records, by default those of the newest run. Raises TraceError too."""
+    from tcbench.core import store
+
+    paths, others = parted(store.resolve(name, out) for name in named or ())
+    written, traces = documents(others)
+    given = read_files(paths or [newest(out)])
+    return replace(given, timelines=_timelines(traces), traces=tuple(traces), documents=tuple(written))
+
+
+def _timelines(traces: Sequence[Path]) -> tuple[Timeline, ...]:
+    if not traces:
+        return ()
+    from tcbench import tracing
+
+    return tuple(timeline for path in traces for timeline in tracing.read(path))
 
 
 def chosen(
@@ -74,32 +128,27 @@ def chosen(
     """Those of these configs (names or globs; all where none is given) and batch sizes. Raises SelectionError when a
     name matches nothing that was run."""
     records = tuple(records)
-    if not records:
-        raise SelectionError("no records in these results; `tcbench run` makes some")
-    there = list(dict.fromkeys(record.cell.config for record in records))
-    wanted = set(named(configs, there)) if configs else set(there)
+    known_configs = list(dict.fromkeys(record.cell.config for record in records))
+    wanted = set(named(configs, known_configs)) if configs else set(known_configs)
     sizes = set(batch_sizes or (record.cell.batch_size for record in records))
-    found = tuple(r for r in records if r.cell.config in wanted and r.cell.batch_size in sizes)
-    if not found:
+    selected = tuple(r for r in records if r.cell.config in wanted and r.cell.batch_size in sizes)
+    if not selected:
         known = ", ".join(map(str, sorted({r.cell.batch_size for r in records if r.cell.config in wanted})))
         asked = ",".join(map(str, batch_sizes or ()))
         raise SelectionError(f"--bs {asked}: not in these results; expected some of {known}")
-    return found
+    return selected
 
 
 def named(wanted: Iterable[str], there: Sequence[str]) -> list[str]:
     """Those of the configs `there` that names or globs mean, in their order. Raises SelectionError for one that means
     none."""
-    found: list[str] = []
+    matches: list[str] = []
     for name in wanted:
         matching = [config for config in there if config == name] or fnmatch.filter(there, name)
         if not matching:
-            close = difflib.get_close_matches(name, there, n=1)
-            known = ", ".join(there[:6]) + (", ..." if len(there) > 6 else "")
-            hint = f"did you mean '{close[0]}'?" if close else f"expected some of {known}"
-            raise SelectionError(f"--config '{name}': not in these results; {hint}")
-        found += matching
-    return list(dict.fromkeys(found))
+            raise SelectionError(f"--config '{name}': not in these results; {hint(name, there)}")
+        matches += matching
+    return list(dict.fromkeys(matches))
 
 
 def parted(paths: Iterable[Path]) -> tuple[list[Path], list[Path]]:

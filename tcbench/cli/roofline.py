@@ -62,35 +62,23 @@ def roofline(
     """
     from tcbench.analysis.roofline import roofline as under_roof
     from tcbench.analysis.summary import summarise
-    from tcbench.cli.results import newest, parted
-    from tcbench.core import store
+    from tcbench.cli.results import read_with_timelines
     from tcbench.run import ceilings
     from tcbench.show import roofline as view
     from tcbench.show.charts.files import check_path
     from tcbench.show.console import make_console
 
     check_path(output)
-    files, traces = parted([store.resolve(name, out) for name in results or ()] or [newest(out)])
-    if not files:
-        raise SelectionError("timelines alone do not say what was trained; name the results they belong to as well")
-    read = store.read(files)
-    for note in read.notes:
-        typer.echo(f"note: {note}", err=True)
-    records = store.current(read.records)
-    chosen = _chosen(summarise(records), batch_sizes(bs), config_names(config))
-    timelines = []
-    if traces:
-        from tcbench import tracing
-
-        timelines = [one for path in traces for one in tracing.read(path)]
+    given = read_with_timelines(results, out, alone=False)
+    chosen = _chosen(summarise(given.records), batch_sizes(bs), config_names(config))
     rooflines = []
     known: dict[tuple[str | None, str, int], Ceilings] = {}
     for summary in chosen:
         device = summary.machine, summary.cell.device, summary.cell.threads
         if device not in known:
             known[device] = ceilings.of(summary, fresh)
-        trials = [r for r in records if r.cell == summary.cell and r.status == "ok"]
-        rooflines.append(under_roof(summary, trials, known[device], timelines))
+        trials = [r for r in given.records if r.cell == summary.cell and r.status == "ok"]
+        rooflines.append(under_roof(summary, trials, known[device], given.timelines))
 
     from tcbench.show.charts.files import save
     from tcbench.show.charts.roofline import roofline_chart

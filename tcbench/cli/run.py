@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tcbench.cli.app import INTERRUPTED, OUT, SOME_CELL_FAILED, command
-from tcbench.cli.charts import throughput_chart
 from tcbench.cli.options import (
     HOW,
     WHERE,
@@ -67,7 +66,7 @@ def run(
     fresh_autotune: Annotated[
         bool,
         typer.Option(
-            "--fresh-autotune", help="On a GPU, time cuDNN's plans anew, whatever was kept.", rich_help_panel=HOW
+            "--fresh-autotune", help="On a GPU, time cuDNN's plans again, ignoring kept choices.", rich_help_panel=HOW
         ),
     ] = False,
     seed: SeedOption = 0,
@@ -75,9 +74,7 @@ def run(
     out: OutOption = OUT,
     resume: Annotated[
         bool,
-        typer.Option(
-            "--resume", help="Add to the newest run of this scenario what is missing from it.", rich_help_panel=WHERE
-        ),
+        typer.Option("--resume", help="Add what is missing to the newest run of this scenario.", rich_help_panel=WHERE),
     ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show what would run, and stop.", rich_help_panel=WHERE)
@@ -125,11 +122,11 @@ def make_plan(scenario: str | None, chosen: Selection, device: str, *, remote: b
     from tcbench.run import scenario as scenarios
 
     loaded = scenarios.load(scenario) if scenario else None
-    found = devices.find(
+    target = devices.find(
         device, device_kinds(config.backend for config in loaded.configs) if loaded else device_kinds()
     )
-    default = "cpu" if found.kind == "cpu" else "naruse2018"
-    return plan.make(loaded or scenarios.load(default), chosen, found, remote=remote)
+    default = "cpu" if target.kind == "cpu" else "naruse2018"
+    return plan.make(loaded or scenarios.load(default), chosen, target, remote=remote)
 
 
 def _show_plan(plan: Plan, json: bool) -> None:
@@ -175,7 +172,7 @@ def _run(plan: Plan, out: Path, resume: bool, quiet: bool, json: bool) -> bool:
             if resume:
                 say(f"resuming {path}: {len(before)} records are there" if resumed else "nothing to resume: a new run")
             if not trials:
-                say("nothing is missing")
+                say("nothing is missing: all trials are there")
             cells = [planned.cell for planned, _ in trials if planned.skip_reason is None]
             with RunProgress(stderr, estimate(cells), len(trials), quiet) as progress:
                 for record in Runner(path.stem, plan.timeout_s, listen=progress.listen).run(trials):
@@ -183,9 +180,9 @@ def _run(plan: Plan, out: Path, resume: bool, quiet: bool, json: bool) -> bool:
                     fresh.append(record)
                     progress.finished(record)
         wanted = {planned.cell.key for planned in plan.cells}
-        found = [record for record in store.current([*before, *fresh]) if record.cell.key in wanted]
-        failed = any(record.status in ("failed", "timeout", "crashed") for record in found)
-        _show_results(found, path, failed, json)
+        records_now = [record for record in store.current([*before, *fresh]) if record.cell.key in wanted]
+        failed = any(record.status in ("failed", "timeout", "crashed") for record in records_now)
+        _show_results(records_now, path, failed, json)
     except KeyboardInterrupt:
         stored = len(before) + len(fresh)
         where = f"{stored} records are in {path}" if stored else "nothing was measured yet"
@@ -196,12 +193,12 @@ def _run(plan: Plan, out: Path, resume: bool, quiet: bool, json: bool) -> bool:
     return failed
 
 
-def _show_results(found: Sequence[Record], path: Path, failed: bool, json: bool) -> None:
+def _show_results(records: Sequence[Record], path: Path, failed: bool, json: bool) -> None:
     """The table or its JSON, the chart, what to do next."""
     from tcbench.analysis.summary import speedups, summarise
     from tcbench.show import console
 
-    summaries = summarise(found)
+    summaries = summarise(records)
     ratios = speedups(summaries)
     chart = _chart(summaries, path)
     if json:
@@ -234,9 +231,9 @@ def check_folder(plan: Plan) -> None:
 
     cell = plan.cells[0].cell
     if cell.input.kind == "folder" and cell.input.path is not None:
-        with counting(make_console(stderr=True), "looking into the images", quiet=False) as advance:
-            found = dataset.scan(Path(cell.input.path), progress=advance)
-        n_classes = len(found.classes)
+        with counting(make_console(stderr=True), "checking the images", quiet=False) as advance:
+            images = dataset.scan(Path(cell.input.path), progress=advance)
+        n_classes = len(images.classes)
     else:
         n_classes = pictures.N_CLASSES if cell.input.kind == "generated" else 0
     if n_classes > cell.n_classes:
@@ -260,6 +257,7 @@ def _chart(summaries: Sequence[CellSummary], records: Path) -> Path | None:
     """The throughput chart beside the records; None when nothing was measured."""
     if not any(summary.images_per_s for summary in summaries):
         return None
+    from tcbench.cli.plot import throughput_chart
     from tcbench.show import charts
 
     path = records.with_suffix(".png")

@@ -1,6 +1,7 @@
-"""The boundary to the terminal: what anyone wrote into a record, a trace or a file's name is shown, never obeyed.
+"""The boundary to the terminal: control characters in the name of a file or in an error are shown as escapes.
 
-Names are whatever a file says, and a terminal acts on some characters: it moves, clears, colours, writes right to left.
+A terminal acts on such characters: it moves, clears, colours, writes right to left. Strings of records and traces are
+cleaned when they are decoded (`tcbench.core.text`); this catches all other text.
 Everything that is printed comes through here or, where Rich colours it, through `tcbench.show.console`.
 """
 

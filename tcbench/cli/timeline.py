@@ -32,13 +32,13 @@ def timeline(
     zoom: Annotated[
         str | None, typer.Option(metavar="BEGIN:END", help="Only this part, in ms on the picture's time axis.")
     ] = None,
-    steps: Annotated[int | None, typer.Option(metavar="N", help="So many steps of the slowest cell (3).")] = None,
+    steps: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Steps of the slowest cell to draw. Default: 3.")
+    ] = None,
     step: Annotated[int | None, typer.Option(metavar="N", help="Begin with the step of this number.")] = None,
 ) -> None:
     """Draw what ran when: IO threads, the CPU's phases, the GPU's work and its gaps; several cells under each other."""
     part = None if zoom is None else window(zoom)
-    if steps is not None and steps < 1:
-        raise SelectionError(f"--steps {steps}: expected a number of steps, 1 or more")
 
     from tcbench.show.charts.files import check_path
 

@@ -5,7 +5,6 @@ Owns the form of a scenario's [[claim]] tables and their errors. Knows nothing o
 
 from __future__ import annotations
 
-import difflib
 import fnmatch
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from typing import Annotated, Literal, cast, get_args
 import msgspec
 from msgspec import Meta
 
-from tcbench.core.errors import ScenarioError
+from tcbench.core.errors import ScenarioError, hint
 
 Comparison = Literal["faster", "slower", "about"]
 """Of images per second: left over right lies above, below or about the factor."""
@@ -161,7 +160,7 @@ def _mistake(table: ClaimTable) -> str | None:
     """The mistake in a table by itself: the key, what was expected, what it has."""
     relation = table.relation
     if relation not in RELATIONS:
-        return f"relation: unknown '{relation}'; {_hint(relation, RELATIONS)}"
+        return f"relation: unknown '{relation}'; {hint(relation, RELATIONS)}"
     if table.at not in get_args(At):
         return f"at: expected all or any, got '{table.at}'"
     if relation in COMPARISONS:
@@ -193,7 +192,7 @@ def _absent(table: ClaimTable, names: Sequence[str], batch_sizes: Sequence[int])
             continue
         if side.best:
             return f"{key}: '{text}' matches none of {', '.join(names)}"
-        return f"{key}: unknown config '{text}'; {_hint(text, names)}"
+        return f"{key}: unknown config '{text}'; {hint(text, names)}"
     sizes = ", ".join(map(str, batch_sizes))
     for place, size in enumerate(table.batch_sizes or ()):
         if size not in batch_sizes:
@@ -201,8 +200,3 @@ def _absent(table: ClaimTable, names: Sequence[str], batch_sizes: Sequence[int])
     if table.right_batch_size is not None and table.right_batch_size not in batch_sizes:
         return f"right_batch_size: expected one of {sizes}, got {table.right_batch_size}"
     return None
-
-
-def _hint(text: str, known: Sequence[str]) -> str:
-    close = difflib.get_close_matches(text, known, n=1)
-    return f"did you mean '{close[0]}'?" if close else f"expected one of {', '.join(known)}"

@@ -3,6 +3,22 @@ expected and, where there is one, the command that mends it."""
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
+
+_MOST_KNOWN = 20
+"""Names that an error lists; more are only counted on."""
+
+
+def hint(word: str, known: Iterable[str], expected: str = "") -> str:
+    """The end of an error about an unknown word: "did you mean 'fp16'?" where one is like it, else what was expected:
+    by default one of the known ones."""
+    known = list(known)
+    for close in difflib.get_close_matches(word, known, n=1):
+        return f"did you mean '{close}'?"
+    shown = ", ".join(known[:_MOST_KNOWN]) + (", ..." if len(known) > _MOST_KNOWN else "")
+    return expected or f"expected one of {shown}"
+
 
 class TcbenchError(Exception):
     """Something the user can mend. `exit_code` is what the command line ends with."""

@@ -6,6 +6,7 @@ from typing import Literal
 
 import msgspec
 
+from tcbench.core import text
 from tcbench.core.record import Environment, Measurement, check_end
 
 RUNNER_PID = "TCBENCH_RUNNER_PID"
@@ -57,4 +58,7 @@ _decoder: msgspec.json.Decoder[Message] = msgspec.json.Decoder(Message)
 
 def decode(line: bytes) -> Message:
     """Raises msgspec.DecodeError for anything but a whole message."""
+    if text.may_need_cleaning(line):
+        message: Message = text.decode(line, Message)
+        return message
     return _decoder.decode(line)

@@ -17,9 +17,9 @@ from typing import Literal
 
 import msgspec
 
+from tcbench.core import text
 from tcbench.core.errors import StoreError
 from tcbench.core.record import Cell, Environment
-from tcbench.core.text import cleaned
 
 SCHEMA = "tcbench-numerics"
 SCHEMA_VERSION = 1
@@ -300,8 +300,8 @@ def read(path: Path) -> Document:
     if version != SCHEMA_VERSION:
         raise StoreError(f"{path}: schema version {version}, expected {SCHEMA_VERSION}; use the tcbench that wrote it")
     try:
-        document = msgspec.convert(cleaned(msgspec.json.decode(data)), Document)
-    except (msgspec.DecodeError, RecursionError) as error:
+        document: Document = text.decode(data, Document)
+    except msgspec.DecodeError as error:
         raise StoreError(f"{path}: not a valid document of `tcbench numerics` ({error})") from None
     fault = next(_faults(document), None)
     if fault:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import difflib
 import errno
 import fcntl
 import itertools
@@ -21,8 +20,9 @@ from types import TracebackType
 
 from tcbench.core import files
 from tcbench.core import record as records
-from tcbench.core.errors import StorageFullError, StorageGoneError, StoreError
+from tcbench.core.errors import StorageFullError, StorageGoneError, StoreError, hint
 from tcbench.core.record import FINAL_STATUSES, Record, RecordError, Status
+from tcbench.core.text import plain
 
 SUFFIX = ".jsonl"
 
@@ -138,7 +138,7 @@ def read(paths: Iterable[Path]) -> Read:
     contents = [_read_file(file) for path in paths for file in _files(path)]
     return Read(
         tuple(record for content in contents for record in content.records),
-        tuple(note for content in contents for note in content.notes),
+        tuple(plain(note) for content in contents for note in content.notes),
     )
 
 
@@ -171,9 +171,8 @@ def resolve(named: str, out: Path) -> Path:
         by_id = {path.stem: path for path in reversed(runs(out))} if out.is_dir() else {}
         if named in by_id:
             return by_id[named]
-        close = difflib.get_close_matches(named, by_id, n=1)
-        hint = f"did you mean '{close[0]}'?" if close else f"expected a file, a folder, or the id of a run in {out}/"
-        raise StoreError(f"{named}: no such results; {hint}")
+        expected = f"expected a file, a folder, or the id of a run in {out}/"
+        raise StoreError(f"{named}: no such results; {hint(named, by_id, expected)}")
     raise StoreError(f"{named}: no such file or folder; expected results of `tcbench run`")
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 LONGEST = 4000
 """Characters of a string that anybody reads; one of megabytes would be laid out letter by letter."""
 
@@ -40,6 +42,14 @@ def cleaned(value: Any, field: str = "") -> Any:
     if isinstance(value, list):
         return [cleaned(inner) for inner in value]
     return value
+
+
+def decode(data: bytes, type_: Any) -> Any:
+    """JSON as a type, its strings safe to show. Raises msgspec.DecodeError."""
+    try:
+        return msgspec.convert(cleaned(msgspec.json.decode(data)), type_)
+    except (UnicodeDecodeError, RecursionError) as error:
+        raise msgspec.DecodeError(str(error)) from None
 
 
 def may_need_cleaning(line: bytes) -> bool:

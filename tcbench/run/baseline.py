@@ -5,7 +5,6 @@ Owns their names and their files. Knows nothing of what a comparison makes of th
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from pathlib import Path
 
 from tcbench.core import files, store
 from tcbench.core import record as records
-from tcbench.core.errors import StoreError
+from tcbench.core.errors import StoreError, hint
 from tcbench.core.record import Record
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -67,14 +66,8 @@ def path(name: str, out: Path) -> Path:
     if place.is_file():
         return place
     known = names(out)
-    close = difflib.get_close_matches(name, known, n=1)
-    if close:
-        hint = f"did you mean '{close[0]}'?"
-    elif known:
-        hint = "expected one of " + ", ".join(known[:10]) + (", ..." if len(known) > 10 else "")
-    else:
-        hint = f"`tcbench baseline set {name}` keeps the newest run under this name"
-    raise StoreError(f"baseline '{name}': none of this name in {place.parent}/; {hint}")
+    expected = "" if known else f"`tcbench baseline set {name}` keeps the newest run under this name"
+    raise StoreError(f"baseline '{name}': none of this name in {place.parent}/; {hint(name, known, expected)}")
 
 
 def names(out: Path) -> tuple[str, ...]:

@@ -5,7 +5,6 @@ Owns that decision and nothing else; imports no framework.
 
 from __future__ import annotations
 
-import difflib
 import fnmatch
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ import msgspec
 
 from tcbench.accelerators.device import Device, kind_of
 from tcbench.backends import backend, builds_models, problem
-from tcbench.core.errors import ScenarioError, SelectionError
+from tcbench.core.errors import ScenarioError, SelectionError, hint
 from tcbench.core.record import Cell, Input
 from tcbench.core.rung import Requires
 from tcbench.models import MODELS
@@ -157,9 +156,8 @@ def _composed(scenario: Scenario, name: str) -> Config:
         config = Config(config.backend, rungs, ablation, settings)
     rung_set = backend(config.backend).RUNGS
     if len(rungs) == 1 and rungs[0] not in rung_set:
-        close = difflib.get_close_matches(name, [*known, *rung_set.rungs], n=1)
-        hint = f"did you mean '{close[0]}'?" if close else f"expected a config such as {known[-1]}, a glob, or rungs"
-        raise SelectionError(f"--config '{name}': unknown; {hint}")
+        expected = f"expected a config such as {known[-1]}, a glob, or rungs"
+        raise SelectionError(f"--config '{name}': unknown; {hint(name, [*known, *rung_set.rungs], expected)}")
     wrong = rung_set.problem(rungs)
     if wrong:
         raise SelectionError(f"--config '{name}': {wrong}")

@@ -6,7 +6,6 @@ devices or whether a rung can run here; that is the plan's.
 
 from __future__ import annotations
 
-import difflib
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -19,8 +18,9 @@ import tcbench
 from tcbench.backends import DEFAULT, builds_models
 from tcbench.core import claim as claims
 from tcbench.core.claim import Claim
-from tcbench.core.errors import ScenarioError
+from tcbench.core.errors import ScenarioError, hint
 from tcbench.core.record import CudnnSettings, InputKind, MeasureSettings, TrainSettings
+from tcbench.core.text import cleaned
 from tcbench.models import MODELS
 from tcbench.run import scenario_file
 from tcbench.run.scenario_file import CudnnTable, File, LadderTable
@@ -103,16 +103,15 @@ def find(name_or_path: str) -> Path:
     known = shipped()
     if name_or_path in known:
         return known[name_or_path]
-    close = difflib.get_close_matches(name_or_path, known, n=1)
-    hint = f"did you mean '{close[0]}'?" if close else f"expected one of {', '.join(known)}, or a path to a .toml file"
-    raise ScenarioError(f"scenario '{name_or_path}': unknown; {hint}")
+    expected = f"expected one of {', '.join(known)}, or a path to a .toml file"
+    raise ScenarioError(f"scenario '{name_or_path}': unknown; {hint(name_or_path, known, expected)}")
 
 
 def load(name_or_path: str) -> Scenario:
     """Read and check a scenario by name or path. Raises ScenarioError naming file, key and what was expected."""
     path = find(name_or_path)
     try:
-        raw = tomllib.loads(path.read_text(encoding="utf-8"))
+        raw = cleaned(tomllib.loads(path.read_text(encoding="utf-8")))
     except FileNotFoundError:
         raise ScenarioError(f"{path}: no such scenario file; `tcbench list` shows those that come with it") from None
     except tomllib.TOMLDecodeError as error:

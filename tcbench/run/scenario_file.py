@@ -5,7 +5,6 @@ Each error names the file, the key and what was expected. Knows nothing of what 
 
 from __future__ import annotations
 
-import difflib
 import re
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
@@ -15,7 +14,7 @@ from msgspec import Meta
 
 from tcbench.backends import DEFAULT
 from tcbench.core.claim import ClaimTable
-from tcbench.core.errors import ScenarioError
+from tcbench.core.errors import ScenarioError, hint
 
 SCHEMA = 1
 
@@ -161,9 +160,7 @@ def _explained(path: Path, error: msgspec.ValidationError, raw: dict[str, Any]) 
     if unknown:
         where = f"{key}.{unknown[1]}" if key else unknown[1]
         known = _fields(key)
-        close = difflib.get_close_matches(unknown[1], known, n=1)
-        hint = f"did you mean '{close[0]}'?" if close else f"expected one of {', '.join(known)}"
-        return f"{path}: {where}: unknown key; {hint}"
+        return f"{path}: {where}: unknown key; {hint(unknown[1], known)}"
     missing = re.match(r"Object missing required field `(.*)`", message)
     if missing:
         where = f"{key}.{missing[1]}" if key else missing[1]

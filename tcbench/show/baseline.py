@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -14,7 +13,8 @@ from tcbench.analysis.summary import by_cell
 from tcbench.analysis.welch import LEAST_TRIALS
 from tcbench.core.record import Record
 from tcbench.run.baseline import Baseline, Broken
-from tcbench.show.naming import plain
+from tcbench.show.console import open_table
+from tcbench.show.document import encoded
 
 SCHEMA = "tcbench-baselines"
 SCHEMA_VERSION = 1
@@ -38,14 +38,14 @@ def doubts(records: Sequence[Record]) -> list[str]:
         lines.append(f"{which} one trial only, with which every comparison is inconclusive; run with --trials 5")
     commits = {r.environment.project_commit or r.environment.commit for r in records if r.environment} - {None}
     if len(commits) > 1:
-        listed = ", ".join(sorted(plain(str(commit)) for commit in commits))
+        listed = ", ".join(sorted(map(str, commits)))
         lines.append(f"these are results of {len(commits)} commits: {listed}")
     return lines
 
 
 def table(baselines: Sequence[Baseline]) -> Table:
     """One row per baseline."""
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    table = open_table()
     for heading in ("name", "machine", "scenario"):
         table.add_column(heading, overflow="fold")
     table.add_column("cells", justify="right", no_wrap=True)
@@ -55,19 +55,19 @@ def table(baselines: Sequence[Baseline]) -> Table:
     for one in baselines:
         lists = [Text(_some(values)) for values in (one.machines, one.scenarios)]
         counts = (str(one.cells), str(one.trials))
-        table.add_row(Text(one.name), *lists, *counts, Text(_some(one.commits)), Text(plain(one.began_at[:10])))
+        table.add_row(Text(one.name), *lists, *counts, Text(_some(one.commits)), Text(one.began_at[:10]))
     return table
 
 
 def facts(baseline: Baseline) -> Text:
     """Where a baseline is from."""
-    return Text(f"{baseline.name}: {_extent(baseline)} of {_origin(baseline)}, {plain(baseline.began_at[:10])}")
+    return Text(f"{baseline.name}: {_extent(baseline)} of {_origin(baseline)}, {baseline.began_at[:10]}")
 
 
 def to_json(baselines: Sequence[Baseline | Broken]) -> str:
     """The list as JSON; a baseline that cannot be read has an `error` in place of its facts."""
     value = {"schema": SCHEMA, "schema_version": SCHEMA_VERSION, "baselines": list(map(_one, baselines))}
-    return json.dumps(value, indent=2, ensure_ascii=False)
+    return encoded(value)
 
 
 def _one(baseline: Baseline | Broken) -> dict[str, Any]:
@@ -97,7 +97,7 @@ def _origin(baseline: Baseline) -> str:
 
 def _some(values: Sequence[str]) -> str:
     more = len(values) - _MANY
-    return ", ".join(map(plain, values[:_MANY])) + (f" and {more} more" if more > 0 else "")
+    return ", ".join(values[:_MANY]) + (f" and {more} more" if more > 0 else "")
 
 
 def _count(n: int, what: str) -> str:

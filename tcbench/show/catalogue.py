@@ -1,12 +1,10 @@
-"""What `tcbench list` and `tcbench doctor` print."""
+"""Output of `tcbench list` and `tcbench doctor`."""
 
 from __future__ import annotations
 
-import json as json_module
 from collections.abc import Sequence
 
 import typer
-from rich.table import Table
 from rich.text import Text
 
 from tcbench.accelerators.device import Device
@@ -15,50 +13,41 @@ from tcbench.core.finding import Finding
 from tcbench.core.rung import Requires, Rung
 from tcbench.run import scenario as scenarios
 from tcbench.run.plan import missing, why_not
-from tcbench.show.console import JSON_SCHEMA_VERSION, make_console
+from tcbench.show.console import make_console, open_table, versioned
 
 
 def show(device: Device, as_json: bool) -> None:
     """Scenarios with their configs; rungs with what each needs and whether `device` has it."""
-    found = [scenarios.load(name).on(device.kind) for name in scenarios.shipped()]
+    shipped = [scenarios.load(name).on(device.kind) for name in scenarios.shipped()]
     rungs = [(name, rung) for name in names() for rung in backend(name).RUNGS.rungs.values()]
     if as_json:
-        typer.echo(
-            json_module.dumps(
-                {
-                    "schema_version": JSON_SCHEMA_VERSION,
-                    "device": device.name,
-                    "scenarios": [
-                        {
-                            "name": s.name,
-                            "title": s.title,
-                            "path": str(s.path),
-                            "batch_sizes": s.batch_sizes,
-                            "image_size": s.image_size,
-                            "configs": [{"name": c.name, "skip_reason": why_not(c, device)} for c in s.configs],
-                        }
-                        for s in found
-                    ],
-                    "rungs": [
-                        {
-                            "name": rung.name,
-                            "backend": backend_name,
-                            "says": rung.says,
-                            "needs": _needs(rung.requires),
-                            "parity": str(rung.parity),
-                            "source": rung.source,
-                            "missing": _missing(backend_name, rung, device),
-                        }
-                        for backend_name, rung in rungs
-                    ],
-                },
-                indent=2,
-                ensure_ascii=False,
-            )
-        )
+        described = [
+            {
+                "name": s.name,
+                "title": s.title,
+                "path": str(s.path),
+                "batch_sizes": s.batch_sizes,
+                "image_size": s.image_size,
+                "configs": [{"name": c.name, "skip_reason": why_not(c, device)} for c in s.configs],
+            }
+            for s in shipped
+        ]
+        pieces = [
+            {
+                "name": rung.name,
+                "backend": backend_name,
+                "says": rung.says,
+                "needs": _needs(rung.requires),
+                "parity": str(rung.parity),
+                "source": rung.source,
+                "missing": _missing(backend_name, rung, device),
+            }
+            for backend_name, rung in rungs
+        ]
+        typer.echo(versioned(device=device.name, scenarios=described, rungs=pieces))
         return
     console = make_console()
-    for scenario in found:
+    for scenario in shipped:
         sizes = ",".join(map(str, scenario.batch_sizes))
         heading = Text.assemble((scenario.name, "bold"), f"  {scenario.title}")
         console.print(heading, soft_wrap=True)
@@ -69,7 +58,7 @@ def show(device: Device, as_json: bool) -> None:
             reason = why_not(config, device)
             console.print(Text(f"    {config.name}"), Text(f"not here: {reason}" if reason else "", style="yellow"))
         console.print()
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    table = open_table()
     for heading_text in ("rung", "what it does", "needs", "parity", f"on {device.name}"):
         table.add_column(heading_text, overflow="fold")
     for backend_name, rung in rungs:
@@ -80,7 +69,7 @@ def show(device: Device, as_json: bool) -> None:
 
 
 def _missing(backend_name: str, rung: Rung, device: Device) -> str | None:
-    """What the device or installation lacks for the rung, or else for its backend."""
+    """The thing that the device or installation lacks for the rung, or else for its backend; None where nothing is."""
     packages = Requires(packages=tuple(backend(backend_name).DEVICES.get(device.kind, ())))
     return missing(rung.requires, device) or missing(packages, device)
 
@@ -109,13 +98,13 @@ _MARKS = {
 
 
 def show_findings(findings: Sequence[Finding], as_json: bool) -> None:
-    """The doctor's findings, each with the command that mends it."""
+    """The doctor's findings, each with the command that fixes it."""
     if as_json:
         rows = [{"state": f.state, "what": f.subject, "found": f.detail, "mend": f.remedy} for f in findings]
-        typer.echo(json_module.dumps({"schema_version": JSON_SCHEMA_VERSION, "findings": rows}, indent=2))
+        typer.echo(versioned(findings=rows))
         return
     console = make_console()
-    table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
+    table = open_table(show_header=False)
     table.add_column(no_wrap=True)
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")

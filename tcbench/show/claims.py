@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import re
 from collections.abc import Iterator, Sequence
@@ -15,6 +14,8 @@ from rich.text import Text
 from tcbench.analysis.claims import OUTCOMES, AtBatchSize, Evaluated, Outcome, Scorecard
 from tcbench.analysis.stats import Interval
 from tcbench.core.claim import Claim
+from tcbench.show.console import open_table
+from tcbench.show.document import encoded
 
 SCHEMA = "tcbench-claims"
 SCHEMA_VERSION = 2
@@ -33,7 +34,7 @@ def title(card: Scorecard) -> str:
     cell, environment = card.cell, card.environment
     device = f" ({environment.device_name})" if environment else ""
     images = "" if cell.input.kind == "own" else f", {cell.image_size}x{cell.image_size} pixels, {cell.input.kind}"
-    return _printable(f"{card.scenario} on {card.machine or 'an unknown machine'}{device}{images}")
+    return f"{card.scenario} on {card.machine or 'an unknown machine'}{device}{images}"
 
 
 def tally(card: Scorecard) -> str:
@@ -54,14 +55,14 @@ def _is(n: int) -> str:
 
 def table(card: Scorecard) -> Table:
     """One row per claim, in the scenario's order."""
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    table = open_table()
     table.add_column(_HEADINGS[0], justify="right")
     table.add_column(_HEADINGS[1], overflow="fold", ratio=5)
     table.add_column(_HEADINGS[2], no_wrap=True)
     table.add_column(_HEADINGS[3], no_wrap=True)
     table.add_column(_HEADINGS[4], overflow="fold", ratio=6)
     for one in card.claims:
-        slide, says, then, now, measured = map(_printable, _row(one))
+        slide, says, then, now, measured = _row(one)
         table.add_row(slide, Text(says), then, Text(now, style=_STYLES[one.outcome]), Text(measured))
     return table
 
@@ -79,7 +80,7 @@ def notes(cards: Sequence[Scorecard]) -> list[str]:
             "*: over the steps of one trial, which says nothing of how the next process will be; `--trials 5` does."
         )
     commands = dict.fromkeys(command for card in cards for command in card.commands)
-    return lines + [f"To measure what is missing: {_printable(command)}" for command in commands]
+    return lines + [f"To measure what is missing: {command}" for command in commands]
 
 
 def markdown(cards: Sequence[Scorecard]) -> str:
@@ -111,7 +112,7 @@ def to_json(cards: Sequence[Scorecard]) -> str:
         "scorecards": [_card_json(card) for card in cards],
         "notes": notes(cards),
     }
-    return json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False)
+    return encoded(value)
 
 
 def _card_json(card: Scorecard) -> dict[str, Any]:
@@ -195,12 +196,7 @@ def _ratio(ratio: Interval) -> str:
     return f"{ratio.value:.3g}× ({ratio.low:.3g} to {high})"
 
 
-def _printable(text: str) -> str:
-    """Nothing that a terminal would obey."""
-    return "".join(c if c.isprintable() else " " for c in text)
-
-
 def _escaped(text: str) -> str:
     """Text of which Markdown and HTML make nothing but text."""
-    text = _printable(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace("@", "&#64;")
+    text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace("@", "&#64;")
     return re.sub(r"([\\`*_\[\]|~$#!])", r"\\\1", text)

@@ -1,9 +1,7 @@
-"""What stands on standard output: the table of results, the plan, the lists, the doctor's findings, and their JSON."""
+"""Standard output of `tcbench run`, the parts that other commands share, and their JSON."""
 
 from __future__ import annotations
 
-import json
-import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -18,8 +16,8 @@ from tcbench.analysis.stats import Interval
 from tcbench.analysis.summary import CellSummary
 from tcbench.core.record import Cell
 from tcbench.run.plan import Plan
+from tcbench.show.document import encoded
 from tcbench.show.format import counted, factor, milliseconds, rate, size
-from tcbench.show.naming import plain
 from tcbench.show.terminal import harmless
 
 JSON_SCHEMA_VERSION = 1
@@ -53,27 +51,43 @@ def results_table(summaries: Sequence[CellSummary], speedups: Sequence[Interval 
 
     `speedups` holds each cell's ratio over fp32 base, in the order of `summaries`.
     """
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    table.add_column("batch", justify="right")
-    table.add_column("config", overflow="fold", min_width=16)
+    table = ladder_table(min_width=16)
     table.add_column("images/s", justify="right", no_wrap=True)
     table.add_column("step", justify="right", no_wrap=True)
     table.add_column("vs fp32", justify="right", no_wrap=True)
     table.add_column("peak memory", justify="right", no_wrap=True)
-    batch_sizes = list(dict.fromkeys(summary.cell.batch_size for summary in summaries))
-    for batch_size in batch_sizes:
-        above = None
-        pairs = zip(summaries, speedups, strict=True)
-        rows = [pair for pair in pairs if pair[0].cell.batch_size == batch_size]
-        for place, (summary, speedup) in enumerate(rows):
-            last = place == len(rows) - 1 and batch_size != batch_sizes[-1]
-            first = str(batch_size) if place == 0 else ""
-            name = Text(plain(config_in_ladder(summary.cell, above)))
-            above = summary.cell
-            table.add_row(first, name, *_figures(summary, speedup), end_section=last)
-            if last:
-                table.add_row()
+    add_by_batch(
+        table, ((summary.cell, _figures(summary, ratio)) for summary, ratio in zip(summaries, speedups, strict=True))
+    )
     return table
+
+
+def open_table(gap: int = 2, **options: Any) -> Table:
+    """A table without lines, its columns `gap` apart."""
+    return Table(**{"box": None, "pad_edge": False, "header_style": "bold", "padding": (0, gap, 0, 0)} | options)
+
+
+def ladder_table(gap: int = 2, min_width: int = 18) -> Table:
+    """A table for `add_by_batch`, with its columns of batch size and config."""
+    table = open_table(gap)
+    table.add_column("batch", justify="right")
+    table.add_column("config", overflow="fold", min_width=min_width)
+    return table
+
+
+def add_by_batch(table: Table, rows: Iterable[tuple[Cell, Iterable[RenderableType]]]) -> None:
+    """A row per cell with its figures, batch size by batch size, an empty row between; a config that adds rungs to the
+    one above shows what it adds."""
+    by_batch_size: dict[int, list[tuple[Cell, Iterable[RenderableType]]]] = {}
+    for cell, figures in rows:
+        by_batch_size.setdefault(cell.batch_size, []).append((cell, figures))
+    for batch_size, group in by_batch_size.items():
+        if table.row_count:
+            table.add_row()
+        above = None
+        for cell, figures in group:
+            table.add_row("" if above else str(batch_size), Text(config_in_ladder(cell, above)), *figures)
+            above = cell
 
 
 def config_in_ladder(cell: Cell, above: Cell | None) -> str:
@@ -99,9 +113,9 @@ def _figures(summary: CellSummary, speedup: Interval | None) -> tuple[Text, ...]
 
 def reasons(summaries: Sequence[CellSummary]) -> list[str]:
     """Why a cell has no number, or only some of its trials succeeded: a line each."""
-    lines = [f"{plain(s.cell.label)}: {s.status}: {plain(s.reason or '')}" for s in summaries if s.images_per_s is None]
+    lines = [f"{s.cell.label}: {s.status}: {s.reason or ''}" for s in summaries if s.images_per_s is None]
     lines += [
-        f"{plain(s.cell.label)}: only {s.trials_ok} of {s.trials} trials succeeded"
+        f"{s.cell.label}: only {s.trials_ok} of {s.trials} trials succeeded"
         for s in summaries
         if s.images_per_s is not None and s.trials_ok < s.trials
     ]
@@ -109,32 +123,26 @@ def reasons(summaries: Sequence[CellSummary]) -> list[str]:
 
 
 def footnotes(summaries: Sequence[CellSummary]) -> list[str]:
-    """What a reader needs to know of the table above."""
+    """Notes on how to read the table of results."""
     lines = []
     units = {summary.unit for summary in summaries if summary.images_per_s}
     if units == {"steps"}:
-        lines.append("±: 95% interval of the mean over the steps of one trial; --trials 5 measures between processes.")
+        lines.append(
+            "±: 95% interval of the mean over the steps of one trial; --trials 5 also shows how trials differ."
+        )
     elif units:
         lines.append("±: 95% interval over trials.")
     if any(summary.images_per_s and not summary.settled for summary in summaries):
-        lines.append("*: step times had not settled when the warm-up's budget ended.")
+        lines.append("*: step times had not settled when the warm-up ended.")
     if any(summary.cell.device == "cpu" and "fp16" in summary.cell.rungs for summary in summaries):
         lines.append(
-            "On the CPU fp16 computes in fp32 and only stores 16 bits: it shows the rung at work, not its gain."
+            "On the CPU fp16 computes in fp32 and only stores 16 bits: it runs the rung, but does not show its gain."
         )
     return lines
 
 
 def summary_json(run_id: str, path: Path, summaries: Sequence[CellSummary], speedups: Sequence[Interval | None]) -> str:
     """The table as JSON."""
-
-    def interval(value: Interval | None) -> dict[str, float | None] | None:
-        if value is None:
-            return None
-        # JSON has no infinity: an open end is null.
-        ends = {"value": value.value, "low": value.low, "high": value.high}
-        return {name: end if math.isfinite(end) else None for name, end in ends.items()}
-
     cells = [
         {
             "config": summary.cell.config,
@@ -146,20 +154,20 @@ def summary_json(run_id: str, path: Path, summaries: Sequence[CellSummary], spee
             "reason": summary.reason,
             "trials": summary.trials,
             "trials_ok": summary.trials_ok,
-            "images_per_s": interval(summary.images_per_s),
-            "step_time_s": interval(summary.step_time_s),
-            "speedup_over_fp32": interval(speedup),
+            "images_per_s": summary.images_per_s,
+            "step_time_s": summary.step_time_s,
+            "speedup_over_fp32": speedup,
             "peak_memory_bytes": summary.peak_memory_bytes,
             "phase_host_s": dict(summary.phase_host_s),
         }
         for summary, speedup in zip(summaries, speedups, strict=True)
     ]
-    return _json({"run_id": run_id, "results": str(path), "cells": cells})
+    return versioned(run_id=run_id, results=str(path), cells=cells)
 
 
 def plan_table(plan: Plan) -> Table:
-    """What a run would do."""
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    """The cells that a run would measure, and those it would skip."""
+    table = open_table()
     table.add_column("batch", justify="right")
     table.add_column("config", overflow="fold")
     table.add_column("will run")
@@ -191,16 +199,14 @@ def plan_json(plan: Plan) -> str:
         {"config": p.cell.config, "batch_size": p.cell.batch_size, "key": p.cell.key, "skip_reason": p.skip_reason}
         for p in plan.cells
     ]
-    return _json(
-        {
-            "scenario": plan.scenario.name,
-            "device": plan.device.name,
-            "device_title": plan.device.title,
-            "machine": plan.device.machine,
-            "trials": plan.trials,
-            "timeout_s": plan.timeout_s,
-            "cells": cells,
-        }
+    return versioned(
+        scenario=plan.scenario.name,
+        device=plan.device.name,
+        device_title=plan.device.title,
+        machine=plan.device.machine,
+        trials=plan.trials,
+        timeout_s=plan.timeout_s,
+        cells=cells,
     )
 
 
@@ -211,5 +217,6 @@ def tally(summaries: Sequence[CellSummary]) -> str:
     return ", ".join([f"{counted(ok, 'cell')} ok", *(f"{n} {status}" for status, n in counts.items())])
 
 
-def _json(value: dict[str, Any]) -> str:
-    return json.dumps({"schema_version": JSON_SCHEMA_VERSION, **value}, indent=2, ensure_ascii=False, allow_nan=False)
+def versioned(**values: Any) -> str:
+    """The JSON that --json prints, with the version of its form."""
+    return encoded({"schema_version": JSON_SCHEMA_VERSION, **values})

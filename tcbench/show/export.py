@@ -21,6 +21,8 @@ from tcbench.analysis.stats import Interval, images_per_s
 from tcbench.analysis.summary import CellSummary, by_cell, summarise
 from tcbench.core.errors import SelectionError
 from tcbench.core.record import Cell, Environment, Record
+from tcbench.show.document import encoded
+from tcbench.show.format import plus_minus
 from tcbench.show.naming import lasting
 
 if TYPE_CHECKING:
@@ -52,16 +54,16 @@ def table(records: Sequence[Record], per: str) -> Table:
     four times as large, and there may be a hundred thousand. What is not finite is empty: JSON has no infinity, and a
     table's reader takes an empty place better."""
     columns: dict[str, int] = {}
-    found: list[list[Any]] = []
+    filled: list[list[Any]] = []
     for row in {"trial": _trials, "cell": _cells, "step": _steps}[per](records):
         if row.keys() - columns.keys():
             for name in row:
                 columns.setdefault(name, len(columns))
         values = [None if type(v) is float and not math.isfinite(v) else v for v in map(row.get, columns)]
-        found.append(values)
-    for values in found:
+        filled.append(values)
+    for values in filled:
         values += [None] * (len(columns) - len(values))
-    return Table(tuple(columns), found)
+    return Table(tuple(columns), filled)
 
 
 def rows(records: Sequence[Record], per: str) -> list[Row]:
@@ -239,25 +241,20 @@ def to_github_action_benchmark(records: Sequence[Record]) -> str:
             "name": name,
             "unit": "images/s",
             "value": summary.images_per_s.value,
-            "range": _range(summary.images_per_s),
+            "range": plus_minus(summary.images_per_s),
             "extra": f"{summary.trials_ok} of {summary.trials} trials ok; ± is the 95% interval over {summary.unit}",
         }
         for name, summary in _measured(records)
         if summary.images_per_s is not None
     ]
-    return json.dumps(entries, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-
-
-def _range(interval: Interval) -> str:
-    share = interval.relative_half_width
-    return f"± {share:.1%}" if share < 1 else "± >100%"
+    return encoded(entries) + "\n"
 
 
 def to_bencher(records: Sequence[Record]) -> str:
     """Bencher Metric Format (https://bencher.dev/docs/reference/bencher-metric-format): by cell and by the measure's
     slug, a value with the limits of its 95% interval. A limit that is not finite is left out."""
     value = {name: _measures(summary) for name, summary in _measured(records)}
-    return json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    return encoded(value) + "\n"
 
 
 def _measures(summary: CellSummary) -> Row:

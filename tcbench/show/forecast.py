@@ -1,8 +1,8 @@
-"""What `tcbench forecast` shows: a table, every work's plan on request, notes on how to read them, and the JSON."""
+"""Output of `tcbench forecast`: a table, the plan of every operation on request, notes on how to read them, and the
+JSON."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from typing import Any
 
@@ -11,7 +11,8 @@ from rich.text import Text
 
 from tcbench.analysis.floor import ALLOWANCE_BYTES, peak_rates
 from tcbench.run.forecast import CellForecast, Forecast, WorkForecast
-from tcbench.show.console import config_in_ladder
+from tcbench.show.console import add_by_batch, ladder_table, open_table
+from tcbench.show.document import encoded
 from tcbench.show.format import milliseconds, size
 
 SCHEMA = "tcbench-forecast"
@@ -23,7 +24,7 @@ WIDTH = 100
 
 
 def headline(forecast: Forecast) -> str:
-    """What is forecast, for which GPU, in one line."""
+    """The scenario and the GPU in one line."""
     gpu, cell = forecast.gpu, forecast.cells[0].cell
     rates = peak_rates(gpu)
     tf32 = f" {rates.tf32_flops_s / 1e12:.0f} (TF32)," if rates.tf32_flops_s > rates.fp32_flops_s else ""
@@ -36,9 +37,8 @@ def headline(forecast: Forecast) -> str:
 
 def table(forecast: Forecast) -> Table:
     """One row per cell, batch size by batch size, on a console of WIDTH columns or more."""
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))
-    table.add_column("batch", justify="right", vertical="bottom")
-    table.add_column("config", overflow="fold", min_width=18)
+    table = ladder_table(gap=1)
+    table.columns[0].vertical = "bottom"
     for heading in (
         "cuDNN\nplans",
         "workspace",
@@ -51,15 +51,7 @@ def table(forecast: Forecast) -> Table:
         "images/s\nat most",
     ):
         table.add_column(heading, justify="right", no_wrap=True)
-    batch_sizes = list(dict.fromkeys(cell.cell.batch_size for cell in forecast.cells))
-    for batch_size in batch_sizes:
-        above = None
-        for place, cell in enumerate([c for c in forecast.cells if c.cell.batch_size == batch_size]):
-            name = Text(config_in_ladder(cell.cell, above))
-            above = cell.cell
-            table.add_row(str(batch_size) if place == 0 else "", name, *_figures(forecast, cell))
-        if batch_size != batch_sizes[-1]:
-            table.add_row()
+    add_by_batch(table, ((cell.cell, _figures(forecast, cell)) for cell in forecast.cells))
     return table
 
 
@@ -87,7 +79,7 @@ def _figures(forecast: Forecast, cell: CellForecast) -> tuple[Text, ...]:
 
 
 def reasons(forecast: Forecast) -> list[str]:
-    """Why configs do not run there, and what cannot be done of those that would: each reason with whom it meets."""
+    """Why configs do not run there, and what is missing for those that would: each reason with the cells concerned."""
     never: dict[str, dict[str, None]] = {}
     unknown: dict[str, dict[str, None]] = {}
     lacking: dict[str, list[str]] = {}
@@ -98,16 +90,17 @@ def reasons(forecast: Forecast) -> list[str]:
             unknown.setdefault(cell.untraced, {})[cell.cell.config] = None
         for problem in cell.problems:
             lacking.setdefault(problem, []).append(cell.cell.label)
-    lines = [f"Never on {forecast.gpu.name}: {reason} ({', '.join(configs)})" for reason, configs in never.items()]
+    lines = [f"Cannot run on {forecast.gpu.name}: {reason} ({', '.join(configs)})" for reason, configs in never.items()]
     lines += [f"Unknown: {reason} ({', '.join(configs)})" for reason, configs in unknown.items()]
     return lines + [f"{problem} ({'; '.join(cells)})" for problem, cells in lacking.items()]
 
 
 def verdict(forecast: Forecast) -> str:
     """`36 cells fit, 4 do not (...)`."""
-    looked_at = [cell for cell in forecast.cells if cell.memory]
-    too_large = [cell for cell in looked_at if cell.memory and not cell.memory.fits]
-    fit = f"{len(looked_at) - len(too_large)} of {len(looked_at)} cells fit into {size(forecast.gpu.memory_bytes)}"
+    forecast_cells = [cell for cell in forecast.cells if cell.memory]
+    too_large = [cell for cell in forecast_cells if cell.memory and not cell.memory.fits]
+    n = len(forecast_cells)
+    fit = f"{n - len(too_large)} of {n} cells fit into {size(forecast.gpu.memory_bytes)}"
     if not too_large:
         return fit + "."
     configs: dict[int, list[str]] = {}
@@ -117,11 +110,11 @@ def verdict(forecast: Forecast) -> str:
 
 
 def engines(forecast: Forecast) -> list[str]:
-    """Which engines of cuDNN the plans of each first rung take, over all batch sizes."""
-    found: dict[str, dict[str, None]] = {}
+    """The cuDNN engines that the plans of each first rung use, over all batch sizes."""
+    by_rung: dict[str, dict[str, None]] = {}
     for cell in forecast.cells:
-        found.setdefault(cell.cell.rungs[0], {}).update((name, None) for name, _ in cell.engines)
-    return [f"{rung}: {', '.join(sorted(names, key=_number))}" for rung, names in found.items() if names]
+        by_rung.setdefault(cell.cell.rungs[0], {}).update((name, None) for name, _ in cell.engines)
+    return [f"{rung}: {', '.join(sorted(names, key=_number))}" for rung, names in by_rung.items() if names]
 
 
 def _number(engine: str) -> tuple[int, str]:
@@ -130,10 +123,10 @@ def _number(engine: str) -> tuple[int, str]:
 
 
 def notes(forecast: Forecast) -> list[str]:
-    """How to read the table: what each figure holds and what it leaves out."""
+    """Notes on how to read the table: what each figure includes and leaves out."""
     lines = []
     if forecast.plans_unchecked:
-        lines.append(f"Plans: not checked: {forecast.plans_unchecked}. The workspace is taken to be the limit.")
+        lines.append(f"Plans: not checked: {forecast.plans_unchecked}. The workspace is assumed to be at its limit.")
     else:
         calls = any(cell.of_kind("call") for cell in forecast.cells)
         more = "; batch normalisation by cuDNN's older calls needs none" if calls else ""
@@ -144,24 +137,24 @@ def notes(forecast: Forecast) -> list[str]:
         lines += [f"Engines of {line}." for line in engines(forecast)]
     if forecast.kernels_unchecked:
         lines.append(f"Kernels: not compiled: {forecast.kernels_unchecked}.")
-    allowance = f"{ALLOWANCE_BYTES / 2**20:.0f} MiB"
+    allowance = size(ALLOWANCE_BYTES)
     lines += [
         f"Memory: peak of all arrays, the largest workspace, and an estimated {allowance} for the device's context and "
-        "libraries; what a feed holds (DALI's decoding on the GPU) is not in it.",
-        "Launches: what the host asks for in a step, feed excluded; cuDNN may run several kernels for one.",
+        "libraries; memory of a feed (DALI's decoding on the GPU) is not included.",
+        "Launches: requests of the host per step, without the feed's; cuDNN may run several kernels for one.",
         "Floor: each launch at the card's peak arithmetic or bandwidth, whichever takes longer, one after another. "
-        "It is no prediction: steps take longer; only data still in L2 (small batches) or Winograd's method (fp32) "
+        "It is not a prediction: steps take longer; only data still in L2 (small batches) or Winograd's method (fp32) "
         "can beat it.",
     ]
     return lines
 
 
 def details(forecast: Forecast) -> Iterable[tuple[str, Table]]:
-    """For each cell that was looked at, a heading and a table of its works, the longest floor first."""
+    """For each cell that was forecast, a heading and a table of its operations, the longest floor first."""
     for cell in forecast.cells:
         if cell.memory is None:
             continue
-        table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+        table = open_table()
         table.add_column("times", justify="right")
         table.add_column("work", no_wrap=True)
         table.add_column("on", overflow="fold")
@@ -212,7 +205,7 @@ def to_json(forecast: Forecast) -> str:
         "cells": [_cell_json(cell) for cell in forecast.cells],
         "notes": notes(forecast),
     }
-    return json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False)
+    return encoded(value)
 
 
 def _cell_json(cell: CellForecast) -> dict[str, Any]:

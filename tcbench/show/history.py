@@ -13,8 +13,9 @@ from rich.text import Text
 
 from tcbench.analysis.history import CellHistory, History, Point
 from tcbench.analysis.stats import Interval
+from tcbench.core.text import plain
 from tcbench.show.format import changes, counted, plural, rate, threshold
-from tcbench.show.naming import apart, plain
+from tcbench.show.naming import apart
 from tcbench.show.verdicts import FORMS, STYLES, signed, tone
 
 SCHEMA = "tcbench-history"

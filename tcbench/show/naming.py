@@ -1,7 +1,4 @@
-"""Names of cells that stay different from each other, and text of a record that is safe to show.
-
-A record may come from anyone: a config's name is whatever its file says.
-"""
+"""Names of cells that stay different from each other."""
 
 from __future__ import annotations
 
@@ -12,7 +9,6 @@ from typing import Any
 import msgspec
 
 from tcbench.core.record import Cell
-from tcbench.core.text import plain as plain
 
 Named = tuple[str | None, Cell]
 """A cell and the machine that it ran on."""
@@ -21,60 +17,58 @@ _NAMED_ALREADY = ("config", "rungs", "batch_size", "backend")
 
 
 def apart(cells: Sequence[Named]) -> tuple[str, ...]:
-    """What tells each cell from the others of its config and batch size; empty where it has no namesake."""
+    """The settings that tell each cell from others of its config and batch size; empty where there are no others."""
     namesakes: dict[tuple[str, int], list[int]] = {}
     for place, (_, cell) in enumerate(cells):
         namesakes.setdefault((cell.config, cell.batch_size), []).append(place)
-    found = [""] * len(cells)
+    suffixes = [""] * len(cells)
     for places in namesakes.values():
         if len(places) == 1:
             continue
-        told = [_facts(*cells[place]) for place in places]
-        there = dict.fromkeys(key for facts in told for key in facts)
-        varying = [key for key in there if len({facts.get(key) for facts in told}) > 1]
-        for place, facts in zip(places, told, strict=True):
-            found[place] = ", ".join(facts[key] for key in varying if key in facts)
-    return _numbered([(cell.config, cell.batch_size) for _, cell in cells], found)
+        described = [_facts(*cells[place]) for place in places]
+        keys = dict.fromkeys(key for facts in described for key in facts)
+        varying = [key for key in keys if len({facts.get(key) for facts in described}) > 1]
+        for place, facts in zip(places, described, strict=True):
+            suffixes[place] = ", ".join(facts[key] for key in varying if key in facts)
+    return _numbered([(cell.config, cell.batch_size) for _, cell in cells], suffixes)
 
 
 def _numbered(names: Sequence[tuple[str, int]], suffixes: Sequence[str]) -> tuple[str, ...]:
-    """Where two are still alike, a number sets the later ones apart."""
+    """The suffixes, with a number where two of one name are still alike."""
     seen: Counter[tuple[tuple[str, int], str]] = Counter()
-    found = []
+    numbered = []
     for name, suffix in zip(names, suffixes, strict=True):
         seen[name, suffix] += 1
         number = seen[name, suffix]
-        found.append(suffix if number == 1 else f"{suffix} #{number}".strip())
-    return tuple(found)
+        numbered.append(suffix if number == 1 else f"{suffix} #{number}".strip())
+    return tuple(numbered)
 
 
 def _facts(machine: str | None, cell: Cell) -> dict[str, str]:
     """Everything that may differ, in words, by name."""
-    facts = {"machine": plain(machine or "unknown machine")}
+    facts = {"machine": machine or "unknown machine"}
     for name, value in _flat(msgspec.structs.asdict(cell)).items():
         if name not in _NAMED_ALREADY:
-            facts[name] = plain(str(value)) if name in ("scenario", "device") else plain(f"{name} {value}")
+            facts[name] = str(value) if name in ("scenario", "device") else f"{name} {value}"
     return facts
 
 
 def _flat(values: dict[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    flat: dict[str, Any] = {}
     for name, value in values.items():
         if isinstance(value, msgspec.Struct):
-            found |= {f"{name}.{key}": inner for key, inner in msgspec.structs.asdict(value).items()}
+            flat |= {f"{name}.{key}": inner for key, inner in msgspec.structs.asdict(value).items()}
         else:
-            found[name] = value
-    return found
+            flat[name] = value
+    return flat
 
 
 def lasting(cells: Sequence[Named]) -> tuple[str, ...]:
     """A name for each cell that is the same in every run, whatever else was run: services follow a cell by it. Cells
     that it does not tell apart carry their keys."""
     names = [
-        plain(
-            f"{cell.config}, batch size {cell.batch_size}, {cell.image_size} px, {_images(cell)}, "
-            f"{cell.device.partition(':')[0]}, {machine or 'unknown machine'}"
-        )
+        f"{cell.config}, batch size {cell.batch_size}, {cell.image_size} px, {_images(cell)}, "
+        f"{cell.device.partition(':')[0]}, {machine or 'unknown machine'}"
         for machine, cell in cells
     ]
     count = Counter(names)

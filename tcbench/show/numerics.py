@@ -27,6 +27,7 @@ from tcbench.numerics.judgement import (
     verdicts,
     whole,
 )
+from tcbench.show.console import open_table
 from tcbench.show.format import size
 
 _STYLES: dict[Word, str] = {"trains like fp32": "green", "does not": "red", "undecided": "yellow"}
@@ -193,7 +194,7 @@ def verdicts_table(judged: Sequence[Verdict]) -> Table:
 
 
 def _table() -> Table:
-    return Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    return open_table()
 
 
 def notes(document: Document, margins: Margins) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -14,6 +13,8 @@ from rich.text import Text
 from tcbench.core.numerics import ParityJob, ParityRun
 from tcbench.numerics.parity import OPTIMIZER_AT_MOST, OPTIMIZER_AT_MOST_HALF, SLOPE_AT_MOST, Judged, Reference
 from tcbench.run.numerics_plan import Skipped
+from tcbench.show.console import open_table
+from tcbench.show.document import encoded
 
 SCHEMA = "tcbench-parity"
 SCHEMA_VERSION = 1
@@ -35,7 +36,7 @@ REFERENCE = "float64"
 
 def table(reference: Reference, judged: Sequence[Judged]) -> Table:
     """The reference, then one row per config; distances are to the config without its last rung, and to fp32."""
-    rows = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    rows = open_table()
     rows.add_column("config", overflow="fold")
     headings = ("loss", "allowed", "gradient", "allowed", "update", "allowed", "loss to fp32", "gradient", "")
     for heading in headings:
@@ -159,7 +160,7 @@ def to_json(job: ParityJob, reference: Reference, judged: Sequence[Judged], skip
         "configs": [run_json(one) for one in judged],
         "skipped": msgspec.to_builtins(skipped),
     }
-    return json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False)
+    return encoded(value)
 
 
 def _finite(value: float) -> float | None:

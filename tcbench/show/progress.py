@@ -1,4 +1,4 @@
-"""Progress on standard error: a live line with an ETA on a terminal, one line per trial elsewhere."""
+"""Progress on standard error: a live line with an ETA on a terminal, one line per trial in a file or pipe."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tcbench.show.format import duration
 
 
 class RunProgress:
-    """Shows a run's trials as they go. A context manager; `listen` and `finished` are told what happens."""
+    """Shows a run's trials as they go. A context manager; Call `listen` and `finished` as things happen."""
 
     def __init__(self, console: Console, estimate: Estimate, total: int, quiet: bool) -> None:
         self._console = console
@@ -52,14 +52,14 @@ class RunProgress:
         self._progress.stop()
 
     def begin(self, label: str, remaining: Sequence[Cell], total: int) -> None:
-        """Where a run grows: the next trial is called by `label` too, `remaining` are the cells that are to be run from
-        it on, and `total` trials are certain by now."""
+        """Begin a part of a run that grows: its trials' names start with `label`, `remaining` are the cells still to be
+        run, and `total` trials are certain by now."""
         self._label, self._total = f"{label}: ", total
         self._estimate = replace(self._estimate, remaining=tuple(remaining))
         self._progress.update(self._task, total=total)
 
     def listen(self, cell: Cell, trial: int, message: Message) -> None:
-        """What the running worker says."""
+        """Show a message of the running worker."""
         name = f"{self._label}{cell.label}"
         if isinstance(message, Building):
             if message.what == "imports":
@@ -138,8 +138,8 @@ def counting(console: Console, what: str, quiet: bool) -> Iterator[Callable[[int
 
 
 class Stages:
-    """A few kinds of work one after another, each counted: a bar with an ETA on a terminal, elsewhere a line now and
-    then. A context manager; `advance` is told (what, how much is done, of how much)."""
+    """A few kinds of work one after another, each counted: a bar with an ETA on a terminal, a line now and then
+    without one. A context manager; call `advance` (what, how much is done, of how much)."""
 
     def __init__(self, console: Console, quiet: bool) -> None:
         from rich.progress import MofNCompleteColumn, TimeRemainingColumn

@@ -1,8 +1,7 @@
-"""What `tcbench roofline` shows beside its picture: tables of phases and layers, and the JSON."""
+"""Output of `tcbench roofline` beside its chart: tables of phases and layers, and the JSON."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -10,7 +9,9 @@ from rich.table import Table
 from rich.text import Text
 
 from tcbench.analysis.roofline import Ceilings, CellRoofline, Part
-from tcbench.show.format import milliseconds
+from tcbench.show.console import open_table
+from tcbench.show.document import encoded
+from tcbench.show.format import milliseconds, percent
 
 SCHEMA = "tcbench-roofline"
 SCHEMA_VERSION = 1
@@ -23,10 +24,10 @@ def headline(ceilings: Ceilings) -> str:
     return f"{ceilings.device_name}: {rates}, {ceilings.bandwidth_bytes_s / 1e9:.4g} GB/s: {ceilings.says}"
 
 
-def phases_table(found: Sequence[CellRoofline]) -> Table:
+def phases_table(rooflines: Sequence[CellRoofline]) -> Table:
     """One row per cell and phase that computes."""
     table = _table("batch", "config", "phase")
-    for roofline in found:
+    for roofline in rooflines:
         cell = roofline.summary.cell
         first = True
         for part in roofline.phases:
@@ -45,7 +46,7 @@ def layers_table(roofline: CellRoofline) -> Table:
 
 
 def _table(*names: str) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    table = open_table()
     for name in names:
         table.add_column(name, justify="right" if name == "batch" else "left", overflow="fold")
     for heading in ("GFLOP", "MB", "FLOP/B", "least", "took", "GFLOP/s", "of roof"):
@@ -62,37 +63,38 @@ def _figures(part: Part, roofline: CellRoofline) -> tuple[str, ...]:
         milliseconds(part.floor_s(roofline.ceilings, roofline.precision)),
         "" if part.time_s is None else milliseconds(part.time_s),
         "" if part.flops_s is None or not part.flops else f"{part.flops_s / 1e9:.3g}",
-        "" if share is None else f"{share:.0%}",
+        "" if share is None else percent(share, 0),
     )
 
 
-def notes(found: Sequence[CellRoofline]) -> list[str]:
-    """How to read the tables."""
+def notes(rooflines: Sequence[CellRoofline]) -> list[str]:
+    """Notes on how to read the tables."""
     lines = [
-        "FLOP: a multiply-accumulate is two. MB: the least traffic, every operand once. least: time under the roof.",
-        "Whole phases mix layers on both sides of the ridge: a phase under the roof may still hold layers at it.",
+        "FLOP: a multiply-accumulate counts as two. MB: the least traffic, each operand moved once. least: the "
+        "shortest time that the ceilings allow.",
+        "A phase mixes layers limited by arithmetic and by bandwidth: below the roof itself, it may hold layers at it.",
     ]
-    if any(not any(part.time_s for part in roofline.layers) for roofline in found):
-        lines.append("Layers have times where a profile of the cell on the CPU is named beside the results.")
-    parts = [(part, roofline) for roofline in found for part in (*roofline.phases, *roofline.layers)]
+    if any(not any(part.time_s for part in roofline.layers) for roofline in rooflines):
+        lines.append("Layers have times only where a profile of the cell on the CPU is named beside the results.")
+    parts = [(part, roofline) for roofline in rooflines for part in (*roofline.phases, *roofline.layers)]
     if any((part.share_of_roof(r.ceilings, r.precision) or 0) > 1.05 for part, r in parts):
         lines.append(
             "Above the roof: the machine was busier when its ceilings were measured (--fresh measures them anew), or "
-            "what one layer leaves is still in the cache for the next."
+            "what roofline layer leaves is still in the cache for the next."
         )
-    if any(roofline.summary.cell.device != "cpu" for roofline in found):
-        lines.append("On a GPU a phase's time holds what the GPU waited for the host.")
+    if any(roofline.summary.cell.device != "cpu" for roofline in rooflines):
+        lines.append("On a GPU the time of a phase includes the GPU's waiting for the host.")
     return lines
 
 
-def to_json(found: Iterable[CellRoofline]) -> str:
+def to_json(rooflines: Iterable[CellRoofline]) -> str:
     """Everything, with units in the names."""
-    value = {"schema": SCHEMA, "schema_version": SCHEMA_VERSION, "cells": [_cell_json(one) for one in found]}
-    return json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False)
+    cells = list(map(_cell_json, rooflines))
+    return encoded({"schema": SCHEMA, "schema_version": SCHEMA_VERSION, "cells": cells})
 
 
-def _cell_json(found: CellRoofline) -> dict[str, Any]:
-    cell, ceilings = found.summary.cell, found.ceilings
+def _cell_json(roofline: CellRoofline) -> dict[str, Any]:
+    cell, ceilings = roofline.summary.cell, roofline.ceilings
 
     def part_json(part: Part) -> dict[str, Any]:
         return {
@@ -103,17 +105,17 @@ def _cell_json(found: CellRoofline) -> dict[str, Any]:
             "flop_per_byte": part.intensity,
             "time_s": part.time_s,
             "flops_s": part.flops_s,
-            "floor_s": part.floor_s(ceilings, found.precision),
+            "floor_s": part.floor_s(ceilings, roofline.precision),
         }
 
     return {
-        "machine": found.summary.machine,
+        "machine": roofline.summary.machine,
         "config": cell.config,
         "batch_size": cell.batch_size,
         "image_size": cell.image_size,
         "variant": cell.variant,
         "device": cell.device,
-        "precision": found.precision,
+        "precision": roofline.precision,
         "ceilings": {
             "device_name": ceilings.device_name,
             "flops_s": dict(ceilings.rates),
@@ -121,6 +123,6 @@ def _cell_json(found: CellRoofline) -> dict[str, Any]:
             "measured": ceilings.measured,
             "says": ceilings.says,
         },
-        "phases": [part_json(part) for part in found.phases],
-        "layers": [part_json(part) for part in found.layers],
+        "phases": [part_json(part) for part in roofline.phases],
+        "layers": [part_json(part) for part in roofline.layers],
     }

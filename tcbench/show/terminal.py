@@ -14,4 +14,4 @@ _ACTIVE = re.compile(
 def harmless(text: str) -> str:
     """Text whose characters a terminal would act on are shown as their escapes; as JSON writes them, which so stays
     the same JSON."""
-    return _ACTIVE.sub(lambda found: json.dumps(found[0])[1:-1] if found[0] != "\x7f" else "\\u007f", text)
+    return _ACTIVE.sub(lambda match: json.dumps(match[0])[1:-1] if match[0] != "\x7f" else "\\u007f", text)

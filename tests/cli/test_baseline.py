@@ -79,7 +79,7 @@ def test_a_name_is_replaced_by_force_alone_and_is_never_the_newest_run(here: Pat
         (["set", "b", "nowhere"], "nowhere: no such results"),
         (["set", "b", "cpu-20261121-035659"], "did you mean 'cpu-20261121-035658'?"),
         (["set", "b", "bad.jsonl"], "bad.jsonl:1: not JSON"),
-        (["set", "b", "empty.jsonl"], "no records to keep"),
+        (["set", "b", "empty.jsonl"], "empty.jsonl: no records in it"),
         (["show", "mian"], "did you mean 'main'?"),
         (["remove", "zzz"], "expected one of main"),
         (["show", "x", "--out", "elsewhere"], "`tcbench baseline set x` keeps the newest run"),

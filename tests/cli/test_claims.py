@@ -162,9 +162,9 @@ def test_results_of_a_scenario_that_is_not_here_ask_for_its_file(tmp_path: Path)
     [
         (["claims"], "no results in results/; `tcbench run` makes some"),
         (["claims", "nowhere"], "nowhere: no such results"),
-        (["claims", "empty.jsonl"], "no records in these results; `tcbench run` makes some"),
+        (["claims", "empty.jsonl"], "empty.jsonl: no records in it; `tcbench run` makes some"),
         (["claims", "foreign.jsonl"], "foreign.jsonl:1: not a tcbench record"),
-        (["claims", str(CPU), "--format", "html"], "--format html: expected one of table, markdown, json"),
+        (["claims", str(CPU), "--format", "html"], "'--format': 'html' is not one of 'table', 'markdown', 'json'"),
         (["claims", str(CPU), "--scenario", "cpus"], "scenario 'cpus': unknown; did you mean 'cpu'?"),
         (["claims", str(CPU), "--scenario", "bad.toml"], "bad.toml: claim[0].left: unknown config 'fp23'"),
     ],

@@ -53,8 +53,8 @@ def test_the_newest_run_is_the_default_and_ids_name_runs(tmp_path):
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["--format", "xml"], "--format 'xml': expected csv, parquet, json, github-action-benchmark or bencher"),
-        (["--per", "phase"], "--per 'phase': expected trial, cell or step"),
+        (["--format", "xml"], "'--format': 'xml' is not one of 'csv', 'parquet', 'json', 'github-action-benchmark'"),
+        (["--per", "phase"], "'--per': 'phase' is not one of 'trial', 'cell', 'step'"),
         (["--per", "step", "--format", "bencher"], "--per step: --format bencher has an entry for each cell"),
         (["--format", "parquet"], "--format parquet is not text: name a file with -o FILE"),
         (["-o", "bad.jsonl/a.csv"], "bad.jsonl/a.csv: cannot be written (Not a directory); name another file with -o"),

@@ -53,7 +53,7 @@ def here(tmp_path: Path) -> Path:
         (["--gpu", "short.json"], "short.json: smClockRateKHz must be a whole number above 0, not None"),
         (["--gpu", "old.json"], "GPU Old: the peak rates of compute capability 6.0 are not known; expected one of 7.0"),
         (["--gpu", "."], "unknown GPU '.'"),
-        (["--gpu", "V100", "--bs", "0"], "--bs: '0' is no batch size"),
+        (["--gpu", "V100", "--bs", "0"], "--bs: '0' is not a batch size"),
         (["--gpu", "V100", "--config", "fp17"], "--config 'fp17': unknown; did you mean 'fp16'?"),
         (["--gpu", "V100", "--image-size", "31"], "--image-size 31: resnet50 takes images of at least 32 pixels"),
         (["--gpu", "V100", "nowhere"], "scenario 'nowhere': unknown"),
@@ -84,7 +84,7 @@ def test_a_forecast_is_a_table_with_words_for_what_never_runs_there(here):
         "fp16, batch size 2: launches by host: io 0, forward 177, backward 229, update 591",
         "cuDNN call batch_norm_call_forward",
         "images/s",
-        "Never on V100: tf32: needs compute capability 8.0, Tesla V100-SXM2-16GB has 7.0 (tf32)",
+        "Cannot run on V100: tf32: needs compute capability 8.0, Tesla V100-SXM2-16GB has 7.0 (tf32)",
         "2 of 2 cells fit into 15.78 GiB.",
         "no prediction",
     ):
@@ -125,7 +125,7 @@ def test_an_interrupted_forecast_says_that_it_goes_on_where_it_was(here):
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: the workers get it too
     done = finish(process)
     assert (done.code, done.out) == (130, "")
-    assert "interrupted; what was found is kept" in done.err
+    assert "interrupted; what is finished is kept" in done.err
     assert "Traceback" not in done.err
 
 

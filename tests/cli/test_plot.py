@@ -65,7 +65,7 @@ def test_configs_are_chosen_for_every_kind(here: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["--by", "colour"], "--by colour: expected setting or machine"),
+        (["--by", "colour"], "'--by': 'colour' is not one of 'setting', 'machine'"),
         (["--by", "machine", "--kind", "ladder"], "--by machine draws throughput"),
         (["--by", "machine", "--slide", "33"], "--by machine draws throughput"),
         (["--slide", "33", "--config", "fp32"], "--slide 33 has its own configs"),

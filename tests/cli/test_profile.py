@@ -93,9 +93,9 @@ def test_with_nsight_systems_the_profiled_steps_come_from_its_report(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["fp32", "--tool", "vtune"], "--tool vtune: expected one of auto, nsys, cupti, ranges"),
+        (["fp32", "--tool", "vtune"], "'--tool': 'vtune' is not one of 'auto', 'nsys', 'cupti', 'ranges'"),
         (["fp32", "--tool", "nsys"], "nsys is not on PATH"),
-        (["fp32", "--tool", "cupti"], "--tool cupti records GPUs, and the device is cpu"),
+        (["fp32", "--tool", "cupti"], "--tool cupti records GPUs only, and the device is cpu"),
         (["fp3"], "'fp3': unknown"),
         (["fp32*"], "profile takes one cell"),
         (["fp32", "--bs", "4,8"], "profile takes one cell, this names 2"),

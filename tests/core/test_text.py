@@ -30,7 +30,15 @@ def test_a_plain_text_is_one_printable_line(text: str) -> None:
 
 @pytest.mark.parametrize(
     ("text", "shown"),
-    [("\x1b[2J", "\\x1b[2J"), ("a\nb\tc", "a b c"), ("\u202egnp", "\\u202egnp"), ("畳み込み", "畳み込み")],
+    [
+        ("fp16+dali", "fp16+dali"),
+        ("日本 é", "日本 é"),
+        ("a\nb\tc", "a b c"),
+        ("\x1b[2J", "\\x1b[2J"),
+        ("\u202egnp", "\\u202egnp"),
+        ("\x00", "\\x00"),
+        ("x" * 5_000_000, "x" * LONGEST + "…"),
+    ],
 )
 def test_what_cannot_be_printed_is_shown_as_its_escape(text: str, shown: str) -> None:
     assert plain(text) == shown

@@ -13,6 +13,7 @@ from rich.console import Console
 from tcbench.analysis.claims import AtBatchSize, Evaluated, Scorecard
 from tcbench.analysis.stats import Interval
 from tcbench.core.claim import Claim, Side
+from tcbench.core.text import plain
 from tcbench.show import claims as view
 
 
@@ -122,7 +123,7 @@ def cells_of(row: str) -> list[str]:
     return [*cells, cell][1:-1]
 
 
-@pytest.mark.parametrize("nasty", NASTY)
+@pytest.mark.parametrize("nasty", [plain(text) for text in NASTY])
 def test_markdown_makes_no_markup_of_what_records_and_scenarios_say(nasty: str) -> None:
     at = AtBatchSize(4, "not measured", f"{nasty} failed: {nasty}")
     claim = Claim(nasty, "faster", Side(nasty), (4,), 12, Side("fp32"))

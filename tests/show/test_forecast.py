@@ -82,7 +82,7 @@ def test_what_does_not_fit_is_named_with_its_batch_size():
 
 def test_a_config_that_never_runs_there_says_why_once():
     found = forecast(*(cell("tf32", n, cannot_run="tf32: needs compute capability 8.0") for n in (32, 64)))
-    assert view.reasons(found) == ["Never on V100: tf32: needs compute capability 8.0 (tf32)"]
+    assert view.reasons(found) == ["Cannot run on V100: tf32: needs compute capability 8.0 (tf32)"]
     assert "never" in shown(found)
     assert view.verdict(found) == "0 of 0 cells fit into 15.78 GiB."
 
@@ -109,7 +109,16 @@ def test_without_cudnn_the_table_says_so_and_bounds_the_workspace():
 
 def test_the_notes_say_what_the_figures_hold_and_leave_out():
     text = "\n".join(view.notes(forecast(cell(), kernels_unchecked="No module named 'cupy'")))
-    for words in ("cuDNN 9.28.0", "500 MiB", "estimated", "DALI", "no prediction", "Winograd", "not compiled", "older"):
+    for words in (
+        "cuDNN 9.28.0",
+        "500 MiB",
+        "estimated",
+        "DALI",
+        "not a prediction",
+        "Winograd",
+        "not compiled",
+        "older",
+    ):
         assert words in text
     assert "Engines of fp16: eng12." in text
 

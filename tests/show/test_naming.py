@@ -1,25 +1,8 @@
 from __future__ import annotations
 
 import factories
-import pytest
 
-from tcbench.show.naming import apart, lasting, plain
-
-
-@pytest.mark.parametrize(
-    ("text", "shown"),
-    [
-        ("fp16+dali", "fp16+dali"),
-        ("日本 é", "日本 é"),
-        ("a\nb\tc", "a b c"),
-        ("\x1b[31m", "\\x1b[31m"),
-        ("\u202eabc", "\\u202eabc"),
-        ("\x00", "\\x00"),
-        ("x" * 5_000_000, "x" * 4_000 + "…"),
-    ],
-)
-def test_plain_is_one_line_that_no_terminal_acts_on(text, shown):
-    assert plain(text) == shown
+from tcbench.show.naming import apart, lasting
 
 
 def test_only_namesakes_are_told_apart_and_only_by_what_differs():

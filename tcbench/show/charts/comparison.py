@@ -19,6 +19,7 @@ from tcbench.analysis.compare import CellComparison, Comparison, Mean, Metric
 from tcbench.analysis.stats import Interval
 from tcbench.analysis.summary import CellSummary
 from tcbench.core.errors import SelectionError
+from tcbench.core.text import plain
 from tcbench.show.charts.inline import tooltip
 from tcbench.show.charts.page import Page, put
 from tcbench.show.charts.palette import FAINT, GAIN, INK, LOSS, PAPER, QUIET
@@ -38,7 +39,7 @@ from tcbench.show.charts.text import (
 from tcbench.show.charts.wording import ended
 from tcbench.show.comparison.wording import UNNAMED, Labels, allowed, doubts_in_short, heading, headline, several
 from tcbench.show.format import number
-from tcbench.show.naming import apart, plain
+from tcbench.show.naming import apart
 from tcbench.show.verdicts import Tone, signed, tone
 
 MAX_ROWS = 600

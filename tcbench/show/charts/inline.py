@@ -16,8 +16,8 @@ import matplotlib
 from matplotlib.artist import Artist
 from matplotlib.figure import Figure
 
+from tcbench.core.text import plain
 from tcbench.show.charts.palette import FAINT, INK, ON_LIGHT, QUIET
-from tcbench.show.naming import plain
 
 _TOOLTIPS: WeakKeyDictionary[Figure, dict[str, tuple[str, ...]]] = WeakKeyDictionary()
 

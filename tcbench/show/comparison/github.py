@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from typing import Literal
 
 from tcbench.analysis.compare import CellComparison, Comparison
+from tcbench.core.text import plain
 from tcbench.show.comparison import wording
 from tcbench.show.comparison.wording import UNNAMED, Labels
-from tcbench.show.naming import plain
 
 MOST_OF_A_KIND = 10
 """GitHub shows so many errors, warnings and notices of a step; the rest it drops without a word."""

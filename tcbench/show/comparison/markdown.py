@@ -11,10 +11,10 @@ import re
 from collections.abc import Iterable, Sequence
 
 from tcbench.analysis.compare import CellComparison, Comparison
+from tcbench.core.text import plain
 from tcbench.show.comparison import wording
 from tcbench.show.comparison.wording import UNNAMED, Labels
 from tcbench.show.format import change, ratio
-from tcbench.show.naming import plain
 
 MOST_CHARACTERS = 60_000
 """GitHub refuses a comment of more than 65536."""

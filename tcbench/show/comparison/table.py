@@ -10,11 +10,11 @@ from rich.table import Table
 from rich.text import Text
 
 from tcbench.analysis.compare import CellComparison, Comparison, Metric
+from tcbench.core.text import plain
 from tcbench.show.comparison import wording
 from tcbench.show.comparison.wording import UNNAMED, Labels
 from tcbench.show.console import config_in_ladder
 from tcbench.show.format import change, counted, ratio
-from tcbench.show.naming import plain
 from tcbench.show.verdicts import STYLES, tone
 
 _WIDTH = 132

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from tcbench.analysis.comparability import Difference
 from tcbench.analysis.compare import CellComparison, Comparison, Mean, Metric, Side
 from tcbench.core.record import STATUSES
+from tcbench.core.text import plain
 from tcbench.show.format import change, counted, milliseconds, percent, quotient, ratio, size, threshold
-from tcbench.show.naming import apart, plain
+from tcbench.show.naming import apart
 
 _TELLING_SPIKES = 0.005
 """Shares of spikes that differ by so much or more are worth a word."""

@@ -13,10 +13,10 @@ from tcbench.analysis.compare import Verdict
 from tcbench.analysis.stats import Interval
 from tcbench.analysis.summary import CellSummary
 from tcbench.core.record import Cell, Status
+from tcbench.core.text import plain
 from tcbench.show.charts.wording import why_missing
 from tcbench.show.console import config_in_ladder
 from tcbench.show.format import number
-from tcbench.show.naming import plain
 from tcbench.show.page.page import Badge, Column, Field, Row
 from tcbench.show.verdicts import FORMS
 

@@ -1,0 +1,27 @@
+"""`tcbench doctor`: whether this machine is ready to run and to measure."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from tcbench.cli.app import OUT, command
+
+
+@command("Check this machine, and show how to fix what is missing.")
+def doctor(
+    json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+) -> None:
+    """Check what is installed here, what is missing, and what would spoil a measurement; show the command that fixes
+    each.
+
+    Exit code: 0; 1 when tcbench cannot run at all; 2 when CUDA packages are installed but cannot be used here.
+    """
+    from tcbench.run import checkup
+    from tcbench.show import catalogue
+
+    findings = checkup.examine(OUT)
+    catalogue.show_findings(findings, json)
+    if code := checkup.exit_code(findings):
+        raise typer.Exit(code)
