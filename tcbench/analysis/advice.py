@@ -1,4 +1,4 @@
-"""Which rung attacks a bottleneck, and what it could gain at most. Pure functions.
+"""The rung that acts on a bottleneck, and the most it could gain. Pure functions.
 
 The model is the pipeline of `tcbench.analysis.bottleneck`: a step takes at least as long as its longest stage. A rung
 makes some stage shorter. What it leaves of that stage nobody knows beforehand; so it is taken to leave nothing but the
@@ -155,7 +155,7 @@ def _gain(
 
 
 def effects_of(added: Iterable[str]) -> tuple[Effect, ...]:
-    """What rungs save, each effect once; rungs that save no time have none."""
+    """The savings of rungs, each effect once; rungs that save no time have none."""
     effects: dict[Effect, None] = {}
     for rung in added:
         effects.update((remedy.effect, None) for remedy in REMEDIES if remedy.rungs == (rung,))

@@ -1,4 +1,4 @@
-"""What holds a cell back: the time each stage of a step needs, who waits for whom, and the verdict. Pure functions.
+"""The bottleneck of a cell: the time each stage of a step needs, who waits for whom, and the verdict. Pure functions.
 
 A training step is a pipeline of three stages: the input (decoding, in threads of its own where the feed prefetches),
 the host (which computes on a CPU, and launches kernels on a GPU) and the GPU. In the steady state a step takes at
@@ -131,8 +131,8 @@ class KernelCost:
 
 @dataclass(frozen=True)
 class DeviceActivity:
-    """What a GPU did over `span_s`: `busy_s` + `idle_s`. What several streams do at once counts once. `gaps`, longest
-    first. `copied_bytes` is per step, None where the recording does not tell."""
+    """The work of a GPU over `span_s`: `busy_s` + `idle_s`. What several streams do at once counts once. `gaps`,
+    longest first. `copied_bytes` is per step, None where the recording does not tell."""
 
     span_s: float
     busy_s: float
@@ -233,7 +233,7 @@ def _ms(seconds: float) -> str:
 
 
 def summarise(timeline: Timeline) -> Bottleneck:
-    """What a timeline shows, over its whole steps.
+    """Summarise a timeline, over its whole steps.
 
     It is looked at from the begin of its first step to the end of its last one, or of the last work on the GPU
     that began or was caused in a step: a GPU that lags behind the host is still at work then. A phase's time on the
@@ -425,12 +425,12 @@ def _costliest(kernels: Sequence[Span], n: int) -> tuple[KernelCost, ...]:
 
 
 def explain_record(record: Record) -> Bottleneck:
-    """What one record tells; see `explain_records`. Raises ValueError unless it is ok."""
+    """Explain one record; see `explain_records`. Raises ValueError unless it is ok."""
     return explain_records([record])
 
 
 def explain_records(records: Sequence[Record]) -> Bottleneck:
-    """What the trials of one cell tell together, those of them that are ok.
+    """Explain a cell by its trials that are ok, together.
 
     The step is the timed pass's; the phases are the profiled pass's. On a CPU each is the median of its times. On a GPU
     it is the least: nothing waits in that pass until the launch queue is full, so that the least time is the

@@ -1,4 +1,4 @@
-"""What a scenario's claims come to on a machine: the scorecard. Pure functions from claims and records to outcomes.
+"""The scorecard: the outcomes of a scenario's claims on a machine. Pure functions from claims and records to outcomes.
 
 A comparison is decided by the 95% interval of left's images/s over right's, never by its value: it holds when the whole
 interval lies where the claim says, does not when the whole interval lies elsewhere, and is undecided otherwise. So
@@ -86,7 +86,7 @@ class Evaluated:
 
 @dataclass(frozen=True)
 class Asked:
-    """What is claimed of a setting's cells, and the command that runs them, without configs and batch sizes."""
+    """The claims on a setting's cells, and the command that runs them, without configs and batch sizes."""
 
     scenario: str
     claims: tuple[Claim, ...]
@@ -106,7 +106,7 @@ class Scorecard:
     commands: tuple[str, ...] = ()
 
     def count(self, outcome: Outcome) -> int:
-        """How many claims came to it."""
+        """The number of claims with this outcome."""
         return sum(one.outcome == outcome for one in self.claims)
 
 
@@ -201,7 +201,7 @@ def any_of(*sources: OtherSource) -> OtherSource:
 
 
 def by_timelines(bottlenecks: Iterable[Bottleneck]) -> OtherSource:
-    """What timelines of one machine tell of claims: kernels per step, which do not waver and need no interval."""
+    """Judge claims by timelines of one machine: kernels per step are the same in every step and need no interval."""
     kernels = {one.label: one.device.kernels_per_step for one in bottlenecks if one.device is not None}
 
     def by_kernels(claim: Claim) -> Finding | None:
@@ -326,8 +326,8 @@ def _outcome(claim: Claim, ratio: Interval) -> Outcome:
 
 
 def _more_trials(claim: Claim, ratio: Interval, left: Group, right: Group) -> int | None:
-    """How many more trials a side would decide, if means and variances stayed what they are: the value is to be cleared
-    of every limit that the interval includes, and what clears it of the nearest clears it of the other too."""
+    """The trials a side that would decide on top, if means and variances stayed what they are: the value is to be
+    cleared of every limit that the interval includes, and what clears it of the nearest clears it of the other too."""
     included = [limit for limit in (claim.least, claim.most) if limit is not None and ratio.holds(limit)]
     needed = [
         # With no threshold Rule asks whether the ratio is surely above or below 1, here the limit.
@@ -372,7 +372,7 @@ def _bound(claim: Claim, batch_size: int, cells: _Cells) -> AtBatchSize:
 
 
 def _says(claim: Claim, record: Record) -> Outcome:
-    """What one trial says. Two stages that are balanced are neither's, but for a GPU that is none of the two."""
+    """The outcome by one trial. Two stages that are balanced are neither's, but for a GPU that is none of the two."""
     bottleneck = explain_record(record)
     verdict = bottleneck.verdict
     if verdict == "balanced" and bottleneck.needs.gpu_s is not None:

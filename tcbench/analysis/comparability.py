@@ -73,7 +73,8 @@ def differences(base: Values, current: Values) -> tuple[Difference, ...]:
 
 
 def mixtures(records: Sequence[Record], of: Values) -> tuple[str, ...]:
-    """What the trials of one side do not agree on, commits among it: `commit: a1b2c3, d4e5f6`. `of`: their `values`."""
+    """The facts that the trials of one side do not agree on, commits among it: `commit: a1b2c3, d4e5f6`. `of`: their
+    `values`."""
     known = [record.environment for record in records if record.environment]
     mixed = {what: values for (_, what), values in of.items() if len(values) > 1}
     commits = {
@@ -85,7 +86,7 @@ def mixtures(records: Sequence[Record], of: Values) -> tuple[str, ...]:
 
 
 def shared(base: Iterable[Record], current: Iterable[Record]) -> int:
-    """How many trials stand on both sides: the same record, however its file is called."""
+    """The number of trials on both sides: the same record, however its file is called."""
     trials = {(record.run_id, record.cell.key, record.trial, record.started_at): record for record in base}
     twins = (
         (record, trials.get((record.run_id, record.cell.key, record.trial, record.started_at))) for record in current

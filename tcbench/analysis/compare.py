@@ -51,7 +51,7 @@ _THROTTLED = sum(bit for bit, name in THROTTLE_REASONS.items() if name not in _H
 
 @dataclass(frozen=True)
 class Method:
-    """How two sides' trials become a ratio, and the times of a phase a difference."""
+    """The way from two sides' trials to a ratio, and the times of a phase a difference."""
 
     estimate: Callable[[Sequence[float], Sequence[float]], Estimate]
     difference: Callable[[Sequence[float], Sequence[float]], Interval]
@@ -321,7 +321,7 @@ class Comparison:
 
     @property
     def verdicts(self) -> dict[Verdict, int]:
-        """How often each was given, from what needs attention first."""
+        """The number of cells with each, from what needs attention first."""
         counts = Counter(cell.verdict for cell in self.cells)
         return {verdict: counts[verdict] for verdict in VERDICTS if counts[verdict]}
 
@@ -337,7 +337,7 @@ class Comparison:
 
     @property
     def differences(self) -> tuple[Difference, ...]:
-        """What differs in any pair of cells, each once."""
+        """The differences of all pairs of cells, each once."""
         return tuple(dict.fromkeys(difference for cell in self.cells for difference in cell.differences))
 
     def refused(self, allowed: Iterable[str]) -> tuple[Difference, ...]:
@@ -456,7 +456,7 @@ def _by_metric(
 
 
 def _by_status(pair: CellComparison, base: Side, current: Side) -> CellComparison:
-    """Where a side has no figure."""
+    """The verdict where a side has no figure."""
     if base.status == current.status:
         return replace(pair, why=f"{base.status} on both sides: {current.reason}")
     why = f"{base.status} -> {current.status}" + (f": {current.reason}" if current.reason else "")
@@ -464,8 +464,8 @@ def _by_status(pair: CellComparison, base: Side, current: Side) -> CellCompariso
 
 
 def _breaks(before: Sequence[Record], after: Sequence[Record]) -> str | None:
-    """What ends trials of current that run to their end otherwise, where base has nothing of the kind: whatever the
-    other trials say, it broke. One crash or timeout may be an accident."""
+    """The failure that ends trials of current that run to their end otherwise, where base has nothing of the kind:
+    whatever the other trials say, it broke. One crash or timeout may be an accident."""
     if any(record.status in (*_BROKEN, *ACCIDENTS) for record in before):
         return None
     ended = [record for record in after if record.status in (*_BROKEN, *ACCIDENTS)]
@@ -518,7 +518,7 @@ def _geometric_mean(values: Sequence[float]) -> float:
 
 
 def _trial_notes(records: Sequence[Record]) -> tuple[str, ...]:
-    """What makes a trial doubtful: how it ended, a GPU that held itself back, steps that waver or had not settled."""
+    """Reasons to doubt a trial: its end, a GPU that throttled, steps that vary or had not settled."""
     notes = []
     for record in records:
         measurement, name = record.measurement, f"trial {record.trial + 1}"

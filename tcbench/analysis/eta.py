@@ -1,4 +1,4 @@
-"""How long a run still takes: a pure estimate from what has been seen of it so far.
+"""The time that a run still takes: a pure estimate from what has been seen of it so far.
 
 A trial costs its start-up, then steps of (batch size x seconds per image). Seconds per image are taken from the same
 config when one of its trials has been seen, else from the configs seen, else from the model's arithmetic at a rate
@@ -32,7 +32,7 @@ class Seen:
 
 @dataclass(frozen=True)
 class Estimate:
-    """What is still to run, what has been seen. Immutable: `finished` and `stepped` return the next estimate."""
+    """The cells still to run, and the times seen. Immutable: `finished` and `stepped` return the next estimate."""
 
     remaining: tuple[Cell, ...]
     seen: tuple[Seen, ...] = ()

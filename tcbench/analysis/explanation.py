@@ -1,4 +1,4 @@
-"""What holds back each cell of a whole matrix, and what to try next. Pure functions from records to explanations."""
+"""The bottleneck of each cell of a whole matrix, and the rung to try next. Pure functions of records."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Explanation:
 
     @property
     def checked(self) -> tuple[Gain, ...]:
-        """What could be added and was measured too: the model against the measurement."""
+        """A rung that could be added and was measured too: the model against the measurement."""
         return tuple(gain for gain in self.gains if gain.measured_images_per_s is not None)
 
 

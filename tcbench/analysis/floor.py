@@ -1,4 +1,4 @@
-"""What arithmetic and memory traffic allow at best: the floor of a step's time, and whether a step fits a card.
+"""The best that arithmetic and memory traffic allow: the floor of a step's time, and whether a step fits a card.
 
 Pure functions of what a step asks for and of what a GPU is. Knows nothing of cuDNN, of traces or of consoles.
 """
@@ -122,7 +122,7 @@ def step_floor(works: Iterable[tuple[Work, int]], gpu: GpuFile) -> Floor:
 
 @dataclass(frozen=True)
 class MemoryNeed:
-    """What a step needs of a card's memory, in bytes: its arrays at their peak (weights and velocities among them),
+    """A step's need of a card's memory, in bytes: its arrays at their peak (weights and velocities among them),
     cuDNN's largest workspace, and the allowance for context and libraries."""
 
     arrays_bytes: int

@@ -22,7 +22,7 @@ from tcbench.core.record import Cell, Environment, Record, Status
 
 
 class Code(NamedTuple):
-    """What tells one state of the code from another: the commit of the user's project, that of tcbench or its version,
+    """A state of the code: the commit of the user's project, that of tcbench or its version,
     and the run, where no commit is known or files differed from it, so that two runs may be of unlike code."""
 
     project: str | None

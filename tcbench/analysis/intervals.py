@@ -13,7 +13,7 @@ Intervals = Sequence[tuple[float, float]]
 
 
 def union(intervals: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
-    """What any of the intervals covers; what several cover counts once."""
+    """The time in any of the intervals; overlaps count once."""
     merged: list[tuple[float, float]] = []
     for begin, end in sorted(intervals):
         if end <= begin:
@@ -27,7 +27,7 @@ def union(intervals: Iterable[tuple[float, float]]) -> list[tuple[float, float]]
 
 
 def intersection(one: Intervals, other: Intervals) -> list[tuple[float, float]]:
-    """What both cover."""
+    """The time in both."""
     shared, i, j = [], 0, 0
     while i < len(one) and j < len(other):
         begin, end = max(one[i][0], other[j][0]), min(one[i][1], other[j][1])
@@ -41,7 +41,7 @@ def intersection(one: Intervals, other: Intervals) -> list[tuple[float, float]]:
 
 
 def difference(one: Intervals, other: Intervals) -> list[tuple[float, float]]:
-    """What `one` covers and `other` does not."""
+    """The time in `one` and not in `other`."""
     rest, j = [], 0
     for interval in one:
         begin, end = interval
@@ -59,7 +59,7 @@ def difference(one: Intervals, other: Intervals) -> list[tuple[float, float]]:
 
 
 def clip(intervals: Intervals, begin: float, end: float) -> list[tuple[float, float]]:
-    """What lies between two times."""
+    """The part between two times."""
     return intersection(intervals, [(begin, end)])
 
 

@@ -1,4 +1,4 @@
-"""What each rung buys: a ladder's configs in order, each against the last one below it that ran. Pure functions."""
+"""The gain of each rung: a ladder's configs in order, each against the last one below it that ran. Pure functions."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ two bytes each and the master weight has four: the same sum."""
 
 
 def precision_of(rungs: Iterable[str]) -> Precision:
-    """What a config's rungs make of the arithmetic of convolutions on a GPU."""
+    """The arithmetic of convolutions on a GPU with a config's rungs."""
     rungs = set(rungs)
     if rungs & {"fp16", "bf16"}:
         return "fp16"
@@ -62,7 +62,7 @@ def precision_of(rungs: Iterable[str]) -> Precision:
 
 @dataclass(frozen=True)
 class Ceilings:
-    """What a device can do at most. `rates`: FLOP/s by precision; one that is not there computes as fp32 does.
+    """The limits of a device. `rates`: FLOP/s by precision; one that is not there computes as fp32 does.
     `says`: where they come from, for people."""
 
     device_name: str
@@ -245,8 +245,8 @@ def _works(cell: Cell, layer: Layer, phase: str) -> Iterator[tuple[str, Work]]:
 
 
 def _norm_works(cell: Cell, layer: Layer, forward: bool, dtype: DType) -> Iterator[tuple[str, Work]]:
-    """What follows a convolution: in one pass over the data where the config fuses it, else one by one. An addition's
-    gradient is its input: nothing to do."""
+    """The work that follows a convolution: in one pass over the data where the config fuses it, else one by one. An
+    addition's gradient is its input: nothing to do."""
     n, c, size = cell.batch_size, layer.out_channels, layer.out_size
     fused = "fused" in cell.rungs
     after: Literal["none", "relu", "add_relu"] = "none"

@@ -4,7 +4,7 @@ A gate runs base and current beside each other, round after round. What the mach
 same host, heat, clocks) is then common to the two trials of a round and cancels in the difference of their logarithms:
 each round is a block of a randomized block design, and the paired t-test is its analysis (G. Box, J. Hunter and W.
 Hunter, "Statistics for Experimenters", 2nd edition 2005, section 3.2). On a machine that holds still pairing only
-throws away degrees of freedom, so rounds are paired where they waver.
+throws away degrees of freedom, so rounds are paired where they drift.
 
 The choice must not look at what the paired test then rests on: sides that seem to go together by chance have an error
 that seems small, and choosing by their correlation would raise false alarms. So it looks at the rounds' means alone,
@@ -27,7 +27,7 @@ measuring stays far below it: where trials differ by 1%, rounds do by 0.7%."""
 
 
 def estimate(numerator: Sequence[float], denominator: Sequence[float]) -> Estimate:
-    """The ratio of two sides' figures, one of each per round, in order: paired where the rounds waver.
+    """The ratio of two sides' figures, one of each per round, in order: paired where the rounds drift.
 
     Raises ValueError below two figures a side, or for one that is not positive and finite.
     """
@@ -36,7 +36,7 @@ def estimate(numerator: Sequence[float], denominator: Sequence[float]) -> Estima
 
 
 def difference(one: Sequence[float], other: Sequence[float], level: float = 0.95) -> Interval:
-    """one - other of plain values, as `welch.difference`, paired where the rounds waver."""
+    """one - other of plain values, as `welch.difference`, paired where the rounds drift."""
     if min(*one, *other) <= 0 or not _drifts(*([math.log(value) for value in values] for values in (one, other))):
         return welch.difference(Group.plain(one), Group.plain(other), level)
     of = _differences(one, other)

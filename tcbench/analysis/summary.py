@@ -108,7 +108,7 @@ def best(summaries: Iterable[CellSummary]) -> CellSummary | None:
 
 
 def _environments(records: Sequence[Record]) -> dict[str, Environment]:
-    """What each run tells of its machine, from its first record that does."""
+    """The environment of each run, from its first record that has one."""
     environments: dict[str, Environment] = {}
     for record in records:
         if record.environment is not None:

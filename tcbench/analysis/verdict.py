@@ -44,8 +44,8 @@ class Rule:
         return "pass" if low > worst else "inconclusive"
 
     def more_trials(self, of: Estimate) -> int | None:
-        """How many more trials on each side would decide between pass and regression, if means and variances stayed
-        what they are; None where no sensible number would, since the loss is about the threshold itself."""
+        """The number of trials that each side lacks to decide between pass and regression, if means and variances
+        stayed what they are; None where no sensible number would, since the loss is about the threshold itself."""
         have = of.n
 
         def decided(more: int) -> bool:
@@ -102,8 +102,8 @@ def settle(
     of: Sequence[Interim],
     estimate: Callable[[Sequence[float], Sequence[float]], Estimate] = rounds.estimate,
 ) -> tuple[Decision, int]:
-    """What a gate decides from figures of which more is better, taken in turns, and at which look (from 0); it sees no
-    more trials than it needs. Inconclusive after the last look, or where the figures end before."""
+    """The decision of a gate from figures of which more is better, taken in turns, and at which look (from 0); it
+    sees no more trials than it needs. Inconclusive after the last look, or where the figures end before."""
     for number, interim in enumerate(of):
         if min(len(current), len(base)) < interim.trials:
             return "inconclusive", number

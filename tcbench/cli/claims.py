@@ -81,7 +81,7 @@ def claims(
 
 
 def asked_of(scenario: str | None) -> Callable[[Cell], Asked]:
-    """What is claimed of a cell's setting: by the scenario given, or by that which the cell names. The function raises
+    """The claims on a cell's setting: by the scenario given, or by that which the cell names. The function raises
     ScenarioError."""
     from tcbench.analysis.claims import Asked
     from tcbench.run.scenario import load, shipped

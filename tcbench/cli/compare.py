@@ -99,7 +99,7 @@ _Named = tuple[Path, str]
 
 
 def _inputs(base: str | None, current: str | None, baseline: str | None, out: Path) -> tuple[_Named, _Named]:
-    """Where the two sides' records stand, and what they are called. Raises SelectionError or StoreError."""
+    """The paths of the two sides' records, and their names. Raises SelectionError or StoreError."""
     from tcbench.cli.results import newest
     from tcbench.core import store
     from tcbench.run import baseline as baselines

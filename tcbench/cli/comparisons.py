@@ -1,4 +1,4 @@
-"""What the commands that compare share: their options, what these mean, and how a Comparison is shown and ends.
+"""Shared by the commands that compare: their options and these options' meaning, showing a Comparison, exit codes.
 
 `tcbench compare` and `tcbench gate` take the same words for the same things.
 """
@@ -75,21 +75,21 @@ ChartOption = Annotated[
 
 @dataclass(frozen=True)
 class Allowed:
-    """What --allow means: facets that may differ, and whether current may lack cells."""
+    """The meaning of --allow: facets that may differ, and whether current may lack cells."""
 
     facets: frozenset[str] = frozenset()
     missing: bool = False
 
 
 def metrics(given: Sequence[str] | None) -> tuple[str, ...]:
-    """What --metric means, each once. Raises SelectionError."""
+    """The metrics of --metric, each once. Raises SelectionError."""
     from tcbench.analysis.compare import METRICS
 
     return tuple(_chosen("--metric", given, list(METRICS))) or ("throughput",)
 
 
 def threshold(text: str) -> float:
-    """What --threshold means: a share between 0 and 1. Raises SelectionError."""
+    """The share of --threshold, a share between 0 and 1. Raises SelectionError."""
     shown = text if len(text) < 20 else f"{text[:17]}..."
     match = re.fullmatch(r"\s*([0-9]{0,9}\.?[0-9]{0,9})\s*(%?)\s*", text, re.ASCII)
     if match is None or not any(char.isdigit() for char in match[1]):
@@ -102,7 +102,7 @@ def threshold(text: str) -> float:
 
 
 def allowed(given: Sequence[str] | None) -> Allowed:
-    """What --allow means. Raises SelectionError."""
+    """Read --allow. Raises SelectionError."""
     from tcbench.analysis.comparability import FACETS
 
     words = _chosen("--allow", given, [*FACETS, "all", MISSING])

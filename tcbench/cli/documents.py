@@ -29,7 +29,7 @@ def documents(paths: Sequence[Path]) -> tuple[list[Path], list[Path]]:
 
 
 def training(named: Sequence[Path], files: Sequence[Path]) -> OtherSource:
-    """What the document that was named tells, or else the newest beside the records that can be read; documents of
+    """Judge claims by the document that was named, or else the newest beside the records that can be read; documents of
     several folders are of several machines, and none of them is chosen.
 
     Raises SelectionError for several that were named, and StoreError for one that cannot be read.

@@ -215,7 +215,7 @@ def _gone(
 
 
 def parse_interims(text: str, rule: Rule) -> tuple[Interim, ...]:
-    """What --looks means. Raises SelectionError."""
+    """Read --looks. Raises SelectionError."""
     from tcbench.analysis import verdict
 
     shown = text if len(text) < 30 else f"{text[:27]}..."

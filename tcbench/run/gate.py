@@ -1,4 +1,4 @@
-"""Which trial a gate runs next, when each cell has seen enough, what the whole says: pure functions of frozen state.
+"""The next trial of a gate, the end of each cell, and the judgement of the whole: pure functions of frozen state.
 
 Base and current run in turns, cell by cell; which side goes first changes from round to round (ABBA), so that a drift
 of the machine falls on both alike, and the two trials of a round are compared with each other where it does
@@ -27,7 +27,7 @@ _JUDGED = ("regression", "pass", "improved")
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a trial ended, and what it says by each of the gate's metrics: figures of which more is better; None where
+    """The end of a trial and its figures by each of the gate's metrics: figures of which more is better; None where
     the record does not tell one."""
 
     status: Status
@@ -35,7 +35,7 @@ class Outcome:
 
     @staticmethod
     def of(record: Record, metrics: Sequence[Metric]) -> Outcome:
-        """What a record says."""
+        """Of a record."""
         if record.status != "ok":
             return Outcome(record.status)
         figures = [(metric, metric.of(record)) for metric in metrics]
@@ -67,7 +67,7 @@ class Settling:
         return self.base if side == BASE else self.current
 
     def ok(self, side: Role) -> int:
-        """How many trials of a side have figures."""
+        """The number of trials of a side that have figures."""
         return sum(outcome.status == "ok" for outcome in self.trials(side))
 
     def figures(self, side: Role, metric: int) -> list[float]:
@@ -170,7 +170,7 @@ def comparison(
     rule: Rule,
     ended: str = "the gate ended",
 ) -> Comparison:
-    """What the records say by the looks that were taken: each cell and metric is judged by the trials and the level of
+    """Compare the records by the looks that were taken: each cell and metric is judged by the trials and the level of
     the look that decided it, of what is undecided by those of the last look taken. What no look decided is never
     anything better than inconclusive; `ended` says why it was not gone on with where looks were left."""
     records = {BASE: _by_cell(cells, base), CURRENT: _by_cell(cells, current)}
@@ -247,7 +247,7 @@ def _unreached(cell: Cell, metric: Metric) -> CellComparison:
 
 
 def _open(cell: CellComparison, state: Settling, gate: Gate, ended: str) -> CellComparison:
-    """What no look decided: never a verdict on figures, and with the reason."""
+    """A cell that no look decided: never a verdict on figures, and with the reason."""
     if cell.verdict not in (*_JUDGED, "inconclusive"):
         return cell
     why: str | None

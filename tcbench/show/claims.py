@@ -1,4 +1,4 @@
-"""What `tcbench claims` shows: the talk in 2018 beside this machine, as a table, in Markdown and as JSON."""
+"""The scorecard of `tcbench claims`: the talk in 2018 beside this machine, as a table, in Markdown and as JSON."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def table(card: Scorecard) -> Table:
 
 
 def notes(cards: Sequence[Scorecard]) -> list[str]:
-    """How to read the tables, and the commands that measure what is missing."""
+    """Hints on reading the tables, and the commands that measure what is missing."""
     lines = []
     if any(one.claim.slide is not None for card in cards for one in card.claims):
         lines.append("2018: on the talk's Tesla V100-16GB, at the talk's batch sizes; the slide tells where.")
@@ -164,7 +164,7 @@ def _then(claim: Claim) -> str:
 
 
 def measured(one: Evaluated) -> str:
-    """What an outcome rests on: batch size by batch size, those that say the same together."""
+    """The figures behind an outcome: batch size by batch size, those that say the same together."""
     if not one.at:
         return one.why
     said: dict[str, list[int]] = {}

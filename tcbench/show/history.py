@@ -1,4 +1,4 @@
-"""What `tcbench history` shows beside its chart: a table per cell, how to read it, and the JSON."""
+"""The texts of `tcbench history` beside its chart: a table per cell, how to read it, and the JSON."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def sparkline(points: Sequence[Point]) -> str:
 
 
 def notes(history: History) -> list[str]:
-    """How to read the tables."""
+    """Hints on reading the tables."""
     lines = [
         "images/s: over total time, geometric mean over trials; ±: 95% interval over trials; one trial has none.",
         f"change: from the commit before that ran, with its 95% interval; a regression is surely a loss of more than "
@@ -64,7 +64,9 @@ def notes(history: History) -> list[str]:
     if any(point.change and point.change.verdict == "inconclusive" for point in points):
         lines.append("inconclusive: neither surely a loss nor surely none; --trials 5 or more decides most.")
     if any(point.broken_by for point in points):
-        lines.append("new line: the commits on both sides stand on unlike ground and are not compared; --allow does.")
+        lines.append(
+            "new line: machine, libraries or settings differ from the commit before: not compared; --allow does it."
+        )
     if any(point.revision.name.endswith("+") for point in points):
         lines.append("+: tracked files differed from the commit; each such run stands by itself.")
     return lines
@@ -106,7 +108,7 @@ def to_json(history: History) -> str:
 
 
 def reason(point: Point) -> str:
-    """What stands in place of a change: why a line begins, or why there is no figure."""
+    """The words in place of a change: why a line begins, or why there is no figure."""
     if point.broken_by:
         return "new line: " + "; ".join(difference.says for difference in point.broken_by)
     if point.images_per_s is None:

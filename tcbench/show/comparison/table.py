@@ -56,7 +56,7 @@ def show(comparison: Comparison, console: Console, labels: Labels = UNNAMED) -> 
 
 
 def _reasons(cells: Sequence[CellComparison]) -> list[str]:
-    """What the table does not tell already."""
+    """The reasons that the table does not show already."""
     pairs = [
         (cell, name)
         for cell, name in zip(cells, wording.names(cells), strict=True)
@@ -66,7 +66,7 @@ def _reasons(cells: Sequence[CellComparison]) -> list[str]:
 
 
 def _more(cell: CellComparison) -> str:
-    """How many trials an inconclusive cell lacks, in short."""
+    """The number of trials that an inconclusive cell lacks, in short."""
     if cell.verdict != "inconclusive" or cell.ratio is None or cell.more_trials is None:
         return ""
     return f", +{counted(cell.more_trials, 'trial')}"

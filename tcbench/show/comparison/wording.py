@@ -1,4 +1,4 @@
-"""What a comparison says in words: figures, changes, the reason of a verdict, what makes trials doubtful.
+"""A comparison in words: figures, changes, the reason of a verdict, what makes trials doubtful.
 
 Every text is one line without control characters, and is not yet escaped for Markdown, XML or anything else.
 """
@@ -24,7 +24,7 @@ _DOUBTS = ("throttled", "noisy", "not settled", *STATUSES)
 
 @dataclass(frozen=True)
 class Labels:
-    """What the two sides are called: files, a baseline, revisions."""
+    """The names of the two sides: files, a baseline, revisions."""
 
     base: str = "base"
     current: str = "current"
@@ -42,7 +42,7 @@ def names(cells: Sequence[CellComparison]) -> tuple[str, ...]:
 
 
 def wheres(cells: Sequence[CellComparison]) -> tuple[str, ...]:
-    """What tells cells of one config and batch size apart; all empty where there is one of each."""
+    """The facts that tell cells of one config and batch size apart; all empty where there is one of each."""
     metrics = list(dict.fromkeys(cell.metric.name for cell in cells))
     names_of: dict[int, str] = {}
     for metric in metrics:
@@ -90,7 +90,7 @@ def median_step(cell: CellComparison) -> str:
 
 
 def sentence(cell: CellComparison) -> str:
-    """What a verdict rests on: the change with its interval, where a loss sits, what would decide."""
+    """The reason of a verdict: the change with its interval, where a loss sits, what would decide."""
     if cell.verdict == "missing":
         return f"not in current; base: {_state(cell.base)}"
     if cell.verdict == "new":
@@ -115,7 +115,7 @@ def _state(side: Side | None) -> str:
 
 
 def advice(cell: CellComparison) -> str:
-    """How many more trials would decide."""
+    """The number of trials that would decide."""
     if cell.more_trials is None:
         return "no sensible number of trials would decide: the loss is about the threshold itself"
     trials = f"{counted(cell.more_trials, 'more trial')} a side"
@@ -149,13 +149,13 @@ def mean(of: Mean) -> str:
 
 
 def drift(comparison: Comparison) -> str:
-    """What it means that cells were compared round by round; empty where none was."""
+    """A remark on cells that were compared round by round; empty where none was."""
     paired = sum(cell.by_round for cell in comparison.cells)
     if not paired:
         return ""
     cells = "the ratio" if len(comparison.cells) == 1 else f"{paired} of {len(comparison.cells)} ratios"
     return (
-        f"this machine wavers from round to round, so base and current are compared round by round: {cells} "
+        f"machine speed drifts from round to round, so base and current are compared round by round: {cells} "
         f"{'is' if paired == 1 else 'are'} paired"
     )
 
@@ -187,7 +187,7 @@ def doubts(comparison: Comparison) -> list[str]:
 
 
 def doubts_in_short(comparison: Comparison) -> list[str]:
-    """How many trials of each side are doubtful, and why: `base: 14 trials noisy, 3 trials throttled, in 9 cells`."""
+    """The number of doubtful trials of each side, and why: `base: 14 trials noisy, 3 trials throttled, in 9 cells`."""
     lines = []
     for side in ("base", "current"):
         by_cell = {(c.machine, c.cell): c.base if side == "base" else c.current for c in comparison.cells}
