@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.colors import LinearSegmentedColormap
+from matplotlib.collections import PolyCollection
+from matplotlib.colors import LinearSegmentedColormap, to_hex
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import MultipleLocator, PercentFormatter
@@ -34,6 +35,7 @@ TITLES: dict[Kind, str] = {
 _NORMAL = RAMPS["fp32"][2]
 _PANEL, _ROW = 1.75, 0.135  # inches
 _MOST_ROWS = 60
+_DARKEST, _SHADES = 0.2, 12  # share of a layer's values with the darkest of so many shades
 
 
 def gradients_chart(document: Document, about: Sequence[str]) -> Figure:
@@ -199,27 +201,24 @@ def _lost(axes: Axes, counts: dict[Kind, Magnitudes], safe_range: SafeScales, k:
 
 
 def _layers(axes: Axes, rows: Sequence[_Row], limits: tuple[int, int]) -> None:
+    """A row per layer, and in it a cell per power of two; the darker, the larger its share."""
     low, high = limits
-    shade = np.zeros((max(len(rows), 1), high - low))
+    shades = LinearSegmentedColormap.from_list("share", [PAPER, RAMPS["fp32"][1], RAMPS["fp32"][4]])
+    corners, colours, texts = [], [], []
     for i, row in enumerate(rows):
         n = max(1, row.magnitudes.non_zero)
         for exponent, count in enumerate(row.magnitudes.counts, start=row.magnitudes.lowest):
-            if low <= exponent < high:
-                shade[i, exponent - low] = count / n
-    shades = LinearSegmentedColormap.from_list("share", [PAPER, RAMPS["fp32"][1], RAMPS["fp32"][4]])
-    image = axes.imshow(
-        shade,
-        aspect="auto",
-        cmap=shades,
-        extent=(low, high, max(len(rows), 1), 0),
-        vmin=0,
-        vmax=0.2,
-        interpolation="nearest",
-    )
+            level = min(1.0, round(count / n / _DARKEST * _SHADES) / _SHADES)
+            if low <= exponent < high and level:
+                corners.append([(exponent, i), (exponent + 1, i), (exponent + 1, i + 1), (exponent, i + 1)])
+                colours.append(to_hex(shades(level)))
+                texts.append(f"{row.name}, 2^{exponent} to 2^{exponent + 1}: {percent(count / n)}")
+    cells = PolyCollection(corners, facecolors=colours, linewidth=0, antialiased=False)
+    tooltip(axes.add_collection(cells, autolim=False), *texts)
     for border in (SMALLEST - 1, SMALLEST_NORMAL):
         axes.axvline(border, color=LOSS, linewidth=0.9, linestyle=(0, (3, 2)))
-    tooltip(image, "share of each layer's values in each power of two")
     axes.spines[:].set_visible(False)
+    axes.set_ylim(max(len(rows), 1), 0)
     axes.set_yticks([i + 0.5 for i in range(len(rows))], [drawable(row.name) for row in rows])
     axes.tick_params(axis="y", labelsize=SMALL - 0.5)
     axes.grid(visible=False)

@@ -14,6 +14,7 @@ from tcbench.analysis.summary import summarise
 from tcbench.core.errors import SelectionError
 from tcbench.core.record import STATUSES, Status
 from tcbench.show import charts
+from tcbench.show.charts.inline import svg
 
 
 @pytest.mark.parametrize(
@@ -132,3 +133,10 @@ def test_nothing_to_plot_is_one_clear_line() -> None:
         charts.throughput_chart([], title="T")
     with pytest.raises(SelectionError, match="no results of fp16 to plot"):
         charts.throughput_chart(run(("fp32",)), title="T", configs=["fp16"])
+
+
+def test_every_bar_and_every_reason_has_a_tooltip() -> None:
+    figure = charts.throughput_chart(run(("fp32", "fp16"), (4,), missing={("fp16", 4): "oom"}), title="T")
+    markup = svg(figure, label="T", prefix="t")
+    assert "fp32, batch size 4\n100 images/s" in markup
+    assert "fp16, batch size 4\nout of memory" in markup

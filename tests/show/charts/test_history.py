@@ -20,6 +20,7 @@ from tcbench.analysis.history import history
 from tcbench.core.errors import SelectionError
 from tcbench.core.record import STATUSES, MeasureSettings, Record
 from tcbench.show import charts
+from tcbench.show.charts.palette import PAPER
 
 LONG = "fp16+opencv+nhwc+fused+batched+static_graph+a_rung_with_a_name_that_is_wider_than_its_column_is"
 
@@ -99,7 +100,7 @@ def test_whiskers_are_the_interval_and_points_the_figure() -> None:
 def test_one_trial_has_no_whisker_and_is_hollow() -> None:
     [axes] = charts.history_chart(history(over_commits([40, 30], trials=1))).axes
     marks = [line for line in axes.lines if line.get_marker() == "o"]
-    assert [line.get_markerfacecolor() for line in marks] == ["white", "white"]
+    assert [line.get_markerfacecolor() for line in marks] == [PAPER, PAPER]
     assert not whiskers(axes)
 
 

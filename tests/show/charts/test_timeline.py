@@ -18,6 +18,7 @@ from timelines import FEW, HOST, api, busy_timeline, kernel, made, phase, step, 
 
 from tcbench.core.errors import SelectionError
 from tcbench.core.timeline import Timeline
+from tcbench.show.charts.inline import svg
 from tcbench.show.charts.palette import COPY, OTHER, PHASE_COLOURS
 from tcbench.show.charts.timeline import draw, short_name, timeline_chart
 
@@ -206,3 +207,10 @@ def test_steps_in_order_have_their_lines() -> None:
     lines = [line.get_xdata()[0] for line in figure.axes[0].lines]
     assert lines == pytest.approx([0, 100, 200])
     assert all(a < b for a, b in itertools.pairwise(lines))
+
+
+def test_every_block_has_a_tooltip() -> None:
+    figure = timeline_chart([busy_timeline(2)])
+    markup = svg(figure, label="timeline", prefix="t")
+    blocks = [c for axes in figure.axes for c in axes.collections if isinstance(c, PolyCollection) and c.get_gid()]
+    assert markup.count("<title>") == sum(len(c.get_paths()) for c in blocks)
