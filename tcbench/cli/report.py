@@ -10,7 +10,6 @@ import typer
 
 from tcbench.cli.app import OUT, command
 from tcbench.core.errors import NotComparableError, ScenarioError, SelectionError, StoreError, TraceError
-from tcbench.core.text import plain
 
 if TYPE_CHECKING:
     from tcbench.analysis.claims import Asked, OtherSource, Scorecard
@@ -100,6 +99,7 @@ def _timelines(given: Given) -> tuple[list[Timeline], list[str]]:
     """Those that were named, and those that lie beside the records, newest first; what of the latter cannot be read
     is left out, and a note says so. Raises TraceError."""
     from tcbench import tracing
+    from tcbench.core.text import plain
     from tcbench.show.page.timelines import MOST
 
     found = list(given.timelines)
@@ -141,6 +141,7 @@ def _compared(records: Sequence[Record], base: str | None, baseline: str | None,
     from tcbench.analysis.compare import compare
     from tcbench.cli.results import read_files
     from tcbench.core import store
+    from tcbench.core.text import plain
     from tcbench.run import baseline as baselines
     from tcbench.show.page import Compared
 
