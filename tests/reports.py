@@ -14,6 +14,7 @@ import timelines
 from tcbench.analysis.claims import Asked, scorecards
 from tcbench.analysis.compare import compare
 from tcbench.analysis.explanation import explain
+from tcbench.core import record
 from tcbench.core.claim import Claim, Side
 from tcbench.core.record import Cell, Record
 from tcbench.show.page import Compared, Results
@@ -111,7 +112,7 @@ def many_configs(trials: int = 3) -> Results:
 
 
 def hostile() -> Results:
-    """Every text that a record may hold is somebody's script."""
+    """Every text that a record may hold is somebody's script; what is not printable is cleaned as a file is read."""
     records = []
     for place, name in enumerate(HOSTILE):
         cell = hostile_cell(name)
@@ -123,7 +124,8 @@ def hostile() -> Results:
         records.append(factories.make_record(cell=cell, images_per_s=10.0 + place, **texts))
         other = msgspec.structs.replace(cell, batch_size=8)
         records.append(factories.make_record(cell=other, status="failed", reason=f"{name} failed", log=name, **texts))
-    again = [msgspec.structs.replace(record, run_id="other") for record in records]
+    records = [record.decode(record.encode(one)) for one in records]
+    again = [msgspec.structs.replace(one, run_id="other") for one in records]
     return results(
         records,
         timelines=(timelines.training(ALERT, timelines.HOST, {"forward": 52.0, "backward": 108.0, "update": 6.0}),),

@@ -100,7 +100,7 @@ def _timelines(given: Given) -> tuple[list[Timeline], list[str]]:
     is left out, and a note says so. Raises TraceError."""
     from tcbench import tracing
     from tcbench.core.text import plain
-    from tcbench.show.page.timelines import MOST
+    from tcbench.show.charts import MAX_PANELS
 
     found = list(given.timelines)
     folders = dict.fromkeys(path if path.is_dir() else path.parent for path in given.paths)
@@ -112,7 +112,8 @@ def _timelines(given: Given) -> tuple[list[Timeline], list[str]]:
     for path in given.traces:
         beside.pop(path.resolve(), None)
     notes = []
-    for trace in sorted(beside.values(), key=lambda path: (-path.stat().st_mtime, path))[: max(0, MOST - len(found))]:
+    newest_first = sorted(beside.values(), key=lambda path: (-path.stat().st_mtime, path))
+    for trace in newest_first[: max(0, MAX_PANELS - len(found))]:
         try:
             found += tracing.read(trace)
         except (TraceError, StoreError) as error:

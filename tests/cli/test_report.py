@@ -77,7 +77,8 @@ def test_timelines_are_shown_that_were_named_or_lie_beside_the_records(tmp_path:
     assert done.code == 0, done.err
     assert done.err.startswith("note: ") and "profile-broken.json.gz" in done.err
     text = (tmp_path / "report.html").read_text(encoding="utf-8")
-    assert text.count('<figure class="strip">') == 2
+    timelines_ = text.partition('<section id="timelines"')[2].partition("</figure>")[0]
+    assert timelines_.count(">CPU</text>") == 2
     assert "profile-broken.json.gz" in text
 
 

@@ -9,29 +9,24 @@ from collections.abc import Sequence
 from tcbench.analysis.advice import Gain
 from tcbench.analysis.bottleneck import VERDICTS, Bottleneck
 from tcbench.analysis.explanation import Explanation
-from tcbench.analysis.stats import Interval
+from tcbench.show.charts.bottlenecks import bottleneck_chart
 from tcbench.show.explain import added, notes
 from tcbench.show.format import counted, milliseconds, number
-from tcbench.show.page.colours import phase_look
+from tcbench.show.page import drawings
 from tcbench.show.page.page import (
     AnyBlock,
     Badge,
-    Chart,
     Field,
     Figure,
     Heading,
-    Key,
-    Mark,
     Paragraph,
     Piece,
     Points,
-    Row,
     Section,
     Table,
     say,
     strong,
 )
-from tcbench.show.page.scale import Scale
 from tcbench.show.page.settings import Here, Settings
 from tcbench.show.page.wording import (
     BOTTLENECK_BADGES,
@@ -40,11 +35,8 @@ from tcbench.show.page.wording import (
     columns,
     figure,
     kept_together,
-    label,
     one_line,
-    room_em,
     spaced,
-    width_em,
 )
 
 
@@ -54,14 +46,13 @@ def section(found: Sequence[Explanation], settings: Settings, ceiling: str | Non
     if not any(one.bottleneck for one in found):
         return None
     blocks: list[AnyBlock] = [Points(tuple(_counted(found)))]
-    told = notes(found, ceiling)
-    for here in settings.here:
+    for place, here in enumerate(settings.here):
         cells = [one for one in found if one.summary.setting == here.setting]
         if not any(one.bottleneck for one in cells):
             continue
         if here.name:
             blocks.append(Heading(here.name))
-        blocks.append(_figure(here, cells, told))
+        blocks.append(_figure(here, cells, notes(found, ceiling), f"bottlenecks-{place}"))
     return Section("bottlenecks", "What holds it back", tuple(blocks))
 
 
@@ -82,69 +73,9 @@ def _counted(found: Sequence[Explanation]) -> list[tuple[Badge | None, Paragraph
     return lines
 
 
-def _figure(here: Here, cells: Sequence[Explanation], told: Sequence[str]) -> Figure:
-    known = [one.bottleneck for one in cells if one.bottleneck]
-    longest_s = max(max(b.step_s, math.fsum(phase.host_s for phase in b.phases)) for b in known)
-    scale = Scale.over([Interval(longest_s * 1e3, 0.0, longest_s * 1e3)])
-    charts = tuple(
-        _chart(here, size, [one for one in cells if one.summary.cell.batch_size == size], scale)
-        for size in here.batch_sizes
-    )
-    phases = dict.fromkeys(phase.name for bottleneck in known for phase in bottleneck.phases)
-    rows = [row for chart in charts for row in chart.rows]
-    return Figure(
-        title="Where the host's time goes in a step" + (f", {here.name}" if here.name else ""),
-        charts=charts,
-        table=_table(here, cells),
-        legend=tuple(Key(one_line(name), phase_look(name)) for name in phases),
-        notes=(
-            "Phases of the profiled pass on the host, in milliseconds; the mark is the step of the timed pass.",
-            *told,
-        ),
-        label_em=width_em(row.label for row in rows),
-        words_em=room_em(rows),
-    )
-
-
-def _chart(here: Here, batch_size: int, cells: Sequence[Explanation], scale: Scale) -> Chart:
-    rows, above = list[Row](), None
-    for one in cells:
-        rows.append(_row(one, label(one.summary.cell, above), scale))
-        above = one.summary.cell
-    return Chart(
-        heading=f"Batch size {batch_size}",
-        title=f"Host time per step by phase at batch size {batch_size}" + (f", {here.name}" if here.name else ""),
-        desc=f"A stacked bar for each of {counted(len(rows), 'config')}, with its verdict. The table has the numbers.",
-        rows=tuple(rows),
-        ticks=scale.ticks(),
-        axis="ms per step",
-    )
-
-
-def _row(one: Explanation, name: str, scale: Scale) -> Row:
-    found, cell = one.bottleneck, one.summary.cell
-    if found is None:
-        return Row(name, (), (one_line(cell.label), _why(one)), aside=_why(one))
-    marks, at_ms = [], 0.0
-    for phase in found.phases:
-        end_ms = at_ms + phase.host_s * 1e3
-        marks.append(scale.bar(at_ms, end_ms, phase_look(phase.name)))
-        at_ms = end_ms
-    marks.append(Mark("rule", scale.place(found.step_s * 1e3)))
-    phases = ", ".join(f"{phase.name} {milliseconds(phase.host_s)}" for phase in found.phases)
-    return Row(
-        label=name,
-        marks=tuple(marks),
-        tip=(one_line(cell.label), found.sentence, one_line(phases), f"step {milliseconds(found.step_s)}"),
-        aside=found.verdict,
-        at=scale.place(max(at_ms, found.step_s * 1e3)),
-    )
-
-
-def _why(one: Explanation) -> str:
-    if one.summary.images_per_s is not None:
-        return "no profiled pass"
-    return STATUS_BADGES[one.summary.status].word
+def _figure(here: Here, cells: Sequence[Explanation], remarks: Sequence[str], prefix: str) -> Figure:
+    title = "Where the host's time goes in a step" + (f", {here.name}" if here.name else "")
+    return drawings.figure(bottleneck_chart(cells, title=""), title, prefix, _table(here, cells), remarks)
 
 
 def _table(here: Here, cells: Sequence[Explanation]) -> Table:

@@ -13,6 +13,7 @@ from tcbench.analysis.ladder import climbs
 from tcbench.analysis.summary import CellSummary, speedups
 from tcbench.core.record import Record
 from tcbench.core.timeline import Timeline
+from tcbench.show.charts import inline
 from tcbench.show.format import counted, listed, size
 from tcbench.show.page import (
     bottlenecks,
@@ -25,8 +26,8 @@ from tcbench.show.page import (
     timelines,
     trials,
 )
-from tcbench.show.page.colours import Palette
-from tcbench.show.page.page import Page
+from tcbench.show.page.drawings import Swatches
+from tcbench.show.page.page import Figure, Page
 from tcbench.show.page.settings import Settings
 from tcbench.show.page.wording import one_line
 
@@ -66,28 +67,30 @@ def build(results: Results) -> Page:
     settings = Settings.of(summaries)
     ratios = speedups(summaries)
     over_base = {(s.machine, s.cell): ratio for s, ratio in zip(summaries, ratios, strict=True)}
-    palette = Palette.of(s.cell.config for s in summaries)
+    swatches = Swatches(tuple(dict.fromkeys(s.cell.config for s in summaries)))
     found = climbs(summaries)
     compared = results.compared
     more = [comparing.sentence(compared.comparison, compared.base)] if compared else []
-    sections = (
+    sections = [
         summary.section(settings, over_base, results.explanations, found, more, results.notes),
-        throughput.section(settings, over_base, palette),
-        rungs.section(found, settings, palette),
+        throughput.section(settings, over_base, swatches),
+        rungs.section(found, settings),
         scorecard.section(results.cards),
         bottlenecks.section(results.explanations, settings, results.ceiling),
         timelines.section(results.timelines),
         comparing.section(compared.comparison, compared.base) if compared else None,
         environment.section(results.records, settings),
-        trials.section(results.records, palette, results.beside),
-    )
+        trials.section(results.records, swatches, results.beside),
+    ]
+    there = tuple(section for section in sections if section is not None)
+    charts = [block.svg for section in there for block in section.blocks if isinstance(block, Figure)]
     return Page(
         title=one_line(results.title or _title(summaries)),
         lead=summary.lead(settings),
         facts=tuple(_facts(results.records, summaries, settings)),
-        sections=tuple(section for section in sections if section is not None),
-        colours=palette.css,
-        hatches=palette.hatches,
+        sections=there,
+        colours=inline.colours([*charts, *map(swatches.paint, swatches.configs)]),
+        hatches=swatches.hatches,
         made_by=f"tcbench {__version__}",
     )
 

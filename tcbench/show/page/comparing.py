@@ -6,51 +6,27 @@ from collections.abc import Sequence
 
 from tcbench.analysis.comparability import FACETS
 from tcbench.analysis.compare import VERDICTS, CellComparison, Comparison
-from tcbench.analysis.stats import Interval
-from tcbench.show.comparison.wording import advice, attribution, wheres
-from tcbench.show.format import counted, factor, limits, number
+from tcbench.core.errors import SelectionError
+from tcbench.show.charts import comparison_chart
+from tcbench.show.comparison.wording import Labels, advice, attribution, wheres
+from tcbench.show.format import counted, factor, limits
+from tcbench.show.page import drawings
 from tcbench.show.page.page import (
     AnyBlock,
     Badge,
-    Chart,
     Data,
     Field,
-    Figure,
-    Mark,
     Notice,
     Paragraph,
     Piece,
     Points,
     Prose,
-    Row,
     Section,
-    Shade,
     Table,
     say,
     strong,
 )
-from tcbench.show.page.scale import Scale
-from tcbench.show.page.wording import (
-    LONGEST_LABEL,
-    VERDICT_BADGES,
-    badge,
-    columns,
-    figure,
-    label,
-    middle,
-    one_line,
-    room_em,
-    shortened,
-    spaced,
-    width_em,
-)
-
-_LEAST_AXIS = 0.06
-"""The axis reaches at least this far to either side of 1."""
-
-_MOST_SHOWN = 0.3
-"""An interval is cut off this far from its value."""
-
+from tcbench.show.page.wording import VERDICT_BADGES, badge, columns, figure, middle, one_line, spaced
 
 _Named = tuple[CellComparison, str]
 """A cell, and what tells it from others of its config and batch size; mostly nothing."""
@@ -62,13 +38,9 @@ def section(found: Comparison, base: str) -> Section:
     if found.differences:
         blocks.append(_unlike(found))
     blocks.append(Points(_tally(found)))
-    named = list(zip(found.cells, map(one_line, wheres(found.cells)), strict=True))
-    pairs = [(cell, where) for cell, where in named if cell.ratio is not None]
-    table = _table(named)
-    if pairs:
-        blocks.append(_figure(pairs, found, table))
-    else:
-        blocks.append(Data(table))
+    table = _table(list(zip(found.cells, map(one_line, wheres(found.cells)), strict=True)))
+    measured = any(cell.ratio is not None for cell in found.cells)
+    blocks.append(_drawn(found, base, table) if measured else Data(table))
     if found.notes:
         blocks.append(Notice(Badge("mixed", "warn", "warn"), say("Trials of one side do not agree."), found.notes))
     return Section("comparison", "Comparison", tuple(blocks))
@@ -114,73 +86,13 @@ def _tally(found: Comparison) -> tuple[tuple[Badge | None, Paragraph], ...]:
     return tuple(lines)
 
 
-def _figure(pairs: Sequence[_Named], found: Comparison, table: Table) -> Figure:
-    ratios = [cell.ratio for cell, _ in pairs if cell.ratio is not None]
-    low = min(max(ratio.low, ratio.value - _MOST_SHOWN) for ratio in ratios)
-    high = max(min(ratio.high, ratio.value + _MOST_SHOWN) for ratio in ratios)
-    scale = Scale(max(0.0, min(low - 0.01, 1 - _LEAST_AXIS)), max(high + 0.01, 1 + _LEAST_AXIS))
-    sizes = sorted({cell.cell.batch_size for cell, _ in pairs})
-    by_size = {size: [pair for pair in pairs if pair[0].cell.batch_size == size] for size in sizes}
-    charts = tuple(_chart(size, cells, scale, found) for size, cells in by_size.items())
-    rows = [row for chart in charts for row in chart.rows]
-    return Figure(
-        title="Throughput over the base's",
-        charts=charts,
-        table=table,
-        notes=(
-            "Dots are ratios, bars their 95% intervals over trials. Right of 1 is faster than the base.",
-            f"Shaded: losses of more than {found.rule.threshold:.0%}.",
-        ),
-        label_em=width_em(row.label for row in rows),
-        words_em=room_em(rows),
-    )
-
-
-def _chart(batch_size: int, cells: Sequence[_Named], scale: Scale, found: Comparison) -> Chart:
-    worst = scale.place(1 - found.rule.threshold)
-    rows, above = list[Row](), None
-    for one, where in cells:
-        name = shortened(f"{one_line(one.cell.config)}, {where}", LONGEST_LABEL) if where else label(one.cell, above)
-        rows.append(_row(one, name, scale))
-        above = one.cell
-    return Chart(
-        heading=f"Batch size {batch_size}",
-        title=f"Throughput over the base's at batch size {batch_size}",
-        desc=f"A dot with its interval for each of {counted(len(cells), 'cell')}; 1 is no change. "
-        "The table has every number.",
-        rows=tuple(rows),
-        ticks=scale.ticks(),
-        axis="× the base",
-        shades=(Shade(0.0, worst),),
-        reference=scale.place(1.0),
-    )
-
-
-def _row(one: CellComparison, name: str, scale: Scale) -> Row:
-    ratio = one.ratio
-    assert ratio is not None
-    tone = VERDICT_BADGES[one.verdict].tone
-    tip = [one_line(one.cell.label), f"{one.verdict}: {factor(ratio.value)} (95%: {limits(ratio, 'factor')})"]
-    tip += [_sides(one), *(one_line(text) for text in (one.why, *_telling(one)) if text)]
-    return Row(
-        label=name,
-        marks=(scale.whisker(ratio), Mark("dot", scale.place(ratio.value), look=f"tone-{tone}")),
-        tip=tuple(tip),
-        words=_percent(ratio),
-        aside=one.verdict,
-        at=scale.place(min(ratio.high, scale.high)),
-        strong=one.failing,
-    )
-
-
-def _percent(ratio: Interval) -> str:
-    change = ratio.value - 1
-    return f"{'−' if change < 0 else '+'}{abs(change):.1%}"
-
-
-def _sides(one: CellComparison) -> str:
-    figures = [None if side is None else side.figure for side in (one.base, one.current)]
-    return " → ".join("none" if value is None else number(value) for value in figures) + f" {one.metric.unit}"
+def _drawn(found: Comparison, base: str, table: Table) -> AnyBlock:
+    """The chart with its table; the table alone where the chart would be too high."""
+    try:
+        drawing = comparison_chart(found, Labels(base), title=f"Against {one_line(base)}")
+    except SelectionError as error:
+        return Data(table, notes=(one_line(str(error)),))
+    return drawings.figure(drawing, f"Throughput over that of {one_line(base)}", "comparison", table)
 
 
 def _table(cells: Sequence[_Named]) -> Table:

@@ -1,13 +1,13 @@
-"""The page as frozen data: sections made of blocks, charts in per cent of their width, tables in words and sort keys.
+"""The page as frozen data: sections made of blocks, charts as markup, tables in words and sort keys.
 
 Owns what a page can hold. Knows nothing of records or of HTML: sections are made of results elsewhere, and a template
-writes them down. All texts are plain; escaping is the template's.
+writes them down. All other texts are plain; escaping is the template's.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from tcbench.show.verdicts import Tone
 
@@ -47,14 +47,14 @@ class Badge:
 
 @dataclass(frozen=True)
 class Field:
-    """What stands in a table: a text or a badge. `key` is what it sorts by, None for the text itself; `swatch` is the
-    CSS class of a colour before it."""
+    """An entry of a table: a text or a badge. `key` is what it sorts by, None for the text itself; `swatch` is the fill
+    of a square before it."""
 
     text: str = ""
     key: float | None = None
     badge: Badge | None = None
     swatch: str = ""
-    hatch: str = ""
+    strong: bool = False
 
 
 @dataclass(frozen=True)
@@ -83,126 +83,6 @@ class Table:
         if self.columns[place].numeric:
             fields.sort(key=lambda field: field.key or 0.0)
         return tuple(dict.fromkeys(field.badge.word if field.badge else field.text for field in fields))
-
-
-# -- charts --------------------------------------------------------------------------------------------------------
-
-MarkKind = Literal["bar", "whisker", "dot", "link", "rule"]
-
-
-@dataclass(frozen=True)
-class Mark:
-    """A shape in a row; places are per cent of the chart's width. `look` is a CSS class, `hatch` a pattern's id.
-
-    bar: from `x`, `width` wide. whisker: the same, with caps; `open_end` where it goes on. dot and rule: at `x`. link:
-    at `x`, from this row to `rows` rows further down; it lies below bars.
-    """
-
-    kind: MarkKind
-    x: float
-    width: float = 0.0
-    look: str = ""
-    hatch: str = ""
-    open_end: bool = False
-    rows: int = 1
-
-
-@dataclass(frozen=True)
-class Row:
-    """A line of a chart. `words` stand at `at` per cent, `aside` quietly after them, `tip` is all that is told of it,
-    line by line."""
-
-    label: str
-    marks: tuple[Mark, ...]
-    tip: tuple[str, ...]
-    words: str = ""
-    aside: str = ""
-    at: float = 0.0
-    strong: bool = False
-
-
-@dataclass(frozen=True)
-class Tick:
-    """A number of the axis and its place, per cent."""
-
-    x: float
-    text: str
-
-
-@dataclass(frozen=True)
-class Shade:
-    """A part of the plot behind the marks, per cent."""
-
-    x: float
-    width: float
-
-
-@dataclass(frozen=True)
-class Chart:
-    """Rows on one axis. `heading` is short and stands above; `title` and `desc` are for who does not see it."""
-
-    heading: str
-    title: str
-    desc: str
-    rows: tuple[Row, ...]
-    ticks: tuple[Tick, ...]
-    axis: str
-    shades: tuple[Shade, ...] = ()
-    reference: float | None = None
-
-
-@dataclass(frozen=True)
-class Key:
-    """An entry of a legend."""
-
-    text: str
-    look: str
-    hatch: str = ""
-
-
-@dataclass(frozen=True)
-class Block:
-    """A stretch of time in a lane of a timeline; places are per cent of its width."""
-
-    x: float
-    width: float
-    look: str
-    tip: tuple[str, ...] = ()
-    word: str = ""
-    hatch: str = ""
-
-
-@dataclass(frozen=True)
-class Area:
-    """Merged work in a lane: an outline in units of 1000 x 100."""
-
-    path: str
-    look: str
-
-
-@dataclass(frozen=True)
-class Lane:
-    """A row of a timeline; `waiting` are places at its foot where the host waits."""
-
-    name: str
-    blocks: tuple[Block, ...] = ()
-    areas: tuple[Area, ...] = ()
-    waiting: tuple[Block, ...] = ()
-    tip: str = ""
-
-
-@dataclass(frozen=True)
-class Strip:
-    """One cell's timeline. `aside` stands quietly after its heading."""
-
-    heading: str
-    aside: str
-    says: str
-    title: str
-    desc: str
-    lanes: tuple[Lane, ...]
-    steps: tuple[Tick, ...]
-    ticks: tuple[Tick, ...]
 
 
 # -- blocks --------------------------------------------------------------------------------------------------------
@@ -234,39 +114,16 @@ class Notice:
     details: tuple[str, ...] = ()
 
 
-_MOST_WORDS_EM = 19
-
-
 @dataclass(frozen=True)
 class Figure:
-    """Charts of one scale side by side, the table behind them, and how to read them. `label_em` and `words_em` are the
-    room for words beside the plot."""
+    """A chart, how to read it, and the table behind it. `svg` is markup; `wide` where it is wider than the page."""
 
     kind: ClassVar[str] = "figure"
     title: str
-    charts: tuple[Chart, ...]
+    svg: str
     table: Table
-    legend: tuple[Key, ...] = ()
     notes: tuple[str, ...] = ()
-    label_em: int = 8
-    words_em: int = 8
-
-    @property
-    def wide(self) -> bool:
-        """Whether a chart takes the page's width, since its words leave too little of half of it."""
-        return len(self.charts) == 1 or self.label_em + self.words_em > _MOST_WORDS_EM
-
-
-@dataclass(frozen=True)
-class Timelines:
-    """Timelines under each other on one time scale."""
-
-    kind: ClassVar[str] = "timelines"
-    title: str
-    strips: tuple[Strip, ...]
-    table: Table
-    legend: tuple[Key, ...] = ()
-    notes: tuple[str, ...] = ()
+    wide: bool = False
 
 
 @dataclass(frozen=True)
@@ -295,7 +152,7 @@ class Heading:
     text: str
 
 
-AnyBlock = Prose | Points | Notice | Figure | Timelines | Data | Facts | Heading
+AnyBlock = Prose | Points | Notice | Figure | Data | Facts | Heading
 
 
 @dataclass(frozen=True)
@@ -308,22 +165,13 @@ class Section:
 
 
 @dataclass(frozen=True)
-class Hatch:
-    """A pattern of lines and points over a fill."""
-
-    id: str
-    paths: tuple[str, ...]
-    dots: tuple[tuple[float, float, float], ...]
-
-
-@dataclass(frozen=True)
 class Page:
-    """Everything. `colours` is the style sheet of the configs' fills."""
+    """Everything. `colours` is the style sheet of the charts, `hatches` the markup of the swatches' patterns."""
 
     title: str
     lead: Paragraph
     facts: tuple[str, ...]
     sections: tuple[Section, ...]
     colours: str
-    hatches: tuple[Hatch, ...]
+    hatches: str
     made_by: str

@@ -1,7 +1,7 @@
 """The page as HTML: one file with its style, its script and a policy that forbids everything else.
 
-Owns the templates and their environment. Everything but the style and the script, which are files of this package, is
-escaped by the template engine.
+Owns the templates and their environment. The template engine escapes everything but the charts, and the style and the
+script, which are files of this package.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from tcbench.show.page.page import Figure, Page
+from tcbench.show.page.page import Page
 
 _FOLDER = Path(__file__).parent
 
 
 def render(page: Page) -> str:
     """The whole file. The same page gives the same text, whenever it is written."""
-    style = f"{_text('report.css')}\n{_sizes(page)}\n{page.colours}\n"
+    style = f"{_text('report.css')}\n{page.colours}\n"
     script = _text("report.js")
     policy = (
         f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)}; base-uri 'none'; form-action 'none'"
@@ -34,17 +34,6 @@ def render(page: Page) -> str:
 def _hash(text: str) -> str:
     """As a Content-Security-Policy names an inline style or script."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
-
-
-def _sizes(page: Page) -> str:
-    """A class per number of rows and room for words: the policy takes no style in a tag."""
-    figures = [block for section in page.sections for block in section.blocks if isinstance(block, Figure)]
-    rows = sorted({len(chart.rows) for figure in figures for chart in figure.charts})
-    labels = sorted({figure.label_em for figure in figures})
-    words = sorted({figure.words_em for figure in figures})
-    rules = [f".n{n}{{--n:{n}}}" for n in rows]
-    rules += [f".l{n}{{--label:{n}em}}" for n in labels] + [f".w{n}{{--words:{n}em}}" for n in words]
-    return "\n".join(rules)
 
 
 @functools.cache

@@ -89,13 +89,13 @@
     apply();
   }
 
-  // -- tooltips: what a row's title says, at the pointer or below the row that has the focus ---------------------------
+  // -- tooltips: the title of a chart's mark, at the pointer or below the mark that has the focus ----------------------
 
   function tooltips() {
     const tip = document.createElement("div");
     tip.id = "tip";
     tip.hidden = true;
-    tip.setAttribute("aria-hidden", "true"); // the row's own name says the same
+    tip.setAttribute("aria-hidden", "true"); // the mark's own name says the same
     document.body.append(tip);
 
     function place(x, y) {
@@ -106,41 +106,43 @@
       tip.style.top = `${below ? y : Math.max(8, y - box.height - 36)}px`;
     }
 
-    function show(told, x, y) {
-      tip.textContent = told;
+    function show(text, x, y) {
+      tip.textContent = text;
       tip.hidden = false;
       place(x, y);
     }
 
     const hide = () => { tip.hidden = true; };
 
-    // An empty title keeps the browser from showing the chart's own over each row.
-    for (const title of document.querySelectorAll(".row > title, .block > title, .lane svg > title")) {
-      const owner = title.parentNode;
-      owner.told = title.textContent;
-      if (owner.classList.contains("row")) owner.setAttribute("aria-label", owner.told.replaceAll("\n", ", "));
-      title.textContent = "";
-      owner.addEventListener("pointermove", (event) => show(owner.told, event.clientX + 14, event.clientY + 18));
-      owner.addEventListener("pointerleave", hide);
-    }
-
-    for (const chart of document.querySelectorAll(".rows")) {
-      const rows = [...chart.querySelectorAll(".row")];
-      chart.addEventListener("keydown", (event) => {
-        const at = rows.indexOf(document.activeElement);
-        const to = { ArrowDown: at + 1, ArrowUp: at - 1, Home: 0, End: rows.length - 1 }[event.key];
-        if (event.key === "Escape") hide();
-        if (at < 0 || to === undefined || !rows[to]) return;
-        event.preventDefault();
-        rows[at].setAttribute("tabindex", "-1");
-        rows[to].setAttribute("tabindex", "0");
-        rows[to].focus();
+    for (const chart of document.querySelectorAll(".chart svg")) {
+      const marks = [...chart.querySelectorAll(".tooltip")];
+      if (marks.length) chart.setAttribute("role", "group");
+      marks.forEach((mark, place) => {
+        // Without its title the browser shows none of its own beside this one.
+        const title = mark.querySelector("title");
+        const text = title.textContent;
+        title.remove();
+        mark.setAttribute("role", "img");
+        mark.setAttribute("aria-label", text.replaceAll("\n", ", "));
+        mark.setAttribute("tabindex", place ? "-1" : "0");
+        mark.addEventListener("pointermove", (event) => show(text, event.clientX + 14, event.clientY + 18));
+        mark.addEventListener("pointerleave", hide);
+        mark.addEventListener("focus", () => {
+          if (!mark.matches(":focus-visible")) return;
+          const box = mark.getBoundingClientRect();
+          show(text, box.left, box.bottom + 4);
+        });
       });
-      chart.addEventListener("focusin", (event) => {
-        const row = event.target.closest(".row");
-        if (!row || !row.matches(":focus-visible")) return;
-        const box = row.getBoundingClientRect();
-        show(row.told, box.left, box.bottom + 4);
+      chart.addEventListener("keydown", (event) => {
+        const at = marks.indexOf(document.activeElement);
+        const next = { ArrowRight: at + 1, ArrowDown: at + 1, ArrowLeft: at - 1, ArrowUp: at - 1, Home: 0, End: marks.length - 1 };
+        const to = marks[next[event.key]];
+        if (event.key === "Escape") hide();
+        if (at < 0 || !to) return;
+        event.preventDefault();
+        marks[at].setAttribute("tabindex", "-1");
+        to.setAttribute("tabindex", "0");
+        to.focus();
       });
       chart.addEventListener("focusout", hide);
     }

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from tcbench.core.record import Record
 from tcbench.show.format import milliseconds, size
-from tcbench.show.page.colours import Palette
+from tcbench.show.page.drawings import Swatches
 from tcbench.show.page.environment import when
 from tcbench.show.page.page import Column, Data, Field, Section, Table
 from tcbench.show.page.wording import STATUS_BADGES, badge, figure, one_line
@@ -22,7 +22,7 @@ _LONGEST = 200
 """Letters of a text in a row."""
 
 
-def section(records: Sequence[Record], palette: Palette, beside: str | None = None) -> Section:
+def section(records: Sequence[Record], swatches: Swatches, beside: str | None = None) -> Section:
     """The raw table: all trials, or the last of them, where `beside` names the file that holds all."""
     machines = {record.environment.machine for record in records if record.environment}
     several = len(machines) > 1
@@ -45,7 +45,7 @@ def section(records: Sequence[Record], palette: Palette, beside: str | None = No
         Column("run"),
         Column("reason", long=True),
     )
-    rows = tuple(_row(record, palette, several) for record in records[-MOST:])
+    rows = tuple(_row(record, swatches, several) for record in records[-MOST:])
     title, notes = "Every trial", ["images/s of one trial are images over the total time of its counted steps."]
     if len(records) > MOST:
         title = f"The last {MOST:,} of {len(records):,} trials"
@@ -59,11 +59,11 @@ def _text(text: str) -> str:
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
 
 
-def _row(record: Record, palette: Palette, several: bool) -> tuple[Field, ...]:
-    cell, look = record.cell, palette.look(record.cell.config)
+def _row(record: Record, swatches: Swatches, several: bool) -> tuple[Field, ...]:
+    cell = record.cell
     machine = record.environment.machine if record.environment else ""
     return (
-        Field(_text(cell.config), swatch=look.css, hatch=look.hatch),
+        Field(_text(cell.config), swatch=swatches.paint(cell.config)),
         figure(cell.batch_size, str(cell.batch_size)),
         figure(record.trial + 1, str(record.trial + 1)),
         badge(STATUS_BADGES[record.status]),

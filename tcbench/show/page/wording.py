@@ -6,28 +6,20 @@ Owns how a figure, an interval, a status or a verdict reads on the page.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 
 from tcbench.analysis.bottleneck import Verdict as BottleneckVerdict
 from tcbench.analysis.compare import Verdict
 from tcbench.analysis.stats import Interval
 from tcbench.analysis.summary import CellSummary
-from tcbench.core.record import Cell, Status
+from tcbench.core.record import Status
 from tcbench.core.text import plain
 from tcbench.show.charts.wording import why_missing
-from tcbench.show.console import config_in_ladder
 from tcbench.show.format import number
-from tcbench.show.page.page import Badge, Column, Field, Row
+from tcbench.show.page.page import Badge, Column, Field
 from tcbench.show.verdicts import FORMS
 
-LONGEST_LABEL = 36
-"""Letters of the name of a row."""
-
 _LONGEST_REASON = 44
-_EM_PER_LETTER = 0.6
-"""Width of a letter of the page's fonts, on average."""
-_LEAST_PLOT_EM = 12
-"""Plots are hardly ever narrower."""
 
 STATUS_BADGES: Mapping[Status, Badge] = {
     "ok": Badge("ok", "check", "good"),
@@ -65,20 +57,6 @@ def kept_together(text: str) -> str:
     return text.replace("+ ", "+\u00a0")
 
 
-def room_em(rows: Iterable[Row]) -> int:
-    """The room right of a plot that the words of some rows take: those in its midst need less of it."""
-    written = [(len(f"{row.words} {row.aside}"), row.at) for row in rows if row.marks]
-    needed = (_EM_PER_LETTER * letters + 0.8 - _LEAST_PLOT_EM * (1 - at / 100) for letters, at in written)
-    return max(1, math.ceil(max(needed, default=1.0)))
-
-
-def label(cell: Cell, above: Cell | None) -> str:
-    """A config's name in a row: what it adds, below a config that it adds to."""
-    name = config_in_ladder(cell, above)
-    added = name.startswith("  ")
-    return ("\u2002" if added else "") + shortened(one_line(name), LONGEST_LABEL)
-
-
 def shortened(text: str, most: int) -> str:
     """At most so many letters: begin and end, which tell configs apart, with an ellipsis between."""
     if len(text) <= most:
@@ -91,12 +69,6 @@ def why(summary: CellSummary | None) -> str:
     """Why a cell has no number, in the space of a bar."""
     text = one_line(why_missing(summary))
     return text if len(text) <= _LONGEST_REASON else text[: _LONGEST_REASON - 1].rstrip() + "…"
-
-
-def width_em(texts: Iterable[str], least: int = 4, most: int = 22) -> int:
-    """The room that the longest of some texts takes."""
-    longest = max(map(len, texts), default=0)
-    return min(most, max(least, math.ceil(_EM_PER_LETTER * longest + 0.6)))
 
 
 # -- fields of tables ----------------------------------------------------------------------------------------------

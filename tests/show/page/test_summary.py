@@ -28,7 +28,7 @@ def test_the_fastest_and_by_how_much():
         "fp32 + dali + batched + nhwc + fused + static_graph is the fastest of 10 cells: 65.1 images/s at batch size 4 "
         "(95% interval "
     )
-    assert ", 1.73× fp32 there (" in lines[0]
+    assert ", 1.74× fp32 there (" in lines[0]
     assert lines[0].endswith("Next comes fp32 + dali + batched + nhwc + fused at batch size 4 with 58.7.")
 
 

@@ -1,0 +1,57 @@
+"""Matplotlib's figures as blocks of the page, and the swatches that stand for configs in tables."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from matplotlib.figure import Figure as Drawing
+from matplotlib.patches import Rectangle
+
+from tcbench.show.charts import inline
+from tcbench.show.charts.palette import fill
+from tcbench.show.page.page import Figure, Table
+
+_WIDEST_INCHES = 10.5
+"""Of a chart that the page's width can hold."""
+
+
+def figure(drawing: Drawing, title: str, prefix: str, table: Table, notes: Sequence[str] = ()) -> Figure:
+    """A chart with its table; `prefix` begins its ids, which are those of one chart of the page."""
+    return Figure(
+        title=title,
+        svg=inline.svg(drawing, label=f"{title}. The table below has every number.", prefix=prefix),
+        table=table,
+        notes=tuple(notes),
+        wide=bool(drawing.get_figwidth() > _WIDEST_INCHES),
+    )
+
+
+@dataclass(frozen=True)
+class Swatches:
+    """The paints of a page's configs, as charts fill their bars."""
+
+    configs: tuple[str, ...]
+
+    @functools.cached_property
+    def hatches(self) -> str:
+        """The patterns of hatched configs, as markup that shows nothing."""
+        drawing = Drawing(figsize=(1, 1))
+        for config in self._hatched:
+            drawing.add_artist(Rectangle((0, 0), 1, 1, **fill(config).patch))
+        return inline.svg(drawing, label="", prefix="swatch")
+
+    @property
+    def _hatched(self) -> list[str]:
+        return [config for config in self.configs if fill(config).hatch]
+
+    @functools.cached_property
+    def _patterns(self) -> dict[str, str]:
+        paints = re.findall(r'<path [^>]*?fill="(url\([^"]*\))"', self.hatches)
+        return dict(zip(self._hatched, paints, strict=True))
+
+    def paint(self, config: str) -> str:
+        """The value of a fill attribute."""
+        return self._patterns.get(config) or inline.variable(fill(config).colour)
