@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from tcbench.run.gate import Gate, Role
     from tcbench.run.plan import Plan, Selection
 
-SIDES = "What is compared"
+BUILDS = "What is compared"
 
 COMPARED = frozenset({"libraries", "python"})
 """What may always differ between two environments: that is what they are compared for."""
@@ -76,22 +76,22 @@ def gate(
     scenario: ScenarioArgument = None,
     base: Annotated[
         str | None,
-        typer.Option(metavar="REVISION", help="The git revision to judge against.", rich_help_panel=SIDES),
+        typer.Option(metavar="REVISION", help="The git revision to judge against.", rich_help_panel=BUILDS),
     ] = None,
     current: Annotated[
         str | None,
-        typer.Option(metavar="REVISION", help="The one to judge. Default: the working tree.", rich_help_panel=SIDES),
+        typer.Option(metavar="REVISION", help="The one to judge. Default: the working tree.", rich_help_panel=BUILDS),
     ] = None,
     base_python: Annotated[
         str | None,
         typer.Option(
-            metavar="PYTHON", help="In place of --base: the interpreter to judge against.", rich_help_panel=SIDES
+            metavar="PYTHON", help="In place of --base: the interpreter to judge against.", rich_help_panel=BUILDS
         ),
     ] = None,
     current_python: Annotated[
         str | None,
         typer.Option(
-            metavar="PYTHON", help="The one to judge. Default: the one that runs this.", rich_help_panel=SIDES
+            metavar="PYTHON", help="The one to judge. Default: the one that runs this.", rich_help_panel=BUILDS
         ),
     ] = None,
     setup: Annotated[
@@ -100,7 +100,7 @@ def gate(
             metavar="COMMAND",
             help="Makes a revision's environment, .venv, in its worktree, at every gate; '' for none. "
             "Default: 'uv sync --quiet' where the revision has a pyproject.toml.",
-            rich_help_panel=SIDES,
+            rich_help_panel=BUILDS,
         ),
     ] = None,
     bs: BatchSizesOption = None,
@@ -108,9 +108,10 @@ def gate(
     device: DeviceOption = "auto",
     data: DataOption = None,
     image_size: ImageSizeOption = None,
-    looks: Annotated[
+    interims: Annotated[
         str,
         typer.Option(
+            "--looks",
             metavar="N,N,...",
             help="Trials a side after which a cell is judged: one to four numbers, ascending.",
             rich_help_panel=HOW,
@@ -150,7 +151,7 @@ def gate(
     names, rule = metrics(metric), Rule(threshold(threshold_))
     may_differ = allowed(allow)
     may_differ = replace(may_differ, facets=may_differ.facets | COMPARED)
-    of_gate = parse_interims(looks, rule)
+    of_gate = parse_interims(interims, rule)
     within("--budget", budget, "seconds above 0", lambda x: 0 < x <= 1e9)
     chosen = selection(
         bs=bs,

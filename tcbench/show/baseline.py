@@ -1,4 +1,4 @@
-"""What `tcbench baseline` shows: a table of baselines, one's facts, and the JSON."""
+"""The output of `tcbench baseline`: a table of baselines, the facts of one, and the JSON."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _MANY = 3
 
 
 def kept(baseline: Baseline) -> str:
-    """What was just kept, in one line."""
+    """Name the baseline that was just kept, in one line."""
     return f"baseline '{baseline.name}': {_extent(baseline)} of {_origin(baseline)} in {baseline.path}"
 
 
 def doubts(records: Sequence[Record]) -> list[str]:
-    """What makes records a weak base to compare with."""
+    """List the reasons why records are a weak base to compare with."""
     lines = []
     trials = Counter({key: sum(r.status == "ok" for r in group) for key, group in by_cell(records).items()})
     few = sum(0 < n < LEAST_TRIALS for n in trials.values())
@@ -60,7 +60,7 @@ def table(baselines: Sequence[Baseline]) -> Table:
 
 
 def facts(baseline: Baseline) -> Text:
-    """Where a baseline is from."""
+    """The runs, commits and machine of a baseline."""
     return Text(f"{baseline.name}: {_extent(baseline)} of {_origin(baseline)}, {baseline.began_at[:10]}")
 
 

@@ -16,7 +16,7 @@ from matplotlib.transforms import Bbox
 from tcbench.show.charts.page import put
 from tcbench.show.charts.text import DPI
 
-_SIDES = ((1, 0), (-1, 0), (0, 1), (0, -1), (1, 1), (-1, 1), (1, -1), (-1, -1))
+_DIRECTIONS = ((1, 0), (-1, 0), (0, 1), (0, -1), (1, 1), (-1, 1), (1, -1), (-1, -1))
 """Right, left, above, below, then the corners."""
 
 
@@ -58,7 +58,7 @@ def around(points: Sequence[tuple[float, float]], half: float) -> list[Bbox]:
 
 def _places(x: float, y: float, size: Bbox, gap: float, far: bool) -> Iterator[Bbox]:
     for reach in (1, 2)[: 1 + far]:
-        for right, up in _SIDES:
+        for right, up in _DIRECTIONS:
             left = x + right * reach * gap + (right - 1) / 2 * size.width
             bottom = y + up * reach * gap + (up - 1) / 2 * size.height
             yield Bbox.from_bounds(left, bottom, size.width, size.height)
