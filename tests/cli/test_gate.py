@@ -75,7 +75,7 @@ def cells(text: str) -> dict[str, dict]:
 
 def test_a_loss_planted_in_the_working_tree_is_found_with_its_cell_and_phase(project):
     (project / "my_step.py").write_text(planted(6))
-    arguments = ("--base", "HEAD", "--looks", "4,8", "-o", "gate.json", "--format", "json")
+    arguments = ("--base", "HEAD", "--looks", "3,6", "-o", "gate.json", "--format", "json")
     done = tcbench(project, "gate", *QUICK[:-1], *arguments)
     assert done.code == 1, done.err
     assert "my_step/deep, batch size 1: regression: throughput -" in done.out
@@ -86,8 +86,8 @@ def test_a_loss_planted_in_the_working_tree_is_found_with_its_cell_and_phase(pro
     assert (found["my_step/deep"]["verdict"], found["my_step/deep"]["culprit"]) == ("regression", "forward")
     assert found["my_step/flat"]["verdict"] in ("pass", "inconclusive")
     # Progress: which side and look, the trials that are certain, an ETA.
-    assert "[1/16] base, look 1/2: my_step/deep, batch size 1: " in done.err
-    assert "[2/16] current, look 1/2: my_step/deep, batch size 1: " in done.err
+    assert "[1/12] base, look 1/2: my_step/deep, batch size 1: " in done.err
+    assert "[2/12] current, look 1/2: my_step/deep, batch size 1: " in done.err
     assert "(ETA " in done.err
     # What was measured is kept as it ran: base first, current first, base first.
     records = [record for side in ("base", "current") for record in left(project, side)]

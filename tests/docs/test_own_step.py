@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from command import Done, tcbench
 
 from tcbench.core import store
 from tcbench.core.record import Record
@@ -48,25 +46,21 @@ def block(language: str) -> str:
     return str(found)
 
 
-def run(folder: Path, step: str | None, *options: str) -> subprocess.CompletedProcess[str]:
+def run(folder: Path, step: str | None, *options: str) -> Done:
     """What the page says, in a folder of its own."""
     if step is not None:
         (folder / "my_step.py").write_text(step, "utf-8")
     (folder / "my_step.toml").write_text(block("toml"), "utf-8")
-    command = [sys.executable, "-m", "tcbench", "run", "./my_step.toml", "--device", "cpu", "--max-time", "0.3"]
-    environment = {**os.environ, "PYTHONPATH": str(PAGE.parents[1])}
-    return subprocess.run(
-        [*command, "--threads", "1", "--quiet", *options],
-        cwd=folder, capture_output=True, text=True, timeout=300, env=environment,
-    )  # fmt: skip
+    words = ("run", "./my_step.toml", "--device", "cpu", "--max-time", "0.3", "--threads", "1", "--quiet")
+    return tcbench(folder, *words, *options, PYTHONPATH=str(PAGE.parents[1]))
 
 
 def records(folder: Path) -> tuple[Record, ...]:
     return store.read([folder / "results"]).records
 
 
-def check(folder: Path, result: subprocess.CompletedProcess[str], phases: list[str], package: str) -> None:
-    assert result.returncode == 0, result.stderr + result.stdout
+def check(folder: Path, result: Done, phases: list[str], package: str) -> None:
+    assert result.code == 0, result.err + result.out
     found = records(folder)
     assert [(r.cell.config, r.cell.batch_size, r.status) for r in found] == [
         ("my_step/eager", 8, "ok"),
@@ -81,7 +75,7 @@ def check(folder: Path, result: subprocess.CompletedProcess[str], phases: list[s
         assert record.measurement.last_loss < record.measurement.warmup_loss  # it trains
         assert package in record.environment.packages
         assert (record.cell.model, record.cell.input.kind) == ("transformer", "own")
-    assert "my_step/eager" in result.stdout
+    assert "my_step/eager" in result.out
     assert list((folder / "results").rglob("*.png"))
 
 
@@ -120,7 +114,7 @@ def test_the_pages_step_is_about_thirty_lines_long():
 def test_what_is_wrong_with_a_step_stands_in_one_line(tmp_path, step, said):
     assert step != IN_NUMPY
     result = run(tmp_path, step, "--config", "eager", "--bs", "8")
-    assert result.returncode == 3
+    assert result.code == 3
     (record,) = records(tmp_path)
     assert record.status == "failed"
     assert re.search(said, record.reason or ""), record.reason
@@ -129,6 +123,6 @@ def test_what_is_wrong_with_a_step_stands_in_one_line(tmp_path, step, said):
 
 def test_a_module_that_is_not_there_is_the_scenarios_error(tmp_path):
     result = run(tmp_path, None, "--dry-run")
-    assert result.returncode == 2
-    assert re.search(r"my_step\.toml: .*no module 'my_step' in .*run where my_step\.py is", result.stderr)
-    assert result.stderr.strip().count("\n") == 0
+    assert result.code == 2
+    assert re.search(r"my_step\.toml: .*no module 'my_step' in .*run where my_step\.py is", result.err)
+    assert result.err.strip().count("\n") == 0

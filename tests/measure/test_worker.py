@@ -136,7 +136,10 @@ def test_the_profilers_run_on_a_gpu_only(monkeypatch):
 def test_a_profiled_worker_leaves_its_recording(tmp_path):
     path = tmp_path / "recording.json"
     cell = factories.make_cell(
-        batch_size=2, input=Input(kind="synthetic"), measure=MeasureSettings(max_time_s=0.1, profiled_steps=2)
+        batch_size=2,
+        image_size=32,
+        input=Input(kind="synthetic"),
+        measure=MeasureSettings(max_time_s=0.1, profiled_steps=2),
     )
     finished = worker.run(cell, lambda message: None, ProfileRequest(str(path)))
     assert finished.status == "ok", finished.reason

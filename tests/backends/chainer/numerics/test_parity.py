@@ -275,10 +275,10 @@ def other_momentum(monkeypatch, optimizer):
 @pytest.mark.parametrize(
     ("breaks", "optimizer", "config"),
     [
-        (no_decay, ChainerSGD, "fp32"),
+        pytest.param(no_decay, ChainerSGD, "fp32", marks=pytest.mark.slow),
         (no_decay, FlatSGD, "fp32+batched"),
         (no_masters, FlatSGD, "fp16+batched"),
-        (no_masters, ChainerSGD, "fp16"),
+        pytest.param(no_masters, ChainerSGD, "fp16", marks=pytest.mark.slow),
         (other_momentum, FlatSGD, "fp32+batched"),
     ],
 )
@@ -297,10 +297,10 @@ def test_an_optimizer_that_is_not_sgd_is_off(monkeypatch, breaks, optimizer, con
 @pytest.mark.parametrize(
     ("rung", "stage", "config", "says"),
     [
-        ("fp16", "parts", "fp16", "storage: float32, expected float16"),
+        pytest.param("fp16", "parts", "fp16", "storage: float32, expected float16", marks=pytest.mark.slow),
         ("fp16", "optimizer", "fp16", "master weights: none, expected float32"),
-        ("nhwc", "parts", "fp32+nhwc", "layout: NCHW, expected NHWC"),
-        ("fused", "parts", "fp32+fused", "ReLU: apart, expected fused"),
+        pytest.param("nhwc", "parts", "fp32+nhwc", "layout: NCHW, expected NHWC", marks=pytest.mark.slow),
+        pytest.param("fused", "parts", "fp32+fused", "ReLU: apart, expected fused", marks=pytest.mark.slow),
         ("batched", "optimizer", "fp32+batched", "update: parameter by parameter, expected all parameters at once"),
         ("static_graph", "parts", "fp32+static_graph", "graph: built, expected replayed"),
         (

@@ -1,0 +1,130 @@
+"""One real run of ResNet-50, and what each command makes of it: the run itself, charts, `explain`, `roofline`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from command import Done, tcbench
+
+from tcbench.core import store
+
+RUN = ("run", "--config", "fp32,fp32+batched", "--bs", "2", "--image-size", "32", "--max-time", "0.3")
+RUN += ("--device", "cpu", "--threads", "1", "--data", "images")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory, images: Path) -> tuple[Path, Done]:
+    """A folder in which two cells were run, and what was shown."""
+    here = tmp_path_factory.mktemp("run")
+    (here / "images").symlink_to(images)
+    return here, tcbench(here, *RUN)
+
+
+@pytest.fixture
+def ran(run: tuple[Path, Done]) -> Path:
+    """That folder."""
+    return run[0]
+
+
+def test_a_run_leaves_records_a_chart_a_table_and_the_next_step(run: tuple[Path, Done]) -> None:
+    here, done = run
+    assert done.code == 0, done.err
+    (path,) = (here / "results").glob("*/cpu-*.jsonl")
+    records = store.read([path]).records
+    assert [(r.cell.config, r.status) for r in records] == [("fp32", "ok"), ("fp32+batched", "ok")]
+    for record in records:
+        measured = record.measurement
+        assert measured is not None and record.environment is not None
+        assert len(measured.counted_times_s) >= 10
+        assert measured.warmup_steps >= 3
+        assert measured.profiled_steps == 3  # of the scenario
+        assert [phase.name for phase in measured.phases] == ["io", "forward", "backward", "update"]
+        assert record.environment.packages["chainer"] == "7.8.1"
+        assert measured.phases[0].host_s[0] > 1e-4  # real images were decoded
+    assert path.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
+    shown = ("images/s", "vs fp32", "1.00×", "peak memory", "2 cells ok", str(path.relative_to(here)), "Next: ")
+    assert all(words in done.out for words in shown)
+    assert "[1/2] fp32, batch size 2: " in done.err
+    assert "ETA" in done.err
+
+
+def test_its_charts_are_of_the_kind_that_a_files_name_says(ran: Path) -> None:
+    [path] = (ran / "results").rglob("*.jsonl")
+    chart = tcbench(ran, "plot", "-o", "chart.svg")
+    assert chart.code == 0, chart.err
+    assert "<svg" in (ran / "chart.svg").read_text()
+    ladder = tcbench(ran, "plot", path, "--kind", "ladder", "-o", "ladder.pdf")
+    assert ladder.code == 0, ladder.err
+    assert (ran / "ladder.pdf").read_bytes().startswith(b"%PDF")
+    wrong = tcbench(ran, "plot", path, "-o", "chart.gif")
+    assert wrong.code == 2
+    assert ".png" in wrong.err
+
+
+def test_a_run_that_is_whole_is_not_resumed(ran: Path) -> None:
+    again = tcbench(ran, *RUN, "--resume", "--json")
+    assert again.code == 0
+    assert "nothing is missing" in again.err
+    summary = json.loads(again.out)
+    assert summary["schema_version"] == 1
+    assert [cell["status"] for cell in summary["cells"]] == ["ok", "ok"]
+    [path] = (ran / "results").rglob("*.jsonl")
+    assert len(store.read([path]).records) == 2
+
+
+def test_explain_says_what_holds_a_real_cell_back_and_what_is_next(ran: Path) -> None:
+    done = tcbench(ran, "explain", "--details")
+    assert done.code == 0, done.err
+    assert "fp32, batch size 2: " in done.out
+    assert "at most" in done.out
+    value = json.loads(tcbench(ran, "explain", "--json").out)
+    [cell, _] = value["cells"]
+    bottleneck = cell["bottleneck"]
+    assert bottleneck["verdict"] in ("input-bound", "host-bound", "balanced")
+    assert bottleneck["sentence"].startswith(bottleneck["verdict"])
+    needs = bottleneck["needs"]
+    assert needs["host_s"] == pytest.approx(sum(p["host_s"] for p in bottleneck["phases"] if p["name"] != "io"))
+    assert needs["input_s"] > 0
+    assert needs["gpu_s"] is None
+    assert bottleneck["io_overlap"] == 0
+    dali = next(gain for gain in cell["gains"] if gain["added"] == ["dali"])
+    assert bottleneck["images_per_s"] < dali["images_per_s_at_most"]
+    assert {"static_graph"} < {rung for gain in cell["gains"] for rung in gain["added"]}
+    assert not {"cuda_graph", "tf32"} & {rung for gain in cell["gains"] for rung in gain["added"]}  # GPUs' alone
+
+
+def test_roofline_puts_a_real_cells_phases_under_measured_ceilings(ran: Path) -> None:
+    done = tcbench(ran, "roofline", "--config", "fp32", "--json", "-o", "roof.svg")
+    assert done.code == 0, done.err
+    assert (ran / "roof.svg").stat().st_size > 5000
+    [cell] = json.loads(done.out)["cells"]
+    assert cell["ceilings"]["measured"]
+    assert cell["ceilings"]["flops_s"]["fp32"] > 1e9
+    phases = {phase["name"]: phase for phase in cell["phases"]}
+    assert list(phases) == ["forward", "backward", "update"]
+    for phase in phases.values():
+        assert phase["flops_s"] == pytest.approx(phase["flops"] / phase["time_s"])
+    # Backward does twice forward's arithmetic, but for the images' gradient.
+    assert 1.9 < phases["backward"]["flops"] / phases["forward"]["flops"] < 2.0
+    kept = tcbench(ran, "explain", "--json")
+    assert json.loads(kept.out)["arithmetic_bounded_by"] == cell["ceilings"]["says"]
+    table = tcbench(ran, "roofline", "--layers", "--bs", "2")
+    assert table.code == 0, table.err
+    assert "block16.c/conv" in table.out
+    assert (ran / "roofline.png").exists()
+
+
+def test_timeline_draws_the_records_of_a_run(ran: Path) -> None:
+    [records] = (ran / "results").rglob("*.jsonl")
+    done = tcbench(ran, "timeline", str(records), "-o", "t.svg")
+    assert done.code == 0, done.err
+    assert done.out.strip() == "wrote t.svg"
+    assert (ran / "t.svg").stat().st_size > 5000
+
+
+def test_a_cell_that_is_not_there_is_one_clear_line(ran: Path) -> None:
+    done = tcbench(ran, "roofline", "--bs", "64")
+    assert done.code == 2
+    assert "no measured cell to show here; there is fp32, batch size 2" in done.err
