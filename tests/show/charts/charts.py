@@ -59,15 +59,15 @@ def run(
 def texts(figure: Figure) -> list[Text]:
     """Everything written in a figure, ticks outside the axes' limits left out."""
     figure.draw_without_rendering()  # matplotlib places a legend's entries, axes' names and titles when it draws
-    found = [*figure.texts, *(text for legend in figure.legends for text in legend.get_texts())]
+    written = [*figure.texts, *(text for legend in figure.legends for text in legend.get_texts())]
     for axes in figure.axes:
-        found += [*axes.texts, axes.xaxis.label, axes.yaxis.label]
-        found += [axes.title, axes._left_title, axes._right_title]  # type: ignore[attr-defined]
+        written += [*axes.texts, axes.xaxis.label, axes.yaxis.label]
+        written += [axes.title, axes._left_title, axes._right_title]  # type: ignore[attr-defined]
         for axis in (axes.xaxis, axes.yaxis):
             low, high = sorted(axis.get_view_interval())
             shown = [tick for tick in axis.get_major_ticks() if low <= tick.get_loc() <= high]
-            found += [label for tick in shown for label in (tick.label1, tick.label2)]
-    return [text for text in found if text.get_text().strip() and text.get_visible()]
+            written += [label for tick in shown for label in (tick.label1, tick.label2)]
+    return [text for text in written if text.get_text().strip() and text.get_visible()]
 
 
 def words(figure: Figure) -> list[str]:

@@ -117,14 +117,14 @@ def test_every_verdict_is_a_sign_and_a_word() -> None:
 
 
 def lines_at(figure: charts.Fill | object) -> list[float]:
-    """Where lines from top to bottom stand, as ratios."""
-    found = []
+    """Ratios at which lines stand from top to bottom."""
+    ratios = []
     for axes in figure.axes:  # type: ignore[attr-defined]
         for line in axes.lines:
             xs = list(line.get_xdata())
             if len(xs) == 2 and xs[0] == xs[1] and list(line.get_ydata()) == [0, 1]:
-                found.append(round(xs[0], 4))
-    return found
+                ratios.append(round(xs[0], 4))
+    return ratios
 
 
 def test_the_threshold_is_on_the_side_that_is_worse() -> None:
@@ -135,10 +135,10 @@ def test_the_threshold_is_on_the_side_that_is_worse() -> None:
 
 
 def test_marks_stand_at_the_ratio_and_whiskers_end_with_the_interval() -> None:
-    found = compare(make_trials(), make_trials(images_per_s=36, seed=1))
-    ratio = found.cells[0].ratio
+    comparison = compare(make_trials(), make_trials(images_per_s=36, seed=1))
+    ratio = comparison.cells[0].ratio
     assert ratio is not None
-    [axes] = charts.comparison_chart(found).axes
+    [axes] = charts.comparison_chart(comparison).axes
     drawn = {round(x, 6) for line in axes.lines for x in line.get_xdata()}
     assert {round(value, 6) for value in (ratio.value, ratio.low, ratio.high)} <= drawn
 
@@ -159,7 +159,7 @@ def test_machines_have_blocks_of_their_own_and_one_mean() -> None:
     assert "geometric mean of 4 cells of all blocks" in said
 
 
-def test_two_settings_of_one_machine_are_told_apart() -> None:
+def test_two_settings_of_one_machine_have_names_of_their_own() -> None:
     records = [*make_trials(), *make_trials(cell=make_cell(image_size=96))]
     said = words(charts.comparison_chart(compare(records, records)))
     assert any("image_size 64" in word for word in said) and any("image_size 96" in word for word in said)
@@ -178,7 +178,7 @@ def test_what_differs_is_said_below() -> None:
     assert any("kernel: 6.1.0 -> 6.2.0" in word for word in said)
 
 
-def test_the_title_names_both_sides() -> None:
+def test_the_title_names_base_and_current() -> None:
     records = side(("fp32",))
     assert "Current against base" in words(charts.comparison_chart(compare(records, records)))
     named = charts.comparison_chart(compare(records, records), Labels("main", "mine"))

@@ -87,9 +87,9 @@ def whiskers(axes: Axes) -> list[tuple[float, float]]:
 
 
 def test_whiskers_are_the_interval_and_points_the_figure() -> None:
-    found = history(over_commits([40, 40], spread=0.02))
-    point = found.cells[0].points[0]
-    [axes] = charts.history_chart(found).axes
+    commits = history(over_commits([40, 40], spread=0.02))
+    point = commits.cells[0].points[0]
+    [axes] = charts.history_chart(commits).axes
     drawn = {round(float(y), 9) for line in axes.lines if set(line.get_xdata()) == {0} for y in line.get_ydata()}
     drawn |= {round(float(y), 9) for x, y in whiskers(axes) if x == 0}
     assert point.interval is not None and point.images_per_s is not None
@@ -97,7 +97,7 @@ def test_whiskers_are_the_interval_and_points_the_figure() -> None:
     assert drawn == {round(end, 9) for end in ends}
 
 
-def test_one_trial_has_no_whisker_and_is_hollow() -> None:
+def test_one_trial_has_no_whisker_and_an_empty_mark() -> None:
     [axes] = charts.history_chart(history(over_commits([40, 30], trials=1))).axes
     marks = [line for line in axes.lines if line.get_marker() == "o"]
     assert [line.get_markerfacecolor() for line in marks] == [PAPER, PAPER]
@@ -105,7 +105,7 @@ def test_one_trial_has_no_whisker_and_is_hollow() -> None:
 
 
 def lines_between(figure: Figure) -> list[list[float]]:
-    """Which commits each line joins."""
+    """Commits that each line joins."""
     [axes] = figure.axes
     lines = [list(line.get_xdata()) for line in axes.lines if line.get_marker() == "None"]
     return [xs for xs in lines if len(set(xs)) > 1]

@@ -45,7 +45,7 @@ def test_the_chart_is_tidy_and_has_a_bar_per_machine(n: int, batch_sizes: tuple[
     assert_tidy(figure)
     assert [len(axes.patches) for axes in figure.axes] == [n * len(batch_sizes)] * 2
     assert legend(figure) == [machine.device_name for machine in MACHINES[:n]]
-    assert colours(figure) == [look.colour for look in SERIES[:n]] * 2 * len(batch_sizes)
+    assert colours(figure) == [each.colour for each in SERIES[:n]] * 2 * len(batch_sizes)
 
 
 def test_bars_of_one_batch_size_stand_together() -> None:

@@ -84,7 +84,7 @@ def words(figure):
     return " ".join(text.get_text() for text in texts(figure)).replace("\n", " ")
 
 
-def test_a_reason_that_is_too_long_for_a_line_is_told_to_its_end():
+def test_a_reason_that_is_too_long_for_a_line_is_written_to_its_end():
     document = DOCUMENTS["overflowed"]
     assert f"{OVERFLOW} (5 of 5 seeds)" in words(training_chart(document, Margins(), about(document)))
 

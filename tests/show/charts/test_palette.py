@@ -81,7 +81,7 @@ def test_a_configs_fill_is_the_same_in_every_process() -> None:
     assert charts.fill("tf32").colour in charts.RAMPS["other"]
 
 
-def test_configs_one_rung_away_from_a_ladder_are_told_apart() -> None:
+def test_configs_one_rung_away_from_a_ladder_stand_apart() -> None:
     rungs = ("opencv", "dali", "batched", "nhwc", "fused", "static_graph", "cuda_graph")
     below_the_top = [config for config in LADDERS if "static_graph" not in config]
     configs = [f"{base}+{rung}" for base in below_the_top for rung in rungs if rung not in base]
@@ -91,7 +91,7 @@ def test_configs_one_rung_away_from_a_ladder_are_told_apart() -> None:
 
 
 @pytest.mark.parametrize("name", ["beyond", "settings"])
-def test_the_configs_of_a_scenario_are_told_apart_and_keep_their_dtypes_hue(name: str) -> None:
+def test_the_configs_of_a_scenario_stand_apart_and_keep_their_dtypes_hue(name: str) -> None:
     configs = scenario.load(name).configs
     assert len({charts.fill(config.name) for config in configs}) == len(configs)
     assert all(charts.family(config.name) == charts.family(config.rungs[0]) for config in configs)
@@ -103,7 +103,7 @@ def test_leaving_any_one_rung_out_of_a_ladders_top_shows() -> None:
     assert len({charts.fill(name) for name in names}) == len(names)
 
 
-def test_configs_that_end_alike_rarely_look_alike() -> None:
+def test_configs_that_end_alike_rarely_share_a_fill() -> None:
     rungs = ("opencv", "dali", "batched", "nhwc", "fused", "cuda_graph", "mine", "yours")
     alike = total = 0
     for last, depth in itertools.product(rungs, (1, 2, 3, 4)):
@@ -115,7 +115,7 @@ def test_configs_that_end_alike_rarely_look_alike() -> None:
 
 
 @pytest.mark.parametrize("kind", ["cpu", "cuda"])
-def test_our_configs_and_a_peers_are_told_apart(kind: str) -> None:
+def test_our_configs_and_a_peers_stand_apart(kind: str) -> None:
     configs = [config.name for config in scenario.load("peers").on(kind).configs]
     assert len({charts.fill(config) for config in configs}) == len(configs)
     ours = {charts.fill(config).colour for config in configs if "/" not in config}
@@ -133,13 +133,13 @@ def test_a_peers_config_has_its_dtypes_family_and_is_not_ours() -> None:
 
 def test_things_in_a_series_differ_in_greyscale_or_in_hatch() -> None:
     for hatched in (False, True):
-        alike = [look.colour for look in SERIES if bool(look.hatch) is hatched]
+        alike = [each.colour for each in SERIES if bool(each.hatch) is hatched]
         lightness = sorted(lab(linear(colour))[0] for colour in alike)
         assert min(b - a for a, b in itertools.pairwise(lightness)) > 5
-    assert len({look.hatch for look in SERIES if look.hatch}) == 3
+    assert len({each.hatch for each in SERIES if each.hatch}) == 3
 
 
 @pytest.mark.parametrize("sight", SIGHT)
 @pytest.mark.parametrize("hatched", [False, True])
 def test_things_in_a_series_stay_apart_for_every_kind_of_sight(sight: str, hatched: bool) -> None:
-    assert closest([look.colour for look in SERIES if bool(look.hatch) is hatched], sight) > 13
+    assert closest([each.colour for each in SERIES if bool(each.hatch) is hatched], sight) > 13

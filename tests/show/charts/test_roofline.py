@@ -61,14 +61,14 @@ def test_one_cell_shows_its_phases_by_name_under_the_ceilings() -> None:
 
 
 def test_points_stand_where_their_intensity_and_rate_are() -> None:
-    found = cell_roofline("fp32", 8)
-    expected = [(part.intensity, part.flops_s) for part in found.phases]
-    assert np.allclose(sorted(offsets(roofline_chart([found]))), sorted(expected))
+    cell = cell_roofline("fp32", 8)
+    expected = [(part.intensity, part.flops_s) for part in cell.phases]
+    assert np.allclose(sorted(offsets(roofline_chart([cell]))), sorted(expected))
 
 
 def test_many_cells_are_numbered_in_the_legend() -> None:
-    found = [cell_roofline(config, size, 0.1 + 0.02 * i) for i, config in enumerate(LADDERS) for size in (4, 8)]
-    figure = roofline_chart(found)
+    cells = [cell_roofline(config, size, 0.1 + 0.02 * i) for i, config in enumerate(LADDERS) for size in (4, 8)]
+    figure = roofline_chart(cells)
     assert_tidy(figure)
     assert_clear(figure)
     assert legend(figure)[:4] == ["forward", "backward", "update", "1 fp32, batch size 4"]
@@ -83,10 +83,10 @@ def test_each_precision_has_its_own_ceiling() -> None:
 @given(st.lists(st.floats(1e-5, 10), min_size=1, max_size=120), st.sampled_from(["fp32", "fp16+fused"]))
 @settings(max_examples=12, deadline=None)
 def test_any_times_of_layers_give_a_clear_picture(times_s: list[float], config: str) -> None:
-    found = cell_roofline(config, 4)
-    parts = itertools.zip_longest(layer_parts(found.summary.cell), times_s[: len(found.layers)])
+    cell = cell_roofline(config, 4)
+    parts = itertools.zip_longest(layer_parts(cell.summary.cell), times_s[: len(cell.layers)])
     layers = tuple(Part(p.name, p.phase, p.flops, p.bytes, time_s) for p, time_s in parts)
-    figure = roofline_chart([replace(found, layers=layers)])
+    figure = roofline_chart([replace(cell, layers=layers)])
     assert_tidy(figure)
     assert_clear(figure)
 

@@ -46,7 +46,7 @@ def assert_in_blocks(figure: Figure) -> None:
 
 
 def n_patches(figure: Figure) -> int:
-    """How many shapes the panels are made of."""
+    """Count the shapes that the panels are made of."""
     return sum(len(c.get_paths()) for axes in figure.axes for c in axes.collections) + sum(
         len(axes.patches) for axes in figure.axes
     )
@@ -151,19 +151,19 @@ parts = st.none() | st.tuples(st.floats(0, 5), st.floats(0.5, 20))
 @given(st.lists(cells, min_size=1, max_size=3), parts)
 @settings(max_examples=15, deadline=None)
 def test_any_timelines_are_tidy(drawn: list, part: tuple[float, float] | None) -> None:
-    found = [
+    timelines = [
         training(label, host, gpu, kernels=FEW, input_ms=input_ms, steps=steps)
         for label, host, gpu, input_ms, steps in drawn
     ]
-    spans = min(max(s.end_s for s in one.spans) - one.begin_s for one in found) * 1e3
+    spans = min(max(s.end_s for s in one.spans) - one.begin_s for one in timelines) * 1e3
     zoom = None if part is None or part[0] >= spans / 2 else (part[0], part[0] + part[1])
-    figure = timeline_chart(found, zoom)
+    figure = timeline_chart(timelines, zoom)
     assert_tidy(figure)
     assert_in_blocks(figure)
 
 
 @pytest.mark.parametrize(
-    ("found", "asked", "expected"),
+    ("timelines", "asked", "expected"),
     [
         ([], {}, "no timeline to draw"),
         ([busy_timeline()] * 9, {}, "9 timelines do not fit in one picture"),
@@ -174,9 +174,9 @@ def test_any_timelines_are_tidy(drawn: list, part: tuple[float, float] | None) -
         ([made(kernel(0, 1))], {}, "no steps in this timeline"),
     ],
 )
-def test_what_cannot_be_drawn_is_one_clear_line(found: list[Timeline], asked: dict, expected: str) -> None:
+def test_what_cannot_be_drawn_is_one_clear_line(timelines: list[Timeline], asked: dict, expected: str) -> None:
     with pytest.raises(SelectionError, match=expected):
-        timeline_chart(found, **asked)
+        timeline_chart(timelines, **asked)
 
 
 @pytest.mark.parametrize("suffix", [".png", ".svg", ".pdf"])
