@@ -431,7 +431,7 @@ def _draw_density(axes: Axes, scale: _Scale, row: _Row, y: float, width: float) 
             linewidth=0,
             zorder=2,
         )
-        tooltip(area, f"{row.name}: {key}, {sum(end - begin for begin, end in covered):.4g} s recorded of it")
+        tooltip(area, f"{row.name}: {key}, busy {milliseconds(sum(end - begin for begin, end in covered))}")
         bottom = top
 
 
