@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tcbench.show.page import Compared
 
 TRACES = "profile-*.json.gz"
-"""What `tcbench profile` leaves beside records."""
+"""Names of the files that `tcbench profile` leaves beside records."""
 
 
 @command(
@@ -102,7 +102,7 @@ def _timelines(given: Given) -> tuple[list[Timeline], list[str]]:
     from tcbench.core.text import plain
     from tcbench.show.charts import MAX_PANELS
 
-    found = list(given.timelines)
+    timelines = list(given.timelines)
     folders = dict.fromkeys(path if path.is_dir() else path.parent for path in given.paths)
     beside = {
         trace.resolve(): trace
@@ -113,15 +113,15 @@ def _timelines(given: Given) -> tuple[list[Timeline], list[str]]:
         beside.pop(path.resolve(), None)
     notes = []
     newest_first = sorted(beside.values(), key=lambda path: (-path.stat().st_mtime, path))
-    for trace in newest_first[: max(0, MAX_PANELS - len(found))]:
+    for trace in newest_first[: max(0, MAX_PANELS - len(timelines))]:
         try:
-            found += tracing.read(trace)
+            timelines += tracing.read(trace)
         except (TraceError, StoreError) as error:
             notes.append(plain(f"{error}; left out"))
-    return found, notes
+    return timelines, notes
 
 
-def _scorecards(records: Sequence[Record], told: OtherSource) -> tuple[Scorecard, ...]:
+def _scorecards(records: Sequence[Record], other_source: OtherSource) -> tuple[Scorecard, ...]:
     """By the scenarios that come with tcbench; others claim nothing here."""
     from tcbench.analysis.claims import Asked, scorecards
     from tcbench.cli.claims import asked_of
@@ -134,7 +134,7 @@ def _scorecards(records: Sequence[Record], told: OtherSource) -> tuple[Scorecard
         except ScenarioError:
             return Asked(cell.scenario, ())
 
-    return scorecards(records, asked, told)
+    return scorecards(records, asked, other_source)
 
 
 def _compared(records: Sequence[Record], base: str | None, baseline: str | None, out: Path) -> Compared | None:
@@ -152,7 +152,7 @@ def _compared(records: Sequence[Record], base: str | None, baseline: str | None,
         path, name = store.resolve(base, out), base
     else:
         return None
-    found = compare(read_files([path]).records, records)
-    if not found.paired:
+    comparison = compare(read_files([path]).records, records)
+    if not comparison.paired:
         raise NotComparableError(f"{name}: no config and batch size in common with these results")
-    return Compared(found, plain(name))
+    return Compared(comparison, plain(name))

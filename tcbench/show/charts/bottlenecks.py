@@ -1,4 +1,4 @@
-"""Where the host's time goes in a step: stacked phases per config and batch size, each with its verdict.
+"""The host's time in a step: stacked phases per config and batch size, each with its verdict.
 
 Owns rows, columns and their common scale. Knows nothing of how a verdict came about.
 """

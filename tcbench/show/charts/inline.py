@@ -256,6 +256,8 @@ def _tidied(element: ET.Element) -> list[ET.Element]:
     element[:] = [inner for child in element for inner in _tidied(child)]
     if element.tag == "path" and element.get("fill") == "none" and element.get("stroke", "none") == "none":
         return []
+    if element.tag == "text" and not (element.text or len(element)):
+        return []
     if element.tag in ("g", "defs") and not (element.attrib and len(element)):
         return list(element) if element.tag == "g" else [element] * bool(len(element))
     return [element]

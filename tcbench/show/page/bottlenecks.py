@@ -1,4 +1,4 @@
-"""What holds each cell back: where a step's time goes, the verdict, and what to try next."""
+"""The section on bottlenecks: where a step's time goes, the verdict, and what to try next."""
 
 from __future__ import annotations
 
@@ -40,25 +40,25 @@ from tcbench.show.page.wording import (
 )
 
 
-def section(found: Sequence[Explanation], settings: Settings, ceiling: str | None) -> Section | None:
+def section(explanations: Sequence[Explanation], settings: Settings, ceiling: str | None) -> Section | None:
     """Setting by setting; None where no cell left a profiled pass. `ceiling`: whose arithmetic bounds what a rung can
     gain, None where nobody's does."""
-    if not any(one.bottleneck for one in found):
+    if not any(one.bottleneck for one in explanations):
         return None
-    blocks: list[AnyBlock] = [Points(tuple(_counted(found)))]
+    blocks: list[AnyBlock] = [Points(tuple(_counted(explanations)))]
     for place, here in enumerate(settings.here):
-        cells = [one for one in found if one.summary.setting == here.setting]
+        cells = [one for one in explanations if one.summary.setting == here.setting]
         if not any(one.bottleneck for one in cells):
             continue
         if here.name:
             blocks.append(Heading(here.name))
-        blocks.append(_figure(here, cells, notes(found, ceiling), f"bottlenecks-{place}"))
+        blocks.append(_figure(here, cells, notes(explanations, ceiling), f"bottlenecks-{place}"))
     return Section("bottlenecks", "What holds it back", tuple(blocks))
 
 
-def _counted(found: Sequence[Explanation]) -> list[tuple[Badge | None, Paragraph]]:
-    """How many cells each verdict has, and which of them is the fastest."""
-    cells = [(one.bottleneck.verdict, one) for one in found if one.bottleneck]
+def _counted(explanations: Sequence[Explanation]) -> list[tuple[Badge | None, Paragraph]]:
+    """The number of cells of each verdict, and the fastest of them."""
+    cells = [(one.bottleneck.verdict, one) for one in explanations if one.bottleneck]
     counts = Counter(verdict for verdict, _ in cells)
     lines: list[tuple[Badge | None, Paragraph]] = []
     for verdict in VERDICTS:
@@ -91,24 +91,24 @@ def _table(here: Here, cells: Sequence[Explanation]) -> Table:
 
 
 def _fields(one: Explanation, on_gpu: bool) -> tuple[Field, ...]:
-    cell, found = one.summary.cell, one.bottleneck
+    cell, bottleneck = one.summary.cell, one.bottleneck
     head = figure(cell.batch_size, str(cell.batch_size)), Field(one_line(cell.config))
-    if found is None:
+    if bottleneck is None:
         blank = (Field(),) * (7 + on_gpu)
         return (*head, badge(STATUS_BADGES[one.summary.status]), *blank)
-    return (*head, badge(BOTTLENECK_BADGES[found.verdict]), *_needs(found, on_gpu), *_advice(one.advice))
+    return (*head, badge(BOTTLENECK_BADGES[bottleneck.verdict]), *_needs(bottleneck, on_gpu), *_advice(one.advice))
 
 
-def _needs(found: Bottleneck, on_gpu: bool) -> tuple[Field, ...]:
-    needs = found.needs
+def _needs(bottleneck: Bottleneck, on_gpu: bool) -> tuple[Field, ...]:
+    needs = bottleneck.needs
     input_ = Field("beside") if needs.input_s is None else figure(needs.input_s, milliseconds(needs.input_s))
     gpu = figure(needs.gpu_s, None if needs.gpu_s is None else milliseconds(needs.gpu_s))
     return (
         input_,
         figure(needs.host_s, milliseconds(needs.host_s)),
         *((gpu,) if on_gpu else ()),
-        figure(found.step_s, milliseconds(found.step_s)),
-        figure(found.images_per_s),
+        figure(bottleneck.step_s, milliseconds(bottleneck.step_s)),
+        figure(bottleneck.images_per_s),
     )
 
 
@@ -124,17 +124,17 @@ def _advice(gain: Gain | None) -> tuple[Field, ...]:
 
 
 def next_sentence(one: Explanation) -> Paragraph:
-    """What holds a cell back and what to try next, in words."""
-    found = one.bottleneck
-    if found is None:
+    """A cell's bottleneck and the rung to try next, in words."""
+    bottleneck = one.bottleneck
+    if bottleneck is None:
         return say(f"What holds {one_line(one.summary.cell.label)} back is not known: it left no profiled pass.")
-    parts: list[str | Piece] = ["It is ", strong(found.verdict), f": {found.sentence.partition(': ')[2]}."]
+    parts: list[str | Piece] = ["It is ", strong(bottleneck.verdict), f": {bottleneck.sentence.partition(': ')[2]}."]
     if one.advice is None:
-        return say(*parts, " No rung that is known here attacks that.")
+        return say(*parts, " No rung that is known here would help.")
     advice = one.advice
     ceiling = f"at most {number(advice.images_per_s_at_most)}" if math.isfinite(advice.images_per_s_at_most) else "any"
     name = strong(kept_together(one_line(added(advice))))
     if advice.measured_images_per_s is None:
         return say(*parts, " Next to try: ", name, f", by the pipeline model {ceiling} images/s.")
     was = number(advice.measured_images_per_s)
-    return say(*parts, " ", name, f" attacks that: by the pipeline model {ceiling} images/s, measured {was}.")
+    return say(*parts, " ", name, f" would help: by the pipeline model {ceiling} images/s, measured {was}.")

@@ -68,13 +68,13 @@ def build(results: Results) -> Page:
     ratios = speedups(summaries)
     over_base = {(s.machine, s.cell): ratio for s, ratio in zip(summaries, ratios, strict=True)}
     swatches = Swatches(tuple(dict.fromkeys(s.cell.config for s in summaries)))
-    found = climbs(summaries)
+    all_climbs = climbs(summaries)
     compared = results.compared
     more = [comparing.sentence(compared.comparison, compared.base)] if compared else []
     sections = [
-        summary.section(settings, over_base, results.explanations, found, more, results.notes),
+        summary.section(settings, over_base, results.explanations, all_climbs, more, results.notes),
         throughput.section(settings, over_base, swatches),
-        rungs.section(found, settings),
+        rungs.section(all_climbs, settings),
         scorecard.section(results.cards),
         bottlenecks.section(results.explanations, settings, results.ceiling),
         timelines.section(results.timelines),

@@ -32,24 +32,24 @@ _Named = tuple[CellComparison, str]
 """A cell, and what tells it from others of its config and batch size; mostly nothing."""
 
 
-def section(found: Comparison, base: str) -> Section:
+def section(comparison: Comparison, base: str) -> Section:
     """All cells of both sides. `base` is what the other side is called."""
-    blocks: list[AnyBlock] = [Prose((_lead(found, base),))]
-    if found.differences:
-        blocks.append(_unlike(found))
-    blocks.append(Points(_tally(found)))
-    table = _table(list(zip(found.cells, map(one_line, wheres(found.cells)), strict=True)))
-    measured = any(cell.ratio is not None for cell in found.cells)
-    blocks.append(_drawn(found, base, table) if measured else Data(table))
-    if found.notes:
-        blocks.append(Notice(Badge("mixed", "warn", "warn"), say("Trials of one side do not agree."), found.notes))
+    blocks: list[AnyBlock] = [Prose((_lead(comparison, base),))]
+    if comparison.differences:
+        blocks.append(_unlike(comparison))
+    blocks.append(Points(_tally(comparison)))
+    table = _table(list(zip(comparison.cells, map(one_line, wheres(comparison.cells)), strict=True)))
+    measured = any(cell.ratio is not None for cell in comparison.cells)
+    blocks.append(_drawn(comparison, base, table) if measured else Data(table))
+    if comparison.notes:
+        blocks.append(Notice(Badge("mixed", "warn", "warn"), say("Trials of one side do not agree."), comparison.notes))
     return Section("comparison", "Comparison", tuple(blocks))
 
 
-def _lead(found: Comparison, base: str) -> Paragraph:
-    rule = found.rule
+def _lead(comparison: Comparison, base: str) -> Paragraph:
+    rule = comparison.rule
     parts: list[str | Piece] = ["The base is ", strong(one_line(base)), ". "]
-    for mean in found.means:
+    for mean in comparison.means:
         over = counted(mean.cells, "cell")
         ratio = mean.ratio
         parts += [
@@ -62,22 +62,22 @@ def _lead(found: Comparison, base: str) -> Paragraph:
     return say(*parts)
 
 
-def _unlike(found: Comparison) -> Notice:
-    facets = dict.fromkeys(difference.facet for difference in found.differences)
+def _unlike(comparison: Comparison) -> Notice:
+    facets = dict.fromkeys(difference.facet for difference in comparison.differences)
     what = "; ".join(FACETS.get(facet, facet) for facet in facets)
     paragraph = say("The two sides did not measure the same thing; a verdict speaks of all that differs: ", what)
     return Notice(
         Badge("not alike", "warn", "warn"),
         (*paragraph, Piece(".")),
-        tuple(one_line(difference.says) for difference in found.differences),
+        tuple(one_line(difference.says) for difference in comparison.differences),
     )
 
 
-def _tally(found: Comparison) -> tuple[tuple[Badge | None, Paragraph], ...]:
+def _tally(comparison: Comparison) -> tuple[tuple[Badge | None, Paragraph], ...]:
     """A line per verdict with its cells, as many as a line takes."""
     lines = []
     for verdict in VERDICTS:
-        cells = [cell for cell in found.cells if cell.verdict == verdict]
+        cells = [cell for cell in comparison.cells if cell.verdict == verdict]
         if not cells:
             continue
         names = "; ".join(spaced(cell.cell.label) for cell in cells[:6])
@@ -86,10 +86,10 @@ def _tally(found: Comparison) -> tuple[tuple[Badge | None, Paragraph], ...]:
     return tuple(lines)
 
 
-def _drawn(found: Comparison, base: str, table: Table) -> AnyBlock:
+def _drawn(comparison: Comparison, base: str, table: Table) -> AnyBlock:
     """The chart with its table; the table alone where the chart would be too high."""
     try:
-        drawing = comparison_chart(found, Labels(base), title=f"Against {one_line(base)}")
+        drawing = comparison_chart(comparison, Labels(base), title=f"Against {one_line(base)}")
     except SelectionError as error:
         return Data(table, notes=(one_line(str(error)),))
     return drawings.figure(drawing, f"Throughput over that of {one_line(base)}", "comparison", table)
@@ -128,27 +128,27 @@ def _remarks(one: CellComparison) -> list[str]:
 
 
 def _telling(one: CellComparison) -> tuple[str, ...]:
-    """Where a loss sits; what would decide."""
+    """The place of a loss, or the runs that would decide."""
     if one.verdict == "inconclusive":
         return (advice(one),)
     return (attribution(one),) if one.verdict == "regression" else ()
 
 
-def sentence(found: Comparison, base: str) -> Paragraph:
+def sentence(comparison: Comparison, base: str) -> Paragraph:
     """The comparison in one sentence: what is worse, else what is better, and what is not known."""
-    worse = [cell for cell in found.cells if cell.verdict == "regression"]
-    broken = [cell for cell in found.cells if cell.failing and cell.verdict != "regression"]
-    better = [cell for cell in found.cells if cell.verdict == "improved"]
-    unsure = [cell for cell in found.cells if cell.verdict == "inconclusive" or cell.fails_on_both]
-    told: list[str | Piece] = []
+    worse = [cell for cell in comparison.cells if cell.verdict == "regression"]
+    broken = [cell for cell in comparison.cells if cell.failing and cell.verdict != "regression"]
+    better = [cell for cell in comparison.cells if cell.verdict == "improved"]
+    unsure = [cell for cell in comparison.cells if cell.verdict == "inconclusive" or cell.fails_on_both]
+    parts: list[str | Piece] = []
     for cells, one, many in ((worse, "got worse", "got worse"), (broken, "is missing or fails", "are missing or fail")):
         if cells:
             examples = "; ".join(spaced(cell.cell.label) for cell in cells[:3]) + ("; ..." if len(cells) > 3 else "")
             says = f"{counted(len(cells), 'cell')} {one if len(cells) == 1 else many}"
-            told += ["; " if told else "", strong(says), f" ({examples})"]
-    if better and not told:
-        told += [strong(f"{counted(len(better), 'cell')} got faster"), ", none surely got worse"]
+            parts += ["; " if parts else "", strong(says), f" ({examples})"]
+    if better and not parts:
+        parts += [strong(f"{counted(len(better), 'cell')} got faster"), ", none surely got worse"]
     if unsure:
-        told += ["; " if told else "", strong(f"{counted(len(unsure), 'cell')} cannot be told yet")]
-        told += [] if worse or broken or better else ["; none surely got worse"]
-    return say(f"Compared with {one_line(base)}: ", *(told or [strong("nothing got worse")]), ".")
+        parts += ["; " if parts else "", strong(f"{counted(len(unsure), 'cell')} cannot be parts yet")]
+        parts += [] if worse or broken or better else ["; none surely got worse"]
+    return say(f"Compared with {one_line(base)}: ", *(parts or [strong("nothing got worse")]), ".")

@@ -1,4 +1,4 @@
-"""Where the numbers are from: machines, their software, the settings, and the runs."""
+"""The origin of the numbers: machines, their software, the settings, and the runs."""
 
 from __future__ import annotations
 
@@ -39,21 +39,21 @@ def _facts(records: Sequence[Record]) -> Iterable[tuple[str, str]]:
     # Trials of a file share them.
     environments = list({id(r.environment): r.environment for r in records if r.environment is not None}.values())
 
-    def told(name: str, values: Iterable[str | None]) -> Iterable[tuple[str, str]]:
+    def fact(name: str, values: Iterable[str | None]) -> Iterable[tuple[str, str]]:
         text = "; ".join(dict.fromkeys(one_line(value) for value in values if value))
         return [(name, text)] if text else []
 
-    yield from told("device", (e.device_name for e in environments))
-    yield from told("GPU", (_gpu(e) for e in environments))
-    yield from told("driver", (_driver(e) for e in environments))
-    yield from told("GPU state", (_state(record) for record in records))
-    yield from told("processor", (f"{e.cpu}, {counted(e.cpus, 'usable core')}" for e in environments))
-    yield from told("memory", (size(e.memory_bytes) for e in environments))
-    yield from told("system", (f"{e.os}, kernel {e.kernel}" for e in environments))
-    yield from told("Python", (e.python for e in environments))
-    yield from told("BLAS", (e.blas for e in environments))
-    yield from told("tcbench", _versions(environments))
-    yield from told("project", [_commits(e.project_commit for e in environments)])
+    yield from fact("device", (e.device_name for e in environments))
+    yield from fact("GPU", (_gpu(e) for e in environments))
+    yield from fact("driver", (_driver(e) for e in environments))
+    yield from fact("GPU state", (_state(record) for record in records))
+    yield from fact("processor", (f"{e.cpu}, {counted(e.cpus, 'usable core')}" for e in environments))
+    yield from fact("memory", (size(e.memory_bytes) for e in environments))
+    yield from fact("system", (f"{e.os}, kernel {e.kernel}" for e in environments))
+    yield from fact("Python", (e.python for e in environments))
+    yield from fact("BLAS", (e.blas for e in environments))
+    yield from fact("tcbench", _versions(environments))
+    yield from fact("project", [_commits(e.project_commit for e in environments)])
 
 
 def _versions(environments: Sequence[Environment]) -> Iterable[str]:
@@ -64,8 +64,8 @@ def _versions(environments: Sequence[Environment]) -> Iterable[str]:
 
 
 def _commits(names: Iterable[str | None]) -> str:
-    found = list(dict.fromkeys(filter(None, names)))
-    return f"commit{'s' if len(found) > 1 else ''} {', '.join(found)}" if found else ""
+    commits = list(dict.fromkeys(filter(None, names)))
+    return f"commit{'s' if len(commits) > 1 else ''} {', '.join(commits)}" if commits else ""
 
 
 def _gpu(environment: Environment) -> str | None:
@@ -102,7 +102,7 @@ def _packages(records: Sequence[Record]) -> Table:
     for environment in {id(record.environment): record.environment for record in records}.values():
         for name, version in environment.packages.items() if environment else ():
             versions.setdefault(name, {})[version] = None
-    rows = tuple((Field(one_line(name)), Field(one_line(", ".join(found)))) for name, found in sorted(versions.items()))
+    rows = tuple((Field(one_line(name)), Field(one_line(", ".join(all_)))) for name, all_ in sorted(versions.items()))
     return Table("Packages", columns("package", "version"), rows)
 
 

@@ -17,7 +17,7 @@ def check_path(path: Path) -> None:
 
 
 def beside(path: Path) -> Path:
-    """Where the trials go that the page has no room for."""
+    """The file for the trials that the page has no room for."""
     return path.with_name(f"{path.stem}-trials.csv")
 
 

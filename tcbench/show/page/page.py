@@ -29,7 +29,7 @@ def say(*parts: str | Piece) -> Paragraph:
 
 
 def strong(text: str) -> Piece:
-    """What a sentence is about."""
+    """The subject of a sentence."""
     return Piece(text, strong=True)
 
 
@@ -77,7 +77,7 @@ class Table:
     filters: tuple[str, ...] = ()
 
     def values(self, key: str) -> tuple[str, ...]:
-        """What a column holds, each once, in order: numbers ascending, texts as they come."""
+        """The different entries of a column: numbers ascending, texts as they come."""
         place = [column.key for column in self.columns].index(key)
         fields = [row[place] for row in self.rows]
         if self.columns[place].numeric:
@@ -106,7 +106,7 @@ class Points:
 
 @dataclass(frozen=True)
 class Notice:
-    """What a reader must not miss."""
+    """A remark that a reader must not miss."""
 
     kind: ClassVar[str] = "notice"
     badge: Badge

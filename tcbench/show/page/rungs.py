@@ -1,4 +1,4 @@
-"""What each rung buys: each setting's ladders as waterfalls, and the table behind them."""
+"""The section on rungs: each setting's ladders as waterfalls, and the table behind them."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _fields(climb: Climb, step: LadderStep) -> tuple[Field, ...]:
 
 
 def total_factor(climb: Climb) -> str:
-    """How many times as fast as the base the top is; empty where the two are one."""
+    """The top's throughput over the base's, as a factor; empty where the two are one."""
     base, top = climb.base, climb.top
     if base is None or top is None or top is base or base.after is None or top.after is None:
         return ""

@@ -1,4 +1,4 @@
-"""What stands side by side: summaries of one setting (machine, device, input, ...), and the setting's name.
+"""Summaries that stand side by side: those of one setting (machine, device, input, ...), and the setting's name.
 
 Knows nothing of what is shown of them.
 """
@@ -42,12 +42,14 @@ class Settings:
     @staticmethod
     def of(summaries: Sequence[CellSummary]) -> Settings:
         """Summaries of at least one cell, parted."""
-        found: dict[Setting, list[CellSummary]] = {}
+        groups: dict[Setting, list[CellSummary]] = {}
         for summary in summaries:
-            found.setdefault(summary.setting, []).append(summary)
-        provenance = provenance_of(found)
+            groups.setdefault(summary.setting, []).append(summary)
+        provenance = provenance_of(groups)
         return Settings(
-            tuple(Here(setting, one_line(provenance.names[setting]), tuple(group)) for setting, group in found.items()),
+            tuple(
+                Here(setting, one_line(provenance.names[setting]), tuple(group)) for setting, group in groups.items()
+            ),
             tuple(map(one_line, provenance.common)),
         )
 

@@ -139,23 +139,23 @@ def _steps(climb: Climb) -> int:
 
 
 def _bought(climb: Climb) -> Paragraph:
-    """What each rung of a ladder bought."""
+    """A sentence on the gain of each rung of a ladder."""
     bought, lost, unsure = list[str](), list[str](), list[str]()
     for step in climb.steps:
         if step.ratio is not None:
             group = unsure if rungs.may_be_nothing(step) else bought if step.ratio.value > 1 else lost
             group.append(f"{kept_together(one_line(rungs.adds(step)))} ({factor(step.ratio.value)})")
-    told = []
+    clauses = []
     if bought:
-        told.append(f"{listed(bought)} made it faster")
+        clauses.append(f"{listed(bought)} made it faster")
     if lost:
-        told.append(f"{listed(lost)} made it slower")
+        clauses.append(f"{listed(lost)} made it slower")
     if unsure:
-        told.append(f"{listed(unsure)} may have changed nothing")
+        clauses.append(f"{listed(unsure)} may have changed nothing")
     total = rungs.total_factor(climb)
     base = climb.base.config if climb.base else climb.ladder
     where = f" at batch size {climb.batch_size}: "
-    parts: list[str | Piece] = ["On ", strong(spaced(base)), where, "; ".join(told)]
+    parts: list[str | Piece] = ["On ", strong(spaced(base)), where, "; ".join(clauses)]
     return say(*parts, *(("; in all ", strong(total)) if total else ()), ".")
 
 

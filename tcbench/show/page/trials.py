@@ -77,19 +77,22 @@ def _row(record: Record, swatches: Swatches, several: bool) -> tuple[Field, ...]
 
 
 def _measured(record: Record) -> tuple[Field, ...]:
-    found = record.measurement
-    if found is None:
+    measurement = record.measurement
+    if measurement is None:
         return (Field(),) * 8
-    times_s = found.counted_times_s
+    times_s = measurement.counted_times_s
     mean_s, median_s = statistics.fmean(times_s), statistics.median(times_s)
-    warm_up = str(found.warmup_steps) + ("" if found.warmup_settled else " *")
+    warm_up = str(measurement.warmup_steps) + ("" if measurement.warmup_settled else " *")
     return (
         figure(record.cell.batch_size / mean_s),
         figure(mean_s, milliseconds(mean_s)),
         figure(median_s, milliseconds(median_s)),
         figure(len(times_s), str(len(times_s))),
-        figure(found.warmup_steps, warm_up),
-        Field(found.stopped_by),
-        figure(found.last_loss, f"{found.last_loss:.3f}" if math.isfinite(found.last_loss) else str(found.last_loss)),
-        figure(found.peak_memory_bytes, size(found.peak_memory_bytes)),
+        figure(measurement.warmup_steps, warm_up),
+        Field(measurement.stopped_by),
+        figure(
+            measurement.last_loss,
+            f"{measurement.last_loss:.3f}" if math.isfinite(measurement.last_loss) else str(measurement.last_loss),
+        ),
+        figure(measurement.peak_memory_bytes, size(measurement.peak_memory_bytes)),
     )

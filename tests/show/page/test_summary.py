@@ -68,7 +68,7 @@ def test_what_holds_the_best_back():
 def test_a_rung_that_was_tried_has_its_measurement():
     records = [factories.make_record("fp32"), factories.make_record("fp32+batched", images_per_s=30.0)]
     line = next(line for line in said(reports.results(records)) if line.startswith("It is "))
-    assert "+ batched attacks that: by the pipeline model at most " in line
+    assert "+ batched would help: by the pipeline model at most " in line
     assert re.search(r"images/s, measured (29\.9|30\.0|30\.1)\.$", line)
 
 
