@@ -113,7 +113,7 @@ def test_a_ladder_of_which_only_the_base_ran_is_none():
     assert "rungs" not in [section.id for section in build(reports.results(records)).sections]
 
 
-def test_two_ladders_of_one_base_are_told_apart():
+def test_two_ladders_of_one_base_have_names_of_their_own():
     configs = ("fp32", "fp32+dali", "fp32+batched")
     records = [record for config in configs for record in factories.make_trials(config, trials=2)]
     [figure] = blocks(reports.results(records), "rungs", Figure)
@@ -146,8 +146,8 @@ def test_claims_are_a_table_with_2018_beside_here():
 
 def test_a_claim_on_one_trial_is_marked():
     records = [factories.make_record("fp32"), factories.make_record("fp16", images_per_s=10.0)]
-    found = reports.results(records, cards=reports.cards(records))
-    [table] = [block.table for block in blocks(found, "claims", Data)]
+    page_results = reports.results(records, cards=reports.cards(records))
+    [table] = [block.table for block in blocks(page_results, "claims", Data)]
     assert texts(table)[0][3].endswith(" *")
 
 
@@ -206,10 +206,10 @@ def compared(base, current):
 
 
 def test_a_comparison_counts_its_verdicts_and_draws_every_ratio():
-    found = whole()
-    [points] = blocks(found, "comparison", Points)
+    page_results = whole()
+    [points] = blocks(page_results, "comparison", Points)
     assert [badge.word for badge, _ in points.items] == ["regression", "missing", "pass", "new"]
-    [figure] = blocks(found, "comparison", Figure)
+    [figure] = blocks(page_results, "comparison", Figure)
     assert any(text.endswith("missing") for text in drawn(figure))
     assert sum(" to " in text for text in drawn(figure)) >= 20
     assert len(figure.table.rows) == 25
@@ -223,21 +223,21 @@ def test_a_comparison_too_large_for_a_chart_has_its_table(monkeypatch):
 
 
 def test_one_trial_a_side_has_a_table_and_no_chart():
-    found = compared([factories.make_record(run_id="before")], [factories.make_record()])
-    assert not blocks(found, "comparison", Figure)
-    [data] = blocks(found, "comparison", Data)
+    page_results = compared([factories.make_record(run_id="before")], [factories.make_record()])
+    assert not blocks(page_results, "comparison", Figure)
+    [data] = blocks(page_results, "comparison", Data)
     assert texts(data.table)[0][2] == "inconclusive"
     assert "one process tells nothing of how processes differ" in texts(data.table)[0][-1]
 
 
 def test_what_differs_beside_is_said():
     other = factories.make_environment(packages={"chainer": "7.8.0", "numpy": "2.2.0"})
-    found = compared(factories.make_trials(environment=other), factories.make_trials())
-    [notice] = blocks(found, "comparison", Notice)
+    page_results = compared(factories.make_trials(environment=other), factories.make_trials())
+    [notice] = blocks(page_results, "comparison", Notice)
     assert notice.details == ("chainer: 7.8.0 -> 7.8.1",)
 
 
-def test_namesakes_of_several_machines_are_told_apart():
+def test_namesakes_of_several_machines_have_names_of_their_own():
     def side(run_id):
         return [
             record
@@ -265,11 +265,11 @@ def test_a_gpu_and_its_state_stand_in_the_environment():
     samples = GpuSamples(state=state, samples=())
     record = factories.make_record(environment=environment, gpu=samples)
     [facts, *_] = blocks(reports.results([record]), "environment", Facts)
-    told = dict(facts.pairs)
-    assert told["GPU"] == "Tesla V100, compute capability 7.0, 80 SMs, 16.00 GiB"
-    assert told["driver"] == "570.86 (CUDA up to 12.8)"
-    assert told["GPU state"] == "power limit 300 W, SM clock set to 1380 MHz, ECC on, MIG off"
-    assert told["tcbench"] == "0.1.0, commit abc" and told["project"] == "commit def+"
+    named = dict(facts.pairs)
+    assert named["GPU"] == "Tesla V100, compute capability 7.0, 80 SMs, 16.00 GiB"
+    assert named["driver"] == "570.86 (CUDA up to 12.8)"
+    assert named["GPU state"] == "power limit 300 W, SM clock set to 1380 MHz, ECC on, MIG off"
+    assert named["tcbench"] == "0.1.0, commit abc" and named["project"] == "commit def+"
 
 
 def test_what_trials_of_one_machine_do_not_agree_on_stands_side_by_side():
@@ -287,12 +287,12 @@ def test_commits_stand_in_one_list_behind_their_version():
         for trial, (version, commit, project) in enumerate(code)
     ]
     [facts, *_] = blocks(reports.results(records), "environment", Facts)
-    told = dict(facts.pairs)
-    assert told["tcbench"] == "0.1.0, commits abc, def; 0.2.0"
-    assert told["project"] == "commits p, q+"
+    named = dict(facts.pairs)
+    assert named["tcbench"] == "0.1.0, commits abc, def; 0.2.0"
+    assert named["project"] == "commits p, q+"
 
 
-def test_a_machine_that_nothing_told_of():
+def test_a_machine_that_is_unknown():
     [facts, *_] = blocks(reports.results([factories.make_record(status="skipped")]), "environment", Facts)
     assert facts.pairs == (("machine", "no trial lived to tell"),)
 

@@ -32,7 +32,7 @@ def test_the_fastest_and_by_how_much():
     assert lines[0].endswith("Next comes fp32 + dali + batched + nhwc + fused at batch size 4 with 58.7.")
 
 
-def test_a_second_that_cannot_be_told_apart_may_be_as_fast():
+def test_a_second_that_cannot_be_distinguished_may_be_as_fast():
     pairs = (("fp32", 40.0), ("fp16", 40.1))
     records = [record for config, rate in pairs for record in factories.make_trials(config, images_per_s=rate)]
     first = said(reports.results(records))[0]
@@ -52,7 +52,7 @@ def test_what_each_rung_bought_cost_or_may_not_have_changed():
     assert said(reports.results(slower))[1] == "On fp32 at batch size 4: + dali (0.75×) made it slower; in all 0.75×."
 
 
-def test_many_ladders_are_not_all_told():
+def test_many_ladders_are_not_all_summarised():
     lines = said(reports.many_configs(2))
     ladders = [line for line in lines if line.startswith("On ")]
     assert len(ladders) == 3
