@@ -1,1 +1,1 @@
-"""Who does the work: the protocol, and one folder per device."""
+"""Devices that do the work: the protocol, and one folder per device."""

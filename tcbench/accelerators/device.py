@@ -121,9 +121,9 @@ class DeviceKind:
     is_host: ClassVar[bool] = False
     """There is always one, without a number, and it is what `auto` means where nothing else serves."""
     assumed_flops_s: ClassVar[float]
-    """What an ordinary one reaches in training: the first guess of how long a run takes, before anything ran."""
+    """Reached by an ordinary one in training: the first guess of how long a run takes, before anything ran."""
     packages: tuple[Package, ...] = ()
-    """What our operations need on it, beyond what is always installed."""
+    """Needed by our operations on it, beyond what is always installed."""
     distributions: tuple[str, ...] = ()
     """Of which the versions belong in a record of a run on it."""
     recorder: ClassVar[str | None] = None

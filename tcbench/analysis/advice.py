@@ -17,7 +17,7 @@ from typing import Literal
 from tcbench.analysis.bottleneck import INPUT, Bottleneck, Needs, PhaseCost
 
 Effect = Literal["overlap", "input", "update", "layers", "host", "arithmetic"]
-"""What a rung can take away at most. overlap: the input moves into threads of its own. input: making the batch.
+"""The most that a rung can take away. overlap: the input moves into threads of its own. input: making the batch.
 update: the weight update, on host and GPU. layers: forward and backward, on host and GPU, but for the arithmetic.
 host: what the host does in forward and backward; a GPU has as much to do as before. arithmetic: what a GPU does in
 forward and backward, but for what faster arithmetic units leave."""
@@ -148,7 +148,7 @@ def _gain(
         rungs=config,
         step_at_least_s=at_least_s,
         images_per_s_at_most=bottleneck.batch_size / at_least_s if at_least_s else float("inf"),
-        # What leaves the pipeline nearly as long as it was attacks nothing.
+        # A rung that leaves the pipeline nearly as long as it was does not help.
         helps=helps and at_least_s < LEAST_GAIN * bottleneck.step_s,
         measured_images_per_s=rate,
     )

@@ -324,7 +324,7 @@ def waits(call: str) -> bool:
 
 
 def _waiting(timeline: Timeline, busy: Intervals, begin_s: float, end_s: float) -> list[tuple[float, float]]:
-    """When the host waited for the GPU."""
+    """The times at which the host waited for the GPU."""
     calls = timeline.of("host", "api")
     blocking = _covered([span for span in calls if waits(span.name)], begin_s, end_s)
     stalled = [s for s in calls if "Launch" in s.name and s.duration_s >= STALLED_LAUNCH_S]

@@ -40,7 +40,7 @@ class Finding:
 
 
 OtherSource = Callable[[Claim], Finding | None]
-"""What else knows of a claim: training runs side by side, timelines. None where nobody measured it."""
+"""Another source of findings on a claim: training runs, timelines. None where it holds nothing on that claim."""
 
 
 @dataclass(frozen=True)
@@ -289,7 +289,7 @@ def _why_missing(one: _Measured | None) -> str:
 def _decided(claim: Claim, batch_size: int, left: _Measured, right: _Measured | None) -> AtBatchSize:
     one = left.summary.throughput
     assert one is not None
-    # What is stated does not vary.
+    # A stated rate does not vary.
     other = right.summary.throughput if right is not None else Group(one.n, math.log(claim.images_per_s or 1.0), 0.0)
     assert other is not None
     by_trials = all(side is None or side.summary.unit == "trials" for side in (left, right))

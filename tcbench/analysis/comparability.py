@@ -27,7 +27,7 @@ FACETS: Mapping[str, str] = {
     "measure": "how long and how often steps are timed",
     "input": "where images come from",
 }
-"""What each facet holds."""
+"""The facets, each with the facts that belong to it."""
 
 _IDENTITY = ("scenario", "backend", "config", "rungs", "batch_size")
 _FACET_OF = {"input": "input", "measure": "measure", "device": "gpu"}
@@ -145,7 +145,7 @@ def _of_environment(environment: Environment) -> Facts:
         ("gpu", "device name"): environment.device_name,
         ("host", "cpu"): environment.cpu,
         ("host", "cpus"): str(environment.cpus),
-        # What the kernel keeps for itself differs from boot to boot.
+        # The kernel keeps some for itself, and not the same from boot to boot.
         ("host", "memory"): f"{environment.memory_bytes / 2**30:.0f} GiB",
         ("os", "os"): environment.os,
         ("os", "kernel"): environment.kernel,

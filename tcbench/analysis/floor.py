@@ -13,7 +13,7 @@ from tcbench.hardware.gpus import GpuFile
 from tcbench.work import Work
 
 ALLOWANCE_BYTES = 500 * 2**20
-"""What a process holds on a GPU beside its arrays: the CUDA context (300 to 500 MiB on data-centre GPUs) and the
+"""Held by a process on a GPU beside its arrays: the CUDA context (300 to 500 MiB on data-centre GPUs) and the
 kernels of cuDNN and ours, loaded as they are first used. An estimate: it grows with the driver, the number of
 multiprocessors and the kernels that are used."""
 

@@ -43,7 +43,7 @@ from tcbench.work import (
 )
 
 Precision = Literal["fp32", "tf32", "fp16"]
-"""How convolutions compute: in float32, in TensorFloat-32, or on 16 bits with float32 sums."""
+"""Arithmetic of convolutions: in float32, in TensorFloat-32, or on 16 bits with float32 sums."""
 
 UPDATE_FLOPS = 6
 """Per parameter: g + decay * w, momentum * v - rate * g, w + v."""

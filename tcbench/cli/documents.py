@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tcbench.analysis.claims import OtherSource
 
 BESIDE = "numerics-*.json"
-"""What `tcbench numerics` leaves beside records."""
+"""Documents of `tcbench numerics`, which lie beside records."""
 
 
 def documents(paths: Sequence[Path]) -> tuple[list[Path], list[Path]]:

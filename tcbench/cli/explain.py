@@ -82,8 +82,9 @@ def _show_timelines(timelines: Sequence[Timeline], json: bool) -> None:
 
 
 def problem_of(summary: CellSummary) -> Callable[[Sequence[str]], str | None]:
-    """Whether rungs make a config on the cell's device. What is installed here does not matter: the results may be
-    another machine's. What the rungs of a backend that is not ours go with, only its measured configs tell."""
+    """A function that says why a list of rungs is no config on the cell's device, or None where it is one. The packages
+    of this machine do not matter: the results may be another's. Of a backend that is not ours only measured configs are
+    known to be possible."""
     from tcbench.accelerators.device import Device
     from tcbench.backends import known_rungs
     from tcbench.run.plan import missing

@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 BUILDS = "What is compared"
 
 COMPARED = frozenset({"libraries", "python"})
-"""What may always differ between two environments: that is what they are compared for."""
+"""Facets that may always differ between two environments: they are compared for these."""
 
 
 @command(
@@ -300,8 +300,8 @@ def _settled(
 
 
 def _explained(record: Record) -> Record:
-    """A worker that ended by an error of Python's before it could say so: another version may not know what it is
-    asked. The error is the last line of its output."""
+    """The record with the error of a worker that ended before it could report one, as another version may that does not
+    know its request: the last line of its output."""
     import msgspec
 
     reason = record.reason or ""

@@ -252,7 +252,7 @@ def _train(
     begin = time.monotonic()
     at_once = max(1, machine.usable_cpus() // setting.threads) if device.kind == "cpu" else 1
     observing = plan.observing(setting)
-    # What needs no static scale keeps the other processors busy while the gradients are looked at.
+    # Runs that need no static scale keep the other processors busy while the gradients are observed.
     early = plan.jobs(setting, asked.seeds, None) if at_once > 1 else ()
     total = setting.steps * (1 + len(plan.jobs(setting, asked.seeds, 1.0)))
     done: dict[AnyJob, int] = {}
@@ -297,7 +297,7 @@ def _train(
         duration_s=round(time.monotonic() - begin, 1),
         environment=observed.environment,
     )
-    # What was measured is kept before anything is made of it.
+    # Measurements are kept before anything is made of them.
     _keep_or_print(stem.with_suffix(".json"), document)
     text = view.to_json(document, margins)
     _keep(stem.with_suffix(".json"), text)

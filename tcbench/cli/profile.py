@@ -350,7 +350,7 @@ class _Sampling:
 
     @property
     def work(self) -> Sequence[Any]:
-        """When the input's threads worked (`tcbench.tracing.attribution.Work`)."""
+        """The times at which the input's threads worked (`tcbench.tracing.attribution.Work`)."""
         return self._sampler.work if self._sampler is not None else ()
 
 

@@ -39,7 +39,7 @@ RELATIONS: tuple[Relation, ...] = (*COMPARISONS, *RUNS, *BOUNDS, *EXTERNAL)
 At = Literal["all", "any"]
 
 BEST_OF = "best of "
-"""What stands before a glob that means the fastest of the configs that it matches."""
+"""Prefix of a glob that means the fastest of the configs that it matches."""
 
 ABOUT = 0.1
 """The margin of `about` where the claim names none."""

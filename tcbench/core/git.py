@@ -19,7 +19,7 @@ from pathlib import Path
 from tcbench.core import process
 
 _LIMIT_S = 60.0
-"""How long git may take to answer a question."""
+"""The longest that git may take over one query."""
 
 _KEPT_VARIABLES = frozenset(
     {

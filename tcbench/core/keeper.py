@@ -31,7 +31,7 @@ def main(asked_by: int, command: list[str]) -> int:
     prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != asked_by:  # it died before the asking
         return -signal.SIGKILL
-    # What Python ignores would else be ignored by the command too.
+    # Signals that Python ignores would else be ignored by the command too.
     own = {PARENT_PID: str(os.getpid())}
     normal = [signal.SIGPIPE, signal.SIGXFSZ]
     child = os.posix_spawnp(command[0], command, {**os.environ, **own}, setsigmask=[], setsigdef=normal)
@@ -45,7 +45,7 @@ def main(asked_by: int, command: list[str]) -> int:
         for pid in _children():
             with contextlib.suppress(PermissionError):  # another user's, by sudo: it is waited for
                 os.kill(pid, signal.SIGKILL)
-        # What a child that dies here leaves becomes a child of this process, so that none is missed.
+        # The children of a child that dies here become children of this process, so that none is missed.
         try:
             ended.update([os.wait()])
         except ChildProcessError:

@@ -198,7 +198,7 @@ def _read_file(path: Path) -> Read:
 
 
 _BEGIN = b'{"schema_version":'
-"""How each line that `append` writes begins."""
+"""The beginning of each line that `append` writes."""
 
 
 def _begins_like_a_record(cut_off: bytes) -> bool:

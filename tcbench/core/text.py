@@ -53,7 +53,7 @@ def decode(data: bytes, type_: Any) -> Any:
 
 
 def may_need_cleaning(line: bytes) -> bool:
-    """Whether JSON on one line may hold a string that is not `plain`: a quick look, which all usual lines pass."""
+    """Whether JSON on one line may hold a string that is not `plain`: a quick test, which all usual lines pass."""
     if b"\\" in line or b"\x7f" in line:
         return True
     if not line.isascii():

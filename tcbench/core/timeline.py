@@ -13,7 +13,7 @@ from typing import Literal
 from tcbench.core.text import plain
 
 Lane = Literal["host", "io", "gpu"]
-"""Where a span lies: the thread that runs the steps; the input's own threads; the device."""
+"""The place of a span: the thread that runs the steps; the input's own threads; the device."""
 
 Kind = Literal["step", "phase", "layer", "work", "api", "kernel", "copy", "memset", "graph"]
 """host: steps, their phases, layers in them, CUDA calls (`api`). io: `work`. gpu: kernels, copies, memsets, and whole

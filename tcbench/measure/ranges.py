@@ -13,7 +13,7 @@ import nvtx
 DOMAIN = "tcbench"
 STEP = "step"
 CELL_MARK = "cell "
-"""How the mark begins that says which cell is measured; JSON follows."""
+"""Prefix of the mark that says which cell is measured; JSON follows."""
 
 
 def attached() -> bool:

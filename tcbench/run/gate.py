@@ -138,7 +138,7 @@ class Gate:
     def _in_order(self) -> Iterator[Trial]:
         going = [(place, cell) for place, cell in enumerate(self.cells) if not cell.over(self.interims)]
         for number in range(self.interims[-1].trials):
-            # Who goes first changes from round to round: base current, current base, base current, ...
+            # The side that goes first changes from round to round: base current, current base, base current, ...
             order = (BASE, CURRENT) if number % 2 == 0 else (CURRENT, BASE)
             for place, cell in going:
                 # Beside a side that gave up, one trial of the other tells what it does.
@@ -192,7 +192,7 @@ def missing(cell: Cell, metrics: Sequence[Metric]) -> tuple[CellComparison, ...]
 
 
 def summary(gate: Gate) -> str:
-    """When what was decided: `decided after 3 trials a side: 4, after 6: 1; undecided: 2`."""
+    """The cells decided after each number of trials: `decided after 3 trials a side: 4, after 6: 1; undecided: 2`."""
     measured = [cell for cell in gate.cells if not cell.gave_up]
     decisions = [decision for cell in measured for decision in cell.decisions]
     counts = [
@@ -226,7 +226,7 @@ def _by_metric(
         decision = state.decisions[metric]
         interim = decision[1] if decision else max(0, state.interims_taken - 1)
         rules[cell.config, cell.batch_size] = gate.interims[interim].rule
-        # What was measured beyond the look, or on the way to one that was never taken, is no part of the judgement.
+        # Trials beyond the interim judgement, or on the way to one that was never made, do not count.
         cut = decision is not None or (state.interims_taken and not state.gave_up)
         for side in (BASE, CURRENT):
             of_cell = records[side][place]

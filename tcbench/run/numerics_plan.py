@@ -25,7 +25,7 @@ GLOBAL_BATCH = 131_072
 """The talk's slide 34: 4096 GPUs, 32 images each."""
 
 LEARNING_RATE = 0.001
-"""What K. He et al.'s schedule for ResNet ends with ("Deep Residual Learning for Image Recognition", 2015, section 3.4:
+"""The last of K. He et al.'s schedule for ResNet ("Deep Residual Learning for Image Recognition", 2015, section 3.4:
 0.1, divided by 10 twice)."""
 
 STEPS, SEEDS, PARITY_STEPS = 240, 5, 5
@@ -33,9 +33,9 @@ STEPS, SEEDS, PARITY_STEPS = 240, 5, 5
 _BATCH, _IMAGE, _CLASSES, _TRAIN_IMAGES, _TEST_IMAGES, _NOISE = 32, 16, 10, 4096, 2048, 1.0
 _OBSERVED_STEPS = 8
 _DYNAMIC_START = 2.0**16
-"""Where PyTorch's GradScaler begins."""
+"""The first scale of PyTorch's GradScaler."""
 _GROWTHS = 8
-"""How often a dynamic scale that never overflows doubles in a run; GradScaler doubles after 2000 steps, which a short
+"""Doublings in a run of a dynamic scale that never overflows; GradScaler doubles after 2000 steps, which a short
 run would never see."""
 _IMAGENET_SIZE = 224
 _PARITY_IMAGE, _PARITY_BATCH, _PARITY_CLASSES = 32, 8, 10

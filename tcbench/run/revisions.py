@@ -29,7 +29,7 @@ _OF_ANOTHER_CHECKOUT = (
 """Variables by which git (in a hook) and uv would act on the user's own checkout or environment."""
 
 _POINTER = b"version https://git-lfs"
-"""How a file begins that Git LFS keeps elsewhere."""
+"""The beginning of a file whose content Git LFS keeps in another place."""
 
 
 @dataclass(frozen=True)

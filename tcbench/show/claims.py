@@ -22,7 +22,7 @@ SCHEMA_VERSION = 2
 """Of the JSON. History: 1, first form, ratios of several trials at the median step; 2, ratios over total time."""
 
 IN_2018 = "held"
-"""What the talk found of its own claims, on a Tesla V100-16GB."""
+"""The talk's outcome of its own claims, on a Tesla V100-16GB."""
 
 _STYLES: dict[Outcome, str] = {"holds": "green", "does not hold": "red", "undecided": "yellow", "not measured": "dim"}
 

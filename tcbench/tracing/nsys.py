@@ -171,7 +171,7 @@ def with_own(
         thread=seen.thread,
         phases=own.phases,
         spans=tuple(span for span in moved(seen.spans) if span.step in begins),
-        # What the GPU still did of the steps before is not these steps'.
+        # The GPU's work on the steps before, which still ran, is left out.
         calls=tuple(call for call in moved(seen.calls) if call.begin_ns >= first_ns),
         activities=tuple(activity for activity in moved(seen.activities) if activity.end_ns >= first_ns),
     )

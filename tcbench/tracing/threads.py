@@ -1,4 +1,4 @@
-"""When the input's own threads work, seen from outside: the kernel's account of each thread, sampled.
+"""Times at which the input's own threads work, seen from outside: the kernel's account of each thread, sampled.
 
 DALI's threads run no Python and call nothing that could be wrapped. But they have names (/proc/PID/task/TID/comm), and
 Linux keeps for each thread the nanoseconds that it has spent on a processor (the first number of
@@ -27,13 +27,13 @@ INTERVAL_S = 0.002
 """Between two samples. Reading ten threads takes about 0.05 ms of another core than the worker's."""
 
 INPUT_THREADS = ("[DALI]", "PrefetchWorker")
-"""How the names of DALI's threads begin (the kernel keeps 15 characters)."""
+"""Prefixes of the names of DALI's threads (the kernel keeps 15 characters)."""
 
 _JOIN_NS = 100_000
 """Spans of one thread that are no further apart are one."""
 
 _SAMPLES_PER_LISTING = 50
-"""Samples between two looks for new threads."""
+"""Samples between two searches for new threads."""
 
 Sample = tuple[int, Mapping[int, int]]
 """Nanoseconds of CLOCK_MONOTONIC, and of each thread on a processor since it began, by its id."""
@@ -76,7 +76,7 @@ class ThreadSampler:
 
     @property
     def work(self) -> tuple[Work, ...]:
-        """When the threads worked."""
+        """The times at which the threads worked."""
         return work_of(self._samples, self._names)
 
     @property

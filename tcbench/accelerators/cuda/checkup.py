@@ -145,7 +145,7 @@ def _clocks(what: str, selector: str, state: GpuState, now: GpuSample) -> Iterat
 
 
 def _company(what: str, gpu: NvmlGpu, now: GpuSample) -> Iterator[Finding]:
-    """Who else uses the GPU."""
+    """Other processes on the GPU."""
     others = [process for process in gpu.processes() if process.pid != os.getpid()]
     for process in others:
         holds = "" if process.memory_bytes is None else f" holds {process.memory_bytes / 2**30:.1f} GiB"

@@ -83,7 +83,7 @@ class CudaAccelerator:
             try:
                 yield
             except BaseException:
-                # What went wrong may have broken the stream too, which would say less.
+                # The error may have broken the stream too; the stream's own error would say less.
                 with contextlib.suppress(Exception):
                     self.stream.synchronize()
                 raise

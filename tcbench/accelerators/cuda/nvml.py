@@ -75,7 +75,7 @@ class NvmlGpu:
         )
 
     def processes(self) -> tuple[Process, ...]:
-        """Who has memory on it, for compute or graphics; by process id."""
+        """The processes with memory on it, for compute or graphics; by process id."""
         processes: dict[int, Process] = {}
         for question in ("nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetGraphicsRunningProcesses"):
             for process in self._ask(question) or ():

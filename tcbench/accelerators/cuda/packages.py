@@ -19,7 +19,8 @@ from tcbench.core.rung import Package
 Capability = tuple[int, int]
 
 _OLDEST_CAPABILITY = {12: (5, 0), 13: (7, 5)}
-"""What a CUDA version's compilers and libraries still know (release notes of CUDA 13: Volta and older are gone)."""
+"""The oldest that a CUDA version's compilers and libraries support (release notes of
+CUDA 13: Volta and older are gone)."""
 
 _CUDNN_SERVES: tuple[tuple[tuple[int, int, int], tuple[int, int, int] | None, Capability], ...] = (
     ((9, 0, 0), (9, 10, 2), (5, 0)),
@@ -50,7 +51,7 @@ _CUPTI_FOR_CUDA_12 = (3, 12)
 """The newest Python that cupti-python for CUDA 12 is made for."""
 
 SYNC = "uv sync --extra cuda12 (or cuda13, volta: `tcbench doctor` says which)"
-"""Where GPU and driver are not known."""
+"""The remedy while GPU and driver are not known."""
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,7 @@ _SHUFFLE_BUFFER = 1024
 """Files that DALI holds to draw from; it never mixes two epochs in it."""
 _MAX_FULL_DECODES = 4096
 _RAISED = (RuntimeError, ValueError, IndexError)
-"""What an operator's error becomes in Python, by its type in C++ (`PropagateError` in DALI's sources)."""
+"""Python's classes of an operator's error, by its type in C++ (`PropagateError` in DALI's sources)."""
 _HOST_MEMORY = re.compile(r"std::bad_alloc|Can't allocate \d+ bytes on host")
 """A failed allocation of the host's memory, and of page-locked memory (`CUDABadAlloc` in DALI's headers)."""
 

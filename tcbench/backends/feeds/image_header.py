@@ -33,7 +33,7 @@ def refusal(path: str) -> str | None:
     None for one that is. Raises OSError where it cannot be read."""
     file = os.open(path, os.O_RDONLY)
     try:
-        if hasattr(os, "posix_fadvise"):  # no reading ahead: what a run finds in memory must not depend on this look
+        if hasattr(os, "posix_fadvise"):  # no reading ahead: what a run finds in memory must not depend on this check
             os.posix_fadvise(file, 0, 0, os.POSIX_FADV_RANDOM)
         head = os.read(file, _AT_ONCE)
         if head.startswith(b"\xff\xd8"):

@@ -35,7 +35,7 @@ class Replay:
             torch.cuda.current_stream().wait_stream(self._stream)
             return
         graph = torch.cuda.CUDAGraph()
-        # What DALI's threads ask of CUDA meanwhile is theirs, and no reason to end the capture.
+        # DALI's threads call CUDA meanwhile: their calls are no reason to end the capture.
         with torch.cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local"):
             self._run()
         # Capturing computed nothing, so the step it stands for is still to be done.

@@ -36,7 +36,7 @@ _STAGES = (
     frozenset({"dali", "batched", "nhwc", "fused"}),
     frozenset({"dali", "batched", "nhwc", "fused", "static_graph"}),
 )
-"""What the ladders of the scenarios add to their dtype, step by step."""
+"""Rungs beside the dtype, step by step, on the ladders of the scenarios."""
 
 _HATCHES = {
     "opencv": "////",

@@ -13,7 +13,7 @@ from tcbench.show.comparison import wording
 from tcbench.show.comparison.wording import UNNAMED, Labels
 
 _ILLEGAL = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-"""What XML 1.0 does not allow in a document, not even as a reference (section 2.2)."""
+"""Characters that XML 1.0 does not allow in a document, not even as a reference (section 2.2)."""
 
 _SKIPPED = ("inconclusive", "not measured")
 
