@@ -6,7 +6,10 @@ import factories
 import msgspec
 
 from tcbench.analysis.compare import Comparison, compare
+from tcbench.core import record
 from tcbench.core.record import Record
+from tcbench.core.text import plain
+from tcbench.show.comparison import Labels
 
 NASTY = (
     "<script>alert(1)</script>",
@@ -59,32 +62,38 @@ def one_of_each(metrics: tuple[str, ...] = ("throughput",)) -> Comparison:
 
 
 def nasty(text: str) -> Comparison:
-    """A regression, a failure, a machine, a note and a difference that all say `text`."""
+    """A regression, a failure, a machine, a note and a difference that all say `text`, read as from files."""
     base, current = sides({text: 0.9})
     base += factories.make_trials(f"x {text}")
     current.append(factories.make_record(f"x {text}", status="failed", reason=text))
     other = factories.make_environment(machine=text, os=text, packages={text: text})
     measured = [
         msgspec.structs.replace(
-            record,
+            one,
             environment=other,
-            measurement=record.measurement
+            measurement=one.measurement
             and msgspec.structs.replace(
-                record.measurement,
-                phases=tuple(msgspec.structs.replace(p, name=p.name + text) for p in record.measurement.phases),
+                one.measurement,
+                phases=tuple(msgspec.structs.replace(p, name=p.name + text) for p in one.measurement.phases),
                 warmup_settled=False,
             ),
         )
-        for record in current
+        for one in current
     ]
     renamed = [
         msgspec.structs.replace(
-            record,
+            one,
             measurement=msgspec.structs.replace(
-                record.measurement,
-                phases=tuple(msgspec.structs.replace(p, name=p.name + text) for p in record.measurement.phases),
+                one.measurement,
+                phases=tuple(msgspec.structs.replace(p, name=p.name + text) for p in one.measurement.phases),
             ),
         )
-        for record in base
+        for one in base
     ]
-    return compare(renamed, measured, ("throughput", "memory"))
+    read = [[record.decode(record.encode(one)) for one in side] for side in (renamed, measured)]
+    return compare(*read, ("throughput", "memory"))
+
+
+def named(text: str) -> Labels:
+    """Both sides under a name as a command makes it of what it was given."""
+    return Labels(plain(text), plain(text))

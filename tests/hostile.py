@@ -28,7 +28,8 @@ from tcbench.run import ceilings
 from tcbench.tracing import perfetto
 
 ACTIVE = "\x1b[2J\x9b31m\u202egnp\x07\r\x7f\u2028\U000e0041"
-"""Characters that a terminal would act on."""
+"""Characters that a terminal would act on, among others."""
+ACTS = set(ACTIVE) - set("[2J31mgnp")
 
 CANARY = "__import__('os').mkdir('ran')"
 """Python that leaves a trace, were it ever run."""
@@ -172,7 +173,7 @@ class Ended:
         first = f"{' '.join(self.words)}: {self.code}: {self.err[:400]}"
         if self.code not in (0, 1, 2, 4, 5) or "internal error" in self.err or "Traceback" in self.err:
             return first
-        if set(self.out + self.err) & set(ACTIVE) - set("[2J31mgnp"):
+        if ACTS & set(self.out + self.err):
             return f"control characters: {first!a}"
         if len(self.err) > 50_000 or any(len(line) > 4_100 for line in self.err.splitlines()):
             return f"{len(self.err)} characters on standard error: {first}"
@@ -203,6 +204,12 @@ def cache(folder: Path) -> Iterator[None]:
         os.environ.pop("TCBENCH_CACHE")
         if before is not None:
             os.environ["TCBENCH_CACHE"] = before
+
+
+def active(folder: Path) -> list[str]:
+    """Names of the written files of text (SVG, HTML) that hold a character of ACTIVE."""
+    texts = [path for path in (folder / "out").iterdir() if path.suffix in (".svg", ".html")]
+    return [path.name for path in texts if ACTS & set(path.read_text("utf-8"))]
 
 
 def run(folder: Path, words: Sequence[str], file: Path) -> Ended:

@@ -17,6 +17,7 @@ from tcbench.analysis.explanation import explain
 from tcbench.core import record
 from tcbench.core.claim import Claim, Side
 from tcbench.core.record import Cell, Record
+from tcbench.core.text import plain
 from tcbench.show.page import Compared, Results
 
 RATES = (30.0, 33.0, 32.6, 47.0, 52.0, 9.0, 9.1, 15.0, 25.0, 26.0)
@@ -130,7 +131,7 @@ def hostile() -> Results:
         records,
         timelines=(timelines.training(ALERT, timelines.HOST, {"forward": 52.0, "backward": 108.0, "update": 6.0}),),
         compared=Compared(compare(again, records), ALERT),
-        notes=HOSTILE,
+        notes=tuple(map(plain, HOSTILE)),
         title=ALERT,
     )
 

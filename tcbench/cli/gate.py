@@ -304,10 +304,12 @@ def _explained(record: Record) -> Record:
     know its request: the last line of its output."""
     import msgspec
 
+    from tcbench.core.text import plain
+
     reason = record.reason or ""
     if record.status != "crashed" or "exit code" not in reason or not record.log:
         return record
-    return msgspec.structs.replace(record, reason=f"{reason}: {' '.join(record.log.splitlines()[-1].split())}")
+    return msgspec.structs.replace(record, reason=f"{reason}: {plain(record.log.splitlines()[-1])}")
 
 
 def _new_paths(out: Path, machine: str) -> dict[Role, Path]:

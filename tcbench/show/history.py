@@ -13,7 +13,6 @@ from rich.text import Text
 
 from tcbench.analysis.history import CellHistory, History, Point
 from tcbench.analysis.stats import Interval
-from tcbench.core.text import plain
 from tcbench.show.format import changes, counted, plural, rate, threshold
 from tcbench.show.naming import apart
 from tcbench.show.verdicts import FORMS, STYLES, signed, tone
@@ -33,7 +32,7 @@ def blocks(history: History) -> Iterable[tuple[Text, Table]]:
     widths = _widths(history)
     wheres = apart([(cell.machine, cell.cell) for cell in history.cells])
     for cell, where in sorted(zip(history.cells, wheres, strict=True), key=lambda pair: pair[0].cell.batch_size):
-        words = plain(cell.cell.label) + (f" ({where})" if where else "")
+        words = cell.cell.label + (f" ({where})" if where else "")
         line = sparkline(cell.points) if len(cell.points) > 1 else ""
         yield Text(f"{words}  {line}".rstrip(), style="bold"), _table(cell, widths)
 
@@ -127,7 +126,7 @@ def _table(cell: CellHistory, widths: Sequence[int]) -> Table:
         )
     for point in cell.points:
         words, style = _verdict(point)
-        table.add_row(*map(Text, map(plain, _figures(point))), Text(plain(words), style=style))
+        table.add_row(*map(Text, _figures(point)), Text(words, style=style))
     return table
 
 

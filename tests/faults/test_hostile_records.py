@@ -30,6 +30,7 @@ def test_whatever_stands_in_a_record_every_command_ends_well(folder: Path, recor
     file = hostile.write(folder / "hostile.jsonl", [valid, *(hostile.changed(valid, one) for one in records)])
     words = data.draw(st.sampled_from(hostile.RECORDS))
     assert hostile.run(folder, words, file).wrong is None
+    assert hostile.active(folder) == []
     assert not (folder / "ran").exists()
 
 
@@ -50,6 +51,20 @@ def readable(line: dict) -> bool:
     except record.RecordError:
         return False
     return True
+
+
+@pytest.mark.parametrize("words", hostile.RECORDS, ids=" ".join)
+def test_nothing_that_acts_reaches_terminal_page_or_chart_when_all_texts_are_hostile(folder: Path, words) -> None:
+    texts = [("cell", name) for name in ("config", "scenario", "model", "variant", "backend")] + [("run_id",)]
+    texts += [("environment", name) for name in ("machine", "device_name", "cpu", "os", "kernel", "python", "blas")]
+    texts += [("measurement", "phases", 0, "name")]
+    odd = hostile.changed(hostile.valid(), [(place, hostile.ACTIVE) for place in texts])
+    failed = hostile.changed(odd, [(("status",), "failed"), (("reason",), hostile.ACTIVE), (("trial",), 1)])
+    assert readable(odd) and readable(failed)
+    assert (
+        hostile.run(folder, words, hostile.write(folder / "acts.jsonl", [hostile.valid(), odd, failed])).wrong is None
+    )
+    assert hostile.active(folder) == []
 
 
 @pytest.mark.parametrize("length", [4_000, 5_000_000])

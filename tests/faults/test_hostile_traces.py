@@ -37,6 +37,7 @@ def test_whatever_stands_in_a_trace_every_command_ends_well(folder: Path, valid:
     file.write_bytes(gzip.compress(json.dumps(hostile.changed(valid, changes)).encode()))
     words = data.draw(st.sampled_from(hostile.TRACES))
     assert hostile.run(folder, words, file).wrong is None
+    assert hostile.active(folder) == []
     assert not (folder / "ran").exists()
 
 

@@ -19,7 +19,6 @@ from tcbench.analysis.compare import CellComparison, Comparison, Mean, Metric
 from tcbench.analysis.stats import Interval
 from tcbench.analysis.summary import CellSummary
 from tcbench.core.errors import SelectionError
-from tcbench.core.text import plain
 from tcbench.show.charts.inline import tooltip
 from tcbench.show.charts.page import Page, put
 from tcbench.show.charts.palette import FAINT, GAIN, INK, LOSS, PAPER, QUIET
@@ -68,7 +67,7 @@ def comparison_chart(comparison: Comparison, labels: Labels = UNNAMED, *, title:
     scale = _Scale.of(
         [cell.ratio for cell in comparison.cells if cell.ratio], [row.point for b in blocks for row in b.rows]
     )
-    title = title or f"{plain(labels.current)} against {plain(labels.base)}"
+    title = title or f"{labels.current} against {labels.base}"
     title = title[:1].upper() + title[1:] if labels is UNNAMED else title
     page = Page(drawable(title), drawable(headline(comparison)), map(drawable, _small_print(comparison)))
     column = page.panels([block.height for block in blocks])[:, 0]
@@ -214,11 +213,11 @@ def _blocks(comparison: Comparison) -> list[_Block]:
     blocks = []
     for (came_from, setting, _), cells in groups.items():
         metric, machine = cells[0].metric, setting[0]
-        where = plain(machine or "unknown machine")
+        where = machine or "unknown machine"
         if not machines_alone:
             where = names[setting]
         if came_from is not None and came_from != machine:
-            where = f"{plain(came_from)} → {where}"
+            where = f"{came_from} → {where}"
         blocks.append(_Block(drawable(f"{where} · {heading(metric)}"), metric, _rows(cells)))
     for mean in comparison.means:
         place = max(n for n, block in enumerate(blocks) if block.metric is mean.metric)
@@ -236,7 +235,7 @@ def _rows(cells: Sequence[CellComparison]) -> tuple[_Row, ...]:
     last = None
     for cell in ordered:
         size = cell.cell.batch_size
-        rows.append(_Row("" if size == last else f"batch size {size}", plain(cell.cell.config), cell))
+        rows.append(_Row("" if size == last else f"batch size {size}", cell.cell.config, cell))
         last = size
     return tuple(rows)
 
@@ -250,7 +249,7 @@ def _small_print(comparison: Comparison) -> list[str]:
     if comparison.differences:
         lines.append("differs between base and current: " + "; ".join(allowed(comparison.differences, 4)))
     if comparison.notes:
-        lines.append("note: " + several([plain(note) for note in comparison.notes], 4))
+        lines.append("note: " + several(comparison.notes, 4))
     lines += [f"doubtful: {line}" for line in doubts_in_short(comparison)]
     return lines
 
@@ -296,7 +295,7 @@ def _write_verdicts(axes: Axes, block: _Block, figures: float) -> None:
 def _draw_row(axes: Axes, row: _Row, place: float, scale: _Scale, figures: float) -> None:
     if row.point is None:
         room = axes.bbox.width / DPI + figures / 72 - 0.2
-        words = shortened(drawable(plain(row.instead)), WORDS, room)
+        words = shortened(drawable(row.instead), WORDS, room)
         put(axes, words, (scale.low, place), (4, 0), ha="left", color=QUIET)
         return
     verdict = row.cell.verdict if row.cell else None

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from typing import Literal
 
 from tcbench.analysis.compare import CellComparison, Comparison
-from tcbench.core.text import plain
 from tcbench.show.comparison import wording
 from tcbench.show.comparison.wording import UNNAMED, Labels
 
@@ -30,7 +29,7 @@ def github(comparison: Comparison, labels: Labels = UNNAMED) -> str:
             kinds[kind].append((cell, name))
     lines = [line for kind, cells in kinds.items() for line in _annotations(kind, cells)]
     says = "; ".join([wording.headline(comparison), *map(wording.mean, comparison.means)])
-    lines.append(command("notice", "tcbench", f"{plain(labels.current)} against {plain(labels.base)}: {says}"))
+    lines.append(command("notice", "tcbench", f"{labels.current} against {labels.base}: {says}"))
     return "\n".join(lines) + "\n"
 
 

@@ -11,7 +11,6 @@ import re
 from collections.abc import Iterable, Sequence
 
 from tcbench.analysis.compare import CellComparison, Comparison
-from tcbench.core.text import plain
 from tcbench.show.comparison import wording
 from tcbench.show.comparison.wording import UNNAMED, Labels
 from tcbench.show.format import change, ratio
@@ -76,7 +75,7 @@ def _rows(pairs: Sequence[tuple[CellComparison, str]]) -> list[str]:
 
 
 def _row(cell: CellComparison, name: str) -> str:
-    where = name.removeprefix(plain(cell.cell.label)).strip()
+    where = name.removeprefix(cell.cell.label).strip()
     says = [wording.sentence(cell)] if cell.verdict != "pass" else []
     median = wording.median_step(cell)
     if median:
@@ -126,9 +125,7 @@ _SAFE = re.compile(r"[^\w +\-,.;=%()/]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
 
 def escaped(text: str) -> str:
     """A record's text as text: every character that could be structure is a character reference."""
-    shown = plain(text)
-    if len(shown) > _MOST_TEXT:
-        shown = shown[:_MOST_TEXT] + "..."
+    shown = text if len(text) <= _MOST_TEXT else f"{text[:_MOST_TEXT]}..."
     shown = _SAFE.sub(lambda match: f"&#{ord(match[0])};", shown)
     # A bare domain would become a link.
     return re.sub(r"(?i)www\.", lambda match: f"{match[0][:-1]}&#46;", shown)

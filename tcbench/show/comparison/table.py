@@ -10,7 +10,6 @@ from rich.table import Table
 from rich.text import Text
 
 from tcbench.analysis.compare import CellComparison, Comparison, Metric
-from tcbench.core.text import plain
 from tcbench.show.comparison import wording
 from tcbench.show.comparison.wording import UNNAMED, Labels
 from tcbench.show.console import config_in_ladder
@@ -39,7 +38,7 @@ def show(comparison: Comparison, console: Console, labels: Labels = UNNAMED) -> 
         for text in texts:
             console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
 
-    lines(f"base {plain(labels.base)}, current {plain(labels.current)}")
+    lines(f"base {labels.base}, current {labels.current}")
     for metric, cells in wording.by_metric(comparison).items():
         console.print()
         lines(wording.heading(metric), style="bold")
@@ -82,7 +81,7 @@ def _remarks(comparison: Comparison) -> list[str]:
             "median step: the ratio at the median step, where slow steps (spikes: over 2 x the median) tell it apart."
         )
     remarks += [f"allowed to differ: {line}" for line in wording.allowed(comparison.differences)]
-    remarks += [plain(note) for note in comparison.notes]
+    remarks += comparison.notes
     doubts = wording.doubts(comparison)
     if len(doubts) > _MOST_DOUBTS:
         doubts = [f"{line} (--format json names them)" for line in wording.doubts_in_short(comparison)]
@@ -110,7 +109,7 @@ def _table(metric: Metric, cells: Sequence[CellComparison]) -> Table:
         for place, (cell, where, median) in enumerate(rows):
             grid.add_row(
                 str(batch_size) if place == 0 else "",
-                Text(plain(config_in_ladder(cell.cell, above))),
+                Text(config_in_ladder(cell.cell, above)),
                 *([Text(where)] if any(wheres) else []),
                 *(Text(wording.figure(metric, side)) for side in (cell.base, cell.current)),
                 Text(ratio(cell.ratio)),

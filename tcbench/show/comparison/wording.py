@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from tcbench.analysis.comparability import Difference
 from tcbench.analysis.compare import CellComparison, Comparison, Mean, Metric, Side
 from tcbench.core.record import STATUSES
-from tcbench.core.text import plain
 from tcbench.show.format import change, counted, milliseconds, percent, quotient, ratio, size, threshold
 from tcbench.show.naming import apart
 
@@ -24,7 +23,7 @@ _DOUBTS = ("throttled", "noisy", "not settled", *STATUSES)
 
 @dataclass(frozen=True)
 class Labels:
-    """The names of the two sides: files, a baseline, revisions."""
+    """The names of the two sides: files, a baseline, revisions; the command line's, made `plain` by the command."""
 
     base: str = "base"
     current: str = "current"
@@ -36,8 +35,7 @@ UNNAMED = Labels()
 def names(cells: Sequence[CellComparison]) -> tuple[str, ...]:
     """A name for each cell that no cell by the same metric shares: `fp32, batch size 4`."""
     return tuple(
-        plain(cell.cell.label) + (f" ({where})" if where else "")
-        for cell, where in zip(cells, wheres(cells), strict=True)
+        cell.cell.label + (f" ({where})" if where else "") for cell, where in zip(cells, wheres(cells), strict=True)
     )
 
 
@@ -100,7 +98,7 @@ def sentence(cell: CellComparison) -> str:
         low, high = sorted((cell.ratio.low, cell.ratio.high))
         parts.append(f"{cell.metric.name} {change(cell.ratio.value)} ({change(low)} to {change(high)})")
     if cell.why:
-        parts.append(plain(cell.why))
+        parts.append(cell.why)
     if cell.verdict == "inconclusive":
         parts.append(advice(cell))
     if cell.verdict == "regression" and cell.metric.name == "throughput":
@@ -111,7 +109,7 @@ def sentence(cell: CellComparison) -> str:
 def _state(side: Side | None) -> str:
     if side is None:
         return "none"
-    return f"{side.status}: {plain(side.reason)}" if side.reason else side.status
+    return f"{side.status}: {side.reason}" if side.reason else side.status
 
 
 def advice(cell: CellComparison) -> str:
@@ -131,7 +129,7 @@ def attribution(cell: CellComparison) -> str:
     step_s = cell.cell.batch_size / cell.base.figure if cell.base and cell.base.figure else None
     share = "" if step_s is None else f", {percent(grown_s / step_s)} of the step"
     return (
-        f"{plain(culprit.name)} takes {milliseconds(grown_s)} longer (median {milliseconds(culprit.base_s)} -> "
+        f"{culprit.name} takes {milliseconds(grown_s)} longer (median {milliseconds(culprit.base_s)} -> "
         f"{milliseconds(culprit.current_s)} on the {cell.clock}{share})"
     )
 
@@ -182,7 +180,7 @@ def doubts(comparison: Comparison) -> list[str]:
     for cell, name in zip(comparison.cells, names(comparison.cells), strict=True):
         for side, of in (("base", cell.base), ("current", cell.current)):
             if of is not None and of.status == "ok":
-                lines |= {f"{side}, {name}: {plain(note)}": None for note in of.notes}
+                lines |= {f"{side}, {name}: {note}": None for note in of.notes}
     return list(lines)
 
 
@@ -207,7 +205,7 @@ def _kind(note: str) -> str:
 
 def difference(one: Difference) -> str:
     """`driver: 570.86 -> 580.12`."""
-    return plain(one.says)
+    return one.says
 
 
 def allowed(differences: Iterable[Difference], most: int = 8) -> list[str]:

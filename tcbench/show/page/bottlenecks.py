@@ -35,7 +35,6 @@ from tcbench.show.page.wording import (
     columns,
     figure,
     kept_together,
-    one_line,
     spaced,
 )
 
@@ -92,7 +91,7 @@ def _table(here: Here, cells: Sequence[Explanation]) -> Table:
 
 def _fields(one: Explanation, on_gpu: bool) -> tuple[Field, ...]:
     cell, bottleneck = one.summary.cell, one.bottleneck
-    head = figure(cell.batch_size, str(cell.batch_size)), Field(one_line(cell.config))
+    head = figure(cell.batch_size, str(cell.batch_size)), Field(cell.config)
     if bottleneck is None:
         blank = (Field(),) * (7 + on_gpu)
         return (*head, badge(STATUS_BADGES[one.summary.status]), *blank)
@@ -117,7 +116,7 @@ def _advice(gain: Gain | None) -> tuple[Field, ...]:
         return Field("none known"), Field(), Field()
     at_most = gain.images_per_s_at_most
     return (
-        Field(one_line(added(gain))),
+        Field(added(gain)),
         figure(at_most) if math.isfinite(at_most) else Field("any"),
         figure(gain.measured_images_per_s),
     )
@@ -127,13 +126,13 @@ def next_sentence(one: Explanation) -> Paragraph:
     """A cell's bottleneck and the rung to try next, in words."""
     bottleneck = one.bottleneck
     if bottleneck is None:
-        return say(f"What holds {one_line(one.summary.cell.label)} back is not known: it left no profiled pass.")
+        return say(f"What holds {one.summary.cell.label} back is not known: it left no profiled pass.")
     parts: list[str | Piece] = ["It is ", strong(bottleneck.verdict), f": {bottleneck.sentence.partition(': ')[2]}."]
     if one.advice is None:
         return say(*parts, " No rung that is known here would help.")
     advice = one.advice
     ceiling = f"at most {number(advice.images_per_s_at_most)}" if math.isfinite(advice.images_per_s_at_most) else "any"
-    name = strong(kept_together(one_line(added(advice))))
+    name = strong(kept_together(added(advice)))
     if advice.measured_images_per_s is None:
         return say(*parts, " Next to try: ", name, f", by the pipeline model {ceiling} images/s.")
     was = number(advice.measured_images_per_s)

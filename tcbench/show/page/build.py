@@ -12,6 +12,7 @@ from tcbench.analysis.explanation import Explanation
 from tcbench.analysis.ladder import climbs
 from tcbench.analysis.summary import CellSummary, speedups
 from tcbench.core.record import Record
+from tcbench.core.text import plain
 from tcbench.core.timeline import Timeline
 from tcbench.show.charts import inline
 from tcbench.show.format import counted, listed, size
@@ -29,7 +30,6 @@ from tcbench.show.page import (
 from tcbench.show.page.drawings import Swatches
 from tcbench.show.page.page import Figure, Page
 from tcbench.show.page.settings import Settings
-from tcbench.show.page.wording import one_line
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ def build(results: Results) -> Page:
     there = tuple(section for section in sections if section is not None)
     charts = [block.svg for section in there for block in section.blocks if isinstance(block, Figure)]
     return Page(
-        title=one_line(results.title or _title(summaries)),
+        title=plain(" ".join((results.title or _title(summaries)).split())),
         lead=summary.lead(settings),
         facts=tuple(_facts(results.records, summaries, settings)),
         sections=there,
@@ -96,7 +96,7 @@ def build(results: Results) -> Page:
 
 
 def _title(summaries: Sequence[CellSummary]) -> str:
-    models = listed([one_line(name) for name in dict.fromkeys(s.cell.model for s in summaries)])
+    models = listed(list(dict.fromkeys(s.cell.model for s in summaries)))
     devices = list(dict.fromkeys(s.environment.device_name for s in summaries if s.environment))
     if not devices:
         return f"{models} training"
@@ -117,4 +117,4 @@ def _facts(records: Sequence[Record], summaries: Sequence[CellSummary], settings
         facts.append(f"{counted(len(summaries), 'cell')}, {trials_each} {noun} each")
     days = sorted({record.started_at[:10] for record in records})
     facts.append(days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}")
-    return [one_line(fact) for fact in facts]
+    return facts

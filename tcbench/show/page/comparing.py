@@ -26,7 +26,7 @@ from tcbench.show.page.page import (
     say,
     strong,
 )
-from tcbench.show.page.wording import VERDICT_BADGES, badge, columns, figure, middle, one_line, spaced
+from tcbench.show.page.wording import VERDICT_BADGES, badge, columns, figure, middle, spaced
 
 _Named = tuple[CellComparison, str]
 """A cell, and what tells it from others of its config and batch size; mostly nothing."""
@@ -38,7 +38,7 @@ def section(comparison: Comparison, base: str) -> Section:
     if comparison.differences:
         blocks.append(_unlike(comparison))
     blocks.append(Points(_tally(comparison)))
-    table = _table(list(zip(comparison.cells, map(one_line, wheres(comparison.cells)), strict=True)))
+    table = _table(list(zip(comparison.cells, wheres(comparison.cells), strict=True)))
     measured = any(cell.ratio is not None for cell in comparison.cells)
     blocks.append(_drawn(comparison, base, table) if measured else Data(table))
     if comparison.notes:
@@ -48,7 +48,7 @@ def section(comparison: Comparison, base: str) -> Section:
 
 def _lead(comparison: Comparison, base: str) -> Paragraph:
     rule = comparison.rule
-    parts: list[str | Piece] = ["The base is ", strong(one_line(base)), ". "]
+    parts: list[str | Piece] = ["The base is ", strong(base), ". "]
     for mean in comparison.means:
         over = counted(mean.cells, "cell")
         ratio = mean.ratio
@@ -69,7 +69,7 @@ def _unlike(comparison: Comparison) -> Notice:
     return Notice(
         Badge("not alike", "warn", "warn"),
         (*paragraph, Piece(".")),
-        tuple(one_line(difference.says) for difference in comparison.differences),
+        tuple(difference.says for difference in comparison.differences),
     )
 
 
@@ -89,10 +89,10 @@ def _tally(comparison: Comparison) -> tuple[tuple[Badge | None, Paragraph], ...]
 def _drawn(comparison: Comparison, base: str, table: Table) -> AnyBlock:
     """The chart with its table; the table alone where the chart would be too high."""
     try:
-        drawing = comparison_chart(comparison, Labels(base), title=f"Against {one_line(base)}")
+        drawing = comparison_chart(comparison, Labels(base), title=f"Against {base}")
     except SelectionError as error:
-        return Data(table, notes=(one_line(str(error)),))
-    return drawings.figure(drawing, f"Throughput over that of {one_line(base)}", "comparison", table)
+        return Data(table, notes=(str(error),))
+    return drawings.figure(drawing, f"Throughput over that of {base}", "comparison", table)
 
 
 def _table(cells: Sequence[_Named]) -> Table:
@@ -103,7 +103,7 @@ def _table(cells: Sequence[_Named]) -> Table:
         rows.append(
             (
                 figure(one.cell.batch_size, str(one.cell.batch_size)),
-                Field(f"{one_line(one.cell.config)}{where and f', {where}'}"),
+                Field(f"{one.cell.config}{where and f', {where}'}"),
                 badge(VERDICT_BADGES[one.verdict]),
                 figure(one.base.figure if one.base else None),
                 figure(one.current.figure if one.current else None),
@@ -121,9 +121,9 @@ _REMARKS = columns("remarks")[0]
 
 def _remarks(one: CellComparison) -> list[str]:
     """Why, where the loss sits, what would decide, and which trials are doubtful."""
-    lines = [one_line(text) for text in (one.why, *_telling(one)) if text]
+    lines = list(filter(None, (one.why, *_telling(one))))
     for name, side in (("base", one.base), ("current", one.current)):
-        lines += [f"{name}: {one_line(note)}" for note in (side.notes if side else ())]
+        lines += [f"{name}: {note}" for note in (side.notes if side else ())]
     return lines
 
 
@@ -151,4 +151,4 @@ def sentence(comparison: Comparison, base: str) -> Paragraph:
     if unsure:
         parts += ["; " if parts else "", strong(f"{counted(len(unsure), 'cell')} cannot be parts yet")]
         parts += [] if worse or broken or better else ["; none surely got worse"]
-    return say(f"Compared with {one_line(base)}: ", *(parts or [strong("nothing got worse")]), ".")
+    return say(f"Compared with {base}: ", *(parts or [strong("nothing got worse")]), ".")

@@ -8,7 +8,7 @@ from tcbench.core.record import Environment, Record
 from tcbench.show.format import counted, listed, size
 from tcbench.show.page.page import AnyBlock, Data, Facts, Field, Heading, Section, Table
 from tcbench.show.page.settings import Settings
-from tcbench.show.page.wording import columns, figure, one_line
+from tcbench.show.page.wording import columns, figure
 
 MOST_RUNS = 1000
 
@@ -21,7 +21,7 @@ def section(records: Sequence[Record], settings: Settings) -> Section:
             machines.setdefault(record.environment.machine, []).append(record)
     blocks: list[AnyBlock] = []
     for machine, here in machines.items():
-        blocks += [Heading(one_line(machine)), Facts(tuple(_facts(here)))]
+        blocks += [Heading(machine), Facts(tuple(_facts(here)))]
         packages = _packages(here)
         if packages.rows:
             blocks.append(Data(packages, folded=True))
@@ -40,7 +40,7 @@ def _facts(records: Sequence[Record]) -> Iterable[tuple[str, str]]:
     environments = list({id(r.environment): r.environment for r in records if r.environment is not None}.values())
 
     def fact(name: str, values: Iterable[str | None]) -> Iterable[tuple[str, str]]:
-        text = "; ".join(dict.fromkeys(one_line(value) for value in values if value))
+        text = "; ".join(dict.fromkeys(filter(None, values)))
         return [(name, text)] if text else []
 
     yield from fact("device", (e.device_name for e in environments))
@@ -102,7 +102,7 @@ def _packages(records: Sequence[Record]) -> Table:
     for environment in {id(record.environment): record.environment for record in records}.values():
         for name, version in environment.packages.items() if environment else ():
             versions.setdefault(name, {})[version] = None
-    rows = tuple((Field(one_line(name)), Field(one_line(", ".join(all_)))) for name, all_ in sorted(versions.items()))
+    rows = tuple((Field(name), Field(", ".join(all_))) for name, all_ in sorted(versions.items()))
     return Table("Packages", columns("package", "version"), rows)
 
 
@@ -110,7 +110,7 @@ def _settings(records: Sequence[Record], settings: Settings) -> Iterable[tuple[s
     cells = tuple(dict.fromkeys(record.cell for record in records))
 
     def all_of(values: Iterable[str]) -> str:
-        return listed([one_line(value) for value in dict.fromkeys(values)])
+        return listed(list(dict.fromkeys(values)))
 
     yield "scenario", all_of(cell.scenario for cell in cells)
     yield "model", all_of(f"{cell.model} {cell.variant}, {cell.n_classes} classes" for cell in cells)
@@ -148,8 +148,8 @@ def _runs(records: Sequence[Record]) -> Table:
 def _run(run_id: str, records: Sequence[Record]) -> tuple[Field, ...]:
     ok = sum(record.status == "ok" for record in records)
     return (
-        Field(one_line(run_id)),
-        Field(listed([one_line(name) for name in dict.fromkeys(record.cell.scenario for record in records)])),
+        Field(run_id),
+        Field(listed(list(dict.fromkeys(record.cell.scenario for record in records)))),
         Field(when(min(record.started_at for record in records))),
         *(figure(n, str(n)) for n in (len({record.cell for record in records}), len(records), ok)),
     )
@@ -157,4 +157,4 @@ def _run(run_id: str, records: Sequence[Record]) -> tuple[Field, ...]:
 
 def when(started_at: str) -> str:
     """ "2026-11-21 03:56:58"; what is no such time as it stands."""
-    return one_line(started_at[:19].replace("T", " "))
+    return started_at[:19].replace("T", " ")

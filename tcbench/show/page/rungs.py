@@ -10,7 +10,7 @@ from tcbench.show.format import counted, factor, limits
 from tcbench.show.page import drawings
 from tcbench.show.page.page import AnyBlock, Field, Figure, Heading, Section, Table
 from tcbench.show.page.settings import Here, Settings
-from tcbench.show.page.wording import columns, figure, middle, one_line, why
+from tcbench.show.page.wording import columns, figure, middle, why
 
 TITLE = "What each rung buys"
 
@@ -54,10 +54,10 @@ def _figure(here: Here, ladders: dict[str, list[Climb]], prefix: str) -> Figure:
 
 def _fields(climb: Climb, step: LadderStep) -> tuple[Field, ...]:
     return (
-        Field(one_line(climb.ladder)),
+        Field(climb.ladder),
         figure(climb.batch_size, str(climb.batch_size)),
-        Field(one_line(step.config)),
-        Field(one_line(adds(step))),
+        Field(step.config),
+        Field(adds(step)),
         middle(step.before),
         middle(step.after) if step.after else Field(why(step.summary)),
         middle(step.ratio, factor),

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from tcbench.analysis.claims import Evaluated, Outcome, Scorecard
 from tcbench.show.claims import IN_2018, measured, notes, tally, title
 from tcbench.show.page.page import AnyBlock, Badge, Column, Data, Field, Heading, Prose, Section, Table, say
-from tcbench.show.page.wording import badge, figure, one_line
+from tcbench.show.page.wording import badge, figure
 
 _BADGES: Mapping[Outcome, Badge] = {
     "holds": Badge("holds", "check", "good"),
@@ -33,10 +33,10 @@ def section(cards: Sequence[Scorecard]) -> Section | None:
     blocks: list[AnyBlock] = []
     for card in cards:
         if len(cards) > 1:
-            blocks.append(Heading(one_line(title(card))))
+            blocks.append(Heading(title(card)))
         blocks.append(Prose((say(f"{tally(card)}."),)))
-        table = Table(one_line(f"Claims, {title(card)}"), _COLUMNS, tuple(map(_fields, card.claims)))
-        blocks.append(Data(table, notes=tuple(one_line(note) for note in notes([card]))))
+        table = Table(f"Claims, {title(card)}", _COLUMNS, tuple(map(_fields, card.claims)))
+        blocks.append(Data(table, notes=tuple(notes([card]))))
     return Section("claims", "Claims", tuple(blocks))
 
 
@@ -45,8 +45,8 @@ def _fields(one: Evaluated) -> tuple[Field, ...]:
     now = _BADGES[one.outcome]
     return (
         figure(slide, None if slide is None else str(slide)),
-        Field(one_line(one.claim.says)),
+        Field(one.claim.says),
         Field("" if slide is None else IN_2018),
         badge(Badge(f"{now.word} *", now.icon, now.tone) if one.by_one_trial else now),
-        Field(one_line(measured(one))),
+        Field(measured(one)),
     )

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from tcbench.analysis.summary import CellSummary
 from tcbench.core.record import Cell
 from tcbench.show.charts.provenance import Setting, provenance_of
-from tcbench.show.page.wording import one_line
 
 
 @dataclass(frozen=True)
@@ -47,10 +46,8 @@ class Settings:
             groups.setdefault(summary.setting, []).append(summary)
         provenance = provenance_of(groups)
         return Settings(
-            tuple(
-                Here(setting, one_line(provenance.names[setting]), tuple(group)) for setting, group in groups.items()
-            ),
-            tuple(map(one_line, provenance.common)),
+            tuple(Here(setting, provenance.names[setting], tuple(group)) for setting, group in groups.items()),
+            tuple(provenance.common),
         )
 
     @property

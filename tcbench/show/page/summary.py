@@ -26,7 +26,7 @@ from tcbench.show.page.page import (
 )
 from tcbench.show.page.settings import Here, Settings
 from tcbench.show.page.throughput import Speedups
-from tcbench.show.page.wording import STATUS_BADGES, kept_together, one_line, shortened, spaced
+from tcbench.show.page.wording import STATUS_BADGES, kept_together, shortened, spaced
 
 _MOST_CONFIGS = 6
 _MOST_LADDERS = 3
@@ -61,7 +61,7 @@ def section(
         blocks.append(Prose(tuple(more)))
     if notes:
         badge = Badge("note", "warn", "warn")
-        blocks.append(Notice(badge, say("Not everything could be used."), tuple(one_line(note) for note in notes)))
+        blocks.append(Notice(badge, say("Not everything could be used."), tuple(notes)))
     return Section("summary", "Summary", tuple(blocks))
 
 
@@ -144,7 +144,7 @@ def _bought(climb: Climb) -> Paragraph:
     for step in climb.steps:
         if step.ratio is not None:
             group = unsure if rungs.may_be_nothing(step) else bought if step.ratio.value > 1 else lost
-            group.append(f"{kept_together(one_line(rungs.adds(step)))} ({factor(step.ratio.value)})")
+            group.append(f"{kept_together(rungs.adds(step))} ({factor(step.ratio.value)})")
     clauses = []
     if bought:
         clauses.append(f"{listed(bought)} made it faster")
@@ -181,7 +181,7 @@ def _missing(here: Here) -> tuple[tuple[Badge | None, Paragraph], ...]:
         more = len(names) - _MOST_CONFIGS
         if more > 0:
             names = [*names[:_MOST_CONFIGS], counted(more, "more config")]
-        text = f": {listed(names)}. {shortened(one_line(reason), 400)}"
+        text = f": {listed(names)}. {shortened(reason, 400)}"
         items.append((STATUS_BADGES[cells[0].status], say(strong(counted(len(cells), "cell")), text)))
     some = [summary for summary in here.summaries if summary.images_per_s and summary.trials_ok < summary.trials]
     for summary in some[:_MOST_CONFIGS]:

@@ -14,7 +14,7 @@ from tcbench.show.page import drawings
 from tcbench.show.page.drawings import Swatches
 from tcbench.show.page.page import AnyBlock, Field, Figure, Heading, Section, Table
 from tcbench.show.page.settings import Here, Settings
-from tcbench.show.page.wording import STATUS_BADGES, badge, columns, figure, middle, one_line
+from tcbench.show.page.wording import STATUS_BADGES, badge, columns, figure, middle
 
 Speedups = Mapping[tuple[str | None, Cell], Interval | None]
 """Each cell's images/s over the base's, by machine and cell."""
@@ -57,7 +57,7 @@ def _fields(summary: CellSummary, speedup: Interval | None, swatches: Swatches, 
     rate, step, memory = summary.images_per_s, summary.step_time_s, summary.peak_memory_bytes
     return (
         figure(summary.cell.batch_size, str(summary.cell.batch_size)),
-        Field(one_line(summary.cell.config), swatch=swatches.paint(summary.cell.config), strong=is_fastest),
+        Field(summary.cell.config, swatch=swatches.paint(summary.cell.config), strong=is_fastest),
         badge(STATUS_BADGES[summary.status]),
         middle(rate),
         Field(limits(rate) if rate else ""),

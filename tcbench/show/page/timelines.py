@@ -11,7 +11,7 @@ from tcbench.show.charts.timeline import timeline_chart
 from tcbench.show.format import counted, milliseconds
 from tcbench.show.page import drawings
 from tcbench.show.page.page import Field, Section, Table
-from tcbench.show.page.wording import columns, figure, one_line
+from tcbench.show.page.wording import columns, figure
 
 
 def section(timelines: Sequence[Timeline]) -> Section | None:
@@ -33,8 +33,8 @@ def section(timelines: Sequence[Timeline]) -> Section | None:
 def _fields(cell: Bottleneck, phase: PhaseCost) -> tuple[Field, ...]:
     device = figure(phase.device_s, None if phase.device_s is None else milliseconds(phase.device_s))
     return (
-        Field(one_line(cell.label)),
-        Field(one_line(phase.name)),
+        Field(cell.label),
+        Field(phase.name),
         figure(phase.host_s, milliseconds(phase.host_s)),
         device,
     )

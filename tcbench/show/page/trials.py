@@ -11,7 +11,7 @@ from tcbench.show.format import milliseconds, size
 from tcbench.show.page.drawings import Swatches
 from tcbench.show.page.environment import when
 from tcbench.show.page.page import Column, Data, Field, Section, Table
-from tcbench.show.page.wording import STATUS_BADGES, badge, figure, one_line
+from tcbench.show.page.wording import STATUS_BADGES, badge, figure
 
 FILTERS = ("config", "batch", "status")
 
@@ -55,7 +55,6 @@ def section(records: Sequence[Record], swatches: Swatches, beside: str | None = 
 
 
 def _text(text: str) -> str:
-    text = one_line(text)
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
 
 

@@ -13,7 +13,6 @@ from tcbench.analysis.compare import Verdict
 from tcbench.analysis.stats import Interval
 from tcbench.analysis.summary import CellSummary
 from tcbench.core.record import Status
-from tcbench.core.text import plain
 from tcbench.show.charts.wording import why_missing
 from tcbench.show.format import number
 from tcbench.show.page.page import Badge, Column, Field
@@ -42,14 +41,9 @@ BOTTLENECK_BADGES: Mapping[BottleneckVerdict, Badge] = {
 }
 
 
-def one_line(text: str) -> str:
-    """A text without line breaks, runs of spaces, or anything that cannot be shown."""
-    return " ".join(plain(" ".join(text.split())).split())
-
-
 def spaced(config: str) -> str:
     """A config as its rungs, so that lines may break between them, but not after a plus: "fp16 + dali"."""
-    return kept_together(one_line(config.replace("+", " + ")))
+    return kept_together(config.replace("+", " + "))
 
 
 def kept_together(text: str) -> str:
@@ -67,7 +61,7 @@ def shortened(text: str, most: int) -> str:
 
 def why(summary: CellSummary | None) -> str:
     """Why a cell has no number, in the space of a bar."""
-    text = one_line(why_missing(summary))
+    text = why_missing(summary)
     return text if len(text) <= _LONGEST_REASON else text[: _LONGEST_REASON - 1].rstrip() + "…"
 
 

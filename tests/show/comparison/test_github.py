@@ -3,7 +3,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from comparisons import NASTY, nasty, one_of_each, sides
+from comparisons import NASTY, named, nasty, one_of_each, sides
 
 from tcbench.analysis.compare import compare
 from tcbench.show.comparison import Labels, github
@@ -35,7 +35,7 @@ def test_escaping_is_that_of_github_s_toolkit():
 
 @pytest.mark.parametrize("text", NASTY)
 def test_no_text_begins_a_command_of_its_own(text):
-    shown = github(nasty(text), Labels(text, text))
+    shown = github(nasty(text), named(text))
     assert all(COMMAND.fullmatch(line) for line in re.split(r"[\r\n\x0b\x0c\x85\u2028\u2029]", shown.rstrip("\n")))
 
 

@@ -5,7 +5,7 @@ import re
 
 import factories
 import pytest
-from comparisons import NASTY, nasty, one_of_each, sides
+from comparisons import NASTY, named, nasty, one_of_each, sides
 
 from tcbench.analysis.compare import compare
 from tcbench.show.comparison import Labels, markdown
@@ -37,7 +37,7 @@ def test_every_row_has_as_many_cells_as_its_header():
 
 @pytest.mark.parametrize("text", NASTY)
 def test_nothing_of_a_record_becomes_structure(text):
-    shown = markdown(nasty(text), Labels(text, text))
+    shown = markdown(nasty(text), named(text))
     assert set(re.findall(r"<[^>]*>", shown)) <= OURS
     assert "`" not in shown and "@" not in shown and "://" not in shown and "www." not in shown
     rows = [line for line in shown.splitlines() if line.startswith("|")]

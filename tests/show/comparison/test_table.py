@@ -5,7 +5,7 @@ import io
 import factories
 import msgspec
 import pytest
-from comparisons import NASTY, nasty, one_of_each, sides
+from comparisons import NASTY, named, nasty, one_of_each, sides
 from rich.console import Console
 
 from tcbench.analysis.compare import compare
@@ -94,9 +94,9 @@ def test_cells_of_one_name_are_told_apart_by_what_differs():
 
 @pytest.mark.parametrize("text", NASTY)
 def test_nothing_of_a_record_reaches_the_terminal_raw(text):
-    shown = table(nasty(text), Labels(text, text))
+    shown = table(nasty(text), named(text))
     assert all(char.isprintable() for char in shown.replace("\n", ""))
     out = Console(file=io.StringIO(), width=200, force_terminal=False)
-    show(nasty(text), out, Labels(text, text))
+    show(nasty(text), out, named(text))
     if "[" not in text:
         assert text.split("\n")[0][:8].strip() in out.file.getvalue().replace("\n", "") or not text.isprintable()
