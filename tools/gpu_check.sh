@@ -142,7 +142,7 @@ from tcbench.accelerators.device import find
 from tcbench.run.plan import why_not
 from tcbench.run.scenario import load
 gpu = find(sys.argv[1], {"cuda": None})
-print([config.name for config in load("beyond").configs if why_not(config, gpu, elsewhere=True) is None][-1])
+print([config.name for config in load("beyond").configs if why_not(config, gpu, remote=True) is None][-1])
 ' "$device" 2>/dev/null)
 if [[ $best != *dali* ]]; then beyond=${beyond//+dali/}; fi
 if [[ -n $beyond ]]; then

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
@@ -38,6 +39,9 @@ class GroupedCommand(TyperCommand):
             message = " ".join(error.format_message().split()).removesuffix(".")
             for noise in ("Invalid value for ", "Value error, "):
                 message = message.replace(noise, "", 1)
+            # Of a number outside its limits some versions of Typer speak as if to programmers.
+            message = re.sub(r"Input should be greater than or equal to (\S+)", r"expected \1 or more", message)
+            message = re.sub(r"Input should be less than or equal to (\S+)", r"expected \1 or less", message)
             raise UsageError(f"{message}; `{words} -h` shows the options") from None
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
