@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import math
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -12,7 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from tcbench.analysis.history import CellHistory, History, Point
-from tcbench.analysis.stats import Interval
+from tcbench.show.console import open_table
+from tcbench.show.document import encoded
 from tcbench.show.format import changes, counted, plural, rate, threshold
 from tcbench.show.naming import apart
 from tcbench.show.verdicts import FORMS, STYLES, signed, tone
@@ -85,7 +84,7 @@ def verdict(history: History) -> str:
 
 
 def to_json(history: History) -> str:
-    """Everything."""
+    """Everything; an open end of an interval is null."""
     value = {
         "schema": SCHEMA,
         "schema_version": SCHEMA_VERSION,
@@ -103,7 +102,7 @@ def to_json(history: History) -> str:
             for cell in history.cells
         ],
     }
-    return json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
+    return encoded(value)
 
 
 def reason(point: Point) -> str:
@@ -116,7 +115,7 @@ def reason(point: Point) -> str:
 
 
 def _table(cell: CellHistory, widths: Sequence[int]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
+    table = open_table(header_style="dim")
     headings = ("commit", "date", "images/s", "trials", "change", "verdict")
     for place, (heading, width) in enumerate(zip(headings, (*widths, 0), strict=True)):
         right = heading in ("images/s", "trials", "change")
@@ -166,15 +165,15 @@ def _point(point: Point) -> dict[str, Any]:
         "trials": point.trials,
         "trials_ok": point.trials_ok,
         "images_per_s": point.images_per_s,
-        "interval": _interval(point.interval),
+        "interval": point.interval,
         "since": point.since.name if point.since else None,
-        "ratio": _interval(step.ratio) if step else None,
+        "ratio": step.ratio if step else None,
         "verdict": step.verdict if step else None,
         "failing": point.regressed,
         "why": step.why if step else None,
         "more_trials": step.more_trials if step else None,
         "phase": step.culprit.name if step and step.culprit else None,
-        "new_line": [dataclasses.asdict(difference) for difference in point.broken_by],
+        "new_line": point.broken_by,
     }
 
 
@@ -187,10 +186,3 @@ def _revision(revision: Any) -> dict[str, Any]:
         "run": code.run,
         "began_at": revision.began_at,
     }
-
-
-def _interval(interval: Interval | None) -> dict[str, float | None] | None:
-    if interval is None:
-        return None
-    # JSON has no infinity: an open end is null.
-    return {name: end if math.isfinite(end) else None for name, end in dataclasses.asdict(interval).items()}

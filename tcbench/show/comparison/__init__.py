@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from tcbench.analysis.compare import Comparison
-from tcbench.show.comparison.form import SCHEMA, SCHEMA_VERSION, to_json, to_value
+from tcbench.show.comparison.form import SCHEMA, SCHEMA_VERSION, to_json
 from tcbench.show.comparison.github import github
 from tcbench.show.comparison.junit import junit
 from tcbench.show.comparison.markdown import markdown
@@ -28,7 +28,6 @@ __all__ = [
     "show",
     "table",
     "to_json",
-    "to_value",
 ]
 
 FORMATS: Mapping[str, Callable[[Comparison, Labels], str]] = {

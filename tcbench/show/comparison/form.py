@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import math
 from typing import Any
 
-from tcbench.analysis.comparability import Difference
-from tcbench.analysis.compare import CellComparison, Comparison, PhaseChange, Side
-from tcbench.analysis.stats import Interval
+from tcbench.analysis.compare import CellComparison, Comparison, Side
 from tcbench.show.comparison import wording
 from tcbench.show.comparison.wording import UNNAMED, Labels
+from tcbench.show.document import encoded
 
 SCHEMA = "tcbench-comparison"
 SCHEMA_VERSION = 2
@@ -19,14 +16,9 @@ SCHEMA_VERSION = 2
 
 
 def to_json(comparison: Comparison, labels: Labels = UNNAMED) -> str:
-    """One JSON object, with a line's end."""
-    return json.dumps(to_value(comparison, labels), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-
-
-def to_value(comparison: Comparison, labels: Labels = UNNAMED) -> dict[str, Any]:
-    """The same as values that JSON knows. A limit that is not finite is None."""
+    """One JSON object, with a line's end. A limit that is not finite is null."""
     called = wording.names(comparison.cells)
-    return {
+    value = {
         "schema": SCHEMA,
         "schema_version": SCHEMA_VERSION,
         "base": labels.base,
@@ -38,13 +30,13 @@ def to_value(comparison: Comparison, labels: Labels = UNNAMED) -> dict[str, Any]
         "paired_cells": comparison.paired,
         "verdicts": dict(comparison.verdicts),
         "geometric_means": [
-            {"metric": mean.metric.name, "cells": mean.cells, "ratio": _interval(mean.ratio)}
-            for mean in comparison.means
+            {"metric": mean.metric.name, "cells": mean.cells, "ratio": mean.ratio} for mean in comparison.means
         ],
-        "differences": [_difference(one) for one in comparison.differences],
-        "notes": list(comparison.notes),
+        "differences": comparison.differences,
+        "notes": comparison.notes,
         "cells": [_cell(cell, name) for cell, name in zip(comparison.cells, called, strict=True)],
     }
+    return encoded(value) + "\n"
 
 
 def _cell(cell: CellComparison, name: str) -> dict[str, Any]:
@@ -64,13 +56,13 @@ def _cell(cell: CellComparison, name: str) -> dict[str, Any]:
         "failing": cell.failing,
         "why": cell.why,
         "says": wording.sentence(cell),
-        "ratio": _interval(cell.ratio),
+        "ratio": cell.ratio,
         "ratio_by_round": cell.by_round,
         "more_trials_a_side": cell.more_trials,
         "phases_clock": cell.clock,
-        "phases": [_phase(phase) for phase in cell.phases],
+        "phases": cell.phases,
         "culprit": cell.culprit and cell.culprit.name,
-        "differences": [_difference(one) for one in cell.differences],
+        "differences": cell.differences,
         "base": _side(cell.base),
         "current": _side(cell.current),
     }
@@ -86,33 +78,10 @@ def _side(side: Side | None) -> dict[str, Any] | None:
         "reason": side.reason,
         "trials": side.trials,
         "trials_ok": side.trials_ok,
-        "figure": _finite(side.figure),
-        "figures": [_finite(figure) for figure in side.figures],
-        "total_time_images_per_s": _finite(side.images_per_s),
-        "median_step_images_per_s": _finite(side.median_images_per_s),
+        "figure": side.figure,
+        "figures": side.figures,
+        "total_time_images_per_s": side.images_per_s,
+        "median_step_images_per_s": side.median_images_per_s,
         "spike_share": side.spikes,
-        "notes": list(side.notes),
+        "notes": side.notes,
     }
-
-
-def _phase(phase: PhaseChange) -> dict[str, Any]:
-    return {
-        "name": phase.name,
-        "base_s": phase.base_s,
-        "current_s": phase.current_s,
-        "change_s": _interval(phase.change_s),
-    }
-
-
-def _difference(one: Difference) -> dict[str, str]:
-    return {"facet": one.facet, "what": one.what, "base": one.base, "current": one.current}
-
-
-def _interval(interval: Interval | None) -> dict[str, float | None] | None:
-    if interval is None:
-        return None
-    return {name: _finite(getattr(interval, name)) for name in ("value", "low", "high")}
-
-
-def _finite(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None

@@ -12,7 +12,7 @@ from rich.text import Text
 from tcbench.analysis.compare import CellComparison, Comparison, Metric
 from tcbench.show.comparison import wording
 from tcbench.show.comparison.wording import UNNAMED, Labels
-from tcbench.show.console import config_in_ladder
+from tcbench.show.console import add_by_batch, ladder_table
 from tcbench.show.format import change, counted, ratio
 from tcbench.show.verdicts import STYLES, tone
 
@@ -91,9 +91,7 @@ def _remarks(comparison: Comparison) -> list[str]:
 def _table(metric: Metric, cells: Sequence[CellComparison]) -> Table:
     wheres = wording.wheres(cells)
     medians = [wording.median_step(cell) for cell in cells]
-    grid = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    grid.add_column("batch", justify="right", vertical="top")
-    grid.add_column("config", overflow="fold", min_width=16)
+    grid = ladder_table(min_width=16)
     if any(wheres):
         grid.add_column("where", overflow="fold", min_width=8)
     unit = "" if metric.unit == "bytes" else f" {metric.unit}"
@@ -102,22 +100,17 @@ def _table(metric: Metric, cells: Sequence[CellComparison]) -> Table:
     if any(medians):
         grid.add_column("median step", overflow="fold")
     grid.add_column("verdict", no_wrap=True)
-    batch_sizes = list(dict.fromkeys(cell.cell.batch_size for cell in cells))
-    for batch_size in batch_sizes:
-        above = None
-        rows = [row for row in zip(cells, wheres, medians, strict=True) if row[0].cell.batch_size == batch_size]
-        for place, (cell, where, median) in enumerate(rows):
-            grid.add_row(
-                str(batch_size) if place == 0 else "",
-                Text(config_in_ladder(cell.cell, above)),
-                *([Text(where)] if any(wheres) else []),
-                *(Text(wording.figure(metric, side)) for side in (cell.base, cell.current)),
-                Text(ratio(cell.ratio)),
-                Text("" if cell.ratio is None else change(cell.ratio.value)),
-                *([Text(median)] if any(medians) else []),
-                Text(cell.verdict + _more(cell), style=STYLES[tone(cell)]),
-            )
-            above = cell.cell
-        if batch_size != batch_sizes[-1]:
-            grid.add_row()
+
+    def figures(cell: CellComparison, where: str, median: str) -> tuple[Text, ...]:
+        return (
+            *([Text(where)] if any(wheres) else []),
+            *(Text(wording.figure(metric, side)) for side in (cell.base, cell.current)),
+            Text(ratio(cell.ratio)),
+            Text("" if cell.ratio is None else change(cell.ratio.value)),
+            *([Text(median)] if any(medians) else []),
+            Text(cell.verdict + _more(cell), style=STYLES[tone(cell)]),
+        )
+
+    rows = zip(cells, wheres, medians, strict=True)
+    add_by_batch(grid, ((cell.cell, figures(cell, where, median)) for cell, where, median in rows))
     return grid
