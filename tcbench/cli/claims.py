@@ -41,7 +41,7 @@ def claims(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Whose claims: a scenario's name or file. Default: that of the results.",
+            help="The scenario whose claims to judge, by its name or file. Default: that of the results.",
             autocompletion=complete_scenario,
         ),
     ] = None,
@@ -66,7 +66,7 @@ def claims(
     trained = training(given.documents, given.paths)
     cards = scorecards(given.records, asked_of(scenario), any_of(by_timelines(seen), trained))
     if seen and len(cards) > 1:
-        raise SelectionError("timelines do not tell their machine; name the records of one run beside them")
+        raise SelectionError("timelines do not say which machine they are of; name the records of one run with them")
     if format_ != "table":
         typer.echo(view.to_json(cards) if format_ == "json" else view.markdown(cards))
         return

@@ -81,7 +81,7 @@ def compare(
     both = comparability.shared(befores, afters)
     if both:
         which = "all trials" if both == len(befores) == len(afters) else f"{both} trials"
-        typer.echo(f"note: {which} of {labels.current} stand in {labels.base} too", err=True)
+        typer.echo(f"note: {which} of {labels.current} are in {labels.base} too", err=True)
     comparison = compared(befores, afters, names, rule)
     try:
         comparison = comparable(comparison, labels, may_differ, retry_command(context))

@@ -15,7 +15,7 @@ app.add_typer(data_app, name="data")
 
 @data_app.command("make", cls=GroupedCommand)
 def make(
-    force: Annotated[bool, typer.Option("--force", help="Make it anew even if it is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Make it again even if it exists.")] = False,
     quiet: QuietOption = False,
 ) -> None:
     """Generate the JPEG set that runs read by default (about 60 MB in the user's cache)."""

@@ -80,7 +80,9 @@ def gate(
     ] = None,
     current: Annotated[
         str | None,
-        typer.Option(metavar="REVISION", help="The one to judge. Default: the working tree.", rich_help_panel=BUILDS),
+        typer.Option(
+            metavar="REVISION", help="The git revision to judge. Default: the working tree.", rich_help_panel=BUILDS
+        ),
     ] = None,
     base_python: Annotated[
         str | None,
@@ -91,14 +93,16 @@ def gate(
     current_python: Annotated[
         str | None,
         typer.Option(
-            metavar="PYTHON", help="The one to judge. Default: the one that runs this.", rich_help_panel=BUILDS
+            metavar="PYTHON",
+            help="The interpreter to judge. Default: that of this command.",
+            rich_help_panel=BUILDS,
         ),
     ] = None,
     setup: Annotated[
         str | None,
         typer.Option(
             metavar="COMMAND",
-            help="Makes a revision's environment, .venv, in its worktree, at every gate; '' for none. "
+            help="Makes the environment (.venv) of a revision in its worktree, each time; '' for none. "
             "Default: 'uv sync --quiet' where the revision has a pyproject.toml.",
             rich_help_panel=BUILDS,
         ),
@@ -119,7 +123,7 @@ def gate(
     ] = "3,4,6,8",
     budget: Annotated[
         float | None,
-        typer.Option(metavar="SECONDS", help="No trial begins when so much is spent on trials.", rich_help_panel=HOW),
+        typer.Option(metavar="SECONDS", help="Begin no trial after trials have taken so long.", rich_help_panel=HOW),
     ] = None,
     target: TargetOption = None,
     max_time: MaxTimeOption = None,
@@ -186,7 +190,7 @@ def gate(
     )
     notes = [gates.summary(ended.state)]
     if ended.spent:
-        notes.append(f"the budget of {budget:g} s was spent: what is undecided stays inconclusive")
+        notes.append(f"the budget of {budget:g} s was spent: cells not yet decided are inconclusive")
     comparison = replace(comparison, notes=(*comparison.notes, *filter(None, notes)))
     called = Labels(*(plain(side.says) for side in ready))
     comparison = comparable(comparison, called, may_differ, retry_command(context))

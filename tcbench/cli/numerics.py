@@ -50,7 +50,9 @@ def numerics(
     rungs: Annotated[
         bool,
         typer.Option(
-            "--rungs", help="Hold each config of the scenario against its rungs' tolerances.", rich_help_panel=WHAT
+            "--rungs",
+            help="Check each config of the scenario against its rungs' tolerances.",
+            rich_help_panel=WHAT,
         ),
     ] = False,
     config: ConfigOption = None,
@@ -106,7 +108,7 @@ def numerics(
         float | None,
         typer.Option(
             metavar="SHARE",
-            help="What is like fp32: within this of its test loss and accuracy. Default: 0.02.",
+            help="Test loss and accuracy within this share of fp32's count as like fp32's. Default: 0.02.",
             rich_help_panel=HOW,
         ),
     ] = None,

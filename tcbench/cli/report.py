@@ -23,7 +23,7 @@ TRACES = "profile-*.json.gz"
 
 
 @command(
-    "Everything that results tell as one HTML file, for readers.",
+    "Write one HTML file with everything that results show.",
     """
 tcbench report                                    the newest run, as report.html
 tcbench report results/*/naruse2018-*.jsonl -o v100.html --title "Our V100"
@@ -37,7 +37,7 @@ def report(
         typer.Argument(
             metavar="RESULTS",
             help="Files or folders of records, ids of runs, timelines of `tcbench profile`, or a document of `tcbench "
-            "numerics`. Default: the newest run here. What of these lies beside the records is shown too.",
+            "numerics`. Default: the newest run here. Those that lie beside the records are shown too.",
         ),
     ] = None,
     output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="An .html file.")] = Path(

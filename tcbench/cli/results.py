@@ -38,7 +38,7 @@ def newest(out: Path) -> Path:
         if not is_blank(path):
             return path
         if path.stat().st_size:
-            typer.echo(f"note: {path}: holds nothing but a line that is cut off; passed over", err=True)
+            typer.echo(f"note: {path}: holds only a line that is cut off; skipped", err=True)
     raise SelectionError(f"no results in {out}/; `tcbench run` makes some, or name a file")
 
 

@@ -48,7 +48,7 @@ def roofline(
     bs: BatchSizesOption = None,
     config: ConfigOption = None,
     fresh: Annotated[
-        bool, typer.Option("--fresh", help="Measure the ceilings anew, whatever was kept.", rich_help_panel=WHAT)
+        bool, typer.Option("--fresh", help="Measure the ceilings again, ignoring kept ones.", rich_help_panel=WHAT)
     ] = False,
     layers: Annotated[bool, typer.Option("--layers", help="Also every layer.", rich_help_panel=WHERE)] = False,
     json: Annotated[bool, typer.Option("--json", help="Everything as JSON.", rich_help_panel=WHERE)] = False,

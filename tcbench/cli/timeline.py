@@ -24,7 +24,7 @@ tcbench timeline profile.json.gz --step 42
 def timeline(
     files: Annotated[
         list[Path],
-        typer.Argument(metavar="FILE...", help="What `tcbench profile` leaves, or Nsight Systems' report or SQLite."),
+        typer.Argument(metavar="FILE...", help="Timelines of `tcbench profile`, or Nsight Systems' report or SQLite."),
     ],
     output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="A .png, .svg or .pdf file.")] = Path(
         "timeline.png"

@@ -71,14 +71,12 @@ def notes(cards: Sequence[Scorecard]) -> list[str]:
     """Hints on reading the tables, and the commands that measure what is missing."""
     lines = []
     if any(one.claim.slide is not None for card in cards for one in card.claims):
-        lines.append("2018: on the talk's Tesla V100-16GB, at the talk's batch sizes; the slide tells where.")
+        lines.append("2018: on the talk's Tesla V100-16GB, at the batch sizes of the slide.")
     compared = [at for card in cards for one in card.claims for at in one.at if at.ratio is not None]
     if compared:
         lines.append("(a to b): 95% interval. A claim holds, or does not, when the whole interval says so.")
     if any(at.unit == "steps" for at in compared):
-        lines.append(
-            "*: over the steps of one trial, which says nothing of how the next process will be; `--trials 5` does."
-        )
+        lines.append("*: over the steps of one trial, which does not show how trials differ; `--trials 5` does.")
     commands = dict.fromkeys(command for card in cards for command in card.commands)
     return lines + [f"To measure what is missing: {command}" for command in commands]
 

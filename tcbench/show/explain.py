@@ -142,7 +142,7 @@ def lines_of(bottleneck: Bottleneck) -> list[str]:
     steps = f"{bottleneck.steps} steps of {milliseconds(bottleneck.step_s)}"
     lines.append(f"phases, per step: {', '.join(phases)}; {steps}")
     if bottleneck.io_overlap is not None:
-        lines.append(f"input: {percent(bottleneck.io_overlap, 0)} of its work happens while something else goes on")
+        lines.append(f"input: {percent(bottleneck.io_overlap, 0)} of its work overlaps with other work")
     device = bottleneck.device
     if device is None:
         return lines
@@ -150,7 +150,7 @@ def lines_of(bottleneck: Bottleneck) -> list[str]:
     lines.append(
         f"GPU: busy {percent(device.busy_share, 0)}; idle, per step: {milliseconds(idle.launching_s)} while the host "
         f"launches, {milliseconds(idle.input_s)} for input, {milliseconds(idle.synchronising_s)} synchronising, "
-        f"{milliseconds(idle.other_s)} between"
+        f"{milliseconds(idle.other_s)} otherwise"
     )
     if bottleneck.waits_for_gpu_s is not None:
         lines.append(f"host: waits {milliseconds(bottleneck.waits_for_gpu_s)} per step for the GPU")

@@ -55,18 +55,18 @@ def notes(history: History) -> list[str]:
     """Hints on reading the tables."""
     lines = [
         "images/s: over total time, geometric mean over trials; ±: 95% interval over trials; one trial has none.",
-        f"change: from the commit before that ran, with its 95% interval; a regression is surely a loss of more than "
+        "change: from the commit before that ran, with its 95% interval; a regression is a certain loss of more than "
         f"{threshold(history.rule.threshold)}.",
     ]
     points = [point for cell in history.cells for point in cell.points]
     if any(point.change and point.change.verdict == "inconclusive" for point in points):
-        lines.append("inconclusive: neither surely a loss nor surely none; --trials 5 or more decides most.")
+        lines.append("inconclusive: such a loss is neither certain nor ruled out; --trials 5 or more decides most.")
     if any(point.broken_by for point in points):
         lines.append(
             "new line: machine, libraries or settings differ from the commit before: not compared; --allow does it."
         )
     if any(point.revision.name.endswith("+") for point in points):
-        lines.append("+: tracked files differed from the commit; each such run stands by itself.")
+        lines.append("+: tracked files differed from the commit; each such run has a row of its own.")
     return lines
 
 

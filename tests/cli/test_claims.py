@@ -125,7 +125,7 @@ def test_timelines_beside_the_records_tell_kernels_per_step(tmp_path: Path) -> N
     assert (claim["outcome"], claim["why"]) == ("holds", "64: 3 kernels per step against 5")
     both = tcbench(tmp_path, "claims", str(CPU), str(PEERS), *asked)
     assert both.code == 2
-    assert "timelines do not tell their machine; name the records of one run beside them" in both.err
+    assert "timelines do not say which machine they are of; name the records of one run with them" in both.err
 
 
 OWN = """

@@ -112,12 +112,12 @@ def test_a_copy_of_results_is_noticed_and_some_trials_of_both_too(base, tmp_path
     (tmp_path / "copy.jsonl").write_bytes(base.read_bytes())
     assert (
         tcbench(tmp_path, "compare", "base.jsonl", "copy.jsonl").err
-        == "note: all trials of copy.jsonl stand in base.jsonl too\n"
+        == "note: all trials of copy.jsonl are in base.jsonl too\n"
     )
     write(tmp_path / "more.jsonl", [*trials(), *trials(config="fp16")])
     assert (
         tcbench(tmp_path, "compare", "base.jsonl", "more.jsonl").err
-        == "note: 8 trials of more.jsonl stand in base.jsonl too\n"
+        == "note: 8 trials of more.jsonl are in base.jsonl too\n"
     )
 
 
@@ -231,7 +231,7 @@ def test_a_baseline_stands_in_the_base_s_place(tmp_path):
 
 def test_the_same_results_twice_is_said(tmp_path, base):
     done = tcbench(tmp_path, "compare", "base.jsonl", "./base.jsonl")
-    assert (done.code, done.err) == (0, "note: all trials of ./base.jsonl stand in base.jsonl too\n")
+    assert (done.code, done.err) == (0, "note: all trials of ./base.jsonl are in base.jsonl too\n")
 
 
 @pytest.mark.parametrize(

@@ -163,7 +163,7 @@ def test_a_spent_budget_leaves_the_rest_inconclusive_and_says_so(project, monkey
     arguments = ("--base-python", sys.executable, "--config", "deep", "--budget", "1", "--strict")
     done = tcbench(project, "gate", *QUICK, *arguments)
     assert done.code == 4, done.err
-    assert "the budget of 1 s was spent: what is undecided stays inconclusive" in done.out
+    assert "the budget of 1 s was spent: cells not yet decided are inconclusive" in done.out
     assert [len(store.read([path]).records) for path in project.glob("results/*/*.jsonl")] == [1, 1]
 
 

@@ -111,9 +111,7 @@ def test_a_newest_run_that_ended_within_its_first_record_is_passed_over(tmp_path
     half.write_bytes(record.encode(factories.make_record())[:500])
     done = tcbench(tmp_path, command)
     assert done.code == 0
-    assert done.err == (
-        "note: results/m/cpu-20261122-000000.jsonl: holds nothing but a line that is cut off; passed over\n"
-    )
+    assert done.err == ("note: results/m/cpu-20261122-000000.jsonl: holds only a line that is cut off; skipped\n")
     both = tcbench(tmp_path, command, "results")
     assert both.code == 0
     assert "the last line is cut off and was left out; 0 records read" in both.err

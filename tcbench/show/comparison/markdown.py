@@ -109,7 +109,7 @@ def _part(summary: str | None, rows: Iterable[str], room: int) -> str:
             break
         kept.append(row)
     missing = len(rows) - len(kept)
-    more = f"\nand {missing} more that there is no room for\n" if missing else ""
+    more = f"\nand {missing} more, for which there is no room\n" if missing else ""
     if not kept or (missing and len(kept) <= len(_HEADER) and rows[0] == _HEADER[0]):
         return f"{summary or 'Cells'}: {missing}, no room to list them\n\n" if room > 80 else ""
     return before + "\n".join(kept) + "\n" + more + after

@@ -60,7 +60,7 @@ def test_it_never_grows_beyond_what_a_comment_holds():
     base, current = sides({f"config-{n}-{'x' * 200}": 0.9 for n in range(300)}, trials=2)
     text = markdown(compare(base, current))
     assert 50_000 < len(text) <= MOST_CHARACTERS
-    assert re.search(r"and \d+ more that there is no room for", text)
+    assert re.search(r"and \d+ more, for which there is no room", text)
     assert text.count("<details>") == text.count("</details>")
 
 
