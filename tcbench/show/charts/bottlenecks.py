@@ -9,14 +9,16 @@ import math
 from collections.abc import Sequence
 
 from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection, PolyCollection
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
+from matplotlib.ticker import MaxNLocator
 
 from tcbench.analysis.bottleneck import Bottleneck
 from tcbench.analysis.explanation import Explanation
 from tcbench.core.errors import SelectionError
 from tcbench.show.charts.inline import tooltip
-from tcbench.show.charts.page import Page, put
+from tcbench.show.charts.page import TITLE_Y, Page, put
 from tcbench.show.charts.palette import INK, OTHER, PHASE_COLOURS, QUIET
 from tcbench.show.charts.provenance import provenance_of, small_print
 from tcbench.show.charts.text import DPI, LEGEND, config_name, drawable, shortened
@@ -55,8 +57,9 @@ def bottleneck_chart(explanations: Sequence[Explanation], *, title: str = "What 
     grid = page.panels([_ROW * len(labels)] * math.ceil(len(batch_sizes) / columns), columns)
     panels = list(zip(batch_sizes, grid.flat, strict=False))
     for batch_size, axes in panels:
-        axes.set_title(f"batch size {batch_size}", loc="left", color=QUIET)
+        axes.set_title(f"batch size {batch_size}", loc="left", color=QUIET, y=TITLE_Y)
         axes.set_ylim(len(labels) - 0.5, -0.5)
+        axes.set_xticks([0])  # one label is as high as all
         axes.set_yticks([])
         axes.grid(visible=False, axis="y")
         axes.spines[:].set_visible(False)
@@ -71,26 +74,36 @@ def bottleneck_chart(explanations: Sequence[Explanation], *, title: str = "What 
     longest_ms = 1e3 * max(max(b.step_s, math.fsum(phase.host_s for phase in b.phases)) for b in known)
     for batch_size, axes in panels:
         axes.set_xlim(0, longest_ms / (1 - _VERDICT * DPI / axes.bbox.width))
-        axes.locator_params(axis="x", nbins=4)
-        for row, config in enumerate(configs):
-            _draw_row(axes, row, cells.get((config, batch_size)))
+        axes.xaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 2.5, 5, 10]))
+        _draw_rows(axes, [cells.get((config, batch_size)) for config in configs])
     return page.figure
 
 
-def _draw_row(axes: Axes, row: int, one: Explanation | None) -> None:
-    if one is None or one.bottleneck is None:
-        put(axes, _why(one), (0, row), (3, 0), ha="left", color=QUIET)
-        return
-    bottleneck, at_ms = one.bottleneck, 0.0
-    for phase in bottleneck.phases:
-        length_ms = phase.host_s * 1e3
-        colour = PHASE_COLOURS.get(phase.name, OTHER)
-        [bar] = axes.barh(row, length_ms, left=at_ms, height=0.7, color=colour, zorder=2)
-        tooltip(bar, f"{one.summary.cell.label}\n{phase.name} {milliseconds(phase.host_s)}\n{_sentence(bottleneck)}")
-        at_ms += length_ms
-    step_ms = bottleneck.step_s * 1e3
-    axes.plot([step_ms, step_ms], [row - 0.45, row + 0.45], color=INK, linewidth=1.6, zorder=3)
-    put(axes, bottleneck.verdict, (max(at_ms, step_ms), row), (4, 0), ha="left")
+def _draw_rows(axes: Axes, rows: Sequence[Explanation | None]) -> None:
+    """Phases of all rows as one collection: an artist for each would take most of a report's time."""
+    blocks: list[tuple[float, float, float]] = []  # row, begin and end in ms
+    colours, texts = [], []
+    ends = []
+    for row, one in enumerate(rows):
+        if one is None or one.bottleneck is None:
+            put(axes, _why(one), (0, row), (3, 0), ha="left", color=QUIET)
+            continue
+        bottleneck, at_ms = one.bottleneck, 0.0
+        for phase in bottleneck.phases:
+            blocks.append((row, at_ms, at_ms + phase.host_s * 1e3))
+            colours.append(PHASE_COLOURS.get(phase.name, OTHER))
+            texts.append(
+                f"{one.summary.cell.label}\n{phase.name} {milliseconds(phase.host_s)}\n{_sentence(bottleneck)}"
+            )
+            at_ms = blocks[-1][2]
+        step_ms = bottleneck.step_s * 1e3
+        ends.append((row, step_ms))
+        put(axes, bottleneck.verdict, (max(at_ms, step_ms), row), (4, 0), ha="left")
+    corners = [[(a, y - 0.35), (b, y - 0.35), (b, y + 0.35), (a, y + 0.35)] for y, a, b in blocks]
+    bars = axes.add_collection(PolyCollection(corners, facecolors=colours, linewidths=0, zorder=2), autolim=False)
+    tooltip(bars, *texts)
+    marks = [[(x, y - 0.45), (x, y + 0.45)] for y, x in ends]
+    axes.add_collection(LineCollection(marks, colors=INK, linewidths=1.6, zorder=3), autolim=False)
 
 
 def _sentence(bottleneck: Bottleneck) -> str:

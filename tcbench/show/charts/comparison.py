@@ -73,7 +73,8 @@ def comparison_chart(comparison: Comparison, labels: Labels = UNNAMED, *, title:
     column = page.panels([block.height for block in blocks])[:, 0]
     figures = 72 * max(text_width(_figures(row), WORDS) for block in blocks for row in block.rows) + 14
     for axes, block in zip(column, blocks, strict=True):
-        page.heading(axes, "\n".join(wrapped(block.title, LABEL, page.room, bold=True)))
+        title_lines = wrapped(block.title, LABEL, page.room, bold=True)
+        page.heading(axes, "\n".join(title_lines), over_ticks=len(block.rows) > _TALL)
         _frame(axes, block, scale, 1 - comparison.rule.threshold)
         _write_verdicts(axes, block, figures)
     page.settle()

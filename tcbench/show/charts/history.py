@@ -79,7 +79,8 @@ def history_chart(history: History, *, title: str = "Throughput over commits") -
         _frame(axes, cell, points, _limits(points, span), len(revisions), height)
         if cell is group.cells[0]:
             name = "\n".join(wrapped(group.name, LABEL, page.room, bold=True))
-            page.heading(axes, name, below="images/s; on the right the newest" if axes is column[0] else "")
+            below = "images/s; on the right the newest" if axes is column[0] else ""
+            page.heading(axes, name, below=below, over_ticks=axes is column[0])
     # Tall pages show the commits above the strips too.
     for axes, above in ((column[0], True), (column[-1], False))[len(cells) <= 12 :]:
         _name_commits(axes, revisions, above, (width - _BESIDE) / len(revisions))

@@ -27,6 +27,9 @@ from tcbench.show.charts.text import DPI, SMALL, SUBTITLE, TITLE, drawable, wrap
 WIDTH, MARGIN = 10.0, 0.35
 """Inches; a page may be wider."""
 
+TITLE_Y = 1.0
+"""Of titles above axes without tick labels there; matplotlib would measure all ticks before it comes to the same."""
+
 GROUND = {"facecolor": PAPER, "edgecolor": "none", "pad": 0.4}
 """Behind words, so that the grid does not run through them."""
 
@@ -63,16 +66,20 @@ class Page:
         self._bands.append(_Band(grid, heights))
         return grid
 
-    def heading(self, axes: Axes, name: str, beside: str = "", below: str = "") -> None:
-        """Above an axes, from the page's margin on: its name in bold, words at the right end, and quiet lines below."""
+    def heading(self, axes: Axes, name: str, beside: str = "", below: str = "", *, over_ticks: bool = False) -> None:
+        """Above an axes, from the page's margin on: its name in bold, words at the right end, and quiet lines below.
+
+        `over_ticks`: the axes has tick labels above it, and matplotlib looks for the place above those.
+        """
+        y = None if over_ticks else TITLE_Y
         under = "\n" * (below.count("\n") + 1) if below else ""
-        self._headings.append(axes.set_title(name + under, loc="center", ha="left", weight="bold"))
+        self._headings.append(axes.set_title(name + under, loc="center", ha="left", weight="bold", y=y))
         if beside:
             # The first line of a name of several.
             lines = "\n" * name.count("\n") + under
-            axes.set_title(beside + lines, loc="right", weight="bold")
+            axes.set_title(beside + lines, loc="right", weight="bold", y=y)
         if below:
-            self._headings.append(axes.set_title(below, loc="left", fontsize="medium", color=QUIET))
+            self._headings.append(axes.set_title(below, loc="left", fontsize="medium", color=QUIET, y=y))
 
     def legend(self, rows: Sequence[Sequence[Artist]], **options: Any) -> None:
         """Entries by their labels: a line per row, its columns aligned, where the page is wide enough; else as many
@@ -104,6 +111,10 @@ class Page:
         matplotlib's "constrained layout" comes to the same, but its solver needs a minute for the 160 panels of a
         history. Here heights are known, so that margins can be added up.
         """
+        for axes in self.figure.axes:
+            for axis in (axes.xaxis, axes.yaxis):
+                if not axis.label.get_text():
+                    axis.set_label_coords(0, 0)  # or all ticks are measured once more, for a name that is not there
         above = sum(_height(artist) + _GAP for artist in self._above) + MARGIN + _GAP
         below = sum(_height(artist) for artist in self._below) + MARGIN
         margins = [band.margins() for band in self._bands]

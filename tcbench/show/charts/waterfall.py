@@ -19,7 +19,7 @@ from tcbench.analysis.ladder import Climb, LadderLike, LadderStep, climbs
 from tcbench.analysis.summary import CellSummary
 from tcbench.core.errors import SelectionError
 from tcbench.show.charts.inline import tooltip
-from tcbench.show.charts.page import Page, put, rates
+from tcbench.show.charts.page import TITLE_Y, Page, put, rates
 from tcbench.show.charts.palette import GAIN, GAIN_PALE, INK, LOSS, LOSS_PALE, PAPER, QUIET, fill
 from tcbench.show.charts.provenance import Setting, by_setting, provenance_of, small_print
 from tcbench.show.charts.text import (
@@ -72,8 +72,9 @@ def ladder_chart(
         for axes in row[len(block.climbs) :]:
             axes.remove()
         for axes, climb in zip(row, block.climbs, strict=False):
-            axes.set_title(f"batch size {climb.batch_size}", loc="left", color=QUIET)
+            axes.set_title(f"batch size {climb.batch_size}", loc="left", color=QUIET, y=TITLE_Y)
             axes.set_ylim(len(block.labels), 0)
+            axes.set_xticks([0])  # one label is as high as all
             axes.set_yticks([])
             axes.spines[:].set_visible(False)
             axes.spines["left"].set_visible(True)
@@ -131,26 +132,45 @@ def _draw_waterfall(axes: Axes, climb: Climb, scale: _Scale) -> None:
     rates(axes.xaxis, scale.images_per_s_per_inch * scale.width)
     ticks = MaxNLocator(3, steps=[1, 2, 2.5, 5, 10]).tick_values(0, scale.highest)
     axes.set_xticks([tick for tick in ticks if 0 <= tick <= scale.highest * 1.02])
+    bars: list[tuple[int, float, float, dict[str, Any], str]] = []  # row, start and end in images/s, style, tooltip
+    links: list[tuple[float, float, float]] = []  # images/s, from a row to the next
     level = 0.0
     for row, step in enumerate(climb.steps):
         if step.after is None:
             _place(axes, drawable(_step_words(step)), level, row, scale, QUIET)
             continue
         level = step.after.value
-        if step.before is None:
-            start, end, style = 0.0, level, fill(step.config).patch
-        else:
-            start, end = sorted((step.before.value, level))
-            style = _delta_style(step)
-        [bar] = axes.barh(row + 0.5, end - start, left=start, height=0.7, zorder=2, **style)
-        tooltip(bar, f"{step.config}, batch size {climb.batch_size}\n{number(level)} images/s\n{_step_words(step)}")
+        start, end = sorted((step.before.value, level)) if step.before else (0.0, level)
+        figures = f"{number(level)} images/s\n{_step_words(step)}"
+        style = _delta_style(step) if step.before else fill(step.config).patch
+        bars.append((row, start, end, style, f"{step.config}, batch size {climb.batch_size}\n{figures}"))
         _place(axes, _step_words(step), end, row, scale, QUIET if _unsure(step) else INK)
         below = next((j for j in range(row + 1, len(climb.steps)) if climb.steps[j].after), len(climb.steps))
-        axes.plot([level, level], [row + 0.15, below + 0.85], color=QUIET, linewidth=0.7, zorder=1.5)
+        links.append((level, row + 0.15, below + 0.85))
     if climb.top:
-        [bar] = axes.barh(len(climb.steps) + 0.5, level, height=0.7, zorder=2, **fill(climb.top.config).patch)
-        tooltip(bar, f"{climb.top.config}, batch size {climb.batch_size}\n{_total(climb)}")
+        words = f"{climb.top.config}, batch size {climb.batch_size}\n{_total(climb)}"
+        bars.append((len(climb.steps), 0.0, level, fill(climb.top.config).patch, words))
         _place(axes, _total(climb), level, len(climb.steps), scale, INK)
+    if bars:
+        axes.vlines(*zip(*links, strict=True), color=QUIET, linewidth=0.7, zorder=1.5)
+        _draw_bars(axes, bars)
+
+
+def _draw_bars(axes: Axes, bars: Sequence[tuple[int, float, float, dict[str, Any], str]]) -> None:
+    rows, starts, ends, styles, texts = zip(*bars, strict=True)
+    drawn = axes.barh(
+        [row + 0.5 for row in rows],
+        [end - start for start, end in zip(starts, ends, strict=True)],
+        0.7,
+        starts,
+        color=[style["facecolor"] for style in styles],
+        edgecolor=[style["edgecolor"] for style in styles],
+        hatch=[style.get("hatch") for style in styles],
+        linewidth=0,
+        zorder=2,
+    )
+    for bar, text in zip(drawn, texts, strict=True):
+        tooltip(bar, text)
 
 
 def _step_words(step: LadderStep) -> str:
