@@ -24,15 +24,15 @@ def on_cpu(io: float, forward: float, backward: float, update: float) -> Bottlen
 
 
 def test_the_model_takes_away_what_a_rung_attacks_and_nothing_else() -> None:
-    found = on_cpu(0.4, 0.2, 0.3, 0.1)
-    assert step_at_least_s(found, ["dali"]) == pytest.approx(0.6)
-    assert step_at_least_s(found, ["opencv"]) == pytest.approx(0.6)
-    assert step_at_least_s(found, ["batched"]) == pytest.approx(0.9)
-    assert step_at_least_s(found, ["dali", "batched"]) == pytest.approx(0.5)
-    assert step_at_least_s(found, ["static_graph"]) == pytest.approx(0.5)
-    assert step_at_least_s(found, ["static_graph"], arithmetic_s=0.35) == pytest.approx(0.85)
-    assert step_at_least_s(found, ["fp16"]) == pytest.approx(1.0)
-    assert step_at_least_s(found, ["dynamic_scale"]) == pytest.approx(1.0)
+    bottleneck = on_cpu(0.4, 0.2, 0.3, 0.1)
+    assert step_at_least_s(bottleneck, ["dali"]) == pytest.approx(0.6)
+    assert step_at_least_s(bottleneck, ["opencv"]) == pytest.approx(0.6)
+    assert step_at_least_s(bottleneck, ["batched"]) == pytest.approx(0.9)
+    assert step_at_least_s(bottleneck, ["dali", "batched"]) == pytest.approx(0.5)
+    assert step_at_least_s(bottleneck, ["static_graph"]) == pytest.approx(0.5)
+    assert step_at_least_s(bottleneck, ["static_graph"], arithmetic_s=0.35) == pytest.approx(0.85)
+    assert step_at_least_s(bottleneck, ["fp16"]) == pytest.approx(1.0)
+    assert step_at_least_s(bottleneck, ["dynamic_scale"]) == pytest.approx(1.0)
 
 
 def test_an_overlapped_input_is_a_stage_of_its_own() -> None:
@@ -40,17 +40,17 @@ def test_an_overlapped_input_is_a_stage_of_its_own() -> None:
 
 
 def test_a_profiled_pass_slower_than_the_timed_one_is_scaled_to_it() -> None:
-    found = replace(on_cpu(0.4, 0.2, 0.3, 0.1), step_s=0.5)
-    assert step_at_least_s(found, ["dali"]) == pytest.approx(0.3)
+    bottleneck = replace(on_cpu(0.4, 0.2, 0.3, 0.1), step_s=0.5)
+    assert step_at_least_s(bottleneck, ["dali"]) == pytest.approx(0.3)
 
 
 def test_on_a_gpu_the_longest_other_stage_stays() -> None:
-    found = summarise(busy_timeline())
+    bottleneck = summarise(busy_timeline())
     # host 80 ms and input 20 ms in one thread, GPU 60 ms
-    assert step_at_least_s(found, ["dali"]) == pytest.approx(0.08)
-    assert step_at_least_s(found, ["dali", "cuda_graph"]) == pytest.approx(0.06)
-    assert step_at_least_s(found, ["dali", "cuda_graph", "fused"]) == pytest.approx(0.02)
-    assert step_at_least_s(found, ["fp16"]) == pytest.approx(0.1)
+    assert step_at_least_s(bottleneck, ["dali"]) == pytest.approx(0.08)
+    assert step_at_least_s(bottleneck, ["dali", "cuda_graph"]) == pytest.approx(0.06)
+    assert step_at_least_s(bottleneck, ["dali", "cuda_graph", "fused"]) == pytest.approx(0.02)
+    assert step_at_least_s(bottleneck, ["fp16"]) == pytest.approx(0.1)
 
 
 @pytest.mark.parametrize(
@@ -83,8 +83,8 @@ def test_what_is_not_a_config_is_not_advised() -> None:
 
 
 def test_a_measured_rung_is_preferred_and_stands_beside_its_ceiling() -> None:
-    found = on_cpu(0.1, 0.4, 0.4, 0.1)
-    gains = candidates(found, ("fp32",), measured={("fp32", "static_graph"): 11.0, ("fp32", "dali"): 9.5})
+    bottleneck = on_cpu(0.1, 0.4, 0.4, 0.1)
+    gains = candidates(bottleneck, ("fp32",), measured={("fp32", "static_graph"): 11.0, ("fp32", "dali"): 9.5})
     gain = next_rung(gains)
     assert gain is not None
     assert (gain.added, gain.measured_images_per_s) == (("static_graph",), 11.0)

@@ -24,25 +24,25 @@ def close(value: float) -> object:
 
 @pytest.mark.parametrize("steps", [1, 3])
 def test_known_gaps_give_exactly_the_known_busy_share_and_causes(steps: int) -> None:
-    found = summarise(busy_timeline(steps))
-    assert found.device is not None
-    assert found.steps == steps
-    assert found.step_s == close(0.1)
-    assert found.device.busy_share == close(0.6)
-    assert found.device.idle_s == close(0.04 * steps)
+    bottleneck = summarise(busy_timeline(steps))
+    assert bottleneck.device is not None
+    assert bottleneck.steps == steps
+    assert bottleneck.step_s == close(0.1)
+    assert bottleneck.device.busy_share == close(0.6)
+    assert bottleneck.device.idle_s == close(0.04 * steps)
     # 0-20 ms the host reads; 20-30, 50-55 and 95-100 ms it launches late.
-    assert found.device.idle.input_s == close(0.02)
-    assert found.device.idle.launching_s == close(0.02)
-    assert found.device.idle.synchronising_s == 0
-    assert found.device.idle.other_s == close(0)
-    assert {p.name: (p.host_s, p.device_s) for p in found.phases} == {
+    assert bottleneck.device.idle.input_s == close(0.02)
+    assert bottleneck.device.idle.launching_s == close(0.02)
+    assert bottleneck.device.idle.synchronising_s == 0
+    assert bottleneck.device.idle.other_s == close(0)
+    assert {p.name: (p.host_s, p.device_s) for p in bottleneck.phases} == {
         "io": (close(0.02), close(0)),
         "forward": (close(0.04), close(0.02)),
         "backward": (close(0.04), close(0.04)),
     }
-    assert found.verdict == "host-bound"
-    assert found.sentence == "host-bound: host needs 100 ms per step, GPU 60 ms; GPU idle 40%"
-    assert found.io_overlap == 0
+    assert bottleneck.verdict == "host-bound"
+    assert bottleneck.sentence == "host-bound: host needs 100 ms per step, GPU 60 ms; GPU idle 40%"
+    assert bottleneck.io_overlap == 0
 
 
 def test_the_gaps_are_listed_with_who_was_waited_for() -> None:
@@ -82,30 +82,34 @@ def test_kernels_at_the_same_time_count_once() -> None:
 
 def test_copies_are_counted_with_their_bytes() -> None:
     copies = [Span(0.1, 0.2, "gpu", "copy", "HtoD", 0, "io", 0, 600), Span(0.3, 0.4, "gpu", "memset", "memset", 0)]
-    found = summarise(made(step(0, 0.5), step(0.5, 1, 1), phase("forward", 0, 1), *copies))
-    assert found.device is not None
-    assert (found.device.copies_per_step, found.device.copied_bytes, found.device.kernels_per_step) == (1, 300, 0)
+    bottleneck = summarise(made(step(0, 0.5), step(0.5, 1, 1), phase("forward", 0, 1), *copies))
+    assert bottleneck.device is not None
+    assert (bottleneck.device.copies_per_step, bottleneck.device.copied_bytes, bottleneck.device.kernels_per_step) == (
+        1,
+        300,
+        0,
+    )
 
 
 def test_a_gpu_that_lags_behind_the_host_is_followed_to_its_end() -> None:
-    found = summarise(made(step(0, 0.2), phase("forward", 0, 0.2), kernel(0.1, 0.15), kernel(0.15, 1.0)))
-    assert found.device is not None
-    assert found.step_s == close(1.0)
-    assert found.device.busy_share == close(0.9)
-    assert found.verdict == "gpu-bound"
-    assert found.sentence == "gpu-bound: host needs 200 ms per step, GPU 900 ms; GPU idle 10%"
+    bottleneck = summarise(made(step(0, 0.2), phase("forward", 0, 0.2), kernel(0.1, 0.15), kernel(0.15, 1.0)))
+    assert bottleneck.device is not None
+    assert bottleneck.step_s == close(1.0)
+    assert bottleneck.device.busy_share == close(0.9)
+    assert bottleneck.verdict == "gpu-bound"
+    assert bottleneck.sentence == "gpu-bound: host needs 200 ms per step, GPU 900 ms; GPU idle 10%"
 
 
 def test_work_of_other_steps_does_not_count() -> None:
     before, after = kernel(-0.5, -0.2), Span(2.0, 3.0, "gpu", "kernel", "k", 7, "forward")
-    found = summarise(made(step(0, 1), phase("forward", 0, 1), before, kernel(0.2, 0.4), after))
-    assert found.device is not None
-    assert found.device.span_s == close(1)
-    assert found.device.busy_s == close(0.2)
+    bottleneck = summarise(made(step(0, 1), phase("forward", 0, 1), before, kernel(0.2, 0.4), after))
+    assert bottleneck.device is not None
+    assert bottleneck.device.span_s == close(1)
+    assert bottleneck.device.busy_s == close(0.2)
 
 
 def test_waiting_for_the_gpu_is_not_what_the_host_needs() -> None:
-    found = summarise(
+    bottleneck = summarise(
         made(
             step(0, 1),
             phase("forward", 0, 1),
@@ -116,21 +120,21 @@ def test_waiting_for_the_gpu_is_not_what_the_host_needs() -> None:
             kernel(0.1, 0.9),
         )
     )
-    assert found.device is not None
-    assert found.needs.host_s == close(0.4)
-    assert found.waits_for_gpu_s == close(0.6)
-    assert found.device.idle.synchronising_s == close(0.1)
-    assert found.device.idle.launching_s == close(0.1)
-    assert found.verdict == "gpu-bound"
+    assert bottleneck.device is not None
+    assert bottleneck.needs.host_s == close(0.4)
+    assert bottleneck.waits_for_gpu_s == close(0.6)
+    assert bottleneck.device.idle.synchronising_s == close(0.1)
+    assert bottleneck.device.idle.launching_s == close(0.1)
+    assert bottleneck.verdict == "gpu-bound"
 
 
 def test_a_long_launch_on_an_idle_gpu_is_the_hosts_own_time() -> None:
-    found = summarise(made(step(0, 1), phase("forward", 0, 1), api("cudaLaunchKernel", 0, 0.5), kernel(0.5, 0.6)))
-    assert found.needs.host_s == close(1)
+    bottleneck = summarise(made(step(0, 1), phase("forward", 0, 1), api("cudaLaunchKernel", 0, 0.5), kernel(0.5, 0.6)))
+    assert bottleneck.needs.host_s == close(1)
 
 
 def test_input_in_its_own_thread_overlaps_and_leaves_the_host_waiting() -> None:
-    found = summarise(
+    bottleneck = summarise(
         made(
             step(0, 1),
             phase("io", 0, 0.6),
@@ -140,17 +144,19 @@ def test_input_in_its_own_thread_overlaps_and_leaves_the_host_waiting() -> None:
             kernel(0.7, 0.9),
         )
     )
-    assert found.needs == Needs(close(0.9), close(0.4), close(0.2), True)  # type: ignore[arg-type]
-    assert found.io_overlap == close(0.3 / 0.9)
-    assert found.waits_for_input_s == close(0.6)
-    assert found.sentence == "input-bound: input needs 900 ms per step, host 400 ms, GPU 200 ms; GPU idle 80%"
+    assert bottleneck.needs == Needs(close(0.9), close(0.4), close(0.2), True)  # type: ignore[arg-type]
+    assert bottleneck.io_overlap == close(0.3 / 0.9)
+    assert bottleneck.waits_for_input_s == close(0.6)
+    assert bottleneck.sentence == "input-bound: input needs 900 ms per step, host 400 ms, GPU 200 ms; GPU idle 80%"
 
 
 def test_input_on_the_host_overlaps_with_the_gpus_work_only() -> None:
-    found = summarise(made(step(0, 1), phase("io", 0, 0.6), phase("forward", 0.6, 1), kernel(0.3, 0.4)))
-    assert found.io_overlap == close(0.1 / 0.6)
-    assert found.verdict == "input-bound"
-    assert found.sentence.startswith("input-bound: host needs 1000 ms per step (600 ms of it for input), GPU 100 ms")
+    bottleneck = summarise(made(step(0, 1), phase("io", 0, 0.6), phase("forward", 0.6, 1), kernel(0.3, 0.4)))
+    assert bottleneck.io_overlap == close(0.1 / 0.6)
+    assert bottleneck.verdict == "input-bound"
+    assert bottleneck.sentence.startswith(
+        "input-bound: host needs 1000 ms per step (600 ms of it for input), GPU 100 ms"
+    )
 
 
 @pytest.mark.parametrize(
@@ -162,21 +168,21 @@ def test_input_on_the_host_overlaps_with_the_gpus_work_only() -> None:
     ],
 )
 def test_on_a_cpu_input_and_computing_are_compared(io_s: float, verdict: str, says: str) -> None:
-    found = summarise(made(step(0, 1), phase("io", 0, io_s), phase("forward", io_s, 1)))
-    assert (found.verdict, found.sentence) == (verdict, says)
-    assert found.device is None
-    assert found.io_overlap == 0
+    bottleneck = summarise(made(step(0, 1), phase("io", 0, io_s), phase("forward", io_s, 1)))
+    assert (bottleneck.verdict, bottleneck.sentence) == (verdict, says)
+    assert bottleneck.device is None
+    assert bottleneck.io_overlap == 0
 
 
 def test_on_a_cpu_overlapped_input_is_said_to_be_so() -> None:
-    found = summarise(made(step(0, 1), phase("io", 0, 0.01), phase("forward", 0.01, 1), work(0.2, 0.7)))
-    assert found.sentence == "host-bound: the CPU computes 990 ms per step, input needs 500 ms beside it"
-    assert found.io_overlap == close(1)
+    bottleneck = summarise(made(step(0, 1), phase("io", 0, 0.01), phase("forward", 0.01, 1), work(0.2, 0.7)))
+    assert bottleneck.sentence == "host-bound: the CPU computes 990 ms per step, input needs 500 ms beside it"
+    assert bottleneck.io_overlap == close(1)
 
 
 def test_the_talks_timelines_read_as_the_talk_reads_them() -> None:
-    found = {slide: summarise(timeline) for slide, timeline in talk().items()}
-    verdicts = {slide: bottleneck.verdict for slide, bottleneck in found.items()}
+    bottlenecks = {slide: summarise(timeline) for slide, timeline in talk().items()}
+    verdicts = {slide: bottleneck.verdict for slide, bottleneck in bottlenecks.items()}
     assert verdicts == {
         "15": "gpu-bound",
         "17": "host-bound",
@@ -184,7 +190,7 @@ def test_the_talks_timelines_read_as_the_talk_reads_them() -> None:
         "28": "host-bound",
         "32": "gpu-bound",
     }
-    rates = [bottleneck.images_per_s for bottleneck in found.values()]
+    rates = [bottleneck.images_per_s for bottleneck in bottlenecks.values()]
     assert rates == sorted(rates)
 
 
@@ -201,14 +207,14 @@ times = st.floats(0, 10, allow_nan=False)
 @st.composite
 def timelines(draw: st.DrawFn) -> Timeline:
     def spans(lane: str, kinds: list[str], names: list[str], low: int = 0) -> list[Span]:
-        found = []
+        placed = []
         for _ in range(draw(st.integers(low, 8))):
             begin, took = draw(times), draw(st.floats(1e-6 if "step" in kinds else 0, 3))
             kind, name = draw(st.sampled_from(kinds)), draw(st.sampled_from(names))
             number = draw(st.none() | st.integers(0, 3))
             cause = name if kind == "phase" else draw(st.sampled_from(["forward", "backward", None]))
-            found.append(Span(begin, begin + took, lane, kind, name, number, cause))  # type: ignore[arg-type]
-        return found
+            placed.append(Span(begin, begin + took, lane, kind, name, number, cause))  # type: ignore[arg-type]
+        return placed
 
     return timeline_of(
         "any",
@@ -229,22 +235,22 @@ def timelines(draw: st.DrawFn) -> Timeline:
 
 @given(timelines())
 def test_busy_and_idle_make_the_span_and_nothing_is_negative(timeline: Timeline) -> None:
-    found = summarise(timeline)
-    assert found.verdict in VERDICTS
-    assert found.sentence.startswith(found.verdict)
-    numbers = [found.step_s, found.needs.input_s or 0, found.needs.host_s, found.needs.gpu_s or 0]
-    numbers += [phase.host_s for phase in found.phases] + [phase.device_s or 0 for phase in found.phases]
-    assert min([*numbers, found.waits_for_input_s, found.waits_for_gpu_s or 0]) >= 0
-    assert found.io_overlap is None or 0 <= found.io_overlap <= 1 + 1e-9
-    device = found.device
+    bottleneck = summarise(timeline)
+    assert bottleneck.verdict in VERDICTS
+    assert bottleneck.sentence.startswith(bottleneck.verdict)
+    numbers = [bottleneck.step_s, bottleneck.needs.input_s or 0, bottleneck.needs.host_s, bottleneck.needs.gpu_s or 0]
+    numbers += [phase.host_s for phase in bottleneck.phases] + [phase.device_s or 0 for phase in bottleneck.phases]
+    assert min([*numbers, bottleneck.waits_for_input_s, bottleneck.waits_for_gpu_s or 0]) >= 0
+    assert bottleneck.io_overlap is None or 0 <= bottleneck.io_overlap <= 1 + 1e-9
+    device = bottleneck.device
     if device is None:
         return
     assert device.busy_s + device.idle_s == pytest.approx(device.span_s)
     assert device.busy_s <= device.span_s * (1 + 1e-9)
-    assert device.idle.total_s * found.steps == pytest.approx(device.idle_s, abs=1e-9)
+    assert device.idle.total_s * bottleneck.steps == pytest.approx(device.idle_s, abs=1e-9)
     assert min(device.idle.launching_s, device.idle.input_s, device.idle.synchronising_s, device.idle.other_s) >= 0
     assert sum(gap.duration_s for gap in device.gaps) == pytest.approx(device.idle_s, abs=1e-9)
-    assert device.span_s == pytest.approx(found.step_s * found.steps)
+    assert device.span_s == pytest.approx(bottleneck.step_s * bottleneck.steps)
 
 
 @given(timelines())
@@ -273,10 +279,10 @@ def record(
 
 
 def test_a_record_of_a_cpu_takes_the_medians_of_its_phases() -> None:
-    found = explain_record(record(0.15, io=0.02, forward=0.08))
-    assert found.needs == Needs(close(0.03), close(0.12), None, False)  # type: ignore[arg-type]
-    assert found.sentence == "host-bound: the CPU computes 120 ms per step, input takes 30 ms before it"
-    assert (found.step_s, found.images_per_s, found.io_overlap) == (close(0.15), close(8 / 0.15), 0)
+    explained = explain_record(record(0.15, io=0.02, forward=0.08))
+    assert explained.needs == Needs(close(0.03), close(0.12), None, False)  # type: ignore[arg-type]
+    assert explained.sentence == "host-bound: the CPU computes 120 ms per step, input takes 30 ms before it"
+    assert (explained.step_s, explained.images_per_s, explained.io_overlap) == (close(0.15), close(8 / 0.15), 0)
 
 
 def test_a_prefetched_input_is_known_only_when_it_is_waited_for() -> None:
@@ -289,22 +295,22 @@ def test_a_prefetched_input_is_known_only_when_it_is_waited_for() -> None:
 
 
 def test_on_a_gpu_the_host_is_to_blame_when_it_fills_the_step() -> None:
-    found = explain_record(record(0.04, "cuda:0", gpu={}, io=0.005, forward=0.034))
-    assert found.needs == Needs(close(0.005), close(0.034), None, False)  # type: ignore[arg-type]
-    assert found.sentence == "host-bound: host needs 39 ms per step; a step takes 40 ms"
-    found = explain_record(record(0.04, "cuda:0", gpu={}, io=0.03, forward=0.01))
-    assert found.sentence == "input-bound: host needs 40 ms per step (30 ms of it for input); a step takes 40 ms"
+    explained = explain_record(record(0.04, "cuda:0", gpu={}, io=0.005, forward=0.034))
+    assert explained.needs == Needs(close(0.005), close(0.034), None, False)  # type: ignore[arg-type]
+    assert explained.sentence == "host-bound: host needs 39 ms per step; a step takes 40 ms"
+    explained = explain_record(record(0.04, "cuda:0", gpu={}, io=0.03, forward=0.01))
+    assert explained.sentence == "input-bound: host needs 40 ms per step (30 ms of it for input); a step takes 40 ms"
 
 
 def test_on_a_gpu_the_gpu_fills_the_step_when_the_host_does_not() -> None:
-    found = explain_record(record(0.04, "cuda:0", prefetch=2, gpu={}, io=0.001, forward=0.02))
-    assert found.needs.gpu_s == close(0.04)
-    assert found.sentence == "gpu-bound: host needs 20 ms per step, GPU 40 ms; a step takes 40 ms"
+    explained = explain_record(record(0.04, "cuda:0", prefetch=2, gpu={}, io=0.001, forward=0.02))
+    assert explained.needs.gpu_s == close(0.04)
+    assert explained.sentence == "gpu-bound: host needs 20 ms per step, GPU 40 ms; a step takes 40 ms"
 
 
 def test_trials_are_taken_together() -> None:
-    found = explain_records([record(0.1, io=0.02, forward=0.08), record(0.3, io=0.02, forward=0.08)])
-    assert found.step_s == close(0.2)
+    explained = explain_records([record(0.1, io=0.02, forward=0.08), record(0.3, io=0.02, forward=0.08)])
+    assert explained.step_s == close(0.2)
 
 
 def test_a_record_without_a_measurement_has_no_bottleneck() -> None:

@@ -40,8 +40,8 @@ def trials(config: str, *rates: float, batch_size: int = 4) -> list[Record]:
 
 
 def judged(claim: Claim, *groups: Sequence[Record]) -> Evaluated:
-    [found] = evaluate([claim], [record for group in groups for record in group], "tcbench run cpu")
-    return found
+    [evaluated] = evaluate([claim], [record for group in groups for record in group], "tcbench run cpu")
+    return evaluated
 
 
 STEADY, NOISY = (99.0, 100.0, 101.0, 100.0), (60.0, 100.0, 140.0, 100.0)
@@ -73,14 +73,14 @@ def times(factor: float, rates: Sequence[float] = STEADY) -> list[float]:
 )
 def test_the_whole_interval_decides_a_comparison(relation: Relation, factor: float, expected: Outcome) -> None:
     margin = 0.1 if relation == "about" else 0.0
-    found = judged(make_claim(relation, margin=margin), trials("fp16", *times(factor)), trials("fp32", *times(1.0)))
-    [at] = found.at
-    assert found.outcome == at.outcome == expected
+    evaluated = judged(make_claim(relation, margin=margin), trials("fp16", *times(factor)), trials("fp32", *times(1.0)))
+    [at] = evaluated.at
+    assert evaluated.outcome == at.outcome == expected
     assert at.unit == "trials"
     assert at.ratio is not None
     assert at.ratio.value == pytest.approx(factor, rel=1e-9)
     assert at.ratio.low < factor < at.ratio.high
-    assert not found.by_one_trial
+    assert not evaluated.by_one_trial
 
 
 def test_about_is_an_equivalence_and_not_the_absence_of_a_difference() -> None:
@@ -127,22 +127,22 @@ def test_one_trial_is_judged_over_its_steps_and_says_so() -> None:
         return judged(make_claim(), records)
 
     for factor, noise, expected in ((1.2, 0.01, "holds"), (0.8, 0.01, "does not hold"), (1.02, 0.2, "undecided")):
-        found = ran(factor, noise)
-        assert found.outcome == expected
-        assert found.at[0].unit == "steps"
-        assert found.by_one_trial
-    assert found.at[0].more_trials is None
-    assert "--trials 5" in found.at[0].why
+        evaluated = ran(factor, noise)
+        assert evaluated.outcome == expected
+        assert evaluated.at[0].unit == "steps"
+        assert evaluated.by_one_trial
+    assert evaluated.at[0].more_trials is None
+    assert "--trials 5" in evaluated.at[0].why
 
 
 def test_many_trials_on_one_side_do_not_make_up_for_one_on_the_other() -> None:
-    found = judged(make_claim(), trials("fp16", *times(1.2)), [factories.make_record("fp32", images_per_s=100.0)])
-    assert (found.outcome, found.at[0].unit) == ("holds", "steps")
+    evaluated = judged(make_claim(), trials("fp16", *times(1.2)), [factories.make_record("fp32", images_per_s=100.0)])
+    assert (evaluated.outcome, evaluated.at[0].unit) == ("holds", "steps")
 
 
 @pytest.mark.parametrize(("relation", "factor"), [("faster", 1.1), ("slower", 0.9), ("about", 1.05), ("about", 1.3)])
 def test_an_undecided_comparison_says_how_many_more_trials_would_decide(relation: Relation, factor: float) -> None:
-    def found(n: int) -> Evaluated:
+    def judgement(n: int) -> Evaluated:
         """As many trials with the same mean and variance, on each side."""
         sd = 0.15 * math.sqrt((n - 1) / n)
         rates = [100 * math.exp(sd if i % 2 else -sd) for i in range(n)]
@@ -151,19 +151,19 @@ def test_an_undecided_comparison_says_how_many_more_trials_would_decide(relation
             make_claim(relation, margin=margin), trials("fp16", *times(factor, rates)), trials("fp32", *rates)
         )
 
-    few = found(4)
+    few = judgement(4)
     more = few.at[0].more_trials
     assert few.outcome == "undecided"
     assert more is not None
     assert few.at[0].why == f"about {more} more trials a side would decide"
-    assert found(4 + more + more % 2).outcome != "undecided"
-    assert found(4 + more - 2 - more % 2).outcome == "undecided"
+    assert judgement(4 + more + more % 2).outcome != "undecided"
+    assert judgement(4 + more - 2 - more % 2).outcome == "undecided"
 
 
 def test_no_number_of_trials_decides_what_lies_at_the_limit() -> None:
-    found = judged(make_claim(), trials("fp16", *STEADY), trials("fp32", *STEADY))
-    assert (found.outcome, found.at[0].more_trials) == ("undecided", None)
-    assert "no number of trials" in found.at[0].why
+    evaluated = judged(make_claim(), trials("fp16", *STEADY), trials("fp32", *STEADY))
+    assert (evaluated.outcome, evaluated.at[0].more_trials) == ("undecided", None)
+    assert "no number of trials" in evaluated.at[0].why
 
 
 def test_factor_and_margin_move_the_limit() -> None:
@@ -174,11 +174,11 @@ def test_factor_and_margin_move_the_limit() -> None:
 
 
 def test_a_stated_figure_stands_in_the_place_of_the_right_config() -> None:
-    def found(rate: float) -> Outcome:
+    def judgement(rate: float) -> Outcome:
         claim = make_claim("about", right=None, images_per_s=1200.0, margin=0.1)
         return judged(claim, trials("fp16", *times(rate / 100))).outcome
 
-    assert [found(rate) for rate in (1180.0, 1400.0, 700.0, 1320.0)] == [
+    assert [judgement(rate) for rate in (1180.0, 1400.0, 700.0, 1320.0)] == [
         *("holds", "does not hold", "does not hold", "undecided")
     ]
     one = judged(make_claim("faster", right=None, images_per_s=30.0), [factories.make_record("fp16", images_per_s=40)])
@@ -199,13 +199,13 @@ def test_the_right_side_may_have_another_batch_size() -> None:
 def test_the_best_of_a_glob_is_the_fastest_that_ran() -> None:
     claim = make_claim("faster", "best of fp16*")
     slow, fast = trials("fp16", *times(0.8)), trials("fp16+dali", *times(1.5))
-    found = judged(claim, slow, fast, trials("fp32", *STEADY))
-    assert (found.outcome, found.at[0].left, found.at[0].right) == ("holds", "fp16+dali", "fp32")
+    evaluated = judged(claim, slow, fast, trials("fp32", *STEADY))
+    assert (evaluated.outcome, evaluated.at[0].left, evaluated.at[0].right) == ("holds", "fp16+dali", "fp32")
     oom = [factories.make_record("fp16+dali", status="oom")]
-    found = judged(claim, slow, oom, trials("fp32", *STEADY))
-    assert (found.outcome, found.at[0].left) == ("does not hold", "fp16")
-    found = judged(claim, trials("fp32", *STEADY))
-    assert (found.outcome, found.command) == ("not measured", "tcbench run cpu --config 'fp16*' --bs 4")
+    evaluated = judged(claim, slow, oom, trials("fp32", *STEADY))
+    assert (evaluated.outcome, evaluated.at[0].left) == ("does not hold", "fp16")
+    evaluated = judged(claim, trials("fp32", *STEADY))
+    assert (evaluated.outcome, evaluated.command) == ("not measured", "tcbench run cpu --config 'fp16*' --bs 4")
 
 
 # ------------------------------------------------------------------------------------------------ several batch sizes
@@ -237,19 +237,19 @@ def test_batch_sizes_together_make_the_claims_outcome(at: str, factors: tuple, e
             else []
         )
     ]
-    found = judged(make_claim(batch_sizes=(4, 8), at=at), records)
-    assert found.outcome == expected
-    assert [one.batch_size for one in found.at] == [4, 8]
+    evaluated = judged(make_claim(batch_sizes=(4, 8), at=at), records)
+    assert evaluated.outcome == expected
+    assert [one.batch_size for one in evaluated.at] == [4, 8]
 
 
 def test_what_does_not_fit_in_memory_leaves_the_claim_to_the_other_batch_sizes() -> None:
     """fp32 at 256 in the talk: an answer, and nothing to compare with."""
     oom = [factories.make_record("fp32", 8, status="oom"), *trials("fp16", *STEADY, batch_size=8)]
     claim = make_claim(batch_sizes=(4, 8))
-    found = judged(claim, trials("fp16", *times(1.2)), trials("fp32", *STEADY), oom)
-    assert found.outcome == "holds"
-    assert (found.at[1].outcome, found.at[1].why) == ("not measured", "fp32 out of memory")
-    assert found.command is None
+    evaluated = judged(claim, trials("fp16", *times(1.2)), trials("fp32", *STEADY), oom)
+    assert evaluated.outcome == "holds"
+    assert (evaluated.at[1].outcome, evaluated.at[1].why) == ("not measured", "fp32 out of memory")
+    assert evaluated.command is None
     assert judged(make_claim(batch_sizes=(8,)), oom).outcome == "not measured"
 
 
@@ -265,17 +265,17 @@ def test_what_does_not_fit_in_memory_leaves_the_claim_to_the_other_batch_sizes()
 )
 def test_what_was_not_measured_has_its_reason_and_the_command(status: Any, said: str, run_again: bool) -> None:
     left = [] if status is None else [factories.make_record("fp16", status=status)]
-    found = judged(make_claim(), left, trials("fp32", *STEADY))
-    assert found.outcome == "not measured"
-    assert found.at[0].why == said
-    assert found.command == ("tcbench run cpu --config fp16 --bs 4" if run_again else None)
+    evaluated = judged(make_claim(), left, trials("fp32", *STEADY))
+    assert evaluated.outcome == "not measured"
+    assert evaluated.at[0].why == said
+    assert evaluated.command == ("tcbench run cpu --config fp16 --bs 4" if run_again else None)
 
 
 def test_without_any_record_nothing_is_measured() -> None:
     claims = [
         make_claim(relation, right=None if relation in ("runs", "gpu-bound") else "fp32") for relation in RELATIONS
     ]
-    assert {found.outcome for found in evaluate(claims, [])} == {"not measured"}
+    assert {evaluated.outcome for evaluated in evaluate(claims, [])} == {"not measured"}
 
 
 # ------------------------------------------------------------------------------------------------------- what runs
@@ -297,9 +297,9 @@ def test_without_any_record_nothing_is_measured() -> None:
 def test_whether_a_config_runs(statuses: tuple, runs: Outcome, does_not_run: Outcome) -> None:
     records = [factories.make_record("fp16", status=status, trial=n) for n, status in enumerate(statuses)]
     assert judged(make_claim("runs", right=None), records).outcome == runs
-    found = judged(make_claim("does not run", right=None), records)
-    assert found.outcome == does_not_run
-    assert found.at[0].why
+    evaluated = judged(make_claim("does not run", right=None), records)
+    assert evaluated.outcome == does_not_run
+    assert evaluated.at[0].why
 
 
 # ------------------------------------------------------------------------------------------------- what holds it back
@@ -328,9 +328,9 @@ def on_gpu(host_share: float, trial: int = 0, io_share: float = 0.0) -> Record:
     ],
 )
 def test_what_holds_a_config_back(relation: Relation, host: float, outcome: Outcome) -> None:
-    found = judged(make_claim(relation, right=None), [on_gpu(host)])
-    assert found.outcome == outcome
-    assert found.at[0].why.split(":")[0] in ("gpu-bound", "host-bound")
+    evaluated = judged(make_claim(relation, right=None), [on_gpu(host)])
+    assert evaluated.outcome == outcome
+    assert evaluated.at[0].why.split(":")[0] in ("gpu-bound", "host-bound")
 
 
 def test_input_that_fills_the_step_keeps_the_gpu_waiting_too() -> None:
@@ -344,8 +344,8 @@ def test_trials_that_disagree_on_what_holds_them_back_decide_nothing() -> None:
 
 def test_without_a_gpu_nothing_can_be_bound_by_one() -> None:
     for relation in ("gpu-bound", "not gpu-bound"):
-        found = judged(make_claim(relation, right=None), [factories.make_record("fp16")])  # type: ignore[arg-type]
-        assert (found.outcome, found.at[0].why) == ("not measured", "no GPU here")
+        evaluated = judged(make_claim(relation, right=None), [factories.make_record("fp16")])  # type: ignore[arg-type]
+        assert (evaluated.outcome, evaluated.at[0].why) == ("not measured", "no GPU here")
 
 
 # -------------------------------------------------------------------------------------------- what others can tell
@@ -356,8 +356,8 @@ def test_numerics_are_fed_from_elsewhere_or_name_their_command(relation: Relatio
     claim = make_claim(relation)
     [missing] = evaluate([claim], [])
     assert (missing.outcome, missing.command) == ("not measured", "tcbench numerics")
-    [found] = evaluate([claim], [], other=lambda _: Finding("holds", "equivalent within 1%"))
-    assert (found.outcome, found.why, found.command) == ("holds", "equivalent within 1%", None)
+    [evaluated] = evaluate([claim], [], other=lambda _: Finding("holds", "equivalent within 1%"))
+    assert (evaluated.outcome, evaluated.why, evaluated.command) == ("holds", "equivalent within 1%", None)
 
 
 def kernels(label: str, n: int) -> bottleneck.Bottleneck:
@@ -373,9 +373,9 @@ def kernels(label: str, n: int) -> bottleneck.Bottleneck:
 def test_kernels_per_step_come_from_timelines(left: int, right: int, expected: Outcome) -> None:
     seen = by_timelines([kernels("fp16+nhwc, batch size 4", left), kernels("fp16, batch size 4", right)])
     claim = make_claim("fewer kernels", "fp16+nhwc", "fp16")
-    [found] = evaluate([claim], [], other=seen)
-    assert found.outcome == expected
-    assert found.why == f"4: {left} kernels per step against {right}"
+    [evaluated] = evaluate([claim], [], other=seen)
+    assert evaluated.outcome == expected
+    assert evaluated.why == f"4: {left} kernels per step against {right}"
     [other] = evaluate([make_claim("fewer kernels", "fp16+nhwc", "fp32")], [], other=seen)
     assert other.outcome == "not measured"
     assert other.command == "tcbench profile fp16+nhwc --bs 4 && tcbench profile fp32 --bs 4"
@@ -438,7 +438,7 @@ def test_the_talk_holds_on_records_planted_as_the_talk_tells_them() -> None:
                 measured = msgspec.structs.replace(record.measurement, phases=phases, prefetch_depth=0)
                 records.append(msgspec.structs.replace(record, measurement=measured))
     claims = scenario.load("naruse2018").claims
-    found = evaluate(claims, records)
-    told = [one for one in found if one.claim.relation not in ("trains like", "keeps gradients", "fewer kernels")]
+    evaluated = evaluate(claims, records)
+    told = [one for one in evaluated if one.claim.relation not in ("trains like", "keeps gradients", "fewer kernels")]
     assert len(told) == len(claims) - 3
     assert [(one.claim.says, one.outcome) for one in told if one.outcome != "holds"] == []

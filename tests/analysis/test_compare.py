@@ -31,10 +31,10 @@ def only(comparison):
     ("rate", "verdict", "failing"), [(36.0, "regression", True), (40.0, "pass", False), (44.0, "improved", False)]
 )
 def test_what_changed_for_sure_is_told(rate, verdict, failing):
-    found = compare(*pair(rate))
-    assert only(found).verdict == verdict
-    assert found.failing is failing
-    assert only(found).ratio.holds(rate / 40)
+    comparison = compare(*pair(rate))
+    assert only(comparison).verdict == verdict
+    assert comparison.failing is failing
+    assert only(comparison).ratio.holds(rate / 40)
 
 
 def test_exchanging_the_sides_makes_a_regression_an_improvement():
@@ -66,23 +66,23 @@ def test_noise_is_inconclusive_and_tells_how_many_more_trials_would_decide():
 
 @pytest.mark.parametrize("n", [1, 2])
 def test_one_trial_a_side_is_never_enough(n):
-    found = compare(trials("fp32", 4, 1), trials("fp32", 4, n, side="current", images_per_s=1.0))
-    cell = only(found)
+    comparison = compare(trials("fp32", 4, 1), trials("fp32", 4, n, side="current", images_per_s=1.0))
+    cell = only(comparison)
     assert cell.verdict == "inconclusive"
     assert cell.why == f"1 trial of base, {n} of current: one process tells nothing of how processes differ"
     assert cell.more_trials == 1
     assert cell.ratio is None
-    assert found.means == ()
+    assert comparison.means == ()
 
 
 def test_a_cell_that_is_gone_fails_and_a_new_one_does_not():
     base, current = pair()
-    found = compare([*base, *trials("fp16", 4)], current)
-    assert [cell.verdict for cell in found.cells] == ["pass", "missing"]
-    assert found.failing
-    found = compare(base, [*current, *trials("fp16", 4, side="current")])
-    assert [cell.verdict for cell in found.cells] == ["pass", "new"]
-    assert not found.failing
+    comparison = compare([*base, *trials("fp16", 4)], current)
+    assert [cell.verdict for cell in comparison.cells] == ["pass", "missing"]
+    assert comparison.failing
+    comparison = compare(base, [*current, *trials("fp16", 4, side="current")])
+    assert [cell.verdict for cell in comparison.cells] == ["pass", "new"]
+    assert not comparison.failing
 
 
 def test_a_cell_that_never_ran_is_not_missed():
@@ -94,10 +94,10 @@ def test_a_cell_that_never_ran_is_not_missed():
 def test_a_cell_that_does_not_run_any_more_fails(status):
     base, _ = pair()
     gone = [factories.make_record("fp32", 4, status=status)]
-    found = compare(base, gone)
-    assert only(found).verdict == "changed status"
-    assert only(found).why.startswith(f"ok -> {status}: ")
-    assert found.failing
+    comparison = compare(base, gone)
+    assert only(comparison).verdict == "changed status"
+    assert only(comparison).why.startswith(f"ok -> {status}: ")
+    assert comparison.failing
     back = compare(gone, base)
     assert only(back).verdict == "changed status"
     assert not back.failing
@@ -129,28 +129,30 @@ def test_cells_pair_by_likeness_where_a_side_has_several():
     # Three runs on one machine would be one environment each.
     base = [msgspec.structs.replace(r, run_id=r.run_id + r.environment.machine) for r in base]
     current = [msgspec.structs.replace(r, run_id=r.run_id + r.environment.machine) for r in current]
-    found = compare(base, current)
-    assert [cell.verdict for cell in found.cells] == ["pass"] * 3
-    assert found.differences == ()
+    comparison = compare(base, current)
+    assert [cell.verdict for cell in comparison.cells] == ["pass"] * 3
+    assert comparison.differences == ()
 
 
 def test_cells_of_one_machine_pair_with_each_other():
     def on(machine, side, rate):
         environment = factories.make_environment(machine)
-        found = trials(side=side, environment=environment, images_per_s=rate)
-        return [msgspec.structs.replace(record, run_id=f"{side} {machine}") for record in found]
+        measured = trials(side=side, environment=environment, images_per_s=rate)
+        return [msgspec.structs.replace(record, run_id=f"{side} {machine}") for record in measured]
 
-    found = compare([*on("a", "base", 40), *on("b", "base", 20)], [*on("b", "current", 20), *on("a", "current", 40)])
-    assert [(cell.machine, cell.verdict) for cell in found.cells] == [("a", "pass"), ("b", "pass")]
+    comparison = compare(
+        [*on("a", "base", 40), *on("b", "base", 20)], [*on("b", "current", 20), *on("a", "current", 40)]
+    )
+    assert [(cell.machine, cell.verdict) for cell in comparison.cells] == [("a", "pass"), ("b", "pass")]
 
 
 def test_what_differs_is_refused_unless_it_is_allowed():
     base = trials()
     current = trials(side="current", environment=factories.make_environment(python="3.13.0", kernel="6.6"))
-    found = compare(base, current)
-    assert {difference.facet for difference in found.refused(())} == {"python", "os"}
-    assert {difference.facet for difference in found.refused(["python"])} == {"os"}
-    assert found.refused(["python", "os"]) == ()
+    comparison = compare(base, current)
+    assert {difference.facet for difference in comparison.refused(())} == {"python", "os"}
+    assert {difference.facet for difference in comparison.refused(["python"])} == {"os"}
+    assert comparison.refused(["python", "os"]) == ()
 
 
 def test_trials_of_several_commits_are_a_note():
@@ -220,7 +222,7 @@ def test_of_two_phases_that_grew_the_one_that_grew_more_is_named():
     assert cell.culprit.name == "forward"
 
 
-def test_a_phase_that_only_wavers_is_not_named_however_much_it_grew():
+def test_a_phase_that_only_drifts_is_not_named_however_much_it_grew():
     base, current = pair(40 / 1.1)
     cell = only(
         compare([with_phases(r, wild=0.05) for r in base], [with_phases(r, wild=0.075, update=0.02) for r in current])
@@ -295,9 +297,9 @@ def test_a_metric_that_no_record_tells_is_not_measured():
 
 
 def test_several_metrics_stand_cell_by_cell():
-    found = compare(*pair(), metrics=tuple(METRICS))
-    assert [cell.metric.name for cell in found.cells] == ["throughput", "memory", "energy"]
-    assert [mean.metric.name for mean in found.means] == ["throughput", "memory"]
+    comparison = compare(*pair(), metrics=tuple(METRICS))
+    assert [cell.metric.name for cell in comparison.cells] == ["throughput", "memory", "energy"]
+    assert [mean.metric.name for mean in comparison.means] == ["throughput", "memory"]
 
 
 def test_doubtful_trials_are_named():
@@ -364,22 +366,22 @@ def test_what_may_be_an_accident_or_is_nothing_new_is_no_break(base, current):
 
 
 def test_cells_that_fail_on_both_sides_are_not_known_to_be_well():
-    found = compare(ended("fp32", "failed"), ended("fp32", "failed", side="current"))
-    assert only(found).verdict == "not measured"
-    assert found.inconclusive and not found.failing
+    comparison = compare(ended("fp32", "failed"), ended("fp32", "failed", side="current"))
+    assert only(comparison).verdict == "not measured"
+    assert comparison.inconclusive and not comparison.failing
 
 
 @pytest.mark.parametrize("status", ["skipped", "oom"])
 def test_what_is_skipped_or_does_not_fit_on_both_sides_is_an_answer(status):
-    found = compare(ended("fp32", status), ended("fp32", status, side="current"))
-    assert only(found).verdict == "not measured"
-    assert not found.inconclusive
+    comparison = compare(ended("fp32", status), ended("fp32", status, side="current"))
+    assert only(comparison).verdict == "not measured"
+    assert not comparison.inconclusive
 
 
 def test_cells_that_are_alike_pair_without_being_measured_against_each_other(monkeypatch):
     """A thousand cells of one config would be a million distances."""
     base = [factories.make_record(cell=factories.make_cell(seed=seed)) for seed in range(20)]
     monkeypatch.setattr(comparability, "distance", lambda one, other: pytest.fail("not needed"))
-    found = compare(base, reversed(base))
-    assert [cell.base.cell.seed for cell in found.cells] == list(range(20))
-    assert all(cell.base.cell == cell.current.cell for cell in found.cells)
+    comparison = compare(base, reversed(base))
+    assert [cell.base.cell.seed for cell in comparison.cells] == list(range(20))
+    assert all(cell.base.cell == cell.current.cell for cell in comparison.cells)

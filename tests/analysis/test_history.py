@@ -24,9 +24,9 @@ def verdicts(records: list[Record], **options: object) -> list[str | None]:
 
 
 def test_a_regression_at_the_third_of_five_commits_is_found_there_and_nowhere_else() -> None:
-    found = history(shuffled(over_commits([40, 40, 36, 36, 36])))
-    assert [revision.name for revision in found.revisions] == [commit(n) for n in range(5)]
-    [cell] = found.cells
+    result = history(shuffled(over_commits([40, 40, 36, 36, 36])))
+    assert [revision.name for revision in result.revisions] == [commit(n) for n in range(5)]
+    [cell] = result.cells
     assert [point.regressed for point in cell.points] == [False, False, True, False, False]
     assert [p.change.verdict if p.change else None for p in cell.points] == [None, "pass", "regression", "pass", "pass"]
     [bad] = cell.regressions
@@ -34,7 +34,7 @@ def test_a_regression_at_the_third_of_five_commits_is_found_there_and_nowhere_el
     assert (
         bad.change is not None and bad.change.ratio is not None and bad.change.ratio.value == pytest.approx(0.9, 0.02)
     )
-    assert found.regressions == 1
+    assert result.regressions == 1
 
 
 def test_what_comes_back_is_improved() -> None:
@@ -64,8 +64,8 @@ def test_the_threshold_is_the_users() -> None:
 
 def test_cells_are_judged_apart() -> None:
     records = over_commits([40, 40, 40]) + over_commits([80, 80, 60], "fp16") + over_commits([50, 50, 50], batch_size=8)
-    found = history(records)
-    assert [(c.cell.config, c.cell.batch_size, len(c.regressions)) for c in found.cells] == [
+    result = history(records)
+    assert [(c.cell.config, c.cell.batch_size, len(c.regressions)) for c in result.cells] == [
         ("fp32", 4, 0),
         ("fp16", 4, 1),
         ("fp32", 8, 0),
@@ -121,12 +121,12 @@ def test_machines_have_lines_of_their_own() -> None:
         [30, 30], environments=[{"machine": "other", "device_name": "Other"}] * 2
     )
     renamed = [msgspec.structs.replace(r, run_id=r.run_id + r.environment.machine) for r in records]  # type: ignore[union-attr]
-    found = history(renamed)
-    assert [(cell.machine, len(cell.points), len(cell.regressions)) for cell in found.cells] == [
+    result = history(renamed)
+    assert [(cell.machine, len(cell.points), len(cell.regressions)) for cell in result.cells] == [
         ("amd-epyc-2cpu", 2, 0),
         ("other", 2, 0),
     ]
-    assert len(found.revisions) == 2
+    assert len(result.revisions) == 2
 
 
 def test_an_older_commit_that_is_measured_again_stays_in_its_place() -> None:
@@ -135,39 +135,39 @@ def test_an_older_commit_that_is_measured_again_stays_in_its_place() -> None:
         msgspec.structs.replace(r, run_id="again", started_at="2025-02-01T00:00:00.000+00:00", trial=8 + r.trial)
         for r in first[:8]
     ]
-    found = history(first + again)
-    assert [revision.name for revision in found.revisions] == [commit(0), commit(1)]
-    assert [point.trials for point in found.cells[0].points] == [16, 8]
+    result = history(first + again)
+    assert [revision.name for revision in result.revisions] == [commit(0), commit(1)]
+    assert [point.trials for point in result.cells[0].points] == [16, 8]
 
 
 def test_a_projects_commit_comes_first() -> None:
     facts = [{"project_commit": "aaaaaaaaaaaa"}, {"project_commit": "bbbbbbbbbbbb"}]
-    found = history(over_commits([40, 40], environments=[{**f, "commit": "c" * 12} for f in facts]))
-    assert [(r.name, r.short, r.beside) for r in found.revisions] == [
+    result = history(over_commits([40, 40], environments=[{**f, "commit": "c" * 12} for f in facts]))
+    assert [(r.name, r.short, r.beside) for r in result.revisions] == [
         ("a" * 12, "aaaaaaa", None),
         ("b" * 12, "bbbbbbb", None),
     ]
 
 
 def test_two_tcbenches_at_one_commit_of_a_project_are_not_mixed() -> None:
-    found = history(over_commits([40, 36], environments=[{"project_commit": "a" * 12}] * 2))
-    assert [revision.short for revision in found.revisions] == [f"aaaaaaa ({commit(n)[:7]})" for n in (0, 1)]
-    assert found.regressions == 1
+    result = history(over_commits([40, 36], environments=[{"project_commit": "a" * 12}] * 2))
+    assert [revision.short for revision in result.revisions] == [f"aaaaaaa ({commit(n)[:7]})" for n in (0, 1)]
+    assert result.regressions == 1
 
 
 def test_without_a_commit_each_run_of_a_version_stands_by_itself() -> None:
-    found = history(over_commits([40, 36], environments=[{"commit": None}] * 2))
-    assert [revision.short for revision in found.revisions] == [
+    result = history(over_commits([40, 36], environments=[{"commit": None}] * 2))
+    assert [revision.short for revision in result.revisions] == [
         "0.1.0 cpu-20250101-000000",
         "0.1.0 cpu-20250102-000000",
     ]
-    assert found.regressions == 1
+    assert result.regressions == 1
 
 
 def test_runs_of_files_that_differ_from_one_commit_are_not_mixed() -> None:
-    found = history(over_commits([40, 36], environments=[{"commit": "abcdefabcdef+"}] * 2))
-    assert [revision.short for revision in found.revisions] == ["abcdefa+", "abcdefa+"]
-    assert found.regressions == 1
+    result = history(over_commits([40, 36], environments=[{"commit": "abcdefabcdef+"}] * 2))
+    assert [revision.short for revision in result.revisions] == ["abcdefa+", "abcdefa+"]
+    assert result.regressions == 1
 
 
 def test_a_trial_that_knows_nothing_belongs_to_its_runs_commit() -> None:
@@ -175,28 +175,28 @@ def test_a_trial_that_knows_nothing_belongs_to_its_runs_commit() -> None:
     skipped = make_record(
         "fp16", status="skipped", run_id="cpu-20250102-000000", started_at="2025-01-02T03:05:00.000+00:00"
     )
-    found = history([*ok, skipped])
-    assert [point.revision.name for point in found.cells[1].points] == [commit(1)]
-    assert found.cells[1].points[0].images_per_s is None
+    result = history([*ok, skipped])
+    assert [point.revision.name for point in result.cells[1].points] == [commit(1)]
+    assert result.cells[1].points[0].images_per_s is None
 
 
 def test_a_run_that_knows_nothing_at_all_has_its_own_name() -> None:
-    found = history([make_record("fp16", status="skipped", run_id="r1")])
-    assert [revision.short for revision in found.revisions] == ["r1"]
-    assert found.cells[0].machine is None
+    result = history([make_record("fp16", status="skipped", run_id="r1")])
+    assert [revision.short for revision in result.revisions] == ["r1"]
+    assert result.cells[0].machine is None
 
 
 def test_a_run_that_was_resumed_at_another_commit_parts() -> None:
     """As the results of the peers here are."""
     records = over_commits([40, 40], run_id="one", cell=make_cell())
     resumed = [msgspec.structs.replace(r, trial=n) for n, r in enumerate(records)]
-    found = history(resumed)
-    assert [point.trials for point in found.cells[0].points] == [8, 8]
+    result = history(resumed)
+    assert [point.trials for point in result.cells[0].points] == [8, 8]
 
 
 def test_nothing_gives_nothing() -> None:
-    found = history([])
-    assert (found.revisions, found.cells, found.regressions) == ((), (), 0)
+    result = history([])
+    assert (result.revisions, result.cells, result.regressions) == ((), (), 0)
 
 
 def test_every_trial_is_worked_out_once_though_two_steps_rest_on_it(monkeypatch: pytest.MonkeyPatch) -> None:

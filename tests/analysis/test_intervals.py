@@ -12,16 +12,16 @@ from tcbench.analysis import intervals
 pairs = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 12)).map(lambda p: (p[0], p[0] + p[1])), max_size=12)
 
 
-def cells(found: list[tuple[float, float]]) -> set[int]:
-    return {i for begin, end in found for i in range(int(begin), int(end))}
+def cells(spans: list[tuple[float, float]]) -> set[int]:
+    return {i for begin, end in spans for i in range(int(begin), int(end))}
 
 
 @given(pairs)
 def test_a_union_covers_what_any_covers_once_and_in_order(some: list[tuple[int, int]]) -> None:
-    found = intervals.union(some)
-    assert cells(found) == cells(some)
-    assert intervals.length(found) == len(cells(some))
-    assert all(a[1] < b[0] for a, b in itertools.pairwise(found))
+    merged = intervals.union(some)
+    assert cells(merged) == cells(some)
+    assert intervals.length(merged) == len(cells(some))
+    assert all(a[1] < b[0] for a, b in itertools.pairwise(merged))
 
 
 @given(pairs, pairs)

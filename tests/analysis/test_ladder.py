@@ -31,16 +31,16 @@ def ladder(name: str, *configs: str) -> Ladder:
 
 
 def test_the_scenarios_ladders_are_found_in_their_results() -> None:
-    found = derive(summarise([make_record(config) for config in LADDERS]))
-    assert [(x.name, ["+".join(c.rungs) for c in x.configs]) for x in found] == [
+    ladders = derive(summarise([make_record(config) for config in LADDERS]))
+    assert [(x.name, ["+".join(c.rungs) for c in x.configs]) for x in ladders] == [
         ("fp32", list(LADDERS[:5])),
         ("fp16", list(LADDERS[5:])),
     ]
 
 
 def test_two_ladders_from_one_base_are_named_by_their_tops() -> None:
-    found = derive(summarise([make_record(c) for c in ("fp16", "fp16+dali", "fp16+opencv", "fp16+dali+batched")]))
-    assert [x.name for x in found] == ["fp16+opencv", "fp16+dali+batched"]
+    ladders = derive(summarise([make_record(c) for c in ("fp16", "fp16+dali", "fp16+opencv", "fp16+dali+batched")]))
+    assert [x.name for x in ladders] == ["fp16+opencv", "fp16+dali+batched"]
 
 
 def test_an_ablation_is_no_step_of_a_ladder() -> None:
@@ -101,10 +101,10 @@ def test_batch_sizes_ascend_and_unknown_ladders_are_left_out() -> None:
 
 def test_another_backends_configs_are_ladders_of_their_own_beside_ours() -> None:
     rates = {"fp32": 100, "fp32+dali": 120, "torch/fp32": 200, "torch/fp32+dali": 300}
-    found = summarise([make_record(cell=make_peer_cell(c), images_per_s=r) for c, r in rates.items()])
-    assert len({summary.setting for summary in found}) == 1
-    assert [x.name for x in derive(found)] == ["fp32", "torch/fp32"]
-    ours, peers = climbs(found)
+    summaries = summarise([make_record(cell=make_peer_cell(c), images_per_s=r) for c, r in rates.items()])
+    assert len({summary.setting for summary in summaries}) == 1
+    assert [x.name for x in derive(summaries)] == ["fp32", "torch/fp32"]
+    ours, peers = climbs(summaries)
     assert [step.config for step in peers.steps] == ["torch/fp32", "torch/fp32+dali"]
     assert peers.steps[1].added == ("dali",)
     assert ours.steps[1].ratio is not None and ours.steps[1].ratio.value == pytest.approx(1.2, rel=0.05)
@@ -113,7 +113,7 @@ def test_another_backends_configs_are_ladders_of_their_own_beside_ours() -> None
 
 def test_every_backend_is_against_our_fp32() -> None:
     rates = {"fp32": 100, "torch/fp32": 250}
-    found = summarise([make_record(cell=make_peer_cell(c), images_per_s=r) for c, r in rates.items()])
-    ours, peers = speedups(found)
+    summaries = summarise([make_record(cell=make_peer_cell(c), images_per_s=r) for c, r in rates.items()])
+    ours, peers = speedups(summaries)
     assert ours is not None and ours.value == 1
     assert peers is not None and peers.value == pytest.approx(2.5, rel=0.05)

@@ -113,11 +113,11 @@ def test_phases_take_the_times_of_the_profiled_pass_and_layers_those_of_a_timeli
 
     spans = [layer(0, 0.1, "forward", 0), layer(0.5, 0.9, "backward", 0), layer(1, 1.3, "forward", 1)]
     timeline = timeline_of(cell.label, "cpu", "CPU", 4, "ranges", ("forward", "backward"), spans)
-    found = roofline(summary, [record], CEILINGS, [timeline])
-    assert found.precision == "fp32"
-    assert [part.name for part in found.phases] == ["forward", "backward", "update"]
-    assert {part.time_s for part in found.phases} == {0.2}
-    timed = {(part.phase, part.name): part.time_s for part in found.layers if part.time_s is not None}
+    result = roofline(summary, [record], CEILINGS, [timeline])
+    assert result.precision == "fp32"
+    assert [part.name for part in result.phases] == ["forward", "backward", "update"]
+    assert {part.time_s for part in result.phases} == {0.2}
+    timed = {(part.phase, part.name): part.time_s for part in result.layers if part.time_s is not None}
     assert timed == {
         ("forward", "stem/conv"): pytest.approx(0.2),
         ("backward", "stem/conv"): pytest.approx(0.2),

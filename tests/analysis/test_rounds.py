@@ -17,10 +17,10 @@ figures = st.lists(st.floats(1, 100), min_size=2, max_size=10)
 
 
 def test_rounds_that_go_together_are_paired_as_the_t_test_of_scipy_pairs_them():
-    found = rounds.estimate(CURRENT, DRIFTING)
-    assert isinstance(found, Paired)
+    estimate = rounds.estimate(CURRENT, DRIFTING)
+    assert isinstance(estimate, Paired)
     theirs = stats.ttest_rel(np.log(CURRENT), np.log(DRIFTING)).confidence_interval(0.95)
-    interval = found.ratio.interval()
+    interval = estimate.ratio.interval()
     assert (interval.low, interval.high) == pytest.approx((math.exp(theirs.low), math.exp(theirs.high)), rel=1e-12)
     assert interval.value == pytest.approx(0.9, rel=1e-3)
 
@@ -39,9 +39,9 @@ def test_pairing_takes_the_drift_out_of_the_interval():
     ],
 )
 def test_everything_else_is_welchs(one, other):
-    found = rounds.estimate(one, other)
-    assert isinstance(found, Unpaired)
-    assert found == welch.estimate(one, other)
+    estimate = rounds.estimate(one, other)
+    assert isinstance(estimate, Unpaired)
+    assert estimate == welch.estimate(one, other)
 
 
 @pytest.mark.parametrize("deviation", [0.01, 0.02, 0.03, 0.1])
@@ -75,28 +75,28 @@ def test_exchanging_the_sides_inverts_the_ratio(one, data):
     other = data.draw(st.lists(st.floats(1, 100), min_size=len(one), max_size=len(one)))
     forth, back = rounds.estimate(one, other), rounds.estimate(other, one)
     assert type(forth) is type(back)
-    for found in (back, forth.inverse):
-        assert found.ratio.log == pytest.approx(-forth.ratio.log, abs=1e-12)
-        assert found.ratio.error == pytest.approx(forth.ratio.error, abs=1e-12)
+    for turned in (back, forth.inverse):
+        assert turned.ratio.log == pytest.approx(-forth.ratio.log, abs=1e-12)
+        assert turned.ratio.error == pytest.approx(forth.ratio.error, abs=1e-12)
 
 
 def test_more_rounds_narrow_a_paired_ratio_as_more_rounds_would():
-    found = rounds.estimate(CURRENT, DRIFTING)
-    assert found.n == 6
-    grown = found.grown(18)
-    assert (grown.log, grown.degrees) == (found.ratio.log, 23)
-    assert grown.error == pytest.approx(found.ratio.error / 2)
+    estimate = rounds.estimate(CURRENT, DRIFTING)
+    assert estimate.n == 6
+    grown = estimate.grown(18)
+    assert (grown.log, grown.degrees) == (estimate.ratio.log, 23)
+    assert grown.error == pytest.approx(estimate.ratio.error / 2)
 
 
 def test_a_difference_of_phases_is_paired_too():
     base = [0.010, 0.018, 0.013, 0.011, 0.016, 0.014]
     current = [x + d for x, d in zip(base, [0.0010, 0.0011, 0.0009, 0.0010, 0.0011, 0.0009], strict=True)]
-    found = rounds.difference(current, base)
+    difference = rounds.difference(current, base)
     theirs = stats.ttest_rel(current, base).confidence_interval(0.95)
-    assert (found.low, found.high) == pytest.approx((theirs.low, theirs.high))
-    assert found.value == pytest.approx(0.001)
+    assert (difference.low, difference.high) == pytest.approx((theirs.low, theirs.high))
+    assert difference.value == pytest.approx(0.001)
     apart = welch.difference(welch.Group.plain(current), welch.Group.plain(base))
-    assert apart.low < 0 < found.low
+    assert apart.low < 0 < difference.low
 
 
 @pytest.mark.parametrize("base", [[0.010, 0.01001, 0.0100, 0.00999], [0.0, 0.02, 0.01, 0.03]])

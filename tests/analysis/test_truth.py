@@ -59,16 +59,16 @@ def test_the_machine_with_accidents_is_the_one_that_is_asked_for():
 
 @pytest.mark.parametrize("name", COMPARISONS)
 def test_nothing_changed_is_no_regression_and_passes(name):
-    found = truth(name, 0.0)
-    assert found.regression <= 0.002
-    assert found.passed >= 0.95
+    rates = truth(name, 0.0)
+    assert rates.regression <= 0.002
+    assert rates.passed >= 0.95
 
 
 @pytest.mark.parametrize(("name", "least"), [("5 trials", 0.80), ("8 trials", 0.93), ("gate", 0.90)])
 def test_a_loss_of_5_percent_is_found(name, least):
-    found = truth(name, 0.05)
-    assert found.regression >= least - 0.02
-    assert found.passed <= 0.001
+    rates = truth(name, 0.05)
+    assert rates.regression >= least - 0.02
+    assert rates.passed <= 0.001
 
 
 @pytest.mark.parametrize("name", COMPARISONS)
@@ -108,9 +108,9 @@ def test_stalls_that_the_median_step_hides_are_found(name):
 
 
 def test_accidents_raise_no_alarm_and_leave_more_undecided():
-    found = gate_truth.measure(Judgement((Interim(5, Rule()),), machine=gate_truth.ACCIDENTS), 0.0, MATRICES)
-    assert found.matrices_with_regression <= 0.05
-    assert 0.5 < found.passed < 0.8
+    rates = gate_truth.measure(Judgement((Interim(5, Rule()),), machine=gate_truth.ACCIDENTS), 0.0, MATRICES)
+    assert rates.matrices_with_regression <= 0.05
+    assert 0.5 < rates.passed < 0.8
 
 
 def test_an_interval_over_steps_would_cover_far_too_little():
@@ -139,8 +139,8 @@ def test_compare_judges_records_as_the_simulation_judges_figures():
                 # The first step of its only block does not count.
                 yield msgspec.structs.replace(record, measurement=measurement)
 
-    found = compare.compare(records("base"), records("current"))
-    for number, cell in enumerate(found.cells):
+    comparison = compare.compare(records("base"), records("current"))
+    for number, cell in enumerate(comparison.cells):
         groups = [
             welch.Group.of([(2 + number) / np.mean(t[1:]) for t in steps[side][number]]) for side in ("current", "base")
         ]

@@ -67,7 +67,7 @@ def test_a_loss_of_the_threshold_itself_is_never_decided():
 
 
 @pytest.mark.parametrize("trials", [(8,), (5, 8), (3, 5, 8), (3, 4, 6, 8)])
-def test_looks_spend_the_whole_level_and_no_more(trials):
+def test_interim_judgements_spend_the_whole_level_and_no_more(trials):
     interims = verdict.interims(trials, Rule(0.05, 0.1))
     assert math.fsum(interim.rule.level for interim in interims) == pytest.approx(0.1)
     assert {interim.rule.threshold for interim in interims} == {0.05}
@@ -75,7 +75,7 @@ def test_looks_spend_the_whole_level_and_no_more(trials):
 
 
 @pytest.mark.parametrize("trials", [(), (1, 2), (3, 3), (4, 3), (2, 3, 4, 5, 6)])
-def test_looks_that_are_none_are_refused(trials):
+def test_interim_judgements_that_are_none_are_refused(trials):
     with pytest.raises(ValueError, match="expected"):
         verdict.interims(trials)
 

@@ -44,14 +44,14 @@ def test_units_do_not_matter(one, other, factor):
 
 
 def test_a_one_sided_limit_at_95_percent_is_the_90_percent_intervals():
-    found = ratio([1.0, 1.1, 0.95], [2.0, 2.2, 2.1])
-    assert found.limit(0.95) == found.interval(0.9).high
-    assert found.limit(0.05) < found.value < found.limit(0.95)
+    estimate = ratio([1.0, 1.1, 0.95], [2.0, 2.2, 2.1])
+    assert estimate.limit(0.95) == estimate.interval(0.9).high
+    assert estimate.limit(0.05) < estimate.value < estimate.limit(0.95)
 
 
 def test_without_any_variation_the_ratio_is_certain():
-    found = ratio([2.0, 2.0], [1.0, 1.0, 1.0]).interval()
-    assert (found.low, found.value, found.high) == (2.0, 2.0, 2.0)
+    interval = ratio([2.0, 2.0], [1.0, 1.0, 1.0]).interval()
+    assert (interval.low, interval.value, interval.high) == (2.0, 2.0, 2.0)
 
 
 def test_one_steady_side_leaves_the_others_degrees_of_freedom():
@@ -76,8 +76,8 @@ def test_the_geometric_mean_of_ratios_is_surer_than_each():
 
 
 def test_a_difference_is_in_the_figures_own_unit():
-    found = welch.difference(Group.plain([0.011, 0.012, 0.013]), Group.plain([0.010, 0.010, 0.010]))
-    assert found.value == pytest.approx(0.002)
-    assert found.low < 0 < found.high
+    difference = welch.difference(Group.plain([0.011, 0.012, 0.013]), Group.plain([0.010, 0.010, 0.010]))
+    assert difference.value == pytest.approx(0.002)
+    assert difference.low < 0 < difference.high
     # 4.303 is Student's t at two degrees of freedom.
-    assert found.high - found.value == pytest.approx(4.303 * 0.001 / math.sqrt(3), rel=1e-3)
+    assert difference.high - difference.value == pytest.approx(4.303 * 0.001 / math.sqrt(3), rel=1e-3)

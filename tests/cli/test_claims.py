@@ -36,22 +36,22 @@ def alone(folder: Path, results: Path = CPU) -> str:
 def test_the_ladder_on_two_cores_has_its_scorecard(tmp_path: Path) -> None:
     [card] = outcomes(tmp_path, alone(tmp_path))
     assert (card["scenario"], card["machine"], card["image_size"]) == ("cpu", "amd-epyc-2cpu", 64)
-    found = {claim["says"]: claim for claim in card["claims"]}
-    assert found["fp16 is slower than fp32 at small batch sizes"]["outcome"] == "holds"
-    assert found["+ batched + NHWC + fused is always faster than fp32"]["outcome"] == "does not hold"
-    assert found["+ DALI is faster than fp16 without"]["outcome"] == "undecided"
-    assert found["fp16 with loss scaling and fp32 master weights trains like fp32"]["outcome"] == "not measured"
-    assert all(claim["by_one_trial"] for claim in found.values() if claim["at_batch_sizes"])
+    claims = {claim["says"]: claim for claim in card["claims"]}
+    assert claims["fp16 is slower than fp32 at small batch sizes"]["outcome"] == "holds"
+    assert claims["+ batched + NHWC + fused is always faster than fp32"]["outcome"] == "does not hold"
+    assert claims["+ DALI is faster than fp16 without"]["outcome"] == "undecided"
+    assert claims["fp16 with loss scaling and fp32 master weights trains like fp32"]["outcome"] == "not measured"
+    assert all(claim["by_one_trial"] for claim in claims.values() if claim["at_batch_sizes"])
     # images/s of the table in the README: 4.872 against 21.87.
-    [at, _] = found["fp16 is slower than fp32 at small batch sizes"]["at_batch_sizes"]
+    [at, _] = claims["fp16 is slower than fp32 at small batch sizes"]["at_batch_sizes"]
     assert at["ratio"]["value"] == pytest.approx(4.872 / 21.87, rel=1e-3)
 
 
 def test_a_document_of_numerics_beside_the_records_answers_what_training_claims(tmp_path: Path) -> None:
     [card] = outcomes(tmp_path, str(CPU))
-    found = {claim["says"]: claim for claim in card["claims"]}
-    assert found["fp16 with loss scaling and fp32 master weights trains like fp32"]["outcome"] == "holds"
-    why = found["fp16 with loss scaling and fp32 master weights trains like fp32"]["why"]
+    claims = {claim["says"]: claim for claim in card["claims"]}
+    assert claims["fp16 with loss scaling and fp32 master weights trains like fp32"]["outcome"] == "holds"
+    why = claims["fp16 with loss scaling and fp32 master weights trains like fp32"]["why"]
     assert why.endswith(" (numerics-20261121-145202.json: 240 steps, 5 seeds)")
     [without] = outcomes(tmp_path, alone(tmp_path))
     assert card["counts"]["not measured"] < without["counts"]["not measured"]
@@ -75,8 +75,8 @@ def test_a_document_beside_the_records_that_cannot_be_read_is_left_out_and_one_t
     assert [line.split(": ")[:2] for line in done.err.splitlines()] == [["note", "left out"]] * 3
     assert all(name in done.err for name in broken)
     [card] = json.loads(done.out)["scorecards"]
-    found = {claim["says"]: claim for claim in card["claims"]}
-    assert found["fp16 with loss scaling and fp32 master weights trains like fp32"]["outcome"] == "holds"
+    claims = {claim["says"]: claim for claim in card["claims"]}
+    assert claims["fp16 with loss scaling and fp32 master weights trains like fp32"]["outcome"] == "holds"
     for name in broken:
         done = tcbench(tmp_path, "claims", CPU.name, name)
         assert done.code == 2

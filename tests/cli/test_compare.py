@@ -424,10 +424,10 @@ def test_a_real_run_against_itself_never_fails(tmp_path):
     (run,) = REAL.glob("peers-*.jsonl")
     done = tcbench(tmp_path, "compare", run, run, "--metric", "throughput,memory", "--format", "json")
     assert done.code == 0
-    found = json.loads(done.out)
-    assert found["paired_cells"] == 10
-    assert set(found["verdicts"]) <= {"pass", "inconclusive"}
-    assert all(cell["ratio"]["low"] <= 1 <= cell["ratio"]["high"] for cell in found["cells"])
+    comparison = json.loads(done.out)
+    assert comparison["paired_cells"] == 10
+    assert set(comparison["verdicts"]) <= {"pass", "inconclusive"}
+    assert all(cell["ratio"]["low"] <= 1 <= cell["ratio"]["high"] for cell in comparison["cells"])
 
 
 def test_real_runs_of_two_kernels_are_refused_and_compared_when_allowed(tmp_path):

@@ -82,9 +82,9 @@ def test_a_loss_planted_in_the_working_tree_is_found_with_its_cell_and_phase(pro
     assert "; forward takes " in done.out
     assert "base HEAD (" in done.out
     assert "current the working tree (" in done.out
-    found = cells((project / "gate.json").read_text())
-    assert (found["my_step/deep"]["verdict"], found["my_step/deep"]["culprit"]) == ("regression", "forward")
-    assert found["my_step/flat"]["verdict"] in ("pass", "inconclusive")
+    judged = cells((project / "gate.json").read_text())
+    assert (judged["my_step/deep"]["verdict"], judged["my_step/deep"]["culprit"]) == ("regression", "forward")
+    assert judged["my_step/flat"]["verdict"] in ("pass", "inconclusive")
     # Progress: which side and look, the trials that are certain, an ETA.
     assert "[1/12] base, look 1/2: my_step/deep, batch size 1: " in done.err
     assert "[2/12] current, look 1/2: my_step/deep, batch size 1: " in done.err

@@ -44,8 +44,8 @@ def test_a_regression_at_the_third_of_five_commits_is_found_there_and_nowhere_el
 
     value = json.loads(tcbench(planted, "history", "--json").out)
     assert [one["name"] for one in value["commits"]] == [commit(n) for n in range(5)]
-    found = {cell["config"]: [point["verdict"] for point in cell["points"]] for cell in value["cells"]}
-    assert found == {"fp32": [None, "pass", "regression", "pass", "pass"], "fp16": [None, *["pass"] * 4]}
+    verdicts = {cell["config"]: [point["verdict"] for point in cell["points"]] for cell in value["cells"]}
+    assert verdicts == {"fp32": [None, "pass", "regression", "pass", "pass"], "fp16": [None, *["pass"] * 4]}
     bad = value["cells"][0]["points"][2]
     assert bad["failing"] and bad["since"] == commit(1) and bad["phase"] == "backward"
     assert bad["interval"]["low"] < bad["images_per_s"] < bad["interval"]["high"] < 40 * 0.97

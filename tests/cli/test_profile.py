@@ -154,7 +154,7 @@ def test_ctrl_c_leaves_nothing_running_and_nothing_behind(tmp_path, tool):
 
 def workers(runner: int) -> list[int]:
     """Processes that measure, or profile, for this runner: its keeper, and those that have its session's name."""
-    found = []
+    spans = []
     for path in Path("/proc").glob("[0-9]*"):
         try:
             words = (path / "cmdline").read_bytes()
@@ -162,8 +162,8 @@ def workers(runner: int) -> list[int]:
             continue
         ours = f"keeper.py\0{runner}\0".encode() in words or f"tcbench-{runner}".encode() in words
         if ours and int(path.name) != runner:
-            found.append(int(path.name))
-    return found
+            spans.append(int(path.name))
+    return spans
 
 
 def wait_for(condition, timeout_s: float = 30.0) -> None:

@@ -36,8 +36,8 @@ def test_the_newest_run_becomes_report_html(tmp_path: Path) -> None:
     write(tmp_path / "results" / "machine" / "cpu-1.jsonl", reports.ladders(2, sizes=(4,)))
     done = tcbench(tmp_path, "report")
     assert (done.code, done.out, done.err) == (0, "wrote report.html\n", "")
-    found = sections(tmp_path / "report.html")
-    assert found == ["summary", "throughput", "rungs", "claims", "bottlenecks", "environment", "trials"]
+    names = sections(tmp_path / "report.html")
+    assert names == ["summary", "throughput", "rungs", "claims", "bottlenecks", "environment", "trials"]
 
 
 def test_the_committed_records_make_a_page_of_moderate_size(tmp_path: Path) -> None:

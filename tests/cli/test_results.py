@@ -59,7 +59,7 @@ def test_the_newest_run_is_a_file_with_records_and_no_base_of_a_gate(tmp_path: P
 
 
 @pytest.mark.parametrize("command", ["claims", "explain", "export", "history", "plot", "report"])
-def test_results_kept_elsewhere_are_found_by_default_and_by_their_id(tmp_path: Path, command: str) -> None:
+def test_results_in_another_folder_are_read_by_default_and_by_their_id(tmp_path: Path, command: str) -> None:
     folder = tmp_path / "kept" / "machine"
     folder.mkdir(parents=True)
     lines = [record.encode(one) + b"\n" for one in reports.ladders(1, sizes=(4,))]
