@@ -8,7 +8,7 @@ import pytest
 from command import tcbench
 
 from tcbench.backends.chainer.numerics import parity
-from tcbench.backends.chainer.ops.cpu import conv_nhwc
+from tcbench.accelerators.numpy import conv_nhwc
 from tcbench.core.numerics import Slope
 
 RUNGS = ("numerics", "--rungs", "--steps", "2", "--device", "cpu")

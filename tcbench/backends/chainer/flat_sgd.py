@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from tcbench.backends.chainer import ops
-from tcbench.backends.chainer.ops.half import is_widened
+from tcbench.accelerators.numpy import parallel
+from tcbench.accelerators.numpy.half import is_widened
 from tcbench.backends.chainer.parts import OptimizerSpec
 
 _BLOCK = 1 << 16
@@ -99,7 +99,7 @@ class _Group:
 
     def update(self, loss_scale: float) -> None:
         gradients = [p.grad.reshape(-1) for p in self._parameters]
-        ops.parallel.run(lambda block: self._update_block(loss_scale, gradients, *block), self._blocks)
+        parallel.run(lambda block: self._update_block(loss_scale, gradients, *block), self._blocks)
 
     def _update_block(
         self, loss_scale: float, gradients: list[np.ndarray], index: int, begin: int, end: int, place: int

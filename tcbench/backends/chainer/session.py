@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import threadpoolctl
 
+from tcbench.accelerators.numpy import parallel
 from tcbench.backends.chainer import ops
 from tcbench.backends.chainer.compat import chainer
 from tcbench.backends.chainer.layers import LayerHooks
@@ -79,7 +80,7 @@ class ChainerSession:
         self._macs = model_facts.macs(cell.variant, cell.image_size, cell.n_classes)
         with contextlib.ExitStack() as stack:
             stack.enter_context(threadpoolctl.threadpool_limits(cell.threads))
-            stack.enter_context(ops.parallel.threads(cell.threads))
+            stack.enter_context(parallel.threads(cell.threads))
             stack.enter_context(chainer.using_config("train", True))
             stack.enter_context(site.scope())
             for rung in rungs:

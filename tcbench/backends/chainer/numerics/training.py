@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 import threadpoolctl
 
+from tcbench.accelerators.numpy import parallel
 from tcbench.accelerators.protocol import current
-from tcbench.backends.chainer import ops
 from tcbench.backends.chainer.compat import chainer
 from tcbench.backends.chainer.numerics import patterns
 from tcbench.backends.chainer.numerics.flow import FlowingGradients, Observe, layers_of, on_host
@@ -118,7 +118,7 @@ def train(
     rungs = [RUNGS[name] for name in cell.rungs]
     with contextlib.ExitStack() as stack:
         stack.enter_context(threadpoolctl.threadpool_limits(cell.threads))
-        stack.enter_context(ops.parallel.threads(cell.threads))
+        stack.enter_context(parallel.threads(cell.threads))
         stack.enter_context(chainer.using_config("train", True))
         stack.enter_context(site.scope())
         # What overflows is counted and reported as a result.

@@ -4,6 +4,7 @@ float32 and float64 are computed in their own precision. float16 is stored as fl
 float32, and rounded once at an op's output: what a Tensor Core does.
 """
 
+from tcbench.accelerators.numpy.parallel import get_threads, set_threads, threads
 from tcbench.backends.chainer.ops.batch_norm import (
     RunningStatistics,
     batch_norm,
@@ -15,7 +16,6 @@ from tcbench.backends.chainer.ops.convolution import convolution_2d, convolution
 from tcbench.backends.chainer.ops.elementwise import add, relu
 from tcbench.backends.chainer.ops.linear import linear
 from tcbench.backends.chainer.ops.loss import softmax_cross_entropy
-from tcbench.backends.chainer.ops.parallel import get_threads, set_threads, threads
 from tcbench.backends.chainer.ops.pooling import global_average_pooling_2d, max_pooling_2d
 
 __all__ = [

@@ -10,12 +10,12 @@ import numpy as np
 from tcbench import work
 from tcbench.accelerators.cuda import routes
 from tcbench.accelerators.cuda.routes import After
+from tcbench.accelerators.numpy import batch_norm as kernels
+from tcbench.accelerators.numpy.parallel import Array
 from tcbench.accelerators.protocol import Accelerator
 from tcbench.backends.chainer.compat import chainer
-from tcbench.backends.chainer.ops.cpu import batch_norm as kernels
 from tcbench.backends.chainer.ops.elementwise import add_relu_work, relu_backward_on, relu_work
 from tcbench.backends.chainer.ops.node import ForwardNode, GradientNode, Variable, Variables, dtype_of
-from tcbench.backends.chainer.ops.parallel import Array
 from tcbench.backends.spec import Layout
 
 EPS = 2e-5

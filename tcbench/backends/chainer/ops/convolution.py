@@ -9,10 +9,10 @@ from types import ModuleType
 import numpy as np
 
 from tcbench import work
+from tcbench.accelerators.numpy import conv_nchw, conv_nhwc
+from tcbench.accelerators.numpy.parallel import Array
 from tcbench.accelerators.protocol import Accelerator
-from tcbench.backends.chainer.ops.cpu import conv_nchw, conv_nhwc
 from tcbench.backends.chainer.ops.node import ForwardNode, GradientNode, Variable, Variables, add_on, dtype_of
-from tcbench.backends.chainer.ops.parallel import Array
 from tcbench.backends.spec import Layout
 from tcbench.work import DType, Math
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from tcbench import work
+from tcbench.accelerators.numpy import elementwise as kernels
+from tcbench.accelerators.numpy.parallel import Array
 from tcbench.accelerators.protocol import Accelerator
-from tcbench.backends.chainer.ops.cpu import elementwise as kernels
 from tcbench.backends.chainer.ops.node import ForwardNode, GradientNode, Variable, Variables, add_on, dtype_of
-from tcbench.backends.chainer.ops.parallel import Array
 
 relu_work = work.shared(work.Relu)
 relu_backward_work = work.shared(work.ReluBackward)

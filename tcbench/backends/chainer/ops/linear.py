@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from tcbench import work
+from tcbench.accelerators.numpy import half, parallel
+from tcbench.accelerators.numpy.parallel import Array
 from tcbench.accelerators.protocol import Accelerator
-from tcbench.backends.chainer.ops import half, parallel
 from tcbench.backends.chainer.ops.convolution import ConvWorks, works_of
 from tcbench.backends.chainer.ops.node import ForwardNode, GradientNode, Variable, Variables, dtype_of
-from tcbench.backends.chainer.ops.parallel import Array
 from tcbench.work import Math
 
 add_bias = work.shared(work.AddBias)

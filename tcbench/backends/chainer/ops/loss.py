@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from tcbench import work
+from tcbench.accelerators.numpy import half
+from tcbench.accelerators.numpy.parallel import Array
 from tcbench.accelerators.protocol import Accelerator
-from tcbench.backends.chainer.ops import half
 from tcbench.backends.chainer.ops.node import ForwardNode, GradientNode, Variable, Variables, dtype_of
-from tcbench.backends.chainer.ops.parallel import Array
 
 forward_work = work.shared(work.SoftmaxCrossEntropyForward)
 mean_loss = work.shared(work.MeanLoss)

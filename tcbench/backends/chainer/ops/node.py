@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 
 from tcbench import work
+from tcbench.accelerators.numpy import elementwise as kernels
+from tcbench.accelerators.numpy.parallel import Array
 from tcbench.accelerators.protocol import Accelerator, current
 from tcbench.backends.chainer.compat import chainer
-from tcbench.backends.chainer.ops.cpu import elementwise as kernels
-from tcbench.backends.chainer.ops.parallel import Array
 from tcbench.work import DType
 
 Variable = Any

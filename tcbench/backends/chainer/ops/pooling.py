@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from tcbench import work
+from tcbench.accelerators.numpy import pooling as kernels
+from tcbench.accelerators.numpy.parallel import Array
 from tcbench.accelerators.protocol import Accelerator
-from tcbench.backends.chainer.ops.cpu import pooling as kernels
 from tcbench.backends.chainer.ops.node import ForwardNode, GradientNode, Variable, Variables, dtype_of
-from tcbench.backends.chainer.ops.parallel import Array
 from tcbench.backends.spec import Layout
 
 max_pool_forward = work.shared(work.MaxPoolForward)

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from tcbench.accelerators.device import host
+from tcbench.accelerators.numpy import batch_norm as kernels
+from tcbench.accelerators.numpy import conv_nchw, conv_nhwc
 from tcbench.backends import backend
 from tcbench.backends.chainer.flat_sgd import FlatSGD
 from tcbench.backends.chainer.numerics import parity
 from tcbench.backends.chainer.numerics.parity import compare, slope_error
 from tcbench.backends.chainer.ops import convolution
 from tcbench.backends.chainer.ops.batch_norm import BatchNorm
-from tcbench.backends.chainer.ops.cpu import batch_norm as kernels
-from tcbench.backends.chainer.ops.cpu import conv_nchw, conv_nhwc
 from tcbench.backends.chainer.ops.linear import LinearWgrad
 from tcbench.backends.chainer.optimizers import ChainerSGD
 from tcbench.backends.chainer.rungs import RUNGS

@@ -3,9 +3,9 @@ import pytest
 from numpy_accelerator import NumpyAccelerator
 
 from tcbench.accelerators import protocol as accelerators
+from tcbench.accelerators.numpy import batch_norm as kernels
 from tcbench.backends.chainer import ops
 from tcbench.backends.chainer.compat import chainer
-from tcbench.backends.chainer.ops.cpu import batch_norm as kernels
 from tcbench.hardware.gpus import GpuProperties
 
 SHAPES = [(3, 5, 4, 4), (4, 8, 12, 11), (2, 64, 16, 16), (1, 3, 3, 3), (8, 256, 20, 20)]

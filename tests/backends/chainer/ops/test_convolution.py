@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
 
+from tcbench.accelerators.numpy import conv_nchw, conv_nhwc
 from tcbench.backends.chainer import ops
 from tcbench.backends.chainer.compat import chainer
-from tcbench.backends.chainer.ops.cpu import conv_nchw, conv_nhwc
 
 RESNET = [(7, 2, 3), (3, 1, 1), (3, 2, 1), (1, 1, 0), (1, 2, 0)]
 OTHERS = [(3, 1, 0), (2, 1, 1), (5, 3, 2), (1, 1, 1)]

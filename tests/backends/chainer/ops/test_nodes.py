@@ -6,9 +6,9 @@ import weakref
 import numpy as np
 import pytest
 
+from tcbench.accelerators.numpy import batch_norm, conv_nhwc, elementwise, half, parallel, pooling
 from tcbench.backends.chainer import ops
 from tcbench.backends.chainer.compat import chainer
-from tcbench.backends.chainer.ops import parallel
 
 
 class Net(chainer.Chain):
@@ -100,7 +100,7 @@ def test_static_replay_is_bit_identical_to_the_dynamic_graph(layout, dtype, fuse
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_results_do_not_depend_on_the_number_of_threads(layout, dtype, monkeypatch):
-    for module in (ops.cpu.batch_norm, ops.cpu.elementwise):
+    for module in (batch_norm, elementwise):
         monkeypatch.setattr(module, "CHUNK", 999)  # else one chunk would hold everything
     results = []
     with parallel._one_blas_thread():
@@ -123,7 +123,7 @@ def test_results_do_not_depend_on_what_memory_held(monkeypatch):
 
     monkeypatch.setattr(np, "empty", lambda *args, **kwargs: poison(empty(*args, **kwargs)))
     monkeypatch.setattr(np, "empty_like", lambda *args, **kwargs: poison(empty_like(*args, **kwargs)))
-    for module in (ops.cpu.batch_norm, ops.cpu.elementwise, ops.cpu.pooling, ops.half, ops.cpu.conv_nhwc):
+    for module in (batch_norm, elementwise, pooling, half, conv_nhwc):
         monkeypatch.setattr(module, "scratch", lambda *args: poison(scratch(*args)))
     assert_identical(train(Net("NHWC", "float32", True), "float32", "NHWC", 2), clean)
 

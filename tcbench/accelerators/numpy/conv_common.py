@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tcbench.backends.chainer.ops import parallel
-from tcbench.backends.chainer.ops.half import convert
-from tcbench.backends.chainer.ops.parallel import Array, scratch
+from tcbench.accelerators.numpy import parallel
+from tcbench.accelerators.numpy.half import convert
+from tcbench.accelerators.numpy.parallel import Array, scratch
 
 MIN_TASKS = 4
 """Small layers are cut along output channels too, so that a few threads find work."""

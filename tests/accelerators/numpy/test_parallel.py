@@ -3,7 +3,7 @@ import threading
 import numpy as np
 import pytest
 
-from tcbench.backends.chainer.ops import parallel
+from tcbench.accelerators.numpy import parallel
 
 
 @pytest.mark.parametrize("threads", [1, 2, 5])

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from tcbench.backends.chainer.ops import half, parallel
-from tcbench.backends.chainer.ops.cpu.conv_common import (
+from tcbench.accelerators.numpy import half, parallel
+from tcbench.accelerators.numpy.conv_common import (
     Block,
     output_size,
     pixel_blocks,
@@ -17,8 +17,8 @@ from tcbench.backends.chainer.ops.cpu.conv_common import (
     sum_partials,
     with_channels,
 )
-from tcbench.backends.chainer.ops.half import compute_dtype, is_widened, load
-from tcbench.backends.chainer.ops.parallel import Array, scratch
+from tcbench.accelerators.numpy.half import compute_dtype, is_widened, load
+from tcbench.accelerators.numpy.parallel import Array, scratch
 
 PIXELS_1X1 = 1024
 COLUMNS_ELEMENTS = 1 << 19

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tcbench.backends.chainer.ops import parallel
-from tcbench.backends.chainer.ops.half import convert, is_widened, load
-from tcbench.backends.chainer.ops.parallel import Array, scratch
+from tcbench.accelerators.numpy import parallel
+from tcbench.accelerators.numpy.half import convert, is_widened, load
+from tcbench.accelerators.numpy.parallel import Array, scratch
 
 CHUNK = 1 << 18
 """Elements. Shorter chunks stay in L2, but then threads meet at the interpreter lock too often."""

@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from tcbench.backends.chainer.ops import parallel
-from tcbench.backends.chainer.ops.cpu.elementwise import mask_into, zeros
-from tcbench.backends.chainer.ops.half import compute_dtype, convert, load
-from tcbench.backends.chainer.ops.parallel import Array, scratch
-from tcbench.backends.spec import Layout
+from tcbench.accelerators.numpy import parallel
+from tcbench.accelerators.numpy.elementwise import mask_into, zeros
+from tcbench.accelerators.numpy.half import compute_dtype, convert, load
+from tcbench.accelerators.numpy.parallel import Array, scratch
+from tcbench.work import Layout
 
 CHUNK = 1 << 18
 """Elements per chunk. Shorter ones stay in L2, but then threads meet at the interpreter lock too often."""

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from tcbench.backends.chainer.ops import parallel
-from tcbench.backends.chainer.ops.cpu.conv_common import output_size
-from tcbench.backends.chainer.ops.half import compute_dtype, convert, load
-from tcbench.backends.chainer.ops.parallel import Array, scratch
-from tcbench.backends.spec import Layout
+from tcbench.accelerators.numpy import parallel
+from tcbench.accelerators.numpy.conv_common import output_size
+from tcbench.accelerators.numpy.half import compute_dtype, convert, load
+from tcbench.accelerators.numpy.parallel import Array, scratch
+from tcbench.work import Layout
 
 _INTEGER = {2: np.int16, 4: np.int32, 8: np.int64}
 

@@ -1,8 +1,7 @@
 import numpy as np
 import pytest
 
-from tcbench.backends.chainer.ops import half
-from tcbench.backends.chainer.ops.cpu import conv_nchw, conv_nhwc, elementwise
+from tcbench.accelerators.numpy import conv_nchw, conv_nhwc, elementwise, half
 
 EVERY_HALF = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
 

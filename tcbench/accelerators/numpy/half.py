@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tcbench.backends.chainer.ops import parallel
-from tcbench.backends.chainer.ops.parallel import Array, scratch
+from tcbench.accelerators.numpy import parallel
+from tcbench.accelerators.numpy.parallel import Array, scratch
 
 CHUNK = 1 << 17
 """Elements per pass. Shorter ones fit in L2, but then threads meet at the interpreter lock too often."""
