@@ -10,13 +10,13 @@ from typing import Any
 import factories
 import numpy as np
 import pytest
-from numpy_accelerator import NumpyAccelerator
+from reference_accelerator import ReferenceAccelerator
 
 from tcbench.accelerators.device import OpenDevice
 from tcbench.backends.chainer.numerics.flow import on_host
 from tcbench.backends.chainer.rungs import RUNGS
 from tcbench.backends.chainer.session import ChainerSession
-from tcbench.backends.chainer.sites import Host, OnAccelerator, Site
+from tcbench.backends.chainer.sites import Site, processor
 from tcbench.backends.spec import TensorSpec
 from tcbench.core.record import Input, TrainSettings
 from tcbench.core.rung import Rung
@@ -68,10 +68,10 @@ class Batches:
     def close(self) -> None: ...
 
 
-def on_numpy(sm: int = 90, fast: bool = True) -> OnAccelerator:
+def on_numpy(sm: int = 90, fast: bool = True) -> Site:
     """A GPU of that compute capability, with NumPy in its place."""
-    accelerator = NumpyAccelerator(GpuProperties("NumPy", sm, 1, 1 << 40), fast)
-    return OnAccelerator(OpenDevice(accelerator, HostClock(), lambda: accelerator.memory.peak_bytes))
+    accelerator = ReferenceAccelerator(GpuProperties("NumPy", sm, 1, 1 << 40), fast)
+    return Site(OpenDevice(accelerator, HostClock(), lambda: accelerator.memory.peak_bytes))
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ def small_session(
                 **cell_changes,
             },
         )
-        session = ChainerSession(cell, site or Host(), geometry=geometry)
+        session = ChainerSession(cell, site or processor(1), geometry=geometry)
     try:
         if not own_feed:
             batches = Batches(session.step.model.parts.spec, image_size, seed)
@@ -137,12 +137,10 @@ def parameters(session: ChainerSession) -> dict[str, np.ndarray]:
     channels_last = session.step.model.parts.spec.layout == "NHWC"
     found = {}
     optimizer = session.step.optimizer
-    masters = optimizer.masters() if hasattr(optimizer, "masters") else {}
+    masters = optimizer.masters()
     for name, parameter in session.step.model.namedparams():
         # Where there is a master copy it is what trains; the stored float16 weights are its rounding.
-        rule = parameter.update_rule
-        chainers_master = getattr(rule, "_fp32_param", None)
-        master = chainers_master.array if chainers_master is not None else masters.get(id(parameter), parameter.array)
+        master = masters[id(parameter)]
         array = on_host(master).astype(np.float64)
         found[name] = array.transpose(0, 3, 1, 2).copy() if channels_last and array.ndim == 4 else array.copy()
     return found

@@ -13,7 +13,7 @@ import pkgutil
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 from tcbench import accelerators
 from tcbench.accelerators.protocol import Accelerator
@@ -83,6 +83,7 @@ class OpenDevice:
     peak_bytes: Callable[[], int]
     enter: Callable[[], contextlib.AbstractContextManager[object]] = contextlib.nullcontext
     plans: Callable[[], tuple[PlanChoice, ...]] = tuple
+    memory_of: Literal["process", "device"] = "device"
 
 
 @dataclass(frozen=True)
@@ -179,8 +180,8 @@ class DeviceKind:
         """The error that says that the device's memory is spent, where this error means that."""
         return None
 
-    def open(self, device: str, settings: CudnnSettings) -> OpenDevice | None:
-        """An accelerator on the device; None where operations compute on the host. Imports what drives it."""
+    def open(self, device: str, settings: CudnnSettings, threads: int) -> OpenDevice:
+        """An accelerator on the device; `threads` are those of the host. Imports what drives it."""
         raise NotImplementedError
 
     def ceilings(self, device: str, threads: int) -> dict[str, Any]:
@@ -226,7 +227,7 @@ def index_of(device: str) -> int:
 
 def host() -> Device:
     """The host's processor."""
-    return _host_kind().devices()[0]
+    return host_kind().devices()[0]
 
 
 def selectors() -> tuple[str, ...]:
@@ -284,7 +285,8 @@ def _numbered(kind: DeviceKind, index: int, selector: str, serving: Mapping[str,
     return there[index]
 
 
-def _host_kind() -> DeviceKind:
+def host_kind() -> DeviceKind:
+    """The host's processor as a kind."""
     return next(kind for kind in kinds().values() if kind.is_host)
 
 

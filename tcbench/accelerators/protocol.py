@@ -1,8 +1,8 @@
 """The accelerator: what operations launch work on.
 
-Three fulfil the protocol: `CudaAccelerator` (a GPU, through CuPy and cuDNN), `TracingAccelerator` (no GPU at all: it
-records what is launched and how much memory is alive), and in the tests one that computes every piece of work with
-NumPy. Operations, optimizers and sessions are written against the protocol alone.
+Three fulfil the protocol: `CudaAccelerator` (a GPU, through CuPy and cuDNN), `NumpyAccelerator` (the processor) and
+`TracingAccelerator` (a GPU that is not there: it records what is launched and how much memory is alive). Operations,
+optimizers and sessions are written against the protocol alone: one program, whoever does the work.
 
 Owns the protocol and which accelerator the process uses.
 """
@@ -11,24 +11,63 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any, Protocol
 
-from tcbench.hardware.gpus import GpuProperties
-from tcbench.work import Work
+from tcbench.work import (
+    After,
+    BatchNormBackward,
+    BatchNormCallBackward,
+    BatchNormCallForward,
+    BatchNormForward,
+    Norm,
+    Work,
+    reserve_bytes,
+)
 
 Array = Any
 """A CuPy array, or a NumPy array that stands in for one. C-contiguous."""
+
+
+@dataclass(frozen=True)
+class BatchNormRoute:
+    """The work that an accelerator does a batch normalisation by, forward and backward, and what forward keeps for
+    backward beside the statistics.
+
+    `then`: what follows as work of its own (and comes before the backward work).
+    """
+
+    norm: Norm
+    forward: BatchNormForward | BatchNormCallForward
+    backward: BatchNormBackward | BatchNormCallBackward
+    then: After
+
+    @property
+    def kept(self) -> tuple[tuple[int, ...], str] | None:
+        """Shape and dtype of ReLU's mask, or of the calls' reserve space; None when ReLU is not fused."""
+        norm = self.forward.norm
+        if not norm.relu:
+            return None
+        if isinstance(self.forward, BatchNormForward):
+            return norm.shape, "bool"
+        return (reserve_bytes(norm),), "uint8"
 
 
 class Accelerator(Protocol):
     """Arrays on a device, and work on them, in order, on one stream; nothing here waits but `download`."""
 
     @property
-    def properties(self) -> GpuProperties: ...
+    def shares_host_memory(self) -> bool:
+        """Whether its arrays are NumPy's, so that a batch on the host need not be copied."""
+        ...
 
     @property
-    def fast_batch_norm(self) -> bool:
-        """Whether cuDNN's persistent mode of batch normalisation is allowed (slide 10)."""
+    def adds_to_dgrad(self) -> bool:
+        """Whether ConvDgradAdd is one piece of work here."""
+        ...
+
+    def batch_norm(self, norm: Norm, eps: float, momentum: float) -> BatchNormRoute:
+        """Which work does it here; the same object for the same arguments."""
         ...
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Array:
@@ -75,13 +114,15 @@ class Accelerator(Protocol):
 _current: Accelerator | None = None
 
 
-def current() -> Accelerator | None:
-    """The accelerator that operations launch on; None: they compute on the host."""
+def current() -> Accelerator:
+    """The accelerator that operations launch on. Raises RuntimeError where none is in use."""
+    if _current is None:
+        raise RuntimeError("no accelerator is in use: operations run within `accelerators.protocol.use(...)`")
     return _current
 
 
 @contextlib.contextmanager
-def use(accelerator: Accelerator | None) -> Iterator[None]:
+def use(accelerator: Accelerator) -> Iterator[None]:
     """Make an accelerator the current one for the length of a with block."""
     global _current
     before, _current = _current, accelerator

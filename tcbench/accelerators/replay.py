@@ -31,8 +31,6 @@ class Replay:
             self._replay()
             return
         accelerator = current()
-        if accelerator is None:
-            raise RuntimeError("a graph is captured on an accelerator, and none is current")
         with accelerator.graph_memory():
             if self._calls < MOST_EAGER_STEPS and not self._settled:
                 before = accelerator.graph_bytes()

@@ -12,14 +12,15 @@ import contextlib
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
-from tcbench.accelerators.protocol import Array
+from tcbench.accelerators.cuda import routes
+from tcbench.accelerators.protocol import Array, BatchNormRoute
 from tcbench.core.session import Phase
 from tcbench.hardware.gpus import GpuProperties
-from tcbench.work import Work
+from tcbench.work import Norm, Work
 
 ALLOCATION_BYTES = 512
 """CuPy's memory pool rounds every allocation up to this."""
@@ -58,11 +59,17 @@ class TracingAccelerator:
     """See `tcbench.accelerators.protocol.Accelerator`. `events` grows; the reader clears it. `captured`: what the
     latest captured graph does."""
 
+    shares_host_memory: ClassVar = False
+    adds_to_dgrad: ClassVar = False
+
     properties: GpuProperties
     fast_batch_norm: bool = True
     events: list[Event] = field(default_factory=list)
     captured: tuple[Event, ...] = ()
     memory: Memory = field(default_factory=Memory)
+
+    def batch_norm(self, norm: Norm, eps: float, momentum: float) -> BatchNormRoute:
+        return routes.batch_norm(norm, eps, momentum, self.properties.sm, self.fast_batch_norm)
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Array:
         array = np.empty(shape, dtype)
@@ -89,6 +96,7 @@ class TracingAccelerator:
 
     def launch(self, work: Work, *arrays: Array) -> None:
         check(work, arrays)
+        routes.check_dtypes(work)
         self.events.append(Event("launch", work))
 
     def graph_memory(self) -> contextlib.AbstractContextManager[None]:

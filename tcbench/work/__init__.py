@@ -8,10 +8,11 @@ looks for its plans on a GPU that is not there, and the tests compute it with Nu
 Owns the descriptions. Standard library only: knows no accelerator, and no rung.
 """
 
-from tcbench.work.base import ITEM_BYTES, DType, Kind, Layout, Math, Operand, Role, Work, shared, stored
-from tcbench.work.convolution import Conv2d, ConvDgrad, ConvFprop, ConvFpropStats, ConvWgrad
+from tcbench.work.base import ITEM_BYTES, DType, Kind, Layout, Math, Operand, Role, Work, shared, stored, wide
+from tcbench.work.convolution import Conv2d, ConvDgrad, ConvDgradAdd, ConvFprop, ConvFpropStats, ConvWgrad
 from tcbench.work.loss import AddBias, BiasGradient, MeanLoss, SoftmaxCrossEntropyBackward, SoftmaxCrossEntropyForward
 from tcbench.work.norm import (
+    After,
     BatchNormApply,
     BatchNormBackward,
     BatchNormCallBackward,
@@ -55,6 +56,7 @@ __all__ = [
     "AddBias",
     "AddRelu",
     "AdjustScale",
+    "After",
     "BatchNormApply",
     "BatchNormBackward",
     "BatchNormCallBackward",
@@ -66,6 +68,7 @@ __all__ = [
     "CheckFinite",
     "Conv2d",
     "ConvDgrad",
+    "ConvDgradAdd",
     "ConvFprop",
     "ConvFpropStats",
     "ConvWgrad",
@@ -96,4 +99,5 @@ __all__ = [
     "reserve_bytes",
     "shared",
     "stored",
+    "wide",
 ]

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal, TypeVar, get_args
 
 Layout = Literal["NCHW", "NHWC"]
-DType = Literal["float16", "float32"]
+DType = Literal["float16", "float32", "float64"]
+"""How values are stored. float64 is for references: no rung selects it, and no GPU plan or kernel is written for it."""
 Math = Literal["strict", "tf32"]
 """How float32 convolutions compute: in float32, or with inputs rounded to TensorFloat-32. float16 always computes in
 float32 on float16 inputs."""
@@ -21,13 +22,18 @@ Kind = Literal["graph", "call", "kernel"]
 Array = tuple[tuple[int, ...], str]
 """Shape and dtype."""
 
-ITEM_BYTES = {"float16": 2, "float32": 4, "bool": 1, "uint8": 1, "int32": 4, "int64": 8}
+ITEM_BYTES = {"float16": 2, "float32": 4, "float64": 8, "bool": 1, "uint8": 1, "int32": 4, "int64": 8}
 
 
 def check_dtype(dtype: str) -> None:
     """Each dtype computes in a way of its own: no other may be taken for one of them. Raises ValueError."""
     if dtype not in get_args(DType):
-        raise ValueError(f"on a GPU: expected {' or '.join(get_args(DType))}, got {dtype}")
+        raise ValueError(f"expected one of {', '.join(get_args(DType))}, got {dtype}")
+
+
+def wide(dtype: DType) -> DType:
+    """The dtype of statistics, biases and losses of arrays of `dtype`."""
+    return "float64" if dtype == "float64" else "float32"
 
 
 def stored(layout: Layout, n: int, c: int, h: int, w: int) -> tuple[int, int, int, int]:

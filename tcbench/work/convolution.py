@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tcbench.work.base import Array, DType, Kind, Layout, Math, Work, check_dtype, reads, stored, writes
+from tcbench.work.base import Array, DType, Kind, Layout, Math, Work, check_dtype, reads, stored, wide, writes
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,9 @@ class Conv2d:
 
     def __post_init__(self) -> None:
         check_dtype(self.dtype)
+        if min(self.p, self.q) < 1:
+            size = f"{self.r}x{self.s}/{self.stride} over {self.h}x{self.w} pixels, pad {self.pad}"
+            raise ValueError(f"convolution {size}: output would be empty")
 
     def __str__(self) -> str:
         """As in "64x128x28x28 k128 3x3/1 NHWC float16"; the sizes are x's, N first."""
@@ -69,8 +72,9 @@ class _ConvWork(Work):
 
     def array(self, name: str) -> Array:
         if name.endswith("sum"):
-            return (self.conv.k,), "float32"
-        shape: tuple[int, ...] = getattr(self.conv, f"{name.removeprefix('g')}_shape")  # a gradient is as its array
+            return (self.conv.k,), wide(self.conv.dtype)
+        of = "x" if name == "other" else name.removeprefix("g")  # a gradient is as its array
+        shape: tuple[int, ...] = getattr(self.conv, f"{of}_shape")
         return shape, self.conv.dtype
 
     @property
@@ -90,6 +94,13 @@ class ConvDgrad(_ConvWork):
 
     name = "conv_dgrad"
     roles = reads("gy", "w") | writes("gx")
+
+
+class ConvDgradAdd(_ConvWork):
+    """gx of gy and w, plus `other`, another gradient of x."""
+
+    name = "conv_dgrad_add"
+    roles = reads("gy", "w", "other") | writes("gx")
 
 
 class ConvWgrad(_ConvWork):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tcbench.work.base import Array, DType, Work, reads, updates, writes
+from tcbench.work.base import Array, DType, Work, reads, updates, wide, writes
 
 
 @dataclass(frozen=True)
@@ -18,24 +18,24 @@ class _Logits(Work):
 
     def array(self, name: str) -> Array:
         return {
-            "b": ((self.k,), "float32"),
-            "gb": ((self.k,), "float32"),
+            "b": ((self.k,), wide(self.dtype)),
+            "gb": ((self.k,), wide(self.dtype)),
             "t": ((self.n,), "int32"),
-            "log_p": ((self.n, self.k), "float32"),
-            "losses": ((self.n,), "float32"),
-            "gloss": ((), "float32"),
+            "log_p": ((self.n, self.k), wide(self.dtype)),
+            "losses": ((self.n,), wide(self.dtype)),
+            "gloss": ((), wide(self.dtype)),
         }.get(name, ((self.n, self.k), self.dtype))
 
 
 class AddBias(_Logits):
-    """y (N, K) += b (K,), in place; b is float32."""
+    """y (N, K) += b (K,), in place; b is float32 (float64 for float64)."""
 
     name = "add_bias"
     roles = updates("y") | reads("b")
 
 
 class BiasGradient(_Logits):
-    """gb (K,) float32: gy (N, K) summed over N."""
+    """gb (K,), float32 (float64 for float64): gy (N, K) summed over N."""
 
     name = "bias_gradient"
     roles = reads("gy") | writes("gb")
@@ -64,6 +64,7 @@ class MeanLoss(Work):
     roles = reads("losses") | writes("loss")
     numbers = ("n",)
     n: int
+    dtype: DType = "float32"
 
     def array(self, name: str) -> Array:
-        return (self.n,) if name == "losses" else (), "float32"
+        return (self.n,) if name == "losses" else (), self.dtype

@@ -17,15 +17,20 @@ from tcbench.work.base import (
     round_up,
     stored,
     updates,
+    wide,
     writes,
 )
+
+After = Literal["none", "relu", "add_relu"]
+"""What follows a batch normalisation."""
 
 
 @dataclass(frozen=True)
 class Norm:
     """The shape of a batch normalisation: logical sizes, layout, dtype of x, and what follows it.
 
-    `after`: nothing, ReLU, or the addition of a residual and ReLU. gamma, beta and all statistics are float32 (C,).
+    `after`: nothing, ReLU, or the addition of a residual and ReLU. gamma, beta and all statistics are (C,), float32
+    (float64 for float64).
     """
 
     n: int
@@ -34,7 +39,7 @@ class Norm:
     w: int
     layout: Layout
     dtype: DType
-    after: Literal["none", "relu", "add_relu"] = "none"
+    after: After = "none"
 
     def __post_init__(self) -> None:
         check_dtype(self.dtype)
@@ -84,7 +89,7 @@ class _NormWork(Work):
             return self.norm.shape, "bool"
         if name == "reserve":
             return (reserve_bytes(self.norm),), "uint8"
-        return (self.norm.c,), "float32"
+        return (self.norm.c,), wide(self.norm.dtype)
 
     @property
     def operands(self) -> tuple[Operand, ...]:
@@ -179,9 +184,10 @@ class BatchNormFinalize(Work):
     count: int
     eps: float
     momentum: float
+    dtype: DType = "float32"
 
     def array(self, name: str) -> Array:
-        return (self.c,), "float32"
+        return (self.c,), self.dtype
 
     @property
     def scalars(self) -> tuple[int | float, ...]:

@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tcbench.work.base import Array, Work, reads, round_up, updates, writes
+from tcbench.work.base import Array, DType, Work, reads, round_up, updates, writes
 from tcbench.work.pointwise import Pointwise
 
 SCALE, OVERFLOWS, GOOD_STEPS, SKIPPED = range(4)
@@ -31,13 +31,10 @@ class Unscale(Pointwise):
 
 @dataclass(frozen=True)
 class _OneParameter(Work):
-    """On `size` values; float32 but where the name says half."""
+    """On `size` values."""
 
     numbers = ("size",)
     size: int
-
-    def array(self, name: str) -> Array:
-        return (self.size,), "float32"
 
 
 class ToSingle(_OneParameter):
@@ -62,11 +59,15 @@ class ToHalf(_OneParameter):
 
 @dataclass(frozen=True)
 class WeightDecay(_OneParameter):
-    """g += weight_decay * w, float32."""
+    """g += weight_decay * w."""
 
     name = "weight_decay"
     roles = updates("g") | reads("w")
     weight_decay: float
+    dtype: DType = "float32"
+
+    def array(self, name: str) -> Array:
+        return (self.size,), self.dtype
 
     @property
     def scalars(self) -> tuple[int | float, ...]:
@@ -75,12 +76,16 @@ class WeightDecay(_OneParameter):
 
 @dataclass(frozen=True)
 class MomentumUpdate(_OneParameter):
-    """v = momentum * v - learning_rate * g; w += v; float32."""
+    """v = momentum * v - learning_rate * g; w += v."""
 
     name = "momentum_update"
     roles = reads("g") | updates("v", "w")
     learning_rate: float
     momentum: float
+    dtype: DType = "float32"
+
+    def array(self, name: str) -> Array:
+        return (self.size,), self.dtype
 
     @property
     def scalars(self) -> tuple[int | float, ...]:

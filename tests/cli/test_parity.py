@@ -6,9 +6,9 @@ import json
 
 import pytest
 from command import tcbench
+from tcbench.accelerators.numpy import conv_nhwc
 
 from tcbench.backends.chainer.numerics import parity
-from tcbench.accelerators.numpy import conv_nhwc
 from tcbench.core.numerics import Slope
 
 RUNGS = ("numerics", "--rungs", "--steps", "2", "--device", "cpu")
@@ -35,7 +35,12 @@ def test_it_ends_with_0_when_all_is_within_what_is_declared(tmp_path):
 
 def test_it_ends_with_1_when_a_config_is_off(tmp_path, monkeypatch):
     wgrad = conv_nhwc.wgrad
-    monkeypatch.setattr(conv_nhwc, "wgrad", lambda *args, **options: 1.01 * wgrad(*args, **options))
+
+    def off(x, gy, gw, *geometry):
+        wgrad(x, gy, gw, *geometry)
+        gw *= 1.01
+
+    monkeypatch.setattr(conv_nhwc, "wgrad", off)
     done = tcbench(tmp_path, *RUNGS, "--config", "fp32+nhwc")
     assert done.code == 1, done.err
     [reason] = [line for line in done.out.splitlines() if line.startswith("fp32+nhwc: off: ")]

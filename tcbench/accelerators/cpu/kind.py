@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from tcbench.accelerators.device import Device, DeviceKind
+from tcbench.accelerators.device import Device, DeviceKind, OpenDevice
 from tcbench.core.record import CudnnSettings
 from tcbench.hardware import machine
+from tcbench.hardware.clock import HostClock
+from tcbench.hardware.memory import peak_resident_bytes
 
 
 class Cpu(DeviceKind):
@@ -24,8 +26,11 @@ class Cpu(DeviceKind):
         """With the usable cores: what a container is given of a processor is another machine."""
         return f"{machine.slug(title)}-{machine.usable_cpus()}cpu"
 
-    def open(self, device: str, settings: CudnnSettings) -> None:
-        return None
+    def open(self, device: str, settings: CudnnSettings, threads: int) -> OpenDevice:
+        from tcbench.accelerators.cpu.numpy.accelerator import NumpyAccelerator
+
+        accelerator = NumpyAccelerator(threads)
+        return OpenDevice(accelerator, HostClock(), peak_resident_bytes, enter=accelerator.enter, memory_of="process")
 
     def ceilings(self, device: str, threads: int) -> dict[str, Any]:
         from tcbench.accelerators.cpu import ceilings

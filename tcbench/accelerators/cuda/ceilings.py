@@ -7,13 +7,14 @@ Launches take turns, on one stream between events; the best of each is taken, as
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from tcbench.accelerators.protocol import Accelerator, Array
 from tcbench.core.record import CudnnSettings
 from tcbench.core.session import Clock
+from tcbench.hardware.gpus import GpuProperties
 from tcbench.work import Conv2d, ConvFprop, Operand
 
 ROUNDS = 15
@@ -32,6 +33,12 @@ def products(sm: int, size: int = SIZE) -> dict[str, ConvFprop]:
     return works | ({"tf32": product("float32", "tf32")} if sm >= 80 else {})
 
 
+class Gpu(Accelerator, Protocol):
+    """An accelerator that says which GPU it is."""
+
+    properties: GpuProperties
+
+
 def measure(index: int) -> dict[str, Any]:
     """On a GPU that is here. Imports CuPy."""
     from tcbench.accelerators.cuda.clock import EventClock
@@ -43,7 +50,7 @@ def measure(index: int) -> dict[str, Any]:
 
 
 def measure_on(
-    accelerator: Accelerator, clock: Clock, size: int = SIZE, n_bytes: int = COPY_BYTES, rounds: int = ROUNDS
+    accelerator: Gpu, clock: Clock, size: int = SIZE, n_bytes: int = COPY_BYTES, rounds: int = ROUNDS
 ) -> dict[str, Any]:
     """The first round builds plans and warms up, and is not counted. On random values: zeros take less power, and so
     are multiplied at a clock that training never sees."""

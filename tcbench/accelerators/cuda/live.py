@@ -14,16 +14,16 @@ from typing import Any
 
 import numpy as np
 
-from tcbench.accelerators.cuda import out_of_memory
+from tcbench.accelerators.cuda import out_of_memory, routes
 from tcbench.accelerators.cuda.cudnn import calls, graphs, libraries
 from tcbench.accelerators.cuda.cudnn.autotune import CupyWorkbench
 from tcbench.accelerators.cuda.cudnn.plans import PlanFacts, Plans, plan_cache
 from tcbench.accelerators.cuda.kernels.load import Kernels
-from tcbench.accelerators.protocol import Array
+from tcbench.accelerators.protocol import Array, BatchNormRoute
 from tcbench.core import messages
 from tcbench.core.record import CudnnSettings, PlanChoice
 from tcbench.hardware.gpus import GpuProperties
-from tcbench.work import Work
+from tcbench.work import Norm, Work
 
 _LOG = logging.getLogger(__name__)
 STAGING_SLOTS = 2
@@ -36,12 +36,15 @@ class CudaAccelerator:
     """See `tcbench.accelerators.protocol.Accelerator`. Everything happens between `enter` and its end, on a
     non-blocking stream of its own."""
 
+    shares_host_memory = False
+    adds_to_dgrad = False
+
     def __init__(self, index: int, settings: CudnnSettings, fresh_autotune: bool = False) -> None:
         import cupy
 
         self._cupy = cupy
         self.index = index
-        self.fast_batch_norm = settings.fast_batch_norm
+        self._fast_batch_norm = settings.fast_batch_norm
         self._device = cupy.cuda.Device(index)
         with self._device:
             self.properties = _properties(cupy, index)
@@ -88,6 +91,9 @@ class CudaAccelerator:
                     self.stream.synchronize()
                 raise
             self.stream.synchronize()
+
+    def batch_norm(self, norm: Norm, eps: float, momentum: float) -> BatchNormRoute:
+        return routes.batch_norm(norm, eps, momentum, self.properties.sm, self._fast_batch_norm)
 
     # -- arrays
 

@@ -1,46 +1,167 @@
-"""The optimizers by how they update: parameter by parameter, or all at once; each on the host or on an accelerator."""
+"""SGD with momentum: parameter by parameter, as Chainer does it, or all in one launch.
+
+The loss scale and the count of overflows live on the device (`state`, see work.STATE_SIZE), so that nothing here waits
+for it: the loss's gradient starts from the scale in that array, and the update divides by the same number.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
-from tcbench.accelerators.protocol import current
-from tcbench.backends.chainer.compat import chainer
-from tcbench.backends.chainer.device_sgd import BatchedSGD, PerParameterSGD
-from tcbench.backends.chainer.flat_sgd import FlatSGD
-from tcbench.backends.chainer.parts import Optimizer, OptimizerSpec
+import numpy as np
+
+from tcbench import work
+from tcbench.accelerators.protocol import Array, current
+from tcbench.backends.chainer.ops.node import dtype_of
+from tcbench.backends.chainer.parts import OptimizerSpec
+from tcbench.core.errors import TrainingError
+
+unscale = work.shared(work.Unscale)
+to_single = work.shared(work.ToSingle)
+to_half = work.shared(work.ToHalf)
+weight_decay = work.shared(work.WeightDecay)
+momentum_update = work.shared(work.MomentumUpdate)
 
 
-def per_parameter_sgd(spec: OptimizerSpec, model: Any) -> Optimizer:
-    """As Chainer has it: one update rule per parameter, weight decay as a hook."""
-    accelerator = current()
-    return ChainerSGD(spec, model) if accelerator is None else PerParameterSGD(spec, model, accelerator)
+class _ScaledSGD:
+    """The loss scale's state, which both have."""
 
-
-def batched_sgd(spec: OptimizerSpec, model: Any) -> Optimizer:
-    """All parameters at once."""
-    accelerator = current()
-    return FlatSGD(spec, model) if accelerator is None else BatchedSGD(spec, model, accelerator)
-
-
-class ChainerSGD:
-    """Chainer's own MomentumSGD on the host."""
-
-    def __init__(self, spec: OptimizerSpec, model: Any) -> None:
-        self._loss_scale = spec.loss_scale
-        self._optimizer = chainer.optimizers.MomentumSGD(lr=spec.learning_rate, momentum=spec.momentum)
-        if spec.master_weights:
-            self._optimizer.use_fp32_update()
-        self._optimizer.setup(model)
-        self._optimizer.add_hook(chainer.optimizer_hooks.WeightDecay(spec.weight_decay))
+    def __init__(self, spec: OptimizerSpec) -> None:
+        self.spec = spec
+        self.accelerator = accelerator = current()
+        self.state = accelerator.upload(np.array([spec.loss_scale, 0, 0, 0], np.float32))
+        self._seed = self.state[work.SCALE : work.SCALE + 1].reshape(())
 
     def backward(self, loss: Any) -> None:
-        """Gradients of `loss` times the scale; Chainer divides it out when it updates."""
-        loss.backward(loss_scale=self._loss_scale)
+        """Gradients of `loss` times the scale."""
+        seed = self._seed
+        if seed.dtype != loss.dtype:  # float64, on the processor
+            seed = seed.astype(loss.dtype)
+        loss.grad = seed
+        loss.backward()
+
+    def check(self) -> None:
+        """Raises TrainingError where a static loss scale has made gradients overflow. Waits for the device."""
+        state = self.accelerator.download(self.state)
+        if not self.spec.dynamic_scale and state[work.OVERFLOWS] > 0:
+            scale = self.spec.loss_scale
+            cure = "lower train.loss_scale or add the rung 'dynamic_scale'" if scale != 1 else "lower the learning rate"
+            raise TrainingError(f"gradients overflowed at a loss scale of {scale:g}: {cure}")
+
+
+class PerParameterSGD(_ScaledSGD):
+    """A few launches per parameter, as many as Chainer's MomentumSGD with the WeightDecay hook: decay and momentum
+    for float32; for float16 also unscaling, and the casts there and back. Without master weights the float32 copy is
+    made anew from the stored float16 weights at every update, so that what they round away is lost."""
+
+    def __init__(self, spec: OptimizerSpec, model: Any) -> None:
+        super().__init__(spec)
+        accelerator = self.accelerator
+        self._parameters = list(model.params())
+        self._velocities = [accelerator.zeros(p.shape, work.wide(dtype_of(p.array))) for p in self._parameters]
+        self._weights = [
+            accelerator.upload(accelerator.download(p.array).astype("f4"))
+            if dtype_of(p.array) == "float16"
+            else p.array
+            for p in self._parameters
+        ]
 
     def update(self) -> None:
         """One update of every parameter from its `grad`."""
-        self._optimizer.update()
+        for parameter, velocity, weights in zip(self._parameters, self._velocities, self._weights, strict=True):
+            self._update(parameter, velocity, weights)
 
-    def check(self) -> None:
-        """On the host a gradient that is not finite shows in the loss of the next step."""
+    def _update(self, parameter: Any, velocity: Array, weights: Array) -> None:
+        spec, launch, empty = self.spec, self.accelerator.launch, self.accelerator.empty
+        if parameter.array is not weights and not spec.master_weights:
+            launch(to_single(parameter.size), parameter.array, weights)
+        gradient, size = parameter.grad, parameter.size
+        if self.spec.loss_scale != 1:
+            unscaled = empty(gradient.shape, gradient.dtype)
+            launch(unscale(size, dtype_of(gradient)), gradient, unscaled, self.state)
+            gradient = unscaled
+        if dtype_of(gradient) == "float16":
+            single = empty(gradient.shape, np.float32)
+            launch(to_single(size), gradient, single)
+            gradient = single
+        dtype = dtype_of(weights)
+        launch(weight_decay(size, spec.weight_decay, dtype), gradient, weights)
+        launch(momentum_update(size, spec.learning_rate, spec.momentum, dtype), gradient, velocity, weights)
+        if parameter.array is not weights:
+            launch(to_half(size), weights, parameter.array)
+
+    def masters(self) -> dict[int, Array]:
+        """What each parameter trains in, by the parameter's id."""
+        kept = self._weights if self.spec.master_weights else [p.array for p in self._parameters]
+        return {id(p): weights for p, weights in zip(self._parameters, kept, strict=True)}
+
+
+class BatchedSGD(_ScaledSGD):
+    """One launch for all parameters, through a table of addresses; with a dynamic loss scale three.
+
+    Takes over the model's parameters: float32 ones become views into the flat master weights, float16 ones into a flat
+    array of their own. Gradients stay where backward left them, and the table of their addresses is sent at every
+    update: CuPy's pool gives the same step other addresses the next time (of blocks of one size it takes the one whose
+    Python object lies lowest). A captured graph holds the copy, with the addresses that it was captured with.
+    """
+
+    def __init__(self, spec: OptimizerSpec, model: Any) -> None:
+        super().__init__(spec)
+        accelerator = self.accelerator
+        self._parameters = list(model.params())
+        arrays = [p.array for p in self._parameters]
+        halves = tuple(dtype_of(array) == "float16" for array in arrays)
+        described = work.Parameters(tuple(array.size for array in arrays), halves)
+        self._work = work.BatchedUpdate(
+            described, spec.learning_rate, spec.momentum, spec.weight_decay, spec.dynamic_scale
+        )
+        self._check = work.CheckFinite(described)
+        self._adjust = work.AdjustScale(spec.growth_interval)
+
+        on_host = [accelerator.download(array).reshape(-1) for array in arrays]
+        master, half = np.zeros(described.total, np.float32), np.zeros(described.total_half, np.float16)
+        for array, place, half_place in zip(on_host, described.places, described.half_places, strict=True):
+            master[place : place + array.size] = array
+            if dtype_of(array) == "float16":
+                half[half_place : half_place + array.size] = array
+        self._master, self._half = accelerator.upload(master), accelerator.upload(half)
+        self._velocity = accelerator.zeros((described.total,), np.float32)
+        self._chunks = accelerator.upload(np.array(list(described.chunks()), np.int64).reshape(-1, 4))
+        self._rows = np.zeros((len(arrays), 2), np.int64)
+        self._table = accelerator.upload(self._rows)
+        self._places = described.places
+        for row, parameter, half_place, place in zip(
+            self._rows, self._parameters, described.half_places, described.places, strict=True
+        ):
+            size, shape = parameter.size, parameter.shape
+            if dtype_of(parameter.array) == "float16":
+                view = self._half[half_place : half_place + size]
+                row[1] = accelerator.address(view)
+            else:
+                view = self._master[place : place + size]
+            parameter.array = view.reshape(shape)
+
+    def update(self) -> None:
+        """One update of every parameter from its `grad`."""
+        launch = self.accelerator.launch
+        self._send_addresses()
+        tables = (self._table, self._chunks)
+        if self.spec.dynamic_scale:
+            launch(self._check, *tables, self.state)
+        launch(self._work, *tables, self._master, self._velocity, self.state)
+        if self.spec.dynamic_scale:
+            launch(self._adjust, self.state)
+
+    def _send_addresses(self) -> None:
+        address = self.accelerator.address
+        self._rows[:, 0] = [address(parameter.grad) for parameter in self._parameters]
+        self.accelerator.copy(self._rows, self._table)
+
+    def masters(self) -> dict[int, Array]:
+        """What each parameter trains in, by the parameter's id: a view into the flat master weights."""
+        return dict(self._masters())
+
+    def _masters(self) -> Iterator[tuple[int, Array]]:
+        for parameter, place in zip(self._parameters, self._places, strict=True):
+            yield id(parameter), self._master[place : place + parameter.size].reshape(parameter.shape)

@@ -11,11 +11,10 @@ from typing import Any
 import numpy as np
 import threadpoolctl
 
-from tcbench.accelerators.numpy import parallel
 from tcbench.backends.chainer import ops
 from tcbench.backends.chainer.compat import chainer
 from tcbench.backends.chainer.layers import LayerHooks
-from tcbench.backends.chainer.optimizers import per_parameter_sgd
+from tcbench.backends.chainer.optimizers import PerParameterSGD
 from tcbench.backends.chainer.parts import Optimizer, OptimizerSpec, Parts
 from tcbench.backends.chainer.pillow import make_chainer_feed
 from tcbench.backends.chainer.resnet import Geometry, ResNet
@@ -80,7 +79,6 @@ class ChainerSession:
         self._macs = model_facts.macs(cell.variant, cell.image_size, cell.n_classes)
         with contextlib.ExitStack() as stack:
             stack.enter_context(threadpoolctl.threadpool_limits(cell.threads))
-            stack.enter_context(parallel.threads(cell.threads))
             stack.enter_context(chainer.using_config("train", True))
             stack.enter_context(site.scope())
             for rung in rungs:
@@ -94,7 +92,7 @@ class ChainerSession:
                 learning_rate=cell.train.learning_rate,
                 momentum=cell.train.momentum,
                 weight_decay=cell.train.weight_decay,
-                build=per_parameter_sgd,
+                build=PerParameterSGD,
             )
             spec = _fold(rungs, "optimizer", spec, cell)
             optimizer = spec.build(spec, model)

@@ -1,87 +1,21 @@
-"""Sites, the places where a session computes: the host, or an accelerator."""
+"""Sites, the places where a session computes: an accelerator on an open device."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 
 from tcbench.accelerators import protocol as accelerators
-from tcbench.accelerators.device import OpenDevice, kind_of
+from tcbench.accelerators.device import OpenDevice, host_kind, kind_of
 from tcbench.backends.feeds.base import Feed
 from tcbench.backends.feeds.fixed import FixedBuffers
-from tcbench.core.record import Cell, PlanChoice
-from tcbench.core.session import Clock
-from tcbench.hardware.clock import HostClock
-from tcbench.hardware.memory import peak_resident_bytes
+from tcbench.core.record import Cell, CudnnSettings, PlanChoice
 
 
-class Site(Protocol):
-    """A place to compute."""
-
-    @property
-    def clock(self) -> Clock: ...
-
-    def scope(self) -> contextlib.AbstractContextManager[None]:
-        """Held from build to end: operations launch here."""
-        ...
-
-    def random(self, seed: int) -> np.random.RandomState:
-        """The source of initial weights."""
-        ...
-
-    def adopt(self, model: Any) -> None:
-        """Bring a model's parameters and running statistics here."""
-        ...
-
-    def deliver(self, feed: Feed) -> Feed:
-        """The same feed, its batches delivered here."""
-        ...
-
-    def peak_memory(self) -> tuple[int, Literal["process", "device"]]:
-        """Bytes, and of what."""
-        ...
-
-    def value(self, array: Any) -> float:
-        """The one number in an array, once it is there."""
-        ...
-
-    def plans(self) -> tuple[PlanChoice, ...]:
-        """The plans that cuDNN chose here."""
-        ...
-
-
-class Host:
-    """NumPy, in this process."""
-
-    def __init__(self) -> None:
-        self.clock = HostClock()
-
-    def scope(self) -> contextlib.AbstractContextManager[None]:
-        return accelerators.use(None)
-
-    def random(self, seed: int) -> np.random.RandomState:
-        return np.random.RandomState(seed)
-
-    def adopt(self, model: Any) -> None:
-        pass
-
-    def deliver(self, feed: Feed) -> Feed:
-        return feed
-
-    def peak_memory(self) -> tuple[int, Literal["process", "device"]]:
-        return peak_resident_bytes(), "process"
-
-    def value(self, array: Any) -> float:
-        return float(array)
-
-    def plans(self) -> tuple[PlanChoice, ...]:
-        return ()
-
-
-class OnAccelerator:
+class Site:
     """An accelerator on an open device."""
 
     def __init__(self, opened: OpenDevice) -> None:
@@ -91,13 +25,16 @@ class OnAccelerator:
 
     @contextlib.contextmanager
     def scope(self) -> Iterator[None]:
+        """Held from build to end: operations launch here."""
         with self._opened.enter(), accelerators.use(self.accelerator):
             yield
 
     def random(self, seed: int) -> np.random.RandomState:
+        """The source of initial weights."""
         return np.random.RandomState(seed)
 
     def adopt(self, model: Any) -> None:
+        """Bring a model's parameters and running statistics here."""
         upload = self.accelerator.upload
         for parameter in model.params():
             parameter.array = upload(parameter.array)
@@ -107,19 +44,24 @@ class OnAccelerator:
                 running.mean, running.var = upload(running.mean), upload(running.var)
 
     def deliver(self, feed: Feed) -> Feed:
-        return feed if feed.on_device else FixedBuffers(feed, self.accelerator)
+        """The same feed, its batches delivered here."""
+        accelerator = self.accelerator
+        return feed if feed.on_device or accelerator.shares_host_memory else FixedBuffers(feed, accelerator)
 
     def peak_memory(self) -> tuple[int, Literal["process", "device"]]:
-        return self._opened.peak_bytes(), "device"
+        """Bytes, and of what."""
+        return self._opened.peak_bytes(), self._opened.memory_of
 
     def value(self, array: Any) -> float:
+        """The one number in an array, once it is there."""
         return float(self.accelerator.download(array))
 
     def plans(self) -> tuple[PlanChoice, ...]:
+        """The plans that cuDNN chose here."""
         return self._opened.plans()
 
 
-class TracingSite(OnAccelerator):
+class TracingSite(Site):
     """A TracingAccelerator: weights are never looked at, so none are drawn."""
 
     def random(self, seed: int) -> np.random.RandomState:
@@ -131,7 +73,12 @@ class _NoNumbers(np.random.RandomState):
         return np.broadcast_to(np.float32(0), size)
 
 
+def processor(threads: int) -> Site:
+    """The processor, on so many threads."""
+    kind = host_kind()
+    return Site(kind.open(kind.name, CudnnSettings(), threads))
+
+
 def open_site(cell: Cell) -> Site:
     """The site that a cell's device names."""
-    opened = kind_of(cell.device).open(cell.device, cell.cudnn)
-    return Host() if opened is None else OnAccelerator(opened)
+    return Site(kind_of(cell.device).open(cell.device, cell.cudnn, cell.threads))

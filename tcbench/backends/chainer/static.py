@@ -25,7 +25,7 @@ def static_body(body: _Body) -> _Body:
         # A variable of its own over the same array: the input needs no gradient.
         y = body(model, chainer.as_variable(x.array))
         for array, values in before:
-            _overwrite(array, values)
+            current().copy(values, array)
         return y
 
     replayed: _Body = module.static_graph(recorded)
@@ -34,19 +34,9 @@ def static_body(body: _Body) -> _Body:
 
 def _copy(array: Any) -> Any:
     accelerator = current()
-    if accelerator is None:
-        return array.copy()
     made = accelerator.empty(array.shape, array.dtype)
     accelerator.copy(array, made)
     return made
-
-
-def _overwrite(array: Any, values: Any) -> None:
-    accelerator = current()
-    if accelerator is None:
-        array[...] = values
-    else:
-        accelerator.copy(values, array)
 
 
 def _running_statistics(model: Any) -> Iterator[Any]:

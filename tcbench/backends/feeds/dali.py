@@ -280,5 +280,5 @@ def make_dali_feed(spec: FeedSpec) -> Feed:
     """DALI on the images of `spec`, on the GPU that is current, or on the host. Raises ImportError where DALI is not
     installed."""
     accelerator: Any = current()
-    placement = ON_CPU if accelerator is None else gpu_placement(accelerator.index, accelerator.stream)
+    placement = ON_CPU if accelerator.shares_host_memory else gpu_placement(accelerator.index, accelerator.stream)
     return DaliFeed(spec, placement)

@@ -39,7 +39,4 @@ def at_fixed_addresses(feed: Feed) -> Feed:
     """The same feed, every batch at the same addresses on the current accelerator; a kept one is there already."""
     if isinstance(feed, SyntheticFeed):
         return feed
-    accelerator = current()
-    if accelerator is None:
-        raise RuntimeError("fixed addresses need an accelerator, and none is current")
-    return FixedBuffers(feed, accelerator)
+    return FixedBuffers(feed, current())

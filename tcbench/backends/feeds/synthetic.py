@@ -13,10 +13,11 @@ from tcbench.work import stored
 
 
 class SyntheticFeed:
-    """Hands out the same two arrays for ever, on the current accelerator if there is one; who writes to them writes to
-    the next batch."""
+    """Hands out the same two arrays of the current accelerator for ever; who writes to them writes to the next
+    batch."""
 
     prefetch_depth = 0
+    on_device = True
 
     def __init__(self, spec: FeedSpec) -> None:
         rng = np.random.default_rng(spec.seed)
@@ -24,12 +25,9 @@ class SyntheticFeed:
         x = rng.standard_normal((spec.batch_size, 3, size, size), dtype=np.float32)
         if spec.tensor.layout == "NHWC":
             x = x.transpose(0, 2, 3, 1)
-        self._x: Any = np.ascontiguousarray(x, dtype=spec.tensor.dtype)
-        self._t: Any = rng.integers(0, spec.n_classes, spec.batch_size, dtype=np.int32)
-        accelerator = current()
-        self.on_device = accelerator is not None
-        if accelerator is not None:
-            self._x, self._t = accelerator.upload(self._x), accelerator.upload(self._t)
+        upload = current().upload
+        self._x: Any = upload(np.ascontiguousarray(x, dtype=spec.tensor.dtype))
+        self._t: Any = upload(rng.integers(0, spec.n_classes, spec.batch_size, dtype=np.int32))
         self.epoch_size = spec.batch_size
 
     def next(self) -> tuple[Any, Any]:
@@ -40,13 +38,10 @@ class SyntheticFeed:
 
 
 class UnfilledFeed(SyntheticFeed):
-    """The same two arrays on the current accelerator, with nothing in them: for a trace, which looks at no number."""
-
-    on_device = True
+    """The same two arrays with nothing in them: for a trace, which reads no number."""
 
     def __init__(self, spec: FeedSpec) -> None:
         accelerator = current()
-        assert accelerator is not None
         shape = stored(spec.tensor.layout, spec.batch_size, 3, spec.image_size, spec.image_size)
         self._x = accelerator.empty(shape, spec.tensor.dtype)
         self._t = accelerator.empty((spec.batch_size,), "int32")

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import numpy as np
 import pytest
-from numpy_accelerator import NumpyAccelerator
+from reference_accelerator import ReferenceAccelerator
 
 from tcbench.accelerators.cuda.ceilings import measure_on, products
 from tcbench.hardware.gpus import GpuProperties
@@ -34,7 +34,7 @@ def test_each_precision_is_a_product_of_the_same_size() -> None:
 
 
 def test_rates_are_those_of_the_best_turn() -> None:
-    accelerator = NumpyAccelerator(GpuProperties("A GPU", 90, 2, 1 << 30))
+    accelerator = ReferenceAccelerator(GpuProperties("A GPU", 90, 2, 1 << 30))
     found = measure_on(accelerator, Clock(), size=64, n_bytes=1000, rounds=3)
     flops = 2 * 64**3
     assert found["flops_s"] == {"fp32": flops / 1, "fp16": flops / 2, "tf32": flops / 3}
@@ -46,7 +46,7 @@ def test_the_product_and_the_copy_are_of_random_values() -> None:
     """A GPU takes less power for zeros, and then reaches a clock that it does not reach in training."""
     seen: dict[str, list[np.ndarray]] = {}
 
-    class Looks(NumpyAccelerator):
+    class Looks(ReferenceAccelerator):
         def launch(self, work: Work, *arrays: Any) -> None:
             super().launch(work, *arrays)
             seen[f"{work.operands[0].dtype}"] = list(arrays)

@@ -8,12 +8,12 @@ import itertools
 
 import numpy as np
 import pytest
+from tcbench.backends.chainer.device_sgd import BatchedSGD, PerParameterSGD
 from training import SMOOTH, Batches, Trained, change_distance, loss_distance, on_numpy, run_step, small_session, train
 
 from tcbench.accelerators.protocol import current
 from tcbench.backends.chainer import session as sessions
 from tcbench.backends.chainer.compat import chainer
-from tcbench.backends.chainer.device_sgd import BatchedSGD, PerParameterSGD
 from tcbench.backends.chainer.parts import OptimizerSpec
 from tcbench.backends.chainer.sites import OnAccelerator
 from tcbench.backends.feeds import dali

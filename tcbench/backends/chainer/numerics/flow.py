@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import numpy as np
-
 from tcbench.accelerators.protocol import current
 from tcbench.backends.chainer.compat import chainer
 from tcbench.backends.chainer.layers import link_name
@@ -18,8 +16,7 @@ Observe = Callable[[Kind, str, Any], None]
 
 def on_host(array: Any) -> Any:
     """The array in the host's memory."""
-    accelerator = current()
-    return np.asarray(array) if accelerator is None else accelerator.download(array)
+    return current().download(array)
 
 
 def layers_of(model: Any) -> Iterator[tuple[str, Any]]:

@@ -19,12 +19,11 @@ import numpy as np
 from tcbench.accelerators.protocol import current
 from tcbench.backends.chainer import ops
 from tcbench.backends.chainer.compat import chainer
-from tcbench.backends.chainer.device_sgd import BatchedSGD
-from tcbench.backends.chainer.flat_sgd import FlatSGD
 from tcbench.backends.chainer.numerics.flow import layers_of, on_host
+from tcbench.backends.chainer.optimizers import BatchedSGD
 from tcbench.backends.chainer.rungs import RUNGS
 from tcbench.backends.chainer.session import ChainerSession
-from tcbench.backends.chainer.sites import Host, Site
+from tcbench.backends.chainer.sites import Site, processor
 from tcbench.backends.feeds.base import Feed
 from tcbench.backends.spec import FeedSpec
 from tcbench.core.errors import TcbenchError
@@ -110,7 +109,7 @@ class _Trained:
 def compare(job: ParityJob, open_site: OpenSite, progress: Callable[[int], None]) -> tuple[ParityRun, ...]:
     """Distances of every cell of the job, in order. A config that raises is a run with its reason."""
     trained: dict[str, _Trained] = {}
-    trained["fp64"] = _train(job.cell, [_Float64()], Host(), job.steps)
+    trained["fp64"] = _train(job.cell, [_Float64()], processor(job.cell.threads), job.steps)
     fp32 = msgspec.structs.replace(job.cell, config=BASE, rungs=(BASE,))
     trained[BASE] = _train(fp32, [RUNGS[BASE]], open_site(fp32), job.steps)
     runs = []
@@ -153,7 +152,7 @@ def slope_error(job: ParityJob, parameters: Container[str] | None = None) -> tup
     Relative to the gradient's norm: along a random direction the slope is smaller by the root of the parameter's size.
     """
     rng = np.random.default_rng(0)
-    with _session(job.cell, [_Float64()], Host()) as session:
+    with _session(job.cell, [_Float64()], processor(job.cell.threads)) as session:
         step = session.step
         for _, parameter in _named(step.model):
             if parameter.array.ndim == 1:  # ones and zeros would hide a factor or a term that is missing
@@ -352,7 +351,7 @@ def _seen_of_optimizer(step: Any) -> dict[str, str]:
     trains_in = _trains_in(step)
     halves = [p for _, p in _named(step.model) if str(p.array.dtype) == "float16"]
     masters = {str(trains_in(p).dtype) for p in halves}
-    at_once = isinstance(optimizer, FlatSGD | BatchedSGD)
+    at_once = isinstance(optimizer, BatchedSGD)
     dynamic = at_once and optimizer.spec.dynamic_scale
     return {
         "update": "all parameters at once" if at_once else "parameter by parameter",
@@ -377,7 +376,7 @@ def _optimizer_error(step: Any, train: TrainSettings, loss_scale: float) -> tupl
         for name, parameter in _named(step.model):
             # A power of two more would be exact too: what is given to float16 is what float64 is given.
             given = (_GIVEN_GRADIENT * loss_scale * rng.standard_normal(parameter.shape)).astype(parameter.grad.dtype)
-            parameter.grad = given if accelerator is None else accelerator.upload(given)
+            parameter.grad = accelerator.upload(given)
             gradient = _flat(step, given) / loss_scale
             velocity[name] = train.momentum * velocity[name] - train.learning_rate * (
                 gradient + train.weight_decay * right[name]
@@ -390,13 +389,8 @@ def _optimizer_error(step: Any, train: TrainSettings, loss_scale: float) -> tupl
 
 def _trains_in(step: Any) -> Callable[[Any], Any]:
     """The array that a parameter trains in: its master copy where there is one."""
-    masters = step.optimizer.masters() if hasattr(step.optimizer, "masters") else {}
-
-    def of(parameter: Any) -> Any:
-        chainers = getattr(parameter.update_rule, "_fp32_param", None)
-        return chainers.array if chainers is not None else masters.get(id(parameter), parameter.array)
-
-    return of
+    masters = step.optimizer.masters()
+    return lambda parameter: masters[id(parameter)]
 
 
 def _named(model: Any) -> Iterator[tuple[str, Any]]:

@@ -18,13 +18,11 @@ from typing import Any
 import numpy as np
 import threadpoolctl
 
-from tcbench.accelerators.numpy import parallel
-from tcbench.accelerators.protocol import current
 from tcbench.backends.chainer.compat import chainer
 from tcbench.backends.chainer.numerics import patterns
 from tcbench.backends.chainer.numerics.flow import FlowingGradients, Observe, layers_of, on_host
 from tcbench.backends.chainer.numerics.folder import split
-from tcbench.backends.chainer.optimizers import batched_sgd, per_parameter_sgd
+from tcbench.backends.chainer.optimizers import BatchedSGD, PerParameterSGD
 from tcbench.backends.chainer.parts import Optimizer, OptimizerSpec, Parts
 from tcbench.backends.chainer.pillow import make_chainer_feed
 from tcbench.backends.chainer.resnet import ResNet
@@ -39,6 +37,7 @@ from tcbench.core.numerics import Job
 from tcbench.core.rung import Rung
 from tcbench.models import MODELS
 from tcbench.models.small import SMALL_RESNET
+from tcbench.work import SCALE, SKIPPED
 
 CHECK_EVERY = 20
 """Steps between looks at what waits for a device: losses, and overflows of a static scale."""
@@ -118,7 +117,6 @@ def train(
     rungs = [RUNGS[name] for name in cell.rungs]
     with contextlib.ExitStack() as stack:
         stack.enter_context(threadpoolctl.threadpool_limits(cell.threads))
-        stack.enter_context(parallel.threads(cell.threads))
         stack.enter_context(chainer.using_config("train", True))
         stack.enter_context(site.scope())
         # What overflows is counted and reported as a result.
@@ -135,7 +133,7 @@ def train(
             learning_rate=setting.learning_rate,
             momentum=setting.momentum,
             weight_decay=setting.weight_decay,
-            build=batched_sgd,
+            build=BatchedSGD,
             # The backward pass begins with the scale over the divisor, and the update divides both out again: what
             # it applies is the sum over replicas that all see this batch.
             loss_scale=job.loss_scale / setting.loss_divisor,
@@ -151,7 +149,7 @@ def train(
         test_loss, accuracy = _test(model, data)
         if not np.isfinite(test_loss):
             raise DivergedError(f"the test loss is {test_loss} after {setting.steps} steps", losses)
-        scale, skipped = _scale_of(step.optimizer, job.loss_scale / setting.loss_divisor)
+        scale, skipped = _scale_of(step.optimizer)
         return Trained(
             losses=losses,
             test_loss=test_loss,
@@ -178,7 +176,6 @@ def _steps(job: Job, step: Step, observe: Any, progress: Callable[[int], None] |
             _hand_over(number, step, flowing, observe)
         else:
             step.backward()
-        _check_on_host(job, step, number, losses, waiting)
         step.update()
         waiting.append(step.loss_value)
         if len(waiting) == CHECK_EVERY or number == job.setting.steps - 1:
@@ -200,15 +197,6 @@ def _hand_over(number: int, step: Step, flowing: list[tuple[Any, str, Any]], obs
             observe_one("weights", layer, on_host(parameter.grad))
 
     observe(number, loss, to)
-
-
-def _check_on_host(job: Job, step: Step, number: int, losses: list[float], waiting: list[Any]) -> None:
-    """On the host nothing else would say that gradients are not finite before the weights are spoilt."""
-    if current() is not None or job.technique.scaling == "dynamic":
-        return
-    if not all(np.isfinite(parameter.grad).all() for parameter in step.model.params()):
-        _take(losses, (*waiting, step.loss_value))
-        raise DivergedError(f"diverged at step {number}: {_overflowed(job)}", tuple(losses))
 
 
 def _overflowed(job: Job) -> str:
@@ -245,18 +233,15 @@ def _model(job: Job, parts: Parts, site: Site) -> Any:
 
 
 def _optimizer(spec: OptimizerSpec, model: Any, half: bool) -> Optimizer:
-    """All parameters at once; on an accelerator that kernel always keeps master weights, so without them one by one."""
-    alone = half and not spec.master_weights and current() is not None
-    return (per_parameter_sgd if alone else batched_sgd)(spec, model)
+    """All parameters at once; that update always keeps master weights, so without them one by one."""
+    alone = half and not spec.master_weights
+    return (PerParameterSGD if alone else BatchedSGD)(spec, model)
 
 
-def _scale_of(optimizer: Any, begun_at: float) -> tuple[float, int]:
-    """The loss scale at the end, and the steps that were skipped. On an accelerator a skip is not counted, but each
-    halves the scale."""
-    if hasattr(optimizer, "skipped"):
-        return optimizer.loss_scale, optimizer.skipped
-    scale = float(on_host(optimizer.state)[0])
-    return scale, max(0, round(np.log2(begun_at / scale))) if scale < begun_at else 0
+def _scale_of(optimizer: Any) -> tuple[float, int]:
+    """The loss scale at the end, and the steps that were skipped."""
+    state = on_host(optimizer.state)
+    return float(state[SCALE]), int(state[SKIPPED])
 
 
 def _test(model: Any, data: Data) -> tuple[float, float]:

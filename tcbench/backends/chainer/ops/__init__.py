@@ -4,7 +4,6 @@ float32 and float64 are computed in their own precision. float16 is stored as fl
 float32, and rounded once at an op's output: what a Tensor Core does.
 """
 
-from tcbench.accelerators.numpy.parallel import get_threads, set_threads, threads
 from tcbench.backends.chainer.ops.batch_norm import (
     RunningStatistics,
     batch_norm,
@@ -27,12 +26,9 @@ __all__ = [
     "batch_norm_relu",
     "convolution_2d",
     "convolution_2d_stats",
-    "get_threads",
     "global_average_pooling_2d",
     "linear",
     "max_pooling_2d",
     "relu",
-    "set_threads",
     "softmax_cross_entropy",
-    "threads",
 ]

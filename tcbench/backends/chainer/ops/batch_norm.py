@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import functools
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from tcbench import work
-from tcbench.accelerators.cuda import routes
-from tcbench.accelerators.cuda.routes import After
-from tcbench.accelerators.numpy import batch_norm as kernels
-from tcbench.accelerators.numpy.parallel import Array
-from tcbench.accelerators.protocol import Accelerator
+from tcbench.accelerators.protocol import Accelerator, Array, BatchNormRoute
 from tcbench.backends.chainer.compat import chainer
 from tcbench.backends.chainer.ops.elementwise import add_relu_work, relu_backward_on, relu_work
 from tcbench.backends.chainer.ops.node import ForwardNode, GradientNode, Variable, Variables, dtype_of
-from tcbench.backends.spec import Layout
+from tcbench.work import After, DType, Layout
 
 EPS = 2e-5
 
@@ -33,18 +30,11 @@ class RunningStatistics:
     var: Array
     decay: float = 0.9
 
-    def update(self, mean: Array, var: Array, count: int) -> None:
-        """`var` is biased; `count` is the number of values per channel."""
-        self.mean *= self.decay
-        self.mean += ((1 - self.decay) * mean).astype(self.mean.dtype)
-        self.var *= self.decay
-        self.var += ((1 - self.decay) * (count / max(count - 1, 1)) * var).astype(self.var.dtype)
-
 
 class BatchNorm(ForwardNode):
     """relu(bn(x) + residual), either or both of the latter absent. Inputs: x, gamma, beta[, residual]."""
 
-    route: routes.BatchNormRoute
+    route: BatchNormRoute
     with_residual: bool
 
     def __init__(self, running: RunningStatistics, layout: Layout, eps: float, relu: bool) -> None:
@@ -62,19 +52,11 @@ class BatchNorm(ForwardNode):
         x, gamma, beta, residual = self._checked(inputs)
         if not self.train:
             return self._evaluate_on(accelerator, x, gamma, beta, residual)
-        self.route = route = routes.batch_norm(
-            x.shape,
-            self.layout,
-            dtype_of(x),
-            self._after,
-            self.eps,
-            1 - self.running.decay,
-            accelerator.properties.sm,
-            accelerator.fast_batch_norm,
-        )
+        norm = norm_of(x.shape, self.layout, dtype_of(x), self._after)
+        self.route = route = accelerator.batch_norm(norm, self.eps, 1 - self.running.decay)
         self.x, self.gamma, self.beta = x, gamma, beta
         y = accelerator.empty(x.shape, x.dtype)
-        self.mean, self.inv_std = (accelerator.empty(gamma.shape, "float32") for _ in range(2))
+        self.mean, self.inv_std = (accelerator.empty(gamma.shape, gamma.dtype) for _ in range(2))
         self.kept = () if route.kept is None else (accelerator.empty(*route.kept),)
         added = (residual,) if route.forward.norm.add else ()
         running = (self.running.mean, self.running.var)
@@ -93,52 +75,19 @@ class BatchNorm(ForwardNode):
         bias (C,) are computed on the host."""
         if chainer.config.enable_backprop:
             raise NotImplementedError(
-                "batch_norm: evaluation on a GPU has no gradient: call it under chainer.no_backprop_mode()"
+                "batch_norm: evaluation has no gradient: call it under chainer.no_backprop_mode()"
             )
         mean, var, gamma64, beta64 = (
             accelerator.download(array).astype(np.float64)
             for array in (self.running.mean, self.running.var, gamma, beta)
         )
         scale = gamma64 / np.sqrt(var + self.eps)
-        vectors = (scale.astype(np.float32), (beta64 - scale * mean).astype(np.float32))
-        n, c, h, w = x.shape if self.layout == "NCHW" else (x.shape[0], x.shape[3], x.shape[1], x.shape[2])
-        norm = work.Norm(n, c, h, w, self.layout, dtype_of(x), self._after)
+        vectors = (scale.astype(gamma.dtype), (beta64 - scale * mean).astype(gamma.dtype))
+        norm = norm_of(x.shape, self.layout, dtype_of(x), self._after)
         y = accelerator.empty(x.shape, x.dtype)
         added = () if residual is None else (residual,)
         accelerator.launch(batch_norm_apply(norm), x, *added, *map(accelerator.upload, vectors), y)
         return (y,)
-
-    def forward_cpu(self, inputs: tuple[Array, ...]) -> tuple[Array]:
-        x, gamma, beta, residual = self._checked(inputs)
-        if residual is not None:
-            residual = np.ascontiguousarray(residual)
-        channels = gamma.size
-        self.x = x = np.ascontiguousarray(x)
-        self.gamma = gamma
-        if self.train:
-            statistics = self._batch_statistics(x)
-            self.running.update(statistics.mean, statistics.var, x.size // channels)
-        else:
-            mean, var = self.running.mean.astype(np.float64), self.running.var.astype(np.float64)
-            statistics = kernels.Statistics(mean, var, bool(np.any(mean * mean > kernels.CENTRE_ABOVE * var)))
-        self.statistics = statistics
-        self.inv_std = 1 / np.sqrt(statistics.var + self.eps)
-        scale = gamma * self.inv_std
-        centred = statistics.centred
-        y = kernels.normalise(
-            x,
-            scale,
-            beta if centred else beta - scale * statistics.mean,
-            self.layout,
-            relu=self.relu,
-            residual=residual,
-            centre=statistics.mean if centred else None,
-        )
-        self.y = y if self.relu else None
-        return (y,)
-
-    def _batch_statistics(self, x: Array) -> kernels.Statistics:
-        return kernels.statistics(x, self.layout)
 
     @property
     def relu_output(self) -> Array:
@@ -178,28 +127,18 @@ class BatchNormFromSums(BatchNorm):
     """The same from each channel's sum and sum of squares, which the convolution before has taken: one pass over x
     less. Inputs: x, sum, square_sum, gamma, beta[, residual]; the sums get no gradient."""
 
-    def forward_cpu(self, inputs: tuple[Array, ...]) -> tuple[Array]:
-        x, self.total, self.squares, *rest = inputs
-        return super().forward_cpu((x, *rest))
-
-    def _batch_statistics(self, x: Array) -> kernels.Statistics:
-        count = x.size // self.total.size
-        mean = self.total.astype(np.float64) / count
-        var = np.maximum(self.squares.astype(np.float64) / count - mean * mean, 0)
-        return kernels.Statistics(mean, var, bool(np.any(mean * mean > kernels.CENTRE_ABOVE * var)))
-
     def forward_on(self, accelerator: Accelerator, inputs: tuple[Array, ...]) -> tuple[Array]:
         x, total, squares, *rest = inputs
         x, gamma, beta, residual = self._checked((x, *rest))
         if not self.train:
             return self._evaluate_on(accelerator, x, gamma, beta, residual)
         momentum = 1 - self.running.decay
-        self.route = route = routes.batch_norm_from_sums(x.shape, self.layout, dtype_of(x), self._after)
+        self.route = route = _from_sums(norm_of(x.shape, self.layout, dtype_of(x), self._after))
         self.x, self.gamma, self.kept = x, gamma, ()
-        self.mean, self.inv_std, scale, bias = (accelerator.empty(gamma.shape, "float32") for _ in range(4))
+        self.mean, self.inv_std, scale, bias = (accelerator.empty(gamma.shape, gamma.dtype) for _ in range(4))
         running = (self.running.mean, self.running.var)
         accelerator.launch(
-            batch_norm_finalize(gamma.size, route.norm.count, self.eps, momentum),
+            batch_norm_finalize(gamma.size, route.norm.count, self.eps, momentum, dtype_of(gamma)),
             *(total, squares, gamma, beta, *running, self.mean, self.inv_std, scale, bias),
         )
         y = accelerator.empty(x.shape, x.dtype)
@@ -213,6 +152,21 @@ class BatchNormFromSums(BatchNorm):
         wanted = tuple(place[i] for i in indexes if i in place)
         gradients = iter(super().backward(wanted, gys))
         return tuple(next(gradients) if i in place else None for i in indexes)
+
+
+@functools.cache
+def norm_of(shape: tuple[int, ...], layout: Layout, dtype: DType, after: After) -> work.Norm:
+    """The batch normalisation of an array of this shape; the same object for the same arguments."""
+    n, c, h, w = shape if layout == "NCHW" else (shape[0], shape[3], shape[1], shape[2])
+    return work.Norm(n, c, h, w, layout, dtype, after)
+
+
+@functools.cache
+def _from_sums(norm: work.Norm) -> BatchNormRoute:
+    """The route back where the convolution has taken the statistics: there is no mask, so ReLU's gradient is work of
+    its own. `forward` is what it stands in for and is not launched."""
+    alone = replace(norm, after="none")
+    return BatchNormRoute(norm, work.BatchNormForward(alone, 0.0, 0.0), work.BatchNormBackward(alone), norm.after)
 
 
 batch_norm_finalize = work.shared(work.BatchNormFinalize)
@@ -244,23 +198,6 @@ class BatchNormBackward(GradientNode):
         if not self.with_residual:
             return gx, ggamma, gbeta
         return gx, ggamma, gbeta, *(added or (gy,))
-
-    def forward_cpu(self, inputs: tuple[Array]) -> tuple[Array, ...]:
-        of = self.of
-        gx, ggamma, gbeta, gresidual = kernels.gradients(
-            inputs[0],
-            of.x,
-            of.statistics,
-            of.inv_std,
-            of.gamma,
-            of.layout,
-            y=of.y,
-            keep_masked=self.with_residual,
-            constant=not of.train,
-        )
-        dtype = of.gamma.dtype
-        result = (gx, ggamma.astype(dtype), gbeta.astype(dtype))
-        return result if gresidual is None else (*result, gresidual)
 
 
 def batch_norm(

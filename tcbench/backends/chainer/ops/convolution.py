@@ -4,28 +4,22 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from types import ModuleType
-
-import numpy as np
 
 from tcbench import work
-from tcbench.accelerators.numpy import conv_nchw, conv_nhwc
-from tcbench.accelerators.numpy.parallel import Array
-from tcbench.accelerators.protocol import Accelerator
+from tcbench.accelerators.protocol import Accelerator, Array
 from tcbench.backends.chainer.ops.node import ForwardNode, GradientNode, Variable, Variables, add_on, dtype_of
 from tcbench.backends.spec import Layout
 from tcbench.work import DType, Math
 
-_KERNELS: dict[Layout, ModuleType] = {"NCHW": conv_nchw, "NHWC": conv_nhwc}
-
 
 @dataclass(frozen=True)
 class ConvWorks:
-    """The four pieces of work of one convolution."""
+    """The pieces of work of one convolution."""
 
     fprop: work.ConvFprop
     stats: work.ConvFpropStats
     dgrad: work.ConvDgrad
+    dgrad_add: work.ConvDgradAdd
     wgrad: work.ConvWgrad
 
 
@@ -41,7 +35,13 @@ def works_of(
         n, h, w, c = x_shape
         k, r, s, _ = w_shape
     conv = work.Conv2d(n, c, h, w, k, r, s, stride, pad, layout, dtype, math)
-    return ConvWorks(work.ConvFprop(conv), work.ConvFpropStats(conv), work.ConvDgrad(conv), work.ConvWgrad(conv))
+    return ConvWorks(
+        work.ConvFprop(conv),
+        work.ConvFpropStats(conv),
+        work.ConvDgrad(conv),
+        work.ConvDgradAdd(conv),
+        work.ConvWgrad(conv),
+    )
 
 
 class Convolution(ForwardNode):
@@ -54,11 +54,6 @@ class Convolution(ForwardNode):
         self.pad = pad
         self.layout = layout
         self.math = math
-        self.kernels = _KERNELS[layout]
-
-    def forward_cpu(self, inputs: tuple[Array, Array]) -> tuple[Array, ...]:
-        self._keep(inputs)
-        return (self.kernels.fprop(self.x, self.w, self.stride, self.pad),)
 
     def forward_on(self, accelerator: Accelerator, inputs: tuple[Array, ...]) -> tuple[Array, ...]:
         self._keep(inputs)
@@ -83,11 +78,6 @@ class Convolution(ForwardNode):
         if self.x.dtype != self.w.dtype:
             raise ValueError(f"convolution_2d: x is {self.x.dtype}, w is {self.w.dtype}: expected one dtype")
 
-    @property
-    def kernel(self) -> tuple[int, int]:
-        shape = self.w.shape
-        return (shape[2], shape[3]) if self.layout == "NCHW" else (shape[1], shape[2])
-
     def backward(self, indexes: tuple[int, ...], gys: Variables) -> Variables:
         return tuple((ConvolutionWgrad if i else ConvolutionDgrad)(self).apply(gys[:1])[0] for i in indexes)
 
@@ -96,7 +86,7 @@ class Convolution(ForwardNode):
     ) -> Variables:
         if 0 not in indexes or accumulated[0] is None:
             return super().backward_accumulate(indexes, gys, accumulated)
-        # The other gradient of x, of the shortcut, is added while the product's block is in cache.
+        # The other gradient of x, of the shortcut, may be added while a block of the product is in cache.
         gx = ConvolutionDgrad(self).apply((gys[0], accumulated[0]))
         return gx + super().backward_accumulate(indexes[1:], gys, accumulated[1:])  # type: ignore[no-any-return]
 
@@ -107,13 +97,12 @@ class ConvolutionDgrad(GradientNode):
     def __init__(self, forward_node: Convolution) -> None:
         self.of = forward_node
 
-    def forward_cpu(self, inputs: tuple[Array, ...]) -> tuple[Array]:
-        of = self.of
-        return (of.kernels.dgrad(inputs[0], of.w, of.x.shape, of.stride, of.pad, *inputs[1:]),)
-
     def forward_on(self, accelerator: Accelerator, inputs: tuple[Array, ...]) -> tuple[Array]:
         of = self.of
         gx = accelerator.empty(of.x.shape, of.x.dtype)
+        if len(inputs) > 1 and accelerator.adds_to_dgrad:
+            accelerator.launch(of.works.dgrad_add, inputs[0], of.w, inputs[1], gx)
+            return (gx,)
         accelerator.launch(of.works.dgrad, inputs[0], of.w, gx)
         return add_on(accelerator, gx, inputs[1], gx) if len(inputs) > 1 else (gx,)
 
@@ -124,10 +113,6 @@ class ConvolutionWgrad(GradientNode):
     def __init__(self, forward_node: Convolution) -> None:
         self.of = forward_node
 
-    def forward_cpu(self, inputs: tuple[Array]) -> tuple[Array]:
-        of = self.of
-        return (of.kernels.wgrad(of.x, inputs[0], of.kernel, of.stride, of.pad),)
-
     def forward_on(self, accelerator: Accelerator, inputs: tuple[Array, ...]) -> tuple[Array]:
         of = self.of
         gw = accelerator.empty(of.w.shape, of.w.dtype)
@@ -136,29 +121,17 @@ class ConvolutionWgrad(GradientNode):
 
 
 class ConvolutionStats(Convolution):
-    """y, and the sum and sum of squares of each of its channels, float32 (K,). The sums have no gradient of their own:
+    """y, and the sum and sum of squares of each of its channels, (K,). The sums have no gradient of their own:
     batch normalisation's gradient is taken through y."""
-
-    def forward_cpu(self, inputs: tuple[Array, Array]) -> tuple[Array, ...]:
-        (y,) = super().forward_cpu(inputs)
-        return (y, *channel_sums(y, self.layout))
 
     def forward_on(self, accelerator: Accelerator, inputs: tuple[Array, ...]) -> tuple[Array, ...]:
         self._keep(inputs)
         self._find_works()
         conv = self.works.stats.conv
         y = accelerator.empty(conv.y_shape, self.x.dtype)
-        total, squares = accelerator.empty((conv.k,), "float32"), accelerator.empty((conv.k,), "float32")
+        total, squares = (accelerator.empty((conv.k,), work.wide(conv.dtype)) for _ in range(2))
         accelerator.launch(self.works.stats, self.x, self.w, y, total, squares)
         return (y, total, squares)
-
-
-def channel_sums(y: Array, layout: Layout) -> tuple[Array, Array]:
-    """Sum and sum of squares per channel, accumulated in float64, float32 (float64 for float64)."""
-    axes = (0, 2, 3) if layout == "NCHW" else (0, 1, 2)
-    wide = y.astype(np.float64)
-    dtype = np.result_type(y.dtype, np.float32)
-    return wide.sum(axes).astype(dtype), (wide * wide).sum(axes).astype(dtype)
 
 
 def convolution_2d(

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from tcbench import work
-from tcbench.accelerators.numpy import elementwise as kernels
-from tcbench.accelerators.numpy.parallel import Array
-from tcbench.accelerators.protocol import Accelerator
+from tcbench.accelerators.protocol import Accelerator, Array
 from tcbench.backends.chainer.ops.node import ForwardNode, GradientNode, Variable, Variables, add_on, dtype_of
 
 relu_work = work.shared(work.Relu)
@@ -23,10 +21,6 @@ def relu_backward_on(accelerator: Accelerator, gy: Array, y: Array) -> Array:
 class Relu(ForwardNode):
     """Keeps its output, whose sign its gradient needs."""
 
-    def forward_cpu(self, inputs: tuple[Array]) -> tuple[Array]:
-        self.y = kernels.relu(inputs[0])
-        return (self.y,)
-
     def forward_on(self, accelerator: Accelerator, inputs: tuple[Array, ...]) -> tuple[Array]:
         (x,) = inputs
         self.y = accelerator.empty(x.shape, x.dtype)
@@ -43,19 +37,12 @@ class ReluGradient(GradientNode):
     def __init__(self, forward_node: Relu) -> None:
         self.of = forward_node
 
-    def forward_cpu(self, inputs: tuple[Array]) -> tuple[Array]:
-        return (kernels.relu_gradient(inputs[0], self.of.y),)
-
     def forward_on(self, accelerator: Accelerator, inputs: tuple[Array, ...]) -> tuple[Array]:
         return (relu_backward_on(accelerator, inputs[0], self.of.y),)
 
 
 class AddNode(ForwardNode):
     """a + b; hands its gradient on to both."""
-
-    def forward_cpu(self, inputs: tuple[Array, Array]) -> tuple[Array]:
-        a, b = self._checked(inputs)
-        return (kernels.add(a, b),)
 
     def forward_on(self, accelerator: Accelerator, inputs: tuple[Array, ...]) -> tuple[Array]:
         a, b = self._checked(inputs)

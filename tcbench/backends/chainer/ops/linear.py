@@ -1,13 +1,9 @@
-"""The classifier's matrix product, cut along columns for the threads."""
+"""The classifier's matrix product."""
 
 from __future__ import annotations
 
-import numpy as np
-
 from tcbench import work
-from tcbench.accelerators.numpy import half, parallel
-from tcbench.accelerators.numpy.parallel import Array
-from tcbench.accelerators.protocol import Accelerator
+from tcbench.accelerators.protocol import Accelerator, Array
 from tcbench.backends.chainer.ops.convolution import ConvWorks, works_of
 from tcbench.backends.chainer.ops.node import ForwardNode, GradientNode, Variable, Variables, dtype_of
 from tcbench.work import Math
@@ -16,39 +12,13 @@ add_bias = work.shared(work.AddBias)
 bias_gradient = work.shared(work.BiasGradient)
 
 
-def _compute(array: Array) -> Array:
-    return half.cast(array, half.compute_dtype(array.dtype))
-
-
-COLUMNS = 256
-"""Per product: 2 to 8 of them for ImageNet's 1000 classes and ResNet-50's 2048 features."""
-
-
-def _product(a: Array, b: Array) -> Array:
-    """a @ b."""
-    out = np.empty((a.shape[0], b.shape[1]), a.dtype)
-
-    def compute(span: tuple[int, int]) -> None:
-        columns = slice(*span)
-        np.matmul(a, b[:, columns], out=out[:, columns])
-
-    parallel.run(compute, parallel.spans(b.shape[1], COLUMNS))
-    return out
-
-
 class Linear(ForwardNode):
-    """x @ w.T + b. On a GPU a 1x1 convolution, so that cuDNN does it: cuBLAS cannot be captured in a graph."""
+    """x @ w.T + b, as a 1x1 convolution, so that cuDNN does it: cuBLAS cannot be captured in a graph."""
 
     works: ConvWorks
 
     def __init__(self, math: Math) -> None:
         self.math = math
-
-    def forward_cpu(self, inputs: tuple[Array, Array, Array]) -> tuple[Array]:
-        x, w, b = self._checked(inputs)
-        y = _product(_compute(x), _compute(w).T)
-        y += b
-        return (half.cast(y, x.dtype),)
 
     def forward_on(self, accelerator: Accelerator, inputs: tuple[Array, ...]) -> tuple[Array]:
         x, w, b = self._checked(inputs)
@@ -82,10 +52,6 @@ class _LinearGradient(GradientNode):
 class LinearDgrad(_LinearGradient):
     """gx of gy."""
 
-    def forward_cpu(self, inputs: tuple[Array]) -> tuple[Array]:
-        gy = inputs[0]
-        return (half.cast(_product(_compute(gy), _compute(self.of.w)), gy.dtype),)
-
     def forward_on(self, accelerator: Accelerator, inputs: tuple[Array, ...]) -> tuple[Array]:
         gx = accelerator.empty(self.of.x.shape, self.of.x.dtype)
         accelerator.launch(self.of.works.dgrad, inputs[0], self.of.w, gx)
@@ -95,10 +61,6 @@ class LinearDgrad(_LinearGradient):
 class LinearWgrad(_LinearGradient):
     """gw of gy."""
 
-    def forward_cpu(self, inputs: tuple[Array]) -> tuple[Array]:
-        gy = inputs[0]
-        return (half.cast(_product(_compute(gy).T, _compute(self.of.x)), gy.dtype),)
-
     def forward_on(self, accelerator: Accelerator, inputs: tuple[Array, ...]) -> tuple[Array]:
         gw = accelerator.empty(self.of.w.shape, self.of.w.dtype)
         accelerator.launch(self.of.works.wgrad, self.of.x, inputs[0], gw)
@@ -107,9 +69,6 @@ class LinearWgrad(_LinearGradient):
 
 class LinearBiasGradient(_LinearGradient):
     """gb of gy."""
-
-    def forward_cpu(self, inputs: tuple[Array]) -> tuple[Array]:
-        return (_compute(inputs[0]).sum(axis=0).astype(self.of.bias_dtype),)
 
     def forward_on(self, accelerator: Accelerator, inputs: tuple[Array, ...]) -> tuple[Array]:
         (gy,) = inputs

@@ -5,19 +5,17 @@ own attributes, set anew by each forward(); the gradient node reads them from th
 only inputs are gradients. That is what makes chainer.static_graph right: on replay it calls forward() on the same
 nodes, and what a node would have kept from the first iteration would be stale.
 
-Each node computes with NumPy (`forward_cpu`), or launches work where an accelerator is current (`forward_on`).
+A node computes nothing itself: it launches work on the current accelerator.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
 from tcbench import work
-from tcbench.accelerators.numpy import elementwise as kernels
-from tcbench.accelerators.numpy.parallel import Array
-from tcbench.accelerators.protocol import Accelerator, current
+from tcbench.accelerators.protocol import Accelerator, Array, current
 from tcbench.backends.chainer.compat import chainer
 from tcbench.work import DType
 
@@ -26,26 +24,25 @@ Variable = Any
 Variables = tuple[Variable, ...]
 
 
-_DTYPES: dict[Any, DType] = {np.dtype(np.float16): "float16", np.dtype(np.float32): "float32"}
+_DTYPES: dict[Any, DType] = {np.dtype(name): name for name in get_args(DType)}
 
 
 def dtype_of(array: Array) -> DType:
-    """The dtype's name as work has it. Raises ValueError for one that no GPU kernel is written for."""
+    """The dtype's name as work has it. Raises ValueError for one that no work is described for."""
     try:
         return _DTYPES[array.dtype]
     except KeyError:
-        raise ValueError(f"on a GPU: expected float16 or float32, got {array.dtype}") from None
+        raise ValueError(f"expected one of {', '.join(get_args(DType))}, got {array.dtype}") from None
 
 
 class Node(chainer.FunctionNode):
-    """Computes where the process computes: on the host, or on the current accelerator."""
+    """Computes on the current accelerator."""
 
     def forward(self, inputs: tuple[Array, ...]) -> tuple[Array, ...]:
-        accelerator = current()
-        return self.forward_cpu(inputs) if accelerator is None else self.forward_on(accelerator, inputs)
+        return self.forward_on(current(), inputs)
 
     def forward_on(self, accelerator: Accelerator, inputs: tuple[Array, ...]) -> tuple[Array, ...]:
-        """The same on device arrays."""
+        """Launch the operation's work on arrays of the accelerator."""
         raise NotImplementedError
 
 
@@ -70,9 +67,6 @@ class GradientNode(Node):
 
 class Add(GradientNode):
     """a + b for two gradients of the same array."""
-
-    def forward_cpu(self, inputs: tuple[Array, Array]) -> tuple[Array]:
-        return (kernels.add(*inputs),)
 
     def forward_on(self, accelerator: Accelerator, inputs: tuple[Array, ...]) -> tuple[Array]:
         a, b = inputs

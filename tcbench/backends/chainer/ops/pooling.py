@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from tcbench import work
-from tcbench.accelerators.numpy import pooling as kernels
-from tcbench.accelerators.numpy.parallel import Array
-from tcbench.accelerators.protocol import Accelerator
+from tcbench.accelerators.protocol import Accelerator, Array
 from tcbench.backends.chainer.ops.node import ForwardNode, GradientNode, Variable, Variables, dtype_of
 from tcbench.backends.spec import Layout
 
@@ -27,7 +23,7 @@ def _logical(shape: tuple[int, ...], layout: Layout) -> tuple[int, int, int, int
 
 
 class MaxPooling(ForwardNode):
-    """On the host it keeps input and output, and the gradient finds the maximum's place again; on a GPU, the place."""
+    """Keeps where in its window each maximum stands."""
 
     def __init__(self, ksize: int, stride: int, pad: int, layout: Layout) -> None:
         if pad >= ksize:
@@ -36,11 +32,6 @@ class MaxPooling(ForwardNode):
         self.stride = stride
         self.pad = pad
         self.layout = layout
-
-    def forward_cpu(self, inputs: tuple[Array]) -> tuple[Array]:
-        self.x = np.ascontiguousarray(inputs[0])
-        self.y = kernels.max_pooling(self.x, self.ksize, self.stride, self.pad, self.layout)
-        return (self.y,)
 
     def forward_on(self, accelerator: Accelerator, inputs: tuple[Array, ...]) -> tuple[Array]:
         (x,) = inputs
@@ -61,10 +52,6 @@ class MaxPoolingGradient(GradientNode):
     def __init__(self, forward_node: MaxPooling) -> None:
         self.of = forward_node
 
-    def forward_cpu(self, inputs: tuple[Array]) -> tuple[Array]:
-        of = self.of
-        return (kernels.max_pooling_gradient(inputs[0], of.x, of.y, of.ksize, of.stride, of.pad, of.layout),)
-
     def forward_on(self, accelerator: Accelerator, inputs: tuple[Array, ...]) -> tuple[Array]:
         (gy,) = inputs
         gx = accelerator.empty(self.of.pool.x_shape, gy.dtype)
@@ -77,10 +64,6 @@ class GlobalAveragePooling(ForwardNode):
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
-
-    def forward_cpu(self, inputs: tuple[Array]) -> tuple[Array]:
-        self.shape = inputs[0].shape
-        return (kernels.global_average(inputs[0], self.layout),)
 
     def forward_on(self, accelerator: Accelerator, inputs: tuple[Array, ...]) -> tuple[Array]:
         (x,) = inputs
@@ -99,9 +82,6 @@ class GlobalAveragePoolingGradient(GradientNode):
 
     def __init__(self, forward_node: GlobalAveragePooling) -> None:
         self.of = forward_node
-
-    def forward_cpu(self, inputs: tuple[Array]) -> tuple[Array]:
-        return (kernels.global_average_gradient(inputs[0], self.of.shape, self.of.layout),)
 
     def forward_on(self, accelerator: Accelerator, inputs: tuple[Array, ...]) -> tuple[Array]:
         (gy,) = inputs

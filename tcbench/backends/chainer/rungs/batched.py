@@ -17,9 +17,9 @@ class Batched(Rung):
     source = "talk, slide 24"
 
     def optimizer(self, optimizer: Any, settings: Any) -> Any:
-        from tcbench.backends.chainer.optimizers import batched_sgd
+        from tcbench.backends.chainer.optimizers import BatchedSGD
 
-        return replace(optimizer, build=batched_sgd)
+        return replace(optimizer, build=BatchedSGD)
 
 
 RUNG = Batched()

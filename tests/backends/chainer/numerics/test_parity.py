@@ -7,11 +7,10 @@ import dataclasses
 import numpy as np
 import pytest
 
+from tcbench.accelerators.cpu.numpy import batch_norm as kernels
+from tcbench.accelerators.cpu.numpy import conv_nchw, conv_nhwc
 from tcbench.accelerators.device import host
-from tcbench.accelerators.numpy import batch_norm as kernels
-from tcbench.accelerators.numpy import conv_nchw, conv_nhwc
 from tcbench.backends import backend
-from tcbench.backends.chainer.flat_sgd import FlatSGD
 from tcbench.backends.chainer.numerics import parity
 from tcbench.backends.chainer.numerics.parity import compare, slope_error
 from tcbench.backends.chainer.ops import convolution

@@ -13,7 +13,7 @@ from tcbench.accelerators.device import host
 from tcbench.backends.chainer.numerics import training
 from tcbench.backends.chainer.numerics.folder import split
 from tcbench.backends.chainer.numerics.training import DivergedError, train
-from tcbench.backends.chainer.sites import Host
+from tcbench.backends.chainer.sites import processor
 from tcbench.backends.feeds import dataset, generated
 from tcbench.core.errors import DataError
 from tcbench.core.numerics import KINDS, TECHNIQUES, Finished
@@ -36,15 +36,15 @@ def job(technique: str, scale: float = 2.0**20, of=None):
 
 
 def test_the_divisor_of_the_loss_changes_no_bit_of_fp32s_training():
-    alone, shared = (train(job("fp32", of=setting(loss_divisor=d)), Host()) for d in (1.0, 2.0**15))
+    alone, shared = (train(job("fp32", of=setting(loss_divisor=d)), processor(1)) for d in (1.0, 2.0**15))
     assert alone.losses == shared.losses
     assert (alone.test_loss, alone.accuracy) == (shared.test_loss, shared.accuracy)
 
 
 def test_both_techniques_follow_fp32_where_neither_does_not():
     of = setting(steps=24, batch_size=16, image_size=16, growth_interval=3)
-    fp32, neither, both = (train(job(technique, of=of), Host()) for technique in ("fp32", "neither", "both"))
-    dynamic = train(msgspec.structs.replace(job("dynamic", of=of), loss_scale=2.0**20), Host())
+    fp32, neither, both = (train(job(technique, of=of), processor(1)) for technique in ("fp32", "neither", "both"))
+    dynamic = train(msgspec.structs.replace(job("dynamic", of=of), loss_scale=2.0**20), processor(1))
     off = {name: np.abs(np.subtract(run.losses, fp32.losses)).max() for name, run in (("both", both), ("dyn", dynamic))}
     assert max(off.values()) < 0.02, off
     assert np.abs(np.subtract(neither.losses, fp32.losses)).max() > 2 * max(off.values())
@@ -54,10 +54,10 @@ def test_a_static_scale_that_overflows_is_named_with_its_step():
     with pytest.raises(
         DivergedError, match=r"diverged at step 0: gradients overflowed float16 at a static loss scale of"
     ):
-        train(job("both", 2.0**50), Host())
+        train(job("both", 2.0**50), processor(1))
 
 
-@pytest.mark.parametrize("site", [Host, on_numpy])
+@pytest.mark.parametrize("site", [lambda: processor(1), on_numpy])
 def test_a_loss_that_is_not_finite_ends_a_run_with_the_finite_losses_before_it(site):
     of = setting(learning_rate=1e4)
     with pytest.raises(DivergedError, match=r"diverged at step [1-5]: the loss is (nan|inf)") as raised:
@@ -72,13 +72,13 @@ def test_a_loss_that_is_not_finite_ends_a_run_with_the_finite_losses_before_it(s
 def test_a_run_whose_test_loss_is_not_finite_diverged(monkeypatch):
     monkeypatch.setattr(training, "_test", lambda model, data: (float("nan"), 0.1))
     with pytest.raises(DivergedError, match=f"the test loss is nan after {STEPS} steps") as raised:
-        train(job("fp32"), Host())
+        train(job("fp32"), processor(1))
     assert len(raised.value.losses) == STEPS
 
 
 def test_a_dynamic_scale_that_begins_too_high_finds_its_way_down():
     begun = msgspec.structs.replace(job("dynamic"), loss_scale=2.0**45)
-    trained = train(begun, Host())
+    trained = train(begun, processor(1))
     assert trained.skipped_steps > 0
     assert trained.last_scale < 2.0**45
     assert np.isfinite(trained.losses).all()
@@ -97,7 +97,11 @@ def test_gradients_are_handed_over_as_the_divided_loss_leaves_them():
         def observe(step, loss, hand_over, told=told):
             hand_over(told)
 
-        train(msgspec.structs.replace(job("fp32", of=setting(loss_divisor=divisor)), observe_at=(2,)), Host(), observe)
+        train(
+            msgspec.structs.replace(job("fp32", of=setting(loss_divisor=divisor)), observe_at=(2,)),
+            processor(1),
+            observe,
+        )
         assert {("activations", "stem"), ("activations", "head"), ("weights", "block3.c")} <= layers
     for kind in KINDS:
         for one, other in zip(seen[1.0][kind], seen[2.0**15][kind], strict=True):
@@ -108,10 +112,10 @@ def test_gradients_are_handed_over_as_the_divided_loss_leaves_them():
 
 @pytest.mark.parametrize("technique", list(TECHNIQUES))
 def test_each_technique_trains_and_tests_on_a_gpus_path_as_on_the_host(technique):
-    host, device = train(job(technique), Host()), train(job(technique), on_numpy())
+    on_processor, device = train(job(technique), processor(1)), train(job(technique), on_numpy())
     allowed = 1e-5 if technique == "fp32" else 0.02
-    np.testing.assert_allclose(device.losses, host.losses, rtol=allowed)
-    assert device.test_loss == pytest.approx(host.test_loss, rel=3 * allowed)
+    np.testing.assert_allclose(device.losses, on_processor.losses, rtol=allowed)
+    assert device.test_loss == pytest.approx(on_processor.test_loss, rel=3 * allowed)
 
 
 def test_a_gpus_path_names_an_overflow_too():
@@ -131,7 +135,7 @@ def test_a_folder_of_images_trains_by_the_same_code(tmp_path):
     asked = plan.Asked(steps=1, batch_size=2, image_size=64, data=tmp_path / "many", threads=1)
     made = plan.setting(load("cpu"), host(), asked, 1, split(dataset.scan(tmp_path / "many")))
     assert (made.model, made.n_classes, made.train_images, made.test_images) == ("resnet50", 2, 18, 2)
-    trained = train(job("fp32", of=made), Host())
+    trained = train(job("fp32", of=made), processor(1))
     assert np.isfinite(trained.losses).all() and trained.accuracy in (0.0, 0.5, 1.0)
 
 

@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
-from numpy_accelerator import NumpyAccelerator
+from reference_accelerator import ReferenceAccelerator
 
 from tcbench.accelerators import protocol as accelerators
-from tcbench.accelerators.numpy import batch_norm as kernels
+from tcbench.accelerators.cpu.numpy import batch_norm as kernels
 from tcbench.backends.chainer import ops
 from tcbench.backends.chainer.compat import chainer
 from tcbench.hardware.gpus import GpuProperties
@@ -134,18 +134,16 @@ def assert_gradients_match_finite_differences(function, arrays, gy, eps=1e-5):
 
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 @pytest.mark.parametrize("kind", ["bn", "bn relu", "bn add relu"])
-@pytest.mark.parametrize("train", [True, False])
-def test_gradients_match_finite_differences(layout, kind, train):
+def test_gradients_match_finite_differences(layout, kind):
     x, gamma, beta, residual, gy = problem("float64", (3, 4, 3, 5))
     function = {"bn": ops.batch_norm, "bn relu": ops.batch_norm_relu, "bn add relu": ops.batch_norm_add_relu}[kind]
     inputs = [to_layout(x, layout), gamma, beta, *([to_layout(residual, layout)] if "add" in kind else [])]
     running = running_of(4, np.float64)
     running.mean += [0.3, -0.2, 0.1, 0.5]
     running.var *= 1.7
-    with chainer.using_config("train", train):
-        assert_gradients_match_finite_differences(
-            lambda *args: function(*args, running, layout=layout), inputs, to_layout(gy, layout), eps=1e-6
-        )
+    assert_gradients_match_finite_differences(
+        lambda *args: function(*args, running, layout=layout), inputs, to_layout(gy, layout), eps=1e-6
+    )
 
 
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
@@ -182,7 +180,7 @@ def test_running_statistics_follow_chainers_link_in_the_same_arrays(layout):
     assert running.var is var
     np.testing.assert_allclose(mean, link.avg_mean, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(var, link.avg_var, rtol=1e-5)
-    with chainer.using_config("train", False):
+    with chainer.using_config("train", False), chainer.no_backprop_mode():
         y = ops.batch_norm(to_layout(x, layout), link.gamma, link.beta, running, layout=layout).array
         np.testing.assert_allclose(y, to_layout(link(x).array, layout), rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(mean, link.avg_mean, rtol=1e-5, atol=1e-6)  # evaluation changes nothing
@@ -226,7 +224,7 @@ def test_evaluation_on_a_device_matches_the_definition_with_running_statistics(l
     running = running_of(8)
     running.mean[...], running.var[...] = rng.standard_normal(8), rng.uniform(0.5, 2.0, 8)
     kept = running.mean.copy(), running.var.copy()
-    accelerator = NumpyAccelerator(GpuProperties("NumPy", 90, 1, 1 << 40), True)
+    accelerator = ReferenceAccelerator(GpuProperties("NumPy", 90, 1, 1 << 40), True)
     site_arrays = [accelerator.upload(a) for a in (to_layout(x, layout), gamma, beta, to_layout(residual, layout))]
     call = {"bn": ops.batch_norm, "bn relu": ops.batch_norm_relu, "bn add relu": ops.batch_norm_add_relu}[kind]
     given = site_arrays if "add" in kind else site_arrays[:3]

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from tcbench.accelerators.numpy import conv_nchw, conv_nhwc
+from tcbench.accelerators.cpu.numpy import conv_nchw, conv_nhwc
 from tcbench.backends.chainer import ops
 from tcbench.backends.chainer.compat import chainer
 

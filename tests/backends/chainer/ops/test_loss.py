@@ -49,6 +49,6 @@ def test_nan_in_the_logits_makes_the_loss_nan():
 
 
 @pytest.mark.parametrize("label", [-1, 3])
-def test_labels_out_of_range_are_refused(label):
-    with pytest.raises(ValueError, match="expected 0 to 2"):
-        ops.softmax_cross_entropy(np.zeros((2, 3), np.float32), np.array([0, label], np.int32))
+def test_a_label_out_of_range_makes_the_loss_nan(label):
+    loss = ops.softmax_cross_entropy(np.zeros((2, 3), np.float32), np.array([0, label], np.int32))
+    assert np.isnan(loss.array)

@@ -6,7 +6,7 @@ import weakref
 import numpy as np
 import pytest
 
-from tcbench.accelerators.numpy import batch_norm, conv_nhwc, elementwise, half, parallel, pooling
+from tcbench.accelerators.cpu.numpy import batch_norm, conv_nhwc, elementwise, half, parallel, pooling
 from tcbench.backends.chainer import ops
 from tcbench.backends.chainer.compat import chainer
 
@@ -105,7 +105,7 @@ def test_results_do_not_depend_on_the_number_of_threads(layout, dtype, monkeypat
     results = []
     with parallel._one_blas_thread():
         for threads in (1, 2, 3):
-            with ops.threads(threads):
+            with parallel.threads(threads):
                 results.append(train(Net(layout, dtype, True), dtype, layout, 2))
     assert_identical(results[1], results[0])
     assert_identical(results[2], results[0])

@@ -1,15 +1,28 @@
+"""Both optimizers, on the processor, against the textbook's update."""
+
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
 
-from tcbench.backends.chainer import ops
+from tcbench.accelerators import protocol as accelerators
+from tcbench.accelerators.cpu.numpy.accelerator import NumpyAccelerator
+from tcbench.accelerators.cpu.numpy.update import BLOCK
 from tcbench.backends.chainer.compat import chainer
-from tcbench.backends.chainer.flat_sgd import _BLOCK, FlatSGD
-from tcbench.backends.chainer.optimizers import per_parameter_sgd
+from tcbench.backends.chainer.optimizers import BatchedSGD, PerParameterSGD
 from tcbench.backends.chainer.parts import OptimizerSpec
+from tcbench.core.errors import TrainingError
 
-SHAPES = {"a": (3, 5), "b": (7,), "c": (_BLOCK + 11,), "d": (64, 64, 3, 3)}
+SHAPES = {"a": (3, 5), "b": (7,), "c": (BLOCK + 11,), "d": (64, 64, 3, 3)}
+
+
+@pytest.fixture(autouse=True, params=[1, 2])
+def _on_the_processor(request: pytest.FixtureRequest) -> Iterator[None]:
+    accelerator = NumpyAccelerator(request.param)
+    with accelerator.enter(), accelerators.use(accelerator):
+        yield
 
 
 def make(dtypes: str | dict[str, str] = "float32"):
@@ -31,7 +44,7 @@ def set_gradients(model, step: int, scale: float = 1.0) -> None:
 
 
 def spec(**changes) -> OptimizerSpec:
-    settings = {"learning_rate": 0.1, "momentum": 0.9, "weight_decay": 1e-2, "build": FlatSGD}
+    settings = {"learning_rate": 0.1, "momentum": 0.9, "weight_decay": 1e-2, "build": BatchedSGD}
     return OptimizerSpec(**(settings | changes))
 
 
@@ -51,34 +64,50 @@ def reference(model, steps: int, loss_scale: float) -> dict[str, np.ndarray]:
 MIXED = {"a": "float16", "b": "float32", "c": "float16", "d": "float16"}
 
 
-@pytest.mark.parametrize("dtypes", ["float32", "float64", MIXED], ids=["float32", "float64", "mixed"])
-@pytest.mark.parametrize("threads", [1, 2])
-def test_it_is_the_textbooks_update(dtypes, threads):
+@pytest.mark.parametrize(
+    ("kind", "dtypes"),
+    [
+        (BatchedSGD, "float32"),
+        (BatchedSGD, MIXED),
+        (PerParameterSGD, "float32"),
+        (PerParameterSGD, "float64"),
+        (PerParameterSGD, MIXED),
+    ],
+)
+def test_it_is_the_textbooks_update(kind, dtypes):
     expected = reference(make(dtypes), 4, 8.0)
     model = make(dtypes)
-    optimizer = FlatSGD(spec(loss_scale=8.0, master_weights=True), model)
-    with ops.threads(threads):
-        for step in range(4):
-            set_gradients(model, step, 8.0)
-            optimizer.update()
+    optimizer = kind(spec(loss_scale=8.0, master_weights=True), model)
+    for step in range(4):
+        set_gradients(model, step, 8.0)
+        optimizer.update()
     masters = optimizer.masters()
     for name, weights in expected.items():
         parameter = getattr(model, name)
         master = masters[id(parameter)]
-        tolerance = 1e-12 if parameter.dtype == np.float64 else 2e-6
+        tolerance = (
+            1e-12
+            if parameter.dtype == np.float64
+            else 1e-3
+            if kind is PerParameterSGD and parameter.dtype == np.float16
+            else 2e-6
+        )
         np.testing.assert_allclose(master, weights, rtol=tolerance, atol=tolerance)
         assert np.array_equal(parameter.array, master.astype(parameter.dtype))
 
 
 def test_it_agrees_with_chainers_own_update():
-    ours, chainers = make(), make()
-    flat, each = FlatSGD(spec(), ours), per_parameter_sgd(spec(), chainers)
+    ours, each, chainers = make(), make(), make()
+    theirs = chainer.optimizers.MomentumSGD(lr=0.1, momentum=0.9).setup(chainers)
+    theirs.add_hook(chainer.optimizer_hooks.WeightDecay(1e-2))
+    updates = ((ours, BatchedSGD(spec(), ours)), (each, PerParameterSGD(spec(), each)), (chainers, theirs))
     for step in range(5):
-        for model, optimizer in ((ours, flat), (chainers, each)):
+        for model, optimizer in updates:
             set_gradients(model, step)
             optimizer.update()
     for name in SHAPES:
-        np.testing.assert_allclose(getattr(ours, name).array, getattr(chainers, name).array, rtol=1e-5, atol=1e-6)
+        for model in (ours, each):
+            np.testing.assert_allclose(getattr(model, name).array, getattr(chainers, name).array, rtol=1e-5, atol=1e-6)
 
 
 def test_small_updates_are_lost_without_a_master_copy_and_kept_with_one():
@@ -86,7 +115,8 @@ def test_small_updates_are_lost_without_a_master_copy_and_kept_with_one():
     for master in (True, False):
         model = make("float16")
         before = model.b.array.copy()
-        optimizer = FlatSGD(spec(learning_rate=1e-5, momentum=0.0, weight_decay=0.0, master_weights=master), model)
+        changes = {"learning_rate": 1e-5, "momentum": 0.0, "weight_decay": 0.0, "master_weights": master}
+        optimizer = PerParameterSGD(spec(**changes), model)
         for _ in range(200):
             for name in SHAPES:
                 getattr(model, name).grad = np.ones(SHAPES[name], np.float16)
@@ -100,7 +130,7 @@ def test_small_updates_are_lost_without_a_master_copy_and_kept_with_one():
 
 def test_parameters_stay_the_same_arrays():
     model = make(MIXED)
-    optimizer = FlatSGD(spec(master_weights=True), model)
+    optimizer = BatchedSGD(spec(master_weights=True), model)
     arrays = {name: getattr(model, name).array for name in SHAPES}
     set_gradients(model, 0)
     optimizer.update()
@@ -109,15 +139,30 @@ def test_parameters_stay_the_same_arrays():
         assert array.flags.c_contiguous
 
 
-def test_an_overflowed_gradient_is_not_hidden():
+@pytest.mark.parametrize("kind", [BatchedSGD, PerParameterSGD])
+def test_an_overflowed_gradient_is_not_hidden(kind):
     model = make("float16")
-    optimizer = FlatSGD(spec(master_weights=True), model)
+    optimizer = kind(spec(master_weights=True, loss_scale=8.0), model)
     set_gradients(model, 0)
     model.b.grad[0] = np.inf
     optimizer.update()
-    assert not np.isfinite(model.b.array[0])
+    assert np.isfinite(model.b.array).all()
+    with pytest.raises(TrainingError, match="overflowed at a loss scale of 8"):
+        optimizer.check()
 
 
-def test_parameters_of_another_dtype_are_refused():
-    with pytest.raises(ValueError, match="expected float16, float32 or float64, got int16"):
-        FlatSGD(spec(), make("int16"))
+def test_a_dynamic_scale_skips_the_step_as_a_whole_and_halves():
+    model = make("float16")
+    optimizer = BatchedSGD(spec(master_weights=True, loss_scale=8.0, dynamic_scale=True), model)
+    set_gradients(model, 0)
+    model.b.grad[0] = np.inf
+    before = model.a.array.copy()
+    optimizer.update()
+    assert np.array_equal(model.a.array, before)
+    assert optimizer.state.tolist() == [4.0, 0.0, 0.0, 1.0]
+
+
+@pytest.mark.parametrize("kind", [BatchedSGD, PerParameterSGD])
+def test_parameters_of_another_dtype_are_refused(kind):
+    with pytest.raises(ValueError, match="got int16"):
+        kind(spec(), make("int16"))

@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from tcbench.accelerators.numpy import parallel
-from tcbench.accelerators.numpy.elementwise import mask_into, zeros
-from tcbench.accelerators.numpy.half import compute_dtype, convert, load
-from tcbench.accelerators.numpy.parallel import Array, scratch
-from tcbench.work import Layout
+from tcbench.accelerators.cpu.numpy import parallel
+from tcbench.accelerators.cpu.numpy.elementwise import is_positive, keep_where, zeros
+from tcbench.accelerators.cpu.numpy.half import compute_dtype, convert, load
+from tcbench.accelerators.cpu.numpy.parallel import Array, scratch
+from tcbench.work import BatchNormApply, BatchNormBackward, BatchNormFinalize, BatchNormForward, Layout, Norm
 
 CHUNK = 1 << 18
 """Elements per chunk. Shorter ones stay in L2, but then threads meet at the interpreter lock too often."""
@@ -151,15 +151,63 @@ def statistics(x: Array, layout: Layout) -> Statistics:
     return Statistics(used + rest / view.count, np.maximum(var, 0), True)
 
 
-def normalise(
-    x: Array, scale: Array, shift: Array, layout: Layout, *, relu: bool, residual: Array | None, centre: Array | None
-) -> Array:
-    """(x - centre) * scale + shift (+ residual), then max(., 0) if `relu`; rounded to x's dtype once."""
-    view = view_of(x.shape, layout)
+def forward(work: BatchNormForward, x: Array, *arrays: Array) -> None:
+    """See BatchNormForward."""
+    norm = work.norm
+    residual, rest = (arrays[0], arrays[1:]) if norm.add else (None, arrays)
+    gamma, beta, running_mean, running_var, y, mean, inv_std, *mask = rest
+    batch = statistics(x, norm.layout)
+    _follow(running_mean, running_var, batch.mean, batch.var, norm.count, work.momentum)
+    mean[...] = batch.mean
+    inv_std[...] = 1 / np.sqrt(batch.var + work.eps)
+    # From here on with the rounded numbers that backward will see.
+    scale = gamma.astype(np.float64) * inv_std
+    centre = mean if batch.centred else None
+    shift = beta if batch.centred else beta - scale * mean
+    _normalise(norm, x, scale, shift, y, residual, centre, mask[0] if mask else None)
+
+
+def _follow(running_mean: Array, running_var: Array, mean: Array, var: Array, count: int, momentum: float) -> None:
+    """Moving averages of the batches' mean and (unbiased) variance, in place."""
+    for running, value in ((running_mean, mean), (running_var, var * (count / max(count - 1, 1)))):
+        running *= 1 - momentum
+        running += (momentum * value).astype(running.dtype)
+
+
+def finalize(work: BatchNormFinalize, *arrays: Array) -> None:
+    """See BatchNormFinalize."""
+    total, squares, gamma, beta, running_mean, running_var, mean, inv_std, scale, bias = arrays
+    batch_mean = total.astype(np.float64) / work.count
+    var = np.maximum(squares.astype(np.float64) / work.count - batch_mean * batch_mean, 0)
+    _follow(running_mean, running_var, batch_mean, var, work.count, work.momentum)
+    wide = 1 / np.sqrt(var + work.eps)
+    mean[...], inv_std[...], scale[...] = batch_mean, wide, gamma * wide
+    bias[...] = beta - batch_mean * gamma * wide
+
+
+def apply(work: BatchNormApply, x: Array, *arrays: Array) -> None:
+    """See BatchNormApply."""
+    residual, (scale, bias, y) = (arrays[0], arrays[1:]) if work.norm.add else (None, arrays)
+    _normalise(work.norm, x, scale, bias, y, residual, None, None)
+
+
+def _normalise(
+    norm: Norm,
+    x: Array,
+    scale: Array,
+    shift: Array,
+    y: Array,
+    residual: Array | None,
+    centre: Array | None,
+    mask: Array | None,
+) -> None:
+    """y = (x - centre) * scale + shift (+ residual), then max(., 0) if the norm has a ReLU, rounded once; and `mask`,
+    where that is above 0."""
+    view = view_of(x.shape, norm.layout)
     dtype = compute_dtype(x.dtype)
-    y = np.empty(x.shape, x.dtype)
     xs, ys = x.reshape(view.shape), y.reshape(view.shape)
     rs = None if residual is None else residual.reshape(view.shape)
+    masks = None if mask is None else mask.reshape(view.shape)
     scales, shifts = view.expand(scale, dtype), view.expand(shift, dtype)
     centres = None if centre is None else view.expand(centre, dtype)
 
@@ -172,44 +220,38 @@ def normalise(
         np.add(work, view.of_chunk(shifts, chunk), out=work)
         if rs is not None:
             np.add(work, load(rs[chunk], "bn.residual"), out=work)
-        if relu:
+        if norm.relu:
             flat = work.reshape(-1)
             np.maximum(flat, zeros(flat.size, dtype), out=flat)
         if work is not out:
             convert(work, out)
+        if masks is not None:
+            is_positive(out, masks[chunk])
 
     parallel.run(compute, view.chunks)
-    return y
 
 
-def gradients(
-    gy: Array,
-    x: Array,
-    statistics: Statistics,
-    inv_std: Array,
-    gamma: Array,
-    layout: Layout,
-    *,
-    y: Array | None,
-    keep_masked: bool,
-    constant: bool,
-) -> tuple[Array, Array, Array, Array | None]:
-    """gx, ggamma, gbeta and, if `keep_masked`, gy masked by the ReLU: the residual's gradient.
+def backward(work: BatchNormBackward, gy: Array, x: Array, *arrays: Array) -> None:
+    """See BatchNormBackward."""
+    norm = work.norm
+    gamma, mean, inv_std, *rest = arrays
+    mask = rest.pop(0) if norm.relu else None
+    gx, ggamma, gbeta, *gresidual = rest
+    mean, inv_std = mean.astype(np.float64), inv_std.astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        centred = bool(np.any(mean * mean * inv_std * inv_std > CENTRE_ABOVE))  # NaN compares false
 
-    y: the ReLU's output, or None without one. constant: mean and variance are constants (evaluation).
-    """
-    view = view_of(x.shape, layout)
+    view = view_of(x.shape, norm.layout)
     dtype = compute_dtype(x.dtype)
-    gx = np.empty(x.shape, x.dtype)
-    masked = np.empty(x.shape, x.dtype) if keep_masked else gx
-    xs, gs, gxs, ms = (array.reshape(view.shape) for array in (x, np.ascontiguousarray(gy), gx, masked))
-    ys = None if y is None else y.reshape(view.shape)
-    means = view.expand(statistics.mean, dtype) if statistics.centred else None
+    masked = gresidual[0] if gresidual else gx
+    xs, gs, gxs, ms = (array.reshape(view.shape) for array in (x, gy, gx, masked))
+    masks = None if mask is None else mask.reshape(view.shape)
+    means = view.expand(mean, dtype) if centred else None
 
     def reduce(chunk: Any) -> tuple[Array, Array]:
         g = gs[chunk]
-        if ys is not None:
-            mask_into(g, ys[chunk], ms[chunk])
+        if masks is not None:
+            keep_where(masks[chunk], g, ms[chunk])
             g = ms[chunk]
         g, part = load(g, "bn.g"), load(xs[chunk], "bn.x")
         product = scratch("bn.square", part.shape, dtype)
@@ -218,20 +260,21 @@ def gradients(
         np.multiply(g, part, out=product)
         return view.sums(g), view.sums(product)
 
-    gbeta, moment = _collect(view, reduce)
-    if not statistics.centred:
-        moment = moment - statistics.mean * gbeta
-    ggamma = moment * inv_std
+    total, moment = _collect(view, reduce)
+    if not centred:
+        moment = moment - mean * total
+    wide_ggamma = moment * inv_std
+    ggamma[...], gbeta[...] = wide_ggamma, total
 
     a = gamma.astype(np.float64) * inv_std
-    b = np.zeros_like(a) if constant else -a * inv_std * ggamma / view.count
-    c = np.zeros_like(a) if constant else -a * gbeta / view.count
-    if not statistics.centred:
-        c = c - b * statistics.mean
+    b = -a * inv_std * wide_ggamma / view.count
+    c = -a * total / view.count
+    if not centred:
+        c = c - b * mean
     scale, slope, offset = (view.expand(values, dtype) for values in (a, b, c))
 
     def compute(chunk: Any) -> None:
-        g = load(ms[chunk] if ys is not None else gs[chunk], "bn.g")
+        g = load((gs if masks is None else ms)[chunk], "bn.g")
         part, out = load(xs[chunk], "bn.x"), gxs[chunk]
         work = out if out.dtype == dtype else scratch("bn.work", out.shape, dtype)
         line = scratch("bn.square", part.shape, dtype)
@@ -245,4 +288,18 @@ def gradients(
             convert(work, out)
 
     parallel.run(compute, view.chunks)
-    return gx, ggamma, gbeta, masked if keep_masked else None
+
+
+def sums(y: Array, layout: Layout) -> tuple[Array, Array]:
+    """Sum and sum of squares of each channel, accumulated in float64 from chunk to chunk."""
+    view = view_of(y.shape, layout)
+    ys = y.reshape(view.shape)
+
+    def of_chunk(chunk: Any) -> tuple[Array, Array]:
+        part = load(ys[chunk], "bn.x")
+        square = scratch("bn.square", part.shape, part.dtype)
+        np.multiply(part, part, out=square)
+        return view.sums(part), view.sums(square)
+
+    total, squares = _collect(view, of_chunk)
+    return total, squares

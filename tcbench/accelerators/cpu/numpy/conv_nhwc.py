@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import numpy as np
 
-from tcbench.accelerators.numpy import half, parallel
-from tcbench.accelerators.numpy.conv_common import (
+from tcbench.accelerators.cpu.numpy import half, parallel
+from tcbench.accelerators.cpu.numpy.conv_common import (
     Block,
-    output_size,
+    partials_of,
     pixel_blocks,
     store,
     sum_partials,
     with_channels,
 )
-from tcbench.accelerators.numpy.half import compute_dtype, is_widened, load
-from tcbench.accelerators.numpy.parallel import Array, scratch
+from tcbench.accelerators.cpu.numpy.half import compute_dtype, is_widened, load
+from tcbench.accelerators.cpu.numpy.parallel import Array, scratch
 
 PIXELS_1X1 = 1024
 COLUMNS_ELEMENTS = 1 << 19
@@ -69,13 +69,12 @@ def _pixels(kernel: tuple[int, int], c: int) -> int:
     return max(MIN_PIXELS, COLUMNS_ELEMENTS // (kernel[0] * kernel[1] * c))
 
 
-def fprop(x: Array, w: Array, stride: int, pad: int, addend: Array | None = None) -> Array:
-    """y; with `addend` (of y's shape) y + addend."""
+def fprop(x: Array, w: Array, y: Array, stride: int, pad: int, addend: Array | None = None) -> None:
+    """y = x * w; with `addend` (of y's shape) + addend."""
     k, r, s, c = w.shape
-    n, p, q = x.shape[0], output_size(x.shape[1], r, stride, pad), output_size(x.shape[2], s, stride, pad)
+    n, p, q, _ = y.shape
     dtype = compute_dtype(x.dtype)
     weights = half.cast(w, dtype).reshape(k, r * s * c)
-    y = np.empty((n, p, q, k), x.dtype)
 
     def compute(block: Block) -> None:
         columns = _columns(x, block, (r, s), stride, pad, q)
@@ -86,7 +85,6 @@ def fprop(x: Array, w: Array, stride: int, pad: int, addend: Array | None = None
         _product(columns, weights[block.k0 : block.k1].T, out, more)
 
     parallel.run(compute, with_channels(pixel_blocks(n, p, q, _pixels((r, s), c)), k))
-    return y
 
 
 def _product(a: Array, b: Array, out: Array, addend: Array | None = None) -> None:
@@ -99,11 +97,10 @@ def _product(a: Array, b: Array, out: Array, addend: Array | None = None) -> Non
         store(product, out)
 
 
-def _multiply(x: Array, matrix: Array, addend: Array | None) -> Array:
-    """A 1x1 stride 1 convolution: x (N, H, W, C) by matrix (C, K), a view of the filter of any strides."""
-    n, h, w, c = x.shape
-    k = matrix.shape[1]
-    y = np.empty((n, h, w, k), x.dtype)
+def _multiply(x: Array, matrix: Array, y: Array, addend: Array | None) -> None:
+    """A 1x1 stride 1 convolution: y (N, H, W, K) of x (N, H, W, C) by matrix (C, K), a view of the filter of any
+    strides."""
+    c, k = matrix.shape
     xs, ys = x.reshape(-1, c), y.reshape(-1, k)
     addends = None if addend is None else addend.reshape(-1, k)
 
@@ -112,21 +109,17 @@ def _multiply(x: Array, matrix: Array, addend: Array | None) -> Array:
         more = None if addends is None else addends[pixels, channels]
         _product(load(xs[pixels], "conv.x"), matrix[:, channels], ys[pixels, channels], more)
 
-    parallel.run(compute, with_channels(pixel_blocks(n * h * w, 1, 1, PIXELS_1X1), k))
-    return y
+    parallel.run(compute, with_channels(pixel_blocks(len(xs), 1, 1, PIXELS_1X1), k))
 
 
-def _dgrad_by_offset(gy: Array, w: Array, pad: int, addend: Array | None) -> Array:
+def _dgrad_by_offset(gy: Array, weights: Array, gx: Array, pad: int, addend: Array | None) -> None:
     """dgrad at stride 1 as a sum of R * S products, for which the filter need not be transposed.
 
     On small maps the transposed copy would cost more than the products.
     """
-    k, r, s, c = w.shape
-    n, p, q, _ = gy.shape
-    dtype = compute_dtype(w.dtype)
-    weights = half.cast(w, dtype)
-    gx = np.empty((n, p + r - 1 - 2 * pad, q + s - 1 - 2 * pad, c), gy.dtype)
-    height, width = gx.shape[1:3]
+    k, r, s, c = weights.shape
+    n, height, width, _ = gx.shape
+    dtype = weights.dtype
 
     def compute(block: Block) -> None:
         columns = _columns(gy, block, (r, s), 1, r - 1 - pad, width).reshape(-1, r * s, k)
@@ -145,24 +138,29 @@ def _dgrad_by_offset(gy: Array, w: Array, pad: int, addend: Array | None) -> Arr
         store(total, out)
 
     parallel.run(compute, with_channels(pixel_blocks(n, height, width, _pixels((r, s), k)), c))
-    return gx
 
 
-def dgrad(gy: Array, w: Array, shape: tuple[int, ...], stride: int, pad: int, addend: Array | None = None) -> Array:
-    """The gradient of x, of the given shape; with `addend` (another gradient of x) their sum."""
+def dgrad(gy: Array, w: Array, gx: Array, stride: int, pad: int, addend: Array | None = None) -> None:
+    """gx, the gradient of x; with `addend` (another gradient of x) their sum."""
     k, r, s, c = w.shape
+    weights = half.cast(w, compute_dtype(w.dtype))
     if (r, s, stride, pad) == (1, 1, 1, 0):
-        return _multiply(gy, half.cast(w, compute_dtype(w.dtype)).reshape(k, c), addend)
-    if stride == 1 and r == s and pad < r:
-        if gy.size // k < FLIP_ABOVE * k:
-            return _dgrad_by_offset(gy, w, pad, addend)
-        flipped = np.ascontiguousarray(half.cast(w, compute_dtype(w.dtype))[:, ::-1, ::-1].transpose(3, 1, 2, 0))
-        return fprop(gy, flipped, 1, r - 1 - pad, addend)
-    _, height, width, _ = shape
+        _multiply(gy, weights.reshape(k, c), gx, addend)
+    elif stride > 1 or r != s or pad >= r:
+        _dgrad_by_image(gy, weights, gx, stride, pad, addend)
+    elif gy.size // k < FLIP_ABOVE * k:
+        _dgrad_by_offset(gy, weights, gx, pad, addend)
+    else:
+        flipped = np.ascontiguousarray(weights[:, ::-1, ::-1].transpose(3, 1, 2, 0))
+        fprop(gy, flipped, gx, 1, r - 1 - pad, addend)
+
+
+def _dgrad_by_image(gy: Array, weights: Array, gx: Array, stride: int, pad: int, addend: Array | None) -> None:
+    """dgrad by one product per place in the filter, added where it belongs; for any geometry."""
+    k, r, s, c = weights.shape
+    n, height, width, _ = gx.shape
     p, q = gy.shape[1:3]
-    dtype = compute_dtype(gy.dtype)
-    weights = half.cast(w, dtype)
-    gx = np.empty(shape, gy.dtype)
+    dtype = weights.dtype
     full_h, full_w = max(height + pad, (p - 1) * stride + r), max(width + pad, (q - 1) * stride + s)
     direct = gx.dtype == dtype and (pad, full_h, full_w) == (0, height, width)
 
@@ -185,19 +183,18 @@ def dgrad(gy: Array, w: Array, shape: tuple[int, ...], stride: int, pad: int, ad
         if not direct:
             store(part, out)
 
-    parallel.run(compute, with_channels(pixel_blocks(shape[0], 1, 1, max(1, WHOLE_IMAGES // (p * q))), c))
-    return gx
+    parallel.run(compute, with_channels(pixel_blocks(n, 1, 1, max(1, WHOLE_IMAGES // (p * q))), c))
 
 
-def wgrad(x: Array, gy: Array, kernel: tuple[int, int], stride: int, pad: int) -> Array:
-    """The gradient of w: (K, R, S, C) in x's dtype."""
+def wgrad(x: Array, gy: Array, gw: Array, stride: int, pad: int) -> None:
+    """gw, the gradient of w."""
     n, p, q, k = gy.shape
-    (r, s), c = kernel, x.shape[3]
+    kernel = gw.shape[1:3]
     dtype = compute_dtype(x.dtype)
     blocks = with_channels(pixel_blocks(n, p, q, WGRAD_PIXELS), k)
     firsts = [i for i, block in enumerate(blocks) if block.k0 == 0]
     place = {(blocks[i].n0, blocks[i].h0): number for number, i in enumerate(firsts)}
-    partials = np.empty((len(firsts), k, r * s * c), dtype)
+    partials = partials_of(len(firsts), gw, dtype)
 
     def compute(block: Block) -> None:
         columns = _columns(x, block, kernel, stride, pad, q)
@@ -206,4 +203,4 @@ def wgrad(x: Array, gy: Array, kernel: tuple[int, int], stride: int, pad: int) -
         np.matmul(load(rows, "conv.gy").T, columns, out=out)
 
     parallel.run(compute, blocks)
-    return half.cast(sum_partials(partials, dtype), x.dtype).reshape(k, r, s, c)
+    sum_partials(partials, gw)

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tcbench.accelerators.numpy import parallel
-from tcbench.accelerators.numpy.parallel import Array, scratch
+from tcbench.accelerators.cpu.numpy import parallel
+from tcbench.accelerators.cpu.numpy.parallel import Array, scratch
 
 CHUNK = 1 << 17
 """Elements per pass. Shorter ones fit in L2, but then threads meet at the interpreter lock too often."""
@@ -130,11 +130,15 @@ def cast(source: Array, dtype: npt.DTypeLike) -> Array:
     dtype = np.dtype(dtype)
     if source.dtype == dtype:
         return source
-    source = np.ascontiguousarray(source)
     out = np.empty(source.shape, dtype)
+    cast_into(np.ascontiguousarray(source), out)
+    return out
+
+
+def cast_into(source: Array, out: Array) -> None:
+    """`source` in `out`'s dtype, converted on all threads; both contiguous."""
     flat, flat_out = source.reshape(-1), out.reshape(-1)
     parallel.run(
         lambda span: convert(flat[span[0] : span[1]], flat_out[span[0] : span[1]]),
         parallel.spans(flat.size, 4 * CHUNK),
     )
-    return out

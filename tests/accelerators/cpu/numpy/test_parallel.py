@@ -3,7 +3,7 @@ import threading
 import numpy as np
 import pytest
 
-from tcbench.accelerators.numpy import parallel
+from tcbench.accelerators.cpu.numpy import parallel
 
 
 @pytest.mark.parametrize("threads", [1, 2, 5])

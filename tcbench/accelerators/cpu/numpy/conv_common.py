@@ -7,22 +7,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tcbench.accelerators.numpy import parallel
-from tcbench.accelerators.numpy.half import convert
-from tcbench.accelerators.numpy.parallel import Array, scratch
+from tcbench.accelerators.cpu.numpy import parallel
+from tcbench.accelerators.cpu.numpy.half import cast_into, convert
+from tcbench.accelerators.cpu.numpy.parallel import Array, scratch
 
 MIN_TASKS = 4
 """Small layers are cut along output channels too, so that a few threads find work."""
 MIN_COLUMNS = 32
 """No part has fewer channels: ResNet's narrowest layers, of 64, still make two."""
-
-
-def output_size(size: int, kernel: int, stride: int, pad: int) -> int:
-    """Output pixels along one axis. Raises ValueError if there would be none."""
-    out = (size + 2 * pad - kernel) // stride + 1
-    if out < 1:
-        raise ValueError(f"input of {size} pixels, kernel {kernel}, stride {stride}, pad {pad}: output would be empty")
-    return out
 
 
 @dataclass(frozen=True)
@@ -80,9 +72,16 @@ def store(source: Array, out: Array) -> None:
         np.copyto(out, convert(source, scratch("conv.rounded", out.shape, out.dtype)))
 
 
-def sum_partials(partials: Array, dtype: np.dtype) -> Array:
-    """(P, ...) partial sums, added in order, in `dtype`."""
-    total: Array = partials[0]
-    if len(partials) > 1:
-        total = partials.sum(axis=0)
-    return total.astype(dtype, copy=False)
+def partials_of(n: int, out: Array, dtype: np.dtype) -> Array:
+    """(n, size of out's first axis, the rest): where n partial sums of `out` are computed, in `dtype`. One of `out`'s
+    own dtype is `out` itself."""
+    shape = (n, out.shape[0], out.size // out.shape[0])
+    return out.reshape(shape) if n == 1 and out.dtype == dtype else np.empty(shape, dtype)
+
+
+def sum_partials(partials: Array, out: Array) -> None:
+    """Their sum, added in order and rounded once, into `out`, unless they are `out`."""
+    if np.may_share_memory(partials, out):
+        return
+    total = partials[0] if len(partials) == 1 else partials.sum(axis=0)
+    cast_into(total, out)

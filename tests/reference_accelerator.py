@@ -13,7 +13,7 @@ from tcbench.accelerators.tracing import TracingAccelerator
 from tcbench.work import Work
 
 
-class NumpyAccelerator(TracingAccelerator):
+class ReferenceAccelerator(TracingAccelerator):
     """Fresh arrays are poisoned: whatever is read before it is written becomes NaN."""
 
     recording: list[tuple[Work, tuple[Any, ...]]] | None = None

@@ -10,17 +10,17 @@ from collections.abc import Callable
 
 import numpy as np
 
-from tcbench.accelerators.numpy import half, parallel
-from tcbench.accelerators.numpy.conv_common import (
+from tcbench.accelerators.cpu.numpy import half, parallel
+from tcbench.accelerators.cpu.numpy.conv_common import (
     Block,
-    output_size,
+    partials_of,
     pixel_blocks,
     store,
     sum_partials,
     with_channels,
 )
-from tcbench.accelerators.numpy.half import compute_dtype, is_widened, load
-from tcbench.accelerators.numpy.parallel import Array, scratch
+from tcbench.accelerators.cpu.numpy.half import compute_dtype, is_widened, load
+from tcbench.accelerators.cpu.numpy.parallel import Array, scratch
 
 PIXELS_1X1 = 784
 COLUMNS_ELEMENTS = 1 << 19
@@ -116,14 +116,12 @@ def _pixels(kernel: tuple[int, int], c: int) -> int:
     return max(MIN_PIXELS, COLUMNS_ELEMENTS // (kernel[0] * kernel[1] * c))
 
 
-def fprop(x: Array, w: Array, stride: int, pad: int, addend: Array | None = None) -> Array:
-    """y; with `addend` (of y's shape) y + addend."""
+def fprop(x: Array, w: Array, y: Array, stride: int, pad: int, addend: Array | None = None) -> None:
+    """y = x * w; with `addend` (of y's shape) + addend."""
     k, c, r, s = w.shape
-    n, p, q = x.shape[0], output_size(x.shape[2], r, stride, pad), output_size(x.shape[3], s, stride, pad)
+    n, _, p, q = y.shape
     dtype = compute_dtype(x.dtype)
     weights = half.cast(w, dtype).reshape(k, c * r * s)  # a transposed view stays one if 1x1
-    y = np.empty((n, k, p, q), x.dtype)
-
     blocks = with_channels(pixel_blocks(n, p, q, _pixels((r, s), c)), k)
     columns_of = _column_source(x, blocks, (r, s), stride, pad, p, q)
 
@@ -145,23 +143,28 @@ def fprop(x: Array, w: Array, stride: int, pad: int, addend: Array | None = None
             store(total, out)
 
     parallel.run(compute, blocks)
-    return y
 
 
-def dgrad(gy: Array, w: Array, shape: tuple[int, ...], stride: int, pad: int, addend: Array | None = None) -> Array:
-    """The gradient of x, of the given shape; with `addend` (another gradient of x) their sum."""
-    k, c, r, s = w.shape
+def dgrad(gy: Array, w: Array, gx: Array, stride: int, pad: int, addend: Array | None = None) -> None:
+    """gx, the gradient of x; with `addend` (another gradient of x) their sum."""
+    k, _, r, s = w.shape
+    weights = half.cast(w, compute_dtype(w.dtype))
     if (r, s, stride, pad) == (1, 1, 1, 0):
-        transposed = half.cast(w, compute_dtype(w.dtype)).transpose(1, 0, 2, 3)
-        return fprop(gy, transposed, 1, 0, addend)
-    if stride == 1 and r == s and pad < r and gy.size // k >= FLIP_ABOVE * k:
-        flipped = np.ascontiguousarray(half.cast(w, compute_dtype(w.dtype))[:, :, ::-1, ::-1].transpose(1, 0, 2, 3))
-        return fprop(gy, flipped, 1, r - 1 - pad, addend)
-    _, _, height, width = shape
+        fprop(gy, weights.transpose(1, 0, 2, 3), gx, 1, 0, addend)
+    elif stride == 1 and r == s and pad < r and gy.size // k >= FLIP_ABOVE * k:
+        flipped = np.ascontiguousarray(weights[:, :, ::-1, ::-1].transpose(1, 0, 2, 3))
+        fprop(gy, flipped, gx, 1, r - 1 - pad, addend)
+    else:
+        _dgrad_by_image(gy, weights, gx, stride, pad, addend)
+
+
+def _dgrad_by_image(gy: Array, w: Array, gx: Array, stride: int, pad: int, addend: Array | None) -> None:
+    """dgrad by one product for all places in the filter, added where they belong; for any geometry."""
+    k, c, r, s = w.shape
+    n, _, height, width = gx.shape
     p, q = gy.shape[2:]
-    dtype = compute_dtype(gy.dtype)
-    weights = half.cast(w, dtype).reshape(k, c * r * s)
-    gx = np.empty(shape, gy.dtype)
+    dtype = w.dtype
+    weights = w.reshape(k, c * r * s)
     full_h, full_w = max(height + pad, (p - 1) * stride + r), max(width + pad, (q - 1) * stride + s)
     direct = gx.dtype == dtype and (pad, full_h, full_w) == (0, height, width)
 
@@ -185,20 +188,18 @@ def dgrad(gy: Array, w: Array, shape: tuple[int, ...], stride: int, pad: int, ad
         if not direct:
             store(part, out)
 
-    parallel.run(compute, with_channels(pixel_blocks(shape[0], 1, 1, max(1, WHOLE_IMAGES // (p * q))), c))
-    return gx
+    parallel.run(compute, with_channels(pixel_blocks(n, 1, 1, max(1, WHOLE_IMAGES // (p * q))), c))
 
 
-def wgrad(x: Array, gy: Array, kernel: tuple[int, int], stride: int, pad: int) -> Array:
-    """The gradient of w: (K, C, R, S) in x's dtype."""
+def wgrad(x: Array, gy: Array, gw: Array, stride: int, pad: int) -> None:
+    """gw, the gradient of w."""
     n, k, p, q = gy.shape
-    (r, s), c = kernel, x.shape[1]
+    kernel = gw.shape[2:]
     dtype = compute_dtype(x.dtype)
     blocks = with_channels(pixel_blocks(n, p, q, WGRAD_PIXELS), k)
     firsts = [i for i, block in enumerate(blocks) if block.k0 == 0]
     place = {(blocks[i].n0, blocks[i].h0): number for number, i in enumerate(firsts)}
-    partials = np.empty((len(firsts), k, c * r * s), dtype)
-
+    partials = partials_of(len(firsts), gw, dtype)
     columns_of = _column_source(x, blocks, kernel, stride, pad, p, q)
 
     def compute(block: Block) -> None:
@@ -208,4 +209,4 @@ def wgrad(x: Array, gy: Array, kernel: tuple[int, int], stride: int, pad: int) -
         np.matmul(rows, columns.T, out=out)
 
     parallel.run(compute, blocks)
-    return half.cast(sum_partials(partials, dtype), x.dtype).reshape(k, c, r, s)
+    sum_partials(partials, gw)

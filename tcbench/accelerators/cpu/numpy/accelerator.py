@@ -1,0 +1,145 @@
+"""The processor as an accelerator: NumPy, on a few threads.
+
+Every dtype that work has is computed here, float64 too: it is the reference that numerics holds others against, and the
+accelerator of any machine. Work is done when `launch` returns.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from tcbench import work as w
+from tcbench.accelerators.cpu.numpy import (
+    batch_norm,
+    classifier,
+    conv_nchw,
+    conv_nhwc,
+    elementwise,
+    parallel,
+    pooling,
+    update,
+)
+from tcbench.accelerators.protocol import Array, BatchNormRoute
+
+_CONVOLUTIONS = {"NCHW": conv_nchw, "NHWC": conv_nhwc}
+
+
+class NumpyAccelerator:
+    """See `tcbench.accelerators.protocol.Accelerator`."""
+
+    shares_host_memory = True
+    adds_to_dgrad = True
+
+    def __init__(self, threads: int) -> None:
+        self._threads = threads
+
+    def enter(self) -> contextlib.AbstractContextManager[None]:
+        """Held while work is launched: the number of threads, which is the process's."""
+        return parallel.threads(self._threads)
+
+    def batch_norm(self, norm: w.Norm, eps: float, momentum: float) -> BatchNormRoute:
+        return _batch_norm(norm, eps, momentum)
+
+    def empty(self, shape: tuple[int, ...], dtype: Any) -> Array:
+        return np.empty(shape, dtype)
+
+    def zeros(self, shape: tuple[int, ...], dtype: Any) -> Array:
+        return np.zeros(shape, dtype)
+
+    def upload(self, host: Any) -> Array:
+        return np.array(host, order="C")
+
+    def copy(self, source: Array, target: Array) -> None:
+        np.copyto(target, source)
+
+    def download(self, array: Array) -> Any:
+        return np.array(array)
+
+    def address(self, array: Array) -> int:
+        return int(array.ctypes.data)
+
+    def launch(self, work: w.Work, *arrays: Array) -> None:
+        shaped = [
+            array if array.shape == operand.shape else array.reshape(operand.shape)
+            for operand, array in zip(work.operands, arrays, strict=True)
+        ]
+        _KERNELS[type(work)](work, *shaped)
+
+    def graph_memory(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
+    def graph_bytes(self) -> int:
+        return 0
+
+    def capture(self, run: Callable[[], None]) -> Callable[[], None]:
+        raise NotImplementedError("a processor captures no graphs: the rung cuda_graph needs a GPU")
+
+
+@functools.cache
+def _batch_norm(norm: w.Norm, eps: float, momentum: float) -> BatchNormRoute:
+    return BatchNormRoute(norm, w.BatchNormForward(norm, eps, momentum), w.BatchNormBackward(norm), "none")
+
+
+def _fprop(work: w.ConvFprop, x: Array, weights: Array, y: Array) -> None:
+    conv = work.conv
+    _CONVOLUTIONS[conv.layout].fprop(x, weights, y, conv.stride, conv.pad)
+
+
+def _fprop_stats(work: w.ConvFpropStats, x: Array, weights: Array, y: Array, total: Array, squares: Array) -> None:
+    conv = work.conv
+    _CONVOLUTIONS[conv.layout].fprop(x, weights, y, conv.stride, conv.pad)
+    total[...], squares[...] = batch_norm.sums(y, conv.layout)
+
+
+def _dgrad(work: w.ConvDgrad, gy: Array, weights: Array, gx: Array) -> None:
+    conv = work.conv
+    _CONVOLUTIONS[conv.layout].dgrad(gy, weights, gx, conv.stride, conv.pad)
+
+
+def _dgrad_add(work: w.ConvDgradAdd, gy: Array, weights: Array, other: Array, gx: Array) -> None:
+    conv = work.conv
+    _CONVOLUTIONS[conv.layout].dgrad(gy, weights, gx, conv.stride, conv.pad, other)
+
+
+def _wgrad(work: w.ConvWgrad, x: Array, gy: Array, gw: Array) -> None:
+    conv = work.conv
+    _CONVOLUTIONS[conv.layout].wgrad(x, gy, gw, conv.stride, conv.pad)
+
+
+_KERNELS: dict[type[w.Work], Callable[..., None]] = {
+    w.ConvFprop: _fprop,
+    w.ConvFpropStats: _fprop_stats,
+    w.ConvDgrad: _dgrad,
+    w.ConvDgradAdd: _dgrad_add,
+    w.ConvWgrad: _wgrad,
+    w.BatchNormForward: batch_norm.forward,
+    w.BatchNormBackward: batch_norm.backward,
+    w.BatchNormFinalize: batch_norm.finalize,
+    w.BatchNormApply: batch_norm.apply,
+    w.Relu: elementwise.relu,
+    w.ReluBackward: elementwise.relu_backward,
+    w.Add: elementwise.add,
+    w.AddRelu: elementwise.add_relu,
+    w.MaxPoolForward: pooling.max_pool,
+    w.MaxPoolBackward: pooling.max_pool_backward,
+    w.GlobalAverageForward: pooling.global_average,
+    w.GlobalAverageBackward: pooling.global_average_backward,
+    w.AddBias: classifier.add_bias,
+    w.BiasGradient: classifier.bias_gradient,
+    w.SoftmaxCrossEntropyForward: classifier.loss,
+    w.MeanLoss: classifier.mean_loss,
+    w.SoftmaxCrossEntropyBackward: classifier.loss_backward,
+    w.Unscale: update.unscale,
+    w.ToSingle: update.convert_weights,
+    w.ToHalf: update.convert_weights,
+    w.WeightDecay: update.weight_decay,
+    w.MomentumUpdate: update.momentum_update,
+    w.BatchedUpdate: update.batched_update,
+    w.CheckFinite: update.check_finite,
+    w.AdjustScale: update.adjust_scale,
+}

@@ -1,0 +1,191 @@
+"""SGD with momentum: parameter by parameter, one pass over memory per piece of work; or all parameters in one pass,
+block by block in cache."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tcbench.accelerators.cpu.numpy import parallel
+from tcbench.accelerators.cpu.numpy.half import cast_into, compute_dtype, convert
+from tcbench.accelerators.cpu.numpy.parallel import Array, scratch
+from tcbench.work import (
+    CHUNK,
+    GOOD_STEPS,
+    OVERFLOWS,
+    SCALE,
+    SKIPPED,
+    AdjustScale,
+    BatchedUpdate,
+    CheckFinite,
+    MomentumUpdate,
+    Parameters,
+    ToHalf,
+    ToSingle,
+    Unscale,
+    WeightDecay,
+)
+
+BLOCK = 1 << 16
+"""Values that one thread takes of a parameter: gradient, weight and velocity of a block stay in the second-level
+cache."""
+MAX_SCALE = 2.0**24
+
+
+def unscale(work: Unscale, g: Array, gx: Array, state: Array) -> None:
+    """See Unscale."""
+    scale, overflows = state[SCALE], []
+
+    def compute(span: tuple[int, int]) -> None:
+        part, out = g[slice(*span)], gx[slice(*span)]
+        wide = convert(part, scratch("update.g", part.shape, compute_dtype(part.dtype)))
+        wide /= scale
+        convert(wide, out)
+        finite = np.isfinite(out)
+        if not finite.all():
+            out[~finite] = 0
+            overflows.append(1)
+
+    parallel.run(compute, [(begin, min(begin + CHUNK, work.size)) for begin in range(0, work.size, CHUNK)])
+    state[OVERFLOWS] += len(overflows)
+
+
+def convert_weights(_: ToSingle | ToHalf, x: Array, y: Array) -> None:
+    """See ToSingle and ToHalf."""
+    cast_into(x, y)
+
+
+def weight_decay(work: WeightDecay, g: Array, w: Array) -> None:
+    """See WeightDecay."""
+
+    def compute(g: Array, w: Array) -> None:
+        decay = scratch("update.decay", w.shape, w.dtype)
+        np.multiply(w, work.weight_decay, out=decay)
+        np.add(g, decay, out=g)
+
+    _by_blocks(compute, g, w)
+
+
+def momentum_update(work: MomentumUpdate, g: Array, v: Array, w: Array) -> None:
+    """See MomentumUpdate."""
+
+    def compute(g: Array, v: Array, w: Array) -> None:
+        step = scratch("update.step", g.shape, g.dtype)
+        np.multiply(g, work.learning_rate, out=step)
+        np.multiply(v, work.momentum, out=v)
+        np.subtract(v, step, out=v)
+        np.add(w, v, out=w)
+
+    _by_blocks(compute, g, v, w)
+
+
+def _by_blocks(compute: Callable[..., None], *arrays: Array) -> None:
+    spans = parallel.spans(arrays[0].size, BLOCK)
+    parallel.run(lambda span: compute(*(array[slice(*span)] for array in arrays)), spans)
+
+
+def batched_update(work: BatchedUpdate, table: Array, _: Array, master: Array, velocity: Array, state: Array) -> None:
+    """See BatchedUpdate."""
+    if work.dynamic and state[OVERFLOWS] > 0:
+        return
+    parameters, scale = work.parameters, state[SCALE]
+    gradients = _gradients(work, table)
+    halves = [
+        _at(address, size, np.float16) if address else None
+        for size, address in zip(parameters.sizes, table[:, 1].tolist(), strict=True)
+    ]
+    overflows: list[int] = []
+
+    def compute(row: tuple[int, int, int, int]) -> None:
+        index, begin, end, place = row
+        here = slice(place, place + end - begin)
+        v, w = velocity[here], master[here]
+        g = convert(gradients[index][begin:end], scratch("update.g", v.shape, np.float32))
+        if scale != 1:
+            g /= scale
+        kept = None
+        if not work.dynamic:
+            finite = np.isfinite(g)
+            if not finite.all():
+                overflows.append(_chunks_with_overflow(finite))
+                kept = ~finite, v[~finite], w[~finite]
+        step = scratch("update.step", v.shape, np.float32)
+        np.multiply(w, work.weight_decay, out=step)
+        np.add(g, step, out=g)
+        np.multiply(g, work.learning_rate, out=g)
+        np.multiply(v, work.momentum, out=v)
+        np.subtract(v, g, out=v)
+        np.add(w, v, out=w)
+        if kept:
+            v[kept[0]], w[kept[0]] = kept[1:]
+        narrow = halves[index]
+        if narrow is not None:
+            convert(w, narrow[begin:end])
+
+    parallel.run(compute, _blocks(parameters))
+    state[OVERFLOWS] += sum(overflows)
+
+
+def check_finite(work: CheckFinite, table: Array, _: Array, state: Array) -> None:
+    """See CheckFinite."""
+    gradients, scale = _gradients(work, table), state[SCALE]
+    overflows: list[int] = []
+
+    def compute(row: tuple[int, int, int, int]) -> None:
+        index, begin, end, _ = row
+        part = gradients[index][begin:end]
+        g = convert(part, scratch("update.g", part.shape, np.float32))
+        finite = np.isfinite(g / scale)
+        if not finite.all():
+            overflows.append(_chunks_with_overflow(finite))
+
+    parallel.run(compute, _blocks(work.parameters))
+    state[OVERFLOWS] += sum(overflows)
+
+
+@functools.cache
+def _blocks(parameters: Parameters) -> tuple[tuple[int, int, int, int], ...]:
+    """(parameter, begin, end, place in the flat arrays) of blocks that together cover every parameter: larger ones than
+    the table's chunks, which are a GPU's thread blocks."""
+    return tuple(
+        (index, begin, min(begin + BLOCK, size), place + begin)
+        for index, (size, place) in enumerate(zip(parameters.sizes, parameters.places, strict=True))
+        for begin in range(0, size, BLOCK)
+    )
+
+
+def _chunks_with_overflow(finite: Array) -> int:
+    return sum(not finite[begin : begin + CHUNK].all() for begin in range(0, finite.size, CHUNK))
+
+
+def _gradients(work: BatchedUpdate | CheckFinite, table: Array) -> list[Array]:
+    return [
+        _at(address, size, np.float16 if half else np.float32)
+        for size, half, address in zip(work.parameters.sizes, work.parameters.halves, table[:, 0].tolist(), strict=True)
+    ]
+
+
+def _at(address: int, size: int, dtype: npt.DTypeLike) -> Array:
+    """The array that an entry of a table of addresses names; whoever made the table keeps it alive."""
+    memory: Any = (ctypes.c_char * (size * np.dtype(dtype).itemsize)).from_address(address)
+    array: Array = np.frombuffer(memory, dtype)
+    return array
+
+
+def adjust_scale(work: AdjustScale, state: Any) -> None:
+    """See AdjustScale."""
+    if state[OVERFLOWS] > 0:
+        state[SCALE] = max(state[SCALE] / 2, 1)
+        state[GOOD_STEPS] = 0
+        state[SKIPPED] += 1
+    else:
+        state[GOOD_STEPS] += 1
+        if state[GOOD_STEPS] >= work.interval:
+            state[SCALE] = min(state[SCALE] * 2, MAX_SCALE)
+            state[GOOD_STEPS] = 0
+    state[OVERFLOWS] = 0
