@@ -107,16 +107,25 @@ def conv_fprop_stats(work: w.ConvFpropStats, a: Arrays) -> None:
     a.write(y=_stored(y, work.conv.layout), sum=y.sum((0, 1, 2)), square_sum=(y * y).sum((0, 1, 2)))
 
 
-@_computes(w.ConvDgrad)
-def conv_dgrad(work: w.ConvDgrad, a: Arrays) -> None:
-    conv = work.conv
+def _dgrad(conv: w.Conv2d, a: Arrays) -> Array:
+    """gx as it is stored."""
     gy, weights = _nhwc(a.gy, conv.layout), _nhwc(a.w, conv.layout)
     gx = np.zeros((conv.n, conv.h + 2 * conv.pad, conv.w + 2 * conv.pad, conv.c))
     for r in range(conv.r):
         for s in range(conv.s):
             _tap(conv, gx, r, s)[...] += gy @ weights[:, r, s]
     inner = gx[:, conv.pad : conv.pad + conv.h, conv.pad : conv.pad + conv.w]
-    a.write(gx=_stored(inner, conv.layout))
+    return _stored(inner, conv.layout)
+
+
+@_computes(w.ConvDgrad)
+def conv_dgrad(work: w.ConvDgrad, a: Arrays) -> None:
+    a.write(gx=_dgrad(work.conv, a))
+
+
+@_computes(w.ConvDgradAdd)
+def conv_dgrad_add(work: w.ConvDgradAdd, a: Arrays) -> None:
+    a.write(gx=_dgrad(work.conv, a) + a.other)
 
 
 @_computes(w.ConvWgrad)

@@ -115,7 +115,7 @@ def small_session(
                 **cell_changes,
             },
         )
-        session = ChainerSession(cell, site or processor(1), geometry=geometry)
+        session = ChainerSession(cell, site or processor(cell.threads), geometry=geometry)
     try:
         if not own_feed:
             batches = Batches(session.step.model.parts.spec, image_size, seed)

@@ -117,8 +117,9 @@ class Work:
 
     @property
     def label(self) -> str:
-        """The work in a few words, for people."""
-        return " ".join([self.name, *(str(value) for value in vars(self).values())])
+        """The work in a few words, for people: its fields, but for a default."""
+        shown = (getattr(self, f.name) for f in dataclasses.fields(self) if getattr(self, f.name) != f.default)
+        return " ".join([self.name, *map(str, shown)])
 
     @property
     def key(self) -> str:

@@ -60,7 +60,7 @@ def test_nothing_outside_its_folder_asks_for_cuda():
 
 
 KIND = """
-from numpy_accelerator import NumpyAccelerator
+from reference_accelerator import ReferenceAccelerator
 
 from tcbench.accelerators.device import Device, DeviceKind, OpenDevice
 from tcbench.core.record import GpuFacts
@@ -79,8 +79,8 @@ class Abacus(DeviceKind):
     def facts(self, device):
         return GpuFacts("Suanpan", (9, 0), 13, 2**30)
 
-    def open(self, device, settings):
-        accelerator = NumpyAccelerator(GpuProperties("Suanpan", 90, 13, 2**30))
+    def open(self, device, settings, threads):
+        accelerator = ReferenceAccelerator(GpuProperties("Suanpan", 90, 13, 2**30))
         return OpenDevice(accelerator, HostClock(), lambda: 7)
 
 

@@ -1,9 +1,13 @@
-"""A small set of images."""
+"""A small set of images; the accelerator of what is called outside a session."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
+from tcbench.accelerators import protocol as accelerators
+from tcbench.accelerators.cpu.numpy.accelerator import NumpyAccelerator
 from tcbench.backends.feeds.dataset import ImageFolder
 from tcbench.backends.feeds.generated import generate
 
@@ -14,3 +18,11 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> ImageFolder:
     made = generate(tmp_path_factory.mktemp("images") / "set", n_files=24, workers=1)
     files = tuple((path, number) for number, (path, _) in enumerate(made.files))
     return ImageFolder(made.root, tuple(str(number) for number in range(len(files))), files)
+
+
+@pytest.fixture
+def on_the_processor() -> Iterator[None]:
+    """Operations compute on the processor."""
+    accelerator = NumpyAccelerator(threads=2)
+    with accelerator.enter(), accelerators.use(accelerator):
+        yield

@@ -6,8 +6,8 @@ import json
 
 import pytest
 from command import tcbench
-from tcbench.accelerators.numpy import conv_nhwc
 
+from tcbench.accelerators.cpu.numpy import conv_nhwc
 from tcbench.backends.chainer.numerics import parity
 from tcbench.core.numerics import Slope
 

@@ -155,7 +155,8 @@ class CudaAccelerator:
         run(*[array.data.ptr for array in arrays])
 
     def _prepare(self, work: Work) -> Run:
-        """Find and tune what does this work."""
+        """Find and tune what does this work. Raises ValueError for work on float64."""
+        routes.check_dtypes(work)
         try:
             run = _MAKERS[work.kind](self, work)
         except Exception as error:

@@ -107,10 +107,13 @@ class BatchedSGD(_ScaledSGD):
     """
 
     def __init__(self, spec: OptimizerSpec, model: Any) -> None:
+        """Raises ValueError for parameters in float64: master weights are float32."""
         super().__init__(spec)
         accelerator = self.accelerator
         self._parameters = list(model.params())
         arrays = [p.array for p in self._parameters]
+        if any(dtype_of(array) == "float64" for array in arrays):
+            raise ValueError("a batched update: expected float16 or float32, got float64")
         halves = tuple(dtype_of(array) == "float16" for array in arrays)
         described = work.Parameters(tuple(array.size for array in arrays), halves)
         self._work = work.BatchedUpdate(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,21 +14,22 @@ from tcbench.work import stored
 
 
 class SyntheticFeed:
-    """Hands out the same two arrays of the current accelerator for ever; who writes to them writes to the next
-    batch."""
+    """Hands out the same two arrays for ever; who writes to them writes to the next batch. They are in the host's
+    memory, or where `upload` brings them."""
 
     prefetch_depth = 0
-    on_device = True
 
-    def __init__(self, spec: FeedSpec) -> None:
+    def __init__(self, spec: FeedSpec, upload: Callable[[Any], Any] | None = None) -> None:
         rng = np.random.default_rng(spec.seed)
         size = spec.image_size
         x = rng.standard_normal((spec.batch_size, 3, size, size), dtype=np.float32)
         if spec.tensor.layout == "NHWC":
             x = x.transpose(0, 2, 3, 1)
-        upload = current().upload
-        self._x: Any = upload(np.ascontiguousarray(x, dtype=spec.tensor.dtype))
-        self._t: Any = upload(rng.integers(0, spec.n_classes, spec.batch_size, dtype=np.int32))
+        self._x: Any = np.ascontiguousarray(x, dtype=spec.tensor.dtype)
+        self._t: Any = rng.integers(0, spec.n_classes, spec.batch_size, dtype=np.int32)
+        self.on_device = upload is not None
+        if upload is not None:
+            self._x, self._t = upload(self._x), upload(self._t)
         self.epoch_size = spec.batch_size
 
     def next(self) -> tuple[Any, Any]:
@@ -38,7 +40,9 @@ class SyntheticFeed:
 
 
 class UnfilledFeed(SyntheticFeed):
-    """The same two arrays with nothing in them: for a trace, which reads no number."""
+    """Two arrays of the current accelerator with nothing in them: for a trace, which reads no number."""
+
+    on_device = True
 
     def __init__(self, spec: FeedSpec) -> None:
         accelerator = current()
@@ -49,5 +53,6 @@ class UnfilledFeed(SyntheticFeed):
 
 
 def make_synthetic_feed(spec: FeedSpec) -> Feed:
-    """Normally distributed pixels (mean 0, standard deviation 1, as normalised images have) and uniform labels."""
-    return SyntheticFeed(spec)
+    """Normally distributed pixels (mean 0, standard deviation 1, as normalised images have) and uniform labels, on the
+    current accelerator."""
+    return SyntheticFeed(spec, current().upload)

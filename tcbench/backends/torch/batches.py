@@ -9,7 +9,7 @@ import torch
 
 from tcbench.backends.feeds.base import Feed
 from tcbench.backends.feeds.pillow import make_pillow_feed
-from tcbench.backends.feeds.synthetic import make_synthetic_feed
+from tcbench.backends.feeds.synthetic import SyntheticFeed
 from tcbench.backends.spec import FeedSpec
 from tcbench.backends.torch.sites import Batch, Site
 
@@ -100,4 +100,4 @@ def pillow(spec: FeedSpec, site: Site) -> Batches:
 
 def synthetic(spec: FeedSpec, site: Site) -> Batches:
     """One batch of noise, kept at the site."""
-    return Kept(Arriving(make_synthetic_feed(spec), spec, site))
+    return Kept(Arriving(SyntheticFeed(spec), spec, site))

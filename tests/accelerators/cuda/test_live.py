@@ -15,7 +15,7 @@ from tcbench.accelerators.cuda import live
 from tcbench.accelerators.cuda.ceilings import measure_on
 from tcbench.accelerators.cuda.clock import EventClock
 from tcbench.accelerators.device import OpenDevice
-from tcbench.backends.chainer.sites import OnAccelerator
+from tcbench.backends.chainer.sites import Site
 from tcbench.core.errors import OutOfDeviceMemory
 from tcbench.core.record import CudnnSettings, TrainSettings
 from tcbench.hardware.clock import HostClock
@@ -27,10 +27,10 @@ def cupy(monkeypatch):
     return install(monkeypatch)
 
 
-def site() -> OnAccelerator:
+def site() -> Site:
     accelerator = live.CudaAccelerator(0, CudnnSettings())
     peak_bytes, enter, plans = accelerator.peak_bytes, accelerator.enter, accelerator.plan_choices
-    return OnAccelerator(OpenDevice(accelerator, HostClock(), peak_bytes, enter, plans))
+    return Site(OpenDevice(accelerator, HostClock(), peak_bytes, enter, plans))
 
 
 @pytest.mark.parametrize("config", ["fp32", "fp32+nhwc+fused+batched"])

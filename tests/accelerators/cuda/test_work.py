@@ -1,12 +1,18 @@
 import pytest
 
-from tcbench.work import Conv2d, Norm
+from tcbench.accelerators.cuda import routes
+from tcbench.work import Add, Conv2d, ConvFprop, Norm
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float64"])
-def test_work_of_a_dtype_that_no_plan_is_chosen_for_is_refused(dtype):
-    message = f"on a GPU: expected float16 or float32, got {dtype}"
+def test_a_dtype_that_work_does_not_have_is_refused():
+    message = "expected one of float16, float32, float64, got bfloat16"
     with pytest.raises(ValueError, match=message):
-        Conv2d(1, 8, 4, 4, 8, 1, 1, 1, 0, "NHWC", dtype)
+        Conv2d(1, 8, 4, 4, 8, 1, 1, 1, 0, "NHWC", "bfloat16")
     with pytest.raises(ValueError, match=message):
-        Norm(1, 8, 4, 4, "NHWC", dtype)
+        Norm(1, 8, 4, 4, "NHWC", "bfloat16")
+
+
+@pytest.mark.parametrize("work", [ConvFprop(Conv2d(1, 8, 4, 4, 8, 1, 1, 1, 0, "NHWC", "float64")), Add(8, "float64")])
+def test_float64_is_refused_on_a_gpu(work):
+    with pytest.raises(ValueError, match=f"{work.name}: on a GPU: expected float16 or float32, got float64"):
+        routes.check_dtypes(work)

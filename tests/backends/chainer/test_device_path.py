@@ -5,20 +5,27 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 
 import numpy as np
 import pytest
-from tcbench.backends.chainer.device_sgd import BatchedSGD, PerParameterSGD
 from training import SMOOTH, Batches, Trained, change_distance, loss_distance, on_numpy, run_step, small_session, train
 
-from tcbench.accelerators.protocol import current
+from tcbench import work as w
+from tcbench.accelerators.cpu.numpy.accelerator import NumpyAccelerator
+from tcbench.accelerators.device import OpenDevice
+from tcbench.accelerators.protocol import current, use
+from tcbench.accelerators.tracing import TracingAccelerator
 from tcbench.backends.chainer import session as sessions
 from tcbench.backends.chainer.compat import chainer
+from tcbench.backends.chainer.optimizers import BatchedSGD, PerParameterSGD
 from tcbench.backends.chainer.parts import OptimizerSpec
-from tcbench.backends.chainer.sites import OnAccelerator
+from tcbench.backends.chainer.sites import Site
 from tcbench.backends.feeds import dali
 from tcbench.core.errors import TrainingError
 from tcbench.core.record import Input, TrainSettings
+from tcbench.hardware.clock import HostClock
+from tcbench.hardware.gpus import GpuProperties
 
 STEPS = 4
 SINGLE = ("fp32", "fp32+batched", "fp32+nhwc", "fp32+fused", "fp32+nhwc+fused", "fp32+batched+nhwc+fused+static_graph")
@@ -41,6 +48,48 @@ def on_host(config: str) -> Trained:
 
 def on_device(config: str, **changes) -> Trained:
     return train(config, STEPS, geometry=SMOOTH, image_size=32, **{"site": on_numpy(), **changes})
+
+
+class Recording(NumpyAccelerator):
+    """The processor, and the work that was launched on it."""
+
+    def __init__(self) -> None:
+        super().__init__(threads=1)
+        self.works: list[w.Work] = []
+
+    def launch(self, work, *arrays):
+        self.works.append(work)
+        super().launch(work, *arrays)
+
+
+def as_on_a_gpu(works):
+    """A processor adds to dgrad in one piece of work; a GPU normalises by other work with the same operands."""
+    for work in works:
+        if isinstance(work, w.ConvDgradAdd):
+            yield from (w.ConvDgrad(work.conv), w.Add(math.prod(work.conv.x_shape), work.conv.dtype))
+        elif isinstance(work, w.BatchNormCallForward):
+            yield w.BatchNormForward(work.norm, work.eps, work.momentum)
+        elif isinstance(work, w.BatchNormCallBackward):
+            yield w.BatchNormBackward(work.norm)
+        else:
+            yield work
+
+
+@pytest.mark.parametrize(
+    "config",
+    ["fp32", "fp16+batched+nhwc", "fp32+batched+nhwc+fused", "fp16+batched+dynamic_scale+nhwc+fused+convstats"],
+)
+def test_the_work_that_a_forecast_lists_is_what_a_processor_does(config):
+    gpu = TracingAccelerator(GpuProperties("A GPU", 90, 1, 1 << 40))
+    forecast = Site(OpenDevice(gpu, HostClock(), lambda: 0))
+    processor = Recording()
+    here = Site(OpenDevice(processor, HostClock(), lambda: 0, processor.enter))
+    for site in (forecast, here):
+        with small_session(config, geometry=SMOOTH, image_size=32, site=site) as session:
+            run_step(session)
+    listed = [event.work for event in gpu.events if event.kind == "launch"]
+    assert len(listed) > 50
+    assert list(as_on_a_gpu(processor.works)) == list(as_on_a_gpu(listed))
 
 
 def largest_difference(one: Trained, other: Trained) -> float:
@@ -165,7 +214,6 @@ def test_an_overflow_under_a_dynamic_scale_skips_the_step_and_halves_the_scale()
 def test_a_step_gives_back_what_it_takes():
     """Between steps nothing is alive but weights, optimizer, gradients, batch and loss: steps do not pile up memory."""
     site = on_numpy()
-    assert isinstance(site, OnAccelerator)
     alive = []
     with small_session("fp16+batched+nhwc+fused", geometry=SMOOTH, image_size=32, site=site) as session:
         for _ in range(4):
@@ -180,5 +228,7 @@ def test_a_devices_optimizer_refuses_parameters_that_it_would_take_for_single_pr
     with model.init_scope():
         model.w = chainer.Parameter(np.ones(3))
     settings = OptimizerSpec(learning_rate=0.1, momentum=0.9, weight_decay=0.0, build=optimizer)
-    with pytest.raises(ValueError, match="on a GPU: expected float16 or float32, got float64"):
-        optimizer(settings, model, on_numpy().accelerator)
+    with use(on_numpy().accelerator), pytest.raises(ValueError, match="expected float16 or float32, got float64"):
+        made = optimizer(settings, model)
+        model.w.grad = np.ones(3)
+        made.update()

@@ -45,6 +45,7 @@ class _Macs(chainer.FunctionHook):
             self.total += in_data[0].shape[0] * in_data[1].size
 
 
+@pytest.mark.usefixtures("on_the_processor")
 @pytest.mark.parametrize("variant", ["v1", "v1.5"])
 def test_the_built_network_does_the_arithmetic_that_its_description_counts(variant):
     model = ResNet(Parts(TensorSpec()), variant, 10, np.random.RandomState(0), RESNET50)
@@ -67,6 +68,7 @@ def test_an_unknown_variant_is_refused():
         list(RESNET50.blocks("v2"))
 
 
+@pytest.mark.usefixtures("on_the_processor")
 def test_the_smallest_image_it_takes_leaves_a_pixel():
     least = MODELS["resnet50"].min_image_size
     model = ResNet(Parts(TensorSpec()), "v1", 10, np.random.RandomState(0), RESNET50)

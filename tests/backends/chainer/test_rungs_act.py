@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from training import run_step, running_statistics, small_session, train
 
-from tcbench.backends.chainer import flat_sgd
 from tcbench.backends.chainer.compat import chainer
+from tcbench.backends.chainer.optimizers import BatchedSGD, PerParameterSGD
 from tcbench.core.record import TrainSettings
 
 
@@ -60,9 +60,7 @@ def test_fp16_keeps_a_float32_master_copy_that_small_updates_do_not_get_lost_in(
     with small_session(config) as session:
         weight = session.step.model.head.w
         run_step(session)
-        masters = session.step.optimizer.masters() if "batched" in config else {}
-        rule = weight.update_rule
-        master = masters[id(weight)] if masters else rule._fp32_param.array
+        master = session.step.optimizer.masters()[id(weight)]
         assert master.dtype == np.float32
         assert np.array_equal(weight.array, master.astype(np.float16))
         assert not np.array_equal(weight.array.astype(np.float32), master)
@@ -114,25 +112,23 @@ def test_fused_replaces_batch_norm_add_and_relu_by_one_node():
 
 
 def test_batched_updates_all_parameters_in_one_call(monkeypatch):
-    updates, rules = [], []
+    at_once, one_by_one = [], []
+    monkeypatch.setattr(BatchedSGD, "update", lambda self, real=BatchedSGD.update: (at_once.append(1), real(self)))
     monkeypatch.setattr(
-        flat_sgd.FlatSGD, "update", lambda self, real=flat_sgd.FlatSGD.update: (updates.append(1), real(self))
-    )
-    monkeypatch.setattr(
-        chainer.UpdateRule,
-        "update",
-        lambda self, param, real=chainer.UpdateRule.update: (rules.append(1), real(self, param)),
+        PerParameterSGD,
+        "_update",
+        lambda self, *arrays, real=PerParameterSGD._update: (one_by_one.append(1), real(self, *arrays)),
     )
     with small_session("fp32") as session:
         run_step(session)
         n_parameters = len(list(session.step.model.params()))
-    assert (len(updates), len(rules)) == (0, n_parameters)
-    rules.clear()
+    assert (len(at_once), len(one_by_one)) == (0, n_parameters)
+    one_by_one.clear()
     with small_session("fp32+batched") as session:
         before = [parameter.array.copy() for parameter in session.step.model.params()]
         run_step(session)
         changed = [not np.array_equal(b, p.array) for b, p in zip(before, session.step.model.params(), strict=True)]
-    assert (len(updates), len(rules)) == (1, 0)
+    assert (len(at_once), len(one_by_one)) == (1, 0)
     assert all(changed)
 
 

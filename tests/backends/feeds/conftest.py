@@ -14,6 +14,10 @@ from tcbench.backends.spec import FeedSpec
 MakeFeed = Callable[[FeedSpec], Feed]
 
 
+@pytest.fixture(autouse=True)
+def _on_the_processor(on_the_processor: None) -> None: ...
+
+
 @pytest.fixture
 def make_feed(request: pytest.FixtureRequest) -> Iterator[MakeFeed]:
     """The factory of the feed that the test's parameter names; what it makes is closed at the end."""

@@ -95,12 +95,15 @@ def test_epochs_stay_whole_when_files_outnumber_the_shuffle_buffer(
 def test_dali_is_imported_by_the_factory_only_and_quietly(images: ImageFolder) -> None:
     code = (
         "import sys, pathlib\n"
+        "from tcbench.accelerators import protocol\n"
+        "from tcbench.accelerators.cpu.numpy.accelerator import NumpyAccelerator\n"
         "from tcbench.backends.feeds import dali\n"
         "from tcbench.backends.spec import FeedSpec, TensorSpec\n"
         "from tcbench.backends.feeds.dataset import scan\n"
         "assert 'nvidia.dali' not in sys.modules\n"
         f"images = scan(pathlib.Path({str(images.root)!r}))\n"
-        "feed = dali.make_dali_feed(FeedSpec(images, 4, 32, 16, TensorSpec(), 1, 1))\n"
+        "with protocol.use(NumpyAccelerator(1)):\n"
+        "    feed = dali.make_dali_feed(FeedSpec(images, 4, 32, 16, TensorSpec(), 1, 1))\n"
         "feed.next()\n"
         "feed.close()\n"
     )

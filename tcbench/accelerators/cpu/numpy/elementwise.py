@@ -60,8 +60,15 @@ def keep_where(positive: Array, gy: Array, out: Array) -> None:
 
 
 def is_positive(y: Array, out: Array) -> None:
-    """y > 0 of contiguous chunks, where `y` is what ReLU returned, of any float dtype: NaN counts as positive."""
-    np.greater(y.reshape(-1).view(_INTEGER[y.dtype.itemsize]), 0, out=out.reshape(-1))
+    """y > 0 of contiguous chunks of any float dtype."""
+    y, out = y.reshape(-1), out.reshape(-1)
+    if not is_widened(y.dtype):
+        np.greater(y, zeros(y.size, y.dtype), out=out)
+        return
+    # As integers: one less than their bits, zero and what has the sign bit lie above infinity, where NaN is.
+    bits = scratch("positive.bits", y.shape, np.uint16)
+    np.subtract(y.view(np.uint16), np.uint16(1), out=bits)
+    np.less(bits, np.uint16(0x7C00), out=out)
 
 
 def relu(_: Relu, x: Array, y: Array) -> None:

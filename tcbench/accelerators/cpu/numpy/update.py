@@ -108,12 +108,10 @@ def batched_update(work: BatchedUpdate, table: Array, _: Array, master: Array, v
         g = convert(gradients[index][begin:end], scratch("update.g", v.shape, np.float32))
         if scale != 1:
             g /= scale
-        kept = None
-        if not work.dynamic:
-            finite = np.isfinite(g)
-            if not finite.all():
-                overflows.append(_chunks_with_overflow(finite))
-                kept = ~finite, v[~finite], w[~finite]
+        finite, kept = np.isfinite(g), None
+        if not finite.all():
+            overflows.append(_chunks_with_overflow(finite))
+            kept = ~finite, v[~finite], w[~finite]
         step = scratch("update.step", v.shape, np.float32)
         np.multiply(w, work.weight_decay, out=step)
         np.add(g, step, out=g)
@@ -128,19 +126,20 @@ def batched_update(work: BatchedUpdate, table: Array, _: Array, master: Array, v
             convert(w, narrow[begin:end])
 
     parallel.run(compute, _blocks(parameters))
-    state[OVERFLOWS] += sum(overflows)
+    if not work.dynamic:
+        state[OVERFLOWS] += sum(overflows)
 
 
 def check_finite(work: CheckFinite, table: Array, _: Array, state: Array) -> None:
     """See CheckFinite."""
-    gradients, scale = _gradients(work, table), state[SCALE]
+    gradients = _gradients(work, table)
     overflows: list[int] = []
 
     def compute(row: tuple[int, int, int, int]) -> None:
         index, begin, end, _ = row
         part = gradients[index][begin:end]
         g = convert(part, scratch("update.g", part.shape, np.float32))
-        finite = np.isfinite(g / scale)
+        finite = np.isfinite(g)
         if not finite.all():
             overflows.append(_chunks_with_overflow(finite))
 

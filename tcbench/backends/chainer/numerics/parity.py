@@ -285,7 +285,7 @@ def _train(cell: Cell, rungs: list[Any], site: Site, steps: int) -> _Trained:
             losses.append(float(on_host(step.loss_value)))
         after = _of_all(step, _trains_in(step))
         change = {name: after[name] - values for name, values in before.items()}
-        seen |= _seen_of_optimizer(step)  # Chainer makes its master copies at the first update
+        seen |= _seen_of_optimizer(step)
     train = msgspec.structs.replace(_GIVEN, loss_scale=cell.train.loss_scale)
     given = msgspec.structs.replace(cell, train=train)
     with _session(given, rungs, site) as session:
@@ -363,7 +363,7 @@ def _seen_of_optimizer(step: Any) -> dict[str, str]:
 def _optimizer_error(step: Any, train: TrainSettings, loss_scale: float) -> tuple[float, str]:
     """Distance of a few updates from given gradients to SGD with momentum and weight decay in float64."""
     trains_in = _trains_in(step)
-    # Chainer's optimizer learns of the loss scale in backward.
+    # So that there are gradients, whose dtypes are asked for.
     step.io()
     step.forward()
     step.backward()

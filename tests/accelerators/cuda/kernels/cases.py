@@ -249,6 +249,31 @@ class OnHost:
         return self.array
 
 
+GUARD_BYTES = 64
+GUARD = 0xA7
+
+
+class Guarded:
+    """An array in memory of its own between two guards, 16-byte aligned or, if `odd`, one value past it."""
+
+    def __init__(self, array: Array, odd: bool) -> None:
+        self._memory = np.full(array.nbytes + 3 * GUARD_BYTES, GUARD, "uint8")
+        aligned = -self._memory.ctypes.data % 16 + GUARD_BYTES
+        begin = aligned + (array.itemsize if odd else 0)
+        self._around = np.ones(self._memory.size, bool)
+        self._around[begin : begin + array.nbytes] = False
+        self.array = self._memory[begin : begin + array.nbytes].view(array.dtype)
+        self.array[:] = array
+
+    @property
+    def address(self) -> int:
+        return int(self.array.ctypes.data)
+
+    def contents(self) -> Array:
+        assert (self._memory[self._around] == GUARD).all(), "written out of bounds"
+        return self.array
+
+
 def run(case: Case, given: Arrays, place: Callable[[Array, bool], Any], launch: Callable[..., None]) -> Arrays:
     """What all arrays hold after `launch(*placed operands)`."""
     placed = {name: place(array, case.odd) for name, array in given.items() if name != "table"}

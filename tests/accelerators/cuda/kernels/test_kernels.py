@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from accelerators.cuda.kernels.cases import PARAMETERS, Array, Arrays, Case, all_cases, check, inputs, run
+from accelerators.cuda.kernels.cases import PARAMETERS, Array, Arrays, Case, Guarded, all_cases, check, inputs, run
 from accelerators.cuda.kernels.on_cpu import CpuKernels, compiler
 
 from tcbench import work as w
@@ -16,29 +16,6 @@ from tcbench.accelerators.cuda.kernels.launches import launch_of
 pytestmark = pytest.mark.skipif(compiler() is None, reason="no C++20 compiler (g++ or clang++) on this machine")
 
 CASES = all_cases()
-GUARD_BYTES = 64
-GUARD = 0xA7
-
-
-class Guarded:
-    """An array in memory of its own between two guards, 16-byte aligned or, if `odd`, one value past it."""
-
-    def __init__(self, array: Array, odd: bool) -> None:
-        self._memory = np.full(array.nbytes + 3 * GUARD_BYTES, GUARD, "uint8")
-        aligned = -self._memory.ctypes.data % 16 + GUARD_BYTES
-        begin = aligned + (array.itemsize if odd else 0)
-        self._around = np.ones(self._memory.size, bool)
-        self._around[begin : begin + array.nbytes] = False
-        self._array = self._memory[begin : begin + array.nbytes].view(array.dtype)
-        self._array[:] = array
-
-    @property
-    def address(self) -> int:
-        return int(self._array.ctypes.data)
-
-    def contents(self) -> Array:
-        assert (self._memory[self._around] == GUARD).all(), "written out of bounds"
-        return self._array
 
 
 @pytest.fixture(scope="module")
