@@ -23,6 +23,7 @@ A_NAME_OF_SOMETHING_ELSE = re.compile(r"cuda_graph|nvidia-dali-cuda1[23]0|driver
 """A rung, a distribution, a field of records: not the kind of device."""
 
 ALLOWED = {
+    "accelerators/tracing.py": "it stands for a GPU that is not there, and normalises by the same route",
     "cli/options.py": "--device's help, which stands at every start of a command: kinds are not read for it",
     "cli/numerics.py": "examples in help",
     "cli/profile.py": "examples in help",
