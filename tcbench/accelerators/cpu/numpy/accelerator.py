@@ -37,6 +37,8 @@ class NumpyAccelerator:
 
     def __init__(self, threads: int) -> None:
         self._threads = threads
+        # By identity, which is what the same shapes give again; the work is held so that its identity stays its own.
+        self._prepared: dict[int, tuple[Callable[..., None], tuple[tuple[int, ...], ...], w.Work]] = {}
 
     def enter(self) -> contextlib.AbstractContextManager[None]:
         """Held while work is launched: the number of threads, which is the process's."""
@@ -64,11 +66,15 @@ class NumpyAccelerator:
         return int(array.ctypes.data)
 
     def launch(self, work: w.Work, *arrays: Array) -> None:
+        prepared = self._prepared.get(id(work))
+        if prepared is None:
+            shapes = tuple(operand.shape for operand in work.operands)
+            prepared = self._prepared[id(work)] = (_KERNELS[type(work)], shapes, work)
+        kernel, shapes, _ = prepared
         shaped = [
-            array if array.shape == operand.shape else array.reshape(operand.shape)
-            for operand, array in zip(work.operands, arrays, strict=True)
+            array if array.shape == shape else array.reshape(shape) for shape, array in zip(shapes, arrays, strict=True)
         ]
-        _KERNELS[type(work)](work, *shaped)
+        kernel(work, *shaped)
 
     def graph_memory(self) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext()
@@ -91,6 +97,7 @@ def _fprop(work: w.ConvFprop, x: Array, weights: Array, y: Array) -> None:
 
 
 def _fprop_stats(work: w.ConvFpropStats, x: Array, weights: Array, y: Array, total: Array, squares: Array) -> None:
+    """The sums are those of y as it is stored: it is rounded block by block."""
     conv = work.conv
     _CONVOLUTIONS[conv.layout].fprop(x, weights, y, conv.stride, conv.pad)
     total[...], squares[...] = batch_norm.sums(y, conv.layout)

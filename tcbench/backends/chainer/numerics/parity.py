@@ -203,10 +203,12 @@ def _distance(one: _Trained, other: _Trained) -> Distance:
     loss = float(np.max(np.abs(one.losses - other.losses) / np.abs(other.losses)))
     update = _relative(np.concatenate([*one.change.values()]), np.concatenate([*other.change.values()]))
     gradient = length = gradient_of = length_of = None
-    if one.gradients and other.gradients:
+    # Where activations are NaN, ReLU lets no gradient through: there are only zeros to compare.
+    finite = bool(np.isfinite([loss, update]).all())
+    if finite and one.gradients and other.gradients:
         gradient, gradient_of = _farthest(one.gradients, other.gradients)
         length, length_of = _length(one.gradients, other.gradients)
-    finite = bool(np.isfinite([loss, update, gradient or 0.0, length or 0.0]).all())
+        finite = bool(np.isfinite([gradient, length]).all())
     if not finite:
         return Distance(loss=0.0, update=0.0, finite=False)
     return Distance(
