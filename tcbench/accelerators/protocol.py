@@ -67,7 +67,7 @@ class Accelerator(Protocol):
         ...
 
     def batch_norm(self, norm: Norm, eps: float, momentum: float) -> BatchNormRoute:
-        """Which work does it here; the same object for the same arguments."""
+        """The work that does it here; the same object for the same arguments."""
         ...
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Array:

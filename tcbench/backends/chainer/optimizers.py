@@ -92,7 +92,7 @@ class PerParameterSGD(_ScaledSGD):
             launch(to_half(size), weights, parameter.array)
 
     def masters(self) -> dict[int, Array]:
-        """What each parameter trains in, by the parameter's id."""
+        """The array that each parameter trains in, by the parameter's id."""
         kept = self._weights if self.spec.master_weights else [p.array for p in self._parameters]
         return {id(p): weights for p, weights in zip(self._parameters, kept, strict=True)}
 
@@ -162,7 +162,7 @@ class BatchedSGD(_ScaledSGD):
         self.accelerator.copy(self._rows, self._table)
 
     def masters(self) -> dict[int, Array]:
-        """What each parameter trains in, by the parameter's id: a view into the flat master weights."""
+        """The array that each parameter trains in, by the parameter's id: a view into the flat master weights."""
         return dict(self._masters())
 
     def _masters(self) -> Iterator[tuple[int, Array]]:

@@ -57,12 +57,12 @@ class Convolution(ForwardNode):
 
     def forward_on(self, accelerator: Accelerator, inputs: tuple[Array, ...]) -> tuple[Array, ...]:
         self._keep(inputs)
-        self._find_works()
+        self._choose_works()
         y = accelerator.empty(self.works.fprop.conv.y_shape, self.x.dtype)
         accelerator.launch(self.works.fprop, self.x, self.w, y)
         return (y,)
 
-    def _find_works(self) -> None:
+    def _choose_works(self) -> None:
         self.works = works_of(
             self.x.shape, self.w.shape, self.stride, self.pad, self.layout, dtype_of(self.x), self.math
         )
@@ -126,7 +126,7 @@ class ConvolutionStats(Convolution):
 
     def forward_on(self, accelerator: Accelerator, inputs: tuple[Array, ...]) -> tuple[Array, ...]:
         self._keep(inputs)
-        self._find_works()
+        self._choose_works()
         conv = self.works.stats.conv
         y = accelerator.empty(conv.y_shape, self.x.dtype)
         total, squares = (accelerator.empty((conv.k,), work.wide(conv.dtype)) for _ in range(2))
