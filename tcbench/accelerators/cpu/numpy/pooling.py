@@ -59,14 +59,16 @@ def max_pool(work: MaxPoolForward, x: Array, y: Array, place: Array) -> None:
         one = slice(i, i + 1)
         source, where = load(x[one], "pool.x"), place[one]
         best = scratch("pool.best", where.shape, dtype)
-        better = scratch("pool.better", where.shape, np.bool_)
+        better = scratch("pool.better", where.shape, np.uint8)
         best[...] = -np.inf
         for number, out, _ in reversed(taps):
             where[out] = number  # the first inside the image, should all be -inf
         for number, out, into in taps:
             part, values = best[out], source[into]
-            np.greater(values, part, out=better[out])
-            np.copyto(where[out], number, where=better[out])
+            # Numbers rise, so that the largest is the latest: several times as fast as a copy through a mask.
+            np.greater(values, part, out=better[out].view(np.bool_))
+            np.multiply(better[out], np.uint8(number), out=better[out])
+            np.maximum(where[out], better[out], out=where[out])
             np.maximum(values, part, out=part)
         if np.isnan(best).any():
             for number, out, into in reversed(taps):
