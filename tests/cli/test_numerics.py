@@ -38,7 +38,7 @@ def test_one_command_leaves_a_document_and_two_charts_and_says_what_it_found(tmp
     # A static scale that overflows is a result, with its step and the scale's name.
     both = next(run for run in document.runs if run.technique == "both")
     assert (both.status, both.test_loss) == ("diverged", None)
-    assert "diverged at step 0: gradients overflowed float16 at a static loss scale of 2^50" in done.out
+    assert "diverged by step 1: gradients overflowed float16 at a static loss scale of 2^50" in done.out
     derived = json.loads(path.read_text(encoding="utf-8"))["derived"]
     words = {verdict["technique"]: verdict["verdict"] for verdict in derived["verdicts"]}
     assert words["both"] == "does not"
