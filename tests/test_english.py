@@ -17,7 +17,9 @@ VAGUE = {"found", "told", "mend", "mends", "hollow", "sheet", "sheets", "attack"
 VAGUE |= {"wavers", "exhausted", "look", "looks"}
 NOT_OURS = frozenset({"DistributionNotFound", "FileNotFoundError", "ModuleNotFoundError", "PackageNotFoundError"})
 """Exceptions of the standard library and of packages."""
-RIDDLES = frozenset({"What", "Where", "How", "Which"})
+RIDDLES = frozenset({"What", "Where", "How", "Which", "Who"})
+TO_BE_REWORDED = ("backends/chainer/", "work/")
+"""Folders in which strings under constants still open so."""
 
 
 def names(tree: ast.AST) -> Iterator[str]:
@@ -42,12 +44,10 @@ def vague_names(tree: ast.AST) -> set[str]:
 
 
 def riddles(tree: ast.AST) -> list[str]:
-    """First lines of docstrings that open with a question word."""
-    owners = (
-        n for n in ast.walk(tree) if isinstance(n, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
-    )
-    docstrings = [text for owner in owners if (text := ast.get_docstring(owner))]
-    return [text.splitlines()[0] for text in docstrings if re.split(r"\W", text, maxsplit=1)[0] in RIDDLES]
+    """First lines of docstrings that open with a question word, those under constants and fields too."""
+    alone = (node.value for node in ast.walk(tree) if isinstance(node, ast.Expr))
+    texts = (node.value.strip() for node in alone if isinstance(node, ast.Constant) and isinstance(node.value, str))
+    return [text.splitlines()[0] for text in texts if re.split(r"\W", text, maxsplit=1)[0] in RIDDLES]
 
 
 def test_no_name_holds_a_word_that_says_nothing_of_what_it_names():
@@ -55,7 +55,8 @@ def test_no_name_holds_a_word_that_says_nothing_of_what_it_names():
 
 
 def test_no_docstring_opens_with_a_question_word():
-    assert {str(path.relative_to(PACKAGE)): opens for path, tree in modules() if (opens := riddles(tree))} == {}
+    opens = {path.relative_to(PACKAGE).as_posix(): riddles(tree) for path, tree in modules()}
+    assert {path: lines for path, lines in opens.items() if lines and not path.startswith(TO_BE_REWORDED)} == {}
 
 
 def test_no_file_is_named_so():
@@ -85,7 +86,10 @@ def test_other_names_are_not(code):
 
 @pytest.mark.parametrize(
     "code",
-    ['"""What it is."""', 'def f():\n """How?"""', 'class A:\n """Where it lies."""', '"""Which, then."""'],
+    [
+        *('"""What it is."""', 'def f():\n """How?"""', 'class A:\n """Where it lies."""', '"""Which, then."""'),
+        *('X = 1\n"""Where it begins."""', 'class A:\n x: int\n """What it holds."""', '"""\n  Who else."""'),
+    ],
 )
 def test_a_docstring_that_opens_with_a_question_word_is_seen(code):
     assert len(riddles(ast.parse(code))) == 1

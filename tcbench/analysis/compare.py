@@ -37,8 +37,7 @@ NOISY = 0.1
 """A trial is noisy when the 95% interval of its mean step is this share of it or more to either side."""
 
 _DEVICE_FILLS = 0.9
-"""Where the phases' times on the device add up to this share of the step, they are where its time goes; else the
-host's are."""
+"""Phases whose times on the device add up to this share of the step are judged by these; others by the host's."""
 
 ACCIDENTS: frozenset[Status] = frozenset({"crashed", "timeout"})
 """Ends of a trial that may be the machine's doing; any other end without a figure is an answer."""

@@ -102,7 +102,7 @@ def outcome(document: Document, margins: Margins | None = None) -> Outcome:
 
 
 BOTH = ("both", "dynamic")
-"""What the talk's fp16 is: loss scaling, static or dynamic, and fp32 master weights."""
+"""The techniques of the talk's fp16: loss scaling, static or dynamic, and fp32 master weights."""
 
 
 def by_training(document: Document, margins: Margins | None = None, source: str | None = None) -> OtherSource:

@@ -23,7 +23,7 @@ from tcbench.run.gate import BASE, CURRENT, Role
 from tcbench.run.runner import Launch
 
 _IMPORT_S = 120.0
-"""How long a Python may take to import tcbench."""
+"""The longest that a Python may take to import tcbench."""
 
 _PROBE = """
 import importlib, importlib.util, os
