@@ -12,13 +12,13 @@ from typing import ClassVar, Literal, TypeVar, get_args
 
 Layout = Literal["NCHW", "NHWC"]
 DType = Literal["float16", "float32", "float64"]
-"""How values are stored. float64 is for references: no rung selects it, and no GPU plan or kernel is written for it."""
+"""Types that are stored. float64 is for references: no rung selects it, and no GPU plan or kernel is written for it."""
 Math = Literal["strict", "tf32"]
-"""How float32 convolutions compute: in float32, or with inputs rounded to TensorFloat-32. float16 always computes in
+"""Arithmetic of float32 convolutions: in float32, or with inputs rounded to TensorFloat-32. float16 always computes in
 float32 on float16 inputs."""
 Role = Literal["in", "out", "inout"]
 Kind = Literal["graph", "call", "kernel"]
-"""Who does it: a cuDNN graph, one of cuDNN's older calls, a kernel of ours."""
+"""Carried out by a cuDNN graph, one of cuDNN's older calls, a kernel of ours."""
 Array = tuple[tuple[int, ...], str]
 """Shape and dtype."""
 

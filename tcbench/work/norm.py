@@ -22,7 +22,7 @@ from tcbench.work.base import (
 )
 
 After = Literal["none", "relu", "add_relu"]
-"""What follows a batch normalisation."""
+"""The operation after a batch normalisation."""
 
 
 @dataclass(frozen=True)

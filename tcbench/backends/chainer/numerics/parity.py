@@ -39,15 +39,15 @@ GRADIENT_BATCHES = 5
 one of twenty, and a gradient then differs by a hundredth; what is wrong differs in all of them."""
 
 _SLOPE_STEPS = (1e-6, 1e-7, 1e-8)
-"""How far a parameter is moved for the slope of the loss, in root mean square of its values times 20. The longest loses
-the fewest digits; where it takes a value across a kink, a shorter one does not."""
+"""Steps of a parameter for the slope of the loss, in root mean square of its values times 20. The longest loses the
+fewest digits; where it takes a value across a kink, a shorter one does not."""
 
 _SLOPE_DONE = 1e-6
 """An error that no shorter step need make smaller."""
 
 _GIVEN = TrainSettings(learning_rate=0.01, momentum=0.9, weight_decay=0.5)
-"""What an optimizer is looked at with. Weight decay is a third of a step, so that it is missed where it is missing; a
-step is a hundredth of a weight, so that float16 alone is seen to round it away."""
+"""Settings for comparing optimizers. Weight decay is a third of a step, so that it is missed where it is missing;
+a step is a hundredth of a weight, so that float16 alone is seen to round it away."""
 _GIVEN_GRADIENT, _GIVEN_STEPS = 0.1, 3
 
 

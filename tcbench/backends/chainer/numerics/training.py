@@ -119,7 +119,7 @@ def train(
         stack.enter_context(threadpoolctl.threadpool_limits(cell.threads))
         stack.enter_context(chainer.using_config("train", True))
         stack.enter_context(site.scope())
-        # What overflows is counted and reported as a result.
+        # Overflows are counted and reported as a result.
         stack.enter_context(np.errstate(over="ignore", invalid="ignore"))
         parts = Parts(TensorSpec())
         for rung in rungs:
