@@ -140,7 +140,7 @@ def panel_chart(
     frames = [_frame(axes, panel.groups, height) for axes, panel in zip(column, panels, strict=True)]
     for axes, panel in zip(column, panels, strict=True):
         page.heading(axes, "\n".join(wrapped(panel.name, LABEL, page.room, bold=True)))
-        axes.set_ylabel("Better ⟶\nimages/s")
+        axes.set_ylabel("Better ⟶\nimages/s", color=INK)
     column[-1].set_xlabel("batch size")
     page.settle()
     for axes, (places, ceiling) in zip(column, frames, strict=True):

@@ -264,7 +264,8 @@ def _frame(axes: Axes, block: _Block, scale: _Scale, worst: float) -> None:
     axes.set_xticks(ticks, [f"{value:.4g}" for value in ticks])
     axes.xaxis.set_minor_locator(NullLocator())
     axes.tick_params(axis="x", labeltop=len(block.rows) > _TALL)
-    axes.set_xlabel("current / base · Better ⟶" if block.metric.more_is_better else "⟵ Better · current / base")
+    better = "current / base · Better ⟶" if block.metric.more_is_better else "⟵ Better · current / base"
+    axes.set_xlabel(better, color=INK)
     axes.spines["left"].set_visible(False)
     axes.grid(visible=False, axis="y")
     heads = [(top + _ROW / 2, row) for top, row in zip(block.tops, block.rows, strict=False) if row.batch_size]

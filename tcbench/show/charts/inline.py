@@ -49,11 +49,12 @@ def tooltip(artist: Artist, *texts: str) -> None:
     texts_by_id[name] = texts
 
 
-def svg(figure: Figure, *, label: str, prefix: str) -> str:
+def svg(figure: Figure, *, label: str, prefix: str, trim: float = 0.0) -> str:
     """The figure as an SVG element: the same markup for the same figure.
 
     `label` says what it shows to those who do not see it; `prefix` begins all of its ids, which are those of one chart
-    on a page. Widths are those of the fonts that charts are laid out with, so the page's may be narrower, not wider.
+    on a page. `trim` inches of its margin are left out at each side: a page has its own. Widths are those of the fonts
+    that charts are laid out with, so the page's may be narrower, not wider.
     """
     data = io.BytesIO()
     with matplotlib.rc_context({"svg.hashsalt": "tcbench", "svg.fonttype": "none"}):
@@ -69,8 +70,9 @@ def svg(figure: Figure, *, label: str, prefix: str) -> str:
             _shrink_hatch(element)
         _rewrite(element, names)
     _tidied(root)
-    width, height = (round(72 * inches, 2) for inches in figure.get_size_inches())
-    root.attrib = {"viewBox": f"0 0 {width:g} {height:g}", "width": f"{width / 0.75:.0f}", "aria-label": label, **_ROOT}
+    left, *size = (round(72 * inches, 2) for inches in (trim, *(figure.get_size_inches() - 2 * trim)))
+    view_box = " ".join(f"{length:g}" for length in (left, left, *size))
+    root.attrib = {"viewBox": view_box, "width": f"{size[0] / 0.75:.0f}", "aria-label": label, **_ROOT}
     return ET.tostring(root, encoding="unicode")
 
 

@@ -81,7 +81,7 @@ def ladder_chart(
         places = [i + 0.5 for i in range(len(block.labels))]
         row[0].set_yticks(places, block.labels, size=LEGEND, color=INK)
         row[0].grid(visible=False, axis="y")
-    grid[-1][len(blocks[-1].climbs) - 1].set_xlabel("images/s · Better ⟶", loc="right")
+    grid[-1][len(blocks[-1].climbs) - 1].set_xlabel("images/s · Better ⟶", loc="right", color=INK)
     page.settle()
     for block, row in zip(blocks, grid, strict=True):
         scale = _Scale.of(block.all_climbs, row[0].bbox.width / DPI)

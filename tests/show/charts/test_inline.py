@@ -44,6 +44,8 @@ def test_a_chart_takes_the_width_of_its_place_and_says_what_it_is():
     assert root.attrib["viewBox"] == "0 0 720 360" and root.attrib["width"] == "960"
     assert root.attrib["role"] == "img" and root.attrib["aria-label"] == "A chart"
     assert len(root) == 0  # an empty figure has no ground of its own
+    trimmed = ET.fromstring(svg(Figure(figsize=(10, 5)), label="A chart", prefix="a", trim=0.25))
+    assert trimmed.attrib["viewBox"] == "18 18 684 324" and trimmed.attrib["width"] == "912"
 
 
 def test_the_same_figure_gives_the_same_markup_without_styles_or_addresses():
