@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tcbench.accelerators.cpu.numpy import parallel
-from tcbench.accelerators.cpu.numpy.half import cast_into, compute_dtype, convert
+from tcbench.accelerators.cpu.numpy.half import cast_into, compute_dtype, convert, load
 from tcbench.accelerators.cpu.numpy.parallel import Array, scratch
 from tcbench.work import (
     CHUNK,
@@ -105,19 +105,19 @@ def batched_update(work: BatchedUpdate, table: Array, _: Array, master: Array, v
         index, begin, end, place = row
         here = slice(place, place + end - begin)
         v, w = velocity[here], master[here]
-        g = convert(gradients[index][begin:end], scratch("update.g", v.shape, np.float32))
+        g = load(gradients[index][begin:end], "update.g")  # in float32 the gradient itself, which stays as it is
         if scale != 1:
-            g /= scale
+            g = np.divide(g, scale, out=scratch("update.g", v.shape, np.float32))
         finite, kept = np.isfinite(g), None
         if not finite.all():
             overflows.append(_chunks_with_overflow(finite))
             kept = ~finite, v[~finite], w[~finite]
         step = scratch("update.step", v.shape, np.float32)
         np.multiply(w, work.weight_decay, out=step)
-        np.add(g, step, out=g)
-        np.multiply(g, work.learning_rate, out=g)
+        np.add(g, step, out=step)
+        np.multiply(step, work.learning_rate, out=step)
         np.multiply(v, work.momentum, out=v)
-        np.subtract(v, g, out=v)
+        np.subtract(v, step, out=v)
         np.add(w, v, out=w)
         if kept:
             v[kept[0]], w[kept[0]] = kept[1:]
