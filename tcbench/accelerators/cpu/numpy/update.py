@@ -108,8 +108,8 @@ def batched_update(work: BatchedUpdate, table: Array, _: Array, master: Array, v
         g = load(gradients[index][begin:end], "update.g")  # in float32 the gradient itself, which stays as it is
         if scale != 1:
             g = np.divide(g, scale, out=scratch("update.g", v.shape, np.float32))
-        finite, kept = np.isfinite(g), None
-        if not finite.all():
+        kept = None
+        if not _surely_finite(g) and not (finite := np.isfinite(g)).all():
             overflows.append(_chunks_with_overflow(finite))
             kept = ~finite, v[~finite], w[~finite]
         step = scratch("update.step", v.shape, np.float32)
@@ -139,8 +139,7 @@ def check_finite(work: CheckFinite, table: Array, _: Array, state: Array) -> Non
         index, begin, end, _ = row
         part = gradients[index][begin:end]
         g = convert(part, scratch("update.g", part.shape, np.float32))
-        finite = np.isfinite(g)
-        if not finite.all():
+        if not _surely_finite(g) and not (finite := np.isfinite(g)).all():
             overflows.append(_chunks_with_overflow(finite))
 
     parallel.run(compute, _blocks(work.parameters))
@@ -156,6 +155,11 @@ def _blocks(parameters: Parameters) -> tuple[tuple[int, int, int, int], ...]:
         for index, (size, place) in enumerate(zip(parameters.sizes, parameters.places, strict=True))
         for begin in range(0, size, BLOCK)
     )
+
+
+def _surely_finite(g: Array) -> bool:
+    """Whether all values are finite, by one pass of BLAS; False says nothing, since large squares overflow too."""
+    return bool(np.isfinite(np.dot(g, g)))
 
 
 def _chunks_with_overflow(finite: Array) -> int:
