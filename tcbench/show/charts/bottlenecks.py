@@ -83,7 +83,7 @@ def _draw_rows(axes: Axes, rows: Sequence[Explanation | None]) -> None:
     """Phases of all rows as one collection: an artist for each would take most of a report's time."""
     blocks: list[tuple[float, float, float]] = []  # row, begin and end in ms
     colours, texts = [], []
-    ends = []
+    steps: list[tuple[int, float]] = []  # row, ms
     for row, one in enumerate(rows):
         if one is None or one.bottleneck is None:
             put(axes, _why(one), (0, row), (3, 0), ha="left", color=QUIET)
@@ -97,12 +97,12 @@ def _draw_rows(axes: Axes, rows: Sequence[Explanation | None]) -> None:
             )
             at_ms = blocks[-1][2]
         step_ms = bottleneck.step_s * 1e3
-        ends.append((row, step_ms))
+        steps.append((row, step_ms))
         put(axes, bottleneck.verdict, (max(at_ms, step_ms), row), (4, 0), ha="left")
     corners = [[(a, y - 0.35), (b, y - 0.35), (b, y + 0.35), (a, y + 0.35)] for y, a, b in blocks]
     bars = axes.add_collection(PolyCollection(corners, facecolors=colours, linewidths=0, zorder=2), autolim=False)
     tooltip(bars, *texts)
-    marks = [[(x, y - 0.45), (x, y + 0.45)] for y, x in ends]
+    marks = [[(x, y - 0.45), (x, y + 0.45)] for y, x in steps]
     axes.add_collection(LineCollection(marks, colors=INK, linewidths=1.6, zorder=3), autolim=False)
 
 
