@@ -204,7 +204,7 @@ def _differences(
         ends.append(abs(shown(test.mean)))
     axes.axvspan(-edge, edge, color=GAIN_PALE, alpha=0.45, linewidth=0, zorder=0)
     axes.axvline(0, color=INK, linewidth=0.8)
-    reach = 1.06 * max(ends)
+    reach = 1.15 * max(ends)  # so that numbers at the ends of neighbouring axes stay apart
     axes.set_xlim(-reach, reach)
     axes.set_ylim(len(judged), 0)
     axes.set_yticks([])
