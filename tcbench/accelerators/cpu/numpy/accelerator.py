@@ -100,7 +100,7 @@ def _fprop_stats(work: w.ConvFpropStats, x: Array, weights: Array, y: Array, tot
     """The sums are those of y as it is stored: it is rounded block by block."""
     conv = work.conv
     _CONVOLUTIONS[conv.layout].fprop(x, weights, y, conv.stride, conv.pad)
-    total[...], squares[...] = batch_norm.sums(y, conv.layout)
+    total[...], squares[...] = batch_norm.sums(y, batch_norm.view_of(y.shape, conv.layout))
 
 
 def _dgrad(work: w.ConvDgrad, gy: Array, weights: Array, gx: Array) -> None:

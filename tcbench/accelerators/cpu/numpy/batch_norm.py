@@ -117,18 +117,24 @@ class Statistics:
     centred: bool
 
 
-def statistics(x: Array, layout: Layout) -> Statistics:
-    """Mean and (biased) variance per channel."""
-    view = view_of(x.shape, layout)
+def sums(x: Array, view: View) -> list[Array]:
+    """Sum and sum of squares of each channel, accumulated in float64 from chunk to chunk."""
     x = x.reshape(view.shape)
 
-    def about_zero(chunk: Any) -> tuple[Array, Array]:
+    def of_chunk(chunk: Any) -> tuple[Array, Array]:
         part = load(x[chunk], "bn.x")
         square = scratch("bn.square", part.shape, part.dtype)
         np.multiply(part, part, out=square)
         return view.sums(part), view.sums(square)
 
-    total, squares = _collect(view, about_zero)
+    return _collect(view, of_chunk)
+
+
+def statistics(x: Array, layout: Layout) -> Statistics:
+    """Mean and (biased) variance per channel."""
+    view = view_of(x.shape, layout)
+    total, squares = sums(x, view)
+    x = x.reshape(view.shape)
     mean = total / view.count
     var = squares / view.count - mean * mean
     with np.errstate(invalid="ignore"):
@@ -288,18 +294,3 @@ def backward(work: BatchNormBackward, gy: Array, x: Array, *arrays: Array) -> No
             convert(work, out)
 
     parallel.run(compute, view.chunks)
-
-
-def sums(y: Array, layout: Layout) -> tuple[Array, Array]:
-    """Sum and sum of squares of each channel, accumulated in float64 from chunk to chunk."""
-    view = view_of(y.shape, layout)
-    ys = y.reshape(view.shape)
-
-    def of_chunk(chunk: Any) -> tuple[Array, Array]:
-        part = load(ys[chunk], "bn.x")
-        square = scratch("bn.square", part.shape, part.dtype)
-        np.multiply(part, part, out=square)
-        return view.sums(part), view.sums(square)
-
-    total, squares = _collect(view, of_chunk)
-    return total, squares
