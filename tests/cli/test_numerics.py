@@ -102,8 +102,8 @@ def test_an_fp32_that_failed_is_an_error_of_its_own(tmp_path):
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["--seeds", "0"], "'--seeds': Input should be greater than or equal to 1"),
-        (["--steps", "0"], "'--steps': Input should be greater than or equal to 1"),
+        (["--seeds", "0"], "'--seeds': expected 1 or more"),
+        (["--steps", "0"], "'--steps': expected 1 or more"),
         (["--scale", "1000"], "--scale 1000: expected a power of two from 2^-20 to 2^60, such as 1024 or 2^10"),
         (["--scale", "2^99"], "--scale 2^99: expected a power of two"),
         (["--scale", "big"], "--scale big: expected a power of two"),
