@@ -115,6 +115,7 @@ def test_a_second_forecast_takes_what_the_first_has_found(here):
     assert second.out == first.out
 
 
+@pytest.mark.slow
 def test_an_interrupted_forecast_says_that_it_goes_on_where_it_was(here):
     words = ("forecast", "quick.toml", "--gpu", "V100", "--bs", ",".join(map(str, range(2, 40))))
     process = start(here, *words, start_new_session=True)

@@ -70,6 +70,7 @@ def test_a_folder_that_takes_nothing_is_found_before_the_training(tmp_path, monk
     assert re.search(r"file/\S+\.json: cannot be written \(.*\); name another folder with --out", done.err)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("trains_here")
 def test_what_cannot_be_kept_any_more_is_printed(tmp_path, monkeypatch):
     train = Runner.run
