@@ -74,7 +74,7 @@ def _counted(explanations: Sequence[Explanation]) -> list[tuple[Badge | None, Pa
 
 def _figure(here: Here, cells: Sequence[Explanation], remarks: Sequence[str], prefix: str) -> Figure:
     title = "Where the host's time goes in a step" + (f", {here.name}" if here.name else "")
-    return drawings.figure(bottleneck_chart(cells, title=""), title, prefix, _table(here, cells), remarks)
+    return drawings.figure(lambda: bottleneck_chart(cells, title=""), title, prefix, _table(here, cells), remarks)
 
 
 def _table(here: Here, cells: Sequence[Explanation]) -> Table:

@@ -14,7 +14,6 @@ from tcbench.analysis.summary import CellSummary, speedups
 from tcbench.core.record import Record
 from tcbench.core.text import plain
 from tcbench.core.timeline import Timeline
-from tcbench.show.charts import inline
 from tcbench.show.format import counted, listed, size
 from tcbench.show.page import (
     bottlenecks,
@@ -28,7 +27,7 @@ from tcbench.show.page import (
     trials,
 )
 from tcbench.show.page.drawings import Swatches
-from tcbench.show.page.page import Figure, Page
+from tcbench.show.page.page import Page
 from tcbench.show.page.settings import Settings
 
 
@@ -83,13 +82,12 @@ def build(results: Results) -> Page:
         trials.section(results.records, swatches, results.beside),
     ]
     there = tuple(section for section in sections if section is not None)
-    charts = [block.svg for section in there for block in section.blocks if isinstance(block, Figure)]
     return Page(
         title=plain(" ".join((results.title or _title(summaries)).split())),
         lead=summary.lead(settings),
         facts=tuple(_facts(results.records, summaries, settings)),
         sections=there,
-        colours=inline.colours([*charts, *map(swatches.paint, swatches.configs)]),
+        paints=tuple(map(swatches.paint, swatches.configs)),
         hatches=swatches.hatches,
         made_by=f"tcbench {__version__}",
     )

@@ -92,7 +92,7 @@ def _drawn(comparison: Comparison, base: str, table: Table) -> AnyBlock:
         drawing = comparison_chart(comparison, Labels(base), title=f"Against {base}")
     except SelectionError as error:
         return Data(table, notes=(str(error),))
-    return drawings.figure(drawing, f"Throughput over that of {base}", "comparison", table)
+    return drawings.figure(lambda: drawing, f"Throughput over that of {base}", "comparison", table)
 
 
 def _table(cells: Sequence[_Named]) -> Table:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from matplotlib.figure import Figure as Drawing
@@ -13,7 +13,7 @@ from matplotlib.patches import Rectangle
 from tcbench.show.charts import inline
 from tcbench.show.charts.page import MARGIN
 from tcbench.show.charts.palette import fill
-from tcbench.show.page.page import Figure, Table
+from tcbench.show.page.page import Drawn, Figure, Table
 
 _WIDEST_INCHES = 10.5
 """Of a chart that the page's width can hold."""
@@ -22,15 +22,16 @@ _TRIM = MARGIN - 0.03
 """Inches. What stands at a chart's margin may reach a little beyond: ends of axes, antialiased edges."""
 
 
-def figure(drawing: Drawing, title: str, prefix: str, table: Table, notes: Sequence[str] = ()) -> Figure:
+def figure(make: Callable[[], Drawing], title: str, prefix: str, table: Table, notes: Sequence[str] = ()) -> Figure:
     """A chart with its table; `prefix` begins its ids, which are those of one chart of the page."""
-    return Figure(
-        title=title,
-        svg=inline.svg(drawing, label=f"{title}. The table below has every number.", prefix=prefix, trim=_TRIM),
-        table=table,
-        notes=tuple(notes),
-        wide=bool(drawing.get_figwidth() > _WIDEST_INCHES),
-    )
+
+    def draw() -> Drawn:
+        drawing = make()
+        label = f"{title}. The table below has every number."
+        svg = inline.svg(drawing, label=label, prefix=prefix, trim=_TRIM)
+        return Drawn(svg, wide=bool(drawing.get_figwidth() > _WIDEST_INCHES))
+
+    return Figure(title, draw, table, tuple(notes))
 
 
 @dataclass(frozen=True)

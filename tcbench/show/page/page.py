@@ -6,6 +6,8 @@ writes them down. All other texts are plain; escaping is the template's.
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -115,15 +117,27 @@ class Notice:
 
 
 @dataclass(frozen=True)
+class Drawn:
+    """A chart as markup; `wide` where it is wider than the page."""
+
+    svg: str
+    wide: bool
+
+
+@dataclass(frozen=True)
 class Figure:
-    """A chart, how to read it, and the table behind it. `svg` is markup; `wide` where it is wider than the page."""
+    """A chart, how to read it, and the table behind it. The chart is drawn when it is first asked for, once: that takes
+    most of a page's time."""
 
     kind: ClassVar[str] = "figure"
     title: str
-    svg: str
+    draw: Callable[[], Drawn]
     table: Table
     notes: tuple[str, ...] = ()
-    wide: bool = False
+
+    @functools.cached_property
+    def drawn(self) -> Drawn:
+        return self.draw()
 
 
 @dataclass(frozen=True)
@@ -166,12 +180,12 @@ class Section:
 
 @dataclass(frozen=True)
 class Page:
-    """Everything. `colours` is the style sheet of the charts, `hatches` the markup of the swatches' patterns."""
+    """Everything. `paints` are the fills of the swatches in tables, `hatches` the markup of their patterns."""
 
     title: str
     lead: Paragraph
     facts: tuple[str, ...]
     sections: tuple[Section, ...]
-    colours: str
+    paints: tuple[str, ...]
     hatches: str
     made_by: str

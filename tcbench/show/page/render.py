@@ -14,14 +14,16 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from tcbench.show.page.page import Page
+from tcbench.show.charts import inline
+from tcbench.show.page.page import Figure, Page
 
 _FOLDER = Path(__file__).parent
 
 
 def render(page: Page) -> str:
     """The whole file. The same page gives the same text, whenever it is written."""
-    style = f"{_text('report.css')}\n{page.colours}\n"
+    charts = [block.drawn.svg for section in page.sections for block in section.blocks if isinstance(block, Figure)]
+    style = f"{_text('report.css')}\n{inline.colours([*charts, *page.paints])}\n"
     script = _text("report.js")
     policy = (
         f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)}; base-uri 'none'; form-action 'none'"

@@ -49,7 +49,7 @@ def _figure(here: Here, ladders: dict[str, list[Climb]], prefix: str) -> Figure:
         columns=columns("ladder", "#batch", "config", "adds", "#before", "#after", "#factor", "95% interval"),
         rows=tuple(_fields(climb, step) for climbs in ladders.values() for climb in climbs for step in climb.steps),
     )
-    return drawings.figure(ladder_chart(here.summaries, drawn, title=""), title, prefix, table, notes)
+    return drawings.figure(lambda: ladder_chart(here.summaries, drawn, title=""), title, prefix, table, notes)
 
 
 def _fields(climb: Climb, step: LadderStep) -> tuple[Field, ...]:

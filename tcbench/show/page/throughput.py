@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 
 from tcbench.analysis.stats import Interval
@@ -36,7 +37,8 @@ def _figure(here: Here, over_base: Speedups, swatches: Swatches, prefix: str) ->
     if any(len(here.at(batch_size)) > 1 and best(here.at(batch_size)) for batch_size in here.batch_sizes):
         notes.append("Bold in the table: the fastest at its batch size. Factors are over fp32 at the same batch size.")
     table = _table(title, here, over_base, swatches)
-    return drawings.figure(throughput_chart(here.summaries, title="Images per second"), title, prefix, table, notes)
+    chart = functools.partial(throughput_chart, here.summaries, title="Images per second")
+    return drawings.figure(chart, title, prefix, table, notes)
 
 
 def _table(title: str, here: Here, over_base: Speedups, swatches: Swatches) -> Table:

@@ -26,7 +26,7 @@ def section(timelines: Sequence[Timeline]) -> Section | None:
     )
     left_out = len(timelines) - MAX_PANELS
     notes = [f"Not shown: {counted(left_out, 'more timeline')}; name those to show."] if left_out > 0 else []
-    block = drawings.figure(timeline_chart(shown), "Timelines", "timelines", table, notes)
+    block = drawings.figure(lambda: timeline_chart(shown), "Timelines", "timelines", table, notes)
     return Section("timelines", "Timelines", (block,))
 
 

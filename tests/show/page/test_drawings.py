@@ -25,12 +25,12 @@ def test_a_swatch_has_the_fill_that_its_config_has_in_every_chart():
 
 
 def test_a_chart_wider_than_the_page_says_so():
-    assert not drawings.figure(Figure(figsize=(10, 2)), "a", "b", TABLE).wide
-    assert drawings.figure(Figure(figsize=(18, 2)), "a", "b", TABLE).wide
+    assert not drawings.figure(lambda: Figure(figsize=(10, 2)), "a", "b", TABLE).drawn.wide
+    assert drawings.figure(lambda: Figure(figsize=(18, 2)), "a", "b", TABLE).drawn.wide
 
 
 def test_a_name_never_becomes_markup():
     figure = Figure()
     figure.text(0, 0, "</svg><script>alert(1)</script>")
-    svg = drawings.figure(figure, '"><script>', "b", TABLE).svg
+    svg = drawings.figure(lambda: figure, '"><script>', "b", TABLE).drawn.svg
     assert "<script" not in svg and "&lt;/svg&gt;&lt;script&gt;" in svg

@@ -31,11 +31,11 @@ def whole():
 
 def drawn(figure):
     """Every text in a chart."""
-    return [html.unescape(text) for text in re.findall(r"<text[^>]*>([^<]+)</text>", figure.svg)]
+    return [html.unescape(text) for text in re.findall(r"<text[^>]*>([^<]+)</text>", figure.drawn.svg)]
 
 
 def tooltips(figure):
-    return [html.unescape(text) for text in re.findall(r"<title>([^<]+)</title>", figure.svg)]
+    return [html.unescape(text) for text in re.findall(r"<title>([^<]+)</title>", figure.drawn.svg)]
 
 
 def texts(table):
@@ -77,12 +77,12 @@ def test_a_cell_without_a_number_says_why_in_the_place_of_its_bar():
 def test_an_interval_without_an_end_has_no_infinity():
     record = factories.make_record(noise=3.0)
     [figure] = blocks(reports.results([record]), "throughput", Figure)
-    assert "inf" not in str(texts(figure.table)) + figure.svg.replace("inferior", "")
+    assert "inf" not in str(texts(figure.table)) + figure.drawn.svg.replace("inferior", "")
 
 
 def test_many_configs_make_a_chart_that_scrolls():
     [figure] = blocks(reports.many_configs(1), "throughput", Figure)
-    assert figure.wide
+    assert figure.drawn.wide
 
 
 # -- rungs ---------------------------------------------------------------------------------------------------------
