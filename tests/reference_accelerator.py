@@ -40,14 +40,19 @@ class ReferenceAccelerator(TracingAccelerator):
     def download(self, array: Any) -> Any:
         return np.array(array)
 
-    def launch(self, work: Work, *arrays: Any) -> None:
-        super().launch(work, *arrays)
+    def prepare(self, work: Work, *arrays: Any) -> Callable[[], None]:
+        trace = super().prepare(work, *arrays)
         if work.kind != "kernel":
             assert not any(array.ctypes.data % 16 for array in arrays), f"{work.name}: an operand is not aligned"
-        if self.recording is None:
-            REFERENCE[work.name](work, *arrays)
-        else:
-            self.recording.append((work, arrays))
+
+        def run() -> None:
+            trace()
+            if self.recording is None:
+                REFERENCE[work.name](work, *arrays)
+            else:
+                self.recording.append((work, arrays))
+
+        return run
 
     def capture(self, run: Callable[[], None]) -> Callable[[], None]:
         """As on a GPU: nothing is computed while it is recorded; the same addresses are used by every replay."""

@@ -97,6 +97,11 @@ class Accelerator(Protocol):
         Returns before it is done."""
         ...
 
+    def prepare(self, work: Work, *arrays: Array) -> Callable[[], None]:
+        """The launch of this work on these arrays, to be made later and as often as one likes, with nothing left to
+        look up. The caller keeps the arrays' memory."""
+        ...
+
     def graph_memory(self) -> contextlib.AbstractContextManager[None]:
         """Allocations inside lie where nothing but graphs, and the steps that precede their capture, use it."""
         ...

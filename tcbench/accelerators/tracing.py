@@ -9,6 +9,7 @@ of kernels and memory follows from the same code.
 from __future__ import annotations
 
 import contextlib
+import functools
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -95,9 +96,12 @@ class TracingAccelerator:
         return int(array.ctypes.data)
 
     def launch(self, work: Work, *arrays: Array) -> None:
+        self.prepare(work, *arrays)()
+
+    def prepare(self, work: Work, *arrays: Array) -> Callable[[], None]:
         check(work, arrays)
         routes.check_dtypes(work)
-        self.events.append(Event("launch", work))
+        return functools.partial(self.events.append, Event("launch", work))
 
     def graph_memory(self) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext()

@@ -7,6 +7,7 @@ an accelerator is made.
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import os
 from collections.abc import Callable, Iterator
@@ -150,11 +151,14 @@ class CudaAccelerator:
     # -- work
 
     def launch(self, work: Work, *arrays: Array) -> None:
-        prepared = self._runs.get(id(work))
-        run = prepared[0] if prepared is not None else self._prepare(work)
-        run(*[array.data.ptr for array in arrays])
+        self.prepare(work, *arrays)()
 
-    def _prepare(self, work: Work) -> Run:
+    def prepare(self, work: Work, *arrays: Array) -> Callable[[], None]:
+        prepared = self._runs.get(id(work))
+        run = prepared[0] if prepared is not None else self._make(work)
+        return functools.partial(run, *[array.data.ptr for array in arrays])
+
+    def _make(self, work: Work) -> Run:
         """Find and tune what does this work. Raises ValueError for work on float64."""
         routes.check_dtypes(work)
         try:

@@ -292,3 +292,15 @@ def test_work_is_told_apart_even_where_it_is_made_anew_for_each_launch(cupy):
             place.accelerator.launch(Add(4, "float32"), a, a, a)
             place.accelerator.launch(Relu(4, "float32"), a, a)
         assert place.accelerator.download(a).tolist() == [8, 8, 8, 8]
+
+
+def test_a_prepared_launch_is_made_at_each_of_its_calls(cupy):
+    place = site()
+    accelerator = place.accelerator
+    with place.scope():
+        a, b = (accelerator.upload(np.array(values, np.float32)) for values in ([1, 2], [10, 20]))
+        add = accelerator.prepare(Add(2, "float32"), a, b, a)
+        assert accelerator.download(a).tolist() == [1, 2]
+        add()
+        add()
+        assert accelerator.download(a).tolist() == [21, 42]

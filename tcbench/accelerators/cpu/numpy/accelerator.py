@@ -66,6 +66,9 @@ class NumpyAccelerator:
         return int(array.ctypes.data)
 
     def launch(self, work: w.Work, *arrays: Array) -> None:
+        self.prepare(work, *arrays)()
+
+    def prepare(self, work: w.Work, *arrays: Array) -> Callable[[], None]:
         prepared = self._prepared.get(id(work))
         if prepared is None:
             shapes = tuple(operand.shape for operand in work.operands)
@@ -74,7 +77,7 @@ class NumpyAccelerator:
         shaped = [
             array if array.shape == shape else array.reshape(shape) for shape, array in zip(shapes, arrays, strict=True)
         ]
-        kernel(work, *shaped)
+        return functools.partial(kernel, work, *shaped)
 
     def graph_memory(self) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext()

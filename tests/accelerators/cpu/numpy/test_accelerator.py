@@ -134,3 +134,12 @@ def test_it_takes_arrays_of_any_shape_of_an_operands_size(processor: NumpyAccele
 def test_it_captures_no_graphs(processor: NumpyAccelerator) -> None:
     with pytest.raises(NotImplementedError, match="needs a GPU"):
         processor.capture(lambda: None)
+
+
+def test_a_prepared_launch_is_made_at_each_of_its_calls(processor: NumpyAccelerator) -> None:
+    a, b = np.array([[1, 2]], np.float32), np.array([10, 20], np.float32)
+    add = processor.prepare(w.Add(2, "float32"), a, b, a)
+    assert a.tolist() == [[1, 2]]
+    add()
+    add()
+    assert a.tolist() == [[21, 42]]
