@@ -140,6 +140,30 @@ def conv_wgrad(work: w.ConvWgrad, a: Arrays) -> None:
     a.write(gw=_stored(gw, conv.layout))
 
 
+@_computes(w.Im2col)
+def im2col(work: w.Im2col, a: Arrays) -> None:
+    conv = work.conv
+    x = _padded(_nhwc(a.x, conv.layout), conv.pad)
+    taps = np.stack([_tap(conv, x, r, s) for r in range(conv.r) for s in range(conv.s)])  # (R * S, N, P, Q, C)
+    # The columns' channels: (R, S, C) in NHWC, (C, R, S) in NCHW.
+    by_tap = taps.transpose(1, 2, 3, 0, 4) if conv.layout == "NHWC" else taps.transpose(1, 4, 0, 2, 3)
+    a.write(columns=by_tap.reshape(a.raw("columns").shape))
+
+
+@_computes(w.Col2im)
+def col2im(work: w.Col2im, a: Arrays) -> None:
+    conv = work.conv
+    if conv.layout == "NHWC":
+        taps = a.gcolumns.reshape(conv.n, conv.p, conv.q, conv.r * conv.s, conv.c).transpose(3, 0, 1, 2, 4)
+    else:
+        taps = a.gcolumns.reshape(conv.n, conv.c, conv.r * conv.s, conv.p, conv.q).transpose(2, 0, 3, 4, 1)
+    gx = np.zeros((conv.n, conv.h + 2 * conv.pad, conv.w + 2 * conv.pad, conv.c))
+    for i, tap in enumerate(taps):
+        _tap(conv, gx, *divmod(i, conv.s))[...] += tap
+    inner = gx[:, conv.pad : conv.pad + conv.h, conv.pad : conv.pad + conv.w]
+    a.write(gx=_stored(inner, conv.layout))
+
+
 # -- batch normalisation ---------------------------------------------------------------------------------------------
 
 

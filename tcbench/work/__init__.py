@@ -10,6 +10,7 @@ Owns the descriptions. Standard library only: knows no accelerator, and no rung.
 
 from tcbench.work.base import ITEM_BYTES, DType, Kind, Layout, Math, Operand, Role, Work, shared, stored, wide
 from tcbench.work.convolution import Conv2d, ConvDgrad, ConvDgradAdd, ConvFprop, ConvFpropStats, ConvWgrad
+from tcbench.work.im2col import Col2im, Im2col, product
 from tcbench.work.loss import AddBias, BiasGradient, MeanLoss, SoftmaxCrossEntropyBackward, SoftmaxCrossEntropyForward
 from tcbench.work.norm import (
     After,
@@ -66,6 +67,7 @@ __all__ = [
     "BatchedUpdate",
     "BiasGradient",
     "CheckFinite",
+    "Col2im",
     "Conv2d",
     "ConvDgrad",
     "ConvDgradAdd",
@@ -75,6 +77,7 @@ __all__ = [
     "DType",
     "GlobalAverageBackward",
     "GlobalAverageForward",
+    "Im2col",
     "Kind",
     "Layout",
     "Math",
@@ -96,6 +99,7 @@ __all__ = [
     "Unscale",
     "WeightDecay",
     "Work",
+    "product",
     "reserve_bytes",
     "shared",
     "stored",

@@ -17,6 +17,7 @@ from tcbench.core.session import Layers
 _SHORT = {
     "Convolution": "conv",
     "ConvolutionStats": "conv+stats",
+    "Im2colConvolution": "im2col+conv",
     "BatchNorm": "bn",
     "BatchNormFromSums": "bn",
     "Relu": "relu",

@@ -50,8 +50,11 @@ class Unit(chainer.Chain):
         }
 
     def forward(self, x: Any, shortcut: Any = None) -> Any:
-        h = ops.convolution_2d(x, self.w, **self.geometry)
-        return self.normalise(h, shortcut)
+        return self.normalise(self.convolve(x), shortcut)
+
+    def convolve(self, x: Any) -> Any:
+        """The convolution: what another way of computing it replaces."""
+        return ops.convolution_2d(x, self.w, **self.geometry)
 
     def normalise(self, h: Any, shortcut: Any) -> Any:
         """Everything after the convolution: what a fusion replaces."""

@@ -28,7 +28,15 @@ from tcbench.hardware.clock import HostClock
 from tcbench.hardware.gpus import GpuProperties
 
 STEPS = 4
-SINGLE = ("fp32", "fp32+batched", "fp32+nhwc", "fp32+fused", "fp32+nhwc+fused", "fp32+batched+nhwc+fused+static_graph")
+SINGLE = (
+    "fp32",
+    "fp32+batched",
+    "fp32+nhwc",
+    "fp32+fused",
+    "fp32+nhwc+fused",
+    "fp32+batched+nhwc+fused+static_graph",
+    "fp32+im2col",
+)
 HALF = (
     "fp16",
     "fp16+batched",
@@ -38,6 +46,7 @@ HALF = (
     "fp16+batched+nhwc+fused+static_graph",
     "fp16+nhwc+fused+convstats",
     "fp16+batched+dynamic_scale",
+    "fp16+nhwc+im2col",
 )
 
 
@@ -83,7 +92,14 @@ def as_on_a_gpu(works):
 
 @pytest.mark.parametrize(
     "config",
-    ["fp32", "fp16+batched+nhwc", "fp32+batched+nhwc+fused", "fp16+batched+dynamic_scale+nhwc+fused+convstats"],
+    [
+        "fp32",
+        "fp16+batched+nhwc",
+        "fp32+batched+nhwc+fused",
+        "fp16+batched+dynamic_scale+nhwc+fused+convstats",
+        "fp32+im2col",
+        "fp16+batched+nhwc+fused+im2col",
+    ],
 )
 def test_the_work_that_a_forecast_lists_is_what_a_processor_does(config):
     gpu = TracingAccelerator(GpuProperties("A GPU", 90, 1, 1 << 40))
@@ -123,7 +139,8 @@ def test_tf32_is_fp32_to_whoever_computes_in_float64():
 
 
 @pytest.mark.parametrize(
-    "config", ["fp32", "fp16", "fp16+batched+nhwc+fused", "fp16+batched+nhwc+fused+convstats+dynamic_scale"]
+    "config",
+    ["fp32", "fp16", "fp16+batched+nhwc+fused", "fp16+batched+nhwc+fused+convstats+dynamic_scale", "fp32+im2col"],
 )
 def test_a_captured_step_replays_bit_for_bit(config):
     captured, eager = on_device(config + "+cuda_graph"), on_device(config)

@@ -111,6 +111,13 @@ def test_fused_replaces_batch_norm_add_and_relu_by_one_node():
     assert len(base.labels) - len(fused.labels) == 13 + 4 + 13
 
 
+@pytest.mark.parametrize("config", ["fp32+im2col", "fp32+im2col+fused", "fp16+nhwc+fused+im2col"])
+def test_im2col_replaces_every_convolution_that_is_no_matrix_product_as_it_stands(config):
+    (hook,) = applied(config)
+    # The stem, four 3x3, and the first convolution and the shortcut's of three blocks with a stride; 1x1 is left.
+    assert (count(hook, "Im2colConvolution"), count(hook, "Convolution")) == (1 + 4 + 2 * 3, 17 - 11)
+
+
 def test_batched_updates_all_parameters_in_one_call(monkeypatch):
     at_once, one_by_one = [], []
     monkeypatch.setattr(BatchedSGD, "update", lambda self, real=BatchedSGD.update: (at_once.append(1), real(self)))

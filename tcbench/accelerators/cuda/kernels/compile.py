@@ -16,7 +16,7 @@ from tcbench.core import cache, files
 from tcbench.core.errors import StoreError
 
 FOLDER = Path(__file__).parent
-_HEADER = "common.cuh"
+_HEADERS = ("common.cuh", "windows.cuh")
 _OPTIONS = ("--std=c++17", "--fmad=false")
 """Without fused multiply-add a sum of products is rounded as NumPy rounds it, and alike in every kernel; memory, not
 arithmetic, is what these kernels wait for. Division and square root are IEEE's by default."""
@@ -58,7 +58,8 @@ def compile_anew(source: str, defines: tuple[str, ...], sm: int) -> bytes:
             "'uv sync --extra volta' for GPUs older than sm_75, a newer CUDA for newer ones"
         )
     options = (f"--gpu-architecture=sm_{sm}", *_OPTIONS, *(f"-D{define}" for define in defines))
-    program = nvrtc.createProgram(_text(source), source, (_text(_HEADER).encode(),), (_HEADER.encode(),))
+    texts, names = zip(*((_text(header).encode(), header.encode()) for header in _HEADERS), strict=True)
+    program = nvrtc.createProgram(_text(source), source, texts, names)
     try:
         nvrtc.compileProgram(program, options)
         return bytes(nvrtc.getCUBIN(program))
@@ -75,7 +76,7 @@ def _text(name: str) -> str:
 
 
 def _key(source: str, defines: tuple[str, ...], sm: int) -> str:
-    parts = (_text(source), _text(_HEADER), *_OPTIONS, *defines, f"sm_{sm}", f"nvrtc {_nvrtc_version()}")
+    parts = (_text(source), *map(_text, _HEADERS), *_OPTIONS, *defines, f"sm_{sm}", f"nvrtc {_nvrtc_version()}")
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 

@@ -152,6 +152,20 @@ def _apply(work: w.BatchNormApply) -> KernelLaunch:
     return KernelLaunch("batch_norm_apply.cu", work.name, defines, (grid, 1, 1), (across, down, 1))
 
 
+# -- convolution as a matrix product -------------------------------------------------------------------------------
+
+
+@launches(w.Im2col, w.Col2im)
+def _im2col(work: w.Im2col | w.Col2im) -> KernelLaunch:
+    conv = work.conv
+    rows, columns, across = (conv.p, conv.q, conv.s) if isinstance(work, w.Im2col) else (conv.h, conv.w, 1)
+    if conv.layout == "NHWC":
+        blocks, values = conv.n * rows, columns * across * _vectors(conv.c, conv.dtype)
+    else:
+        blocks, values = conv.n * conv.c, rows * columns
+    return _linear("im2col.cu", work.name, (_type(conv.dtype), _layout(conv.layout)), blocks, _threads(values))
+
+
 # -- pooling -------------------------------------------------------------------------------------------------------
 
 

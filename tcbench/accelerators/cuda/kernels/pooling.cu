@@ -1,61 +1,23 @@
 // Max pooling and global average pooling. DTYPE is half or float, NHWC 0 or 1.
 
-#include "common.cuh"
+#include "windows.cuh"
 
 typedef DTYPE T;
 
 typedef unsigned char Place;
 
-struct Geometry {
-    long long images, channels;
-    int h, w, p, q, ksize, stride, pad;
-};
-
-// A batch of images as the kernels walk it: `rows` of `columns` pixels, N values each at a pixel, a block per row of
-// NHWC images (threads over columns and channels) or per plane of NCHW images (threads over its pixels).
-//
-// visit(at image, row, column, first channel): the place of a pixel is image + (row * width + column) * step + channel.
-template <int N, typename Visit>
-__device__ inline void for_each_pixel(const Geometry& g, int height, int width, Visit visit) {
-#if NHWC
-    const int vectors = static_cast<int>(g.channels / N);
-    for (long long line = blockIdx.x; line < g.images * height; line += gridDim.x) {
-        const long long image = line / height;
-        const int row = static_cast<int>(line - image * height);
-        for (int i = threadIdx.x; i < width * vectors; i += blockDim.x) {
-            const int column = i / vectors;
-            visit(image, row, column, (i - column * vectors) * N);
-        }
-    }
-#else
-    for (long long plane = blockIdx.x; plane < g.images * g.channels; plane += gridDim.x) {
-        for (int i = threadIdx.x; i < height * width; i += blockDim.x) {
-            const int row = i / width;
-            visit(plane, row, i - row * width, 0);
-        }
-    }
-#endif
-}
-
-// Where in its array the value lies that for_each_pixel visits.
-__device__ inline long long offset(const Geometry& g, int height, int width, long long image, int row, int column,
-                                   int channel) {
-    const long long pixel = (image * height + row) * width + column;
-    return NHWC ? pixel * g.channels + channel : pixel;
-}
-
 template <int N>
 __device__ inline void max_forward(const Geometry& g, const T* x, T* y, Place* place) {
     for_each_pixel<N>(g, g.p, g.q, [&](long long image, int row, int column, int channel) {
         const int top = row * g.stride - g.pad, left = column * g.stride - g.pad;
-        const int first_r = top < 0 ? -top : 0, end_r = g.h - top < g.ksize ? g.h - top : g.ksize;
-        const int first_s = left < 0 ? -left : 0, end_s = g.w - left < g.ksize ? g.w - left : g.ksize;
+        const int first_r = top < 0 ? -top : 0, end_r = g.h - top < g.r ? g.h - top : g.r;
+        const int first_s = left < 0 ? -left : 0, end_s = g.w - left < g.s ? g.w - left : g.s;
         float best[N];
         Pack<Place, N> where;
 #pragma unroll
         for (int k = 0; k < N; ++k) {
             best[k] = -infinity();
-            where.values[k] = static_cast<Place>(first_r * g.ksize + first_s);
+            where.values[k] = static_cast<Place>(first_r * g.s + first_s);
         }
         for (int r = first_r; r < end_r; ++r) {
             for (int s = first_s; s < end_s; ++s) {
@@ -66,7 +28,7 @@ __device__ inline void max_forward(const Geometry& g, const T* x, T* y, Place* p
                     const bool first_nan = value[k] != value[k] && best[k] == best[k];
                     if (value[k] > best[k] || first_nan) {
                         best[k] = value[k];
-                        where.values[k] = static_cast<Place>(r * g.ksize + s);
+                        where.values[k] = static_cast<Place>(r * g.s + s);
                     }
                 }
             }
@@ -82,13 +44,13 @@ template <int N>
 __device__ inline void max_backward(const Geometry& g, const T* gy, const Place* place, T* gx) {
     for_each_pixel<N>(g, g.h, g.w, [&](long long image, int row, int column, int channel) {
         const int bottom = row + g.pad, right = column + g.pad;
-        const int first_p = bottom < g.ksize ? 0 : (bottom - g.ksize) / g.stride + 1;
-        const int first_q = right < g.ksize ? 0 : (right - g.ksize) / g.stride + 1;
+        const int first_p = bottom < g.r ? 0 : (bottom - g.r) / g.stride + 1;
+        const int first_q = right < g.s ? 0 : (right - g.s) / g.stride + 1;
         float sum[N] = {};
         for (int p = first_p; p < g.p && p * g.stride <= bottom; ++p) {
             for (int q = first_q; q < g.q && q * g.stride <= right; ++q) {
                 const long long at = offset(g, g.p, g.q, image, p, q, channel);
-                const Place here = static_cast<Place>((bottom - p * g.stride) * g.ksize + right - q * g.stride);
+                const Place here = static_cast<Place>((bottom - p * g.stride) * g.s + right - q * g.stride);
                 Pack<Place, N> where;
                 float value[N];
                 where.load(place + at);
@@ -103,16 +65,10 @@ __device__ inline void max_backward(const Geometry& g, const T* gy, const Place*
     });
 }
 
-__device__ inline Geometry geometry(long long n, long long c, long long h, long long w, long long p, long long q,
-                                    long long ksize, long long stride, long long pad) {
-    const auto narrow = [](long long x) { return static_cast<int>(x); };
-    return {n, c, narrow(h), narrow(w), narrow(p), narrow(q), narrow(ksize), narrow(stride), narrow(pad)};
-}
-
 extern "C" __global__ void max_pool_forward(const T* x, T* y, Place* place, long long n, long long c, long long h,
                                             long long w, long long p, long long q, long long ksize, long long stride,
                                             long long pad) {
-    const Geometry g = geometry(n, c, h, w, p, q, ksize, stride, pad);
+    const Geometry g = geometry(n, c, h, w, p, q, ksize, ksize, stride, pad);
 #if NHWC
     constexpr int N = WIDTH<T>;
     if (c % N == 0 && aligned(x, y, place)) return max_forward<N>(g, x, y, place);
@@ -123,7 +79,7 @@ extern "C" __global__ void max_pool_forward(const T* x, T* y, Place* place, long
 extern "C" __global__ void max_pool_backward(const T* gy, const Place* place, T* gx, long long n, long long c,
                                              long long h, long long w, long long p, long long q, long long ksize,
                                              long long stride, long long pad) {
-    const Geometry g = geometry(n, c, h, w, p, q, ksize, stride, pad);
+    const Geometry g = geometry(n, c, h, w, p, q, ksize, ksize, stride, pad);
 #if NHWC
     constexpr int N = WIDTH<T>;
     if (c % N == 0 && aligned(gy, place, gx)) return max_backward<N>(g, gy, place, gx);

@@ -333,18 +333,22 @@ def _observe_gradients(session: ChainerSession, loss_scale: float) -> tuple[tupl
     return tuple(gradients), {"launches": "several", **_seen_of_functions(*hooks[:2])}
 
 
+_CONVOLUTIONS = ("Convolution", "ConvolutionStats", "Im2colConvolution")
+
+
 def _seen_of_functions(first: _Applied, second: _Applied) -> dict[str, str]:
     """Observations of the functions of the first and second step."""
-    convolutions = first.of("Convolution", "ConvolutionStats")
+    convolutions = first.of(*_CONVOLUTIONS)
     function, (x, w) = convolutions[0]
     filters_last = x.shape[3] == w.shape[3] and x.shape[1] != w.shape[1]
     return {
         "storage": " and ".join(sorted({str(array.dtype) for _, inputs in convolutions for array in inputs})),
         "layout": "NHWC" if filters_last else "NCHW",
         "math": str(function.math),
+        "convolution": "im2col" if first.of("Im2colConvolution") else "one operation",
         "ReLU": "apart" if first.of("Relu") else "fused",
         "batch statistics": "from the convolution" if first.of("ConvolutionStats") else "from its output",
-        "graph": "built" if second.of("Convolution", "ConvolutionStats") else "replayed",
+        "graph": "built" if second.of(*_CONVOLUTIONS) else "replayed",
     }
 
 

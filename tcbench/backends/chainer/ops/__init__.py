@@ -13,6 +13,7 @@ from tcbench.backends.chainer.ops.batch_norm import (
 )
 from tcbench.backends.chainer.ops.convolution import convolution_2d, convolution_2d_stats
 from tcbench.backends.chainer.ops.elementwise import add, relu
+from tcbench.backends.chainer.ops.im2col import convolution_2d_im2col
 from tcbench.backends.chainer.ops.linear import linear
 from tcbench.backends.chainer.ops.loss import softmax_cross_entropy
 from tcbench.backends.chainer.ops.pooling import global_average_pooling_2d, max_pooling_2d
@@ -25,6 +26,7 @@ __all__ = [
     "batch_norm_from_sums",
     "batch_norm_relu",
     "convolution_2d",
+    "convolution_2d_im2col",
     "convolution_2d_stats",
     "global_average_pooling_2d",
     "linear",

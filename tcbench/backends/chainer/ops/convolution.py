@@ -59,8 +59,24 @@ class Convolution(ForwardNode):
         self._keep(inputs)
         self._choose_works()
         y = accelerator.empty(self.works.fprop.conv.y_shape, self.x.dtype)
-        accelerator.launch(self.works.fprop, self.x, self.w, y)
+        self.fprop(accelerator, y)
         return (y,)
+
+    def fprop(self, accelerator: Accelerator, y: Array) -> None:
+        """Write y."""
+        accelerator.launch(self.works.fprop, self.x, self.w, y)
+
+    def dgrad(self, accelerator: Accelerator, gy: Array, gx: Array) -> None:
+        """Write the gradient of x."""
+        accelerator.launch(self.works.dgrad, gy, self.w, gx)
+
+    def wgrad(self, accelerator: Accelerator, gy: Array, gw: Array) -> None:
+        """Write the gradient of w."""
+        accelerator.launch(self.works.wgrad, self.x, gy, gw)
+
+    def adds_to_dgrad(self, accelerator: Accelerator) -> bool:
+        """Whether another gradient of x is added by ConvDgradAdd."""
+        return accelerator.adds_to_dgrad
 
     def _choose_works(self) -> None:
         self.works = works_of(
@@ -100,10 +116,10 @@ class ConvolutionDgrad(GradientNode):
     def forward_on(self, accelerator: Accelerator, inputs: tuple[Array, ...]) -> tuple[Array]:
         of = self.of
         gx = accelerator.empty(of.x.shape, of.x.dtype)
-        if len(inputs) > 1 and accelerator.adds_to_dgrad:
+        if len(inputs) > 1 and of.adds_to_dgrad(accelerator):
             accelerator.launch(of.works.dgrad_add, inputs[0], of.w, inputs[1], gx)
             return (gx,)
-        accelerator.launch(of.works.dgrad, inputs[0], of.w, gx)
+        of.dgrad(accelerator, inputs[0], gx)
         return add_on(accelerator, gx, inputs[1], gx) if len(inputs) > 1 else (gx,)
 
 
@@ -116,7 +132,7 @@ class ConvolutionWgrad(GradientNode):
     def forward_on(self, accelerator: Accelerator, inputs: tuple[Array, ...]) -> tuple[Array]:
         of = self.of
         gw = accelerator.empty(of.w.shape, of.w.dtype)
-        accelerator.launch(of.works.wgrad, of.x, inputs[0], gw)
+        of.wgrad(accelerator, inputs[0], gw)
         return (gw,)
 
 

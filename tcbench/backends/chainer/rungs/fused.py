@@ -17,9 +17,9 @@ class Fused(Rung):
 
     def parts(self, parts: Any, settings: Any) -> Any:
         from tcbench.backends.chainer import ops
-        from tcbench.backends.chainer.parts import UNIT_EPS, Unit
+        from tcbench.backends.chainer.parts import UNIT_EPS
 
-        class FusedUnit(Unit):
+        class FusedUnit(parts.unit):
             def normalise(self, h: Any, shortcut: Any) -> Any:
                 if not self.conv.relu:
                     return super().normalise(h, shortcut)

@@ -22,7 +22,7 @@ Array = np.ndarray[Any, Any]
 Arrays = dict[str, Array]
 
 EXACT = {"relu", "relu_backward", "add", "add_relu", "to_single", "to_half", "max_pool_forward", "unscale"}
-EXACT |= {"check_finite", "adjust_scale"}
+EXACT |= {"check_finite", "adjust_scale", "im2col"}
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ LAYOUTS: tuple[w.Layout, ...] = ("NCHW", "NHWC")
 
 
 def all_cases() -> list[Case]:
-    return [*elementwise(), *batch_norm(), *pooling(), *loss(), *update()]
+    return [*elementwise(), *batch_norm(), *lowering(), *pooling(), *loss(), *update()]
 
 
 def elementwise() -> Iterator[Case]:
@@ -107,6 +107,22 @@ def batch_norm() -> Iterator[Case]:
         yield Case(w.BatchNormApply(dataclasses.replace(norm, n=9)), grid=1)
     yield Case(w.BatchNormApply(w.Norm(1, 2056, 1, 3, "NHWC", "float16", "relu")), label="more-channels-than-threads")
     yield Case(w.BatchNormApply(w.Norm(1, 2, 51, 41, "NCHW", "float16", "relu")), label="more-pixels-than-threads")
+
+
+def lowering() -> Iterator[Case]:
+    for layout, dtype in itertools.product(LAYOUTS, DTYPES):
+        convs = {
+            "3x3": w.Conv2d(2, 16, 7, 6, 1, 3, 3, 1, 1, layout, dtype),
+            "stem": w.Conv2d(2, 3, 17, 12, 1, 7, 7, 2, 3, layout, dtype),
+            "strided": w.Conv2d(1, 8, 8, 9, 1, 3, 3, 2, 1, layout, dtype),
+            "gaps": w.Conv2d(2, 5, 8, 7, 1, 1, 1, 2, 0, layout, dtype),
+            "oblong": w.Conv2d(1, 24, 5, 40, 1, 2, 3, 1, 2, layout, dtype),
+        }
+        for kind in (w.Im2col, w.Col2im):
+            yield from (Case(kind(conv), label=label) for label, conv in convs.items())
+            yield Case(kind(convs["3x3"]), odd=True)
+            yield Case(kind(convs["3x3"]), special=True)
+            yield Case(kind(convs["3x3"]), grid=3)
 
 
 def pooling() -> Iterator[Case]:

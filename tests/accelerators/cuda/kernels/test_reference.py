@@ -71,6 +71,23 @@ def test_convolutions(layout, r, stride, pad):
 
 
 @LAYOUTS
+@pytest.mark.parametrize(("r", "stride", "pad"), [(3, 1, 1), (3, 2, 1), (1, 2, 0), (7, 2, 3)])
+def test_columns(layout, r, stride, pad):
+    conv = w.Conv2d(2, 3, 9, 12, 4, r, r, stride, pad, layout, "float32")
+    x, gcolumns = random(*conv.x_shape), random(*w.product(conv).x_shape, seed=1)
+    shape = (2, conv.p, conv.q, r, r, 3)
+    by_place = gcolumns.reshape(shape).transpose(0, 5, 3, 4, 1, 2) if layout == "NHWC" else gcolumns
+    theirs = F.im2col(nchw(x, layout), r, stride, pad)
+    wanted, (gx,) = gradients(
+        lambda x: F.im2col(x, r, stride, pad), [nchw(x, layout)], np.ascontiguousarray(by_place).reshape(theirs.shape)
+    )
+    columns = compute(w.Im2col(conv), x=x)["columns"]
+    columns = columns.reshape(shape).transpose(0, 5, 3, 4, 1, 2) if layout == "NHWC" else columns
+    np.testing.assert_array_equal(columns.reshape(wanted.shape), wanted)
+    assert_close(nchw(compute(w.Col2im(conv), gcolumns=gcolumns)["gx"], layout), gx)
+
+
+@LAYOUTS
 @pytest.mark.parametrize("after", ["none", "relu", "add_relu"])
 @pytest.mark.parametrize("route", ["graph", "call", "statistics"])
 def test_batch_normalisation(layout, after, route):

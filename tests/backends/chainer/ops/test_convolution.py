@@ -32,9 +32,9 @@ def reference(x, w, gy, stride, pad):
     return y, gpadded[:, :, pad : pad + height, pad : pad + width], gw
 
 
-def run(x, w, gy, stride, pad, layout):
+def run(x, w, gy, stride, pad, layout, convolve=ops.convolution_2d):
     x, w = (chainer.Variable(to_layout(array, layout)) for array in (x, w))
-    y = ops.convolution_2d(x, w, stride=stride, pad=pad, layout=layout)
+    y = convolve(x, w, stride=stride, pad=pad, layout=layout)
     y.grad = to_layout(gy, layout)
     y.backward()
     return y.array, x.grad, w.grad
@@ -56,14 +56,15 @@ def assert_close(got, expected, dtype):
         np.testing.assert_allclose(a, b, rtol=0, atol=TOLERANCE[dtype] * np.abs(b).max(), err_msg=name)
 
 
+@pytest.mark.parametrize("convolve", [ops.convolution_2d, ops.convolution_2d_im2col])
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16"])
 @pytest.mark.parametrize(("kernel", "stride", "pad"), RESNET + OTHERS)
 @pytest.mark.parametrize("size", [(8, 8), (9, 7), (33, 30)])
-def test_output_and_gradients_match_the_definition(layout, dtype, kernel, stride, pad, size):
+def test_output_and_gradients_match_the_definition(convolve, layout, dtype, kernel, stride, pad, size):
     x, w, gy = problem(dtype, kernel, stride, pad, size)
     expected = [to_layout(array, layout) for array in reference(x, w, gy, stride, pad)]
-    assert_close(run(x, w, gy, stride, pad, layout), expected, dtype)
+    assert_close(run(x, w, gy, stride, pad, layout, convolve), expected, dtype)
 
 
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
@@ -113,13 +114,16 @@ def test_gradients_match_finite_differences(layout, kernel, stride, pad):
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize(("kernel", "stride", "pad"), RESNET)
-@pytest.mark.parametrize("flip_above", [0, 10**9])
-def test_a_second_gradient_of_the_input_is_added(layout, dtype, kernel, stride, pad, flip_above, monkeypatch):
+@pytest.mark.parametrize(
+    ("convolve", "flip_above"),
+    [(ops.convolution_2d, 0), (ops.convolution_2d, 10**9), (ops.convolution_2d_im2col, 0)],
+)
+def test_a_second_gradient_of_the_input_is_added(layout, dtype, kernel, stride, pad, convolve, flip_above, monkeypatch):
     for module in (conv_nchw, conv_nhwc):
         monkeypatch.setattr(module, "FLIP_ABOVE", flip_above)
     x, w, gy = problem(dtype, kernel, stride, pad, (16, 15))
     xv = chainer.Variable(to_layout(x, layout))
-    conv = ops.convolution_2d(xv, to_layout(w, layout), stride=stride, pad=pad, layout=layout)
+    conv = convolve(xv, to_layout(w, layout), stride=stride, pad=pad, layout=layout)
     bypass = chainer.functions.identity(xv)
     more = np.random.default_rng(1).standard_normal(x.shape).astype(dtype)
     conv.grad, bypass.grad = to_layout(gy, layout), to_layout(more, layout)

@@ -1,0 +1,76 @@
+"""Two-dimensional convolution without bias as im2col and a matrix product: what is done without a convolution library.
+
+Columns of the whole batch, so that each pass is one product: image by image, as Caffe did to save memory, is 256 small
+products and as many launches at batch size 256. They live for the length of a pass and are made again for the gradient
+of w: kept, those of ResNet-50 would take 9 times its 3x3 convolutions' input.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+from tcbench import work
+from tcbench.accelerators.protocol import Accelerator, Array
+from tcbench.backends.chainer.ops.convolution import Convolution, ConvWorks, works_of
+from tcbench.backends.chainer.ops.node import Variable
+from tcbench.backends.spec import Layout
+from tcbench.work import Conv2d, Math
+
+
+@dataclass(frozen=True)
+class Im2colWorks:
+    """The pieces of work of one convolution: `product` is the matrix product, a 1x1 convolution of the columns."""
+
+    im2col: work.Im2col
+    col2im: work.Col2im
+    product: ConvWorks
+
+
+@functools.cache
+def im2col_works(conv: Conv2d) -> Im2colWorks:
+    """The same objects for the same convolution."""
+    im2col, product = work.Im2col(conv), work.product(conv)
+    works = works_of(product.x_shape, product.w_shape, 1, 0, conv.layout, conv.dtype, conv.math)
+    return Im2colWorks(im2col, work.Col2im(conv), works)
+
+
+class Im2colConvolution(Convolution):
+    """y of x and w."""
+
+    lowered: Im2colWorks
+
+    def _choose_works(self) -> None:
+        super()._choose_works()
+        self.lowered = im2col_works(self.works.fprop.conv)
+
+    def fprop(self, accelerator: Accelerator, y: Array) -> None:
+        accelerator.launch(self.lowered.product.fprop, self._columns(accelerator), self.w, y)
+
+    def dgrad(self, accelerator: Accelerator, gy: Array, gx: Array) -> None:
+        gcolumns = self._empty_columns(accelerator)
+        accelerator.launch(self.lowered.product.dgrad, gy, self.w, gcolumns)
+        accelerator.launch(self.lowered.col2im, gcolumns, gx)
+
+    def wgrad(self, accelerator: Accelerator, gy: Array, gw: Array) -> None:
+        accelerator.launch(self.lowered.product.wgrad, self._columns(accelerator), gy, gw)
+
+    def adds_to_dgrad(self, accelerator: Accelerator) -> bool:
+        return False
+
+    def _columns(self, accelerator: Accelerator) -> Array:
+        columns = self._empty_columns(accelerator)
+        accelerator.launch(self.lowered.im2col, self.x, columns)
+        return columns
+
+    def _empty_columns(self, accelerator: Accelerator) -> Array:
+        return accelerator.empty(self.lowered.product.fprop.conv.x_shape, self.x.dtype)
+
+
+def convolution_2d_im2col(
+    x: Variable, w: Variable, *, stride: int, pad: int, layout: Layout, math: Math = "strict"
+) -> Variable:
+    """As `convolution_2d`. One of 1x1, stride 1, is a matrix product as it stands."""
+    axes = (2, 3) if layout == "NCHW" else (1, 2)
+    plain = all(w.shape[axis] == 1 for axis in axes) and (stride, pad) == (1, 0)
+    return (Convolution if plain else Im2colConvolution)(stride, pad, layout, math).apply((x, w))[0]
