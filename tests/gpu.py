@@ -87,7 +87,7 @@ THROUGH_TABLES = (w.BatchedUpdate, w.CheckFinite, w.AdjustScale)
 AFTER_FORWARD = {"mask", "reserve"}
 """Operands whose form is cuDNN's own: only the forward work can make them."""
 
-SHARE = {"float64": 1e-12, "float32": 3e-5, "tf32": 4e-3, "float16": 2e-3}
+SHARE = {"float64": 1e-12, "float32": 3e-5, "tf32": 4e-3, "float16": 2e-3, "bfloat16": 1.6e-2}
 """Allowed error as a share of the largest value: rounding of the output, and of sums in float32."""
 
 

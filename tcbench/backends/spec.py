@@ -4,15 +4,14 @@ asks which other rungs are there."""
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import get_args
+
+import ml_dtypes  # noqa: F401  (with it NumPy knows bfloat16 by name)
 
 from tcbench.backends.feeds.dataset import ImageFolder
-from tcbench.work import Layout, Math
+from tcbench.work import DType, Layout, Math
 
 __all__ = ["DType", "FeedSpec", "Layout", "Math", "TensorSpec"]
-
-DType = Literal["float16", "float32", "float64"]
-"""float64 exists for reference runs in tests; no rung selects it."""
 
 
 @dataclass(frozen=True)

@@ -148,7 +148,7 @@ class ParityRun(msgspec.Struct, frozen=True, kw_only=True):
     rung: str
     without: str | None
     asked: bool
-    half: bool = False
+    storage: str = "float32"
     to_without: Distance | None = None
     to_fp32: Distance | None = None
     seen: dict[str, str] = {}

@@ -70,24 +70,29 @@ class Tolerance:
 class Parity:
     """The distance that a config may have from the same config without the rung, same seed and batches.
 
-    `exact`: bit-identical losses and parameters. `tolerance`: within `single` in a config that stores float32, within
-    `half` in one that stores float16, over 5 steps at a learning rate of 0.01. (The update's tolerance is wide: where
+    `exact`: bit-identical losses and parameters. `tolerance`: within that of the dtype which a config stores
+    activations in, over 5 steps at a learning rate of 0.01. (The update's tolerance is wide: where
     rounding moves a value across ReLU's kink, a whole gradient appears or vanishes. At the first weights that is seldom
     so in float32, and the gradient's is narrow.) `input`: the rung delivers other
     pixels, so losses are not compared; `pixels` bounds the mean absolute error of a centre crop, in units of 0..255.
     """
 
     kind: Literal["exact", "tolerance", "input"]
-    single: Tolerance | None = None
-    half: Tolerance | None = None
+    float32: Tolerance | None = None
+    float16: Tolerance | None = None
+    bfloat16: Tolerance | None = None
     pixels: float = 0.0
+
+    def of(self, storage: str) -> Tolerance | None:
+        """The tolerance in a config that stores this dtype."""
+        return {"float32": self.float32, "float16": self.float16, "bfloat16": self.bfloat16}[storage]
 
     def __str__(self) -> str:
         if self.kind == "input":
             return f"pixels within {self.pixels:g}/255"
         parts = [
             f"{name}: loss within {tolerance.loss:.2g}"
-            for name, tolerance in (("fp32", self.single), ("fp16", self.half))
+            for name, tolerance in (("fp32", self.float32), ("fp16", self.float16), ("bf16", self.bfloat16))
             if tolerance
         ]
         return "; ".join(parts) or "bit-identical"
@@ -95,7 +100,12 @@ class Parity:
 
 EXACT = Parity("exact")
 
-ROUNDING = Parity("tolerance", single=Tolerance(5e-4, 0.1, 1e-4), half=Tolerance(1e-2, 0.3, 0.15, 0.01))
+ROUNDING = Parity(
+    "tolerance",
+    float32=Tolerance(5e-4, 0.1, 1e-4),
+    float16=Tolerance(1e-2, 0.3, 0.15, 0.01),
+    bfloat16=Tolerance(3e-2, 0.5, 0.6, 0.05),
+)
 """For a rung that computes the same numbers in another order."""
 
 
@@ -134,6 +144,11 @@ class Rung:
     def step(self, phases: Any, settings: Any) -> Any:
         """The phases of one step."""
         return phases
+
+
+def storage_of(rungs: Iterable[Rung]) -> str:
+    """The dtype in which a config of these rungs stores activations: float32 where none says otherwise."""
+    return next((rung.shows["storage"] for rung in rungs if "storage" in rung.shows), "float32")
 
 
 @dataclass(frozen=True)

@@ -11,16 +11,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tcbench.core.numerics import BASE, Distance, ParityRun, Slope
-from tcbench.core.rung import ROUNDING, Parity, Rung, Tolerance
+from tcbench.core.rung import ROUNDING, Rung, Tolerance
 
 EXACT_TOLERANCE = Tolerance(0.0, 0.0, 0.0, 0.0)
 
 SLOPE_AT_MOST = 1e-5
 """Relative error of float64's gradient against the slope of the loss: a hundred times what is measured."""
 
-OPTIMIZER_AT_MOST, OPTIMIZER_AT_MOST_HALF = 1e-5, 1e-3
-"""Relative distance of what updates do from float64's. Chainer adds weight decay to a float16 gradient in float16,
-whose rounding alone is 2^-11."""
+
+def optimizer_at_most(storage: str) -> float:
+    """Relative distance of what updates do from float64's. A float16 gradient is unscaled in float16, whose rounding
+    alone is 2^-11; bfloat16's need no scale."""
+    return 1e-3 if storage == "float16" else 1e-5
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,7 @@ def judge(runs: Sequence[ParityRun], rung_of: Callable[[str], Rung]) -> tuple[Ju
 def _judged(run: ParityRun, rung: Rung) -> Judged:
     parity = ROUNDING if run.config == BASE else rung.parity
     # An input rung is fed the same batches here as any other, so that nothing may change.
-    tolerance = (run_tolerance(parity, run.half) or EXACT_TOLERANCE) if parity.kind == "tolerance" else EXACT_TOLERANCE
+    tolerance = (parity.of(run.storage) or EXACT_TOLERANCE) if parity.kind == "tolerance" else EXACT_TOLERANCE
     says = {"exact": "bit-identical", "input": "same batches: bit-identical"}.get(parity.kind, "")
     if run.reason is not None:
         return Judged(run, tolerance, run.reason, says)
@@ -92,7 +94,7 @@ def _far(distance: Distance, tolerance: Tolerance) -> list[str]:
 
 
 def _unlike_sgd(run: ParityRun) -> list[str]:
-    most = OPTIMIZER_AT_MOST_HALF if run.half else OPTIMIZER_AT_MOST
+    most = optimizer_at_most(run.storage)
     if run.optimizer is None or run.optimizer <= most:
         return []
     return [f"optimizer ({run.optimizer_of}) {run.optimizer:.2g} from SGD's, above {most:.2g}"]
@@ -106,8 +108,3 @@ def _unseen(run: ParityRun, rung: Rung) -> list[str]:
         for what, how in expected.items()
         if run.seen.get(what) != how
     ]
-
-
-def run_tolerance(parity: Parity, half: bool) -> Tolerance | None:
-    """The tolerance for a config that stores float16, or float32."""
-    return parity.half if half else parity.single

@@ -11,10 +11,11 @@ from rich.table import Table
 from rich.text import Text
 
 from tcbench.core.numerics import ParityJob, ParityRun
-from tcbench.numerics.parity import OPTIMIZER_AT_MOST, OPTIMIZER_AT_MOST_HALF, SLOPE_AT_MOST, Judged, Reference
+from tcbench.numerics.parity import SLOPE_AT_MOST, Judged, Reference, optimizer_at_most
 from tcbench.run.numerics_plan import Skipped
 from tcbench.show.console import open_table
 from tcbench.show.document import encoded
+from tcbench.work import HALVES
 
 SCHEMA = "tcbench-parity"
 SCHEMA_VERSION = 1
@@ -122,10 +123,10 @@ def _lengths(judged: Sequence[Judged]) -> list[str]:
 
 def _optimizers(runs: Sequence[ParityRun]) -> list[str]:
     distances = []
-    for half, name, most in ((False, "float32", OPTIMIZER_AT_MOST), (True, "float16", OPTIMIZER_AT_MOST_HALF)):
-        far = [run.optimizer for run in runs if run.half is half and run.optimizer is not None]
+    for storage in ("float32", *HALVES):
+        far = [run.optimizer for run in runs if run.storage == storage and run.optimizer is not None]
         if far:
-            distances.append(f"{max(far):.1e} in {name} (allowed {most:g})")
+            distances.append(f"{max(far):.1e} in {storage} (allowed {optimizer_at_most(storage):g})")
     return [f"Updates from given gradients, from SGD's in float64: {', '.join(distances)}."] if distances else []
 
 
@@ -136,11 +137,12 @@ def to_json(job: ParityJob, reference: Reference, judged: Sequence[Judged], skip
         allowed = one.tolerance
         return {
             **msgspec.to_builtins(one.run),
+            "half": one.run.storage in HALVES,
             "allowed_loss": allowed.loss,
             "allowed_gradient": allowed.gradient,
             "allowed_length": allowed.length,
             "allowed_update": allowed.update,
-            "allowed_optimizer": OPTIMIZER_AT_MOST_HALF if one.run.half else OPTIMIZER_AT_MOST,
+            "allowed_optimizer": optimizer_at_most(one.run.storage),
             "ok": one.off is None,
             "off": one.off,
         }

@@ -8,7 +8,21 @@ looks for its plans on a GPU that is not there, and the tests compute it with Nu
 Owns the descriptions. Standard library only: knows no accelerator, and no rung.
 """
 
-from tcbench.work.base import ITEM_BYTES, DType, Kind, Layout, Math, Operand, Role, Work, shared, stored, wide
+from tcbench.work.base import (
+    HALVES,
+    ITEM_BYTES,
+    DType,
+    Half,
+    Kind,
+    Layout,
+    Math,
+    Operand,
+    Role,
+    Work,
+    shared,
+    stored,
+    wide,
+)
 from tcbench.work.convolution import Conv2d, ConvDgrad, ConvDgradAdd, ConvFprop, ConvFpropStats, ConvWgrad
 from tcbench.work.im2col import Col2im, Im2col, product
 from tcbench.work.loss import AddBias, BiasGradient, MeanLoss, SoftmaxCrossEntropyBackward, SoftmaxCrossEntropyForward
@@ -48,6 +62,7 @@ __all__ = [
     "ALIGNMENT",
     "CHUNK",
     "GOOD_STEPS",
+    "HALVES",
     "ITEM_BYTES",
     "OVERFLOWS",
     "SCALE",
@@ -77,6 +92,7 @@ __all__ = [
     "DType",
     "GlobalAverageBackward",
     "GlobalAverageForward",
+    "Half",
     "Im2col",
     "Kind",
     "Layout",

@@ -11,18 +11,21 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal, TypeVar, get_args
 
 Layout = Literal["NCHW", "NHWC"]
-DType = Literal["float16", "float32", "float64"]
+DType = Literal["float16", "bfloat16", "float32", "float64"]
 """Types that are stored. float64 is for references: no rung selects it, and no GPU plan or kernel is written for it."""
+Half = Literal["float16", "bfloat16"]
+"""Types of 16 bits: stored so, computed and accumulated in float32."""
+HALVES: tuple[Half, ...] = get_args(Half)
 Math = Literal["strict", "tf32"]
-"""Arithmetic of float32 convolutions: in float32, or with inputs rounded to TensorFloat-32. float16 always computes in
-float32 on float16 inputs."""
+"""Arithmetic of float32 convolutions: in float32, or with inputs rounded to TensorFloat-32. What has 16 bits always
+computes in float32 on 16-bit inputs."""
 Role = Literal["in", "out", "inout"]
 Kind = Literal["graph", "call", "kernel"]
 """Carried out by a cuDNN graph, one of cuDNN's older calls, a kernel of ours."""
 Array = tuple[tuple[int, ...], str]
 """Shape and dtype."""
 
-ITEM_BYTES = {"float16": 2, "float32": 4, "float64": 8, "bool": 1, "uint8": 1, "int32": 4, "int64": 8}
+ITEM_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8, "bool": 1, "uint8": 1, "int32": 4, "int64": 8}
 
 
 def check_dtype(dtype: str) -> None:

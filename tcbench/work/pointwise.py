@@ -9,7 +9,7 @@ from tcbench.work.base import Array, DType, Work, reads, writes
 
 @dataclass(frozen=True)
 class Pointwise(Work):
-    """On `size` values of one dtype; half precision computes in float32. Any shape of that size will do."""
+    """On `size` values of one dtype; 16 bits compute in float32. Any shape of that size will do."""
 
     numbers = ("size",)
     size: int

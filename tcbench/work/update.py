@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tcbench.work.base import Array, DType, Work, reads, round_up, updates, writes
+from tcbench.work.base import Array, DType, Half, Work, reads, round_up, updates, writes
 from tcbench.work.pointwise import Pointwise
 
 SCALE, OVERFLOWS, GOOD_STEPS, SKIPPED = range(4)
@@ -37,24 +37,28 @@ class _OneParameter(Work):
     size: int
 
 
+@dataclass(frozen=True)
 class ToSingle(_OneParameter):
-    """y = x, float16 to float32."""
+    """y = x, 16 bits to float32."""
 
     name = "to_single"
     roles = reads("x") | writes("y")
+    half: Half = "float16"
 
     def array(self, name: str) -> Array:
-        return (self.size,), "float16" if name == "x" else "float32"
+        return (self.size,), self.half if name == "x" else "float32"
 
 
+@dataclass(frozen=True)
 class ToHalf(_OneParameter):
-    """y = x, float32 to float16, rounded to nearest even."""
+    """y = x, float32 to 16 bits, rounded to nearest even."""
 
     name = "to_half"
     roles = reads("x") | writes("y")
+    half: Half = "float16"
 
     def array(self, name: str) -> Array:
-        return (self.size,), "float16" if name == "y" else "float32"
+        return (self.size,), self.half if name == "y" else "float32"
 
 
 @dataclass(frozen=True)
@@ -98,7 +102,7 @@ CHUNK = 1 << 14
 """Values that one thread block of a batched kernel takes."""
 
 ALIGNMENT = 64
-"""Values: 256 bytes in float32, as CuPy and CUDA align; 128 in float16."""
+"""Values: 256 bytes in float32, as CuPy and CUDA align; 128 in 16 bits."""
 
 
 def _aligned(size: int) -> int:
@@ -107,20 +111,21 @@ def _aligned(size: int) -> int:
 
 @dataclass(frozen=True)
 class Parameters:
-    """The parameters of a model, in order: size of each, and whether it is stored as float16.
+    """The parameters of a model, in order: size of each, and whether it is stored in 16 bits, as `half` says.
 
     Flat arrays of `total` values hold all of them in float32, each at its place: master weights and velocities. A
-    float32 parameter is a view into the master weights; a float16 one is a view into an array of `total_half` values,
-    which holds the float16 ones alone. Places are multiples of ALIGNMENT: cuDNN's graphs take addresses that are
+    float32 parameter is a view into the master weights; one of 16 bits is a view into an array of `total_half` values,
+    which holds those alone. Places are multiples of ALIGNMENT: cuDNN's graphs take addresses that are
     multiples of 16 bytes.
 
-    `table` int64 (P, 2): address of each parameter's gradient (in the parameter's dtype) and of its float16 weights,
+    `table` int64 (P, 2): address of each parameter's gradient (in the parameter's dtype) and of its 16-bit weights,
     0 for a float32 parameter. `chunks` int64 (B, 4): parameter, first and end value in it, place in the flat arrays
     of the first; each of at most CHUNK values.
     """
 
     sizes: tuple[int, ...]
     halves: tuple[bool, ...]
+    half: Half = "float16"
 
     @functools.cached_property
     def places(self) -> tuple[int, ...]:
@@ -129,7 +134,7 @@ class Parameters:
 
     @functools.cached_property
     def half_places(self) -> tuple[int, ...]:
-        """The place at which each begins in the float16 array; what stands there for a float32 one takes no room."""
+        """The place at which each begins in the array of 16 bits; what stands there for a float32 one takes no room."""
         sizes = (_aligned(size) if half else 0 for size, half in zip(self.sizes, self.halves, strict=True))
         return tuple(itertools.accumulate(sizes, initial=0))[:-1]
 
@@ -175,7 +180,7 @@ class _BatchedWork(Work):
 @dataclass(frozen=True)
 class BatchedUpdate(_BatchedWork):
     """For every parameter: g = gradient / scale + weight_decay * w; v = momentum * v - learning_rate * g; w += v, and
-    float16 weights = w rounded.
+    16-bit weights = w rounded.
 
     A gradient that is not finite: `dynamic` False, it is counted in state[OVERFLOWS] and its value keeps w and v;
     True, CheckFinite has counted before, and if it found any nothing at all is changed.

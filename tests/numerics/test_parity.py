@@ -9,25 +9,24 @@ import pytest
 from tcbench.backends.chainer.rungs import RUNGS
 from tcbench.core.numerics import Distance, ParityRun, Slope
 from tcbench.core.rung import ROUNDING
-from tcbench.numerics.parity import OPTIMIZER_AT_MOST, SLOPE_AT_MOST, judge, reference
+from tcbench.numerics.parity import SLOPE_AT_MOST, judge, reference
 
 PLAIN = {"storage": "float32", "layout": "NCHW"}
 
 
-def a_run(rung: str = "nhwc", half: bool = False, **changes) -> ParityRun:
-    dtype = "float16" if half else "float32"
+def a_run(rung: str = "nhwc", storage: str = "float32", **changes) -> ParityRun:
     facts = {
         "config": f"fp32+{rung}",
         "without": "fp32",
         "asked": True,
         "to_without": Distance(loss=0.0, update=0.0, gradient=0.0, gradient_of="stem.w", length=0.0, length_of="gamma"),
         "to_fp32": Distance(loss=0.0, update=0.0),
-        "seen": {"storage": dtype, "layout": "NHWC"},
-        "seen_without": {"storage": dtype, "layout": "NCHW"},
+        "seen": {"storage": storage, "layout": "NHWC"},
+        "seen_without": {"storage": storage, "layout": "NCHW"},
         "optimizer": 0.0,
         "optimizer_of": "head.w",
     }
-    return ParityRun(rung=rung, half=half, **(facts | changes))
+    return ParityRun(rung=rung, storage=storage, **(facts | changes))
 
 
 def why(run: ParityRun) -> str | None:
@@ -44,22 +43,24 @@ def test_a_run_within_everything_is_not_off():
 
 
 @pytest.mark.parametrize(
-    ("half", "distance", "expected"),
+    ("storage", "distance", "expected"),
     [
-        (False, far(loss=6e-4), "loss 0.0006 above 0.0005"),
-        (False, far(gradient=2e-4), "gradient (stem.w) 0.0002 above 0.0001"),
-        (False, far(gradient=9e-5), None),
-        (False, far(length=1.0), None),  # the gradient's distance says it all where rounding is small
-        (False, far(update=0.2), "update 0.2 above 0.1"),
-        (True, far(gradient=0.14), None),
-        (True, far(gradient=0.16), "gradient (stem.w) 0.16 above 0.15"),
-        (True, far(length=0.02), "gradient's length (gamma) 0.02 above 0.01"),
-        (True, far(loss=0.02, length=0.02), "loss 0.02 above 0.01, gradient's length (gamma) 0.02 above 0.01"),
-        (False, far(finite=False), "its loss or its parameters are not finite"),
+        ("float32", far(loss=6e-4), "loss 0.0006 above 0.0005"),
+        ("float32", far(gradient=2e-4), "gradient (stem.w) 0.0002 above 0.0001"),
+        ("float32", far(gradient=9e-5), None),
+        ("float32", far(length=1.0), None),  # the gradient's distance says it all where rounding is small
+        ("float32", far(update=0.2), "update 0.2 above 0.1"),
+        ("float16", far(gradient=0.14), None),
+        ("float16", far(gradient=0.16), "gradient (stem.w) 0.16 above 0.15"),
+        ("float16", far(length=0.02), "gradient's length (gamma) 0.02 above 0.01"),
+        ("float16", far(loss=0.02, length=0.02), "loss 0.02 above 0.01, gradient's length (gamma) 0.02 above 0.01"),
+        ("bfloat16", far(gradient=0.55), None),
+        ("bfloat16", far(gradient=0.65), "gradient (stem.w) 0.65 above 0.6"),
+        ("float32", far(finite=False), "its loss or its parameters are not finite"),
     ],
 )
-def test_each_distance_has_a_tolerance_of_its_own(half, distance, expected):
-    assert why(a_run(half=half, to_without=distance)) == expected
+def test_each_distance_has_a_tolerance_of_its_own(storage, distance, expected):
+    assert why(a_run(storage=storage, to_without=distance)) == expected
 
 
 def test_a_step_that_is_one_launch_has_no_gradients_to_hold():
@@ -74,15 +75,14 @@ def test_a_rung_that_declares_bit_identical_may_change_nothing():
 
 def test_fp32_is_held_against_float64_within_rounding():
     run = a_run(config="fp32", rung="fp32", without=None, to_without=far(gradient=3e-4), seen=PLAIN, seen_without={})
-    assert why(run) == f"gradient (stem.w) 0.0003 above {ROUNDING.single.gradient:.2g}"
+    assert why(run) == f"gradient (stem.w) 0.0003 above {ROUNDING.float32.gradient:.2g}"
 
 
-@pytest.mark.parametrize(("half", "most"), [(False, 1e-5), (True, 1e-3)])
-def test_an_optimizer_is_held_against_sgd_with_what_float16_rounds_away(half, most):
-    assert why(a_run(half=half, optimizer=0.9 * most)) is None
+@pytest.mark.parametrize(("storage", "most"), [("float32", 1e-5), ("bfloat16", 1e-5), ("float16", 1e-3)])
+def test_an_optimizer_is_held_against_sgd_with_what_float16_rounds_away(storage, most):
+    assert why(a_run(storage=storage, optimizer=0.9 * most)) is None
     expected = f"optimizer (head.w) {1.1 * most:.2g} from SGD's, above {most:.2g}"
-    assert why(a_run(half=half, optimizer=1.1 * most)) == expected
-    assert OPTIMIZER_AT_MOST == 1e-5
+    assert why(a_run(storage=storage, optimizer=1.1 * most)) == expected
 
 
 def test_a_rung_that_is_not_seen_to_do_what_it_shows_is_off():

@@ -30,8 +30,12 @@ def runs(gradient: float = 3e-6):
         [
             ParityRun(config="fp32", rung="fp32", without=None, to_without=to, seen=shows[0], **common),
             ParityRun(config="fp32+nhwc", rung="nhwc", without="fp32", to_without=to, seen=shows[1], **common),
-            ParityRun(config="fp16", rung="fp16", without="fp32", half=True, to_without=half, seen=shows[2], **common),
-            ParityRun(config="fp16+dali", rung="dali", without="fp16", half=True, asked=True, reason="it broke"),
+            ParityRun(
+                config="fp16", rung="fp16", without="fp32", storage="float16", to_without=half, seen=shows[2], **common
+            ),
+            ParityRun(
+                config="fp16+dali", rung="dali", without="fp16", storage="float16", asked=True, reason="it broke"
+            ),
         ],
         lambda name: RUNGS[name],
     )

@@ -13,7 +13,7 @@ import numpy as np
 
 from tcbench import work
 from tcbench.accelerators.protocol import Array, current
-from tcbench.backends.chainer.ops.node import dtype_of
+from tcbench.backends.chainer.ops.node import dtype_of, half_of
 from tcbench.backends.chainer.parts import OptimizerSpec
 from tcbench.core.errors import TrainingError
 
@@ -52,8 +52,8 @@ class _ScaledSGD:
 
 class PerParameterSGD(_ScaledSGD):
     """A few launches per parameter, as many as Chainer's MomentumSGD with the WeightDecay hook: decay and momentum
-    for float32; for float16 also unscaling, and the casts there and back. Without master weights the float32 copy is
-    made anew from the stored float16 weights at every update, so that what they round away is lost."""
+    for float32; for 16 bits also unscaling, and the casts there and back. Without master weights the float32 copy is
+    made anew from the stored 16-bit weights at every update, so that what they round away is lost."""
 
     def __init__(self, spec: OptimizerSpec, model: Any) -> None:
         super().__init__(spec)
@@ -61,9 +61,7 @@ class PerParameterSGD(_ScaledSGD):
         self._parameters = list(model.params())
         self._velocities = [accelerator.zeros(p.shape, work.wide(dtype_of(p.array))) for p in self._parameters]
         self._weights = [
-            accelerator.upload(accelerator.download(p.array).astype("f4"))
-            if dtype_of(p.array) == "float16"
-            else p.array
+            accelerator.upload(accelerator.download(p.array).astype("f4")) if half_of(p.array) else p.array
             for p in self._parameters
         ]
 
@@ -74,22 +72,22 @@ class PerParameterSGD(_ScaledSGD):
 
     def _update(self, parameter: Any, velocity: Array, weights: Array) -> None:
         spec, launch, empty = self.spec, self.accelerator.launch, self.accelerator.empty
-        if parameter.array is not weights and not spec.master_weights:
-            launch(to_single(parameter.size), parameter.array, weights)
-        gradient, size = parameter.grad, parameter.size
+        gradient, size, half = parameter.grad, parameter.size, half_of(parameter.array)
+        if half and not spec.master_weights:
+            launch(to_single(size, half), parameter.array, weights)
         if self.spec.loss_scale != 1:
             unscaled = empty(gradient.shape, gradient.dtype)
             launch(unscale(size, dtype_of(gradient)), gradient, unscaled, self.state)
             gradient = unscaled
-        if dtype_of(gradient) == "float16":
+        if half:
             single = empty(gradient.shape, np.float32)
-            launch(to_single(size), gradient, single)
+            launch(to_single(size, half), gradient, single)
             gradient = single
         dtype = dtype_of(weights)
         launch(weight_decay(size, spec.weight_decay, dtype), gradient, weights)
         launch(momentum_update(size, spec.learning_rate, spec.momentum, dtype), gradient, velocity, weights)
-        if parameter.array is not weights:
-            launch(to_half(size), weights, parameter.array)
+        if half:
+            launch(to_half(size, half), weights, parameter.array)
 
     def masters(self) -> dict[int, Array]:
         """The array that each parameter trains in, by the parameter's id."""
@@ -100,7 +98,7 @@ class PerParameterSGD(_ScaledSGD):
 class BatchedSGD(_ScaledSGD):
     """One launch for all parameters, through a table of addresses; with a dynamic loss scale three.
 
-    Takes over the model's parameters: float32 ones become views into the flat master weights, float16 ones into a flat
+    Takes over the model's parameters: float32 ones become views into the flat master weights, 16-bit ones into a flat
     array of their own. Gradients stay where backward left them, and the table of their addresses is sent at every
     update: CuPy's pool gives the same step other addresses the next time (of blocks of one size it takes the one whose
     Python object lies lowest). A captured graph holds the copy, with the addresses that it was captured with.
@@ -113,9 +111,13 @@ class BatchedSGD(_ScaledSGD):
         self._parameters = list(model.params())
         arrays = [p.array for p in self._parameters]
         if any(dtype_of(array) == "float64" for array in arrays):
-            raise ValueError("a batched update: expected float16 or float32, got float64")
-        halves = tuple(dtype_of(array) == "float16" for array in arrays)
-        described = work.Parameters(tuple(array.size for array in arrays), halves)
+            raise ValueError("a batched update: expected 16 bits or float32, got float64")
+        halves = [half_of(array) for array in arrays]
+        described = work.Parameters(
+            tuple(array.size for array in arrays),
+            tuple(half is not None for half in halves),
+            next(filter(None, halves), "float16"),
+        )
         self._work = work.BatchedUpdate(
             described, spec.learning_rate, spec.momentum, spec.weight_decay, spec.dynamic_scale
         )
@@ -123,12 +125,12 @@ class BatchedSGD(_ScaledSGD):
         self._adjust = work.AdjustScale(spec.growth_interval)
 
         on_host = [accelerator.download(array).reshape(-1) for array in arrays]
-        master, half = np.zeros(described.total, np.float32), np.zeros(described.total_half, np.float16)
+        master, narrow = np.zeros(described.total, np.float32), np.zeros(described.total_half, described.half)
         for array, place, half_place in zip(on_host, described.places, described.half_places, strict=True):
             master[place : place + array.size] = array
-            if dtype_of(array) == "float16":
-                half[half_place : half_place + array.size] = array
-        self._master, self._half = accelerator.upload(master), accelerator.upload(half)
+            if half_of(array):
+                narrow[half_place : half_place + array.size] = array
+        self._master, self._half = accelerator.upload(master), accelerator.upload(narrow)
         self._velocity = accelerator.zeros((described.total,), np.float32)
         self._chunks = accelerator.upload(np.array(list(described.chunks()), np.int64).reshape(-1, 4))
         self._rows = np.zeros((len(arrays), 2), np.int64)
@@ -138,7 +140,7 @@ class BatchedSGD(_ScaledSGD):
             self._rows, self._parameters, described.half_places, described.places, strict=True
         ):
             size, shape = parameter.size, parameter.shape
-            if dtype_of(parameter.array) == "float16":
+            if half_of(parameter.array):
                 view = self._half[half_place : half_place + size]
                 row[1] = accelerator.address(view)
             else:

@@ -15,6 +15,7 @@ from training import SMOOTH, Trained, change_distance, loss_distance, train
 
 from tcbench.backends import backend
 from tcbench.core.record import TrainSettings
+from tcbench.core.rung import storage_of
 
 RUNGS = backend("chainer").RUNGS
 SETTINGS = TrainSettings(learning_rate=0.01)
@@ -40,6 +41,11 @@ PAIRS = [
     ("fp16+batched", "fp16+batched+static_graph"),
     ("fp16+batched", "fp16+batched+dynamic_scale"),
     ("fp16+nhwc+fused", "fp16+nhwc+fused+convstats"),
+    ("bf16", "bf16+batched"),
+    ("bf16", "bf16+nhwc"),
+    ("bf16", "bf16+fused"),
+    ("bf16+nhwc", "bf16+nhwc+fused"),
+    ("bf16+batched", "bf16+batched+static_graph"),
 ]
 ON_A_GPU = {"tf32", "cuda_graph"}
 """Rungs that the host does not have: see cuda/test_device_path.py and the GPU tests."""
@@ -73,16 +79,17 @@ def test_a_rung_is_within_its_declared_parity(base, config):
             assert np.array_equal(one.losses, other.losses)
             assert np.array_equal(one.change, other.change)
         else:
-            tolerance = parity.half if config.startswith("fp16") else parity.single
+            tolerance = parity.of(storage_of(RUNGS[name] for name in config.split("+")))
             assert loss_distance(one, other) <= tolerance.loss
             assert change_distance(one, other) <= tolerance.update
 
 
-def test_fp16_is_within_its_declared_parity_of_fp32():
-    tolerance = RUNGS["fp16"].parity.half
+@pytest.mark.parametrize("name", ["fp16", "bf16"])
+def test_16_bits_are_within_their_declared_parity_of_fp32(name):
+    tolerance = RUNGS[name].parity.of(storage_of([RUNGS[name]]))
     for seed in FEW:
-        assert loss_distance(trained("fp16", seed), trained("fp32", seed)) <= tolerance.loss
-        assert change_distance(trained("fp16", seed), trained("fp32", seed)) <= tolerance.update
+        assert loss_distance(trained(name, seed), trained("fp32", seed)) <= tolerance.loss
+        assert change_distance(trained(name, seed), trained("fp32", seed)) <= tolerance.update
 
 
 @pytest.mark.parametrize(("base", "config"), PAIRS)
@@ -101,6 +108,6 @@ def test_the_training_these_tests_watch_moves_the_weights():
 
 
 def test_every_rung_that_changes_the_arithmetic_is_paired_here():
-    paired = {added_rung(base, config).name for base, config in PAIRS} | {"fp32", "fp16"}
+    paired = {added_rung(base, config).name for base, config in PAIRS} | {"fp32", "fp16", "bf16"}
     feeds = {name for name, rung in RUNGS.rungs.items() if rung.parity.kind == "input"}
     assert paired | feeds | ON_A_GPU == set(RUNGS.rungs)

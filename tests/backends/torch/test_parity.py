@@ -98,7 +98,7 @@ def test_fp16_trains_as_our_fp16_does():
 
 def within(one: Trained, other: Trained, config: str, rung: str) -> None:
     parity = RUNGS[rung].parity
-    tolerance = parity.single if config.startswith("fp32") else parity.half
+    tolerance = parity.of({"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}[config.split("+")[0]])
     assert tolerance is not None
     assert loss_distance(one, other) <= tolerance.loss
     assert change_distance(one, other) <= tolerance.update

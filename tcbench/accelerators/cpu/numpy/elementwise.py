@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tcbench.accelerators.cpu.numpy import parallel
-from tcbench.accelerators.cpu.numpy.half import convert, is_widened, load
+from tcbench.accelerators.cpu.numpy.half import INFINITY, convert, is_widened, load
 from tcbench.accelerators.cpu.numpy.parallel import Array, scratch
 from tcbench.work import Add, AddRelu, Relu, ReluBackward
 
@@ -37,10 +37,10 @@ def relu_into(x: Array, out: Array) -> None:
     x, out = x.reshape(-1), out.reshape(-1)
     if is_widened(x.dtype):
         # As integers: negative numbers (and -0) have the sign bit, and NaN lies above infinity in magnitude.
-        bits = x.view(np.int16)
+        bits, minus_infinity = x.view(np.int16), 0x8000 | INFINITY[x.dtype]
         np.maximum(bits, zeros(bits.size, np.int16), out=out.view(np.int16))
-        if bits.size and x.view(np.uint16).max() > 0xFC00:  # a NaN with the sign bit
-            lost = x.view(np.uint16) > 0xFC00
+        if bits.size and x.view(np.uint16).max() > minus_infinity:  # a NaN with the sign bit
+            lost = x.view(np.uint16) > minus_infinity
             out[lost] = x[lost]
         return
     np.maximum(x, zeros(x.size, x.dtype), out=out)
@@ -68,7 +68,7 @@ def is_positive(y: Array, out: Array) -> None:
     # As integers: one less than their bits, zero and what has the sign bit lie above infinity, where NaN is.
     bits = scratch("positive.bits", y.shape, np.uint16)
     np.subtract(y.view(np.uint16), np.uint16(1), out=bits)
-    np.less(bits, np.uint16(0x7C00), out=out)
+    np.less(bits, np.uint16(INFINITY[y.dtype]), out=out)
 
 
 def relu(_: Relu, x: Array, y: Array) -> None:

@@ -96,7 +96,7 @@ def batched_update(work: BatchedUpdate, table: Array, _: Array, master: Array, v
     parameters, scale = work.parameters, state[SCALE]
     gradients = _gradients(work, table)
     halves = [
-        _at(address, size, np.float16) if address else None
+        _at(address, size, parameters.half) if address else None
         for size, address in zip(parameters.sizes, table[:, 1].tolist(), strict=True)
     ]
     overflows: list[int] = []
@@ -167,9 +167,10 @@ def _chunks_with_overflow(finite: Array) -> int:
 
 
 def _gradients(work: BatchedUpdate | CheckFinite, table: Array) -> list[Array]:
+    of = work.parameters
     return [
-        _at(address, size, np.float16 if half else np.float32)
-        for size, half, address in zip(work.parameters.sizes, work.parameters.halves, table[:, 0].tolist(), strict=True)
+        _at(address, size, of.half if half else np.float32)
+        for size, half, address in zip(of.sizes, of.halves, table[:, 0].tolist(), strict=True)
     ]
 
 

@@ -29,8 +29,9 @@ from tcbench.backends.spec import FeedSpec
 from tcbench.core.errors import TcbenchError
 from tcbench.core.numerics import BASE, Distance, ParityJob, ParityRun, Slope
 from tcbench.core.record import Cell, TrainSettings
-from tcbench.core.rung import Rung
+from tcbench.core.rung import Rung, storage_of
 from tcbench.models.small import WELL_CONDITIONED
+from tcbench.work import HALVES
 
 OpenSite = Callable[[Cell], Site]
 
@@ -75,8 +76,9 @@ class RandomBatches:
 
     def next(self) -> tuple[np.ndarray, np.ndarray]:
         spec = self._spec
-        # Pixels are exact in float16, so that every dtype trains on the same numbers.
-        x = self._rng.standard_normal((spec.batch_size, 3, spec.image_size, spec.image_size)).astype(np.float16)
+        # Pixels are exact in bfloat16 and in float16, so that every dtype trains on the same numbers.
+        x = self._rng.standard_normal((spec.batch_size, 3, spec.image_size, spec.image_size))
+        x = x.astype("bfloat16").astype(np.float16)
         t = self._rng.integers(0, spec.n_classes, spec.batch_size, dtype=np.int32)
         if spec.tensor.layout == "NHWC":
             x = x.transpose(0, 2, 3, 1)
@@ -116,7 +118,7 @@ def compare(job: ParityJob, open_site: OpenSite, progress: Callable[[int], None]
     for done, one in enumerate(job.cells, start=1):
         cell = one.cell
         common: dict[str, Any] = {"config": cell.config, "rung": one.rung, "without": one.without, "asked": one.asked}
-        common["half"] = "fp16" in cell.rungs
+        common["storage"] = storage_of(RUNGS[name] for name in cell.rungs)
         try:
             if cell.config not in trained:
                 rungs = [RUNGS[name] for name in cell.rungs]
@@ -355,13 +357,12 @@ def _seen_of_functions(first: _Applied, second: _Applied) -> dict[str, str]:
 def _seen_of_optimizer(step: Any) -> dict[str, str]:
     optimizer = step.optimizer
     trains_in = _trains_in(step)
-    halves = [p for _, p in _named(step.model) if str(p.array.dtype) == "float16"]
-    masters = {str(trains_in(p).dtype) for p in halves}
+    masters = {str(trains_in(p).dtype) for _, p in _named(step.model) if str(p.array.dtype) in HALVES}
     at_once = isinstance(optimizer, BatchedSGD)
     dynamic = at_once and optimizer.spec.dynamic_scale
     return {
         "update": "all parameters at once" if at_once else "parameter by parameter",
-        "master weights": " and ".join(sorted(masters - {"float16"})) or "none",
+        "master weights": " and ".join(sorted(masters - {*HALVES})) or "none",
         "loss scale": "dynamic" if dynamic else "static",
     }
 

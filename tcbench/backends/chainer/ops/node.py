@@ -12,12 +12,13 @@ from __future__ import annotations
 
 from typing import Any, get_args
 
+import ml_dtypes  # noqa: F401  (with it NumPy knows bfloat16 by name)
 import numpy as np
 
 from tcbench import work
 from tcbench.accelerators.protocol import Accelerator, Array, current
 from tcbench.backends.chainer.compat import chainer
-from tcbench.work import DType
+from tcbench.work import HALVES, DType, Half
 
 Variable = Any
 """chainer.Variable; Chainer has no types."""
@@ -33,6 +34,12 @@ def dtype_of(array: Array) -> DType:
         return _DTYPES[array.dtype]
     except KeyError:
         raise ValueError(f"expected one of {', '.join(get_args(DType))}, got {array.dtype}") from None
+
+
+def half_of(array: Array) -> Half | None:
+    """The same where it has 16 bits, else None."""
+    dtype = dtype_of(array)
+    return dtype if dtype in HALVES else None
 
 
 class Node(chainer.FunctionNode):

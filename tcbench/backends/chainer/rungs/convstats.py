@@ -20,7 +20,7 @@ class ConvStats(Rung):
             Needs("fused", why="what follows the convolution becomes one pass"),
         ),
     )
-    parity = Parity("tolerance", half=Tolerance(1e-2, 0.3, 0.15, 0.01))
+    parity = Parity("tolerance", float16=Tolerance(1e-2, 0.3, 0.15, 0.01))
     shows: ClassVar = {"batch statistics": "from the convolution"}
     source = "NVIDIA cuDNN documentation, graph patterns: ConvGenStats; MLPerf Training v1.0 ResNet-50"
 

@@ -18,7 +18,7 @@ class DynamicScale(Rung):
             Needs("batched", why="a step is skipped as a whole, so all gradients must be seen before any is applied"),
         )
     )
-    parity = Parity("tolerance", half=Tolerance(1e-2, 0.3, 0.15, 0.01))
+    parity = Parity("tolerance", float16=Tolerance(1e-2, 0.3, 0.15, 0.01))
     shows: ClassVar = {"loss scale": "dynamic"}
     source = "P. Micikevicius et al., Mixed Precision Training, 2018, section 3.2"
 

@@ -12,7 +12,7 @@ class Bf16(Rung):
     name = "bf16"
     says = "autocast to bfloat16, 32-bit accumulation, fp32 weights, no loss scaling"
     conflicts = frozenset({"fp32", "tf32", "fp16"})
-    parity = Parity("tolerance", half=Tolerance(3e-2, 0.6))  # 8 bits of significand, 3 fewer than float16
+    parity = Parity("tolerance", bfloat16=Tolerance(3e-2, 0.6))  # 8 bits of significand, 3 fewer than float16
     source = "PyTorch documentation, Automatic Mixed Precision"
 
     def parts(self, parts: Any, settings: Any) -> Any:

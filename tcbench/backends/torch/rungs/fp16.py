@@ -13,7 +13,7 @@ class Fp16(Rung):
     name = "fp16"
     says = "autocast to float16, 32-bit accumulation, loss scaling, fp32 weights"
     conflicts = frozenset({"fp32", "tf32", "bf16"})
-    parity = Parity("tolerance", half=Tolerance(1e-2, 0.3))
+    parity = Parity("tolerance", float16=Tolerance(1e-2, 0.3))
     source = "PyTorch documentation, Automatic Mixed Precision"
 
     def parts(self, parts: Any, settings: Any) -> Any:

@@ -15,7 +15,7 @@ class Tf32(Rung):
     says = "32-bit storage, convolutions round their inputs to TensorFloat-32"
     requires = Requires(devices=frozenset({"cuda"}), compute_capability=(8, 0))
     conflicts = frozenset({"fp32", "fp16", "bf16"})
-    parity = Parity("tolerance", single=Tolerance(1e-2, 0.3))
+    parity = Parity("tolerance", float32=Tolerance(1e-2, 0.3))
     source = "PyTorch documentation, Numerical accuracy: TensorFloat-32"
 
     @contextlib.contextmanager

@@ -16,7 +16,7 @@ from tcbench.accelerators.cpu.numpy.accelerator import _KERNELS, NumpyAccelerato
 
 KINDS = {kind for kind in vars(w).values() if isinstance(kind, type) and issubclass(kind, w.Work)} - {w.Work}
 LAYOUTS: tuple[w.Layout, ...] = ("NCHW", "NHWC")
-DTYPES: tuple[w.DType, ...] = ("float16", "float32", "float64")
+DTYPES: tuple[w.DType, ...] = ("float16", "bfloat16", "float32", "float64")
 
 CASES = [case for case in all_cases() if case.grid is None]  # a grid is a GPU's
 

@@ -1,3 +1,4 @@
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -45,6 +46,27 @@ def test_numbers_out_of_range_round_as_in_numpy():
     assert_same_bits(half.cast(numbers, np.float16), numpy_cast(numbers, np.float16))
 
 
+def test_every_bfloat16_survives_a_round_trip():
+    bits = np.arange(1 << 16, dtype=np.uint16)
+    nan = (bits & 0x7FFF) > 0x7F80
+    every = np.where(nan, bits | 0x40, bits).view(ml_dtypes.bfloat16)  # no NaN signals
+    wide = half.cast(every, np.float32)
+    np.testing.assert_array_equal(np.isnan(wide), nan)
+    np.testing.assert_array_equal(wide[~nan].view(np.uint32) >> 16, every.view(np.uint16)[~nan])
+    np.testing.assert_array_equal(
+        half.cast(wide, ml_dtypes.bfloat16).view(np.uint16)[~nan], every.view(np.uint16)[~nan]
+    )
+    assert np.isnan(half.cast(wide, ml_dtypes.bfloat16)[nan].astype(np.float32)).all()
+
+
+def test_bfloat16_is_rounded_to_nearest_even():
+    bits = np.random.default_rng(0).integers(0, 0x7F7F_0000, 1_000_003, dtype=np.uint32)
+    bits[::3] = bits[::3] & 0xFFFF_0000 | 0x8000  # half way between two
+    up = (bits & 0xFFFF) > 0x8000 - (bits >> 16 & 1)
+    rounded = half.cast(bits.view(np.float32), ml_dtypes.bfloat16)
+    np.testing.assert_array_equal(rounded.view(np.uint16), (bits >> 16) + up)
+
+
 def test_random_bits_round_as_in_numpy():
     bits = np.random.default_rng(0).integers(0, 1 << 32, 1_000_003, dtype=np.uint32)
     assert_same_bits(half.cast(bits.view(np.float32), np.float16), numpy_cast(bits.view(np.float32), np.float16))
@@ -78,5 +100,5 @@ def test_a_dtype_that_no_op_is_written_for_is_refused_not_taken_for_single_preci
         lambda: conv_nhwc.fprop(x, x, x, 1, 0),
     ]
     for use in uses:
-        with pytest.raises(ValueError, match=f"expected float16, float32 or float64, got {np.dtype(dtype)}"):
+        with pytest.raises(ValueError, match=f"expected float16, bfloat16, float32 or float64, got {np.dtype(dtype)}"):
             use()

@@ -21,10 +21,11 @@ from tcbench.backends.chainer.ops.linear import LinearWgrad
 from tcbench.backends.chainer.optimizers import BatchedSGD, PerParameterSGD
 from tcbench.backends.chainer.rungs import RUNGS
 from tcbench.backends.chainer.sites import open_site
-from tcbench.core.rung import EXACT, Rung
-from tcbench.numerics.parity import OPTIMIZER_AT_MOST, SLOPE_AT_MOST, judge, reference
+from tcbench.core.rung import EXACT, Rung, storage_of
+from tcbench.numerics.parity import SLOPE_AT_MOST, judge, optimizer_at_most, reference
 from tcbench.run import numerics_plan as plan
 from tcbench.run.scenario import Config, load
+from tcbench.work import HALVES
 
 
 def planned(*names: str, steps: int = 1):
@@ -61,9 +62,10 @@ def test_rungs_of_no_config_of_the_cpu_scenario_are_where_they_say_too():
 
 def test_every_rung_that_changes_the_arithmetic_says_how_far_a_first_gradient_may_be():
     for rung in RUNGS.rungs.values():
-        for tolerance in filter(None, (rung.parity.single, rung.parity.half)):
+        for tolerance in filter(None, map(rung.parity.of, ("float32", *HALVES))):
             assert tolerance.gradient is not None, rung.name
-        assert rung.parity.half is None or rung.parity.half.length is not None, rung.name
+        for tolerance in filter(None, map(rung.parity.of, HALVES)):
+            assert tolerance.length is not None, rung.name
 
 
 @pytest.fixture(scope="module")
@@ -316,7 +318,8 @@ def test_an_optimizer_that_is_not_sgd_is_off(monkeypatch, breaks, optimizer, con
     off = run(config)
     assert wrong(off) == {config}
     assert "optimizer (" in off[config]
-    assert f"from SGD's, above {OPTIMIZER_AT_MOST if config.startswith('fp32') else 1e-3:.2g}" in off[config]
+    most = optimizer_at_most(storage_of(RUNGS[name] for name in config.split("+")))
+    assert f"from SGD's, above {most:.2g}" in off[config]
 
 
 # -- rungs that do nothing, and rungs that do what they do not say -----------------------------------------------------
