@@ -10,6 +10,7 @@ Owns the protocol and which accelerator the process uses.
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -42,7 +43,7 @@ class BatchNormRoute:
     backward: BatchNormBackward | BatchNormCallBackward
     then: After
 
-    @property
+    @functools.cached_property
     def kept(self) -> tuple[tuple[int, ...], str] | None:
         """Shape and dtype of ReLU's mask, or of the calls' reserve space; None when ReLU is not fused."""
         norm = self.forward.norm

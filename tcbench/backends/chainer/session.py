@@ -35,6 +35,7 @@ class Step:
 
     def __init__(self, model: Any, optimizer: Optimizer, feed: Feed) -> None:
         self.model = model
+        self._parameters = tuple(model.params())
         self.optimizer = optimizer
         self.feed = feed
         self.x: Any = None
@@ -49,7 +50,8 @@ class Step:
         self.loss = ops.softmax_cross_entropy(self.model(self.x), self.t)
 
     def backward(self) -> None:
-        self.model.cleargrads()
+        for parameter in self._parameters:
+            parameter.cleargrad()
         self.optimizer.backward(self.loss)
         # The graph, and with it every activation, goes before the next forward pass allocates.
         self.loss_value, self.loss = self.loss.array, None

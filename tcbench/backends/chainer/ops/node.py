@@ -6,10 +6,17 @@ only inputs are gradients. That is what makes chainer.static_graph right: on rep
 nodes, and what a node would have kept from the first iteration would be stale.
 
 A node computes nothing itself: it launches work on the current accelerator.
+
+The graph is Chainer's, and so is the walk over it. `FunctionNode.apply` alone, which builds it, is written anew: most of
+its time goes into what has no use here (ChainerX, memory layouts, type checks that the operations make themselves, the
+device, which the accelerator has made current, retained arrays). Where something listens or checks (hooks, debug mode,
+Chainer's own recorder) it is Chainer's that runs.
 """
 
 from __future__ import annotations
 
+import weakref
+from collections.abc import Sequence
 from typing import Any, get_args
 
 import ml_dtypes  # noqa: F401  (with it NumPy knows bfloat16 by name)
@@ -42,8 +49,34 @@ def half_of(array: Array) -> Half | None:
     return dtype if dtype in HALVES else None
 
 
+_VARIABLE = chainer.Variable
+_new_variable = chainer.Variable._init_unchecked
+
+
 class Node(chainer.FunctionNode):
     """Computes on the current accelerator."""
+
+    def apply(self, inputs: Sequence[Variable | Array]) -> Variables:
+        """As in Chainer, which builds the same graph; see the module's docstring for what is left out."""
+        config = chainer.config
+        if chainer.get_function_hooks() or self._local_function_hooks or config.debug or config.schedule_func:
+            return super().apply(inputs)  # type: ignore[no-any-return]
+        arrays, nodes, requires_grad = [], [], False
+        for x in inputs:
+            variable = x if isinstance(x, _VARIABLE) else chainer.as_variable(x)
+            arrays.append(variable.raw_array)
+            nodes.append(variable.node)
+            requires_grad = requires_grad or variable.requires_grad
+        outputs = self.forward_on(current(), tuple(arrays))
+        made = tuple([_new_variable(y, requires_grad=requires_grad) for y in outputs])
+        if config.enable_backprop:
+            self.rank = max([node.rank for node in nodes])
+            self.inputs = tuple(nodes)
+            self.outputs = tuple([weakref.ref(y.node) for y in made])
+            self.lazy_grad_sum = config.lazy_grad_sum
+            for y in made:
+                y.creator_node = self
+        return made
 
     def forward(self, inputs: tuple[Array, ...]) -> tuple[Array, ...]:
         return self.forward_on(current(), inputs)

@@ -1,5 +1,6 @@
 """What holds for all ops together: the graph they build, static replay, threads, memory."""
 
+import contextlib
 import gc
 import weakref
 
@@ -181,3 +182,55 @@ def test_a_second_derivative_is_refused_with_a_reason():
     x.grad_var.grad = np.ones_like(y.array)
     with pytest.raises(NotImplementedError, match="first derivatives only"):
         x.grad_var.backward()
+
+
+def graph_of(loss):
+    """Every function of a graph as far as backward depends on it, from the loss on."""
+    nodes, seen = [loss.creator_node], []
+    while nodes:
+        node = nodes.pop(0)
+        outputs = [output() for output in node.outputs]
+        seen.append(
+            (
+                type(node),
+                node.rank,
+                node.lazy_grad_sum,
+                [(x.shape, x.dtype, x.rank, x.requires_grad) for x in node.inputs],
+                [y and (y.shape, y.dtype, y.rank, y.requires_grad, y.creator_node is node) for y in outputs],
+            )
+        )
+        nodes += [x.creator_node for x in node.inputs if x.creator_node is not None]
+    return seen
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_the_graph_is_the_one_that_chainer_builds(fused):
+    def trained(scope):
+        net = Net("NHWC", "float32", fused)
+        with scope:
+            loss = ops.softmax_cross_entropy(net(np.ones((4, 33, 30, 3), np.float32)), np.zeros(4, np.int32))
+            graph = graph_of(loss)
+            loss.backward()
+        return graph, {name: parameter.grad for name, parameter in net.namedparams()}
+
+    class Listens(chainer.FunctionHook):
+        """Whatever listens has Chainer's own `apply` run."""
+
+        name = "listens"
+
+    ours, theirs = trained(contextlib.nullcontext()), trained(Listens())
+    assert len(ours[0]) > 10
+    assert ours[0] == theirs[0]
+    for name, gradient in theirs[1].items():
+        assert np.array_equal(ours[1][name], gradient), name
+
+
+def test_chainers_debug_mode_sees_what_an_operation_computes():
+    with chainer.using_config("debug", True), pytest.raises(RuntimeError, match="NaN is detected on forward"):
+        ops.relu(np.full((1, 1), np.nan, np.float32))
+
+
+def test_nothing_is_recorded_without_backprop():
+    x = chainer.Variable(np.ones((2, 3), np.float32))
+    with chainer.no_backprop_mode():
+        assert ops.relu(x).creator_node is None
