@@ -104,7 +104,7 @@ class Convolution(ForwardNode):
             return super().backward_accumulate(indexes, gys, accumulated)
         # The other gradient of x, of the shortcut, may be added while a block of the product is in cache.
         gx = ConvolutionDgrad(self).apply((gys[0], accumulated[0]))
-        return gx + super().backward_accumulate(indexes[1:], gys, accumulated[1:])  # type: ignore[no-any-return]
+        return gx + super().backward_accumulate(indexes[1:], gys, accumulated[1:])
 
 
 class ConvolutionDgrad(GradientNode):
@@ -162,4 +162,4 @@ def convolution_2d_stats(
     x: Variable, w: Variable, *, stride: int, pad: int, layout: Layout, math: Math = "strict"
 ) -> Variables:
     """The same, and per channel of y its sum and sum of squares: (y, sum, square_sum)."""
-    return ConvolutionStats(stride, pad, layout, math).apply((x, w))  # type: ignore[no-any-return]
+    return ConvolutionStats(stride, pad, layout, math).apply((x, w))

@@ -28,7 +28,7 @@ class Relu(ForwardNode):
         return (self.y,)
 
     def backward(self, indexes: tuple[int, ...], gys: Variables) -> Variables:
-        return ReluGradient(self).apply(gys)  # type: ignore[no-any-return]
+        return ReluGradient(self).apply(gys)
 
 
 class ReluGradient(GradientNode):

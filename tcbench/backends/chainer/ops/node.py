@@ -7,10 +7,10 @@ nodes, and what a node would have kept from the first iteration would be stale.
 
 A node computes nothing itself: it launches work on the current accelerator.
 
-The graph is Chainer's, and so is the walk over it. `FunctionNode.apply` alone, which builds it, is written anew: most of
+The graph is Chainer's, and so is the walk over it. Only `FunctionNode.apply`, which builds it, is written anew: most of
 its time goes into what has no use here (ChainerX, memory layouts, type checks that the operations make themselves, the
 device, which the accelerator has made current, retained arrays). Where something listens or checks (hooks, debug mode,
-Chainer's own recorder) it is Chainer's that runs.
+Chainer's own recorder) Chainer's runs.
 """
 
 from __future__ import annotations

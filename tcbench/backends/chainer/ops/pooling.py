@@ -43,7 +43,7 @@ class MaxPooling(ForwardNode):
         return (y,)
 
     def backward(self, indexes: tuple[int, ...], gys: Variables) -> Variables:
-        return MaxPoolingGradient(self).apply(gys)  # type: ignore[no-any-return]
+        return MaxPoolingGradient(self).apply(gys)
 
 
 class MaxPoolingGradient(GradientNode):
@@ -74,7 +74,7 @@ class GlobalAveragePooling(ForwardNode):
         return (y,)
 
     def backward(self, indexes: tuple[int, ...], gys: Variables) -> Variables:
-        return GlobalAveragePoolingGradient(self).apply(gys)  # type: ignore[no-any-return]
+        return GlobalAveragePoolingGradient(self).apply(gys)
 
 
 class GlobalAveragePoolingGradient(GradientNode):
