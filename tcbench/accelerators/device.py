@@ -31,12 +31,13 @@ from tcbench.work import Work
 @dataclass(frozen=True)
 class Device:
     """A device. `name` is its kind's, with a number where there may be several ("cpu", "cuda:0"); `title` is what its
-    maker calls it."""
+    maker calls it. `instructions`: a processor's features by Linux's names."""
 
     name: str
     title: str
     memory_bytes: int
     compute_capability: tuple[int, int] | None = None
+    instructions: frozenset[str] | None = None
 
     @property
     def kind(self) -> str:

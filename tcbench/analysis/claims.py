@@ -147,6 +147,11 @@ class _Measured:
     summary: CellSummary
     ok: tuple[Record, ...]
 
+    @property
+    def emulated(self) -> tuple[str, ...]:
+        """Rungs that the processor emulated: their speed says nothing of them."""
+        return self.summary.environment.emulated if self.summary.environment else ()
+
 
 _Cells = Mapping[tuple[str, int], _Measured]
 """By config and batch size."""
@@ -242,7 +247,9 @@ def _compared(claim: Claim, batch_size: int, cells: _Cells) -> AtBatchSize:
         named.append((claim.right, claim.right_batch_size or batch_size))
     measured = [_fastest(side, size, cells) for side, size in named]
     lacking = [
-        (side, size, one) for (side, size), one in zip(named, measured, strict=True) if one is None or not one.ok
+        (side, size, one)
+        for (side, size), one in zip(named, measured, strict=True)
+        if one is None or not one.ok or one.emulated
     ]
     if lacking:
         return _not_compared(batch_size, lacking)
@@ -266,7 +273,7 @@ def _not_compared(batch_size: int, lacking: Sequence[tuple[Side, int, _Measured 
     for side, size, one in lacking:
         name = f"{side}, batch size {size}" if size != batch_size else str(side)
         reasons.append(f"{name} {_why_missing(one)}")
-        if one is None or one.summary.status not in ("oom", "skipped"):
+        if one is None or (one.summary.status not in ("oom", "skipped") and not one.emulated):
             missing.append((side.config, size))
     return AtBatchSize(
         batch_size=batch_size,
@@ -281,6 +288,8 @@ def _why_missing(one: _Measured | None) -> str:
     if one is None:
         return "never run"
     summary = one.summary
+    if one.emulated:
+        return f"is emulated: this processor lacks the instructions of {' and '.join(one.emulated)}"
     if summary.status == "ok":
         return "left no profiled pass"
     return "out of memory" if summary.status == "oom" else f"{summary.status}: {summary.reason}"

@@ -195,7 +195,7 @@ class GpuFacts(msgspec.Struct, frozen=True, kw_only=True):
 class Environment(msgspec.Struct, frozen=True, kw_only=True):
     """The machine and its software, as the worker saw them. `commit` is that of tcbench's own checkout,
     `project_commit` that of the user's in which the worker ran, each with `+` when tracked files differed from it.
-    `gpu` is set for a cell on a GPU."""
+    `gpu` is set for a cell on a GPU. `emulated`: the cell's rungs whose instructions the processor lacks."""
 
     machine: str
     device_name: str
@@ -211,6 +211,7 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
     commit: str | None = None
     gpu: GpuFacts | None = None
     project_commit: str | None = None
+    emulated: tuple[str, ...] = ()
 
 
 THROTTLE_REASONS: Mapping[int, str] = {

@@ -44,14 +44,33 @@ class Needs:
 
 
 @dataclass(frozen=True)
+class Instructions:
+    """Instructions of a processor by Linux's names, of which it takes one. The same numbers come without; `without`
+    says at which price."""
+
+    any_of: tuple[str, ...]
+    without: str
+
+
+BF16 = Instructions(("avx512_bf16", "amx_bf16"), "emulated, bf16 runs at about 0.3x of fp32")
+"""For products of bfloat16 numbers."""
+
+
+@dataclass(frozen=True)
 class Requires:
     """Requirements of a rung: one of some kinds of device (None: any), a compute capability (of devices that have one),
-    packages, other rungs."""
+    instructions of a processor, packages, other rungs."""
 
     devices: frozenset[str] | None = None
     compute_capability: tuple[int, int] | None = None
+    instructions: Instructions | None = None
     packages: tuple[Package, ...] = ()
     rungs: tuple[Needs, ...] = ()
+
+    def is_emulated(self, instructions: frozenset[str] | None) -> bool:
+        """Whether a processor that has these lacks those it takes; None: another kind of device."""
+        needed = self.instructions
+        return needed is not None and instructions is not None and instructions.isdisjoint(needed.any_of)
 
 
 @dataclass(frozen=True)

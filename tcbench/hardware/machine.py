@@ -10,7 +10,7 @@ import importlib.metadata
 import os
 import platform
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import tcbench
@@ -31,18 +31,27 @@ def usable_cpus() -> int:
 
 
 @functools.cache
+def _cpuinfo() -> Mapping[str, str]:
+    """Linux's facts of the first processor, by name; none where it tells none."""
+    try:
+        first = Path("/proc/cpuinfo").read_text().partition("\n\n")[0]
+    except OSError:
+        return {}
+    lines = (line.partition(":") for line in first.splitlines())
+    return {name.strip(): " ".join(value.split()) for name, _, value in lines}
+
+
 def cpu_name() -> str:
     """The processor's name as Linux gives it."""
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return " ".join(line.partition(":")[2].split())
-    except OSError:
-        pass
-    return platform.machine()
+    return _cpuinfo().get("model name", platform.machine())
 
 
 @functools.cache
+def cpu_flags() -> frozenset[str]:
+    """The processor's features by Linux's names ("avx512_bf16")."""
+    return frozenset(_cpuinfo().get("flags", "").split())
+
+
 def blas_variables() -> dict[str, str]:
     """Environment variables under which NumPy's OpenBLAS uses the vector units this processor has.
 
@@ -51,13 +60,9 @@ def blas_variables() -> dict[str, str]:
     """
     if "OPENBLAS_CORETYPE" in os.environ:
         return {}
-    try:
-        cpu = Path("/proc/cpuinfo").read_text()
-    except OSError:
-        return {}
-    flags = set(next((line for line in cpu.splitlines() if line.startswith("flags")), "").split())
     avx512 = {"avx512f", "avx512dq", "avx512cd", "avx512bw", "avx512vl"}
-    return {"OPENBLAS_CORETYPE": "SkylakeX"} if "AuthenticAMD" in cpu and avx512 <= flags else {}
+    is_amd = _cpuinfo().get("vendor_id") == "AuthenticAMD"
+    return {"OPENBLAS_CORETYPE": "SkylakeX"} if is_amd and avx512 <= cpu_flags() else {}
 
 
 def memory_bytes() -> int:
@@ -113,7 +118,12 @@ def project_commit(folder: Path | None = None) -> str | None:
 
 
 def environment(
-    machine: str, device_name: str, packages: Iterable[str], blas: str, gpu: GpuFacts | None = None
+    machine: str,
+    device_name: str,
+    packages: Iterable[str],
+    blas: str,
+    gpu: GpuFacts | None = None,
+    emulated: tuple[str, ...] = (),
 ) -> Environment:
     """The facts a record carries."""
     return Environment(
@@ -131,4 +141,5 @@ def environment(
         commit=commit(),
         gpu=gpu,
         project_commit=project_commit(),
+        emulated=emulated,
     )

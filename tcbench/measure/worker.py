@@ -150,8 +150,14 @@ def describe(cell: Cell) -> Environment:
 
     the_backend = backend(cell.backend)
     here = device.find(cell.device, dict.fromkeys(the_backend.DEVICES))
+    rungs = the_backend.RUNGS
     return machine.environment(
-        here.machine, here.title, the_backend.PACKAGES, _blas(), kind_of(cell.device).facts(cell.device)
+        here.machine,
+        here.title,
+        the_backend.PACKAGES,
+        _blas(),
+        kind_of(cell.device).facts(cell.device),
+        tuple(name for name in cell.rungs if name in rungs and rungs[name].requires.is_emulated(here.instructions)),
     )
 
 

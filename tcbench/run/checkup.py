@@ -19,6 +19,9 @@ from tcbench.hardware import machine
 
 _SYNC = "uv sync"
 
+LOW_PRECISION = ("avx512_bf16", "amx_bf16", "avx512_fp16", "amx_fp16")
+"""Instructions of a processor for products of 16-bit numbers, by Linux's names."""
+
 
 def examine(out: Path) -> tuple[Finding, ...]:
     """Check everything; never raises."""
@@ -46,7 +49,14 @@ def _python() -> Finding:
 
 def _processor() -> Finding:
     memory = machine.memory_bytes() / 2**30
-    return Finding("ok", "processor", f"{machine.cpu_name()}, {machine.usable_cpus()} usable cores, {memory:.0f} GiB")
+    low = [name for name in LOW_PRECISION if name in machine.cpu_flags()]
+    facts = (
+        machine.cpu_name(),
+        f"{machine.usable_cpus()} usable cores",
+        f"{memory:.0f} GiB",
+        f"16-bit arithmetic: {' '.join(low) or 'none'}",
+    )
+    return Finding("ok", "processor", ", ".join(facts))
 
 
 def _load() -> Iterator[Finding]:

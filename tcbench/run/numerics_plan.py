@@ -202,7 +202,7 @@ def parity(
             why = "an ablation" if config.ablation else f"a config of the backend {config.backend}"
             skipped.append(Skipped(config.name, f"{why}, whose rungs declare nothing here"))
             continue
-        reason = why_not(config, device)
+        reason = why_not(config, device, emulate=True)  # the numbers are the same
         if reason:
             skipped.append(Skipped(config.name, reason))
             continue

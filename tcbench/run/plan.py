@@ -88,7 +88,7 @@ def make(scenario: Scenario, selection: Selection, device: Device, *, remote: bo
         refuse(device, (config.backend for config in configs))
     cells = []
     for config in configs:
-        reason = why_not(config, device, remote=remote)
+        reason = why_not(config, device, remote=remote, emulate=bool(selection.configs))
         for batch_size in batch_sizes:
             cell = Cell(
                 scenario=scenario.name,
@@ -182,8 +182,9 @@ def _check_rungs(scenario: Scenario) -> None:
             raise ScenarioError(f"{scenario.path}: config '{config.name}': {wrong}")
 
 
-def why_not(config: Config, device: Device, *, remote: bool = False) -> str | None:
-    """Why a config cannot run on the device, with the remedy; None when it can. `remote` as in `make`."""
+def why_not(config: Config, device: Device, *, remote: bool = False, emulate: bool = False) -> str | None:
+    """Why a config cannot run on the device, with the remedy; None when it can. `remote` as in `make`. `emulate`: it
+    runs though the processor lacks the instructions of a rung."""
     the_backend = backend(config.backend)
     if device.kind not in the_backend.DEVICES:
         return f"backend {config.backend} does not run on {device.kind}"
@@ -198,6 +199,9 @@ def why_not(config: Config, device: Device, *, remote: bool = False) -> str | No
         reason = missing(the_backend.RUNGS[name].requires, device, remote=remote)
         if reason:
             return f"{name}: {reason}"
+        reason = None if emulate else emulation(the_backend.RUNGS[name].requires, device)
+        if reason:
+            return f"{name}: {reason}; --config {config.name} runs it all the same"
     return None
 
 
@@ -207,6 +211,14 @@ def refuse(device: Device, backends: Iterable[str]) -> None:
     misfits = [next(filter(None, (one.misfit(device.compute_capability) for one in those)), None) for those in packages]
     if misfits and all(misfits):
         raise SelectionError(f"--device {device.name} ({device.title}): {misfits[0]}; --device cpu works")
+
+
+def emulation(requires: Requires, device: Device) -> str | None:
+    """Why a rung with these requirements is slow on the device, though it runs; None where it is not."""
+    needed = requires.instructions
+    if needed is None or not requires.is_emulated(device.instructions):
+        return None
+    return f"needs {' or '.join(needed.any_of)}, {device.title} has none of them: {needed.without}"
 
 
 def missing(requires: Requires, device: Device, *, remote: bool = False) -> str | None:

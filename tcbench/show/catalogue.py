@@ -12,7 +12,7 @@ from tcbench.backends import DEFAULT, backend, names
 from tcbench.core.finding import Finding
 from tcbench.core.rung import Requires, Rung
 from tcbench.run import scenario as scenarios
-from tcbench.run.plan import missing, why_not
+from tcbench.run.plan import emulation, missing, why_not
 from tcbench.show.console import make_console, open_table, versioned
 
 
@@ -71,7 +71,7 @@ def show(device: Device, as_json: bool) -> None:
 def _missing(backend_name: str, rung: Rung, device: Device) -> str | None:
     """The thing that the device or installation lacks for the rung, or else for its backend; None where nothing is."""
     packages = Requires(packages=tuple(backend(backend_name).DEVICES.get(device.kind, ())))
-    return missing(rung.requires, device) or missing(packages, device)
+    return missing(rung.requires, device) or missing(packages, device) or emulation(rung.requires, device)
 
 
 def _needs(requires: Requires) -> str:
@@ -81,6 +81,8 @@ def _needs(requires: Requires) -> str:
         needs += sorted(requires.devices)
     if requires.compute_capability:
         needs.append("compute capability {}.{}".format(*requires.compute_capability))
+    if requires.instructions:
+        needs.append(" or ".join(requires.instructions.any_of))
     return ", ".join(needs)
 
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import functools
+
 import pytest
 
 from tcbench.accelerators import device
@@ -133,11 +135,9 @@ def test_openblas_is_told_of_avx512_only_where_it_does_not_know(monkeypatch, tmp
     path.write_text(CPUINFO.format(vendor=vendor, flags=flags))
     monkeypatch.delenv("OPENBLAS_CORETYPE", raising=False)
     monkeypatch.setattr(machine, "Path", lambda name: path)
-    machine.blas_variables.cache_clear()
-    try:
-        assert machine.blas_variables() == expected
-        machine.blas_variables.cache_clear()
-        monkeypatch.setenv("OPENBLAS_CORETYPE", "Zen")
-        assert machine.blas_variables() == {}
-    finally:
-        machine.blas_variables.cache_clear()
+    for cached in (machine._cpuinfo, machine.cpu_flags):
+        monkeypatch.setattr(machine, cached.__name__, functools.cache(cached.__wrapped__))
+    assert machine.cpu_flags() == {"fpu", *flags.split()}
+    assert machine.blas_variables() == expected
+    monkeypatch.setenv("OPENBLAS_CORETYPE", "Zen")
+    assert machine.blas_variables() == {}

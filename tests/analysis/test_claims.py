@@ -271,6 +271,17 @@ def test_what_was_not_measured_has_its_reason_and_the_command(status: Any, said:
     assert evaluated.command == ("tcbench run cpu --config fp16 --bs 4" if run_again else None)
 
 
+def test_the_speed_of_a_rung_that_is_emulated_says_nothing_of_it() -> None:
+    environment = factories.make_environment(emulated=("bf16",))
+    emulated = [msgspec.structs.replace(record, environment=environment) for record in trials("bf16", *times(0.3))]
+    evaluated = judged(make_claim(left="bf16"), emulated, trials("fp32", *STEADY))
+    assert (evaluated.outcome, evaluated.command) == ("not measured", None)
+    assert evaluated.at[0].why == "bf16 is emulated: this processor lacks the instructions of bf16"
+    assert (
+        judged(make_claim(left="bf16"), trials("bf16", *times(0.3)), trials("fp32", *STEADY)).outcome != "not measured"
+    )
+
+
 def test_without_any_record_nothing_is_measured() -> None:
     claims = [
         make_claim(relation, right=None if relation in ("runs", "gpu-bound") else "fp32") for relation in RELATIONS

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import shutil
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from tcbench.core.record import Input
 from tcbench.core.rung import Package, Requires
 from tcbench.run import plan, scenario
 from tcbench.run.plan import Selection
+from tcbench.run.scenario import Config
 
 CPU = Device("cpu", "A Processor", 2**34)
 V100 = Device("cuda:0", "V100", 2**34, (7, 0))
@@ -152,6 +154,31 @@ H200 = Device("cuda:0", "NVIDIA H200", 2**37, (9, 0))
 )
 def test_a_requirement_that_is_not_met_names_its_remedy(requires, device, expected):
     assert plan.missing(requires, device) == expected
+
+
+OLD = dataclasses.replace(CPU, title="Old CPU", instructions=frozenset({"avx2"}))
+NEW = dataclasses.replace(CPU, instructions=frozenset({"avx2", "amx_bf16"}))
+
+
+def test_a_rung_that_a_processor_would_emulate_is_skipped_unless_it_is_named(cpu):
+    cpu = dataclasses.replace(cpu, configs=(*cpu.configs, Config("chainer", ("bf16",))))
+
+    def reason(device: Device, *configs: str) -> str | None:
+        made = plan.make(cpu, Selection(configs=configs), device)
+        return next(planned.skip_reason for planned in made.cells if planned.cell.config == "bf16")
+
+    assert reason(OLD) == (
+        "bf16: needs avx512_bf16 or amx_bf16, Old CPU has none of them: emulated, bf16 runs at about 0.3x of fp32; "
+        "--config bf16 runs it all the same"
+    )
+    assert reason(OLD, "bf16") is None
+    assert reason(NEW) is None
+
+
+def test_bf16_on_a_gpu_is_a_matter_of_its_compute_capability(cpu):
+    requires = backend("chainer").RUNGS["bf16"].requires
+    assert plan.missing(requires, V100) == "needs compute capability 8.0, V100 has 7.0"
+    assert plan.missing(requires, H200) is plan.emulation(requires, H200) is None
 
 
 def test_another_machines_device_is_not_judged_by_what_is_installed_here():

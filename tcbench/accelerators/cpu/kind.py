@@ -20,7 +20,7 @@ class Cpu(DeviceKind):
     assumed_flops_s = 40e9
 
     def devices(self) -> tuple[Device, ...]:
-        return (Device(self.name, machine.cpu_name(), machine.memory_bytes()),)
+        return (Device(self.name, machine.cpu_name(), machine.memory_bytes(), instructions=machine.cpu_flags()),)
 
     def machine(self, title: str) -> str:
         """With the usable cores: what a container is given of a processor is another machine."""

@@ -7,12 +7,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from tcbench.core.rung import Parity, Rung, Tolerance
+from tcbench.core.rung import BF16, Parity, Requires, Rung, Tolerance
 
 
 class Bf16(Rung):
     name = "bf16"
     says = "bfloat16 storage, 32-bit accumulation, fp32 master weights, no loss scaling"
+    requires = Requires(compute_capability=(8, 0), instructions=BF16)
     conflicts = frozenset({"fp32", "tf32", "fp16"})
     parity = Parity("tolerance", bfloat16=Tolerance(8e-2, 0.6, 0.6, 0.08))
     shows: ClassVar = {"storage": "bfloat16", "master weights": "float32"}

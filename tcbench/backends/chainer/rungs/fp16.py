@@ -12,7 +12,7 @@ from tcbench.core.rung import Parity, Rung, Tolerance
 class Fp16(Rung):
     name = "fp16"
     says = "16-bit storage, 32-bit accumulation, loss scaling, fp32 master weights"
-    conflicts = frozenset({"fp32", "tf32"})
+    conflicts = frozenset({"fp32", "bf16", "tf32"})
     parity = Parity("tolerance", float16=Tolerance(1e-2, 0.3, 0.2, 0.01))
     shows: ClassVar = {"storage": "float16", "master weights": "float32"}
     source = "talk, slides 5 to 12"

@@ -11,7 +11,7 @@ from tcbench.core.rung import EXACT, Rung
 class Fp32(Rung):
     name = "fp32"
     says = "32-bit storage and arithmetic"
-    conflicts = frozenset({"fp16", "tf32"})
+    conflicts = frozenset({"fp16", "bf16", "tf32"})
     parity = EXACT
     shows: ClassVar = {"storage": "float32"}
     source = "talk, slide 12"
