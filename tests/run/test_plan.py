@@ -97,7 +97,7 @@ def test_chosen_configs_keep_the_scenarios_order(cpu):
         ("zzz", "unknown; expected a config such as"),
         ("zz*", "matches none of fp32, "),
         ("fp16+foo", "unknown rung 'foo' (known: "),
-        ("fp16+static_graph", "rung 'static_graph' with 'fp16' needs 'batched' before it"),
+        ("fp16+fused+convstats", "rung 'convstats' needs 'nhwc' before it"),
         ("fp16+fp32", "cannot be used together"),
         ("fp32+fp32", "named twice"),
         ("fp32+", "unknown rung ''"),

@@ -106,7 +106,6 @@ def _import_chainer() -> types.ModuleType:
         # "cuDNN is not enabled": CuPy 14 has no cupy.cudnn; our ops call cuDNN themselves.
         warnings.simplefilter("ignore")
         import chainer
-        import chainer.graph_optimizations.static_graph  # (not reached by `import chainer` alone)
     return chainer
 
 

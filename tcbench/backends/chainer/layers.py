@@ -26,7 +26,7 @@ _SHORT = {
     "GlobalAveragePooling": "average pool",
     "Linear": "fc",
     "SoftmaxCrossEntropy": "loss",
-    "StaticScheduleFunction": "recorded graph",
+    "RecordedGraph": "recorded graph",
 }
 
 

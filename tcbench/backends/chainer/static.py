@@ -1,47 +1,79 @@
-"""Chainer's static_graph around a model's body, made right (see rungs/static_graph.py)."""
+"""A model's body as one function, recorded at its first step and replayed after (see rungs/static_graph.py)."""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterator
+import functools
+from collections.abc import Callable
 from typing import Any
 
-from tcbench.accelerators.protocol import current
+from tcbench.accelerators.protocol import Accelerator, Array, current
+from tcbench.accelerators.schedule import Recorder, Schedule
 from tcbench.backends.chainer.compat import chainer
+from tcbench.backends.chainer.ops.node import Node, Variable, Variables
 
-_log = logging.getLogger(__name__)
 _Body = Callable[[Any, Any], Any]
 
 
 def static_body(body: _Body) -> _Body:
-    """`body(model, x)` recorded at its first call for each input shape, replayed after."""
-    module = chainer.graph_optimizations.static_graph
-    # The module reports progress with print; a name of its own in its globals turns that into logging.
-    vars(module)["print"] = lambda *words: _log.debug(" ".join(str(word) for word in words))
+    """`body(model, x)` recorded at its first step for each shape of x, and replayed after. Without gradients, as in
+    evaluation, it is as it was."""
+    recorded: dict[tuple[Any, ...], _Recorded] = {}
 
-    def recorded(model: Any, x: Any) -> Any:
-        """Runs in the recording pass only; the replay that follows it at once is the pass that counts."""
-        before = [(array, _copy(array)) for array in _running_statistics(model)]
-        # A variable of its own over the same array: the input needs no gradient.
-        y = body(model, chainer.as_variable(x.array))
-        for array, values in before:
-            current().copy(values, array)
-        return y
+    def replayed(model: Any, x: Any) -> Any:
+        if not chainer.config.enable_backprop:
+            return body(model, x)
+        x = chainer.as_variable(x)
+        of = recorded.get((x.shape, x.dtype))
+        if of is None or of.backward is None:
+            of = recorded[x.shape, x.dtype] = _Recorded(functools.partial(body, model), tuple(model.params()))
+        return RecordedGraph(of).apply((x, *of.parameters))[0]
 
-    replayed: _Body = module.static_graph(recorded)
     return replayed
 
 
-def _copy(array: Any) -> Any:
-    accelerator = current()
-    made = accelerator.empty(array.shape, array.dtype)
-    accelerator.copy(array, made)
-    return made
+class _Recorded:
+    """The schedules for one shape of input. The output and all gradients are the same arrays at every step.
+
+    `gradients`: of the input, None, and of the parameters."""
+
+    def __init__(self, body: Callable[[Variable], Variable], parameters: Variables) -> None:
+        self.body = body
+        self.parameters = parameters
+        self.recorder = Recorder(current())
+        self.passes = 0
+        self.forward: Schedule | None = None
+        self.y: Variable = None
+        self.backward: Schedule | None = None
+        self.gradients: Variables = ()
 
 
-def _running_statistics(model: Any) -> Iterator[Any]:
-    for link in model.links():
-        running = getattr(link, "running", None)
-        if running is not None:
-            yield running.mean
-            yield running.var
+class RecordedGraph(Node):
+    """The body as a function of its input, which has no gradient, and of the model's parameters."""
+
+    def __init__(self, of: _Recorded) -> None:
+        self.of = of
+        of.passes += 1
+        self.number = of.passes
+
+    def forward_on(self, accelerator: Accelerator, inputs: tuple[Array, ...]) -> tuple[Array]:
+        of, self.x = self.of, inputs[0]
+        if of.forward is None:
+            # The graph that is recorded begins at a variable of its own.
+            of.forward, of.y = of.recorder.record(lambda x: of.body(chainer.as_variable(x)), self.x)
+        else:
+            of.forward(self.x)
+        return (of.y.array,)
+
+    def backward(self, indexes: tuple[int, ...], gys: Variables) -> Variables:
+        of, (gy,) = self.of, gys
+        if self.number != of.passes:
+            raise RuntimeError("static_graph: a later forward pass has used the memory of this one")
+        if of.backward is None:
+            of.backward, gradients = of.recorder.record(
+                lambda _, gy: chainer.grad([of.y], of.parameters, [chainer.as_variable(gy)]), self.x, gy.array
+            )
+            of.gradients = (None, *gradients)
+            of.y.unchain()
+        else:
+            of.backward(self.x, gy.array)
+        return tuple([of.gradients[index] for index in indexes])

@@ -51,6 +51,14 @@ def test_a_captured_step_trains_as_the_eager_one_while_freed_memory_is_poisoned(
     assert np.array_equal(captured.change, eager.change)
 
 
+def test_a_recorded_step_trains_as_the_eager_one_while_freed_memory_is_poisoned(cupy):
+    config = "fp16+batched+nhwc+fused"
+    eager = train(config, 4, geometry=SMOOTH, image_size=32, site=site())
+    recorded = train(f"{config}+static_graph", 4, geometry=SMOOTH, image_size=32, site=site())
+    assert np.array_equal(recorded.losses, eager.losses)
+    assert np.array_equal(recorded.change, eager.change)
+
+
 def test_each_piece_of_work_is_prepared_once(cupy):
     with small_session("fp32", geometry=SMOOTH, image_size=32, site=site()) as session:
         run_step(session)

@@ -1,16 +1,14 @@
 """The base of every op's FunctionNodes.
 
 One node per forward operation and one per gradient operation. A forward node keeps what its gradient needs as its
-own attributes, set anew by each forward(); the gradient node reads them from the forward node when it runs, and its
-only inputs are gradients. That is what makes chainer.static_graph right: on replay it calls forward() on the same
-nodes, and what a node would have kept from the first iteration would be stale.
+own attributes; the gradient node reads them from the forward node when it runs, and its only inputs are gradients.
 
 A node computes nothing itself: it launches work on the current accelerator.
 
 The graph is Chainer's, and so is the walk over it. Only `FunctionNode.apply`, which builds it, is written anew: most of
 its time goes into what has no use here (ChainerX, memory layouts, type checks that the operations make themselves, the
-device, which the accelerator has made current, retained arrays). Where something listens or checks (hooks, debug mode,
-Chainer's own recorder) Chainer's runs.
+device, which the accelerator has made current, retained arrays). Where something listens or checks (hooks, debug mode)
+Chainer's runs.
 """
 
 from __future__ import annotations
@@ -59,7 +57,7 @@ class Node(chainer.FunctionNode):
     def apply(self, inputs: Sequence[Variable | Array]) -> Variables:
         """As in Chainer, which builds the same graph; see the module's docstring for what is left out."""
         config = chainer.config
-        if chainer.get_function_hooks() or self._local_function_hooks or config.debug or config.schedule_func:
+        if chainer.get_function_hooks() or self._local_function_hooks or config.debug:
             return super().apply(inputs)  # type: ignore[no-any-return]
         arrays, nodes, requires_grad = [], [], False
         for x in inputs:
