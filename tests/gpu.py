@@ -29,6 +29,8 @@ CONFIGS = (
     "fp16+nhwc",
     "fp16+batched+nhwc+fused",
     "fp16+batched+dynamic_scale+nhwc+fused+convstats",
+    "bf16+fused",
+    "bf16+batched+nhwc+fused",
 )
 BATCH_SIZE, IMAGE_SIZE = 8, 64
 

@@ -404,7 +404,7 @@ def _at(address: int, size: int, dtype: str) -> Array:
 
 def _gradients(work: w.BatchedUpdate | w.CheckFinite, a: Arrays) -> list[Array]:
     return [
-        _at(int(address), size, "float16" if half_weights else "float32")
+        _at(int(address), size, work.parameters.half if half_weights else "float32")
         for size, (address, half_weights) in zip(work.parameters.sizes, a.raw("table"), strict=True)
     ]
 
@@ -436,7 +436,7 @@ def batched_update(work: w.BatchedUpdate, a: Arrays) -> None:
         master[...] = np.where(finite, master + v, master)
         velocity[...] = np.where(finite, v, velocity)
         if half_weights:
-            _at(int(half_weights), size, "float16")[...] = master
+            _at(int(half_weights), size, work.parameters.half)[...] = master
 
 
 @_computes(w.CheckFinite)

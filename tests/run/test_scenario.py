@@ -67,7 +67,7 @@ def test_beyond_goes_on_from_the_talks_best():
     names = [config.name for config in scenario.load("beyond").configs]
     assert names == [
         *("fp32", "tf32", f"tf32{BEST}", f"tf32{BEST}+cuda_graph", "fp16", f"fp16{BEST}", f"fp16{BEST}+cuda_graph"),
-        f"fp16{BEST}+cuda_graph+convstats",
+        *(f"fp16{BEST}+cuda_graph+convstats", "bf16", f"bf16{BEST}", f"bf16{BEST}+cuda_graph"),
     ]
     assert scenario.load("beyond").batch_sizes == scenario.load("naruse2018").batch_sizes
 

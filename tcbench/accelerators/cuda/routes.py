@@ -20,7 +20,7 @@ GRAPHS_FROM_SM = 80
 def check_dtypes(work: Work) -> None:
     """Raises ValueError for work on a dtype that no plan or kernel here is written for."""
     if any(operand.dtype == "float64" for operand in work.operands):
-        raise ValueError(f"{work.name}: on a GPU: expected float16 or float32, got float64")
+        raise ValueError(f"{work.name}: on a GPU: expected float32 or 16 bits, got float64")
 
 
 @functools.cache

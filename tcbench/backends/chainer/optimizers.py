@@ -111,7 +111,7 @@ class BatchedSGD(_ScaledSGD):
         self._parameters = list(model.params())
         arrays = [p.array for p in self._parameters]
         if any(dtype_of(array) == "float64" for array in arrays):
-            raise ValueError("a batched update: expected 16 bits or float32, got float64")
+            raise ValueError("a batched update: expected float32 or 16 bits, got float64")
         halves = [half_of(array) for array in arrays]
         described = work.Parameters(
             tuple(array.size for array in arrays),

@@ -29,6 +29,7 @@ from tcbench.accelerators.protocol import current
 from tcbench.backends.feeds.base import MEAN, STD, Feed, broken_image, images_of, scaled_side
 from tcbench.backends.spec import FeedSpec
 from tcbench.core.errors import DataError
+from tcbench.work import ToHalf, shared
 
 logger = logging.getLogger(__name__)
 
@@ -38,6 +39,8 @@ batch only after it has ordered the next."""
 _SHUFFLE_BUFFER = 1024
 """Files that DALI holds to draw from; it never mixes two epochs in it."""
 _MAX_FULL_DECODES = 4096
+to_half = shared(ToHalf)
+
 _RAISED = (RuntimeError, ValueError, IndexError)
 """Python's classes of an operator's error, by its type in C++ (`PropagateError` in DALI's sources)."""
 _HOST_MEMORY = re.compile(r"std::bad_alloc|Can't allocate \d+ bytes on host")
@@ -136,9 +139,19 @@ class DaliFeed:
         except _RAISED as error:
             raise self._explained(error) from error
         x = hand_over(pixels)
-        if self._spec.tensor.dtype == "float64":  # which DALI does not make
-            x = x.astype("float64")
-        return x, hand_over(labels).reshape(-1)
+        return self._stored(x), hand_over(labels).reshape(-1)
+
+    def _stored(self, x: Any) -> Any:
+        """The batch in the spec's dtype: itself, or a copy in one that DALI does not make."""
+        dtype = self._spec.tensor.dtype
+        if dtype == "float64":
+            return x.astype(dtype)
+        if dtype != "bfloat16":
+            return x
+        accelerator = current()
+        narrow = accelerator.empty(x.shape, dtype)
+        accelerator.launch(to_half(x.size, dtype), x, narrow)
+        return narrow
 
     def _retire(self) -> None:
         """Hand the latest batch in, and let go of those that nobody reads any more."""

@@ -249,7 +249,7 @@ def test_a_devices_optimizer_refuses_parameters_that_it_would_take_for_single_pr
     with model.init_scope():
         model.w = chainer.Parameter(np.ones(3))
     settings = OptimizerSpec(learning_rate=0.1, momentum=0.9, weight_decay=0.0, build=optimizer)
-    with use(on_numpy().accelerator), pytest.raises(ValueError, match="expected float16 or float32, got float64"):
+    with use(on_numpy().accelerator), pytest.raises(ValueError, match="expected float32 or 16 bits, got float64"):
         made = optimizer(settings, model)
         model.w.grad = np.ones(3)
         made.update()

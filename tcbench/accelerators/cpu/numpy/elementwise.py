@@ -38,10 +38,13 @@ def relu_into(x: Array, out: Array) -> None:
     if is_widened(x.dtype):
         # As integers: negative numbers (and -0) have the sign bit, and NaN lies above infinity in magnitude.
         bits, minus_infinity = x.view(np.int16), 0x8000 | INFINITY[x.dtype]
-        np.maximum(bits, zeros(bits.size, np.int16), out=out.view(np.int16))
+        lost = None
         if bits.size and x.view(np.uint16).max() > minus_infinity:  # a NaN with the sign bit
             lost = x.view(np.uint16) > minus_infinity
-            out[lost] = x[lost]
+            nan = x[lost]  # before `out`, which may be `x`, is written
+        np.maximum(bits, zeros(bits.size, np.int16), out=out.view(np.int16))
+        if lost is not None:
+            out[lost] = nan
         return
     np.maximum(x, zeros(x.size, x.dtype), out=out)
 

@@ -19,7 +19,7 @@ from typing import Any
 from tcbench.accelerators.cuda.cudnn import libraries
 from tcbench.work import BatchNormCallBackward, BatchNormCallForward, Norm, Work, reserve_bytes
 
-_DATA_TYPES = {"float32": 0, "float16": 2}
+_DATA_TYPES = {"float32": 0, "float16": 2, "bfloat16": 9}
 _FORMATS = {"NCHW": 0, "NHWC": 1}
 _SPATIAL, _SPATIAL_PERSISTENT = 1, 2
 _OPS = {"none": 0, "relu": 1, "add_relu": 2}

@@ -75,7 +75,7 @@ def empty(target: dict[str, Any], **settings: Any) -> Any:
 def deselected_notes(work: Work) -> tuple[str, ...]:
     """The numerical properties that a plan for this work must not have, by cuDNN's names.
 
-    Strict float32 keeps away from Tensor Cores, which would round its inputs; half precision accumulates in float32.
+    Strict float32 keeps away from Tensor Cores, which would round its inputs; 16 bits accumulate in float32.
     """
     conv: Conv2d | None = getattr(work, "conv", None)
     if conv is None:
@@ -123,6 +123,7 @@ class _Tensors:
         self.next_uid = len(self.operands) + 1
         self.types = {
             "float16": cudnn.data_type.HALF,
+            "bfloat16": cudnn.data_type.BFLOAT16,
             "float32": cudnn.data_type.FLOAT,
             "bool": cudnn.data_type.BOOLEAN,
         }

@@ -1,4 +1,4 @@
-// y = [relu](scale * x + bias [+ residual]). DTYPE is half or float; NHWC, ADD and RELU are 0 or 1.
+// y = [relu](scale * x + bias [+ residual]). DTYPE is half, bfloat16 or float; NHWC, ADD and RELU are 0 or 1.
 
 #include "common.cuh"
 

@@ -1,9 +1,13 @@
-// What the kernels share: float16, 16-byte accesses, sums over a block. Included by every .cu file.
+// What the kernels share: types of 16 bits, 16-byte accesses, sums over a block. Included by every .cu file.
 //
-// No CUDA header is needed: float16 is converted by the two PTX instructions that cuda_fp16.h would use, and computes
-// in float32. Nothing here is newer than sm_70. In the tests the same source is compiled as C++.
+// No CUDA header is needed: float16 and bfloat16 are converted by the PTX instructions that cuda_fp16.h and cuda_bf16.h
+// would use, and compute in float32. bfloat16 takes sm_80; nothing else here is newer than sm_70. In the tests the same
+// source is compiled as C++.
 
 struct half {
+    unsigned short bits;
+};
+struct bfloat16 {
     unsigned short bits;
 };
 
@@ -19,13 +23,22 @@ __device__ inline unsigned short float_to_half_bits(float x) {
     asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(x));
     return bits;
 }
+
+// From sm_80 on.
+__device__ inline unsigned short float_to_bfloat16_bits(float x) {
+    unsigned short bits;
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(x));
+    return bits;
+}
 #endif
 
 __device__ inline float to_float(half x) { return half_bits_to_float(x.bits); }
+__device__ inline float to_float(bfloat16 x) { return __int_as_float(static_cast<unsigned>(x.bits) << 16); }
 __device__ inline float to_float(float x) { return x; }
 
 // Rounds to nearest even, once.
 __device__ inline void put(half& to, float x) { to.bits = float_to_half_bits(x); }
+__device__ inline void put(bfloat16& to, float x) { to.bits = float_to_bfloat16_bits(x); }
 __device__ inline void put(float& to, float x) { to = x; }
 
 __device__ inline bool is_finite(float x) { return fabsf(x) <= 3.402823466e+38f; }

@@ -1,4 +1,5 @@
-// Value by value: DTYPE is half or float. Any number of blocks will do; unscale wants one for each CHUNK values.
+// Value by value: DTYPE is half, bfloat16 or float. Any number of blocks will do; unscale wants one for each CHUNK
+// values.
 
 #include "common.cuh"
 

@@ -1,5 +1,5 @@
-// A convolution's input laid out as the matrix that its filter multiplies, and the sum back. DTYPE is half or float, NHWC
-// 0 or 1: columns are (N, C, R, S, P, Q) or (N, P, Q, R, S, C).
+// A convolution's input laid out as the matrix that its filter multiplies, and the sum back. DTYPE is half, bfloat16 or
+// float, NHWC 0 or 1: columns are (N, C, R, S, P, Q) or (N, P, Q, R, S, C).
 
 #include "windows.cuh"
 

@@ -21,7 +21,14 @@ MAX_GRID = 2**31 - 1
 ROWS_PER_THREAD = 4
 """Pixels of one channel, or planes, for which a thread of batch_norm_apply keeps its factors."""
 
-C_TYPES = {"float16": "half", "float32": "float", "int32": "int", "int64": "long long", "uint8": "unsigned char"}
+C_TYPES = {
+    "float16": "half",
+    "bfloat16": "bfloat16",
+    "float32": "float",
+    "int32": "int",
+    "int64": "long long",
+    "uint8": "unsigned char",
+}
 
 
 @dataclass(frozen=True)
@@ -105,7 +112,7 @@ def _elementwise(work: w.Relu | w.ReluBackward | w.Add | w.AddRelu) -> KernelLau
 
 
 def pointwise(work: Pointwise, source: str, function: str) -> KernelLaunch:
-    """A kernel over values: one thread for every 16 bytes. Its source is given DTYPE (half or float) and CHUNK."""
+    """A kernel over values: one thread for every 16 bytes. Its source is given DTYPE and CHUNK."""
     blocks = _blocks(work.size, BLOCK * _width(work.dtype))
     return _linear(source, function, (_type(work.dtype), _chunk()), blocks)
 
@@ -121,7 +128,7 @@ def _chunk() -> str:
 
 @launches(w.ToSingle, w.ToHalf)
 def _convert(work: w.ToSingle | w.ToHalf) -> KernelLaunch:
-    return _linear("parameter.cu", work.name, (), _blocks(work.size, BLOCK * 8))
+    return _linear("convert.cu", work.name, (_type(work.half),), _blocks(work.size, BLOCK * 8))
 
 
 @launches(w.WeightDecay, w.MomentumUpdate)
@@ -219,9 +226,9 @@ def _mean_loss(work: w.MeanLoss) -> KernelLaunch:
 
 @launches(w.BatchedUpdate, w.CheckFinite)
 def _batched(work: w.BatchedUpdate | w.CheckFinite) -> KernelLaunch:
-    return _linear("update.cu", work.name, (), work.parameters.n_chunks)
+    return _linear("update.cu", work.name, (_type(work.parameters.half),), work.parameters.n_chunks)
 
 
 @launches(w.AdjustScale)
 def _adjust_scale(work: w.AdjustScale) -> KernelLaunch:
-    return _linear("update.cu", work.name, (), 1, 1)
+    return _linear("update.cu", work.name, (_type("float16"),), 1, 1)  # of any type: it reads no parameter

@@ -1,4 +1,4 @@
-// The classifier's bias, softmax cross entropy and its gradient. DTYPE is half or float.
+// The classifier's bias, softmax cross entropy and its gradient. DTYPE is half, bfloat16 or float.
 
 #include "common.cuh"
 

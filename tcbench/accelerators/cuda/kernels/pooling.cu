@@ -1,4 +1,4 @@
-// Max pooling and global average pooling. DTYPE is half or float, NHWC 0 or 1.
+// Max pooling and global average pooling. DTYPE is half, bfloat16 or float, NHWC 0 or 1.
 
 #include "windows.cuh"
 

@@ -1,10 +1,13 @@
 // The weight update of all parameters in one launch: a block for each row of the chunk table.
 //
-// table (P, 2): addresses of a parameter's gradient and of its float16 weights, 0 for a float32 parameter.
+// table (P, 2): addresses of a parameter's gradient and of its 16-bit weights, 0 for a float32 parameter.
+// DTYPE is the type of those, half or bfloat16.
 // chunks (B, 4): parameter, first and end value in it, place in the flat arrays of the first.
 // state (4,): the loss scale, overflows, good steps, skipped steps.
 
 #include "common.cuh"
+
+typedef DTYPE T;
 
 constexpr int N = 8;  // values that a thread takes at a time
 constexpr int SCALE = 0, OVERFLOWS = 1, GOOD_STEPS = 2, SKIPPED = 3;
@@ -24,7 +27,7 @@ struct Rule {
 };
 
 template <typename Gradient>
-__device__ inline bool update(const Rule& rule, const Gradient* gradient, half* weights, float* master, float* velocity,
+__device__ inline bool update(const Rule& rule, const Gradient* gradient, T* weights, float* master, float* velocity,
                               long long count) {
     bool finite = true;
     // A null pointer is aligned.
@@ -57,12 +60,12 @@ extern "C" __global__ void batched_update(const long long* table, const long lon
     const long long* chunk = chunks + 4 * static_cast<long long>(blockIdx.x);
     const long long parameter = chunk[0], begin = chunk[1], count = chunk[2] - begin, place = chunk[3];
     const long long gradient = table[2 * parameter];
-    half* weights = reinterpret_cast<half*>(table[2 * parameter + 1]);
+    T* weights = reinterpret_cast<T*>(table[2 * parameter + 1]);
     const Rule rule = {state[SCALE], learning_rate, momentum, weight_decay};
     const bool finite =
-        weights ? update(rule, reinterpret_cast<const half*>(gradient) + begin, weights + begin, master + place,
+        weights ? update(rule, reinterpret_cast<const T*>(gradient) + begin, weights + begin, master + place,
                          velocity + place, count)
-                : update(rule, reinterpret_cast<const float*>(gradient) + begin, static_cast<half*>(nullptr),
+                : update(rule, reinterpret_cast<const float*>(gradient) + begin, static_cast<T*>(nullptr),
                          master + place, velocity + place, count);
     if (dynamic) return;
     if (__syncthreads_or(!finite) && threadIdx.x == 0) atomicAdd(&state[OVERFLOWS], 1.0f);
@@ -89,7 +92,7 @@ extern "C" __global__ void check_finite(const long long* table, const long long*
     const long long parameter = chunk[0], begin = chunk[1], count = chunk[2] - begin;
     const long long gradient = table[2 * parameter];
     const bool finite = table[2 * parameter + 1]
-                            ? all_finite(reinterpret_cast<const half*>(gradient) + begin, count)
+                            ? all_finite(reinterpret_cast<const T*>(gradient) + begin, count)
                             : all_finite(reinterpret_cast<const float*>(gradient) + begin, count);
     if (__syncthreads_or(!finite) && threadIdx.x == 0) atomicAdd(&state[OVERFLOWS], 1.0f);
 }

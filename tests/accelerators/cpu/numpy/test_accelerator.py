@@ -122,6 +122,15 @@ def test_float64_is_computed_in_float64(work: w.Work, processor: NumpyAccelerato
     check_against_reference(processor, work)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_sum_that_is_no_number_stays_none_behind_relu(dtype: w.DType, processor: NumpyAccelerator) -> None:
+    """The processor gives it the sign bit, as a negative number has."""
+    a, b = np.array([np.inf, 1, -2], dtype), np.array([-np.inf, 2, 1], dtype)
+    with np.errstate(invalid="ignore"):
+        processor.launch(w.AddRelu(3, dtype), a, b, a)
+    np.testing.assert_array_equal(a.astype(np.float64), [np.nan, 3, 0])
+
+
 def test_it_takes_arrays_of_any_shape_of_an_operands_size(processor: NumpyAccelerator) -> None:
     """The classifier is a 1x1 convolution of arrays with two axes."""
     conv = w.Conv2d(4, 8, 1, 1, 3, 1, 1, 1, 0, "NHWC", "float32")

@@ -10,7 +10,7 @@
 
 #ifdef WITH_CUDNN_HEADER
 #include "cudnn_ops.h"
-_Static_assert(CUDNN_DATA_FLOAT == 0 && CUDNN_DATA_HALF == 2, "data types");
+_Static_assert(CUDNN_DATA_FLOAT == 0 && CUDNN_DATA_HALF == 2 && CUDNN_DATA_BFLOAT16 == 9, "data types");
 _Static_assert(CUDNN_TENSOR_NCHW == 0 && CUDNN_TENSOR_NHWC == 1, "formats");
 _Static_assert(CUDNN_BATCHNORM_SPATIAL == 1 && CUDNN_BATCHNORM_SPATIAL_PERSISTENT == 2, "modes");
 _Static_assert(CUDNN_BATCHNORM_OPS_BN == 0 && CUDNN_BATCHNORM_OPS_BN_ACTIVATION == 1 &&
@@ -71,7 +71,8 @@ static void tensor(const char *name, cudnnTensorDescriptor_t t) {
         note(" %s=none", name);
         return;
     }
-    note(" %s=%s:%s:%dx%dx%dx%d", name, t->type == 2 ? "half" : t->type == 0 ? "float" : "other",
+    const char *type = t->type == 2 ? "half" : t->type == 9 ? "bfloat16" : t->type == 0 ? "float" : "other";
+    note(" %s=%s:%s:%dx%dx%dx%d", name, type,
          t->format == 1 ? "NHWC" : t->format == 0 ? "NCHW" : "other", t->n, t->c, t->h, t->w);
 }
 

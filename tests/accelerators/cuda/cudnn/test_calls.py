@@ -23,7 +23,7 @@ NORM = Norm(4, 16, 7, 5, "NHWC", "float16")
 PLAIN = [
     (Norm(4, 16, 7, 5, layout, dtype), persistent)
     for layout in ("NCHW", "NHWC")
-    for dtype in ("float16", "float32")
+    for dtype in ("float16", "bfloat16", "float32")
     for persistent in (True, False)
     if (layout, dtype, persistent) != ("NHWC", "float16", True)
 ]
@@ -80,7 +80,7 @@ def recorder(recorder_path):
 
 
 def described(norm):
-    kind = {"float16": "half", "float32": "float"}[norm.dtype]
+    kind = {"float16": "half", "bfloat16": "bfloat16", "float32": "float"}[norm.dtype]
     return f"{kind}:{norm.layout}:{norm.n}x{norm.c}x{norm.h}x{norm.w}"
 
 

@@ -48,11 +48,11 @@ def test_strides_are_those_of_a_contiguous_array_seen_as_nchw(layout):
     assert graphs.dims(shape, layout) == (list(logical.shape), list(logical.strides))
 
 
-@pytest.mark.parametrize("work", CONVS + NORMS, ids=ident)
+@pytest.mark.parametrize("work", [*CONVS, *NORMS, ConvFprop(replace(CONV, dtype="bfloat16"))], ids=ident)
 def test_each_operand_is_the_tensor_of_its_number(work, frontend):
     tensors = by_uid(graphs.define(work, {}))
     assert sorted(tensors) == list(range(1, len(graphs.slots(work)) + 1))
-    types = {"float16": "HALF", "float32": "FLOAT", "bool": "BOOLEAN"}
+    types = {"float16": "HALF", "bfloat16": "BFLOAT16", "float32": "FLOAT", "bool": "BOOLEAN"}
     for uid, operand in zip(sorted(tensors), (work.operands[slot] for slot in graphs.slots(work)), strict=True):
         dim, stride = graphs.dims(operand.shape, "NHWC")
         assert tensors[uid]["dim"] == dim

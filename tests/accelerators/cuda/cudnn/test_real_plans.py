@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 from tcbench.accelerators.cuda import packages
-from tcbench.accelerators.cuda.cudnn import absent, graphs, plans
+from tcbench.accelerators.cuda.cudnn import absent, graphs, libraries, plans
 from tcbench.accelerators.cuda.cudnn.plans import NoPlan, PlanFacts, Search
 from tcbench.core.cache import Cache
 from tcbench.hardware import gpus
 from tcbench.work import (
+    HALVES,
     BatchNormBackward,
     BatchNormForward,
     Conv2d,
@@ -64,17 +65,24 @@ def test_every_kind_of_work_has_a_plan_within_the_limit(gpu, batch):
         replace(conv, layout=layout, dtype=dtype, math=math)
         for conv in convs
         for layout in ("NHWC", "NCHW")
-        for dtype, math in (("float16", "strict"), ("float32", "strict"), ("float32", "tf32"))
+        for dtype, math in (("float16", "strict"), ("bfloat16", "strict"), ("float32", "strict"), ("float32", "tf32"))
     ]
     works = [kind(conv) for conv in variants for kind in CONVS]
-    works += [ConvFpropStats(conv) for conv in convs[1:3]]
-    works += norms(replace(NORM, n=batch))
+    works += [ConvFpropStats(replace(conv, dtype=half)) for conv in convs[1:3] for half in HALVES]
+    works += [work for half in HALVES for work in norms(replace(NORM, n=batch, dtype=half))]
     if batch == 32:
         works += norms(replace(NORM, n=batch, dtype="float32"))
     for work in works:
         facts = plan(work, gpu)
         assert facts.workspace_bytes <= LIMIT, work.key
         assert facts.serialized_bytes > 0, work.key
+
+
+@pytest.mark.parametrize("kernel", ["bn_fw_tr_1C11_kernel_NCHW", "bn_bw_1C11_kernel_new"])
+def test_the_older_calls_have_kernels_for_bfloat16(kernel):
+    """What they take is said nowhere in the header; no call of theirs can be tried without a GPU."""
+    [library] = [path for folder in libraries.folders() for path in folder.glob("libcudnn_ops.so.9")][:1]
+    assert f"{len(kernel)}{kernel}I13__nv_bfloat16f".encode() in library.read_bytes()
 
 
 @pytest.mark.parametrize("gpu", ["V100", "T4"])

@@ -36,6 +36,8 @@ def test_every_kernel_compiles_for_every_architecture(nvrtc, record_property):
         kernels = set(KERNEL.findall((FOLDER / source).read_text()))
         n_kernels += len(kernels)
         for sm in supported:
+            if "DTYPE=bfloat16" in defines and sm < 80:
+                continue
             cubin = compile_anew(source, defines, sm)
             assert cubin.startswith(b"\x7fELF")
             missing = {kernel for kernel in kernels if f".text.{kernel}\0".encode() not in cubin}
@@ -147,7 +149,7 @@ def test_a_cache_that_cannot_be_written_is_no_error(monkeypatch, tmp_path):
 
 def test_a_module_is_loaded_once(monkeypatch):
     kernels = Kernels(90)
-    half, single = (case.work for case in all_cases() if case.work.name == "relu" and case.work.size == 1)
+    half, _, single = (case.work for case in all_cases() if case.work.name == "relu" and case.work.size == 1)
     loaded = []
 
     class Module:

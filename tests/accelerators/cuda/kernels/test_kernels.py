@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -37,20 +38,26 @@ def run_on_cpu(case: Case, given: Arrays, kernels: CpuKernels) -> Arrays:
     return run(case, given, Guarded, launch)
 
 
-def test_float16_weights_are_the_rounded_master_weights(kernels: CpuKernels) -> None:
-    case = Case(w.BatchedUpdate(PARAMETERS, 0.1, 0.9, 1e-4, dynamic=False), special=True)
+@pytest.mark.parametrize("half", w.HALVES)
+def test_weights_of_16_bits_are_the_rounded_master_weights(half: w.Half, kernels: CpuKernels) -> None:
+    parameters = dataclasses.replace(PARAMETERS, half=half)
+    case = Case(w.BatchedUpdate(parameters, 0.1, 0.9, 1e-4, dynamic=False), special=True)
     found = run_on_cpu(case, inputs(case), kernels)
     places = zip(PARAMETERS.sizes, PARAMETERS.places, strict=True)
     masters = [found["master"][place : place + size] for size, place in places]
-    for index, (master, half) in enumerate(zip(masters, PARAMETERS.halves, strict=True)):
-        if half:
-            np.testing.assert_array_equal(found[f"half{index}"], master.astype("float16"))
+    for index, (master, narrow) in enumerate(zip(masters, PARAMETERS.halves, strict=True)):
+        if narrow:
+            rounded = master.astype(half).astype("float32")
+            np.testing.assert_array_equal(found[f"half{index}"].astype("float32"), rounded)
 
 
-@pytest.mark.parametrize("half", [False, True])
-def test_all_parameters_at_once_are_updated_as_one_at_a_time_bit_for_bit(half: bool, kernels: CpuKernels) -> None:
+@pytest.mark.parametrize("half", [None, *w.HALVES])
+def test_all_parameters_at_once_are_updated_as_one_at_a_time_bit_for_bit(
+    half: w.Half | None, kernels: CpuKernels
+) -> None:
     size = w.CHUNK + 99
-    case = Case(w.BatchedUpdate(w.Parameters((size,), (half,)), 0.1, 0.9, 1e-4, dynamic=False), state=(1, 0, 0, 0))
+    parameters = w.Parameters((size,), (half is not None,), half or "float16")
+    case = Case(w.BatchedUpdate(parameters, 0.1, 0.9, 1e-4, dynamic=False), state=(1, 0, 0, 0))
     given = inputs(case)
     at_once = run_on_cpu(case, given, kernels)
 
@@ -58,15 +65,15 @@ def test_all_parameters_at_once_are_updated_as_one_at_a_time_bit_for_bit(half: b
         kernels.launch(work, launch_of(work), *(int(array.ctypes.data) for array in arrays))
 
     gradient, single = given["gradient0"].copy(), np.empty(size, "float32")
-    master, velocity, weights = given["master"].copy(), given["velocity"].copy(), np.empty(size, "float16")
-    step(w.Unscale(size, "float16" if half else "float32"), gradient, gradient, given["state"].copy())
+    master, velocity, weights = given["master"].copy(), given["velocity"].copy(), np.empty(size, parameters.half)
+    step(w.Unscale(size, half or "float32"), gradient, gradient, given["state"].copy())
     if half:
-        step(w.ToSingle(size), gradient, single)
+        step(w.ToSingle(size, half), gradient, single)
     else:
         single = gradient
     step(w.WeightDecay(size, 1e-4), single, master)
     step(w.MomentumUpdate(size, 0.1, 0.9), single, velocity, master)
-    step(w.ToHalf(size), master, weights)
+    step(w.ToHalf(size, parameters.half), master, weights)
     np.testing.assert_array_equal(at_once["master"], master)
     np.testing.assert_array_equal(at_once["velocity"], velocity)
     if half:
@@ -89,6 +96,19 @@ def test_float16_of_the_stand_in_is_ieee(kernels: CpuKernels) -> None:
     kernels.library.floats_to_halves(*_pointers(singles, halves), ctypes.c_longlong(halves.size))
     with np.errstate(over="ignore"):
         np.testing.assert_array_equal(halves, singles.astype("float16"))
+
+
+def test_bfloat16_of_the_stand_in_is_rounded_as_ml_dtypes_does(kernels: CpuKernels) -> None:
+    every = np.arange(1 << 16, dtype="uint16").view("bfloat16").astype("float32")
+    finite = np.sort(every[np.isfinite(every)].astype("float64"))
+    between = ((finite[:-1] + finite[1:]) / 2).astype("float32")
+    near = [np.nextafter(between, np.float32(side)) for side in (-np.inf, np.inf)]
+    edges = np.array([3.3895314e38, 3.3961775e38, 3.4e38, np.inf, -np.inf, np.nan, 1e-45, -0.0], "float32")
+    singles = np.concatenate([finite.astype("float32"), between, *near, edges])
+    rounded = np.empty(singles.size, "bfloat16")
+    kernels.library.floats_to_bfloat16s(*_pointers(singles, rounded), ctypes.c_longlong(rounded.size))
+    expected = singles.astype("bfloat16").astype("float32")
+    np.testing.assert_array_equal(rounded.astype("float32"), expected)
 
 
 def _pointers(*arrays: Array) -> list[ctypes.c_void_p]:
