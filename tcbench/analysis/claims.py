@@ -24,7 +24,7 @@ from tcbench.analysis.stats import Interval
 from tcbench.analysis.summary import CellSummary, best, by_cell, summarise
 from tcbench.analysis.verdict import Rule
 from tcbench.analysis.welch import Group, Unpaired
-from tcbench.core.claim import BOUNDS, COMPARISONS, RUNS, Claim, Side
+from tcbench.core.claim import BOUNDS, COMPARISONS, LOW_PRECISIONS, RUNS, Claim, Side
 from tcbench.core.record import Cell, Environment, Record
 
 Outcome = Literal["holds", "does not hold", "undecided", "not measured"]
@@ -96,7 +96,8 @@ class Asked:
 @dataclass(frozen=True)
 class Scorecard:
     """All claims on one machine in one setting. `cell` stands for the setting: its config and batch size are empty.
-    `commands` measure what is missing."""
+    `commands` measure what is missing. `low`: the low precision that claims were asked of which leave it to the
+    machine; None where none does."""
 
     machine: str | None
     environment: Environment | None
@@ -104,6 +105,7 @@ class Scorecard:
     scenario: str
     claims: tuple[Evaluated, ...]
     commands: tuple[str, ...] = ()
+    low: str | None = None
 
     def count(self, outcome: Outcome) -> int:
         """The number of claims with this outcome."""
@@ -125,7 +127,8 @@ def scorecards(
         asked = asked_of(cell)
         claims = _evaluate(asked.claims, here, asked.run, other)
         environment = next((m.summary.environment for m in here.values() if m.summary.environment), None)
-        cards.append(Scorecard(machine, environment, cell, asked.scenario, claims, _commands(claims, asked.run)))
+        low = _low_precision(here) if any(claim.asks_low for claim in asked.claims) else None
+        cards.append(Scorecard(machine, environment, cell, asked.scenario, claims, _commands(claims, asked.run), low))
     return tuple(cards)
 
 
@@ -167,7 +170,15 @@ def _by_setting(records: Iterable[Record]) -> dict[tuple[str | None, Cell], dict
 
 
 def _evaluate(claims: Sequence[Claim], cells: _Cells, run: str, other: OtherSource) -> tuple[Evaluated, ...]:
-    return tuple(_evaluated(claim, cells, run, other) for claim in claims)
+    low = _low_precision(cells)
+    return tuple(_evaluated(claim.of(low), cells, run, other) for claim in claims)
+
+
+def _low_precision(cells: _Cells) -> str:
+    """The low precision that the machine computes in: the first that was measured and not emulated; without one, the
+    talk's, whose claims then say what is missing."""
+    measured = {rung for m in cells.values() if m.ok and not m.emulated for rung in m.summary.cell.rungs}
+    return next((low for low in LOW_PRECISIONS if low in measured), LOW_PRECISIONS[0])
 
 
 def _evaluated(claim: Claim, cells: _Cells, run: str, other: OtherSource) -> Evaluated:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal, cast, get_args
 
@@ -40,6 +40,12 @@ At = Literal["all", "any"]
 
 BEST_OF = "best of "
 """Prefix of a glob that means the fastest of the configs that it matches."""
+
+LOW = "{low}"
+"""Stands, in a claim's configs and words, for the low precision that the machine computes in."""
+
+LOW_PRECISIONS = ("fp16", "bf16")
+"""The rungs that it may be, the talk's first."""
 
 ABOUT = 0.1
 """The margin of `about` where the claim names none."""
@@ -80,6 +86,17 @@ class Claim:
     margin: float = 0.0
     right_batch_size: int | None = None
     at: At = "all"
+
+    @property
+    def asks_low(self) -> bool:
+        """Whether it is asked of the low precision that the machine computes in, whichever that is."""
+        return LOW in self.says or any(side is not None and LOW in side.config for side in (self.left, self.right))
+
+    def of(self, low: str) -> Claim:
+        """The claim with `low` as that precision."""
+        left, right = (side and replace(side, config=side.config.replace(LOW, low)) for side in (self.left, self.right))
+        assert left is not None
+        return replace(self, says=self.says.replace(LOW, low), left=left, right=right)
 
     @property
     def least(self) -> float | None:
@@ -187,12 +204,13 @@ def _absent(table: ClaimTable, names: Sequence[str], batch_sizes: Sequence[int])
     for key, text in (("left", table.left), ("right", table.right)):
         if text is None:
             continue
-        side = _side(text)
-        if any(map(side.matches, names)):
-            continue
-        if side.best:
-            return f"{key}: '{text}' matches none of {', '.join(names)}"
-        return f"{key}: unknown config '{text}'; {hint(text, names)}"
+        for named in dict.fromkeys(text.replace(LOW, low) for low in LOW_PRECISIONS):
+            side = _side(named)
+            if any(map(side.matches, names)):
+                continue
+            if side.best:
+                return f"{key}: '{named}' matches none of {', '.join(names)}"
+            return f"{key}: unknown config '{named}'; {hint(named, names)}"
     sizes = ", ".join(map(str, batch_sizes))
     for place, size in enumerate(table.batch_sizes or ()):
         if size not in batch_sizes:

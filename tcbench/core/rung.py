@@ -46,14 +46,19 @@ class Needs:
 @dataclass(frozen=True)
 class Instructions:
     """Instructions of a processor by Linux's names, of which it takes one. The same numbers come without; `without`
-    says at which price."""
+    says at which price. `optional`: it runs all the same; others are skipped unless they are named."""
 
     any_of: tuple[str, ...]
     without: str
+    optional: bool = False
 
 
 BF16 = Instructions(("avx512_bf16", "amx_bf16"), "emulated, bf16 runs at about 0.3x of fp32")
 """For products of bfloat16 numbers."""
+
+FP16 = Instructions(("amx_fp16",), "stored in 16 bits, computed in 32", optional=True)
+"""For products of float16 numbers that are summed in float32. Those of AVX512-FP16 sum in float16, so that oneDNN
+converts and multiplies in float32 there (oneDNN Developer Guide, Data Types, "Hardware Limitations")."""
 
 
 @dataclass(frozen=True)

@@ -214,9 +214,10 @@ def refuse(device: Device, backends: Iterable[str]) -> None:
 
 
 def emulation(requires: Requires, device: Device) -> str | None:
-    """Why a rung with these requirements is slow on the device, though it runs; None where it is not."""
+    """Why a rung with these requirements is so slow on the device, though it runs, that it is not run unasked; None
+    where it is not."""
     needed = requires.instructions
-    if needed is None or not requires.is_emulated(device.instructions):
+    if needed is None or needed.optional or not requires.is_emulated(device.instructions):
         return None
     return f"needs {' or '.join(needed.any_of)}, {device.title} has none of them: {needed.without}"
 

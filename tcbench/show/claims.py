@@ -72,6 +72,8 @@ def notes(cards: Sequence[Scorecard]) -> list[str]:
     lines = []
     if any(one.claim.slide is not None for card in cards for one in card.claims):
         lines.append("2018: on the talk's Tesla V100-16GB, at the batch sizes of the slide.")
+    low = {card.machine: card.low for card in cards if card.low is not None}
+    lines += [f"Low precision on {machine or 'an unknown machine'}: {name}." for machine, name in low.items()]
     compared = [at for card in cards for one in card.claims for at in one.at if at.ratio is not None]
     if compared:
         lines.append("(a to b): 95% interval. A claim holds, or does not, when the whole interval says so.")
@@ -121,6 +123,7 @@ def _card_json(card: Scorecard) -> dict[str, Any]:
         "device_name": card.environment and card.environment.device_name,
         "image_size": card.cell.image_size,
         "input": card.cell.input.kind,
+        "low_precision": card.low,
         "counts": {outcome: card.count(outcome) for outcome in OUTCOMES},
         "claims": [_claim_json(one) for one in card.claims],
         "commands": list(card.commands),

@@ -271,6 +271,46 @@ def test_what_was_not_measured_has_its_reason_and_the_command(status: Any, said:
     assert evaluated.command == ("tcbench run cpu --config fp16 --bs 4" if run_again else None)
 
 
+def emulated_trials(config: str, *rates: float) -> list[Record]:
+    """Trials on a processor without the instructions of the config's first rung."""
+    environment = factories.make_environment(emulated=(config.split("+")[0],))
+    return [msgspec.structs.replace(record, environment=environment) for record in trials(config, *rates)]
+
+
+def skipped(config: str) -> list[Record]:
+    return [factories.make_record(config, status="skipped", reason=f"{config}: needs avx512_bf16")]
+
+
+@pytest.mark.parametrize(
+    ("fp16", "bf16", "expected"),
+    [
+        (trials("fp16", *STEADY), trials("bf16", *STEADY), "fp16"),
+        (trials("fp16", *STEADY), skipped("bf16"), "fp16"),
+        (emulated_trials("fp16", *STEADY), trials("bf16", *STEADY), "bf16"),
+        ([], trials("bf16", *STEADY), "bf16"),
+        (emulated_trials("fp16", *STEADY), skipped("bf16"), "fp16"),
+        ([], [], "fp16"),
+    ],
+    ids=["both", "no bf16", "fp16 is emulated", "fp16 was not run", "neither", "nothing"],
+)
+def test_a_claim_that_leaves_the_low_precision_to_the_machine_is_asked_of_what_it_computes_in(
+    fp16: list[Record], bf16: list[Record], expected: str
+) -> None:
+    claim = make_claim(left="{low}", says="{low} is faster")
+    records = [*fp16, *bf16, *trials("fp32", *times(0.5))]
+    [card] = scorecards(records, lambda _: Asked("cpu", (claim, make_claim(left="fp32+dali"))))
+    evaluated = card.claims[0]
+    assert card.low == expected
+    assert (evaluated.claim.says, evaluated.claim.left.config) == (f"{expected} is faster", expected)
+    computed = bool(bf16) if expected == "bf16" else bool(fp16) and not fp16[0].environment.emulated
+    assert evaluated.outcome == ("holds" if computed else "not measured")
+
+
+def test_a_scorecard_whose_claims_name_their_precision_names_none() -> None:
+    [card] = scorecards(trials("fp16", *STEADY), lambda _: Asked("cpu", (make_claim(),)))
+    assert card.low is None
+
+
 def test_the_speed_of_a_rung_that_is_emulated_says_nothing_of_it() -> None:
     environment = factories.make_environment(emulated=("bf16",))
     emulated = [msgspec.structs.replace(record, environment=environment) for record in trials("bf16", *times(0.3))]

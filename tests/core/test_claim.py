@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tcbench.core.claim import RELATIONS, Side
+from tcbench.core.claim import LOW_PRECISIONS, RELATIONS, Side
 from tcbench.core.errors import ScenarioError
 from tcbench.run import scenario
 
@@ -65,6 +65,37 @@ def test_the_best_of_a_glob_is_every_config_that_it_matches(load):
     assert [claim.left.matches(name) for name in ("fp16", "fp16+dali", "fp32")] == [True, True, False]
     assert str(claim.left) == "best of fp16*"
     assert not Side("fp16*").matches("fp16")
+
+
+LOW_CLAIM = """
+[[config]]
+rungs = ["bf16"]
+[[claim]]
+says = "+ DALI is faster than {low} without"
+left = "best of {low}*"
+relation = "faster"
+right = "{low}"
+"""
+
+
+def test_a_claim_may_leave_the_low_precision_to_the_machine(load):
+    [claim] = load(LOW_CLAIM).claims
+    assert claim.asks_low
+    of_bf16 = claim.of("bf16")
+    assert not of_bf16.asks_low
+    assert (of_bf16.says, str(of_bf16.left), str(of_bf16.right)) == (
+        "+ DALI is faster than bf16 without",
+        "best of bf16*",
+        "bf16",
+    )
+    [fixed] = load(CLAIM).claims
+    assert not fixed.asks_low
+    assert fixed.of("bf16") == fixed
+
+
+def test_what_is_left_to_the_machine_must_be_there_in_every_low_precision(load):
+    with pytest.raises(ScenarioError, match=r"right: unknown config 'bf16\+dali'"):
+        load(LOW_CLAIM.replace('right = "{low}"', 'right = "{low}+dali"'))
 
 
 @pytest.mark.parametrize(
@@ -136,7 +167,7 @@ def test_every_shipped_claim_names_configs_and_batch_sizes_that_exist(name, kind
     shipped = scenario.load(name).on(kind)
     configs = [config.name for config in shipped.configs]
     assert shipped.claims
-    for claim in shipped.claims:
+    for claim in (claim.of(low) for claim in shipped.claims for low in LOW_PRECISIONS):
         for side in filter(None, (claim.left, claim.right)):
             assert any(map(side.matches, configs)), claim
         assert set(claim.batch_sizes) | {claim.right_batch_size or claim.batch_sizes[0]} <= set(shipped.batch_sizes)

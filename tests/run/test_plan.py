@@ -33,7 +33,7 @@ def names(made):
 
 def test_every_config_meets_every_batch_size(cpu):
     made = plan.make(cpu, Selection(batch_sizes=(32, 64)), CPU)
-    assert len(made.cells) == 20
+    assert len(made.cells) == 30
     assert names(made)[:2] == [("fp32", 32), ("fp32", 64)]
     assert all(planned.skip_reason is None for planned in made.cells)
 
@@ -74,7 +74,7 @@ def test_a_skipped_cell_has_one_record_whatever_the_number_of_trials(cpu, monkey
     ("patterns", "expected"),
     [
         (("fp16*",), 5),
-        (("*static_graph",), 2),
+        (("*static_graph",), 3),
         (("fp32", "fp32"), 1),
         (("fp16", "fp32"), 2),
         (("fp32+opencv",), 1),
@@ -175,6 +175,15 @@ def test_a_rung_that_a_processor_would_emulate_is_skipped_unless_it_is_named(cpu
     assert reason(NEW) is None
 
 
+def test_fp16_runs_on_a_processor_that_stores_16_bits_and_computes_in_32(cpu):
+    made = plan.make(cpu, Selection(configs=("fp16",)), OLD)
+    assert {planned.skip_reason for planned in made.cells} == {None}
+    requires = backend("chainer").RUNGS["fp16"].requires
+    assert requires.is_emulated(OLD.instructions)
+    assert not requires.is_emulated(frozenset({"amx_fp16"}))
+    assert not requires.is_emulated(H200.instructions)
+
+
 def test_bf16_on_a_gpu_is_a_matter_of_its_compute_capability(cpu):
     requires = backend("chainer").RUNGS["bf16"].requires
     assert plan.missing(requires, V100) == "needs compute capability 8.0, V100 has 7.0"
@@ -248,7 +257,7 @@ for name in ("chainer", "cupy", "cudnn", "torch", "numpy", "nvidia", "cv2"):
 from tcbench.accelerators import device
 from tcbench.run import plan, scenario
 made = plan.make(scenario.load("cpu"), plan.Selection(), device.find("cpu", {"cpu": None}))
-assert len(made.cells) == 20
+assert len(made.cells) == 30
 """
     subprocess.run([sys.executable, "-c", code], check=True)
 

@@ -6,12 +6,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from tcbench.core.rung import Parity, Rung, Tolerance
+from tcbench.core.rung import FP16, Parity, Requires, Rung, Tolerance
 
 
 class Fp16(Rung):
     name = "fp16"
     says = "16-bit storage, 32-bit accumulation, loss scaling, fp32 master weights"
+    requires = Requires(instructions=FP16)
     conflicts = frozenset({"fp32", "bf16", "tf32"})
     parity = Parity("tolerance", float16=Tolerance(1e-2, 0.3, 0.2, 0.01))
     shows: ClassVar = {"storage": "float16", "master weights": "float32"}

@@ -6,12 +6,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from tcbench.core.rung import Parity, Rung, Tolerance
+from tcbench.core.rung import FP16, Parity, Requires, Rung, Tolerance
 
 
 class Fp16(Rung):
     name = "fp16"
     says = "autocast to float16, 32-bit accumulation, loss scaling, fp32 weights"
+    requires = Requires(instructions=FP16)
     conflicts = frozenset({"fp32", "tf32", "bf16"})
     parity = Parity("tolerance", float16=Tolerance(1e-2, 0.3))
     source = "PyTorch documentation, Automatic Mixed Precision"
