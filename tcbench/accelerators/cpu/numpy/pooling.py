@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import dataclasses
+from typing import Any
 
 import numpy as np
 
@@ -12,87 +13,95 @@ from tcbench.accelerators.cpu.numpy.parallel import Array, scratch
 from tcbench.work import (
     GlobalAverageBackward,
     GlobalAverageForward,
-    Layout,
     MaxPoolBackward,
     MaxPoolForward,
     Pool,
 )
 
 
-def _window_offsets(
-    height: int, width: int, p: int, q: int, ksize: int, stride: int, pad: int
-) -> Iterator[tuple[int, tuple[slice, slice], tuple[slice, slice]]]:
-    """For each place in the window, in row-major order: its number, the outputs that have it inside the image, and its
-    inputs."""
+def _windows(pool: Pool) -> list[tuple[slice, ...]]:
+    """For each place in the window, in row-major order: the pixels of a padded image (1, ...) that stand there, one per
+    output."""
 
-    def along(size: int, outputs: int, i: int) -> tuple[slice, slice]:
-        first = max(0, -((i - pad) // stride))
-        last = min(outputs - 1, (size - 1 + pad - i) // stride)
-        start = first * stride + i - pad
-        return slice(first, last + 1), slice(start, start + (last - first) * stride + 1, stride)
+    def along(outputs: int, first: int) -> slice:
+        return slice(first, first + (outputs - 1) * pool.stride + 1, pool.stride)
 
-    for i in range(ksize):
-        out_h, in_h = along(height, p, i)
-        for j in range(ksize):
-            out_w, in_w = along(width, q, j)
-            if out_h.stop > out_h.start and out_w.stop > out_w.start:
-                yield i * ksize + j, (out_h, out_w), (in_h, in_w)
+    every = (slice(None),)
+    before, after = (every * 2, ()) if pool.layout == "NCHW" else (every, every)
+    return [
+        (*before, along(pool.p, row), along(pool.q, column), *after)
+        for row in range(pool.ksize)
+        for column in range(pool.ksize)
+    ]
 
 
-def _at(layout: Layout, window: tuple[slice, slice]) -> tuple[slice, ...]:
-    every = slice(None)
-    return (every, every, *window) if layout == "NCHW" else (every, *window)
+def _padded(pool: Pool, name: str, dtype: np.dtype[Any], fill: float) -> tuple[Array, Array]:
+    """This thread's scratch for one image with its padding, filled; and the image in it."""
+    shape = dataclasses.replace(pool, n=1, h=pool.h + 2 * pool.pad, w=pool.w + 2 * pool.pad).x_shape
+    whole = scratch(name, shape, dtype)
+    whole[...] = fill
+    rows, columns = slice(pool.pad, pool.pad + pool.h), slice(pool.pad, pool.pad + pool.w)
+    return whole, whole[:, :, rows, columns] if pool.layout == "NCHW" else whole[:, rows, columns]
 
 
-def _taps(pool: Pool) -> list[tuple[int, tuple[slice, ...], tuple[slice, ...]]]:
-    """Each place of the window that lies inside the image for any output: its number, those outputs, its inputs."""
-    windows = _window_offsets(pool.h, pool.w, pool.p, pool.q, pool.ksize, pool.stride, pool.pad)
-    return [(place, _at(pool.layout, out), _at(pool.layout, into)) for place, out, into in windows]
+def _first_inside(pool: Pool) -> Array:
+    """uint8 (1, P, Q), in the layout: the first place of each window that lies inside the image."""
+    row, column = (np.maximum(pool.pad - pool.stride * np.arange(n), 0) for n in (pool.p, pool.q))
+    first = (row[:, None] * pool.ksize + column).astype(np.uint8)
+    return first[None, None] if pool.layout == "NCHW" else first[None, :, :, None]
 
 
 def max_pool(work: MaxPoolForward, x: Array, y: Array, place: Array) -> None:
     """See MaxPoolForward."""
-    taps = _taps(work.pool)
+    pool = work.pool
     dtype = compute_dtype(x.dtype)
+    windows, first = _windows(pool), _first_inside(pool)
 
     def compute(i: int) -> None:
         one = slice(i, i + 1)
-        source, where = load(x[one], "pool.x"), place[one]
-        best = scratch("pool.best", where.shape, dtype)
+        where = place[one]
+        padded, image = _padded(pool, "pool.padded", dtype, -np.inf)
+        image[...] = load(x[one], "pool.x")
+        best, values = (scratch(f"pool.{name}", where.shape, dtype) for name in ("best", "values"))
         better = scratch("pool.better", where.shape, np.uint8)
         best[...] = -np.inf
-        for number, out, _ in reversed(taps):
-            where[out] = number  # the first inside the image, should all be -inf
-        for number, out, into in taps:
-            part, values = best[out], source[into]
+        where[...] = first  # should all be -inf
+        for number, window in enumerate(windows):
+            values[...] = padded[window]  # the passes below are several times as fast on memory without gaps
             # Numbers rise, so that the largest is the latest: several times as fast as a copy through a mask.
-            np.greater(values, part, out=better[out].view(np.bool_))
-            np.multiply(better[out], np.uint8(number), out=better[out])
-            np.maximum(where[out], better[out], out=where[out])
-            np.maximum(values, part, out=part)
+            np.greater(values, best, out=better.view(np.bool_))
+            np.multiply(better, np.uint8(number), out=better)
+            np.maximum(where, better, out=where)
+            np.maximum(values, best, out=best)
         if np.isnan(best).any():
-            for number, out, into in reversed(taps):
-                np.copyto(where[out], number, where=np.isnan(source[into]))
+            for number, window in reversed(list(enumerate(windows))):
+                np.copyto(where, number, where=np.isnan(padded[window]))
         convert(best, y[one])
 
-    parallel.run(compute, range(work.pool.n))
+    parallel.run(compute, range(pool.n))
 
 
 def max_pool_backward(work: MaxPoolBackward, gy: Array, place: Array, gx: Array) -> None:
     """See MaxPoolBackward."""
-    taps = _taps(work.pool)
+    pool = work.pool
     dtype = compute_dtype(gy.dtype)
+    windows = _windows(pool)
 
     def compute(i: int) -> None:
         one = slice(i, i + 1)
         gradient, where = load(gy[one], "pool.gy"), place[one]
-        total = scratch("pool.total", gx[one].shape, dtype)
-        total[...] = 0
-        for number, out, into in taps:
-            total[into] += np.where(where[out] == number, gradient[out], dtype.type(0))
-        convert(total, gx[one])
+        padded, image = _padded(pool, "pool.padded", dtype, 0)
+        bits = scratch("pool.bits", where.shape, f"i{dtype.itemsize}")
+        for number, window in enumerate(windows):
+            # Through a mask of bits, which keeps infinity out where multiplying by 0 would make it NaN: twice as fast
+            # as np.where, whose branches no processor can foresee.
+            np.copyto(bits, where == number)
+            np.negative(bits, out=bits)
+            np.bitwise_and(bits, gradient.view(bits.dtype), out=bits)
+            padded[window] += bits.view(dtype)
+        convert(np.ascontiguousarray(image), gx[one])
 
-    parallel.run(compute, range(work.pool.n))
+    parallel.run(compute, range(pool.n))
 
 
 def global_average(work: GlobalAverageForward, x: Array, y: Array) -> None:

@@ -107,3 +107,17 @@ def test_global_average_and_its_gradient(layout, dtype):
 def test_windows_that_would_be_empty_are_refused():
     with pytest.raises(ValueError, match="windows would be empty"):
         ops.max_pooling_2d(np.ones((1, 1, 4, 4)), ksize=2, stride=1, pad=2, layout="NCHW")
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@pytest.mark.parametrize("value", [np.inf, np.nan])
+def test_a_gradient_that_is_not_finite_reaches_its_own_pixel_alone(layout, value):
+    x = np.arange(25, dtype=np.float32).reshape(1, 1, 5, 5)
+    v = chainer.Variable(to_layout(x, layout))
+    y = ops.max_pooling_2d(v, ksize=3, stride=2, pad=1, layout=layout)
+    gy = np.ones((1, 1, 3, 3), np.float32)
+    gy[0, 0, 1, 1] = value
+    y.grad = to_layout(gy, layout)
+    y.backward()
+    gx = v.grad.reshape(5, 5)
+    assert [tuple(place) for place in np.argwhere(~np.isfinite(gx))] == [(3, 3)]
