@@ -152,6 +152,15 @@ class DeviceKind:
         """A record's facts of it; None for one that is not there."""
         return None
 
+    def library(self) -> str | None:
+        """The library that computes our operations on one of them, with its version; None where the packages' versions
+        say it."""
+        return None
+
+    def shortfall(self) -> str | None:
+        """Why that is not a faster library, with the command that puts it right; None where it is the fastest."""
+        return None
+
     def findings(self) -> Iterator[Finding]:
         """`doctor`'s findings on the way to one of them; never raises."""
         return iter(())

@@ -23,6 +23,7 @@ FACETS: Mapping[str, str] = {
     "os": "the system and its kernel",
     "python": "the version of Python",
     "libraries": "versions of frameworks and libraries",
+    "accelerator": "the library that computes on a processor: oneDNN, or NumPy where that is missing",
     "settings": "the scenario's model, training and cuDNN settings, the seed and the threads",
     "measure": "how long and how often steps are timed",
     "input": "where images come from",
@@ -153,6 +154,8 @@ def _of_environment(environment: Environment) -> Facts:
         ("libraries", "blas"): environment.blas,
     }
     facts |= {("libraries", name): version for name, version in environment.packages.items()}
+    if environment.accelerator is not None:
+        facts["accelerator", "computed by"] = environment.accelerator
     if environment.gpu is not None:
         gpu = environment.gpu
         facts["gpu", "multiprocessors"] = str(gpu.multiprocessors)

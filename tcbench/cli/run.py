@@ -169,6 +169,8 @@ def _run(plan: Plan, out: Path, resume: bool, quiet: bool, json: bool) -> bool:
         with store.Store(path) as records:
             generate_input(plan, stderr, quiet)
             say(console.plan_line(plan))
+            if (shortfall := _shortfall(plan)) is not None:
+                say(shortfall)
             if resume:
                 say(f"resuming {path}: {len(before)} records are there" if resumed else "nothing to resume: a new run")
             if not trials:
@@ -191,6 +193,16 @@ def _run(plan: Plan, out: Path, resume: bool, quiet: bool, json: bool) -> bool:
     finally:
         store.remove_empty(path)
     return failed
+
+
+def _shortfall(plan: Plan) -> str | None:
+    """The library that will compute, where a faster one is missing, and the command that brings it."""
+    from tcbench.accelerators.device import kind_of
+    from tcbench.backends import DEFAULT
+
+    kind = kind_of(plan.device.name)
+    shortfall = kind.shortfall() if any(planned.cell.backend == DEFAULT for planned in plan.cells) else None
+    return shortfall and f"{kind.library()} computes: {shortfall}"
 
 
 def _show_results(records: Sequence[Record], path: Path, failed: bool, json: bool) -> None:

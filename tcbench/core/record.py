@@ -195,7 +195,9 @@ class GpuFacts(msgspec.Struct, frozen=True, kw_only=True):
 class Environment(msgspec.Struct, frozen=True, kw_only=True):
     """The machine and its software, as the worker saw them. `commit` is that of tcbench's own checkout,
     `project_commit` that of the user's in which the worker ran, each with `+` when tracked files differed from it.
-    `gpu` is set for a cell on a GPU. `emulated`: the cell's rungs whose instructions the processor lacks."""
+    `gpu` is set for a cell on a GPU. `emulated`: the cell's rungs whose instructions the processor lacks.
+    `accelerator`: the library that computed, with its version, where our operations did and the packages do not say it;
+    `shortfall`: why it was not a faster one, with the command that puts that right."""
 
     machine: str
     device_name: str
@@ -212,6 +214,8 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
     gpu: GpuFacts | None = None
     project_commit: str | None = None
     emulated: tuple[str, ...] = ()
+    accelerator: str | None = None
+    shortfall: str | None = None
 
 
 THROTTLE_REASONS: Mapping[int, str] = {

@@ -124,6 +124,8 @@ def environment(
     blas: str,
     gpu: GpuFacts | None = None,
     emulated: tuple[str, ...] = (),
+    accelerator: str | None = None,
+    shortfall: str | None = None,
 ) -> Environment:
     """The facts a record carries."""
     return Environment(
@@ -142,4 +144,6 @@ def environment(
         gpu=gpu,
         project_commit=project_commit(),
         emulated=emulated,
+        accelerator=accelerator,
+        shortfall=shortfall,
     )

@@ -145,19 +145,23 @@ def _title(cell: Cell, device_name: str) -> str:
 def describe(cell: Cell) -> Environment:
     """The facts of this machine and its libraries, as this process sees them."""
     from tcbench.accelerators import device
-    from tcbench.backends import backend
+    from tcbench.backends import DEFAULT, backend
     from tcbench.hardware import machine
 
     the_backend = backend(cell.backend)
     here = device.find(cell.device, dict.fromkeys(the_backend.DEVICES))
     rungs = the_backend.RUNGS
+    kind = kind_of(cell.device)
+    launches = cell.backend == DEFAULT  # any other computes by libraries of its own
     return machine.environment(
         here.machine,
         here.title,
         the_backend.PACKAGES,
         _blas(),
-        kind_of(cell.device).facts(cell.device),
+        kind.facts(cell.device),
         tuple(name for name in cell.rungs if name in rungs and rungs[name].requires.is_emulated(here.instructions)),
+        accelerator=kind.library() if launches else None,
+        shortfall=kind.shortfall() if launches else None,
     )
 
 

@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterable, Sequence
 
 from tcbench.analysis.stats import Interval
+from tcbench.core.record import Environment
 
 _PREFIXES = ((1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""), (1e-3, "m"), (1e-6, "µ"), (1e-9, "n"))
 
@@ -138,3 +139,9 @@ def listed(items: Sequence[str], last: str = "and") -> str:
 def numbers(values: Iterable[int]) -> str:
     """Batch sizes and the like: "4 and 8"."""
     return listed([str(value) for value in sorted(set(values))])
+
+
+def libraries(environments: Iterable[Environment]) -> list[str]:
+    """The libraries that computed, each with why it was not a faster one: `oneDNN 3.2.0`."""
+    named = dict.fromkeys((one.accelerator, one.shortfall) for one in environments if one.accelerator)
+    return [name + (f" ({shortfall})" if shortfall else "") for name, shortfall in named if name]

@@ -55,6 +55,7 @@ def cell(**changes):
         ("libraries", environment(), environment(packages={"chainer": "7.8.1", "numpy": "2.4.0"})),
         ("libraries", environment(), environment(packages={"chainer": "7.8.1"})),
         ("libraries", environment(), environment(blas="OpenBLAS 0.3.31")),
+        ("accelerator", environment(accelerator="NumPy"), environment(accelerator="oneDNN 3.2.0")),
         ("settings", factories.make_record(), cell(image_size=96)),
         ("settings", factories.make_record(), cell(threads=4)),
         ("settings", factories.make_record(), cell(train=TrainSettings(loss_scale=1024))),
@@ -72,7 +73,7 @@ def test_each_facet_is_told_in_both_directions(facet, base, current):
 
 def test_every_facet_is_tested_above():
     assert set(FACETS) == {
-        *("gpu", "driver", "clocks", "host", "os", "python", "libraries", "settings", "measure", "input")
+        *("gpu", "driver", "clocks", "host", "os", "python", "libraries", "accelerator", "settings", "measure", "input")
     }
 
 

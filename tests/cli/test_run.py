@@ -8,8 +8,10 @@ import os
 import odd_images
 import pytest
 from command import tcbench
+from factories import make_record
 from typer.testing import CliRunner
 
+from tcbench.accelerators.cpu.kind import KIND
 from tcbench.accelerators.cuda import live
 from tcbench.cli import app
 from tcbench.cli import run as command
@@ -72,3 +74,12 @@ def test_a_folder_with_an_image_that_not_every_feed_takes_is_refused_before_any_
     assert "a/bad.jpg is a GIF, expected a JPEG or PNG of 8 bits a channel" in done.err
     assert len(done.err.strip().splitlines()) == 1
     assert not (tmp_path / "results").exists()
+
+
+def test_a_run_says_first_where_a_faster_library_is_missing(tmp_path, monkeypatch):
+    monkeypatch.setattr("tcbench.run.runner.Runner._trial", lambda _, cell, trial: make_record(cell=cell, trial=trial))
+    arguments = ("--config", "fp32", "--bs", "4", "--data", "synthetic", "--device", "cpu", "--out", str(tmp_path))
+    monkeypatch.setattr(type(KIND), "shortfall", lambda _: "oneDNN needs libgomp.so.1: apt-get install libgomp1")
+    assert "computes: oneDNN needs libgomp.so.1: apt-get install libgomp1" in invoke(*arguments).stderr
+    monkeypatch.setattr(type(KIND), "shortfall", lambda _: None)
+    assert "computes:" not in invoke(*arguments).stderr

@@ -26,6 +26,9 @@ class Cpu(DeviceKind):
         """With the usable cores: what a container is given of a processor is another machine."""
         return f"{machine.slug(title)}-{machine.usable_cpus()}cpu"
 
+    def library(self) -> str:
+        return "NumPy"
+
     def open(self, device: str, settings: CudnnSettings, threads: int) -> OpenDevice:
         from tcbench.accelerators.cpu.numpy.accelerator import NumpyAccelerator
 

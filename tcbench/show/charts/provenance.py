@@ -15,6 +15,7 @@ from tcbench.analysis.summary import CellSummary
 from tcbench.core.errors import SelectionError
 from tcbench.core.record import Cell
 from tcbench.show.charts.text import drawable
+from tcbench.show.format import libraries
 
 Setting = tuple[str | None, Cell]
 
@@ -66,7 +67,7 @@ def provenance_of(settings: dict[Setting, list[CellSummary]]) -> Provenance:
 
 
 def small_print(summaries: Sequence[CellSummary], common: Sequence[str], whiskers: bool) -> str:
-    """Machine, images, input, trials, what the whisker is, version."""
+    """Machine, images, input, trials, what the whisker is, the library that computed, version."""
     ok = [s for s in summaries if s.images_per_s is not None]
     words = [*common]
     trials = sorted({s.trials for s in summaries if s.status != "skipped"})
@@ -82,6 +83,7 @@ def small_print(summaries: Sequence[CellSummary], common: Sequence[str], whisker
             if whiskers
             else f"pale: the 95% confidence interval of the factor over {over} includes 1"
         )
+    words += [f"computed by {name}" for name in libraries(s.environment for s in summaries if s.environment)]
     versions = dict.fromkeys(s.environment.tcbench for s in summaries if s.environment)
     if versions:
         words.append("tcbench " + ", ".join(versions))

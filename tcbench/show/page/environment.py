@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from tcbench.core.record import Environment, Record
-from tcbench.show.format import counted, listed, size
+from tcbench.show.format import counted, libraries, listed, size
 from tcbench.show.page.page import AnyBlock, Data, Facts, Field, Heading, Section, Table
 from tcbench.show.page.settings import Settings
 from tcbench.show.page.wording import columns, figure
@@ -52,6 +52,7 @@ def _facts(records: Sequence[Record]) -> Iterable[tuple[str, str]]:
     yield from fact("system", (f"{e.os}, kernel {e.kernel}" for e in environments))
     yield from fact("Python", (e.python for e in environments))
     yield from fact("BLAS", (e.blas for e in environments))
+    yield from fact("computed by", libraries(environments))
     yield from fact("tcbench", _versions(environments))
     yield from fact("project", [_commits(e.project_commit for e in environments)])
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from factories import make_cell, make_record
+from factories import make_cell, make_environment, make_record
 from show.charts.charts import assert_tidy, run, words
 
 from tcbench.analysis.summary import summarise
@@ -32,3 +32,13 @@ def test_the_small_print_says_where_the_numbers_come_from() -> None:
     assert "95% confidence interval of the mean over trials" in said
     folder = make_record(cell=make_cell(input=Input(kind="folder", path="/data/imagenet/train")))
     assert "images of train" in " ".join(words(charts.throughput_chart(summarise([folder]), title="T")))
+
+
+def test_the_small_print_names_the_library_that_computed_and_the_command_that_brings_a_faster_one() -> None:
+    numpy = make_environment(accelerator="NumPy", shortfall="oneDNN is not installed: uv pip install onednn-cpu-gomp")
+    said = " ".join(words(charts.throughput_chart(summarise([make_record(environment=numpy)]), title="T")))
+    assert "computed by NumPy (oneDNN is not installed: uv pip install onednn-cpu-gomp)" in said
+    onednn = make_environment(accelerator="oneDNN 3.2.0")
+    said = " ".join(words(charts.throughput_chart(summarise([make_record(environment=onednn)]), title="T")))
+    assert "computed by oneDNN 3.2.0 · " in said
+    assert "computed by" not in " ".join(words(charts.throughput_chart(summarise([make_record()]), title="T")))
