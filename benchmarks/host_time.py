@@ -1,27 +1,43 @@
-"""Host time that one prepared piece of cuDNN work costs, with the executing call replaced by one that does nothing.
+"""Host time: of a training step of ResNet-50 whose launches do nothing, and of one prepared piece of cuDNN work.
 
     uv run python benchmarks/host_time.py
 
-Everything up to and including the crossing from Python into a compiled function is timed. Goal: at most 10 us. Where
-cuDNN is installed, the frontend's real function is timed too: without a GPU it refuses for want of a handle, which
-costs an exception but no launch. Needs a C compiler, no GPU and no CUDA.
+A step is the whole program (a batch from memory, forward, backward, update) on an accelerator that computes nothing, at
+the smallest size, so that its arrays cost next to nothing. CPU time of this thread, the configs in turn, medians over
+rounds. Goals: at most 8 ms, at most 2 ms with `static_graph`.
+
+Of cuDNN's work, the executing call is replaced by one that does nothing: everything up to and including the crossing
+from Python into a compiled function is timed. Goal: at most 10 us. Where cuDNN is installed, the frontend's real
+function is timed too: without a GPU it refuses for want of a handle, which costs an exception but no launch. Needs a C
+compiler, no GPU and no CUDA.
 """
 
 from __future__ import annotations
 
 import ctypes
+import gc
+import itertools
 import shutil
 import statistics
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tcbench.accelerators.cpu.numpy.accelerator import NumpyAccelerator
 from tcbench.accelerators.cuda.cudnn import calls, graphs, libraries
 from tcbench.accelerators.cuda.cudnn.plans import Plan, PlanFacts, Search
+from tcbench.accelerators.device import OpenDevice, host
+from tcbench.backends.chainer.session import ChainerSession
+from tcbench.backends.chainer.sites import Site
+from tcbench.core.record import Input
+from tcbench.core.session import Session
 from tcbench.hardware import gpus
+from tcbench.hardware.clock import HostClock
+from tcbench.run import plan, scenario
 from tcbench.work import (
     BatchNormBackward,
     BatchNormCallBackward,
@@ -32,6 +48,12 @@ from tcbench.work import (
     Norm,
     Work,
 )
+
+DYNAMIC = ("fp32", "fp32+batched+nhwc+fused", "fp16+batched+nhwc+fused")
+STATIC = tuple(f"{config}+static_graph" for config in DYNAMIC)
+STEP_GOALS_S = dict.fromkeys(DYNAMIC[1:], 8e-3) | dict.fromkeys(STATIC, 2e-3)
+ROUNDS = 100
+SETTLING_STEPS = 4
 
 GOAL_S = 10e-6
 CALLS = 20_000
@@ -48,6 +70,88 @@ CALLED: list[Work] = [
     BatchNormCallForward(FUSED, 2e-5, 0.1, True),
     BatchNormCallBackward(FUSED, 2e-5, True),
 ]
+
+
+class Idle(NumpyAccelerator):
+    """Has arrays and computes nothing."""
+
+    def __init__(self) -> None:
+        super().__init__(threads=1)
+        self.launches = 0
+
+    def launch(self, work: Work, *arrays: Any) -> None:
+        self.launches += 1
+
+    def prepare(self, work: Work, *arrays: Any) -> Callable[[], None]:
+        return self._launch
+
+    def _launch(self) -> None:
+        self.launches += 1
+
+
+def open_settled(config: str, accelerator: Idle) -> Session:
+    """A session that does what it does once no more."""
+    selection = plan.Selection(
+        batch_sizes=(1,), configs=(config,), input=Input(kind="synthetic"), image_size=32, threads=1
+    )
+    cell = plan.make(scenario.load("cpu"), selection, host()).cells[0].cell
+    session = ChainerSession(cell, Site(OpenDevice(accelerator, HostClock(), lambda: 0, accelerator.enter)))
+    for _ in range(SETTLING_STEPS):
+        step(session)
+    return session
+
+
+def step(session: Session) -> None:
+    for phase in session.phases:
+        phase.run()
+
+
+def phases_s(session: Session) -> list[float]:
+    """CPU seconds of each phase of one step."""
+    marks = [time.thread_time_ns()]
+    for phase in session.phases:
+        phase.run()
+        marks.append(time.thread_time_ns())
+    return [(end - begin) * 1e-9 for begin, end in itertools.pairwise(marks)]
+
+
+def function_calls(session: Session) -> int:
+    """Python functions that one step calls: a size that no machine's noise changes."""
+    count = 0
+
+    def on_event(_: Any, event: str, __: Any) -> None:
+        nonlocal count
+        count += event == "call"
+
+    sys.setprofile(on_event)
+    try:
+        step(session)
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+def report_steps() -> None:
+    accelerator = Idle()
+    sessions = {config: open_settled(config, accelerator) for config in DYNAMIC + STATIC}
+    gc.collect()
+    gc.freeze()  # as the measuring loop does
+    times: dict[str, list[list[float]]] = {config: [] for config in sessions}
+    for _ in range(ROUNDS):
+        for config, session in sessions.items():
+            times[config].append(phases_s(session))
+    names = [phase.name for phase in session.phases]
+    print(f"{'CPU ms per step':38} {'launches':>8} {'calls':>6} " + " ".join(f"{name:>8}" for name in [*names, "step"]))
+    for config, session in sessions.items():
+        calls = function_calls(session)
+        accelerator.launches = 0
+        step(session)
+        medians = [statistics.median(column) for column in zip(*times[config], strict=True)]
+        whole = statistics.median(map(sum, times[config]))
+        goal = STEP_GOALS_S.get(config)
+        verdict = "" if goal is None else "ok" if whole <= goal else f"OVER {goal * 1e3:.0f} ms"
+        cells = " ".join(f"{seconds * 1e3:8.2f}" for seconds in [*medians, whole])
+        print(f"{config:38} {accelerator.launches:8} {calls:6} {cells}  {verdict}".rstrip())
 
 
 def median_s(run: Callable[[], Any], n_calls: int = CALLS) -> float:
@@ -118,6 +222,7 @@ def report(route: str, work: Work, seconds: float, *, goal: bool = True) -> None
 
 
 def main() -> None:
+    report_steps()
     with tempfile.TemporaryDirectory() as folder:
         nothing = compile_nothing(Path(folder))
         for work in GRAPHS:

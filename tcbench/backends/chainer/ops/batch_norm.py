@@ -120,7 +120,7 @@ class BatchNorm(ForwardNode):
         gradients = BatchNormBackward(self, with_residual=3 in indexes).apply(gys)
         if self.relu is False and 3 in indexes:
             gradients = (*gradients, gys[0])
-        return tuple(gradients[i] for i in indexes)
+        return tuple([gradients[i] for i in indexes])
 
 
 class BatchNormFromSums(BatchNorm):

@@ -62,18 +62,20 @@ class Node(chainer.FunctionNode):
         arrays, nodes, requires_grad = [], [], False
         for x in inputs:
             variable = x if isinstance(x, _VARIABLE) else chainer.as_variable(x)
+            node = variable.node
             arrays.append(variable.raw_array)
-            nodes.append(variable.node)
-            requires_grad = requires_grad or variable.requires_grad
+            nodes.append(node)
+            requires_grad = requires_grad or node.requires_grad
         outputs = self.forward_on(current(), tuple(arrays))
         made = tuple([_new_variable(y, requires_grad=requires_grad) for y in outputs])
         if config.enable_backprop:
             self.rank = max([node.rank for node in nodes])
             self.inputs = tuple(nodes)
-            self.outputs = tuple([weakref.ref(y.node) for y in made])
             self.lazy_grad_sum = config.lazy_grad_sum
-            for y in made:
-                y.creator_node = self
+            after = [y.node for y in made]
+            for node in after:
+                node.creator_node = self
+            self.outputs = tuple(map(weakref.ref, after))
         return made
 
     def forward(self, inputs: tuple[Array, ...]) -> tuple[Array, ...]:
@@ -120,8 +122,10 @@ class ForwardNode(Node):
     ) -> Variables:
         gxs = self.backward(indexes, gys)
         return tuple(
-            gx if before is None else before if gx is None else Add().apply((gx, before))[0]
-            for gx, before in zip(gxs, accumulated, strict=True)
+            [
+                gx if before is None else before if gx is None else Add().apply((gx, before))[0]
+                for gx, before in zip(gxs, accumulated, strict=True)
+            ]
         )
 
     def backward(self, indexes: tuple[int, ...], gys: Variables) -> Variables:
