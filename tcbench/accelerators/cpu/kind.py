@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tcbench.accelerators.cpu.heap import keep_freed_memory
 from tcbench.accelerators.device import Device, DeviceKind, OpenDevice
 from tcbench.core.record import CudnnSettings
 from tcbench.hardware import machine
@@ -32,6 +33,7 @@ class Cpu(DeviceKind):
     def open(self, device: str, settings: CudnnSettings, threads: int) -> OpenDevice:
         from tcbench.accelerators.cpu.numpy.accelerator import NumpyAccelerator
 
+        keep_freed_memory()
         accelerator = NumpyAccelerator(threads)
         return OpenDevice(accelerator, HostClock(), peak_resident_bytes, enter=accelerator.enter, memory_of="process")
 
