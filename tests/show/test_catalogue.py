@@ -26,5 +26,5 @@ def test_a_rung_whose_backend_lacks_its_package_is_not_here(monkeypatch, capsys)
 
 def test_a_scenario_is_shown_as_it_is_on_the_device(capsys):
     peers = next(scenario for scenario in listed(capsys)["scenarios"] if scenario["name"] == "peers")
-    assert (peers["image_size"], peers["batch_sizes"]) == (64, [4, 8])
+    assert (peers["image_size"], peers["batch_sizes"]) == (64, [8, 16])
     assert "torch/fp32" in [config["name"] for config in peers["configs"]]

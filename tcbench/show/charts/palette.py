@@ -22,7 +22,7 @@ of colour blindness keeps apart (M. Okabe and K. Ito, "Color Universal Design", 
 families is interleaved in steps of 5 or more, so that all ten differ in greyscale too."""
 
 PEER_RAMPS: dict[str, tuple[str, ...]] = {
-    "fp32": ("#cfdcdd", "#a2babd", "#76989d", "#4d777e", "#29555e"),
+    "fp32": ("#cfdcdd", "#a2babd", "#76989d", "#4d777e", "#44525a"),
     "fp16": ("#ef97c0", "#d96aa2", "#b5428a", "#872774", "#521258"),
     "bf16": ("#dfdca2", "#c2bc62", "#98912f", "#6d6816", "#443f09"),
     "other": ("#d2b8a4", "#b99880", "#9b7a62", "#795a44", "#523926"),
