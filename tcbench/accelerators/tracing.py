@@ -157,7 +157,8 @@ class Trace:
 
     `step`: what the host asks for, phase by phase; a captured graph is one event. `replayed`: the work that the
     captured graph does, empty without one. `parameters_bytes`: alive between steps (weights, master weights,
-    velocities, the batch). `peak_bytes`: the most alive at once, with CuPy's rounding, without cuDNN's workspace.
+    velocities, the batch, what a recorded graph keeps). `peak_bytes`: the most alive at once, with CuPy's rounding,
+    without cuDNN's workspace.
     """
 
     step: tuple[PhaseTrace, ...]

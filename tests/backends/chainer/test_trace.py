@@ -128,6 +128,17 @@ def test_once_captured_a_step_is_one_request_and_the_same_work(dtype):
     assert captured.peak_bytes >= plain.peak_bytes
 
 
+def test_a_recorded_graph_holds_little_more_than_the_step_that_it_was_recorded_from():
+    """What the program drops is used again; all that is made anew would be half as much again."""
+    gpu = gpus.load("H200")
+    device = Device("cuda:0", gpu.device_name, gpu.memory_bytes, divmod(gpu.sm, 10))
+    config = "fp16+dali+batched+nhwc+fused"
+    selection = plan.Selection(configs=(config, f"{config}+static_graph"), batch_sizes=(8,), image_size=224)
+    cells = plan.make(scenario.load("naruse2018"), selection, device, remote=True).cells
+    dynamic, static = (trace(planned.cell, gpu.properties()) for planned in cells)
+    assert dynamic.peak_bytes < static.peak_bytes < 1.1 * dynamic.peak_bytes
+
+
 def test_a_trace_draws_no_images(monkeypatch):
     gpu = gpus.load("H200")
     device = Device("cuda:0", gpu.device_name, gpu.memory_bytes, divmod(gpu.sm, 10))
