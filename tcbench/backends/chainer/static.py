@@ -15,12 +15,12 @@ _Body = Callable[[Any, Any], Any]
 
 
 def static_body(body: _Body) -> _Body:
-    """`body(model, x)` recorded at its first step for each shape of x, and replayed after. Without gradients, as in
-    evaluation, it is as it was."""
+    """`body(model, x)` recorded at its first step for each shape of x, and replayed after. In evaluation, and without
+    gradients, it is as it was."""
     recorded: dict[tuple[Any, ...], _Recorded] = {}
 
     def replayed(model: Any, x: Any) -> Any:
-        if not chainer.config.enable_backprop:
+        if not (chainer.config.train and chainer.config.enable_backprop):
             return body(model, x)
         x = chainer.as_variable(x)
         of = recorded.get((x.shape, x.dtype))
