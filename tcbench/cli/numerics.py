@@ -1,4 +1,4 @@
-"""`tcbench numerics`: does fp16 train like fp32 here, and is every config where its rungs say it is?"""
+"""`tcbench numerics`: do fp16 and bf16 train like fp32 here, and is every config where its rungs say it is?"""
 
 from __future__ import annotations
 
@@ -126,8 +126,8 @@ def numerics(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.", rich_help_panel=WHERE)] = False,
     json: Annotated[bool, typer.Option("--json", help="Everything as JSON.", rich_help_panel=WHERE)] = False,
 ) -> None:
-    """Train fp32, and fp16 with loss scaling and fp32 master weights, with one of them, with neither, from the same
-    weights over the same batches; count what float16 makes of the gradients; say which trains like fp32, by an
+    """Train fp32, and fp16 with loss scaling and fp32 master weights, with one of them, with neither, and bf16, from
+    the same weights over the same batches; count what float16 makes of the gradients; say which trains like fp32, by an
     equivalence test over seeds.
 
     Exit code: 0 whatever the verdicts; 2 for a mistake in the command; 3 when a run failed; 130 when interrupted. With
@@ -401,6 +401,7 @@ def _show(document: Document, margins: Margins, files: Sequence[Path]) -> None:
     console.print()
     console.print(view.gradients_table(document))
     say(view.safe_line(document))
+    say(view.bfloat16_line(document))
     console.print()
     console.print(view.costs_table(document))
     console.print()

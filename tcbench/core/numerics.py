@@ -31,11 +31,11 @@ KINDS: tuple[Kind, ...] = ("weights", "activations")
 
 
 class Technique(msgspec.Struct, frozen=True, kw_only=True):
-    """The way a run stores and updates: the talk's two techniques, each there or not."""
+    """The way a run stores and updates: the talk's two techniques, each there or not. `rung`: that of the dtype."""
 
     name: str
     label: str
-    half: bool
+    rung: str
     scaling: Scaling
     masters: bool
 
@@ -45,16 +45,17 @@ BASE = "fp32"
 TECHNIQUES: dict[str, Technique] = {
     technique.name: technique
     for technique in (
-        Technique(name=BASE, label="fp32", half=False, scaling="none", masters=False),
-        Technique(name="neither", label="fp16, neither", half=True, scaling="none", masters=False),
-        Technique(name="scaling", label="fp16, loss scaling only", half=True, scaling="static", masters=False),
-        Technique(name="masters", label="fp16, fp32 master weights only", half=True, scaling="none", masters=True),
-        Technique(name="both", label="fp16, both, static scale", half=True, scaling="static", masters=True),
-        Technique(name="dynamic", label="fp16, both, dynamic scale", half=True, scaling="dynamic", masters=True),
+        Technique(name=BASE, label="fp32", rung=BASE, scaling="none", masters=False),
+        Technique(name="neither", label="fp16, neither", rung="fp16", scaling="none", masters=False),
+        Technique(name="scaling", label="fp16, loss scaling only", rung="fp16", scaling="static", masters=False),
+        Technique(name="masters", label="fp16, fp32 master weights only", rung="fp16", scaling="none", masters=True),
+        Technique(name="both", label="fp16, both, static scale", rung="fp16", scaling="static", masters=True),
+        Technique(name="dynamic", label="fp16, both, dynamic scale", rung="fp16", scaling="dynamic", masters=True),
+        Technique(name="bf16", label="bf16, fp32 master weights", rung="bf16", scaling="none", masters=True),
     )
 }
 """In the order in which they are run and shown. Slides 5 and 6 of the talk; P. Micikevicius et al., "Mixed Precision
-Training", 2018, sections 3.1 and 3.2."""
+Training", 2018, sections 3.1 and 3.2; D. Kalamkar et al., "A Study of BFLOAT16 for Deep Learning Training", 2019."""
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,7 +63,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
 
     `loss_divisor`: what the mean loss of a batch is divided by, since it is one replica's share of the mean over a
     global batch of `global_batch` images. `data`: the folder of images, or None for generated patterns with noise of
-    `noise` standard deviations. `image_size` in pixels.
+    `noise` standard deviations. `image_size` in pixels. `skipped`: techniques that the device does not run.
     """
 
     scenario: str
@@ -85,6 +86,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     rungs: tuple[str, ...]
     data: str | None = None
     noise: float = 0.0
+    skipped: tuple[str, ...] = ()
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True, tag="train"):

@@ -25,6 +25,9 @@ _ALMOST, _NEARLY = 1 - 2.0**-11, 1 - 2.0**-12
 """(2 - 2^-10) / 2 and (2 - 2^-11) / 2: mantissas as frexp has them, from which on the last subnormal rounds up to the
 smallest normal number, and the largest number to infinity."""
 
+_SMALLEST_BFLOAT16 = -133
+"""2^-133 is bfloat16's smallest number."""
+
 LOST_AT_MOST = 0.01
 """A loss scale is safe when it leaves at most this share of the non-zero gradients zero, and none infinite."""
 
@@ -86,13 +89,9 @@ class Shares:
 
 def shares(magnitudes: Magnitudes, log2_scale: int) -> Shares:
     """After multiplication by 2^log2_scale. All 0 where there is no gradient."""
-    zero = below_normal = infinite = 0
-    rows = zip(magnitudes.counts, magnitudes.powers, magnitudes.almost, magnitudes.nearly, strict=True)
-    for exponent, (n, powers, almost, nearly) in enumerate(rows, start=magnitudes.lowest + log2_scale):
-        if exponent < SMALLEST - 1:
-            zero += n
-        elif exponent == SMALLEST - 1:
-            zero += powers
+    zero, below_normal, infinite = _become_zero(magnitudes, log2_scale, SMALLEST), 0, 0
+    rows = zip(magnitudes.counts, magnitudes.almost, magnitudes.nearly, strict=True)
+    for exponent, (n, almost, nearly) in enumerate(rows, start=magnitudes.lowest + log2_scale):
         if exponent < SMALLEST_NORMAL - 1:
             below_normal += n
         elif exponent == SMALLEST_NORMAL - 1:
@@ -103,6 +102,20 @@ def shares(magnitudes: Magnitudes, log2_scale: int) -> Shares:
             infinite += nearly
     n = max(1, magnitudes.non_zero)
     return Shares(zero / n, (below_normal - zero) / n, infinite / n)
+
+
+def _become_zero(magnitudes: Magnitudes, log2_scale: int, smallest: int) -> int:
+    """The number of those that are rounded to zero where 2^smallest is the smallest number: up to half of it."""
+    rows = zip(magnitudes.counts, magnitudes.powers, strict=True)
+    return sum(
+        n if exponent < smallest - 1 else powers if exponent == smallest - 1 else 0
+        for exponent, (n, powers) in enumerate(rows, start=magnitudes.lowest + log2_scale)
+    )
+
+
+def zero_in_bfloat16(magnitudes: Magnitudes) -> float:
+    """Of the finite gradients that are not zero in float32, the share that bfloat16 makes zero, without a scale."""
+    return _become_zero(magnitudes, 0, _SMALLEST_BFLOAT16) / max(1, magnitudes.non_zero)
 
 
 @dataclass(frozen=True)

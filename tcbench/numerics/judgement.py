@@ -101,8 +101,8 @@ def outcome(document: Document, margins: Margins | None = None) -> Outcome:
     )
 
 
-BOTH = ("both", "dynamic")
-"""The techniques of the talk's fp16: loss scaling, static or dynamic, and fp32 master weights."""
+CLAIMED = {"fp16": ("both", "dynamic"), "bf16": ("bf16",)}
+"""The techniques that a rung stands for: the talk's fp16 has loss scaling, static or dynamic, and master weights."""
 
 
 def by_training(document: Document, margins: Margins | None = None, source: str | None = None) -> OtherSource:
@@ -113,10 +113,11 @@ def by_training(document: Document, margins: Margins | None = None, source: str 
     answers = outcome(document, margins)
 
     def evidence(claim: Claim) -> Finding | None:
+        rung = claim.left.config.partition("+")[0]
         if claim.relation == "trains like":
-            finding = _trains(answers)
+            finding = _trains(answers, CLAIMED.get(rung, ()))
         else:
-            finding = _keeps(answers) if claim.relation == "keeps gradients" else None
+            finding = _keeps(answers) if claim.relation == "keeps gradients" and rung == "fp16" else None
         return finding and replace(finding, why=finding.why + by)
 
     steps, n = document.setting.steps, len({run.seed for run in document.runs})
@@ -124,8 +125,8 @@ def by_training(document: Document, margins: Margins | None = None, source: str 
     return evidence
 
 
-def _trains(answers: Outcome) -> Finding | None:
-    words = [answers.techniques[name] for name in BOTH if name in answers.techniques]
+def _trains(answers: Outcome, claimed: Sequence[str]) -> Finding | None:
+    words = [answers.techniques[name] for name in claimed if name in answers.techniques]
     if not words:
         return None
     why = "; ".join(f"{TECHNIQUES[name].label}: {word}" for name, word in answers.techniques.items())

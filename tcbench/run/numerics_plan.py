@@ -18,7 +18,7 @@ from tcbench.core.numerics import BASE, TECHNIQUES, Job, ParityCell, ParityJob, 
 from tcbench.core.record import Cell, CudnnSettings, Input, MeasureSettings, TrainSettings
 from tcbench.models import MODELS
 from tcbench.models.small import SMALL_RESNET
-from tcbench.run.plan import why_not
+from tcbench.run.plan import missing, why_not
 from tcbench.run.scenario import Config, Scenario
 
 GLOBAL_BATCH = 131_072
@@ -108,6 +108,11 @@ def setting(
         device=device.name,
         threads=threads,
         rungs=rungs,
+        skipped=tuple(
+            technique.name
+            for technique in TECHNIQUES.values()
+            if missing(backend(DEFAULT).RUNGS[technique.rung].requires, device)
+        ),
         data=None if asked.data is None else str(asked.data),
         noise=0.0 if images else _NOISE,
     )
@@ -144,7 +149,7 @@ def jobs(of: Setting, seeds: int, static_scale: float | None) -> tuple[Job, ...]
         _job(of, technique, seed, _first_scale(of, technique, static_scale))
         for seed in range(1 if static_scale is None else seeds)
         for technique in TECHNIQUES.values()
-        if static_scale is not None or technique.scaling != "static"
+        if technique.name not in of.skipped and (static_scale is not None or technique.scaling != "static")
     )
 
 
@@ -156,7 +161,7 @@ def _first_scale(of: Setting, technique: Technique, static_scale: float | None) 
 
 
 def _job(of: Setting, technique: Technique, seed: int, loss_scale: float, observe_at: tuple[int, ...] = ()) -> Job:
-    rungs = ("fp16" if technique.half else BASE, *of.rungs)
+    rungs = (technique.rung, *of.rungs)
     cell = Cell(
         scenario=of.scenario,
         backend=DEFAULT,

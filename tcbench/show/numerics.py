@@ -14,7 +14,7 @@ from rich.text import Text
 
 from tcbench.core.numerics import KINDS, TECHNIQUES, Document, Setting
 from tcbench.numerics.equivalence import Equivalence
-from tcbench.numerics.gradients import LOST_AT_MOST, shares
+from tcbench.numerics.gradients import LOST_AT_MOST, shares, zero_in_bfloat16
 from tcbench.numerics.judgement import (
     SCALES,
     Margins,
@@ -144,6 +144,13 @@ def safe_line(document: Document) -> str:
         f"Safe loss scales: 2^{scales.smallest} (at most {LOST_AT_MOST:.0%} of the gradients that are not zero become "
         f"zero) to 2^{scales.largest} (none overflows), by {n} of {steps} steps; {used}."
     )
+
+
+def bfloat16_line(document: Document) -> str:
+    """The share that is lost in bfloat16, which has float32's exponents."""
+    lost = max(zero_in_bfloat16(magnitudes(document.gradients, kind)) for kind in KINDS)
+    share = _share(lost) if lost else "none"
+    return f"In bfloat16, which has float32's range, {share} of them become zero without any scale."
 
 
 def costs_table(document: Document) -> Table:

@@ -85,7 +85,7 @@ def test_what_cannot_be_kept_any_more_is_printed(tmp_path, monkeypatch):
     done = tcbench(tmp_path, *TINY, "--steps", "1")
     assert done.code == 2
     assert "cannot be written" in done.err
-    assert len(json.loads(done.out)["runs"]) == 6
+    assert len(json.loads(done.out)["runs"]) == 7
 
 
 @pytest.mark.usefixtures("trains_here")

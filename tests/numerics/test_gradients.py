@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 import pytest
 
-from tcbench.numerics.gradients import Shares, count, safe_scales, shares, total
+from tcbench.numerics.gradients import Shares, count, safe_scales, shares, total, zero_in_bfloat16
 
 
 def independent(values: np.ndarray, log2_scale: int) -> Shares:
@@ -44,6 +45,14 @@ def test_shares_equal_an_independent_count(values, log2_scale):
 def test_borders_are_exact_after_scaling_too(log2_scale):
     values = (borders()[:-10].astype(np.float64) * 2.0**-log2_scale).astype(np.float32)
     assert shares(count(values), log2_scale) == independent(values, log2_scale)
+
+
+def test_what_bfloat16_makes_zero_is_counted_as_its_own_rounding_does():
+    at = 2.0 ** np.array([-149, -135, -134, -133, -126, -30, 0], np.float64)
+    values = np.concatenate([at, -at, np.nextafter(at[1:].astype(np.float32), np.float32(1))]).astype(np.float32)
+    rounded = values.astype(ml_dtypes.bfloat16).astype(np.float32)
+    assert zero_in_bfloat16(count(values)) == np.count_nonzero(rounded == 0) / values.size
+    assert 0 < zero_in_bfloat16(count(values)) < 1
 
 
 def test_gradients_all_below_half_of_float16s_smallest_number_all_become_zero():

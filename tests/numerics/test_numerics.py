@@ -31,6 +31,7 @@ def test_a_technique_that_ends_where_fp32_does_trains_like_it_and_others_do_not(
         "masters": "does not",
         "both": "trains like fp32",
         "dynamic": "trains like fp32",
+        "bf16": "trains like fp32",
     }
 
 
@@ -139,9 +140,16 @@ def test_curves_are_paired_by_seed():
     assert loss_curve(document, "fp32", 4)[0].value.high - loss_curve(document, "fp32", 4)[0].value.low > 0.1
 
 
-def claim(relation):
+def claim(relation, left="fp16"):
     right = Side("fp32") if relation == "trains like" else None
-    return Claim(says="x", left=Side("fp16"), batch_sizes=(4,), relation=relation, right=right, slide=5)
+    return Claim(says="x", left=Side(left), batch_sizes=(4,), relation=relation, right=right, slide=5)
+
+
+def test_a_claim_of_bf16_is_answered_by_bf16_alone():
+    evidence = by_training(make_document(worse={"bf16": 0.3}))
+    assert evidence(claim("trains like", "bf16+nhwc")).outcome == "does not hold"
+    assert evidence(claim("trains like")).outcome == "holds"
+    assert evidence(claim("keeps gradients", "bf16")) is None
 
 
 def test_documents_answer_the_claims_of_slides_5_to_7():

@@ -8,7 +8,7 @@ from numerics_documents import SETTING, make_document, make_gradients, make_run
 from rich.console import Console
 
 from tcbench.numerics.judgement import Margins
-from tcbench.show.numerics import about, costs_table, notes, safe_line, to_json, why_lines
+from tcbench.show.numerics import about, bfloat16_line, costs_table, notes, safe_line, to_json, why_lines
 
 
 def of(**changes):
@@ -49,6 +49,11 @@ def test_safe_scales_are_those_of_the_steps_that_were_seen_and_the_one_in_use_is
     both = msgspec.structs.replace(wide, layers=wide.layers + far.layers)
     shown = safe_line(make_document(gradients=both))
     assert shown.startswith("No loss scale is safe: ") and shown.endswith("; used: 2^16.")
+
+
+def test_gradients_that_float16_loses_are_within_bfloat16s_range():
+    assert bfloat16_line(make_document()).endswith("none of them become zero without any scale.")
+    assert ", 100.00% of them become zero" in bfloat16_line(make_document(gradients=make_gradients(-140.0)))
 
 
 def test_a_processs_memory_has_no_ratio_and_a_devices_has():

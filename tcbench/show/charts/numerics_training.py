@@ -58,7 +58,8 @@ _STYLES = {
     "scaling": _Line(RAMPS["fp16"][1], (0, (6, 2))),
     "masters": _Line(RAMPS["fp16"][2], (0, (2, 1.5))),
     "both": _Line(GAIN, (0, (7, 2, 1.5, 2))),
-    "dynamic": _Line(RAMPS["bf16"][4], (0, (1, 1.6))),
+    "dynamic": _Line(RAMPS["other"][4], (0, (1, 1.6))),
+    "bf16": _Line(RAMPS["bf16"][2], (0, (4, 1, 1, 1, 1, 1))),
 }
 _WORD_COLOURS: dict[Word, str] = {"trains like fp32": GAIN, "does not": LOSS, "undecided": QUIET}
 
@@ -84,7 +85,7 @@ def training_chart(document: Document, margins: Margins, about: Sequence[str]) -
         f"the paired difference; like fp32 is within {margins.loss:.0%} of its test loss and "
         f"{100 * margins.accuracy:g} points of its accuracy (shaded), by two one-sided tests at 5%.",
     ]
-    page = Page("Does fp16 train like fp32?", seeds_said, notes)
+    page = Page("Do fp16 and bf16 train like fp32?", seeds_said, notes)
     page.legend([[_STYLES[t.name].artist(t.label) for t in techniques]], handlelength=4)
     [[losses, ratios]] = page.panels([_PANEL], 2)
     [forest] = page.panels([_ROW * max(1, len(judged))], 2)

@@ -33,7 +33,7 @@ from tcbench.backends.feeds.base import Feed, FeedRecipe
 from tcbench.backends.feeds.dataset import scan
 from tcbench.backends.spec import FeedSpec, TensorSpec
 from tcbench.core.errors import TrainingError
-from tcbench.core.numerics import Job
+from tcbench.core.numerics import BASE, Job
 from tcbench.core.rung import Rung
 from tcbench.models import MODELS
 from tcbench.models.small import SMALL_RESNET
@@ -141,7 +141,7 @@ def train(
             dynamic_scale=technique.scaling == "dynamic",
             growth_interval=setting.growth_interval,
         )
-        step = Step(model, _optimizer(spec, model, technique.half), data.train)
+        step = Step(model, _optimizer(spec, model, technique.rung != BASE), data.train)
         begin = time.perf_counter()
         losses = _steps(job, step, observe, progress)
         train_time_s = time.perf_counter() - begin
@@ -201,7 +201,7 @@ def _hand_over(number: int, step: Step, flowing: list[tuple[Any, str, Any]], obs
 
 def _overflowed(job: Job) -> str:
     scale, technique = job.loss_scale, job.technique
-    if technique.half and technique.scaling == "static":
+    if technique.scaling == "static":
         shown = f"2^{np.log2(scale):g}"
         return f"gradients overflowed float16 at a static loss scale of {shown}; lower --scale, or use a dynamic one"
     return "gradients are not finite; lower the learning rate"
