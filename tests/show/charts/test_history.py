@@ -48,11 +48,11 @@ def ladder(commits: int, sizes: tuple[int, ...] = (4,), configs: tuple[str, ...]
         (1, (4,), LADDERS),
         (5, (4, 8), LADDERS),
         (30, (4,), LADDERS),
-        (3, (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768), LADDERS),
+        (3, (1, 2, 4, 8, 16, 32), LADDERS),
         (4, (4,), (LONG, "fp32", LONG + "2")),
         (60, (4,), ("fp32",)),
     ],
-    ids=["1 cell", "1 commit", "20 cells", "30 commits", "160 cells", "long names", "60 commits"],
+    ids=["1 cell", "1 commit", "20 cells", "30 commits", "60 cells", "long names", "60 commits"],
 )
 def test_the_chart_is_tidy_and_has_a_strip_per_cell(
     commits: int, sizes: tuple[int, ...], configs: tuple[str, ...]
