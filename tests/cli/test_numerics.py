@@ -55,7 +55,7 @@ def test_a_run_whose_loss_is_not_finite_is_a_verdict_and_no_failure(tmp_path, mo
         return train(msgspec.structs.replace(job, setting=setting) if job.technique.name == "neither" else job, *rest)
 
     monkeypatch.setattr(training, "train", hot)
-    done = tcbench(tmp_path, *TINY, "--steps", "6", "--json")
+    done = tcbench(tmp_path, *TINY, "--steps", "3", "--json")
     assert done.code == 0, done.err
     words = {one["technique"]: one for one in json.loads(done.out)["derived"]["verdicts"]}
     assert words["neither"]["verdict"] == "does not"
