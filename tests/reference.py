@@ -146,7 +146,7 @@ def im2col(work: w.Im2col, a: Arrays) -> None:
     x = _padded(_nhwc(a.x, conv.layout), conv.pad)
     taps = np.stack([_tap(conv, x, r, s) for r in range(conv.r) for s in range(conv.s)])  # (R * S, N, P, Q, C)
     # The columns' channels: (R, S, C) in NHWC, (C, R, S) in NCHW.
-    by_tap = taps.transpose(1, 2, 3, 0, 4) if conv.layout == "NHWC" else taps.transpose(1, 4, 0, 2, 3)
+    by_tap = taps.transpose(1, 2, 3, 0, 4) if conv.layout == "NHWC" else taps.transpose(4, 0, 1, 2, 3)
     a.write(columns=by_tap.reshape(a.raw("columns").shape))
 
 
@@ -156,7 +156,7 @@ def col2im(work: w.Col2im, a: Arrays) -> None:
     if conv.layout == "NHWC":
         taps = a.gcolumns.reshape(conv.n, conv.p, conv.q, conv.r * conv.s, conv.c).transpose(3, 0, 1, 2, 4)
     else:
-        taps = a.gcolumns.reshape(conv.n, conv.c, conv.r * conv.s, conv.p, conv.q).transpose(2, 0, 3, 4, 1)
+        taps = a.gcolumns.reshape(conv.c, conv.r * conv.s, conv.n, conv.p, conv.q).transpose(1, 2, 3, 4, 0)
     gx = np.zeros((conv.n, conv.h + 2 * conv.pad, conv.w + 2 * conv.pad, conv.c))
     for i, tap in enumerate(taps):
         _tap(conv, gx, *divmod(i, conv.s))[...] += tap

@@ -24,7 +24,7 @@ from tcbench.work.base import (
     wide,
 )
 from tcbench.work.convolution import Conv2d, ConvDgrad, ConvDgradAdd, ConvFprop, ConvFpropStats, ConvWgrad
-from tcbench.work.im2col import Col2im, Im2col, product
+from tcbench.work.im2col import Col2im, Im2col, placing, product
 from tcbench.work.loss import AddBias, BiasGradient, MeanLoss, SoftmaxCrossEntropyBackward, SoftmaxCrossEntropyForward
 from tcbench.work.norm import (
     After,
@@ -115,6 +115,7 @@ __all__ = [
     "Unscale",
     "WeightDecay",
     "Work",
+    "placing",
     "product",
     "reserve_bytes",
     "shared",

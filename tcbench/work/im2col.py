@@ -1,20 +1,28 @@
 """Lowering of a convolution to a matrix product: what its filter meets at each output pixel, side by side in memory.
 
-With x so laid out, the convolution is one of 1x1 (`product`): a matrix product over channels, whoever computes it.
+Columns are one matrix of the whole batch. With x so laid out the convolution is one of 1x1 (`product`): a product of
+two matrices, whoever computes it.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from tcbench.work.base import Array, Work, reads, stored, writes
+from tcbench.work.base import Array, Work, reads, writes
 from tcbench.work.convolution import Conv2d
 
 
 def product(conv: Conv2d) -> Conv2d:
-    """The 1x1 convolution of columns by the same filter, of the same y. Its channels are the filter's values, in the
-    order in which the filter is stored: (C, R, S) in NCHW, (R, S, C) in NHWC."""
-    return replace(conv, c=conv.c * conv.r * conv.s, h=conv.p, w=conv.q, r=1, s=1, stride=1, pad=0)
+    """The 1x1 convolution of columns by the same filter. Its channels are the filter's values, in the order in which
+    the filter is stored: (C, R, S) in NCHW, (R, S, C) in NHWC. In NCHW it is one of a single image, N * P rows high:
+    matrices of one row per channel, from which y has yet to be put in its place."""
+    n, p = (1, conv.n * conv.p) if conv.layout == "NCHW" else (conv.n, conv.p)
+    return replace(conv, n=n, c=conv.c * conv.r * conv.s, h=p, w=conv.q, r=1, s=1, stride=1, pad=0)
+
+
+def placing(conv: Conv2d) -> Conv2d:
+    """The 1x1 convolution whose `Im2col` takes y (N, K, P, Q) to (K, N, P, Q), and whose `Col2im` takes it back."""
+    return replace(conv, c=conv.k, h=conv.p, w=conv.q, r=1, s=1, stride=1, pad=0)
 
 
 @dataclass(frozen=True)
@@ -25,7 +33,7 @@ class _ColumnsWork(Work):
     def array(self, name: str) -> Array:
         conv = self.conv
         if name.endswith("columns"):
-            return stored(conv.layout, conv.n, conv.c * conv.r * conv.s, conv.p, conv.q), conv.dtype
+            return product(conv).x_shape, conv.dtype
         return conv.x_shape, conv.dtype
 
     @property
@@ -34,7 +42,7 @@ class _ColumnsWork(Work):
 
 
 class Im2col(_ColumnsWork):
-    """columns of x: (N, C * R * S, P, Q) in NCHW, (N, P, Q, R * S * C) in NHWC; zero where the filter meets padding."""
+    """columns of x: (C * R * S, N * P * Q) in NCHW, (N * P * Q, R * S * C) in NHWC; zero at padding."""
 
     name = "im2col"
     roles = reads("x") | writes("columns")

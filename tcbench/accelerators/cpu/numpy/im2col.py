@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from tcbench.accelerators.cpu.numpy import parallel
@@ -12,33 +14,37 @@ from tcbench.work import Col2im, Conv2d, Im2col
 
 def im2col(work: Im2col, x: Array, columns: Array) -> None:
     """See Im2col."""
-    conv = work.conv
+    conv, image = work.conv, _images(work.conv, columns)
 
     def compute(i: int) -> None:
-        padded, inside = _padded(conv, x.dtype)
-        padded[...] = 0
-        inside[...] = x[i]
-        np.copyto(columns[i].reshape(_by_tap(conv)), _windows(conv, padded))
+        padded = x[i]
+        if conv.pad:
+            padded, inside = _padded(conv, x.dtype)
+            padded[...] = 0
+            inside[...] = x[i]
+        np.copyto(image(i), _windows(conv, padded))
 
     parallel.run(compute, range(conv.n))
 
 
 def col2im(work: Col2im, gcolumns: Array, gx: Array) -> None:
     """See Col2im."""
-    conv = work.conv
+    conv, image = work.conv, _images(work.conv, gcolumns)
 
     def compute(i: int) -> None:
-        padded, inside = _padded(conv, compute_dtype(gx.dtype))
-        windows, gradients = _windows(conv, padded), gcolumns[i].reshape(_by_tap(conv))
+        dtype = compute_dtype(gx.dtype)
+        direct = not conv.pad and gx.dtype == dtype
+        padded, inside = (gx[i], gx[i]) if direct else _padded(conv, dtype)
+        windows, gradients = _windows(conv, padded), image(i)
         padded[...] = 0
         for r in range(conv.r):
             for s in range(conv.s):
                 tap = (slice(None), r, s) if conv.layout == "NCHW" else (slice(None), slice(None), r, s)
                 part = windows[tap]
                 np.add(part, load(gradients[tap], "im2col.tap"), out=part)
-        if inside.dtype == gx.dtype:
+        if inside.dtype == gx.dtype and not direct:
             gx[i] = inside
-        else:
+        elif not direct:
             dense = scratch("im2col.dense", inside.shape, inside.dtype)
             np.copyto(dense, inside)
             convert(dense, gx[i])
@@ -55,6 +61,15 @@ def _padded(conv: Conv2d, dtype: np.dtype) -> tuple[Array, Array]:
         return padded, padded[(slice(None), *pad)]
     padded = scratch("im2col.padded", (height, width, conv.c), dtype)
     return padded, padded[pad]
+
+
+def _images(conv: Conv2d, columns: Array) -> Callable[[int], Array]:
+    """A view of one image's columns, with the places of the filter as axes."""
+    if conv.layout == "NHWC":
+        by_image = columns.reshape(conv.n, *_by_tap(conv))
+        return lambda i: by_image[i]
+    by_channel = columns.reshape(conv.c, conv.r, conv.s, conv.n, conv.p, conv.q)
+    return lambda i: by_channel[:, :, :, i]
 
 
 def _by_tap(conv: Conv2d) -> tuple[int, ...]:

@@ -85,6 +85,17 @@ def deselected_notes(work: Work) -> tuple[str, ...]:
     return ("REDUCED_PRECISION_REDUCTION",)
 
 
+def is_matrix_product(work: Work) -> bool:
+    """Whether a convolution goes to cuDNN as a product of matrices: one of 1x1 on a single image in NCHW, in half
+    precision or TF32. For Tensor Cores its convolutions would copy that image to NHWC and back, whatever its size
+    (`work.product` makes it of a whole batch); its products take a row per channel as it lies, but have no plans
+    without Tensor Cores."""
+    conv: Conv2d | None = getattr(work, "conv", None)
+    if conv is None or (conv.dtype == "float32" and conv.math == "strict"):
+        return False
+    return (conv.layout, conv.n, conv.r, conv.s, conv.stride, conv.pad) == ("NCHW", 1, 1, 1, 1, 0)
+
+
 def added_to(work: Work, sm: int) -> tuple[int, ...]:
     """Indices of the results that the plan adds to, so that they have to be zero before it runs.
 
@@ -107,6 +118,16 @@ def dims(shape: tuple[int, ...], layout: Layout) -> _Dims:
         return [n, c, h, w], [c * h * w, h * w, w, 1]
     n, h, w, c = shape
     return [n, c, h, w], [h * w * c, 1, w * c, c]
+
+
+def _as_matrix(operand: Operand, transposed: bool = False) -> _Dims:
+    """Dims and strides of an operand of a product on a single image: filters (K, C, 1, 1) are (K, C), images
+    (1, C, H, W) are (C, H * W)."""
+    rows = operand.shape[0 if operand.name.endswith("w") else 1]
+    columns = operand.size // rows
+    if transposed:
+        return [1, columns, rows], [operand.size, 1, columns]
+    return [1, rows, columns], [operand.size, columns, 1]
 
 
 class _Tensors:
@@ -157,6 +178,19 @@ class _Tensors:
         tensor = self.graph.tensor_scalar(ctypes.c_float(value).value, self.cudnn.scalar_type.RUNTIME_PARAM)
         return tensor.set_dim([1, 1, 1, 1]).set_stride([1, 1, 1, 1])
 
+    def matrix(self, name: str, transposed: bool = False) -> Any:
+        """The tensor of an operand that is read, as a matrix (rows, all else)."""
+        uid, operand = self.operands[name]
+        dim, stride = _as_matrix(operand, transposed)
+        return self.graph.tensor(name=name, dim=dim, stride=stride, data_type=self.types[operand.dtype], uid=uid)
+
+    def product(self, result: str, a: Any, b: Any) -> None:
+        """An operand is the product of two matrices."""
+        uid, operand = self.operands[result]
+        c = self.graph.matmul(A=a, B=b, compute_data_type=self.cudnn.data_type.FLOAT, name="product")
+        dim, stride = _as_matrix(operand)
+        c.set_output(True).set_data_type(self.types[operand.dtype]).set_uid(uid).set_dim(dim).set_stride(stride)
+
     def geometry(self, conv: Conv2d) -> dict[str, Any]:
         return {
             "padding": [conv.pad, conv.pad],
@@ -166,7 +200,14 @@ class _Tensors:
         }
 
 
-def _conv_fprop(tensors: _Tensors, work: ConvFprop | ConvFpropStats) -> Any:
+def _conv_fprop(tensors: _Tensors, work: ConvFprop) -> None:
+    if is_matrix_product(work):
+        tensors.product("y", tensors.matrix("w"), tensors.matrix("x"))
+        return
+    _convolved(tensors, work)
+
+
+def _convolved(tensors: _Tensors, work: ConvFprop | ConvFpropStats) -> Any:
     y = tensors.graph.conv_fprop(
         image=tensors.given("x"), weight=tensors.given("w"), **tensors.geometry(work.conv), name="conv"
     )
@@ -175,7 +216,7 @@ def _conv_fprop(tensors: _Tensors, work: ConvFprop | ConvFpropStats) -> Any:
 
 
 def _conv_fprop_stats(tensors: _Tensors, work: ConvFpropStats) -> None:
-    y = _conv_fprop(tensors, work)
+    y = _convolved(tensors, work)
     total, square_total = tensors.graph.genstats(
         input=y, compute_data_type=tensors.cudnn.data_type.FLOAT, name="statistics"
     )
@@ -184,6 +225,9 @@ def _conv_fprop_stats(tensors: _Tensors, work: ConvFpropStats) -> None:
 
 
 def _conv_dgrad(tensors: _Tensors, work: ConvDgrad) -> None:
+    if is_matrix_product(work):
+        tensors.product("gx", tensors.matrix("w", transposed=True), tensors.matrix("gy"))
+        return
     gx = tensors.graph.conv_dgrad(
         loss=tensors.given("gy"), filter=tensors.given("w"), **tensors.geometry(work.conv), name="conv"
     )
@@ -191,6 +235,9 @@ def _conv_dgrad(tensors: _Tensors, work: ConvDgrad) -> None:
 
 
 def _conv_wgrad(tensors: _Tensors, work: ConvWgrad) -> None:
+    if is_matrix_product(work):
+        tensors.product("gw", tensors.matrix("gy"), tensors.matrix("x", transposed=True))
+        return
     gw = tensors.graph.conv_wgrad(
         image=tensors.given("x"), loss=tensors.given("gy"), **tensors.geometry(work.conv), name="conv"
     )

@@ -1,9 +1,19 @@
 // A convolution's input laid out as the matrix that its filter multiplies, and the sum back. DTYPE is half, bfloat16 or
-// float, NHWC 0 or 1: columns are (N, C, R, S, P, Q) or (N, P, Q, R, S, C).
+// float, NHWC 0 or 1: columns are (C, R, S, N, P, Q) or (N, P, Q, R, S, C).
 
 #include "windows.cuh"
 
 typedef DTYPE T;
+
+#if !NHWC
+
+// Where the columns of a plane, image * channels + channel, begin, for a place of the filter.
+__device__ inline long long row_of(const Geometry& g, long long plane, long long tap) {
+    const long long image = plane / g.channels, channel = plane - image * g.channels;
+    return ((channel * g.r * g.s + tap) * g.images + image) * g.p * g.q;
+}
+
+#endif
 
 template <int N>
 __device__ inline void to_columns(const Geometry& g, const T* x, T* columns) {
@@ -24,12 +34,12 @@ __device__ inline void to_columns(const Geometry& g, const T* x, T* columns) {
         }
     });
 #else
-    const long long pixels = static_cast<long long>(g.p) * g.q;
+    const long long step = g.images * g.p * g.q;
     for_each_pixel<N>(g, g.p, g.q, [&](long long plane, int row, int column, int) {
         const int top = row * g.stride - g.pad, left = column * g.stride - g.pad;
-        T* to = columns + plane * g.r * g.s * pixels + row * g.q + column;
+        T* to = columns + row_of(g, plane, 0) + row * g.q + column;
         for (int r = 0; r < g.r; ++r) {
-            for (int s = 0; s < g.s; ++s, to += pixels) {
+            for (int s = 0; s < g.s; ++s, to += step) {
                 const int y = top + r, at = left + s;
                 const bool inside = 0 <= y && y < g.h && 0 <= at && at < g.w;
                 *to = inside ? x[offset(g, g.h, g.w, plane, y, at, 0)] : T{};
@@ -50,9 +60,11 @@ __device__ inline void from_columns(const Geometry& g, const T* gcolumns, T* gx)
         for (int p = first_p; p < g.p && p * g.stride <= bottom; ++p) {
             for (int q = first_q; q < g.q && q * g.stride <= right; ++q) {
                 const int tap = (bottom - p * g.stride) * g.s + right - q * g.stride;
-                const long long taps = g.r * g.s;
-                const long long at = NHWC ? (offset(g, g.p, g.q, image, p, q, 0) * taps + tap * g.channels + channel)
-                                          : offset(g, g.p, g.q, image * taps + tap, p, q, 0);
+#if NHWC
+                const long long at = offset(g, g.p, g.q, image, p, q, 0) * g.r * g.s + tap * g.channels + channel;
+#else
+                const long long at = row_of(g, image, tap) + p * g.q + q;
+#endif
                 float value[N];
                 load(gcolumns + at, value);
 #pragma unroll

@@ -106,7 +106,8 @@ class FakeFrontend:
                     "batchnorm": 5,
                     "batchnorm_backward": 3,
                     "genstats": 2,
-                    **dict.fromkeys(["conv_fprop", "conv_dgrad", "conv_wgrad", "add", "relu", "cmp_gt", "scale"], 1),
+                    **dict.fromkeys(["conv_fprop", "conv_dgrad", "conv_wgrad", "matmul"], 1),
+                    **dict.fromkeys(["add", "relu", "cmp_gt", "scale"], 1),
                 }
                 if name not in results:
                     raise AttributeError(name)

@@ -3,6 +3,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from reference import REFERENCE
 
 from tcbench.accelerators.cuda.cudnn import graphs
 from tcbench.work import (
@@ -15,6 +16,7 @@ from tcbench.work import (
     ConvWgrad,
     Norm,
     Relu,
+    product,
 )
 
 CONV = Conv2d(4, 8, 14, 10, 16, 3, 3, 2, 1, "NHWC", "float16")
@@ -151,6 +153,41 @@ def test_a_convolution_has_its_geometry_and_its_operands(work, roles, frontend):
     assert settings["stride"] == [2, 2]
     assert settings["dilation"] == [1, 1]
     assert settings["compute_data_type"] == "FLOAT"
+
+
+def as_cudnn_reads(array, tensor):
+    """The values of a flat array in the dims and strides of a tensor."""
+    strides = [array.itemsize * stride for stride in tensor.settings["stride"]]
+    return np.lib.stride_tricks.as_strided(array, tensor.settings["dim"], strides)
+
+
+@pytest.mark.parametrize("kind", [ConvFprop, ConvDgrad, ConvWgrad])
+@pytest.mark.parametrize(("k", "c"), [(4, 7), (1, 7), (4, 1)])
+def test_a_product_of_columns_multiplies_matrices_of_the_operands(kind, k, c, frontend):
+    work = kind(product(Conv2d(3, c, 5, 6, k, 3, 3, 2, 1, "NCHW", "float16")))
+    arrays = [np.random.default_rng(0).integers(-3, 3, operand.size).astype("float16") for operand in work.operands]
+    (operation, settings, [result]) = graphs.define(work, {}).operations[0]
+    assert (operation, settings["compute_data_type"]) == ("matmul", "FLOAT")
+    a, b, c_ = (as_cudnn_reads(arrays[t.settings["uid"] - 1], t) for t in (settings["A"], settings["B"], result))
+    wanted = [array.copy() for array in arrays]
+    REFERENCE[work.name](work, *wanted)
+    c_[...] = a @ b
+    assert all(np.array_equal(array, right) for array, right in zip(arrays, wanted, strict=True))
+
+
+@pytest.mark.parametrize(
+    "conv",
+    [
+        product(replace(CONV, layout="NCHW", dtype="float32")),  # strict: cuDNN multiplies on Tensor Cores alone
+        product(CONV),
+        replace(CONV, layout="NCHW", n=1),
+        replace(product(replace(CONV, layout="NCHW")), n=2),
+    ],
+    ids=["strict", "NHWC", "3x3", "several images"],
+)
+def test_every_other_convolution_is_one_to_cudnn(conv, frontend):
+    for kind in (ConvFprop, ConvDgrad, ConvWgrad):
+        assert [operation for operation, _, _ in graphs.define(kind(conv), {}).operations] == [kind.name]
 
 
 def test_statistics_are_taken_of_the_convolutions_result(frontend):

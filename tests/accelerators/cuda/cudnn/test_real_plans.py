@@ -22,6 +22,7 @@ from tcbench.work import (
     ConvFpropStats,
     ConvWgrad,
     Norm,
+    product,
 )
 
 pytestmark = [pytest.mark.plans, pytest.mark.usefixtures("real_cudnn")]
@@ -91,6 +92,21 @@ def test_the_older_calls_have_kernels_for_bfloat16(kernel):
     """What they take is said nowhere in the header; no call of theirs can be tried without a GPU."""
     [library] = [path for folder in libraries.folders() for path in folder.glob("libcudnn_ops.so.9")][:1]
     assert f"{len(kernel)}{kernel}I13__nv_bfloat16f".encode() in library.read_bytes()
+
+
+@pytest.mark.parametrize(("dtype", "math"), [("float16", "strict"), ("float32", "tf32"), ("float32", "strict")])
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@pytest.mark.parametrize("gpu", ["A100", "H200", "B200"])
+def test_a_product_of_columns_has_a_plan_that_copies_none_of_them(gpu, layout, dtype, math):
+    """At batch size 256 they are a gigabyte."""
+    for conv in (STEM, BOTTLENECK, replace(BOTTLENECK, c=512, h=14, w=14, k=512)):
+        columns = product(replace(conv, n=256, layout=layout, dtype=dtype, math=math))
+        for kind in CONVS:
+            if conv is STEM and kind is ConvDgrad:  # images have no gradient
+                continue
+            facts = plan(kind(columns), gpu)
+            assert facts.workspace_bytes < kind(columns).bytes // 4, (columns, facts)
+            assert facts.serialized_bytes > 0
 
 
 @pytest.mark.parametrize("gpu", ["V100", "T4"])

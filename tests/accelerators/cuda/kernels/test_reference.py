@@ -75,15 +75,16 @@ def test_convolutions(layout, r, stride, pad):
 def test_columns(layout, r, stride, pad):
     conv = w.Conv2d(2, 3, 9, 12, 4, r, r, stride, pad, layout, "float32")
     x, gcolumns = random(*conv.x_shape), random(*w.product(conv).x_shape, seed=1)
-    shape = (2, conv.p, conv.q, r, r, 3)
-    by_place = gcolumns.reshape(shape).transpose(0, 5, 3, 4, 1, 2) if layout == "NHWC" else gcolumns
-    theirs = F.im2col(nchw(x, layout), r, stride, pad)
-    wanted, (gx,) = gradients(
-        lambda x: F.im2col(x, r, stride, pad), [nchw(x, layout)], np.ascontiguousarray(by_place).reshape(theirs.shape)
-    )
-    columns = compute(w.Im2col(conv), x=x)["columns"]
-    columns = columns.reshape(shape).transpose(0, 5, 3, 4, 1, 2) if layout == "NHWC" else columns
-    np.testing.assert_array_equal(columns.reshape(wanted.shape), wanted)
+
+    def as_chainer(columns):  # (N, C * R * S, P, Q)
+        if layout == "NHWC":
+            by_place = columns.reshape(2, conv.p, conv.q, r, r, 3).transpose(0, 5, 3, 4, 1, 2)
+        else:
+            by_place = columns.reshape(3, r, r, 2, conv.p, conv.q).transpose(3, 0, 1, 2, 4, 5)
+        return np.ascontiguousarray(by_place).reshape(2, 3 * r * r, conv.p, conv.q)
+
+    wanted, (gx,) = gradients(lambda x: F.im2col(x, r, stride, pad), [nchw(x, layout)], as_chainer(gcolumns))
+    np.testing.assert_array_equal(as_chainer(compute(w.Im2col(conv), x=x)["columns"]), wanted)
     assert_close(nchw(compute(w.Col2im(conv), gcolumns=gcolumns)["gx"], layout), gx)
 
 
