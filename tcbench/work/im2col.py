@@ -14,10 +14,9 @@ from tcbench.work.convolution import Conv2d
 
 def product(conv: Conv2d) -> Conv2d:
     """The 1x1 convolution of columns by the same filter. Its channels are the filter's values, in the order in which
-    the filter is stored: (C, R, S) in NCHW, (R, S, C) in NHWC. In NCHW it is one of a single image, N * P rows high:
-    matrices of one row per channel, from which y has yet to be put in its place."""
-    n, p = (1, conv.n * conv.p) if conv.layout == "NCHW" else (conv.n, conv.p)
-    return replace(conv, n=n, c=conv.c * conv.r * conv.s, h=p, w=conv.q, r=1, s=1, stride=1, pad=0)
+    the filter is stored: (C, R, S) in NCHW, (R, S, C) in NHWC. It is one of a single image, N * P rows high: its arrays
+    are matrices. In NCHW they have a row per channel, from which y has yet to be put in its place."""
+    return replace(conv, n=1, c=conv.c * conv.r * conv.s, h=conv.n * conv.p, w=conv.q, r=1, s=1, stride=1, pad=0)
 
 
 def placing(conv: Conv2d) -> Conv2d:

@@ -27,6 +27,9 @@ from tcbench.work import (
     Work,
 )
 
+PRODUCTS_OF_ANY_SIZE_FROM_SM = 80
+"""Before, cuDNN's matrix products have plans where all three sizes are multiples of 8."""
+
 _Dims = tuple[list[int], list[int]]
 
 
@@ -37,8 +40,8 @@ def slots(work: Work) -> tuple[int, ...]:
     return (*range(len(indices)), *(indices[name] for name in again))
 
 
-def define(work: Work, target: dict[str, Any]) -> Any:
-    """The graph, validated and lowered, before its plans are looked for.
+def define(work: Work, target: dict[str, Any], sm: int) -> Any:
+    """The graph for a GPU of compute capability `sm`, validated and lowered, before its plans are looked for.
 
     `target`: `handle` on a GPU; `device_property`, `sm_version` and `sm_count` for one that is not there. Raises
     cuDNN's own errors where it knows no such graph.
@@ -54,7 +57,7 @@ def define(work: Work, target: dict[str, Any]) -> Any:
         intermediate_data_type=cudnn.data_type.FLOAT,
         compute_data_type=cudnn.data_type.FLOAT,
     )
-    tensors = _Tensors(cudnn, graph, work)
+    tensors = _Tensors(cudnn, graph, work, is_matrix_product(work, sm))
     builder(tensors, work)
     graph.validate()
     graph.build_operation_graph()
@@ -85,15 +88,17 @@ def deselected_notes(work: Work) -> tuple[str, ...]:
     return ("REDUCED_PRECISION_REDUCTION",)
 
 
-def is_matrix_product(work: Work) -> bool:
-    """Whether a convolution goes to cuDNN as a product of matrices: one of 1x1 on a single image in NCHW, in half
-    precision or TF32. For Tensor Cores its convolutions would copy that image to NHWC and back, whatever its size
-    (`work.product` makes it of a whole batch); its products take a row per channel as it lies, but have no plans
-    without Tensor Cores."""
+def is_matrix_product(work: Work, sm: int) -> bool:
+    """Whether a convolution goes to cuDNN as a product of matrices: one of 1x1 on a single image, in half precision or
+    TF32. For Tensor Cores its convolutions would often copy that image, of NCHW always, whatever its size
+    (`work.product` makes it of a whole batch); its products take matrices as they lie, but have no plans without Tensor
+    Cores."""
     conv: Conv2d | None = getattr(work, "conv", None)
     if conv is None or (conv.dtype == "float32" and conv.math == "strict"):
         return False
-    return (conv.layout, conv.n, conv.r, conv.s, conv.stride, conv.pad) == ("NCHW", 1, 1, 1, 1, 0)
+    if sm < PRODUCTS_OF_ANY_SIZE_FROM_SM and any(size % 8 for size in (conv.c, conv.k, conv.p * conv.q)):
+        return False
+    return (conv.n, conv.r, conv.s, conv.stride, conv.pad) == (1, 1, 1, 1, 0)
 
 
 def added_to(work: Work, sm: int) -> tuple[int, ...]:
@@ -120,22 +125,13 @@ def dims(shape: tuple[int, ...], layout: Layout) -> _Dims:
     return [n, c, h, w], [h * w * c, 1, w * c, c]
 
 
-def _as_matrix(operand: Operand, transposed: bool = False) -> _Dims:
-    """Dims and strides of an operand of a product on a single image: filters (K, C, 1, 1) are (K, C), images
-    (1, C, H, W) are (C, H * W)."""
-    rows = operand.shape[0 if operand.name.endswith("w") else 1]
-    columns = operand.size // rows
-    if transposed:
-        return [1, columns, rows], [operand.size, 1, columns]
-    return [1, rows, columns], [operand.size, columns, 1]
-
-
 class _Tensors:
     """Makes a graph's tensors from the work's operands, by name."""
 
-    def __init__(self, cudnn: Any, graph: Any, work: Work) -> None:
+    def __init__(self, cudnn: Any, graph: Any, work: Work, as_matrices: bool) -> None:
         self.cudnn = cudnn
         self.graph = graph
+        self.as_matrices = as_matrices
         described: Any = work
         self.layout: Layout = (described.conv if hasattr(work, "conv") else described.norm).layout
         self.operands: dict[str, tuple[int, Operand]] = {
@@ -179,17 +175,27 @@ class _Tensors:
         return tensor.set_dim([1, 1, 1, 1]).set_stride([1, 1, 1, 1])
 
     def matrix(self, name: str, transposed: bool = False) -> Any:
-        """The tensor of an operand that is read, as a matrix (rows, all else)."""
+        """The tensor of an operand that is read, as a matrix: a filter (K, C), an image (channels, pixels)."""
         uid, operand = self.operands[name]
-        dim, stride = _as_matrix(operand, transposed)
+        dim, stride = self._matrix_dims(operand, transposed)
         return self.graph.tensor(name=name, dim=dim, stride=stride, data_type=self.types[operand.dtype], uid=uid)
 
     def product(self, result: str, a: Any, b: Any) -> None:
         """An operand is the product of two matrices."""
         uid, operand = self.operands[result]
         c = self.graph.matmul(A=a, B=b, compute_data_type=self.cudnn.data_type.FLOAT, name="product")
-        dim, stride = _as_matrix(operand)
+        dim, stride = self._matrix_dims(operand)
         c.set_output(True).set_data_type(self.types[operand.dtype]).set_uid(uid).set_dim(dim).set_stride(stride)
+
+    def _matrix_dims(self, operand: Operand, transposed: bool = False) -> _Dims:
+        is_filter = operand.name.endswith("w")
+        pixels_first = self.layout == "NHWC" and not is_filter
+        rows = operand.shape[0 if is_filter else -1 if pixels_first else 1]
+        columns = operand.size // rows
+        dim, stride = [rows, columns], [1, rows] if pixels_first else [columns, 1]
+        if transposed:
+            dim, stride = dim[::-1], stride[::-1]
+        return [1, *dim], [operand.size, *stride]
 
     def geometry(self, conv: Conv2d) -> dict[str, Any]:
         return {
@@ -201,7 +207,7 @@ class _Tensors:
 
 
 def _conv_fprop(tensors: _Tensors, work: ConvFprop) -> None:
-    if is_matrix_product(work):
+    if tensors.as_matrices:
         tensors.product("y", tensors.matrix("w"), tensors.matrix("x"))
         return
     _convolved(tensors, work)
@@ -225,7 +231,7 @@ def _conv_fprop_stats(tensors: _Tensors, work: ConvFpropStats) -> None:
 
 
 def _conv_dgrad(tensors: _Tensors, work: ConvDgrad) -> None:
-    if is_matrix_product(work):
+    if tensors.as_matrices:
         tensors.product("gx", tensors.matrix("w", transposed=True), tensors.matrix("gy"))
         return
     gx = tensors.graph.conv_dgrad(
@@ -235,7 +241,7 @@ def _conv_dgrad(tensors: _Tensors, work: ConvDgrad) -> None:
 
 
 def _conv_wgrad(tensors: _Tensors, work: ConvWgrad) -> None:
-    if is_matrix_product(work):
+    if tensors.as_matrices:
         tensors.product("gw", tensors.matrix("gy"), tensors.matrix("x", transposed=True))
         return
     gw = tensors.graph.conv_wgrad(

@@ -93,7 +93,7 @@ class Search:
         self._cudnn = cudnn = libraries.frontend()
         self._work, self._sm, self._limit = work, sm, workspace_bytes
         try:
-            self.graph = graphs.define(work, target)
+            self.graph = graphs.define(work, target, sm)
             self.graph.create_execution_plans([cudnn.heur_mode.A, cudnn.heur_mode.FALLBACK])
         except cudnn.cudnnGraphNotSupportedError as error:
             _LOG.debug("%s: %s", work.key, error)

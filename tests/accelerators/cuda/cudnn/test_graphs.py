@@ -52,7 +52,7 @@ def test_strides_are_those_of_a_contiguous_array_seen_as_nchw(layout):
 
 @pytest.mark.parametrize("work", [*CONVS, *NORMS, ConvFprop(replace(CONV, dtype="bfloat16"))], ids=ident)
 def test_each_operand_is_the_tensor_of_its_number(work, frontend):
-    tensors = by_uid(graphs.define(work, {}))
+    tensors = by_uid(graphs.define(work, {}, 90))
     assert sorted(tensors) == list(range(1, len(graphs.slots(work)) + 1))
     types = {"float16": "HALF", "bfloat16": "BFLOAT16", "float32": "FLOAT", "bool": "BOOLEAN"}
     for uid, operand in zip(sorted(tensors), (work.operands[slot] for slot in graphs.slots(work)), strict=True):
@@ -64,7 +64,7 @@ def test_each_operand_is_the_tensor_of_its_number(work, frontend):
 
 @pytest.mark.parametrize("work", CONVS + NORMS, ids=ident)
 def test_what_is_read_goes_in_and_what_is_written_comes_out(work, frontend):
-    graph = graphs.define(work, {})
+    graph = graphs.define(work, {}, 90)
     tensors = by_uid(graph)
     for uid, operand in enumerate(work.operands, start=1):
         assert ("output" in tensors[uid]) == (operand.role == "out"), operand.name
@@ -86,7 +86,7 @@ def test_all_other_work_takes_each_address_once(work):
 
 def test_the_running_statistics_that_come_out_are_mean_then_variance(frontend):
     work = NORMS[0]
-    graph = graphs.define(work, {})
+    graph = graphs.define(work, {}, 90)
     [(_, settings, (_, mean, inv_std, running_mean, running_var))] = graph.operations
     names = {name: uid for uid, name in enumerate((o.name for o in work.operands), start=1)}
     assert settings["in_running_mean"].settings["uid"] == names["running_mean"]
@@ -96,7 +96,7 @@ def test_the_running_statistics_that_come_out_are_mean_then_variance(frontend):
 
 
 def test_constants_are_passed_by_value_in_single_precision(frontend):
-    graph = graphs.define(NORMS[2], {})
+    graph = graphs.define(NORMS[2], {}, 90)
     operations = {operation: settings for operation, settings, _ in graph.operations}
     norm, mask = operations["batchnorm"], operations["cmp_gt"]
     for constant, value in ((norm["epsilon"], 2e-5), (norm["momentum"], 0.1), (mask["comparison"], 0.0)):
@@ -113,13 +113,13 @@ def test_constants_are_passed_by_value_in_single_precision(frontend):
     ],
 )
 def test_a_forward_norm_fuses_what_follows(after, expected, frontend):
-    graph = graphs.define(BatchNormForward(replace(NORM, after=after), 2e-5, 0.1), {})
+    graph = graphs.define(BatchNormForward(replace(NORM, after=after), 2e-5, 0.1), {}, 90)
     assert [operation for operation, _, _ in graph.operations] == expected
 
 
 def test_the_masked_gradient_is_the_residuals(frontend):
     work = BatchNormBackward(replace(NORM, after="add_relu"))
-    graph = graphs.define(work, {})
+    graph = graphs.define(work, {}, 90)
     (_, scale, [masked]), (_, norm, _) = graph.operations
     names = [None, *(operand.name for operand in work.operands)]
     assert names[scale["input"].settings["uid"]] == "gy"
@@ -129,7 +129,7 @@ def test_the_masked_gradient_is_the_residuals(frontend):
 
 
 def test_without_addition_the_masked_gradient_stays_inside_in_its_own_type(frontend):
-    graph = graphs.define(BatchNormBackward(replace(NORM, after="relu")), {})
+    graph = graphs.define(BatchNormBackward(replace(NORM, after="relu")), {}, 90)
     (_, _, [masked]), _ = graph.operations
     assert masked.settings == {"data_type": "HALF"}
 
@@ -144,7 +144,7 @@ def test_without_addition_the_masked_gradient_stays_inside_in_its_own_type(front
     ids=ident,
 )
 def test_a_convolution_has_its_geometry_and_its_operands(work, roles, frontend):
-    graph = graphs.define(work, {})
+    graph = graphs.define(work, {}, 90)
     [(operation, settings, _)] = graph.operations
     names = [None, *(operand.name for operand in work.operands)]
     assert operation == work.name
@@ -162,11 +162,12 @@ def as_cudnn_reads(array, tensor):
 
 
 @pytest.mark.parametrize("kind", [ConvFprop, ConvDgrad, ConvWgrad])
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 @pytest.mark.parametrize(("k", "c"), [(4, 7), (1, 7), (4, 1)])
-def test_a_product_of_columns_multiplies_matrices_of_the_operands(kind, k, c, frontend):
-    work = kind(product(Conv2d(3, c, 5, 6, k, 3, 3, 2, 1, "NCHW", "float16")))
+def test_a_product_of_columns_multiplies_matrices_of_the_operands(kind, layout, k, c, frontend):
+    work = kind(product(Conv2d(3, c, 5, 6, k, 3, 3, 2, 1, layout, "float16")))
     arrays = [np.random.default_rng(0).integers(-3, 3, operand.size).astype("float16") for operand in work.operands]
-    (operation, settings, [result]) = graphs.define(work, {}).operations[0]
+    (operation, settings, [result]) = graphs.define(work, {}, 90).operations[0]
     assert (operation, settings["compute_data_type"]) == ("matmul", "FLOAT")
     a, b, c_ = (as_cudnn_reads(arrays[t.settings["uid"] - 1], t) for t in (settings["A"], settings["B"], result))
     wanted = [array.copy() for array in arrays]
@@ -176,22 +177,29 @@ def test_a_product_of_columns_multiplies_matrices_of_the_operands(kind, k, c, fr
 
 
 @pytest.mark.parametrize(
-    "conv",
+    ("conv", "sm"),
     [
-        product(replace(CONV, layout="NCHW", dtype="float32")),  # strict: cuDNN multiplies on Tensor Cores alone
-        product(CONV),
-        replace(CONV, layout="NCHW", n=1),
-        replace(product(replace(CONV, layout="NCHW")), n=2),
+        (product(replace(CONV, dtype="float32")), 90),  # strict: cuDNN multiplies on Tensor Cores alone
+        (replace(CONV, n=1), 90),
+        (replace(product(CONV), n=2), 90),
+        (product(replace(CONV, c=3)), 75),  # 27 values of the filter
+        (product(replace(CONV, k=12)), 75),
+        (product(replace(CONV, n=1)), 75),  # 7 x 5 pixels
     ],
-    ids=["strict", "NHWC", "3x3", "several images"],
+    ids=["strict", "3x3", "several images", "channels", "filters", "pixels"],
 )
-def test_every_other_convolution_is_one_to_cudnn(conv, frontend):
+def test_every_other_convolution_is_one_to_cudnn(conv, sm, frontend):
     for kind in (ConvFprop, ConvDgrad, ConvWgrad):
-        assert [operation for operation, _, _ in graphs.define(kind(conv), {}).operations] == [kind.name]
+        assert [operation for operation, _, _ in graphs.define(kind(conv), {}, sm).operations] == [kind.name]
+
+
+def test_products_of_multiples_of_8_are_products_on_the_first_tensor_cores_too(frontend):
+    conv = product(replace(CONV, n=8))
+    assert [operation for operation, _, _ in graphs.define(ConvFprop(conv), {}, 70).operations] == ["matmul"]
 
 
 def test_statistics_are_taken_of_the_convolutions_result(frontend):
-    (_, _, [y]), (operation, settings, _) = graphs.define(ConvFpropStats(CONV), {}).operations
+    (_, _, [y]), (operation, settings, _) = graphs.define(ConvFpropStats(CONV), {}, 90).operations
     assert operation == "genstats"
     assert settings["input"] is y
 
@@ -218,7 +226,7 @@ def test_half_precision_is_summed_in_single_precision():
 
 def test_a_kernels_work_has_no_graph(frontend):
     with pytest.raises(TypeError, match="relu is not done by a cuDNN graph"):
-        graphs.define(Relu(8, "float16"), {})
+        graphs.define(Relu(8, "float16"), {}, 90)
 
 
 def test_no_two_kinds_or_variants_share_a_key():
