@@ -22,6 +22,9 @@ from tcbench.work import Work
 CONFIGS = (
     "fp32",
     "fp32+fused",
+    "fp32+im2col",
+    "fp16+im2col",
+    "fp16+nhwc+im2col",
     "tf32",
     "fp32+batched+nhwc+fused",
     "fp16",
