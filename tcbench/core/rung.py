@@ -128,7 +128,7 @@ ROUNDING = Parity(
     "tolerance",
     float32=Tolerance(5e-4, 0.1, 1e-4),
     float16=Tolerance(1e-2, 0.3, 0.15, 0.01),
-    bfloat16=Tolerance(3e-2, 0.5, 0.6, 0.05),
+    bfloat16=Tolerance(2e-2, 0.4, 0.35, 0.015),
 )
 """For a rung that computes the same numbers in another order."""
 

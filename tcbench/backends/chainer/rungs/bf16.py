@@ -15,7 +15,7 @@ class Bf16(Rung):
     says = "bfloat16 storage, 32-bit accumulation, fp32 master weights, no loss scaling"
     requires = Requires(compute_capability=(8, 0), instructions=BF16)
     conflicts = frozenset({"fp32", "tf32", "fp16"})
-    parity = Parity("tolerance", bfloat16=Tolerance(8e-2, 0.6, 0.6, 0.08))
+    parity = Parity("tolerance", bfloat16=Tolerance(2e-2, 0.5, 0.45, 0.02))
     shows: ClassVar = {"storage": "bfloat16", "master weights": "float32"}
     source = "D. Kalamkar et al., A Study of BFLOAT16 for Deep Learning Training, 2019"
 

@@ -130,10 +130,13 @@ def test_filters_gradients_a_hundredth_too_long_in_one_layout_are_off_where_that
 
 
 @QUICK
-def test_filters_gradients_a_fiftieth_too_long_in_float16_alone_are_off_though_rounding_scatters_them_more(monkeypatch):
-    wgrad_of(monkeypatch, lambda node: 1.02 if node.x.dtype == np.float16 else 1)
-    off = run("fp16")
-    assert off["fp16"].startswith("gradient's length (")
+@pytest.mark.parametrize(("config", "dtype", "factor"), [("fp16", "float16", 1.02), ("bf16", "bfloat16", 1.05)])
+def test_filters_gradients_a_little_too_long_in_16_bits_alone_are_off_though_rounding_scatters_them_more(
+    monkeypatch, config, dtype, factor
+):
+    wgrad_of(monkeypatch, lambda node: factor if node.x.dtype == dtype else 1)
+    off = run(config)
+    assert off[config].startswith("gradient's length (")
 
 
 @QUICK
@@ -308,6 +311,7 @@ def other_momentum(monkeypatch, optimizer):
         pytest.param(no_decay, PerParameterSGD, "fp32", marks=pytest.mark.slow),
         (no_decay, BatchedSGD, "fp32+batched"),
         (rounded_masters, BatchedSGD, "fp16+batched"),
+        (rounded_masters, BatchedSGD, "bf16+batched"),
         pytest.param(no_masters, PerParameterSGD, "fp16", marks=pytest.mark.slow),
         (other_momentum, BatchedSGD, "fp32+batched"),
     ],
@@ -330,6 +334,8 @@ def test_an_optimizer_that_is_not_sgd_is_off(monkeypatch, breaks, optimizer, con
     [
         pytest.param("fp16", "parts", "fp16", "storage: float32, expected float16", marks=pytest.mark.slow),
         ("fp16", "optimizer", "fp16", "master weights: none, expected float32"),
+        ("bf16", "optimizer", "bf16", "master weights: none, expected float32"),
+        pytest.param("bf16", "parts", "bf16", "storage: float32, expected bfloat16", marks=pytest.mark.slow),
         pytest.param("nhwc", "parts", "fp32+nhwc", "layout: NCHW, expected NHWC", marks=pytest.mark.slow),
         pytest.param("fused", "parts", "fp32+fused", "ReLU: apart, expected fused", marks=pytest.mark.slow),
         ("batched", "optimizer", "fp32+batched", "update: parameter by parameter, expected all parameters at once"),
