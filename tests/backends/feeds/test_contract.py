@@ -136,7 +136,7 @@ def test_centre_crops_are_within_the_stated_error(
 
 @every_feed
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
-@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
 def test_layout_and_dtype_are_all_that_the_tensor_spec_changes(
     make_feed: MakeFeed, images: ImageFolder, layout: Any, dtype: Any
 ) -> None:
@@ -150,8 +150,9 @@ def test_layout_and_dtype_are_all_that_the_tensor_spec_changes(
     assert t.dtype == np.int32
     assert (t == labels).all()
     pixels = x if layout == "NCHW" else x.transpose(0, 3, 1, 2)
-    # Normalised pixels are below 4, where neighbouring float16 numbers are 2**-9 apart.
-    assert np.abs(pixels.astype(np.float32) - expected).max() <= (2**-9 if dtype == "float16" else 1e-5)
+    # Normalised pixels are below 4, where neighbouring numbers are 2**-9 or 2**-6 apart.
+    most = {"float16": 2**-9, "bfloat16": 2**-6}.get(dtype, 1e-5)
+    assert np.abs(pixels.astype(np.float32) - expected).max() <= most
 
 
 @every_feed
