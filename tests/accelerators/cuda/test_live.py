@@ -51,8 +51,8 @@ def test_a_captured_step_trains_as_the_eager_one_while_freed_memory_is_poisoned(
     assert np.array_equal(captured.change, eager.change)
 
 
-def test_a_recorded_step_trains_as_the_eager_one_while_freed_memory_is_poisoned(cupy):
-    config = "fp16+batched+nhwc+fused"
+@pytest.mark.parametrize("config", ["fp16+batched+nhwc+fused", "bf16+batched+nhwc+fused"])
+def test_a_recorded_step_trains_as_the_eager_one_while_freed_memory_is_poisoned(cupy, config):
     eager = train(config, 4, geometry=SMOOTH, image_size=32, site=site())
     recorded = train(f"{config}+static_graph", 4, geometry=SMOOTH, image_size=32, site=site())
     assert np.array_equal(recorded.losses, eager.losses)

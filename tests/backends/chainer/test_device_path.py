@@ -99,6 +99,8 @@ def as_on_a_gpu(works):
         "fp16+batched+dynamic_scale+nhwc+fused+convstats",
         "fp32+im2col",
         "fp16+batched+nhwc+fused+im2col",
+        "bf16",
+        "bf16+batched+nhwc+fused",
     ],
 )
 def test_the_work_that_a_forecast_lists_is_what_a_processor_does(config):
@@ -132,6 +134,14 @@ def test_fp16_trains_on_a_device_as_on_the_host(config, sm, fast):
     assert loss_distance(device, host) < 2e-3
     assert change_distance(device, host) < 0.2
     assert largest_difference(device, host) < 1e-2
+
+
+@pytest.mark.parametrize("config", ["bf16", "bf16+fused", "bf16+batched+nhwc+fused+static_graph"])
+def test_bf16_trains_on_a_device_as_on_the_host(config):
+    device, host = on_device(config), on_host(config)
+    assert loss_distance(device, host) < 1e-2
+    assert change_distance(device, host) < 0.4
+    assert largest_difference(device, host) < 5e-2
 
 
 def test_tf32_is_fp32_to_whoever_computes_in_float64():
