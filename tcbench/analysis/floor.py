@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from tcbench.core.errors import SelectionError
 from tcbench.hardware.gpus import GpuFile
-from tcbench.work import Work
+from tcbench.work import HALVES, Work
 
 ALLOWANCE_BYTES = 500 * 2**20
 """Held by a process on a GPU beside its arrays: the CUDA context (300 to 500 MiB on data-centre GPUs) and the
@@ -21,7 +21,8 @@ multiprocessors and the kernels that are used."""
 @dataclass(frozen=True)
 class PeakRates:
     """The most floating-point operations per second (a multiply-accumulate is two) by how a convolution computes:
-    float32, TensorFloat-32, or float16 accumulated in float32, dense. A GPU without TF32 computes in float32."""
+    float32, TensorFloat-32, or 16 bits of either kind accumulated in float32, dense. A GPU without TF32 computes in
+    float32."""
 
     fp32_flops_s: float
     tf32_flops_s: float
@@ -32,7 +33,7 @@ class PeakRates:
         conv = getattr(work, "conv", None)
         if conv is None:
             return self.fp32_flops_s
-        if conv.dtype == "float16":
+        if conv.dtype in HALVES:
             return self.fp16_flops_s
         return self.tf32_flops_s if conv.math == "tf32" else self.fp32_flops_s
 

@@ -41,7 +41,7 @@ def conv(dtype="float16", math="strict", n=8, c=64):
 
 def test_a_convolution_computes_at_the_rate_of_its_dtype_and_arithmetic():
     rates = peak_rates(gpus.load("A100"))
-    assert rates.of(conv()) == rates.fp16_flops_s
+    assert rates.of(conv()) == rates.of(conv("bfloat16")) == rates.fp16_flops_s
     assert rates.of(conv("float32")) == rates.fp32_flops_s
     assert rates.of(conv("float32", "tf32")) == rates.tf32_flops_s
     assert rates.of(Relu(1000, "float16")) == rates.fp32_flops_s
