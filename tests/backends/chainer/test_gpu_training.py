@@ -36,6 +36,9 @@ CONFIGS = [
     "fp16+batched+nhwc+fused+static_graph",
     "fp16+batched+nhwc+fused+convstats",
     "fp16+batched+dynamic_scale",
+    "fp32+im2col",
+    "fp16+im2col",
+    "fp16+nhwc+im2col",
 ]
 
 
