@@ -1,11 +1,11 @@
-"""Our fp32 and our best config against stock Chainer links, training ResNet-50 on the CPU, interleaved.
+"""Configs of ours, PyTorch's and stock Chainer, training ResNet-50 on the CPU in turns: ratios to the first.
 
-    uv run python benchmarks/stock_chainer.py                    # 64x64 batch 16 and 224x224 batch 8
-    uv run python benchmarks/stock_chainer.py --shape 64x16 --rounds 10
+    uv run python benchmarks/in_turns.py           # stock Chainer and ours, 64x64 batch 16 and 224x224 batch 8
+    uv run python benchmarks/in_turns.py --config torch/fp32 --config torch/bf16+nhwc+fused_optimizer --shape 64x8
 
-Stock is Chainer's own ResNet50Layers, MomentumSGD and weight decay on Chainer's own functions. All three train on one
-batch in memory, in processes of their own with the environment that tcbench's runner gives its workers. The parent
-lets one of them step at a time, round by round, so that drift hits all alike; medians and ratios are over all steps.
+Stock is Chainer's own ResNet50Layers, MomentumSGD and weight decay on Chainer's own functions. All train on one batch
+in memory, in processes of their own with the environment that tcbench's runner gives its workers. The parent lets one
+of them step at a time, round by round, so that drift hits all alike; medians and ratios are over all steps.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ def cell_of(config: str, image_size: int, batch_size: int, threads: int) -> Cell
         image_size=image_size,
         threads=threads,
     )
-    return plan.make(scenario.load("cpu"), selection, host()).cells[0].cell
+    return plan.make(scenario.load("peers"), selection, host()).cells[0].cell
 
 
 def our_step(cell: Cell) -> Callable[[], None]:
     from tcbench.backends import backend
 
-    session = backend("chainer").open_session(cell)
+    session = backend(cell.backend).open_session(cell)
 
     def step() -> None:
         for phase in session.phases:
@@ -130,8 +130,7 @@ def children(
             process.kill()
 
 
-def compare(image_size: int, batch_size: int, threads: int, rounds: int, steps: int) -> None:
-    names = [STOCK, *OURS]
+def compare(names: list[str], image_size: int, batch_size: int, threads: int, rounds: int, steps: int) -> None:
     times: dict[str, list[float]] = {name: [] for name in names}
     with children(names, image_size, batch_size, threads) as step:
         for name in names:
@@ -140,18 +139,19 @@ def compare(image_size: int, batch_size: int, threads: int, rounds: int, steps: 
         for _ in range(rounds):
             for name in names:
                 times[name] += [step[name]() for _ in range(steps)][1:]
-    stock = statistics.median(times[STOCK])
+    base = statistics.median(times[names[0]])
     print(
         f"{image_size}x{image_size} pixels, batch {batch_size}, {threads} threads, {rounds} rounds of {steps - 1} steps"
     )
     for name in names:
         median = statistics.median(times[name])
-        print(f"  {name:44} {batch_size / median:7.2f} images/s   {stock / median:5.2f} x stock")
+        print(f"  {name:44} {batch_size / median:7.2f} images/s   {base / median:5.2f} x {names[0]}")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--shape", action="append", help="PIXELSxBATCH; default 64x16 and 224x8")
+    parser.add_argument("--config", action="append", help=f"default '{STOCK}' and ours")
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--steps", type=int, default=4, help="steps per turn; the first is not counted")
     parser.add_argument("--threads", type=int, default=machine.usable_cpus())
@@ -162,7 +162,8 @@ def main() -> None:
         if arguments.child:
             child(arguments.child, image_size, batch_size, arguments.threads)
         else:
-            compare(image_size, batch_size, arguments.threads, arguments.rounds, arguments.steps)
+            names = arguments.config or [STOCK, *OURS]
+            compare(names, image_size, batch_size, arguments.threads, arguments.rounds, arguments.steps)
 
 
 if __name__ == "__main__":
