@@ -14,7 +14,7 @@ DYNAMIC = "fp32+batched+nhwc+fused"
 @pytest.mark.parametrize(
     ("config", "at_most"),
     [
-        # 22,000 calls took 7.3 ms on a quiet core, of the 8 that are the goal.
+        # 22,000 calls took 7.2 to 7.7 ms on a quiet core, of the 8 that are the goal.
         pytest.param(DYNAMIC, 23_500, id="dynamic"),
         # 7,700 took 1.1 ms, of 2: most of them are Chainer's, handing 161 gradients to their parameters.
         pytest.param(f"{DYNAMIC}+static_graph", 9_000, id="static_graph"),
