@@ -105,11 +105,6 @@ class Part:
         """The rate that was achieved."""
         return self.flops / self.time_s if self.time_s else None
 
-    @property
-    def bytes_s(self) -> float | None:
-        """The least traffic over the time."""
-        return self.bytes / self.time_s if self.time_s else None
-
     def share_of_roof(self, ceilings: Ceilings, precision: Precision) -> float | None:
         """The achieved rate over what is attainable at this intensity."""
         roof = ceilings.attainable_flops_s(self.intensity, precision)

@@ -52,14 +52,11 @@ def folder(name: str) -> Path:
 
 
 class Cache:
-    """Entries by key in a folder. `fresh` ignores what is there and writes it anew. `hits` and `misses` count what was
-    asked."""
+    """Entries by key in a folder. `fresh` ignores what is there and writes it anew."""
 
     def __init__(self, root: Path, *, fresh: bool = False) -> None:
         self.root = root
         self.fresh = fresh
-        self.hits = 0
-        self.misses = 0
         self._complained = False
 
     def path(self, key: Key) -> Path:
@@ -68,12 +65,7 @@ class Cache:
 
     def get(self, key: Key) -> Entry | None:
         """The entry of exactly this key; None where there is none, it is damaged, or the cache is to be fresh."""
-        entry = None if self.fresh else self._read(key)
-        if entry is None:
-            self.misses += 1
-        else:
-            self.hits += 1
-        return entry
+        return None if self.fresh else self._read(key)
 
     def put(self, key: Key, entry: Entry) -> None:
         """Keep the entry, in place of one that was there."""
@@ -92,9 +84,7 @@ class Cache:
             self._complained = True
 
     def drop(self, key: Key) -> None:
-        """Forget an entry that turned out to be of no use: it counts as a miss."""
-        self.hits -= 1
-        self.misses += 1
+        """Forget an entry that turned out to be of no use."""
         with contextlib.suppress(OSError):
             self.path(key).unlink()
 

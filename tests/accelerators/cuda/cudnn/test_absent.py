@@ -190,7 +190,7 @@ def test_a_worker_that_dies_takes_only_its_own_graph_with_it(planning, cache, ho
 def test_that_a_worker_died_is_not_kept(planning, cache):
     for _ in range(2):
         absent.plan_all([Deadly("exit"), Deadly("signal")], H200, LIMIT, processes=2, cache=cache)
-    assert cache.hits == 0
+    assert list(cache.root.iterdir()) == []
 
 
 @pytest.mark.parametrize("processes", [1, 2])
@@ -203,5 +203,4 @@ def test_a_mishap_is_told_in_one_line_and_not_kept(planning, cache, processes):
         assert answer.reason.startswith("its plan cannot be built (")
         assert "is not done by a cuDNN graph" in answer.reason or "LibraryError" in answer.reason
         assert "\n" not in answer.reason
-    assert cache.hits == 0
     assert list(cache.root.iterdir()) == []

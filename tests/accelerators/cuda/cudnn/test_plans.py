@@ -193,7 +193,6 @@ def test_a_kept_plan_that_cannot_be_restored_is_built_again(frontend, cache):
     frontend.offers = [frontend.Offer("another")]
     plan = plans(cache).prepare(CONV)
     assert (plan.facts.plan, plan.facts.from_cache) == ("another", False)
-    assert cache.hits == 0
 
 
 def test_memory_for_tuning_is_given_back_before_the_plan_is_restored(frontend, cache, bench, monkeypatch):
