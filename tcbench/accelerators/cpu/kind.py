@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from tcbench.accelerators.cpu.heap import keep_freed_memory
 from tcbench.accelerators.device import Device, DeviceKind, OpenDevice
+from tcbench.core.finding import Finding
 from tcbench.core.record import CudnnSettings
 from tcbench.hardware import machine
 from tcbench.hardware.clock import HostClock
@@ -28,14 +30,41 @@ class Cpu(DeviceKind):
         return f"{machine.slug(title)}-{machine.usable_cpus()}cpu"
 
     def library(self) -> str:
-        return "NumPy"
+        from tcbench.accelerators.cpu.onednn import library
+
+        version = library.version()
+        return "NumPy" if version is None else f"oneDNN {version}"
+
+    def shortfall(self) -> str | None:
+        from tcbench.accelerators.cpu.onednn import library
+
+        return library.problem()
+
+    def findings(self) -> Iterator[Finding]:
+        from tcbench.accelerators.cpu.onednn import library
+
+        trouble, version = library.problem(), library.version()
+        if trouble is None:
+            yield Finding("ok", "oneDNN", f"{version}: computes on the CPU; NumPy what it has not")
+        else:
+            what, _, remedy = trouble.partition(": ")
+            yield Finding("missing", "oneDNN", f"{what}; NumPy computes on the CPU, several times slower", remedy)
 
     def open(self, device: str, settings: CudnnSettings, threads: int) -> OpenDevice:
         from tcbench.accelerators.cpu.numpy.accelerator import NumpyAccelerator
+        from tcbench.accelerators.cpu.onednn import library
+        from tcbench.accelerators.cpu.onednn.accelerator import OneDnnAccelerator
 
         keep_freed_memory()
-        accelerator = NumpyAccelerator(threads)
-        return OpenDevice(accelerator, HostClock(), peak_resident_bytes, enter=accelerator.enter, memory_of="process")
+        accelerator = (NumpyAccelerator if library.problem() else OneDnnAccelerator)(threads)
+        return OpenDevice(
+            accelerator,
+            HostClock(),
+            peak_resident_bytes,
+            enter=accelerator.enter,
+            plans=accelerator.plans,
+            memory_of="process",
+        )
 
     def ceilings(self, device: str, threads: int) -> dict[str, Any]:
         from tcbench.accelerators.cpu import ceilings

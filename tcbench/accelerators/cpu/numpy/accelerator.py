@@ -26,6 +26,7 @@ from tcbench.accelerators.cpu.numpy import (
     update,
 )
 from tcbench.accelerators.protocol import Array, BatchNormRoute
+from tcbench.core.record import PlanChoice
 
 _CONVOLUTIONS = {"NCHW": conv_nchw, "NHWC": conv_nhwc}
 
@@ -79,6 +80,10 @@ class NumpyAccelerator:
             array if array.shape == shape else array.reshape(shape) for shape, array in zip(shapes, arrays, strict=True)
         ]
         return functools.partial(kernel, work, *shaped)
+
+    def plans(self) -> tuple[PlanChoice, ...]:
+        """None: there is one way to do a piece of work here."""
+        return ()
 
     def graph_memory(self) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext()

@@ -1,0 +1,92 @@
+"""The processor as an accelerator through oneDNN: convolutions, batch normalisation, pooling and what goes over every
+value, prepared once per work; all else, and what oneDNN has not in a dtype, by NumPy.
+
+One thread more than the work needs costs nothing here: oneDNN's threads are OpenMP's, NumPy's are ours.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+from tcbench import work as w
+from tcbench.accelerators.cpu.numpy.accelerator import NumpyAccelerator
+from tcbench.accelerators.cpu.onednn import batch_norm, convolution, pointwise
+from tcbench.accelerators.cpu.onednn.library import Engine, Unimplemented
+from tcbench.accelerators.cpu.onednn.tuning import Choice
+from tcbench.accelerators.protocol import Array, BatchNormRoute
+from tcbench.core.record import PlanChoice
+
+
+class OneDnnAccelerator(NumpyAccelerator):
+    """See `tcbench.accelerators.protocol.Accelerator`."""
+
+    adds_to_dgrad = False
+
+    def __init__(self, threads: int) -> None:
+        super().__init__(threads)
+        self.engine = _engine(threads)
+        # By identity, which is what the same shapes give again; the work is held so that its identity stays its own.
+        self._chosen: dict[int, tuple[Callable[..., None] | None, w.Work]] = {}
+        self._choices: dict[str, Choice | None] = {}
+
+    def batch_norm(self, norm: w.Norm, eps: float, momentum: float) -> BatchNormRoute:
+        if norm.dtype == "float64":
+            return super().batch_norm(norm, eps, momentum)
+        return batch_norm.route(norm, eps, momentum)
+
+    def prepare(self, work: w.Work, *arrays: Array) -> Callable[[], None]:
+        chosen = self._chosen.get(id(work))
+        if chosen is None:
+            chosen = self._chosen[id(work)] = (self._choose(work), work)
+        run = chosen[0]
+        return super().prepare(work, *arrays) if run is None else functools.partial(run, *arrays)
+
+    def launch(self, work: w.Work, *arrays: Array) -> None:
+        chosen = self._chosen.get(id(work))
+        if chosen is not None and chosen[0] is not None:
+            chosen[0](*arrays)
+        else:
+            self.prepare(work, *arrays)()
+
+    def plans(self) -> tuple[PlanChoice, ...]:
+        """The implementation of each piece of work that was launched: oneDNN's name of it, or "numpy"."""
+        return tuple(
+            PlanChoice(key, "numpy", 0, False)
+            if choice is None
+            else PlanChoice(key, choice.name, 0, False, choice.time_s, choice.first_time_s)
+            for key, choice in self._choices.items()
+        )
+
+    def _choose(self, work: w.Work) -> Callable[..., None] | None:
+        choose, prepared = _CHOOSE.get(type(work)), self.engine.prepared
+        if choose is not None and work.key not in prepared:
+            try:
+                prepared[work.key] = choose(self.engine, work)
+            except Unimplemented:
+                prepared[work.key] = None
+        choice = prepared.get(work.key)
+        self._choices[work.key] = choice
+        return None if choice is None else choice.run
+
+
+@functools.cache
+def _engine(threads: int) -> Engine:
+    """One for the process: what was prepared once is prepared for all."""
+    return Engine(threads)
+
+
+_CHOOSE: dict[type[w.Work], Callable[..., Choice]] = {
+    w.ConvFprop: convolution.fprop,
+    w.ConvDgrad: convolution.dgrad,
+    w.ConvWgrad: convolution.wgrad,
+    w.BatchNormForward: batch_norm.forward,
+    w.BatchNormBackward: batch_norm.backward,
+    w.ReluBackward: pointwise.relu_backward,
+    w.Add: pointwise.add,
+    w.AddRelu: pointwise.add,
+    w.MaxPoolForward: pointwise.max_pool,
+    w.MaxPoolBackward: pointwise.max_pool,
+    w.GlobalAverageForward: pointwise.global_average,
+    w.GlobalAverageBackward: pointwise.global_average,
+}

@@ -1,0 +1,77 @@
+"""Of oneDNN's implementations of a piece of work the fastest here, by a few runs when it is first asked for."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tcbench.accelerators.cpu.onednn.library import Engine, Primitive, Unimplemented
+
+RUNS = 3
+"""Timed runs of each, after one that is not; the least counts, since other work on the processor only adds."""
+MARGIN = 0.95
+MOST = 2
+"""Implementations that are considered."""
+_REFERENCE = ("ref", "simple")
+_SLOWER = (*_REFERENCE, "nspc_bnorm", "ncsp_bnorm", "x64:gemm")
+"""Implementations in plain C++, or by way of a matrix of all windows."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What does a piece of work, called with its arrays. `name`: oneDNN's of the implementation. `time_s`: its least
+    time when it was chosen, None where there was no choice; `first_time_s`: that of the one that oneDNN prefers."""
+
+    run: Callable[..., None]
+    name: str
+    time_s: float | None = None
+    first_time_s: float | None = None
+
+
+def descriptions(engine: Engine, dtype: str, describe: Callable[[str], int], *, most: int = MOST) -> tuple[int, ...]:
+    """oneDNN's implementations of what `describe` describes in a dtype, its preferred first, without the slower kind
+    where it has others. Where it has none in a 16-bit dtype but its reference, which takes seconds for a convolution,
+    those in float32, around which arrays are converted. Raises Unimplemented where there is none at all."""
+    for wanted in dict.fromkeys((dtype, "float32")):
+        try:
+            described = [describe(wanted)]
+        except Unimplemented:
+            continue
+        if engine.implementation(described[0]).startswith(_REFERENCE) and wanted != "float32":
+            continue
+        while len(described) < most:
+            other = describe(wanted)
+            if not all(engine.other_implementation(other) for _ in described):
+                break
+            if engine.implementation(other).startswith(_SLOWER):
+                break
+            described.append(other)
+        return tuple(described)
+    raise Unimplemented(dtype)
+
+
+def fastest(primitives: Sequence[Primitive], sizes: Sequence[int]) -> Choice:
+    """The primitive that takes the least time on arrays of these bytes. oneDNN's preferred one comes first, and stays
+    unless another is faster by more than what a busy machine adds."""
+    first = primitives[0]
+    if len(primitives) == 1:
+        return Choice(first, first.name)
+    arrays = [np.zeros(size, np.uint8) for size in sizes]
+    times = [_least(primitive, arrays) for primitive in primitives]
+    best = int(np.argmin(times))
+    if times[best] > MARGIN * times[0]:
+        best = 0
+    return Choice(primitives[best], primitives[best].name, times[best], times[0])
+
+
+def _least(primitive: Primitive, arrays: Sequence[np.ndarray]) -> float:
+    primitive(*arrays)
+    times = []
+    for _ in range(RUNS):
+        start = time.perf_counter()
+        primitive(*arrays)
+        times.append(time.perf_counter() - start)
+    return min(times)

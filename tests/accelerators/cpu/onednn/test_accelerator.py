@@ -1,0 +1,199 @@
+"""Every piece of work that oneDNN does is what the float64 reference says; what is not a number stays so; and where the
+library is missing or another, one line says which command repairs that."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.metadata
+from collections.abc import Iterator
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from accelerators.cpu.numpy.test_accelerator import CASES, convolutions, norms
+from accelerators.cuda.kernels.cases import Case, Guarded, check, inputs, run
+from gpu import check_against_reference
+
+from tcbench import work as w
+from tcbench.accelerators.cpu.kind import KIND
+from tcbench.accelerators.cpu.numpy.accelerator import NumpyAccelerator
+from tcbench.accelerators.cpu.onednn import library
+from tcbench.accelerators.cpu.onednn.accelerator import OneDnnAccelerator
+
+pytestmark = pytest.mark.skipif(library.problem() is not None, reason=f"{library.problem()}")
+
+LOSES = ("relu_backward", "add_relu", "max_pool_forward", "max_pool_backward")
+"""Works in which oneDNN makes 0 of NaN, or NaN of infinity: see Engine.met_nan."""
+
+
+@pytest.fixture
+def processor() -> Iterator[OneDnnAccelerator]:
+    accelerator = OneDnnAccelerator(threads=2)
+    with accelerator.enter():
+        yield accelerator
+
+
+@pytest.fixture
+def forgets_nan(processor: OneDnnAccelerator) -> Iterator[None]:
+    """The engine is the process's."""
+    processor.engine.met_nan = False
+    yield
+    processor.engine.met_nan = False
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("case", CASES, ids=[case.id for case in CASES])
+def test_it_does_what_the_reference_does(case: Case, processor: OneDnnAccelerator) -> None:
+    if "special" in case.id and case.work.name in LOSES:
+        pytest.skip("oneDNN's ReLU and pooling do not keep NaN")
+    given = inputs(case)
+
+    def launch(*placed: Guarded) -> None:
+        processor.launch(case.work, *(memory.array for memory in placed))
+
+    check(case, given, run(case, given, Guarded, launch))
+
+
+@pytest.mark.parametrize("work", list(convolutions()))
+def test_a_convolution_does_what_the_reference_does(work: w.Work, processor: OneDnnAccelerator) -> None:
+    check_against_reference(processor, work)
+
+
+@pytest.mark.parametrize("work", list(norms()))
+def test_a_batch_normalisation_does_what_the_reference_does(work: w.Work, processor: OneDnnAccelerator) -> None:
+    check_against_reference(processor, work)
+
+
+WIDE = {
+    "many-filters": (8, 128, 2, 2, 512, 1, 1, 0),
+    "many-pixels": (8, 64, 16, 16, 256, 1, 1, 0),
+    "packed-filters": (4, 128, 4, 4, 128, 3, 1, 1),
+    "odd-batch": (3, 32, 6, 6, 64, 3, 1, 1),
+    "strided": (4, 64, 8, 8, 128, 1, 2, 0),
+}
+"""n, c, h, w, k, the filter's side, stride, padding: each way of cutting into slices."""
+
+
+@pytest.mark.parametrize("threads", [1, 2, 4])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("name", WIDE)
+def test_slices_of_a_convolution_are_the_whole(name: str, dtype: w.DType, threads: int) -> None:
+    n, c, h, width, k, side, stride, pad = WIDE[name]
+    conv = w.Conv2d(n, c, h, width, k, side, side, stride, pad, "NHWC", dtype)
+    accelerator = OneDnnAccelerator(threads)
+    with accelerator.enter():
+        for work in (w.ConvFprop(conv), w.ConvDgrad(conv), w.ConvWgrad(conv)):
+            check_against_reference(accelerator, work)
+
+
+def test_convolutions_are_done_by_onednn_and_the_record_says_by_which_of_its_implementations(
+    processor: OneDnnAccelerator,
+) -> None:
+    conv = w.Conv2d(4, 32, 8, 8, 64, 3, 3, 1, 1, "NHWC", "float32")
+    x, weights, y = (np.ones(shape, np.float32) for shape in (conv.x_shape, conv.w_shape, conv.y_shape))
+    processor.launch(w.ConvFprop(conv), x, weights, y)
+    logits = w.AddBias(4, 10, "float32")
+    processor.launch(logits, np.ones((4, 10), np.float32), np.ones(10, np.float32))
+    plans = {plan.work: plan.plan for plan in processor.plans()}
+    assert plans[w.ConvFprop(conv).key] not in ("numpy", "ref:any")
+    assert plans[logits.key] == "numpy"
+
+
+def test_float64_is_numpys_to_the_bit(processor: OneDnnAccelerator) -> None:
+    conv = w.Conv2d(4, 32, 8, 8, 64, 3, 3, 1, 1, "NHWC", "float64")
+    rng = np.random.default_rng(0)
+    x, weights = rng.standard_normal(conv.x_shape), rng.standard_normal(conv.w_shape)
+    ours, numpys = np.empty(conv.y_shape), np.empty(conv.y_shape)
+    processor.launch(w.ConvFprop(conv), x, weights, ours)
+    NumpyAccelerator(2).launch(w.ConvFprop(conv), x, weights, numpys)
+    np.testing.assert_array_equal(ours, numpys)
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@pytest.mark.usefixtures("forgets_nan")
+def test_what_is_not_a_number_comes_through_a_normalisation_an_addition_and_a_pooling(
+    layout: w.Layout, processor: OneDnnAccelerator
+) -> None:
+    """Else a training that has diverged would go on with a finite loss."""
+    norm = w.Norm(2, 16, 4, 4, layout, "float32", "relu")
+    x = np.ones(norm.shape, np.float32)
+    channel = (slice(None), 3) if layout == "NCHW" else (..., 3)
+    x[(0, 3, 1, 1) if layout == "NCHW" else (0, 1, 1, 3)] = np.nan
+    vectors = [np.ones(16, np.float32) for _ in range(4)]
+    y, mask = np.zeros_like(x), np.zeros(norm.shape, bool)
+    mean, inv_std = np.empty(16, np.float32), np.empty(16, np.float32)
+    processor.launch(w.BatchNormForward(norm, 2e-5, 0.1), x, *vectors, y, mean, inv_std, mask)
+    assert np.isnan(y[channel]).all()
+    assert np.isfinite(y).sum() == y.size * 15 // 16
+    total = np.empty_like(y)
+    processor.launch(w.AddRelu(y.size, "float32"), y, y, total)
+    assert np.isnan(total[channel]).all()
+    pool = w.Pool(2, 16, 4, 4, 3, 2, 1, layout, "float32")
+    pooled, places = np.empty(pool.y_shape, np.float32), np.empty(pool.y_shape, np.uint8)
+    processor.launch(w.MaxPoolForward(pool), total, pooled, places)
+    assert np.isnan(pooled[channel]).all()
+
+
+# -- a library that is missing, or another one ------------------------------------------------------------------------
+
+
+@pytest.fixture
+def loads_anew() -> Iterator[None]:
+    library._load.cache_clear()
+    yield
+    library._load.cache_clear()
+
+
+def refuse(message: str):
+    real = ctypes.CDLL
+
+    def load(name: str | None, *rest: object) -> object:
+        if name is not None and "dnnl" in name:
+            raise OSError(message)
+        return real(name, *rest)
+
+    return load
+
+
+@pytest.mark.usefixtures("loads_anew")
+def test_without_libgomp_numpy_computes_and_the_command_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    missing = "libgomp.so.1: cannot open shared object file: No such file or directory"
+    monkeypatch.setattr(ctypes, "CDLL", refuse(missing))
+    assert library.problem() == "oneDNN needs libgomp.so.1: apt-get install libgomp1"
+    assert library.version() is None
+    assert KIND.library() == "NumPy"
+    assert KIND.shortfall() == library.problem()
+    (finding,) = (finding for finding in KIND.findings() if finding.subject == "oneDNN")
+    assert finding.state == "missing"
+    assert finding.remedy == "apt-get install libgomp1"
+
+
+@pytest.mark.usefixtures("loads_anew")
+def test_without_onednn_numpy_computes_and_the_command_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent(name: str) -> None:
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "files", absent)
+    monkeypatch.setattr(ctypes, "CDLL", refuse("libdnnl.so.3: cannot open shared object file"))
+    problem = library.problem()
+    assert problem is not None and problem.endswith("is not installed: uv pip install onednn-cpu-gomp")
+    opened = KIND.open("cpu", None, 1)  # type: ignore[arg-type]
+    assert type(opened.accelerator) is NumpyAccelerator
+
+
+@pytest.mark.usefixtures("loads_anew")
+@pytest.mark.parametrize(("major", "runtime", "said"), [(2, 2, "oneDNN is 2.7.1, expected 3.x"), (3, 1, "OpenMP")])
+def test_another_version_or_threading_is_refused(
+    major: int, runtime: int, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    described = library._Version(major, 7, 1, b"", runtime, 0)
+
+    def load(name: str) -> SimpleNamespace:
+        def dnnl_version() -> object:
+            return ctypes.pointer(described)
+
+        return SimpleNamespace(dnnl_version=dnnl_version)
+
+    monkeypatch.setattr(ctypes, "CDLL", load)
+    problem = library.problem()
+    assert problem is not None and said in problem
