@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from tcbench import work as w
 from tcbench.accelerators.cpu.numpy.accelerator import NumpyAccelerator
-from tcbench.accelerators.cpu.onednn import batch_norm, convolution, pointwise
+from tcbench.accelerators.cpu.onednn import batch_norm, convolution, pointwise, update
 from tcbench.accelerators.cpu.onednn.library import Engine, Unimplemented
 from tcbench.accelerators.cpu.onednn.tuning import Choice
 from tcbench.accelerators.protocol import Array, BatchNormRoute
@@ -89,4 +89,5 @@ _CHOOSE: dict[type[w.Work], Callable[..., Choice]] = {
     w.MaxPoolBackward: pointwise.max_pool,
     w.GlobalAverageForward: pointwise.global_average,
     w.GlobalAverageBackward: pointwise.global_average,
+    w.BatchedUpdate: update.batched,
 }

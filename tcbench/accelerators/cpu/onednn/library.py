@@ -46,6 +46,8 @@ _USER_SCRATCHPAD = 1
 SRC, SRC_1, DST, WEIGHTS = 1, 2, 17, 33
 MEAN, VARIANCE, SCALE, SHIFT, WORKSPACE, SCRATCHPAD = 49, 50, 51, 52, 64, 80
 DIFF_SRC, DIFF_DST, DIFF_WEIGHTS, DIFF_SCALE, DIFF_SHIFT = 129, 145, 161, 255, 256
+ATTRIBUTE_SCALE = 4096
+"""With an argument's index: of the number that it is scaled by."""
 _DESCRIPTORS = {SRC: 129, DIFF_SRC: 130, WEIGHTS: 131, DIFF_WEIGHTS: 132, DST: 133, DIFF_DST: 134, WORKSPACE: 135}
 """The query of a primitive's own descriptor of an argument."""
 
@@ -89,6 +91,7 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "primitive_attr_create": (_OUT,),
     "primitive_attr_set_scratchpad_mode": (_IN, c_int),
     "primitive_attr_set_post_ops": (_IN, _IN),
+    "primitive_attr_set_scales_mask": (_IN, c_int, c_int),
     "post_ops_create": (_OUT,),
     "post_ops_append_eltwise": (_IN, c_int, c_float, c_float),
     "post_ops_append_sum": (_IN, c_float, c_int32, c_int),
@@ -204,7 +207,7 @@ class Engine:
         self.met_nan = False
         library.omp_set_num_threads(1)
         self._engine = self._create("engine_create", 1, 0)
-        self.plain, self.adding = self.attributes(), self.attributes(added=True)
+        self.plain, self.adding = self.attributes(), self.attributes(added=1.0)
         self._descriptors: dict[Any, Descriptor] = {}
         self.shared: dict[str, Array] = {}
         self.prepared: dict[str, Any] = {}
@@ -239,14 +242,16 @@ class Engine:
             self._descriptors[key] = self._described(handle)
         return self._descriptors[key]
 
-    def attributes(self, *, relu_after: bool = False, added: bool = False) -> int:
-        """Attributes of a primitive: its scratchpad is ours; what it computes is `added` to what the output holds; ReLU
-        follows."""
+    def attributes(self, *, relu_after: bool = False, added: float = 0.0, scaled: Sequence[int] = ()) -> int:
+        """Attributes of a primitive: its scratchpad is ours; `scaled` arguments are multiplied by a number each, which
+        is an argument of its own (ATTRIBUTE_SCALE); so many times what the output holds is `added`; ReLU follows."""
         made = self._create("primitive_attr_create")
         self._call("primitive_attr_set_scratchpad_mode", made, _USER_SCRATCHPAD)
         then = self._create("post_ops_create")
+        for argument in scaled:
+            self._call("primitive_attr_set_scales_mask", made, argument, 0)
         if added:
-            self._call("post_ops_append_sum", then, 1.0, 0, 0)
+            self._call("post_ops_append_sum", then, added, 0, 0)
         if relu_after:
             self._call("post_ops_append_eltwise", then, RELU, 0.0, 0.0)
         self._call("primitive_attr_set_post_ops", made, then)
@@ -322,6 +327,16 @@ class Engine:
             chunk += [self._bare(described, arguments, i), *tails[i]]
         return Primitive(self, self.implementation(described), tuple(before), tuple(map(tuple, chunks)), tuple(after))
 
+    def conversion(self, source: Descriptor, target: Descriptor) -> Primitive:
+        """A copy in another dtype or layout."""
+        made = self._described_reorder(source, target, self.plain)
+        return self.primitive(made, [Operand(SRC, source), Operand(DST, target, True)])
+
+    def _described_reorder(self, source: Descriptor, target: Descriptor, attributes: int) -> int:
+        return self._create(
+            "reorder_primitive_desc_create", source.handle, self._engine, target.handle, self._engine, attributes
+        )
+
     def _room(self, name: str, n_bytes: int) -> Place:
         """Memory that all primitives share, one after another; it grows as it is asked for."""
         kept = self.shared.get(name)
@@ -332,11 +347,7 @@ class Engine:
         return Place(name)
 
     def _reorder(self, source: Descriptor, from_: Place, target: Descriptor, to: Place, *, added: bool = False) -> Bare:
-        made = self._create(
-            "reorder_primitive_desc_create",
-            *(source.handle, self._engine, target.handle, self._engine),
-            self.adding if added else self.plain,
-        )
+        made = self._described_reorder(source, target, self.adding if added else self.plain)
         return self._bare(made, [(SRC, source, from_), (DST, target, to)], 0)
 
     def _bare(self, described: int, arguments: Sequence[tuple[int, Descriptor, Place]], i: int) -> Bare:

@@ -15,8 +15,8 @@ RUNS = 3
 MARGIN = 0.95
 MOST = 2
 """Implementations that are considered."""
-_REFERENCE = ("ref", "simple")
-_SLOWER = (*_REFERENCE, "nspc_bnorm", "ncsp_bnorm", "x64:gemm")
+REFERENCE = ("ref", "simple")
+_SLOWER = (*REFERENCE, "nspc_bnorm", "ncsp_bnorm", "x64:gemm")
 """Implementations in plain C++, or by way of a matrix of all windows."""
 
 
@@ -40,7 +40,7 @@ def descriptions(engine: Engine, dtype: str, describe: Callable[[str], int], *, 
             described = [describe(wanted)]
         except Unimplemented:
             continue
-        if engine.implementation(described[0]).startswith(_REFERENCE) and wanted != "float32":
+        if engine.implementation(described[0]).startswith(REFERENCE) and wanted != "float32":
             continue
         while len(described) < most:
             other = describe(wanted)
