@@ -92,8 +92,8 @@ def _by_blocks(compute: Callable[..., None], *arrays: Array) -> None:
 
 @dataclass(frozen=True)
 class Passes:
-    """What a batched update does to a block: `widen(gradient, name)` to float32, itself where it is that, else in this
-    thread's memory `name`; `step(g, v, w)`, in place; `narrow(w, weights)` to 16 bits."""
+    """The passes of a batched update over a block: `widen(gradient, name)` to float32, itself where it is that, else in
+    this thread's memory `name`; `step(g, v, w)`, in place; `narrow(w, weights)` to 16 bits."""
 
     widen: Callable[[Array, str], Array]
     step: Callable[[Array, Array, Array], None]

@@ -22,8 +22,9 @@ _SLOWER = (*REFERENCE, "nspc_bnorm", "ncsp_bnorm", "x64:gemm")
 
 @dataclass(frozen=True)
 class Choice:
-    """What does a piece of work, called with its arrays. `name`: oneDNN's of the implementation. `time_s`: its least
-    time when it was chosen, None where there was no choice; `first_time_s`: that of the one that oneDNN prefers."""
+    """The function chosen for a piece of work, called with its arrays. `name`: oneDNN's of the implementation.
+    `time_s`: its least time when it was chosen, None where there was no choice; `first_time_s`: that of the one that
+    oneDNN prefers."""
 
     run: Callable[..., None]
     name: str
