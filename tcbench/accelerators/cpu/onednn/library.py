@@ -109,7 +109,6 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "eltwise_forward_primitive_desc_create": (_OUT, _IN, c_int, c_int, _IN, _IN, c_float, c_float, _IN),
     "eltwise_backward_primitive_desc_create": (_OUT, _IN, c_int, *[_IN] * 3, c_float, c_float, _IN, _IN),
     "binary_primitive_desc_create": (_OUT, _IN, c_int, *[_IN] * 3, _IN),
-    "sum_primitive_desc_create": (_OUT, _IN, _IN, c_int, POINTER(c_float), _OUT, _IN),
     "matmul_primitive_desc_create": (_OUT, _IN, *[_IN] * 4, _IN),
     "reorder_primitive_desc_create": (_OUT, _IN, _IN, _IN, _IN, _IN),
 }
