@@ -26,6 +26,7 @@ class OneDnnAccelerator(NumpyAccelerator):
     def __init__(self, threads: int) -> None:
         super().__init__(threads)
         self.engine = _engine(threads)
+        self.engine.met_nan = False
         # By identity, which is what the same shapes give again; the work is held so that its identity stays its own.
         self._chosen: dict[int, tuple[Callable[..., None] | None, w.Work]] = {}
         self._choices: dict[str, Choice | None] = {}

@@ -16,7 +16,7 @@ import math
 import os
 from collections.abc import Iterator, Sequence
 from ctypes import POINTER, byref, c_char_p, c_float, c_int, c_int32, c_int64, c_size_t, c_uint, c_void_p
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -33,6 +33,9 @@ SPIN_COUNT = "2000"
 """Times that a thread of libgomp asks for work before it sleeps: about 0.1 ms. Its own default spins for 20 ms, on the
 processor that other work needs next."""
 _ALIGNMENT = 64
+_LEAST_PART_BYTES = 1 << 16
+_LARGEST_BLOCK = 64
+"""Values along an axis that a layout of oneDNN's keeps together at most."""
 
 # dnnl_types.h and dnnl_common_types.h
 _UNIMPLEMENTED = 3
@@ -85,6 +88,7 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "stream_create": (_OUT, _IN, c_uint),
     "memory_desc_create_with_strides": (_OUT, c_int, Dims, c_int, Dims),
     "memory_desc_create_with_tag": (_OUT, c_int, Dims, c_int, c_int),
+    "memory_desc_create_submemory": (_OUT, _IN, Dims, Dims),
     "memory_desc_equal": (_IN, _IN),
     "memory_create": (_OUT, _IN, _IN, _IN),
     "memory_set_data_handle": (_IN, _IN),
@@ -172,10 +176,11 @@ def address(array: Array) -> int:
 
 @dataclass(frozen=True)
 class Descriptor:
-    """oneDNN's description of an array in memory."""
+    """oneDNN's description of an array in memory. `sizes`: its logical ones, where we have made it."""
 
     handle: int
     bytes: int
+    sizes: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -238,7 +243,7 @@ class Engine:
                 handle = self._create("memory_desc_create_with_tag", *head, _TAG_ANY)
             else:
                 handle = self._create("memory_desc_create_with_strides", *head, dims(strides))
-            self._descriptors[key] = self._described(handle)
+            self._descriptors[key] = replace(self._described(handle), sizes=tuple(sizes))
         return self._descriptors[key]
 
     def attributes(self, *, relu_after: bool = False, added: float = 0.0, scaled: Sequence[int] = ()) -> int:
@@ -281,11 +286,12 @@ class Engine:
         `parallel`: the description and its operands are those of one slice.
 
         An operand that is stored otherwise than the primitive wants it goes through a reorder before or after. One that
-        is not sliced is common to all: read, it is reordered once; written, the slices' results are added up.
+        is not sliced is common to all: read, it is reordered once; written, the slices' results are added up. Both are
+        done in parts, on all threads.
         """
-        before: list[Bare] = []
+        before: list[list[Bare]] = []
         chunks: list[list[Bare]] = [[] for _ in range(slices)]
-        after: list[Bare] = []
+        after: list[list[Bare]] = []
         tails: list[list[Bare]] = [[] for _ in range(slices)]
         places: list[list[Place]] = [[] for _ in range(slices)]
         for position, operand in enumerate(operands):
@@ -302,18 +308,23 @@ class Engine:
                 if not operand.written and not operand.step:
                     room = self._room(f"common {position}", wanted.bytes)
                     if i == 0:
-                        before.append(self._reorder(stored, given, wanted, room))
+                        parts = self._parts(stored, wanted, slices)
+                        before += [
+                            [self._reorder(from_, given, to, room, part)] for part, (from_, to) in enumerate(parts)
+                        ]
                 else:
                     room = self._room(f"operand {position} of slice {i}", wanted.bytes)
                     if not operand.written:
-                        chunks[i].append(self._reorder(stored, given, wanted, room))
+                        chunks[i].append(self._reorder(stored, given, wanted, room, i))
                     elif operand.step:
-                        tails[i].append(self._reorder(wanted, room, stored, given))
-                    elif i:
-                        after.append(self._reorder(wanted, room, wanted, places[0][position], added=True))
+                        tails[i].append(self._reorder(wanted, room, stored, given, i))
                 places[i].append(room)
-            if partial and not as_stored:
-                after.append(self._reorder(wanted, places[0][position], stored, Place(position)))
+            if partial:
+                first, *others = (places[i][position] for i in range(slices))
+                for part, (to, from_) in enumerate(self._parts(stored, wanted, slices)):
+                    after.append([self._reorder(from_, other, from_, first, part, added=True) for other in others])
+                    if not as_stored:
+                        after[-1].append(self._reorder(from_, first, to, Place(position), part))
         for i, chunk in enumerate(chunks):
             descriptors = [
                 self.descriptor_of(described, operand.index) if operand.index in _DESCRIPTORS else operand.stored
@@ -324,7 +335,22 @@ class Engine:
                 for operand, descriptor, place in zip(operands, descriptors, places[i], strict=True)
             ]
             chunk += [self._bare(described, arguments, i), *tails[i]]
-        return Primitive(self, self.implementation(described), tuple(before), tuple(map(tuple, chunks)), tuple(after))
+        return Primitive(self, self.implementation(described), before, chunks, after)
+
+    def _parts(self, one: Descriptor, other: Descriptor, parts: int) -> list[tuple[Descriptor, Descriptor]]:
+        """Two descriptors of one array in parts of its first axis: whole where it is small, or where a part would not
+        begin at the start of a block of the other's layout."""
+        if one.bytes < _LEAST_PART_BYTES * parts or one.sizes[0] % (_LARGEST_BLOCK * parts):
+            return [(one, other)]
+        length = one.sizes[0] // parts
+        return [
+            (self._region(one, one.sizes, i * length, length), self._region(other, one.sizes, i * length, length))
+            for i in range(parts)
+        ]
+
+    def _region(self, whole: Descriptor, sizes: Sequence[int], start: int, length: int) -> Descriptor:
+        part, offsets = (length, *sizes[1:]), (start, *(0 for _ in sizes[1:]))
+        return self._described(self._create("memory_desc_create_submemory", whole.handle, dims(part), dims(offsets)))
 
     def conversion(self, source: Descriptor, target: Descriptor) -> Primitive:
         """A copy in another dtype or layout."""
@@ -345,13 +371,16 @@ class Engine:
             self.shared[name] = room[start : start + n_bytes]
         return Place(name)
 
-    def _reorder(self, source: Descriptor, from_: Place, target: Descriptor, to: Place, *, added: bool = False) -> Bare:
+    def _reorder(
+        self, source: Descriptor, from_: Place, target: Descriptor, to: Place, chunk: int, *, added: bool = False
+    ) -> Bare:
+        """`chunk`: its number among those that run side by side."""
         made = self._described_reorder(source, target, self.adding if added else self.plain)
-        return self._bare(made, [(SRC, source, from_), (DST, target, to)], 0)
+        return self._bare(made, [(SRC, source, from_), (DST, target, to)], chunk)
 
-    def _bare(self, described: int, arguments: Sequence[tuple[int, Descriptor, Place]], i: int) -> Bare:
+    def _bare(self, described: int, arguments: Sequence[tuple[int, Descriptor, Place]], chunk: int) -> Bare:
         scratchpad = self._described(self._library.dnnl_primitive_desc_query_md(described, _SCRATCHPAD, 0))
-        room = self._room(f"scratchpad of slice {i}", max(scratchpad.bytes, _ALIGNMENT))
+        room = self._room(f"scratchpad of chunk {chunk}", max(scratchpad.bytes, _ALIGNMENT))
         every = [*arguments, (SCRATCHPAD, scratchpad, room)]
         memories = [self._create("memory_create", d.handle, self._engine, None) for _, d, _ in every]
         table = (_Argument * len(every))(
@@ -433,31 +462,27 @@ class Bare:
 
 
 class Primitive:
-    """A primitive over all its slices, with the reorders before and after. `name`: oneDNN's of the implementation."""
+    """A primitive over all its slices, with the reorders before and after: stages one after another, of chunks that run
+    side by side. `name`: oneDNN's of the implementation."""
 
     def __init__(
         self,
         engine: Engine,
         name: str,
-        before: tuple[Bare, ...],
-        chunks: tuple[tuple[Bare, ...], ...],
-        after: tuple[Bare, ...],
+        *stages: Sequence[Sequence[Bare]],
     ) -> None:
         self.name = name
         self._set_threads = engine.set_threads
-        self._before, self._chunks, self._after = before, chunks, after
+        self._stages = [stage for stage in stages if stage]
 
     def __call__(self, *arrays: Array) -> None:
         addresses = [address(array) for array in arrays]
-        for bare in self._before:
-            bare(addresses)
-        if len(self._chunks) == 1:
-            for bare in self._chunks[0]:
-                bare(addresses)
-        else:
-            parallel.run(functools.partial(self._run_slice, addresses), self._chunks)
-        for bare in self._after:
-            bare(addresses)
+        for stage in self._stages:
+            if len(stage) == 1:
+                for bare in stage[0]:
+                    bare(addresses)
+            else:
+                parallel.run(functools.partial(self._run_slice, addresses), stage)
 
     def _run_slice(self, addresses: Sequence[int], chunk: Sequence[Bare]) -> None:
         self._set_threads(1)  # OpenMP keeps the number by thread

@@ -1,0 +1,158 @@
+"""A whole step of ours beside the same primitives in a bare loop, and beside oneDNN's own threads, in turns.
+
+    uv run python benchmarks/primitives.py --shape 64x8 --shape 224x8
+
+`bare loop`: the launches of one step, prepared on the arrays that it gave them and made one after another: no Chainer,
+no graph, no allocations. `OpenMP`: the same launches where oneDNN's own threads divide each primitive, in place of ours
+that each run it on a slice of the batch. `beside a busy process`: the step while another process computes.
+Synthetic input; medians over rounds, in which each takes one turn.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+from in_turns import cell_of
+
+from tcbench.accelerators.cpu.onednn.accelerator import OneDnnAccelerator
+from tcbench.accelerators.cpu.onednn.library import Engine
+from tcbench.accelerators.device import OpenDevice
+from tcbench.accelerators.protocol import Array
+from tcbench.backends.chainer.session import ChainerSession
+from tcbench.backends.chainer.sites import Site
+from tcbench.hardware import machine
+from tcbench.hardware.clock import HostClock
+from tcbench.work import Work
+
+CONFIGS = ("fp32+batched+nhwc+fused", "bf16+batched+nhwc+fused", "bf16+batched+nhwc+fused+static_graph")
+WARM_UP = 4
+
+
+class Noting(OneDnnAccelerator):
+    """Notes the launches that are made while `noted` is a list."""
+
+    noted: list[tuple[Work, tuple[Array, ...]]] | None = None
+
+    def launch(self, work: Work, *arrays: Array) -> None:
+        if self.noted is not None:
+            self.noted.append((work, arrays))
+        super().launch(work, *arrays)
+
+
+class OpenMpEngine(Engine):
+    """One slice, on all threads of OpenMP."""
+
+    def slices(self, extent: int) -> int:
+        return 1
+
+
+class OpenMp(OneDnnAccelerator):
+    """Primitives for all threads."""
+
+    def __init__(self, threads: int) -> None:
+        super().__init__(threads)
+        self.engine = OpenMpEngine(threads)
+
+    def prepare(self, work: Work, *arrays: Array) -> Callable[[], None]:
+        self.engine.set_threads(self.engine.n_threads)
+        return super().prepare(work, *arrays)
+
+
+class Step:
+    """A session's step and, of a dynamic graph, the launches in it."""
+
+    def __init__(self, config: str, image_size: int, batch_size: int, threads: int) -> None:
+        self.accelerator = Noting(threads)
+        site = Site(OpenDevice(self.accelerator, HostClock(), lambda: 0, enter=self.accelerator.enter))
+        self.session = ChainerSession(cell_of(config, image_size, batch_size, threads), site)
+        for _ in range(WARM_UP):
+            self.run()
+
+    def run(self) -> None:
+        for phase in self.session.phases:
+            phase.run()
+
+    def launches(self) -> list[tuple[Work, tuple[Array, ...]]]:
+        """Of one step, in order; the arrays stay alive with it."""
+        noted: list[tuple[Work, tuple[Array, ...]]] = []
+        self.accelerator.noted = noted
+        self.run()
+        self.accelerator.noted = None
+        return noted
+
+
+def loop(prepared: list[Callable[[], None]]) -> Callable[[], None]:
+    def run() -> None:
+        for launch in prepared:
+            launch()
+
+    return run
+
+
+def in_turns(runs: dict[str, Callable[[], None]], rounds: int) -> dict[str, float]:
+    """Median seconds of each."""
+    times: dict[str, list[float]] = {name: [] for name in runs}
+    for _ in range(rounds):
+        for name, run in runs.items():
+            start = time.perf_counter()
+            run()
+            times[name].append(time.perf_counter() - start)
+    return {name: statistics.median(taken) for name, taken in times.items()}
+
+
+@contextlib.contextmanager
+def busy_process() -> Iterator[None]:
+    """A process that computes without end."""
+    process = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        time.sleep(0.5)
+        yield
+    finally:
+        process.kill()
+        process.wait()
+
+
+def report(image_size: int, batch_size: int, threads: int, rounds: int) -> None:
+    for config in CONFIGS:
+        step = Step(config, image_size, batch_size, threads)
+        runs: dict[str, Callable[[], None]] = {"step": step.run}
+        if "static_graph" not in config:
+            launches = step.launches()
+            runs["bare loop"] = loop([step.accelerator.prepare(work, *arrays) for work, arrays in launches])
+            openmp = OpenMp(threads)
+            runs["OpenMP"] = loop([openmp.prepare(work, *arrays) for work, arrays in launches])
+        for run in runs.values():
+            run()
+        quiet = in_turns(runs, rounds)
+        with busy_process():
+            busy = in_turns({name: runs[name] for name in runs if name != "bare loop"}, max(3, rounds // 3))
+        parts = [f"step {1e3 * quiet['step']:.1f} ms ({batch_size / quiet['step']:.1f} images/s)"]
+        parts += [
+            f"{name} {1e3 * taken:.1f} ms ({taken / quiet['step']:.0%} of the step)"
+            for name, taken in quiet.items()
+            if name != "step"
+        ]
+        parts += [f"{name} beside a busy process x {taken / quiet[name]:.1f}" for name, taken in busy.items()]
+        print(f"{image_size}x{image_size}, batch {batch_size}, {config}: " + ", ".join(parts), flush=True)
+        step.session.close()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shape", action="append", help="pixels of a side x batch size; 64x8 if none is given")
+    parser.add_argument("--threads", type=int, default=machine.usable_cpus())
+    parser.add_argument("--rounds", type=int, default=15)
+    arguments = parser.parse_args()
+    for shape in arguments.shape or ["64x8"]:
+        image_size, batch_size = map(int, shape.split("x"))
+        report(image_size, batch_size, arguments.threads, arguments.rounds)
+
+
+if __name__ == "__main__":
+    main()
