@@ -169,8 +169,8 @@ def _run(plan: Plan, out: Path, resume: bool, quiet: bool, json: bool) -> bool:
         with store.Store(path) as records:
             generate_input(plan, stderr, quiet)
             say(console.plan_line(plan))
-            if (shortfall := _shortfall(plan)) is not None:
-                say(shortfall)
+            if (library := _library(plan)) is not None:
+                say(library)
             if resume:
                 say(f"resuming {path}: {len(before)} records are there" if resumed else "nothing to resume: a new run")
             if not trials:
@@ -195,14 +195,17 @@ def _run(plan: Plan, out: Path, resume: bool, quiet: bool, json: bool) -> bool:
     return failed
 
 
-def _shortfall(plan: Plan) -> str | None:
-    """The library that will compute, where a faster one is missing, and the command that brings it."""
+def _library(plan: Plan) -> str | None:
+    """The library that will compute and, where that is not the fastest, why, with the command that brings it; None
+    where the packages' versions say it."""
     from tcbench.accelerators.device import kind_of
     from tcbench.backends import DEFAULT
 
     kind = kind_of(plan.device.name)
-    shortfall = kind.shortfall() if any(planned.cell.backend == DEFAULT for planned in plan.cells) else None
-    return shortfall and f"{kind.library()} computes: {shortfall}"
+    if not any(planned.cell.backend == DEFAULT for planned in plan.cells) or (library := kind.library()) is None:
+        return None
+    shortfall = kind.shortfall()
+    return f"{library} computes" + (f": {shortfall}" if shortfall else "")
 
 
 def _show_results(records: Sequence[Record], path: Path, failed: bool, json: bool) -> None:

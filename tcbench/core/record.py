@@ -120,7 +120,8 @@ class PhaseTimes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PlanChoice(msgspec.Struct, frozen=True, array_like=True):
-    """cuDNN's plan for a piece of work. Stands in JSON as a list in this order: fields are added at the end only.
+    """What did a piece of work: cuDNN's plan, or on a processor, for each kind of work, oneDNN's implementation or
+    "numpy". Stands in JSON as a list in this order: fields are added at the end only.
 
     `from_cache`: found by an earlier process. `time_s` and `first_time_s`: device time of the chosen plan and of the
     heuristic's first, where autotuning timed them.
@@ -140,7 +141,8 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     `step_times_s` holds every timed step, block after block of `block_steps`; the first step of each block is stored
     but not counted (a full prefetch queue and an empty GPU flatter it). `phases` comes from a separate profiled pass.
     `stopped_by` says which rule ended the timed pass. Memory is the peak of the worker process (CPU) or of the
-    device (GPU), over the whole trial: there, what the memory pools held. `plans`: one for each different cuDNN graph.
+    device (GPU), over the whole trial: there, what the memory pools held. `plans`: one for each different cuDNN graph,
+    or on a processor for each kind of work and library's implementation.
     """
 
     warmup_times_s: tuple[Seconds, ...]

@@ -17,6 +17,9 @@ from tcbench.accelerators.cpu.onednn.tuning import Choice
 from tcbench.accelerators.protocol import Array, BatchNormRoute
 from tcbench.core.record import PlanChoice
 
+NUMPY = "numpy"
+"""In a record's plans: work that is left to NumPy."""
+
 
 class OneDnnAccelerator(NumpyAccelerator):
     """See `tcbench.accelerators.protocol.Accelerator`."""
@@ -28,8 +31,7 @@ class OneDnnAccelerator(NumpyAccelerator):
         self.engine = _engine(threads)
         self.engine.met_nan = False
         # By identity, which is what the same shapes give again; the work is held so that its identity stays its own.
-        self._chosen: dict[int, tuple[Callable[..., None] | None, w.Work]] = {}
-        self._choices: dict[str, Choice | None] = {}
+        self._chosen: dict[int, tuple[Callable[..., None] | None, str, w.Work]] = {}
 
     def batch_norm(self, norm: w.Norm, eps: float, momentum: float) -> BatchNormRoute:
         if norm.dtype == "float64":
@@ -39,7 +41,8 @@ class OneDnnAccelerator(NumpyAccelerator):
     def prepare(self, work: w.Work, *arrays: Array) -> Callable[[], None]:
         chosen = self._chosen.get(id(work))
         if chosen is None:
-            chosen = self._chosen[id(work)] = (self._choose(work), work)
+            choice = self._choose(work)
+            chosen = self._chosen[id(work)] = (None, NUMPY, work) if choice is None else (choice.run, choice.name, work)
         run = chosen[0]
         return super().prepare(work, *arrays) if run is None else functools.partial(run, *arrays)
 
@@ -51,24 +54,19 @@ class OneDnnAccelerator(NumpyAccelerator):
             self.prepare(work, *arrays)()
 
     def plans(self) -> tuple[PlanChoice, ...]:
-        """The implementation of each piece of work that was launched: oneDNN's name of it, or "numpy"."""
-        return tuple(
-            PlanChoice(key, "numpy", 0, False)
-            if choice is None
-            else PlanChoice(key, choice.name, 0, False, choice.time_s, choice.first_time_s)
-            for key, choice in self._choices.items()
-        )
+        """The implementations of each kind of work that was launched, by the dtype of what it reads first: oneDNN's
+        name, or "numpy". Not work by work: that would make a record ten times as large."""
+        kinds = dict.fromkeys((f"{work.name} {work.operands[0].dtype}", by) for _, by, work in self._chosen.values())
+        return tuple(PlanChoice(kind, by, 0, False) for kind, by in kinds)
 
-    def _choose(self, work: w.Work) -> Callable[..., None] | None:
+    def _choose(self, work: w.Work) -> Choice | None:
         choose, prepared = _CHOOSE.get(type(work)), self.engine.prepared
         if choose is not None and work.key not in prepared:
             try:
                 prepared[work.key] = choose(self.engine, work)
             except Unimplemented:
                 prepared[work.key] = None
-        choice = prepared.get(work.key)
-        self._choices[work.key] = choice
-        return None if choice is None else choice.run
+        return prepared.get(work.key)
 
 
 @functools.cache

@@ -22,14 +22,10 @@ _SLOWER = (*REFERENCE, "nspc_bnorm", "ncsp_bnorm", "x64:gemm")
 
 @dataclass(frozen=True)
 class Choice:
-    """The function chosen for a piece of work, called with its arrays. `name`: oneDNN's of the implementation.
-    `time_s`: its least time when it was chosen, None where there was no choice; `first_time_s`: that of the one that
-    oneDNN prefers."""
+    """The function chosen for a piece of work, called with its arrays. `name`: oneDNN's of the implementation."""
 
     run: Callable[..., None]
     name: str
-    time_s: float | None = None
-    first_time_s: float | None = None
 
 
 def descriptions(engine: Engine, dtype: str, describe: Callable[[str], int], *, most: int = MOST) -> tuple[int, ...]:
@@ -57,15 +53,13 @@ def descriptions(engine: Engine, dtype: str, describe: Callable[[str], int], *, 
 def fastest(primitives: Sequence[Primitive], sizes: Sequence[int]) -> Choice:
     """The primitive that takes the least time on arrays of these bytes. oneDNN's preferred one comes first, and stays
     unless another is faster by more than what a busy machine adds."""
-    first = primitives[0]
-    if len(primitives) == 1:
-        return Choice(first, first.name)
-    arrays = [np.zeros(size, np.uint8) for size in sizes]
-    times = [_least(primitive, arrays) for primitive in primitives]
-    best = int(np.argmin(times))
-    if times[best] > MARGIN * times[0]:
-        best = 0
-    return Choice(primitives[best], primitives[best].name, times[best], times[0])
+    best = primitives[0]
+    if len(primitives) > 1:
+        arrays = [np.zeros(size, np.uint8) for size in sizes]
+        times = [_least(primitive, arrays) for primitive in primitives]
+        if min(times) <= MARGIN * times[0]:
+            best = primitives[int(np.argmin(times))]
+    return Choice(best, best.name)
 
 
 def _least(primitive: Primitive, arrays: Sequence[np.ndarray]) -> float:
