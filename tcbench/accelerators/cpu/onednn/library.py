@@ -340,7 +340,7 @@ class Engine:
     def _parts(self, one: Descriptor, other: Descriptor, parts: int) -> list[tuple[Descriptor, Descriptor]]:
         """Two descriptors of one array in parts of its first axis: whole where it is small, or where a part would not
         begin at the start of a block of the other's layout."""
-        if one.bytes < _LEAST_PART_BYTES * parts or one.sizes[0] % (_LARGEST_BLOCK * parts):
+        if parts == 1 or one.bytes < _LEAST_PART_BYTES * parts or one.sizes[0] % (_LARGEST_BLOCK * parts):
             return [(one, other)]
         length = one.sizes[0] // parts
         return [
