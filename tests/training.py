@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from reference_accelerator import ReferenceAccelerator
 
+from tcbench.accelerators.cpu.numpy.accelerator import NumpyAccelerator
 from tcbench.accelerators.device import OpenDevice
 from tcbench.backends.chainer.numerics.flow import on_host
 from tcbench.backends.chainer.rungs import RUNGS
@@ -72,6 +73,11 @@ def on_numpy(sm: int = 90, fast: bool = True) -> Site:
     """A GPU of that compute capability, with NumPy in its place."""
     accelerator = ReferenceAccelerator(GpuProperties("NumPy", sm, 1, 1 << 40), fast)
     return Site(OpenDevice(accelerator, HostClock(), lambda: accelerator.memory.peak_bytes))
+
+
+def numpys_processor(threads: int = 1) -> Site:
+    """The processor by NumPy alone, whose float32 arithmetic is what the references of GPU work do too."""
+    return Site(OpenDevice(NumpyAccelerator(threads), HostClock(), lambda: 0))
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from fake_cupy import Gpu, install
 from reference import REFERENCE
-from training import SMOOTH, change_distance, loss_distance, run_step, small_session, train
+from training import SMOOTH, change_distance, loss_distance, numpys_processor, run_step, small_session, train
 
 from tcbench.accelerators.cuda import live
 from tcbench.accelerators.cuda.ceilings import measure_on
@@ -34,9 +34,9 @@ def site() -> Site:
 
 
 @pytest.mark.parametrize("config", ["fp32", "fp32+nhwc+fused+batched"])
-def test_training_on_it_is_training_on_the_host(cupy, config):
+def test_training_on_it_is_training_by_numpy(cupy, config):
     device = train(config, 4, geometry=SMOOTH, image_size=32, site=site())
-    host = train(config, 4, geometry=SMOOTH, image_size=32)
+    host = train(config, 4, geometry=SMOOTH, image_size=32, site=numpys_processor())
     assert loss_distance(device, host) < 2e-6
     assert change_distance(device, host) < 2e-4
 

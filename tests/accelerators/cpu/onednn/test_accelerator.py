@@ -85,6 +85,27 @@ def test_slices_of_a_convolution_are_the_whole(name: str, dtype: w.DType, thread
             check_against_reference(accelerator, work)
 
 
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@pytest.mark.parametrize(
+    ("fault", "kinds"),
+    [
+        ("unmoved_slices", (w.ConvFprop, w.ConvDgrad, w.ConvWgrad)),
+        ("unadded_slices", (w.ConvWgrad,)),
+    ],
+)
+def test_a_slice_in_a_wrong_place_or_left_out_of_a_sum_is_seen(
+    fault: str, kinds: tuple[type[w.Work], ...], layout: w.Layout, request: pytest.FixtureRequest
+) -> None:
+    request.getfixturevalue(fault)
+    n, c, h, width, k, side, stride, pad = WIDE["packed-filters"]
+    conv = w.Conv2d(n, c, h, width, k, side, side, stride, pad, layout, "float32")
+    accelerator = OneDnnAccelerator(2)
+    with accelerator.enter():
+        for kind in kinds:
+            with pytest.raises(AssertionError, match=r"is off by|was not written everywhere"):
+                check_against_reference(accelerator, kind(conv))  # type: ignore[call-arg]
+
+
 def test_convolutions_are_done_by_onednn_and_the_record_says_by_which_of_its_implementations(
     processor: OneDnnAccelerator,
 ) -> None:
