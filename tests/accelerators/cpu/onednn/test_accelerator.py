@@ -106,6 +106,19 @@ def test_a_slice_in_a_wrong_place_or_left_out_of_a_sum_is_seen(
                 check_against_reference(accelerator, kind(conv))  # type: ignore[call-arg]
 
 
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@pytest.mark.parametrize("side", [16, 48], ids=["on one thread", "without barriers"])
+def test_a_normalisation_of_any_size_does_what_the_reference_does(
+    side: int, layout: w.Layout, processor: OneDnnAccelerator
+) -> None:
+    norm = w.Norm(8, 64, side, side, layout, "float32", "relu")
+    for work in (w.BatchNormForward(norm, 2e-5, 0.1), w.BatchNormBackward(norm)):
+        check_against_reference(processor, work)
+    by = next(plan.plan for plan in processor.plans() if plan.work == "batch_norm_backward float32")
+    if layout == "NHWC":
+        assert by.startswith("bnorm_tbb_jit" if side == 48 else "bnorm_jit")
+
+
 def test_convolutions_are_done_by_onednn_and_the_record_says_by_which_of_its_implementations(
     processor: OneDnnAccelerator,
 ) -> None:
