@@ -29,6 +29,9 @@ _local = threading.local()
 _lock = threading.Lock()
 _jobs: queue.SimpleQueue[_Job] = queue.SimpleQueue()
 _helpers = 0
+_holding = False
+"""Whether BLAS is held to one thread already."""
+_nothing = contextlib.nullcontext()
 _threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
 _blas = [
     library
@@ -45,7 +48,8 @@ class _Job:
         self.chunks = chunks
         self.numbers = itertools.count()
         self.error: BaseException | None = None
-        self.left = threading.Semaphore(0)
+        # A queue, since threading's semaphores are written in Python: three times the time of a call.
+        self.left: queue.SimpleQueue[None] = queue.SimpleQueue()
 
     def work(self) -> None:
         n = len(self.chunks)
@@ -64,7 +68,7 @@ def _help() -> None:
     while True:
         job = _jobs.get()
         job.work()
-        job.left.release()
+        job.left.put(None)
         del job  # else its arrays would live until the next job
 
 
@@ -83,12 +87,16 @@ def get_threads() -> int:
 
 @contextlib.contextmanager
 def threads(n: int) -> Iterator[None]:
-    """`set_threads` for the length of a with block."""
-    before = _threads
+    """`set_threads` for the length of a with block, within which BLAS has one thread."""
+    global _holding
+    before, held = _threads, _holding
     set_threads(n)
     try:
-        yield
+        with _nothing if held else _one_blas_thread():
+            _holding = True
+            yield
     finally:
+        _holding = held
         set_threads(before)
 
 
@@ -117,7 +125,7 @@ def run(function: Callable[[T], object], chunks: Sequence[T]) -> None:
             threading.Thread(target=_help, name=f"tcbench-ops-{_helpers}", daemon=True).start()
             _helpers += 1
     job = _Job(function, chunks)
-    with _one_blas_thread():
+    with _nothing if _holding else _one_blas_thread():
         for _ in range(n_helpers):
             _jobs.put(job)
         _local.inside = True
@@ -126,7 +134,7 @@ def run(function: Callable[[T], object], chunks: Sequence[T]) -> None:
         finally:
             _local.inside = False
             for _ in range(n_helpers):
-                job.left.acquire()
+                job.left.get()
     if job.error is not None:
         raise job.error
 
