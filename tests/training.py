@@ -77,7 +77,8 @@ def on_numpy(sm: int = 90, fast: bool = True) -> Site:
 
 def numpys_processor(threads: int = 1) -> Site:
     """The processor by NumPy alone, whose float32 arithmetic is what the references of GPU work do too."""
-    return Site(OpenDevice(NumpyAccelerator(threads), HostClock(), lambda: 0))
+    accelerator = NumpyAccelerator(threads)
+    return Site(OpenDevice(accelerator, HostClock(), lambda: 0, enter=accelerator.enter))
 
 
 @dataclass(frozen=True)

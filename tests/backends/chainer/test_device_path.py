@@ -9,7 +9,18 @@ import math
 
 import numpy as np
 import pytest
-from training import SMOOTH, Batches, Trained, change_distance, loss_distance, on_numpy, run_step, small_session, train
+from training import (
+    SMOOTH,
+    Batches,
+    Trained,
+    change_distance,
+    loss_distance,
+    numpys_processor,
+    on_numpy,
+    run_step,
+    small_session,
+    train,
+)
 
 from tcbench import work as w
 from tcbench.accelerators.cpu.numpy.accelerator import NumpyAccelerator
@@ -59,9 +70,7 @@ def on_gpus(configs: tuple[str, ...]) -> list[tuple[str, int, bool]]:
 @functools.cache
 def on_host(config: str) -> Trained:
     """By NumPy, whose sums are in float64: where rounding alone decides a sign, both go the same way."""
-    accelerator = NumpyAccelerator(threads=2)
-    site = Site(OpenDevice(accelerator, HostClock(), lambda: 0, enter=accelerator.enter))
-    return train(config, STEPS, geometry=SMOOTH, image_size=32, site=site)
+    return train(config, STEPS, geometry=SMOOTH, image_size=32, site=numpys_processor(threads=2))
 
 
 def on_device(config: str, **changes) -> Trained:
