@@ -21,7 +21,7 @@ from tcbench.accelerators.cpu.onednn.library import (
     contiguous,
     dims,
 )
-from tcbench.accelerators.cpu.onednn.tuning import Choice, descriptions, fastest
+from tcbench.accelerators.cpu.onednn.tuning import REFERENCE, Choice, descriptions, fastest
 from tcbench.work import ITEM_BYTES, Conv2d, ConvDgrad, ConvFprop, ConvWgrad
 
 _Pass = ConvFprop | ConvDgrad | ConvWgrad
@@ -114,7 +114,8 @@ def _pad_after(conv: Conv2d) -> tuple[int, int]:
 
 def _product(engine: Engine, work: _Pass) -> list[Primitive]:
     """The same as a matrix product, whose filters need no other layout, where the window is a single pixel. Slices are
-    of the larger array: of pixels, or of filters where these are more memory."""
+    of the larger array: of pixels, or of filters where these are more memory. Without oneDNN's reference, which takes
+    seconds for a product."""
     conv = work.conv
     if (conv.r, conv.s, conv.stride, conv.pad) != (1, 1, 1, 0) or (conv.layout == "NCHW" and conv.h * conv.w > 1):
         return []
@@ -166,5 +167,7 @@ def _product(engine: Engine, work: _Pass) -> list[Primitive]:
     try:
         described = engine.describe("matmul", stored[SRC], stored[WEIGHTS], None, stored[DST], engine.plain)
     except Unimplemented:
+        return []
+    if engine.implementation(described).startswith(REFERENCE):
         return []
     return [engine.primitive(described, operands, slices)]

@@ -17,7 +17,7 @@ from gpu import check_against_reference
 from tcbench import work as w
 from tcbench.accelerators.cpu.kind import KIND
 from tcbench.accelerators.cpu.numpy.accelerator import NumpyAccelerator
-from tcbench.accelerators.cpu.onednn import library
+from tcbench.accelerators.cpu.onednn import convolution, library, tuning
 from tcbench.accelerators.cpu.onednn.accelerator import OneDnnAccelerator
 
 pytestmark = pytest.mark.skipif(library.problem() is not None, reason=f"{library.problem()}")
@@ -140,6 +140,15 @@ def test_what_a_record_holds_of_implementations_does_not_grow_with_the_layers(pr
     (norms, decays) = processor.plans()
     assert norms.work == "batch_norm_forward float32" and norms.plan.startswith(("jit", "bnorm_jit"))
     assert (decays.work, decays.plan) == ("weight_decay float32", "numpy")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_no_pass_of_a_convolution_is_tried_by_onednns_reference(dtype: w.DType, processor: OneDnnAccelerator) -> None:
+    """Where it is timed beside others, the first step of ResNet-50 takes minutes."""
+    conv = w.Conv2d(4, 32, 8, 8, 64, 1, 1, 1, 0, "NHWC", dtype)
+    for work in (w.ConvFprop(conv), w.ConvDgrad(conv), w.ConvWgrad(conv)):
+        names = [primitive.name for primitive in convolution._product(processor.engine, work)]
+        assert not any(name.startswith(tuning.REFERENCE) for name in names), names
 
 
 def test_float64_is_numpys_to_the_bit(processor: OneDnnAccelerator) -> None:
