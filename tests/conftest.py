@@ -9,10 +9,17 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# A machine that is busy with other work is no fault of what a test draws inputs for.
+hypothesis.settings.register_profile(
+    "any-machine", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("any-machine")
 
 # Hundreds of tests start Python anew: none of them should compile all that it imports.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
