@@ -34,8 +34,6 @@ SPIN_COUNT = "2000"
 processor that other work needs next."""
 _ALIGNMENT = 64
 _LEAST_PART_BYTES = 1 << 16
-_LARGEST_BLOCK = 64
-"""Values along an axis that a layout of oneDNN's keeps together at most."""
 
 # dnnl_types.h and dnnl_common_types.h
 _UNIMPLEMENTED = 3
@@ -340,13 +338,17 @@ class Engine:
     def _parts(self, one: Descriptor, other: Descriptor, parts: int) -> list[tuple[Descriptor, Descriptor]]:
         """Two descriptors of one array in parts of its first axis: whole where it is small, or where a part would not
         begin at the start of a block of the other's layout."""
-        if parts == 1 or one.bytes < _LEAST_PART_BYTES * parts or one.sizes[0] % (_LARGEST_BLOCK * parts):
-            return [(one, other)]
+        whole = [(one, other)]
+        if parts == 1 or one.bytes < _LEAST_PART_BYTES * parts or one.sizes[0] % parts:
+            return whole
         length = one.sizes[0] // parts
-        return [
-            (self._region(one, one.sizes, i * length, length), self._region(other, one.sizes, i * length, length))
-            for i in range(parts)
-        ]
+        try:
+            return [
+                (self._region(one, one.sizes, i * length, length), self._region(other, one.sizes, i * length, length))
+                for i in range(parts)
+            ]
+        except Unimplemented:  # A layout in blocks that a part would cut, as those of 48.
+            return whole
 
     def _region(self, whole: Descriptor, sizes: Sequence[int], start: int, length: int) -> Descriptor:
         part, offsets = (length, *sizes[1:]), (start, *(0 for _ in sizes[1:]))

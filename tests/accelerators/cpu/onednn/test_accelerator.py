@@ -69,6 +69,7 @@ WIDE = {
     "packed-filters": (4, 128, 4, 4, 128, 3, 1, 1),
     "odd-batch": (3, 32, 6, 6, 64, 3, 1, 1),
     "strided": (4, 64, 8, 8, 128, 1, 2, 0),
+    "blocks-of-48": (4, 1024, 4, 4, 2048, 1, 2, 0),
 }
 """n, c, h, w, k, the filter's side, stride, padding: each way of cutting into slices."""
 
@@ -83,6 +84,7 @@ def test_slices_of_a_convolution_are_the_whole(name: str, dtype: w.DType, thread
     with accelerator.enter():
         for work in (w.ConvFprop(conv), w.ConvDgrad(conv), w.ConvWgrad(conv)):
             check_against_reference(accelerator, work)
+    assert "numpy" not in {plan.plan for plan in accelerator.plans()}
 
 
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
