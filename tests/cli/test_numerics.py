@@ -31,7 +31,8 @@ def test_one_command_leaves_a_document_and_two_charts_and_says_what_it_found(tmp
     assert done.code == 0, done.err
     [path] = tmp_path.glob("results/*/numerics-*.json")
     document = read(path)
-    assert [run.technique for run in document.runs] == ["fp32", "neither", "scaling", "masters", "both", "dynamic"]
+    techniques = ["fp32", "neither", "scaling", "masters", "both", "dynamic", "bf16"]
+    assert [run.technique for run in document.runs] == techniques
     charts = {chart.name.rpartition("-")[2] for chart in path.parent.glob("*.png")}
     assert charts == {"gradients.png", "training.png"}
     assert not list(path.parent.glob("*.jsonl"))

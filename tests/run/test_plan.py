@@ -296,8 +296,8 @@ def test_on_a_gpu_every_config_of_peers_can_run(monkeypatch):
     [
         ("fp32", ["fp32"]),
         ("torch/fp32", ["torch/fp32"]),
-        ("torch/*", ["torch/fp32", "torch/fp32+dali+fused_optimizer", "torch/bf16+dali+fused_optimizer"]),
-        ("bf16*", ["torch/bf16+dali+fused_optimizer"]),
+        ("torch/*optimizer", ["torch/fp32+dali+fused_optimizer", "torch/bf16+dali+fused_optimizer"]),
+        ("bf16*", ["bf16+dali+batched+nhwc+fused+static_graph"]),
         ("torch/bf16+nhwc", ["torch/bf16+nhwc"]),
         ("fp32+nhwc", ["fp32+nhwc"]),
     ],

@@ -54,9 +54,9 @@ class OneDnnAccelerator(NumpyAccelerator):
             self.prepare(work, *arrays)()
 
     def plans(self) -> tuple[PlanChoice, ...]:
-        """The implementations of each kind of work that was launched, by the dtype of what it reads first: oneDNN's
-        name, or "numpy". Not work by work: that would make a record ten times as large."""
-        kinds = dict.fromkeys((f"{work.name} {work.operands[0].dtype}", by) for _, by, work in self._chosen.values())
+        """The implementations of each kind of work that was launched, by its first dtype of values: oneDNN's name, or
+        "numpy". Not work by work: that would make a record ten times as large."""
+        kinds = dict.fromkeys((f"{work.name} {_dtype(work)}", by) for _, by, work in self._chosen.values())
         return tuple(PlanChoice(kind, by, 0, False) for kind, by in kinds)
 
     def _choose(self, work: w.Work) -> Choice | None:
@@ -67,6 +67,11 @@ class OneDnnAccelerator(NumpyAccelerator):
             except Unimplemented:
                 prepared[work.key] = None
         return prepared.get(work.key)
+
+
+def _dtype(work: w.Work) -> str:
+    """Of the values: a batched update first reads a table of addresses."""
+    return next(operand.dtype for operand in work.operands if "float" in operand.dtype)
 
 
 @functools.cache
