@@ -134,15 +134,16 @@ out=$left_behind/results
 step ladder 240 "${python[@]}" -m tcbench run naruse2018 --device "$device" --config "fp32,fp16,$best" --bs 64,256 \
   --max-time 5 --timeout 150 --out "$out"
 
-# The last config of the scenario that this GPU is new enough for has all that goes beyond the talk; without DALI it is
-# taken without.
+# The longest config of the scenario that this GPU is new enough for has most of what goes beyond the talk; without DALI
+# it is taken without.
 beyond=$("${python[@]}" -c '
 import sys
 from tcbench.accelerators.device import find
 from tcbench.run.plan import why_not
 from tcbench.run.scenario import load
 gpu = find(sys.argv[1], {"cuda": None})
-print([config.name for config in load("beyond").configs if why_not(config, gpu, remote=True) is None][-1])
+able = [config for config in load("beyond").configs if why_not(config, gpu, remote=True) is None]
+print(max(able, key=lambda config: len(config.rungs)).name)
 ' "$device" 2>/dev/null)
 if [[ $best != *dali* ]]; then beyond=${beyond//+dali/}; fi
 if [[ -n $beyond ]]; then
