@@ -120,8 +120,8 @@ class PhaseTimes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PlanChoice(msgspec.Struct, frozen=True, array_like=True):
-    """What did a piece of work: cuDNN's plan, or on a processor, for each kind of work, oneDNN's implementation or
-    "numpy". Stands in JSON as a list in this order: fields are added at the end only.
+    """The way in which a piece of work was done: cuDNN's plan, or on a processor, for each kind of work, oneDNN's
+    implementation or "numpy". Stands in JSON as a list in this order: fields are added at the end only.
 
     `from_cache`: found by an earlier process. `time_s` and `first_time_s`: device time of the chosen plan and of the
     heuristic's first, where autotuning timed them.
