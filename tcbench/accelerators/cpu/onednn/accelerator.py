@@ -1,7 +1,5 @@
 """The processor as an accelerator through oneDNN: convolutions, batch normalisation, pooling and what goes over every
 value, prepared once per work; all else, and what oneDNN has not in a dtype, by NumPy.
-
-One thread more than the work needs costs nothing here: oneDNN's threads are OpenMP's, NumPy's are ours.
 """
 
 from __future__ import annotations

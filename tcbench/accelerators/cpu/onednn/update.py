@@ -33,7 +33,8 @@ def batched(engine: Engine, work: BatchedUpdate) -> Choice:
     decay = np.array([-work.learning_rate * work.weight_decay], np.float32)
 
     def made(name: str, size: int, make: Callable[[int], Primitive]) -> Primitive:
-        """This thread's own: a primitive's memory objects are set before each call."""
+        """This thread's own: a primitive's memory objects are set before each call. None of these takes a scratchpad,
+        which threads would share."""
         kept: dict[Any, Primitive] = of_threads.__dict__
         if not kept:
             engine.set_threads(1)
