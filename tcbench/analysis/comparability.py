@@ -16,6 +16,7 @@ import msgspec
 from tcbench.core.record import Cell, Environment, GpuState, Record, encode
 
 FACETS: Mapping[str, str] = {
+    "simulated": "whether the device was measured or simulated; the model of one that was, and its host's speed",
     "gpu": "the GPU, or the CPU where that is the device",
     "driver": "the GPU's driver",
     "clocks": "the GPU's power limit, locked clocks, ECC and MIG",
@@ -142,7 +143,9 @@ def _of_cell(cell: Cell) -> Facts:
 
 
 def _of_environment(environment: Environment) -> Facts:
+    simulated = environment.simulated
     facts: dict[tuple[str, str], str] = {
+        ("simulated", "device"): "measured" if simulated is None else "simulated",
         ("gpu", "device name"): environment.device_name,
         ("host", "cpu"): environment.cpu,
         ("host", "cpus"): str(environment.cpus),
@@ -156,6 +159,9 @@ def _of_environment(environment: Environment) -> Facts:
     facts |= {("libraries", name): version for name, version in environment.packages.items()}
     if environment.accelerator is not None:
         facts["accelerator", "computed by"] = environment.accelerator
+    if simulated is not None:
+        facts["simulated", "host speed"] = f"{simulated.host_speed:g}"
+        facts["simulated", "attained fractions"] = simulated.attained
     if environment.gpu is not None:
         gpu = environment.gpu
         facts["gpu", "multiprocessors"] = str(gpu.multiprocessors)

@@ -51,8 +51,8 @@ AllowOption = Annotated[
     typer.Option(
         "--allow",
         metavar="FACET,...",
-        help="What may differ: gpu, driver, clocks, host, os, python, libraries, settings, measure, input, or all of "
-        "these; missing: cells that current lacks do not fail.",
+        help="What may differ: simulated, gpu, driver, clocks, host, os, python, libraries, accelerator, settings, "
+        "measure, input, or all of these; missing: cells that current lacks do not fail.",
         rich_help_panel=JUDGE,
     ),
 ]

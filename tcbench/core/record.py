@@ -194,12 +194,30 @@ class GpuFacts(msgspec.Struct, frozen=True, kw_only=True):
     driver_cuda: str | None = None
 
 
+class Simulated(msgspec.Struct, frozen=True, kw_only=True):
+    """A device whose times were modelled while the host ran for real. `card` is the modelled device's title, `host` the
+    processor that drove it; its own time was scaled by `host_speed` (1: as it is; 0.5: half as fast). `attained` names
+    the table of attained fractions by which works were timed, with its digest."""
+
+    card: str
+    host: str
+    host_speed: float
+    attained: str
+
+    @property
+    def says(self) -> str:
+        """One line for people, to stand before the figures."""
+        speed = "" if self.host_speed == 1 else f" at {self.host_speed:g} times its speed"
+        return f"simulated: a modelled {self.card}, driven by {self.host}{speed}; attained fractions: {self.attained}"
+
+
 class Environment(msgspec.Struct, frozen=True, kw_only=True):
     """The machine and its software, as the worker saw them. `commit` is that of tcbench's own checkout,
     `project_commit` that of the user's in which the worker ran, each with `+` when tracked files differed from it.
     `gpu` is set for a cell on a GPU. `emulated`: the cell's rungs whose instructions the processor lacks.
     `accelerator`: the library that computed, with its version, where our operations did and the packages do not say it;
-    `shortfall`: why it was not a faster one, with the command that puts that right."""
+    `shortfall`: why it was not a faster one, with the command that puts that right. `simulated` is set where nothing
+    was measured on a device."""
 
     machine: str
     device_name: str
@@ -218,6 +236,7 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
     emulated: tuple[str, ...] = ()
     accelerator: str | None = None
     shortfall: str | None = None
+    simulated: Simulated | None = None
 
 
 THROTTLE_REASONS: Mapping[int, str] = {

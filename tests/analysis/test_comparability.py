@@ -6,12 +6,23 @@ import pytest
 
 from tcbench.analysis import comparability
 from tcbench.analysis.comparability import FACETS
-from tcbench.core.record import GpuFacts, GpuSamples, GpuState, Input, MeasureSettings, TrainSettings
+from tcbench.core.record import (
+    GpuFacts,
+    GpuSamples,
+    GpuState,
+    Input,
+    MeasureSettings,
+    Simulated,
+    TrainSettings,
+)
 
 GPU = GpuFacts(
     name="NVIDIA H200", compute_capability=(9, 0), multiprocessors=132, memory_bytes=141 * 2**30, driver="570.86"
 )
 STATE = GpuSamples(state=GpuState(power_limit_w=700.0, sm_clock_set_mhz=1980), samples=())
+
+
+VIRTUAL = Simulated(card="Tesla V100", host="AMD EPYC", host_speed=1.0, attained="table 1a2b")
 
 
 def differences(base, current):
@@ -40,6 +51,17 @@ def cell(**changes):
 @pytest.mark.parametrize(
     ("facet", "base", "current"),
     [
+        ("simulated", environment(), environment(simulated=VIRTUAL)),
+        (
+            "simulated",
+            environment(simulated=VIRTUAL),
+            environment(simulated=msgspec.structs.replace(VIRTUAL, host_speed=0.5)),
+        ),
+        (
+            "simulated",
+            environment(simulated=VIRTUAL),
+            environment(simulated=msgspec.structs.replace(VIRTUAL, attained="table 3c4d")),
+        ),
         ("gpu", on_gpu(), on_gpu(multiprocessors=114)),
         ("gpu", environment(), environment(device_name="AMD EPYC 2")),
         ("gpu", factories.make_record(), cell(device="cuda:0")),
@@ -73,7 +95,8 @@ def test_each_facet_is_told_in_both_directions(facet, base, current):
 
 def test_every_facet_is_tested_above():
     assert set(FACETS) == {
-        *("gpu", "driver", "clocks", "host", "os", "python", "libraries", "accelerator", "settings", "measure", "input")
+        *("simulated", "gpu", "driver", "clocks", "host", "os", "python", "libraries", "accelerator", "settings"),
+        *("measure", "input"),
     }
 
 
