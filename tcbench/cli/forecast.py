@@ -34,7 +34,7 @@ def forecast(
         str,
         typer.Option(
             metavar="GPU",
-            help="V100, T4, A100, L40S, H200, B200, or a JSON file with the same fields.",
+            help="V100, T4, A100, L40S, H100, H200, B200, or a JSON file with the same fields.",
             autocompletion=complete_gpu,
             rich_help_panel=WHAT,
         ),

@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from tcbench.accelerators.device import kind_of
-from tcbench.analysis.floor import peak_rates
+from tcbench.accelerators.peaks import peak_rates
 from tcbench.analysis.roofline import Ceilings, Precision
 from tcbench.analysis.summary import CellSummary
 from tcbench.core import cache, files, process

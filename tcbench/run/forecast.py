@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 from tcbench.accelerators import device
 from tcbench.accelerators.device import Progress, Prospects
-from tcbench.analysis.floor import Floor, MemoryNeed, peak_rates, step_floor, work_floor_s
+from tcbench.accelerators.peaks import peak_rates, work_floor_s
+from tcbench.analysis.floor import Floor, MemoryNeed, step_floor
 from tcbench.core.errors import SelectionError
 from tcbench.core.record import Cell
 from tcbench.hardware.gpus import GpuFile

@@ -9,7 +9,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from tcbench.analysis.floor import ALLOWANCE_BYTES, peak_rates
+from tcbench.accelerators.peaks import ALLOWANCE_BYTES, peak_rates
 from tcbench.run.forecast import CellForecast, Forecast, WorkForecast
 from tcbench.show.console import add_by_batch, ladder_table, open_table
 from tcbench.show.document import encoded

@@ -4,7 +4,8 @@ import dataclasses
 
 import pytest
 
-from tcbench.analysis.floor import ALLOWANCE_BYTES, MemoryNeed, peak_rates, step_floor, work_floor_s
+from tcbench.accelerators.peaks import ALLOWANCE_BYTES, peak_rates, work_floor_s
+from tcbench.analysis.floor import MemoryNeed, step_floor
 from tcbench.core.errors import SelectionError
 from tcbench.hardware import gpus
 from tcbench.work import Conv2d, ConvFprop, Relu
@@ -15,6 +16,7 @@ DATA_SHEETS = {
     "T4": (8.1, None, 65.0),
     "A100": (19.5, 156.0, 312.0),
     "L40S": (91.6, 183.0, 362.0),
+    "H100": (67.0, 494.7, 989.4),
     "H200": (67.0, 494.7, 989.4),
     "B200": (75.0, 1125.0, 2250.0),
 }

@@ -46,7 +46,10 @@ def here(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["--gpu", "H2000"], "unknown GPU 'H2000': expected one of V100, T4, A100, L40S, H200, B200, or a JSON file"),
+        (
+            ["--gpu", "H2000"],
+            "unknown GPU 'H2000': expected one of V100, T4, A100, L40S, H100, H200, B200, or a JSON file",
+        ),
         (["--gpu", "nowhere.json"], "unknown GPU 'nowhere.json'"),
         (["--gpu", "words.json"], "words.json is not JSON"),
         (["--gpu", "list.json"], "list.json: expected a JSON object"),

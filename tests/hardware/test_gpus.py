@@ -16,6 +16,7 @@ from tcbench.hardware import gpus
         ("T4", 75, 40, 16, 320),
         ("A100", 80, 108, 80, 2039),
         ("L40S", 89, 142, 48, 864),
+        ("H100", 90, 132, 80, 3350),
         ("H200", 90, 132, 141, 4800),
         ("B200", 100, 148, 180, 7700),
     ],
@@ -30,7 +31,7 @@ def test_the_gpus_that_come_with_tcbench(name, sm, multiprocessors, memory_gb, b
 
 
 def test_all_names_are_listed_oldest_first():
-    assert gpus.names() == ("V100", "T4", "A100", "L40S", "H200", "B200")
+    assert gpus.names() == ("V100", "T4", "A100", "L40S", "H100", "H200", "B200")
 
 
 @pytest.mark.parametrize("name", ["h200", "H200", " h200 "])
@@ -65,7 +66,9 @@ def test_a_users_file_serves_as_well(user_file):
 def test_an_unknown_name_lists_the_known_ones():
     with pytest.raises(SelectionError) as error:
         gpus.load("H900")
-    assert str(error.value) == ("unknown GPU 'H900': expected one of V100, T4, A100, L40S, H200, B200, or a JSON file")
+    assert str(error.value) == (
+        "unknown GPU 'H900': expected one of V100, T4, A100, L40S, H100, H200, B200, or a JSON file"
+    )
 
 
 @pytest.mark.parametrize(

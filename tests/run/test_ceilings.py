@@ -9,7 +9,7 @@ import pytest
 from factories import make_cell, make_environment, make_record
 
 from tcbench.accelerators import device
-from tcbench.analysis.floor import peak_rates
+from tcbench.accelerators.peaks import peak_rates
 from tcbench.analysis.summary import CellSummary, summarise
 from tcbench.core.errors import SelectionError, TcbenchError
 from tcbench.core.process import Answer

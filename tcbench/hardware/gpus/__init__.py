@@ -17,7 +17,7 @@ from typing import Any
 from tcbench.core.errors import SelectionError
 
 _SUFFIX = ".json"
-_NAMES = ("V100", "T4", "A100", "L40S", "H200", "B200")
+_NAMES = ("V100", "T4", "A100", "L40S", "H100", "H200", "B200")
 _COUNTS = (
     "deviceVer",
     "multiProcessorCount",

@@ -1,0 +1,85 @@
+"""The most that a GPU can do: its peak rates, the roofline's bound for one launch, and the memory that a process holds
+beside its arrays. From public figures: a forecast's floors and a modelled GPU's durations come from these.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tcbench.core.errors import SelectionError
+from tcbench.hardware.gpus import GpuFile
+from tcbench.work import HALVES, Work
+
+ALLOWANCE_BYTES = 500 * 2**20
+"""Held by a process on a GPU beside its arrays: the CUDA context (300 to 500 MiB on data-centre GPUs) and the
+kernels of cuDNN and ours, loaded as they are first used. An estimate: it grows with the driver, the number of
+multiprocessors and the kernels that are used."""
+
+
+@dataclass(frozen=True)
+class PeakRates:
+    """The most floating-point operations per second (a multiply-accumulate is two) by how a convolution computes:
+    float32, TensorFloat-32, or 16 bits of either kind accumulated in float32, dense. A GPU without TF32 computes in
+    float32."""
+
+    fp32_flops_s: float
+    tf32_flops_s: float
+    fp16_flops_s: float
+
+    def of(self, work: Work) -> float:
+        """The rate of a piece of work. All but convolutions compute in float32, whatever they store."""
+        conv = getattr(work, "conv", None)
+        if conv is None:
+            return self.fp32_flops_s
+        if conv.dtype in HALVES:
+            return self.fp16_flops_s
+        return self.tf32_flops_s if conv.math == "tf32" else self.fp32_flops_s
+
+
+_PER_CLOCK: dict[int, tuple[int, int, int]] = {
+    70: (128, 128, 1024),
+    75: (128, 128, 1024),
+    80: (128, 1024, 2048),
+    86: (256, 512, 1024),
+    89: (256, 512, 1024),
+    90: (256, 2048, 4096),
+    100: (256, 4096, 8192),
+    103: (256, 4096, 8192),
+    120: (256, 512, 1024),
+}
+"""Floating-point operations per clock and multiprocessor by compute capability: fp32, TF32, fp16 with fp32 sums.
+
+Sources, all by NVIDIA: "Tesla V100 GPU Architecture" (2017), 64 FP32 cores and 8 Tensor Cores of 64 FMA per SM;
+"Turing GPU Architecture" (2018); "A100 Tensor Core GPU Architecture" (2020), 64 FP32 cores and 4 Tensor Cores of 256
+FMA; "GA102 GPU Architecture" (2021) and "Ada GPU Architecture" (2023), 128 FP32 cores and 4 Tensor Cores of 128 FMA;
+"H100 Tensor Core GPU Architecture" (2022), 128 FP32 cores and 4 Tensor Cores of 512 FMA; "Blackwell Architecture
+Technical Brief" (2024), which doubles the Tensor Cores' rate; "RTX Blackwell PRO GPU Architecture" (2025)."""
+
+
+_TENSOR_CLOCK_HZ = {"NVIDIA H200": 1.83e9, "NVIDIA H100 80GB HBM3": 1.83e9, "NVIDIA B200": 1.856e9}
+"""The clock of a GPU's published Tensor Core rates, by its driver's name for it, where that is below its highest clock.
+Sources: "H100 Tensor Core GPU Architecture" (2022), 989.4 TFLOP/s in fp16 with 132 multiprocessors, and H200's data
+sheet, the same; B200's, 2.25 PFLOP/s with 148."""
+
+
+def peak_rates(gpu: GpuFile) -> PeakRates:
+    """Rates at the GPU's highest clock, those of its Tensor Cores at theirs. Raises SelectionError for a compute
+    capability that is not known."""
+    per_clock = _PER_CLOCK.get(gpu.sm)
+    if per_clock is None:
+        known = ", ".join(f"{sm // 10}.{sm % 10}" for sm in _PER_CLOCK)
+        raise SelectionError(
+            f"GPU {gpu.name}: the peak rates of compute capability {gpu.sm // 10}.{gpu.sm % 10} are not known; "
+            f"expected one of {known}"
+        )
+    fp32, tf32, fp16 = per_clock
+    clock_hz = gpu.sm_clock_hz
+    tensor_hz = min(clock_hz, _TENSOR_CLOCK_HZ.get(gpu.device_name, clock_hz))
+    tf32_hz = tensor_hz if tf32 > fp32 else clock_hz
+    n = gpu.multiprocessors
+    return PeakRates(fp32 * n * clock_hz, tf32 * n * tf32_hz, fp16 * n * tensor_hz)
+
+
+def work_floor_s(work: Work, rates: PeakRates, bandwidth_bytes_s: float) -> float:
+    """The roofline's bound for one launch: S. Williams et al., "Roofline", CACM 52(4), 2009."""
+    return max(work.flops / rates.of(work), work.bytes / bandwidth_bytes_s)
