@@ -19,7 +19,7 @@ from tcbench import accelerators
 from tcbench.accelerators.protocol import Accelerator
 from tcbench.core.errors import SelectionError
 from tcbench.core.finding import Finding
-from tcbench.core.record import CudnnSettings, GpuFacts, GpuSamples, PlanChoice
+from tcbench.core.record import CudnnSettings, GpuFacts, GpuSamples, PlanChoice, Simulated
 from tcbench.core.recording import Activity, Call
 from tcbench.core.rung import Package
 from tcbench.core.session import Clock
@@ -77,7 +77,7 @@ class Activities(Protocol):
 @dataclass(frozen=True)
 class OpenDevice:
     """An accelerator on a device, with its clock and its account of memory. `enter`: what the accelerator itself needs
-    held."""
+    held. `computes`: its arrays have contents."""
 
     accelerator: Accelerator
     clock: Clock
@@ -85,6 +85,7 @@ class OpenDevice:
     enter: Callable[[], contextlib.AbstractContextManager[object]] = contextlib.nullcontext
     plans: Callable[[], tuple[PlanChoice, ...]] = tuple
     memory_of: Literal["process", "device"] = "device"
+    computes: bool = True
 
 
 @dataclass(frozen=True)
@@ -122,6 +123,8 @@ class DeviceKind:
     """One of them, in a sentence: "GPU"."""
     is_host: ClassVar[bool] = False
     """There is always one, without a number, and it is what `auto` means where nothing else serves."""
+    simulates: ClassVar[str | None] = None
+    """The name of the kind whose devices it models: it runs their program, and `auto` never means one of it."""
     assumed_flops_s: ClassVar[float]
     """Reached by an ordinary one in training: the first guess of how long a run takes, before anything ran."""
     packages: tuple[Package, ...] = ()
@@ -140,6 +143,18 @@ class DeviceKind:
         """All that are there; the number of one is its place."""
         raise NotImplementedError
 
+    def named(self, which: str) -> Device:
+        """The device of this kind that a selector names behind the colon, "" without one. Raises SelectionError."""
+        if not re.fullmatch(r"\d*", which, re.ASCII) or (self.is_host and which):
+            raise SelectionError(f"expected {_expected()}")
+        if absence := self.absence():
+            raise SelectionError(f"{absence}; `tcbench doctor` tells more, --device {host().name} works")
+        there = self.devices()
+        if int(which or 0) >= len(there):
+            names = ", ".join(f"{device.name} ({device.title})" for device in there)
+            raise SelectionError(f"no such {self.noun}; there is {names}")
+        return there[int(which or 0)]
+
     def absence(self) -> str | None:
         """Why there is none, on one line; None where there is one."""
         return None if self.devices() else f"no {self.noun}"
@@ -150,6 +165,10 @@ class DeviceKind:
 
     def facts(self, device: str) -> GpuFacts | None:
         """A record's facts of it; None for one that is not there."""
+        return None
+
+    def simulated(self, device: str, host_speed: float) -> Simulated | None:
+        """A record's facts of its simulation; None where devices of this kind are real."""
         return None
 
     def library(self) -> str | None:
@@ -253,15 +272,25 @@ def find(selector: str, serving: Mapping[str, Package | None]) -> Device:
     Raises SelectionError.
     """
     if selector == "auto":
-        ready = (kind for kind in kinds().values() if not kind.is_host and serving.get(kind.name, _NONE) is None)
+        real = (kind for kind in kinds().values() if not kind.is_host and kind.simulates is None)
+        ready = (kind for kind in real if serving.get(kind.name, _NONE) is None)
         return next((device for kind in ready for device in kind.devices()), host())
-    match = re.fullmatch(r"([a-z]+)(?::(\d+))?", selector)
-    kind = kinds().get(match[1]) if match else None
-    if match is None or kind is None or (kind.is_host and match[2] is not None):
+    name, _, which = selector.partition(":")
+    kind = kinds().get(name)
+    if kind is None or selector.endswith(":"):
         raise SelectionError(f"--device {selector}: expected {_expected()}")
-    if kind.is_host:
-        return host()
-    return _numbered(kind, int(match[2] or 0), selector, serving)
+    try:
+        device = kind.named(which)
+    except SelectionError as error:
+        raise SelectionError(f"--device {selector}: {error}") from None
+    missing = None if kind.is_host else serving.get(kind.name, _NONE)
+    if missing is _NONE:
+        raise SelectionError(
+            f"--device {selector}: no backend of this scenario runs on a {kind.noun}; use --device {host().name}"
+        )
+    if missing is not None:
+        raise SelectionError(f"--device {selector}: needs the package {missing.module}: {missing.install}")
+    return device
 
 
 def absent(figures: GpuFile) -> tuple[DeviceKind, Device]:
@@ -275,24 +304,6 @@ def absent(figures: GpuFile) -> tuple[DeviceKind, Device]:
 
 _NONE = Package("", "")
 """Stands for a kind that no backend runs on."""
-
-
-def _numbered(kind: DeviceKind, index: int, selector: str, serving: Mapping[str, Package | None]) -> Device:
-    if absence := kind.absence():
-        use = f"--device {host().name} works"
-        raise SelectionError(f"--device {selector}: {absence}; `tcbench doctor` tells more, {use}")
-    there = kind.devices()
-    if index >= len(there):
-        names = ", ".join(f"{device.name} ({device.title})" for device in there)
-        raise SelectionError(f"--device {selector}: no such {kind.noun}; there is {names}")
-    missing = serving.get(kind.name, _NONE)
-    if missing is _NONE:
-        raise SelectionError(
-            f"--device {selector}: no backend of this scenario runs on a {kind.noun}; use --device {host().name}"
-        )
-    if missing is not None:
-        raise SelectionError(f"--device {selector}: needs the package {missing.module}: {missing.install}")
-    return there[index]
 
 
 def host_kind() -> DeviceKind:

@@ -86,7 +86,7 @@ class TracingAccelerator:
         return self.empty(host.shape, host.dtype)
 
     def copy(self, source: Array, target: Array) -> None:
-        _check_copy(source, target)
+        check_copy(source, target)
         self.events.append(Event("copy", bytes=target.nbytes))
 
     def download(self, array: Array) -> Any:
@@ -117,7 +117,8 @@ class TracingAccelerator:
         return lambda: self.events.append(Event("graph_launch"))
 
 
-def _check_copy(source: Array, target: Array) -> None:
+def check_copy(source: Array, target: Array) -> None:
+    """Raises ValueError unless the arrays have one shape and dtype."""
     if source.shape != target.shape or source.dtype != target.dtype:
         raise ValueError(f"copy: {source.shape} {source.dtype} into {target.shape} {target.dtype}")
 

@@ -142,7 +142,7 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     but not counted (a full prefetch queue and an empty GPU flatter it). `phases` comes from a separate profiled pass.
     `stopped_by` says which rule ended the timed pass. Memory is the peak of the worker process (CPU) or of the
     device (GPU), over the whole trial: there, what the memory pools held. `plans`: one for each different cuDNN graph,
-    or on a processor for each kind of work and library's implementation.
+    or on a processor for each kind of work and library's implementation. Losses are None where nothing computes.
     """
 
     warmup_times_s: tuple[Seconds, ...]
@@ -151,8 +151,8 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     block_steps: Annotated[int, Meta(ge=2)]
     stopped_by: Literal["target", "budget"]
     phases: tuple[PhaseTimes, ...]
-    warmup_loss: float
-    last_loss: float
+    warmup_loss: float | None
+    last_loss: float | None
     peak_memory_bytes: Bytes
     peak_memory_of: Literal["process", "device"]
     prefetch_depth: int

@@ -26,9 +26,9 @@ class Phase:
 
 @dataclass(frozen=True)
 class Facts:
-    """A session's facts, between steps. Asking may synchronise with the device."""
+    """A session's facts, between steps. Asking may synchronise with the device. `loss`: None where nothing computes."""
 
-    loss: float
+    loss: float | None
     peak_memory_bytes: int
     peak_memory_of: Literal["process", "device"]
     prefetch_depth: int

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import tcbench
 from tcbench.core.git import GitError, Repository
-from tcbench.core.record import Environment, GpuFacts
+from tcbench.core.record import Environment, GpuFacts, Simulated
 
 
 def usable_cpus() -> int:
@@ -126,6 +126,7 @@ def environment(
     emulated: tuple[str, ...] = (),
     accelerator: str | None = None,
     shortfall: str | None = None,
+    simulated: Simulated | None = None,
 ) -> Environment:
     """The facts a record carries."""
     return Environment(
@@ -146,4 +147,5 @@ def environment(
         emulated=emulated,
         accelerator=accelerator,
         shortfall=shortfall,
+        simulated=simulated,
     )

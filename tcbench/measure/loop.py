@@ -207,7 +207,7 @@ def _detail(session: Session, ranges: Ranges, profiling: Profiling) -> contextli
     return contextlib.nullcontext()
 
 
-def _finite(loss: float, when: str) -> float:
-    if not math.isfinite(loss):
+def _finite(loss: float | None, when: str) -> float | None:
+    if loss is not None and not math.isfinite(loss):
         raise LossError(f"the loss is {loss} {when}: this config does not train with these settings")
     return loss

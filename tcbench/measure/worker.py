@@ -162,6 +162,7 @@ def describe(cell: Cell) -> Environment:
         tuple(name for name in cell.rungs if name in rungs and rungs[name].requires.is_emulated(here.instructions)),
         accelerator=kind.library() if launches else None,
         shortfall=kind.shortfall() if launches else None,
+        simulated=kind.simulated(cell.device, 1.0),
     )
 
 

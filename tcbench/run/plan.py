@@ -224,7 +224,8 @@ def emulation(requires: Requires, device: Device) -> str | None:
 
 def missing(requires: Requires, device: Device, *, remote: bool = False) -> str | None:
     """The first requirement that this device or installation (unless `remote`) does not meet."""
-    if requires.devices is not None and device.kind not in requires.devices:
+    program = kind_of(device.name).simulates or device.kind
+    if requires.devices is not None and program not in requires.devices:
         return f"needs {' or '.join(sorted(requires.devices))}"
     needed = requires.compute_capability
     if needed and device.compute_capability and device.compute_capability < needed:

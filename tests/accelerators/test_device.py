@@ -52,7 +52,7 @@ def test_a_gpu_keeps_its_facts(gpus):
 
 @pytest.mark.parametrize("selector", ["tpu", "cuda:", "cuda:x", "CPU", "", "cuda:-1"])
 def test_a_device_that_is_none_is_refused(selector):
-    with pytest.raises(SelectionError, match="expected auto, cpu or cuda:N"):
+    with pytest.raises(SelectionError, match="expected auto, cpu, cuda:N or virtual:CARD"):
         device.find(selector, BOTH)
 
 

@@ -24,6 +24,8 @@ A_NAME_OF_SOMETHING_ELSE = re.compile(r"cuda_graph|nvidia-dali-cuda1[23]0|driver
 
 ALLOWED = {
     "accelerators/tracing.py": "it stands for a GPU that is not there, and normalises by the same route",
+    "accelerators/virtual/kind.py": "it models that kind's devices",
+    "accelerators/virtual/accelerator.py": "it takes that kind's routes",
     "cli/options.py": "--device's help, which stands at every start of a command: kinds are not read for it",
     "cli/numerics.py": "examples in help",
     "cli/profile.py": "examples in help",
@@ -103,12 +105,12 @@ def abacus(tmp_path, monkeypatch):
 
 
 def test_a_kind_that_is_dropped_in_is_found(abacus):
-    assert list(device.kinds()) == ["cpu", "abacus", "cuda"]
+    assert list(device.kinds()) == ["cpu", "abacus", "cuda", "virtual"]
     assert device.find("abacus:1", {"abacus": None}).title == "Suanpan"
     assert device.find("auto", {"abacus": None, "cpu": None}).name == "abacus:0"
     assert "abacus:1" in device.selectors()
     assert device.find("abacus", {"abacus": None}).machine == "roman-hand-abacus"
-    with pytest.raises(device.SelectionError, match="expected auto, cpu, abacus:N or cuda:N"):
+    with pytest.raises(device.SelectionError, match="expected auto, cpu, abacus:N, cuda:N or virtual:CARD"):
         device.find("tpu", {})
 
 
@@ -123,5 +125,5 @@ def test_a_cell_trains_on_a_kind_that_is_dropped_in(abacus):
 
 
 def test_a_name_of_no_kind_is_refused_with_those_that_there_are():
-    with pytest.raises(device.SelectionError, match="device tpu:0: expected auto, cpu or cuda:N"):
+    with pytest.raises(device.SelectionError, match="device tpu:0: expected auto, cpu, cuda:N or virtual:CARD"):
         device.kind_of("tpu:0")

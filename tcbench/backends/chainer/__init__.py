@@ -45,12 +45,12 @@ def trace(cell: Cell, properties: GpuProperties) -> Trace:
     from tcbench.accelerators.device import OpenDevice
     from tcbench.accelerators.tracing import TracingAccelerator, trace_step
     from tcbench.backends.chainer.session import ChainerSession
-    from tcbench.backends.chainer.sites import TracingSite
+    from tcbench.backends.chainer.sites import Site
     from tcbench.backends.feeds.synthetic import UnfilledFeed
     from tcbench.hardware.clock import HostClock
 
     accelerator = TracingAccelerator(properties, cell.cudnn.fast_batch_norm)
-    site = TracingSite(OpenDevice(accelerator, HostClock(), lambda: accelerator.memory.peak_bytes))
+    site = Site(OpenDevice(accelerator, HostClock(), lambda: accelerator.memory.peak_bytes, computes=False))
     session = ChainerSession(msgspec.structs.replace(cell, input=Input(kind="synthetic")), site, make_feed=UnfilledFeed)
     try:
         return trace_step(session.phases, accelerator)

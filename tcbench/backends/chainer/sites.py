@@ -30,8 +30,8 @@ class Site:
             yield
 
     def random(self, seed: int) -> np.random.RandomState:
-        """The source of initial weights."""
-        return np.random.RandomState(seed)
+        """The source of initial weights. Where nothing computes they are never looked at, and none are drawn."""
+        return np.random.RandomState(seed) if self._opened.computes else _NoNumbers()
 
     def adopt(self, model: Any) -> None:
         """Bring a model's parameters and running statistics here."""
@@ -52,20 +52,14 @@ class Site:
         """Bytes, and of what."""
         return self._opened.peak_bytes(), self._opened.memory_of
 
-    def value(self, array: Any) -> float:
-        """The one number in an array, once it is there."""
-        return float(self.accelerator.download(array))
+    def value(self, array: Any) -> float | None:
+        """The one number in an array, once it is there; None where nothing computes."""
+        number = float(self.accelerator.download(array))
+        return number if self._opened.computes else None
 
     def plans(self) -> tuple[PlanChoice, ...]:
         """The plans that cuDNN chose here."""
         return self._opened.plans()
-
-
-class TracingSite(Site):
-    """A TracingAccelerator: weights are never looked at, so none are drawn."""
-
-    def random(self, seed: int) -> np.random.RandomState:
-        return _NoNumbers()
 
 
 class _NoNumbers(np.random.RandomState):

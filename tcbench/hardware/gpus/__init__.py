@@ -74,10 +74,15 @@ def names() -> tuple[str, ...]:
     return _NAMES
 
 
+def shipped(name: str) -> str | None:
+    """The name, as `names` has it, of the GPU that is called so in any case; None for another."""
+    return next((known for known in _NAMES if known.upper() == name.strip().upper()), None)
+
+
 @functools.cache
 def load(name_or_path: str) -> GpuFile:
     """The GPU of that name (in any case), or of a user's JSON file. Raises SelectionError."""
-    known = {name.upper(): name for name in _NAMES}.get(name_or_path.strip().upper())
+    known = shipped(name_or_path)
     if known is not None:
         file = importlib.resources.files(__package__).joinpath(known.lower() + _SUFFIX)
         return _parse(known, file.read_text(encoding="utf-8"), f"GPU {known}")

@@ -75,6 +75,12 @@ def _row(record: Record, swatches: Swatches, several: bool) -> tuple[Field, ...]
     )
 
 
+def _loss(loss: float | None) -> Field:
+    if loss is None:
+        return Field("not computed")
+    return figure(loss, f"{loss:.3f}" if math.isfinite(loss) else str(loss))
+
+
 def _measured(record: Record) -> tuple[Field, ...]:
     measurement = record.measurement
     if measurement is None:
@@ -89,9 +95,6 @@ def _measured(record: Record) -> tuple[Field, ...]:
         figure(len(times_s), str(len(times_s))),
         figure(measurement.warmup_steps, warm_up),
         Field(measurement.stopped_by),
-        figure(
-            measurement.last_loss,
-            f"{measurement.last_loss:.3f}" if math.isfinite(measurement.last_loss) else str(measurement.last_loss),
-        ),
+        _loss(measurement.last_loss),
         figure(measurement.peak_memory_bytes, size(measurement.peak_memory_bytes)),
     )

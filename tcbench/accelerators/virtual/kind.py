@@ -1,0 +1,71 @@
+"""GPUs that are not there as a kind of device: the program runs here as it would on one, and waits as long."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tcbench.accelerators.device import Device, DeviceKind, OpenDevice
+from tcbench.core.errors import OutOfDeviceMemory
+from tcbench.core.record import CudnnSettings, GpuFacts, Simulated
+from tcbench.hardware import gpus, machine
+from tcbench.hardware.gpus import GpuFile
+
+
+class Virtual(DeviceKind):
+    """See `tcbench.accelerators.device.DeviceKind`. A card is named by one of `tcbench.hardware.gpus`, or by a file."""
+
+    name = "virtual"
+    noun = "virtual GPU"
+    simulates = "cuda"
+    assumed_flops_s = 20e12
+
+    @property
+    def selector(self) -> str:
+        return f"{self.name}:CARD"
+
+    def devices(self) -> tuple[Device, ...]:
+        return tuple(self.named(name) for name in gpus.names())
+
+    def named(self, which: str) -> Device:
+        """Of a card's name, in any case, or of the path of a file with its properties. Raises SelectionError."""
+        card = gpus.load(which)
+        name = gpus.shipped(which) or Path(which).expanduser().absolute()
+        return Device(f"{self.name}:{name}", card.device_name, card.memory_bytes, card.compute_capability)
+
+    def machine(self, title: str) -> str:
+        return f"{self.name}-{machine.slug(title)}"
+
+    def facts(self, device: str) -> GpuFacts:
+        card = _card(device)
+        return GpuFacts(
+            name=card.device_name,
+            compute_capability=card.compute_capability,
+            multiprocessors=card.multiprocessors,
+            memory_bytes=card.memory_bytes,
+        )
+
+    def simulated(self, device: str, host_speed: float) -> Simulated:
+        from tcbench.accelerators.virtual import attained
+
+        return Simulated(
+            card=_card(device).device_name, host=machine.cpu_name(), host_speed=host_speed, attained=attained.TABLE
+        )
+
+    def out_of_memory(self, device: str, error: Exception) -> Exception | None:
+        return error if isinstance(error, OutOfDeviceMemory) else None
+
+    def open(self, device: str, settings: CudnnSettings, threads: int) -> OpenDevice:
+        from tcbench.accelerators.cuda.clock import EventClock
+        from tcbench.accelerators.virtual.accelerator import VirtualAccelerator
+        from tcbench.accelerators.virtual.stream import Event, elapsed_ms
+
+        accelerator = VirtualAccelerator(_card(device), settings)
+        clock = EventClock(accelerator.stream, Event, elapsed_ms)
+        return OpenDevice(accelerator, clock, lambda: accelerator.memory.peak_bytes, computes=False)
+
+
+def _card(device: str) -> GpuFile:
+    return gpus.load(device.partition(":")[2])
+
+
+KIND = Virtual()
