@@ -1,4 +1,4 @@
-"""im2col and col2im, image by image."""
+"""im2col and col2im, a few images at a time."""
 
 from __future__ import annotations
 
@@ -11,65 +11,75 @@ from tcbench.accelerators.cpu.numpy.half import compute_dtype, convert, load
 from tcbench.accelerators.cpu.numpy.parallel import Array, scratch
 from tcbench.work import Col2im, Conv2d, Im2col
 
+_COLUMNS = 1 << 16
+"""Values of columns that are laid out at a time, at least: small images together, since each call of NumPy costs as
+much as this many."""
+
 
 def im2col(work: Im2col, x: Array, columns: Array) -> None:
     """See Im2col."""
-    conv, image = work.conv, _images(work.conv, columns)
+    conv, images_of = work.conv, _images(work.conv, columns)
 
-    def compute(i: int) -> None:
-        padded = x[i]
+    def compute(images: slice) -> None:
+        padded = x[images]
         if conv.pad:
-            padded, inside = _padded(conv, x.dtype)
+            padded, inside = _padded(conv, len(padded), x.dtype)
             padded[...] = 0
-            inside[...] = x[i]
-        np.copyto(image(i), _windows(conv, padded))
+            inside[...] = x[images]
+        np.copyto(images_of(images), _windows(conv, padded))
 
-    parallel.run(compute, range(conv.n))
+    parallel.run(compute, _chunks(conv))
 
 
 def col2im(work: Col2im, gcolumns: Array, gx: Array) -> None:
     """See Col2im."""
-    conv, image = work.conv, _images(work.conv, gcolumns)
+    conv, images_of = work.conv, _images(work.conv, gcolumns)
 
-    def compute(i: int) -> None:
+    def compute(images: slice) -> None:
+        result = gx[images]
         dtype = compute_dtype(gx.dtype)
         direct = not conv.pad and gx.dtype == dtype
-        padded, inside = (gx[i], gx[i]) if direct else _padded(conv, dtype)
-        windows, gradients = _windows(conv, padded), image(i)
+        padded, inside = (result, result) if direct else _padded(conv, len(result), dtype)
+        windows, gradients = _windows(conv, padded), images_of(images)
         padded[...] = 0
         for r in range(conv.r):
             for s in range(conv.s):
-                tap = (slice(None), r, s) if conv.layout == "NCHW" else (slice(None), slice(None), r, s)
+                tap = (slice(None), slice(None), r, s) if conv.layout == "NCHW" else (..., r, s, slice(None))
                 part = windows[tap]
                 np.add(part, load(gradients[tap], "im2col.tap"), out=part)
         if inside.dtype == gx.dtype and not direct:
-            gx[i] = inside
+            np.copyto(result, inside)
         elif not direct:
             dense = scratch("im2col.dense", inside.shape, inside.dtype)
             np.copyto(dense, inside)
-            convert(dense, gx[i])
+            convert(dense, result)
 
-    parallel.run(compute, range(conv.n))
+    parallel.run(compute, _chunks(conv))
 
 
-def _padded(conv: Conv2d, dtype: np.dtype) -> tuple[Array, Array]:
-    """This thread's memory for an image with its padding, and the image's part of it; both as the layout has them."""
+def _chunks(conv: Conv2d) -> list[slice]:
+    of_an_image = conv.p * conv.q * conv.c * conv.r * conv.s
+    return [slice(*span) for span in parallel.spans(conv.n, -(-_COLUMNS // of_an_image))]
+
+
+def _padded(conv: Conv2d, n: int, dtype: np.dtype) -> tuple[Array, Array]:
+    """This thread's memory for images with their padding, and the images' part of it; both as the layout has them."""
     pad = slice(conv.pad, conv.pad + conv.h), slice(conv.pad, conv.pad + conv.w)
     height, width = conv.h + 2 * conv.pad, conv.w + 2 * conv.pad
     if conv.layout == "NCHW":
-        padded = scratch("im2col.padded", (conv.c, height, width), dtype)
-        return padded, padded[(slice(None), *pad)]
-    padded = scratch("im2col.padded", (height, width, conv.c), dtype)
-    return padded, padded[pad]
+        padded = scratch("im2col.padded", (n, conv.c, height, width), dtype)
+        return padded, padded[(..., *pad)]
+    padded = scratch("im2col.padded", (n, height, width, conv.c), dtype)
+    return padded, padded[(slice(None), *pad)]
 
 
-def _images(conv: Conv2d, columns: Array) -> Callable[[int], Array]:
-    """A view of one image's columns, with the places of the filter as axes."""
+def _images(conv: Conv2d, columns: Array) -> Callable[[slice], Array]:
+    """A view of some images' columns, with the places of the filter as axes."""
     if conv.layout == "NHWC":
         by_image = columns.reshape(conv.n, *_by_tap(conv))
-        return lambda i: by_image[i]
+        return lambda images: by_image[images]
     by_channel = columns.reshape(conv.c, conv.r, conv.s, conv.n, conv.p, conv.q)
-    return lambda i: by_channel[:, :, :, i]
+    return lambda images: by_channel[:, :, :, images].transpose(3, 0, 1, 2, 4, 5)
 
 
 def _by_tap(conv: Conv2d) -> tuple[int, ...]:
@@ -80,12 +90,12 @@ def _by_tap(conv: Conv2d) -> tuple[int, ...]:
 
 
 def _windows(conv: Conv2d, padded: Array) -> Array:
-    """A view of a padded image, of that shape; pixels that several windows share are several times in it."""
+    """A view of padded images, of that shape; pixels that several windows share are several times in it."""
     step = conv.stride
     if conv.layout == "NCHW":
-        plane, row, item = padded.strides
-        strides = (plane, row, item, step * row, step * item)
+        image, plane, row, item = padded.strides
+        strides = (image, plane, row, item, step * row, step * item)
     else:
-        row, pixel, item = padded.strides
-        strides = (step * row, step * pixel, row, pixel, item)
-    return np.lib.stride_tricks.as_strided(padded, _by_tap(conv), strides)
+        image, row, pixel, item = padded.strides
+        strides = (image, step * row, step * pixel, row, pixel, item)
+    return np.lib.stride_tricks.as_strided(padded, (len(padded), *_by_tap(conv)), strides)

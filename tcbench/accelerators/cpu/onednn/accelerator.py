@@ -79,9 +79,9 @@ def _engine(threads: int) -> Engine:
 
 
 _CHOOSE: dict[type[w.Work], Callable[..., Choice]] = {
-    w.ConvFprop: convolution.fprop,
-    w.ConvDgrad: convolution.dgrad,
-    w.ConvWgrad: convolution.wgrad,
+    w.ConvFprop: convolution.choose,
+    w.ConvDgrad: convolution.choose,
+    w.ConvWgrad: convolution.choose,
     w.BatchNormForward: batch_norm.forward,
     w.BatchNormBackward: batch_norm.backward,
     w.ReluBackward: pointwise.relu_backward,

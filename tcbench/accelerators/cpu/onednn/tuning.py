@@ -5,10 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
-from tcbench.accelerators.cpu.onednn.library import Engine, Primitive, Unimplemented
+from tcbench.accelerators.cpu.onednn.library import Array, Engine, Unimplemented
+from tcbench.work import Operand
 
 RUNS = 3
 """Timed runs of each, after one that is not; the least counts, since other work on the processor only adds."""
@@ -50,19 +52,28 @@ def descriptions(engine: Engine, dtype: str, describe: Callable[[str], int], *, 
     raise Unimplemented(dtype)
 
 
-def fastest(primitives: Sequence[Primitive], sizes: Sequence[int]) -> Choice:
-    """The primitive that takes the least time on arrays of these bytes. oneDNN's preferred one comes first, and stays
-    unless another is faster by more than what a busy machine adds."""
+class Candidate(Protocol):
+    """A way to do a piece of work, called with its arrays. `name`: oneDNN's of the implementation."""
+
+    name: str
+
+    def __call__(self, *arrays: Array) -> None: ...
+
+
+def fastest(primitives: Sequence[Candidate], operands: Sequence[Operand]) -> Choice:
+    """The one that takes the least time on a work's operands. oneDNN's preferred one comes first, and stays unless
+    another is faster by more than what a busy machine adds."""
     best = primitives[0]
     if len(primitives) > 1:
-        arrays = [np.zeros(size, np.uint8) for size in sizes]
+        # Filled: pages that nobody wrote are all the same one, which is always in the cache.
+        arrays = [np.full(operand.size, 0, operand.dtype) for operand in operands]
         times = [_least(primitive, arrays) for primitive in primitives]
         if min(times) <= MARGIN * times[0]:
             best = primitives[int(np.argmin(times))]
     return Choice(best, best.name)
 
 
-def _least(primitive: Primitive, arrays: Sequence[np.ndarray]) -> float:
+def _least(primitive: Candidate, arrays: Sequence[Array]) -> float:
     primitive(*arrays)
     times = []
     for _ in range(RUNS):
