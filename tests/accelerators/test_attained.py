@@ -1,0 +1,205 @@
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+
+import pytest
+
+from tcbench.accelerators.attained import Fractions, expected_s, precision_of, table
+from tcbench.accelerators.peaks import peak_rates, work_floor_s
+from tcbench.core.errors import SelectionError
+from tcbench.hardware import gpus
+from tcbench.work import (
+    BatchNormBackward,
+    BatchNormForward,
+    Conv2d,
+    ConvDgrad,
+    ConvFprop,
+    ConvFpropStats,
+    ConvWgrad,
+    Norm,
+    Relu,
+)
+
+V100, A100 = gpus.load("V100"), gpus.load("A100")
+ROWS = ("product", "bandwidth", "convolution", "latency", "driver", "link")
+
+
+def conv(n=256, c=256, size=14, k=256, r=3, stride=1, layout="NHWC", dtype="float16", math="strict"):
+    return Conv2d(n, c, size, size, k, r, r, stride, r // 2, layout, dtype, math)
+
+
+# -- the table ------------------------------------------------------------------------------------------------------
+
+
+def test_every_row_has_a_source_that_says_how_it_was_had():
+    rows = table().rows
+    assert set(rows) == {"sources", *ROWS}
+    for row in itertools.chain.from_iterable(rows[kind] for kind in ROWS):
+        source = rows["sources"][row["source"]]
+        assert source["what"] and source["url"]
+        assert source["confirmed"].startswith(("read 20", "known", "assumed", "measured"))
+
+
+def test_every_source_is_one_of_a_row():
+    rows = table().rows
+    assert {row["source"] for kind in ROWS for row in rows[kind]} == set(rows["sources"])
+
+
+def test_fractions_are_shares_but_where_fewer_operations_are_done_than_counted():
+    rows = table().rows
+    for row in rows["product"]:
+        assert all(0 < row[precision] < 1 for precision in ("fp32", "tf32", "fp16") if precision in row)
+    assert all(0 < row["fraction"] < 1 for row in rows["bandwidth"])
+    for row in rows["convolution"]:
+        by_winograd = row["filter"] == "spatial" and row["precision"] == "fp32"
+        assert 0 < row["memory"] < 1
+        assert 0 < row["arithmetic"] < (2 if by_winograd else 1)
+
+
+def test_every_kind_of_convolution_has_one_row():
+    rows = [(row["kind"], row["filter"], row["precision"]) for row in table().rows["convolution"]]
+    kinds, filters = ("fprop", "dgrad", "wgrad"), ("pointwise", "spatial")
+    every = itertools.product(kinds, [*filters, *(f"{f}-strided" for f in filters)], ("fp32", "fp16"))
+    assert sorted(rows) == sorted(every)
+
+
+def test_a_table_is_named_by_what_stands_in_it():
+    assert table().name.startswith("attained-") and len(table().name) == len("attained-") + 12
+
+
+# -- the model ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", gpus.names())
+def test_a_streaming_kernel_takes_its_bytes_at_the_attained_bandwidth_and_a_latency(name):
+    gpu = gpus.load(name)
+    relu = Relu(1 << 26, "float16")
+    fraction = table().bandwidth(gpu)
+    assert 0.6 < fraction < 1
+    seconds = relu.bytes / (gpu.memory_bandwidth_bytes_s * fraction) + 2e-6
+    assert expected_s(relu, gpu) == pytest.approx(seconds)
+
+
+def test_nothing_is_free():
+    assert expected_s(Relu(1, "float16"), V100) == pytest.approx(2e-6, rel=1e-3)
+
+
+def test_a_large_convolution_takes_its_operations_at_the_attained_rate():
+    work = ConvFprop(conv(n=250, c=512, size=32, k=512))  # 250 * 1024 pixels by 512: whole waves of 80 nearly fill it
+    seconds = expected_s(work, V100) - 6e-6
+    assert work.flops / (seconds * peak_rates(V100).fp16_flops_s) == pytest.approx(0.64, rel=0.03)
+
+
+def test_a_convolution_with_few_operations_takes_its_bytes():
+    work = ConvFprop(conv(c=64, size=56, k=64, r=1))
+    rate = V100.memory_bandwidth_bytes_s * 0.85
+    assert expected_s(work, V100) == pytest.approx(work.bytes / rate + 6e-6)
+
+
+def test_a_wave_takes_as_long_with_one_tile_as_with_one_for_every_multiprocessor():
+    def seconds(images):  # of 64 pixels by 64 channels each: a tile
+        return expected_s(ConvFprop(conv(n=images, c=4096, size=8, k=64)), V100) - 6e-6
+
+    assert seconds(1) == pytest.approx(seconds(80))
+    assert seconds(81) == pytest.approx(2 * seconds(80))
+
+
+def test_tensor_cores_multiply_the_zeros_that_pad_three_channels_to_eight():
+    padded = [expected_s(ConvFprop(conv(c=c, size=224, k=64, r=7, stride=2)), V100) for c in (3, 8)]
+    assert padded[0] == pytest.approx(padded[1], rel=0.01)
+    single = [expected_s(ConvFprop(conv(c=c, size=224, k=64, r=7, dtype="float32")), V100) for c in (3, 8)]
+    assert single[1] > 2 * single[0]
+
+
+def test_tensor_cores_cost_transposes_in_nchw():
+    nhwc, nchw = ConvFprop(conv()), ConvFprop(conv(layout="NCHW"))
+    x, w, y = nchw.operands
+
+    def extra_s(gpu):
+        return expected_s(nchw, gpu) - expected_s(nhwc, gpu)
+
+    def moved_s(gpu, *operands):
+        rate = gpu.memory_bandwidth_bytes_s * table().bandwidth(gpu)
+        return sum(2 * operand.bytes / rate + 2e-6 for operand in operands)
+
+    assert extra_s(V100) == pytest.approx(moved_s(V100, x, w))
+    assert extra_s(A100) == pytest.approx(moved_s(A100, x, w, y))
+
+
+@pytest.mark.parametrize("changed", [{"dtype": "float32"}, {"n": 1}, {"size": 1, "r": 1}])
+def test_there_is_nothing_to_transpose_without_tensor_cores_or_in_a_matrix(changed):
+    nhwc, nchw = (expected_s(ConvFprop(conv(**{**changed, "layout": layout})), A100) for layout in ("NHWC", "NCHW"))
+    assert nhwc == nchw
+
+
+def test_sums_of_a_convolutions_output_are_not_transposed():
+    plain, stats = ConvFprop(conv(layout="NCHW")), ConvFpropStats(conv(layout="NCHW"))
+    assert expected_s(stats, A100) == pytest.approx(expected_s(plain, A100), rel=1e-3)
+
+
+@pytest.mark.parametrize(("work", "inputs"), [(BatchNormForward, 1), (BatchNormBackward, 2)])
+def test_a_normalisation_reads_its_inputs_twice(work, inputs):
+    norm = Norm(256, 64, 56, 56, "NHWC", "float16")
+    launched = work(norm, 1e-5, 0.1) if work is BatchNormForward else work(norm)
+    kept = V100.multiprocessors * 128 * 1024
+    traffic = launched.bytes + inputs * norm.size * 2 - kept
+    rate = V100.memory_bandwidth_bytes_s * table().bandwidth(V100)
+    assert expected_s(launched, V100) == pytest.approx(traffic / rate + 2e-6)
+
+
+def test_a_small_normalisation_stays_on_the_chip():
+    norm = Norm(8, 64, 28, 28, "NHWC", "float16")
+    work = BatchNormForward(norm, 1e-5, 0.1)
+    rate = V100.memory_bandwidth_bytes_s * table().bandwidth(V100)
+    assert expected_s(work, V100) == pytest.approx(work.bytes / rate + 2e-6)
+
+
+def test_tf32_is_computed_where_there_is_tf32():
+    asked = conv(dtype="float32", math="tf32")
+    assert (precision_of(asked, A100), precision_of(asked, V100)) == ("tf32", "fp32")
+    assert precision_of(conv(dtype="bfloat16"), A100) == "fp16"
+    slower, faster = (expected_s(ConvFprop(c), A100) for c in (conv(dtype="float32"), asked))
+    assert faster < slower
+
+
+def test_another_card_attains_in_proportion_to_its_products():
+    there, here = (table().convolution("dgrad", conv(), gpu) for gpu in (V100, A100))
+    assert there == Fractions(pytest.approx(0.50), pytest.approx(0.90), 6e-6)
+    assert here.arithmetic == pytest.approx(0.50 * 0.869 / 0.896)
+    assert here.memory == pytest.approx(0.90 * 0.918 / 0.904)
+
+
+def test_a_card_between_two_rows_takes_the_older_ones():
+    between = dataclasses.replace(A100, sm=86)
+    assert table().bandwidth(between) == table().bandwidth(A100)
+    assert table().product(between, "fp16") == table().product(A100, "fp16")
+
+
+@pytest.mark.parametrize("work", [ConvFprop, ConvDgrad, ConvWgrad])
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize("name", gpus.names())
+def test_expected_is_never_below_the_floor_but_by_winograds_method(work, dtype, name):
+    gpu = gpus.load(name)
+    for r, stride in ((1, 1), (1, 2), (3, 1), (3, 2)):
+        launched = work(conv(r=r, stride=stride, dtype=dtype))
+        floor_s = work_floor_s(launched, peak_rates(gpu), gpu.memory_bandwidth_bytes_s)
+        by_winograd = dtype == "float32" and (r, stride) == (3, 1)
+        assert expected_s(launched, gpu) > floor_s * (0.5 if by_winograd else 1)
+
+
+def test_a_card_without_known_rates_is_one_clear_line():
+    with pytest.raises(SelectionError, match=r"6\.0 are not known"):
+        expected_s(ConvFprop(conv()), dataclasses.replace(V100, sm=60))
+
+
+@pytest.mark.parametrize("of", ["kernel", "graph", "call", "copy", "captured"])
+def test_the_host_pays_microseconds_for_every_request(of):
+    assert 1e-6 < table().driver_s(of) < 20e-6
+
+
+def test_links_are_those_of_their_generation():
+    rates = [table().link_bytes_s(gpus.load(name)) / 1e9 for name in ("V100", "A100", "L40S", "H100", "B200")]
+    assert rates == [12, 25, 25, 54, 54]
+    assert math.isclose(table().latency_s(), 2e-6)
