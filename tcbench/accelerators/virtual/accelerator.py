@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from tcbench.accelerators.attained import expected_s, table
 from tcbench.accelerators.cuda import routes
 from tcbench.accelerators.protocol import Array
 from tcbench.accelerators.tracing import TracingAccelerator, check, check_copy
-from tcbench.accelerators.virtual import attained
 from tcbench.accelerators.virtual.stream import Stream, Task
 from tcbench.core.record import CudnnSettings
 from tcbench.hardware.gpus import GpuFile
@@ -37,10 +37,10 @@ class VirtualAccelerator(TracingAccelerator):
 
     def copy(self, source: Array, target: Array) -> None:
         check_copy(source, target)
-        self._put("copy", target.nbytes / attained.link_bytes_s(self.card))
+        self._copy(target.nbytes)
 
     def download(self, array: Array) -> Any:
-        self._put("copy", array.nbytes / attained.link_bytes_s(self.card))
+        self._copy(array.nbytes)
         self.stream.synchronize()
         return np.zeros(array.shape, array.dtype)
 
@@ -54,15 +54,17 @@ class VirtualAccelerator(TracingAccelerator):
     def _make(self, work: Work, arrays: tuple[Array, ...]) -> Callable[[], None]:
         check(work, arrays)
         routes.check_dtypes(work)
-        run = functools.partial(self.stream.put, self._task(work.name, attained.expected_s(work, self.card)))
+        run = functools.partial(self.stream.put, _task(work.name, work.kind, expected_s(work, self.card)))
         self._runs[id(work)] = (run, work)
         return run
 
-    def _put(self, name: str, device_s: float) -> None:
-        self.stream.put(self._task(name, device_s))
-
-    def _task(self, name: str, device_s: float) -> Task:
-        return Task(name, round(attained.DRIVER_S * 1e9), round((attained.LATENCY_S + device_s) * 1e9))
+    def _copy(self, n_bytes: int) -> None:
+        seconds = table().latency_s() + n_bytes / table().link_bytes_s(self.card)
+        self.stream.put(_task("copy", "copy", seconds))
 
     def capture(self, run: Callable[[], None]) -> Callable[[], None]:
         return run
+
+
+def _task(name: str, kind: str, device_s: float) -> Task:
+    return Task(name, round(table().driver_s(kind) * 1e9), round(device_s * 1e9))
