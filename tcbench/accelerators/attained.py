@@ -165,9 +165,9 @@ def _filter(conv: Conv2d) -> str:
 
 
 def _waves(kind: str, conv: Conv2d, precision: str, card: GpuFile) -> float:
-    """The time that the multiprocessors are held over the time of the work itself, by the best tile: the last wave, and tiles at the
-    edge, are done as if they were full. A wgrad splits its long sum over multiprocessors instead, and Winograd's method
-    has tiles of its own."""
+    """The time that the multiprocessors are held over the time of the work itself, by the best tile: the last wave, and
+    tiles at the edge, are done as if they were full. A wgrad splits its long sum over multiprocessors instead, and
+    Winograd's method has tiles of its own."""
     if kind == "wgrad" or (precision == "fp32" and conv.r > 1):
         return 1.0
     rows, columns = (conv.n * conv.p * conv.q, conv.k) if kind == "fprop" else (conv.n * conv.h * conv.w, conv.c)
