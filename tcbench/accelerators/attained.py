@@ -85,12 +85,12 @@ class Table:
         self._link = {row["capability"]: row["gb_s"] * 1e9 for row in self.rows["link"]}
 
     def product(self, card: GpuFile, precision: str) -> float:
-        """What a large matrix product attains of the peak in this precision."""
+        """The share of the peak in this precision that a large matrix product attains."""
         own = [capability for capability, known in self._product if known == precision]
         return float(self._product[_nearest(own, card.sm), precision])
 
     def bandwidth(self, card: GpuFile) -> float:
-        """What a streaming kernel attains of the bandwidth."""
+        """The share of the bandwidth that a streaming kernel attains."""
         return float(self._bandwidth[_nearest(self._bandwidth, card.sm)])
 
     def streaming(self, card: GpuFile) -> Fractions:
