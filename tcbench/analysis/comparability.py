@@ -136,7 +136,11 @@ def _of_cell(cell: Cell) -> Facts:
             value = value.partition(":")[0]  # which of several like GPUs does not matter
         facet = _FACET_OF.get(name, "settings")
         if isinstance(value, msgspec.Struct):
-            facts |= {(facet, f"{name}.{key}"): str(v) for key, v in msgspec.structs.asdict(value).items()}
+            facts |= {
+                (facet, f"{name}.{key}"): str(v)
+                for key, v in msgspec.structs.asdict(value).items()
+                if v is not msgspec.UNSET
+            }
         elif value is not None:
             facts[facet, name] = str(value)
     return facts

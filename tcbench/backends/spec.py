@@ -38,7 +38,7 @@ class FeedSpec:
     `tensor` says, with int32 labels.
 
     `images` is None for one synthetic batch kept in memory. `augment` False means centre crop, no mirror and file
-    order, for comparing feeds with each other.
+    order, for comparing feeds with each other. `images_per_s`: the rate of decoding, where that is modelled.
     """
 
     images: ImageFolder | None
@@ -49,3 +49,4 @@ class FeedSpec:
     seed: int
     threads: int
     augment: bool = True
+    images_per_s: float | None = None

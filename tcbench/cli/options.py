@@ -85,8 +85,8 @@ DataOption = Annotated[
     str | None,
     typer.Option(
         metavar="PATH",
-        help="A folder of class folders of JPEGs, or 'synthetic': one batch kept in memory. "
-        "Default: JPEGs generated once.",
+        help="A folder of class folders of JPEGs; 'synthetic': one batch kept in memory; on a virtual device also "
+        "'modelled:RATE': decoding at a rate in images/s. Default: JPEGs generated once.",
         rich_help_panel=WHAT,
     ),
 ]
@@ -150,6 +150,11 @@ def images(data: str | None) -> Input | None:
         return None
     if data == "synthetic":
         return Input(kind="synthetic")
+    kind, _, rate = data.partition(":")
+    if kind == "modelled":
+        if not re.fullmatch(r"[1-9][0-9]{0,8}", rate, re.ASCII):
+            raise SelectionError(f"--data {data!a}: expected a rate of decoding in images/s, such as modelled:2000")
+        return Input(kind="modelled", images_per_s=float(rate))
     if not data.isprintable():
         raise SelectionError(f"--data {data!a}: expected a path of printable UTF-8 characters")
     return Input(kind="folder", path=str(Path(data).absolute()))

@@ -33,14 +33,21 @@ Seconds = Annotated[float, Meta(ge=1e-9, le=1e9)]
 PhaseSeconds = Annotated[float, Meta(ge=-1e9, le=1e9)]
 Bytes = Annotated[int, Meta(ge=0, le=2**60)]
 
-InputKind = Literal["generated", "folder", "synthetic", "own"]
+InputKind = Literal["generated", "folder", "synthetic", "modelled", "own"]
 
 
 class Input(msgspec.Struct, frozen=True, kw_only=True):
-    """The source of images. `path` is set for a folder of the user's."""
+    """The source of images. `path` is set for a folder of the user's, `images_per_s` where decoding is modelled: its
+    rate. That came later, and is left out of the JSON where it is not set, so that cells keep their keys."""
 
     kind: InputKind
     path: str | None = None
+    images_per_s: Annotated[float, Meta(gt=0, le=1e9)] | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def label(self) -> str:
+        """The kind, with the rate where it is modelled."""
+        return f"{self.kind} at {self.images_per_s:g} images/s" if self.images_per_s else self.kind
 
 
 class TrainSettings(msgspec.Struct, frozen=True, kw_only=True):

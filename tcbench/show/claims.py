@@ -33,7 +33,7 @@ def title(card: Scorecard) -> str:
     """Whose scorecard it is: scenario, machine, device and images."""
     cell, environment = card.cell, card.environment
     device = f" ({environment.device_name})" if environment else ""
-    images = "" if cell.input.kind == "own" else f", {cell.image_size}x{cell.image_size} pixels, {cell.input.kind}"
+    images = "" if cell.input.kind == "own" else f", {cell.image_size}x{cell.image_size} pixels, {cell.input.label}"
     return f"{card.scenario} on {card.machine or 'an unknown machine'}{device}{images}"
 
 

@@ -183,12 +183,16 @@ def plan_line(plan: Plan) -> str:
     """A run in one line, before it starts."""
     skipped = sum(planned.skip_reason is not None for planned in plan.cells)
     cell = plan.cells[0].cell
-    what = {"generated": "generated JPEGs", "synthetic": "synthetic images"}.get(cell.input.kind, str(cell.input.path))
+    what = {"generated": "generated JPEGs", "synthetic": "synthetic images", "modelled": f"input {cell.input.label}"}
     return (
         f"{plan.scenario.name} on {plan.device.name} ({plan.device.title}): {len(plan.cells) - skipped} cells"
         + (f" ({skipped} skipped)" if skipped else "")
         + (f" x {plan.trials} trials" if plan.trials > 1 else "")
-        + ("" if cell.input.kind == "own" else f", {cell.image_size}x{cell.image_size} pixels, {what}")
+        + (
+            ""
+            if cell.input.kind == "own"
+            else f", {cell.image_size}x{cell.image_size} pixels, {what.get(cell.input.kind, cell.input.path)}"
+        )
         + f", {cell.threads} threads"
     )
 

@@ -78,4 +78,4 @@ def lasting(cells: Sequence[Named]) -> tuple[str, ...]:
 
 
 def _images(cell: Cell) -> str:
-    return cell.input.kind if cell.input.path is None else f"{cell.input.kind} {cell.input.path}"
+    return cell.input.label if cell.input.path is None else f"{cell.input.kind} {cell.input.path}"

@@ -25,7 +25,17 @@ Kind = Literal["graph", "call", "kernel"]
 Array = tuple[tuple[int, ...], str]
 """Shape and dtype."""
 
-ITEM_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8, "bool": 1, "uint8": 1, "int32": 4, "int64": 8}
+ITEM_BYTES = {
+    "float16": 2,
+    "bfloat16": 2,
+    "float32": 4,
+    "float64": 8,
+    "bool": 1,
+    "uint8": 1,
+    "int16": 2,
+    "int32": 4,
+    "int64": 8,
+}
 
 
 def check_dtype(dtype: str) -> None:

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from tcbench.core import record
-from tcbench.core.record import GpuFacts, GpuSample, GpuSamples, GpuState, RecordError
+from tcbench.core.record import Cell, GpuFacts, GpuSample, GpuSamples, GpuState, Input, RecordError
 
 
 def test_a_record_survives_its_json_line():
@@ -141,3 +141,10 @@ def test_throttle_masks_have_names():
     assert record.throttle_reasons(0) == ()
     assert record.throttle_reasons(0x24) == ("software power cap", "software thermal slowdown")
     assert record.throttle_reasons(0x801) == ("idle", "bit 0x800")
+
+
+def test_the_rate_of_a_modelled_input_is_a_part_of_the_cell_and_no_other_cell_has_the_field():
+    assert msgspec.json.encode(Input(kind="synthetic")) == b'{"kind":"synthetic","path":null}'
+    slow, fast = (factories.make_cell(input=Input(kind="modelled", images_per_s=rate)) for rate in (1e3, 2e3))
+    assert slow.key != fast.key
+    assert msgspec.json.decode(msgspec.json.encode(slow), type=Cell) == slow

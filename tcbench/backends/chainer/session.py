@@ -23,6 +23,7 @@ from tcbench.backends.chainer.sites import Site
 from tcbench.backends.feeds.base import Feed, FeedRecipe
 from tcbench.backends.feeds.dataset import ImageFolder, scan
 from tcbench.backends.feeds.generated import ensure_generated
+from tcbench.backends.feeds.modelled import make_workers_feed
 from tcbench.backends.feeds.synthetic import make_synthetic_feed
 from tcbench.backends.spec import FeedSpec, TensorSpec
 from tcbench.core.record import Cell
@@ -107,10 +108,11 @@ class ChainerSession:
                 tensor=parts.spec,
                 seed=cell.seed,
                 threads=cell.threads,
+                images_per_s=cell.input.images_per_s or None,
             )
-            recipe: FeedRecipe = _fold(rungs, "feed", FeedRecipe(feed_spec, make_chainer_feed), cell)
-            if make_feed is None and cell.input.kind == "synthetic":
-                make_feed = make_synthetic_feed
+            recipe: FeedRecipe = _fold(rungs, "feed", FeedRecipe(feed_spec, make_chainer_feed, make_workers_feed), cell)
+            if make_feed is None:
+                make_feed = {"synthetic": make_synthetic_feed, "modelled": recipe.modelled}.get(cell.input.kind)
             feed = site.deliver((recipe if make_feed is None else recipe.of(make_feed)).make())
             stack.callback(feed.close)
             self.step = Step(model, optimizer, feed)
@@ -155,6 +157,6 @@ def _fold(rungs: Sequence[Any], stage: str, start: Any, cell: Cell) -> Any:
 
 
 def _images(cell: Cell) -> ImageFolder | None:
-    if cell.input.kind == "synthetic":
+    if cell.input.kind in ("synthetic", "modelled"):
         return None
     return ensure_generated() if cell.input.path is None else scan(Path(cell.input.path), checked=True)

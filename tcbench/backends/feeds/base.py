@@ -56,17 +56,19 @@ class Feed(Protocol):
 class FeedRecipe:
     """The recipe of a config's feed: what rungs change in their stage `feed`.
 
-    `source` makes it of `spec` and of where a backend computes; then `wrappers` are put around it, one after the other.
+    `source` makes it of `spec` and of where a backend computes, or `modelled` where decoding is modelled; then
+    `wrappers` are put around it, one after the other.
     They stand apart so that a rung which changes one of them loses nothing of what others changed, in any order.
     """
 
     spec: FeedSpec
     source: Callable[..., Any]
+    modelled: Callable[..., Any] | None = None
     wrappers: tuple[Callable[[Any], Any], ...] = ()
 
-    def of(self, source: Callable[..., Any]) -> FeedRecipe:
-        """The same from another source."""
-        return replace(self, source=source)
+    def of(self, source: Callable[..., Any], modelled: Callable[..., Any] | None = None) -> FeedRecipe:
+        """The same from another source, and by another model where one is given."""
+        return replace(self, source=source, modelled=modelled or self.modelled)
 
     def within(self, wrapper: Callable[[Any], Any]) -> FeedRecipe:
         """The same with one more wrapper around all others."""

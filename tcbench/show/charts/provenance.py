@@ -105,7 +105,10 @@ def _facts(summaries: Sequence[CellSummary]) -> dict[str, str]:
     for name in cell.__struct_fields__:
         value = getattr(cell, name)
         if isinstance(value, msgspec.Struct):
-            facts |= {f"{name}.{k}": f"{k} {v}".replace("_", " ") for k, v in msgspec.structs.asdict(value).items()}
+            facts |= {
+                f"{name}.{k}": "" if v is msgspec.UNSET else f"{k} {v}".replace("_", " ")
+                for k, v in msgspec.structs.asdict(value).items()
+            }
         elif name not in ("config", "rungs", "batch_size", "model", "variant", "image_size"):
             facts[name] = f"{name.replace('_', ' ')} {value}"
     return facts
@@ -114,6 +117,8 @@ def _facts(summaries: Sequence[CellSummary]) -> dict[str, str]:
 def _input(cell: Cell) -> str:
     if cell.input.kind == "folder":
         return f"images of {Path(cell.input.path).name}" if cell.input.path else "images of a folder"
+    if cell.input.images_per_s:
+        return f"input {cell.input.label}"
     return _INPUTS[cell.input.kind]
 
 

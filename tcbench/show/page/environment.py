@@ -115,7 +115,7 @@ def _settings(records: Sequence[Record], settings: Settings) -> Iterable[tuple[s
 
     yield "scenario", all_of(cell.scenario for cell in cells)
     yield "model", all_of(f"{cell.model} {cell.variant}, {cell.n_classes} classes" for cell in cells)
-    yield "images", all_of(f"{cell.image_size} × {cell.image_size}, {cell.input.kind}" for cell in cells)
+    yield "images", all_of(f"{cell.image_size} × {cell.image_size}, {cell.input.label}" for cell in cells)
     yield "device", all_of(f"{cell.device}, {counted(cell.threads, 'thread')}" for cell in cells)
     yield (
         "training",

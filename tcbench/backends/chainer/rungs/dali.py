@@ -17,8 +17,9 @@ class Dali(Rung):
 
     def feed(self, recipe: Any, settings: Any) -> Any:
         from tcbench.backends.feeds.dali import make_dali_feed
+        from tcbench.backends.feeds.modelled import make_mixed_feed
 
-        return recipe.of(make_dali_feed)
+        return recipe.of(make_dali_feed, make_mixed_feed)
 
 
 RUNG = Dali()
