@@ -17,6 +17,7 @@ from tcbench.cli.comparisons import (
     StrictOption,
     ThresholdOption,
     allowed,
+    called,
     check_chart,
     check_output,
     comparable,
@@ -69,15 +70,14 @@ def compare(
     from tcbench.analysis.compare import compare as compared
     from tcbench.analysis.verdict import Rule
     from tcbench.cli.results import read_files
-    from tcbench.core.text import plain
     from tcbench.show.comparison import Labels
 
     names, rule, may_differ = metrics(metric), Rule(threshold(threshold_)), allowed(allow)
     check_chart(chart)
     check_output(output)
     (base_path, base_name), (current_path, current_name) = _inputs(base, current, baseline, out)
-    labels = Labels(plain(base_name), plain(current_name))
     befores, afters = read_files([base_path]).records, read_files([current_path]).records
+    labels = Labels(called(base_name, befores), called(current_name, afters))
     both = comparability.shared(befores, afters)
     if both:
         which = "all trials" if both == len(befores) == len(afters) else f"{both} trials"

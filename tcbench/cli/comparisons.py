@@ -18,10 +18,12 @@ import typer
 from tcbench.cli.options import ANOTHER_FILE
 from tcbench.core import files
 from tcbench.core.errors import NotComparableError, SelectionError, StoreError, hint
+from tcbench.core.text import plain
 
 if TYPE_CHECKING:
     from tcbench.analysis.comparability import Difference
     from tcbench.analysis.compare import Comparison
+    from tcbench.core.record import Record
     from tcbench.show.comparison import Labels
 
 REGRESSION = 1
@@ -139,6 +141,12 @@ def comparable(comparison: Comparison, labels: Labels, allow: Allowed, retry: st
     if refused:
         raise NotComparableError(_refusal(refused, names, allow, retry))
     return judged
+
+
+def called(name: str, records: Iterable[Record]) -> str:
+    """A side's name, safe to show; that of simulated results says so in every format."""
+    is_simulated = any(record.environment and record.environment.simulated for record in records)
+    return plain(name) + " (simulated)" * is_simulated
 
 
 def _few(things: Sequence[str], most: int = 3) -> str:

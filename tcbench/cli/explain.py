@@ -41,6 +41,7 @@ def explain(
     from tcbench.analysis.explanation import explain as explanations
     from tcbench.cli.results import read_with_timelines
     from tcbench.show import explain as view
+    from tcbench.show import simulated
     from tcbench.show.console import make_console
 
     given = read_with_timelines(results, out, alone=True)
@@ -55,6 +56,8 @@ def explain(
         typer.echo(view.to_json(explained, by))
         return
     console = make_console()
+    for line in simulated.lines(record.environment for record in given.records):
+        console.print(line, style="bold", markup=False, highlight=False, soft_wrap=True)
     console.print(view.table(explained))
     console.print()
     if details:
@@ -76,9 +79,10 @@ def _show_timelines(timelines: Sequence[Timeline], json: bool) -> None:
 
     bottlenecks = list(map(summarise, timelines))
     if json:
-        typer.echo(view.timelines_json(bottlenecks))
+        typer.echo(view.timelines_json(timelines, bottlenecks))
         return
-    typer.echo("\n\n".join("\n".join(view.lines_of(bottleneck)) for bottleneck in bottlenecks))
+    for place, (timeline, bottleneck) in enumerate(zip(timelines, bottlenecks, strict=True)):
+        typer.echo("\n".join([*([""] if place else []), timeline.device_name, *view.lines_of(bottleneck)]))
 
 
 def problem_of(summary: CellSummary) -> Callable[[Sequence[str]], str | None]:

@@ -21,6 +21,7 @@ from tcbench.cli.comparisons import (
     StrictOption,
     ThresholdOption,
     allowed,
+    called,
     check_output,
     comparable,
     exit_code,
@@ -145,7 +146,6 @@ def gate(
     not comparable, or nothing was measured on both sides; 130 interrupted."""
     from tcbench.analysis.verdict import Rule
     from tcbench.cli.run import check_folder, make_plan
-    from tcbench.core.text import plain
     from tcbench.run import builds
     from tcbench.run import gate as gates
     from tcbench.show import console
@@ -192,9 +192,9 @@ def gate(
     if ended.spent:
         notes.append(f"the budget of {budget:g} s was spent: cells not yet decided are inconclusive")
     comparison = replace(comparison, notes=(*comparison.notes, *filter(None, notes)))
-    called = Labels(*(plain(side.says) for side in ready))
-    comparison = comparable(comparison, called, may_differ, retry_command(context))
-    present(comparison, called, format_, output)
+    labels = Labels(*(called(b.says, of) for b, of in zip(ready, (ended.base, ended.current), strict=True)))
+    comparison = comparable(comparison, labels, may_differ, retry_command(context))
+    present(comparison, labels, format_, output)
     raise typer.Exit(exit_code(comparison, strict))
 
 

@@ -59,6 +59,7 @@ def history(
     from tcbench.analysis.history import history as histories
     from tcbench.cli.results import chosen, read
     from tcbench.show import history as view
+    from tcbench.show import simulated
     from tcbench.show.console import make_console
 
     if not results and not out.is_dir():
@@ -70,6 +71,8 @@ def history(
         typer.echo(view.to_json(cells))
         return
     console = make_console()
+    for line in simulated.lines(cell.environment for cell in cells.cells):
+        console.print(line, style="bold", markup=False, highlight=False, soft_wrap=True)
     for heading, table in view.blocks(cells):
         console.print(heading)
         console.print(table)

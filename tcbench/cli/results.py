@@ -82,12 +82,22 @@ def read_files(paths: Sequence[Path]) -> Results:
     return Results(store.current(content.records), content.notes, tuple(paths))
 
 
+def read_newest(out: Path) -> Results:
+    """As `read_files`, of the newest run; a note says so where that is simulated. Raises SelectionError too."""
+    path = newest(out)
+    given = read_files([path])
+    if any(record.environment and record.environment.simulated for record in given.records):
+        typer.echo(f"note: the newest run, {path}, is simulated", err=True)
+    return given
+
+
 def read(named: Iterable[str] | None, out: Path, default: Path | None = None) -> tuple[Record, ...]:
     """The current records of what was named: files, folders, ids of runs under `out`; of `default`, else the newest
     run there, where nothing was. Raises StoreError or SelectionError."""
     from tcbench.core import store
 
-    return read_files([store.resolve(name, out) for name in named or ()] or [default or newest(out)]).records
+    paths = [store.resolve(name, out) for name in named or ()] or ([default] if default else [])
+    return (read_files(paths) if paths else read_newest(out)).records
 
 
 def read_with_timelines(named: Iterable[str] | None, out: Path, *, alone: bool) -> Results:
@@ -100,7 +110,7 @@ def read_with_timelines(named: Iterable[str] | None, out: Path, *, alone: bool) 
         if not alone:
             raise SelectionError("timelines alone do not say what was trained; name the results they belong to as well")
         return Results((), timelines=_timelines(traces))
-    return replace(read_files(paths or [newest(out)]), timelines=_timelines(traces))
+    return replace(read_files(paths) if paths else read_newest(out), timelines=_timelines(traces))
 
 
 def read_with_documents(named: Iterable[str] | None, out: Path) -> Results:
@@ -110,7 +120,7 @@ def read_with_documents(named: Iterable[str] | None, out: Path) -> Results:
 
     paths, others = parted(store.resolve(name, out) for name in named or ())
     written, traces = documents(others)
-    given = read_files(paths or [newest(out)])
+    given = read_files(paths) if paths else read_newest(out)
     return replace(given, timelines=_timelines(traces), traces=tuple(traces), documents=tuple(written))
 
 

@@ -211,7 +211,7 @@ def _library(plan: Plan) -> str | None:
 def _show_results(records: Sequence[Record], path: Path, failed: bool, json: bool) -> None:
     """The table or its JSON, the chart, what to do next."""
     from tcbench.analysis.summary import speedups, summarise
-    from tcbench.show import console
+    from tcbench.show import console, simulated
 
     summaries = summarise(records)
     ratios = speedups(summaries)
@@ -225,6 +225,8 @@ def _show_results(records: Sequence[Record], path: Path, failed: bool, json: boo
         stdout.print(line, style=style, markup=False, highlight=False, soft_wrap=True)
 
     stdout.print()
+    for line in simulated.lines(summary.environment for summary in summaries):
+        say(line, "bold")
     stdout.print(console.results_table(summaries, ratios))
     stdout.print()
     for line in console.reasons(summaries):

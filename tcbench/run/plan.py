@@ -77,6 +77,11 @@ def make(scenario: Scenario, selection: Selection, device: Device, *, remote: bo
         raise SelectionError(f"--image-size {image_size}: {scenario.model} takes images of at least {least} pixels")
     if image_size > _MAX_IMAGE_SIZE:
         raise SelectionError(f"--image-size {image_size}: expected at most {_MAX_IMAGE_SIZE} pixels")
+    if selection.input and selection.input.kind == "modelled" and kind_of(device.name).simulates is None:
+        raise SelectionError(
+            f"--data modelled: {device.name} computes, and takes images; expected a virtual device (virtual:V100), or "
+            "--data synthetic"
+        )
     _check_rungs(scenario)
     measure = scenario.measure
     if selection.target is not None:

@@ -16,6 +16,7 @@ from tcbench.analysis.stats import Interval
 from tcbench.core.claim import Claim
 from tcbench.show.console import open_table
 from tcbench.show.document import encoded
+from tcbench.show.simulated import is_simulated
 
 SCHEMA = "tcbench-claims"
 SCHEMA_VERSION = 2
@@ -121,6 +122,7 @@ def _card_json(card: Scorecard) -> dict[str, Any]:
         "machine": card.machine,
         "device": card.cell.device,
         "device_name": card.environment and card.environment.device_name,
+        "simulated": is_simulated(card.environment),
         "image_size": card.cell.image_size,
         "input": card.cell.input.kind,
         "low_precision": card.low,

@@ -18,6 +18,7 @@ from tcbench.core.record import Cell
 from tcbench.run.plan import Plan
 from tcbench.show.document import encoded
 from tcbench.show.format import counted, factor, milliseconds, rate, size
+from tcbench.show.simulated import is_simulated
 from tcbench.show.terminal import harmless
 
 JSON_SCHEMA_VERSION = 1
@@ -150,6 +151,7 @@ def summary_json(run_id: str, path: Path, summaries: Sequence[CellSummary], spee
             "batch_size": summary.cell.batch_size,
             "image_size": summary.cell.image_size,
             "device": summary.cell.device,
+            "simulated": is_simulated(summary.environment),
             "status": summary.status,
             "reason": summary.reason,
             "trials": summary.trials,

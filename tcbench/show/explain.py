@@ -16,9 +16,11 @@ from tcbench.analysis.advice import Gain
 from tcbench.analysis.bottleneck import Bottleneck
 from tcbench.analysis.explanation import Explanation
 from tcbench.core.record import Cell
+from tcbench.core.timeline import Timeline
 from tcbench.show.console import add_by_batch, ladder_table, open_table
 from tcbench.show.document import encoded
 from tcbench.show.format import milliseconds, percent, rate, size
+from tcbench.show.simulated import is_simulated
 
 SCHEMA = "tcbench-explain"
 SCHEMA_VERSION = 1
@@ -175,12 +177,15 @@ def to_json(explanations: Sequence[Explanation], ceiling: str | None) -> str:
     return encoded(value)
 
 
-def timelines_json(bottlenecks: Sequence[Bottleneck]) -> str:
+def timelines_json(timelines: Sequence[Timeline], bottlenecks: Sequence[Bottleneck]) -> str:
     """The same for timelines."""
     value = {
         "schema": SCHEMA,
         "schema_version": SCHEMA_VERSION,
-        "timelines": [{"label": each.label, "bottleneck": bottleneck_json(each)} for each in bottlenecks],
+        "timelines": [
+            {"label": timeline.label, "device_name": timeline.device_name, "bottleneck": bottleneck_json(each)}
+            for timeline, each in zip(timelines, bottlenecks, strict=True)
+        ],
     }
     return encoded(value)
 
@@ -193,6 +198,7 @@ def _cell_json(explanation: Explanation) -> dict[str, Any]:
         "batch_size": summary.cell.batch_size,
         "image_size": summary.cell.image_size,
         "device": summary.cell.device,
+        "simulated": is_simulated(summary.environment),
         "key": summary.cell.key,
         "status": summary.status,
         "reason": summary.reason,

@@ -24,6 +24,7 @@ from tcbench.core.record import Cell, Environment, Record
 from tcbench.show.document import encoded
 from tcbench.show.format import plus_minus
 from tcbench.show.naming import lasting
+from tcbench.show.simulated import is_simulated
 
 if TYPE_CHECKING:
     import pandas
@@ -91,6 +92,8 @@ def _identity(machine: str | None, cell: Cell, environment: Environment | None) 
         "seed": cell.seed,
         "cell_key": cell.key,
         "driver": gpu.driver if gpu else None,
+        "simulated": is_simulated(environment),
+        "host_speed": environment.simulated.host_speed if environment and environment.simulated else None,
     }
 
 

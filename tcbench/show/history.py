@@ -14,6 +14,7 @@ from tcbench.show.console import open_table
 from tcbench.show.document import encoded
 from tcbench.show.format import changes, counted, plural, rate, threshold
 from tcbench.show.naming import apart
+from tcbench.show.simulated import is_simulated
 from tcbench.show.verdicts import FORMS, STYLES, signed, tone
 
 SCHEMA = "tcbench-history"
@@ -96,6 +97,7 @@ def to_json(history: History) -> str:
                 "batch_size": cell.cell.batch_size,
                 "scenario": cell.cell.scenario,
                 "machine": cell.machine,
+                "simulated": is_simulated(cell.environment),
                 "key": cell.cell.key,
                 "points": list(map(_point, cell.points)),
             }

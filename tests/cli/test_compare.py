@@ -250,7 +250,7 @@ def test_the_same_results_twice_is_said(tmp_path, base):
         (["--threshold", "٣%"], "expected a share such as"),
         (["--threshold", "9" * 5000], "expected a share such as"),
         (["--allow", "drivers"], "--allow 'drivers': unknown; did you mean 'driver'?"),
-        (["--allow", "nonsense"], "--allow 'nonsense': unknown; expected one of gpu, driver, clocks"),
+        (["--allow", "nonsense"], "--allow 'nonsense': unknown; expected one of simulated, gpu, driver, clocks"),
         (["--allow", "gpu,,os"], "--allow '': unknown"),
         (["--metric", "througput"], "--metric 'througput': unknown; did you mean 'throughput'?"),
         (["--format", "html"], "'--format': 'html' is not one of 'table', 'markdown', 'json', 'junit', 'github'"),

@@ -11,6 +11,9 @@ from tcbench.core.record import CudnnSettings, GpuFacts, Simulated
 from tcbench.hardware import gpus, machine
 from tcbench.hardware.gpus import GpuFile
 
+_TITLE = "simulated "
+"""Before a card's name, so that whatever names the device says it."""
+
 
 class Virtual(DeviceKind):
     """See `tcbench.accelerators.device.DeviceKind`. A card is named by one of `tcbench.hardware.gpus`, or by a file."""
@@ -31,10 +34,10 @@ class Virtual(DeviceKind):
         """Of a card's name, in any case, or of the path of a file with its properties. Raises SelectionError."""
         card = gpus.load(which)
         name = gpus.shipped(which) or Path(which).expanduser().absolute()
-        return Device(f"{self.name}:{name}", card.device_name, card.memory_bytes, card.compute_capability)
+        return Device(f"{self.name}:{name}", _TITLE + card.device_name, card.memory_bytes, card.compute_capability)
 
     def machine(self, title: str) -> str:
-        return f"{self.name}-{machine.slug(title)}"
+        return f"{self.name}-{machine.slug(title.removeprefix(_TITLE))}"
 
     def facts(self, device: str) -> GpuFacts:
         card = _card(device)

@@ -16,6 +16,7 @@ from tcbench.core.errors import SelectionError
 from tcbench.core.record import Cell
 from tcbench.show.charts.text import drawable
 from tcbench.show.format import libraries
+from tcbench.show.simulated import lines
 
 Setting = tuple[str | None, Cell]
 
@@ -84,6 +85,7 @@ def small_print(summaries: Sequence[CellSummary], common: Sequence[str], whisker
             else f"pale: the 95% confidence interval of the factor over {over} includes 1"
         )
     words += [f"computed by {name}" for name in libraries(s.environment for s in summaries if s.environment)]
+    words += lines(s.environment for s in summaries)
     versions = dict.fromkeys(s.environment.tcbench for s in summaries if s.environment)
     if versions:
         words.append("tcbench " + ", ".join(versions))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from tcbench.core.record import Environment, Record
+from tcbench.show import simulated
 from tcbench.show.format import counted, libraries, listed, size
 from tcbench.show.page.page import AnyBlock, Data, Facts, Field, Heading, Section, Table
 from tcbench.show.page.settings import Settings
@@ -44,6 +45,7 @@ def _facts(records: Sequence[Record]) -> Iterable[tuple[str, str]]:
         return [(name, text)] if text else []
 
     yield from fact("device", (e.device_name for e in environments))
+    yield from fact("simulation", simulated.lines(environments))
     yield from fact("GPU", (_gpu(e) for e in environments))
     yield from fact("driver", (_driver(e) for e in environments))
     yield from fact("GPU state", (_state(record) for record in records))
