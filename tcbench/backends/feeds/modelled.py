@@ -103,7 +103,7 @@ stage = shared(Stage)
 
 
 def stages(batch_size: int, image_size: int, dtype: DType) -> tuple[Stage, ...]:
-    """The stages after Huffman decoding in DALI's pipeline (`tcbench.backends.feeds.dali`), for files of PICTURE's size."""
+    """The stages after Huffman decoding in DALI's pipeline (`feeds.dali`), for files of PICTURE's size."""
     height, width = PICTURE
     pixels = batch_size * height * width
     short, long = scaled_shape(height, width, image_size)
