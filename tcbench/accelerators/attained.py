@@ -16,13 +16,14 @@ import hashlib
 import importlib.resources
 import math
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
-from tcbench.accelerators.peaks import peak_rates
+from tcbench.accelerators import ceilings
+from tcbench.accelerators.peaks import PeakRates, Precision, peak_rates
 from tcbench.hardware.gpus import GpuFile
-from tcbench.work import HALVES, Conv2d, Work
+from tcbench.work import Conv2d, Work
 
 _FILE = "attained.toml"
 _FITTED_ON = 70
@@ -53,109 +54,135 @@ _READ_TWICE = {
 """Inputs of a normalisation's statistics (or of the sums of its gradients) that are needed again for its output."""
 
 
+@functools.cache
+def rows() -> Mapping[str, Any]:
+    """The table: its sources by name, and its rows by kind."""
+    return tomllib.loads(_text())
+
+
+def _text() -> str:
+    return importlib.resources.files(__package__).joinpath(_FILE).read_text(encoding="utf-8")
+
+
 @dataclass(frozen=True)
-class Fractions:
-    """Shares of the peak rate and of the bandwidth that a kernel attains at best, and what it costs beyond. The first
-    is above 1 where fewer operations are done than are counted (Winograd's method)."""
+class Convolution:
+    """Shares that one kind of convolution attains, of the peak rate and of the bandwidth. The first is above 1 where
+    fewer operations are done than are counted (Winograd's method)."""
 
     arithmetic: float
     memory: float
-    latency_s: float
 
 
-class Table:
-    """The rows of attained.toml. `name` identifies them in records."""
+@dataclass(frozen=True)
+class Attained:
+    """The table's figures for one card.
 
-    def __init__(self, text: str) -> None:
-        self.rows: Mapping[str, Any] = tomllib.loads(text)
-        self.name = f"attained-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
-        self._latency_s: dict[str, float] = {row["of"]: float(row["us"]) * 1e-6 for row in self.rows["latency"]}
-        self._driver_s: dict[str, float] = {row["of"]: float(row["us"]) * 1e-6 for row in self.rows["driver"]}
-        self._product = {
-            (row["capability"], precision): row[precision]
-            for row in self.rows["product"]
-            for precision in ("fp32", "tf32", "fp16")
-            if precision in row
-        }
-        self._convolution = {
-            (row["kind"], row["filter"], row["precision"]): (row["arithmetic"], row["memory"])
-            for row in self.rows["convolution"]
-        }
-        self._bandwidth = {row["capability"]: row["fraction"] for row in self.rows["bandwidth"]}
-        self._link = {row["capability"]: row["gb_s"] * 1e9 for row in self.rows["link"]}
+    `name` identifies them in records. `products`: the share of the peak that a large matrix product attains, by
+    precision; `bandwidth`: the share that a streaming kernel does. `kernel_s` and `convolution_s`: latencies of the
+    device, for every kernel and for a convolution. `driver_s`: the host's time in the driver (and in cuDNN) to ask for
+    something, by a work's `kind`, "copy" or "captured". `link_bytes_s`: between pinned memory of the host and the card.
+    """
 
-    def product(self, card: GpuFile, precision: str) -> float:
-        """The share of the peak in this precision that a large matrix product attains."""
-        own = [capability for capability, known in self._product if known == precision]
-        return float(self._product[_nearest(own, card.sm), precision])
-
-    def bandwidth(self, card: GpuFile) -> float:
-        """The share of the bandwidth that a streaming kernel attains."""
-        return float(self._bandwidth[_nearest(self._bandwidth, card.sm)])
-
-    def streaming(self, card: GpuFile) -> Fractions:
-        """Those of all kernels but convolutions: they compute in float32 on what they read and write once."""
-        return Fractions(self.product(card, "fp32"), self.bandwidth(card), self._latency_s["kernel"])
-
-    def convolution(self, work: str, conv: Conv2d, card: GpuFile) -> Fractions:
-        """Those of a convolution (`work`: "fprop", "dgrad" or "wgrad"), in proportion to the card's products."""
-        precision = precision_of(conv, card)
-        fitted = "fp32" if precision == "fp32" else "fp16"
-        arithmetic, memory = self._convolution[work, _filter(conv), fitted]
-        there = self._product[_FITTED_ON, fitted]
-        return Fractions(
-            arithmetic=arithmetic * self.product(card, precision) / there,
-            memory=memory * self.bandwidth(card) / self._bandwidth[_FITTED_ON],
-            latency_s=self._latency_s["convolution"],
-        )
-
-    def latency_s(self) -> float:
-        """Of the device, for anything that is asked of it."""
-        return self._latency_s["kernel"]
-
-    def driver_s(self, of: str) -> float:
-        """The host's time in the driver (and in cuDNN) to ask for something: a work's `kind`, "copy" or "captured"."""
-        return self._driver_s[of]
-
-    def link_bytes_s(self, card: GpuFile) -> float:
-        """Bytes per second between pinned memory of the host and the card."""
-        return float(self._link[_nearest(self._link, card.sm)])
+    name: str
+    peaks: PeakRates
+    products: Mapping[Precision, float]
+    bandwidth: float
+    bandwidth_bytes_s: float
+    convolutions: Mapping[tuple[str, str, Precision], Convolution]
+    kernel_s: float
+    convolution_s: float
+    driver_s: Mapping[str, float]
+    link_bytes_s: float
 
 
 @functools.cache
-def table() -> Table:
-    """The table that comes with tcbench."""
-    return Table(importlib.resources.files("tcbench.accelerators").joinpath(_FILE).read_text(encoding="utf-8"))
+def attained(card: GpuFile) -> Attained:
+    """By the nearest rows of the table, but for what `tcbench roofline` measured on such a card. Raises SelectionError
+    for one whose peak rates are not known."""
+    peaks, measured = peak_rates(card), ceilings.of_device(card.device_name)
+    products = {precision: _product(card.sm, precision) for precision in get_args(Precision)}
+    bandwidth = _of("bandwidth", card.sm)["fraction"]
+    name = f"attained-{_digest(_text())}"
+    if measured is not None:
+        products |= {precision: rate / peaks.at(precision) for precision, rate in measured.flops_s.items()}
+        bandwidth = measured.bandwidth_bytes_s / card.memory_bandwidth_bytes_s
+        name += f"+roofline-{_digest(repr(measured))}"
+    latency_s = {row["of"]: row["us"] * 1e-6 for row in rows()["latency"]}
+    return Attained(
+        name=name,
+        peaks=peaks,
+        products=products,
+        bandwidth=bandwidth,
+        bandwidth_bytes_s=bandwidth * card.memory_bandwidth_bytes_s,
+        convolutions=_convolutions(products, bandwidth),
+        kernel_s=latency_s["kernel"],
+        convolution_s=latency_s["convolution"],
+        driver_s={row["of"]: row["us"] * 1e-6 for row in rows()["driver"]},
+        link_bytes_s=_of("link", card.sm)["gb_s"] * 1e9,
+    )
+
+
+def _convolutions(
+    products: Mapping[Precision, float], bandwidth: float
+) -> dict[tuple[str, str, Precision], Convolution]:
+    """In proportion to the card's products and bandwidth over those of the card that they were measured on. TF32's are
+    float16's, on the same Tensor Cores."""
+    fitted: dict[Precision, Precision] = {"fp32": "fp32", "tf32": "fp16", "fp16": "fp16"}
+    wider = bandwidth / _of("bandwidth", _FITTED_ON)["fraction"]
+    return {
+        (row["kind"], row["filter"], precision): Convolution(
+            row["arithmetic"] * products[precision] / _product(_FITTED_ON, like), row["memory"] * wider
+        )
+        for row in rows()["convolution"]
+        for precision, like in fitted.items()
+        if row["precision"] == like
+    }
+
+
+def _product(capability: int, precision: Precision) -> float:
+    """The row of the compute capability; of a precision that it lacks, that of float32."""
+    known = [row for row in rows()["product"] if precision in row]
+    row = _nearest(known, capability)
+    return float(row[precision] if row["capability"] <= capability else _product(capability, "fp32"))
+
+
+def _of(kind: str, capability: int) -> Mapping[str, Any]:
+    return _nearest(rows()[kind], capability)
+
+
+def _nearest(known: Sequence[Mapping[str, Any]], capability: int) -> Mapping[str, Any]:
+    """The row of a compute capability, else of the last one before it, else the first."""
+    before = [row for row in known if row["capability"] <= capability]
+    return max(before, key=lambda row: row["capability"]) if before else known[0]
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+# -- the model ---------------------------------------------------------------------------------------------------------
 
 
 def expected_s(work: Work, card: GpuFile) -> float:
     """Seconds that the device is busy with one launch. Raises SelectionError for a card whose peak rates are not
     known."""
-    kind = _CONVOLUTIONS.get(work.name)
+    kind, here = _CONVOLUTIONS.get(work.name), attained(card)
     if kind is not None:
         return _convolution_s(kind, work, card)
-    fractions = table().streaming(card)
-    arithmetic_s = work.flops / (peak_rates(card).fp32_flops_s * fractions.arithmetic)
+    arithmetic_s = work.flops / (here.peaks.fp32_flops_s * here.products["fp32"])
     traffic = work.bytes + _read_again_bytes(work, card)
-    return max(arithmetic_s, traffic / (card.memory_bandwidth_bytes_s * fractions.memory)) + fractions.latency_s
-
-
-def precision_of(conv: Conv2d, card: GpuFile) -> str:
-    """The arithmetic of a convolution on the card: "fp16" (bfloat16 too), "tf32" or "fp32"."""
-    if conv.dtype in HALVES:
-        return "fp16"
-    rates = peak_rates(card)
-    return "tf32" if conv.math == "tf32" and rates.tf32_flops_s > rates.fp32_flops_s else "fp32"
+    return max(arithmetic_s, traffic / here.bandwidth_bytes_s) + here.kernel_s
 
 
 def _convolution_s(kind: str, work: Work, card: GpuFile) -> float:
     conv: Conv2d = work.conv  # type: ignore[attr-defined]
-    fractions = table().convolution(kind, conv, card)
-    precision = precision_of(conv, card)
+    here = attained(card)
+    precision = here.peaks.precision(work)
+    shares = here.convolutions[kind, _filter(conv), precision]
     flops = work.flops * _waves(kind, conv, precision, card) * _padding(kind, conv, precision)
-    arithmetic_s = flops / (peak_rates(card).of(work) * fractions.arithmetic)
-    memory_s = work.bytes / (card.memory_bandwidth_bytes_s * fractions.memory)
-    return max(arithmetic_s, memory_s) + fractions.latency_s + _transposes_s(work, conv, precision, card)
+    arithmetic_s = flops / (here.peaks.at(precision) * shares.arithmetic)
+    memory_s = work.bytes / (card.memory_bandwidth_bytes_s * shares.memory)
+    return max(arithmetic_s, memory_s) + here.convolution_s + _transposes_s(work, conv, precision, card)
 
 
 def _filter(conv: Conv2d) -> str:
@@ -164,7 +191,7 @@ def _filter(conv: Conv2d) -> str:
     return size if plain else f"{size}-strided"
 
 
-def _waves(kind: str, conv: Conv2d, precision: str, card: GpuFile) -> float:
+def _waves(kind: str, conv: Conv2d, precision: Precision, card: GpuFile) -> float:
     """The time that the multiprocessors are held over the time of the work itself, by the best tile: the last wave, and
     tiles at the edge, are done as if they were full. A wgrad splits its long sum over multiprocessors instead, and
     Winograd's method has tiles of its own."""
@@ -179,7 +206,7 @@ def _waves(kind: str, conv: Conv2d, precision: str, card: GpuFile) -> float:
     return min(held(tile) for tile in TILES) / (rows * columns)
 
 
-def _padding(kind: str, conv: Conv2d, precision: str) -> float:
+def _padding(kind: str, conv: Conv2d, precision: Precision) -> float:
     """Tensor Cores take channels by 16 bytes; cuDNN pads to that, by zeros that are multiplied as well. Source: NVIDIA,
     "Convolutional Layers User's Guide" (from cuDNN 7.6.3 on)."""
     if precision == "fp32":
@@ -189,18 +216,17 @@ def _padding(kind: str, conv: Conv2d, precision: str) -> float:
     return math.ceil(channels / step) * step / channels
 
 
-def _transposes_s(work: Work, conv: Conv2d, precision: str, card: GpuFile) -> float:
+def _transposes_s(work: Work, conv: Conv2d, precision: Precision, card: GpuFile) -> float:
     """Tensor Cores work on channels that are innermost: from NCHW each array is transposed first, by a kernel that
     reads and writes it. Sources, profiles of cuDNN: on a V100 only what is read is transposed apart ("nhwc2nchw" in the
     name of the product's kernel; tensorflow/tensorflow#15897), on an A100 also what is written
     (pytorch/pytorch#81940). One image, or one pixel, is a matrix: it is taken as it is."""
     if precision == "fp32" or conv.layout == "NHWC" or conv.n == 1 or conv.h * conv.w == 1:
         return 0.0
-    fractions = table().streaming(card)
     arrays = [operand for operand in work.operands if len(operand.shape) == 4]
     moved = [operand for operand in arrays if card.sm >= 80 or operand.role == "in"]
-    traffic = 2 * sum(operand.bytes for operand in moved)
-    return traffic / (card.memory_bandwidth_bytes_s * fractions.memory) + len(moved) * fractions.latency_s
+    here = attained(card)
+    return 2 * sum(operand.bytes for operand in moved) / here.bandwidth_bytes_s + len(moved) * here.kernel_s
 
 
 def _read_again_bytes(work: Work, card: GpuFile) -> int:
@@ -209,8 +235,3 @@ def _read_again_bytes(work: Work, card: GpuFile) -> int:
         return 0
     inputs = sum(operand.bytes for operand in work.operands if operand.name in names)
     return max(0, inputs - card.multiprocessors * ON_CHIP_BYTES)
-
-
-def _nearest(known: Mapping[int, Any] | list[int], capability: int) -> int:
-    """The row of a compute capability that has none: the last before it, else the first."""
-    return max((c for c in known if c <= capability), default=min(known))

@@ -5,10 +5,14 @@ beside its arrays. From public figures: a forecast's floors and a modelled GPU's
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from tcbench.core.errors import SelectionError
 from tcbench.hardware.gpus import GpuFile
 from tcbench.work import HALVES, Work
+
+Precision = Literal["fp32", "tf32", "fp16"]
+"""Arithmetic of convolutions: in float32, in TensorFloat-32, or on 16 bits of either kind with float32 sums."""
 
 ALLOWANCE_BYTES = 500 * 2**20
 """Held by a process on a GPU beside its arrays: the CUDA context (300 to 500 MiB on data-centre GPUs) and the
@@ -26,14 +30,22 @@ class PeakRates:
     tf32_flops_s: float
     fp16_flops_s: float
 
-    def of(self, work: Work) -> float:
-        """The rate of a piece of work. All but convolutions compute in float32, whatever they store."""
+    def precision(self, work: Work) -> Precision:
+        """The arithmetic of a piece of work. All but convolutions compute in float32, whatever they store."""
         conv = getattr(work, "conv", None)
         if conv is None:
-            return self.fp32_flops_s
+            return "fp32"
         if conv.dtype in HALVES:
-            return self.fp16_flops_s
-        return self.tf32_flops_s if conv.math == "tf32" else self.fp32_flops_s
+            return "fp16"
+        return "tf32" if conv.math == "tf32" and self.tf32_flops_s > self.fp32_flops_s else "fp32"
+
+    def at(self, precision: Precision) -> float:
+        """The rate in a precision."""
+        return {"fp32": self.fp32_flops_s, "tf32": self.tf32_flops_s, "fp16": self.fp16_flops_s}[precision]
+
+    def of(self, work: Work) -> float:
+        """The rate of a piece of work."""
+        return self.at(self.precision(work))
 
 
 _PER_CLOCK: dict[int, tuple[int, int, int]] = {

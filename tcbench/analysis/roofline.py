@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from tcbench.accelerators.peaks import Precision
 from tcbench.analysis.summary import CellSummary
 from tcbench.core.record import Cell, Record
 from tcbench.core.timeline import Timeline
@@ -41,9 +42,6 @@ from tcbench.work import (
     ReluBackward,
     Work,
 )
-
-Precision = Literal["fp32", "tf32", "fp16"]
-"""Arithmetic of convolutions: in float32, in TensorFloat-32, or on 16 bits with float32 sums."""
 
 UPDATE_FLOPS = 6
 """Per parameter: g + decay * w, momentum * v - rate * g, w + v."""

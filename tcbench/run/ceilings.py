@@ -10,34 +10,19 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
-from pathlib import Path
 
 import msgspec
 
+from tcbench.accelerators import ceilings
+from tcbench.accelerators.ceilings import Measured
 from tcbench.accelerators.device import kind_of
-from tcbench.accelerators.peaks import peak_rates
-from tcbench.analysis.roofline import Ceilings, Precision
+from tcbench.accelerators.peaks import Precision, peak_rates
+from tcbench.analysis.roofline import Ceilings
 from tcbench.analysis.summary import CellSummary
-from tcbench.core import cache, files, process
+from tcbench.core import process
 from tcbench.core.errors import SelectionError, StoreError, TcbenchError
 from tcbench.hardware import gpus, machine
 from tcbench.run.runner import python_module, worker_environment
-
-VERSION = "ceilings-v1"
-"""Names the form of what is kept."""
-
-
-class Measured(msgspec.Struct, frozen=True, kw_only=True):
-    """The figures that the measuring process prints and the cache keeps. `flops_s` is by precision."""
-
-    device_name: str
-    flops_s: dict[Precision, float]
-    bandwidth_bytes_s: float
-    says: str
-
-    @property
-    def ceilings(self) -> Ceilings:
-        return Ceilings(self.device_name, tuple(self.flops_s.items()), self.bandwidth_bytes_s, True, self.says)
 
 
 def of(summary: CellSummary, fresh: bool = False) -> Ceilings:
@@ -52,7 +37,7 @@ def of(summary: CellSummary, fresh: bool = False) -> Ceilings:
     if _is_here(summary):
         measured = _measure(summary)
         _keep(summary, measured)
-        return measured.ceilings
+        return _ceilings(measured)
     published = None if summary.cell.device == "cpu" else _from_file(summary)
     if published is None:
         raise SelectionError(
@@ -71,21 +56,21 @@ def _name_of(summary: CellSummary) -> str:
     return f"{summary.machine}-{summary.cell.threads}" if summary.cell.device == "cpu" else str(summary.machine)
 
 
-def _path(summary: CellSummary) -> Path:
-    return cache.folder(VERSION) / f"{machine.slug(_name_of(summary))}.json"
+def _ceilings(measured: Measured) -> Ceilings:
+    return Ceilings(
+        measured.device_name, tuple(measured.flops_s.items()), measured.bandwidth_bytes_s, True, measured.says
+    )
 
 
 def _kept(summary: CellSummary) -> Ceilings | None:
-    try:
-        return msgspec.json.decode(_path(summary).read_bytes(), type=Measured).ceilings
-    except (OSError, ValueError):
-        return None
+    measured = ceilings.kept(ceilings.path(_name_of(summary)))
+    return None if measured is None else _ceilings(measured)
 
 
 def _keep(summary: CellSummary, measured: Measured) -> None:
     """A cache that cannot be written costs time, never a result."""
     with contextlib.suppress(StoreError):
-        files.write(_path(summary), msgspec.json.encode(measured))
+        ceilings.keep(ceilings.path(_name_of(summary)), measured)
 
 
 def _from_file(summary: CellSummary) -> Ceilings | None:

@@ -2,11 +2,12 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import math
+import re
 
 import pytest
 
-from tcbench.accelerators.attained import Fractions, expected_s, precision_of, table
+from tcbench.accelerators import ceilings
+from tcbench.accelerators.attained import Convolution, attained, expected_s, rows
 from tcbench.accelerators.peaks import peak_rates, work_floor_s
 from tcbench.core.errors import SelectionError
 from tcbench.hardware import gpus
@@ -26,6 +27,15 @@ V100, A100 = gpus.load("V100"), gpus.load("A100")
 ROWS = ("product", "bandwidth", "convolution", "latency", "driver", "link")
 
 
+@pytest.fixture(autouse=True)
+def nothing_measured(tmp_path, monkeypatch):
+    """No ceilings of this user's stand in for rows."""
+    monkeypatch.setenv("TCBENCH_CACHE", str(tmp_path))
+    attained.cache_clear()
+    yield
+    attained.cache_clear()
+
+
 def conv(n=256, c=256, size=14, k=256, r=3, stride=1, layout="NHWC", dtype="float16", math="strict"):
     return Conv2d(n, c, size, size, k, r, r, stride, r // 2, layout, dtype, math)
 
@@ -34,39 +44,37 @@ def conv(n=256, c=256, size=14, k=256, r=3, stride=1, layout="NHWC", dtype="floa
 
 
 def test_every_row_has_a_source_that_says_how_it_was_had():
-    rows = table().rows
-    assert set(rows) == {"sources", *ROWS}
-    for row in itertools.chain.from_iterable(rows[kind] for kind in ROWS):
-        source = rows["sources"][row["source"]]
+    assert set(rows()) == {"sources", *ROWS}
+    for row in itertools.chain.from_iterable(rows()[kind] for kind in ROWS):
+        source = rows()["sources"][row["source"]]
         assert source["what"] and source["url"]
         assert source["confirmed"].startswith(("read 20", "known", "assumed", "measured"))
 
 
 def test_every_source_is_one_of_a_row():
-    rows = table().rows
-    assert {row["source"] for kind in ROWS for row in rows[kind]} == set(rows["sources"])
+    assert {row["source"] for kind in ROWS for row in rows()[kind]} == set(rows()["sources"])
 
 
 def test_fractions_are_shares_but_where_fewer_operations_are_done_than_counted():
-    rows = table().rows
-    for row in rows["product"]:
+    for row in rows()["product"]:
         assert all(0 < row[precision] < 1 for precision in ("fp32", "tf32", "fp16") if precision in row)
-    assert all(0 < row["fraction"] < 1 for row in rows["bandwidth"])
-    for row in rows["convolution"]:
+    assert all(0 < row["fraction"] < 1 for row in rows()["bandwidth"])
+    for row in rows()["convolution"]:
         by_winograd = row["filter"] == "spatial" and row["precision"] == "fp32"
         assert 0 < row["memory"] < 1
         assert 0 < row["arithmetic"] < (2 if by_winograd else 1)
 
 
 def test_every_kind_of_convolution_has_one_row():
-    rows = [(row["kind"], row["filter"], row["precision"]) for row in table().rows["convolution"]]
+    listed = [(row["kind"], row["filter"], row["precision"]) for row in rows()["convolution"]]
     kinds, filters = ("fprop", "dgrad", "wgrad"), ("pointwise", "spatial")
     every = itertools.product(kinds, [*filters, *(f"{f}-strided" for f in filters)], ("fp32", "fp16"))
-    assert sorted(rows) == sorted(every)
+    assert sorted(listed) == sorted(every)
 
 
-def test_a_table_is_named_by_what_stands_in_it():
-    assert table().name.startswith("attained-") and len(table().name) == len("attained-") + 12
+def test_the_table_is_named_by_what_stands_in_it():
+    assert re.fullmatch("attained-[0-9a-f]{12}", attained(V100).name)
+    assert attained(V100).name == attained(A100).name
 
 
 # -- the model ------------------------------------------------------------------------------------------------------
@@ -76,7 +84,7 @@ def test_a_table_is_named_by_what_stands_in_it():
 def test_a_streaming_kernel_takes_its_bytes_at_the_attained_bandwidth_and_a_latency(name):
     gpu = gpus.load(name)
     relu = Relu(1 << 26, "float16")
-    fraction = table().bandwidth(gpu)
+    fraction = attained(gpu).bandwidth
     assert 0.6 < fraction < 1
     seconds = relu.bytes / (gpu.memory_bandwidth_bytes_s * fraction) + 2e-6
     assert expected_s(relu, gpu) == pytest.approx(seconds)
@@ -121,7 +129,7 @@ def test_tensor_cores_cost_transposes_in_nchw():
         return expected_s(nchw, gpu) - expected_s(nhwc, gpu)
 
     def moved_s(gpu, *operands):
-        rate = gpu.memory_bandwidth_bytes_s * table().bandwidth(gpu)
+        rate = gpu.memory_bandwidth_bytes_s * attained(gpu).bandwidth
         return sum(2 * operand.bytes / rate + 2e-6 for operand in operands)
 
     assert extra_s(V100) == pytest.approx(moved_s(V100, x, w))
@@ -145,36 +153,59 @@ def test_a_normalisation_reads_its_inputs_twice(work, inputs):
     launched = work(norm, 1e-5, 0.1) if work is BatchNormForward else work(norm)
     kept = V100.multiprocessors * 128 * 1024
     traffic = launched.bytes + inputs * norm.size * 2 - kept
-    rate = V100.memory_bandwidth_bytes_s * table().bandwidth(V100)
+    rate = V100.memory_bandwidth_bytes_s * attained(V100).bandwidth
     assert expected_s(launched, V100) == pytest.approx(traffic / rate + 2e-6)
 
 
 def test_a_small_normalisation_stays_on_the_chip():
     norm = Norm(8, 64, 28, 28, "NHWC", "float16")
     work = BatchNormForward(norm, 1e-5, 0.1)
-    rate = V100.memory_bandwidth_bytes_s * table().bandwidth(V100)
+    rate = V100.memory_bandwidth_bytes_s * attained(V100).bandwidth
     assert expected_s(work, V100) == pytest.approx(work.bytes / rate + 2e-6)
 
 
 def test_tf32_is_computed_where_there_is_tf32():
-    asked = conv(dtype="float32", math="tf32")
-    assert (precision_of(asked, A100), precision_of(asked, V100)) == ("tf32", "fp32")
-    assert precision_of(conv(dtype="bfloat16"), A100) == "fp16"
-    slower, faster = (expected_s(ConvFprop(c), A100) for c in (conv(dtype="float32"), asked))
-    assert faster < slower
+    slower, faster = (ConvFprop(conv(dtype="float32", math=math)) for math in ("strict", "tf32"))
+    assert expected_s(faster, A100) < expected_s(slower, A100)
+    assert expected_s(faster, V100) == expected_s(slower, V100)
 
 
-def test_another_card_attains_in_proportion_to_its_products():
-    there, here = (table().convolution("dgrad", conv(), gpu) for gpu in (V100, A100))
-    assert there == Fractions(pytest.approx(0.50), pytest.approx(0.90), 6e-6)
+def test_another_card_attains_in_proportion_to_its_products_and_bandwidth():
+    there, here = (attained(gpu).convolutions["dgrad", "spatial", "fp16"] for gpu in (V100, A100))
+    assert there == Convolution(pytest.approx(0.50), pytest.approx(0.90))
     assert here.arithmetic == pytest.approx(0.50 * 0.869 / 0.896)
     assert here.memory == pytest.approx(0.90 * 0.918 / 0.904)
 
 
 def test_a_card_between_two_rows_takes_the_older_ones():
-    between = dataclasses.replace(A100, sm=86)
-    assert table().bandwidth(between) == table().bandwidth(A100)
-    assert table().product(between, "fp16") == table().product(A100, "fp16")
+    between = attained(dataclasses.replace(A100, sm=86))
+    assert (between.bandwidth, between.products) == (attained(A100).bandwidth, attained(A100).products)
+
+
+@pytest.fixture
+def measured():
+    """On a card like the A100: a product at half the peak of Tensor Cores, a copy at a quarter of the bandwidth."""
+    peaks = peak_rates(A100)
+    value = ceilings.Measured(
+        device_name=A100.device_name,
+        flops_s={"fp32": 0.9 * peaks.fp32_flops_s, "fp16": 0.5 * peaks.fp16_flops_s},
+        bandwidth_bytes_s=A100.memory_bandwidth_bytes_s / 4,
+        says="measured",
+    )
+    ceilings.keep(ceilings.path("some-machine"), value)
+    return value
+
+
+def test_ceilings_that_were_measured_on_such_a_card_take_the_place_of_the_rows(measured):
+    here = attained(A100)
+    assert here.products == {"fp32": pytest.approx(0.9), "tf32": pytest.approx(0.861), "fp16": pytest.approx(0.5)}
+    assert here.bandwidth == 0.25
+    assert here.convolutions["dgrad", "spatial", "fp16"].arithmetic == pytest.approx(0.50 * 0.5 / 0.896)
+    assert expected_s(Relu(1 << 26, "float16"), A100) == pytest.approx(
+        2 * (1 << 27) / measured.bandwidth_bytes_s + 2e-6
+    )
+    assert re.fullmatch("attained-[0-9a-f]{12}[+]roofline-[0-9a-f]{12}", here.name)
+    assert attained(V100).bandwidth == 0.904
 
 
 @pytest.mark.parametrize("work", [ConvFprop, ConvDgrad, ConvWgrad])
@@ -196,10 +227,9 @@ def test_a_card_without_known_rates_is_one_clear_line():
 
 @pytest.mark.parametrize("of", ["kernel", "graph", "call", "copy", "captured"])
 def test_the_host_pays_microseconds_for_every_request(of):
-    assert 1e-6 < table().driver_s(of) < 20e-6
+    assert 1e-6 < attained(V100).driver_s[of] < 20e-6
 
 
 def test_links_are_those_of_their_generation():
-    rates = [table().link_bytes_s(gpus.load(name)) / 1e9 for name in ("V100", "A100", "L40S", "H100", "B200")]
+    rates = [attained(gpus.load(name)).link_bytes_s / 1e9 for name in ("V100", "A100", "L40S", "H100", "B200")]
     assert rates == [12, 25, 25, 54, 54]
-    assert math.isclose(table().latency_s(), 2e-6)

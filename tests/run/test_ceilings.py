@@ -9,6 +9,7 @@ import pytest
 from factories import make_cell, make_environment, make_record
 
 from tcbench.accelerators import device
+from tcbench.accelerators.ceilings import Measured
 from tcbench.accelerators.peaks import peak_rates
 from tcbench.analysis.summary import CellSummary, summarise
 from tcbench.core.errors import SelectionError, TcbenchError
@@ -16,7 +17,7 @@ from tcbench.core.process import Answer
 from tcbench.hardware import gpus, machine
 from tcbench.run import ceilings
 
-VALUE = ceilings.Measured(device_name="this", flops_s={"fp32": 1e11}, bandwidth_bytes_s=2e10, says="measured")
+VALUE = Measured(device_name="this", flops_s={"fp32": 1e11}, bandwidth_bytes_s=2e10, says="measured")
 
 
 @pytest.fixture(autouse=True)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tcbench.accelerators.attained import expected_s, table
+from tcbench.accelerators.attained import attained, expected_s
 from tcbench.accelerators.cuda import routes
 from tcbench.accelerators.protocol import Array
 from tcbench.accelerators.tracing import TracingAccelerator, check, check_copy
@@ -54,17 +54,16 @@ class VirtualAccelerator(TracingAccelerator):
     def _make(self, work: Work, arrays: tuple[Array, ...]) -> Callable[[], None]:
         check(work, arrays)
         routes.check_dtypes(work)
-        run = functools.partial(self.stream.put, _task(work.name, work.kind, expected_s(work, self.card)))
+        run = functools.partial(self.stream.put, self._task(work.name, work.kind, expected_s(work, self.card)))
         self._runs[id(work)] = (run, work)
         return run
 
     def _copy(self, n_bytes: int) -> None:
-        seconds = table().latency_s() + n_bytes / table().link_bytes_s(self.card)
-        self.stream.put(_task("copy", "copy", seconds))
+        here = attained(self.card)
+        self.stream.put(self._task("copy", "copy", here.kernel_s + n_bytes / here.link_bytes_s))
+
+    def _task(self, name: str, kind: str, device_s: float) -> Task:
+        return Task(name, round(attained(self.card).driver_s[kind] * 1e9), round(device_s * 1e9))
 
     def capture(self, run: Callable[[], None]) -> Callable[[], None]:
         return run
-
-
-def _task(name: str, kind: str, device_s: float) -> Task:
-    return Task(name, round(table().driver_s(kind) * 1e9), round(device_s * 1e9))

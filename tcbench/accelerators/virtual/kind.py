@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tcbench.accelerators.attained import table
+from tcbench.accelerators.attained import attained
 from tcbench.accelerators.device import Device, DeviceKind, OpenDevice
 from tcbench.core.errors import OutOfDeviceMemory
 from tcbench.core.record import CudnnSettings, GpuFacts, Simulated
@@ -49,8 +49,9 @@ class Virtual(DeviceKind):
         )
 
     def simulated(self, device: str, host_speed: float) -> Simulated:
+        card = _card(device)
         return Simulated(
-            card=_card(device).device_name, host=machine.cpu_name(), host_speed=host_speed, attained=table().name
+            card=card.device_name, host=machine.cpu_name(), host_speed=host_speed, attained=attained(card).name
         )
 
     def out_of_memory(self, device: str, error: Exception) -> Exception | None:

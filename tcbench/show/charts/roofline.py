@@ -17,7 +17,8 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 from matplotlib.transforms import Bbox
 
-from tcbench.analysis.roofline import Ceilings, CellRoofline, Part, Precision, worth_showing
+from tcbench.accelerators.peaks import Precision
+from tcbench.analysis.roofline import Ceilings, CellRoofline, Part, worth_showing
 from tcbench.core.errors import SelectionError
 from tcbench.show.charts.inline import tooltip
 from tcbench.show.charts.labels import around, label

@@ -1,0 +1,48 @@
+"""A device's ceilings as they were measured on it, in the user's cache: the rates of a matrix product and a copy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from tcbench.accelerators.peaks import Precision
+from tcbench.core import cache, files
+from tcbench.hardware import machine
+
+VERSION = "ceilings-v1"
+"""Names the form of what is kept."""
+
+
+class Measured(msgspec.Struct, frozen=True, kw_only=True):
+    """The figures that the measuring process prints and the cache keeps. `flops_s` is by precision."""
+
+    device_name: str
+    flops_s: dict[Precision, float]
+    bandwidth_bytes_s: float
+    says: str
+
+
+def path(name: str) -> Path:
+    """The file of a machine's ceilings."""
+    return cache.folder(VERSION) / f"{machine.slug(name)}.json"
+
+
+def kept(file: Path) -> Measured | None:
+    """None where nothing is kept, or it cannot be read."""
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=Measured)
+    except (OSError, ValueError):
+        return None
+
+
+def keep(file: Path, measured: Measured) -> None:
+    """Raises StoreError."""
+    files.write(file, msgspec.json.encode(measured))
+
+
+def of_device(device_name: str) -> Measured | None:
+    """Those of a device by its name as its driver says it, on whichever machine they were measured; the last by file
+    name where there are several."""
+    every = (kept(file) for file in sorted(cache.folder(VERSION).glob("*.json"), reverse=True))
+    return next((measured for measured in every if measured and measured.device_name == device_name), None)
