@@ -31,7 +31,7 @@ class PeakRates:
     fp16_flops_s: float
 
     def precision(self, work: Work) -> Precision:
-        """The arithmetic of a piece of work. All but convolutions compute in float32, whatever they store."""
+        """The arithmetic of a piece of work: float32 for all but convolutions, whatever they store."""
         conv = getattr(work, "conv", None)
         if conv is None:
             return "fp32"
