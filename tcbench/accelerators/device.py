@@ -209,8 +209,9 @@ class DeviceKind:
         """The error that says that the device's memory is spent, where this error means that."""
         return None
 
-    def open(self, device: str, settings: CudnnSettings, threads: int) -> OpenDevice:
-        """An accelerator on the device; `threads` are those of the host. Imports what drives it."""
+    def open(self, device: str, settings: CudnnSettings, threads: int, host_speed: float = 1.0) -> OpenDevice:
+        """An accelerator on the device; `threads` are those of the host, and `host_speed` is 1 but on a simulated
+        device (`tcbench.core.record.Cell`). Imports what drives it."""
         raise NotImplementedError
 
     def ceilings(self, device: str, threads: int) -> dict[str, Any]:

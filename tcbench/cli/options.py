@@ -79,7 +79,12 @@ ImageSizeOption = Annotated[
 ]
 DeviceOption = Annotated[
     str,
-    typer.Option(metavar="DEVICE", help="auto, cpu or cuda:N.", autocompletion=complete_device, rich_help_panel=WHAT),
+    typer.Option(
+        metavar="DEVICE",
+        help="auto, cpu, cuda:N, or virtual:CARD (a simulated V100, H100, ... or a file).",
+        autocompletion=complete_device,
+        rich_help_panel=WHAT,
+    ),
 ]
 DataOption = Annotated[
     str | None,
@@ -112,6 +117,14 @@ ThreadsOption = Annotated[
     int | None,
     typer.Option(
         metavar="N", min=1, help="Threads for BLAS, ops and input. Default: all usable cores.", rich_help_panel=HOW
+    ),
+]
+HostSpeedOption = Annotated[
+    float,
+    typer.Option(
+        metavar="TIMES",
+        help="On a virtual GPU: as if this host were so many times as fast, e.g. 0.5.",
+        rich_help_panel=HOW,
     ),
 ]
 OutOption = Annotated[
@@ -172,6 +185,7 @@ def selection(
     seed: int,
     threads: int | None,
     trials: int | None = None,
+    host_speed: float = 1.0,
 ) -> Selection:
     """The selection that the options for cells and measuring make together. Raises SelectionError."""
     from tcbench.hardware import machine
@@ -188,7 +202,14 @@ def selection(
         timeout_s=within("--timeout", timeout, "seconds above 0", lambda x: 0 < x <= 1e6),
         seed=seed,
         threads=threads or machine.usable_cpus(),
+        host_speed=within_speed(host_speed),
     )
+
+
+def within_speed(host_speed: float) -> float:
+    """The speed of --host-speed. Raises SelectionError."""
+    within("--host-speed", host_speed, "how many times as fast, from 0.01 to 100", lambda x: 0.01 <= x <= 100)
+    return host_speed
 
 
 def within(name: str, value: float | None, expected: str, holds: Callable[[float], bool]) -> float | None:

@@ -22,11 +22,13 @@ from tcbench.cli.options import (
     WHAT,
     WHERE,
     DeviceOption,
+    HostSpeedOption,
     ImageSizeOption,
     ScenarioArgument,
     batch_sizes,
     complete_config,
     images,
+    within_speed,
 )
 from tcbench.core import files
 from tcbench.core.errors import SelectionError, TcbenchError, TraceError
@@ -92,6 +94,7 @@ def profile(
         int | None,
         typer.Option(metavar="N", min=1, help="As with `tcbench run`.", rich_help_panel=HOW),
     ] = None,
+    host_speed: HostSpeedOption = 1.0,
     out: Annotated[
         Path, typer.Option(metavar="FOLDER", help="Files go to FOLDER/MACHINE/.", rich_help_panel=WHERE)
     ] = OUT,
@@ -105,7 +108,7 @@ def profile(
     from tcbench.show.console import make_console
     from tcbench.tracing import perfetto
 
-    plan, planned = _planned(config, scenario, bs, device, data, image_size, steps, threads)
+    plan, planned = _planned(config, scenario, bs, device, data, image_size, steps, threads, host_speed)
     recorder = _recorder(tool, planned.cell)
     stderr, stdout = make_console(stderr=True), make_console()
     _prepare_input(plan, stderr, quiet)
@@ -146,6 +149,7 @@ def _planned(
     image_size: int | None,
     steps: int,
     threads: int | None,
+    host_speed: float,
 ) -> tuple[Plan, PlannedCell]:
     """The one cell. Raises TcbenchError for none, for several, and for one that cannot run here."""
     import msgspec
@@ -166,6 +170,7 @@ def _planned(
         image_size=image_size,
         max_time_s=_TIMED_S,
         threads=threads or machine.usable_cpus(),
+        host_speed=within_speed(host_speed),
     )
     made = plan.make(loaded, selection, target)
     if len(made.cells) != 1:
@@ -180,10 +185,11 @@ def _planned(
 
 @dataclass(frozen=True)
 class _Recorder:
-    """The tool that records: `nsys` around the worker, or CUPTI in it; else tcbench's own ranges."""
+    """The tool that records: `nsys` around the worker, or `inside` it the device's own (`DeviceKind.recorder`); else
+    tcbench's own ranges."""
 
     nsys: Nsys | None = None
-    cupti: bool = False
+    inside: str | None = None
     note: str | None = None
 
 
@@ -193,6 +199,12 @@ def _recorder(tool: Tool, cell: Cell) -> _Recorder:
     from tcbench.tracing import nsys
 
     kind = kind_of(cell.device)
+    if kind.simulates is not None and tool != "ranges":
+        if tool != "auto":
+            raise SelectionError(
+                f"--tool {tool} records what is there, and {cell.device} is simulated; take --tool auto"
+            )
+        return _Recorder(inside=kind.recorder)
     if tool in ("auto", "nsys"):
         installed = nsys.find()
         if installed is not None:
@@ -206,7 +218,7 @@ def _recorder(tool: Tool, cell: Cell) -> _Recorder:
         raise SelectionError(f"--tool cupti: {problem}")
     if tool == "auto" and problem:
         return _Recorder(note=f"ranges alone, no kernels: {problem}")
-    return _Recorder(cupti=kind.recorder is not None and problem is None and tool != "ranges")
+    return _Recorder(inside=kind.recorder if problem is None and tool != "ranges" else None)
 
 
 @dataclass(frozen=True)
@@ -263,7 +275,7 @@ class _Take:
         from tcbench.core.messages import RUNNER_PID, ProfileRequest
         from tcbench.run.runner import worker_command
 
-        request = ProfileRequest(str(folder / "recording.json"), self.recorder.cupti)
+        request = ProfileRequest(str(folder / "recording.json"), self.recorder.inside is not None)
         words = [*worker_command(pipe), msgspec.json.encode(request).decode()]
         if self.recorder.nsys is None:
             return words
@@ -293,8 +305,9 @@ class _Take:
         if own.dropped:
             notes.append(f"CUPTI lost {own.dropped} records")
         if self.recorder.nsys is None:
-            source = "cupti" if self.recorder.cupti else "ranges"
-            return _Taken(record, assemble(title, own, source, work), notes=tuple(notes))  # type: ignore[arg-type]
+            source: Any = self.recorder.inside or "ranges"
+            timeline = assemble(title, own, source, work, record.cell.host_speed)
+            return _Taken(record, timeline, notes=tuple(notes))
         try:
             timeline, files = self._from_nsys(title, own, work, folder)
         except TraceError as error:

@@ -18,6 +18,7 @@ from tcbench.cli.options import (
     ConfigOption,
     DataOption,
     DeviceOption,
+    HostSpeedOption,
     ImageSizeOption,
     MaxTimeOption,
     OutOption,
@@ -71,6 +72,7 @@ def run(
     ] = False,
     seed: SeedOption = 0,
     threads: ThreadsOption = None,
+    host_speed: HostSpeedOption = 1.0,
     out: OutOption = OUT,
     resume: Annotated[
         bool,
@@ -100,6 +102,7 @@ def run(
         timeout=timeout,
         seed=seed,
         threads=threads,
+        host_speed=host_speed,
     )
     plan = make_plan(scenario, chosen, device)
     check_folder(plan)

@@ -44,11 +44,12 @@ class Finished(msgspec.Struct, frozen=True, tag="finished"):
 
 
 class ProfileRequest(msgspec.Struct, frozen=True):
-    """A request to a worker beyond its cell, when it is profiled: to record its profiled pass, with its layers and with
-    CUPTI where `cupti` is set, and to leave the recording in the file `path`. Its second argument, as JSON."""
+    """A request to a worker beyond its cell, when it is profiled: to record its profiled pass with its layers and,
+    where `activities` is set, what the device does, and to leave the recording in the file `path`. Its second argument,
+    as JSON."""
 
     path: str
-    cupti: bool = False
+    activities: bool = False
 
 
 Message = Building | Stepped | Finished

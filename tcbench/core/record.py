@@ -81,8 +81,9 @@ class MeasureSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Cell(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, cache_hash=True):
-    """One config x one batch size, with everything a worker needs to run it. `device` is "cpu" or "cuda:N".
-    `scenario_cudnn` is set where the config is an ablation: the scenario's settings, of which `cudnn` changes one.
+    """One config x one batch size, with everything a worker needs to run it. `device` is "cpu", "cuda:N" or
+    "virtual:CARD". `scenario_cudnn` is set where the config is an ablation: the scenario's settings, of which `cudnn`
+    changes one. `host_speed`: how many times as fast as it is the host is to seem to a simulated device.
     A field that came later has a default and is left out of the JSON where it has that, so that keys stay the same."""
 
     scenario: str
@@ -102,6 +103,7 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, cache_
     cudnn: CudnnSettings
     measure: MeasureSettings
     scenario_cudnn: CudnnSettings | None = None
+    host_speed: Annotated[float, Meta(gt=0, le=1e3)] = 1.0
 
     @property
     def key(self) -> str:

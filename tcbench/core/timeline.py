@@ -1,7 +1,7 @@
 """A timeline: what ran when, during a few steps of one cell, on the host, in the input's threads and on the GPU.
 
-Whoever records one (Nsight Systems, CUPTI, tcbench's own ranges) makes this; analysis and pictures read nothing else.
-Standard library only.
+Whoever records one (Nsight Systems, CUPTI, a simulation, tcbench's own ranges) makes this; analysis and pictures read
+nothing else. Standard library only.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Kind = Literal["step", "phase", "layer", "work", "api", "kernel", "copy", "memse
 """host: steps, their phases, layers in them, CUDA calls (`api`). io: `work`. gpu: kernels, copies, memsets, and whole
 graphs where what is inside one cannot be told."""
 
-Source = Literal["nsys", "cupti", "ranges"]
+Source = Literal["nsys", "cupti", "simulated", "ranges"]
 
 
 @dataclass(frozen=True, order=True)

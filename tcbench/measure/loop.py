@@ -12,6 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
+import msgspec
+
 from tcbench.core.record import Measurement, MeasureSettings, PhaseTimes
 from tcbench.core.session import Detailed, Facts, Session
 from tcbench.measure.ranges import CELL_MARK, Ranges
@@ -181,6 +183,30 @@ def profile(
             device_s=None if device_s is None else device_s[i::n],
         )
         for i, phase in enumerate(session.phases)
+    )
+
+
+def at_host_speed(measurement: Measurement, speed: float) -> Measurement:
+    """The measurement as of a host so many times as fast, whose device took that much longer for everything meanwhile:
+    all times are divided by it."""
+    if speed == 1:
+        return measurement
+
+    def scaled(times_s: tuple[float, ...]) -> tuple[float, ...]:
+        return tuple(time_s / speed for time_s in times_s)
+
+    return msgspec.structs.replace(
+        measurement,
+        warmup_times_s=scaled(measurement.warmup_times_s),
+        step_times_s=scaled(measurement.step_times_s),
+        phases=tuple(
+            PhaseTimes(
+                name=phase.name,
+                host_s=scaled(phase.host_s),
+                device_s=None if phase.device_s is None else scaled(phase.device_s),
+            )
+            for phase in measurement.phases
+        ),
     )
 
 

@@ -74,7 +74,7 @@ def measured(cell: Cell, send: Send, request: ProfileRequest | None, device_name
     unknown = the_backend.RUNGS.problem(cell.rungs)
     if unknown:  # where another version of tcbench made the cell
         raise ScenarioError(f"config '{cell.config}': {unknown}")
-    activities = kind_of(cell.device).activities() if request is not None and request.cupti else None
+    activities = kind_of(cell.device).activities() if request is not None and request.activities else None
     profiling = loop.Profiling(
         around=lambda: _profilers(cell, activities),
         layers=request is not None or ranges.attached(),
@@ -97,6 +97,7 @@ def measured(cell: Cell, send: Send, request: ProfileRequest | None, device_name
             session.close()  # which may fail after that, and would say less
         raise
     session.close()
+    measurement = loop.at_host_speed(measurement, cell.host_speed)
     if request is not None:
         Path(request.path).write_bytes(
             recording.encode(
@@ -162,7 +163,7 @@ def describe(cell: Cell) -> Environment:
         tuple(name for name in cell.rungs if name in rungs and rungs[name].requires.is_emulated(here.instructions)),
         accelerator=kind.library() if launches else None,
         shortfall=kind.shortfall() if launches else None,
-        simulated=kind.simulated(cell.device, 1.0),
+        simulated=kind.simulated(cell.device, cell.host_speed),
     )
 
 

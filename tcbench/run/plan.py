@@ -36,6 +36,7 @@ class Selection:
     timeout_s: float | None = None
     seed: int = 0
     threads: int = 1
+    host_speed: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -82,6 +83,8 @@ def make(scenario: Scenario, selection: Selection, device: Device, *, remote: bo
             f"--data modelled: {device.name} computes, and takes images; expected a virtual device (virtual:V100), or "
             "--data synthetic"
         )
+    if selection.host_speed != 1 and kind_of(device.name).simulates is None:
+        raise SelectionError(f"--host-speed: {device.name} runs as fast as it does; expected a simulated device")
     _check_rungs(scenario)
     measure = scenario.measure
     if selection.target is not None:
@@ -113,6 +116,7 @@ def make(scenario: Scenario, selection: Selection, device: Device, *, remote: bo
                 cudnn=config.cudnn or scenario.cudnn,
                 measure=measure,
                 scenario_cudnn=scenario.cudnn if config.cudnn else None,
+                host_speed=selection.host_speed,
             )
             cells.append(PlannedCell(cell, reason))
     return Plan(

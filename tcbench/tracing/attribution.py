@@ -32,9 +32,12 @@ class Work:
     end_ns: int
 
 
-def assemble(title: Title, recording: Recording, source: Source, io: Iterable[Work] = ()) -> Timeline:
+def assemble(
+    title: Title, recording: Recording, source: Source, io: Iterable[Work] = (), host_speed: float = 1.0
+) -> Timeline:
     """One timeline of everything. Its zero is where the first span begins. What the input's threads did before the
-    first step and after the last is left out."""
+    first step and after the last is left out. `host_speed`: times are divided by it, see
+    `tcbench.measure.loop.at_host_speed`."""
     steps = [span for span in recording.spans if span.kind == "step"]
     first, last = min((s.begin_ns for s in steps), default=0), max((s.end_ns for s in steps), default=0)
     io = [work for work in io if not steps or (work.end_ns > first and work.begin_ns < last)]
@@ -43,7 +46,7 @@ def assemble(title: Title, recording: Recording, source: Source, io: Iterable[Wo
     origin = min(begins, default=0)
 
     def at(time_ns: int) -> float:
-        return (time_ns - origin) * 1e-9
+        return (time_ns - origin) * 1e-9 / host_speed
 
     spans = [Span(at(s.begin_ns), at(s.end_ns), "host", s.kind, s.name, s.step, s.phase) for s in recording.spans]
     spans += [Span(at(w.begin_ns), at(w.end_ns), "io", "work", w.name, row=w.row) for w in io]

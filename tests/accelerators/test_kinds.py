@@ -82,7 +82,7 @@ class Abacus(DeviceKind):
     def facts(self, device):
         return GpuFacts("Suanpan", (9, 0), 13, 2**30)
 
-    def open(self, device, settings, threads):
+    def open(self, device, settings, threads, host_speed):
         accelerator = ReferenceAccelerator(GpuProperties("Suanpan", 90, 13, 2**30))
         return OpenDevice(accelerator, HostClock(), lambda: 7)
 

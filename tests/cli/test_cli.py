@@ -74,7 +74,7 @@ def sleeper(tmp_path: Path) -> Path:
         (["run", "--data", "quick.toml"], "is a file, not a folder"),
         (["run", "--data", "bad\udcffname"], "expected a path of printable UTF-8 characters"),
         (["run", "--data", "empty"], "has no class folders"),
-        (["run", "--device", "tpu"], "--device tpu: expected auto, cpu or cuda:N"),
+        (["run", "--device", "tpu"], "--device tpu: expected auto, cpu, cuda:N or virtual:CARD"),
         (["run", "--target", "0"], "--target 0: expected a share between 0 and 1"),
         (["run", "--max-time", "-1"], "--max-time -1: expected seconds above 0"),
         (["run", "--timeout", "0"], "--timeout 0: expected seconds above 0"),

@@ -119,7 +119,7 @@ def test_an_fp32_that_failed_is_an_error_of_its_own(tmp_path):
         (["--rungs", "--seeds", "3"], "--seeds: has no meaning with --rungs"),
         (["--rungs", "--config", "nothing"], "--config 'nothing': unknown"),
         (["nowhere"], "scenario 'nowhere': unknown"),
-        (["--device", "tpu"], "--device tpu: expected auto, cpu or cuda:N"),
+        (["--device", "tpu"], "--device tpu: expected auto, cpu, cuda:N or virtual:CARD"),
     ],
 )
 def test_a_mistake_is_one_clear_line_and_exit_code_2(tmp_path, words, expected):

@@ -116,7 +116,7 @@ def test_without_cupti_a_gpu_is_recorded_by_ranges_alone_and_that_is_said(monkey
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     cell = msgspec.structs.replace(make_record("fp16", 64).cell, device="cuda:0")
     recorder = profile._recorder("auto", cell)
-    assert (recorder.nsys, recorder.cupti) == (None, False)
+    assert (recorder.nsys, recorder.inside) == (None, None)
     assert recorder.note.startswith("ranges alone, no kernels: cupti-python is not installed: uv sync --extra cuda1")
     assert profile._recorder("ranges", cell).note is None
     with pytest.raises(SelectionError, match="--tool cupti: cupti-python is not installed: uv sync --extra cuda1"):

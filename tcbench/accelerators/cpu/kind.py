@@ -50,7 +50,7 @@ class Cpu(DeviceKind):
             what, _, remedy = trouble.partition(": ")
             yield Finding("missing", "oneDNN", f"{what}; NumPy computes on the CPU, several times slower", remedy)
 
-    def open(self, device: str, settings: CudnnSettings, threads: int) -> OpenDevice:
+    def open(self, device: str, settings: CudnnSettings, threads: int, host_speed: float = 1.0) -> OpenDevice:
         from tcbench.accelerators.cpu.numpy.accelerator import NumpyAccelerator
         from tcbench.accelerators.cpu.onednn import library
         from tcbench.accelerators.cpu.onednn.accelerator import OneDnnAccelerator

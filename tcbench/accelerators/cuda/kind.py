@@ -104,7 +104,7 @@ class Cuda(DeviceKind):
         gpus, index = driver.gpus().present, index_of(device)
         return out_of_memory.from_error(error, gpus[index].memory_bytes if index < len(gpus) else None)
 
-    def open(self, device: str, settings: CudnnSettings, threads: int) -> OpenDevice:
+    def open(self, device: str, settings: CudnnSettings, threads: int, host_speed: float = 1.0) -> OpenDevice:
         from tcbench.accelerators.cuda.clock import EventClock
         from tcbench.accelerators.cuda.live import CudaAccelerator, fresh_autotune
 

@@ -21,15 +21,13 @@ from tcbench.accelerators.cuda.cudnn.autotune import CupyWorkbench
 from tcbench.accelerators.cuda.cudnn.plans import PlanFacts, Plans, plan_cache
 from tcbench.accelerators.cuda.kernels.load import Kernels
 from tcbench.accelerators.protocol import Array, BatchNormRoute
+from tcbench.accelerators.staging import Slot, Staging
 from tcbench.core import messages
 from tcbench.core.record import CudnnSettings, PlanChoice
 from tcbench.hardware.gpus import GpuProperties
 from tcbench.work import Norm, Work
 
 _LOG = logging.getLogger(__name__)
-STAGING_SLOTS = 2
-"""Pinned buffers per size: the host fills one while the device still reads the other."""
-
 Run = Callable[..., None]
 
 
@@ -75,7 +73,7 @@ class CudaAccelerator:
         self._peak_bytes = 0
         # By identity, which is what the same shapes give again; the work is held so that its identity stays its own.
         self._runs: dict[int, tuple[Run, Work]] = {}
-        self._staging: dict[int, _Staging] = {}
+        self._staging = Staging(functools.partial(_pinned, cupy))
         self._capturing = False
         self._kept: list[Any] = []
         self._choices: list[PlanChoice] = []
@@ -128,12 +126,10 @@ class CudaAccelerator:
         """Through pinned memory, so that the copy is asynchronous and the source is free at once."""
         if self._capturing:
             # The graph reads this buffer at every replay: it is nobody else's, and stays.
-            slot = _Slot(self._cupy, source.nbytes)
+            slot = self._staging.make(source.nbytes)
             self._kept.append(slot)
         else:
-            staging = self._staging.setdefault(source.nbytes, _Staging(self._cupy, source.nbytes))
-            slot = staging.next()
-            slot.event.synchronize()
+            slot = self._staging.next(source.nbytes)
         slot.fill(source)
         # CUDA captures this copy; CuPy's own `copy_from_host_async` refuses to ask it while the stream captures.
         runtime = self._cupy.cuda.runtime
@@ -280,33 +276,9 @@ _MAKERS: dict[str, Callable[[CudaAccelerator, Work], Run]] = {
 }
 
 
-class _Slot:
-    """A pinned buffer, and an event that says when the device has read it."""
-
-    def __init__(self, cupy: Any, n_bytes: int) -> None:
-        self._memory = cupy.cuda.alloc_pinned_memory(max(n_bytes, 1))
-        self._bytes = np.frombuffer(self._memory, np.uint8, n_bytes)
-        self.address = int(self._memory.ptr)
-        self.event = cupy.cuda.Event(block=True, disable_timing=True)
-
-    def fill(self, source: Any) -> None:
-        np.copyto(self._bytes.view(source.dtype).reshape(source.shape), source)
-
-
-class _Staging:
-    """Slots used in turn."""
-
-    def __init__(self, cupy: Any, n_bytes: int) -> None:
-        self._cupy, self._n_bytes = cupy, n_bytes
-        self._slots: list[_Slot] = []
-        self._turn = 0
-
-    def next(self) -> _Slot:
-        if len(self._slots) < STAGING_SLOTS:
-            self._slots.append(_Slot(self._cupy, self._n_bytes))
-        slot = self._slots[self._turn % len(self._slots)]
-        self._turn += 1
-        return slot
+def _pinned(cupy: Any, n_bytes: int) -> Slot:
+    memory = cupy.cuda.alloc_pinned_memory(max(n_bytes, 1))
+    return Slot(np.frombuffer(memory, np.uint8, n_bytes), cupy.cuda.Event(block=True, disable_timing=True))
 
 
 def _choice(work: Work, facts: PlanFacts) -> PlanChoice:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tcbench.accelerators.attained import attained
-from tcbench.accelerators.device import Device, DeviceKind, OpenDevice
+from tcbench.accelerators.device import Activities, Device, DeviceKind, OpenDevice
 from tcbench.core.errors import OutOfDeviceMemory
 from tcbench.core.record import CudnnSettings, GpuFacts, Simulated
 from tcbench.hardware import gpus, machine
@@ -22,6 +22,7 @@ class Virtual(DeviceKind):
     noun = "virtual GPU"
     simulates = "cuda"
     assumed_flops_s = 20e12
+    recorder = "simulated"
 
     @property
     def selector(self) -> str:
@@ -57,14 +58,22 @@ class Virtual(DeviceKind):
     def out_of_memory(self, device: str, error: Exception) -> Exception | None:
         return error if isinstance(error, OutOfDeviceMemory) else None
 
-    def open(self, device: str, settings: CudnnSettings, threads: int) -> OpenDevice:
+    def activities(self) -> Activities:
+        from tcbench.accelerators.virtual.activities import Activities
+
+        return Activities()
+
+    def recorder_problem(self) -> None:
+        return None
+
+    def open(self, device: str, settings: CudnnSettings, threads: int, host_speed: float = 1.0) -> OpenDevice:
         from tcbench.accelerators.cuda.clock import EventClock
         from tcbench.accelerators.virtual.accelerator import VirtualAccelerator
         from tcbench.accelerators.virtual.stream import Event, elapsed_ms
 
-        accelerator = VirtualAccelerator(_card(device), settings)
+        accelerator = VirtualAccelerator(_card(device), settings, host_speed)
         clock = EventClock(accelerator.stream, Event, elapsed_ms)
-        return OpenDevice(accelerator, clock, lambda: accelerator.memory.peak_bytes, computes=False)
+        return OpenDevice(accelerator, clock, accelerator.peak_bytes, accelerator.enter, computes=False)
 
 
 def _card(device: str) -> GpuFile:

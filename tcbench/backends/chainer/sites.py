@@ -75,4 +75,4 @@ def processor(threads: int) -> Site:
 
 def open_site(cell: Cell) -> Site:
     """The site that a cell's device names."""
-    return Site(kind_of(cell.device).open(cell.device, cell.cudnn, cell.threads))
+    return Site(kind_of(cell.device).open(cell.device, cell.cudnn, cell.threads, cell.host_speed))
