@@ -11,9 +11,9 @@ from tcbench.accelerators.cpu.numpy.half import compute_dtype, convert, load
 from tcbench.accelerators.cpu.numpy.parallel import Array, scratch
 from tcbench.work import Col2im, Conv2d, Im2col
 
-_COLUMNS = 1 << 16
-"""Values of columns that are laid out at a time, at least: small images together, since each call of NumPy costs as
-much as this many."""
+_COLUMNS = 1 << 18
+"""Values of columns that are laid out at a time, at least. With less in a call of NumPy two threads take longer than
+one: after each call they wait for the interpreter lock."""
 
 
 def im2col(work: Im2col, x: Array, columns: Array) -> None:

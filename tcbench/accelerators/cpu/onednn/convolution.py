@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+import numpy as np
+
+from tcbench.accelerators.cpu.numpy import half
 from tcbench.accelerators.cpu.numpy.im2col import col2im, im2col
 from tcbench.accelerators.cpu.numpy.parallel import Array, scratch
 from tcbench.accelerators.cpu.onednn.library import (
@@ -46,7 +49,7 @@ def ways(engine: Engine, work: _Pass) -> list[Candidate]:
     ]
     described = _convolutions(engine, work, part, slices > 1)
     convolutions = [engine.primitive(each, operands, slices) for each in described]
-    return [*convolutions, *_products(engine, work), *_by_columns(engine, work)]
+    return [*convolutions, *_products(engine, work, work.conv.dtype), *_by_columns(engine, work)]
 
 
 _ARGUMENTS = {
@@ -109,26 +112,29 @@ def _pad_after(conv: Conv2d) -> tuple[int, int]:
     )
 
 
-def _products(engine: Engine, work: _Pass) -> list[Candidate]:
+def _products(engine: Engine, work: _Pass, result: DType) -> list[Candidate]:
     """The same as a product of two matrices, where the window is a single pixel: cut by rows, by columns, or whole on
-    one thread, which suits AMX best; with the left or the right matrix as it is stored or as oneDNN prefers it. Without
-    oneDNN's reference, which takes seconds."""
+    one thread, which suits AMX best; with the left or the right matrix as it is stored or as oneDNN prefers it.
+    `result`: the dtype of what is written. Without oneDNN's reference, which takes seconds."""
     conv = work.conv
     if (conv.r, conv.s, conv.stride, conv.pad) != (1, 1, 1, 0) or (conv.layout == "NCHW" and conv.h * conv.w > 1):
         return []
-    pixels, c, k = conv.n * conv.h * conv.w, conv.c, conv.k
+    pixels = conv.n * conv.h * conv.w
     if isinstance(work, ConvFprop):
-        left, right = _Matrix(SRC, pixels, c, (c, 1)), _Matrix(WEIGHTS, c, k, (1, c))
+        left, right = _Matrix(SRC, pixels, conv.c, (conv.c, 1)), _Matrix(WEIGHTS, conv.c, conv.k, (1, conv.c))
     elif isinstance(work, ConvDgrad):
-        left, right = _Matrix(SRC, pixels, k, (k, 1)), _Matrix(WEIGHTS, k, c, (c, 1))
+        left, right = _Matrix(SRC, pixels, conv.k, (conv.k, 1)), _Matrix(WEIGHTS, conv.k, conv.c, (conv.c, 1))
     else:
-        left, right = _Matrix(SRC, k, pixels, (1, k)), _Matrix(WEIGHTS, pixels, c, (c, 1))
+        left, right = _Matrix(SRC, conv.k, pixels, (1, conv.k)), _Matrix(WEIGHTS, pixels, conv.c, (conv.c, 1))
     written = _Matrix(DST, left.rows, right.columns, (right.columns, 1))
     made: list[Candidate] = []
     for rows, columns, preferred in _WAYS:
         slices = engine.slices(left.rows if rows else right.columns) if rows or columns else 1
         cuts = {SRC: (rows, False), WEIGHTS: (False, columns), DST: (rows, columns)}
-        operands = [m.operand(engine, conv.dtype, slices, *cuts[m.index]) for m in (left, right, written)]
+        operands = [
+            matrix.operand(engine, dtype, slices, *cuts[matrix.index])
+            for matrix, dtype in ((left, conv.dtype), (right, conv.dtype), (written, result))
+        ]
         if (slices == 1) == (rows or columns):
             continue
         wanted = [
@@ -136,8 +142,8 @@ def _products(engine: Engine, work: _Pass) -> list[Candidate]:
             for operand in operands
         ]
         try:
-            a, b, result = (descriptor.handle for descriptor in wanted)
-            described = engine.describe("matmul", a, b, None, result, engine.plain)
+            a, b, c = (descriptor.handle for descriptor in wanted)
+            described = engine.describe("matmul", a, b, None, c, engine.plain)
         except Unimplemented:
             continue
         if engine.implementation(described).startswith(REFERENCE):
@@ -177,34 +183,38 @@ class _Matrix:
 
 
 class _Columns:
-    """A convolution by the product of its columns (see `tcbench.work.im2col`), which NumPy lays out."""
+    """A convolution by the product of its columns (see `tcbench.work.im2col`), which NumPy lays out. The gradient of
+    columns is of float32, in which it is added up."""
 
-    def __init__(self, work: _Pass, product: Candidate) -> None:
+    def __init__(self, conv: Conv2d, product: Candidate, *, dgrad: bool) -> None:
         self.name = f"im2col, {product.name}"
-        self._work = work
         self._product = product
-        self._shape, self._dtype = Im2col(work.conv).array("columns")
+        self._dgrad = dgrad
+        self._conv = replace(conv, dtype="float32") if dgrad else conv
+        self._shape, self._dtype = Im2col(self._conv).array("columns")
 
     def __call__(self, *arrays: Array) -> None:
         one, other, written = arrays
         columns = scratch("onednn.columns", self._shape, self._dtype)
-        conv = self._work.conv
-        if isinstance(self._work, ConvDgrad):
-            self._product(one, other, columns)
-            col2im(Col2im(conv), columns, written.reshape(conv.x_shape))
-        else:
-            im2col(Im2col(conv), one.reshape(conv.x_shape), columns)
+        shape = self._conv.x_shape
+        if not self._dgrad:
+            im2col(Im2col(self._conv), one.reshape(shape), columns)
             self._product(columns, other, written)
+            return
+        self._product(one, other, columns)
+        gx = written.reshape(shape)
+        wide = gx if gx.dtype == np.float32 else scratch("onednn.gx", shape, np.float32)
+        col2im(Col2im(self._conv), columns, wide)
+        if wide is not gx:
+            half.convert(wide, gx)
 
 
 def _by_columns(engine: Engine, work: _Pass) -> list[Candidate]:
     """Where there are more filters than pixels: laying out columns then costs less than packing filters, or adding up
     each slice's part of their gradients."""
-    conv = work.conv
-    if (
-        (conv.r, conv.s, conv.stride, conv.pad) == (1, 1, 1, 0)
-        or conv.layout != "NHWC"
-        or conv.n * conv.p * conv.q > conv.k
-    ):
+    conv, dgrad = work.conv, isinstance(work, ConvDgrad)
+    pixels, is_product = conv.n * conv.p * conv.q, (conv.r, conv.s, conv.stride, conv.pad) == (1, 1, 1, 0)
+    if is_product or conv.layout != "NHWC" or pixels > conv.k:
         return []
-    return [_Columns(work, made) for made in _products(engine, replace(work, conv=product(conv)))]
+    products = _products(engine, replace(work, conv=product(conv)), "float32" if dgrad else conv.dtype)
+    return [_Columns(conv, made, dgrad=dgrad) for made in products]
