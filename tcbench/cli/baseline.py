@@ -91,6 +91,7 @@ def show(
     from tcbench.run import baseline
     from tcbench.show import baseline as view
     from tcbench.show import console as tables
+    from tcbench.show import simulated
 
     path = baseline.path(name, out)
     records = read([str(path)], out)
@@ -101,6 +102,8 @@ def show(
         typer.echo(tables.summary_json(name, path, summaries, over_base))
         return
     console = tables.make_console()
+    for line in simulated.lines(record.environment for record in records):
+        console.print(line, style="bold", markup=False, highlight=False, soft_wrap=True)
     console.print(view.facts(held))
     console.print()
     console.print(tables.results_table(summaries, over_base))

@@ -145,8 +145,9 @@ def comparable(comparison: Comparison, labels: Labels, allow: Allowed, retry: st
 
 def called(name: str, records: Iterable[Record]) -> str:
     """A side's name, safe to show; that of simulated results says so in every format."""
-    is_simulated = any(record.environment and record.environment.simulated for record in records)
-    return plain(name) + " (simulated)" * is_simulated
+    from tcbench.show.simulated import marked
+
+    return marked(plain(name), (record.environment for record in records))
 
 
 def _few(things: Sequence[str], most: int = 3) -> str:

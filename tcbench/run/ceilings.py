@@ -74,8 +74,10 @@ def _keep(summary: CellSummary, measured: Measured) -> None:
 
 
 def _from_file(summary: CellSummary) -> Ceilings | None:
-    """A GPU's figures by its name as its driver says it."""
-    name = summary.environment.device_name if summary.environment else None
+    """A GPU's figures by its name as its driver says it, or would say it of one that is simulated."""
+    environment = summary.environment
+    gpu_facts = environment.gpu if environment else None
+    name = gpu_facts.name if gpu_facts else environment and environment.device_name
     for known_name in gpus.names():
         gpu = gpus.load(known_name)
         if gpu.device_name == name:
@@ -86,12 +88,14 @@ def _from_file(summary: CellSummary) -> Ceilings | None:
                 ("fp16", rates.fp16_flops_s),
             )
             says = f"the published peak of the {gpu.name}, not measured"
-            return Ceilings(gpu.device_name, by_precision, gpu.memory_bandwidth_bytes_s, False, says)
+            shown = environment.device_name if environment else gpu.device_name
+            return Ceilings(shown, by_precision, gpu.memory_bandwidth_bytes_s, False, says)
     return None
 
 
 def _is_here(summary: CellSummary) -> bool:
-    return any(device.machine == summary.machine for device in kind_of(summary.cell.device).devices())
+    kind = kind_of(summary.cell.device)
+    return kind.simulates is None and any(device.machine == summary.machine for device in kind.devices())
 
 
 def _measure(summary: CellSummary) -> Measured:

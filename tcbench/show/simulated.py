@@ -1,10 +1,18 @@
-"""The lines that say which results are simulated, to stand before their figures."""
+"""The words that say which results are simulated: in titles, and as lines before figures."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 from tcbench.core.record import Environment
+
+
+def marked(title: str, environments: Iterable[Environment | None]) -> str:
+    """A title of results, which says so where all or some of them are simulated."""
+    answers = set(map(is_simulated, environments))
+    if True not in answers:
+        return title
+    return f"{title} (in part simulated)" if False in answers else f"{title} (simulated)"
 
 
 def lines(environments: Iterable[Environment | None]) -> list[str]:

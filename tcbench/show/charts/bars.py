@@ -35,6 +35,7 @@ from tcbench.show.charts.text import (
 )
 from tcbench.show.charts.wording import why_missing
 from tcbench.show.format import limits, number
+from tcbench.show.simulated import marked
 
 _BESIDE_BARS = 2 * MARGIN + 0.85  # inches for margins, the axis' name and its numbers
 _BAR_GAP = 0.8  # between groups, in bars
@@ -133,6 +134,7 @@ def panel_chart(
     if any(words.startswith("+") for row in rows for _, words in row):
         small += " · + adds to the config on its left"
     least_width = _BESIDE_BARS + _MIN_PITCH * max(_pitches(panel.groups) for panel in panels)
+    title = marked(title, (summary.environment for summary in everything))
     page = Page(heading(title, everything[0].cell.scenario), subtitle, [*notes, small], max(WIDTH, least_width))
     page.legend([[Patch(label=words, **fill_of(config).patch) for config, words in row] for row in rows])
     height = 3.3 if len(panels) == 1 else 2.4

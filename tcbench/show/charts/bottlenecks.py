@@ -25,6 +25,7 @@ from tcbench.show.charts.text import DPI, LEGEND, config_name, drawable, shorten
 from tcbench.show.charts.wording import ended
 from tcbench.show.console import config_in_ladder
 from tcbench.show.format import milliseconds
+from tcbench.show.simulated import marked
 
 _COLUMNS = 3
 _ROW = 0.235
@@ -50,6 +51,7 @@ def bottleneck_chart(explanations: Sequence[Explanation], *, title: str = "What 
     common = provenance_of({summaries[0].setting: summaries}).common
     how = "bars: phases on the host, of the profiled pass · mark: the step of the timed pass"
     facts = small_print(summaries, common, whiskers=True).split(" · ")
+    title = marked(title, (summary.environment for summary in summaries))
     page = Page(title, "", [how, " · ".join(fact for fact in facts if not fact.startswith("whisker:"))])
     names = dict.fromkeys(phase.name for bottleneck in known for phase in bottleneck.phases)
     page.legend([[Patch(facecolor=PHASE_COLOURS.get(name, OTHER), label=drawable(name)) for name in names]])

@@ -41,6 +41,7 @@ from tcbench.show.charts.text import (
 from tcbench.show.charts.wording import ended
 from tcbench.show.comparison.wording import difference, several
 from tcbench.show.format import change, number
+from tcbench.show.simulated import marked
 from tcbench.show.verdicts import FORMS
 
 MAX_STRIPS, MAX_REVISIONS = 200, 120
@@ -72,6 +73,7 @@ def history_chart(history: History, *, title: str = "Throughput over commits") -
     strips = [(cell, _within(cell, revisions), group) for group in groups for cell in group.cells]
     span = _span([points for _, points, _ in strips])
     width = max(WIDTH, _BESIDE + _PITCH * len(revisions))
+    title = marked(title, (cell.environment for cell in history.cells))
     page = Page(drawable(title), _subtitle(history, groups), _small_print(history, cells, revisions), width)
     height = _STRIP if len(cells) <= _MANY else _LOW_STRIP
     column = page.panels([height] * len(strips))[:, 0]

@@ -35,6 +35,7 @@ from tcbench.show.charts.text import (
 )
 from tcbench.show.charts.wording import why_missing
 from tcbench.show.format import factor, number
+from tcbench.show.simulated import marked
 
 _ROW = 0.235
 _COLUMNS = 4
@@ -64,6 +65,7 @@ def ladder_chart(
         for i in range(0, len(group), _COLUMNS)
     ]
     small = small_print(summaries, provenance.common, whiskers=False)
+    title = marked(title, (summary.environment for summary in summaries))
     page = Page(heading(title, summaries[0].cell.scenario), _SUBTITLE, [small])
     columns = max(len(block.climbs) for block in blocks)
     grid = page.panels([_ROW * len(block.labels) for block in blocks], columns)

@@ -14,7 +14,6 @@ from tcbench.analysis.summary import CellSummary, speedups
 from tcbench.core.record import Record
 from tcbench.core.text import plain
 from tcbench.core.timeline import Timeline
-from tcbench.show import simulated
 from tcbench.show.format import counted, listed, size
 from tcbench.show.page import (
     bottlenecks,
@@ -104,7 +103,7 @@ def _title(summaries: Sequence[CellSummary]) -> str:
 
 def _facts(records: Sequence[Record], summaries: Sequence[CellSummary], settings: Settings) -> list[str]:
     """The line under the title: what all results share, how many there are, and when they were measured."""
-    facts = [*simulated.lines(s.environment for s in summaries), *settings.common]
+    facts = list(settings.common)
     machines = {s.environment.machine: s.environment for s in summaries if s.environment}
     if len(machines) == 1:
         [only] = machines.values()

@@ -27,6 +27,7 @@ from tcbench.show.page.page import (
 from tcbench.show.page.settings import Here, Settings
 from tcbench.show.page.throughput import Speedups
 from tcbench.show.page.wording import STATUS_BADGES, kept_together, shortened, spaced
+from tcbench.show.simulated import lines
 
 _MOST_CONFIGS = 6
 _MOST_LADDERS = 3
@@ -47,7 +48,9 @@ def section(
     notes: Sequence[str],
 ) -> Section:
     """Sentences setting by setting. `more` are other sections' sentences, `notes` what was said of the files."""
-    blocks: list[AnyBlock] = []
+    badge = Badge("simulated", "warn", "warn")
+    simulations = lines(summary.environment for here in settings.here for summary in here.summaries)
+    blocks: list[AnyBlock] = [Notice(badge, say(line.removeprefix("simulated: ") + ".")) for line in simulations]
     for here in settings.here:
         if here.name:
             blocks.append(Heading(here.name))

@@ -1,0 +1,144 @@
+"""Simulated results say so wherever they are shown, and are never taken for measured ones."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import json
+from pathlib import Path
+
+import factories
+import pytest
+import timelines
+from command import tcbench
+
+from tcbench.core import record
+from tcbench.core.record import GpuFacts, Simulated
+from tcbench.tracing import perfetto
+
+CARD = "Tesla V100-SXM2-16GB"
+SAYS = f"simulated: a modelled {CARD}, driven by AMD EPYC at 0.5 times its speed; attained fractions: table 1a2b"
+SIMULATED = factories.make_environment(
+    "virtual-tesla-v100-sxm2-16gb",
+    f"simulated {CARD}",
+    gpu=GpuFacts(name=CARD, compute_capability=(7, 0), multiprocessors=80, memory_bytes=16 * 2**30),
+    simulated=Simulated(card=CARD, host="AMD EPYC", host_speed=0.5, attained="table 1a2b"),
+)
+LADDER = ("fp32", "fp32+dali", "fp32+dali+batched")
+
+
+def write(path: Path, environment: record.Environment = SIMULATED, scenario: str = "naruse2018") -> Path:
+    """Two trials of each cell of a ladder on a machine."""
+    records = [
+        factories.make_record(
+            cell=factories.make_cell(config, 8, scenario=scenario, device="virtual:V100", image_size=224),
+            trial=trial,
+            images_per_s=images_per_s,
+            environment=environment,
+        )
+        for config, images_per_s in zip(LADDER, (400, 500, 600), strict=True)
+        for trial in range(2)
+    ]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"".join(record.encode(one) + b"\n" for one in records))
+    return path
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Path:
+    return write(tmp_path / "results" / "virtual-tesla-v100-sxm2-16gb" / "naruse2018-20270101-000000.jsonl")
+
+
+@pytest.mark.parametrize("words", [["explain"], ["history"], ["baseline", "show", "kept"]])
+def test_tables_begin_with_the_whole_line(tmp_path: Path, results: Path, words: list[str]) -> None:
+    assert tcbench(tmp_path, "baseline", "set", "kept").code == 0
+    done = tcbench(tmp_path, *words)
+    assert done.code == 0, done.err
+    assert done.out.splitlines()[0] == SAYS
+
+
+@pytest.mark.parametrize("words", [["claims"], ["roofline"]])
+def test_tables_that_begin_with_the_device_name_it_so(tmp_path: Path, results: Path, words: list[str]) -> None:
+    done = tcbench(tmp_path, *words)
+    assert done.code == 0, done.err
+    assert f"simulated {CARD}" in done.out.splitlines()[0]
+
+
+def test_that_the_newest_run_is_simulated_is_told(tmp_path: Path, results: Path) -> None:
+    assert "note: the newest run," in tcbench(tmp_path, "export").err
+    assert tcbench(tmp_path, "export", results).err == ""
+    write(tmp_path / "results" / "here" / "cpu-20280101-000000.jsonl", factories.make_environment(), "cpu")
+    assert tcbench(tmp_path, "export").err == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "pages"),
+    [
+        (["plot"], "tcbench.svg"),
+        (["plot", "--kind", "ladder"], "tcbench.svg"),
+        (["plot", "--by", "machine"], "tcbench.svg"),
+        (["roofline"], "tcbench.svg"),
+        (["history"], "tcbench.svg"),
+        (["report"], "report.html"),
+    ],
+)
+def test_every_picture_and_page_says_so(tmp_path: Path, results: Path, words: list[str], pages: str) -> None:
+    done = tcbench(tmp_path, *words, "-o", pages)
+    assert done.code == 0, done.err
+    drawn = (tmp_path / pages).read_text(encoding="utf-8")
+    assert f"simulated {CARD}" in drawn or "(simulated)" in drawn
+    if words[0] in ("plot", "report"):
+        assert "at 0.5 times its speed" in " ".join(drawn.split())
+
+
+def test_a_picture_of_both_kinds_tells_them_apart(tmp_path: Path, results: Path) -> None:
+    write(tmp_path / "results" / "here" / "naruse2018-20280101-000000.jsonl", factories.make_environment())
+    assert tcbench(tmp_path, "plot", "results", "-o", "both.svg").code == 0
+    drawn = (tmp_path / "both.svg").read_text(encoding="utf-8")
+    assert "(in part simulated)" in drawn
+    assert f"simulated {CARD}" in drawn
+
+
+@pytest.mark.parametrize("per", ["trial", "cell", "step"])
+def test_every_exported_row_says_so(tmp_path: Path, results: Path, per: str) -> None:
+    rows = list(csv.DictReader(io.StringIO(tcbench(tmp_path, "export", "--per", per).out)))
+    assert rows
+    assert {(row["simulated"], row["host_speed"]) for row in rows} == {("True", "0.5")}
+
+
+@pytest.mark.parametrize(
+    ("words", "cells"),
+    [
+        (["explain", "--json"], lambda value: value["cells"]),
+        (["claims", "--format", "json"], lambda value: value["scorecards"]),
+        (["history", "--json"], lambda value: value["cells"]),
+    ],
+)
+def test_json_has_a_field(tmp_path, results, words, cells) -> None:
+    there = cells(json.loads(tcbench(tmp_path, *words).out))
+    assert there
+    assert all(one["simulated"] is True for one in there)
+
+
+@pytest.mark.parametrize("format_", ["table", "markdown", "json", "junit", "github"])
+def test_comparing_it_with_what_was_measured_is_refused_unless_allowed(
+    tmp_path: Path, results: Path, format_: str
+) -> None:
+    measured = write(tmp_path / "measured.jsonl", factories.make_environment())
+    refused = tcbench(tmp_path, "compare", measured, results, "--format", format_)
+    assert refused.code == 5
+    assert "simulated  device: measured -> simulated" in refused.err
+    assert "--allow simulated,gpu" in refused.err
+    allowed = tcbench(tmp_path, "compare", measured, results, "--allow", "simulated,gpu", "--format", format_)
+    assert allowed.code == 0, allowed.err
+    assert f"{results} (simulated)" in allowed.out.replace("&#95;", "_")
+
+
+def test_what_a_timeline_shows_names_its_device(tmp_path: Path) -> None:
+    made = timelines.made(timelines.step(0, 1), timelines.phase("io", 0, 1), timelines.kernel(0, 1))
+    timeline = dataclasses.replace(made, device_name=f"simulated {CARD}")
+    perfetto.write([timeline], tmp_path / "profile.json")
+    assert tcbench(tmp_path, "explain", "profile.json").out.splitlines()[0] == f"simulated {CARD}"
+    [shown] = json.loads(tcbench(tmp_path, "explain", "profile.json", "--json").out)["timelines"]
+    assert shown["device_name"] == f"simulated {CARD}"
