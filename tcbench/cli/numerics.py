@@ -146,6 +146,8 @@ def numerics(
     within("--timeout", timeout, "seconds above 0", lambda x: 0 < x <= 1e6)
     static_scale = loss_scale(scale)
     target = devices.find(device, device_kinds(("chainer",)))
+    if devices.kind_of(target.name).simulates is not None:
+        raise SelectionError(f"--device {device}: a simulated device computes no numbers; --device cpu works")
     refuse(target, ("chainer",))
     loaded = scenarios.load(scenario or ("cpu" if target.kind == "cpu" else "naruse2018"))
     if rungs:
