@@ -35,6 +35,7 @@ from tcbench.work import (
 BLOCK = 1 << 17
 """Values that one thread takes of a parameter: gradient, weight and velocity of a block, 1.5 MB, stay in a second-level
 cache of 2 MB. Of half that, two threads meet at the interpreter lock too often."""
+_SMALL = BLOCK // 8
 MAX_SCALE = 2.0**24
 
 
@@ -145,7 +146,7 @@ def update_by_blocks(
         if narrow is not None:
             passes.narrow(w, narrow[begin:end])
 
-    parallel.run(compute, _blocks(parameters))
+    _run_blocks(compute, parameters)
     if not work.dynamic:
         state[OVERFLOWS] += sum(overflows)
 
@@ -162,19 +163,34 @@ def check_finite(work: CheckFinite, table: Array, _: Array, state: Array) -> Non
         if not _surely_finite(g) and not (finite := np.isfinite(g)).all():
             overflows.append(_chunks_with_overflow(finite))
 
-    parallel.run(compute, _blocks(work.parameters))
+    _run_blocks(compute, work.parameters)
     state[OVERFLOWS] += sum(overflows)
 
 
+_Block = tuple[int, int, int, int]
+"""Parameter, begin, end, place in the flat arrays."""
+
+
+def _run_blocks(compute: Callable[[_Block], object], parameters: Parameters) -> None:
+    def every(blocks: tuple[_Block, ...]) -> None:
+        for block in blocks:
+            compute(block)
+
+    parallel.run(every, _blocks(parameters))
+
+
 @functools.cache
-def _blocks(parameters: Parameters) -> tuple[tuple[int, int, int, int], ...]:
-    """(parameter, begin, end, place in the flat arrays) of blocks that together cover every parameter: larger ones than
-    the table's chunks, which are a GPU's thread blocks."""
-    return tuple(
+def _blocks(parameters: Parameters) -> tuple[tuple[_Block, ...], ...]:
+    """Blocks that together cover every parameter: larger ones than the table's chunks, which are a GPU's thread blocks.
+    Small ones are one chunk: side by side, two threads would do little but wait for the interpreter lock."""
+    blocks = [
         (index, begin, min(begin + BLOCK, size), place + begin)
         for index, (size, place) in enumerate(zip(parameters.sizes, parameters.places, strict=True))
         for begin in range(0, size, BLOCK)
-    )
+    ]
+    small = tuple(block for block in blocks if block[2] - block[1] <= _SMALL)
+    large = tuple((block,) for block in blocks if block[2] - block[1] > _SMALL)
+    return (small, *large) if small else large
 
 
 def _surely_finite(g: Array) -> bool:
