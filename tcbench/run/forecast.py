@@ -10,6 +10,7 @@ import collections
 from dataclasses import dataclass
 
 from tcbench.accelerators import device
+from tcbench.accelerators.attained import expected_s
 from tcbench.accelerators.device import Progress, Prospects
 from tcbench.accelerators.peaks import peak_rates, work_floor_s
 from tcbench.analysis.floor import Floor, MemoryNeed, step_floor
@@ -26,7 +27,8 @@ PROCESSES = 2
 @dataclass(frozen=True)
 class WorkForecast:
     """One distinct work of a step. `by`: cuDNN's plan tag (engine and knobs), the older call's or the kernel's name;
-    None where nothing does it (`problem` says why) or it was not checked. `floor_s` is one launch's."""
+    None where nothing does it (`problem` says why) or it was not checked. `floor_s` and `expected_s` are one
+    launch's."""
 
     work: Work
     count: int
@@ -34,6 +36,7 @@ class WorkForecast:
     workspace_bytes: int
     problem: str | None
     floor_s: float
+    expected_s: float
 
     @property
     def engine(self) -> str | None:
@@ -58,6 +61,12 @@ class CellForecast:
     def of_kind(self, kind: str) -> tuple[WorkForecast, ...]:
         """The works that are done by a cuDNN graph ("graph"), one of its older calls ("call"), or a kernel of ours."""
         return tuple(work for work in self.works if work.work.kind == kind)
+
+    @property
+    def expected_s(self) -> float:
+        """The time that the GPU is busy with a step, by what such cards attain (`tcbench.accelerators.attained`). The
+        host may take longer."""
+        return sum(work.count * work.expected_s for work in self.works)
 
     @property
     def requests(self) -> int:
@@ -132,7 +141,9 @@ def _cell(cell: Cell, demand: Demand, gpu: GpuFile, prospects: Prospects) -> Cel
     for work, count in demand.works:
         way = prospects.way(work, limit)
         floor_s = work_floor_s(work, rates, gpu.memory_bandwidth_bytes_s)
-        works.append(WorkForecast(work, count, way.by, way.workspace_bytes, way.problem, floor_s))
+        works.append(
+            WorkForecast(work, count, way.by, way.workspace_bytes, way.problem, floor_s, expected_s(work, gpu))
+        )
     return CellForecast(
         cell=cell,
         works=tuple(works),

@@ -9,6 +9,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
+from tcbench.accelerators.attained import attained
 from tcbench.accelerators.peaks import ALLOWANCE_BYTES, peak_rates
 from tcbench.run.forecast import CellForecast, Forecast, WorkForecast
 from tcbench.show.console import add_by_batch, ladder_table, open_table
@@ -47,8 +48,8 @@ def table(forecast: Forecast) -> Table:
         "launches\nby host",
         "TFLOP",
         "GB",
-        "floor",
         "images/s\nat most",
+        "images/s\nexpected",
     ):
         table.add_column(heading, justify="right", no_wrap=True)
     add_by_batch(table, ((cell.cell, _figures(forecast, cell)) for cell in forecast.cells))
@@ -73,8 +74,8 @@ def _figures(forecast: Forecast, cell: CellForecast) -> tuple[Text, ...]:
         Text(str(cell.requests)),
         Text(f"{floor.flops / 1e12:.3g}"),
         Text(f"{floor.bytes / 1e9:.3g}"),
-        Text(milliseconds(floor.time_s)),
         Text(f"{floor.images_per_s(cell.cell.batch_size):.0f}"),
+        Text(f"{cell.cell.batch_size / cell.expected_s:.0f}"),
     )
 
 
@@ -142,9 +143,11 @@ def notes(forecast: Forecast) -> list[str]:
         f"Memory: peak of all arrays, the largest workspace, and an estimated {allowance} for the device's context and "
         "libraries; memory of a feed (DALI's decoding on the GPU) is not included.",
         "Launches: requests of the host per step, without the feed's; cuDNN may run several kernels for one.",
-        "Floor: each launch at the card's peak arithmetic or bandwidth, whichever takes longer, one after another. "
+        "At most: each launch at the card's peak arithmetic or bandwidth, whichever takes longer, one after another. "
         "It is not a prediction: steps take longer; only data still in L2 (small batches) or Winograd's method (fp32) "
         "can beat it.",
+        "Expected: the GPU's share of the step, by what such cards attain of their peaks (docs/virtual.md: sources, and "
+        "how well it predicts). A host or an input that cannot keep up makes the step longer.",
     ]
     return lines
 
@@ -161,11 +164,12 @@ def details(forecast: Forecast) -> Iterable[tuple[str, Table]]:
         table.add_column("by", overflow="fold")
         table.add_column("workspace", justify="right", no_wrap=True)
         table.add_column("floor", justify="right", no_wrap=True)
+        table.add_column("expected", justify="right", no_wrap=True)
         for work in sorted(cell.works, key=lambda w: -w.count * w.floor_s):
             by = Text(work.by or work.problem or "not checked", style="" if work.by else "yellow")
             space = size(work.workspace_bytes) if work.workspace_bytes and work.by else ""
-            floor = milliseconds(work.count * work.floor_s)
-            table.add_row(str(work.count), _doer(work), Text(_shape(work)), by, space, floor)
+            times = (milliseconds(work.count * seconds) for seconds in (work.floor_s, work.expected_s))
+            table.add_row(str(work.count), _doer(work), Text(_shape(work)), by, space, *times)
         per_phase = ", ".join(f"{phase.name} {phase.requests}" for phase in cell.phases)
         replayed = f"; the graph replays {cell.replayed}" if cell.replayed else ""
         yield f"{cell.cell.label}: launches by host: {per_phase}{replayed}", table
@@ -199,6 +203,7 @@ def to_json(forecast: Forecast) -> str:
             "peak_tf32_flops_s": rates.tf32_flops_s,
             "peak_fp16_flops_s": rates.fp16_flops_s,
         },
+        "attained": attained(gpu).name,
         "cudnn": forecast.cudnn,
         "plans_unchecked": forecast.plans_unchecked,
         "kernels_unchecked": forecast.kernels_unchecked,
@@ -232,6 +237,8 @@ def _cell_json(cell: CellForecast) -> dict[str, Any]:
         "floor_s": floor.time_s,
         "floor_in_arithmetic_s": floor.arithmetic_s,
         "images_per_s_at_most": floor.images_per_s(asked.batch_size),
+        "expected_s": cell.expected_s,
+        "images_per_s_expected": asked.batch_size / cell.expected_s,
         "launches_by_host": {phase.name: phase.requests for phase in cell.phases},
         "launches_replayed": cell.replayed,
         "engines": dict(cell.engines),
@@ -248,6 +255,7 @@ def _cell_json(cell: CellForecast) -> dict[str, Any]:
                 "flops": work.work.flops,
                 "bytes": work.work.bytes,
                 "floor_s": work.floor_s,
+                "expected_s": work.expected_s,
             }
             for work in cell.works
         ],

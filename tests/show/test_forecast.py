@@ -29,9 +29,9 @@ def cell(config="fp16", batch_size=32, *, arrays_gib=2.0, problem=None, checked=
     by = "eng12_k2=3" if checked and not problem else None
     space = 0 if problem else 25 * 2**20
     works = (
-        WorkForecast(CONV, 53, by, space, problem, 1e-3),
-        WorkForecast(NORM, 53, "batch_norm_call_forward", 0, None, 2e-3),
-        WorkForecast(RELU, 49, "relu_forward", 0, None, 1e-4),
+        WorkForecast(CONV, 53, by, space, problem, 1e-3, 2e-3),
+        WorkForecast(NORM, 53, "batch_norm_call_forward", 0, None, 2e-3, 3e-3),
+        WorkForecast(RELU, 49, "relu_forward", 0, None, 1e-4, 1e-4),
     )
     return CellForecast(
         cell=asked,
@@ -61,7 +61,8 @@ def test_every_cell_is_a_row_under_its_batch_size():
     floor = cell().floor
     assert rows[0][2:] == [
         *("1", "25", "MiB", "2.51", "GiB", "yes", "155", f"{floor.flops / 1e12:.3g}", f"{floor.bytes / 1e9:.3g}"),
-        *(f"{floor.time_s * 1e3:.3g}", "ms", f"{32 / floor.time_s:.0f}"),
+        f"{32 / floor.time_s:.0f}",
+        f"{32 / (53 * 2e-3 + 53 * 3e-3 + 49 * 1e-4):.0f}",
     ]
 
 
@@ -70,7 +71,7 @@ def test_the_table_keeps_its_figures_however_long_the_config(width):
     config = "fp16+dali+batched+nhwc+fused+cuda_graph+convstats"
     text = shown(forecast(cell(config, 256, arrays_gib=21.0)), width)
     assert max(map(len, text.splitlines())) <= width
-    for words in ("256", "NO", "21.51", "GiB", "images/s", "at most"):
+    for words in ("256", "NO", "21.51", "GiB", "images/s", "at most", "expected"):
         assert words in text
 
 
@@ -156,4 +157,7 @@ def test_the_json_holds_everything_with_its_schema():
     assert one["launches_by_host"] == {"io": 0, "forward": 155}
     assert sum(work["launches"] * work["flops"] for work in one["works"]) == one["flops"]
     assert sum(work["launches"] * work["bytes"] for work in one["works"]) == one["bytes"]
+    assert sum(work["launches"] * work["expected_s"] for work in one["works"]) == pytest.approx(one["expected_s"])
+    assert one["images_per_s_expected"] == pytest.approx(32 / one["expected_s"])
+    assert value["attained"].startswith("attained-")
     assert {work["kind"] for work in one["works"]} == {"graph", "call", "kernel"}
