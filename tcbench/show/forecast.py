@@ -146,8 +146,8 @@ def notes(forecast: Forecast) -> list[str]:
         "At most: each launch at the card's peak arithmetic or bandwidth, whichever takes longer, one after another. "
         "It is not a prediction: steps take longer; only data still in L2 (small batches) or Winograd's method (fp32) "
         "can beat it.",
-        "Expected: the GPU's share of the step, by what such cards attain of their peaks (docs/virtual.md: sources, and "
-        "how well it predicts). A host or an input that cannot keep up makes the step longer.",
+        "Expected: the GPU's share of the step, by what such cards attain of their peaks (docs/virtual.md: from which "
+        "sources, and how well that predicts). A host or an input that cannot keep up makes the step longer.",
     ]
     return lines
 
