@@ -77,7 +77,7 @@ class Activities(Protocol):
 @dataclass(frozen=True)
 class OpenDevice:
     """An accelerator on a device, with its clock and its account of memory. `enter`: what the accelerator itself needs
-    held. `computes`: its arrays have contents."""
+    held. `computes`: its arrays have contents. `busy_s`: the time it has worked so far, where that can be told."""
 
     accelerator: Accelerator
     clock: Clock
@@ -86,6 +86,7 @@ class OpenDevice:
     plans: Callable[[], tuple[PlanChoice, ...]] = tuple
     memory_of: Literal["process", "device"] = "device"
     computes: bool = True
+    busy_s: Callable[[], float] | None = None
 
 
 @dataclass(frozen=True)

@@ -434,8 +434,9 @@ def explain_records(records: Sequence[Record]) -> Bottleneck:
 
     The step is the timed pass's; the phases are the profiled pass's. On a CPU each is the median of its times. On a GPU
     it is the least: nothing waits in that pass until the launch queue is full, so that the least time is the
-    one without waiting. There, kernels are not seen: when the host (or its wait for input) fills the step, it is what
-    holds the cell back, and the GPU needs less, nobody knows how much; when it does not, the GPU is what fills it.
+    one without waiting. Where the device tells how long it worked, that is what the GPU needs. Elsewhere kernels are
+    not seen: when the host (or its wait for input) fills the step, it is what holds the cell back, and the GPU needs
+    less, nobody knows how much; when it does not, the GPU is what fills it.
 
     A feed with `prefetch_depth` works beside the step: how long it takes is known only when the host waits for it,
     since then it takes the whole step.
@@ -456,7 +457,9 @@ def explain_records(records: Sequence[Record]) -> Bottleneck:
     starved = overlapped and io_s > (1 - BALANCED_ABOVE) * step_s
     input_s = io_s if not overlapped else max(step_s, io_s) if starved else None
     host_side_s = host_s + (0.0 if overlapped else io_s)
+    busy_s = [m.busy_s for m in measured if m.busy_s is not None]
     filled = starved or host_side_s >= BALANCED_ABOVE * step_s
+    gpu_s = statistics.fmean(busy_s) if busy_s else None if not on_gpu or filled else step_s
     return Bottleneck(
         label=cell.label,
         on_gpu=on_gpu,
@@ -464,7 +467,7 @@ def explain_records(records: Sequence[Record]) -> Bottleneck:
         source="record",
         steps=sum(m.profiled_steps for m in measured),
         step_s=step_s,
-        needs=Needs(input_s, host_s, None if not on_gpu or filled else step_s, overlapped),
+        needs=Needs(input_s, host_s, gpu_s, overlapped),
         phases=phases,
         io_overlap=None if overlapped or on_gpu else 0.0,
         waits_for_input_s=io_s if overlapped else 0.0,

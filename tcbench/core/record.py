@@ -152,6 +152,7 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     `stopped_by` says which rule ended the timed pass. Memory is the peak of the worker process (CPU) or of the
     device (GPU), over the whole trial: there, what the memory pools held. `plans`: one for each different cuDNN graph,
     or on a processor for each kind of work and library's implementation. Losses are None where nothing computes.
+    `busy_s`: the time per timed step in which the device worked, where it tells: a simulated one.
     """
 
     warmup_times_s: tuple[Seconds, ...]
@@ -169,6 +170,7 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     macs_per_image: int
     gc_frozen: bool
     plans: tuple[PlanChoice, ...] = ()
+    busy_s: Seconds | None = None
 
     @property
     def counted_times_s(self) -> tuple[float, ...]:

@@ -12,7 +12,7 @@ from typing import Literal
 import msgspec
 
 HostKind = Literal["step", "phase", "layer"]
-ActivityKind = Literal["kernel", "copy", "memset", "graph"]
+ActivityKind = Literal["kernel", "copy", "memset", "graph", "input"]
 
 
 class Title(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,8 +46,8 @@ class Call(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Activity(msgspec.Struct, frozen=True, array_like=True):
-    """Something that a GPU did. `graph_node`: the node of a captured graph that it was, where that is known. `graph`:
-    the captured graph that it belongs to."""
+    """Something that a GPU did; or, as "input", that the threads of a modelled input did. `graph_node`: the node of a
+    captured graph that it was, where that is known. `graph`: the captured graph that it belongs to."""
 
     kind: ActivityKind
     name: str

@@ -26,7 +26,8 @@ class Phase:
 
 @dataclass(frozen=True)
 class Facts:
-    """A session's facts, between steps. Asking may synchronise with the device. `loss`: None where nothing computes."""
+    """A session's facts, between steps. Asking may synchronise with the device. `loss`: None where nothing computes.
+    `busy_s`: the time that the device has worked so far, where it tells."""
 
     loss: float | None
     peak_memory_bytes: int
@@ -35,6 +36,7 @@ class Facts:
     parameters: int
     macs_per_image: int
     plans: tuple[PlanChoice, ...] = ()
+    busy_s: float | None = None
 
 
 class Clock(Protocol):

@@ -89,7 +89,9 @@ def measure(
         counted_s += block[1:]
         verdict = stopping_rule.ask(counted_s, sum(timed_s))
         listen(Progress("timed", len(timed_s), block[-1]))
-    last_loss = _finite(session.facts().loss, "after the timed pass")
+    after = session.facts()
+    last_loss = _finite(after.loss, "after the timed pass")
+    busy_s = None if facts.busy_s is None or after.busy_s is None else (after.busy_s - facts.busy_s) / len(timed_s)
 
     listen(Progress("profiled", 0, timed_s[-1]))
     phases = profile(session, ranges, settings.profiled_steps, len(warmup_s) + len(timed_s), profiling)
@@ -113,6 +115,7 @@ def measure(
         macs_per_image=facts.macs_per_image,
         gc_frozen=gc_frozen,
         plans=facts.plans,
+        busy_s=busy_s,
     )
 
 
@@ -199,6 +202,7 @@ def at_host_speed(measurement: Measurement, speed: float) -> Measurement:
         measurement,
         warmup_times_s=scaled(measurement.warmup_times_s),
         step_times_s=scaled(measurement.step_times_s),
+        busy_s=None if measurement.busy_s is None else measurement.busy_s / speed,
         phases=tuple(
             PhaseTimes(
                 name=phase.name,

@@ -121,7 +121,7 @@ def notes(explanations: Sequence[Explanation], ceiling: str | None) -> list[str]
     ]
     if any(e.bottleneck and not e.bottleneck.on_gpu for e in explanations):
         lines.append("On a CPU the host itself computes: host-bound means that computing takes most of a step.")
-    if any(e.bottleneck and e.bottleneck.on_gpu for e in explanations):
+    if any(e.bottleneck and e.bottleneck.on_gpu and e.bottleneck.needs.gpu_s is None for e in explanations):
         lines.append("GPU: known only where it fills the step; `tcbench profile` shows how long it is busy.")
     lines.append(
         f"Forward and backward cannot be faster than their arithmetic at {ceiling}."

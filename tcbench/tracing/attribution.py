@@ -39,10 +39,12 @@ def assemble(
     first step and after the last is left out. `host_speed`: times are divided by it, see
     `tcbench.measure.loop.at_host_speed`."""
     steps = [span for span in recording.spans if span.kind == "step"]
+    activities = [activity for activity in recording.activities if activity.kind != "input"]
+    io = [*io, *(Work(a.name, 0, a.begin_ns, a.end_ns) for a in recording.activities if a.kind == "input")]
     first, last = min((s.begin_ns for s in steps), default=0), max((s.end_ns for s in steps), default=0)
     io = [work for work in io if not steps or (work.end_ns > first and work.begin_ns < last)]
     begins = [*(s.begin_ns for s in recording.spans), *(w.begin_ns for w in io)]
-    begins += [a.begin_ns for a in recording.activities]
+    begins += [a.begin_ns for a in activities]
     origin = min(begins, default=0)
 
     def at(time_ns: int) -> float:
@@ -52,9 +54,11 @@ def assemble(
     spans += [Span(at(w.begin_ns), at(w.end_ns), "io", "work", w.name, row=w.row) for w in io]
     owners, calls = _Owners(recording.spans), {call.correlation: call for call in recording.calls}
     ours = _streams_of_phases(recording, owners, calls)
-    rows = {stream: row for row, stream in enumerate(_in_order(recording.activities, ours))}
+    rows = {stream: row for row, stream in enumerate(_in_order(activities, ours))}
     launched: set[int] = set()
     for activity in recording.activities:
+        if activity.kind == "input":
+            continue
         call = calls.get(activity.correlation)
         step = phase = None
         if call is not None and (call.thread == recording.thread or activity.stream in ours):

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from timelines import api, busy_timeline, kernel, made, phase, step, talk, work
 
-from tcbench.analysis.bottleneck import VERDICTS, Needs, explain_record, explain_records, summarise
+from tcbench.analysis.bottleneck import VERDICTS, Bottleneck, Needs, explain_record, explain_records, summarise
 from tcbench.core.errors import SelectionError
 from tcbench.core.record import PhaseTimes, Record
 from tcbench.core.timeline import Span, Timeline, timeline_of
@@ -306,6 +306,20 @@ def test_on_a_gpu_the_gpu_fills_the_step_when_the_host_does_not() -> None:
     explained = explain_record(record(0.04, "cuda:0", prefetch=2, gpu={}, io=0.001, forward=0.02))
     assert explained.needs.gpu_s == close(0.04)
     assert explained.sentence == "gpu-bound: host needs 20 ms per step, GPU 40 ms; a step takes 40 ms"
+
+
+def test_a_device_that_tells_how_long_it_worked_is_believed() -> None:
+    def told(busy_s: float, **host_s: float) -> Bottleneck:
+        known = record(0.04, "virtual:V100", prefetch=2, gpu={}, **host_s)
+        assert known.measurement is not None
+        measured = msgspec.structs.replace(known.measurement, busy_s=busy_s)
+        return explain_record(msgspec.structs.replace(known, measurement=measured))
+
+    assert told(0.02, io=0.001, forward=0.034).sentence == (
+        "host-bound: host needs 34 ms per step, GPU 20 ms; a step takes 40 ms"
+    )
+    assert told(0.025, io=0.001, forward=0.02).verdict == "gpu-bound"
+    assert told(0.021, io=0.001, forward=0.02).verdict == "balanced"
 
 
 def test_trials_are_taken_together() -> None:

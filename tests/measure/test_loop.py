@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import gc
 import itertools
 import math
@@ -233,6 +234,17 @@ def test_a_session_on_a_device_is_measured_as_on_a_cpu_with_device_times_beside(
     assert session.ran == ["io", "forward"] * (5 + 20 + 4)
     assert session.clock.reads == 5 + 1 + 1
     assert [phase.device_s for phase in measured.phases] == [(1.0,) * 4, (1.0,) * 4]
+
+
+def test_a_device_that_tells_how_long_it_worked_is_asked_around_the_timed_pass():
+    class Telling(FakeSession):
+        def facts(self) -> Facts:
+            return dataclasses.replace(super().facts(), busy_s=0.25 * self.steps)
+
+    measured = loop.measure(Telling(), SETTINGS)
+    assert measured.busy_s == pytest.approx(0.25)
+    assert loop.at_host_speed(measured, 0.5).busy_s == pytest.approx(0.5)
+    assert loop.measure(FakeSession(), SETTINGS).busy_s is None
 
 
 def test_on_a_device_a_block_is_ten_times_as_long_as_the_feeds_queue():

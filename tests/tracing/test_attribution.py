@@ -66,6 +66,15 @@ def test_the_inputs_work_outside_the_steps_is_left_out_and_zero_is_the_first_beg
     assert (timeline.label, timeline.batch_size, timeline.phases) == (TITLE.label, 64, ("forward", "backward"))
 
 
+def test_the_threads_of_a_modelled_input_stand_beside_the_host_and_not_on_the_gpu():
+    there = recording()
+    decoding = [Activity("input", "decoding", STEP, 90 + i, begin, begin + 400) for i, begin in enumerate((-500, 300))]
+    timeline = assemble(TITLE, msgspec.structs.replace(there, activities=(*there.activities, *decoding)), "simulated")
+    (span,) = timeline.of("io")
+    assert (span.name, span.kind, span.duration_s) == ("decoding", "work", pytest.approx(400e-9))
+    assert len(timeline.of("gpu")) == len(there.activities)
+
+
 def test_streams_of_the_steps_come_first():
     swapped = {STEP: DALI, DALI: STEP}
     activities = [msgspec.structs.replace(a, stream=swapped[a.stream]) for a in recording().activities]

@@ -59,5 +59,8 @@ class Activities:
             )
             begin_ns = end_ns
 
+    def decoding(self, begin_ns: int, end_ns: int) -> None:
+        self._activities.append(Activity("input", "decoding", _STREAM, self._correlation(), begin_ns, end_ns))
+
     def wait(self, call: str, begin_ns: int, end_ns: int) -> None:
         self._calls.append(Call(call, threading.get_native_id(), self._correlation(), begin_ns, end_ns))

@@ -73,7 +73,9 @@ class Virtual(DeviceKind):
 
         accelerator = VirtualAccelerator(_card(device), settings, host_speed)
         clock = EventClock(accelerator.stream, Event, elapsed_ms)
-        return OpenDevice(accelerator, clock, accelerator.peak_bytes, accelerator.enter, computes=False)
+        return OpenDevice(
+            accelerator, clock, accelerator.peak_bytes, accelerator.enter, computes=False, busy_s=accelerator.busy_s
+        )
 
 
 def _card(device: str) -> GpuFile:

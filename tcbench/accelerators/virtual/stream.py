@@ -46,6 +46,10 @@ class Listener(Protocol):
 
     def wait(self, call: str, begin_ns: int, end_ns: int) -> None: ...
 
+    def decoding(self, begin_ns: int, end_ns: int) -> None:
+        """Threads of a modelled input decode a batch in this time."""
+        ...
+
 
 class CaptureError(RuntimeError):
     """The host asked for something that a stream cannot do while it is captured."""
@@ -53,10 +57,12 @@ class CaptureError(RuntimeError):
 
 class Stream:
     """Tasks, one after the other. `put` returns when the host has spent the task's time in the driver; what simulating
-    takes is part of that time, and what exceeds it is taken off the next one's."""
+    takes is part of that time, and what exceeds it is taken off the next one's. `busy_ns`: the device's time for all of
+    them so far."""
 
     def __init__(self) -> None:
         self.listener: Listener | None = None
+        self.busy_ns = 0
         self._end_ns = 0
         self._owed_ns = 0
         self._ends_ns: deque[int] = deque()
@@ -76,6 +82,7 @@ class Stream:
                 returns = first
         begin = max(self._end_ns, returns)
         self._end_ns = end = begin + task.device_ns
+        self.busy_ns += task.device_ns
         ends.append(end)
         if self.listener is not None:
             self.listener.task(task, called, returns, begin)

@@ -108,7 +108,9 @@ class ChainerSession:
                 tensor=parts.spec,
                 seed=cell.seed,
                 threads=cell.threads,
-                images_per_s=cell.input.images_per_s or None,
+                # A device's time is stretched by the host's speed (`tcbench.measure.loop.at_host_speed`), and so is
+                # that of decoding, which is not this host's.
+                images_per_s=cell.input.images_per_s / cell.host_speed if cell.input.images_per_s else None,
             )
             recipe: FeedRecipe = _fold(rungs, "feed", FeedRecipe(feed_spec, make_chainer_feed, make_workers_feed), cell)
             if make_feed is None:
@@ -145,6 +147,7 @@ class ChainerSession:
             parameters=self._parameters,
             macs_per_image=self._macs,
             plans=self._site.plans(),
+            busy_s=self._site.busy_s(),
         )
 
     def close(self) -> None:

@@ -57,6 +57,10 @@ class Site:
         number = float(self.accelerator.download(array))
         return number if self._opened.computes else None
 
+    def busy_s(self) -> float | None:
+        """The time that the device has worked so far, where it tells."""
+        return None if self._opened.busy_s is None else self._opened.busy_s()
+
     def plans(self) -> tuple[PlanChoice, ...]:
         """The plans that cuDNN chose here."""
         return self._opened.plans()

@@ -34,31 +34,41 @@ _WORKERS_DEPTH = 1
 
 
 class Decoder:
-    """Decodes batch after batch, each in `batch_s` seconds, as long as fewer than `depth` lie ready."""
+    """Decodes batch after batch, each in `batch_ns` nanoseconds, as long as fewer than `depth` lie ready. `note` is
+    told of each batch's begin and end (`time.perf_counter_ns`)."""
 
-    def __init__(self, batch_s: float, depth: int, now_s: Callable[[], float] = time.perf_counter) -> None:
-        self._batch_s = batch_s
-        self._now_s = now_s
-        self._ends_s: deque[float] = deque()
-        self._last_s = now_s()
+    def __init__(
+        self,
+        batch_ns: int,
+        depth: int,
+        note: Callable[[int, int], None] = lambda _begin_ns, _end_ns: None,
+        now_ns: Callable[[], int] = time.perf_counter_ns,
+    ) -> None:
+        self._batch_ns = batch_ns
+        self._note = note
+        self._now_ns = now_ns
+        self._ends_ns: deque[int] = deque()
+        self._last_ns = now_ns()
         for _ in range(depth):
-            self._begin(self._last_s)
+            self._begin(self._last_ns)
 
     def take(self) -> None:
         """Wait until the next batch is decoded; its place is free for another."""
-        ready_s = self._ends_s.popleft()
-        while (left_s := ready_s - self._now_s()) > 0:
-            time.sleep(left_s)
-        self._begin(self._now_s())
+        ready_ns = self._ends_ns.popleft()
+        while (left_ns := ready_ns - self._now_ns()) > 0:
+            time.sleep(left_ns * 1e-9)
+        self._begin(self._now_ns())
 
-    def _begin(self, free_s: float) -> None:
-        self._last_s = max(self._last_s, free_s) + self._batch_s
-        self._ends_s.append(self._last_s)
+    def _begin(self, free_ns: int) -> None:
+        begin_ns = max(self._last_ns, free_ns)
+        self._last_ns = begin_ns + self._batch_ns
+        self._ends_ns.append(self._last_ns)
+        self._note(begin_ns, self._last_ns)
 
 
-def _decoder(spec: FeedSpec, depth: int) -> Decoder:
+def _batch_ns(spec: FeedSpec) -> int:
     assert spec.images_per_s is not None
-    return Decoder(spec.batch_size / spec.images_per_s, depth)
+    return round(spec.batch_size / spec.images_per_s * 1e9)
 
 
 class WorkersFeed:
@@ -73,7 +83,7 @@ class WorkersFeed:
         shape = stored(spec.tensor.layout, 1, 3, size, size)[1:]
         self._examples = [np.ones(shape, spec.tensor.dtype) for _ in range(spec.batch_size)]
         self._labels = rng.integers(0, spec.n_classes, spec.batch_size, dtype=np.int32)
-        self._decoder = _decoder(spec, _WORKERS_DEPTH)
+        self._decoder = Decoder(_batch_ns(spec), _WORKERS_DEPTH)
         self.epoch_size = spec.batch_size
 
     def next(self) -> tuple[np.ndarray, np.ndarray]:
@@ -129,7 +139,7 @@ class MixedFeed:
     on_device = True
 
     def __init__(self, spec: FeedSpec) -> None:
-        accelerator = current()
+        accelerator: Any = current()  # one that is simulated: it takes notes
         size, dtype = spec.image_size, spec.tensor.dtype
         works = stages(spec.batch_size, size, dtype)
         self._x = accelerator.empty(stored(spec.tensor.layout, spec.batch_size, 3, size, size), dtype)
@@ -138,7 +148,7 @@ class MixedFeed:
         self._launches = [
             accelerator.prepare(work, *ends) for work, ends in zip(works, itertools.pairwise(arrays), strict=True)
         ]
-        self._decoder = _decoder(spec, PREFETCH_DEPTH)
+        self._decoder = Decoder(_batch_ns(spec), PREFETCH_DEPTH, accelerator.note_decoding)
         self.epoch_size = spec.batch_size
 
     def next(self) -> tuple[Any, Any]:

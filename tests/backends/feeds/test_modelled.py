@@ -10,12 +10,14 @@ import numpy as np
 import pytest
 
 from tcbench.accelerators import protocol as accelerators
-from tcbench.accelerators.tracing import TracingAccelerator
+from tcbench.accelerators.virtual.accelerator import VirtualAccelerator
+from tcbench.accelerators.virtual.activities import Activities
 from tcbench.backends import backend
 from tcbench.backends.feeds import modelled
 from tcbench.backends.feeds.base import FeedRecipe
 from tcbench.backends.feeds.modelled import Decoder, make_mixed_feed, make_workers_feed, stages
 from tcbench.backends.spec import FeedSpec, TensorSpec
+from tcbench.core.record import CudnnSettings
 from tcbench.hardware import gpus
 
 SPEC = FeedSpec(None, 4, 32, 10, TensorSpec(), seed=0, threads=1, images_per_s=1e9)
@@ -25,39 +27,50 @@ class Time:
     """A clock that only sleeping moves."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.now_s = 100.0
+        self.now_ns = 100_000
         monkeypatch.setattr(modelled.time, "sleep", self.pass_)
 
     def pass_(self, seconds: float) -> None:
-        self.now_s += seconds
+        self.now_ns += round(seconds * 1e9)
 
-    def __call__(self) -> float:
-        return self.now_s
+    def __call__(self) -> int:
+        return self.now_ns
+
+
+MS = 1_000_000
+
+
+def _decoder(now: Time, depth: int, noted: list[tuple[int, int]] | None = None) -> Decoder:
+    """One that takes half a second for a batch."""
+    told = noted if noted is not None else []
+    return Decoder(500 * MS, depth, lambda begin_ns, end_ns: told.append((begin_ns, end_ns)), now)
 
 
 def test_whoever_takes_batches_at_once_gets_them_at_the_rate_of_decoding(monkeypatch: pytest.MonkeyPatch) -> None:
     now = Time(monkeypatch)
-    decoder = Decoder(0.5, 2, now)
+    began, decoder = now(), _decoder(now, 2)
     for _ in range(10):
         decoder.take()
-    assert now() == pytest.approx(100 + 10 * 0.5)
+    assert now() - began == 10 * 500 * MS
 
 
 def test_decoding_goes_on_beside_the_step_but_no_further_than_its_depth(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = Time(monkeypatch)
-    decoder = Decoder(0.5, 2, now)
+    now, noted = Time(monkeypatch), list[tuple[int, int]]()
+    began, decoder = now(), _decoder(now, 2, noted)
     now.pass_(30)
     waits = []
     for _ in range(4):
         before = now()
         decoder.take()
         waits.append(now() - before)
-    assert waits == pytest.approx([0, 0, 0.5, 0.5])
+    assert waits == [0, 0, 500 * MS, 500 * MS]
+    spans = [((begin - began) // MS, (end - began) // MS) for begin, end in noted]
+    assert spans[:4] == [(0, 500), (500, 1000), (30_000, 30_500), (30_500, 31_000)]
 
 
 def test_a_step_longer_than_decoding_never_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     now = Time(monkeypatch)
-    decoder = Decoder(0.5, 1, now)
+    decoder = _decoder(now, 1)
     decoder.take()
     for _ in range(5):
         now.pass_(0.6)
@@ -80,13 +93,15 @@ def test_workers_images_are_stacked_into_a_new_batch_each_time(layout: Any, dtyp
 
 
 def test_mixed_decoding_leaves_the_device_its_share_as_work() -> None:
-    accelerator = TracingAccelerator(gpus.load("V100").properties())
-    with accelerators.use(accelerator):
+    accelerator: Any = VirtualAccelerator(gpus.load("V100"), CudnnSettings())
+    recorder = Activities()
+    with accelerators.use(accelerator), recorder.recording():
         feed = make_mixed_feed(SPEC)
         x, _ = feed.next()
         assert feed.next()[0] is x
-    works = [event.work for event in accelerator.events]
-    assert works == [*stages(4, 32, "float32")] * 2
+    kernels = [one for one in recorder.activities if one.kind == "kernel"]
+    assert len(kernels) == 2 * len(stages(4, 32, "float32"))
+    assert [one.kind for one in recorder.activities if one.kind != "kernel"] == ["input"] * 4
     assert (feed.on_device, feed.prefetch_depth) == (True, 2)
 
 
