@@ -29,7 +29,7 @@ class OneDnnAccelerator(NumpyAccelerator):
         self.engine = _engine(threads)
         self.engine.met_nan = False
         # By identity, which is what the same shapes give again; the work is held so that its identity stays its own.
-        self._chosen: dict[int, tuple[Callable[..., None] | None, str, w.Work]] = {}
+        self._chosen: dict[int, tuple[Choice | None, w.Work]] = {}
 
     def batch_norm(self, norm: w.Norm, eps: float, momentum: float) -> BatchNormRoute:
         if norm.dtype == "float64":
@@ -39,22 +39,15 @@ class OneDnnAccelerator(NumpyAccelerator):
     def prepare(self, work: w.Work, *arrays: Array) -> Callable[[], None]:
         chosen = self._chosen.get(id(work))
         if chosen is None:
-            choice = self._choose(work)
-            chosen = self._chosen[id(work)] = (None, NUMPY, work) if choice is None else (choice.run, choice.name, work)
-        run = chosen[0]
-        return super().prepare(work, *arrays) if run is None else functools.partial(run, *arrays)
-
-    def launch(self, work: w.Work, *arrays: Array) -> None:
-        chosen = self._chosen.get(id(work))
-        if chosen is not None and chosen[0] is not None:
-            chosen[0](*arrays)
-        else:
-            self.prepare(work, *arrays)()
+            chosen = self._chosen[id(work)] = self._choose(work), work
+        choice = chosen[0]
+        return super().prepare(work, *arrays) if choice is None else choice.bind(*arrays)
 
     def plans(self) -> tuple[PlanChoice, ...]:
         """The implementations of each kind of work that was launched, by its first dtype of values: oneDNN's name, or
         "numpy". Not work by work: that would make a record ten times as large."""
-        kinds = dict.fromkeys((f"{work.name} {_dtype(work)}", by) for _, by, work in self._chosen.values())
+        chosen = self._chosen.values()
+        kinds = dict.fromkeys((f"{work.name} {_dtype(work)}", by.name if by else NUMPY) for by, work in chosen)
         return tuple(PlanChoice(kind, by, 0, False) for kind, by in kinds)
 
     def _choose(self, work: w.Work) -> Choice | None:

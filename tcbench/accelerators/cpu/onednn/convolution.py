@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -189,21 +191,23 @@ class _Columns:
     def __init__(self, conv: Conv2d, product: Candidate, *, dgrad: bool) -> None:
         self.name = f"im2col, {product.name}"
         self._product = product
-        self._dgrad = dgrad
+        self._of_dgrad = dgrad
         self._conv = replace(conv, dtype="float32") if dgrad else conv
         self._shape, self._dtype = Im2col(self._conv).array("columns")
 
-    def __call__(self, *arrays: Array) -> None:
-        one, other, written = arrays
+    def bind(self, *arrays: Array) -> Callable[[], None]:
+        return functools.partial(self._dgrad if self._of_dgrad else self._other, *arrays)
+
+    def _other(self, x: Array, other: Array, written: Array) -> None:
         columns = scratch("onednn.columns", self._shape, self._dtype)
-        shape = self._conv.x_shape
-        if not self._dgrad:
-            im2col(Im2col(self._conv), one.reshape(shape), columns)
-            self._product(columns, other, written)
-            return
-        self._product(one, other, columns)
-        gx = written.reshape(shape)
-        wide = gx if gx.dtype == np.float32 else scratch("onednn.gx", shape, np.float32)
+        im2col(Im2col(self._conv), x.reshape(self._conv.x_shape), columns)
+        self._product.bind(columns, other, written)()
+
+    def _dgrad(self, gy: Array, weights: Array, gx: Array) -> None:
+        columns = scratch("onednn.columns", self._shape, self._dtype)
+        self._product.bind(gy, weights, columns)()
+        gx = gx.reshape(self._conv.x_shape)
+        wide = gx if gx.dtype == np.float32 else scratch("onednn.gx", gx.shape, np.float32)
         col2im(Col2im(self._conv), columns, wide)
         if wide is not gx:
             half.convert(wide, gx)

@@ -14,7 +14,7 @@ import functools
 import importlib.metadata
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from ctypes import POINTER, byref, c_char_p, c_float, c_int, c_int32, c_int64, c_size_t, c_uint, c_void_p
 from dataclasses import dataclass, replace
 from typing import Any
@@ -451,11 +451,14 @@ class Bare:
         self._given = [(memory, place.of, place.offset) for memory, place in every if isinstance(place.of, int)]
         self._kept = [(memory, place.of) for memory, place in every if isinstance(place.of, str)]
         self._lying: dict[str, Array] = {}
+        self._set_to: Sequence[int] = ()
         self._set = engine.set_handle
 
     def __call__(self, addresses: Sequence[int]) -> None:
-        for memory, position, offset in self._given:
-            self._set(memory, addresses[position] + offset)
+        if addresses is not self._set_to:
+            for memory, position, offset in self._given:
+                self._set(memory, addresses[position] + offset)
+            self._set_to = addresses
         for memory, name in self._kept:
             room = self._shared[name]
             if self._lying.get(name) is not room:  # it has grown
@@ -478,8 +481,14 @@ class Primitive:
         self._set_threads = engine.set_threads
         self._stages = [stage for stage in stages if stage]
 
+    def bind(self, *arrays: Array) -> Callable[[], None]:
+        """The launch on these arrays, whose memory the caller keeps."""
+        return functools.partial(self._run, [address(array) for array in arrays])
+
     def __call__(self, *arrays: Array) -> None:
-        addresses = [address(array) for array in arrays]
+        self._run([address(array) for array in arrays])
+
+    def _run(self, addresses: Sequence[int]) -> None:
         for stage in self._stages:
             if len(stage) == 1:
                 for bare in stage[0]:

@@ -156,16 +156,21 @@ def _keeping_nan(engine: Engine, work: w.Work, choice: Choice, kernel: Callable[
     """The same, but by NumPy's kernel once NaN was met."""
     shapes = [operand.shape for operand in work.operands]
 
-    def run(*arrays: Array) -> None:
-        if engine.met_nan:
-            kernel(work, *(array.reshape(shape) for array, shape in zip(arrays, shapes, strict=True)))
-        else:
-            choice.run(*arrays)
+    def bind(*arrays: Array) -> Callable[[], None]:
+        launch = choice.bind(*arrays)
 
-    return replace(choice, run=run)
+        def run() -> None:
+            if engine.met_nan:
+                kernel(work, *(array.reshape(shape) for array, shape in zip(arrays, shapes, strict=True)))
+            else:
+                launch()
+
+        return run
+
+    return replace(choice, bind=bind)
 
 
 def _first(engine: Engine, dtype: str, describe: Callable[[str], int], slices: int, *operands: Operand) -> Choice:
     """By the implementation that oneDNN prefers."""
     primitive = engine.primitive(descriptions(engine, dtype, describe)[0], operands, slices)
-    return Choice(primitive, primitive.name)
+    return Choice(primitive.bind, primitive.name)

@@ -24,9 +24,10 @@ _SLOWER = (*REFERENCE, "nspc_bnorm", "ncsp_bnorm", "x64:gemm")
 
 @dataclass(frozen=True)
 class Choice:
-    """The function chosen for a piece of work, called with its arrays. `name`: oneDNN's of the implementation."""
+    """What was chosen for a piece of work. `bind`: of its arrays the launch on them, to be made as often as one likes.
+    `name`: oneDNN's of the implementation."""
 
-    run: Callable[..., None]
+    bind: Callable[..., Callable[[], None]]
     name: str
 
 
@@ -53,11 +54,13 @@ def descriptions(engine: Engine, dtype: str, describe: Callable[[str], int], *, 
 
 
 class Candidate(Protocol):
-    """A way to do a piece of work, called with its arrays. `name`: oneDNN's of the implementation."""
+    """A way to do a piece of work. `name`: oneDNN's of the implementation."""
 
     name: str
 
-    def __call__(self, *arrays: Array) -> None: ...
+    def bind(self, *arrays: Array) -> Callable[[], None]:
+        """The launch on these arrays, whose memory the caller keeps."""
+        ...
 
 
 def fastest(primitives: Sequence[Candidate], operands: Sequence[Operand]) -> Choice:
@@ -70,14 +73,15 @@ def fastest(primitives: Sequence[Candidate], operands: Sequence[Operand]) -> Cho
         times = [_least(primitive, arrays) for primitive in primitives]
         if min(times) <= MARGIN * times[0]:
             best = primitives[int(np.argmin(times))]
-    return Choice(best, best.name)
+    return Choice(best.bind, best.name)
 
 
 def _least(primitive: Candidate, arrays: Sequence[Array]) -> float:
-    primitive(*arrays)
+    launch = primitive.bind(*arrays)
+    launch()
     times = []
     for _ in range(RUNS):
         start = time.perf_counter()
-        primitive(*arrays)
+        launch()
         times.append(time.perf_counter() - start)
     return min(times)

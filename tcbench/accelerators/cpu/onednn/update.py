@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -84,4 +85,4 @@ def batched(engine: Engine, work: BatchedUpdate) -> Choice:
 
     converts = not any(make(1).name.startswith(REFERENCE) for make in (to_single, to_half))
     convert = (widen, narrow) if converts else (half.load, half.convert)
-    return Choice(run, momentum(1).name)
+    return Choice(functools.partial(functools.partial, run), momentum(1).name)

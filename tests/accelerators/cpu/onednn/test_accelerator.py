@@ -89,7 +89,7 @@ def test_slices_of_a_convolution_are_the_whole(name: str, dtype: w.DType, thread
 
 def doing(accelerator: OneDnnAccelerator, work: w.Work, way: tuning.Candidate) -> OneDnnAccelerator:
     """An accelerator that does a piece of work in this way, whatever is the fastest."""
-    accelerator.engine.prepared[work.key] = tuning.Choice(way, way.name)
+    accelerator.engine.prepared[work.key] = tuning.Choice(way.bind, way.name)
     return OneDnnAccelerator(accelerator.engine.n_threads)
 
 
@@ -143,7 +143,8 @@ def test_convolutions_are_done_by_onednn_and_the_record_says_by_which_of_its_imp
 def test_what_a_record_holds_of_implementations_does_not_grow_with_the_layers(processor: OneDnnAccelerator) -> None:
     for channels in (16, 32, 64):
         norm = w.Norm(2, channels, 4, 4, "NHWC", "float32", "none")
-        processor.prepare(w.BatchNormForward(norm, 2e-5, 0.1))
+        work = w.BatchNormForward(norm, 2e-5, 0.1)
+        processor.prepare(work, *(np.ones(operand.shape, operand.dtype) for operand in work.operands))
         processor.prepare(w.WeightDecay(channels, 1e-4), *(np.ones(channels, np.float32) for _ in range(2)))
     (norms, decays) = processor.plans()
     assert norms.work == "batch_norm_forward float32" and norms.plan.startswith(("jit", "bnorm_jit"))
