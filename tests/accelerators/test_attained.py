@@ -1,8 +1,11 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import itertools
 import re
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -49,6 +52,37 @@ def test_every_row_has_a_source_that_says_how_it_was_had():
         source = rows()["sources"][row["source"]]
         assert source["what"] and source["url"]
         assert source["confirmed"].startswith(("read 20", "known", "assumed", "measured"))
+
+
+@pytest.fixture(scope="module")
+def validation():
+    """benchmarks/virtual.py, which is no module of the package."""
+    path = Path(__file__).parents[2] / "benchmarks" / "virtual.py"
+    spec = importlib.util.spec_from_file_location("validation", path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    yield module
+    del sys.modules[spec.name]
+
+
+def test_nothing_that_the_model_is_compared_with_is_a_source_of_it(validation):
+    compared_with = {published.source for published in validation.PUBLISHED}
+    assert len(compared_with) >= 5
+    for source in rows()["sources"].values():
+        assert source["url"] not in compared_with
+        assert not re.search(r"images?/s|img/s|DeepLearningExamples|MLPerf|Naruse", f"{source['what']} {source['url']}")
+
+
+@pytest.mark.parametrize("says", ["MXNet 20.12, fp32", "MXNet 20.12, AMP"])
+def test_a_training_step_takes_about_as_long_as_was_published(validation, says):
+    published = next(p for p in validation.PUBLISHED if p.says == says)
+    [rate] = validation.device_images_per_s([(published, validation.cell(published))]).values()
+    assert rate == pytest.approx(published.images_per_s, rel=validation.GOAL)
+
+
+def test_every_miss_has_a_reason(validation):
+    assert all(published.why for published in validation.PUBLISHED if published.bound_by != "device")
 
 
 def test_every_source_is_one_of_a_row():
