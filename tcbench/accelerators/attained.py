@@ -178,14 +178,24 @@ def _convolution_s(kind: str, work: Work, card: GpuFile) -> float:
     conv: Conv2d = work.conv  # type: ignore[attr-defined]
     here = attained(card)
     precision = here.peaks.precision(work)
-    shares = here.convolutions[kind, _filter(conv), precision]
+    shares = here.convolutions[kind, filter_of(conv), precision]
+    arithmetic_s, memory_s = convolution_bounds_s(kind, work, card)
+    bound_s = max(arithmetic_s / shares.arithmetic, memory_s / shares.memory)
+    return bound_s + here.convolution_s + _transposes_s(work, conv, precision, card)
+
+
+def convolution_bounds_s(kind: str, work: Work, card: GpuFile) -> tuple[float, float]:
+    """The least time of a convolution's arithmetic, waves and padding with it, and of its traffic, at the card's full
+    rates. `kind`: "fprop", "dgrad" or "wgrad"."""
+    conv: Conv2d = work.conv  # type: ignore[attr-defined]
+    peaks = attained(card).peaks
+    precision = peaks.precision(work)
     flops = work.flops * _waves(kind, conv, precision, card) * _padding(kind, conv, precision)
-    arithmetic_s = flops / (here.peaks.at(precision) * shares.arithmetic)
-    memory_s = work.bytes / (card.memory_bandwidth_bytes_s * shares.memory)
-    return max(arithmetic_s, memory_s) + here.convolution_s + _transposes_s(work, conv, precision, card)
+    return flops / peaks.at(precision), work.bytes / card.memory_bandwidth_bytes_s
 
 
-def _filter(conv: Conv2d) -> str:
+def filter_of(conv: Conv2d) -> str:
+    """The table's word for a filter: by its size, and whether it has a row for its stride."""
     size = "pointwise" if conv.r == conv.s == 1 else "spatial"
     plain = conv.stride == 1 and (size == "pointwise" or conv.r == conv.s == 3)
     return size if plain else f"{size}-strided"

@@ -1,0 +1,117 @@
+"""The convolution rows of tcbench/accelerators/attained.toml against DeepBench's kernels, and the best fractions.
+
+    git clone https://github.com/baidu-research/DeepBench
+    uv run python tools/deepbench.py DeepBench/results/train/DeepBench_NV_V100.xlsx V100
+
+For each row: its kernels, the table's fractions, their error, and the fractions with the least error. The error is the
+mean of |log(modelled / measured)|. Kernels of less than 25 us are left out: what they cost the host is in them.
+Rows were fitted to the V100's sheet; the T4's shows how far they hold on another card.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import math
+import statistics
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from xml.etree import ElementTree
+
+from tcbench.accelerators.attained import attained, convolution_bounds_s, filter_of
+from tcbench.hardware import gpus
+from tcbench.work import Conv2d, ConvDgrad, ConvFprop, ConvWgrad, DType, Layout
+
+LEAST_S = 25e-6
+LEAST_CHANNELS = 16
+"""Fewer are padded or handled by kernels of their own; DeepBench's cuDNN 7.6.2 did neither in fp16."""
+WORKS = (("fprop", ConvFprop), ("dgrad", ConvDgrad), ("wgrad", ConvWgrad))
+SHEETS: tuple[tuple[str, str, DType, Layout], ...] = (
+    ("FP32", "fp32", "float32", "NCHW"),
+    ("Mixed", "fp16", "float16", "NHWC"),
+)
+ARITHMETIC = [step / 100 for step in range(16, 200, 2)]
+MEMORY = [step / 100 for step in range(40, 96, 5)]
+SPATIAL_MEMORY = [0.9]
+"""Hardly a kernel with a larger filter is bound by memory: nothing to fit."""
+NS = {"m": "http://schemas.openxmlformats.org/spreadsheetml/2006/main"}
+
+Kernel = tuple[float, float, float]
+"""Seconds: least arithmetic, least traffic, measured."""
+
+
+def sheets(path: Path) -> Iterator[tuple[str, list[list[str]]]]:
+    """Name and rows of a workbook's sheets, empty cells left out."""
+    book = zipfile.ZipFile(path)
+
+    def tree(name: str) -> ElementTree.Element:
+        return ElementTree.fromstring(book.read(f"xl/{name}.xml"))
+
+    shared = ["".join(text.itertext()) for text in tree("sharedStrings").findall("m:si", NS)]
+    for i, sheet in enumerate(tree("workbook").iterfind("m:sheets/m:sheet", NS), 1):
+        rows = []
+        for row in tree(f"worksheets/sheet{i}").iter(f"{{{NS['m']}}}row"):
+            cells = [(cell.get("t"), cell.findtext("m:v", None, NS)) for cell in row]
+            rows.append([shared[int(value)] if kind == "s" else value for kind, value in cells if value is not None])
+        yield str(sheet.get("name")), rows
+
+
+def convolutions(rows: list[list[str]], dtype: DType, layout: Layout) -> Iterator[tuple[Conv2d, list[float | None]]]:
+    """Each with its times (seconds) of fprop, dgrad and wgrad; None where one was not measured."""
+    begin = next(i for i, row in enumerate(rows) if "Forward (msec)" in row)
+    for row in itertools.takewhile(lambda row: len(row) > 14, rows[begin + 1 :]):
+        w, h, c, n, k, s, r, pad_w, pad_h, stride_w, stride_h = (int(float(value)) for value in row[1:12])
+        if pad_w == pad_h and stride_w == stride_h:
+            times_s = [None if value.startswith("N/A") else float(value) * 1e-3 for value in row[12:15]]
+            yield Conv2d(n, c, h, w, k, r, s, stride_h, pad_h, layout, dtype), times_s
+
+
+def kernels(path: Path, card: gpus.GpuFile) -> dict[tuple[str, str, str], list[Kernel]]:
+    """By kind, filter and precision, as the table's rows are."""
+    found: dict[tuple[str, str, str], list[Kernel]] = {}
+    for (name, rows), (says, precision, dtype, layout) in itertools.product(sheets(path), SHEETS):
+        if says not in name:
+            continue
+        for conv, times_s in convolutions(rows, dtype, layout):
+            usual = (conv.r, conv.s) in ((1, 1), (3, 3)) and conv.pad == conv.r // 2
+            strided = (conv.r, conv.s) == (5, 5) and conv.stride > 1
+            if conv.c < LEAST_CHANNELS or not (usual or strided):
+                continue
+            for (kind, work), time_s in zip(WORKS, times_s, strict=True):
+                if time_s is not None and time_s > LEAST_S:
+                    bounds_s = convolution_bounds_s(kind, work(conv), card)
+                    found.setdefault((kind, filter_of(conv), precision), []).append((*bounds_s, time_s))
+    return found
+
+
+def error(measured: list[Kernel], arithmetic: float, memory: float, latency_s: float) -> float:
+    return statistics.mean(
+        abs(math.log((max(a / arithmetic, m / memory) + latency_s) / time_s)) for a, m, time_s in measured
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("sheet", type=Path, help="DeepBench_NV_V100.xlsx or another of its training sheets")
+    parser.add_argument("card", help="one of tcbench's GPUs: the one that was measured")
+    arguments = parser.parse_args()
+    card = gpus.load(arguments.card)
+    here = attained(card)
+    print(f"{'kind':6} {'filter':17} {'':4} kernels   table's fractions: error   best: error")
+    for (kind, shape, precision), measured in sorted(kernels(arguments.sheet, card).items(), key=lambda item: item[0]):
+        shares = here.convolutions[kind, shape, "fp32" if precision == "fp32" else "fp16"]
+        latency_s = here.convolution_s
+        best = min(
+            itertools.product(ARITHMETIC, SPATIAL_MEMORY if "spatial" in shape else MEMORY),
+            key=lambda fractions: error(measured, *fractions, latency_s),
+        )
+        print(
+            f"{kind:6} {shape:17} {precision} {len(measured):7}   {shares.arithmetic:.2f} {shares.memory:.2f}: "
+            f"{error(measured, shares.arithmetic, shares.memory, latency_s):.2f}"
+            f"             {best[0]:.2f} {best[1]:.2f}: {error(measured, *best, latency_s):.2f}"
+        )
+
+
+if __name__ == "__main__":
+    main()
