@@ -111,8 +111,8 @@ PUBLISHED = (
     Published(
         *("MLPerf v4.0, 8 GPUs, per GPU", 7161, "H100", f"{FUSED}+cuda_graph+convstats", 400, "v1.5", MLPERF),
         stands="fusions with the convolutions and a captured step, in MXNet",
-        why="its kernels fuse normalisation, ReLU and their gradients into convolutions, both ways; here passes of their own "
-        "for normalisation, ReLU's gradient and the addition are 28% of the modelled step",
+        why="its kernels fuse normalisation, ReLU and their gradients into convolutions, both ways; here their "
+        "own passes and the addition's are 28% of the modelled step",
     ),
     Published(
         *("MLPerf v4.0, 8 GPUs, per GPU", 7950, "H200", f"{FUSED}+cuda_graph+convstats", 400, "v1.5", MLPERF),
