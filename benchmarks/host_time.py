@@ -89,7 +89,7 @@ class Idle(NumpyAccelerator):
         self.launches += 1
 
 
-def open_settled(config: str, accelerator: Idle) -> Session:
+def open_settled(config: str, accelerator: Any) -> Session:
     """A session that does what it does once no more."""
     selection = plan.Selection(
         batch_sizes=(1,), configs=(config,), input=Input(kind="synthetic"), image_size=32, threads=1
