@@ -1,4 +1,4 @@
-"""`tcbench forecast`: what a GPU that is not here would need and allow."""
+"""`tcbench forecast`: memory, launches and images/s of a scenario on a GPU that is not here."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tcbench.cli.options import (
 
 
 @command(
-    "Forecast what a scenario needs on a GPU that is not here.",
+    "Forecast a scenario's needs and speed on a GPU that is not here.",
     """
 tcbench forecast --gpu H200                        the talk's matrix on an H200
 tcbench forecast --gpu V100 --bs 128,256           ...on the talk's own GPU: what fits into its 16 GB
@@ -60,7 +60,7 @@ def forecast(
     json: Annotated[bool, typer.Option("--json", help="Everything as JSON.", rich_help_panel=WHERE)] = False,
 ) -> None:
     """Forecast, without any GPU, what each cell would need on one: whether cuDNN has a plan for every operation there,
-    how much of the card's memory a step takes, its operations and bytes, and the least time that these imply.
+    how much of the card's memory a step takes, its operations and bytes, the least time that these imply, and the time to expect.
 
     Exit code: 0, also when a cell does not fit (that is an answer); 2 for a mistake in
     the command, the scenario or the GPU's file.
