@@ -60,7 +60,8 @@ def forecast(
     json: Annotated[bool, typer.Option("--json", help="Everything as JSON.", rich_help_panel=WHERE)] = False,
 ) -> None:
     """Forecast, without any GPU, what each cell would need on one: whether cuDNN has a plan for every operation there,
-    how much of the card's memory a step takes, its operations and bytes, the least time that these imply, and the time to expect.
+    how much of the card's memory a step takes, its operations and bytes, the least time that these imply, and the time
+    to expect.
 
     Exit code: 0, also when a cell does not fit (that is an answer); 2 for a mistake in
     the command, the scenario or the GPU's file.
