@@ -21,6 +21,8 @@ from io import BytesIO
 
 import numpy as np
 
+from tcbench.accelerators import protocol as accelerators
+from tcbench.accelerators.cpu.numpy.accelerator import NumpyAccelerator
 from tcbench.backends.feeds.base import Feed
 from tcbench.backends.feeds.dataset import ImageFolder
 from tcbench.backends.feeds.generated import ensure_generated
@@ -99,7 +101,8 @@ def main() -> None:
     print(f"{'pixels':>6} {'feed':>10} {'images/s':>12} {'ms/image':>9} {'decode share':>13}")
     for image_size in (64, 224):
         spec = FeedSpec(images, arguments.batch_size, image_size, 16, TensorSpec(), seed=0, threads=arguments.threads)
-        feeds = {name: feed for name in FEEDS if (feed := make_feed(name, spec)) is not None}
+        with accelerators.use(NumpyAccelerator(arguments.threads)):
+            feeds = {name: feed for name in FEEDS if (feed := make_feed(name, spec)) is not None}
         rates: dict[str, list[float]] = {name: [] for name in feeds}
         for feed in feeds.values():
             feed.next()

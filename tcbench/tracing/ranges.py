@@ -11,6 +11,8 @@ from tcbench.tracing.attribution import assemble
 def title_of(record: Record) -> Title:
     """A timeline's title for a record's cell."""
     device_name = record.environment.device_name if record.environment else record.cell.device
+    if record.cell.host_speed != 1:
+        device_name += f", its host at {record.cell.host_speed:g} times its speed"
     return Title(
         label=record.cell.label, device=record.cell.device, device_name=device_name, batch_size=record.cell.batch_size
     )
