@@ -290,8 +290,9 @@ def _pipeline(spec: FeedSpec, placement: Placement) -> Any:
 
 
 def make_dali_feed(spec: FeedSpec) -> Feed:
-    """DALI on the images of `spec`, on the GPU that is current, or on the host. Raises ImportError where DALI is not
-    installed."""
+    """DALI on the images of `spec`, on the GPU that is current, or on the host, also beside a GPU that is simulated.
+    Raises ImportError where DALI is not installed."""
     accelerator: Any = current()
-    placement = ON_CPU if accelerator.shares_host_memory else gpu_placement(accelerator.index, accelerator.stream)
+    index: int | None = getattr(accelerator, "index", None)
+    placement = ON_CPU if index is None else gpu_placement(index, accelerator.stream)
     return DaliFeed(spec, placement)

@@ -14,10 +14,14 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
+from tcbench.accelerators import protocol as accelerators
+from tcbench.accelerators.virtual.accelerator import VirtualAccelerator
 from tcbench.backends.feeds import dali
 from tcbench.backends.feeds.dataset import ImageFolder
 from tcbench.backends.spec import FeedSpec, TensorSpec
 from tcbench.core.errors import DataError, OutOfDeviceMemory
+from tcbench.core.record import CudnnSettings
+from tcbench.hardware import gpus
 
 pytest.importorskip("nvidia.dali")
 
@@ -407,3 +411,13 @@ def test_on_a_gpu_far_behind_the_host_every_batch_arrives_whole(images: ImageFol
         # Two decoders share the work and round differently; another batch would be about 1 away.
         assert np.abs(one - other).mean() < 0.05
     again.close()
+
+
+def test_beside_a_gpu_that_is_simulated_it_decodes_on_the_host(images: ImageFolder) -> None:
+    accelerator = VirtualAccelerator(gpus.load("V100"), CudnnSettings())
+    with accelerators.use(accelerator):
+        feed = dali.make_dali_feed(_spec(images))
+        x, _ = feed.next()
+        assert isinstance(x, np.ndarray)
+        feed.close()
+    assert not feed.on_device
