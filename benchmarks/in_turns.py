@@ -5,7 +5,8 @@
 
 Stock is Chainer's own ResNet50Layers, MomentumSGD and weight decay on Chainer's own functions. All train on one batch
 in memory, in processes of their own with the environment that tcbench's runner gives its workers. The parent lets one
-of them step at a time, round by round, so that drift hits all alike; medians and ratios are over all steps.
+of them step at a time, round by round, so that drift hits all alike. Images/s are of the median step; ratios are of the
+rounds' medians, with their 95% intervals over rounds.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import time
 from collections.abc import Callable, Iterator
 
 from tcbench.accelerators.device import host
+from tcbench.analysis import rounds as rounds_of
 from tcbench.core.record import Cell, Input
 from tcbench.hardware import machine
 from tcbench.run import plan, scenario
@@ -131,21 +133,25 @@ def children(
 
 
 def compare(names: list[str], image_size: int, batch_size: int, threads: int, rounds: int, steps: int) -> None:
-    times: dict[str, list[float]] = {name: [] for name in names}
+    times: dict[str, list[list[float]]] = {name: [] for name in names}
     with children(names, image_size, batch_size, threads) as step:
         for name in names:
             for _ in range(3):
                 step[name]()
         for _ in range(rounds):
             for name in names:
-                times[name] += [step[name]() for _ in range(steps)][1:]
-    base = statistics.median(times[names[0]])
+                times[name].append([step[name]() for _ in range(steps)][1:])
+    medians = {name: [statistics.median(of_round) for of_round in times[name]] for name in names}
     print(
         f"{image_size}x{image_size} pixels, batch {batch_size}, {threads} threads, {rounds} rounds of {steps - 1} steps"
     )
     for name in names:
-        median = statistics.median(times[name])
-        print(f"  {name:44} {batch_size / median:7.2f} images/s   {base / median:5.2f} x {names[0]}")
+        rate = batch_size / statistics.median(step_s for of_round in times[name] for step_s in of_round)
+        print(f"  {name:44} {rate:7.2f} images/s", end="")
+        for base in names[: max(1, names.index(name))]:
+            ratio = rounds_of.estimate(medians[base], medians[name]).ratio.interval()
+            print(f"   {ratio.value:5.2f} [{ratio.low:.2f}, {ratio.high:.2f}] x {base}", end="")
+        print()
 
 
 def main() -> None:

@@ -11,12 +11,9 @@ from tcbench import work as w
 from tcbench.accelerators.cpu.numpy.accelerator import NumpyAccelerator
 from tcbench.accelerators.cpu.onednn import batch_norm, convolution, pointwise, update
 from tcbench.accelerators.cpu.onednn.library import Engine, Unimplemented
-from tcbench.accelerators.cpu.onednn.tuning import Choice
+from tcbench.accelerators.cpu.onednn.tuning import NUMPY, Choice
 from tcbench.accelerators.protocol import Array, BatchNormRoute
 from tcbench.core.record import PlanChoice
-
-NUMPY = "numpy"
-"""In a record's plans: work that is left to NumPy."""
 
 
 class OneDnnAccelerator(NumpyAccelerator):

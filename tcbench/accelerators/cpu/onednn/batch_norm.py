@@ -15,6 +15,7 @@ from dataclasses import replace
 import numpy as np
 
 from tcbench import work as w
+from tcbench.accelerators.cpu.numpy import batch_norm as numpy_batch_norm
 from tcbench.accelerators.cpu.onednn.convolution import strides
 from tcbench.accelerators.cpu.onednn.library import (
     BACKWARD,
@@ -39,7 +40,7 @@ from tcbench.accelerators.cpu.onednn.library import (
     Primitive,
     Unimplemented,
 )
-from tcbench.accelerators.cpu.onednn.tuning import Choice, descriptions
+from tcbench.accelerators.cpu.onednn.tuning import NUMPY, SLOWER, Choice, descriptions, fastest
 from tcbench.accelerators.protocol import BatchNormRoute
 
 _WITHOUT_BARRIERS = "bnorm_tbb_jit"
@@ -82,7 +83,11 @@ def forward(engine: Engine, work: w.BatchNormForward) -> Choice:
 
         return run
 
-    return Choice(bind, primitive.name)
+    def numpys(*arrays: Array) -> None:
+        numpy_batch_norm.forward(work, *arrays)
+        engine.met_nan |= bool(np.isnan(arrays[-1].sum()))
+
+    return _faster(work, Choice(bind, primitive.name), numpys)
 
 
 def backward(engine: Engine, work: w.BatchNormBackward) -> Choice:
@@ -101,7 +106,20 @@ def backward(engine: Engine, work: w.BatchNormBackward) -> Choice:
 
         return run
 
-    return Choice(bind, primitive.name)
+    return _faster(work, Choice(bind, primitive.name), functools.partial(numpy_batch_norm.backward, work))
+
+
+def _faster(work: w.BatchNormForward | w.BatchNormBackward, choice: Choice, kernel: Callable[..., None]) -> Choice:
+    """oneDNN's, or NumPy's kernel where oneDNN has plain C++ on one thread, as in NCHW, and that is slower. Not with
+    ReLU, of which each keeps a mask of its own kind."""
+    if work.norm.relu or not choice.name.startswith(SLOWER):
+        return choice
+    shapes = [operand.shape for operand in work.operands]
+
+    def bind(*arrays: Array) -> Callable[[], None]:
+        return functools.partial(kernel, *(array.reshape(shape) for array, shape in zip(arrays, shapes, strict=True)))
+
+    return fastest([choice, Choice(bind, NUMPY)], work.operands)
 
 
 def _primitive(engine: Engine, norm: w.Norm, eps: float, *, backward: bool) -> Primitive:

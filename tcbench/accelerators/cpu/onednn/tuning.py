@@ -17,15 +17,17 @@ RUNS = 4
 MARGIN = 0.95
 MOST = 2
 """Implementations that are considered."""
+NUMPY = "numpy"
+"""In a record's plans: work that NumPy does."""
 REFERENCE = ("ref", "simple")
-_SLOWER = (*REFERENCE, "nspc_bnorm", "ncsp_bnorm", "x64:gemm")
+SLOWER = (*REFERENCE, "nspc_bnorm", "ncsp_bnorm", "x64:gemm")
 """Implementations in plain C++, or by way of a matrix of all windows."""
 
 
 @dataclass(frozen=True)
 class Choice:
     """What was chosen for a piece of work. `bind`: of its arrays the launch on them, to be made as often as one likes.
-    `name`: oneDNN's of the implementation."""
+    `name`: oneDNN's of the implementation, or NUMPY."""
 
     bind: Callable[..., Callable[[], None]]
     name: str
@@ -46,7 +48,7 @@ def descriptions(engine: Engine, dtype: str, describe: Callable[[str], int], *, 
             other = describe(wanted)
             if not all(engine.other_implementation(other) for _ in described):
                 break
-            if engine.implementation(other).startswith(_SLOWER):
+            if engine.implementation(other).startswith(SLOWER):
                 break
             described.append(other)
         return tuple(described)
@@ -54,9 +56,10 @@ def descriptions(engine: Engine, dtype: str, describe: Callable[[str], int], *, 
 
 
 class Candidate(Protocol):
-    """A way to do a piece of work. `name`: oneDNN's of the implementation."""
+    """A way to do a piece of work. `name`: oneDNN's of the implementation, or NUMPY."""
 
-    name: str
+    @property
+    def name(self) -> str: ...
 
     def bind(self, *arrays: Array) -> Callable[[], None]:
         """The launch on these arrays, whose memory the caller keeps."""
@@ -71,7 +74,8 @@ def fastest(primitives: Sequence[Candidate], operands: Sequence[Operand]) -> Cho
         # Filled: pages that nobody wrote are all the same one, which is always in the cache.
         arrays = [np.full(operand.size, 0, operand.dtype) for operand in operands]
         launches = [primitive.bind(*arrays) for primitive in primitives]
-        rounds = [[_time(launch) for launch in launches] for _ in range(1 + RUNS)]
+        with np.errstate(all="ignore"):  # The arrays hold zeros.
+            rounds = [[_time(launch) for launch in launches] for _ in range(1 + RUNS)]
         times = [min(of_one) for of_one in zip(*rounds[1:], strict=True)]
         if min(times) <= MARGIN * times[0]:
             best = primitives[int(np.argmin(times))]
