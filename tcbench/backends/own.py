@@ -60,7 +60,8 @@ class OwnStep(_Own):
     """A backend named `module:factory`. A module may say of which distributions it wants the versions in a record:
     `PACKAGES = ("torch",)`."""
 
-    DEVICES: Mapping[str, tuple[Package, ...]] = dict.fromkeys(kinds(), ())
+    # Not those that compute nothing: a step of the user's own launches no work whose time could be told.
+    DEVICES: Mapping[str, tuple[Package, ...]] = {name: () for name, kind in kinds().items() if kind.simulates is None}
 
     def __init__(self, name: str) -> None:
         super().__init__(name)

@@ -214,8 +214,8 @@ class _Columns:
 
 
 def _by_columns(engine: Engine, work: _Pass) -> list[Candidate]:
-    """Where there are more filters than pixels: laying out columns then costs less than packing filters, or adding up
-    each slice's part of their gradients."""
+    """None but where there are more filters than pixels: laying out columns then costs less than packing filters, or
+    adding up each slice's part of their gradients."""
     conv, dgrad = work.conv, isinstance(work, ConvDgrad)
     pixels, is_product = conv.n * conv.p * conv.q, (conv.r, conv.s, conv.stride, conv.pad) == (1, 1, 1, 0)
     if is_product or conv.layout != "NHWC" or pixels > conv.k:

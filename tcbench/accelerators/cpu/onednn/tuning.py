@@ -26,7 +26,7 @@ SLOWER = (*REFERENCE, "nspc_bnorm", "ncsp_bnorm", "x64:gemm")
 
 @dataclass(frozen=True)
 class Choice:
-    """What was chosen for a piece of work. `bind`: of its arrays the launch on them, to be made as often as one likes.
+    """The way chosen for a piece of work. `bind`: of its arrays the launch on them, to be made as often as one likes.
     `name`: oneDNN's of the implementation, or NUMPY."""
 
     bind: Callable[..., Callable[[], None]]
