@@ -118,6 +118,7 @@ def test_without_a_loss_it_passes(project):
     assert "regression" not in done.out
 
 
+@pytest.mark.slow
 def test_two_interpreters_are_compared_whatever_libraries_they_have(project, tmp_path):
     """The same version of Python and tcbench, another NumPy by its own word: allowed, and shown."""
     (tmp_path / "lib/numpy-9.9.dist-info").mkdir(parents=True)

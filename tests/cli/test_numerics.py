@@ -46,6 +46,7 @@ def test_one_command_leaves_a_document_and_two_charts_and_says_what_it_found(tmp
     assert words["dynamic"] == "undecided"  # one seed
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("trains_here")
 def test_a_run_whose_loss_is_not_finite_is_a_verdict_and_no_failure(tmp_path, monkeypatch):
     # fp16 with neither technique alone meets a learning rate that nothing survives.

@@ -116,6 +116,7 @@ def test_a_step_that_fails_does_not_stop_the_others_and_is_listed_at_the_end(che
     assert any("--slide 33" in call for call in calls)
 
 
+@pytest.mark.slow
 def test_a_step_that_takes_too_long_is_ended_and_leaves_time_for_the_charts(check):
     done, calls, _ = check(SLOW="60", BUDGET_S="70")
     assert done.returncode == 1

@@ -245,6 +245,7 @@ def test_what_is_no_report_gets_one_clear_line(tmp_path, how):
 needs_nsys = pytest.mark.skipif(shutil.which("nsys") is None, reason="nsys (Nsight Systems) is not on PATH")
 
 
+@pytest.mark.slow
 @pytest.mark.nsys
 @needs_nsys
 def test_nsight_systems_around_a_run_sees_every_step_and_phase(tmp_path):

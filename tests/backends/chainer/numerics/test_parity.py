@@ -52,7 +52,7 @@ def wrong(off: dict[str, str | None]) -> set[str]:
     return {config for config, why in off.items() if why}
 
 
-@pytest.mark.parametrize("opens", [open_site, by_numpy])
+@pytest.mark.parametrize("opens", [open_site, pytest.param(by_numpy, marks=pytest.mark.slow)])
 def test_all_configs_of_the_cpu_scenario_are_within_what_their_rungs_declare(opens):
     job = planned(steps=plan.PARITY_STEPS)
     runs = compare(job, opens, lambda done: None)
@@ -118,6 +118,7 @@ def scales_gradient_of(monkeypatch, change):
     monkeypatch.setitem(processors._KERNELS, w.BatchNormBackward, changed)
 
 
+@pytest.mark.slow
 def test_filters_gradients_a_hundredth_too_long_in_one_layout_are_off_where_that_layout_comes_in(monkeypatch):
     wgrad_of(monkeypatch, lambda node: 1.01 if node.layout == "NHWC" else 1)
     off = run(FUSED)
@@ -125,6 +126,7 @@ def test_filters_gradients_a_hundredth_too_long_in_one_layout_are_off_where_that
     assert "gradient (" in off[NHWC]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("config", "dtype", "factor"), [("fp16", "float16", 1.02), ("bf16", "bfloat16", 1.05)])
 def test_filters_gradients_a_little_too_long_in_16_bits_alone_are_off_though_rounding_scatters_them_more(
     monkeypatch, config, dtype, factor
@@ -301,7 +303,7 @@ def other_momentum(monkeypatch, optimizer):
         pytest.param(no_decay, PerParameterSGD, "fp32", marks=pytest.mark.slow),
         (no_decay, BatchedSGD, "fp32+batched"),
         (rounded_masters, BatchedSGD, "fp16+batched"),
-        (rounded_masters, BatchedSGD, "bf16+batched"),
+        pytest.param(rounded_masters, BatchedSGD, "bf16+batched", marks=pytest.mark.slow),
         pytest.param(no_masters, PerParameterSGD, "fp16", marks=pytest.mark.slow),
         (other_momentum, BatchedSGD, "fp32+batched"),
     ],
@@ -323,17 +325,18 @@ def test_an_optimizer_that_is_not_sgd_is_off(monkeypatch, breaks, optimizer, con
     [
         pytest.param("fp16", "parts", "fp16", "storage: float32, expected float16", marks=pytest.mark.slow),
         ("fp16", "optimizer", "fp16", "master weights: none, expected float32"),
-        ("bf16", "optimizer", "bf16", "master weights: none, expected float32"),
+        pytest.param("bf16", "optimizer", "bf16", "master weights: none, expected float32", marks=pytest.mark.slow),
         pytest.param("bf16", "parts", "bf16", "storage: float32, expected bfloat16", marks=pytest.mark.slow),
         pytest.param("nhwc", "parts", "fp32+nhwc", "layout: NCHW, expected NHWC", marks=pytest.mark.slow),
         pytest.param("fused", "parts", "fp32+fused", "ReLU: apart, expected fused", marks=pytest.mark.slow),
         ("batched", "optimizer", "fp32+batched", "update: parameter by parameter, expected all parameters at once"),
         ("static_graph", "parts", "fp32+static_graph", "graph: built, expected replayed"),
-        (
+        pytest.param(
             "convstats",
             "parts",
             "fp16+nhwc+fused+convstats",
             "batch statistics: from its output, expected from the convolution",
+            marks=pytest.mark.slow,
         ),
     ],
 )
