@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tcbench.accelerators.device import Device
+from tcbench.accelerators.device import Device, kind_of
 from tcbench.backends import DEFAULT, backend
 from tcbench.backends.feeds.dataset import ImageFolder
 from tcbench.core.errors import SelectionError
@@ -59,13 +59,19 @@ class Asked:
     threads: int | None = None
 
 
+def _check_computes(device: Device) -> None:
+    if kind_of(device.name).simulates is not None:
+        raise SelectionError(f"--device {device.name}: a simulated device computes no numbers; --device cpu works")
+
+
 def setting(
     scenario: Scenario, device: Device, asked: Asked, cpus: int, images: tuple[ImageFolder, ImageFolder] | None
 ) -> Setting:
     """The settings that all runs share. `images`: to train on and to test with, from the folder `asked.data`.
 
-    Raises SelectionError for a global batch below one batch, or too few images for the test.
+    Raises SelectionError for a global batch below one batch, too few images for the test, or a simulated device.
     """
+    _check_computes(device)
     scenario = scenario.on(device.kind)
     steps = asked.steps or STEPS
     learning_rate = LEARNING_RATE if asked.learning_rate is None else asked.learning_rate
@@ -196,8 +202,9 @@ def parity(
 ) -> tuple[ParityJob, tuple[Skipped, ...]]:
     """Every config and what leads up to it, rung by rung, each against the one before; fp32 against float64.
 
-    Raises SelectionError when none of the configs can run here.
+    Raises SelectionError when none of the configs can run here, and for a simulated device.
     """
+    _check_computes(device)
     scenario = scenario.on(device.kind)
     cells: dict[tuple[str, ...], ParityCell] = {}
     skipped = []

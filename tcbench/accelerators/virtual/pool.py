@@ -33,12 +33,13 @@ class VirtualArray(np.ndarray[Any, Any]):
 
 
 class DeviceMemory:
-    """Bytes that a device has for pools, and that they hold. `peak_bytes`: the most they ever held; `spent` makes the
-    error for so many bytes more."""
+    """Bytes that a device has for pools, and that they hold; and bytes in their arrays, rounded up. `peak_bytes`,
+    `peak_alive_bytes`: the most of each there ever were. `spent` makes the error for so many bytes more."""
 
     def __init__(self, capacity_bytes: int, spent: Callable[[int, int], OutOfDeviceMemory]) -> None:
         self.capacity_bytes = capacity_bytes
         self.held_bytes = self.peak_bytes = 0
+        self.alive_bytes = self.peak_alive_bytes = 0
         self.spent = spent
 
     def take(self, n_bytes: int) -> bool:
@@ -74,9 +75,9 @@ class _Owner(weakref.ref[Any]):
 
 
 class Pool:
-    """Best fit; of two chunks of one size that which was freed last. `alive_bytes`: in arrays, rounded up;
-    `held_bytes`: in blocks. `owe` is called with the time since when the host has been busy with simulating. `keeps`:
-    asked when the device has nothing left, whether free blocks must stay all the same.
+    """Best fit; of two chunks of one size that which was freed last, where CuPy takes any. `held_bytes`: in blocks.
+    `owe` is called with the time since when the host has been busy with simulating. `keeps`: asked when the device has
+    nothing left, whether free blocks must stay all the same.
     """
 
     def __init__(
@@ -86,7 +87,7 @@ class Pool:
         self._free: dict[int, list[_Chunk]] = {}
         self._sizes: list[int] = []
         self._blocks: dict[int, _Chunk] = {}
-        self.held_bytes = self.alive_bytes = self.peak_alive_bytes = 0
+        self.held_bytes = 0
         self._call_ns = 0
 
     def measure_call_ns(self) -> None:
@@ -119,9 +120,10 @@ class Pool:
         array = VirtualArray(shape, dtype, chunk.block, chunk.offset)
         chunk.owner = owner = _Owner(array, self._release)
         owner.chunk = chunk
-        self.alive_bytes += size
-        if self.alive_bytes > self.peak_alive_bytes:
-            self.peak_alive_bytes = self.alive_bytes
+        device = self._device
+        device.alive_bytes += size
+        if device.alive_bytes > device.peak_alive_bytes:
+            device.peak_alive_bytes = device.alive_bytes
         self._owe(begin_ns)
         return array
 
@@ -165,7 +167,7 @@ class Pool:
         begin_ns = _now()
         chunk: _Chunk = owner.chunk
         chunk.owner = None
-        self.alive_bytes -= chunk.size
+        self._device.alive_bytes -= chunk.size
         after, before = chunk.next, chunk.previous
         if after is not None and after.is_free:
             self._free[after.size].remove(after)
