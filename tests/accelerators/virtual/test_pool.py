@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -85,7 +87,7 @@ def test_arrays_never_overlap_and_the_pool_grows_only_where_nothing_fits(request
         assert (memory.held_bytes == before) == fits
         assert memory.alive_bytes == sum(-(-array.nbytes // 512) * 512 for array in alive)
     spans = sorted((address(array), address(array) + array.nbytes) for array in alive)
-    assert all(end <= begin for (_, end), (begin, _) in zip(spans, spans[1:], strict=False))
+    assert all(end <= begin for (_, end), (begin, _) in itertools.pairwise(spans))
 
 
 def free_stretches(pool: Pool, alive: list[VirtualArray]):
