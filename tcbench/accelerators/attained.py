@@ -130,12 +130,13 @@ def _convolutions(
     fitted: dict[Precision, Precision] = {"fp32": "fp32", "tf32": "fp16", "fp16": "fp16"}
     wider = bandwidth / _of("bandwidth", _FITTED_ON)["fraction"]
     return {
-        (row["kind"], row["filter"], precision): Convolution(
-            row["arithmetic"] * products[precision] / _product(_FITTED_ON, like), row["memory"] * wider
+        (kind, shape, precision): Convolution(
+            shares["arithmetic"] * products[precision] / _product(_FITTED_ON, like), shares["memory"] * wider
         )
-        for row in rows()["convolution"]
+        for kind, by_precision in rows()["convolution"].items()
         for precision, like in fitted.items()
-        if row["precision"] == like
+        for shape, shares in by_precision[like].items()
+        if shape != "source"
     }
 
 

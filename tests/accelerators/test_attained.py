@@ -27,7 +27,8 @@ from tcbench.work import (
 )
 
 V100, A100 = gpus.load("V100"), gpus.load("A100")
-ROWS = ("product", "bandwidth", "convolution", "latency", "driver", "link")
+FILTERS = ("pointwise", "pointwise-strided", "spatial", "spatial-strided")
+LISTS = ("product", "bandwidth", "latency", "driver", "link")
 
 
 @pytest.fixture(autouse=True)
@@ -46,10 +47,25 @@ def conv(n=256, c=256, size=14, k=256, r=3, stride=1, layout="NHWC", dtype="floa
 # -- the table ------------------------------------------------------------------------------------------------------
 
 
+def convolution_rows():
+    """(direction, precision, rows) of every group of convolutions, which has one source."""
+    return [
+        (kind, precision, group)
+        for kind, by_precision in rows()["convolution"].items()
+        for precision, group in by_precision.items()
+    ]
+
+
+def sources():
+    """The source that each row or group of rows names."""
+    yield from (row["source"] for kind in LISTS for row in rows()[kind])
+    yield from (group["source"] for _, _, group in convolution_rows())
+
+
 def test_every_row_has_a_source_that_says_how_it_was_had():
-    assert set(rows()) == {"sources", *ROWS}
-    for row in itertools.chain.from_iterable(rows()[kind] for kind in ROWS):
-        source = rows()["sources"][row["source"]]
+    assert set(rows()) == {"sources", "convolution", *LISTS}
+    for name in sources():
+        source = rows()["sources"][name]
         assert source["what"] and source["url"]
         assert source["confirmed"].startswith(("read 20", "known", "assumed"))
 
@@ -91,24 +107,25 @@ def test_every_miss_has_a_reason(validation):
 
 
 def test_every_source_is_one_of_a_row():
-    assert {row["source"] for kind in ROWS for row in rows()[kind]} == set(rows()["sources"])
+    assert set(sources()) == set(rows()["sources"])
 
 
 def test_fractions_are_shares_but_where_fewer_operations_are_done_than_counted():
     for row in rows()["product"]:
         assert all(0 < row[precision] < 1 for precision in ("fp32", "tf32", "fp16") if precision in row)
     assert all(0 < row["fraction"] < 1 for row in rows()["bandwidth"])
-    for row in rows()["convolution"]:
-        by_winograd = row["filter"] == "spatial" and row["precision"] == "fp32"
-        assert 0 < row["memory"] < 1
-        assert 0 < row["arithmetic"] < (2 if by_winograd else 1)
+    for _, precision, group in convolution_rows():
+        for shape in FILTERS:
+            by_winograd = (shape, precision) == ("spatial", "fp32")
+            assert 0 < group[shape]["memory"] < 1
+            assert 0 < group[shape]["arithmetic"] < (2 if by_winograd else 1)
 
 
 def test_every_kind_of_convolution_has_one_row():
-    listed = [(row["kind"], row["filter"], row["precision"]) for row in rows()["convolution"]]
-    kinds, filters = ("fprop", "dgrad", "wgrad"), ("pointwise", "spatial")
-    every = itertools.product(kinds, [*filters, *(f"{f}-strided" for f in filters)], ("fp32", "fp16"))
-    assert sorted(listed) == sorted(every)
+    assert [(kind, precision) for kind, precision, _ in convolution_rows()] == list(
+        itertools.product(("fprop", "dgrad", "wgrad"), ("fp32", "fp16"))
+    )
+    assert all(set(group) == {"source", *FILTERS} for _, _, group in convolution_rows())
 
 
 def test_the_table_is_named_by_what_stands_in_it():
