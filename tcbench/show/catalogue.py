@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import typer
 from rich.text import Text
 
-from tcbench.accelerators.device import Device
+from tcbench.accelerators.device import Device, selectors
 from tcbench.backends import DEFAULT, backend, names
 from tcbench.core.finding import Finding
 from tcbench.core.rung import Requires, Rung
@@ -66,6 +66,7 @@ def show(device: Device, as_json: bool) -> None:
         name = rung.name if backend_name == DEFAULT else f"{backend_name}/{rung.name}"
         table.add_row(name, rung.says, _needs(rung.requires), str(rung.parity), _here(reason))
     console.print(table)
+    console.print(Text(f"\ndevices: {', '.join(selectors())}; virtual ones are simulated"), soft_wrap=True)
 
 
 def _missing(backend_name: str, rung: Rung, device: Device) -> str | None:

@@ -135,6 +135,12 @@ def test_comparing_it_with_what_was_measured_is_refused_unless_allowed(
     assert f"{results} (simulated)" in allowed.out.replace("&#95;", "_")
 
 
+@pytest.mark.parametrize("words", [("list",), ("doctor",)])
+def test_virtual_gpus_are_offered_as_simulated(tmp_path: Path, words: tuple[str, ...]) -> None:
+    [line] = [one for one in tcbench(tmp_path, *words).out.splitlines() if "virtual:V100" in one]
+    assert "simulate" in line
+
+
 @pytest.mark.parametrize("words", [(), ("--rungs",)])
 def test_numerics_has_nothing_to_say_of_it(tmp_path: Path, words: tuple[str, ...]) -> None:
     done = tcbench(tmp_path, "numerics", "--device", "virtual:V100", *words)

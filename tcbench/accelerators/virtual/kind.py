@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 from tcbench.accelerators.attained import attained
 from tcbench.accelerators.device import Activities, Device, DeviceKind, OpenDevice
 from tcbench.core.errors import OutOfDeviceMemory
+from tcbench.core.finding import Finding
 from tcbench.core.record import CudnnSettings, GpuFacts, Simulated
 from tcbench.hardware import gpus, machine
 from tcbench.hardware.gpus import GpuFile
@@ -36,6 +38,12 @@ class Virtual(DeviceKind):
         card = gpus.load(which)
         name = gpus.shipped(which) or Path(which).expanduser().absolute()
         return Device(f"{self.name}:{name}", _TITLE + card.device_name, card.memory_bytes, card.compute_capability)
+
+    def findings(self) -> Iterator[Finding]:
+        """The cards that come with tcbench."""
+        names = gpus.names()
+        detail = f"{', '.join(names)}: --device {self.name}:{names[0]} simulates one"
+        yield Finding("ok", "virtual GPUs", detail)
 
     def machine(self, title: str) -> str:
         return f"{self.name}-{machine.slug(title.removeprefix(_TITLE))}"
