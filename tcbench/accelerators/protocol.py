@@ -1,8 +1,9 @@
 """The accelerator: what operations launch work on.
 
-Three fulfil the protocol: `CudaAccelerator` (a GPU, through CuPy and cuDNN), `NumpyAccelerator` (the processor) and
-`TracingAccelerator` (a GPU that is not there: it records what is launched and how much memory is alive). Operations,
-optimizers and sessions are written against the protocol alone: one program, whoever does the work.
+`CudaAccelerator` (a GPU, through CuPy and cuDNN) fulfils the protocol, `OneDnnAccelerator` and `NumpyAccelerator` (the
+processor), and two for a GPU that is not there: `TracingAccelerator` records what is launched and how much memory is
+alive, `VirtualAccelerator` lets the time pass that it would take. Operations, optimizers and sessions are written
+against the protocol alone: one program, whoever does the work.
 
 Owns the protocol and which accelerator the process uses.
 """

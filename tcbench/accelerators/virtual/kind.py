@@ -7,6 +7,7 @@ from pathlib import Path
 
 from tcbench.accelerators.attained import attained
 from tcbench.accelerators.device import Activities, Device, DeviceKind, OpenDevice
+from tcbench.accelerators.peaks import peak_rates
 from tcbench.core.errors import OutOfDeviceMemory
 from tcbench.core.finding import Finding
 from tcbench.core.record import CudnnSettings, GpuFacts, Simulated
@@ -36,6 +37,7 @@ class Virtual(DeviceKind):
     def named(self, which: str) -> Device:
         """Of a card's name, in any case, or of the path of a file with its properties. Raises SelectionError."""
         card = gpus.load(which)
+        peak_rates(card)  # refuses a card of which nothing is known
         name = gpus.shipped(which) or Path(which).expanduser().absolute()
         return Device(f"{self.name}:{name}", _TITLE + card.device_name, card.memory_bytes, card.compute_capability)
 
