@@ -28,8 +28,9 @@ VERDICTS: tuple[Verdict, ...] = ("input-bound", "host-bound", "gpu-bound", "bala
 BALANCED_ABOVE = 0.9
 """Two stages are balanced when the shorter needs more than this share of the longer one's time."""
 
-STALLED_LAUNCH_S = 0.5e-3
-"""A launch takes some microseconds. One that takes this long while the GPU is busy waits for room in its queue."""
+STALLED_LAUNCH_S = 50e-6
+"""A launch takes some microseconds. One that takes this long while the GPU is busy waits for room in its queue: for the
+kernel at its head, which takes some tens or hundreds of microseconds."""
 
 INPUT = "io"
 """The phase in which the host prepares a batch, or takes over one that threads of the input's have prepared."""
