@@ -132,6 +132,14 @@ def load(source: Array, name: str) -> Array:
     return convert(source, scratch(name, source.shape, np.float32))
 
 
+def is_finite(x: Array) -> Array:
+    """As `numpy.isfinite`, which takes a float16 value by value."""
+    if x.dtype != np.float16:
+        return np.isfinite(x)
+    finite: Array = np.bitwise_and(x.view(np.uint16), 0x7C00) != 0x7C00
+    return finite
+
+
 def cast(source: Array, dtype: npt.DTypeLike) -> Array:
     """`source` as `dtype`: itself if it is, else a fresh array, converted on all threads."""
     dtype = np.dtype(dtype)

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tcbench.accelerators.cpu.numpy import parallel
-from tcbench.accelerators.cpu.numpy.half import cast_into, compute_dtype, convert, load
+from tcbench.accelerators.cpu.numpy.half import cast_into, convert, is_finite, load
 from tcbench.accelerators.cpu.numpy.parallel import Array, scratch
 from tcbench.work import (
     CHUNK,
@@ -41,14 +41,25 @@ MAX_SCALE = 2.0**24
 
 def unscale(work: Unscale, g: Array, gx: Array, state: Array) -> None:
     """See Unscale."""
+    unscale_by_chunks(work, g, gx, state, load, convert)
+
+
+def unscale_by_chunks(
+    work: Unscale,
+    g: Array,
+    gx: Array,
+    state: Array,
+    widen: Callable[[Array, str], Array],
+    narrow: Callable[[Array, Array], object],
+) -> None:
+    """Unscale; what `widen` and `narrow` do is said in Passes."""
     scale, overflows = state[SCALE], []
 
     def compute(span: tuple[int, int]) -> None:
         part, out = g[slice(*span)], gx[slice(*span)]
-        wide = convert(part, scratch("update.g", part.shape, compute_dtype(part.dtype)))
-        wide /= scale
-        convert(wide, out)
-        finite = np.isfinite(out)
+        wide = widen(part, "update.g")
+        narrow(np.divide(wide, scale, out=scratch("update.unscaled", wide.shape, wide.dtype)), out)
+        finite = is_finite(out)
         if not finite.all():
             out[~finite] = 0
             overflows.append(1)

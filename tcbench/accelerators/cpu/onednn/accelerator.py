@@ -81,5 +81,8 @@ _CHOOSE: dict[type[w.Work], Callable[..., Choice]] = {
     w.MaxPoolBackward: pointwise.max_pool,
     w.GlobalAverageForward: pointwise.global_average,
     w.GlobalAverageBackward: pointwise.global_average,
+    w.ToSingle: pointwise.convert,
+    w.ToHalf: pointwise.convert,
+    w.Unscale: update.unscale,
     w.BatchedUpdate: update.batched,
 }

@@ -366,8 +366,12 @@ class Engine:
 
     def conversion(self, source: Descriptor, target: Descriptor) -> Primitive:
         """A copy in another dtype or layout."""
-        made = self._described_reorder(source, target, self.plain)
-        return self.primitive(made, [Operand(SRC, source), Operand(DST, target, True)])
+        return self.reorder(Operand(SRC, source), Operand(DST, target, True))
+
+    def reorder(self, source: Operand, target: Operand, slices: int = 1) -> Primitive:
+        """As `conversion`, slice by slice."""
+        made = self._described_reorder(source.stored, target.stored, self.plain)
+        return self.primitive(made, [source, target], slices)
 
     def _described_reorder(self, source: Descriptor, target: Descriptor, attributes: int) -> int:
         return self._create(

@@ -25,9 +25,10 @@ from tcbench.accelerators.cpu.onednn.library import (
     Array,
     Engine,
     Operand,
+    Unimplemented,
     dims,
 )
-from tcbench.accelerators.cpu.onednn.tuning import Choice, descriptions
+from tcbench.accelerators.cpu.onednn.tuning import REFERENCE, Choice, descriptions
 
 _SMALL = 1 << 16
 """Values that one thread goes over before another has begun."""
@@ -60,6 +61,17 @@ def add(engine: Engine, work: w.Add | w.AddRelu) -> Choice:
 
     choice = _first(engine, work.dtype, describe, slices, flat(SRC), flat(SRC_1), flat(DST, written=True))
     return _keeping_nan(engine, work, choice, elementwise.add_relu) if isinstance(work, w.AddRelu) else choice
+
+
+def convert(engine: Engine, work: w.ToSingle | w.ToHalf) -> Choice:
+    """16 bits to float32, or back."""
+    source, target = (operand.dtype for operand in work.operands)
+    slices = _n_slices(engine, work.size)
+    x, y = (engine.descriptor(dtype, (work.size // slices,), (1,)) for dtype in (source, target))
+    primitive = engine.reorder(Operand(SRC, x, step=x.bytes), Operand(DST, y, True, y.bytes), slices)
+    if primitive.name.startswith(REFERENCE):
+        raise Unimplemented(source)
+    return Choice(primitive.bind, primitive.name)
 
 
 def max_pool(engine: Engine, work: w.MaxPoolForward | w.MaxPoolBackward) -> Choice:
@@ -144,9 +156,13 @@ class _Pooling:
         return [Operand(WORKSPACE, stored, written)] if self.places else []
 
 
+def _n_slices(engine: Engine, size: int) -> int:
+    return engine.slices(size) if size > _SMALL else 1
+
+
 def _slices(engine: Engine, work: w.Add | w.AddRelu | w.ReluBackward) -> tuple[int, int, Callable[..., Operand]]:
     """Number of slices, values in each, and what makes an operand of an argument's index."""
-    slices = engine.slices(work.size) if work.size > _SMALL else 1
+    slices = _n_slices(engine, work.size)
     size = work.size // slices
     flat = engine.descriptor(work.dtype, (size,), (1,))
     return slices, size, functools.partial(Operand, stored=flat, step=flat.bytes)

@@ -11,7 +11,7 @@ import numpy as np
 
 from tcbench.accelerators.cpu.numpy import half
 from tcbench.accelerators.cpu.numpy.parallel import scratch
-from tcbench.accelerators.cpu.numpy.update import Passes, update_by_blocks
+from tcbench.accelerators.cpu.numpy.update import Passes, unscale_by_chunks, update_by_blocks
 from tcbench.accelerators.cpu.onednn.library import (
     ATTRIBUTE_SCALE,
     BINARY_ADD,
@@ -22,27 +22,72 @@ from tcbench.accelerators.cpu.onednn.library import (
     Engine,
     Operand,
     Primitive,
+    Unimplemented,
 )
 from tcbench.accelerators.cpu.onednn.tuning import REFERENCE, Choice
-from tcbench.work import SCALE, BatchedUpdate
+from tcbench.work import ITEM_BYTES, SCALE, BatchedUpdate, Unscale
 
 
-def batched(engine: Engine, work: BatchedUpdate) -> Choice:
-    """v = momentum * v - learning_rate * (g / scale + weight_decay * w); w += v. Gradients and weights of 16 bits are
-    converted by oneDNN where it has more than plain C++ for that on this processor, else by NumPy."""
-    of_threads = threading.local()
-    decay = np.array([-work.learning_rate * work.weight_decay], np.float32)
+class _OfThreads:
+    """Primitives by name and size, each thread's own: a primitive's memory objects are set before each call. None of
+    these takes a scratchpad, which threads would share."""
 
-    def made(name: str, size: int, make: Callable[[int], Primitive]) -> Primitive:
-        """This thread's own: a primitive's memory objects are set before each call. None of these takes a scratchpad,
-        which threads would share."""
-        kept: dict[Any, Primitive] = of_threads.__dict__
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._local = threading.local()
+
+    def __call__(self, name: str, size: int, make: Callable[[int], Primitive]) -> Primitive:
+        kept: dict[Any, Primitive] = self._local.__dict__
         if not kept:
-            engine.set_threads(1)
+            self._engine.set_threads(1)
         if (name, size) not in kept:
             kept[name, size] = make(size)
         return kept[name, size]
 
+
+_Conversions = tuple[Callable[[Array, str], Array], Callable[[Array, Array], object]]
+"""`widen` and `narrow` of `Passes`."""
+
+
+def _conversions(engine: Engine, stored: str, made: _OfThreads) -> _Conversions:
+    """By oneDNN where it has more than plain C++ for that on this processor, else by NumPy."""
+
+    def conversion(source: str, target: str) -> Callable[[int], Primitive]:
+        return lambda size: engine.conversion(*(engine.descriptor(dtype, (size,), (1,)) for dtype in (source, target)))
+
+    to_single, to_half = conversion(stored, "float32"), conversion("float32", stored)
+
+    def widen(g: Array, name: str) -> Array:
+        if g.dtype == np.float32:
+            return g
+        wide = scratch(name, g.shape, np.float32)
+        made("widen", g.size, to_single)(g, wide)
+        return wide
+
+    def narrow(w: Array, weights: Array) -> None:
+        made("narrow", w.size, to_half)(w, weights)
+
+    by_onednn = not any(make(1).name.startswith(REFERENCE) for make in (to_single, to_half))
+    return (widen, narrow) if by_onednn else (half.load, half.convert)
+
+
+def unscale(engine: Engine, work: Unscale) -> Choice:
+    """gx = g / scale, 0 where that is not finite."""
+    stored = work.operands[0].dtype
+    if stored not in ITEM_BYTES or ITEM_BYTES[stored] != 2 or stored != work.operands[1].dtype:
+        raise Unimplemented(stored)
+    widen, narrow = _conversions(engine, stored, _OfThreads(engine))
+
+    def run(g: Array, gx: Array, state: Array) -> None:
+        unscale_by_chunks(work, g.reshape(-1), gx.reshape(-1), state, widen, narrow)
+
+    return Choice(functools.partial(functools.partial, run), f"conversion of {stored}")
+
+
+def batched(engine: Engine, work: BatchedUpdate) -> Choice:
+    """v = momentum * v - learning_rate * (g / scale + weight_decay * w); w += v."""
+    made = _OfThreads(engine)
+    decay = np.array([-work.learning_rate * work.weight_decay], np.float32)
     scaled = engine.attributes(scaled=(SRC, SRC_1), added=work.momentum)
 
     def momentum(size: int) -> Primitive:
@@ -58,21 +103,7 @@ def batched(engine: Engine, work: BatchedUpdate) -> Choice:
         described = engine.describe("binary", BINARY_ADD, flat.handle, flat.handle, flat.handle, engine.plain)
         return engine.primitive(described, [Operand(SRC, flat), Operand(SRC_1, flat), Operand(DST, flat, True)])
 
-    def conversion(source: str, target: str) -> Callable[[int], Primitive]:
-        return lambda size: engine.conversion(*(engine.descriptor(dtype, (size,), (1,)) for dtype in (source, target)))
-
-    stored = work.parameters.half
-    to_single, to_half = conversion(stored, "float32"), conversion("float32", stored)
-
-    def widen(g: Array, name: str) -> Array:
-        if g.dtype == np.float32:
-            return g
-        wide = scratch(name, g.shape, np.float32)
-        made("widen", g.size, to_single)(g, wide)
-        return wide
-
-    def narrow(w: Array, weights: Array) -> None:
-        made("narrow", w.size, to_half)(w, weights)
+    widen, narrow = _conversions(engine, work.parameters.half, made)
 
     def run(table: Array, _: Array, master: Array, velocity: Array, state: Array) -> None:
         rate = np.array([-work.learning_rate / state[SCALE]], np.float32)
@@ -81,8 +112,6 @@ def batched(engine: Engine, work: BatchedUpdate) -> Choice:
             made("momentum", v.size, momentum)(g, w, rate, decay, v)
             made("addition", v.size, addition)(w, v, w)
 
-        update_by_blocks(work, table.reshape(-1, 2), master, velocity, state, Passes(convert[0], step, convert[1]))
+        update_by_blocks(work, table.reshape(-1, 2), master, velocity, state, Passes(widen, step, narrow))
 
-    converts = not any(make(1).name.startswith(REFERENCE) for make in (to_single, to_half))
-    convert = (widen, narrow) if converts else (half.load, half.convert)
     return Choice(functools.partial(functools.partial, run), momentum(1).name)

@@ -127,6 +127,28 @@ def test_a_normalisation_of_any_size_does_what_the_reference_does(
         assert by.startswith("bnorm_tbb_jit" if side == 48 else "bnorm_jit")
 
 
+@pytest.mark.parametrize("half", ["float16", "bfloat16"])
+def test_conversions_and_the_loss_scale_are_done_slice_by_slice_as_the_reference_does(half: w.DType) -> None:
+    size = 3 << 16
+    accelerator = OneDnnAccelerator(2)
+    with accelerator.enter():
+        for work in (w.ToSingle(size, half), w.ToHalf(size, half), w.Unscale(size, half)):  # type: ignore[arg-type]
+            check_against_reference(accelerator, work)
+    assert "numpy" not in {plan.plan for plan in accelerator.plans()}
+
+
+@pytest.mark.parametrize("half", ["float16", "bfloat16"])
+def test_a_gradient_that_is_not_finite_is_counted_and_becomes_0(half: w.DType, processor: OneDnnAccelerator) -> None:
+    g = np.ones(3 << 14, half)
+    g[[5, 1 << 14, -1]] = np.inf, -np.inf, np.nan
+    gx, state = np.empty_like(g), np.zeros(4, np.float32)
+    state[w.SCALE] = 2
+    processor.launch(w.Unscale(g.size, half), g, gx, state)
+    finite = np.isfinite(g)
+    assert (gx[finite] == np.asarray(0.5, half)).all() and (gx[~finite] == 0).all()
+    assert state[w.OVERFLOWS] == 3  # of the table's chunks
+
+
 def test_convolutions_are_done_by_onednn_and_the_record_says_by_which_of_its_implementations(
     processor: OneDnnAccelerator,
 ) -> None:
