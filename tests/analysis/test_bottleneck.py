@@ -128,6 +128,13 @@ def test_waiting_for_the_gpu_is_not_what_the_host_needs() -> None:
     assert bottleneck.verdict == "gpu-bound"
 
 
+def test_launches_into_a_full_queue_wait_for_a_kernel_each() -> None:
+    waiting = [api("cudaLaunchKernel", begin, begin + 200e-6) for begin in (0.1 + 0.001 * i for i in range(100))]
+    at_once = [api("cudaLaunchKernel", begin, begin + 20e-6) for begin in (0.3 + 0.001 * i for i in range(100))]
+    bottleneck = summarise(made(step(0, 1), phase("forward", 0, 1), *waiting, *at_once, kernel(0.05, 1)))
+    assert bottleneck.waits_for_gpu_s == close(0.02)
+
+
 def test_a_long_launch_on_an_idle_gpu_is_the_hosts_own_time() -> None:
     bottleneck = summarise(made(step(0, 1), phase("forward", 0, 1), api("cudaLaunchKernel", 0, 0.5), kernel(0.5, 0.6)))
     assert bottleneck.needs.host_s == close(1)
