@@ -17,7 +17,7 @@ from tcbench.backends.feeds import modelled
 from tcbench.backends.feeds.base import FeedRecipe
 from tcbench.backends.feeds.modelled import Decoder, make_mixed_feed, make_workers_feed, stages
 from tcbench.backends.spec import FeedSpec, TensorSpec
-from tcbench.core.record import CudnnSettings
+from tcbench.core.record import CudnnSettings, Input
 from tcbench.hardware import gpus
 
 SPEC = FeedSpec(None, 4, 32, 10, TensorSpec(), seed=0, threads=1, images_per_s=1e9)
@@ -120,3 +120,14 @@ def test_a_rung_for_input_brings_its_model(rungs: tuple[str, ...], expected: Any
     for rung in rungs:
         recipe = backend("chainer").RUNGS[rung].feed(recipe, factories.make_cell())
     assert recipe.modelled is (make_mixed_feed if expected == "mixed" else expected)
+
+
+def test_the_rate_of_decoding_is_not_the_hosts_and_is_stretched_with_the_device() -> None:
+    cell = factories.make_cell(
+        "fp32+dali", 8, device="virtual:V100", input=Input(kind="modelled", images_per_s=1e3), host_speed=0.5
+    )
+    session: Any = backend("chainer").open_session(cell)
+    try:
+        assert session.step.feed._decoder._batch_ns == 8 * MS * 0.5  # and what is measured is divided by the speed
+    finally:
+        session.close()
