@@ -112,7 +112,7 @@ class Stream:
         self._owed_ns = (owed if owed < _MOST_OWED_NS else _MOST_OWED_NS) + self._call_ns
 
     def owe(self, since_ns: int) -> None:
-        """What the host has done since then was simulating, too."""
+        """Count what the host has done since then as simulating."""
         self._owed_ns = min(self._owed_ns + _now() - since_ns, _MOST_OWED_NS)
 
     def end_ns(self) -> int:
@@ -135,7 +135,7 @@ class Stream:
         self._captured = []
 
     def end_capture(self) -> tuple[Task, ...]:
-        """What was put since the capture began, and not done."""
+        """The tasks that were put since the capture began, and not done."""
         captured, self._captured = self._captured, None
         return tuple(captured or ())
 
