@@ -42,7 +42,7 @@ _WORDS = {"io": ("IO",), "forward": ("FWD",), "backward": ("BWD",), "update": ("
 _SOURCES = {
     "nsys": "recorded by Nsight Systems",
     "cupti": "recorded through CUPTI",
-    "simulated": "as simulated",
+    "simulated": "recorded by the simulation",
     "ranges": "recorded by tcbench's own ranges",
 }
 _FACTS = 2.4  # inches beside a name, for its figures
