@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,6 +17,8 @@ from tcbench.work import Operand
 RUNS = 4
 """Timed runs of each in turn, after one that is not; the least counts, since other work on the processor only adds."""
 MARGIN = 0.95
+HOPELESS = 2.0
+"""What has taken so many times as long as the best so far is not run again: on large images most are so."""
 MOST = 2
 """Implementations that are considered."""
 NUMPY = "numpy"
@@ -75,11 +79,23 @@ def fastest(primitives: Sequence[Candidate], operands: Sequence[Operand]) -> Cho
         arrays = [np.full(operand.size, 0, operand.dtype) for operand in operands]
         launches = [primitive.bind(*arrays) for primitive in primitives]
         with np.errstate(all="ignore"):  # The arrays hold zeros.
-            rounds = [[_time(launch) for launch in launches] for _ in range(1 + RUNS)]
-        times = [min(of_one) for of_one in zip(*rounds[1:], strict=True)]
+            times = _least([functools.partial(_time, launch) for launch in launches])
         if min(times) <= MARGIN * times[0]:
             best = primitives[int(np.argmin(times))]
     return Choice(best.bind, best.name)
+
+
+def _least(runs: Sequence[Callable[[], float]]) -> list[float]:
+    """The least seconds of each, run in turns."""
+    for run in runs:
+        run()
+    times = [math.inf for _ in runs]
+    left: Sequence[int] = range(len(runs))
+    for _ in range(RUNS):
+        for i in left:
+            times[i] = min(times[i], runs[i]())
+        left = [i for i in left if times[i] <= HOPELESS * min(times)]
+    return times
 
 
 def _time(launch: Callable[[], None]) -> float:
