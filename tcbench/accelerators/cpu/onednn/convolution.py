@@ -36,7 +36,8 @@ _Pass = ConvFprop | ConvDgrad | ConvWgrad
 
 def choose(engine: Engine, work: _Pass) -> Choice:
     """The fastest way to do it on this machine."""
-    return fastest(ways(engine, work), work.operands)
+    with engine.rooms_given_back():
+        return fastest(ways(engine, work), work.operands)
 
 
 def ways(engine: Engine, work: _Pass) -> list[Candidate]:

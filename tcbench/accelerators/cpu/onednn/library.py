@@ -14,6 +14,7 @@ import functools
 import importlib.metadata
 import math
 import os
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from ctypes import POINTER, byref, c_char_p, c_float, c_int, c_int32, c_int64, c_size_t, c_uint, c_void_p
 from dataclasses import dataclass, replace
@@ -222,6 +223,7 @@ class Engine:
         self.plain, self.adding = self.attributes(), self.attributes(added=1.0)
         self._descriptors: dict[Any, Descriptor] = {}
         self.shared: dict[str, Array] = {}
+        self._growing = threading.Lock()
         self.prepared: dict[str, Any] = {}
 
     def slices(self, extent: int) -> int:
@@ -314,14 +316,14 @@ class Engine:
                     places[i].append(given)
                     continue
                 if not operand.written and not operand.step:
-                    room = self._room(f"common {position}", wanted.bytes)
+                    room = Place(f"common {position}", n_bytes=wanted.bytes)
                     if i == 0:
                         parts = self._parts(stored, wanted, slices)
                         before += [
                             [self._reorder(from_, given, to, room, part)] for part, (from_, to) in enumerate(parts)
                         ]
                 else:
-                    room = self._room(f"operand {position} of slice {i}", wanted.bytes)
+                    room = Place(f"operand {position} of slice {i}", n_bytes=wanted.bytes)
                     if not operand.written:
                         chunks[i].append(self._reorder(stored, given, wanted, room, i))
                     elif operand.step:
@@ -378,14 +380,25 @@ class Engine:
             "reorder_primitive_desc_create", source.handle, self._engine, target.handle, self._engine, attributes
         )
 
-    def _room(self, name: str, n_bytes: int) -> Place:
-        """Memory that all primitives share, one after another; it grows as it is asked for."""
-        kept = self.shared.get(name)
-        if kept is None or kept.nbytes < n_bytes:
-            room = np.empty(n_bytes + _ALIGNMENT, np.uint8)
-            start = -address(room) % _ALIGNMENT
-            self.shared[name] = room[start : start + n_bytes]
-        return Place(name)
+    def room(self, name: str, n_bytes: int) -> Array:
+        """Memory that all primitives share, one after another; it grows as it is used."""
+        with self._growing:
+            kept = self.shared.get(name)
+            if kept is None or kept.nbytes < n_bytes:
+                room = np.empty(n_bytes + _ALIGNMENT, np.uint8)
+                start = -address(room) % _ALIGNMENT
+                kept = self.shared[name] = room[start : start + n_bytes]
+            return kept
+
+    @contextlib.contextmanager
+    def rooms_given_back(self) -> Iterator[None]:
+        """After it shared memory is what it was: no larger for primitives that were tried and not taken."""
+        before = dict(self.shared)
+        try:
+            yield
+        finally:
+            self.shared.clear()
+            self.shared.update(before)
 
     def _reorder(
         self, source: Descriptor, from_: Place, target: Descriptor, to: Place, chunk: int, *, added: bool = False
@@ -396,7 +409,7 @@ class Engine:
 
     def _bare(self, described: int, arguments: Sequence[tuple[int, Descriptor, Place]], chunk: int) -> Bare:
         scratchpad = self._described(self._library.dnnl_primitive_desc_query_md(described, _SCRATCHPAD, 0))
-        room = self._room(f"scratchpad of chunk {chunk}", max(scratchpad.bytes, _ALIGNMENT))
+        room = Place(f"scratchpad of chunk {chunk}", n_bytes=max(scratchpad.bytes, _ALIGNMENT))
         every = [*arguments, (SCRATCHPAD, scratchpad, room)]
         memories = [self._create("memory_create", d.handle, self._engine, None) for _, d, _ in every]
         table = (_Argument * len(every))(
@@ -431,10 +444,11 @@ class Engine:
 @dataclass(frozen=True)
 class Place:
     """The place of an argument: in one of the caller's arrays by number, `offset` bytes from its start; or in shared
-    memory by name."""
+    memory by name, of which it takes `n_bytes`."""
 
     of: int | str
     offset: int = 0
+    n_bytes: int = 0
 
 
 class Bare:
@@ -450,10 +464,10 @@ class Bare:
         places: tuple[Place, ...],
     ) -> None:
         every = list(zip(memories, places, strict=True))
-        self._shared = engine.shared
+        self._shared, self._room = engine.shared, engine.room
         self._run = functools.partial(engine.run, primitive, stream, len(memories), arguments)
         self._given = [(memory, place.of, place.offset) for memory, place in every if isinstance(place.of, int)]
-        self._kept = [(memory, place.of) for memory, place in every if isinstance(place.of, str)]
+        self._kept = [(memory, place.of, place.n_bytes) for memory, place in every if isinstance(place.of, str)]
         self._lying: dict[str, Array] = {}
         self._set_to: Sequence[int] = ()
         self._set = engine.set_handle
@@ -463,11 +477,11 @@ class Bare:
             for memory, position, offset in self._given:
                 self._set(memory, addresses[position] + offset)
             self._set_to = addresses
-        for memory, name in self._kept:
-            room = self._shared[name]
-            if self._lying.get(name) is not room:  # it has grown
+        for memory, name, n_bytes in self._kept:
+            room = self._shared.get(name)
+            if room is None or self._lying.get(name) is not room:  # it has to grow, or has grown
+                room = self._lying[name] = self._room(name, n_bytes)
                 self._set(memory, address(room))
-                self._lying[name] = room
         self._run()
 
 

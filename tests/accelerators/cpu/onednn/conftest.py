@@ -27,4 +27,4 @@ def unadded_slices(fresh_engine: None, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def unmoved_slices(fresh_engine: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every slice is the first."""
-    monkeypatch.setattr(library, "Place", lambda of, offset=0: Place(of))
+    monkeypatch.setattr(library, "Place", lambda of, offset=0, n_bytes=0: Place(of, n_bytes=n_bytes))
