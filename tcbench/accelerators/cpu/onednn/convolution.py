@@ -82,7 +82,10 @@ def strides(layout: str, sizes: tuple[int, ...]) -> tuple[int, ...]:
 
 def _convolutions(engine: Engine, work: _Pass, conv: Conv2d, partial: bool) -> tuple[int, ...]:
     """Of one slice. Activations stay in the layout in which they are stored; filters have the one that oneDNN prefers.
-    `partial`: gradients of filters that are still to be added up stay in float32."""
+    `partial`: gradients of filters that are still to be added up stay in float32. Raises Unimplemented."""
+
+    if isinstance(work, ConvWgrad) and conv.dtype != "float32" and conv.pad and conv.w < conv.stride:
+        raise Unimplemented("oneDNN 3.2 on AMX makes anything of so narrow an image")
 
     def describe(dtype: str) -> int:
         stored = _stored(engine, conv, dtype)
