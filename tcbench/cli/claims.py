@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -98,7 +98,23 @@ def asked_of(scenario: str | None) -> Callable[[Cell], Asked]:
         named = loaded(cell.scenario)
         here = named.on(cell.device.partition(":")[0])
         name = named.name if named.path == shipped().get(named.name) else str(named.path)
-        size = [] if cell.image_size == here.image_size else ["--image-size", str(cell.image_size)]
-        return Asked(named.name, here.claims, shlex.join(["tcbench", "run", name, *size]))
+        return Asked(named.name, here.claims, shlex.join(["tcbench", "run", name, *_setting(cell, here)]))
 
     return asked
+
+
+def _setting(cell: Cell, scenario: Scenario) -> Iterator[str]:
+    """The options by which a run has the cell's setting, where they are not what the scenario has or `auto` takes."""
+    from tcbench.accelerators.device import kinds
+
+    kind, source = kinds().get(cell.device.partition(":")[0]), cell.input
+    if kind is not None and kind.simulates is not None:
+        yield from ("--device", cell.device)
+    if cell.host_speed != 1:
+        yield from ("--host-speed", f"{cell.host_speed:g}")
+    if cell.image_size != scenario.image_size:
+        yield from ("--image-size", str(cell.image_size))
+    if source.kind == "modelled":
+        yield from ("--data", f"modelled:{source.images_per_s:.0f}")
+    elif source.kind in ("synthetic", "folder") and source.kind != scenario.input_kind:
+        yield from ("--data", source.path or source.kind)

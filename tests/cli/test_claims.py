@@ -113,6 +113,28 @@ def test_another_scenarios_claims_can_be_asked(tmp_path: Path) -> None:
     assert card["commands"][0].startswith("tcbench run naruse2018 --image-size 64 --config fp16 --config fp32 ")
 
 
+@pytest.mark.parametrize(
+    ("changed", "options"),
+    [
+        ({"device": "virtual:V100", "host_speed": 0.2}, "--device virtual:V100 --host-speed 0.2 --image-size 64 "),
+        ({"input": {"kind": "synthetic"}}, "--image-size 64 --data synthetic "),
+        (
+            {"input": {"kind": "modelled", "images_per_s": 2000.0}, "device": "virtual:T4"},
+            "--device virtual:T4 --image-size 64 --data modelled:2000 ",
+        ),
+        ({"device": "unheard-of:3"}, "--image-size 64 --config"),
+    ],
+)
+def test_what_is_missing_is_measured_in_the_records_own_setting(tmp_path: Path, changed, options) -> None:
+    path = tmp_path / alone(tmp_path)
+    given = [json.loads(line) for line in path.read_text().splitlines()]
+    for one in given:
+        one["cell"].update(changed)
+    path.write_text("".join(json.dumps(one) + "\n" for one in given))
+    [card] = outcomes(tmp_path, path.name, "--scenario", "naruse2018")
+    assert card["commands"][0].startswith(f"tcbench run naruse2018 {options}")
+
+
 def test_timelines_beside_the_records_tell_kernels_per_step(tmp_path: Path) -> None:
     few, many = "fp16+dali+batched+nhwc+fused", "fp16+dali+batched"
     for config, n in ((few, 3), (many, 5)):
