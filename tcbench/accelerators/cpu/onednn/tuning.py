@@ -14,10 +14,10 @@ import numpy as np
 from tcbench.accelerators.cpu.onednn.library import Array, Engine, Unimplemented
 from tcbench.work import Operand
 
-RUNS = 4
+RUNS = 3
 """Timed runs of each in turn, after one that is not; the least counts, since other work on the processor only adds."""
 MARGIN = 0.95
-HOPELESS = 2.0
+HOPELESS = 1.3
 """What has taken so many times as long as the best so far is not run again: on large images most are so."""
 MOST = 2
 """Implementations that are considered."""
