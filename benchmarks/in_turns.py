@@ -163,6 +163,8 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=machine.usable_cpus())
     parser.add_argument("--child", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    if min(arguments.rounds, arguments.steps) < 2:
+        parser.error("--rounds and --steps: expected at least 2 of each, for an interval and for a step that counts")
     for shape in arguments.shape or ["64x16", "224x8"]:
         image_size, batch_size = map(int, shape.split("x"))
         if arguments.child:
