@@ -85,7 +85,8 @@ def forward(engine: Engine, work: w.BatchNormForward) -> Choice:
 
     def numpys(*arrays: Array) -> None:
         numpy_batch_norm.forward(work, *arrays)
-        engine.met_nan |= bool(np.isnan(arrays[-1].sum()))
+        inv_std = arrays[-2] if norm.relu else arrays[-1]
+        engine.met_nan |= bool(np.isnan(inv_std.sum()))
 
     return _faster(work, Choice(bind, primitive.name), numpys)
 
@@ -110,9 +111,9 @@ def backward(engine: Engine, work: w.BatchNormBackward) -> Choice:
 
 
 def _faster(work: w.BatchNormForward | w.BatchNormBackward, choice: Choice, kernel: Callable[..., None]) -> Choice:
-    """oneDNN's, or NumPy's kernel where oneDNN has plain C++ on one thread, as in NCHW, and that is slower. Not with
-    ReLU, of which each keeps a mask of its own kind."""
-    if work.norm.relu or not choice.name.startswith(SLOWER):
+    """oneDNN's, or NumPy's kernel where oneDNN has plain C++ on one thread, as in NCHW, and that is slower. Of
+    ReLU's mask both keep a byte for each value there, so that either goes on with the other's."""
+    if not choice.name.startswith(SLOWER):
         return choice
     shapes = [operand.shape for operand in work.operands]
 
