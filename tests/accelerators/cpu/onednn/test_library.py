@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from gpu import on_host, random_inputs
 
 from tcbench import work as w
-from tcbench.accelerators.cpu.onednn import convolution, library
+from tcbench.accelerators.cpu.onednn import convolution, library, tuning
 from tcbench.accelerators.cpu.onednn.accelerator import OneDnnAccelerator
 
 pytestmark = pytest.mark.skipif(library.problem() is not None, reason=f"{library.problem()}")
@@ -89,3 +90,13 @@ def test_ways_that_were_not_taken_leave_no_memory(processor: OneDnnAccelerator) 
     bound = Bound(work, convolution.ways(engine, work)[0], 1)  # type: ignore[arg-type]
     bound.check()
     assert engine.shared
+
+
+def test_products_are_among_the_ways_of_what_can_be_one(processor: OneDnnAccelerator) -> None:
+    single, small = w.Conv2d(4, 64, 8, 8, 64, 1, 1, 1, 0, "NHWC", "float32"), replace(CONV, n=1, h=4, w=4)
+    for kind in (w.ConvFprop, w.ConvDgrad, w.ConvWgrad):
+        of_single, of_small, others = (
+            [way.name for way in convolution.ways(processor.engine, kind(conv))] for conv in (single, small, CONV)
+        )
+        assert len(of_single) > tuning.MOST >= len(others)
+        assert any(name.startswith("im2col, ") for name in of_small)
