@@ -273,7 +273,7 @@ send(Stepped("profiled", 5, 0.1)); send(ok)
     assert before <= start <= before + one.duration_s
     ((from_s, to_s),) = watched.timed
     assert 0.2 <= from_s < to_s <= one.duration_s - 0.2
-    assert to_s - from_s >= 0.6
+    assert to_s - from_s >= 0.59  # the sleep and the times are not of one clock
     assert one.gpu.samples[1].power_w == 600.0
     assert (one.gpu.timed_from_s, one.gpu.timed_to_s) == (from_s, to_s)
 

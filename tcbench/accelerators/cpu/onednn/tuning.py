@@ -18,7 +18,7 @@ RUNS = 3
 """Timed runs of each in turn, after one that is not; the least counts, since other work on the processor only adds."""
 MARGIN = 0.95
 HOPELESS = 1.3
-"""What has taken so many times as long as the best so far is not run again: on large images most are so."""
+"""A way that has taken so many times as long as the best so far is not run again: on large images most are so."""
 MOST = 2
 """Implementations that are considered."""
 NUMPY = "numpy"
