@@ -258,8 +258,8 @@ def test_a_gpu_is_watched_while_its_trial_runs_and_gets_the_times_of_the_timed_p
     watched = Watched()
     body = """
 send(Stepped("warm-up", 3, 0.1)); time.sleep(0.2)
-send(Stepped("timed", 0, 0.1)); time.sleep(0.3)
-send(Stepped("timed", 6, 0.1)); time.sleep(0.3)
+send(Stepped("timed", 0, 0.1)); time.sleep(0.35)
+send(Stepped("timed", 6, 0.1)); time.sleep(0.35)
 send(Stepped("timed", 12, 0.1)); time.sleep(0.2)
 send(Stepped("profiled", 5, 0.1)); send(ok)
 """
@@ -273,7 +273,7 @@ send(Stepped("profiled", 5, 0.1)); send(ok)
     assert before <= start <= before + one.duration_s
     ((from_s, to_s),) = watched.timed
     assert 0.2 <= from_s < to_s <= one.duration_s - 0.2
-    assert to_s - from_s >= 0.59  # the sleep and the times are not of one clock
+    assert to_s - from_s >= 0.6
     assert one.gpu.samples[1].power_w == 600.0
     assert (one.gpu.timed_from_s, one.gpu.timed_to_s) == (from_s, to_s)
 

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from training import SMOOTH, Trained, change_distance, loss_distance, train
 
+from tcbench.accelerators.cpu.onednn import accelerator, batch_norm
 from tcbench.backends import backend
 from tcbench.core.record import TrainSettings
 from tcbench.core.rung import storage_of
@@ -49,6 +50,17 @@ PAIRS = [
 ]
 ON_A_GPU = {"tf32", "cuda_graph"}
 """Rungs that the host does not have: see cuda/test_device_path.py and the GPU tests."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_library():
+    """A batch normalisation that NumPy does faster in one layout would be held against oneDNN's in the other: NumPy's
+    sums in float64. Here oneDNN does both, so that only the rung differs."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(batch_norm, "_faster", lambda work, choice, kernel: choice)
+        accelerator._engine.cache_clear()
+        yield
+    accelerator._engine.cache_clear()
 
 
 @functools.cache
@@ -94,14 +106,11 @@ def test_16_bits_are_within_their_declared_parity_of_fp32(name):
 
 @pytest.mark.parametrize(("base", "config"), PAIRS)
 @pytest.mark.slow
-def test_a_rungs_error_against_float64_is_not_far_above_that_without_it(base, config):
-    """Twice; in float32 five times, since batch normalisation may be NumPy's without the rung, which sums in float64,
-    and oneDNN's with it, which sums in float32, whichever is faster."""
-    times = 5 if base.split("+")[0] == "fp32" else 2
+def test_a_rungs_error_against_float64_is_at_most_twice_that_without_it(base, config):
     without, with_rung = error(base), error(config)
     print(f"\n{config:34} " + "  ".join(f"{k} {with_rung[k]:.1e} ({with_rung[k] / without[k]:.2f}x)" for k in without))
     for name in without:
-        assert with_rung[name] <= times * without[name], name
+        assert with_rung[name] <= 2 * without[name], name
 
 
 def test_the_training_these_tests_watch_moves_the_weights():
