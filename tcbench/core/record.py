@@ -81,8 +81,8 @@ class MeasureSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Cell(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, cache_hash=True):
-    """One config x one batch size, with everything a worker needs to run it. `device` is "cpu", "cuda:N" or
-    "virtual:CARD". `scenario_cudnn` is set where the config is an ablation: the scenario's settings, of which `cudnn`
+    """One config x one batch size x one number of ranks, with everything a worker needs to run it. `batch_size` is that
+    of one rank. `device` is "cpu", "cuda:N" or "virtual:CARD"; rank r of a host takes the r-th device from there on. `scenario_cudnn` is set where the config is an ablation: the scenario's settings, of which `cudnn`
     changes one. `host_speed`: how many times as fast as it is the host is to seem to a simulated device.
     A field that came later has a default and is left out of the JSON where it has that, so that keys stay the same."""
 
@@ -104,6 +104,12 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, cache_
     measure: MeasureSettings
     scenario_cudnn: CudnnSettings | None = None
     host_speed: Annotated[float, Meta(gt=0, le=1e3)] = 1.0
+    ranks: Annotated[int, Meta(ge=1, le=1_000_000)] = 1
+
+    @property
+    def images_per_step(self) -> int:
+        """Images that all ranks together train on in a step."""
+        return self.batch_size * self.ranks
 
     @property
     def key(self) -> str:
@@ -112,7 +118,8 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, cache_
 
     @property
     def label(self) -> str:
-        return f"{self.config}, batch size {self.batch_size}"
+        ranks = f", {self.ranks} ranks" if self.ranks > 1 else ""
+        return f"{self.config}, batch size {self.batch_size}{ranks}"
 
 
 @functools.lru_cache(4096)
@@ -144,6 +151,19 @@ class PlanChoice(msgspec.Struct, frozen=True, array_like=True):
     first_time_s: float | None = None
 
 
+class RankPart(msgspec.Struct, frozen=True, kw_only=True):
+    """One rank's part in a trial: where it ran, and its times over the same steps as every other's. `cores`: those that
+    it was bound to, by Linux's numbers; none where it was not. Memory as in Measurement."""
+
+    rank: int
+    host: str
+    cores: tuple[int, ...]
+    device: str
+    step_times_s: tuple[Seconds, ...]
+    phases: tuple[PhaseTimes, ...]
+    peak_memory_bytes: Bytes
+
+
 class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     """The raw result of one trial.
 
@@ -153,6 +173,8 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     device (GPU), over the whole trial: there, what the memory pools held. `plans`: one for each different cuDNN graph,
     or on a processor for each kind of work and library's implementation. Losses are None where nothing computes.
     `busy_s`: the time per timed step in which the device worked, where it tells: a simulated one.
+    With many ranks it is the result of the one whose timed pass took longest; `ranks` has a part of each, in order, and
+    `reduced_bytes` is the size of the gradients that one rank gives to the all-reduce in a step.
     """
 
     warmup_times_s: tuple[Seconds, ...]
@@ -171,6 +193,8 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     gc_frozen: bool
     plans: tuple[PlanChoice, ...] = ()
     busy_s: Seconds | None = None
+    ranks: tuple[RankPart, ...] = ()
+    reduced_bytes: Bytes = 0
 
     @property
     def counted_times_s(self) -> tuple[float, ...]:
@@ -222,13 +246,24 @@ class Simulated(msgspec.Struct, frozen=True, kw_only=True):
         return f"simulated: a modelled {self.card}, driven by {self.host}{speed}; attained fractions: {self.attained}"
 
 
+class Ranks(msgspec.Struct, frozen=True, kw_only=True):
+    """How the ranks of a trial were started and talked. `launcher` is the command that started them, up to the
+    worker's, `engine` what reduced the gradients, with its version, `hosts` where they ran, each once, and `binding` how
+    they shared the cores, in words."""
+
+    launcher: str
+    engine: str
+    hosts: tuple[str, ...]
+    binding: str
+
+
 class Environment(msgspec.Struct, frozen=True, kw_only=True):
     """The machine and its software, as the worker saw them. `commit` is that of tcbench's own checkout,
     `project_commit` that of the user's in which the worker ran, each with `+` when tracked files differed from it.
     `gpu` is set for a cell on a GPU. `emulated`: the cell's rungs whose instructions the processor lacks.
     `accelerator`: the library that computed, with its version, where our operations did and the packages do not say it;
     `shortfall`: why it was not a faster one, with the command that puts that right. `simulated` is set where nothing
-    was measured on a device."""
+    was measured on a device. `ranks` is set where there were many."""
 
     machine: str
     device_name: str
@@ -248,6 +283,7 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
     accelerator: str | None = None
     shortfall: str | None = None
     simulated: Simulated | None = None
+    ranks: Ranks | None = None
 
 
 THROTTLE_REASONS: Mapping[int, str] = {

@@ -27,7 +27,8 @@ class Phase:
 @dataclass(frozen=True)
 class Facts:
     """A session's facts, between steps. Asking may synchronise with the device. `loss`: None where nothing computes.
-    `busy_s`: the time that the device has worked so far, where it tells."""
+    `busy_s`: the time that the device has worked so far, where it tells. With many ranks `reduced_bytes` is the size of
+    the gradients that this one gives to the all-reduce in a step, and `engine` says what reduces them."""
 
     loss: float | None
     peak_memory_bytes: int
@@ -37,6 +38,8 @@ class Facts:
     macs_per_image: int
     plans: tuple[PlanChoice, ...] = ()
     busy_s: float | None = None
+    reduced_bytes: int = 0
+    engine: str = ""
 
 
 class Clock(Protocol):
