@@ -82,8 +82,9 @@ class MeasureSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 class Cell(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, cache_hash=True):
     """One config x one batch size x one number of ranks, with everything a worker needs to run it. `batch_size` is that
-    of one rank. `device` is "cpu", "cuda:N" or "virtual:CARD"; rank r of a host takes the r-th device from there on. `scenario_cudnn` is set where the config is an ablation: the scenario's settings, of which `cudnn`
-    changes one. `host_speed`: how many times as fast as it is the host is to seem to a simulated device.
+    of one rank. `device` is "cpu", "cuda:N" or "virtual:CARD"; a host's ranks take its devices one after another.
+    `scenario_cudnn` is set where the config is an ablation: the scenario's settings, of which `cudnn` changes one.
+    `host_speed`: how many times as fast as it is the host is to seem to a simulated device.
     A field that came later has a default and is left out of the JSON where it has that, so that keys stay the same."""
 
     scenario: str
@@ -248,8 +249,8 @@ class Simulated(msgspec.Struct, frozen=True, kw_only=True):
 
 class Ranks(msgspec.Struct, frozen=True, kw_only=True):
     """How the ranks of a trial were started and talked. `launcher` is the command that started them, up to the
-    worker's, `engine` what reduced the gradients, with its version, `hosts` where they ran, each once, and `binding` how
-    they shared the cores, in words."""
+    worker's, `engine` what reduced the gradients, with its version, `hosts` where they ran, each once, and `binding`
+    how they shared the cores, in words."""
 
     launcher: str
     engine: str

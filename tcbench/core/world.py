@@ -1,4 +1,5 @@
-"""The ranks of a trial, as one of them sees them: processes that train one model together, each on its share of a batch.
+"""The ranks of a trial, as one of them sees them: processes that train one model together, each on its own
+batches.
 
 Owns which rank this process is. Knows no launcher and no engine; the process that a launcher started enters its world
 (`tcbench.measure.rank`), and sessions ask for it.
