@@ -156,6 +156,15 @@ class DeviceKind:
             raise SelectionError(f"no such {self.noun}; there is {names}")
         return there[int(which or 0)]
 
+    def of_rank(self, device: str, local_rank: int) -> str:
+        """The device of the `local_rank`-th rank of a host whose first one has `device`. Ranks share a device that has
+        no number."""
+        return device
+
+    def rank_problem(self, device: str, local_ranks: int) -> str | None:
+        """Why this machine has no devices for so many ranks, the first of which has `device`; None where it has."""
+        return None
+
     def absence(self) -> str | None:
         """Why there is none, on one line; None where there is one."""
         return None if self.devices() else f"no {self.noun}"

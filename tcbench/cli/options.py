@@ -64,6 +64,25 @@ ScenarioArgument = Annotated[
 BatchSizesOption = Annotated[
     str | None, typer.Option("--bs", metavar="N,N,...", help="Batch sizes.", rich_help_panel=WHAT)
 ]
+RanksOption = Annotated[
+    str | None,
+    typer.Option(
+        "--ranks",
+        metavar="N,N,...",
+        help="Processes that train together, each on a batch of its own (--bs). Default: the scenario's, else 1.",
+        rich_help_panel=WHAT,
+    ),
+]
+LauncherOption = Annotated[
+    str | None,
+    typer.Option(
+        "--launcher",
+        metavar="COMMAND",
+        help="Starts the ranks: mpirun, srun, or a command line such as 'mpirun -np {n} --hostfile HOSTS'. Default: "
+        "srun within an allocation of Slurm's, else mpirun.",
+        rich_help_panel=HOW,
+    ),
+]
 ConfigOption = Annotated[
     list[str] | None,
     typer.Option(
@@ -116,7 +135,10 @@ SeedOption = Annotated[
 ThreadsOption = Annotated[
     int | None,
     typer.Option(
-        metavar="N", min=1, help="Threads for BLAS, ops and input. Default: all usable cores.", rich_help_panel=HOW
+        metavar="N",
+        min=1,
+        help="Threads for BLAS, ops and input of a rank. Default: all usable cores, shared by the ranks.",
+        rich_help_panel=HOW,
     ),
 ]
 HostSpeedOption = Annotated[
@@ -136,15 +158,24 @@ QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.",
 
 def batch_sizes(text: str | None) -> tuple[int, ...] | None:
     """The batch sizes of --bs, each once. Raises SelectionError."""
+    return _counts(text, "--bs", "a batch size", "32,64,128,256")
+
+
+def rank_counts(text: str | None) -> tuple[int, ...] | None:
+    """The numbers of ranks of --ranks, each once. Raises SelectionError."""
+    return _counts(text, "--ranks", "a number of ranks", "1,2,4")
+
+
+def _counts(text: str | None, option: str, one: str, example: str) -> tuple[int, ...] | None:
     if text is None:
         return None
-    sizes = []
+    counts = []
     for word in text.split(","):
         if not re.fullmatch(r"\s*0*[1-9][0-9]{0,5}\s*", word, re.ASCII):
             shown = word.strip() if len(word) < 20 else f"{word.strip()[:17]}..."
-            raise SelectionError(f"--bs: '{shown}' is not a batch size; expected e.g. --bs 32,64,128,256")
-        sizes.append(int(word))
-    return tuple(dict.fromkeys(sizes))
+            raise SelectionError(f"{option}: '{shown}' is not {one}; expected e.g. {option} {example}")
+        counts.append(int(word))
+    return tuple(dict.fromkeys(counts))
 
 
 def config_names(given: list[str] | None) -> tuple[str, ...]:
@@ -186,13 +217,14 @@ def selection(
     threads: int | None,
     trials: int | None = None,
     host_speed: float = 1.0,
+    ranks: str | None = None,
 ) -> Selection:
     """The selection that the options for cells and measuring make together. Raises SelectionError."""
-    from tcbench.hardware import machine
     from tcbench.run.plan import Selection
 
     return Selection(
         batch_sizes=batch_sizes(bs),
+        ranks=rank_counts(ranks),
         configs=config_names(config),
         input=images(data),
         image_size=image_size,
@@ -201,7 +233,7 @@ def selection(
         max_time_s=within("--max-time", max_time, "seconds above 0", lambda x: 0 < x <= 1e9),
         timeout_s=within("--timeout", timeout, "seconds above 0", lambda x: 0 < x <= 1e6),
         seed=seed,
-        threads=threads or machine.usable_cpus(),
+        threads=threads,
         host_speed=within_speed(host_speed),
     )
 

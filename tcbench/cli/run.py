@@ -20,9 +20,11 @@ from tcbench.cli.options import (
     DeviceOption,
     HostSpeedOption,
     ImageSizeOption,
+    LauncherOption,
     MaxTimeOption,
     OutOption,
     QuietOption,
+    RanksOption,
     ScenarioArgument,
     SeedOption,
     TargetOption,
@@ -34,7 +36,8 @@ from tcbench.core.errors import TcbenchError
 
 if TYPE_CHECKING:
     from tcbench.analysis.summary import CellSummary
-    from tcbench.core.record import Record
+    from tcbench.core.record import Cell, Record
+    from tcbench.run.launcher import Launcher
     from tcbench.run.plan import Plan, Selection
 
 
@@ -45,12 +48,14 @@ tcbench run                                        the whole ladder on the best 
 tcbench run --bs 32,64,128,256 --config 'fp16*'    the fp16 half at the talk's batch sizes
 tcbench run --config fp32 --config fp16+dali --bs 8 --trials 5
 tcbench run naruse2018 --data /data/imagenet/train --bs 32
+tcbench run scaling --ranks 1,2,4                  many ranks: over MPI, or NCCL on GPUs
 tcbench run --resume                               the same command again, after an interrupt: only what is missing
 """,
 )
 def run(
     scenario: ScenarioArgument = None,
     bs: BatchSizesOption = None,
+    ranks: RanksOption = None,
     config: ConfigOption = None,
     device: DeviceOption = "auto",
     data: DataOption = None,
@@ -73,6 +78,7 @@ def run(
     seed: SeedOption = 0,
     threads: ThreadsOption = None,
     host_speed: HostSpeedOption = 1.0,
+    launcher: LauncherOption = None,
     out: OutOption = OUT,
     resume: Annotated[
         bool,
@@ -103,15 +109,17 @@ def run(
         seed=seed,
         threads=threads,
         host_speed=host_speed,
+        ranks=ranks,
     )
     plan = make_plan(scenario, chosen, device)
     check_folder(plan)
+    starter = find_launcher(plan, launcher)
     if dry_run:
         _show_plan(plan, json)
         return
     if fresh_autotune:
         os.environ[messages.FRESH_AUTOTUNE] = "1"  # workers inherit it
-    failed = _run(plan, out, resume, quiet, json)
+    failed = _run(plan, starter, out, resume, quiet, json)
     if failed:
         raise typer.Exit(SOME_CELL_FAILED)
 
@@ -143,7 +151,22 @@ def _show_plan(plan: Plan, json: bool) -> None:
     out.print(console.plan_table(plan))
 
 
-def _run(plan: Plan, out: Path, resume: bool, quiet: bool, json: bool) -> bool:
+def find_launcher(plan: Plan, asked: str | None) -> Launcher:
+    """What starts the plan's ranks. Raises SelectionError where nothing does, or where this machine has too little room
+    for them."""
+    from tcbench.run import launcher
+
+    most = max((planned.cell.ranks for planned in plan.cells if planned.skip_reason is None), default=1)
+    if most == 1:
+        if asked is not None:
+            launcher.find(asked)
+        return launcher.Launcher()
+    found = launcher.find(asked)
+    launcher.check_slots(found, most, plan.device)
+    return found
+
+
+def _run(plan: Plan, launcher: Launcher, out: Path, resume: bool, quiet: bool, json: bool) -> bool:
     """Run a plan to its end, store and show it. True when some cell failed."""
     from tcbench.analysis.eta import estimate
     from tcbench.core import store
@@ -179,8 +202,10 @@ def _run(plan: Plan, out: Path, resume: bool, quiet: bool, json: bool) -> bool:
             if not trials:
                 say("nothing is missing: all trials are there")
             cells = [planned.cell for planned, _ in trials if planned.skip_reason is None]
+            probe(launcher, cells)
             with RunProgress(stderr, estimate(cells), len(trials), quiet) as progress:
-                for record in Runner(path.stem, plan.timeout_s, listen=progress.listen).run(trials):
+                runner = Runner(path.stem, plan.timeout_s, listen=progress.listen, launcher=launcher)
+                for record in runner.run(trials):
                     records.append(record)
                     fresh.append(record)
                     progress.finished(record)
@@ -196,6 +221,17 @@ def _run(plan: Plan, out: Path, resume: bool, quiet: bool, json: bool) -> bool:
     finally:
         store.remove_empty(path)
     return failed
+
+
+def probe(launcher: Launcher, cells: Sequence[Cell]) -> None:
+    """Have the launcher start as many ranks as the largest cell has, before anything is measured. Raises
+    SelectionError where they do not come."""
+    from tcbench.run import ranks
+    from tcbench.run.runner import Launch, worker_environment
+
+    cell = max(cells, key=lambda cell: cell.ranks, default=None)
+    if cell is not None and cell.ranks > 1:
+        ranks.probe(launcher, cell.ranks, Launch().rank_command, worker_environment(cell))
 
 
 def _library(plan: Plan) -> str | None:

@@ -31,6 +31,18 @@ class Stepped(msgspec.Struct, frozen=True, tag="stepped"):
     step_time_s: float
 
 
+class Joined(msgspec.Struct, frozen=True, tag="joined"):
+    """A rank's first message: its place among `size` ranks, where it runs, and the cores that it is bound to (none: to
+    no others than the host's other ranks). `bound` says in words how they share the cores."""
+
+    rank: int
+    size: int
+    host: str
+    pid: int
+    cores: tuple[int, ...]
+    bound: str
+
+
 class Finished(msgspec.Struct, frozen=True, tag="finished"):
     """The worker's last message."""
 
@@ -52,7 +64,7 @@ class ProfileRequest(msgspec.Struct, frozen=True):
     activities: bool = False
 
 
-Message = Building | Stepped | Finished
+Message = Building | Stepped | Joined | Finished
 
 _decoder: msgspec.json.Decoder[Message] = msgspec.json.Decoder(Message)
 

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Generic, Literal, TypeVar
+from typing import IO, Generic, Literal, Protocol, TypeVar
 
 LOG_BYTES = 4096
 """The part of a worker's output that is kept, from its end."""
@@ -78,6 +78,7 @@ def run(words: Sequence[str], *, folder: Path, environment: Mapping[str, str], o
 
 
 Message = TypeVar("Message")
+Sent = TypeVar("Sent", covariant=True)
 
 
 class Worker(Generic[Message]):
@@ -140,7 +141,7 @@ class Worker(Generic[Message]):
         chunk = os.read(self._pipe, 1 << 16)
         if not chunk:
             ended = self.end(patiently=True)
-            yield Fault("crashed", ended.description, ended)
+            yield Fault("crashed", ended.description, ended, "the worker" if ended.code == -signal.SIGKILL else None)
             return
         *lines, self._pending = (self._pending + chunk).split(b"\n")
         for line in lines:
@@ -174,7 +175,32 @@ class Worker(Generic[Message]):
         return self._ended
 
 
-def receive(workers: Sequence[Worker[Message]]) -> Iterator[tuple[Worker[Message], Message | Fault]]:
+class Followed(Protocol[Sent]):
+    """Whoever works on a job and sends messages: one worker, or many."""
+
+    def fileno(self) -> int:
+        """A descriptor that is readable when there is something to receive."""
+        ...
+
+    @property
+    def remaining_s(self) -> float:
+        """Seconds until it has taken too long."""
+        ...
+
+    def receive(self) -> Iterator[Sent | Fault]:
+        """As `Worker.receive`."""
+        ...
+
+    def time_out(self) -> Fault:
+        """End it because it has taken too long."""
+        ...
+
+    def end(self, *, patiently: bool = False) -> Ended:
+        """As `Worker.end`."""
+        ...
+
+
+def receive(workers: Sequence[Followed[Message]]) -> Iterator[tuple[Followed[Message], Message | Fault]]:
     """The next messages of workers, waited for; those that have taken too long are ended with a Fault."""
     if not workers:
         return
@@ -211,11 +237,13 @@ class Ended:
 
 @dataclass(frozen=True)
 class Fault:
-    """The end of a worker without a result: too late, or in any other way. `reason` is one line."""
+    """The end of a worker without a result: too late, or in any other way. `reason` is one line. `killed` names what
+    was ended by SIGKILL, where something was."""
 
     status: Literal["timeout", "crashed"]
     reason: str
     ended: Ended
+    killed: str | None = None
 
 
 def _kept(words: Sequence[str]) -> list[str]:

@@ -65,6 +65,12 @@ def blas_variables() -> dict[str, str]:
     return {"OPENBLAS_CORETYPE": "SkylakeX"} if is_amd and avx512 <= cpu_flags() else {}
 
 
+def library_variables(threads: int) -> dict[str, str]:
+    """Environment variables that libraries read when they are imported: `blas_variables`, and how many threads."""
+    counts = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS")
+    return {**blas_variables(), **dict.fromkeys(counts, str(threads))}
+
+
 def memory_bytes() -> int:
     """Physical memory."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

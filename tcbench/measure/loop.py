@@ -1,6 +1,8 @@
 """Measures a cell: warm-up, then blocks of timed steps, then a short profiled pass.
 
-Owns the order of things and the hot loop. Knows a session only through its protocol; prints and stores nothing.
+Owns the order of things and the hot loop. Knows a session only through its protocol; prints and stores nothing. Where
+many ranks train together, all of them begin a block together, and take as many steps as rank 0 decides: a rank that ran
+one step more would wait for the others' gradients for ever.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import msgspec
 
 from tcbench.core.record import Measurement, MeasureSettings, PhaseTimes
 from tcbench.core.session import Detailed, Facts, Session
+from tcbench.core.world import current
 from tcbench.measure.ranges import CELL_MARK, Ranges
 from tcbench.measure.recorder import Recorder
 from tcbench.measure.stopping import StoppingRule, WarmUpRule
@@ -64,17 +67,18 @@ def measure(
     Raises LossError when the loss after warm-up or after the timed pass is not finite.
     """
     profiling = profiling or Profiling()
+    world = current()
     ranges = Ranges([phase.name for phase in session.phases])
     ranges.mark(CELL_MARK + profiling.title)
 
     warmup_rule = WarmUpRule(settings.min_warmup_steps, settings.max_warmup_steps)
     warmup_s: list[float] = []
-    while not warmup_rule.over(warmup_s, all(phase.settled() for phase in session.phases)):
+    while not world.bcast(warmup_rule.over(warmup_s, all(phase.settled() for phase in session.phases))):
         warmup_s += run_block(session, ranges, 1, first=len(warmup_s))
         listen(Progress("warm-up", len(warmup_s), warmup_s[-1]))
     facts = session.facts()
     warmup_loss = _finite(facts.loss, "after warm-up")
-    block_steps = block_steps or _block_steps(session, facts, settings)
+    block_steps = world.bcast(block_steps or _block_steps(session, facts, settings))
     gc.collect()
     gc.freeze()
 
@@ -84,10 +88,11 @@ def measure(
     verdict: Literal["continue", "target", "budget"] = "continue"
     listen(Progress("timed", 0, warmup_s[-1]))
     while verdict == "continue":
+        world.barrier()
         block = run_block(session, ranges, block_steps, first=len(warmup_s) + len(timed_s))
         timed_s += block
         counted_s += block[1:]
-        verdict = stopping_rule.ask(counted_s, sum(timed_s))
+        verdict = world.bcast(stopping_rule.ask(counted_s, sum(timed_s)))
         listen(Progress("timed", len(timed_s), block[-1]))
     after = session.facts()
     last_loss = _finite(after.loss, "after the timed pass")
@@ -116,6 +121,7 @@ def measure(
         gc_frozen=gc_frozen,
         plans=facts.plans,
         busy_s=busy_s,
+        reduced_bytes=facts.reduced_bytes,
     )
 
 

@@ -24,7 +24,7 @@ from tcbench.core.errors import ScenarioError, TcbenchError
 from tcbench.core.messages import Building, Finished, Message, ProfileRequest, Stepped
 from tcbench.core.record import Cell, Environment, Measurement
 from tcbench.core.recording import Title
-from tcbench.core.session import Phase
+from tcbench.core.session import Phase, Session
 from tcbench.core.worker import serve
 
 if TYPE_CHECKING:
@@ -39,13 +39,19 @@ def main() -> None:
     serve(msgspec.json.Decoder(Cell).decode, lambda cell, send: run(cell, send, request))
 
 
-def run(cell: Cell, send: Send, request: ProfileRequest | None = None) -> Finished:
-    """Build and measure one cell; never raises but on a signal."""
+def _nothing(session: Session) -> None:
+    pass
+
+
+def run(
+    cell: Cell, send: Send, request: ProfileRequest | None = None, opened: Callable[[Session], None] = _nothing
+) -> Finished:
+    """Build and measure one cell; never raises but on a signal. `opened` is called with its session before it runs."""
     environment: Environment | None = None
     try:
         send(Building("imports", os.getpid()))
         environment = describe(cell)
-        measurement = measured(cell, send, request, environment.device_name)
+        measurement = measured(cell, send, request, environment.device_name, opened)
     except Exception as error:
         return Finished(*failure(cell, error), None, environment)
     return Finished("ok", None, measurement, environment)
@@ -65,7 +71,9 @@ def failure(cell: Cell, error: Exception) -> tuple[Literal["oom", "failed"], str
     return "failed", f"{type(error).__name__}: {_line(error)}{where}"
 
 
-def measured(cell: Cell, send: Send, request: ProfileRequest | None, device_name: str) -> Measurement:
+def measured(
+    cell: Cell, send: Send, request: ProfileRequest | None, device_name: str, opened: Callable[[Session], None]
+) -> Measurement:
     """Open the cell's session, measure it, close it; leave the recording that was asked for."""
     from tcbench.backends import backend
     from tcbench.measure import loop, ranges
@@ -83,6 +91,7 @@ def measured(cell: Cell, send: Send, request: ProfileRequest | None, device_name
     send(Building("model and input"))
     session = the_backend.open_session(cell)
     try:
+        opened(session)
         measurement = loop.measure(
             session,
             cell.measure,

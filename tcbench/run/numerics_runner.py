@@ -13,7 +13,7 @@ import msgspec
 
 from tcbench.core import process
 from tcbench.core.numerics import AnyJob, Finished, Job, Message, ParityFinished, Progress, Run
-from tcbench.core.process import Fault, Worker
+from tcbench.core.process import Fault, Followed, Worker
 from tcbench.run.runner import python_module, worker_environment
 
 _decoder: msgspec.json.Decoder[Message] = msgspec.json.Decoder(Message)
@@ -43,7 +43,7 @@ class Runner:
     def run(self, jobs: Sequence[AnyJob]) -> Iterator[tuple[AnyJob, Result]]:
         """Each job's result, as it ends. Any exception, KeyboardInterrupt too, ends all workers and passes through."""
         waiting = list(jobs)
-        running: dict[Worker[Message], AnyJob] = {}
+        running: dict[Followed[Message], AnyJob] = {}
         try:
             while waiting or running:
                 while waiting and len(running) < self.at_once:

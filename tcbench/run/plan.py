@@ -6,6 +6,7 @@ Owns that decision and nothing else; imports no framework.
 from __future__ import annotations
 
 import fnmatch
+import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -16,6 +17,7 @@ from tcbench.backends import backend, builds_models, problem
 from tcbench.core.errors import ScenarioError, SelectionError, hint
 from tcbench.core.record import Cell, Input
 from tcbench.core.rung import Requires
+from tcbench.hardware import machine
 from tcbench.models import MODELS
 from tcbench.run.scenario import Config, Scenario
 
@@ -24,9 +26,12 @@ _MAX_IMAGE_SIZE = 8192
 
 @dataclass(frozen=True)
 class Selection:
-    """The command line's request on top of the scenario; None leaves the scenario's word."""
+    """The command line's request on top of the scenario; None leaves the scenario's word. `threads` are those of one
+    rank; None: all usable cores, shared by the ranks of the largest cell, so that one rank has what it has among many.
+    """
 
     batch_sizes: tuple[int, ...] | None = None
+    ranks: tuple[int, ...] | None = None
     configs: tuple[str, ...] = ()
     input: Input | None = None
     image_size: int | None = None
@@ -35,7 +40,7 @@ class Selection:
     max_time_s: float | None = None
     timeout_s: float | None = None
     seed: int = 0
-    threads: int = 1
+    threads: int | None = 1
     host_speed: float = 1.0
 
 
@@ -72,6 +77,8 @@ def make(scenario: Scenario, selection: Selection, device: Device, *, remote: bo
     """
     scenario = scenario.on(device.kind)
     batch_sizes = selection.batch_sizes or scenario.batch_sizes
+    ranks = selection.ranks or scenario.ranks
+    threads = selection.threads or max(1, machine.usable_cpus() // max(ranks))
     image_size = scenario.image_size if selection.image_size is None else selection.image_size
     least = MODELS[scenario.model].min_image_size if scenario.model in MODELS else 1
     if image_size < least:
@@ -97,7 +104,7 @@ def make(scenario: Scenario, selection: Selection, device: Device, *, remote: bo
     cells = []
     for config in configs:
         reason = why_not(config, device, remote=remote, emulate=bool(selection.configs))
-        for batch_size in batch_sizes:
+        for batch_size, n_ranks in itertools.product(batch_sizes, ranks):
             cell = Cell(
                 scenario=scenario.name,
                 backend=config.backend,
@@ -111,14 +118,15 @@ def make(scenario: Scenario, selection: Selection, device: Device, *, remote: bo
                 device=device.name,
                 input=selection.input or Input(kind=scenario.input_kind if builds_models(config.backend) else "own"),
                 seed=selection.seed,
-                threads=selection.threads,
+                threads=threads,
                 train=scenario.train,
                 cudnn=config.cudnn or scenario.cudnn,
                 measure=measure,
                 scenario_cudnn=scenario.cudnn if config.cudnn else None,
                 host_speed=selection.host_speed,
+                ranks=n_ranks,
             )
-            cells.append(PlannedCell(cell, reason))
+            cells.append(PlannedCell(cell, reason or _why_not_many(cell)))
     return Plan(
         scenario=scenario,
         device=device,
@@ -126,6 +134,13 @@ def make(scenario: Scenario, selection: Selection, device: Device, *, remote: bo
         trials=selection.trials or scenario.trials,
         timeout_s=selection.timeout_s or scenario.timeout_s,
     )
+
+
+def _why_not_many(cell: Cell) -> str | None:
+    """Why a cell that runs on one rank does not on as many as it has."""
+    if cell.ranks > 1 and kind_of(cell.device).simulates is not None:
+        return "what ranks say to each other is not simulated; `tcbench forecast --ranks` tells what to expect"
+    return None
 
 
 def select(scenario: Scenario, patterns: Iterable[str]) -> tuple[Config, ...]:

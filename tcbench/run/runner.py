@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import datetime
 import os
-import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -20,10 +19,12 @@ import msgspec
 from tcbench.accelerators.device import Watch, kind_of
 from tcbench.core import messages, process
 from tcbench.core.messages import Finished, Message, Stepped
-from tcbench.core.process import Fault, Worker
+from tcbench.core.process import Fault, Followed, Worker
 from tcbench.core.record import SCHEMA_VERSION, Cell, GpuSamples, Record, Status
 from tcbench.hardware import machine
+from tcbench.run.launcher import Launcher
 from tcbench.run.plan import PlannedCell
+from tcbench.run.ranks import RankWorkers
 
 Listener = Callable[[Cell, int, Message], None]
 
@@ -51,6 +52,10 @@ class Launch:
         """The worker's command line; it writes messages to the file descriptor `pipe`."""
         return python_module(self.python, self.worker, str(pipe))
 
+    def rank_command(self, address: str) -> list[str]:
+        """The command line of a rank, which calls `address` (`tcbench.measure.rank`)."""
+        return python_module(self.python, "tcbench.measure.rank", address)
+
 
 def python_module(python: str, module: str, *arguments: str) -> list[str]:
     """The command that runs a module of ours in a process of its own. It does not look for modules in the current
@@ -67,7 +72,7 @@ def worker_command(pipe: int) -> list[str]:
 class Runner:
     """Runs trials one after another. `command` makes the worker's command line from its pipe's number, where it is not
     the launch's; `watch` begins to watch a cell's device; `grace_s` is how long that command may take to end after the
-    worker's last message."""
+    worker's last message; `launcher` starts the ranks of a cell that has many."""
 
     run_id: str
     timeout_s: float
@@ -76,6 +81,7 @@ class Runner:
     watch: Callable[[Cell, float], Watch | None] = watch_device
     grace_s: float = process.GRACE_S
     launch: Launch = field(default_factory=Launch)
+    launcher: Launcher = field(default_factory=Launcher)
 
     def run(self, trials: Iterable[tuple[PlannedCell, int]]) -> Iterator[Record]:
         """One record per trial, as each ends. KeyboardInterrupt ends the running worker and passes through."""
@@ -100,23 +106,17 @@ class Runner:
         """Start a worker and pass on its messages until the last; its end, and the end of what it printed."""
         oom_kills = _oom_kills()
         try:
-            worker = Worker(
-                self.command or self.launch.command,
-                msgspec.json.encode(cell),
-                messages.decode,
-                timeout_s=self.timeout_s,
-                environment={**worker_environment(cell), **self.launch.variables},
-                folder=self.launch.folder,
-                grace_s=self.grace_s,
-            )
+            worker = self._start(cell)
         except OSError as error:
             return _End("crashed", f"the worker could not be started: {error}"), None
         try:
             while True:
                 for _, message in process.receive([worker]):
                     if isinstance(message, Fault):
-                        killed = message.ended.code == -signal.SIGKILL and _oom_kills() > oom_kills
-                        return _OOM if killed else _End(message.status, message.reason), message.ended.log
+                        if message.killed and _oom_kills() > oom_kills:
+                            reason = f"out of memory: the kernel killed {message.killed} (SIGKILL)"
+                            return _End("oom", reason), message.ended.log
+                        return _End(message.status, message.reason), message.ended.log
                     timed.hear(message)
                     self.listen(cell, trial, message)
                     if isinstance(message, Finished):
@@ -124,6 +124,30 @@ class Runner:
                         return _End(message.status, message.reason, message), ended.log
         finally:
             worker.end()
+
+    def _start(self, cell: Cell) -> Followed[Message]:
+        """The process, or the processes, that work on the cell."""
+        environment = {**worker_environment(cell), **self.launch.variables}
+        if cell.ranks > 1:
+            return RankWorkers(
+                self.launcher,
+                cell.ranks,
+                msgspec.json.encode(cell),
+                self.launch.rank_command,
+                timeout_s=self.timeout_s,
+                environment=environment,
+                folder=self.launch.folder,
+                grace_s=self.grace_s,
+            )
+        return Worker(
+            self.command or self.launch.command,
+            msgspec.json.encode(cell),
+            messages.decode,
+            timeout_s=self.timeout_s,
+            environment=environment,
+            folder=self.launch.folder,
+            grace_s=self.grace_s,
+        )
 
     def _record(
         self,
@@ -175,14 +199,9 @@ class _End:
     finished: Finished | None = None
 
 
-_OOM = _End("oom", "out of memory: the kernel killed the worker (SIGKILL)")
-
-
 def worker_environment(cell: Cell) -> dict[str, str]:
     """The worker's environment: libraries that read their thread count at import get the cell's."""
-    threads = str(cell.threads)
-    pinned = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS"), threads)
-    return {**os.environ, **machine.blas_variables(), **pinned, "PYTHONUNBUFFERED": "1"}
+    return {**os.environ, **machine.library_variables(cell.threads), "PYTHONUNBUFFERED": "1"}
 
 
 def _oom_kills() -> int:

@@ -69,6 +69,7 @@ class Scenario:
     n_classes: int
     input_kind: InputKind
     batch_sizes: tuple[int, ...]
+    ranks: tuple[int, ...]
     trials: int
     timeout_s: float
     train: TrainSettings
@@ -186,6 +187,7 @@ def _checked(path: Path, raw: dict[str, Any], *, inherits_claims: bool = False) 
         n_classes=file.model.classes,
         input_kind=file.input.data,
         batch_sizes=batch_sizes,
+        ranks=tuple(dict.fromkeys(file.measure.ranks)),
         trials=file.measure.trials,
         timeout_s=file.measure.timeout_s,
         train=TrainSettings(**msgspec.structs.asdict(file.train)),

@@ -68,6 +68,7 @@ class MeasureTable(_Table, frozen=True, kw_only=True):
     """The table [measure]."""
 
     batch_sizes: Annotated[list[PositiveInt], Meta(min_length=1)]
+    ranks: Annotated[tuple[PositiveInt, ...], Meta(min_length=1)] = (1,)
     trials: PositiveInt = 1
     target: Fraction = 0.02
     max_time_s: Positive = 60.0

@@ -54,6 +54,15 @@ class Cuda(DeviceKind):
             for gpu in driver.gpus().present
         )
 
+    def of_rank(self, device: str, local_rank: int) -> str:
+        return f"{self.name}:{index_of(device) + local_rank}"
+
+    def rank_problem(self, device: str, local_ranks: int) -> str | None:
+        left = len(self.devices()) - index_of(device)
+        return (
+            None if local_ranks <= left else f"there are {left} GPUs from {device} on, and each rank takes one"
+        )
+
     def absence(self) -> str | None:
         from tcbench.accelerators.cuda import driver, packages
 

@@ -1,0 +1,49 @@
+"""Cores for the ranks of a host: each gets some of its own, so that none waits for another's threads.
+
+Imports no framework.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+_TOPOLOGY = Path("/sys/devices/system/cpu")
+
+
+def share(masks: Sequence[frozenset[int]], local_rank: int) -> tuple[tuple[int, ...], str]:
+    """The cores of one of a host's ranks, and in words how they were shared. `masks`: the processors that each rank may
+    run on as it was started. Where these are all the same each rank gets as many of them, whole cores together; where
+    no two have one in common the launcher has shared them. No cores: it stays where it is."""
+    own = masks[local_rank]
+    if len(masks) == 1:
+        return tuple(sorted(own)), "alone on its host"
+    if all(mask == own for mask in masks):
+        each = len(own) // len(masks)
+        if each == 0:
+            return (), f"{len(masks)} ranks on {len(own)} processors, not bound"
+        ordered = sorted(own, key=_place)
+        return tuple(sorted(ordered[local_rank * each : (local_rank + 1) * each])), f"{each} processors to each rank"
+    if sum(map(len, masks)) == len(frozenset().union(*masks)):
+        return tuple(sorted(own)), "bound by the launcher"
+    return (), "overlapping, by the launcher"
+
+
+def bind(processors: Sequence[int]) -> None:
+    """Let the calling thread, and those that it starts from now on, run on these processors alone; no processors: on
+    all that it may."""
+    if processors:
+        os.sched_setaffinity(0, processors)
+
+
+def _place(processor: int) -> tuple[int, int, int]:
+    """Orders processors so that those of one package, and of one core, stand together."""
+    return _fact(processor, "physical_package_id"), _fact(processor, "core_id"), processor
+
+
+def _fact(processor: int, name: str) -> int:
+    try:
+        return int((_TOPOLOGY / f"cpu{processor}" / "topology" / name).read_text())
+    except (OSError, ValueError):
+        return 0

@@ -1,0 +1,129 @@
+"""One rank of a cell that has many: a process that a launcher started, which calls back to the runner.
+
+Run as `python -m tcbench.measure.rank ADDRESS` by the launcher, as often as the cell has ranks. It finds its place
+among them by MPI, joins (`tcbench.core.messages.Joined`), gets its job on the same connection, one line, and then does
+and sends what any worker does. An empty job ends it: the runner only asked who is there. It dies when the runner closes
+the connection, wherever it computes then.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import fcntl
+import os
+import signal
+import socket
+import sys
+from typing import Any
+
+import msgspec
+
+from tcbench.accelerators.device import kind_of
+from tcbench.core.messages import Finished, Joined, Message
+from tcbench.core.record import Cell, RankPart, Ranks
+from tcbench.core.session import Session
+from tcbench.core.world import World, entered
+from tcbench.hardware import affinity, machine
+from tcbench.measure import worker
+
+
+def main() -> None:
+    """Join the runner that calls from the address, and do its job."""
+    connection = connect(sys.argv[1])
+    connection.settimeout(None)
+    from mpi4py import MPI
+
+    world = _world(MPI)
+    masks = [frozenset(mask) for mask in _local(MPI).allgather(sorted(os.sched_getaffinity(0)))]
+    cores, bound = affinity.share(masks, world.local_rank)
+    joined = Joined(world.rank, world.size, socket.gethostname(), os.getpid(), cores, bound)
+
+    def send(message: Message) -> None:
+        connection.sendall(msgspec.json.encode(message) + b"\n")
+
+    send(joined)
+    with connection.makefile("rb") as lines:
+        job = lines.readline().strip()
+    if not job:
+        return
+    # Before anything imports a library that reads these: a launcher need not hand on the environment to other hosts.
+    cell = msgspec.json.decode(job, type=Cell)
+    os.environ.update(machine.library_variables(cell.threads))
+    cell = msgspec.structs.replace(cell, device=kind_of(cell.device).of_rank(cell.device, world.local_rank))
+    faulthandler.register(signal.SIGUSR1, file=connection.fileno(), all_threads=False)
+    _die_with(connection, True)
+    with entered(world):
+        finished = _run(cell, joined, send)
+    _die_with(connection, False)  # a long message waits for room, which is such an event too
+    send(finished)
+
+
+def _run(cell: Cell, joined: Joined, send: worker.Send) -> Finished:
+    """The cell's end at this rank, with its part in it."""
+    # Where a device computes, the thread that drives it has a core of its own, and those of the feed have the others.
+    driver, feed = joined.cores, joined.cores
+    if not kind_of(cell.device).is_host and len(joined.cores) > 1:
+        driver, feed = joined.cores[:1], joined.cores[1:]
+    affinity.bind(feed)
+    engine = ""
+
+    def opened(session: Session) -> None:
+        nonlocal engine
+        affinity.bind(driver)
+        engine = session.facts().engine
+
+    finished = worker.run(cell, send, opened=opened)
+    measurement, environment = finished.measurement, finished.environment
+    if measurement is not None:
+        part = RankPart(
+            rank=joined.rank,
+            host=joined.host,
+            cores=joined.cores,
+            device=cell.device,
+            step_times_s=measurement.step_times_s,
+            phases=measurement.phases,
+            peak_memory_bytes=measurement.peak_memory_bytes,
+        )
+        measurement = msgspec.structs.replace(measurement, ranks=(part,))
+    if environment is not None:
+        ranks = Ranks(launcher="", engine=engine, hosts=(joined.host,), binding=joined.bound)
+        environment = msgspec.structs.replace(environment, ranks=ranks)
+    return Finished(finished.status, finished.reason, measurement, environment)
+
+
+def _world(mpi: Any) -> World:
+    everyone, local = mpi.COMM_WORLD, _local(mpi)
+    return World(everyone.rank, everyone.size, local.rank, local.size, everyone)
+
+
+def _local(mpi: Any) -> Any:
+    """The ranks of this host."""
+    return mpi.COMM_WORLD.Split_type(mpi.COMM_TYPE_SHARED)
+
+
+def connect(address: str) -> socket.socket:
+    """A connection to the runner at `unix:PATH` or `tcp:HOST:PORT:SECRET`."""
+    kind, _, rest = address.partition(":")
+    if kind == "unix":
+        connection = socket.socket(socket.AF_UNIX)
+        connection.connect(rest)
+        return connection
+    host, port, secret = rest.rsplit(":", 2)
+    connection = socket.create_connection((host, int(port)), timeout=30)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    connection.sendall(secret.encode() + b"\n")
+    return connection
+
+
+def _die_with(connection: socket.socket, yes: bool) -> None:
+    """Have the kernel end this process by SIGIO when something comes on the connection, or no longer: nothing is sent
+    on it any more, so that it has been closed. No thread waits for that, and none of Python's need run."""
+    flags = fcntl.fcntl(connection, fcntl.F_GETFL)
+    if yes:
+        signal.signal(signal.SIGIO, signal.SIG_DFL)
+        fcntl.fcntl(connection, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(connection, fcntl.F_SETFL, flags | os.O_ASYNC if yes else flags & ~os.O_ASYNC)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,99 @@
+"""What starts the ranks of a trial: mpirun, Slurm's srun, or a command line of the user's.
+
+Owns which of them serves here and what it is called with. The ranks themselves are followed by `tcbench.run.ranks`.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from tcbench.accelerators.device import Device, kind_of
+from tcbench.core import process
+from tcbench.core.errors import SelectionError
+from tcbench.core.rung import Package
+from tcbench.hardware import machine
+
+MPI = Package("mpi4py", "pip install 'tcbench[mpi]'")
+
+_COUNT = "{n}"
+
+
+@dataclass(frozen=True)
+class Launcher:
+    """The words of a command line before the rank's own; `{n}` in one of them stands for the number of ranks.
+    `is_local`: it starts all of them on this host."""
+
+    words: tuple[str, ...] = ()
+    is_local: bool = True
+
+    def command(self, n: int, rank: list[str]) -> list[str]:
+        """The command line that starts `n` processes of the command line `rank`."""
+        return [*(word.replace(_COUNT, str(n)) for word in self.words), *rank]
+
+    def __str__(self) -> str:
+        return shlex.join(self.words).replace(f"'{_COUNT}'", _COUNT)
+
+
+def find(asked: str | None) -> Launcher:
+    """The launcher that `--launcher` asks for: `mpirun`, `srun`, or a command line with {n} in it. Without one it is
+    srun within an allocation of Slurm's, else mpirun. Raises SelectionError."""
+    if not MPI.is_installed():
+        raise SelectionError(f"--ranks: needs the package {MPI.module}: {MPI.install}")
+    if asked is None:
+        asked = "srun" if "SLURM_JOB_ID" in os.environ and shutil.which("srun") else "mpirun"
+    if asked == "mpirun":
+        return Launcher(_mpirun(), is_local=True)
+    if asked == "srun":
+        return Launcher((_program("srun"), "--ntasks={n}", "--cpu-bind=none"), is_local=False)
+    try:
+        words = shlex.split(asked)
+    except ValueError as error:
+        raise SelectionError(f"--launcher {asked!r}: not a command line: {error}") from None
+    if not any(_COUNT in word for word in words):
+        raise SelectionError(
+            f"--launcher {asked!r}: expected mpirun, srun or a command line with {_COUNT} for the number of ranks, "
+            "such as 'mpirun -np {n} --hostfile hosts'"
+        )
+    return Launcher((_program(words[0]), *words[1:]), is_local=False)
+
+
+def _program(name: str) -> str:
+    """A launcher's path: beside this Python, where a wheel puts it, else on PATH. Raises SelectionError."""
+    beside = Path(sys.executable).parent / name
+    path = str(beside) if "/" not in name and os.access(beside, os.X_OK) else shutil.which(name)
+    if path is None:
+        lacking = f"; {MPI.install} brings it" if name == "mpirun" else ""
+        raise SelectionError(f"--launcher {name}: there is no such command{lacking}")
+    return path
+
+
+def _mpirun() -> tuple[str, ...]:
+    path = _program("mpirun")
+    try:
+        answer = process.ask([path, "--version"], limit_s=30)
+    except (OSError, TimeoutError) as error:
+        raise SelectionError(f"--launcher mpirun: {path} does not answer: {error}") from None
+    if "Open MPI" not in answer.stdout:  # MPICH and its kin bind nothing by themselves
+        return (path, "-np", _COUNT)
+    # Ranks bind themselves (`tcbench.hardware.affinity`), and are counted before they are started.
+    root = ("--allow-run-as-root",) if os.geteuid() == 0 else ()
+    return (path, *root, "--bind-to", "none", "--map-by", ":OVERSUBSCRIBE", "-np", _COUNT)
+
+
+def check_slots(launcher: Launcher, ranks: int, device: Device) -> None:
+    """Raises SelectionError where this host has too few cores or devices for the ranks that would all run on it."""
+    if not launcher.is_local:
+        return
+    cores = machine.usable_cpus()
+    reason = kind_of(device.name).rank_problem(device.name, ranks)
+    if ranks > cores:
+        reason = f"this machine has {cores} usable {'core' if cores == 1 else 'cores'}, and each rank takes one"
+    if reason:
+        raise SelectionError(
+            f"--ranks {ranks}: {reason}; expected fewer, or more hosts: --launcher 'mpirun -np {{n}} --hostfile HOSTS'"
+        )
