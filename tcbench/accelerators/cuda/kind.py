@@ -59,9 +59,7 @@ class Cuda(DeviceKind):
 
     def rank_problem(self, device: str, local_ranks: int) -> str | None:
         left = len(self.devices()) - index_of(device)
-        return (
-            None if local_ranks <= left else f"there are {left} GPUs from {device} on, and each rank takes one"
-        )
+        return None if local_ranks <= left else f"there are {left} GPUs from {device} on, and each rank takes one"
 
     def absence(self) -> str | None:
         from tcbench.accelerators.cuda import driver, packages
