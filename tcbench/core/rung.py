@@ -161,6 +161,10 @@ class Rung:
         """The description of the optimizer, before it is built."""
         return optimizer
 
+    def exchange(self, exchange: Any, settings: Any) -> Any:
+        """The description of how gradients are averaged over ranks; not asked where there is one rank."""
+        return exchange
+
     def feed(self, recipe: Any, settings: Any) -> Any:
         """The recipe of batches: their source, and the stages around it."""
         return recipe

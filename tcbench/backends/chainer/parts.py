@@ -15,6 +15,7 @@ from tcbench.backends.chainer import ops
 from tcbench.backends.chainer.compat import chainer
 from tcbench.backends.initial import he_normal
 from tcbench.backends.spec import TensorSpec
+from tcbench.core.world import World
 from tcbench.models.residual import Conv
 
 UNIT_EPS = 2e-5
@@ -136,3 +137,31 @@ class OptimizerSpec:
     master_weights: bool = False
     dynamic_scale: bool = False
     growth_interval: int = 2000
+
+
+class Exchange(Protocol):
+    """Averages gradients over ranks, as a step uses it. Every rank makes the same calls in the same order.
+
+    `engine`: what reduces them, with its version. `reduced_bytes`: the size of what one rank gives to the all-reduce in
+    a step.
+    """
+
+    @property
+    def engine(self) -> str: ...
+
+    @property
+    def reduced_bytes(self) -> int: ...
+
+    def allreduce(self) -> bool:
+        """After backward: what the optimizer reads is from now on the mean over all ranks. False: there is none yet, and
+        this step updates nothing."""
+
+    def close(self) -> None:
+        """Give back what is held; may wait for what is under way."""
+
+
+@dataclass(frozen=True)
+class ExchangeSpec:
+    """How gradients are averaged over ranks. `build` makes it for a model and its optimizer."""
+
+    build: Callable[[ExchangeSpec, World, Any, Optimizer], Exchange]

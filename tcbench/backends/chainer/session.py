@@ -14,8 +14,9 @@ import threadpoolctl
 from tcbench.backends.chainer import ops
 from tcbench.backends.chainer.compat import chainer
 from tcbench.backends.chainer.layers import LayerHooks
+from tcbench.backends.chainer.exchange import PerParameter
 from tcbench.backends.chainer.optimizers import PerParameterSGD
-from tcbench.backends.chainer.parts import Optimizer, OptimizerSpec, Parts
+from tcbench.backends.chainer.parts import Exchange, ExchangeSpec, Optimizer, OptimizerSpec, Parts
 from tcbench.backends.chainer.pillow import make_chainer_feed
 from tcbench.backends.chainer.resnet import Geometry, ResNet
 from tcbench.backends.chainer.rungs import RUNGS
@@ -25,20 +26,24 @@ from tcbench.backends.feeds.dataset import ImageFolder, scan
 from tcbench.backends.feeds.generated import ensure_generated
 from tcbench.backends.feeds.modelled import make_workers_feed
 from tcbench.backends.feeds.synthetic import make_synthetic_feed
+from tcbench.backends.replicas import check_replicas
 from tcbench.backends.spec import FeedSpec, TensorSpec
 from tcbench.core.record import Cell
 from tcbench.core.session import Clock, Facts, Layers, Phase
+from tcbench.core.world import current
 from tcbench.models import MODELS
 
 
 class Step:
     """One training step and what its phases hand on: a batch, the loss, gradients."""
 
-    def __init__(self, model: Any, optimizer: Optimizer, feed: Feed) -> None:
+    def __init__(self, model: Any, optimizer: Optimizer, feed: Feed, exchange: Exchange | None = None) -> None:
         self.model = model
         self._parameters = tuple(model.params())
         self.optimizer = optimizer
         self.feed = feed
+        self.exchange = exchange
+        self._reduced = True
         self.x: Any = None
         self.t: Any = None
         self.loss: Any = None
@@ -57,11 +62,18 @@ class Step:
         # The graph, and with it every activation, goes before the next forward pass allocates.
         self.loss_value, self.loss = self.loss.array, None
 
+    def allreduce(self) -> None:
+        assert self.exchange is not None
+        self._reduced = self.exchange.allreduce()
+
     def update(self) -> None:
-        self.optimizer.update()
+        if self._reduced:
+            self.optimizer.update()
 
     def phases(self) -> tuple[Phase, ...]:
-        return tuple(Phase(run.__name__, run) for run in (self.io, self.forward, self.backward, self.update))
+        between = () if self.exchange is None else (self.allreduce,)
+        runs = (self.io, self.forward, self.backward, *between, self.update)
+        return tuple(Phase(run.__name__, run) for run in runs)
 
 
 class ChainerSession:
@@ -100,13 +112,20 @@ class ChainerSession:
             spec = _fold(rungs, "optimizer", spec, cell)
             optimizer = spec.build(spec, model)
 
+            self._world = world = current()
+            exchange = None
+            if world.size > 1:
+                plan = _fold(rungs, "exchange", ExchangeSpec(PerParameter), cell)
+                exchange = plan.build(plan, world, model, optimizer)
+                stack.callback(exchange.close)
+
             feed_spec = FeedSpec(
                 images=_images(cell),
                 batch_size=cell.batch_size,
                 image_size=cell.image_size,
                 n_classes=cell.n_classes,
                 tensor=parts.spec,
-                seed=cell.seed,
+                seed=cell.seed + world.rank,
                 threads=cell.threads,
                 # A device's time is stretched by the host's speed (`tcbench.measure.loop.at_host_speed`), and so is
                 # that of decoding, which is not this host's.
@@ -117,7 +136,7 @@ class ChainerSession:
                 make_feed = {"synthetic": make_synthetic_feed, "modelled": recipe.modelled}.get(cell.input.kind)
             feed = site.deliver((recipe if make_feed is None else recipe.of(make_feed)).make())
             stack.callback(feed.close)
-            self.step = Step(model, optimizer, feed)
+            self.step = Step(model, optimizer, feed, exchange)
             self._phases: tuple[Phase, ...] = _fold(rungs, "step", self.step.phases(), cell)
             self._exit = stack.pop_all()
         self._site = site
@@ -136,8 +155,11 @@ class ChainerSession:
         return LayerHooks(self.step.model, layers)
 
     def facts(self) -> Facts:
-        """Raises TrainingError when gradients have overflowed."""
-        self.step.optimizer.check()
+        """Raises TrainingError when gradients have overflowed, or ranks hold different parameters."""
+        step, exchange = self.step, self.step.exchange
+        download = self._site.accelerator.download
+        check_replicas(self._world, (download(p.array) for p in step.model.params()))
+        step.optimizer.check()
         peak_bytes, of = self._site.peak_memory()
         return Facts(
             loss=self._site.value(self.step.loss_value),
@@ -148,6 +170,8 @@ class ChainerSession:
             macs_per_image=self._macs,
             plans=self._site.plans(),
             busy_s=self._site.busy_s(),
+            reduced_bytes=exchange.reduced_bytes if exchange else 0,
+            engine=exchange.engine if exchange else "",
         )
 
     def close(self) -> None:
