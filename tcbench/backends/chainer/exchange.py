@@ -1,5 +1,4 @@
-"""How gradients are averaged over ranks, between backward and update: ChainerMN's own communicator, parameter by
-parameter.
+"""Gradients averaged over ranks, between backward and update: by ChainerMN's own communicator, parameter by parameter.
 
 Owns the order of calls, which is the same on every rank. The weights that ranks start with are equal by their seed, so
 that nothing is broadcast (ChainerMN's optimizer does that in its first step).

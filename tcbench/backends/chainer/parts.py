@@ -153,8 +153,8 @@ class Exchange(Protocol):
     def reduced_bytes(self) -> int: ...
 
     def allreduce(self) -> bool:
-        """After backward: what the optimizer reads is from now on the mean over all ranks. False: there is none yet, and
-        this step updates nothing."""
+        """After backward: from now on the optimizer reads means over all ranks. False: there are none yet, and this step
+        updates nothing."""
 
     def close(self) -> None:
         """Give back what is held; may wait for what is under way."""

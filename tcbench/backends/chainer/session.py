@@ -13,8 +13,8 @@ import threadpoolctl
 
 from tcbench.backends.chainer import ops
 from tcbench.backends.chainer.compat import chainer
-from tcbench.backends.chainer.layers import LayerHooks
 from tcbench.backends.chainer.exchange import PerParameter
+from tcbench.backends.chainer.layers import LayerHooks
 from tcbench.backends.chainer.optimizers import PerParameterSGD
 from tcbench.backends.chainer.parts import Exchange, ExchangeSpec, Optimizer, OptimizerSpec, Parts
 from tcbench.backends.chainer.pillow import make_chainer_feed
