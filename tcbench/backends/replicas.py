@@ -20,7 +20,7 @@ def check_replicas(world: World, parameters: Iterable[Any]) -> None:
         return
     digest = 0
     for parameter in parameters:
-        digest = zlib.crc32(memoryview(np.ascontiguousarray(parameter).reshape(-1).view(np.uint8)), digest)
+        digest = zlib.crc32(np.ascontiguousarray(parameter).tobytes(), digest)
     digests = world.mpi.allgather(digest)
     different = [str(rank) for rank, other in enumerate(digests) if other != digests[0]]
     if different:

@@ -153,8 +153,8 @@ class Exchange(Protocol):
     def reduced_bytes(self) -> int: ...
 
     def allreduce(self) -> bool:
-        """After backward: from now on the optimizer reads means over all ranks. False: there are none yet, and this step
-        updates nothing."""
+        """After backward: from now on the optimizer reads means over all ranks. False: there are none yet, so this step
+        is to update nothing."""
 
     def close(self) -> None:
         """Give back what is held; may wait for what is under way."""
@@ -162,6 +162,6 @@ class Exchange(Protocol):
 
 @dataclass(frozen=True)
 class ExchangeSpec:
-    """How gradients are averaged over ranks. `build` makes it for a model and its optimizer."""
+    """The way in which gradients are averaged over ranks. `build` makes it for a model and its optimizer."""
 
     build: Callable[[ExchangeSpec, World, Any, Optimizer], Exchange]
