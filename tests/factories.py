@@ -21,6 +21,8 @@ from tcbench.core.record import (
     Measurement,
     MeasureSettings,
     PhaseTimes,
+    RankPart,
+    Ranks,
     Record,
     Status,
     TrainSettings,
@@ -124,6 +126,64 @@ def make_measurement(step_times_s: Sequence[float] | None = None, **changes: Any
     return msgspec.structs.replace(measurement, **changes)
 
 
+def make_ranks(**changes: Any) -> Ranks:
+    """Ranks of one host, over MPI. `changes` are fields of Ranks."""
+    ranks = Ranks(
+        launcher="mpirun -np {n}",
+        engine="ChainerMN naive over Open MPI v5.0.11",
+        hosts=("host",),
+        binding="one core each",
+    )
+    return msgspec.structs.replace(ranks, **changes)
+
+
+def make_measurement_of_ranks(
+    step_times_s: Sequence[float],
+    ranks: int,
+    *,
+    allreduce: float = 0.2,
+    slow: dict[int, float] | None = None,
+    reduced_bytes: int = 102_228_128,
+    **changes: Any,
+) -> Measurement:
+    """The measurement of a trial on many ranks; of one rank it is `make_measurement`'s. `allreduce` is the share of a
+    mean step that the exchange itself takes. `slow`: by how many times as long as the others some ranks compute; these
+    wait for the slowest in the phase `allreduce`."""
+    if ranks == 1:
+        return make_measurement(step_times_s, **changes)
+    mean_s = sum(step_times_s) / len(step_times_s)
+    slowest = max([1.0, *(slow or {}).values()])
+    shares = {"io": 0.02, "forward": 0.3, "backward": 0.6, "update": 0.08}
+    parts = []
+    for rank in range(ranks):
+        own_s = {
+            name: share * (1 - allreduce) * mean_s * (1 if name in ("io", "update") else (slow or {}).get(rank, 1.0))
+            for name, share in shares.items()
+        }
+        waits_s = 0.9 * (1 - allreduce) * mean_s * (slowest - (slow or {}).get(rank, 1.0))
+        own_s["allreduce"] = allreduce * mean_s + waits_s
+        phases = tuple(
+            PhaseTimes(name=name, host_s=(own_s[name],) * 5)
+            for name in ("io", "forward", "backward", "allreduce", "update")
+        )
+        times_s = tuple(step_times_s)
+        parts.append(
+            RankPart(
+                rank=rank,
+                host="host",
+                cores=(rank,),
+                device="cpu",
+                step_times_s=times_s,
+                phases=phases,
+                peak_memory_bytes=500 * 2**20,
+            )
+        )
+    measured = make_measurement(
+        step_times_s, phases=parts[0].phases, ranks=tuple(parts), reduced_bytes=reduced_bytes, prefetch_depth=0
+    )
+    return msgspec.structs.replace(measured, **changes)
+
+
 def make_record(
     config: str = "fp32",
     batch_size: int = 4,
@@ -140,7 +200,7 @@ def make_record(
     cell = cell or make_cell(config, batch_size)
     ok = status == "ok"
     seed = (trial + 1) * sum(map(ord, cell.key))
-    times_s = make_step_times(cell.batch_size / images_per_s, noise=noise, seed=seed)
+    times_s = make_step_times(cell.images_per_step / images_per_s, noise=noise, seed=seed)
     record = Record(
         schema_version=SCHEMA_VERSION,
         run_id="cpu-20250102-030405",
@@ -150,8 +210,10 @@ def make_record(
         reason=REASONS.get(status),
         started_at="2025-01-02T03:04:05.678+00:00",
         duration_s=10.0,
-        measurement=make_measurement(times_s) if ok else None,
-        environment=make_environment() if status in ("ok", "oom", "failed") else None,
+        measurement=make_measurement_of_ranks(times_s, cell.ranks) if ok else None,
+        environment=make_environment(ranks=make_ranks() if cell.ranks > 1 else None)
+        if status in ("ok", "oom", "failed")
+        else None,
     )
     return msgspec.structs.replace(record, **changes)
 

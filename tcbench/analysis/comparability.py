@@ -25,13 +25,14 @@ FACETS: Mapping[str, str] = {
     "python": "the version of Python",
     "libraries": "versions of frameworks and libraries",
     "accelerator": "the library that computes on a processor: oneDNN, or NumPy where that is missing",
+    "ranks": "with many ranks: what reduces their gradients, on how many hosts, and how they share the cores",
     "settings": "the scenario's model, training and cuDNN settings, the seed and the threads",
     "measure": "how long and how often steps are timed",
     "input": "where images come from",
 }
 """The facets, each with the facts that belong to it."""
 
-_IDENTITY = ("scenario", "backend", "config", "rungs", "batch_size")
+_IDENTITY = ("scenario", "backend", "config", "rungs", "batch_size", "ranks")
 _FACET_OF = {"input": "input", "measure": "measure", "device": "gpu"}
 
 Facts = Mapping[tuple[str, str], str]
@@ -163,6 +164,10 @@ def _of_environment(environment: Environment) -> Facts:
     facts |= {("libraries", name): version for name, version in environment.packages.items()}
     if environment.accelerator is not None:
         facts["accelerator", "computed by"] = environment.accelerator
+    if environment.ranks is not None:
+        facts["ranks", "engine"] = environment.ranks.engine
+        facts["ranks", "hosts"] = str(len(environment.ranks.hosts))
+        facts["ranks", "binding"] = environment.ranks.binding
     if simulated is not None:
         facts["simulated", "host speed"] = f"{simulated.host_speed:g}"
         facts["simulated", "attained fractions"] = simulated.attained

@@ -77,7 +77,7 @@ class Metric:
 def _throughput(record: Record) -> float | None:
     if record.measurement is None:
         return None
-    return images_per_s(record.cell.batch_size, record.measurement.counted_times_s)
+    return images_per_s(record.cell.images_per_step, record.measurement.counted_times_s)
 
 
 def _memory(record: Record) -> float | None:
@@ -86,7 +86,9 @@ def _memory(record: Record) -> float | None:
 
 def _energy(record: Record) -> float | None:
     """Images per joule: throughput over the mean power of the timed pass, from the energy counter where the GPU has
-    one, else from the samples of its power."""
+    one, else from the samples of its power. None with many ranks: only the GPU of rank 0 is watched."""
+    if record.cell.ranks > 1:
+        return None
     rate = _throughput(record)
     timed = record.gpu.timed if record.gpu is not None else ()
     counted = [(s.time_s, s.energy_j) for s in timed if s.energy_j is not None]
@@ -148,14 +150,9 @@ class Trials:
         return self.records[0].cell
 
     @property
-    def name(self) -> tuple[str, int]:
-        """Config and batch size: what cells pair by."""
-        return self.cell.config, self.cell.batch_size
-
-    @property
     def identity(self) -> tuple[object, ...]:
         """The same for cells that differ in nothing, on one machine."""
-        return self.name, self.machine, comparability.alike(self.cell)
+        return self.cell.name, self.machine, comparability.alike(self.cell)
 
     @functools.cached_property
     def facts(self) -> comparability.Values:
@@ -220,7 +217,7 @@ class Trials:
         return replace(
             side,
             images_per_s=_geometric_mean(self.figures(THROUGHPUT)),
-            median_images_per_s=_geometric_mean([self.cell.batch_size / median_s for median_s in self._medians_s]),
+            median_images_per_s=_geometric_mean([self.cell.images_per_step / median_s for median_s in self._medians_s]),
             spikes=spikes / steps,
             notes=_trial_notes(self.records),
         )
@@ -350,14 +347,14 @@ def compare(
     current: Iterable[Record],
     metrics: Sequence[str] = ("throughput",),
     rule: Rule | None = None,
-    rules: Mapping[tuple[str, int], Rule] | None = None,
+    rules: Mapping[tuple[str, int, int], Rule] | None = None,
     method: Method = APART,
 ) -> Comparison:
     """Both sides' records as `store.current` leaves them. `metrics` are names of METRICS. `rules` holds the rule of
-    single cells (config, batch size) where it is not `rule`: a gate that looks several times splits the level.
+    single cells (config, batch size, ranks) where it is not `rule`: a gate that looks several times splits the level.
 
-    Cells pair by config and batch size; where a side has several of those (two machines, two inputs), the most alike
-    pair first. Whether a pair may be compared at all is `Comparison.refused`'s to say.
+    Cells pair by config, batch size and ranks; where a side has several of those (two machines, two inputs), the most
+    alike pair first. Whether a pair may be compared at all is `Comparison.refused`'s to say.
     """
     rule = rule or Rule()
     bases, currents = (
@@ -368,7 +365,7 @@ def compare(
     cells: list[CellComparison] = []
     for before, after in pairs:
         cell = (after or before or bases[0]).cell
-        its_rule = (rules or {}).get((cell.config, cell.batch_size), rule)
+        its_rule = (rules or {}).get(cell.name, rule)
         cells += compare_cell(before, after, chosen, its_rule, method)
     return Comparison(
         cells=tuple(cells),
@@ -416,15 +413,15 @@ def _pairs(bases: Sequence[Trials], currents: Sequence[Trials]) -> list[_Pair]:
         if twins:
             partner[i] = twins.pop()
     taken = set(partner.values())
-    left: dict[tuple[str, int], list[int]] = {}
+    left: dict[tuple[str, int, int], list[int]] = {}
     for j, trials in enumerate(currents):
         if j not in taken:
-            left.setdefault(trials.name, []).append(j)
+            left.setdefault(trials.cell.name, []).append(j)
     candidates = sorted(
         (comparability.distance(one.cell, currents[j].cell) + (one.machine != currents[j].machine), i, j)
         for i, one in enumerate(bases)
         if i not in partner
-        for j in left.get(one.name, ())
+        for j in left.get(one.cell.name, ())
     )
     for _, i, j in candidates:
         if i not in partner and j not in taken:

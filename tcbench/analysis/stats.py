@@ -28,9 +28,9 @@ class Interval:
         return self.low <= value <= self.high
 
 
-def images_per_s(batch_size: int, times_s: Sequence[float]) -> float:
-    """A trial's throughput: the images of its counted steps over their total time, which is not the mean of the steps'
-    rates. Raises ValueError without a step."""
+def images_per_s(images_per_step: int, times_s: Sequence[float]) -> float:
+    """A trial's throughput: the images of its counted steps, those of all ranks, over their total time, which is not
+    the mean of the steps' rates. Raises ValueError without a step."""
     if not times_s:
         raise ValueError("the throughput of no steps")
-    return batch_size / statistics.fmean(times_s)
+    return images_per_step / statistics.fmean(times_s)

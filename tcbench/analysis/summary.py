@@ -23,11 +23,11 @@ from tcbench.core.record import STATUSES, Cell, Environment, Measurement, Record
 class CellSummary:
     """A cell on a machine, over all its trials. Statistics are those of the trials that are ok, None without one.
 
-    `machine` is None when nothing of the cell's run told it. `reason` is that of the first trial with the summary's
-    status. `throughput` is images/s over total time, on the logarithmic scale: what ratios are made of; `images_per_s`
-    is its geometric mean over trials and `step_time_s` the batch size over that, both with 95% intervals over `unit`.
-    `phase_host_s` holds the median host time of each phase in the profiled pass. `settled`: the warm-up of every trial
-    that is ok had settled.
+    `machine` is None when nothing of the cell's run told it; of a cell on many ranks it is rank 0's. `reason` is that
+    of the first trial with the summary's status. `throughput` is images/s over total time, those of all ranks, on the
+    logarithmic scale: what ratios are made of; `images_per_s` is its geometric mean over trials and `step_time_s` the
+    images of a step over that, both with 95% intervals over `unit`. `phase_host_s` holds the median host time of each
+    phase in the profiled pass. `settled`: the warm-up of every trial that is ok had settled.
     """
 
     cell: Cell
@@ -48,8 +48,8 @@ class CellSummary:
 
     @property
     def setting(self) -> tuple[str | None, Cell]:
-        """Everything but config (with its backend and what an ablation changes) and batch size: cells of one setting
-        stand side by side in a table or chart."""
+        """Everything but config (with its backend and what an ablation changes) and batch size, the number of ranks
+        among it: cells of one setting stand side by side in a table or chart."""
         cudnn = self.cell.scenario_cudnn or self.cell.cudnn
         return self.machine, msgspec.structs.replace(
             self.cell, backend="", config="", rungs=(), batch_size=0, cudnn=cudnn, scenario_cudnn=None
@@ -135,13 +135,13 @@ def _summary(
     trials_s = [m.counted_times_s for m in measured if m.counted_times_s]
     if not trials_s:
         return summary
-    throughput = welch.throughput(cell.batch_size, trials_s)
+    throughput = welch.throughput(cell.images_per_step, trials_s)
     rate = throughput.geometric_mean.interval()
     return replace(
         summary,
         throughput=throughput,
         images_per_s=rate,
-        step_time_s=Interval(*(_over(cell.batch_size, value) for value in (rate.value, rate.high, rate.low))),
+        step_time_s=Interval(*(_over(cell.images_per_step, value) for value in (rate.value, rate.high, rate.low))),
         step_time_median_s=statistics.median([t for trial in trials_s for t in trial]),
         peak_memory_bytes=max(m.peak_memory_bytes for m in measured),
         phase_host_s=_phase_medians(measured),

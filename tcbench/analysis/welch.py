@@ -73,10 +73,10 @@ class Group:
         return LogRatio(self.mean, *_combined([(self.variance / self.n, self.n - 1)]))
 
 
-def throughput(batch_size: int, trials_s: Sequence[Sequence[float]]) -> Group:
+def throughput(images_per_step: int, trials_s: Sequence[Sequence[float]]) -> Group:
     """A cell's images/s, from the counted step times of its trials: the figures of trials; with a single one, its
     steps. Raises ValueError without a trial, or for one without a step."""
-    rates = [images_per_s(batch_size, times_s) for times_s in trials_s]
+    rates = [images_per_s(images_per_step, times_s) for times_s in trials_s]
     return Group.of_steps(rates[0], trials_s[0]) if len(rates) == 1 else Group.of(rates)
 
 

@@ -114,6 +114,8 @@ def _setting(cell: Cell, scenario: Scenario) -> Iterator[str]:
         yield from ("--host-speed", f"{cell.host_speed:g}")
     if cell.image_size != scenario.image_size:
         yield from ("--image-size", str(cell.image_size))
+    if cell.ranks > 1:
+        yield from ("--ranks", str(cell.ranks))
     if source.kind == "modelled":
         yield from ("--data", f"modelled:{source.images_per_s:.0f}")
     elif source.kind in ("synthetic", "folder") and source.kind != scenario.input_kind:

@@ -215,8 +215,8 @@ def _gone(
     except TcbenchError as error:
         say(f"note: whether cells are missing is not known: base's scenario cannot be read here: {error}")
         return ()
-    here = {(planned.cell.config, planned.cell.batch_size) for planned in plan.cells}
-    return tuple(p.cell for p in before.cells if (p.cell.config, p.cell.batch_size) not in here)
+    here = {planned.cell.name for planned in plan.cells}
+    return tuple(p.cell for p in before.cells if p.cell.name not in here)
 
 
 def parse_interims(text: str, rule: Rule) -> tuple[Interim, ...]:

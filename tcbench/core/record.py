@@ -113,6 +113,11 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, cache_
         return self.batch_size * self.ranks
 
     @property
+    def name(self) -> tuple[str, int, int]:
+        """Config, batch size and ranks: what the cells of two results pair by."""
+        return self.config, self.batch_size, self.ranks
+
+    @property
     def key(self) -> str:
         """A short digest of every field: two cells with one key are the same measurement."""
         return _key(self)

@@ -225,17 +225,17 @@ def _by_metric(
             continue
         decision = state.decisions[metric]
         interim = decision[1] if decision else max(0, state.interims_taken - 1)
-        rules[cell.config, cell.batch_size] = gate.interims[interim].rule
+        rules[cell.name] = gate.interims[interim].rule
         # Trials beyond the interim judgement, or on the way to one that was never made, do not count.
         cut = decision is not None or (state.interims_taken and not state.gave_up)
         for side in (BASE, CURRENT):
             of_cell = records[side][place]
             seen[side] += _first_ok(of_cell, gate.interims[interim].trials) if cut else of_cell
     judged = compare(seen[BASE], seen[CURRENT], (gate.metrics[metric].name,), rule, rules, IN_TURNS)
-    by_name = {(one.cell.config, one.cell.batch_size): one for one in judged.cells}
+    by_name = {one.cell.name: one for one in judged.cells}
     compared = []
     for cell, state in zip(cells, gate.cells, strict=True):
-        one = by_name.get((cell.config, cell.batch_size)) or _unreached(cell, gate.metrics[metric])
+        one = by_name.get(cell.name) or _unreached(cell, gate.metrics[metric])
         compared.append(one if state.decisions[metric] else _open(one, state, gate, ended))
     return replace(judged, cells=tuple(compared))
 

@@ -35,7 +35,8 @@ def title(card: Scorecard) -> str:
     cell, environment = card.cell, card.environment
     device = f" ({environment.device_name})" if environment else ""
     images = "" if cell.input.kind == "own" else f", {cell.image_size}x{cell.image_size} pixels, {cell.input.label}"
-    return f"{card.scenario} on {card.machine or 'an unknown machine'}{device}{images}"
+    ranks = f", {cell.ranks} ranks" if cell.ranks > 1 else ""
+    return f"{card.scenario} on {card.machine or 'an unknown machine'}{device}{images}{ranks}"
 
 
 def tally(card: Scorecard) -> str:
@@ -121,6 +122,7 @@ def _card_json(card: Scorecard) -> dict[str, Any]:
         "scenario": card.scenario,
         "machine": card.machine,
         "device": card.cell.device,
+        "ranks": card.cell.ranks,
         "device_name": card.environment and card.environment.device_name,
         "simulated": is_simulated(card.environment),
         "image_size": card.cell.image_size,

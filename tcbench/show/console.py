@@ -52,7 +52,7 @@ def results_table(summaries: Sequence[CellSummary], speedups: Sequence[Interval 
 
     `speedups` holds each cell's ratio over fp32 base, in the order of `summaries`.
     """
-    table = ladder_table(min_width=16)
+    table = ladder_table([summary.cell for summary in summaries], min_width=16)
     table.add_column("images/s", justify="right", no_wrap=True)
     table.add_column("step", justify="right", no_wrap=True)
     table.add_column("vs fp32", justify="right", no_wrap=True)
@@ -68,27 +68,38 @@ def open_table(gap: int = 2, **options: Any) -> Table:
     return Table(**{"box": None, "pad_edge": False, "header_style": "bold", "padding": (0, gap, 0, 0)} | options)
 
 
-def ladder_table(gap: int = 2, min_width: int = 18) -> Table:
-    """A table for `add_by_batch`, with its columns of batch size and config."""
+def ladder_table(cells: Sequence[Cell], gap: int = 2, min_width: int = 18) -> Table:
+    """A table for `add_by_batch` of these cells, with its columns of batch size, ranks where a cell has several, and
+    config."""
     table = open_table(gap)
     table.add_column("batch", justify="right")
+    if many_ranks(cells):
+        table.add_column("ranks", justify="right")
     table.add_column("config", overflow="fold", min_width=min_width)
     return table
 
 
 def add_by_batch(table: Table, rows: Iterable[tuple[Cell, Iterable[RenderableType]]]) -> None:
-    """A row per cell with its figures, batch size by batch size, an empty row between; a config that adds rungs to the
-    one above shows what it adds."""
-    by_batch_size: dict[int, list[tuple[Cell, Iterable[RenderableType]]]] = {}
+    """A row per cell with its figures, batch size by batch size and ranks by ranks, an empty row between; a config that
+    adds rungs to the one above shows what it adds."""
+    rows = list(rows)
+    with_ranks = many_ranks([cell for cell, _ in rows])
+    blocks: dict[tuple[int, int], list[tuple[Cell, Iterable[RenderableType]]]] = {}
     for cell, figures in rows:
-        by_batch_size.setdefault(cell.batch_size, []).append((cell, figures))
-    for batch_size, group in by_batch_size.items():
+        blocks.setdefault((cell.batch_size, cell.ranks), []).append((cell, figures))
+    for (batch_size, ranks), group in blocks.items():
         if table.row_count:
             table.add_row()
+        head = (str(batch_size), *([str(ranks)] if with_ranks else []))
         above = None
         for cell, figures in group:
-            table.add_row("" if above else str(batch_size), Text(config_in_ladder(cell, above)), *figures)
+            table.add_row(*([""] * len(head) if above else head), Text(config_in_ladder(cell, above)), *figures)
             above = cell
+
+
+def many_ranks(cells: Iterable[Cell]) -> bool:
+    """Whether a table of these cells has a column of ranks."""
+    return any(cell.ranks > 1 for cell in cells)
 
 
 def config_in_ladder(cell: Cell, above: Cell | None) -> str:
@@ -149,6 +160,7 @@ def summary_json(run_id: str, path: Path, summaries: Sequence[CellSummary], spee
             "config": summary.cell.config,
             "backend": summary.cell.backend,
             "batch_size": summary.cell.batch_size,
+            "ranks": summary.cell.ranks,
             "image_size": summary.cell.image_size,
             "device": summary.cell.device,
             "simulated": is_simulated(summary.environment),
@@ -171,13 +183,17 @@ def plan_table(plan: Plan) -> Table:
     """The cells that a run would measure, and those it would skip."""
     table = open_table()
     table.add_column("batch", justify="right")
+    with_ranks = many_ranks(planned.cell for planned in plan.cells)
+    if with_ranks:
+        table.add_column("ranks", justify="right")
     table.add_column("config", overflow="fold")
     table.add_column("will run")
     for planned in plan.cells:
         will = Text(counted(plan.trials, "trial"))
         if planned.skip_reason:
             will = Text(f"skipped: {planned.skip_reason}", style="yellow")
-        table.add_row(str(planned.cell.batch_size), Text(planned.cell.config), will)
+        ranks = [str(planned.cell.ranks)] if with_ranks else []
+        table.add_row(str(planned.cell.batch_size), *ranks, Text(planned.cell.config), will)
     return table
 
 
@@ -202,7 +218,13 @@ def plan_line(plan: Plan) -> str:
 def plan_json(plan: Plan) -> str:
     """The plan as JSON."""
     cells = [
-        {"config": p.cell.config, "batch_size": p.cell.batch_size, "key": p.cell.key, "skip_reason": p.skip_reason}
+        {
+            "config": p.cell.config,
+            "batch_size": p.cell.batch_size,
+            "ranks": p.cell.ranks,
+            "key": p.cell.key,
+            "skip_reason": p.skip_reason,
+        }
         for p in plan.cells
     ]
     return versioned(

@@ -17,7 +17,7 @@ from tcbench.analysis.bottleneck import Bottleneck
 from tcbench.analysis.explanation import Explanation
 from tcbench.core.record import Cell
 from tcbench.core.timeline import Timeline
-from tcbench.show.console import add_by_batch, ladder_table, open_table
+from tcbench.show.console import add_by_batch, ladder_table, many_ranks, open_table
 from tcbench.show.document import encoded
 from tcbench.show.format import milliseconds, percent, rate, size
 from tcbench.show.simulated import is_simulated
@@ -30,7 +30,7 @@ SCHEMA_VERSION = 1
 def table(explanations: Sequence[Explanation]) -> Table:
     """One row per cell, batch size by batch size: its verdict, what each stage needs, and what to try next."""
     with_gpu = any(e.bottleneck is not None and e.bottleneck.on_gpu for e in explanations)
-    table = ladder_table()
+    table = ladder_table([e.summary.cell for e in explanations])
     table.add_column("verdict", no_wrap=True)
     for heading in ("input", "host", *(["GPU"] if with_gpu else []), "step", "images/s"):
         table.add_column(heading, justify="right", no_wrap=True)
@@ -83,6 +83,9 @@ def checks(explanations: Sequence[Explanation]) -> Table | None:
         return None
     table = open_table()
     table.add_column("batch", justify="right")
+    with_ranks = many_ranks(cell for cell, _, _ in rows)
+    if with_ranks:
+        table.add_column("ranks", justify="right")
     table.add_column("from", overflow="fold")
     table.add_column("adding", overflow="fold")
     for heading in ("images/s", "at most", "measured"):
@@ -91,6 +94,7 @@ def checks(explanations: Sequence[Explanation]) -> Table | None:
         measured = Text(rate(gain.measured_images_per_s or 0.0), style="" if gain.holds else "yellow")
         table.add_row(
             str(cell.batch_size),
+            *([str(cell.ranks)] if with_ranks else []),
             Text(cell.config),
             Text(added(gain)),
             Text(rate(bottleneck.images_per_s)),
@@ -196,6 +200,7 @@ def _cell_json(explanation: Explanation) -> dict[str, Any]:
         "machine": summary.machine,
         "config": summary.cell.config,
         "batch_size": summary.cell.batch_size,
+        "ranks": summary.cell.ranks,
         "image_size": summary.cell.image_size,
         "device": summary.cell.device,
         "simulated": is_simulated(summary.environment),

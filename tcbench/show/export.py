@@ -82,6 +82,7 @@ def _identity(machine: str | None, cell: Cell, environment: Environment | None) 
         "backend": cell.backend,
         "config": cell.config,
         "batch_size": cell.batch_size,
+        "ranks": cell.ranks,
         "image_size": cell.image_size,
         "model": cell.model,
         "variant": cell.variant,
@@ -114,7 +115,7 @@ def _trials(records: Sequence[Record]) -> Iterator[Row]:
         if measured is not None:
             counted_s = measured.counted_times_s
             row |= {
-                "images_per_s": images_per_s(record.cell.batch_size, counted_s),
+                "images_per_s": images_per_s(record.cell.images_per_step, counted_s),
                 "step_time_mean_s": statistics.fmean(counted_s),
                 "step_time_median_s": statistics.median(counted_s),
                 "counted_steps": len(counted_s),

@@ -38,7 +38,7 @@ def headline(forecast: Forecast) -> str:
 
 def table(forecast: Forecast) -> Table:
     """One row per cell, batch size by batch size, on a console of WIDTH columns or more."""
-    table = ladder_table(gap=1)
+    table = ladder_table([cell.cell for cell in forecast.cells], gap=1)
     table.columns[0].vertical = "bottom"
     for heading in (
         "cuDNN\nplans",

@@ -28,10 +28,11 @@ LEAST_SPAN = 1.1
 
 
 def blocks(history: History) -> Iterable[tuple[Text, Table]]:
-    """A heading and a table for each cell, by batch size."""
+    """A heading and a table for each cell, by batch size and ranks."""
     widths = _widths(history)
     wheres = apart([(cell.machine, cell.cell) for cell in history.cells])
-    for cell, where in sorted(zip(history.cells, wheres, strict=True), key=lambda pair: pair[0].cell.batch_size):
+    sizes = [(cell.cell.batch_size, cell.cell.ranks) for cell in history.cells]
+    for _, cell, where in sorted(zip(sizes, history.cells, wheres, strict=True), key=lambda row: row[0]):
         words = cell.cell.label + (f" ({where})" if where else "")
         line = sparkline(cell.points) if len(cell.points) > 1 else ""
         yield Text(f"{words}  {line}".rstrip(), style="bold"), _table(cell, widths)
@@ -95,6 +96,7 @@ def to_json(history: History) -> str:
             {
                 "config": cell.cell.config,
                 "batch_size": cell.cell.batch_size,
+                "ranks": cell.cell.ranks,
                 "scenario": cell.cell.scenario,
                 "machine": cell.machine,
                 "simulated": is_simulated(cell.environment),

@@ -13,14 +13,15 @@ from tcbench.core.record import Cell
 Named = tuple[str | None, Cell]
 """A cell and the machine that it ran on."""
 
-_NAMED_ALREADY = ("config", "rungs", "batch_size", "backend")
+_NAMED_ALREADY = ("config", "rungs", "batch_size", "ranks", "backend")
 
 
 def apart(cells: Sequence[Named]) -> tuple[str, ...]:
-    """The settings that tell each cell from others of its config and batch size; empty where there are no others."""
-    namesakes: dict[tuple[str, int], list[int]] = {}
+    """The settings that tell each cell from others of its config, batch size and ranks; empty where it is the only
+    one."""
+    namesakes: dict[tuple[str, int, int], list[int]] = {}
     for place, (_, cell) in enumerate(cells):
-        namesakes.setdefault((cell.config, cell.batch_size), []).append(place)
+        namesakes.setdefault(cell.name, []).append(place)
     suffixes = [""] * len(cells)
     for places in namesakes.values():
         if len(places) == 1:
@@ -30,12 +31,12 @@ def apart(cells: Sequence[Named]) -> tuple[str, ...]:
         varying = [key for key in keys if len({facts.get(key) for facts in described}) > 1]
         for place, facts in zip(places, described, strict=True):
             suffixes[place] = ", ".join(facts[key] for key in varying if key in facts)
-    return _numbered([(cell.config, cell.batch_size) for _, cell in cells], suffixes)
+    return _numbered([cell.name for _, cell in cells], suffixes)
 
 
-def _numbered(names: Sequence[tuple[str, int]], suffixes: Sequence[str]) -> tuple[str, ...]:
+def _numbered(names: Sequence[tuple[str, int, int]], suffixes: Sequence[str]) -> tuple[str, ...]:
     """The suffixes, with a number where two of one name are still alike."""
-    seen: Counter[tuple[tuple[str, int], str]] = Counter()
+    seen: Counter[tuple[tuple[str, int, int], str]] = Counter()
     numbered = []
     for name, suffix in zip(names, suffixes, strict=True):
         seen[name, suffix] += 1
@@ -67,7 +68,7 @@ def lasting(cells: Sequence[Named]) -> tuple[str, ...]:
     """A name for each cell that is the same in every run, whatever else was run: services follow a cell by it. Cells
     that it does not tell apart carry their keys."""
     names = [
-        f"{cell.config}, batch size {cell.batch_size}, {cell.image_size} px, {_images(cell)}, "
+        f"{cell.label}, {cell.image_size} px, {_images(cell)}, "
         f"{cell.device.partition(':')[0]}, {machine or 'unknown machine'}"
         for machine, cell in cells
     ]

@@ -67,7 +67,7 @@ class RunProgress:
             self._progress.update(self._task, description=f"{name}: {message.what}")
         elif isinstance(message, Stepped):
             self._seen_of_running = self._estimate.stepped(cell, message.step_time_s)
-            rate = cell.batch_size / message.step_time_s
+            rate = cell.images_per_step / message.step_time_s
             what = f"{name}: {message.stage}, {message.steps} steps, {rate:.3g} images/s"
             self._progress.update(self._task, description=what)
 
@@ -109,7 +109,7 @@ def outcome(record: Record) -> str:
     if measured is None:
         return f"{record.status}: {record.reason}"
     counted = measured.counted_times_s
-    return f"{record.cell.batch_size * len(counted) / sum(counted):.3g} images/s"
+    return f"{record.cell.images_per_step * len(counted) / sum(counted):.3g} images/s"
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tcbench.analysis.roofline import Ceilings, CellRoofline, Part
-from tcbench.show.console import open_table
+from tcbench.show.console import many_ranks, open_table
 from tcbench.show.document import encoded
 from tcbench.show.format import milliseconds, percent
 
@@ -26,12 +26,15 @@ def headline(ceilings: Ceilings) -> str:
 
 def phases_table(rooflines: Sequence[CellRoofline]) -> Table:
     """One row per cell and phase that computes."""
-    table = _table("batch", "config", "phase")
+    with_ranks = many_ranks(roofline.summary.cell for roofline in rooflines)
+    heads = ("batch", *(["ranks"] if with_ranks else []), "config")
+    table = _table(*heads, "phase")
     for roofline in rooflines:
         cell = roofline.summary.cell
         first = True
         for part in roofline.phases:
-            names = (str(cell.batch_size), cell.config) if first else ("", "")
+            names = (str(cell.batch_size), *([str(cell.ranks)] if with_ranks else []), cell.config)
+            names = names if first else ("",) * len(heads)
             table.add_row(*map(Text, names), Text(part.name), *_figures(part, roofline))
             first = False
     return table
@@ -48,7 +51,7 @@ def layers_table(roofline: CellRoofline) -> Table:
 def _table(*names: str) -> Table:
     table = open_table()
     for name in names:
-        table.add_column(name, justify="right" if name == "batch" else "left", overflow="fold")
+        table.add_column(name, justify="right" if name in ("batch", "ranks") else "left", overflow="fold")
     for heading in ("GFLOP", "MB", "FLOP/B", "least", "took", "GFLOP/s", "of roof"):
         table.add_column(heading, justify="right", no_wrap=True)
     return table
@@ -82,6 +85,8 @@ def notes(rooflines: Sequence[CellRoofline]) -> list[str]:
             "Above the roof: the machine was busier when its ceilings were measured (--fresh measures them anew), or "
             "what roofline layer leaves is still in the cache for the next."
         )
+    if many_ranks(roofline.summary.cell for roofline in rooflines):
+        lines.append("With many ranks: what each of them does and reaches, on its own device.")
     if any(roofline.summary.cell.device != "cpu" for roofline in rooflines):
         lines.append("On a GPU the time of a phase includes the GPU's waiting for the host.")
     return lines
@@ -112,6 +117,7 @@ def _cell_json(roofline: CellRoofline) -> dict[str, Any]:
         "machine": roofline.summary.machine,
         "config": cell.config,
         "batch_size": cell.batch_size,
+        "ranks": cell.ranks,
         "image_size": cell.image_size,
         "variant": cell.variant,
         "device": cell.device,

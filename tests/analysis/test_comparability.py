@@ -96,7 +96,7 @@ def test_each_facet_is_told_in_both_directions(facet, base, current):
 def test_every_facet_is_tested_above():
     assert set(FACETS) == {
         *("simulated", "gpu", "driver", "clocks", "host", "os", "python", "libraries", "accelerator", "settings"),
-        *("measure", "input"),
+        *("measure", "input", "ranks"),
     }
 
 
@@ -145,3 +145,14 @@ def test_cells_are_the_further_apart_the_more_they_differ_in():
     assert comparability.distance(here, factories.make_cell(scenario="other")) == 0
     near, far = factories.make_cell(seed=1), factories.make_cell(seed=1, image_size=96)
     assert 0 < comparability.distance(here, near) < comparability.distance(here, far)
+
+
+def test_ranks_that_talk_otherwise_are_a_facet_of_their_own():
+    def on(**changes):
+        return environment(ranks=factories.make_ranks(**changes))
+
+    assert differences([on()], [on(launcher="srun")]) == ()
+    assert differences([on(hosts=("a", "b"))], [on(hosts=("c", "d"))]) == ()
+    for changes in ({"engine": "NCCL 2.28"}, {"hosts": ("a", "b")}, {"binding": "none"}):
+        [difference] = differences([on()], [on(**changes)])
+        assert difference.facet == "ranks"

@@ -50,7 +50,7 @@ def test_the_threshold_is_the_users():
 
 
 def test_a_gates_rule_for_one_cell_goes_before_the_others():
-    strict = {("fp32", 4): Rule(level=1e-9)}
+    strict = {("fp32", 4, 1): Rule(level=1e-9)}
     assert only(compare(*pair(36.0), rules=strict)).verdict == "inconclusive"
 
 
@@ -385,3 +385,24 @@ def test_cells_that_are_alike_pair_without_being_measured_against_each_other(mon
     comparison = compare(base, reversed(base))
     assert [cell.base.cell.seed for cell in comparison.cells] == list(range(20))
     assert all(cell.base.cell == cell.current.cell for cell in comparison.cells)
+
+
+def test_cells_of_one_config_and_batch_size_pair_by_their_ranks():
+    def trials(ranks, images_per_s):
+        cell = factories.make_cell(ranks=ranks)
+        return factories.make_trials(cell=cell, trials=3, images_per_s=images_per_s, spread=0.001)
+
+    comparison = compare([*trials(1, 40.0), *trials(2, 80.0)], [*trials(2, 60.0), *trials(1, 40.0)])
+    ratios = {cell.cell.ranks: (cell.verdict, round(cell.ratio.value, 2)) for cell in comparison.cells}
+    assert ratios == {1: ("pass", 1.0), 2: ("regression", 0.75)}
+    alone = compare(trials(1, 40.0), trials(2, 80.0))
+    assert [cell.verdict for cell in alone.cells] == ["missing", "new"]
+
+
+def test_energy_of_many_ranks_is_not_known_since_one_gpu_is_watched():
+    def trials():
+        cell = factories.make_cell(ranks=2)
+        return [with_power(record, 100.0, True) for record in factories.make_trials(cell=cell, trials=3)]
+
+    cell = only(compare(trials(), trials(), metrics=("energy",)))
+    assert (cell.verdict, cell.why) == ("not measured", "no images per joule in the records of base")

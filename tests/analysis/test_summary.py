@@ -139,3 +139,19 @@ def test_an_ablation_stands_beside_its_config_and_is_compared_with_the_same_base
     summaries = summarise(records)
     assert len({summary.setting for summary in summaries}) == 1
     assert [ratio.value for ratio in speedups(summaries) if ratio] == pytest.approx([1.0, 2.0, 1.5])
+
+
+def test_a_cells_images_are_those_of_all_its_ranks() -> None:
+    [summary] = summarise([make_record(cell=make_cell(batch_size=10, ranks=4), images_per_s=200.0, noise=0.0)])
+    assert summary.images_per_s is not None and summary.step_time_s is not None
+    assert summary.images_per_s.value == pytest.approx(200)
+    assert summary.step_time_s.value == pytest.approx(0.2)
+
+
+def test_a_speedup_is_over_the_base_on_as_many_ranks() -> None:
+    rates = {("fp32", 1): 40.0, ("fp16", 1): 60.0, ("fp32", 2): 50.0, ("fp16", 2): 100.0}
+    summaries = summarise(
+        make_record(cell=make_cell(config, ranks=ranks), images_per_s=rate, noise=0.0)
+        for (config, ranks), rate in rates.items()
+    )
+    assert [ratio and round(ratio.value, 3) for ratio in speedups(summaries)] == [1.0, 1.5, 1.0, 2.0]

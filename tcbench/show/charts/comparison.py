@@ -37,7 +37,7 @@ from tcbench.show.charts.text import (
 )
 from tcbench.show.charts.wording import ended
 from tcbench.show.comparison.wording import UNNAMED, Labels, allowed, doubts_in_short, heading, headline, several
-from tcbench.show.format import number
+from tcbench.show.format import counted, number
 from tcbench.show.naming import apart
 from tcbench.show.verdicts import Tone, signed, tone
 
@@ -211,12 +211,13 @@ def _blocks(comparison: Comparison) -> list[_Block]:
     settings = list(dict.fromkeys(setting for _, setting, _ in groups))
     machines_alone = len({machine for machine, _ in settings}) == len(settings)
     names = dict(zip(settings, apart(settings), strict=True))
+    several_ranks = len({cell.ranks for _, cell in settings}) > 1
     blocks = []
     for (came_from, setting, _), cells in groups.items():
         metric, machine = cells[0].metric, setting[0]
         where = machine or "unknown machine"
         if not machines_alone:
-            where = names[setting]
+            where = ", ".join(filter(None, (names[setting], counted(setting[1].ranks, "rank") * several_ranks)))
         if came_from is not None and came_from != machine:
             where = f"{came_from} → {where}"
         blocks.append(_Block(drawable(f"{where} · {heading(metric)}"), metric, _rows(cells)))

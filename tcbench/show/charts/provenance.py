@@ -15,7 +15,7 @@ from tcbench.analysis.summary import CellSummary
 from tcbench.core.errors import SelectionError
 from tcbench.core.record import Cell
 from tcbench.show.charts.text import drawable
-from tcbench.show.format import libraries
+from tcbench.show.format import counted, libraries
 from tcbench.show.simulated import lines
 
 Setting = tuple[str | None, Cell]
@@ -111,6 +111,8 @@ def _facts(summaries: Sequence[CellSummary]) -> dict[str, str]:
                 f"{name}.{k}": "" if v is msgspec.UNSET else f"{k} {v}".replace("_", " ")
                 for k, v in msgspec.structs.asdict(value).items()
             }
+        elif name == "ranks":
+            facts[name] = counted(value, "rank")
         elif name not in ("config", "rungs", "batch_size", "model", "variant", "image_size"):
             facts[name] = f"{name.replace('_', ' ')} {value}"
     return facts

@@ -48,6 +48,7 @@ def _cell(cell: CellComparison, name: str) -> dict[str, Any]:
         "backend": of.backend,
         "scenario": of.scenario,
         "batch_size": of.batch_size,
+        "ranks": of.ranks,
         "image_size": of.image_size,
         "device": of.device,
         "input": {"kind": of.input.kind, "path": of.input.path},

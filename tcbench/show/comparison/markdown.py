@@ -82,7 +82,7 @@ def _row(cell: CellComparison, name: str) -> str:
         says.append(f"at the median step {median}")
     columns = (
         code(cell.cell.config) + (f" {code(where)}" if where else ""),
-        str(cell.cell.batch_size),
+        f"{cell.cell.batch_size}" + (f", {cell.cell.ranks} ranks" if cell.cell.ranks > 1 else ""),
         f"{cell.metric.name}{'' if cell.metric.unit == 'bytes' else f' ({cell.metric.unit})'}",
         wording.figure(cell.metric, cell.base),
         wording.figure(cell.metric, cell.current),

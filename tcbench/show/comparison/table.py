@@ -91,7 +91,7 @@ def _remarks(comparison: Comparison) -> list[str]:
 def _table(metric: Metric, cells: Sequence[CellComparison]) -> Table:
     wheres = wording.wheres(cells)
     medians = [wording.median_step(cell) for cell in cells]
-    grid = ladder_table(min_width=16)
+    grid = ladder_table([cell.cell for cell in cells], min_width=16)
     if any(wheres):
         grid.add_column("where", overflow="fold", min_width=8)
     unit = "" if metric.unit == "bytes" else f" {metric.unit}"

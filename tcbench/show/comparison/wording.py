@@ -126,7 +126,7 @@ def attribution(cell: CellComparison) -> str:
     if culprit is None:
         return "no single phase surely takes longer" if cell.phases else ""
     grown_s = culprit.change_s.value
-    step_s = cell.cell.batch_size / cell.base.figure if cell.base and cell.base.figure else None
+    step_s = cell.cell.images_per_step / cell.base.figure if cell.base and cell.base.figure else None
     share = "" if step_s is None else f", {percent(grown_s / step_s)} of the step"
     return (
         f"{culprit.name} takes {milliseconds(grown_s)} longer (median {milliseconds(culprit.base_s)} -> "

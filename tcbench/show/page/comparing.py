@@ -9,6 +9,7 @@ from tcbench.analysis.compare import VERDICTS, CellComparison, Comparison
 from tcbench.core.errors import SelectionError
 from tcbench.show.charts import comparison_chart
 from tcbench.show.comparison.wording import Labels, advice, attribution, wheres
+from tcbench.show.console import many_ranks
 from tcbench.show.format import counted, factor, limits
 from tcbench.show.page import drawings
 from tcbench.show.page.page import (
@@ -29,7 +30,7 @@ from tcbench.show.page.page import (
 from tcbench.show.page.wording import VERDICT_BADGES, badge, columns, figure, middle, spaced
 
 _Named = tuple[CellComparison, str]
-"""A cell, and what tells it from others of its config and batch size; mostly nothing."""
+"""A cell, and what tells it from others of its config, batch size and ranks; mostly nothing."""
 
 
 def section(comparison: Comparison, base: str) -> Section:
@@ -96,13 +97,16 @@ def _drawn(comparison: Comparison, base: str, table: Table) -> AnyBlock:
 
 
 def _table(cells: Sequence[_Named]) -> Table:
-    names = ("#batch", "config", "verdict", "#base", "#current", "#ratio", "95% interval", "#trials")
+    with_ranks = many_ranks(one.cell for one, _ in cells)
+    names = ("config", "verdict", "#base", "#current", "#ratio", "95% interval", "#trials")
+    heads = ("#batch", *(["#ranks"] if with_ranks else []))
     rows = []
     for one, where in cells:
         trials = " / ".join("0" if side is None else str(side.trials_ok) for side in (one.base, one.current))
         rows.append(
             (
                 figure(one.cell.batch_size, str(one.cell.batch_size)),
+                *((figure(one.cell.ranks, str(one.cell.ranks)),) if with_ranks else ()),
                 Field(f"{one.cell.config}{where and f', {where}'}"),
                 badge(VERDICT_BADGES[one.verdict]),
                 figure(one.base.figure if one.base else None),
@@ -113,7 +117,9 @@ def _table(cells: Sequence[_Named]) -> Table:
                 Field("; ".join(_remarks(one))),
             )
         )
-    return Table("Every cell of both sides, images/s over total time", (*columns(*names), _REMARKS), tuple(rows))
+    return Table(
+        "Every cell of both sides, images/s over total time", (*columns(*heads, *names), _REMARKS), tuple(rows)
+    )
 
 
 _REMARKS = columns("remarks")[0]

@@ -7,13 +7,14 @@ import statistics
 from collections.abc import Sequence
 
 from tcbench.core.record import Record
+from tcbench.show.console import many_ranks
 from tcbench.show.format import milliseconds, size
 from tcbench.show.page.drawings import Swatches
 from tcbench.show.page.environment import when
 from tcbench.show.page.page import Column, Data, Field, Section, Table
 from tcbench.show.page.wording import STATUS_BADGES, badge, figure
 
-FILTERS = ("config", "batch", "status")
+FILTERS = ("config", "batch", "ranks", "status")
 
 MOST = 5000
 """Rows: a page of 4 MB, which a browser still sorts at once."""
@@ -25,10 +26,11 @@ _LONGEST = 200
 def section(records: Sequence[Record], swatches: Swatches, beside: str | None = None) -> Section:
     """The raw table: all trials, or the last of them, where `beside` names the file that holds all."""
     machines = {record.environment.machine for record in records if record.environment}
-    several = len(machines) > 1
+    several, with_ranks = len(machines) > 1, many_ranks(record.cell for record in records)
     columns = (
         Column("config", key="config"),
         Column("batch", numeric=True, key="batch"),
+        *((Column("ranks", numeric=True, key="ranks"),) if with_ranks else ()),
         Column("trial", numeric=True),
         Column("status", key="status"),
         Column("images/s", numeric=True),
@@ -45,12 +47,12 @@ def section(records: Sequence[Record], swatches: Swatches, beside: str | None = 
         Column("run"),
         Column("reason", long=True),
     )
-    rows = tuple(_row(record, swatches, several) for record in records[-MOST:])
+    rows = tuple(_row(record, swatches, several, with_ranks) for record in records[-MOST:])
     title, notes = "Every trial", ["images/s of one trial are images over the total time of its counted steps."]
     if len(records) > MOST:
         title = f"The last {MOST:,} of {len(records):,} trials"
         notes.append(f"All {len(records):,} trials stand in {beside}, beside this page.")
-    table = Table(title, columns, rows, FILTERS)
+    table = Table(title, columns, rows, tuple(key for key in FILTERS if any(column.key == key for column in columns)))
     return Section("trials", title, (Data(table, notes=tuple(notes)),))
 
 
@@ -58,12 +60,13 @@ def _text(text: str) -> str:
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
 
 
-def _row(record: Record, swatches: Swatches, several: bool) -> tuple[Field, ...]:
+def _row(record: Record, swatches: Swatches, several: bool, with_ranks: bool) -> tuple[Field, ...]:
     cell = record.cell
     machine = record.environment.machine if record.environment else ""
     return (
         Field(_text(cell.config), swatch=swatches.paint(cell.config)),
         figure(cell.batch_size, str(cell.batch_size)),
+        *((figure(cell.ranks, str(cell.ranks)),) if with_ranks else ()),
         figure(record.trial + 1, str(record.trial + 1)),
         badge(STATUS_BADGES[record.status]),
         *_measured(record),
@@ -89,7 +92,7 @@ def _measured(record: Record) -> tuple[Field, ...]:
     mean_s, median_s = statistics.fmean(times_s), statistics.median(times_s)
     warm_up = str(measurement.warmup_steps) + ("" if measurement.warmup_settled else " *")
     return (
-        figure(record.cell.batch_size / mean_s),
+        figure(record.cell.images_per_step / mean_s),
         figure(mean_s, milliseconds(mean_s)),
         figure(median_s, milliseconds(median_s)),
         figure(len(times_s), str(len(times_s))),

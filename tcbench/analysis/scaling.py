@@ -1,0 +1,249 @@
+"""Scaling over ranks: throughput and its efficiency, the all-reduce's time and bandwidth, and imbalance.
+
+Pure functions from records to frozen results, all of them with 95% intervals (`tcbench.analysis.welch`). Definitions
+and their sources: docs/ranks.md. Knows nothing of launchers, of engines, or of how anything is shown.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import msgspec
+
+from tcbench.analysis import welch
+from tcbench.analysis.stats import Interval
+from tcbench.analysis.summary import CellSummary, by_cell, ratio, summarise
+from tcbench.core.record import Cell, Measurement, PhaseTimes, RankPart, Record
+
+ALLREDUCE = "allreduce"
+"""The phase in which ranks average their gradients; where an exchange runs beside backward, what is left of it."""
+
+
+@dataclass(frozen=True)
+class AllReduce:
+    """The exchange of a step. `time_s` is that of the rank that began it last, which waits for nobody. `bytes` are the
+    gradients that a rank gives to it; 0 where that is not known."""
+
+    time_s: Interval
+    bytes: int
+    ranks: int
+
+    @property
+    def algorithm_bytes_s(self) -> Interval | None:
+        """nccl-tests' algorithm bandwidth: size over time, bytes per second."""
+        return self._bandwidth(1.0)
+
+    @property
+    def bus_bytes_s(self) -> Interval | None:
+        """nccl-tests' bus bandwidth: the algorithm's times 2 (n - 1) / n, which is what each rank's link carries and
+        does not depend on the number of ranks."""
+        return self._bandwidth(2 * (self.ranks - 1) / self.ranks)
+
+    def _bandwidth(self, factor: float) -> Interval | None:
+        if not self.bytes:
+            return None
+        moved, time_s = self.bytes * factor, self.time_s
+        return Interval(moved / time_s.value, moved / time_s.high, moved / time_s.low if time_s.low else float("inf"))
+
+
+@dataclass(frozen=True)
+class StepExtremes:
+    """One profiled step: the rank that came to the all-reduce last and the one that came first, and the seconds that
+    each, and all on average, had worked on the step until then."""
+
+    slowest: int
+    slowest_s: float
+    fastest: int
+    fastest_s: float
+    mean_s: float
+
+
+@dataclass(frozen=True)
+class Imbalance:
+    """The ranks' work before the all-reduce, step by step, over all trials."""
+
+    steps: tuple[StepExtremes, ...]
+
+    @property
+    def share(self) -> float:
+        """The slowest rank's time over the mean of all, less 1: the part of the work that every other rank waits (O.
+        Pearce et al., "Quantifying the Effectiveness of Load Balance Algorithms", ICS 2012, section 2)."""
+        return sum(step.slowest_s for step in self.steps) / sum(step.mean_s for step in self.steps) - 1
+
+    @property
+    def slowest(self) -> int:
+        """The rank that was the slowest in most steps."""
+        return Counter(step.slowest for step in self.steps).most_common(1)[0][0]
+
+    @property
+    def fastest(self) -> int:
+        """The rank that was the fastest in most steps."""
+        return Counter(step.fastest for step in self.steps).most_common(1)[0][0]
+
+    @property
+    def slowest_in(self) -> int:
+        """Steps in which `slowest` was the slowest."""
+        return sum(step.slowest == self.slowest for step in self.steps)
+
+
+@dataclass(frozen=True)
+class Point:
+    """A cell on a curve of scaling.
+
+    `speedup` is its images/s over those of the curve's base, `efficiency` that over the ratio of their ranks; both are
+    None where either was not measured. `allreduce` and `imbalance` are None of one rank, and without a profiled pass.
+    """
+
+    summary: CellSummary
+    speedup: Interval | None
+    efficiency: Interval | None
+    allreduce: AllReduce | None
+    imbalance: Imbalance | None
+
+    @property
+    def ranks(self) -> int:
+        return self.summary.cell.ranks
+
+    @property
+    def images_per_s(self) -> Interval | None:
+        """Of all ranks."""
+        return self.summary.images_per_s
+
+    @property
+    def images_per_s_per_rank(self) -> Interval | None:
+        rate, n = self.images_per_s, self.ranks
+        return None if rate is None else Interval(rate.value / n, rate.low / n, rate.high / n)
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One config on more and more ranks, fewest first: with the same batch size on each rank (weak scaling), or with
+    the same batch over all of them (strong scaling). `images` is that batch size, or that global batch. `base` is what
+    efficiency is over: the cell of the fewest ranks that was measured."""
+
+    kind: Literal["weak", "strong"]
+    config: str
+    images: int
+    points: tuple[Point, ...]
+    base: CellSummary | None
+
+    @property
+    def setting(self) -> object:
+        """All but what a curve runs over: curves of one setting stand in one chart."""
+        machine, cell = self.points[0].summary.setting
+        return machine, msgspec.structs.replace(cell, ranks=1)
+
+
+def curves(records: Iterable[Record]) -> tuple[Curve, ...]:
+    """Every curve of some records that has a cell of several ranks: of weak scaling first, in the order of first
+    appearance. A curve of strong scaling has two cells or more. `records` are those that `store.current` leaves."""
+    records = tuple(records)
+    groups = by_cell(records).values()
+    cells = [
+        (summary, [r.measurement for r in group if r.status == "ok" and r.measurement is not None])
+        for summary, group in zip(summarise(records), groups, strict=True)
+    ]
+    weak = _lines(cells, lambda cell: msgspec.structs.replace(cell, ranks=1))
+    strong = _lines(cells, lambda cell: msgspec.structs.replace(cell, ranks=1, batch_size=cell.images_per_step))
+    return (
+        *(_curve("weak", line) for line in weak),
+        *(_curve("strong", line) for line in strong if len(line) > 1),
+    )
+
+
+_Measured = tuple[CellSummary, Sequence[Measurement]]
+"""A cell, and the measurements of its trials that are ok."""
+
+
+def _lines(cells: Iterable[_Measured], alike: Callable[[Cell], Cell]) -> list[list[_Measured]]:
+    """Cells of one machine that are `alike`, where one of them has several ranks; fewest ranks first."""
+    lines: dict[tuple[str | None, Cell], list[_Measured]] = {}
+    for summary, measured in cells:
+        lines.setdefault((summary.machine, alike(summary.cell)), []).append((summary, measured))
+    ordered = [sorted(line, key=lambda pair: pair[0].cell.ranks) for line in lines.values()]
+    return [line for line in ordered if line[-1][0].cell.ranks > 1]
+
+
+def _curve(kind: Literal["weak", "strong"], line: Sequence[_Measured]) -> Curve:
+    base = next((summary for summary, _ in line if summary.throughput is not None), None)
+    cell = line[0][0].cell
+    return Curve(
+        kind=kind,
+        config=cell.config,
+        images=cell.batch_size if kind == "weak" else cell.images_per_step,
+        points=tuple(_point(summary, base, measured) for summary, measured in line),
+        base=base,
+    )
+
+
+def _point(summary: CellSummary, base: CellSummary | None, measured: Sequence[Measurement]) -> Point:
+    speedup = efficiency = None
+    if base is not None:
+        # The base over itself is exactly 1.
+        speedup = Interval(1.0, 1.0, 1.0) if summary is base else ratio(summary, base)
+    if base is not None and speedup is not None:
+        more = summary.cell.ranks / base.cell.ranks
+        efficiency = Interval(speedup.value / more, speedup.low / more, speedup.high / more)
+    return Point(summary, speedup, efficiency, _allreduce(summary, measured), _imbalance(measured))
+
+
+def _allreduce(summary: CellSummary, measured: Sequence[Measurement]) -> AllReduce | None:
+    trials_s = [exchange_times_s(m.ranks) for m in measured]
+    trials_s = [times_s for times_s in trials_s if times_s and min(times_s) > 0]
+    if not trials_s:
+        return None
+    # A mean time is the inverse of a mean rate, and so is its interval.
+    time_s = welch.throughput(1, trials_s).inverse.geometric_mean.interval()
+    return AllReduce(time_s, max(m.reduced_bytes for m in measured), summary.cell.ranks)
+
+
+def exchange_times_s(parts: Sequence[RankPart]) -> tuple[float, ...]:
+    """The time of the exchange itself in each profiled step: the least of any rank's time in it, since whoever comes
+    last waits for nobody. Empty where a rank does not tell it."""
+    times_s = [
+        times for part in parts for phase in part.phases if phase.name == ALLREDUCE for times in [_times_s(phase)]
+    ]
+    return tuple(map(min, zip(*times_s, strict=False))) if len(times_s) == len(parts) else ()
+
+
+def _times_s(phase: PhaseTimes) -> tuple[float, ...]:
+    """A phase's time in each step, by the clock of the device where it has one."""
+    return phase.device_s or phase.host_s
+
+
+def before_allreduce_s(part: RankPart) -> tuple[float, ...]:
+    """The time that a rank worked in each profiled step until it came to the all-reduce; empty without one."""
+    names = [phase.name for phase in part.phases]
+    if ALLREDUCE not in names:
+        return ()
+    before = [_times_s(phase) for phase in part.phases[: names.index(ALLREDUCE)]]
+    return tuple(map(sum, zip(*before, strict=False)))
+
+
+def _imbalance(measured: Sequence[Measurement]) -> Imbalance | None:
+    steps = [step for m in measured for step in zip(*map(before_allreduce_s, m.ranks), strict=False)]
+    extremes = [_extremes(worked_s) for worked_s in steps if sum(worked_s) > 0]
+    return Imbalance(tuple(extremes)) if extremes else None
+
+
+def _extremes(worked_s: Sequence[float]) -> StepExtremes:
+    """Of one step; `worked_s` by rank."""
+    slowest = max(range(len(worked_s)), key=lambda rank: worked_s[rank])
+    fastest = min(range(len(worked_s)), key=lambda rank: worked_s[rank])
+    return StepExtremes(slowest, worked_s[slowest], fastest, worked_s[fastest], statistics.fmean(worked_s))
+
+
+def critical_rank(parts: Sequence[RankPart]) -> RankPart:
+    """The rank that the others wait for: the one that spends the least time in the all-reduce. Its phases make up the
+    step. Raises ValueError without ranks."""
+    if not parts:
+        raise ValueError("no ranks")
+
+    def in_exchange_s(part: RankPart) -> float:
+        return sum(sum(_times_s(phase)) for phase in part.phases if phase.name == ALLREDUCE)
+
+    return min(parts, key=in_exchange_s)

@@ -1,0 +1,177 @@
+"""Records of many ranks become curves of scaling, with the exchange's time and bandwidth and the ranks' imbalance."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import pytest
+from factories import make_cell, make_environment, make_measurement, make_measurement_of_ranks, make_record
+
+from tcbench.analysis.scaling import Curve, critical_rank, curves, exchange_times_s
+from tcbench.core.record import PhaseTimes, RankPart, Record
+
+
+def on(ranks: int, images_per_s: float, batch_size: int = 4, trials: int = 2, **changes: object) -> list[Record]:
+    """Trials of fp32 on so many ranks, which differ by a hundredth."""
+    cell = make_cell("fp32", batch_size, ranks=ranks)
+    return [
+        make_record(cell=cell, trial=trial, images_per_s=images_per_s * (1 + 0.01 * trial), noise=0.0, **changes)
+        for trial in range(trials)
+    ]
+
+
+def part(rank: int, forward_s: Sequence[float], allreduce_s: Sequence[float]) -> RankPart:
+    steps = {"forward": tuple(forward_s), "allreduce": tuple(allreduce_s), "update": (9.0,) * len(forward_s)}
+    return RankPart(
+        rank=rank,
+        host="host",
+        cores=(),
+        device="cpu",
+        step_times_s=(0.1, 0.1),
+        phases=tuple(PhaseTimes(name=name, host_s=times_s) for name, times_s in steps.items()),
+        peak_memory_bytes=1,
+    )
+
+
+def only(records: Sequence[Record], kind: str = "weak") -> Curve:
+    [curve] = [curve for curve in curves(records) if curve.kind == kind]
+    return curve
+
+
+def test_records_of_one_rank_scale_nowhere() -> None:
+    assert curves([make_record("fp32", 4), make_record("fp32", 8)]) == ()
+
+
+def test_throughput_is_that_of_all_ranks_and_efficiency_is_over_one_rank() -> None:
+    curve = only([*on(4, 300.0), *on(1, 100.0), *on(2, 180.0)])
+    assert (curve.config, curve.images, [point.ranks for point in curve.points]) == ("fp32", 4, [1, 2, 4])
+    assert [p.images_per_s.value for p in curve.points if p.images_per_s] == pytest.approx([100, 180, 300], rel=0.01)
+    each = [p.images_per_s_per_rank.value for p in curve.points if p.images_per_s_per_rank]
+    assert each == pytest.approx([100, 90, 75], rel=0.01)
+    assert [p.efficiency.value for p in curve.points if p.efficiency] == pytest.approx([1, 0.9, 0.75])
+    assert [p.speedup.value for p in curve.points if p.speedup] == pytest.approx([1, 1.8, 3])
+
+
+def test_an_efficiency_has_the_interval_of_the_ratio_over_trials() -> None:
+    base, point = only([*on(1, 100.0, trials=3), *on(2, 180.0, trials=3)]).points
+    assert base.efficiency is not None and (base.efficiency.low, base.efficiency.high) == (1, 1)
+    assert point.efficiency is not None and point.speedup is not None
+    assert 0.85 < point.efficiency.low < 0.9 < point.efficiency.high < 0.95
+    assert point.speedup.low == pytest.approx(2 * point.efficiency.low)
+
+
+def test_without_one_rank_the_fewest_are_the_base() -> None:
+    failed = make_record(cell=make_cell("fp32", 4, ranks=1), status="failed")
+    curve = only([failed, *on(2, 180.0), *on(8, 600.0)])
+    assert curve.base is not None and curve.base.cell.ranks == 2
+    assert [p.efficiency and round(p.efficiency.value, 3) for p in curve.points] == [None, 1.0, 0.833]
+
+
+def test_a_rank_that_was_never_measured_leaves_its_place() -> None:
+    died = make_record(cell=make_cell("fp32", 4, ranks=2), status="crashed")
+    curve = only([*on(1, 100.0), died])
+    assert [(p.ranks, p.images_per_s is None) for p in curve.points] == [(1, False), (2, True)]
+
+
+def test_strong_scaling_is_over_cells_of_one_global_batch() -> None:
+    records = [*on(1, 100.0, 8), *on(2, 150.0, 4), *on(4, 200.0, 2), *on(2, 180.0, 8)]
+    curve = only(records, "strong")
+    assert (curve.images, [(p.ranks, p.summary.cell.batch_size) for p in curve.points]) == (8, [(1, 8), (2, 4), (4, 2)])
+    assert [p.speedup.value for p in curve.points if p.speedup] == pytest.approx([1, 1.5, 2])
+    assert [p.efficiency.value for p in curve.points if p.efficiency] == pytest.approx([1, 0.75, 0.5])
+
+
+def test_a_global_batch_of_one_cell_is_no_curve() -> None:
+    assert [curve.kind for curve in curves([*on(1, 100.0, 8), *on(2, 150.0, 8)])] == ["weak"]
+
+
+@pytest.mark.parametrize("changes", [{"threads": 7}, {"device": "cuda:0"}, {"rungs": ("fp16",)}])
+def test_cells_that_differ_otherwise_are_on_curves_of_their_own(changes: dict[str, object]) -> None:
+    other = make_record(cell=make_cell("fp32", 4, ranks=1, **changes))
+    [curve] = curves([other, *on(2, 180.0)])
+    assert [point.ranks for point in curve.points] == [2]
+
+
+def test_machines_have_curves_of_their_own() -> None:
+    elsewhere = make_environment("another")
+    assert len(curves([*on(1, 100.0), *on(2, 180.0), *on(2, 180.0, environment=elsewhere)])) == 2
+
+
+def test_the_exchange_takes_the_time_of_whoever_comes_last() -> None:
+    parts = [part(0, (1.0, 5.0), (4.5, 0.4)), part(1, (5.0, 1.0), (0.6, 4.4))]
+    assert exchange_times_s(parts) == (0.6, 0.4)
+    assert exchange_times_s([*parts, part(2, (1.0,), ())]) == ()
+    assert exchange_times_s([]) == ()
+
+
+def test_the_exchange_is_timed_by_the_device_where_it_has_a_clock() -> None:
+    def on_gpu(rank: int, host_s: float, device_s: float) -> RankPart:
+        phase = PhaseTimes(name="allreduce", host_s=(host_s,), device_s=(device_s,))
+        return RankPart(
+            rank=rank, host="h", cores=(), device="cuda:0", step_times_s=(1.0,), phases=(phase,), peak_memory_bytes=0
+        )
+
+    assert exchange_times_s([on_gpu(0, 1e-5, 0.3), on_gpu(1, 1e-5, 0.2)]) == (0.2,)
+
+
+def test_bandwidths_are_those_of_nccl_tests() -> None:
+    measurement = make_measurement_of_ranks((0.1,) * 12, 4, allreduce=0.5, reduced_bytes=100_000_000)
+    point = only([*on(1, 40.0), make_record(cell=make_cell(ranks=4), measurement=measurement)]).points[1]
+    exchange = point.allreduce
+    assert exchange is not None and exchange.time_s.value == pytest.approx(0.05)
+    assert exchange.algorithm_bytes_s is not None and exchange.bus_bytes_s is not None
+    assert exchange.algorithm_bytes_s.value == pytest.approx(2e9)
+    assert exchange.bus_bytes_s.value == pytest.approx(2e9 * 2 * 3 / 4)
+
+
+def test_an_exchange_over_trials_has_an_interval_and_the_shorter_time_is_the_higher_bandwidth() -> None:
+    cell = make_cell(ranks=2)
+    records = [
+        make_record(cell=cell, trial=trial, measurement=make_measurement_of_ranks((0.1,) * 12, 2, allreduce=share))
+        for trial, share in enumerate((0.4, 0.5, 0.45))
+    ]
+    exchange = only(records).points[0].allreduce
+    assert exchange is not None and exchange.time_s.low < 0.045 < exchange.time_s.high
+    bus = exchange.bus_bytes_s
+    assert bus is not None and bus.low < bus.value < bus.high
+    assert bus.high == pytest.approx(102_228_128 / exchange.time_s.low)
+
+
+def test_without_its_size_an_exchange_has_a_time_and_no_bandwidth() -> None:
+    measurement = make_measurement_of_ranks((0.1,) * 12, 2, reduced_bytes=0)
+    exchange = only([make_record(cell=make_cell(ranks=2), measurement=measurement)]).points[0].allreduce
+    assert exchange is not None and exchange.algorithm_bytes_s is None and exchange.bus_bytes_s is None
+
+
+def test_one_rank_has_neither_an_exchange_nor_an_imbalance() -> None:
+    one = only([*on(1, 100.0), *on(2, 180.0)]).points[0]
+    assert one.allreduce is None and one.imbalance is None
+
+
+def test_imbalance_names_the_slowest_and_the_fastest_rank_of_each_step() -> None:
+    parts = (
+        part(0, (1.0, 1.0, 1.0), (1.0, 3.0, 1.0)),
+        part(1, (2.0, 1.5, 0.5), (0.1, 2.5, 1.5)),
+        part(2, (1.5, 3.5, 1.5), (0.5, 0.1, 0.1)),
+    )
+    measurement = make_measurement(ranks=parts)
+    imbalance = only([make_record(cell=make_cell(ranks=3), measurement=measurement)]).points[0].imbalance
+    assert imbalance is not None
+    assert [(s.slowest, s.slowest_s, s.fastest, s.fastest_s) for s in imbalance.steps] == [
+        *((1, 2.0, 0, 1.0), (2, 3.5, 0, 1.0), (2, 1.5, 1, 0.5)),
+    ]
+    assert (imbalance.slowest, imbalance.slowest_in, imbalance.fastest) == (2, 2, 0)
+    assert imbalance.share == pytest.approx((2.0 + 3.5 + 1.5) / (1.5 + 2.0 + 1.0) - 1)
+
+
+def test_equal_ranks_are_balanced() -> None:
+    point = only(on(2, 100.0)).points[0]
+    assert point.imbalance is not None and point.imbalance.share == pytest.approx(0)
+
+
+def test_the_critical_rank_is_the_one_that_the_others_wait_for() -> None:
+    parts = [part(0, (1.0,), (4.5,)), part(1, (5.0,), (0.6,)), part(2, (2.0,), (3.6,))]
+    assert all(critical_rank(order).rank == 1 for order in itertools.permutations(parts))
+    with pytest.raises(ValueError, match="no ranks"):
+        critical_rank([])
