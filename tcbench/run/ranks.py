@@ -223,15 +223,17 @@ class RankWorkers:
                 os.kill(one.joined.pid, signal.SIGUSR1)  # the rank's stack, on its connection (faulthandler)
         until = time.monotonic() + _DUMP_S
         stacks: dict[int, str] = {}
-        while (left := until - time.monotonic()) > 0 and len(stacks) < len(asked):
-            ready = {descriptor for descriptor, _ in self._poll.poll(left)}
+        while (left := until - time.monotonic()) > 0:
+            ready = {descriptor for descriptor, _ in self._poll.poll(min(left, _DUMP_S / 8))}
+            if not ready and len(stacks) == len(asked):  # all have said it, to the end
+                break
             for rank, one in asked.items():
                 if one.fileno() in ready:
                     with contextlib.suppress(OSError):
-                        stacks[rank] = one.raw()
+                        stacks[rank] = stacks.get(rank, "") + one.raw()
         silent = [str(asked[rank]) for rank in sorted(asked.keys() - stacks.keys())]
         busy = [str(asked[rank]) for rank, stack in sorted(stacks.items()) if not _GATHERING.search(stack)]
-        texts = [f"{asked[rank]} stood at:\n{stack}" for rank, stack in sorted(stacks.items())]
+        texts = [f"{asked[rank]} stood at:\n{stack.strip()}" for rank, stack in sorted(stacks.items())]
         if silent:
             return f"{' and '.join(silent)} did not answer", texts
         if busy and len(busy) < len(joined):
@@ -284,7 +286,7 @@ class _Connection:
 
     def raw(self) -> str:
         """What has come, whatever it is."""
-        return self._socket.recv(1 << 16).decode(errors="replace").strip()
+        return self._socket.recv(1 << 16).decode(errors="replace")
 
     def send(self, line: bytes) -> None:
         self._socket.sendall(line)

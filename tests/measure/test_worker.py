@@ -24,7 +24,7 @@ GPU = Gpu(0, "Tesla V100-SXM2-16GB", (7, 0), 80, 16 * 2**30)
 
 
 def run(monkeypatch, outcome, sent=None, cell=None):
-    def measured(cell, send, request, device_name):
+    def measured(cell, send, request, device_name, opened):
         if isinstance(outcome, BaseException):
             raise outcome
         send(Stepped("timed", 6, 0.1))
