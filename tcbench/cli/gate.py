@@ -37,9 +37,11 @@ from tcbench.cli.options import (
     DataOption,
     DeviceOption,
     ImageSizeOption,
+    LauncherOption,
     MaxTimeOption,
     OutOption,
     QuietOption,
+    RanksOption,
     ScenarioArgument,
     SeedOption,
     TargetOption,
@@ -55,6 +57,7 @@ if TYPE_CHECKING:
     from tcbench.core.record import Cell, Record
     from tcbench.run.builds import Build
     from tcbench.run.gate import Gate, Role
+    from tcbench.run.launcher import Launcher
     from tcbench.run.plan import Plan, Selection
 
 BUILDS = "What is compared"
@@ -109,6 +112,7 @@ def gate(
         ),
     ] = None,
     bs: BatchSizesOption = None,
+    ranks: RanksOption = None,
     config: ConfigOption = None,
     device: DeviceOption = "auto",
     data: DataOption = None,
@@ -131,6 +135,7 @@ def gate(
     timeout: TimeoutOption = None,
     seed: SeedOption = 0,
     threads: ThreadsOption = None,
+    launcher: LauncherOption = None,
     metric: MetricOption = None,
     threshold_: ThresholdOption = "3%",
     allow: AllowOption = None,
@@ -145,7 +150,7 @@ def gate(
     or a cell that does not run any more; 2 a mistake, or a side that cannot be prepared; 4 inconclusive and --strict; 5
     not comparable, or nothing was measured on both sides; 130 interrupted."""
     from tcbench.analysis.verdict import Rule
-    from tcbench.cli.run import check_folder, make_plan
+    from tcbench.cli.run import check_folder, make_plan, with_launcher
     from tcbench.run import builds
     from tcbench.run import gate as gates
     from tcbench.show import console
@@ -167,6 +172,7 @@ def gate(
         timeout=timeout,
         seed=seed,
         threads=threads,
+        ranks=ranks,
     )
     wanted = builds.Requested(base, current, base_python, current_python, setup)
     stderr = console.make_console(stderr=True)
@@ -181,8 +187,9 @@ def gate(
         with contextlib.chdir(ready[1].folder):
             plan = make_plan(scenario, chosen, device, remote=current_python is not None)
         check_folder(plan)
+        plan, starter = with_launcher(plan, launcher, asked=ranks is not None)
         gone = _gone(scenario, chosen, device, ready[0], plan, say) if base is not None else ()
-        ended = _settled(plan, ready, of_gate, names, out, budget, say, quiet)
+        ended = _settled(plan, starter, ready, of_gate, names, out, budget, say, quiet)
     cells = [planned.cell for planned in plan.cells]
     comparison = gates.comparison(ended.state, cells, ended.base, ended.current, rule, "the budget was spent")
     comparison = replace(
@@ -245,6 +252,7 @@ class Ended:
 
 def _settled(
     plan: Plan,
+    launcher: Launcher,
     ready: tuple[Build, Build],
     interims: Sequence[Interim],
     metrics: Sequence[str],
@@ -256,7 +264,7 @@ def _settled(
     """Run the trials that the gate asks for, keeping records as they come, until every cell is over or the budget is
     spent. Ends the command with exit code 130 when interrupted."""
     from tcbench.analysis.eta import estimate
-    from tcbench.cli.run import generate_input
+    from tcbench.cli.run import generate_input, probe
     from tcbench.core.store import Store, remove_empty
     from tcbench.run.gate import start
     from tcbench.run.runner import Runner
@@ -269,13 +277,20 @@ def _settled(
     fresh: dict[Role, list[Record]] = {"base": [], "current": []}
     stderr = console.make_console(stderr=True)
     try:
+        probe(launcher, [planned.cell for planned in plan.cells if planned.skip_reason is None])
         with contextlib.ExitStack() as stack:
             stores = {side: stack.enter_context(Store(path)) for side, path in paths.items()}
             generate_input(plan, stderr, quiet)
             say(console.plan_line(plan))
             progress = stack.enter_context(RunProgress(stderr, estimate(()), 0, quiet))
             runners = {
-                side.name: Runner(paths[side.name].stem, plan.timeout_s, listen=progress.listen, launch=side.launch)
+                side.name: Runner(
+                    paths[side.name].stem,
+                    plan.timeout_s,
+                    listen=progress.listen,
+                    launch=side.launch,
+                    launcher=launcher,
+                )
                 for side in ready
             }
             started, done = time.monotonic(), 0

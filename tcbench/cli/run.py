@@ -113,7 +113,7 @@ def run(
     )
     plan = make_plan(scenario, chosen, device)
     check_folder(plan)
-    starter = find_launcher(plan, launcher)
+    plan, starter = with_launcher(plan, launcher, asked=ranks is not None)
     if dry_run:
         _show_plan(plan, json)
         return
@@ -151,19 +151,15 @@ def _show_plan(plan: Plan, json: bool) -> None:
     out.print(console.plan_table(plan))
 
 
-def find_launcher(plan: Plan, asked: str | None) -> Launcher:
-    """What starts the plan's ranks. Raises SelectionError where nothing does, or where this machine has too little room
-    for them."""
+def with_launcher(plan: Plan, name: str | None, *, asked: bool) -> tuple[Plan, Launcher]:
+    """The plan as far as there is room for its ranks, and what starts them. `asked`: their number stands on the command
+    line. Raises SelectionError where nothing starts them, or where there is no room for what was asked."""
     from tcbench.run import launcher
 
-    most = max((planned.cell.ranks for planned in plan.cells if planned.skip_reason is None), default=1)
-    if most == 1:
-        if asked is not None:
-            launcher.find(asked)
-        return launcher.Launcher()
-    found = launcher.find(asked)
-    launcher.check_slots(found, most, plan.device)
-    return found
+    if name is None and all(planned.cell.ranks == 1 for planned in plan.cells if planned.skip_reason is None):
+        return plan, launcher.Launcher()
+    starter = launcher.find(name)
+    return launcher.fitting(plan, starter, asked=asked), starter
 
 
 def _run(plan: Plan, launcher: Launcher, out: Path, resume: bool, quiet: bool, json: bool) -> bool:
@@ -191,7 +187,9 @@ def _run(plan: Plan, launcher: Launcher, out: Path, resume: bool, quiet: bool, j
         if done.get((planned.cell.key, trial)) not in (("ok", "oom") if planned.skip_reason is None else ("skipped",))
     ]
     fresh: list[Record] = []
+    cells = [planned.cell for planned, _ in trials if planned.skip_reason is None]
     try:
+        probe(launcher, cells)
         with store.Store(path) as records:
             generate_input(plan, stderr, quiet)
             say(console.plan_line(plan))
@@ -201,8 +199,6 @@ def _run(plan: Plan, launcher: Launcher, out: Path, resume: bool, quiet: bool, j
                 say(f"resuming {path}: {len(before)} records are there" if resumed else "nothing to resume: a new run")
             if not trials:
                 say("nothing is missing: all trials are there")
-            cells = [planned.cell for planned, _ in trials if planned.skip_reason is None]
-            probe(launcher, cells)
             with RunProgress(stderr, estimate(cells), len(trials), quiet) as progress:
                 runner = Runner(path.stem, plan.timeout_s, listen=progress.listen, launcher=launcher)
                 for record in runner.run(trials):

@@ -32,8 +32,8 @@ class Stepped(msgspec.Struct, frozen=True, tag="stepped"):
 
 
 class Joined(msgspec.Struct, frozen=True, tag="joined"):
-    """A rank's first message: its place among `size` ranks, where it runs, and the cores that it is bound to (none: to
-    no others than the host's other ranks). `bound` says in words how they share the cores."""
+    """A rank's first message: its place among `size` ranks, where it runs, and the processors that it is bound to
+    (none: it is not). `bound` says in words how the ranks of its host share them."""
 
     rank: int
     size: int

@@ -253,9 +253,9 @@ class Simulated(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ranks(msgspec.Struct, frozen=True, kw_only=True):
-    """How the ranks of a trial were started and talked. `launcher` is the command that started them, up to the
-    worker's, `engine` what reduced the gradients, with its version, `hosts` where they ran, each once, and `binding`
-    how they shared the cores, in words."""
+    """The ranks of a trial: their start and their talk. `launcher` is the command that started them, up to the
+    worker's, `engine` what reduced the gradients, with its version, `hosts` are those that they ran on, each once, and
+    `binding` says in words how they shared the cores."""
 
     launcher: str
     engine: str

@@ -283,7 +283,8 @@ def done(results: Iterable[Record]) -> dict[tuple[str, int], Status]:
 
 
 def remove_empty(path: Path) -> None:
-    """Take away the file of a run in which nothing was stored."""
+    """Take away the file of a run in which nothing was stored, and its folder where nothing else is in that."""
     with contextlib.suppress(OSError):
         if not path.stat().st_size:
             path.unlink()
+            path.parent.rmdir()

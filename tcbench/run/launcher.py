@@ -1,4 +1,4 @@
-"""What starts the ranks of a trial: mpirun, Slurm's srun, or a command line of the user's.
+"""The start of a trial's ranks: by mpirun, by Slurm's srun, or by a command line of the user's.
 
 Owns which of them serves here and what it is called with. The ranks themselves are followed by `tcbench.run.ranks`.
 """
@@ -9,14 +9,16 @@ import os
 import shlex
 import shutil
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tcbench.accelerators.device import Device, kind_of
+from tcbench.accelerators.device import kind_of
 from tcbench.core import process
 from tcbench.core.errors import SelectionError
+from tcbench.core.record import Cell
 from tcbench.core.rung import Package
 from tcbench.hardware import machine
+from tcbench.run.plan import Plan
 
 MPI = Package("mpi4py", "pip install 'tcbench[mpi]'")
 
@@ -36,7 +38,7 @@ class Launcher:
         return [*(word.replace(_COUNT, str(n)) for word in self.words), *rank]
 
     def __str__(self) -> str:
-        return shlex.join(self.words).replace(f"'{_COUNT}'", _COUNT)
+        return " ".join(word if _COUNT in word else shlex.quote(word) for word in self.words)
 
 
 def find(asked: str | None) -> Launcher:
@@ -85,15 +87,24 @@ def _mpirun() -> tuple[str, ...]:
     return (path, *root, "--bind-to", "none", "--map-by", ":OVERSUBSCRIBE", "-np", _COUNT)
 
 
-def check_slots(launcher: Launcher, ranks: int, device: Device) -> None:
-    """Raises SelectionError where this host has too few cores or devices for the ranks that would all run on it."""
-    if not launcher.is_local:
-        return
+def fitting(plan: Plan, launcher: Launcher, *, asked: bool) -> Plan:
+    """The plan without the cells whose ranks this host, on which all of them would run, has too few cores or devices
+    for: they are skipped. Raises SelectionError where these numbers of ranks were asked for."""
+    cells = [
+        planned if planned.skip_reason else replace(planned, skip_reason=_why_not(planned.cell, launcher))
+        for planned in plan.cells
+    ]
+    for before, planned in zip(plan.cells, cells, strict=True):
+        if asked and planned.skip_reason and not before.skip_reason:
+            raise SelectionError(f"--ranks {planned.cell.ranks}: {planned.skip_reason}")
+    return replace(plan, cells=tuple(cells))
+
+
+def _why_not(cell: Cell, launcher: Launcher) -> str | None:
+    if cell.ranks == 1 or not launcher.is_local:
+        return None
     cores = machine.usable_cpus()
-    reason = kind_of(device.name).rank_problem(device.name, ranks)
-    if ranks > cores:
+    reason = kind_of(cell.device).rank_problem(cell.device, cell.ranks)
+    if cell.ranks > cores:
         reason = f"this machine has {cores} usable {'core' if cores == 1 else 'cores'}, and each rank takes one"
-    if reason:
-        raise SelectionError(
-            f"--ranks {ranks}: {reason}; expected fewer, or more hosts: --launcher 'mpirun -np {{n}} --hostfile HOSTS'"
-        )
+    return f"{reason}; more hosts: --launcher 'mpirun -np {{n}} --hostfile HOSTS'" if reason else None

@@ -35,7 +35,7 @@ _DUMP_S = 2.0
 """Seconds in which a rank says where it stands; one that computes does so at once."""
 
 _GATHERING = re.compile(r"\b(allreduce|Allreduce|bcast|barrier|Barrier)\b")
-"""Where a rank waits for the others, by the names of functions."""
+"""Functions in which a rank waits for the others."""
 
 
 class RankWorkers:
@@ -152,6 +152,7 @@ class RankWorkers:
                     return
             elif isinstance(message, Finished):
                 if message.status != "ok":
+                    self.end()  # the others would wait for this one
                     yield Finished(message.status, f"{connection}: {message.reason}", None, message.environment)
                     return
                 assert connection.joined is not None
@@ -330,10 +331,14 @@ def probe(launcher: Launcher, ranks: int, command: Callable[[str], list[str]], e
 
 
 def _gist(ended: Ended) -> str:
-    """What a launcher said went wrong, on one line: its first sentence, without the frame that some draw around it."""
-    lines = [line.strip() for line in (ended.log or "").splitlines()]
-    words = [line for line in lines if re.search(r"\w", line)]
-    if not words:
+    """A launcher's reason on one line: the first sentence that it printed, without the frame that some draw around it;
+    where a rank raised something, that."""
+    raised = re.search(r"(?m)^Traceback[^\n]*\n(?: [^\n]*\n|\n)*(\S[^\n]*)", ended.log or "")
+    if raised:
+        return raised[1]
+    paragraphs = re.split(r"(?m)^[\s\W_]*$", ended.log or "")
+    first = next((" ".join(text.split()) for text in paragraphs if text.strip()), None)
+    if first is None:
         return ended.description.replace("the worker", "it")
-    sentence = re.match(r".*?[.:](?=\s|$)", " ".join(words))
-    return " ".join((sentence[0] if sentence else words[0]).rstrip(":").split())[:300]
+    sentence = re.match(r".*?\.(?= [A-Z]|$)", first)
+    return (sentence[0] if sentence else first).rstrip(".:")[:300]

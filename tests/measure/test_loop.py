@@ -4,12 +4,14 @@ import dataclasses
 import gc
 import itertools
 import math
+import threading
 import time
 
 import pytest
 
 from tcbench.core.record import MeasureSettings
 from tcbench.core.session import Facts, Phase
+from tcbench.core.world import ALONE, World
 from tcbench.measure import loop, ranges
 from tcbench.measure.ranges import Ranges
 
@@ -254,3 +256,50 @@ def test_on_a_device_a_block_is_ten_times_as_long_as_the_feeds_queue():
     session.clock = DeviceClock(session)
     assert session.facts().prefetch_depth == 2
     assert loop.measure(session, SETTINGS).block_steps == 20
+
+
+class _Mpi:
+    """Two ranks as threads: what rank 0 says, all get; nobody passes a barrier alone."""
+
+    def __init__(self) -> None:
+        self.gate = threading.Barrier(2, timeout=20)
+        self.said: object = None
+
+    def of(self, rank: int) -> World:
+        mpi = self
+
+        class Communicator:
+            def bcast(self, value: object) -> object:
+                if rank == 0:
+                    mpi.said = value
+                mpi.gate.wait()
+                said = mpi.said
+                mpi.gate.wait()
+                return said
+
+            def Barrier(self) -> None:  # noqa: N802 (MPI's name)
+                mpi.gate.wait()
+
+        return World(rank, 2, rank, 2, Communicator())
+
+
+def test_all_ranks_take_as_many_steps_as_rank_0_decides(monkeypatch):
+    worlds = threading.local()
+    monkeypatch.setattr(loop, "current", lambda: worlds.own)
+    mpi, measured = _Mpi(), {}
+
+    def rank(number: int) -> None:
+        worlds.own = mpi.of(number)
+        session = FakeSession(cold_steps=2 + 10 * number)  # rank 1 alone would warm up longer, and stop later
+        measured[number] = loop.measure(session, SETTINGS)
+
+    threads = [threading.Thread(target=rank, args=(number,)) for number in (0, 1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    steps = [(m.warmup_steps, m.timed_steps, m.stopped_by, m.profiled_steps) for m in (measured[0], measured[1])]
+    assert steps[0] == steps[1]
+    worlds.own = ALONE
+    late = loop.measure(FakeSession(cold_steps=12), SETTINGS)
+    assert late.warmup_steps != steps[1][0]

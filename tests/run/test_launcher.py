@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from tcbench.accelerators.device import host
+from tcbench.core.errors import SelectionError
+from tcbench.core.process import Answer
+from tcbench.core.rung import Package
+from tcbench.run import launcher, plan
+from tcbench.run.launcher import Launcher, find, fitting
+from tcbench.run.plan import Selection
+from tcbench.run.scenario import load
+
+
+@pytest.fixture
+def programs(tmp_path, monkeypatch):
+    """A PATH on which only mpirun and srun are, with mpi4py installed."""
+    for name in ("mpirun", "srun"):
+        (tmp_path / name).write_text("#!/bin/sh\necho 'mpirun (Open MPI) 5.0'\n", "ascii")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(launcher.sys, "executable", "/nonexistent/python")
+    monkeypatch.setattr(launcher, "MPI", Package("sys", "pip install mpi4py"))
+    monkeypatch.setattr(launcher.process, "ask", lambda words, **_: Answer(0, "mpirun (Open MPI) 5.0", ""))
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    return tmp_path
+
+
+def test_mpirun_starts_ranks_unless_slurm_has_allocated(programs, monkeypatch):
+    found = find(None)
+    assert found.is_local
+    assert found == find("mpirun")
+    command = found.command(3, ["python", "rank"])
+    assert command[0] == str(programs / "mpirun")
+    assert command[-4:] == ["-np", "3", "python", "rank"]
+    assert command[command.index("--bind-to") + 1] == "none"
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    found = find(None)
+    assert not found.is_local
+    assert found.command(3, ["python"]) == [str(programs / "srun"), "--ntasks=3", "--cpu-bind=none", "python"]
+
+
+def test_the_mpirun_beside_this_python_comes_first(programs, tmp_path, monkeypatch):
+    beside = tmp_path / "bin"
+    beside.mkdir()
+    (beside / "mpirun").write_text("#!/bin/sh\n", "ascii")
+    (beside / "mpirun").chmod(0o755)
+    monkeypatch.setattr(launcher.sys, "executable", str(beside / "python"))
+    assert find(None).words[0] == str(beside / "mpirun")
+
+
+def test_mpich_gets_no_option_of_open_mpi(programs, monkeypatch):
+    monkeypatch.setattr(launcher.process, "ask", lambda words, **_: Answer(0, "HYDRA build details", ""))
+    assert find("mpirun").words[1:] == ("-np", "{n}")
+
+
+def test_a_command_line_of_the_users(programs):
+    found = find("mpirun -np {n} --hostfile 'my hosts'")
+    assert not found.is_local
+    assert found.command(2, ["p"]) == [str(programs / "mpirun"), "-np", "2", "--hostfile", "my hosts", "p"]
+    assert str(found) == f"{programs}/mpirun -np {{n}} --hostfile 'my hosts'"
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ("mpiexec", "--launcher 'mpiexec': expected mpirun, srun or a command line with {n}"),
+        ("mpiexec -n {n}", "--launcher mpiexec: there is no such command"),
+        ("mpirun 'x {n}", "not a command line"),
+    ],
+)
+def test_what_is_no_launcher_is_refused(programs, asked, message):
+    with pytest.raises(SelectionError) as refused:
+        find(asked)
+    assert message in str(refused.value)
+
+
+def test_what_is_missing_is_said_with_the_command_that_brings_it(programs, monkeypatch):
+    (programs / "mpirun").unlink()
+    with pytest.raises(SelectionError, match=r"no such command; pip install mpi4py brings it"):
+        find(None)
+    monkeypatch.setattr(launcher, "MPI", Package("nonexistent_module", "pip install mpi4py"))
+    with pytest.raises(SelectionError, match=r"^--ranks: needs the package nonexistent_module: pip install mpi4py"):
+        find("srun")
+
+
+def test_ranks_that_this_machine_has_no_room_for(monkeypatch):
+    monkeypatch.setattr(launcher.machine, "usable_cpus", lambda: 2)
+    made = plan.make(load("cpu"), Selection(batch_sizes=(1,), configs=("fp32",), ranks=(1, 2, 3)), host())
+    assert [planned.cell.ranks for planned in made.cells] == [1, 2, 3]
+    local = Launcher(("mpirun", "{n}"))
+    reasons = [planned.skip_reason for planned in fitting(made, local, asked=False).cells]
+    assert reasons[:2] == [None, None]
+    assert reasons[2] is not None
+    assert reasons[2].startswith("this machine has 2 usable cores, and each rank takes one; more hosts: --launcher")
+    with pytest.raises(SelectionError, match=r"^--ranks 3: this machine has 2 usable cores"):
+        fitting(made, local, asked=True)
+    far = dataclasses.replace(local, is_local=False)
+    assert fitting(made, far, asked=True) == made
+
+
+def test_ranks_share_the_cores_and_one_alone_gets_no_more(monkeypatch):
+    monkeypatch.setattr(plan.machine, "usable_cpus", lambda: 8)
+    chosen = Selection(batch_sizes=(1,), configs=("fp32",), ranks=(1, 4), threads=None)
+    made = plan.make(load("cpu"), chosen, host())
+    assert [planned.cell.threads for planned in made.cells] == [2, 2]
+    assert len({planned.cell.key for planned in made.cells}) == 2
