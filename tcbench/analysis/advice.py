@@ -15,12 +15,14 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from tcbench.analysis.bottleneck import INPUT, Bottleneck, Needs, PhaseCost
+from tcbench.analysis.scaling import ALLREDUCE
 
-Effect = Literal["overlap", "input", "update", "layers", "host", "arithmetic"]
+Effect = Literal["overlap", "input", "update", "layers", "host", "arithmetic", "network"]
 """The most that a rung can take away. overlap: the input moves into threads of its own. input: making the batch.
 update: the weight update, on host and GPU. layers: forward and backward, on host and GPU, but for the arithmetic.
 host: what the host does in forward and backward; a GPU has as much to do as before. arithmetic: what a GPU does in
-forward and backward, but for what faster arithmetic units leave."""
+forward and backward, but for what faster arithmetic units leave. network: the all-reduce, made shorter or hidden
+beside backward."""
 
 
 @dataclass(frozen=True)
@@ -49,8 +51,13 @@ REMEDIES: tuple[Remedy, ...] = (
     Remedy(("fused_optimizer",), "update"),
     Remedy(("cudnn_benchmark",), "layers"),
     Remedy(("compile",), "layers"),
+    Remedy(("flat_allreduce",), "network"),
+    Remedy(("fp16_allreduce",), "network"),
+    Remedy(("overlap",), "network"),
+    Remedy(("double_buffering",), "network"),
 )
-"""In the order of the talk's ladder, then what came after it, then what only PyTorch's users reach for."""
+"""In the order of the talk's ladder, then what came after it, what only PyTorch's users reach for, and what is about
+many ranks."""
 
 _EFFECTS: dict[Effect, frozenset[str]] = {
     "overlap": frozenset({"input-bound"}),
@@ -59,6 +66,7 @@ _EFFECTS: dict[Effect, frozenset[str]] = {
     "layers": frozenset({"host-bound", "gpu-bound"}),
     "host": frozenset({"host-bound"}),
     "arithmetic": frozenset({"gpu-bound"}),
+    "network": frozenset({"network-bound"}),
 }
 """Verdicts that an effect attacks. A balanced cell needs whatever shortens its longest stage."""
 
@@ -105,7 +113,11 @@ def candidates(
     gains: dict[frozenset[str], Gain] = {}
     for remedy in REMEDIES:
         config = _with(rungs, remedy)
-        if config is None or problem(config) is not None:
+        if (
+            config is None
+            or problem(config) is not None
+            or (remedy.effect == "network" and not bottleneck.needs.network_s)
+        ):
             continue
         rate = next((r for other, r in measured.items() if set(other) == set(config)), None)
         added = tuple(rung for rung in remedy.rungs if rung not in rungs)
@@ -147,7 +159,7 @@ def _gain(
         added=added,
         rungs=config,
         step_at_least_s=at_least_s,
-        images_per_s_at_most=bottleneck.batch_size / at_least_s if at_least_s else float("inf"),
+        images_per_s_at_most=bottleneck.images_per_step / at_least_s if at_least_s else float("inf"),
         # A rung that leaves the pipeline nearly as long as it was does not help.
         helps=helps and at_least_s < LEAST_GAIN * bottleneck.step_s,
         measured_images_per_s=rate,
@@ -179,7 +191,7 @@ def step_at_least_s(bottleneck: Bottleneck, added: Iterable[str], arithmetic_s: 
 
 
 def _after(needs: Needs, effect: Effect, phases: dict[str, PhaseCost], arithmetic_s: float, on_gpu: bool) -> Needs:
-    layered = [phase for name, phase in phases.items() if name not in (INPUT, "update")]
+    layered = [phase for name, phase in phases.items() if name not in (INPUT, "update", ALLREDUCE)]
     layers_host_s = sum(phase.host_s for phase in layered)
     layers_gpu_s = sum(phase.device_s or 0.0 for phase in layered)
     # On a CPU the host itself does the arithmetic.
@@ -204,5 +216,7 @@ def _after(needs: Needs, effect: Effect, phases: dict[str, PhaseCost], arithmeti
             return less_gpu(less_host(layers_host_s - left_host_s), layers_gpu_s - left_gpu_s)
         case "host":
             return less_host(layers_host_s - left_host_s)
+        case "network":
+            return replace(needs, network_s=0.0)
         case "arithmetic":
             return less_gpu(needs, layers_gpu_s - left_gpu_s)

@@ -3,7 +3,8 @@
 A training step is a pipeline of three stages: the input (decoding, in threads of its own where the feed prefetches),
 the host (which computes on a CPU, and launches kernels on a GPU) and the GPU. In the steady state a step takes at
 least as long as the longest stage, and the sum of two that take turns; what the others wait is their idle time. This
-is the talk's reading of its timelines (slides 15 to 32).
+is the talk's reading of its timelines (slides 15 to 32). On many ranks a fourth stage follows backward, the all-reduce
+of the gradients: all others wait for it, but for what an exchange hides beside backward.
 
 `summarise` reads a timeline; `explain_record` reads what a record alone tells. Knows nothing of files, of rungs, or of
 how anything is shown.
@@ -18,12 +19,13 @@ from typing import Literal
 
 from tcbench.analysis import intervals
 from tcbench.analysis.intervals import Intervals
+from tcbench.analysis.scaling import ALLREDUCE, critical_rank
 from tcbench.core.errors import SelectionError
-from tcbench.core.record import Measurement, Record
+from tcbench.core.record import PhaseTimes, Record
 from tcbench.core.timeline import Span, Timeline
 
-Verdict = Literal["input-bound", "host-bound", "gpu-bound", "balanced"]
-VERDICTS: tuple[Verdict, ...] = ("input-bound", "host-bound", "gpu-bound", "balanced")
+Verdict = Literal["input-bound", "host-bound", "gpu-bound", "network-bound", "balanced"]
+VERDICTS: tuple[Verdict, ...] = ("input-bound", "host-bound", "gpu-bound", "network-bound", "balanced")
 
 BALANCED_ABOVE = 0.9
 """Two stages are balanced when the shorter needs more than this share of the longer one's time."""
@@ -54,13 +56,15 @@ class Needs:
 
     `input_s`: making a batch, None where it happens beside the step and nothing tells how long it takes. `overlapped`:
     the input has threads of its own; else the host makes the batch, before everything else in `host_s`, which
-    never holds it. `gpu_s`: None without a GPU, or where nothing tells.
+    never holds it. `gpu_s`: None without a GPU, or where nothing tells. `network_s`: the all-reduce, as much of it as
+    runs beside nothing; part of none of the others.
     """
 
     input_s: float | None
     host_s: float
     gpu_s: float | None
     overlapped: bool
+    network_s: float = 0.0
 
     @property
     def host_side_s(self) -> float:
@@ -69,15 +73,22 @@ class Needs:
 
     @property
     def step_at_least_s(self) -> float:
-        """The pipeline's bound: its longest stage; an input that is not overlapped is the host's, and adds to it."""
-        return max(self.host_side_s, self.gpu_s or 0.0, (self.input_s or 0.0) if self.overlapped else 0.0)
+        """The pipeline's bound: its longest stage; an input that is not overlapped is the host's, and adds to it. The
+        all-reduce takes turns with whatever computes: the GPU, or without one the host."""
+        host_s, gpu_s = self.host_side_s, self.gpu_s or 0.0
+        if self.gpu_s is None:
+            host_s += self.network_s
+        else:
+            gpu_s += self.network_s
+        return max(host_s, gpu_s, (self.input_s or 0.0) if self.overlapped else 0.0)
 
     @property
     def verdict(self) -> Verdict:
         """The stage that needs the most time; `balanced` when the second needs nearly as much.
 
         On a CPU, where nothing runs beside the host but an overlapped input, input and computation are compared even
-        when they take turns: `host-bound` then means that computing takes most of the step.
+        when they take turns: `host-bound` then means that computing takes most of the step. So it is with the
+        all-reduce everywhere: `network-bound` means that ranks spend more of a step on it than on anything else.
         """
         stages: list[tuple[float, Verdict]] = []
         if self.overlapped or self.gpu_s is None:
@@ -86,6 +97,7 @@ class Needs:
             stages.append((self.host_side_s, "input-bound" if (self.input_s or 0.0) > self.host_s else "host-bound"))
         if self.gpu_s is not None:
             stages.append((self.gpu_s, "gpu-bound"))
+        stages.append((self.network_s, "network-bound"))
         (longest_s, verdict), *others = sorted(stages, key=lambda stage: -stage[0])
         second_s = max((needed_s for needed_s, _ in others), default=0.0)
         return "balanced" if second_s > BALANCED_ABOVE * longest_s else verdict
@@ -160,7 +172,8 @@ class Bottleneck:
     `steps` were looked at. `step_s` is what a step took: all over the timeline, or in the record's timed pass.
     `io_overlap` is the share of the input's work during which something else was going on too (the host's other phases
     or the GPU); None where nothing tells. `waits_for_input_s` and `waits_for_gpu_s` are the host's. `device` is None
-    without a GPU, and for a record, which has no kernels.
+    without a GPU, and for a record, which has no kernels. Of a cell on many ranks these are the needs of the rank that
+    the others wait for, `batch_size` is that of each, and `rank` says which it is.
     """
 
     label: str
@@ -175,10 +188,17 @@ class Bottleneck:
     waits_for_input_s: float
     waits_for_gpu_s: float | None
     device: DeviceActivity | None
+    ranks: int = 1
+    rank: int = 0
+
+    @property
+    def images_per_step(self) -> int:
+        """Of all ranks."""
+        return self.batch_size * self.ranks
 
     @property
     def images_per_s(self) -> float:
-        return self.batch_size / self.step_s if self.step_s else 0.0
+        return self.images_per_step / self.step_s if self.step_s else 0.0
 
     @property
     def verdict(self) -> Verdict:
@@ -201,11 +221,21 @@ class Bottleneck:
                 stages = [f"input needs {_ms(needs.input_s)} per step", f"host {_ms(needs.host_s)}"]
         if needs.gpu_s is not None:
             stages.append(f"GPU {_ms(needs.gpu_s)}")
+        if needs.network_s:
+            stages.append(f"the all-reduce {_ms(needs.network_s)}")
         if self.device is None:
             return f"{', '.join(stages)}; a step takes {_ms(self.step_s)}"
         return f"{', '.join(stages)}; GPU idle {1 - self.device.busy_share:.0%}"
 
     def _on_cpu(self) -> str:
+        needs = self.needs
+        if self.verdict == "network-bound":
+            return f"the all-reduce takes {_ms(needs.network_s)} per step, computing {_ms(needs.host_s)} before it"
+        allreduce = f"; the all-reduce takes {_ms(needs.network_s)}" if needs.network_s else ""
+        return self._computing() + allreduce
+
+    def _computing(self) -> str:
+        """A CPU's own part of a step."""
         needs = self.needs
         computing = f"the CPU computes {_ms(needs.host_s)} per step"
         if needs.overlapped:
@@ -269,6 +299,7 @@ def summarise(timeline: Timeline) -> Bottleneck:
         for name, covered in in_phase.items()
     )
     host_io_s = sum(phase.host_s for phase in phases if phase.name == INPUT)
+    network_s, network_host_s, network_gpu_s = _network(phases)
     others = intervals.union(i for name, covered in in_phase.items() if name != INPUT for i in covered)
     overlapped = bool(io_threads)
     making = io_threads or in_phase.get(INPUT, [])
@@ -284,9 +315,10 @@ def summarise(timeline: Timeline) -> Bottleneck:
         step_s=span_s / n,
         needs=Needs(
             input_s=intervals.length(io_threads) / n if overlapped else host_io_s,
-            host_s=sum(phase.host_s for phase in phases) - host_io_s,
-            gpu_s=intervals.length(busy) / n if on_device else None,
+            host_s=sum(phase.host_s for phase in phases) - host_io_s - network_host_s,
+            gpu_s=max(0.0, intervals.length(busy) / n - network_gpu_s) if on_device else None,
             overlapped=overlapped,
+            network_s=network_s,
         ),
         phases=phases,
         io_overlap=intervals.length(intervals.intersection(making, beside)) / made_s if made_s else None,
@@ -294,6 +326,15 @@ def summarise(timeline: Timeline) -> Bottleneck:
         waits_for_gpu_s=intervals.length(waiting) / n if on_device else None,
         device=_activity(on_device, busy, in_phase, waiting, begin_s, end_s, n) if on_device else None,
     )
+
+
+def _network(phases: Sequence[PhaseCost]) -> tuple[float, float, float]:
+    """The all-reduce of a step, and how much of what the host and the GPU do is that. NCCL's kernels run on the GPU,
+    and the host only launches them; MPI is called on the host, and a GPU only copies: the longer of the two is the
+    exchange."""
+    allreduce = next((phase for phase in phases if phase.name == ALLREDUCE), PhaseCost(ALLREDUCE, 0.0))
+    host_s, device_s = allreduce.host_s, allreduce.device_s or 0.0
+    return max(host_s, device_s), host_s if host_s >= device_s else 0.0, device_s
 
 
 def _names(timeline: Timeline) -> list[str]:
@@ -442,6 +483,9 @@ def explain_records(records: Sequence[Record]) -> Bottleneck:
     A feed with `prefetch_depth` works beside the step: how long it takes is known only when the host waits for it,
     since then it takes the whole step.
 
+    Of many ranks it is the one that the others wait for whose phases are looked at, in each trial: its all-reduce is
+    the exchange alone, and it computes as long as all of them take to be ready for that.
+
     Raises ValueError without a record that is ok, or without a profiled pass.
     """
     measured = [record.measurement for record in records if record.measurement is not None]
@@ -451,16 +495,19 @@ def explain_records(records: Sequence[Record]) -> Bottleneck:
     on_gpu = cell.device != "cpu"
     times_s = [t for m in measured for t in m.counted_times_s]
     step_s = sum(times_s) / len(times_s)
-    phases = _phases(measured, on_gpu)
+    critical = [critical_rank(m.ranks) for m in measured if m.ranks]
+    phases = _phases([part.phases for part in critical] or [m.phases for m in measured], on_gpu)
     overlapped = any(m.prefetch_depth for m in measured)
     io_s = sum(phase.host_s for phase in phases if phase.name == INPUT)
-    host_s = sum(phase.host_s for phase in phases) - io_s
+    network_s, network_host_s, network_gpu_s = _network(phases)
+    host_s = sum(phase.host_s for phase in phases) - io_s - network_host_s
     starved = overlapped and io_s > (1 - BALANCED_ABOVE) * step_s
     input_s = io_s if not overlapped else max(step_s, io_s) if starved else None
     host_side_s = host_s + (0.0 if overlapped else io_s)
     busy_s = [m.busy_s for m in measured if m.busy_s is not None]
     filled = starved or host_side_s >= BALANCED_ABOVE * step_s
     gpu_s = statistics.fmean(busy_s) if busy_s else None if not on_gpu or filled else step_s
+    gpu_s = None if gpu_s is None else max(0.0, gpu_s - network_gpu_s)
     return Bottleneck(
         label=cell.label,
         on_gpu=on_gpu,
@@ -468,20 +515,22 @@ def explain_records(records: Sequence[Record]) -> Bottleneck:
         source="record",
         steps=sum(m.profiled_steps for m in measured),
         step_s=step_s,
-        needs=Needs(input_s, host_s, gpu_s, overlapped),
+        needs=Needs(input_s, host_s, gpu_s, overlapped, network_s),
         phases=phases,
         io_overlap=None if overlapped or on_gpu else 0.0,
         waits_for_input_s=io_s if overlapped else 0.0,
         waits_for_gpu_s=None,
         device=None,
+        ranks=cell.ranks,
+        rank=critical[0].rank if critical else 0,
     )
 
 
-def _phases(measured: Sequence[Measurement], on_gpu: bool) -> tuple[PhaseCost, ...]:
+def _phases(trials: Sequence[Sequence[PhaseTimes]], on_gpu: bool) -> tuple[PhaseCost, ...]:
     host_s: dict[str, list[float]] = {}
     device_s: dict[str, list[float]] = {}
-    for measurement in measured:
-        for phase in measurement.phases:
+    for phases in trials:
+        for phase in phases:
             host_s.setdefault(phase.name, []).extend(phase.host_s)
             device_s.setdefault(phase.name, []).extend(phase.device_s or ())
     typical = min if on_gpu else statistics.median

@@ -26,11 +26,13 @@ ALLREDUCE = "allreduce"
 @dataclass(frozen=True)
 class AllReduce:
     """The exchange of a step. `time_s` is that of the rank that began it last, which waits for nobody. `bytes` are the
-    gradients that a rank gives to it; 0 where that is not known."""
+    gradients that a rank gives to it; 0 where that is not known. `overlaps`: it runs beside other phases, `time_s` is
+    what is left of it, and nothing tells its bandwidth."""
 
     time_s: Interval
     bytes: int
     ranks: int
+    overlaps: bool = False
 
     @property
     def algorithm_bytes_s(self) -> Interval | None:
@@ -44,7 +46,7 @@ class AllReduce:
         return self._bandwidth(2 * (self.ranks - 1) / self.ranks)
 
     def _bandwidth(self, factor: float) -> Interval | None:
-        if not self.bytes:
+        if not self.bytes or self.overlaps:
             return None
         moved, time_s = self.bytes * factor, self.time_s
         return Interval(moved / time_s.value, moved / time_s.high, moved / time_s.low if time_s.low else float("inf"))
@@ -70,8 +72,8 @@ class Imbalance:
 
     @property
     def share(self) -> float:
-        """The slowest rank's time over the mean of all, less 1: the part of the work that every other rank waits (O.
-        Pearce et al., "Quantifying the Effectiveness of Load Balance Algorithms", ICS 2012, section 2)."""
+        """The slowest rank's time over the mean of all, less 1: how much longer a step takes than if the same work were
+        shared evenly. POP's load balance is 1 over 1 more than that."""
         return sum(step.slowest_s for step in self.steps) / sum(step.mean_s for step in self.steps) - 1
 
     @property
@@ -198,7 +200,8 @@ def _allreduce(summary: CellSummary, measured: Sequence[Measurement]) -> AllRedu
         return None
     # A mean time is the inverse of a mean rate, and so is its interval.
     time_s = welch.throughput(1, trials_s).inverse.geometric_mean.interval()
-    return AllReduce(time_s, max(m.reduced_bytes for m in measured), summary.cell.ranks)
+    overlaps = any(m.reduce_overlaps for m in measured)
+    return AllReduce(time_s, max(m.reduced_bytes for m in measured), summary.cell.ranks, overlaps)
 
 
 def exchange_times_s(parts: Sequence[RankPart]) -> tuple[float, ...]:

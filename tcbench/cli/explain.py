@@ -36,8 +36,9 @@ def explain(
     json: Annotated[bool, typer.Option("--json", help="Everything as JSON.")] = False,
     out: ResultsFolderOption = OUT,
 ) -> None:
-    """Show for each cell what limits it (input-bound, host-bound, gpu-bound or balanced), with the numbers, the rung
-    that reduces it and the most that rung could gain; beside it the measured gain, where these results have it."""
+    """Show for each cell what limits it (input-bound, host-bound, gpu-bound, network-bound or balanced), with the
+    numbers, the rung that reduces it and the most that rung could gain; beside it the measured gain, where these
+    results have it."""
     from tcbench.analysis.explanation import explain as explanations
     from tcbench.cli.results import read_with_timelines
     from tcbench.show import explain as view

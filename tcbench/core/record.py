@@ -180,7 +180,8 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     or on a processor for each kind of work and library's implementation. Losses are None where nothing computes.
     `busy_s`: the time per timed step in which the device worked, where it tells: a simulated one.
     With many ranks it is the result of the one whose timed pass took longest; `ranks` has a part of each, in order, and
-    `reduced_bytes` is the size of the gradients that one rank gives to the all-reduce in a step.
+    `reduced_bytes` is the size of the gradients that one rank gives to the all-reduce in a step. `reduce_overlaps`: it
+    runs beside other phases, so that `allreduce` is the wait that is left of it.
     """
 
     warmup_times_s: tuple[Seconds, ...]
@@ -201,6 +202,7 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     busy_s: Seconds | None = None
     ranks: tuple[RankPart, ...] = ()
     reduced_bytes: Bytes = 0
+    reduce_overlaps: bool = False
 
     @property
     def counted_times_s(self) -> tuple[float, ...]:

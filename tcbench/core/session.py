@@ -28,7 +28,8 @@ class Phase:
 class Facts:
     """A session's facts, between steps. Asking may synchronise with the device. `loss`: None where nothing computes.
     `busy_s`: the time that the device has worked so far, where it tells. With many ranks `reduced_bytes` is the size of
-    the gradients that this one gives to the all-reduce in a step, and `engine` says what reduces them."""
+    the gradients that this one gives to the all-reduce in a step, `reduce_overlaps` whether that runs beside other
+    phases, and `engine` says what reduces them."""
 
     loss: float | None
     peak_memory_bytes: int
@@ -39,6 +40,7 @@ class Facts:
     plans: tuple[PlanChoice, ...] = ()
     busy_s: float | None = None
     reduced_bytes: int = 0
+    reduce_overlaps: bool = False
     engine: str = ""
 
 

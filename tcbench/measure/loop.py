@@ -122,6 +122,7 @@ def measure(
         plans=facts.plans,
         busy_s=busy_s,
         reduced_bytes=facts.reduced_bytes,
+        reduce_overlaps=facts.reduce_overlaps,
     )
 
 

@@ -6,14 +6,15 @@ Also a timeline described in lines, for the commands that show one.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from rich.table import Table
 from rich.text import Text
 
 from tcbench.analysis.advice import Gain
-from tcbench.analysis.bottleneck import Bottleneck
+from tcbench.analysis.bottleneck import Bottleneck, Needs
 from tcbench.analysis.explanation import Explanation
 from tcbench.core.record import Cell
 from tcbench.core.timeline import Timeline
@@ -29,30 +30,51 @@ SCHEMA_VERSION = 1
 
 def table(explanations: Sequence[Explanation]) -> Table:
     """One row per cell, batch size by batch size: its verdict, what each stage needs, and what to try next."""
-    with_gpu = any(e.bottleneck is not None and e.bottleneck.on_gpu for e in explanations)
+    stages = Stages.of(explanations)
     table = ladder_table([e.summary.cell for e in explanations])
     table.add_column("verdict", no_wrap=True)
-    for heading in ("input", "host", *(["GPU"] if with_gpu else []), "step", "images/s"):
+    for heading in ("input", "host", *stages.headings, "step", "images/s"):
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("next", overflow="fold")
     table.add_column("at most", justify="right", no_wrap=True)
     table.add_column("measured", justify="right", no_wrap=True)
-    add_by_batch(table, ((e.summary.cell, _figures(e, with_gpu)) for e in explanations))
+    add_by_batch(table, ((e.summary.cell, _figures(e, stages)) for e in explanations))
     return table
 
 
-def _figures(explanation: Explanation, with_gpu: bool) -> tuple[Text, ...]:
+@dataclass(frozen=True)
+class Stages:
+    """The stages beside input and host that a table of cells has a column for."""
+
+    with_gpu: bool
+    with_network: bool
+
+    @staticmethod
+    def of(explanations: Iterable[Explanation]) -> Stages:
+        """Those that some cell has."""
+        known = [one.bottleneck for one in explanations if one.bottleneck is not None]
+        return Stages(any(b.on_gpu for b in known), any(b.ranks > 1 for b in known))
+
+    @property
+    def headings(self) -> tuple[str, ...]:
+        return ("GPU",) * self.with_gpu + ("all-reduce",) * self.with_network
+
+    def needs_s(self, needs: Needs) -> tuple[float | None, ...]:
+        """Seconds per step, one for each heading; None where it is not known or there is none."""
+        return (needs.gpu_s,) * self.with_gpu + (needs.network_s or None,) * self.with_network
+
+
+def _figures(explanation: Explanation, stages: Stages) -> tuple[Text, ...]:
     bottleneck = explanation.bottleneck
     if bottleneck is None:
         return (Text(explanation.summary.status, style="yellow"),)
     needs = bottleneck.needs
     input_ = "beside" if needs.input_s is None else milliseconds(needs.input_s)
-    gpu = [] if not with_gpu else [Text("" if needs.gpu_s is None else milliseconds(needs.gpu_s))]
     return (
         Text(bottleneck.verdict),
         Text(input_),
         Text(milliseconds(needs.host_s)),
-        *gpu,
+        *(Text("" if needed_s is None else milliseconds(needed_s)) for needed_s in stages.needs_s(needs)),
         Text(milliseconds(bottleneck.step_s)),
         Text(rate(bottleneck.images_per_s)),
         *_advice(explanation.advice),
@@ -125,6 +147,8 @@ def notes(explanations: Sequence[Explanation], ceiling: str | None) -> list[str]
     ]
     if any(e.bottleneck and not e.bottleneck.on_gpu for e in explanations):
         lines.append("On a CPU the host itself computes: host-bound means that computing takes most of a step.")
+    if any(e.bottleneck and e.bottleneck.ranks > 1 for e in explanations):
+        lines.append("With many ranks: the needs of the rank that the others wait for; images/s of all of them.")
     if any(e.bottleneck and e.bottleneck.on_gpu and e.bottleneck.needs.gpu_s is None for e in explanations):
         lines.append("GPU: known only where it fills the step; `tcbench profile` shows how long it is busy.")
     lines.append(

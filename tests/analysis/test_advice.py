@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import msgspec
 import pytest
-from factories import make_cell, make_measurement, make_peer_cell, make_record
+from factories import make_cell, make_measurement, make_measurement_of_ranks, make_peer_cell, make_record
 from timelines import busy_timeline, talk
 
 from tcbench.analysis.advice import candidates, effects_of, next_rung, step_at_least_s
@@ -150,3 +150,18 @@ def test_a_cell_whose_phases_have_no_times_is_not_explained(missing: set[str]) -
     assert [one.bottleneck for one in explain([empty])] == [None]
     with pytest.raises(ValueError, match="nothing was measured"):
         explain_record(empty)
+
+
+def test_what_acts_on_the_exchange_is_advised_where_that_holds_a_step_back() -> None:
+    def of_ranks(ranks: int, allreduce: float) -> Bottleneck:
+        measurement = make_measurement_of_ranks((0.1,) * 12, ranks, allreduce=allreduce)
+        return explain_record(make_record(cell=make_cell(batch_size=8, ranks=ranks), measurement=measurement))
+
+    bound = of_ranks(2, 0.6)
+    assert step_at_least_s(bound, ["flat_allreduce"]) == pytest.approx(0.04)
+    assert step_at_least_s(bound, ["static_graph"]) == pytest.approx(0.1 - 0.9 * 0.04)  # leaves the exchange
+    best = next_rung(candidates(bound, ["fp32"]))
+    assert best is not None and best.added == ("flat_allreduce",)
+    assert best.images_per_s_at_most == pytest.approx(2 * 8 / 0.04)
+    assert not any("overlap" in gain.added for gain in candidates(of_ranks(1, 0.0), ["fp32"]))
+    assert not any(gain.helps for gain in candidates(of_ranks(2, 0.2), ["fp32"]) if gain.added == ("overlap",))

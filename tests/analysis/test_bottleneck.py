@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from factories import make_cell, make_measurement, make_record
+from factories import make_cell, make_measurement, make_measurement_of_ranks, make_record
 from hypothesis import given
 from hypothesis import strategies as st
 from timelines import api, busy_timeline, kernel, made, phase, step, talk, work
 
 from tcbench.analysis.bottleneck import VERDICTS, Bottleneck, Needs, explain_record, explain_records, summarise
 from tcbench.core.errors import SelectionError
-from tcbench.core.record import PhaseTimes, Record
+from tcbench.core.record import PhaseTimes, RankPart, Record
 from tcbench.core.timeline import Span, Timeline, timeline_of
 
 
@@ -342,3 +342,64 @@ def test_a_record_without_a_measurement_has_no_bottleneck() -> None:
     with pytest.raises(ValueError, match="nothing was measured"):
         measurement = msgspec.structs.replace(bare.measurement, phases=())
         explain_record(msgspec.structs.replace(bare, measurement=measurement))
+
+
+def of_ranks(allreduce: float, ranks: int = 2, slow: dict[int, float] | None = None, **changes: object) -> Bottleneck:
+    """A cell on a CPU whose exchange takes this share of a step of 0.1 s."""
+    measurement = make_measurement_of_ranks((0.1,) * 12, ranks, allreduce=allreduce, slow=slow)
+    return explain_record(make_record(cell=make_cell(batch_size=8, ranks=ranks), measurement=measurement, **changes))
+
+
+@pytest.mark.parametrize(
+    ("allreduce", "verdict", "says"),
+    [
+        (
+            0.2,
+            "host-bound",
+            "the CPU computes 78 ms per step, input takes 1.6 ms before it; the all-reduce takes 20 ms",
+        ),
+        (0.5, "balanced", "the CPU computes 49 ms per step, input takes 1 ms before it; the all-reduce takes 50 ms"),
+        (0.6, "network-bound", "the all-reduce takes 60 ms per step, computing 39 ms before it"),
+    ],
+)
+def test_the_all_reduce_is_a_stage_of_its_own(allreduce: float, verdict: str, says: str) -> None:
+    bottleneck = of_ranks(allreduce)
+    assert bottleneck.sentence == f"{verdict}: {says}"
+    assert bottleneck.needs.step_at_least_s == close(0.1)
+    assert bottleneck.images_per_s == close(160)
+
+
+def test_waiting_for_a_slow_rank_is_not_the_networks() -> None:
+    alike, uneven = of_ranks(0.3), of_ranks(0.3, slow={1: 3.0})
+    assert (uneven.rank, uneven.verdict) == (1, "host-bound")
+    assert uneven.needs.network_s == close(alike.needs.network_s) == close(0.03)
+    assert uneven.needs.host_s > 2 * alike.needs.host_s
+
+
+def test_on_a_gpu_nccls_kernels_are_the_network_and_no_work_of_the_gpu() -> None:
+    names = {"forward": (0.01, 0.03), "backward": (0.01, 0.06), "allreduce": (0.001, 0.2), "update": (0.01, 0.01)}
+    phases = tuple(PhaseTimes(name=n, host_s=(host,) * 3, device_s=(gpu,) * 3) for n, (host, gpu) in names.items())
+    part = RankPart(
+        rank=0, host="a", cores=(), device="cuda:0", step_times_s=(0.3, 0.3), phases=phases, peak_memory_bytes=1
+    )
+    measurement = make_measurement([0.3] * 12, phases=phases, ranks=(part,))
+    bottleneck = explain_record(make_record(cell=make_cell(ranks=2, device="cuda:0"), measurement=measurement))
+    assert bottleneck.needs.network_s == close(0.2)
+    assert bottleneck.needs.gpu_s == close(0.1)
+    assert bottleneck.needs.host_s == close(0.031)
+    assert bottleneck.sentence == (
+        "network-bound: host needs 31 ms per step, GPU 100 ms, the all-reduce 200 ms; a step takes 300 ms"
+    )
+
+
+def test_in_a_timeline_the_exchange_is_the_longer_of_what_host_and_gpu_do_for_it() -> None:
+    forward, allreduce = phase("forward", 0, 0.1), phase("allreduce", 0.1, 0.5)
+    launched, nccl = phase("allreduce", 0.1, 0.11), kernel(0.1, 0.5, "allreduce")
+    over_nccl = summarise(made(step(0, 0.5), forward, launched, kernel(0.0, 0.1), nccl))
+    over_mpi = summarise(made(step(0, 0.5), forward, allreduce, kernel(0.0, 0.1)))
+    alone = summarise(made(step(0, 0.5), forward, allreduce))
+    for bottleneck, host_s in ((over_nccl, 0.11), (over_mpi, 0.1), (alone, 0.1)):
+        assert bottleneck.verdict == "network-bound"
+        assert bottleneck.needs.network_s == close(0.4)
+        assert bottleneck.needs.host_s == close(host_s)
+    assert (over_nccl.needs.gpu_s, over_mpi.needs.gpu_s) == (close(0.1), close(0.1))

@@ -144,6 +144,13 @@ def test_without_its_size_an_exchange_has_a_time_and_no_bandwidth() -> None:
     assert exchange is not None and exchange.algorithm_bytes_s is None and exchange.bus_bytes_s is None
 
 
+def test_of_an_exchange_that_overlaps_only_what_is_left_is_known() -> None:
+    measurement = make_measurement_of_ranks((0.1,) * 12, 2, reduce_overlaps=True)
+    exchange = only([make_record(cell=make_cell(ranks=2), measurement=measurement)]).points[0].allreduce
+    assert exchange is not None and exchange.overlaps
+    assert exchange.algorithm_bytes_s is None and exchange.bus_bytes_s is None
+
+
 def test_one_rank_has_neither_an_exchange_nor_an_imbalance() -> None:
     one = only([*on(1, 100.0), *on(2, 180.0)]).points[0]
     assert one.allreduce is None and one.imbalance is None

@@ -38,7 +38,14 @@ DEFAULT_STEPS = 3
 SINGLE = 300
 """At most so many spans of a row are drawn one by one; more are merged."""
 
-_WORDS = {"io": ("IO",), "forward": ("FWD",), "backward": ("BWD",), "update": ("UPD",), "replay": ("REPLAY", "RPL")}
+_WORDS = {
+    "io": ("IO",),
+    "forward": ("FWD",),
+    "backward": ("BWD",),
+    "allreduce": ("ALLREDUCE", "AR"),
+    "update": ("UPD",),
+    "replay": ("REPLAY", "RPL"),
+}
 _SOURCES = {
     "nsys": "recorded by Nsight Systems",
     "cupti": "recorded through CUPTI",

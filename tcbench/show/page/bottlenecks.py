@@ -10,7 +10,7 @@ from tcbench.analysis.advice import Gain
 from tcbench.analysis.bottleneck import VERDICTS, Bottleneck
 from tcbench.analysis.explanation import Explanation
 from tcbench.show.charts.bottlenecks import bottleneck_chart
-from tcbench.show.explain import added, notes
+from tcbench.show.explain import Stages, added, notes
 from tcbench.show.format import counted, milliseconds, number
 from tcbench.show.page import drawings
 from tcbench.show.page.page import (
@@ -78,34 +78,33 @@ def _figure(here: Here, cells: Sequence[Explanation], remarks: Sequence[str], pr
 
 
 def _table(here: Here, cells: Sequence[Explanation]) -> Table:
-    on_gpu = any(one.bottleneck and one.bottleneck.on_gpu for one in cells)
-    gpu = ("#GPU",) if on_gpu else ()
-    names = ("#batch", "config", "verdict", "#input", "#host", *gpu, "#step", "#images/s", "next", "#at most")
+    stages = Stages.of(cells)
+    beside = (f"#{heading}" for heading in stages.headings)
+    names = ("#batch", "config", "verdict", "#input", "#host", *beside, "#step", "#images/s", "next", "#at most")
     ordered = [one for size in here.batch_sizes for one in cells if one.summary.cell.batch_size == size]
     return Table(
         caption="What holds each cell back, and what to try next" + (f", {here.name}" if here.name else ""),
         columns=columns(*names, "#measured"),
-        rows=tuple(_fields(one, on_gpu) for one in ordered),
+        rows=tuple(_fields(one, stages) for one in ordered),
     )
 
 
-def _fields(one: Explanation, on_gpu: bool) -> tuple[Field, ...]:
+def _fields(one: Explanation, stages: Stages) -> tuple[Field, ...]:
     cell, bottleneck = one.summary.cell, one.bottleneck
     head = figure(cell.batch_size, str(cell.batch_size)), Field(cell.config)
     if bottleneck is None:
-        blank = (Field(),) * (7 + on_gpu)
+        blank = (Field(),) * (7 + len(stages.headings))
         return (*head, badge(STATUS_BADGES[one.summary.status]), *blank)
-    return (*head, badge(BOTTLENECK_BADGES[bottleneck.verdict]), *_needs(bottleneck, on_gpu), *_advice(one.advice))
+    return (*head, badge(BOTTLENECK_BADGES[bottleneck.verdict]), *_needs(bottleneck, stages), *_advice(one.advice))
 
 
-def _needs(bottleneck: Bottleneck, on_gpu: bool) -> tuple[Field, ...]:
+def _needs(bottleneck: Bottleneck, stages: Stages) -> tuple[Field, ...]:
     needs = bottleneck.needs
     input_ = Field("beside") if needs.input_s is None else figure(needs.input_s, milliseconds(needs.input_s))
-    gpu = figure(needs.gpu_s, None if needs.gpu_s is None else milliseconds(needs.gpu_s))
     return (
         input_,
         figure(needs.host_s, milliseconds(needs.host_s)),
-        *((gpu,) if on_gpu else ()),
+        *(figure(s, None if s is None else milliseconds(s)) for s in stages.needs_s(needs)),
         figure(bottleneck.step_s, milliseconds(bottleneck.step_s)),
         figure(bottleneck.images_per_s),
     )

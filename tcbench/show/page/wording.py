@@ -37,6 +37,7 @@ BOTTLENECK_BADGES: Mapping[BottleneckVerdict, Badge] = {
     "input-bound": Badge("input-bound", "input"),
     "host-bound": Badge("host-bound", "host"),
     "gpu-bound": Badge("gpu-bound", "full"),
+    "network-bound": Badge("network-bound", "network"),
     "balanced": Badge("balanced", "equal"),
 }
 
