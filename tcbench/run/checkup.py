@@ -14,8 +14,10 @@ from pathlib import Path
 
 from tcbench.accelerators.device import kinds
 from tcbench.backends.feeds import generated
+from tcbench.core.errors import SelectionError
 from tcbench.core.finding import Finding, State
 from tcbench.hardware import machine
+from tcbench.run import launcher
 
 _SYNC = "uv sync"
 
@@ -31,6 +33,7 @@ def examine(out: Path) -> tuple[Finding, ...]:
         *_load(),
         *_packages(),
         *(finding for kind in kinds().values() for finding in kind.findings()),
+        _ranks(),
         _data(),
         _writable("results folder", out),
     )
@@ -117,6 +120,17 @@ def _packages() -> Iterator[Finding]:
             yield Finding("broken" if package.needed else "missing", package.distribution, broken, package.remedy)
         else:
             yield Finding("ok", package.distribution, version)
+
+
+def _ranks() -> Finding:
+    """The start of many ranks, which nobody needs who has one."""
+    try:
+        return Finding(
+            "ok", "ranks", f"mpi4py {importlib.metadata.version('mpi4py')}, started by {launcher.find(None)}"
+        )
+    except (importlib.metadata.PackageNotFoundError, SelectionError) as error:
+        lacks = str(error) if isinstance(error, SelectionError) else "mpi4py is not installed"
+        return Finding("missing", "ranks", f"{lacks}; needed for --ranks above 1", launcher.MPI.install)
 
 
 def _data() -> Finding:

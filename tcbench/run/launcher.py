@@ -20,7 +20,7 @@ from tcbench.core.rung import Package
 from tcbench.hardware import machine
 from tcbench.run.plan import Plan
 
-MPI = Package("mpi4py", "pip install 'tcbench[mpi]'")
+MPI = Package("mpi4py", "uv sync --extra mpi")
 
 _COUNT = "{n}"
 

@@ -215,7 +215,7 @@ class RankWorkers:
         return Fault("timeout", reason, Ended(ended.code, log or None))
 
     def _blame(self, joined: Mapping[int, _Connection]) -> tuple[str, list[str]]:
-        """Which rank holds up the others, and the stack of each that answers."""
+        """The rank that holds up the others, in words, and the stack of each that answers."""
         here = socket.gethostname()
         asked = {rank: one for rank, one in joined.items() if one.joined and one.joined.host == here}
         for one in asked.values():
@@ -286,7 +286,7 @@ class _Connection:
         return [messages.decode(line) for line in lines]
 
     def raw(self) -> str:
-        """What has come, whatever it is."""
+        """All that has come, message or not."""
         return self._socket.recv(1 << 16).decode(errors="replace")
 
     def send(self, line: bytes) -> None:

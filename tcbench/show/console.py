@@ -211,7 +211,8 @@ def plan_line(plan: Plan) -> str:
             if cell.input.kind == "own"
             else f", {cell.image_size}x{cell.image_size} pixels, {what.get(cell.input.kind, cell.input.path)}"
         )
-        + f", {cell.threads} threads"
+        + f", {counted(cell.threads, 'thread')}"
+        + (" per rank" if any(p.cell.ranks > 1 for p in plan.cells) else "")
     )
 
 
