@@ -125,9 +125,8 @@ def _packages() -> Iterator[Finding]:
 def _ranks() -> Finding:
     """The start of many ranks, which nobody needs who has one."""
     try:
-        return Finding(
-            "ok", "ranks", f"mpi4py {importlib.metadata.version('mpi4py')}, started by {launcher.find(None)}"
-        )
+        version = importlib.metadata.version("mpi4py")
+        return Finding("ok", "ranks", f"mpi4py {version}, started by {launcher.find(None).words[0]}")
     except (importlib.metadata.PackageNotFoundError, SelectionError) as error:
         lacks = str(error) if isinstance(error, SelectionError) else "mpi4py is not installed"
         return Finding("missing", "ranks", f"{lacks}; needed for --ranks above 1", launcher.MPI.install)
