@@ -10,9 +10,14 @@ the backward pass, one number for every network. docs/forecast.md holds the mode
 from __future__ import annotations
 
 import math
+import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from tcbench.analysis.roofline import precision_of
+from tcbench.analysis.summary import CellSummary
+from tcbench.core.record import Cell, Record
 from tcbench.hardware.networks import Network
 
 Algorithm = Literal["ring", "hierarchical"]
@@ -51,6 +56,32 @@ class Step:
     images: int
     gradient_bytes: int
     power_w: float | None = None
+
+
+def gradient_bytes(cell: Cell, parameters: int) -> int:
+    """The bytes that one rank gives to the all-reduce in a step: gradients are stored like the activations."""
+    return parameters * (2 if precision_of(cell.rungs) == "fp16" else 4)
+
+
+def measured_step(summary: CellSummary, trials: Sequence[Record]) -> Step | None:
+    """A measured cell's step. `trials`: its records. None without a measurement, or for a cell of many ranks: its step
+    has an all-reduce in it."""
+    measured = [record.measurement for record in trials if record.measurement is not None]
+    if summary.step_time_s is None or not measured or summary.cell.ranks > 1:
+        return None
+    return Step(
+        time_s=summary.step_time_s.value,
+        images=summary.cell.batch_size,
+        gradient_bytes=gradient_bytes(summary.cell, measured[0].parameters),
+        power_w=_mean_power_w([record for record in trials if record.status == "ok"]),
+    )
+
+
+def _mean_power_w(trials: Sequence[Record]) -> float | None:
+    """Over the samples of all timed passes; None where no power was read."""
+    samples = [sample.power_w for record in trials if record.gpu for sample in record.gpu.timed]
+    read = [power_w for power_w in samples if power_w is not None]
+    return statistics.fmean(read) if read else None
 
 
 @dataclass(frozen=True)

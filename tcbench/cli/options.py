@@ -45,6 +45,13 @@ def complete_gpu(incomplete: str) -> list[str]:
     return [name for name in names() if name.lower().startswith(incomplete.lower())]
 
 
+def complete_network(incomplete: str) -> list[str]:
+    """The networks whose facts come with tcbench."""
+    from tcbench.hardware.networks import names
+
+    return [name for name in names() if name.startswith(incomplete.lower())]
+
+
 ANOTHER_FILE = "name another file with -o"
 ANOTHER_FOLDER = "name another folder with --out"
 """The remedy for a file that cannot be written, where the command has that option."""

@@ -8,10 +8,12 @@ import signal
 import time
 from pathlib import Path
 
+import factories
 import pytest
 from command import finish, start, tcbench
 
 from tcbench.accelerators.cuda.cudnn import libraries
+from tcbench.core import record
 from tcbench.hardware import gpus
 
 SCENARIO = """
@@ -60,6 +62,22 @@ def here(tmp_path: Path) -> Path:
         (["--gpu", "V100", "--config", "fp17"], "--config 'fp17': unknown; did you mean 'fp16'?"),
         (["--gpu", "V100", "--image-size", "31"], "--image-size 31: resnet50 takes images of at least 32 pixels"),
         (["--gpu", "V100", "nowhere"], "scenario 'nowhere': unknown"),
+        ([], "expected --gpu, such as --gpu V100"),
+        (["--gpu", "V100", "--ranks", "8"], "--ranks and --link go together, such as --ranks 8,64 --link abci"),
+        (["--gpu", "V100", "--link", "abci"], "--ranks and --link go together"),
+        (["--gpu", "V100", "--ranks", "0", "--link", "abci"], "--ranks: '0' is not a number of ranks"),
+        (["--gpu", "V100", "--ranks", "8", "--link", "abcd"], "--link 'abcd': expected bandwidth,latency in GB/s"),
+        (["--gpu", "V100", "--ranks", "8", "--link", "0,1"], "--link 0,1: expected a bandwidth above 0 GB/s"),
+        (["--gpu", "V100", "-o", "a.png"], "--over and -o are of many ranks: give --ranks and --link too"),
+        (["--over", "results"], "--over and -o are of many ranks"),
+        (["--ranks", "8", "--link", "abci"], "expected --gpu, such as --gpu V100, or --over RESULTS, not both"),
+        (["--gpu", "V100", "--over", "r", "--ranks", "8", "--link", "abci"], "or --over RESULTS, not both"),
+        (["--over", "nowhere.jsonl", "--ranks", "8", "--link", "abci"], "nowhere.jsonl"),
+        (["--over", "r", "--ranks", "8", "--link", "abci", "--details"], "--details: has no meaning with --over"),
+        (
+            ["--gpu", "V100", "--ranks", "8", "--link", "abci", "-o", "a.txt"],
+            "a.txt: expected a file name that ends in",
+        ),
     ],
 )
 def test_a_mistake_is_one_clear_line_and_exit_code_2(here, arguments, expected):
@@ -70,13 +88,6 @@ def test_a_mistake_is_one_clear_line_and_exit_code_2(here, arguments, expected):
     assert done.err.startswith("tcbench: error: ")
     assert done.err.count("\n") == 1
     assert not done.out
-
-
-def test_the_gpu_must_be_named(here):
-    done = tcbench(here, "forecast")
-    assert done.code == 2
-    assert "Missing option '--gpu'" in done.err
-    assert "Traceback" not in done.err
 
 
 def test_a_forecast_is_a_table_with_words_for_what_never_runs_there(here):
@@ -142,3 +153,41 @@ def test_a_forecast_needs_no_cuda_package(here):
     assert "Plans: not checked: " in done.out
     assert "Kernels: not compiled: " in done.out
     assert "1 of 1 cells fit into 15.78 GiB." in done.out
+
+
+def test_a_forecast_step_on_many_ranks_is_a_bound_with_its_assumptions_and_a_chart(here):
+    words = ("forecast", "quick.toml", "--gpu", "V100", "--bs", "2", "--ranks", "8,4096", "--link", "ABCI", "-q")
+    done = tcbench(here, *words, "-o", "chart.svg")
+    assert (done.code, done.err) == (0, "")
+    for line in (
+        "Network abci: 4 V100 a node on NVLink, 2 x InfiniBand EDR (Mikami 2018)",
+        "a step (forecast: a bound), 47.1 MB of gradients",
+        "Forecast step: the time that the device is expected to be busy",
+        "Energy: the devices alone, at the card's power limit",
+        "wrote chart.svg",
+    ):
+        assert line in done.out
+    rows = [line.split()[:2] for line in done.out.splitlines() if " kWh" in line]
+    assert rows == [["8", "16"], ["4096", "8,192"]]
+    assert "4096" in (here / "chart.svg").read_text("utf-8")
+    value = json.loads(tcbench(here, *words, "--json").out)
+    assert (value["schema"], value["schema_version"]) == ("tcbench-scale-out", 1)
+    [cell] = value["cells"]
+    assert (cell["step_from"], cell["bound"], cell["power_w"], len(cell["sizes"])) == ("forecast", True, 300, 8)
+
+
+def test_measured_steps_are_scaled_out_without_a_gpu_being_named(here):
+    records = [
+        factories.make_record(cell=factories.make_cell(config, 4), measurement=factories.make_measurement(times_s))
+        for config, times_s in (("fp32", [0.2] * 12), ("fp32+dali", [0.1] * 12))
+    ]
+    (here / "run.jsonl").write_bytes(b"".join(record.encode(made) + b"\n" for made in records))
+    words = ("forecast", "--over", "run.jsonl", "--ranks", "64", "--link", "12.5,10", "--json")
+    [cell] = json.loads(tcbench(here, *words).out)["cells"]
+    assert (cell["config"], cell["step_s"], cell["bound"]) == ("fp32+dali", pytest.approx(0.1), False)
+    assert cell["gradient_bytes"] == 4 * 25_557_032
+    asked = json.loads(tcbench(here, *words, "--config", "fp32*").out)["cells"]
+    assert [cell["config"] for cell in asked] == ["fp32", "fp32+dali"]
+    done = tcbench(here, *words, "--bs", "8")
+    assert (done.code, done.out) == (2, "")
+    assert "--bs 8: not in these results" in done.err

@@ -18,6 +18,8 @@ from tcbench.core.errors import SelectionError
 
 _SUFFIX = ".json"
 _NAMES = ("V100", "T4", "A100", "L40S", "H100", "H200", "B200")
+_POWER_LIMITS_W = {"V100": 300, "T4": 70, "A100": 400, "L40S": 350, "H100": 700, "H200": 700, "B200": 1000}
+"""Of NVIDIA's data sheets for these cards, of the SXM form where there is one; from general knowledge."""
 _COUNTS = (
     "deviceVer",
     "multiProcessorCount",
@@ -58,6 +60,11 @@ class GpuFile:
     @property
     def compute_capability(self) -> tuple[int, int]:
         return divmod(self.sm, 10)
+
+    @property
+    def power_limit_w(self) -> float | None:
+        """The most that the board draws by default; None for a user's file, whose form does not say it."""
+        return _POWER_LIMITS_W.get(self.name)
 
     @property
     def digest(self) -> str:

@@ -1,0 +1,259 @@
+"""The model of many ranks against five published results: the table and the picture of docs/forecast.md.
+
+    uv run python benchmarks/scale_out.py [-o PICTURE]     # half a minute
+
+Each result stands beside the model on its network (tcbench/hardware/networks.toml), from a step on few GPUs. Inputs are
+the papers'; what a paper does not say is an assumption, and named so. No input comes from the efficiency that it is
+compared with. One overlap factor for all of them (`tcbench.analysis.scale_out.OVERLAP`), for those that overlap.
+Goal: within 10 points of efficiency each.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import virtual
+
+from tcbench.analysis.scale_out import IMAGES_TO_TRAIN, OVERLAP, Algorithm, all_reduce_s, waits_s
+from tcbench.hardware import networks
+from tcbench.models import MODELS
+from tcbench.show.charts.files import save
+from tcbench.show.charts.scale_out import Curve, Point, scale_out_chart
+
+GOAL = 0.10
+PARAMETERS = MODELS["resnet50"].parameters(1000)
+SONY = "https://developer.nvidia.com/blog/sony-breaks-resnet-50-training-record-with-nvidia-v100-tensor-core-gpus/"
+GOYAL_STEP_S = 0.120 * 3 / 2
+"""Of 32 images on a P100 in fp32: the backward pass takes 120 ms (Goyal 2017, section 4.3); that the forward pass takes
+half as long is an assumption."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """A published efficiency, of `ranks` GPUs against `base` of them.
+
+    `step_s`: a rank's step without an all-reduce, with `images` on each of so many ranks, given the overlap: where it
+    comes from another number of GPUs, their wait is taken off it. `gradient`: bytes of a gradient. `time_to_train_s` is
+    published too, or None. `assumed`: what the source does not say.
+    """
+
+    says: str
+    efficiency: float
+    base: int
+    ranks: int
+    network: str
+    algorithm: Algorithm
+    overlaps: bool
+    gradient: int
+    images: Callable[[int], int]
+    step_s: Callable[[Result, int, float], float]
+    source: str
+    inputs: str
+    assumed: str
+    time_to_train_s: float | None = None
+
+    def waits_s(self, ranks: int, step_s: float, overlap: float, algorithm: Algorithm | None = None) -> float:
+        network = networks.load(self.network)
+        reduce_s = all_reduce_s(self.gradient * PARAMETERS, ranks, network, algorithm or self.algorithm)
+        return waits_s(reduce_s, step_s, overlap * self.overlaps)
+
+    def rate(self, ranks: int, overlap: float, algorithm: Algorithm | None = None) -> float:
+        """Images/s of one rank among so many."""
+        step_s = self.step_s(self, ranks, overlap)
+        return self.images(ranks) / (step_s + self.waits_s(ranks, step_s, overlap, algorithm))
+
+    def model(self, overlap: float = OVERLAP, ranks: int | None = None, algorithm: Algorithm | None = None) -> float:
+        """The model's efficiency."""
+        of, base = (self.rate(n, overlap, algorithm) for n in (ranks or self.ranks, self.base))
+        return of / base
+
+    def model_time_to_train_s(self, ranks: int, overlap: float = OVERLAP) -> float:
+        return IMAGES_TO_TRAIN / (ranks * self.rate(ranks, overlap))
+
+
+def constant(step_s: float) -> Callable[[Result, int, float], float]:
+    return lambda _result, _ranks, _overlap: step_s
+
+
+def from_time_to_train(result: Result, _ranks: int, overlap: float) -> float:
+    """The published run's step, less what its all-reduce made it wait: by bisection, since the wait hangs on it."""
+    assert result.time_to_train_s is not None
+    whole_s = result.time_to_train_s * result.ranks * result.images(result.ranks) / IMAGES_TO_TRAIN
+    low, high = 0.0, whole_s
+    for _ in range(60):
+        middle = (low + high) / 2
+        longer = middle + result.waits_s(result.ranks, middle, overlap) > whole_s
+        low, high = (low, middle) if longer else (middle, high)
+    return low
+
+
+H100_RATE = 7161
+"""Images/s of each of 8 GPUs at 400 images each: MLPerf Training v4.0, NVIDIA, eos_ngc24.04_mxnet."""
+
+
+def mlperf_step_s(result: Result, ranks: int, overlap: float) -> float:
+    """The published step of 8 GPUs, of which the forecast says how much does not shrink with the batch."""
+    images, few = result.images(ranks), result.images(result.base)
+    expected_s = {n: n / device_rate("H100", virtual.PUBLISHED[11].config, n) for n in (few, 50)}
+    fixed_s = (50 * expected_s[few] - few * expected_s[50]) / (50 - few)
+    whole_s = few / H100_RATE
+    step_s = whole_s - result.waits_s(result.base, whole_s, overlap)
+    return fixed_s + (step_s - fixed_s) * images / few
+
+
+def mikami_step_s(_result: Result, _ranks: int, _overlap: float) -> float:
+    return 32 / device_rate("V100", virtual.FUSED, 32)
+
+
+_RATES: dict[tuple[str, str, int], float] = {}
+
+
+def device_rate(card: str, config: str, batch_size: int) -> float:
+    """Images/s that the forecast expects of one card."""
+    key = card, config, batch_size
+    if key not in _RATES:
+        row = replace(virtual.PUBLISHED[0], card=card, config=config, batch_size=batch_size)
+        [_RATES[key]] = virtual.device_images_per_s([(row, virtual.cell(row))]).values()
+    return _RATES[key]
+
+
+RESULTS = (
+    Result(
+        *("Goyal 2017, 256 P100", 0.90, 8, 256, "big-basin", "hierarchical", True, 4, lambda _: 32),
+        step_s=constant(GOYAL_STEP_S),
+        source="https://arxiv.org/abs/1706.02677",
+        inputs="8 P100 a server on NVLink, 50 Gbit Ethernet; 32 images and float32 gradients a GPU; backward 120 ms; "
+        "reduced within the server, then by halving and doubling, while backward runs",
+        assumed="the forward pass takes half of the backward pass; one buffer instead of one per gradient",
+        time_to_train_s=3600,
+    ),
+    Result(
+        *("Akiba 2017, 1024 P100", 0.80, 8, 1024, "mn-1", "ring", False, 2, lambda _: 32),
+        step_s=constant(GOYAL_STEP_S),
+        source="https://arxiv.org/abs/1908.00213",
+        inputs="8 P100 a node, InfiniBand FDR twice; 32 images a GPU in float32, gradients sent in half precision; "
+        "ring all-reduce of NCCL 2.0.5, after the backward pass and before the update (ChainerMN)",
+        assumed="the step: Goyal's, on the same card; PCIe within the node",
+        time_to_train_s=897.9,
+    ),
+    Result(
+        *("Jia 2018, 2048 P40", 0.879, 1, 2048, "p40-100gbe", "hierarchical", True, 2, lambda _: 32),
+        step_s=from_time_to_train,
+        source="https://arxiv.org/abs/1807.11205",
+        inputs="2048 P40, 64K images a step; 90 epochs in 6.6 minutes; 100 Gbit Ethernet; mixed precision",
+        assumed="8 GPUs a node on PCIe, half-precision gradients, a hierarchical all-reduce that overlaps, efficiency "
+        "against one GPU: the text of the paper was not reached, only its abstract and others' tables; all of the "
+        "6.6 minutes are steps",
+        time_to_train_s=396,
+    ),
+    Result(
+        *("Mikami 2018, 1088 V100", 0.9162, 4, 1088, "abci", "hierarchical", True, 2, lambda _: 32),
+        step_s=mikami_step_s,
+        source="https://arxiv.org/abs/1811.05233",
+        inputs="ABCI: 4 V100 a node on NVLink, InfiniBand EDR twice; 34K images on 1,088 GPUs: 32 each; 2D-torus "
+        "all-reduce",
+        assumed="the step: tcbench's forecast of a V100 (fp16+batched+nhwc+fused, 32 images), a bound; half-precision "
+        "gradients; the torus is taken for a hierarchy, and to overlap; efficiency against one node",
+    ),
+    Result(
+        *("MLPerf v4.0, 64 H100", 4908 / 7161, 8, 64, "dgx-h100", "ring", True, 2, lambda ranks: 3200 // ranks),
+        step_s=mlperf_step_s,
+        source="https://github.com/mlcommons/training_results_v4.0",
+        inputs="Eos: 8 H100 a node on NVLink, InfiniBand NDR eight times; 3,200 images a step on 8 and on 64 GPUs: 400 "
+        "and 50 each; 7,161 images/s a GPU on 8; NCCL 2.21.5",
+        assumed="the part of a step that does not shrink with the batch: tcbench's forecast of an H100; a ring that "
+        "overlaps, of half-precision gradients",
+    ),
+)
+
+TRAINED = (
+    Point("He 2015, 8 P100", 8, None, 29 * 3600),
+    Point("Goyal 2017", 256, None, 3600, 0),
+    Point("Akiba 2017", 1024, None, 897.9, 1),
+    Point("Jia 2018", 2048, None, 396, 2),
+    Point("Mikami 2018", 2176, None, 224, 3),
+)
+"""Times to train that were published (SONY's table), whatever else they hold."""
+
+
+def errors(overlap: float) -> list[float]:
+    """Model less published, in efficiency."""
+    return [result.model(overlap) - result.efficiency for result in RESULTS]
+
+
+def fitted() -> float:
+    """The overlap of the least squares over the results that overlap, to a tenth."""
+    overlapping = [i for i, result in enumerate(RESULTS) if result.overlaps]
+    return min((n / 10 for n in range(11)), key=lambda overlap: sum(errors(overlap)[i] ** 2 for i in overlapping))
+
+
+def within_goal() -> tuple[float, float]:
+    """The least and the largest overlap, by tenths, that keep every result within the goal."""
+    held = [n / 10 for n in range(11) if max(map(abs, errors(n / 10))) <= GOAL]
+    return min(held), max(held)
+
+
+def picture() -> object:
+    """Efficiency and time to train of every result's model, with what was published."""
+    curves, points = [], []
+    for place, result in enumerate(RESULTS):
+        ranks = tuple(n for n in (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096) if n >= result.base)
+        ranks = tuple(n for n in ranks if result.images(n) >= 1 and n <= max(2 * result.ranks, 64))
+        curves.append(
+            Curve(
+                f"{result.says}: {result.network}, {result.algorithm}"
+                + ("" if result.overlaps else ", not overlapped"),
+                ranks,
+                tuple(result.model(OVERLAP, n) for n in ranks),
+                tuple(result.model(0.0, n) for n in ranks),
+                tuple(result.model_time_to_train_s(n) for n in ranks),
+            )
+        )
+        points.append(Point(f"{result.efficiency:.1%}", result.ranks, result.efficiency, None, place))
+    return scale_out_chart(
+        curves,
+        "Lines: the model, against the number of GPUs that each source compares with. Marks: published",
+        [*points, *TRAINED],
+        ["Sources, inputs and assumptions: docs/forecast.md and benchmarks/scale_out.py."],
+    )
+
+
+def table() -> Iterator[str]:
+    yield "| published | efficiency | all-reduce | the model | off | by the other all-reduce |"
+    yield "| --- | ---: | --- | ---: | ---: | ---: |"
+    for result in RESULTS:
+        other: Algorithm = "ring" if result.algorithm == "hierarchical" else "hierarchical"
+        model, overlap = result.model(), "overlapped" if result.overlaps else "not overlapped"
+        yield (
+            f"| {result.says}, against {result.base} | {result.efficiency:.1%} | {result.algorithm}, {overlap} | "
+            f"{model:.1%} | {100 * (model - result.efficiency):+.1f} points | {result.model(algorithm=other):.1%} |"
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("-o", "--output", type=Path, help="draw the picture into this file")
+    output = parser.parse_args().output
+    print("\n".join(table()))
+    low, high = within_goal()
+    print(
+        f"\nOverlap {OVERLAP:g}: the least squares give {fitted():g}; all within {100 * GOAL:.0f} points from {low:g} ",
+        end="",
+    )
+    print(f"to {high:g}.")
+    for result in RESULTS:
+        print(f"\n{result.says} ({result.source}): {result.inputs}. Assumed: {result.assumed}.")
+    for result in RESULTS:
+        if result.time_to_train_s is not None:
+            model_s = result.model_time_to_train_s(result.ranks)
+            print(f"{result.says}: {result.time_to_train_s / 60:.1f} min to train, by the model {model_s / 60:.1f}")
+    if output is not None:
+        save(picture(), output)
+        print(f"wrote {output}")
+
+
+if __name__ == "__main__":
+    main()

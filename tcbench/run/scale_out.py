@@ -1,0 +1,124 @@
+"""The steps that a model of many ranks stands on: measured ones of records, or those of a forecast.
+
+Owns which cells those are, and what is said of the others. `tcbench.analysis.scale_out` is the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from tcbench.analysis.scale_out import (
+    ALGORITHMS,
+    OVERLAP,
+    Algorithm,
+    Scaled,
+    Step,
+    gradient_bytes,
+    measured_step,
+    scaled,
+)
+from tcbench.analysis.summary import by_cell, summarise
+from tcbench.core.errors import SelectionError
+from tcbench.core.record import Cell, Record
+from tcbench.hardware.networks import Network
+from tcbench.models import MODELS
+from tcbench.run.forecast import Forecast
+
+Source = Literal["measured", "simulated", "forecast"]
+
+
+@dataclass(frozen=True)
+class Basis:
+    """A cell's step on one rank, and the device that it is of."""
+
+    cell: Cell
+    device_name: str
+    step: Step
+    source: Source
+
+
+@dataclass(frozen=True)
+class Size:
+    """A basis on so many ranks: by each algorithm without overlap and with it."""
+
+    basis: Basis
+    ranks: int
+    by: dict[tuple[Algorithm, bool], Scaled]
+
+    @property
+    def best(self) -> Scaled:
+        """The faster algorithm, overlapped."""
+        return min((self.by[algorithm, True] for algorithm in ALGORITHMS), key=lambda scaled: scaled.step_s)
+
+
+@dataclass(frozen=True)
+class ScaleOut:
+    """Every basis on every number of ranks, basis by basis. `left_out`: cells that are no basis, and why."""
+
+    network: Network
+    sizes: tuple[Size, ...]
+    left_out: tuple[str, ...] = ()
+
+    @property
+    def bases(self) -> tuple[Basis, ...]:
+        return tuple(dict.fromkeys(size.basis for size in self.sizes))
+
+
+def scale_out(bases: Sequence[Basis], ranks: Sequence[int], network: Network, left_out: Sequence[str] = ()) -> ScaleOut:
+    """Every basis on every number of ranks."""
+
+    def size(basis: Basis, n: int) -> Size:
+        ways = [(algorithm, overlapped) for algorithm in ALGORITHMS for overlapped in (False, True)]
+        return Size(basis, n, {way: scaled(basis.step, n, network, way[0], OVERLAP * way[1]) for way in ways})
+
+    return ScaleOut(network, tuple(size(basis, n) for basis in bases for n in ranks), tuple(left_out))
+
+
+def measured(records: Iterable[Record], *, all_configs: bool) -> list[Basis]:
+    """Cells of one rank that were measured; of each machine and batch size the fastest alone, unless `all_configs`.
+    Raises SelectionError where there is none."""
+    records = tuple(records)
+    trials = by_cell(records)
+    bases = []
+    for summary in summarise(records):
+        step = measured_step(summary, trials[summary.machine, summary.cell])
+        environment = summary.environment
+        if step is None or environment is None:
+            continue
+        source: Source = "simulated" if environment.simulated else "measured"
+        bases.append(Basis(summary.cell, environment.device_name, step, source))
+    if not bases:
+        raise SelectionError("no measured cell of one rank in these results to scale out; `tcbench run` makes some")
+    return bases if all_configs else _fastest(bases)
+
+
+def forecast(of: Forecast, *, all_configs: bool) -> tuple[list[Basis], list[str]]:
+    """Cells that run there and fit, by the time that is expected of their device, and why others are left out; of each
+    batch size the fastest alone, unless `all_configs`. Raises SelectionError where there is none."""
+    bases, left_out = [], []
+    for cell in of.cells:
+        why = cell.cannot_run or cell.untraced
+        if cell.memory is not None and not cell.memory.fits:
+            why = f"does not fit into the memory of {of.gpu.name}"
+        if why:
+            left_out.append(f"{cell.cell.label}: {why}")
+            continue
+        parameters = MODELS[cell.cell.model].parameters(cell.cell.n_classes)
+        n_bytes = gradient_bytes(cell.cell, parameters)
+        step = Step(cell.expected_s, cell.cell.batch_size, n_bytes, of.gpu.power_limit_w)
+        bases.append(Basis(cell.cell, of.gpu.device_name, step, "forecast"))
+    if not bases:
+        raise SelectionError(f"no cell to scale out on {of.gpu.name}: {left_out[0]}")
+    return (bases, left_out) if all_configs else (_fastest(bases), [])
+
+
+def _fastest(bases: Iterable[Basis]) -> list[Basis]:
+    """Of each device and batch size the cell with the shortest step."""
+    best: dict[tuple[str, str, int], Basis] = {}
+    for basis in bases:
+        key = basis.source, basis.device_name, basis.cell.batch_size
+        if key not in best or basis.step.time_s < best[key].step.time_s:
+            best[key] = basis
+    return list(best.values())

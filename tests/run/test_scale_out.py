@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+import dataclasses
+
+import factories
+import msgspec
+import pytest
+import scale_out as published
+
+from tcbench.accelerators import device as devices
+from tcbench.analysis.floor import MemoryNeed
+from tcbench.analysis.scale_out import OVERLAP
+from tcbench.core.errors import SelectionError
+from tcbench.core.record import GpuSample, GpuSamples, GpuState, Simulated
+from tcbench.hardware import gpus, networks
+from tcbench.run import plan, scenario
+from tcbench.run import scale_out as run
+from tcbench.run.forecast import CellForecast, Forecast
+
+ABCI = networks.load("abci")
+
+
+def trial(config="fp32", batch_size=4, time_s=0.1, **changes):
+    cell = factories.make_cell(config, batch_size, ranks=changes.pop("ranks", 1))
+    measurement = factories.make_measurement([time_s] * 12)
+    return factories.make_record(cell=cell, measurement=measurement, **changes)
+
+
+# -- the steps that it stands on ------------------------------------------------------------------------------------
+
+
+def test_of_each_batch_size_the_fastest_config_is_scaled_out_and_all_that_are_asked_for():
+    records = [trial("fp32", 4, 0.2), trial("fp16", 4, 0.1), trial("fp32", 8, 0.3), trial("fp16", 8, 0.4)]
+    names = [(basis.cell.config, basis.cell.batch_size) for basis in run.measured(records, all_configs=False)]
+    assert names == [("fp16", 4), ("fp32", 8)]
+    assert len(run.measured(records, all_configs=True)) == 4
+
+
+def test_sixteen_bit_gradients_have_half_the_bytes():
+    by_config = {
+        basis.cell.config: basis.step.gradient_bytes
+        for basis in run.measured([trial("fp32"), trial("fp16"), trial("bf16+nhwc")], all_configs=True)
+    }
+    assert by_config == {"fp32": 4 * 25_557_032, "fp16": 2 * 25_557_032, "bf16+nhwc": 2 * 25_557_032}
+
+
+def test_a_step_of_many_ranks_has_an_all_reduce_in_it_already():
+    with pytest.raises(SelectionError, match="no measured cell of one rank"):
+        run.measured([trial(ranks=2)], all_configs=True)
+
+
+def test_energy_is_that_of_the_mean_power_while_steps_were_timed():
+    samples = tuple(GpuSample(time_s=t, power_w=w) for t, w in ((1.0, 50.0), (5.0, 200.0), (6.0, 300.0), (9.0, 60.0)))
+    gpu = GpuSamples(state=GpuState(), samples=samples, timed_from_s=4.0, timed_to_s=7.0)
+    [basis] = run.measured([msgspec.structs.replace(trial(), gpu=gpu)], all_configs=True)
+    assert basis.step.power_w == 250
+    [size] = run.scale_out([basis], [64], ABCI).sizes
+    assert size.best.energy_j == pytest.approx(64 * 250 * size.best.time_to_train_s)
+
+
+def test_a_simulated_step_says_so():
+    simulated = Simulated(card="V100", host="a host", host_speed=1, attained="attained-0")
+    environment = factories.make_environment(simulated=simulated)
+    [basis] = run.measured([trial(environment=environment)], all_configs=True)
+    assert basis.source == "simulated"
+
+
+def a_forecast(*cells):
+    gpu = gpus.load("V100")
+    _, device = devices.absent(gpu)
+    planned = plan.make(scenario.load("naruse2018"), plan.Selection(), device, remote=True)
+    return Forecast(planned, gpu, cells, None, None, None)
+
+
+def test_where_nothing_fits_there_is_nothing_to_scale_out():
+    cell = factories.make_cell("fp32", 256)
+    large = CellForecast(cell, memory=MemoryNeed(2**35, 0, 2**34))
+    with pytest.raises(SelectionError, match="on V100: fp32, batch size 256: does not fit into the memory of V100"):
+        run.forecast(a_forecast(large), all_configs=True)
+    with pytest.raises(SelectionError, match="needs compute capability"):
+        run.forecast(a_forecast(CellForecast(cell, cannot_run="needs compute capability 8.0")), all_configs=False)
+
+
+def test_the_best_is_the_faster_all_reduce_overlapped():
+    [basis] = run.measured([trial()], all_configs=True)
+    [size] = run.scale_out([basis], [1024], ABCI).sizes
+    assert (size.best.algorithm, size.best.overlap) == ("hierarchical", OVERLAP)
+    assert size.best.step_s == min(scaled.step_s for scaled in size.by.values())
+
+
+# -- published results ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("result", published.RESULTS, ids=lambda result: result.says)
+def test_the_model_is_within_ten_points_of_a_published_efficiency(result):
+    assert abs(result.model() - result.efficiency) <= published.GOAL
+
+
+def test_the_overlap_is_one_number_the_least_squares_and_a_range_of_them_would_do():
+    assert published.fitted() == OVERLAP
+    low, high = published.within_goal()
+    assert low <= OVERLAP - 0.2
+    assert high >= OVERLAP + 0.2
+
+
+def test_no_input_comes_from_the_efficiency_that_is_compared():
+    for result in published.RESULTS:
+        other = dataclasses.replace(result, efficiency=0.5)
+        assert other.model() == result.model()
+
+
+def test_the_step_of_a_time_to_train_leaves_room_for_its_all_reduce():
+    jia = next(result for result in published.RESULTS if "Jia" in result.says)
+    assert jia.model_time_to_train_s(2048) == pytest.approx(396)
