@@ -87,7 +87,7 @@ def accelerator_scope(settings: CudnnSettings) -> Iterator[object]:
 
 # -- a piece of work against its reference -------------------------------------------------------------------------
 
-THROUGH_TABLES = (w.BatchedUpdate, w.CheckFinite, w.AdjustScale)
+THROUGH_TABLES = (w.BatchedUpdate, w.CheckFinite, w.PackGradients, w.AdjustScale)
 """Work on tables of addresses, which needs more than operands."""
 
 AFTER_FORWARD = {"mask", "reserve"}

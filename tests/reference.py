@@ -402,9 +402,10 @@ def _at(address: int, size: int, dtype: str) -> Array:
     return np.frombuffer(memory, dtype=dtype)
 
 
-def _gradients(work: w.BatchedUpdate | w.CheckFinite, a: Arrays) -> list[Array]:
+def _gradients(work: w.BatchedUpdate | w.CheckFinite | w.PackGradients, a: Arrays) -> list[Array]:
+    of = work.parameters
     return [
-        _at(int(address), size, work.parameters.half if half_weights else "float32")
+        _at(int(address), size, of.gradients or (of.half if half_weights else "float32"))
         for size, (address, half_weights) in zip(work.parameters.sizes, a.raw("table"), strict=True)
     ]
 
@@ -442,6 +443,12 @@ def batched_update(work: w.BatchedUpdate, a: Arrays) -> None:
 @_computes(w.CheckFinite)
 def check_finite(work: w.CheckFinite, a: Arrays) -> None:
     a.raw("state")[w.OVERFLOWS] += _overflowing_chunks(work, _gradients(work, a), 1.0)
+
+
+@_computes(w.PackGradients)
+def pack_gradients(work: w.PackGradients, a: Arrays) -> None:
+    for place, gradient in zip(work.parameters.places, _gradients(work, a), strict=True):
+        a.raw("flat")[place : place + gradient.size] = gradient.astype(np.float32) * np.float32(work.factor)
 
 
 @_computes(w.AdjustScale)

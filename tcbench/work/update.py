@@ -1,4 +1,5 @@
-"""The weight update: one parameter at a time (the talk's base), or all parameters at once; and the loss scale."""
+"""The weight update: one parameter at a time (the talk's base), or all parameters at once; the loss scale; and the
+gradients side by side, as they are reduced over ranks."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tcbench.work.base import Array, DType, Half, Work, reads, round_up, updates, writes
+from tcbench.work.base import ITEM_BYTES, Array, DType, Half, Work, reads, round_up, updates, writes
 from tcbench.work.pointwise import Pointwise
 
 SCALE, OVERFLOWS, GOOD_STEPS, SKIPPED = range(4)
@@ -118,14 +119,15 @@ class Parameters:
     which holds those alone. Places are multiples of ALIGNMENT: cuDNN's graphs take addresses that are
     multiples of 16 bytes.
 
-    `table` int64 (P, 2): address of each parameter's gradient (in the parameter's dtype) and of its 16-bit weights,
-    0 for a float32 parameter. `chunks` int64 (B, 4): parameter, first and end value in it, place in the flat arrays
+    `table` int64 (P, 2): address of each parameter's gradient (in the parameter's dtype, or all in `gradients`) and of
+    its 16-bit weights, 0 for a float32 parameter. `chunks` int64 (B, 4): parameter, first and end value in it, place in the flat arrays
     of the first; each of at most CHUNK values.
     """
 
     sizes: tuple[int, ...]
     halves: tuple[bool, ...]
     half: Half = "float16"
+    gradients: DType | None = None
 
     @functools.cached_property
     def places(self) -> tuple[int, ...]:
@@ -158,7 +160,13 @@ class Parameters:
 
     @property
     def gradient_bytes(self) -> int:
+        if self.gradients is not None:
+            return ITEM_BYTES[self.gradients] * self.total
         return 4 * self.total - 2 * self.total_half
+
+    def gradient_dtype(self, half: bool) -> DType:
+        """That of a parameter which has 16 bits, or float32."""
+        return self.gradients or (self.half if half else "float32")
 
 
 @dataclass(frozen=True)
@@ -204,6 +212,27 @@ class BatchedUpdate(_BatchedWork):
     @property
     def flops(self) -> int:
         return 7 * self.parameters.total
+
+
+@dataclass(frozen=True)
+class PackGradients(_BatchedWork):
+    """flat = gradient * factor for every parameter, at its place and in one dtype; what lies between stays."""
+
+    name = "pack_gradients"
+    roles = reads("table", "chunks") | writes("flat")
+    dtype: DType
+    factor: float
+
+    def array(self, name: str) -> Array:
+        return ((self.parameters.total,), self.dtype) if name == "flat" else super().array(name)
+
+    @property
+    def scalars(self) -> tuple[int | float, ...]:
+        return (float(self.factor),)
+
+    @property
+    def flops(self) -> int:
+        return self.parameters.total
 
 
 class CheckFinite(_BatchedWork):

@@ -159,5 +159,6 @@ _KERNELS: dict[type[w.Work], Callable[..., None]] = {
     w.MomentumUpdate: update.momentum_update,
     w.BatchedUpdate: update.batched_update,
     w.CheckFinite: update.check_finite,
+    w.PackGradients: update.pack_gradients,
     w.AdjustScale: update.adjust_scale,
 }

@@ -25,6 +25,7 @@ from tcbench.work import (
     BatchedUpdate,
     CheckFinite,
     MomentumUpdate,
+    PackGradients,
     Parameters,
     ToHalf,
     ToSingle,
@@ -213,10 +214,36 @@ def _chunks_with_overflow(finite: Array) -> int:
     return sum(not finite[begin : begin + CHUNK].all() for begin in range(0, finite.size, CHUNK))
 
 
-def _gradients(work: BatchedUpdate | CheckFinite, table: Array) -> list[Array]:
+def pack_gradients(work: PackGradients, table: Array, _: Array, flat: Array) -> None:
+    """See PackGradients."""
+    pack_by_blocks(work, table, flat, load, convert)
+
+
+def pack_by_blocks(
+    work: PackGradients,
+    table: Array,
+    flat: Array,
+    widen: Callable[[Array, str], Array],
+    narrow: Callable[[Array, Array], object],
+) -> None:
+    """PackGradients; what `widen` and `narrow` do is said in Passes."""
+    gradients = _gradients(work, table)
+
+    def compute(row: _Block) -> None:
+        index, begin, end, place = row
+        out = flat[place : place + end - begin]
+        single = out if out.dtype == np.float32 else scratch("update.packed", out.shape, np.float32)
+        np.multiply(widen(gradients[index][begin:end], "update.g"), np.float32(work.factor), out=single)
+        if single is not out:
+            narrow(single, out)
+
+    _run_blocks(compute, work.parameters)
+
+
+def _gradients(work: BatchedUpdate | CheckFinite | PackGradients, table: Array) -> list[Array]:
     of = work.parameters
     return [
-        _at(address, size, of.half if half else np.float32)
+        _at(address, size, of.gradient_dtype(half))
         for size, half, address in zip(of.sizes, of.halves, table[:, 0].tolist(), strict=True)
     ]
 

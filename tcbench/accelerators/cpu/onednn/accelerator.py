@@ -85,4 +85,5 @@ _CHOOSE: dict[type[w.Work], Callable[..., Choice]] = {
     w.ToHalf: pointwise.convert,
     w.Unscale: update.unscale,
     w.BatchedUpdate: update.batched,
+    w.PackGradients: update.pack,
 }

@@ -11,7 +11,7 @@ import numpy as np
 
 from tcbench.accelerators.cpu.numpy import half
 from tcbench.accelerators.cpu.numpy.parallel import scratch
-from tcbench.accelerators.cpu.numpy.update import Passes, unscale_by_chunks, update_by_blocks
+from tcbench.accelerators.cpu.numpy.update import Passes, pack_by_blocks, unscale_by_chunks, update_by_blocks
 from tcbench.accelerators.cpu.onednn.library import (
     ATTRIBUTE_SCALE,
     BINARY_ADD,
@@ -25,7 +25,7 @@ from tcbench.accelerators.cpu.onednn.library import (
     Unimplemented,
 )
 from tcbench.accelerators.cpu.onednn.tuning import REFERENCE, Choice
-from tcbench.work import ITEM_BYTES, SCALE, BatchedUpdate, Unscale
+from tcbench.work import ITEM_BYTES, SCALE, BatchedUpdate, PackGradients, Unscale
 
 
 class _OfThreads:
@@ -115,3 +115,16 @@ def batched(engine: Engine, work: BatchedUpdate) -> Choice:
         update_by_blocks(work, table.reshape(-1, 2), master, velocity, state, Passes(widen, step, narrow))
 
     return Choice(functools.partial(functools.partial, run), momentum(1).name)
+
+
+def pack(engine: Engine, work: PackGradients) -> Choice:
+    """flat = gradient * factor, each block by NumPy between oneDNN's conversions."""
+    of = work.parameters
+    if work.dtype == "float32" and not any(of.halves):
+        raise Unimplemented("nothing to convert")
+    widen, narrow = _conversions(engine, of.half, _OfThreads(engine))
+
+    def run(table: Array, _: Array, flat: Array) -> None:
+        pack_by_blocks(work, table.reshape(-1, 2), flat, widen, narrow)
+
+    return Choice(functools.partial(functools.partial, run), f"conversion of {of.half}")

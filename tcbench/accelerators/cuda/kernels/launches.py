@@ -226,7 +226,15 @@ def _mean_loss(work: w.MeanLoss) -> KernelLaunch:
 
 @launches(w.BatchedUpdate, w.CheckFinite)
 def _batched(work: w.BatchedUpdate | w.CheckFinite) -> KernelLaunch:
-    return _linear("update.cu", work.name, (_type(work.parameters.half),), work.parameters.n_chunks)
+    of = work.parameters
+    gradients = () if of.gradients is None else (f"GRADIENT={C_TYPES[of.gradients]}",)
+    return _linear("update.cu", work.name, (_type(of.half), *gradients), of.n_chunks)
+
+
+@launches(w.PackGradients)
+def _pack(work: w.PackGradients) -> KernelLaunch:
+    of = work.parameters
+    return _linear("pack.cu", work.name, (_type(work.dtype), f"HALF={C_TYPES[of.half]}"), of.n_chunks)
 
 
 @launches(w.AdjustScale)

@@ -1,13 +1,20 @@
 // The weight update of all parameters in one launch: a block for each row of the chunk table.
 //
 // table (P, 2): addresses of a parameter's gradient and of its 16-bit weights, 0 for a float32 parameter.
-// DTYPE is the type of those, half or bfloat16.
+// DTYPE is the type of those, half or bfloat16; a gradient's is its parameter's, or GRADIENT where that is defined.
 // chunks (B, 4): parameter, first and end value in it, place in the flat arrays of the first.
 // state (4,): the loss scale, overflows, good steps, skipped steps.
 
 #include "common.cuh"
 
 typedef DTYPE T;
+#ifdef GRADIENT
+typedef GRADIENT OfHalf;
+typedef GRADIENT OfSingle;
+#else
+typedef T OfHalf;
+typedef float OfSingle;
+#endif
 
 constexpr int N = 8;  // values that a thread takes at a time
 constexpr int SCALE = 0, OVERFLOWS = 1, GOOD_STEPS = 2, SKIPPED = 3;
@@ -63,9 +70,9 @@ extern "C" __global__ void batched_update(const long long* table, const long lon
     T* weights = reinterpret_cast<T*>(table[2 * parameter + 1]);
     const Rule rule = {state[SCALE], learning_rate, momentum, weight_decay};
     const bool finite =
-        weights ? update(rule, reinterpret_cast<const T*>(gradient) + begin, weights + begin, master + place,
+        weights ? update(rule, reinterpret_cast<const OfHalf*>(gradient) + begin, weights + begin, master + place,
                          velocity + place, count)
-                : update(rule, reinterpret_cast<const float*>(gradient) + begin, static_cast<T*>(nullptr),
+                : update(rule, reinterpret_cast<const OfSingle*>(gradient) + begin, static_cast<T*>(nullptr),
                          master + place, velocity + place, count);
     if (dynamic) return;
     if (__syncthreads_or(!finite) && threadIdx.x == 0) atomicAdd(&state[OVERFLOWS], 1.0f);
@@ -92,8 +99,8 @@ extern "C" __global__ void check_finite(const long long* table, const long long*
     const long long parameter = chunk[0], begin = chunk[1], count = chunk[2] - begin;
     const long long gradient = table[2 * parameter];
     const bool finite = table[2 * parameter + 1]
-                            ? all_finite(reinterpret_cast<const T*>(gradient) + begin, count)
-                            : all_finite(reinterpret_cast<const float*>(gradient) + begin, count);
+                            ? all_finite(reinterpret_cast<const OfHalf*>(gradient) + begin, count)
+                            : all_finite(reinterpret_cast<const OfSingle*>(gradient) + begin, count);
     if (__syncthreads_or(!finite) && threadIdx.x == 0) atomicAdd(&state[OVERFLOWS], 1.0f);
 }
 

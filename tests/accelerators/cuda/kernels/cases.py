@@ -23,7 +23,7 @@ Array = np.ndarray[Any, Any]
 Arrays = dict[str, Array]
 
 EXACT = {"relu", "relu_backward", "add", "add_relu", "to_single", "to_half", "max_pool_forward", "unscale"}
-EXACT |= {"check_finite", "adjust_scale", "im2col"}
+EXACT |= {"check_finite", "adjust_scale", "im2col", "pack_gradients"}
 
 
 @dataclass(frozen=True)
@@ -184,6 +184,16 @@ def update() -> Iterator[Case]:
         yield Case(w.CheckFinite(parameters), state=(8, 2, 0, 0))
         yield Case(w.CheckFinite(parameters), special=True)
         yield Case(w.CheckFinite(parameters), special=True, odd=True)
+    # Gradients that come from the all-reduce's buffer, in one dtype whatever the parameters have.
+    for parameters, reduced in itertools.product((PARAMETERS, BFLOAT16_PARAMETERS), ("float32", "half")):
+        reduced = parameters.half if reduced == "half" else reduced
+        of = dataclasses.replace(parameters, gradients=reduced)
+        yield Case(w.BatchedUpdate(of, 0.1, 0.9, 1e-4, False), special=True, label=f"of-{reduced}")
+        yield Case(w.BatchedUpdate(of, 0.1, 0.9, 1e-4, False), odd=True, label=f"of-{reduced}")
+        yield Case(w.CheckFinite(of), special=True, label=f"of-{reduced}")
+        for special, odd in ((False, False), (True, True)):
+            yield Case(w.PackGradients(parameters, reduced, 1 / 3), special=special, odd=odd)
+    yield Case(w.PackGradients(w.Parameters((100, 64), (False, False)), "float16", 0.5))
     for state in ((1024, 0, 3, 2), (1024, 0, 4, 2), (2**24, 0, 9, 0), (1024, 7, 4, 2), (1, 1, 0, 0), (1.5, 1, 0, 0)):
         yield Case(w.AdjustScale(5), state=state, label="-".join(map(str, state)))
 
@@ -214,12 +224,12 @@ def inputs(case: Case) -> Arrays:
         arrays["square_sum"][::7] *= 0.5  # below the mean's square: a variance of 0
     if "state" in arrays:
         arrays["state"] = np.array(case.state, "float32")
-    if isinstance(work, (w.BatchedUpdate, w.CheckFinite)):
+    if isinstance(work, (w.BatchedUpdate, w.CheckFinite, w.PackGradients)):
         arrays["chunks"] = np.array(list(work.parameters.chunks()), "int64").reshape(-1)
         for index, (size, half) in enumerate(zip(work.parameters.sizes, work.parameters.halves, strict=True)):
             # A parameter in three overflows, so that some chunks are clean.
             special = case.special and index % 3 == 1
-            arrays[f"gradient{index}"] = _values(rng, size, work.parameters.half if half else "float32", special)
+            arrays[f"gradient{index}"] = _values(rng, size, work.parameters.gradient_dtype(half), special)
             if half:
                 arrays[f"half{index}"] = _poison(size, work.parameters.half)
     if "overflowing" in case.label:
