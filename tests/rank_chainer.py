@@ -17,6 +17,7 @@ import numpy as np
 import ranks
 import training
 
+from tcbench.backends.chainer import exchange
 from tcbench.core import world
 
 GEOMETRY = training.SMOOTH
@@ -51,10 +52,10 @@ def train(config: str, steps: int, fault: str | None = None, **changes: Any) -> 
 
 
 def reference(
-    config: str, steps: int, size: int, late: int = 0, exchanged: str | None = None
+    config: str, steps: int, size: int, sent: str | None = None, late: int = 0
 ) -> tuple[list[list[float]], dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """In one process: each shard's losses, parameters before and after. Gradients are applied `late` steps late;
-    `exchanged` is the dtype that they are averaged in, their own or float32 by default."""
+    """In one process: each shard's losses, parameters before and after. Gradients are applied `late` steps late. `sent`
+    is the dtype that they are averaged in, for the batched update; None: as ChainerMN does it."""
     with contextlib.ExitStack() as stack:
         sessions = [stack.enter_context(session_of(config, shard)) for shard in range(size)]
         before = training.parameters(sessions[0])
@@ -66,20 +67,34 @@ def reference(
                     phase.run()
                 of.append(float(session.step.loss_value))
             shards = [[p.grad for p in session.step.model.params()] for session in sessions]
-            waiting.append([mean(gradients, exchanged) for gradients in zip(*shards, strict=True)])
+            average = average_as_chainermn if sent is None else functools.partial(average_in, sent)
+            waiting.append([average(gradients) for gradients in zip(*shards, strict=True)])
             if len(waiting) <= late:
                 continue
             means = waiting.popleft()
             for session in sessions:
-                for parameter, gradient in zip(session.step.model.params(), means, strict=True):
-                    parameter.grad = gradient.copy()
+                if sent is None:
+                    for parameter, gradient in zip(session.step.model.params(), means, strict=True):
+                        parameter.grad = gradient.copy()
+                else:
+                    session.step.optimizer.read(tuple(means))
                 session.step.update()
         return losses, before, training.parameters(sessions[0])
 
 
-def mean(gradients: tuple[np.ndarray, ...], exchanged: str | None) -> np.ndarray:
-    parts = [gradient.astype(exchanged or "float32").astype(np.float64) for gradient in gradients]
-    return functools.reduce(np.add, parts).astype(gradients[0].dtype) * gradients[0].dtype.type(1 / len(parts))
+def average_as_chainermn(gradients: tuple[np.ndarray, ...]) -> np.ndarray:
+    """Its naive communicator sums in float32 and divides in the gradients' own dtype; bfloat16 it sees in float32."""
+    dtype = gradients[0].dtype
+    total = functools.reduce(np.add, [gradient.astype(np.float32) for gradient in gradients])
+    if dtype == np.float16:
+        return total.astype(dtype) * dtype.type(1 / len(gradients))
+    return (total * np.float32(1 / len(gradients))).astype(dtype)
+
+
+def average_in(dtype: str, gradients: tuple[np.ndarray, ...]) -> np.ndarray:
+    """Each rank divides and rounds, then they are added in float32 and rounded again."""
+    parts = [(gradient.astype(np.float32) * np.float32(1 / len(gradients))).astype(dtype) for gradient in gradients]
+    return functools.reduce(lambda a, b: (a.astype(np.float32) + b.astype(np.float32)).astype(dtype), parts)
 
 
 def main(folder: str, jobs: str) -> None:
@@ -87,6 +102,7 @@ def main(folder: str, jobs: str) -> None:
 
     comm = MPI.COMM_WORLD
     here = world.World(comm.rank, comm.size, comm.rank, comm.size, comm)
+    exchange.BUCKET_BYTES = 20_000  # so that the small model has several
     with world.entered(here):
         for name, job in json.loads(jobs).items():
             losses, parameters, facts = train(steps=ranks.STEPS, **job)

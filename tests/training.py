@@ -78,7 +78,7 @@ def on_numpy(sm: int = 90, fast: bool = True) -> Site:
 def numpys_processor(threads: int = 1) -> Site:
     """The processor by NumPy alone, whose float32 arithmetic is what the references of GPU work do too."""
     accelerator = NumpyAccelerator(threads)
-    return Site(OpenDevice(accelerator, HostClock(), lambda: 0, enter=accelerator.enter))
+    return Site(OpenDevice(accelerator, HostClock(), lambda: 0, enter=accelerator.enter, reducer=accelerator.reducer))
 
 
 @dataclass(frozen=True)

@@ -16,13 +16,14 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Protocol
 
 from tcbench import accelerators
-from tcbench.accelerators.protocol import Accelerator
+from tcbench.accelerators.protocol import Accelerator, Reducer
 from tcbench.core.errors import SelectionError
 from tcbench.core.finding import Finding
 from tcbench.core.record import CudnnSettings, GpuFacts, GpuSamples, PlanChoice, Simulated
 from tcbench.core.recording import Activity, Call
 from tcbench.core.rung import Package
 from tcbench.core.session import Clock
+from tcbench.core.world import World
 from tcbench.hardware import machine
 from tcbench.hardware.gpus import GpuFile
 from tcbench.work import Work
@@ -77,7 +78,8 @@ class Activities(Protocol):
 @dataclass(frozen=True)
 class OpenDevice:
     """An accelerator on a device, with its clock and its account of memory. `enter`: what the accelerator itself needs
-    held. `computes`: its arrays have contents. `busy_s`: the time it has worked so far, where that can be told."""
+    held. `computes`: its arrays have contents. `busy_s`: the time it has worked so far, where that can be told.
+    `reducer`: makes what sums its arrays over the ranks of a world; None where nothing does."""
 
     accelerator: Accelerator
     clock: Clock
@@ -87,6 +89,7 @@ class OpenDevice:
     memory_of: Literal["process", "device"] = "device"
     computes: bool = True
     busy_s: Callable[[], float] | None = None
+    reducer: Callable[[World], Reducer] | None = None
 
 
 @dataclass(frozen=True)

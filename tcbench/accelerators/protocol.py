@@ -55,6 +55,33 @@ class BatchNormRoute:
         return (reserve_bytes(norm),), "uint8"
 
 
+class Reducer(Protocol):
+    """Sums arrays over all ranks, in their place and in the order of calls, which is the same on every rank.
+
+    `engine` says what does it, with its version.
+    """
+
+    @property
+    def engine(self) -> str: ...
+
+    def reduce(self, array: Array) -> None:
+        """What is launched from now on sees the sum."""
+        ...
+
+    def begin(self, array: Array) -> Callable[[], None]:
+        """Sum beside what is launched from now on. Once the result is called, what is launched sees the sum; until
+        then nothing touches the array."""
+        ...
+
+    def advance(self) -> None:
+        """Give what has begun a moment of the host, where it needs that."""
+        ...
+
+    def close(self) -> None:
+        """End it. Waits for what is under way, but not for ever: other ranks may be gone."""
+        ...
+
+
 class Accelerator(Protocol):
     """Arrays on a device, and work on them, in order, on one stream; nothing here waits but `download`."""
 

@@ -64,13 +64,14 @@ converts and multiplies in float32 there (oneDNN Developer Guide, Data Types, "H
 @dataclass(frozen=True)
 class Requires:
     """Requirements of a rung: one of some kinds of device (None: any), a compute capability (of devices that have one),
-    instructions of a processor, packages, other rungs."""
+    instructions of a processor, packages, other rungs, and others where there are many ranks."""
 
     devices: frozenset[str] | None = None
     compute_capability: tuple[int, int] | None = None
     instructions: Instructions | None = None
     packages: tuple[Package, ...] = ()
     rungs: tuple[Needs, ...] = ()
+    rungs_of_many: tuple[Needs, ...] = ()
 
     def is_emulated(self, instructions: frozenset[str] | None) -> bool:
         """Whether a processor that has these lacks those it takes; None: another kind of device."""
@@ -99,6 +100,7 @@ class Parity:
     rounding moves a value across ReLU's kink, a whole gradient appears or vanishes. At the first weights that is seldom
     so in float32, and the gradient's is narrow.) `input`: the rung delivers other
     pixels, so losses are not compared; `pixels` bounds the mean absolute error of a centre crop, in units of 0..255.
+    `where`: the condition under which it holds, in words.
     """
 
     kind: Literal["exact", "tolerance", "input"]
@@ -106,6 +108,7 @@ class Parity:
     float16: Tolerance | None = None
     bfloat16: Tolerance | None = None
     pixels: float = 0.0
+    where: str = ""
 
     def of(self, storage: str) -> Tolerance | None:
         """The tolerance in a config that stores this dtype."""
@@ -119,10 +122,13 @@ class Parity:
             for name, tolerance in (("fp32", self.float32), ("fp16", self.float16), ("bf16", self.bfloat16))
             if tolerance
         ]
-        return "; ".join(parts) or "bit-identical"
+        return " ".join(filter(None, ["; ".join(parts) or "bit-identical", self.where]))
 
 
 EXACT = Parity("exact")
+
+EXACT_ALONE = Parity("exact", where="on one rank")
+"""For a rung about ranks, which changes nothing where there is one."""
 
 ROUNDING = Parity(
     "tolerance",
@@ -138,13 +144,13 @@ class Rung:
 
     Every stage takes what the rungs before it left and the cell's settings, and returns what the next rung gets.
     `shows` is what a training session is seen to do because of the rung, by observed property: a rung changes these and
-    no other observed property.
+    no other observed property. `conflicts` names the rungs that it does not go with; a mapping says why.
     """
 
     name: ClassVar[str]
     says: ClassVar[str]
     requires: ClassVar[Requires] = Requires()
-    conflicts: ClassVar[frozenset[str]] = frozenset()
+    conflicts: ClassVar[frozenset[str] | Mapping[str, str]] = frozenset()
     parity: ClassVar[Parity] = EXACT
     shows: ClassVar[Mapping[str, str]] = {}
     source: ClassVar[str]
@@ -206,10 +212,20 @@ class RungSet:
                 return f"rung '{name}' is named twice"
             rung = self.rungs[name]
             for other in names[:place]:
-                if other in rung.conflicts or name in self.rungs[other].conflicts:
-                    return f"rungs '{other}' and '{name}' cannot be used together"
+                for conflicts, with_whom in ((rung.conflicts, other), (self.rungs[other].conflicts, name)):
+                    if with_whom in conflicts:
+                        why = f": {conflicts[with_whom]}" if isinstance(conflicts, Mapping) else ""
+                        return f"rungs '{other}' and '{name}' cannot be used together{why}"
             for need in rung.requires.rungs:
                 if (need.when is None or need.when in names) and need.rung not in names[:place]:
                     condition = f" with '{need.when}'" if need.when else ""
                     return f"rung '{name}'{condition} needs '{need.rung}' before it: {need.why}"
+        return None
+
+    def problem_of_many(self, names: Sequence[str]) -> str | None:
+        """The reason why a config of these rungs does not run on many ranks though it does on one, or None."""
+        for name in names:
+            for need in self.rungs[name].requires.rungs_of_many:
+                if need.rung not in names:
+                    return f"{name}: on many ranks it needs '{need.rung}': {need.why}"
         return None

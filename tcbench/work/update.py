@@ -120,8 +120,8 @@ class Parameters:
     multiples of 16 bytes.
 
     `table` int64 (P, 2): address of each parameter's gradient (in the parameter's dtype, or all in `gradients`) and of
-    its 16-bit weights, 0 for a float32 parameter. `chunks` int64 (B, 4): parameter, first and end value in it, place in the flat arrays
-    of the first; each of at most CHUNK values.
+    its 16-bit weights, 0 for a float32 parameter. `chunks` int64 (B, 4): parameter, first and end value in it, place in
+    the flat arrays of the first; each of at most CHUNK values.
     """
 
     sizes: tuple[int, ...]

@@ -64,6 +64,7 @@ class Cpu(DeviceKind):
             enter=accelerator.enter,
             plans=accelerator.plans,
             memory_of="process",
+            reducer=accelerator.reducer,
         )
 
     def ceilings(self, device: str, threads: int) -> dict[str, Any]:

@@ -7,6 +7,7 @@ for it: the loss's gradient starts from the scale in that array, and the update 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -99,9 +100,10 @@ class BatchedSGD(_ScaledSGD):
     """One launch for all parameters, through a table of addresses; with a dynamic loss scale three.
 
     Takes over the model's parameters: float32 ones become views into the flat master weights, 16-bit ones into a flat
-    array of their own. Gradients stay where backward left them, and the table of their addresses is sent at every
-    update: CuPy's pool gives the same step other addresses the next time (of blocks of one size it takes the one whose
-    Python object lies lowest). A captured graph holds the copy, with the addresses that it was captured with.
+    array of their own. Gradients stay where backward left them (or an exchange, see `read`), and the table of their
+    addresses is sent at every update: CuPy's pool gives the same step other addresses the next time (of blocks of one
+    size it takes the one whose Python object lies lowest). A captured graph holds the copy, with the addresses that it
+    was captured with.
     """
 
     def __init__(self, spec: OptimizerSpec, model: Any) -> None:
@@ -118,10 +120,8 @@ class BatchedSGD(_ScaledSGD):
             tuple(half is not None for half in halves),
             next(filter(None, halves), "float16"),
         )
-        self._work = work.BatchedUpdate(
-            described, spec.learning_rate, spec.momentum, spec.weight_decay, spec.dynamic_scale
-        )
-        self._check = work.CheckFinite(described)
+        self._describe(described)
+        self._gradients: tuple[Array, ...] | None = None
         self._adjust = work.AdjustScale(spec.growth_interval)
 
         on_host = [accelerator.download(array).reshape(-1) for array in arrays]
@@ -147,8 +147,23 @@ class BatchedSGD(_ScaledSGD):
                 view = self._master[place : place + size]
             parameter.array = view.reshape(shape)
 
+    def _describe(self, described: work.Parameters) -> None:
+        spec = self.spec
+        self._described = described
+        self._work = work.BatchedUpdate(
+            described, spec.learning_rate, spec.momentum, spec.weight_decay, spec.dynamic_scale
+        )
+        self._check = work.CheckFinite(described)
+
+    def read(self, gradients: tuple[Array, ...]) -> None:
+        """Updates take these from now on, all of one dtype, in the order of the parameters, and not their `grad`."""
+        dtype = dtype_of(gradients[0])
+        if dtype != self._described.gradients:
+            self._describe(replace(self._described, gradients=dtype))
+        self._gradients = gradients
+
     def update(self) -> None:
-        """One update of every parameter from its `grad`."""
+        """One update of every parameter from its `grad`, or from what `read` was given."""
         launch = self.accelerator.launch
         self._send_addresses()
         tables = (self._table, self._chunks)
@@ -160,7 +175,8 @@ class BatchedSGD(_ScaledSGD):
 
     def _send_addresses(self) -> None:
         address = self.accelerator.address
-        self._rows[:, 0] = [address(parameter.grad) for parameter in self._parameters]
+        gradients = self._gradients or [parameter.grad for parameter in self._parameters]
+        self._rows[:, 0] = [address(gradient) for gradient in gradients]
         self.accelerator.copy(self._rows, self._table)
 
     def masters(self) -> dict[int, Array]:

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from tcbench.accelerators.protocol import Reducer
 from tcbench.backends.chainer import ops
 from tcbench.backends.chainer.compat import chainer
 from tcbench.backends.initial import he_normal
@@ -161,7 +162,19 @@ class Exchange(Protocol):
 
 
 @dataclass(frozen=True)
-class ExchangeSpec:
-    """The way in which gradients are averaged over ranks. `build` makes it for a model and its optimizer."""
+class Replica:
+    """One rank's model and optimizer, which an exchange stands between. `reducer` makes the engine of its device."""
 
-    build: Callable[[ExchangeSpec, World, Any, Optimizer], Exchange]
+    world: World
+    model: Any
+    optimizer: Any
+    reducer: Callable[[World], Reducer]
+
+
+@dataclass(frozen=True)
+class ExchangeSpec:
+    """The way in which gradients are averaged over ranks. `build` makes the exchange. `half`: 16 bits are sent and not
+    float32, bfloat16 where the model stores that."""
+
+    build: Callable[[ExchangeSpec, Replica], Exchange]
+    half: bool = False

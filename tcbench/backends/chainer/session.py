@@ -16,7 +16,7 @@ from tcbench.backends.chainer.compat import chainer
 from tcbench.backends.chainer.exchange import PerParameter
 from tcbench.backends.chainer.layers import LayerHooks
 from tcbench.backends.chainer.optimizers import PerParameterSGD
-from tcbench.backends.chainer.parts import Exchange, ExchangeSpec, Optimizer, OptimizerSpec, Parts
+from tcbench.backends.chainer.parts import Exchange, ExchangeSpec, Optimizer, OptimizerSpec, Parts, Replica
 from tcbench.backends.chainer.pillow import make_chainer_feed
 from tcbench.backends.chainer.resnet import Geometry, ResNet
 from tcbench.backends.chainer.rungs import RUNGS
@@ -116,7 +116,7 @@ class ChainerSession:
             exchange = None
             if world.size > 1:
                 plan = _fold(rungs, "exchange", ExchangeSpec(PerParameter), cell)
-                exchange = plan.build(plan, world, model, optimizer)
+                exchange = plan.build(plan, Replica(world, model, optimizer, site.reducer))
                 stack.callback(exchange.close)
 
             feed_spec = FeedSpec(

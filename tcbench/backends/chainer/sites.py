@@ -13,6 +13,7 @@ from tcbench.accelerators.device import OpenDevice, host_kind, kind_of
 from tcbench.backends.feeds.base import Feed
 from tcbench.backends.feeds.fixed import FixedBuffers
 from tcbench.core.record import Cell, CudnnSettings, PlanChoice
+from tcbench.core.world import World
 
 
 class Site:
@@ -60,6 +61,11 @@ class Site:
     def busy_s(self) -> float | None:
         """The time that the device has worked so far, where it tells."""
         return None if self._opened.busy_s is None else self._opened.busy_s()
+
+    def reducer(self, world: World) -> accelerators.Reducer:
+        """An engine that sums arrays of this place over ranks."""
+        assert self._opened.reducer is not None, "a kind of device without an engine has no ranks"
+        return self._opened.reducer(world)
 
     def plans(self) -> tuple[PlanChoice, ...]:
         """The plans that cuDNN chose here."""

@@ -11,8 +11,24 @@ import ranks
 
 pytestmark = ranks.needs_mpi
 
-CONFIGS = {"fp32": 1e-6, "fp16": 1e-2, "bf16": 1e-2}
-"""With the distance that what training did to the parameters may have from the reference's, relative, L2."""
+FLAT = "+batched+flat_allreduce"
+WITHIN = 1e-6
+"""Relative distance of each loss, and in the L2 norm of what training did to the parameters, from the reference's,
+which averages in the same dtype."""
+CONFIGS = [
+    "fp32",
+    "fp32+static_graph",
+    f"fp32{FLAT}",
+    f"fp32{FLAT}+fp16_allreduce",
+    f"fp32{FLAT}+double_buffering",
+    f"fp32{FLAT}+overlap",
+    "fp16",
+    f"fp16{FLAT}+fp16_allreduce+double_buffering",
+    f"fp16+nhwc+fused{FLAT}+fp16_allreduce+overlap",
+    f"fp16{FLAT}+dynamic_scale",
+    "bf16",
+    f"bf16{FLAT}+static_graph+fp16_allreduce",
+]
 
 
 @pytest.fixture(scope="module")
@@ -21,17 +37,28 @@ def trained(tmp_path_factory):
     return ranks.trained("rank_chainer", tmp_path_factory.mktemp("ranks"), jobs)
 
 
-@functools.cache
 def reference(config: str):
-    return rank_chainer.reference(config, ranks.STEPS, ranks.SIZE)
+    dtype, *rungs = config.split("+")
+    about_ranks = {"flat_allreduce", "fp16_allreduce", "overlap", "double_buffering"}
+    alone = "+".join([dtype, *(name for name in rungs if name not in about_ranks)])
+    sent = None
+    if "flat_allreduce" in rungs:
+        half = "bfloat16" if dtype == "bf16" else "float16"
+        sent = half if "fp16_allreduce" in rungs else "float32"
+    return reference_of(alone, sent, int("double_buffering" in rungs))
+
+
+@functools.cache
+def reference_of(config: str, sent: str | None, late: int):
+    return rank_chainer.reference(config, ranks.STEPS, ranks.SIZE, sent, late)
 
 
 @pytest.mark.parametrize("config", CONFIGS)
 def test_ranks_equal_one_process_that_averages_their_gradients(trained, config):
     losses, before, after = reference(config)
     for rank, expected in zip(trained[config], losses, strict=True):
-        assert rank.losses == pytest.approx(expected, rel=CONFIGS[config])
-    assert ranks.distance(trained[config][0].parameters, after, before) < CONFIGS[config]
+        assert rank.losses == pytest.approx(expected, rel=WITHIN)
+    assert ranks.distance(trained[config][0].parameters, after, before) < WITHIN
 
 
 @pytest.mark.parametrize("config", CONFIGS)
@@ -44,7 +71,16 @@ def test_parameters_are_equal_across_ranks_bit_for_bit(trained, config):
 
 @pytest.mark.parametrize("config", CONFIGS)
 def test_the_all_reduce_is_a_phase_between_backward_and_update(trained, config):
+    engine = "MPI_Allreduce, Open MPI v" if "flat_allreduce" in config else "ChainerMN naive over Open MPI v"
     for rank in trained[config]:
         assert rank.facts["phases"] == ["io", "forward", "backward", "allreduce", "update"]
-        assert rank.facts["engine"].startswith("ChainerMN naive over Open MPI v")
-        assert rank.facts["reduced_bytes"] == 4 * sum(array.size for array in rank.parameters.values())
+        assert rank.facts["engine"].startswith(engine)
+
+
+@pytest.mark.parametrize("config", ["fp32", "fp16", f"fp32{FLAT}", f"fp32{FLAT}+overlap", f"fp32{FLAT}+fp16_allreduce"])
+def test_what_is_reduced_is_32_bits_of_every_gradient_or_16(trained, config):
+    rank = trained[config][0]
+    values = sum(array.size for array in rank.parameters.values())
+    between = 64 * len(rank.parameters) if "flat" in config else 0
+    item_bytes = 2 if "fp16_allreduce" in config else 4
+    assert item_bytes * values <= rank.facts["reduced_bytes"] <= item_bytes * (values + between)

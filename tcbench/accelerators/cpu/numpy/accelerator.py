@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from tcbench import work as w
+from tcbench.accelerators.cpu.mpi import MpiReducer
 from tcbench.accelerators.cpu.numpy import (
     batch_norm,
     classifier,
@@ -25,8 +26,9 @@ from tcbench.accelerators.cpu.numpy import (
     pooling,
     update,
 )
-from tcbench.accelerators.protocol import Array, BatchNormRoute
+from tcbench.accelerators.protocol import Array, BatchNormRoute, Reducer
 from tcbench.core.record import PlanChoice
+from tcbench.core.world import World
 
 _CONVOLUTIONS = {"NCHW": conv_nchw, "NHWC": conv_nhwc}
 
@@ -81,6 +83,9 @@ class NumpyAccelerator:
         ]
         return functools.partial(kernel, work, *shaped)
 
+    def reducer(self, world: World) -> Reducer:
+        return MpiReducer(world, lambda a, b: self.launch(_add(a.size, a.dtype.name), a, b, b))
+
     def plans(self) -> tuple[PlanChoice, ...]:
         """None: there is one way to do a piece of work here."""
         return ()
@@ -93,6 +98,9 @@ class NumpyAccelerator:
 
     def capture(self, run: Callable[[], None]) -> Callable[[], None]:
         raise NotImplementedError("a processor captures no graphs: the rung cuda_graph needs a GPU")
+
+
+_add = w.shared(w.Add)
 
 
 @functools.cache

@@ -13,8 +13,9 @@ Chainer's runs.
 
 from __future__ import annotations
 
+import contextlib
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, get_args
 
 import ml_dtypes  # noqa: F401  (with it NumPy knows bfloat16 by name)
@@ -45,6 +46,24 @@ def half_of(array: Array) -> Half | None:
     """The same where it has 16 bits, else None."""
     dtype = dtype_of(array)
     return dtype if dtype in HALVES else None
+
+
+OnGradient = Callable[[Any, Array], None]
+"""Called with the node of a variable and a gradient of it, as soon as that is launched. Chainer itself hands parameters
+their gradients when the whole of backward has run."""
+
+_on_gradient: OnGradient | None = None
+
+
+@contextlib.contextmanager
+def on_gradient(listener: OnGradient) -> Iterator[None]:
+    """Tell `listener` of every gradient while it is held."""
+    global _on_gradient
+    before, _on_gradient = _on_gradient, listener
+    try:
+        yield
+    finally:
+        _on_gradient = before
 
 
 _VARIABLE = chainer.Variable
@@ -121,6 +140,10 @@ class ForwardNode(Node):
         self, indexes: tuple[int, ...], gys: Variables, accumulated: tuple[Variable | None, ...]
     ) -> Variables:
         gxs = self.backward(indexes, gys)
+        if _on_gradient is not None:
+            for index, gx in zip(indexes, gxs, strict=True):
+                if gx is not None:
+                    _on_gradient(self.inputs[index], gx.array)
         return tuple(
             [
                 gx if before is None else before if gx is None else Add().apply((gx, before))[0]

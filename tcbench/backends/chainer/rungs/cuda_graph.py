@@ -5,14 +5,17 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from tcbench.core.rung import EXACT, Requires, Rung
+from tcbench.core.rung import EXACT, Needs, Requires, Rung
 from tcbench.core.session import Phase
 
 
 class CudaGraph(Rung):
     name = "cuda_graph"
     says = "the whole step captured as a CUDA graph and replayed"
-    requires = Requires(devices=frozenset({"cuda"}))
+    requires = Requires(
+        devices=frozenset({"cuda"}),
+        rungs_of_many=(Needs("flat_allreduce", why="ChainerMN's communicator copies from memory that is not pinned"),),
+    )
     conflicts = frozenset({"static_graph"})
     parity = EXACT
     shows: ClassVar = {"launches": "one"}
