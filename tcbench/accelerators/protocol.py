@@ -65,7 +65,7 @@ class Reducer(Protocol):
     def engine(self) -> str: ...
 
     def reduce(self, array: Array) -> None:
-        """What is launched from now on sees the sum."""
+        """Sum now: the next launch sees it."""
         ...
 
     def begin(self, array: Array) -> Callable[[], None]:
