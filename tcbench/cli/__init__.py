@@ -20,6 +20,7 @@ __all__ = ["app", "main"]
 
 for _module in (
     "run",
+    "submit",
     "profile",
     "forecast",
     "plot",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -68,12 +68,28 @@ app = typer.Typer(
 
 
 def command(
-    short: str, epilog: str = "", name: str | None = None
+    short: str, epilog: str = "", name: str | None = None, cls: type[GroupedCommand] = GroupedCommand
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """A decorator: the function becomes a command. `epilog` holds examples, one a line."""
     # \b keeps the lines of the examples as they are.
     text = "\b\nExamples:\n" + "\n".join(f"  {line}" for line in epilog.strip().splitlines()) if epilog else None
-    return app.command(name, cls=GroupedCommand, short_help=short, epilog=text)
+    return app.command(name, cls=cls, short_help=short, epilog=text)
+
+
+def given(context: Any, parameters: Iterable[Any]) -> list[str]:
+    """The words of the command line that gave these of its parameters, options by their long names."""
+    words: list[str] = []
+    for parameter in parameters:
+        value, source = context.params.get(parameter.name), context.get_parameter_source(parameter.name)
+        if value is None or source is None or source.name != "COMMANDLINE":
+            continue
+        option = [max(parameter.opts, key=len)] if parameter.param_type_name == "option" else []
+        if value is True:
+            words += option
+        else:
+            for one in value if isinstance(value, list | tuple) else [value]:
+                words += [*option, str(one)]
+    return words
 
 
 def _version(value: bool) -> None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, get_args
 
 import typer
 
+from tcbench.cli.app import given
 from tcbench.cli.options import ANOTHER_FILE
 from tcbench.core import files
 from tcbench.core.errors import NotComparableError, SelectionError, StoreError, hint
@@ -181,19 +182,8 @@ def _forgiven(comparison: Comparison) -> Comparison:
 
 def retry_command(context: typer.Context) -> str:
     """The command that was given, but for its --allow, to be pasted into a shell."""
-    words = ["tcbench", context.info_name or ""]
-    for parameter in context.command.params:
-        value = context.params.get(parameter.name or "")
-        source = context.get_parameter_source(parameter.name or "")
-        if parameter.name == "allow" or value is None or source is None or source.name != "COMMANDLINE":
-            continue
-        option = [max(parameter.opts, key=len)] if parameter.param_type_name == "option" else []
-        if value is True:
-            words += option
-        else:
-            for one in value if isinstance(value, list | tuple) else [value]:
-                words += [*option, str(one)]
-    return shlex.join(words)
+    parameters = [parameter for parameter in context.command.params if parameter.name != "allow"]
+    return shlex.join(["tcbench", context.info_name or "", *given(context, parameters)])
 
 
 def present(

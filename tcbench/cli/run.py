@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -32,7 +33,7 @@ from tcbench.cli.options import (
     TimeoutOption,
     selection,
 )
-from tcbench.core.errors import TcbenchError
+from tcbench.core.errors import SelectionError, TcbenchError
 
 if TYPE_CHECKING:
     from tcbench.analysis.summary import CellSummary
@@ -84,6 +85,10 @@ def run(
         bool,
         typer.Option("--resume", help="Add what is missing to the newest run of this scenario.", rich_help_panel=WHERE),
     ] = False,
+    label: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Ends the run's name.", rich_help_panel=WHERE),
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show what would run, and stop.", rich_help_panel=WHERE)
     ] = False,
@@ -119,7 +124,7 @@ def run(
         return
     if fresh_autotune:
         os.environ[messages.FRESH_AUTOTUNE] = "1"  # workers inherit it
-    failed = _run(plan, starter, out, resume, quiet, json)
+    failed = _run(plan, starter, out, ending(label), resume, quiet, json)
     if failed:
         raise typer.Exit(SOME_CELL_FAILED)
 
@@ -162,7 +167,16 @@ def with_launcher(plan: Plan, name: str | None, *, asked: bool) -> tuple[Plan, L
     return launcher.fitting(plan, starter, asked=asked), starter
 
 
-def _run(plan: Plan, launcher: Launcher, out: Path, resume: bool, quiet: bool, json: bool) -> bool:
+def ending(label: str | None) -> str:
+    """The end of the name of a run with a label. Raises SelectionError."""
+    if label is None:
+        return ""
+    if not re.fullmatch(r"[A-Za-z0-9_.-]{1,80}", label, re.ASCII):
+        raise SelectionError(f"--label {label!a}: expected letters, digits, and any of _ . -")
+    return f"_{label}"
+
+
+def _run(plan: Plan, launcher: Launcher, out: Path, ending: str, resume: bool, quiet: bool, json: bool) -> bool:
     """Run a plan to its end, store and show it. True when some cell failed."""
     from tcbench.analysis.eta import estimate
     from tcbench.core import store
@@ -176,9 +190,9 @@ def _run(plan: Plan, launcher: Launcher, out: Path, resume: bool, quiet: bool, j
         if not quiet:
             stderr.print(line, markup=False, highlight=False, soft_wrap=True)
 
-    resumed = store.latest(out, plan.device.machine, plan.scenario.name) if resume else None
+    resumed = store.latest(out, plan.device.machine, plan.scenario.name, ending) if resume else None
     before = store.read([resumed]).records if resumed else ()
-    path = resumed or store.new_path(out, plan.device.machine, plan.scenario.name)
+    path = resumed or store.new_path(out, plan.device.machine, plan.scenario.name, ending)
     done = store.done(before)
     # A cell that was skipped then and can run now is missing.
     trials = [
@@ -212,7 +226,7 @@ def _run(plan: Plan, launcher: Launcher, out: Path, resume: bool, quiet: bool, j
     except KeyboardInterrupt:
         stored = len(before) + len(fresh)
         where = f"{stored} records are in {path}" if stored else "nothing was measured yet"
-        typer.echo(f"\ninterrupted; {where}; go on with: {_command_again(resume=bool(stored))}", err=True)
+        typer.echo(f"\ninterrupted; {where}; go on with: {command_again(resume=bool(stored))}", err=True)
         raise typer.Exit(INTERRUPTED) from None
     finally:
         store.remove_empty(path)
@@ -328,13 +342,13 @@ def _next_step(summaries: Sequence[CellSummary], path: Path, failed: bool) -> st
     from tcbench.analysis.ladder import climbs
 
     if failed:
-        return f"Next: {_command_again(resume=True)}   (runs again what failed; its log is in the record)"
+        return f"Next: {command_again(resume=True)}   (runs again what failed; its log is in the record)"
     if climbs(summaries):
         return f"Next: tcbench plot {shlex.quote(str(path))} --kind ladder -o ladder.png   (what each rung buys)"
     return "Next: tcbench run --config 'fp32*'   (a whole ladder; tcbench list shows all configs)"
 
 
-def _command_again(*, resume: bool) -> str:
+def command_again(*, resume: bool) -> str:
     """The command that was given, to be given again."""
     import shlex
 

@@ -58,6 +58,10 @@ class BuildError(TcbenchError):
     """A build that a gate compares cannot be prepared: its revision, its environment or its Python."""
 
 
+class ClusterError(TcbenchError):
+    """The cluster lacks what a job asks for, or its scheduler does not take the job."""
+
+
 class NotComparableError(TcbenchError):
     """Two sides did not measure the same thing, or have nothing in common."""
 

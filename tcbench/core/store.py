@@ -242,15 +242,21 @@ def new_path(out: Path, machine: str, scenario: str, ending: str = "") -> Path:
             return path
 
 
-def latest(out: Path, machine: str, scenario: str) -> Path | None:
-    """The newest run of a scenario on a machine that has a record, or None. Names carry the time."""
-    pattern = re.compile(re.escape(scenario) + r"-(\d{8}-\d{6})(?:-(\d+))?" + re.escape(SUFFIX))
-    folder = out / machine
-    named = [(pattern.fullmatch(path.name), path) for path in (folder.iterdir() if folder.is_dir() else ())]
+def latest(out: Path, machine: str | None, scenario: str, ending: str = "") -> Path | None:
+    """The newest run of a scenario on a machine (None: on any) that has a record, or None. Names carry the time, and
+    end as `new_path` was told."""
+    pattern = re.compile(re.escape(scenario) + r"-(\d{8}-\d{6})(?:-(\d+))?" + re.escape(ending + SUFFIX))
+    paths = [path for folder in ([out / machine] if machine else _entries(out)) for path in _entries(folder)]
     runs = [
-        (match[1], int(match[2] or 1), path) for match, path in named if match and path.is_file() and not is_blank(path)
+        (match[1], int(match[2] or 1), path)
+        for path in paths
+        if (match := pattern.fullmatch(path.name)) and path.is_file() and not is_blank(path)
     ]
     return max(runs)[2] if runs else None
+
+
+def _entries(folder: Path) -> list[Path]:
+    return list(folder.iterdir()) if folder.is_dir() else []
 
 
 def _not_writable(path: Path, why: str | None) -> StoreError:

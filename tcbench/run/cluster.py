@@ -1,0 +1,287 @@
+"""The matrix over a cluster: a Slurm job for each partition or type of GPU, all of which run one `tcbench run`.
+
+submitit writes the scripts, submits them and follows the jobs; Slurm queues. Owns which jobs there are, what each asks
+for, and what its end was. Knows nothing of plans and records: those are the command's that a job runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import os
+import re
+import shlex
+import shutil
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import submitit
+from submitit.core.utils import FailedJobError, FailedSubmissionError
+from submitit.slurm.slurm import SlurmInfoWatcher, SlurmJob
+
+from tcbench.core import files, process
+from tcbench.core.errors import ClusterError, hint
+from tcbench.core.text import plain
+from tcbench.run.runner import python_module
+
+logging.getLogger("submitit").setLevel(logging.CRITICAL)  # its warnings are about sacct, which is not asked
+
+FOLDER = ".jobs"
+"""The folder beside the machines' in which submitit keeps jobs, their scripts and what they print."""
+
+_POLL_S = 1.0
+_WRITTEN_WITHIN_S = 15.0
+"""Seconds until what a node has written shows here, on a shared file system that caches."""
+
+_ENDED = {
+    *("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "GONE", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED"),
+    *("REVOKED", "TIMEOUT"),
+}
+"""States of a job that will not run again, as squeue names them; GONE is one that Slurm has forgotten."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """One job's place: a partition (None: the cluster's default), a type of GPU (None: any), or both."""
+
+    partition: str | None
+    gpu: str | None
+
+    @property
+    def name(self) -> str:
+        return "-".join(filter(None, (self.partition, self.gpu)))
+
+
+Gpus = Mapping[str, frozenset[str]]
+"""The types of GPU of each partition; "" is one without a type."""
+
+
+def gpus() -> Gpus:
+    """The cluster's partitions with their GPUs. Raises ClusterError where there is no Slurm, or none that answers."""
+    missing = [name for name in ("sbatch", "srun", "sinfo", "squeue") if shutil.which(name) is None]
+    if missing:
+        raise ClusterError(f"no {missing[0]} here: expected Slurm's commands on PATH, as on a cluster's login node")
+    try:
+        answer = process.ask(["sinfo", "--noheader", "--format=%R|%G"], limit_s=60)
+    except TimeoutError as error:
+        raise ClusterError(f"sinfo: {error}; is the cluster's controller running?") from None
+    if answer.code:
+        raise ClusterError(f"sinfo: {answer.last_line}")
+    partitions: dict[str, frozenset[str]] = {}
+    for name, _, resources in (line.partition("|") for line in answer.stdout.splitlines()):
+        types = re.findall(r"\bgpu(?::([^:(,]+))?:\d", resources)
+        partitions[name] = partitions.get(name, frozenset()) | frozenset(types)
+    return partitions
+
+
+def targets(partitions: Sequence[str], types: Sequence[str], there: Gpus) -> tuple[Target, ...]:
+    """Each of the partitions with each of the types of GPU. Raises ClusterError for one that is not there."""
+    if not partitions and not types:
+        raise ClusterError(f"expected --partition or --gpu; this cluster has the partitions {', '.join(there)}")
+    for name in partitions:
+        if name not in there:
+            raise ClusterError(f"--partition {name}: no such partition; {hint(name, there)}")
+    chosen = []
+    for partition in partitions or (None,):
+        known = there[partition] if partition else frozenset[str]().union(*there.values())
+        for gpu in types or (None,):
+            if gpu is not None and gpu not in known:
+                where = f"partition {partition}" if partition else "this cluster"
+                raise ClusterError(
+                    f"--gpu {gpu}: {where} has no such GPU"
+                    + (f"; {hint(gpu, sorted(known - {''}))}" if known - {""} else ", nor one with a type")
+                )
+            chosen.append(Target(partition, gpu))
+    return tuple(dict.fromkeys(chosen))
+
+
+class _Queue(SlurmInfoWatcher):
+    """States of jobs by squeue, which every Slurm answers; sacct needs a database that small clusters do without."""
+
+    def _make_command(self) -> list[str] | None:
+        return ["squeue", "--me", "--noheader", "--states=all", "--format=%i %T"]
+
+    def read_info(self, string: bytes | str) -> dict[str, dict[str, str]]:
+        lines = (string if isinstance(string, str) else string.decode()).splitlines()
+        states = dict(line.split(maxsplit=1) for line in lines)
+        return {job: {"State": states.get(job, "GONE")} for job in self._registered}
+
+    def is_done(self, job_id: str, mode: str = "standard") -> bool:
+        return self.get_state(job_id, mode=mode) in _ENDED
+
+
+class _SlurmJob(SlurmJob[int]):
+    watcher = _Queue(delay_s=30)
+
+
+class Slurm(submitit.SlurmExecutor):
+    """submitit's executor, by whose states a cluster without a database of jobs can be followed."""
+
+    job_class = _SlurmJob
+
+    @property
+    def script(self) -> str:
+        """The script that `sbatch` gets."""
+        return self._make_submission_file_text(self._submitit_command_str, "")
+
+
+@dataclass(frozen=True)
+class Request:
+    """A job's demand: minutes until it is ended, a GPU for each rank (`on_gpus`: where the partition has some), and
+    more options of sbatch by their long names with `_`, which go before these."""
+
+    time_min: int
+    ranks: int
+    on_gpus: bool
+    options: Mapping[str, str | bool]
+
+
+def executor(
+    target: Target, scenario: str, command: Sequence[str], folder: Path, request: Request, there: Gpus
+) -> Slurm:
+    """The executor of one target's job, which runs tcbench with the words of `command`; submitit keeps it in
+    `folder`."""
+    has_gpus = target.gpu or target.partition is None or there[target.partition]
+    gpus = {"gpus": f"{target.gpu}:{request.ranks}" if target.gpu else request.ranks}
+    # -P: what lies in the current directory is no module of submitit's or of ours.
+    slurm = Slurm(folder, python=f"{shlex.quote(sys.executable)} -P")
+    slurm.update_parameters(
+        job_name=f"tcbench-{scenario}-{target.name}",
+        time=request.time_min,
+        # Ranks are started by `srun` within the job, which a step of the job's own would leave no room for.
+        use_srun=False,
+        stderr_to_stdout=True,
+        setup=[f"# {plain(shown(command))}"],
+        additional_parameters={
+            **({"partition": target.partition} if target.partition else {}),
+            "ntasks": request.ranks,
+            **(gpus if request.on_gpus and has_gpus else {}),
+            **request.options,
+        },
+    )
+    return slurm
+
+
+def shown(command: Sequence[str]) -> str:
+    """A job's command as a user would give it."""
+    return shlex.join(["tcbench", *command])
+
+
+def work(command: Sequence[str], folder: str) -> int:
+    """A job's work: run tcbench with these words, leave its exit code in the job's folder, and give it."""
+    # A job that Slurm has put back into the queue goes on with the run that it began.
+    again = ["--resume"] if os.environ.get("SLURM_RESTART_COUNT") and "--resume" not in command else []
+    words = python_module(sys.executable, "tcbench", *command, *again)
+    code = process.run(words, folder=Path.cwd(), environment=os.environ, output=sys.stdout.buffer)
+    files.write(Path(folder) / _code_name(submitit.JobEnvironment().job_id), str(code).encode())
+    return code
+
+
+def _code_name(job_id: str) -> str:
+    return f"{job_id}_exit_code"
+
+
+@dataclass(frozen=True)
+class _Note:
+    """The facts of a submitted job that are kept for whoever comes back to it."""
+
+    job_id: str
+    command: tuple[str, ...]
+
+
+_NOTE = "job.json"
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job that was submitted. `handle` is submitit's."""
+
+    target: Target
+    command: tuple[str, ...]
+    handle: Any
+
+    @property
+    def id(self) -> str:
+        return str(self.handle.job_id)
+
+    @property
+    def log(self) -> Path:
+        """The file of what it prints."""
+        return Path(self.handle.paths.stdout)
+
+    @property
+    def submitted_at(self) -> float:
+        """When, in seconds since the epoch by the clock of the file system."""
+        return (self.log.parent / _NOTE).stat().st_mtime
+
+    @property
+    def exit_code(self) -> int | None:
+        """The exit code of its command; None where that has not come to its end."""
+        with contextlib.suppress(OSError, ValueError):
+            return int((self.log.parent / _code_name(self.id)).read_text())
+        return None
+
+    @property
+    def state(self) -> str:
+        """Its state by Slurm's word, such as "running"."""
+        return str(self.handle.state).lower()
+
+    @property
+    def ended(self) -> bool:
+        return bool(self.handle.done())
+
+
+def submit(slurm: Any, target: Target, command: Sequence[str]) -> Job:
+    """Submit a job that runs tcbench with the words of `command`. Raises ClusterError."""
+    folder = Path(slurm.folder)
+    try:
+        with contextlib.redirect_stderr(io.StringIO()):  # submitit prints there what it raises
+            handle = slurm.submit(work, tuple(command), str(folder))
+    except (FailedJobError, FailedSubmissionError) as error:
+        raise ClusterError(f"{target.name}: {plain(' '.join(str(error).split()))}") from None
+    except OSError as error:
+        raise ClusterError(f"{folder}: cannot be written ({error.strerror}); name another folder with --out") from None
+    note = _Note(str(handle.job_id), tuple(command))
+    files.write(folder / _NOTE, msgspec.json.encode(note), "name another folder with --out")
+    return Job(target, note.command, handle)
+
+
+def last(slurm: Any, target: Target) -> Job | None:
+    """The target's newest job; None where there is none."""
+    folder = Path(slurm.folder)
+    try:
+        note = msgspec.json.decode((folder / _NOTE).read_bytes(), type=_Note)
+    except (OSError, msgspec.DecodeError):
+        return None
+    return Job(target, note.command, slurm.job_class(folder, note.job_id))
+
+
+def cancel(jobs: Iterable[Job]) -> None:
+    """Take jobs out of the queue."""
+    for job in jobs:
+        job.handle.cancel(check=False)
+
+
+def follow(jobs: Iterable[Job]) -> Iterator[Job]:
+    """Each of the jobs in turns, for the last time when it has ended; waits in between."""
+    remaining = list(jobs)
+    while remaining:
+        for job in tuple(remaining):
+            if job.ended:
+                remaining.remove(job)
+                _wait_for_code(job)
+            yield job
+        if remaining:
+            time.sleep(_POLL_S)
+
+
+def _wait_for_code(job: Job) -> None:
+    deadline = time.monotonic() + _WRITTEN_WITHIN_S
+    while job.exit_code is None and job.state == "completed" and time.monotonic() < deadline:
+        time.sleep(_POLL_S)

@@ -1,0 +1,155 @@
+"""Which jobs a cluster gets, their scripts, and their ends by what squeue says; Slurm's commands are stand-ins here."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("submitit", reason="submitit is not installed: uv sync --extra slurm")
+
+from tcbench.core.errors import ClusterError
+from tcbench.run import cluster
+from tcbench.run.cluster import Request, Target
+
+THERE = {
+    "a100": frozenset({"a100"}),
+    "mixed": frozenset({"v100", "h100"}),
+    "plain": frozenset(),
+    "old": frozenset({""}),
+}
+
+
+@pytest.fixture
+def slurm(tmp_path, monkeypatch):
+    """Commands by Slurm's names on PATH, which print what the test writes; none of the system's."""
+    folder = tmp_path / "slurm"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+
+    def command(name: str, prints: str = "", code: int = 0) -> Path:
+        path = folder / name
+        path.write_text(f"#!/bin/sh\necho \"$@\" >> {path}.called\nprintf '%s' {shlex.quote(prints)}\nexit {code}\n")
+        path.chmod(0o755)
+        return path
+
+    for name in ("sbatch", "srun", "sinfo", "squeue", "scancel"):
+        command(name)
+    return command
+
+
+def test_the_gpus_of_each_partition_are_slurms(slurm):
+    slurm(
+        "sinfo", "a100|gpu:a100:4(S:0-1)\nmixed|gpu:v100:2,gpu:h100:8\nmixed|(null)\nplain|(null)\nold|gpu:4,nvme:1\n"
+    )
+    assert cluster.gpus() == THERE
+
+
+def test_a_machine_without_slurm_and_one_whose_controller_is_silent_are_clear_lines(slurm, monkeypatch, tmp_path):
+    slurm("sinfo", code=1).write_text(
+        "#!/bin/sh\necho 'slurm_load_partitions: Unable to contact slurm controller' >&2; exit 1"
+    )
+    with pytest.raises(ClusterError, match=r"^sinfo: slurm_load_partitions: Unable to contact"):
+        cluster.gpus()
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ClusterError, match=r"^no sbatch here: expected Slurm's commands on PATH"):
+        cluster.gpus()
+
+
+@pytest.mark.parametrize(
+    ("partitions", "types", "names"),
+    [
+        (["a100", "plain"], [], ["a100", "plain"]),
+        (["mixed"], ["v100", "h100"], ["mixed-v100", "mixed-h100"]),
+        ([], ["a100", "h100"], ["a100", "h100"]),
+        (["a100", "a100"], [], ["a100"]),
+    ],
+)
+def test_there_is_a_job_for_each_partition_and_type_of_gpu(partitions, types, names):
+    assert [target.name for target in cluster.targets(partitions, types, THERE)] == names
+
+
+@pytest.mark.parametrize(
+    ("partitions", "types", "said"),
+    [
+        ([], [], "expected --partition or --gpu; this cluster has the partitions a100, mixed, plain, old"),
+        (["a10"], [], "--partition a10: no such partition; did you mean 'a100'?"),
+        (["mixed"], ["h10"], "--gpu h10: partition mixed has no such GPU; did you mean 'h100'?"),
+        (["old"], ["a100"], "--gpu a100: partition old has no such GPU, nor one with a type"),
+        ([], ["tpu"], "--gpu tpu: this cluster has no such GPU; expected one of a100, h100, v100"),
+    ],
+)
+def test_what_the_cluster_does_not_have_is_one_line(partitions, types, said):
+    with pytest.raises(ClusterError) as error:
+        cluster.targets(partitions, types, THERE)
+    assert str(error.value) == said
+
+
+def script(target: Target, request: Request, folder: Path) -> list[str]:
+    return cluster.executor(target, "cpu", ["run", "cpu", "--bs", "4"], folder, request, THERE).script.splitlines()
+
+
+def test_a_script_says_what_it_runs_and_asks_for_a_gpu_for_each_rank(slurm, tmp_path):
+    lines = script(Target("mixed", "h100"), Request(90, 4, True, {"account": "me", "exclusive": True}), tmp_path)
+    expected = ["--partition=mixed", "--gpus=h100:4", "--ntasks=4", "--time=90", "--account=me", "--exclusive"]
+    assert {f"#SBATCH {option}" for option in expected} <= set(lines)
+    assert "# tcbench run cpu --bs 4" in lines
+    assert lines[-1] == f"{shlex.quote(sys.executable)} -P -u -m submitit.core._submit {tmp_path}"
+
+
+@pytest.mark.parametrize(
+    ("target", "on_gpus", "asks"),
+    [
+        (Target("a100", None), True, ["#SBATCH --gpus=2"]),
+        (Target("plain", None), True, []),
+        (Target("a100", None), False, []),
+        (Target(None, "h100"), True, ["#SBATCH --gpus=h100:2"]),
+    ],
+)
+def test_gpus_are_asked_for_where_there_are_some_and_the_run_takes_them(slurm, tmp_path, target, on_gpus, asks):
+    lines = script(target, Request(1, 2, on_gpus, {}), tmp_path)
+    assert [line for line in lines if "--gpus" in line] == asks
+
+
+def test_the_users_options_go_before_ours(slurm, tmp_path):
+    lines = script(Target("a100", None), Request(1, 8, True, {"gpus": "4", "ntasks": "2", "time": "2:00:00"}), tmp_path)
+    assert {"#SBATCH --gpus=4", "#SBATCH --ntasks=2", "#SBATCH --time=2:00:00"} <= set(lines)
+    assert not [line for line in lines if line in ("#SBATCH --gpus=8", "#SBATCH --ntasks=8", "#SBATCH --time=1")]
+
+
+@pytest.mark.parametrize(
+    ("squeue", "state", "ended"),
+    [
+        ("6 RUNNING\n7 PENDING\n", "pending", False),
+        ("7 CONFIGURING\n", "configuring", False),
+        ("7 CANCELLED\n", "cancelled", True),
+        ("7 COMPLETED\n", "completed", True),
+        ("70 RUNNING\n", "gone", True),
+        ("", "gone", True),
+    ],
+)
+def test_a_jobs_end_is_what_squeue_says(slurm, tmp_path, squeue, state, ended):
+    slurm("squeue", squeue)
+    job = cluster.Job(Target("a100", None), ("run",), cluster.Slurm.job_class(tmp_path, "7"))
+    cluster.Slurm.job_class.watcher.clear()
+    assert (job.ended, job.state) == (ended, state)
+
+
+def test_a_controller_that_does_not_answer_ends_no_job(slurm, tmp_path):
+    slurm("squeue", "7 RUNNING\n", code=1)
+    job = cluster.Job(Target("a100", None), ("run",), cluster.Slurm.job_class(tmp_path, "7"))
+    cluster.Slurm.job_class.watcher.clear()
+    assert not job.ended
+
+
+def test_a_refusal_of_sbatch_is_one_line(slurm, tmp_path, capsys):
+    path = slurm("sbatch")
+    path.write_text("#!/bin/sh\necho 'sbatch: error: Batch job submission failed: Invalid account' >&2\nexit 1\n")
+    target = Target("a100", None)
+    slurm_executor = cluster.executor(target, "cpu", ["run"], tmp_path / "jobs", Request(1, 1, False, {}), THERE)
+    with pytest.raises(ClusterError, match=r"^a100: sbatch: error: Batch job submission failed: Invalid account$"):
+        cluster.submit(slurm_executor, target, ["run"])
+    assert capsys.readouterr().err == ""
+    assert cluster.last(slurm_executor, target) is None
