@@ -1,9 +1,9 @@
-"""Cells of tcbench as ReFrame checks (tried with ReFrame 4.10): each config at each batch size runs, and gives images/s.
+"""Cells of tcbench as ReFrame checks (tried with ReFrame 4.10): each config at each batch size runs and gives images/s.
 
     reframe -c docs/reframe/tcbench_checks.py -r --performance-report
 
-`tcbench` must be on PATH. Runs anywhere with ReFrame's own configuration; for a site's, change `valid_systems`, name what
-your GPUs need in `valid_prog_environs`, and set `reference` to what they reached before.
+`tcbench` must be on PATH. This runs anywhere with ReFrame's own configuration; for a site's, change `valid_systems`, name
+the GPU's environment in `valid_prog_environs`, and set `reference` to what it reached before.
 """
 
 import json
