@@ -2,7 +2,7 @@
 
     reframe -c docs/reframe/tcbench_checks.py -r --performance-report
 
-`tcbench` must be on PATH. This runs anywhere with ReFrame's own configuration; for a site's, change `valid_systems`, name
+`tcbench` must be on PATH. This runs anywhere with ReFrame's own configuration; for a site's, set `valid_systems`, name
 the GPU's environment in `valid_prog_environs`, and set `reference` to what it reached before.
 """
 
