@@ -128,7 +128,7 @@ class Slurm(submitit.SlurmExecutor):
     @property
     def script(self) -> str:
         """The script that `sbatch` gets."""
-        return self._make_submission_file_text(self._submitit_command_str, "")
+        return str(self._make_submission_file_text(self._submitit_command_str, ""))
 
 
 @dataclass(frozen=True)
