@@ -63,7 +63,7 @@ def make(folder: Path) -> Path:
     return folder
 
 
-def start(folder: Path, *words: str | Path, cwd: Path | None = None) -> subprocess.Popen[str]:
+def start(folder: Path, *words: str | int | Path, cwd: Path | None = None) -> subprocess.Popen[str]:
     """`tcbench` in the folder, in a session of its own."""
     places = {"TCBENCH_CACHE": str(folder / "cache"), "TMPDIR": str(folder / "tmp")}
     return subprocess.Popen(
@@ -78,7 +78,7 @@ def start(folder: Path, *words: str | Path, cwd: Path | None = None) -> subproce
     )
 
 
-def run(folder: Path, *words: str | Path) -> subprocess.CompletedProcess[str]:
+def run(folder: Path, *words: str | int | Path) -> subprocess.CompletedProcess[str]:
     """The same, to its end."""
     process = start(folder, *words)
     out, err = process.communicate(timeout=300)

@@ -3,6 +3,7 @@ same command with --resume measures what is missing and no more."""
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import random
 import signal
@@ -18,15 +19,17 @@ from processes import soon
 pytestmark = pytest.mark.faults
 
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+MPI = pytest.mark.skipif(importlib.util.find_spec("mpi4py") is None, reason="needs mpi4py (uv run --extra mpi)")
 RUN = ("run", "quick.toml", "--threads", "1", "--out", "results")
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize(("seed", "ranks"), [*((seed, 1) for seed in range(5)), pytest.param(5, 2, marks=MPI)])
 @pytest.mark.parametrize("number", SIGNALS, ids=lambda number: number.name)
-def test_a_run_that_is_killed_at_any_moment_loses_nothing_and_leaves_nothing(tmp_path, number, seed):
+def test_a_run_that_is_killed_at_any_moment_loses_nothing_and_leaves_nothing(tmp_path, number, seed, ranks):
     folder = faulty.make(tmp_path)
     draw = random.Random(f"{number}{seed}")
-    process = faulty.start(folder, *RUN)
+    words = (*RUN, "--ranks", ranks)
+    process = faulty.start(folder, *words)
     # After so many records, and then a while: up to what a trial takes.
     enough, delay_s = draw.randrange(faulty.CELLS), draw.uniform(0.0, 1.5)
     assert soon(lambda: sum(len(faulty.lines(f)) for f in faulty.run_files(folder / "results")) >= enough, 120)
@@ -46,7 +49,7 @@ def test_a_run_that_is_killed_at_any_moment_loses_nothing_and_leaves_nothing(tmp
             assert faulty.lines(file)[: len(whole)] == whole
     before = [answer for file in faulty.run_files(folder / "results") for answer in faulty.lines(file)]
 
-    done = faulty.run(folder, *RUN, "--resume")
+    done = faulty.run(folder, *words, "--resume")
     assert done.returncode == 0, done.stderr
     file = faulty.run_files(folder / "results")[-1]
     assert sorted(faulty.answers(file)) == [
