@@ -19,6 +19,7 @@ import training
 
 from tcbench.backends.chainer import exchange
 from tcbench.core import world
+from tcbench.core.errors import TrainingError
 
 GEOMETRY = training.SMOOTH
 IMAGE_SIZE = 32
@@ -37,18 +38,37 @@ def session_of(config: str, shard: int, **changes: Any) -> contextlib.AbstractCo
     return opened()
 
 
-def train(config: str, steps: int, fault: str | None = None, **changes: Any) -> tuple[list[float], Any, Any]:
-    """As one of many ranks."""
+def train(config: str, steps: int, fault: str = "", **changes: Any) -> tuple[list[float], Any, dict[str, Any]]:
+    """As one of many ranks. `fault` is planted into the all-reduce."""
     here = world.current()
+    losses, error = [], ""
     with session_of(config, here.rank, ranks=here.size, **changes) as session:
-        losses = [training.run_step(session) for _ in range(steps)]
-        told = session.facts()
-        facts = {
-            "engine": told.engine,
-            "reduced_bytes": told.reduced_bytes,
-            "phases": [phase.name for phase in session.phases],
-        }
+        phases = [phase.name for phase in session.phases]
+        if fault:
+            plant(fault, session)
+        try:
+            losses.extend(training.run_step(session) for _ in range(steps))
+        except TrainingError as raised:
+            error = str(raised)
+        told = None if error else session.facts()
+        facts = {"phases": phases, "error": error}
+        if told:
+            facts |= {"engine": told.engine, "reduced_bytes": told.reduced_bytes}
         return losses, training.parameters(session), facts
+
+
+def plant(fault: str, session: Any) -> None:
+    """The all-reduce is missing; or one rank gets other means; or all get sums."""
+    real, size = session.step.exchange.allreduce, world.current().size
+    factor = {"missing": 1, "other": 1 + world.current().rank, "sum": size}[fault]
+
+    def allreduce() -> bool:
+        done = True if fault == "missing" else real()
+        for gradient in session.step.optimizer._gradients or [p.grad for p in session.step.model.params()]:
+            gradient *= factor
+        return done
+
+    session.step.exchange.allreduce = allreduce
 
 
 def reference(

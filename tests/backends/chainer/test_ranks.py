@@ -31,9 +31,13 @@ CONFIGS = [
 ]
 
 
+FAULTS = [(f"fp32+batched{rungs}", fault) for rungs in ("", "+flat_allreduce") for fault in ("missing", "other", "sum")]
+
+
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     jobs = {config: {"config": config} for config in CONFIGS}
+    jobs |= {f"{config}:{fault}": {"config": config, "fault": fault} for config, fault in FAULTS}
     return ranks.trained("rank_chainer", tmp_path_factory.mktemp("ranks"), jobs)
 
 
@@ -84,3 +88,17 @@ def test_what_is_reduced_is_32_bits_of_every_gradient_or_16(trained, config):
     between = 64 * len(rank.parameters) if "flat" in config else 0
     item_bytes = 2 if "fp16_allreduce" in config else 4
     assert item_bytes * values <= rank.facts["reduced_bytes"] <= item_bytes * (values + between)
+
+
+@pytest.mark.parametrize(("config", "fault"), FAULTS)
+def test_a_missing_or_wrong_all_reduce_is_caught(trained, config, fault):
+    """By the session where ranks drift apart; where all go the same wrong way, by the reference alone. (A buffer that
+    nothing was packed into is 0 on all of them.)"""
+    drift_apart = fault == "other" or (fault == "missing" and "flat" not in config)
+    for rank in trained[f"{config}:{fault}"]:
+        if drift_apart:
+            assert rank.facts["error"].startswith("parameters of rank 1 differ from those of rank 0")
+            continue
+        assert not rank.facts["error"]
+        _, before, after = reference(config)
+        assert ranks.distance(rank.parameters, after, before) > 0.5
