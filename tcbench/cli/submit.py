@@ -243,7 +243,8 @@ def _follow(jobs: Sequence[Job], out: Path, scenario: str, quiet: bool) -> bool:
             how = f"job {job.id} has ended" + (
                 f" early ({job.state})" if job.exit_code is None else f" with exit code {job.exit_code}"
             )
-            line = f"{job.target.name}: {how}{measured}; it says why in {job.log}"
+            why = f": {job.last_line}" if job.last_line else ""
+            line = f"{job.target.name}: {how}{measured}{why}; its log: {job.log}"
         if said.get(job.id) != line:
             said[job.id] = line
             _say(line, quiet and not bad)

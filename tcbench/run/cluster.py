@@ -216,6 +216,14 @@ class Job:
         return Path(self.handle.paths.stdout)
 
     @property
+    def last_line(self) -> str:
+        """The last line that it printed, "" without one."""
+        with contextlib.suppress(OSError):
+            lines = self.log.read_text(errors="replace").splitlines()
+            return plain(next((line.strip() for line in reversed(lines) if line.strip()), ""))
+        return ""
+
+    @property
     def submitted_at(self) -> float:
         """When, in seconds since the epoch by the clock of the file system."""
         return (self.log.parent / _NOTE).stat().st_mtime

@@ -103,7 +103,7 @@ def test_resume_submits_only_what_has_not_come_to_its_end(jobs, tmp_path):
     jobs.ends = {"h100": "timeout"}
     first = tcbench(tmp_path, *SUBMIT)
     assert first.code == 3
-    assert re.search(r"h100: job 2 has ended early \(timeout\); it says why in .*/2_0_log.out\n", first.err)
+    assert re.search(r"h100: job 2 has ended early \(timeout\); its log: .*/2_0_log.out\n", first.err)
     assert first.out == f"Next: tcbench {' '.join(SUBMIT)} --resume   (runs again what failed)\n"
     jobs.ends = {}
     second = tcbench(tmp_path, *SUBMIT, "--resume")
@@ -120,11 +120,12 @@ def test_resume_with_more_to_run_submits_again(jobs, tmp_path):
     assert len(jobs.commands) == 4
 
 
-def test_a_job_that_failed_makes_the_exit_code_of_run_and_says_where_its_log_is(jobs, tmp_path):
+def test_a_job_that_failed_makes_the_exit_code_of_run_and_says_where_its_log_is(jobs, tmp_path, monkeypatch):
     jobs.ends = {"a100": 3}
+    monkeypatch.setattr(cluster.Job, "last_line", "2 cells failed")
     done = tcbench(tmp_path, *SUBMIT, "--quiet")
     assert done.code == 3
-    assert re.fullmatch(r"a100: job 1 has ended with exit code 3; it says why in .*/1_0_log.out\n", done.err)
+    assert re.fullmatch(r"a100: job 1 has ended with exit code 3: 2 cells failed; its log: .*/1_0_log.out\n", done.err)
 
 
 def test_an_interrupt_leaves_the_jobs_and_says_how_to_go_on_and_how_to_end_them(jobs, tmp_path, monkeypatch):
