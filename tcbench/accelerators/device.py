@@ -114,6 +114,24 @@ class Prospects:
     kernels_unchecked: str | None
 
 
+@dataclass(frozen=True)
+class Served:
+    """The versions of some software that serve a device: from `first` (None: not known here) to `last` (None: the
+    newest)."""
+
+    name: str
+    first: str | None
+    last: str | None
+
+
+@dataclass(frozen=True)
+class Support:
+    """The software that still serves a device, and the extra that has the newest of it; None where none does."""
+
+    software: tuple[Served, ...]
+    extra: str | None
+
+
 Progress = Callable[[str, int, int], None]
 """Called with (what is being done, how much is done, of how much)."""
 
@@ -233,6 +251,10 @@ class DeviceKind:
 
     def absent(self, figures: GpuFile) -> Device | None:
         """A device of this kind that need not be here; None where the figures describe none of this kind."""
+        return None
+
+    def support(self, compute_capability: tuple[int, int]) -> Support | None:
+        """The software that serves devices of this compute capability; None where nothing is known of it."""
         return None
 
     def misfit(self, figures: GpuFile) -> str | None:

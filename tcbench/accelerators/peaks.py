@@ -24,11 +24,12 @@ multiprocessors and the kernels that are used."""
 class PeakRates:
     """The most floating-point operations per second (a multiply-accumulate is two) by how a convolution computes:
     float32, TensorFloat-32, or 16 bits of either kind accumulated in float32, dense. A GPU without TF32 computes in
-    float32."""
+    float32. `source`: the publications by NVIDIA that they follow from."""
 
     fp32_flops_s: float
     tf32_flops_s: float
     fp16_flops_s: float
+    source: str
 
     def precision(self, work: Work) -> Precision:
         """The arithmetic of a piece of work: float32 for all but convolutions, whatever they store."""
@@ -48,30 +49,43 @@ class PeakRates:
         return self.at(self.precision(work))
 
 
-_PER_CLOCK: dict[int, tuple[int, int, int]] = {
-    70: (128, 128, 1024),
-    75: (128, 128, 1024),
-    80: (128, 1024, 2048),
-    86: (256, 512, 1024),
-    89: (256, 512, 1024),
-    90: (256, 2048, 4096),
-    100: (256, 4096, 8192),
-    103: (256, 4096, 8192),
-    120: (256, 512, 1024),
+@dataclass(frozen=True)
+class _PerClock:
+    """Floating-point operations per clock and multiprocessor, fp16 with fp32 sums. `source` is NVIDIA's."""
+
+    fp32: int
+    tf32: int
+    fp16: int
+    source: str
+
+
+_BLACKWELL = _PerClock(256, 4096, 8192, "Blackwell Architecture Technical Brief (2024): Tensor Cores at twice the rate")
+_PER_CLOCK: dict[int, _PerClock] = {
+    70: _PerClock(128, 128, 1024, "Tesla V100 GPU Architecture (2017): 64 FP32 cores, 8 Tensor Cores of 64 FMA per SM"),
+    75: _PerClock(128, 128, 1024, "Turing GPU Architecture (2018): 64 FP32 cores, 8 Tensor Cores of 64 FMA per SM"),
+    80: _PerClock(
+        128, 1024, 2048, "A100 Tensor Core GPU Architecture (2020): 64 FP32 cores, 4 Tensor Cores of 256 FMA per SM"
+    ),
+    86: _PerClock(256, 512, 1024, "GA102 GPU Architecture (2021): 128 FP32 cores, 4 Tensor Cores of 128 FMA per SM"),
+    89: _PerClock(256, 512, 1024, "Ada GPU Architecture (2023): 128 FP32 cores, 4 Tensor Cores of 128 FMA per SM"),
+    90: _PerClock(
+        256, 2048, 4096, "H100 Tensor Core GPU Architecture (2022): 128 FP32 cores, 4 Tensor Cores of 512 FMA per SM"
+    ),
+    100: _BLACKWELL,
+    103: _BLACKWELL,
+    120: _PerClock(256, 512, 1024, "RTX Blackwell PRO GPU Architecture (2025)"),
 }
-"""Floating-point operations per clock and multiprocessor by compute capability: fp32, TF32, fp16 with fp32 sums.
-
-Sources, all by NVIDIA: "Tesla V100 GPU Architecture" (2017), 64 FP32 cores and 8 Tensor Cores of 64 FMA per SM;
-"Turing GPU Architecture" (2018); "A100 Tensor Core GPU Architecture" (2020), 64 FP32 cores and 4 Tensor Cores of 256
-FMA; "GA102 GPU Architecture" (2021) and "Ada GPU Architecture" (2023), 128 FP32 cores and 4 Tensor Cores of 128 FMA;
-"H100 Tensor Core GPU Architecture" (2022), 128 FP32 cores and 4 Tensor Cores of 512 FMA; "Blackwell Architecture
-Technical Brief" (2024), which doubles the Tensor Cores' rate; "RTX Blackwell PRO GPU Architecture" (2025)."""
+"""By compute capability as one number: 90 for 9.0."""
 
 
-_TENSOR_CLOCK_HZ = {"NVIDIA H200": 1.83e9, "NVIDIA H100 80GB HBM3": 1.83e9, "NVIDIA B200": 1.856e9}
-"""The clock of a GPU's published Tensor Core rates, by its driver's name for it, where that is below its highest clock.
-Sources: "H100 Tensor Core GPU Architecture" (2022), 989.4 TFLOP/s in fp16 with 132 multiprocessors, and H200's data
-sheet, the same; B200's, 2.25 PFLOP/s with 148."""
+_HOPPER_CLOCK = (1.83e9, "989.4 TFLOP/s in fp16 with 132 SMs: Tensor Cores at 1.83 GHz")
+_TENSOR_CLOCK_HZ = {
+    "NVIDIA H200": _HOPPER_CLOCK,
+    "NVIDIA H100 80GB HBM3": _HOPPER_CLOCK,
+    "NVIDIA B200": (1.856e9, "data sheet: 2.25 PFLOP/s in fp16 with 148 SMs, Tensor Cores at 1.856 GHz"),
+}
+"""The clock of a GPU's published Tensor Core rates, by its driver's name for it, where that is below its highest clock,
+and what it follows from; H200's data sheet repeats H100's rates."""
 
 
 def peak_rates(gpu: GpuFile) -> PeakRates:
@@ -84,12 +98,17 @@ def peak_rates(gpu: GpuFile) -> PeakRates:
             f"GPU {gpu.name}: the peak rates of compute capability {gpu.sm // 10}.{gpu.sm % 10} are not known; "
             f"expected one of {known}"
         )
-    fp32, tf32, fp16 = per_clock
     clock_hz = gpu.sm_clock_hz
-    tensor_hz = min(clock_hz, _TENSOR_CLOCK_HZ.get(gpu.device_name, clock_hz))
-    tf32_hz = tensor_hz if tf32 > fp32 else clock_hz
+    published_hz, clock_source = _TENSOR_CLOCK_HZ.get(gpu.device_name, (clock_hz, None))
+    tensor_hz = min(clock_hz, published_hz)
+    tf32_hz = tensor_hz if per_clock.tf32 > per_clock.fp32 else clock_hz
     n = gpu.multiprocessors
-    return PeakRates(fp32 * n * clock_hz, tf32 * n * tf32_hz, fp16 * n * tensor_hz)
+    return PeakRates(
+        per_clock.fp32 * n * clock_hz,
+        per_clock.tf32 * n * tf32_hz,
+        per_clock.fp16 * n * tensor_hz,
+        "; ".join(filter(None, (per_clock.source, clock_source))),
+    )
 
 
 def work_floor_s(work: Work, rates: PeakRates, bandwidth_bytes_s: float) -> float:

@@ -1,4 +1,4 @@
-"""`tcbench list`: the scenarios, configs and rungs there are."""
+"""`tcbench list`: the scenarios, configs and rungs there are, and what GPUs can do."""
 
 from __future__ import annotations
 
@@ -9,11 +9,22 @@ import typer
 from tcbench.cli.app import command
 
 
-@command("Show scenarios, configs and rungs.", name="list")
+@command("Show scenarios, configs and rungs, or GPUs.", "tcbench list\ntcbench list --gpus", name="list")
 def list_(
+    gpus: Annotated[
+        bool, typer.Option("--gpus", help="GPUs: Tensor Cores, formats, software that serves them, peak rates.")
+    ] = False,
     json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
 ) -> None:
-    """Show the scenarios with their configs, and the rungs: what each needs, and whether this machine has it."""
+    """Show the scenarios with their configs, and the rungs: what each needs, and whether this machine has it.
+
+    With --gpus: which GPU has which Tensor Cores and formats, which CUDA and cuDNN still serve it, and its peak rates.
+    """
+    if gpus:
+        from tcbench.show.gpus import show
+
+        show(json)
+        return
     from tcbench.accelerators import device
     from tcbench.backends import device_kinds
     from tcbench.show import catalogue

@@ -15,6 +15,7 @@ from tcbench.accelerators.device import (
     OpenDevice,
     Progress,
     Prospects,
+    Support,
     Watch,
     index_of,
 )
@@ -131,6 +132,11 @@ class Cuda(DeviceKind):
 
     def absent(self, figures: GpuFile) -> Device:
         return Device(f"{self.name}:0", figures.device_name, figures.memory_bytes, figures.compute_capability)
+
+    def support(self, compute_capability: tuple[int, int]) -> Support:
+        from tcbench.accelerators.cuda import packages
+
+        return packages.support(compute_capability)
 
     def misfit(self, figures: GpuFile) -> str | None:
         from tcbench.accelerators.cuda import packages

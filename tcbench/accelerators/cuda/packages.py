@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tcbench.accelerators.cuda.driver import Gpus
+from tcbench.accelerators.device import Served, Support
 from tcbench.core.rung import Package
 
 Capability = tuple[int, int]
@@ -21,6 +22,19 @@ Capability = tuple[int, int]
 _OLDEST_CAPABILITY = {12: (5, 0), 13: (7, 5)}
 """The oldest that a CUDA version's compilers and libraries support (release notes of
 CUDA 13: Volta and older are gone)."""
+
+_FIRST_CUDA = {
+    (7, 0): "9.0",
+    (7, 5): "10.0",
+    (8, 0): "11.0",
+    (8, 6): "11.1",
+    (8, 9): "11.8",
+    (9, 0): "11.8",
+    (10, 0): "12.8",
+    (10, 3): "12.9",
+    (12, 0): "12.8",
+}
+"""The CUDA that first compiled for a compute capability. Source: the release notes of each."""
 
 _CUDNN_SERVES: tuple[tuple[tuple[int, int, int], tuple[int, int, int] | None, Capability], ...] = (
     ((9, 0, 0), (9, 10, 2), (5, 0)),
@@ -114,6 +128,21 @@ def extra_for(gpus: Gpus) -> Extra:
     driver = gpus.driver_cuda
     running = (extra for extra in serving if driver is None or driver[0] >= extra.cuda)
     return next(running, min(serving, key=lambda extra: extra.cuda))
+
+
+def support(capability: Capability) -> Support:
+    """The versions of CUDA and cuDNN that serve GPUs of this compute capability, and the newest packages that do."""
+    newest_cuda = max((major for major, oldest in _OLDEST_CAPABILITY.items() if capability >= oldest), default=None)
+    last_cuda = None if newest_cuda == max(_OLDEST_CAPABILITY) else newest_cuda
+    last_cudnn = next((last for _, last, oldest in reversed(_CUDNN_SERVES) if capability >= oldest), None)
+    extra = next((extra for extra in EXTRAS if capability >= extra.oldest), None)
+    return Support(
+        (
+            Served("CUDA", _FIRST_CUDA.get(capability), str(last_cuda) if last_cuda else None),
+            Served("cuDNN", None, ".".join(map(str, last_cudnn)) if last_cudnn else None),
+        ),
+        extra.name if extra else None,
+    )
 
 
 def sync(extra: Extra) -> str:

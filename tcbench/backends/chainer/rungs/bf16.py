@@ -8,12 +8,13 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from tcbench.core.rung import BF16, Parity, Requires, Rung, Tolerance
+from tcbench.hardware import tensor_cores
 
 
 class Bf16(Rung):
     name = "bf16"
     says = "bfloat16 storage, 32-bit accumulation, fp32 master weights, no loss scaling"
-    requires = Requires(compute_capability=(8, 0), instructions=BF16)
+    requires = Requires(compute_capability=tensor_cores.oldest_with("bf16"), instructions=BF16)
     conflicts = frozenset({"fp32", "tf32", "fp16"})
     parity = Parity("tolerance", bfloat16=Tolerance(2e-2, 0.5, 0.45, 0.02))
     shows: ClassVar = {"storage": "bfloat16", "master weights": "float32"}

@@ -8,12 +8,13 @@ from collections.abc import Iterator
 from typing import Any
 
 from tcbench.core.rung import Parity, Requires, Rung, Tolerance
+from tcbench.hardware import tensor_cores
 
 
 class Tf32(Rung):
     name = "tf32"
     says = "32-bit storage, convolutions round their inputs to TensorFloat-32"
-    requires = Requires(devices=frozenset({"cuda"}), compute_capability=(8, 0))
+    requires = Requires(devices=frozenset({"cuda"}), compute_capability=tensor_cores.oldest_with("tf32"))
     conflicts = frozenset({"fp32", "fp16", "bf16"})
     parity = Parity("tolerance", float32=Tolerance(1e-2, 0.3))
     source = "PyTorch documentation, Numerical accuracy: TensorFloat-32"

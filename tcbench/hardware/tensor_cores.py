@@ -1,0 +1,45 @@
+"""The generations of NVIDIA's Tensor Cores: which GPUs have which, and the formats that each multiplies. Standard
+library only.
+
+Source: "CUDA Programming Guide", appendix "Compute Capabilities", data types of Tensor Cores by compute capability; for
+Volta, "Tesla V100 GPU Architecture" (2017).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+FORMATS = ("fp16", "tf32", "bf16", "fp8")
+"""Those that networks train in, in the order of their coming."""
+
+Capability = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Generation:
+    """One generation. `capabilities`: the compute capabilities of the GPUs that have it."""
+
+    number: int
+    architecture: str
+    capabilities: tuple[Capability, ...]
+    formats: tuple[str, ...]
+
+
+_GENERATIONS = (
+    Generation(1, "Volta", ((7, 0),), FORMATS[:1]),
+    Generation(2, "Turing", ((7, 5),), FORMATS[:1]),
+    Generation(3, "Ampere", ((8, 0), (8, 6)), FORMATS[:3]),
+    Generation(4, "Ada Lovelace", ((8, 9),), FORMATS),
+    Generation(4, "Hopper", ((9, 0),), FORMATS),
+    Generation(5, "Blackwell", ((10, 0), (10, 3), (12, 0)), FORMATS),
+)
+
+
+def of(capability: Capability) -> Generation | None:
+    """The Tensor Cores of GPUs of this compute capability; None where they have none, or none that is known."""
+    return next((one for one in _GENERATIONS if capability in one.capabilities), None)
+
+
+def oldest_with(fmt: str) -> Capability:
+    """The lowest compute capability whose Tensor Cores multiply this format."""
+    return next(one.capabilities[0] for one in _GENERATIONS if fmt in one.formats)
