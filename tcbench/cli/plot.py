@@ -24,6 +24,7 @@ tcbench plot                                      the newest run's throughput
 tcbench plot results/*/naruse2018-*.jsonl -o talk.svg
 tcbench plot --slide 33 -o summary.png            the talk's summary: fp32, fp16, fp16 at its best
 tcbench plot --kind ladder -o ladder.pdf          what each rung buys
+tcbench plot --kind scaling -o scaling.png        throughput and efficiency against ranks
 tcbench plot results --by machine --config fp32,best    machines beside each other
 """,
 )
@@ -38,7 +39,8 @@ def plot(
         "tcbench.png"
     ),
     kind: Annotated[
-        Literal["throughput", "ladder"], typer.Option(metavar="KIND", help="throughput or ladder.")
+        Literal["throughput", "ladder", "scaling"],
+        typer.Option(metavar="KIND", help="throughput, ladder or scaling."),
     ] = "throughput",
     slide: Annotated[
         int | None, typer.Option(metavar="N", help="One of the talk's comparisons: 12, 21, 27, 31 or 33.")
@@ -63,26 +65,31 @@ def plot(
     out: ResultsFolderOption = OUT,
 ) -> None:
     """Draw results as the talk does: bars by batch size, one colour per config, 'Better' pointing up."""
+    from tcbench.analysis.scaling import curves
     from tcbench.analysis.summary import summarise
     from tcbench.show import charts
 
     if by == "machine" and (kind != "throughput" or slide is not None):
-        raise SelectionError("--by machine draws throughput: not with --kind ladder or --slide")
+        raise SelectionError("--by machine draws throughput: not with --kind ladder, --kind scaling or --slide")
     if config and slide is not None:
         raise SelectionError(f"--slide {slide} has its own configs: not with --config")
     configs = config_names(config)
     charts.check_path(output)
-    summaries = summarise(read(results, out))
+    records = read(results, out)
+    summaries = summarise(records)
     there = list(dict.fromkeys(summary.cell.config for summary in summaries))
     if configs and by == "setting":
         keep = named(configs, there)
         summaries = tuple(summary for summary in summaries if summary.cell.config in keep)
+        records = tuple(record for record in records if record.cell.config in keep)
     if by == "machine":
         figure = charts.machines_chart(summaries, _beside(configs, there))
     elif slide is not None:
         figure = charts.slide_chart(summaries, slide)
     elif kind == "ladder":
         figure = charts.ladder_chart(summaries)
+    elif kind == "scaling":
+        figure = charts.scaling_chart(curves(records))
     else:
         figure = throughput_chart(summaries)
     charts.save(figure, output, ANOTHER_FILE)

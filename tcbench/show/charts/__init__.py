@@ -14,6 +14,7 @@ from tcbench.show.charts.history import history_chart
 from tcbench.show.charts.machines import machines_chart
 from tcbench.show.charts.palette import GAIN, GAIN_PALE, LOSS, LOSS_PALE, RAMPS, Fill, family, fill
 from tcbench.show.charts.provenance import MAX_PANELS
+from tcbench.show.charts.scaling import scaling_chart
 from tcbench.show.charts.slides import SLIDES, slide_chart
 from tcbench.show.charts.style import STYLE
 from tcbench.show.charts.waterfall import ladder_chart
@@ -37,6 +38,7 @@ __all__ = [
     "ladder_chart",
     "machines_chart",
     "save",
+    "scaling_chart",
     "slide_chart",
     "throughput_chart",
     "why_missing",

@@ -1,0 +1,205 @@
+"""Scaling over ranks: images/s and efficiency against the number of ranks, a line per config beside the ideal one.
+
+Owns the axes and the lines on them. Knows nothing of how figures came about.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, cast
+
+import msgspec
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator, PercentFormatter
+
+from tcbench.analysis.scaling import Curve, Point
+from tcbench.analysis.stats import Interval
+from tcbench.analysis.summary import CellSummary
+from tcbench.core.errors import SelectionError
+from tcbench.show.charts.inline import tooltip
+from tcbench.show.charts.labels import around, label
+from tcbench.show.charts.legend import legend_rows
+from tcbench.show.charts.page import Page
+from tcbench.show.charts.palette import INK, PAPER, QUIET, fill
+from tcbench.show.charts.provenance import MAX_PANELS, Setting, provenance_of, small_print
+from tcbench.show.charts.text import DPI, LABEL, WORDS, drawable, heading, shortened
+from tcbench.show.charts.wording import why_missing
+from tcbench.show.format import counted, limits, number
+from tcbench.show.simulated import marked
+
+_HEIGHT = 2.7
+_MARKERS = "osD^vP*X<>"
+_MARK = 6.5  # points
+_MOST_TICKS = 8
+_SUBTITLES = {
+    "weak": "Weak scaling: the same batch size on each rank",
+    "strong": "Strong scaling: the same batch over all ranks",
+}
+
+
+def scaling_chart(curves: Sequence[Curve], *, title: str = "Scaling over ranks") -> Figure:
+    """A row of two panels for each batch size per rank (weak scaling) and each global batch (strong scaling): images/s
+    of all ranks on logarithmic axes, with each config's ideal line from its base, and the efficiency in percent.
+
+    Raises SelectionError when there is nothing to draw, or too much for one chart.
+    """
+    if not curves:
+        raise SelectionError("no cell of several ranks in these results; `tcbench run scaling --ranks 1,2` makes some")
+    rows: dict[tuple[object, str, int], list[Curve]] = {}
+    for curve in curves:
+        rows.setdefault((curve.setting, curve.kind, curve.images), []).append(curve)
+    if len(rows) > MAX_PANELS:
+        raise SelectionError(
+            f"{len(rows)} batch sizes and settings do not fit in one chart of scaling (at most {MAX_PANELS}); name "
+            "fewer files"
+        )
+    summaries = [point.summary for curve in curves for point in curve.points]
+    provenance = provenance_of({cast(Setting, curve.setting): _on_one_rank(curve) for curve in curves})
+    configs = list(dict.fromkeys(curve.config for curve in curves))
+    markers = dict(zip(configs, itertools.cycle(_MARKERS), strict=False))
+    kinds = dict.fromkeys(curve.kind for curve in curves)
+    notes = [_how(curves), *_missing(curves), small_print(summaries, provenance.common, whiskers=True)]
+    title = marked(title, (summary.environment for summary in summaries))
+    page = Page(heading(title, summaries[0].cell.scenario), " · ".join(_SUBTITLES[kind] for kind in kinds), notes)
+    page.legend(
+        [
+            [Line2D([], [], label=words, **_style(config, markers[config])) for config, words in row]
+            for row in legend_rows(configs)
+        ]
+    )
+    grid = page.panels([_HEIGHT] * len(rows), 2)
+    for ((setting, kind, images), line), (left, right) in zip(rows.items(), grid, strict=True):
+        name = f"batch size {images} per rank" if kind == "weak" else f"global batch {images}"
+        where = provenance.names[cast(Setting, setting)]
+        page.heading(left, shortened(name + (f" · {where}" if where else ""), LABEL + 1, page.room))
+        _frame(left, right, line)
+    for axes in grid[-1]:
+        axes.set_xlabel("ranks")
+    page.settle()
+    for line, (left, right) in zip(rows.values(), grid, strict=True):
+        _draw(left, line, markers, lambda point: point.images_per_s, lambda value: number(value) + " images/s")
+        _draw(right, line, markers, lambda point: point.efficiency, lambda value: f"{value:.1%}")
+        _write_efficiencies(right, line)
+    return page.figure
+
+
+def _on_one_rank(curve: Curve) -> list[CellSummary]:
+    """Its summaries, so that settings are not told apart by the ranks that a curve runs over."""
+    return [replace(point.summary, cell=msgspec.structs.replace(point.summary.cell, ranks=1)) for point in curve.points]
+
+
+def _how(curves: Sequence[Curve]) -> str:
+    """How to read the lines."""
+    bases = sorted({curve.base.cell.ranks for curve in curves if curve.base is not None})
+    over = " or ".join(counted(ranks, "rank") for ranks in bases)
+    return f"dashed: the ideal, {over} times their number · efficiency: images/s over the ideal" if bases else ""
+
+
+def _missing(curves: Sequence[Curve]) -> list[str]:
+    """A line that says which cells have no number, where some have none."""
+    lacking = dict.fromkeys(
+        f"{point.summary.cell.label}: {why_missing(point.summary)}"
+        for curve in curves
+        for point in curve.points
+        if point.images_per_s is None
+    )
+    return [drawable("no number: " + "; ".join(lacking))] if lacking else []
+
+
+def _style(config: str, marker: str) -> dict[str, Any]:
+    colour = fill(config).colour
+    return {
+        "color": colour,
+        "marker": marker,
+        "markersize": _MARK,
+        "markeredgecolor": PAPER,
+        "markeredgewidth": 0.7,
+        "linewidth": 1.6,
+    }
+
+
+def _frame(left: Axes, right: Axes, line: Sequence[Curve]) -> None:
+    """Ranks along x on both; images/s from the least to the ideal of the most, and percent from 0."""
+    ranks = sorted({point.ranks for curve in line for point in curve.points})
+    ticks = ranks if len(ranks) <= _MOST_TICKS else [n for n in ranks if n & (n - 1) == 0]
+    for axes in (left, right):
+        axes.set_xscale("log", base=2)
+        axes.set_xlim(ranks[0] / 1.25, ranks[-1] * 1.25)
+        axes.xaxis.set_major_locator(FixedLocator(ticks))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axes.xaxis.set_minor_locator(NullLocator())
+        axes.tick_params(labelsize=LABEL)
+    values = [point.images_per_s.value for curve in line for point in curve.points if point.images_per_s]
+    values += [_ideal(curve, ranks[-1]) for curve in line if curve.base is not None]
+    left.set_yscale("log", base=2)
+    left.set_ylim(min(values, default=1.0) / 1.4, max(values, default=1.0) * 1.25)
+    left.yaxis.set_major_locator(LogLocator(10, subs=(1, 2, 5)))
+    left.yaxis.set_major_formatter(FuncFormatter(lambda value, _: number(value)))
+    left.yaxis.set_minor_locator(NullLocator())
+    left.set_ylabel("Better ⟶\nimages/s", color=INK)
+    highest = max((p.efficiency.value for curve in line for p in curve.points if p.efficiency), default=1.0)
+    right.set_ylim(0, 1.12 * max(1.0, highest))
+    right.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+    right.set_ylabel("efficiency", color=INK)
+
+
+def _ideal(curve: Curve, ranks: float) -> float:
+    """Images/s on so many ranks if each were as fast as one of the base's."""
+    assert curve.base is not None and curve.base.images_per_s is not None
+    return curve.base.images_per_s.value * ranks / curve.base.cell.ranks
+
+
+def _draw(
+    axes: Axes,
+    line: Sequence[Curve],
+    markers: dict[str, str],
+    of: Callable[[Point], Interval | None],
+    write: Callable[[float], str],
+) -> None:
+    """A line for each config with its whiskers, and the ideal ones; of what `of` says of a point."""
+    low, high = axes.get_ylim()
+    end = max(point.ranks for curve in line for point in curve.points)
+    for curve in line:
+        if curve.base is not None:
+            start = curve.base.cell.ranks
+            ideal = [_ideal(curve, n) if axes.get_yscale() == "log" else 1.0 for n in (start, end)]
+            axes.plot([start, end], ideal, color=QUIET, linewidth=0.9, dashes=(4, 2.5), zorder=1.5)
+    for curve in line:
+        places = [(point, interval) for point in curve.points if (interval := of(point)) is not None]
+        xs, style = [point.ranks for point, _ in places], _style(curve.config, markers[curve.config])
+        ends = [(max(interval.low, low), min(interval.high, high)) for _, interval in places]
+        axes.vlines(xs, [a for a, _ in ends], [b for _, b in ends], color=style["color"], linewidth=1.0, zorder=2.2)
+        axes.plot(xs, [interval.value for _, interval in places], **style, zorder=3, clip_on=False)
+        marks = axes.scatter(xs, [interval.value for _, interval in places], s=(2 * _MARK) ** 2, alpha=0, zorder=3.5)
+        tooltip(
+            marks,
+            *(
+                f"{point.summary.cell.label}\n{write(interval.value)} ({_limits(interval, write)})"
+                for point, interval in places
+            ),
+        )
+
+
+def _limits(interval: Interval, write: Callable[[float], str]) -> str:
+    if not math.isfinite(interval.high):
+        return limits(interval)
+    return f"{write(interval.low)} to {write(interval.high)}"
+
+
+def _write_efficiencies(axes: Axes, line: Sequence[Curve]) -> None:
+    """Percent beside each point but the bases, where there is room."""
+    places = [
+        (point, (float(point.ranks), point.efficiency.value))
+        for curve in line
+        for point in curve.points
+        if point.efficiency is not None and point.summary is not curve.base
+    ]
+    taken = around([tuple(axes.transData.transform(at)) for _, at in places], _MARK / 144 * DPI)
+    for point, at in places:
+        words = f"{point.efficiency.value:.0%}" if point.efficiency else ""
+        label(axes, words, at, taken, gap=_MARK / 144 * DPI + 5, far=True, size=WORDS, zorder=5)
