@@ -141,9 +141,12 @@ class Curve:
 
 
 def curves(records: Iterable[Record]) -> tuple[Curve, ...]:
-    """Every curve of some records that has a cell of several ranks: of weak scaling first, in the order of first
-    appearance. A curve of strong scaling has two cells or more. `records` are those that `store.current` leaves."""
+    """Every curve of some records that has a cell of several ranks: of weak scaling first, by batch size, then in the
+    order of first appearance. A curve of strong scaling has two cells or more. `records` are those that `store.current`
+    leaves."""
     records = tuple(records)
+    if not any(record.cell.ranks > 1 for record in records):
+        return ()
     groups = by_cell(records).values()
     cells = [
         (summary, [r.measurement for r in group if r.status == "ok" and r.measurement is not None])
@@ -151,10 +154,11 @@ def curves(records: Iterable[Record]) -> tuple[Curve, ...]:
     ]
     weak = _lines(cells, lambda cell: msgspec.structs.replace(cell, ranks=1))
     strong = _lines(cells, lambda cell: msgspec.structs.replace(cell, ranks=1, batch_size=cell.images_per_step))
-    return (
+    made = [
         *(_curve("weak", line) for line in weak),
         *(_curve("strong", line) for line in strong if len(line) > 1),
-    )
+    ]
+    return tuple(sorted(made, key=lambda curve: (curve.kind == "strong", curve.images)))
 
 
 _Measured = tuple[CellSummary, Sequence[Measurement]]

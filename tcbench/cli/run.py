@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -36,6 +36,7 @@ from tcbench.cli.options import (
 from tcbench.core.errors import SelectionError, TcbenchError
 
 if TYPE_CHECKING:
+    from tcbench.analysis.scaling import Curve
     from tcbench.analysis.summary import CellSummary
     from tcbench.core.record import Cell, Record
     from tcbench.run.launcher import Launcher
@@ -259,14 +260,16 @@ def _library(plan: Plan) -> str | None:
 
 def _show_results(records: Sequence[Record], path: Path, failed: bool, json: bool) -> None:
     """The table or its JSON, the chart, what to do next."""
+    from tcbench.analysis.scaling import curves
     from tcbench.analysis.summary import speedups, summarise
-    from tcbench.show import console, simulated
+    from tcbench.show import console, scaling, simulated
 
     summaries = summarise(records)
     ratios = speedups(summaries)
-    chart = _chart(summaries, path)
+    scaled = curves(records)
+    charts = _charts(summaries, scaled, path)
     if json:
-        typer.echo(console.summary_json(path.stem, path, summaries, ratios))
+        typer.echo(console.summary_json(path.stem, path, summaries, ratios, scaling.to_json(scaled)))
         return
     stdout = console.make_console()
 
@@ -278,12 +281,15 @@ def _show_results(records: Sequence[Record], path: Path, failed: bool, json: boo
         say(line, "bold")
     stdout.print(console.results_table(summaries, ratios))
     stdout.print()
+    if scaled:
+        stdout.print(scaling.table(scaled))
+        stdout.print()
     for line in console.reasons(summaries):
         say(line, "yellow")
-    for line in console.footnotes(summaries):
+    for line in (*console.footnotes(summaries), *(scaling.notes(scaled) if scaled else ())):
         say(line, "dim")
     say(f"{console.tally(summaries)}. Records: {path}")
-    if chart:
+    for chart in charts:
         say(f"Chart: {chart}")
     say(_next_step(summaries, path, failed))
 
@@ -319,20 +325,26 @@ def generate_input(plan: Plan, console: Any, quiet: bool) -> None:
             generated.ensure_generated(advance)
 
 
-def _chart(summaries: Sequence[CellSummary], records: Path) -> Path | None:
-    """The throughput chart beside the records; None when nothing was measured."""
+def _charts(summaries: Sequence[CellSummary], scaled: Sequence[Curve], records: Path) -> list[Path]:
+    """The throughput chart beside the records, and that of scaling over ranks where there are several; none when
+    nothing was measured."""
     if not any(summary.images_per_s for summary in summaries):
-        return None
+        return []
     from tcbench.cli.plot import throughput_chart
     from tcbench.show import charts
 
-    path = records.with_suffix(".png")
-    try:
-        charts.save(throughput_chart(summaries), path)
-    except TcbenchError as error:
-        typer.echo(f"note: no chart: {error}", err=True)
-        return None
-    return path
+    drawings: dict[Path, Callable[[], Any]] = {records.with_suffix(".png"): lambda: throughput_chart(summaries)}
+    if scaled:
+        drawings[records.with_name(f"{records.stem}-scaling.png")] = lambda: charts.scaling_chart(scaled)
+    drawn = []
+    for path, draw in drawings.items():
+        try:
+            charts.save(draw(), path)
+        except TcbenchError as error:
+            typer.echo(f"note: no chart: {error}", err=True)
+        else:
+            drawn.append(path)
+    return drawn
 
 
 def _next_step(summaries: Sequence[CellSummary], path: Path, failed: bool) -> str:

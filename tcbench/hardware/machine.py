@@ -18,8 +18,10 @@ from tcbench.core.git import GitError, Repository
 from tcbench.core.record import Environment, GpuFacts, Simulated
 
 
+@functools.cache
 def usable_cpus() -> int:
-    """Processors this process may run on: the affinity mask, capped by the cgroup's quota."""
+    """Processors this process may run on: the affinity mask, capped by the cgroup's quota. As it was when it was first
+    asked: a process that then binds itself to some of them is still on the same machine."""
     cpus = len(os.sched_getaffinity(0))
     try:
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()

@@ -36,6 +36,7 @@ def main() -> None:
     world = _world(MPI)
     masks = [frozenset(mask) for mask in _local(MPI).allgather(sorted(os.sched_getaffinity(0)))]
     cores, bound = affinity.share(masks, world.local_rank)
+    machine.usable_cpus()  # before this process binds itself, so that its machine has the name that it has otherwise
     joined = Joined(world.rank, world.size, socket.gethostname(), os.getpid(), cores, bound)
 
     def send(message: Message) -> None:

@@ -153,8 +153,14 @@ def footnotes(summaries: Sequence[CellSummary]) -> list[str]:
     return lines
 
 
-def summary_json(run_id: str, path: Path, summaries: Sequence[CellSummary], speedups: Sequence[Interval | None]) -> str:
-    """The table as JSON."""
+def summary_json(
+    run_id: str,
+    path: Path,
+    summaries: Sequence[CellSummary],
+    speedups: Sequence[Interval | None],
+    scaling: Sequence[dict[str, Any]] = (),
+) -> str:
+    """The table as JSON. `scaling`: the curves, as `tcbench.show.scaling` writes them."""
     cells = [
         {
             "config": summary.cell.config,
@@ -176,7 +182,7 @@ def summary_json(run_id: str, path: Path, summaries: Sequence[CellSummary], spee
         }
         for summary, speedup in zip(summaries, speedups, strict=True)
     ]
-    return versioned(run_id=run_id, results=str(path), cells=cells)
+    return versioned(run_id=run_id, results=str(path), cells=cells, **({"scaling": scaling} if scaling else {}))
 
 
 def plan_table(plan: Plan) -> Table:

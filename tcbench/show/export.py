@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from tcbench.analysis.scaling import Curve, Point, curves
 from tcbench.analysis.stats import Interval, images_per_s
 from tcbench.analysis.summary import CellSummary, by_cell, summarise
 from tcbench.core.errors import SelectionError
@@ -111,6 +112,9 @@ def _trials(records: Sequence[Record]) -> Iterator[Row]:
             "commit": environment.commit if environment else None,
             "python": environment.python if environment else None,
         }
+        if environment is not None and environment.ranks is not None:
+            ranks = environment.ranks
+            row |= {"engine": ranks.engine, "hosts": ", ".join(ranks.hosts), "binding": ranks.binding}
         measured = record.measurement
         if measured is not None:
             counted_s = measured.counted_times_s
@@ -136,6 +140,12 @@ def _trials(records: Sequence[Record]) -> Iterator[Row]:
 
 
 def _cells(records: Sequence[Record]) -> Iterator[Row]:
+    scaled = {
+        (point.summary.machine, point.summary.cell): _scaled(curve, point)
+        for curve in curves(records)
+        if curve.kind == "weak"
+        for point in curve.points
+    }
     for summary in summarise(records):
         yield _identity(summary.machine, summary.cell, summary.environment) | {
             "status": summary.status,
@@ -149,7 +159,27 @@ def _cells(records: Sequence[Record]) -> Iterator[Row]:
             "warmup_settled": summary.settled if summary.images_per_s else None,
             "peak_memory_bytes": summary.peak_memory_bytes,
             **{f"{name}_host_s": seconds for name, seconds in summary.phase_host_s},
+            **scaled.get((summary.machine, summary.cell), {}),
         }
+
+
+def _scaled(curve: Curve, point: Point) -> Row:
+    """The figures of a cell on a curve of weak scaling."""
+    rate, exchange, uneven = point.images_per_s_per_rank, point.allreduce, point.imbalance
+    algorithm, bus = (exchange.algorithm_bytes_s, exchange.bus_bytes_s) if exchange else (None, None)
+    return {
+        "images_per_s_per_rank": rate.value if rate else None,
+        **_ends("efficiency", point.efficiency),
+        "efficiency_over_ranks": curve.base.cell.ranks if curve.base else None,
+        **_ends("allreduce_s", exchange.time_s if exchange else None),
+        "allreduce_overlaps": exchange.overlaps if exchange else None,
+        "reduced_bytes": exchange.bytes if exchange else None,
+        "algorithm_bandwidth_bytes_s": algorithm.value if algorithm else None,
+        "bus_bandwidth_bytes_s": bus.value if bus else None,
+        "imbalance": uneven.share if uneven else None,
+        "slowest_rank": uneven.slowest if uneven else None,
+        "fastest_rank": uneven.fastest if uneven else None,
+    }
 
 
 def _steps(records: Sequence[Record]) -> Iterator[Row]:

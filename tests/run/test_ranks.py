@@ -15,6 +15,7 @@ import factories
 import msgspec
 import pytest
 
+from tcbench.hardware import machine
 from tcbench.run import launcher as launchers
 from tcbench.run import ranks
 from tcbench.run.launcher import Launcher
@@ -255,3 +256,5 @@ def test_a_rank_of_mpi_that_is_killed_ends_the_trial_and_the_next_cell_runs():
     cores = [set(part.cores) for part in second.measurement.ranks]
     assert not cores[0] & cores[1]
     assert len({len(part.step_times_s) for part in second.measurement.ranks}) == 1
+    # A rank that is bound to some cores is still on the machine that a cell of one rank is on.
+    assert second.environment is not None and second.environment.cpus == machine.usable_cpus()

@@ -15,7 +15,7 @@ import msgspec
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator, PercentFormatter
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator, PercentFormatter
 
 from tcbench.analysis.scaling import Curve, Point
 from tcbench.analysis.stats import Interval
@@ -29,13 +29,14 @@ from tcbench.show.charts.palette import INK, PAPER, QUIET, fill
 from tcbench.show.charts.provenance import MAX_PANELS, Setting, provenance_of, small_print
 from tcbench.show.charts.text import DPI, LABEL, WORDS, drawable, heading, shortened
 from tcbench.show.charts.wording import why_missing
-from tcbench.show.format import counted, limits, number
+from tcbench.show.format import limits, number
 from tcbench.show.simulated import marked
 
 _HEIGHT = 2.7
 _MARKERS = "osD^vP*X<>"
 _MARK = 6.5  # points
 _MOST_TICKS = 8
+_MOST_STRONG = 3
 _SUBTITLES = {
     "weak": "Weak scaling: the same batch size on each rank",
     "strong": "Strong scaling: the same batch over all ranks",
@@ -50,20 +51,26 @@ def scaling_chart(curves: Sequence[Curve], *, title: str = "Scaling over ranks")
     """
     if not curves:
         raise SelectionError("no cell of several ranks in these results; `tcbench run scaling --ranks 1,2` makes some")
-    rows: dict[tuple[object, str, int], list[Curve]] = {}
-    for curve in curves:
-        rows.setdefault((curve.setting, curve.kind, curve.images), []).append(curve)
-    if len(rows) > MAX_PANELS:
+    rows = _rows(curves)
+    weak = sum(kind == "weak" for _, kind, _ in rows)
+    if weak > MAX_PANELS:
         raise SelectionError(
-            f"{len(rows)} batch sizes and settings do not fit in one chart of scaling (at most {MAX_PANELS}); name "
-            "fewer files"
+            f"{weak} batch sizes and settings do not fit in one chart of scaling (at most {MAX_PANELS}); name fewer "
+            "files"
         )
+    if not rows:
+        raise SelectionError(f"no cell of these results was measured: {'; '.join(_without_number(curves))}")
+    lacking = _without_number(curves)
+    left_out = len({(curve.setting, curve.kind, curve.images) for curve in curves if curve.base}) - len(rows)
+    curves = [curve for line in rows.values() for curve in line]
     summaries = [point.summary for curve in curves for point in curve.points]
     provenance = provenance_of({cast(Setting, curve.setting): _on_one_rank(curve) for curve in curves})
     configs = list(dict.fromkeys(curve.config for curve in curves))
     markers = dict(zip(configs, itertools.cycle(_MARKERS), strict=False))
     kinds = dict.fromkeys(curve.kind for curve in curves)
-    notes = [_how(curves), *_missing(curves), small_print(summaries, provenance.common, whiskers=True)]
+    lines = [drawable("no number: " + "; ".join(lacking))] if lacking else []
+    more = [f"more global batches, which are not drawn: {left_out}"] if left_out else []
+    notes = [_how(curves), *more, *lines, small_print(summaries, provenance.common, whiskers=True)]
     title = marked(title, (summary.environment for summary in summaries))
     page = Page(heading(title, summaries[0].cell.scenario), " · ".join(_SUBTITLES[kind] for kind in kinds), notes)
     page.legend(
@@ -88,6 +95,17 @@ def scaling_chart(curves: Sequence[Curve], *, title: str = "Scaling over ranks")
     return page.figure
 
 
+def _rows(curves: Sequence[Curve]) -> dict[tuple[object, str, int], list[Curve]]:
+    """Curves by setting, kind and batch size: all of weak scaling; of strong scaling the longest, in their order."""
+    rows: dict[tuple[object, str, int], list[Curve]] = {}
+    for curve in curves:
+        if curve.base is not None:
+            rows.setdefault((curve.setting, curve.kind, curve.images), []).append(curve)
+    strong = [key for key in rows if key[1] == "strong"]
+    longest = sorted(strong, key=lambda key: -max(len(curve.points) for curve in rows[key]))[:_MOST_STRONG]
+    return {key: line for key, line in rows.items() if key[1] == "weak" or key in longest}
+
+
 def _on_one_rank(curve: Curve) -> list[CellSummary]:
     """Its summaries, so that settings are not told apart by the ranks that a curve runs over."""
     return [replace(point.summary, cell=msgspec.structs.replace(point.summary.cell, ranks=1)) for point in curve.points]
@@ -95,20 +113,15 @@ def _on_one_rank(curve: Curve) -> list[CellSummary]:
 
 def _how(curves: Sequence[Curve]) -> str:
     """How to read the lines."""
-    bases = sorted({curve.base.cell.ranks for curve in curves if curve.base is not None})
-    over = " or ".join(counted(ranks, "rank") for ranks in bases)
-    return f"dashed: the ideal, {over} times their number · efficiency: images/s over the ideal" if bases else ""
+    over_one = all(curve.base is not None and curve.base.cell.ranks == 1 for curve in curves)
+    ideal = "the images/s of one rank" if over_one else "as many images/s of each rank as on the fewest of the line,"
+    return f"dashed: the ideal, {ideal} times the ranks · efficiency: images/s over the ideal"
 
 
-def _missing(curves: Sequence[Curve]) -> list[str]:
-    """A line that says which cells have no number, where some have none."""
-    lacking = dict.fromkeys(
-        f"{point.summary.cell.label}: {why_missing(point.summary)}"
-        for curve in curves
-        for point in curve.points
-        if point.images_per_s is None
-    )
-    return [drawable("no number: " + "; ".join(lacking))] if lacking else []
+def _without_number(curves: Sequence[Curve]) -> list[str]:
+    """The cells that have no number, each with the reason in a few words."""
+    points = (point for curve in curves for point in curve.points if point.images_per_s is None)
+    return list(dict.fromkeys(f"{point.summary.cell.label}: {why_missing(point.summary)}" for point in points))
 
 
 def _style(config: str, marker: str) -> dict[str, Any]:
@@ -124,7 +137,7 @@ def _style(config: str, marker: str) -> dict[str, Any]:
 
 
 def _frame(left: Axes, right: Axes, line: Sequence[Curve]) -> None:
-    """Ranks along x on both; images/s from the least to the ideal of the most, and percent from 0."""
+    """Ranks along x on both; images/s from the least to the ideal of the most, and percent with 100% among them."""
     ranks = sorted({point.ranks for curve in line for point in curve.points})
     ticks = ranks if len(ranks) <= _MOST_TICKS else [n for n in ranks if n & (n - 1) == 0]
     for axes in (left, right):
@@ -137,13 +150,21 @@ def _frame(left: Axes, right: Axes, line: Sequence[Curve]) -> None:
     values = [point.images_per_s.value for curve in line for point in curve.points if point.images_per_s]
     values += [_ideal(curve, ranks[-1]) for curve in line if curve.base is not None]
     left.set_yscale("log", base=2)
-    left.set_ylim(min(values, default=1.0) / 1.4, max(values, default=1.0) * 1.25)
-    left.yaxis.set_major_locator(LogLocator(10, subs=(1, 2, 5)))
-    left.yaxis.set_major_formatter(FuncFormatter(lambda value, _: number(value)))
+    low, high = min(values, default=1.0), max(values, default=1.0)
+    left.set_ylim(low / 1.4, high * 1.25)
+    # Not the uppermost, whose number would touch the heading.
+    rates = [float(tick) for tick in LogLocator(10, subs=(1, 2, 5)).tick_values(low / 1.4, high)]
+    left.yaxis.set_major_locator(FixedLocator([tick for tick in rates if low / 1.4 <= tick <= high]))
+    left.yaxis.set_major_formatter(
+        FuncFormatter(lambda value, _: f"{value:g}" if 0.01 <= value < 1e4 else number(value))
+    )
     left.yaxis.set_minor_locator(NullLocator())
     left.set_ylabel("Better ⟶\nimages/s", color=INK)
-    highest = max((p.efficiency.value for curve in line for p in curve.points if p.efficiency), default=1.0)
-    right.set_ylim(0, 1.12 * max(1.0, highest))
+    shares = [1.0, *(point.efficiency.value for curve in line for point in curve.points if point.efficiency)]
+    foot = max(0.0, math.floor(5 * (min(shares) - 0.1)) / 5)
+    right.set_ylim(foot, max(shares) + 0.12 * (max(shares) - foot))
+    percents = [float(tick) for tick in MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]).tick_values(foot, max(shares))]
+    right.yaxis.set_major_locator(FixedLocator([tick for tick in percents if foot <= tick <= max(shares) + 1e-9]))
     right.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
     right.set_ylabel("efficiency", color=INK)
 
@@ -202,4 +223,4 @@ def _write_efficiencies(axes: Axes, line: Sequence[Curve]) -> None:
     taken = around([tuple(axes.transData.transform(at)) for _, at in places], _MARK / 144 * DPI)
     for point, at in places:
         words = f"{point.efficiency.value:.0%}" if point.efficiency else ""
-        label(axes, words, at, taken, gap=_MARK / 144 * DPI + 5, far=True, size=WORDS, zorder=5)
+        label(axes, words, at, taken, gap=_MARK / 144 * DPI + 5, size=WORDS, zorder=5)

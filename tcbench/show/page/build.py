@@ -10,6 +10,7 @@ from tcbench.analysis.claims import Scorecard
 from tcbench.analysis.compare import Comparison
 from tcbench.analysis.explanation import Explanation
 from tcbench.analysis.ladder import climbs
+from tcbench.analysis.scaling import curves
 from tcbench.analysis.summary import CellSummary, speedups
 from tcbench.core.record import Record
 from tcbench.core.text import plain
@@ -20,6 +21,7 @@ from tcbench.show.page import (
     comparing,
     environment,
     rungs,
+    scaling,
     scorecard,
     summary,
     throughput,
@@ -73,6 +75,7 @@ def build(results: Results) -> Page:
     sections = [
         summary.section(settings, over_base, results.explanations, all_climbs, more, results.notes),
         throughput.section(settings, over_base, swatches),
+        scaling.section(curves(results.records), settings, swatches),
         rungs.section(all_climbs, settings),
         scorecard.section(results.cards),
         bottlenecks.section(results.explanations, settings, results.ceiling),

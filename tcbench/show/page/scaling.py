@@ -1,0 +1,70 @@
+"""The section on scaling over ranks: the chart that `tcbench plot --kind scaling` draws, and the table behind it."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+
+from tcbench.analysis.scaling import Curve, Point
+from tcbench.core.errors import SelectionError
+from tcbench.show.charts import scaling_chart
+from tcbench.show.format import factor, milliseconds, percent
+from tcbench.show.page import drawings
+from tcbench.show.page.drawings import Swatches
+from tcbench.show.page.page import AnyBlock, Data, Field, Section, Table
+from tcbench.show.page.settings import Settings
+from tcbench.show.page.wording import columns, figure, middle
+from tcbench.show.scaling import efficiency_limits, gigabytes, head, notes
+
+_NAMES = (
+    *("batch", "config", "#ranks", "#images/s", "#per rank", "#speed-up", "#efficiency", "95% interval"),
+    *("#all-reduce", "#algorithm GB/s", "#bus GB/s", "#imbalance", "slowest rank", "fastest rank"),
+)
+
+
+def section(curves: Sequence[Curve], settings: Settings, swatches: Swatches) -> Section | None:
+    """All curves; None where no cell has several ranks."""
+    if not curves:
+        return None
+    title = "Images per second and efficiency against ranks"
+    machines = {machine for here in settings.here for machine in [here.setting[0]]}
+    where = ("machine",) if len(machines) > 1 else ()
+    table = Table(
+        caption="Every cell on a curve of scaling",
+        columns=columns(*where, *_NAMES),
+        rows=tuple(
+            ((Field(point.summary.machine or ""),) if where else ()) + _fields(curve, point, swatches)
+            for curve in curves
+            for point in curve.points
+        ),
+    )
+    remarks = notes(curves)
+    block: AnyBlock
+    try:
+        drawing = scaling_chart(curves, title="")
+    except SelectionError as error:  # too much for one chart, or nothing measured
+        block = Data(table, notes=(str(error), *remarks))
+    else:
+        block = drawings.figure(functools.partial(lambda made: made, drawing), title, "scaling", table, remarks)
+    return Section("scaling", "Scaling over ranks", (block,))
+
+
+def _fields(curve: Curve, point: Point, swatches: Swatches) -> tuple[Field, ...]:
+    exchange, uneven = point.allreduce, point.imbalance
+    bandwidths = (exchange.algorithm_bytes_s, exchange.bus_bytes_s) if exchange else (None, None)
+    per_rank = point.images_per_s_per_rank
+    return (
+        Field(head(curve), curve.images),
+        Field(curve.config, swatch=swatches.paint(curve.config)),
+        figure(point.ranks, str(point.ranks)),
+        middle(point.images_per_s) if point.images_per_s else Field(point.summary.status),
+        middle(per_rank),
+        middle(point.speedup, factor),
+        middle(point.efficiency, percent),
+        Field(efficiency_limits(point.efficiency)),
+        middle(exchange.time_s, milliseconds) if exchange else Field(),
+        *(middle(bandwidth, gigabytes) for bandwidth in bandwidths),
+        figure(uneven.share, percent(uneven.share)) if uneven else Field(),
+        Field("" if uneven is None else f"{uneven.slowest} ({uneven.slowest_in} of {len(uneven.steps)} steps)"),
+        Field("" if uneven is None else str(uneven.fastest)),
+    )
