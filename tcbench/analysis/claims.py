@@ -18,6 +18,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+import msgspec
+
 from tcbench.analysis import welch
 from tcbench.analysis.bottleneck import Bottleneck, explain_record, explain_records
 from tcbench.analysis.stats import Interval
@@ -161,12 +163,17 @@ _Cells = Mapping[tuple[str, int], _Measured]
 
 
 def _by_setting(records: Iterable[Record]) -> dict[tuple[str | None, Cell], dict[tuple[str, int], _Measured]]:
+    """Of settings that differ in their ranks alone that with the fewest: claims are about configs, on one device where
+    that was measured, as in the talk."""
     records = tuple(records)
     settings: dict[tuple[str | None, Cell], dict[tuple[str, int], _Measured]] = {}
     for summary, group in zip(summarise(records), by_cell(records).values(), strict=True):
         measured = _Measured(summary, tuple(record for record in group if record.status == "ok"))
         settings.setdefault(summary.setting, {})[summary.cell.config, summary.cell.batch_size] = measured
-    return settings
+    fewest: dict[tuple[str | None, Cell], tuple[str | None, Cell]] = {}
+    for machine, cell in sorted(settings, key=lambda setting: setting[1].ranks):
+        fewest.setdefault((machine, msgspec.structs.replace(cell, ranks=1)), (machine, cell))
+    return {setting: cells for setting, cells in settings.items() if setting in fewest.values()}
 
 
 def _evaluate(claims: Sequence[Claim], cells: _Cells, run: str, other: OtherSource) -> tuple[Evaluated, ...]:

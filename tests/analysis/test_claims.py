@@ -493,3 +493,13 @@ def test_the_talk_holds_on_records_planted_as_the_talk_tells_them() -> None:
     told = [one for one in evaluated if one.claim.relation not in ("trains like", "keeps gradients", "fewer kernels")]
     assert len(told) == len(claims) - 3
     assert [(one.claim.says, one.outcome) for one in told if one.outcome != "holds"] == []
+
+
+def test_settings_that_differ_in_ranks_alone_are_judged_at_the_fewest():
+    records = [
+        factories.make_record(cell=factories.make_cell(config, ranks=ranks), images_per_s=rate)
+        for ranks in (4, 2)
+        for config, rate in (("fp32", 40.0), ("fp16", 60.0))
+    ]
+    cards = scorecards(records, lambda cell: Asked(cell.scenario, ()))
+    assert [card.cell.ranks for card in cards] == [2]

@@ -71,11 +71,13 @@ def build(results: Results) -> Page:
     swatches = Swatches(tuple(dict.fromkeys(s.cell.config for s in summaries)))
     all_climbs = climbs(summaries)
     compared = results.compared
-    more = [comparing.sentence(compared.comparison, compared.base)] if compared else []
+    scaled = curves(results.records)
+    more = [*filter(None, [scaling.sentence(scaled)])]
+    more += [comparing.sentence(compared.comparison, compared.base)] if compared else []
     sections = [
         summary.section(settings, over_base, results.explanations, all_climbs, more, results.notes),
         throughput.section(settings, over_base, swatches),
-        scaling.section(curves(results.records), settings, swatches),
+        scaling.section(scaled, settings, swatches),
         rungs.section(all_climbs, settings),
         scorecard.section(results.cards),
         bottlenecks.section(results.explanations, settings, results.ceiling),

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from tcbench.core.record import Environment, Record
 from tcbench.show import simulated
+from tcbench.show.console import many_ranks
 from tcbench.show.format import counted, libraries, listed, size
 from tcbench.show.page.page import AnyBlock, Data, Facts, Field, Heading, Section, Table
 from tcbench.show.page.settings import Settings
@@ -55,6 +56,10 @@ def _facts(records: Sequence[Record]) -> Iterable[tuple[str, str]]:
     yield from fact("Python", (e.python for e in environments))
     yield from fact("BLAS", (e.blas for e in environments))
     yield from fact("computed by", libraries(environments))
+    ranks = [e.ranks for e in environments if e.ranks is not None]
+    hosts = [*dict.fromkeys(host for one in ranks for host in one.hosts)]
+    yield from fact("ranks", (f"{one.engine}; {one.binding}; started by {one.launcher}" for one in ranks))
+    yield from fact("hosts", [", ".join(hosts)])
     yield from fact("tcbench", _versions(environments))
     yield from fact("project", [_commits(e.project_commit for e in environments)])
 
@@ -119,6 +124,8 @@ def _settings(records: Sequence[Record], settings: Settings) -> Iterable[tuple[s
     yield "model", all_of(f"{cell.model} {cell.variant}, {cell.n_classes} classes" for cell in cells)
     yield "images", all_of(f"{cell.image_size} × {cell.image_size}, {cell.input.label}" for cell in cells)
     yield "device", all_of(f"{cell.device}, {counted(cell.threads, 'thread')}" for cell in cells)
+    if many_ranks(cells):
+        yield "ranks", listed([str(ranks) for ranks in sorted({cell.ranks for cell in cells})])
     yield (
         "training",
         all_of(

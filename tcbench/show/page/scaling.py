@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from tcbench.analysis.scaling import Curve, Point
 from tcbench.core.errors import SelectionError
 from tcbench.show.charts import scaling_chart
-from tcbench.show.format import factor, milliseconds, percent
+from tcbench.show.format import counted, factor, milliseconds, percent
 from tcbench.show.page import drawings
 from tcbench.show.page.drawings import Swatches
-from tcbench.show.page.page import AnyBlock, Data, Field, Section, Table
+from tcbench.show.page.page import AnyBlock, Data, Field, Paragraph, Section, Table, say, strong
 from tcbench.show.page.settings import Settings
-from tcbench.show.page.wording import columns, figure, middle
-from tcbench.show.scaling import efficiency_limits, gigabytes, head, notes
+from tcbench.show.page.wording import columns, figure, middle, spaced
+from tcbench.show.scaling import efficiency, efficiency_limits, gigabytes, head, notes
 
 _NAMES = (
     *("batch", "config", "#ranks", "#images/s", "#per rank", "#speed-up", "#efficiency", "95% interval"),
@@ -47,6 +47,31 @@ def section(curves: Sequence[Curve], settings: Settings, swatches: Swatches) -> 
     else:
         block = drawings.figure(functools.partial(lambda made: made, drawing), title, "scaling", table, remarks)
     return Section("scaling", "Scaling over ranks", (block,))
+
+
+def sentence(curves: Sequence[Curve]) -> Paragraph | None:
+    """The cell with the most images/s of all on several ranks: how many times as fast as its base it is, its
+    efficiency, and its all-reduce. None where no cell of several ranks was measured."""
+    points = [
+        (point.images_per_s.value, curve, point)
+        for curve in curves
+        for point in curve.points
+        if curve.kind == "weak" and point.images_per_s and point.summary is not curve.base and curve.base
+    ]
+    if not points:
+        return None
+    _, curve, point = max(points, key=lambda entry: entry[0])
+    assert curve.base is not None and point.speedup is not None and point.efficiency is not None
+    exchange = "" if point.allreduce is None else f"; {milliseconds(point.allreduce.time_s.value)} of a step "
+    if point.allreduce is not None:
+        exchange += "are what is left of the all-reduce" if point.allreduce.overlaps else "are the all-reduce"
+    return say(
+        strong(spaced(point.summary.cell.label)),
+        f" trains {factor(point.speedup.value)} as fast as on {counted(curve.base.cell.ranks, 'rank')}, with ",
+        "an efficiency of ",
+        strong(efficiency(point.efficiency)),
+        f"{exchange}.",
+    )
 
 
 def _fields(curve: Curve, point: Point, swatches: Swatches) -> tuple[Field, ...]:

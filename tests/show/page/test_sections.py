@@ -353,3 +353,63 @@ def test_of_many_runs_the_page_shows_the_last(monkeypatch):
     records = [factories.make_record(run_id=f"cpu-{n}", trial=n) for n in range(3)]
     runs = blocks(reports.results(records), "environment", Data)[-1].table
     assert (runs.caption, [row[0] for row in texts(runs)]) == ("The last 2 of 3 runs", ["cpu-1", "cpu-2"])
+
+
+# -- many ranks ----------------------------------------------------------------------------------------------------
+
+
+def over_ranks(*rates: tuple[int, float]):
+    """fp32 at batch size 4 on so many ranks, with images/s of all."""
+    records = []
+    for ranks, rate in rates:
+        cell = factories.make_cell("fp32", 4, ranks=ranks)
+        records += [
+            factories.make_record(cell=cell, trial=t, images_per_s=rate * (1 + 0.01 * t), noise=0.0) for t in range(3)
+        ]
+    return records
+
+
+def test_ranks_have_a_chart_with_its_table_and_settings_of_their_own():
+    page = build(reports.results(over_ranks((1, 100.0), (2, 180.0), (4, 300.0))))
+    [figure] = blocks(page, "scaling", Figure)
+    assert {"ranks", "efficiency", "90%", "75%", "batch size 4 per rank"} <= set(drawn(figure))
+    rows = texts(figure.table)
+    assert [(row[2], row[4].rstrip("0")[:4], row[6]) for row in rows] == [
+        *(("1", "101", "100.0%"), ("2", "90.9", "90.0%"), ("4", "75.7", "75.0%"))
+    ]
+    assert [block.text for block in blocks(page, "throughput", Heading)] == ["1 rank", "2 ranks", "4 ranks"]
+    [trial_table] = blocks(page, "trials", Data)
+    assert trial_table.table.values("ranks") == ("1", "2", "4")
+    words = [piece.text for block in blocks(page, "summary") for p in getattr(block, "paragraphs", ()) for piece in p]
+    assert "fp32, batch size 4, 4 ranks" in words
+    assert any(text.startswith(" trains 3.00× as fast as on 1 rank") for text in words)
+    facts = {name: text for block in blocks(page, "environment", Facts) for name, text in block.pairs}
+    assert facts["hosts"] == "host"
+
+
+def test_a_page_of_one_rank_says_nothing_of_ranks():
+    page = build(reports.results(over_ranks((1, 100.0))))
+    assert "scaling" not in {section.id for section in page.sections}
+    [table] = blocks(page, "trials", Data)
+    assert "ranks" not in {column.key for column in table.table.columns}
+    assert "hosts" not in {name for block in blocks(page, "environment", Facts) for name, _ in block.pairs}
+
+
+def test_what_cannot_be_drawn_of_ranks_is_still_in_the_table():
+    failed = [factories.make_record(cell=factories.make_cell("fp32", 4, ranks=n), status="oom") for n in (1, 2)]
+    [data] = blocks(reports.results(failed), "scaling", Data)
+    assert [row[2:4] for row in texts(data.table)] == [["1", "oom"], ["2", "oom"]]
+    assert data.notes[0].startswith("no cell of these results was measured: ")
+
+
+def test_a_network_bound_cell_has_its_badge_and_the_stage_a_column():
+    cell = factories.make_cell("fp32", 4, ranks=2)
+    measurement = factories.make_measurement_of_ranks((0.1,) * 12, 2, allreduce=0.7)
+    [figure] = blocks(
+        reports.results([factories.make_record(cell=cell, measurement=measurement)]), "bottlenecks", Figure
+    )
+    [row] = texts(figure.table)
+    names = [column.name for column in figure.table.columns]
+    assert dict(zip(names, row, strict=True))["verdict"] == "network-bound"
+    assert dict(zip(names, row, strict=True))["all-reduce"] == "70 ms"
+    assert {"allreduce", "network-bound"} <= set(drawn(figure))
