@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import json
 import sys
 from collections import deque
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -38,22 +36,19 @@ def session_of(config: str, shard: int, **changes: Any) -> contextlib.AbstractCo
     return opened()
 
 
-def train(config: str, steps: int, fault: str = "", **changes: Any) -> tuple[list[float], Any, dict[str, Any]]:
+def train(config: str, steps: int, fault: str = "") -> ranks.Trained:
     """As one of many ranks. `fault` is planted into the all-reduce."""
+    exchange.BUCKET_BYTES = 20_000  # so that the small model has several
     here = world.current()
-    losses, error = [], ""
-    with session_of(config, here.rank, ranks=here.size, **changes) as session:
-        phases = [phase.name for phase in session.phases]
+    losses: list[float] = []
+    with session_of(config, here.rank, ranks=here.size) as session:
         if fault:
             plant(fault, session)
         try:
             losses.extend(training.run_step(session) for _ in range(steps))
-        except TrainingError as raised:
-            error = str(raised)
-        told = None if error else session.facts()
-        facts = {"phases": phases, "error": error}
-        if told:
-            facts |= {"engine": told.engine, "reduced_bytes": told.reduced_bytes}
+            facts = ranks.facts_of(session)
+        except TrainingError as error:
+            facts = {"error": str(error)}
         return losses, training.parameters(session), facts
 
 
@@ -117,17 +112,5 @@ def average_in(dtype: str, gradients: tuple[np.ndarray, ...]) -> np.ndarray:
     return functools.reduce(lambda a, b: (a.astype(np.float32) + b.astype(np.float32)).astype(dtype), parts)
 
 
-def main(folder: str, jobs: str) -> None:
-    from mpi4py import MPI
-
-    comm = MPI.COMM_WORLD
-    here = world.World(comm.rank, comm.size, comm.rank, comm.size, comm)
-    exchange.BUCKET_BYTES = 20_000  # so that the small model has several
-    with world.entered(here):
-        for name, job in json.loads(jobs).items():
-            losses, parameters, facts = train(steps=ranks.STEPS, **job)
-            ranks.save(Path(folder) / f"{name}.{here.rank}.npz", losses, parameters, facts)
-
-
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    ranks.main(train, *sys.argv[1:])

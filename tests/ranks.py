@@ -9,13 +9,15 @@ import signal
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+
+from tcbench.core import world
 
 SIZE = 2
 STEPS = 10
@@ -40,7 +42,8 @@ def launch(program: str, arguments: Sequence[str], size: int = SIZE, timeout_s: 
         options.append("--allow-run-as-root")
     script = Path(__file__).parent / f"{program}.py"
     command = [MPIRUN, *options, "-np", str(size), sys.executable, "-X", "faulthandler", str(script), *arguments]
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent), "OMP_NUM_THREADS": "1"}
+    paths = [str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment, text=True, start_new_session=True
     )
@@ -62,9 +65,27 @@ def trained(
     return {name: [read(folder / f"{name}.{rank}.npz") for rank in range(size)] for name in jobs}
 
 
-def save(path: Path, losses: Sequence[float], parameters: Mapping[str, np.ndarray], facts: Mapping[str, Any]) -> None:
-    """Leave a rank's account where `read` takes it from."""
-    np.savez(path, losses=losses, facts=json.dumps(facts), **{f"p:{name}": array for name, array in parameters.items()})
+Trained = tuple[list[float], Mapping[str, np.ndarray], dict[str, Any]]
+"""Losses, parameters by name, facts."""
+
+
+def main(train: Callable[..., Trained], folder: str, jobs: str) -> None:
+    """A rank's program: do every job, and leave its account where `read` takes it from."""
+    from mpi4py import MPI
+
+    comm = MPI.COMM_WORLD
+    with world.entered(world.World(comm.rank, comm.size, comm.rank, comm.size, comm)):
+        for name, job in json.loads(jobs).items():
+            losses, parameters, facts = train(steps=STEPS, **job)
+            arrays = {f"p:{name}": array for name, array in parameters.items()}
+            np.savez(Path(folder) / f"{name}.{comm.rank}.npz", losses=losses, facts=json.dumps(facts), **arrays)
+
+
+def facts_of(session: Any) -> dict[str, Any]:
+    """Of a session that trains."""
+    facts = session.facts()
+    phases = [phase.name for phase in session.phases]
+    return {"engine": facts.engine, "reduced_bytes": facts.reduced_bytes, "phases": phases, "error": ""}
 
 
 def read(path: Path) -> Rank:

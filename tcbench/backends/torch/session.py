@@ -16,14 +16,17 @@ import torch.nn.functional as F
 from tcbench.backends.feeds.base import FeedRecipe
 from tcbench.backends.feeds.dataset import ImageFolder, scan
 from tcbench.backends.feeds.generated import ensure_generated
+from tcbench.backends.replicas import check_replicas
 from tcbench.backends.spec import FeedSpec
 from tcbench.backends.torch.batches import Batches, pillow, synthetic
+from tcbench.backends.torch.distributed import DataParallel, process_group
 from tcbench.backends.torch.model import ResNet
 from tcbench.backends.torch.parts import Forward, Optimizer, OptimizerSpec, Parts
 from tcbench.backends.torch.rungs import RUNGS
 from tcbench.backends.torch.sites import Site
 from tcbench.core.record import Cell
 from tcbench.core.session import Clock, Facts, Phase
+from tcbench.core.world import current
 from tcbench.models import MODELS
 from tcbench.models.residual import ResidualNetwork
 
@@ -31,8 +34,16 @@ from tcbench.models.residual import ResidualNetwork
 class Step:
     """One training step and what its phases hand on: a batch, the loss, gradients."""
 
-    def __init__(self, forward: Forward, optimizer: Optimizer, batches: Batches, autocast: Callable[[], Any]) -> None:
+    def __init__(
+        self,
+        forward: Forward,
+        optimizer: Optimizer,
+        batches: Batches,
+        autocast: Callable[[], Any],
+        exchange: DataParallel | None = None,
+    ) -> None:
         self.model = forward
+        self.exchange = exchange
         self.optimizer = optimizer
         self.batches = batches
         self.autocast = autocast
@@ -57,7 +68,9 @@ class Step:
         self.optimizer.update()
 
     def phases(self) -> tuple[Phase, ...]:
-        return tuple(Phase(run.__name__, run) for run in (self.io, self.forward, self.backward, self.update))
+        between = () if self.exchange is None else (self.exchange.allreduce,)
+        runs = (self.io, self.forward, self.backward, *between, self.update)
+        return tuple(Phase(run.__name__, run) for run in runs)
 
 
 class TorchSession:
@@ -82,13 +95,19 @@ class TorchSession:
             spec = OptimizerSpec(cell.train.learning_rate, cell.train.momentum, cell.train.weight_decay)
             optimizer = Optimizer(_fold(rungs, "optimizer", spec, cell), model, site.device)
 
+            self._world = world = current()
+            self._exchange = None
+            if world.size > 1:
+                stack.enter_context(process_group(world, site.backend))
+                self._exchange = DataParallel(model, site)
+
             feed_spec = FeedSpec(
                 images=_images(cell),
                 batch_size=cell.batch_size,
                 image_size=cell.image_size,
                 n_classes=cell.n_classes,
                 tensor=parts.pixels,
-                seed=cell.seed,
+                seed=cell.seed + world.rank,
                 threads=cell.threads,
             )
             recipe: FeedRecipe = _fold(rungs, "feed", FeedRecipe(feed_spec, pillow), cell)
@@ -98,7 +117,8 @@ class TorchSession:
                 torch.autocast, site.device.type, parts.autocast, enabled=parts.autocast is not None
             )
             self.model = model
-            self.step = Step(parts.body(model), optimizer, batches, autocast)
+            forward = parts.body(self._exchange.model if self._exchange else model)
+            self.step = Step(forward, optimizer, batches, autocast, self._exchange)
             self._phases: tuple[Phase, ...] = _fold(rungs, "step", self.step.phases(), cell)
             self._exit = stack.pop_all()
 
@@ -111,7 +131,8 @@ class TorchSession:
         return self._site.clock
 
     def facts(self) -> Facts:
-        """Raises TrainingError when gradients have overflowed."""
+        """Raises TrainingError when gradients have overflowed, or ranks hold different parameters."""
+        check_replicas(self._world, (p.detach().cpu().numpy() for p in self.model.parameters()))
         self.step.optimizer.check()
         peak_bytes, of = self._site.peak_memory()
         return Facts(
@@ -121,6 +142,8 @@ class TorchSession:
             prefetch_depth=self.step.batches.prefetch_depth,
             parameters=sum(parameter.numel() for parameter in self.model.parameters()),
             macs_per_image=self._macs,
+            reduced_bytes=self._exchange.reduced_bytes if self._exchange else 0,
+            engine=self._exchange.engine if self._exchange else "",
         )
 
     def close(self) -> None:

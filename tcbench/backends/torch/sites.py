@@ -51,9 +51,20 @@ class Site(Protocol):
         """Bytes, and of what."""
         ...
 
+    @property
+    def backend(self) -> str:
+        """PyTorch's name of what reduces tensors here over ranks."""
+        ...
+
+    def collectives(self) -> str:
+        """Its name and version for people."""
+        ...
+
 
 class Host:
     """The processor, in this process. Tensors share the feed's memory."""
+
+    backend = "gloo"
 
     def __init__(self) -> None:
         self.device = torch.device("cpu")
@@ -71,9 +82,14 @@ class Host:
     def peak_memory(self) -> tuple[int, Literal["process", "device"]]:
         return peak_resident_bytes(), "process"
 
+    def collectives(self) -> str:
+        return self.backend
+
 
 class Gpu:
     """One NVIDIA GPU, on PyTorch's current stream of it."""
+
+    backend = "nccl"
 
     def __init__(self, index: int) -> None:
         if not torch.cuda.is_available():
@@ -115,6 +131,9 @@ class Gpu:
     def peak_memory(self) -> tuple[int, Literal["process", "device"]]:
         """Bytes that PyTorch's allocator held."""
         return torch.cuda.max_memory_reserved(self.device), "device"
+
+    def collectives(self) -> str:
+        return f"NCCL {'.'.join(map(str, torch.cuda.nccl.version()))}"
 
 
 class _Fence:
