@@ -110,5 +110,5 @@ def _inputs(base: str | None, current: str | None, baseline: str | None, out: Pa
         return (store.resolve(base, out), base), (store.resolve(current, out), current)
     if current is not None:
         raise SelectionError(f"--baseline {baseline} stands in BASE's place: expected only CURRENT, got two results")
-    path = newest(out) if base is None else store.resolve(base, out)
+    path = newest(out, says=True) if base is None else store.resolve(base, out)
     return (baselines.path(baseline, out), f"baseline {baseline}"), (path, base or path.stem)

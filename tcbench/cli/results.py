@@ -23,23 +23,35 @@ TIMELINES = (".json", ".json.gz", ".sqlite", ".nsys-rep", ".qdrep", ".qdstrm")
 """The endings of files with timelines; all other files hold records."""
 
 
-_BEGAN = re.compile(r"(?:^|-)(\d{8}-\d{6})(?:-(\d+))?(?:-(?:base|current))?$")
-"""The end of a run's name: when it began (UTC), a number where several did, the side of a gate."""
+_BEGAN = re.compile(r"(?:^|-)(\d{8}-\d{6})(?:-(\d+))?$")
+"""The end of a run's name: when it began (UTC), a number where several did."""
+
+_OF_GATE = re.compile(r"gate-\d{8}-\d{6}(-\d+)?-(base|current)")
+"""The name of one of the two sides that a gate measured."""
 
 
-def newest(out: Path) -> Path:
+def newest(out: Path, *, says: bool = False) -> Path:
     """The file of records under a folder whose run began last, by its name: a copy or a checkout makes every file new.
-    What has another name is as old as its last write. Of a gate's two sides it is the current one. One that ended
-    before its first record was whole is passed over. Raises SelectionError."""
+    What has another name is as old as its last write. A run is what `tcbench run` left: no side of a gate, one of which
+    may be what was refused, and no file that git keeps, which may be anyone's. One that ended before its first record
+    was whole is passed over. `says`: which it is, before anything else is printed. Raises SelectionError."""
+    from tcbench.core.git import tracked
     from tcbench.core.store import is_blank, runs
 
-    there = [path for path in (runs(out) if out.is_dir() else []) if not _is_base(path)]
-    for path in sorted(there, key=lambda path: (_age(path), path), reverse=True):
-        if not is_blank(path):
+    there = runs(out) if out.is_dir() else []
+    own = [path for path in there if not _OF_GATE.fullmatch(path.stem)]
+    for path in sorted(own, key=lambda path: (_age(path), path), reverse=True):
+        if is_blank(path):
+            if path.stat().st_size:
+                typer.echo(f"note: {path}: holds only a line that is cut off; skipped", err=True)
+        elif not tracked(path):
+            if says:
+                typer.echo(f"the newest run: {path}", err=True)
             return path
-        if path.stat().st_size:
-            typer.echo(f"note: {path}: holds only a line that is cut off; skipped", err=True)
-    raise SelectionError(f"no results in {out}/; `tcbench run` makes some, or name a file")
+    other = max(there, key=lambda path: (_age(path), path), default=None)
+    if other is None:
+        raise SelectionError(f"no results in {out}/; `tcbench run` makes some, or name a file")
+    raise SelectionError(f"no run of yours in {out}/; `tcbench run` makes one, or name what is there, such as {other}")
 
 
 def _age(path: Path) -> tuple[str, int, float]:
@@ -49,12 +61,6 @@ def _age(path: Path) -> tuple[str, int, float]:
     if began is None:
         return time.strftime("%Y%m%d-%H%M%S", time.gmtime(written_at)), 1, written_at
     return began[1], int(began[2] or 1), written_at
-
-
-def _is_base(path: Path) -> bool:
-    """Whether it is what a gate judged another file against."""
-    side = path.stem.removesuffix("-base")
-    return side != path.stem and path.with_stem(f"{side}-current").is_file()
 
 
 @dataclass(frozen=True)
@@ -83,11 +89,11 @@ def read_files(paths: Sequence[Path]) -> Results:
 
 
 def read_newest(out: Path) -> Results:
-    """As `read_files`, of the newest run; a note says so where that is simulated. Raises SelectionError too."""
-    path = newest(out)
-    given = read_files([path])
+    """As `read_files`, of the newest run, after saying which that is; a note says so where it is simulated. Raises
+    SelectionError too."""
+    given = read_files([newest(out, says=True)])
     if any(record.environment and record.environment.simulated for record in given.records):
-        typer.echo(f"note: the newest run, {path}, is simulated", err=True)
+        typer.echo("note: it is simulated", err=True)
     return given
 
 

@@ -157,6 +157,14 @@ class Repository:
         }
 
 
+def tracked(path: Path) -> bool:
+    """Whether a file is one that git keeps, as far as git can be asked. It looks at no file for that."""
+    with contextlib.suppress(GitError):
+        names = ("--literal-pathspecs", "ls-files", "--", path.name)
+        return bool(_run(path.parent, *names, limit_s=_LIMIT_S))
+    return False
+
+
 def _configuration(settings: Mapping[str, str]) -> str:
     version = int("extensions.objectformat" in settings)
     settings = {"core.repositoryformatversion": str(version), "core.bare": "false", **settings}

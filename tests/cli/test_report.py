@@ -35,7 +35,8 @@ def sections(path: Path) -> list[str]:
 def test_the_newest_run_becomes_report_html(tmp_path: Path) -> None:
     write(tmp_path / "results" / "machine" / "cpu-1.jsonl", reports.ladders(2, sizes=(4,)))
     done = tcbench(tmp_path, "report")
-    assert (done.code, done.out, done.err) == (0, "wrote report.html\n", "")
+    said = "the newest run: results/machine/cpu-1.jsonl\n"
+    assert (done.code, done.out, done.err) == (0, "wrote report.html\n", said)
     names = sections(tmp_path / "report.html")
     assert names == ["summary", "throughput", "rungs", "claims", "bottlenecks", "environment", "trials"]
 

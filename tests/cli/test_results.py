@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from pathlib import Path
 
 import factories
@@ -31,9 +32,8 @@ def plant(folder: Path, *names: str) -> None:
         ("z/peers-20261121-110639", "a/cpu-20261121-110640"),
         ("cpu-20261121-110639", "cpu-20261121-110639-2"),
         ("cpu-20261121-110639-9", "cpu-20261121-110639-10"),
-        ("gate-20261121-155558-base", "gate-20261121-155558-current"),
-        ("gate-20261121-155558-2-base", "gate-20261121-155558-2-current"),
-        ("cpu-20261121-155557", "gate-20261121-155558-base"),  # its other side was moved away
+        ("gate-20261121-155558-current", "cpu-20261121-155557"),  # which a gate may have refused
+        ("gate-20261121-155558-2-base", "cpu-20261121-155557"),
         ("cpu-20261121-035658", "mine"),  # by its last write, in 2027
         ("mine", "cpu-20280101-000000"),
     ],
@@ -58,15 +58,29 @@ def test_the_newest_run_is_a_file_with_records_and_no_base_of_a_gate(tmp_path: P
         newest(tmp_path / "nowhere")
 
 
+def test_what_a_gate_measured_or_git_keeps_is_named_and_not_taken(tmp_path: Path) -> None:
+    plant(tmp_path / "results", "gate-20261121-155558-base", "gate-20261121-155558-current", "cpu-20261121-035658")
+    for words in (["init", "--quiet"], ["add", "results/cpu-20261121-035658.jsonl"]):
+        subprocess.run(["git", *words], cwd=tmp_path, check=True)
+    done = tcbench(tmp_path, "baseline", "set", "main")
+    assert (done.code, done.out) == (2, "")
+    assert "no run of yours in results/; `tcbench run` makes one, or name what is there, such as results/" in done.err
+    assert tcbench(tmp_path, "baseline", "set", "main", "cpu-20261121-035658").code == 0
+    plant(tmp_path / "results", "cpu-20261121-035657")  # older than both, and the user's own
+    done = tcbench(tmp_path, "compare", "--baseline", "main")
+    assert done.err.startswith("the newest run: results/cpu-20261121-035657.jsonl\n")
+
+
 @pytest.mark.parametrize("command", ["claims", "explain", "export", "history", "plot", "report"])
 def test_results_in_another_folder_are_read_by_default_and_by_their_id(tmp_path: Path, command: str) -> None:
     folder = tmp_path / "kept" / "machine"
     folder.mkdir(parents=True)
     lines = [record.encode(one) + b"\n" for one in reports.ladders(1, sizes=(4,))]
     (folder / "cpu-20261121-035658.jsonl").write_bytes(b"".join(lines))
-    for words in ((), ("cpu-20261121-035658",)):
+    newest_run = "" if command == "history" else "the newest run: kept/machine/cpu-20261121-035658.jsonl\n"
+    for words, said in (((), newest_run), (("cpu-20261121-035658",), "")):
         done = tcbench(tmp_path, command, *words, "--out", "kept")
-        assert (done.code, done.err) == (0, "")
+        assert (done.code, done.err) == (0, said)
     refused = tcbench(tmp_path, command)
     assert refused.code == 2 and "no results in results/" in refused.err
 
@@ -111,7 +125,10 @@ def test_a_newest_run_that_ended_within_its_first_record_is_passed_over(tmp_path
     half.write_bytes(record.encode(factories.make_record())[:500])
     done = tcbench(tmp_path, command)
     assert done.code == 0
-    assert done.err == ("note: results/m/cpu-20261122-000000.jsonl: holds only a line that is cut off; skipped\n")
+    assert done.err == (
+        "note: results/m/cpu-20261122-000000.jsonl: holds only a line that is cut off; skipped\n"
+        "the newest run: results/m/cpu-20261121-035658.jsonl\n"
+    )
     both = tcbench(tmp_path, command, "results")
     assert both.code == 0
     assert "the last line is cut off and was left out; 0 records read" in both.err

@@ -66,10 +66,10 @@ def test_tables_that_begin_with_the_device_name_it_so(tmp_path: Path, results: P
 
 
 def test_that_the_newest_run_is_simulated_is_told(tmp_path: Path, results: Path) -> None:
-    assert "note: the newest run," in tcbench(tmp_path, "export").err
+    assert tcbench(tmp_path, "export").err.endswith("\nnote: it is simulated\n")
     assert tcbench(tmp_path, "export", results).err == ""
     write(tmp_path / "results" / "here" / "cpu-20280101-000000.jsonl", factories.make_environment(), "cpu")
-    assert tcbench(tmp_path, "export").err == ""
+    assert tcbench(tmp_path, "export").err == "the newest run: results/here/cpu-20280101-000000.jsonl\n"
 
 
 @pytest.mark.parametrize(
