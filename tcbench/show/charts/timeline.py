@@ -42,7 +42,7 @@ _WORDS = {
     "io": ("IO",),
     "forward": ("FWD",),
     "backward": ("BWD",),
-    "allreduce": ("ALLREDUCE", "AR"),
+    "allreduce": ("AR",),
     "update": ("UPD",),
     "replay": ("REPLAY", "RPL"),
 }
