@@ -85,7 +85,13 @@ def facts_of(session: Any) -> dict[str, Any]:
     """Of a session that trains."""
     facts = session.facts()
     phases = [phase.name for phase in session.phases]
-    return {"engine": facts.engine, "reduced_bytes": facts.reduced_bytes, "phases": phases, "error": ""}
+    return {
+        "engine": facts.engine,
+        "reduced_bytes": facts.reduced_bytes,
+        "overlaps": facts.reduce_overlaps,
+        "phases": phases,
+        "error": "",
+    }
 
 
 def read(path: Path) -> Rank:

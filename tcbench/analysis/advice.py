@@ -51,6 +51,7 @@ REMEDIES: tuple[Remedy, ...] = (
     Remedy(("fused_optimizer",), "update"),
     Remedy(("cudnn_benchmark",), "layers"),
     Remedy(("compile",), "layers"),
+    Remedy(("batched", "flat_allreduce"), "network"),
     Remedy(("flat_allreduce",), "network"),
     Remedy(("fp16_allreduce",), "network"),
     Remedy(("overlap",), "network"),

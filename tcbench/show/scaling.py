@@ -39,7 +39,7 @@ def table(curves: Sequence[Curve]) -> Table:
 
 
 def head(curve: Curve) -> str:
-    """What a curve's cells share: "8 per rank", or "16 in all"."""
+    """The images of a step that a curve's cells share: "8 per rank", or "16 in all"."""
     return f"{curve.images} per rank" if curve.kind == "weak" else f"{curve.images} in all"
 
 

@@ -161,7 +161,9 @@ def test_what_acts_on_the_exchange_is_advised_where_that_holds_a_step_back() -> 
     assert step_at_least_s(bound, ["flat_allreduce"]) == pytest.approx(0.04)
     assert step_at_least_s(bound, ["static_graph"]) == pytest.approx(0.1 - 0.9 * 0.04)  # leaves the exchange
     best = next_rung(candidates(bound, ["fp32"]))
-    assert best is not None and best.added == ("flat_allreduce",)
-    assert best.images_per_s_at_most == pytest.approx(2 * 8 / 0.04)
+    assert best is not None and best.added == ("batched", "flat_allreduce")
+    assert best.images_per_s_at_most == pytest.approx(2 * 8 / (0.04 - 0.08 * 0.04))
+    then = next_rung(candidates(bound, ["fp32", "batched"]))
+    assert then is not None and then.added == ("flat_allreduce",)
     assert not any("overlap" in gain.added for gain in candidates(of_ranks(1, 0.0), ["fp32"]))
     assert not any(gain.helps for gain in candidates(of_ranks(2, 0.2), ["fp32"]) if gain.added == ("overlap",))

@@ -98,3 +98,20 @@ def test_another_backends_config_does_not_stand_on_ours():
     table = shown([factories.make_record(cell=factories.make_peer_cell(c)) for c in configs])
     names = [line[: line.index("±")].split()[:-1] for line in table.splitlines() if "±" in line]
     assert names == [["4", "fp32"], ["torch/fp32"], ["+", "nhwc"], ["fp32+nhwc"]]
+
+
+def test_ranks_have_a_column_where_a_cell_has_several():
+    records = [
+        factories.make_record(cell=factories.make_cell(config, 4, ranks=ranks), images_per_s=rate, noise=0.0)
+        for config, ranks, rate in (("fp32", 1, 40.0), ("fp32", 2, 80.0), ("fp32+dali", 2, 100.0))
+    ]
+    head, *rows = [line.split() for line in shown(records).splitlines() if line.strip()]
+    assert head[:3] == ["batch", "ranks", "config"]
+    assert [row[:4] for row in rows] == [["4", "1", "fp32", "40"], ["4", "2", "fp32", "80"], ["+", "dali", "100", "±"]]
+    assert rows[2][6:8] == ["ms", "1.25×"]  # over fp32 on as many ranks
+    assert shown(records[:1]).split()[:2] == ["batch", "config"]
+
+
+def test_a_cell_of_many_ranks_that_failed_is_named_with_them():
+    summaries = summarise([factories.make_record(cell=factories.make_cell(ranks=2), status="failed")])
+    assert console.reasons(summaries)[0].startswith("fp32, batch size 4, 2 ranks: failed")

@@ -36,3 +36,10 @@ def test_lasting_names_are_unique_where_only_a_setting_differs():
     names = lasting([("m", cell) for cell in cells] + [("n", cells[0])])
     assert len(set(names)) == 3
     assert names[0].endswith(cells[0].key)
+
+
+def test_ranks_are_a_part_of_the_name_and_no_setting_beside_it():
+    one, two = factories.make_cell(), factories.make_cell(ranks=2)
+    assert apart([("m", one), ("m", two)]) == ("", "")
+    assert apart([("m", two), ("n", two)]) == ("m", "n")
+    assert lasting([("m", two)]) == ("fp32, batch size 4, 2 ranks, 64 px, generated, cpu, m",)

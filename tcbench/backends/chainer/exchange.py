@@ -28,6 +28,8 @@ class PerParameter:
     """ChainerMN's communicator, as its multi-node optimizer calls it: `naive` where arrays are the host's, which makes
     one MPI call for each parameter. It sends float32, also of 16-bit gradients."""
 
+    overlaps = False
+
     def __init__(self, spec: ExchangeSpec, replica: Replica) -> None:
         from chainermn import create_communicator
 
@@ -52,6 +54,8 @@ class Flat:
     """All gradients packed by one launch into one buffer, divided by the number of ranks on the way, and reduced by one
     call of the device's own engine. The batched update reads the buffer."""
 
+    overlaps = False
+
     def __init__(self, spec: ExchangeSpec, replica: Replica) -> None:
         parameters = tuple(replica.model.params())
         self._bucket = _Bucket(parameters, *_dtypes(spec, parameters), replica.world.size)
@@ -75,6 +79,8 @@ class DoubleBuffered:
     """As Flat, but into two buffers in turn: while one is reduced, the next step computes its gradients, and what is
     applied are those of the step before. The first step applies nothing, as in ChainerMN's double buffering, which
     only its `pure_nccl` has."""
+
+    overlaps = True
 
     def __init__(self, spec: ExchangeSpec, replica: Replica) -> None:
         parameters = tuple(replica.model.params())
@@ -109,6 +115,8 @@ class DoubleBuffered:
 class Overlapped:
     """Buckets of gradients, each packed and reduced as soon as backward has made them, from the last layer on; what is
     left to do after backward is to wait. The order of buckets is fixed, and so is the same on all ranks."""
+
+    overlaps = True
 
     def __init__(self, spec: ExchangeSpec, replica: Replica) -> None:
         parameters = tuple(replica.model.params())

@@ -144,7 +144,7 @@ class Exchange(Protocol):
     """Averages gradients over ranks, as a step uses it. Every rank makes the same calls in the same order.
 
     `engine`: what reduces them, with its version. `reduced_bytes`: the size of what one rank gives to the all-reduce in
-    a step.
+    a step. `overlaps`: it runs beside other phases, so that `allreduce` is the wait that is left of it.
     """
 
     @property
@@ -152,6 +152,9 @@ class Exchange(Protocol):
 
     @property
     def reduced_bytes(self) -> int: ...
+
+    @property
+    def overlaps(self) -> bool: ...
 
     def allreduce(self) -> bool:
         """After backward: from now on the optimizer reads means over all ranks. False: there are none yet, so this step

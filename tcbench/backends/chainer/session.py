@@ -171,6 +171,7 @@ class ChainerSession:
             plans=self._site.plans(),
             busy_s=self._site.busy_s(),
             reduced_bytes=exchange.reduced_bytes if exchange else 0,
+            reduce_overlaps=exchange.overlaps if exchange else False,
             engine=exchange.engine if exchange else "",
         )
 

@@ -143,6 +143,7 @@ class TorchSession:
             parameters=sum(parameter.numel() for parameter in self.model.parameters()),
             macs_per_image=self._macs,
             reduced_bytes=self._exchange.reduced_bytes if self._exchange else 0,
+            reduce_overlaps=self._exchange is not None,  # with backward, always
             engine=self._exchange.engine if self._exchange else "",
         )
 

@@ -112,7 +112,7 @@ def _on_one_rank(curve: Curve) -> list[CellSummary]:
 
 
 def _how(curves: Sequence[Curve]) -> str:
-    """How to read the lines."""
+    """A note on reading the lines."""
     over_one = all(curve.base is not None and curve.base.cell.ranks == 1 for curve in curves)
     ideal = "the images/s of one rank" if over_one else "as many images/s of each rank as on the fewest of the line,"
     return f"dashed: the ideal, {ideal} times the ranks · efficiency: images/s over the ideal"

@@ -79,6 +79,7 @@ def test_the_all_reduce_is_a_phase_between_backward_and_update(trained, config):
     for rank in trained[config]:
         assert rank.facts["phases"] == ["io", "forward", "backward", "allreduce", "update"]
         assert rank.facts["engine"].startswith(engine)
+        assert rank.facts["overlaps"] == any(rung in config.split("+") for rung in ("overlap", "double_buffering"))
 
 
 @pytest.mark.parametrize("config", ["fp32", "fp16", f"fp32{FLAT}", f"fp32{FLAT}+overlap", f"fp32{FLAT}+fp16_allreduce"])

@@ -49,4 +49,5 @@ def test_the_wait_for_the_all_reduce_is_a_phase_between_backward_and_update(trai
     for rank in trained[config]:
         assert rank.facts["phases"] == ["io", "forward", "backward", "allreduce", "update"]
         assert rank.facts["engine"] == "PyTorch DistributedDataParallel over gloo"
+        assert rank.facts["overlaps"]
         assert rank.facts["reduced_bytes"] == 4 * sum(array.size for array in rank.parameters.values())

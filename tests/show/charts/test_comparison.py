@@ -214,3 +214,17 @@ def test_nothing_to_compare_and_too_much_are_one_clear_line() -> None:
     many = [make_record("fp32", size) for size in range(1, 602)]
     with pytest.raises(SelectionError, match="601 cells do not fit in one chart"):
         charts.comparison_chart(compare(many, []))
+
+
+def test_ranks_have_blocks_of_their_own() -> None:
+    def trials(factor: float) -> list[Record]:
+        return [
+            record
+            for ranks in (1, 2)
+            for record in make_trials(trials=3, cell=make_cell(ranks=ranks), images_per_s=40.0 * ranks * factor)
+        ]
+
+    figure = charts.comparison_chart(compare(trials(1.0), trials(0.9)))
+    assert_tidy(figure)
+    heads = [word.partition(" · ")[0] for word in words(figure) if "images per second over total time" in word]
+    assert heads == ["1 rank", "2 ranks"]

@@ -68,3 +68,10 @@ def test_a_long_reason_is_cut():
     base = factories.make_trials()
     current = [factories.make_record(status="failed", reason="x" * 10_000)]
     assert len(markdown(compare(base, current))) < 2000
+
+
+def test_ranks_stand_beside_the_batch_size():
+    cell = factories.make_cell(ranks=2)
+    trials = factories.make_trials(cell=cell, trials=3)
+    text = markdown(compare(trials, trials))
+    assert "| <code>fp32</code> | 4, 2 ranks | throughput" in text
