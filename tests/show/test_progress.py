@@ -95,3 +95,8 @@ def test_stages_show_a_bar_with_an_eta_on_a_terminal_and_nothing_when_quiet():
             stages.advance("tracing", 3, 3)
         text = out.file.getvalue()
         assert ("tracing" in text and "3/3" in text and "ETA" in text) is expected
+
+
+def test_a_trials_rate_is_that_of_all_its_ranks():
+    record = factories.make_record(cell=factories.make_cell(ranks=4), images_per_s=80.0, noise=0.0)
+    assert views.outcome(record) == "80 images/s"

@@ -380,6 +380,7 @@ def test_ranks_have_a_chart_with_its_table_and_settings_of_their_own():
     assert [block.text for block in blocks(page, "throughput", Heading)] == ["1 rank", "2 ranks", "4 ranks"]
     [trial_table] = blocks(page, "trials", Data)
     assert trial_table.table.values("ranks") == ("1", "2", "4")
+    assert [row[5] for row in texts(trial_table.table)][::3] == ["100", "180", "300"]  # of all ranks
     words = [piece.text for block in blocks(page, "summary") for p in getattr(block, "paragraphs", ()) for piece in p]
     assert "fp32, batch size 4, 4 ranks" in words
     assert any(text.startswith(" trains 3.00× as fast as on 1 rank") for text in words)
