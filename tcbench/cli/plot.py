@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import functools
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -10,11 +12,12 @@ import typer
 
 from tcbench.cli.app import OUT, command
 from tcbench.cli.options import ANOTHER_FILE, ResultsFolderOption, config_names
-from tcbench.cli.results import named, read
-from tcbench.core.errors import SelectionError
+from tcbench.cli.results import by_age, named, read
+from tcbench.core.errors import SelectionError, TcbenchError
 
 if TYPE_CHECKING:
     from tcbench.analysis.summary import CellSummary
+    from tcbench.core.record import Record
 
 
 @command(
@@ -65,8 +68,6 @@ def plot(
     out: ResultsFolderOption = OUT,
 ) -> None:
     """Draw results as the talk does: bars by batch size, one colour per config, 'Better' pointing up."""
-    from tcbench.analysis.scaling import curves
-    from tcbench.analysis.summary import summarise
     from tcbench.show import charts
 
     if by == "machine" and (kind != "throughput" or slide is not None):
@@ -75,7 +76,24 @@ def plot(
         raise SelectionError(f"--slide {slide} has its own configs: not with --config")
     configs = config_names(config)
     charts.check_path(output)
-    records = read(results, out)
+    draw = functools.partial(_draw, kind=kind, slide=slide, by=by, configs=configs)
+    try:
+        figure = draw(read(results, out))
+    except SelectionError as error:
+        other = None if results else _drawable(out, draw)
+        if other is None:
+            raise
+        raise SelectionError(f"{error}; name a run that has it, such as {other}") from None
+    charts.save(figure, output, ANOTHER_FILE)
+    typer.echo(f"wrote {output}")
+
+
+def _draw(records: Sequence[Record], *, kind: str, slide: int | None, by: str, configs: Sequence[str]) -> Any:
+    """The figure that is asked for. Raises SelectionError where these records do not have what it shows."""
+    from tcbench.analysis.scaling import curves
+    from tcbench.analysis.summary import summarise
+    from tcbench.show import charts
+
     summaries = summarise(records)
     there = list(dict.fromkeys(summary.cell.config for summary in summaries))
     if configs and by == "setting":
@@ -83,17 +101,29 @@ def plot(
         summaries = tuple(summary for summary in summaries if summary.cell.config in keep)
         records = tuple(record for record in records if record.cell.config in keep)
     if by == "machine":
-        figure = charts.machines_chart(summaries, _beside(configs, there))
-    elif slide is not None:
-        figure = charts.slide_chart(summaries, slide)
-    elif kind == "ladder":
-        figure = charts.ladder_chart(summaries)
-    elif kind == "scaling":
-        figure = charts.scaling_chart(curves(records))
-    else:
-        figure = throughput_chart(summaries)
-    charts.save(figure, output, ANOTHER_FILE)
-    typer.echo(f"wrote {output}")
+        return charts.machines_chart(summaries, _beside(configs, there))
+    if slide is not None:
+        return charts.slide_chart(summaries, slide)
+    if kind == "ladder":
+        return charts.ladder_chart(summaries)
+    if kind == "scaling":
+        return charts.scaling_chart(curves(records))
+    return throughput_chart(summaries)
+
+
+_TRIED = 20
+"""Runs that are tried where the newest does not have what a figure shows."""
+
+
+def _drawable(out: Path, draw: Callable[[Sequence[Record]], Any]) -> Path | None:
+    """The newest run of which the figure can be drawn."""
+    from tcbench.core import store
+
+    for path in by_age(out)[:_TRIED]:
+        with contextlib.suppress(TcbenchError):
+            draw(store.current(store.read([path]).records))
+            return path
+    return None
 
 
 def _beside(configs: Sequence[str], there: Sequence[str]) -> list[str]:

@@ -36,11 +36,12 @@ def newest(out: Path, *, says: bool = False) -> Path:
     may be what was refused, and no file that git keeps, which may be anyone's. One that ended before its first record
     was whole is passed over. `says`: which it is, before anything else is printed. Raises SelectionError."""
     from tcbench.core.git import tracked
-    from tcbench.core.store import is_blank, runs
+    from tcbench.core.store import is_blank
 
-    there = runs(out) if out.is_dir() else []
-    own = [path for path in there if not _OF_GATE.fullmatch(path.stem)]
-    for path in sorted(own, key=lambda path: (_age(path), path), reverse=True):
+    there = by_age(out)
+    for path in there:
+        if _OF_GATE.fullmatch(path.stem):
+            continue
         if is_blank(path):
             if path.stat().st_size:
                 typer.echo(f"note: {path}: holds only a line that is cut off; skipped", err=True)
@@ -48,10 +49,19 @@ def newest(out: Path, *, says: bool = False) -> Path:
             if says:
                 typer.echo(f"the newest run: {path}", err=True)
             return path
-    other = max(there, key=lambda path: (_age(path), path), default=None)
-    if other is None:
+    if not there:
         raise SelectionError(f"no results in {out}/; `tcbench run` makes some, or name a file")
-    raise SelectionError(f"no run of yours in {out}/; `tcbench run` makes one, or name what is there, such as {other}")
+    raise SelectionError(
+        f"no run of yours in {out}/; `tcbench run` makes one, or name what is there, such as {there[0]}"
+    )
+
+
+def by_age(out: Path) -> list[Path]:
+    """The files of records under a folder, those that began last first."""
+    from tcbench.core.store import runs
+
+    there = runs(out) if out.is_dir() else []
+    return sorted(there, key=lambda path: (_age(path), path), reverse=True)
 
 
 def _age(path: Path) -> tuple[str, int, float]:

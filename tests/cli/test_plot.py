@@ -6,9 +6,11 @@ import shutil
 from pathlib import Path
 
 import pytest
+import reports
 from command import finish, start, tcbench
 from factories import make_environment, make_record
 
+from tcbench.core import record
 from tcbench.core.store import Store
 
 REAL = Path(__file__).parents[2] / "results"
@@ -82,3 +84,19 @@ def test_a_mistake_is_one_clear_line_and_exit_code_2(here: Path, arguments: list
     assert last.startswith("tcbench: error: ")
     assert all(line.startswith("the newest run: ") for line in before)
     assert not (here / "tcbench.png").exists()
+
+
+def test_where_the_newest_run_does_not_have_it_a_run_that_has_it_is_named(tmp_path: Path) -> None:
+    results = tmp_path / "results" / "machine"
+    results.mkdir(parents=True)
+    one = [make_record("fp32+nhwc", 4)]
+    for name, records in (("cpu-20261121-000000", reports.ladders(1, sizes=(4,))), ("cpu-20261122-000000", one)):
+        (results / f"{name}.jsonl").write_bytes(b"".join(record.encode(one) + b"\n" for one in records))
+    for words in (["--kind", "ladder"], ["--slide", "33"], ["--config", "fp32+dali"]):
+        done = tcbench(tmp_path, "plot", *words)
+        assert done.code == 2
+        said, error = done.err.splitlines()
+        assert said == "the newest run: results/machine/cpu-20261122-000000.jsonl"
+        assert error.endswith("; name a run that has it, such as results/machine/cpu-20261121-000000.jsonl")
+        assert tcbench(tmp_path, "plot", *words, "cpu-20261121-000000").code == 0
+    assert "name a run" not in tcbench(tmp_path, "plot", "--slide", "33", "cpu-20261122-000000").err
