@@ -19,7 +19,7 @@ from tcbench.analysis.stats import Interval, images_per_s
 from tcbench.analysis.summary import by_cell
 from tcbench.analysis.verdict import Rule
 from tcbench.analysis.welch import LEAST_TRIALS, Estimate, Group, Paired
-from tcbench.core.record import STATUSES, THROTTLE_REASONS, Cell, Measurement, Record, Status, throttle_reasons
+from tcbench.core.record import BUSY, STATUSES, THROTTLE_REASONS, Cell, Measurement, Record, Status, throttle_reasons
 from tcbench.measure.stopping import relative_half_width
 
 Verdict = Literal["regression", "pass", "improved", "inconclusive", "missing", "new", "changed status", "not measured"]
@@ -514,7 +514,7 @@ def _geometric_mean(values: Sequence[float]) -> float:
 
 
 def _trial_notes(records: Sequence[Record]) -> tuple[str, ...]:
-    """Reasons to doubt a trial: its end, a GPU that throttled, steps that vary or had not settled."""
+    """Reasons to doubt a trial: its end, a GPU that throttled, a busy machine, steps that vary or had not settled."""
     notes = []
     for record in records:
         measurement, name = record.measurement, f"trial {record.trial + 1}"
@@ -526,6 +526,8 @@ def _trial_notes(records: Sequence[Record]) -> tuple[str, ...]:
             mask |= sample.throttle_mask or 0
         if mask & _THROTTLED:
             notes.append(f"{name} throttled ({', '.join(throttle_reasons(mask & _THROTTLED))})")
+        if record.host is not None and record.host.lost >= BUSY:
+            notes.append(f"{name} on a busy machine ({record.host.lost:.0%} of its processor time went to others)")
         half = relative_half_width(measurement.counted_times_s)
         if half >= NOISY:
             notes.append(f"{name} noisy (mean step {f'± {half:.0%}' if half < 1 else '± >100%'})")

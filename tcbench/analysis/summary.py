@@ -16,7 +16,7 @@ import msgspec
 from tcbench.analysis import welch
 from tcbench.analysis.stats import Interval
 from tcbench.analysis.welch import Group
-from tcbench.core.record import STATUSES, Cell, Environment, Measurement, Record, Status
+from tcbench.core.record import BUSY, STATUSES, Cell, Environment, Measurement, Record, Status
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,8 @@ class CellSummary:
     `machine` is None when nothing of the cell's run told it; of a cell on many ranks it is rank 0's. `reason` is that
     of the first trial with the summary's status. `throughput` is images/s over total time, those of all ranks, on the
     logarithmic scale: what ratios are made of; `images_per_s` is its geometric mean over trials and `step_time_s` the
-    images of a step over that, both with 95% intervals over `unit`. `phase_host_s` holds the median host time of each
+    images of a step over that, both with 95% intervals over `unit`. `lost`: the largest share of the processor time of
+    a trial that others had (`tcbench.core.record.HostLoad`). `phase_host_s` holds the median host time of each
     phase in the profiled pass. `settled`: the warm-up of every trial that is ok had settled.
     """
 
@@ -45,6 +46,12 @@ class CellSummary:
     phase_host_s: tuple[tuple[str, float], ...] = ()
     unit: Literal["steps", "trials"] = "steps"
     settled: bool = False
+    lost: float = 0.0
+
+    @property
+    def busy(self) -> bool:
+        """Whether the machine was busy with something else during a trial."""
+        return self.lost >= BUSY
 
     @property
     def setting(self) -> tuple[str | None, Cell]:
@@ -147,6 +154,7 @@ def _summary(
         phase_host_s=_phase_medians(measured),
         unit="steps" if len(trials_s) == 1 else "trials",
         settled=all(m.warmup_settled for m in measured),
+        lost=max((record.host.lost for record in ok if record.host is not None), default=0.0),
     )
 
 

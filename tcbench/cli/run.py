@@ -181,6 +181,7 @@ def _run(plan: Plan, launcher: Launcher, out: Path, ending: str, resume: bool, q
     """Run a plan to its end, store and show it. True when some cell failed."""
     from tcbench.analysis.eta import estimate
     from tcbench.core import store
+    from tcbench.run.checkup import disturbances
     from tcbench.run.runner import Runner
     from tcbench.show import console
     from tcbench.show.progress import RunProgress
@@ -210,6 +211,8 @@ def _run(plan: Plan, launcher: Launcher, out: Path, ending: str, resume: bool, q
             say(console.plan_line(plan))
             if (library := _library(plan)) is not None:
                 say(library)
+            for finding in disturbances():
+                say(f"note: {finding.detail}" + (f"; {finding.remedy}" if finding.remedy else ""))
             if resume:
                 say(f"resuming {path}: {len(before)} records are there" if resumed else "nothing to resume: a new run")
             if not trials:

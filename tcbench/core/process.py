@@ -126,6 +126,11 @@ class Worker(Generic[Message]):
             os.close(pipe)
             os.close(job_file)
 
+    @property
+    def pid(self) -> int:
+        """The process of which all that it started descends."""
+        return self._process.pid
+
     def fileno(self) -> int:
         """The pipe's descriptor, for `select`."""
         return self._pipe
@@ -177,6 +182,11 @@ class Worker(Generic[Message]):
 
 class Followed(Protocol[Sent]):
     """Whoever works on a job and sends messages: one worker, or many."""
+
+    @property
+    def pid(self) -> int:
+        """As `Worker.pid`."""
+        ...
 
     def fileno(self) -> int:
         """A descriptor that is readable when there is something to receive."""

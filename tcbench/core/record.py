@@ -375,6 +375,30 @@ class GpuSamples(msgspec.Struct, frozen=True, kw_only=True):
         return next((s.energy_j for s in reversed(self.samples) if s.energy_j is not None), None)
 
 
+class HostLoad(msgspec.Struct, frozen=True, kw_only=True):
+    """The processors during a trial's timed pass, in seconds of one of them: those that its processes computed; that
+    their threads were ready to and waited; that other processes computed on the `processors` which it might use; and
+    that a hypervisor gave to others. Those on other hosts are not counted."""
+
+    elapsed_s: Annotated[float, Meta(gt=0, le=1e9)]
+    processors: Annotated[int, Meta(ge=1, le=2**20)]
+    own_s: Annotated[float, Meta(ge=0, le=1e12)]
+    waited_s: Annotated[float, Meta(ge=0, le=1e12)]
+    others_s: Annotated[float, Meta(ge=0, le=1e12)]
+    stolen_s: Annotated[float, Meta(ge=0, le=1e12)]
+
+    @property
+    def lost(self) -> float:
+        """The share of the processor time that the trial asked for and others had. Its threads also wait for each
+        other's processors: at most what others computed counts."""
+        lost_s = min(self.waited_s, self.others_s) + self.stolen_s
+        return lost_s / (self.own_s + lost_s) if lost_s else 0.0
+
+
+BUSY = 0.05
+"""Of a trial that has lost so much of its processor time or more the machine was busy with something else."""
+
+
 def check_end(status: Status, reason: str | None, measurement: Measurement | None) -> None:
     """Check that a trial's end has what its status demands. Raises ValueError."""
     if status == "ok" and measurement is None:
@@ -387,7 +411,7 @@ def check_end(status: Status, reason: str | None, measurement: Measurement | Non
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
     """One trial, whatever happened to it. `started_at` is UTC, ISO 8601. `reason` is one line, set unless ok. `gpu` is
-    set for a trial on a GPU where NVML can be asked."""
+    set for a trial on a GPU where NVML can be asked, `host` where the timed pass came to its end."""
 
     schema_version: int
     run_id: str
@@ -401,6 +425,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     environment: Environment | None = None
     log: str | None = None
     gpu: GpuSamples | None = None
+    host: HostLoad | None = None
 
     def __post_init__(self) -> None:
         check_end(self.status, self.reason, self.measurement)

@@ -23,8 +23,8 @@ def share(masks: Sequence[frozenset[int]], local_rank: int) -> tuple[tuple[int, 
         each = len(own) // len(masks)
         if each == 0:
             return (), f"{len(masks)} ranks on {len(own)} processors, not bound"
-        ordered = sorted(own, key=_place)
-        return tuple(sorted(ordered[local_rank * each : (local_rank + 1) * each])), f"{each} processors to each rank"
+        ordered, noun = sorted(own, key=_place), "processor" if each == 1 else "processors"
+        return tuple(sorted(ordered[local_rank * each : (local_rank + 1) * each])), f"{each} {noun} to each rank"
     if sum(map(len, masks)) == len(frozenset().union(*masks)):
         return tuple(sorted(own)), "bound by the launcher"
     return (), "overlapping, by the launcher"

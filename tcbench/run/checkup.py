@@ -30,7 +30,7 @@ def examine(out: Path) -> tuple[Finding, ...]:
     return (
         _python(),
         _processor(),
-        *_load(),
+        *disturbances(),
         *_packages(),
         *(finding for kind in kinds().values() for finding in kind.findings()),
         _ranks(),
@@ -62,7 +62,7 @@ def _processor() -> Finding:
     return Finding("ok", "processor", ", ".join(facts))
 
 
-def _load() -> Iterator[Finding]:
+def disturbances() -> Iterator[Finding]:
     """Findings that would disturb a measurement on the host."""
     load, cpus = os.getloadavg()[0], machine.usable_cpus()
     if load > 0.5 * cpus:

@@ -93,6 +93,11 @@ class RankWorkers:
         host, port = socket.gethostname(), listening.getsockname()[1]
         return listening, f"tcp:{host}:{port}:{secret}", secret.encode()
 
+    @property
+    def pid(self) -> int:
+        """The launcher's; ranks on other hosts do not descend from it."""
+        return self._process.pid
+
     def fileno(self) -> int:
         """The descriptor for `select`, readable when a rank or the launcher has something to say."""
         return self._poll.fileno()

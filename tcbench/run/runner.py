@@ -20,8 +20,8 @@ from tcbench.accelerators.device import Watch, kind_of
 from tcbench.core import messages, process
 from tcbench.core.messages import Finished, Message, Stepped
 from tcbench.core.process import Fault, Followed, Worker
-from tcbench.core.record import SCHEMA_VERSION, Cell, GpuSamples, Record, Status
-from tcbench.hardware import machine
+from tcbench.core.record import SCHEMA_VERSION, Cell, GpuSamples, HostLoad, Record, Status
+from tcbench.hardware import load, machine
 from tcbench.run.launcher import Launcher
 from tcbench.run.plan import PlannedCell
 from tcbench.run.ranks import RankWorkers
@@ -100,7 +100,8 @@ class Runner:
             if watch is not None:
                 samples = watch.stop(timed.from_s, timed.to_s)
         duration_s = time.monotonic() - start
-        return self._record(cell, trial, started_at, duration_s, end, None if end.status == "ok" else log, samples)
+        log = None if end.status == "ok" else log
+        return self._record(cell, trial, started_at, duration_s, end, log, samples, timed.load)
 
     def _follow(self, cell: Cell, trial: int, timed: _TimedPass) -> tuple[_End, str | None]:
         """Start a worker and pass on its messages until the last; its end, and the end of what it printed."""
@@ -117,7 +118,7 @@ class Runner:
                             reason = f"out of memory: the kernel killed {message.killed} (SIGKILL)"
                             return _End("oom", reason), message.ended.log
                         return _End(message.status, message.reason), message.ended.log
-                    timed.hear(message)
+                    timed.hear(message, worker.pid)
                     self.listen(cell, trial, message)
                     if isinstance(message, Finished):
                         ended = worker.end(patiently=True)
@@ -158,6 +159,7 @@ class Runner:
         end: _End,
         log: str | None = None,
         gpu: GpuSamples | None = None,
+        host: HostLoad | None = None,
     ) -> Record:
         return Record(
             schema_version=SCHEMA_VERSION,
@@ -172,22 +174,32 @@ class Runner:
             environment=end.finished.environment if end.finished else None,
             log=log,
             gpu=gpu,
+            host=host,
         )
 
 
 class _TimedPass:
-    """Begin and end of the timed pass, as its messages came in; seconds since the trial's start."""
+    """Begin and end of the timed pass, as its messages came in, in seconds since the trial's start; and the load of the
+    host between them. Nothing is counted while it goes on."""
 
     def __init__(self, start: float) -> None:
         self._start = start
+        self._before: load.Counts | None = None
         self.from_s: float | None = None
         self.to_s: float | None = None
+        self.load: HostLoad | None = None
 
-    def hear(self, message: Message) -> None:
-        if isinstance(message, Stepped) and message.stage == "timed":
+    def hear(self, message: Message, pid: int) -> None:
+        """Take in a message of the process `pid`, or of one that it started."""
+        if not isinstance(message, Stepped):
+            return
+        if message.stage == "timed":
             self.to_s = time.monotonic() - self._start
             if self.from_s is None:
                 self.from_s = self.to_s
+                self._before = load.counts(pid)
+        elif message.stage == "profiled" and self.load is None:
+            self.load = load.between(self._before, load.counts(pid))
 
 
 @dataclass(frozen=True)

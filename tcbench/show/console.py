@@ -16,6 +16,7 @@ from tcbench.analysis.stats import Interval
 from tcbench.analysis.summary import CellSummary
 from tcbench.core.record import Cell
 from tcbench.run.plan import Plan
+from tcbench.show.busy import busy_line
 from tcbench.show.document import encoded
 from tcbench.show.format import counted, factor, milliseconds, rate, size
 from tcbench.show.simulated import is_simulated
@@ -116,7 +117,7 @@ def _figures(summary: CellSummary, speedup: Interval | None) -> tuple[Text, ...]
     if summary.images_per_s is None or summary.step_time_s is None:
         return (Text(summary.status, style="yellow"),)
     return (
-        Text(rate(summary.images_per_s) + ("" if summary.settled else " *")),
+        Text(rate(summary.images_per_s) + ("" if summary.settled else " *") + (" †" if summary.busy else "")),
         Text(milliseconds(summary.step_time_s.value)),
         Text("" if speedup is None else factor(speedup.value)),
         Text("" if summary.peak_memory_bytes is None else size(summary.peak_memory_bytes)),
@@ -146,6 +147,8 @@ def footnotes(summaries: Sequence[CellSummary]) -> list[str]:
         lines.append("±: 95% interval over trials.")
     if any(summary.images_per_s and not summary.settled for summary in summaries):
         lines.append("*: step times had not settled when the warm-up ended.")
+    if busy := busy_line([summary for summary in summaries if summary.images_per_s]):
+        lines.append(f"†: {busy}; stop it and measure again.")
     if any(summary.cell.device == "cpu" and "fp16" in summary.cell.rungs for summary in summaries):
         lines.append(
             "On the CPU fp16 computes in fp32 and only stores 16 bits: it runs the rung, but does not show its gain."
@@ -178,6 +181,7 @@ def summary_json(
             "step_time_s": summary.step_time_s,
             "speedup_over_fp32": speedup,
             "peak_memory_bytes": summary.peak_memory_bytes,
+            "processor_time_lost": summary.lost,
             "phase_host_s": dict(summary.phase_host_s),
         }
         for summary, speedup in zip(summaries, speedups, strict=True)

@@ -17,6 +17,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from tcbench.analysis.scaling import Curve, Point, curves
 from tcbench.analysis.stats import Interval, images_per_s
 from tcbench.analysis.summary import CellSummary, by_cell, summarise
@@ -115,6 +117,9 @@ def _trials(records: Sequence[Record]) -> Iterator[Row]:
         if environment is not None and environment.ranks is not None:
             ranks = environment.ranks
             row |= {"engine": ranks.engine, "hosts": ", ".join(ranks.hosts), "binding": ranks.binding}
+        if record.host is not None:
+            row |= {f"host_{name}": value for name, value in msgspec.structs.asdict(record.host).items()}
+            row["host_lost"] = record.host.lost
         measured = record.measurement
         if measured is not None:
             counted_s = measured.counted_times_s

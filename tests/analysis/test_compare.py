@@ -7,9 +7,9 @@ import msgspec
 import pytest
 
 from tcbench.analysis import comparability
-from tcbench.analysis.compare import METRICS, compare
+from tcbench.analysis.compare import METRICS, _trial_notes, compare
 from tcbench.analysis.verdict import Rule
-from tcbench.core.record import GpuSample, GpuSamples, GpuState, Input, PhaseTimes
+from tcbench.core.record import GpuSample, GpuSamples, GpuState, HostLoad, Input, PhaseTimes
 
 
 def trials(*arguments, side="base", **changes):
@@ -406,3 +406,11 @@ def test_energy_of_many_ranks_is_not_known_since_one_gpu_is_watched():
 
     cell = only(compare(trials(), trials(), metrics=("energy",)))
     assert (cell.verdict, cell.why) == ("not measured", "no images per joule in the records of base")
+
+
+def test_a_trial_on_a_busy_machine_is_doubtful():
+    load = HostLoad(elapsed_s=1.0, processors=2, own_s=0.75, waited_s=1.0, others_s=0.25, stolen_s=0.0)
+    records = [factories.make_record(trial=trial, host=load if trial == 1 else None) for trial in range(3)]
+    notes = _trial_notes(records)
+    assert "trial 2 on a busy machine (25% of its processor time went to others)" in notes
+    assert not any("trial 1 on a busy" in note for note in notes)

@@ -11,7 +11,7 @@ from tcbench.hardware import affinity
     ("masks", "shares", "words"),
     [
         ([{0, 1, 2, 3}] * 2, [(0, 1), (2, 3)], "2 processors to each rank"),
-        ([{0, 1, 2, 3}] * 3, [(0,), (1,), (2,)], "1 processors to each rank"),
+        ([{0, 1, 2, 3}] * 3, [(0,), (1,), (2,)], "1 processor to each rank"),
         ([{4, 6}, {0, 2}], [(4, 6), (0, 2)], "bound by the launcher"),
         ([{0, 1}, {1, 2}], [(), ()], "overlapping, by the launcher"),
         ([{0}] * 3, [(), (), ()], "3 ranks on 1 processors, not bound"),

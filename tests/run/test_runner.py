@@ -336,3 +336,13 @@ def test_a_python_that_is_not_there_is_a_record(tmp_path):
     (one,) = Runner("r", 60.0, launch=launch).run([(PlannedCell(factories.make_cell()), 0)])
     assert one.status == "crashed"
     assert one.reason.startswith("the worker could not be started: [Errno 2] No such file or directory")
+
+
+def test_the_load_of_the_host_is_that_of_the_timed_pass():
+    spin = "end = time.monotonic() + 0.8\nwhile time.monotonic() < end: pass"
+    (one,) = run(f'send(Stepped("timed", 0, 0.1))\n{spin}\nsend(Stepped("profiled", 0, 0.1)); send(ok)')
+    assert one.host is not None
+    assert 0.5 < one.host.elapsed_s < 30
+    assert 0.1 < one.host.own_s <= one.host.elapsed_s * 1.2  # it had one thread
+    (none,) = run("send(ok)")
+    assert none.host is None

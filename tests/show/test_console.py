@@ -9,6 +9,7 @@ import pytest
 from rich.console import Console
 
 from tcbench.analysis.summary import speedups, summarise
+from tcbench.core.record import HostLoad
 from tcbench.show import console
 
 
@@ -115,3 +116,19 @@ def test_ranks_have_a_column_where_a_cell_has_several():
 def test_a_cell_of_many_ranks_that_failed_is_named_with_them():
     summaries = summarise([factories.make_record(cell=factories.make_cell(ranks=2), status="failed")])
     assert console.reasons(summaries)[0].startswith("fp32, batch size 4, 2 ranks: failed")
+
+
+def lost(share: float) -> HostLoad:
+    """A trial's load, of whose processor time others had this share."""
+    stolen_s = share / (1 - share)
+    return HostLoad(elapsed_s=1.0, processors=2, own_s=1.0, waited_s=0.0, others_s=0.0, stolen_s=stolen_s)
+
+
+def test_a_cell_on_a_busy_machine_is_marked_and_the_share_is_told():
+    loads = {4: None, 8: lost(0.04), 16: lost(0.31)}
+    records = [factories.make_record("fp32", size, host=load) for size, load in loads.items()]
+    rows = {line.split()[0]: line for line in shown(records).splitlines()[1:] if line.strip()}
+    assert ["†" in rows[size] for size in ("4", "8", "16")] == [False, False, True]
+    notes = console.footnotes(summarise(records))
+    assert "†: busy machine: other work had up to 31% of the processor time of 1 of 3 cells; stop it" in " ".join(notes)
+    assert "busy" not in " ".join(console.footnotes(summarise(records[:2])))

@@ -14,6 +14,7 @@ import msgspec
 from tcbench.analysis.summary import CellSummary
 from tcbench.core.errors import SelectionError
 from tcbench.core.record import Cell
+from tcbench.show.busy import busy_line
 from tcbench.show.charts.text import drawable
 from tcbench.show.format import counted, libraries
 from tcbench.show.simulated import lines
@@ -86,6 +87,7 @@ def small_print(summaries: Sequence[CellSummary], common: Sequence[str], whisker
         )
     words += [f"computed by {name}" for name in libraries(s.environment for s in summaries if s.environment)]
     words += lines(s.environment for s in summaries)
+    words += filter(None, [busy_line(ok)])
     versions = dict.fromkeys(s.environment.tcbench for s in summaries if s.environment)
     if versions:
         words.append("tcbench " + ", ".join(versions))

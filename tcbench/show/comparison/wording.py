@@ -18,7 +18,7 @@ from tcbench.show.naming import apart
 _TELLING_SPIKES = 0.005
 """Shares of spikes that differ by so much or more are worth a word."""
 
-_DOUBTS = ("throttled", "noisy", "not settled", *STATUSES)
+_DOUBTS = ("throttled", "on a busy machine", "noisy", "not settled", *STATUSES)
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from tcbench.analysis.ladder import Climb
 from tcbench.analysis.stats import Interval
 from tcbench.analysis.summary import CellSummary, best, ratio
 from tcbench.core.record import Cell
+from tcbench.show.busy import busy_line
 from tcbench.show.format import counted, factor, limits, listed, number, numbers, plus_minus
 from tcbench.show.page import bottlenecks, rungs
 from tcbench.show.page.page import (
@@ -51,6 +52,9 @@ def section(
     badge = Badge("simulated", "warn", "warn")
     simulations = lines(summary.environment for here in settings.here for summary in here.summaries)
     blocks: list[AnyBlock] = [Notice(badge, say(line.removeprefix("simulated: ") + ".")) for line in simulations]
+    if busy := busy_line([s for here in settings.here for s in here.summaries if s.images_per_s is not None]):
+        title, _, words = busy.partition(": ")
+        blocks.append(Notice(Badge(title, "warn", "warn"), say(f"{words.capitalize()}.")))
     for here in settings.here:
         if here.name:
             blocks.append(Heading(here.name))

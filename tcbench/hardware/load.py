@@ -1,0 +1,97 @@
+"""A trial's share of the processors, and who else had them, from what Linux counts.
+
+Imports no framework. Source of the figures: proc(5), and Documentation/scheduler/sched-stats.rst of the kernel.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from tcbench.core.record import HostLoad
+
+_PROC = Path("/proc")
+_TICK_S = 1 / os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Seconds since the machine, or a process, started: by the clock; in which the processors that this process may use
+    were busy, and in which a hypervisor gave them to others; that a process with all its descendants computed, and that
+    its threads waited for a processor."""
+
+    at_s: float
+    processors: int
+    busy_s: float
+    stolen_s: float
+    own_s: float
+    waited_s: float
+
+
+def counts(root: int) -> Counts | None:
+    """The counts of now, with those of the process `root` and all its descendants; None where Linux does not tell."""
+    try:
+        processors = os.sched_getaffinity(0)
+        busy_s = stolen_s = 0.0
+        for line in (_PROC / "stat").read_text().splitlines():
+            name, *fields = line.split()
+            if name.removeprefix("cpu").isdecimal() and int(name[3:]) in processors:
+                user, nice, system, _, _, irq, softirq, steal = map(int, fields[:8])
+                busy_s += (user + nice + system + irq + softirq) * _TICK_S
+                stolen_s += steal * _TICK_S
+        own = [_of_process(pid) for pid in _family(root)]
+        own_s, waited_s = sum(cpu_s for cpu_s, _ in own), sum(delay_s for _, delay_s in own)
+    except (OSError, ValueError, AttributeError):
+        return None
+    return Counts(time.monotonic(), len(processors), busy_s, stolen_s, own_s, waited_s)
+
+
+def between(before: Counts | None, after: Counts | None) -> HostLoad | None:
+    """The load between two counts of one process; None where one is missing. Processes that ended meanwhile are not
+    among its own."""
+    if before is None or after is None or after.at_s <= before.at_s:
+        return None
+    own_s = max(0.0, after.own_s - before.own_s)
+    return HostLoad(
+        elapsed_s=after.at_s - before.at_s,
+        processors=after.processors,
+        own_s=own_s,
+        waited_s=max(0.0, after.waited_s - before.waited_s),
+        others_s=max(0.0, after.busy_s - before.busy_s - own_s),
+        stolen_s=max(0.0, after.stolen_s - before.stolen_s),
+    )
+
+
+def _family(root: int) -> Iterator[int]:
+    """A process and all its descendants."""
+    children: dict[int, list[int]] = {}
+    for folder in _PROC.glob("[0-9]*"):
+        try:
+            parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+        except (OSError, ValueError, IndexError):
+            continue  # it has ended
+        children.setdefault(parent, []).append(int(folder.name))
+    waiting = [root]
+    while waiting:
+        pid = waiting.pop()
+        yield pid
+        waiting += children.get(pid, [])
+
+
+def _of_process(pid: int) -> tuple[float, float]:
+    """Seconds that it computed, and that its threads waited on a run queue; none of one that has ended."""
+    try:
+        fields = (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
+        computed_s = (int(fields[11]) + int(fields[12])) * _TICK_S
+    except (OSError, ValueError, IndexError):
+        return 0.0, 0.0
+    delay_ns = 0
+    for thread in (_PROC / str(pid) / "task").glob("*/schedstat"):
+        try:
+            delay_ns += int(thread.read_text().split()[1])
+        except (OSError, ValueError, IndexError):
+            continue
+    return computed_s, delay_ns * 1e-9

@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tcbench.core.record import HostLoad
+from tcbench.hardware import load
+from tcbench.hardware.load import Counts, between
+
+SPIN = "import time\nend = time.monotonic() + {s}\nwhile time.monotonic() < end: pass"
+
+
+def test_the_difference_of_two_counts():
+    before = Counts(at_s=10.0, processors=2, busy_s=100.0, stolen_s=5.0, own_s=1.0, waited_s=0.5)
+    after = Counts(at_s=14.0, processors=2, busy_s=106.0, stolen_s=5.5, own_s=5.0, waited_s=2.0)
+    made = between(before, after)
+    assert made == HostLoad(elapsed_s=4.0, processors=2, own_s=4.0, waited_s=1.5, others_s=2.0, stolen_s=0.5)
+    assert made.lost == pytest.approx((1.5 + 0.5) / (4.0 + 1.5 + 0.5))
+    assert between(None, after) is None
+    assert between(after, after) is None
+
+
+def test_waiting_for_each_other_is_not_lost():
+    alone = HostLoad(elapsed_s=4.0, processors=2, own_s=8.0, waited_s=3.0, others_s=0.0, stolen_s=0.0)
+    assert alone.lost == 0.0
+    idle = HostLoad(elapsed_s=4.0, processors=2, own_s=0.0, waited_s=0.0, others_s=8.0, stolen_s=0.0)
+    assert idle.lost == 0.0
+
+
+def test_a_process_is_counted_with_what_it_started():
+    spin = SPIN.format(s=1.0)
+    child = f"import subprocess, sys; p = subprocess.Popen([sys.executable, '-c', {spin!r}]); p.wait()"
+    with subprocess.Popen([sys.executable, "-c", child]) as process:
+        time.sleep(0.2)
+        before = load.counts(process.pid)
+        time.sleep(0.6)
+        after = load.counts(process.pid)
+        process.wait()
+    made = between(before, after)
+    assert made is not None
+    assert 0.5 < made.elapsed_s < 5
+    assert 0.0 < made.own_s <= made.elapsed_s * made.processors * 1.2
+
+
+def test_a_trial_that_shares_its_processor_has_lost_time():
+    """Two busy processes on one processor: each waits about half of the time."""
+    processor = min(os.sched_getaffinity(0))
+    before_mask = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, [processor])
+    try:
+        both = [subprocess.Popen([sys.executable, "-c", SPIN.format(s=1.5)]) for _ in range(2)]
+        time.sleep(0.3)
+        before = load.counts(both[0].pid)
+        time.sleep(0.8)
+        made = between(before, load.counts(both[0].pid))
+        for process in both:
+            process.wait()
+    finally:
+        os.sched_setaffinity(0, before_mask)
+    assert made is not None
+    assert made.processors == 1
+    assert 0.2 < made.lost < 0.95
+
+
+def test_what_linux_does_not_tell_is_no_load(tmp_path, monkeypatch):
+    monkeypatch.setattr(load, "_PROC", tmp_path)
+    assert load.counts(1) is None
