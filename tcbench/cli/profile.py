@@ -8,7 +8,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -37,7 +37,9 @@ if TYPE_CHECKING:
     from tcbench.core.messages import Message
     from tcbench.core.record import Cell, Record
     from tcbench.core.timeline import Timeline
+    from tcbench.run.launcher import Launcher
     from tcbench.run.plan import Plan, PlannedCell
+    from tcbench.run.runner import Launch
     from tcbench.tracing.nsys import Nsys
     from tcbench.tracing.threads import ThreadSampler
 
@@ -78,6 +80,17 @@ def profile(
         typer.Option(metavar="PATH", help="As with `tcbench run`.", rich_help_panel=WHAT),
     ] = None,
     image_size: ImageSizeOption = None,
+    ranks: Annotated[
+        int,
+        typer.Option(
+            "--ranks",
+            metavar="N",
+            min=1,
+            max=999_999,
+            help="So many processes that train together, by mpirun on this machine: a timeline of each.",
+            rich_help_panel=WHAT,
+        ),
+    ] = 1,
     steps: Annotated[
         int,
         typer.Option("--steps", "-n", metavar="N", min=1, max=10_000, help="Steps to record.", rich_help_panel=HOW),
@@ -108,29 +121,29 @@ def profile(
     from tcbench.show.console import make_console
     from tcbench.tracing import perfetto
 
-    plan, planned = _planned(config, scenario, bs, device, data, image_size, steps, threads, host_speed)
-    recorder = _recorder(tool, planned.cell)
+    plan, planned = _planned(config, scenario, bs, device, data, image_size, steps, threads, host_speed, ranks)
+    recorder, launcher = _recorder(tool, planned.cell), _launcher(plan)
     stderr, stdout = make_console(stderr=True), make_console()
     _prepare_input(plan, stderr, quiet)
     stem = _stem(out / plan.device.machine, planned.cell)
     try:
-        taken = _Take(planned, recorder, plan.timeout_s, stem).run(stderr, quiet)
+        taken = _Take(planned, recorder, launcher, plan.timeout_s, stem).run(stderr, quiet)
     except KeyboardInterrupt:
         typer.echo("\ninterrupted; nothing was kept", err=True)
         raise typer.Exit(INTERRUPTED) from None
-    if taken.timeline is None:
+    if not taken.timelines:
         raise _Failed(f"{planned.cell.label}: {taken.record.status}: {taken.record.reason}")
 
     trace = stem.with_name(stem.name + ".json.gz")
-    perfetto.write((taken.timeline,), trace, taken.record)
-    left = [trace, *_picture(taken.timeline, stem.with_name(stem.name + ".png"))]
-    summary = _summary(taken.timeline)
+    perfetto.write(taken.timelines, trace, taken.record)
+    left = [trace, *_picture(taken.timelines, stem.with_name(stem.name + ".png"))]
+    summary = "\n".join(map(_summary, taken.timelines))
     text = stem.with_name(stem.name + ".txt")
     files.write(text, f"{summary}\n".encode(), ANOTHER_FOLDER)
     left += [text, *taken.files]
     for line in taken.notes:
         stderr.print(f"note: {line}", style="yellow", markup=False, highlight=False, soft_wrap=True)
-    for line in (summary, "", *(f"wrote {path}" for path in left), f"Next: {_next_step(taken.timeline, trace)}"):
+    for line in (summary, "", *(f"wrote {path}" for path in left), f"Next: {_next_step(taken.timelines[0], trace)}"):
         stdout.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
@@ -150,13 +163,13 @@ def _planned(
     steps: int,
     threads: int | None,
     host_speed: float,
+    ranks: int,
 ) -> tuple[Plan, PlannedCell]:
     """The one cell. Raises TcbenchError for none, for several, and for one that cannot run here."""
     import msgspec
 
     from tcbench.accelerators import device as devices
     from tcbench.backends import device_kinds
-    from tcbench.hardware import machine
     from tcbench.run import plan
     from tcbench.run import scenario as scenarios
 
@@ -165,11 +178,12 @@ def _planned(
     sizes = batch_sizes(bs) or loaded.batch_sizes[:1]
     selection = plan.Selection(
         batch_sizes=sizes,
+        ranks=(ranks,),
         configs=(config,),
         input=images(data),
         image_size=image_size,
         max_time_s=_TIMED_S,
-        threads=threads or machine.usable_cpus(),
+        threads=threads,
         host_speed=within_speed(host_speed),
     )
     made = plan.make(loaded, selection, target)
@@ -181,6 +195,17 @@ def _planned(
         raise SelectionError(f"{planned.cell.label} cannot run here: {planned.skip_reason}")
     measure = msgspec.structs.replace(planned.cell.measure, profiled_steps=steps)
     return made, plan.PlannedCell(msgspec.structs.replace(planned.cell, measure=measure))
+
+
+def _launcher(plan: Plan) -> Launcher:
+    """mpirun, where there are ranks to start: their recordings are read here, so that they run here. Raises
+    SelectionError."""
+    from tcbench.cli.run import probe, with_launcher
+
+    [cell] = [planned.cell for planned in plan.cells]
+    _, launcher = with_launcher(plan, "mpirun" if cell.ranks > 1 else None, asked=True)
+    probe(launcher, [cell])
+    return launcher
 
 
 @dataclass(frozen=True)
@@ -199,13 +224,15 @@ def _recorder(tool: Tool, cell: Cell) -> _Recorder:
     from tcbench.tracing import nsys
 
     kind = kind_of(cell.device)
+    if cell.ranks > 1 and tool == "nsys":
+        raise SelectionError("--tool nsys: records one process; with --ranks take --tool auto")
     if kind.simulates is not None and tool != "ranges":
         if tool != "auto":
             raise SelectionError(
                 f"--tool {tool} records what is there, and {cell.device} is simulated; take --tool auto"
             )
         return _Recorder(inside=kind.recorder)
-    if tool in ("auto", "nsys"):
+    if tool in ("auto", "nsys") and cell.ranks == 1:
         installed = nsys.find()
         if installed is not None:
             return _Recorder(nsys=installed)
@@ -223,10 +250,10 @@ def _recorder(tool: Tool, cell: Cell) -> _Recorder:
 
 @dataclass(frozen=True)
 class _Taken:
-    """A trial and what was recorded of it; `files` are the tool's own."""
+    """A trial and what was recorded of it, rank by rank; `files` are the tool's own."""
 
     record: Record
-    timeline: Timeline | None
+    timelines: tuple[Timeline, ...] = ()
     files: tuple[Path, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -237,16 +264,19 @@ class _Take:
 
     planned: PlannedCell
     recorder: _Recorder
+    launcher: Launcher
     timeout_s: float
     stem: Path
 
     def run(self, stderr: Any, quiet: bool) -> _Taken:
         """One trial. KeyboardInterrupt ends the worker and the tool and passes through."""
         from tcbench.analysis.eta import estimate
+        from tcbench.core.messages import ProfileRequest
         from tcbench.core.process import GRACE_S
-        from tcbench.run.runner import Runner
+        from tcbench.run.runner import Launch, Runner
         from tcbench.show.progress import RunProgress
 
+        nsys = self.recorder.nsys
         with files.scratch(Path(tempfile.gettempdir())) as folder, _Sampling() as sampling:
             session = f"tcbench-{os.getpid()}"
             with RunProgress(stderr, estimate([self.planned.cell]), 1, quiet) as progress, self._session(session):
@@ -255,33 +285,31 @@ class _Take:
                     sampling.listen(message)
                     progress.listen(cell, trial, message)
 
+                request = ProfileRequest(str(folder / "recording.json"), self.recorder.inside is not None)
+                launch = Launch(request=request)
                 runner = Runner(
                     self.stem.name,
                     self.timeout_s,
-                    command=lambda pipe: self._command(pipe, folder, session),
+                    command=None if nsys is None else self._behind(nsys, launch, folder, session),
                     listen=listen,
-                    grace_s=_TOOL_GRACE_S if self.recorder.nsys else GRACE_S,
+                    grace_s=GRACE_S if nsys is None else _TOOL_GRACE_S,
+                    launch=launch,
+                    launcher=self.launcher,
                 )
                 (record,) = runner.run([(self.planned, 0)])
             if record.status != "ok":
-                return _Taken(record, None)
+                return _Taken(record)
             return self._read(record, folder, sampling)
 
-    def _command(self, pipe: int, folder: Path, session: str) -> list[str]:
-        """The worker's command line, behind Nsight Systems' where that records."""
-        import msgspec
-
+    def _behind(self, nsys: Nsys, launch: Launch, folder: Path, session: str) -> Callable[[int], list[str]]:
+        """The worker's command line behind that of Nsight Systems, which records it."""
         from tcbench.accelerators.device import kind_of
-        from tcbench.core.messages import RUNNER_PID, ProfileRequest
-        from tcbench.run.runner import worker_command
+        from tcbench.core.messages import RUNNER_PID
 
-        request = ProfileRequest(str(folder / "recording.json"), self.recorder.inside is not None)
-        words = [*worker_command(pipe), msgspec.json.encode(request).decode()]
-        if self.recorder.nsys is None:
-            return words
-        traced = kind_of(self.planned.cell.device).nsys_options(self.recorder.nsys.version)
+        traced = kind_of(self.planned.cell.device).nsys_options(nsys.version)
         # The worker's parent is Nsight Systems, so it must not look for its keeper there.
-        return [*self.recorder.nsys.command(folder / "report", session, traced), "env", "-u", RUNNER_PID, *words]
+        words = [*nsys.command(folder / "report", session, traced), "env", "-u", RUNNER_PID]
+        return lambda pipe: [*words, *launch.command(pipe)]
 
     @contextlib.contextmanager
     def _session(self, session: str) -> Iterator[None]:
@@ -299,20 +327,23 @@ class _Take:
         from tcbench.tracing.attribution import assemble
         from tcbench.tracing.ranges import title_of
 
-        own = recordings.decode((folder / "recording.json").read_bytes())
+        path, ranks = folder / "recording.json", record.cell.ranks
+        names = [path] if ranks == 1 else [path.with_name(f"{path.name}.rank{rank}") for rank in range(ranks)]
+        own, *others = (recordings.decode(name.read_bytes()) for name in names)
         title, work = title_of(record), sampling.work
         notes = [self.recorder.note] if self.recorder.note else []
         if own.dropped:
             notes.append(f"CUPTI lost {own.dropped} records")
         if self.recorder.nsys is None:
             source: Any = self.recorder.inside or "ranges"
-            timeline = assemble(title, own, source, work, record.cell.host_speed)
-            return _Taken(record, timeline, notes=tuple(notes))
+            timelines = [assemble(title, own, source, work, record.cell.host_speed)]
+            timelines += [assemble(title_of(record, rank), one, source) for rank, one in enumerate(others, start=1)]
+            return _Taken(record, tuple(timelines), notes=tuple(notes))
         try:
             timeline, files = self._from_nsys(title, own, work, folder)
         except TraceError as error:
-            return _Taken(record, assemble(title, own, "ranges", work), notes=(*notes, f"{error}; ranges alone"))
-        return _Taken(record, timeline, files, tuple(notes))
+            return _Taken(record, (assemble(title, own, "ranges", work),), notes=(*notes, f"{error}; ranges alone"))
+        return _Taken(record, (timeline,), files, tuple(notes))
 
     def _from_nsys(self, title: Any, own: Any, work: Any, folder: Path) -> tuple[Timeline, tuple[Path, ...]]:
         """The timeline in the report, and the report itself, kept beside the trace."""
@@ -376,7 +407,8 @@ def _prepare_input(plan: Plan, stderr: Any, quiet: bool) -> None:
 
 def _stem(folder: Path, cell: Cell) -> Path:
     """The name of this profile's files, without suffix: the cell, and when (UTC). Makes the folder."""
-    name = re.sub(r"[^\w.+-]", "_", f"profile-{cell.config}-bs{cell.batch_size}-{cell.device}")
+    ranks = f"-ranks{cell.ranks}" if cell.ranks > 1 else ""
+    name = re.sub(r"[^\w.+-]", "_", f"profile-{cell.config}-bs{cell.batch_size}{ranks}-{cell.device}")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -384,12 +416,12 @@ def _stem(folder: Path, cell: Cell) -> Path:
     return folder / f"{name}-{datetime.datetime.now(datetime.UTC):%Y%m%d-%H%M%S}"
 
 
-def _picture(timeline: Timeline, path: Path) -> list[Path]:
+def _picture(timelines: Sequence[Timeline], path: Path) -> list[Path]:
     """The picture; none, with a note, where it cannot be drawn."""
     from tcbench.show.charts import timeline as pictures
 
     try:
-        pictures.draw([timeline], path)
+        pictures.draw(timelines, path)
     except TcbenchError as error:
         typer.echo(f"note: no picture: {error}", err=True)
         return []

@@ -58,10 +58,14 @@ class Finished(msgspec.Struct, frozen=True, tag="finished"):
 class ProfileRequest(msgspec.Struct, frozen=True):
     """A request to a worker beyond its cell, when it is profiled: to record its profiled pass with its layers and,
     where `activities` is set, what the device does, and to leave the recording in the file `path`. Its second argument,
-    as JSON."""
+    as JSON. Each of many ranks leaves a file of its own."""
 
     path: str
     activities: bool = False
+
+    def of_rank(self, rank: int) -> ProfileRequest:
+        """The request to one of many ranks, with its file."""
+        return ProfileRequest(f"{self.path}.rank{rank}", self.activities)
 
 
 Message = Building | Stepped | Joined | Finished

@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from tcbench.accelerators.device import kind_of
-from tcbench.core.messages import Finished, Joined, Message
+from tcbench.core.messages import Finished, Joined, Message, ProfileRequest
 from tcbench.core.record import Cell, RankPart, Ranks
 from tcbench.core.session import Session
 from tcbench.core.world import World, entered
@@ -53,13 +53,14 @@ def main() -> None:
     cell = msgspec.structs.replace(cell, device=kind_of(cell.device).of_rank(cell.device, world.local_rank))
     faulthandler.register(signal.SIGUSR1, file=connection.fileno(), all_threads=False)
     _die_with(connection, True)
+    request = msgspec.json.decode(sys.argv[2], type=ProfileRequest).of_rank(world.rank) if len(sys.argv) > 2 else None
     with entered(world):
-        finished = _run(cell, joined, send)
+        finished = _run(cell, joined, send, request)
     _die_with(connection, False)  # a long message waits for room, which is such an event too
     send(finished)
 
 
-def _run(cell: Cell, joined: Joined, send: worker.Send) -> Finished:
+def _run(cell: Cell, joined: Joined, send: worker.Send, request: ProfileRequest | None) -> Finished:
     """The cell's end at this rank, with its part in it."""
     # Where a device computes, the thread that drives it has a core of its own, and those of the feed have the others.
     driver, feed = joined.cores, joined.cores
@@ -73,7 +74,7 @@ def _run(cell: Cell, joined: Joined, send: worker.Send) -> Finished:
         affinity.bind(driver)
         engine = session.facts().engine
 
-    finished = worker.run(cell, send, opened=opened)
+    finished = worker.run(cell, send, request, opened)
     measurement, environment = finished.measurement, finished.environment
     if measurement is not None:
         part = RankPart(

@@ -18,7 +18,7 @@ import msgspec
 
 from tcbench.accelerators.device import Watch, kind_of
 from tcbench.core import messages, process
-from tcbench.core.messages import Finished, Message, Stepped
+from tcbench.core.messages import Finished, Message, ProfileRequest, Stepped
 from tcbench.core.process import Fault, Followed, Worker
 from tcbench.core.record import SCHEMA_VERSION, Cell, GpuSamples, HostLoad, Record, Status
 from tcbench.hardware import load, machine
@@ -41,31 +41,32 @@ def watch_device(cell: Cell, start: float) -> Watch | None:
 @dataclass(frozen=True)
 class Launch:
     """The start of a worker: its Python, its folder (None: the current one), its variables beside those of this
-    process's environment, and its module, which older revisions of tcbench call otherwise."""
+    process's environment, its module, which older revisions of tcbench call otherwise, and what is asked beyond its
+    cell."""
 
     python: str = sys.executable
     folder: Path | None = None
     variables: Mapping[str, str] = field(default_factory=dict)
     worker: str = "tcbench.measure.worker"
+    request: ProfileRequest | None = None
 
     def command(self, pipe: int) -> list[str]:
         """The worker's command line; it writes messages to the file descriptor `pipe`."""
-        return python_module(self.python, self.worker, str(pipe))
+        return python_module(self.python, self.worker, str(pipe), *self._asked)
 
     def rank_command(self, address: str) -> list[str]:
         """The command line of a rank, which calls `address` (`tcbench.measure.rank`)."""
-        return python_module(self.python, "tcbench.measure.rank", address)
+        return python_module(self.python, "tcbench.measure.rank", address, *self._asked)
+
+    @property
+    def _asked(self) -> list[str]:
+        return [] if self.request is None else [msgspec.json.encode(self.request).decode()]
 
 
 def python_module(python: str, module: str, *arguments: str) -> list[str]:
     """The command that runs a module of ours in a process of its own. It does not look for modules in the current
     directory (-P), where a user's file may be called like one of ours or of NumPy's."""
     return [python, "-P", "-m", module, *arguments]
-
-
-def worker_command(pipe: int) -> list[str]:
-    """The command line of a worker by the Python that runs here."""
-    return Launch().command(pipe)
 
 
 @dataclass(frozen=True)

@@ -18,11 +18,20 @@ from tcbench.show.format import milliseconds, percent, rate
 
 
 def table(curves: Sequence[Curve]) -> Table:
-    """A row per cell, curve by curve."""
-    table = open_table()
+    """A row per cell, curve by curve: what the table of results, which has the images/s of all ranks, does not say."""
+    table = open_table(gap=1)
     table.add_column("batch", no_wrap=True)
-    table.add_column("config", overflow="fold", min_width=16)
-    for heading in ("ranks", "images/s", "per rank", "efficiency", "all-reduce", "algo GB/s", "bus GB/s", "imbalance"):
+    table.add_column("config", overflow="fold", min_width=8)
+    headings = (
+        "ranks",
+        "images/s\nper rank",
+        "efficiency",
+        "all-\nreduce",
+        "algo\nGB/s",
+        "bus\nGB/s",
+        "imbalance\n(slowest)",
+    )
+    for heading in headings:
         table.add_column(heading, justify="right", no_wrap=True)
     above: Curve | None = None
     for curve in curves:
@@ -39,8 +48,8 @@ def table(curves: Sequence[Curve]) -> Table:
 
 
 def head(curve: Curve) -> str:
-    """The images of a step that a curve's cells share: "8 per rank", or "16 in all"."""
-    return f"{curve.images} per rank" if curve.kind == "weak" else f"{curve.images} in all"
+    """The batch size that a curve's cells share: "8", each rank's, or "16 in all"."""
+    return f"{curve.images}" if curve.kind == "weak" else f"{curve.images} in all"
 
 
 def _cell(curve: Curve) -> Cell:
@@ -53,7 +62,6 @@ def _figures(point: Point) -> Iterator[str]:
     if rates is None:
         yield point.summary.status
         return
-    yield rate(rates)
     yield rate(rates.value / point.ranks)
     yield efficiency(point.efficiency)
     yield "" if exchange is None else milliseconds(exchange.time_s.value) + (" left" if exchange.overlaps else "")
@@ -63,10 +71,10 @@ def _figures(point: Point) -> Iterator[str]:
 
 
 def efficiency(interval: Interval | None) -> str:
-    """ "92.1% (90.8 to 93.4)"; without its interval where that is of no width, as of a base over itself."""
+    """ "92.1% (91 to 93)"; without its interval where that is of no width, as of a base over itself."""
     if interval is None:
         return ""
-    within = f"{100 * interval.low:.1f} to {100 * interval.high:.1f}" if interval.high < 10 else "any"
+    within = f"{100 * interval.low:.0f} to {100 * interval.high:.0f}" if interval.high < 10 else "any"
     return percent(interval.value) + ("" if interval.low == interval.high else f" ({within})")
 
 
@@ -83,8 +91,8 @@ def gigabytes(bytes_s: float) -> str:
 
 
 def imbalance(of: Imbalance | None) -> str:
-    """ "3.2% (rank 1)": how much longer the slowest rank works than the mean, and which that is in most steps."""
-    return "" if of is None else f"{percent(of.share)} (rank {of.slowest})"
+    """ "3.2% (1)": how much longer the slowest rank works than the mean, and which that is in most steps."""
+    return "" if of is None else f"{percent(of.share)} ({of.slowest})"
 
 
 def notes(curves: Sequence[Curve]) -> list[str]:
@@ -92,7 +100,7 @@ def notes(curves: Sequence[Curve]) -> list[str]:
     points = [point for curve in curves for point in curve.points]
     lines = ["efficiency: images/s over those of one rank times the ranks; docs/ranks.md defines every figure."]
     lines += [
-        f"{curve.config}, {head(curve)}: over {curve.base.cell.ranks} ranks, the fewest measured."
+        f"{curve.config}, batch size {head(curve)}: over {curve.base.cell.ranks} ranks, the fewest measured."
         for curve in curves
         if curve.base is not None and curve.base.cell.ranks > 1
     ]
@@ -104,7 +112,10 @@ def notes(curves: Sequence[Curve]) -> list[str]:
     if any(point.allreduce and point.allreduce.overlaps for point in points):
         lines.append("left: the exchange runs beside other phases; what is left of it tells no bandwidth.")
     if any(point.imbalance for point in points):
-        lines.append("imbalance: work of the slowest rank before the all-reduce over the mean of all, less 1.")
+        lines.append(
+            "imbalance: work of the slowest rank before the all-reduce over the mean of all, less 1; and which it is "
+            "in most steps."
+        )
     engines = {s.environment.ranks for s in (p.summary for p in points) if s.environment and s.environment.ranks}
     lines += sorted({f"ranks: {ranks.engine}; {ranks.binding}" for ranks in engines})
     return lines

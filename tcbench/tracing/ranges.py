@@ -8,14 +8,14 @@ from tcbench.core.timeline import Timeline
 from tcbench.tracing.attribution import assemble
 
 
-def title_of(record: Record) -> Title:
-    """A timeline's title for a record's cell."""
+def title_of(record: Record, rank: int = 0) -> Title:
+    """A timeline's title for a record's cell, and where that has many ranks for one of them."""
     device_name = record.environment.device_name if record.environment else record.cell.device
     if record.cell.host_speed != 1:
         device_name += f", its host at {record.cell.host_speed:g} times its speed"
-    return Title(
-        label=record.cell.label, device=record.cell.device, device_name=device_name, batch_size=record.cell.batch_size
-    )
+    cell = record.cell
+    label = cell.label + (f": rank {rank}" if cell.ranks > 1 else "")
+    return Title(label=label, device=cell.device, device_name=device_name, batch_size=cell.batch_size)
 
 
 def from_record(record: Record) -> Timeline | None:

@@ -73,6 +73,37 @@ def test_the_base_configs_input_has_no_threads_of_its_own(tmp_path):
     assert any(s.name == "io" and s.duration_s > 1e-3 for s in timeline.of("host", "phase"))
 
 
+@pytest.mark.skipif(importlib.util.find_spec("mpi4py") is None, reason="needs mpi4py (uv run --extra mpi)")
+def test_many_ranks_leave_a_timeline_of_each(tmp_path):
+    words = (
+        "--bs",
+        "1",
+        "--ranks",
+        "2",
+        "--device",
+        "cpu",
+        "--image-size",
+        "32",
+        "--data",
+        "synthetic",
+        "-n",
+        "2",
+        "-q",
+    )
+    done = tcbench(tmp_path, "profile", "fp32", "cpu", *words)
+    assert done.code == 0, done.err
+    (trace,) = tmp_path.glob("results/*/profile-fp32-bs1-ranks2-cpu-*.json.gz")
+    timelines = tracing.read(trace)
+    assert [one.label for one in timelines] == [f"fp32, batch size 1, 2 ranks: rank {rank}" for rank in (0, 1)]
+    parts = record_in(trace).measurement.ranks
+    for timeline, part in zip(timelines, parts, strict=True):
+        spans = [s for s in timeline.of("host", "phase") if s.name == "allreduce"]
+        assert [s.duration_s for s in spans] == pytest.approx(
+            next(phase.host_s for phase in part.phases if phase.name == "allreduce"), abs=1e-8
+        )
+    assert all(f"2 ranks: rank {rank} on " in done.out for rank in (0, 1))
+
+
 @pytest.mark.nsys
 @pytest.mark.skipif(shutil.which("nsys") is None, reason="nsys (Nsight Systems) is not on PATH")
 @pytest.mark.slow
@@ -96,6 +127,7 @@ def test_with_nsight_systems_the_profiled_steps_come_from_its_report(tmp_path):
         (["fp32", "--tool", "vtune"], "'--tool': 'vtune' is not one of 'auto', 'nsys', 'cupti', 'ranges'"),
         (["fp32", "--tool", "nsys"], "nsys is not on PATH"),
         (["fp32", "--tool", "cupti"], "--tool cupti records GPUs only, and the device is cpu"),
+        (["fp32", "--tool", "nsys", "--ranks", "2"], "--tool nsys: records one process"),
         (["fp3"], "'fp3': unknown"),
         (["fp32*"], "profile takes one cell"),
         (["fp32", "--bs", "4,8"], "profile takes one cell, this names 2"),

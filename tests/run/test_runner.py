@@ -18,7 +18,7 @@ from tcbench.core.messages import Stepped
 from tcbench.core.record import GpuSample, GpuSamples, GpuState
 from tcbench.run.numerics_runner import worker_command as numerics_command
 from tcbench.run.plan import PlannedCell
-from tcbench.run.runner import Launch, Runner, python_module, watch_device, worker_command
+from tcbench.run.runner import Launch, Runner, python_module, watch_device
 
 __all__ = ["pynvml"]
 
@@ -60,7 +60,7 @@ def test_a_process_of_ours_takes_no_module_from_the_current_directory(tmp_path):
     shown = subprocess.run(python_module(sys.executable, "numpy"), cwd=tmp_path, capture_output=True, text=True)
     assert "the folder" not in shown.stdout
     assert "numpy" in shown.stderr  # a package, which cannot be run
-    for command in (Launch().command(7), worker_command(7), numerics_command(7)):
+    for command in (Launch().command(7), numerics_command(7)):
         assert command[:3] == [sys.executable, "-P", "-m"]
         assert command[4:] == ["7"]
 

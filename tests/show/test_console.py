@@ -8,9 +8,10 @@ import factories
 import pytest
 from rich.console import Console
 
+from tcbench.analysis.scaling import curves as scaled
 from tcbench.analysis.summary import speedups, summarise
 from tcbench.core.record import HostLoad
-from tcbench.show import console
+from tcbench.show import console, scaling
 
 
 def shown(records) -> str:
@@ -132,3 +133,17 @@ def test_a_cell_on_a_busy_machine_is_marked_and_the_share_is_told():
     notes = console.footnotes(summarise(records))
     assert "†: busy machine: other work had up to 31% of the processor time of 1 of 3 cells; stop it" in " ".join(notes)
     assert "busy" not in " ".join(console.footnotes(summarise(records[:2])))
+
+
+def test_the_json_of_a_run_has_curves_where_there_are_ranks():
+    records = [factories.make_record(cell=factories.make_cell(ranks=n), images_per_s=40.0 * n) for n in (1, 2)]
+
+    def printed(records):
+        summaries = summarise(records)
+        curves = scaling.to_json(scaled(records))
+        return json.loads(console.summary_json("r", Path("r.jsonl"), summaries, speedups(summaries), curves))
+
+    assert [cell["ranks"] for cell in printed(records)["cells"]] == [1, 2]
+    [curve] = printed(records)["scaling"]
+    assert [cell["ranks"] for cell in curve["cells"]] == [1, 2]
+    assert "scaling" not in printed(records[:1])
