@@ -6,9 +6,20 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import factories
+import msgspec
 import numpy as np
 
-from tcbench.core.numerics import KINDS, TECHNIQUES, Document, Gradients, LayerGradients, Run, Setting, StepGradients
+from tcbench.core.numerics import (
+    KINDS,
+    RANKS_TECHNIQUES,
+    TECHNIQUES,
+    Document,
+    Gradients,
+    LayerGradients,
+    Run,
+    Setting,
+    StepGradients,
+)
 from tcbench.numerics.gradients import count
 
 SETTING = Setting(
@@ -78,3 +89,12 @@ def make_document(
         "environment": factories.make_environment(),
     }
     return Document(**{**facts, **changes})
+
+
+def make_ranks_document(worse: Mapping[str, float] | None = None, seeds: Sequence[int] = range(5)) -> Document:
+    """Of four ranks; without a warm-up they end worse, and one rank at its own batch size better."""
+    amounts = {"no-warm-up": 0.4, "unscaled": 0.2, "own-batch": -0.2, **(worse or {})}
+    runs = [make_run(name, seed, amounts.get(name, 0.0)) for seed in seeds for name in RANKS_TECHNIQUES]
+    setting = msgspec.structs.replace(SETTING, ranks=4, batch_size=64, global_batch=64, loss_divisor=1.0)
+    gradients = Gradients(seed=0, layers=(), steps=())
+    return make_document(setting=setting, gradients=gradients, runs=tuple(runs), static_scale=1.0)

@@ -210,7 +210,7 @@ def _from_other_source(claim: Claim, other: OtherSource) -> Evaluated:
         profiles = [["tcbench", "profile", config, "--bs", str(n)] for n in claim.batch_sizes for config in configs]
         why = "records do not tell; timelines of `tcbench profile` do, on a GPU, when they are given beside them"
         return Evaluated(claim, "not measured", why=why, command=" && ".join(map(shlex.join, profiles)))
-    command = "tcbench numerics"
+    command = "tcbench numerics --ranks 4" if claim.relation == "scales" else "tcbench numerics"
     return Evaluated(claim, "not measured", why=f"records do not tell; `{command}` does", command=command)
 
 

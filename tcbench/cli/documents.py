@@ -29,17 +29,15 @@ def documents(paths: Sequence[Path]) -> tuple[list[Path], list[Path]]:
 
 
 def training(named: Sequence[Path], files: Sequence[Path]) -> OtherSource:
-    """Judge claims by the document that was named, or else the newest beside the records that can be read; documents of
-    several folders are of several machines, and none of them is chosen.
+    """Judge claims by the documents that were named, or else the newest beside the records that can be read, one of one
+    rank and one of many; documents of several folders are of several machines, and none of them is chosen.
 
-    Raises SelectionError for several that were named, and StoreError for one that cannot be read.
+    Raises SelectionError for several of a kind that were named, and StoreError for one that cannot be read.
     """
-    from tcbench.analysis.claims import no_other_source
+    from tcbench.analysis.claims import any_of
     from tcbench.core.numerics import read
     from tcbench.numerics.judgement import by_training
 
-    if len(named) > 1:
-        raise SelectionError(f"{len(named)} documents of `tcbench numerics` were named; name one")
     beside = {
         document.resolve(): document
         for path in files
@@ -47,11 +45,18 @@ def training(named: Sequence[Path], files: Sequence[Path]) -> OtherSource:
     }
     if len({path.parent for path in beside}) > 1:
         beside = {}
+    chosen: dict[bool, OtherSource] = {}
     for path in named or sorted(beside.values(), key=lambda document: document.name, reverse=True):
         try:
-            return by_training(read(path), source=path.name)
+            document = read(path)
         except StoreError as error:
             if named:
                 raise
             typer.echo(f"note: left out: {error}", err=True)
-    return no_other_source
+            continue
+        many = document.setting.ranks > 1
+        if many in chosen and named:
+            raise SelectionError(f"{len(named)} documents of `tcbench numerics` were named; name one")
+        chosen.setdefault(many, by_training(document, source=path.name))
+
+    return any_of(*chosen.values())

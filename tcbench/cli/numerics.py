@@ -1,9 +1,11 @@
-"""`tcbench numerics`: do fp16 and bf16 train like fp32 here, and is every config where its rungs say it is?"""
+"""`tcbench numerics`: do fp16 and bf16 train like fp32 here, many ranks like one, and is every config where its rungs
+say it is?"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -28,9 +30,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from tcbench.accelerators.device import Device
-    from tcbench.core.numerics import AnyJob, Document, Finished, Setting
+    from tcbench.core.numerics import AnyJob, Document, Finished, Gradients, Setting
+    from tcbench.core.record import Environment
     from tcbench.numerics.judgement import Margins
     from tcbench.run.numerics_plan import Asked
+    from tcbench.run.numerics_runner import Runner
 
 _TIMEOUT_S = 7200.0
 
@@ -42,6 +46,7 @@ tcbench numerics                          generated images, a small ResNet: a fe
 tcbench numerics --scale 2^40             a static loss scale of one's own
 tcbench numerics --global-batch 32        one machine alone: gradients are not so small
 tcbench numerics --data /data/imagenet/train --bs 32 --steps 2000 --device cuda:0
+tcbench numerics --ranks 4                 linear scaling and warm-up: do four ranks train like one?
 tcbench numerics --rungs                  every config against the one without its last rung
 """,
 )
@@ -55,6 +60,16 @@ def numerics(
             rich_help_panel=WHAT,
         ),
     ] = False,
+    ranks: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=2,
+            max=4096,
+            help="Train as so many ranks do, each on a batch of --bs, beside one rank at the same global batch.",
+            rich_help_panel=WHAT,
+        ),
+    ] = None,
     config: ConfigOption = None,
     device: DeviceOption = "auto",
     data: Annotated[
@@ -108,7 +123,8 @@ def numerics(
         float | None,
         typer.Option(
             metavar="SHARE",
-            help="Test loss and accuracy within this share of fp32's count as like fp32's. Default: 0.02.",
+            help="Test loss and accuracy within this share of fp32's count as like fp32's. Default: 0.02; with --ranks "
+            "0.1 of the loss.",
             rich_help_panel=HOW,
         ),
     ] = None,
@@ -128,7 +144,8 @@ def numerics(
 ) -> None:
     """Train fp32, and fp16 with loss scaling and fp32 master weights, with one of them, with neither, and bf16, from
     the same weights over the same batches; count what float16 makes of the gradients; say which trains like fp32, by an
-    equivalence test over seeds.
+    equivalence test over seeds. With --ranks, the same question of many ranks: with linear scaling of the learning rate
+    and gradual warm-up, without warm-up, without scaling, each against one rank at the same global batch.
 
     Exit code: 0 whatever the verdicts; 2 for a mistake in the command; 3 when a run failed; 130 when interrupted. With
     --rungs, 1 when a config is farther off than its rungs declare.
@@ -160,6 +177,7 @@ def numerics(
             "--scale": scale,
             "--global-batch": global_batch,
             "--margin": margin,
+            "--ranks": ranks,
         }
         _none_of(given, "--rungs", "its steps are those that tolerances are declared for")
         from tcbench.cli.parity import hold
@@ -176,6 +194,8 @@ def numerics(
         )
         return
     _none_of({"--config": config}, "training side by side", "configs are compared with --rungs")
+    if ranks is not None:
+        _none_of({"--scale": scale, "--global-batch": global_batch}, "--ranks", "all of its runs are in fp32")
     from tcbench.numerics.judgement import Margins
 
     asked = plan.Asked(
@@ -187,9 +207,10 @@ def numerics(
         global_batch=plan.GLOBAL_BATCH if global_batch is None else global_batch,
         data=None if data is None else data.absolute(),
         threads=threads,
+        ranks=ranks or 1,
     )
     setting = plan.setting(loaded, target, asked, machine.usable_cpus(), None if data is None else _images(data))
-    margins = Margins() if margin is None else Margins(margin, margin)
+    margins = None if margin is None else Margins(margin, margin)
     _train(setting, asked, static_scale, margins, target, timeout or _TIMEOUT_S, out, quiet, json)
 
 
@@ -232,7 +253,7 @@ def _train(
     setting: Setting,
     asked: Asked,
     static_scale: float | None,
-    margins: Margins,
+    margins: Margins | None,
     device: Device,
     timeout_s: float,
     out: Path,
@@ -241,9 +262,9 @@ def _train(
 ) -> None:
     import datetime
 
-    from tcbench.core.numerics import TECHNIQUES, Document, Finished
+    from tcbench.core.numerics import ALL_TECHNIQUES, Document
     from tcbench.hardware import machine
-    from tcbench.run import numerics_plan as plan
+    from tcbench.numerics.judgement import margins_of
     from tcbench.run.numerics_runner import Runner
     from tcbench.show import numerics as view
     from tcbench.show.console import make_console
@@ -251,56 +272,40 @@ def _train(
 
     stderr = make_console(stderr=True)
     created_at = datetime.datetime.now(datetime.UTC)
-    stem = out / device.machine / f"numerics-{created_at:%Y%m%d-%H%M%S}"
+    kind = "" if setting.ranks == 1 else "ranks-"
+    stem = out / device.machine / f"numerics-{kind}{created_at:%Y%m%d-%H%M%S}"
     _probe(stem.with_suffix(".json"))
     begin = time.monotonic()
     at_once = max(1, machine.usable_cpus() // setting.threads) if device.kind == "cpu" else 1
-    observing = plan.observing(setting)
-    # Runs that need no static scale keep the other processors busy while the gradients are observed.
-    early = plan.jobs(setting, asked.seeds, None) if at_once > 1 else ()
-    total = setting.steps * (1 + len(plan.jobs(setting, asked.seeds, 1.0)))
     done: dict[AnyJob, int] = {}
     ended: list[Finished] = []
-    observed: Finished | None = None
+    train = _train_dtypes if setting.ranks == 1 else _train_ranks
     try:
         with Stages(stderr, quiet) as stages:
 
-            def listen(job: AnyJob, steps: int) -> None:
+            def listen(job: AnyJob, steps: int, total: int) -> None:
                 done[job] = steps
                 stages.advance("training steps", sum(done.values()), total)
 
-            runner = Runner(at_once, timeout_s, listen)
-            stages.advance("training steps", 0, total)
-            for job, last in runner.run([observing, *early]):
-                listen(job, setting.steps)
-                assert isinstance(last, Finished)
-                if job == observing:
-                    observed = last
-                else:
-                    ended.append(last)
-            if observed is None or observed.gradients is None or observed.run.status != "ok":
-                _no_base(observed)
-            chosen = static_scale if static_scale is not None else _middle(observed)
-            for job, last in runner.run([j for j in plan.jobs(setting, asked.seeds, chosen) if j not in early]):
-                listen(job, setting.steps)
-                assert isinstance(last, Finished)
-                ended.append(last)
+            stages.advance("training steps", 0, 1)
+            trained = train(setting, asked, static_scale, Runner(at_once, timeout_s), listen, ended)
     except KeyboardInterrupt:
         typer.echo(f"\ninterrupted; {len(ended)} runs were done and nothing is kept", err=True)
         raise typer.Exit(INTERRUPTED) from None
 
-    names = list(TECHNIQUES)
+    names = list(ALL_TECHNIQUES)
     runs = sorted((last.run for last in ended), key=lambda run: (run.seed, names.index(run.technique)))
     document = Document(
         created_at=created_at.isoformat(timespec="seconds"),
         setting=setting,
-        gradients=observed.gradients,
+        gradients=trained.gradients,
         runs=tuple(runs),
-        static_scale=chosen,
+        static_scale=trained.static_scale,
         static_scale_chosen=static_scale is None,
         duration_s=round(time.monotonic() - begin, 1),
-        environment=observed.environment,
+        environment=trained.environment,
     )
+    margins = margins_of(document, margins)
     # Measurements are kept before anything is made of them.
     _keep_or_print(stem.with_suffix(".json"), document)
     text = view.to_json(document, margins)
@@ -315,6 +320,65 @@ def _train(
         first = failed[0]
         typer.echo(f"{len(failed)} runs failed; {first.technique}, seed {first.seed}: {first.reason}", err=True)
         raise typer.Exit(SOME_CELL_FAILED)
+
+
+@dataclass(frozen=True)
+class _Trained:
+    """What a document needs of its runs beside them."""
+
+    gradients: Gradients
+    static_scale: float
+    environment: Environment | None
+
+
+Listen = Callable[["AnyJob", int, int], None]
+"""Told a job, its steps so far, and the steps of all jobs."""
+
+
+def _train_dtypes(
+    setting: Setting, asked: Asked, static_scale: float | None, runner: Runner, listen: Listen, ended: list[Finished]
+) -> _Trained:
+    """The talk's techniques: first one run whose gradients are counted, beside those that need no scale of it."""
+    from tcbench.core.numerics import Finished
+    from tcbench.run import numerics_plan as plan
+
+    observing = plan.observing(setting)
+    # Runs that need no static scale keep the other processors busy while the gradients are observed.
+    early = plan.jobs(setting, asked.seeds, None) if runner.at_once > 1 else ()
+    total = setting.steps * (1 + len(plan.jobs(setting, asked.seeds, 1.0)))
+    runner = replace(runner, listen=lambda job, steps: listen(job, steps, total))
+    observed: Finished | None = None
+    for job, last in runner.run([observing, *early]):
+        listen(job, setting.steps, total)
+        assert isinstance(last, Finished)
+        if job == observing:
+            observed = last
+        else:
+            ended.append(last)
+    if observed is None or observed.gradients is None or observed.run.status != "ok":
+        _no_base(observed)
+    chosen = static_scale if static_scale is not None else _middle(observed)
+    for job, last in runner.run([j for j in plan.jobs(setting, asked.seeds, chosen) if j not in early]):
+        listen(job, setting.steps, total)
+        assert isinstance(last, Finished)
+        ended.append(last)
+    return _Trained(observed.gradients, chosen, observed.environment)
+
+
+def _train_ranks(
+    setting: Setting, asked: Asked, _scale: float | None, runner: Runner, listen: Listen, ended: list[Finished]
+) -> _Trained:
+    """The schedules of many ranks; no gradient is counted."""
+    from tcbench.core.numerics import Finished, Gradients
+    from tcbench.run import numerics_plan as plan
+
+    jobs = plan.ranks_jobs(setting, asked.seeds)
+    total = setting.steps * len(jobs)
+    for job, last in replace(runner, listen=lambda job, steps: listen(job, steps, total)).run(jobs):
+        listen(job, setting.steps, total)
+        assert isinstance(last, Finished)
+        ended.append(last)
+    return _Trained(Gradients(seed=0, layers=(), steps=()), 1.0, next((last.environment for last in ended), None))
 
 
 def _middle(observed: Any) -> float:
@@ -375,6 +439,8 @@ def _charts(document: Document, margins: Margins, stem: Path) -> list[Path]:
         "gradients": lambda: gradients_chart(document, facts),
         "training": lambda: training_chart(document, margins, facts),
     }
+    if document.setting.ranks > 1:
+        del charts["gradients"]
     drawn = []
     for name, draw in charts.items():
         path = stem.with_name(f"{stem.name}-{name}.png")
@@ -401,13 +467,14 @@ def _show(document: Document, margins: Margins, files: Sequence[Path]) -> None:
     for line in view.why_lines(document):
         say(line, "dim")
     console.print()
-    console.print(view.gradients_table(document))
-    say(view.safe_line(document))
-    say(view.bfloat16_line(document))
-    console.print()
+    if document.setting.ranks == 1:
+        console.print(view.gradients_table(document))
+        say(view.safe_line(document))
+        say(view.bfloat16_line(document))
+        console.print()
     console.print(view.costs_table(document))
     console.print()
-    console.print(view.verdicts_table(verdicts(document, margins)))
+    console.print(view.verdicts_table(verdicts(document, margins), document.setting.base))
     console.print()
     for line in view.notes(document, margins):
         say(line, "dim")

@@ -25,9 +25,10 @@ Run = Literal["runs", "does not run"]
 Bound = Literal["gpu-bound", "not gpu-bound"]
 """Whether the GPU holds the left config back, in the words of `tcbench explain`."""
 
-External = Literal["trains like", "keeps gradients", "fewer kernels"]
+External = Literal["trains like", "keeps gradients", "scales", "fewer kernels"]
 """Relations that records of `tcbench run` do not show: the loss curves are alike; few of the gradients' values become
-zero; fewer kernels are launched per step than with the right config."""
+zero; many ranks train like one at the same global batch; fewer kernels are launched per step than with the right
+config."""
 
 Relation = Comparison | Run | Bound | External
 COMPARISONS: tuple[Comparison, ...] = get_args(Comparison)

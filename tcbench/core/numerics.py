@@ -25,22 +25,32 @@ SCHEMA = "tcbench-numerics"
 SCHEMA_VERSION = 1
 
 Scaling = Literal["none", "static", "dynamic"]
+Batch = Literal["whole", "ranks", "turns"]
+"""All images of a step at once; in shards whose gradients are averaged, as ranks do; in shards that are steps of their
+own, as one rank does at its own batch size."""
+Rate = Literal["constant", "own", "scaled", "warm-up"]
+"""The learning rate: the setting's throughout; or by P. Goyal et al. ("Accurate, Large Minibatch SGD", 2017) that of
+one rank, ranks times that, or ranks times that after a gradual warm-up, each divided by 10 as the run goes on."""
 Kind = Literal["weights", "activations"]
 KINDS: tuple[Kind, ...] = ("weights", "activations")
 """Gradients of the parameters, and those that flow back into each convolution's and the classifier's output."""
 
 
 class Technique(msgspec.Struct, frozen=True, kw_only=True):
-    """The way a run stores and updates: the talk's two techniques, each there or not. `rung`: that of the dtype."""
+    """The way a run stores and updates: the talk's two techniques, each there or not. `rung`: that of the dtype.
+    `batch` and `rate`: how the images of a step and its learning rate depend on the setting's ranks."""
 
     name: str
     label: str
     rung: str
     scaling: Scaling
     masters: bool
+    batch: Batch = "whole"
+    rate: Rate = "constant"
 
 
-BASE = "fp32"
+BASE, ONE_RANK = "fp32", "one-rank"
+"""The techniques that others are held against: of those on one rank, and of those on many."""
 
 TECHNIQUES: dict[str, Technique] = {
     technique.name: technique
@@ -58,8 +68,32 @@ TECHNIQUES: dict[str, Technique] = {
 Training", 2018, sections 3.1 and 3.2; D. Kalamkar et al., "A Study of BFLOAT16 for Deep Learning Training", 2019."""
 
 
+def _of_ranks(name: str, label: str, batch: Batch, rate: Rate) -> Technique:
+    return Technique(name=name, label=label, rung=BASE, scaling="none", masters=False, batch=batch, rate=rate)
+
+
+RANKS_TECHNIQUES: dict[str, Technique] = {
+    technique.name: technique
+    for technique in (
+        _of_ranks(ONE_RANK, "one rank, global batch", "whole", "warm-up"),
+        _of_ranks("ranks", "ranks, linear scaling, warm-up", "ranks", "warm-up"),
+        _of_ranks("no-warm-up", "ranks, linear scaling alone", "ranks", "scaled"),
+        _of_ranks("unscaled", "ranks, one rank's rate", "ranks", "own"),
+        _of_ranks("own-batch", "one rank, its own batch and rate", "turns", "own"),
+    )
+}
+"""Of a run with many ranks, in the same order. The linear scaling rule and gradual warm-up: P. Goyal et al., 2017,
+sections 2.1 and 2.2; `own-batch` is what they hold theirs against."""
+
+ALL_TECHNIQUES = TECHNIQUES | RANKS_TECHNIQUES
+
+WARM_UP, DECAYS = 5 / 90, (30 / 90, 60 / 90, 80 / 90)
+"""Shares of a run: the warm-up, and where the rate is divided by 10 (Goyal 2017, sections 2.2 and 5.1)."""
+
+
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings that all runs of a document share.
+    """The settings that all runs of a document share. With many `ranks`, `batch_size` is that of all ranks together and
+    `learning_rate` that of one.
 
     `loss_divisor`: what the mean loss of a batch is divided by, since it is one replica's share of the mean over a
     global batch of `global_batch` images. `data`: the folder of images, or None for generated patterns with noise of
@@ -87,6 +121,22 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     data: str | None = None
     noise: float = 0.0
     skipped: tuple[str, ...] = ()
+    ranks: int = 1
+
+    @property
+    def base(self) -> Technique:
+        """The technique that the others are held against."""
+        return ALL_TECHNIQUES[BASE if self.ranks == 1 else ONE_RANK]
+
+    def learning_rate_at(self, step: int, rate: Rate) -> float:
+        """The rate of a step, which counts from 0."""
+        if rate == "constant":
+            return self.learning_rate
+        top = self.learning_rate * (1 if rate == "own" else self.ranks)
+        warm_up = max(1, round(WARM_UP * self.steps))
+        if rate == "warm-up" and step < warm_up:
+            return self.learning_rate + (top - self.learning_rate) * step / warm_up
+        return top * 0.1 ** sum(step >= at * self.steps for at in DECAYS)
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True, tag="train"):
@@ -316,7 +366,7 @@ def _faults(document: Document) -> Iterator[str]:
     setting = document.setting
     if math.frexp(document.static_scale)[0] != 0.5 or not math.isfinite(document.static_scale):
         yield f"static_scale {document.static_scale:g}: expected a power of two"
-    for name in ("steps", "batch_size", "n_classes", "test_images", "loss_divisor"):
+    for name in ("steps", "batch_size", "n_classes", "test_images", "loss_divisor", "ranks"):
         if not 0 < getattr(setting, name) < math.inf:
             yield f"setting.{name} {getattr(setting, name):g}: expected a number above 0"
     gradients = document.gradients
@@ -330,8 +380,9 @@ def _faults(document: Document) -> Iterator[str]:
     seen = set[tuple[str, int]]()
     for run in document.runs:
         name = f"{run.technique}, seed {run.seed}"
-        if run.technique not in TECHNIQUES:
-            yield f"technique '{run.technique}': expected one of {', '.join(TECHNIQUES)}"
+        known = TECHNIQUES if setting.ranks == 1 else RANKS_TECHNIQUES
+        if run.technique not in known:
+            yield f"technique '{run.technique}': expected one of {', '.join(known)}"
         if (run.technique, run.seed) in seen:
             yield f"{name}: twice"
         seen.add((run.technique, run.seed))

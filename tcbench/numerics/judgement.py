@@ -1,4 +1,5 @@
-"""The answers of a document of `tcbench numerics`: which technique trains like fp32, what float16 does to gradients,
+"""The answers of a document of `tcbench numerics`: which technique trains like the base (fp32; of many ranks, one rank
+at the same global batch), what float16 does to gradients,
 and how curves and costs compare. Pure functions of a document; knows no file and no view.
 
 A verdict is an equivalence test on seeds: each technique trains from the same weights on the same batches as fp32, so
@@ -19,11 +20,11 @@ from tcbench.analysis.claims import Finding, OtherSource
 from tcbench.analysis.stats import Interval
 from tcbench.analysis.welch import quantile
 from tcbench.core.claim import Claim
-from tcbench.core.numerics import BASE, KINDS, TECHNIQUES, Document, Gradients, Kind, Magnitudes, Run, Technique
+from tcbench.core.numerics import ALL_TECHNIQUES, KINDS, Document, Gradients, Kind, Magnitudes, Run, Technique
 from tcbench.numerics.equivalence import Equivalence, equivalence
 from tcbench.numerics.gradients import LOST_AT_MOST, SafeScales, Shares, safe_scales, shares, total
 
-Word = Literal["trains like fp32", "does not", "undecided"]
+Word = Literal["trains like fp32", "trains like one rank", "does not", "undecided"]
 
 SCALES = range(0, 49, 4)
 """log2 of the loss scales that tables show."""
@@ -31,11 +32,26 @@ SCALES = range(0, 49, 4)
 
 @dataclass(frozen=True)
 class Margins:
-    """The largest distance that is like fp32: the relative difference of the test loss, and the difference of the
+    """The largest distance that is like the base: the relative difference of the test loss, and the difference of the
     accuracy, as a share of all images."""
 
     loss: float = 0.02
     accuracy: float = 0.02
+
+
+RANKS_MARGINS = Margins(0.1, 0.02)
+"""Of many ranks: a batch normalisation over one rank's images instead of all of them changes the loss by some per cent,
+which is what ranks are, and no fault of a schedule."""
+
+
+def margins_of(document: Document, margins: Margins | None) -> Margins:
+    """Those given, else the document's kind's."""
+    return margins or (RANKS_MARGINS if document.setting.ranks > 1 else Margins())
+
+
+def like(document: Document) -> Word:
+    """The word of a technique that trains like the base."""
+    return "trains like one rank" if document.setting.ranks > 1 else "trains like fp32"
 
 
 @dataclass(frozen=True)
@@ -111,11 +127,16 @@ def by_training(document: Document, margins: Margins | None = None, source: str 
     gradients, or did not run what is claimed of, nobody measured it. `source`: the document's name, to be named with
     its steps and seeds."""
     answers = outcome(document, margins)
+    many = document.setting.ranks > 1
 
     def evidence(claim: Claim) -> Finding | None:
         rung = claim.left.config.partition("+")[0]
-        if claim.relation == "trains like":
-            finding = _trains(answers, CLAIMED.get(rung, ()))
+        if many != (claim.relation == "scales"):
+            return None
+        if many:
+            finding = _trains(answers, ("ranks",), like(document))
+        elif claim.relation == "trains like":
+            finding = _trains(answers, CLAIMED.get(rung, ()), like(document))
         else:
             finding = _keeps(answers) if claim.relation == "keeps gradients" and rung == "fp16" else None
         return finding and replace(finding, why=finding.why + by)
@@ -125,17 +146,17 @@ def by_training(document: Document, margins: Margins | None = None, source: str 
     return evidence
 
 
-def _trains(answers: Outcome, claimed: Sequence[str]) -> Finding | None:
+def _trains(answers: Outcome, claimed: Sequence[str], word: Word) -> Finding | None:
     words = [answers.techniques[name] for name in claimed if name in answers.techniques]
     if not words:
         return None
-    why = "; ".join(f"{TECHNIQUES[name].label}: {word}" for name, word in answers.techniques.items())
+    why = "; ".join(f"{ALL_TECHNIQUES[name].label}: {answer}" for name, answer in answers.techniques.items())
     if answers.not_learnt:
         why += f"; {answers.not_learnt}"
         return Finding("undecided", why)
     if "does not" in words:
         return Finding("does not hold", why)
-    return Finding("holds" if set(words) == {"trains like fp32"} else "undecided", why)
+    return Finding("holds" if set(words) == {word} else "undecided", why)
 
 
 def _keeps(answers: Outcome) -> Finding | None:
@@ -152,7 +173,7 @@ def _keeps(answers: Outcome) -> Finding | None:
 def techniques_of(document: Document) -> tuple[Technique, ...]:
     """Those that were run, in the order in which they are shown."""
     there = {run.technique for run in document.runs}
-    return tuple(technique for name, technique in TECHNIQUES.items() if name in there)
+    return tuple(technique for name, technique in ALL_TECHNIQUES.items() if name in there)
 
 
 # -- gradients -----------------------------------------------------------------------------------------------------
@@ -182,26 +203,28 @@ def safe(gradients: Gradients) -> SafeScales:
 
 
 def verdicts(document: Document, margins: Margins | None = None) -> tuple[Verdict, ...]:
-    """One per technique that was run, but fp32 itself."""
+    """One per technique that was run, but the base itself."""
     return tuple(
-        _verdict(technique.name, document, margins or Margins())
+        _verdict(technique.name, document, margins_of(document, margins))
         for technique in techniques_of(document)
-        if technique.name != BASE
+        if technique != document.setting.base
     )
 
 
 def not_learnt(document: Document) -> str | None:
-    """Why fp32 itself did not learn in this setting: its loss did not fall, or its accuracy is not surely above chance
+    """Why the base itself learnt nothing in this setting: its loss did not fall, or its accuracy is not above chance
     (one-sided, at 5%; over seeds by Student's t, over test images by the binomial's normal limit). None where it did,
     or never got to the end."""
-    runs = [run for run in document.runs if run.technique == BASE and run.status == "ok"]
+    base = document.setting.base
+    runs = [run for run in document.runs if run.technique == base.name and run.status == "ok"]
     if not runs:
         return None
     steps = document.setting.steps
     quarter = max(1, steps // 4)
     falls = [statistics.fmean(run.losses[:quarter]) - statistics.fmean(run.losses[-quarter:]) for run in runs]
     if statistics.fmean(falls) <= 0:
-        return f"fp32 itself learnt nothing here: its loss did not fall in {steps} step{'s' * (steps > 1)}; {_REMEDY}"
+        fell = f"its loss did not fall in {steps} step{'s' * (steps > 1)}"
+        return f"{base.label} itself learnt nothing here: {fell}; {_REMEDY}"
     chance, accuracies = 1 / document.setting.n_classes, [_accuracy(run) for run in runs]
     error = _NORMAL_95 * math.sqrt(chance * (1 - chance) / document.setting.test_images)
     if len(runs) > 1:
@@ -211,7 +234,7 @@ def not_learnt(document: Document) -> str | None:
     if accuracy - error > chance:
         return None
     not_above = f"its accuracy of {accuracy:.1%} is not surely above chance, {chance:.1%}"
-    return f"fp32 itself learnt nothing here: {not_above}; {_REMEDY}"
+    return f"{base.label} itself learnt nothing here: {not_above}; {_REMEDY}"
 
 
 _REMEDY = "take more --steps or a lower --lr"
@@ -221,7 +244,7 @@ _NORMAL_95 = 1.6449
 
 def _verdict(name: str, document: Document, margins: Margins) -> Verdict:
     runs = [run for run in document.runs if run.technique == name]
-    base = {run.seed: run for run in document.runs if run.technique == BASE}
+    base = {run.seed: run for run in document.runs if run.technique == document.setting.base.name}
     pairs = [(run, base[run.seed]) for run in runs if run.seed in base and base[run.seed].status == "ok"]
     diverged = [run for run, _ in pairs if run.status == "diverged"]
     if diverged:
@@ -231,7 +254,7 @@ def _verdict(name: str, document: Document, margins: Margins) -> Verdict:
     if unfinished:
         return Verdict(name, "undecided", f"seed {unfinished[0].seed} {unfinished[0].status}: {unfinished[0].reason}")
     if not pairs:
-        return Verdict(name, "undecided", "fp32 itself did not get to the end")
+        return Verdict(name, "undecided", f"{document.setting.base.label} itself did not get to the end")
     loss = equivalence([_log_loss(run) - _log_loss(of) for run, of in pairs], math.log1p(margins.loss))
     images = document.setting.test_images
     # A count of images is rounded by up to half of one, evenly: by 1/sqrt(12) of one in the standard deviation.
@@ -246,7 +269,7 @@ def _verdict(name: str, document: Document, margins: Margins) -> Verdict:
     if not nothing and any(test.decision == "different" for test in both):
         word = "does not"
     elif not nothing and all(test.decision == "equivalent" for test in both):
-        word = "trains like fp32"
+        word = like(document)
     reason = (
         f"test loss {_percent(relative(loss.mean))} ({_limits(relative(loss.low), relative(loss.high))}), "
         f"accuracy {100 * accuracy.mean:+.1f} points ({_limits(accuracy.low, accuracy.high, points=True)})"
@@ -279,7 +302,7 @@ _LARGEST = 700.0
 
 
 def _percent(value: float) -> str:
-    return f"{value:+.1%}" if value < _USEFUL else f"{value + 1:.3g} times fp32's"
+    return f"{value:+.1%}" if value < _USEFUL else f"{value + 1:.3g} times as much"
 
 
 def _limits(low: float, high: float, points: bool = False) -> str:
@@ -329,7 +352,7 @@ def costs(document: Document) -> tuple[Costs, ...]:
             if base and base.peak_memory_bytes and memory_bytes and ok[0].peak_memory_of == "device"
             else None,
         )
-        if technique.name == BASE:
+        if technique == document.setting.base:
             base = row
         rows.append(row)
     return tuple(rows)
@@ -352,7 +375,8 @@ def loss_curve(document: Document, technique: str, window: int) -> tuple[Point, 
 
 def ratio_curve(document: Document, technique: str, window: int) -> tuple[Point, ...]:
     """The loss over fp32's of the same seed and steps: geometric mean over seeds with its 95% interval."""
-    base = {run.seed: _windows(run.losses, window) for run in document.runs if run.technique == BASE}
+    name = document.setting.base.name
+    base = {run.seed: _windows(run.losses, window) for run in document.runs if run.technique == name}
     logs = [
         [math.log(max(one, 1e-12) / max(other, 1e-12)) for one, other in zip(mine, base[run.seed], strict=False)]
         for run in document.runs

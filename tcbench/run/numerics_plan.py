@@ -14,7 +14,16 @@ from tcbench.accelerators.device import Device, kind_of
 from tcbench.backends import DEFAULT, backend
 from tcbench.backends.feeds.dataset import ImageFolder
 from tcbench.core.errors import SelectionError
-from tcbench.core.numerics import BASE, TECHNIQUES, Job, ParityCell, ParityJob, Setting, Technique
+from tcbench.core.numerics import (
+    BASE,
+    RANKS_TECHNIQUES,
+    TECHNIQUES,
+    Job,
+    ParityCell,
+    ParityJob,
+    Setting,
+    Technique,
+)
 from tcbench.core.record import Cell, CudnnSettings, Input, MeasureSettings, TrainSettings
 from tcbench.models import MODELS
 from tcbench.models.small import SMALL_RESNET
@@ -29,6 +38,10 @@ LEARNING_RATE = 0.001
 0.1, divided by 10 twice)."""
 
 STEPS, SEEDS, PARITY_STEPS = 240, 5, 5
+
+RANKS_LEARNING_RATE, _RANKS_NOISE, _RANKS_TRAIN_IMAGES = 0.2, 3.0, 32_768
+"""Of one rank, so high that four times as much breaks the first steps without a warm-up; patterns that are hard to tell
+apart, and so many of them that none is seen twice: what is compared is training, not how much is learnt by heart."""
 
 _BATCH, _IMAGE, _CLASSES, _TRAIN_IMAGES, _TEST_IMAGES, _NOISE = 32, 16, 10, 4096, 2048, 1.0
 _OBSERVED_STEPS = 8
@@ -57,6 +70,7 @@ class Asked:
     global_batch: int = GLOBAL_BATCH
     data: Path | None = None
     threads: int | None = None
+    ranks: int = 1
 
 
 def _check_computes(device: Device) -> None:
@@ -73,24 +87,28 @@ def setting(
     """
     _check_computes(device)
     scenario = scenario.on(device.kind)
-    steps = asked.steps or STEPS
-    learning_rate = LEARNING_RATE if asked.learning_rate is None else asked.learning_rate
+    steps, ranks = asked.steps or STEPS, asked.ranks
+    usual_rate = LEARNING_RATE if ranks == 1 else RANKS_LEARNING_RATE
+    learning_rate = usual_rate if asked.learning_rate is None else asked.learning_rate
     if images is None:
         batch_size, image_size = asked.batch_size or _BATCH, asked.image_size or _IMAGE
         if image_size < 8:
             raise SelectionError(f"--image-size {image_size}: the small network takes images of at least 8 pixels")
         model, n_classes = SMALL_RESNET.name, _CLASSES
-        n_train, n_test, threads = _TRAIN_IMAGES, _TEST_IMAGES, asked.threads or 1
+        n_train = _TRAIN_IMAGES if ranks == 1 else _RANKS_TRAIN_IMAGES
+        n_test, threads = _TEST_IMAGES, asked.threads or 1
     else:
         batch_size = asked.batch_size or scenario.batch_sizes[0]
         image_size = asked.image_size or scenario.image_size
         shown, kept = images
         model, n_classes = scenario.model, len(shown.classes)
         n_train, n_test, threads = len(shown.files), min(len(kept.files), _TEST_IMAGES), asked.threads or cpus
+    batch_size *= ranks
     n_test = n_test // batch_size * batch_size
     if not n_test:
         raise SelectionError(f"--bs {batch_size}: fewer images than that are kept for the test; take a smaller --bs")
-    if asked.global_batch < batch_size:
+    global_batch = asked.global_batch if ranks == 1 else batch_size
+    if global_batch < batch_size:
         raise SelectionError(f"--global-batch {asked.global_batch}: expected at least the batch size, {batch_size}")
     rungs: tuple[str, ...] = _RUNGS
     if images is not None and backend(DEFAULT).RUNGS["dali"].requires.packages[0].is_installed():
@@ -106,8 +124,8 @@ def setting(
         learning_rate=learning_rate,
         momentum=scenario.train.momentum,
         weight_decay=scenario.train.weight_decay,
-        global_batch=asked.global_batch,
-        loss_divisor=_divisor(scenario, asked.global_batch, batch_size, image_size if images is None else None),
+        global_batch=global_batch,
+        loss_divisor=_divisor(scenario, global_batch, batch_size, image_size if images is None else None),
         growth_interval=max(1, steps // _GROWTHS),
         train_images=n_train,
         test_images=n_test,
@@ -120,7 +138,8 @@ def setting(
             if missing(backend(DEFAULT).RUNGS[technique.rung].requires, device)
         ),
         data=None if asked.data is None else str(asked.data),
-        noise=0.0 if images else _NOISE,
+        noise=0.0 if images else _NOISE if ranks == 1 else _RANKS_NOISE,
+        ranks=ranks,
     )
 
 
@@ -157,6 +176,11 @@ def jobs(of: Setting, seeds: int, static_scale: float | None) -> tuple[Job, ...]
         for technique in TECHNIQUES.values()
         if technique.name not in of.skipped and (static_scale is not None or technique.scaling != "static")
     )
+
+
+def ranks_jobs(of: Setting, seeds: int) -> tuple[Job, ...]:
+    """Every technique of many ranks from every seed, seed by seed."""
+    return tuple(_job(of, technique, seed, 1.0) for seed in range(seeds) for technique in RANKS_TECHNIQUES.values())
 
 
 def _first_scale(of: Setting, technique: Technique, static_scale: float | None) -> float:

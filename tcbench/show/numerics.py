@@ -12,7 +12,7 @@ import msgspec
 from rich.table import Table
 from rich.text import Text
 
-from tcbench.core.numerics import KINDS, TECHNIQUES, Document, Setting
+from tcbench.core.numerics import ALL_TECHNIQUES, DECAYS, KINDS, WARM_UP, Document, Setting, Technique
 from tcbench.numerics.equivalence import Equivalence
 from tcbench.numerics.gradients import LOST_AT_MOST, shares, zero_in_bfloat16
 from tcbench.numerics.judgement import (
@@ -21,6 +21,7 @@ from tcbench.numerics.judgement import (
     Verdict,
     Word,
     costs,
+    like,
     magnitudes,
     safe,
     steps_seen,
@@ -30,15 +31,21 @@ from tcbench.numerics.judgement import (
 from tcbench.show.console import open_table
 from tcbench.show.format import size
 
-_STYLES: dict[Word, str] = {"trains like fp32": "green", "does not": "red", "undecided": "yellow"}
+_STYLES: dict[Word, str] = {
+    "trains like fp32": "green",
+    "trains like one rank": "green",
+    "does not": "red",
+    "undecided": "yellow",
+}
 
 
 def setting_line(document: Document) -> str:
     """The training, in one line."""
     s = document.setting
     data = "generated patterns" if s.data is None else s.data
+    ranks = f"{s.ranks} ranks of {s.batch_size // s.ranks}: global " if s.ranks > 1 else ""
     return (
-        f"{s.model} on {data}, {s.image_size}x{s.image_size}, {s.n_classes} classes, batch size {s.batch_size}, "
+        f"{s.model} on {data}, {s.image_size}x{s.image_size}, {s.n_classes} classes, {ranks}batch size {s.batch_size}, "
         f"{s.steps} steps, learning rate {s.learning_rate:g}, momentum {s.momentum:g}, {s.device}"
     )
 
@@ -77,9 +84,26 @@ SMALL_RATE = 1e-3
 """The learning rate that a schedule ends with: 0.1 divided by 10 twice (K. He et al., 2015, section 3.4)."""
 
 
+def _ranks_lines(s: Setting) -> list[str]:
+    """The ranks, and the schedule of their learning rate."""
+    n, rate = s.ranks, s.learning_rate
+    own = s.batch_size // n
+    decays = ", ".join(str(round(at * s.steps)) for at in DECAYS)
+    return [
+        f"Ranks: one process takes the {n} shards of a step in turn, each with its own batch normalisation, and "
+        "applies the mean of their gradients once: what ranks compute, without sending anything.",
+        f"Linear scaling: {n} ranks take {n} times one rank's learning rate of {rate:g}. Warm-up: from {rate:g} to "
+        f"{n * rate:g} over the first {max(1, round(WARM_UP * s.steps))} steps, as Goyal et al. (2017) over 5 of 90 "
+        f"epochs. All divide it by 10 at steps {decays}.",
+        f"One rank, its own batch and rate: {n} steps of {own} images for each step of {s.batch_size}.",
+    ]
+
+
 def why_lines(document: Document) -> list[str]:
     """Why this setting shows what the techniques are for."""
     s = document.setting
+    if s.ranks > 1:
+        return _ranks_lines(s)
     lines = []
     replicas, pixels = _factors(s)
     if s.loss_divisor != 1:
@@ -154,26 +178,31 @@ def bfloat16_line(document: Document) -> str:
 
 
 def costs_table(document: Document) -> Table:
-    """Time, memory and accuracy, with ratios to fp32: D. Yamamoto's table, a row per technique."""
+    """Time, memory and accuracy, with ratios to fp32: D. Yamamoto's table, a row per technique. Of many ranks in one
+    process neither time nor memory says anything."""
     table = _table()
     table.add_column("technique")
     rows = costs(document)
+    alone = document.setting.ranks == 1
     of_device = any(row.memory_ratio is not None for row in rows)
     memory = ("memory", "vs fp32") if of_device else ("memory",)
-    for heading in ("time", "vs fp32", *memory, "test loss", "accuracy (95%)"):
+    for heading in (*(("time", "vs fp32", *memory) if alone else ()), "test loss", "accuracy (95%)"):
         table.add_column(heading, justify="right", no_wrap=True)
     for row in rows:
-        label = TECHNIQUES[row.technique].label
+        label = ALL_TECHNIQUES[row.technique].label
         if row.train_time_s is None or row.peak_memory_bytes is None or row.accuracy is None:
             table.add_row(label, Text("did not get to the end", style="red"))
             continue
         half = (row.accuracy.high - row.accuracy.low) / 2
-        table.add_row(
-            label,
+        costs_of = (
             f"{row.train_time_s:.1f} s",
             "" if row.time_ratio is None else f"{row.time_ratio:.2f}×",
             size(round(row.peak_memory_bytes)),
             *(["" if row.memory_ratio is None else f"{row.memory_ratio:.2f}×"] if of_device else []),
+        )
+        table.add_row(
+            label,
+            *(costs_of if alone else ()),
             "" if row.test_loss is None else _loss(row.test_loss),
             f"{row.accuracy.value:.1%}"
             + (f" ± {100 * half:.1f}" if half else "")
@@ -186,14 +215,14 @@ def _loss(value: float) -> str:
     return f"{value:.3f}" if value < 1000 else f"{value:.4g}"
 
 
-def verdicts_table(judged: Sequence[Verdict]) -> Table:
+def verdicts_table(judged: Sequence[Verdict], base: Technique) -> Table:
     """A technique's word and why."""
     table = _table()
-    for heading in ("technique", "verdict", "difference from fp32, same seed (90%)"):
+    for heading in ("technique", "verdict", f"difference from {base.label}, same seed (90%)"):
         table.add_column(heading, overflow="fold")
     for verdict in judged:
         table.add_row(
-            TECHNIQUES[verdict.technique].label,
+            ALL_TECHNIQUES[verdict.technique].label,
             Text(verdict.word, style=_STYLES[verdict.word]),
             Text(verdict.reason),
         )
@@ -206,10 +235,13 @@ def _table() -> Table:
 
 def notes(document: Document, margins: Margins) -> list[str]:
     """Notes that explain the tables."""
+    whose = "fp32's" if document.setting.ranks == 1 else "that of one rank"
     lines = [
-        f"trains like fp32: two one-sided tests at 5% over seeds say that the test loss is within {margins.loss:.0%} "
-        f"and the accuracy within {100 * margins.accuracy:g} points of fp32's; undecided: more --seeds may tell."
+        f"{like(document)}: two one-sided tests at 5% over seeds say that the test loss is within {margins.loss:.0%} "
+        f"and the accuracy within {100 * margins.accuracy:g} points of {whose}; undecided: more --seeds may tell."
     ]
+    if document.setting.ranks > 1:
+        return lines
     if document.setting.device == "cpu":
         lines.append(
             "On the CPU fp16 computes in fp32 and only stores 16 bits: its time is that of the conversions, and the "

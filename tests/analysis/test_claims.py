@@ -19,7 +19,7 @@ from tcbench.analysis.claims import (
     evaluate,
     scorecards,
 )
-from tcbench.core.claim import RELATIONS, Claim, Relation, Side
+from tcbench.core.claim import EXTERNAL, RELATIONS, Claim, Relation, Side
 from tcbench.core.record import PhaseTimes, Record
 from tcbench.run import scenario
 
@@ -402,11 +402,18 @@ def test_without_a_gpu_nothing_can_be_bound_by_one() -> None:
 # -------------------------------------------------------------------------------------------- what others can tell
 
 
-@pytest.mark.parametrize("relation", ["trains like", "keeps gradients"])
-def test_numerics_are_fed_from_elsewhere_or_name_their_command(relation: Relation) -> None:
+@pytest.mark.parametrize(
+    ("relation", "command"),
+    [
+        ("trains like", "tcbench numerics"),
+        ("keeps gradients", "tcbench numerics"),
+        ("scales", "tcbench numerics --ranks 4"),
+    ],
+)
+def test_numerics_are_fed_from_elsewhere_or_name_their_command(relation: Relation, command: str) -> None:
     claim = make_claim(relation)
     [missing] = evaluate([claim], [])
-    assert (missing.outcome, missing.command) == ("not measured", "tcbench numerics")
+    assert (missing.outcome, missing.command) == ("not measured", command)
     [evaluated] = evaluate([claim], [], other=lambda _: Finding("holds", "equivalent within 1%"))
     assert (evaluated.outcome, evaluated.why, evaluated.command) == ("holds", "equivalent within 1%", None)
 
@@ -490,8 +497,8 @@ def test_the_talk_holds_on_records_planted_as_the_talk_tells_them() -> None:
                 records.append(msgspec.structs.replace(record, measurement=measured))
     claims = scenario.load("naruse2018").claims
     evaluated = evaluate(claims, records)
-    told = [one for one in evaluated if one.claim.relation not in ("trains like", "keeps gradients", "fewer kernels")]
-    assert len(told) == len(claims) - 3
+    told = [one for one in evaluated if one.claim.relation not in EXTERNAL]
+    assert len(told) == len(claims) - 4
     assert [(one.claim.says, one.outcome) for one in told if one.outcome != "holds"] == []
 
 

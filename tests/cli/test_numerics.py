@@ -46,6 +46,19 @@ def test_one_command_leaves_a_document_and_two_charts_and_says_what_it_found(tmp
     assert words["dynamic"] == "undecided"  # one seed
 
 
+def test_many_ranks_leave_a_document_of_their_own_with_one_chart(tmp_path):
+    done = tcbench(tmp_path, *TINY, "--ranks", "2", "--bs", "4")
+    assert done.code == 0, done.err
+    [path] = tmp_path.glob("results/*/numerics-ranks-*.json")
+    document = read(path)
+    assert [run.technique for run in document.runs] == ["one-rank", "ranks", "no-warm-up", "unscaled", "own-batch"]
+    assert {run.status for run in document.runs} == {"ok"}
+    assert (document.setting.ranks, document.setting.batch_size) == (2, 8)
+    assert [chart.name.rpartition("-")[2] for chart in path.parent.glob("*.png")] == ["training.png"]
+    assert "2 ranks of 4: global batch size 8" in done.out
+    assert "loss scale" not in done.out
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("trains_here")
 def test_a_run_whose_loss_is_not_finite_is_a_verdict_and_no_failure(tmp_path, monkeypatch):
@@ -119,6 +132,11 @@ def test_an_fp32_that_failed_is_an_error_of_its_own(tmp_path):
         (["--config", "fp16"], "--config: has no meaning with training side by side"),
         (["--rungs", "--seeds", "3"], "--seeds: has no meaning with --rungs"),
         (["--rungs", "--config", "nothing"], "--config 'nothing': unknown"),
+        (["--rungs", "--ranks", "4"], "--ranks: has no meaning with --rungs"),
+        (["--ranks", "1"], "'--ranks': expected 2 or more"),
+        (["--ranks", "4", "--scale", "2^4"], "--scale: has no meaning with --ranks: all of its runs are in fp32"),
+        (["--ranks", "4", "--global-batch", "512"], "--global-batch: has no meaning with --ranks"),
+        (["--ranks", "4000"], "--bs 128000: fewer images than that are kept for the test"),
         (["nowhere"], "scenario 'nowhere': unknown"),
         (["--device", "tpu"], "--device tpu: expected auto, cpu, cuda:N or virtual:CARD"),
     ],

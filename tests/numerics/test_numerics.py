@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from numerics_documents import SETTING, make_document, make_gradients, make_run
+from numerics_documents import SETTING, make_document, make_gradients, make_ranks_document, make_run
 
 from tcbench.core.claim import Claim, Side
 from tcbench.core.numerics import TECHNIQUES, Gradients
@@ -114,7 +114,7 @@ def test_few_test_images_tell_no_accuracies_apart():
 def test_a_loss_far_beyond_fp32s_has_no_interval_of_millions_of_percent():
     runaway = [make_run("both", seed, test_loss=loss) for seed, loss in enumerate((80.0, 2.0, 1e30, 1e300, 1e-9))]
     verdict = next(v for v in verdicts(make_document(extra=runaway)) if v.technique == "both")
-    assert "times fp32's (no useful interval)" in verdict.reason
+    assert "times as much (no useful interval)" in verdict.reason
     assert ratio_curve(make_document(extra=[make_run("both", 0, losses=(1e300,) * 48)]), "both", 4)
     tiny = make_document(extra=[make_run("fp32", 0, losses=(1e20,) * 48)])
     assert 1e-21 < ratio_curve(tiny, "both", 4)[0].value.value < 1e-19
@@ -172,3 +172,43 @@ def test_the_outcome_holds_zero_shares_before_and_after_the_scale():
     assert answers.techniques["both"] == "trains like fp32"
     chosen = safe(make_document().gradients)
     assert chosen.smallest <= 16 <= chosen.largest
+
+
+# -- many ranks -----------------------------------------------------------------------------------------------------
+
+
+def test_ranks_are_held_against_one_rank_at_the_same_global_batch():
+    assert words(make_ranks_document()) == {
+        "ranks": "trains like one rank",
+        "no-warm-up": "does not",
+        "unscaled": "does not",
+        "own-batch": "does not",
+    }
+    assert words(make_ranks_document(worse={"ranks": 0.3}))["ranks"] == "does not"
+    assert set(words(make_ranks_document(seeds=[0])).values()) == {"undecided"}
+
+
+def test_the_margin_of_ranks_is_wider_unless_one_is_given():
+    document = make_ranks_document(worse={"ranks": 0.015})
+    assert words(document)["ranks"] == "trains like one rank"
+    assert words(document, Margins(0.001, 0.001))["ranks"] == "does not"
+
+
+def test_a_claim_of_scaling_is_answered_by_ranks_alone_and_they_answer_nothing_else():
+    scales = Claim("many ranks train like one", "scales", Side("fp32"), (4,), slide=34)
+    assert by_training(make_document())(scales) is None
+    evidence = by_training(make_ranks_document(), source="numerics-ranks.json")
+    finding = evidence(scales)
+    assert finding.outcome == "holds"
+    assert "ranks, linear scaling alone: does not" in finding.why
+    assert finding.why.endswith("(numerics-ranks.json: 48 steps, 5 seeds)")
+    assert evidence(claim("trains like")) is None
+    assert evidence(claim("keeps gradients")) is None
+    assert by_training(make_ranks_document(worse={"ranks": 0.3}))(scales).outcome == "does not hold"
+
+
+def test_curves_and_costs_of_ranks_are_over_one_rank():
+    document = make_ranks_document()
+    assert [row.time_ratio for row in costs(document)] == [None, 1.0, 1.0, 1.0, 1.0]
+    ratios = [point.value.value for point in ratio_curve(document, "no-warm-up", 8)]
+    assert ratios == pytest.approx([1.4] * len(ratios), rel=0.01)

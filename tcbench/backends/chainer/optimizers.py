@@ -50,6 +50,19 @@ class _ScaledSGD:
             cure = "lower train.loss_scale or add the rung 'dynamic_scale'" if scale != 1 else "lower the learning rate"
             raise TrainingError(f"gradients overflowed at a loss scale of {scale:g}: {cure}")
 
+    def set_learning_rate(self, learning_rate: float) -> None:
+        """From the next update on. Velocities, which hold the old rate as a factor, are corrected (P. Goyal et al.,
+        "Accurate, Large Minibatch SGD", 2017, section 3: momentum correction)."""
+        if learning_rate == self.spec.learning_rate:
+            return
+        factor = np.float32(learning_rate / self.spec.learning_rate)
+        self.spec = replace(self.spec, learning_rate=learning_rate)
+        self._set_rate(factor)
+
+    def _set_rate(self, factor: Any) -> None:
+        """Take the rate from `spec`, and multiply velocities by `factor`."""
+        raise NotImplementedError
+
 
 class PerParameterSGD(_ScaledSGD):
     """A few launches per parameter, as many as Chainer's MomentumSGD with the WeightDecay hook: decay and momentum
@@ -89,6 +102,10 @@ class PerParameterSGD(_ScaledSGD):
         launch(momentum_update(size, spec.learning_rate, spec.momentum, dtype), gradient, velocity, weights)
         if half:
             launch(to_half(size, half), weights, parameter.array)
+
+    def _set_rate(self, factor: Any) -> None:
+        for velocity in self._velocities:
+            velocity *= factor
 
     def masters(self) -> dict[int, Array]:
         """The array that each parameter trains in, by the parameter's id."""
@@ -172,6 +189,10 @@ class BatchedSGD(_ScaledSGD):
         launch(self._work, *tables, self._master, self._velocity, self.state)
         if self.spec.dynamic_scale:
             launch(self._adjust, self.state)
+
+    def _set_rate(self, factor: Any) -> None:
+        self._work = replace(self._work, learning_rate=self.spec.learning_rate)
+        self._velocity *= factor
 
     def _send_addresses(self) -> None:
         address = self.accelerator.address

@@ -116,6 +116,9 @@ class Optimizer(Protocol):
     def update(self) -> None:
         """One update of every parameter from its gradient."""
 
+    def set_learning_rate(self, learning_rate: float) -> None:
+        """From the next update on."""
+
     def check(self) -> None:
         """Raises TrainingError when gradients have overflowed under a static scale. May wait for the device."""
 

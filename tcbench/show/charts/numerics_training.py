@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 
-from tcbench.core.numerics import BASE, TECHNIQUES, Document
+from tcbench.core.numerics import ALL_TECHNIQUES, BASE, ONE_RANK, Document
 from tcbench.numerics.equivalence import Equivalence
 from tcbench.numerics.judgement import (
     Margins,
@@ -61,12 +61,25 @@ _STYLES = {
     "dynamic": _Line(RAMPS["other"][4], (0, (1, 1.6))),
     "bf16": _Line(RAMPS["bf16"][2], (0, (4, 1, 1, 1, 1, 1))),
 }
-_WORD_COLOURS: dict[Word, str] = {"trains like fp32": GAIN, "does not": LOSS, "undecided": QUIET}
+_STYLES |= {
+    ONE_RANK: _STYLES[BASE],
+    "ranks": _STYLES["both"],
+    "no-warm-up": _STYLES["neither"],
+    "unscaled": _STYLES["scaling"],
+    "own-batch": _STYLES["dynamic"],
+}
+_WORD_COLOURS: dict[Word, str] = {
+    "trains like fp32": GAIN,
+    "trains like one rank": GAIN,
+    "does not": LOSS,
+    "undecided": QUIET,
+}
 
 
 def training_chart(document: Document, margins: Margins, about: Sequence[str]) -> Figure:
     """`about`: the small print's facts of machine and setting."""
-    techniques = techniques_of(document)
+    techniques, base = techniques_of(document), document.setting.base
+    whose = "fp32's" if base.name == BASE else "that of one rank"
     judged = verdicts(document, margins)
     nothing = not_learnt(document)
     seeds = len({run.seed for run in document.runs})
@@ -82,21 +95,23 @@ def training_chart(document: Document, margins: Margins, about: Sequence[str]) -
         " · ".join(about),
         *([f"{nothing}."] if nothing else []),
         f"Curves: {curves}, 95% intervals; one that ends early diverged. Below: 90% intervals of "
-        f"the paired difference; like fp32 is within {margins.loss:.0%} of its test loss and "
+        f"the paired difference; like {base.label} is within {margins.loss:.0%} of its test loss and "
         f"{100 * margins.accuracy:g} points of its accuracy (shaded), by two one-sided tests at 5%.",
     ]
-    page = Page("Do fp16 and bf16 train like fp32?", seeds_said, notes)
+    many = document.setting.ranks > 1
+    title = f"Do {document.setting.ranks} ranks train like one?" if many else "Do fp16 and bf16 train like fp32?"
+    page = Page(title, seeds_said, notes)
     page.legend([[_STYLES[t.name].artist(t.label) for t in techniques]], handlelength=4)
     [[losses, ratios]] = page.panels([_PANEL], 2)
     [forest] = page.panels([_ROW * max(1, len(judged))], 2)
     losses.set_title("Training loss", loc="left", weight="bold")
-    ratios.set_title("Training loss over fp32's, same seed", loc="left", weight="bold")
+    ratios.set_title(f"Training loss over {whose}, same seed", loc="left", weight="bold")
     steps = document.setting.steps
     _curves(losses, {t.name: loss_curve(document, t.name, window) for t in techniques}, bands=False, steps=steps)
     ratios.axhspan(1 / (1 + margins.loss), 1 + margins.loss, color=GAIN_PALE, alpha=0.45, linewidth=0, zorder=0)
-    others = {t.name: ratio_curve(document, t.name, window) for t in techniques if t.name != BASE}
+    others = {t.name: ratio_curve(document, t.name, window) for t in techniques if t != base}
     _curves(ratios, others, bands=True, steps=steps)
-    ratios.axhline(1, color=_STYLES[BASE].colour, linewidth=1.0)
+    ratios.axhline(1, color=_STYLES[base.name].colour, linewidth=1.0)
     page.heading(forest[0], "At the end, on held-out images")
     _differences(forest[0], [v.loss for v in judged], judged, margins.loss, of_loss=True)
     _differences(forest[1], [v.accuracy for v in judged], judged, margins.accuracy, of_loss=False)
@@ -111,7 +126,7 @@ def training_chart(document: Document, margins: Margins, about: Sequence[str]) -
 
 def _write_verdicts(axes: Axes, judged: Sequence[Verdict]) -> None:
     """Left of the axes: each technique's name, and its word."""
-    names = [TECHNIQUES[verdict.technique].label for verdict in judged]
+    names = [ALL_TECHNIQUES[verdict.technique].label for verdict in judged]
     axes.set_yticks([i + 0.5 for i in range(len(judged))], [v.word for v in judged], size=LEGEND, weight="bold")
     axes.tick_params(axis="y", pad=10)
     for text, verdict in zip(axes.get_yticklabels(), judged, strict=True):
@@ -142,7 +157,7 @@ def _curves(axes: Axes, curves: dict[str, tuple[Point, ...]], *, bands: bool, st
             axes.fill_between(x, lows, highs, color=line.colour, alpha=0.16, linewidth=0)
         y = [point.value.value for point in points]
         [curve] = axes.plot(x, y, color=line.colour, linestyle=line.dashes, linewidth=line.width)
-        tooltip(curve, TECHNIQUES[name].label)
+        tooltip(curve, ALL_TECHNIQUES[name].label)
         if points and points[-1].step < steps - 1.5 * (points[0].step * 2):
             axes.plot(x[-1:], y[-1:], marker="x", color=line.colour, markersize=6, markeredgewidth=1.8)
     axes.set_yscale("log")
@@ -201,7 +216,9 @@ def _differences(
         beyond = abs(shown(test.mean)) == most
         marker = "o" if not beyond else ">" if test.mean > 0 else "<"
         [mark] = axes.plot([shown(test.mean)], [i + 0.5], marker=marker, markersize=4.5, color=colour)
-        tooltip(mark, f"{TECHNIQUES[verdict.technique].label}: {shown(test.mean):+.4g}{'%' if of_loss else ' points'}")
+        tooltip(
+            mark, f"{ALL_TECHNIQUES[verdict.technique].label}: {shown(test.mean):+.4g}{'%' if of_loss else ' points'}"
+        )
         ends.append(abs(shown(test.mean)))
     axes.axvspan(-edge, edge, color=GAIN_PALE, alpha=0.45, linewidth=0, zorder=0)
     axes.axvline(0, color=INK, linewidth=0.8)
@@ -213,4 +230,4 @@ def _differences(
     axes.xaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:+.4g}{'%' if of_loss else ''}" if v else "0"))
     axes.grid(visible=False, axis="y")
     axes.spines[:].set_visible(False)
-    axes.set_xlabel("test loss, difference from fp32" if of_loss else "accuracy, difference in points", size=WORDS)
+    axes.set_xlabel("test loss, difference" if of_loss else "accuracy, difference in points", size=WORDS)

@@ -166,3 +166,22 @@ def test_a_dynamic_scale_skips_the_step_as_a_whole_and_halves():
 def test_parameters_of_another_dtype_are_refused(kind):
     with pytest.raises(ValueError, match="got int16"):
         kind(spec(), make("int16"))
+
+
+@pytest.mark.parametrize("build", [PerParameterSGD, BatchedSGD])
+def test_a_rate_that_changes_leaves_the_momentum_of_gradients_as_it_was(build):
+    # Goyal 2017, equation (9): u = momentum u + g, w = w - rate u. Ours has the rate within v.
+    rates = (0.1, 0.1, 0.4, 0.04)
+    model = make()
+    weights = {name: getattr(model, name).array.astype(np.float64) for name in SHAPES}
+    momentum = {name: np.zeros_like(w) for name, w in weights.items()}
+    optimizer = build(spec(learning_rate=rates[0], build=build), model)
+    for step, rate in enumerate(rates):
+        set_gradients(model, step)
+        for name, w in weights.items():
+            momentum[name] = 0.9 * momentum[name] + getattr(model, name).grad.astype(np.float64) + 1e-2 * w
+            weights[name] = w - rate * momentum[name]
+        optimizer.set_learning_rate(rate)
+        optimizer.update()
+    for name, expected in weights.items():
+        np.testing.assert_allclose(getattr(model, name).array, expected, rtol=1e-4, atol=1e-5)

@@ -22,6 +22,7 @@ from tcbench.backends.chainer.compat import chainer
 from tcbench.backends.chainer.numerics import patterns
 from tcbench.backends.chainer.numerics.flow import FlowingGradients, Observe, layers_of, on_host
 from tcbench.backends.chainer.numerics.folder import split
+from tcbench.backends.chainer.numerics.shards import RanksInTurn, StepsInTurn
 from tcbench.backends.chainer.optimizers import BatchedSGD, PerParameterSGD
 from tcbench.backends.chainer.parts import Optimizer, OptimizerSpec, Parts
 from tcbench.backends.chainer.pillow import make_chainer_feed
@@ -130,7 +131,7 @@ def train(
         data = _data(job, parts.spec, site, rungs)
         stack.callback(data.train.close)
         spec = OptimizerSpec(
-            learning_rate=setting.learning_rate,
+            learning_rate=setting.learning_rate_at(0, technique.rate),
             momentum=setting.momentum,
             weight_decay=setting.weight_decay,
             build=BatchedSGD,
@@ -141,7 +142,7 @@ def train(
             dynamic_scale=technique.scaling == "dynamic",
             growth_interval=setting.growth_interval,
         )
-        step = Step(model, _optimizer(spec, model, technique.rung != BASE), data.train)
+        step = _step(job, model, _optimizer(spec, model, technique.rung != BASE), data.train)
         begin = time.perf_counter()
         losses = _steps(job, step, observe, progress)
         train_time_s = time.perf_counter() - begin
@@ -162,11 +163,19 @@ def train(
         )
 
 
+def _step(job: Job, model: Any, optimizer: Any, feed: Feed) -> Step:
+    ranks, batch = job.setting.ranks, job.technique.batch
+    if batch == "ranks":
+        return RanksInTurn(model, optimizer, feed, ranks)
+    return StepsInTurn(model, optimizer, feed, ranks) if batch == "turns" else Step(model, optimizer, feed)
+
+
 def _steps(job: Job, step: Step, observe: Any, progress: Callable[[int], None] | None) -> tuple[float, ...]:
     losses: list[float] = []
     waiting: list[Any] = []
     observed_steps = set(job.observe_at) if observe else set()
     for number in range(job.setting.steps):
+        step.optimizer.set_learning_rate(job.setting.learning_rate_at(number, job.technique.rate))
         step.io()
         step.forward()
         flowing: list[tuple[Any, str, Any]] = []
