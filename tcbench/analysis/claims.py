@@ -20,6 +20,7 @@ from typing import Literal
 
 import msgspec
 
+from tcbench.accelerators.device import host_kind
 from tcbench.analysis import welch
 from tcbench.analysis.bottleneck import Bottleneck, explain_record, explain_records
 from tcbench.analysis.stats import Interval
@@ -29,8 +30,9 @@ from tcbench.analysis.welch import Group, Unpaired
 from tcbench.core.claim import BOUNDS, COMPARISONS, LOW_PRECISIONS, RUNS, Claim, Side
 from tcbench.core.record import Cell, Environment, Record
 
-Outcome = Literal["holds", "does not hold", "undecided", "not measured"]
-OUTCOMES: tuple[Outcome, ...] = ("holds", "does not hold", "undecided", "not measured")
+Outcome = Literal["holds", "does not hold", "undecided", "not measured", "not testable here"]
+OUTCOMES: tuple[Outcome, ...] = ("holds", "does not hold", "undecided", "not measured", "not testable here")
+"""Not testable here is what this device cannot show, however often it is measured."""
 
 
 @dataclass(frozen=True)
@@ -196,17 +198,19 @@ def _evaluated(claim: Claim, cells: _Cells, run: str, other: OtherSource) -> Eva
     elif claim.relation in BOUNDS:
         judge = _bound
     else:
-        return _from_other_source(claim, other)
+        return _from_other_source(claim, cells, other)
     at = tuple(judge(claim, batch_size, cells) for batch_size in claim.batch_sizes)
     return Evaluated(claim, _together(claim, at), at, command=_command(run, [m for one in at for m in one.missing]))
 
 
-def _from_other_source(claim: Claim, other: OtherSource) -> Evaluated:
+def _from_other_source(claim: Claim, cells: _Cells, other: OtherSource) -> Evaluated:
     finding = other(claim)
     if finding is not None:
         return Evaluated(claim, finding.outcome, why=finding.why)
     if claim.relation == "fewer kernels":
         configs = [side.config for side in (claim.left, claim.right) if side is not None]
+        if any(m.summary.cell.device == host_kind().name for m in cells.values()):
+            return Evaluated(claim, "not testable here", why="no GPU here, and so no kernels")
         profiles = [["tcbench", "profile", config, "--bs", str(n)] for n in claim.batch_sizes for config in configs]
         why = "records do not tell; timelines of `tcbench profile` do, on a GPU, when they are given beside them"
         return Evaluated(claim, "not measured", why=why, command=" && ".join(map(shlex.join, profiles)))
@@ -252,7 +256,7 @@ def _together(claim: Claim, at: Sequence[AtBatchSize]) -> Outcome:
     """Of all, one that does not hold decides; of any, one that holds. What does not fit in memory leaves the rest."""
     outcomes = {one.outcome for one in at if not one.out_of_memory}
     decisive: tuple[Outcome, Outcome] = ("does not hold", "holds") if claim.at == "all" else ("holds", "does not hold")
-    ranked: tuple[Outcome, ...] = (decisive[0], "undecided", "not measured", decisive[1])
+    ranked: tuple[Outcome, ...] = (decisive[0], "undecided", "not measured", "not testable here", decisive[1])
     return next((outcome for outcome in ranked if outcome in outcomes), "not measured")
 
 
@@ -295,7 +299,9 @@ def _not_compared(batch_size: int, lacking: Sequence[tuple[Side, int, _Measured 
             missing.append((side.config, size))
     return AtBatchSize(
         batch_size=batch_size,
-        outcome="not measured",
+        outcome="not testable here"
+        if any(one is not None and one.emulated for _, _, one in lacking)
+        else "not measured",
         why="; ".join(dict.fromkeys(reasons)),
         out_of_memory=any(one is not None and one.summary.status == "oom" for _, _, one in lacking),
         missing=tuple(missing),
@@ -390,9 +396,9 @@ def _bound(claim: Claim, batch_size: int, cells: _Cells) -> AtBatchSize:
     one = cells.get((claim.left.config, batch_size))
     if one is None or not one.ok or not all(r.measurement and r.measurement.profiled_steps for r in one.ok):
         return _not_compared(batch_size, [(claim.left, batch_size, one)])
-    at = AtBatchSize(batch_size, "not measured", left=claim.left.config)
-    if one.summary.cell.device == "cpu":
-        return replace(at, why="no GPU here")
+    at = AtBatchSize(batch_size, "not testable here", left=claim.left.config, why="no GPU here")
+    if one.summary.cell.device == host_kind().name:
+        return at
     said = {_says(claim, record) for record in one.ok}
     outcome: Outcome = said.pop() if len(said) == 1 else "undecided"
     return replace(at, outcome=outcome, why=explain_records(one.ok).sentence)

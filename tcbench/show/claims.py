@@ -25,7 +25,13 @@ SCHEMA_VERSION = 2
 IN_2018 = "held"
 """The talk's outcome of its own claims, on a Tesla V100-16GB."""
 
-_STYLES: dict[Outcome, str] = {"holds": "green", "does not hold": "red", "undecided": "yellow", "not measured": "dim"}
+_STYLES: dict[Outcome, str] = {
+    "holds": "green",
+    "does not hold": "red",
+    "undecided": "yellow",
+    "not measured": "dim",
+    "not testable here": "dim",
+}
 
 _HEADINGS = ("slide", "claim", "2018", "here", "measured")
 
@@ -40,14 +46,15 @@ def title(card: Scorecard) -> str:
 
 
 def tally(card: Scorecard) -> str:
-    """`12 of 21 claims hold here, 3 do not, 1 is undecided, 5 are not measured`."""
+    """`12 of 21 claims hold here, 3 do not, 1 is undecided, 5 are not measured`, and what is not testable here."""
     if not card.claims:
         return "no claims: the scenario makes none; [[claim]] tables do"
     n = len(card.claims)
-    holds, fails, open_, unknown = map(card.count, OUTCOMES)
+    holds, fails, open_, unknown, never = map(card.count, OUTCOMES)
     return (
         f"{holds} of {n} claim{'s' * (n > 1)} hold{'s' * (holds == 1)} here, {fails} do{'es' * (fails == 1)} not, "
         f"{open_} {_is(open_)} undecided, {unknown} {_is(unknown)} not measured"
+        + (f", {never} {_is(never)} not testable here" if never else "")
     )
 
 

@@ -303,7 +303,8 @@ def test_a_claim_that_leaves_the_low_precision_to_the_machine_is_asked_of_what_i
     assert card.low == expected
     assert (evaluated.claim.says, evaluated.claim.left.config) == (f"{expected} is faster", expected)
     computed = bool(bf16) if expected == "bf16" else bool(fp16) and not fp16[0].environment.emulated
-    assert evaluated.outcome == ("holds" if computed else "not measured")
+    missing = "not testable here" if fp16 and expected == "fp16" else "not measured"
+    assert evaluated.outcome == ("holds" if computed else missing)
 
 
 def test_a_scorecard_whose_claims_name_their_precision_names_none() -> None:
@@ -315,7 +316,7 @@ def test_the_speed_of_a_rung_that_is_emulated_says_nothing_of_it() -> None:
     environment = factories.make_environment(emulated=("bf16",))
     emulated = [msgspec.structs.replace(record, environment=environment) for record in trials("bf16", *times(0.3))]
     evaluated = judged(make_claim(left="bf16"), emulated, trials("fp32", *STEADY))
-    assert (evaluated.outcome, evaluated.command) == ("not measured", None)
+    assert (evaluated.outcome, evaluated.command) == ("not testable here", None)
     assert evaluated.at[0].why == "bf16 is emulated: this processor lacks the instructions of bf16"
     assert (
         judged(make_claim(left="bf16"), trials("bf16", *times(0.3)), trials("fp32", *STEADY)).outcome != "not measured"
@@ -396,7 +397,7 @@ def test_trials_that_disagree_on_what_holds_them_back_decide_nothing() -> None:
 def test_without_a_gpu_nothing_can_be_bound_by_one() -> None:
     for relation in ("gpu-bound", "not gpu-bound"):
         evaluated = judged(make_claim(relation, right=None), [factories.make_record("fp16")])  # type: ignore[arg-type]
-        assert (evaluated.outcome, evaluated.at[0].why) == ("not measured", "no GPU here")
+        assert (evaluated.outcome, evaluated.at[0].why) == ("not testable here", "no GPU here")
 
 
 # -------------------------------------------------------------------------------------------- what others can tell

@@ -109,7 +109,10 @@ def test_the_newest_run_is_the_default_and_a_table_what_it_shows(tmp_path: Path)
 
 def test_another_scenarios_claims_can_be_asked(tmp_path: Path) -> None:
     [card] = outcomes(tmp_path, alone(tmp_path), "--scenario", "naruse2018")
-    assert card["counts"]["not measured"] == len(card["claims"]) == 22
+    counts = card["counts"]
+    assert counts["not measured"] + counts["not testable here"] == len(card["claims"]) == 22
+    [kernels] = [claim for claim in card["claims"] if claim["relation"] == "fewer kernels"]
+    assert (kernels["outcome"], kernels["why"]) == ("not testable here", "no GPU here, and so no kernels")
     assert card["commands"][0].startswith("tcbench run naruse2018 --image-size 64 --config fp16 --config fp32 ")
 
 

@@ -61,6 +61,8 @@ def test_the_tally_counts_every_outcome() -> None:
     outcomes = ("holds", "does not hold", "does not hold", "undecided", "not measured", "not measured")
     card = make_card(*(make_evaluated(outcome=outcome) for outcome in outcomes))
     assert view.tally(card) == "1 of 6 claims holds here, 2 do not, 1 is undecided, 2 are not measured"
+    card = make_card(make_evaluated(outcome="holds"), make_evaluated(outcome="not testable here"))
+    assert view.tally(card).endswith("0 are not measured, 1 is not testable here")
     assert view.tally(make_card(claims=())) == "no claims: the scenario makes none; [[claim]] tables do"
 
 
@@ -167,7 +169,7 @@ def test_the_json_has_its_schema_and_no_infinity() -> None:
     value = json.loads(view.to_json([make_card(make_evaluated(at=(open_ended,)))]), parse_constant=pytest.fail)
     assert (value["schema"], value["schema_version"]) == ("tcbench-claims", 2)
     [card] = value["scorecards"]
-    assert card["counts"] == {"holds": 1, "does not hold": 0, "undecided": 0, "not measured": 0}
+    assert card["counts"] == {"holds": 1, "does not hold": 0, "undecided": 0, "not measured": 0, "not testable here": 0}
     [claim] = card["claims"]
     assert (claim["slide"], claim["left"], claim["right"], claim["in_2018"]) == (12, "fp16", "fp32", "held")
     assert claim["by_one_trial"]

@@ -14,6 +14,7 @@ _BADGES: Mapping[Outcome, Badge] = {
     "does not hold": Badge("does not hold", "cross", "bad"),
     "undecided": Badge("undecided", "question", "warn"),
     "not measured": Badge("not measured", "gone"),
+    "not testable here": Badge("not testable here", "gone"),
 }
 
 _COLUMNS = (
