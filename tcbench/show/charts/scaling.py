@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -25,7 +25,7 @@ from tcbench.show.charts.inline import tooltip
 from tcbench.show.charts.labels import around, label
 from tcbench.show.charts.legend import legend_rows
 from tcbench.show.charts.page import Page
-from tcbench.show.charts.palette import INK, PAPER, QUIET, fill
+from tcbench.show.charts.palette import INK, PAPER, PEER_RAMPS, QUIET, RAMPS, family, fill
 from tcbench.show.charts.provenance import MAX_PANELS, Setting, provenance_of, small_print
 from tcbench.show.charts.text import DPI, LABEL, WORDS, drawable, heading, shortened
 from tcbench.show.charts.wording import why_missing
@@ -33,7 +33,7 @@ from tcbench.show.format import limits, number
 from tcbench.show.simulated import marked
 
 _HEIGHT = 2.7
-_MARKERS = "osD^vP*X<>"
+_MARKERS = "osD^v<>pXP"
 _MARK = 6.5  # points
 _MOST_TICKS = 8
 _MOST_STRONG = 3
@@ -66,7 +66,7 @@ def scaling_chart(curves: Sequence[Curve], *, title: str = "Scaling over ranks")
     summaries = [point.summary for curve in curves for point in curve.points]
     provenance = provenance_of({cast(Setting, curve.setting): _on_one_rank(curve) for curve in curves})
     configs = list(dict.fromkeys(curve.config for curve in curves))
-    markers = dict(zip(configs, itertools.cycle(_MARKERS), strict=False))
+    styles = _styles(configs)
     kinds = dict.fromkeys(curve.kind for curve in curves)
     lines = [drawable("no number: " + "; ".join(lacking))] if lacking else []
     more = [f"more global batches, which are not drawn: {left_out}"] if left_out else []
@@ -74,10 +74,7 @@ def scaling_chart(curves: Sequence[Curve], *, title: str = "Scaling over ranks")
     title = marked(title, (summary.environment for summary in summaries))
     page = Page(heading(title, summaries[0].cell.scenario), " · ".join(_SUBTITLES[kind] for kind in kinds), notes)
     page.legend(
-        [
-            [Line2D([], [], label=words, **_style(config, markers[config])) for config, words in row]
-            for row in legend_rows(configs)
-        ]
+        [[Line2D([], [], label=words, **styles[config]) for config, words in row] for row in legend_rows(configs)]
     )
     grid = page.panels([_HEIGHT] * len(rows), 2)
     for ((setting, kind, images), line), (left, right) in zip(rows.items(), grid, strict=True):
@@ -89,8 +86,8 @@ def scaling_chart(curves: Sequence[Curve], *, title: str = "Scaling over ranks")
         axes.set_xlabel("ranks")
     page.settle()
     for line, (left, right) in zip(rows.values(), grid, strict=True):
-        _draw(left, line, markers, lambda point: point.images_per_s, lambda value: number(value) + " images/s")
-        _draw(right, line, markers, lambda point: point.efficiency, lambda value: f"{value:.1%}")
+        _draw(left, line, styles, lambda point: point.images_per_s, lambda value: number(value) + " images/s")
+        _draw(right, line, styles, lambda point: point.efficiency, lambda value: f"{value:.1%}")
         _write_efficiencies(right, line)
     return page.figure
 
@@ -124,15 +121,24 @@ def _without_number(curves: Sequence[Curve]) -> list[str]:
     return list(dict.fromkeys(f"{point.summary.cell.label}: {why_missing(point.summary)}" for point in points))
 
 
-def _style(config: str, marker: str) -> dict[str, Any]:
-    colour = fill(config).colour
+def _styles(configs: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """A marker and a colour for each config: that of its bars in other charts, or where these are told apart by hatches
+    alone, another shade of its family while there is one."""
+    colours: dict[str, str] = {}
+    for config in configs:
+        ramp = (PEER_RAMPS if "/" in config else RAMPS)[family(config)]
+        shades = [fill(config).colour, *ramp]
+        colours[config] = next((shade for shade in shades if shade not in colours.values()), shades[0])
     return {
-        "color": colour,
-        "marker": marker,
-        "markersize": _MARK,
-        "markeredgecolor": PAPER,
-        "markeredgewidth": 0.7,
-        "linewidth": 1.6,
+        config: {
+            "color": colours[config],
+            "marker": marker,
+            "markersize": _MARK,
+            "markeredgecolor": PAPER,
+            "markeredgewidth": 0.7,
+            "linewidth": 1.6,
+        }
+        for config, marker in zip(configs, itertools.cycle(_MARKERS), strict=False)
     }
 
 
@@ -178,7 +184,7 @@ def _ideal(curve: Curve, ranks: float) -> float:
 def _draw(
     axes: Axes,
     line: Sequence[Curve],
-    markers: dict[str, str],
+    styles: Mapping[str, Mapping[str, Any]],
     of: Callable[[Point], Interval | None],
     write: Callable[[float], str],
 ) -> None:
@@ -192,7 +198,7 @@ def _draw(
             axes.plot([start, end], ideal, color=QUIET, linewidth=0.9, dashes=(4, 2.5), zorder=1.5)
     for curve in line:
         places = [(point, interval) for point in curve.points if (interval := of(point)) is not None]
-        xs, style = [point.ranks for point, _ in places], _style(curve.config, markers[curve.config])
+        xs, style = [point.ranks for point, _ in places], styles[curve.config]
         ends = [(max(interval.low, low), min(interval.high, high)) for _, interval in places]
         axes.vlines(xs, [a for a, _ in ends], [b for _, b in ends], color=style["color"], linewidth=1.0, zorder=2.2)
         axes.plot(xs, [interval.value for _, interval in places], **style, zorder=3, clip_on=False)

@@ -113,3 +113,12 @@ def test_machines_have_rows_that_are_named_by_them() -> None:
 def test_nothing_to_draw_or_too_much_of_it_is_one_clear_line(drawn: tuple[Curve, ...], expected: str) -> None:
     with pytest.raises(SelectionError, match=expected):
         scaling_chart(drawn)
+
+
+def test_configs_that_other_charts_tell_apart_by_hatches_have_lines_of_their_own_colours() -> None:
+    configs = ["bf16", "bf16+batched", "bf16+batched+flat_allreduce", "bf16+batched+flat_allreduce+overlap"]
+    records = [
+        make_record(cell=make_cell(config, ranks=n), images_per_s=10.0 * n) for config in configs for n in (1, 2)
+    ]
+    drawn = [line for line in scaling_chart(curves(records)).axes[0].lines if line.get_marker() != "None"]
+    assert len({line.get_color() for line in drawn}) == len({line.get_marker() for line in drawn}) == 4
