@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from numerics_documents import SETTING, make_document, make_gradients, make_run
+from numerics_documents import SETTING, make_document, make_gradients, make_ranks_document, make_run
 from show.charts.charts import texts
 
 from tcbench.core.numerics import TECHNIQUES, Gradients
-from tcbench.numerics.judgement import Margins
+from tcbench.numerics.judgement import RANKS_MARGINS, Margins
 from tcbench.show.charts.files import save
 from tcbench.show.charts.numerics_gradients import gradients_chart
 from tcbench.show.charts.numerics_training import training_chart
@@ -126,3 +126,10 @@ def test_curves_of_single_steps_are_not_called_means():
     shown = words(training_chart(document, Margins(), about(document)))
     assert "Curves: every step" in shown and "1 seed:" in shown
     assert "fp32 itself learnt nothing here: its loss did not fall" in shown
+
+
+def test_many_ranks_have_a_title_and_words_of_their_own():
+    shown = words(training_chart(make_ranks_document(), RANKS_MARGINS, []))
+    for part in ("Do 4 ranks train like one?", "trains like one rank", "ranks, linear scaling alone", "does not"):
+        assert part in shown
+    assert "fp32" not in shown
