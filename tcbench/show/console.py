@@ -18,7 +18,7 @@ from tcbench.core.record import Cell
 from tcbench.run.plan import Plan
 from tcbench.show.busy import busy_line
 from tcbench.show.document import encoded
-from tcbench.show.format import counted, factor, milliseconds, rate, size
+from tcbench.show.format import counted, factor, milliseconds, plus_minus, rate, size
 from tcbench.show.simulated import is_simulated
 from tcbench.show.terminal import harmless
 
@@ -119,9 +119,19 @@ def _figures(summary: CellSummary, speedup: Interval | None) -> tuple[Text, ...]
     return (
         Text(rate(summary.images_per_s) + ("" if summary.settled else " *") + (" †" if summary.busy else "")),
         Text(milliseconds(summary.step_time_s.value)),
-        Text("" if speedup is None else factor(speedup.value)),
+        _factor(speedup),
         Text("" if summary.peak_memory_bytes is None else size(summary.peak_memory_bytes)),
     )
+
+
+def _factor(speedup: Interval | None) -> Text:
+    """A speed-up with its interval; pale where that includes 1, and so may be none."""
+    if speedup is None:
+        return Text("")
+    if speedup.low == speedup.high:  # the base over itself
+        return Text(factor(speedup.value))
+    pale = speedup.low <= 1 <= speedup.high
+    return Text(f"{factor(speedup.value)} {plus_minus(speedup)}", style="dim" if pale else "")
 
 
 def reasons(summaries: Sequence[CellSummary]) -> list[str]:
