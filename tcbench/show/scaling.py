@@ -79,8 +79,8 @@ def efficiency(interval: Interval | None) -> str:
 
 
 def efficiency_limits(interval: Interval | None) -> str:
-    """ "90.8% to 93.4%"; an open end says so."""
-    if interval is None:
+    """ "90.8% to 93.4%"; an open end says so, and a base over itself has none."""
+    if interval is None or interval.low == interval.high:
         return ""
     return f"{percent(interval.low)} to {percent(interval.high) if math.isfinite(interval.high) else 'no limit'}"
 
