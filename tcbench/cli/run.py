@@ -358,6 +358,8 @@ def _next_step(summaries: Sequence[CellSummary], path: Path, failed: bool) -> st
 
     if failed:
         return f"Next: {command_again(resume=True)}   (runs again what failed; its log is in the record)"
+    if any(summary.cell.ranks > 1 for summary in summaries):
+        return f"Next: tcbench explain {shlex.quote(str(path))}   (what holds each cell back: the all-reduce?)"
     if climbs(summaries):
         return f"Next: tcbench plot {shlex.quote(str(path))} --kind ladder -o ladder.png   (what each rung buys)"
     return "Next: tcbench run --config 'fp32*'   (a whole ladder; tcbench list shows all configs)"
