@@ -119,6 +119,7 @@ class Stream:
         self.recorded: list[Callable[[], Any]] = []
         self.pending: list[Callable[[], Any]] = []
         self.passed_ms = 0
+        self.waited = False
         gpu.streams[self.ptr] = self
 
     def __enter__(self) -> Stream:
@@ -127,6 +128,11 @@ class Stream:
 
     def __exit__(self, *error: object) -> None:
         gpu.current.pop()
+
+    def wait_event(self, event: Event) -> None:
+        assert event._stream is not None, "waits for an event that was never recorded"
+        self.waited = True
+        event._stream._deliver()
 
     def run(self, work: Callable[[], Any]) -> None:
         if self.capturing:
@@ -544,6 +550,57 @@ class Cupy(types.ModuleType):
         return gpu.transfers
 
 
+# -- NCCL ------------------------------------------------------------------------------------------------------------
+
+NCCL_UNIQUE_ID_BYTES = 128
+_NCCL_DTYPES = {6: "float16", 7: "float32", 9: "bfloat16"}
+
+
+class NcclCommunicator:
+    """Every rank has this one's numbers, so that a sum is so many times them. On a stream other than the current one it
+    happens as late as it may: when somebody waits."""
+
+    def __init__(self, ndev: int, unique_id: tuple[int, ...], rank: int) -> None:
+        assert len(unique_id) == NCCL_UNIQUE_ID_BYTES
+        if not 0 <= rank < ndev:
+            raise RuntimeError("NCCL_ERROR_INVALID_ARGUMENT: invalid argument")
+        self._ranks = ndev
+
+    def allReduce(self, source: int, target: int, count: int, dtype: int, op: int, stream: int) -> None:  # noqa: N802
+        if dtype not in _NCCL_DTYPES or op != 0:
+            raise RuntimeError("NCCL_ERROR_INVALID_ARGUMENT: invalid argument")
+        on, item_bytes = gpu.streams[stream], np.dtype(_NCCL_DTYPES[dtype]).itemsize
+        assert on.ptr != 0, "on the legacy stream, which waits for none of ours"
+
+        def add() -> None:
+            given = gpu.bytes(source, count * item_bytes).view(_NCCL_DTYPES[dtype])
+            total = (given.astype(np.float32) * self._ranks).astype(given.dtype)
+            gpu.bytes(target, count * item_bytes)[:] = total.view(np.uint8)
+
+        gpu.bytes(source, count * item_bytes)
+        gpu.bytes(target, count * item_bytes)
+        if on is gpu.current[-1]:
+            on.run(add)
+            return
+        assert not gpu.current[-1].capturing, "a second stream while capturing: untried"
+        assert on.waited, "NCCL's stream has not waited for what it sums"
+        on.waited = False
+        on.pending.append(add)
+
+
+def _nccl() -> types.SimpleNamespace:
+    return types.SimpleNamespace(
+        available=True,
+        NcclCommunicator=NcclCommunicator,
+        NCCL_SUM=0,
+        NCCL_FLOAT16=6,
+        NCCL_FLOAT32=7,
+        NCCL_BFLOAT16=9,
+        get_unique_id=lambda: tuple(range(-64, 64)),
+        get_version=lambda: 22703,
+    )
+
+
 def _module() -> Cupy:
     module = Cupy("cupy")
     module.properties = {
@@ -568,6 +625,7 @@ def _module() -> Cupy:
             MemoryPool=MemoryPool,
             using_allocator=using_allocator,
             alloc_pinned_memory=alloc_pinned_memory,
+            nccl=_nccl(),
             get_elapsed_time=get_elapsed_time,
             get_current_stream=lambda: gpu.current[-1],
             memory=types.SimpleNamespace(OutOfMemoryError=OutOfMemoryError),
@@ -591,6 +649,7 @@ def install_cupy(patch: pytest.MonkeyPatch) -> Cupy:
     gpu.allocators.append(MemoryPool().malloc)
     module = _module()
     patch.setitem(sys.modules, "cupy", module)
+    patch.setitem(sys.modules, "cupy.cuda", module.cuda)
     cuda = chainer.backends.cuda
     for name, value in {"available": True, "cudnn_enabled": True, "cupy": module, "ndarray": ndarray}.items():
         patch.setattr(cuda, name, value)

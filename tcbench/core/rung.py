@@ -64,7 +64,8 @@ converts and multiplies in float32 there (oneDNN Developer Guide, Data Types, "H
 @dataclass(frozen=True)
 class Requires:
     """Requirements of a rung: one of some kinds of device (None: any), a compute capability (of devices that have one),
-    instructions of a processor, packages, other rungs, and others where there are many ranks."""
+    instructions of a processor, packages, other rungs, and others where there are many ranks; `alone` says why it does
+    not run on many at all."""
 
     devices: frozenset[str] | None = None
     compute_capability: tuple[int, int] | None = None
@@ -72,6 +73,7 @@ class Requires:
     packages: tuple[Package, ...] = ()
     rungs: tuple[Needs, ...] = ()
     rungs_of_many: tuple[Needs, ...] = ()
+    alone: str | None = None
 
     def is_emulated(self, instructions: frozenset[str] | None) -> bool:
         """Whether a processor that has these lacks those it takes; None: another kind of device."""
@@ -225,7 +227,10 @@ class RungSet:
     def problem_of_many(self, names: Sequence[str]) -> str | None:
         """The reason why a config of these rungs does not run on many ranks though it does on one, or None."""
         for name in names:
-            for need in self.rungs[name].requires.rungs_of_many:
+            requires = self.rungs[name].requires
+            if requires.alone is not None:
+                return f"{name}: on one rank only: {requires.alone}"
+            for need in requires.rungs_of_many:
                 if need.rung not in names:
                     return f"{name}: on many ranks it needs '{need.rung}': {need.why}"
         return None

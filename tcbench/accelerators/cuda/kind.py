@@ -123,6 +123,7 @@ class Cuda(DeviceKind):
             accelerator.peak_bytes,
             accelerator.enter,
             accelerator.plan_choices,
+            reducer=accelerator.reducer,
         )
 
     def ceilings(self, device: str, threads: int) -> dict[str, Any]:

@@ -20,10 +20,12 @@ from tcbench.accelerators.cuda.cudnn import calls, graphs, libraries
 from tcbench.accelerators.cuda.cudnn.autotune import CupyWorkbench
 from tcbench.accelerators.cuda.cudnn.plans import PlanFacts, Plans, plan_cache
 from tcbench.accelerators.cuda.kernels.load import Kernels
-from tcbench.accelerators.protocol import Array, BatchNormRoute
+from tcbench.accelerators.cuda.nccl import NcclReducer
+from tcbench.accelerators.protocol import Array, BatchNormRoute, Reducer
 from tcbench.accelerators.staging import Slot, Staging
 from tcbench.core import messages
 from tcbench.core.record import CudnnSettings, PlanChoice
+from tcbench.core.world import World
 from tcbench.hardware.gpus import GpuProperties
 from tcbench.work import Norm, Work
 
@@ -203,6 +205,10 @@ class CudaAccelerator:
         with self._cupy.cuda.using_allocator(self._pool.malloc):
             self._workspace = self.empty((max(n_bytes, 1),), np.uint8)
         self._workspace_address = self._workspace.data.ptr
+
+    def reducer(self, world: World) -> Reducer:
+        """NCCL on this stream. Raises SelectionError where it is not installed."""
+        return NcclReducer(world, self.stream)
 
     # -- graphs
 

@@ -8,6 +8,7 @@ that nothing is broadcast (ChainerMN's optimizer does that in its first step).
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -26,22 +27,19 @@ BUCKET_BYTES = 25 << 20
 
 class PerParameter:
     """ChainerMN's communicator, as its multi-node optimizer calls it: `naive` where arrays are the host's, which makes
-    one MPI call for each parameter. It sends float32, also of 16-bit gradients."""
+    one MPI call for each parameter, `pure_nccl` on a GPU. Both send float32, also of 16-bit gradients."""
 
     overlaps = False
 
     def __init__(self, spec: ExchangeSpec, replica: Replica) -> None:
-        from chainermn import create_communicator
-
-        model = replica.model
-        self._communicator = create_communicator("naive", replica.world.mpi)
+        model, mpi = replica.model, replica.world.mpi
+        self._average, self.engine = _naive(mpi) if current().shares_host_memory else _pure_nccl(mpi)
         self._model = _Widened(model) if any(_unknown_to_chainermn(p) for p in model.params()) else model
-        self.engine = f"ChainerMN naive over {mpi_library()}"
         self.reduced_bytes = sum(p.size * work.ITEM_BYTES[work.wide(dtype_of(p.array))] for p in model.params())
 
     def allreduce(self) -> bool:
         """See Exchange."""
-        self._communicator.multi_node_mean_grad(self._model)
+        self._average(self._model)
         if isinstance(self._model, _Widened):
             self._model.narrow()
         return True
@@ -222,11 +220,49 @@ def _cut(parameters: Sequence[Any], values: int) -> list[list[Any]]:
     return groups
 
 
-def mpi_library() -> str:
-    """Name and version of the MPI that this process uses."""
+_Average = Callable[[Any], None]
+"""ChainerMN's averaging of a model's gradients."""
+
+
+def _naive(mpi: Any) -> tuple[_Average, str]:
+    """And the engine's name, here and in `_pure_nccl`."""
+    from chainermn import create_communicator
     from mpi4py import MPI
 
-    return str(MPI.Get_library_version()).partition(",")[0].strip()
+    library = str(MPI.Get_library_version()).partition(",")[0].strip()
+    return create_communicator("naive", mpi).multi_node_mean_grad, f"ChainerMN naive over {library}"
+
+
+def _pure_nccl(mpi: Any) -> tuple[_Average, str]:
+    """ChainerMN 7.8.1 on CuPy 14: its two kernels that copy all gradients at once name `half`, which CuPy's headers no
+    longer bring in by themselves. Its other way, parameter by parameter, fails where dtypes are mixed: `unpack_params`
+    asks for an array with `copy=False`, which now refuses to convert.
+
+    Its public call works on the legacy stream, for which our stream does not wait; the one below takes a stream.
+    """
+    import cupy
+    from chainermn import create_communicator, nccl
+
+    _give_half_to_chainermn()
+    stream, average = cupy.cuda.get_current_stream(), create_communicator("pure_nccl", mpi)._multi_node_mean_grad_async
+    version = nccl.get_version()
+    number = f"{version // 10000}.{version // 100 % 100}.{version % 100}"
+    return lambda model: average(model, False, stream), f"ChainerMN pure_nccl over NCCL {number}"
+
+
+@functools.cache
+def _give_half_to_chainermn() -> None:
+    import cupy
+    from chainermn.communicators import _memory_utility as kernels
+
+    for name in ("_cupy_batched_pack_params", "_cupy_batched_unpack_params"):
+        made = getattr(kernels, name)()
+        kernel = cupy.RawKernel(WITH_HALF + made.code, made.name)
+        setattr(kernels, name, lambda kernel=kernel: kernel)
+
+
+WITH_HALF = "#include <cupy/float16.cuh>\n"
+"""Begins ChainerMN's kernels, so that CuPy 14 compiles them."""
 
 
 def _unknown_to_chainermn(parameter: Any) -> bool:

@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import threadpoolctl
 
 from tcbench.backends.chainer import ops
@@ -47,7 +46,7 @@ class Step:
         self.x: Any = None
         self.t: Any = None
         self.loss: Any = None
-        self.loss_value: Any = np.float32(np.nan)
+        self.loss_value: Any = None
 
     def io(self) -> None:
         self.x, self.t = self.feed.next()
@@ -162,7 +161,7 @@ class ChainerSession:
         step.optimizer.check()
         peak_bytes, of = self._site.peak_memory()
         return Facts(
-            loss=self._site.value(self.step.loss_value),
+            loss=None if step.loss_value is None else self._site.value(step.loss_value),
             peak_memory_bytes=peak_bytes,
             peak_memory_of=of,
             prefetch_depth=self.step.feed.prefetch_depth,

@@ -15,6 +15,7 @@ class CudaGraph(Rung):
     requires = Requires(
         devices=frozenset({"cuda"}),
         rungs=(Needs("fused_optimizer", when="fp16", why="any other waits for the GradScaler's word on overflow"),),
+        alone="NCCL waits for ever at the end of a process group whose all-reduce is in a captured graph",
     )
     parity = EXACT
     source = "PyTorch documentation, CUDA semantics: CUDA Graphs, whole-network capture"
