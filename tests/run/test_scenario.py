@@ -163,7 +163,7 @@ def test_a_scenario_without_configs_is_refused(write):
     ("name", "expected"),
     [
         ("cpus", "did you mean 'cpu'?"),
-        ("zzz", "expected one of beyond, cpu, naruse2018, peers, settings"),
+        ("zzz", "expected one of beyond, cpu, naruse2018, peers, scaling, settings"),
         ("no/such.toml", "no such scenario file"),
         (".", "unknown"),
         ("/", "cannot be read"),
