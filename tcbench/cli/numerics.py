@@ -324,7 +324,7 @@ def _train(
 
 @dataclass(frozen=True)
 class _Trained:
-    """What a document needs of its runs beside them."""
+    """The rest of a document: the counted gradients, the static scale, and the machine."""
 
     gradients: Gradients
     static_scale: float
