@@ -85,18 +85,31 @@ def by_cell(records: Iterable[Record]) -> dict[tuple[str | None, Cell], list[Rec
     return groups
 
 
-def speedups(summaries: Sequence[CellSummary], base_config: str = "fp32") -> tuple[Interval | None, ...]:
-    """Images/s over that of `base_config` at the same batch size in the same setting, one for each summary, in order.
+BASE = "fp32"
+"""The config over which others are set."""
+
+
+def base_config(summaries: Iterable[CellSummary]) -> str:
+    """The config over which these are set: fp32, or of steps of the user's own alone, of which no config is called so,
+    the first."""
+    cells = [summary.cell for summary in summaries]
+    theirs = bool(cells) and all(cell.input.kind == "own" and cell.config != BASE for cell in cells)
+    return cells[0].config if theirs else BASE
+
+
+def speedups(summaries: Sequence[CellSummary]) -> tuple[Interval | None, ...]:
+    """Images/s over that of the base config at the same batch size in the same setting, one for each summary, in order.
 
     None where either of the two was not measured. The base over itself is exactly 1. Source of the interval:
     `tcbench.analysis.welch`.
     """
-    bases = {(s.setting, s.cell.batch_size): s for s in summaries if s.cell.config == base_config}
+    base_name = base_config(summaries)
+    bases = {(s.setting, s.cell.batch_size): s for s in summaries if s.cell.config == base_name}
 
     def over_base(summary: CellSummary) -> Interval | None:
         base = bases.get((summary.setting, summary.cell.batch_size))
         of = ratio(summary, base) if base is not None else None
-        return Interval(1.0, 1.0, 1.0) if of is not None and summary.cell.config == base_config else of
+        return Interval(1.0, 1.0, 1.0) if of is not None and summary.cell.config == base_name else of
 
     return tuple(map(over_base, summaries))
 

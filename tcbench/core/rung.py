@@ -225,8 +225,9 @@ class RungSet:
         return None
 
     def problem_of_many(self, names: Sequence[str]) -> str | None:
-        """The reason why a config of these rungs does not run on many ranks though it does on one, or None."""
-        for name in names:
+        """The reason why a config of these rungs does not run on many ranks though it does on one, or None. Nothing is
+        known of the rungs of a step of the user's own."""
+        for name in filter(self.__contains__, names):
             requires = self.rungs[name].requires
             if requires.alone is not None:
                 return f"{name}: on one rank only: {requires.alone}"

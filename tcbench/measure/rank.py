@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from tcbench.accelerators.device import kind_of
-from tcbench.core.messages import Finished, Joined, Message, ProfileRequest
+from tcbench.core.messages import Finished, Joined, Message, ProfileRequest, Stepped
 from tcbench.core.record import Cell, RankPart, Ranks
 from tcbench.core.session import Session
 from tcbench.core.world import World, entered
@@ -67,14 +67,20 @@ def _run(cell: Cell, joined: Joined, send: worker.Send, request: ProfileRequest 
     if not kind_of(cell.device).is_host and len(joined.cores) > 1:
         driver, feed = joined.cores[:1], joined.cores[1:]
     affinity.bind(feed)
+    running: list[Session] = []
     engine = ""
 
     def opened(session: Session) -> None:
-        nonlocal engine
         affinity.bind(driver)
-        engine = session.facts().engine
+        running.append(session)
 
-    finished = worker.run(cell, send, request, opened)
+    def pass_on(message: Message) -> None:
+        nonlocal engine
+        if isinstance(message, Stepped) and message.stage == "profiled":  # it has made steps, and makes none now
+            engine = running[0].facts().engine
+        send(message)
+
+    finished = worker.run(cell, pass_on, request, opened)
     measurement, environment = finished.measurement, finished.environment
     if measurement is not None:
         part = RankPart(

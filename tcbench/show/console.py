@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tcbench.analysis.stats import Interval
-from tcbench.analysis.summary import CellSummary
+from tcbench.analysis.summary import BASE, CellSummary, base_config
 from tcbench.core.record import Cell
 from tcbench.run.plan import Plan
 from tcbench.show.busy import busy_line
@@ -56,7 +56,7 @@ def results_table(summaries: Sequence[CellSummary], speedups: Sequence[Interval 
     table = ladder_table([summary.cell for summary in summaries], min_width=16)
     table.add_column("images/s", justify="right", no_wrap=True)
     table.add_column("step", justify="right", no_wrap=True)
-    table.add_column("vs fp32", justify="right", no_wrap=True)
+    table.add_column(f"vs {base_config(summaries)}", justify="right")
     table.add_column("peak memory", justify="right", no_wrap=True)
     add_by_batch(
         table, ((summary.cell, _figures(summary, ratio)) for summary, ratio in zip(summaries, speedups, strict=True))
@@ -174,6 +174,7 @@ def summary_json(
     scaling: Sequence[dict[str, Any]] = (),
 ) -> str:
     """The table as JSON. `scaling`: the curves, as `tcbench.show.scaling` writes them."""
+    base = base_config(summaries)
     cells = [
         {
             "config": summary.cell.config,
@@ -189,7 +190,8 @@ def summary_json(
             "trials_ok": summary.trials_ok,
             "images_per_s": summary.images_per_s,
             "step_time_s": summary.step_time_s,
-            "speedup_over_fp32": speedup,
+            "speedup_over_fp32": speedup if base == BASE else None,
+            "speedup": None if speedup is None else {"over": base, "ratio": speedup},
             "peak_memory_bytes": summary.peak_memory_bytes,
             "processor_time_lost": summary.lost,
             "phase_host_s": dict(summary.phase_host_s),

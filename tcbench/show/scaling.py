@@ -117,7 +117,7 @@ def notes(curves: Sequence[Curve]) -> list[str]:
             "in most steps."
         )
     engines = {s.environment.ranks for s in (p.summary for p in points) if s.environment and s.environment.ranks}
-    lines += sorted({f"ranks: {ranks.engine}; {ranks.binding}" for ranks in engines})
+    lines += sorted({"ranks: " + "; ".join(filter(None, (ranks.engine, ranks.binding))) for ranks in engines})
     return lines
 
 

@@ -46,7 +46,7 @@ def test_a_terminal_shows_the_step_and_the_eta_live():
         progress.listen(cell, 0, Stepped("timed", 6, 0.1))
         progress._progress.refresh()
         text = out.file.getvalue()
-    assert "timed, 6 steps, 40 images/s" in text
+    assert "timed, 6 steps, 40.0 images/s" in text
     assert "ETA" in text
 
 
@@ -99,4 +99,4 @@ def test_stages_show_a_bar_with_an_eta_on_a_terminal_and_nothing_when_quiet():
 
 def test_a_trials_rate_is_that_of_all_its_ranks():
     record = factories.make_record(cell=factories.make_cell(ranks=4), images_per_s=80.0, noise=0.0)
-    assert views.outcome(record) == "80 images/s"
+    assert views.outcome(record) == "80.0 images/s"

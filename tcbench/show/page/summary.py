@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from tcbench.analysis.explanation import Explanation
 from tcbench.analysis.ladder import Climb
 from tcbench.analysis.stats import Interval
-from tcbench.analysis.summary import CellSummary, best, ratio
+from tcbench.analysis.summary import CellSummary, base_config, best, ratio
 from tcbench.core.record import Cell
 from tcbench.show.busy import busy_line
 from tcbench.show.format import counted, factor, limits, listed, number, numbers, plus_minus
@@ -35,9 +35,6 @@ _MOST_LADDERS = 3
 
 _KEPT = "\u00a0"
 """A space at which no line breaks."""
-
-_BASE = "fp32"
-"""The config that `summary.speedups` compares with."""
 
 
 def section(
@@ -120,8 +117,9 @@ def _fastest(here: Here, winner: CellSummary, speedup: Interval | None) -> Parag
         f" is the fastest of {n} cells" if n > 1 else "",
         f": {number(rate.value)} images/s at batch size {winner.cell.batch_size} (95% interval {limits(rate)})",
     ]
-    if speedup is not None and winner.cell.config != _BASE:
-        parts += [", ", strong(f"{factor(speedup.value)} {_BASE}"), f" there ({limits(speedup, 'factor')})"]
+    base = base_config(here.summaries)
+    if speedup is not None and winner.cell.config != base:
+        parts += [", ", strong(f"{factor(speedup.value)} {base}"), f" there ({limits(speedup, 'factor')})"]
     parts.append(".")
     second = best(s for s in here.summaries if s is not winner)
     if second is not None and second.images_per_s is not None:

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Mapping
 
 from tcbench.analysis.stats import Interval
-from tcbench.analysis.summary import CellSummary, best
+from tcbench.analysis.summary import CellSummary, base_config, best
 from tcbench.core.record import Cell
 from tcbench.show.charts import throughput_chart
 from tcbench.show.console import footnotes
@@ -35,14 +35,27 @@ def _figure(here: Here, over_base: Speedups, swatches: Swatches, prefix: str) ->
     title = "Images per second" + (f", {here.name}" if here.name else "")
     notes = footnotes(here.summaries)
     if any(len(here.at(batch_size)) > 1 and best(here.at(batch_size)) for batch_size in here.batch_sizes):
-        notes.append("Bold in the table: the fastest at its batch size. Factors are over fp32 at the same batch size.")
+        base = base_config(here.summaries)
+        notes.append(
+            f"Bold in the table: the fastest at its batch size. Factors are over {base} at the same batch size."
+        )
     table = _table(title, here, over_base, swatches)
     chart = functools.partial(throughput_chart, here.summaries, title="Images per second")
     return drawings.figure(chart, title, prefix, table, notes)
 
 
 def _table(title: str, here: Here, over_base: Speedups, swatches: Swatches) -> Table:
-    names = ("#batch", "config", "status", "#images/s", "95% interval", "#vs fp32", "#step", "#peak memory", "#trials")
+    names = (
+        "#batch",
+        "config",
+        "status",
+        "#images/s",
+        "95% interval",
+        f"#vs {base_config(here.summaries)}",
+        "#step",
+        "#peak memory",
+        "#trials",
+    )
     return Table(
         caption=title,
         columns=columns(*names),
