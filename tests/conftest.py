@@ -1,6 +1,7 @@
 """Runs before any test module: two workers with two BLAS threads each would wait for one another on two cores."""
 
 import fcntl
+import functools
 import os
 import re
 import signal
@@ -11,6 +12,7 @@ from typing import Any
 
 import hypothesis
 import pytest
+import typer
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -20,6 +22,10 @@ hypothesis.settings.register_profile(
     "any-machine", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
 hypothesis.settings.load_profile("any-machine")
+
+# Typer makes the commands anew from their functions' signatures whenever the application is called, which took most of
+# the time of the tests that call it in their own process.
+typer.main.get_command = functools.cache(typer.main.get_command)
 
 # Hundreds of tests start Python anew: none of them should compile all that it imports.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)

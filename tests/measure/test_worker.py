@@ -139,7 +139,7 @@ def test_a_profiled_worker_leaves_its_recording(tmp_path):
         batch_size=2,
         image_size=32,
         input=Input(kind="synthetic"),
-        measure=MeasureSettings(max_time_s=0.1, profiled_steps=2),
+        measure=MeasureSettings(max_time_s=0.1, min_timed_steps=4, profiled_steps=2),
     )
     finished = worker.run(cell, lambda message: None, ProfileRequest(str(path)))
     assert finished.status == "ok", finished.reason

@@ -52,9 +52,16 @@ def wrong(off: dict[str, str | None]) -> set[str]:
     return {config for config, why in off.items() if why}
 
 
-@pytest.mark.parametrize("opens", [open_site, pytest.param(by_numpy, marks=pytest.mark.slow)])
-def test_all_configs_of_the_cpu_scenario_are_within_what_their_rungs_declare(opens):
-    job = planned(steps=plan.PARITY_STEPS)
+@pytest.mark.parametrize(
+    ("opens", "steps"),
+    [
+        (open_site, 2),
+        pytest.param(open_site, plan.PARITY_STEPS, marks=pytest.mark.slow),
+        pytest.param(by_numpy, plan.PARITY_STEPS, marks=pytest.mark.slow),
+    ],
+)
+def test_all_configs_of_the_cpu_scenario_are_within_what_their_rungs_declare(opens, steps):
+    job = planned(steps=steps)
     runs = compare(job, opens, lambda done: None)
     assert {config.name for config in load("cpu").configs} <= {one.config for one in runs}
     assert {one.off for one in judge(runs, lambda rung: RUNGS[rung])} == {None}
