@@ -40,6 +40,7 @@ def explain(
     numbers, the rung that reduces it and the most that rung could gain; beside it the measured gain, where these
     results have it."""
     from tcbench.analysis.explanation import explain as explanations
+    from tcbench.cli import host_profiles
     from tcbench.cli.results import read_with_timelines
     from tcbench.show import explain as view
     from tcbench.show import simulated
@@ -61,6 +62,10 @@ def explain(
         console.print(line, style="bold", markup=False, highlight=False, soft_wrap=True)
     console.print(view.table(explained))
     console.print()
+    for line in (hosts := host_profiles.lines(explained, out)):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    if hosts:
+        console.print()
     if details:
         for line in view.sentences(explained):
             console.print(line, markup=False, highlight=False, soft_wrap=True)

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from tcbench.tracing.nsys import Nsys
     from tcbench.tracing.threads import ThreadSampler
 
-Tool = Literal["auto", "nsys", "cupti", "ranges"]
+Tool = Literal["auto", "nsys", "cupti", "ranges", "py-spy", "cprofile"]
 
 _TIMED_S = 5.0
 """Budget of the timed pass that comes before the profiled one: enough to be steady."""
@@ -58,6 +58,7 @@ _TOOL_GRACE_S = 120.0
 tcbench profile fp16+dali --bs 8                   what holds it back, and the picture that shows it
 tcbench profile fp16 --bs 64 --device cuda:0       with Nsight Systems where nsys is on PATH, else with CUPTI
 tcbench profile fp32 --bs 4 --tool ranges -n 10    without any tool
+tcbench profile fp32 --bs 8 --host                 the host's functions: a flame graph, a table
 """,
 )
 def profile(
@@ -99,10 +100,17 @@ def profile(
         Tool,
         typer.Option(
             metavar="TOOL",
-            help="nsys (Nsight Systems), cupti (a GPU's), ranges (tcbench's own) or auto: the first that can be used.",
+            help="nsys (Nsight Systems), cupti (a GPU's), ranges (tcbench's own) or auto: the first that can be used; "
+            "with --host py-spy, cprofile or auto.",
             rich_help_panel=HOW,
         ),
     ] = "auto",
+    host: Annotated[
+        bool,
+        typer.Option(
+            "--host", help="The host's Python functions instead of a timeline, for some seconds.", rich_help_panel=HOW
+        ),
+    ] = False,
     threads: Annotated[
         int | None,
         typer.Option(metavar="N", min=1, help="As with `tcbench run`.", rich_help_panel=HOW),
@@ -114,7 +122,8 @@ def profile(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.", rich_help_panel=WHERE)] = False,
 ) -> None:
     """Run one cell, record a few of its steady steps, and say what holds it back. Leaves a trace that Perfetto
-    (ui.perfetto.dev) opens and that holds the trial's record, a picture, and a summary.
+    (ui.perfetto.dev) opens and that holds the trial's record, a picture, and a summary. With --host: in which Python
+    functions each phase spends its time, as a table, a flame graph and a file for www.speedscope.app.
 
     Exit code: 0; 2 for a mistake in the command; 3 when the cell did not run to its end; 130 when interrupted.
     """
@@ -122,8 +131,11 @@ def profile(
     from tcbench.tracing import perfetto
 
     plan, planned = _planned(config, scenario, bs, device, data, image_size, steps, threads, host_speed, ranks)
-    recorder, launcher = _recorder(tool, planned.cell), _launcher(plan)
     stderr, stdout = make_console(stderr=True), make_console()
+    if host:
+        _host(plan, planned, tool, out, stderr, stdout, quiet)
+        return
+    recorder, launcher = _recorder(tool, planned.cell), _launcher(plan)
     _prepare_input(plan, stderr, quiet)
     stem = _stem(out / plan.device.machine, planned.cell)
     try:
@@ -145,6 +157,36 @@ def profile(
         stderr.print(f"note: {line}", style="yellow", markup=False, highlight=False, soft_wrap=True)
     for line in (summary, "", *(f"wrote {path}" for path in left), f"Next: {_next_step(taken.timelines[0], trace)}"):
         stdout.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def _host(plan: Plan, planned: PlannedCell, tool: Tool, out: Path, stderr: Any, stdout: Any, quiet: bool) -> None:
+    """The profile of the host's functions."""
+    from tcbench.cli import host_profiles
+    from tcbench.show import host_profile as view
+
+    if planned.cell.host_speed != 1:
+        raise SelectionError("--host looks at this host as it is; leave --host-speed out")
+    if planned.cell.ranks > 1:
+        raise SelectionError("--host looks at one process; leave --ranks out")
+    chosen, note = host_profiles.tool_for(tool)
+    _prepare_input(plan, stderr, quiet)
+    stem = _stem(out / plan.device.machine, planned.cell, "host")
+    try:
+        record, taken = host_profiles.take(plan, planned, chosen, stderr, quiet)
+    except KeyboardInterrupt:
+        typer.echo("\ninterrupted; nothing was kept", err=True)
+        raise typer.Exit(INTERRUPTED) from None
+    if taken is None:
+        raise _Failed(f"{planned.cell.label}: {record.status}: {record.reason}")
+    left = host_profiles.keep(taken, stem)
+    if note:
+        stderr.print(f"note: {note}", style="yellow", markup=False, highlight=False, soft_wrap=True)
+    stdout.print(view.table(taken))
+    for line in ("", view.overhead(taken), *(f"wrote {path}" for path in left), _NEXT):
+        stdout.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+_NEXT = "Next: tcbench explain   (names the costliest function beside the verdict; www.speedscope.app opens the file)"
 
 
 class _Failed(TcbenchError):
@@ -232,6 +274,8 @@ def _recorder(tool: Tool, cell: Cell) -> _Recorder:
                 f"--tool {tool} records what is there, and {cell.device} is simulated; take --tool auto"
             )
         return _Recorder(inside=kind.recorder)
+    if tool in ("py-spy", "cprofile"):
+        raise SelectionError(f"--tool {tool} looks at the host's functions: add --host")
     if tool in ("auto", "nsys") and cell.ranks == 1:
         installed = nsys.find()
         if installed is not None:
@@ -405,10 +449,10 @@ def _prepare_input(plan: Plan, stderr: Any, quiet: bool) -> None:
     run.generate_input(plan, stderr, quiet)
 
 
-def _stem(folder: Path, cell: Cell) -> Path:
+def _stem(folder: Path, cell: Cell, what: str = "profile") -> Path:
     """The name of this profile's files, without suffix: the cell, and when (UTC). Makes the folder."""
     ranks = f"-ranks{cell.ranks}" if cell.ranks > 1 else ""
-    name = re.sub(r"[^\w.+-]", "_", f"profile-{cell.config}-bs{cell.batch_size}{ranks}-{cell.device}")
+    name = re.sub(r"[^\w.+-]", "_", f"{what}-{cell.config}-bs{cell.batch_size}{ranks}-{cell.device}")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

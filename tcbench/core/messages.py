@@ -7,6 +7,7 @@ from typing import Literal
 import msgspec
 
 from tcbench.core import text
+from tcbench.core.host_profile import HostTool
 from tcbench.core.record import Environment, Measurement, check_end
 
 RUNNER_PID = "TCBENCH_RUNNER_PID"
@@ -57,11 +58,14 @@ class Finished(msgspec.Struct, frozen=True, tag="finished"):
 
 class ProfileRequest(msgspec.Struct, frozen=True):
     """A request to a worker beyond its cell, when it is profiled: to record its profiled pass with its layers and,
-    where `activities` is set, what the device does, and to leave the recording in the file `path`. Its second argument,
-    as JSON. Each of many ranks leaves a file of its own."""
+    where `activities` is set, what the device does, and to leave the recording in the file `path`. With `host` the
+    pass has no layers, takes `least_s` seconds at least, and goes under cProfile unless py-spy samples it. Its second
+    argument, as JSON. Each of many ranks leaves a file of its own."""
 
     path: str
     activities: bool = False
+    host: HostTool | None = None
+    least_s: float = 0.0
 
     def of_rank(self, rank: int) -> ProfileRequest:
         """The request to one of many ranks, with its file."""

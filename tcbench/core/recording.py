@@ -11,6 +11,8 @@ from typing import Literal
 
 import msgspec
 
+from tcbench.core.host_profile import Stack
+
 HostKind = Literal["step", "phase", "layer"]
 ActivityKind = Literal["kernel", "copy", "memset", "graph", "input"]
 
@@ -62,7 +64,8 @@ class Activity(msgspec.Struct, frozen=True, array_like=True):
 
 class Recording(msgspec.Struct, frozen=True, kw_only=True):
     """A profiled pass. `thread` is the system's id of the thread that ran it. `graph_phases` says which phase's work a
-    captured graph's node was; `dropped` counts activities that the tool lost."""
+    captured graph's node was; `dropped` counts activities that the tool lost. `places`: the file and line of each
+    phase's function ("FILE:LINE"); `stacks`: what cProfile saw of them."""
 
     thread: int
     phases: tuple[str, ...]
@@ -71,6 +74,8 @@ class Recording(msgspec.Struct, frozen=True, kw_only=True):
     activities: tuple[Activity, ...] = ()
     graph_phases: dict[int, str] = {}
     dropped: int = 0
+    places: dict[str, str] = {}
+    stacks: tuple[Stack, ...] = ()
 
 
 def encode(recording: Recording) -> bytes:

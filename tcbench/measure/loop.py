@@ -47,12 +47,15 @@ Listener = Callable[[Progress], None]
 class Profiling:
     """Recorders that go with the profiled pass. `recorder` gets its steps and phases, and where `layers` is set and the
     session can tell them also its layers. `around` is held around the pass: a GPU's profilers start and stop there.
-    `title` is what a tool is told of the cell, as JSON."""
+    `title` is what a tool is told of the cell, as JSON. `phase` takes a phase's name and is held around each run of it.
+    The pass takes about `least_s` seconds at least."""
 
     recorder: Recorder = field(default_factory=Recorder)
     around: Callable[[], contextlib.AbstractContextManager[object]] = contextlib.nullcontext
     layers: bool = False
     title: str = ""
+    phase: Callable[[str], contextlib.AbstractContextManager[object]] = contextlib.nullcontext
+    least_s: float = 0.0
 
 
 def measure(
@@ -98,9 +101,10 @@ def measure(
     last_loss = _finite(after.loss, "after the timed pass")
     busy_s = None if facts.busy_s is None or after.busy_s is None else (after.busy_s - facts.busy_s) / len(timed_s)
 
+    steps = world.bcast(max(settings.profiled_steps, math.ceil(profiling.least_s / timed_s[-1])))
     listen(Progress("profiled", 0, timed_s[-1]))
-    phases = profile(session, ranges, settings.profiled_steps, len(warmup_s) + len(timed_s), profiling)
-    listen(Progress("profiled", settings.profiled_steps, timed_s[-1]))
+    phases = profile(session, ranges, steps, len(warmup_s) + len(timed_s), profiling)
+    listen(Progress("profiled", steps, timed_s[-1]))
     facts = session.facts()
     gc_frozen = gc.get_freeze_count() > 0
     gc.unfreeze()
@@ -176,7 +180,8 @@ def profile(
             for phase, attributes in zip(session.phases, ranges.phases, strict=True):
                 recorder.begin_phase(phase.name)
                 ranges.push(attributes)
-                phase.run()
+                with profiling.phase(phase.name):
+                    phase.run()
                 ranges.pop()
                 recorder.end()
                 if on_device:

@@ -15,10 +15,11 @@ from factories import make_record
 from timelines import record_in
 
 from tcbench import tracing
+from tcbench.analysis.host_time import functions, phase_s
 from tcbench.backends.feeds.generated import generate
-from tcbench.cli import profile
+from tcbench.cli import host_profiles, profile
 from tcbench.core.errors import SelectionError
-from tcbench.tracing import nsys
+from tcbench.tracing import host, nsys
 
 CELL = ("profile", "fp32+dali", "cpu", "--bs", "2", "--device", "cpu", "--image-size", "32")
 
@@ -203,3 +204,68 @@ def wait_for(condition, timeout_s: float = 30.0) -> None:
     while not condition():
         assert time.monotonic() < deadline, "timed out"
         time.sleep(0.1)
+
+
+def hosts(here: Path, suffix: str) -> list[Path]:
+    return list(here.glob(f"results/*/host-fp32+dali-bs2-cpu-*{suffix}"))
+
+
+def test_a_host_profile_leaves_a_flame_graph_and_a_file_and_explain_names_the_costliest_function(tmp_path, monkeypatch):
+    monkeypatch.setattr(host_profiles, "_LEAST_S", 0.5)
+    done = tcbench(tmp_path, *CELL, "--host", "--tool", "cprofile")
+    assert done.code == 0, done.err
+    (graph,), (scope,) = hosts(tmp_path, ".svg"), hosts(tmp_path, ".speedscope.json")
+    assert "<svg" in graph.read_text()
+    taken = host.read(scope)
+    assert (taken.tool, taken.label) == ("cProfile", "fp32+dali, batch size 2")
+    times_s = {phase: phase_s(taken, phase) for phase in taken.phases}
+    assert 0.6 < sum(times_s.values()) / taken.step_s < 1.4
+    assert times_s["backward"] > times_s["io"]
+    assert {one.origin for one in functions(taken, "backward")} == {"tcbench", "framework", "compute"}
+    for words in ("forward", "backward", "framework", "NumPy, driver", "overhead", str(scope.relative_to(tmp_path))):
+        assert words in done.out
+
+    run = ("run", "cpu", "--config", "fp32+dali", "--bs", "2", "--device", "cpu", "--image-size", "32")
+    assert tcbench(tmp_path, *run, "--max-time", "0.3", "--quiet").code == 0
+    explained = tcbench(tmp_path, "explain").out
+    assert " holds the step back; costliest function there: " in " ".join(explained.split())
+    assert "of the phase by cProfile" in " ".join(explained.split())
+
+
+@pytest.mark.skipif(host.find() is None, reason="py-spy is not installed")
+def test_py_spy_samples_each_phase_from_outside(tmp_path, monkeypatch):
+    if trouble := host.problem(host.find()):
+        pytest.skip(trouble)
+    monkeypatch.setattr(host_profiles, "_LEAST_S", 3.0)
+    done = tcbench(tmp_path, *CELL, "--host", "--tool", "py-spy")
+    assert done.code == 0, done.err
+    taken = host.read(*hosts(tmp_path, ".speedscope.json"))
+    assert taken.tool == "py-spy"
+    assert taken.samples > 100
+    assert {"forward", "backward", "update"} <= {stack.phase for stack in taken.stacks}
+
+
+def test_where_py_spy_may_not_attach_cprofile_serves_and_says_so(monkeypatch):
+    monkeypatch.setattr(host, "find", lambda: Path("/x/py-spy"))
+    monkeypatch.setattr(host, "problem", lambda _: "py-spy may not attach: Permission denied")
+    assert host_profiles.tool_for("auto") == (
+        "cProfile",
+        "py-spy may not attach: Permission denied; cProfile instead, which slows Python down: see the overhead",
+    )
+    with pytest.raises(SelectionError, match="--tool py-spy: py-spy may not attach"):
+        host_profiles.tool_for("py-spy")
+    monkeypatch.setattr(host, "find", lambda: None)
+    assert "uv sync --extra host" in str(host_profiles.tool_for("auto")[1])
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--host", "--tool", "nsys"), "with --host, take py-spy, cprofile or auto"),
+        (("--tool", "py-spy"), "add --host"),
+    ],
+)
+def test_tools_of_a_timeline_and_of_the_host_are_told_apart(tmp_path, options, words):
+    done = tcbench(tmp_path, *CELL, *options)
+    assert done.code == 2
+    assert words in " ".join(done.err.split())
