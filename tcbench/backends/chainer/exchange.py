@@ -49,8 +49,8 @@ class PerParameter:
 
 
 class Flat:
-    """All gradients packed by one launch into one buffer, divided by the number of ranks on the way, and reduced by one
-    call of the device's own engine. The batched update reads the buffer."""
+    """All gradients packed by one launch into one buffer, divided by the number of ranks on the way, and reduced by
+    the device's own engine. The batched update reads the buffer."""
 
     overlaps = False
 

@@ -1,5 +1,5 @@
 """flat_allreduce: one all-reduce for all parameters. Their gradients are packed side by side into one float32 buffer,
-which MPI or NCCL reduces in one call and the batched update reads."""
+which NCCL reduces in one call (MPI in a few) and the batched update reads."""
 
 from __future__ import annotations
 
