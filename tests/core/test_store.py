@@ -353,3 +353,19 @@ def test_runs_that_began_in_the_same_second_on_two_machines_stay_apart():
     assert store.current([here, there]) == (here, there)
     assert store.current([died, here]) == store.current([here, died, here]) == (here,)
     assert store.current([here, there, here]) == (here, there)
+
+
+def test_the_newest_run_is_that_of_the_same_ending_on_one_machine_or_on_any(tmp_path):
+    for machine, name in [
+        ("a", "cpu-20260101-000000"),
+        ("a", "cpu-20260101-000000-2_a100"),
+        ("a", "cpu-20260101-000001_gpu_a100"),
+        ("b", "cpu-20260101-000000-3_a100"),
+    ]:
+        with store.Store(tmp_path / machine / f"{name}.jsonl") as records:
+            records.append(factories.make_record())
+    assert store.latest(tmp_path, "a", "cpu").stem == "cpu-20260101-000000"
+    assert store.latest(tmp_path, "a", "cpu", "_a100").stem == "cpu-20260101-000000-2_a100"
+    assert store.latest(tmp_path, None, "cpu", "_a100").stem == "cpu-20260101-000000-3_a100"
+    assert store.latest(tmp_path, "b", "cpu") is None
+    assert store.latest(tmp_path / "none", None, "cpu") is None
