@@ -27,8 +27,7 @@ class CellSummary:
     of the first trial with the summary's status. `throughput` is images/s over total time, those of all ranks, on the
     logarithmic scale: what ratios are made of; `images_per_s` is its geometric mean over trials and `step_time_s` the
     images of a step over that, both with 95% intervals over `unit`. `lost`: the largest share of the processor time of
-    a trial that others had (`tcbench.core.record.HostLoad`). `phase_host_s` holds the median host time of each
-    phase in the profiled pass. `settled`: the warm-up of every trial that is ok had settled.
+    a trial that others had (`tcbench.core.record.HostLoad`). `runs`: the ids of the runs that measured it.
     """
 
     cell: Cell
@@ -47,6 +46,7 @@ class CellSummary:
     unit: Literal["steps", "trials"] = "steps"
     settled: bool = False
     lost: float = 0.0
+    runs: tuple[str, ...] = ()
 
     @property
     def busy(self) -> bool:
@@ -151,6 +151,7 @@ def _summary(
         reason=record.reason,
         trials=len(group),
         trials_ok=len(ok),
+        runs=tuple(dict.fromkeys(record.run_id for record in group)),
     )
     trials_s = [m.counted_times_s for m in measured if m.counted_times_s]
     if not trials_s:

@@ -18,7 +18,7 @@ from tcbench.analysis.stats import Interval
 from tcbench.analysis.summary import CellSummary
 from tcbench.show.charts.inline import tooltip
 from tcbench.show.charts.legend import legend_rows
-from tcbench.show.charts.page import GROUND, MARGIN, WIDTH, Page, put, rates
+from tcbench.show.charts.page import MARGIN, WIDTH, Page, put, rates
 from tcbench.show.charts.palette import INK, PAPER, QUIET, Fill, fill
 from tcbench.show.charts.provenance import Setting, by_setting, provenance_of, small_print
 from tcbench.show.charts.text import (
@@ -207,6 +207,10 @@ def _ceiling(intervals: Sequence[Interval]) -> float:
     return max(min(interval.high, 1.5 * highest) for interval in intervals)
 
 
+_LOW_WHISKER = 12.0
+"""Points; about the height of a number."""
+
+
 def _draw_measured(axes: Axes, bars: Sequence[tuple[float, Bar, Interval]], ceiling: float, pitch: float) -> None:
     """Bars with their whiskers and, where there is room (`pitch`: inches from bar to bar), their values."""
     if not bars:
@@ -236,7 +240,19 @@ def _draw_measured(axes: Axes, bars: Sequence[tuple[float, Bar, Interval]], ceil
         axes.plot(cut, [ceiling] * len(cut), "^", markersize=4, color=INK, zorder=3, clip_on=False)
     words = ["\n".join(filter(None, [bar.note, number(interval.value)])) for _, bar, interval in bars]
     fits = [max(text_width(line, WORDS) for line in text.split("\n")) <= 0.98 * pitch for text in words]
-    labels = [text if fit else "" for text, fit in zip(words, fits, strict=True)]
-    axes.bar_label(container, labels, padding=2.5, linespacing=1.05, bbox=GROUND, zorder=4)
+    point = axes.get_ylim()[1] / (axes.bbox.height / DPI * 72)  # in images/s
+    for x, value, rise, text, fit in zip(xs, values, above, words, fits, strict=True):
+        # On its bar: above a whisker that hardly rises, over one that ends far above, where it would be read as that.
+        lift = rise / point if rise / point <= _LOW_WHISKER else 0.0
+        if fit:
+            put(
+                axes,
+                text,
+                (x, value),
+                (0, lift + 2.5),
+                size=WORDS,
+                va="bottom",
+                linespacing=1.05,
+            )
     for patch, (_, bar, interval) in zip(container, bars, strict=True):
         tooltip(patch, f"{bar.name}\n{number(interval.value)} images/s ({limits(interval)})")

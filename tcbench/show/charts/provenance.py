@@ -13,7 +13,7 @@ import msgspec
 
 from tcbench.analysis.summary import CellSummary
 from tcbench.core.errors import SelectionError
-from tcbench.core.record import Cell
+from tcbench.core.record import Cell, Environment
 from tcbench.show.busy import busy_line
 from tcbench.show.charts.text import drawable
 from tcbench.show.format import counted, libraries
@@ -69,7 +69,7 @@ def provenance_of(settings: dict[Setting, list[CellSummary]]) -> Provenance:
 
 
 def small_print(summaries: Sequence[CellSummary], common: Sequence[str], whiskers: bool) -> str:
-    """Machine, images, input, trials, what the whisker is, the library that computed, version."""
+    """Machine, images, input, trials, what the whisker is, the library that computed, runs, version."""
     ok = [s for s in summaries if s.images_per_s is not None]
     words = [*common]
     trials = sorted({s.trials for s in summaries if s.status != "skipped"})
@@ -88,10 +88,20 @@ def small_print(summaries: Sequence[CellSummary], common: Sequence[str], whisker
     words += [f"computed by {name}" for name in libraries(s.environment for s in summaries if s.environment)]
     words += lines(s.environment for s in summaries)
     words += filter(None, [busy_line(ok)])
-    versions = dict.fromkeys(s.environment.tcbench for s in summaries if s.environment)
+    runs = list(dict.fromkeys(run for s in summaries for run in s.runs))
+    words.append(f"run {', '.join(runs)}" if len(runs) <= _NAMED_RUNS else f"{len(runs)} runs, {runs[0]} to {runs[-1]}")
+    versions = dict.fromkeys(map(_version, (s.environment for s in summaries if s.environment)))
     if versions:
         words.append("tcbench " + ", ".join(versions))
     return drawable(" · ".join(words))
+
+
+_NAMED_RUNS = 2
+
+
+def _version(environment: Environment) -> str:
+    """tcbench's, with its commit where it ran from a checkout."""
+    return environment.tcbench + (f" at {environment.commit[:12]}" if environment.commit else "")
 
 
 def _facts(summaries: Sequence[CellSummary]) -> dict[str, str]:

@@ -15,6 +15,7 @@ from tcbench.core.errors import SelectionError
 from tcbench.core.record import STATUSES, Status
 from tcbench.show import charts
 from tcbench.show.charts.inline import svg
+from tcbench.show.format import number
 
 
 @pytest.mark.parametrize(
@@ -140,3 +141,18 @@ def test_every_bar_and_every_reason_has_a_tooltip() -> None:
     markup = svg(figure, label="T", prefix="t")
     assert "fp32, batch size 4\n100 images/s" in markup
     assert "fp16, batch size 4\nout of memory" in markup
+
+
+def test_a_number_stands_on_its_bar_and_not_at_the_end_of_a_long_whisker() -> None:
+    steady = make_record("fp32", 4, images_per_s=40.0, noise=0.001)
+    wild = make_record("fp16", 4, images_per_s=20.0, noise=0.8)
+    figure = charts.throughput_chart(summarise([steady, wild]), title="T")
+    figure.canvas.draw()
+    [axes] = figure.axes
+    values = {text.get_text(): text for text in axes.texts}
+    for summary in summarise([steady, wild]):
+        assert summary.images_per_s is not None
+        words = values[number(summary.images_per_s.value)]
+        top = axes.transData.transform((0, summary.images_per_s.value))[1]
+        above = (words.get_window_extent().y0 - top) * 72 / figure.dpi
+        assert 0 <= above <= 20
