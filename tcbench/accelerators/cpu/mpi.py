@@ -19,7 +19,7 @@ from tcbench.core.world import World
 from tcbench.work import ITEM_BYTES
 
 PIECE_BYTES = 8 << 20
-"""Given to MPI at once. Two ranks of one host took 1.2 to 2 times as long for 97 MB in one call as in pieces of 1 to
+"""Given to MPI at once. Two ranks of one host took roughly 1.2 to 2 times as long for 97 MB in one call as in pieces of 1 to
 16 MB (Open MPI 5.0.11), which caches hold."""
 
 _CLOSE_S = 10
