@@ -19,8 +19,8 @@ from tcbench.core.world import World
 from tcbench.work import ITEM_BYTES
 
 PIECE_BYTES = 8 << 20
-"""Given to MPI at once. Two ranks of one host took roughly 1.2 to 2 times as long for 97 MB in one call as in pieces of 1 to
-16 MB (Open MPI 5.0.11), which caches hold."""
+"""Given to MPI at once. Two ranks of one host took roughly 1.2 to 2 times as long for 97 MB in one call as in
+pieces of 1 to 16 MB (Open MPI 5.0.11), which caches hold."""
 
 _CLOSE_S = 10
 """The wait for sums that nobody asked for any more. A rank that has ended will never answer."""
