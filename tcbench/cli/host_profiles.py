@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 _LEAST_S = 8.0
-"""The least length of a profile: py-spy needs a part of a second to attach, and samples 200 times a second."""
+"""The least length of a profile: py-spy needs a part of a second to attach, and samples 100 times a second."""
 
 
 def tool_for(asked: str) -> tuple[HostTool, str | None]:

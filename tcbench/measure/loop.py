@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import math
+import statistics
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
@@ -101,7 +102,7 @@ def measure(
     last_loss = _finite(after.loss, "after the timed pass")
     busy_s = None if facts.busy_s is None or after.busy_s is None else (after.busy_s - facts.busy_s) / len(timed_s)
 
-    steps = world.bcast(max(settings.profiled_steps, math.ceil(profiling.least_s / timed_s[-1])))
+    steps = world.bcast(max(settings.profiled_steps, math.ceil(profiling.least_s / statistics.median(timed_s))))
     listen(Progress("profiled", 0, timed_s[-1]))
     phases = profile(session, ranges, steps, len(warmup_s) + len(timed_s), profiling)
     listen(Progress("profiled", steps, timed_s[-1]))

@@ -241,7 +241,7 @@ def test_py_spy_samples_each_phase_from_outside(tmp_path, monkeypatch):
     assert done.code == 0, done.err
     taken = host.read(*hosts(tmp_path, ".speedscope.json"))
     assert taken.tool == "py-spy"
-    assert taken.samples > 100
+    assert taken.samples > 50
     assert {"forward", "backward", "update"} <= {stack.phase for stack in taken.stacks}
 
 

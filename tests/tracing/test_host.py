@@ -113,14 +113,14 @@ def test_py_spy_samples_a_process_until_it_ends(tmp_path):
     assert py_spy is not None
     if trouble := host.problem(py_spy):
         pytest.skip(trouble)
-    code = "import time\ndef spin():\n  while time.time() < end: pass\nend = time.time() + 1.5\nspin()\n"
+    code = "import time\ndef spin():\n  while time.time() < end: pass\nend = time.time() + 3\nspin()\n"
     program = tmp_path / "program.py"
     program.write_text(code)
     process = subprocess.Popen([sys.executable, str(program)])
     raw = host.PySpy(py_spy, process.pid, tmp_path).raw()
     process.wait()
     counted = {line.rpartition(" ")[0]: int(line.rpartition(" ")[2]) for line in raw.splitlines()}
-    assert any(f"spin ({program}:2)" in stack and count > 50 for stack, count in counted.items())
+    assert any(f"spin ({program}:2)" in stack and count > 20 for stack, count in counted.items())
 
 
 def test_py_spy_that_may_not_attach_says_why(tmp_path):
