@@ -46,6 +46,7 @@ def test_one_command_leaves_a_document_and_two_charts_and_says_what_it_found(tmp
     assert words["dynamic"] == "undecided"  # one seed
 
 
+@pytest.mark.slow
 def test_many_ranks_leave_a_document_of_their_own_with_one_chart(tmp_path):
     done = tcbench(tmp_path, *TINY, "--ranks", "2", "--bs", "4")
     assert done.code == 0, done.err

@@ -75,6 +75,7 @@ def test_the_base_configs_input_has_no_threads_of_its_own(tmp_path):
 
 
 @pytest.mark.skipif(importlib.util.find_spec("mpi4py") is None, reason="needs mpi4py (uv run --extra mpi)")
+@pytest.mark.slow
 def test_many_ranks_leave_a_timeline_of_each(tmp_path):
     words = (
         "--bs",
@@ -233,6 +234,7 @@ def test_a_host_profile_leaves_a_flame_graph_and_a_file_and_explain_names_the_co
 
 
 @pytest.mark.skipif(host.find() is None, reason="py-spy is not installed")
+@pytest.mark.slow
 def test_py_spy_samples_each_phase_from_outside(tmp_path, monkeypatch):
     if trouble := host.problem(host.find()):
         pytest.skip(trouble)

@@ -32,13 +32,37 @@ CONFIGS = [
 
 
 FAULTS = [(f"fp32+batched{rungs}", fault) for rungs in ("", "+flat_allreduce") for fault in ("missing", "other", "sum")]
+JOBS = {config: {"config": config} for config in CONFIGS}
+JOBS |= {f"{config}:{fault}": {"config": config, "fault": fault} for config, fault in FAULTS}
+USUAL = {"fp32", f"fp32{FLAT}", f"fp32{FLAT}+overlap", f"fp16{FLAT}+fp16_allreduce+double_buffering"}
+USUAL |= {"fp32+batched:other", "fp32+batched+flat_allreduce:sum"}
+"""Trained by every run of the tests; the others by those that are slow."""
+
+
+class Trained:
+    """The ranks of each job, trained with the others of its group when one is first asked for."""
+
+    def __init__(self, folder):
+        self._folder = folder
+        self._groups = {}
+
+    def __getitem__(self, job):
+        usual = job in USUAL
+        if usual not in self._groups:
+            jobs = {name: words for name, words in JOBS.items() if (name in USUAL) == usual}
+            folder = self._folder / ("usual" if usual else "slow")
+            folder.mkdir()
+            self._groups[usual] = ranks.trained("rank_chainer", folder, jobs)
+        return self._groups[usual][job]
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    jobs = {config: {"config": config} for config in CONFIGS}
-    jobs |= {f"{config}:{fault}": {"config": config, "fault": fault} for config, fault in FAULTS}
-    return ranks.trained("rank_chainer", tmp_path_factory.mktemp("ranks"), jobs)
+    return Trained(tmp_path_factory.mktemp("ranks"))
+
+
+def marked(job: str, *values: str):
+    return pytest.param(*(values or (job,)), marks=[] if job in USUAL else [pytest.mark.slow])
 
 
 def reference(config: str):
@@ -57,7 +81,7 @@ def reference_of(config: str, sent: str | None, late: int):
     return rank_chainer.reference(config, ranks.STEPS, ranks.SIZE, sent, late)
 
 
-@pytest.mark.parametrize("config", CONFIGS)
+@pytest.mark.parametrize("config", map(marked, CONFIGS))
 def test_ranks_equal_one_process_that_averages_their_gradients(trained, config):
     losses, before, after = reference(config)
     for rank, expected in zip(trained[config], losses, strict=True):
@@ -65,7 +89,7 @@ def test_ranks_equal_one_process_that_averages_their_gradients(trained, config):
     assert ranks.distance(trained[config][0].parameters, after, before) < WITHIN
 
 
-@pytest.mark.parametrize("config", CONFIGS)
+@pytest.mark.parametrize("config", map(marked, CONFIGS))
 def test_parameters_are_equal_across_ranks_bit_for_bit(trained, config):
     one, *others = (rank.parameters for rank in trained[config])
     for other in others:
@@ -73,7 +97,7 @@ def test_parameters_are_equal_across_ranks_bit_for_bit(trained, config):
         assert all(np.array_equal(one[name], other[name]) for name in one)
 
 
-@pytest.mark.parametrize("config", CONFIGS)
+@pytest.mark.parametrize("config", map(marked, CONFIGS))
 def test_the_all_reduce_is_a_phase_between_backward_and_update(trained, config):
     engine = "MPI_Allreduce, Open MPI v" if "flat_allreduce" in config else "ChainerMN naive over Open MPI v"
     for rank in trained[config]:
@@ -82,7 +106,10 @@ def test_the_all_reduce_is_a_phase_between_backward_and_update(trained, config):
         assert rank.facts["overlaps"] == any(rung in config.split("+") for rung in ("overlap", "double_buffering"))
 
 
-@pytest.mark.parametrize("config", ["fp32", "fp16", f"fp32{FLAT}", f"fp32{FLAT}+overlap", f"fp32{FLAT}+fp16_allreduce"])
+REDUCED = ["fp32", "fp16", f"fp32{FLAT}", f"fp32{FLAT}+overlap", f"fp32{FLAT}+fp16_allreduce"]
+
+
+@pytest.mark.parametrize("config", map(marked, REDUCED))
 def test_what_is_reduced_is_32_bits_of_every_gradient_or_16(trained, config):
     rank = trained[config][0]
     values = sum(array.size for array in rank.parameters.values())
@@ -91,7 +118,7 @@ def test_what_is_reduced_is_32_bits_of_every_gradient_or_16(trained, config):
     assert item_bytes * values <= rank.facts["reduced_bytes"] <= item_bytes * (values + between)
 
 
-@pytest.mark.parametrize(("config", "fault"), FAULTS)
+@pytest.mark.parametrize(("config", "fault"), [marked(f"{config}:{fault}", config, fault) for config, fault in FAULTS])
 def test_a_missing_or_wrong_all_reduce_is_caught(trained, config, fault):
     """By the session where ranks drift apart; where all go the same wrong way, by the reference alone. (A buffer that
     nothing was packed into is 0 on all of them.)"""
