@@ -38,7 +38,10 @@ class Launcher:
         return [*(word.replace(_COUNT, str(n)) for word in self.words), *rank]
 
     def __str__(self) -> str:
-        return " ".join(word if _COUNT in word else shlex.quote(word) for word in self.words)
+        """Without the folder of its program, which says nothing to another machine."""
+        program, *others = self.words
+        words = (Path(program).name, *others)
+        return " ".join(word if _COUNT in word else shlex.quote(word) for word in words)
 
 
 def find(asked: str | None) -> Launcher:
