@@ -81,7 +81,7 @@ def reference_of(config: str, sent: str | None, late: int):
     return rank_chainer.reference(config, ranks.STEPS, ranks.SIZE, sent, late)
 
 
-@pytest.mark.parametrize("config", map(marked, CONFIGS))
+@pytest.mark.parametrize("config", [marked(config) for config in CONFIGS])
 def test_ranks_equal_one_process_that_averages_their_gradients(trained, config):
     losses, before, after = reference(config)
     for rank, expected in zip(trained[config], losses, strict=True):
@@ -89,7 +89,7 @@ def test_ranks_equal_one_process_that_averages_their_gradients(trained, config):
     assert ranks.distance(trained[config][0].parameters, after, before) < WITHIN
 
 
-@pytest.mark.parametrize("config", map(marked, CONFIGS))
+@pytest.mark.parametrize("config", [marked(config) for config in CONFIGS])
 def test_parameters_are_equal_across_ranks_bit_for_bit(trained, config):
     one, *others = (rank.parameters for rank in trained[config])
     for other in others:
@@ -97,7 +97,7 @@ def test_parameters_are_equal_across_ranks_bit_for_bit(trained, config):
         assert all(np.array_equal(one[name], other[name]) for name in one)
 
 
-@pytest.mark.parametrize("config", map(marked, CONFIGS))
+@pytest.mark.parametrize("config", [marked(config) for config in CONFIGS])
 def test_the_all_reduce_is_a_phase_between_backward_and_update(trained, config):
     engine = "MPI_Allreduce, Open MPI v" if "flat_allreduce" in config else "ChainerMN naive over Open MPI v"
     for rank in trained[config]:
@@ -109,7 +109,7 @@ def test_the_all_reduce_is_a_phase_between_backward_and_update(trained, config):
 REDUCED = ["fp32", "fp16", f"fp32{FLAT}", f"fp32{FLAT}+overlap", f"fp32{FLAT}+fp16_allreduce"]
 
 
-@pytest.mark.parametrize("config", map(marked, REDUCED))
+@pytest.mark.parametrize("config", [marked(config) for config in REDUCED])
 def test_what_is_reduced_is_32_bits_of_every_gradient_or_16(trained, config):
     rank = trained[config][0]
     values = sum(array.size for array in rank.parameters.values())
