@@ -77,8 +77,9 @@ def plot(
     configs = config_names(config)
     charts.check_path(output)
     draw = functools.partial(_draw, kind=kind, slide=slide, by=by, configs=configs)
+    records = read(results, out)
     try:
-        figure = draw(read(results, out))
+        figure = draw(records)
     except SelectionError as error:
         other = None if results else _drawable(out, draw)
         if other is None:
