@@ -117,8 +117,10 @@ def forecast(
         raise SelectionError("--ranks and --link go together, such as --ranks 8,64 --link abci")
     if sizes is None and (over or output):
         raise SelectionError("--over and -o are of many ranks: give --ranks and --link too")
-    if (gpu is None) == (not over):
-        raise SelectionError("expected --gpu, such as --gpu V100" + (", or --over RESULTS, not both" if sizes else ""))
+    if gpu is not None and over:
+        raise SelectionError("expected --gpu or --over RESULTS, got both")
+    if gpu is None and not over:
+        raise SelectionError("expected --gpu, such as --gpu V100" + (", or --over RESULTS" if sizes else ""))
     if output is not None:
         from tcbench.show.charts.files import check_path
 

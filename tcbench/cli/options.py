@@ -180,7 +180,7 @@ def _counts(text: str | None, option: str, one: str, example: str) -> tuple[int,
     for word in text.split(","):
         if not re.fullmatch(r"\s*0*[1-9][0-9]{0,5}\s*", word, re.ASCII):
             shown = word.strip() if len(word) < 20 else f"{word.strip()[:17]}..."
-            raise SelectionError(f"{option}: '{shown}' is not {one}; expected e.g. {option} {example}")
+            raise SelectionError(f"{option}: '{shown}' is not {one}; expected 1 to 999999, e.g. {option} {example}")
         counts.append(int(word))
     return tuple(dict.fromkeys(counts))
 

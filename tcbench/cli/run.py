@@ -160,8 +160,13 @@ def _show_plan(plan: Plan, json: bool) -> None:
 def with_launcher(plan: Plan, name: str | None, *, asked: bool) -> tuple[Plan, Launcher]:
     """The plan as far as there is room for its ranks, and what starts them. `asked`: their number stands on the command
     line. Raises SelectionError where nothing starts them, or where there is no room for what was asked."""
+    from tcbench.accelerators.device import kind_of
     from tcbench.run import launcher
 
+    if asked and kind_of(plan.device.name).simulates is not None:
+        reasons = [planned.skip_reason for planned in plan.cells if planned.cell.ranks > 1 and planned.skip_reason]
+        if reasons:
+            raise SelectionError(f"--ranks on {plan.device.name}: {reasons[0]}")
     if name is None and all(planned.cell.ranks == 1 for planned in plan.cells if planned.skip_reason is None):
         return plan, launcher.Launcher()
     starter = launcher.find(name)

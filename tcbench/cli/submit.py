@@ -123,6 +123,10 @@ def submit(
         raise ClusterError(f"submit needs the package {submitit.module}: {submitit.install}")
     from tcbench.run import cluster
 
+    if gpu and not _runs_on_gpus(asked.options["device"]):
+        raise SelectionError(
+            f"--gpu {gpu} with --device {asked.options['device']}: expected --partition, or no --device"
+        )
     there = cluster.gpus()
     request = cluster.Request(
         time_min=time,
@@ -156,9 +160,12 @@ def _checked(scenario: str, options: Mapping[str, Any]) -> Plan:
     """The plan of these options of `run`, as far as it can be made without the device. Raises SelectionError or
     ScenarioError."""
     from tcbench.accelerators.device import host
+    from tcbench.run import launcher
 
     chosen = selection(**{name: options[name] for name in inspect.signature(selection).parameters})
-    device = options["device"]
+    device, starter = options["device"], options["launcher"]
+    if starter is not None and starter not in launcher.NAMED:
+        launcher.command_line(starter)
     return make_plan(scenario, chosen, host().name if _runs_on_gpus(device) else device, remote=True)
 
 
@@ -181,11 +188,16 @@ def _names(option: str, text: str | None) -> list[str]:
     return names
 
 
+_TAKEN = ("array", "wrap", "output", "error", "job-name", "open-mode")
+
+
 def _sbatch_options(given: Sequence[str] | None) -> dict[str, str | bool]:
     """Options of sbatch by their names. Raises SelectionError."""
     options: dict[str, str | bool] = {}
     for text in given or ():
         name, has_value, value = text.partition("=")
+        if name in _TAKEN:
+            raise SelectionError(f"--sbatch {name}: tcbench sets that itself, and follows the job by it")
         if not re.fullmatch(r"[a-z][a-z-]+", name, re.ASCII) or not value.isprintable() or (has_value and not value):
             raise SelectionError(f"--sbatch {text!a}: expected an option of sbatch, such as account=me or exclusive")
         options[name.replace("-", "_")] = value if has_value else True

@@ -59,9 +59,10 @@ def load(text: str) -> Network:
         return known
     numbers = re.fullmatch(f"{_NUMBER},{_NUMBER}", text, re.ASCII)
     if numbers is None:
+        close = hint(text, names(), " ").strip()
         raise SelectionError(
             f"--link {text!a}: expected bandwidth,latency in GB/s and microseconds, such as 12.5,10, or one of "
-            f"{', '.join(names())}{'' if ',' in text else '; ' + hint(text, names())}"
+            f"{', '.join(names())}" + (f"; {close}" if close else "")
         )
     bandwidth, latency = (float(number) for number in numbers.groups())
     if bandwidth <= 0:

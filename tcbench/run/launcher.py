@@ -48,13 +48,20 @@ def find(asked: str | None) -> Launcher:
     """The launcher that `--launcher` asks for: `mpirun`, `srun`, or a command line with {n} in it. Without one it is
     srun within an allocation of Slurm's, else mpirun. Raises SelectionError."""
     if not MPI.is_installed():
-        raise SelectionError(f"--ranks: needs the package {MPI.module}: {MPI.install}")
+        raise SelectionError(f"many ranks need the package {MPI.module}: {MPI.install}")
     if asked is None:
         asked = "srun" if "SLURM_JOB_ID" in os.environ and shutil.which("srun") else "mpirun"
     if asked == "mpirun":
-        return Launcher(_mpirun(), is_local=True)
+        # Within an allocation of several hosts mpirun takes them all.
+        return Launcher(_mpirun(), is_local=os.environ.get("SLURM_JOB_NUM_NODES", "1") == "1")
     if asked == "srun":
         return Launcher((_program("srun"), "--ntasks={n}", "--cpu-bind=none"), is_local=False)
+    words = command_line(asked)
+    return Launcher((_program(words[0]), *words[1:]), is_local=False)
+
+
+def command_line(asked: str) -> list[str]:
+    """The words of a launcher of the user's own, which need not be there. Raises SelectionError for none."""
     try:
         words = shlex.split(asked)
     except ValueError as error:
@@ -64,7 +71,11 @@ def find(asked: str | None) -> Launcher:
             f"--launcher {asked!r}: expected mpirun, srun or a command line with {_COUNT} for the number of ranks, "
             "such as 'mpirun -np {n} --hostfile hosts'"
         )
-    return Launcher((_program(words[0]), *words[1:]), is_local=False)
+    return words
+
+
+NAMED = ("mpirun", "srun")
+"""Launchers that need no command line."""
 
 
 def _program(name: str) -> str:

@@ -179,7 +179,8 @@ class RankWorkers:
         connection.joined = joined
         if self.are_there:
             for one in self._joined.values():
-                one.send(self._job + b"\n")
+                with contextlib.suppress(OSError):  # it has ended since; so its connection says next
+                    one.send(self._job + b"\n")
         return None
 
     def _lost(self, connection: _Connection) -> Iterator[Fault]:

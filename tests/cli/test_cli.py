@@ -55,7 +55,7 @@ def sleeper(tmp_path: Path) -> Path:
         (["run", "--config", "fp16+foo"], "unknown rung 'foo'"),
         (["run", "--config", ""], "--config: expected a name or a glob"),
         (["run", "--bs", "0"], "--bs: '0' is not a batch size"),
-        (["run", "--bs", "abc"], "--bs: 'abc' is not a batch size; expected e.g. --bs 32,64,128,256"),
+        (["run", "--bs", "abc"], "--bs: 'abc' is not a batch size; expected 1 to 999999, e.g. --bs 32,64,128,256"),
         (["run", "--bs", "4,,8"], "'' is not a batch size"),
         (["run", "--bs", "-4"], "'-4' is not a batch size"),
         (["run", "--bs", "1.5"], "'1.5' is not a batch size"),

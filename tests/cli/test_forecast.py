@@ -70,8 +70,11 @@ def here(tmp_path: Path) -> Path:
         (["--gpu", "V100", "--ranks", "8", "--link", "0,1"], "--link 0,1: expected a bandwidth above 0 GB/s"),
         (["--gpu", "V100", "-o", "a.png"], "--over and -o are of many ranks: give --ranks and --link too"),
         (["--over", "results"], "--over and -o are of many ranks"),
-        (["--ranks", "8", "--link", "abci"], "expected --gpu, such as --gpu V100, or --over RESULTS, not both"),
-        (["--gpu", "V100", "--over", "r", "--ranks", "8", "--link", "abci"], "or --over RESULTS, not both"),
+        (["--ranks", "8", "--link", "abci"], "expected --gpu, such as --gpu V100, or --over RESULTS"),
+        (
+            ["--gpu", "V100", "--over", "r", "--ranks", "8", "--link", "abci"],
+            "expected --gpu or --over RESULTS, got both",
+        ),
         (["--over", "nowhere.jsonl", "--ranks", "8", "--link", "abci"], "nowhere.jsonl"),
         (["--over", "r", "--ranks", "8", "--link", "abci", "--details"], "--details: has no meaning with --over"),
         (

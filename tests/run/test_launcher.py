@@ -36,6 +36,8 @@ def test_mpirun_starts_ranks_unless_slurm_has_allocated(programs, monkeypatch):
     assert command[0] == str(programs / "mpirun")
     assert command[-4:] == ["-np", "3", "python", "rank"]
     assert command[command.index("--bind-to") + 1] == "none"
+    monkeypatch.setenv("SLURM_JOB_NUM_NODES", "2")
+    assert not find("mpirun").is_local
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     found = find(None)
     assert not found.is_local
@@ -82,7 +84,7 @@ def test_what_is_missing_is_said_with_the_command_that_brings_it(programs, monke
     with pytest.raises(SelectionError, match=r"no such command; pip install mpi4py brings it"):
         find(None)
     monkeypatch.setattr(launcher, "MPI", Package("nonexistent_module", "pip install mpi4py"))
-    with pytest.raises(SelectionError, match=r"^--ranks: needs the package nonexistent_module: pip install mpi4py"):
+    with pytest.raises(SelectionError, match=r"^many ranks need the package nonexistent_module: pip install mpi4py"):
         find("srun")
 
 

@@ -120,6 +120,21 @@ def test_the_rank_that_ends_a_trial_is_named_and_the_others_are_ended(body, stat
     assert time.monotonic() - start < 30
 
 
+def test_a_rank_that_ends_as_it_gets_its_job_is_named(monkeypatch):
+    send = ranks._Connection.send
+
+    def broken(connection, line):
+        if connection.joined.rank == 1:
+            raise BrokenPipeError
+        send(connection, line)
+
+    monkeypatch.setattr(ranks._Connection, "send", broken)
+    join = "send(Joined(1, size, 'h', os.getpid(), (), ''))\n  time.sleep(0.5)\n  os._exit(3)"
+    record = run(f"if rank == 1:\n  {join}\njoin()\ntime.sleep(60)")
+    assert record.status == "crashed"
+    assert (record.reason or "").startswith("rank 1 (h, process ")
+
+
 def test_a_rank_that_the_kernel_kills_for_memory_is_out_of_memory(monkeypatch):
     kills = iter([3, 4])
     monkeypatch.setattr("tcbench.run.runner._oom_kills", lambda: next(kills))
