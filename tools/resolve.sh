@@ -7,14 +7,15 @@ set -uo pipefail
 cd "$(dirname "$0")/.." || exit 2
 
 if (($#)); then pythons=("$@"); else pythons=(3.11 3.12 3.13 3.14); fi
-# opencv, parquet and slurm go with each of them, and torch with cuda13: what has a solution has one with less in it too.
+# Those that go with each of them, and torch with cuda13: what has a solution has one with less in it too.
 extras=("cuda12 --extra nccl12" "volta --extra nccl12" "cuda13 --extra nccl13" "cuda13 --extra torch")
 
 resolve() {
   local python=$1 extra=$2 said
   # shellcheck disable=SC2086 (an extra may be two)
   if said=$(uv pip compile --quiet --no-header --no-annotate --python-version "$python" --only-binary :all: \
-    --no-binary chainer --extra $extra --extra opencv --extra parquet --extra slurm --extra host pyproject.toml 2>&1); then
+    --no-binary chainer --extra $extra --extra opencv --extra parquet --extra slurm --extra host --extra mpi \
+    pyproject.toml 2>&1); then
     echo "Python $python, ${extra/ --extra / and }: $(grep -c == <<<"$said") packages"
   else
     printf 'Python %s, %s: no solution\n%s\n' "$python" "${extra/ --extra / and }" "$said"
