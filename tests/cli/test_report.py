@@ -201,3 +201,9 @@ def test_what_the_page_has_no_room_for_stands_beside_it(tmp_path: Path, monkeypa
     write(tmp_path / "few.jsonl", factories.make_trials("fp32", trials=3))
     assert tcbench(tmp_path, "report", "few.jsonl").out == "wrote report.html\n"
     assert not (tmp_path / "report-trials.csv").exists()
+
+
+def test_all_committed_records_together_make_a_page(tmp_path: Path) -> None:
+    """Settings whose ladders have other names alone than together."""
+    done = tcbench(tmp_path, "report", str(CPU.parents[1]))
+    assert (done.code, done.err) == (0, "")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tcbench.analysis.ladder import Climb, LadderStep, derive
+from tcbench.analysis.ladder import Climb, LadderLike, LadderStep, derive
 from tcbench.show.charts import ladder_chart
 from tcbench.show.format import counted, factor, limits
 from tcbench.show.page import drawings
@@ -23,6 +23,8 @@ _HOW = "A bar runs from the images/s before its rung to those with it; the facto
 def section(climbs: Sequence[Climb], settings: Settings) -> Section | None:
     """Every ladder of every setting of which two configs or more ran; None where there is none."""
     blocks: list[AnyBlock] = []
+    # Of all settings together, as the climbs are: one of them alone may give its ladders other names.
+    known = derive([summary for here in settings.here for summary in here.summaries])
     for place, here in enumerate(settings.here):
         ladders: dict[str, list[Climb]] = {}
         for climb in climbs:
@@ -33,13 +35,13 @@ def section(climbs: Sequence[Climb], settings: Settings) -> Section | None:
         }
         if ladders:
             blocks += [Heading(here.name)] if here.name else []
-            blocks.append(_figure(here, ladders, f"rungs-{place}"))
+            blocks.append(_figure(here, known, ladders, f"rungs-{place}"))
     return Section("rungs", TITLE, tuple(blocks)) if blocks else None
 
 
-def _figure(here: Here, ladders: dict[str, list[Climb]], prefix: str) -> Figure:
+def _figure(here: Here, known: Sequence[LadderLike], ladders: dict[str, list[Climb]], prefix: str) -> Figure:
     longest = sorted(ladders, key=lambda name: -len(ladders[name][0].steps))[:MOST]
-    drawn = [ladder for ladder in derive(here.summaries) if ladder.name in longest]
+    drawn = [ladder for ladder in known if ladder.name in longest]
     notes = [_HOW]
     if len(ladders) > MOST:
         notes.append(f"The longest {MOST} of {counted(len(ladders), 'ladder')} are drawn; the table has all of them.")
