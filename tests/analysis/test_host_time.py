@@ -1,9 +1,10 @@
 from __future__ import annotations
 
+import factories
 import pytest
 
 from tcbench.analysis.host_time import functions, longest_phase, origin
-from tcbench.core.host_profile import Frame, HostProfile, Stack
+from tcbench.core.host_profile import Frame, Stack
 
 OURS = Frame("Node.apply", "tcbench/backends/chainer/ops/node.py", 76)
 KERNEL = Frame("Engine.run", "tcbench/accelerators/cpu/onednn/library.py", 422)
@@ -32,23 +33,7 @@ def test_a_stack_is_its_last_functions_or_its_callers(frames, whose):
     assert origin(frames) == whose
 
 
-def profile(*stacks: Stack) -> HostProfile:
-    return HostProfile(
-        label="fp32, batch size 8",
-        machine="box",
-        device="cpu",
-        device_name="A Processor",
-        image_size=64,
-        model="resnet50",
-        tool="py-spy",
-        steps=10,
-        samples=100,
-        step_s=0.1,
-        timed_step_s=0.1,
-        timed_spread=0.01,
-        phases=("io", "forward", "backward"),
-        stacks=stacks,
-    )
+profile = factories.make_host_profile
 
 
 TAKEN = profile(

@@ -5,34 +5,22 @@ from __future__ import annotations
 import itertools
 
 import pytest
+from factories import make_host_profile
 from matplotlib.patches import Rectangle
 
-from tcbench.core.host_profile import Frame, HostProfile, Stack
+from tcbench.core.host_profile import Frame, Stack
 from tcbench.show.charts.flame import flame_chart
 
 FORWARD, BACKWARD = Frame("forward", "tcbench/x.py", 1), Frame("backward", "tcbench/x.py", 9)
 A, B = Frame("a", "chainer/a.py", 1), Frame("b", "numpy/b.py", 2)
-PROFILE = HostProfile(
-    label="fp32, batch size 8",
-    machine="box",
-    device="cpu",
-    device_name="A Processor",
-    image_size=64,
-    model="resnet50",
-    tool="py-spy",
-    steps=10,
-    samples=100,
+PROFILE = make_host_profile(
+    Stack("forward", (FORWARD,), 0.01),
+    Stack("forward", (FORWARD, A), 0.01),
+    Stack("forward", (FORWARD, A, B), 0.02),
+    Stack("forward", (FORWARD, B), 0.03),
+    Stack("backward", (BACKWARD, B), 0.05),
     step_s=0.11,
-    timed_step_s=0.1,
     timed_spread=0.02,
-    phases=("io", "forward", "backward"),
-    stacks=(
-        Stack("forward", (FORWARD,), 0.01),
-        Stack("forward", (FORWARD, A), 0.01),
-        Stack("forward", (FORWARD, A, B), 0.02),
-        Stack("forward", (FORWARD, B), 0.03),
-        Stack("backward", (BACKWARD, B), 0.05),
-    ),
 )
 
 
