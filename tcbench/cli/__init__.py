@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import importlib
+import itertools
 import os
 import signal
 import sys
@@ -13,34 +14,13 @@ from typing import NoReturn
 import typer
 
 from tcbench.cli import output, streams
-from tcbench.cli.app import INTERNAL_ERROR, INTERRUPTED, app
+from tcbench.cli.app import GROUPS, INTERNAL_ERROR, INTERRUPTED, app
 from tcbench.core.errors import NotComparableError, TcbenchError
 
 __all__ = ["app", "main"]
 
-for _module in (
-    "run",
-    "submit",
-    "profile",
-    "forecast",
-    "plot",
-    "timeline",
-    "explain",
-    "claims",
-    "report",
-    "compare",
-    "gate",
-    "export",
-    "roofline",
-    "numerics",
-    "baseline",
-    "history",
-    "list",
-    "doctor",
-    "data",
-):
-    # Each registers its commands, in the order in which help shows them.
-    importlib.import_module(f"{__name__}.{_module}")
+for _module in itertools.chain.from_iterable(GROUPS.values()):
+    importlib.import_module(f"{__name__}.{_module}")  # each registers its command
 
 
 def main() -> NoReturn:

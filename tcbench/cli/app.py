@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 
 from tcbench import __version__
 from tcbench.core.errors import TcbenchError
@@ -25,8 +26,9 @@ class UsageError(TcbenchError):
 
 
 class GroupedCommand(TyperCommand):
-    """Help with its options grouped by `rich_help_panel`, without importing Rich: that alone would take 0.3 s. Mistakes
-    in options are errors of one line like all others."""
+    """Help without Rich, whose import alone would take 0.3 s: arguments first, options grouped by `rich_help_panel`,
+    examples. `--json` is short for `--format json` where a command has formats. Mistakes in options are errors of one
+    line like all others."""
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
         try:
@@ -44,22 +46,73 @@ class GroupedCommand(TyperCommand):
             message = re.sub(r"Input should be less than or equal to (\S+)", r"expected \1 or less", message)
             raise UsageError(f"{message}; `{words} -h` shows the options") from None
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if any("--format" in parameter.opts for parameter in self.params):
+            end = args.index("--") if "--" in args else len(args)
+            words = (["--format", "json"] if word == "--json" else [word] for word in args[:end])
+            args = [*itertools.chain.from_iterable(words), *args[end:]]
+        return super().parse_args(ctx, args)
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        return ["[OPTIONS]", *map(_usage, (one for one in self.params if one.param_type_name == "argument"))]
+
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        groups: dict[str, list[tuple[str, str]]] = {}
+        groups: dict[str, list[tuple[str, str]]] = {"Arguments": []}
         for parameter in self.get_params(ctx):
             row = parameter.get_help_record(ctx)
-            if row is not None:
-                default = "Arguments" if parameter.param_type_name == "argument" else "Options"
-                groups.setdefault(getattr(parameter, "rich_help_panel", None) or default, []).append(row)
+            if row is None:
+                continue
+            if parameter.param_type_name == "argument":  # Typer's row has the type in Python's words
+                groups["Arguments"].append((parameter.metavar or parameter.name.upper(), row[1]))
+            else:
+                panel = getattr(parameter, "rich_help_panel", None) or "Options"
+                groups.setdefault(panel, []).append(row)
         if "Options" in groups:
             groups["Options"] = groups.pop("Options")
         for name, rows in groups.items():
-            with formatter.section(name):
-                formatter.write_dl(rows)
+            if rows:
+                with formatter.section(name):
+                    formatter.write_dl(rows)
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        """Examples, what each does beside it, or below it where the lines would be too long."""
+        rows = [re.split(r" {2,}", f"{line.strip()}  ")[:2] for line in (self.epilog or "").strip().splitlines()]
+        column = max((len(example) for example, _ in rows), default=0) + 3
+        beside = all(column + len(says) + 2 <= formatter.width for _, says in rows)
+        lines = ([example.ljust(column) + says] if beside else [example, f"    {says}"] for example, says in rows)
+        if rows:
+            with formatter.section("Examples"):
+                formatter.write("".join(f"  {line.rstrip()}\n" for pair in lines for line in pair if line.strip()))
+
+
+def _usage(argument: Any) -> str:
+    name = (argument.metavar or argument.name.upper()) + ("..." if argument.nargs != 1 else "")
+    return name if argument.required else f"[{name}]"
+
+
+GROUPS = {
+    "Measure": ("run", "profile", "numerics", "submit"),
+    "Look": ("plot", "explain", "report", "claims", "timeline", "roofline"),
+    "Compare": ("compare", "gate", "baseline", "history", "export"),
+    "More": ("forecast", "list", "doctor", "data"),
+}
+"""The commands as help shows them; each is the module of this package that has its name."""
+
+
+class CommandGroup(TyperGroup):
+    """Help with the commands in groups."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        wide = max(map(len, self.commands))
+        for group, names in GROUPS.items():
+            with formatter.section(group):
+                rows = [(name, self.commands[name].get_short_help_str(200)) for name in names]
+                formatter.write_dl([(name.ljust(wide), text) for name, text in rows])
 
 
 app = typer.Typer(
     name="tcbench",
+    cls=CommandGroup,
     rich_markup_mode=None,
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
@@ -70,10 +123,9 @@ app = typer.Typer(
 def command(
     short: str, epilog: str = "", name: str | None = None, cls: type[GroupedCommand] = GroupedCommand
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """A decorator: the function becomes a command. `epilog` holds examples, one a line."""
-    # \b keeps the lines of the examples as they are.
-    text = "\b\nExamples:\n" + "\n".join(f"  {line}" for line in epilog.strip().splitlines()) if epilog else None
-    return app.command(name, cls=cls, short_help=short, epilog=text)
+    """A decorator: the function becomes a command. `epilog` holds examples, one a line; what it does stands behind two
+    blanks or more."""
+    return app.command(name, cls=cls, short_help=short, epilog=epilog or None)
 
 
 def given(context: Any, parameters: Iterable[Any]) -> list[str]:

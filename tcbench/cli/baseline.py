@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from tcbench.cli.app import OUT, GroupedCommand, app
+from tcbench.cli.options import FormatOption, ResultsArgument, ResultsFolderOption
 
 baseline_app = typer.Typer(
     rich_markup_mode=None, no_args_is_help=True, help="Keep results under a name, to compare others with."
@@ -25,20 +25,14 @@ def complete_baseline(incomplete: str) -> list[str]:
 NameArgument = Annotated[
     str, typer.Argument(metavar="NAME", help="The baseline's name.", autocompletion=complete_baseline)
 ]
-OutOption = Annotated[Path, typer.Option("--out", metavar="DIR", help="The folder of results.")]
 
 
 @baseline_app.command("set", cls=GroupedCommand)
 def set_(
     name: NameArgument,
-    results: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="RESULTS", help="Files or folders of records, or ids of runs. Default: the newest run here."
-        ),
-    ] = None,
+    results: ResultsArgument = None,
     force: Annotated[bool, typer.Option("--force", help="Replace the baseline that has this name.")] = False,
-    out: OutOption = OUT,
+    out: ResultsFolderOption = OUT,
 ) -> None:
     """Keep a copy of results under a name: OUT/baselines/NAME.jsonl."""
     from tcbench.cli.results import read
@@ -55,8 +49,8 @@ def set_(
 
 @baseline_app.command("list", cls=GroupedCommand)
 def list_(
-    json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
-    out: OutOption = OUT,
+    format_: FormatOption = "table",
+    out: ResultsFolderOption = OUT,
 ) -> None:
     """Show the baselines here."""
     from tcbench.core.text import plain
@@ -65,7 +59,7 @@ def list_(
     from tcbench.show.console import make_console
 
     baselines = baseline.everything(out)
-    if json:
+    if format_ == "json":
         typer.echo(view.to_json(baselines))
         return
     for one in baselines:
@@ -81,8 +75,8 @@ def list_(
 @baseline_app.command("show", cls=GroupedCommand)
 def show(
     name: NameArgument,
-    json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
-    out: OutOption = OUT,
+    format_: FormatOption = "table",
+    out: ResultsFolderOption = OUT,
 ) -> None:
     """Show what a baseline holds: where it is from, and its results."""
     from tcbench.analysis.summary import speedups, summarise
@@ -98,7 +92,7 @@ def show(
     held = baseline.describe(name, path, records)
     summaries = summarise(store.current(records))
     over_base = speedups(summaries)
-    if json:
+    if format_ == "json":
         typer.echo(tables.summary_json(name, path, summaries, over_base))
         return
     console = tables.make_console()
@@ -112,7 +106,7 @@ def show(
 
 
 @baseline_app.command("remove", cls=GroupedCommand)
-def remove(name: NameArgument, out: OutOption = OUT) -> None:
+def remove(name: NameArgument, out: ResultsFolderOption = OUT) -> None:
     """Delete a baseline. The runs it was made of stay."""
     from tcbench.run import baseline
 

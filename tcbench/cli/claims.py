@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from tcbench.cli.app import OUT, command
-from tcbench.cli.options import ResultsFolderOption, complete_scenario
+from tcbench.cli.options import ResultsFolderOption, complete_scenario, format_option, results_argument
 from tcbench.core.errors import ScenarioError, SelectionError
 
 if TYPE_CHECKING:
@@ -30,11 +30,9 @@ tcbench claims results --scenario my.toml         by the [[claim]] tables of a s
 def claims(
     results: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="RESULTS",
-            help="Files or folders of records, or ids of runs; beside them timelines of `tcbench profile`, which tell "
-            "kernels per step, and a document of `tcbench numerics` (else the newest beside the records). Default: the "
-            "newest run here.",
+        results_argument(
+            "; beside them timelines of `tcbench profile`, which tell kernels per step, and a document of `tcbench "
+            "numerics` (else the newest beside the records)"
         ),
     ] = None,
     scenario: Annotated[
@@ -47,7 +45,7 @@ def claims(
     ] = None,
     format_: Annotated[
         Literal["table", "markdown", "json"],
-        typer.Option("--format", metavar="FORMAT", help="table, markdown or json."),
+        format_option(("table", "markdown", "json")),
     ] = "table",
     out: ResultsFolderOption = OUT,
 ) -> None:

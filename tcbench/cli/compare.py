@@ -10,7 +10,6 @@ import typer
 from tcbench.cli.app import OUT, command
 from tcbench.cli.comparisons import (
     AllowOption,
-    ChartOption,
     FormatOption,
     MetricOption,
     OutputOption,
@@ -18,7 +17,6 @@ from tcbench.cli.comparisons import (
     ThresholdOption,
     allowed,
     called,
-    check_chart,
     check_output,
     comparable,
     exit_code,
@@ -27,6 +25,7 @@ from tcbench.cli.comparisons import (
     retry_command,
     threshold,
 )
+from tcbench.cli.options import ResultsFolderOption
 from tcbench.core.errors import NotComparableError, SelectionError
 
 
@@ -53,14 +52,13 @@ def compare(
         str | None,
         typer.Option(metavar="NAME", help="In BASE's place: what `tcbench baseline set NAME` kept."),
     ] = None,
-    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where ids of runs and baselines are looked up.")] = OUT,
+    out: ResultsFolderOption = OUT,
     metric: MetricOption = None,
     threshold_: ThresholdOption = "3%",
     allow: AllowOption = None,
     strict: StrictOption = False,
     format_: FormatOption = "table",
     output: OutputOption = None,
-    chart: ChartOption = None,
 ) -> None:
     """Compare two sets of results cell by cell: the ratio with its 95% interval over trials, a verdict, and the phase
     that a loss sits in. It takes several trials a side (`tcbench run --trials 5`). Exit codes: 0 no regression; 1 a
@@ -73,7 +71,6 @@ def compare(
     from tcbench.show.comparison import Labels
 
     names, rule, may_differ = metrics(metric), Rule(threshold(threshold_)), allowed(allow)
-    check_chart(chart)
     check_output(output)
     (base_path, base_name), (current_path, current_name) = _inputs(base, current, baseline, out)
     befores, afters = read_files([base_path]).records, read_files([current_path]).records
@@ -91,7 +88,7 @@ def compare(
 
             typer.echo(annotation("error", "tcbench: not comparable", str(error)))
         raise
-    present(comparison, labels, format_, output, chart)
+    present(comparison, labels, format_, output)
     raise typer.Exit(exit_code(comparison, strict))
 
 

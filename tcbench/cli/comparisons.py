@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import mimetypes
 import os
 import re
 import shlex
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, get_args
 import typer
 
 from tcbench.cli.app import given
-from tcbench.cli.options import ANOTHER_FILE
+from tcbench.cli.options import ANOTHER_FILE, format_option, output_option
 from tcbench.core import files
 from tcbench.core.errors import NotComparableError, SelectionError, StoreError, hint
 from tcbench.core.text import plain
@@ -34,7 +35,7 @@ Format = Literal["table", "markdown", "json", "junit", "github"]
 MISSING = "missing"
 """The word of --allow for cells that current lacks."""
 
-JUDGE, SHOW = "What counts", "What is shown"
+JUDGE = "Judging"
 
 MetricOption = Annotated[
     list[str] | None,
@@ -62,17 +63,10 @@ AllowOption = Annotated[
 StrictOption = Annotated[
     bool, typer.Option("--strict", help="Exit code 4 where something is inconclusive.", rich_help_panel=JUDGE)
 ]
-FormatOption = Annotated[
-    Format, typer.Option("--format", metavar="FORMAT", help=f"{', '.join(get_args(Format))}.", rich_help_panel=SHOW)
-]
+FormatOption = Annotated[Format, format_option(get_args(Format))]
 OutputOption = Annotated[
     Path | None,
-    typer.Option(
-        "-o", "--output", metavar="FILE", help="Write it there, and show the table here.", rich_help_panel=SHOW
-    ),
-]
-ChartOption = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="Also a chart: a .png, .svg or .pdf file.", rich_help_panel=SHOW)
+    output_option("Also a file: a chart (.png, .svg, .pdf), else the text of --format, and here the table."),
 ]
 
 
@@ -186,15 +180,15 @@ def retry_command(context: typer.Context) -> str:
     return shlex.join(["tcbench", context.info_name or "", *given(context, parameters)])
 
 
-def present(
-    comparison: Comparison, labels: Labels, format_: Format, output: Path | None, chart: Path | None = None
-) -> None:
+def present(comparison: Comparison, labels: Labels, format_: Format, output: Path | None) -> None:
     """Show a comparison as the user asked for it. Raises StoreError where a file cannot be written, when the verdicts
     have been shown."""
     from tcbench.show import comparison as views
 
-    text = None if format_ == "table" and output is None else views.FORMATS[format_](comparison, labels)
-    if text is None or output is not None:
+    chart = output is not None and _is_picture(output)
+    file = None if chart else output
+    text = None if format_ == "table" and file is None else views.FORMATS[format_](comparison, labels)
+    if text is None or file is not None:
         from tcbench.show.console import make_console
 
         views.show(comparison, make_console(least=100), labels)
@@ -203,37 +197,36 @@ def present(
     summary = os.environ.get("GITHUB_STEP_SUMMARY") if format_ == "github" else None
     if summary:
         try:
-            with open(summary, "ab") as file:
-                file.write(_encoded(views.markdown(comparison, labels)))
+            with open(summary, "ab") as job:
+                job.write(_encoded(views.markdown(comparison, labels)))
         except OSError as error:
             typer.echo(f"note: no job summary: {summary}: cannot be written ({error.strerror})", err=True)
-    if output is not None and text is not None:
-        files.write(output, _encoded(text), ANOTHER_FILE)
-    if chart is not None:
-        _draw(comparison, labels, chart)
-    for path in filter(None, (chart, output)):
-        typer.echo(f"wrote {path}", err=text is not None and output is None)
-
-
-def _draw(comparison: Comparison, labels: Labels, path: Path) -> None:
-    from tcbench.show import charts
-    from tcbench.show.charts.comparison import comparison_chart
-
-    charts.save(comparison_chart(comparison, labels), path, "name another file with --chart")
-
-
-def check_chart(path: Path | None) -> None:
-    """Before anything takes long. Raises what `charts.check_path` does."""
-    if path is not None:
+    if output is None:
+        return
+    if chart:
         from tcbench.show import charts
+        from tcbench.show.charts.comparison import comparison_chart
 
-        charts.check_path(path)
+        charts.save(comparison_chart(comparison, labels), output, ANOTHER_FILE)
+    elif text is not None:
+        files.write(output, _encoded(text), ANOTHER_FILE)
+    typer.echo(f"wrote {output}", err=text is not None and chart)
+
+
+def _is_picture(path: Path) -> bool:
+    kind = mimetypes.guess_type(path.name)[0] or ""
+    return kind.startswith("image/") or kind == "application/pdf"
 
 
 def check_output(path: Path | None) -> None:
-    """Make the folder of what will be written, before anything takes long. Raises StoreError."""
+    """Make the folder of what will be written, before anything takes long. Raises StoreError, and SelectionError for a
+    picture of a kind that is not drawn."""
     if path is None:
         return
+    if _is_picture(path):
+        from tcbench.show import charts
+
+        charts.check_path(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:

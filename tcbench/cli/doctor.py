@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import typer
 
 from tcbench.cli.app import OUT, command
+from tcbench.cli.options import FormatOption
 
 
 @command("Check this machine, and show how to fix what is missing.")
 def doctor(
-    json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+    format_: FormatOption = "table",
 ) -> None:
     """Check what is installed here, what is missing, and what would spoil a measurement; show the command that fixes
     each.
@@ -22,6 +21,6 @@ def doctor(
     from tcbench.show import catalogue
 
     findings = checkup.examine(OUT)
-    catalogue.show_findings(findings, json)
+    catalogue.show_findings(findings, format_ == "json")
     if code := checkup.exit_code(findings):
         raise typer.Exit(code)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tcbench.cli.app import OUT, command
-from tcbench.cli.options import ResultsFolderOption
+from tcbench.cli.options import FormatOption, ResultsFolderOption, results_argument
 
 if TYPE_CHECKING:
     from tcbench.analysis.summary import CellSummary
@@ -24,16 +24,9 @@ tcbench explain profile.json.gz                   what a timeline shows
 """,
 )
 def explain(
-    results: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="RESULTS",
-            help="Files or folders of records, ids of runs, or timelines of `tcbench profile`. Default: the newest run "
-            "here.",
-        ),
-    ] = None,
+    results: Annotated[list[str] | None, results_argument(", or timelines of `tcbench profile`")] = None,
     details: Annotated[bool, typer.Option("--details", help="Also a sentence per cell.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="Everything as JSON.")] = False,
+    format_: FormatOption = "table",
     out: ResultsFolderOption = OUT,
 ) -> None:
     """Show for each cell what limits it (input-bound, host-bound, gpu-bound, network-bound or balanced), with the
@@ -48,13 +41,13 @@ def explain(
 
     given = read_with_timelines(results, out, alone=True)
     if given.timelines:
-        _show_timelines(given.timelines, json)
+        _show_timelines(given.timelines, format_ == "json")
     if not given.records:
         return
     arithmetic_s, ceiling = arithmetic()
     explained = explanations(given.records, problem_of, arithmetic_s)
     by = ceiling(explained[0].summary)
-    if json:
+    if format_ == "json":
         typer.echo(view.to_json(explained, by))
         return
     console = make_console()

@@ -8,7 +8,7 @@ from typing import Annotated, Literal, get_args
 import typer
 
 from tcbench.cli.app import OUT, command
-from tcbench.cli.options import ANOTHER_FILE, ResultsFolderOption
+from tcbench.cli.options import ANOTHER_FILE, ResultsArgument, ResultsFolderOption, format_option, output_option
 from tcbench.core import files
 from tcbench.core.errors import SelectionError
 
@@ -25,18 +25,9 @@ tcbench export --format bencher | bencher run --adapter json ...
 """,
 )
 def export(
-    results: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="RESULTS", help="Files or folders of records, or ids of runs. Default: the newest run here."
-        ),
-    ] = None,
-    format_: Annotated[
-        Format, typer.Option("--format", metavar="FORMAT", help=f"{', '.join(get_args(Format))}.")
-    ] = "csv",
-    output: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="FILE", help="Default: standard output.")
-    ] = None,
+    results: ResultsArgument = None,
+    format_: Annotated[Format, format_option(get_args(Format))] = "csv",
+    output: Annotated[Path | None, output_option("Default: standard output.")] = None,
     per: Annotated[
         Literal["trial", "cell", "step"] | None,
         typer.Option(metavar="ROW", help="trial, cell or step. Default: trial; services take cells only."),

@@ -15,12 +15,14 @@ from tcbench.cli.options import (
     WHERE,
     BatchSizesOption,
     ConfigOption,
+    FormatOption,
     ImageSizeOption,
     batch_sizes,
     complete_gpu,
     complete_network,
     complete_scenario,
     config_names,
+    output_option,
     rank_counts,
 )
 from tcbench.core.errors import SelectionError
@@ -92,15 +94,12 @@ def forecast(
             rich_help_panel=MANY,
         ),
     ] = None,
-    output: Annotated[
-        Path | None,
-        typer.Option("-o", "--output", metavar="FILE", help="Also a chart: .png, .svg or .pdf.", rich_help_panel=MANY),
-    ] = None,
+    output: Annotated[Path | None, output_option("Of many ranks also a chart: .png, .svg or .pdf.")] = None,
     details: Annotated[
         bool, typer.Option("--details", help="Also list every operation of every cell.", rich_help_panel=WHERE)
     ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.", rich_help_panel=WHERE)] = False,
-    json: Annotated[bool, typer.Option("--json", help="Everything as JSON.", rich_help_panel=WHERE)] = False,
+    format_: FormatOption = "table",
 ) -> None:
     """Forecast, without any GPU, what each cell would need on one: whether cuDNN has a plan for every operation there,
     how much of the card's memory a step takes, its operations and bytes, the least time that these imply, and the time
@@ -130,7 +129,7 @@ def forecast(
         assert sizes is not None
         assert network is not None
         scaled = _measured(over, batch_sizes(bs), config_names(config), sizes, network)
-        _print_ranks(scaled, json, output)
+        _print_ranks(scaled, format_ == "json", output)
         return
     assert gpu is not None
     result = _forecast(gpu, scenario, batch_sizes(bs), config_names(config), image_size, fresh, quiet)
@@ -138,9 +137,9 @@ def forecast(
         from tcbench.run import scale_out
 
         bases, left_out = scale_out.forecast(result, all_configs=bool(config))
-        _print_ranks(scale_out.scale_out(bases, sizes, network, left_out), json, output)
+        _print_ranks(scale_out.scale_out(bases, sizes, network, left_out), format_ == "json", output)
         return
-    _print(result, details, json)
+    _print(result, details, format_ == "json")
 
 
 def _refuse(given: dict[str, object]) -> None:

@@ -10,7 +10,17 @@ import typer
 from tcbench.cli import comparisons
 from tcbench.cli.app import OUT, command
 from tcbench.cli.comparisons import AllowOption, ThresholdOption
-from tcbench.cli.options import ANOTHER_FILE, BatchSizesOption, ResultsFolderOption, batch_sizes, config_names
+from tcbench.cli.options import (
+    ANOTHER_FILE,
+    BatchSizesOption,
+    ConfigOption,
+    FormatOption,
+    ResultsFolderOption,
+    batch_sizes,
+    config_names,
+    output_option,
+    results_argument,
+)
 from tcbench.core.errors import SelectionError
 
 
@@ -23,23 +33,13 @@ tcbench history results/h200 --threshold 5% --json
 """,
 )
 def history(
-    results: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="RESULTS", help="Files or folders of records, or ids of runs. Default: results/."),
-    ] = None,
-    config: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--config", metavar="GLOB", help="Configs by name or glob. May be given more than once, or with commas."
-        ),
-    ] = None,
+    results: Annotated[list[str] | None, results_argument(default="all of results/")] = None,
+    config: ConfigOption = None,
     bs: BatchSizesOption = None,
     threshold: ThresholdOption = "3%",
     allow: AllowOption = None,
-    output: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="FILE", help="Also a chart: a .png, .svg or .pdf file.")
-    ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Everything as JSON.")] = False,
+    output: Annotated[Path | None, output_option("Also a chart: a .png, .svg or .pdf file.")] = None,
+    format_: FormatOption = "table",
     out: ResultsFolderOption = OUT,
 ) -> None:
     """Show each cell over the commits it was run at: images/s with its interval over trials, the change from the
@@ -67,7 +67,7 @@ def history(
     cells = histories(chosen(read(results, out, default=out), configs, sizes), rule, facets)
     if output is not None:
         charts.save(charts.history_chart(cells), output, ANOTHER_FILE)
-    if json:
+    if format_ == "json":
         typer.echo(view.to_json(cells))
         return
     console = make_console()

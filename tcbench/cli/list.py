@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from tcbench.cli.app import command
+from tcbench.cli.options import FormatOption
 
 
 @command("Show scenarios, configs and rungs, or GPUs.", "tcbench list\ntcbench list --gpus", name="list")
@@ -14,7 +15,7 @@ def list_(
     gpus: Annotated[
         bool, typer.Option("--gpus", help="GPUs: Tensor Cores, formats, software that serves them, peak rates.")
     ] = False,
-    json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+    format_: FormatOption = "table",
 ) -> None:
     """Show the scenarios with their configs, and the rungs: what each needs, and whether this machine has it.
 
@@ -23,10 +24,10 @@ def list_(
     if gpus:
         from tcbench.show.gpus import show
 
-        show(json)
+        show(format_ == "json")
         return
     from tcbench.accelerators import device
     from tcbench.backends import device_kinds
     from tcbench.show import catalogue
 
-    catalogue.show(device.find("auto", device_kinds()), json)
+    catalogue.show(device.find("auto", device_kinds()), format_ == "json")

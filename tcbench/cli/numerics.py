@@ -19,6 +19,7 @@ from tcbench.cli.options import (
     WHERE,
     ConfigOption,
     DeviceOption,
+    FormatOption,
     ImageSizeOption,
     ScenarioArgument,
     config_names,
@@ -45,7 +46,7 @@ _TIMEOUT_S = 7200.0
 tcbench numerics                          generated images, a small ResNet: a few minutes on two cores
 tcbench numerics --scale 2^40             a static loss scale of one's own
 tcbench numerics --global-batch 32        one machine alone: gradients are not so small
-tcbench numerics --data /data/imagenet/train --bs 32 --steps 2000 --device cuda:0
+tcbench numerics --data /data/imagenet/train --bs 32 --device cuda:0
 tcbench numerics --ranks 4                 linear scaling and warm-up: do four ranks train like one?
 tcbench numerics --rungs                  every config against the one without its last rung
 """,
@@ -140,7 +141,7 @@ def numerics(
         Path, typer.Option(metavar="FOLDER", help="Document and charts go to FOLDER/MACHINE/.", rich_help_panel=WHERE)
     ] = OUT,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.", rich_help_panel=WHERE)] = False,
-    json: Annotated[bool, typer.Option("--json", help="Everything as JSON.", rich_help_panel=WHERE)] = False,
+    format_: FormatOption = "table",
 ) -> None:
     """Train fp32, and fp16 with loss scaling and fp32 master weights, with one of them, with neither, and bf16, from
     the same weights over the same batches; count what float16 makes of the gradients; say which trains like fp32, by an
@@ -190,7 +191,7 @@ def numerics(
             threads,
             timeout or _TIMEOUT_S,
             quiet,
-            json,
+            format_ == "json",
         )
         return
     _none_of({"--config": config}, "training side by side", "configs are compared with --rungs")
@@ -211,7 +212,7 @@ def numerics(
     )
     setting = plan.setting(loaded, target, asked, machine.usable_cpus(), None if data is None else _images(data))
     margins = None if margin is None else Margins(margin, margin)
-    _train(setting, asked, static_scale, margins, target, timeout or _TIMEOUT_S, out, quiet, json)
+    _train(setting, asked, static_scale, margins, target, timeout or _TIMEOUT_S, out, quiet, format_ == "json")
 
 
 def _none_of(given: dict[str, Any], where: str, why: str) -> None:

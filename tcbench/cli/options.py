@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import typer
 
@@ -56,7 +56,8 @@ ANOTHER_FILE = "name another file with -o"
 ANOTHER_FOLDER = "name another folder with --out"
 """The remedy for a file that cannot be written, where the command has that option."""
 
-WHAT, HOW, WHERE = "What to run", "How to measure", "Where it goes and what is shown"
+WHAT, HOW, WHERE = "Cells", "Measuring", "Output"
+"""Groups of options in help."""
 
 ScenarioArgument = Annotated[
     str | None,
@@ -69,7 +70,7 @@ ScenarioArgument = Annotated[
 
 
 BatchSizesOption = Annotated[
-    str | None, typer.Option("--bs", metavar="N,N,...", help="Batch sizes.", rich_help_panel=WHAT)
+    str | None, typer.Option("--bs", metavar="N,N,...", help="Batch sizes. Default: all.", rich_help_panel=WHAT)
 ]
 RanksOption = Annotated[
     str | None,
@@ -95,13 +96,15 @@ ConfigOption = Annotated[
     typer.Option(
         "--config",
         metavar="NAME",
-        help="Configs by name or glob, or rungs joined by '+'. May be given more than once, or with commas.",
+        help="Configs by name or glob, or rungs joined by '+'; several with commas or by more than one --config. "
+        "Default: all.",
         autocompletion=complete_config,
         rich_help_panel=WHAT,
     ),
 ]
 ImageSizeOption = Annotated[
-    int | None, typer.Option(metavar="PIXELS", help="Side of the square images.", rich_help_panel=WHAT)
+    int | None,
+    typer.Option(metavar="PIXELS", help="Side of the square images. Default: the scenario's.", rich_help_panel=WHAT),
 ]
 DeviceOption = Annotated[
     str,
@@ -125,16 +128,24 @@ TargetOption = Annotated[
     float | None,
     typer.Option(
         metavar="SHARE",
-        help="A cell is done when the half-width of its 95% interval is this share of the mean, e.g. 0.02...",
+        help="A cell is done when the half-width of its 95% interval is this share of the mean, e.g. 0.02... Default: "
+        "the scenario's.",
         rich_help_panel=HOW,
     ),
 ]
 MaxTimeOption = Annotated[
     float | None,
-    typer.Option(metavar="SECONDS", help="...or when its timed steps have taken so long.", rich_help_panel=HOW),
+    typer.Option(
+        metavar="SECONDS",
+        help="...or when its timed steps have taken so long. Default: the scenario's.",
+        rich_help_panel=HOW,
+    ),
 ]
 TimeoutOption = Annotated[
-    float | None, typer.Option(metavar="SECONDS", help="A trial that takes longer is ended.", rich_help_panel=HOW)
+    float | None,
+    typer.Option(
+        metavar="SECONDS", help="A trial that takes longer is ended. Default: the scenario's.", rich_help_panel=HOW
+    ),
 ]
 SeedOption = Annotated[
     int, typer.Option(metavar="N", min=0, max=2**32 - 1, help="Seed of the weights and the input.", rich_help_panel=HOW)
@@ -159,7 +170,43 @@ HostSpeedOption = Annotated[
 OutOption = Annotated[
     Path, typer.Option(metavar="FOLDER", help="Records go to FOLDER/MACHINE/.", rich_help_panel=WHERE)
 ]
-ResultsFolderOption = Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Where ids of runs are looked up.")]
+ResultsFolderOption = Annotated[
+    Path,
+    typer.Option(
+        "--out",
+        metavar="FOLDER",
+        help="The folder of results: ids of runs and baselines are looked up in it.",
+        rich_help_panel=WHERE,
+    ),
+]
+
+
+def results_argument(more: str = "", default: str = "the newest run") -> Any:
+    """The argument RESULTS of a command that reads results; `more` says what else it takes."""
+    text = f"Files or folders of records, or ids of runs{more}. Default: {default}."
+    return typer.Argument(metavar="RESULTS", help=text)
+
+
+ResultsArgument = Annotated[list[str] | None, results_argument()]
+
+
+def output_option(text: str = "A .png, .svg or .pdf file.") -> Any:
+    """-o of a command that writes one file."""
+    return typer.Option("-o", "--output", metavar="FILE", help=text, rich_help_panel=WHERE)
+
+
+def format_option(names: Iterable[str]) -> Any:
+    """--format, of which --json is the short form (`GroupedCommand`)."""
+    return typer.Option(
+        "--format",
+        metavar="FORMAT",
+        help=f"{', '.join(names)}. --json is short for --format json.",
+        rich_help_panel=WHERE,
+    )
+
+
+TableOrJson = Literal["table", "json"]
+FormatOption = Annotated[TableOrJson, format_option(get_args(TableOrJson))]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.", rich_help_panel=WHERE)]
 
 

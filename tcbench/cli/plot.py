@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from tcbench.cli.app import OUT, command
-from tcbench.cli.options import ANOTHER_FILE, ResultsFolderOption, config_names
+from tcbench.cli.options import ANOTHER_FILE, ResultsArgument, ResultsFolderOption, config_names, output_option
 from tcbench.cli.results import by_age, named, read
 from tcbench.core.errors import SelectionError, TcbenchError
 
@@ -32,15 +32,8 @@ tcbench plot results --by machine --config fp32,best    machines beside each oth
 """,
 )
 def plot(
-    results: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="RESULTS", help="Files or folders of records, or ids of runs. Default: the newest run here."
-        ),
-    ] = None,
-    output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="A .png, .svg or .pdf file.")] = Path(
-        "tcbench.png"
-    ),
+    results: ResultsArgument = None,
+    output: Annotated[Path, output_option()] = Path("tcbench.png"),
     kind: Annotated[
         Literal["throughput", "ladder", "scaling"],
         typer.Option(metavar="KIND", help="throughput, ladder or scaling."),

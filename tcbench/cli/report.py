@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tcbench.cli.app import OUT, command
+from tcbench.cli.options import ResultsFolderOption, output_option, results_argument
 from tcbench.core.errors import NotComparableError, ScenarioError, SelectionError, StoreError, TraceError
 
 if TYPE_CHECKING:
@@ -34,15 +35,12 @@ tcbench report results/ profile.json.gz           several runs, and a timeline
 def report(
     results: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="RESULTS",
-            help="Files or folders of records, ids of runs, timelines of `tcbench profile`, or a document of `tcbench "
-            "numerics`. Default: the newest run here. Those that lie beside the records are shown too.",
+        results_argument(
+            ", timelines of `tcbench profile`, or a document of `tcbench numerics`. Those that lie beside the records "
+            "are shown too"
         ),
     ] = None,
-    output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="An .html file.")] = Path(
-        "report.html"
-    ),
+    output: Annotated[Path, output_option("An .html file.")] = Path("report.html"),
     compare: Annotated[
         str | None, typer.Option(metavar="BASE", help="Compare with these results: a file, a folder or a run's id.")
     ] = None,
@@ -50,7 +48,7 @@ def report(
         str | None, typer.Option(metavar="NAME", help="Compare with what `tcbench baseline set NAME` kept.")
     ] = None,
     title: Annotated[str | None, typer.Option(metavar="TEXT", help="The page's title.")] = None,
-    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where ids of runs and baselines are looked up.")] = OUT,
+    out: ResultsFolderOption = OUT,
 ) -> None:
     """Write one HTML file that opens without a network: the results in words, charts, what each rung buys, claims, what
     holds each cell back, timelines, a comparison, the environment, and a table of every trial."""

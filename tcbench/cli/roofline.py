@@ -14,9 +14,12 @@ from tcbench.cli.options import (
     WHERE,
     BatchSizesOption,
     ConfigOption,
+    FormatOption,
     ResultsFolderOption,
     batch_sizes,
     config_names,
+    output_option,
+    results_argument,
 )
 from tcbench.core.errors import SelectionError
 
@@ -36,22 +39,16 @@ tcbench roofline RUN.jsonl profile.json.gz --layers
 def roofline(
     results: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="RESULTS",
-            help="Files or folders of records, or ids of runs; timelines of `tcbench profile` beside them give layers "
-            "their times. Default: the newest run here.",
-        ),
+        results_argument("; timelines of `tcbench profile` beside them give layers their times"),
     ] = None,
-    output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="A .png, .svg or .pdf file.")] = Path(
-        "roofline.png"
-    ),
+    output: Annotated[Path, output_option()] = Path("roofline.png"),
     bs: BatchSizesOption = None,
     config: ConfigOption = None,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Measure the ceilings again, ignoring kept ones.", rich_help_panel=WHAT)
     ] = False,
     layers: Annotated[bool, typer.Option("--layers", help="Also every layer.", rich_help_panel=WHERE)] = False,
-    json: Annotated[bool, typer.Option("--json", help="Everything as JSON.", rich_help_panel=WHERE)] = False,
+    format_: FormatOption = "table",
     out: ResultsFolderOption = OUT,
 ) -> None:
     """Show FLOPs, bytes and achieved rates of each phase and layer against what the machine can do at most: a matrix
@@ -84,7 +81,7 @@ def roofline(
     from tcbench.show.charts.roofline import roofline_chart
 
     save(roofline_chart(rooflines), output, ANOTHER_FILE)
-    if json:
+    if format_ == "json":
         typer.echo(view.to_json(rooflines))
         return
     console = make_console()

@@ -19,6 +19,7 @@ from tcbench.cli.options import (
     ConfigOption,
     DataOption,
     DeviceOption,
+    FormatOption,
     HostSpeedOption,
     ImageSizeOption,
     LauncherOption,
@@ -94,7 +95,7 @@ def run(
         bool, typer.Option("--dry-run", help="Show what would run, and stop.", rich_help_panel=WHERE)
     ] = False,
     quiet: QuietOption = False,
-    json: Annotated[bool, typer.Option("--json", help="Results as JSON.", rich_help_panel=WHERE)] = False,
+    format_: FormatOption = "table",
 ) -> None:
     """Run a scenario's configs at its batch sizes; print a table, keep records and a chart.
 
@@ -121,11 +122,11 @@ def run(
     check_folder(plan)
     plan, starter = with_launcher(plan, launcher, asked=ranks is not None)
     if dry_run:
-        _show_plan(plan, json)
+        _show_plan(plan, format_ == "json")
         return
     if fresh_autotune:
         os.environ[messages.FRESH_AUTOTUNE] = "1"  # workers inherit it
-    failed = _run(plan, starter, out, ending(label), resume, quiet, json)
+    failed = _run(plan, starter, out, ending(label), resume, quiet, format_ == "json")
     if failed:
         raise typer.Exit(SOME_CELL_FAILED)
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 CLUSTER = "Where it runs"
 
-_NOT_TAKEN = {"label", "json"}
+_NOT_TAKEN = {"label", "format_"}
 """Options of `run` that are each job's own: its label is its target's name, and it prints to a log."""
 
 
@@ -57,7 +57,7 @@ class _SubmitCommand(GroupedCommand):
     "Run a scenario on a cluster: one Slurm job for each partition or GPU.",
     """
 tcbench submit naruse2018 --partition a100,h100    the same ladder on both, records in results/
-tcbench submit naruse2018 --partition gpu --gpu v100,h100 --bs 32,256 --sbatch account=me --sbatch exclusive
+tcbench submit naruse2018 --partition gpu --gpu v100,h100 --sbatch account=me
 tcbench submit naruse2018 --partition a100,h100 --dry-run
 tcbench submit naruse2018 --partition a100,h100 --resume    only what is missing; follows what still runs
 """,

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from tcbench.cli.app import command
-from tcbench.cli.options import ANOTHER_FILE
+from tcbench.cli.options import ANOTHER_FILE, output_option
 from tcbench.core.errors import SelectionError
 
 
@@ -24,11 +24,9 @@ tcbench timeline profile.json.gz --step 42
 def timeline(
     files: Annotated[
         list[Path],
-        typer.Argument(metavar="FILE...", help="Timelines of `tcbench profile`, or Nsight Systems' report or SQLite."),
+        typer.Argument(metavar="FILE", help="Timelines of `tcbench profile`, or Nsight Systems' report or SQLite."),
     ],
-    output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="A .png, .svg or .pdf file.")] = Path(
-        "timeline.png"
-    ),
+    output: Annotated[Path, output_option()] = Path("timeline.png"),
     zoom: Annotated[
         str | None, typer.Option(metavar="BEGIN:END", help="Only this part, in ms on the picture's time axis.")
     ] = None,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -14,9 +16,12 @@ import projects
 import pytest
 from command import finish, start, tcbench
 from factories import make_record
+from typer.main import get_command
 
+from tcbench import cli
 from tcbench.backends.feeds import dataset
 from tcbench.backends.feeds import generated as jpegs
+from tcbench.cli.app import GROUPS
 from tcbench.core import store
 
 SCENARIO = """
@@ -276,9 +281,51 @@ def test_data_make_makes_the_set_once(here, monkeypatch):
     assert time.monotonic() - start < 5
 
 
+COMMANDS = [name for names in GROUPS.values() for name in names]
+HELPS = [
+    *([name] for name in COMMANDS),
+    ["data", "make"],
+    *(["baseline", n] for n in ("set", "list", "show", "remove")),
+]
+
+
+def test_help_shows_every_command_in_one_group(here):
+    shown = tcbench(here, "--help").out
+    assert re.findall(r"^(Measure|Look|Compare|More):$", shown, re.MULTILINE) == list(GROUPS)
+    assert [line.split()[0] for line in shown.splitlines() if re.match(r"  [a-z]", line)][:-1] == COMMANDS
+    assert sorted(COMMANDS) == sorted(get_command(cli.app).commands)
+
+
+@pytest.mark.parametrize("words", HELPS, ids=" ".join)
+def test_help_fits_80_columns_and_speaks_of_no_type_of_pythons(here, words):
+    shown = tcbench(here, *words, "--help", COLUMNS="80", TERMINAL_WIDTH="80").out
+    assert [line for line in shown.splitlines() if len(line) > 80] == []
+    assert "<" not in re.sub(r"\[[^\]]*<=x.*?\]", "", shown, flags=re.DOTALL)
+
+
+@pytest.mark.parametrize("words", HELPS, ids=" ".join)
+def test_output_is_asked_for_by_the_same_words_everywhere(words):
+    """-o FILE, --out FOLDER, --format FORMAT, and results as arguments: no option of another name, no other help."""
+    command = functools.reduce(lambda group, name: group.commands[name], words, get_command(cli.app))
+    options = {option: one for one in command.params for option in one.opts}
+    assert {"--chart", "--file", "--json", "--results"}.isdisjoint(options)
+    for option, other, metavar in (
+        ("-o", "--output", "FILE"),
+        ("--out", "--out", "FOLDER"),
+        ("--format",) * 2 + ("FORMAT",),
+    ):
+        if option in options:
+            assert options[option] is options[other]
+            assert (options[option].metavar, options[option].rich_help_panel) == (metavar, "Output")
+
+
+def test_json_is_short_for_the_format(here):
+    assert tcbench(here, "list", "--json").out == tcbench(here, "list", "--format", "json").out != ""
+
+
 def test_help_groups_options_and_gives_examples(here):
     shown = tcbench(here, "run", "--help").out
-    for words in ("What to run:", "How to measure:", "Examples:", "tcbench run --bs 32,64,128,256 --config 'fp16*'"):
+    for words in ("Cells:", "Measuring:", "Output:", "Examples:", "tcbench run --bs 32,64,128,256 --config 'fp16*'"):
         assert words in shown
 
 

@@ -254,7 +254,7 @@ def test_the_same_results_twice_is_said(tmp_path, base):
         (["--allow", "gpu,,os"], "--allow '': unknown"),
         (["--metric", "througput"], "--metric 'througput': unknown; did you mean 'throughput'?"),
         (["--format", "html"], "'--format': 'html' is not one of 'table', 'markdown', 'json', 'junit', 'github'"),
-        (["--chart", "chart.bmp"], "chart.bmp"),
+        (["-o", "chart.bmp"], "chart.bmp: expected a file name that ends in .png, .svg, .pdf"),
         (["-o", "base.jsonl/out.md"], "base.jsonl/out.md: cannot be written"),
     ],
 )

@@ -18,7 +18,7 @@ WRITERS = {
     "trials.csv": ("export", "run.jsonl", "-o"),
     "steps.json": ("export", "run.jsonl", "--format", "json", "--per", "step", "-o"),
     "compared.md": ("compare", "run.jsonl", "slower.jsonl", "--format", "markdown", "-o"),
-    "compared.png": ("compare", "run.jsonl", "slower.jsonl", "--chart"),
+    "compared.png": ("compare", "run.jsonl", "slower.jsonl", "-o"),
     "history.png": ("history", "run.jsonl", "-o"),
     "timeline.svg": ("timeline", "run.jsonl", "-o"),
     "report.html": ("report", "run.jsonl", "-o"),
@@ -45,9 +45,8 @@ def test_a_file_that_is_there_stays_whole_when_the_disk_is_full(full, tmp_path, 
     faulty.fill(full, 0)
     done = faulty.run(tmp_path, *WRITERS[name], full / name)
     assert done.returncode == 2, done.stderr
-    option = "--chart" if "--chart" in WRITERS[name] else "-o"
     assert done.stderr.splitlines()[-1] == (
-        f"tcbench: error: {full / name}: cannot be written (No space left on device); name another file with {option}"
+        f"tcbench: error: {full / name}: cannot be written (No space left on device); name another file with -o"
     )
     assert "Traceback" not in done.stderr
     assert (full / name).read_bytes() == old
