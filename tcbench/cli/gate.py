@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import shlex
-import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -54,11 +53,12 @@ from tcbench.core.errors import SelectionError, TcbenchError
 
 if TYPE_CHECKING:
     from tcbench.analysis.verdict import Interim, Rule
-    from tcbench.core.record import Cell, Record
+    from tcbench.core.record import Cell
     from tcbench.run.builds import Build
-    from tcbench.run.gate import Gate, Role
+    from tcbench.run.gate import Role
     from tcbench.run.launcher import Launcher
     from tcbench.run.plan import Plan, Selection
+    from tcbench.run.turns import Ended
 
 BUILDS = "What is compared"
 
@@ -240,16 +240,6 @@ def parse_interims(text: str, rule: Rule) -> tuple[Interim, ...]:
         raise SelectionError(f"--looks {shown}: {error}, such as 3,4,6,8") from None
 
 
-@dataclass(frozen=True)
-class Ended:
-    """A gate at its end: its state, all records of both sides, and whether the budget ended it."""
-
-    state: Gate
-    base: tuple[Record, ...]
-    current: tuple[Record, ...]
-    spent: bool
-
-
 def _settled(
     plan: Plan,
     launcher: Launcher,
@@ -265,47 +255,26 @@ def _settled(
     spent. Ends the command with exit code 130 when interrupted."""
     from tcbench.analysis.eta import estimate
     from tcbench.cli.run import generate_input, probe
-    from tcbench.core.store import Store, remove_empty
+    from tcbench.core import store
+    from tcbench.run import turns
     from tcbench.run.gate import start
-    from tcbench.run.runner import Runner
     from tcbench.show import console
     from tcbench.show.progress import RunProgress
 
     paths = _new_paths(out, plan.device.machine)
     named = [str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path) for path in paths.values()]
-    state, spent = start(len(plan.cells), interims, metrics), False
-    fresh: dict[Role, list[Record]] = {"base": [], "current": []}
+    state = start(len(plan.cells), interims, metrics)
     stderr = console.make_console(stderr=True)
     try:
         probe(launcher, [planned.cell for planned in plan.cells if planned.skip_reason is None])
         with contextlib.ExitStack() as stack:
-            stores = {side: stack.enter_context(Store(path)) for side, path in paths.items()}
+            stores = {side: stack.enter_context(store.Store(path)) for side, path in paths.items()}
             generate_input(plan, stderr, quiet)
             say(console.plan_line(plan))
             progress = stack.enter_context(RunProgress(stderr, estimate(()), 0, quiet))
-            runners = {
-                side.name: Runner(
-                    paths[side.name].stem,
-                    plan.timeout_s,
-                    listen=progress.listen,
-                    launch=side.launch,
-                    launcher=launcher,
-                )
-                for side in ready
-            }
-            started, done = time.monotonic(), 0
-            while (trial := state.next_trial()) and not spent:
-                certain = [plan.cells[one.cell] for one in state.certain()]
-                to_run = [planned.cell for planned in certain if planned.skip_reason is None]
-                progress.begin(f"{trial.side}, look {trial.interim + 1}/{len(interims)}", to_run, done + len(certain))
-                for record in map(_explained, runners[trial.side].run([(plan.cells[trial.cell], trial.number)])):
-                    stores[trial.side].append(record)
-                    fresh[trial.side].append(record)
-                    progress.finished(record)
-                    state, done = state.after(trial, record), done + 1
-                spent = budget_s is not None and time.monotonic() - started >= budget_s
+            ended = turns.measure(state, plan, ready, launcher, stores, progress, budget_s)
     except KeyboardInterrupt:
-        stored = sum(map(len, fresh.values()))
+        stored = len(store.read(path for path in paths.values() if path.exists()).records)
         where = (
             f"{stored} records are kept: tcbench compare {shlex.join(named)}" if stored else "nothing was measured yet"
         )
@@ -313,22 +282,9 @@ def _settled(
         raise typer.Exit(INTERRUPTED) from None
     finally:
         for path in paths.values():
-            remove_empty(path)
+            store.remove_empty(path)
     say(f"Records: {' and '.join(named)}")
-    return Ended(state, tuple(fresh["base"]), tuple(fresh["current"]), spent and state.next_trial() is not None)
-
-
-def _explained(record: Record) -> Record:
-    """The record with the error of a worker that ended before it could report one, as another version may that does not
-    know its request: the last line of its output."""
-    import msgspec
-
-    from tcbench.core.text import plain
-
-    reason = record.reason or ""
-    if record.status != "crashed" or "exit code" not in reason or not record.log:
-        return record
-    return msgspec.structs.replace(record, reason=f"{reason}: {plain(record.log.splitlines()[-1])}")
+    return ended
 
 
 def _new_paths(out: Path, machine: str) -> dict[Role, Path]:

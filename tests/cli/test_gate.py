@@ -60,7 +60,7 @@ def _planted_s(launch: Launch) -> float:
 
 @pytest.fixture
 def stand_ins(monkeypatch):
-    monkeypatch.setattr("tcbench.run.runner.Runner", StandIn)
+    monkeypatch.setattr("tcbench.run.turns.Runner", StandIn)
 
 
 def left(project: Path, side: str) -> tuple[Record, ...]:
@@ -160,7 +160,7 @@ def test_a_spent_budget_leaves_the_rest_inconclusive_and_says_so(project, monkey
             time.sleep(1.0 if "current" in self.run_id else 0.0)
             yield from (factories.make_record(cell=planned.cell, trial=trial) for planned, trial in trials)
 
-    monkeypatch.setattr("tcbench.run.runner.Runner", Slow)
+    monkeypatch.setattr("tcbench.run.turns.Runner", Slow)
     arguments = ("--base-python", sys.executable, "--config", "deep", "--budget", "1", "--strict")
     done = tcbench(project, "gate", *QUICK, *arguments)
     assert done.code == 4, done.err

@@ -1,0 +1,93 @@
+"""Two builds measured in turns: the trials that a gate asks for, each kept as it ends, until it asks for no more.
+
+Whoever wants two revisions beside each other makes them ready (`tcbench.run.builds`), begins a gate (`gate.start`) and
+calls `measure`. Prints nothing, and judges nothing: which trial comes next is `tcbench.run.gate`'s to say.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import msgspec
+
+from tcbench.core.messages import Message
+from tcbench.core.record import Cell, Record
+from tcbench.core.store import Store
+from tcbench.core.text import plain
+from tcbench.run.builds import Build
+from tcbench.run.gate import BASE, CURRENT, Gate, Role
+from tcbench.run.launcher import Launcher
+from tcbench.run.plan import Plan
+from tcbench.run.runner import Runner
+
+
+class Progress(Protocol):
+    """Who is told of the trials as they go."""
+
+    def begin(self, label: str, remaining: Sequence[Cell], total: int) -> None:
+        """A trial begins; `remaining` are the cells of it and of those that will follow whatever it says, `total` all
+        trials that are certain by now."""
+        ...
+
+    def listen(self, cell: Cell, trial: int, message: Message) -> None: ...
+
+    def finished(self, record: Record) -> None: ...
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A gate at its end: its state, all records of both sides, and whether the budget ended it."""
+
+    state: Gate
+    base: tuple[Record, ...]
+    current: tuple[Record, ...]
+    spent: bool
+
+
+def measure(
+    state: Gate,
+    plan: Plan,
+    ready: tuple[Build, Build],
+    launcher: Launcher,
+    stores: Mapping[Role, Store],
+    progress: Progress,
+    budget_s: float | None = None,
+) -> Ended:
+    """Run the trials that the gate asks for, of the plan's cells in their order, until every cell is over or trials
+    have taken `budget_s`. Each record is in its side's store before the next trial begins."""
+    runners = {
+        side.name: Runner(
+            stores[side.name].path.stem,
+            plan.timeout_s,
+            listen=progress.listen,
+            launch=side.launch,
+            launcher=launcher,
+        )
+        for side in ready
+    }
+    kept: dict[Role, list[Record]] = {BASE: [], CURRENT: []}
+    started, spent = time.monotonic(), False
+    while (trial := state.next_trial()) and not spent:
+        certain = [plan.cells[one.cell] for one in state.certain()]
+        to_run = [planned.cell for planned in certain if planned.skip_reason is None]
+        label = f"{trial.side}, look {trial.interim + 1}/{len(state.interims)}"
+        progress.begin(label, to_run, sum(map(len, kept.values())) + len(certain))
+        for record in map(_explained, runners[trial.side].run([(plan.cells[trial.cell], trial.number)])):
+            stores[trial.side].append(record)
+            kept[trial.side].append(record)
+            progress.finished(record)
+            state = state.after(trial, record)
+        spent = budget_s is not None and time.monotonic() - started >= budget_s
+    return Ended(state, tuple(kept[BASE]), tuple(kept[CURRENT]), spent and state.next_trial() is not None)
+
+
+def _explained(record: Record) -> Record:
+    """The record with the error of a worker that ended before it could report one, as another version may that does not
+    know its request: the last line of its output."""
+    reason = record.reason or ""
+    if record.status != "crashed" or "exit code" not in reason or not record.log:
+        return record
+    return msgspec.structs.replace(record, reason=f"{reason}: {plain(record.log.splitlines()[-1])}")
