@@ -57,7 +57,7 @@ class GroupedCommand(TyperCommand):
         return ["[OPTIONS]", *map(_usage, (one for one in self.params if one.param_type_name == "argument"))]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        groups: dict[str, list[tuple[str, str]]] = {"Arguments": []}
+        groups: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
         for parameter in self.get_params(ctx):
             row = parameter.get_help_record(ctx)
             if row is None:
@@ -65,10 +65,9 @@ class GroupedCommand(TyperCommand):
             if parameter.param_type_name == "argument":  # Typer's row has the type in Python's words
                 groups["Arguments"].append((parameter.metavar or parameter.name.upper(), row[1]))
             else:
-                panel = getattr(parameter, "rich_help_panel", None) or "Options"
+                panel = "" if parameter.name == "help" else getattr(parameter, "rich_help_panel", None) or "Options"
                 groups.setdefault(panel, []).append(row)
-        if "Options" in groups:
-            groups["Options"] = groups.pop("Options")
+        groups["Output"] = groups.pop("Output", []) + groups.pop("", [])
         for name, rows in groups.items():
             if rows:
                 with formatter.section(name):
@@ -100,7 +99,15 @@ GROUPS = {
 
 
 class CommandGroup(TyperGroup):
-    """Help with the commands in groups."""
+    """Help with the commands in groups; an unknown command is an error of one line."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        try:
+            return super().resolve_command(ctx, args)
+        except Exception as error:
+            if not hasattr(error, "format_message"):
+                raise
+            raise UsageError(f"{error.format_message()}; `tcbench -h` shows the commands") from None
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         wide = max(map(len, self.commands))

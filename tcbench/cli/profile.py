@@ -27,6 +27,7 @@ from tcbench.cli.options import (
     ScenarioArgument,
     batch_sizes,
     complete_config,
+    config_names,
     images,
     within_speed,
 )
@@ -221,7 +222,7 @@ def _planned(
     selection = plan.Selection(
         batch_sizes=sizes,
         ranks=(ranks,),
-        configs=(config,),
+        configs=config_names([config]),
         input=images(data),
         image_size=image_size,
         max_time_s=_TIMED_S,

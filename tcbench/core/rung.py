@@ -12,6 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
+from tcbench.core.errors import hint
+
 
 @dataclass(frozen=True)
 class Package:
@@ -209,7 +211,8 @@ class RungSet:
         each must have the rungs it needs before it."""
         for place, name in enumerate(names):
             if name not in self.rungs:
-                return f"unknown rung '{name}' (known: {', '.join(self.rungs)})"
+                known = f"known: {', '.join(self.rungs)}"
+                return f"unknown rung '{name}' ({hint(name, self.rungs, known)})"
             if name in names[:place]:
                 return f"rung '{name}' is named twice"
             rung = self.rungs[name]

@@ -22,6 +22,7 @@ from tcbench import cli
 from tcbench.backends.feeds import dataset
 from tcbench.backends.feeds import generated as jpegs
 from tcbench.cli.app import GROUPS
+from tcbench.cli.options import config_names
 from tcbench.core import store
 
 SCENARIO = """
@@ -58,6 +59,9 @@ def sleeper(tmp_path: Path) -> Path:
     [
         (["run", "--config", "fp3"], "--config 'fp3': unknown; did you mean 'fp32'?"),
         (["run", "--config", "fp16+foo"], "unknown rung 'foo'"),
+        (["run", "--config", "fp32 + dalli"], "--config 'fp32+dalli': unknown rung 'dalli' (did you mean 'dali'?)"),
+        (["profile", "fp32 + dalli"], "--config 'fp32+dalli': unknown rung 'dalli' (did you mean 'dali'?)"),
+        (["plto"], "No such command 'plto'. Did you mean 'plot'?; `tcbench -h` shows the commands"),
         (["run", "--config", ""], "--config: expected a name or a glob"),
         (["run", "--bs", "0"], "--bs: '0' is not a batch size"),
         (["run", "--bs", "abc"], "--bs: 'abc' is not a batch size; expected 1 to 999999, e.g. --bs 32,64,128,256"),
@@ -310,6 +314,10 @@ def test_output_is_asked_for_by_the_same_words_everywhere(words):
     for option, metavar in (("-o", "FILE"), ("--out", "FOLDER"), ("--format", "FORMAT")):
         if option in options:
             assert (options[option].metavar, options[option].rich_help_panel) == (metavar, "Output")
+
+
+def test_a_config_is_named_as_charts_write_it_too():
+    assert config_names(["fp32 + dali, fp16", " fp16+nhwc"]) == ("fp32+dali", "fp16", "fp16+nhwc")
 
 
 def test_json_is_short_for_the_format(here):
