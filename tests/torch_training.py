@@ -20,7 +20,7 @@ from tcbench.backends.torch.session import TorchSession
 from tcbench.backends.torch.sites import Host
 from tcbench.core.record import Input, TrainSettings
 from tcbench.core.rung import Rung
-from tcbench.models.resnet50 import ResNet50
+from tcbench.models.resnet import ResNet
 
 __all__ = ["chainer_gradients", "small_session", "small_torch_session", "torch_gradients", "train_torch"]
 
@@ -38,7 +38,7 @@ class Float64(Rung):
 
 @contextlib.contextmanager
 def small_torch_session(
-    config: str, seed: int = 0, geometry: ResNet50 = SMALL, image_size: int = 64, **cell_changes: Any
+    config: str, seed: int = 0, geometry: ResNet = SMALL, image_size: int = 64, **cell_changes: Any
 ) -> Iterator[TorchSession]:
     """A session on the small model and the random batches that `training.small_session` has."""
     with pytest.MonkeyPatch.context() as patch:

@@ -23,10 +23,10 @@ from tcbench.core.record import Input, TrainSettings
 from tcbench.core.rung import Rung
 from tcbench.hardware.clock import HostClock
 from tcbench.hardware.gpus import GpuProperties
-from tcbench.models.resnet50 import ResNet50
+from tcbench.models.resnet import ResNet
 from tcbench.models.small import WELL_CONDITIONED
 
-SMALL = ResNet50(blocks_per_stage=(1, 1, 1, 1))
+SMALL = ResNet("four blocks", blocks_per_stage=(1, 1, 1, 1))
 """All four stages, one bottleneck each."""
 SMOOTH = WELL_CONDITIONED
 """Two stages, with and without a shortcut convolution: few values lie near ReLU's kink, and rounding errors stay
@@ -100,7 +100,7 @@ class Trained:
 def small_session(
     config: str,
     seed: int = 0,
-    geometry: ResNet50 = SMALL,
+    geometry: ResNet = SMALL,
     image_size: int = 64,
     site: Site | None = None,
     own_feed: bool = False,

@@ -104,12 +104,15 @@ def asked_of(scenario: str | None) -> Callable[[Cell], Asked]:
 def _setting(cell: Cell, scenario: Scenario) -> Iterator[str]:
     """The options by which a run has the cell's setting, where they are not what the scenario has or `auto` takes."""
     from tcbench.accelerators.device import kinds
+    from tcbench.models import MODELS
 
     kind, source = kinds().get(cell.device.partition(":")[0]), cell.input
     if kind is not None and kind.simulates is not None:
         yield from ("--device", cell.device)
     if cell.host_speed != 1:
         yield from ("--host-speed", f"{cell.host_speed:g}")
+    if cell.model in MODELS and (cell.model,) != scenario.models:
+        yield from ("--model", cell.model)
     if cell.image_size != scenario.image_size:
         yield from ("--image-size", str(cell.image_size))
     if cell.ranks > 1:

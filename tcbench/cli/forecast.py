@@ -17,11 +17,13 @@ from tcbench.cli.options import (
     ConfigOption,
     FormatOption,
     ImageSizeOption,
+    ModelOption,
     batch_sizes,
     complete_gpu,
     complete_network,
     complete_scenario,
     config_names,
+    model_names,
     output_option,
     rank_counts,
 )
@@ -68,6 +70,7 @@ def forecast(
     ] = "naruse2018",
     bs: BatchSizesOption = None,
     config: ConfigOption = None,
+    model: ModelOption = None,
     image_size: ImageSizeOption = None,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Compute again, ignoring kept results.", rich_help_panel=WHAT)
@@ -125,14 +128,16 @@ def forecast(
 
         check_path(output)
     if over:
-        _refuse({"--details": details, "--fresh": fresh, "--image-size": image_size})
+        _refuse({"--model": model, "--details": details, "--fresh": fresh, "--image-size": image_size})
         assert sizes is not None
         assert network is not None
         scaled = _measured(over, batch_sizes(bs), config_names(config), sizes, network)
         _print_ranks(scaled, format_ == "json", output)
         return
     assert gpu is not None
-    result = _forecast(gpu, scenario, batch_sizes(bs), config_names(config), image_size, fresh, quiet)
+    result = _forecast(
+        gpu, scenario, batch_sizes(bs), config_names(config), model_names(model), image_size, fresh, quiet
+    )
     if sizes is not None and network is not None:
         from tcbench.run import scale_out
 
@@ -154,6 +159,7 @@ def _forecast(
     scenario: str,
     sizes: tuple[int, ...] | None,
     configs: tuple[str, ...],
+    models: tuple[str, ...] | None,
     image_size: int | None,
     fresh: bool,
     quiet: bool,
@@ -168,7 +174,7 @@ def _forecast(
 
     there = gpus.load(gpu)
     _, its_device = device.absent(there)
-    selection = plan.Selection(batch_sizes=sizes, configs=configs, image_size=image_size)
+    selection = plan.Selection(batch_sizes=sizes, models=models, configs=configs, image_size=image_size)
     planned = plan.make(scenarios.load(scenario), selection, its_device, remote=True)
     try:
         with Stages(make_console(stderr=True), quiet) as stages:

@@ -52,6 +52,13 @@ def complete_network(incomplete: str) -> list[str]:
     return [name for name in names() if name.startswith(incomplete.lower())]
 
 
+def complete_model(incomplete: str) -> list[str]:
+    """The models that backends build."""
+    from tcbench.models import MODELS
+
+    return [name for name in MODELS if name.startswith(incomplete)]
+
+
 ANOTHER_FILE = "name another file with -o"
 ANOTHER_FOLDER = "name another folder with --out"
 """The remedy for a file that cannot be written, where the command has that option."""
@@ -99,6 +106,16 @@ ConfigOption = Annotated[
         help="Configs by name or glob, or rungs joined by '+'; several with commas or by more than one --config. "
         "Default: all.",
         autocompletion=complete_config,
+        rich_help_panel=WHAT,
+    ),
+]
+ModelOption = Annotated[
+    str | None,
+    typer.Option(
+        "--model",
+        metavar="NAME,NAME,...",
+        help="Networks, such as resnet18 (`tcbench list` shows all). Default: the scenario's.",
+        autocompletion=complete_model,
         rich_help_panel=WHAT,
     ),
 ]
@@ -241,6 +258,14 @@ def config_names(given: list[str] | None) -> tuple[str, ...]:
     return names
 
 
+def model_names(text: str | None) -> tuple[str, ...] | None:
+    """The models of --model, each once. Raises SelectionError."""
+    names = None if text is None else tuple(dict.fromkeys(name.strip() for name in text.split(",")))
+    if names is not None and not all(names):
+        raise SelectionError("--model: expected a name, got nothing; `tcbench list` shows the models")
+    return names
+
+
 def images(data: str | None) -> Input | None:
     """The input that --data names. Raises SelectionError."""
     from tcbench.core.record import Input
@@ -273,12 +298,14 @@ def selection(
     trials: int | None = None,
     host_speed: float = 1.0,
     ranks: str | None = None,
+    model: str | None = None,
 ) -> Selection:
     """The selection that the options for cells and measuring make together. Raises SelectionError."""
     from tcbench.run.plan import Selection
 
     return Selection(
         batch_sizes=batch_sizes(bs),
+        models=model_names(model),
         ranks=rank_counts(ranks),
         configs=config_names(config),
         input=images(data),

@@ -24,11 +24,13 @@ from tcbench.cli.options import (
     DeviceOption,
     HostSpeedOption,
     ImageSizeOption,
+    ModelOption,
     ScenarioArgument,
     batch_sizes,
     complete_config,
     config_names,
     images,
+    model_names,
     within_speed,
 )
 from tcbench.core import files
@@ -81,6 +83,7 @@ def profile(
         str | None,
         typer.Option(metavar="PATH", help="As with `tcbench run`.", rich_help_panel=WHAT),
     ] = None,
+    model: ModelOption = None,
     image_size: ImageSizeOption = None,
     ranks: Annotated[
         int,
@@ -131,7 +134,7 @@ def profile(
     from tcbench.show.console import make_console
     from tcbench.tracing import perfetto
 
-    plan, planned = _planned(config, scenario, bs, device, data, image_size, steps, threads, host_speed, ranks)
+    plan, planned = _planned(config, scenario, bs, device, model, data, image_size, steps, threads, host_speed, ranks)
     stderr, stdout = make_console(stderr=True), make_console()
     if host:
         _host(plan, planned, tool, out, stderr, stdout, quiet)
@@ -201,6 +204,7 @@ def _planned(
     scenario: str | None,
     bs: str | None,
     device: str,
+    model: str | None,
     data: str | None,
     image_size: int | None,
     steps: int,
@@ -221,6 +225,7 @@ def _planned(
     sizes = batch_sizes(bs) or loaded.batch_sizes[:1]
     selection = plan.Selection(
         batch_sizes=sizes,
+        models=model_names(model),
         ranks=(ranks,),
         configs=config_names([config]),
         input=images(data),

@@ -24,6 +24,7 @@ from tcbench.cli.options import (
     ImageSizeOption,
     LauncherOption,
     MaxTimeOption,
+    ModelOption,
     OutOption,
     QuietOption,
     RanksOption,
@@ -61,6 +62,7 @@ def run(
     ranks: RanksOption = None,
     config: ConfigOption = None,
     device: DeviceOption = "auto",
+    model: ModelOption = None,
     data: DataOption = None,
     image_size: ImageSizeOption = None,
     trials: Annotated[
@@ -117,6 +119,7 @@ def run(
         threads=threads,
         host_speed=host_speed,
         ranks=ranks,
+        model=model,
     )
     plan = make_plan(scenario, chosen, device)
     check_folder(plan)

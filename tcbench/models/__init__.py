@@ -1,4 +1,4 @@
-"""The models a scenario may name, as framework-free descriptions: every module here that has one as MODEL.
+"""The models a scenario may name, as framework-free descriptions: those in `MODELS` of any module here.
 
 Backends build them from their blocks (`residual`); nothing else looks inside.
 """
@@ -14,11 +14,16 @@ from tcbench.models.residual import ResidualNetwork
 
 def _all() -> dict[str, ResidualNetwork]:
     modules = (importlib.import_module(f"{__name__}.{module.name}") for module in pkgutil.iter_modules(__path__))
-    models = [module.MODEL for module in modules if hasattr(module, "MODEL")]
-    return {model.name: model for model in models}
+    return {model.name: model for module in modules for model in getattr(module, "MODELS", ())}
 
 
 MODELS: dict[str, ResidualNetwork] = _all()
+
+
+def variant_of(name: str, wanted: str) -> str:
+    """The variant of a model that is wanted, where it has that, else its first; of an unknown model what is wanted."""
+    model = MODELS.get(name)
+    return wanted if model is None or wanted in model.variants else model.variants[0]
 
 
 def described(name: str, variant: str, image_size: int) -> Model | None:

@@ -34,6 +34,11 @@ class Model(Protocol):
     def name(self) -> str: ...
 
     @property
+    def source(self) -> str:
+        """The publication that defines it."""
+        ...
+
+    @property
     def variants(self) -> tuple[str, ...]: ...
 
     @property

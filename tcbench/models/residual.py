@@ -42,13 +42,18 @@ class Block:
 
 @dataclass(frozen=True)
 class ResidualNetwork:
-    """See `tcbench.models.geometry.Model`. `features`: channels before the classifier."""
+    """See `tcbench.models.geometry.Model`."""
 
     name: str
+    source: str
     variants: tuple[str, ...]
     stem: Conv
-    features: int
     min_image_size: int = 32
+
+    @property
+    def features(self) -> int:
+        """Channels before the classifier."""
+        raise NotImplementedError
 
     def blocks(self, variant: str) -> Iterator[Block]:
         """The blocks in order. Raises ValueError for an unknown variant."""

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tcbench.models.residual import Block, Conv
-from tcbench.models.resnet50 import ResNet50
+from tcbench.models.resnet import ResNet
 
 _STEM = Conv(3, 16, 3, 1)
 
@@ -57,7 +57,7 @@ class SmallResNet:
 
 SMALL_RESNET = SmallResNet()
 
-WELL_CONDITIONED = ResNet50(name="two-stage ResNet-50", blocks_per_stage=(2, 1), features=512)
+WELL_CONDITIONED = ResNet("two-stage ResNet-50", blocks_per_stage=(2, 1))
 """ResNet-50's first two stages, cut to two bottlenecks and one: what rungs' tolerances are declared on, with images of
 32x32 and batches of 8. ResNet-50 whole is chaotic at such sizes: its last batch normalisations see few values, and
 after 5 steps at a learning rate of 0.01 float32 itself is several per cent from float64."""

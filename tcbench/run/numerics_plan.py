@@ -101,7 +101,7 @@ def setting(
         batch_size = asked.batch_size or scenario.batch_sizes[0]
         image_size = asked.image_size or scenario.image_size
         shown, kept = images
-        model, n_classes = scenario.model, len(shown.classes)
+        model, n_classes = scenario.models[0], len(shown.classes)
         n_train, n_test, threads = len(shown.files), min(len(kept.files), _TEST_IMAGES), asked.threads or cpus
     batch_size *= ranks
     n_test = n_test // batch_size * batch_size
@@ -153,8 +153,8 @@ def _divisor(scenario: Scenario, global_batch: int, batch_size: int, small_image
     if global_batch == batch_size:
         return 1.0
     ratio = global_batch / batch_size
-    if small_image is not None and scenario.model in MODELS:
-        layers = MODELS[scenario.model].layers(scenario.variant, _IMAGENET_SIZE, scenario.n_classes)
+    if small_image is not None and scenario.models[0] in MODELS:
+        layers = MODELS[scenario.models[0]].layers(scenario.variant, _IMAGENET_SIZE, scenario.n_classes)
         pixels = next(layer.in_size for layer in layers if layer.kind == "average_pool") ** 2
         ratio *= pixels / SMALL_RESNET.last_size(small_image) ** 2
     return 2.0 ** max(0, math.floor(math.log2(ratio)))
@@ -257,7 +257,7 @@ def _parity_cell(scenario: Scenario, device: Device, rungs: tuple[str, ...], thr
     cell = Cell(
         scenario=scenario.name,
         backend=DEFAULT,
-        model=scenario.model,
+        model=scenario.models[0],
         variant=scenario.variant,
         config=name,
         rungs=rungs,

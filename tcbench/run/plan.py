@@ -18,7 +18,7 @@ from tcbench.core.errors import ScenarioError, SelectionError, hint
 from tcbench.core.record import Cell, Input
 from tcbench.core.rung import Requires
 from tcbench.hardware import machine
-from tcbench.models import MODELS
+from tcbench.models import MODELS, variant_of
 from tcbench.run.scenario import Config, Scenario
 
 _MAX_IMAGE_SIZE = 8192
@@ -31,6 +31,7 @@ class Selection:
     """
 
     batch_sizes: tuple[int, ...] | None = None
+    models: tuple[str, ...] | None = None
     ranks: tuple[int, ...] | None = None
     configs: tuple[str, ...] = ()
     input: Input | None = None
@@ -80,9 +81,10 @@ def make(scenario: Scenario, selection: Selection, device: Device, *, remote: bo
     ranks = selection.ranks or scenario.ranks
     threads = selection.threads or max(1, machine.usable_cpus() // max(ranks))
     image_size = scenario.image_size if selection.image_size is None else selection.image_size
-    least = MODELS[scenario.model].min_image_size if scenario.model in MODELS else 1
-    if image_size < least:
-        raise SelectionError(f"--image-size {image_size}: {scenario.model} takes images of at least {least} pixels")
+    models = _models(scenario, selection.models)
+    for name in models:
+        if name in MODELS and image_size < (least := MODELS[name].min_image_size):
+            raise SelectionError(f"--image-size {image_size}: {name} takes images of at least {least} pixels")
     if image_size > _MAX_IMAGE_SIZE:
         raise SelectionError(f"--image-size {image_size}: expected at most {_MAX_IMAGE_SIZE} pixels")
     if selection.input and selection.input.kind == "modelled" and kind_of(device.name).simulates is None:
@@ -101,15 +103,15 @@ def make(scenario: Scenario, selection: Selection, device: Device, *, remote: bo
     configs = select(scenario, selection.configs)
     if not remote:
         refuse(device, (config.backend for config in configs))
+    reasons = {c: why_not(c, device, remote=remote, emulate=bool(selection.configs)) for c in configs}
     cells = []
-    for config in configs:
-        reason = why_not(config, device, remote=remote, emulate=bool(selection.configs))
+    for model, config in itertools.product(models, configs):
         for batch_size, n_ranks in itertools.product(batch_sizes, ranks):
             cell = Cell(
                 scenario=scenario.name,
                 backend=config.backend,
-                model=scenario.model,
-                variant=scenario.variant,
+                model=model,
+                variant=variant_of(model, scenario.variant),
                 config=config.name,
                 rungs=config.rungs,
                 batch_size=batch_size,
@@ -126,7 +128,7 @@ def make(scenario: Scenario, selection: Selection, device: Device, *, remote: bo
                 host_speed=selection.host_speed,
                 ranks=n_ranks,
             )
-            cells.append(PlannedCell(cell, reason or _why_not_many(cell)))
+            cells.append(PlannedCell(cell, reasons[config] or _why_not_many(cell)))
     return Plan(
         scenario=scenario,
         device=device,
@@ -134,6 +136,18 @@ def make(scenario: Scenario, selection: Selection, device: Device, *, remote: bo
         trials=selection.trials or scenario.trials,
         timeout_s=selection.timeout_s or scenario.timeout_s,
     )
+
+
+def _models(scenario: Scenario, asked: tuple[str, ...] | None) -> tuple[str, ...]:
+    """The models that are asked for, else the scenario's. Raises SelectionError."""
+    if asked is None:
+        return scenario.models
+    for name in asked:
+        if name not in MODELS:
+            raise SelectionError(f"--model '{name}': unknown; {hint(name, MODELS)}")
+    if not any(builds_models(config.backend) for config in scenario.configs):
+        raise SelectionError(f"--model: scenario {scenario.name} measures steps of one's own, which bring their model")
+    return asked
 
 
 def _why_not_many(cell: Cell) -> str | None:

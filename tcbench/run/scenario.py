@@ -63,7 +63,7 @@ class Scenario:
     title: str
     source: str
     path: Path
-    model: str
+    models: tuple[str, ...]
     variant: str
     image_size: int
     n_classes: int
@@ -141,19 +141,8 @@ def _changed(raw: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
 
 def _checked(path: Path, raw: dict[str, Any], *, inherits_claims: bool = False) -> Scenario:
     file = scenario_file.read(path, raw)
-    model = MODELS.get(file.model.name)
-    # A step of one's own may be of any model.
-    backends = [*(table.backend for table in file.ladder), *(table.backend for table in file.config)]
-    if model is None and any(map(builds_models, backends)):
-        raise ScenarioError(f"{path}: model.name: expected one of {', '.join(MODELS)}, got '{file.model.name}'")
-    if model and file.model.variant not in model.variants:
-        raise ScenarioError(
-            f"{path}: model.variant: expected one of {', '.join(model.variants)}, got '{file.model.variant}'"
-        )
-    if model and file.model.image_size < model.min_image_size:
-        raise ScenarioError(
-            f"{path}: model.image_size: expected at least {model.min_image_size}, got {file.model.image_size}"
-        )
+    models = (file.model.name,) if isinstance(file.model.name, str) else tuple(dict.fromkeys(file.model.name))
+    _check_model(path, file, models)
     if file.measure.max_warmup_steps < file.measure.min_warmup_steps:
         raise ScenarioError(f"{path}: measure.max_warmup_steps: expected at least measure.min_warmup_steps")
     ladders = tuple(_ladder(ladder) for ladder in file.ladder)
@@ -181,7 +170,7 @@ def _checked(path: Path, raw: dict[str, Any], *, inherits_claims: bool = False) 
         title=file.title,
         source=file.source,
         path=path,
-        model=file.model.name,
+        models=models,
         variant=file.model.variant,
         image_size=file.model.image_size,
         n_classes=file.model.classes,
@@ -197,6 +186,22 @@ def _checked(path: Path, raw: dict[str, Any], *, inherits_claims: bool = False) 
         configs=tuple(configs),
         claims=claims.read(path, file.claim, names, batch_sizes, inherited=inherits_claims),
     )
+
+
+def _check_model(path: Path, file: File, models: tuple[str, ...]) -> None:
+    """Raises ScenarioError for models that there are not, a variant that none of them has, or images too small."""
+    backends = [*(table.backend for table in file.ladder), *(table.backend for table in file.config)]
+    unknown = [name for name in models if name not in MODELS]
+    # A step of one's own may be of any model.
+    if unknown and any(map(builds_models, backends)):
+        raise ScenarioError(f"{path}: model.name: '{unknown[0]}' is unknown; {hint(unknown[0], MODELS)}")
+    known = [MODELS[name] for name in models if name in MODELS]
+    variants = dict.fromkeys(variant for model in known for variant in model.variants)
+    if known and file.model.variant not in variants:
+        raise ScenarioError(f"{path}: model.variant: expected one of {', '.join(variants)}, got '{file.model.variant}'")
+    least = max((model.min_image_size for model in known), default=1)
+    if file.model.image_size < least:
+        raise ScenarioError(f"{path}: model.image_size: expected at least {least}, got {file.model.image_size}")
 
 
 def _settings(table: CudnnTable) -> CudnnSettings:

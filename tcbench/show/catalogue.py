@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import typer
+from rich.table import Table
 from rich.text import Text
 
 from tcbench.accelerators.device import Device, selectors
 from tcbench.backends import DEFAULT, backend, names
 from tcbench.core.finding import Finding
 from tcbench.core.rung import Requires, Rung
+from tcbench.models import MODELS
 from tcbench.run import scenario as scenarios
 from tcbench.run.plan import emulation, missing, why_not
 from tcbench.show.console import make_console, open_table, versioned
@@ -27,6 +29,7 @@ def show(device: Device, as_json: bool) -> None:
                 "title": s.title,
                 "path": str(s.path),
                 "batch_sizes": s.batch_sizes,
+                "models": s.models,
                 "image_size": s.image_size,
                 "configs": [{"name": c.name, "skip_reason": why_not(c, device)} for c in s.configs],
             }
@@ -52,7 +55,7 @@ def show(device: Device, as_json: bool) -> None:
         heading = Text.assemble((scenario.name, "bold"), f"  {scenario.title}")
         console.print(heading, soft_wrap=True)
         pixels = f"{scenario.image_size}x{scenario.image_size} pixels"
-        facts = f"  batch sizes {sizes}; {pixels}; {scenario.model} {scenario.variant}"
+        facts = f"  batch sizes {sizes}; {pixels}; {', '.join(scenario.models)} {scenario.variant}"
         console.print(facts, highlight=False, soft_wrap=True)
         for config in scenario.configs:
             reason = why_not(config, device)
@@ -66,7 +69,24 @@ def show(device: Device, as_json: bool) -> None:
         name = rung.name if backend_name == DEFAULT else f"{backend_name}/{rung.name}"
         table.add_row(name, rung.says, _needs(rung.requires), str(rung.parity), _here(reason))
     console.print(table)
+    console.print()
+    console.print(_models())
     console.print(Text(f"\ndevices: {', '.join(selectors())}; virtual ones are simulated"), soft_wrap=True)
+
+
+def _models() -> Table:
+    """The models that backends build, as published: for images of 224x224 in 1000 classes."""
+    table = open_table()
+    table.add_column("model")
+    table.add_column("parameters", justify="right")
+    table.add_column("MACs per image", justify="right")
+    table.add_column("least image")
+    table.add_column("definition", overflow="fold")
+    for name, model in MODELS.items():
+        macs = model.macs(model.variants[0], 224, 1000)
+        least = f"{model.min_image_size}x{model.min_image_size}"
+        table.add_row(name, f"{model.parameters(1000):,}", f"{macs / 1e9:.2f} G", least, model.source)
+    return table
 
 
 def _missing(backend_name: str, rung: Rung, device: Device) -> str | None:

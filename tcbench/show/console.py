@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
@@ -70,28 +70,52 @@ def open_table(gap: int = 2, **options: Any) -> Table:
 
 
 def ladder_table(cells: Sequence[Cell], gap: int = 2, min_width: int = 18) -> Table:
-    """A table for `add_by_batch` of these cells, with its columns of batch size, ranks where a cell has several, and
-    config."""
+    """A table for `add_by_batch` of these cells, with its columns of model and ranks where there are several, batch
+    size, and config."""
     table = open_table(gap)
-    table.add_column("batch", justify="right")
-    if many_ranks(cells):
-        table.add_column("ranks", justify="right")
+    for heading, justify, _ in _heads(cells):
+        table.add_column(heading, justify=justify)
     table.add_column("config", overflow="fold", min_width=min_width)
     return table
 
 
+_Head = tuple[str, Literal["left", "right"], Callable[[Cell], str]]
+
+
+def _heads(cells: Iterable[Cell]) -> list[_Head]:
+    """Columns before a config's: model where there are several, batch size, ranks where a cell has several."""
+    cells = list(cells)
+    heads: list[_Head] = [("batch", "right", _batch_size)]
+    if len({cell.model for cell in cells}) > 1:
+        heads.insert(0, ("model", "left", _model))
+    if many_ranks(cells):
+        heads.append(("ranks", "right", _ranks))
+    return heads
+
+
+def _model(cell: Cell) -> str:
+    return cell.model
+
+
+def _batch_size(cell: Cell) -> str:
+    return str(cell.batch_size)
+
+
+def _ranks(cell: Cell) -> str:
+    return str(cell.ranks)
+
+
 def add_by_batch(table: Table, rows: Iterable[tuple[Cell, Iterable[RenderableType]]]) -> None:
-    """A row per cell with its figures, batch size by batch size and ranks by ranks, an empty row between; a config that
-    adds rungs to the one above shows what it adds."""
+    """A row per cell with its figures, model by model, batch size by batch size and ranks by ranks, an empty row
+    between; a config that adds rungs to the one above shows what it adds."""
     rows = list(rows)
-    with_ranks = many_ranks([cell for cell, _ in rows])
-    blocks: dict[tuple[int, int], list[tuple[Cell, Iterable[RenderableType]]]] = {}
+    heads = _heads(cell for cell, _ in rows)
+    blocks: dict[tuple[str, ...], list[tuple[Cell, Iterable[RenderableType]]]] = {}
     for cell, figures in rows:
-        blocks.setdefault((cell.batch_size, cell.ranks), []).append((cell, figures))
-    for (batch_size, ranks), group in blocks.items():
+        blocks.setdefault(tuple(of(cell) for _, _, of in heads), []).append((cell, figures))
+    for head, group in blocks.items():
         if table.row_count:
             table.add_row()
-        head = (str(batch_size), *([str(ranks)] if with_ranks else []))
         above = None
         for cell, figures in group:
             table.add_row(*([""] * len(head) if above else head), Text(config_in_ladder(cell, above)), *figures)
@@ -181,6 +205,7 @@ def summary_json(
             "backend": summary.cell.backend,
             "batch_size": summary.cell.batch_size,
             "ranks": summary.cell.ranks,
+            "model": summary.cell.model,
             "image_size": summary.cell.image_size,
             "device": summary.cell.device,
             "simulated": is_simulated(summary.environment),
@@ -204,18 +229,16 @@ def summary_json(
 def plan_table(plan: Plan) -> Table:
     """The cells that a run would measure, and those it would skip."""
     table = open_table()
-    table.add_column("batch", justify="right")
-    with_ranks = many_ranks(planned.cell for planned in plan.cells)
-    if with_ranks:
-        table.add_column("ranks", justify="right")
+    heads = _heads(planned.cell for planned in plan.cells)
+    for heading, justify, _ in heads:
+        table.add_column(heading, justify=justify)
     table.add_column("config", overflow="fold")
     table.add_column("will run")
     for planned in plan.cells:
         will = Text(counted(plan.trials, "trial"))
         if planned.skip_reason:
             will = Text(f"skipped: {planned.skip_reason}", style="yellow")
-        ranks = [str(planned.cell.ranks)] if with_ranks else []
-        table.add_row(str(planned.cell.batch_size), *ranks, Text(planned.cell.config), will)
+        table.add_row(*(of(planned.cell) for _, _, of in heads), Text(planned.cell.config), will)
     return table
 
 
@@ -243,6 +266,7 @@ def plan_json(plan: Plan) -> str:
     cells = [
         {
             "config": p.cell.config,
+            "model": p.cell.model,
             "batch_size": p.cell.batch_size,
             "ranks": p.cell.ranks,
             "key": p.cell.key,

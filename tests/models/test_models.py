@@ -1,4 +1,4 @@
-"""A model is one file: its blocks, from which parameters, arithmetic, layers and every backend's network follow."""
+"""A model is data: from its layers follow parameters, arithmetic and every backend's network."""
 
 from __future__ import annotations
 
@@ -9,56 +9,68 @@ import pytest
 from training import run_step, small_session
 
 from tcbench import models
+from tcbench.models import MODELS
+from tcbench.models.geometry import Layer
+from tcbench.models.resnet import ResNet
 
-RESNET18 = """
-from collections.abc import Iterator
-from dataclasses import dataclass
-
-from tcbench.models.residual import Block, Conv, ResidualNetwork
-
-
-@dataclass(frozen=True)
-class ResNet18(ResidualNetwork):
-    stages: int = 4
-
-    def blocks(self, variant: str) -> Iterator[Block]:
-        self.check(variant)
-        channels = self.stem.out_channels
-        for stage in range(self.stages):
-            for index in range(2):
-                width, stride = 64 << stage, 2 if stage and not index else 1
-                shortcut = Conv(channels, width, 1, stride, relu=False) if stride > 1 else None
-                yield Block((Conv(channels, width, 3, stride), Conv(width, width, 3, 1)), shortcut)
-                channels = width
+PUBLISHED = {
+    "resnet18": (11_689_512, 1.81),
+    "resnet34": (21_797_672, 3.66),
+    "resnet50": (25_557_032, 3.86),
+    "resnet101": (44_549_160, 7.57),
+    "resnet152": (60_192_808, 11.28),
+}
+"""Parameters for 1000 classes, and 1e9 MACs at 224x224: torchvision's models (but for variant v1's MACs, which are K.
+He et al.'s "FLOPs", 1.8, 3.6, 3.8, 7.6 and 11.3)."""
 
 
-MODEL = ResNet18("resnet18", ("v1",), Conv(3, 64, 7, 2), 512)
-"""
+def test_every_model_has_its_published_numbers():
+    counted = {
+        name: (model.parameters(1000), round(model.macs(model.variants[0], 224, 1000) / 1e9, 2))
+        for name, model in MODELS.items()
+    }
+    assert counted == PUBLISHED
 
 
-@pytest.fixture
-def resnet18(tmp_path, monkeypatch):
-    (tmp_path / "dropped_in_resnet18.py").write_text(RESNET18)
+def layer_macs(layer: Layer) -> int:
+    return layer.in_channels * layer.out_channels * (layer.ksize * layer.out_size) ** 2
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("image_size", [224, 64])
+def test_macs_are_those_of_all_layers_one_by_one(name, image_size):
+    model = MODELS[name]
+    for variant in model.variants:
+        layers = [one for one in model.layers(variant, image_size, 1000) if one.kind in ("conv", "fc")]
+        assert sum(map(layer_macs, layers)) == model.macs(variant, image_size, 1000)
+
+
+@pytest.mark.parametrize(("name", "convs", "additions"), [("resnet18", 20, 8), ("resnet34", 36, 16)])
+def test_a_basic_block_has_two_convolutions(name, convs, additions):
+    layers = [one for one in MODELS[name].layers("v1", 224, 1000) if one.kind == "conv"]
+    assert (len(layers), sum(one.add for one in layers)) == (convs, additions)
+
+
+def test_a_model_that_is_dropped_in_is_known(tmp_path, monkeypatch):
+    (tmp_path / "dropped_in.py").write_text(
+        "from tcbench.models.resnet import ResNet\nMODELS = (ResNet('thin', blocks_per_stage=(1, 1)),)\n"
+    )
     monkeypatch.setattr(models, "__path__", [*models.__path__, str(tmp_path)])
-    monkeypatch.setattr(models, "MODELS", models._all())
     importlib.invalidate_caches()
-    return models.MODELS["resnet18"]
+    assert set(models._all()) == {*MODELS, "thin"}
 
 
-def test_a_model_that_is_dropped_in_is_found_and_counted(resnet18):
-    """The figures are those of K. He et al., table 1, and of torchvision's model of this name."""
-    assert resnet18.parameters(1000) == 11_689_512
-    assert resnet18.macs("v1", 224, 1000) == pytest.approx(1.8e9, rel=0.02)
-    convs = [layer for layer in resnet18.layers("v1", 224, 1000) if layer.kind == "conv"]
-    assert len(convs) == 1 + 16 + 3
-    assert sum(layer.add for layer in convs) == 8
-    assert models.described("resnet18", "v1", 224) is resnet18
-    with pytest.raises(ValueError, match="unknown variant 'v2', expected one of v1"):
-        list(resnet18.blocks("v2"))
+def test_a_variant_that_a_model_has_not_is_its_first():
+    assert models.variant_of("resnet50", "v1.5") == "v1.5"
+    assert models.variant_of("resnet18", "v1.5") == "v1"
+    with pytest.raises(ValueError, match=r"unknown variant 'v1.5', expected one of v1"):
+        list(MODELS["resnet18"].blocks("v1.5"))
+
+
+BASIC = ResNet("two stages of basic blocks", blocks_per_stage=(1, 1), bottleneck=False)
 
 
 @pytest.mark.parametrize("config", ["fp32", "fp16+batched+nhwc+fused"])
-def test_a_model_that_is_dropped_in_trains_with_every_rung(resnet18, config):
-    two_stages = type(resnet18)("two stages", ("v1",), resnet18.stem, 128, stages=2)
-    with small_session(config, geometry=two_stages, image_size=32) as session:
+def test_basic_blocks_train_with_every_rung(config):
+    with small_session(config, geometry=BASIC, image_size=32) as session:
         assert math.isfinite(run_step(session))

@@ -117,6 +117,21 @@ def test_an_image_below_what_the_net_takes_is_refused(cpu):
         plan.make(cpu, Selection(image_size=0), CPU)
 
 
+def test_models_that_are_named_stand_in_for_the_scenarios(cpu):
+    made = plan.make(cpu, Selection(models=("resnet18", "resnet152"), configs=("fp32",)), CPU)
+    assert [(one.cell.model, one.cell.batch_size) for one in made.cells] == [
+        ("resnet18", 4),
+        ("resnet18", 8),
+        ("resnet152", 4),
+        ("resnet152", 8),
+    ]
+    v15 = dataclasses.replace(cpu, variant="v1.5")
+    made = plan.make(v15, Selection(models=("resnet18", "resnet50"), configs=("fp32",), batch_sizes=(4,)), CPU)
+    assert [one.cell.variant for one in made.cells] == ["v1", "v1.5"]  # a model has its first where it lacks that
+    with pytest.raises(SelectionError, match=r"--model 'resnet05': unknown; did you mean 'resnet50'?"):
+        plan.make(cpu, Selection(models=("resnet05",)), CPU)
+
+
 def test_a_scenarios_unknown_rung_is_the_files_error(tmp_path):
     path = tmp_path / "x.toml"
     path.write_text(

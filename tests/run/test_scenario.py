@@ -127,8 +127,14 @@ def test_an_ablation_that_makes_no_sense_names_its_key(write, text, expected):
         ("[4]", "[4]\nblock_steps = 2", "measure.block_steps: expected a whole number >= 5, got 2"),
         ("[4]", "[4]\nmin_timed_steps = 3", "measure.min_timed_steps: expected a whole number >= 10, got 3"),
         ("[4]", "[4]\nmin_warmup_steps = 9\nmax_warmup_steps = 5", "measure.max_warmup_steps: expected at least"),
-        ("[measure]", '[model]\nname = "vgg"\n[measure]', "model.name: expected one of resnet50, got 'vgg'"),
+        ("[measure]", '[model]\nname = "vgg"\n[measure]', "model.name: 'vgg' is unknown; expected one of resnet18, "),
         ("[measure]", '[model]\nvariant = "v2"\n[measure]', "model.variant: expected one of v1, v1.5, got 'v2'"),
+        (
+            "[measure]",
+            '[model]\nname = ["resnet18", "resnet05"]\n[measure]',
+            "'resnet05' is unknown; did you mean 'resnet50'?",
+        ),
+        ("[measure]", "[model]\nname = []\n[measure]", "model.name: expected a list of length >= 1"),
         ("[measure]", "[model]\nimage_size = 31\n[measure]", "model.image_size: expected at least 32, got 31"),
         ("[measure]", '[input]\ndata = "web"\n[measure]', "input.data: expected one of generated, synthetic"),
         ("[measure]", "[train]\nloss_scale = 0\n[measure]", "train.loss_scale: expected a number > 0.0, got 0"),
@@ -163,7 +169,7 @@ def test_a_scenario_without_configs_is_refused(write):
     ("name", "expected"),
     [
         ("cpus", "did you mean 'cpu'?"),
-        ("zzz", "expected one of beyond, cpu, naruse2018, peers, scaling, settings"),
+        ("zzz", "expected one of beyond, cpu, naruse2018, networks, peers, scaling, settings"),
         ("no/such.toml", "no such scenario file"),
         (".", "unknown"),
         ("/", "cannot be read"),
@@ -256,8 +262,8 @@ rungs = ["eager"]
 
 
 def test_a_step_of_ones_own_may_be_of_any_model(write):
-    assert scenario.load(write(OF_ONES_OWN)).model == "transformer"
-    with pytest.raises(ScenarioError, match=r"model\.name: expected one of resnet50, got 'transformer'"):
+    assert scenario.load(write(OF_ONES_OWN)).models == ("transformer",)
+    with pytest.raises(ScenarioError, match=r"model\.name: 'transformer' is unknown; expected one of resnet18, "):
         scenario.load(write(OF_ONES_OWN + '[[config]]\nbackend = "torch"\nrungs = ["fp32"]\n'))
 
 

@@ -9,7 +9,7 @@ from tcbench.backends.chainer.resnet import ResNet
 from tcbench.backends.initial import he_normal
 from tcbench.backends.spec import TensorSpec
 from tcbench.models import MODELS
-from tcbench.models.resnet50 import RESNET50
+from tcbench.models.resnet import RESNET50
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ from torch_training import chainer_gradients, small_torch_session, torch_gradien
 from training import SMOOTH, Trained, change_distance, loss_distance, small_session, train
 
 from tcbench.backends import backend
-from tcbench.models.resnet50 import RESNET50
+from tcbench.models.resnet import RESNET50
 
 RUNGS = backend("torch").RUNGS
 SEEDS = range(4)

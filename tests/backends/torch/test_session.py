@@ -23,7 +23,7 @@ from tcbench.backends.torch.sites import Host, open_site
 from tcbench.core.errors import SelectionError, TrainingError
 from tcbench.core.record import Input, MeasureSettings, TrainSettings
 from tcbench.measure import loop
-from tcbench.models.resnet50 import RESNET50
+from tcbench.models.resnet import RESNET50
 
 SMALL_MODEL = {"geometry": SMOOTH, "image_size": 32}
 
