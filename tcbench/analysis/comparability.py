@@ -32,7 +32,7 @@ FACETS: Mapping[str, str] = {
 }
 """The facets, each with the facts that belong to it."""
 
-_IDENTITY = ("scenario", "backend", "config", "rungs", "batch_size", "ranks")
+_IDENTITY = ("scenario", "backend", "config", "rungs", "batch_size", "ranks", "unit", "base")
 _FACET_OF = {"input": "input", "measure": "measure", "device": "gpu"}
 
 Facts = Mapping[tuple[str, str], str]

@@ -90,9 +90,13 @@ BASE = "fp32"
 
 
 def base_config(summaries: Iterable[CellSummary]) -> str:
-    """The config over which these are set: fp32, or of steps of the user's own alone, of which no config is called so,
-    the first."""
+    """The config over which these are set: the one that their scenario names; else fp32, or of steps of the user's own
+    alone, of which no config is called so, the first."""
     cells = [summary.cell for summary in summaries]
+    there = {cell.config for cell in cells}
+    named = next((cell.base for cell in cells if cell.base in there), None)
+    if named is not None:
+        return named
     theirs = bool(cells) and all(cell.input.kind == "own" and cell.config != BASE for cell in cells)
     return cells[0].config if theirs else BASE
 

@@ -36,6 +36,10 @@ Bytes = Annotated[int, Meta(ge=0, le=2**60)]
 InputKind = Literal["generated", "folder", "synthetic", "modelled", "own"]
 
 
+Unit = Annotated[str, Meta(pattern=r"^\w[\w -]{0,31}$")]
+"""The name of what a step works on, in the plural: "images"."""
+
+
 class Input(msgspec.Struct, frozen=True, kw_only=True):
     """The source of images. `path` is set for a folder of the user's, `images_per_s` where decoding is modelled: its
     rate. That came later, and is left out of the JSON where it is not set, so that cells keep their keys."""
@@ -85,6 +89,8 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, cache_
     of one rank. `device` is "cpu", "cuda:N" or "virtual:CARD"; a host's ranks take its devices one after another.
     `scenario_cudnn` is set where the config is an ablation: the scenario's settings, of which `cudnn` changes one.
     `host_speed`: how many times as fast as it is the host is to seem to a simulated device.
+    `unit`: the name of what a step works on `batch_size` of, and `base`: the config that factors are over, where the
+    scenario says so.
     A field that came later has a default and is left out of the JSON where it has that, so that keys stay the same."""
 
     scenario: str
@@ -106,6 +112,8 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, cache_
     scenario_cudnn: CudnnSettings | None = None
     host_speed: Annotated[float, Meta(gt=0, le=1e3)] = 1.0
     ranks: Annotated[int, Meta(ge=1, le=1_000_000)] = 1
+    unit: Unit = "images"
+    base: str | None = None
 
     @property
     def images_per_step(self) -> int:

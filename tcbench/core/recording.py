@@ -24,6 +24,7 @@ class Title(msgspec.Struct, frozen=True, kw_only=True):
     device: str
     device_name: str
     batch_size: int
+    unit: str = "images"
 
 
 class HostSpan(msgspec.Struct, frozen=True, array_like=True):

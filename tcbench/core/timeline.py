@@ -49,7 +49,7 @@ class Span:
 @dataclass(frozen=True)
 class Timeline:
     """Spans in order of their begin. `label` is the cell's ("fp16+dali, batch size 64"); `device` as in a cell;
-    `device_name` as people call it. `phases` in the order of the step."""
+    `device_name` as people call it. `phases` in the order of the step. `unit`: what `batch_size` counts."""
 
     label: str
     device: str
@@ -58,6 +58,7 @@ class Timeline:
     source: Source
     phases: tuple[str, ...]
     spans: tuple[Span, ...]
+    unit: str = "images"
 
     def of(self, lane: Lane, *kinds: Kind) -> tuple[Span, ...]:
         """The spans of a lane, of these kinds or of all."""
@@ -86,6 +87,7 @@ def timeline_of(
     source: Source,
     phases: Iterable[str],
     spans: Iterable[Span],
+    unit: str = "images",
 ) -> Timeline:
     """A timeline of spans in any order, its names safe to show. Raises ValueError for a span that ends before it
     begins, and for a step of no length: nothing can be said per step of one."""
@@ -95,8 +97,8 @@ def timeline_of(
             raise ValueError(f"{span.kind} '{span.name}' ends {span.begin_s - span.end_s:g} s before it begins")
         if span.kind == "step" and span.end_s == span.begin_s:
             raise ValueError(f"step {span.step} has no length")
-    label, device, device_name, *names = map(plain, (label, device, device_name, *phases))
-    return Timeline(label, device, device_name, batch_size, source, tuple(names), ordered)
+    label, device, device_name, unit, *names = map(plain, (label, device, device_name, unit, *phases))
+    return Timeline(label, device, device_name, batch_size, source, tuple(names), ordered, unit)
 
 
 def _plain(span: Span) -> Span:

@@ -155,7 +155,9 @@ def _profilers(cell: Cell, activities: Activities | None) -> Iterator[None]:
 
 def _title(cell: Cell, device_name: str) -> str:
     """The cell as a tool's report names it (`tcbench.tracing.nsys` reads it)."""
-    title = Title(label=cell.label, device=cell.device, device_name=device_name, batch_size=cell.batch_size)
+    title = Title(
+        label=cell.label, device=cell.device, device_name=device_name, batch_size=cell.batch_size, unit=cell.unit
+    )
     return msgspec.json.encode(title).decode()
 
 

@@ -127,6 +127,8 @@ def make(scenario: Scenario, selection: Selection, device: Device, *, remote: bo
                 scenario_cudnn=scenario.cudnn if config.cudnn else None,
                 host_speed=selection.host_speed,
                 ranks=n_ranks,
+                unit=scenario.unit,
+                base=scenario.base,
             )
             cells.append(PlannedCell(cell, reasons[config] or _why_not_many(cell)))
     return Plan(

@@ -57,7 +57,8 @@ class Ladder:
 
 @dataclass(frozen=True)
 class Scenario:
-    """Everything a scenario file says, checked. `on_cpu` is the scenario as its table [cpu] changes it."""
+    """Everything a scenario file says, checked. `unit`: what batch sizes count. `base`: the config that factors are
+    over, None where the file names none. `on_cpu` is the scenario as its table [cpu] changes it."""
 
     name: str
     title: str
@@ -78,6 +79,8 @@ class Scenario:
     ladders: tuple[Ladder, ...]
     configs: tuple[Config, ...]
     claims: tuple[Claim, ...] = ()
+    unit: str = "images"
+    base: str | None = None
     on_cpu: Scenario | None = None
 
     def on(self, device_kind: str) -> Scenario:
@@ -185,6 +188,8 @@ def _checked(path: Path, raw: dict[str, Any], *, inherits_claims: bool = False) 
         ladders=ladders,
         configs=tuple(configs),
         claims=claims.read(path, file.claim, names, batch_sizes, inherited=inherits_claims),
+        unit=file.unit,
+        base=_base(path, file.base, names),
     )
 
 
@@ -202,6 +207,16 @@ def _check_model(path: Path, file: File, models: tuple[str, ...]) -> None:
     least = max((model.min_image_size for model in known), default=1)
     if file.model.image_size < least:
         raise ScenarioError(f"{path}: model.image_size: expected at least {least}, got {file.model.image_size}")
+
+
+def _base(path: Path, name: str | None, configs: list[str]) -> str | None:
+    """The config that `base` names, with or without its backend. Raises ScenarioError."""
+    if name is None or name in configs:
+        return name
+    named = [config for config in configs if config.rpartition("/")[2] == name]
+    if len(named) != 1:
+        raise ScenarioError(f"{path}: base: no config '{name}'; {hint(name, configs)}")
+    return named[0]
 
 
 def _settings(table: CudnnTable) -> CudnnSettings:

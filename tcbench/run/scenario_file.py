@@ -15,6 +15,7 @@ from msgspec import Meta
 from tcbench.backends import DEFAULT
 from tcbench.core.claim import ClaimTable
 from tcbench.core.errors import ScenarioError, hint
+from tcbench.core.record import Unit
 
 SCHEMA = 1
 
@@ -117,6 +118,8 @@ class File(_Table, frozen=True, kw_only=True):
     title: str
     measure: MeasureTable
     source: str = ""
+    unit: Unit = "images"
+    base: str | None = None
     model: ModelTable = ModelTable()
     input: InputTable = InputTable()
     train: TrainTable = TrainTable()

@@ -19,6 +19,7 @@ from tcbench.run.plan import Plan
 from tcbench.show.busy import busy_line
 from tcbench.show.document import encoded
 from tcbench.show.format import counted, factor, milliseconds, plus_minus, rate, size
+from tcbench.show.naming import rate_unit
 from tcbench.show.simulated import is_simulated
 from tcbench.show.terminal import harmless
 
@@ -51,10 +52,10 @@ def make_console(*, stderr: bool = False, least: int = 80) -> Console:
 def results_table(summaries: Sequence[CellSummary], speedups: Sequence[Interval | None]) -> Table:
     """One row per cell, batch size by batch size; a config that adds rungs to the one above shows what it adds.
 
-    `speedups` holds each cell's ratio over fp32 base, in the order of `summaries`.
+    `speedups` holds each cell's ratio over the base, in the order of `summaries`.
     """
     table = ladder_table([summary.cell for summary in summaries], min_width=16)
-    table.add_column("images/s", justify="right", no_wrap=True)
+    table.add_column(rate_unit(summary.cell for summary in summaries), justify="right", no_wrap=True)
     table.add_column("step", justify="right", no_wrap=True)
     table.add_column(f"vs {base_config(summaries)}", justify="right")
     table.add_column("peak memory", justify="right", no_wrap=True)
@@ -213,6 +214,7 @@ def summary_json(
             "reason": summary.reason,
             "trials": summary.trials,
             "trials_ok": summary.trials_ok,
+            "unit": summary.cell.unit,
             "images_per_s": summary.images_per_s,
             "step_time_s": summary.step_time_s,
             "speedup_over_fp32": speedup if base == BASE else None,

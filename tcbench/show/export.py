@@ -278,7 +278,7 @@ def to_github_action_benchmark(records: Sequence[Record]) -> str:
     entries = [
         {
             "name": name,
-            "unit": "images/s",
+            "unit": f"{summary.cell.unit}/s",
             "value": summary.images_per_s.value,
             "range": plus_minus(summary.images_per_s),
             "extra": f"{summary.trials_ok} of {summary.trials} trials ok; ± is the 95% interval over {summary.unit}",

@@ -13,7 +13,7 @@ from tcbench.analysis.history import CellHistory, History, Point
 from tcbench.show.console import open_table
 from tcbench.show.document import encoded
 from tcbench.show.format import changes, counted, plural, rate, threshold
-from tcbench.show.naming import apart
+from tcbench.show.naming import apart, rate_unit
 from tcbench.show.simulated import is_simulated
 from tcbench.show.verdicts import FORMS, STYLES, signed, tone
 
@@ -56,7 +56,8 @@ def sparkline(points: Sequence[Point]) -> str:
 def notes(history: History) -> list[str]:
     """Hints on reading the tables."""
     lines = [
-        "images/s: over total time, geometric mean over trials; ±: 95% interval over trials; one trial has none.",
+        f"{rate_unit(cell.cell for cell in history.cells)}: over total time, geometric mean over trials; ±: 95% "
+        "interval over trials; one trial has none.",
         "change: from the commit before that ran, with its 95% interval; a regression is a certain loss of more than "
         f"{threshold(history.rule.threshold)}.",
     ]
@@ -120,9 +121,9 @@ def reason(point: Point) -> str:
 
 def _table(cell: CellHistory, widths: Sequence[int]) -> Table:
     table = open_table(header_style="dim")
-    headings = ("commit", "date", "images/s", "trials", "change", "verdict")
+    headings = ("commit", "date", f"{cell.cell.unit}/s", "trials", "change", "verdict")
     for place, (heading, width) in enumerate(zip(headings, (*widths, 0), strict=True)):
-        right = heading in ("images/s", "trials", "change")
+        right = 2 <= place <= 4
         last = place == len(headings) - 1
         table.add_column(
             heading, justify="right" if right else "left", min_width=width, no_wrap=not last, overflow="fold"

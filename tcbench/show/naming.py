@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -13,7 +13,14 @@ from tcbench.core.record import Cell
 Named = tuple[str | None, Cell]
 """A cell and the machine that it ran on."""
 
-_NAMED_ALREADY = ("config", "rungs", "batch_size", "ranks", "backend")
+_NAMED_ALREADY = ("config", "rungs", "batch_size", "ranks", "backend", "unit", "base")
+
+
+def rate_unit(cells: Iterable[Cell]) -> str:
+    """The unit of their throughput: "images/s", or what else steps of the user's own work on; "items/s" where they
+    differ."""
+    units = {cell.unit for cell in cells}
+    return f"{units.pop() if len(units) == 1 else 'items'}/s"
 
 
 def apart(cells: Sequence[Named]) -> tuple[str, ...]:

@@ -68,7 +68,7 @@ class RunProgress:
         elif isinstance(message, Stepped):
             self._seen_of_running = self._estimate.stepped(cell, message.step_time_s)
             rate = cell.images_per_step / message.step_time_s
-            what = f"{name}: {message.stage}, {message.steps} steps, {number(rate)} images/s"
+            what = f"{name}: {message.stage}, {message.steps} steps, {number(rate)} {cell.unit}/s"
             self._progress.update(self._task, description=what)
 
     def finished(self, record: Record) -> None:
@@ -109,7 +109,7 @@ def outcome(record: Record) -> str:
     if measured is None:
         return f"{record.status}: {record.reason}"
     counted = measured.counted_times_s
-    return f"{number(record.cell.images_per_step * len(counted) / sum(counted))} images/s"
+    return f"{number(record.cell.images_per_step * len(counted) / sum(counted))} {record.cell.unit}/s"
 
 
 @contextmanager

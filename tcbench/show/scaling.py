@@ -15,6 +15,7 @@ from tcbench.analysis.stats import Interval
 from tcbench.core.record import Cell
 from tcbench.show.console import config_in_ladder, open_table
 from tcbench.show.format import milliseconds, percent, rate
+from tcbench.show.naming import rate_unit
 
 
 def table(curves: Sequence[Curve]) -> Table:
@@ -24,7 +25,7 @@ def table(curves: Sequence[Curve]) -> Table:
     table.add_column("config", overflow="fold", min_width=8)
     headings = (
         "ranks",
-        "images/s\nper rank",
+        f"{rate_unit(map(_cell, curves))}\nper rank",
         "efficiency",
         "all-\nreduce",
         "algo\nGB/s",
@@ -98,7 +99,7 @@ def imbalance(of: Imbalance | None) -> str:
 def notes(curves: Sequence[Curve]) -> list[str]:
     """Notes on how to read the table."""
     points = [point for curve in curves for point in curve.points]
-    lines = ["efficiency: images/s over those of one rank times the ranks; docs/ranks.md defines every figure."]
+    lines = ["efficiency: throughput over that of one rank times the ranks; docs/ranks.md defines every figure."]
     lines += [
         f"{curve.config}, batch size {head(curve)}: over {curve.base.cell.ranks} ranks, the fewest measured."
         for curve in curves

@@ -86,7 +86,8 @@ def assemble(
         if step is not None and (call.thread == recording.thread or call.correlation in launched):
             row = int(call.thread != recording.thread)
             spans.append(Span(at(call.begin_ns), at(call.end_ns), "host", "api", call.name, step, phase, row))
-    return timeline_of(title.label, title.device, title.device_name, title.batch_size, source, recording.phases, spans)
+    facts = title.label, title.device, title.device_name, title.batch_size
+    return timeline_of(*facts, source, recording.phases, spans, title.unit)
 
 
 class _Owners:

@@ -62,6 +62,7 @@ class _Head(msgspec.Struct, frozen=True):
     batch_size: int
     source: Source
     phases: tuple[str, ...]
+    unit: str = "images"
 
 
 class _Ours(msgspec.Struct, frozen=True):
@@ -84,7 +85,7 @@ class _Trace(msgspec.Struct, frozen=True):
 def write(timelines: Sequence[Timeline], path: Path, record: Record | None = None) -> None:
     """Write `.json`, or `.json.gz`. `record` is that of the trial in which it was taken. Raises StoreError."""
     events = [event for pid, timeline in enumerate(timelines, start=1) for event in _events(pid, timeline)]
-    heads = tuple(_Head(t.label, t.device, t.device_name, t.batch_size, t.source, t.phases) for t in timelines)
+    heads = tuple(_Head(t.label, t.device, t.device_name, t.batch_size, t.source, t.phases, t.unit) for t in timelines)
     trace = _Trace(tuple(events), _OtherData(_Ours(SCHEMA, __version__, heads, record)))
     data = msgspec.json.encode(trace)
     data = gzip.compress(data, mtime=0) if path.suffix == ".gz" else data
@@ -137,7 +138,7 @@ def read(path: Path) -> tuple[Timeline, ...]:
     except (msgspec.ValidationError, IndexError) as error:
         raise TraceError(f"{path}: not a trace of tcbench's as it was written ({error})") from None
     return tuple(
-        timeline_of(h.label, h.device, h.device_name, h.batch_size, h.source, h.phases, own_spans)
+        timeline_of(h.label, h.device, h.device_name, h.batch_size, h.source, h.phases, own_spans, h.unit)
         for h, own_spans in zip(ours.timelines, spans, strict=True)
     )
 

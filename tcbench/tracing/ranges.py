@@ -15,7 +15,7 @@ def title_of(record: Record, rank: int = 0) -> Title:
         device_name += f", its host at {record.cell.host_speed:g} times its speed"
     cell = record.cell
     label = cell.label + (f": rank {rank}" if cell.ranks > 1 else "")
-    return Title(label=label, device=cell.device, device_name=device_name, batch_size=cell.batch_size)
+    return Title(label=label, device=cell.device, device_name=device_name, batch_size=cell.batch_size, unit=cell.unit)
 
 
 def from_record(record: Record) -> Timeline | None:

@@ -35,6 +35,7 @@ from tcbench.show.charts.text import (
 )
 from tcbench.show.charts.wording import why_missing
 from tcbench.show.format import limits, number
+from tcbench.show.naming import rate_unit
 from tcbench.show.simulated import marked
 
 _BESIDE_BARS = 2 * MARGIN + 0.85  # inches for margins, the axis' name and its numbers
@@ -56,6 +57,11 @@ class Bar:
     @property
     def name(self) -> str:
         return self.summary.cell.label if self.summary else self.config
+
+    @property
+    def unit(self) -> str:
+        """The name of what a step works on `batch_size` of."""
+        return self.summary.cell.unit if self.summary else ""
 
     @property
     def images_per_s(self) -> Interval | None:
@@ -142,7 +148,7 @@ def panel_chart(
     frames = [_frame(axes, panel.groups, height) for axes, panel in zip(column, panels, strict=True)]
     for axes, panel in zip(column, panels, strict=True):
         page.heading(axes, "\n".join(wrapped(panel.name, LABEL, page.room, bold=True)))
-        axes.set_ylabel("Better ⟶\nimages/s", color=INK)
+        axes.set_ylabel(f"Better ⟶\n{rate_unit(summary.cell for summary in everything)}", color=INK)
     column[-1].set_xlabel("batch size")
     page.settle()
     for axes, (places, ceiling) in zip(column, frames, strict=True):
@@ -255,4 +261,4 @@ def _draw_measured(axes: Axes, bars: Sequence[tuple[float, Bar, Interval]], ceil
                 linespacing=1.05,
             )
     for patch, (_, bar, interval) in zip(container, bars, strict=True):
-        tooltip(patch, f"{bar.name}\n{number(interval.value)} images/s ({limits(interval)})")
+        tooltip(patch, f"{bar.name}\n{number(interval.value)} {bar.unit}/s ({limits(interval)})")

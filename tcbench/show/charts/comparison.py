@@ -36,7 +36,7 @@ from tcbench.show.charts.text import (
     wrapped,
 )
 from tcbench.show.charts.wording import ended
-from tcbench.show.comparison.wording import UNNAMED, Labels, allowed, doubts_in_short, heading, headline, several
+from tcbench.show.comparison.wording import UNNAMED, Labels, allowed, doubts_in_short, heading, headline, several, unit
 from tcbench.show.format import counted, number
 from tcbench.show.naming import apart
 from tcbench.show.verdicts import Tone, signed, tone
@@ -149,7 +149,11 @@ class _Row:
 def _state(cell: CellComparison, figure: float | None, status: str) -> str:
     if figure is None:
         return status
-    return f"{figure / 2**20:.0f} MiB" if cell.metric.unit == "bytes" else f"{number(figure)} {cell.metric.unit}"
+    return (
+        f"{figure / 2**20:.0f} MiB"
+        if cell.metric.unit == "bytes"
+        else f"{number(figure)} {unit(cell.metric, [cell.cell])}"
+    )
 
 
 @dataclass(frozen=True)
@@ -220,7 +224,8 @@ def _blocks(comparison: Comparison) -> list[_Block]:
             where = ", ".join(filter(None, (names[setting], counted(setting[1].ranks, "rank") * several_ranks)))
         if came_from is not None and came_from != machine:
             where = f"{came_from} → {where}"
-        blocks.append(_Block(drawable(f"{where} · {heading(metric)}"), metric, _rows(cells)))
+        title = f"{where} · {heading(metric, [cell.cell for cell in cells])}"
+        blocks.append(_Block(drawable(title), metric, _rows(cells)))
     for mean in comparison.means:
         place = max(n for n, block in enumerate(blocks) if block.metric is mean.metric)
         several_blocks = sum(block.metric is mean.metric for block in blocks) > 1

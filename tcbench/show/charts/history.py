@@ -41,6 +41,7 @@ from tcbench.show.charts.text import (
 from tcbench.show.charts.wording import ended
 from tcbench.show.comparison.wording import difference, several
 from tcbench.show.format import change, number
+from tcbench.show.naming import rate_unit
 from tcbench.show.simulated import marked
 from tcbench.show.verdicts import FORMS
 
@@ -81,7 +82,7 @@ def history_chart(history: History, *, title: str = "Throughput over commits") -
         _frame(axes, cell, points, _limits(points, span), len(revisions), height)
         if cell is group.cells[0]:
             name = "\n".join(wrapped(group.name, LABEL, page.room, bold=True))
-            below = "images/s; on the right the newest" if axes is column[0] else ""
+            below = f"{rate_unit(cell.cell for cell in cells)}; on the right the newest" if axes is column[0] else ""
             page.heading(axes, name, below=below, over_ticks=axes is column[0])
     # Tall pages show the commits above the strips too.
     for axes, above in ((column[0], True), (column[-1], False))[len(cells) <= 12 :]:
@@ -153,7 +154,8 @@ def _subtitle(history: History, groups: Sequence[_Group]) -> str:
 def _small_print(history: History, cells: Sequence[CellHistory], revisions: Sequence[Revision]) -> list[str]:
     points = [(cell, point) for cell in cells for point in _within(cell, revisions)]
     lines = [
-        f"images/s over total time, geometric mean over trials · whisker: its 95% confidence interval over trials · "
+        f"{rate_unit(cell.cell for cell in cells)} over total time, geometric mean over trials · whisker: its "
+        f"95% confidence interval over trials · "
         f"{FORMS['regression'].sign} regression: surely slower than the commit before by more than "
         f"{history.rule.threshold * 100:.3g}% · hollow: inconclusive, or nothing to compare with · every strip spans "
         f"the same factor"
@@ -301,7 +303,7 @@ def _draw_mark(axes: Axes, cell: CellHistory, point: Point, at: tuple[float, flo
         zorder=4,
         clip_on=False,
     )
-    figure = f"{number(point.images_per_s)} images/s" if point.images_per_s is not None else ""
+    figure = f"{number(point.images_per_s)} {cell.cell.unit}/s" if point.images_per_s is not None else ""
     tooltip(mark, "\n".join(filter(None, [f"{cell.cell.label} at {point.revision.short}", figure, _words(point)[0]])))
 
 

@@ -30,6 +30,7 @@ from tcbench.show.charts.provenance import MAX_PANELS, Setting, provenance_of, s
 from tcbench.show.charts.text import DPI, LABEL, WORDS, drawable, heading, shortened
 from tcbench.show.charts.wording import why_missing
 from tcbench.show.format import limits, number
+from tcbench.show.naming import rate_unit
 from tcbench.show.simulated import marked
 
 _HEIGHT = 2.7
@@ -72,6 +73,7 @@ def scaling_chart(curves: Sequence[Curve], *, title: str = "Scaling over ranks")
     more = [f"more global batches, which are not drawn: {left_out}"] if left_out else []
     notes = [_how(curves), *more, *lines, small_print(summaries, provenance.common, whiskers=True)]
     title = marked(title, (summary.environment for summary in summaries))
+    unit = rate_unit(summary.cell for summary in summaries)
     page = Page(heading(title, summaries[0].cell.scenario), " · ".join(_SUBTITLES[kind] for kind in kinds), notes)
     page.legend(
         [[Line2D([], [], label=words, **styles[config]) for config, words in row] for row in legend_rows(configs)]
@@ -81,12 +83,12 @@ def scaling_chart(curves: Sequence[Curve], *, title: str = "Scaling over ranks")
         name = f"batch size {images} per rank" if kind == "weak" else f"global batch {images}"
         where = provenance.names[cast(Setting, setting)]
         page.heading(left, shortened(name + (f" · {where}" if where else ""), LABEL + 1, page.room))
-        _frame(left, right, line)
+        _frame(left, right, line, unit)
     for axes in grid[-1]:
         axes.set_xlabel("ranks")
     page.settle()
     for line, (left, right) in zip(rows.values(), grid, strict=True):
-        _draw(left, line, styles, lambda point: point.images_per_s, lambda value: number(value) + " images/s")
+        _draw(left, line, styles, lambda point: point.images_per_s, lambda value: f"{number(value)} {unit}")
         _draw(right, line, styles, lambda point: point.efficiency, lambda value: f"{value:.1%}")
         _write_efficiencies(right, line)
     return page.figure
@@ -111,8 +113,10 @@ def _on_one_rank(curve: Curve) -> list[CellSummary]:
 def _how(curves: Sequence[Curve]) -> str:
     """A note on reading the lines."""
     over_one = all(curve.base is not None and curve.base.cell.ranks == 1 for curve in curves)
-    ideal = "the images/s of one rank" if over_one else "as many images/s of each rank as on the fewest of the line,"
-    return f"dashed: the ideal, {ideal} times the ranks · efficiency: images/s over the ideal"
+    ideal = (
+        "the throughput of one rank" if over_one else "as much throughput of each rank as on the fewest of the line,"
+    )
+    return f"dashed: the ideal, {ideal} times the ranks · efficiency: throughput over the ideal"
 
 
 def _without_number(curves: Sequence[Curve]) -> list[str]:
@@ -142,8 +146,8 @@ def _styles(configs: Sequence[str]) -> dict[str, dict[str, Any]]:
     }
 
 
-def _frame(left: Axes, right: Axes, line: Sequence[Curve]) -> None:
-    """Ranks along x on both; images/s from the least to the ideal of the most, and percent with 100% among them."""
+def _frame(left: Axes, right: Axes, line: Sequence[Curve], unit: str) -> None:
+    """Ranks along x on both; throughput from the least to the ideal of the most, and percent with 100% among them."""
     ranks = sorted({point.ranks for curve in line for point in curve.points})
     ticks = ranks if len(ranks) <= _MOST_TICKS else [n for n in ranks if n & (n - 1) == 0]
     for axes in (left, right):
@@ -165,7 +169,7 @@ def _frame(left: Axes, right: Axes, line: Sequence[Curve]) -> None:
         FuncFormatter(lambda value, _: f"{value:g}" if 0.01 <= value < 1e4 else number(value))
     )
     left.yaxis.set_minor_locator(NullLocator())
-    left.set_ylabel("Better ⟶\nimages/s", color=INK)
+    left.set_ylabel(f"Better ⟶\n{unit}", color=INK)
     shares = [1.0, *(point.efficiency.value for curve in line for point in curve.points if point.efficiency)]
     foot = max(0.0, math.floor(5 * (min(shares) - 0.1)) / 5)
     right.set_ylim(foot, max(shares) + 0.12 * (max(shares) - foot))

@@ -207,7 +207,7 @@ class _Panel:
     @property
     def facts(self) -> str:
         """ "436 images/s · GPU busy 59%"."""
-        words = [f"{number(self.bottleneck.images_per_s)} images/s"]
+        words = [f"{number(self.bottleneck.images_per_s)} {self.timeline.unit}/s"]
         if self.bottleneck.device is not None:
             words.append(f"GPU busy {self.bottleneck.device.busy_share:.0%}")
         return " · ".join(words)
@@ -233,7 +233,7 @@ def _page(panels: Sequence[_Panel], zoom: tuple[float, float] | None) -> Figure:
     if merged:
         notes[0] += " Its height: the share of the time in which the GPU was busy."
     notes.append(
-        "images/s and busy share are those of all recorded steps; a profiler makes steps slower than they are."
+        "Throughput and busy share are those of all recorded steps; a profiler makes steps slower than they are."
     )
     if not any(panel.timeline.of("gpu") for panel in panels):
         notes[0] = notes[0].partition(" Colour")[0]

@@ -35,6 +35,7 @@ from tcbench.show.charts.text import (
 )
 from tcbench.show.charts.wording import why_missing
 from tcbench.show.format import factor, number
+from tcbench.show.naming import rate_unit
 from tcbench.show.simulated import marked
 
 _ROW = 0.235
@@ -83,7 +84,8 @@ def ladder_chart(
         places = [i + 0.5 for i in range(len(block.labels))]
         row[0].set_yticks(places, block.labels, size=LEGEND, color=INK)
         row[0].grid(visible=False, axis="y")
-    grid[-1][len(blocks[-1].climbs) - 1].set_xlabel("images/s · Better ⟶", loc="right", color=INK)
+    unit = rate_unit(summary.cell for summary in summaries)
+    grid[-1][len(blocks[-1].climbs) - 1].set_xlabel(f"{unit} · Better ⟶", loc="right", color=INK)
     page.settle()
     for block, row in zip(blocks, grid, strict=True):
         scale = _Scale.of(block.all_climbs, row[0].bbox.width / DPI)
@@ -143,7 +145,7 @@ def _draw_waterfall(axes: Axes, climb: Climb, scale: _Scale) -> None:
             continue
         level = step.after.value
         start, end = sorted((step.before.value, level)) if step.before else (0.0, level)
-        figures = f"{number(level)} images/s\n{_step_words(step)}"
+        figures = f"{number(level)} {climb.setting[1].unit}/s\n{_step_words(step)}"
         style = _delta_style(step) if step.before else fill(step.config).patch
         bars.append((row, start, end, style, f"{step.config}, batch size {climb.batch_size}\n{figures}"))
         _place(axes, _step_words(step), end, row, scale, QUIET if _unsure(step) else INK)

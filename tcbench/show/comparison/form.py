@@ -52,7 +52,7 @@ def _cell(cell: CellComparison, name: str) -> dict[str, Any]:
         "image_size": of.image_size,
         "device": of.device,
         "input": {"kind": of.input.kind, "path": of.input.path},
-        "metric": {"name": metric.name, "unit": metric.unit, "more_is_better": metric.more_is_better},
+        "metric": {"name": metric.name, "unit": wording.unit(metric, [of]), "more_is_better": metric.more_is_better},
         "verdict": cell.verdict,
         "failing": cell.failing,
         "why": cell.why,

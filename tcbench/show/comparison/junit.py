@@ -51,7 +51,7 @@ def _case(suite: ET.Element, cell: CellComparison, name: str) -> None:
     case = ET.SubElement(
         suite, "testcase", {"classname": f"tcbench.{cell.metric.name}", "name": _legal(name), "time": "0"}
     )
-    facts = {"verdict": str(cell.verdict), "unit": cell.metric.unit}
+    facts = {"verdict": str(cell.verdict), "unit": wording.unit(cell.metric, [cell.cell])}
     for side, of in (("base", cell.base), ("current", cell.current)):
         if of is not None:
             facts[f"{side}.trials_ok"] = str(of.trials_ok)

@@ -41,7 +41,7 @@ def show(comparison: Comparison, console: Console, labels: Labels = UNNAMED) -> 
     lines(f"base {labels.base}, current {labels.current}")
     for metric, cells in wording.by_metric(comparison).items():
         console.print()
-        lines(wording.heading(metric), style="bold")
+        lines(wording.heading(metric, [cell.cell for cell in cells]), style="bold")
         console.print(_table(metric, cells))
         reasons = _reasons(cells)
         if reasons:
@@ -94,7 +94,7 @@ def _table(metric: Metric, cells: Sequence[CellComparison]) -> Table:
     grid = ladder_table([cell.cell for cell in cells], min_width=16)
     if any(wheres):
         grid.add_column("where", overflow="fold", min_width=8)
-    unit = "" if metric.unit == "bytes" else f" {metric.unit}"
+    unit = "" if metric.unit == "bytes" else f" {wording.unit(metric, [cell.cell for cell in cells])}"
     for title in (f"base{unit}", f"current{unit}", "ratio (95% interval)", "change"):
         grid.add_column(title, justify="right", no_wrap=True)
     if any(medians):

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from tcbench.analysis.comparability import Difference
 from tcbench.analysis.compare import CellComparison, Comparison, Mean, Metric, Side
-from tcbench.core.record import STATUSES
+from tcbench.core.record import STATUSES, Cell
 from tcbench.show.format import change, counted, milliseconds, percent, quotient, ratio, size, threshold
-from tcbench.show.naming import apart
+from tcbench.show.naming import apart, rate_unit
 
 _TELLING_SPIKES = 0.005
 """Shares of spikes that differ by so much or more are worth a word."""
@@ -66,9 +66,15 @@ def figure(metric: Metric, side: Side | None) -> str:
     return size(round(side.figure)) if metric.unit == "bytes" else f"{side.figure:.4g}"
 
 
-def heading(metric: Metric) -> str:
+def unit(metric: Metric, cells: Iterable[Cell]) -> str:
+    """The unit of a metric's figures for these cells: what is counted in images elsewhere, in their own."""
+    return metric.unit.replace("images", rate_unit(cells).removesuffix("/s"))
+
+
+def heading(metric: Metric, cells: Iterable[Cell]) -> str:
     """`throughput: images per second over total time`."""
-    return f"{metric.name}: {metric.says}"
+    items = rate_unit(cells).removesuffix("/s")
+    return f"{metric.name}: {metric.says.replace('images', items)}"
 
 
 def median_step(cell: CellComparison) -> str:

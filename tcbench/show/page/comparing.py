@@ -11,6 +11,7 @@ from tcbench.show.charts import comparison_chart
 from tcbench.show.comparison.wording import Labels, advice, attribution, wheres
 from tcbench.show.console import many_ranks
 from tcbench.show.format import counted, factor, limits
+from tcbench.show.naming import rate_unit
 from tcbench.show.page import drawings
 from tcbench.show.page.page import (
     AnyBlock,
@@ -118,7 +119,9 @@ def _table(cells: Sequence[_Named]) -> Table:
             )
         )
     return Table(
-        "Every cell of both sides, images/s over total time", (*columns(*heads, *names), _REMARKS), tuple(rows)
+        f"Every cell of both sides, {rate_unit(one.cell for one, _ in cells)} over total time",
+        (*columns(*heads, *names), _REMARKS),
+        tuple(rows),
     )
 
 

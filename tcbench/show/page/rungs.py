@@ -17,7 +17,7 @@ TITLE = "What each rung buys"
 MOST = 8
 """Ladders that are drawn of a setting; the table has all of them."""
 
-_HOW = "A bar runs from the images/s before its rung to those with it; the factor is over the step before."
+_HOW = "A bar runs from the throughput before its rung to those with it; the factor is over the step before."
 
 
 def section(climbs: Sequence[Climb], settings: Settings) -> Section | None:
@@ -45,7 +45,7 @@ def _figure(here: Here, known: Sequence[LadderLike], ladders: dict[str, list[Cli
     notes = [_HOW]
     if len(ladders) > MOST:
         notes.append(f"The longest {MOST} of {counted(len(ladders), 'ladder')} are drawn; the table has all of them.")
-    title = "Images per second gained or lost by each rung" + (f", {here.name}" if here.name else "")
+    title = f"{here.unit.capitalize()} per second gained or lost by each rung" + (f", {here.name}" if here.name else "")
     table = Table(
         caption=f"What each rung buys{here.name and f', {here.name}'}",
         columns=columns("ladder", "#batch", "config", "adds", "#before", "#after", "#factor", "95% interval"),

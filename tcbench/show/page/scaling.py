@@ -9,6 +9,7 @@ from tcbench.analysis.scaling import Curve, Point
 from tcbench.core.errors import SelectionError
 from tcbench.show.charts import scaling_chart
 from tcbench.show.format import counted, factor, milliseconds, percent
+from tcbench.show.naming import rate_unit
 from tcbench.show.page import drawings
 from tcbench.show.page.drawings import Swatches
 from tcbench.show.page.page import AnyBlock, Data, Field, Paragraph, Section, Table, say, strong
@@ -17,7 +18,7 @@ from tcbench.show.page.wording import columns, figure, middle, spaced
 from tcbench.show.scaling import efficiency, efficiency_limits, gigabytes, head, notes
 
 _NAMES = (
-    *("batch", "config", "#ranks", "#images/s", "#per rank", "#speed-up", "#efficiency", "95% interval"),
+    *("#per rank", "#speed-up", "#efficiency", "95% interval"),
     *("#all-reduce", "#algorithm GB/s", "#bus GB/s", "#imbalance", "slowest rank", "fastest rank"),
 )
 
@@ -26,12 +27,13 @@ def section(curves: Sequence[Curve], settings: Settings, swatches: Swatches) -> 
     """All curves; None where no cell has several ranks."""
     if not curves:
         return None
-    title = "Images per second and efficiency against ranks"
+    unit = rate_unit(point.summary.cell for curve in curves for point in curve.points)
+    title = "Throughput and efficiency against ranks"
     machines = {machine for here in settings.here for machine in [here.setting[0]]}
     where = ("machine",) if len(machines) > 1 else ()
     table = Table(
         caption="Every cell on a curve of scaling",
-        columns=columns(*where, *_NAMES),
+        columns=columns(*where, "batch", "config", "#ranks", f"#{unit}", *_NAMES),
         rows=tuple(
             ((Field(point.summary.machine or ""),) if where else ()) + _fields(curve, point, swatches)
             for curve in curves
@@ -50,7 +52,7 @@ def section(curves: Sequence[Curve], settings: Settings, swatches: Swatches) -> 
 
 
 def sentence(curves: Sequence[Curve]) -> Paragraph | None:
-    """The cell with the most images/s of all on several ranks: how many times as fast as its base it is, its
+    """The cell with the highest throughput of all on several ranks: how many times as fast as its base it is, its
     efficiency, and its all-reduce. None where no cell of several ranks was measured."""
     points = [
         (point.images_per_s.value, curve, point)

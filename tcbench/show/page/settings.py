@@ -22,6 +22,11 @@ class Here:
     summaries: tuple[CellSummary, ...]
 
     @property
+    def unit(self) -> str:
+        """The name of what a step works on `batch_size` of."""
+        return self.setting[1].unit
+
+    @property
     def batch_sizes(self) -> tuple[int, ...]:
         """Ascending."""
         return tuple(sorted({summary.cell.batch_size for summary in self.summaries}))

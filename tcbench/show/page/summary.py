@@ -81,7 +81,7 @@ def lead(settings: Settings) -> Paragraph:
         "The fastest is " if len(everything) > 1 else "One cell was run: ",
         strong(spaced(winner.cell.config)),
         f" at batch size {winner.cell.batch_size}: ",
-        strong(f"{number(winner.images_per_s.value)}{_KEPT}images/s"),
+        strong(f"{number(winner.images_per_s.value)}{_KEPT}{winner.cell.unit}/s"),
         f" {plus_minus(winner.images_per_s)}".replace("± ", f"±{_KEPT}") + (f", on {where}" if where else "") + ".",
     )
 
@@ -115,7 +115,8 @@ def _fastest(here: Here, winner: CellSummary, speedup: Interval | None) -> Parag
     parts: list[str | Piece] = [
         strong(spaced(winner.cell.config)),
         f" is the fastest of {n} cells" if n > 1 else "",
-        f": {number(rate.value)} images/s at batch size {winner.cell.batch_size} (95% interval {limits(rate)})",
+        f": {number(rate.value)} {winner.cell.unit}/s at batch size {winner.cell.batch_size} "
+        f"(95% interval {limits(rate)})",
     ]
     base = base_config(here.summaries)
     if speedup is not None and winner.cell.config != base:
@@ -126,7 +127,7 @@ def _fastest(here: Here, winner: CellSummary, speedup: Interval | None) -> Parag
         ahead = ratio(winner, second)
         name = f"{spaced(second.cell.config)} at batch size {second.cell.batch_size}"
         if ahead is None or ahead.holds(1.0):
-            parts.append(f" {name} may be as fast: {number(second.images_per_s.value)} images/s.")
+            parts.append(f" {name} may be as fast: {number(second.images_per_s.value)} {second.cell.unit}/s.")
         else:
             parts.append(f" Next comes {name} with {number(second.images_per_s.value)}.")
     return say(*parts)

@@ -32,7 +32,7 @@ def section(settings: Settings, over_base: Speedups, swatches: Swatches) -> Sect
 
 
 def _figure(here: Here, over_base: Speedups, swatches: Swatches, prefix: str) -> Figure:
-    title = "Images per second" + (f", {here.name}" if here.name else "")
+    title = f"{here.unit.capitalize()} per second" + (f", {here.name}" if here.name else "")
     notes = footnotes(here.summaries)
     if any(len(here.at(batch_size)) > 1 and best(here.at(batch_size)) for batch_size in here.batch_sizes):
         base = base_config(here.summaries)
@@ -40,7 +40,7 @@ def _figure(here: Here, over_base: Speedups, swatches: Swatches, prefix: str) ->
             f"Bold in the table: the fastest at its batch size. Factors are over {base} at the same batch size."
         )
     table = _table(title, here, over_base, swatches)
-    chart = functools.partial(throughput_chart, here.summaries, title="Images per second")
+    chart = functools.partial(throughput_chart, here.summaries, title=f"{here.unit.capitalize()} per second")
     return drawings.figure(chart, title, prefix, table, notes)
 
 
@@ -49,7 +49,7 @@ def _table(title: str, here: Here, over_base: Speedups, swatches: Swatches) -> T
         "#batch",
         "config",
         "status",
-        "#images/s",
+        f"#{here.unit}/s",
         "95% interval",
         f"#vs {base_config(here.summaries)}",
         "#step",

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from tcbench.core.record import Record
 from tcbench.show.console import many_ranks
 from tcbench.show.format import milliseconds, size
+from tcbench.show.naming import rate_unit
 from tcbench.show.page.drawings import Swatches
 from tcbench.show.page.environment import when
 from tcbench.show.page.page import Column, Data, Field, Section, Table
@@ -27,13 +28,14 @@ def section(records: Sequence[Record], swatches: Swatches, beside: str | None = 
     """The raw table: all trials, or the last of them, where `beside` names the file that holds all."""
     machines = {record.environment.machine for record in records if record.environment}
     several, with_ranks = len(machines) > 1, many_ranks(record.cell for record in records)
+    unit = rate_unit(record.cell for record in records)
     columns = (
         Column("config", key="config"),
         Column("batch", numeric=True, key="batch"),
         *((Column("ranks", numeric=True, key="ranks"),) if with_ranks else ()),
         Column("trial", numeric=True),
         Column("status", key="status"),
-        Column("images/s", numeric=True),
+        Column(unit, numeric=True),
         Column("mean step", numeric=True),
         Column("median step", numeric=True),
         Column("counted steps", numeric=True),
@@ -49,7 +51,7 @@ def section(records: Sequence[Record], swatches: Swatches, beside: str | None = 
         Column("reason", long=True),
     )
     rows = tuple(_row(record, swatches, several, with_ranks) for record in records[-MOST:])
-    title, notes = "Every trial", ["images/s of one trial are images over the total time of its counted steps."]
+    title, notes = "Every trial", [f"{unit} of one trial: all of its counted steps over their total time."]
     if len(records) > MOST:
         title = f"The last {MOST:,} of {len(records):,} trials"
         notes.append(f"All {len(records):,} trials stand in {beside}, beside this page.")

@@ -57,7 +57,7 @@ def test_throughput_and_efficiency_stand_against_ranks_beside_the_ideal() -> Non
     assert ideal(figure, 0) == [[(1, pytest.approx(100)), (4, pytest.approx(400))]]
     assert ideal(figure, 1) == [[(1, 1.0), (4, 1.0)]]
     assert {"80%", "50%", "batch size 32 per rank", "ranks", "efficiency"} <= set(words(figure))
-    assert any("dashed: the ideal, the images/s of one rank times the ranks" in text for text in words(figure))
+    assert any("dashed: the ideal, the throughput of one rank times the ranks" in text for text in words(figure))
 
 
 def test_each_config_has_a_line_of_its_own_and_each_batch_size_a_row() -> None:
