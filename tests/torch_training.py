@@ -108,8 +108,7 @@ def chainer_gradients(session: ChainerSession) -> dict[str, np.ndarray]:
 
 
 def torch_name(name: str) -> str:
-    """`/blocks/0/a/gamma` is PyTorch's `blocks.0.a.bn.weight`."""
+    """`/block1/a/gamma` is PyTorch's `block1.a.bn.weight`."""
     *path, last = name.strip("/").split("/")
-    if path != ["head"]:
-        last = {"w": "conv.weight", "gamma": "bn.weight", "beta": "bn.bias"}[last]
-    return ".".join([*path, {"w": "weight", "b": "bias"}.get(last, last)])
+    last = {"w": "conv.weight", "b": "conv.bias", "gamma": "bn.weight", "beta": "bn.bias"}[last]
+    return ".".join([*path, last.replace("conv", "fc") if path == ["head"] else last])

@@ -222,11 +222,11 @@ def _works(cell: Cell, layer: Layer, phase: str) -> Iterator[tuple[str, Work]]:
         return
     if layer.kind == "average_pool":
         average = GlobalAverageForward if forward else GlobalAverageBackward
-        yield f"head/{layer.name}", average(n, layer.in_channels, layer.in_size, layer.in_size, "NCHW", dtype)
+        yield layer.name, average(n, layer.in_channels, layer.in_size, layer.in_size, "NCHW", dtype)
         return
     size, geometry = layer.in_size, (layer.ksize, layer.ksize, layer.stride, layer.pad)
     conv = Conv2d(n, layer.in_channels, size, size, layer.out_channels, *geometry, "NCHW", dtype)
-    name = "head/fc" if layer.kind == "fc" else f"{layer.name}/conv"
+    name = f"{layer.name}/{layer.kind}"
     if forward:
         yield name, ConvFprop(conv)
     else:

@@ -1,6 +1,6 @@
 """The models a scenario may name, as framework-free descriptions: those in `MODELS` of any module here.
 
-Backends build them from their blocks (`residual`); nothing else looks inside.
+Backends build them from their stages (`geometry`); nothing else looks inside.
 """
 
 from __future__ import annotations
@@ -8,16 +8,15 @@ from __future__ import annotations
 import importlib
 import pkgutil
 
-from tcbench.models.geometry import Model
-from tcbench.models.residual import ResidualNetwork
+from tcbench.models.geometry import Network
 
 
-def _all() -> dict[str, ResidualNetwork]:
+def _all() -> dict[str, Network]:
     modules = (importlib.import_module(f"{__name__}.{module.name}") for module in pkgutil.iter_modules(__path__))
     return {model.name: model for module in modules for model in getattr(module, "MODELS", ())}
 
 
-MODELS: dict[str, ResidualNetwork] = _all()
+MODELS: dict[str, Network] = _all()
 
 
 def variant_of(name: str, wanted: str) -> str:
@@ -26,7 +25,7 @@ def variant_of(name: str, wanted: str) -> str:
     return wanted if model is None or wanted in model.variants else model.variants[0]
 
 
-def described(name: str, variant: str, image_size: int) -> Model | None:
+def described(name: str, variant: str, image_size: int) -> Network | None:
     """The model of a cell; None where a record names a model, a variant or a size of images that there is not."""
     model = MODELS.get(name)
     return model if model and variant in model.variants and image_size >= model.min_image_size else None

@@ -10,21 +10,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tcbench.models.residual import Block, Conv, ResidualNetwork
-
-_STEM = Conv(3, 64, 7, 2)
+from tcbench.models.geometry import Block, Conv
+from tcbench.models.residual import ResidualNetwork
 
 
 @dataclass(frozen=True)
 class ResNet(ResidualNetwork):
     """Stages of blocks, each after the first of half the image's side and twice the channels: bottlenecks (1x1, 3x3,
-    1x1 to four times the width) or basic blocks (3x3, 3x3)."""
+    1x1 to four times the width) or basic blocks (3x3, 3x3). `width`: that of the first stage."""
 
     source: str = "K. He et al., Deep Residual Learning for Image Recognition, 2015, table 1"
     variants: tuple[str, ...] = ("v1", "v1.5")
-    stem: Conv = _STEM
     blocks_per_stage: tuple[int, ...] = (3, 4, 6, 3)
     bottleneck: bool = True
+    width: int = 64
 
     @property
     def features(self) -> int:
@@ -32,14 +31,14 @@ class ResNet(ResidualNetwork):
         return self._channels(len(self.blocks_per_stage) - 1)
 
     def _channels(self, stage: int) -> int:
-        return (64 << stage) * (4 if self.bottleneck else 1)
+        return (self.width << stage) * (4 if self.bottleneck else 1)
 
     def blocks(self, variant: str) -> Iterator[Block]:
         """All blocks in order. Raises ValueError for an unknown variant."""
         self.check(variant)
         in_channels = self.stem.out_channels
         for stage, n_blocks in enumerate(self.blocks_per_stage):
-            width, out_channels = 64 << stage, self._channels(stage)
+            width, out_channels = self.width << stage, self._channels(stage)
             for index in range(n_blocks):
                 stride = 2 if stage > 0 and index == 0 else 1
                 first, second = (stride, 1) if variant == "v1" else (1, stride)

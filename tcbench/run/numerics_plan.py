@@ -26,6 +26,7 @@ from tcbench.core.numerics import (
 )
 from tcbench.core.record import Cell, CudnnSettings, Input, MeasureSettings, TrainSettings
 from tcbench.models import MODELS
+from tcbench.models.geometry import Network
 from tcbench.models.small import SMALL_RESNET
 from tcbench.run.plan import missing, why_not
 from tcbench.run.scenario import Config, Scenario
@@ -154,10 +155,14 @@ def _divisor(scenario: Scenario, global_batch: int, batch_size: int, small_image
         return 1.0
     ratio = global_batch / batch_size
     if small_image is not None and scenario.models[0] in MODELS:
-        layers = MODELS[scenario.models[0]].layers(scenario.variant, _IMAGENET_SIZE, scenario.n_classes)
-        pixels = next(layer.in_size for layer in layers if layer.kind == "average_pool") ** 2
-        ratio *= pixels / SMALL_RESNET.last_size(small_image) ** 2
+        last = _last_size(MODELS[scenario.models[0]], scenario.variant, _IMAGENET_SIZE)
+        ratio *= (last / _last_size(SMALL_RESNET, SMALL_RESNET.variants[0], small_image)) ** 2
     return 2.0 ** max(0, math.floor(math.log2(ratio)))
+
+
+def _last_size(model: Network, variant: str, image_size: int) -> int:
+    """The side of the feature map before the classifier, in pixels."""
+    return [layer.in_size for layer in model.layers(variant, image_size, 2) if layer.kind != "fc"][-1]
 
 
 def observing(of: Setting) -> Job:

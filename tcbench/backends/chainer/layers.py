@@ -1,14 +1,13 @@
 """Tells a listener of each layer as it runs, forward and backward: what a profiled pass sees inside a phase.
 
 Chainer calls hooks around every link and every function. A layer is a function of the model or of the loss; it is named
-after the link that called it and what it does: "stem/conv", "block3.c/bn", "head/fc", "loss". Backward, a layer is its
-function's whole gradient, under the same name. Blocks are numbered from 1. A recorded graph (static_graph) calls no
-hooks inside: it is one layer.
+after the link that called it and what it does: "stem/conv", "block3.c/bn", "head/fc", "max pool", "loss". Backward, a
+layer is its function's whole gradient, under the same name. A recorded graph (static_graph) calls no hooks inside: it
+is one layer.
 """
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 from tcbench.backends.chainer.compat import chainer
@@ -47,9 +46,8 @@ class LayerHooks:
 
 
 def link_name(path: str) -> str:
-    """A link's path as people call it: "/blocks/2/c" is "block3.c"; the model itself has no name."""
-    words = path.strip("/").replace("/", ".")
-    return re.sub(r"\bblocks\.(\d+)", lambda match: f"block{int(match[1]) + 1}", words)
+    """A link's path as people call it: "/block3/c" is "block3.c"; the model itself has no name."""
+    return path.strip("/").replace("/", ".")
 
 
 class _Links(chainer.LinkHook):
@@ -115,4 +113,4 @@ def _name(link: str, function: Any, n_inputs: int) -> str:
     what = _SHORT.get(kind, kind)
     if what == "bn":
         what += "+add" * (n_inputs > 3) + "+relu" * bool(getattr(function, "relu", False))
-    return f"{link}/{what}" if link else what
+    return f"{link}/{what}" if link not in ("", what) else what

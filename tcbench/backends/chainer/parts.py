@@ -17,7 +17,8 @@ from tcbench.backends.chainer.compat import chainer
 from tcbench.backends.initial import he_normal
 from tcbench.backends.spec import TensorSpec
 from tcbench.core.world import World
-from tcbench.models.residual import Conv
+from tcbench.models.geometry import Conv, Linear
+from tcbench.work import wide
 
 UNIT_EPS = 2e-5
 """Chainer's own batch-normalisation epsilon."""
@@ -33,7 +34,7 @@ class Unit(chainer.Chain):
         super().__init__()
         self.spec = spec
         self.conv = conv
-        scalars = "float64" if spec.dtype == "float64" else "float32"
+        scalars = wide(spec.dtype)
         channels = conv.out_channels
         with self.init_scope():
             self.w = chainer.Parameter(he_filter(spec, conv, rng))
@@ -66,25 +67,21 @@ class Unit(chainer.Chain):
         return ops.relu(h) if self.conv.relu else h
 
 
-class Head(chainer.Chain):
-    """Global average pooling and the classifier: (N, n_classes) logits in the spec's dtype."""
+class Classifier(chainer.Chain):
+    """A matrix product and a bias, with ReLU or without: (N, out_features) in the spec's dtype."""
 
-    def __init__(self, spec: TensorSpec, features: int, n_classes: int, rng: np.random.RandomState) -> None:
+    def __init__(self, spec: TensorSpec, linear: Linear, rng: np.random.RandomState) -> None:
         super().__init__()
         self.spec = spec
-        scalars = "float64" if spec.dtype == "float64" else "float32"
+        self.relu = linear.relu
+        shape = linear.out_features, linear.in_features
         with self.init_scope():
-            self.w = chainer.Parameter(he_normal((n_classes, features), features, rng).astype(spec.dtype))
-            self.b = chainer.Parameter(np.zeros(n_classes, scalars))
+            self.w = chainer.Parameter(he_normal(shape, linear.in_features, rng).astype(spec.dtype))
+            self.b = chainer.Parameter(np.zeros(linear.out_features, wide(spec.dtype)))
 
     def forward(self, x: Any) -> Any:
-        features = ops.global_average_pooling_2d(x, layout=self.spec.layout)
-        return ops.linear(features, self.w, self.b, math=self.spec.math)
-
-
-def max_pool(x: Any, spec: TensorSpec) -> Any:
-    """3x3 stride 2, as after ResNet's stem."""
-    return ops.max_pooling_2d(x, ksize=3, stride=2, pad=1, layout=spec.layout)
+        y = ops.linear(x, self.w, self.b, math=self.spec.math)
+        return ops.relu(y) if self.relu else y
 
 
 def he_filter(spec: TensorSpec, conv: Conv, rng: np.random.RandomState) -> np.ndarray:
@@ -102,8 +99,6 @@ class Parts:
 
     spec: TensorSpec
     unit: Callable[[TensorSpec, Conv, np.random.RandomState], Any] = Unit
-    max_pool: Callable[[Any, TensorSpec], Any] = max_pool
-    head: Callable[[TensorSpec, int, int, np.random.RandomState], Any] = Head
     body: Callable[[Callable[[Any, Any], Any]], Callable[[Any, Any], Any]] = lambda forward: forward
 
 

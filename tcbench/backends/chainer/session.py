@@ -14,10 +14,10 @@ from tcbench.backends.chainer import ops
 from tcbench.backends.chainer.compat import chainer
 from tcbench.backends.chainer.exchange import PerParameter
 from tcbench.backends.chainer.layers import LayerHooks
+from tcbench.backends.chainer.network import Network
 from tcbench.backends.chainer.optimizers import PerParameterSGD
 from tcbench.backends.chainer.parts import Exchange, ExchangeSpec, Optimizer, OptimizerSpec, Parts, Replica
 from tcbench.backends.chainer.pillow import make_chainer_feed
-from tcbench.backends.chainer.resnet import Geometry, ResNet
 from tcbench.backends.chainer.rungs import RUNGS
 from tcbench.backends.chainer.sites import Site
 from tcbench.backends.feeds.base import Feed, FeedRecipe
@@ -31,6 +31,7 @@ from tcbench.core.record import Cell
 from tcbench.core.session import Clock, Facts, Layers, Phase
 from tcbench.core.world import current
 from tcbench.models import MODELS
+from tcbench.models.geometry import Network as Geometry
 
 
 class Step:
@@ -99,7 +100,8 @@ class ChainerSession:
                 stack.enter_context(rung.scope(cell))
 
             parts = _fold(rungs, "parts", Parts(TensorSpec()), cell)
-            model = ResNet(parts, cell.variant, cell.n_classes, site.random(cell.seed), geometry or model_facts)
+            stages = (geometry or model_facts).stages(cell.variant, cell.n_classes)
+            model = Network(parts, stages, site.random(cell.seed))
             site.adopt(model)
 
             spec = OptimizerSpec(

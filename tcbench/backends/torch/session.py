@@ -20,7 +20,7 @@ from tcbench.backends.replicas import check_replicas
 from tcbench.backends.spec import FeedSpec
 from tcbench.backends.torch.batches import Batches, pillow, synthetic
 from tcbench.backends.torch.distributed import DataParallel, process_group
-from tcbench.backends.torch.model import ResNet
+from tcbench.backends.torch.network import Network
 from tcbench.backends.torch.parts import Forward, Optimizer, OptimizerSpec, Parts
 from tcbench.backends.torch.rungs import RUNGS
 from tcbench.backends.torch.sites import Site
@@ -28,7 +28,7 @@ from tcbench.core.record import Cell
 from tcbench.core.session import Clock, Facts, Phase
 from tcbench.core.world import current
 from tcbench.models import MODELS
-from tcbench.models.residual import ResidualNetwork
+from tcbench.models.geometry import Network as Geometry
 
 
 class Step:
@@ -76,7 +76,7 @@ class Step:
 class TorchSession:
     """See `tcbench.core.session.Session`. Built from a cell; closed once. `geometry` stands in for the cell's model."""
 
-    def __init__(self, cell: Cell, site: Site, *, geometry: ResidualNetwork | None = None) -> None:
+    def __init__(self, cell: Cell, site: Site, *, geometry: Geometry | None = None) -> None:
         rungs = [RUNGS[name] for name in cell.rungs]
         self._site = site
         self._macs = MODELS[cell.model].macs(cell.variant, cell.image_size, cell.n_classes)
@@ -87,9 +87,8 @@ class TorchSession:
                 stack.enter_context(rung.scope(cell))
 
             parts: Parts = _fold(rungs, "parts", Parts(), cell)
-            model = ResNet(
-                cell.variant, cell.n_classes, np.random.RandomState(cell.seed), geometry or MODELS[cell.model]
-            )
+            stages = (geometry or MODELS[cell.model]).stages(cell.variant, cell.n_classes)
+            model = Network(stages, np.random.RandomState(cell.seed))
             model.train().to(device=site.device, memory_format=parts.memory_format)
 
             spec = OptimizerSpec(cell.train.learning_rate, cell.train.momentum, cell.train.weight_decay)

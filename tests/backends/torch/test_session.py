@@ -18,7 +18,7 @@ from tcbench.backends.feeds.base import Feed, FeedRecipe
 from tcbench.backends.feeds.dataset import ImageFolder
 from tcbench.backends.spec import FeedSpec, TensorSpec
 from tcbench.backends.torch import batches
-from tcbench.backends.torch.model import ResNet
+from tcbench.backends.torch.network import Network
 from tcbench.backends.torch.sites import Host, open_site
 from tcbench.core.errors import SelectionError, TrainingError
 from tcbench.core.record import Input, MeasureSettings, TrainSettings
@@ -68,12 +68,12 @@ def test_a_whole_cell_is_measured():
 def test_a_rung_changes_what_it_says_and_nothing_else(config, changes):
     with small_torch_session(config, **SMALL_MODEL) as session:
         seen: dict[str, object] = {}
-        hook = session.model.blocks[0].a.conv.register_forward_hook(lambda _, __, y: seen.update(y=y))
+        hook = session.model.block1.a.conv.register_forward_hook(lambda _, __, y: seen.update(y=y))
         session.step.io()
         session.step.forward()
         hook.remove()
         group = session.step.optimizer._sgd.param_groups[0]
-        weight = session.model.blocks[0].a.conv.weight
+        weight = session.model.block1.a.conv.weight
         found = {
             "memory_format": seen["y"].is_contiguous(memory_format=torch.channels_last)
             and not seen["y"].is_contiguous(),
@@ -123,13 +123,13 @@ def test_what_a_session_sets_is_put_back():
 
 
 def test_initial_weights_are_those_that_our_model_draws():
+    from tcbench.backends.chainer.network import Network as OurNetwork
     from tcbench.backends.chainer.parts import Parts
-    from tcbench.backends.chainer.resnet import ResNet as OurResNet
 
-    theirs = ResNet("v1", 10, np.random.RandomState(3), RESNET50)
-    ours = OurResNet(Parts(TensorSpec()), "v1", 10, np.random.RandomState(3), RESNET50)
-    assert np.array_equal(theirs.head.weight.detach().numpy(), ours.head.w.array)  # drawn last
-    assert np.array_equal(theirs.blocks[15].c.conv.weight.detach().numpy(), ours.blocks[15].c.w.array)
+    theirs = Network(RESNET50.stages("v1", 10), np.random.RandomState(3))
+    ours = OurNetwork(Parts(TensorSpec()), RESNET50.stages("v1", 10), np.random.RandomState(3))
+    assert np.array_equal(theirs.head.fc.weight.detach().numpy(), ours.head.w.array)  # drawn last
+    assert np.array_equal(theirs.block16.c.conv.weight.detach().numpy(), ours.block16.c.w.array)
 
 
 # ------------------------------------------------------------------------------------------------------------ batches

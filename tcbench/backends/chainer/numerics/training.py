@@ -19,6 +19,7 @@ import numpy as np
 import threadpoolctl
 
 from tcbench.backends.chainer.compat import chainer
+from tcbench.backends.chainer.network import Network
 from tcbench.backends.chainer.numerics import patterns
 from tcbench.backends.chainer.numerics.flow import FlowingGradients, Observe, layers_of, on_host
 from tcbench.backends.chainer.numerics.folder import split
@@ -26,7 +27,6 @@ from tcbench.backends.chainer.numerics.shards import RanksInTurn, StepsInTurn
 from tcbench.backends.chainer.optimizers import BatchedSGD, PerParameterSGD
 from tcbench.backends.chainer.parts import Optimizer, OptimizerSpec, Parts
 from tcbench.backends.chainer.pillow import make_chainer_feed
-from tcbench.backends.chainer.resnet import ResNet
 from tcbench.backends.chainer.rungs import RUNGS
 from tcbench.backends.chainer.session import Step
 from tcbench.backends.chainer.sites import Site
@@ -238,7 +238,7 @@ def _take(losses: list[float], more: Iterable[Any]) -> None:
 def _model(job: Job, parts: Parts, site: Site) -> Any:
     cell = job.cell
     geometry = SMALL_RESNET if cell.model == SMALL_RESNET.name else MODELS[cell.model]
-    return ResNet(parts, cell.variant, cell.n_classes, site.random(cell.seed), geometry)
+    return Network(parts, geometry.stages(cell.variant, cell.n_classes), site.random(cell.seed))
 
 
 def _optimizer(spec: OptimizerSpec, model: Any, half: bool) -> Optimizer:

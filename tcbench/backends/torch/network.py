@@ -1,4 +1,4 @@
-"""Residual networks for PyTorch, in its own modules: nn.Conv2d, nn.BatchNorm2d, in-place ReLU, as its users write it.
+"""Networks for PyTorch, in its own modules: nn.Conv2d, nn.BatchNorm2d, in-place ReLU, as its users write it.
 
 Variant, initial weights, epsilon and running momentum are those of our other backends: weights are drawn from the same
 generator in the same order, and so are the same numbers.
@@ -6,6 +6,7 @@ generator in the same order, and so are the same numbers.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ import torch
 from torch import nn
 
 from tcbench.backends.initial import he_normal
-from tcbench.models.residual import Block, Conv, ResidualNetwork
+from tcbench.models.geometry import Block, Conv, GlobalAverage, Linear, MaxPool, Named, Stage
 
 EPS = 2e-5
 """Chainer's batch-normalisation epsilon; PyTorch's own default is 1e-5."""
@@ -57,20 +58,37 @@ class ResidualBlock(nn.Module):
         return last(x, shortcut)
 
 
-class ResNet(nn.Module):
-    """Images (N, 3, S, S) -> logits (N, n_classes)."""
+class Classifier(nn.Module):
+    """A matrix product and a bias, with ReLU or without."""
 
-    def __init__(self, variant: str, n_classes: int, rng: np.random.RandomState, geometry: ResidualNetwork) -> None:
+    def __init__(self, linear: Linear, rng: np.random.RandomState) -> None:
         super().__init__()
-        self.stem = Unit(geometry.stem, rng)
-        self.pool = nn.MaxPool2d(kernel_size=3, stride=2, padding=1)
-        self.blocks = nn.Sequential(*(ResidualBlock(block, rng) for block in geometry.blocks(variant)))
-        self.mean = nn.AdaptiveAvgPool2d(1)
-        self.head: Any = nn.utils.skip_init(nn.Linear, geometry.features, n_classes)
-        weight = he_normal((n_classes, geometry.features), geometry.features, rng)
-        self.head.weight = nn.Parameter(torch.from_numpy(weight))
-        nn.init.zeros_(self.head.bias)
+        shape = linear.out_features, linear.in_features
+        self.fc: Any = nn.utils.skip_init(nn.Linear, linear.in_features, linear.out_features)
+        self.fc.weight = nn.Parameter(torch.from_numpy(he_normal(shape, linear.in_features, rng)))
+        nn.init.zeros_(self.fc.bias)
+        self.relu = nn.ReLU(inplace=True) if linear.relu else nn.Identity()
 
     def forward(self, x: Any) -> Any:
-        h = self.blocks(self.pool(self.stem(x)))
-        return self.head(torch.flatten(self.mean(h), 1))
+        return self.relu(self.fc(torch.flatten(x, 1)))
+
+
+def _module(stage: Stage, rng: np.random.RandomState) -> nn.Module:
+    if isinstance(stage, Conv):
+        return Unit(stage, rng)
+    if isinstance(stage, Block):
+        return ResidualBlock(stage, rng)
+    if isinstance(stage, MaxPool):
+        return nn.MaxPool2d(stage.ksize, stage.stride, stage.pad)
+    if isinstance(stage, GlobalAverage):
+        return nn.AdaptiveAvgPool2d(1)
+    return Classifier(stage, rng)
+
+
+class Network(nn.Sequential):
+    """Images (N, 3, S, S) -> logits (N, n_classes). Stages are modules by their names."""
+
+    def __init__(self, stages: Iterable[Named], rng: np.random.RandomState) -> None:
+        super().__init__()
+        for name, stage in stages:
+            self.add_module(name, _module(stage, rng))

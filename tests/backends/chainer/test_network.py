@@ -4,17 +4,21 @@ import numpy as np
 import pytest
 
 from tcbench.backends.chainer.compat import chainer
+from tcbench.backends.chainer.network import Network
 from tcbench.backends.chainer.parts import Parts
-from tcbench.backends.chainer.resnet import ResNet
 from tcbench.backends.initial import he_normal
 from tcbench.backends.spec import TensorSpec
 from tcbench.models import MODELS
 from tcbench.models.resnet import RESNET50
 
 
+def built(geometry, variant="v1", n_classes=10, spec=TensorSpec()):  # noqa: B008  (frozen)
+    return Network(Parts(spec), geometry.stages(variant, n_classes), np.random.RandomState(0))
+
+
 @pytest.fixture(scope="module")
 def resnet50():
-    return ResNet(Parts(TensorSpec()), "v1", 1000, np.random.RandomState(0), RESNET50)
+    return built(RESNET50, "v1", 1000)
 
 
 def test_it_has_resnet50s_parameters(resnet50):
@@ -48,7 +52,7 @@ class _Macs(chainer.FunctionHook):
 @pytest.mark.usefixtures("on_the_processor")
 @pytest.mark.parametrize("variant", ["v1", "v1.5"])
 def test_the_built_network_does_the_arithmetic_that_its_description_counts(variant):
-    model = ResNet(Parts(TensorSpec()), variant, 10, np.random.RandomState(0), RESNET50)
+    model = built(RESNET50, variant, 10)
     with chainer.using_config("train", False), chainer.no_backprop_mode(), _Macs() as hook:
         y = model(np.zeros((1, 3, 64, 64), np.float32))
     assert y.shape == (1, 10)
@@ -71,7 +75,7 @@ def test_an_unknown_variant_is_refused():
 @pytest.mark.usefixtures("on_the_processor")
 def test_the_smallest_image_it_takes_leaves_a_pixel():
     least = MODELS["resnet50"].min_image_size
-    model = ResNet(Parts(TensorSpec()), "v1", 10, np.random.RandomState(0), RESNET50)
+    model = built(RESNET50, "v1", 10)
     with chainer.using_config("train", False), chainer.no_backprop_mode():
         assert model(np.zeros((1, 3, least, least), np.float32)).shape == (1, 10)
 
@@ -79,7 +83,7 @@ def test_the_smallest_image_it_takes_leaves_a_pixel():
 def test_filters_are_hes_and_the_same_for_every_layout_and_dtype(resnet50):
     w = resnet50.stem.w.array
     assert w.std() == pytest.approx(np.sqrt(2 / (3 * 49)), rel=0.02)
-    other = ResNet(Parts(TensorSpec("NHWC", "float16")), "v1", 1000, np.random.RandomState(0), RESNET50)
+    other = built(RESNET50, "v1", 1000, TensorSpec("NHWC", "float16"))
     assert np.array_equal(other.stem.w.array, w.transpose(0, 2, 3, 1).astype(np.float16))
     assert np.array_equal(other.head.w.array, resnet50.head.w.array.astype(np.float16))
 
