@@ -132,6 +132,8 @@ RECORDS: tuple[tuple[str, ...], ...] = (
     ("compare", "good.jsonl", "{}", "--allow", "all"),
     ("compare", "{}", "{}"),
     ("compare", "{}", "good.jsonl", "--allow", "all", "--format", "github", "--chart", "out/c.svg"),
+    ("diff", "{}", "good.jsonl", "-o", "out/d.svg"),
+    ("diff", "{}", "{}", "--json"),
     ("export", "{}", "--format", "csv"),
     ("export", "{}", "--format", "json", "--per", "step"),
     ("export", "{}", "--format", "bencher"),
@@ -147,6 +149,7 @@ RECORDS: tuple[tuple[str, ...], ...] = (
 """Commands that read records; {} is the hostile file."""
 
 TRACES: tuple[tuple[str, ...], ...] = (
+    ("diff", "{}", "{}", "-o", "out/d.svg"),
     ("explain", "{}"),
     ("explain", "{}", "--json"),
     ("timeline", "{}", "-o", "out/t.svg"),

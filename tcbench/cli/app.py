@@ -92,7 +92,7 @@ def _usage(argument: Any) -> str:
 GROUPS = {
     "Measure": ("run", "profile", "numerics", "submit"),
     "Look": ("plot", "explain", "report", "claims", "timeline", "roofline"),
-    "Compare": ("compare", "gate", "baseline", "history", "export"),
+    "Compare": ("compare", "diff", "gate", "baseline", "history", "export"),
     "More": ("forecast", "list", "doctor", "data"),
 }
 """The commands as help shows them; each is the module of this package that has its name."""

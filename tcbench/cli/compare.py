@@ -27,6 +27,7 @@ from tcbench.cli.comparisons import (
 )
 from tcbench.cli.options import ResultsFolderOption
 from tcbench.core.errors import NotComparableError, SelectionError
+from tcbench.core.text import plain
 
 
 @command(
@@ -74,7 +75,8 @@ def compare(
     check_output(output)
     (base_path, base_name), (current_path, current_name) = _inputs(base, current, baseline, out)
     befores, afters = read_files([base_path]).records, read_files([current_path]).records
-    labels = Labels(called(base_name, befores), called(current_name, afters))
+    files = plain(str(base_path)), plain(str(current_path))
+    labels = Labels(called(base_name, befores), called(current_name, afters), files)
     both = comparability.shared(befores, afters)
     if both:
         which = "all trials" if both == len(befores) == len(afters) else f"{both} trials"

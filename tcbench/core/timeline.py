@@ -28,7 +28,8 @@ class Span:
 
     `step` is the number of the step it belongs to, None where that is not known. `phase` is the phase that caused it:
     its own name for a phase, for a kernel the phase that launched it ("replay" for a captured graph's whose nodes
-    cannot be mapped). `row` tells apart threads or streams of one lane. `bytes` is what a copy moved.
+    cannot be mapped). `row` tells apart threads or streams of one lane. `bytes` is what a copy moved. `layer`: the
+    layer that launched it, for work on the device, where that is known.
     """
 
     begin_s: float
@@ -40,6 +41,7 @@ class Span:
     phase: str | None = None
     row: int = 0
     bytes: int | None = None
+    layer: str | None = None
 
     @property
     def duration_s(self) -> float:
@@ -103,5 +105,6 @@ def timeline_of(
 
 def _plain(span: Span) -> Span:
     """The span with names that are safe to show."""
-    name, phase = plain(span.name), span.phase and plain(span.phase)
-    return span if (name, phase) == (span.name, span.phase) else replace(span, name=name, phase=phase)
+    name, phase, layer = plain(span.name), span.phase and plain(span.phase), span.layer and plain(span.layer)
+    same = (name, phase, layer) == (span.name, span.phase, span.layer)
+    return span if same else replace(span, name=name, phase=phase, layer=layer)

@@ -60,9 +60,10 @@ def assemble(
         if activity.kind == "input":
             continue
         call = calls.get(activity.correlation)
-        step = phase = None
+        step = phase = layer = None
         if call is not None and (call.thread == recording.thread or activity.stream in ours):
             step, phase = owners.at(call.begin_ns)
+            layer = owners.layer_at(call.begin_ns)
             launched.add(call.correlation)
         if activity.graph_node is not None:
             phase = recording.graph_phases.get(activity.graph_node, phase)
@@ -79,6 +80,7 @@ def assemble(
                 phase,
                 rows[activity.stream],
                 activity.bytes,
+                layer,
             )
         )
     for call in recording.calls:
@@ -91,16 +93,21 @@ def assemble(
 
 
 class _Owners:
-    """Tells the step and phase that the thread of the steps was in at a time."""
+    """Tells the step, the phase and the layer that the thread of the steps was in at a time."""
 
     def __init__(self, spans: Iterable[HostSpan]) -> None:
         spans = tuple(spans)
         self._steps = sorted((s.begin_ns, s.end_ns, s.step) for s in spans if s.kind == "step")
         self._phases = sorted((s.begin_ns, s.end_ns, s.name) for s in spans if s.kind == "phase")
+        self._layers = sorted((s.begin_ns, s.end_ns, s.name) for s in spans if s.kind == "layer")
 
     def at(self, time_ns: int) -> tuple[int | None, str | None]:
         """(step, phase); None where it was in none."""
         return _inside(self._steps, time_ns), _inside(self._phases, time_ns)
+
+    def layer_at(self, time_ns: int) -> str | None:
+        """The layer, as `at`."""
+        return _inside(self._layers, time_ns)
 
 
 def _inside(spans: list[tuple[int, int, _T]], time_ns: int) -> _T | None:

@@ -42,6 +42,7 @@ class _Args(msgspec.Struct, frozen=True, omit_defaults=True):
     phase: str | None = None
     row: int = 0
     bytes: int | None = None
+    layer: str | None = None
 
 
 class _Event(msgspec.Struct, frozen=True):
@@ -102,7 +103,9 @@ def _events(pid: int, timeline: Timeline) -> list[_Event]:
         names.setdefault(tid, f"{thread} {span.row}" if span.row or span.lane != "host" else thread)
         if span.lane == "io":
             names[tid] = f"input {span.name}"
-        args = _Args(span.lane, span.kind, span.begin_s, span.end_s, span.step, span.phase, span.row, span.bytes)
+        args = _Args(
+            span.lane, span.kind, span.begin_s, span.end_s, span.step, span.phase, span.row, span.bytes, span.layer
+        )
         ts, dur = round(span.begin_s * 1e6, 3), round(span.duration_s * 1e6, 3)
         events.append(_Event(span.name, "X", pid, tid, ts, dur, span.kind, args))
     for tid, thread in names.items():
@@ -133,6 +136,7 @@ def read(path: Path) -> tuple[Timeline, ...]:
                         args.phase,
                         args.row,
                         args.bytes,
+                        args.layer,
                     )
                 )
     except (msgspec.ValidationError, IndexError) as error:
@@ -141,6 +145,12 @@ def read(path: Path) -> tuple[Timeline, ...]:
         timeline_of(h.label, h.device, h.device_name, h.batch_size, h.source, h.phases, own_spans, h.unit)
         for h, own_spans in zip(ours.timelines, spans, strict=True)
     )
+
+
+def record_in(path: Path) -> Record | None:
+    """The record of the trial in which a trace was taken, where it holds one. Raises TraceError."""
+    ours = _decode(path).otherData.tcbench
+    return None if ours is None else ours.record
 
 
 def _unpacked(path: Path) -> bytes:

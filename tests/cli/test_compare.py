@@ -53,6 +53,18 @@ def test_a_verdict_is_an_exit_code(base, tmp_path, images_per_s, code, verdict):
     assert done.err == ""
 
 
+def test_a_regression_names_the_command_that_takes_it_apart(base, tmp_path):
+    write(tmp_path / "current.jsonl", trials(36.0, seed=1) + trials(30.0, "fp16"))
+    write(base, trials() + trials(40.0, "fp16"))
+    out = tcbench(tmp_path, "compare", "base.jsonl", "current.jsonl").out
+    (line,) = [line for line in out.splitlines() if line.startswith("why: ")]
+    assert line == "why: tcbench diff base.jsonl current.jsonl --config fp16 --bs 4"
+    done = tcbench(tmp_path, *line.split()[2:])
+    assert done.code == 0, done.err
+    assert "step 100 ms -> 13" in done.out
+    assert "why: " not in tcbench(tmp_path, "compare", "base.jsonl", "base.jsonl").out
+
+
 def test_a_regression_names_its_change_and_its_phase(base, tmp_path):
     write(tmp_path / "current.jsonl", trials(36.0, seed=1))
     out = tcbench(tmp_path, "compare", "base.jsonl", "current.jsonl").out

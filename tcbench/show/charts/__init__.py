@@ -9,6 +9,7 @@ import matplotlib
 
 from tcbench.show.charts.bars import throughput_chart
 from tcbench.show.charts.comparison import comparison_chart
+from tcbench.show.charts.diff import diff_chart
 from tcbench.show.charts.files import SUFFIXES, check_path, save
 from tcbench.show.charts.history import history_chart
 from tcbench.show.charts.machines import machines_chart
@@ -32,6 +33,7 @@ __all__ = [
     "Fill",
     "check_path",
     "comparison_chart",
+    "diff_chart",
     "family",
     "fill",
     "history_chart",

@@ -47,6 +47,9 @@ def show(comparison: Comparison, console: Console, labels: Labels = UNNAMED) -> 
         if reasons:
             console.print()
             lines(*reasons)
+    go_on = wording.go_on(comparison, labels)
+    if go_on:
+        lines(f"why: {go_on}")
     console.print()
     lines(*(wording.mean(one) for one in comparison.means))
     lines(*_remarks(comparison), style="dim")

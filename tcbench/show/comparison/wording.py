@@ -5,6 +5,7 @@ Every text is one line without control characters, and is not yet escaped for Ma
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -23,10 +24,12 @@ _DOUBTS = ("throttled", "on a busy machine", "noisy", "not settled", *STATUSES)
 
 @dataclass(frozen=True)
 class Labels:
-    """The names of the two sides: files, a baseline, revisions; the command line's, made `plain` by the command."""
+    """The names of the two sides: files, a baseline, revisions; the command line's, made `plain` by the command.
+    `files`: where the records of both are, as a command names them."""
 
     base: str = "base"
     current: str = "current"
+    files: tuple[str, str] | None = None
 
 
 UNNAMED = Labels()
@@ -138,6 +141,16 @@ def attribution(cell: CellComparison) -> str:
         f"{culprit.name} takes {milliseconds(grown_s)} longer (median {milliseconds(culprit.base_s)} -> "
         f"{milliseconds(culprit.current_s)} on the {cell.clock}{share})"
     )
+
+
+def go_on(comparison: Comparison, labels: Labels) -> str:
+    """The command that takes the greatest loss apart; empty without a loss, or where no file has its records."""
+    lost = [c for c in comparison.cells if c.verdict == "regression" and c.metric.name == "throughput" and c.ratio]
+    if not lost or labels.files is None or any(wheres(comparison.cells)):
+        return ""
+    cell = min(lost, key=lambda c: c.ratio.value if c.ratio else 1.0).cell
+    chosen = ["--config", cell.config, "--bs", str(cell.batch_size)] if comparison.paired > 1 else []
+    return shlex.join(["tcbench", "diff", *labels.files, *chosen])
 
 
 def headline(comparison: Comparison) -> str:

@@ -1,0 +1,314 @@
+"""Two measurements of a step taken apart: which phases, layers and kernels came, went, grew or shrank, and how much of
+the step's change each of them makes up.
+
+A level (phases, layers, kernels) is a list of parts and a rest, which together are the step, on both sides: their
+changes add up to the step's. Pure functions from records or timelines to frozen results. Knows nothing of files, and
+nothing of how anything is shown.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from tcbench.analysis import bottleneck, comparability
+from tcbench.analysis.comparability import Difference
+from tcbench.analysis.compare import APART, Clock, Method, Trials
+from tcbench.analysis.stats import Interval
+from tcbench.analysis.welch import LEAST_TRIALS
+from tcbench.core.errors import NotComparableError
+from tcbench.core.record import Cell, Environment, Record
+from tcbench.core.timeline import Span, Timeline
+
+LevelName = Literal["phases", "layers", "kernels"]
+Kind = Literal["appeared", "went", "grew", "shrank", "same"]
+
+SAME_TRAINING = ("model", "variant", "image_size", "n_classes", "batch_size", "ranks")
+"""Fields of a cell without which two steps do not do the same work, so that no change can be shared out."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of the step on both sides, in seconds per step; None where that side does not have it. `change` is
+    current - base with its 95% interval over trials, where both sides have two or more. `base_n`, `current_n`: launches
+    per step, of a kernel."""
+
+    name: str
+    phase: str | None
+    base_s: float | None
+    current_s: float | None
+    change: Interval | None = None
+    base_n: float | None = None
+    current_n: float | None = None
+
+    @property
+    def change_s(self) -> float:
+        """current - base; a side that lacks it spends nothing on it."""
+        return (self.current_s or 0.0) - (self.base_s or 0.0)
+
+    @property
+    def ratio(self) -> float | None:
+        """current over base; None unless both spend time on it."""
+        both = self.base_s is not None and self.current_s is not None and min(self.base_s, self.current_s) > 0
+        return self.current_s / self.base_s if both and self.base_s and self.current_s else None
+
+    @property
+    def kind(self) -> Kind:
+        """Its fate, whether or not that is sure."""
+        if self.base_s is None or self.current_s is None:
+            return "appeared" if self.base_s is None else "went"
+        return "grew" if self.change_s > 0 else "shrank" if self.change_s < 0 else "same"
+
+    @property
+    def decided(self) -> bool:
+        """Whether trials tell that it changed at all."""
+        return self.change is not None and not self.change.holds(0.0)
+
+
+@dataclass(frozen=True)
+class Level:
+    """The step in parts, the one that changed most first. `rest` is the step less all of them. `clock`: whose time the
+    parts are."""
+
+    name: LevelName
+    clock: Clock
+    parts: tuple[Part, ...]
+    rest: Part
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of the two: the cell's name, the device's, and the number of trials, or of a timeline's steps."""
+
+    label: str
+    device_name: str
+    trials: int
+    steps: int
+    cell: Cell | None
+    environment: Environment | None = None
+
+
+@dataclass(frozen=True)
+class Diff:
+    """Two sides, the step of both, and its levels, coarse to fine. `differences`: everything else that the sides do not
+    share, the config aside."""
+
+    base: Side
+    current: Side
+    step: Part
+    levels: tuple[Level, ...]
+    differences: tuple[Difference, ...] = ()
+
+    def share(self, part: Part) -> float | None:
+        """The part's change over the step's: 1 where it explains all of it, below 0 where it makes up for some. None
+        where the step took the same time to the last digit."""
+        return part.change_s / self.step.change_s if self.step.change_s else None
+
+
+# -- from records --------------------------------------------------------------------------------------------------
+
+
+def of_records(base: Sequence[Record], current: Sequence[Record], method: Method = APART) -> Diff:
+    """The trials of one cell on each side, as `store.current` leaves them: the step of the timed passes and the phases
+    of the profiled ones, which on a device that they fill are its own. What the step takes beyond its phases is the
+    rest: time between them, and what the timed pass takes more or less than the profiled one.
+
+    Raises NotComparableError where the two did not train the same, or one was not measured.
+    """
+    sides = [Trials(records, _machine(records)) for records in (base, current)]
+    _same_training(base, current)
+    base_s, current_s = _steps_s(base), _steps_s(current)
+    clock: Clock = "device" if all(side.fills_device for side in sides) else "host"
+    before, after = (side.phase_times(clock) for side in sides)
+    step = _of_trials("step", None, base_s, current_s, method)
+    parts = [_of_trials(name, name, before.get(name), after.get(name), method) for name in {**before, **after}]
+    rest = "outside of phases"
+    levels = (_level("phases", clock, step, parts, rest),) if parts else ()
+    differences = comparability.differences(sides[0].facts, sides[1].facts)
+    return Diff(_side(base), _side(current), step, levels, differences)
+
+
+def _machine(records: Sequence[Record]) -> str | None:
+    return next((record.environment.machine for record in records if record.environment), None)
+
+
+def _steps_s(records: Sequence[Record]) -> list[float]:
+    """The mean counted step of each trial that is ok. Raises NotComparableError without one."""
+    measured = [record.measurement for record in records if record.status == "ok"]
+    times_s = [statistics.fmean(m.counted_times_s) for m in measured if m is not None and m.counted_times_s]
+    if not times_s:
+        raise NotComparableError(f"{records[0].cell.label}: {records[0].status}: {records[0].reason}")
+    return times_s
+
+
+def _of_trials(
+    name: str, phase: str | None, base_s: Sequence[float] | None, current_s: Sequence[float] | None, method: Method
+) -> Part:
+    """A part from one time per trial on each side."""
+    change = None
+    if base_s and current_s and min(len(base_s), len(current_s)) >= LEAST_TRIALS:
+        change = method.difference(current_s, base_s)
+    before, after = (statistics.fmean(times) if times else None for times in (base_s, current_s))
+    return Part(name, phase, before, after, change)
+
+
+def _side(records: Sequence[Record]) -> Side:
+    cell, environment = records[0].cell, next((r.environment for r in records if r.environment), None)
+    measured = [record.measurement for record in records if record.measurement is not None]
+    steps = sum(len(measurement.counted_times_s) for measurement in measured)
+    device = environment.device_name if environment else cell.device
+    return Side(cell.label, device, len(measured), steps, cell, environment)
+
+
+# -- from timelines ------------------------------------------------------------------------------------------------
+
+
+def of_timelines(
+    base: Timeline, current: Timeline, base_record: Record | None = None, current_record: Record | None = None
+) -> Diff:
+    """Two profiles: means over their steps. On a device the step is the time in which it worked, phase by phase, and
+    that in which it idled, by cause; else the phases on the host. The records are those of the trials in which they
+    were taken, where the files hold them. One profile a side says nothing of how profiles differ: no part has an
+    interval.
+
+    Raises NotComparableError as `of_records` does, and SelectionError for a timeline without steps.
+    """
+    records = [record for record in (base_record, current_record) if record is not None]
+    if len(records) == 2:
+        _same_training(records[:1], records[1:])
+    _refuse(
+        [("batch size", base.batch_size, current.batch_size), ("device", _noun(base.device), _noun(current.device))]
+    )
+    before, after = bottleneck.summarise(base), bottleneck.summarise(current)
+    step = Part("step", None, before.step_s, after.step_s)
+    if before.device is None or after.device is None:
+        clock: Clock = "host"
+        phases = [_Table.of_phases(one.phases, lambda phase: phase.host_s) for one in (before, after)]
+        rest = "between phases"
+    else:
+        clock = "device"
+        phases = [_Table.of_phases(one.phases, lambda phase: phase.device_s or 0.0) for one in (before, after)]
+        devices = ((before.device, before.steps), (after.device, after.steps))
+        for table, (one, n) in zip(phases, devices, strict=True):
+            for gap in one.gaps:
+                where = f"idle in {gap.phase}" if gap.phase else "idle"
+                table.add((f"{where}: {_CAUSES[gap.cause]}", None), gap.duration_s / n)
+        rest = "phases that overlap, and work of none"
+    levels = [_level("phases", clock, step, _merged(*phases), rest)]
+    layers = [_layers(timeline, clock) for timeline in (base, current)]
+    if all(table.spent for table in layers):
+        levels.append(_level("layers", clock, step, _merged(*layers), "outside of layers"))
+    kernels = [_kernels(timeline) for timeline in (base, current)]
+    if all(table.spent for table in kernels):
+        levels.append(_level("kernels", "device", step, _merged(*kernels), "the device idle, less what overlaps"))
+    differences: tuple[Difference, ...] = ()
+    if len(records) == 2:
+        differences = comparability.differences(*(comparability.values([record]) for record in records))
+    return Diff(_taken(base, base_record), _taken(current, current_record), step, tuple(levels), differences)
+
+
+def _taken(timeline: Timeline, record: Record | None) -> Side:
+    cell, environment = (record.cell, record.environment) if record else (None, None)
+    return Side(timeline.label, timeline.device_name, 1, len(timeline.steps), cell, environment)
+
+
+_CAUSES = {
+    "launching": "the host launches late",
+    "input": "waits for input",
+    "synchronising": "the host waits for it",
+    "other": "between phases",
+}
+
+
+def _noun(device: str) -> str:
+    return device.partition(":")[0]
+
+
+Key = tuple[str, str | None]
+"""Name and phase of a part."""
+
+
+class _Table:
+    """Seconds and launches per step, by name and phase."""
+
+    def __init__(self, counted: bool = False) -> None:
+        self.spent: dict[Key, float] = {}
+        self.launches: dict[Key, float] | None = {} if counted else None
+
+    def add(self, key: Key, seconds: float, launches: float = 0.0) -> None:
+        self.spent[key] = self.spent.get(key, 0.0) + seconds
+        if self.launches is not None:
+            self.launches[key] = self.launches.get(key, 0.0) + launches
+
+    @staticmethod
+    def of_phases(phases: Iterable[bottleneck.PhaseCost], spent_s: Callable[[bottleneck.PhaseCost], float]) -> _Table:
+        table = _Table()
+        for phase in phases:
+            table.add((phase.name, phase.name), spent_s(phase))
+        return table
+
+
+def _layers(timeline: Timeline, clock: Clock) -> _Table:
+    """Of a device the time of what each layer launched; of a host its own."""
+    spans = [s for s in timeline.of("gpu") if s.layer] if clock == "device" else timeline.of("host", "layer")
+    table, n = _Table(), len(timeline.steps)
+    for span in _in_steps(timeline, spans):
+        table.add((span.layer or span.name, span.phase), span.duration_s / n)
+    return table
+
+
+def _kernels(timeline: Timeline) -> _Table:
+    table, n = _Table(counted=True), len(timeline.steps)
+    for span in _in_steps(timeline, timeline.of("gpu")):
+        table.add((span.name, span.phase), span.duration_s / n, 1 / n)
+    return table
+
+
+def _in_steps(timeline: Timeline, spans: Iterable[Span]) -> Iterable[Span]:
+    numbers = {step.step for step in timeline.steps}
+    return (span for span in spans if span.step in numbers)
+
+
+def _merged(base: _Table, current: _Table) -> list[Part]:
+    """Each key of either side once, but for what takes no time on both."""
+    counts: list[Mapping[Key, float]] = [base.launches or {}, current.launches or {}]
+    return [
+        Part(*key, base.spent.get(key), current.spent.get(key), None, counts[0].get(key), counts[1].get(key))
+        for key in {**base.spent, **current.spent}
+        if base.spent.get(key) or current.spent.get(key)
+    ]
+
+
+# -- both ----------------------------------------------------------------------------------------------------------
+
+
+def _level(name: LevelName, clock: Clock, step: Part, parts: Iterable[Part], rest: str) -> Level:
+    ordered = tuple(sorted(parts, key=lambda part: -abs(part.change_s)))
+    sides = (
+        math.fsum([step.base_s or 0.0, *(-(part.base_s or 0.0) for part in ordered)]),
+        math.fsum([step.current_s or 0.0, *(-(part.current_s or 0.0) for part in ordered)]),
+    )
+    return Level(name, clock, ordered, Part(rest, None, *sides))
+
+
+def _same_training(base: Sequence[Record], current: Sequence[Record]) -> None:
+    """Raises NotComparableError for two cells that do not train the same, in one line with everything that differs."""
+    one, other = base[0].cell, current[0].cell
+    facts: list[tuple[str, object, object]] = [
+        (name.replace("_", " "), getattr(one, name), getattr(other, name)) for name in SAME_TRAINING
+    ]
+    facts.append(("device", _noun(one.device), _noun(other.device)))
+    environments = [next((r.environment for r in records if r.environment), None) for records in (base, current)]
+    simulated = ["" if e is None else "simulated" if e.simulated else "measured" for e in environments]
+    if all(simulated):
+        facts.append(("the device was", simulated[0], simulated[1]))
+    _refuse(facts)
+
+
+def _refuse(facts: Iterable[tuple[str, object, object]]) -> None:
+    differing = [f"{name} {one} against {other}" for name, one, other in facts if one != other]
+    if differing:
+        raise NotComparableError(f"not the same training, so no change to take apart: {', '.join(differing)}")
