@@ -118,16 +118,16 @@ def of_records(base: Sequence[Record], current: Sequence[Record], method: Method
 
     Raises NotComparableError where the two did not train the same, or one was not measured.
     """
-    sides = [Trials(records, _machine(records)) for records in (base, current)]
+    both = [Trials(records, _machine(records)) for records in (base, current)]
     _same_training(base, current)
     base_s, current_s = _steps_s(base), _steps_s(current)
-    clock: Clock = "device" if all(side.fills_device for side in sides) else "host"
-    before, after = (side.phase_times(clock) for side in sides)
+    clock: Clock = "device" if all(side.fills_device for side in both) else "host"
+    before, after = (side.phase_times(clock) for side in both)
     step = _of_trials("step", None, base_s, current_s, method)
     parts = [_of_trials(name, name, before.get(name), after.get(name), method) for name in {**before, **after}]
     rest = "outside of phases"
     levels = (_level("phases", clock, step, parts, rest),) if parts else ()
-    differences = comparability.differences(sides[0].facts, sides[1].facts)
+    differences = comparability.differences(both[0].facts, both[1].facts)
     return Diff(_side(base), _side(current), step, levels, differences)
 
 
@@ -287,11 +287,11 @@ def _merged(base: _Table, current: _Table) -> list[Part]:
 
 def _level(name: LevelName, clock: Clock, step: Part, parts: Iterable[Part], rest: str) -> Level:
     ordered = tuple(sorted(parts, key=lambda part: -abs(part.change_s)))
-    sides = (
+    both = (
         math.fsum([step.base_s or 0.0, *(-(part.base_s or 0.0) for part in ordered)]),
         math.fsum([step.current_s or 0.0, *(-(part.current_s or 0.0) for part in ordered)]),
     )
-    return Level(name, clock, ordered, Part(rest, None, *sides))
+    return Level(name, clock, ordered, Part(rest, None, *both))
 
 
 def _same_training(base: Sequence[Record], current: Sequence[Record]) -> None:

@@ -99,10 +99,10 @@ def _of_timelines(paths: Sequence[Path]) -> list[Diff]:
     from tcbench import tracing
     from tcbench.analysis.diff import of_timelines
 
-    sides: list[tuple[tuple[Timeline, ...], Record | None]] = [
+    both: list[tuple[tuple[Timeline, ...], Record | None]] = [
         (tracing.read(path), tracing.record_in(path)) for path in paths
     ]
-    (ours, record), (theirs, other) = sides
+    (ours, record), (theirs, other) = both
     if len(ours) != len(theirs):
         raise NotComparableError(
             f"{paths[0]} holds {len(ours)} timelines and {paths[1]} {len(theirs)}: not the same number of ranks"
@@ -118,11 +118,11 @@ def _of_records(
     from tcbench.cli.results import chosen, read_files
 
     wanted = (configs, (to,) if to is not None else configs)
-    sides = [
+    both = [
         _cells(path, chosen(read_files([path]).records, names, sizes))
         for path, names in zip(paths, wanted, strict=True)
     ]
-    ours, theirs = sides
+    ours, theirs = both
     if len(ours) == len(theirs) == 1:
         return [of_records(next(iter(ours.values())), next(iter(theirs.values())))], []
     if to is not None:  # one config a side, so that the batch sizes pair

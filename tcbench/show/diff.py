@@ -157,7 +157,7 @@ def _measured(side: Side) -> str:
 
 
 def notes(diffs: Sequence[Diff], of_timelines: bool) -> list[str]:
-    """What shares and words rest on."""
+    """Remarks that the tables rest on."""
     remarks = ["of the change: the part's change over the step's; with the rest they add up to 100%."]
     if any(one.step.change is None for one in diffs):
         one = "profile" if of_timelines else "trial"
@@ -178,11 +178,11 @@ def _unlike(diff: Diff) -> list[str]:
     """A remark on each side whose profiled steps were not like its timed ones: the machine was not the same."""
     remarks = []
     for level in diff.levels[:1]:
-        sides = (
+        both = (
             (diff.base, diff.step.base_s, level.rest.base_s),
             (diff.current, diff.step.current_s, level.rest.current_s),
         )
-        for name, (side, step_s, rest_s) in zip(("base", "current"), sides, strict=True):
+        for name, (side, step_s, rest_s) in zip(("base", "current"), both, strict=True):
             if step_s and rest_s and abs(rest_s) >= _UNLIKE * step_s and level.clock == "host":
                 profiled = milliseconds(step_s - rest_s)
                 remarks.append(

@@ -30,7 +30,7 @@ _ROW = 0.235
 _TOP = 8
 _LONGEST_LABEL = 3.2  # inches
 _CUT_BELOW = 0.8
-"""Where nothing happens in so much of the axis or more from 0 on, it begins later."""
+"""An axis on whose first part, so much of it or more, nothing happens begins later."""
 
 
 def diff_chart(diffs: Sequence[Diff], labels: Labels = UNNAMED, *, title: str = "Why the step changed") -> Figure:
@@ -41,15 +41,15 @@ def diff_chart(diffs: Sequence[Diff], labels: Labels = UNNAMED, *, title: str = 
         raise SelectionError("no phases on either side; nothing to draw")
     if len(panels) > MAX_PANELS:
         raise SelectionError(f"{len(panels)} waterfalls do not fit in one chart (at most {MAX_PANELS}); name one cell")
-    sides = [side for diff in diffs for side in (diff.base, diff.current)]
+    both = [side for diff in diffs for side in (diff.base, diff.current)]
     timelines = any(len(diff.levels) > 1 for diff in diffs)
     small = [f"base: {labels.base} · current: {labels.current}", *notes(diffs, timelines), *simulated(diffs)]
     page = Page(
-        drawable(marked(title, (side.environment for side in sides))),
+        drawable(marked(title, (side.environment for side in both))),
         "Milliseconds that each part of the step adds or takes, and its share of the step's change.",
         map(drawable, small),
     )
-    page.legend([[Patch(**_LOOKS[key], label=key) for key in _LOOKS]])
+    page.legend([[Patch(**_FILLS[key], label=key) for key in _FILLS]])
     rows = [_rows(diff, level) for diff, level in panels]
     column = page.panels([_ROW * len(one) for one in rows])[:, 0]
     for axes, (diff, level), of_level in zip(column, panels, rows, strict=True):
@@ -72,7 +72,7 @@ def diff_chart(diffs: Sequence[Diff], labels: Labels = UNNAMED, *, title: str = 
     return page.figure
 
 
-_LOOKS: dict[str, dict[str, Any]] = {
+_FILLS: dict[str, dict[str, Any]] = {
     "slower": {"facecolor": LOSS, "edgecolor": PAPER, "hatch": "/////", "linewidth": 0},
     "faster": {"facecolor": GAIN, "edgecolor": "none", "linewidth": 0},
     "slower, may be nothing": {"facecolor": LOSS_PALE, "edgecolor": LOSS, "hatch": "/////", "linewidth": 0},
@@ -94,8 +94,8 @@ class _Row:
 
 
 def _heading(diff: Diff, level: Level) -> str:
-    sides = diff.base.label, diff.current.label
-    cell = sides[0] if sides[0] == sides[1] else f"{sides[0]} → {sides[1]}"
+    both = diff.base.label, diff.current.label
+    cell = both[0] if both[0] == both[1] else f"{both[0]} → {both[1]}"
     return f"{cell} · {level.name}, on the {'GPU' if level.clock == 'device' else 'host'}"
 
 
@@ -108,7 +108,7 @@ def _rows(diff: Diff, level: Level) -> list[_Row]:
         words = "  ".join(filter(None, (signed(part.change_s), share(diff, part))))
         name = f"{part.name} · {part.phase}" if part.phase and level.name != "phases" else part.name
         says = f"{name}\n{_times(part)}\n{words}\n{fate(part)}"
-        rows.append(_Row(name, at_s, at_s + part.change_s, words, _look(part), says))
+        rows.append(_Row(name, at_s, at_s + part.change_s, words, _fill(part), says))
         at_s += part.change_s
     words = f"{milliseconds(current_s)}  {signed(diff.step.change_s)}"
     rows.append(_Row("current", 0.0, current_s, words, _STEP, f"current\n{words}"))
@@ -119,8 +119,8 @@ def _times(part: Part) -> str:
     return " → ".join("none" if s is None else milliseconds(s) for s in (part.base_s, part.current_s))
 
 
-def _look(part: Part) -> dict[str, Any]:
-    return _LOOKS[("slower" if part.change_s > 0 else "faster") + ("" if part.decided else ", may be nothing")]
+def _fill(part: Part) -> dict[str, Any]:
+    return _FILLS[("slower" if part.change_s > 0 else "faster") + ("" if part.decided else ", may be nothing")]
 
 
 def _draw(axes: Axes, rows: Sequence[_Row]) -> None:
