@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tcbench.cli.app import OUT, command
-from tcbench.cli.options import ANOTHER_FILE, BatchSizesOption, ResultsFolderOption, batch_sizes, config_names
+from tcbench.cli.options import (
+    ANOTHER_FILE,
+    BatchSizesOption,
+    ConfigOption,
+    FormatOption,
+    ResultsFolderOption,
+    batch_sizes,
+    config_names,
+    output_option,
+)
 from tcbench.core.errors import NotComparableError, SelectionError
 
 if TYPE_CHECKING:
@@ -24,10 +33,10 @@ _MOST_CELLS = 8
 @command(
     "Show why a step changed: phase by phase, layer by layer, kernel by kernel.",
     """
-tcbench diff before.json.gz after.json.gz         two profiles: phases, layers, kernels
-tcbench diff cpu-20261120-101500 cpu-20261121-093000 --config fp32 --bs 8
-tcbench diff RUN --config fp32 --to fp32+nhwc     what a rung changed, within one run
-tcbench diff before.jsonl after.jsonl -o diff.png    a waterfall from one step to the other
+tcbench diff before.json.gz after.json.gz           phases, layers, kernels
+tcbench diff before.jsonl after.jsonl --config fp32 --bs 8
+tcbench diff RUN --config fp32 --to fp32+nhwc       what a rung changed
+tcbench diff before.jsonl after.jsonl -o diff.png   a waterfall
 """,
 )
 def diff(
@@ -38,21 +47,14 @@ def diff(
     current: Annotated[
         str | None, typer.Argument(metavar="CURRENT", help="The same. Default, with --to: BASE itself.")
     ] = None,
-    config: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--config", metavar="GLOB", help="Configs by name or glob. May be given more than once, or with commas."
-        ),
-    ] = None,
+    config: ConfigOption = None,
     to: Annotated[
         str | None, typer.Option(metavar="CONFIG", help="CURRENT's config, where it is another than BASE's.")
     ] = None,
     bs: BatchSizesOption = None,
     top: Annotated[int, typer.Option(metavar="N", min=1, help="Parts to show of each kind.")] = 10,
-    output: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="FILE", help="Also a chart: a .png, .svg or .pdf file.")
-    ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Everything as JSON.")] = False,
+    output: Annotated[Path | None, output_option("Also a chart: a .png, .svg or .pdf file.")] = None,
+    format_: FormatOption = "table",
     out: ResultsFolderOption = OUT,
 ) -> None:
     """Take the change of a step apart: what appeared, went, grew and shrank, in milliseconds, as a ratio, and as a
@@ -79,7 +81,7 @@ def diff(
         diffs, missing = _of_timelines(paths), list[str]()
     else:
         diffs, missing = _of_records(paths, configs, to, sizes)
-    _show(diffs, missing, names, timelines, top, output, json)
+    _show(diffs, missing, names, timelines, top, output, format_ == "json")
 
 
 def _are_timelines(paths: Sequence[Path]) -> bool:
