@@ -173,7 +173,7 @@ def _show(
     from tcbench.show.comparison import Labels
     from tcbench.show.console import make_console
 
-    labels = Labels(*map(plain, names))
+    labels = Labels(plain(names[0]), plain(names[1]))
     if output is not None:
         from tcbench.show import charts
 

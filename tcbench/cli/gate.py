@@ -199,7 +199,12 @@ def gate(
     if ended.spent:
         notes.append(f"the budget of {budget:g} s was spent: cells not yet decided are inconclusive")
     comparison = replace(comparison, notes=(*comparison.notes, *filter(None, notes)))
-    labels = Labels(*(called(b.says, of) for b, of in zip(ready, (ended.base, ended.current), strict=True)))
+    kept = tuple(of[0].run_id for of in (ended.base, ended.current) if of)
+    labels = Labels(
+        called(ready[0].says, ended.base),
+        called(ready[1].says, ended.current),
+        (kept[0], kept[1]) if len(kept) == 2 and out == OUT.absolute() else None,
+    )
     comparison = comparable(comparison, labels, may_differ, retry_command(context))
     present(comparison, labels, format_, output)
     raise typer.Exit(exit_code(comparison, strict))
