@@ -38,6 +38,7 @@ model.name = "sleeper"
 
 [measure]
 batch_sizes = [1, 2]
+trials = 1
 max_time_s = 0.2
 
 [[config]]

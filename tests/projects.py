@@ -38,6 +38,7 @@ model.name = "sleeper"
 
 [measure]
 batch_sizes = [1]
+trials = 1
 max_time_s = 0.3
 profiled_steps = 9
 

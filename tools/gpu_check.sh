@@ -132,7 +132,7 @@ fi
 out=$left_behind/results
 # Tuning takes a quarter to half a minute per batch size and dtype the first time: most of this.
 step ladder 240 "${python[@]}" -m tcbench run naruse2018 --device "$device" --config "fp32,fp16,$best" --bs 64,256 \
-  --max-time 5 --timeout 150 --out "$out"
+  --trials 1 --max-time 5 --timeout 150 --out "$out"
 
 # The longest config of the scenario that this GPU is new enough for has most of what goes beyond the talk; without DALI
 # it is taken without.
@@ -148,7 +148,7 @@ print(max(able, key=lambda config: len(config.rungs)).name)
 if [[ $best != *dali* ]]; then beyond=${beyond//+dali/}; fi
 if [[ -n $beyond ]]; then
   step beyond 110 "${python[@]}" -m tcbench run beyond --device "$device" --config "$beyond" --bs 64,256 \
-    --max-time 5 --timeout 150 --out "$out"
+    --trials 1 --max-time 5 --timeout 150 --out "$out"
 else
   failed+=("beyond (the scenario cannot be read)")
 fi

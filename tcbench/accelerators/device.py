@@ -149,6 +149,8 @@ class DeviceKind:
     """The name of the kind whose devices it models: it runs their program, and `auto` never means one of it."""
     assumed_flops_s: ClassVar[float]
     """Reached by an ordinary one in training: the first guess of how long a run takes, before anything ran."""
+    budget_s: ClassVar[float] = 240.0
+    """Of a run that says nothing else."""
     packages: tuple[Package, ...] = ()
     """Needed by our operations on it, beyond what is always installed."""
     distributions: tuple[str, ...] = ()

@@ -28,7 +28,7 @@ from tcbench.analysis.summary import CellSummary, best, by_cell, summarise
 from tcbench.analysis.verdict import Rule
 from tcbench.analysis.welch import Group, Unpaired
 from tcbench.core.claim import BOUNDS, COMPARISONS, LOW_PRECISIONS, RUNS, Claim, Side
-from tcbench.core.record import Cell, Environment, Record
+from tcbench.core.record import TAKE_ENOUGH, Cell, Environment, Record
 
 Outcome = Literal["holds", "does not hold", "undecided", "not measured", "not testable here"]
 OUTCOMES: tuple[Outcome, ...] = ("holds", "does not hold", "undecided", "not measured", "not testable here")
@@ -339,7 +339,7 @@ def _decided(claim: Claim, batch_size: int, left: _Measured, right: _Measured | 
     if outcome != "undecided":
         return at
     if not by_trials:
-        return replace(at, why="one trial: `--trials 5` tells more")
+        return replace(at, why=TAKE_ENOUGH)
     more = _more_trials(claim, ratio, one, other)
     return replace(at, more_trials=more, why=_more_says(more))
 

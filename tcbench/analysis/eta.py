@@ -1,97 +1,165 @@
-"""The time that a run still takes: a pure estimate from what has been seen of it so far.
+"""The time that trials take: a pure estimate from what has been seen of a run so far.
 
-A trial costs its start-up, then steps of (batch size x seconds per image). Seconds per image are taken from the same
-config when one of its trials has been seen, else from the configs seen, else from the model's arithmetic at a rate
-that an ordinary processor or GPU reaches.
+A trial costs its start-up, steps to warm up and to be profiled, and its timed pass. A cell that was seen costs what its
+trials cost. Of another one, the time of a step and the start-up are those of the configs seen, the more alike the
+heavier: how a step grows with the batch size is learned from configs seen at two. Before anything is seen, the model's
+arithmetic at a rate that an ordinary processor or GPU reaches stands in.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from tcbench.accelerators.device import kind_of
 from tcbench.core.record import Cell, Record
-from tcbench.models import MODELS
+from tcbench.models import described
 
 _STARTUP_S = 4.0
 _ASSUMED_ITEM_S = 0.01
 """Of a model that only the user knows."""
-_WARMUP_STEPS = 4
+_WARMUP_STEPS = 5
+_GROWTH = 0.8
+"""A step's time grows with this power of the batch size, until a config was seen at two of them."""
+_TO_TARGET = 0.5
+"""A noisy cell spends its whole time on the timed pass, a quiet one stops at the fewest steps: half way is fair."""
 
 
 @dataclass(frozen=True)
 class Seen:
-    """Seconds per image of a config, from a finished trial or the steps of a running one."""
+    """A cell's trials. `step_s` is the mean step of the last one; `startup_s` what of it was no step; `to_target` how
+    much of the time between the fewest timed steps and the most it took, from 0 to 1. `durations_s`: of those that have
+    ended."""
 
-    config: str
-    image_s: float
+    cell: Cell
+    step_s: float | None = None
+    startup_s: float | None = None
+    to_target: float | None = None
+    durations_s: tuple[float, ...] = ()
+
+    def after(self, record: Record) -> Seen:
+        """With one more trial, whatever its end."""
+        durations_s = (*self.durations_s, record.duration_s)
+        measured = record.measurement
+        if measured is None:
+            return replace(self, durations_s=durations_s)
+        timed_s = sum(measured.step_times_s)
+        steps_s = sum(measured.warmup_times_s) + timed_s + sum(sum(phase.host_s) for phase in measured.phases)
+        step_s = statistics.fmean(measured.step_times_s)
+        least_s, most_s = _timed_s(record.cell, step_s)
+        to_target = min(1.0, max(0.0, (timed_s - least_s) / (most_s - least_s))) if most_s > least_s else None
+        return Seen(record.cell, step_s, max(0.0, record.duration_s - steps_s), to_target, durations_s)
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """The cells still to run, and the times seen. Immutable: `finished` and `stepped` return the next estimate."""
+    """The trials still to run, by their cells, and the cells seen. Immutable: `finished` and `stepped` return the next
+    estimate. `running`: the first of the remaining cells, and its step time so far."""
 
-    remaining: tuple[Cell, ...]
+    remaining: tuple[Cell, ...] = ()
     seen: tuple[Seen, ...] = ()
-    startups_s: tuple[float, ...] = ()
+    running: tuple[Cell, float] | None = None
 
     def finished(self, record: Record) -> Estimate:
-        """The first remaining cell has ended."""
-        remaining = self.remaining[1:]
-        measured = record.measurement
-        if measured is None:
-            return replace(self, remaining=remaining)
-        steps_s = sum(measured.warmup_times_s) + sum(measured.step_times_s)
-        steps_s += sum(sum(phase.host_s) for phase in measured.phases)
-        image_s = statistics.fmean(measured.step_times_s) / record.cell.batch_size
-        return Estimate(
-            remaining=remaining,
-            seen=(*self.seen, Seen(record.cell.config, image_s)),
-            startups_s=(*self.startups_s, max(0.0, record.duration_s - steps_s)),
-        )
+        """The first of the remaining trials has ended."""
+        of_cell = next((seen for seen in self.seen if seen.cell == record.cell), Seen(record.cell))
+        others = (seen for seen in self.seen if seen.cell != record.cell)
+        return Estimate(self.remaining[1:], (*others, of_cell.after(record)))
 
     def stepped(self, cell: Cell, step_time_s: float) -> Estimate:
-        """The running cell, the first of the remaining ones, shows its step time."""
-        return replace(self, seen=(*self.seen, Seen(cell.config, step_time_s / cell.batch_size)))
-
-    def image_s(self, cell: Cell) -> float:
-        """Seconds per image expected of a cell."""
-        own = [seen.image_s for seen in self.seen if seen.config == cell.config]
-        if own:
-            return own[-1]
-        family = [seen.image_s for seen in self.seen if seen.config.split("+")[0] == cell.config.split("+")[0]]
-        if family:
-            return family[-1]
-        if self.seen:
-            return self.seen[-1].image_s
-        if cell.model not in MODELS:
-            return _ASSUMED_ITEM_S
-        macs = MODELS[cell.model].macs(cell.variant, cell.image_size, cell.n_classes)
-        # Forward and backward: three products of each size, two operations per multiply-accumulate.
-        return 3 * 2 * macs / kind_of(cell.device).assumed_flops_s
+        """The running trial shows its step time."""
+        return replace(self, running=(cell, step_time_s))
 
     def trial_s(self, cell: Cell) -> float:
         """Seconds expected of one whole trial."""
-        step_s = self.image_s(cell) * cell.batch_size
-        settings = cell.measure
-        block = settings.block_steps
-        fewest = math.ceil(settings.min_timed_steps / (block - 1)) * block
-        # A noisy cell spends its budget, a quiet one stops at the fewest steps: half way is the fair guess.
-        timed_s = max(fewest * step_s, (fewest * step_s + settings.max_time_s) / 2)
-        startup_s = statistics.median(self.startups_s) if self.startups_s else _STARTUP_S
-        return startup_s + (_WARMUP_STEPS + settings.profiled_steps) * step_s + timed_s
+        durations_s = next((seen.durations_s for seen in self.seen if seen.cell == cell), ())
+        if durations_s:
+            return statistics.median(durations_s)
+        step_s = self.step_s(cell)
+        least_s, most_s = _timed_s(cell, step_s)
+        shares = [seen.to_target for seen in self.seen if seen.to_target is not None]
+        timed_s = least_s + (most_s - least_s) * (sum(shares) + _TO_TARGET) / (len(shares) + 1)
+        startups = [(seen.cell, seen.startup_s) for seen in self.seen if seen.startup_s is not None]
+        startup_s = _alike(cell, startups) if startups else _STARTUP_S
+        return startup_s + (_WARMUP_STEPS + cell.measure.profiled_steps) * step_s + timed_s
+
+    def step_s(self, cell: Cell) -> float:
+        """Seconds expected of a step."""
+        if self.running and self.running[0] == cell:
+            return self.running[1]
+        steps = [(seen.cell, math.log(seen.step_s)) for seen in self.seen if seen.step_s]
+        steps += [(self.running[0], math.log(self.running[1]))] if self.running else []
+        if steps:
+            growth = _growth(steps)
+            like_this = [
+                (other, log + growth * _times(cell, other) + math.log(_image_s(cell) / _image_s(other)))
+                for other, log in steps
+            ]
+            return math.exp(_alike(cell, like_this))
+        return cell.batch_size * _image_s(cell)
 
     def remaining_s(self, spent_on_first_s: float = 0.0) -> float:
         """Seconds until the run ends, `spent_on_first_s` of the running trial being over."""
         if not self.remaining:
             return 0.0
-        first, *others = (self.trial_s(cell) for cell in self.remaining)
+        costs_s = {cell: self.trial_s(cell) for cell in dict.fromkeys(self.remaining)}
+        first, *others = (costs_s[cell] for cell in self.remaining)
         return max(1.0, first - spent_on_first_s) + sum(others)
 
 
-def estimate(cells: Sequence[Cell]) -> Estimate:
-    """Before the first trial."""
-    return Estimate(tuple(cells))
+def estimate(cells: Sequence[Cell], before: Iterable[Record] = ()) -> Estimate:
+    """Before the first trial of these cells; `before` are trials of an earlier part of the run."""
+    seen = functools.reduce(Estimate.finished, (record for record in before if record.status != "skipped"), Estimate())
+    return replace(seen, remaining=tuple(cells))
+
+
+@functools.lru_cache(1024)
+def _image_s(cell: Cell) -> float:
+    """Seconds per image by the model's arithmetic."""
+    model = described(cell.model, cell.variant, cell.image_size)
+    if model is None:
+        return _ASSUMED_ITEM_S
+    # Forward and backward: three products of each size, two operations per multiply-accumulate.
+    macs = model.macs(cell.variant, cell.image_size, cell.n_classes)
+    return 3 * 2 * macs / kind_of(cell.device).assumed_flops_s
+
+
+def _timed_s(cell: Cell, step_s: float) -> tuple[float, float]:
+    """The least and the most time of a timed pass of such steps: it ends with a block of them."""
+    settings = cell.measure
+    block = settings.block_steps
+    least_s = math.ceil(settings.min_timed_steps / (block - 1)) * block * step_s
+    return least_s, max(least_s, settings.max_time_s + block * step_s / 2)
+
+
+def _alike(cell: Cell, values: Sequence[tuple[Cell, float]]) -> float:
+    """The mean of values of cells, weighted by how like this one they are."""
+    weights = [(0.1 + _distance(cell, other)) ** -3 for other, _ in values]
+    return sum(weight * value for weight, (_, value) in zip(weights, values, strict=True)) / sum(weights)
+
+
+def _distance(one: Cell, other: Cell) -> float:
+    """The number of rungs and settings that tell two cells apart; a batch size twice as large counts half a rung."""
+    rungs = len(set(one.rungs) ^ set(other.rungs))
+    settings = (one.backend != other.backend) + (one.config != other.config) * (not rungs) + (one.model != other.model)
+    return rungs + 2 * settings + abs(math.log2(one.ranks / other.ranks)) + abs(_times(one, other)) / math.log(4)
+
+
+def _times(one: Cell, other: Cell) -> float:
+    """The logarithm of how many times as large one's batch is."""
+    return math.log(one.batch_size / other.batch_size)
+
+
+def _growth(steps: Sequence[tuple[Cell, float]]) -> float:
+    """The power of the batch size with which a step's time grows, of configs seen at two."""
+    powers = [
+        (log - other_log) / _times(cell, other)
+        for place, (cell, log) in enumerate(steps)
+        for other, other_log in steps[:place]
+        if (cell.model, cell.config, cell.ranks) == (other.model, other.config, other.ranks)
+        and cell.batch_size != other.batch_size
+    ]
+    return min(1.2, max(0.0, statistics.median(powers or [_GROWTH])))

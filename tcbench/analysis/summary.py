@@ -64,7 +64,7 @@ class CellSummary:
 
 
 def summarise(records: Iterable[Record]) -> tuple[CellSummary, ...]:
-    """One summary per machine and cell, in the order of first appearance.
+    """One summary per machine and cell, in the order of `by_cell`.
 
     `records` are those that `store.current` leaves. A trial that left no facts about its machine (it was skipped, or
     died before it could tell) belongs to the machine of its run.
@@ -75,8 +75,10 @@ def summarise(records: Iterable[Record]) -> tuple[CellSummary, ...]:
 
 
 def by_cell(records: Iterable[Record]) -> dict[tuple[str | None, Cell], list[Record]]:
-    """Records by machine and cell, in the order of first appearance; `summarise` says whose machine is whose."""
-    records = tuple(records)
+    """Records by machine and cell; `summarise` says whose machine is whose. Runs come in the order of first appearance,
+    a run's cells in that of its plan, or of first appearance where it has none: they are not measured in that order."""
+    runs: dict[str, int] = {}
+    records = sorted(records, key=lambda record: (runs.setdefault(record.run_id, len(runs)), record.place or 0))
     environments = _environments(records)
     groups: dict[tuple[str | None, Cell], list[Record]] = {}
     for record in records:

@@ -184,6 +184,25 @@ HostSpeedOption = Annotated[
         rich_help_panel=HOW,
     ),
 ]
+TrialsOption = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        min=1,
+        max=1_000_000,
+        help="Trials per cell, each a process of its own. Default: the scenario's, else 5 where the budget allows.",
+        rich_help_panel=HOW,
+    ),
+]
+BudgetOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TIME",
+        help="Measure all cells round after round for so long, e.g. 4m or 90s; the first round is always completed. "
+        "Default: without --trials the scenario's, else 4m on a CPU, 10m on a GPU.",
+        rich_help_panel=HOW,
+    ),
+]
 OutOption = Annotated[
     Path, typer.Option(metavar="FOLDER", help="Records go to FOLDER/MACHINE/.", rich_help_panel=WHERE)
 ]
@@ -249,6 +268,20 @@ def _counts(text: str | None, option: str, one: str, example: str) -> tuple[int,
     return tuple(dict.fromkeys(counts))
 
 
+_UNITS_S = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600}
+
+
+def seconds(option: str, text: str | None) -> float | None:
+    """The seconds of a time such as 4m, 1.5h or 90. Raises SelectionError."""
+    if text is None:
+        return None
+    match = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,9})?) ?(s|m|min|h|)", text.strip(), re.ASCII)
+    if match is None or not float(match[1]):
+        shown = text if len(text) < 20 else f"{text[:17]}..."
+        raise SelectionError(f"{option} {shown!a}: expected a time above 0, such as 4m, 90s or 1h")
+    return float(match[1]) * _UNITS_S[match[2]]
+
+
 def config_names(given: list[str] | None) -> tuple[str, ...]:
     """The names of --config, however often it was given; also as charts write them, "fp32 + dali". Raises
     SelectionError."""
@@ -296,6 +329,7 @@ def selection(
     seed: int,
     threads: int | None,
     trials: int | None = None,
+    budget: str | None = None,
     host_speed: float = 1.0,
     ranks: str | None = None,
     model: str | None = None,
@@ -311,6 +345,7 @@ def selection(
         input=images(data),
         image_size=image_size,
         trials=trials,
+        budget_s=seconds("--budget", budget),
         target=within("--target", target, "a share between 0 and 1, such as 0.02", lambda x: 0 < x < 1),
         max_time_s=within("--max-time", max_time, "seconds above 0", lambda x: 0 < x <= 1e9),
         timeout_s=within("--timeout", timeout, "seconds above 0", lambda x: 0 < x <= 1e6),

@@ -16,6 +16,7 @@ from tcbench.cli.options import (
     HOW,
     WHERE,
     BatchSizesOption,
+    BudgetOption,
     ConfigOption,
     DataOption,
     DeviceOption,
@@ -33,6 +34,7 @@ from tcbench.cli.options import (
     TargetOption,
     ThreadsOption,
     TimeoutOption,
+    TrialsOption,
     selection,
 )
 from tcbench.core.errors import SelectionError, TcbenchError
@@ -65,12 +67,8 @@ def run(
     model: ModelOption = None,
     data: DataOption = None,
     image_size: ImageSizeOption = None,
-    trials: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N", min=1, max=1_000_000, help="Trials per cell, each a process of its own.", rich_help_panel=HOW
-        ),
-    ] = None,
+    trials: TrialsOption = None,
+    budget: BudgetOption = None,
     target: TargetOption = None,
     max_time: MaxTimeOption = None,
     timeout: TimeoutOption = None,
@@ -112,6 +110,7 @@ def run(
         data=data,
         image_size=image_size,
         trials=trials,
+        budget=budget,
         target=target,
         max_time=max_time,
         timeout=timeout,
@@ -151,14 +150,17 @@ def make_plan(scenario: str | None, chosen: Selection, device: str, *, remote: b
 
 
 def _show_plan(plan: Plan, json: bool) -> None:
+    from tcbench.run import rounds
     from tcbench.show import console
 
+    state = rounds.start(plan)
     if json:
-        typer.echo(console.plan_json(plan))
+        typer.echo(console.plan_json(plan, state))
         return
     out = console.make_console()
-    out.print(console.plan_line(plan), markup=False, highlight=False, soft_wrap=True)
-    out.print(console.plan_table(plan))
+    for line in (console.plan_line(plan), console.rounds_line(state)):
+        out.print(line, markup=False, highlight=False, soft_wrap=True)
+    out.print(console.plan_table(plan, state))
 
 
 def with_launcher(plan: Plan, name: str | None, *, asked: bool) -> tuple[Plan, Launcher]:
@@ -190,6 +192,7 @@ def _run(plan: Plan, launcher: Launcher, out: Path, ending: str, resume: bool, q
     """Run a plan to its end, store and show it. True when some cell failed."""
     from tcbench.analysis.eta import estimate
     from tcbench.core import store
+    from tcbench.run import rounds
     from tcbench.run.checkup import disturbances
     from tcbench.run.runner import Runner
     from tcbench.show import console
@@ -201,20 +204,13 @@ def _run(plan: Plan, launcher: Launcher, out: Path, ending: str, resume: bool, q
         if not quiet:
             stderr.print(line, markup=False, highlight=False, soft_wrap=True)
 
-    resumed = store.latest(out, plan.device.machine, plan.scenario.name, ending) if resume else None
-    before = store.read([resumed]).records if resumed else ()
+    resumed, before, whether = _earlier(plan, out, ending) if resume else (None, (), "")
     path = resumed or store.new_path(out, plan.device.machine, plan.scenario.name, ending)
-    done = store.done(before)
-    # A cell that was skipped then and can run now is missing.
-    trials = [
-        (planned, trial)
-        for planned, trial in plan.trials_in_order()
-        if done.get((planned.cell.key, trial)) not in (("ok", "oom") if planned.skip_reason is None else ("skipped",))
-    ]
     fresh: list[Record] = []
-    cells = [planned.cell for planned, _ in trials if planned.skip_reason is None]
+    state = rounds.start(plan, before)
+    ahead = list(state.ahead())
     try:
-        probe(launcher, cells)
+        probe(launcher, [planned.cell for planned, _ in ahead if planned.skip_reason is None])
         with store.Store(path) as records:
             generate_input(plan, stderr, quiet)
             say(console.plan_line(plan))
@@ -222,16 +218,21 @@ def _run(plan: Plan, launcher: Launcher, out: Path, ending: str, resume: bool, q
                 say(library)
             for finding in disturbances():
                 say(f"note: {finding.detail}" + (f"; {finding.remedy}" if finding.remedy else ""))
-            if resume:
-                say(f"resuming {path}: {len(before)} records are there" if resumed else "nothing to resume: a new run")
-            if not trials:
-                say("nothing is missing: all trials are there")
-            with RunProgress(stderr, estimate(cells), len(trials), quiet) as progress:
-                runner = Runner(path.stem, plan.timeout_s, listen=progress.listen, launcher=launcher)
-                for record in runner.run(trials):
-                    records.append(record)
-                    fresh.append(record)
-                    progress.finished(record)
+            if whether:
+                say(whether)
+            say(console.rounds_line(state))
+            with RunProgress(stderr, estimate((), before), len(ahead), quiet) as progress:
+                runner = Runner(path.stem, plan.timeout_s, listen=progress.listen, launcher=launcher, plan=plan.key)
+                while ahead:
+                    round_ = ahead[0][1] + 1
+                    to_run = [planned.cell for planned, _ in ahead if planned.skip_reason is None]
+                    progress.begin(f"round {round_}" if round_ > 1 else "", to_run, len(fresh) + len(ahead))
+                    for record in runner.run(ahead[:1]):
+                        records.append(record)
+                        fresh.append(record)
+                        progress.finished(record)
+                        state = state.after(record)
+                    ahead = list(state.ahead())
         wanted = {planned.cell.key for planned in plan.cells}
         records_now = [record for record in store.current([*before, *fresh]) if record.cell.key in wanted]
         failed = any(record.status in ("failed", "timeout", "crashed") for record in records_now)
@@ -244,6 +245,22 @@ def _run(plan: Plan, launcher: Launcher, out: Path, ending: str, resume: bool, q
     finally:
         store.remove_empty(path)
     return failed
+
+
+def _earlier(plan: Plan, out: Path, ending: str) -> tuple[Path | None, tuple[Record, ...], str]:
+    """The newest run of the scenario where it is of this plan, with its records; and a line that says which run is gone
+    on with, or why none is."""
+    from tcbench.core import store
+    from tcbench.run.rounds import differences
+    from tcbench.show.format import counted
+
+    path = store.latest(out, plan.device.machine, plan.scenario.name, ending)
+    if path is None:
+        return None, (), "nothing to resume: a new run"
+    before = store.current(store.read([path]).records)
+    if differing := differences(plan, before):
+        return None, (), f"nothing to resume: a new run, as {path} is of another selection: {differing}"
+    return path, before, f"resuming {path}: {counted(len(before), 'record')} there"
 
 
 def probe(launcher: Launcher, cells: Sequence[Cell]) -> None:

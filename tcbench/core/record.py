@@ -406,6 +406,13 @@ class HostLoad(msgspec.Struct, frozen=True, kw_only=True):
 BUSY = 0.05
 """Of a trial that has lost so much of its processor time or more the machine was busy with something else."""
 
+ENOUGH_TRIALS = 5
+"""Of a cell that is to be compared: the number that tcbench recommends, and that a run takes where its budget allows
+(docs/method.md has what is found with it)."""
+
+TAKE_ENOUGH = f"one trial does not show how the next will differ: take {ENOUGH_TRIALS} (--trials {ENOUGH_TRIALS})"
+"""The one sentence that recommends it."""
+
 
 def check_end(status: Status, reason: str | None, measurement: Measurement | None) -> None:
     """Check that a trial's end has what its status demands. Raises ValueError."""
@@ -419,7 +426,8 @@ def check_end(status: Status, reason: str | None, measurement: Measurement | Non
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
     """One trial, whatever happened to it. `started_at` is UTC, ISO 8601. `reason` is one line, set unless ok. `gpu` is
-    set for a trial on a GPU where NVML can be asked, `host` where the timed pass came to its end."""
+    set for a trial on a GPU where NVML can be asked, `host` where the timed pass came to its end. `plan` is the key of
+    the run's plan (all its cells), `place` the cell's place in it, by which views order cells."""
 
     schema_version: int
     run_id: str
@@ -434,6 +442,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     log: str | None = None
     gpu: GpuSamples | None = None
     host: HostLoad | None = None
+    plan: str | None = None
+    place: Annotated[int, Meta(ge=0)] | None = None
 
     def __post_init__(self) -> None:
         check_end(self.status, self.reason, self.measurement)

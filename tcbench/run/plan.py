@@ -6,8 +6,9 @@ Owns that decision and nothing else; imports no framework.
 from __future__ import annotations
 
 import fnmatch
+import hashlib
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import msgspec
@@ -15,7 +16,7 @@ import msgspec
 from tcbench.accelerators.device import Device, kind_of
 from tcbench.backends import backend, builds_models, problem
 from tcbench.core.errors import ScenarioError, SelectionError, hint
-from tcbench.core.record import Cell, Input
+from tcbench.core.record import ENOUGH_TRIALS, Cell, Input
 from tcbench.core.rung import Requires
 from tcbench.hardware import machine
 from tcbench.models import MODELS, variant_of
@@ -37,6 +38,7 @@ class Selection:
     input: Input | None = None
     image_size: int | None = None
     trials: int | None = None
+    budget_s: float | None = None
     target: float | None = None
     max_time_s: float | None = None
     timeout_s: float | None = None
@@ -47,28 +49,29 @@ class Selection:
 
 @dataclass(frozen=True)
 class PlannedCell:
-    """A cell, and why it will not run, or None."""
+    """A cell, why it will not run, or None, and its place in the plan."""
 
     cell: Cell
     skip_reason: str | None = None
+    place: int | None = None
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Cells in the order of the scenario, and how often and how long each may run."""
+    """Cells in the order of the scenario, and how often and how long each may run: rounds over all of them go on until
+    each has `trials` (None: without end) or `budget_s` seconds are spent (None: never)."""
 
     scenario: Scenario
     device: Device
     cells: tuple[PlannedCell, ...]
-    trials: int
+    trials: int | None
+    budget_s: float | None
     timeout_s: float
 
-    def trials_in_order(self) -> Iterator[tuple[PlannedCell, int]]:
-        """Every trial; trials of different cells are interleaved, so that drift hits all cells alike."""
-        for trial in range(self.trials):
-            for planned in self.cells:
-                if trial == 0 or planned.skip_reason is None:
-                    yield planned, trial
+    @property
+    def key(self) -> str:
+        """A short digest of all cells: two plans with one key measure the same, however often."""
+        return hashlib.sha256("".join(sorted(planned.cell.key for planned in self.cells)).encode()).hexdigest()[:16]
 
 
 def make(scenario: Scenario, selection: Selection, device: Device, *, remote: bool = False) -> Plan:
@@ -104,7 +107,7 @@ def make(scenario: Scenario, selection: Selection, device: Device, *, remote: bo
     if not remote:
         refuse(device, (config.backend for config in configs))
     reasons = {c: why_not(c, device, remote=remote, emulate=bool(selection.configs)) for c in configs}
-    cells = []
+    cells: list[PlannedCell] = []
     for model, config in itertools.product(models, configs):
         for batch_size, n_ranks in itertools.product(batch_sizes, ranks):
             cell = Cell(
@@ -130,12 +133,14 @@ def make(scenario: Scenario, selection: Selection, device: Device, *, remote: bo
                 unit=scenario.unit,
                 base=scenario.base,
             )
-            cells.append(PlannedCell(cell, reasons[config] or _why_not_many(cell)))
+            cells.append(PlannedCell(cell, reasons[config] or _why_not_many(cell), len(cells)))
+    trials, budget_s = _rounds(selection, scenario, device)
     return Plan(
         scenario=scenario,
         device=device,
         cells=tuple(cells),
-        trials=selection.trials or scenario.trials,
+        trials=trials,
+        budget_s=budget_s,
         timeout_s=selection.timeout_s or scenario.timeout_s,
     )
 
@@ -150,6 +155,15 @@ def _models(scenario: Scenario, asked: tuple[str, ...] | None) -> tuple[str, ...
     if not any(builds_models(config.backend) for config in scenario.configs):
         raise SelectionError(f"--model: scenario {scenario.name} measures steps of one's own, which bring their model")
     return asked
+
+
+def _rounds(selection: Selection, scenario: Scenario, device: Device) -> tuple[int | None, float | None]:
+    """Trials per cell and the budget in seconds: the command line's; where it names neither, the scenario's; where that
+    does not, as many trials as a comparison takes, within the budget of the kind of device."""
+    for trials, budget_s in ((selection.trials, selection.budget_s), (scenario.trials, scenario.budget_s)):
+        if trials is not None or budget_s is not None:
+            return trials, budget_s
+    return ENOUGH_TRIALS, kind_of(device.name).budget_s
 
 
 def _why_not_many(cell: Cell) -> str | None:

@@ -73,7 +73,8 @@ def python_module(python: str, module: str, *arguments: str) -> list[str]:
 class Runner:
     """Runs trials one after another. `command` makes the worker's command line from its pipe's number, where it is not
     the launch's; `watch` begins to watch a cell's device; `grace_s` is how long that command may take to end after the
-    worker's last message; `launcher` starts the ranks of a cell that has many."""
+    worker's last message; `launcher` starts the ranks of a cell that has many; `plan` is the key of the plan whose
+    trials they are."""
 
     run_id: str
     timeout_s: float
@@ -83,14 +84,16 @@ class Runner:
     grace_s: float = process.GRACE_S
     launch: Launch = field(default_factory=Launch)
     launcher: Launcher = field(default_factory=Launcher)
+    plan: str | None = None
 
     def run(self, trials: Iterable[tuple[PlannedCell, int]]) -> Iterator[Record]:
         """One record per trial, as each ends. KeyboardInterrupt ends the running worker and passes through."""
         for planned, trial in trials:
             if planned.skip_reason is not None:
-                yield self._record(planned.cell, trial, _now(), 0.0, _End("skipped", planned.skip_reason))
+                record = self._record(planned.cell, trial, _now(), 0.0, _End("skipped", planned.skip_reason))
             else:
-                yield self._trial(planned.cell, trial)
+                record = self._trial(planned.cell, trial)
+            yield msgspec.structs.replace(record, plan=self.plan, place=planned.place)
 
     def _trial(self, cell: Cell, trial: int) -> Record:
         started_at, start = _now(), time.monotonic()

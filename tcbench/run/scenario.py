@@ -71,7 +71,8 @@ class Scenario:
     input_kind: InputKind
     batch_sizes: tuple[int, ...]
     ranks: tuple[int, ...]
-    trials: int
+    trials: int | None
+    budget_s: float | None
     timeout_s: float
     train: TrainSettings
     cudnn: CudnnSettings
@@ -181,6 +182,7 @@ def _checked(path: Path, raw: dict[str, Any], *, inherits_claims: bool = False) 
         batch_sizes=batch_sizes,
         ranks=tuple(dict.fromkeys(file.measure.ranks)),
         trials=file.measure.trials,
+        budget_s=file.measure.budget_s,
         timeout_s=file.measure.timeout_s,
         train=TrainSettings(**msgspec.structs.asdict(file.train)),
         cudnn=_settings(file.cudnn),

@@ -70,7 +70,8 @@ class MeasureTable(_Table, frozen=True, kw_only=True):
 
     batch_sizes: Annotated[list[PositiveInt], Meta(min_length=1)]
     ranks: Annotated[tuple[PositiveInt, ...], Meta(min_length=1)] = (1,)
-    trials: PositiveInt = 1
+    trials: PositiveInt | None = None
+    budget_s: Positive | None = None
     target: Fraction = 0.02
     max_time_s: Positive = 60.0
     timeout_s: Positive = 1800.0

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from tcbench.analysis.summary import by_cell
 from tcbench.analysis.welch import LEAST_TRIALS
-from tcbench.core.record import Record
+from tcbench.core.record import TAKE_ENOUGH, Record
 from tcbench.run.baseline import Baseline, Broken
 from tcbench.show.console import open_table
 from tcbench.show.document import encoded
@@ -35,7 +35,7 @@ def doubts(records: Sequence[Record]) -> list[str]:
     few = sum(0 < n < LEAST_TRIALS for n in trials.values())
     if few:
         which = "every cell has" if few == len(trials) else f"{few} of {len(trials)} cells have"
-        lines.append(f"{which} one trial only, with which every comparison is inconclusive; run with --trials 5")
+        lines.append(f"{which} one trial only, with which every comparison is inconclusive; {TAKE_ENOUGH}")
     commits = {r.environment.project_commit or r.environment.commit for r in records if r.environment} - {None}
     if len(commits) > 1:
         listed = ", ".join(sorted(map(str, commits)))

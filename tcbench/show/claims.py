@@ -14,6 +14,7 @@ from rich.text import Text
 from tcbench.analysis.claims import OUTCOMES, AtBatchSize, Evaluated, Outcome, Scorecard
 from tcbench.analysis.stats import Interval
 from tcbench.core.claim import Claim
+from tcbench.core.record import TAKE_ENOUGH
 from tcbench.show.console import open_table
 from tcbench.show.document import encoded
 from tcbench.show.simulated import is_simulated
@@ -87,7 +88,7 @@ def notes(cards: Sequence[Scorecard]) -> list[str]:
     if compared:
         lines.append("(a to b): 95% interval. A claim holds, or does not, when the whole interval says so.")
     if any(at.unit == "steps" for at in compared):
-        lines.append("*: over the steps of one trial, which does not show how trials differ; `--trials 5` does.")
+        lines.append(f"*: over the steps of one trial; {TAKE_ENOUGH}.")
     commands = dict.fromkeys(command for card in cards for command in card.commands)
     return lines + [f"To measure what is missing: {command}" for command in commands]
 

@@ -14,11 +14,12 @@ from rich.text import Text
 
 from tcbench.analysis.stats import Interval
 from tcbench.analysis.summary import BASE, CellSummary, base_config
-from tcbench.core.record import Cell
+from tcbench.core.record import TAKE_ENOUGH, Cell
 from tcbench.run.plan import Plan
+from tcbench.run.rounds import Rounds
 from tcbench.show.busy import busy_line
 from tcbench.show.document import encoded
-from tcbench.show.format import counted, factor, milliseconds, plus_minus, rate, size
+from tcbench.show.format import counted, duration, factor, milliseconds, plus_minus, rate, size
 from tcbench.show.naming import rate_unit
 from tcbench.show.simulated import is_simulated
 from tcbench.show.terminal import harmless
@@ -58,6 +59,7 @@ def results_table(summaries: Sequence[CellSummary], speedups: Sequence[Interval 
     table.add_column(rate_unit(summary.cell for summary in summaries), justify="right", no_wrap=True)
     table.add_column("step", justify="right", no_wrap=True)
     table.add_column(f"vs {base_config(summaries)}", justify="right")
+    table.add_column("trials", justify="right")
     table.add_column("peak memory", justify="right", no_wrap=True)
     add_by_batch(
         table, ((summary.cell, _figures(summary, ratio)) for summary, ratio in zip(summaries, speedups, strict=True))
@@ -145,6 +147,7 @@ def _figures(summary: CellSummary, speedup: Interval | None) -> tuple[Text, ...]
         Text(rate(summary.images_per_s) + ("" if summary.settled else " *") + (" †" if summary.busy else "")),
         Text(milliseconds(summary.step_time_s.value)),
         _factor(speedup),
+        Text(str(summary.trials_ok)),
         Text("" if summary.peak_memory_bytes is None else size(summary.peak_memory_bytes)),
     )
 
@@ -175,11 +178,10 @@ def footnotes(summaries: Sequence[CellSummary]) -> list[str]:
     lines = []
     units = {summary.unit for summary in summaries if summary.images_per_s}
     if units == {"steps"}:
-        lines.append(
-            "±: 95% interval of the mean over the steps of one trial; --trials 5 also shows how trials differ."
-        )
+        lines.append(f"±: 95% interval over the steps of one trial; {TAKE_ENOUGH}.")
     elif units:
-        lines.append("±: 95% interval over trials.")
+        alone = "; of a cell with one trial, over its steps" if "steps" in units else ""
+        lines.append(f"±: 95% interval over trials{alone}.")
     if any(summary.images_per_s and not summary.settled for summary in summaries):
         lines.append("*: step times had not settled when the warm-up ended.")
     if busy := busy_line([summary for summary in summaries if summary.images_per_s]):
@@ -228,31 +230,54 @@ def summary_json(
     return versioned(run_id=run_id, results=str(path), cells=cells, **({"scaling": scaling} if scaling else {}))
 
 
-def plan_table(plan: Plan) -> Table:
-    """The cells that a run would measure, and those it would skip."""
+def plan_table(plan: Plan, rounds: Rounds) -> Table:
+    """The cells that a run would measure, how often by what it expects them to cost, and those it would skip."""
     table = open_table()
     heads = _heads(planned.cell for planned in plan.cells)
     for heading, justify, _ in heads:
         table.add_column(heading, justify=justify)
     table.add_column("config", overflow="fold")
     table.add_column("will run")
+    trials = _trials_ahead(rounds)
     for planned in plan.cells:
-        will = Text(counted(plan.trials, "trial"))
+        about = "" if plan.budget_s is None else "about "
+        will = Text(about + counted(trials[planned.place], "trial"))
         if planned.skip_reason:
             will = Text(f"skipped: {planned.skip_reason}", style="yellow")
         table.add_row(*(of(planned.cell) for _, _, of in heads), Text(planned.cell.config), will)
     return table
 
 
+def rounds_line(rounds: Rounds) -> str:
+    """How often the cells will be measured and how long that takes, as far as is known before it begins."""
+    trials = _trials_ahead(rounds).values()
+    if not trials:
+        return "nothing is missing: all trials are there"
+    least, most, needed_s = min(trials), max(trials), rounds.ahead_s()
+    each = f"{counted(most, 'trial')} each" if least == most else f"{least} to {counted(most, 'trial')} each"
+    if rounds.budget_s is None:
+        return f"{each}, about {duration(needed_s)}"
+    until = f"rounds over all cells within {duration(rounds.budget_s)}"
+    if rounds.spent_s + needed_s > rounds.budget_s:
+        return f"{until}: the first, which is always completed, takes longer: about {duration(needed_s)}"
+    at_most = "" if rounds.trials is None else f", at most {counted(rounds.trials, 'trial')} each"
+    return f"{until}{at_most}: about {each}, about {duration(needed_s)}"
+
+
+def _trials_ahead(rounds: Rounds) -> Counter[int | None]:
+    """The number of trials to come of the cells that will run, by their places in the plan."""
+    return Counter(planned.place for planned, _ in rounds.ahead() if planned.skip_reason is None)
+
+
 def plan_line(plan: Plan) -> str:
     """A run in one line, before it starts."""
     skipped = sum(planned.skip_reason is not None for planned in plan.cells)
     cell = plan.cells[0].cell
+    cells = counted(len(plan.cells) - skipped, "cell")
     what = {"generated": "generated JPEGs", "synthetic": "synthetic images", "modelled": f"input {cell.input.label}"}
     return (
-        f"{plan.scenario.name} on {plan.device.name} ({plan.device.title}): {len(plan.cells) - skipped} cells"
+        f"{plan.scenario.name} on {plan.device.name} ({plan.device.title}): {cells}"
         + (f" ({skipped} skipped)" if skipped else "")
-        + (f" x {plan.trials} trials" if plan.trials > 1 else "")
         + (
             ""
             if cell.input.kind == "own"
@@ -263,8 +288,9 @@ def plan_line(plan: Plan) -> str:
     )
 
 
-def plan_json(plan: Plan) -> str:
+def plan_json(plan: Plan, rounds: Rounds) -> str:
     """The plan as JSON."""
+    trials = _trials_ahead(rounds)
     cells = [
         {
             "config": p.cell.config,
@@ -272,6 +298,7 @@ def plan_json(plan: Plan) -> str:
             "batch_size": p.cell.batch_size,
             "ranks": p.cell.ranks,
             "key": p.cell.key,
+            "expected_trials": trials[p.place],
             "skip_reason": p.skip_reason,
         }
         for p in plan.cells
@@ -282,6 +309,8 @@ def plan_json(plan: Plan) -> str:
         device_title=plan.device.title,
         machine=plan.device.machine,
         trials=plan.trials,
+        budget_s=plan.budget_s,
+        expected_s=rounds.ahead_s(),
         timeout_s=plan.timeout_s,
         cells=cells,
     )

@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tcbench.analysis.history import CellHistory, History, Point
+from tcbench.core.record import TAKE_ENOUGH
 from tcbench.show.console import open_table
 from tcbench.show.document import encoded
 from tcbench.show.format import changes, counted, plural, rate, threshold
@@ -63,7 +64,7 @@ def notes(history: History) -> list[str]:
     ]
     points = [point for cell in history.cells for point in cell.points]
     if any(point.change and point.change.verdict == "inconclusive" for point in points):
-        lines.append("inconclusive: such a loss is neither certain nor ruled out; --trials 5 or more decides most.")
+        lines.append(f"inconclusive: such a loss is neither certain nor ruled out; {TAKE_ENOUGH}.")
     if any(point.broken_by for point in points):
         lines.append(
             "new line: machine, libraries or settings differ from the commit before: not compared; --allow does it."

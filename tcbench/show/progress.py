@@ -53,8 +53,8 @@ class RunProgress:
 
     def begin(self, label: str, remaining: Sequence[Cell], total: int) -> None:
         """Begin a part of a run that grows: its trials' names start with `label`, `remaining` are the cells still to be
-        run, and `total` trials are certain by now."""
-        self._label, self._total = f"{label}: ", total
+        run, and `total` trials are expected by now."""
+        self._label, self._total = f"{label}: " if label else "", total
         self._estimate = replace(self._estimate, remaining=tuple(remaining))
         self._progress.update(self._task, total=total)
 

@@ -1,9 +1,14 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import factories
 import pytest
 
 from tcbench.analysis.eta import estimate
+from tcbench.core import store
+from tcbench.run.plan import PlannedCell
+from tcbench.run.rounds import in_order
 
 
 def cells(*pairs):
@@ -18,10 +23,25 @@ def test_before_anything_is_seen_larger_batches_are_expected_to_take_longer():
 def test_what_was_seen_of_a_config_scales_with_the_batch_size():
     first, second = cells(("fp16", 32), ("fp16", 256))
     seen = estimate([first, second]).finished(factories.make_record("fp16", 32, images_per_s=20.0))
-    assert seen.image_s(second) == pytest.approx(1 / 20, rel=0.05)
-    step_s = 256 / 20
-    # At least 3 + 12 + 5 steps, at most the timed pass's budget more.
-    assert 20 * step_s <= seen.remaining_s() <= 21 * step_s + 60 + 10
+    step_s = seen.step_s(second)
+    assert step_s == pytest.approx(1.6 * 8**0.8, rel=0.05)
+    # At least 12 + 5 + 5 steps, at most the timed pass's budget more.
+    assert 21.9 * step_s <= seen.remaining_s() <= 23 * step_s + 60 + 10
+
+
+def test_how_a_step_grows_with_the_batch_size_is_learned_from_a_config_seen_at_two():
+    seen = estimate(())
+    for size in (4, 8):
+        seen = seen.finished(factories.make_record("fp32", size, images_per_s=10.0 * size / 4))  # the same step
+    seen = seen.finished(factories.make_record("fp16", 4, images_per_s=4.0))
+    assert seen.step_s(factories.make_cell("fp16", 16)) == pytest.approx(1.0, rel=0.1)
+
+
+def test_a_cell_that_was_seen_costs_what_its_trials_cost():
+    seen = estimate(())
+    for duration_s in (9.0, 11.0, 50.0):
+        seen = seen.finished(factories.make_record("fp32", 4, duration_s=duration_s))
+    assert seen.trial_s(factories.make_cell("fp32", 4)) == 11.0
 
 
 def test_the_running_trials_steps_inform_the_others():
@@ -31,12 +51,12 @@ def test_the_running_trials_steps_inform_the_others():
     assert slow.remaining_s() > 3 * fast.remaining_s()
 
 
-def test_a_family_member_is_a_better_guess_than_the_last_one_seen():
+def test_a_config_of_one_rung_more_is_a_better_guess_than_the_last_one_seen():
     first, second, third = cells(("fp32", 4), ("fp16", 4), ("fp32+dali", 4))
     seen = estimate([first, second, third])
     seen = seen.finished(factories.make_record("fp32", 4, images_per_s=40.0))
     seen = seen.finished(factories.make_record("fp16", 4, images_per_s=4.0))
-    assert seen.image_s(third) == pytest.approx(1 / 40, rel=0.05)
+    assert seen.step_s(third) == pytest.approx(4 / 40, rel=0.5)
 
 
 def test_time_spent_on_the_running_trial_is_taken_off_but_never_below_zero():
@@ -47,3 +67,22 @@ def test_time_spent_on_the_running_trial_is_taken_off_but_never_below_zero():
 
 def test_a_trial_that_failed_is_over_too():
     assert estimate(cells(("fp32", 4))).finished(factories.make_record("fp32", 4, status="crashed")).remaining_s() == 0
+
+
+RESULTS = Path(__file__).parents[2] / "results"
+
+
+@pytest.mark.parametrize("run", ["amd-epyc-2cpu/cpu-20261121-035658", "amd-epyc-2cpu/peers-20261121-110639"])
+def test_from_the_third_cell_on_the_time_left_of_a_real_run_is_within_30_percent(run):
+    """The durations of committed trials, in the order in which a run of these cells takes them."""
+    records = store.read([RESULTS / f"{run}.jsonl"]).records
+    cells = {record.cell: PlannedCell(record.cell) for record in records}
+    places = {planned.cell: place for place, planned in enumerate(in_order(list(cells.values())))}
+    records = sorted(records, key=lambda record: (record.trial, places[record.cell]))
+    left_s = [sum(record.duration_s for record in records[n:]) for n in range(len(records))]
+    waiting, said_s = estimate([record.cell for record in records]), []
+    for record in records:
+        said_s.append(waiting.remaining_s())
+        waiting = waiting.finished(record)
+    errors = [said / true - 1 for said, true in zip(said_s, left_s, strict=True)]
+    assert max(map(abs, errors[2:])) < 0.3

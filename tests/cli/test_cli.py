@@ -33,6 +33,7 @@ image_size = 32
 classes = 20
 [measure]
 batch_sizes = [2]
+trials = 1
 max_time_s = 0.5
 [[ladder]]
 name = "fp32"

@@ -227,7 +227,7 @@ def test_a_host_profile_leaves_a_flame_graph_and_a_file_and_explain_names_the_co
         assert words in done.out
 
     run = ("run", "cpu", "--config", "fp32+dali", "--bs", "2", "--device", "cpu", "--image-size", "32")
-    assert tcbench(tmp_path, *run, "--max-time", "0.3", "--quiet").code == 0
+    assert tcbench(tmp_path, *run, "--trials", "1", "--max-time", "0.3", "--quiet").code == 0
     explained = tcbench(tmp_path, "explain").out
     assert " holds the step back; costliest function there: " in " ".join(explained.split())
     assert "of the phase by cProfile" in " ".join(explained.split())

@@ -10,7 +10,7 @@ from command import Done, tcbench
 
 from tcbench.core import store
 
-RUN = ("run", "--config", "fp32,fp32+batched", "--bs", "2", "--image-size", "32", "--max-time", "0.3")
+RUN = ("run", "--config", "fp32,fp32+batched", "--bs", "2", "--image-size", "32", "--max-time", "0.3", "--trials", "1")
 RUN += ("--device", "cpu", "--threads", "1", "--data", "images")
 
 

@@ -57,17 +57,30 @@ def test_the_selection_overrides_the_scenario(cpu):
     assert (made.trials, made.timeout_s) == (3, 11.0)
 
 
-def test_trials_of_different_cells_are_interleaved(cpu):
-    made = plan.make(cpu, Selection(configs=("fp32", "fp16"), batch_sizes=(4,), trials=2), CPU)
-    order = [(planned.cell.config, trial) for planned, trial in made.trials_in_order()]
-    assert order == [("fp32", 0), ("fp16", 0), ("fp32", 1), ("fp16", 1)]
+@pytest.mark.parametrize(
+    ("selection", "changes", "expected"),
+    [
+        (Selection(), {}, (5, 240.0)),
+        (Selection(), {"trials": 3}, (3, None)),
+        (Selection(), {"budget_s": 60.0}, (None, 60.0)),
+        (Selection(trials=7), {"budget_s": 60.0}, (7, None)),
+        (Selection(budget_s=9.0), {"trials": 3}, (None, 9.0)),
+        (Selection(trials=7, budget_s=9.0), {"trials": 3}, (7, 9.0)),
+    ],
+)
+def test_trials_and_budget_are_the_command_lines_else_the_scenarios_else_the_devices(cpu, selection, changes, expected):
+    made = plan.make(dataclasses.replace(cpu, **changes), selection, CPU)
+    assert (made.trials, made.budget_s) == expected
 
 
-def test_a_skipped_cell_has_one_record_whatever_the_number_of_trials(cpu, monkeypatch):
-    monkeypatch.setattr(Package, "is_installed", lambda package: package.module != "nvidia.dali")
-    made = plan.make(cpu, Selection(configs=("fp32", "fp32+dali"), batch_sizes=(4,), trials=3), CPU)
-    order = [(planned.cell.config, trial) for planned, trial in made.trials_in_order()]
-    assert order == [("fp32", 0), ("fp32+dali", 0), ("fp32", 1), ("fp32", 2)]
+def test_a_gpu_has_more_time(cpu):
+    assert plan.make(cpu, Selection(), V100, remote=True).budget_s == 600.0
+
+
+def test_a_plans_key_names_its_cells_and_not_how_often_they_run(cpu):
+    key = plan.make(cpu, Selection(trials=1), CPU).key
+    assert plan.make(cpu, Selection(trials=5), CPU).key == key
+    assert plan.make(cpu, Selection(batch_sizes=(4,)), CPU).key != key
 
 
 @pytest.mark.parametrize(

@@ -252,7 +252,19 @@ def test_nsight_systems_around_a_run_sees_every_step_and_phase(tmp_path):
     """Counts equal the record's, ranges nest, and host times agree with our own within 5%."""
     out = tmp_path / "results"
     command = [sys.executable, "-m", "tcbench", "run", "cpu", "--config", "fp32", "--bs", "2", "--image-size", "64"]
-    command += ["--device", "cpu", "--data", "synthetic", "--max-time", "1", "--out", str(out), "--quiet"]
+    command += [
+        "--device",
+        "cpu",
+        "--data",
+        "synthetic",
+        "--max-time",
+        "1",
+        "--trials",
+        "1",
+        "--out",
+        str(out),
+        "--quiet",
+    ]
     stem = tmp_path / "report"
     around = ["nsys", "profile", "-t", "nvtx", "-s", "none", "--cpuctxsw=none", "-o", str(stem), "-f", "true"]
     done = subprocess.run([*around, *command], capture_output=True, text=True, timeout=300, check=False)

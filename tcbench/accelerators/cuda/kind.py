@@ -32,6 +32,7 @@ class Cuda(DeviceKind):
     name = "cuda"
     noun = "GPU"
     assumed_flops_s = 20e12
+    budget_s = 600.0
     packages = (Package("cupy", SYNC), Cudnn("cudnn", SYNC))
     distributions = (
         "cupy-cuda12x",

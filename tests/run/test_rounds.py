@@ -1,0 +1,171 @@
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections import Counter
+
+import factories
+import pytest
+
+from tcbench.accelerators.device import Device
+from tcbench.core.record import Record
+from tcbench.core.rung import Package
+from tcbench.run import plan, scenario
+from tcbench.run.plan import Plan, Selection
+from tcbench.run.rounds import Rounds, differences, in_order, start
+
+CPU = Device("cpu", "A Processor", 2**34)
+V100 = Device("cuda:0", "V100", 2**34, (7, 0))
+
+
+def made(
+    configs: tuple[str, ...] = ("fp32", "fp32+dali", "fp16"), sizes: tuple[int, ...] = (4,), **selection: float
+) -> Plan:
+    return plan.make(
+        scenario.load("cpu"),
+        Selection(configs=configs, batch_sizes=sizes, **selection),  # type: ignore[arg-type]
+        CPU,
+    )
+
+
+def run(state: Rounds, costs_s: dict[str, float], spread: float = 0.0, status: str = "ok") -> list[Record]:
+    """The records of a run to its end whose trials take so long, by config; fp16's end as `status` says."""
+    draw, records = random.Random(1), []
+    while ahead := next(state.ahead(), None):
+        planned, trial = ahead
+        duration_s = costs_s[planned.cell.config] * (1 + spread * draw.uniform(-1, 1))
+        ends = "skipped" if planned.skip_reason else status if planned.cell.config == "fp16" else "ok"
+        records.append(factories.make_record(cell=planned.cell, trial=trial, duration_s=duration_s, status=ends))
+        state = state.after(records[-1])
+    return records
+
+
+def order(records: list[Record]) -> list[tuple[str, int]]:
+    return [(record.cell.config, record.trial) for record in records]
+
+
+COSTS_S = {"fp32": 10.0, "fp32+dali": 10.0, "fp16": 10.0}
+
+
+def test_trials_of_different_cells_are_interleaved():
+    records = run(start(made(("fp32", "fp16"), trials=2)), COSTS_S)
+    assert order(records) == [("fp32", 0), ("fp16", 0), ("fp32", 1), ("fp16", 1)]
+
+
+def test_a_skipped_cell_has_one_record_whatever_the_number_of_trials(monkeypatch):
+    monkeypatch.setattr(Package, "is_installed", lambda package: package.module != "nvidia.dali")
+    records = run(start(made(("fp32", "fp32+dali"), trials=3)), COSTS_S)
+    assert order(records) == [("fp32", 0), ("fp32+dali", 0), ("fp32", 1), ("fp32", 2)]
+
+
+def test_rounds_go_on_until_the_budget_is_spent_and_never_beyond():
+    records = run(start(made(budget_s=105.0)), COSTS_S)
+    assert len(records) == 10
+    assert Counter(record.cell.config for record in records) == {"fp32": 4, "fp32+dali": 3, "fp16": 3}
+
+
+def test_the_first_round_is_completed_whatever_it_takes():
+    assert len(run(start(made(budget_s=1.0)), COSTS_S)) == 3
+
+
+def test_a_budget_and_trials_end_by_whichever_comes_first():
+    assert len(run(start(made(budget_s=1000.0, trials=2)), COSTS_S)) == 6
+    assert len(run(start(made(budget_s=40.0, trials=2)), COSTS_S)) == 4
+
+
+@pytest.mark.parametrize("spread", [0.0, 0.3])
+@pytest.mark.parametrize("budget_s", [30.0, 77.0, 240.0])
+def test_the_cells_numbers_of_trials_differ_by_one_at_most(spread, budget_s):
+    costs_s = {"fp32": 3.0, "fp32+dali": 9.0, "fp16": 17.0}
+    records = run(start(made(budget_s=budget_s)), costs_s, spread)
+    trials = Counter(record.cell.config for record in records).values()
+    assert max(trials) - min(trials) <= 1
+    spent_s = sum(record.duration_s for record in records)
+    assert spent_s < max(budget_s + 17.0 * spread, 29.0 * (1 + spread))
+    if budget_s == 240:
+        assert spent_s > budget_s - 17 * 1.3
+
+
+@pytest.mark.parametrize("status", ["oom", "failed", "timeout"])
+def test_time_is_not_spent_again_on_what_did_not_run(status):
+    records = run(start(made(budget_s=100.0)), COSTS_S, status=status)
+    assert Counter(record.cell.config for record in records) == {"fp32": 5, "fp32+dali": 4, "fp16": 1}
+
+
+def test_a_run_that_is_resumed_has_the_time_that_is_left():
+    planned = made(budget_s=100.0)
+    whole = run(start(planned), COSTS_S)
+    rest = run(start(planned, whole[:4]), COSTS_S)
+    assert order(whole[:4] + rest) == order(whole)
+    assert run(start(planned, whole), COSTS_S) == []
+
+
+def test_a_run_that_is_resumed_runs_again_what_failed():
+    before = [
+        factories.make_record(cell=one.cell, status="crashed" if one.cell.config == "fp16" else "ok")
+        for one in made(trials=1).cells
+    ]
+    assert order(run(start(made(trials=1), before), COSTS_S)) == [("fp16", 0)]
+
+
+def test_the_time_ahead_is_that_of_the_trials_to_come():
+    state = start(made(budget_s=100.0))
+    for record in run(state, COSTS_S)[:3]:
+        state = state.after(record)
+    assert state.ahead_s() == pytest.approx(70.0)
+
+
+def test_a_round_begins_with_the_ends_of_the_ladders_at_the_standard_batch_sizes():
+    cells = plan.make(scenario.load("naruse2018"), Selection(), V100, remote=True).cells
+    best = "+dali+batched+nhwc+fused+static_graph"
+    ends = ["fp32", "fp16", f"fp16{best}", f"fp32{best}"]
+    first = [(planned.cell.batch_size, planned.cell.config) for planned in in_order(cells)]
+    assert first[:8] == [(256, one) for one in ends] + [(64, one) for one in ends]
+    assert sorted(first) == sorted((planned.cell.batch_size, planned.cell.config) for planned in cells)
+
+
+def test_without_a_standard_batch_size_the_largest_comes_first():
+    cells = made(("fp32", "fp32+dali", "fp16", "fp16+dali"), (4, 8)).cells
+    first = [(planned.cell.config, planned.cell.batch_size) for planned in in_order(cells)]
+    assert first[:5] == [("fp32", 8), ("fp16", 8), ("fp16+dali", 8), ("fp32+dali", 8), ("fp32", 4)]
+
+
+# ------------------------------------------------------------------------------------------------------- resuming
+
+
+def records_of(of: Plan, n: int | None = None, key: bool = True) -> list[Record]:
+    return [factories.make_record(cell=one.cell, plan=of.key if key else None) for one in of.cells[:n]]
+
+
+def test_a_run_of_the_same_cells_is_gone_on_with_whatever_its_trials():
+    assert differences(made(trials=5), records_of(made(trials=1), 1)) == ""
+
+
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        ({"sizes": (64,)}, "batch size 64, here 4"),
+        ({"seed": 3}, "seed 3, here 0"),
+        ({"max_time_s": 9.0}, "measure max time s 9.0, here 2.5"),
+        ({"configs": ("fp32",)}, "config fp32, here fp32, fp32+dali, fp16"),
+        ({"sizes": (4, 8)}, "batch size 4, 8, here 4"),
+    ],
+)
+@pytest.mark.parametrize("finished", [True, False])
+def test_a_run_of_another_selection_is_not_and_what_differs_is_named(other, said, finished):
+    before = made(**other)
+    if finished or len(before.cells) == 1:
+        assert differences(made(), records_of(before)) == said
+    else:
+        assert differences(made(), records_of(before, 2)) != ""
+
+
+def test_records_that_do_not_name_their_plan_may_be_the_beginning_of_this_one():
+    assert differences(made(), records_of(made(), 2, key=False)) == ""
+    assert differences(made(), records_of(made(seed=3), 2, key=False)) == "seed 3, here 0"
+
+
+def test_a_plan_of_the_same_settings_in_fewer_cells_is_another():
+    whole = made(("fp32", "fp16"), (4, 8))
+    part = dataclasses.replace(whole, cells=(whole.cells[0], whole.cells[3]))
+    assert differences(whole, records_of(part)) == "2 cells, here 4"
