@@ -1,13 +1,18 @@
-"""How often the verdicts are right: `python benchmarks/gate_truth.py [--matrices 1000] [--figure total|median]`.
+"""How often the verdicts are right: `python benchmarks/gate_truth.py [--matrices 1000] [--only WORDS]`.
 
 Simulates matrices of cells whose truth is known and lets the product's own rules judge them. Nothing here draws a
 distribution that the rules assume. A cell's steps are those of one real trial under results/, drawn in blocks of 3 (the
 moving blocks bootstrap, which keeps what neighbours have in common: H. Kuensch, Annals of Statistics 17, 1989); a trial
-has 200 of them, and its speed differs from the next one's by 1% (standard deviation). On a machine that drifts, rounds
-differ by 10% on top, and the two trials of a round share that: what a gate's turns are for. On a noisy machine trials
-differ by 5%, more than the threshold, which then keeps no false alarm away. On a machine with accidents steps are
-simulated: autocorrelated (AR(1), 0.5), 2% apart, and 0.5% of them take 5 times as long, four times as many as took
-twice as long in the real trials.
+has 200 of them. Machines differ in how much trials do (standard deviation of their logarithms):
+
+- even: the figures of trials differ by 1% in all, steps included;
+- quiet: trials differ by 1%, and their steps move them on top: 1.0 to 1.3% in all for 44 of the 50 real trials, 1.6 to
+  6.6% for the six others;
+- drifting: quiet, and rounds differ by 10%, which the two trials of a round share: what a gate's turns are for;
+- noisy: trials differ by 5%, more than the threshold, which then keeps no false alarm away;
+- mixed: each cell has trials that differ by another share, from 0.5% to 5%, as cells of a real matrix do;
+- with accidents: steps are simulated: autocorrelated (AR(1), 0.5), 2% apart, and 0.5% of them take 5 times as long,
+  four times as many as took twice as long in the real trials.
 
 Code gets slower in two ways: every step takes longer, or one step in ten takes twice as long (`stalls`).
 """
@@ -17,23 +22,23 @@ from __future__ import annotations
 import argparse
 import functools
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.signal import lfilter
 
-from tcbench.analysis import verdict
+from tcbench.analysis import noise, verdict
 from tcbench.analysis.compare import APART, IN_TURNS, Method
-from tcbench.analysis.verdict import Interim, Rule
+from tcbench.analysis.verdict import Figures, Interim, Rule
 from tcbench.core import store
 
 CELLS = 40
 STEPS = 200
 TRIAL_SD = 0.01
 NOISY_SD, DRIFT_SD = 0.05, 0.1
+LEAST_SD, MOST_SD = 0.005, 0.05
 STEP_TIME_S = 0.1
 BLOCK = 3
 STEP_SD, AUTOCORRELATION = 0.02, 0.5
@@ -48,25 +53,28 @@ RUNS = ("amd-epyc-2cpu/cpu-20261121-035658.jsonl", "amd-epyc-2cpu/peers-20261121
 
 Array = NDArray[np.float64]
 
-FIGURES: Mapping[str, Callable[[Array], Array]] = {
-    "total": lambda times_s: 1 / times_s.mean(axis=-1),
-    "median": lambda times_s: 1 / np.median(times_s, axis=-1),
-}
-"""Images/s of trials of one image a step, from their step times on the last axis."""
-
 
 @dataclass(frozen=True)
 class Machine:
-    """Standard deviations: from trial to trial, and from round to round on top, which both sides share. `accidents`:
-    whether steps are simulated ones that some accident befalls."""
+    """Standard deviations: from trial to trial, and from round to round on top, which both sides share. `even`: the
+    first is that of trials in all, their steps included. `mixed`: it is another for each cell. `accidents`: whether
+    steps are simulated ones that some accident befalls."""
 
     trial_sd: float = TRIAL_SD
     drift_sd: float = 0.0
+    even: bool = False
+    mixed: bool = False
     accidents: bool = False
 
+    def trial_sds(self, cells: range) -> Array:
+        """Of each cell, shape (len(cells), 1, 1)."""
+        shares = np.array([cell % CELLS / (CELLS - 1) for cell in cells]) if self.mixed else np.zeros(len(cells))
+        least = LEAST_SD if self.mixed else self.trial_sd
+        return np.asarray(least * (MOST_SD / LEAST_SD) ** shares)[:, None, None]
 
-QUIET, NOISY, DRIFTING = Machine(), Machine(trial_sd=NOISY_SD), Machine(drift_sd=DRIFT_SD)
-ACCIDENTS = Machine(accidents=True)
+
+EVEN, QUIET, NOISY = Machine(even=True), Machine(), Machine(trial_sd=NOISY_SD)
+DRIFTING, MIXED, ACCIDENTS = Machine(drift_sd=DRIFT_SD), Machine(mixed=True), Machine(accidents=True)
 
 
 @functools.cache
@@ -101,7 +109,10 @@ def steps_with_accidents(random: np.random.Generator, cells: range, trials: int)
 def step_times_s(random: np.random.Generator, cells: range, trials: int, machine: Machine = QUIET) -> Array:
     """Step times of trials, shape (len(cells), trials, STEPS), in seconds."""
     steps = (steps_with_accidents if machine.accidents else real_steps)(random, cells, trials)
-    return STEP_TIME_S * steps * np.exp(machine.trial_sd * random.standard_normal((len(cells), trials, 1)))
+    if machine.even:
+        # What steps do to the trial as a whole is taken out of it.
+        steps = steps / steps.mean(axis=-1, keepdims=True)
+    return STEP_TIME_S * steps * np.exp(machine.trial_sds(cells) * random.standard_normal((len(cells), trials, 1)))
 
 
 def slower(random: np.random.Generator, times_s: Array, loss: float, stalls: bool = False) -> Array:
@@ -123,6 +134,7 @@ class Truth:
     passed: float
     matrices_with_regression: float
     coverage: float
+    power: float
     trials: float
 
 
@@ -133,21 +145,27 @@ class Judgement:
     interims: tuple[Interim, ...]
     method: Method = APART
     machine: Machine = QUIET
-    figure: str = "total"
 
 
 def measure(of: Judgement, loss: float, matrices: int, seed: int = 0, stalls: bool = False) -> Truth:
     """Judge `matrices` matrices of CELLS cells. With `stalls` the loss is STALLS, of stalls in one step of ten."""
     random = np.random.default_rng(seed)
     loss = STALLS if stalls else loss
-    decisions, covered, trials = [], [], []
-    for base, current in _cells(random, of, loss, matrices, stalls):
-        decision, number = verdict.settle(current, base, of.interims, of.method.estimate)
-        n = of.interims[number].trials
-        decisions.append(decision)
-        covered.append(of.method.estimate(current[:n], base[:n]).ratio.interval().holds(1 - loss))
-        trials.append(n)
-    judged = np.array(decisions).reshape(matrices, CELLS)
+    decisions, covered, trials, power = [], [], [], []
+    last = of.interims[-1]
+    for number in range(matrices):
+        cells = _matrix(random, of, loss, number, stalls)
+        decided = verdict.settle(cells, of.interims, of.method.estimate)
+        seen = [last.trials if one is None else of.interims[one[1]].trials for one in decided]
+        estimates = noise.pooled(
+            [of.method.estimate(current[:n], base[:n]) for (current, base), n in zip(cells, seen, strict=True)]
+        )
+        decisions.append([one and one[0] for one in decided])
+        covered += [estimate.ratio.interval().holds(1 - loss) for estimate in estimates]
+        rule = last.rule.among(CELLS)
+        power += [rule.power(e.grown(last.trials - n)) for e, n in zip(estimates, seen, strict=True)]
+        trials += seen
+    judged = np.array(decisions)
     return Truth(
         loss=loss,
         regression=float(np.mean(judged == "regression")),
@@ -155,36 +173,42 @@ def measure(of: Judgement, loss: float, matrices: int, seed: int = 0, stalls: bo
         passed=float(np.mean((judged == "pass") | (judged == "improved"))),
         matrices_with_regression=float(np.mean(np.any(judged == "regression", axis=1))),
         coverage=float(np.mean(covered)),
+        power=float(np.mean(power)),
         trials=float(np.mean(trials)),
     )
 
 
-def _cells(
-    random: np.random.Generator, of: Judgement, loss: float, matrices: int, stalls: bool
-) -> Iterator[tuple[list[float], list[float]]]:
-    """Figures of base and current, cell by cell."""
-    trials, machine, figures = of.interims[-1].trials, of.machine, FIGURES[of.figure]
-    for matrix in range(matrices):
-        cells = range(matrix * CELLS, (matrix + 1) * CELLS)
-        base, current = (step_times_s(random, cells, trials, machine) for _ in range(2))
-        rounds = np.exp(machine.drift_sd * random.standard_normal((CELLS, trials))) if machine.drift_sd else 1.0
-        current = slower(random, current, loss, stalls)
-        yield from zip((figures(base) * rounds).tolist(), (figures(current) * rounds).tolist(), strict=True)
+def _matrix(random: np.random.Generator, of: Judgement, loss: float, number: int, stalls: bool) -> list[Figures]:
+    """Figures of current and base of the cells of one matrix."""
+    trials, machine = of.interims[-1].trials, of.machine
+    cells = range(number * CELLS, (number + 1) * CELLS)
+    base, current = (step_times_s(random, cells, trials, machine) for _ in range(2))
+    rounds = np.exp(machine.drift_sd * random.standard_normal((CELLS, trials))) if machine.drift_sd else 1.0
+    current = slower(random, current, loss, stalls)
+    rates = [(rounds / times_s.mean(axis=-1)).tolist() for times_s in (current, base)]
+    return list(zip(*rates, strict=True))
 
 
+FIVE, EIGHT, GATE = (Interim(5, Rule()),), (Interim(8, Rule()),), verdict.interims()
 _GATE = f"gate, looks at {', '.join(map(str, verdict.DEFAULT_INTERIMS))}"
 COMPARISONS = {
-    "compare, 3 trials a side": Judgement((Interim(3, Rule()),)),
-    "compare, 5 trials a side": Judgement((Interim(5, Rule()),)),
-    "compare, 8 trials a side": Judgement((Interim(8, Rule()),)),
-    _GATE: Judgement(verdict.interims(), IN_TURNS),
-    f"{_GATE}, on a machine that drifts": Judgement(verdict.interims(), IN_TURNS, DRIFTING),
-    f"{_GATE}, on a machine that drifts, without pairing rounds": Judgement(verdict.interims(), APART, DRIFTING),
-    "compare, 5 trials a side, on a noisy machine": Judgement((Interim(5, Rule()),), APART, NOISY),
-    "compare, 8 trials a side, on a noisy machine": Judgement((Interim(8, Rule()),), APART, NOISY),
-    f"{_GATE}, on a noisy machine": Judgement(verdict.interims(), IN_TURNS, NOISY),
-    "compare, 5 trials a side, on a machine with accidents": Judgement((Interim(5, Rule()),), APART, ACCIDENTS),
-    f"{_GATE}, on a machine with accidents": Judgement(verdict.interims(), IN_TURNS, ACCIDENTS),
+    "compare, 3 trials a side, quiet": Judgement((Interim(3, Rule()),)),
+    "compare, 5 trials a side, even": Judgement(FIVE, machine=EVEN),
+    "compare, 5 trials a side, quiet": Judgement(FIVE),
+    "compare, 8 trials a side, even": Judgement(EIGHT, machine=EVEN),
+    "compare, 8 trials a side, quiet": Judgement(EIGHT),
+    f"{_GATE}, even": Judgement(GATE, IN_TURNS, EVEN),
+    f"{_GATE}, quiet": Judgement(GATE, IN_TURNS),
+    f"{_GATE}, drifting": Judgement(GATE, IN_TURNS, DRIFTING),
+    f"{_GATE}, drifting, without pairing rounds": Judgement(GATE, APART, DRIFTING),
+    "compare, 5 trials a side, noisy": Judgement(FIVE, machine=NOISY),
+    "compare, 8 trials a side, noisy": Judgement(EIGHT, machine=NOISY),
+    f"{_GATE}, noisy": Judgement(GATE, IN_TURNS, NOISY),
+    "compare, 5 trials a side, mixed": Judgement(FIVE, machine=MIXED),
+    "compare, 8 trials a side, mixed": Judgement(EIGHT, machine=MIXED),
+    f"{_GATE}, mixed": Judgement(GATE, IN_TURNS, MIXED),
+    "compare, 5 trials a side, with accidents": Judgement(FIVE, machine=ACCIDENTS),
+    f"{_GATE}, with accidents": Judgement(GATE, IN_TURNS, ACCIDENTS),
 }
 LOSSES = (0.0, 0.03, 0.05)
 
@@ -193,20 +217,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--matrices", type=int, default=1000, help=f"of {CELLS} cells each (default: 1000)")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument(
-        "--figure", choices=list(FIGURES), default="total", help="of a trial: over total time (default)"
-    )
+    parser.add_argument("--only", default="", metavar="WORDS", help="comparisons whose names hold this")
     arguments = parser.parse_args()
     print(f"{arguments.matrices} matrices of {CELLS} cells, threshold {Rule().threshold:.0%}, seed {arguments.seed}")
-    print(f"{len(real_trials())} real trials, {sum(map(len, real_trials()))} steps; figure: {arguments.figure}")
-    heading = ("loss", "regression", "pass", "matrices with any", "95% interval holds", "trials a side")
+    print(f"{len(real_trials())} real trials, {sum(map(len, real_trials()))} steps")
+    heading = ("loss", "regression", "pass", "matrices with any", "95% interval holds", "power told", "trials a side")
     for name, of in COMPARISONS.items():
+        if arguments.only not in name:
+            continue
         start = time.monotonic()
         print(f"\n{name}\n" + "  ".join(f"{word:>18}" for word in heading))
         for loss, stalls in (*((loss, False) for loss in LOSSES), (STALLS, True)):
-            judgement = replace(of, figure=arguments.figure)
-            truth = measure(judgement, loss, arguments.matrices, arguments.seed, stalls)
-            shares = (truth.regression, truth.passed, truth.matrices_with_regression, truth.coverage)
+            truth = measure(of, loss, arguments.matrices, arguments.seed, stalls)
+            shares = (truth.regression, truth.passed, truth.matrices_with_regression, truth.coverage, truth.power)
             named = f"stalls, {loss:.1%}" if stalls else f"{loss:.0%}"
             cells = [named, *(f"{share:.2%}" for share in shares), f"{truth.trials:.2f}"]
             print("  ".join(f"{cell:>18}" for cell in cells), flush=True)

@@ -9,16 +9,16 @@ import functools
 import math
 import statistics
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from tcbench.analysis import comparability, rounds, welch
+from tcbench.analysis import comparability, noise, rounds, welch
 from tcbench.analysis.comparability import Difference
 from tcbench.analysis.stats import Interval, images_per_s
 from tcbench.analysis.summary import by_cell
-from tcbench.analysis.verdict import Rule
-from tcbench.analysis.welch import LEAST_TRIALS, Estimate, Group, Paired
+from tcbench.analysis.verdict import Decision, Rule
+from tcbench.analysis.welch import LEAST_TRIALS, Estimate, Group
 from tcbench.core.record import BUSY, STATUSES, THROTTLE_REASONS, Cell, Measurement, Record, Status, throttle_reasons
 from tcbench.measure.stopping import relative_half_width
 
@@ -242,11 +242,11 @@ class PhaseChange:
 
 @dataclass(frozen=True)
 class CellComparison:
-    """One cell by one metric. `estimate` is current over base, whichever way is better, and `ratio` the same with its
-    95% interval; both are None unless both sides have two trials. `why` says what a verdict rests on where the ratio
-    does not. `more_trials` a side would decide an inconclusive one (None: no sensible number). `phases` are those of
-    the profiled pass, on the `clock` that fills the step; `culprit` is the phase that a loss of throughput sits in,
-    None where none surely grew."""
+    """One cell by one metric. `estimate` is current over base, whichever way is better, with the noise that the cells
+    have in common (`tcbench.analysis.noise`), and `ratio` the same with its 95% interval; both are None unless both
+    sides have two trials. `why` says what a verdict rests on where the ratio does not. `more_trials` a side would
+    decide an inconclusive one (None: no sensible number). `phases` are those of the profiled pass, on the `clock` that
+    fills the step; `culprit` is the phase that a loss of throughput sits in, None where none surely grew."""
 
     metric: Metric
     base: Side | None
@@ -279,7 +279,7 @@ class CellComparison:
     @property
     def by_round(self) -> bool:
         """Whether rounds were compared, not averages: what moves the machine moves both trials of a round."""
-        return isinstance(self.estimate, Paired)
+        return self.estimate is not None and self.estimate.by_round
 
     @property
     def cell(self) -> Cell:
@@ -307,13 +307,15 @@ class Mean:
 @dataclass(frozen=True)
 class Comparison:
     """Everything that was compared, cell by cell, then metric by metric. `paired` is how many cells both sides have.
-    `notes` tell what the trials of a side do not agree on."""
+    `notes` tell what the trials of a side do not agree on. `power`: of cells that vary as these do by the first metric,
+    the share that would be called a regression if they were slower by `rule.slowdown`; None where none has a ratio."""
 
     cells: tuple[CellComparison, ...]
     means: tuple[Mean, ...]
     rule: Rule
     paired: int
     notes: tuple[str, ...] = ()
+    power: float | None = None
 
     @property
     def verdicts(self) -> dict[Verdict, int]:
@@ -332,6 +334,11 @@ class Comparison:
         return any(cell.verdict == "inconclusive" or cell.fails_on_both for cell in self.cells)
 
     @property
+    def unsettled(self) -> bool:
+        """Whether nothing was proven: no cell failed, and none is surely not slower."""
+        return not self.failing and not any(cell.verdict in ("pass", "improved") for cell in self.cells)
+
+    @property
     def differences(self) -> tuple[Difference, ...]:
         """The differences of all pairs of cells, each once."""
         return tuple(dict.fromkeys(difference for cell in self.cells for difference in cell.differences))
@@ -347,11 +354,12 @@ def compare(
     current: Iterable[Record],
     metrics: Sequence[str] = ("throughput",),
     rule: Rule | None = None,
-    rules: Mapping[tuple[str, int, int], Rule] | None = None,
     method: Method = APART,
+    decisions: Mapping[tuple[str, int, int], Decision] | None = None,
 ) -> Comparison:
-    """Both sides' records as `store.current` leaves them. `metrics` are names of METRICS. `rules` holds the rule of
-    single cells (config, batch size, ranks) where it is not `rule`: a gate that looks several times splits the level.
+    """Both sides' records as `store.current` leaves them. `metrics` are names of METRICS. All cells that have a ratio
+    are judged together, as one family; `decisions` holds those that are made already, by config, batch size and ranks,
+    as a gate makes them, look by look.
 
     Cells pair by config, batch size and ranks; where a side has several of those (two machines, two inputs), the most
     alike pair first. Whether a pair may be compared at all is `Comparison.refused`'s to say.
@@ -362,38 +370,30 @@ def compare(
     )
     pairs = _pairs(bases, currents)
     chosen = [METRICS[name] for name in metrics]
-    cells: list[CellComparison] = []
-    for before, after in pairs:
-        cell = (after or before or bases[0]).cell
-        its_rule = (rules or {}).get(cell.name, rule)
-        cells += compare_cell(before, after, chosen, its_rule, method)
+    drafts = [_draft(before, after, metric, method) for before, after in pairs for metric in chosen]
+    cells = _judged(drafts, rule, decisions)
     return Comparison(
-        cells=tuple(cells),
+        cells=cells,
         means=tuple(filter(None, (_mean(metric, cells) for metric in chosen))),
         rule=rule,
         paired=sum(before is not None and after is not None for before, after in pairs),
         notes=(*_mixed("base", bases), *_mixed("current", currents)),
+        power=power([cell for cell in cells if cell.metric is chosen[0]], rule.among(_family(cells))),
     )
 
 
-def compare_cell(
-    base: Trials | None,
-    current: Trials | None,
-    metrics: Sequence[Metric],
-    rule: Rule | None = None,
-    method: Method = APART,
-) -> Iterator[CellComparison]:
-    """One cell by each metric. At least one side is there."""
-    differences = comparability.differences(base.facts, current.facts) if base and current else ()
-    for metric in metrics:
-        pair = CellComparison(
-            metric,
-            replace(base.side, figures=base.figures(metric)) if base else None,
-            replace(current.side, figures=current.figures(metric)) if current else None,
-            "not measured",
-            differences=differences,
-        )
-        yield _by_metric(pair, base, current, rule or Rule(), method)
+def compare_cell(base: Trials, current: Trials, metric: Metric, rule: Rule) -> CellComparison:
+    """One cell by itself, by one metric."""
+    [judged] = _judged([_draft(base, current, metric, APART)], rule)
+    return judged
+
+
+def power(cells: Sequence[CellComparison], rule: Rule, trials: int | None = None) -> float | None:
+    """Of cells that vary as these do, the share that `rule` would call a regression if they were slower by
+    `rule.slowdown`, with the trials that they have, or with `trials` a side."""
+    estimates = [cell.estimate for cell in cells if cell.estimate is not None]
+    shares = [rule.power(e.grown(max(0, trials - e.n) if trials else 0)) for e in estimates]
+    return statistics.fmean(shares) if shares else None
 
 
 _Pair = tuple["Trials | None", "Trials | None"]
@@ -433,22 +433,22 @@ def _pairs(bases: Sequence[Trials], currents: Sequence[Trials]) -> list[_Pair]:
     ]
 
 
-def _by_metric(
-    pair: CellComparison, before: Trials | None, after: Trials | None, rule: Rule, method: Method
-) -> CellComparison:
-    base, current = pair.base, pair.current
+def _draft(before: Trials | None, after: Trials | None, metric: Metric, method: Method) -> CellComparison:
+    """A cell by one metric before its ratio is judged. At least one side is there."""
+    base = replace(before.side, figures=before.figures(metric)) if before else None
+    current = replace(after.side, figures=after.figures(metric)) if after else None
+    pair = CellComparison(metric, base, current, "not measured")
     if base is None or current is None or before is None or after is None:
         verdict: Verdict = "missing" if current is None else "new"
         return replace(pair, verdict=verdict, failing=base is not None and base.status == "ok")
+    pair = replace(pair, differences=comparability.differences(before.facts, after.facts))
     if base.status != "ok" or current.status != "ok":
         return _by_status(pair, base, current)
-    pair = _judged(pair, base, current, rule, method)
-    if pair.metric is THROUGHPUT:
+    pair = _with_ratio(pair, base, current, method)
+    if metric is THROUGHPUT:
         pair = _attributed(pair, before, after, method)
     why = _breaks(before.records, after.records)
-    return (
-        replace(pair, verdict="changed status", failing=True, why=why, culprit=None, more_trials=None) if why else pair
-    )
+    return replace(pair, verdict="changed status", failing=True, why=why, more_trials=None) if why else pair
 
 
 def _by_status(pair: CellComparison, base: Side, current: Side) -> CellComparison:
@@ -472,29 +472,53 @@ def _breaks(before: Sequence[Record], after: Sequence[Record]) -> str | None:
     return f"{n} of {len(after)} trials {worst.status}" + (f": {worst.reason}" if worst.reason else "")
 
 
-def _judged(pair: CellComparison, base: Side, current: Side, rule: Rule, method: Method) -> CellComparison:
+def _with_ratio(pair: CellComparison, base: Side, current: Side, method: Method) -> CellComparison:
+    """The ratio of a pair that has figures, inconclusive until it is judged."""
     least = min(len(base.figures), len(current.figures))
     if least == 0:
         return replace(pair, why=f"no {pair.metric.says} in the records of {'base' if not base.figures else 'current'}")
+    pair = replace(pair, verdict="inconclusive")
     if least < LEAST_TRIALS:
         have = f"{len(base.figures)} trial{'s' * (len(base.figures) != 1)} of base, {len(current.figures)} of current"
         why = f"{have}: one process tells nothing of how processes differ"
-        return replace(pair, verdict="inconclusive", why=why, more_trials=LEAST_TRIALS - least)
-    estimate = method.estimate(current.figures, base.figures)
-    # The rule speaks of figures of which more is better.
-    better = estimate if pair.metric.more_is_better else estimate.inverse
-    decision = rule.judge(better.ratio)
-    return replace(
-        pair,
-        verdict=decision,
-        failing=decision == "regression",
-        estimate=estimate,
-        more_trials=rule.more_trials(better) if decision == "inconclusive" else None,
-    )
+        return replace(pair, why=why, more_trials=LEAST_TRIALS - least)
+    return replace(pair, estimate=method.estimate(current.figures, base.figures))
+
+
+def _family(cells: Iterable[CellComparison]) -> int:
+    """How many are judged by their ratio."""
+    return sum(cell.estimate is not None for cell in cells)
+
+
+def _judged(
+    drafts: Sequence[CellComparison], rule: Rule, decisions: Mapping[tuple[str, int, int], Decision] | None = None
+) -> tuple[CellComparison, ...]:
+    """The verdicts of those that have a ratio, by the noise that the cells have in common by one metric."""
+    rule = rule.among(_family(drafts))
+    estimates: dict[int, Estimate] = {}
+    for metric in dict.fromkeys(draft.metric for draft in drafts):
+        of_it = {n: d.estimate for n, d in enumerate(drafts) if d.metric is metric and d.estimate is not None}
+        estimates |= zip(of_it, noise.pooled(list(of_it.values())), strict=True)
+    judged = []
+    for number, draft in enumerate(drafts):
+        estimate = estimates.get(number)
+        cell = replace(draft, estimate=estimate)
+        if estimate is not None and draft.verdict == "inconclusive":
+            # The rule speaks of figures of which more is better.
+            better = estimate if draft.metric.more_is_better else estimate.inverse
+            decision = (decisions or {}).get(draft.cell.name) or rule.judge(better.ratio)
+            cell = replace(
+                cell,
+                verdict=decision,
+                failing=decision == "regression",
+                more_trials=rule.more_trials(better) if decision == "inconclusive" else None,
+            )
+        judged.append(cell if cell.verdict == "regression" else replace(cell, culprit=None))
+    return tuple(judged)
 
 
 def _attributed(pair: CellComparison, before: Trials, after: Trials, method: Method) -> CellComparison:
-    """The phases of both sides; of a regression, the one that grew most, if any surely grew."""
+    """The phases of both sides, and the one that grew most, if any surely grew."""
     clock: Clock = "device" if before.fills_device and after.fills_device else "host"
     times, others = before.phase_times(clock), after.phase_times(clock)
     changes = []
@@ -506,7 +530,7 @@ def _attributed(pair: CellComparison, before: Trials, after: Trials, method: Met
         changes.append(PhaseChange(name, statistics.fmean(base_s), statistics.fmean(current_s), change_s))
     grown = [change for change in changes if change.change_s.low > 0]
     culprit = max(grown, key=lambda change: change.change_s.value, default=None)
-    return replace(pair, clock=clock, phases=tuple(changes), culprit=culprit if pair.verdict == "regression" else None)
+    return replace(pair, clock=clock, phases=tuple(changes), culprit=culprit)
 
 
 def _geometric_mean(values: Sequence[float]) -> float:

@@ -199,7 +199,7 @@ def _points(groups: Sequence[tuple[Revision, Trials]], rule: Rule, allow: Collec
             if broken_by:
                 last_ok = None
             else:
-                [change] = compare.compare_cell(before[1], trials, [THROUGHPUT], rule)
+                change = compare.compare_cell(before[1], trials, THROUGHPUT, rule)
         points.append(_point(revision, trials, change, before[0] if before and change else None, broken_by))
         last = revision, trials
         last_ok = last if ok else last_ok

@@ -1,20 +1,31 @@
-"""Whether something got slower: a ratio and its uncertainty become a verdict. Pure functions of numbers.
+"""Whether something got slower: ratios and their uncertainty become verdicts. Pure functions of numbers.
 
 The question is never "is there a difference" (with enough trials there always is) but "is the loss surely above the
-threshold, or surely below it"; what is neither is inconclusive. Each answer is wrong with probability `level` at most
-when the true loss is the threshold itself. Cells are judged one by one without a correction: what did not change lies
-a whole threshold away from a regression, so that the chance of any false alarm among many cells stays small
-(`benchmarks/gate_truth.py` measures it).
+threshold, or surely below it"; what is neither is inconclusive. A regression takes two tests (both must reject: R.
+Berger, "Multiparameter hypothesis testing and acceptance sampling", Technometrics 24, 1982):
+
+- that the loss is above the threshold, at `level` for each cell: a loss of just the threshold is rarely called one;
+- that anything changed at all, at `family_level` for all cells of one comparison together (Bonferroni's inequality: O.
+  Dunn, "Multiple comparisons among means", JASA 56, 1961). Where trials differ by less than the threshold the first
+  test says so already, and this one costs nothing; where they differ by more, the threshold is no distance, and this
+  one keeps a matrix of cells that did not change from being called red by one of them.
+
+Cells are judged together, with the noise that they have in common (`tcbench.analysis.noise`).
+`benchmarks/gate_truth.py` measures how often all this is right.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
-from tcbench.analysis import rounds
-from tcbench.analysis.welch import Estimate, LogRatio
+import numpy as np
+from scipy.special import chdtri, ndtr
+
+from tcbench.analysis import noise, rounds
+from tcbench.analysis.welch import Estimate, LogRatio, quantile
 
 Decision = Literal["regression", "pass", "improved", "inconclusive"]
 
@@ -24,24 +35,48 @@ MOST_TRIALS = 1000
 
 @dataclass(frozen=True)
 class Rule:
-    """`threshold`: the share of the base's figure whose loss matters. `level`: of each one-sided test."""
+    """`threshold`: the share of the base's figure whose loss matters. `level`: of each one-sided test against it.
+    `change_level`: of the one-sided test that anything changed, of one cell."""
 
     threshold: float = 0.03
     level: float = 0.05
+    change_level: float = 0.005
+
+    def among(self, cells: int) -> Rule:
+        """The rule of each of so many cells that are judged in one comparison."""
+        return replace(self, change_level=self.change_level / max(1, cells))
 
     def judge(self, ratio: LogRatio) -> Decision:
         """`ratio` is current over base, of a figure of which more is better.
 
-        `regression`: surely below 1 - threshold. `improved`: surely above 1 / (1 - threshold), so that exchanging the
-        sides exchanges the two. `pass`: surely above 1 - threshold.
+        `regression`: surely below 1 - threshold, and surely changed. `improved`: surely above 1 / (1 - threshold), and
+        surely changed, so that exchanging the sides exchanges the two. `pass`: surely above 1 - threshold.
         """
         worst = 1 - self.threshold
         low, high = ratio.limit(self.level), ratio.limit(1 - self.level)
-        if high < worst:
+        if high < worst and ratio.limit(1 - self.change_level) < 1:
             return "regression"
-        if low > 1 / worst:
+        if low > 1 / worst and ratio.limit(self.change_level) > 1:
             return "improved"
         return "pass" if low > worst else "inconclusive"
+
+    @property
+    def slowdown(self) -> float:
+        """The loss whose power is told: five for each three of the threshold."""
+        return self.threshold * 5 / 3
+
+    def power(self, ratio: LogRatio) -> float:
+        """The probability that a cell which varies as this one does would be called a regression if it were slower by
+        `slowdown`: over the estimates of the error that trials of such a cell would give (chi-squared)."""
+        loss, worst = math.log(1 - self.slowdown), math.log(1 - self.threshold)
+        if ratio.error == 0:
+            return 1.0
+        if not math.isfinite(ratio.error):
+            return 0.0
+        estimated = np.sqrt(chdtri(ratio.degrees, _MIDDLES) / ratio.degrees) * ratio.error
+        surely_more = worst - quantile(1 - self.level, ratio.degrees) * estimated
+        surely_changed = -quantile(1 - self.change_level, ratio.degrees) * estimated
+        return float(ndtr((np.minimum(surely_more, surely_changed) - loss) / ratio.error).mean())
 
     def more_trials(self, of: Estimate) -> int | None:
         """The number of trials that each side lacks to decide between pass and regression, if means and variances
@@ -58,6 +93,10 @@ class Rule:
             middle = (few + enough) // 2
             few, enough = (few, middle) if decided(middle) else (middle, enough)
         return enough
+
+
+_MIDDLES = (np.arange(128) + 0.5) / 128
+"""Of equal parts of a distribution's probability."""
 
 
 @dataclass(frozen=True)
@@ -91,23 +130,44 @@ def interims(trials: Sequence[int] = DEFAULT_INTERIMS, rule: Rule | None = None)
     if list(trials) != sorted(set(trials)) or trials[0] < 2:
         raise ValueError("expected ascending numbers of trials from 2 up")
     return tuple(
-        Interim(n, Rule(rule.threshold, rule.level * share))
+        Interim(n, Rule(rule.threshold, rule.level * share, rule.change_level * share))
         for n, share in zip(trials, _SPENT[len(trials)], strict=True)
     )
 
 
-def settle(
-    current: Sequence[float],
-    base: Sequence[float],
+Figures = tuple[Sequence[float], Sequence[float]]
+"""Of a cell's trials, of which more is better, taken in turns: current's, base's."""
+
+Decided = tuple[Decision, int]
+"""A decision, and the look that made it (from 0)."""
+
+
+def look(
+    cells: Sequence[Figures],
+    decided: Sequence[Decided | None],
+    number: int,
     of: Sequence[Interim],
     estimate: Callable[[Sequence[float], Sequence[float]], Estimate] = rounds.estimate,
-) -> tuple[Decision, int]:
-    """The decision of a gate from figures of which more is better, taken in turns, and at which look (from 0); it
-    sees no more trials than it needs. Inconclusive after the last look, or where the figures end before."""
-    for number, interim in enumerate(of):
-        if min(len(current), len(base)) < interim.trials:
-            return "inconclusive", number
-        decision = interim.rule.judge(estimate(current[: interim.trials], base[: interim.trials]).ratio)
-        if decision != "inconclusive":
-            return decision, number
-    return "inconclusive", len(of) - 1
+) -> list[Decided | None]:
+    """The decisions after a look at all cells of one metric together: what is decided already stays, and tells of the
+    noise by the trials that decided it."""
+    trials = [of[number if one is None else one[1]].trials for one in decided]
+    estimates = [estimate(current[:n], base[:n]) for (current, base), n in zip(cells, trials, strict=True)]
+    rule = of[number].rule.among(len(cells))
+    judged = [rule.judge(one.ratio) for one in noise.pooled(estimates)]
+    return [
+        before or (None if decision == "inconclusive" else (decision, number))
+        for before, decision in zip(decided, judged, strict=True)
+    ]
+
+
+def settle(
+    cells: Sequence[Figures],
+    of: Sequence[Interim],
+    estimate: Callable[[Sequence[float], Sequence[float]], Estimate] = rounds.estimate,
+) -> list[Decided | None]:
+    """The decisions of a gate by all its looks; None for a cell that is inconclusive after the last one."""
+    decided: list[Decided | None] = [None] * len(cells)
+    for number in range(len(of)):
+        decided = look(cells, decided, number, of, estimate)
+    return decided

@@ -112,6 +112,16 @@ class Estimate(Protocol):
         ...
 
     @property
+    def pairs(self) -> float:
+        """The trials a side that would tell as much if both had as many: the harmonic mean."""
+        ...
+
+    @property
+    def by_round(self) -> bool:
+        """Whether rounds were compared, not averages: what moves the machine moves both trials of a round."""
+        ...
+
+    @property
     def ratio(self) -> LogRatio: ...
 
     @property
@@ -130,10 +140,15 @@ class Unpaired:
 
     numerator: Group
     denominator: Group
+    by_round = False
 
     @property
     def n(self) -> int:
         return int(min(self.numerator.n, self.denominator.n))
+
+    @property
+    def pairs(self) -> float:
+        return 2 / (1 / self.numerator.n + 1 / self.denominator.n)
 
     @property
     def ratio(self) -> LogRatio:
@@ -154,10 +169,15 @@ class Paired:
     logarithms."""
 
     differences: Group
+    by_round = True
 
     @property
     def n(self) -> int:
         return int(self.differences.n)
+
+    @property
+    def pairs(self) -> float:
+        return self.differences.n
 
     @property
     def ratio(self) -> LogRatio:

@@ -2,8 +2,8 @@
 
 Base and current run in turns, cell by cell; which side goes first changes from round to round (ABBA), so that a drift
 of the machine falls on both alike, and the two trials of a round are compared with each other where it does
-(`analysis.rounds`). When a cell has the trials of a look, `verdict.settle` judges it; what is decided stops, what is
-inconclusive goes on to the next look. Knows nothing of processes, files or clocks.
+(`analysis.rounds`). When all cells that go on have the trials of a look, `verdict.look` judges them together; what is
+decided stops, what is inconclusive goes on to the next look. Knows nothing of processes, files or clocks.
 """
 
 from __future__ import annotations
@@ -12,8 +12,18 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from tcbench.analysis.compare import ACCIDENTS, IN_TURNS, METRICS, CellComparison, Comparison, Metric, Side, compare
-from tcbench.analysis.verdict import Decision, Interim, Rule, settle
+from tcbench.analysis.compare import (
+    ACCIDENTS,
+    IN_TURNS,
+    METRICS,
+    CellComparison,
+    Comparison,
+    Metric,
+    Side,
+    compare,
+    power,
+)
+from tcbench.analysis.verdict import Decided, Interim, Rule, look
 from tcbench.analysis.welch import LEAST_TRIALS
 from tcbench.core.record import Cell, Record, Status
 
@@ -57,7 +67,7 @@ class Settling:
     """One cell so far: the trials of both sides, how many looks were taken, and by each metric the decision of the
     look that made one."""
 
-    decisions: tuple[tuple[Decision, int] | None, ...]
+    decisions: tuple[Decided | None, ...]
     base: tuple[Outcome, ...] = ()
     current: tuple[Outcome, ...] = ()
     interims_taken: int = 0
@@ -98,25 +108,10 @@ class Settling:
             return bool(self.base and self.current)
         return self.decided or self.interims_taken == len(interims)
 
-    def after(self, side: Role, outcome: Outcome, interims: Sequence[Interim]) -> Settling:
-        """With one more trial, and the look that it may complete."""
+    def after(self, side: Role, outcome: Outcome) -> Settling:
+        """With one more trial."""
         trials = (*self.trials(side), outcome)
-        grown = replace(self, base=trials) if side == BASE else replace(self, current=trials)
-        if grown.over(interims) or min(grown.ok(BASE), grown.ok(CURRENT)) < interims[self.interims_taken].trials:
-            return grown
-        seen = interims[: self.interims_taken + 1]
-        return replace(
-            grown,
-            interims_taken=len(seen),
-            decisions=tuple(
-                decision or _decided(*settle(grown.figures(CURRENT, m), grown.figures(BASE, m), seen))
-                for m, decision in enumerate(self.decisions)
-            ),
-        )
-
-
-def _decided(decision: Decision, interim: int) -> tuple[Decision, int] | None:
-    return None if decision == "inconclusive" else (decision, interim)
+        return replace(self, base=trials) if side == BASE else replace(self, current=trials)
 
 
 @dataclass(frozen=True)
@@ -149,14 +144,48 @@ class Gate:
                             yield Trial(side, place, number + failed, cell.interims_taken)
 
     def after(self, trial: Trial, record: Record) -> Gate:
-        """With a trial's record."""
-        cell = self.cells[trial.cell].after(trial.side, Outcome.of(record, self.metrics), self.interims)
-        return replace(self, cells=(*self.cells[: trial.cell], cell, *self.cells[trial.cell + 1 :]))
+        """With a trial's record, and the look that it may complete: all cells that go on are judged together."""
+        cell = self.cells[trial.cell].after(trial.side, Outcome.of(record, self.metrics))
+        grown = replace(self, cells=(*self.cells[: trial.cell], cell, *self.cells[trial.cell + 1 :]))
+        return grown if grown.certain() else grown.ended()
+
+    def ended(self) -> Gate:
+        """After the look that is going on, of the cells that have all its trials: where it is complete, or where no
+        trial is to follow."""
+        number = next((cell.interims_taken for cell in self.cells if not cell.over(self.interims)), None)
+        return self if number is None else self._judged(number)
+
+    def _tells(self, cell: Settling, metric: int, number: int) -> bool:
+        """Whether a cell has the figures of a look, or of that which decided it. What gave up tells nothing."""
+        decided = cell.decisions[metric]
+        trials = self.interims[decided[1] if decided else number].trials
+        return not cell.gave_up and all(len(cell.figures(side, metric)) >= trials for side in (BASE, CURRENT))
+
+    def _judged(self, number: int) -> Gate:
+        decisions: list[list[Decided | None]] = [list(cell.decisions) for cell in self.cells]
+        for metric in range(len(self.metrics)):
+            there = [place for place, cell in enumerate(self.cells) if self._tells(cell, metric, number)]
+            figures = [(self.cells[n].figures(CURRENT, metric), self.cells[n].figures(BASE, metric)) for n in there]
+            judged = look(figures, [self.cells[n].decisions[metric] for n in there], number, self.interims)
+            for place, decision in zip(there, judged, strict=True):
+                decisions[place][metric] = decision
+        trials = self.interims[number].trials
+        cells = (
+            replace(cell, decisions=tuple(made), interims_taken=number + 1)
+            if not cell.over(self.interims) and min(cell.ok(BASE), cell.ok(CURRENT)) >= trials
+            else cell
+            for cell, made in zip(self.cells, decisions, strict=True)
+        )
+        return replace(self, cells=tuple(cells))
 
 
 def start(cells: int, interims: Sequence[Interim], metrics: Sequence[str] = ("throughput",)) -> Gate:
     """Before the first trial. `metrics` are names of METRICS."""
-    return Gate((Settling((None,) * len(metrics)),) * cells, tuple(interims), tuple(METRICS[name] for name in metrics))
+    return Gate(
+        (Settling((None,) * len(metrics)),) * cells,
+        tuple(replace(interim, rule=interim.rule.among(len(metrics))) for interim in interims),
+        tuple(METRICS[name] for name in metrics),
+    )
 
 
 # ---------------------------------------------------------------------------------------------- what the whole says
@@ -219,25 +248,28 @@ def _by_metric(
     ended: str,
 ) -> Comparison:
     seen: dict[Role, list[Record]] = {BASE: [], CURRENT: []}
-    rules = {}
+    decisions = {}
+    last = gate.interims[-1]
     for place, (cell, state) in enumerate(zip(cells, gate.cells, strict=True)):
         if not (state.base and state.current):
             continue
-        decision = state.decisions[metric]
-        interim = decision[1] if decision else max(0, state.interims_taken - 1)
-        rules[cell.name] = gate.interims[interim].rule
+        decided = state.decisions[metric]
+        interim = decided[1] if decided else max(0, state.interims_taken - 1)
+        decisions[cell.name] = decided[0] if decided else "inconclusive"
         # Trials beyond the interim judgement, or on the way to one that was never made, do not count.
-        cut = decision is not None or (state.interims_taken and not state.gave_up)
+        cut = decided is not None or (state.interims_taken and not state.gave_up)
         for side in (BASE, CURRENT):
             of_cell = records[side][place]
             seen[side] += _first_ok(of_cell, gate.interims[interim].trials) if cut else of_cell
-    judged = compare(seen[BASE], seen[CURRENT], (gate.metrics[metric].name,), rule, rules, IN_TURNS)
+    of = (gate.metrics[metric].name,)
+    judged = compare(seen[BASE], seen[CURRENT], of, last.rule, IN_TURNS, decisions)
     by_name = {one.cell.name: one for one in judged.cells}
     compared = []
     for cell, state in zip(cells, gate.cells, strict=True):
         one = by_name.get(cell.name) or _unreached(cell, gate.metrics[metric])
         compared.append(one if state.decisions[metric] else _open(one, state, gate, ended))
-    return replace(judged, cells=tuple(compared))
+    seen_by_the_last = power(compared, last.rule, last.trials)
+    return replace(judged, rule=rule, cells=tuple(compared), power=seen_by_the_last)
 
 
 def _unreached(cell: Cell, metric: Metric) -> CellComparison:

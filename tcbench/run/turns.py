@@ -81,7 +81,8 @@ def measure(
             progress.finished(record)
             state = state.after(trial, record)
         spent = budget_s is not None and time.monotonic() - started >= budget_s
-    return Ended(state, tuple(kept[BASE]), tuple(kept[CURRENT]), spent and state.next_trial() is not None)
+    unfinished = state.next_trial() is not None
+    return Ended(state.ended() if unfinished else state, tuple(kept[BASE]), tuple(kept[CURRENT]), unfinished)
 
 
 def _explained(record: Record) -> Record:

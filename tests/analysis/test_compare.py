@@ -49,9 +49,8 @@ def test_the_threshold_is_the_users():
     assert only(compare(*pair(39.2, spread=0.001), rule=Rule(threshold=0.01))).verdict == "regression"
 
 
-def test_a_gates_rule_for_one_cell_goes_before_the_others():
-    strict = {("fp32", 4, 1): Rule(level=1e-9)}
-    assert only(compare(*pair(36.0), rules=strict)).verdict == "inconclusive"
+def test_a_decision_that_is_made_already_stands():
+    assert only(compare(*pair(36.0), decisions={("fp32", 4, 1): "inconclusive"})).verdict == "inconclusive"
 
 
 def test_noise_is_inconclusive_and_tells_how_many_more_trials_would_decide():

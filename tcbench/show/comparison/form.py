@@ -27,6 +27,8 @@ def to_json(comparison: Comparison, labels: Labels = UNNAMED) -> str:
         "level": comparison.rule.level,
         "failing": comparison.failing,
         "inconclusive": comparison.inconclusive,
+        "unsettled": comparison.unsettled,
+        "power": {"slowdown": comparison.rule.slowdown, "seen": comparison.power},
         "paired_cells": comparison.paired,
         "verdicts": dict(comparison.verdicts),
         "geometric_means": [

@@ -32,13 +32,14 @@ def markdown(comparison: Comparison, labels: Labels = UNNAMED) -> str:
     alert = [pair for pair in pairs if pair[0].verdict not in _RESTED]
     rest = [pair for pair in pairs if pair[0].verdict in _RESTED]
     verdict = "regression" if comparison.failing else "inconclusive" if comparison.inconclusive else "no regression"
+    verdict = "NOT SETTLED" if comparison.unsettled else verdict
     head = [
         f"### tcbench: {verdict}",
         "",
         f"{code(labels.current)} against {code(labels.base)}: {wording.headline(comparison)}.",
         "",
         *(f"- {wording.mean(mean)}" for mean in comparison.means),
-        *(f"- {line}" for line in [wording.drift(comparison)] if line),
+        *(f"- {line}" for line in [wording.power(comparison), wording.drift(comparison)] if line),
         *(f"- allowed to differ: {code(line)}" for line in wording.allowed(comparison.differences)),
         *(f"- {code(note)}" for note in comparison.notes[:20]),
         "",

@@ -51,7 +51,7 @@ def show(comparison: Comparison, console: Console, labels: Labels = UNNAMED) -> 
     if go_on:
         lines(f"why: {go_on}")
     console.print()
-    lines(*(wording.mean(one) for one in comparison.means))
+    lines(*(wording.mean(one) for one in comparison.means), *filter(None, [wording.power(comparison)]))
     lines(*_remarks(comparison), style="dim")
     worst = "bold red" if comparison.failing else "yellow" if comparison.inconclusive else "bold"
     lines(wording.headline(comparison), style=worst)

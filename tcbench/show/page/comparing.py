@@ -8,7 +8,7 @@ from tcbench.analysis.comparability import FACETS
 from tcbench.analysis.compare import VERDICTS, CellComparison, Comparison
 from tcbench.core.errors import SelectionError
 from tcbench.show.charts import comparison_chart
-from tcbench.show.comparison.wording import Labels, advice, attribution, wheres
+from tcbench.show.comparison.wording import Labels, advice, attribution, power, wheres
 from tcbench.show.console import many_ranks
 from tcbench.show.format import counted, factor, limits
 from tcbench.show.naming import rate_unit
@@ -61,6 +61,8 @@ def _lead(comparison: Comparison, base: str) -> Paragraph:
             f" (geometric mean; 95% interval {limits(ratio, 'factor')}). ",
         ]
     parts.append(f"A loss of more than {rule.threshold:.0%} that is surely there is a regression.")
+    if seen := power(comparison):
+        parts.append(f" With these trials {seen}.")
     return say(*parts)
 
 

@@ -1,0 +1,81 @@
+"""The noise that cells have in common: who borrows from it, how much, and who does not."""
+
+import numpy as np
+import pytest
+
+from tcbench.analysis import noise
+from tcbench.analysis.noise import LEAST_CELLS, Pooled
+from tcbench.analysis.welch import Group, Paired, Unpaired
+
+
+def cells(sds, trials=5, seed=0):
+    """One cell for each standard deviation of its trials."""
+    random = np.random.default_rng(seed)
+    sides = [[Group.plain(sd * random.standard_normal(trials)) for _ in range(2)] for sd in sds]
+    return [Unpaired(*pair) for pair in sides]
+
+
+def test_cells_that_vary_alike_come_nearer_to_their_common_error_and_gain_degrees_of_freedom():
+    own = cells([0.01] * 40)
+    pooled = noise.pooled(own)
+    errors = [np.array([estimate.ratio.error for estimate in each]) for each in (own, pooled)]
+    assert errors[1].std() < 0.5 * errors[0].std()
+    assert errors[1].mean() == pytest.approx(0.01 * np.sqrt(2 / 5), rel=0.1)
+    assert min(estimate.ratio.degrees for estimate in pooled) > 16
+    assert [estimate.ratio.log for estimate in pooled] == [estimate.ratio.log for estimate in own]
+
+
+def test_few_cells_are_judged_by_their_own_trials():
+    own = cells([0.01] * (LEAST_CELLS - 1))
+    assert noise.pooled(own) == own
+
+
+def test_a_cell_that_varies_more_than_the_others_stands_alone():
+    own = cells([0.01] * 20 + [0.2])
+    pooled = noise.pooled(own)
+    assert pooled[-1] is own[-1]
+    assert sum(isinstance(estimate, Pooled) for estimate in pooled) >= 19
+
+
+def test_cells_that_vary_unlike_each_other_borrow_little():
+    alike, unlike = (noise.pooled(cells(sds)) for sds in ([0.01] * 40, np.geomspace(0.001, 0.1, 40)))
+    weights = [max(e.degrees for e in each if isinstance(e, Pooled)) for each in (alike, unlike)]
+    assert weights[1] < 2 < 15 < weights[0]
+
+
+def test_what_does_not_vary_at_all_stays_certain():
+    still = Unpaired(Group(5, 0.1, 0.0), Group(5, 0.0, 0.0))
+    pooled = noise.pooled([*cells([0.01] * 20), still])
+    assert pooled[-1] is still
+    assert noise.pooled([still] * 20) == [still] * 20
+
+
+def test_cells_with_unlike_numbers_of_trials_share_the_noise_of_one_trial():
+    """An error shrinks with the number of trials; the noise does not, so that nobody seems noisier for having few."""
+    pooled = noise.pooled([*cells([0.01] * 20, trials=3), *cells([0.01] * 20, trials=12, seed=1)])
+    errors = [estimate.ratio.error for estimate in pooled]
+    assert np.mean(errors[:20]) / np.mean(errors[20:]) == pytest.approx(2, rel=0.15)
+
+
+def test_rounds_that_are_compared_stay_so():
+    random = np.random.default_rng(2)
+    own = [Paired(Group.plain(0.01 * random.standard_normal(5))) for _ in range(20)]
+    pooled = noise.pooled(own)
+    assert all(estimate.by_round for estimate in pooled)
+    inverse = pooled[0].inverse
+    assert inverse.ratio.log == -pooled[0].ratio.log
+    assert inverse.ratio.error == pooled[0].ratio.error
+
+
+def test_more_trials_of_the_same_make_the_error_smaller():
+    [first, *_] = noise.pooled(cells([0.01] * 20))
+    assert first.grown(0) == first.ratio
+    assert first.grown(15).error == pytest.approx(first.ratio.error / 2, rel=0.35)
+    assert first.grown(15).degrees > first.ratio.degrees
+
+
+@pytest.mark.parametrize("x", [0.01, 0.3, 2.0, 500.0])
+def test_the_inverse_of_the_trigamma_function(x):
+    from scipy.special import polygamma
+
+    assert noise._trigamma_inverse(float(polygamma(1, x))) == pytest.approx(x, rel=1e-6)
