@@ -242,7 +242,7 @@ def by_timelines(bottlenecks: Iterable[Bottleneck]) -> OtherSource:
         if len(counts) < len(claim.batch_sizes):
             return None
         says = (
-            f"{n}: {a:.4g} kernels per step against {b:.4g}"
+            f"{n}: {a:.0f} kernels per step against {b:.0f}"
             for n, (a, b) in zip(claim.batch_sizes, counts, strict=True)
         )
         fewer = [left < right for left, right in counts]

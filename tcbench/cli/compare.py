@@ -70,6 +70,7 @@ def compare(
     from tcbench.analysis.verdict import Rule
     from tcbench.cli.results import read_files
     from tcbench.show.comparison import Labels
+    from tcbench.show.format import counted
 
     names, rule, may_differ = metrics(metric), Rule(threshold(threshold_)), allowed(allow)
     check_output(output)
@@ -79,7 +80,7 @@ def compare(
     labels = Labels(called(base_name, befores), called(current_name, afters), files)
     both = comparability.shared(befores, afters)
     if both:
-        which = "all trials" if both == len(befores) == len(afters) else f"{both} trials"
+        which = "all trials" if both == len(befores) == len(afters) else counted(both, "trial")
         typer.echo(f"note: {which} of {labels.current} are in {labels.base} too", err=True)
     comparison = compared(befores, afters, names, rule)
     try:

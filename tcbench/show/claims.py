@@ -17,6 +17,7 @@ from tcbench.core.claim import Claim
 from tcbench.core.record import TAKE_ENOUGH
 from tcbench.show.console import open_table
 from tcbench.show.document import encoded
+from tcbench.show.format import rate
 from tcbench.show.simulated import is_simulated
 
 SCHEMA = "tcbench-claims"
@@ -192,7 +193,7 @@ def _at(claim: Claim, at: AtBatchSize) -> str:
     if at.ratio is not None:
         ratio = _ratio(at.ratio)
         if claim.images_per_s is not None:
-            ratio = f"{at.ratio.value * claim.images_per_s:.4g} images/s, {ratio}"
+            ratio = f"{rate(at.ratio.value * claim.images_per_s)} images/s, {ratio}"
         chosen = [
             name or ""
             for side, name in ((claim.left, at.left), (claim.right, at.right))

@@ -20,7 +20,7 @@ from tcbench.core.record import Cell
 from tcbench.core.timeline import Timeline
 from tcbench.show.console import add_by_batch, ladder_table, many_ranks, open_table
 from tcbench.show.document import encoded
-from tcbench.show.format import milliseconds, percent, rate, size
+from tcbench.show.format import milliseconds, number, percent, rate, size
 from tcbench.show.simulated import is_simulated
 
 SCHEMA = "tcbench-explain"
@@ -185,9 +185,9 @@ def lines_of(bottleneck: Bottleneck) -> list[str]:
     if bottleneck.waits_for_gpu_s is not None:
         lines.append(f"host: waits {milliseconds(bottleneck.waits_for_gpu_s)} per step for the GPU")
     moved = "" if device.copied_bytes is None else f" ({size(round(device.copied_bytes))})"
-    lines.append(f"per step: {device.kernels_per_step:.4g} kernels, {device.copies_per_step:.4g} copies{moved}")
+    lines.append(f"per step: {number(device.kernels_per_step)} kernels, {number(device.copies_per_step)} copies{moved}")
     lines += [
-        f"  {percent(cost.share):>6}  {milliseconds(cost.time_s):>8}  {cost.per_step:6.4g} x  {cost.name}"
+        f"  {percent(cost.share):>6}  {milliseconds(cost.time_s):>8}  {number(cost.per_step):>6} x  {cost.name}"
         for cost in device.costliest
     ]
     return lines

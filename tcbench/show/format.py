@@ -31,13 +31,10 @@ def number(value: float, as_part_of: float | None = None) -> str:
 
 
 def rate(images_per_s: float | Interval) -> str:
-    """A throughput, four digits or all of a whole number's: "81.23", "11640", with its interval "81.23 ± 1.2%"; without
-    a limit "any"."""
+    """A throughput: "81.2", "11.6k", with its interval "81.2 ± 1.2%"; without a limit "any"."""
     if isinstance(images_per_s, Interval):
         return f"{rate(images_per_s.value)} {plus_minus(images_per_s)}"
-    if not math.isfinite(images_per_s):
-        return "any"
-    return f"{images_per_s:.4g}" if images_per_s < 1e4 else f"{images_per_s:.0f}"
+    return number(images_per_s) if math.isfinite(images_per_s) else "any"
 
 
 def milliseconds(seconds: float) -> str:

@@ -11,7 +11,7 @@ from rich.text import Text
 from tcbench.analysis.roofline import Ceilings, CellRoofline, Part
 from tcbench.show.console import many_ranks, open_table
 from tcbench.show.document import encoded
-from tcbench.show.format import milliseconds, percent
+from tcbench.show.format import milliseconds, number, percent
 
 SCHEMA = "tcbench-roofline"
 SCHEMA_VERSION = 1
@@ -20,8 +20,8 @@ SCHEMA_VERSION = 1
 
 def headline(ceilings: Ceilings) -> str:
     """A device's ceilings in one line."""
-    rates = ", ".join(f"{rate / 1e9:.4g} GFLOP/s ({name})" for name, rate in ceilings.rates)
-    return f"{ceilings.device_name}: {rates}, {ceilings.bandwidth_bytes_s / 1e9:.4g} GB/s: {ceilings.says}"
+    rates = ", ".join(f"{number(rate / 1e9)} GFLOP/s ({name})" for name, rate in ceilings.rates)
+    return f"{ceilings.device_name}: {rates}, {number(ceilings.bandwidth_bytes_s / 1e9)} GB/s: {ceilings.says}"
 
 
 def phases_table(rooflines: Sequence[CellRoofline]) -> Table:
@@ -60,12 +60,12 @@ def _table(*names: str) -> Table:
 def _figures(part: Part, roofline: CellRoofline) -> tuple[str, ...]:
     share = part.share_of_roof(roofline.ceilings, roofline.precision)
     return (
-        f"{part.flops / 1e9:.3g}",
-        f"{part.bytes / 1e6:.3g}",
-        f"{part.intensity:.3g}",
+        number(part.flops / 1e9),
+        number(part.bytes / 1e6),
+        number(part.intensity),
         milliseconds(part.floor_s(roofline.ceilings, roofline.precision)),
         "" if part.time_s is None else milliseconds(part.time_s),
-        "" if part.flops_s is None or not part.flops else f"{part.flops_s / 1e9:.3g}",
+        "" if part.flops_s is None or not part.flops else number(part.flops_s / 1e9),
         "" if share is None else percent(share, 0),
     )
 

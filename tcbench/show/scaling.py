@@ -14,7 +14,7 @@ from tcbench.analysis.scaling import Curve, Imbalance, Point
 from tcbench.analysis.stats import Interval
 from tcbench.core.record import Cell
 from tcbench.show.console import config_in_ladder, open_table
-from tcbench.show.format import milliseconds, percent, rate
+from tcbench.show.format import milliseconds, number, percent, rate
 from tcbench.show.naming import rate_unit
 
 
@@ -88,7 +88,7 @@ def efficiency_limits(interval: Interval | None) -> str:
 
 def gigabytes(bytes_s: float) -> str:
     """Of 10^9 bytes, as nccl-tests write them: 1.36."""
-    return f"{bytes_s / 1e9:.3g}"
+    return number(bytes_s / 1e9)
 
 
 def imbalance(of: Imbalance | None) -> str:

@@ -109,7 +109,11 @@ def test_ranks_have_a_column_where_a_cell_has_several():
     ]
     head, *rows = [line.split() for line in shown(records).splitlines() if line.strip()]
     assert head[:3] == ["batch", "ranks", "config"]
-    assert [row[:4] for row in rows] == [["4", "1", "fp32", "40"], ["4", "2", "fp32", "80"], ["+", "dali", "100", "±"]]
+    assert [row[:4] for row in rows] == [
+        ["4", "1", "fp32", "40.0"],
+        ["4", "2", "fp32", "80.0"],
+        ["+", "dali", "100", "±"],
+    ]
     assert rows[2][6:8] == ["ms", "1.25×"]  # over fp32 on as many ranks
     assert shown(records[:1]).split()[:2] == ["batch", "config"]
 

@@ -44,10 +44,11 @@ def test_a_number_is_short_and_near_the_value(value: float) -> None:
 @pytest.mark.parametrize(
     ("images_per_s", "text"),
     [
-        (Interval(12.345, 12.0, 12.7), "12.35 ± 2.8%"),
-        (OPEN, "10 ± >100%"),
+        (Interval(12.345, 12.0, 12.7), "12.3 ± 2.8%"),
+        (OPEN, "10.0 ± >100%"),
         (Interval(1234.5, 1200.0, 1260.0), "1234 ± 2.4%"),
-        (81.234, "81.23"),
+        (81.234, "81.2"),
+        (66_712.0, "66.7k"),
         (math.inf, "any"),
     ],
 )

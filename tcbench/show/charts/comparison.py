@@ -37,7 +37,7 @@ from tcbench.show.charts.text import (
 )
 from tcbench.show.charts.wording import ended
 from tcbench.show.comparison.wording import UNNAMED, Labels, allowed, doubts_in_short, heading, headline, several, unit
-from tcbench.show.format import counted, number
+from tcbench.show.format import counted, number, quotient, threshold
 from tcbench.show.naming import apart
 from tcbench.show.verdicts import Tone, signed, tone
 
@@ -229,7 +229,7 @@ def _blocks(comparison: Comparison) -> list[_Block]:
     for mean in comparison.means:
         place = max(n for n, block in enumerate(blocks) if block.metric is mean.metric)
         several_blocks = sum(block.metric is mean.metric for block in blocks) > 1
-        name = f"geometric mean of {mean.cells} cell{'s' * (mean.cells != 1)}" + (" of all blocks" * several_blocks)
+        name = f"geometric mean of {counted(mean.cells, 'cell')}" + (" of all blocks" * several_blocks)
         block = blocks[place]
         blocks[place] = _Block(block.title, block.metric, (*block.rows, _Row("", name, None, mean)))
     return blocks
@@ -251,7 +251,7 @@ def _small_print(comparison: Comparison) -> list[str]:
     lines = [
         "ratio: current over base, of the geometric means over trials · whisker: its 95% confidence interval over "
         "trials (Welch) · hollow: inconclusive · dashed: the threshold "
-        f"({comparison.rule.threshold * 100:.3g}%)"
+        f"({threshold(comparison.rule.threshold)})"
     ]
     if comparison.differences:
         lines.append("differs between base and current: " + "; ".join(allowed(comparison.differences, 4)))
@@ -340,11 +340,5 @@ def _draw_row(axes: Axes, row: _Row, place: float, scale: _Scale, figures: float
 def _figures(row: _Row) -> str:
     """`0.950 (0.938 to 0.962)`."""
     if row.ratio is not None:
-        return f"{_factor(row.ratio.value)} ({_factor(row.ratio.low)} to {_factor(row.ratio.high)})"
-    return "" if row.point is None else f"{_factor(row.point)} (one trial)"
-
-
-def _factor(value: float) -> str:
-    if not math.isfinite(value) or value >= 1000:
-        return ">1000"
-    return f"{value:.3f}" if value < 10 else f"{value:.3g}"
+        return f"{quotient(row.ratio.value)} ({quotient(row.ratio.low)} to {quotient(row.ratio.high)})"
+    return "" if row.point is None else f"{quotient(row.point)} (one trial)"

@@ -40,7 +40,7 @@ from tcbench.show.charts.text import (
 )
 from tcbench.show.charts.wording import ended
 from tcbench.show.comparison.wording import difference, several
-from tcbench.show.format import change, number
+from tcbench.show.format import change, counted, number, threshold
 from tcbench.show.naming import rate_unit
 from tcbench.show.simulated import marked
 from tcbench.show.verdicts import FORMS
@@ -148,7 +148,7 @@ def _subtitle(history: History, groups: Sequence[_Group]) -> str:
         settings.setdefault(summary.setting, []).append(summary)
     common = provenance_of(settings).common  # type: ignore[arg-type]
     commits = len(history.revisions)
-    return " · ".join([*common, f"{commits} commit{'s' * (commits != 1)}"])
+    return " · ".join([*common, counted(commits, "commit")])
 
 
 def _small_print(history: History, cells: Sequence[CellHistory], revisions: Sequence[Revision]) -> list[str]:
@@ -157,7 +157,7 @@ def _small_print(history: History, cells: Sequence[CellHistory], revisions: Sequ
         f"{rate_unit(cell.cell for cell in cells)} over total time, geometric mean over trials · whisker: its "
         f"95% confidence interval over trials · "
         f"{FORMS['regression'].sign} regression: surely slower than the commit before by more than "
-        f"{history.rule.threshold * 100:.3g}% · hollow: inconclusive, or nothing to compare with · every strip spans "
+        f"{threshold(history.rule.threshold)} · hollow: inconclusive, or nothing to compare with · every strip spans "
         f"the same factor"
     ]
     words = _regressions(points)
@@ -168,7 +168,7 @@ def _small_print(history: History, cells: Sequence[CellHistory], revisions: Sequ
         if point.broken_by:
             says = "; ".join(map(difference, point.broken_by))
             breaks[point.revision, says] = breaks.get((point.revision, says), 0) + 1
-    new_lines = [f"{revision.short} ({n} cell{'s' * (n != 1)}): {says}" for (revision, says), n in breaks.items()]
+    new_lines = [f"{revision.short} ({counted(n, 'cell')}): {says}" for (revision, says), n in breaks.items()]
     if new_lines:
         lines.append("new line, not compared with what was before, at " + drawable(several(new_lines, 6)))
     if len(revisions) < len(history.revisions):

@@ -25,6 +25,7 @@ from tcbench.show.charts.labels import around, label
 from tcbench.show.charts.page import Page, put
 from tcbench.show.charts.palette import INK, OTHER, PAPER, PHASE_COLOURS, QUIET
 from tcbench.show.charts.text import DPI, LABEL, LEGEND, drawable, shortened
+from tcbench.show.format import number
 
 MAX_CELLS = 40
 _HEIGHT = 4.6
@@ -108,11 +109,11 @@ def _draw(axes: Axes, rooflines: Sequence[CellRoofline], ceilings: Ceilings, pre
         parts.sort(key=lambda entry: -(entry[1].time_s or 0))
         for phase in dict.fromkeys(part.phase for _, part in parts):
             _draw_points(axes, rooflines, [entry for entry in parts if entry[1].phase == phase], size)
-        for number, part in parts:
+        for place, part in parts:
             assert part.flops_s is not None
             at = part.intensity, part.flops_s
             taken += around([tuple(axes.transData.transform(at))], size / 144 * DPI)
-            names.append((drawable(part.name) if single else str(number), at, size))
+            names.append((drawable(part.name) if single else str(place), at, size))
     for name, at, size in names:
         label(axes, name, at, taken, gap=size / 144 * DPI + 4, color=QUIET, zorder=5, bbox=None)
 
@@ -132,8 +133,8 @@ def _draw_points(axes: Axes, rooflines: Sequence[CellRoofline], parts: Sequence[
         clip_on=False,
     )
     texts = [
-        f"{rooflines[number - 1].summary.cell.label}\n{part.name}: {rate / 1e9:.4g} GFLOP/s"
-        for (number, part), rate in zip(parts, rates, strict=True)
+        f"{rooflines[place - 1].summary.cell.label}\n{part.name}: {number(rate / 1e9)} GFLOP/s"
+        for (place, part), rate in zip(parts, rates, strict=True)
     ]
     tooltip(marks, *texts)
 
@@ -145,13 +146,15 @@ def _draw_roof(axes: Axes, ceilings: Ceilings, precision: Precision) -> list[Bbo
     x = np.union1d(np.geomspace(low, high, 160), np.clip(ridge, low, high))
     y = [ceilings.attainable_flops_s(float(intensity), precision) for intensity in x]
     axes.plot(x, y, color=INK, linewidth=1.4, linestyle=_STYLES[precision], zorder=2.5)
-    texts = [put(axes, f"{precision}: {peak / 1e9:.4g} GFLOP/s", (high, peak), (0, 3), ha="right", va="bottom")]
+    texts = [put(axes, f"{precision}: {number(peak / 1e9)} GFLOP/s", (high, peak), (0, 3), ha="right", va="bottom")]
     bottom = max(low, axes.get_ylim()[0] / ceilings.bandwidth_bytes_s)
     # Precisions share the bandwidth, so that its words stand once: left of the middle of the lowest one's slope.
     if precision == ceilings.rates[0][0] and bottom < ridge:
         middle = math.sqrt(bottom * ridge)
         at = middle, ceilings.bandwidth_bytes_s * middle
-        texts.append(put(axes, f"{ceilings.bandwidth_bytes_s / 1e9:.4g} GB/s", at, (-6, 1), ha="right", va="bottom"))
+        texts.append(
+            put(axes, f"{number(ceilings.bandwidth_bytes_s / 1e9)} GB/s", at, (-6, 1), ha="right", va="bottom")
+        )
     line = axes.transData.transform(np.column_stack([x, y]))
     return [*around([(float(x), float(y)) for x, y in line], 5), *(text.get_window_extent() for text in texts)]
 
@@ -162,7 +165,6 @@ def _draw_marks(axes: Axes, one: CellRoofline) -> None:
         parts = [part for part in one.layers if part.phase == phase and part.flops and part.bytes]
         y = [one.ceilings.attainable_flops_s(part.intensity, one.precision) for part in parts]
         x = [part.intensity for part in parts]
+        words = [f"{part.name}, {phase}: at most {number(at / 1e9)} GFLOP/s" for part, at in zip(parts, y, strict=True)]
         marks = axes.scatter(x, y, s=20, marker="|", color=PHASE_COLOURS[phase], linewidth=0.8, zorder=2.7)
-        tooltip(
-            marks, *(f"{part.name}, {phase}: at most {at / 1e9:.4g} GFLOP/s" for part, at in zip(parts, y, strict=True))
-        )
+        tooltip(marks, *words)

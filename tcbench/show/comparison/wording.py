@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from tcbench.analysis.comparability import Difference
 from tcbench.analysis.compare import CellComparison, Comparison, Mean, Metric, Side
 from tcbench.core.record import STATUSES, Cell
-from tcbench.show.format import change, counted, milliseconds, percent, quotient, ratio, size, threshold
+from tcbench.show.format import change, counted, milliseconds, number, percent, quotient, ratio, size, threshold
 from tcbench.show.naming import apart, rate_unit
 
 _TELLING_SPIKES = 0.005
@@ -66,7 +66,7 @@ def figure(metric: Metric, side: Side | None) -> str:
         return "-"
     if side.figure is None:
         return "-" if side.status == "ok" else side.status
-    return size(round(side.figure)) if metric.unit == "bytes" else f"{side.figure:.4g}"
+    return size(round(side.figure)) if metric.unit == "bytes" else number(side.figure)
 
 
 def unit(metric: Metric, cells: Iterable[Cell]) -> str:

@@ -10,7 +10,7 @@ from tcbench.analysis.stats import Interval
 from tcbench.analysis.summary import CellSummary, base_config, best, ratio
 from tcbench.core.record import Cell
 from tcbench.show.busy import busy_line
-from tcbench.show.format import counted, factor, limits, listed, number, numbers, plus_minus
+from tcbench.show.format import counted, factor, limits, listed, number, numbers, plural, plus_minus
 from tcbench.show.page import bottlenecks, rungs
 from tcbench.show.page.page import (
     AnyBlock,
@@ -166,7 +166,7 @@ def _bought(climb: Climb) -> Paragraph:
 
 
 def _sizes(batch_sizes: Sequence[int]) -> str:
-    return f"batch size{'s' * (len(batch_sizes) > 1)} {numbers(batch_sizes)}"
+    return f"{plural(len(batch_sizes), 'batch size')} {numbers(batch_sizes)}"
 
 
 def _missing(here: Here) -> tuple[tuple[Badge | None, Paragraph], ...]:
@@ -181,7 +181,7 @@ def _missing(here: Here) -> tuple[tuple[Badge | None, Paragraph], ...]:
         for cell in cells:
             of_config.setdefault(cell.cell.config, []).append(cell.cell.batch_size)
         names = [
-            f"{spaced(config)} at batch size{'s' * (len(sizes) > 1)} {numbers(sizes)}"
+            f"{spaced(config)} at {plural(len(sizes), 'batch size')} {numbers(sizes)}"
             for config, sizes in of_config.items()
         ]
         more = len(names) - _MOST_CONFIGS

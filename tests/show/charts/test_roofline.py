@@ -56,7 +56,7 @@ def test_one_cell_shows_its_phases_by_name_under_the_ceilings() -> None:
     figure = roofline_chart([cell_roofline("fp32", 8)])
     assert_tidy(figure)
     assert_clear(figure)
-    assert {"forward", "backward", "update", "fp32: 90 GFLOP/s", "20 GB/s"} <= set(words(figure))
+    assert {"forward", "backward", "update", "fp32: 90.0 GFLOP/s", "20.0 GB/s"} <= set(words(figure))
     assert len(points(figure)) == 3
 
 
@@ -77,7 +77,7 @@ def test_many_cells_are_numbered_in_the_legend() -> None:
 
 def test_each_precision_has_its_own_ceiling() -> None:
     shown = words(roofline_chart([cell_roofline(c, 64, device="cuda:0") for c in ("fp32", "fp16")]))
-    assert {"fp32: 90 GFLOP/s", "fp16: 400 GFLOP/s"} <= set(shown)
+    assert {"fp32: 90.0 GFLOP/s", "fp16: 400 GFLOP/s"} <= set(shown)
 
 
 @given(st.lists(st.floats(1e-5, 10), min_size=1, max_size=120), st.sampled_from(["fp32", "fp16+fused"]))
