@@ -10,6 +10,7 @@ The bits of a mask and of a reserve space are cuDNN's own; here they are a byte 
 from __future__ import annotations
 
 import ctypes
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -285,10 +286,16 @@ def add_relu(work: w.AddRelu, a: Arrays) -> None:
 # -- pooling ---------------------------------------------------------------------------------------------------------
 
 
+def _pads(pool: w.Pool) -> tuple[tuple[int, int], tuple[int, int]]:
+    """What stands before and behind the image's rows and columns, as far as windows reach."""
+    reach = ((outputs - 1) * pool.stride + pool.ksize for outputs in (pool.p, pool.q))
+    rows, columns = (max(0, end - size - pool.pad) for end, size in zip(reach, (pool.h, pool.w), strict=True))
+    return (pool.pad, rows), (pool.pad, columns)
+
+
 def _windows(pool: w.Pool, x: Array, outside: float) -> Array:
     """(N, H, W, C) -> (ksize * ksize, N, P, Q, C), with what the padding holds."""
-    pad = pool.pad
-    padded = np.pad(x, ((0, 0), (pad, pad), (pad, pad), (0, 0)), constant_values=outside)
+    padded = np.pad(x, ((0, 0), *_pads(pool), (0, 0)), constant_values=outside)
     taps = [_tap(pool, padded, r, s) for r in range(pool.ksize) for s in range(pool.ksize)]
     return np.stack(taps)
 
@@ -308,7 +315,8 @@ def max_pool_forward(work: w.MaxPoolForward, a: Arrays) -> None:
 def max_pool_backward(work: w.MaxPoolBackward, a: Arrays) -> None:
     pool = work.pool
     gy, place = _nhwc(a.gy, pool.layout), _nhwc(a.raw("place"), pool.layout)
-    gx = np.zeros((pool.n, pool.h + 2 * pool.pad, pool.w + 2 * pool.pad, pool.c))
+    (above, below), (left, right) = _pads(pool)
+    gx = np.zeros((pool.n, above + pool.h + below, left + pool.w + right, pool.c))
     for tap in range(pool.ksize**2):
         _tap(pool, gx, *divmod(tap, pool.ksize))[...] += np.where(place == tap, gy, 0)
     a.write(gx=_stored(gx[:, pool.pad : pool.pad + pool.h, pool.pad : pool.pad + pool.w], pool.layout))
@@ -325,17 +333,114 @@ def global_average_backward(work: w.GlobalAverageBackward, a: Arrays) -> None:
     a.write(gx=_stored(gx, work.layout))
 
 
+def _tiles(work: Any) -> list[tuple[int, slice]]:
+    """Output and pixels of each window along one side."""
+    return [(i, slice(i * work.stride, i * work.stride + work.ksize)) for i in range(work.out)]
+
+
+@_computes(w.TiledAverageForward)
+def tiled_average_forward(work: w.TiledAverageForward, a: Arrays) -> None:
+    x = _nhwc(a.x, work.layout)
+    y = np.stack([np.stack([x[:, r, s].mean((1, 2)) for _, s in _tiles(work)], 1) for _, r in _tiles(work)], 1)
+    a.write(y=_stored(y, work.layout))
+
+
+@_computes(w.TiledAverageBackward)
+def tiled_average_backward(work: w.TiledAverageBackward, a: Arrays) -> None:
+    gy = _nhwc(a.gy, work.layout)
+    gx = np.zeros((work.n, work.side, work.side, work.c))
+    for (p, rows), (q, columns) in itertools.product(_tiles(work), _tiles(work)):
+        gx[:, rows, columns] += gy[:, p, None, q, None] / work.ksize**2
+    a.write(gx=_stored(gx, work.layout))
+
+
+# -- concatenation, normalisation across channels, dropout ----------------------------------------------------------
+
+
+@_computes(w.PutColumns)
+def put_columns(work: w.PutColumns, a: Arrays) -> None:
+    a.raw("y")[:, work.first : work.first + work.width] = a.raw("x")
+
+
+@_computes(w.TakeColumns)
+def take_columns(work: w.TakeColumns, a: Arrays) -> None:
+    a.write(gx=a.gy[:, work.first : work.first + work.width])
+
+
+def _neighbours(work: Any, values: Array) -> Array:
+    """Sums over `size` channels around each; channels are the axis that the layout says."""
+    axis = 1 if work.layout == "NCHW" else 2
+    values = np.moveaxis(values, axis, -1)
+    half = work.size // 2
+    sums = np.stack([values[..., max(0, i - half) : i + half + 1].sum(-1) for i in range(work.c)], -1)
+    return np.moveaxis(sums, -1, axis)
+
+
+@_computes(w.LrnForward)
+def lrn_forward(work: w.LrnForward, a: Arrays) -> None:
+    sums = work.k + work.alpha * _neighbours(work, a.x**2)
+    a.write(y=a.x * sums**-work.beta, sums=sums)
+
+
+@_computes(w.LrnBackward)
+def lrn_backward(work: w.LrnBackward, a: Arrays) -> None:
+    across = _neighbours(work, a.gy * a.x * a.sums ** (-work.beta - 1))
+    a.write(gx=a.gy * a.sums**-work.beta - 2 * work.alpha * work.beta * a.x * across)
+
+
+def philox(counter: tuple[int, int, int, int], key: tuple[int, int]) -> tuple[int, int, int, int]:
+    """Philox4x32-10 in plain integers."""
+    c0, c1, c2, c3 = counter
+    k0, k1 = key
+    for _ in range(10):
+        high0, low0 = divmod(0xD2511F53 * c0, 2**32)
+        high1, low1 = divmod(0xCD9E8D57 * c2, 2**32)
+        c0, c1, c2, c3 = high1 ^ c1 ^ k0, low1, high0 ^ c3 ^ k1, low0
+        k0, k1 = (k0 + 0x9E3779B9) % 2**32, (k1 + 0xBB67AE85) % 2**32
+    return c0, c1, c2, c3
+
+
+def kept_values(work: Any, seed: int, count: int) -> Array:
+    """1 or 0 for every value as it is stored."""
+    blocks = [philox((i, 0, count, 0), (seed, 0)) for i in range(-(-work.size // 4))]
+    kept = (np.array(blocks).reshape(-1)[: work.size] >= round(work.ratio * 2**32)).reshape(work.n, work.c, -1)
+    return (kept if work.layout == "NCHW" else kept.transpose(0, 2, 1)).reshape(-1)
+
+
+@_computes(w.DropoutForward)
+def dropout_forward(work: w.DropoutForward, a: Arrays) -> None:
+    seed, count = a.raw("counter").tolist()
+    kept = kept_values(work, seed, count)
+    a.write(y=np.where(kept, a.x / (1 - work.ratio), 0), kept=kept)
+
+
+@_computes(w.DropoutBackward)
+def dropout_backward(work: w.DropoutBackward, a: Arrays) -> None:
+    a.raw("counter")[1] += 1
+    a.write(gx=np.where(a.raw("kept"), a.gy / (1 - work.ratio), 0))
+
+
 # -- classifier and loss ---------------------------------------------------------------------------------------------
 
 
 @_computes(w.AddBias)
 def add_bias(work: w.AddBias, a: Arrays) -> None:
-    a.write(y=a.y + a.b)
+    a.write(y=_biased(work, a))
+
+
+@_computes(w.AddBiasRelu)
+def add_bias_relu(work: w.AddBiasRelu, a: Arrays) -> None:
+    y = _biased(work, a)
+    a.write(y=np.where(y <= 0, 0, y))
+
+
+def _biased(work: Any, a: Arrays) -> Array:
+    return np.asarray((a.y.reshape(work.n, work.k, -1) + a.b[:, None]).reshape(a.y.shape))
 
 
 @_computes(w.BiasGradient)
 def bias_gradient(work: w.BiasGradient, a: Arrays) -> None:
-    a.write(gb=a.gy.sum(0))
+    a.write(gb=a.gy.reshape(work.slices, -1, work.k, work.pixels).sum((1, 3)))
 
 
 def _one_hot(labels: Array, k: int) -> Array:

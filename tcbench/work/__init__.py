@@ -23,9 +23,13 @@ from tcbench.work.base import (
     stored,
     wide,
 )
+from tcbench.work.bias import AddBias, AddBiasRelu, BiasGradient
+from tcbench.work.columns import PutColumns, TakeColumns
 from tcbench.work.convolution import Conv2d, ConvDgrad, ConvDgradAdd, ConvFprop, ConvFpropStats, ConvWgrad
+from tcbench.work.dropout import DropoutBackward, DropoutForward
 from tcbench.work.im2col import Col2im, Im2col, placing, product
-from tcbench.work.loss import AddBias, BiasGradient, MeanLoss, SoftmaxCrossEntropyBackward, SoftmaxCrossEntropyForward
+from tcbench.work.loss import MeanLoss, SoftmaxCrossEntropyBackward, SoftmaxCrossEntropyForward
+from tcbench.work.lrn import LrnBackward, LrnForward
 from tcbench.work.norm import (
     After,
     BatchNormApply,
@@ -38,7 +42,15 @@ from tcbench.work.norm import (
     reserve_bytes,
 )
 from tcbench.work.pointwise import Add, AddRelu, Relu, ReluBackward
-from tcbench.work.pooling import GlobalAverageBackward, GlobalAverageForward, MaxPoolBackward, MaxPoolForward, Pool
+from tcbench.work.pooling import (
+    GlobalAverageBackward,
+    GlobalAverageForward,
+    MaxPoolBackward,
+    MaxPoolForward,
+    Pool,
+    TiledAverageBackward,
+    TiledAverageForward,
+)
 from tcbench.work.update import (
     ALIGNMENT,
     CHUNK,
@@ -71,6 +83,7 @@ __all__ = [
     "STATE_SIZE",
     "Add",
     "AddBias",
+    "AddBiasRelu",
     "AddRelu",
     "AdjustScale",
     "After",
@@ -91,12 +104,16 @@ __all__ = [
     "ConvFpropStats",
     "ConvWgrad",
     "DType",
+    "DropoutBackward",
+    "DropoutForward",
     "GlobalAverageBackward",
     "GlobalAverageForward",
     "Half",
     "Im2col",
     "Kind",
     "Layout",
+    "LrnBackward",
+    "LrnForward",
     "Math",
     "MaxPoolBackward",
     "MaxPoolForward",
@@ -107,11 +124,15 @@ __all__ = [
     "PackGradients",
     "Parameters",
     "Pool",
+    "PutColumns",
     "Relu",
     "ReluBackward",
     "Role",
     "SoftmaxCrossEntropyBackward",
     "SoftmaxCrossEntropyForward",
+    "TakeColumns",
+    "TiledAverageBackward",
+    "TiledAverageForward",
     "ToHalf",
     "ToSingle",
     "Unscale",

@@ -1,10 +1,10 @@
-"""The classifier's bias, and the loss: softmax cross entropy and its mean."""
+"""The loss: softmax cross entropy and its mean."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tcbench.work.base import Array, DType, Work, reads, updates, wide, writes
+from tcbench.work.base import Array, DType, Work, reads, wide, writes
 
 
 @dataclass(frozen=True)
@@ -18,27 +18,11 @@ class _Logits(Work):
 
     def array(self, name: str) -> Array:
         return {
-            "b": ((self.k,), wide(self.dtype)),
-            "gb": ((self.k,), wide(self.dtype)),
             "t": ((self.n,), "int32"),
             "log_p": ((self.n, self.k), wide(self.dtype)),
             "losses": ((self.n,), wide(self.dtype)),
             "gloss": ((), wide(self.dtype)),
         }.get(name, ((self.n, self.k), self.dtype))
-
-
-class AddBias(_Logits):
-    """y (N, K) += b (K,), in place; b is float32 (float64 for float64)."""
-
-    name = "add_bias"
-    roles = updates("y") | reads("b")
-
-
-class BiasGradient(_Logits):
-    """gb (K,), float32 (float64 for float64): gy (N, K) summed over N."""
-
-    name = "bias_gradient"
-    roles = reads("gy") | writes("gb")
 
 
 class SoftmaxCrossEntropyForward(_Logits):

@@ -1,4 +1,4 @@
-"""Max pooling, and the average over all pixels before the classifier."""
+"""Max pooling, the average over all pixels before the classifier, and averages over windows."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from tcbench.work.base import Array, DType, Layout, Work, reads, stored, writes
 
 @dataclass(frozen=True)
 class Pool:
-    """Max pooling with square windows: output size floor((H + 2 pad - ksize) / stride) + 1."""
+    """Max pooling with square windows: output size floor((H + 2 pad - ksize) / stride) + 1. With `ceil` that
+    is rounded up: a last window that begins inside the image counts although it ends outside (Caffe's rule; Chainer
+    calls it cover_all)."""
 
     n: int
     c: int
@@ -20,14 +22,18 @@ class Pool:
     pad: int
     layout: Layout
     dtype: DType
+    ceil: bool = False
 
     @property
     def p(self) -> int:
-        return (self.h + 2 * self.pad - self.ksize) // self.stride + 1
+        return self._outputs(self.h)
 
     @property
     def q(self) -> int:
-        return (self.w + 2 * self.pad - self.ksize) // self.stride + 1
+        return self._outputs(self.w)
+
+    def _outputs(self, size: int) -> int:
+        return (size + 2 * self.pad - self.ksize + (self.stride - 1 if self.ceil else 0)) // self.stride + 1
 
     @property
     def x_shape(self) -> tuple[int, int, int, int]:
@@ -99,4 +105,49 @@ class GlobalAverageBackward(_GlobalAverage):
     """gx: gy / (H * W) at every pixel."""
 
     name = "global_average_backward"
+    roles = reads("gy") | writes("gx")
+
+
+@dataclass(frozen=True)
+class _TiledAverage(Work):
+    """Of images (N, C, `side`, `side`) over `out` x `out` windows, floor(side / out) apart and so wide that the last
+    ends with the image: side - (out - 1) * stride. Where `out` divides `side` these are tiles, PyTorch's adaptive
+    pooling; of 14 pixels 4 outputs have GoogLeNet's 5x5 windows with stride 3; where there are fewer pixels than
+    outputs, each is the mean of all."""
+
+    n: int
+    c: int
+    side: int
+    out: int
+    layout: Layout
+    dtype: DType
+
+    @property
+    def stride(self) -> int:
+        return self.side // self.out
+
+    @property
+    def ksize(self) -> int:
+        return self.side - (self.out - 1) * self.stride
+
+    def array(self, name: str) -> Array:
+        side = self.side if name in ("x", "gx") else self.out
+        return stored(self.layout, self.n, self.c, side, side), self.dtype
+
+    @property
+    def scalars(self) -> tuple[int | float, ...]:
+        return (self.n, self.c, self.side, self.side, self.out, self.out, self.ksize, self.stride)
+
+
+class TiledAverageForward(_TiledAverage):
+    """y: means of the windows, summed in float32."""
+
+    name = "tiled_average_forward"
+    roles = reads("x") | writes("y")
+
+
+class TiledAverageBackward(_TiledAverage):
+    """gx: each pixel sums, in float32, gy / ksize ** 2 of the windows that hold it."""
+
+    name = "tiled_average_backward"
     roles = reads("gy") | writes("gx")

@@ -1,28 +1,16 @@
-"""The classifier's bias and the softmax cross entropy: small next to everything else, on one thread."""
+"""The softmax cross entropy: small next to everything else, on one thread."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from tcbench.accelerators.cpu.numpy.half import cast, cast_into, compute_dtype
+from tcbench.accelerators.cpu.numpy.half import cast, cast_into
 from tcbench.accelerators.cpu.numpy.parallel import Array
 from tcbench.work import (
-    AddBias,
-    BiasGradient,
     MeanLoss,
     SoftmaxCrossEntropyBackward,
     SoftmaxCrossEntropyForward,
 )
-
-
-def add_bias(_: AddBias, y: Array, b: Array) -> None:
-    """See AddBias."""
-    cast_into(cast(y, compute_dtype(y.dtype)) + b, y)
-
-
-def bias_gradient(_: BiasGradient, gy: Array, gb: Array) -> None:
-    """See BiasGradient."""
-    cast(gy, gb.dtype).sum(axis=0, out=gb)
 
 
 def loss(work: SoftmaxCrossEntropyForward, x: Array, t: Array, log_p: Array, losses: Array) -> None:

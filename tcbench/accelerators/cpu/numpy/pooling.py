@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -16,6 +18,8 @@ from tcbench.work import (
     MaxPoolBackward,
     MaxPoolForward,
     Pool,
+    TiledAverageBackward,
+    TiledAverageForward,
 )
 
 
@@ -37,7 +41,9 @@ def _windows(pool: Pool) -> list[tuple[slice, ...]]:
 
 def _padded(pool: Pool, name: str, dtype: np.dtype[Any], fill: float) -> tuple[Array, Array]:
     """This thread's scratch for one image with its padding, filled; and the image in it."""
-    shape = dataclasses.replace(pool, n=1, h=pool.h + 2 * pool.pad, w=pool.w + 2 * pool.pad).x_shape
+    reach = ((outputs - 1) * pool.stride + pool.ksize for outputs in (pool.p, pool.q))
+    height, width = (max(size + 2 * pool.pad, end) for size, end in zip((pool.h, pool.w), reach, strict=True))
+    shape = dataclasses.replace(pool, n=1, h=height, w=width).x_shape
     whole = scratch(name, shape, dtype)
     whole[...] = fill
     rows, columns = slice(pool.pad, pool.pad + pool.h), slice(pool.pad, pool.pad + pool.w)
@@ -120,3 +126,32 @@ def global_average_backward(work: GlobalAverageBackward, gy: Array, gx: Array) -
     share = load(gy, "pool.gy") / compute_dtype(gy.dtype).type(work.h * work.w)
     rounded = convert(share, np.empty(share.shape, gy.dtype))
     gx[...] = rounded[:, :, None, None] if work.layout == "NCHW" else rounded[:, None, None, :]
+
+
+def _tiles(work: TiledAverageForward | TiledAverageBackward) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...]]]:
+    """Each output's place in y, and its window in x."""
+    starts = range(0, work.out * work.stride, work.stride) if work.stride else [0] * work.out
+    spans = list(enumerate(slice(start, start + work.ksize) for start in starts))
+    for (p, rows), (q, columns) in itertools.product(spans, spans):
+        if work.layout == "NCHW":
+            yield (..., p, q), (..., rows, columns)
+        else:
+            yield (..., p, q, slice(None)), (..., rows, columns, slice(None))
+
+
+def tiled_average(work: TiledAverageForward, x: Array, y: Array) -> None:
+    """See TiledAverageForward."""
+    axes = (2, 3) if work.layout == "NCHW" else (1, 2)
+    values = load(x, "pool.x")
+    for place, window in _tiles(work):
+        y[place] = values[window].mean(axis=axes, dtype=values.dtype)
+
+
+def tiled_average_backward(work: TiledAverageBackward, gy: Array, gx: Array) -> None:
+    """See TiledAverageBackward."""
+    shares = load(gy, "pool.gy") / compute_dtype(gy.dtype).type(work.ksize**2)
+    sums = np.zeros(gx.shape, shares.dtype)
+    across = (..., None, None) if work.layout == "NCHW" else (..., None, None, slice(None))
+    for place, window in _tiles(work):
+        sums[window] += shares[place][across]
+    convert(sums, gx)

@@ -189,6 +189,16 @@ def _max_pool(work: w.MaxPoolForward | w.MaxPoolBackward) -> KernelLaunch:
     return _linear("pooling.cu", work.name, (_type(pool.dtype), _layout(pool.layout)), blocks, _threads(values))
 
 
+@launches(w.TiledAverageForward, w.TiledAverageBackward)
+def _tiled_average(work: w.TiledAverageForward | w.TiledAverageBackward) -> KernelLaunch:
+    side = work.out if isinstance(work, w.TiledAverageForward) else work.side
+    if work.layout == "NHWC":
+        blocks, values = work.n * side, side * _vectors(work.c, work.dtype)
+    else:
+        blocks, values = work.n * work.c, side * side
+    return _linear("tiled_average.cu", work.name, (_type(work.dtype), _layout(work.layout)), blocks, _threads(values))
+
+
 @launches(w.GlobalAverageForward, w.GlobalAverageBackward)
 def _global_average(work: w.GlobalAverageForward | w.GlobalAverageBackward) -> KernelLaunch:
     vectors = _vectors(work.c, work.dtype)
@@ -205,15 +215,44 @@ def _global_average(work: w.GlobalAverageForward | w.GlobalAverageBackward) -> K
 # -- classifier and loss -------------------------------------------------------------------------------------------
 
 
-@launches(w.AddBias, w.SoftmaxCrossEntropyForward, w.SoftmaxCrossEntropyBackward)
-def _by_row(work: w.AddBias | w.SoftmaxCrossEntropyForward | w.SoftmaxCrossEntropyBackward) -> KernelLaunch:
+@launches(w.SoftmaxCrossEntropyForward, w.SoftmaxCrossEntropyBackward)
+def _by_row(work: w.SoftmaxCrossEntropyForward | w.SoftmaxCrossEntropyBackward) -> KernelLaunch:
     return _linear("loss.cu", work.name, (_type(work.dtype),), work.n, _threads(work.k))
+
+
+@launches(w.AddBias, w.AddBiasRelu)
+def _add_bias(work: w.AddBias | w.AddBiasRelu) -> KernelLaunch:
+    blocks = _blocks(work.n * work.k * work.pixels, BLOCK * _width(work.dtype))
+    return _linear("bias.cu", work.name, (_type(work.dtype),), blocks)
 
 
 @launches(w.BiasGradient)
 def _bias_gradient(work: w.BiasGradient) -> KernelLaunch:
-    grid = (_blocks(work.k, WARP), 1, 1)
-    return KernelLaunch("loss.cu", work.name, (_type(work.dtype),), grid, (WARP, 16, 1))
+    defines = (_type(work.dtype),)
+    if work.pixels > 1:
+        return _linear("bias.cu", "bias_gradient_of_maps", defines, work.slices * work.k)
+    grid = (work.slices * _blocks(work.k, WARP), 1, 1)
+    return KernelLaunch("bias.cu", work.name, defines, grid, (WARP, 16, 1))
+
+
+# -- what other networks have --------------------------------------------------------------------------------------
+
+
+@launches(w.PutColumns, w.TakeColumns)
+def _columns(work: w.PutColumns | w.TakeColumns) -> KernelLaunch:
+    blocks = _blocks(work.rows * work.width, BLOCK * _width(work.dtype))
+    return _linear("columns.cu", work.name, (_type(work.dtype),), blocks)
+
+
+@launches(w.LrnForward, w.LrnBackward)
+def _lrn(work: w.LrnForward | w.LrnBackward) -> KernelLaunch:
+    blocks = _blocks(work.n * work.c * work.pixels, BLOCK)
+    return _linear("lrn.cu", work.name, (_type(work.dtype), _layout(work.layout)), blocks)
+
+
+@launches(w.DropoutForward, w.DropoutBackward)
+def _dropout(work: w.DropoutForward | w.DropoutBackward) -> KernelLaunch:
+    return _linear("dropout.cu", work.name, (_type(work.dtype), _layout(work.layout)), _blocks(work.size, BLOCK))
 
 
 @launches(w.MeanLoss)

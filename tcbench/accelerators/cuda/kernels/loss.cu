@@ -1,31 +1,8 @@
-// The classifier's bias, softmax cross entropy and its gradient. DTYPE is half, bfloat16 or float.
+// Softmax cross entropy and its gradient. DTYPE is half, bfloat16 or float.
 
 #include "common.cuh"
 
 typedef DTYPE T;
-
-// A block per row.
-extern "C" __global__ void add_bias(T* y, const float* b, long long n, long long k) {
-    for (long long row = blockIdx.x; row < n; row += gridDim.x) {
-        for (long long i = threadIdx.x; i < k; i += blockDim.x) put(y[row * k + i], to_float(y[row * k + i]) + b[i]);
-    }
-}
-
-// A block per 32 columns: threadIdx.x columns, threadIdx.y (at most 16) rows.
-extern "C" __global__ void bias_gradient(const T* gy, float* gb, long long n, long long k) {
-    __shared__ float partial[16][32];
-    const long long column = static_cast<long long>(blockIdx.x) * 32 + threadIdx.x;
-    float sum = 0.0f;
-    if (column < k) {
-        for (long long row = threadIdx.y; row < n; row += blockDim.y) sum += to_float(gy[row * k + column]);
-    }
-    partial[threadIdx.y][threadIdx.x] = sum;
-    __syncthreads();
-    if (threadIdx.y == 0 && column < k) {
-        for (int y = 1; y < static_cast<int>(blockDim.y); ++y) sum += partial[y][threadIdx.x];
-        gb[column] = sum;
-    }
-}
 
 // A block per row. A row that holds a NaN or +infinity becomes NaN.
 extern "C" __global__ void softmax_cross_entropy_forward(const T* x, const int* t, float* log_p, float* losses,

@@ -23,7 +23,7 @@ Array = np.ndarray[Any, Any]
 Arrays = dict[str, Array]
 
 EXACT = {"relu", "relu_backward", "add", "add_relu", "to_single", "to_half", "max_pool_forward", "unscale"}
-EXACT |= {"check_finite", "adjust_scale", "im2col", "pack_gradients"}
+EXACT |= {"put_columns", "take_columns", "check_finite", "adjust_scale", "im2col", "pack_gradients"}
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ LAYOUTS: tuple[w.Layout, ...] = ("NCHW", "NHWC")
 
 
 def all_cases() -> list[Case]:
-    return [*elementwise(), *batch_norm(), *lowering(), *pooling(), *loss(), *update()]
+    return [*elementwise(), *batch_norm(), *lowering(), *pooling(), *biases(), *others(), *loss(), *update()]
 
 
 def elementwise() -> Iterator[Case]:
@@ -136,6 +136,7 @@ def pooling() -> Iterator[Case]:
             "overlapping": w.Pool(1, 8, 5, 7, 3, 1, 1, layout, dtype),
             "gaps": w.Pool(1, 8, 11, 9, 2, 3, 1, layout, dtype),
             "wide": w.Pool(1, 24, 3, 40, 5, 2, 2, layout, dtype),
+            "ceil": w.Pool(1, 8, 8, 10, 3, 2, 0, layout, dtype, ceil=True),
         }
         for kind in (w.MaxPoolForward, w.MaxPoolBackward):
             yield from (Case(kind(pool), label=label) for label, pool in pools.items())
@@ -150,14 +151,53 @@ def pooling() -> Iterator[Case]:
             yield Case(average(5, 40, 2, 3, layout, dtype), grid=2)
 
 
-def loss() -> Iterator[Case]:
+def biases() -> Iterator[Case]:
     for dtype in DTYPES:
-        for kind in (w.AddBias, w.BiasGradient, w.SoftmaxCrossEntropyForward, w.SoftmaxCrossEntropyBackward):
+        for kind in (w.AddBias, w.AddBiasRelu, w.BiasGradient):
             yield Case(kind(3, 10, dtype))
             yield Case(kind(5, 1000, dtype), odd=True)
             yield Case(kind(37, 33, dtype), special=True)
-            if kind is not w.BiasGradient:
-                yield Case(kind(7, 40, dtype), grid=2)
+            yield Case(kind(2, 6, dtype, pixels=16))
+            yield Case(kind(4, 5, dtype, pixels=9), special=True, odd=True)
+        for kind in (w.AddBias, w.AddBiasRelu):
+            yield Case(kind(7, 40, dtype), grid=2)
+        yield Case(w.BiasGradient(12, 40, dtype, slices=3))
+        yield Case(w.BiasGradient(6, 5, dtype, pixels=20, slices=2), special=True)
+        yield Case(w.BiasGradient(4, 8, dtype, pixels=7, slices=4), grid=3)
+
+
+def others() -> Iterator[Case]:
+    """Concatenation, normalisation across channels, dropout, averages over windows."""
+    for dtype in DTYPES:
+        for kind in (w.PutColumns, w.TakeColumns):
+            yield Case(kind(5, 16, 48, 24, dtype))
+            yield Case(kind(3, 7, 20, 13, dtype), special=True)
+            yield Case(kind(4, 8, 24, 8, dtype), odd=True)
+            yield Case(kind(9, 24, 40, 3, dtype), grid=2)
+    for layout, dtype in itertools.product(LAYOUTS, DTYPES):
+        for kind in (w.LrnForward, w.LrnBackward):
+            yield Case(kind(2, 9, 6, layout, dtype, 5, 2e-1, 0.75, 1.0))
+            yield Case(kind(1, 2, 5, layout, dtype, 5, 1e-4, 0.75, 2.0), label="fewer-channels")
+            yield Case(kind(2, 8, 4, layout, dtype, 3, 0.5, 0.5, 1.0), odd=True, grid=1)
+        for kind in (w.DropoutForward, w.DropoutBackward):
+            yield Case(kind(3, 6, 7, layout, dtype, 0.5))
+            yield Case(kind(2, 10, 1, layout, dtype, 0.4), odd=True, special=True)
+            yield Case(kind(2, 5, 9, layout, dtype, 0.25), grid=1)
+        for kind in (w.TiledAverageForward, w.TiledAverageBackward):
+            yield Case(kind(2, 8, 6, 3, layout, dtype))
+            yield Case(kind(1, 5, 14, 4, layout, dtype), label="overlapping")
+            yield Case(kind(2, 16, 2, 7, layout, dtype), label="repeated")
+            yield Case(kind(1, 8, 7, 2, layout, dtype), odd=True, special=True)
+            yield Case(kind(3, 8, 5, 2, layout, dtype), grid=2)
+
+
+def loss() -> Iterator[Case]:
+    for dtype in DTYPES:
+        for kind in (w.SoftmaxCrossEntropyForward, w.SoftmaxCrossEntropyBackward):
+            yield Case(kind(3, 10, dtype))
+            yield Case(kind(5, 1000, dtype), odd=True)
+            yield Case(kind(37, 33, dtype), special=True)
+            yield Case(kind(7, 40, dtype), grid=2)
         yield Case(w.SoftmaxCrossEntropyForward(6, 4, dtype), label="labels-out-of-range")
     for n in (1, 64, 1001):
         yield Case(w.MeanLoss(n))
@@ -232,6 +272,12 @@ def inputs(case: Case) -> Arrays:
             arrays[f"gradient{index}"] = _values(rng, size, work.parameters.gradient_dtype(half), special)
             if half:
                 arrays[f"half{index}"] = _poison(size, work.parameters.half)
+    if "counter" in arrays:
+        arrays["counter"] = np.array([2**32 - 3, 5], "int64")
+    if "kept" in arrays and isinstance(work, w.DropoutBackward):
+        arrays["kept"] = rng.integers(0, 2, arrays["kept"].size).astype("uint8")
+    if "sums" in arrays and isinstance(work, w.LrnBackward):
+        arrays["sums"] = rng.uniform(work.k, 3 * work.k, arrays["sums"].size).astype("float32")
     if "overflowing" in case.label:
         arrays["g"] = np.where(rng.random(arrays["g"].size) < 1e-4, ml_dtypes.finfo(work.dtype).max, arrays["g"])
     return arrays
@@ -332,7 +378,7 @@ def check(case: Case, given: Arrays, found: Arrays) -> None:
     for name, array in found.items():
         if not (name in written or name.startswith("half")):
             np.testing.assert_array_equal(array.view("uint8"), given[name].view("uint8"), f"{name} was written")
-        elif case.work.name in EXACT or array.dtype == "uint8" or name == "state":
+        elif case.work.name in EXACT or array.dtype in ("uint8", "int64") or name == "state":
             # In float64 every NaN of bfloat16 is known for one.
             np.testing.assert_array_equal(array.astype("float64"), wanted[name].astype("float64"), name)
         else:

@@ -32,6 +32,7 @@ WITH_BARRIERS = {
     "unscale",
     "global_average_forward",
     "bias_gradient",
+    "bias_gradient_of_maps",
     "softmax_cross_entropy_forward",
     "mean_loss",
     "batched_update",
