@@ -30,6 +30,11 @@ typer.main.get_command = functools.cache(typer.main.get_command)
 # Hundreds of tests start Python anew: none of them should compile all that it imports.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
+# What tests keep is no user's. All of xdist's workers inherit it from the process that starts them.
+if "TCBENCH_CACHE" not in os.environ:
+    _cache = tempfile.TemporaryDirectory(prefix="tcbench-tests-cache-")
+    os.environ["TCBENCH_CACHE"] = _cache.name
+
 # A shell that starts the suite in the background has it ignore interrupts, nohup has it ignore hangups, and so would
 # every process that the tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -75,7 +75,7 @@ def run(
     fresh_autotune: Annotated[
         bool,
         typer.Option(
-            "--fresh-autotune", help="On a GPU, time cuDNN's plans again, ignoring kept choices.", rich_help_panel=HOW
+            "--fresh-autotune", help="Time cuDNN's or oneDNN's plans again, ignoring kept choices.", rich_help_panel=HOW
         ),
     ] = False,
     seed: SeedOption = 0,

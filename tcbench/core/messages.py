@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Literal
 
 import msgspec
@@ -14,7 +15,12 @@ RUNNER_PID = "TCBENCH_RUNNER_PID"
 """The environment variable in which a worker finds the process id of its keeper (`tcbench.core.keeper`), its parent."""
 
 FRESH_AUTOTUNE = "TCBENCH_FRESH_AUTOTUNE"
-"""The environment variable that is "1" where a worker is to time cuDNN's plans anew, whatever was kept."""
+"""The environment variable that is "1" where a worker is to time cuDNN's or oneDNN's plans anew, whatever was kept."""
+
+
+def fresh_autotune() -> bool:
+    """Whether kept times are to be ignored (`tcbench run --fresh-autotune`)."""
+    return os.environ.get(FRESH_AUTOTUNE) == "1"
 
 
 class Building(msgspec.Struct, frozen=True, tag="building"):

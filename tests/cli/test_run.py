@@ -12,7 +12,6 @@ from factories import make_record
 from typer.testing import CliRunner
 
 from tcbench.accelerators.cpu.kind import KIND
-from tcbench.accelerators.cuda import live
 from tcbench.cli import app
 from tcbench.cli import run as command
 from tcbench.core import messages
@@ -27,7 +26,7 @@ def invoke(*arguments: str):
 def test_fresh_autotune_reaches_the_workers_through_their_environment(monkeypatch, asked):
     seen = []
     monkeypatch.delenv(messages.FRESH_AUTOTUNE, raising=False)
-    monkeypatch.setattr(command, "_run", lambda *_: seen.append(live.fresh_autotune()))
+    monkeypatch.setattr(command, "_run", lambda *_: seen.append(messages.fresh_autotune()))
     monkeypatch.setattr(os, "environ", dict(os.environ))
     done = invoke("cpu", "--device", "cpu", "--data", "synthetic", *(["--fresh-autotune"] if asked else []))
     assert done.exit_code == 0

@@ -19,6 +19,7 @@ from tcbench.accelerators.device import (
     Watch,
     index_of,
 )
+from tcbench.core import messages
 from tcbench.core.finding import Finding
 from tcbench.core.record import CudnnSettings, GpuFacts
 from tcbench.core.rung import Package
@@ -115,9 +116,9 @@ class Cuda(DeviceKind):
 
     def open(self, device: str, settings: CudnnSettings, threads: int, host_speed: float = 1.0) -> OpenDevice:
         from tcbench.accelerators.cuda.clock import EventClock
-        from tcbench.accelerators.cuda.live import CudaAccelerator, fresh_autotune
+        from tcbench.accelerators.cuda.live import CudaAccelerator
 
-        accelerator = CudaAccelerator(index_of(device), settings, fresh_autotune())
+        accelerator = CudaAccelerator(index_of(device), settings, messages.fresh_autotune())
         return OpenDevice(
             accelerator,
             EventClock(accelerator.stream),

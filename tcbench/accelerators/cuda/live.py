@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -23,7 +22,6 @@ from tcbench.accelerators.cuda.kernels.load import Kernels
 from tcbench.accelerators.cuda.nccl import NcclReducer
 from tcbench.accelerators.protocol import Array, BatchNormRoute, Reducer
 from tcbench.accelerators.staging import Slot, Staging
-from tcbench.core import messages
 from tcbench.core.record import CudnnSettings, PlanChoice
 from tcbench.core.world import World
 from tcbench.hardware.gpus import GpuProperties
@@ -301,8 +299,3 @@ def _properties(cupy: Any, index: int) -> GpuProperties:
         multiprocessors=values["multiProcessorCount"],
         memory_bytes=values["totalGlobalMem"],
     )
-
-
-def fresh_autotune() -> bool:
-    """Whether kept plans are to be ignored (`tcbench run --fresh-autotune`)."""
-    return os.environ.get(messages.FRESH_AUTOTUNE) == "1"

@@ -44,8 +44,11 @@ class OneDnnAccelerator(NumpyAccelerator):
         """The implementations of each kind of work that was launched, by its first dtype of values: oneDNN's name, or
         "numpy". Not work by work: that would make a record ten times as large."""
         chosen = self._chosen.values()
-        kinds = dict.fromkeys((f"{work.name} {_dtype(work)}", by.name if by else NUMPY) for by, work in chosen)
-        return tuple(PlanChoice(kind, by, 0, False) for kind, by in kinds)
+        kept: dict[tuple[str, str], bool] = {}
+        for by, work in chosen:
+            kind = f"{work.name} {_dtype(work)}", by.name if by else NUMPY
+            kept[kind] = kept.get(kind, True) and by is not None and by.from_cache
+        return tuple(PlanChoice(kind, by, 0, from_cache) for (kind, by), from_cache in kept.items())
 
     def _choose(self, work: w.Work) -> Choice | None:
         choose, prepared = _CHOOSE.get(type(work)), self.engine.prepared

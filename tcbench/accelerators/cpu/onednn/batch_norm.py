@@ -88,7 +88,7 @@ def forward(engine: Engine, work: w.BatchNormForward) -> Choice:
         inv_std = arrays[-2] if norm.relu else arrays[-1]
         engine.met_nan |= bool(np.isnan(inv_std.sum()))
 
-    return _faster(work, Choice(bind, primitive.name), numpys)
+    return _faster(engine, work, Choice(bind, primitive.name), numpys)
 
 
 def backward(engine: Engine, work: w.BatchNormBackward) -> Choice:
@@ -107,10 +107,12 @@ def backward(engine: Engine, work: w.BatchNormBackward) -> Choice:
 
         return run
 
-    return _faster(work, Choice(bind, primitive.name), functools.partial(numpy_batch_norm.backward, work))
+    return _faster(engine, work, Choice(bind, primitive.name), functools.partial(numpy_batch_norm.backward, work))
 
 
-def _faster(work: w.BatchNormForward | w.BatchNormBackward, choice: Choice, kernel: Callable[..., None]) -> Choice:
+def _faster(
+    engine: Engine, work: w.BatchNormForward | w.BatchNormBackward, choice: Choice, kernel: Callable[..., None]
+) -> Choice:
     """oneDNN's, or NumPy's kernel where oneDNN has plain C++ on one thread, as in NCHW, and that is slower. Of
     ReLU's mask both keep a byte for each value there, so that either goes on with the other's."""
     if not choice.name.startswith(SLOWER):
@@ -120,7 +122,7 @@ def _faster(work: w.BatchNormForward | w.BatchNormBackward, choice: Choice, kern
     def bind(*arrays: Array) -> Callable[[], None]:
         return functools.partial(kernel, *(array.reshape(shape) for array, shape in zip(arrays, shapes, strict=True)))
 
-    return fastest([choice, Choice(bind, NUMPY)], work.operands)
+    return fastest(engine, work, [choice, Choice(bind, NUMPY)])
 
 
 def _primitive(engine: Engine, norm: w.Norm, eps: float, *, backward: bool) -> Primitive:

@@ -37,22 +37,60 @@ _Pass = ConvFprop | ConvDgrad | ConvWgrad
 def choose(engine: Engine, work: _Pass) -> Choice:
     """The fastest way to do it on this machine."""
     with engine.rooms_given_back():
-        return fastest(ways(engine, work), work.operands)
+        return fastest(engine, work, ways(engine, work))
 
 
 def ways(engine: Engine, work: _Pass) -> list[Candidate]:
     """All that are considered, oneDNN's preferred one first; each takes the arrays in the order of `work.operands`."""
-    arguments = _ARGUMENTS[type(work)]
+    return [
+        *_by_images(engine, work),
+        *_by_filters(engine, work),
+        *_products(engine, work, work.conv.dtype),
+        *_by_columns(engine, work),
+    ]
+
+
+def _by_images(engine: Engine, work: _Pass) -> list[Candidate]:
+    """oneDNN's convolution, each thread on some of the images; gradients of filters are added up."""
     slices = engine.slices(work.conv.n)
     part = replace(work.conv, n=work.conv.n // slices)
-    stored = _stored(engine, part, part.dtype)
+    stored = _stored(engine, part, part)
+    steps = {"x": stored["x"].bytes, "w": 0, "y": stored["y"].bytes}
+    return _cut(engine, work, part, stored, steps, slices)
+
+
+def _by_filters(engine: Engine, work: _Pass) -> list[Candidate]:
+    """oneDNN's convolution, each thread on all images with some of the filters (of the gradient of x: some of its
+    channels), so that it packs and reads these alone and nothing is left to be added up. Where few pixels meet many
+    filters that is less. A product of single pixels is cut so in `_products`."""
+    conv = work.conv
+    cut = conv.c if isinstance(work, ConvDgrad) else conv.k
+    slices = engine.slices(cut)
+    if conv.layout != "NHWC" or (conv.r, conv.s) == (1, 1) or slices == 1 or cut // slices < _LEAST_FILTERS:
+        return []
+    item = ITEM_BYTES[conv.dtype] * (cut // slices)
+    if isinstance(work, ConvDgrad):
+        part, steps = replace(conv, c=cut // slices), {"x": item, "w": item, "y": 0}
+    else:
+        part, steps = replace(conv, k=cut // slices), {"x": 0, "w": item * conv.c * conv.r * conv.s, "y": item}
+    return _cut(engine, work, part, _stored(engine, part, conv), steps, slices)
+
+
+_LEAST_FILTERS = 32
+"""For a thread: fewer do not fill oneDNN's blocks of output channels."""
+
+
+def _cut(
+    engine: Engine, work: _Pass, part: Conv2d, stored: dict[str, Descriptor], steps: dict[str, int], slices: int
+) -> list[Candidate]:
+    """oneDNN's convolutions of one slice each. `steps`: bytes from one slice to the next, by array; 0: it is whole."""
+    arguments = _ARGUMENTS[type(work)]
     operands = [
-        Operand(index, stored[name], written=i == len(arguments) - 1, step=0 if name == "w" else stored[name].bytes)
+        Operand(index, stored[name], written=i == len(arguments) - 1, step=steps[name])
         for i, (index, name) in enumerate(arguments)
     ]
-    described = _convolutions(engine, work, part, slices > 1)
-    convolutions = [engine.primitive(each, operands, slices) for each in described]
-    return [*convolutions, *_products(engine, work, work.conv.dtype), *_by_columns(engine, work)]
+    partial = slices > 1 and not operands[-1].step
+    return [engine.primitive(each, operands, slices) for each in _convolutions(engine, work, part, partial)]
 
 
 _ARGUMENTS = {
@@ -64,14 +102,18 @@ _ARGUMENTS = {
 written."""
 
 
-def _stored(engine: Engine, conv: Conv2d, dtype: str) -> dict[str, Descriptor]:
-    """The descriptors of a convolution's arrays, as they are stored."""
-    every = {
+def _stored(engine: Engine, conv: Conv2d, whole: Conv2d) -> dict[str, Descriptor]:
+    """The descriptors of a convolution's arrays as they are stored, each within that of the whole convolution."""
+    sizes, of_whole = _sizes(conv), _sizes(whole)
+    return {name: engine.descriptor(conv.dtype, sizes[name], strides(conv.layout, of_whole[name])) for name in sizes}
+
+
+def _sizes(conv: Conv2d) -> dict[str, tuple[int, int, int, int]]:
+    return {
         "x": (conv.n, conv.c, conv.h, conv.w),
         "w": (conv.k, conv.c, conv.r, conv.s),
         "y": (conv.n, conv.k, conv.p, conv.q),
     }
-    return {name: engine.descriptor(dtype, sizes, strides(conv.layout, sizes)) for name, sizes in every.items()}
 
 
 def strides(layout: str, sizes: tuple[int, ...]) -> tuple[int, ...]:
@@ -87,8 +129,9 @@ def _convolutions(engine: Engine, work: _Pass, conv: Conv2d, partial: bool) -> t
     if isinstance(work, ConvWgrad) and conv.dtype != "float32" and conv.pad and conv.w < conv.stride:
         raise Unimplemented("oneDNN 3.2 on AMX makes anything of so narrow an image")
 
-    def describe(dtype: str) -> int:
-        stored = _stored(engine, conv, dtype)
+    def describe(dtype: DType) -> int:
+        wanted = replace(conv, dtype=dtype)
+        stored = _stored(engine, wanted, wanted)
         x, y = stored["x"].handle, stored["y"].handle
         sizes = (conv.k, conv.c, conv.r, conv.s)
         w = engine.descriptor(dtype, sizes).handle

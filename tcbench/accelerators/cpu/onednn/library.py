@@ -501,12 +501,13 @@ class Primitive:
 
     def bind(self, *arrays: Array) -> Callable[[], None]:
         """The launch on these arrays, whose memory the caller keeps."""
-        return functools.partial(self._run, [address(array) for array in arrays])
+        return functools.partial(self.at, [address(array) for array in arrays])
 
     def __call__(self, *arrays: Array) -> None:
-        self._run([address(array) for array in arrays])
+        self.at([address(array) for array in arrays])
 
-    def _run(self, addresses: Sequence[int]) -> None:
+    def at(self, addresses: Sequence[int]) -> None:
+        """The launch on arrays at these addresses. The same list again costs nothing to set."""
         for stage in self._stages:
             if len(stage) == 1:
                 for bare in stage[0]:

@@ -186,7 +186,9 @@ def _keeping_nan(engine: Engine, work: w.Work, choice: Choice, kernel: Callable[
     return replace(choice, bind=bind)
 
 
-def _first(engine: Engine, dtype: str, describe: Callable[[str], int], slices: int, *operands: Operand) -> Choice:
+def _first(
+    engine: Engine, dtype: w.DType, describe: Callable[[w.DType], int], slices: int, *operands: Operand
+) -> Choice:
     """By the implementation that oneDNN prefers."""
     primitive = engine.primitive(descriptions(engine, dtype, describe)[0], operands, slices)
     return Choice(primitive.bind, primitive.name)

@@ -1,4 +1,8 @@
-"""Of oneDNN's implementations of a piece of work the fastest here, by a few runs when it is first asked for."""
+"""Of oneDNN's implementations of a piece of work the fastest here, by a few runs when it is first asked for.
+
+Least times are kept in the user's cache. A few processes add to them, and those after them take what was chosen: they
+start in less time, and the trials of a cell do the same work in the same way.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +10,22 @@ import functools
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
 
-from tcbench.accelerators.cpu.onednn.library import Array, Engine, Unimplemented
-from tcbench.work import Operand
+from tcbench.accelerators.cpu.onednn.library import Array, Engine, Unimplemented, version
+from tcbench.core import messages
+from tcbench.core.cache import Cache, Entry, Key, folder
+from tcbench.hardware import machine
+from tcbench.work import DType, Work
 
 RUNS = 3
 """Timed runs of each in turn, after one that is not; the least counts, since other work on the processor only adds."""
+PROCESSES = 3
+"""So many add their least times to what is kept; those after them measure nothing. Two, and the one that has met a busy
+moment would be half of what is known."""
 MARGIN = 0.95
 HOPELESS = 1.3
 """A way that has taken so many times as long as the best so far is not run again: on large images most are so."""
@@ -31,17 +41,21 @@ SLOWER = (*REFERENCE, "nspc_bnorm", "ncsp_bnorm", "x64:gemm")
 @dataclass(frozen=True)
 class Choice:
     """The way chosen for a piece of work. `bind`: of its arrays the launch on them, to be made as often as one likes.
-    `name`: oneDNN's of the implementation, or NUMPY."""
+    `name`: oneDNN's of the implementation, or NUMPY. `from_cache`: by what earlier processes measured."""
 
     bind: Callable[..., Callable[[], None]]
     name: str
+    from_cache: bool = False
 
 
-def descriptions(engine: Engine, dtype: str, describe: Callable[[str], int], *, most: int = MOST) -> tuple[int, ...]:
+def descriptions(
+    engine: Engine, dtype: DType, describe: Callable[[DType], int], *, most: int = MOST
+) -> tuple[int, ...]:
     """oneDNN's implementations of what `describe` describes in a dtype, its preferred first, without the slower kind
     where it has others. Where it has none in a 16-bit dtype but its reference, which takes seconds for a convolution,
     those in float32, around which arrays are converted. Raises Unimplemented where there is none at all."""
-    for wanted in dict.fromkeys((dtype, "float32")):
+    either: tuple[DType, ...] = (dtype, "float32")
+    for wanted in dict.fromkeys(either):
         try:
             described = [describe(wanted)]
         except Unimplemented:
@@ -70,19 +84,62 @@ class Candidate(Protocol):
         ...
 
 
-def fastest(primitives: Sequence[Candidate], operands: Sequence[Operand]) -> Choice:
+@dataclass(frozen=True)
+class _Kept:
+    """Least seconds of each way over so many processes."""
+
+    times: tuple[float, ...]
+    processes: int = 0
+
+
+def fastest(engine: Engine, work: Work, ways: Sequence[Candidate]) -> Choice:
     """The one that takes the least time on a work's operands. oneDNN's preferred one comes first, and stays unless
     another is faster by more than what a busy machine adds."""
-    best = primitives[0]
-    if len(primitives) > 1:
-        # Filled: pages that nobody wrote are all the same one, which is always in the cache.
-        arrays = [np.full(operand.size, 0, operand.dtype) for operand in operands]
-        launches = [primitive.bind(*arrays) for primitive in primitives]
-        with np.errstate(all="ignore"):  # The arrays hold zeros.
-            times = _least([functools.partial(_time, launch) for launch in launches])
-        if min(times) <= MARGIN * times[0]:
-            best = primitives[int(np.argmin(times))]
+    best = ways[0]
+    if len(ways) > 1:
+        kept = _times(engine, work, ways)
+        if min(kept.times) <= MARGIN * kept.times[0]:
+            best = ways[int(np.argmin(kept.times))]
+        return Choice(best.bind, best.name, from_cache=kept.processes >= PROCESSES)
     return Choice(best.bind, best.name)
+
+
+def _times(engine: Engine, work: Work, ways: Sequence[Candidate]) -> _Kept:
+    """What is kept of these ways, after this process has added to it if it is one of the first."""
+    cache = Cache(folder("onednn-v1"), fresh=messages.fresh_autotune())
+    names = [way.name for way in ways]
+    key: Key = {
+        "work": work.key,
+        "threads": engine.n_threads,
+        "oneDNN": version() or "",
+        "processor": machine.cpu_name(),
+    }
+    kept = _kept(cache.get(key), names) or _Kept((math.inf,) * len(ways))
+    if kept.processes >= PROCESSES:
+        return replace(kept, processes=PROCESSES)
+    # Filled: pages that nobody wrote are all the same one, which is always in the cache.
+    arrays = [np.full(operand.size, 0, operand.dtype) for operand in work.operands]
+    hopeless = HOPELESS * min(kept.times)
+    runs = {
+        i: functools.partial(_time, way.bind(*arrays)) for i, way in enumerate(ways) if not kept.times[i] > hopeless
+    }
+    with np.errstate(all="ignore"):  # The arrays hold zeros.
+        timed = dict(zip(runs, _least(list(runs.values())), strict=True))
+    times = tuple(min(time, timed.get(i, math.inf)) for i, time in enumerate(kept.times))
+    cache.put(key, Entry({"ways": names, "seconds": times, "processes": kept.processes + 1}))
+    return _Kept(times)
+
+
+def _kept(entry: Entry | None, names: Sequence[str]) -> _Kept | None:
+    """An entry's times, if it is of the same ways."""
+    if entry is None:
+        return None
+    match entry.content:
+        case {"ways": list(ways), "seconds": list(times), "processes": int(processes)} if (
+            ways == list(names) and len(times) == len(ways) and all(isinstance(time, float) for time in times)
+        ):
+            return _Kept(tuple(times), processes)
+    return None
 
 
 def _least(runs: Sequence[Callable[[], float]]) -> list[float]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tcbench.accelerators.cpu.onednn import accelerator, library
+from tcbench.accelerators.cpu.onednn import accelerator, convolution, library
 from tcbench.accelerators.cpu.onednn.library import Engine, Place
 
 
@@ -15,7 +15,9 @@ def fresh_engine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def unadded_slices(fresh_engine: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The sums of the second slice and those after it are left where they are."""
+    """The sums of the second slice and those after it are left where they are. No thread has filters of its own, which
+    leave nothing to be added."""
+    monkeypatch.setattr(convolution, "_by_filters", lambda engine, work: [])
     reorder = Engine._reorder
 
     def _reorder(engine: Engine, *arguments: object, added: bool = False) -> object:

@@ -11,7 +11,6 @@ from gpu import check_against_reference
 from tcbench import work as w
 from tcbench.accelerators.cpu.onednn import batch_norm, library, tuning
 from tcbench.accelerators.cpu.onednn.accelerator import OneDnnAccelerator
-from tcbench.work import Operand
 
 pytestmark = pytest.mark.skipif(library.problem() is not None, reason=f"{library.problem()}")
 
@@ -20,7 +19,7 @@ pytestmark = pytest.mark.skipif(library.problem() is not None, reason=f"{library
 def processor(
     request: pytest.FixtureRequest, fresh_engine: None, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[OneDnnAccelerator]:
-    def first_or_last(ways: Sequence[tuning.Choice], operands: object) -> tuning.Choice:
+    def first_or_last(engine: object, work: object, ways: Sequence[tuning.Choice]) -> tuning.Choice:
         assert len(ways) == 2
         assert ways[1].name == tuning.NUMPY
         return ways[request.param]
@@ -82,8 +81,8 @@ def test_either_says_that_it_met_what_is_not_a_number(
 def test_relus_mask_is_of_one_kind_whoever_made_it(
     numpys: str, layout: w.Layout, dtype: w.DType, fresh_engine: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fastest(ways: Sequence[tuning.Choice], operands: Sequence[Operand]) -> tuning.Choice:
-        return ways[-1 if (operands[0].name == "gy") == (numpys == "backward") else 0]
+    def fastest(engine: object, work: w.Work, ways: Sequence[tuning.Choice]) -> tuning.Choice:
+        return ways[-1 if (work.operands[0].name == "gy") == (numpys == "backward") else 0]
 
     monkeypatch.setattr(batch_norm, "fastest", fastest)
     norm = w.Norm(2, 24, 4, 6, layout, dtype, "relu")

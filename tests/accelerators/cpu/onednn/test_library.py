@@ -92,11 +92,16 @@ def test_ways_that_were_not_taken_leave_no_memory(processor: OneDnnAccelerator) 
     assert engine.shared
 
 
-def test_products_are_among_the_ways_of_what_can_be_one(processor: OneDnnAccelerator) -> None:
+def test_products_and_filters_of_each_threads_own_are_among_the_ways(processor: OneDnnAccelerator) -> None:
+    """The planted faults of slices would be seen in these too: see test_accelerator.py."""
     single, small = w.Conv2d(4, 64, 8, 8, 64, 1, 1, 1, 0, "NHWC", "float32"), replace(CONV, n=1, h=4, w=4)
     for kind in (w.ConvFprop, w.ConvDgrad, w.ConvWgrad):
         of_single, of_small, others = (
             [way.name for way in convolution.ways(processor.engine, kind(conv))] for conv in (single, small, CONV)
         )
-        assert len(of_single) > tuning.MOST >= len(others)
+        assert len(of_single) > tuning.MOST
+        assert len(others) == len(convolution._by_images(processor.engine, kind(CONV))) + len(
+            convolution._by_filters(processor.engine, kind(CONV))
+        )
+        assert not set(convolution._by_filters(processor.engine, kind(single)))
         assert any(name.startswith("im2col, ") for name in of_small)
