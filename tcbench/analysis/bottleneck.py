@@ -37,17 +37,21 @@ kernel at its head, which takes some tens or hundreds of microseconds."""
 INPUT = "io"
 """The phase in which the host prepares a batch, or takes over one that threads of the input's have prepared."""
 
+CURVATURE = ("factors", "inverse")
+"""The phases of training by second order."""
+
 COSTLIEST = 10
 
 
 @dataclass(frozen=True)
 class PhaseCost:
     """A phase, per step: `host_s` what the host needs for it, without waiting for the GPU; `device_s` how long the
-    GPU is busy with it, None where that is not known."""
+    GPU is busy with it, None where that is not known. `least_s`: the host's in the fastest of the steps of a record."""
 
     name: str
     host_s: float
     device_s: float | None = None
+    least_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -169,7 +173,8 @@ class DeviceActivity:
 class Bottleneck:
     """One cell's verdict and the numbers behind it; times are seconds per step.
 
-    `steps` were looked at. `step_s` is what a step took: all over the timeline, or in the record's timed pass.
+    `steps` were looked at. `step_s` is what a step took: all over the timeline, or in the record's timed pass, whose
+    fastest took `least_step_s`.
     `io_overlap` is the share of the input's work during which something else was going on too (the host's other phases
     or the GPU); None where nothing tells. `waits_for_input_s` and `waits_for_gpu_s` are the host's. `device` is None
     without a GPU, and for a record, which has no kernels. Of a cell on many ranks these are the needs of the rank that
@@ -188,6 +193,7 @@ class Bottleneck:
     waits_for_input_s: float
     waits_for_gpu_s: float | None
     device: DeviceActivity | None
+    least_step_s: float
     ranks: int = 1
     rank: int = 0
 
@@ -205,9 +211,25 @@ class Bottleneck:
         return self.needs.verdict
 
     @property
+    def dominant(self) -> PhaseCost | None:
+        """Of a CPU that computes most of a step, the phase that takes longest."""
+        if self.on_gpu or self.verdict != "host-bound":
+            return None
+        computing = [phase for phase in self.phases if phase.name not in (INPUT, ALLREDUCE)]
+        longest = max(computing, key=lambda phase: phase.host_s, default=None)
+        return longest if longest and longest.host_s > 0 else None
+
+    @property
+    def limit(self) -> str:
+        """The verdict, or the dominant phase with its share of the step's: "backward 52%"."""
+        if self.dominant is None:
+            return self.verdict
+        return f"{self.dominant.name} {self.dominant.host_s / sum(phase.host_s for phase in self.phases):.0%}"
+
+    @property
     def sentence(self) -> str:
-        """The verdict with its numbers: "host-bound: host needs 38 ms per step, GPU 23 ms; GPU idle 41%"."""
-        return f"{self.verdict}: {self._on_gpu() if self.on_gpu else self._on_cpu()}"
+        """The limit with its numbers: "host-bound: host needs 38 ms per step, GPU 23 ms; GPU idle 41%"."""
+        return f"{self.limit}: {self._on_gpu() if self.on_gpu else self._on_cpu()}"
 
     def _on_gpu(self) -> str:
         needs = self.needs
@@ -237,7 +259,10 @@ class Bottleneck:
     def _computing(self) -> str:
         """A CPU's own part of a step."""
         needs = self.needs
+        parts = [f"{p.name} {_ms(p.host_s)}" for p in self.phases if p.name not in (INPUT, ALLREDUCE)]
         computing = f"the CPU computes {_ms(needs.host_s)} per step"
+        if self.dominant and len(parts) > 1:
+            computing += f" ({', '.join(parts)})"
         if needs.overlapped:
             if needs.input_s is None:
                 return f"{computing}; input is made beside it"
@@ -325,6 +350,7 @@ def summarise(timeline: Timeline) -> Bottleneck:
         waits_for_input_s=host_io_s if overlapped else 0.0,
         waits_for_gpu_s=intervals.length(waiting) / n if on_device else None,
         device=_activity(on_device, busy, in_phase, waiting, begin_s, end_s, n) if on_device else None,
+        least_step_s=span_s / n,
     )
 
 
@@ -521,6 +547,7 @@ def explain_records(records: Sequence[Record]) -> Bottleneck:
         waits_for_input_s=io_s if overlapped else 0.0,
         waits_for_gpu_s=None,
         device=None,
+        least_step_s=min(times_s),
         ranks=cell.ranks,
         rank=critical[0].rank if critical else 0,
     )
@@ -535,6 +562,6 @@ def _phases(trials: Sequence[Sequence[PhaseTimes]], on_gpu: bool) -> tuple[Phase
             device_s.setdefault(phase.name, []).extend(phase.device_s or ())
     typical = min if on_gpu else statistics.median
     return tuple(
-        PhaseCost(name, typical(times), statistics.median(device_s[name]) if device_s[name] else None)
+        PhaseCost(name, typical(times), statistics.median(device_s[name]) if device_s[name] else None, min(times))
         for name, times in host_s.items()
     )

@@ -6,9 +6,9 @@ import functools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from tcbench.analysis.advice import Gain, Problem, candidates, next_rung
+from tcbench.analysis.advice import Gain, Problem, Tried, candidates, next_rung
 from tcbench.analysis.bottleneck import Bottleneck, explain_records
-from tcbench.analysis.summary import CellSummary, summarise
+from tcbench.analysis.summary import CellSummary, ratio, summarise
 from tcbench.core.record import Cell, Record
 
 
@@ -26,6 +26,12 @@ class Explanation:
     def checked(self) -> tuple[Gain, ...]:
         """A rung that could be added and was measured too: the model against the measurement."""
         return tuple(gain for gain in self.gains if gain.measured_images_per_s is not None)
+
+    @property
+    def slower(self) -> tuple[Gain, ...]:
+        """The smallest additions that were tried already and are surely slower."""
+        least = min((len(gain.added) for gain in self.checked), default=0)
+        return tuple(gain for gain in self.checked if gain.slower and len(gain.added) == least)
 
 
 def explain(
@@ -57,14 +63,16 @@ def explain(
             _beside(summary, summaries),
             functools.partial(arithmetic_s, summary),
         )
-        explanations.append(Explanation(summary, bottleneck, gains, next_rung(gains)))
+        dominant = bottleneck.dominant
+        advice = next_rung(gains, dominant.name if dominant else None)
+        explanations.append(Explanation(summary, bottleneck, gains, advice))
     return tuple(explanations)
 
 
-def _beside(summary: CellSummary, summaries: Sequence[CellSummary]) -> dict[tuple[str, ...], float]:
-    """Images/s of the backend's other configs at this batch size in this setting, by rungs; ablations apart."""
+def _beside(summary: CellSummary, summaries: Sequence[CellSummary]) -> dict[tuple[str, ...], Tried]:
+    """The backend's other configs at this batch size in this setting, by rungs; ablations apart."""
     return {
-        other.cell.rungs: other.images_per_s.value
+        other.cell.rungs: Tried(other.images_per_s.value, over)
         for other in summaries
         if other.setting == summary.setting
         and other.cell.backend == summary.cell.backend
@@ -72,4 +80,6 @@ def _beside(summary: CellSummary, summaries: Sequence[CellSummary]) -> dict[tupl
         and other.cell.scenario_cudnn is None
         and summary.cell.scenario_cudnn is None
         and other.images_per_s is not None
+        for over in [ratio(other, summary)]
+        if over is not None
     }

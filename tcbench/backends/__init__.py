@@ -17,6 +17,8 @@ from tcbench.core.errors import ScenarioError, hint
 from tcbench.core.record import Cell
 from tcbench.core.rung import Package, RungSet
 from tcbench.core.session import Session
+from tcbench.models import described
+from tcbench.models.geometry import Model
 
 if TYPE_CHECKING:
     from tcbench.accelerators.tracing import Trace
@@ -59,6 +61,12 @@ def builds_models(name: str) -> bool:
     """Whether the backend builds the models that tcbench knows, from the images that it feeds; any other brings a step
     of its own."""
     return name in _MODULES
+
+
+def model_of(cell: Cell) -> Model | None:
+    """The model that a cell trains; None of a step of the user's own, whatever its scenario calls it, and of one that
+    there is not."""
+    return described(cell.model, cell.variant, cell.image_size) if builds_models(cell.backend) else None
 
 
 def known_rungs(name: str) -> RungSet | None:

@@ -88,7 +88,7 @@ def problem_of(summary: CellSummary) -> Callable[[Sequence[str]], str | None]:
     """A function that says why a list of rungs is no config on the cell's device, or None where it is one. The packages
     of this machine do not matter: the results may be another's. Of a backend that is not ours only measured configs are
     known to be possible."""
-    from tcbench.accelerators.device import Device
+    from tcbench.accelerators.device import Device, host, kind_of
     from tcbench.backends import known_rungs
     from tcbench.run.plan import missing
 
@@ -97,10 +97,16 @@ def problem_of(summary: CellSummary) -> Callable[[Sequence[str]], str | None]:
         return lambda _: "nothing is known of its backend's rungs"
     gpu = summary.environment.gpu if summary.environment else None
     capability = gpu.compute_capability if gpu else None
+    # Another machine's processor may have any instructions: what would need some is not advised.
+    instructions = host().instructions or frozenset() if summary.machine == host().machine else frozenset()
     device = Device(summary.cell.device, "", 0, capability)
+    on_host = kind_of(device.name).is_host
 
     def problem(rungs: Sequence[str]) -> str | None:
         conflict = rung_set.problem(rungs)
+        new = [rung_set[name].requires for name in rungs if name not in summary.cell.rungs and name in rung_set]
+        if on_host and any(requires.is_emulated(instructions) for requires in new):
+            return "its instructions are not known to be there"
         reasons = (missing(rung_set[name].requires, device, remote=True) for name in rungs)
         return conflict or next(filter(None, reasons), None)
 
@@ -110,12 +116,12 @@ def problem_of(summary: CellSummary) -> Callable[[Sequence[str]], str | None]:
 def arithmetic() -> tuple[Callable[[CellSummary, Sequence[str]], float], Callable[[CellSummary], str | None]]:
     """The least time of the arithmetic of forward and backward, and whose ceiling it is."""
     from tcbench.analysis.roofline import precision_of
-    from tcbench.models import described
+    from tcbench.backends import model_of
     from tcbench.run import ceilings
 
     def arithmetic_s(summary: CellSummary, rungs: Sequence[str]) -> float:
         known, cell = ceilings.known(summary), summary.cell
-        model = described(cell.model, cell.variant, cell.image_size)
+        model = model_of(cell)
         if known is None or model is None:
             return 0.0
         macs = model.macs(cell.variant, cell.image_size, cell.n_classes)
@@ -123,7 +129,7 @@ def arithmetic() -> tuple[Callable[[CellSummary, Sequence[str]], float], Callabl
         return 3 * 2 * macs * cell.batch_size / known.flops_s(precision_of(rungs))
 
     def ceiling(summary: CellSummary) -> str | None:
-        known = ceilings.known(summary)
+        known = ceilings.known(summary) if model_of(summary.cell) else None
         return None if known is None else known.says
 
     return arithmetic_s, ceiling

@@ -106,10 +106,15 @@ def _chosen(
     none."""
     import fnmatch
 
-    from tcbench.models import described
+    from tcbench.backends import builds_models, model_of
 
     measured = [s for s in summaries if s.images_per_s is not None]
-    able = [s for s in measured if described(s.cell.model, s.cell.variant, s.cell.image_size)]
+    able = [s for s in measured if model_of(s.cell)]
+    if measured and not any(builds_models(s.cell.backend) for s in measured):
+        raise SelectionError(
+            f"{measured[0].cell.config} is a step of one's own, of whose layers nothing is known here; `tcbench "
+            "explain` shows where its time goes"
+        )
     if measured and not able:
         of = f"{measured[0].cell.model} {measured[0].cell.variant}, {measured[0].cell.image_size} px"
         raise SelectionError(f"nothing is known of the layers of {of}; `tcbench list` shows what is")

@@ -16,11 +16,13 @@ from rich.text import Text
 from tcbench.analysis.advice import Gain
 from tcbench.analysis.bottleneck import Bottleneck, Needs
 from tcbench.analysis.explanation import Explanation
+from tcbench.analysis.stats import Interval
 from tcbench.core.record import Cell
 from tcbench.core.timeline import Timeline
 from tcbench.show.console import add_by_batch, ladder_table, many_ranks, open_table
 from tcbench.show.document import encoded
-from tcbench.show.format import milliseconds, number, percent, rate, size
+from tcbench.show.format import factor, listed, milliseconds, number, percent, plus_minus, rate, size
+from tcbench.show.naming import rate_unit
 from tcbench.show.simulated import is_simulated
 
 SCHEMA = "tcbench-explain"
@@ -33,7 +35,7 @@ def table(explanations: Sequence[Explanation]) -> Table:
     stages = Stages.of(explanations)
     table = ladder_table([e.summary.cell for e in explanations])
     table.add_column("verdict", no_wrap=True)
-    for heading in ("input", "host", *stages.headings, "step", "images/s"):
+    for heading in ("input", "host", *stages.headings, "step", rate_unit(e.summary.cell for e in explanations)):
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("next", overflow="fold")
     table.add_column("at most", justify="right", no_wrap=True)
@@ -71,26 +73,39 @@ def _figures(explanation: Explanation, stages: Stages) -> tuple[Text, ...]:
     needs = bottleneck.needs
     input_ = "beside" if needs.input_s is None else milliseconds(needs.input_s)
     return (
-        Text(bottleneck.verdict),
+        Text(bottleneck.limit),
         Text(input_),
         Text(milliseconds(needs.host_s)),
         *(Text("" if needed_s is None else milliseconds(needed_s)) for needed_s in stages.needs_s(needs)),
         Text(milliseconds(bottleneck.step_s)),
         Text(rate(bottleneck.images_per_s)),
-        *_advice(explanation.advice),
+        *_advice(explanation),
     )
 
 
-def _advice(gain: Gain | None) -> tuple[Text, ...]:
+def _advice(explanation: Explanation) -> tuple[Text, ...]:
+    gain = explanation.advice
+    words = Text("none known", style="dim") if gain is None else Text(added(gain))
+    if slower := tried_and_slower(explanation):
+        words.append(f" ({slower})", style="dim")
     if gain is None:
-        return (Text("none known", style="dim"),)
-    measured = "" if gain.measured_images_per_s is None else rate(gain.measured_images_per_s)
-    return Text(added(gain)), Text(rate(gain.images_per_s_at_most)), Text(measured)
+        return (words,)
+    return words, Text(_rate(gain.images_per_s_at_most)), Text(_rate(gain.measured_images_per_s))
+
+
+def _rate(images_per_s: float | None) -> str:
+    return "" if images_per_s is None else rate(images_per_s)
 
 
 def added(gain: Gain) -> str:
-    """ "+ nhwc + fused"."""
-    return "+ " + " + ".join(gain.added)
+    """ "+ nhwc + fused"; "without im2col"."""
+    return "+ " + " + ".join(gain.added) if gain.added else f"without {listed(gain.removed)}"
+
+
+def tried_and_slower(explanation: Explanation) -> str:
+    """ "slower: + batched 0.86×"; empty where nothing that could be added was tried and is surely slower."""
+    tried = [f"{added(gain)} {factor(gain.ratio.value)}" for gain in explanation.slower if gain.ratio]
+    return f"slower: {', '.join(tried)}" if tried else ""
 
 
 def checks(explanations: Sequence[Explanation]) -> Table | None:
@@ -110,20 +125,27 @@ def checks(explanations: Sequence[Explanation]) -> Table | None:
         table.add_column("ranks", justify="right")
     table.add_column("from", overflow="fold")
     table.add_column("adding", overflow="fold")
-    for heading in ("images/s", "at most", "measured"):
+    for heading in (rate_unit(cell for cell, _, _ in rows), "at most", "measured", "factor"):
         table.add_column(heading, justify="right", no_wrap=True)
     for cell, bottleneck, gain in rows:
-        measured = Text(rate(gain.measured_images_per_s or 0.0), style="" if gain.holds else "yellow")
         table.add_row(
             str(cell.batch_size),
             *([str(cell.ranks)] if with_ranks else []),
             Text(cell.config),
             Text(added(gain)),
             Text(rate(bottleneck.images_per_s)),
-            Text(rate(gain.images_per_s_at_most)),
-            measured,
+            Text(_rate(gain.images_per_s_at_most)),
+            Text(_rate(gain.measured_images_per_s)),
+            _factor(gain.ratio),
         )
     return table
+
+
+def _factor(ratio: Interval | None) -> Text:
+    """Pale where it may be none."""
+    if ratio is None:
+        return Text("")
+    return Text(f"{factor(ratio.value)} {plus_minus(ratio)}", style="dim" if ratio.holds(1.0) else "")
 
 
 def sentences(explanations: Sequence[Explanation]) -> list[str]:
@@ -142,22 +164,24 @@ def notes(explanations: Sequence[Explanation], ceiling: str | None) -> list[str]
     lines = [
         "input, host, GPU: time that each needs per step without waiting, from the profiled pass; 'beside': input is "
         "made in its own threads, and no step waits for it.",
-        "at most: images/s by the pipeline model if the rung removes all the time that it can: a ceiling, not a "
-        "prediction.",
     ]
-    if any(e.bottleneck and not e.bottleneck.on_gpu for e in explanations):
-        lines.append("On a CPU the host itself computes: host-bound means that computing takes most of a step.")
+    if any(gain.images_per_s_at_most for e in explanations for gain in e.gains):
+        lines.append(
+            "at most: by the pipeline model, with a rung that saves all the time it can and all else as fast as in the "
+            "fastest step; empty where no limit is known."
+        )
+    if any(e.bottleneck and e.bottleneck.dominant for e in explanations):
+        lines.append("On a CPU, which computes itself, the verdict is the phase that takes most of a step.")
     if any(e.bottleneck and e.bottleneck.ranks > 1 for e in explanations):
-        lines.append("With many ranks: the needs of the rank that the others wait for; images/s of all of them.")
+        lines.append("With many ranks: the needs of the rank that the others wait for; throughput of all of them.")
     if any(e.bottleneck and e.bottleneck.on_gpu and e.bottleneck.needs.gpu_s is None for e in explanations):
         lines.append("GPU: known only where it fills the step; `tcbench profile` shows how long it is busy.")
-    lines.append(
-        f"Forward and backward cannot be faster than their arithmetic at {ceiling}."
-        if ceiling
-        else "The least time of forward and backward is not known here; `tcbench roofline` measures it."
-    )
-    if any(gain.holds is False for e in explanations for gain in e.checked):
-        lines.append("Measured above the ceiling: the machine's speed drifted between the two cells.")
+    if ceiling:
+        lines.append(f"Forward and backward cannot be faster than their arithmetic at {ceiling}.")
+    evidence: dict[str, list[str]] = {}
+    for gain in (e.advice for e in explanations if e.advice and e.advice.evidence):
+        evidence.setdefault(gain.evidence, []).append(added(gain))
+    lines += [f"{listed(list(dict.fromkeys(names)))}: {words}." for words, names in evidence.items()]
     return lines
 
 
@@ -226,6 +250,7 @@ def _cell_json(explanation: Explanation) -> dict[str, Any]:
         "batch_size": summary.cell.batch_size,
         "ranks": summary.cell.ranks,
         "image_size": summary.cell.image_size,
+        "unit": summary.cell.unit,
         "device": summary.cell.device,
         "simulated": is_simulated(summary.environment),
         "key": summary.cell.key,
@@ -240,6 +265,8 @@ def _cell_json(explanation: Explanation) -> dict[str, Any]:
 def bottleneck_json(bottleneck: Bottleneck) -> dict[str, Any]:
     """A bottleneck with its verdict and sentence; gaps are counted, not listed."""
     value = dataclasses.asdict(bottleneck)
+    dominant = bottleneck.dominant
+    value |= {"dominant_phase": dominant.name if dominant else None}
     value |= {"verdict": bottleneck.verdict, "sentence": bottleneck.sentence, "images_per_s": bottleneck.images_per_s}
     if bottleneck.device is not None:
         value["device"] |= {"busy_share": bottleneck.device.busy_share, "gaps": len(bottleneck.device.gaps)}

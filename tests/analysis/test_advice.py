@@ -9,9 +9,10 @@ import pytest
 from factories import make_cell, make_measurement, make_measurement_of_ranks, make_peer_cell, make_record
 from timelines import busy_timeline, talk
 
-from tcbench.analysis.advice import candidates, effects_of, next_rung, step_at_least_s
+from tcbench.analysis.advice import Tried, candidates, effects_of, next_rung, step_at_least_s
 from tcbench.analysis.bottleneck import Bottleneck, Needs, explain_record, summarise
 from tcbench.analysis.explanation import explain
+from tcbench.analysis.stats import Interval
 from tcbench.backends import backend
 from tcbench.core.record import PhaseTimes, Record
 
@@ -25,32 +26,32 @@ def on_cpu(io: float, forward: float, backward: float, update: float) -> Bottlen
 
 def test_the_model_takes_away_what_a_rung_attacks_and_nothing_else() -> None:
     bottleneck = on_cpu(0.4, 0.2, 0.3, 0.1)
-    assert step_at_least_s(bottleneck, ["dali"]) == pytest.approx(0.6)
-    assert step_at_least_s(bottleneck, ["opencv"]) == pytest.approx(0.6)
-    assert step_at_least_s(bottleneck, ["batched"]) == pytest.approx(0.9)
-    assert step_at_least_s(bottleneck, ["dali", "batched"]) == pytest.approx(0.5)
-    assert step_at_least_s(bottleneck, ["static_graph"]) == pytest.approx(0.5)
-    assert step_at_least_s(bottleneck, ["static_graph"], arithmetic_s=0.35) == pytest.approx(0.85)
-    assert step_at_least_s(bottleneck, ["fp16"]) == pytest.approx(1.0)
-    assert step_at_least_s(bottleneck, ["dynamic_scale"]) == pytest.approx(1.0)
+    assert step_at_least_s(bottleneck, effects_of(["dali"])) == pytest.approx(0.6)
+    assert step_at_least_s(bottleneck, effects_of(["opencv"])) == pytest.approx(0.6)
+    assert step_at_least_s(bottleneck, effects_of(["batched"])) == pytest.approx(0.9)
+    assert step_at_least_s(bottleneck, effects_of(["dali", "batched"])) == pytest.approx(0.5)
+    assert step_at_least_s(bottleneck, effects_of(["static_graph"])) == pytest.approx(0.5)
+    assert step_at_least_s(bottleneck, effects_of(["static_graph"]), arithmetic_s=0.35) == pytest.approx(0.85)
+    assert step_at_least_s(bottleneck, effects_of(["fp16"]), arithmetic_s=0.1) == pytest.approx(0.6)
+    assert step_at_least_s(bottleneck, effects_of(["dynamic_scale"])) == pytest.approx(1.0)
 
 
 def test_an_overlapped_input_is_a_stage_of_its_own() -> None:
-    assert step_at_least_s(on_cpu(0.8, 0.1, 0.1, 0.0), ["dali"]) == pytest.approx(0.8)
+    assert step_at_least_s(on_cpu(0.8, 0.1, 0.1, 0.0), effects_of(["dali"])) == pytest.approx(0.8)
 
 
 def test_a_profiled_pass_slower_than_the_timed_one_is_scaled_to_it() -> None:
-    bottleneck = replace(on_cpu(0.4, 0.2, 0.3, 0.1), step_s=0.5)
-    assert step_at_least_s(bottleneck, ["dali"]) == pytest.approx(0.3)
+    bottleneck = replace(on_cpu(0.4, 0.2, 0.3, 0.1), step_s=0.5, least_step_s=0.5)
+    assert step_at_least_s(bottleneck, effects_of(["dali"])) == pytest.approx(0.3)
 
 
 def test_on_a_gpu_the_longest_other_stage_stays() -> None:
     bottleneck = summarise(busy_timeline())
     # host 80 ms and input 20 ms in one thread, GPU 60 ms
-    assert step_at_least_s(bottleneck, ["dali"]) == pytest.approx(0.08)
-    assert step_at_least_s(bottleneck, ["dali", "cuda_graph"]) == pytest.approx(0.06)
-    assert step_at_least_s(bottleneck, ["dali", "cuda_graph", "fused"]) == pytest.approx(0.02)
-    assert step_at_least_s(bottleneck, ["fp16"]) == pytest.approx(0.1)
+    assert step_at_least_s(bottleneck, effects_of(["dali"])) == pytest.approx(0.08)
+    assert step_at_least_s(bottleneck, effects_of(["dali", "cuda_graph"])) == pytest.approx(0.06)
+    assert step_at_least_s(bottleneck, effects_of(["dali", "cuda_graph", "fused"])) == pytest.approx(0.02)
+    assert step_at_least_s(bottleneck, effects_of(["fp16"])) == pytest.approx(0.1)
 
 
 @pytest.mark.parametrize(
@@ -84,15 +85,100 @@ def test_what_is_not_a_config_is_not_advised() -> None:
 
 def test_a_measured_rung_is_preferred_and_stands_beside_its_ceiling() -> None:
     bottleneck = on_cpu(0.1, 0.4, 0.4, 0.1)
-    gains = candidates(bottleneck, ("fp32",), measured={("fp32", "static_graph"): 11.0, ("fp32", "dali"): 9.5})
+    tried = {("fp32", "static_graph"): measured(11.0, 8), ("fp32", "dali"): measured(8.5, 8)}
+    gains = candidates(bottleneck, ("fp32",), tried=tried, arithmetic_s=lambda _: 0.2)
     gain = next_rung(gains)
     assert gain is not None
     assert (gain.added, gain.measured_images_per_s) == (("static_graph",), 11.0)
-    assert gain.images_per_s_at_most == pytest.approx(40)
-    assert gain.holds
+    assert gain.images_per_s_at_most == pytest.approx(8 / 0.4)
     dali = next(gain for gain in gains if gain.added == ("dali",))
-    assert (dali.helps, dali.holds) == (False, False)
     assert dali.images_per_s_at_most == pytest.approx(8 / 0.9)
+
+
+def measured(images_per_s: float, over: float, half_width: float = 0.02) -> Tried:
+    factor = images_per_s / over
+    return Tried(images_per_s, Interval(factor, factor * (1 - half_width), factor * (1 + half_width)))
+
+
+def test_what_was_tried_and_is_slower_is_never_advised_and_is_said() -> None:
+    bottleneck = on_cpu(0.6, 0.2, 0.1, 0.1)  # input-bound: by the model, dali would be next
+    for rate, slower in ((6.0, True), (8.0, False)):  # surely slower; as fast as without it
+        gains = candidates(bottleneck, ("fp32",), tried={("fp32", "dali"): measured(rate, 8)})
+        [dali] = [gain for gain in gains if gain.added == ("dali",)]
+        assert (dali.helps, dali.slower) == (False, slower)
+        assert next_rung(gains) is None or next_rung(gains).added != ("dali",)
+
+
+def test_a_maximum_that_a_measurement_beat_is_withdrawn() -> None:
+    tried = {("fp32", "dali"): measured(9.5, 8)}  # the model: 8 / 0.9
+    [dali] = [g for g in candidates(on_cpu(0.1, 0.4, 0.4, 0.1), ("fp32",), tried=tried) if g.added == ("dali",)]
+    assert (dali.helps, dali.images_per_s_at_most, dali.step_at_least_s) == (True, None, None)
+
+
+def test_no_maximum_is_shown_where_the_arithmetic_or_the_rung_is_not_known() -> None:
+    tried = {("fp32", "mystery"): measured(8.8, 8)}
+    gains = {gain.added: gain for gain in candidates(on_cpu(0.1, 0.4, 0.4, 0.1), ("fp32",), tried=tried)}
+    for added in (("nhwc", "fused"), ("static_graph",), ("mystery",)):
+        assert gains[added].images_per_s_at_most is None
+    assert gains[("batched",)].images_per_s_at_most == pytest.approx(8 / 0.9)
+    known = candidates(on_cpu(0.1, 0.4, 0.4, 0.1), ("fp32",), arithmetic_s=lambda _: 0.3)
+    assert next(g for g in known if g.added == ("fused",)).images_per_s_at_most == pytest.approx(8 / 0.5)
+
+
+def test_the_maximum_takes_each_phase_as_short_as_in_its_fastest_step() -> None:
+    phases = (
+        PhaseTimes(name="io", host_s=(0.5, 0.2)),
+        PhaseTimes(name="forward", host_s=(0.5, 0.3)),
+        PhaseTimes(name="update", host_s=(0.3, 0.1)),
+    )
+    measurement = make_measurement([1.0] * 12, phases=phases, prefetch_depth=0)
+    bottleneck = explain_record(make_record(batch_size=8, measurement=measurement))
+    assert bottleneck.step_s == pytest.approx(1.0)
+    assert step_at_least_s(bottleneck, effects_of(["batched"])) == pytest.approx(0.5)
+
+
+def test_on_a_cpu_the_rung_for_the_dominant_phase_comes_first() -> None:
+    for times, phase, added in (
+        ((0.05, 0.2, 0.3, 0.45), "update", ("batched",)),
+        ((0.05, 0.2, 0.6, 0.15), "backward", ("nhwc", "fused")),
+    ):
+        bottleneck = on_cpu(*times)
+        assert bottleneck.dominant is not None and bottleneck.dominant.name == phase
+        no_half = lambda rungs: "no" if {"fp16", "bf16"} & set(rungs) else None  # noqa: E731
+        gain = next_rung(candidates(bottleneck, ("fp32",), no_half), phase)
+        assert gain is not None and gain.added == added
+
+
+def test_low_precision_is_advised_on_a_cpu_that_has_it_and_says_what_it_has_to_show() -> None:
+    gain = next_rung(candidates(on_cpu(0.05, 0.2, 0.7, 0.05), ("fp32", "nhwc", "fused")), "backward")
+    assert gain is not None and gain.added == ("fp16",)
+    assert "tcbench numerics" in gain.evidence
+
+
+def test_rungs_that_slow_a_step_on_purpose_are_left_out_and_not_called_slower() -> None:
+    slow = candidates(on_cpu(0.05, 0.2, 0.7, 0.05), ("fp32", "im2col"), arithmetic_s=lambda _: 0.3)
+    [without] = [gain for gain in slow if gain.removed == ("im2col",)]
+    assert (without.rungs, without.helps, without.added) == (("fp32",), True, ())
+    assert without.images_per_s_at_most == pytest.approx(8 / 0.4)
+    assert not [gain for gain in candidates(on_cpu(0.05, 0.2, 0.7, 0.05), ("im2col",)) if gain.removed]
+    for rung in ("im2col", "kfac"):
+        tried = {("fp32", rung): measured(3.0, 8)}
+        [added] = [g for g in candidates(on_cpu(0.1, 0.4, 0.4, 0.1), ("fp32",), tried=tried) if g.added == (rung,)]
+        assert (added.slower, added.helps) == (False, False)
+
+
+def test_kfac_is_left_out_where_its_factors_and_inverses_are_what_takes_long() -> None:
+    host = {"io": 0.05, "forward": 0.1, "backward": 0.15, "factors": 0.3, "inverse": 0.4, "update": 0.02}
+    phases = tuple(PhaseTimes(name=name, host_s=(s,)) for name, s in host.items())
+    measurement = make_measurement([sum(host.values())] * 12, phases=phases, prefetch_depth=0)
+    bottleneck = explain_record(make_record(batch_size=8, measurement=measurement))
+    assert bottleneck.limit == "inverse 39%"
+    gain = next_rung(candidates(bottleneck, ("fp32", "kfac")), "inverse")
+    assert gain is not None and gain.removed == ("kfac",)
+    assert gain.images_per_s_at_most == pytest.approx(8 / 0.32)
+    assert "fewer steps to a loss" in gain.evidence
+    # Where nothing of it is in the step, there is nothing to save.
+    assert not [gain for gain in candidates(on_cpu(0.1, 0.4, 0.4, 0.1), ("fp32", "kfac")) if gain.removed]
 
 
 def test_unknown_rungs_have_no_effect() -> None:
@@ -106,17 +192,17 @@ def record(config: str, step_s: float, io_s: float) -> Record:
 
 
 def test_a_matrix_is_explained_cell_by_cell() -> None:
-    records = [record("fp32", 1.0, 0.6), record("fp32+dali", 0.5, 0.0), make_record("fp16", 8, status="oom")]
+    records = [record("fp32", 1.0, 0.6), record("fp32+dali", 0.7, 0.0), make_record("fp16", 8, status="oom")]
     base, dali, lost = explain(records)
     assert base.bottleneck is not None
     assert base.bottleneck.verdict == "input-bound"
     assert base.advice is not None
     assert base.advice.added == ("dali",)
     assert base.advice.images_per_s_at_most == pytest.approx(8 / 0.6)
-    assert base.advice.measured_images_per_s == pytest.approx(16)
+    assert base.advice.measured_images_per_s == pytest.approx(8 / 0.7)
     assert [gain.added for gain in base.checked] == [("dali",)]
     assert dali.bottleneck is not None
-    assert dali.bottleneck.needs == Needs(None, 0.5, None, True)
+    assert dali.bottleneck.needs == Needs(None, 0.7, None, True)
     assert (lost.bottleneck, lost.gains, lost.advice) == (None, (), None)
 
 
@@ -158,8 +244,10 @@ def test_what_acts_on_the_exchange_is_advised_where_that_holds_a_step_back() -> 
         return explain_record(make_record(cell=make_cell(batch_size=8, ranks=ranks), measurement=measurement))
 
     bound = of_ranks(2, 0.6)
-    assert step_at_least_s(bound, ["flat_allreduce"]) == pytest.approx(0.04)
-    assert step_at_least_s(bound, ["static_graph"]) == pytest.approx(0.1 - 0.9 * 0.04)  # leaves the exchange
+    assert step_at_least_s(bound, effects_of(["flat_allreduce"])) == pytest.approx(0.04)
+    assert step_at_least_s(bound, effects_of(["static_graph"])) == pytest.approx(
+        0.1 - 0.9 * 0.04
+    )  # leaves the exchange
     best = next_rung(candidates(bound, ["fp32"]))
     assert best is not None and best.added == ("batched", "flat_allreduce")
     assert best.images_per_s_at_most == pytest.approx(2 * 8 / (0.04 - 0.08 * 0.04))

@@ -169,7 +169,7 @@ def test_input_on_the_host_overlaps_with_the_gpus_work_only() -> None:
 @pytest.mark.parametrize(
     ("io_s", "verdict", "says"),
     [
-        (0.2, "host-bound", "host-bound: the CPU computes 800 ms per step, input takes 200 ms before it"),
+        (0.2, "host-bound", "forward 80%: the CPU computes 800 ms per step, input takes 200 ms before it"),
         (0.7, "input-bound", "input-bound: input takes 700 ms per step, computing 300 ms, one after the other"),
         (0.5, "balanced", "balanced: the CPU computes 500 ms per step, input takes 500 ms before it"),
     ],
@@ -183,7 +183,7 @@ def test_on_a_cpu_input_and_computing_are_compared(io_s: float, verdict: str, sa
 
 def test_on_a_cpu_overlapped_input_is_said_to_be_so() -> None:
     bottleneck = summarise(made(step(0, 1), phase("io", 0, 0.01), phase("forward", 0.01, 1), work(0.2, 0.7)))
-    assert bottleneck.sentence == "host-bound: the CPU computes 990 ms per step, input needs 500 ms beside it"
+    assert bottleneck.sentence == "forward 99%: the CPU computes 990 ms per step, input needs 500 ms beside it"
     assert bottleneck.io_overlap == close(1)
 
 
@@ -244,7 +244,7 @@ def timelines(draw: st.DrawFn) -> Timeline:
 def test_busy_and_idle_make_the_span_and_nothing_is_negative(timeline: Timeline) -> None:
     bottleneck = summarise(timeline)
     assert bottleneck.verdict in VERDICTS
-    assert bottleneck.sentence.startswith(bottleneck.verdict)
+    assert bottleneck.sentence.startswith(bottleneck.limit)
     numbers = [bottleneck.step_s, bottleneck.needs.input_s or 0, bottleneck.needs.host_s, bottleneck.needs.gpu_s or 0]
     numbers += [phase.host_s for phase in bottleneck.phases] + [phase.device_s or 0 for phase in bottleneck.phases]
     assert min([*numbers, bottleneck.waits_for_input_s, bottleneck.waits_for_gpu_s or 0]) >= 0
@@ -288,14 +288,14 @@ def record(
 def test_a_record_of_a_cpu_takes_the_medians_of_its_phases() -> None:
     explained = explain_record(record(0.15, io=0.02, forward=0.08))
     assert explained.needs == Needs(close(0.03), close(0.12), None, False)  # type: ignore[arg-type]
-    assert explained.sentence == "host-bound: the CPU computes 120 ms per step, input takes 30 ms before it"
+    assert explained.sentence == "forward 80%: the CPU computes 120 ms per step, input takes 30 ms before it"
     assert (explained.step_s, explained.images_per_s, explained.io_overlap) == (close(0.15), close(8 / 0.15), 0)
 
 
 def test_a_prefetched_input_is_known_only_when_it_is_waited_for() -> None:
     hidden = explain_record(record(0.15, prefetch=2, io=0.0002, forward=0.1))
     assert hidden.needs.input_s is None
-    assert hidden.sentence == "host-bound: the CPU computes 150 ms per step; input is made beside it"
+    assert hidden.sentence == "forward 100%: the CPU computes 150 ms per step; input is made beside it"
     starved = explain_record(record(0.15, prefetch=2, io=0.05, forward=0.05))
     assert starved.needs.input_s == close(0.15)
     assert starved.sentence == ("input-bound: input needs 150 ms per step, computing 75 ms; the CPU waits 75 ms for it")
@@ -356,7 +356,8 @@ def of_ranks(allreduce: float, ranks: int = 2, slow: dict[int, float] | None = N
         (
             0.2,
             "host-bound",
-            "the CPU computes 78 ms per step, input takes 1.6 ms before it; the all-reduce takes 20 ms",
+            "the CPU computes 78 ms per step (forward 24 ms, backward 48 ms, update 6.4 ms), "
+            "input takes 1.6 ms before it; the all-reduce takes 20 ms",
         ),
         (0.5, "balanced", "the CPU computes 49 ms per step, input takes 1 ms before it; the all-reduce takes 50 ms"),
         (0.6, "network-bound", "the all-reduce takes 60 ms per step, computing 39 ms before it"),
@@ -364,7 +365,7 @@ def of_ranks(allreduce: float, ranks: int = 2, slow: dict[int, float] | None = N
 )
 def test_the_all_reduce_is_a_stage_of_its_own(allreduce: float, verdict: str, says: str) -> None:
     bottleneck = of_ranks(allreduce)
-    assert bottleneck.sentence == f"{verdict}: {says}"
+    assert (bottleneck.verdict, bottleneck.sentence) == (verdict, f"{bottleneck.limit}: {says}")
     assert bottleneck.needs.step_at_least_s == close(0.1)
     assert bottleneck.images_per_s == close(160)
 

@@ -100,7 +100,7 @@ def _draw_rows(axes: Axes, rows: Sequence[Explanation | None]) -> None:
             at_ms = blocks[-1][2]
         step_ms = bottleneck.step_s * 1e3
         steps.append((row, step_ms))
-        put(axes, bottleneck.verdict, (max(at_ms, step_ms), row), (4, 0), ha="left")
+        put(axes, drawable(bottleneck.limit), (max(at_ms, step_ms), row), (4, 0), ha="left")
     corners = [[(a, y - 0.35), (b, y - 0.35), (b, y + 0.35), (a, y + 0.35)] for y, a, b in blocks]
     bars = axes.add_collection(PolyCollection(corners, facecolors=colours, linewidths=0, zorder=2), autolim=False)
     tooltip(bars, *texts)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import math
-from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
-from tcbench.analysis.advice import Gain
 from tcbench.analysis.bottleneck import VERDICTS, Bottleneck
 from tcbench.analysis.explanation import Explanation
 from tcbench.show.charts.bottlenecks import bottleneck_chart
-from tcbench.show.explain import Stages, added, notes
+from tcbench.show.explain import Stages, added, notes, tried_and_slower
 from tcbench.show.format import counted, milliseconds, number
 from tcbench.show.page import drawings
 from tcbench.show.page.page import (
@@ -56,20 +54,27 @@ def section(explanations: Sequence[Explanation], settings: Settings, ceiling: st
 
 
 def _counted(explanations: Sequence[Explanation]) -> list[tuple[Badge | None, Paragraph]]:
-    """The number of cells of each verdict, and the fastest of them."""
-    cells = [(one.bottleneck.verdict, one) for one in explanations if one.bottleneck]
-    counts = Counter(verdict for verdict, _ in cells)
+    """The number of cells of each verdict, or with a CPU's phase in its place, and the fastest of them."""
+    groups: dict[Badge, list[Explanation]] = {}
+    for one in sorted(explanations, key=lambda one: VERDICTS.index(one.bottleneck.verdict) if one.bottleneck else 0):
+        if one.bottleneck:
+            dominant = one.bottleneck.dominant
+            badge_ = _badge(one.bottleneck, f"mostly {dominant.name}" if dominant else None)
+            groups.setdefault(badge_, []).append(one)
     lines: list[tuple[Badge | None, Paragraph]] = []
-    for verdict in VERDICTS:
-        if not counts[verdict]:
-            continue
-        here = [one for its, one in cells if its == verdict]
+    for its, here in groups.items():
         fastest = max(here, key=lambda one: one.bottleneck.images_per_s if one.bottleneck else 0.0)
         which: tuple[str | Piece, ...] = (": ", strong(spaced(fastest.summary.cell.label)))
         if len(here) > 1:
             which = (", the fastest of them ", strong(spaced(fastest.summary.cell.label)))
-        lines.append((BOTTLENECK_BADGES[verdict], say(counted(counts[verdict], "cell"), *which)))
+        lines.append((its, say(counted(len(here), "cell"), *which)))
     return lines
+
+
+def _badge(bottleneck: Bottleneck, phase: str | None) -> Badge:
+    """The verdict's, with the words of a CPU's dominant phase in its place."""
+    badge = BOTTLENECK_BADGES[bottleneck.verdict]
+    return badge if phase is None else replace(badge, word=phase)
 
 
 def _figure(here: Here, cells: Sequence[Explanation], remarks: Sequence[str], prefix: str) -> Figure:
@@ -80,7 +85,7 @@ def _figure(here: Here, cells: Sequence[Explanation], remarks: Sequence[str], pr
 def _table(here: Here, cells: Sequence[Explanation]) -> Table:
     stages = Stages.of(cells)
     beside = (f"#{heading}" for heading in stages.headings)
-    names = ("#batch", "config", "verdict", "#input", "#host", *beside, "#step", "#images/s", "next", "#at most")
+    names = ("#batch", "config", "verdict", "#input", "#host", *beside, "#step", f"#{here.unit}/s", "next", "#at most")
     ordered = [one for size in here.batch_sizes for one in cells if one.summary.cell.batch_size == size]
     return Table(
         caption="What holds each cell back, and what to try next" + (f", {here.name}" if here.name else ""),
@@ -95,7 +100,7 @@ def _fields(one: Explanation, stages: Stages) -> tuple[Field, ...]:
     if bottleneck is None:
         blank = (Field(),) * (7 + len(stages.headings))
         return (*head, badge(STATUS_BADGES[one.summary.status]), *blank)
-    return (*head, badge(BOTTLENECK_BADGES[bottleneck.verdict]), *_needs(bottleneck, stages), *_advice(one.advice))
+    return (*head, badge(_badge(bottleneck, bottleneck.limit)), *_needs(bottleneck, stages), *_advice(one))
 
 
 def _needs(bottleneck: Bottleneck, stages: Stages) -> tuple[Field, ...]:
@@ -110,15 +115,12 @@ def _needs(bottleneck: Bottleneck, stages: Stages) -> tuple[Field, ...]:
     )
 
 
-def _advice(gain: Gain | None) -> tuple[Field, ...]:
+def _advice(one: Explanation) -> tuple[Field, ...]:
+    gain, slower = one.advice, tried_and_slower(one)
+    words = ("none known" if gain is None else added(gain)) + (f" ({slower})" if slower else "")
     if gain is None:
-        return Field("none known"), Field(), Field()
-    at_most = gain.images_per_s_at_most
-    return (
-        Field(added(gain)),
-        figure(at_most) if math.isfinite(at_most) else Field("any"),
-        figure(gain.measured_images_per_s),
-    )
+        return Field(words), Field(), Field()
+    return Field(words), figure(gain.images_per_s_at_most), figure(gain.measured_images_per_s)
 
 
 def next_sentence(one: Explanation) -> Paragraph:
@@ -126,13 +128,18 @@ def next_sentence(one: Explanation) -> Paragraph:
     bottleneck = one.bottleneck
     if bottleneck is None:
         return say(f"What holds {one.summary.cell.label} back is not known: it left no profiled pass.")
-    parts: list[str | Piece] = ["It is ", strong(bottleneck.verdict), f": {bottleneck.sentence.partition(': ')[2]}."]
+    limit = f"held back by {bottleneck.dominant.name}" if bottleneck.dominant else bottleneck.verdict
+    parts: list[str | Piece] = ["It is ", strong(limit), f": {bottleneck.sentence.partition(': ')[2]}."]
+    if slower := tried_and_slower(one):
+        parts.append(f" Tried already and {kept_together(slower)}.")
     if one.advice is None:
         return say(*parts, " No rung that is known here would help.")
     advice = one.advice
-    ceiling = f"at most {number(advice.images_per_s_at_most)}" if math.isfinite(advice.images_per_s_at_most) else "any"
+    unit = f"{one.summary.cell.unit}/s"
+    most = advice.images_per_s_at_most
+    ceiling = "" if most is None else f", by the pipeline model at most {number(most)} {unit}"
     name = strong(kept_together(added(advice)))
     if advice.measured_images_per_s is None:
-        return say(*parts, " Next to try: ", name, f", by the pipeline model {ceiling} images/s.")
+        return say(*parts, " Next to try: ", name, f"{ceiling}.")
     was = number(advice.measured_images_per_s)
-    return say(*parts, " ", name, f" would help: by the pipeline model {ceiling} images/s, measured {was}.")
+    return say(*parts, " ", name, f" helps: measured {was} {unit}{ceiling}.")

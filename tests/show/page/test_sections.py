@@ -160,11 +160,11 @@ def test_a_scenario_without_claims_has_no_section():
 
 def test_each_cell_has_its_phases_its_step_and_its_verdict():
     [figure] = blocks(reports.single(), "bottlenecks", Figure)
-    assert {"io", "forward", "backward", "update", "host-bound"} <= set(drawn(figure))
+    assert {"io", "forward", "backward", "update", "backward 50%"} <= set(drawn(figure))
     assert [text.split("\n")[1].split()[0] for text in tooltips(figure)] == ["io", "forward", "backward", "update"]
-    assert texts(figure.table)[0][2] == "host-bound"
+    assert texts(figure.table)[0][2] == "backward 50%"
     [[(badge, paragraph)]] = [block.items for block in blocks(reports.single(), "bottlenecks", Points)]
-    assert badge.word == "host-bound" and paragraph[0].text == "1 cell"
+    assert badge.word == "mostly backward" and paragraph[0].text == "1 cell"
 
 
 def test_a_cell_without_a_profiled_pass_says_so():
