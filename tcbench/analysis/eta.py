@@ -15,8 +15,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from tcbench.accelerators.device import kind_of
+from tcbench.backends import model_of
 from tcbench.core.record import Cell, Record
-from tcbench.models import described
 
 _STARTUP_S = 4.0
 _ASSUMED_ITEM_S = 0.01
@@ -119,7 +119,7 @@ def estimate(cells: Sequence[Cell], before: Iterable[Record] = ()) -> Estimate:
 @functools.lru_cache(1024)
 def _image_s(cell: Cell) -> float:
     """Seconds per image by the model's arithmetic."""
-    model = described(cell.model, cell.variant, cell.image_size)
+    model = model_of(cell)
     if model is None:
         return _ASSUMED_ITEM_S
     # Forward and backward: three products of each size, two operations per multiply-accumulate.

@@ -18,7 +18,7 @@ from tcbench.core.record import Cell
 from tcbench.core.rung import Package, RungSet
 from tcbench.core.session import Session
 from tcbench.models import described
-from tcbench.models.geometry import Model
+from tcbench.models.geometry import Network
 
 if TYPE_CHECKING:
     from tcbench.accelerators.tracing import Trace
@@ -63,7 +63,7 @@ def builds_models(name: str) -> bool:
     return name in _MODULES
 
 
-def model_of(cell: Cell) -> Model | None:
+def model_of(cell: Cell) -> Network | None:
     """The model that a cell trains; None of a step of the user's own, whatever its scenario calls it, and of one that
     there is not."""
     return described(cell.model, cell.variant, cell.image_size) if builds_models(cell.backend) else None
