@@ -28,6 +28,7 @@ class CellSummary:
     logarithmic scale: what ratios are made of; `images_per_s` is its geometric mean over trials and `step_time_s` the
     images of a step over that, both with 95% intervals over `unit`. `lost`: the largest share of the processor time of
     a trial that others had (`tcbench.core.record.HostLoad`). `runs`: the ids of the runs that measured it.
+    `began_at`: when its first trial did (UTC, ISO 8601).
     """
 
     cell: Cell
@@ -47,6 +48,7 @@ class CellSummary:
     settled: bool = False
     lost: float = 0.0
     runs: tuple[str, ...] = ()
+    began_at: str = ""
 
     @property
     def busy(self) -> bool:
@@ -158,6 +160,7 @@ def _summary(
         trials=len(group),
         trials_ok=len(ok),
         runs=tuple(dict.fromkeys(record.run_id for record in group)),
+        began_at=min(record.started_at for record in group),
     )
     trials_s = [m.counted_times_s for m in measured if m.counted_times_s]
     if not trials_s:

@@ -98,6 +98,7 @@ def keep(profile: HostProfile, stem: Path) -> tuple[Path, ...]:
 def lines(explained: Iterable[Explanation], out: Path) -> list[str]:
     """A line for each cell that the host or the input holds back and of which `out` has a host profile."""
     from tcbench.show.host_profile import costliest
+    from tcbench.show.session import apart
     from tcbench.tracing import host
 
     said: list[str] = []
@@ -108,6 +109,8 @@ def lines(explained: Iterable[Explanation], out: Path) -> list[str]:
             continue
         for profile in profiles.setdefault(machine, host.newest(out / machine)):
             same = (profile.label, profile.machine, profile.device, profile.model, profile.image_size)
-            if same == (cell.label, machine, cell.device, cell.model, cell.image_size):
-                said += filter(None, [costliest(profile, one.bottleneck.verdict)])
+            if same != (cell.label, machine, cell.device, cell.model, cell.image_size):
+                continue
+            if line := costliest(profile, one.bottleneck.verdict):
+                said += [line, *filter(None, [apart(profile.taken_at, profile.timed_step_s, one.summary)])]
     return said

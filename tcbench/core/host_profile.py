@@ -33,7 +33,7 @@ class Stack(msgspec.Struct, frozen=True, array_like=True):
 class HostProfile(msgspec.Struct, frozen=True, kw_only=True):
     """A cell's steps. `step_s` is the median step while it was profiled, `timed_step_s` without, and `timed_spread` how
     far the middle half of those lies apart, as a part of it; `samples` is 0 where nothing was sampled. The stacks of a
-    phase add up to its time."""
+    phase add up to its time. `taken_at`: UTC, ISO 8601; those of older profiles do not say it."""
 
     label: str
     machine: str
@@ -49,6 +49,7 @@ class HostProfile(msgspec.Struct, frozen=True, kw_only=True):
     timed_spread: float
     phases: tuple[str, ...]
     stacks: tuple[Stack, ...] = ()
+    taken_at: str | None = None
 
     @property
     def overhead(self) -> float:

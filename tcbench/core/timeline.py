@@ -51,7 +51,8 @@ class Span:
 @dataclass(frozen=True)
 class Timeline:
     """Spans in order of their begin. `label` is the cell's ("fp16+dali, batch size 64"); `device` as in a cell;
-    `device_name` as people call it. `phases` in the order of the step. `unit`: what `batch_size` counts."""
+    `device_name` as people call it. `phases` in the order of the step. `unit`: what `batch_size` counts.
+    `taken_at`: UTC, ISO 8601; None where that is not known."""
 
     label: str
     device: str
@@ -61,6 +62,7 @@ class Timeline:
     phases: tuple[str, ...]
     spans: tuple[Span, ...]
     unit: str = "images"
+    taken_at: str | None = None
 
     def of(self, lane: Lane, *kinds: Kind) -> tuple[Span, ...]:
         """The spans of a lane, of these kinds or of all."""
@@ -90,6 +92,7 @@ def timeline_of(
     phases: Iterable[str],
     spans: Iterable[Span],
     unit: str = "images",
+    taken_at: str | None = None,
 ) -> Timeline:
     """A timeline of spans in any order, its names safe to show. Raises ValueError for a span that ends before it
     begins, and for a step of no length: nothing can be said per step of one."""
@@ -100,7 +103,7 @@ def timeline_of(
         if span.kind == "step" and span.end_s == span.begin_s:
             raise ValueError(f"step {span.step} has no length")
     label, device, device_name, unit, *names = map(plain, (label, device, device_name, unit, *phases))
-    return Timeline(label, device, device_name, batch_size, source, tuple(names), ordered, unit)
+    return Timeline(label, device, device_name, batch_size, source, tuple(names), ordered, unit, taken_at)
 
 
 def _plain(span: Span) -> Span:

@@ -127,6 +127,7 @@ def profile_of(record: Record, own: Recording, tool: HostTool, raw: str = "") ->
     return HostProfile(
         label=record.cell.label,
         machine=record.environment.machine,
+        taken_at=record.started_at,
         device=record.cell.device,
         device_name=record.environment.device_name,
         image_size=record.cell.image_size,

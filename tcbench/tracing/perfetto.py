@@ -141,8 +141,9 @@ def read(path: Path) -> tuple[Timeline, ...]:
                 )
     except (msgspec.ValidationError, IndexError) as error:
         raise TraceError(f"{path}: not a trace of tcbench's as it was written ({error})") from None
+    taken_at = ours.record.started_at if ours.record else None
     return tuple(
-        timeline_of(h.label, h.device, h.device_name, h.batch_size, h.source, h.phases, own_spans, h.unit)
+        timeline_of(h.label, h.device, h.device_name, h.batch_size, h.source, h.phases, own_spans, h.unit, taken_at)
         for h, own_spans in zip(ours.timelines, spans, strict=True)
     )
 

@@ -81,7 +81,7 @@ def build(results: Results) -> Page:
         rungs.section(all_climbs, settings),
         scorecard.section(results.cards),
         bottlenecks.section(results.explanations, settings, results.ceiling),
-        timelines.section(results.timelines),
+        timelines.section(results.timelines, summaries),
         comparing.section(compared.comparison, compared.base) if compared else None,
         environment.section(results.records, settings),
         trials.section(results.records, swatches, results.beside),

@@ -9,6 +9,7 @@ import re
 
 import factories
 import msgspec
+import pytest
 import reports
 import timelines
 
@@ -196,6 +197,17 @@ def test_at_most_eight_timelines_are_shown_and_the_others_counted():
     [figure] = blocks(many, "timelines", Figure)
     assert drawn(figure).count("CPU") == 8
     assert "Not shown: 2 more timelines; name those to show." in figure.notes
+
+
+@pytest.mark.parametrize(("day", "noted"), [("2025-01-02", False), ("2024-11-20", True)])
+def test_a_timeline_of_another_session_than_the_cells_beside_it_says_so(day, noted):
+    cell = factories.make_cell("fp16", 64, device="cuda:0")
+    environment = factories.make_environment(device_name=timelines.V100)
+    timeline = timelines.made(timelines.step(0, 1), timelines.phase("io", 0, 1), timelines.kernel(0, 1))
+    run = factories.make_record(cell=cell, images_per_s=64.0, environment=environment)
+    taken = dataclasses.replace(timeline, taken_at=f"{day}T09:00:00+00:00")
+    [figure] = blocks(reports.results([run], timelines=(taken,)), "timelines", Figure)
+    assert any("fp16, batch size 64: profiled 2024-11-20 at 64.0 images/s" in note for note in figure.notes) == noted
 
 
 # -- comparison ----------------------------------------------------------------------------------------------------
