@@ -46,8 +46,8 @@ from tcbench.cli.options import (
     TargetOption,
     ThreadsOption,
     TimeoutOption,
+    seconds,
     selection,
-    within,
 )
 from tcbench.core.errors import SelectionError, TcbenchError
 
@@ -71,7 +71,7 @@ COMPARED = frozenset({"libraries", "python"})
     """
 tcbench gate --base main                           the working tree against a revision with its own environment
 tcbench gate ./my_step.toml --base HEAD            before a commit: a step of one's own
-tcbench gate --base v1.0 --current v1.1 --bs 8 --budget 1800 --format github
+tcbench gate --base v1.0 --current v1.1 --bs 8 --budget 30m --format github
 tcbench gate --base-python old/bin/python          the same code on other libraries
 """,
 )
@@ -127,8 +127,12 @@ def gate(
         ),
     ] = "3,4,6,8",
     budget: Annotated[
-        float | None,
-        typer.Option(metavar="SECONDS", help="Begin no trial after trials have taken so long.", rich_help_panel=HOW),
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="Begin no trial after trials have taken so long, e.g. 30m or 1800 (seconds).",
+            rich_help_panel=HOW,
+        ),
     ] = None,
     target: TargetOption = None,
     max_time: MaxTimeOption = None,
@@ -161,7 +165,7 @@ def gate(
     may_differ = allowed(allow)
     may_differ = replace(may_differ, facets=may_differ.facets | COMPARED)
     of_gate = parse_interims(interims, rule)
-    within("--budget", budget, "seconds above 0", lambda x: 0 < x <= 1e9)
+    budget_s = seconds("--budget", budget)
     chosen = selection(
         bs=bs,
         config=config,
@@ -189,7 +193,7 @@ def gate(
         check_folder(plan)
         plan, starter = with_launcher(plan, launcher, asked=ranks is not None)
         gone = _gone(scenario, chosen, device, ready[0], plan, say) if base is not None else ()
-        ended = _settled(plan, starter, ready, of_gate, names, out, budget, say, quiet)
+        ended = _settled(plan, starter, ready, of_gate, names, out, budget_s, say, quiet)
     cells = [planned.cell for planned in plan.cells]
     comparison = gates.comparison(ended.state, cells, ended.base, ended.current, rule, "the budget was spent")
     comparison = replace(
@@ -197,7 +201,7 @@ def gate(
     )
     notes = [gates.summary(ended.state)]
     if ended.spent:
-        notes.append(f"the budget of {budget:g} s was spent: cells not yet decided are inconclusive")
+        notes.append(f"the budget of {budget} was spent: cells not yet decided are inconclusive")
     comparison = replace(comparison, notes=(*comparison.notes, *filter(None, notes)))
     kept = tuple(of[0].run_id for of in (ended.base, ended.current) if of)
     labels = Labels(

@@ -88,6 +88,8 @@ def sleeper(tmp_path: Path) -> Path:
         (["run", "--target", "0"], "--target 0: expected a share between 0 and 1"),
         (["run", "--max-time", "-1"], "--max-time -1: expected seconds above 0"),
         (["run", "--timeout", "0"], "--timeout 0: expected seconds above 0"),
+        (["run", "--budget", "0"], "--budget '0': expected a time above 0, such as 4m, 90s or 1h"),
+        (["run", "--budget", "soon"], "--budget 'soon': expected a time above 0"),
         (["run", "cpux"], "scenario 'cpux': unknown; did you mean 'cpu'?"),
         (["run", "missing.toml"], "missing.toml: no such scenario file"),
         (["run", "bad.toml"], "bad.toml: measure: missing"),

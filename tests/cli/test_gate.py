@@ -161,10 +161,10 @@ def test_a_spent_budget_leaves_the_rest_inconclusive_and_says_so(project, monkey
             yield from (factories.make_record(cell=planned.cell, trial=trial) for planned, trial in trials)
 
     monkeypatch.setattr("tcbench.run.turns.Runner", Slow)
-    arguments = ("--base-python", sys.executable, "--config", "deep", "--budget", "1", "--strict")
+    arguments = ("--base-python", sys.executable, "--config", "deep", "--budget", "1s", "--strict")
     done = tcbench(project, "gate", *QUICK, *arguments)
     assert done.code == 4, done.err
-    assert "the budget of 1 s was spent: cells not yet decided are inconclusive" in done.out
+    assert "the budget of 1s was spent: cells not yet decided are inconclusive" in done.out
     assert [len(store.read([path]).records) for path in project.glob("results/*/*.jsonl")] == [1, 1]
 
 
@@ -215,7 +215,7 @@ def test_the_environment_of_a_revision_is_made_and_runs_there(project, tmp_path)
         (("--base", "HEAD", "--looks", "3,4,5,6,7"), "--looks 3,4,5,6,7: expected one to 4 looks, got 5"),
         (("--base", "HEAD", "--looks", "1"), "--looks 1: expected ascending numbers of trials from 2 up"),
         (("--base", "HEAD", "--looks", "three"), "--looks 'three': expected numbers of trials, such as 3,4,6,8"),
-        (("--base", "HEAD", "--budget", "-1"), "--budget -1: expected seconds above 0"),
+        (("--base", "HEAD", "--budget", "-1"), "--budget '-1': expected a time above 0, such as 4m, 90s or 1h"),
         (("--base", "HEAD", "--threshold", "300%"), "--threshold 300%: expected a share"),
         (("--base", "HEAD", "--config", "none*"), "--config 'none*': matches none of "),
     ],

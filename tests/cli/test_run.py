@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 
 import odd_images
 import pytest
@@ -14,8 +15,9 @@ from typer.testing import CliRunner
 from tcbench.accelerators.cpu.kind import KIND
 from tcbench.cli import app
 from tcbench.cli import run as command
-from tcbench.core import messages
+from tcbench.core import messages, store
 from tcbench.core.errors import SelectionError
+from tcbench.run.runner import Runner
 
 
 def invoke(*arguments: str):
@@ -82,3 +84,81 @@ def test_a_run_says_first_which_library_computes_and_where_a_faster_one_is_missi
     assert "computes: oneDNN needs libgomp.so.1: apt-get install libgomp1" in invoke(*arguments).stderr
     monkeypatch.setattr(type(KIND), "shortfall", lambda _: None)
     assert f"\n{KIND.library()} computes\n" in invoke(*arguments).stderr
+
+
+# ------------------------------------------------------------------------------------------------ rounds and resuming
+
+
+RUN = ("run", "cpu", "--device", "cpu", "--data", "synthetic", "--threads", "1", "--config", "fp32,fp32+batched")
+
+
+@pytest.fixture
+def trials_of_30_s(monkeypatch):
+    """Trials that say they took 30 s and take none."""
+
+    def trial(runner, cell, number):
+        return make_record(cell=cell, trial=number, duration_s=30.0, run_id=runner.run_id)
+
+    monkeypatch.setattr(Runner, "_trial", trial)
+
+
+def trials(folder):
+    """Config and number of each trial, run by run."""
+    paths = sorted(folder.glob("results/*/cpu-*.jsonl"))
+    return [[(record.cell.config, record.trial) for record in store.read([path]).records] for path in paths]
+
+
+@pytest.mark.parametrize(
+    ("options", "each"), [((), [4, 4]), (("--budget", "100s"), [2, 1]), (("--trials", "3", "--budget", "1h"), [3, 3])]
+)
+def test_a_run_goes_on_in_rounds_until_its_budget_is_spent(tmp_path, trials_of_30_s, options, each):
+    done = tcbench(tmp_path, *RUN, "--bs", "4", *options, "--json")
+    assert done.code == 0, done.err
+    assert [cell["trials"] for cell in json.loads(done.out)["cells"]] == each
+    [run] = trials(tmp_path)
+    assert [number for _, number in run] == sorted(number for _, number in run)
+
+
+def test_views_show_the_cells_in_the_scenarios_order_whatever_was_measured_first(tmp_path, trials_of_30_s):
+    done = tcbench(tmp_path, *RUN, "--bs", "4,8", "--trials", "1", "--json")
+    cells = [(cell["config"], cell["batch_size"]) for cell in json.loads(done.out)["cells"]]
+    assert cells == [("fp32", 4), ("fp32", 8), ("fp32+batched", 4), ("fp32+batched", 8)]
+    exported = tcbench(tmp_path, "export", "--format", "json", "--per", "cell").out
+    assert [(one["config"], one["batch_size"]) for one in json.loads(exported)["rows"]] == cells
+
+
+def test_a_finished_run_of_another_selection_is_never_resumed(tmp_path, trials_of_30_s):
+    assert tcbench(tmp_path, *RUN, "--bs", "4", "--trials", "1").code == 0
+    done = tcbench(tmp_path, *RUN, "--bs", "8", "--trials", "1", "--resume")
+    assert done.code == 0
+    [said] = [line for line in done.err.splitlines() if line.startswith("nothing to resume")]
+    assert said.endswith("is of another selection: batch size 4, here 8")
+    assert [len(run) for run in trials(tmp_path)] == [2, 2]
+
+
+def test_a_selection_that_holds_a_finished_run_whole_is_another_too(tmp_path, trials_of_30_s):
+    assert tcbench(tmp_path, *RUN, "--bs", "4", "--trials", "1").code == 0
+    done = tcbench(tmp_path, *RUN, "--bs", "4,8", "--trials", "1", "--resume")
+    assert "is of another selection: batch size 4, here 4, 8" in done.err
+    assert [len(run) for run in trials(tmp_path)] == [2, 4]
+
+
+def test_a_run_of_the_same_cells_is_resumed_with_what_is_left_of_its_budget(tmp_path, trials_of_30_s):
+    arguments = (*RUN, "--bs", "4")
+    assert tcbench(tmp_path, *arguments, "--budget", "60s").code == 0
+    assert tcbench(tmp_path, *arguments, "--budget", "120s", "--resume").code == 0
+    assert [len(run) for run in trials(tmp_path)] == [4]
+    again = tcbench(tmp_path, *arguments, "--budget", "120s", "--resume")
+    assert "nothing is missing: all trials are there" in again.err
+    assert [len(run) for run in trials(tmp_path)] == [4]
+
+
+def test_a_dry_run_says_how_often_and_how_long(tmp_path):
+    line = tcbench(tmp_path, *RUN, "--dry-run", "--trials", "3").out.splitlines()[1]
+    assert re.fullmatch(r"3 trials each, about .*", line)
+    line = tcbench(tmp_path, *RUN, "--dry-run", "--budget", "90s").out.splitlines()[1]
+    assert re.fullmatch(r"rounds over all cells within 1 min 30 s: about .* each, about .*", line)
+    plan = json.loads(tcbench(tmp_path, *RUN, "--dry-run", "--budget", "1s", "--json").out)
+    assert (plan["trials"], plan["budget_s"]) == (None, 1.0)
+    assert {cell["expected_trials"] for cell in plan["cells"]} == {1}
+    assert plan["expected_s"] > 4
