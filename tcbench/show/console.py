@@ -249,7 +249,7 @@ def plan_table(plan: Plan, rounds: Rounds) -> Table:
 
 
 def rounds_line(rounds: Rounds) -> str:
-    """How often the cells will be measured and how long that takes, as far as is known before it begins."""
+    """The trials and the time that are ahead, as far as is known before they begin."""
     trials = _trials_ahead(rounds).values()
     if not trials:
         return "nothing is missing: all trials are there"
