@@ -73,6 +73,7 @@ tcbench gate --base main                           the working tree against a re
 tcbench gate ./my_step.toml --base HEAD            before a commit: a step of one's own
 tcbench gate --base v1.0 --current v1.1 --bs 8 --budget 30m --format github
 tcbench gate --base-python old/bin/python          the same code on other libraries
+tcbench gate ./my_step.toml --bisect v1.0..main    the commit that made it slower
 """,
 )
 def gate(
@@ -99,6 +100,14 @@ def gate(
         typer.Option(
             metavar="PYTHON",
             help="The interpreter to judge. Default: that of this command.",
+            rich_help_panel=BUILDS,
+        ),
+    ] = None,
+    bisect: Annotated[
+        str | None,
+        typer.Option(
+            metavar="GOOD..BAD",
+            help="In place of --base: name the commit after GOOD, up to BAD, that made a cell slower.",
             rich_help_panel=BUILDS,
         ),
     ] = None,
@@ -178,13 +187,30 @@ def gate(
         threads=threads,
         ranks=ranks,
     )
-    wanted = builds.Requested(base, current, base_python, current_python, setup)
     stderr = console.make_console(stderr=True)
 
     def say(line: str) -> None:
         if not quiet:
             stderr.print(line, markup=False, highlight=False, soft_wrap=True)
 
+    if bisect is not None:
+        from tcbench.cli import bisect as bisecting
+
+        if any((base, current, base_python, current_python)) or names != ("throughput",):
+            raise SelectionError(
+                "--bisect GOOD..BAD looks for lost throughput between two revisions: leave out --base, "
+                "--current, --base-python, --current-python and --metric"
+            )
+
+        def of_bad() -> tuple[Plan, Launcher]:
+            made = make_plan(scenario, chosen, device)
+            check_folder(made)
+            return with_launcher(made, launcher, asked=ranks is not None)
+
+        bisecting.bisect(
+            bisect, of_bad, setup, of_gate, rule, budget, out.absolute(), say, quiet=quiet, json=format_ == "json"
+        )
+    wanted = builds.Requested(base, current, base_python, current_python, setup)
     out = out.absolute()
     with builds.prepared(wanted, say) as ready:
         # The scenario and its step are the current side's.

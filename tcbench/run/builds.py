@@ -92,6 +92,21 @@ def prepared(requested: Requested, say: Callable[[str], None]) -> Iterator[tuple
         yield base, current
 
 
+@contextlib.contextmanager
+def workshop(setup: str | None, say: Callable[[str], None]) -> Iterator[Callable[[str, str], Build]]:
+    """A function that makes a build of a revision by its name and its commit's id, ready to run; what it made stays as
+    long as the context lasts. That raises BuildError for one that cannot be made or does not run. `setup` as in
+    Requested."""
+    project = revisions.project(Path.cwd())
+    with _own_folder() as own:
+
+        def make(revision: str, commit: str) -> Build:
+            build = _revision(project, CURRENT, revision, commit, own / commit, setup, say)
+            return _with_cache(_checked(build, revision), own / f"cache-{commit}")
+
+        yield make
+
+
 def _revisions(requested: Requested, here: Path, own: Path, say: Callable[[str], None]) -> tuple[Build, Build]:
     project = revisions.project(here)
     # Both are looked up before anything takes long.
@@ -99,17 +114,29 @@ def _revisions(requested: Requested, here: Path, own: Path, say: Callable[[str],
     for name, revision in ((BASE, requested.base), (CURRENT, requested.current)):
         if revision is not None:
             named.append((name, revision, revisions.commit(project, f"--{name}", revision)))
-    builds = []
-    for name, revision, commit in named:
-        tree = revisions.tree(project, commit, own / name, cache_folder(), requested.setup, say)
-        path = os.environ.get("PYTHONPATH")
-        variables = {"PYTHONPATH": revisions.moved_path(project, tree.top, path)} if path else {}
-        says = revision if commit.startswith(revision) else f"{revision} ({commit[:12]})"
-        builds.append(Build(name, says, tree.folder, Launch(tree.python, tree.folder, variables)))
+    builds = [
+        _revision(project, name, revision, commit, own / name, requested.setup, say) for name, revision, commit in named
+    ]
     if requested.current is None:
         builds.append(Build(CURRENT, f"the working tree ({revisions.here(project)})", here, Launch(folder=here)))
     base, current = builds
     return base, current
+
+
+def _revision(
+    project: revisions.Project,
+    name: Role,
+    revision: str,
+    commit: str,
+    place: Path,
+    setup: str | None,
+    say: Callable[[str], None],
+) -> Build:
+    tree = revisions.tree(project, commit, place, cache_folder(), setup, say)
+    path = os.environ.get("PYTHONPATH")
+    variables = {"PYTHONPATH": revisions.moved_path(project, tree.top, path)} if path else {}
+    says = revision if commit.startswith(revision) else f"{revision} ({commit[:12]})"
+    return Build(name, says, tree.folder, Launch(tree.python, tree.folder, variables))
 
 
 def _interpreter(name: Role, python: str, here: Path) -> Build:

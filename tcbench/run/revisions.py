@@ -16,6 +16,7 @@ from pathlib import Path
 from tcbench.core import process
 from tcbench.core.errors import BuildError
 from tcbench.core.git import GitError, Repository
+from tcbench.core.text import plain
 
 Say = Callable[[str], None]
 
@@ -73,6 +74,34 @@ def commit(of: Project, option: str, revision: str) -> str:
     raise BuildError(
         f"{option} {shown!a}: no such commit in {of.repository.top}; expected a branch, a tag or a commit{hint}"
     )
+
+
+@dataclass(frozen=True)
+class Commit:
+    """A commit's id and the first line of its message."""
+
+    id: str
+    subject: str
+
+    @property
+    def short(self) -> str:
+        return self.id[:12]
+
+
+def between(of: Project, good: str, bad: str) -> tuple[Commit, ...]:
+    """The commits after `good` up to `bad` (ids), oldest first, along first parents: a merge is one step. Raises
+    BuildError where `bad` does not come after `good`."""
+    try:
+        ahead = of.repository.ask("rev-list", "--count", f"{bad}..{good}")
+        listed = of.repository.ask("log", "--first-parent", "--reverse", "--format=%H%x09%s", f"{good}..{bad}")
+    except GitError as error:
+        raise BuildError(str(error)) from None
+    if ahead != "0" or not listed:
+        raise BuildError(
+            f"{bad[:12]} does not come after {good[:12]}; expected GOOD..BAD, BAD a later commit of the same branch"
+        )
+    lines = (line.partition("\t") for line in listed.split("\n"))
+    return tuple(Commit(commit_id, plain(subject)) for commit_id, _, subject in lines)
 
 
 def here(of: Project) -> str:

@@ -75,7 +75,7 @@ def measure(
         to_run = [planned.cell for planned in certain if planned.skip_reason is None]
         label = f"{trial.side}, look {trial.interim + 1}/{len(state.interims)}"
         progress.begin(label, to_run, sum(map(len, kept.values())) + len(certain))
-        for record in map(_explained, runners[trial.side].run([(plan.cells[trial.cell], trial.number)])):
+        for record in map(explained, runners[trial.side].run([(plan.cells[trial.cell], trial.number)])):
             stores[trial.side].append(record)
             kept[trial.side].append(record)
             progress.finished(record)
@@ -85,7 +85,7 @@ def measure(
     return Ended(state.ended() if unfinished else state, tuple(kept[BASE]), tuple(kept[CURRENT]), unfinished)
 
 
-def _explained(record: Record) -> Record:
+def explained(record: Record) -> Record:
     """The record with the error of a worker that ended before it could report one, as another version may that does not
     know its request: the last line of its output."""
     reason = record.reason or ""

@@ -1,0 +1,284 @@
+"""A loss bisected over commits: its record, and the trials that `analysis.bisection` asks for.
+
+A commit that cannot be built, or whose trials fail, is skipped, as `git bisect skip` does. Everything that decides
+stands in the record, which is written anew after each round: whoever is interrupted goes on from it. Prints nothing.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from tcbench.analysis.bisection import Costs, Round, Search
+from tcbench.analysis.compare import ACCIDENTS, THROUGHPUT
+from tcbench.core import files, store
+from tcbench.core.errors import BuildError, NotComparableError, StoreError
+from tcbench.core.record import Record
+from tcbench.core.store import Store
+from tcbench.run.builds import Build
+from tcbench.run.plan import PlannedCell
+
+SCHEMA = "tcbench-bisection"
+SCHEMA_VERSION = 1
+"""Of the record. History: 1, first form."""
+
+State = Literal["measuring ends", "searching", "named", "narrowed down", "not settled", "no loss"]
+"""Before it is known whether BAD is slower; while it is searched for; at the end: a commit is named, several cannot be
+told apart, nothing is sure, or BAD is not slower."""
+
+_TRIES = 2
+"""Trials of a commit that may end by an accident, before it is skipped."""
+
+
+class Measured(msgspec.Struct, frozen=True, kw_only=True):
+    """A round: log(the commit's figure / GOOD's), and the seconds that its two trials took."""
+
+    commit: str
+    log_ratio: float
+    seconds: float
+
+
+class Skipped(msgspec.Struct, frozen=True, kw_only=True):
+    """A commit that cannot be measured, and why."""
+
+    commit: str
+    reason: str
+
+
+class Built(msgspec.Struct, frozen=True, kw_only=True):
+    """A commit that was made ready, and the seconds that this took."""
+
+    commit: str
+    seconds: float
+
+
+class Candidate(msgspec.Struct, frozen=True, kw_only=True):
+    """Commits that no measurement tells apart, and the probability that it is one of them."""
+
+    commits: tuple[str, ...]
+    probability: float
+
+
+class Loss(msgspec.Struct, frozen=True, kw_only=True):
+    """The ratio of throughput from the commit on over GOOD, with its 95% interval over rounds."""
+
+    ratio: float
+    low: float
+    high: float
+
+
+class Bisection(msgspec.Struct, frozen=True, kw_only=True):
+    """The record. `commits` are those after `good` up to `bad`, oldest first; `cell` is named once it is known which
+    became slower, by its label and its key. `candidates`: the likeliest first. A commit's trials
+    lie beside this file, under its name and the commit's. Times in seconds."""
+
+    schema: str = SCHEMA
+    schema_version: int = SCHEMA_VERSION
+    state: State = "measuring ends"
+    good: str
+    bad: str
+    commits: tuple[str, ...]
+    subjects: tuple[str, ...]
+    cells: tuple[str, ...]
+    threshold: float
+    cell: str | None = None
+    cell_key: str | None = None
+    rounds: tuple[Measured, ...] = ()
+    skipped: tuple[Skipped, ...] = ()
+    built: tuple[Built, ...] = ()
+    named: str | None = None
+    candidates: tuple[Candidate, ...] = ()
+    loss: Loss | None = None
+    trials: int = 0
+    seconds: float = 0.0
+
+    def place(self, commit: str) -> int:
+        """A commit's number: GOOD is 0."""
+        return 0 if commit == self.good else self.commits.index(commit) + 1
+
+    def commit(self, place: int) -> str:
+        """The commit of a number."""
+        return self.commits[place - 1] if place else self.good
+
+    def search(self, ready: Iterable[str] = ()) -> Search:
+        """All that is known, as numbers; `ready` are the commits that need not be made ready."""
+        return Search(
+            len(self.commits),
+            tuple(Round(self.place(one.commit), one.log_ratio) for one in self.rounds),
+            frozenset(self.place(one.commit) for one in self.skipped),
+            frozenset(self.place(commit) for commit in ready if commit != self.good),
+        )
+
+    @property
+    def costs(self) -> Costs:
+        """As they were so far."""
+        rounds = [one.seconds for one in self.rounds] or [1.0]
+        builds = [one.seconds for one in self.built] or [0.0]
+        return Costs(max(1e-3, sum(rounds) / len(rounds)), sum(builds) / len(builds))
+
+
+def write(of: Bisection, path: Path) -> None:
+    """Write the record. Raises StoreError."""
+    files.write(path, msgspec.json.format(msgspec.json.encode(of), indent=1) + b"\n", "name another folder with --out")
+
+
+def read(path: Path) -> Bisection:
+    """Raises StoreError for what is none."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Bisection)
+    except (OSError, msgspec.DecodeError) as error:
+        raise StoreError(f"{path}: not a record of a bisection ({error})") from None
+
+
+def unfinished(folder: Path, like: Bisection) -> Path | None:
+    """The newest record of a bisection of the same commits and cells that was not brought to its end."""
+    for path in sorted(folder.glob("bisect-*.json"), reverse=True):
+        try:
+            there = read(path)
+        except StoreError:
+            continue
+        same = (there.good, there.bad, there.commits, there.cells, there.threshold)
+        if there.state == "searching" and same == (like.good, like.bad, like.commits, like.cells, like.threshold):
+            return path
+    return None
+
+
+# -- measuring -----------------------------------------------------------------------------------------------------
+
+Make = Callable[[str], Build]
+"""Makes a commit ready. Raises BuildError."""
+
+Trial = Callable[[Build, PlannedCell, int, str], Record]
+"""Runs one trial of a build; its number there, and the id of its run."""
+
+
+class Bench:
+    """The commits that are ready, and their trials, each kept in a file of its commit's beside the record."""
+
+    def __init__(self, path: Path, planned: PlannedCell, make: Make, trial: Trial, ready: dict[str, Build]) -> None:
+        self.path, self._planned, self._make, self._trial = path, planned, make, trial
+        self.ready = ready
+
+    def file_of(self, commit: str) -> Path:
+        """The file of a commit's trials."""
+        return self.path.with_name(f"{self.path.stem}-{commit[:12]}{store.SUFFIX}")
+
+    def prepare(self, commit: str) -> float:
+        """Make a commit ready; the seconds that took. Raises BuildError."""
+        started = time.monotonic()
+        if commit not in self.ready:
+            self.ready[commit] = self._make(commit)
+        return time.monotonic() - started
+
+    def run(self, commit: str) -> Record:
+        """One trial, kept."""
+        path = self.file_of(commit)
+        number = len(store.read([path]).records) if path.exists() else 0
+        record = self._trial(self.ready[commit], self._planned, number, path.stem)
+        with Store(path) as kept:
+            kept.append(record)
+        return record
+
+
+def steps(of: Bisection, bench: Bench, budget_s: float | None = None) -> Iterator[Bisection]:
+    """The record after each round and each commit that is skipped, until a commit is named, nothing more is to be
+    learnt, or trials and builds have taken `budget_s`. Each is written before it is given.
+
+    Raises NotComparableError where GOOD does not run any more.
+    """
+    spent_s = 0.0
+    while budget_s is None or spent_s < budget_s:
+        place = of.search(bench.ready).next(of.costs)
+        if place is None:
+            break
+        started = time.monotonic()
+        of = _measured(of, bench, of.commit(place))
+        spent_s += time.monotonic() - started
+        of = _concluded(of, time.monotonic() - started)
+        write(of, bench.path)
+        yield of
+    of = _ended(of)
+    write(of, bench.path)
+    yield of
+
+
+def _measured(of: Bisection, bench: Bench, commit: str) -> Bisection:
+    """With one more round of a commit, or without that commit."""
+    if commit not in bench.ready:
+        try:
+            took_s = bench.prepare(commit)
+        except BuildError as error:
+            return _without(of, commit, str(error))
+        of = msgspec.structs.replace(of, built=(*of.built, Built(commit=commit, seconds=took_s)))
+    started = time.monotonic()
+    order = (of.good, commit) if len(of.rounds) % 2 == 0 else (commit, of.good)
+    figures: dict[str, float] = {}
+    for one in order:
+        for _ in range(_TRIES):
+            record = bench.run(one)
+            of = msgspec.structs.replace(of, trials=of.trials + 1)
+            figure = THROUGHPUT.of(record) if record.status == "ok" else None
+            if figure or record.status not in ACCIDENTS:
+                break
+        if not figure:
+            reason = f"{record.status}: {record.reason}"
+            if one == of.good:
+                raise NotComparableError(f"GOOD ({one[:12]}) does not run any more: {reason}")
+            return _without(of, commit, reason)
+        figures[one] = figure
+    ratio = math.log(figures[commit] / figures[of.good])
+    measured = Measured(commit=commit, log_ratio=ratio, seconds=time.monotonic() - started)
+    return msgspec.structs.replace(of, rounds=(*of.rounds, measured))
+
+
+def _without(of: Bisection, commit: str, reason: str) -> Bisection:
+    rounds = tuple(one for one in of.rounds if one.commit != commit)
+    return msgspec.structs.replace(of, rounds=rounds, skipped=(*of.skipped, Skipped(commit=commit, reason=reason)))
+
+
+def _concluded(of: Bisection, seconds: float) -> Bisection:
+    """With what the rounds say by now."""
+    search = of.search()
+    ordered = sorted(zip(search.probabilities, search.groups, strict=True), reverse=True)
+    loss = search.loss
+    return msgspec.structs.replace(
+        of,
+        seconds=of.seconds + seconds,
+        candidates=tuple(Candidate(commits=tuple(map(of.commit, group)), probability=p) for p, group in ordered),
+        loss=None if loss is None else Loss(ratio=loss.value, low=loss.low, high=loss.high),
+    )
+
+
+def _ended(of: Bisection) -> Bisection:
+    """With the verdict, where there is one; a search that its budget ended can go on."""
+    of = _concluded(of, 0.0)
+    search = of.search()
+    if search.next(of.costs) is not None:
+        return of
+    if not search.certain:
+        return msgspec.structs.replace(of, state="not settled")
+    commits = of.candidates[0].commits
+    if len(commits) > 1:
+        return msgspec.structs.replace(of, state="narrowed down")
+    return msgspec.structs.replace(of, state="named", named=commits[0])
+
+
+def begun(of: Bisection, cell: PlannedCell, base: Sequence[Record], current: Sequence[Record]) -> Bisection:
+    """The search for the commit that made a cell slower, from the trials of GOOD and of BAD in turns."""
+    ends = [[r for r in records if r.cell.key == cell.cell.key and r.status == "ok"] for records in (base, current)]
+    rounds = []
+    for before, after in zip(*ends, strict=False):
+        figures = THROUGHPUT.of(before), THROUGHPUT.of(after)
+        if all(figures):
+            ratio = math.log(figures[1]) - math.log(figures[0])  # type: ignore[arg-type]
+            seconds = before.duration_s + after.duration_s
+            rounds.append(Measured(commit=of.bad, log_ratio=ratio, seconds=seconds))
+    of = msgspec.structs.replace(
+        of, state="searching", cell=cell.cell.label, cell_key=cell.cell.key, rounds=(*of.rounds, *rounds)
+    )
+    return _concluded(of, 0.0)
