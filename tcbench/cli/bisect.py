@@ -194,7 +194,7 @@ def _not_slower(comparison: Comparison, say: Say) -> State:
 
     for line in wording.reasons(comparison.cells, wording.names(comparison.cells)):
         say(line)
-    broken = [cell for cell in comparison.cells if not cell.measured]
+    broken = [cell for cell in comparison.cells if not cell.measured and cell.verdict != "inconclusive"]
     if broken:
         reasons = "; ".join(f"{cell.cell.label}: {cell.why}" for cell in broken[:3])
         raise NotComparableError(f"not measured on both ends, so there is no loss to look for: {reasons}")

@@ -26,8 +26,8 @@ TIMELINES = (".json", ".json.gz", ".sqlite", ".nsys-rep", ".qdrep", ".qdstrm")
 _BEGAN = re.compile(r"(?:^|-)(\d{8}-\d{6})(?:-(\d+))?$")
 """The end of a run's name: when it began (UTC), a number where several did."""
 
-_OF_GATE = re.compile(r"gate-\d{8}-\d{6}(-\d+)?-(base|current)")
-"""The name of one of the two sides that a gate measured."""
+_OF_GATE = re.compile(r"(gate|bisect)-\d{8}-\d{6}(-\d+)?-(base|current|[0-9a-f]{12})")
+"""The name of one of the two sides that a gate measured, or of a commit that was bisected."""
 
 
 def newest(out: Path, *, says: bool = False) -> Path:

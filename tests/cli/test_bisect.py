@@ -1,0 +1,190 @@
+"""`tcbench gate --bisect` as a user meets it: throw-away git projects with a slowdown planted in one commit.
+
+Trials have stand-ins; the slow test runs them."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import subprocess
+from pathlib import Path
+
+import factories
+import projects
+import pytest
+from command import tcbench
+from projects import commit, planted
+
+from tcbench.core.store import SUFFIX
+from tcbench.run import bisect as bisections
+from tcbench.run.runner import Runner
+
+COMMAND = ("gate", "./my_step.toml", "--config", "deep")
+COMMITS = 20
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory):
+    """Twenty commits after GOOD: from the 13th on a step is a tenth longer; the 5th and the 10th do not run."""
+    project = projects.make(tmp_path_factory.mktemp("bisect") / "mine")
+    projects.git(project, "tag", "good")
+    for number in range(1, COMMITS + 1):
+        step = planted(2 if number >= 13 else 0)
+        commit(
+            project,
+            my_step__py=("raise SystemExit('broken')\n" if number in (5, 10) else "") + step + f"\n# {number}\n",
+        )
+        projects.git(project, "tag", f"c{number}")
+    return project
+
+
+@pytest.fixture
+def project(template, tmp_path):
+    """One of a test's own."""
+    return Path(shutil.copytree(template, tmp_path / "mine"))
+
+
+class StandIn(Runner):
+    """Runs no trial: reads off the commit's step how long it takes, and scatters by 1%."""
+
+    draw = random.Random(0)
+
+    def run(self, trials):
+        for planned, trial in trials:
+            cell = planned.cell
+            text = (self.launch.folder / "my_step.py").read_text()
+            if "SystemExit" in text:
+                changes = {"status": "failed", "reason": "SystemExit: broken"}
+            else:
+                planted_s = float(text.partition("PLANTED_S = ")[2].split("\n")[0])
+                changes = {"images_per_s": 1 / (0.02 + planted_s) * self.draw.gauss(1, 0.01)}
+            yield factories.make_record(cell=cell, trial=trial, run_id=self.run_id, duration_s=2.0, **changes)
+
+
+@pytest.fixture
+def stand_ins(monkeypatch):
+    monkeypatch.setattr("tcbench.run.runner.Runner", StandIn)
+    monkeypatch.setattr("tcbench.run.turns.Runner", StandIn)
+    monkeypatch.setattr("tcbench.run.builds._checked", lambda build, called: build)  # it starts a Python
+    monkeypatch.setattr(StandIn, "draw", random.Random(0))
+
+
+def id_of(project, name: str) -> str:
+    return projects.git(project, "rev-parse", name)
+
+
+def record_of(project) -> bisections.Bisection:
+    (path,) = project.glob("results/*/bisect-*.json")
+    return bisections.read(path)
+
+
+@pytest.mark.usefixtures("stand_ins")
+def test_the_commit_that_made_a_cell_slower_is_named_and_broken_ones_are_skipped(project):
+    done = tcbench(project, *COMMAND, "--bisect", "good..main")
+    assert done.code == 1, done.err
+    slow = id_of(project, "c13")
+    assert done.out.startswith(f"{slow[:12]} made my_step/deep, batch size 1 slower: a commit\n")
+    assert "20 commits after " in done.err
+    assert "my_step/deep, batch size 1: -" in done.err  # the loss, then what is to come
+    assert "about " in done.err and "(ETA " in done.err
+    assert "a trial of a commit and one of GOOD (4.0 s)" in done.err
+    record = record_of(project)
+    assert (record.state, record.named, record.candidates[0].probability >= 0.95) == ("named", slow, True)
+    assert record.loss is not None and record.loss.low < 1 / 1.1 < record.loss.high
+    assert {one.commit for one in record.skipped} <= {id_of(project, "c5"), id_of(project, "c10")}
+    assert len(record.built) <= 2 + 6
+    # The commands that go on from it work.
+    (why,) = [line for line in done.out.splitlines() if line.startswith("why: ")]
+    assert tcbench(project, *why.split()[2:]).code == 0
+    # What it measured is nobody's newest run.
+    refused = tcbench(project, "explain")
+    assert refused.code == 2 and "no run of yours" in refused.err
+    assert list(project.glob(f"results/*/bisect-*-{slow[:12]}{SUFFIX}"))
+
+
+@pytest.mark.usefixtures("stand_ins")
+def test_interrupted_by_its_budget_the_same_command_goes_on(project):
+    first = tcbench(project, *COMMAND, "--bisect", "good..main", "--budget", "0.001", "--looks", "3")
+    assert first.code == 4, first.err
+    assert record_of(project).state == "not settled"  # the budget was gone before it was known whether BAD is slower
+    done = tcbench(project, *COMMAND, "--bisect", "good..main", "--looks", "3", "--quiet")
+    assert (done.code, done.err) == (1, "")
+
+
+@pytest.mark.usefixtures("stand_ins")
+def test_a_search_goes_on_from_its_last_round(project, monkeypatch):
+    measured = bisections._measured
+    calls = []
+
+    def interrupted(*arguments):
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        calls.append(1)
+        return measured(*arguments)
+
+    monkeypatch.setattr(bisections, "_measured", interrupted)
+    first = tcbench(project, *COMMAND, "--bisect", "good..main")
+    assert first.code == 130
+    assert "the same command goes on from the last round" in first.err
+    before = record_of(project)
+    assert before.state == "searching"
+    monkeypatch.setattr(bisections, "_measured", measured)
+    done = tcbench(project, *COMMAND, "--bisect", "good..main", "--json")
+    assert done.code == 1, done.err
+    assert f"({len(before.rounds)} rounds); remove that file to begin anew" in done.err
+    told = json.loads(done.out)
+    assert (told["schema"], told["schema_version"]) == ("tcbench-bisection", 1)
+    assert told["named"] == id_of(project, "c13")
+    assert told["rounds"][: len(before.rounds)] == [
+        {"commit": one.commit, "log_ratio": one.log_ratio, "seconds": one.seconds} for one in before.rounds
+    ]
+
+
+@pytest.mark.usefixtures("stand_ins")
+def test_where_the_end_is_not_slower_there_is_nothing_to_search_for(project):
+    done = tcbench(project, *COMMAND, "--bisect", "good..c12")
+    assert done.code == 0, done.err
+    assert "no loss: " in done.out
+    assert record_of(project).state == "no loss"
+
+
+@pytest.mark.usefixtures("stand_ins")
+def test_commits_that_do_not_run_beside_the_slow_one_are_named_with_it(project):
+    commit(project, my_step__py="raise SystemExit('broken')\n" + planted(2))
+    commit(project, my_step__py=planted(8))
+    done = tcbench(project, *COMMAND, "--bisect", "c20..main", "--quiet")
+    assert done.code == 4, done.err
+    assert "NOT SETTLED: one of 2 commits made my_step/deep, batch size 1 slower" in done.out
+    assert "skipped: " in done.out and "failed: SystemExit: broken" in done.out
+    assert record_of(project).state == "narrowed down"
+
+
+@pytest.mark.usefixtures("stand_ins")
+@pytest.mark.parametrize(
+    ("words", "code", "says"),
+    [
+        (["--bisect", "good"], 2, "expected GOOD..BAD"),
+        (["--bisect", "good...main"], 2, "expected GOOD..BAD"),
+        (["--bisect", "nobody..main"], 2, "--bisect 'nobody': no such commit"),
+        (["--bisect", "c9..c4"], 2, "does not come after"),
+        (["--bisect", "main..main"], 2, "does not come after"),
+        (["--bisect", "good..main", "--base", "good"], 2, "leave out --base"),
+        (["--bisect", "good..main", "--metric", "memory"], 2, "leave out"),
+        (["--bisect", "good..c5"], 5, "not measured on both ends"),
+    ],
+)
+def test_what_cannot_be_bisected_is_one_line(project, words, code, says):
+    done = tcbench(project, *COMMAND, *words, "--quiet")
+    assert done.code == code, done.err
+    assert says in done.err
+    assert len(done.err.splitlines()) == 1
+
+
+@pytest.mark.slow
+def test_a_real_bisection_names_the_planted_commit(project):
+    commit(project, my_step__py=planted(2) + "\n# the last\n")
+    done = tcbench(project, *COMMAND, "--bisect", "good..main", "--max-time", "0.3", "--threads", "1")
+    assert done.code == 1, done.out + done.err
+    assert done.out.startswith(id_of(project, "c13")[:12])
+    assert not subprocess.run(["git", "-C", project, "status", "--porcelain"], capture_output=True).stdout
