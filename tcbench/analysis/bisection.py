@@ -38,7 +38,7 @@ LEAST_ROUNDS = 2
 """Of the commit that is named and of the one before: no name rests on one trial."""
 
 _OWN = 0.005
-"""What a commit that changes nothing may be off by all the same: a program that lies otherwise in memory is faster or
+"""A commit that changes nothing may be so far off all the same: a program that lies otherwise in memory is faster or
 slower by some tenths of a percent, and no number of rounds averages that away."""
 
 _SCATTERS = np.geomspace(0.001, 0.5, 48)
@@ -53,7 +53,7 @@ _SIMULATED = 16
 
 @dataclass(frozen=True)
 class Round:
-    """What a trial of a commit beside one of GOOD told: log(its figure / GOOD's), more being better."""
+    """A trial of a commit beside one of GOOD: log(its figure / GOOD's), more being better."""
 
     commit: int
     log_ratio: float
@@ -164,7 +164,7 @@ class Search:
         return best
 
     def _news(self, commit: int) -> float:
-        """What one more round of a commit adds to what is known of it, over what the first one does."""
+        """The worth of one more round of a commit over that of its first."""
         n, ratio = self.count(commit), (_OWN / self.scatter) ** 2
         return (1 + ratio) / ((1 + n * ratio) * (1 + (n + 1) * ratio))
 

@@ -168,14 +168,14 @@ def _ends(
 
     say(f"is {of.bad[:12]} slower at all? {2 * interims[0].trials} to {2 * interims[-1].trials} trials a cell")
     files = [path.with_name(f"{path.stem}-{commit[:12]}{SUFFIX}") for commit in (of.good, of.bad)]
-    sides = (replace(ready[of.good], name=gates.BASE), replace(ready[of.bad], name=gates.CURRENT))
+    pair = (replace(ready[of.good], name=gates.BASE), replace(ready[of.bad], name=gates.CURRENT))
     state = gates.start(len(plan.cells), interims)
     started = time.monotonic()
     with Store(files[0]) as base, Store(files[1]) as current:
         progress = RunProgress(console.make_console(stderr=True), estimate(()), 0, quiet)
         stores = {gates.BASE: base, gates.CURRENT: current}
         with progress:
-            ended = turns.measure(state, plan, sides, launcher, stores, progress, budget_s)
+            ended = turns.measure(state, plan, pair, launcher, stores, progress, budget_s)
     cells = [planned.cell for planned in plan.cells]
     comparison = gates.comparison(ended.state, cells, ended.base, ended.current, rule, "the budget was spent")
     of = msgspec.structs.replace(of, trials=len(ended.base) + len(ended.current), seconds=time.monotonic() - started)
@@ -189,7 +189,7 @@ def _ends(
 
 def _not_slower(comparison: Comparison, say: Say) -> State:
     """The state of a bisection whose BAD is not surely slower, after saying why. Raises NotComparableError where cells
-    were not measured on both sides: a commit that broke one is git bisect's to find."""
+    were not measured on both pair: a commit that broke one is git bisect's to find."""
     from tcbench.show.comparison import wording
 
     for line in wording.reasons(comparison.cells, wording.names(comparison.cells)):

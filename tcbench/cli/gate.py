@@ -208,7 +208,7 @@ def gate(
             return with_launcher(made, launcher, asked=ranks is not None)
 
         bisecting.bisect(
-            bisect, of_bad, setup, of_gate, rule, budget, out.absolute(), say, quiet=quiet, json=format_ == "json"
+            bisect, of_bad, setup, of_gate, rule, budget_s, out.absolute(), say, quiet=quiet, json=format_ == "json"
         )
     wanted = builds.Requested(base, current, base_python, current_python, setup)
     out = out.absolute()
