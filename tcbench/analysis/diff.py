@@ -8,6 +8,7 @@ nothing of how anything is shown.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,8 +17,9 @@ from typing import Literal
 
 from tcbench.analysis import bottleneck, comparability
 from tcbench.analysis.comparability import Difference
-from tcbench.analysis.compare import APART, Clock, Method, Trials
+from tcbench.analysis.compare import APART, THROUGHPUT, Clock, Comparison, Method, Trials
 from tcbench.analysis.stats import Interval
+from tcbench.analysis.summary import by_cell
 from tcbench.analysis.welch import LEAST_TRIALS
 from tcbench.core.errors import NotComparableError
 from tcbench.core.record import Cell, Environment, Record
@@ -161,6 +163,25 @@ def _side(records: Sequence[Record]) -> Side:
     steps = sum(len(measurement.counted_times_s) for measurement in measured)
     device = environment.device_name if environment else cell.device
     return Side(cell.label, device, len(measured), steps, cell, environment)
+
+
+_MOST_CHANGED = 6
+
+
+def changed(comparison: Comparison, base: Iterable[Record], current: Iterable[Record]) -> tuple[Diff, ...]:
+    """The cells whose throughput surely changed, those that changed most, of the records that were compared."""
+    before, after = by_cell(base), by_cell(current)
+    certain = [c for c in comparison.cells if c.verdict in ("regression", "improved") and c.metric is THROUGHPUT]
+    by_change = sorted(certain, key=lambda cell: -abs(math.log(cell.ratio.value)) if cell.ratio else 0.0)
+    diffs = []
+    for cell in by_change[:_MOST_CHANGED]:
+        if cell.base is not None and cell.current is not None:
+            ours = before.get((cell.base.machine, cell.base.cell))
+            theirs = after.get((cell.current.machine, cell.current.cell))
+            if ours and theirs:
+                with contextlib.suppress(NotComparableError):
+                    diffs.append(of_records(ours, theirs))
+    return tuple(diffs)
 
 
 # -- from timelines ------------------------------------------------------------------------------------------------

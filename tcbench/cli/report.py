@@ -138,6 +138,7 @@ def _scorecards(records: Sequence[Record], other_source: OtherSource) -> tuple[S
 def _compared(records: Sequence[Record], base: str | None, baseline: str | None, out: Path) -> Compared | None:
     """The comparison that was asked for. Raises NotComparableError where the two sides have no cell in common."""
     from tcbench.analysis.compare import compare
+    from tcbench.analysis.diff import changed
     from tcbench.cli.results import read_files
     from tcbench.core import store
     from tcbench.core.text import plain
@@ -150,7 +151,8 @@ def _compared(records: Sequence[Record], base: str | None, baseline: str | None,
         path, name = store.resolve(base, out), base
     else:
         return None
-    comparison = compare(read_files([path]).records, records)
+    before = read_files([path]).records
+    comparison = compare(before, records)
     if not comparison.paired:
         raise NotComparableError(f"{name}: no config and batch size in common with these results")
-    return Compared(comparison, plain(name))
+    return Compared(comparison, plain(name), changed(comparison, before, records))

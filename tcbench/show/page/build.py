@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from tcbench import __version__
 from tcbench.analysis.claims import Scorecard
 from tcbench.analysis.compare import Comparison
+from tcbench.analysis.diff import Diff
 from tcbench.analysis.explanation import Explanation
 from tcbench.analysis.ladder import climbs
 from tcbench.analysis.scaling import curves
@@ -18,6 +19,7 @@ from tcbench.core.timeline import Timeline
 from tcbench.show.format import counted, listed, size
 from tcbench.show.page import (
     bottlenecks,
+    changes,
     comparing,
     environment,
     rungs,
@@ -35,10 +37,11 @@ from tcbench.show.page.settings import Settings
 
 @dataclass(frozen=True)
 class Compared:
-    """A comparison, and what its base is called."""
+    """A comparison, what its base is called, and the cells that surely changed, part by part."""
 
     comparison: Comparison
     base: str
+    diffs: tuple[Diff, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -83,6 +86,7 @@ def build(results: Results) -> Page:
         bottlenecks.section(results.explanations, settings, results.ceiling),
         timelines.section(results.timelines, summaries),
         comparing.section(compared.comparison, compared.base) if compared else None,
+        changes.section(compared.diffs, compared.base) if compared else None,
         environment.section(results.records, settings),
         trials.section(results.records, swatches, results.beside),
     ]
