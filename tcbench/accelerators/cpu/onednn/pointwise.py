@@ -138,7 +138,9 @@ class _Pooling:
             hint = self._describe(engine, dtype)
             return engine.describe("pooling_backward", self.algorithm, *stored, *window, hint, engine.plain)
 
-        return _first(engine, self.dtype, describe, 1, gy, *places, replace(gx, written=True))
+        # Where windows overlap, their gradients are added up: of 16 bits oneDNN rounds every sum to 16.
+        dtype: w.DType = "float32" if self.places else self.dtype
+        return _first(engine, dtype, describe, 1, gy, *places, replace(gx, written=True))
 
     def _describe(self, engine: Engine, dtype: str) -> int:
         stored = (operand.stored.handle for operand in self._operands(engine, SRC, DST, dtype))
