@@ -55,12 +55,12 @@ def results_table(summaries: Sequence[CellSummary], speedups: Sequence[Interval 
 
     `speedups` holds each cell's ratio over the base, in the order of `summaries`.
     """
-    table = ladder_table([summary.cell for summary in summaries], min_width=16)
+    table = ladder_table([summary.cell for summary in summaries], gap=1, min_width=16)
     table.add_column(rate_unit(summary.cell for summary in summaries), justify="right", no_wrap=True)
     table.add_column("step", justify="right", no_wrap=True)
     table.add_column(f"vs {base_config(summaries)}", justify="right")
     table.add_column("trials", justify="right")
-    table.add_column("peak memory", justify="right", no_wrap=True)
+    table.add_column("memory", justify="right", no_wrap=True)
     add_by_batch(
         table, ((summary.cell, _figures(summary, ratio)) for summary, ratio in zip(summaries, speedups, strict=True))
     )

@@ -44,7 +44,7 @@ def test_a_run_leaves_records_a_chart_a_table_and_the_next_step(run: tuple[Path,
         assert record.environment.packages["chainer"] == "7.8.1"
         assert measured.phases[0].host_s[0] > 1e-4  # real images were decoded
     assert path.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
-    shown = ("images/s", "vs fp32", "1.00×", "peak memory", "2 cells ok", str(path.relative_to(here)), "Next: ")
+    shown = ("images/s", "vs fp32", "1.00×", "trials", "memory", "2 cells ok", str(path.relative_to(here)), "Next: ")
     assert all(words in done.out for words in shown)
     assert "[1/2] fp32, batch size 2: " in done.err
     assert "ETA" in done.err

@@ -63,6 +63,7 @@ def test_a_table_on_a_usual_terminal_names_its_cells():
     out.print(console.results_table(summaries, speedups(summaries)))
     assert "fp32" in out.file.getvalue()
     assert "+ dali" in out.file.getvalue()
+    assert out.file.getvalue().count(" MiB") == len(summaries)
 
 
 def test_the_footnotes_say_what_applies():
