@@ -468,6 +468,30 @@ def softmax_cross_entropy_backward(work: w.SoftmaxCrossEntropyBackward, a: Array
     a.write(gx=(np.exp(a.log_p) - _one_hot(a.raw("t"), work.k)) * a.gloss / work.n)
 
 
+# -- Kronecker factors -----------------------------------------------------------------------------------------------
+
+
+@_computes(w.KroneckerFactor)
+def kronecker_factor(work: w.KroneckerFactor, a: Arrays) -> None:
+    x = a.x if work.layout == "NCHW" else a.x.T
+    moment = work.scale * x @ x.T + (work.decay * a.factor if work.decay else 0)
+    a.write(factor=np.where(np.tri(work.size, dtype=bool), moment, a.factor))
+
+
+@_computes(w.DampFactors)
+def damp_factors(work: w.DampFactors, a: Arrays) -> None:
+    mean_a, mean_g = np.trace(a.a) / work.d, np.trace(a.g) / work.k
+    pi = np.sqrt(mean_a / mean_g) if mean_a > 0 and mean_g > 0 else np.float64(1)
+    root = np.sqrt(work.damping)
+    a.write(damped_a=a.a + np.diag([pi * root] * work.d), damped_g=a.g + np.diag([root / pi] * work.k))
+
+
+@_computes(w.CholeskyInverse)
+def cholesky_inverse(work: w.CholeskyInverse, a: Arrays) -> None:
+    lower = np.tril(a.x)
+    a.write(x=np.linalg.inv(lower + np.tril(lower, -1).T))
+
+
 # -- weight update ---------------------------------------------------------------------------------------------------
 
 

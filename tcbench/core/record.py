@@ -54,13 +54,24 @@ class Input(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.kind} at {self.images_per_s:g} images/s" if self.images_per_s else self.kind
 
 
+class KfacSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings of the rung kfac. `damping` is added to the curvature, whose factors are averaged over time: each keeps
+    the share `decay` of what it was. Factors and inverses are made anew every `interval` steps."""
+
+    damping: float = 1e-2
+    decay: float = 0.95
+    interval: int = 1
+
+
 class TrainSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings of the training step itself, beside the rungs."""
+    """Settings of the training step itself, beside the rungs. `kfac` came later, and is left out of the JSON where it
+    is not set, so that cells keep their keys."""
 
     learning_rate: float = 0.01
     momentum: float = 0.9
     weight_decay: float = 1e-4
     loss_scale: float = 128.0
+    kfac: KfacSettings | msgspec.UnsetType = msgspec.UNSET
 
 
 class CudnnSettings(msgspec.Struct, frozen=True, kw_only=True):

@@ -100,14 +100,15 @@ class Parity:
     """The distance that a config may have from the same config without the rung, same seed and batches.
 
     `exact`: bit-identical losses and parameters. `tolerance`: within that of the dtype which a config stores
-    activations in, over 5 steps at a learning rate of 0.01. (The update's tolerance is wide: where
+    activations in, over 5 steps at a learning rate of 0.01. `other`: it trains in another way on purpose, and is held
+    within the same tolerance against itself in float64. (The update's tolerance is wide: where
     rounding moves a value across ReLU's kink, a whole gradient appears or vanishes. At the first weights that is seldom
     so in float32, and the gradient's is narrow.) `input`: the rung delivers other
     pixels, so losses are not compared; `pixels` bounds the mean absolute error of a centre crop, in units of 0..255.
     `where`: the condition under which it holds, in words.
     """
 
-    kind: Literal["exact", "tolerance", "input"]
+    kind: Literal["exact", "tolerance", "other", "input"]
     float32: Tolerance | None = None
     float16: Tolerance | None = None
     bfloat16: Tolerance | None = None
@@ -126,7 +127,8 @@ class Parity:
             for name, tolerance in (("fp32", self.float32), ("fp16", self.float16), ("bf16", self.bfloat16))
             if tolerance
         ]
-        return " ".join(filter(None, ["; ".join(parts) or "bit-identical", self.where]))
+        other = "of itself in float64" if self.kind == "other" else ""
+        return " ".join(filter(None, ["; ".join(parts) or "bit-identical", other, self.where]))
 
 
 EXACT = Parity("exact")

@@ -66,11 +66,14 @@ def judge(runs: Sequence[ParityRun], rung_of: Callable[[str], Rung]) -> tuple[Ju
     return tuple(_judged(run, rung_of(run.rung)) for run in runs)
 
 
+_SAYS = {"exact": "bit-identical", "input": "same batches: bit-identical", "other": "of itself in float64"}
+
+
 def _judged(run: ParityRun, rung: Rung) -> Judged:
     parity = ROUNDING if run.config == BASE else rung.parity
     # An input rung is fed the same batches here as any other, so that nothing may change.
-    tolerance = (parity.of(run.storage) or EXACT_TOLERANCE) if parity.kind == "tolerance" else EXACT_TOLERANCE
-    says = {"exact": "bit-identical", "input": "same batches: bit-identical"}.get(parity.kind, "")
+    tolerance = parity.of(run.storage) or EXACT_TOLERANCE
+    says = _SAYS.get(parity.kind, "")
     if run.reason is not None:
         return Judged(run, tolerance, run.reason, says)
     assert run.to_without is not None

@@ -19,11 +19,11 @@ from tcbench.backends import DEFAULT, builds_models
 from tcbench.core import claim as claims
 from tcbench.core.claim import Claim
 from tcbench.core.errors import ScenarioError, hint
-from tcbench.core.record import CudnnSettings, InputKind, MeasureSettings, TrainSettings
+from tcbench.core.record import CudnnSettings, InputKind, KfacSettings, MeasureSettings, TrainSettings
 from tcbench.core.text import cleaned
 from tcbench.models import MODELS
 from tcbench.run import scenario_file
-from tcbench.run.scenario_file import CudnnTable, File, LadderTable
+from tcbench.run.scenario_file import CudnnTable, File, LadderTable, TrainTable
 
 SUFFIX = ".toml"
 
@@ -184,7 +184,7 @@ def _checked(path: Path, raw: dict[str, Any], *, inherits_claims: bool = False) 
         trials=file.measure.trials,
         budget_s=file.measure.budget_s,
         timeout_s=file.measure.timeout_s,
-        train=TrainSettings(**msgspec.structs.asdict(file.train)),
+        train=_train(file.train),
         cudnn=_settings(file.cudnn),
         measure=MeasureSettings(**{name: getattr(file.measure, name) for name in MeasureSettings.__struct_fields__}),
         ladders=ladders,
@@ -219,6 +219,12 @@ def _base(path: Path, name: str | None, configs: list[str]) -> str | None:
     if len(named) != 1:
         raise ScenarioError(f"{path}: base: no config '{name}'; {hint(name, configs)}")
     return named[0]
+
+
+def _train(table: TrainTable) -> TrainSettings:
+    values = msgspec.structs.asdict(table)
+    kfac = values.pop("kfac")
+    return TrainSettings(**values, kfac=KfacSettings(**msgspec.structs.asdict(kfac)) if kfac else msgspec.UNSET)
 
 
 def _settings(table: CudnnTable) -> CudnnSettings:

@@ -48,6 +48,14 @@ class InputTable(_Table, frozen=True, kw_only=True):
     data: _Data = "generated"
 
 
+class KfacTable(_Table, frozen=True, kw_only=True):
+    """The table [train.kfac]."""
+
+    damping: Positive = 1e-2
+    decay: Annotated[float, Meta(ge=0, lt=1)] = 0.95
+    interval: PositiveInt = 1
+
+
 class TrainTable(_Table, frozen=True, kw_only=True):
     """The table [train]."""
 
@@ -55,6 +63,7 @@ class TrainTable(_Table, frozen=True, kw_only=True):
     momentum: Annotated[float, Meta(ge=0, lt=1)] = 0.9
     weight_decay: Annotated[float, Meta(ge=0, le=1e3)] = 1e-4
     loss_scale: Positive = 128.0
+    kfac: KfacTable | None = None
 
 
 class CudnnTable(_Table, frozen=True, kw_only=True):

@@ -28,6 +28,7 @@ from tcbench.work.columns import PutColumns, TakeColumns
 from tcbench.work.convolution import Conv2d, ConvDgrad, ConvDgradAdd, ConvFprop, ConvFpropStats, ConvWgrad
 from tcbench.work.dropout import DropoutBackward, DropoutForward
 from tcbench.work.im2col import Col2im, Im2col, placing, product
+from tcbench.work.kfac import CholeskyInverse, DampFactors, KroneckerFactor
 from tcbench.work.loss import MeanLoss, SoftmaxCrossEntropyBackward, SoftmaxCrossEntropyForward
 from tcbench.work.lrn import LrnBackward, LrnForward
 from tcbench.work.norm import (
@@ -96,6 +97,7 @@ __all__ = [
     "BatchedUpdate",
     "BiasGradient",
     "CheckFinite",
+    "CholeskyInverse",
     "Col2im",
     "Conv2d",
     "ConvDgrad",
@@ -104,6 +106,7 @@ __all__ = [
     "ConvFpropStats",
     "ConvWgrad",
     "DType",
+    "DampFactors",
     "DropoutBackward",
     "DropoutForward",
     "GlobalAverageBackward",
@@ -111,6 +114,7 @@ __all__ = [
     "Half",
     "Im2col",
     "Kind",
+    "KroneckerFactor",
     "Layout",
     "LrnBackward",
     "LrnForward",

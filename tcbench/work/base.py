@@ -20,8 +20,8 @@ Math = Literal["strict", "tf32"]
 """Arithmetic of float32 convolutions: in float32, or with inputs rounded to TensorFloat-32. What has 16 bits always
 computes in float32 on 16-bit inputs."""
 Role = Literal["in", "out", "inout"]
-Kind = Literal["graph", "call", "kernel"]
-"""Carried out by a cuDNN graph, one of cuDNN's older calls, a kernel of ours."""
+Kind = Literal["graph", "call", "kernel", "solver"]
+"""Carried out by a cuDNN graph, one of cuDNN's older calls, a kernel of ours, cuBLAS and cuSOLVER."""
 Array = tuple[tuple[int, ...], str]
 """Shape and dtype."""
 

@@ -103,6 +103,10 @@ class PerParameterSGD(_ScaledSGD):
         if half:
             launch(to_half(size, half), weights, parameter.array)
 
+    def gradients(self) -> tuple[Array, ...]:
+        """See Optimizer."""
+        return tuple(parameter.grad for parameter in self._parameters)
+
     def _set_rate(self, factor: Any) -> None:
         for velocity in self._velocities:
             velocity *= factor
@@ -179,6 +183,10 @@ class BatchedSGD(_ScaledSGD):
             self._describe(replace(self._described, gradients=dtype))
         self._gradients = gradients
 
+    def gradients(self) -> tuple[Array, ...]:
+        """See Optimizer."""
+        return self._gradients or tuple(parameter.grad for parameter in self._parameters)
+
     def update(self) -> None:
         """One update of every parameter from its `grad`, or from what `read` was given."""
         launch = self.accelerator.launch
@@ -196,8 +204,7 @@ class BatchedSGD(_ScaledSGD):
 
     def _send_addresses(self) -> None:
         address = self.accelerator.address
-        gradients = self._gradients or [parameter.grad for parameter in self._parameters]
-        self._rows[:, 0] = [address(gradient) for gradient in gradients]
+        self._rows[:, 0] = [address(gradient) for gradient in self.gradients()]
         self.accelerator.copy(self._rows, self._table)
 
     def masters(self) -> dict[int, Array]:

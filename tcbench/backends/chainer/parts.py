@@ -108,6 +108,9 @@ class Optimizer(Protocol):
     def backward(self, loss: Any) -> None:
         """Gradients of all parameters, of the loss times the scale."""
 
+    def gradients(self) -> tuple[Any, ...]:
+        """The arrays that the next update reads, in the order of the model's parameters."""
+
     def update(self) -> None:
         """One update of every parameter from its gradient."""
 
@@ -125,7 +128,7 @@ class OptimizerSpec:
     `master_weights` keeps and updates a float32 copy of each float16 parameter. `dynamic_scale`: `loss_scale` is where
     the scale begins; a step whose gradients are not all finite is skipped and halves it, `growth_interval` good steps
     in a row double it (P. Micikevicius et al., "Mixed Precision Training", 2018, section 3.2). `build` makes the
-    optimizer for a model.
+    optimizer for a model; `precondition` makes what changes the gradients before it applies them, None: nothing does.
     """
 
     learning_rate: float
@@ -136,6 +139,21 @@ class OptimizerSpec:
     master_weights: bool = False
     dynamic_scale: bool = False
     growth_interval: int = 2000
+    precondition: Callable[[Replica], Preconditioner] | None = None
+
+
+class Preconditioner(Protocol):
+    """Changes gradients, once they are those of all ranks, by what it knows of the loss's curvature. `phases`: what it
+    does of a step, in order, between the gradients and the update."""
+
+    @property
+    def phases(self) -> tuple[Callable[[], None], ...]: ...
+
+    def check(self) -> None:
+        """Raises TrainingError where the curvature cannot be inverted. May wait for the device."""
+
+    def close(self) -> None:
+        """Give back what is held."""
 
 
 class Exchange(Protocol):

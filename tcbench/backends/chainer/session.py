@@ -16,7 +16,15 @@ from tcbench.backends.chainer.exchange import PerParameter
 from tcbench.backends.chainer.layers import LayerHooks
 from tcbench.backends.chainer.network import Network
 from tcbench.backends.chainer.optimizers import PerParameterSGD
-from tcbench.backends.chainer.parts import Exchange, ExchangeSpec, Optimizer, OptimizerSpec, Parts, Replica
+from tcbench.backends.chainer.parts import (
+    Exchange,
+    ExchangeSpec,
+    Optimizer,
+    OptimizerSpec,
+    Parts,
+    Preconditioner,
+    Replica,
+)
 from tcbench.backends.chainer.pillow import make_chainer_feed
 from tcbench.backends.chainer.rungs import RUNGS
 from tcbench.backends.chainer.sites import Site
@@ -37,12 +45,20 @@ from tcbench.models.geometry import Network as Geometry
 class Step:
     """One training step and what its phases hand on: a batch, the loss, gradients."""
 
-    def __init__(self, model: Any, optimizer: Optimizer, feed: Feed, exchange: Exchange | None = None) -> None:
+    def __init__(
+        self,
+        model: Any,
+        optimizer: Optimizer,
+        feed: Feed,
+        exchange: Exchange | None = None,
+        preconditioner: Preconditioner | None = None,
+    ) -> None:
         self.model = model
         self._parameters = tuple(model.params())
         self.optimizer = optimizer
         self.feed = feed
         self.exchange = exchange
+        self.preconditioner = preconditioner
         self._reduced = True
         self.x: Any = None
         self.t: Any = None
@@ -71,8 +87,9 @@ class Step:
             self.optimizer.update()
 
     def phases(self) -> tuple[Phase, ...]:
-        between = () if self.exchange is None else (self.allreduce,)
-        runs = (self.io, self.forward, self.backward, *between, self.update)
+        reduced = () if self.exchange is None else (self.allreduce,)
+        divided = () if self.preconditioner is None else self.preconditioner.phases
+        runs = (self.io, self.forward, self.backward, *reduced, *divided, self.update)
         return tuple(Phase(run.__name__, run) for run in runs)
 
 
@@ -114,11 +131,15 @@ class ChainerSession:
             optimizer = spec.build(spec, model)
 
             self._world = world = current()
-            exchange = None
+            replica = Replica(world, model, optimizer, site.reducer)
+            exchange = preconditioner = None
             if world.size > 1:
                 plan = _fold(rungs, "exchange", ExchangeSpec(PerParameter), cell)
-                exchange = plan.build(plan, Replica(world, model, optimizer, site.reducer))
+                exchange = plan.build(plan, replica)
                 stack.callback(exchange.close)
+            if spec.precondition is not None:
+                preconditioner = spec.precondition(replica)
+                stack.callback(preconditioner.close)
 
             feed_spec = FeedSpec(
                 images=_images(cell),
@@ -137,7 +158,7 @@ class ChainerSession:
                 make_feed = {"synthetic": make_synthetic_feed, "modelled": recipe.modelled}.get(cell.input.kind)
             feed = site.deliver((recipe if make_feed is None else recipe.of(make_feed)).make())
             stack.callback(feed.close)
-            self.step = Step(model, optimizer, feed, exchange)
+            self.step = Step(model, optimizer, feed, exchange, preconditioner)
             self._phases: tuple[Phase, ...] = _fold(rungs, "step", self.step.phases(), cell)
             self._exit = stack.pop_all()
         self._site = site
@@ -161,6 +182,8 @@ class ChainerSession:
         download = self._site.accelerator.download
         check_replicas(self._world, (download(p.array) for p in step.model.params()))
         step.optimizer.check()
+        if step.preconditioner is not None:
+            step.preconditioner.check()
         peak_bytes, of = self._site.peak_memory()
         return Facts(
             loss=None if step.loss_value is None else self._site.value(step.loss_value),

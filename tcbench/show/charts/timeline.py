@@ -43,6 +43,9 @@ _WORDS = {
     "forward": ("FWD",),
     "backward": ("BWD",),
     "allreduce": ("AR",),
+    "factors": ("FACTORS", "FAC"),
+    "inverse": ("INVERSE", "INV"),
+    "precondition": ("PRECONDITION", "PRE"),
     "update": ("UPD",),
     "replay": ("REPLAY", "RPL"),
 }

@@ -25,6 +25,7 @@ from tcbench.accelerators.cpu.numpy import (
     dropout,
     elementwise,
     im2col,
+    kfac,
     lrn,
     parallel,
     pooling,
@@ -182,4 +183,7 @@ _KERNELS: dict[type[w.Work], Callable[..., None]] = {
     w.CheckFinite: update.check_finite,
     w.PackGradients: update.pack_gradients,
     w.AdjustScale: update.adjust_scale,
+    w.KroneckerFactor: kfac.factor,
+    w.DampFactors: kfac.damp,
+    w.CholeskyInverse: kfac.cholesky_inverse,
 }

@@ -260,6 +260,14 @@ def _mean_loss(work: w.MeanLoss) -> KernelLaunch:
     return _linear("mean_loss.cu", work.name, (), 1, _threads(work.n))
 
 
+# -- Kronecker factors ---------------------------------------------------------------------------------------------
+
+
+@launches(w.DampFactors)
+def _damp(work: w.DampFactors) -> KernelLaunch:
+    return _linear("kfac.cu", work.name, (), work.d + work.k, _threads(max(work.d, work.k)))
+
+
 # -- all parameters at once ----------------------------------------------------------------------------------------
 
 

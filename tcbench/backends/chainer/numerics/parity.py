@@ -131,10 +131,11 @@ def compare(job: ParityJob, open_site: OpenSite, progress: Callable[[int], None]
         if base is None:
             runs.append(ParityRun(**common, reason=f"{one.without} did not run"))
             continue
+        of = _itself_in_float64(job, RUNGS[one.rung], trained) if RUNGS[one.rung].parity.kind == "other" else base
         runs.append(
             ParityRun(
                 **common,
-                to_without=_distance(mine, base),
+                to_without=_distance(mine, of),
                 to_fp32=_distance(mine, trained[BASE]),
                 seen=mine.seen,
                 seen_without=base.seen if one.without else {},
@@ -144,6 +145,14 @@ def compare(job: ParityJob, open_site: OpenSite, progress: Callable[[int], None]
         )
         progress(done)
     return tuple(runs)
+
+
+def _itself_in_float64(job: ParityJob, rung: Rung, trained: dict[str, _Trained]) -> _Trained:
+    """The run of a rung that trains otherwise, in double precision."""
+    name = f"fp64+{rung.name}"
+    if name not in trained:
+        trained[name] = _train(job.cell, [_Float64(), rung], processor(job.cell.threads), job.steps)
+    return trained[name]
 
 
 def slope_error(job: ParityJob, parameters: Container[str] | None = None) -> tuple[Slope, ...]:
@@ -314,8 +323,8 @@ class _Applied(chainer.FunctionHook):
 
 
 def _observe_gradients(session: ChainerSession, loss_scale: float) -> tuple[tuple[_ByParameter, ...], dict[str, str]]:
-    """Gradients of some batches, and what a step is seen to do; nothing is updated. Where forward, backward and update
-    are one launch there are no gradients to be had, but the batches are gone all the same."""
+    """Gradients of some batches as they are applied, and what a step is seen to do; nothing is updated. Where forward,
+    backward and update are one launch there are no gradients to be had, but the batches are gone all the same."""
     step = session.step
     compute = [phase for phase in session.phases if phase.name != "update"]
     if "backward" not in {phase.name for phase in compute}:
@@ -364,6 +373,7 @@ def _seen_of_optimizer(step: Any) -> dict[str, str]:
         "update": "all parameters at once" if at_once else "parameter by parameter",
         "master weights": " and ".join(sorted(masters - {*HALVES})) or "none",
         "loss scale": "dynamic" if dynamic else "static",
+        "gradients": "as they are" if step.preconditioner is None else "divided by curvature",
     }
 
 

@@ -7,7 +7,15 @@ from dataclasses import dataclass
 
 from tcbench import work
 from tcbench.accelerators.protocol import Accelerator, Array
-from tcbench.backends.chainer.ops.node import ForwardNode, GradientNode, Variable, Variables, add_on, dtype_of
+from tcbench.backends.chainer.ops.node import (
+    ForwardNode,
+    GradientNode,
+    Variable,
+    Variables,
+    add_on,
+    dtype_of,
+    filter_gradient,
+)
 from tcbench.backends.spec import Layout
 from tcbench.work import DType, Math
 
@@ -133,6 +141,7 @@ class ConvolutionWgrad(GradientNode):
         of = self.of
         gw = accelerator.empty(of.w.shape, of.w.dtype)
         of.wgrad(accelerator, inputs[0], gw)
+        filter_gradient(of, inputs[0])
         return (gw,)
 
 

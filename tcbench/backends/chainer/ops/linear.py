@@ -5,7 +5,14 @@ from __future__ import annotations
 from tcbench import work
 from tcbench.accelerators.protocol import Accelerator, Array
 from tcbench.backends.chainer.ops.convolution import ConvWorks, works_of
-from tcbench.backends.chainer.ops.node import ForwardNode, GradientNode, Variable, Variables, dtype_of
+from tcbench.backends.chainer.ops.node import (
+    ForwardNode,
+    GradientNode,
+    Variable,
+    Variables,
+    dtype_of,
+    filter_gradient,
+)
 from tcbench.work import Math
 
 add_bias = work.shared(work.AddBias)
@@ -64,6 +71,7 @@ class LinearWgrad(_LinearGradient):
     def forward_on(self, accelerator: Accelerator, inputs: tuple[Array, ...]) -> tuple[Array]:
         gw = accelerator.empty(self.of.w.shape, self.of.w.dtype)
         accelerator.launch(self.of.works.wgrad, self.of.x, inputs[0], gw)
+        filter_gradient(self.of, inputs[0])
         return (gw,)
 
 

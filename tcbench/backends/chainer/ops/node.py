@@ -66,6 +66,30 @@ def on_gradient(listener: OnGradient) -> Iterator[None]:
         _on_gradient = before
 
 
+OnFilterGradient = Callable[["ForwardNode", Array], None]
+"""Called with the node of a convolution or a classifier and the gradient of its output, when its filter's gradient is
+launched."""
+
+_on_filter_gradient: OnFilterGradient | None = None
+
+
+@contextlib.contextmanager
+def on_filter_gradient(listener: OnFilterGradient) -> Iterator[None]:
+    """Tell `listener` of every gradient of a filter while it is held."""
+    global _on_filter_gradient
+    before, _on_filter_gradient = _on_filter_gradient, listener
+    try:
+        yield
+    finally:
+        _on_filter_gradient = before
+
+
+def filter_gradient(node: ForwardNode, gy: Array) -> None:
+    """Tell the listener, if there is one."""
+    if _on_filter_gradient is not None:
+        _on_filter_gradient(node, gy)
+
+
 _VARIABLE = chainer.Variable
 _new_variable = chainer.Variable._init_unchecked
 

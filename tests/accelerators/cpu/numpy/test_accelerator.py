@@ -101,6 +101,41 @@ def test_a_batch_normalisation_far_from_zero_keeps_its_digits(processor: NumpyAc
         np.testing.assert_allclose(inv_std, 1 / x.astype(np.float64).std((0, 2, 3)), rtol=1e-5)
 
 
+SAMPLES = {"one": (1, 1), "a-block": (7, 300), "blocks": (530, 40)}
+"""Size and samples of a factor; more than 256 rows are several blocks."""
+
+
+def factors() -> Iterator[object]:
+    for (name, (size, samples)), layout, dtype in itertools.product(SAMPLES.items(), LAYOUTS, DTYPES):
+        for decay in (0.0, 0.5):
+            work = w.KroneckerFactor(size, samples, layout, dtype, 1 / samples, decay)
+            yield pytest.param(work, id=f"{name}-{layout}-{dtype}-{decay}")
+
+
+@pytest.mark.parametrize("work", list(factors()))
+def test_a_kronecker_factor_is_what_the_reference_says(work: w.KroneckerFactor, processor: NumpyAccelerator) -> None:
+    check_against_reference(processor, work)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("size", [1, 9, 300, 530])
+def test_an_inverse_is_what_the_reference_says(dtype: w.DType, size: int, processor: NumpyAccelerator) -> None:
+    rng = np.random.default_rng(size)
+    root = rng.standard_normal((size, 2 * size))
+    right = root @ root.T / size + 0.1 * np.eye(size)
+    x, info = np.where(np.tri(size, dtype=bool), right, np.nan).astype(dtype), np.zeros(1, np.int32)
+    processor.launch(w.CholeskyInverse(size, dtype), x, info)
+    np.testing.assert_allclose(x @ right, np.eye(size), atol=1e-4 if dtype == "float32" else 1e-10)
+    np.testing.assert_array_equal(x, x.T)
+    assert info[0] == 0
+
+
+def test_a_matrix_that_has_no_decomposition_is_named_by_its_minor(processor: NumpyAccelerator) -> None:
+    x, info = np.diag([2.0, 1.0, -1.0, 3.0]).astype(np.float32), np.zeros(1, np.int32)
+    processor.launch(w.CholeskyInverse(4), x, info)
+    assert info[0] == 3 and np.isnan(x).all()
+
+
 def doubled() -> Iterator[object]:
     """Work of which the kernels' cases have float16 and float32, in float64."""
     norm = w.Norm(2, 24, 4, 6, "NCHW", "float64", "add_relu")
@@ -114,6 +149,7 @@ def doubled() -> Iterator[object]:
         works += [kind(2, 5, 3, 2, layout, "float64") for kind in (w.GlobalAverageForward, w.GlobalAverageBackward)]
     for kind in (w.AddBias, w.BiasGradient, w.SoftmaxCrossEntropyForward, w.SoftmaxCrossEntropyBackward):
         works.append(kind(5, 33, "float64"))
+    works += [w.DampFactors(9, 5, 0.1, "float64")]
     yield from (pytest.param(work, id=work.label) for work in works)
 
 

@@ -24,6 +24,7 @@ Arrays = dict[str, Array]
 
 EXACT = {"relu", "relu_backward", "add", "add_relu", "to_single", "to_half", "max_pool_forward", "unscale"}
 EXACT |= {"put_columns", "take_columns", "check_finite", "adjust_scale", "im2col", "pack_gradients"}
+EXACT |= {"check_finite", "adjust_scale", "im2col", "pack_gradients"}
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,8 @@ LAYOUTS: tuple[w.Layout, ...] = ("NCHW", "NHWC")
 
 
 def all_cases() -> list[Case]:
-    return [*elementwise(), *batch_norm(), *lowering(), *pooling(), *biases(), *others(), *loss(), *update()]
+    layers = [*elementwise(), *batch_norm(), *lowering(), *pooling(), *biases(), *others(), *loss()]
+    return [*layers, *update(), *curvature()]
 
 
 def elementwise() -> Iterator[Case]:
@@ -238,6 +240,15 @@ def update() -> Iterator[Case]:
         yield Case(w.AdjustScale(5), state=state, label="-".join(map(str, state)))
 
 
+def curvature() -> Iterator[Case]:
+    for d, k in ((1, 1), (9, 4), (300, 10)):
+        yield Case(w.DampFactors(d, k, 0.01))
+    yield Case(w.DampFactors(9, 33, 0.01), odd=True)
+    yield Case(w.DampFactors(40, 5, 0.01), grid=3)
+    yield Case(w.DampFactors(6, 5, 0.01), label="not-positive")
+    yield Case(w.DampFactors(40, 5, 0.01), special=True)
+
+
 # -- input -----------------------------------------------------------------------------------------------------------
 
 
@@ -262,6 +273,10 @@ def inputs(case: Case) -> Arrays:
         arrays["sum"] = (work.count * mean).astype("float32")
         arrays["square_sum"] = (work.count * (var + mean**2)).astype("float32")
         arrays["square_sum"][::7] *= 0.5  # below the mean's square: a variance of 0
+    if isinstance(work, w.DampFactors):
+        for name, size in (("a", work.d), ("g", work.k)):
+            sign = -1 if "not-positive" in case.label and name == "g" else 1
+            arrays[name][:: size + 1] = sign * np.abs(arrays[name][:: size + 1])
     if "state" in arrays:
         arrays["state"] = np.array(case.state, "float32")
     if isinstance(work, (w.BatchedUpdate, w.CheckFinite, w.PackGradients)):

@@ -37,6 +37,7 @@ WITH_BARRIERS = {
     "mean_loss",
     "batched_update",
     "check_finite",
+    "damp_factors",
 }
 
 

@@ -1,0 +1,25 @@
+// A layer's Kronecker factors before they are inverted.
+
+#include "common.cuh"
+
+__device__ inline float mean_of_diagonal(const float* x, long long size) {
+    float sum = 0.0f;
+    for (long long i = threadIdx.x; i < size; i += blockDim.x) sum += x[i * size + i];
+    return block_reduce(sum, Sum()) / static_cast<float>(size);
+}
+
+// A block per row of both matrices. Each computes the damping for itself: a diagonal is shorter than a row's wait.
+extern "C" __global__ void damp_factors(const float* a, const float* g, float* damped_a, float* damped_g, long long d,
+                                        long long k, float damping) {
+    const float mean_a = mean_of_diagonal(a, d), mean_g = mean_of_diagonal(g, k);
+    const float pi = mean_a > 0.0f && mean_g > 0.0f ? sqrtf(mean_a / mean_g) : 1.0f;
+    const float root = sqrtf(damping);
+    for (long long i = blockIdx.x; i < d + k; i += gridDim.x) {
+        const bool of_a = i < d;
+        const long long size = of_a ? d : k, row = of_a ? i : i - d;
+        const float* from = (of_a ? a : g) + row * size;
+        float* to = (of_a ? damped_a : damped_g) + row * size;
+        const float added = of_a ? pi * root : root / pi;
+        for (long long j = threadIdx.x; j < size; j += blockDim.x) to[j] = j == row ? from[j] + added : from[j];
+    }
+}
