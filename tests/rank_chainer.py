@@ -53,7 +53,18 @@ def train(config: str, steps: int, fault: str = "") -> ranks.Trained:
 
 
 def plant(fault: str, session: Any) -> None:
-    """The all-reduce is missing; or one rank gets other means; or all get sums."""
+    """The all-reduce is missing; or one rank gets other means; or all get sums. Or curvature is not averaged, or the
+    gradients that other ranks have divided are not fetched."""
+    if fault in ("factors", "gather"):
+        curvature = session.step.preconditioner
+        empty = curvature._moments[:0]
+        real_reduce = curvature._reducer.reduce
+
+        def reduce(array: Any) -> None:
+            real_reduce(empty if (array is curvature._moments) == (fault == "factors") else array)
+
+        curvature._reducer.reduce = reduce
+        return
     real, size = session.step.exchange.allreduce, world.current().size
     factor = {"missing": 1, "other": 1 + world.current().rank, "sum": size}[fault]
 
@@ -77,8 +88,9 @@ def reference(
         waiting: deque[list[np.ndarray]] = deque()
         losses: list[list[float]] = [[] for _ in sessions]
         for _ in range(steps):
+            divides = [s.step.preconditioner for s in sessions if s.step.preconditioner is not None]
             for session, of in zip(sessions, losses, strict=True):
-                for phase in session.phases[:-1]:
+                for phase in session.phases[: 4 if divides else 3]:
                     phase.run()
                 of.append(float(session.step.loss_value))
             shards = [[p.grad for p in session.step.model.params()] for session in sessions]
@@ -87,13 +99,18 @@ def reference(
             if len(waiting) <= late:
                 continue
             means = waiting.popleft()
+            if divides:
+                moments = sum(one._moments for one in divides) / len(divides)
+                for one in divides:
+                    one._moments[...] = moments
             for session in sessions:
                 if sent is None:
                     for parameter, gradient in zip(session.step.model.params(), means, strict=True):
                         parameter.grad = gradient.copy()
                 else:
-                    session.step.optimizer.read(tuple(means))
-                session.step.update()
+                    session.step.optimizer.read(tuple(mean.copy() for mean in means))
+                for phase in session.phases[4 if divides else 3 :]:
+                    phase.run()
         return losses, before, training.parameters(sessions[0])
 
 

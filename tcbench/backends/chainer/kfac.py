@@ -21,6 +21,7 @@ import numpy as np
 
 from tcbench import work
 from tcbench.accelerators.protocol import Array, current
+from tcbench.backends.chainer.layers import link_name
 from tcbench.backends.chainer.ops.convolution import ConvWorks, works_of
 from tcbench.backends.chainer.ops.node import ForwardNode, dtype_of, on_filter_gradient
 from tcbench.backends.chainer.parts import Replica
@@ -234,7 +235,7 @@ def _layers(model: Any, parameters: tuple[Any, ...]) -> tuple[Layer, ...]:
             continue
         bias = places[id(link.b)] if w.ndim == 2 else None
         k, d = w.shape[0], w.size // w.shape[0] + (bias is not None)
-        layers.append(Layer(path.strip("/").replace("/", "."), places[id(w)], bias, k, d))
+        layers.append(Layer(link_name(path), places[id(w)], bias, k, d))
     return tuple(layers)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -15,34 +14,24 @@ from tcbench.backends.chainer.compat import chainer
 from tcbench.backends.chainer.numerics.flow import on_host
 from tcbench.core.errors import TrainingError
 from tcbench.core.record import KfacSettings, TrainSettings
-from tcbench.models.residual import Block, Conv
+from tcbench.models.geometry import Conv
+from tcbench.models.resnet import ResNet
 from tcbench.work import CholeskyInverse, DampFactors, KroneckerFactor
 
 IMAGE = 8
 DAMPING, DECAY = 0.03, 0.7
 
 
-@dataclass(frozen=True)
-class Tiny:
-    """A stem of 3x3, a strided block of 1x1, 3x3 and 1x1 with a strided shortcut, and a classifier: every dense matrix
-    has at most 120 rows."""
-
-    @property
-    def stem(self) -> Conv:
-        return Conv(3, 4, 3, 1)
-
-    features: int = 6
-
-    def blocks(self, variant: str):
-        convs = (Conv(4, 3, 1, 1), Conv(3, 3, 3, 2), Conv(3, 6, 1, 1))
-        yield Block(convs=convs, shortcut=Conv(4, 6, 1, 2, relu=False))
+TINY = ResNet("tiny", stem=Conv(3, 4, 3), blocks_per_stage=(1, 1), width=2)
+"""A stem of 3x3, two blocks of 1x1, 3x3 and 1x1, the second strided, with their shortcuts, and a classifier: no dense
+matrix has more than 170 rows."""
 
 
 def session(config: str, batch: int = 16, **settings):
     train = TrainSettings(
         learning_rate=0.05, momentum=0.9, kfac=KfacSettings(**{"damping": DAMPING, "decay": DECAY, **settings})
     )
-    return small_session(config, geometry=Tiny(), image_size=IMAGE, site=numpys_processor(), train=train)
+    return small_session(config, geometry=TINY, image_size=IMAGE, site=numpys_processor(), train=train)
 
 
 class Seen(chainer.FunctionHook):
@@ -157,7 +146,8 @@ def errors(config: str, steps: int = 3) -> dict[str, float]:
 @pytest.mark.parametrize("config", CONFIGS)
 def test_every_layers_gradient_is_divided_by_the_dense_kronecker_product(config):
     off = errors(config)
-    assert sorted(off) == ["blocks.0.a", "blocks.0.b", "blocks.0.c", "blocks.0.shortcut", "head", "stem"]
+    blocks = [f"block{number}.{unit}" for number in (1, 2) for unit in ("a", "b", "c", "shortcut")]
+    assert sorted(off) == [*blocks, "head", "stem"]
     assert max(off.values()) < CONFIGS[config], off
 
 
@@ -165,7 +155,7 @@ def test_where_inputs_and_gradients_are_independent_the_factors_are_the_fisher_i
     """Each of 4 inputs meets each of 2 gradients once: then the mean of the gradients' products over images, which is
     the Fisher information without any approximation, is the Kronecker product of both second moments."""
     rng = np.random.default_rng(0)
-    a = np.concatenate([rng.standard_normal((4, 6)), np.ones((4, 1))], axis=1)
+    a = np.concatenate([rng.standard_normal((4, 16)), np.ones((4, 1))], axis=1)
     g = rng.standard_normal((2, 10))
     pairs = [(x, y) for x in a for y in g]
     per_image = np.stack([np.outer(y, x).ravel() for x, y in pairs])
@@ -197,7 +187,7 @@ def test_weights_move_by_the_divided_gradient_and_batch_norm_by_its_own():
             sgd = -0.05 * (gradient + 1e-4 * before[name])
             is_sgds = np.allclose(after[name] - before[name], sgd, rtol=1e-9, atol=0)
             assert is_sgds == name.endswith(("gamma", "beta")), name
-    assert len(names) == 17
+    assert len(names) == 29
 
 
 def faults():
@@ -252,10 +242,10 @@ def test_factors_and_inverses_are_made_anew_at_every_interval_and_gradients_divi
 def test_a_factor_that_cannot_be_inverted_is_named(monkeypatch):
     with session("fp32+kfac") as opened:
         run_up_to(opened, "factors")
-        layer = next(one for one in opened.step.preconditioner.layers if one.name == "blocks.0.b")
+        layer = next(one for one in opened.step.preconditioner.layers if one.name == "block1.b")
         opened.step.preconditioner._factors[layer][1][0, 0] = -1e6
         opened.phases[4].run()
-        with pytest.raises(TrainingError, match=r"factor of blocks\.0\.b is not positive .* raise train.kfac.damping"):
+        with pytest.raises(TrainingError, match=r"factor of block1\.b is not positive .* raise train.kfac.damping"):
             opened.facts()
 
 

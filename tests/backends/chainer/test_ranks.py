@@ -28,6 +28,7 @@ CONFIGS = [
     f"fp16{FLAT}+dynamic_scale",
     "bf16",
     f"bf16{FLAT}+static_graph+fp16_allreduce",
+    "fp64+kfac",
 ]
 
 
@@ -35,6 +36,9 @@ FAULTS = [(f"fp32+batched{rungs}", fault) for rungs in ("", "+flat_allreduce") f
 JOBS = {config: {"config": config} for config in CONFIGS}
 JOBS |= {f"{config}:{fault}": {"config": config, "fault": fault} for config, fault in FAULTS}
 USUAL = {"fp32", f"fp32{FLAT}", f"fp32{FLAT}+overlap", f"fp16{FLAT}+fp16_allreduce+double_buffering"}
+CURVATURE = [("fp64+kfac", "factors"), ("fp64+kfac", "gather")]
+JOBS |= {f"{config}:{fault}": {"config": config, "fault": fault} for config, fault in CURVATURE}
+USUAL |= {"fp64+kfac", *(f"{config}:{fault}" for config, fault in CURVATURE)}
 USUAL |= {"fp32+batched:other", "fp32+batched+flat_allreduce:sum"}
 """Trained by every run of the tests; the others by those that are slow."""
 
@@ -101,7 +105,8 @@ def test_parameters_are_equal_across_ranks_bit_for_bit(trained, config):
 def test_the_all_reduce_is_a_phase_between_backward_and_update(trained, config):
     engine = "MPI_Allreduce, Open MPI v" if "flat_allreduce" in config else "ChainerMN naive over Open MPI v"
     for rank in trained[config]:
-        assert rank.facts["phases"] == ["io", "forward", "backward", "allreduce", "update"]
+        divided = ["factors", "inverse", "precondition"] if "kfac" in config else []
+        assert rank.facts["phases"] == ["io", "forward", "backward", "allreduce", *divided, "update"]
         assert rank.facts["engine"].startswith(engine)
         assert rank.facts["overlaps"] == any(rung in config.split("+") for rung in ("overlap", "double_buffering"))
 
@@ -130,3 +135,17 @@ def test_a_missing_or_wrong_all_reduce_is_caught(trained, config, fault):
         assert not rank.facts["error"]
         _, before, after = reference(config)
         assert ranks.distance(rank.parameters, after, before) > 0.5
+
+
+@pytest.mark.parametrize(
+    ("config", "fault"), [marked(f"{config}:{fault}", config, fault) for config, fault in CURVATURE]
+)
+def test_curvature_that_is_not_shared_is_caught(trained, config, fault):
+    """Factors of one batch alone give every rank the same wrong step; a gradient that is not fetched lets them drift
+    apart."""
+    _, before, after = reference(config)
+    for rank in trained[f"{config}:{fault}"]:
+        if fault == "gather":
+            assert rank.facts["error"].startswith("parameters of rank 1 differ from those of rank 0")
+        else:
+            assert ranks.distance(rank.parameters, after, before) > 0.01

@@ -25,7 +25,7 @@ from tcbench.backends.chainer.numerics.flow import FlowingGradients, Observe, la
 from tcbench.backends.chainer.numerics.folder import split
 from tcbench.backends.chainer.numerics.shards import RanksInTurn, StepsInTurn
 from tcbench.backends.chainer.optimizers import BatchedSGD, PerParameterSGD
-from tcbench.backends.chainer.parts import Optimizer, OptimizerSpec, Parts
+from tcbench.backends.chainer.parts import Optimizer, OptimizerSpec, Parts, Replica
 from tcbench.backends.chainer.pillow import make_chainer_feed
 from tcbench.backends.chainer.rungs import RUNGS
 from tcbench.backends.chainer.session import Step
@@ -36,6 +36,7 @@ from tcbench.backends.spec import FeedSpec, TensorSpec
 from tcbench.core.errors import TrainingError
 from tcbench.core.numerics import BASE, Job
 from tcbench.core.rung import Rung
+from tcbench.core.world import current
 from tcbench.models import MODELS
 from tcbench.models.small import SMALL_RESNET
 from tcbench.work import SCALE, SKIPPED
@@ -142,7 +143,12 @@ def train(
             dynamic_scale=technique.scaling == "dynamic",
             growth_interval=setting.growth_interval,
         )
+        for rung in rungs:
+            spec = dataclasses.replace(spec, precondition=rung.optimizer(spec, cell).precondition)
         step = _step(job, model, _optimizer(spec, model, technique.rung != BASE), data.train)
+        if spec.precondition is not None:
+            step.preconditioner = spec.precondition(Replica(current(), model, step.optimizer, site.reducer))
+            stack.callback(step.preconditioner.close)
         begin = time.perf_counter()
         losses = _steps(job, step, observe, progress)
         train_time_s = time.perf_counter() - begin
@@ -185,6 +191,8 @@ def _steps(job: Job, step: Step, observe: Any, progress: Callable[[int], None] |
             _hand_over(number, step, flowing, observe)
         else:
             step.backward()
+        for divide in step.preconditioner.phases if step.preconditioner else ():
+            divide()
         step.update()
         waiting.append(step.loss_value)
         if len(waiting) == CHECK_EVERY or number == job.setting.steps - 1:
