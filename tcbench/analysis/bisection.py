@@ -41,6 +41,10 @@ _OWN = 0.005
 """A commit that changes nothing may be so far off all the same: a program that lies otherwise in memory is faster or
 slower by some tenths of a percent, and no number of rounds averages that away."""
 
+_FARTHEST = 1.0
+"""A round that lies farther off than so many losses beyond 0, or beyond the loss, counts as if it did not: it tells no
+more of which of the two is true, and one freak trial does not widen the scatter of all."""
+
 _SCATTERS = np.geomspace(0.001, 0.5, 48)
 """Standard deviations of rounds between which the truth may lie, all as likely in logarithms (Jeffreys's prior)."""
 
@@ -122,7 +126,10 @@ class Search:
     def _joint(self) -> Any:
         """Probabilities up to a factor, shaped (scatters, groups)."""
         commits = sorted({one.commit for one in self.rounds})
-        logs = [np.array([one.log_ratio for one in self.rounds if one.commit == commit]) for commit in commits]
+        low, high = self._limits()
+        logs = [
+            np.clip([one.log_ratio for one in self.rounds if one.commit == commit], low, high) for commit in commits
+        ]
         counts = np.array([len(of) for of in logs], float)
         means = np.array([of.mean() for of in logs])
         squares = sum(float(((of - of.mean()) ** 2).sum()) for of in logs)
@@ -138,6 +145,16 @@ class Search:
         scattered = np.log(weights).sum(axis=1) - 2 * (counts - 1).sum() * np.log(_SCATTERS) - squares / _SCATTERS**2
         likely = 0.5 * (scattered[:, None] - fast - slow) + np.log([len(group) for group in self.groups])
         return np.exp(likely - likely.max())
+
+    def _limits(self) -> tuple[float, float]:
+        """The least and the greatest that a round counts as, by what BAD lost and how its rounds scatter."""
+        lost = [one.log_ratio for one in self.rounds if one.commit == self.commits]
+        if not lost:
+            return -math.inf, math.inf
+        loss = statistics.median(lost)
+        scatter = 1.5 * statistics.median(abs(one - loss) for one in lost)  # as a normal deviate's
+        off = _FARTHEST * abs(loss) + 2 * scatter
+        return min(loss, 0.0) - off, max(loss, 0.0) + off
 
     @property
     def likeliest(self) -> tuple[int, ...]:

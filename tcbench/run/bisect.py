@@ -7,8 +7,9 @@ stands in the record, which is written anew after each round: whoever is interru
 from __future__ import annotations
 
 import math
+import statistics
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -33,6 +34,19 @@ told apart, nothing is sure, or BAD is not slower."""
 
 _TRIES = 2
 """Trials of a commit that may end by an accident, before it is skipped."""
+
+
+def _median_step(record: Record) -> float | None:
+    measured = record.measurement
+    return None if measured is None else record.cell.images_per_step / statistics.median(measured.counted_times_s)
+
+
+FIGURES: Mapping[str, Callable[[Record], float | None]] = {
+    "throughput": THROUGHPUT.of,
+    "throughput at the median step": _median_step,
+}
+"""Figures of a trial that rounds may compare: images/s over total time, and at the median step, which a machine that
+stops now and then disturbs less."""
 
 
 class Measured(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,8 +88,8 @@ class Loss(msgspec.Struct, frozen=True, kw_only=True):
 
 class Bisection(msgspec.Struct, frozen=True, kw_only=True):
     """The record. `commits` are those after `good` up to `bad`, oldest first; `cell` is named once it is known which
-    became slower, by its label and its key. `candidates`: the likeliest first. A commit's trials
-    lie beside this file, under its name and the commit's. Times in seconds."""
+    became slower, by its label and its key, and then what rounds compare (of FIGURES). `candidates`: the likeliest
+    first. A commit's trials lie beside this file, under its name and the commit's. Times in seconds."""
 
     schema: str = SCHEMA
     schema_version: int = SCHEMA_VERSION
@@ -88,6 +102,7 @@ class Bisection(msgspec.Struct, frozen=True, kw_only=True):
     threshold: float
     cell: str | None = None
     cell_key: str | None = None
+    figure: str = "throughput"
     rounds: tuple[Measured, ...] = ()
     skipped: tuple[Skipped, ...] = ()
     built: tuple[Built, ...] = ()
@@ -222,7 +237,7 @@ def _measured(of: Bisection, bench: Bench, commit: str) -> Bisection:
         for _ in range(_TRIES):
             record = bench.run(one)
             of = msgspec.structs.replace(of, trials=of.trials + 1)
-            figure = THROUGHPUT.of(record) if record.status == "ok" else None
+            figure = FIGURES[of.figure](record) if record.status == "ok" else None
             if figure or record.status not in ACCIDENTS:
                 break
         if not figure:
@@ -269,16 +284,38 @@ def _ended(of: Bisection) -> Bisection:
 
 
 def begun(of: Bisection, cell: PlannedCell, base: Sequence[Record], current: Sequence[Record]) -> Bisection:
-    """The search for the commit that made a cell slower, from the trials of GOOD and of BAD in turns."""
-    ends = [[r for r in records if r.cell.key == cell.cell.key and r.status == "ok"] for records in (base, current)]
-    rounds = []
-    for before, after in zip(*ends, strict=False):
-        figures = THROUGHPUT.of(before), THROUGHPUT.of(after)
-        if all(figures):
-            ratio = math.log(figures[1]) - math.log(figures[0])  # type: ignore[arg-type]
-            seconds = before.duration_s + after.duration_s
-            rounds.append(Measured(commit=of.bad, log_ratio=ratio, seconds=seconds))
+    """The search for the commit that made a cell slower, from the trials of GOOD and of BAD in turns. It compares that
+    figure of trials by which these two lie apart most clearly."""
+    before, after = (
+        [r for r in records if r.cell.key == cell.cell.key and r.status == "ok"] for records in (base, current)
+    )
+    rounds = {
+        name: [
+            Measured(
+                commit=of.bad,
+                log_ratio=math.log(figure(theirs) or 1.0) - math.log(figure(ours) or 1.0),
+                seconds=ours.duration_s + theirs.duration_s,
+            )
+            for ours, theirs in zip(before, after, strict=False)
+        ]
+        for name, figure in FIGURES.items()
+    }
+    clearest = max(FIGURES, key=lambda name: _clear([one.log_ratio for one in rounds[name]]))
     of = msgspec.structs.replace(
-        of, state="searching", cell=cell.cell.label, cell_key=cell.cell.key, rounds=(*of.rounds, *rounds)
+        of,
+        state="searching",
+        cell=cell.cell.label,
+        cell_key=cell.cell.key,
+        figure=clearest,
+        rounds=(*of.rounds, *rounds[clearest]),
     )
     return _concluded(of, 0.0)
+
+
+def _clear(log_ratios: Sequence[float]) -> float:
+    """How many of their standard deviations rounds lie below 0 on average."""
+    return -statistics.fmean(log_ratios) / (statistics.stdev(log_ratios) + _LEAST_SCATTER)
+
+
+_LEAST_SCATTER = 1e-3
+"""So that two or three rounds that agree by chance do not decide it."""

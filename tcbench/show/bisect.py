@@ -11,13 +11,14 @@ from tcbench.show.format import change, counted, duration, percent
 
 
 def outlook(of: Bisection, ready: Collection[str]) -> str:
-    """`fp32, batch size 4 lost 8.2%: about 7 rounds (14 trials) and 5 builds name the commit, in 1 min 40 s`."""
+    """The cell and its loss, the cost of a step, and about how many rounds will name the commit."""
     search = of.search(ready)
     rounds, seconds = search.left(of.costs)
     loss = f" {change(of.loss.ratio)} ({change(of.loss.low)} to {change(of.loss.high)})" if of.loss else ""
     return (
-        f"{of.cell}:{loss}; a round is a trial of a commit and one of GOOD ({of.costs.round_s:.1f} s), a commit takes "
-        f"{of.costs.build_s:.1f} s to make ready; about {counted(round(rounds), 'round')}, {duration(seconds)}"
+        f"{of.cell}: {of.figure}{loss}; a round is a trial of a commit and one of GOOD "
+        f"({of.costs.round_s:.1f} s), a commit takes {of.costs.build_s:.1f} s to make ready; "
+        f"about {counted(round(rounds), 'round')}, {duration(seconds)}"
     )
 
 
@@ -72,7 +73,7 @@ def _verdict(of: Bisection) -> list[str]:
         parent = "GOOD itself" if before == of.good else counted(counts[1], "round")
         return [
             f"{of.named[:12]} made {of.cell} slower: {of.subjects[of.place(of.named) - 1]}",
-            f"throughput {loss} from there on; {percent(probability)} sure; "
+            f"{of.figure} {loss} from there on; {percent(probability)} sure; "
             f"{counted(counts[0], 'round')} of it, of the one before: {parent}",
         ]
     if of.state == "narrowed down":

@@ -86,7 +86,7 @@ def test_the_commit_that_made_a_cell_slower_is_named_and_broken_ones_are_skipped
     slow = id_of(project, "c13")
     assert done.out.startswith(f"{slow[:12]} made my_step/deep, batch size 1 slower: a commit\n")
     assert "20 commits after " in done.err
-    assert "my_step/deep, batch size 1: -" in done.err  # the loss, then what is to come
+    assert "my_step/deep, batch size 1: throughput" in done.err  # the loss, then what is to come
     assert "about " in done.err and "(ETA " in done.err
     assert "a trial of a commit and one of GOOD (4.0 s)" in done.err
     record = record_of(project)
