@@ -179,17 +179,17 @@ def _ends(
     cells = [planned.cell for planned in plan.cells]
     comparison = gates.comparison(ended.state, cells, ended.base, ended.current, rule, "the budget was spent")
     of = msgspec.structs.replace(of, trials=len(ended.base) + len(ended.current), seconds=time.monotonic() - started)
-    lost = [cell for cell in comparison.cells if cell.verdict == "regression" and cell.ratio is not None]
+    lost = {c.cell.key: c.ratio.value for c in comparison.cells if c.verdict == "regression" and c.ratio is not None}
+    lost = lost or bisections.lost_at_the_median(cells, ended.base, ended.current, rule)
     if not lost:
         return msgspec.structs.replace(of, state=_not_slower(comparison, say))
-    worst = min(lost, key=lambda cell: cell.ratio.value if cell.ratio else 1.0)
-    planned = next(one for one in plan.cells if one.cell.key == worst.cell.key)
+    planned = next(one for one in plan.cells if one.cell.key == min(lost, key=lambda key: lost[key]))
     return bisections.begun(of, planned, ended.base, ended.current)
 
 
 def _not_slower(comparison: Comparison, say: Say) -> State:
     """The state of a bisection whose BAD is not surely slower, after saying why. Raises NotComparableError where cells
-    were not measured on both pair: a commit that broke one is git bisect's to find."""
+    were not measured on both ends: a commit that broke one is git bisect's to find."""
     from tcbench.show.comparison import wording
 
     for line in wording.reasons(comparison.cells, wording.names(comparison.cells)):

@@ -10,16 +10,20 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 
+from tcbench.analysis import rounds as rounds_of
 from tcbench.analysis.bisection import Costs, Round, Search
 from tcbench.analysis.compare import ACCIDENTS, THROUGHPUT
+from tcbench.analysis.verdict import Rule
+from tcbench.analysis.welch import LEAST_TRIALS
 from tcbench.core import files, store
 from tcbench.core.errors import BuildError, NotComparableError, StoreError
-from tcbench.core.record import Record
+from tcbench.core.record import Cell, Record
 from tcbench.core.store import Store
 from tcbench.run.builds import Build
 from tcbench.run.plan import PlannedCell
@@ -283,12 +287,31 @@ def _ended(of: Bisection) -> Bisection:
     return msgspec.structs.replace(of, state="named", named=commits[0])
 
 
+def lost_at_the_median(
+    cells: Iterable[Cell], base: Sequence[Record], current: Sequence[Record], rule: Rule
+) -> dict[str, float]:
+    """The ratio of each cell, by its key, that surely became slower at the median step, where throughput over total
+    time did not settle it: a machine that stops now and then disturbs that less. A second test of the same trials, so
+    at half the level."""
+    half = replace(rule, level=rule.level / 2, change_level=rule.change_level / 2)
+    lost = {}
+    for cell in cells:
+        before, after = ([_median_step(r) for r in _ok(records, cell)] for records in (base, current))
+        if min(len(before), len(after)) >= LEAST_TRIALS:
+            ratio = rounds_of.estimate([f for f in after if f], [f for f in before if f]).ratio
+            if half.judge(ratio) == "regression":
+                lost[cell.key] = ratio.value
+    return lost
+
+
+def _ok(records: Iterable[Record], cell: Cell) -> list[Record]:
+    return [record for record in records if record.cell.key == cell.key and record.status == "ok"]
+
+
 def begun(of: Bisection, cell: PlannedCell, base: Sequence[Record], current: Sequence[Record]) -> Bisection:
     """The search for the commit that made a cell slower, from the trials of GOOD and of BAD in turns. It compares that
     figure of trials by which these two lie apart most clearly."""
-    before, after = (
-        [r for r in records if r.cell.key == cell.cell.key and r.status == "ok"] for records in (base, current)
-    )
+    before, after = _ok(base, cell.cell), _ok(current, cell.cell)
     rounds = {
         name: [
             Measured(

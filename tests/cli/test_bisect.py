@@ -5,6 +5,7 @@ Trials have stand-ins; the slow test runs them."""
 from __future__ import annotations
 
 import json
+import math
 import random
 import shutil
 import subprocess
@@ -16,8 +17,10 @@ import pytest
 from command import tcbench
 from projects import commit, planted
 
+from tcbench.analysis.verdict import Rule
 from tcbench.core.store import SUFFIX
 from tcbench.run import bisect as bisections
+from tcbench.run.plan import PlannedCell
 from tcbench.run.runner import Runner
 
 COMMAND = ("gate", "./my_step.toml", "--config", "deep")
@@ -139,6 +142,31 @@ def test_a_search_goes_on_from_its_last_round(project, monkeypatch):
     assert told["rounds"][: len(before.rounds)] == [
         {"commit": one.commit, "log_ratio": one.log_ratio, "seconds": one.seconds} for one in before.rounds
     ]
+
+
+def test_a_machine_that_stops_now_and_then_does_not_hide_a_loss_at_the_median_step():
+    def trials(rate: float):
+        records = []
+        for trial in range(4):
+            times_s = [1 / rate] * 24
+            times_s[3 + trial] += 0.5 * trial**2  # the machine stopped
+            measured = factories.make_measurement(times_s)
+            records.append(factories.make_record("fp32", 1, trial=trial, measurement=measured))
+        return records
+
+    before, after = trials(40.0), list(reversed(trials(36.0)))
+    cell = before[0].cell
+    lost = bisections.lost_at_the_median([cell], before, after, Rule())
+    assert lost == {cell.key: pytest.approx(0.9)}
+    assert bisections.lost_at_the_median([cell], before, before, Rule()) == {}
+    begun = bisections.begun(
+        bisections.Bisection(good="a", bad="b", commits=("b",), subjects=("",), cells=(cell.key,), threshold=0.03),
+        PlannedCell(cell),
+        before,
+        after,
+    )
+    assert begun.figure == "throughput at the median step"
+    assert [one.log_ratio for one in begun.rounds] == [pytest.approx(math.log(0.9))] * 4
 
 
 @pytest.mark.usefixtures("stand_ins")
