@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import functools
 import itertools
+import os
 import re
 import shlex
+import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -108,11 +112,34 @@ def command_names(group: typer.core.TyperGroup) -> Iterator[str]:
             yield from (f"{name} {inner}" for inner in command.commands)
 
 
-def test_the_readme_lists_every_command():
+README = ROOT / "README.md"
+RUN_ANYWHERE = [line for line in shell_lines(README) if line.strip() and not re.search(r"\s#\s*needs\b", line)]
+"""A line whose comment begins with "needs" (a GPU, the network, Slurm, a file of one's own) is not run by a test."""
+
+
+def test_the_readme_shows_every_command():
     group = typer.main.get_command(app)
     assert isinstance(group, typer.core.TyperGroup)
-    listed = re.findall(r"^\|[^|]*\| `([\w ]+)` \|", (ROOT / "README.md").read_text("utf-8"), re.MULTILINE)
-    assert {name.split()[0] for name in listed} == set(group.commands)
+    assert {words[0] for words in commands(README)} == set(group.commands)
+
+
+def test_at_least_twenty_of_the_readmes_commands_run_anywhere():
+    assert len(RUN_ANYWHERE) >= 20
+    assert [line for line in RUN_ANYWHERE if not line.startswith("uv run tcbench ")] == []
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("uv") is None, reason="uv is not on PATH")
+def test_the_readmes_commands_run_in_their_order_in_a_fresh_clone(tmp_path):
+    """With this environment in the place of the one that the first `uv run` would make."""
+    clone = tmp_path / "tcbench"
+    subprocess.run(["git", "clone", "--quiet", str(ROOT), str(clone)], check=True)
+    here = {"UV_PROJECT_ENVIRONMENT": sys.prefix, "UV_NO_SYNC": "1", "PYTHONPATH": str(clone)}
+    environment = {name: value for name, value in os.environ.items() if name != "VIRTUAL_ENV"} | here
+    for line in RUN_ANYWHERE:
+        done = subprocess.run(line, shell=True, cwd=clone, env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, f"{line}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
+        assert "Traceback" not in done.stderr, line
 
 
 def test_the_pages_show_every_command_at_work():
