@@ -153,7 +153,8 @@ def _key(cell: Cell) -> str:
 
 
 class PhaseTimes(msgspec.Struct, frozen=True, kw_only=True):
-    """Times of one phase in the profiled pass, one entry per profiled step."""
+    """Times of one phase in the profiled pass, one entry per profiled step; where what steps do repeats after some of
+    them, one per such period, the mean of its steps."""
 
     name: str
     host_s: tuple[PhaseSeconds, ...]

@@ -29,7 +29,7 @@ class Facts:
     """A session's facts, between steps. Asking may synchronise with the device. `loss`: None where nothing computes.
     `busy_s`: the time that the device has worked so far, where it tells. With many ranks `reduced_bytes` is the size of
     the gradients that this one gives to the all-reduce in a step, `reduce_overlaps` whether that runs beside other
-    phases, and `engine` says what reduces them."""
+    phases, and `engine` says what reduces them. `period`: the steps after which what steps do repeats."""
 
     loss: float | None
     peak_memory_bytes: int
@@ -42,6 +42,7 @@ class Facts:
     reduced_bytes: int = 0
     reduce_overlaps: bool = False
     engine: str = ""
+    period: int = 1
 
 
 class Clock(Protocol):

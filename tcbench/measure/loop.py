@@ -11,7 +11,7 @@ import contextlib
 import gc
 import math
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -82,7 +82,9 @@ def measure(
         listen(Progress("warm-up", len(warmup_s), warmup_s[-1]))
     facts = session.facts()
     warmup_loss = _finite(facts.loss, "after warm-up")
-    block_steps = world.bcast(block_steps or _block_steps(session, facts, settings))
+    # The first step of a block is not counted: the others are whole periods.
+    block_steps = 1 + _whole((block_steps or _block_steps(session, facts, settings)) - 1, facts.period)
+    block_steps = world.bcast(block_steps)
     gc.collect()
     gc.freeze()
 
@@ -102,9 +104,10 @@ def measure(
     last_loss = _finite(after.loss, "after the timed pass")
     busy_s = None if facts.busy_s is None or after.busy_s is None else (after.busy_s - facts.busy_s) / len(timed_s)
 
-    steps = world.bcast(max(settings.profiled_steps, math.ceil(profiling.least_s / statistics.median(timed_s))))
+    steps = max(settings.profiled_steps, math.ceil(profiling.least_s / statistics.median(timed_s)))
+    steps = world.bcast(_whole(steps, facts.period))
     listen(Progress("profiled", 0, timed_s[-1]))
-    phases = profile(session, ranges, steps, len(warmup_s) + len(timed_s), profiling)
+    phases = profile(session, ranges, steps, len(warmup_s) + len(timed_s), profiling, facts.period)
     listen(Progress("profiled", steps, timed_s[-1]))
     facts = session.facts()
     gc_frozen = gc.get_freeze_count() > 0
@@ -135,6 +138,11 @@ PREFETCHED_PER_BLOCK = 10
 """On a GPU a block is at least this many times as long as the feed's prefetch queue, which is full when it begins."""
 
 
+def _whole(steps: int, period: int) -> int:
+    """So many steps or more: whole periods."""
+    return -(-steps // period) * period
+
+
 def _block_steps(session: Session, facts: Facts, settings: MeasureSettings) -> int:
     if session.clock.of == "host":
         return settings.block_steps
@@ -159,7 +167,7 @@ def run_block(session: Session, ranges: Ranges, steps: int, first: int) -> tuple
 
 
 def profile(
-    session: Session, ranges: Ranges, steps: int, first: int, profiling: Profiling | None = None
+    session: Session, ranges: Ranges, steps: int, first: int, profiling: Profiling | None = None, period: int = 1
 ) -> tuple[PhaseTimes, ...]:
     """Host time of each phase, and on a device its device time: marks around each phase, never part of a timed pass.
 
@@ -167,6 +175,8 @@ def profile(
     ends where the stream has done what the phase gave it, and begins where the phase before ended: it holds the time in
     which the device waits for the host. Nothing waits until the last step is launched, so that the host runs ahead as
     it does in a timed pass. On a CPU a phase is done when it returns, so its host time is its time.
+
+    Where steps differ within a `period`, each time is a mean over one: what is done now and then has its share.
     """
     profiling = profiling or Profiling()
     recorder, device = profiling.recorder, session.clock
@@ -195,11 +205,17 @@ def profile(
     return tuple(
         PhaseTimes(
             name=phase.name,
-            host_s=tuple(host_s[i::n]),
-            device_s=None if device_s is None else device_s[i::n],
+            host_s=_over_periods(host_s[i::n], period),
+            device_s=None if device_s is None else _over_periods(device_s[i::n], period),
         )
         for i, phase in enumerate(session.phases)
     )
+
+
+def _over_periods(times_s: Sequence[float], period: int) -> tuple[float, ...]:
+    if period == 1:
+        return tuple(times_s)
+    return tuple(statistics.fmean(times_s[i : i + period]) for i in range(0, len(times_s), period))
 
 
 def at_host_speed(measurement: Measurement, speed: float) -> Measurement:

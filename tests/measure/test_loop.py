@@ -258,6 +258,33 @@ def test_on_a_device_a_block_is_ten_times_as_long_as_the_feeds_queue():
     assert loop.measure(session, SETTINGS).block_steps == 20
 
 
+class Periodic(FakeSession):
+    """Every fourth step takes ten times as long."""
+
+    def facts(self) -> Facts:
+        return dataclasses.replace(super().facts(), period=4)
+
+    def _run(self, name: str) -> None:
+        self.ran.append(name)
+        self.now += 10.0 if self.steps % 4 == 0 else 1.0
+
+
+def test_where_steps_repeat_after_some_of_them_whole_periods_are_counted_and_profiled():
+    session = Periodic()
+    measured = loop.measure(
+        session, MeasureSettings(block_steps=6, min_timed_steps=10, profiled_steps=5, max_time_s=1e-9)
+    )
+    assert measured.block_steps == 9
+    counted = measured.counted_times_s
+    assert len(counted) % 8 == 0
+    assert sum(counted) / len(counted) == (3 * 2.0 + 20.0) / 4
+    assert [len(phase.host_s) for phase in measured.phases] == [2, 2]
+    begin = loop.Recorder(lambda: round(1e9 * session.now))
+    recorded = loop.Profiling(begin)
+    first, _ = loop.profile(session, loop.Ranges(["io", "forward"]), 8, 0, recorded, period=4)
+    assert first.host_s == pytest.approx((3.25, 3.25))
+
+
 class _Mpi:
     """Two ranks as threads: what rank 0 says, all get; nobody passes a barrier alone."""
 

@@ -87,6 +87,11 @@ class Kfac:
         return self.factors, self.inverse, self.precondition
 
     @property
+    def period(self) -> int:
+        """See Preconditioner."""
+        return self._settings.interval
+
+    @property
     def _is_due(self) -> bool:
         return self._step % self._settings.interval == 0
 

@@ -144,10 +144,13 @@ class OptimizerSpec:
 
 class Preconditioner(Protocol):
     """Changes gradients, once they are those of all ranks, by what it knows of the loss's curvature. `phases`: what it
-    does of a step, in order, between the gradients and the update."""
+    does of a step, in order, between the gradients and the update. `period`: the steps after which that repeats."""
 
     @property
     def phases(self) -> tuple[Callable[[], None], ...]: ...
+
+    @property
+    def period(self) -> int: ...
 
     def check(self) -> None:
         """Raises TrainingError where the curvature cannot be inverted. May wait for the device."""

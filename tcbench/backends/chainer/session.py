@@ -197,6 +197,7 @@ class ChainerSession:
             reduced_bytes=exchange.reduced_bytes if exchange else 0,
             reduce_overlaps=exchange.overlaps if exchange else False,
             engine=exchange.engine if exchange else "",
+            period=step.preconditioner.period if step.preconditioner else 1,
         )
 
     def close(self) -> None:
