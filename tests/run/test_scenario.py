@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from tcbench.core.errors import ScenarioError
+from tcbench.core.record import KfacSettings
 from tcbench.run import scenario
 
 MINIMAL = """
@@ -276,3 +277,14 @@ def test_peers_pairs_our_base_and_best_with_pytorchs_on_both_kinds_of_device():
         assert {"fp32", "torch/fp32"} < set(names)
         assert sum(name.startswith("torch/") for name in names) > 1
         assert sum(not name.startswith("torch/") for name in names) == (3 if kind == "cpu" else 2)
+
+
+def test_settings_of_kfac_are_the_scenarios_and_change_no_cell_without_them(tmp_path):
+    plain = (scenario.scenario_folder() / "cpu.toml").read_text()
+    path = tmp_path / "second.toml"
+    path.write_text(plain.replace("[measure]", "[train.kfac]\ninterval = 5\n\n[measure]", 1))
+    assert scenario.load(str(path)).train.kfac == KfacSettings(damping=0.01, decay=0.95, interval=5)
+    assert "kfac" not in msgspec.json.encode(scenario.load("cpu").train).decode()
+    path.write_text(plain.replace("[measure]", "[train.kfac]\ninterval = 0\n\n[measure]", 1))
+    with pytest.raises(ScenarioError, match=r"train\.kfac\.interval: expected a whole number >= 1, got 0"):
+        scenario.load(str(path))

@@ -111,11 +111,11 @@ def distance(one: np.ndarray, other: np.ndarray) -> float:
 
 
 CONFIGS = {
-    "fp64+kfac": 1e-9,
-    "fp32+kfac": 1e-3,
-    "fp32+nhwc+kfac": 1e-3,
-    "fp32+nhwc+fused+batched+kfac": 1e-3,
-    "fp32+im2col+kfac": 1e-3,
+    "fp64+kfac": 1e-13,
+    "fp32+kfac": 1e-5,
+    "fp32+nhwc+kfac": 1e-5,
+    "fp32+nhwc+fused+batched+kfac": 1e-5,
+    "fp32+im2col+kfac": 1e-5,
 }
 """And the most that a layer's gradient may be off, relative."""
 
