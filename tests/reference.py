@@ -460,12 +460,12 @@ def softmax_cross_entropy_forward(work: w.SoftmaxCrossEntropyForward, a: Arrays)
 
 @_computes(w.MeanLoss)
 def mean_loss(work: w.MeanLoss, a: Arrays) -> None:
-    a.write(loss=a.losses.mean())
+    a.write(loss=a.losses.mean() * work.weight)
 
 
 @_computes(w.SoftmaxCrossEntropyBackward)
 def softmax_cross_entropy_backward(work: w.SoftmaxCrossEntropyBackward, a: Arrays) -> None:
-    a.write(gx=(np.exp(a.log_p) - _one_hot(a.raw("t"), work.k)) * a.gloss / work.n)
+    a.write(gx=(np.exp(a.log_p) - _one_hot(a.raw("t"), work.k)) * a.gloss * work.weight / work.n)
 
 
 # -- Kronecker factors -----------------------------------------------------------------------------------------------

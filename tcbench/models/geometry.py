@@ -6,7 +6,7 @@ Sizes are of square images and square windows.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -40,11 +40,12 @@ class Block:
 
 @dataclass(frozen=True)
 class MaxPool:
-    """Maxima over windows."""
+    """Maxima over windows. `ceil`: a last window that begins inside the image counts although it ends outside."""
 
     ksize: int
     stride: int
     pad: int = 0
+    ceil: bool = False
 
 
 @dataclass(frozen=True)
@@ -53,26 +54,73 @@ class GlobalAverage:
 
 
 @dataclass(frozen=True)
+class TiledAverage:
+    """Means over `out` x `out` windows, as `tcbench.work.TiledAverageForward` has them: so a classifier that was made
+    for one size of images takes any."""
+
+    out: int
+
+
+@dataclass(frozen=True)
+class Lrn:
+    """Local response normalisation across channels: x / (k + alpha * sum of squares over `size` channels) ** beta."""
+
+    size: int = 5
+    alpha: float = 1e-4 / 5
+    beta: float = 0.75
+    k: float = 1.0
+
+
+@dataclass(frozen=True)
+class Dropout:
+    """In training each value is zero with the probability `ratio`, else x / (1 - ratio)."""
+
+    ratio: float
+
+
+@dataclass(frozen=True)
 class Linear:
-    """A product with a matrix, and a bias; then ReLU if `relu`."""
+    """A product with a matrix, and a bias; then ReLU if `relu`. Its input is a vector, or the map of `in_features`
+    channels and `side` x `side` pixels."""
 
     in_features: int
     out_features: int
     relu: bool = False
+    side: int = 1
 
 
-Stage = Conv | Block | MaxPool | GlobalAverage | Linear
+@dataclass(frozen=True)
+class Branches:
+    """Sequences beside each other on one input, whose outputs are concatenated along channels."""
+
+    branches: tuple[tuple[Named, ...], ...]
+
+
+@dataclass(frozen=True)
+class Auxiliary:
+    """A classifier on what passes by, for training alone: its loss is added with a weight."""
+
+    stages: tuple[Named, ...]
+    weight: float
+
+
+Stage = Conv | Block | MaxPool | GlobalAverage | TiledAverage | Lrn | Dropout | Linear | Branches | Auxiliary
 Named = tuple[str, Stage]
+
+
+Kind = Literal["conv", "max_pool", "average_pool", "tiled_average", "lrn", "dropout", "concat", "fc"]
 
 
 @dataclass(frozen=True)
 class Layer:
-    """One place in a network: `conv` (batch normalisation follows, then the addition of a shortcut if `add`, then ReLU
-    if `relu`), `max_pool`, `average_pool` (over the whole image) or `fc` (with a bias). Sizes are of square images.
-    `first`: its input is the image, which needs no gradient."""
+    """One place in a network: `conv` (batch normalisation follows, or a `bias`, then the addition of a shortcut if
+    `add`, then ReLU if `relu`), `max_pool`, `average_pool` (over the whole image), `tiled_average`, `lrn`, `dropout`,
+    `concat` (of parts with `in_channels`' channels in all) or `fc` (with a bias; of maps in a window of their size).
+    Sizes are of square images. `first`: its input is the image, which needs no gradient. `ceil` as in MaxPool, `parts`:
+    the channels that are concatenated, `stage`: of `lrn` and `dropout`, their settings."""
 
     name: str
-    kind: Literal["conv", "max_pool", "average_pool", "fc"]
+    kind: Kind
     in_channels: int
     out_channels: int
     in_size: int
@@ -84,6 +132,9 @@ class Layer:
     add: bool = False
     first: bool = False
     bias: bool = False
+    ceil: bool = False
+    parts: tuple[int, ...] = ()
+    stage: Stage | None = None
 
     @property
     def macs(self) -> int:
@@ -131,7 +182,7 @@ class Network:
     def layers(self, variant: str, image_size: int, n_classes: int) -> Iterator[Layer]:
         """All layers of a forward pass, in order, under their stages' names; in a block these are "block1.a" and so on,
         the shortcut first."""
-        layers = _Walk(image_size).sequence(self.stages(variant, n_classes))
+        layers = _Walk(image_size).sequence("", self.stages(variant, n_classes))
         yield replace(next(layers), first=True)
         yield from layers
 
@@ -139,13 +190,14 @@ class Network:
 class _Walk:
     """Follows the channels and the side of an image through stages."""
 
-    def __init__(self, size: int) -> None:
-        self.channels = 0
+    def __init__(self, size: int, channels: int = 0) -> None:
+        self.channels = channels
         self.size = size
 
-    def sequence(self, stages: Iterator[Named]) -> Iterator[Layer]:
+    def sequence(self, path: str, stages: Iterable[Named]) -> Iterator[Layer]:
+        """The layers of stages below a path such as "3a."."""
         for name, stage in stages:
-            yield from self.stage(name, stage)
+            yield from self.stage(f"{path}{name}", stage)
 
     def stage(self, name: str, stage: Stage) -> Iterator[Layer]:
         if isinstance(stage, Conv):
@@ -155,16 +207,38 @@ class _Walk:
                 yield _Walk(self.size)._conv(f"{name}.shortcut", stage.shortcut)
             for part, conv in zip("abc", stage.convs, strict=False):
                 yield replace(self._conv(f"{name}.{part}", conv), add=conv is stage.convs[-1])
+        elif isinstance(stage, Branches):
+            yield from self._branches(name, stage)
+        elif isinstance(stage, Auxiliary):
+            yield from _Walk(self.size, self.channels).sequence(f"{name}.", stage.stages)
         elif isinstance(stage, MaxPool):
-            before = self.size
-            self.size = _out(before, stage.ksize, stage.stride, stage.pad)
-            sizes = self.channels, self.channels, before, self.size
-            yield Layer(name, "max_pool", *sizes, stage.ksize, stage.stride, stage.pad)
+            out = _out(self.size, stage.ksize, stage.stride, stage.pad, ceil=stage.ceil)
+            layer = self._to(name, "max_pool", self.channels, out)
+            yield replace(layer, ksize=stage.ksize, stride=stage.stride, pad=stage.pad, ceil=stage.ceil)
         elif isinstance(stage, GlobalAverage):
-            before, self.size = self.size, 1
-            yield Layer(name, "average_pool", self.channels, self.channels, before, 1)
+            yield self._to(name, "average_pool", self.channels, 1)
+        elif isinstance(stage, TiledAverage):
+            yield self._to(name, "tiled_average", self.channels, stage.out)
+        elif isinstance(stage, Linear):
+            self.channels, self.size = stage.out_features, 1
+            sizes = stage.in_features, stage.out_features, stage.side, 1
+            yield Layer(name, "fc", *sizes, stage.side, relu=stage.relu, bias=True)
         else:
-            yield Layer(name, "fc", stage.in_features, stage.out_features, 1, 1, relu=stage.relu, bias=True)
+            kind: Literal["lrn", "dropout"] = "lrn" if isinstance(stage, Lrn) else "dropout"
+            yield replace(self._to(name, kind, self.channels, self.size), stage=stage)
+
+    def _to(self, name: str, kind: Kind, channels: int, size: int) -> Layer:
+        """A layer from here to so many channels and pixels, where the walk goes on."""
+        before, self.channels, self.size = (self.channels, self.size), channels, size
+        return Layer(name, kind, before[0], channels, before[1], size)
+
+    def _branches(self, name: str, stage: Branches) -> Iterator[Layer]:
+        walks = [_Walk(self.size, self.channels) for _ in stage.branches]
+        for walk, branch in zip(walks, stage.branches, strict=True):
+            yield from walk.sequence(f"{name}.", branch)
+        parts = tuple(walk.channels for walk in walks)
+        self.channels, self.size = sum(parts), walks[0].size
+        yield Layer(name, "concat", self.channels, self.channels, self.size, self.size, parts=parts)
 
     def _conv(self, name: str, conv: Conv) -> Layer:
         before = self.size
@@ -173,5 +247,5 @@ class _Walk:
         return Layer(name, "conv", *sizes, conv.ksize, conv.stride, conv.pad, relu=conv.relu, bias=conv.bias)
 
 
-def _out(size: int, ksize: int, stride: int, pad: int) -> int:
-    return (size + 2 * pad - ksize) // stride + 1
+def _out(size: int, ksize: int, stride: int, pad: int, *, ceil: bool = False) -> int:
+    return (size + 2 * pad - ksize + (stride - 1 if ceil else 0)) // stride + 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from tcbench.work.base import Array, DType, Work, reads, wide, writes
 
@@ -11,7 +12,7 @@ from tcbench.work.base import Array, DType, Work, reads, wide, writes
 class _Logits(Work):
     """On logits (N, K)."""
 
-    numbers = ("n", "k")
+    numbers: ClassVar[tuple[str, ...]] = ("n", "k")
     n: int
     k: int
     dtype: DType
@@ -33,22 +34,26 @@ class SoftmaxCrossEntropyForward(_Logits):
     roles = reads("x", "t") | writes("log_p", "losses")
 
 
+@dataclass(frozen=True)
 class SoftmaxCrossEntropyBackward(_Logits):
-    """gx = (exp(log_p) - one_hot(t)) * gloss / N, in the logits' dtype."""
+    """gx = (exp(log_p) - one_hot(t)) * gloss * weight / N, in the logits' dtype."""
 
     name = "softmax_cross_entropy_backward"
     roles = reads("log_p", "t", "gloss") | writes("gx")
+    numbers = ("n", "k", "weight")
+    weight: float = 1.0
 
 
 @dataclass(frozen=True)
 class MeanLoss(Work):
-    """loss () = the mean of losses (N,), summed in a fixed order."""
+    """loss () = the mean of losses (N,), summed in a fixed order, times the weight."""
 
     name = "mean_loss"
     roles = reads("losses") | writes("loss")
-    numbers = ("n",)
+    numbers = ("n", "weight")
     n: int
     dtype: DType = "float32"
+    weight: float = 1.0
 
     def array(self, name: str) -> Array:
         return (self.n,) if name == "losses" else (), self.dtype

@@ -21,7 +21,12 @@ _SHORT = {
     "BatchNormFromSums": "bn",
     "Relu": "relu",
     "AddNode": "add",
+    "Bias": "bias",
+    "Concatenation": "concat",
+    "LocalResponseNormalization": "lrn",
+    "Dropout": "dropout",
     "MaxPooling": "max pool",
+    "TiledAveragePooling": "average pool",
     "GlobalAveragePooling": "average pool",
     "Linear": "fc",
     "SoftmaxCrossEntropy": "loss",
@@ -113,4 +118,6 @@ def _name(link: str, function: Any, n_inputs: int) -> str:
     what = _SHORT.get(kind, kind)
     if what == "bn":
         what += "+add" * (n_inputs > 3) + "+relu" * bool(getattr(function, "relu", False))
+    elif what == "bias":
+        what += "+relu" * function.relu
     return f"{link}/{what}" if link not in ("", what) else what

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -10,7 +11,20 @@ import numpy as np
 from tcbench.backends.chainer import ops
 from tcbench.backends.chainer.compat import chainer
 from tcbench.backends.chainer.parts import Classifier, Parts
-from tcbench.models.geometry import Block, Conv, GlobalAverage, Linear, MaxPool, Named, Stage
+from tcbench.models.geometry import (
+    Auxiliary,
+    Block,
+    Branches,
+    Conv,
+    Dropout,
+    GlobalAverage,
+    Linear,
+    Lrn,
+    MaxPool,
+    Named,
+    Stage,
+    TiledAverage,
+)
 
 
 class ResidualBlock(chainer.Chain):
@@ -32,6 +46,47 @@ class ResidualBlock(chainer.Chain):
         return last(x, shortcut)
 
 
+class Sequence(chainer.Chain):
+    """Stages one after the other: links by their names."""
+
+    def __init__(self, parts: Parts, stages: Iterable[Named], rng: np.random.RandomState) -> None:
+        super().__init__()
+        self.names: list[str] = []
+        with self.init_scope():
+            for name, stage in stages:
+                setattr(self, name, _link(parts, stage, rng))
+                self.names.append(name)
+
+    def forward(self, x: Any) -> Any:
+        for name in self.names:
+            x = self[name](x)
+        return x
+
+
+class BesideEachOther(chainer.Chain):
+    """Sequences on one input, concatenated. Their stages are links of this one."""
+
+    def __init__(self, parts: Parts, stage: Branches, rng: np.random.RandomState) -> None:
+        super().__init__()
+        self.layout = parts.spec.layout
+        self.branches = [[name for name, _ in branch] for branch in stage.branches]
+        with self.init_scope():
+            for name, inner in (named for branch in stage.branches for named in branch):
+                setattr(self, name, _link(parts, inner, rng))
+
+    def forward(self, x: Any) -> Any:
+        outputs = (functools.reduce(lambda h, name: self[name](h), branch, x) for branch in self.branches)
+        return ops.concatenate(tuple(outputs), layout=self.layout)
+
+
+class SideClassifier(Sequence):
+    """Logits for a loss of their own, which counts `weight`."""
+
+    def __init__(self, parts: Parts, stage: Auxiliary, rng: np.random.RandomState) -> None:
+        super().__init__(parts, stage.stages, rng)
+        self.weight = stage.weight
+
+
 class Operation(chainer.Link):
     """A stage without parameters."""
 
@@ -40,14 +95,35 @@ class Operation(chainer.Link):
         self.forward = operate
 
 
-def _operation(parts: Parts, stage: Stage) -> Operation:
+class DropoutLink(chainer.Link):
+    """`counter`: see `ops.dropout`."""
+
+    def __init__(self, parts: Parts, ratio: float, rng: np.random.RandomState) -> None:
+        super().__init__()
+        self.ratio = ratio
+        self.layout = parts.spec.layout
+        self.counter = np.array([rng.randint(2**31), 0], np.int64)
+
+    def forward(self, x: Any) -> Any:
+        return ops.dropout(x, self.ratio, self.counter, layout=self.layout)
+
+
+def _operation(parts: Parts, stage: MaxPool | GlobalAverage | TiledAverage | Lrn) -> Operation:
     layout = parts.spec.layout
     if isinstance(stage, MaxPool):
-        return Operation(
-            lambda x: ops.max_pooling_2d(x, ksize=stage.ksize, stride=stage.stride, pad=stage.pad, layout=layout)
-        )
-    assert isinstance(stage, GlobalAverage)
-    return Operation(lambda x: ops.global_average_pooling_2d(x, layout=layout))
+        window: dict[str, Any] = {
+            "ksize": stage.ksize,
+            "stride": stage.stride,
+            "pad": stage.pad,
+            "ceil": stage.ceil,
+        }
+        return Operation(functools.partial(ops.max_pooling_2d, **window, layout=layout))
+    if isinstance(stage, GlobalAverage):
+        return Operation(functools.partial(ops.global_average_pooling_2d, layout=layout))
+    if isinstance(stage, TiledAverage):
+        return Operation(functools.partial(ops.tiled_average_pooling_2d, out=stage.out, layout=layout))
+    settings: dict[str, Any] = {"size": stage.size, "alpha": stage.alpha, "beta": stage.beta, "k": stage.k}
+    return Operation(functools.partial(ops.local_response_normalization, **settings, layout=layout))
 
 
 def _link(parts: Parts, stage: Stage, rng: np.random.RandomState) -> Any:
@@ -55,28 +131,48 @@ def _link(parts: Parts, stage: Stage, rng: np.random.RandomState) -> Any:
         return parts.unit(parts.spec, stage, rng)
     if isinstance(stage, Block):
         return ResidualBlock(parts, stage, rng)
+    if isinstance(stage, Branches):
+        return BesideEachOther(parts, stage, rng)
+    if isinstance(stage, Auxiliary):
+        return SideClassifier(parts, stage, rng)
     if isinstance(stage, Linear):
         return Classifier(parts.spec, stage, rng)
+    if isinstance(stage, Dropout):
+        return DropoutLink(parts, stage.ratio, rng)
     return _operation(parts, stage)
 
 
-class Network(chainer.Chain):
-    """Images in the spec's layout and dtype -> logits (N, n_classes). Stages are links by their names."""
+class Network(Sequence):
+    """Images in the spec's layout and dtype -> logits (N, n_classes)."""
 
     def __init__(self, parts: Parts, stages: Iterable[Named], rng: np.random.RandomState) -> None:
-        super().__init__()
+        super().__init__(parts, stages, rng)
         self.parts = parts
-        self._order: list[str] = []
-        with self.init_scope():
-            for name, stage in stages:
-                setattr(self, name, _link(parts, stage, rng))
-                self._order.append(name)
         self._body = parts.body(Network.body)
 
     def forward(self, x: Any) -> Any:
-        return self._body(self, x)
+        return self._body(self, x)[0]
 
-    def body(self, x: Any) -> Any:
-        for name in self._order:
-            x = self[name](x)
-        return x
+    def loss(self, x: Any, t: Any) -> Any:
+        """The mean softmax cross entropy with labels t (N,), and those of side classifiers by their weights."""
+        logits, *others = self._body(self, x)
+        total = ops.softmax_cross_entropy(logits, t)
+        for other, side in zip(others, self._sides(), strict=True):
+            total = ops.add(total, ops.softmax_cross_entropy(other, t, side.weight))
+        return total
+
+    def _sides(self) -> list[SideClassifier]:
+        """Those that work: none outside training."""
+        links = (self[name] for name in self.names) if chainer.config.train else ()
+        return [link for link in links if isinstance(link, SideClassifier)]
+
+    def body(self, x: Any) -> tuple[Any, ...]:
+        """Logits, and those of side classifiers."""
+        sides, others = self._sides(), []
+        for name in self.names:
+            link = self[name]
+            if link in sides:
+                others.append(link(x))
+            elif not isinstance(link, SideClassifier):
+                x = link(x)
+        return (x, *others)

@@ -25,7 +25,7 @@ UNIT_EPS = 2e-5
 
 
 class Unit(chainer.Chain):
-    """conv -> batch norm -> [add] -> [ReLU], each an operation of its own.
+    """conv -> batch norm or bias -> [add] -> [ReLU], each an operation of its own.
 
     Called with the input and, for the last unit of a block, the shortcut to add; both in the spec's layout.
     """
@@ -38,6 +38,9 @@ class Unit(chainer.Chain):
         channels = conv.out_channels
         with self.init_scope():
             self.w = chainer.Parameter(he_filter(spec, conv, rng))
+            if conv.bias:
+                self.b = chainer.Parameter(np.zeros(channels, scalars))
+                return
             self.gamma = chainer.Parameter(np.ones(channels, scalars))
             self.beta = chainer.Parameter(np.zeros(channels, scalars))
         self.running = ops.RunningStatistics(np.zeros(channels, scalars), np.ones(channels, scalars))
@@ -61,6 +64,9 @@ class Unit(chainer.Chain):
 
     def normalise(self, h: Any, shortcut: Any) -> Any:
         """Everything after the convolution: what a fusion replaces."""
+        if self.conv.bias:
+            h = ops.bias(h, self.b, layout=self.spec.layout)
+            return ops.relu(h) if self.conv.relu else h
         h = ops.batch_norm(h, self.gamma, self.beta, self.running, layout=self.spec.layout, eps=UNIT_EPS)
         if shortcut is not None:
             h = ops.add(h, shortcut)
@@ -74,9 +80,9 @@ class Classifier(chainer.Chain):
         super().__init__()
         self.spec = spec
         self.relu = linear.relu
-        shape = linear.out_features, linear.in_features
+        matrix = he_filter(spec, Conv(linear.in_features, linear.out_features, linear.side), rng)
         with self.init_scope():
-            self.w = chainer.Parameter(he_normal(shape, linear.in_features, rng).astype(spec.dtype))
+            self.w = chainer.Parameter(matrix if linear.side > 1 else matrix.reshape(linear.out_features, -1))
             self.b = chainer.Parameter(np.zeros(linear.out_features, wide(spec.dtype)))
 
     def forward(self, x: Any) -> Any:

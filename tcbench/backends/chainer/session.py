@@ -10,7 +10,6 @@ from typing import Any
 
 import threadpoolctl
 
-from tcbench.backends.chainer import ops
 from tcbench.backends.chainer.compat import chainer
 from tcbench.backends.chainer.exchange import PerParameter
 from tcbench.backends.chainer.layers import LayerHooks
@@ -69,7 +68,7 @@ class Step:
         self.x, self.t = self.feed.next()
 
     def forward(self) -> None:
-        self.loss = ops.softmax_cross_entropy(self.model(self.x), self.t)
+        self.loss = self.model.loss(self.x, self.t)
 
     def backward(self) -> None:
         for parameter in self._parameters:

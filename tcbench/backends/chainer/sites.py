@@ -35,7 +35,7 @@ class Site:
         return np.random.RandomState(seed) if self._opened.computes else _NoNumbers()
 
     def adopt(self, model: Any) -> None:
-        """Bring a model's parameters and running statistics here."""
+        """Bring a model's parameters, running statistics and counters here."""
         upload = self.accelerator.upload
         for parameter in model.params():
             parameter.array = upload(parameter.array)
@@ -43,6 +43,8 @@ class Site:
             running = getattr(link, "running", None)
             if running is not None:
                 running.mean, running.var = upload(running.mean), upload(running.var)
+            if getattr(link, "counter", None) is not None:
+                link.counter = upload(link.counter)
 
     def deliver(self, feed: Feed) -> Feed:
         """The same feed, its batches delivered here."""

@@ -11,26 +11,42 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from tcbench.backends.initial import he_normal
-from tcbench.models.geometry import Block, Conv, GlobalAverage, Linear, MaxPool, Named, Stage
+from tcbench.models.geometry import (
+    Auxiliary,
+    Block,
+    Branches,
+    Conv,
+    Dropout,
+    GlobalAverage,
+    Linear,
+    Lrn,
+    MaxPool,
+    Named,
+    Stage,
+    TiledAverage,
+)
 
 EPS = 2e-5
 """Chainer's batch-normalisation epsilon; PyTorch's own default is 1e-5."""
 
 
 class Unit(nn.Module):
-    """conv -> batch norm -> [add] -> [ReLU]."""
+    """conv -> batch norm -> [add] -> [ReLU]; or conv with a bias -> [ReLU]."""
 
     def __init__(self, conv: Conv, rng: np.random.RandomState) -> None:
         super().__init__()
         self.conv: Any = nn.utils.skip_init(
-            nn.Conv2d, conv.in_channels, conv.out_channels, conv.ksize, conv.stride, conv.pad, bias=False
+            nn.Conv2d, conv.in_channels, conv.out_channels, conv.ksize, conv.stride, conv.pad, bias=conv.bias
         )
         shape = (conv.out_channels, conv.in_channels, conv.ksize, conv.ksize)
         self.conv.weight = nn.Parameter(torch.from_numpy(he_normal(shape, conv.in_channels * conv.ksize**2, rng)))
-        self.bn = nn.BatchNorm2d(conv.out_channels, eps=EPS)
+        if conv.bias:
+            nn.init.zeros_(self.conv.bias)
+        self.bn = nn.Identity() if conv.bias else nn.BatchNorm2d(conv.out_channels, eps=EPS)
         self.relu = nn.ReLU(inplace=True) if conv.relu else nn.Identity()
 
     def forward(self, x: Any, shortcut: Any = None) -> Any:
@@ -63,14 +79,57 @@ class Classifier(nn.Module):
 
     def __init__(self, linear: Linear, rng: np.random.RandomState) -> None:
         super().__init__()
-        shape = linear.out_features, linear.in_features
-        self.fc: Any = nn.utils.skip_init(nn.Linear, linear.in_features, linear.out_features)
-        self.fc.weight = nn.Parameter(torch.from_numpy(he_normal(shape, linear.in_features, rng)))
+        inputs = linear.in_features * linear.side**2
+        self.fc: Any = nn.utils.skip_init(nn.Linear, inputs, linear.out_features)
+        self.fc.weight = nn.Parameter(torch.from_numpy(he_normal((linear.out_features, inputs), inputs, rng)))
         nn.init.zeros_(self.fc.bias)
         self.relu = nn.ReLU(inplace=True) if linear.relu else nn.Identity()
 
     def forward(self, x: Any) -> Any:
         return self.relu(self.fc(torch.flatten(x, 1)))
+
+
+class Tiles(nn.Module):
+    """Means over windows, as `tcbench.work.TiledAverageForward` has them."""
+
+    def __init__(self, out: int) -> None:
+        super().__init__()
+        self.out = out
+
+    def forward(self, x: Any) -> Any:
+        stride = x.shape[2] // self.out
+        if stride == 0:  # fewer pixels than outputs: each is the mean of all
+            return F.adaptive_avg_pool2d(x, 1).expand(-1, -1, self.out, self.out)
+        return F.avg_pool2d(x, x.shape[2] - (self.out - 1) * stride, stride)
+
+
+class BesideEachOther(nn.Module):
+    """Sequences on one input, concatenated. Their stages are modules of this one."""
+
+    def __init__(self, stage: Branches, rng: np.random.RandomState) -> None:
+        super().__init__()
+        self.branches = [[name for name, _ in branch] for branch in stage.branches]
+        for name, inner in (named for branch in stage.branches for named in branch):
+            self.add_module(name, _module(inner, rng))
+
+    def forward(self, x: Any) -> Any:
+        outputs = []
+        for branch in self.branches:
+            h = x
+            for name in branch:
+                h = self.get_submodule(name)(h)
+            outputs.append(h)
+        return torch.cat(outputs, 1)
+
+
+class SideClassifier(nn.Sequential):
+    """Logits for a loss of their own, which counts `weight`."""
+
+    def __init__(self, stage: Auxiliary, rng: np.random.RandomState) -> None:
+        super().__init__()
+        self.weight = stage.weight
+        for name, inner in stage.stages:
+            self.add_module(name, _module(inner, rng))
 
 
 def _module(stage: Stage, rng: np.random.RandomState) -> nn.Module:
@@ -79,16 +138,42 @@ def _module(stage: Stage, rng: np.random.RandomState) -> nn.Module:
     if isinstance(stage, Block):
         return ResidualBlock(stage, rng)
     if isinstance(stage, MaxPool):
-        return nn.MaxPool2d(stage.ksize, stage.stride, stage.pad)
+        return nn.MaxPool2d(stage.ksize, stage.stride, stage.pad, ceil_mode=stage.ceil)
     if isinstance(stage, GlobalAverage):
         return nn.AdaptiveAvgPool2d(1)
+    if isinstance(stage, TiledAverage):
+        return Tiles(stage.out)
+    if isinstance(stage, Lrn):
+        return nn.LocalResponseNorm(stage.size, stage.alpha * stage.size, stage.beta, stage.k)  # it divides by the size
+    if isinstance(stage, Dropout):
+        torch.manual_seed(rng.randint(2**31))
+        return nn.Dropout(stage.ratio)
+    if isinstance(stage, Branches):
+        return BesideEachOther(stage, rng)
+    if isinstance(stage, Auxiliary):
+        return SideClassifier(stage, rng)
     return Classifier(stage, rng)
 
 
 class Network(nn.Sequential):
-    """Images (N, 3, S, S) -> logits (N, n_classes). Stages are modules by their names."""
+    """Images (N, 3, S, S) -> logits (N, n_classes), and in training those of side classifiers. Stages are modules by
+    their names."""
 
     def __init__(self, stages: Iterable[Named], rng: np.random.RandomState) -> None:
         super().__init__()
         for name, stage in stages:
             self.add_module(name, _module(stage, rng))
+
+    def forward(self, x: Any) -> tuple[Any, ...]:
+        others = []
+        for module in self:
+            if not isinstance(module, SideClassifier):
+                x = module(x)
+            elif self.training:
+                others.append(module(x))
+        return (x, *others)
+
+    @property
+    def side_weights(self) -> list[float]:
+        """Of the losses of side classifiers, in the order of `forward`."""
+        return [module.weight for module in self if isinstance(module, SideClassifier)]

@@ -41,8 +41,10 @@ class Step:
         batches: Batches,
         autocast: Callable[[], Any],
         exchange: DataParallel | None = None,
+        side_weights: Sequence[float] = (),
     ) -> None:
         self.model = forward
+        self.side_weights = side_weights
         self.exchange = exchange
         self.optimizer = optimizer
         self.batches = batches
@@ -57,7 +59,10 @@ class Step:
 
     def forward(self) -> None:
         with self.autocast():
-            self.loss = F.cross_entropy(self.model(self.x), self.t)
+            logits, *others = self.model(self.x)
+            self.loss = F.cross_entropy(logits, self.t)
+            for weight, other in zip(self.side_weights, others, strict=True):
+                self.loss = self.loss + weight * F.cross_entropy(other, self.t)
 
     def backward(self) -> None:
         self.optimizer.backward(self.loss)
@@ -117,7 +122,7 @@ class TorchSession:
             )
             self.model = model
             forward = parts.body(self._exchange.model if self._exchange else model)
-            self.step = Step(forward, optimizer, batches, autocast, self._exchange)
+            self.step = Step(forward, optimizer, batches, autocast, self._exchange, model.side_weights)
             self._phases: tuple[Phase, ...] = _fold(rungs, "step", self.step.phases(), cell)
             self._exit = stack.pop_all()
 

@@ -23,9 +23,9 @@ def loss(work: SoftmaxCrossEntropyForward, x: Array, t: Array, log_p: Array, los
     losses[~in_range] = np.nan
 
 
-def mean_loss(_: MeanLoss, losses: Array, mean: Array) -> None:
+def mean_loss(work: MeanLoss, losses: Array, mean: Array) -> None:
     """See MeanLoss."""
-    mean[...] = losses.mean()
+    mean[...] = losses.mean() * losses.dtype.type(work.weight)
 
 
 def loss_backward(work: SoftmaxCrossEntropyBackward, log_p: Array, t: Array, gloss: Array, gx: Array) -> None:
@@ -33,5 +33,5 @@ def loss_backward(work: SoftmaxCrossEntropyBackward, log_p: Array, t: Array, glo
     gradient = np.exp(log_p)
     (rows,) = np.nonzero((t >= 0) & (t < work.k))
     gradient[rows, t[rows]] -= 1
-    gradient *= gloss / gloss.dtype.type(work.n)
+    gradient *= gloss * gloss.dtype.type(work.weight) / gloss.dtype.type(work.n)
     cast_into(gradient, gx)

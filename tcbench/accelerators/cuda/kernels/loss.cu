@@ -28,8 +28,8 @@ extern "C" __global__ void softmax_cross_entropy_forward(const T* x, const int* 
 
 // A block per row.
 extern "C" __global__ void softmax_cross_entropy_backward(const float* log_p, const int* t, const float* gloss, T* gx,
-                                                          long long n, long long k) {
-    const float factor = *gloss / static_cast<float>(n);
+                                                          long long n, long long k, float weight) {
+    const float factor = *gloss * weight / static_cast<float>(n);
     for (long long row = blockIdx.x; row < n; row += gridDim.x) {
         const int label = t[row];
         for (long long i = threadIdx.x; i < k; i += blockDim.x) {

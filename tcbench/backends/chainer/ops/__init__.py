@@ -11,12 +11,16 @@ from tcbench.backends.chainer.ops.batch_norm import (
     batch_norm_from_sums,
     batch_norm_relu,
 )
+from tcbench.backends.chainer.ops.bias import bias
+from tcbench.backends.chainer.ops.concat import concatenate
 from tcbench.backends.chainer.ops.convolution import convolution_2d, convolution_2d_stats
+from tcbench.backends.chainer.ops.dropout import dropout
 from tcbench.backends.chainer.ops.elementwise import add, relu
 from tcbench.backends.chainer.ops.im2col import convolution_2d_im2col
 from tcbench.backends.chainer.ops.linear import linear
 from tcbench.backends.chainer.ops.loss import softmax_cross_entropy
-from tcbench.backends.chainer.ops.pooling import global_average_pooling_2d, max_pooling_2d
+from tcbench.backends.chainer.ops.lrn import local_response_normalization
+from tcbench.backends.chainer.ops.pooling import global_average_pooling_2d, max_pooling_2d, tiled_average_pooling_2d
 
 __all__ = [
     "RunningStatistics",
@@ -25,12 +29,17 @@ __all__ = [
     "batch_norm_add_relu",
     "batch_norm_from_sums",
     "batch_norm_relu",
+    "bias",
+    "concatenate",
     "convolution_2d",
     "convolution_2d_im2col",
     "convolution_2d_stats",
+    "dropout",
     "global_average_pooling_2d",
     "linear",
+    "local_response_normalization",
     "max_pooling_2d",
     "relu",
     "softmax_cross_entropy",
+    "tiled_average_pooling_2d",
 ]

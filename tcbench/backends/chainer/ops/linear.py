@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tcbench import work
 from tcbench.accelerators.protocol import Accelerator, Array
+from tcbench.backends.chainer.ops.bias import add_bias, bias_gradient
 from tcbench.backends.chainer.ops.convolution import ConvWorks, works_of
 from tcbench.backends.chainer.ops.node import (
     ForwardNode,
@@ -14,9 +14,6 @@ from tcbench.backends.chainer.ops.node import (
     filter_gradient,
 )
 from tcbench.work import Math
-
-add_bias = work.shared(work.AddBias)
-bias_gradient = work.shared(work.BiasGradient)
 
 
 class Linear(ForwardNode):
@@ -29,7 +26,8 @@ class Linear(ForwardNode):
 
     def forward_on(self, accelerator: Accelerator, inputs: tuple[Array, ...]) -> tuple[Array]:
         x, w, b = self._checked(inputs)
-        (n, c), k, dtype = x.shape, w.shape[0], dtype_of(x)
+        n, k, dtype = x.shape[0], w.shape[0], dtype_of(x)
+        c = x.size // n
         self.works = works_of((n, 1, 1, c), (k, 1, 1, c), 1, 0, "NHWC", dtype, self.math)
         y = accelerator.empty((n, k), x.dtype)
         accelerator.launch(self.works.fprop, x, w, y)
@@ -38,10 +36,10 @@ class Linear(ForwardNode):
 
     def _checked(self, inputs: tuple[Array, ...]) -> tuple[Array, Array, Array]:
         x, w, b = inputs
-        if x.ndim != 2 or w.ndim != 2 or x.shape[1] != w.shape[1] or b.shape != (w.shape[0],) or x.dtype != w.dtype:
+        if x.ndim < 2 or x.shape[1:] != w.shape[1:] or b.shape != (w.shape[0],) or x.dtype != w.dtype:
             raise ValueError(
                 f"linear: x {x.shape} {x.dtype}, w {w.shape} {w.dtype}, b {b.shape} do not fit: "
-                "expected x (N, C) and w (K, C) of one dtype, b (K,)"
+                "expected x (N, ...) and w (K, ...) alike and of one dtype, b (K,)"
             )
         self.x, self.w, self.bias_dtype = x, w, b.dtype
         return x, w, b
@@ -86,6 +84,6 @@ class LinearBiasGradient(_LinearGradient):
 
 
 def linear(x: Variable, w: Variable, b: Variable, *, math: Math = "strict") -> Variable:
-    """x @ w.T + b: x (N, C), w (K, C) of one dtype, b (K,) float32 even if x is float16. `math` as in
-    convolution_2d."""
+    """x @ w.T + b: x (N, ...), w (K, ...) alike and of one dtype, such as maps in either layout; b (K,) float32 even if
+    x is float16. `math` as in convolution_2d."""
     return Linear(math).apply((x, w, b))[0]

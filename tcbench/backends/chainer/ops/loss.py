@@ -12,7 +12,10 @@ backward_work = work.shared(work.SoftmaxCrossEntropyBackward)
 
 
 class SoftmaxCrossEntropy(ForwardNode):
-    """The mean loss of logits and labels."""
+    """The mean loss of logits and labels, times the weight."""
+
+    def __init__(self, weight: float) -> None:
+        self.weight = weight
 
     def forward_on(self, accelerator: Accelerator, inputs: tuple[Array, ...]) -> tuple[Array]:
         x, self.t = self._checked(inputs)
@@ -22,7 +25,7 @@ class SoftmaxCrossEntropy(ForwardNode):
         self.log_p = accelerator.empty(x.shape, wide)
         # Labels are not read here, which would wait for the device: one that is out of range makes the loss NaN.
         accelerator.launch(forward_work(*x.shape, dtype_of(x)), x, self.t, self.log_p, losses)
-        accelerator.launch(mean_loss(x.shape[0], wide), losses, loss)
+        accelerator.launch(mean_loss(x.shape[0], wide, self.weight), losses, loss)
         return (loss,)
 
     def _checked(self, inputs: tuple[Array, ...]) -> tuple[Array, Array]:
@@ -47,13 +50,14 @@ class SoftmaxCrossEntropyGradient(GradientNode):
     def forward_on(self, accelerator: Accelerator, inputs: tuple[Array, ...]) -> tuple[Array]:
         of = self.of
         gx = accelerator.empty(of.log_p.shape, of.dtype)
-        accelerator.launch(backward_work(*gx.shape, dtype_of(gx)), of.log_p, of.t, inputs[0], gx)
+        accelerator.launch(backward_work(*gx.shape, dtype_of(gx), of.weight), of.log_p, of.t, inputs[0], gx)
         return (gx,)
 
 
-def softmax_cross_entropy(x: Variable, t: Variable) -> Variable:
-    """The mean loss, a float32 scalar, of logits x (N, K) and labels t (N,). The gradient has x's dtype.
+def softmax_cross_entropy(x: Variable, t: Variable, weight: float = 1.0) -> Variable:
+    """The mean loss, a float32 scalar, of logits x (N, K) and labels t (N,), times the weight. The gradient has x's
+    dtype.
 
     A label outside [0, K) makes the loss NaN.
     """
-    return SoftmaxCrossEntropy().apply((x, t))[0]
+    return SoftmaxCrossEntropy(weight).apply((x, t))[0]

@@ -31,7 +31,7 @@ class ConvStats(Rung):
         class StatsUnit(parts.unit):
             # cuDNN has no such convolution for the three channels of an image.
             def forward(self, x: Any, shortcut: Any = None) -> Any:
-                if self.conv.in_channels < MIN_CHANNELS:
+                if self.conv.bias or self.conv.in_channels < MIN_CHANNELS:
                     return super().forward(x, shortcut)
                 sums = ops.convolution_2d_stats(x, self.w, **self.geometry)
                 return ops.batch_norm_from_sums(

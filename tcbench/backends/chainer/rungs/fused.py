@@ -10,7 +10,7 @@ from tcbench.core.rung import ROUNDING, Rung
 
 class Fused(Rung):
     name = "fused"
-    says = "batch norm + add + ReLU in one operation"
+    says = "batch norm + add + ReLU, or bias + ReLU, in one operation"
     parity = ROUNDING
     shows: ClassVar = {"ReLU": "fused"}
     source = "talk, slide 25"
@@ -21,6 +21,8 @@ class Fused(Rung):
 
         class FusedUnit(parts.unit):
             def normalise(self, h: Any, shortcut: Any) -> Any:
+                if self.conv.bias:
+                    return ops.bias(h, self.b, layout=self.spec.layout, relu=self.conv.relu)
                 if not self.conv.relu:
                     return super().normalise(h, shortcut)
                 common = (self.gamma, self.beta)

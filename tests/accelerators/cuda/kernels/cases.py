@@ -200,10 +200,12 @@ def loss() -> Iterator[Case]:
             yield Case(kind(5, 1000, dtype), odd=True)
             yield Case(kind(37, 33, dtype), special=True)
             yield Case(kind(7, 40, dtype), grid=2)
+        yield Case(w.SoftmaxCrossEntropyBackward(4, 9, dtype, weight=0.3))
         yield Case(w.SoftmaxCrossEntropyForward(6, 4, dtype), label="labels-out-of-range")
     for n in (1, 64, 1001):
         yield Case(w.MeanLoss(n))
     yield Case(w.MeanLoss(40), special=True)
+    yield Case(w.MeanLoss(7, weight=0.3))
 
 
 PARAMETERS = w.Parameters(
