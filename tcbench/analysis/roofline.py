@@ -11,6 +11,7 @@ not on how a backend goes about it: what it moves beyond that shows as a rate be
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,24 +23,36 @@ from tcbench.analysis.summary import CellSummary
 from tcbench.core.record import Cell, Record
 from tcbench.core.timeline import Timeline
 from tcbench.models import MODELS
-from tcbench.models.geometry import Layer
+from tcbench.models.geometry import Dropout, Layer, Lrn
 from tcbench.work import (
     Add,
+    AddBias,
+    AddBiasRelu,
     BatchNormBackward,
     BatchNormForward,
+    BiasGradient,
     Conv2d,
     ConvDgrad,
     ConvFprop,
     ConvWgrad,
+    DropoutBackward,
+    DropoutForward,
     DType,
     GlobalAverageBackward,
     GlobalAverageForward,
+    Layout,
+    LrnBackward,
+    LrnForward,
     MaxPoolBackward,
     MaxPoolForward,
     Norm,
     Pool,
+    PutColumns,
     Relu,
     ReluBackward,
+    TakeColumns,
+    TiledAverageBackward,
+    TiledAverageForward,
     Work,
 )
 
@@ -213,19 +226,11 @@ def _works(cell: Cell, layer: Layer, phase: str) -> Iterator[tuple[str, Work]]:
     """A layer's work in one phase, with the name of the part it belongs to."""
     forward = phase == "forward"
     dtype: DType = "float16" if precision_of(cell.rungs) == "fp16" else "float32"
-    n = cell.batch_size
-    if layer.kind == "max_pool":
-        pool = Pool(
-            n, layer.in_channels, layer.in_size, layer.in_size, layer.ksize, layer.stride, layer.pad, "NCHW", dtype
-        )
-        yield layer.name, MaxPoolForward(pool) if forward else MaxPoolBackward(pool)
-        return
-    if layer.kind == "average_pool":
-        average = GlobalAverageForward if forward else GlobalAverageBackward
-        yield layer.name, average(n, layer.in_channels, layer.in_size, layer.in_size, "NCHW", dtype)
+    if layer.kind not in ("conv", "fc"):
+        yield from _other_works(cell.batch_size, layer, forward, dtype)
         return
     size, geometry = layer.in_size, (layer.ksize, layer.ksize, layer.stride, layer.pad)
-    conv = Conv2d(n, layer.in_channels, size, size, layer.out_channels, *geometry, "NCHW", dtype)
+    conv = Conv2d(cell.batch_size, layer.in_channels, size, size, layer.out_channels, *geometry, "NCHW", dtype)
     name = f"{layer.name}/{layer.kind}"
     if forward:
         yield name, ConvFprop(conv)
@@ -233,8 +238,56 @@ def _works(cell: Cell, layer: Layer, phase: str) -> Iterator[tuple[str, Work]]:
         yield name, ConvWgrad(conv)
         if not layer.first:
             yield name, ConvDgrad(conv)
-    if layer.kind == "conv":
+    if layer.bias:
+        yield from _bias_works(cell, layer, forward, dtype)
+    else:
         yield from _norm_works(cell, layer, forward, dtype)
+
+
+def _other_works(n: int, layer: Layer, forward: bool, dtype: DType) -> Iterator[tuple[str, Work]]:
+    """Of a layer without parameters. A name that is not its kind's stands before that, as in timelines."""
+    c, size, pixels = layer.in_channels, layer.in_size, layer.in_size**2
+    layout: Layout = "NCHW"
+
+    def named(kind: str) -> str:
+        return kind if layer.name == kind else f"{layer.name}/{kind}"
+
+    if layer.kind == "max_pool":
+        pool = Pool(n, c, size, size, layer.ksize, layer.stride, layer.pad, "NCHW", dtype, layer.ceil)
+        yield named("max pool"), MaxPoolForward(pool) if forward else MaxPoolBackward(pool)
+    elif layer.kind == "average_pool":
+        average = GlobalAverageForward if forward else GlobalAverageBackward
+        yield named("average pool"), average(n, c, size, size, "NCHW", dtype)
+    elif layer.kind == "tiled_average":
+        tiled = TiledAverageForward if forward else TiledAverageBackward
+        yield named("average pool"), tiled(n, c, size, layer.out_size, "NCHW", dtype)
+    elif isinstance(layer.stage, Lrn):
+        lrn = layer.stage
+        of = n, c, pixels, layout, dtype, lrn.size, lrn.alpha, lrn.beta, lrn.k
+        yield named("lrn"), LrnForward(*of) if forward else LrnBackward(*of)
+    elif isinstance(layer.stage, Dropout):
+        kept = n, c, pixels, layout, dtype, layer.stage.ratio
+        yield named("dropout"), DropoutForward(*kept) if forward else DropoutBackward(*kept)
+    else:
+        copy = PutColumns if forward else TakeColumns
+        for first, part in zip(itertools.accumulate(layer.parts, initial=0), layer.parts, strict=False):
+            yield named("concat"), copy(n, part * pixels, c * pixels, first * pixels, dtype)
+
+
+def _bias_works(cell: Cell, layer: Layer, forward: bool, dtype: DType) -> Iterator[tuple[str, Work]]:
+    """The bias and ReLU that follow a convolution, in one pass where the config fuses them, or a matrix product, whose
+    bias belongs to it."""
+    n, c, pixels = cell.batch_size, layer.out_channels, layer.out_size**2
+    values = n * c * pixels
+    fused = layer.relu and layer.kind == "conv" and "fused" in cell.rungs
+    name = f"{layer.name}/fc" if layer.kind == "fc" else f"{layer.name}/bias" + "+relu" * fused
+    if forward:
+        yield name, (AddBiasRelu if fused else AddBias)(n, c, dtype, pixels)
+    else:
+        yield name, BiasGradient(n, c, dtype, pixels)
+    if layer.relu and not (fused and forward):
+        at = name if fused else f"{layer.name}/relu"
+        yield at, Relu(values, dtype) if forward else ReluBackward(values, dtype)
 
 
 def _norm_works(cell: Cell, layer: Layer, forward: bool, dtype: DType) -> Iterator[tuple[str, Work]]:

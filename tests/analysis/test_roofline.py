@@ -54,6 +54,20 @@ def test_flops_and_bytes_are_those_of_the_program_itself(config: str) -> None:
             assert part.bytes == pytest.approx(sum(work.bytes for work in traced[part.name]), rel=0.1)
 
 
+@pytest.mark.parametrize("model", ["alexnet", "googlenet-aux", "resnet18", "vgg16"])
+@pytest.mark.parametrize("config", ["fp32", "fp16+nhwc+fused"])
+def test_flops_and_bytes_of_every_network_are_those_of_the_program_itself(model: str, config: str) -> None:
+    cell = make_cell(config, 8, device="cuda:0", model=model, image_size=64)
+    trace = backend("chainer").trace(cell, gpus.load("H200").properties())
+    traced = {phase.name: phase.launches for phase in trace.step}
+    for part in phase_parts(cell):
+        if part.name in ("forward", "backward"):
+            assert part.flops == pytest.approx(sum(work.flops for work in traced[part.name]), rel=0.02)
+            assert part.bytes == pytest.approx(sum(work.bytes for work in traced[part.name]), rel=0.15)
+    names = [part.name for part in layer_parts(cell) if part.phase == "forward"]
+    assert len(names) == len(set(names))
+
+
 def test_fusing_saves_traffic_and_sixteen_bits_half_of_it() -> None:
     def forward_bytes(config: str) -> int:
         return next(part.bytes for part in phase_parts(make_cell(config, 64, image_size=224)) if part.name == "forward")
