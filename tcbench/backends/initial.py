@@ -10,5 +10,10 @@ def he_normal(shape: tuple[int, ...], fan_in: int, rng: np.random.RandomState) -
 
     float32 whatever is stored later, so that every dtype starts from the same numbers.
     """
-    values: np.ndarray = rng.standard_normal(shape) * np.sqrt(2.0 / fan_in)
+    return normal(shape, np.sqrt(2.0 / fan_in), rng)
+
+
+def normal(shape: tuple[int, ...], std: float, rng: np.random.RandomState) -> np.ndarray:
+    """Normal with this standard deviation, float32."""
+    values: np.ndarray = rng.standard_normal(shape) * std
     return values.astype(np.float32)

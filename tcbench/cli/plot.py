@@ -35,8 +35,8 @@ def plot(
     results: ResultsArgument = None,
     output: Annotated[Path, output_option()] = Path("tcbench.png"),
     kind: Annotated[
-        Literal["throughput", "ladder", "scaling"],
-        typer.Option(metavar="KIND", help="throughput, ladder or scaling."),
+        Literal["throughput", "ladder", "networks", "scaling"],
+        typer.Option(metavar="KIND", help="throughput, ladder, networks or scaling."),
     ] = "throughput",
     slide: Annotated[
         int | None, typer.Option(metavar="N", help="One of the talk's comparisons: 12, 21, 27, 31 or 33.")
@@ -64,7 +64,7 @@ def plot(
     from tcbench.show import charts
 
     if by == "machine" and (kind != "throughput" or slide is not None):
-        raise SelectionError("--by machine draws throughput: not with --kind ladder, --kind scaling or --slide")
+        raise SelectionError("--by machine draws throughput: not with another --kind, or --slide")
     if config and slide is not None:
         raise SelectionError(f"--slide {slide} has its own configs: not with --config")
     configs = config_names(config)
@@ -100,6 +100,8 @@ def _draw(records: Sequence[Record], *, kind: str, slide: int | None, by: str, c
         return charts.slide_chart(summaries, slide)
     if kind == "ladder":
         return charts.ladder_chart(summaries)
+    if kind == "networks":
+        return charts.networks_chart(summaries)
     if kind == "scaling":
         return charts.scaling_chart(curves(records))
     return throughput_chart(summaries)

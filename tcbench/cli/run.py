@@ -289,9 +289,11 @@ def _library(plan: Plan) -> str | None:
 
 def _show_results(records: Sequence[Record], path: Path, failed: bool, json: bool) -> None:
     """The table or its JSON, the chart, what to do next."""
+    from tcbench.analysis.networks import networks
     from tcbench.analysis.scaling import curves
     from tcbench.analysis.summary import speedups, summarise
     from tcbench.show import console, scaling, simulated
+    from tcbench.show import networks as of_networks
 
     summaries = summarise(records)
     ratios = speedups(summaries)
@@ -312,6 +314,9 @@ def _show_results(records: Sequence[Record], path: Path, failed: bool, json: boo
     stdout.print()
     if scaled:
         stdout.print(scaling.table(scaled))
+        stdout.print()
+    if beside := networks(summaries):
+        stdout.print(of_networks.table(beside))
         stdout.print()
     for line in console.reasons(summaries):
         say(line, "yellow")
@@ -355,16 +360,19 @@ def generate_input(plan: Plan, console: Any, quiet: bool) -> None:
 
 
 def _charts(summaries: Sequence[CellSummary], scaled: Sequence[Curve], records: Path) -> list[Path]:
-    """The throughput chart beside the records, and that of scaling over ranks where there are several; none when
-    nothing was measured."""
+    """The throughput chart beside the records, or that of networks where there are several, and that of scaling over
+    ranks; none when nothing was measured."""
     if not any(summary.images_per_s for summary in summaries):
         return []
+    from tcbench.analysis.networks import networks
     from tcbench.cli.plot import throughput_chart
     from tcbench.show import charts
 
     drawings: dict[Path, Callable[[], Any]] = {records.with_suffix(".png"): lambda: throughput_chart(summaries)}
     if scaled:
         drawings[records.with_name(f"{records.stem}-scaling.png")] = lambda: charts.scaling_chart(scaled)
+    if networks(summaries):
+        drawings = {records.with_suffix(".png"): lambda: charts.networks_chart(summaries)}
     drawn = []
     for path, draw in drawings.items():
         try:

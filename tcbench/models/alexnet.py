@@ -12,6 +12,10 @@ from dataclasses import dataclass
 
 from tcbench.models.geometry import Conv, Dropout, Linear, MaxPool, Named, Network, TiledAverage
 
+_STD = 0.01
+"""Of initial weights: A. Krizhevsky, I. Sutskever, G. Hinton, "ImageNet Classification with Deep Convolutional Neural
+Networks", 2012, section 5."""
+
 
 @dataclass(frozen=True)
 class AlexNet(Network):
@@ -34,10 +38,10 @@ class AlexNet(Network):
         yield "pool5", MaxPool(3, 2)
         yield "average pool", TiledAverage(6)
         yield "drop6", Dropout(0.5)
-        yield "fc6", Linear(five, self.hidden, relu=True, side=6)
+        yield "fc6", Linear(five, self.hidden, relu=True, side=6, std=_STD)
         yield "drop7", Dropout(0.5)
-        yield "fc7", Linear(self.hidden, self.hidden, relu=True)
-        yield "head", Linear(self.hidden, n_classes)
+        yield "fc7", Linear(self.hidden, self.hidden, relu=True, std=_STD)
+        yield "head", Linear(self.hidden, n_classes, std=_STD)
 
 
 MODELS = (AlexNet("alexnet", "A. Krizhevsky, One weird trick, 2014, section 5: one tower, no LRN"),)

@@ -81,12 +81,14 @@ class Dropout:
 @dataclass(frozen=True)
 class Linear:
     """A product with a matrix, and a bias; then ReLU if `relu`. Its input is a vector, or the map of `in_features`
-    channels and `side` x `side` pixels."""
+    channels and `side` x `side` pixels. `std`: the standard deviation of its initial weights; None: He's, as of
+    convolutions."""
 
     in_features: int
     out_features: int
     relu: bool = False
     side: int = 1
+    std: float | None = None
 
 
 @dataclass(frozen=True)

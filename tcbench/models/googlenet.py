@@ -36,6 +36,8 @@ _INCEPTIONS = {
     "5b": (384, 192, 384, 48, 128, 128),
 }
 """Channels of 1x1, 3x3 reduce, 3x3, 5x5 reduce, 5x5 and pool proj."""
+_STD = 0.01
+"""Of a classifier's initial weights."""
 _POOL = MaxPool(3, 2, ceil=True)
 
 
@@ -68,7 +70,7 @@ class GoogLeNet(Network):
                 yield f"pool{name[0]}", _POOL
         yield "average pool", GlobalAverage()
         yield "drop", Dropout(0.4)
-        yield "head", Linear(channels, n_classes)
+        yield "head", Linear(channels, n_classes, std=_STD)
 
     def _classifier(self, channels: int, n_classes: int) -> tuple[Named, ...]:
         narrow, hidden = 128 // self.thinner, 1024 // self.thinner
@@ -77,7 +79,7 @@ class GoogLeNet(Network):
             ("conv", Conv(channels, narrow, 1, bias=True)),
             ("fc", Linear(narrow, hidden, relu=True, side=4)),
             ("drop", Dropout(0.7)),
-            ("head", Linear(hidden, n_classes)),
+            ("head", Linear(hidden, n_classes, std=_STD)),
         )
 
 

@@ -12,6 +12,9 @@ from dataclasses import dataclass
 
 from tcbench.models.geometry import Conv, Dropout, Linear, MaxPool, Named, Network, TiledAverage
 
+_STD = 0.01
+"""Of a matrix's initial weights, as torchvision has it."""
+
 
 @dataclass(frozen=True)
 class Vgg(Network):
@@ -29,11 +32,11 @@ class Vgg(Network):
                 channels = width
             yield f"pool{number}", MaxPool(2, 2)
         yield "average pool", TiledAverage(7)
-        yield "fc6", Linear(channels, self.hidden, relu=True, side=7)
+        yield "fc6", Linear(channels, self.hidden, relu=True, side=7, std=_STD)
         yield "drop6", Dropout(0.5)
-        yield "fc7", Linear(self.hidden, self.hidden, relu=True)
+        yield "fc7", Linear(self.hidden, self.hidden, relu=True, std=_STD)
         yield "drop7", Dropout(0.5)
-        yield "head", Linear(self.hidden, n_classes)
+        yield "head", Linear(self.hidden, n_classes, std=_STD)
 
 
 MODELS = (Vgg("vgg16", "K. Simonyan, A. Zisserman, Very Deep Convolutional Networks, 2014, configuration D"),)

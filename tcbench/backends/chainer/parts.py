@@ -14,7 +14,7 @@ import numpy as np
 from tcbench.accelerators.protocol import Reducer
 from tcbench.backends.chainer import ops
 from tcbench.backends.chainer.compat import chainer
-from tcbench.backends.initial import he_normal
+from tcbench.backends.initial import he_normal, normal
 from tcbench.backends.spec import TensorSpec
 from tcbench.core.world import World
 from tcbench.models.geometry import Conv, Linear
@@ -37,7 +37,7 @@ class Unit(chainer.Chain):
         scalars = wide(spec.dtype)
         channels = conv.out_channels
         with self.init_scope():
-            self.w = chainer.Parameter(he_filter(spec, conv, rng))
+            self.w = chainer.Parameter(drawn_filter(spec, conv, rng))
             if conv.bias:
                 self.b = chainer.Parameter(np.zeros(channels, scalars))
                 return
@@ -80,7 +80,8 @@ class Classifier(chainer.Chain):
         super().__init__()
         self.spec = spec
         self.relu = linear.relu
-        matrix = he_filter(spec, Conv(linear.in_features, linear.out_features, linear.side), rng)
+        conv = Conv(linear.in_features, linear.out_features, linear.side)
+        matrix = drawn_filter(spec, conv, rng, linear.std)
         with self.init_scope():
             self.w = chainer.Parameter(matrix if linear.side > 1 else matrix.reshape(linear.out_features, -1))
             self.b = chainer.Parameter(np.zeros(linear.out_features, wide(spec.dtype)))
@@ -90,10 +91,12 @@ class Classifier(chainer.Chain):
         return ops.relu(y) if self.relu else y
 
 
-def he_filter(spec: TensorSpec, conv: Conv, rng: np.random.RandomState) -> np.ndarray:
-    """A filter in the spec's layout: the same values whatever the layout, drawn as (K, C, R, S)."""
+def drawn_filter(spec: TensorSpec, conv: Conv, rng: np.random.RandomState, std: float | None = None) -> np.ndarray:
+    """A filter in the spec's layout: the same values whatever the layout, drawn as (K, C, R, S); He's, or with a
+    standard deviation."""
     shape = (conv.out_channels, conv.in_channels, conv.ksize, conv.ksize)
-    filters = he_normal(shape, conv.in_channels * conv.ksize**2, rng)
+    fan_in = conv.in_channels * conv.ksize**2
+    filters = he_normal(shape, fan_in, rng) if std is None else normal(shape, std, rng)
     if spec.layout == "NHWC":
         filters = filters.transpose(0, 2, 3, 1)
     return np.ascontiguousarray(filters, dtype=spec.dtype)

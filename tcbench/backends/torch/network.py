@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from tcbench.backends.initial import he_normal
+from tcbench.backends.initial import he_normal, normal
 from tcbench.models.geometry import (
     Auxiliary,
     Block,
@@ -81,7 +81,9 @@ class Classifier(nn.Module):
         super().__init__()
         inputs = linear.in_features * linear.side**2
         self.fc: Any = nn.utils.skip_init(nn.Linear, inputs, linear.out_features)
-        self.fc.weight = nn.Parameter(torch.from_numpy(he_normal((linear.out_features, inputs), inputs, rng)))
+        shape = linear.out_features, inputs
+        weight = he_normal(shape, inputs, rng) if linear.std is None else normal(shape, linear.std, rng)
+        self.fc.weight = nn.Parameter(torch.from_numpy(weight))
         nn.init.zeros_(self.fc.bias)
         self.relu = nn.ReLU(inplace=True) if linear.relu else nn.Identity()
 

@@ -13,6 +13,7 @@ from tcbench.show.charts.diff import diff_chart
 from tcbench.show.charts.files import SUFFIXES, check_path, save
 from tcbench.show.charts.history import history_chart
 from tcbench.show.charts.machines import machines_chart
+from tcbench.show.charts.networks import networks_chart
 from tcbench.show.charts.palette import GAIN, GAIN_PALE, LOSS, LOSS_PALE, RAMPS, Fill, family, fill
 from tcbench.show.charts.provenance import MAX_PANELS
 from tcbench.show.charts.scaling import scaling_chart
@@ -39,6 +40,7 @@ __all__ = [
     "history_chart",
     "ladder_chart",
     "machines_chart",
+    "networks_chart",
     "save",
     "scaling_chart",
     "slide_chart",

@@ -70,9 +70,9 @@ class Bar:
 
 @dataclass(frozen=True)
 class Group:
-    """The bars of one batch size."""
+    """Bars that belong together, of one batch size or one network, and its name."""
 
-    batch_size: int
+    name: str
     bars: tuple[Bar, ...]
 
 
@@ -102,7 +102,7 @@ def throughput_chart(
 
     def groups(here: Sequence[CellSummary]) -> Iterable[Group]:
         for batch_size in batch_sizes_of(here):
-            yield Group(batch_size, tuple(Bar(c, cell_at(here, c, batch_size)) for c in configs))
+            yield Group(str(batch_size), tuple(Bar(c, cell_at(here, c, batch_size)) for c in configs))
 
     return bar_chart(settings, groups, legend_rows(configs), title or chosen[0].cell.scenario, subtitle)
 
@@ -132,9 +132,10 @@ def panel_chart(
     subtitle: str,
     notes: Sequence[str] = (),
     fill_of: Callable[[str], Fill] = fill,
+    axis: str = "batch size",
 ) -> Figure:
     """A page of panels. `rows` are the legend's and hold (config, words), `fill_of` fills its swatches; the small print
-    says `common` of all panels."""
+    says `common` of all panels. `axis` names what groups differ by."""
     everything = [bar.summary for panel in panels for group in panel.groups for bar in group.bars if bar.summary]
     small = small_print(everything, common, whiskers=True)
     if any(words.startswith("+") for row in rows for _, words in row):
@@ -149,7 +150,7 @@ def panel_chart(
     for axes, panel in zip(column, panels, strict=True):
         page.heading(axes, "\n".join(wrapped(panel.name, LABEL, page.room, bold=True)))
         axes.set_ylabel(f"Better ⟶\n{rate_unit(summary.cell for summary in everything)}", color=INK)
-    column[-1].set_xlabel("batch size")
+    column[-1].set_xlabel(axis)
     page.settle()
     for axes, (places, ceiling) in zip(column, frames, strict=True):
         _draw_bars(axes, places, ceiling)
@@ -183,7 +184,7 @@ def _frame(axes: Axes, groups: Sequence[Group], height: float) -> tuple[list[tup
     ceiling = _ceiling(intervals)
     words_height = 0.12 + line_height(WORDS) * (1 + max(len(bar.note.splitlines()) for _, bar in places))
     axes.set_xlim(0, reach)
-    axes.set_xticks(ticks, [str(group.batch_size) for group in groups], size=LABEL + 1, color=INK)
+    axes.set_xticks(ticks, [group.name for group in groups], size=LABEL + 1, color=INK)
     axes.grid(visible=False, axis="x")
     axes.spines["left"].set_visible(False)
     axes.tick_params(axis="y", labelsize=LABEL)

@@ -51,7 +51,7 @@ def machines_chart(summaries: Sequence[CellSummary], configs: Sequence[str] = (B
     for config in configs:
         there = [s for s in summaries if config in (BEST, s.cell.config)]
         groups = tuple(
-            Group(batch_size, tuple(bar(setting, config, batch_size) for setting in settings))
+            Group(str(batch_size), tuple(bar(setting, config, batch_size) for setting in settings))
             for batch_size in batch_sizes_of(there)
         )
         if groups:

@@ -84,7 +84,7 @@ def slide_chart(summaries: Sequence[CellSummary], slide: int) -> Figure:
             not_run.extend(f"{b.config} at {batch_size}" for b in bars if b.summary is None)
             if slide == 33:
                 bars.append(best_bar(here, batch_size))
-            yield Group(batch_size, tuple(bars))
+            yield Group(str(batch_size), tuple(bars))
 
     def best_bar(here: Sequence[CellSummary], batch_size: int) -> Bar:
         winner = best(s for s in here if s.cell.batch_size == batch_size)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from backends.chainer.test_network import _Macs, built
 from networks import THIN
-from test_network import _Macs, built
 from training import change_distance, loss_distance, numpys_processor, on_numpy, run_step, small_session, train
 
 from tcbench.backends.chainer.compat import chainer

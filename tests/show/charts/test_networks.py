@@ -1,0 +1,3 @@
+"""The chart and the table of networks beside each other."""
+
+from __future__ import annotations
