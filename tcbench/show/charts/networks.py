@@ -6,7 +6,9 @@ Owns which bars stand together. Knows nothing of how bars are drawn.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
+import msgspec
 from matplotlib.figure import Figure
 
 from tcbench.analysis.networks import NetworkResult, networks
@@ -27,7 +29,8 @@ def networks_chart(summaries: Sequence[CellSummary]) -> Figure:
     if not results:
         raise SelectionError("results of one network: expected several, such as those of `tcbench run networks`")
     shown = [s for result in results for s in (result.base, result.best) if s is not None]
-    provenance = provenance_of(by_setting(shown, "results"))
+    alike = [_of(f"{len({result.model for result in results})} networks", summary) for summary in shown]
+    provenance = provenance_of(by_setting(alike, "results"))
     batch_sizes = sorted({result.batch_size for result in results})
     panels = [
         Panel(f"batch size {batch_size}", tuple(_group(one) for one in results if one.batch_size == batch_size))
@@ -35,11 +38,15 @@ def networks_chart(summaries: Sequence[CellSummary]) -> Figure:
     ]
     configs = list(dict.fromkeys(summary.cell.config for summary in shown))
     rows = [[(config, config_name(config))] for config in configs]
-    common = [said for said in provenance.common if said not in {result.model for result in results}]
     scenarios = listed(list(dict.fromkeys(summary.cell.scenario for summary in shown)))
     note = "with each: MACs of one image's forward pass; over the best: how many times as fast as the base"
     title, subtitle = "Throughput by network", f"Scenario {scenarios}"
-    return panel_chart(panels, rows, common, title, subtitle, [note], axis="network")
+    return panel_chart(panels, rows, provenance.common, title, subtitle, [note], axis="network")
+
+
+def _of(model: str, summary: CellSummary) -> CellSummary:
+    """The summary as if of a model of this name: what networks have in common is said once."""
+    return replace(summary, cell=msgspec.structs.replace(summary.cell, model=model))
 
 
 def _group(result: NetworkResult) -> Group:
