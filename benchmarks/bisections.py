@@ -1,11 +1,13 @@
 """How often `tcbench gate --bisect` names the right commit on a real machine, and what that costs.
 
-    uv run python benchmarks/bisections.py [--runs 5] [--loss 0.10] [--noise 0.01] [--step sleep] [--budget 600]
+    uv run python benchmarks/bisections.py [--runs 5] [--loss 0.10] [--noise 0.01] [--step sleep] [--budget 10m]
+    uv run python benchmarks/bisections.py --simulate
 
 Each run makes a git repository of 21 commits with a step of its own, plants a loss in one of them, lets two others not
 run at all, and asks `tcbench gate --bisect` for it. `numpy`: a step of some matrix products, about 5 ms, which is as
 noisy as the machine is. `sleep`: one of 20 ms that sleeps, so that other processes do not disturb it, and whose trials
-differ by `--noise` as a normal deviate. One line per run, then the share that is right.
+differ by `--noise` as a normal deviate. One line per run, then the share that is right. With
+`--simulate` nothing runs: rounds are drawn from normal distributions, after those of GOOD and BAD as a gate takes them.
 
 Goal: 19 of 20 that are named are right.
 """
@@ -15,11 +17,16 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
+
+from tcbench.analysis.bisection import Costs, Round, Search
+from tcbench.analysis.verdict import interims
+from tcbench.analysis.welch import Group, Paired
 
 COMMITS = 20
 
@@ -99,7 +106,11 @@ def main() -> None:
     parser.add_argument("--trial-s", type=float, default=0.3, help="budget of a trial's timed pass")
     parser.add_argument("--budget", default="10m", help="of one run")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--simulate", action="store_true", help="draw the rounds; takes seconds")
     options = parser.parse_args()
+    if options.simulate:
+        simulate(random.Random(options.seed))
+        return
     draw, ends = random.Random(options.seed), []
     for run in range(options.runs):
         first = draw.randint(1, COMMITS)
@@ -143,6 +154,46 @@ def one(folder: Path, first: int, broken: list[int], options: argparse.Namespace
     right = end["named"] == git(folder, "rev-parse", f"c{first}")
     loss, sure = end["loss"], end["candidates"][0]["probability"]
     return f"{'right' if right else 'WRONG'}, {sure:.1%} sure, {loss['ratio'] - 1:+.1%}: {cost}"
+
+
+def simulate(draw: random.Random, games: int = 200) -> None:
+    """A line per kind of machine: loss, scatter of rounds, by how much commits differ that change nothing, and rounds
+    that making a commit ready costs."""
+    for loss, scatter, own in ((0.05, 0.01, 0.0), (0.08, 0.02, 0.0), (0.08, 0.03, 0.0), (0.08, 0.02, 0.01)):
+        for build in (0.0, 10.0):
+            ends = [played(1 + n % COMMITS, -loss, scatter, own, build, draw) for n in range(games)]
+            known = [end for end in ends if end is not None]
+            right, rounds, builds = (statistics.fmean(column) for column in zip(*known, strict=True))
+            print(
+                f"loss {loss:.0%}, scatter {scatter:.0%}, own {own:.0%}, build {build:g} rounds: {right:.1%} of "
+                f"{len(known)} rightly, {rounds:.1f} rounds, {builds:.1f} builds; of {games - len(known)} not known "
+                "whether BAD is slower"
+            )
+
+
+def played(
+    first: int, loss: float, scatter: float, own: float, build: float, draw: random.Random
+) -> tuple[bool, int, int] | None:
+    """Whether the commit that is named is the first slow one, the rounds and the builds; None where GOOD and BAD are
+    not told apart."""
+    off = [draw.gauss(0, own) for _ in range(COMMITS + 1)]
+
+    def round_of(commit: int) -> Round:
+        truth = off[commit] - off[0] + (loss if commit >= first else 0)
+        return Round(commit, draw.gauss(truth, scatter))
+
+    search = Search(COMMITS, built=frozenset({COMMITS}))
+    for interim in interims():
+        while len(search.rounds) < interim.trials:
+            search = search.after(round_of(COMMITS))
+        if interim.rule.judge(Paired(Group.plain([one.log_ratio for one in search.rounds])).ratio) == "regression":
+            break
+    else:
+        return None
+    ends = len(search.rounds)
+    while (commit := search.next(Costs(1.0, build))) is not None:
+        search = search.with_built(commit).after(round_of(commit))
+    return search.likeliest == (first,), len(search.rounds) - ends, len(search.built) - 1
 
 
 def git(folder: Path, *words: str) -> str:
