@@ -209,8 +209,12 @@ def _run(plan: Plan, launcher: Launcher, out: Path, ending: str, resume: bool, q
     fresh: list[Record] = []
     state = rounds.start(plan, before)
     ahead = list(state.ahead())
+
+    def to_run() -> list[Cell]:
+        return [planned.cell for planned, _ in ahead if planned.skip_reason is None]
+
     try:
-        probe(launcher, [planned.cell for planned, _ in ahead if planned.skip_reason is None])
+        probe(launcher, to_run())
         with store.Store(path) as records:
             generate_input(plan, stderr, quiet)
             say(console.plan_line(plan))
@@ -225,14 +229,13 @@ def _run(plan: Plan, launcher: Launcher, out: Path, ending: str, resume: bool, q
                 runner = Runner(path.stem, plan.timeout_s, listen=progress.listen, launcher=launcher, plan=plan.key)
                 while ahead:
                     round_ = ahead[0][1] + 1
-                    to_run = [planned.cell for planned, _ in ahead if planned.skip_reason is None]
-                    progress.begin(f"round {round_}" if round_ > 1 else "", to_run, len(fresh) + len(ahead))
+                    progress.begin(f"round {round_}" if round_ > 1 else "", to_run(), len(fresh) + len(ahead))
                     for record in runner.run(ahead[:1]):
                         records.append(record)
                         fresh.append(record)
-                        progress.finished(record)
                         state = state.after(record)
-                    ahead = list(state.ahead())
+                        ahead = list(state.ahead())
+                        progress.finished(record, to_run(), len(fresh) + len(ahead))
         wanted = {planned.cell.key for planned in plan.cells}
         records_now = [record for record in store.current([*before, *fresh]) if record.cell.key in wanted]
         failed = any(record.status in ("failed", "timeout", "crashed") for record in records_now)

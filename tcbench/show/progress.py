@@ -71,10 +71,15 @@ class RunProgress:
             what = f"{name}: {message.stage}, {message.steps} steps, {number(rate)} {cell.unit}/s"
             self._progress.update(self._task, description=what)
 
-    def finished(self, record: Record) -> None:
-        """A trial has ended."""
+    def finished(self, record: Record, remaining: Sequence[Cell] | None = None, total: int | None = None) -> None:
+        """A trial has ended. `remaining` and `total` as for `begin`, where they are others now."""
         if record.status != "skipped":
             self._estimate = self._estimate.finished(record)
+        if remaining is not None:
+            self._estimate = replace(self._estimate, remaining=tuple(remaining))
+        if total is not None:
+            self._total = total
+            self._progress.update(self._task, total=total)
         self._seen_of_running = None
         self._started = time.monotonic()
         self._done += 1

@@ -153,6 +153,14 @@ def test_a_run_of_the_same_cells_is_resumed_with_what_is_left_of_its_budget(tmp_
     assert [len(run) for run in trials(tmp_path)] == [4]
 
 
+def test_the_time_left_is_that_of_the_trials_that_fit_the_budget_by_what_was_seen(tmp_path, trials_of_30_s):
+    done = tcbench(tmp_path, *RUN, "--bs", "4", "--budget", "100s")
+    lines = [line for line in done.err.splitlines() if line.startswith("[")]
+    assert [line.partition(" ")[0] for line in lines] == ["[1/3]", "[2/3]", "[3/3]"]
+    assert lines[1].endswith("(ETA 30 s)")
+    assert lines[2].startswith("[3/3] round 2: fp32, batch size 4: ")
+
+
 def test_a_dry_run_says_how_often_and_how_long(tmp_path):
     line = tcbench(tmp_path, *RUN, "--dry-run", "--trials", "3").out.splitlines()[1]
     assert re.fullmatch(r"3 trials each, about .*", line)
