@@ -355,11 +355,11 @@ def compare(
     metrics: Sequence[str] = ("throughput",),
     rule: Rule | None = None,
     method: Method = APART,
-    decisions: Mapping[tuple[str, int, int], Decision] | None = None,
+    decisions: Mapping[str, Decision] | None = None,
 ) -> Comparison:
     """Both sides' records as `store.current` leaves them. `metrics` are names of METRICS. All cells that have a ratio
-    are judged together, as one family; `decisions` holds those that are made already, by config, batch size and ranks,
-    as a gate makes them, look by look.
+    are judged together, as one family; `decisions` holds those that are made already, by the cell's key, as a gate
+    makes them, look by look.
 
     Cells pair by config, batch size and ranks; where a side has several of those (two machines, two inputs), the most
     alike pair first. Whether a pair may be compared at all is `Comparison.refused`'s to say.
@@ -491,7 +491,7 @@ def _family(cells: Iterable[CellComparison]) -> int:
 
 
 def _judged(
-    drafts: Sequence[CellComparison], rule: Rule, decisions: Mapping[tuple[str, int, int], Decision] | None = None
+    drafts: Sequence[CellComparison], rule: Rule, decisions: Mapping[str, Decision] | None = None
 ) -> tuple[CellComparison, ...]:
     """The verdicts of those that have a ratio, by the noise that the cells have in common by one metric."""
     rule = rule.among(_family(drafts))
@@ -506,7 +506,7 @@ def _judged(
         if estimate is not None and draft.verdict == "inconclusive":
             # The rule speaks of figures of which more is better.
             better = estimate if draft.metric.more_is_better else estimate.inverse
-            decision = (decisions or {}).get(draft.cell.name) or rule.judge(better.ratio)
+            decision = (decisions or {}).get(draft.cell.key) or rule.judge(better.ratio)
             cell = replace(
                 cell,
                 verdict=decision,

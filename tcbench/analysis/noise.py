@@ -26,8 +26,9 @@ from tcbench.analysis.welch import Estimate, LogRatio
 
 LEAST_CELLS = 8
 
-_BELONGS = 0.99
-"""A cell whose variance exceeds the common one by more than this share of cells would stands alone."""
+_BELONGS, _BELONGS_OF_FEW, _FEW_DEGREES = 0.99, 0.95, 6
+"""A cell whose variance exceeds the common one by more than this share of cells would stands alone; below so many
+degrees of freedom, where a wild cell may seem tame, the second."""
 
 _AGREE_AT_MOST = 1e-3
 """The least variance of the logarithms of true variances: 2,000 degrees of freedom for the common one."""
@@ -81,7 +82,9 @@ def pooled(estimates: Sequence[Estimate]) -> list[Estimate]:
     inside = (variances > 0) & np.isfinite(variances)
     while np.count_nonzero(inside) >= LEAST_CELLS:
         common, weight = _fitted(variances[inside], degrees[inside])
-        outside = inside & (variances > common * fdtri(degrees, weight, _BELONGS))
+        outside = inside & (
+            variances > common * fdtri(degrees, weight, np.where(degrees < _FEW_DEGREES, _BELONGS_OF_FEW, _BELONGS))
+        )
         if not outside.any():
             return [
                 Pooled(estimate, common / variance, weight) if of_them else estimate

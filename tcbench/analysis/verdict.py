@@ -109,7 +109,7 @@ class Interim:
 
 MOST_INTERIMS = 4
 
-_SPENT = {1: (1.0,), 2: (0.4, 0.6), 3: (0.1, 0.3, 0.6), 4: (0.1, 0.2, 0.2, 0.5)}
+_SPENT = {1: (1.0,), 2: (0.3, 0.7), 3: (0.1, 0.25, 0.65), 4: (0.05, 0.15, 0.2, 0.6)}
 """The share of the level that each look may spend, most of it at the last, where most trials are. The shares sum up
 to 1, so that by Bonferroni's inequality the looks together are wrong no more often than one test of the whole level,
 however the looks depend on each other (K. Lan and D. DeMets, "Discrete sequential boundaries for clinical trials",

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from tcbench.cli.app import OUT, command
+from tcbench.cli.app import OUT, command, given
 from tcbench.cli.comparisons import (
+    COMPARED,
     AllowOption,
     FormatOption,
     MetricOption,
@@ -62,13 +64,15 @@ def compare(
     output: OutputOption = None,
 ) -> None:
     """Compare two sets of results cell by cell: the ratio with its 95% interval over trials, a verdict, and the phase
-    that a loss sits in. It takes several trials a side (`tcbench run --trials 5`). Exit codes: 0 no regression; 1 a
+    that a loss sits in. It takes several trials a side (`tcbench run --trials 5`). Of the two sides of a gate it shows
+    the gate's verdicts, unless --threshold or --metric asks for others. Exit codes: 0 no regression; 1 a
     regression, a missing cell, or one that does not run any more; 2 unreadable; 4 inconclusive and --strict; 5 not
     comparable."""
     from tcbench.analysis import comparability
     from tcbench.analysis.compare import compare as compared
     from tcbench.analysis.verdict import Rule
     from tcbench.cli.results import read_files
+    from tcbench.run import gate_file
     from tcbench.show.comparison import Labels
     from tcbench.show.format import counted
 
@@ -82,7 +86,14 @@ def compare(
     if both:
         which = "all trials" if both == len(befores) == len(afters) else counted(both, "trial")
         typer.echo(f"note: {which} of {labels.current} are in {labels.base} too", err=True)
-    comparison = compared(befores, afters, names, rule)
+    asked = given(context, (one for one in context.command.params if one.name in ("metric", "threshold_")))
+    content = None if asked else gate_file.of(base_path, current_path)
+    if content is not None:
+        typer.echo(f"the verdicts are the gate's ({gate_file.beside(current_path)})", err=True)
+        comparison = gate_file.comparison(content, befores, afters)
+        may_differ = replace(may_differ, facets=may_differ.facets | COMPARED)
+    else:
+        comparison = compared(befores, afters, names, rule)
     try:
         comparison = comparable(comparison, labels, may_differ, retry_command(context))
     except NotComparableError as error:

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from tcbench.core.record import Record
     from tcbench.show.comparison import Labels
 
+COMPARED = frozenset({"libraries", "python"})
+"""Facets that may always differ between the two sides of a gate: they are compared for these."""
+
 REGRESSION = 1
 INCONCLUSIVE = 4
 

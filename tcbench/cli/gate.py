@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,6 +13,8 @@ import typer
 
 from tcbench.cli.app import INTERRUPTED, OUT, command
 from tcbench.cli.comparisons import (
+    COMPARED,
+    JUDGE,
     AllowOption,
     FormatOption,
     MetricOption,
@@ -31,6 +33,7 @@ from tcbench.cli.comparisons import (
 )
 from tcbench.cli.options import (
     HOW,
+    WHERE,
     BatchSizesOption,
     ConfigOption,
     DataOption,
@@ -52,18 +55,15 @@ from tcbench.cli.options import (
 from tcbench.core.errors import SelectionError, TcbenchError
 
 if TYPE_CHECKING:
+    from tcbench.analysis.eta import Estimate
     from tcbench.analysis.verdict import Interim, Rule
     from tcbench.core.record import Cell
     from tcbench.run.builds import Build
-    from tcbench.run.gate import Role
+    from tcbench.run.gate_file import Asked, GateFile
     from tcbench.run.launcher import Launcher
     from tcbench.run.plan import Plan, Selection
-    from tcbench.run.turns import Ended
 
 BUILDS = "What is compared"
-
-COMPARED = frozenset({"libraries", "python"})
-"""Facets that may always differ between two environments: they are compared for these."""
 
 
 @command(
@@ -153,23 +153,37 @@ def gate(
     threshold_: ThresholdOption = "3%",
     allow: AllowOption = None,
     strict: StrictOption = False,
+    lenient: Annotated[
+        bool,
+        typer.Option("--lenient", help="Exit code 0 also where nothing at all was settled.", rich_help_panel=JUDGE),
+    ] = False,
     format_: FormatOption = "table",
     output: OutputOption = None,
     out: OutOption = OUT,
+    resume: Annotated[
+        bool,
+        typer.Option("--resume", help="Go on with the newest gate that did not end.", rich_help_panel=WHERE),
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what would run and how long, and stop.", rich_help_panel=WHERE)
+    ] = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Run base and current in turns, each trial in a process of its own, and judge cell by cell: what is decided stops,
-    what is inconclusive gets more trials. Libraries and Python may differ. Exit codes: 0 no regression; 1 a regression,
-    or a cell that does not run any more; 2 a mistake, or a side that cannot be prepared; 4 inconclusive and --strict; 5
-    not comparable, or nothing was measured on both sides; 130 interrupted."""
+    """Run base and current in turns, each trial in a process of its own, and judge all cells together: what is decided
+    stops, what is inconclusive gets more trials. Libraries and Python may differ. Exit codes: 0 no regression; 1 a
+    regression, or a cell that does not run any more; 2 a mistake, or a side that cannot be prepared; 4 nothing at all
+    was settled (--lenient: 0), or something is inconclusive and --strict; 5 not comparable, or nothing was measured on
+    both sides; 130 interrupted."""
     from tcbench.analysis.verdict import Rule
     from tcbench.cli.run import check_folder, make_plan, with_launcher
-    from tcbench.run import builds
-    from tcbench.run import gate as gates
+    from tcbench.core.store import read
+    from tcbench.run import builds, gate_file
     from tcbench.show import console
     from tcbench.show.comparison import Labels
 
     check_output(output)
+    if strict and lenient:
+        raise SelectionError("--strict and --lenient: expected one of them")
     names, rule = metrics(metric), Rule(threshold(threshold_))
     may_differ = allowed(allow)
     may_differ = replace(may_differ, facets=may_differ.facets | COMPARED)
@@ -196,10 +210,10 @@ def gate(
     if bisect is not None:
         from tcbench.cli import bisect as bisecting
 
-        if any((base, current, base_python, current_python)) or names != ("throughput",):
+        if any((base, current, base_python, current_python, resume, dry_run)) or names != ("throughput",):
             raise SelectionError(
                 "--bisect GOOD..BAD looks for lost throughput between two revisions: leave out --base, "
-                "--current, --base-python, --current-python and --metric"
+                "--current, --base-python, --current-python, --metric, --resume and --dry-run"
             )
 
         def of_bad() -> tuple[Plan, Launcher]:
@@ -210,6 +224,7 @@ def gate(
         bisecting.bisect(
             bisect, of_bad, setup, of_gate, rule, budget_s, out.absolute(), say, quiet=quiet, json=format_ == "json"
         )
+    setup = "" if dry_run and base is not None else setup
     wanted = builds.Requested(base, current, base_python, current_python, setup)
     out = out.absolute()
     with builds.prepared(wanted, say) as ready:
@@ -218,26 +233,94 @@ def gate(
             plan = make_plan(scenario, chosen, device, remote=current_python is not None)
         check_folder(plan)
         plan, starter = with_launcher(plan, launcher, asked=ranks is not None)
+        asked = gate_file.Asked(
+            base=ready[0].code,
+            current=ready[1].code,
+            scenario=plan.scenario.name,
+            cells=tuple(planned.cell for planned in plan.cells),
+            metrics=names,
+            threshold=rule.threshold,
+            trials=tuple(interim.trials for interim in of_gate),
+        )
+        same = ready[0].code == ready[1].code
+        if dry_run:
+            _show_plan(plan, ready, asked, out, budget_s)
+            return
+        path = _to_resume(out / plan.device.machine, asked, say) if resume else None
         gone = _gone(scenario, chosen, device, ready[0], plan, say) if base is not None else ()
-        ended = _settled(plan, starter, ready, of_gate, names, out, budget_s, say, quiet)
-    cells = [planned.cell for planned in plan.cells]
-    comparison = gates.comparison(ended.state, cells, ended.base, ended.current, rule, "the budget was spent")
-    comparison = replace(
-        comparison, cells=(*comparison.cells, *(c for cell in gone for c in gates.missing(cell, ended.state.metrics)))
-    )
-    notes = [gates.summary(ended.state)]
-    if ended.spent:
-        notes.append(f"the budget of {budget} was spent: cells not yet decided are inconclusive")
-    comparison = replace(comparison, notes=(*comparison.notes, *filter(None, notes)))
-    kept = tuple(of[0].run_id for of in (ended.base, ended.current) if of)
+        notes = (f"base and current are the same code ({ready[1].says}): any difference is the machine's",) * same
+        content = gate_file.GateFile(asked=asked, names=(ready[0].says, ready[1].says), gone=gone, notes=notes)
+        for note in notes:
+            say(f"note: {note}")
+        path = path or _new_path(out, plan.device.machine)
+        content = _settled(path, content, plan, starter, ready, budget_s, say, quiet)
+    of_sides = [read([side]).records for side in gate_file.sides(path).values()]
+    comparison = gate_file.comparison(content, *of_sides)
+    gate_file.write(path, gate_file.shown(content, comparison))
+    kept = tuple(of[0].run_id for of in of_sides if of)
     labels = Labels(
-        called(ready[0].says, ended.base),
-        called(ready[1].says, ended.current),
+        called(ready[0].says, of_sides[0]),
+        called(ready[1].says, of_sides[1]),
         (kept[0], kept[1]) if len(kept) == 2 and out == OUT.absolute() else None,
     )
     comparison = comparable(comparison, labels, may_differ, retry_command(context))
     present(comparison, labels, format_, output)
-    raise typer.Exit(exit_code(comparison, strict))
+    raise typer.Exit(exit_code(comparison, strict or (comparison.unsettled and not lenient)))
+
+
+def _to_resume(folder: Path, asked: Asked, say: Callable[[str], None]) -> Path | None:
+    """The newest gate on this machine that did not end, to be gone on with. Raises SelectionError where it was asked
+    something else: its trials would not be of the same code or cells."""
+    from tcbench.run import gate_file
+
+    path = gate_file.unfinished(folder)
+    if path is None:
+        say("nothing to resume: a new gate")
+        return None
+    before = gate_file.read(path).asked
+    differing = before.differs(asked)
+    if differing is not None:
+        raise SelectionError(
+            f"--resume: {path.name} was asked another thing ({differing} is not what it was); give the command that "
+            "began it, or leave --resume out for a new gate"
+        )
+    return path
+
+
+def _expected(plan: Plan, asked: Asked, out: Path, budget_s: float | None) -> tuple[str, Estimate]:
+    """The least and the most trials and minutes of a gate, in words; by the newest run of this machine, if there is
+    one, and without it by a guess."""
+    from tcbench.analysis.eta import estimate
+    from tcbench.cli.results import by_age
+    from tcbench.core import store
+    from tcbench.show.format import counted, duration
+
+    newest = next((path for path in by_age(out / plan.device.machine) if not store.is_blank(path)), None)
+    expected = estimate((), store.read([newest]).records if newest else ())
+    cells = [planned.cell for planned in plan.cells if planned.skip_reason is None]
+    round_s = 2 * sum(map(expected.trial_s, cells))
+    least, *_, most = asked.trials if len(asked.trials) > 1 else asked.trials * 2
+    says = f"{counted(len(cells), 'cell')}, {2 * least * len(cells)} to {2 * most * len(cells)} trials"
+    says += f", about {duration(least * round_s)} to {duration(most * round_s)}"
+    by = f"by {newest.stem}" if newest else "a guess: nothing was measured here yet"
+    says += f" ({by}); judged after {', '.join(map(str, asked.trials))} trials a side"
+    return says + (f"; --budget ends it after {duration(budget_s)}" if budget_s is not None else ""), expected
+
+
+def _show_plan(plan: Plan, ready: tuple[Build, Build], asked: Asked, out: Path, budget_s: float | None) -> None:
+    """What a gate would run, and how long it would take."""
+    from tcbench.show import console
+
+    stdout = console.make_console()
+
+    def say(line: str) -> None:
+        stdout.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    say(f"base {ready[0].says}, current {ready[1].says}")
+    say(console.plan_line(plan))
+    say(_expected(plan, asked, out, budget_s)[0])
+    for planned in plan.cells:
+        say(f"  {planned.cell.label}" + (f": skipped: {planned.skip_reason}" if planned.skip_reason else ""))
 
 
 def _gone(
@@ -276,55 +359,69 @@ def parse_interims(text: str, rule: Rule) -> tuple[Interim, ...]:
 
 
 def _settled(
+    path: Path,
+    content: GateFile,
     plan: Plan,
     launcher: Launcher,
     ready: tuple[Build, Build],
-    interims: Sequence[Interim],
-    metrics: Sequence[str],
-    out: Path,
     budget_s: float | None,
     say: Callable[[str], None],
     quiet: bool,
-) -> Ended:
+) -> GateFile:
     """Run the trials that the gate asks for, keeping records as they come, until every cell is over or the budget is
-    spent. Ends the command with exit code 130 when interrupted."""
-    from tcbench.analysis.eta import estimate
-    from tcbench.cli.run import generate_input, probe
+    spent; what its files hold already is not run again. The answer has the decisions. Ends the command with exit code
+    130 when interrupted."""
+    from tcbench.cli.run import command_again, generate_input, probe
     from tcbench.core import store
-    from tcbench.run import turns
+    from tcbench.run import gate_file, turns
     from tcbench.run.gate import start
     from tcbench.show import console
     from tcbench.show.progress import RunProgress
 
-    paths = _new_paths(out, plan.device.machine)
+    paths, out, asked = gate_file.sides(path), path.parents[1], content.asked
     named = [str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path) for path in paths.values()]
-    state = start(len(plan.cells), interims, metrics)
+    before = {side: store.read([of]).records if of.exists() else () for side, of in paths.items()}
     stderr = console.make_console(stderr=True)
     try:
         probe(launcher, [planned.cell for planned in plan.cells if planned.skip_reason is None])
         with contextlib.ExitStack() as stack:
-            stores = {side: stack.enter_context(store.Store(path)) for side, path in paths.items()}
+            stores = {side: stack.enter_context(store.Store(of)) for side, of in paths.items()}
+            gate_file.write(path, content)
             generate_input(plan, stderr, quiet)
+            says, expected = _expected(plan, asked, out, budget_s)
             say(console.plan_line(plan))
-            progress = stack.enter_context(RunProgress(stderr, estimate(()), 0, quiet))
-            ended = turns.measure(state, plan, ready, launcher, stores, progress, budget_s)
+            say(says)
+            if n := sum(map(len, before.values())):
+                say(f"resuming {path.name}: {n} records are there")
+            state = start(len(asked.cells), asked.interims, asked.metrics)
+            progress = stack.enter_context(RunProgress(stderr, expected, 0, quiet))
+            ended = turns.measure(state, plan, ready, launcher, stores, progress, budget_s, before)
     except KeyboardInterrupt:
-        stored = len(store.read(path for path in paths.values() if path.exists()).records)
-        where = (
-            f"{stored} records are kept: tcbench compare {shlex.join(named)}" if stored else "nothing was measured yet"
-        )
-        typer.echo(f"\ninterrupted; {where}", err=True)
+        stored = len(store.read(of for of in paths.values() if of.exists()).records)
+        there = f"what is there: tcbench compare {shlex.join(named)}"
+        where = f"{stored} records are kept; go on with: {command_again(resume=True)}; {there}"
+        typer.echo(f"\ninterrupted; {where if stored else 'nothing was measured yet'}", err=True)
         raise typer.Exit(INTERRUPTED) from None
     finally:
-        for path in paths.values():
+        for of in paths.values():
+            store.remove_empty(of)
+        if not any(of.exists() for of in paths.values()):
+            path.unlink(missing_ok=True)
             store.remove_empty(path)
     say(f"Records: {' and '.join(named)}")
-    return ended
+    spent = (
+        f"the budget of {duration(budget_s or 0)} was spent: cells not yet decided are inconclusive"
+        if ended.spent
+        else None
+    )
+    return gate_file.judged(content, ended.state, spent)
 
 
-def _new_paths(out: Path, machine: str) -> dict[Role, Path]:
-    """Files of a new gate's records. Who made current's has the name: both are this gate's alone."""
+def _new_path(out: Path, machine: str) -> Path:
+    """The file of a new gate's verdicts. Who made current's records has the name: all files are this gate's alone."""
     from tcbench.core.store import new_path
+    from tcbench.run import gate_file
 
-    current = new_path(out, machine, "gate", "-current")
-    return {"base": current.with_name(current.name.replace("-current", "-base")), "current": current}
+    path = gate_file.beside(new_path(out, machine, "gate", "-current"))
+    assert path is not None
+    return path

@@ -74,7 +74,7 @@ def report(
             explanations=explanations,
             cards=_scorecards(records, training(given.documents, given.paths)),
             timelines=tuple(timelines),
-            compared=_compared(records, compare, baseline, out),
+            compared=_compared(given, compare, baseline, out),
             ceiling=ceiling(explanations[0].summary),
             notes=(*given.notes, *notes),
             title=title,
@@ -135,24 +135,32 @@ def _scorecards(records: Sequence[Record], other_source: OtherSource) -> tuple[S
     return scorecards(records, asked, other_source)
 
 
-def _compared(records: Sequence[Record], base: str | None, baseline: str | None, out: Path) -> Compared | None:
-    """The comparison that was asked for. Raises NotComparableError where the two sides have no cell in common."""
+def _compared(given: Given, base: str | None, baseline: str | None, out: Path) -> Compared | None:
+    """The comparison that was asked for; of a gate's records alone, its own with its verdicts. Raises
+    NotComparableError where the two sides have no cell in common."""
     from tcbench.analysis.compare import compare
     from tcbench.analysis.diff import changed
     from tcbench.cli.results import read_files
     from tcbench.core import store
     from tcbench.core.text import plain
     from tcbench.run import baseline as baselines
+    from tcbench.run import gate_file
     from tcbench.show.page import Compared
 
+    current = given.paths[0] if len(given.paths) == 1 else None
+    of_gate = gate_file.sides_of(current) if current is not None else None
     if baseline is not None:
         path, name = baselines.path(baseline, out), f"baseline {baseline}"
     elif base is not None:
         path, name = store.resolve(base, out), base
+    elif of_gate is not None:
+        path, name = of_gate["base"], "the gate's base"
     else:
         return None
+    content = gate_file.of(path, current) if current is not None else None
     before = read_files([path]).records
-    comparison = compare(before, records)
+    comparison = gate_file.comparison(content, before, given.records) if content else compare(before, given.records)
     if not comparison.paired:
         raise NotComparableError(f"{name}: no config and batch size in common with these results")
-    return Compared(comparison, plain(name), changed(comparison, before, records))
+    name = content.names[0] if content else name
+    return Compared(comparison, plain(name), changed(comparison, before, given.records))

@@ -12,7 +12,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -82,13 +82,26 @@ class Repository:
         head = self.ask("rev-parse", "--verify", "HEAD")
         return head[:12] + ("+" if self._differs(head, *paths) else "")
 
-    def _differs(self, head: str, *paths: str) -> bool:
-        """Whether tracked files differ from a commit, or those of submodules from theirs."""
+    def changes(self) -> str:
+        """The difference of tracked files from the commit that is checked out, as a patch; empty where there is none.
+        Raises GitError and OSError."""
+        head = self.ask("rev-parse", "--verify", "HEAD")
+        with self._apart(head) as (ours, index):
+            options = ("--binary", "--no-color", "--no-ext-diff", "--no-textconv", "--ignore-submodules=dirty")
+            return ours.ask("diff", *options, head, index=index, patiently=True)
+
+    @contextlib.contextmanager
+    def _apart(self, head: str) -> Iterator[tuple[Repository, Path]]:
+        """A git folder of ours for these files, as long as the context lasts, and their index."""
         with tempfile.TemporaryDirectory(prefix="tcbench-git-") as folder:
             ours = self._shared(Path(folder), self.top, head)
             for part in self.folder.glob("sharedindex.*"):
                 (ours.folder / part.name).symlink_to(part)
-            index = self.folder / "index"
+            yield ours, self.folder / "index"
+
+    def _differs(self, head: str, *paths: str) -> bool:
+        """Whether tracked files differ from a commit, or those of submodules from theirs."""
+        with self._apart(head) as (ours, index):
             options = ("--porcelain", "--untracked-files=no", "--ignore-submodules=dirty")
             if ours.ask("status", *options, "--", *paths, index=index):
                 return True

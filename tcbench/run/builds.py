@@ -36,10 +36,12 @@ print(os.getppid(), worker)
 
 @dataclass(frozen=True)
 class Build:
-    """One of the two. `says` is its name in words; `folder` is where its project is."""
+    """One of the two. `says` is its name in words, `code` what tells it from other code: a commit, with a digest of
+    what differs from it, or an interpreter's path. `folder` is where its project is."""
 
     name: Role
     says: str
+    code: str
     folder: Path
     launch: Launch
 
@@ -118,7 +120,8 @@ def _revisions(requested: Requested, here: Path, own: Path, say: Callable[[str],
         _revision(project, name, revision, commit, own / name, requested.setup, say) for name, revision, commit in named
     ]
     if requested.current is None:
-        builds.append(Build(CURRENT, f"the working tree ({revisions.here(project)})", here, Launch(folder=here)))
+        says, code = f"the working tree ({revisions.here(project)})", revisions.code_here(project)
+        builds.append(Build(CURRENT, says, code, here, Launch(folder=here)))
     base, current = builds
     return base, current
 
@@ -136,7 +139,7 @@ def _revision(
     path = os.environ.get("PYTHONPATH")
     variables = {"PYTHONPATH": revisions.moved_path(project, tree.top, path)} if path else {}
     says = revision if commit.startswith(revision) else f"{revision} ({commit[:12]})"
-    return Build(name, says, tree.folder, Launch(tree.python, tree.folder, variables))
+    return Build(name, says, commit, tree.folder, Launch(tree.python, tree.folder, variables))
 
 
 def _interpreter(name: Role, python: str, here: Path) -> Build:
@@ -146,7 +149,8 @@ def _interpreter(name: Role, python: str, here: Path) -> Build:
         raise BuildError(
             f"--{name}-python {python}: no such command on PATH; expected a Python, such as .venv/bin/python"
         )
-    return Build(name, python, here, Launch(str(Path(path).absolute()), here))
+    absolute = str(Path(path).absolute())
+    return Build(name, python, absolute, here, Launch(absolute, here))
 
 
 def _checked(build: Build, called: str) -> Build:

@@ -188,6 +188,14 @@ def start(cells: int, interims: Sequence[Interim], metrics: Sequence[str] = ("th
     )
 
 
+def replay(state: Gate, cells: Sequence[Cell], kept: Mapping[Role, Iterable[Record]]) -> Gate:
+    """The gate after the trials that were kept, in the order in which it asks for them."""
+    records = {(side, one.cell.key, one.trial): one for side, of_side in kept.items() for one in of_side}
+    while (trial := state.next_trial()) and (record := records.get((trial.side, cells[trial.cell].key, trial.number))):
+        state = state.after(trial, record)
+    return state
+
+
 # ---------------------------------------------------------------------------------------------- what the whole says
 
 
@@ -255,7 +263,7 @@ def _by_metric(
             continue
         decided = state.decisions[metric]
         interim = decided[1] if decided else max(0, state.interims_taken - 1)
-        decisions[cell.name] = decided[0] if decided else "inconclusive"
+        decisions[cell.key] = decided[0] if decided else "inconclusive"
         # Trials beyond the interim judgement, or on the way to one that was never made, do not count.
         cut = decided is not None or (state.interims_taken and not state.gave_up)
         for side in (BASE, CURRENT):
@@ -263,10 +271,10 @@ def _by_metric(
             seen[side] += _first_ok(of_cell, gate.interims[interim].trials) if cut else of_cell
     of = (gate.metrics[metric].name,)
     judged = compare(seen[BASE], seen[CURRENT], of, last.rule, IN_TURNS, decisions)
-    by_name = {one.cell.name: one for one in judged.cells}
+    by_key = {one.cell.key: one for one in judged.cells}
     compared = []
     for cell, state in zip(cells, gate.cells, strict=True):
-        one = by_name.get(cell.name) or _unreached(cell, gate.metrics[metric])
+        one = by_key.get(cell.key) or _unreached(cell, gate.metrics[metric])
         compared.append(one if state.decisions[metric] else _open(one, state, gate, ended))
     seen_by_the_last = power(compared, last.rule, last.trials)
     return replace(judged, rule=rule, cells=tuple(compared), power=seen_by_the_last)

@@ -6,6 +6,7 @@ The user's own checkout is only read.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import sys
 import tomllib
@@ -110,6 +111,15 @@ def here(of: Project) -> str:
         return of.repository.commit()
     except (GitError, OSError):
         return "at no commit that git tells"
+
+
+def code_here(of: Project) -> str:
+    """What is checked out: the whole id of the commit, and where tracked files differ from it a digest of how."""
+    try:
+        head, changes = of.repository.ask("rev-parse", "--verify", "HEAD"), of.repository.changes()
+    except (GitError, OSError):
+        return "at no commit that git tells"
+    return head + (f"+{hashlib.sha256(changes.encode()).hexdigest()[:12]}" if changes else "")
 
 
 def tree(of: Project, commit_id: str, top: Path, logs: Path, setup: str | None, say: Say) -> Tree:

@@ -18,7 +18,7 @@ from tcbench.core.record import Cell, Record
 from tcbench.core.store import Store
 from tcbench.core.text import plain
 from tcbench.run.builds import Build
-from tcbench.run.gate import BASE, CURRENT, Gate, Role
+from tcbench.run.gate import BASE, CURRENT, Gate, Role, replay
 from tcbench.run.launcher import Launcher
 from tcbench.run.plan import Plan
 from tcbench.run.runner import Runner
@@ -55,9 +55,11 @@ def measure(
     stores: Mapping[Role, Store],
     progress: Progress,
     budget_s: float | None = None,
+    before: Mapping[Role, Sequence[Record]] | None = None,
 ) -> Ended:
     """Run the trials that the gate asks for, of the plan's cells in their order, until every cell is over or trials
-    have taken `budget_s`. Each record is in its side's store before the next trial begins."""
+    have taken `budget_s`. Each record is in its side's store before the next trial begins. `before`: what the stores
+    hold already, of a gate that was interrupted; `state` is the gate before its first trial."""
     runners = {
         side.name: Runner(
             stores[side.name].path.stem,
@@ -68,18 +70,20 @@ def measure(
         )
         for side in ready
     }
-    kept: dict[Role, list[Record]] = {BASE: [], CURRENT: []}
-    started, spent = time.monotonic(), False
+    kept: dict[Role, list[Record]] = {side: list((before or {}).get(side, ())) for side in (BASE, CURRENT)}
+    state = replay(state, [planned.cell for planned in plan.cells], kept)
+    spent_s = sum(record.duration_s for of_side in kept.values() for record in of_side)
+    started, done, spent = time.monotonic() - spent_s, 0, False
     while (trial := state.next_trial()) and not spent:
         certain = [plan.cells[one.cell] for one in state.certain()]
         to_run = [planned.cell for planned in certain if planned.skip_reason is None]
         label = f"{trial.side}, look {trial.interim + 1}/{len(state.interims)}"
-        progress.begin(label, to_run, sum(map(len, kept.values())) + len(certain))
+        progress.begin(label, to_run, done + len(certain))
         for record in map(explained, runners[trial.side].run([(plan.cells[trial.cell], trial.number)])):
             stores[trial.side].append(record)
             kept[trial.side].append(record)
             progress.finished(record)
-            state = state.after(trial, record)
+            state, done = state.after(trial, record), done + 1
         spent = budget_s is not None and time.monotonic() - started >= budget_s
     unfinished = state.next_trial() is not None
     return Ended(state.ended() if unfinished else state, tuple(kept[BASE]), tuple(kept[CURRENT]), unfinished)

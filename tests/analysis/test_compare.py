@@ -50,7 +50,8 @@ def test_the_threshold_is_the_users():
 
 
 def test_a_decision_that_is_made_already_stands():
-    assert only(compare(*pair(36.0), decisions={("fp32", 4, 1): "inconclusive"})).verdict == "inconclusive"
+    base, current = pair(36.0)
+    assert only(compare(base, current, decisions={current[0].cell.key: "inconclusive"})).verdict == "inconclusive"
 
 
 def test_noise_is_inconclusive_and_tells_how_many_more_trials_would_decide():

@@ -20,10 +20,11 @@ from projects import commit, planted
 from typer.testing import CliRunner
 
 from tcbench.cli import app
-from tcbench.cli.gate import _new_paths
+from tcbench.cli.gate import _new_path
 from tcbench.core import store
 from tcbench.core.errors import TcbenchError
 from tcbench.core.record import Record
+from tcbench.run import gate_file
 from tcbench.run.runner import Launch, Runner
 
 QUICK = ("./my_step.toml", "--max-time", "0.25", "--quiet")
@@ -187,10 +188,110 @@ def test_an_interrupt_keeps_what_is_done_for_compare(project):
         process.send_signal(signal.SIGINT)
         rest = process.stderr.read()
         assert process.wait(60) == 130
-    assert "interrupted; 2 records are kept: tcbench compare results/" in rest
+    assert "interrupted; 2 records are kept; go on with: tcbench gate ./my_step.toml" in rest
+    assert " --resume; what is there: tcbench compare results/" in rest
     named = rest.strip().rpartition("tcbench compare ")[2].split()
     done = tcbench(project, "compare", *named)
     assert (done.code, "one process tells nothing of how processes differ" in done.out) == (0, True)
+    assert "NOT SETTLED: nothing was proven: 1 inconclusive" in done.out
+
+
+def invoked(project, monkeypatch, *arguments: str):
+    """`tcbench gate` in this process."""
+    monkeypatch.chdir(project)
+    monkeypatch.setattr(sys, "argv", ["tcbench", "gate", *QUICK, *arguments])
+    return CliRunner().invoke(app, ["gate", *QUICK, *arguments], catch_exceptions=False)
+
+
+class Wavering(Runner):
+    """Trials that differ by 10% and more, the sides by nothing: nothing can be said."""
+
+    most = 1000
+
+    def run(self, trials):
+        for planned, trial in trials:
+            if Wavering.most == 0:
+                raise KeyboardInterrupt
+            Wavering.most -= 1
+            rate = 50 * (1 + 0.3 * ((trial + ("current" in self.run_id)) % 2))
+            yield factories.make_record(cell=planned.cell, trial=trial, run_id=self.run_id, images_per_s=rate)
+
+
+@pytest.fixture
+def wavering(monkeypatch):
+    monkeypatch.setattr(Wavering, "most", 1000)
+    monkeypatch.setattr("tcbench.run.turns.Runner", Wavering)
+
+
+def test_an_interrupted_gate_goes_on_and_measures_nothing_twice(project, monkeypatch, wavering):
+    arguments = ("--base", "HEAD", "--looks", "2,3", "--threshold", "20%", "--config", "deep")
+    monkeypatch.setattr(Wavering, "most", 3)
+    assert invoked(project, monkeypatch, *arguments).exit_code == 130
+    (path,) = project.glob("results/*/gate-*-verdicts.json")
+    assert not gate_file.read(path).finished
+    monkeypatch.setattr(Wavering, "most", 1000)
+    # Another question is not gone on with: neither of other looks, nor of other code.
+    with pytest.raises(TcbenchError, match="was asked another thing \\(trials is not what it was\\)"):
+        invoked(project, monkeypatch, "--base", "HEAD", "--looks", "2,4", "--config", "deep", "--resume")
+    kept = (project / "my_step.py").read_text()
+    (project / "my_step.py").write_text(planted(1))
+    with pytest.raises(TcbenchError, match="was asked another thing \\(current is not what it was\\)"):
+        invoked(project, monkeypatch, *arguments, "--resume")
+    (project / "my_step.py").write_text(kept)
+    done = invoked(project, monkeypatch, *arguments, "--resume")
+    assert done.exit_code == 4, done.output
+    of_sides = [left(project, side) for side in ("base", "current")]
+    assert [[record.trial for record in of_side] for of_side in of_sides] == [[0, 1, 2], [0, 1, 2]]
+    assert gate_file.read(path).finished
+    assert Wavering.most == 997
+    again = invoked(project, monkeypatch, *arguments, "--resume")
+    assert len(list(project.glob("results/*/gate-*-verdicts.json"))) == 2, again.output
+
+
+def test_nothing_settled_is_loud_and_fails_unless_it_is_allowed(project, monkeypatch, wavering):
+    arguments = ("--base", "HEAD", "--looks", "2,3", "--config", "deep")
+    done = invoked(project, monkeypatch, *arguments)
+    assert (done.exit_code, "NOT SETTLED: nothing was proven: 1 inconclusive" in done.output) == (4, True)
+    assert "base and current are the same code (the working tree (" in done.output
+    assert "a slowdown of 5% would be seen in " in done.output
+    assert invoked(project, monkeypatch, *arguments, "--lenient").exit_code == 0
+    with pytest.raises(TcbenchError, match="--strict and --lenient: expected one of them"):
+        invoked(project, monkeypatch, *arguments, "--lenient", "--strict")
+
+
+def test_a_gates_records_are_compared_by_its_own_verdicts(project, monkeypatch, wavering):
+    """All trials at once would be judged at another level: the file says what the gate said."""
+    invoked(project, monkeypatch, "--base", "HEAD", "--looks", "2,3", "--config", "deep", "--threshold", "10%")
+    (path,) = project.glob("results/*/gate-*-verdicts.json")
+    content = json.loads(path.read_text())
+    assert (content["schema"], content["schema_version"]) == ("tcbench-gate", 1)
+    assert [one["verdict"] for one in content["verdicts"]] == ["inconclusive"]
+    content["judged"][0]["decisions"] = [["regression", 2]]
+    path.write_text(json.dumps(content))
+    sides = [str(side) for side in gate_file.sides(path).values()]
+    monkeypatch.chdir(project)
+    done = CliRunner().invoke(app, ["compare", *sides], catch_exceptions=False)
+    assert done.exit_code == 1
+    assert "1 regression at a threshold of 10%" in done.output
+    assert f"the verdicts are the gate's ({path})" in done.output
+    anew = CliRunner().invoke(app, ["compare", *sides, "--threshold", "10%"], catch_exceptions=False)
+    assert "1 inconclusive at a threshold of 10%" in anew.output
+    page = CliRunner().invoke(app, ["report", sides[1], "-o", "page.html"], catch_exceptions=False)
+    assert page.exit_code == 0, page.output
+    assert "regression" in (project / "page.html").read_text()
+    path.write_text("{}")
+    with pytest.raises(TcbenchError, match=r"expected the verdicts of a gate \\(tcbench-gate 1\\)"):
+        CliRunner().invoke(app, ["compare", *sides], catch_exceptions=False)
+
+
+def test_a_dry_run_says_trials_and_minutes_and_measures_nothing(project, monkeypatch):
+    done = invoked(project, monkeypatch, "--base", "HEAD", "--dry-run", "--budget", "600")
+    assert done.exit_code == 0, done.output
+    assert "base HEAD (" in done.output
+    assert "2 cells, 12 to 32 trials, about " in done.output
+    assert "a guess: nothing was measured here yet" in done.output
+    assert "--budget ends it after 10 min 00 s" in done.output
+    assert not list(project.glob("results/**/*"))
 
 
 @pytest.mark.usefixtures("stand_ins")
@@ -314,7 +415,10 @@ def test_a_step_in_a_submodule_runs_on_both_sides(project, tmp_path):
 
 def test_two_gates_of_one_name_have_files_of_their_own(project, monkeypatch):
     """One that begins in the same second, and ends with nothing measured, takes nothing of the other's away."""
-    monkeypatch.setattr(store, "new_run_id", lambda scenario: f"{scenario}-now")
-    first, second = (_new_paths(project / "results", "machine") for _ in range(2))
-    assert [path.name for path in first.values()] == ["gate-now-base.jsonl", "gate-now-current.jsonl"]
-    assert [path.name for path in second.values()] == ["gate-now-2-base.jsonl", "gate-now-2-current.jsonl"]
+    monkeypatch.setattr(store, "new_run_id", lambda scenario: f"{scenario}-20261122-101010")
+    first, second = (_new_path(project / "results", "machine") for _ in range(2))
+    assert [path.name for path in gate_file.sides(first).values()] == [
+        "gate-20261122-101010-base.jsonl",
+        "gate-20261122-101010-current.jsonl",
+    ]
+    assert second.name == "gate-20261122-101010-2-verdicts.json"
