@@ -376,6 +376,7 @@ def _settled(
     from tcbench.run import gate_file, turns
     from tcbench.run.gate import start
     from tcbench.show import console
+    from tcbench.show.format import duration
     from tcbench.show.progress import RunProgress
 
     paths, out, asked = gate_file.sides(path), path.parents[1], content.asked
@@ -409,12 +410,9 @@ def _settled(
             path.unlink(missing_ok=True)
             store.remove_empty(path)
     say(f"Records: {' and '.join(named)}")
-    spent = (
-        f"the budget of {duration(budget_s or 0)} was spent: cells not yet decided are inconclusive"
-        if ended.spent
-        else None
-    )
-    return gate_file.judged(content, ended.state, spent)
+    after = f"the budget of {duration(budget_s or 0)} was spent: cells not yet decided are inconclusive"
+    ended_by = after if ended.spent else None
+    return gate_file.judged(content, ended.state, ended_by)
 
 
 def _new_path(out: Path, machine: str) -> Path:

@@ -165,7 +165,7 @@ def test_a_spent_budget_leaves_the_rest_inconclusive_and_says_so(project, monkey
     arguments = ("--base-python", sys.executable, "--config", "deep", "--budget", "1s", "--strict")
     done = tcbench(project, "gate", *QUICK, *arguments)
     assert done.code == 4, done.err
-    assert "the budget of 1s was spent: cells not yet decided are inconclusive" in done.out
+    assert "the budget of 1 s was spent: cells not yet decided are inconclusive" in done.out
     assert [len(store.read([path]).records) for path in project.glob("results/*/*.jsonl")] == [1, 1]
 
 
@@ -285,7 +285,7 @@ def test_a_gates_records_are_compared_by_its_own_verdicts(project, monkeypatch, 
 
 
 def test_a_dry_run_says_trials_and_minutes_and_measures_nothing(project, monkeypatch):
-    done = invoked(project, monkeypatch, "--base", "HEAD", "--dry-run", "--budget", "600")
+    done = invoked(project, monkeypatch, "--base", "HEAD", "--dry-run", "--budget", "10min")
     assert done.exit_code == 0, done.output
     assert "base HEAD (" in done.output
     assert "2 cells, 12 to 32 trials, about " in done.output
