@@ -104,7 +104,8 @@ def attained(card: GpuFile) -> Attained:
     bandwidth = _of("bandwidth", card.sm)["fraction"]
     name = f"attained-{_digest(_text())}"
     if measured is not None:
-        products |= {precision: rate / peaks.at(precision) for precision, rate in measured.flops_s.items()}
+        rates = measured.flops_s
+        products |= {precision: rates[precision] / peaks.at(precision) for precision in products if precision in rates}
         bandwidth = measured.bandwidth_bytes_s / card.memory_bandwidth_bytes_s
         name += f"+roofline-{_digest(repr(measured))}"
     latency_s = {row["of"]: row["us"] * 1e-6 for row in rows()["latency"]}

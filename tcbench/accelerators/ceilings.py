@@ -6,11 +6,10 @@ from pathlib import Path
 
 import msgspec
 
-from tcbench.accelerators.peaks import Precision
 from tcbench.core import cache, files
 from tcbench.hardware import machine
 
-VERSION = "ceilings-v1"
+VERSION = "ceilings-v2"
 """Names the form of what is kept."""
 
 
@@ -18,9 +17,15 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     """The figures that the measuring process prints and the cache keeps. `flops_s` is by precision."""
 
     device_name: str
-    flops_s: dict[Precision, float]
+    flops_s: dict[str, float]
     bandwidth_bytes_s: float
     says: str
+
+    def best(self, other: Measured) -> Measured:
+        """The higher of each two rates: whatever else a machine does at the time can only lower them."""
+        rates = {name: max(m.flops_s.get(name, 0.0) for m in (self, other)) for name in self.flops_s | other.flops_s}
+        bandwidth = max(self.bandwidth_bytes_s, other.bandwidth_bytes_s)
+        return msgspec.structs.replace(self, flops_s=rates, bandwidth_bytes_s=bandwidth)
 
 
 def path(name: str) -> Path:
@@ -36,9 +41,12 @@ def kept(file: Path) -> Measured | None:
         return None
 
 
-def keep(file: Path, measured: Measured) -> None:
-    """Raises StoreError."""
-    files.write(file, msgspec.json.encode(measured))
+def keep(file: Path, measured: Measured) -> Measured:
+    """Keep the best that was ever measured, and give it back. Raises StoreError."""
+    before = kept(file)
+    best = measured if before is None else measured.best(before)
+    files.write(file, msgspec.json.encode(best))
+    return best
 
 
 def of_device(device_name: str) -> Measured | None:

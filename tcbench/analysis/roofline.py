@@ -11,14 +11,14 @@ not on how a backend goes about it: what it moves beyond that shows as a rate be
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
-from tcbench.accelerators.peaks import Precision
 from tcbench.analysis.summary import CellSummary
 from tcbench.core.record import Cell, Record
 from tcbench.core.timeline import Timeline
@@ -56,6 +56,8 @@ from tcbench.work import (
     Work,
 )
 
+_STORED: dict[str, DType] = {"fp16": "float16", "bf16": "bfloat16"}
+
 UPDATE_FLOPS = 6
 """Per parameter: g + decay * w, momentum * v - rate * g, w + v."""
 UPDATE_BYTES = 20
@@ -63,28 +65,52 @@ UPDATE_BYTES = 20
 two bytes each and the master weight has four: the same sum."""
 
 
+Precision = Literal["fp32", "tf32", "fp16", "bf16"]
+MEMORY = "memory"
+"""The name of the bandwidth among what is withdrawn."""
+
+
 def precision_of(rungs: Iterable[str]) -> Precision:
-    """The arithmetic of convolutions on a GPU with a config's rungs."""
+    """The arithmetic of convolutions with a config's rungs."""
     rungs = set(rungs)
-    if rungs & {"fp16", "bf16"}:
-        return "fp16"
-    return "tf32" if "tf32" in rungs else "fp32"
+    halves: tuple[Precision, ...] = ("fp16", "bf16", "tf32")
+    return next((name for name in halves if name in rungs), "fp32")
 
 
 @dataclass(frozen=True)
 class Ceilings:
-    """The limits of a device. `rates`: FLOP/s by precision; one that is not there computes as fp32 does.
-    `says`: where they come from, for people."""
+    """The limits of a device. `rates`: FLOP/s by precision; bf16 that is not there computes as fp16 does, others as
+    fp32. `says`: where they come from, for people. `withdrawn`: precisions, or MEMORY, that were measured too low, so
+    that nothing is known to limit them."""
 
     device_name: str
-    rates: tuple[tuple[Precision, float], ...]
+    rates: tuple[tuple[str, float], ...]
     bandwidth_bytes_s: float
     measured: bool
     says: str
+    withdrawn: frozenset[str] = frozenset()
 
     def flops_s(self, precision: Precision) -> float:
+        """Infinite where it is withdrawn."""
         rates = dict(self.rates)
-        return rates.get(precision, rates["fp32"])
+        known = rates.get(precision) or (rates.get("fp16") if precision == "bf16" else None) or rates["fp32"]
+        return math.inf if precision in self.withdrawn else known
+
+    def beaten_by(self, timed: Iterable[tuple[Part, Precision]]) -> frozenset[str]:
+        """The limits that parts ran faster than. Memory's is not one of a single layer, whose operands may still lie in
+        a cache; of what a whole phase moves, most has left it."""
+        beaten: set[str] = set()
+        for part, precision in timed:
+            if part.time_s and part.flops / self.flops_s(precision) > part.time_s:
+                beaten.add(precision)
+            if part.time_s and part.name == part.phase and part.bytes / self.bandwidth_bytes_s > part.time_s:
+                beaten.add(MEMORY)
+        return frozenset(beaten)
+
+    def without(self, beaten: frozenset[str]) -> Ceilings:
+        """The same with these withdrawn."""
+        bandwidth = math.inf if MEMORY in beaten else self.bandwidth_bytes_s
+        return replace(self, withdrawn=self.withdrawn | beaten, bandwidth_bytes_s=bandwidth)
 
     def ridge(self, precision: Precision) -> float:
         """The intensity, in FLOP per byte, from which on arithmetic is the ceiling."""
@@ -117,13 +143,16 @@ class Part:
         return self.flops / self.time_s if self.time_s else None
 
     def share_of_roof(self, ceilings: Ceilings, precision: Precision) -> float | None:
-        """The achieved rate over what is attainable at this intensity."""
+        """The achieved rate over what is attainable at this intensity; None where no limit is known of it, as of a
+        layer that found its operands in a cache."""
         roof = ceilings.attainable_flops_s(self.intensity, precision)
-        return self.flops_s / roof if self.flops_s is not None and roof else None
+        share = self.flops_s / roof if self.flops_s is not None and roof and math.isfinite(roof) else None
+        return share if share is None or share <= 1 else None
 
-    def floor_s(self, ceilings: Ceilings, precision: Precision) -> float:
-        """The least time under the roof."""
-        return max(self.flops / ceilings.flops_s(precision), self.bytes / ceilings.bandwidth_bytes_s)
+    def least_s(self, ceilings: Ceilings, precision: Precision) -> float | None:
+        """The least time under the roof; None where no limit is known, or it took less."""
+        least_s = max(self.flops / ceilings.flops_s(precision), self.bytes / ceilings.bandwidth_bytes_s)
+        return least_s if least_s and (self.time_s is None or least_s <= self.time_s) else None
 
 
 @dataclass(frozen=True)
@@ -137,10 +166,16 @@ class CellRoofline:
 
     @property
     def precision(self) -> Precision:
-        """On a CPU everything computes in float32, whatever is stored."""
-        return "fp32" if self.summary.cell.device == "cpu" else precision_of(self.summary.cell.rungs)
+        return precision_of(self.summary.cell.rungs)
+
+    @property
+    def timed(self) -> list[tuple[Part, Precision]]:
+        """Every part that has a time, with the precision that it computes in: the update's is float32 always."""
+        parts = (part for part in (*self.phases, *self.layers) if part.time_s is not None)
+        return [(part, "fp32" if part.name == "update" else self.precision) for part in parts]
 
 
+@functools.lru_cache(256)
 def layer_parts(cell: Cell) -> tuple[Part, ...]:
     """Every layer of the cell's model, forward and then backward, named as in timelines: "block3.c/conv"."""
     layers = tuple(MODELS[cell.model].layers(cell.variant, cell.image_size, cell.n_classes))
@@ -182,18 +217,19 @@ def roofline(
     """
     cell = summary.cell
     layers = layer_parts(cell)
-    phase_s = _phase_s(records)
     layer_s = _layer_s([t for t in timelines if t.label == cell.label and not t.of("gpu")])
-    return CellRoofline(
-        summary,
-        ceilings,
-        tuple(_timed(part, phase_s.get(part.name)) for part in phase_parts(cell, layers) if part.name in phase_s),
-        tuple(_timed(part, layer_s.get((part.phase, part.name))) for part in layers),
+    return replace(
+        phase_roofline(summary, records, ceilings),
+        layers=tuple(replace(part, time_s=layer_s.get((part.phase, part.name))) for part in layers),
     )
 
 
-def _timed(part: Part, time_s: float | None) -> Part:
-    return Part(part.name, part.phase, part.flops, part.bytes, time_s)
+def phase_roofline(summary: CellSummary, records: Sequence[Record], ceilings: Ceilings) -> CellRoofline:
+    """The same without layers."""
+    phase_s = _phase_s(records)
+    parts = (part for part in phase_parts(summary.cell) if part.name in phase_s)
+    phases = tuple(replace(part, time_s=phase_s[part.name]) for part in parts)
+    return CellRoofline(summary, ceilings, phases, ())
 
 
 def _phase_s(records: Iterable[Record]) -> dict[str, float]:
@@ -225,7 +261,7 @@ def macs_per_image(parts: Iterable[Part], batch_size: int) -> int:
 def _works(cell: Cell, layer: Layer, phase: str) -> Iterator[tuple[str, Work]]:
     """A layer's work in one phase, with the name of the part it belongs to."""
     forward = phase == "forward"
-    dtype: DType = "float16" if precision_of(cell.rungs) == "fp16" else "float32"
+    dtype = _STORED.get(precision_of(cell.rungs), "float32")
     if layer.kind not in ("conv", "fc"):
         yield from _other_works(cell.batch_size, layer, forward, dtype)
         return

@@ -12,6 +12,7 @@ from tcbench.cli.options import FormatOption, ResultsFolderOption, results_argum
 
 if TYPE_CHECKING:
     from tcbench.analysis.summary import CellSummary
+    from tcbench.core.record import Record
     from tcbench.core.timeline import Timeline
 
 
@@ -44,7 +45,7 @@ def explain(
         _show_timelines(given.timelines, format_ == "json")
     if not given.records:
         return
-    arithmetic_s, ceiling = arithmetic()
+    arithmetic_s, ceiling = arithmetic(given.records)
     explained = explanations(given.records, problem_of, arithmetic_s)
     by = ceiling(explained[0].summary)
     if format_ == "json":
@@ -113,14 +114,35 @@ def problem_of(summary: CellSummary) -> Callable[[Sequence[str]], str | None]:
     return problem
 
 
-def arithmetic() -> tuple[Callable[[CellSummary, Sequence[str]], float], Callable[[CellSummary], str | None]]:
-    """The least time of the arithmetic of forward and backward, and whose ceiling it is."""
-    from tcbench.analysis.roofline import precision_of
+def arithmetic(
+    records: Sequence[Record],
+) -> tuple[Callable[[CellSummary, Sequence[str]], float], Callable[[CellSummary], str | None]]:
+    """The least time of the arithmetic of forward and backward, and whose ceiling it is: of the ceilings that are known
+    those that none of these records beat."""
+    import functools
+
+    from tcbench.analysis.roofline import Ceilings, phase_roofline, precision_of
+    from tcbench.analysis.summary import by_cell, summarise
     from tcbench.backends import model_of
     from tcbench.run import ceilings
 
+    trials = by_cell(records)
+    summaries = [s for s in summarise(records) if s.images_per_s is not None and model_of(s.cell)]
+
+    @functools.cache
+    def known_of(machine: str | None, device: str, threads: int) -> Ceilings | None:
+        here = [s for s in summaries if (s.machine, s.cell.device, s.cell.threads) == (machine, device, threads)]
+        known = ceilings.known(here[0]) if here else None
+        if known is None:
+            return None
+        timed = [entry for s in here for entry in phase_roofline(s, trials[s.machine, s.cell], known).timed]
+        return ceilings.standing(here[0], known, timed, fresh=False)
+
+    def standing(summary: CellSummary) -> Ceilings | None:
+        return known_of(summary.machine, summary.cell.device, summary.cell.threads)
+
     def arithmetic_s(summary: CellSummary, rungs: Sequence[str]) -> float:
-        known, cell = ceilings.known(summary), summary.cell
+        known, cell = standing(summary), summary.cell
         model = model_of(cell)
         if known is None or model is None:
             return 0.0
@@ -129,7 +151,7 @@ def arithmetic() -> tuple[Callable[[CellSummary, Sequence[str]], float], Callabl
         return 3 * 2 * macs * cell.batch_size / known.flops_s(precision_of(rungs))
 
     def ceiling(summary: CellSummary) -> str | None:
-        known = ceilings.known(summary) if model_of(summary.cell) else None
+        known = standing(summary) if model_of(summary.cell) else None
         return None if known is None else known.says
 
     return arithmetic_s, ceiling

@@ -65,7 +65,7 @@ def report(
 
     given = read_with_documents(results, out)
     records = given.records
-    arithmetic_s, ceiling = arithmetic()
+    arithmetic_s, ceiling = arithmetic(records)
     explanations = explain(records, problem_of, arithmetic_s)
     timelines, notes = _timelines(given)
     page = build(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -65,17 +66,25 @@ def roofline(
     from tcbench.show.charts.files import check_path
     from tcbench.show.console import make_console
 
+    def device_of(summary: CellSummary) -> tuple[str | None, str, int]:
+        return summary.machine, summary.cell.device, summary.cell.threads
+
     check_path(output)
     given = read_with_timelines(results, out, alone=False)
     chosen = _chosen(summarise(given.records), batch_sizes(bs), config_names(config))
     rooflines = []
     known: dict[tuple[str | None, str, int], Ceilings] = {}
     for summary in chosen:
-        device = summary.machine, summary.cell.device, summary.cell.threads
+        device = device_of(summary)
         if device not in known:
             known[device] = ceilings.of(summary, fresh)
         trials = [r for r in given.records if r.cell == summary.cell and r.status == "ok"]
         rooflines.append(under_roof(summary, trials, known[device], given.timelines))
+    for device, first in known.items():
+        here = [one for one in rooflines if device_of(one.summary) == device]
+        timed = [entry for one in here for entry in one.timed]
+        known[device] = ceilings.standing(here[0].summary, first, timed, fresh)
+    rooflines = [replace(one, ceilings=known[device_of(one.summary)]) for one in rooflines]
 
     from tcbench.show.charts.files import save
     from tcbench.show.charts.roofline import roofline_chart

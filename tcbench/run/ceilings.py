@@ -7,17 +7,17 @@ cache by machine and threads. A GPU that is not here has its property file's fig
 
 from __future__ import annotations
 
-import contextlib
 import json
 import sys
+from collections.abc import Sequence
 
 import msgspec
 
 from tcbench.accelerators import ceilings
 from tcbench.accelerators.ceilings import Measured
 from tcbench.accelerators.device import kind_of
-from tcbench.accelerators.peaks import Precision, peak_rates
-from tcbench.analysis.roofline import Ceilings
+from tcbench.accelerators.peaks import peak_rates
+from tcbench.analysis.roofline import Ceilings, Part, Precision
 from tcbench.analysis.summary import CellSummary
 from tcbench.core import process
 from tcbench.core.errors import SelectionError, StoreError, TcbenchError
@@ -35,9 +35,7 @@ def of(summary: CellSummary, fresh: bool = False) -> Ceilings:
     if kept is not None:
         return kept
     if _is_here(summary):
-        measured = _measure(summary)
-        _keep(summary, measured)
-        return _ceilings(measured)
+        return _ceilings(_keep(summary, _measure(summary)))
     published = None if summary.cell.device == "cpu" else _from_file(summary)
     if published is None:
         raise SelectionError(
@@ -45,6 +43,14 @@ def of(summary: CellSummary, fresh: bool = False) -> Ceilings:
             "run `tcbench roofline` on that machine"
         )
     return published
+
+
+def standing(summary: CellSummary, known: Ceilings, timed: Sequence[tuple[Part, Precision]], fresh: bool) -> Ceilings:
+    """Of a device's ceilings those that no part which was timed there ran faster than. One that was beaten is measured
+    anew, unless that was done just now (`fresh`) or the device is not here, and withdrawn where it is still beaten."""
+    if known.beaten_by(timed) and not fresh and _is_here(summary):
+        known = of(summary, fresh=True)
+    return known.without(known.beaten_by(timed))
 
 
 def known(summary: CellSummary) -> Ceilings | None:
@@ -67,10 +73,12 @@ def _kept(summary: CellSummary) -> Ceilings | None:
     return None if measured is None else _ceilings(measured)
 
 
-def _keep(summary: CellSummary, measured: Measured) -> None:
-    """A cache that cannot be written costs time, never a result."""
-    with contextlib.suppress(StoreError):
-        ceilings.keep(ceilings.path(_name_of(summary)), measured)
+def _keep(summary: CellSummary, measured: Measured) -> Measured:
+    """The best ever measured. A cache that cannot be written costs time, never a result."""
+    try:
+        return ceilings.keep(ceilings.path(_name_of(summary)), measured)
+    except StoreError:
+        return measured
 
 
 def _from_file(summary: CellSummary) -> Ceilings | None:

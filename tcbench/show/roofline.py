@@ -8,10 +8,10 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from tcbench.analysis.roofline import Ceilings, CellRoofline, Part
+from tcbench.analysis.roofline import MEMORY, Ceilings, CellRoofline, Part
 from tcbench.show.console import many_ranks, open_table
 from tcbench.show.document import encoded
-from tcbench.show.format import milliseconds, number, percent
+from tcbench.show.format import listed, milliseconds, number, percent
 
 SCHEMA = "tcbench-roofline"
 SCHEMA_VERSION = 1
@@ -20,8 +20,11 @@ SCHEMA_VERSION = 1
 
 def headline(ceilings: Ceilings) -> str:
     """A device's ceilings in one line."""
-    rates = ", ".join(f"{number(rate / 1e9)} GFLOP/s ({name})" for name, rate in ceilings.rates)
-    return f"{ceilings.device_name}: {rates}, {number(ceilings.bandwidth_bytes_s / 1e9)} GB/s: {ceilings.says}"
+    standing = [
+        *(f"{number(rate / 1e9)} GFLOP/s ({name})" for name, rate in ceilings.rates if name not in ceilings.withdrawn),
+        *([] if MEMORY in ceilings.withdrawn else [f"{number(ceilings.bandwidth_bytes_s / 1e9)} GB/s"]),
+    ]
+    return f"{ceilings.device_name}: {', '.join(standing) or 'no ceiling is known'}: {ceilings.says}"
 
 
 def phases_table(rooflines: Sequence[CellRoofline]) -> Table:
@@ -59,11 +62,12 @@ def _table(*names: str) -> Table:
 
 def _figures(part: Part, roofline: CellRoofline) -> tuple[str, ...]:
     share = part.share_of_roof(roofline.ceilings, roofline.precision)
+    least_s = part.least_s(roofline.ceilings, roofline.precision)
     return (
         number(part.flops / 1e9),
         number(part.bytes / 1e6),
         number(part.intensity),
-        milliseconds(part.floor_s(roofline.ceilings, roofline.precision)),
+        "" if least_s is None else milliseconds(least_s),
         "" if part.time_s is None else milliseconds(part.time_s),
         "" if part.flops_s is None or not part.flops else number(part.flops_s / 1e9),
         "" if share is None else percent(share, 0),
@@ -79,12 +83,8 @@ def notes(rooflines: Sequence[CellRoofline]) -> list[str]:
     ]
     if any(not any(part.time_s for part in roofline.layers) for roofline in rooflines):
         lines.append("Layers have times only where a profile of the cell on the CPU is named beside the results.")
-    parts = [(part, roofline) for roofline in rooflines for part in (*roofline.phases, *roofline.layers)]
-    if any((part.share_of_roof(r.ceilings, r.precision) or 0) > 1.05 for part, r in parts):
-        lines.append(
-            "Above the roof: the machine was busier when its ceilings were measured (--fresh measures them anew), or "
-            "what roofline layer leaves is still in the cache for the next."
-        )
+    if withdrawn := sorted(set().union(*(roofline.ceilings.withdrawn for roofline in rooflines))):
+        lines.append(f"Withdrawn, since a phase or a layer ran faster: the ceiling of {listed(withdrawn)}.")
     if many_ranks(roofline.summary.cell for roofline in rooflines):
         lines.append("With many ranks: what each of them does and reaches, on its own device.")
     if any(roofline.summary.cell.device != "cpu" for roofline in rooflines):
@@ -110,7 +110,7 @@ def _cell_json(roofline: CellRoofline) -> dict[str, Any]:
             "flop_per_byte": part.intensity,
             "time_s": part.time_s,
             "flops_s": part.flops_s,
-            "floor_s": part.floor_s(ceilings, roofline.precision),
+            "floor_s": part.least_s(ceilings, roofline.precision),
         }
 
     return {
@@ -124,8 +124,9 @@ def _cell_json(roofline: CellRoofline) -> dict[str, Any]:
         "precision": roofline.precision,
         "ceilings": {
             "device_name": ceilings.device_name,
-            "flops_s": dict(ceilings.rates),
-            "bandwidth_bytes_s": ceilings.bandwidth_bytes_s,
+            "flops_s": {name: rate for name, rate in ceilings.rates if name not in ceilings.withdrawn},
+            "bandwidth_bytes_s": None if MEMORY in ceilings.withdrawn else ceilings.bandwidth_bytes_s,
+            "withdrawn": sorted(ceilings.withdrawn),
             "measured": ceilings.measured,
             "says": ceilings.says,
         },

@@ -106,11 +106,34 @@ def test_the_roof_is_the_lower_of_bandwidth_and_peak() -> None:
     part = Part("p", "forward", flops=4 * 10**9, bytes=2 * 10**9, time_s=0.2)
     assert (part.intensity, part.flops_s) == (2, 2e10)
     assert part.share_of_roof(CEILINGS, "fp32") == pytest.approx(0.5)
-    assert part.floor_s(CEILINGS, "fp32") == pytest.approx(0.1)
+    assert part.least_s(CEILINGS, "fp32") == pytest.approx(0.1)
+
+
+def test_a_ceiling_that_a_phase_beat_is_withdrawn_and_one_that_a_cached_layer_beat_is_not() -> None:
+    slow = Part("forward", "forward", flops=10**9, bytes=10**6, time_s=0.02)
+    fast = Part("backward", "backward", flops=4 * 10**9, bytes=10**6, time_s=0.01)  # 4e11 FLOP/s
+    assert CEILINGS.beaten_by([(slow, "fp32"), (fast, "fp16")]) == frozenset()
+    standing = CEILINGS.without(CEILINGS.beaten_by([(slow, "fp32"), (fast, "fp32")]))
+    assert standing.withdrawn == {"fp32"}
+    assert fast.share_of_roof(CEILINGS, "fp32") is None
+    assert fast.share_of_roof(standing, "fp32") == pytest.approx(0.005)  # of what memory allows
+    assert fast.share_of_roof(standing, "fp16") == pytest.approx(0.5)
+    assert slow.least_s(standing, "fp32") == pytest.approx(5e-5)  # what memory allows
+    moved = Part("update", "update", flops=10, bytes=10**9, time_s=0.01)  # 1e11 B/s
+    assert CEILINGS.beaten_by([(moved, "fp32")]) == {"memory"}
+    cached = Part("block1.a/relu", "forward", flops=10, bytes=10**9, time_s=0.01)
+    assert CEILINGS.beaten_by([(cached, "fp32")]) == frozenset()
+    assert (cached.share_of_roof(CEILINGS, "fp32"), cached.least_s(CEILINGS, "fp32")) == (None, None)
+
+
+def test_bf16_has_a_ceiling_of_its_own_or_that_of_fp16() -> None:
+    assert CEILINGS.flops_s("bf16") == 8e11
+    own = Ceilings("a machine", (*CEILINGS.rates, ("bf16", 9e11)), 2e10, True, "made up")
+    assert own.flops_s("bf16") == 9e11
 
 
 @pytest.mark.parametrize(
-    ("config", "precision"), [("fp32+nhwc", "fp32"), ("tf32", "tf32"), ("fp16+dali", "fp16"), ("bf16", "fp16")]
+    ("config", "precision"), [("fp32+nhwc", "fp32"), ("tf32", "tf32"), ("fp16+dali", "fp16"), ("bf16", "bf16")]
 )
 def test_a_configs_rungs_say_how_it_computes(config: str, precision: str) -> None:
     assert precision_of(config.split("+")) == precision
@@ -128,7 +151,12 @@ def test_phases_take_the_times_of_the_profiled_pass_and_layers_those_of_a_timeli
     spans = [layer(0, 0.1, "forward", 0), layer(0.5, 0.9, "backward", 0), layer(1, 1.3, "forward", 1)]
     timeline = timeline_of(cell.label, "cpu", "CPU", 4, "ranges", ("forward", "backward"), spans)
     result = roofline(summary, [record], CEILINGS, [timeline])
-    assert result.precision == "fp32"
+    assert result.precision == "fp16"
+    assert [(part.phase, by) for part, by in result.timed][:3] == [
+        ("forward", "fp16"),
+        ("backward", "fp16"),
+        ("update", "fp32"),
+    ]
     assert [part.name for part in result.phases] == ["forward", "backward", "update"]
     assert {part.time_s for part in result.phases} == {0.2}
     timed = {(part.phase, part.name): part.time_s for part in result.layers if part.time_s is not None}

@@ -11,6 +11,7 @@ from factories import make_cell, make_environment, make_record
 from tcbench.accelerators import device
 from tcbench.accelerators.ceilings import Measured
 from tcbench.accelerators.peaks import peak_rates
+from tcbench.analysis.roofline import Ceilings, Part
 from tcbench.analysis.summary import CellSummary, summarise
 from tcbench.core.errors import SelectionError, TcbenchError
 from tcbench.core.process import Answer
@@ -44,6 +45,38 @@ def test_they_are_measured_once_and_kept(monkeypatch: pytest.MonkeyPatch) -> Non
     assert ceilings.of(here()) == ceilings.known(here()) == limits
     assert len(measured) == 1
     ceilings.of(here(), fresh=True)
+    assert len(measured) == 2
+
+
+def test_the_best_ever_measured_is_kept_by_dtype(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy moment can only lower a rate."""
+    quiet = Measured(device_name="this", flops_s={"fp32": 1e11, "bf16": 5e11}, bandwidth_bytes_s=1e10, says="measured")
+    busy = Measured(device_name="this", flops_s={"fp32": 3e10, "fp16": 2e11}, bandwidth_bytes_s=2e10, says="measured")
+    for measured in (quiet, busy):
+        monkeypatch.setattr(ceilings, "_measure", lambda summary, measured=measured: measured)
+        ceilings.of(here(), fresh=True)
+    kept = ceilings.known(here())
+    assert kept is not None
+    assert dict(kept.rates) == {"fp32": 1e11, "fp16": 2e11, "bf16": 5e11}
+    assert kept.bandwidth_bytes_s == 2e10
+
+
+def test_a_ceiling_that_was_beaten_is_measured_anew_and_withdrawn_if_it_still_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    busy = Ceilings("this", (("fp32", 3.8e10),), 2e10, True, "measured")
+    fast = Part("forward", "forward", flops=8 * 10**8, bytes=10, time_s=0.01)  # 8e10 FLOP/s
+    faster = Part("forward", "forward", flops=2 * 10**9, bytes=10, time_s=0.01)  # 2e11
+    measured = []
+    monkeypatch.setattr(ceilings, "_measure", lambda summary: measured.append(1) or VALUE)
+    slow = [(Part("forward", "forward", flops=10**8, bytes=10, time_s=0.01), "fp32")]
+    assert ceilings.standing(here(), busy, slow, fresh=False) == busy and not measured
+    anew = ceilings.standing(here(), busy, [(fast, "fp32")], fresh=False)
+    assert (anew.flops_s("fp32"), anew.withdrawn, len(measured)) == (1e11, frozenset(), 1)
+    assert ceilings.standing(here(), busy, [(faster, "fp32")], fresh=False).withdrawn == {"fp32"}
+    # Just measured, or another machine's: it is withdrawn at once.
+    for summary, fresh in ((here(), True), (of_machine("elsewhere"), False)):
+        assert ceilings.standing(summary, busy, [(fast, "fp32")], fresh).withdrawn == {"fp32"}
     assert len(measured) == 2
 
 

@@ -17,8 +17,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 from matplotlib.transforms import Bbox
 
-from tcbench.accelerators.peaks import Precision
-from tcbench.analysis.roofline import Ceilings, CellRoofline, Part, worth_showing
+from tcbench.analysis.roofline import Ceilings, CellRoofline, Part, Precision, worth_showing
 from tcbench.core.errors import SelectionError
 from tcbench.show.charts.inline import tooltip
 from tcbench.show.charts.labels import around, label
@@ -31,7 +30,7 @@ MAX_CELLS = 40
 _HEIGHT = 4.6
 _POINT, _DOT = 7.9, 3.7
 """Width of a phase's and of a layer's mark, points."""
-_STYLES: dict[Precision, Any] = {"fp32": "-", "tf32": (0, (5, 2)), "fp16": (0, (2, 1.5))}
+_STYLES: dict[Precision, Any] = {"fp32": "-", "tf32": (0, (5, 2)), "fp16": (0, (2, 1.5)), "bf16": (0, (1, 1))}
 
 
 def roofline_chart(rooflines: Sequence[CellRoofline]) -> Figure:
@@ -79,9 +78,10 @@ def roofline_chart(rooflines: Sequence[CellRoofline]) -> Figure:
 def _frame(axes: Axes, rooflines: Sequence[CellRoofline], ceilings: Ceilings, precisions: Sequence[Precision]) -> None:
     """Logarithmic axes, FLOP per byte and FLOP/s, that hold all parts and ceilings."""
     parts = [part for one in rooflines for part in (*worth_showing(one.phases), *worth_showing(one.layers))]
-    peaks = [ceilings.flops_s(p) for p in precisions]
-    x = [part.intensity for part in parts] + [ceilings.ridge(p) for p in precisions]
-    y = [part.flops_s or peaks[0] for part in parts] + peaks
+    peaks = [peak for peak in map(ceilings.flops_s, precisions) if math.isfinite(peak)]
+    ridges = [ridge for ridge in map(ceilings.ridge, precisions) if 0 < ridge < math.inf]
+    x = [part.intensity for part in parts] + ridges or [1.0]
+    y = [part.flops_s for part in parts if part.flops_s] + peaks or [1e9]
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.set_xlim(10 ** math.floor(math.log10(min(x) / 1.5)), 10 ** math.ceil(math.log10(max(x) * 2)))
@@ -100,7 +100,7 @@ def _draw(axes: Axes, rooflines: Sequence[CellRoofline], ceilings: Ceilings, pre
     single = len(rooflines) == 1
     taken: list[Bbox] = []
     for precision in precisions:
-        taken += _draw_roof(axes, ceilings, precision)
+        taken += _draw_roof(axes, ceilings, precision, is_first=precision == precisions[0])
     names: list[tuple[str, tuple[float, float], float]] = []
     if single:
         _draw_marks(axes, rooflines[0])
@@ -139,17 +139,24 @@ def _draw_points(axes: Axes, rooflines: Sequence[CellRoofline], parts: Sequence[
     tooltip(marks, *texts)
 
 
-def _draw_roof(axes: Axes, ceilings: Ceilings, precision: Precision) -> list[Bbox]:
-    """Bandwidth up to the ridge, then the peak, each with its words; returns what they cover, in pixels."""
+def _draw_roof(axes: Axes, ceilings: Ceilings, precision: Precision, *, is_first: bool) -> list[Bbox]:
+    """Bandwidth up to the ridge, then the peak, where they stand, each with its words; returns what they cover, in
+    pixels."""
     peak, ridge = ceilings.flops_s(precision), ceilings.ridge(precision)
     low, high = axes.get_xlim()
     x = np.union1d(np.geomspace(low, high, 160), np.clip(ridge, low, high))
     y = [ceilings.attainable_flops_s(float(intensity), precision) for intensity in x]
+    if not all(map(math.isfinite, y)):
+        return []
     axes.plot(x, y, color=INK, linewidth=1.4, linestyle=_STYLES[precision], zorder=2.5)
-    texts = [put(axes, f"{precision}: {number(peak / 1e9)} GFLOP/s", (high, peak), (0, 3), ha="right", va="bottom")]
+    texts = []
+    if math.isfinite(peak):
+        words = f"{precision}: {number(peak / 1e9)} GFLOP/s"
+        texts.append(put(axes, words, (high, peak), (0, 3), ha="right", va="bottom"))
+    ridge = min(ridge, high)
     bottom = max(low, axes.get_ylim()[0] / ceilings.bandwidth_bytes_s)
-    # Precisions share the bandwidth, so that its words stand once: left of the middle of the lowest one's slope.
-    if precision == ceilings.rates[0][0] and bottom < ridge:
+    # Precisions share the bandwidth, so that its words stand once: left of the middle of the first one's slope.
+    if is_first and bottom < ridge:
         middle = math.sqrt(bottom * ridge)
         at = middle, ceilings.bandwidth_bytes_s * middle
         texts.append(
@@ -163,6 +170,8 @@ def _draw_marks(axes: Axes, one: CellRoofline) -> None:
     """On the ceiling, where each layer that computes could be."""
     for phase in ("forward", "backward"):
         parts = [part for part in one.layers if part.phase == phase and part.flops and part.bytes]
+        if not all(math.isfinite(one.ceilings.attainable_flops_s(p.intensity, one.precision)) for p in parts):
+            return  # no ceiling to stand on
         y = [one.ceilings.attainable_flops_s(part.intensity, one.precision) for part in parts]
         x = [part.intensity for part in parts]
         words = [f"{part.name}, {phase}: at most {number(at / 1e9)} GFLOP/s" for part, at in zip(parts, y, strict=True)]
