@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from recordings import DALI, MAIN, STEP, TITLE, recording
+from recordings import DALI, MAIN, STEP, TITLE, host, recording
 
-from tcbench.core.recording import Activity, Call
+from tcbench.core.recording import Activity, Call, HostSpan
 from tcbench.tracing.attribution import Work, assemble
 
 
@@ -16,6 +16,13 @@ def test_a_kernel_belongs_to_the_phase_that_launched_it_however_late_it_ran():
     conv = gpu(assemble(TITLE, recording(), "cupti"))["conv"]
     assert (conv.step, conv.phase, conv.row) == (5, "forward", 0)
     assert 690e-9 < conv.begin_s < 710e-9  # in backward's time
+
+
+def test_a_kernel_belongs_to_the_layer_that_launched_it():
+    layers = (HostSpan("layer", "stem", 5, "forward", 50, 150), HostSpan("layer", "head", 5, "backward", 400, 515))
+    found = gpu(assemble(TITLE, recording(spans=host() + layers), "cupti"))
+    layer_of = {name: found[name].layer for name in ("conv", "dgrad", "between phases", "of nobody", "jpeg")}
+    assert layer_of == {"conv": "stem", "dgrad": "head", "between phases": None, "of nobody": None, "jpeg": None}
 
 
 def test_launches_of_another_thread_count_on_a_stream_of_the_steps_and_nowhere_else():

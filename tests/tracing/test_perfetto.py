@@ -20,8 +20,8 @@ TIMELINE = assemble(TITLE, recording(), "cupti", [Work("[DALI] TP0", 0, 100, 300
 
 times = st.floats(0, 1e4, allow_nan=False)
 spans = st.builds(
-    lambda begin, length, lane_kind, name, step, phase, row, n: Span(
-        begin, begin + length, *lane_kind, name, step, phase, row, n
+    lambda begin, length, lane_kind, name, step, phase, row, n, layer: Span(
+        begin, begin + length, *lane_kind, name, step, phase, row, n, layer
     ),
     times,
     st.floats(1e-9, 1e4),
@@ -31,6 +31,7 @@ spans = st.builds(
     st.none() | st.text(max_size=8),
     st.integers(0, 900),
     st.none() | st.integers(0, 2**50),
+    st.none() | st.text(max_size=8),
 )
 
 
