@@ -111,4 +111,5 @@ def torch_name(name: str) -> str:
     """`/block1/a/gamma` is PyTorch's `block1.a.bn.weight`."""
     *path, last = name.strip("/").split("/")
     last = {"w": "conv.weight", "b": "conv.bias", "gamma": "bn.weight", "beta": "bn.bias"}[last]
-    return ".".join([*path, last.replace("conv", "fc") if path == ["head"] else last])
+    of_matrix = path[-1] == "head" or path[-1].startswith("fc")
+    return ".".join([*path, last.replace("conv", "fc") if of_matrix else last])

@@ -79,7 +79,7 @@ class BesideEachOther(chainer.Chain):
         return ops.concatenate(tuple(outputs), layout=self.layout)
 
 
-class SideClassifier(Sequence):
+class AuxiliaryClassifier(Sequence):
     """Logits for a loss of their own, which counts `weight`."""
 
     def __init__(self, parts: Parts, stage: Auxiliary, rng: np.random.RandomState) -> None:
@@ -134,7 +134,7 @@ def _link(parts: Parts, stage: Stage, rng: np.random.RandomState) -> Any:
     if isinstance(stage, Branches):
         return BesideEachOther(parts, stage, rng)
     if isinstance(stage, Auxiliary):
-        return SideClassifier(parts, stage, rng)
+        return AuxiliaryClassifier(parts, stage, rng)
     if isinstance(stage, Linear):
         return Classifier(parts.spec, stage, rng)
     if isinstance(stage, Dropout):
@@ -154,25 +154,25 @@ class Network(Sequence):
         return self._body(self, x)[0]
 
     def loss(self, x: Any, t: Any) -> Any:
-        """The mean softmax cross entropy with labels t (N,), and those of side classifiers by their weights."""
+        """The mean softmax cross entropy with labels t (N,), and those of auxiliary classifiers by their weights."""
         logits, *others = self._body(self, x)
         total = ops.softmax_cross_entropy(logits, t)
-        for other, side in zip(others, self._sides(), strict=True):
-            total = ops.add(total, ops.softmax_cross_entropy(other, t, side.weight))
+        for other, link in zip(others, self._auxiliaries(), strict=True):
+            total = ops.add(total, ops.softmax_cross_entropy(other, t, link.weight))
         return total
 
-    def _sides(self) -> list[SideClassifier]:
+    def _auxiliaries(self) -> list[AuxiliaryClassifier]:
         """Those that work: none outside training."""
         links = (self[name] for name in self.names) if chainer.config.train else ()
-        return [link for link in links if isinstance(link, SideClassifier)]
+        return [link for link in links if isinstance(link, AuxiliaryClassifier)]
 
     def body(self, x: Any) -> tuple[Any, ...]:
-        """Logits, and those of side classifiers."""
-        sides, others = self._sides(), []
+        """Logits, and those of auxiliary classifiers."""
+        working, others = self._auxiliaries(), []
         for name in self.names:
             link = self[name]
-            if link in sides:
+            if link in working:
                 others.append(link(x))
-            elif not isinstance(link, SideClassifier):
+            elif not isinstance(link, AuxiliaryClassifier):
                 x = link(x)
         return (x, *others)

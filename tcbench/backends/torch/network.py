@@ -124,7 +124,7 @@ class BesideEachOther(nn.Module):
         return torch.cat(outputs, 1)
 
 
-class SideClassifier(nn.Sequential):
+class AuxiliaryClassifier(nn.Sequential):
     """Logits for a loss of their own, which counts `weight`."""
 
     def __init__(self, stage: Auxiliary, rng: np.random.RandomState) -> None:
@@ -153,13 +153,13 @@ def _module(stage: Stage, rng: np.random.RandomState) -> nn.Module:
     if isinstance(stage, Branches):
         return BesideEachOther(stage, rng)
     if isinstance(stage, Auxiliary):
-        return SideClassifier(stage, rng)
+        return AuxiliaryClassifier(stage, rng)
     return Classifier(stage, rng)
 
 
 class Network(nn.Sequential):
-    """Images (N, 3, S, S) -> logits (N, n_classes), and in training those of side classifiers. Stages are modules by
-    their names."""
+    """Images (N, 3, S, S) -> logits (N, n_classes), and in training those of auxiliary classifiers. Stages are modules
+    by their names."""
 
     def __init__(self, stages: Iterable[Named], rng: np.random.RandomState) -> None:
         super().__init__()
@@ -169,13 +169,13 @@ class Network(nn.Sequential):
     def forward(self, x: Any) -> tuple[Any, ...]:
         others = []
         for module in self:
-            if not isinstance(module, SideClassifier):
+            if not isinstance(module, AuxiliaryClassifier):
                 x = module(x)
             elif self.training:
                 others.append(module(x))
         return (x, *others)
 
     @property
-    def side_weights(self) -> list[float]:
-        """Of the losses of side classifiers, in the order of `forward`."""
-        return [module.weight for module in self if isinstance(module, SideClassifier)]
+    def auxiliary_weights(self) -> list[float]:
+        """Of the losses of auxiliary classifiers, in the order of `forward`."""
+        return [module.weight for module in self if isinstance(module, AuxiliaryClassifier)]

@@ -41,10 +41,10 @@ class Step:
         batches: Batches,
         autocast: Callable[[], Any],
         exchange: DataParallel | None = None,
-        side_weights: Sequence[float] = (),
+        auxiliary_weights: Sequence[float] = (),
     ) -> None:
         self.model = forward
-        self.side_weights = side_weights
+        self.auxiliary_weights = auxiliary_weights
         self.exchange = exchange
         self.optimizer = optimizer
         self.batches = batches
@@ -61,7 +61,7 @@ class Step:
         with self.autocast():
             logits, *others = self.model(self.x)
             self.loss = F.cross_entropy(logits, self.t)
-            for weight, other in zip(self.side_weights, others, strict=True):
+            for weight, other in zip(self.auxiliary_weights, others, strict=True):
                 self.loss = self.loss + weight * F.cross_entropy(other, self.t)
 
     def backward(self) -> None:
@@ -122,7 +122,7 @@ class TorchSession:
             )
             self.model = model
             forward = parts.body(self._exchange.model if self._exchange else model)
-            self.step = Step(forward, optimizer, batches, autocast, self._exchange, model.side_weights)
+            self.step = Step(forward, optimizer, batches, autocast, self._exchange, model.auxiliary_weights)
             self._phases: tuple[Phase, ...] = _fold(rungs, "step", self.step.phases(), cell)
             self._exit = stack.pop_all()
 

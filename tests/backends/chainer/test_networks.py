@@ -22,7 +22,15 @@ def trained(config, model, steps=2, **changes):
 
 
 @NETWORKS
-@pytest.mark.parametrize("config", ["fp32", "fp32+im2col", "fp32+nhwc", "fp32+batched+nhwc+fused+static_graph"])
+@pytest.mark.parametrize(
+    "config",
+    [
+        pytest.param("fp32", marks=pytest.mark.slow),
+        pytest.param("fp32+im2col", marks=pytest.mark.slow),
+        pytest.param("fp32+nhwc", marks=pytest.mark.slow),
+        "fp32+batched+nhwc+fused+static_graph",
+    ],
+)
 def test_a_network_trains_in_float32_as_in_float64(model, config):
     exact, found = trained("fp64", model), trained(config, model)
     assert loss_distance(found, exact) < 1e-4
@@ -30,6 +38,7 @@ def test_a_network_trains_in_float32_as_in_float64(model, config):
 
 
 @NETWORKS
+@pytest.mark.slow
 @pytest.mark.parametrize("config", ["bf16+batched", "fp16+nhwc+fused", "fp16+batched+nhwc+fused+static_graph"])
 def test_a_network_trains_in_16_bits_about_as_in_float64(model, config):
     exact, found = trained("fp64", model), trained(config, model)
@@ -45,7 +54,7 @@ def test_a_recorded_step_is_the_step_bit_for_bit(model):
 
 
 @NETWORKS
-@pytest.mark.parametrize("config", ["fp32", "fp16+batched+nhwc+fused"])
+@pytest.mark.parametrize("config", [pytest.param("fp32", marks=pytest.mark.slow), "fp16+batched+nhwc+fused"])
 def test_a_network_takes_the_path_of_a_gpu_to_the_same_numbers(model, config):
     """With the plain references in the place of kernels and cuDNN."""
     host = trained(config, model, site=numpys_processor())
