@@ -55,7 +55,7 @@ def plot(
             "--config",
             metavar="GLOB",
             help="Configs by name or glob; with --by machine also best, each machine's fastest. May be given more than "
-            "once, or with commas. Default: all; with --by machine fp32 and best.",
+            "once, or with commas. Default: all; with --by machine the base (fp32) and best.",
         ),
     ] = None,
     out: ResultsFolderOption = OUT,
@@ -85,7 +85,7 @@ def plot(
 def _draw(records: Sequence[Record], *, kind: str, slide: int | None, by: str, configs: Sequence[str]) -> Any:
     """The figure that is asked for. Raises SelectionError where these records do not have what it shows."""
     from tcbench.analysis.scaling import curves
-    from tcbench.analysis.summary import summarise
+    from tcbench.analysis.summary import base_config, summarise
     from tcbench.show import charts
 
     summaries = summarise(records)
@@ -95,7 +95,7 @@ def _draw(records: Sequence[Record], *, kind: str, slide: int | None, by: str, c
         summaries = tuple(summary for summary in summaries if summary.cell.config in keep)
         records = tuple(record for record in records if record.cell.config in keep)
     if by == "machine":
-        return charts.machines_chart(summaries, _beside(configs, there))
+        return charts.machines_chart(summaries, _beside(configs, there, base_config(summaries)))
     if slide is not None:
         return charts.slide_chart(summaries, slide)
     if kind == "ladder":
@@ -122,11 +122,11 @@ def _drawable(out: Path, draw: Callable[[Sequence[Record]], Any]) -> Path | None
     return None
 
 
-def _beside(configs: Sequence[str], there: Sequence[str]) -> list[str]:
+def _beside(configs: Sequence[str], there: Sequence[str], base: str) -> list[str]:
     """Configs that --by machine draws: those that are named, else the base, where it was run, and the best. Raises
     SelectionError."""
     if not configs:
-        return [*(config for config in there if config == "fp32"), "best"]
+        return [*(config for config in there if config == base), "best"]
     chosen = (["best"] if name == "best" else named([name], there) for name in configs)
     return list(dict.fromkeys(config for names in chosen for config in names))
 

@@ -27,6 +27,10 @@ from tcbench.run.scenario_file import CudnnTable, File, LadderTable, TrainTable
 
 SUFFIX = ".toml"
 
+DEFAULT_MODEL = "resnet50"
+OWN_MODEL = "own"
+"""In place of a name, where a step of the user's own has none."""
+
 
 @dataclass(frozen=True)
 class Config:
@@ -145,7 +149,7 @@ def _changed(raw: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
 
 def _checked(path: Path, raw: dict[str, Any], *, inherits_claims: bool = False) -> Scenario:
     file = scenario_file.read(path, raw)
-    models = (file.model.name,) if isinstance(file.model.name, str) else tuple(dict.fromkeys(file.model.name))
+    models = _models(file)
     _check_model(path, file, models)
     if file.measure.max_warmup_steps < file.measure.min_warmup_steps:
         raise ScenarioError(f"{path}: measure.max_warmup_steps: expected at least measure.min_warmup_steps")
@@ -195,12 +199,22 @@ def _checked(path: Path, raw: dict[str, Any], *, inherits_claims: bool = False) 
     )
 
 
+def _backends(file: File) -> list[str]:
+    return [*(table.backend for table in file.ladder), *(table.backend for table in file.config)]
+
+
+def _models(file: File) -> tuple[str, ...]:
+    """The models that a file names, each once."""
+    if file.model.name is None:
+        return (DEFAULT_MODEL if any(map(builds_models, _backends(file))) else OWN_MODEL,)
+    return (file.model.name,) if isinstance(file.model.name, str) else tuple(dict.fromkeys(file.model.name))
+
+
 def _check_model(path: Path, file: File, models: tuple[str, ...]) -> None:
     """Raises ScenarioError for models that there are not, a variant that none of them has, or images too small."""
-    backends = [*(table.backend for table in file.ladder), *(table.backend for table in file.config)]
     unknown = [name for name in models if name not in MODELS]
     # A step of one's own may be of any model.
-    if unknown and any(map(builds_models, backends)):
+    if unknown and any(map(builds_models, _backends(file))):
         raise ScenarioError(f"{path}: model.name: '{unknown[0]}' is unknown; {hint(unknown[0], MODELS)}")
     known = [MODELS[name] for name in models if name in MODELS]
     variants = dict.fromkeys(variant for model in known for variant in model.variants)

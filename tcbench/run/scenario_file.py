@@ -31,9 +31,10 @@ class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ModelTable(_Table, frozen=True, kw_only=True):
-    """The table [model]. Several names: each of these models."""
+    """The table [model]. Several names: each of these models; none: ResNet-50, or whatever a step of the user's own
+    trains."""
 
-    name: str | Annotated[list[str], Meta(min_length=1)] = "resnet50"
+    name: str | Annotated[list[str], Meta(min_length=1)] | None = None
     variant: str = "v1"
     image_size: PositiveInt = 224
     classes: Annotated[int, Meta(ge=2, le=1_000_000)] = 1000

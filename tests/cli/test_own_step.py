@@ -38,7 +38,7 @@ rungs = ["plain"]
 backend = "my_step:open_session"
 rungs = ["plain", "inplace"]
 """
-"""Without `model.name`: its records bear the default's."""
+"""Without `model.name`."""
 
 RUN = "results/a-machine/my_step-20260101-000000.jsonl"
 FIGURE = ("-o", "figure.png")
@@ -46,7 +46,7 @@ FIGURE = ("-o", "figure.png")
 COMMANDS: dict[str, list[tuple[tuple[str, ...], int]]] = {
     "run": [(("./my_step.toml", "--dry-run"), 0), (("./my_step.toml", "--dry-run", "--config", "inplace"), 2)],
     "submit": [(("./my_step.toml", "--dry-run", "--partition", "p"), 2)],
-    "profile": [(("nothing", "--scenario", "./my_step.toml"), 2)],
+    "profile": [(("nothing/plain", "./my_step.toml"), 2)],
     "forecast": [(("./my_step.toml", "--gpu", "V100"), 2)],
     "plot": [
         ((RUN, *FIGURE), 0),
@@ -85,6 +85,7 @@ def record(config: str, batch_size: int, trial: int) -> bytes:
         rungs=tuple(config.split("+")),
         scenario="my_step",
         input=Input(kind="own"),
+        model="own",
         image_size=224,
         unit="samples",
         base="my_step/plain+inplace",

@@ -288,3 +288,39 @@ def test_settings_of_kfac_are_the_scenarios_and_change_no_cell_without_them(tmp_
     path.write_text(plain.replace("[measure]", "[train.kfac]\ninterval = 0\n\n[measure]", 1))
     with pytest.raises(ScenarioError, match=r"train\.kfac\.interval: expected a whole number >= 1, got 0"):
         scenario.load(str(path))
+
+
+OWN = """
+schema = 1
+title = "t"
+UNIT
+[measure]
+batch_sizes = [4]
+[[config]]
+backend = "my_step:open_session"
+rungs = ["plain"]
+[[config]]
+backend = "my_step:open_session"
+rungs = ["plain", "fast"]
+"""
+
+
+def test_a_step_of_ones_own_has_a_unit_a_base_and_no_model_but_its_own(write):
+    loaded = scenario.load(write(OWN.replace("UNIT", 'unit = "sequences"\nbase = "plain+fast"')))
+    assert (loaded.unit, loaded.base, loaded.models) == ("sequences", "my_step/plain+fast", ("own",))
+    plain = scenario.load(write(OWN.replace("UNIT", "")))
+    assert (plain.unit, plain.base) == ("images", None)
+    assert scenario.load(write(MINIMAL)).models == ("resnet50",)
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ('base = "plane"', "base: no config 'plane'; expected one of my_step/plain, my_step/plain+fast"),
+        ('unit = "$x$"', "unit: expected a text in quotes matching regex"),
+    ],
+)
+def test_a_unit_or_base_that_makes_no_sense_names_its_key(write, line, expected):
+    with pytest.raises(ScenarioError) as error:
+        scenario.load(write(OWN.replace("UNIT", line)))
+    assert expected in str(error.value)
