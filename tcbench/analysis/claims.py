@@ -327,7 +327,8 @@ def _decided(claim: Claim, batch_size: int, left: _Measured, right: _Measured | 
     assert other is not None
     by_trials = all(side is None or side.summary.unit == "trials" for side in (left, right))
     ratio = welch.log_ratio(one, other).interval()
-    outcome = _outcome(claim, ratio)
+    # The steps of one trial tell nothing of how processes differ.
+    outcome = _outcome(claim, ratio) if by_trials else "undecided"
     at = AtBatchSize(
         batch_size=batch_size,
         outcome=outcome,
@@ -364,7 +365,7 @@ def _more_trials(claim: Claim, ratio: Interval, left: Group, right: Group) -> in
     included = [limit for limit in (claim.least, claim.most) if limit is not None and ratio.holds(limit)]
     needed = [
         # With no threshold Rule asks whether the ratio is surely above or below 1, here the limit.
-        Rule(threshold=0.0, level=0.025).more_trials(
+        Rule(threshold=0.0, level=0.025, change_level=0.025).more_trials(
             Unpaired(left, Group(right.n, right.mean + math.log(limit), right.variance))
         )
         for limit in included

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from tcbench.analysis.stats import Interval
-from tcbench.analysis.summary import CellSummary, ratio
+from tcbench.analysis.summary import CellSummary, ratio, unsure
 from tcbench.core.record import Cell
 
 
@@ -62,7 +62,8 @@ class LadderStep:
 
     `added` are the rungs it adds to the last config below it that ran, so that nothing a missing config would have
     brought is credited to another's name; the base adds all of its own. `before` and `after` are in images/s. On the
-    base, and while no config below ran, `before` and `ratio` are None. A config that gave no number has `missing`
+    base, and while no config below ran, `before` and `ratio` are None. `unsure`: the step may as well have changed
+    nothing, as in `summary.unsure`. A config that gave no number has `missing`
     (its summary, or None when it was never run) and `after` None.
     """
 
@@ -73,6 +74,7 @@ class LadderStep:
     ratio: Interval | None
     missing: bool
     summary: CellSummary | None
+    unsure: bool = False
 
 
 @dataclass(frozen=True)
@@ -93,6 +95,22 @@ class Climb:
     def top(self) -> LadderStep | None:
         """The last config that ran."""
         return next((step for step in reversed(self.steps) if not step.missing), None)
+
+    @property
+    def total(self) -> Interval | None:
+        """The top over the base; None where the two are one."""
+        base, top = self._ends
+        return ratio(top, base) if base and top and top is not base else None
+
+    @property
+    def unsure(self) -> bool:
+        """Whether the whole ladder may as well have changed nothing."""
+        base, top = self._ends
+        return base is not None and top is not None and top is not base and unsure(top, base)
+
+    @property
+    def _ends(self) -> tuple[CellSummary | None, CellSummary | None]:
+        return (self.base.summary if self.base else None), (self.top.summary if self.top else None)
 
 
 def derive(summaries: Sequence[CellSummary]) -> tuple[DerivedLadder, ...]:
@@ -161,6 +179,7 @@ def _steps(configs: Sequence[tuple[ConfigLike, CellSummary | None]]) -> tuple[La
                 ratio=ratio(summary, below) if summary and below else None,
                 missing=after is None,
                 summary=summary,
+                unsure=bool(summary and below and unsure(summary, below)),
             )
         )
         if after is not None:

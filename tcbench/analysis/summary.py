@@ -129,6 +129,13 @@ def ratio(numerator: CellSummary, denominator: CellSummary) -> Interval | None:
     return welch.log_ratio(numerator.throughput, denominator.throughput).interval()
 
 
+def unsure(numerator: CellSummary, denominator: CellSummary) -> bool:
+    """Whether one cell may as well be as fast as another: the interval of their ratio holds 1, or a side has one trial,
+    whose steps tell how steady that process was and not how the next one will be."""
+    of = ratio(numerator, denominator)
+    return of is not None and (of.holds(1.0) or "steps" in (numerator.unit, denominator.unit))
+
+
 def best(summaries: Iterable[CellSummary]) -> CellSummary | None:
     """The fastest of those that are ok, whatever its dtype; None when none is."""
     ok = [(s.images_per_s.value, s) for s in summaries if s.images_per_s is not None]

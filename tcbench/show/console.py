@@ -146,19 +146,20 @@ def _figures(summary: CellSummary, speedup: Interval | None) -> tuple[Text, ...]
     return (
         Text(rate(summary.images_per_s) + ("" if summary.settled else " *") + (" †" if summary.busy else "")),
         Text(milliseconds(summary.step_time_s.value)),
-        _factor(speedup),
+        _factor(speedup, summary),
         Text(str(summary.trials_ok)),
         Text("" if summary.peak_memory_bytes is None else size(summary.peak_memory_bytes)),
     )
 
 
-def _factor(speedup: Interval | None) -> Text:
-    """A speed-up with its interval; pale where that includes 1, and so may be none."""
+def _factor(speedup: Interval | None, of: CellSummary) -> Text:
+    """A speed-up with its interval; pale where that includes 1, or is over the steps of one trial, and so may be
+    none."""
     if speedup is None:
         return Text("")
     if speedup.low == speedup.high:  # the base over itself
         return Text(factor(speedup.value))
-    pale = speedup.low <= 1 <= speedup.high
+    pale = speedup.holds(1.0) or of.unit == "steps"
     return Text(f"{factor(speedup.value)} {plus_minus(speedup)}", style="dim" if pale else "")
 
 

@@ -118,7 +118,7 @@ def test_a_stall_of_one_trial_leaves_a_claim_undecided_and_one_of_all_decides() 
     assert judged(make_claim(), every, trials("fp32", *STEADY)).outcome == "does not hold"
 
 
-def test_one_trial_is_judged_over_its_steps_and_says_so() -> None:
+def test_one_trial_leaves_a_claim_undecided_whatever_its_steps_say() -> None:
     def ran(factor: float, noise: float) -> Evaluated:
         records = [
             factories.make_record("fp16", images_per_s=40 * factor, noise=noise),
@@ -126,9 +126,10 @@ def test_one_trial_is_judged_over_its_steps_and_says_so() -> None:
         ]
         return judged(make_claim(), records)
 
-    for factor, noise, expected in ((1.2, 0.01, "holds"), (0.8, 0.01, "does not hold"), (1.02, 0.2, "undecided")):
+    for factor, noise in ((1.2, 0.01), (0.8, 0.01), (1.02, 0.2)):
         evaluated = ran(factor, noise)
-        assert evaluated.outcome == expected
+        assert evaluated.outcome == "undecided"
+        assert evaluated.at[0].ratio is not None
         assert evaluated.at[0].unit == "steps"
         assert evaluated.by_one_trial
     assert evaluated.at[0].more_trials is None
@@ -137,7 +138,7 @@ def test_one_trial_is_judged_over_its_steps_and_says_so() -> None:
 
 def test_many_trials_on_one_side_do_not_make_up_for_one_on_the_other() -> None:
     evaluated = judged(make_claim(), trials("fp16", *times(1.2)), [factories.make_record("fp32", images_per_s=100.0)])
-    assert (evaluated.outcome, evaluated.at[0].unit) == ("holds", "steps")
+    assert (evaluated.outcome, evaluated.at[0].unit) == ("undecided", "steps")
 
 
 @pytest.mark.parametrize(("relation", "factor"), [("faster", 1.1), ("slower", 0.9), ("about", 1.05), ("about", 1.3)])
@@ -182,7 +183,7 @@ def test_a_stated_figure_stands_in_the_place_of_the_right_config() -> None:
         *("holds", "does not hold", "does not hold", "undecided")
     ]
     one = judged(make_claim("faster", right=None, images_per_s=30.0), [factories.make_record("fp16", images_per_s=40)])
-    assert (one.outcome, one.by_one_trial) == ("holds", True)
+    assert (one.outcome, one.by_one_trial) == ("undecided", True)
     assert one.at[0].ratio is not None
     assert one.at[0].ratio.value == pytest.approx(40 / 30, rel=0.01)
 

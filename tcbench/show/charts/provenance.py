@@ -78,13 +78,13 @@ def small_print(summaries: Sequence[CellSummary], common: Sequence[str], whisker
         words.append(f"{count} trial{'' if trials == [1] else 's'} per cell")
     if ok:
         units = {s.unit for s in ok}
-        over = "trials, or steps where there is one trial" if len(units) == 2 else units.pop()
-        interval = f"95% confidence interval of the mean over {over}"
-        words.append(
-            f"whisker: {interval}"
-            if whiskers
-            else f"pale: the 95% confidence interval of the factor over {over} includes 1"
-        )
+        over = "trials, or steps where there is one trial" if len(units) == 2 else next(iter(units))
+        pale = "pale: the 95% confidence interval of the factor over trials includes 1"
+        if "steps" in units:
+            pale = "pale: one trial, which does not tell how the next one will be" + (
+                ", or the interval of the factor over trials includes 1" if len(units) == 2 else ""
+            )
+        words.append(f"whisker: 95% confidence interval of the mean over {over}" if whiskers else pale)
     words += [f"computed by {name}" for name in libraries(s.environment for s in summaries if s.environment)]
     words += lines(s.environment for s in summaries)
     words += filter(None, [busy_line(ok)])

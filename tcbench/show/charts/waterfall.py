@@ -40,6 +40,8 @@ from tcbench.show.simulated import marked
 
 _ROW = 0.235
 _COLUMNS = 4
+_PALE = 0.4
+"""Of the bar of the whole ladder, where that may have changed nothing."""
 _SUBTITLE = "Images/s gained or lost by each rung, and the factor over the step before. Each ladder has its own scale."
 
 
@@ -148,13 +150,14 @@ def _draw_waterfall(axes: Axes, climb: Climb, scale: _Scale) -> None:
         figures = f"{number(level)} {climb.setting[1].unit}/s\n{_step_words(step)}"
         style = _delta_style(step) if step.before else fill(step.config).patch
         bars.append((row, start, end, style, f"{step.config}, batch size {climb.batch_size}\n{figures}"))
-        _place(axes, _step_words(step), end, row, scale, QUIET if _unsure(step) else INK)
+        _place(axes, _step_words(step), end, row, scale, QUIET if step.unsure else INK)
         below = next((j for j in range(row + 1, len(climb.steps)) if climb.steps[j].after), len(climb.steps))
         links.append((level, row + 0.15, below + 0.85))
     if climb.top:
         words = f"{climb.top.config}, batch size {climb.batch_size}\n{_total(climb)}"
-        bars.append((len(climb.steps), 0.0, level, fill(climb.top.config).patch, words))
-        _place(axes, _total(climb), level, len(climb.steps), scale, INK)
+        style = fill(climb.top.config).patch
+        bars.append((len(climb.steps), 0.0, level, {**style, "alpha": _PALE} if climb.unsure else style, words))
+        _place(axes, _total(climb), level, len(climb.steps), scale, QUIET if climb.unsure else INK)
     if bars:
         axes.vlines(*zip(*links, strict=True), color=QUIET, linewidth=0.7, zorder=1.5)
         _draw_bars(axes, bars)
@@ -173,7 +176,8 @@ def _draw_bars(axes: Axes, bars: Sequence[tuple[int, float, float, dict[str, Any
         linewidth=0,
         zorder=2,
     )
-    for bar, text in zip(drawn, texts, strict=True):
+    for bar, style, text in zip(drawn, styles, texts, strict=True):
+        bar.set_alpha(style.get("alpha"))
         tooltip(bar, text)
 
 
@@ -194,18 +198,13 @@ def _total(climb: Climb) -> str:
     if base is None or top is None or base.after is None or top.after is None:
         return ""
     total = number(top.after.value)
-    return total if top is base else f"{total}  {factor(top.after.value / base.after.value)}"
-
-
-def _unsure(step: LadderStep) -> bool:
-    """Whether the step may as well have changed nothing."""
-    return step.ratio is not None and step.ratio.holds(1.0)
+    return f"{total}  {factor(climb.total.value)}" if climb.total else total
 
 
 def _delta_style(step: LadderStep) -> dict[str, Any]:
-    """Gains green, losses purple and hatched; pale when the interval of the ratio holds 1."""
+    """Gains green, losses purple and hatched; pale when the step is unsure."""
     assert step.ratio is not None
-    unsure = _unsure(step)
+    unsure = step.unsure
     if step.ratio.value >= 1:
         return {"facecolor": GAIN_PALE if unsure else GAIN, "edgecolor": "none", "linewidth": 0}
     colour, lines = (LOSS_PALE, LOSS) if unsure else (LOSS, PAPER)

@@ -69,17 +69,9 @@ def _fields(climb: Climb, step: LadderStep) -> tuple[Field, ...]:
 
 def total_factor(climb: Climb) -> str:
     """The top's throughput over the base's, as a factor; empty where the two are one."""
-    base, top = climb.base, climb.top
-    if base is None or top is None or top is base or base.after is None or top.after is None:
-        return ""
-    return factor(top.after.value / base.after.value)
+    return factor(climb.total.value) if climb.total else ""
 
 
 def adds(step: LadderStep) -> str:
     """ "+ nhwc + fused"; the config itself where it adds nothing that is known."""
     return "+ " + " + ".join(step.added) if step.added else step.config
-
-
-def may_be_nothing(step: LadderStep) -> bool:
-    """Whether the interval of its factor holds 1."""
-    return step.ratio is not None and step.ratio.holds(1.0)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from tcbench.analysis.explanation import Explanation
 from tcbench.analysis.ladder import Climb
 from tcbench.analysis.stats import Interval
-from tcbench.analysis.summary import CellSummary, base_config, best, ratio
+from tcbench.analysis.summary import CellSummary, base_config, best, ratio, unsure
 from tcbench.core.record import Cell
 from tcbench.show.busy import busy_line
 from tcbench.show.format import counted, factor, limits, listed, number, numbers, plural, plus_minus
@@ -121,12 +121,12 @@ def _fastest(here: Here, winner: CellSummary, speedup: Interval | None) -> Parag
     base = base_config(here.summaries)
     if speedup is not None and winner.cell.config != base:
         parts += [", ", strong(f"{factor(speedup.value)} {base}"), f" there ({limits(speedup, 'factor')})"]
-    parts.append(".")
+    parts.append(", by one trial, which does not tell how the next one will be." if winner.unit == "steps" else ".")
     second = best(s for s in here.summaries if s is not winner)
     if second is not None and second.images_per_s is not None:
         ahead = ratio(winner, second)
         name = f"{spaced(second.cell.config)} at batch size {second.cell.batch_size}"
-        if ahead is None or ahead.holds(1.0):
+        if ahead is None or unsure(winner, second):
             parts.append(f" {name} may be as fast: {number(second.images_per_s.value)} {second.cell.unit}/s.")
         else:
             parts.append(f" Next comes {name} with {number(second.images_per_s.value)}.")
@@ -146,23 +146,26 @@ def _steps(climb: Climb) -> int:
 
 def _bought(climb: Climb) -> Paragraph:
     """A sentence on the gain of each rung of a ladder."""
-    bought, lost, unsure = list[str](), list[str](), list[str]()
+    bought, lost, neither = list[str](), list[str](), list[str]()
     for step in climb.steps:
         if step.ratio is not None:
-            group = unsure if rungs.may_be_nothing(step) else bought if step.ratio.value > 1 else lost
+            group = neither if step.unsure else bought if step.ratio.value > 1 else lost
             group.append(f"{kept_together(rungs.adds(step))} ({factor(step.ratio.value)})")
     clauses = []
     if bought:
         clauses.append(f"{listed(bought)} made it faster")
     if lost:
         clauses.append(f"{listed(lost)} made it slower")
-    if unsure:
-        clauses.append(f"{listed(unsure)} may have changed nothing")
+    if neither:
+        clauses.append(f"{listed(neither)} may have changed nothing")
     total = rungs.total_factor(climb)
     base = climb.base.config if climb.base else climb.ladder
     where = f" at batch size {climb.batch_size}: "
     parts: list[str | Piece] = ["On ", strong(spaced(base)), where, "; ".join(clauses)]
-    return say(*parts, *(("; in all ", strong(total)) if total else ()), ".")
+    words: tuple[str | Piece, ...] = (
+        ("; in all ", total, " (not sure)") if climb.unsure else ("; in all ", strong(total))
+    )
+    return say(*parts, *(words if total else ()), ".")
 
 
 def _sizes(batch_sizes: Sequence[int]) -> str:

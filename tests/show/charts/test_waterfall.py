@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 from factories import make_environment, make_record
+from matplotlib.figure import Figure
 from show.charts.charts import BATCHED, assert_tidy, bars, run, words
 
 from tcbench.analysis.summary import summarise
@@ -28,7 +29,11 @@ def test_the_ladder_of_two_machines_is_tidy() -> None:
 
 def test_gains_and_losses_carry_sign_and_colour_and_doubt_is_pale() -> None:
     rates = {"fp16": 100, "fp16+dali": 150, "fp16+dali+batched": 120, BATCHED: 120.1}
-    records = [make_record(config, images_per_s=value, noise=0.005) for config, value in rates.items()]
+    records = [
+        make_record(config, images_per_s=value * (1 + trial / 500), noise=0.005, trial=trial)
+        for config, value in rates.items()
+        for trial in range(3)
+    ]
     figure = charts.ladder_chart(summarise(records))
     said = [text for text in words(figure) if "×" in text and text[0] in "+−"]
     assert [text[0] for text in said[:2]] == ["+", "−"]
@@ -39,6 +44,24 @@ def test_gains_and_losses_carry_sign_and_colour_and_doubt_is_pale() -> None:
     assert shown[1:3] == [charts.GAIN, charts.LOSS]
     assert shown[3] in (charts.GAIN_PALE, charts.LOSS_PALE)
     assert bars(figure)[2].get_hatch() and not bars(figure)[1].get_hatch()
+
+
+def test_one_trial_draws_pale_bars_the_whole_ladder_included() -> None:
+    """However large its ratio is: it does not tell how the next process will be."""
+
+    def drawn(trials: int) -> Figure:
+        records = [
+            make_record(config, images_per_s=value * (1 + trial / 500), noise=0.005, trial=trial)
+            for config, value in {"fp16": 100, "fp16+dali": 150}.items()
+            for trial in range(trials)
+        ]
+        return charts.ladder_chart(summarise(records))
+
+    (_, step, whole), (_, pale_step, pale_whole) = (bars(drawn(trials)) for trials in (3, 1))
+    assert step.get_facecolor() != pale_step.get_facecolor()
+    assert whole.get_facecolor()[3] == 1.0
+    assert pale_whole.get_facecolor()[3] < 0.5
+    assert "pale: one trial, which does not tell how the next one will be" in " ".join(words(drawn(1)))
 
 
 def test_no_ladder_is_one_clear_line() -> None:
