@@ -115,8 +115,11 @@ def reference(
 
 
 def average_as_chainermn(gradients: tuple[np.ndarray, ...]) -> np.ndarray:
-    """Its naive communicator sums in float32 and divides in the gradients' own dtype; bfloat16 it sees in float32."""
+    """Its naive communicator sums in float32 and divides in the gradients' own dtype; bfloat16 it sees in float32, and
+    float64 stays what it is."""
     dtype = gradients[0].dtype
+    if dtype == np.float64:
+        return sum(gradients) * (1 / len(gradients))
     total = functools.reduce(np.add, [gradient.astype(np.float32) for gradient in gradients])
     if dtype == np.float16:
         return total.astype(dtype) * dtype.type(1 / len(gradients))

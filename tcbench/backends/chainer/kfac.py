@@ -97,8 +97,9 @@ class Kfac:
 
     def _keep(self, node: ForwardNode, gy: Array) -> None:
         """A layer's input and the gradient of its output, until `factors`."""
-        if self._is_due:
-            self._used[self._by_node[id(node.inputs[1])]].append((node, gy))
+        layer = self._by_node.get(id(node.inputs[1])) if self._is_due else None
+        if layer is not None:
+            self._used[layer].append((node, gy))
 
     def factors(self) -> None:
         """Average the second moments of this batch into the factors, on a step that is due."""

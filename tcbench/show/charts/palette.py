@@ -101,14 +101,14 @@ PHASE_COLOURS = {
     "forward": "#53b9e8",
     "backward": "#0b4f9e",
     "allreduce": "#45a154",
-    "factors": "#e88fb4",
-    "inverse": "#8a1c5b",
-    "precondition": "#6d7f00",
+    "factors": "#ffccff",
+    "inverse": "#cc33cc",
+    "precondition": "#b8e0a8",
     "update": "#b8420f",
     "replay": "#4a1f66",
 }
-"""Yellow, light blue, dark blue, green, pink, wine, olive, vermilion, purple: neighbours differ in lightness too, for
-every kind of sight."""
+"""Yellow, light blue, dark blue, green, light pink, magenta, light green, vermilion, purple: neighbours differ in
+lightness too, for every kind of sight."""
 OTHER, COPY = "#8c8c8c", "#4d4d4d"
 RECORDED = "#f3f3f3"
 """The ground of what was recorded in a timeline."""

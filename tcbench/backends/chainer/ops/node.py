@@ -70,24 +70,23 @@ OnFilterGradient = Callable[["ForwardNode", Array], None]
 """Called with the node of a convolution or a classifier and the gradient of its output, when its filter's gradient is
 launched."""
 
-_on_filter_gradient: OnFilterGradient | None = None
+_on_filter_gradient: list[OnFilterGradient] = []
 
 
 @contextlib.contextmanager
 def on_filter_gradient(listener: OnFilterGradient) -> Iterator[None]:
-    """Tell `listener` of every gradient of a filter while it is held."""
-    global _on_filter_gradient
-    before, _on_filter_gradient = _on_filter_gradient, listener
+    """Tell `listener` of every gradient of a filter, of whatever model, while it is held."""
+    _on_filter_gradient.append(listener)
     try:
         yield
     finally:
-        _on_filter_gradient = before
+        _on_filter_gradient.remove(listener)
 
 
 def filter_gradient(node: ForwardNode, gy: Array) -> None:
-    """Tell the listener, if there is one."""
-    if _on_filter_gradient is not None:
-        _on_filter_gradient(node, gy)
+    """Tell the listeners, if there are any."""
+    for listener in _on_filter_gradient:
+        listener(node, gy)
 
 
 _VARIABLE = chainer.Variable
