@@ -41,6 +41,7 @@ from tcbench.cli.options import (
     ImageSizeOption,
     LauncherOption,
     MaxTimeOption,
+    ModelOption,
     OutOption,
     QuietOption,
     RanksOption,
@@ -125,6 +126,7 @@ def gate(
     config: ConfigOption = None,
     device: DeviceOption = "auto",
     data: DataOption = None,
+    model: ModelOption = None,
     image_size: ImageSizeOption = None,
     interims: Annotated[
         str,
@@ -194,6 +196,7 @@ def gate(
         config=config,
         data=data,
         image_size=image_size,
+        model=model,
         target=target,
         max_time=max_time,
         timeout=timeout,
