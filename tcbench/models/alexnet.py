@@ -22,6 +22,7 @@ class AlexNet(Network):
     """Five convolutions, `widths` channels wide, and three matrix products."""
 
     min_image_size: int = 63
+    learning_rate: float = 1e-3
     widths: tuple[int, int, int, int, int] = (64, 192, 384, 256, 256)
     hidden: int = 4096
 

@@ -6,6 +6,7 @@ Sizes are of square images and square windows.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -157,12 +158,14 @@ class Layer:
 @dataclass(frozen=True)
 class Network:
     """A network that says which stages it has. `source`: the publication that defines it. `min_image_size`: the side,
-    in pixels, of the smallest image that leaves no empty feature map."""
+    in pixels, of the smallest image that leaves no empty feature map. `learning_rate`: the highest that is tried; one
+    without batch normalisation diverges at rates that others train at."""
 
     name: str
     source: str = ""
     variants: tuple[str, ...] = ("v1",)
     min_image_size: int = 32
+    learning_rate: float = math.inf
 
     def stages(self, variant: str, n_classes: int) -> Iterator[Named]:
         """The stages in order, by name; the last gives the logits. Raises ValueError for an unknown variant."""

@@ -46,6 +46,7 @@ class GoogLeNet(Network):
     """`auxiliary`: with two more classifiers, whose losses count 0.3 each in training. `thinner`: a divisor of all
     channels."""
 
+    learning_rate: float = 1e-3
     auxiliary: bool = False
     thinner: int = 1
 

@@ -20,6 +20,7 @@ _STD = 0.01
 class Vgg(Network):
     """`widths`: the channels of each convolution, stage by stage."""
 
+    learning_rate: float = 1e-3
     widths: tuple[tuple[int, ...], ...] = ((64,) * 2, (128,) * 2, (256,) * 3, (512,) * 3, (512,) * 3)
     hidden: int = 4096
 

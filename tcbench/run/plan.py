@@ -8,6 +8,7 @@ from __future__ import annotations
 import fnmatch
 import hashlib
 import itertools
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -16,7 +17,7 @@ import msgspec
 from tcbench.accelerators.device import Device, kind_of
 from tcbench.backends import backend, builds_models, problem
 from tcbench.core.errors import ScenarioError, SelectionError, hint
-from tcbench.core.record import ENOUGH_TRIALS, Cell, Input
+from tcbench.core.record import ENOUGH_TRIALS, Cell, Input, TrainSettings
 from tcbench.core.rung import Requires
 from tcbench.hardware import machine
 from tcbench.models import MODELS, variant_of
@@ -124,7 +125,7 @@ def make(scenario: Scenario, selection: Selection, device: Device, *, remote: bo
                 input=selection.input or Input(kind=scenario.input_kind if builds_models(config.backend) else "own"),
                 seed=selection.seed,
                 threads=threads,
-                train=scenario.train,
+                train=_train(scenario, model),
                 cudnn=config.cudnn or scenario.cudnn,
                 measure=measure,
                 scenario_cudnn=scenario.cudnn if config.cudnn else None,
@@ -164,6 +165,13 @@ def _rounds(selection: Selection, scenario: Scenario, device: Device) -> tuple[i
         if trials is not None or budget_s is not None:
             return trials, budget_s
     return ENOUGH_TRIALS, kind_of(device.name).budget_s
+
+
+def _train(scenario: Scenario, model: str) -> TrainSettings:
+    """The scenario's settings, at no higher a learning rate than the model trains at."""
+    highest = MODELS[model].learning_rate if model in MODELS else math.inf
+    rate = min(scenario.train.learning_rate, highest)
+    return msgspec.structs.replace(scenario.train, learning_rate=rate)
 
 
 def _why_not_many(cell: Cell) -> str | None:

@@ -12,7 +12,7 @@ from tcbench.accelerators.cuda.cudnn import libraries
 from tcbench.accelerators.device import Device
 from tcbench.backends import backend
 from tcbench.core.errors import ScenarioError, SelectionError
-from tcbench.core.record import Input
+from tcbench.core.record import Input, TrainSettings
 from tcbench.core.rung import Package, Requires
 from tcbench.run import plan, scenario
 from tcbench.run.plan import Selection
@@ -143,6 +143,14 @@ def test_models_that_are_named_stand_in_for_the_scenarios(cpu):
     assert [one.cell.variant for one in made.cells] == ["v1", "v1.5"]  # a model has its first where it lacks that
     with pytest.raises(SelectionError, match=r"--model 'resnet05': unknown; did you mean 'resnet50'?"):
         plan.make(cpu, Selection(models=("resnet05",)), CPU)
+
+
+def test_a_model_without_batch_normalisation_trains_at_a_rate_that_it_can(cpu):
+    made = plan.make(cpu, Selection(models=("alexnet", "resnet50"), configs=("fp32",), batch_sizes=(4,)), CPU)
+    assert [one.cell.train.learning_rate for one in made.cells] == [0.001, cpu.train.learning_rate]
+    slow = dataclasses.replace(cpu, train=TrainSettings(learning_rate=1e-4))
+    (made,) = plan.make(slow, Selection(models=("alexnet",), configs=("fp32",), batch_sizes=(4,)), CPU).cells
+    assert made.cell.train.learning_rate == 1e-4
 
 
 def test_a_scenarios_unknown_rung_is_the_files_error(tmp_path):
