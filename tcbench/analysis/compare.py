@@ -486,7 +486,7 @@ def _with_ratio(pair: CellComparison, base: Side, current: Side, method: Method)
 
 
 def _family(cells: Iterable[CellComparison]) -> int:
-    """How many are judged by their ratio."""
+    """The number of cells that are judged by their ratio."""
     return sum(cell.estimate is not None for cell in cells)
 
 

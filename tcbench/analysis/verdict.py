@@ -142,7 +142,7 @@ Decided = tuple[Decision, int]
 """A decision, and the look that made it (from 0)."""
 
 
-def look(
+def judge_interim(
     cells: Sequence[Figures],
     decided: Sequence[Decided | None],
     number: int,
@@ -169,5 +169,5 @@ def settle(
     """The decisions of a gate by all its looks; None for a cell that is inconclusive after the last one."""
     decided: list[Decided | None] = [None] * len(cells)
     for number in range(len(of)):
-        decided = look(cells, decided, number, of, estimate)
+        decided = judge_interim(cells, decided, number, of, estimate)
     return decided

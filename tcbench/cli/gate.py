@@ -257,13 +257,13 @@ def gate(
             say(f"note: {note}")
         path = path or _new_path(out, plan.device.machine)
         content = _settled(path, content, plan, starter, ready, budget_s, say, quiet)
-    of_sides = [read([side]).records for side in gate_file.sides(path).values()]
-    comparison = gate_file.comparison(content, *of_sides)
+    of_both = [read([side]).records for side in gate_file.record_files(path).values()]
+    comparison = gate_file.comparison(content, *of_both)
     gate_file.write(path, gate_file.shown(content, comparison))
-    kept = tuple(of[0].run_id for of in of_sides if of)
+    kept = tuple(of[0].run_id for of in of_both if of)
     labels = Labels(
-        called(ready[0].says, of_sides[0]),
-        called(ready[1].says, of_sides[1]),
+        called(ready[0].says, of_both[0]),
+        called(ready[1].says, of_both[1]),
         (kept[0], kept[1]) if len(kept) == 2 and out == OUT.absolute() else None,
     )
     comparison = comparable(comparison, labels, may_differ, retry_command(context))
@@ -311,7 +311,7 @@ def _expected(plan: Plan, asked: Asked, out: Path, budget_s: float | None) -> tu
 
 
 def _show_plan(plan: Plan, ready: tuple[Build, Build], asked: Asked, out: Path, budget_s: float | None) -> None:
-    """What a gate would run, and how long it would take."""
+    """Print the cells that a gate would run, and how long that would take."""
     from tcbench.show import console
 
     stdout = console.make_console()
@@ -382,7 +382,7 @@ def _settled(
     from tcbench.show.format import duration
     from tcbench.show.progress import RunProgress
 
-    paths, out, asked = gate_file.sides(path), path.parents[1], content.asked
+    paths, out, asked = gate_file.record_files(path), path.parents[1], content.asked
     named = [str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path) for path in paths.values()]
     before = {side: store.read([of]).records if of.exists() else () for side, of in paths.items()}
     stderr = console.make_console(stderr=True)

@@ -148,7 +148,7 @@ def _compared(given: Given, base: str | None, baseline: str | None, out: Path) -
     from tcbench.show.page import Compared
 
     current = given.paths[0] if len(given.paths) == 1 else None
-    of_gate = gate_file.sides_of(current) if current is not None else None
+    of_gate = gate_file.both_of(current) if current is not None else None
     if baseline is not None:
         path, name = baselines.path(baseline, out), f"baseline {baseline}"
     elif base is not None:

@@ -2,8 +2,8 @@
 
 Base and current run in turns, cell by cell; which side goes first changes from round to round (ABBA), so that a drift
 of the machine falls on both alike, and the two trials of a round are compared with each other where it does
-(`analysis.rounds`). When all cells that go on have the trials of a look, `verdict.look` judges them together; what is
-decided stops, what is inconclusive goes on to the next look. Knows nothing of processes, files or clocks.
+(`analysis.rounds`). When all cells that go on have the trials of a look, `verdict.judge_interim` judges them together;
+what is decided stops, what is inconclusive goes on to the next look. Knows nothing of processes, files or clocks.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tcbench.analysis.compare import (
     compare,
     power,
 )
-from tcbench.analysis.verdict import Decided, Interim, Rule, look
+from tcbench.analysis.verdict import Decided, Interim, Rule, judge_interim
 from tcbench.analysis.welch import LEAST_TRIALS
 from tcbench.core.record import Cell, Record, Status
 
@@ -166,7 +166,7 @@ class Gate:
         for metric in range(len(self.metrics)):
             there = [place for place, cell in enumerate(self.cells) if self._tells(cell, metric, number)]
             figures = [(self.cells[n].figures(CURRENT, metric), self.cells[n].figures(BASE, metric)) for n in there]
-            judged = look(figures, [self.cells[n].decisions[metric] for n in there], number, self.interims)
+            judged = judge_interim(figures, [self.cells[n].decisions[metric] for n in there], number, self.interims)
             for place, decision in zip(there, judged, strict=True):
                 decisions[place][metric] = decision
         trials = self.interims[number].trials

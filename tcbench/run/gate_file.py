@@ -1,4 +1,4 @@
-"""What a gate was asked and what it decided, in a file beside its records: `gate-...-verdicts.json`.
+"""The question and the decisions of a gate, in a file beside its records: `gate-...-verdicts.json`.
 
 It is written before the first trial, so that a gate that was ended by whatever can be gone on with, and again with the
 verdicts. Whoever compares the records shows these: a gate judges look by look, and a comparison of all trials at once
@@ -30,7 +30,7 @@ _ENDING = "-verdicts.json"
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
-    """What a gate was to find out. `base` and `current` name the code: a commit, with the digest of what differs from
+    """The question of a gate. `base` and `current` name the code: a commit, with the digest of what differs from
     it, or an interpreter's path. Two gates that were asked the same measure the same."""
 
     base: str
@@ -57,11 +57,11 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Judged(msgspec.Struct, frozen=True, kw_only=True):
-    """One cell: by each metric the decision and the trials a side that made it, None where it is open; `looks` are how
-    many were taken."""
+    """One cell: by each metric the decision and the trials a side that made it, None where it is open; `interims` are
+    how many looks were taken."""
 
     decisions: tuple[tuple[Decision, int] | None, ...]
-    looks: int
+    interims: int
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,16 +101,16 @@ def beside(records: Path) -> Path | None:
     return records.with_name(match[1] + _ENDING) if match else None
 
 
-def sides(path: Path) -> dict[Role, Path]:
+def record_files(path: Path) -> dict[Role, Path]:
     """The records of both sides, beside the file."""
     name = path.name.removesuffix(_ENDING)
     return {side: path.with_name(f"{name}-{side}{store.SUFFIX}") for side in (BASE, CURRENT)}
 
 
-def sides_of(current: Path) -> dict[Role, Path] | None:
+def both_of(current: Path) -> dict[Role, Path] | None:
     """Both sides of the gate that has ended with these records of current; None where they are no such."""
     path = beside(current)
-    there = sides(path) if path is not None and path.is_file() else None
+    there = record_files(path) if path is not None and path.is_file() else None
     return there if there and there[CURRENT].name == current.name and of(there[BASE], current) else None
 
 
@@ -135,7 +135,7 @@ def of(base: Path, current: Path) -> GateFile | None:
     path = beside(current)
     if path is None or not path.is_file():
         return None
-    named = sides(path)
+    named = record_files(path)
     if not (base.exists() and named[BASE].exists() and base.samefile(named[BASE]) and current.samefile(named[CURRENT])):
         return None
     content = read(path)
@@ -155,7 +155,8 @@ def judged(content: GateFile, state: Gate, spent: str | None = None) -> GateFile
         content,
         judged=tuple(
             Judged(
-                decisions=tuple(one and (one[0], trials[one[1]]) for one in cell.decisions), looks=cell.interims_taken
+                decisions=tuple(one and (one[0], trials[one[1]]) for one in cell.decisions),
+                interims=cell.interims_taken,
             )
             for cell in state.cells
         ),
@@ -188,7 +189,7 @@ def comparison(content: GateFile, base: Sequence[Record], current: Sequence[Reco
                 tuple(made and (made[0], asked.trials.index(made[1])) for made in kept.decisions),
                 outcomes(cell, base),
                 outcomes(cell, current),
-                kept.looks,
+                kept.interims,
             )
             for cell, kept in zip(asked.cells, content.judged, strict=True)
         ),

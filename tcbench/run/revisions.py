@@ -114,7 +114,7 @@ def here(of: Project) -> str:
 
 
 def code_here(of: Project) -> str:
-    """What is checked out: the whole id of the commit, and where tracked files differ from it a digest of how."""
+    """The code that is checked out: the commit's whole id, and where tracked files differ from it a digest of how."""
     try:
         head, changes = of.repository.ask("rev-parse", "--verify", "HEAD"), of.repository.changes()
     except (GitError, OSError):

@@ -25,7 +25,7 @@ from tcbench.run.runner import Runner
 
 
 class Progress(Protocol):
-    """Who is told of the trials as they go."""
+    """The display of the trials as they go."""
 
     def begin(self, label: str, remaining: Sequence[Cell], total: int) -> None:
         """A trial begins; `remaining` are the cells of it and of those that will follow whatever it says, `total` all

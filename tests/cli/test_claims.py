@@ -39,9 +39,8 @@ def test_the_ladder_on_two_cores_has_its_scorecard(tmp_path: Path) -> None:
     [card] = outcomes(tmp_path, alone(tmp_path))
     assert (card["scenario"], card["machine"], card["image_size"]) == ("cpu", "amd-epyc-2cpu", 64)
     claims = {claim["says"]: claim for claim in card["claims"]}
-    assert claims["fp16 is slower than fp32 at small batch sizes"]["outcome"] == "holds"
-    assert claims["+ batched + NHWC + fused is always faster than fp32"]["outcome"] == "does not hold"
-    assert claims["+ DALI is faster than fp16 without"]["outcome"] == "undecided"
+    # One trial a cell: whatever the ratio is, it does not tell how the next process will be.
+    assert {claim["outcome"] for claim in claims.values() if claim["at_batch_sizes"]} == {"undecided"}
     assert claims["fp16 with loss scaling and fp32 master weights trains like fp32"]["outcome"] == "not measured"
     assert all(claim["by_one_trial"] for claim in claims.values() if claim["at_batch_sizes"])
     # images/s of the table in the README: 4.872 against 21.87.
@@ -117,7 +116,7 @@ def test_the_newest_run_is_the_default_and_a_table_what_it_shows(tmp_path: Path)
     done = tcbench(tmp_path, "claims")
     assert done.code == 0, done.err
     assert done.out.startswith("cpu on amd-epyc-2cpu (AMD EPYC), 64x64 pixels, generated\n")
-    assert "4 of 10 claims hold here, 2 do not, 2 are undecided, 2 are not measured" in done.out
+    assert "0 of 10 claims hold here, 0 do not, 8 are undecided, 2 are not measured" in done.out
     assert "To measure what is missing: tcbench numerics" in done.out
     named = tcbench(tmp_path, "claims", CPU.stem, "--format", "markdown")
     assert named.out.startswith("### cpu on amd-epyc-2cpu")

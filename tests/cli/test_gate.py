@@ -268,7 +268,7 @@ def test_a_gates_records_are_compared_by_its_own_verdicts(project, monkeypatch, 
     assert [one["verdict"] for one in content["verdicts"]] == ["inconclusive"]
     content["judged"][0]["decisions"] = [["regression", 2]]
     path.write_text(json.dumps(content))
-    sides = [str(side) for side in gate_file.sides(path).values()]
+    sides = [str(side) for side in gate_file.record_files(path).values()]
     monkeypatch.chdir(project)
     done = CliRunner().invoke(app, ["compare", *sides], catch_exceptions=False)
     assert done.exit_code == 1
@@ -417,7 +417,7 @@ def test_two_gates_of_one_name_have_files_of_their_own(project, monkeypatch):
     """One that begins in the same second, and ends with nothing measured, takes nothing of the other's away."""
     monkeypatch.setattr(store, "new_run_id", lambda scenario: f"{scenario}-20261122-101010")
     first, second = (_new_path(project / "results", "machine") for _ in range(2))
-    assert [path.name for path in gate_file.sides(first).values()] == [
+    assert [path.name for path in gate_file.record_files(first).values()] == [
         "gate-20261122-101010-base.jsonl",
         "gate-20261122-101010-current.jsonl",
     ]

@@ -28,8 +28,8 @@ def github(comparison: Comparison, labels: Labels = UNNAMED) -> str:
         if kind is not None:
             kinds[kind].append((cell, name))
     lines = [line for kind, cells in kinds.items() for line in _annotations(kind, cells)]
-    told = [wording.headline(comparison), *map(wording.mean, comparison.means), wording.power(comparison)]
-    says = "; ".join(filter(None, told))
+    parts = [wording.headline(comparison), *map(wording.mean, comparison.means), wording.power(comparison)]
+    says = "; ".join(filter(None, parts))
     lines.append(command("notice", "tcbench", f"{labels.current} against {labels.base}: {says}"))
     return "\n".join(lines) + "\n"
 
