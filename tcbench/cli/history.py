@@ -65,7 +65,10 @@ def history(
     if not results and not out.is_dir():
         raise SelectionError(f"no results in {out}/; `tcbench run` makes some, or name a file")
     cells = histories(chosen(read(results, out, default=out), configs, sizes), rule, facets)
-    if output is not None:
+    wrote = f"wrote {output}"
+    if cells.cells and all(len(cell.points) < 2 for cell in cells.cells):
+        wrote = "no chart: no cell was measured at two commits; `tcbench plot` draws runs"
+    elif output is not None:
         charts.save(charts.history_chart(cells), output, ANOTHER_FILE)
     if format_ == "json":
         typer.echo(view.to_json(cells))
@@ -81,4 +84,4 @@ def history(
     for line in view.notes(cells):
         console.print(line, style="dim", markup=False, highlight=False, soft_wrap=True)
     if output is not None:
-        console.print(f"wrote {output}", markup=False, highlight=False, soft_wrap=True)
+        console.print(wrote, markup=False, highlight=False, soft_wrap=True)

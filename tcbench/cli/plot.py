@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     """
 tcbench plot                                      the newest run's throughput
 tcbench plot results/*/naruse2018-*.jsonl -o talk.svg
-tcbench plot --slide 33 -o summary.png            the talk's summary: fp32, fp16, fp16 at its best
+tcbench plot --slide 33 -o summary.png            the talk's summary: fp32, fp16, and the fastest config
 tcbench plot --kind ladder -o ladder.pdf          what each rung buys
 tcbench plot --kind scaling -o scaling.png        throughput and efficiency against ranks
 tcbench plot results --by machine --config fp32,best    machines beside each other

@@ -21,7 +21,7 @@ from tcbench.show.busy import busy_line
 from tcbench.show.document import encoded
 from tcbench.show.format import counted, duration, factor, milliseconds, plus_minus, rate, size
 from tcbench.show.naming import rate_unit
-from tcbench.show.simulated import is_simulated
+from tcbench.show.simulated import emulated, is_simulated
 from tcbench.show.terminal import harmless
 
 JSON_SCHEMA_VERSION = 1
@@ -187,11 +187,7 @@ def footnotes(summaries: Sequence[CellSummary]) -> list[str]:
         lines.append("*: step times had not settled when the warm-up ended.")
     if busy := busy_line([summary for summary in summaries if summary.images_per_s]):
         lines.append(f"†: {busy}; stop it and measure again.")
-    if any(summary.cell.device == "cpu" and "fp16" in summary.cell.rungs for summary in summaries):
-        lines.append(
-            "On the CPU fp16 computes in fp32 and only stores 16 bits: it runs the rung, but does not show its gain."
-        )
-    return lines
+    return lines + [f"{line[:1].upper()}{line[1:]}." for line in emulated(summary.cell for summary in summaries)]
 
 
 def summary_json(

@@ -1,10 +1,11 @@
-"""The words that say which results are simulated: in titles, and as lines before figures."""
+"""The words that say which results are simulated, or computed otherwise than their config says: in titles, and as lines
+beside figures."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tcbench.core.record import Environment
+from tcbench.core.record import Cell, Environment
 
 
 def marked(title: str, environments: Iterable[Environment | None]) -> str:
@@ -23,3 +24,12 @@ def lines(environments: Iterable[Environment | None]) -> list[str]:
 def is_simulated(environment: Environment | None) -> bool | None:
     """Whether a cell's device was simulated; None where nothing of its run told."""
     return None if environment is None else environment.simulated is not None
+
+
+def emulated(cells: Iterable[Cell]) -> list[str]:
+    """A line where a processor computed a low precision in a higher one."""
+    if any(cell.device == "cpu" and "fp16" in cell.rungs for cell in cells):
+        return [
+            "on the CPU fp16 computes in fp32 and only stores 16 bits: it runs the rung, but does not show its gain"
+        ]
+    return []

@@ -67,9 +67,9 @@ def comparison_chart(comparison: Comparison, labels: Labels = UNNAMED, *, title:
     scale = _Scale.of(
         [cell.ratio for cell in comparison.cells if cell.ratio], [row.point for b in blocks for row in b.rows]
     )
-    title = title or f"{labels.current} against {labels.base}"
-    title = title[:1].upper() + title[1:] if labels is UNNAMED else title
-    page = Page(drawable(title), drawable(headline(comparison)), map(drawable, _small_print(comparison)))
+    sides = "" if labels is UNNAMED else f"{_short(labels.current)} against {_short(labels.base)} · "
+    subtitle = drawable(sides + headline(comparison))
+    page = Page(drawable(title or "What got slower?"), subtitle, map(drawable, _small_print(comparison)))
     column = page.panels([block.height for block in blocks])[:, 0]
     figures = 72 * max(text_width(_figures(row), WORDS) for block in blocks for row in block.rows) + 14
     for axes, block in zip(column, blocks, strict=True):
@@ -82,6 +82,11 @@ def comparison_chart(comparison: Comparison, labels: Labels = UNNAMED, *, title:
         for row, place in zip(block.rows, block.places, strict=True):
             _draw_row(axes, row, place, scale, figures)
     return page.figure
+
+
+def _short(label: str) -> str:
+    """A side's name, of a file only what comes after the last slash."""
+    return label.rpartition("/")[2].replace(".jsonl", "") or label
 
 
 @dataclass(frozen=True)

@@ -69,7 +69,9 @@ def history_chart(history: History, *, title: str = "Throughput over commits") -
             f"{len(history.cells)} cells do not fit in one chart (at most {MAX_STRIPS}); choose with --config and --bs"
         )
     revisions = history.revisions[-MAX_REVISIONS:]
-    cells = [cell for cell in history.cells if _within(cell, revisions)]
+    cells = [cell for cell in history.cells if len(_within(cell, revisions)) > 1]
+    if not cells:
+        raise SelectionError("nothing to draw: no cell was measured at two commits; `tcbench plot` draws runs")
     groups = _groups(cells)
     strips = [(cell, _within(cell, revisions), group) for group in groups for cell in group.cells]
     span = _span([points for _, points, _ in strips])
@@ -170,9 +172,11 @@ def _small_print(history: History, cells: Sequence[CellHistory], revisions: Sequ
             breaks[point.revision, says] = breaks.get((point.revision, says), 0) + 1
     new_lines = [f"{revision.short} ({counted(n, 'cell')}): {says}" for (revision, says), n in breaks.items()]
     if new_lines:
-        lines.append("new line, not compared with what was before, at " + drawable(several(new_lines, 6)))
+        lines.append("dashed: a new line, not compared with what was before, at " + drawable(several(new_lines, 6)))
     if len(revisions) < len(history.revisions):
         lines.append(f"the newest {len(revisions)} of {len(history.revisions)} commits")
+    if len(cells) < len(history.cells):
+        lines.append(f"left out: {counted(len(history.cells) - len(cells), 'cell')} measured at one commit only")
     return lines
 
 

@@ -17,7 +17,7 @@ from tcbench.core.record import Cell, Environment
 from tcbench.show.busy import busy_line
 from tcbench.show.charts.text import drawable
 from tcbench.show.format import counted, libraries
-from tcbench.show.simulated import lines
+from tcbench.show.simulated import emulated, lines
 
 Setting = tuple[str | None, Cell]
 
@@ -87,6 +87,7 @@ def small_print(summaries: Sequence[CellSummary], common: Sequence[str], whisker
         words.append(f"whisker: 95% confidence interval of the mean over {over}" if whiskers else pale)
     words += [f"computed by {name}" for name in libraries(s.environment for s in summaries if s.environment)]
     words += lines(s.environment for s in summaries)
+    words += emulated(s.cell for s in summaries)
     words += filter(None, [busy_line(ok)])
     runs = list(dict.fromkeys(run for s in summaries for run in s.runs))
     words.append(f"run {', '.join(runs)}" if len(runs) <= _NAMED_RUNS else f"{len(runs)} runs, {runs[0]} to {runs[-1]}")

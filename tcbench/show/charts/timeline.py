@@ -232,7 +232,10 @@ def _page(panels: Sequence[_Panel], zoom: tuple[float, float] | None) -> Figure:
     sources = list(dict.fromkeys(_SOURCES[panel.timeline.source] for panel in panels))
     part = f"from {zoom[0]:g} to {zoom[1]:g} ms of the steps shown · " if zoom else ""
     merged = any(row.what == "density" and row.name == "GPU" for panel in panels for row in panel.rows)
-    notes = ["Blocks of the CPU: the phases of a step. Colour of the GPU's work: the phase that launched it."]
+    notes = [
+        "Blocks of the CPU: the phases of a step; dashed: where one begins. Colour of the GPU's work: the phase that "
+        "launched it."
+    ]
     if merged:
         notes[0] += " Its height: the share of the time in which the GPU was busy."
     notes.append(

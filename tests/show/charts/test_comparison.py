@@ -178,11 +178,10 @@ def test_what_differs_is_said_below() -> None:
     assert any("kernel: 6.1.0 -> 6.2.0" in word for word in said)
 
 
-def test_the_title_names_base_and_current() -> None:
+def test_the_title_is_a_question_and_the_line_below_it_names_the_files() -> None:
     records = side(("fp32",))
-    assert "Current against base" in words(charts.comparison_chart(compare(records, records)))
-    named = charts.comparison_chart(compare(records, records), Labels("main", "mine"))
-    assert "mine against main" in words(named)
+    named = charts.comparison_chart(compare(records, records), Labels("results/a/main.jsonl", "mine"))
+    assert words(named)[:2] == ["What got slower?", "mine against main · 1 pass at a threshold of 3%"]
 
 
 @given(data=st.data())

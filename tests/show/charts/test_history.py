@@ -41,18 +41,26 @@ def ladder(commits: int, sizes: tuple[int, ...] = (4,), configs: tuple[str, ...]
     return charts.history_chart(history(records))
 
 
+def test_a_cell_of_one_commit_is_no_strip_and_the_small_print_says_so() -> None:
+    records = [*over_commits([40, 40]), *over_commits([30], "fp16")]
+    figure = charts.history_chart(history(records))
+    assert len(figure.axes) == 1
+    assert "left out: 1 cell measured at one commit only" in " ".join(words(figure)).replace("\n", " ")
+    with pytest.raises(SelectionError, match="no cell was measured at two commits"):
+        charts.history_chart(history(over_commits([40])))
+
+
 @pytest.mark.parametrize(
     ("commits", "sizes", "configs"),
     [
         (5, (4,), ("fp32",)),
-        (1, (4,), LADDERS),
         (5, (4, 8), LADDERS),
         (30, (4,), LADDERS),
         (3, (1, 2, 4, 8, 16, 32), LADDERS),
         (4, (4,), (LONG, "fp32", LONG + "2")),
         (60, (4,), ("fp32",)),
     ],
-    ids=["1 cell", "1 commit", "20 cells", "30 commits", "60 cells", "long names", "60 commits"],
+    ids=["1 cell", "20 cells", "30 commits", "60 cells", "long names", "60 commits"],
 )
 def test_the_chart_is_tidy_and_has_a_strip_per_cell(
     commits: int, sizes: tuple[int, ...], configs: tuple[str, ...]
@@ -171,7 +179,7 @@ def test_of_very_many_commits_the_newest_are_drawn() -> None:
 @given(data=st.data())
 @settings(max_examples=12, deadline=None)
 def test_any_mixture_is_tidy(data: st.DataObject) -> None:
-    days = data.draw(st.integers(1, 12))
+    days = data.draw(st.integers(2, 12))
     records: list[Record] = []
     for config in data.draw(
         st.lists(st.sampled_from(["fp32", LONG, "$x_1$", "日本"]), min_size=1, max_size=4, unique=True)
