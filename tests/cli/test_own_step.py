@@ -12,9 +12,11 @@ import typer
 from command import Done, tcbench
 from factories import make_cell, make_environment, make_measurement, make_record
 
+from tcbench.analysis.roofline import Ceilings
 from tcbench.cli import app
 from tcbench.core import record as records
 from tcbench.core.record import Input, PhaseTimes
+from tcbench.run import ceilings
 
 STEP = """
 def open_session(cell):
@@ -38,7 +40,7 @@ rungs = ["plain"]
 backend = "my_step:open_session"
 rungs = ["plain", "inplace"]
 """
-"""Without `model.name`."""
+"""Without `model.name`: records of older runs of it bear resnet50's, as those here do."""
 
 RUN = "results/a-machine/my_step-20260101-000000.jsonl"
 FIGURE = ("-o", "figure.png")
@@ -85,7 +87,6 @@ def record(config: str, batch_size: int, trial: int) -> bytes:
         rungs=tuple(config.split("+")),
         scenario="my_step",
         input=Input(kind="own"),
-        model="own",
         image_size=224,
         unit="samples",
         base="my_step/plain+inplace",
@@ -159,7 +160,8 @@ def test_the_page_bears_the_unit_and_the_base(folder: Path) -> None:
     assert "images/s" not in page and "Images per second" not in page
 
 
-def test_advice_comes_of_the_steps_own_rungs_alone(folder: Path) -> None:
+def test_advice_comes_of_the_steps_own_rungs_alone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ceilings, "_kept", lambda _: Ceilings("it", (("fp32", 1e11),), 1e10, True, "measured"))
     cells = json.loads(said(folder, "explain", RUN, "--json").out)["cells"]
     assert [(cell["bottleneck"]["dominant_phase"], cell["unit"]) for cell in cells] == [("attend", "samples")] * 4
     by_config = {(cell["config"], cell["batch_size"]): cell for cell in cells}
