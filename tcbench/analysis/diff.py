@@ -53,8 +53,8 @@ class Part:
 
     @property
     def ratio(self) -> float | None:
-        """current over base; None unless both spend time on it."""
-        both = self.base_s is not None and self.current_s is not None and min(self.base_s, self.current_s) > 0
+        """current over base; None unless both spend time on it, more than a sum of floats is off by."""
+        both = self.base_s is not None and self.current_s is not None and min(self.base_s, self.current_s) > 1e-12
         return self.current_s / self.base_s if both and self.base_s and self.current_s else None
 
     @property
