@@ -62,8 +62,8 @@ class Rule:
 
     @property
     def slowdown(self) -> float:
-        """The loss whose power is told: five for each three of the threshold."""
-        return self.threshold * 5 / 3
+        """The loss whose power is told: five for each three of the threshold; never all that there is."""
+        return min(self.threshold * 5 / 3, (1 + self.threshold) / 2)
 
     def power(self, ratio: LogRatio) -> float:
         """The probability that a cell which varies as this one does would be called a regression if it were slower by

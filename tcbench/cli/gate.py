@@ -257,7 +257,7 @@ def gate(
             say(f"note: {note}")
         path = path or _new_path(out, plan.device.machine)
         content = _settled(path, content, plan, starter, ready, budget_s, say, quiet)
-    of_both = [read([side]).records for side in gate_file.record_files(path).values()]
+    of_both = [read([of]).records if of.exists() else () for of in gate_file.record_files(path).values()]
     comparison = gate_file.comparison(content, *of_both)
     gate_file.write(path, gate_file.shown(content, comparison))
     kept = tuple(of[0].run_id for of in of_both if of)

@@ -123,3 +123,4 @@ def test_the_power_is_the_share_of_slower_cells_that_are_found():
     assert rule.power(LogRatio(0.0, 0.0, 8)) == 1.0
     assert rule.power(LogRatio(0.0, math.inf, 1)) == 0.0
     assert Rule(threshold=0.06).slowdown == pytest.approx(0.1)
+    assert 0 < Rule(threshold=0.9).power(LogRatio(0.0, 0.5, 8)) < 1
