@@ -336,7 +336,7 @@ def begun(of: Bisection, cell: PlannedCell, base: Sequence[Record], current: Seq
 
 
 def _clear(log_ratios: Sequence[float]) -> float:
-    """How many of their standard deviations rounds lie below 0 on average."""
+    """The standard deviations by which rounds lie below 0 on average."""
     return -statistics.fmean(log_ratios) / (statistics.stdev(log_ratios) + _LEAST_SCATTER)
 
 

@@ -67,8 +67,8 @@ def comparison_chart(comparison: Comparison, labels: Labels = UNNAMED, *, title:
     scale = _Scale.of(
         [cell.ratio for cell in comparison.cells if cell.ratio], [row.point for b in blocks for row in b.rows]
     )
-    sides = "" if labels is UNNAMED else f"{_short(labels.current)} against {_short(labels.base)} · "
-    subtitle = drawable(sides + headline(comparison))
+    compared = "" if labels is UNNAMED else f"{_short(labels.current)} against {_short(labels.base)} · "
+    subtitle = drawable(compared + headline(comparison))
     page = Page(drawable(title or "What got slower?"), subtitle, map(drawable, _small_print(comparison)))
     column = page.panels([block.height for block in blocks])[:, 0]
     figures = 72 * max(text_width(_figures(row), WORDS) for block in blocks for row in block.rows) + 14

@@ -105,7 +105,7 @@ def fastest(engine: Engine, work: Work, ways: Sequence[Candidate]) -> Choice:
 
 
 def _times(engine: Engine, work: Work, ways: Sequence[Candidate]) -> _Kept:
-    """What is kept of these ways, after this process has added to it if it is one of the first."""
+    """The kept times of these ways, after this process has added to it if it is one of the first."""
     cache = Cache(folder("onednn-v1"), fresh=messages.fresh_autotune())
     names = [way.name for way in ways]
     key: Key = {

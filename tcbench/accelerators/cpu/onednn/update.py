@@ -38,7 +38,7 @@ class _OfThreads:
         self._local = threading.local()
 
     def prepare_thread(self) -> dict[Any, Primitive]:
-        """What this thread has; at its first call, primitives are told to take no other."""
+        """The primitives of this thread; at its first call, primitives are told to take no other."""
         kept: dict[Any, Primitive] = self._local.__dict__
         if not kept:
             self._engine.set_threads(1)
