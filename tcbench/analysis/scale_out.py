@@ -60,7 +60,7 @@ class Step:
 
 def gradient_bytes(cell: Cell, parameters: int) -> int:
     """The bytes that one rank gives to the all-reduce in a step: gradients are stored like the activations."""
-    return parameters * (2 if precision_of(cell.rungs) == "fp16" else 4)
+    return parameters * (2 if precision_of(cell.rungs) in ("fp16", "bf16") else 4)
 
 
 def measured_step(summary: CellSummary, trials: Sequence[Record]) -> Step | None:

@@ -241,7 +241,7 @@ def _run(plan: Plan, launcher: Launcher, out: Path, ending: str, resume: bool, q
         failed = any(record.status in ("failed", "timeout", "crashed") for record in records_now)
         _show_results(records_now, path, failed, json)
     except KeyboardInterrupt:
-        stored = len(before) + len(fresh)
+        stored = len(store.read([path]).records)  # an interrupt may come just after one was written
         where = f"{stored} records are in {path}" if stored else "nothing was measured yet"
         typer.echo(f"\ninterrupted; {where}; go on with: {command_again(resume=bool(stored))}", err=True)
         raise typer.Exit(INTERRUPTED) from None

@@ -104,7 +104,7 @@ def trials_of_30_s(monkeypatch):
 
 def trials(folder):
     """Config and number of each trial, run by run."""
-    paths = sorted(folder.glob("results/*/cpu-*.jsonl"))
+    paths = sorted(folder.glob("results/*/cpu-*.jsonl"), key=lambda path: path.stat().st_mtime_ns)
     return [[(record.cell.config, record.trial) for record in store.read([path]).records] for path in paths]
 
 

@@ -166,7 +166,7 @@ def test_the_cpu_forms_own_claims_replace_the_scenarios_and_are_checked(load):
 def test_every_shipped_claim_names_configs_and_batch_sizes_that_exist(name, kind):
     shipped = scenario.load(name).on(kind)
     configs = [config.name for config in shipped.configs]
-    assert shipped.claims
+    assert shipped.claims or name == "networks", "of other networks the talk claims nothing"
     for claim in (claim.of(low) for claim in shipped.claims for low in LOW_PRECISIONS):
         for side in filter(None, (claim.left, claim.right)):
             assert any(map(side.matches, configs)), claim

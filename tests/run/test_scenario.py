@@ -128,7 +128,7 @@ def test_an_ablation_that_makes_no_sense_names_its_key(write, text, expected):
         ("[4]", "[4]\nblock_steps = 2", "measure.block_steps: expected a whole number >= 5, got 2"),
         ("[4]", "[4]\nmin_timed_steps = 3", "measure.min_timed_steps: expected a whole number >= 10, got 3"),
         ("[4]", "[4]\nmin_warmup_steps = 9\nmax_warmup_steps = 5", "measure.max_warmup_steps: expected at least"),
-        ("[measure]", '[model]\nname = "vgg"\n[measure]', "model.name: 'vgg' is unknown; expected one of resnet18, "),
+        ("[measure]", '[model]\nname = "vgg"\n[measure]', "model.name: 'vgg' is unknown; did you mean 'vgg16'?"),
         ("[measure]", '[model]\nvariant = "v2"\n[measure]', "model.variant: expected one of v1, v1.5, got 'v2'"),
         (
             "[measure]",
@@ -264,7 +264,7 @@ rungs = ["eager"]
 
 def test_a_step_of_ones_own_may_be_of_any_model(write):
     assert scenario.load(write(OF_ONES_OWN)).models == ("transformer",)
-    with pytest.raises(ScenarioError, match=r"model\.name: 'transformer' is unknown; expected one of resnet18, "):
+    with pytest.raises(ScenarioError, match=r"model\.name: 'transformer' is unknown; expected one of alexnet, "):
         scenario.load(write(OF_ONES_OWN + '[[config]]\nbackend = "torch"\nrungs = ["fp32"]\n'))
 
 
