@@ -37,6 +37,7 @@ def write(path: Path, environment: record.Environment = SIMULATED, scenario: str
             trial=trial,
             images_per_s=images_per_s,
             environment=environment,
+            run_id=path.stem,
         )
         for config, images_per_s in zip(LADDER, (400, 500, 600), strict=True)
         for trial in range(2)
