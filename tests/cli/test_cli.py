@@ -183,6 +183,7 @@ def test_an_interrupted_run_keeps_what_is_done_and_is_resumed(sleeper, signum):
     assert len(list((sleeper / "results").glob("*/*.jsonl"))) == 1
 
 
+@pytest.mark.slow
 def test_a_killed_runner_leaves_whole_lines_and_is_resumed(sleeper):
     arguments = ("run", "quick.toml", "--trials", "2", "--max-time", "1")
     process = start(sleeper, *arguments)

@@ -74,6 +74,7 @@ def cells(text: str) -> dict[str, dict]:
     return {cell["config"]: cell for cell in json.loads(text)["cells"]}
 
 
+@pytest.mark.slow
 def test_a_loss_planted_in_the_working_tree_is_found_with_its_cell_and_phase(project):
     (project / "my_step.py").write_text(planted(6))
     arguments = ("--base", "HEAD", "--looks", "3,6", "-o", "gate.json", "--format", "json")
@@ -100,6 +101,7 @@ def test_a_loss_planted_in_the_working_tree_is_found_with_its_cell_and_phase(pro
     assert tcbench(project, "compare", *(f"{r.run_id}" for r in (records[0], records[-1]))).code == 1
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("stand_ins")
 def test_a_loss_between_two_commits_is_found_whatever_the_working_tree_says(project):
     commit(project, my_step__py=planted(2))
@@ -138,6 +140,7 @@ def test_two_interpreters_are_compared_whatever_libraries_they_have(project, tmp
     assert " -> 9.9" in done.out
 
 
+@pytest.mark.slow
 def test_a_worker_that_speaks_no_protocol_is_a_record_and_never_a_hang(project, tmp_path):
     talks = (
         f"""[ "$2" = -m ] && exec {sys.executable} -c 'import os, sys; os.write(int(sys.argv[1]), b"hi\\n")' "$4" """
@@ -177,6 +180,7 @@ def test_a_budget_for_one_side_alone_is_not_green(project):
     assert [len(store.read([path]).records) for path in project.glob("results/*/*.jsonl")] == [1]
 
 
+@pytest.mark.slow
 def test_an_interrupt_keeps_what_is_done_for_compare(project):
     arguments = ("--base", "HEAD", "--looks", "8", "--config", "deep")
     with start(project, "gate", *QUICK[:-1], *arguments, stdout=subprocess.DEVNULL) as process:
@@ -351,6 +355,7 @@ def test_outside_of_a_repository_there_is_one_clear_line(tmp_path):
     assert "is in no git repository" in done.err
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("stand_ins")
 def test_a_cell_that_only_the_base_has_is_missing(project):
     scenario = (project / "my_step.toml").read_text(encoding="utf-8")
@@ -403,6 +408,7 @@ def test_a_base_that_runs_in_no_cell_is_not_green(project, strict):
     assert "nothing was measured on both sides: failed -> ok" in done.err
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("stand_ins")
 def test_a_step_in_a_submodule_runs_on_both_sides(project, tmp_path):
     library = projects.make(tmp_path / "library")

@@ -26,6 +26,7 @@ from tcbench.run.scenario import load
 TINY = ("numerics", "--device", "cpu", "--seeds", "1", "--steps", "2", "--image-size", "8")
 
 
+@pytest.mark.slow
 def test_one_command_leaves_a_document_and_two_charts_and_says_what_it_found(tmp_path):
     done = tcbench(tmp_path, *TINY, "--scale", "2^50")
     assert done.code == 0, done.err

@@ -34,6 +34,7 @@ def test_it_ends_with_0_when_all_is_within_what_is_declared(tmp_path):
     assert value["reference"]["ok"]
 
 
+@pytest.mark.slow
 def test_it_ends_with_1_when_a_config_is_off(tmp_path, monkeypatch):
     wgrad = conv_nhwc.wgrad
 

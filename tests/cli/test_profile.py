@@ -211,6 +211,7 @@ def hosts(here: Path, suffix: str) -> list[Path]:
     return list(here.glob(f"results/*/host-fp32+dali-bs2-cpu-*{suffix}"))
 
 
+@pytest.mark.slow
 def test_a_host_profile_leaves_a_flame_graph_and_a_file_and_explain_names_the_costliest_function(tmp_path, monkeypatch):
     monkeypatch.setattr(host_profiles, "_LEAST_S", 0.5)
     done = tcbench(tmp_path, *CELL, "--host", "--tool", "cprofile")

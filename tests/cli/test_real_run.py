@@ -95,6 +95,7 @@ def test_explain_says_what_holds_a_real_cell_back_and_what_is_next(ran: Path) ->
     assert not {"cuda_graph", "tf32"} & {rung for gain in cell["gains"] for rung in gain["added"]}  # GPUs' alone
 
 
+@pytest.mark.slow
 def test_roofline_puts_a_real_cells_phases_under_measured_ceilings(ran: Path) -> None:
     done = tcbench(ran, "roofline", "--config", "fp32", "--json", "-o", "roof.svg")
     assert done.code == 0, done.err

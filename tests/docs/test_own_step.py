@@ -97,6 +97,7 @@ def test_the_pages_step_runs_by_the_pages_command(tmp_path):
     check(tmp_path, result, ["io", "forward", "backward", "update"], "torch")
 
 
+@pytest.mark.slow
 def test_a_step_without_pytorch_runs_just_so(tmp_path):
     check(tmp_path, run(tmp_path, IN_NUMPY), ["io", "forward", "update"], "numpy")
 

@@ -245,6 +245,7 @@ def test_a_cell_that_cannot_be_traced_says_so_and_leaves_the_others_alone(stand,
     assert len(list((tmp_path / "cache" / demands.TRACES).iterdir())) == 1
 
 
+@pytest.mark.slow
 def test_two_processes_find_what_one_does(stand, tmp_path):
     one = forecast_of(H200, tmp_path, configs=("fp16", "fp16+dali+batched+nhwc+fused"))
     plan_of_two = planned(SMALL, H200, tmp_path, configs=("fp16", "fp16+dali+batched+nhwc+fused"))

@@ -136,6 +136,7 @@ def many_rates(draw):
     return side(base), side(current if draw(st.booleans()) else base)
 
 
+@pytest.mark.slow
 @given(
     st.lists(many_rates(), min_size=1, max_size=10), st.sampled_from([(3, 4, 6, 8), (2, 8), (5,), (2, 3, 4)]), st.data()
 )

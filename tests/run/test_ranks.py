@@ -152,6 +152,7 @@ HANGS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("body", "reason"), HANGS.values(), ids=HANGS)
 def test_the_rank_that_the_others_wait_for_is_named(body, reason):
     record = run(body, n=3, timeout_s=4.0)
@@ -196,6 +197,7 @@ def test_ranks_that_do_not_come_are_counted(monkeypatch):
     assert (record.reason or "").startswith("1 of 2 ranks came within 2 s")
 
 
+@pytest.mark.slow
 def test_over_a_network_a_rank_must_know_the_secret():
     starter, _ = standins("")
     far = Launcher(starter.words, is_local=False)

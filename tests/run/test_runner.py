@@ -122,6 +122,7 @@ def test_a_crash_keeps_the_end_of_the_workers_output():
     assert len(one.log) <= 4096
 
 
+@pytest.mark.slow
 def test_a_hang_ends_at_the_timeout_with_everything_it_started(tmp_path):
     start = time.monotonic()
     body = f"""

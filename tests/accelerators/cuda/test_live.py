@@ -41,6 +41,7 @@ def test_training_on_it_is_training_by_numpy(cupy, config):
     assert change_distance(device, host) < 2e-4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scale", [128.0, 2.0**22])
 def test_a_captured_step_trains_as_the_eager_one_while_freed_memory_is_poisoned(cupy, scale):
     config = "fp16+batched+nhwc+fused+dynamic_scale"

@@ -50,6 +50,7 @@ def site() -> Site:
     return Site(OpenDevice(accelerator, HostClock(), accelerator.peak_bytes, accelerator.enter, plans, reducer=reducer))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("config", "sent", "late"),
     [

@@ -85,6 +85,7 @@ def forecast(card: str, cell: Cell) -> Trace:
     return chainer.trace(cell, gpus.load(card).properties())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("card", "cell"), CELLS)
 def test_launches_times_and_memory_are_the_forecasts(card, cell):
     with session_of(cell) as (session, accelerator):

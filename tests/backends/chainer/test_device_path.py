@@ -147,6 +147,7 @@ def test_fp32_trains_on_a_device_as_on_the_host(config, sm, fast):
     assert largest_difference(device, host) < 1e-5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("config", "sm", "fast"), on_gpus(HALF))
 def test_fp16_trains_on_a_device_as_on_the_host(config, sm, fast):
     device, host = on_device(config, sm, fast), on_host(config)
@@ -167,6 +168,7 @@ def test_tf32_is_fp32_to_whoever_computes_in_float64():
     assert loss_distance(on_device("tf32"), on_device("fp32")) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "config",
     ["fp32", "fp16", "fp16+batched+nhwc+fused", "fp16+batched+nhwc+fused+convstats+dynamic_scale", "fp32+im2col"],
@@ -194,6 +196,7 @@ class Lending(Batches):
         return self.lent
 
 
+@pytest.mark.slow
 def test_a_captured_step_reads_every_batch_wherever_dali_stands_in_the_config(monkeypatch):
     """`explain` adds a rung at the end: to a config with cuda_graph, dali comes after it."""
     monkeypatch.setattr(dali, "make_dali_feed", Lending)

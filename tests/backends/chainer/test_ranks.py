@@ -85,6 +85,7 @@ def reference_of(config: str, sent: str | None, late: int):
     return rank_chainer.reference(config, ranks.STEPS, ranks.SIZE, sent, late)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("config", [marked(config) for config in CONFIGS])
 def test_ranks_equal_one_process_that_averages_their_gradients(trained, config):
     losses, before, after = reference(config)

@@ -93,6 +93,7 @@ def written(found) -> str:
     return "\n\n".join(f"== {', '.join(configs)}\n{text}" for text, configs in alike.items()) + "\n"
 
 
+@pytest.mark.slow
 def test_every_config_asks_for_the_same_in_the_same_order_as_ever():
     assert written(traces()).splitlines() == PINNED.read_text(encoding="utf-8").splitlines()
 

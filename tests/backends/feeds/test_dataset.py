@@ -327,6 +327,7 @@ def _generating(folder: Path, out: Path, n_files: int) -> Iterator[subprocess.Po
         yield process
 
 
+@pytest.mark.slow
 def test_ctrl_c_stops_the_workers_and_leaves_nothing(tmp_path: Path) -> None:
     """The terminal sends SIGINT to the whole process group."""
     with _generating(tmp_path, tmp_path / "out" / "set", n_files=100_000) as process:

@@ -37,6 +37,7 @@ def test_the_chart_is_tidy_and_has_a_bar_per_cell(configs: tuple[str, ...], batc
     assert {"Better ⟶\nimages/s", "batch size", *map(str, batch_sizes)} <= set(words(figure))
 
 
+@pytest.mark.slow
 @given(data=st.data())
 @settings(max_examples=12, deadline=None)
 def test_any_mixture_of_ends_is_tidy(data: st.DataObject) -> None:

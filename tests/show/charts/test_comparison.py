@@ -184,6 +184,7 @@ def test_the_title_is_a_question_and_the_line_below_it_names_the_files() -> None
     assert words(named)[:2] == ["What got slower?", "mine against main · 1 pass at a threshold of 3%"]
 
 
+@pytest.mark.slow
 @given(data=st.data())
 @settings(max_examples=15, deadline=None)
 def test_any_mixture_is_tidy(data: st.DataObject) -> None:

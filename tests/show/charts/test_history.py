@@ -176,6 +176,7 @@ def test_of_very_many_commits_the_newest_are_drawn() -> None:
     assert_tidy(figure)
 
 
+@pytest.mark.slow
 @given(data=st.data())
 @settings(max_examples=12, deadline=None)
 def test_any_mixture_is_tidy(data: st.DataObject) -> None:

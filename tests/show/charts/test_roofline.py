@@ -80,6 +80,7 @@ def test_each_precision_has_its_own_ceiling() -> None:
     assert {"fp32: 90.0 GFLOP/s", "fp16: 400 GFLOP/s"} <= set(shown)
 
 
+@pytest.mark.slow
 @given(st.lists(st.floats(1e-5, 10), min_size=1, max_size=120), st.sampled_from(["fp32", "fp16+fused"]))
 @settings(max_examples=12, deadline=None)
 def test_any_times_of_layers_give_a_clear_picture(times_s: list[float], config: str) -> None:

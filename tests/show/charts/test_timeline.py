@@ -148,6 +148,7 @@ cells = st.tuples(labels, host_ms, gpu_ms, st.sampled_from([0.0, 3.0, 50.0]), st
 parts = st.none() | st.tuples(st.floats(0, 5), st.floats(0.5, 20))
 
 
+@pytest.mark.slow
 @given(st.lists(cells, min_size=1, max_size=3), parts)
 @settings(max_examples=15, deadline=None)
 def test_any_timelines_are_tidy(drawn: list, part: tuple[float, float] | None) -> None:

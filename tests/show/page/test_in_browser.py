@@ -128,6 +128,7 @@ def requests(page: Page) -> list[str]:
     return [m["params"]["request"]["url"] for m in messages if m["method"] == "Network.requestWillBeSent"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["whole", "single", "failed", "hostile"])
 def test_a_page_asks_for_nothing_but_itself_and_complains_of_nothing(page: Page, name: str) -> None:
     page.open(name)
@@ -271,6 +272,7 @@ def test_the_switch_changes_the_scheme_and_remembers(page: Page) -> None:
     assert page.js(ground) == light
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["whole", "many_configs", "hostile", "failed"])
 @pytest.mark.parametrize("width", [320, 375, 1440])
 def test_no_width_makes_the_page_scroll_sideways(page: Page, name: str, width: int) -> None:

@@ -245,6 +245,7 @@ def batch_norms_count(monkeypatch):
     monkeypatch.setitem(processors._KERNELS, w.BatchNormBackward, with_it)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("breaks", "names"),
     [
@@ -354,6 +355,7 @@ def test_a_rung_that_does_nothing_is_off(monkeypatch, rung, stage, config, says)
     assert says in off[config]
 
 
+@pytest.mark.slow
 def test_a_rung_that_takes_another_ones_effect_back_is_off(monkeypatch):
     monkeypatch.setattr(type(RUNGS["static_graph"]), "parts", type(RUNGS["fp32"]).parts)
     off = run("fp16+batched+static_graph")
