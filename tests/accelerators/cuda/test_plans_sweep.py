@@ -12,7 +12,7 @@ from tcbench.run import demand, plan, scenario
 
 pytestmark = pytest.mark.plans
 
-SCENARIOS = ("naruse2018", "beyond", "settings", "peers", "scaling")
+SCENARIOS = ("naruse2018", "beyond", "settings", "peers", "scaling", "networks")
 GPUS = {"A100": 80, "H200": 90, "B200": 100}
 BATCH_SIZES = (32, 256)
 WORKSPACE_LIMIT = 512 * 2**20
