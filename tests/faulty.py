@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from tcbench.core import record, store
 
@@ -135,12 +136,14 @@ def fill(at: Path, leave: int) -> Path:
     return ballast
 
 
-def write_records(path: Path, images_per_s: float = 40.0) -> Path:
-    """A file of trials as real ones are."""
+def write_records(path: Path, images_per_s: float = 40.0, commit: str | None = None) -> Path:
+    """A file of trials as real ones are, of a commit."""
     import factories
 
-    configs = ("fp32", "fp32+dali")
-    trials = [one for config in configs for one in factories.make_trials(config, trials=3, images_per_s=images_per_s)]
+    changes: dict[str, Any] = {"images_per_s": images_per_s}
+    if commit:
+        changes |= {"environment": factories.make_environment(commit=commit), "run_id": path.stem}
+    trials = [one for config in ("fp32", "fp32+dali") for one in factories.make_trials(config, trials=3, **changes)]
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(b"".join(record.encode(one) + b"\n" for one in trials))
     return path

@@ -19,7 +19,7 @@ WRITERS = {
     "steps.json": ("export", "run.jsonl", "--format", "json", "--per", "step", "-o"),
     "compared.md": ("compare", "run.jsonl", "slower.jsonl", "--format", "markdown", "-o"),
     "compared.png": ("compare", "run.jsonl", "slower.jsonl", "-o"),
-    "history.png": ("history", "run.jsonl", "-o"),
+    "history.png": ("history", "one.jsonl", "other.jsonl", "-o"),
     "timeline.svg": ("timeline", "run.jsonl", "-o"),
     "report.html": ("report", "run.jsonl", "-o"),
 }
@@ -39,6 +39,8 @@ def full(tmp_path):
 @pytest.mark.parametrize("name", WRITERS)
 def test_a_file_that_is_there_stays_whole_when_the_disk_is_full(full, tmp_path, name):
     faulty.write_records(tmp_path / "run.jsonl")
+    for which in ("one", "other"):
+        faulty.write_records(tmp_path / f"{which}.jsonl", commit=f"{len(which)}" * 12)
     faulty.write_records(tmp_path / "slower.jsonl", images_per_s=20.0)
     old = bytes(range(256)) * 20
     (full / name).write_bytes(old)

@@ -68,6 +68,8 @@ def test_a_run_whose_own_folder_is_removed_keeps_what_was_measured(tmp_path):
 def test_a_folder_that_takes_no_files_is_one_line_before_anything_is_measured(tmp_path):
     folder = faulty.make(tmp_path)
     faulty.write_records(folder / "run.jsonl")
+    for which in ("one", "other"):
+        faulty.write_records(folder / f"{which}.jsonl", commit=f"{len(which)}" * 12)
     with faulty.disk(tmp_path / "disk", 64 * 1024) as at:
         if at is None:
             pytest.skip("no disk may be mounted here")
@@ -77,7 +79,7 @@ def test_a_folder_that_takes_no_files_is_one_line_before_anything_is_measured(tm
             ("export", "run.jsonl", "-o", "disk/a.csv"),
             ("plot", "run.jsonl", "-o", "disk/a.png"),
             ("report", "run.jsonl", "-o", "disk/a.html"),
-            ("history", "run.jsonl", "-o", "disk/a.png"),
+            ("history", "one.jsonl", "other.jsonl", "-o", "disk/a.png"),
             ("baseline", "set", "main", "run.jsonl", "--out", "disk"),
         ):
             done = faulty.run(folder, *words)
