@@ -131,8 +131,8 @@ def test_at_least_twenty_of_the_readmes_commands_run_anywhere():
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("uv") is None, reason="uv is not on PATH")
 def test_the_readmes_commands_run_in_their_order_in_a_fresh_clone(tmp_path):
-    """With this environment in the place of the one that the first `uv run` would make, and with a scenario of fewer and
-    shorter cells: one round of all 30 has taken 20 minutes beside other work."""
+    """With this environment in the place of the one that the first `uv run` would make, and with fewer and shorter
+    cells: one round of all 30 has taken 20 minutes beside other work."""
     clone = tmp_path / "tcbench"
     subprocess.run(["git", "clone", "--quiet", str(ROOT), str(clone)], check=True)
     scenario = clone / "scenarios" / "cpu.toml"
