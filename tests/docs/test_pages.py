@@ -128,7 +128,7 @@ def test_at_least_twenty_of_the_readmes_commands_run_anywhere():
     assert [line for line in RUN_ANYWHERE if not line.startswith("uv run tcbench ")] == []
 
 
-@pytest.mark.slow
+@pytest.mark.readme
 @pytest.mark.skipif(shutil.which("uv") is None, reason="uv is not on PATH")
 def test_the_readmes_commands_run_in_their_order_in_a_fresh_clone(tmp_path):
     """With this environment in the place of the one that the first `uv run` would make, and with fewer and shorter
