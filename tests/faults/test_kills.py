@@ -83,7 +83,7 @@ def test_ctrl_c_while_modules_are_imported_shows_no_traceback(tmp_path):
 
 
 PROFILE = ("profile", "my_step/one", "quick.toml", "--bs", "1", "--tool", "ranges", "--threads", "1")
-GATE = ("gate", "quick.toml", "--base-python", sys.executable, "--looks", "2", "--threads", "1")
+GATE = ("gate", "quick.toml", "--base-python", sys.executable, "--looks", "2", "--threads", "1", "--lenient")
 
 
 @pytest.mark.parametrize(("words", "ends"), [(PROFILE, (0,)), (GATE, (0, 1))], ids=["profile", "gate"])
