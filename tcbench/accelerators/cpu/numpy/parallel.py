@@ -41,34 +41,45 @@ _blas = [
 
 
 class _Job:
-    """One call of `run`: helpers and the caller draw chunk numbers until none is left."""
+    """One call of `run`: helpers and the caller draw chunk numbers until none is left. The caller waits for the chunks
+    that helpers drew, not for helpers: one that the system wakes late, on a busy machine, then costs nothing."""
 
     def __init__(self, function: Callable[[Any], object], chunks: Sequence[Any]) -> None:
         self.function = function
         self.chunks = chunks
+        self.n = len(chunks)
         self.numbers = itertools.count()
         self.error: BaseException | None = None
         # A queue, since threading's semaphores are written in Python: three times the time of a call.
-        self.left: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self.by_helpers: queue.SimpleQueue[int] = queue.SimpleQueue()
 
-    def work(self) -> None:
-        n = len(self.chunks)
-        while self.error is None:
-            i = next(self.numbers)  # atomic under the interpreter lock
-            if i >= n:
-                return
-            try:
-                self.function(self.chunks[i])
-            except BaseException as error:  # raised again on the caller's thread
-                self.error = error
+    def work(self) -> int:
+        """The number of chunks that this thread drew; after an error of any thread's, no more is called."""
+        drawn = 0
+        while (i := next(self.numbers)) < self.n:  # atomic under the interpreter lock
+            drawn += 1
+            if self.error is None:
+                try:
+                    self.function(self.chunks[i])
+                except BaseException as error:  # raised again on the caller's thread
+                    self.error = error
+        return drawn
+
+    def finish(self) -> None:
+        """The caller's part: work, then wait for the rest."""
+        left = self.n - self.work()
+        while left:
+            left -= self.by_helpers.get()
+        # A helper that comes too late keeps nothing alive.
+        del self.function, self.chunks
 
 
 def _help() -> None:
     _local.inside = True
     while True:
         job = _jobs.get()
-        job.work()
-        job.left.put(None)
+        if drawn := job.work():
+            job.by_helpers.put(drawn)
         del job  # else its arrays would live until the next job
 
 
@@ -130,11 +141,9 @@ def run(function: Callable[[T], object], chunks: Sequence[T]) -> None:
             _jobs.put(job)
         _local.inside = True
         try:
-            job.work()
+            job.finish()
         finally:
             _local.inside = False
-            for _ in range(n_helpers):
-                job.left.get()
     if job.error is not None:
         raise job.error
 

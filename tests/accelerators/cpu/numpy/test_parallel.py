@@ -1,4 +1,6 @@
+import gc
 import threading
+import weakref
 
 import numpy as np
 import pytest
@@ -29,6 +31,37 @@ def test_several_threads_work_at_the_same_time():
     meeting = threading.Barrier(3, timeout=20)
     with parallel.threads(3):
         parallel.run(lambda _: meeting.wait(), range(3))  # would break with fewer
+
+
+def test_a_helper_that_comes_late_is_not_waited_for_and_keeps_nothing_alive():
+    held, released = threading.Semaphore(0), threading.Event()
+    n_helpers = max(parallel._helpers, 1)
+
+    def hold(_):
+        held.release()
+        released.wait(60)
+
+    with parallel.threads(n_helpers + 1):
+        busy = threading.Thread(target=parallel.run, args=(hold, range(n_helpers + 1)))
+        busy.start()
+        for _ in range(n_helpers + 1):
+            assert held.acquire(timeout=20)  # every helper is now in a chunk of another call
+        of_chunks = np.zeros(4, int)
+        kept = weakref.ref(of_chunks)
+
+        def mark(i, array=of_chunks):
+            array[i] += 1
+
+        late = threading.Thread(target=parallel.run, args=(mark, range(4)))
+        late.start()
+        late.join(10)
+        ended, marked = not late.is_alive(), of_chunks.tolist()
+        del late, mark, of_chunks
+        gc.collect()
+        gone = kept() is None
+        released.set()
+        busy.join()
+    assert (ended, marked, gone) == (True, [1] * 4, True)
 
 
 @pytest.mark.parametrize("threads", [1, 3])
