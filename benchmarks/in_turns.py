@@ -6,7 +6,8 @@
 Stock is Chainer's own ResNet50Layers, MomentumSGD and weight decay on Chainer's own functions. All train on one batch
 in memory, in processes of their own with the environment that tcbench's runner gives its workers. The parent lets one
 of them step at a time, round by round, so that drift hits all alike. Images/s are of the median step; ratios are of the
-rounds' medians, with their 95% intervals over rounds.
+rounds' medians, with their 95% intervals over rounds. With `--busy` each round is followed by one beside a process that
+computes without end, and each config is compared with itself: how many times as long its step takes there.
 """
 
 from __future__ import annotations
@@ -132,8 +133,23 @@ def children(
             process.kill()
 
 
-def compare(names: list[str], image_size: int, batch_size: int, threads: int, rounds: int, steps: int) -> None:
+@contextlib.contextmanager
+def busy_process() -> Iterator[None]:
+    """A process that computes without end."""
+    process = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        time.sleep(0.5)
+        yield
+    finally:
+        process.kill()
+        process.wait()
+
+
+def compare(
+    names: list[str], image_size: int, batch_size: int, threads: int, rounds: int, steps: int, busy: bool
+) -> None:
     times: dict[str, list[list[float]]] = {name: [] for name in names}
+    beside: dict[str, list[float]] = {name: [] for name in names}
     with children(names, image_size, batch_size, threads) as step:
         for name in names:
             for _ in range(3):
@@ -141,6 +157,9 @@ def compare(names: list[str], image_size: int, batch_size: int, threads: int, ro
         for _ in range(rounds):
             for name in names:
                 times[name].append([step[name]() for _ in range(steps)][1:])
+            with busy_process() if busy else contextlib.nullcontext():
+                for name in names if busy else ():
+                    beside[name].append(statistics.median([step[name]() for _ in range(steps)][1:]))
     medians = {name: [statistics.median(of_round) for of_round in times[name]] for name in names}
     print(
         f"{image_size}x{image_size} pixels, batch {batch_size}, {threads} threads, {rounds} rounds of {steps - 1} steps"
@@ -151,6 +170,9 @@ def compare(names: list[str], image_size: int, batch_size: int, threads: int, ro
         for base in names[: max(1, names.index(name))]:
             ratio = rounds_of.estimate(medians[base], medians[name]).ratio.interval()
             print(f"   {ratio.value:5.2f} [{ratio.low:.2f}, {ratio.high:.2f}] x {base}", end="")
+        if busy:
+            growth = rounds_of.estimate(beside[name], medians[name]).ratio.interval()
+            print(f"   step x {growth.value:.2f} [{growth.low:.2f}, {growth.high:.2f}] beside a busy process", end="")
         print()
 
 
@@ -160,6 +182,7 @@ def main() -> None:
     parser.add_argument("--config", action="append", help=f"default '{STOCK}' and ours")
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--steps", type=int, default=4, help="steps per turn; the first is not counted")
+    parser.add_argument("--busy", action="store_true", help="also beside a process that computes without end")
     parser.add_argument("--threads", type=int, default=machine.usable_cpus())
     parser.add_argument("--child", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -171,7 +194,7 @@ def main() -> None:
             child(arguments.child, image_size, batch_size, arguments.threads)
         else:
             names = arguments.config or [STOCK, *OURS]
-            compare(names, image_size, batch_size, arguments.threads, arguments.rounds, arguments.steps)
+            compare(names, image_size, batch_size, arguments.threads, arguments.rounds, arguments.steps, arguments.busy)
 
 
 if __name__ == "__main__":

@@ -11,14 +11,11 @@ Synthetic input; medians over rounds, in which each takes one turn.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import statistics
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
-from in_turns import cell_of
+from in_turns import busy_process, cell_of
 
 from tcbench.accelerators.cpu.onednn.accelerator import OneDnnAccelerator
 from tcbench.accelerators.cpu.onednn.library import Engine
@@ -104,18 +101,6 @@ def in_turns(runs: dict[str, Callable[[], None]], rounds: int) -> dict[str, floa
             run()
             times[name].append(time.perf_counter() - start)
     return {name: statistics.median(taken) for name, taken in times.items()}
-
-
-@contextlib.contextmanager
-def busy_process() -> Iterator[None]:
-    """A process that computes without end."""
-    process = subprocess.Popen([sys.executable, "-c", "while True: pass"])
-    try:
-        time.sleep(0.5)
-        yield
-    finally:
-        process.kill()
-        process.wait()
 
 
 def report(image_size: int, batch_size: int, threads: int, rounds: int) -> None:
