@@ -62,11 +62,12 @@ class GroupedCommand(TyperCommand):
             row = parameter.get_help_record(ctx)
             if row is None:
                 continue
+            says = _EXTRAS.sub(_default, row[1])
             if parameter.param_type_name == "argument":  # Typer's row has the type in Python's words
-                groups["Arguments"].append((parameter.metavar or parameter.name.upper(), row[1]))
+                groups["Arguments"].append((parameter.metavar or parameter.name.upper(), says))
             else:
                 panel = "" if parameter.name == "help" else getattr(parameter, "rich_help_panel", None) or "Options"
-                groups.setdefault(panel, []).append(row)
+                groups.setdefault(panel, []).append((row[0], says))
         groups["Output"] = groups.pop("Output", []) + groups.pop("", [])
         for name, rows in groups.items():
             if rows:
@@ -82,6 +83,17 @@ class GroupedCommand(TyperCommand):
         if rows:
             with formatter.section("Examples"):
                 formatter.write("".join(f"  {line.rstrip()}\n" for pair in lines for line in pair if line.strip()))
+
+
+_EXTRAS = re.compile(r"\s*\[([^\[\]]*)\]$")
+"""What Typer puts after the help of a parameter: the default, the limits of a number, whether it is required."""
+
+
+def _default(extras: re.Match[str]) -> str:
+    """A sentence, like the defaults that are written by hand. Limits are told to who oversteps them; what is required
+    has no brackets in the line of usage."""
+    [*default] = (one.removeprefix("default: ") for one in extras[1].split("; ") if one.startswith("default: "))
+    return f" Default: {default[0]}." if default else ""
 
 
 def _usage(argument: Any) -> str:

@@ -27,14 +27,14 @@ NameArgument = Annotated[
 ]
 
 
-@baseline_app.command("set", cls=GroupedCommand)
+@baseline_app.command("set", cls=GroupedCommand, short_help="Keep a copy of results under a name.")
 def set_(
     name: NameArgument,
     results: ResultsArgument = None,
     force: Annotated[bool, typer.Option("--force", help="Replace the baseline that has this name.")] = False,
     out: ResultsFolderOption = OUT,
 ) -> None:
-    """Keep a copy of results under a name: OUT/baselines/NAME.jsonl."""
+    """Keep a copy of results under a name: FOLDER/baselines/NAME.jsonl (--out)."""
     from tcbench.cli.results import read
     from tcbench.run import baseline
     from tcbench.show import baseline as view

@@ -45,7 +45,8 @@ tcbench compare v100/ h200/ --allow all --metric throughput,energy
 def compare(
     context: typer.Context,
     base: Annotated[
-        str | None, typer.Argument(metavar="BASE", help="A file or folder of records, or the id of a run.")
+        str | None,
+        typer.Argument(metavar="BASE", help="A file or folder of records, or the id of a run. Not with --baseline."),
     ] = None,
     current: Annotated[
         str | None,
@@ -53,7 +54,7 @@ def compare(
     ] = None,
     baseline: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="In BASE's place: what `tcbench baseline set NAME` kept."),
+        typer.Option(metavar="NAME", help="In place of BASE: what `tcbench baseline set NAME` kept."),
     ] = None,
     out: ResultsFolderOption = OUT,
     metric: MetricOption = None,

@@ -59,7 +59,7 @@ AllowOption = Annotated[
         "--allow",
         metavar="FACET,...",
         help="What may differ: simulated, gpu, driver, clocks, host, os, python, libraries, accelerator, settings, "
-        "measure, input, or all of these; missing: cells that current lacks do not fail.",
+        "measure, input, or all of these; missing: cells that current lacks do not fail. Default: nothing.",
         rich_help_panel=JUDGE,
     ),
 ]
@@ -69,7 +69,9 @@ StrictOption = Annotated[
 FormatOption = Annotated[Format, format_option(get_args(Format))]
 OutputOption = Annotated[
     Path | None,
-    output_option("Also a file: a chart (.png, .svg, .pdf), else the text of --format, and here the table."),
+    output_option(
+        "Also a file: a chart (.png, .svg, .pdf), else the text of --format, and here the table. Default: none."
+    ),
 ]
 
 

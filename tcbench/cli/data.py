@@ -13,7 +13,7 @@ data_app = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="Make t
 app.add_typer(data_app, name="data")
 
 
-@data_app.command("make", cls=GroupedCommand)
+@data_app.command("make", cls=GroupedCommand, short_help="Generate the JPEGs that runs read by default.")
 def make(
     force: Annotated[bool, typer.Option("--force", help="Make it again even if it exists.")] = False,
     quiet: QuietOption = False,

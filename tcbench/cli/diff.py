@@ -49,11 +49,12 @@ def diff(
     ] = None,
     config: ConfigOption = None,
     to: Annotated[
-        str | None, typer.Option(metavar="CONFIG", help="CURRENT's config, where it is another than BASE's.")
+        str | None,
+        typer.Option(metavar="CONFIG", help="CURRENT's config, where it is another than BASE's. Default: BASE's."),
     ] = None,
     bs: BatchSizesOption = None,
     top: Annotated[int, typer.Option(metavar="N", min=1, help="Parts to show of each kind.")] = 10,
-    output: Annotated[Path | None, output_option("Also a chart: a .png, .svg or .pdf file.")] = None,
+    output: Annotated[Path | None, output_option("Also a chart: a .png, .svg or .pdf file. Default: none.")] = None,
     format_: FormatOption = "table",
     out: ResultsFolderOption = OUT,
 ) -> None:

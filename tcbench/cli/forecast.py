@@ -55,7 +55,8 @@ def forecast(
         str | None,
         typer.Option(
             metavar="GPU",
-            help="V100, T4, A100, L40S, H100, H200, B200, or a JSON file with the same fields.",
+            help="V100, T4, A100, L40S, H100, H200, B200, or a JSON file with the same fields. Default: none; this or "
+            "--over is needed.",
             autocompletion=complete_gpu,
             rich_help_panel=WHAT,
         ),
@@ -77,14 +78,14 @@ def forecast(
     ] = False,
     ranks: Annotated[
         str | None,
-        typer.Option(metavar="N,N,...", help="The same step on so many ranks.", rich_help_panel=MANY),
+        typer.Option(metavar="N,N,...", help="The same step on so many ranks. Default: one.", rich_help_panel=MANY),
     ] = None,
     link: Annotated[
         str | None,
         typer.Option(
             metavar="NAME",
             help="The network between them: dgx-1, dgx-a100, dgx-h100, abci, big-basin, mn-1, p40-100gbe; or "
-            "bandwidth,latency in GB/s and microseconds, such as 12.5,10.",
+            "bandwidth,latency in GB/s and microseconds, such as 12.5,10. Default: none; --ranks needs it.",
             autocompletion=complete_network,
             rich_help_panel=MANY,
         ),
@@ -93,11 +94,13 @@ def forecast(
         list[str] | None,
         typer.Option(
             metavar="RESULTS",
-            help="Steps that were measured, instead of --gpu: a file or folder of records, or the id of a run.",
+            help="In place of --gpu, steps that were measured: a file or folder of records, or the id of a run.",
             rich_help_panel=MANY,
         ),
     ] = None,
-    output: Annotated[Path | None, output_option("Of many ranks also a chart: .png, .svg or .pdf.")] = None,
+    output: Annotated[
+        Path | None, output_option("Of many ranks also a chart: .png, .svg or .pdf. Default: none.")
+    ] = None,
     details: Annotated[
         bool, typer.Option("--details", help="Also list every operation of every cell.", rich_help_panel=WHERE)
     ] = False,

@@ -82,7 +82,11 @@ def gate(
     scenario: ScenarioArgument = None,
     base: Annotated[
         str | None,
-        typer.Option(metavar="REVISION", help="The git revision to judge against.", rich_help_panel=BUILDS),
+        typer.Option(
+            metavar="REVISION",
+            help="The git revision to judge against. Default: none; this or one of the two below is needed.",
+            rich_help_panel=BUILDS,
+        ),
     ] = None,
     current: Annotated[
         str | None,
@@ -141,7 +145,7 @@ def gate(
         str | None,
         typer.Option(
             metavar="TIME",
-            help="Begin no trial after trials have taken so long, e.g. 30m or 1800 (seconds).",
+            help="Begin no trial after trials have taken so long, e.g. 30m or 1800 (seconds). Default: none.",
             rich_help_panel=HOW,
         ),
     ] = None,

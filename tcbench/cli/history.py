@@ -38,7 +38,7 @@ def history(
     bs: BatchSizesOption = None,
     threshold: ThresholdOption = "3%",
     allow: AllowOption = None,
-    output: Annotated[Path | None, output_option("Also a chart: a .png, .svg or .pdf file.")] = None,
+    output: Annotated[Path | None, output_option("Also a chart: a .png, .svg or .pdf file. Default: none.")] = None,
     format_: FormatOption = "table",
     out: ResultsFolderOption = OUT,
 ) -> None:

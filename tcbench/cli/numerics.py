@@ -17,11 +17,10 @@ from tcbench.cli.options import (
     HOW,
     WHAT,
     WHERE,
-    ConfigOption,
     DeviceOption,
     FormatOption,
-    ImageSizeOption,
     ScenarioArgument,
+    complete_config,
     config_names,
     within,
 )
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
     from tcbench.run.numerics_plan import Asked
     from tcbench.run.numerics_runner import Runner
 
-_TIMEOUT_S = 7200.0
+TIMEOUT_S = 7200.0
 
 
 @command(
@@ -67,40 +66,77 @@ def numerics(
             metavar="N",
             min=2,
             max=4096,
-            help="Train as so many ranks do, each on a batch of --bs, beside one rank at the same global batch.",
+            help="Train as so many ranks do, each on a batch of --bs, beside one rank at the same global batch. "
+            "Default: one rank, in several precisions.",
             rich_help_panel=WHAT,
         ),
     ] = None,
-    config: ConfigOption = None,
+    config: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="With --rungs: configs by name or glob, or rungs joined by '+'; several with commas or by more than "
+            "one --config. Default: all.",
+            autocompletion=complete_config,
+            rich_help_panel=WHAT,
+        ),
+    ] = None,
     device: DeviceOption = "auto",
     data: Annotated[
         Path | None,
         typer.Option(
             metavar="FOLDER",
-            help="Train the scenario's model on class folders of JPEGs; one in ten is kept for the test.",
+            help="Train the scenario's model on class folders of JPEGs; one in ten is kept for the test. Default: "
+            "generated images, a small ResNet.",
             rich_help_panel=WHAT,
         ),
     ] = None,
     bs: Annotated[
-        int | None, typer.Option(metavar="N", min=2, max=65536, help="Batch size.", rich_help_panel=WHAT)
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=2,
+            max=65536,
+            help="Batch size. Default: 32; with --data the scenario's first.",
+            rich_help_panel=WHAT,
+        ),
     ] = None,
-    image_size: ImageSizeOption = None,
+    image_size: Annotated[
+        int | None,
+        typer.Option(
+            metavar="PIXELS",
+            help="Side of the square images. Default: 16; with --data the scenario's.",
+            rich_help_panel=WHAT,
+        ),
+    ] = None,
     seeds: Annotated[
         int | None,
         typer.Option(
             metavar="N",
             min=1,
             max=1000,
-            help="Runs of each technique, each from its own weights.",
+            help="Runs of each technique, each from its own weights. Default: 5.",
             rich_help_panel=HOW,
         ),
     ] = None,
     steps: Annotated[
         int | None,
-        typer.Option(metavar="N", min=1, max=1_000_000, help="Steps of each run.", rich_help_panel=HOW),
+        typer.Option(
+            metavar="N",
+            min=1,
+            max=1_000_000,
+            help="Steps of each run. Default: 240; with --rungs 5.",
+            rich_help_panel=HOW,
+        ),
     ] = None,
     learning_rate: Annotated[
-        float | None, typer.Option("--lr", metavar="RATE", help="Learning rate.", rich_help_panel=HOW)
+        float | None,
+        typer.Option(
+            "--lr",
+            metavar="RATE",
+            help="Learning rate. Default: 0.001; with --ranks 0.2, of one rank.",
+            rich_help_panel=HOW,
+        ),
     ] = None,
     scale: Annotated[
         str | None,
@@ -131,11 +167,17 @@ def numerics(
     ] = None,
     threads: Annotated[
         int | None,
-        typer.Option(metavar="N", min=1, max=4096, help="Threads of each run.", rich_help_panel=HOW),
+        typer.Option(
+            metavar="N",
+            min=1,
+            max=4096,
+            help="Threads of each run. Default: 1; with --data or --rungs all usable cores.",
+            rich_help_panel=HOW,
+        ),
     ] = None,
     timeout: Annotated[
         float | None,
-        typer.Option(metavar="SECONDS", help="A run that takes longer is ended.", rich_help_panel=HOW),
+        typer.Option(metavar="SECONDS", help="A run that takes longer is ended. Default: 7200.", rich_help_panel=HOW),
     ] = None,
     out: Annotated[
         Path, typer.Option(metavar="FOLDER", help="Document and charts go to FOLDER/MACHINE/.", rich_help_panel=WHERE)
@@ -189,7 +231,7 @@ def numerics(
             config_names(config),
             steps or plan.PARITY_STEPS,
             threads,
-            timeout or _TIMEOUT_S,
+            timeout or TIMEOUT_S,
             quiet,
             format_ == "json",
         )
@@ -212,7 +254,7 @@ def numerics(
     )
     setting = plan.setting(loaded, target, asked, machine.usable_cpus(), None if data is None else _images(data))
     margins = None if margin is None else Margins(margin, margin)
-    _train(setting, asked, static_scale, margins, target, timeout or _TIMEOUT_S, out, quiet, format_ == "json")
+    _train(setting, asked, static_scale, margins, target, timeout or TIMEOUT_S, out, quiet, format_ == "json")
 
 
 def _none_of(given: dict[str, Any], where: str, why: str) -> None:

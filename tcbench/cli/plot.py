@@ -39,7 +39,10 @@ def plot(
         typer.Option(metavar="KIND", help="throughput, ladder, networks or scaling."),
     ] = "throughput",
     slide: Annotated[
-        int | None, typer.Option(metavar="N", help="One of the talk's comparisons: 12, 21, 27, 31 or 33.")
+        int | None,
+        typer.Option(
+            metavar="N", help="One of the talk's comparisons: 12, 21, 27, 31 or 33. Default: what --kind says."
+        ),
     ] = None,
     by: Annotated[
         Literal["setting", "machine"],

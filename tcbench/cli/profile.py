@@ -21,13 +21,15 @@ from tcbench.cli.options import (
     HOW,
     WHAT,
     WHERE,
+    DataOption,
     DeviceOption,
     HostSpeedOption,
     ImageSizeOption,
-    ModelOption,
     ScenarioArgument,
+    ThreadsOption,
     batch_sizes,
     complete_config,
+    complete_model,
     config_names,
     images,
     model_names,
@@ -79,11 +81,16 @@ def profile(
         typer.Option("--bs", metavar="N", help="Batch size. Default: the scenario's first.", rich_help_panel=WHAT),
     ] = None,
     device: DeviceOption = "auto",
-    data: Annotated[
+    data: DataOption = None,
+    model: Annotated[
         str | None,
-        typer.Option(metavar="PATH", help="As with `tcbench run`.", rich_help_panel=WHAT),
+        typer.Option(
+            metavar="NAME",
+            help="A network, such as resnet18 (`tcbench list` shows all). Default: the scenario's.",
+            autocompletion=complete_model,
+            rich_help_panel=WHAT,
+        ),
     ] = None,
-    model: ModelOption = None,
     image_size: ImageSizeOption = None,
     ranks: Annotated[
         int,
@@ -115,10 +122,7 @@ def profile(
             "--host", help="The host's Python functions instead of a timeline, for some seconds.", rich_help_panel=HOW
         ),
     ] = False,
-    threads: Annotated[
-        int | None,
-        typer.Option(metavar="N", min=1, help="As with `tcbench run`.", rich_help_panel=HOW),
-    ] = None,
+    threads: ThreadsOption = None,
     host_speed: HostSpeedOption = 1.0,
     out: Annotated[
         Path, typer.Option(metavar="FOLDER", help="Files go to FOLDER/MACHINE/.", rich_help_panel=WHERE)

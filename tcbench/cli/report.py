@@ -19,9 +19,6 @@ if TYPE_CHECKING:
     from tcbench.core.timeline import Timeline
     from tcbench.show.page import Compared
 
-TRACES = "profile-*.json.gz"
-"""Names of the files that `tcbench profile` leaves beside records."""
-
 
 @command(
     "Write one HTML file with everything that results show.",
@@ -42,12 +39,16 @@ def report(
     ] = None,
     output: Annotated[Path, output_option("An .html file.")] = Path("report.html"),
     compare: Annotated[
-        str | None, typer.Option(metavar="BASE", help="Compare with these results: a file, a folder or a run's id.")
+        str | None,
+        typer.Option(metavar="BASE", help="Compare with these results: a file, a folder or a run's id. Default: none."),
     ] = None,
     baseline: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Compare with what `tcbench baseline set NAME` kept.")
+        str | None,
+        typer.Option(metavar="NAME", help="Compare with what `tcbench baseline set NAME` kept. Default: nothing."),
     ] = None,
-    title: Annotated[str | None, typer.Option(metavar="TEXT", help="The page's title.")] = None,
+    title: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="The page's title. Default: made of what was trained and where.")
+    ] = None,
     out: ResultsFolderOption = OUT,
 ) -> None:
     """Write one HTML file that opens without a network: the results in words, charts, what each rung buys, claims, what
@@ -97,6 +98,7 @@ def _timelines(given: Given) -> tuple[list[Timeline], list[str]]:
     """Those that were named, and those that lie beside the records, newest first; what of the latter cannot be read
     is left out, and a note says so. Raises TraceError."""
     from tcbench import tracing
+    from tcbench.cli.results import PROFILES
     from tcbench.core.text import plain
     from tcbench.show.charts import MAX_PANELS
 
@@ -105,7 +107,7 @@ def _timelines(given: Given) -> tuple[list[Timeline], list[str]]:
     beside = {
         trace.resolve(): trace
         for path in folders
-        for trace in (path.rglob(TRACES) if path in given.paths else path.glob(TRACES))
+        for trace in (path.rglob(PROFILES) if path in given.paths else path.glob(PROFILES))
     }
     for path in given.traces:
         beside.pop(path.resolve(), None)

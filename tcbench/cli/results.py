@@ -23,6 +23,9 @@ TIMELINES = (".json", ".json.gz", ".sqlite", ".nsys-rep", ".qdrep", ".qdstrm")
 """The endings of files with timelines; all other files hold records."""
 
 
+PROFILES = "profile-*.json.gz"
+"""The timelines that `tcbench profile` leaves beside records."""
+
 _BEGAN = re.compile(r"(?:^|-)(\d{8}-\d{6})(?:-(\d+))?$")
 """The end of a run's name: when it began (UTC), a number where several did."""
 
@@ -64,10 +67,22 @@ def by_age(out: Path) -> list[Path]:
     return sorted(there, key=lambda path: (_age(path), path), reverse=True)
 
 
+def newest_timeline(out: Path) -> Path:
+    """The profile under a folder that was taken last, and that git does not keep; says which it is. Raises
+    SelectionError."""
+    from tcbench.core.git import tracked
+
+    for path in sorted(out.rglob(PROFILES), key=lambda path: (_age(path), path), reverse=True):
+        if not tracked(path):
+            typer.echo(f"the newest profile: {path}", err=True)
+            return path
+    raise SelectionError(f"no profile of yours in {out}/; `tcbench profile fp32` makes one, or name a file")
+
+
 def _age(path: Path) -> tuple[str, int, float]:
     """A key that sorts runs from the oldest to the newest."""
     written_at = path.stat().st_mtime
-    began = _BEGAN.search(path.stem)
+    began = _BEGAN.search(path.name.removesuffix(".json.gz").removesuffix(".jsonl"))
     if began is None:
         return time.strftime("%Y%m%d-%H%M%S", time.gmtime(written_at)), 1, written_at
     return began[1], int(began[2] or 1), written_at

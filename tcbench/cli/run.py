@@ -89,7 +89,7 @@ def run(
     ] = False,
     label: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Ends the run's name.", rich_help_panel=WHERE),
+        typer.Option(metavar="NAME", help="Ends the run's name, after its date. Default: none.", rich_help_panel=WHERE),
     ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show what would run, and stop.", rich_help_panel=WHERE)

@@ -75,13 +75,18 @@ def submit(
     ],
     partition: Annotated[
         str | None,
-        typer.Option(metavar="NAME,NAME,...", help="Partitions: a job in each.", rich_help_panel=CLUSTER),
+        typer.Option(
+            metavar="NAME,NAME,...",
+            help="Partitions: a job in each. Default, with --gpu: the cluster's own.",
+            rich_help_panel=CLUSTER,
+        ),
     ] = None,
     gpu: Annotated[
         str | None,
         typer.Option(
             metavar="TYPE,TYPE,...",
-            help="Types of GPU as Slurm names them (sinfo -o %G): a job for each, in each partition.",
+            help="Types of GPU as Slurm names them (sinfo -o %G): a job for each, in each partition. "
+            "Default, with --partition: any.",
             rich_help_panel=CLUSTER,
         ),
     ] = None,
@@ -93,7 +98,8 @@ def submit(
         list[str] | None,
         typer.Option(
             metavar="OPTION",
-            help="More options of sbatch, such as account=me, nodes=2 or exclusive. May be given more than once.",
+            help="More options of sbatch, such as account=me, nodes=2 or exclusive. May be given more than once. "
+            "Default: none.",
             rich_help_panel=CLUSTER,
         ),
     ] = None,

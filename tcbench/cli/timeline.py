@@ -7,15 +7,15 @@ from typing import Annotated
 
 import typer
 
-from tcbench.cli.app import command
-from tcbench.cli.options import ANOTHER_FILE, output_option
+from tcbench.cli.app import OUT, command
+from tcbench.cli.options import ANOTHER_FILE, ResultsFolderOption, output_option
 from tcbench.core.errors import SelectionError
 
 
 @command(
     "Draw timelines: input, CPU and GPU, step by step.",
     """
-tcbench timeline profile.json.gz                  three steps
+tcbench timeline                                  the newest profile, three steps
 tcbench timeline fp32.json.gz fp16.json.gz        under each other, on one time scale
 tcbench timeline profile.json.gz --zoom 20:60 -o zoomed.svg
 tcbench timeline profile.json.gz --step 42
@@ -23,17 +23,26 @@ tcbench timeline profile.json.gz --step 42
 )
 def timeline(
     files: Annotated[
-        list[Path],
-        typer.Argument(metavar="FILE", help="Timelines of `tcbench profile`, or Nsight Systems' report or SQLite."),
-    ],
+        list[Path] | None,
+        typer.Argument(
+            metavar="FILE",
+            help="Timelines of `tcbench profile`, or Nsight Systems' report or SQLite. Default: the newest profile.",
+        ),
+    ] = None,
     output: Annotated[Path, output_option()] = Path("timeline.png"),
     zoom: Annotated[
-        str | None, typer.Option(metavar="BEGIN:END", help="Only this part, in ms on the picture's time axis.")
+        str | None,
+        typer.Option(
+            metavar="BEGIN:END", help="Only this part, in ms on the picture's time axis. Default: whole steps."
+        ),
     ] = None,
     steps: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="Steps of the slowest cell to draw. Default: 3.")
     ] = None,
-    step: Annotated[int | None, typer.Option(metavar="N", help="Begin with the step of this number.")] = None,
+    step: Annotated[
+        int | None, typer.Option(metavar="N", help="Begin with the step of this number. Default: the first.")
+    ] = None,
+    out: ResultsFolderOption = OUT,
 ) -> None:
     """Draw what ran when: IO threads, the CPU's phases, the GPU's work and its gaps; several cells under each other."""
     part = None if zoom is None else window(zoom)
@@ -43,9 +52,10 @@ def timeline(
     check_path(output)
 
     from tcbench import tracing
+    from tcbench.cli.results import newest_timeline
     from tcbench.show.charts.timeline import draw
 
-    timelines = [one for file in files for one in tracing.read(file)]
+    timelines = [one for file in files or [newest_timeline(out)] for one in tracing.read(file)]
     draw(timelines, output, part, steps, step=step, remedy=ANOTHER_FILE)
     typer.echo(f"wrote {output}")
 

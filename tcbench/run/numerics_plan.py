@@ -44,7 +44,10 @@ RANKS_LEARNING_RATE, _RANKS_NOISE, _RANKS_TRAIN_IMAGES = 0.2, 3.0, 32_768
 """Of one rank, so high that four times as much breaks the first steps without a warm-up; patterns that are hard to tell
 apart, and so many of them that none is seen twice: what is compared is training, not how much is learnt by heart."""
 
-_BATCH, _IMAGE, _CLASSES, _TRAIN_IMAGES, _TEST_IMAGES, _NOISE = 32, 16, 10, 4096, 2048, 1.0
+BATCH, IMAGE = 32, 16
+"""Of the small network."""
+
+_CLASSES, _TRAIN_IMAGES, _TEST_IMAGES, _NOISE = 10, 4096, 2048, 1.0
 _OBSERVED_STEPS = 8
 _DYNAMIC_START = 2.0**16
 """The first scale of PyTorch's GradScaler."""
@@ -92,7 +95,7 @@ def setting(
     usual_rate = LEARNING_RATE if ranks == 1 else RANKS_LEARNING_RATE
     learning_rate = usual_rate if asked.learning_rate is None else asked.learning_rate
     if images is None:
-        batch_size, image_size = asked.batch_size or _BATCH, asked.image_size or _IMAGE
+        batch_size, image_size = asked.batch_size or BATCH, asked.image_size or IMAGE
         if image_size < 8:
             raise SelectionError(f"--image-size {image_size}: the small network takes images of at least 8 pixels")
         model, n_classes = SMALL_RESNET.name, _CLASSES

@@ -22,8 +22,10 @@ from tcbench import cli
 from tcbench.backends.feeds import dataset
 from tcbench.backends.feeds import generated as jpegs
 from tcbench.cli.app import GROUPS
+from tcbench.cli.numerics import TIMEOUT_S
 from tcbench.cli.options import config_names
 from tcbench.core import store
+from tcbench.run import numerics_plan
 
 SCENARIO = """
 schema = 1
@@ -305,7 +307,38 @@ def test_help_shows_every_command_in_one_group(here):
 def test_help_fits_80_columns_and_speaks_of_no_type_of_pythons(here, words):
     shown = tcbench(here, *words, "--help", COLUMNS="80").out
     assert [line for line in shown.splitlines() if len(line) > 80] == []
-    assert "<" not in re.sub(r"\[[^\]]*<=x.*?\]", "", shown, flags=re.DOTALL)
+    assert not re.search(r"<|\[(default|required)", shown)
+    assert not re.search(r"\.\.\.$", shown.partition("Commands:")[2], re.MULTILINE)  # a line that was cut
+
+
+@pytest.mark.parametrize("words", HELPS, ids=" ".join)
+def test_help_says_of_every_option_what_is_taken_without_it(words):
+    context = get_command(cli.app).make_context("tcbench", ["list"], resilient_parsing=True)
+    for name in words:
+        context = context.command.commands[name].make_context(name, [], parent=context, resilient_parsing=True)
+    silent = []
+    for parameter in context.command.get_params(context):
+        if parameter.required or getattr(parameter, "is_flag", False):
+            continue
+        _, says = parameter.get_help_record(context)
+        if not re.search(r"default:|Default[:,]|In place of|Not with", says):
+            silent.append(parameter.opts)
+    assert silent == []
+
+
+def test_the_defaults_that_help_states_are_those_that_are_taken():
+    """Where a module that help does not import has the figure."""
+    stated = {one.name: one.help for one in get_command(cli.app).commands["numerics"].params}
+    for name, figures in {
+        "seeds": (numerics_plan.SEEDS,),
+        "steps": (numerics_plan.STEPS, numerics_plan.PARITY_STEPS),
+        "learning_rate": (numerics_plan.LEARNING_RATE, numerics_plan.RANKS_LEARNING_RATE),
+        "bs": (numerics_plan.BATCH,),
+        "image_size": (numerics_plan.IMAGE,),
+        "global_batch": (numerics_plan.GLOBAL_BATCH,),
+        "timeout": (int(TIMEOUT_S),),
+    }.items():
+        assert [figure for figure in figures if str(figure) not in stated[name].split("Default:")[1]] == [], name
 
 
 @pytest.mark.parametrize("words", HELPS, ids=" ".join)

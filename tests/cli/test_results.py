@@ -9,11 +9,13 @@ from pathlib import Path
 import factories
 import pytest
 import reports
+import timelines
 from command import tcbench
 
 from tcbench.cli.results import newest
 from tcbench.core import record
 from tcbench.core.errors import SelectionError
+from tcbench.tracing import perfetto
 
 
 def plant(folder: Path, *names: str) -> None:
@@ -69,6 +71,25 @@ def test_what_a_gate_measured_or_git_keeps_is_named_and_not_taken(tmp_path: Path
     plant(tmp_path / "results", "cpu-20261121-035657")  # older than both, and the user's own
     done = tcbench(tmp_path, "compare", "--baseline", "main")
     assert done.err.startswith("the newest run: results/cpu-20261121-035657.jsonl\n")
+
+
+def test_timeline_takes_the_newest_profile_that_git_does_not_keep(tmp_path: Path) -> None:
+    done = tcbench(tmp_path, "timeline")
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    assert "no profile of yours in results/; `tcbench profile fp32` makes one, or name a file" in done.err
+    mine = tmp_path / "results" / "m" / "profile-fp32-bs4-cpu-20261121-035658.json.gz"
+    mine.parent.mkdir(parents=True)
+    for name in (
+        mine.name,
+        "profile-fp32+dali-bs4-cpu-20261121-035657.json.gz",
+        "profile-fp32-bs4-20990101-000000.json.gz",
+    ):
+        perfetto.write([timelines.busy_timeline()], mine.with_name(name))
+    for words in (["init", "--quiet"], ["add", "results/m/profile-fp32-bs4-20990101-000000.json.gz"]):
+        subprocess.run(["git", *words], cwd=tmp_path, check=True)
+    done = tcbench(tmp_path, "timeline", "-o", "mine.svg")
+    assert (done.code, done.out) == (0, "wrote mine.svg\n"), done.err
+    assert done.err == f"the newest profile: {mine.relative_to(tmp_path)}\n"
 
 
 @pytest.mark.parametrize("command", ["claims", "explain", "export", "history", "plot", "report"])
