@@ -24,6 +24,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 from reference import REFERENCE
+from scipy.linalg import lapack
 
 from tcbench.accelerators.cuda import live
 from tcbench.accelerators.cuda.cudnn.autotune import PlanTime
@@ -601,6 +602,142 @@ def _nccl() -> types.SimpleNamespace:
     )
 
 
+# -- cuBLAS and cuSOLVER ---------------------------------------------------------------------------------------------
+
+CUBLAS_HANDLE, CUSOLVER_HANDLE = 0x7F03_2345_6700, 0x7F04_2345_6700
+CUDA_R_32F, CUDA_R_16F, CUDA_R_16BF, COMPUTE_32F, COMPUTE_16F = 0, 2, 14, 68, 64
+OP_N, OP_T, LOWER, UPPER = 0, 1, 0, 1
+_NARROW = {CUDA_R_16F: "float16", CUDA_R_16BF: "bfloat16"}
+
+
+class CUBLASError(RuntimeError): ...
+
+
+class CUSOLVERError(RuntimeError): ...
+
+
+def _stream_of(library: str) -> Stream:
+    """CuPy's `_setStream`, before every call."""
+    stream = gpu.current[-1]
+    assert stream.ptr != 0, "on the legacy stream, which waits for none of ours"
+    if stream.capturing:
+        raise NotImplementedError(f"calling {library} API during stream capture is currently unsupported")
+    return stream
+
+
+def _columns(address: int, rows: int, columns: int, leading: int, dtype: str = "float32") -> np.ndarray:
+    """A matrix (rows, columns) that lies column by column."""
+    item_bytes = np.dtype(dtype).itemsize
+    n_bytes = item_bytes * (leading * (columns - 1) + rows) if rows * columns else 0
+    flat = gpu.bytes(address, n_bytes).view(dtype)
+    return np.lib.stride_tricks.as_strided(flat, (rows, columns), (item_bytes, leading * item_bytes))
+
+
+def _number(address: int) -> float:
+    """On the host, read when the call is made."""
+    return ctypes.c_float.from_address(address).value
+
+
+class Cublas:
+    """`cupy.cuda.cublas`: sizes that cuBLAS refuses are refused; a triangle that it does not write is not written."""
+
+    CUBLAS_OP_N, CUBLAS_OP_T = OP_N, OP_T
+    CUBLAS_FILL_MODE_LOWER, CUBLAS_FILL_MODE_UPPER = LOWER, UPPER
+    CUBLAS_COMPUTE_32F, CUBLAS_COMPUTE_16F, CUBLAS_GEMM_DEFAULT = COMPUTE_32F, COMPUTE_16F, -1
+
+    @staticmethod
+    def ssyrk(
+        handle: int, uplo: int, trans: int, n: int, k: int, alpha: int, a: int, lda: int, beta: int, c: int, ldc: int
+    ) -> None:
+        stream = _stream_of("cuBLAS")
+        if handle != CUBLAS_HANDLE:
+            raise CUBLASError("CUBLAS_STATUS_NOT_INITIALIZED")
+        rows, columns = (n, k) if trans == OP_N else (k, n)
+        if min(n, k) < 0 or lda < max(1, rows) or ldc < max(1, n):
+            raise CUBLASError("CUBLAS_STATUS_INVALID_VALUE")
+        scale, decay = _number(alpha), _number(beta)
+        _columns(a, rows, columns, lda), _columns(c, n, n, ldc)
+
+        def compute() -> None:
+            given, result = _columns(a, rows, columns, lda).astype(np.float64), _columns(c, n, n, ldc)
+            product = given @ given.T if trans == OP_N else given.T @ given
+            value = scale * product + (decay * result if decay else 0)
+            written = np.tri(n, dtype=bool)
+            np.copyto(result, value.astype(np.float32), where=written if uplo == LOWER else written.T)
+
+        stream.run(compute)
+
+    @staticmethod
+    def gemmEx(*arguments: int) -> None:  # noqa: N802
+        stream = _stream_of("cuBLAS")
+        handle, transa, transb, m, n, k, alpha, a, a_type, lda, b, b_type, ldb, beta, c, c_type, ldc, compute, algo = (
+            arguments
+        )
+        if handle != CUBLAS_HANDLE:
+            raise CUBLASError("CUBLAS_STATUS_NOT_INITIALIZED")
+        a_shape, b_shape = (m, k) if transa == OP_N else (k, m), (k, n) if transb == OP_N else (n, k)
+        if min(m, n, k) < 0 or lda < max(1, a_shape[0]) or ldb < max(1, b_shape[0]) or ldc < max(1, m):
+            raise CUBLASError("CUBLAS_STATUS_INVALID_VALUE")
+        if a_type != b_type or a_type not in _NARROW or (c_type, compute, algo) != (CUDA_R_32F, COMPUTE_32F, -1):
+            raise CUBLASError("CUBLAS_STATUS_NOT_SUPPORTED")
+        scale, decay, dtype = _number(alpha), _number(beta), _NARROW[a_type]
+
+        def run() -> None:
+            first = _columns(a, *a_shape, lda, dtype).astype(np.float64)
+            second, result = _columns(b, *b_shape, ldb, dtype).astype(np.float64), _columns(c, m, n, ldc)
+            product = (first if transa == OP_N else first.T) @ (second if transb == OP_N else second.T)
+            result[...] = scale * product + (decay * result if decay else 0)
+
+        stream.run(run)
+
+
+class Cusolver:
+    """`cupy.cuda.cusolver`: a decomposition uses all of its scratch, leaves the other triangle alone, and stops at the
+    first minor that is not positive definite; each call writes its info."""
+
+    SCRATCH = 32
+
+    @classmethod
+    def spotrf_bufferSize(cls, handle: int, uplo: int, n: int, a: int, lda: int) -> int:  # noqa: N802
+        _stream_of("cuSOLVER")
+        cls._check(handle, n, lda)
+        return n * cls.SCRATCH
+
+    @classmethod
+    def spotrf(cls, handle: int, uplo: int, n: int, a: int, lda: int, work: int, lwork: int, info: int) -> None:
+        stream = _stream_of("cuSOLVER")
+        cls._check(handle, n, lda, lwork - n * cls.SCRATCH)
+        _columns(a, n, n, lda), gpu.bytes(info, 4)
+
+        def run() -> None:
+            gpu.bytes(work, 4 * lwork).fill(POISON)
+            factor, minor = lapack.spotrf(_columns(a, n, n, lda).copy(), lower=uplo == LOWER, clean=0)
+            _columns(a, n, n, lda)[...] = factor
+            gpu.bytes(info, 4).view(np.int32)[0] = minor
+
+        stream.run(run)
+
+    @classmethod
+    def spotrs(cls, handle: int, uplo: int, n: int, nrhs: int, a: int, lda: int, b: int, ldb: int, info: int) -> None:
+        stream = _stream_of("cuSOLVER")
+        cls._check(handle, n, lda, nrhs, ldb - max(1, n))
+        _columns(a, n, n, lda), _columns(b, n, nrhs, ldb), gpu.bytes(info, 4)
+
+        def run() -> None:
+            solution, minor = lapack.spotrs(_columns(a, n, n, lda), _columns(b, n, nrhs, ldb), lower=uplo == LOWER)
+            _columns(b, n, nrhs, ldb)[...] = solution
+            gpu.bytes(info, 4).view(np.int32)[0] = minor
+
+        stream.run(run)
+
+    @staticmethod
+    def _check(handle: int, n: int, lda: int, *at_least_0: int) -> None:
+        if handle != CUSOLVER_HANDLE:
+            raise CUSOLVERError("CUSOLVER_STATUS_NOT_INITIALIZED")
+        if n < 0 or lda < max(1, n) or min(at_least_0, default=0) < 0:
+            raise CUSOLVERError("CUSOLVER_STATUS_INVALID_VALUE")
+
+
 def _module() -> Cupy:
     module = Cupy("cupy")
     module.properties = {
@@ -626,6 +763,11 @@ def _module() -> Cupy:
             using_allocator=using_allocator,
             alloc_pinned_memory=alloc_pinned_memory,
             nccl=_nccl(),
+            cublas=Cublas,
+            cusolver=Cusolver,
+            device=types.SimpleNamespace(
+                get_cublas_handle=lambda: CUBLAS_HANDLE, get_cusolver_handle=lambda: CUSOLVER_HANDLE
+            ),
             get_elapsed_time=get_elapsed_time,
             get_current_stream=lambda: gpu.current[-1],
             memory=types.SimpleNamespace(OutOfMemoryError=OutOfMemoryError),
@@ -634,6 +776,9 @@ def _module() -> Cupy:
                 memcpyAsync=memcpy_async,
                 memcpyHostToDevice=HOST_TO_DEVICE,
                 memsetAsync=memset_async,
+                CUDA_R_32F=CUDA_R_32F,
+                CUDA_R_16F=CUDA_R_16F,
+                CUDA_R_16BF=CUDA_R_16BF,
                 getDeviceProperties=lambda index: module.properties,
             ),
         ),

@@ -38,6 +38,19 @@ CONFIGS = (
 )
 BATCH_SIZE, IMAGE_SIZE = 8, 64
 
+CURVATURE = (
+    *(
+        w.KroneckerFactor(size, samples, layout, dtype, 1 / samples, decay)
+        for size, samples in ((147, 200), (64, 1000))
+        for layout in ("NCHW", "NHWC")
+        for dtype in ("float32", "float16", "bfloat16")
+        for decay in (0.0, 0.95)
+    ),
+    w.DampFactors(576, 64, 0.01),
+    *(w.CholeskyInverse(size) for size in (1, 64, 147, 577)),
+)
+"""K-FAC's, in smaller sizes than a config's."""
+
 
 @functools.cache
 def present_gpu() -> GpuProperties | None:
@@ -72,7 +85,8 @@ def all_works() -> tuple[Work, ...]:
                 cudnn=CudnnSettings(fast_batch_norm=fast),
             )
             works.update({work.key: work for work in backend("chainer").trace(cell, gpu).works})
-    return tuple(works.values())
+    usable = (work for work in CURVATURE if gpu.sm >= 80 or "bfloat16" not in {one.dtype for one in work.operands})
+    return (*works.values(), *usable)
 
 
 @contextlib.contextmanager
@@ -144,6 +158,11 @@ def random_inputs(work: w.Work, rng: np.random.Generator) -> dict[str, np.ndarra
         else:
             values = rng.standard_normal(operand.shape)
         made[operand.name] = np.asarray(values).astype(operand.dtype)
+    for name in ("x", "a", "g") if isinstance(work, w.CholeskyInverse | w.DampFactors) else ():
+        if name in made:
+            made[name] = (made[name] @ made[name].T / len(made[name]) + np.eye(len(made[name]))).astype("float32")
+    if "info" in made:
+        made["info"][:] = 0
     if "place" in made:
         made["place"] = _valid_places(work.pool, made["place"])
     if "log_p" in made:
@@ -193,6 +212,8 @@ def compare(accelerator, work: w.Work, device, host, names=None) -> None:
             continue
         found = accelerator.download(device[operand.name]).astype(np.float64)
         expected = host[operand.name].astype(np.float64).reshape(found.shape)
+        if isinstance(work, w.KroneckerFactor):
+            found, expected = np.tril(found), np.tril(expected)  # what stands above is nobody's
         if operand.dtype in ("uint8", "int32"):
             assert np.array_equal(found, expected), f"{work.label}: {operand.name} is another"
             continue

@@ -492,6 +492,17 @@ def cholesky_inverse(work: w.CholeskyInverse, a: Arrays) -> None:
     a.write(x=np.linalg.inv(lower + np.tril(lower, -1).T))
 
 
+@_computes(w.BeginInverse)
+def begin_inverse(work: w.BeginInverse, a: Arrays) -> None:
+    a.write(factor=a.x, x=np.eye(work.size))
+
+
+@_computes(w.EndInverse)
+def end_inverse(work: w.EndInverse, a: Arrays) -> None:
+    if a.raw("found")[0]:
+        a.write(x=np.nan, info=a.raw("found"))
+
+
 # -- weight update ---------------------------------------------------------------------------------------------------
 
 

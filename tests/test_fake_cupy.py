@@ -3,9 +3,11 @@ stream.pyx)."""
 
 from __future__ import annotations
 
+import ctypes
+
 import numpy as np
 import pytest
-from fake_cupy import CUDARuntimeError, Gpu, MemoryPool, OutOfMemoryError, install_cupy
+from fake_cupy import CUBLAS_HANDLE, CUSOLVER_HANDLE, CUDARuntimeError, Gpu, MemoryPool, OutOfMemoryError, install_cupy
 
 MIB = 1 << 20
 
@@ -118,3 +120,32 @@ def test_memory_that_went_back_to_the_device_cannot_be_reached(cupy):
         pool.free_all_blocks()
         with pytest.raises(CUDARuntimeError, match="cudaErrorIllegalAddress"):
             graph.launch(stream)
+
+
+def test_cublas_and_cusolver_refuse_sizes_types_and_handles(cupy):
+    """As `cublasSsyrk`, `cublasGemmEx`, `cusolverDnSpotrf` and `cusolverDnSpotrs` do, and CuPy before them."""
+    blas, solver = cupy.cuda.cublas, cupy.cuda.cusolver
+    with cupy.cuda.Stream(non_blocking=True):
+        x, info = cupy.ndarray((4, 4), np.float32).data.ptr, cupy.ndarray((1,), np.int32).data.ptr
+        one = ctypes.c_float(1)
+        at, of_blas, of_solver = ctypes.addressof(one), CUBLAS_HANDLE, CUSOLVER_HANDLE
+        scratch = solver.spotrf_bufferSize(of_solver, 1, 4, x, 4)
+        work = cupy.ndarray((scratch,), np.float32).data.ptr
+        for wrong, said in (
+            (lambda: blas.ssyrk(of_solver, 1, 0, 4, 4, at, x, 4, at, x, 4), "CUBLAS_STATUS_NOT_INITIALIZED"),
+            (lambda: blas.ssyrk(of_blas, 1, 0, 4, 2, at, x, 2, at, x, 4), "CUBLAS_STATUS_INVALID_VALUE"),
+            (lambda: blas.ssyrk(of_blas, 1, 0, 4, 4096, at, x, 4, at, x, 4), "illegal memory access"),
+            (lambda: _gemm(blas, at, x, 2, 4, 0), "CUBLAS_STATUS_INVALID_VALUE"),
+            (lambda: _gemm(blas, at, x, 4, 4, 2), "CUBLAS_STATUS_NOT_SUPPORTED"),
+            (lambda: solver.spotrf(of_blas, 1, 4, x, 4, work, scratch, info), "CUSOLVER_STATUS_NOT_INITIALIZED"),
+            (lambda: solver.spotrf(of_solver, 1, 4, x, 3, work, scratch, info), "CUSOLVER_STATUS_INVALID_VALUE"),
+            (lambda: solver.spotrf(of_solver, 1, 4, x, 4, work, 4, info), "CUSOLVER_STATUS_INVALID_VALUE"),
+            (lambda: solver.spotrs(of_solver, 1, 4, 4, x, 4, x, 3, info), "CUSOLVER_STATUS_INVALID_VALUE"),
+        ):
+            with pytest.raises(RuntimeError, match=said):
+                wrong()
+
+
+def _gemm(blas, at, x, leading, result_leading, result_type):
+    numbers = (0, 1, 4, 4, 1, at, x, 2, leading, x, 2, leading, at, x, result_type, result_leading)
+    blas.gemmEx(CUBLAS_HANDLE, *numbers, blas.CUBLAS_COMPUTE_32F, blas.CUBLAS_GEMM_DEFAULT)

@@ -28,7 +28,7 @@ from tcbench.work.columns import PutColumns, TakeColumns
 from tcbench.work.convolution import Conv2d, ConvDgrad, ConvDgradAdd, ConvFprop, ConvFpropStats, ConvWgrad
 from tcbench.work.dropout import DropoutBackward, DropoutForward
 from tcbench.work.im2col import Col2im, Im2col, placing, product
-from tcbench.work.kfac import CholeskyInverse, DampFactors, KroneckerFactor
+from tcbench.work.kfac import BeginInverse, CholeskyInverse, DampFactors, EndInverse, KroneckerFactor
 from tcbench.work.loss import MeanLoss, SoftmaxCrossEntropyBackward, SoftmaxCrossEntropyForward
 from tcbench.work.lrn import LrnBackward, LrnForward
 from tcbench.work.norm import (
@@ -95,6 +95,7 @@ __all__ = [
     "BatchNormFinalize",
     "BatchNormForward",
     "BatchedUpdate",
+    "BeginInverse",
     "BiasGradient",
     "CheckFinite",
     "CholeskyInverse",
@@ -109,6 +110,7 @@ __all__ = [
     "DampFactors",
     "DropoutBackward",
     "DropoutForward",
+    "EndInverse",
     "GlobalAverageBackward",
     "GlobalAverageForward",
     "Half",

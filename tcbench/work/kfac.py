@@ -84,3 +84,30 @@ class CholeskyInverse(Work):
     @property
     def flops(self) -> int:
         return self.size**3
+
+
+@dataclass(frozen=True)
+class BeginInverse(Work):
+    """Before a CholeskyInverse that is solved for: factor = x, and x = the identity."""
+
+    name = "begin_inverse"
+    roles = updates("x") | writes("factor")
+    numbers = ("size",)
+    size: int
+
+    def array(self, name: str) -> Array:
+        return (self.size, self.size), "float32"
+
+
+@dataclass(frozen=True)
+class EndInverse(Work):
+    """After a CholeskyInverse that was solved for: where the decomposition's own info is not 0, x = NaN and the work's
+    info is that."""
+
+    name = "end_inverse"
+    roles = reads("found") | updates("x", "info")
+    numbers = ("size",)
+    size: int
+
+    def array(self, name: str) -> Array:
+        return ((self.size, self.size), "float32") if name == "x" else ((1,), "int32")

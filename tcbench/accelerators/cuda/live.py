@@ -1,4 +1,4 @@
-"""The accelerator that is a GPU: CuPy's memory and stream, cuDNN's plans and calls, kernels of ours.
+"""The accelerator that is a GPU: CuPy's memory and stream, cuDNN's plans and calls, cuBLAS, cuSOLVER, kernels of ours.
 
 Owns the stream, the memory pools, the cuDNN handle and what was prepared for each piece of work. CuPy is imported when
 an accelerator is made.
@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from tcbench.accelerators.cuda import out_of_memory, routes
+from tcbench.accelerators.cuda import out_of_memory, routes, solver
 from tcbench.accelerators.cuda.cudnn import calls, graphs, libraries
 from tcbench.accelerators.cuda.cudnn.autotune import CupyWorkbench
 from tcbench.accelerators.cuda.cudnn.plans import PlanFacts, Plans, plan_cache
@@ -193,6 +193,15 @@ class CudaAccelerator:
     def _make_kernel(self, work: Work) -> Run:
         return self._kernels.prepare(work)
 
+    def _make_solver(self, work: Work) -> Run:
+        prepared = solver.prepare(work, self._kernels.prepare)
+        self._reserve(prepared.workspace_bytes)
+
+        def run(*addresses: int) -> None:
+            prepared.run(addresses, self._workspace_address)
+
+        return run
+
     def _reserve(self, n_bytes: int) -> None:
         """One workspace for all, as large as the largest asks: work on one stream uses it in turn."""
         if self._workspace is not None and self._workspace.nbytes >= n_bytes:
@@ -277,6 +286,7 @@ _MAKERS: dict[str, Callable[[CudaAccelerator, Work], Run]] = {
     "graph": CudaAccelerator._make_graph,
     "call": CudaAccelerator._make_call,
     "kernel": CudaAccelerator._make_kernel,
+    "solver": CudaAccelerator._make_solver,
 }
 
 

@@ -1,7 +1,7 @@
 """Out of memory on a GPU: which errors mean it, and what is said then.
 
 Every library on the way says it in its own words: CuPy's allocator with an exception of its own, CUDA, cuDNN, cuBLAS,
-NVRTC, nvJPEG and DALI with a status inside a general error's message. Imports none of them.
+cuSOLVER, NVRTC, nvJPEG and DALI with a status inside a general error's message. Imports none of them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from tcbench.core.errors import OutOfDeviceMemory
 
 _SAID = re.compile(
     r"cudaErrorMemoryAllocation|CUDA_ERROR_OUT_OF_MEMORY|CUDNN_STATUS_ALLOC_FAILED|"
-    r"CUDNN_STATUS_INTERNAL_ERROR_(DEVICE|HOST)_ALLOCATION_FAILED|CUBLAS_STATUS_ALLOC_FAILED|"
+    r"CUDNN_STATUS_INTERNAL_ERROR_(DEVICE|HOST)_ALLOCATION_FAILED|CU(BLAS|SOLVER)_STATUS_ALLOC_FAILED|"
     r"NVJPEG_STATUS_ALLOCATOR_FAILURE|NVRTC_ERROR_OUT_OF_MEMORY|CUDA allocation failed|out of memory|"
     # nvImageCodec's status alone, as DALI tells it: NVIMGCODEC_STATUS_ALLOCATOR_FAILURE, its own and its extensions'.
     r"nvImageCodec failure: '#(5|15)'",

@@ -1,4 +1,4 @@
-// A layer's Kronecker factors before they are inverted.
+// A layer's Kronecker factors, before and after they are inverted.
 
 #include "common.cuh"
 
@@ -22,4 +22,20 @@ extern "C" __global__ void damp_factors(const float* a, const float* g, float* d
         const float added = of_a ? pi * root : root / pi;
         for (long long j = threadIdx.x; j < size; j += blockDim.x) to[j] = j == row ? from[j] + added : from[j];
     }
+}
+
+extern "C" __global__ void begin_inverse(float* x, float* factor, long long size) {
+    const long long step = static_cast<long long>(gridDim.x) * blockDim.x;
+    for (long long i = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x; i < size * size; i += step) {
+        factor[i] = x[i];
+        x[i] = i % (size + 1) == 0 ? 1.0f : 0.0f;
+    }
+}
+
+extern "C" __global__ void end_inverse(const int* found, float* x, int* info, long long size) {
+    if (*found == 0) return;
+    const long long step = static_cast<long long>(gridDim.x) * blockDim.x;
+    const long long first = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
+    for (long long i = first; i < size * size; i += step) x[i] = nanf("");
+    if (first == 0) *info = *found;
 }

@@ -268,6 +268,11 @@ def _damp(work: w.DampFactors) -> KernelLaunch:
     return _linear("kfac.cu", work.name, (), work.d + work.k, _threads(max(work.d, work.k)))
 
 
+@launches(w.BeginInverse, w.EndInverse)
+def _around_inverse(work: w.BeginInverse | w.EndInverse) -> KernelLaunch:
+    return _linear("kfac.cu", work.name, (), _blocks(work.size**2, BLOCK * 4))
+
+
 # -- all parameters at once ----------------------------------------------------------------------------------------
 
 

@@ -8,18 +8,17 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from tcbench.core.record import KfacSettings
-from tcbench.core.rung import Parity, Requires, Rung, Tolerance
+from tcbench.core.rung import Parity, Rung, Tolerance
 
 
 class Kfac(Rung):
     name = "kfac"
     says = "second order: gradients divided by Kronecker-factored curvature"
-    requires = Requires(devices=frozenset({"cpu"}))
     conflicts: ClassVar = {
         "fp16": "its factors are made of float32 activations and gradients",
         "bf16": "its factors are made of float32 activations and gradients",
         "static_graph": "a replayed graph hands over no layer's input and gradient",
-        "cuda_graph": "a captured graph hands over no layer's input and gradient",
+        "cuda_graph": "cuSOLVER's calls cannot be captured",
         "double_buffering": "a gradient would be divided by the curvature at weights that are one step newer",
         "fp16_allreduce": "a gradient that is divided by its curvature may leave float16's range",
     }

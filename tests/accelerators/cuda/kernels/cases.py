@@ -24,7 +24,7 @@ Arrays = dict[str, Array]
 
 EXACT = {"relu", "relu_backward", "add", "add_relu", "to_single", "to_half", "max_pool_forward", "unscale"}
 EXACT |= {"put_columns", "take_columns", "check_finite", "adjust_scale", "im2col", "pack_gradients"}
-EXACT |= {"check_finite", "adjust_scale", "im2col", "pack_gradients"}
+EXACT |= {"begin_inverse", "end_inverse"}
 
 
 @dataclass(frozen=True)
@@ -249,6 +249,12 @@ def curvature() -> Iterator[Case]:
     yield Case(w.DampFactors(40, 5, 0.01), grid=3)
     yield Case(w.DampFactors(6, 5, 0.01), label="not-positive")
     yield Case(w.DampFactors(40, 5, 0.01), special=True)
+    for size in (1, 7, 70):
+        yield Case(w.BeginInverse(size))
+        yield Case(w.EndInverse(size))
+        yield Case(w.EndInverse(size), label="not-positive")
+    yield Case(w.BeginInverse(40), grid=1, odd=True)
+    yield Case(w.EndInverse(40), grid=1, odd=True, label="not-positive")
 
 
 # -- input -----------------------------------------------------------------------------------------------------------
@@ -279,6 +285,8 @@ def inputs(case: Case) -> Arrays:
         for name, size in (("a", work.d), ("g", work.k)):
             sign = -1 if "not-positive" in case.label and name == "g" else 1
             arrays[name][:: size + 1] = sign * np.abs(arrays[name][:: size + 1])
+    if isinstance(work, w.EndInverse):
+        arrays["found"], arrays["info"] = (np.array([value], "int32") for value in (7 * bool(case.label), 3))
     if "state" in arrays:
         arrays["state"] = np.array(case.state, "float32")
     if isinstance(work, (w.BatchedUpdate, w.CheckFinite, w.PackGradients)):
