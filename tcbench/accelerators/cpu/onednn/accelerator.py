@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from tcbench import work as w
 from tcbench.accelerators.cpu.numpy.accelerator import NumpyAccelerator
-from tcbench.accelerators.cpu.onednn import batch_norm, convolution, pointwise, update
+from tcbench.accelerators.cpu.onednn import batch_norm, bias, convolution, pointwise, update
 from tcbench.accelerators.cpu.onednn.library import Engine, Unimplemented
 from tcbench.accelerators.cpu.onednn.tuning import NUMPY, Choice
 from tcbench.accelerators.protocol import Array, BatchNormRoute
@@ -84,6 +84,9 @@ _CHOOSE: dict[type[w.Work], Callable[..., Choice]] = {
     w.MaxPoolBackward: pointwise.max_pool,
     w.GlobalAverageForward: pointwise.global_average,
     w.GlobalAverageBackward: pointwise.global_average,
+    w.AddBias: bias.add,
+    w.AddBiasRelu: bias.add,
+    w.BiasGradient: bias.gradient,
     w.ToSingle: pointwise.convert,
     w.ToHalf: pointwise.convert,
     w.Unscale: update.unscale,

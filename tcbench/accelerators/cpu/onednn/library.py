@@ -203,8 +203,9 @@ class Operand:
 class Engine:
     """The processor as oneDNN has it, on so many threads. Raises RuntimeError where `problem` says something.
 
-    `met_nan`: whether a batch normalisation has met what is not a number. oneDNN's ReLU and pooling make 0 of NaN, so
-    that a training that has diverged would go on with a loss that looks well; from then on NumPy does such work.
+    `met_nan`: whether a batch normalisation or a bias has met what is not a number. oneDNN's ReLU and pooling make 0 of
+    NaN, so that a training that has diverged would go on with a loss that looks well; from then on NumPy does such
+    work.
     """
 
     def __init__(self, n_threads: int) -> None:

@@ -66,7 +66,7 @@ def add(engine: Engine, work: w.Add | w.AddRelu) -> Choice:
 def convert(engine: Engine, work: w.ToSingle | w.ToHalf) -> Choice:
     """16 bits to float32, or back."""
     source, target = (operand.dtype for operand in work.operands)
-    slices = _n_slices(engine, work.size)
+    slices = n_slices(engine, work.size)
     x, y = (engine.descriptor(dtype, (work.size // slices,), (1,)) for dtype in (source, target))
     primitive = engine.reorder(Operand(SRC, x, step=x.bytes), Operand(DST, y, True, y.bytes), slices)
     if primitive.name.startswith(REFERENCE):
@@ -158,13 +158,14 @@ class _Pooling:
         return [Operand(WORKSPACE, stored, written)] if self.places else []
 
 
-def _n_slices(engine: Engine, size: int) -> int:
-    return engine.slices(size) if size > _SMALL else 1
+def n_slices(engine: Engine, rows: int, width: int = 1) -> int:
+    """Slices of so many rows: one where all of them have few values."""
+    return engine.slices(rows) if rows * width > _SMALL else 1
 
 
 def _slices(engine: Engine, work: w.Add | w.AddRelu | w.ReluBackward) -> tuple[int, int, Callable[..., Operand]]:
     """Number of slices, values in each, and what makes an operand of an argument's index."""
-    slices = _n_slices(engine, work.size)
+    slices = n_slices(engine, work.size)
     size = work.size // slices
     flat = engine.descriptor(work.dtype, (size,), (1,))
     return slices, size, functools.partial(Operand, stored=flat, step=flat.bytes)

@@ -138,6 +138,32 @@ def test_a_normalisation_of_any_size_does_what_the_reference_does(
         assert by.startswith("bnorm_tbb_jit" if side == 48 else "bnorm_jit")
 
 
+LARGE = [
+    kind(*sizes)
+    for dtype in ("float32", "float16", "bfloat16")
+    for kind, *sizes in (
+        (w.AddBias, 4098, 17, dtype),
+        (w.BiasGradient, 4098, 17, dtype, 1, 6),
+        (w.AddBiasRelu, 6, 24, dtype, 500),
+        (w.BiasGradient, 6, 24, dtype, 500, 6),
+    )
+]
+"""Biases of so many values that two threads share them: N, K, pixels, slices."""
+
+
+@pytest.mark.parametrize("work", LARGE, ids=lambda work: work.key)
+def test_biases_of_any_size_do_what_the_reference_does(work: w.Work, processor: OneDnnAccelerator) -> None:
+    check_against_reference(processor, work)
+
+
+@pytest.mark.usefixtures("unmoved_slices")
+@pytest.mark.parametrize("work", LARGE[:4], ids=lambda work: work.key)
+def test_a_slice_of_a_bias_in_a_wrong_place_is_seen(work: w.Work) -> None:
+    accelerator = OneDnnAccelerator(2)
+    with accelerator.enter(), pytest.raises(AssertionError, match=r"is off by|was not written everywhere"):
+        check_against_reference(accelerator, work)
+
+
 @pytest.mark.parametrize("half", ["float16", "bfloat16"])
 def test_conversions_and_the_loss_scale_are_done_slice_by_slice_as_the_reference_does(half: w.DType) -> None:
     size = 3 << 16
@@ -166,11 +192,11 @@ def test_convolutions_are_done_by_onednn_and_the_record_says_by_which_of_its_imp
     conv = w.Conv2d(4, 32, 8, 8, 64, 3, 3, 1, 1, "NHWC", "float32")
     x, weights, y = (np.ones(shape, np.float32) for shape in (conv.x_shape, conv.w_shape, conv.y_shape))
     processor.launch(w.ConvFprop(conv), x, weights, y)
-    logits = w.AddBias(4, 10, "float32")
-    processor.launch(logits, np.ones((4, 10), np.float32), np.ones(10, np.float32))
+    across = w.LrnForward(1, 8, 1, "NHWC", "float32", 5, 1e-4, 0.75, 1.0)
+    processor.launch(across, *(np.ones((1, 1, 8), np.float32) for _ in range(3)))
     plans = {plan.work: plan.plan for plan in processor.plans()}
     assert plans["conv_fprop float32"] not in ("numpy", "ref:any")
-    assert plans["add_bias float32"] == "numpy"
+    assert plans["lrn_forward float32"] == "numpy"
 
 
 def test_what_a_record_holds_of_implementations_does_not_grow_with_the_layers(processor: OneDnnAccelerator) -> None:
@@ -226,6 +252,25 @@ def test_what_is_not_a_number_comes_through_a_normalisation_an_addition_and_a_po
     pooled, places = np.empty(pool.y_shape, np.float32), np.empty(pool.y_shape, np.uint8)
     processor.launch(w.MaxPoolForward(pool), total, pooled, places)
     assert np.isnan(pooled[channel]).all()
+
+
+@pytest.mark.parametrize("kind", [w.AddBias, w.AddBiasRelu])
+@pytest.mark.parametrize("pixels", [1, 16])
+@pytest.mark.usefixtures("forgets_nan")
+def test_what_is_not_a_number_comes_through_a_bias_and_what_follows(
+    kind: type[w.AddBias], pixels: int, processor: OneDnnAccelerator
+) -> None:
+    """Networks with biases have no batch normalisation that would meet it."""
+    work = kind(8 * 16 // pixels, 4, "float32", pixels)
+    y = np.ones(work.operands[0].shape, np.float32)
+    y[1, 2] = np.nan
+    processor.launch(work, y, np.ones(4, np.float32))
+    assert np.isnan(y[1, 2]).all()
+    assert np.isfinite(y).sum() == y.size - pixels
+    pool = w.Pool(8, 4, 4, 4, 2, 2, 0, "NCHW" if pixels > 1 else "NHWC", "float32")
+    pooled, places = np.empty(pool.y_shape, np.float32), np.empty(pool.y_shape, np.uint8)
+    processor.launch(w.MaxPoolForward(pool), y, pooled, places)
+    assert np.isnan(pooled).any()
 
 
 # -- a library that is missing, or another one ------------------------------------------------------------------------
