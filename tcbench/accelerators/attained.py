@@ -23,7 +23,7 @@ from typing import Any, get_args
 from tcbench.accelerators import ceilings
 from tcbench.accelerators.peaks import PeakRates, Precision, peak_rates
 from tcbench.hardware.gpus import GpuFile
-from tcbench.work import Conv2d, Work
+from tcbench.work import HALVES, CholeskyInverse, Conv2d, KroneckerFactor, Work
 
 _FILE = "attained.toml"
 _FITTED_ON = 70
@@ -79,7 +79,8 @@ class Attained:
 
     `name` identifies them in records. `products`: the share of the peak that a large matrix product attains, by
     precision; `bandwidth`: the share that a streaming kernel does. `kernel_s` and `convolution_s`: latencies of the
-    device, for every kernel and for a convolution. `driver_s`: the host's time in the driver (and in cuDNN) to ask for
+    device, for every kernel, for a convolution, and for a row of a decomposition (`solver_row_s`), which where it is
+    large reaches the share `solver` of the peak. `driver_s`: the host's time in the driver (and in cuDNN) to ask for
     something, by a work's `kind`, "copy" or "captured". `link_bytes_s`: between pinned memory of the host and the card.
     """
 
@@ -91,6 +92,8 @@ class Attained:
     convolutions: Mapping[tuple[str, str, Precision], Convolution]
     kernel_s: float
     convolution_s: float
+    solver_row_s: float
+    solver: float
     driver_s: Mapping[str, float]
     link_bytes_s: float
 
@@ -118,6 +121,8 @@ def attained(card: GpuFile) -> Attained:
         convolutions=_convolutions(products, bandwidth),
         kernel_s=latency_s["kernel"],
         convolution_s=latency_s["convolution"],
+        solver_row_s=latency_s["solver_row"],
+        solver=rows()["solver"]["fraction"],
         driver_s={row["of"]: row["us"] * 1e-6 for row in rows()["driver"]},
         link_bytes_s=_of("link", card.sm)["gb_s"] * 1e9,
     )
@@ -171,9 +176,23 @@ def expected_s(work: Work, card: GpuFile) -> float:
     kind, here = _CONVOLUTIONS.get(work.name), attained(card)
     if kind is not None:
         return _convolution_s(kind, work, card)
+    if isinstance(work, CholeskyInverse):
+        return _inverse_s(work, here)
+    if isinstance(work, KroneckerFactor) and work.dtype in HALVES:
+        # A whole product on Tensor Cores: cuBLAS makes one triangle of float32 alone.
+        products_s = 2 * work.flops / (here.peaks.fp16_flops_s * here.products["fp16"])
+        return max(products_s, work.bytes / here.bandwidth_bytes_s) + here.kernel_s
     arithmetic_s = work.flops / (here.peaks.fp32_flops_s * here.products["fp32"])
     traffic = work.bytes + _read_again_bytes(work, card)
     return max(arithmetic_s, traffic / here.bandwidth_bytes_s) + here.kernel_s
+
+
+def _inverse_s(work: CholeskyInverse, here: Attained) -> float:
+    """A decomposition (1/3 of size³) and a solution for every column of the identity (2 size³), row after row, between
+    two kernels that read and write the matrix: what tcbench/accelerators/cuda/solver.py asks for."""
+    flops_s = (7 / 3) * work.size**3 / (here.peaks.fp32_flops_s * here.solver)
+    rows_s = 3 * work.size * here.solver_row_s  # once down to decompose, once up and once down to solve
+    return flops_s + rows_s + 2 * work.bytes / here.bandwidth_bytes_s + 4 * here.kernel_s
 
 
 def _convolution_s(kind: str, work: Work, card: GpuFile) -> float:

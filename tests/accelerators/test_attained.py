@@ -17,11 +17,13 @@ from tcbench.hardware import gpus
 from tcbench.work import (
     BatchNormBackward,
     BatchNormForward,
+    CholeskyInverse,
     Conv2d,
     ConvDgrad,
     ConvFprop,
     ConvFpropStats,
     ConvWgrad,
+    KroneckerFactor,
     Norm,
     Relu,
 )
@@ -60,10 +62,11 @@ def sources():
     """The source that each row or group of rows names."""
     yield from (row["source"] for kind in LISTS for row in rows()[kind])
     yield from (group["source"] for _, _, group in convolution_rows())
+    yield rows()["solver"]["source"]
 
 
 def test_every_row_has_a_source_that_says_how_it_was_had():
-    assert set(rows()) == {"sources", "convolution", *LISTS}
+    assert set(rows()) == {"sources", "convolution", "solver", *LISTS}
     for name in sources():
         source = rows()["sources"][name]
         assert source["what"] and source["url"]
@@ -281,9 +284,25 @@ def test_a_card_without_known_rates_is_one_clear_line():
         expected_s(ConvFprop(conv()), dataclasses.replace(V100, sm=60))
 
 
-@pytest.mark.parametrize("of", ["kernel", "graph", "call", "copy", "captured"])
+@pytest.mark.parametrize("of", ["kernel", "graph", "call", "solver", "copy", "captured"])
 def test_the_host_pays_microseconds_for_every_request(of):
     assert 1e-6 < attained(V100).driver_s[of] < 20e-6
+
+
+def test_an_inverse_takes_its_rows_one_after_the_other_and_where_they_are_many_its_arithmetic():
+    """The rows' latency is of potrf alone: 331 us for 512 on an L40S, a third of what an inverse waits for."""
+    small, large = (expected_s(CholeskyInverse(size), gpus.load("L40S")) for size in (512, 32768))
+    assert small / 3 == pytest.approx(331e-6, rel=0.1)
+    rate = 7 / 3 * 32768**3 / large
+    assert 0.5 < rate / peak_rates(gpus.load("L40S")).fp32_flops_s < 0.70
+
+
+def test_a_factor_of_16_bits_is_a_whole_product_on_tensor_cores_and_one_of_float32_half_of_one():
+    wide, narrow = (KroneckerFactor(4096, 65536, "NHWC", dtype, 1, 0.5) for dtype in ("float32", "float16"))
+    here = attained(V100)
+    assert expected_s(wide, V100) == pytest.approx(4096 * 4097 * 65536 / (15.67e12 * here.products["fp32"]), rel=0.01)
+    rate = here.peaks.fp16_flops_s * here.products["fp16"]
+    assert expected_s(narrow, V100) == pytest.approx(2 * 4096 * 4097 * 65536 / rate, rel=0.01)
 
 
 def test_links_are_those_of_their_generation():

@@ -8,7 +8,7 @@ import msgspec
 
 from tcbench.accelerators.device import kinds
 from tcbench.backends.chainer.rungs import RUNGS
-from tcbench.core.record import Cell, Input
+from tcbench.core.record import Cell, Input, KfacSettings, TrainSettings
 from tcbench.core.session import Session
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def open_session(cell: Cell) -> Session:
 
 def trace(cell: Cell, properties: GpuProperties) -> Trace:
     """Trace one step of the cell on a GPU that need not be there. The input is one synthetic batch on the device:
-    what a feed does is not traced."""
+    what a feed does is not traced. Of K-FAC's steps it is one that makes factors and inverses."""
     from tcbench.accelerators.device import OpenDevice
     from tcbench.accelerators.tracing import TracingAccelerator, trace_step
     from tcbench.backends.chainer.session import ChainerSession
@@ -51,8 +51,15 @@ def trace(cell: Cell, properties: GpuProperties) -> Trace:
 
     accelerator = TracingAccelerator(properties, cell.cudnn.fast_batch_norm)
     site = Site(OpenDevice(accelerator, HostClock(), lambda: accelerator.memory.peak_bytes, computes=False))
-    session = ChainerSession(msgspec.structs.replace(cell, input=Input(kind="synthetic")), site, make_feed=UnfilledFeed)
+    traced = msgspec.structs.replace(cell, input=Input(kind="synthetic"), train=_at_every_step(cell.train))
+    session = ChainerSession(traced, site, make_feed=UnfilledFeed)
     try:
         return trace_step(session.phases, accelerator)
     finally:
         session.close()
+
+
+def _at_every_step(train: TrainSettings) -> TrainSettings:
+    if not isinstance(train.kfac, KfacSettings):
+        return train
+    return msgspec.structs.replace(train, kfac=msgspec.structs.replace(train.kfac, interval=1))

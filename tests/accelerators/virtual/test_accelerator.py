@@ -181,7 +181,14 @@ def test_the_hosts_speed_is_for_simulated_devices_alone():
         plan.make(scenario.load("cpu"), plan.Selection(host_speed=0.5), device.host())
 
 
-@pytest.mark.parametrize("config", ["fp16+batched+nhwc+fused", "fp16+batched+nhwc+fused+cuda_graph"])
+@pytest.mark.parametrize(
+    "config",
+    [
+        "fp16+batched+nhwc+fused",
+        "fp16+batched+nhwc+fused+cuda_graph",
+        pytest.param("fp32+kfac", marks=pytest.mark.slow),
+    ],
+)
 def test_a_recording_has_the_devices_work_phase_by_phase(config):
     cell = msgspec.structs.replace(cell_on("virtual:V100"), config=config, rungs=tuple(config.split("+")))
     recorder, activities = Recorder(), kind_of(cell.device).activities()

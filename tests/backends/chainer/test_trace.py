@@ -11,10 +11,13 @@ import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
 import pytest
+from factories import make_cell
 
 from tcbench.accelerators.device import Device
 from tcbench.backends.chainer import trace
+from tcbench.core.record import Input, KfacSettings
 from tcbench.hardware import gpus
 from tcbench.run import plan, scenario
 
@@ -138,6 +141,19 @@ def test_a_recorded_graph_holds_little_more_than_the_step_that_it_was_recorded_f
     cells = plan.make(scenario.load("naruse2018"), selection, device, remote=True).cells
     dynamic, static = (trace(planned.cell, gpu.properties()) for planned in cells)
     assert dynamic.peak_bytes < static.peak_bytes < 1.1 * dynamic.peak_bytes
+
+
+def test_a_step_of_kfac_is_traced_where_it_makes_factors_and_inverses_whatever_the_interval():
+    gpu = gpus.load("V100")
+    cell = make_cell("fp32+kfac", 2, image_size=32, model="alexnet", input=Input(kind="synthetic"))
+    works = {}
+    for interval in (1, 7):
+        train = msgspec.structs.replace(cell.train, kfac=KfacSettings(interval=interval))
+        step = trace(msgspec.structs.replace(cell, train=train), gpu.properties()).step
+        works[interval] = {phase.name: [event.name for event in phase.events] for phase in step}
+    assert works[1] == works[7]
+    assert works[7]["factors"].count("kronecker_factor") == works[7]["inverse"].count("cholesky_inverse") == 16
+    assert works[7]["precondition"].count("conv_fprop") == 8
 
 
 def test_a_trace_draws_no_images(monkeypatch):
