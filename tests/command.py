@@ -54,7 +54,7 @@ def start(folder: Path, *words: str | Path, python: tuple[str, ...] = ("-m", "tc
     return subprocess.Popen(command, cwd=folder, env=environment, **{**streams, **options})
 
 
-def finish(process: subprocess.Popen[str], within_s: float = 120.0) -> Done:
+def finish(process: subprocess.Popen[str], within_s: float = 600.0) -> Done:
     """Wait until a process ends."""
     out, err = process.communicate(timeout=within_s)
     return Done(process.returncode, out, err)

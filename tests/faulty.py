@@ -83,7 +83,7 @@ def start(folder: Path, *words: str | int | Path, cwd: Path | None = None) -> su
 def run(folder: Path, *words: str | int | Path) -> subprocess.CompletedProcess[str]:
     """The same, to its end."""
     process = start(folder, *words)
-    out, err = process.communicate(timeout=300)
+    out, err = process.communicate(timeout=600)
     return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
 

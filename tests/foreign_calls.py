@@ -10,6 +10,7 @@ import ast
 import builtins
 import collections
 import contextlib
+import functools
 import logging
 import re
 import threading
@@ -61,6 +62,7 @@ class ForeignCall:
     place: str
 
 
+@functools.cache
 def foreign_calls() -> tuple[ForeignCall, ...]:
     """Every one of them, in the order of files and lines."""
     ours = _defined_names()

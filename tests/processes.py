@@ -7,12 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 
-def alive(pid: int, within_s: float = 5.0) -> bool:
+def alive(pid: int, within_s: float = 60.0) -> bool:
     """Whether a process still lives after a while; one that only waits to be reaped does not."""
     return not soon(lambda: _state(pid) in ("", "Z"), within_s)
 
 
-def soon(holds: Callable[[], object], within_s: float = 30.0) -> bool:
+def soon(holds: Callable[[], object], within_s: float = 300.0) -> bool:
     """Wait until something holds; whether it came to that."""
     until = time.monotonic() + within_s
     while not holds():

@@ -18,8 +18,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from scipy.special import stdtrit
-
 from tcbench.analysis.stats import Interval, images_per_s
 from tcbench.measure.stopping import effective_size
 
@@ -223,6 +221,8 @@ def geometric_mean(ratios: Sequence[LogRatio]) -> LogRatio:
 
 def quantile(probability: float, degrees: float) -> float:
     """Of Student's t."""
+    from scipy.special import stdtrit  # half of the time in which a command that asks for no quantile starts
+
     return float(stdtrit(degrees, probability))
 
 

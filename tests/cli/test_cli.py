@@ -154,7 +154,7 @@ def test_a_corrupt_jpeg_fails_the_cell_and_names_the_file(here, images):
 
 
 def wait_for_records(here: Path, n: int) -> Path:
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 600
     while time.monotonic() < deadline:
         for path in (here / "results").glob("*/quick-*.jsonl"):
             if path.read_bytes().count(b"\n") >= n:
@@ -214,7 +214,7 @@ def test_an_interrupt_before_the_first_record_leaves_nothing_behind(sleeper):
 
 def test_a_killed_worker_is_a_record_and_the_run_goes_on(sleeper):
     process = start(sleeper, "run", "quick.toml")
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 600
     killed = False
     while not killed and time.monotonic() < deadline:
         children = subprocess.run(
@@ -282,13 +282,13 @@ def test_doctor_says_what_is_here_and_what_is_missing(here):
 
 
 def test_data_make_makes_the_set_once(here, monkeypatch):
-    monkeypatch.setitem(jpegs.generate.__kwdefaults__, "n_files", 48)
+    monkeypatch.setitem(jpegs.generate.__kwdefaults__, "n_files", 16)
+    monkeypatch.setitem(jpegs.generate.__kwdefaults__, "workers", 1)
     made = tcbench(here, "data", "make")
     assert made.code == 0, made.err
-    assert "48 images in 16 classes" in made.out
-    start = time.monotonic()
+    assert "16 images in 16 classes" in made.out
+    monkeypatch.setattr(jpegs, "_write_images", lambda *_: pytest.fail("made anew"))
     assert tcbench(here, "data", "make").out == made.out
-    assert time.monotonic() - start < 5
 
 
 COMMANDS = [name for names in GROUPS.values() for name in names]

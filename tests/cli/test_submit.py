@@ -342,7 +342,7 @@ def run(folder: Path, environment: dict[str, str], *words: str) -> Done:
     return finish(start(folder, *words, environment=environment))
 
 
-def wait_for(what, least: int = 1, within_s: float = 120):
+def wait_for(what, least: int = 1, within_s: float = 600):
     deadline = time.monotonic() + within_s
     while not (value := what()) or (least > 1 and len(value) < least):
         assert time.monotonic() < deadline

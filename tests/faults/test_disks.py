@@ -57,9 +57,9 @@ def test_a_file_that_is_there_stays_whole_when_the_disk_is_full(full, tmp_path, 
 
 def test_a_run_on_a_full_disk_keeps_what_is_there_and_resumes_when_there_is_room(full, tmp_path):
     process = faulty.start(tmp_path, *RUN)
-    assert soon(lambda: sum(len(faulty.lines(file)) for file in faulty.run_files(full)) >= 1, 120)
+    assert soon(lambda: sum(len(faulty.lines(file)) for file in faulty.run_files(full)) >= 1, 600)
     ballast = faulty.fill(full, 0)
-    _, said = process.communicate(timeout=120)
+    _, said = process.communicate(timeout=600)
     assert process.returncode == 3, said
     (file,) = faulty.run_files(full)
     assert f"{file.relative_to(tmp_path)}: a record could not be written (No space left on device)" in said

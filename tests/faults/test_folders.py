@@ -35,10 +35,10 @@ def test_results_that_go_away_while_a_run_goes_on_are_kept_and_said(tmp_path, fa
     folder = faulty.make(tmp_path)
     process = faulty.start(folder, *RUN)
     results = folder / "results"
-    assert soon(lambda: sum(len(faulty.lines(file)) for file in faulty.run_files(results)) >= enough, 120)
+    assert soon(lambda: sum(len(faulty.lines(file)) for file in faulty.run_files(results)) >= enough, 600)
     (file,) = faulty.run_files(results)
     FAULTS[fault](file)
-    _, said = process.communicate(timeout=120)
+    _, said = process.communicate(timeout=600)
     assert process.returncode == 3, said
     assert "the file was removed, renamed or replaced while the run went on" in said
     kept = folder / re.search(r"all that was measured is kept in (\S+);", said)[1]
@@ -56,9 +56,9 @@ def test_a_run_whose_own_folder_is_removed_keeps_what_was_measured(tmp_path):
     here.mkdir()
     faulty.make(tmp_path)
     process = faulty.start(tmp_path, "run", tmp_path / "quick.toml", "--threads", "1", cwd=here)
-    assert soon(lambda: sum(len(faulty.lines(file)) for file in faulty.run_files(here / "results")) >= 1, 120)
+    assert soon(lambda: sum(len(faulty.lines(file)) for file in faulty.run_files(here / "results")) >= 1, 600)
     shutil.rmtree(here)
-    _, said = process.communicate(timeout=120)
+    _, said = process.communicate(timeout=600)
     assert process.returncode == 3, said
     kept = Path(re.search(r"all that was measured is kept in (\S+);", said)[1])
     assert kept.parent == tmp_path / "tmp"

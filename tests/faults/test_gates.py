@@ -36,7 +36,7 @@ def start(here: Path, *arguments: str) -> subprocess.Popen[str]:
 
 def gate(here: Path, *arguments: str) -> tuple[int, str]:
     process = start(here, *arguments)
-    output, errors = process.communicate(timeout=300)
+    output, errors = process.communicate(timeout=600)
     return process.returncode, output + errors
 
 
@@ -64,7 +64,7 @@ def test_gates_that_begin_together_keep_all_of_their_records(project, tmp_path):
     for _ in range(3):
         started = [start(project, "--base", "HEAD") for _ in range(3)]
         for process in started:
-            output, errors = process.communicate(timeout=300)
+            output, errors = process.communicate(timeout=600)
             assert process.returncode == 0, output + errors
     files = list(project.glob("results/*/gate-*.jsonl"))
     assert len(files) == 18

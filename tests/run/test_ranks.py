@@ -112,12 +112,12 @@ def test_the_results_of_all_ranks_become_one_record_that_of_the_slowest():
 )
 def test_the_rank_that_ends_a_trial_is_named_and_the_others_are_ended(body, status, reason):
     start = time.monotonic()
-    record = run(f"join()\n{body}\ntime.sleep(60)")
+    record = run(f"join()\n{body}\ntime.sleep(600)")
     assert record.status == status
     assert record.reason is not None
     assert record.reason.startswith("rank 1 (")
     assert record.reason.endswith(reason)
-    assert time.monotonic() - start < 30
+    assert time.monotonic() - start < 300
 
 
 def test_a_rank_that_ends_as_it_gets_its_job_is_named(monkeypatch):

@@ -81,7 +81,7 @@ def smoke(tmp_path: Path, plant: str, *options: str) -> tuple[subprocess.Complet
         env={**os.environ, "PYTHONPATH": path},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
     )
     lines = [line.split(maxsplit=1) for line in done.stdout.splitlines()[:-1]]
     return done, {

@@ -267,7 +267,7 @@ def test_nsight_systems_around_a_run_sees_every_step_and_phase(tmp_path):
     ]
     stem = tmp_path / "report"
     around = ["nsys", "profile", "-t", "nvtx", "-s", "none", "--cpuctxsw=none", "-o", str(stem), "-f", "true"]
-    done = subprocess.run([*around, *command], capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run([*around, *command], capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr
     (record,) = store.read([out]).records
     measured = record.measurement

@@ -209,6 +209,6 @@ def _fold(rungs: Sequence[Any], stage: str, start: Any, cell: Cell) -> Any:
 
 
 def _images(cell: Cell) -> ImageFolder | None:
-    if cell.input.kind in ("synthetic", "modelled"):
+    if cell.input.kind in ("synthetic", "modelled", "own"):
         return None
     return ensure_generated() if cell.input.path is None else scan(Path(cell.input.path), checked=True)

@@ -138,7 +138,7 @@ print(packages.extra_for(driver.gpus()).name)
 )
 def test_the_drivers_library_alone_tells_which_packages_suit(libcuda, capability, cuda, extra):
     environment = {**os.environ, "LD_LIBRARY_PATH": str(libcuda), "CAPABILITY": capability, "DRIVER": cuda}
-    done = subprocess.run([sys.executable, "-c", ASK], env=environment, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", ASK], env=environment, capture_output=True, text=True, timeout=600)
     gpu = Gpu(0, "One GPU", divmod(int(capability), 10), 80, 192 * 2**30, "0000:3B:00.0")
     runs = (int(cuda) // 1000, int(cuda) % 1000 // 10)
     assert done.stdout.splitlines() == [str(Gpus((gpu,), runs)), extra], done.stderr

@@ -161,7 +161,7 @@ def test_samples_are_never_closer_than_a_tenth_of_a_second():
 
 def test_nvml_is_imported_when_a_gpu_is_opened_only():
     code = "import sys; from tcbench.accelerators.cuda import nvml; assert 'pynvml' not in sys.modules"
-    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
+    assert subprocess.run([sys.executable, "-c", code], timeout=600).returncode == 0
 
 
 @pytest.mark.gpu

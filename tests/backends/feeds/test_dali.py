@@ -111,7 +111,7 @@ def test_dali_is_imported_by_the_factory_only_and_quietly(images: ImageFolder) -
         "feed.next()\n"
         "feed.close()\n"
     )
-    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=600)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 

@@ -43,7 +43,7 @@ def test_a_text_of_any_length_is_broken_and_shortened_in_a_few_measurements(monk
 
 
 def test_a_text_of_megabytes_is_measured_and_drawn_by_its_beginning():
-    begin = time.monotonic()
+    begin = time.process_time()
     assert text.text_width("x" * 5_000_000, 8.0) == text.text_width("x" * 4_000, 8.0)
     assert len(text.drawable("x" * 5_000_000)) == 4_000
-    assert time.monotonic() - begin < 5
+    assert time.process_time() - begin < 5

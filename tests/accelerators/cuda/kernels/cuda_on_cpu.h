@@ -1,16 +1,15 @@
 // Enough of CUDA for a C++20 compiler to run the kernels on a CPU: a plain loop over threads where a kernel has no
-// barrier, one CPU thread for each CUDA thread of a block where it has. Blocks run one after another.
+// barrier; where it has, a context of its own for each thread of a block, which gives way to the next at a barrier. Blocks
+// run one after another.
 #pragma once
 
-#include <atomic>
-#include <barrier>
+#include <ucontext.h>
+
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
-#include <thread>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -28,22 +27,61 @@ struct alignas(16) uint4 {
     unsigned x, y, z, w;
 };
 
-inline thread_local dim3 threadIdx, blockIdx;
-inline dim3 blockDim, gridDim;
+inline dim3 threadIdx, blockIdx, blockDim, gridDim;
 
-// -- what the threads of a block share --------------------------------------------------------------------------------
+// -- the threads of a block -------------------------------------------------------------------------------------------
 
+struct Barrier {
+    unsigned expected, arrived = 0, phase = 0;
+};
+
+// Contexts of one CPU thread, not CPU threads: hundreds of those that wait for one another take minutes on a busy machine.
 struct Block {
-    explicit Block(unsigned threads) : all(threads), lanes(threads) {
-        for (unsigned begin = 0; begin < threads; begin += 32) {
-            warps.push_back(std::make_unique<std::barrier<>>(threads - begin < 32 ? threads - begin : 32));
+    static constexpr std::size_t STACK_BYTES = 128 << 10;
+
+    struct Thread {
+        dim3 index;
+        ucontext_t context;
+        std::unique_ptr<char[]> stack{new char[STACK_BYTES]};
+        bool ended = false;
+    };
+
+    explicit Block(unsigned count) : threads(count), all{count}, lanes(count) {
+        for (unsigned begin = 0; begin < count; begin += 32) warps.push_back({count - begin < 32 ? count - begin : 32});
+    }
+
+    void wait(Barrier& barrier) {
+        if (++barrier.arrived == barrier.expected) {
+            barrier.arrived = 0, ++barrier.phase;
+            return;
+        }
+        for (const unsigned phase = barrier.phase; barrier.phase == phase;) {
+            swapcontext(&running->context, &scheduler);
         }
     }
 
-    std::barrier<> all;
-    std::vector<std::unique_ptr<std::barrier<>>> warps;
+    // Every thread up to its next barrier, in turns: first to last, then last to first, so that one that reads what another
+    // writes without a barrier between them reads too early in one of the two.
+    void run() {
+        for (bool forward = true, left = true; left; forward = !forward) {
+            left = false;
+            for (std::size_t i = 0; i < threads.size(); ++i) {
+                running = &threads[forward ? i : threads.size() - 1 - i];
+                if (running->ended) continue;
+                left = true;
+                threadIdx = running->index;
+                swapcontext(&scheduler, &running->context);
+            }
+        }
+    }
+
+    std::vector<Thread> threads;
+    Thread* running = nullptr;
+    ucontext_t scheduler;
+    Barrier all;
+    std::vector<Barrier> warps;
     std::vector<float> lanes;
-    std::atomic<int> any{0};
+    int any = 0;
 };
 
 inline Block* block = nullptr;
@@ -56,31 +94,35 @@ inline Block& in_block() {
     return *block;
 }
 
-inline void __syncthreads() { in_block().all.arrive_and_wait(); }
+inline void __syncthreads() { in_block().wait(in_block().all); }
 
 inline int __syncthreads_or(int predicate) {
     Block& b = in_block();
     if (predicate) b.any = 1;
-    b.all.arrive_and_wait();
+    b.wait(b.all);
     const int result = b.any;
-    b.all.arrive_and_wait();
+    b.wait(b.all);
     b.any = 0;
-    b.all.arrive_and_wait();
+    b.wait(b.all);
     return result;
 }
 
 inline float __shfl_xor_sync(unsigned, float x, int mask) {
     Block& b = in_block();
     const unsigned thread = threadIdx.x + blockDim.x * threadIdx.y;
-    std::barrier<>& warp = *b.warps[thread / 32];
+    Barrier& warp = b.warps[thread / 32];
     b.lanes[thread] = x;
-    warp.arrive_and_wait();
+    b.wait(warp);
     x = b.lanes[thread ^ static_cast<unsigned>(mask)];
-    warp.arrive_and_wait();
+    b.wait(warp);
     return x;
 }
 
-inline float atomicAdd(float* to, float x) { return std::atomic_ref<float>(*to).fetch_add(x); }
+inline float atomicAdd(float* to, float x) {
+    const float before = *to;
+    *to += x;
+    return before;
+}
 
 inline float __int_as_float(int bits) {
     float x;
@@ -137,39 +179,55 @@ extern "C" void floats_to_halves(const float* from, unsigned short* to, long lon
 // -- launching --------------------------------------------------------------------------------------------------------
 
 template <typename Visit>
-void for_each_index(const dim3& extent, Visit visit) {
+inline void for_each_index(const dim3& extent, Visit visit) {
     for (unsigned z = 0; z < extent.z; ++z)
         for (unsigned y = 0; y < extent.y; ++y)
             for (unsigned x = 0; x < extent.x; ++x) visit(dim3{x, y, z});
 }
 
-template <typename Run>
-void run_grid(const dim3& grid, const dim3& threads, bool barriers, Run run) {
+struct Call {
+    void (*run)(const void*);
+    const void* kernel;
+    const dim3* grid;
+};
+inline Call current;
+
+// What a thread of a block with barriers does: its part of every block of the grid.
+inline void run_thread() {
+    for_each_index(*current.grid, [](dim3 b) {
+        blockIdx = b;
+        current.run(current.kernel);
+        __syncthreads();
+    });
+    block->running->ended = true;
+}
+
+// No template: all this would be compiled anew for every kernel.
+inline void run_grid(const dim3& grid, const dim3& threads, bool barriers, void (*run)(const void*), const void* kernel) {
     gridDim = grid, blockDim = threads;
     if (!barriers) {
         for_each_index(grid, [&](dim3 b) {
             blockIdx = b;
             for_each_index(threads, [&](dim3 t) {
                 threadIdx = t;
-                run();
+                run(kernel);
             });
         });
         return;
     }
     Block shared(threads.x * threads.y * threads.z);
-    block = &shared;
-    std::vector<std::thread> workers;
-    for_each_index(threads, [&](dim3 t) {
-        workers.emplace_back([&, t] {
-            threadIdx = t;
-            for_each_index(grid, [&](dim3 b) {
-                blockIdx = b;
-                run();
-                shared.all.arrive_and_wait();
-            });
-        });
+    block = &shared, current = {run, kernel, &grid};
+    std::size_t next = 0;
+    for_each_index(threads, [&](dim3 index) {
+        Block::Thread& thread = shared.threads[next++];
+        thread.index = index;
+        getcontext(&thread.context);
+        thread.context.uc_stack.ss_sp = thread.stack.get();
+        thread.context.uc_stack.ss_size = Block::STACK_BYTES;
+        thread.context.uc_link = &shared.scheduler;
+        makecontext(&thread.context, run_thread, 0);
     });
-    for (std::thread& worker : workers) worker.join();
+    shared.run();
     block = nullptr;
 }
 
@@ -177,8 +235,8 @@ void run_grid(const dim3& grid, const dim3& threads, bool barriers, Run run) {
 template <typename... A, std::size_t... I>
 void launch(void (*kernel)(A...), const dim3& grid, const dim3& threads, bool barriers, void** parameters,
             std::index_sequence<I...>) {
-    const std::tuple<A...> arguments{*static_cast<A*>(parameters[I])...};
-    run_grid(grid, threads, barriers, [&] { std::apply(kernel, arguments); });
+    const auto call = [=] { kernel(*static_cast<A*>(parameters[I])...); };
+    run_grid(grid, threads, barriers, [](const void* one) { (*static_cast<decltype(call)*>(one))(); }, &call);
 }
 
 template <typename... A>

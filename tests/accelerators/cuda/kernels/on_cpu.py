@@ -46,7 +46,7 @@ def compiler() -> str | None:
     """A C++20 compiler of this machine, None if there is none."""
     for name in ("g++", "clang++"):
         path = shutil.which(name)
-        program = "#include <barrier>\nint main() { std::barrier<> b(1); b.arrive_and_wait(); }"
+        program = "#include <ucontext.h>\nint main() {}"
         command = [path or name, "-std=c++20", "-x", "c++", "-fsyntax-only", "-"]
         if path and subprocess.run(command, input=program, text=True, capture_output=True).returncode == 0:
             return path
@@ -60,7 +60,7 @@ class CpuKernels:
         self._prefixes = {module: f"module{index}" for index, module in enumerate(sorted(set(modules)))}
         source, library = folder / "kernels.cpp", folder / "kernels.so"
         source.write_text(HEADER + "".join(self._namespace(module, sources) for module in self._prefixes))
-        command = [str(compiler()), "-std=c++20", "-O1", "-fPIC", "-shared", "-pthread"]
+        command = [str(compiler()), "-std=c++20", "-O1", "-fPIC", "-shared"]
         # As --fmad=false; and kernels read pixels through 16-byte words.
         command += ["-ffp-contract=off", "-fno-strict-aliasing", "-Wall", "-Werror", "-Wno-unknown-pragmas"]
         command += ["-Wno-unused-function", "-Wno-unused-variable"]
