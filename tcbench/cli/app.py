@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -25,26 +26,40 @@ class UsageError(TcbenchError):
     """An option or argument is unknown, missing or of a wrong kind."""
 
 
+@contextlib.contextmanager
+def _one_line(shows: str) -> Iterator[None]:
+    """Makes a UsageError of Typer's own errors of usage, which ends with the command that shows what there is."""
+    try:
+        yield
+    except Exception as error:
+        # They have no public name in all versions of Typer, but this method; what only asks for help has no message.
+        message = " ".join(error.format_message().split()) if hasattr(error, "format_message") else ""
+        if not message or type(error).__name__ == "NoArgsIsHelpError":
+            raise
+        for pattern, words in _PLAIN:
+            message = re.sub(pattern, words, message)
+        raise UsageError(f"{message.removesuffix('.')}; {shows}") from None
+
+
+_PLAIN = (
+    (r"Invalid value for |Value error, ", ""),
+    (r"Input should be greater than or equal to (\S+)", r"expected \1 or more"),
+    (r"Input should be less than or equal to (\S+)", r"expected \1 or less"),
+    (r"Input should be a valid integer.*", "expected a whole number"),
+    (r"Input should be a valid number.*", "expected a number"),
+)
+"""What Typer says, some of it as if to programmers, and what is said here."""
+
+
 class GroupedCommand(TyperCommand):
     """Help without Rich, whose import alone would take 0.3 s: arguments first, options grouped by `rich_help_panel`,
     examples. `--json` is short for `--format json` where a command has formats. Mistakes in options are errors of one
     line like all others."""
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
-        try:
+        words = f"{parent.command_path} {info_name}" if parent else info_name
+        with _one_line(f"`{words} -h` shows the options"):
             return super().make_context(info_name, args, parent, **extra)
-        except Exception as error:
-            # Typer's own errors of usage have no public name in all of its versions, but this method.
-            if not hasattr(error, "format_message"):
-                raise
-            words = f"{parent.command_path} {info_name}" if parent else info_name
-            message = " ".join(error.format_message().split()).removesuffix(".")
-            for noise in ("Invalid value for ", "Value error, "):
-                message = message.replace(noise, "", 1)
-            # Of a number outside its limits some versions of Typer speak as if to programmers.
-            message = re.sub(r"Input should be greater than or equal to (\S+)", r"expected \1 or more", message)
-            message = re.sub(r"Input should be less than or equal to (\S+)", r"expected \1 or less", message)
-            raise UsageError(f"{message}; `{words} -h` shows the options") from None
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if any("--format" in parameter.opts for parameter in self.params):
@@ -111,15 +126,20 @@ GROUPS = {
 
 
 class CommandGroup(TyperGroup):
-    """Help with the commands in groups; an unknown command is an error of one line."""
+    """Mistakes are errors of one line."""
+
+    def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
+        words = f"{parent.command_path} {info_name}" if parent else info_name
+        with _one_line(f"`{words} -h` shows the options"):
+            return super().make_context(info_name, args, parent, **extra)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        try:
+        with _one_line(f"`{ctx.command_path} -h` shows the commands"):
             return super().resolve_command(ctx, args)
-        except Exception as error:
-            if not hasattr(error, "format_message"):
-                raise
-            raise UsageError(f"{error.format_message()}; `tcbench -h` shows the commands") from None
+
+
+class Application(CommandGroup):
+    """Help with the commands in groups."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         wide = max(map(len, self.commands))
@@ -131,7 +151,7 @@ class CommandGroup(TyperGroup):
 
 app = typer.Typer(
     name="tcbench",
-    cls=CommandGroup,
+    cls=Application,
     rich_markup_mode=None,
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},

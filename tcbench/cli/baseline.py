@@ -6,11 +6,14 @@ from typing import Annotated
 
 import typer
 
-from tcbench.cli.app import OUT, GroupedCommand, app
+from tcbench.cli.app import OUT, CommandGroup, GroupedCommand, app
 from tcbench.cli.options import FormatOption, ResultsArgument, ResultsFolderOption
 
 baseline_app = typer.Typer(
-    rich_markup_mode=None, no_args_is_help=True, help="Keep results under a name, to compare others with."
+    cls=CommandGroup,
+    rich_markup_mode=None,
+    no_args_is_help=True,
+    help="Keep results under a name, to compare others with.",
 )
 app.add_typer(baseline_app, name="baseline")
 

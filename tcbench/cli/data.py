@@ -6,10 +6,12 @@ from typing import Annotated
 
 import typer
 
-from tcbench.cli.app import GroupedCommand, app
+from tcbench.cli.app import CommandGroup, GroupedCommand, app
 from tcbench.cli.options import QuietOption
 
-data_app = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="Make the images that runs read.")
+data_app = typer.Typer(
+    cls=CommandGroup, rich_markup_mode=None, no_args_is_help=True, help="Make the images that runs read."
+)
 app.add_typer(data_app, name="data")
 
 

@@ -18,15 +18,17 @@ Format = Literal["csv", "parquet", "json", "github-action-benchmark", "bencher"]
 @command(
     "Export results for other tools.",
     """
-tcbench export -o trials.csv --format csv                 the newest run, a row per trial
-tcbench export results --format parquet --per step -o steps.parquet
+tcbench export -o trials.csv                              the newest run, a row per trial
+tcbench export results --per step -o steps.parquet
 tcbench export --format github-action-benchmark -o output.json
 tcbench export --format bencher | bencher run --adapter json ...
 """,
 )
 def export(
     results: ResultsArgument = None,
-    format_: Annotated[Format, format_option(get_args(Format))] = "csv",
+    format_: Annotated[
+        Format | None, format_option(get_args(Format), "Default: what -o's name ends in, else csv.")
+    ] = None,
     output: Annotated[Path | None, output_option("Default: standard output.")] = None,
     per: Annotated[
         Literal["trial", "cell", "step"] | None,
@@ -36,6 +38,7 @@ def export(
 ) -> None:
     """Export results: tidy tables with units in the columns' names (csv, parquet, json), or what services that follow
     benchmarks over time read (github-action-benchmark as customBiggerIsBetter, Bencher Metric Format)."""
+    format_ = format_ or _named(output)
     _check(format_, per, output)
 
     from tcbench.cli.results import read
@@ -53,6 +56,12 @@ def export(
         return
     files.write(output, data, ANOTHER_FILE)
     typer.echo(f"wrote {output}")
+
+
+def _named(output: Path | None) -> Format:
+    """The format that a file's name ends in; csv where it ends in none."""
+    ending = "" if output is None else output.suffix.lower()
+    return "parquet" if ending == ".parquet" else "json" if ending == ".json" else "csv"
 
 
 def _check(format_: str, per: str | None, output: Path | None) -> None:

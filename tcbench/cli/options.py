@@ -231,12 +231,12 @@ def output_option(text: str = "A .png, .svg or .pdf file.") -> Any:
     return typer.Option("-o", "--output", metavar="FILE", help=text, rich_help_panel=WHERE)
 
 
-def format_option(names: Iterable[str]) -> Any:
+def format_option(names: Iterable[str], default: str = "") -> Any:
     """--format, of which --json is the short form (`GroupedCommand`)."""
     return typer.Option(
         "--format",
         metavar="FORMAT",
-        help=f"{', '.join(names)}. --json is short for --format json.",
+        help=f"{', '.join(names)}. --json is short for --format json. {default}".rstrip(),
         rich_help_panel=WHERE,
     )
 

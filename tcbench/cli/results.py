@@ -106,10 +106,11 @@ def read_files(paths: Sequence[Path]) -> Results:
     from tcbench.core import store
 
     content = store.read(paths)
+    if not content.records:
+        why = content.notes[0] if content.notes else f"{', '.join(map(str, paths))}: no records in it"
+        raise StoreError(f"{why}; `tcbench run` makes some")
     for note in content.notes:
         typer.echo(f"note: {note}", err=True)
-    if not content.records:
-        raise StoreError(f"{', '.join(map(str, paths))}: no records in it; `tcbench run` makes some")
     return Results(store.current(content.records), content.notes, tuple(paths))
 
 

@@ -113,9 +113,8 @@ def _chosen(
 ) -> list[CellSummary]:
     """The measured cells that are asked for, of models whose layers are known. Raises SelectionError when there are
     none."""
-    import fnmatch
-
     from tcbench.backends import builds_models, model_of
+    from tcbench.cli.results import named
 
     measured = [s for s in summaries if s.images_per_s is not None]
     able = [s for s in measured if model_of(s.cell)]
@@ -127,13 +126,11 @@ def _chosen(
     if measured and not able:
         of = f"{measured[0].cell.model} {measured[0].cell.variant}, {measured[0].cell.image_size} px"
         raise SelectionError(f"nothing is known of the layers of {of}; `tcbench list` shows what is")
-    chosen = [
-        s
-        for s in able
-        if (sizes is None or s.cell.batch_size in sizes)
-        and (not configs or any(fnmatch.fnmatchcase(s.cell.config, pattern) for pattern in configs))
-    ]
+    if not able:
+        raise SelectionError("no measured cell to show here; `tcbench run` makes some")
+    wanted = named(configs or ("*",), list(dict.fromkeys(s.cell.config for s in able)))
+    chosen = [s for s in able if s.cell.config in wanted and (sizes is None or s.cell.batch_size in sizes)]
     if not chosen:
-        there = ", ".join(dict.fromkeys(s.cell.label for s in able))
-        raise SelectionError(f"no measured cell to show here; there is {there or 'none'}")
+        there = ", ".join(map(str, sorted({s.cell.batch_size for s in able if s.cell.config in wanted})))
+        raise SelectionError(f"--bs {','.join(map(str, sizes or ()))}: not in these results; expected some of {there}")
     return chosen

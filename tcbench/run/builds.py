@@ -60,7 +60,9 @@ class Requested:
     def check(self) -> None:
         """Raises BuildError for what does not go together."""
         if (self.base is None) == (self.base_python is None):
-            raise BuildError("expected one of --base REVISION and --base-python PYTHON: what current is judged against")
+            raise BuildError(
+                "expected one of --base REVISION and --base-python PYTHON: what current is judged against (or --bisect)"
+            )
         if self.base_python is not None and self.current is not None:
             raise BuildError("--current REVISION goes with --base REVISION; expected --current-python PYTHON")
         if self.base is not None and self.current_python is not None:

@@ -74,6 +74,15 @@ def test_a_mistake_is_one_clear_line(tmp_path, words, expected):
     assert expected in done.err
 
 
+@pytest.mark.parametrize(
+    ("name", "begins"), [("t.csv", b"run_id"), ("t.JSON", b"["), ("t.parquet", b"PAR1"), ("t", b"run_id")]
+)
+def test_a_files_name_says_its_format(tmp_path, name, begins):
+    (tmp_path / "one.jsonl").write_bytes(record.encode(factories.make_record()) + b"\n")
+    assert tcbench(tmp_path, "export", "one.jsonl", "-o", name).code == 0
+    assert (tmp_path / name).read_bytes().startswith(begins)
+
+
 def test_a_last_line_that_is_cut_off_is_said(tmp_path):
     whole = b"".join(record.encode(one) + b"\n" for one in factories.make_trials(trials=3))
     (tmp_path / "cut.jsonl").write_bytes(whole[:-9])

@@ -128,4 +128,4 @@ def test_timeline_draws_the_records_of_a_run(ran: Path) -> None:
 def test_a_cell_that_is_not_there_is_one_clear_line(ran: Path) -> None:
     done = tcbench(ran, "roofline", "--bs", "64")
     assert done.code == 2
-    assert "no measured cell to show here; there is fp32, batch size 2" in done.err
+    assert "--bs 64: not in these results; expected some of 2" in done.err

@@ -16,7 +16,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
-from matplotlib.ticker import MaxNLocator, NullLocator
+from matplotlib.ticker import EngFormatter, MaxNLocator, NullLocator
 
 from tcbench.analysis.compare import Verdict
 from tcbench.analysis.history import CellHistory, History, Point, Revision
@@ -68,16 +68,18 @@ def history_chart(history: History, *, title: str = "Throughput over commits") -
         raise SelectionError(
             f"{len(history.cells)} cells do not fit in one chart (at most {MAX_STRIPS}); choose with --config and --bs"
         )
-    revisions = history.revisions[-MAX_REVISIONS:]
-    cells = [cell for cell in history.cells if len(_within(cell, revisions)) > 1]
+    newest = history.revisions[-MAX_REVISIONS:]
+    cells = [cell for cell in history.cells if len(_within(cell, newest)) > 1]
     if not cells:
         raise SelectionError("nothing to draw: no cell was measured at two commits; `tcbench plot` draws runs")
+    there = {point.revision for cell in cells for point in cell.points}
+    revisions = [revision for revision in newest if revision in there]
     groups = _groups(cells)
     strips = [(cell, _within(cell, revisions), group) for group in groups for cell in group.cells]
     span = _span([points for _, points, _ in strips])
     width = max(WIDTH, _BESIDE + _PITCH * len(revisions))
     title = marked(title, (cell.environment for cell in history.cells))
-    page = Page(drawable(title), _subtitle(history, groups), _small_print(history, cells, revisions), width)
+    page = Page(drawable(title), _subtitle(groups, revisions), _small_print(history, cells, newest), width)
     height = _STRIP if len(cells) <= _MANY else _LOW_STRIP
     column = page.panels([height] * len(strips))[:, 0]
     for axes, (cell, points, group) in zip(column, strips, strict=True):
@@ -143,14 +145,13 @@ def _as_summary(cell: CellHistory) -> CellSummary:
     return CellSummary(cell.cell, cell.machine, cell.environment, "ok", None, 0, 0)
 
 
-def _subtitle(history: History, groups: Sequence[_Group]) -> str:
+def _subtitle(groups: Sequence[_Group], revisions: Sequence[Revision]) -> str:
     summaries = [_as_summary(cell) for group in groups for cell in group.cells]
     settings: dict[object, list[CellSummary]] = {}
     for summary in summaries:
         settings.setdefault(summary.setting, []).append(summary)
     common = provenance_of(settings).common  # type: ignore[arg-type]
-    commits = len(history.revisions)
-    return " · ".join([*common, counted(commits, "commit")])
+    return " · ".join([*common, counted(len(revisions), "commit")])
 
 
 def _small_print(history: History, cells: Sequence[CellHistory], revisions: Sequence[Revision]) -> list[str]:
@@ -221,7 +222,7 @@ def _frame(
     axes.set_xticks([])
     axes.yaxis.set_minor_locator(NullLocator())
     ticks = _ticks(low, high, line_height(SMALL) / height) if any(point.figures for point in points) else []
-    axes.set_yticks(ticks, [number(value) for value in ticks], size=SMALL)
+    axes.set_yticks(ticks, [EngFormatter(sep="")(value) for value in ticks], size=SMALL)
     axes.spines["bottom"].set_color(FAINT)
     axes.grid(visible=False, axis="x")
     lines = wrapped(config_name(cell.cell.config), LEGEND, _NAMES - 0.1)[: int((height + 0.1) / line_height(LEGEND))]
