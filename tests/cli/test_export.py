@@ -75,7 +75,7 @@ def test_a_mistake_is_one_clear_line(tmp_path, words, expected):
 
 
 @pytest.mark.parametrize(
-    ("name", "begins"), [("t.csv", b"run_id"), ("t.JSON", b"["), ("t.parquet", b"PAR1"), ("t", b"run_id")]
+    ("name", "begins"), [("t.csv", b"machine,"), ("t.JSON", b"{"), ("t.parquet", b"PAR1"), ("t", b"machine,")]
 )
 def test_a_files_name_says_its_format(tmp_path, name, begins):
     (tmp_path / "one.jsonl").write_bytes(record.encode(factories.make_record()) + b"\n")
