@@ -196,4 +196,4 @@ def _root(
     ] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks; works after any command too.")] = False,
 ) -> None:
-    """Benchmark and profile ResNet-50 training on Tensor Cores, one optimisation at a time."""
+    """Benchmark and profile training of ResNet-50 and its kin on Tensor Cores, one optimisation at a time."""

@@ -392,6 +392,7 @@ def _next_step(summaries: Sequence[CellSummary], path: Path, failed: bool) -> st
     import shlex
 
     from tcbench.analysis.ladder import climbs
+    from tcbench.analysis.networks import networks
 
     if failed:
         return f"Next: {command_again(resume=True)}   (runs again what failed; its log is in the record)"
@@ -401,7 +402,10 @@ def _next_step(summaries: Sequence[CellSummary], path: Path, failed: bool) -> st
         return f"Next: tcbench plot {shlex.quote(str(path))} --kind ladder -o ladder.png   (what each rung buys)"
     if any(summary.cell.input.kind == "own" for summary in summaries):
         return f"Next: tcbench explain {shlex.quote(str(path))}   (which phase takes most of each step)"
-    return "Next: tcbench run --config 'fp32*'   (a whole ladder; tcbench list shows all configs)"
+    if networks(summaries):
+        return f"Next: tcbench explain {shlex.quote(str(path))}   (what holds each network back)"
+    model = next((f"--model {summary.cell.model} " for summary in summaries), "")
+    return f"Next: tcbench run {model}--config 'fp32*'   (a whole ladder; tcbench list shows all configs)"
 
 
 def command_again(*, resume: bool) -> str:

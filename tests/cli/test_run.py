@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import os
 import re
+from pathlib import Path
 
 import odd_images
 import pytest
 from command import tcbench
-from factories import make_record
+from factories import make_cell, make_record
 from typer.testing import CliRunner
 
 from tcbench.accelerators.cpu.kind import KIND
+from tcbench.analysis.summary import summarise
 from tcbench.cli import app
 from tcbench.cli import run as command
 from tcbench.core import messages, store
@@ -170,3 +172,15 @@ def test_a_dry_run_says_how_often_and_how_long(tmp_path):
     assert (plan["trials"], plan["budget_s"]) == (None, 1.0)
     assert {cell["expected_trials"] for cell in plan["cells"]} == {1}
     assert plan["expected_s"] > 4
+
+
+@pytest.mark.parametrize(
+    ("models", "expected"),
+    [
+        (["alexnet"], "tcbench run --model alexnet --config 'fp32*' "),
+        (["alexnet", "vgg16"], "tcbench explain /r.jsonl "),
+    ],
+)
+def test_the_next_step_is_of_the_network_that_was_measured(models, expected):
+    measured = summarise(make_record(cell=make_cell("fp32", 8, model=model)) for model in models)
+    assert command._next_step(measured, Path("/r.jsonl"), failed=False).startswith(f"Next: {expected}")

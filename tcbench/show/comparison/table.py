@@ -92,7 +92,11 @@ def _remarks(comparison: Comparison) -> list[str]:
 
 
 def _table(metric: Metric, cells: Sequence[CellComparison]) -> Table:
-    wheres = wording.wheres(cells)
+    # Models have a column of their own.
+    wheres = [
+        ", ".join(fact for fact in where.split(", ") if fact != f"model {cell.cell.model}")
+        for cell, where in zip(cells, wording.wheres(cells), strict=True)
+    ]
     medians = [wording.median_step(cell) for cell in cells]
     grid = ladder_table([cell.cell for cell in cells], min_width=16)
     if any(wheres):
