@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from tcbench.numerics.judgement import Margins
     from tcbench.run.numerics_plan import Asked
     from tcbench.run.numerics_runner import Runner
+    from tcbench.run.scenario import Scenario
 
 TIMEOUT_S = 7200.0
 
@@ -47,6 +48,7 @@ tcbench numerics --scale 2^40             a static loss scale of one's own
 tcbench numerics --global-batch 32        one machine alone: gradients are not so small
 tcbench numerics --data /data/imagenet/train --bs 32 --device cuda:0
 tcbench numerics --ranks 4                 linear scaling and warm-up: do four ranks train like one?
+tcbench numerics --second-order           SGD and K-FAC at 1,024 images a step: which needs fewer?
 tcbench numerics --rungs                  every config against the one without its last rung
 """,
 )
@@ -71,6 +73,15 @@ def numerics(
             rich_help_panel=WHAT,
         ),
     ] = None,
+    second_order: Annotated[
+        bool,
+        typer.Option(
+            "--second-order",
+            help="Count the steps to a loss by SGD and by K-FAC (the rung kfac) at a large batch. Default: not; "
+            "with it --bs 1024, --steps 24, --seeds 3.",
+            rich_help_panel=WHAT,
+        ),
+    ] = False,
     config: Annotated[
         list[str] | None,
         typer.Option(
@@ -189,6 +200,7 @@ def numerics(
     the same weights over the same batches; count what float16 makes of the gradients; say which trains like fp32, by an
     equivalence test over seeds. With --ranks, the same question of many ranks: with linear scaling of the learning rate
     and gradual warm-up, without warm-up, without scaling, each against one rank at the same global batch.
+    With --second-order, how many steps SGD and K-FAC take to a loss at a large batch.
 
     Exit code: 0 whatever the verdicts; 2 for a mistake in the command; 3 when a run failed; 130 when interrupted. With
     --rungs, 1 when a config is farther off than its rungs declare.
@@ -221,6 +233,7 @@ def numerics(
             "--global-batch": global_batch,
             "--margin": margin,
             "--ranks": ranks,
+            "--second-order": second_order or None,
         }
         _none_of(given, "--rungs", "its steps are those that tolerances are declared for")
         from tcbench.cli.parity import hold
@@ -237,6 +250,23 @@ def numerics(
         )
         return
     _none_of({"--config": config}, "training side by side", "configs are compared with --rungs")
+    if second_order:
+        _second_order(
+            loaded,
+            target,
+            {"--data": data, "--lr": learning_rate, "--scale": scale, "--margin": margin, "--ranks": ranks}
+            | {"--global-batch": global_batch},
+            plan.Asked(
+                steps=steps or plan.RACE_STEPS,
+                batch_size=bs or plan.LARGE_BATCH,
+                image_size=image_size,
+                threads=threads,
+                global_batch=bs or plan.LARGE_BATCH,
+                seeds=seeds or plan.RACE_SEEDS,
+            ),
+            (timeout or TIMEOUT_S, out, quiet, format_ == "json"),
+        )
+        return
     if ranks is not None:
         _none_of({"--scale": scale, "--global-batch": global_batch}, "--ranks", "all of its runs are in fp32")
     from tcbench.numerics.judgement import Margins
@@ -255,6 +285,19 @@ def numerics(
     setting = plan.setting(loaded, target, asked, machine.usable_cpus(), None if data is None else _images(data))
     margins = None if margin is None else Margins(margin, margin)
     _train(setting, asked, static_scale, margins, target, timeout or TIMEOUT_S, out, quiet, format_ == "json")
+
+
+def _second_order(
+    loaded: Scenario, target: Device, given: dict[str, Any], asked: Asked, how: tuple[float, Path, bool, bool]
+) -> None:
+    from tcbench.cli.second_order import race
+    from tcbench.core.record import KfacSettings
+    from tcbench.hardware import machine
+    from tcbench.run import numerics_plan as plan
+
+    _none_of(given, "--second-order", "both methods train alike in fp32, each at the best of four learning rates")
+    setting = plan.setting(loaded, target, asked, machine.usable_cpus(), None)
+    race(setting, loaded.train.kfac or KfacSettings(), asked.seeds, target, *how)
 
 
 def _none_of(given: dict[str, Any], where: str, why: str) -> None:

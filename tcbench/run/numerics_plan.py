@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
 from tcbench.accelerators.device import Device, kind_of
 from tcbench.backends import DEFAULT, backend
 from tcbench.backends.feeds.dataset import ImageFolder
@@ -24,7 +26,7 @@ from tcbench.core.numerics import (
     Setting,
     Technique,
 )
-from tcbench.core.record import Cell, CudnnSettings, Input, MeasureSettings, TrainSettings
+from tcbench.core.record import Cell, CudnnSettings, Input, KfacSettings, MeasureSettings, TrainSettings
 from tcbench.models import MODELS
 from tcbench.models.geometry import Network
 from tcbench.models.small import SMALL_RESNET
@@ -39,6 +41,11 @@ LEARNING_RATE = 0.001
 0.1, divided by 10 twice)."""
 
 STEPS, SEEDS, PARITY_STEPS = 240, 5, 5
+
+METHODS, RATES = ("sgd", "kfac"), (0.03, 0.1, 0.3, 1.0)
+"""The learning rates that both are tuned over."""
+LARGE_BATCH, RACE_STEPS, RACE_SEEDS, TUNING_SEED = 1024, 24, 3, 1000
+"""Of steps to a loss: a quarter of the generated images in a step, and twice the steps that K-FAC needs."""
 
 RANKS_LEARNING_RATE, _RANKS_NOISE, _RANKS_TRAIN_IMAGES = 0.2, 3.0, 32_768
 """Of one rank, so high that four times as much breaks the first steps without a warm-up; patterns that are hard to tell
@@ -189,6 +196,18 @@ def jobs(of: Setting, seeds: int, static_scale: float | None) -> tuple[Job, ...]
 def ranks_jobs(of: Setting, seeds: int) -> tuple[Job, ...]:
     """Every technique of many ranks from every seed, seed by seed."""
     return tuple(_job(of, technique, seed, 1.0) for seed in range(seeds) for technique in RANKS_TECHNIQUES.values())
+
+
+def method_job(of: Setting, kfac: KfacSettings, method: str, rate: float, seed: int) -> Job:
+    """One run of a method, in fp32."""
+    job = _job(msgspec.structs.replace(of, learning_rate=rate), TECHNIQUES[BASE], seed, 1.0)
+    if method == "kfac":
+        rungs = (*job.cell.rungs, "kfac")
+        train = msgspec.structs.replace(job.cell.train, kfac=kfac)
+        job = msgspec.structs.replace(
+            job, cell=msgspec.structs.replace(job.cell, rungs=rungs, config="+".join(rungs), train=train)
+        )
+    return job
 
 
 def _first_scale(of: Setting, technique: Technique, static_scale: float | None) -> float:

@@ -134,6 +134,8 @@ def test_an_fp32_that_failed_is_an_error_of_its_own(tmp_path):
         (["--config", "fp16"], "--config: has no meaning with training side by side"),
         (["--rungs", "--seeds", "3"], "--seeds: has no meaning with --rungs"),
         (["--rungs", "--config", "nothing"], "--config 'nothing': unknown"),
+        (["--rungs", "--second-order"], "--second-order: has no meaning with --rungs"),
+        (["--second-order", "--lr", "0.1"], "--lr: has no meaning with --second-order: both methods train alike"),
         (["--rungs", "--ranks", "4"], "--ranks: has no meaning with --rungs"),
         (["--ranks", "1"], "'--ranks': expected 2 or more"),
         (["--ranks", "4", "--scale", "2^4"], "--scale: has no meaning with --ranks: all of its runs are in fp32"),
