@@ -76,7 +76,7 @@ def cells(text: str) -> dict[str, dict]:
 
 @pytest.mark.slow
 def test_a_loss_planted_in_the_working_tree_is_found_with_its_cell_and_phase(project):
-    (project / "my_step.py").write_text(planted(6))
+    (project / "my_step.py").write_text(planted(30))
     arguments = ("--base", "HEAD", "--looks", "3,6", "-o", "gate.json", "--format", "json")
     done = tcbench(project, "gate", *QUICK[:-1], *arguments)
     assert done.code == 1, done.err
@@ -127,7 +127,7 @@ def test_two_interpreters_are_compared_whatever_libraries_they_have(project, tmp
     (tmp_path / "lib/numpy-9.9.dist-info").mkdir(parents=True)
     (tmp_path / "lib/numpy-9.9.dist-info/METADATA").write_text("Metadata-Version: 2.1\nName: numpy\nVersion: 9.9\n")
     (project / "my_step.py").write_text(projects.STEP + "\nPACKAGES = ('numpy',)\n")
-    slow = projects.interpreter(tmp_path / "slow", f"export PLANTED_S=0.006 PYTHONPATH={tmp_path}/lib")
+    slow = projects.interpreter(tmp_path / "slow", f"export PLANTED_S=0.03 PYTHONPATH={tmp_path}/lib")
     arguments = ("--base-python", sys.executable, "--current-python", str(slow), "--config", "deep", "--looks", "3,6")
     done = tcbench(project, "gate", *QUICK, *arguments, "--format", "json", "-o", "gate.json")
     assert done.code == 1, done.err
