@@ -65,6 +65,9 @@ if TYPE_CHECKING:
     from tcbench.run.plan import Plan, Selection
 
 BUILDS = "What is compared"
+_LOOKS, _BISECT_LOOKS = "3,4,6,8", "3,6,12,24"
+"""A bisection ends where its first question stays open, which is of one pair of revisions: it may take more trials, at
+the same levels, so that no name becomes likelier to be wrong."""
 
 
 @command(
@@ -133,14 +136,15 @@ def gate(
     model: ModelOption = None,
     image_size: ImageSizeOption = None,
     interims: Annotated[
-        str,
+        str | None,
         typer.Option(
             "--looks",
             metavar="N,N,...",
-            help="Trials a side after which a cell is judged: one to four numbers, ascending.",
+            help="Trials a side after which a cell is judged: one to four numbers, ascending. Default: 3,4,6,8; with "
+            "--bisect 3,6,12,24.",
             rich_help_panel=HOW,
         ),
-    ] = "3,4,6,8",
+    ] = None,
     budget: Annotated[
         str | None,
         typer.Option(
@@ -193,7 +197,7 @@ def gate(
     names, rule = metrics(metric), Rule(threshold(threshold_))
     may_differ = allowed(allow)
     may_differ = replace(may_differ, facets=may_differ.facets | COMPARED)
-    of_gate = parse_interims(interims, rule)
+    of_gate = parse_interims(interims or (_LOOKS if bisect is None else _BISECT_LOOKS), rule)
     budget_s = seconds("--budget", budget)
     chosen = selection(
         bs=bs,

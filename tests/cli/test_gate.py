@@ -19,8 +19,9 @@ from command import start, tcbench
 from projects import commit, planted
 from typer.testing import CliRunner
 
+from tcbench.analysis.verdict import Rule
 from tcbench.cli import app
-from tcbench.cli.gate import _new_path
+from tcbench.cli.gate import _BISECT_LOOKS, _LOOKS, _new_path, parse_interims
 from tcbench.core import store
 from tcbench.core.errors import TcbenchError
 from tcbench.core.record import Record
@@ -75,6 +76,12 @@ def cells(text: str) -> dict[str, dict]:
 
 
 @pytest.mark.slow
+def test_a_bisection_asks_longer_at_the_same_levels() -> None:
+    usual, longer = (parse_interims(text, Rule(0.03)) for text in (_LOOKS, _BISECT_LOOKS))
+    assert [one.rule for one in usual] == [one.rule for one in longer]
+    assert (usual[-1].trials, longer[-1].trials) == (8, 24)
+
+
 def test_a_loss_planted_in_the_working_tree_is_found_with_its_cell_and_phase(project):
     (project / "my_step.py").write_text(planted(30))
     arguments = ("--base", "HEAD", "--looks", "3,6", "-o", "gate.json", "--format", "json")
