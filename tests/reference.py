@@ -499,8 +499,8 @@ def begin_inverse(work: w.BeginInverse, a: Arrays) -> None:
 
 @_computes(w.EndInverse)
 def end_inverse(work: w.EndInverse, a: Arrays) -> None:
-    if a.raw("found")[0]:
-        a.write(x=np.nan, info=a.raw("found"))
+    if a.raw("minor")[0]:
+        a.write(x=np.nan, info=a.raw("minor"))
 
 
 # -- weight update ---------------------------------------------------------------------------------------------------

@@ -105,7 +105,7 @@ class EndInverse(Work):
     info is that."""
 
     name = "end_inverse"
-    roles = reads("found") | updates("x", "info")
+    roles = reads("minor") | updates("x", "info")
     numbers = ("size",)
     size: int
 

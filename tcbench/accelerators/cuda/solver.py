@@ -30,7 +30,7 @@ class Solver:
 
 
 def prepare(work: Work, kernel: Callable[[Work], Callable[..., None]]) -> Solver:
-    """What does this work on the current device and stream. `kernel` prepares a kernel of ours. Raises SelectionError
+    """Prepare a work on the current device and stream. `kernel` prepares a kernel of ours. Raises SelectionError
     where cuBLAS or cuSOLVER does not load, ValueError for other works."""
     if isinstance(work, KroneckerFactor):
         return _factor(work)
@@ -96,11 +96,11 @@ def _inverse(work: CholeskyInverse, kernel: Callable[[Work], Callable[..., None]
 
     def run(addresses: tuple[int, ...], workspace: int) -> None:
         x, info = addresses
-        found = workspace + info_at
+        minor = workspace + info_at
         begin(x, workspace)
-        solver.spotrf(handle, upper, size, workspace, size, workspace + scratch_at, lwork, found)
+        solver.spotrf(handle, upper, size, workspace, size, workspace + scratch_at, lwork, minor)
         # Its own info speaks of its arguments only, and would take the place of the other.
-        solver.spotrs(handle, upper, size, size, workspace, size, x, size, found + 4)
-        end(found, x, info)
+        solver.spotrs(handle, upper, size, size, workspace, size, x, size, minor + 4)
+        end(minor, x, info)
 
     return Solver(run, info_at + 8)

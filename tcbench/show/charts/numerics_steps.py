@@ -8,7 +8,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import LogLocator, ScalarFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator
 
 from tcbench.numerics.steps import LOSSES, SMOOTH, Document
 from tcbench.show.charts.inline import tooltip
@@ -54,7 +54,7 @@ def steps_chart(document: Document, about: Sequence[str]) -> Figure:
     for axes, words in ((by_step, "step"), (by_time, "seconds of training")):
         axes.set_yscale("log")
         axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        axes.yaxis.set_major_formatter(ScalarFormatter())
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         axes.yaxis.set_minor_locator(LogLocator(subs=()))
         axes.set_xlabel(words, size=WORDS)
         axes.set_xlim(left=0)

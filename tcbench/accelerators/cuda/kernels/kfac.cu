@@ -32,10 +32,10 @@ extern "C" __global__ void begin_inverse(float* x, float* factor, long long size
     }
 }
 
-extern "C" __global__ void end_inverse(const int* found, float* x, int* info, long long size) {
-    if (*found == 0) return;
+extern "C" __global__ void end_inverse(const int* minor, float* x, int* info, long long size) {
+    if (*minor == 0) return;
     const long long step = static_cast<long long>(gridDim.x) * blockDim.x;
     const long long first = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
     for (long long i = first; i < size * size; i += step) x[i] = nanf("");
-    if (first == 0) *info = *found;
+    if (first == 0) *info = *minor;
 }

@@ -286,7 +286,7 @@ def inputs(case: Case) -> Arrays:
             sign = -1 if "not-positive" in case.label and name == "g" else 1
             arrays[name][:: size + 1] = sign * np.abs(arrays[name][:: size + 1])
     if isinstance(work, w.EndInverse):
-        arrays["found"], arrays["info"] = (np.array([value], "int32") for value in (7 * bool(case.label), 3))
+        arrays["minor"], arrays["info"] = (np.array([value], "int32") for value in (7 * bool(case.label), 3))
     if "state" in arrays:
         arrays["state"] = np.array(case.state, "float32")
     if isinstance(work, (w.BatchedUpdate, w.CheckFinite, w.PackGradients)):
