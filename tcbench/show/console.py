@@ -271,6 +271,7 @@ def plan_line(plan: Plan) -> str:
     skipped = sum(planned.skip_reason is not None for planned in plan.cells)
     cell = plan.cells[0].cell
     cells = counted(len(plan.cells) - skipped, "cell")
+    network = f"{cell.model}, " if len({planned.cell.model for planned in plan.cells}) == 1 else ""
     what = {"generated": "generated JPEGs", "synthetic": "synthetic images", "modelled": f"input {cell.input.label}"}
     return (
         f"{plan.scenario.name} on {plan.device.name} ({plan.device.title}): {cells}"
@@ -278,7 +279,7 @@ def plan_line(plan: Plan) -> str:
         + (
             ""
             if cell.input.kind == "own"
-            else f", {cell.image_size}x{cell.image_size} pixels, {what.get(cell.input.kind, cell.input.path)}"
+            else f", {network}{cell.image_size}x{cell.image_size} pixels, {what.get(cell.input.kind, cell.input.path)}"
         )
         + f", {counted(cell.threads, 'thread')}"
         + (" per rank" if any(p.cell.ranks > 1 for p in plan.cells) else "")

@@ -25,12 +25,14 @@ WIDTH = 100
 
 
 def headline(forecast: Forecast) -> str:
-    """The scenario and the GPU in one line."""
+    """The scenario, its network where there is one alone, and the GPU in one line."""
     gpu, cell = forecast.gpu, forecast.cells[0].cell
+    alone = len({each.cell.model for each in forecast.cells}) == 1
+    network = f", {cell.model}" if alone else ""  # several have a column
     rates = peak_rates(gpu)
     tf32 = f" {rates.tf32_flops_s / 1e12:.0f} (TF32)," if rates.tf32_flops_s > rates.fp32_flops_s else ""
     return (
-        f"{forecast.plan.scenario.name} on {gpu.device_name}, {cell.image_size}x{cell.image_size} pixels: "
+        f"{forecast.plan.scenario.name}{network} on {gpu.device_name}, {cell.image_size}x{cell.image_size} pixels: "
         f"{size(gpu.memory_bytes)} at {gpu.memory_bandwidth_bytes_s / 1e9:.0f} GB/s; at most "
         f"{rates.fp32_flops_s / 1e12:.1f} (fp32),{tf32} {rates.fp16_flops_s / 1e12:.0f} (fp16) TFLOP/s"
     )

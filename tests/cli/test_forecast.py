@@ -97,7 +97,7 @@ def test_a_forecast_is_a_table_with_words_for_what_never_runs_there(here):
     done = tcbench(here, "forecast", "quick.toml", "--gpu", "v100", "--details")
     assert done.code == 0, done.err
     for words in (
-        "quick on Tesla V100-SXM2-16GB, 32x32 pixels",
+        "quick, resnet50 on Tesla V100-SXM2-16GB, 32x32 pixels",
         "fp16, batch size 2: launches by host: io 0, forward 177, backward 229, update 591",
         "cuDNN call batch_norm_call_forward",
         "images/s",

@@ -126,7 +126,7 @@ def test_the_notes_say_what_the_figures_hold_and_leave_out():
 
 def test_the_headline_names_the_gpu_and_its_peaks():
     line = view.headline(forecast(cell()))
-    assert "Tesla V100-SXM2-16GB" in line
+    assert ", resnet50 on Tesla V100-SXM2-16GB" in line
     assert "15.78 GiB at 898 GB/s; at most 15.7 (fp32), 125 (fp16) TFLOP/s" in line
     assert "TF32" not in line
 
