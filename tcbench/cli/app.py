@@ -48,7 +48,7 @@ _PLAIN = (
     (r"Input should be a valid integer.*", "expected a whole number"),
     (r"Input should be a valid number.*", "expected a number"),
 )
-"""What Typer says, some of it as if to programmers, and what is said here."""
+"""Typer's words, some of them as if to programmers, and ours."""
 
 
 class GroupedCommand(TyperCommand):
@@ -101,7 +101,7 @@ class GroupedCommand(TyperCommand):
 
 
 _EXTRAS = re.compile(r"\s*\[([^\[\]]*)\]$")
-"""What Typer puts after the help of a parameter: the default, the limits of a number, whether it is required."""
+"""Typer's brackets after the help of a parameter: the default, the limits of a number, whether it is required."""
 
 
 def _default(extras: re.Match[str]) -> str:

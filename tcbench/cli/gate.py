@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     from tcbench.run.plan import Plan, Selection
 
 BUILDS = "What is compared"
-_LOOKS, _BISECT_LOOKS = "3,4,6,8", "3,6,12,24"
+_INTERIMS, _BISECT_INTERIMS = "3,4,6,8", "3,6,12,24"
 """A bisection ends where its first question stays open, which is of one pair of revisions: it may take more trials, at
 the same levels, so that no name becomes likelier to be wrong."""
 
@@ -197,7 +197,7 @@ def gate(
     names, rule = metrics(metric), Rule(threshold(threshold_))
     may_differ = allowed(allow)
     may_differ = replace(may_differ, facets=may_differ.facets | COMPARED)
-    of_gate = parse_interims(interims or (_LOOKS if bisect is None else _BISECT_LOOKS), rule)
+    of_gate = parse_interims(interims or (_INTERIMS if bisect is None else _BISECT_INTERIMS), rule)
     budget_s = seconds("--budget", budget)
     chosen = selection(
         bs=bs,
