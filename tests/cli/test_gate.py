@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 
 from tcbench.analysis.verdict import Rule
 from tcbench.cli import app
-from tcbench.cli.gate import _BISECT_LOOKS, _LOOKS, _new_path, parse_interims
+from tcbench.cli.gate import _BISECT_INTERIMS, _INTERIMS, _new_path, parse_interims
 from tcbench.core import store
 from tcbench.core.errors import TcbenchError
 from tcbench.core.record import Record
@@ -77,7 +77,7 @@ def cells(text: str) -> dict[str, dict]:
 
 @pytest.mark.slow
 def test_a_bisection_asks_longer_at_the_same_levels() -> None:
-    usual, longer = (parse_interims(text, Rule(0.03)) for text in (_LOOKS, _BISECT_LOOKS))
+    usual, longer = (parse_interims(text, Rule(0.03)) for text in (_INTERIMS, _BISECT_INTERIMS))
     assert [one.rule for one in usual] == [one.rule for one in longer]
     assert (usual[-1].trials, longer[-1].trials) == (8, 24)
 
