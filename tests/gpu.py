@@ -168,7 +168,8 @@ def random_inputs(work: w.Work, rng: np.random.Generator) -> dict[str, np.ndarra
         made[operand.name] = np.asarray(values).astype(operand.dtype)
     for name in ("x", "a", "g") if isinstance(work, w.CholeskyInverse | w.DampFactors) else ():
         if name in made:
-            made[name] = (made[name] @ made[name].T / len(made[name]) + np.eye(len(made[name]))).astype("float32")
+            x = made[name]
+            made[name] = (x @ x.T / len(x) + np.eye(len(x))).astype(x.dtype)
     if "info" in made:
         made["info"][:] = 0
     if "place" in made:

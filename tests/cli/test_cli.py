@@ -309,7 +309,8 @@ HELPS = [words.split() for words in (*COMMANDS, *INNER)]
 def test_help_shows_every_command_in_one_group(here):
     shown = tcbench(here, "--help").out
     assert re.findall(r"^(Measure|Look|Compare|More):$", shown, re.MULTILINE) == list(GROUPS)
-    assert [line.split()[0] for line in shown.splitlines() if re.match(r"  [a-z]", line)] == COMMANDS
+    commands = shown[shown.index(f"{next(iter(GROUPS))}:") :]
+    assert [line.split()[0] for line in commands.splitlines() if re.match(r"  [a-z]", line)] == COMMANDS
     assert sorted(COMMANDS) == sorted(get_command(cli.app).commands)
 
 
