@@ -17,9 +17,9 @@ resolve() {
   if said=$(uv pip compile --quiet --no-header --no-annotate --python-version "$python" --only-binary :all: \
     --no-binary chainer --extra $extra --extra opencv --extra parquet --extra slurm --extra host --extra mpi \
     pyproject.toml 2>&1); then
-    echo "Python $python, ${extra/ --extra / and }: $(grep -c == <<<"$said") packages"
+    echo "Python $python, ${extra// --extra / and }: $(grep -c == <<<"$said") packages"
   else
-    printf 'Python %s, %s: no solution\n%s\n' "$python" "${extra/ --extra / and }" "$said"
+    printf 'Python %s, %s: no solution\n%s\n' "$python" "${extra// --extra / and }" "$said"
     return 1
   fi
 }
