@@ -43,7 +43,7 @@ def test_a_process_is_counted_with_what_it_started():
         os.killpg(process.pid, signal.SIGKILL)
     made = between(before, after)
     assert made is not None
-    assert 0.5 < made.elapsed_s < 300
+    assert 0.5 < made.elapsed_s < 5
     assert 0.0 < made.own_s <= made.elapsed_s * made.processors * 1.2
 
 
@@ -65,7 +65,7 @@ def test_a_trial_that_shares_its_processor_has_lost_time():
         os.sched_setaffinity(0, before_mask)
     assert made is not None
     assert made.processors == 1
-    assert 0.2 < made.lost <= 1.0
+    assert 0.2 < made.lost < 0.95
 
 
 def test_what_linux_does_not_tell_is_no_load(tmp_path, monkeypatch):

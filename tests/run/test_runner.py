@@ -133,7 +133,7 @@ time.sleep(600)
 """
     (one,) = run(body, timeout_s=3.0)
     assert (one.status, one.reason) == ("timeout", "no result after 3 s (--timeout)")
-    assert time.monotonic() - start < 300
+    assert time.monotonic() - start < 30
     for pid in map(int, (tmp_path / "pids").read_text().split()):
         assert not _running(pid)
 
@@ -199,7 +199,7 @@ def test_a_worker_that_ends_takes_its_children_along_at_once(tmp_path, end, reas
     start = time.monotonic()
     (one,) = run(CHILDREN.format(pids=str(tmp_path / "pids")) + end)
     assert (one.status, one.reason) == ("crashed" if reason else "ok", reason)
-    assert time.monotonic() - start < 300
+    assert time.monotonic() - start < 30
     assert not any(map(_running, map(int, (tmp_path / "pids").read_text().split())))
 
 
@@ -273,7 +273,7 @@ send(Stepped("profiled", 5, 0.1)); send(ok)
     assert device == "cuda:1"
     assert before <= start <= before + one.duration_s
     ((from_s, to_s),) = watched.timed
-    assert 0.2 <= from_s < to_s <= one.duration_s - 0.1
+    assert 0.2 <= from_s < to_s <= one.duration_s - 0.2
     assert to_s - from_s >= 0.9
     assert one.gpu.samples[1].power_w == 600.0
     assert (one.gpu.timed_from_s, one.gpu.timed_to_s) == (from_s, to_s)
@@ -340,10 +340,10 @@ def test_a_python_that_is_not_there_is_a_record(tmp_path):
 
 
 def test_the_load_of_the_host_is_that_of_the_timed_pass():
-    spin = "spent = time.process_time()\nwhile time.process_time() < spent + 0.3: pass"
+    spin = "spent = time.process_time()\nwhile time.process_time() < spent + 0.8: pass"
     (one,) = run(f'send(Stepped("timed", 0, 0.1))\n{spin}\nsend(Stepped("profiled", 0, 0.1)); send(ok)')
     assert one.host is not None
-    assert 0.2 < one.host.elapsed_s < 300
+    assert 0.5 < one.host.elapsed_s < 30
     assert 0.1 < one.host.own_s <= one.host.elapsed_s * 1.2  # it had one thread
     (none,) = run("send(ok)")
     assert none.host is None
