@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from tcbench import work as w
 from tcbench.accelerators.cpu.numpy.accelerator import NumpyAccelerator
-from tcbench.accelerators.cpu.onednn import batch_norm, bias, convolution, pointwise, update
+from tcbench.accelerators.cpu.onednn import batch_norm, bias, convolution, pointwise, update, widened
 from tcbench.accelerators.cpu.onednn.library import Engine, Unimplemented
 from tcbench.accelerators.cpu.onednn.tuning import NUMPY, Choice
 from tcbench.accelerators.protocol import Array, BatchNormRoute
@@ -54,7 +54,10 @@ class OneDnnAccelerator(NumpyAccelerator):
         choose, prepared = _CHOOSE.get(type(work)), self.engine.prepared
         if choose is not None and work.key not in prepared:
             try:
-                prepared[work.key] = choose(self.engine, work)
+                if type(work) in _CONVERTING or self.engine.converts(_dtype(work)):
+                    prepared[work.key] = choose(self.engine, work)
+                else:
+                    prepared[work.key] = widened.choose(self.engine, work, choose)
             except Unimplemented:
                 prepared[work.key] = None
         return prepared.get(work.key)
@@ -71,6 +74,8 @@ def _engine(threads: int) -> Engine:
     return Engine(threads)
 
 
+_CONVERTING = (w.ToSingle, w.ToHalf, w.Unscale, w.BatchedUpdate, w.PackGradients)
+"""Work that converts by itself."""
 _CHOOSE: dict[type[w.Work], Callable[..., Choice]] = {
     w.ConvFprop: convolution.choose,
     w.ConvDgrad: convolution.choose,

@@ -18,6 +18,7 @@ from tcbench.accelerators.cpu.onednn.library import (
     DIFF_WEIGHTS,
     DST,
     FORWARD_TRAINING,
+    REFERENCE,
     SRC,
     WEIGHTS,
     Descriptor,
@@ -27,7 +28,7 @@ from tcbench.accelerators.cpu.onednn.library import (
     contiguous,
     dims,
 )
-from tcbench.accelerators.cpu.onednn.tuning import REFERENCE, Candidate, Choice, descriptions, fastest
+from tcbench.accelerators.cpu.onednn.tuning import Candidate, Choice, descriptions, fastest
 from tcbench.work import ITEM_BYTES, Col2im, Conv2d, ConvDgrad, ConvFprop, ConvWgrad, DType, Im2col
 from tcbench.work.im2col import product
 

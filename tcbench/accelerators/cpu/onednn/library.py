@@ -50,8 +50,17 @@ MEAN, VARIANCE, SCALE, SHIFT, WORKSPACE, SCRATCHPAD = 49, 50, 51, 52, 64, 80
 DIFF_SRC, DIFF_DST, DIFF_WEIGHTS, DIFF_SCALE, DIFF_SHIFT = 129, 145, 161, 255, 256
 ATTRIBUTE_SCALE = 4096
 """With an argument's index: of the number that it is scaled by."""
-_DESCRIPTORS = {SRC: 129, DIFF_SRC: 130, WEIGHTS: 131, DIFF_WEIGHTS: 132, DST: 133, DIFF_DST: 134, WORKSPACE: 135}
-"""The query of a primitive's own descriptor of an argument."""
+_DESCRIPTORS = {
+    SRC: (129, 0),
+    SRC_1: (129, 1),
+    DIFF_SRC: (130, 0),
+    WEIGHTS: (131, 0),
+    DIFF_WEIGHTS: (132, 0),
+    DST: (133, 0),
+    DIFF_DST: (134, 0),
+    WORKSPACE: (135, 0),
+}
+"""The query of a primitive's own descriptor of an argument, and which of those that it may mean."""
 
 FORWARD_TRAINING, BACKWARD = 64, 128
 CONVOLUTION_DIRECT = 1
@@ -59,6 +68,10 @@ RELU, RELU_FROM_OUTPUT = 0x20, 0x100
 POOLING_MAX, POOLING_AVERAGE = 0x1FF, 0x3FF
 BINARY_ADD = 0x1FFF0
 USE_SCALE, USE_SHIFT, FUSE_RELU = 2, 4, 8
+
+
+REFERENCE = ("ref", "simple")
+"""Implementations that take one value at a time."""
 
 
 class Unimplemented(Exception):
@@ -226,6 +239,7 @@ class Engine:
         self.shared: dict[str, Array] = {}
         self._growing = threading.Lock()
         self.prepared: dict[str, Any] = {}
+        self._converts: dict[str, bool] = {}
 
     def slices(self, extent: int) -> int:
         """Into how many equal slices an extent is cut: one for each thread, where it divides so."""
@@ -278,7 +292,7 @@ class Engine:
 
     def descriptor_of(self, primitive: int, index: int) -> Descriptor:
         """The descriptor of an argument as a described primitive wants it to be stored."""
-        return self._described(self._library.dnnl_primitive_desc_query_md(primitive, _DESCRIPTORS[index], 0))
+        return self._described(self._library.dnnl_primitive_desc_query_md(primitive, *_DESCRIPTORS[index]))
 
     def implementation(self, primitive: int) -> str:
         """oneDNN's name of what does it, as in "brgconv:avx512_core"."""
@@ -370,6 +384,15 @@ class Engine:
     def conversion(self, source: Descriptor, target: Descriptor) -> Primitive:
         """A copy in another dtype or layout."""
         return self.reorder(Operand(SRC, source), Operand(DST, target, True))
+
+    def converts(self, dtype: str) -> bool:
+        """Whether it has vectors of a dtype on this processor: conversions to float32 and back that take more than one
+        value at a time."""
+        if dtype not in self._converts:
+            either = self.descriptor(dtype, (64,), (1,)), self.descriptor("float32", (64,), (1,))
+            ways = self.conversion(*either), self.conversion(*reversed(either))
+            self._converts[dtype] = dtype == "float32" or not any(way.name.startswith(REFERENCE) for way in ways)
+        return self._converts[dtype]
 
     def reorder(self, source: Operand, target: Operand, slices: int = 1) -> Primitive:
         """As `conversion`, slice by slice."""

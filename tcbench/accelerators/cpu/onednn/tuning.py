@@ -15,7 +15,7 @@ from typing import Protocol
 
 import numpy as np
 
-from tcbench.accelerators.cpu.onednn.library import Array, Engine, Unimplemented, version
+from tcbench.accelerators.cpu.onednn.library import REFERENCE, Array, Engine, Unimplemented, version
 from tcbench.core import messages
 from tcbench.core.cache import Cache, Entry, Key, folder
 from tcbench.hardware import machine
@@ -33,7 +33,6 @@ MOST = 2
 """Implementations that are considered."""
 NUMPY = "numpy"
 """In a record's plans: work that NumPy does."""
-REFERENCE = ("ref", "simple")
 SLOWER = (*REFERENCE, "nspc_bnorm", "ncsp_bnorm", "x64:gemm")
 """Implementations in plain C++, or by way of a matrix of all windows."""
 

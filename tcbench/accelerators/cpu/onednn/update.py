@@ -25,7 +25,7 @@ from tcbench.accelerators.cpu.onednn.library import (
     Unimplemented,
     address,
 )
-from tcbench.accelerators.cpu.onednn.tuning import REFERENCE, Choice
+from tcbench.accelerators.cpu.onednn.tuning import Choice
 from tcbench.work import ITEM_BYTES, SCALE, BatchedUpdate, PackGradients, Unscale
 
 
@@ -73,8 +73,7 @@ def _conversions(engine: Engine, stored: str, made: _OfThreads) -> _Conversions:
     def narrow(w: Array, weights: Array) -> None:
         made("narrow", w.size, to_half)(w, weights)
 
-    by_onednn = not any(make(1).name.startswith(REFERENCE) for make in (to_single, to_half))
-    return (widen, narrow) if by_onednn else (half.load, half.convert)
+    return (widen, narrow) if engine.converts(stored) else (half.load, half.convert)
 
 
 def unscale(engine: Engine, work: Unscale) -> Choice:

@@ -134,7 +134,7 @@ def test_a_normalisation_of_any_size_does_what_the_reference_does(
     for work in (w.BatchNormForward(norm, 2e-5, 0.1), w.BatchNormBackward(norm)):
         check_against_reference(processor, work)
     by = next(plan.plan for plan in processor.plans() if plan.work == "batch_norm_backward float32")
-    if layout == "NHWC":
+    if layout == "NHWC" and not by.endswith("avx2"):
         assert by.startswith("bnorm_tbb_jit" if side == 48 else "bnorm_jit")
 
 
@@ -171,7 +171,8 @@ def test_conversions_and_the_loss_scale_are_done_slice_by_slice_as_the_reference
     with accelerator.enter():
         for work in (w.ToSingle(size, half), w.ToHalf(size, half), w.Unscale(size, half)):  # type: ignore[arg-type]
             check_against_reference(accelerator, work)
-    assert "numpy" not in {plan.plan for plan in accelerator.plans()}
+    by = {plan.plan for plan in accelerator.plans()}
+    assert ("numpy" in by) is not accelerator.engine.converts(half)
 
 
 @pytest.mark.parametrize("half", ["float16", "bfloat16"])
