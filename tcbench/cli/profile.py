@@ -240,8 +240,13 @@ def _planned(
     )
     made = plan.make(loaded, selection, target)
     if len(made.cells) != 1:
-        named = ", ".join(planned.cell.label for planned in made.cells[:3])
-        raise SelectionError(f"profile takes one cell, this names {len(made.cells)}: {named}, ...")
+        models = {planned.cell.model for planned in made.cells}
+        named = "; ".join(
+            f"{planned.cell.model}: {planned.cell.label}" if len(models) > 1 else planned.cell.label
+            for planned in made.cells[:3]
+        )
+        more = "; ..." if len(made.cells) > 3 else ""
+        raise SelectionError(f"profile takes one cell, this names {len(made.cells)}: {named}{more}")
     (planned,) = made.cells
     if planned.skip_reason is not None:
         raise SelectionError(f"{planned.cell.label} cannot run here: {planned.skip_reason}")

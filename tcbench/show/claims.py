@@ -39,10 +39,11 @@ _HEADINGS = ("slide", "claim", "2018", "here", "measured")
 
 
 def title(card: Scorecard) -> str:
-    """Whose scorecard it is: scenario, machine, device and images."""
+    """Whose scorecard it is: scenario, machine, device, network and images."""
     cell, environment = card.cell, card.environment
     device = f" ({environment.device_name})" if environment else ""
-    images = "" if cell.input.kind == "own" else f", {cell.image_size}x{cell.image_size} pixels, {cell.input.label}"
+    images = f", {cell.model}, {cell.image_size}x{cell.image_size} pixels, {cell.input.label}"
+    images = "" if cell.input.kind == "own" else images
     ranks = f", {cell.ranks} ranks" if cell.ranks > 1 else ""
     return f"{card.scenario} on {card.machine or 'an unknown machine'}{device}{images}{ranks}"
 

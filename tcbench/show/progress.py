@@ -35,9 +35,10 @@ class RunProgress:
         self._progress = Progress(
             TextColumn("{task.completed:.0f}/{task.total:.0f}"),
             _Remaining(self._remaining_s),
-            TextColumn("{task.description}", table_column=Column(no_wrap=True, overflow="ellipsis")),
+            TextColumn("{task.description}", table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1)),
             console=console,
             transient=True,
+            expand=True,  # so that on a narrow terminal the words are cut, not the ETA
             disable=quiet or not console.is_terminal,
         )
         self._task = self._progress.add_task("starting", total=total)
