@@ -54,7 +54,7 @@ def explain(
     console = make_console()
     for line in simulated.lines(record.environment for record in given.records):
         console.print(line, style="bold", markup=False, highlight=False, soft_wrap=True)
-    console.print(view.table(explained))
+    console.print(view.table(explained, console.width))
     console.print()
     for line in (hosts := host_profiles.lines(explained, out)):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
@@ -69,7 +69,7 @@ def explain(
         console.print("The model against what was measured:", style="bold")
         console.print(checks)
         console.print()
-    for line in view.notes(explained, by):
+    for line in view.notes(explained, by, console.width):
         console.print(line, style="dim", markup=False, highlight=False, soft_wrap=True)
 
 

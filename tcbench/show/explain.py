@@ -30,8 +30,15 @@ SCHEMA_VERSION = 1
 """Of the JSON. History: 1, first form."""
 
 
-def table(explanations: Sequence[Explanation]) -> Table:
-    """One row per cell, batch size by batch size: its verdict, what each stage needs, and what to try next."""
+WIDE = 112
+"""Columns that the whole table takes."""
+
+
+def table(explanations: Sequence[Explanation], width: int = WIDE) -> Table:
+    """One row per cell, batch size by batch size: its verdict, what each stage needs, and what to try next. In fewer
+    columns than WIDE without what the stages need, and with a rung's figures behind its name."""
+    if width < WIDE:
+        return _narrow_table(explanations)
     stages = Stages.of(explanations)
     table = ladder_table([e.summary.cell for e in explanations])
     table.add_column("verdict", no_wrap=True)
@@ -42,6 +49,26 @@ def table(explanations: Sequence[Explanation]) -> Table:
     table.add_column("measured", justify="right", no_wrap=True)
     add_by_batch(table, ((e.summary.cell, _figures(e, stages)) for e in explanations))
     return table
+
+
+def _narrow_table(explanations: Sequence[Explanation]) -> Table:
+    table = ladder_table([e.summary.cell for e in explanations])
+    table.add_column("verdict", no_wrap=True)
+    table.add_column(rate_unit(e.summary.cell for e in explanations), justify="right", no_wrap=True)
+    table.add_column("next", overflow="fold")
+    add_by_batch(table, ((e.summary.cell, _narrow_figures(e)) for e in explanations))
+    return table
+
+
+def _narrow_figures(explanation: Explanation) -> tuple[Text, ...]:
+    bottleneck = explanation.bottleneck
+    if bottleneck is None:
+        return (Text(explanation.summary.status, style="yellow"),)
+    gain = explanation.advice
+    rates = () if gain is None else (("at most", gain.images_per_s_at_most), ("measured", gain.measured_images_per_s))
+    known = ", ".join(f"{name} {rate(figure)}" for name, figure in rates if figure is not None)
+    words = _next(explanation, f": {known}" if known else "")
+    return Text(bottleneck.limit), Text(rate(bottleneck.images_per_s)), words
 
 
 @dataclass(frozen=True)
@@ -84,13 +111,18 @@ def _figures(explanation: Explanation, stages: Stages) -> tuple[Text, ...]:
 
 
 def _advice(explanation: Explanation) -> tuple[Text, ...]:
-    gain = explanation.advice
-    words = Text("none known", style="dim") if gain is None else Text(added(gain))
-    if slower := tried_and_slower(explanation):
-        words.append(f" ({slower})", style="dim")
+    gain, words = explanation.advice, _next(explanation)
     if gain is None:
         return (words,)
     return words, Text(_rate(gain.images_per_s_at_most)), Text(_rate(gain.measured_images_per_s))
+
+
+def _next(explanation: Explanation, figures: str = "") -> Text:
+    gain = explanation.advice
+    words = Text("none known", style="dim") if gain is None else Text(added(gain) + figures)
+    if slower := tried_and_slower(explanation):
+        words.append(f" ({slower})", style="dim")
+    return words
 
 
 def _rate(images_per_s: float | None) -> str:
@@ -158,12 +190,14 @@ def sentences(explanations: Sequence[Explanation]) -> list[str]:
     return lines
 
 
-def notes(explanations: Sequence[Explanation], ceiling: str | None) -> list[str]:
+def notes(explanations: Sequence[Explanation], ceiling: str | None, width: int = WIDE) -> list[str]:
     """Notes on how to read the tables. `ceiling`: the hardware whose arithmetic bounds what a rung can gain; None where
-    it is not known."""
+    it is not known. `width`: as for `table`."""
     lines = [
         "input, host, GPU: time that each needs per step without waiting, from the profiled pass; 'beside': input is "
-        "made in its own threads, and no step waits for it.",
+        "made in its own threads, and no step waits for it."
+        if width >= WIDE
+        else f"A terminal of {WIDE} columns shows what input and host need per step too; so does --details."
     ]
     if any(gain.images_per_s_at_most for e in explanations for gain in e.gains):
         lines.append(

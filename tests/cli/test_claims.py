@@ -115,7 +115,7 @@ def test_the_newest_run_is_the_default_and_a_table_what_it_shows(tmp_path: Path)
     shutil.copy(CPU, tmp_path / "results" / "m")
     done = tcbench(tmp_path, "claims")
     assert done.code == 0, done.err
-    assert done.out.startswith("cpu on amd-epyc-2cpu (AMD EPYC), 64x64 pixels, generated\n")
+    assert done.out.startswith("cpu on amd-epyc-2cpu (AMD EPYC), resnet50, 64x64 pixels, generated\n")
     assert "0 of 10 claims hold here, 0 do not, 8 are undecided, 2 are not measured" in done.out
     assert "To measure what is missing: tcbench numerics" in done.out
     named = tcbench(tmp_path, "claims", CPU.stem, "--format", "markdown")

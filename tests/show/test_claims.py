@@ -54,7 +54,7 @@ def test_the_table_sets_the_talk_beside_this_machine() -> None:
     assert "4: 1.5× (1.4 to 1.6); 8: fp32 out of memory" in lines[1]
     assert "held" not in lines[2]  # not the talk's
     assert "does not hold" in lines[2]
-    assert view.title(make_card()) == "cpu on amd-epyc-2cpu (AMD EPYC), 64x64 pixels, generated"
+    assert view.title(make_card()) == "cpu on amd-epyc-2cpu (AMD EPYC), resnet50, 64x64 pixels, generated"
 
 
 def test_the_tally_counts_every_outcome() -> None:

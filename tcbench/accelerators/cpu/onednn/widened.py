@@ -35,7 +35,7 @@ def _in_float32(part: Any) -> Any:
 
 
 def choose(engine: Engine, work: Work, choose_single: Callable[..., Choice]) -> Choice:
-    """What `choose_single` takes for the work in float32, on converted copies of its arrays of 16 bits. Raises
+    """The choice of `choose_single` for the work in float32, on converted copies of its arrays of 16 bits. Raises
     Unimplemented as that does, and where that is NumPy, which converts what it is at work on, block by block."""
     wide = in_float32(work)
     choice = choose_single(engine, wide)
