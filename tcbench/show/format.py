@@ -74,7 +74,9 @@ def threshold(share: float) -> str:
 
 
 def factor(value: float) -> str:
-    """A speed-up: 1.23×, 12.3×."""
+    """A speed-up: 0.045×, 1.23×, 12.3×."""
+    if value < 0.1:
+        return f"{value:.2g}×"
     return f"{value:.2f}×" if value < 10 else f"{number(value)}×"
 
 

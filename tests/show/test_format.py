@@ -75,7 +75,7 @@ def test_a_share_that_is_there_is_never_written_as_nothing() -> None:
 
 
 def test_ratios_end_where_nothing_is_known() -> None:
-    assert [numbers.factor(x) for x in (1.234, 12.34)] == ["1.23×", "12.3×"]
+    assert [numbers.factor(x) for x in (0.0453, 1.234, 12.34)] == ["0.045×", "1.23×", "12.3×"]
     assert numbers.ratio(Interval(0.95, 0.938, math.inf)) == "0.950 (0.938 to >1000)"
     assert numbers.ratio(None) == ""
     assert numbers.changes(Interval(0.948, 0.939, 0.957)) == "-5.2% (-6.1% to -4.3%)"

@@ -188,8 +188,8 @@ def _step_words(step: LadderStep) -> str:
     if step.before is None or step.ratio is None:
         return number(step.after.value)
     change = step.after.value - step.before.value
-    sign = "+" if change >= 0 else "−"
-    return f"{sign}{number(abs(change), as_part_of=step.after.value)}  {factor(step.ratio.value)}"
+    sign, whole = "+" if change >= 0 else "−", max(step.before.value, step.after.value)
+    return f"{sign}{number(abs(change), as_part_of=whole)}  {factor(step.ratio.value)}"
 
 
 def _total(climb: Climb) -> str:

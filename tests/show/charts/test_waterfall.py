@@ -46,6 +46,16 @@ def test_gains_and_losses_carry_sign_and_colour_and_doubt_is_pale() -> None:
     assert bars(figure)[2].get_hatch() and not bars(figure)[1].get_hatch()
 
 
+def test_a_great_loss_has_no_more_digits_than_the_base() -> None:
+    records = [
+        make_record(config, images_per_s=value * (1 + trial / 500), noise=0.005, trial=trial)
+        for config, value in {"fp16": 18.9, "fp16+dali": 0.857}.items()
+        for trial in range(3)
+    ]
+    [said] = [text for text in words(charts.ladder_chart(summarise(records))) if text.startswith("−")]
+    assert said.split()[0] in ("−18.0", "−18.1")
+
+
 def test_one_trial_draws_pale_bars_the_whole_ladder_included() -> None:
     """However large its ratio is: it does not tell how the next process will be."""
 
