@@ -35,9 +35,12 @@ def plot(
     results: ResultsArgument = None,
     output: Annotated[Path, output_option()] = Path("tcbench.png"),
     kind: Annotated[
-        Literal["throughput", "ladder", "networks", "scaling"],
-        typer.Option(metavar="KIND", help="throughput, ladder, networks or scaling."),
-    ] = "throughput",
+        Literal["throughput", "ladder", "networks", "scaling"] | None,
+        typer.Option(
+            metavar="KIND",
+            help="throughput, ladder, networks or scaling. Default: throughput, and networks of a scenario's several.",
+        ),
+    ] = None,
     slide: Annotated[
         int | None,
         typer.Option(
@@ -66,7 +69,7 @@ def plot(
     """Draw results as the talk does: bars by batch size, one colour per config, 'Better' pointing up."""
     from tcbench.show import charts
 
-    if by == "machine" and (kind != "throughput" or slide is not None):
+    if by == "machine" and (kind not in (None, "throughput") or slide is not None):
         raise SelectionError("--by machine draws throughput: not with another --kind, or --slide")
     if config and slide is not None:
         raise SelectionError(f"--slide {slide} has its own configs: not with --config")
@@ -85,8 +88,9 @@ def plot(
     typer.echo(f"wrote {output}")
 
 
-def _draw(records: Sequence[Record], *, kind: str, slide: int | None, by: str, configs: Sequence[str]) -> Any:
+def _draw(records: Sequence[Record], *, kind: str | None, slide: int | None, by: str, configs: Sequence[str]) -> Any:
     """The figure that is asked for. Raises SelectionError where these records do not have what it shows."""
+    from tcbench.analysis.networks import networks
     from tcbench.analysis.scaling import curves
     from tcbench.analysis.summary import base_config, summarise
     from tcbench.show import charts
@@ -103,7 +107,8 @@ def _draw(records: Sequence[Record], *, kind: str, slide: int | None, by: str, c
         return charts.slide_chart(summaries, slide)
     if kind == "ladder":
         return charts.ladder_chart(summaries)
-    if kind == "networks":
+    of_one_scenario = len({summary.cell.scenario for summary in summaries}) == 1
+    if kind == "networks" or (kind is None and of_one_scenario and networks(summaries)):
         return charts.networks_chart(summaries)
     if kind == "scaling":
         return charts.scaling_chart(curves(records))

@@ -100,3 +100,7 @@ def test_where_the_newest_run_does_not_have_it_a_run_that_has_it_is_named(tmp_pa
         assert error.endswith("; name a run that has it, such as results/machine/cpu-20261121-000000.jsonl")
         assert tcbench(tmp_path, "plot", *words, "cpu-20261121-000000").code == 0
     assert "name a run" not in tcbench(tmp_path, "plot", "--slide", "33", "cpu-20261122-000000").err
+
+
+def test_a_run_of_several_networks_is_drawn_by_network(here: Path) -> None:
+    assert "<!-- Throughput by network" in drawn(here, "networks-20261123-034519")

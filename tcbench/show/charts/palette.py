@@ -48,6 +48,8 @@ _HATCHES = {
     "cuda_graph": "oooo",
 }
 _OTHER_HATCHES = ("||||", "**", "//..", "OO", "--..", "\\\\..", "||--", "xx..")
+_WITHOUT_DALI = "/"
+"""Of a ladder's config but for its input, in that one's colour."""
 _LINES = ("//", "\\\\", "--", "||")
 _POINTS = ("..", "oo", "**", "O")
 """Added to a hatch, lines to points and points to lines, so that the two never make up a third rung's."""
@@ -124,7 +126,7 @@ def family(config: str) -> str:
 def fill(config: str) -> Fill:
     """A config's fill: a function of its name alone, so that it is the same in every chart.
 
-    Configs of the scenarios' ladders have plain colours of their own. Any other takes its family's hue and a hatch for
+    Configs of the scenarios' ladders have plain colours of their own, and lightly hatched ones without `dali`. Any other takes its family's hue and a hatch for
     its last rung. One rung above a ladder's config, the shade is darker the more rungs there are; otherwise the shade
     and a second hatch stand for all that the last rung is added to, so that two configs which end alike rarely look
     alike.
@@ -134,6 +136,9 @@ def fill(config: str) -> Fill:
     stage = _stage(parts)
     if stage is not None:
         return Fill(ramp[stage])
+    without_dali = _stage([*parts, "dali"])
+    if without_dali is not None:
+        return Fill(ramp[without_dali], _WITHOUT_DALI)
     *below, last = parts
     hatch = _HATCHES.get(last) or _OTHER_HATCHES[_digest(last) % len(_OTHER_HATCHES)]
     if not below or _stage(below) in range(len(_STAGES) - 1):  # one rung above the top shares its shade with below it
