@@ -433,7 +433,7 @@ def test_github_shows_why_nothing_was_compared(base, tmp_path):
 
 
 def test_a_real_run_against_itself_never_fails(tmp_path):
-    (run,) = REAL.glob("peers-*.jsonl")
+    (run,) = REAL.glob("peers-20261121-*.jsonl")
     done = tcbench(tmp_path, "compare", run, run, "--metric", "throughput,memory", "--format", "json")
     assert done.code == 0
     comparison = json.loads(done.out)
@@ -443,7 +443,7 @@ def test_a_real_run_against_itself_never_fails(tmp_path):
 
 
 def test_real_runs_of_two_kernels_are_refused_and_compared_when_allowed(tmp_path):
-    (run,), (peers,) = REAL.glob("cpu-*.jsonl"), REAL.glob("peers-*.jsonl")
+    (run,), (peers,) = REAL.glob("cpu-20261121-*.jsonl"), REAL.glob("peers-20261121-*.jsonl")
     refused = tcbench(tmp_path, "compare", run, peers)
     assert refused.code == 5
     assert "kernel: 6." in refused.err
