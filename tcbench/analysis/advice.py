@@ -14,7 +14,7 @@ Knows rungs by name and what kind of time each saves; whether a rung goes with o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -266,9 +266,22 @@ def step_at_least_s(bottleneck: Bottleneck, effects: Iterable[Effect], arithmeti
         input_s = after.input_s if after.overlapped else io_s
         after = replace(after, input_s=input_s, host_s=computing_s, network_s=network_s)
         scale = min(1.0, bottleneck.least_step_s / after.step_at_least_s) if after.step_at_least_s else 1.0
-    for effect in effects:
+    for effect in _each_once(effects, bottleneck.on_gpu):
         after = _after(after, effect, phases, arithmetic_s / scale, bottleneck.on_gpu)
     return min(after.step_at_least_s * scale, bottleneck.step_s)
+
+
+def _each_once(effects: Iterable[Effect], on_gpu: bool) -> Iterator[Effect]:
+    """Without those that save only what another has saved: the layers' time, the host's or the GPU's, goes once."""
+    layers: dict[Effect, set[str]] = {"layers": {"host", "gpu"}, "host": {"host"}, "arithmetic": {"gpu"}}
+    if not on_gpu:  # the host does the arithmetic
+        layers = {effect: {"host"} for effect in layers}
+    saved: set[str] = set()
+    for effect in sorted(dict.fromkeys(effects), key=lambda effect: effect != "layers"):
+        saves = layers.get(effect, set())
+        if not saves or not saves <= saved:
+            yield effect
+        saved |= saves
 
 
 def _after(needs: Needs, effect: Effect, phases: Mapping[str, PhaseCost], arithmetic_s: float, on_gpu: bool) -> Needs:

@@ -54,7 +54,8 @@ def explain(
     console = make_console()
     for line in simulated.lines(record.environment for record in given.records):
         console.print(line, style="bold", markup=False, highlight=False, soft_wrap=True)
-    console.print(view.table(explained, console.width))
+    narrow = not view.fits(explained, console)
+    console.print(view.table(explained, narrow=narrow))
     console.print()
     for line in (hosts := host_profiles.lines(explained, out)):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
@@ -69,7 +70,7 @@ def explain(
         console.print("The model against what was measured:", style="bold")
         console.print(checks)
         console.print()
-    for line in view.notes(explained, by, console.width):
+    for line in view.notes(explained, by, narrow=narrow):
         console.print(line, style="dim", markup=False, highlight=False, soft_wrap=True)
 
 

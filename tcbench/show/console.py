@@ -76,19 +76,20 @@ def ladder_table(cells: Sequence[Cell], gap: int = 2, min_width: int = 18) -> Ta
     """A table for `add_by_batch` of these cells, with its columns of model and ranks where there are several, batch
     size, and config."""
     table = open_table(gap)
-    for heading, justify, _ in _heads(cells):
+    for heading, justify, _ in heads_of(cells):
         table.add_column(heading, justify=justify)
     table.add_column("config", overflow="fold", min_width=min_width)
     return table
 
 
-_Head = tuple[str, Literal["left", "right"], Callable[[Cell], str]]
+Head = tuple[str, Literal["left", "right"], Callable[[Cell], str]]
 
 
-def _heads(cells: Iterable[Cell]) -> list[_Head]:
-    """Columns before a config's: model where there are several, batch size, ranks where a cell has several."""
+def heads_of(cells: Iterable[Cell]) -> list[Head]:
+    """Columns before a config's: model where there are several, batch size, ranks where a cell has several. Of each its
+    heading, side, and words of a cell."""
     cells = list(cells)
-    heads: list[_Head] = [("batch", "right", _batch_size)]
+    heads: list[Head] = [("batch", "right", _batch_size)]
     if len({cell.model for cell in cells}) > 1:
         heads.insert(0, ("model", "left", _model))
     if many_ranks(cells):
@@ -112,7 +113,7 @@ def add_by_batch(table: Table, rows: Iterable[tuple[Cell, Iterable[RenderableTyp
     """A row per cell with its figures, model by model, batch size by batch size and ranks by ranks, an empty row
     between; a config that adds rungs to the one above shows what it adds."""
     rows = list(rows)
-    heads = _heads(cell for cell, _ in rows)
+    heads = heads_of(cell for cell, _ in rows)
     blocks: dict[tuple[str, ...], list[tuple[Cell, Iterable[RenderableType]]]] = {}
     for cell, figures in rows:
         blocks.setdefault(tuple(of(cell) for _, _, of in heads), []).append((cell, figures))
@@ -230,7 +231,7 @@ def summary_json(
 def plan_table(plan: Plan, rounds: Rounds) -> Table:
     """The cells that a run would measure, how often by what it expects them to cost, and those it would skip."""
     table = open_table()
-    heads = _heads(planned.cell for planned in plan.cells)
+    heads = heads_of(planned.cell for planned in plan.cells)
     for heading, justify, _ in heads:
         table.add_column(heading, justify=justify)
     table.add_column("config", overflow="fold")

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -30,14 +31,21 @@ SCHEMA_VERSION = 1
 """Of the JSON. History: 1, first form."""
 
 
-WIDE = 112
-"""Columns that the whole table takes."""
+_ROOM = 8
+"""Columns for what to try next beside its longest word."""
+_UNBOUNDED = 1 << 10
 
 
-def table(explanations: Sequence[Explanation], width: int = WIDE) -> Table:
-    """One row per cell, batch size by batch size: its verdict, what each stage needs, and what to try next. In fewer
-    columns than WIDE without what the stages need, and with a rung's figures behind its name."""
-    if width < WIDE:
+def fits(explanations: Sequence[Explanation], console: Console) -> bool:
+    """Whether the whole table stands in a console's columns without cutting words."""
+    options = console.options.update(width=_UNBOUNDED)
+    return console.measure(table(explanations), options=options).minimum + _ROOM <= console.width
+
+
+def table(explanations: Sequence[Explanation], *, narrow: bool = False) -> Table:
+    """One row per cell, batch size by batch size: its verdict, what each stage needs, and what to try next. `narrow`:
+    without what the stages need, and with a rung's figures behind its name."""
+    if narrow:
         return _narrow_table(explanations)
     stages = Stages.of(explanations)
     table = ladder_table([e.summary.cell for e in explanations])
@@ -190,14 +198,14 @@ def sentences(explanations: Sequence[Explanation]) -> list[str]:
     return lines
 
 
-def notes(explanations: Sequence[Explanation], ceiling: str | None, width: int = WIDE) -> list[str]:
+def notes(explanations: Sequence[Explanation], ceiling: str | None, *, narrow: bool = False) -> list[str]:
     """Notes on how to read the tables. `ceiling`: the hardware whose arithmetic bounds what a rung can gain; None where
-    it is not known. `width`: as for `table`."""
+    it is not known. `narrow`: as for `table`."""
     lines = [
-        "input, host, GPU: time that each needs per step without waiting, from the profiled pass; 'beside': input is "
-        "made in its own threads, and no step waits for it."
-        if width >= WIDE
-        else f"A terminal of {WIDE} columns shows what input and host need per step too; so does --details."
+        "A wider terminal shows what input and host need per step too; so does --details."
+        if narrow
+        else "input, host, GPU: time that each needs per step without waiting, from the profiled pass; 'beside': input "
+        "is made in its own threads, and no step waits for it."
     ]
     if any(gain.images_per_s_at_most for e in explanations for gain in e.gains):
         lines.append(
@@ -280,6 +288,7 @@ def _cell_json(explanation: Explanation) -> dict[str, Any]:
     summary = explanation.summary
     return {
         "machine": summary.machine,
+        "model": summary.cell.model,
         "config": summary.cell.config,
         "batch_size": summary.cell.batch_size,
         "ranks": summary.cell.ranks,

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tcbench.analysis.roofline import MEMORY, Ceilings, CellRoofline, Part
-from tcbench.show.console import many_ranks, open_table
+from tcbench.show.console import heads_of, many_ranks, open_table
 from tcbench.show.document import encoded
 from tcbench.show.format import listed, milliseconds, number, percent
 
@@ -29,17 +29,14 @@ def headline(ceilings: Ceilings) -> str:
 
 def phases_table(rooflines: Sequence[CellRoofline]) -> Table:
     """One row per cell and phase that computes."""
-    with_ranks = many_ranks(roofline.summary.cell for roofline in rooflines)
-    heads = ("batch", *(["ranks"] if with_ranks else []), "config")
-    table = _table(*heads, "phase")
+    heads = heads_of(roofline.summary.cell for roofline in rooflines)
+    table = _table(*(heading for heading, _, _ in heads), "config", "phase")
     for roofline in rooflines:
         cell = roofline.summary.cell
-        first = True
+        names = *(of(cell) for _, _, of in heads), cell.config
         for part in roofline.phases:
-            names = (str(cell.batch_size), *([str(cell.ranks)] if with_ranks else []), cell.config)
-            names = names if first else ("",) * len(heads)
             table.add_row(*map(Text, names), Text(part.name), *_figures(part, roofline))
-            first = False
+            names = ("",) * len(names)
     return table
 
 
@@ -115,6 +112,7 @@ def _cell_json(roofline: CellRoofline) -> dict[str, Any]:
 
     return {
         "machine": roofline.summary.machine,
+        "model": cell.model,
         "config": cell.config,
         "batch_size": cell.batch_size,
         "ranks": cell.ranks,

@@ -33,6 +33,8 @@ def test_the_model_takes_away_what_a_rung_attacks_and_nothing_else() -> None:
     assert step_at_least_s(bottleneck, effects_of(["static_graph"])) == pytest.approx(0.5)
     assert step_at_least_s(bottleneck, effects_of(["static_graph"]), arithmetic_s=0.35) == pytest.approx(0.85)
     assert step_at_least_s(bottleneck, effects_of(["fp16"]), arithmetic_s=0.1) == pytest.approx(0.6)
+    layers_and_host = effects_of(["nhwc", "fused", "static_graph"])  # save the same time of the layers: once
+    assert step_at_least_s(bottleneck, layers_and_host, arithmetic_s=0.35) == pytest.approx(0.85)
     assert step_at_least_s(bottleneck, effects_of(["dynamic_scale"])) == pytest.approx(1.0)
 
 

@@ -14,21 +14,27 @@ from tcbench.show import explain as view
 CONFIGS = ("fp32", "fp32+dali", "fp32+dali+batched+nhwc+fused+static_graph")
 
 
-@pytest.mark.parametrize(("width", "with_needs"), [(80, False), (view.WIDE - 1, False), (view.WIDE, True), (160, True)])
-def test_a_narrow_table_keeps_its_words_whole(width: int, with_needs: bool) -> None:
+@pytest.mark.parametrize(("width", "with_needs"), [(80, False), (100, False), (132, True), (160, True)])
+@pytest.mark.parametrize("models", [("resnet50",), ("resnet50", "resnet101")], ids=" and ".join)
+def test_no_table_cuts_its_words(models: tuple[str, ...], width: int, with_needs: bool) -> None:
     records = [
-        factories.make_record(config, 8, images_per_s=10.0 * (i + 1), trial=trial)
+        factories.make_record(
+            cell=factories.make_cell(config, 8, model=model), images_per_s=10.0 * (i + 1), trial=trial
+        )
+        for model in models
         for i, config in enumerate(CONFIGS)
         for trial in range(3)
     ]
     explained = explain(records)
     out = Console(file=io.StringIO(), width=width)
-    out.print(view.table(explained, width))
+    narrow = not view.fits(explained, out)
+    assert narrow is not with_needs
+    out.print(view.table(explained, narrow=narrow))
     lines = out.file.getvalue().splitlines()
     assert ("host" in lines[0]) == with_needs
     assert all(len(line) <= width for line in lines)
     text = " ".join(" ".join(lines).split())
-    for word in ("batch", "verdict", "next", "static_graph"):
+    for word in ("batch", "verdict", "next", "static_graph", *(models if len(models) > 1 else ())):
         assert f" {word} " in f" {text} "
-    assert len(lines) <= 1 + 3 * len(CONFIGS)
-    assert ("A terminal of" in view.notes(explained, None, width)[0]) != with_needs
+    assert len(lines) <= 1 + len(models) * (1 + 4 * len(CONFIGS))
+    assert view.notes(explained, None, narrow=narrow)[0].startswith("A wider terminal" if narrow else "input, host")
