@@ -387,7 +387,7 @@ def _settled(
     from tcbench.run import gate_file, turns
     from tcbench.run.gate import start
     from tcbench.show import console
-    from tcbench.show.format import duration
+    from tcbench.show.format import counted, duration
     from tcbench.show.progress import RunProgress
 
     paths, out, asked = gate_file.record_files(path), path.parents[1], content.asked
@@ -404,14 +404,14 @@ def _settled(
             say(console.plan_line(plan))
             say(says)
             if n := sum(map(len, before.values())):
-                say(f"resuming {path.name}: {n} records are there")
+                say(f"resuming {path.name}: {counted(n, 'record')} there")
             state = start(len(asked.cells), asked.interims, asked.metrics)
             progress = stack.enter_context(RunProgress(stderr, expected, 0, quiet))
             ended = turns.measure(state, plan, ready, launcher, stores, progress, budget_s, before)
     except KeyboardInterrupt:
         stored = len(store.read(of for of in paths.values() if of.exists()).records)
         there = f"what is there: tcbench compare {shlex.join(named)}"
-        where = f"{stored} records are kept; go on with: {command_again(resume=True)}; {there}"
+        where = f"{counted(stored, 'record')} kept; go on with: {command_again(resume=True)}; {there}"
         typer.echo(f"\ninterrupted; {where if stored else 'nothing was measured yet'}", err=True)
         raise typer.Exit(INTERRUPTED) from None
     finally:

@@ -196,6 +196,7 @@ def _run(plan: Plan, launcher: Launcher, out: Path, ending: str, resume: bool, q
     from tcbench.run.checkup import disturbances
     from tcbench.run.runner import Runner
     from tcbench.show import console
+    from tcbench.show.format import counted
     from tcbench.show.progress import RunProgress
 
     stderr = console.make_console(stderr=True)
@@ -242,7 +243,7 @@ def _run(plan: Plan, launcher: Launcher, out: Path, ending: str, resume: bool, q
         _show_results(records_now, path, failed, json)
     except KeyboardInterrupt:
         stored = len(store.read([path]).records)  # an interrupt may come just after one was written
-        where = f"{stored} records are in {path}" if stored else "nothing was measured yet"
+        where = f"{counted(stored, 'record')} kept in {path}" if stored else "nothing was measured yet"
         typer.echo(f"\ninterrupted; {where}; go on with: {command_again(resume=bool(stored))}", err=True)
         raise typer.Exit(INTERRUPTED) from None
     finally:

@@ -243,6 +243,7 @@ def _follow(jobs: Sequence[Job], out: Path, scenario: str, quiet: bool) -> bool:
     """Say how the jobs go until all have ended. True when one has not done all."""
     from tcbench.core import store
     from tcbench.run import cluster
+    from tcbench.show.format import counted
 
     failed, said = False, dict[str, str]()
     for job in cluster.follow(jobs):
@@ -250,7 +251,7 @@ def _follow(jobs: Sequence[Job], out: Path, scenario: str, quiet: bool) -> bool:
         # An older run's are not this job's.
         if records is not None and records.stat().st_mtime < job.submitted_at:
             records = None
-        measured = f", {_lines(records)} records in {records}" if records else ""
+        measured = f", {counted(_lines(records), 'record')} in {records}" if records else ""
         bad = job.ended and job.exit_code != 0
         failed = failed or bad
         if not job.ended:

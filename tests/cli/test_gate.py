@@ -199,7 +199,7 @@ def test_an_interrupt_keeps_what_is_done_for_compare(project):
         process.send_signal(signal.SIGINT)
         rest = process.stderr.read()
         assert process.wait(60) == 130
-    assert "interrupted; 2 records are kept; go on with: tcbench gate ./my_step.toml" in rest
+    assert "interrupted; 2 records kept; go on with: tcbench gate ./my_step.toml" in rest
     assert " --resume; what is there: tcbench compare results/" in rest
     named = rest.strip().rpartition("tcbench compare ")[2].split()
     done = tcbench(project, "compare", *named)

@@ -172,7 +172,7 @@ def test_records_of_an_older_run_are_not_the_jobs(jobs, tmp_path):
     os.utime(old, (1e9, 1e9))
     assert "records" not in tcbench(tmp_path, *SUBMIT).err
     os.utime(old, (4e9, 4e9))
-    assert f"a100: job 3 has done all, 1 records in {old.relative_to(tmp_path)}\n" in tcbench(tmp_path, *SUBMIT).err
+    assert f"a100: job 3 has done all, 1 record in {old.relative_to(tmp_path)}\n" in tcbench(tmp_path, *SUBMIT).err
 
 
 @pytest.mark.parametrize(
