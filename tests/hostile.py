@@ -66,9 +66,13 @@ NUMBERS = (0, 1, -1, 7, 2**31, 2**31 - 1, -(2**63), 2**63 - 1, 1e-9, 1e9, -1e9, 
 THINGS: tuple[Any, ...] = (*TEXTS, *NUMBERS, None, True, [], {}, [0], [""], {"a": 1}, [[]], [1e-9] * 2, [1e9] * 9)
 
 
+ELSEWHERE = factories.make_environment("elsewhere", "Elsewhere")
+"""A machine that is not the one that tests run on: of that, `roofline` may measure the ceilings."""
+
+
 def valid() -> dict[str, Any]:
     """A record as JSON, with everything that one may hold."""
-    environment = factories.make_environment(commit="a" * 12)
+    environment = factories.make_environment("elsewhere", "Elsewhere", commit="a" * 12)
     made: dict[str, Any] = json.loads(record.encode(factories.make_record("fp32+dali", environment=environment)))
     made["environment"]["gpu"] = {
         "name": "Tesla V100",
@@ -189,7 +193,7 @@ def prepare(folder: Path) -> Path:
     (folder / "evil").mkdir()
     for name in ("evil/__init__.py", "evil/sub.py", "numpy_hostile.py", "sitecustomize.py", "conftest.py"):
         (folder / name).write_text(f"{CANARY}\ndef f(cell): pass\n", encoding="utf-8")
-    trials = [one for config in ("fp32", "fp32+dali") for one in factories.make_trials(config, trials=3)]
+    trials = [one for config in ("fp32", "fp32+dali") for one in factories.make_trials(config, trials=3, environment=ELSEWHERE)]
     (folder / "good.jsonl").write_bytes(b"".join(record.encode(one) + b"\n" for one in trials))
     with cache(folder):
         value = {"device_name": "it", "flops_s": {"fp32": 1e11}, "bandwidth_bytes_s": 1e10, "says": "measured"}
