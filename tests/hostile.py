@@ -193,7 +193,11 @@ def prepare(folder: Path) -> Path:
     (folder / "evil").mkdir()
     for name in ("evil/__init__.py", "evil/sub.py", "numpy_hostile.py", "sitecustomize.py", "conftest.py"):
         (folder / name).write_text(f"{CANARY}\ndef f(cell): pass\n", encoding="utf-8")
-    trials = [one for config in ("fp32", "fp32+dali") for one in factories.make_trials(config, trials=3, environment=ELSEWHERE)]
+    trials = [
+        one
+        for config in ("fp32", "fp32+dali")
+        for one in factories.make_trials(config, trials=3, environment=ELSEWHERE)
+    ]
     (folder / "good.jsonl").write_bytes(b"".join(record.encode(one) + b"\n" for one in trials))
     with cache(folder):
         value = {"device_name": "it", "flops_s": {"fp32": 1e11}, "bandwidth_bytes_s": 1e10, "says": "measured"}
