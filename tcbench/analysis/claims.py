@@ -422,8 +422,7 @@ def _command(run: str, missing: Sequence[tuple[str, int]]) -> str | None:
     """One command that runs all of them, and more where not every config lacks every batch size."""
     if not missing:
         return None
-    names = dict.fromkeys(config for config, _ in missing)
-    configs = [] if "*" in names else [word for config in names for word in ("--config", config)]
+    configs = [word for config in dict.fromkeys(config for config, _ in missing) for word in ("--config", config)]
     sizes = ",".join(map(str, sorted({size for _, size in missing})))
     return f"{run} {shlex.join([*configs, '--bs', sizes])}"
 

@@ -38,7 +38,7 @@ def plot(
         Literal["throughput", "ladder", "networks", "scaling"] | None,
         typer.Option(
             metavar="KIND",
-            help="throughput, ladder, networks or scaling. Default: throughput, and networks of a scenario's several.",
+            help="throughput, ladder, networks or scaling. Default: throughput; networks where a run has several.",
         ),
     ] = None,
     slide: Annotated[

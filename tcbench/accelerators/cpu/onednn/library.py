@@ -69,7 +69,6 @@ POOLING_MAX, POOLING_AVERAGE = 0x1FF, 0x3FF
 BINARY_ADD = 0x1FFF0
 USE_SCALE, USE_SHIFT, FUSE_RELU = 2, 4, 8
 
-
 REFERENCE = ("ref", "simple")
 """Implementations that take one value at a time."""
 
@@ -239,7 +238,7 @@ class Engine:
         self.shared: dict[str, Array] = {}
         self._growing = threading.Lock()
         self.prepared: dict[str, Any] = {}
-        self._converts: dict[str, bool] = {}
+        self._converts = {"float32": True}
 
     def slices(self, extent: int) -> int:
         """Into how many equal slices an extent is cut: one for each thread, where it divides so."""
@@ -391,7 +390,7 @@ class Engine:
         if dtype not in self._converts:
             either = self.descriptor(dtype, (64,), (1,)), self.descriptor("float32", (64,), (1,))
             ways = self.conversion(*either), self.conversion(*reversed(either))
-            self._converts[dtype] = dtype == "float32" or not any(way.name.startswith(REFERENCE) for way in ways)
+            self._converts[dtype] = not any(way.name.startswith(REFERENCE) for way in ways)
         return self._converts[dtype]
 
     def reorder(self, source: Operand, target: Operand, slices: int = 1) -> Primitive:

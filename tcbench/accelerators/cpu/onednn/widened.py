@@ -19,19 +19,20 @@ from tcbench.work import ITEM_BYTES, Work
 
 def in_float32(work: Work) -> Work:
     """The same work on float32 in place of its 16 bits."""
-    return _in_float32(work)  # type: ignore[no-any-return]
 
+    def single(part: Any) -> Any:
+        """A work, or what describes it, as Conv2d does."""
+        changes: dict[str, Any] = {}
+        for field in fields(part):
+            value = getattr(part, field.name)
+            if field.name == "dtype" and ITEM_BYTES[value] == 2:
+                changes["dtype"] = "float32"
+            elif is_dataclass(value):
+                changes[field.name] = single(value)
+        return replace(part, **changes)
 
-def _in_float32(part: Any) -> Any:
-    """A work, or what describes it, as Conv2d does."""
-    changes: dict[str, Any] = {}
-    for field in fields(part):
-        value = getattr(part, field.name)
-        if field.name == "dtype" and ITEM_BYTES[value] == 2:
-            changes["dtype"] = "float32"
-        elif is_dataclass(value):
-            changes[field.name] = _in_float32(value)
-    return replace(part, **changes)
+    widened: Work = single(work)
+    return widened
 
 
 def choose(engine: Engine, work: Work, choose_single: Callable[..., Choice]) -> Choice:

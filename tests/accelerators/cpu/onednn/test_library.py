@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -12,6 +13,7 @@ from gpu import on_host, random_inputs
 from tcbench import work as w
 from tcbench.accelerators.cpu.onednn import convolution, library, tuning
 from tcbench.accelerators.cpu.onednn.accelerator import OneDnnAccelerator
+from tcbench.hardware import machine
 
 pytestmark = pytest.mark.skipif(library.problem() is not None, reason=f"{library.problem()}")
 
@@ -24,6 +26,15 @@ def processor(fresh_engine: None) -> Iterator[OneDnnAccelerator]:
     accelerator = OneDnnAccelerator(threads=2)
     with accelerator.enter():
         yield accelerator
+
+
+@pytest.mark.skipif("ONEDNN_MAX_CPU_ISA" in os.environ, reason="oneDNN is told to take less than the processor has")
+@pytest.mark.parametrize(("half", "feature"), [("float16", "avx512_fp16"), ("bfloat16", "avx512bw")])
+def test_16_bits_are_converted_by_vectors_where_the_processor_has_them(
+    half: w.DType, feature: str, processor: OneDnnAccelerator
+) -> None:
+    assert processor.engine.converts("float32")
+    assert processor.engine.converts(half) or feature not in machine.cpu_flags()
 
 
 @pytest.mark.parametrize(
