@@ -5,6 +5,7 @@ import functools
 import os
 import re
 import signal
+import sys
 import tempfile
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -27,8 +28,10 @@ hypothesis.settings.load_profile("any-machine")
 # the time of the tests that call it in their own process.
 typer.main.get_command = functools.cache(typer.main.get_command)
 
-# Hundreds of tests start Python anew: none of them should compile all that it imports.
+# Hundreds of tests start Python anew, and each of xdist's workers imports all test modules. Where Python may not write
+# bytecode, as on many machines, that takes 18 s of a processor a worker in place of 8.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # What tests keep is no user's. All of xdist's workers inherit it from the process that starts them.
 if "TCBENCH_CACHE" not in os.environ:

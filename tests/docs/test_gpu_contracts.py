@@ -28,18 +28,17 @@ def named(cell: str) -> set[str]:
     return {name.rpartition(".")[2] for name in re.findall(r"`([\w.]+)`", cell)}
 
 
-CALLS = foreign_calls()
 ROWS = rows()
 
 
 def test_every_foreign_call_has_a_row() -> None:
     with_a_row = {name for row in ROWS for name in named(row[0])}
-    without: dict[str, ForeignCall] = {call.name: call for call in CALLS if call.name not in with_a_row}
+    without: dict[str, ForeignCall] = {call.name: call for call in foreign_calls() if call.name not in with_a_row}
     assert not without, "\n".join(f"{call.written} ({call.place})" for call in without.values())
 
 
 def test_no_row_speaks_of_a_call_that_is_made_no_more() -> None:
-    made = {call.name for call in CALLS}
+    made = {call.name for call in foreign_calls()}
     assert sorted(name for row in ROWS for name in named(row[0]) - made) == []
 
 
@@ -68,4 +67,4 @@ def test_a_row_says_where_its_contract_stands_and_which_test_holds_it(row: list[
     ],
 )
 def test_calls_are_found_however_they_are_made(name: str) -> None:
-    assert name in {call.name for call in CALLS}
+    assert name in {call.name for call in foreign_calls()}
