@@ -20,8 +20,7 @@ from tcbench.accelerators.cpu.numpy import (
     bias,
     classifier,
     columns,
-    conv_nchw,
-    conv_nhwc,
+    convolution,
     dropout,
     elementwise,
     im2col,
@@ -34,8 +33,6 @@ from tcbench.accelerators.cpu.numpy import (
 from tcbench.accelerators.protocol import Array, BatchNormRoute, Reducer
 from tcbench.core.record import PlanChoice
 from tcbench.core.world import World
-
-_CONVOLUTIONS = {"NCHW": conv_nchw, "NHWC": conv_nhwc}
 
 
 class NumpyAccelerator:
@@ -114,30 +111,25 @@ def _batch_norm(norm: w.Norm, eps: float, momentum: float) -> BatchNormRoute:
 
 
 def _fprop(work: w.ConvFprop, x: Array, weights: Array, y: Array) -> None:
-    conv = work.conv
-    _CONVOLUTIONS[conv.layout].fprop(x, weights, y, conv.stride, conv.pad)
+    convolution.fprop(work.conv, x, weights, y)
 
 
 def _fprop_stats(work: w.ConvFpropStats, x: Array, weights: Array, y: Array, total: Array, squares: Array) -> None:
     """The sums are those of y as it is stored: it is rounded block by block."""
-    conv = work.conv
-    _CONVOLUTIONS[conv.layout].fprop(x, weights, y, conv.stride, conv.pad)
-    total[...], squares[...] = batch_norm.sums(y, batch_norm.view_of(y.shape, conv.layout))
+    convolution.fprop(work.conv, x, weights, y)
+    total[...], squares[...] = batch_norm.sums(y, batch_norm.view_of(y.shape, work.conv.layout))
 
 
 def _dgrad(work: w.ConvDgrad, gy: Array, weights: Array, gx: Array) -> None:
-    conv = work.conv
-    _CONVOLUTIONS[conv.layout].dgrad(gy, weights, gx, conv.stride, conv.pad)
+    convolution.dgrad(work.conv, gy, weights, gx)
 
 
 def _dgrad_add(work: w.ConvDgradAdd, gy: Array, weights: Array, other: Array, gx: Array) -> None:
-    conv = work.conv
-    _CONVOLUTIONS[conv.layout].dgrad(gy, weights, gx, conv.stride, conv.pad, other)
+    convolution.dgrad(work.conv, gy, weights, gx, other)
 
 
 def _wgrad(work: w.ConvWgrad, x: Array, gy: Array, gw: Array) -> None:
-    conv = work.conv
-    _CONVOLUTIONS[conv.layout].wgrad(x, gy, gw, conv.stride, conv.pad)
+    convolution.wgrad(work.conv, x, gy, gw)
 
 
 _KERNELS: dict[type[w.Work], Callable[..., None]] = {

@@ -1,8 +1,12 @@
-"""im2col and col2im, a few images at a time."""
+"""im2col and col2im, a few images at a time.
+
+Images are looked at as planes, (C, N, H, W), and columns by tap, (C, R, S, N, P, Q), whatever the layout; their memory
+has the layout's order.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -10,6 +14,7 @@ from tcbench.accelerators.cpu.numpy import parallel
 from tcbench.accelerators.cpu.numpy.half import compute_dtype, convert, load
 from tcbench.accelerators.cpu.numpy.parallel import Array, scratch
 from tcbench.work import Col2im, Conv2d, Im2col
+from tcbench.work.base import Layout, stored
 
 _COLUMNS = 1 << 18
 """Values of columns that are laid out at a time, at least. With less in a call of NumPy two threads take longer than
@@ -18,41 +23,25 @@ one: after each call they wait for the interpreter lock."""
 
 def im2col(work: Im2col, x: Array, columns: Array) -> None:
     """See Im2col."""
-    conv, images_of = work.conv, _images(work.conv, columns)
-
-    def compute(images: slice) -> None:
-        padded = x[images]
-        if conv.pad:
-            padded, inside = _padded(conv, len(padded), x.dtype)
-            padded[...] = 0
-            inside[...] = x[images]
-        np.copyto(images_of(images), _windows(conv, padded))
-
-    parallel.run(compute, _chunks(conv))
+    by_tap = columns_by_tap(work.conv, work.conv.n, columns)
+    parallel.run(
+        lambda images: np.copyto(by_tap[:, :, :, images], windows(work.conv, padded(work.conv, x[images]))),
+        _chunks(work.conv),
+    )
 
 
 def col2im(work: Col2im, gcolumns: Array, gx: Array) -> None:
     """See Col2im."""
-    conv, images_of = work.conv, _images(work.conv, gcolumns)
+    conv = work.conv
+    by_tap = columns_by_tap(conv, conv.n, gcolumns)
 
     def compute(images: slice) -> None:
-        result = gx[images]
-        dtype = compute_dtype(gx.dtype)
-        direct = not conv.pad and gx.dtype == dtype
-        padded, inside = (result, result) if direct else _padded(conv, len(result), dtype)
-        windows, gradients = _windows(conv, padded), images_of(images)
-        padded[...] = 0
-        for r in range(conv.r):
-            for s in range(conv.s):
-                tap = (slice(None), slice(None), r, s) if conv.layout == "NCHW" else (..., r, s, slice(None))
-                part = windows[tap]
-                np.add(part, load(gradients[tap], "im2col.tap"), out=part)
-        if inside.dtype == gx.dtype and not direct:
-            np.copyto(result, inside)
-        elif not direct:
-            dense = scratch("im2col.dense", inside.shape, inside.dtype)
-            np.copyto(dense, inside)
-            convert(dense, result)
+        total = padded_zeros(conv, gx[images])
+        sums, gradients = windows(conv, total), by_tap[:, :, :, images]
+        for i, j in np.ndindex(conv.r, conv.s):
+            part = sums[:, i, j]
+            np.add(part, load(gradients[:, i, j], "im2col.tap"), out=part)
+        store(inside(conv, total), planes(conv.layout, gx[images]))
 
     parallel.run(compute, _chunks(conv))
 
@@ -62,40 +51,79 @@ def _chunks(conv: Conv2d) -> list[slice]:
     return [slice(*span) for span in parallel.spans(conv.n, -(-_COLUMNS // of_an_image))]
 
 
-def _padded(conv: Conv2d, n: int, dtype: np.dtype) -> tuple[Array, Array]:
-    """This thread's memory for images with their padding, and the images' part of it; both as the layout has them."""
-    pad = slice(conv.pad, conv.pad + conv.h), slice(conv.pad, conv.pad + conv.w)
-    height, width = conv.h + 2 * conv.pad, conv.w + 2 * conv.pad
+def planes(layout: Layout, images: Array) -> Array:
+    """A view (C, N, H, W) of images stored in the layout."""
+    return images.transpose((1, 0, 2, 3) if layout == "NCHW" else (3, 0, 1, 2))
+
+
+def columns_by_tap(conv: Conv2d, n: int, columns: Array) -> Array:
+    """A view (C, R, S, n, P, Q) of the columns of n images: (C * R * S, n * P * Q) in NCHW, (n * P * Q, R * S * C) in
+    NHWC."""
     if conv.layout == "NCHW":
-        padded = scratch("im2col.padded", (n, conv.c, height, width), dtype)
-        return padded, padded[(..., *pad)]
-    padded = scratch("im2col.padded", (n, height, width, conv.c), dtype)
-    return padded, padded[(slice(None), *pad)]
+        return columns.reshape(conv.c, conv.r, conv.s, n, conv.p, conv.q)
+    return columns.reshape(n, conv.p, conv.q, conv.r, conv.s, conv.c).transpose(5, 3, 4, 0, 1, 2)
 
 
-def _images(conv: Conv2d, columns: Array) -> Callable[[slice], Array]:
-    """A view of some images' columns, with the places of the filter as axes."""
-    if conv.layout == "NHWC":
-        by_image = columns.reshape(conv.n, *_by_tap(conv))
-        return lambda images: by_image[images]
-    by_channel = columns.reshape(conv.c, conv.r, conv.s, conv.n, conv.p, conv.q)
-    return lambda images: by_channel[:, :, :, images].transpose(3, 0, 1, 2, 4, 5)
-
-
-def _by_tap(conv: Conv2d) -> tuple[int, ...]:
-    """The shape of an image's columns with the places of the filter as axes."""
-    if conv.layout == "NCHW":
-        return conv.c, conv.r, conv.s, conv.p, conv.q
-    return conv.p, conv.q, conv.r, conv.s, conv.c
-
-
-def _windows(conv: Conv2d, padded: Array) -> Array:
-    """A view of padded images, of that shape; pixels that several windows share are several times in it."""
+def windows(conv: Conv2d, padded: Array) -> Array:
+    """A view (C, R, S, N, P, Q) of padded planes: what each tap of the filter meets. Pixels that several windows share
+    are in it several times."""
+    c, n = padded.shape[:2]
+    plane, image, row, item = padded.strides
     step = conv.stride
-    if conv.layout == "NCHW":
-        image, plane, row, item = padded.strides
-        strides = (image, plane, row, item, step * row, step * item)
+    return np.lib.stride_tricks.as_strided(
+        padded, (c, conv.r, conv.s, n, conv.p, conv.q), (plane, row, item, image, step * row, step * item)
+    )
+
+
+def padded(conv: Conv2d, images: Array) -> Array:
+    """Planes of images, with zeros around them where the convolution pads, in their own dtype."""
+    if not conv.pad:
+        return planes(conv.layout, images)
+    with_padding = _padding(conv, images, images.dtype)
+    for edge in (slice(conv.pad), slice(-conv.pad, None)):
+        with_padding[:, :, edge] = 0
+        with_padding[..., edge] = 0
+    inside(conv, with_padding)[...] = planes(conv.layout, images)
+    return with_padding
+
+
+def padded_zeros(conv: Conv2d, images: Array) -> Array:
+    """Zeros for sums of images' gradients, with the padding: planes in the compute dtype; without either need, the
+    images themselves."""
+    dtype = compute_dtype(images.dtype)
+    direct = not conv.pad and images.dtype == dtype
+    zeros = planes(conv.layout, images) if direct else _padding(conv, images, dtype)
+    zeros[...] = 0
+    return zeros
+
+
+def inside(conv: Conv2d, padded: Array) -> Array:
+    """Padded planes without their padding."""
+    pad = conv.pad
+    return padded[:, :, pad : padded.shape[2] - pad, pad : padded.shape[3] - pad]
+
+
+def _padding(conv: Conv2d, images: Array, dtype: np.dtype[Any]) -> Array:
+    """Planes of this thread's own memory, for images with their padding."""
+    c, n, height, width = planes(conv.layout, images).shape
+    shape = stored(conv.layout, n, c, height + 2 * conv.pad, width + 2 * conv.pad)
+    return planes(conv.layout, scratch("im2col.padded", shape, dtype))
+
+
+def store(source: Array, out: Array) -> None:
+    """Copies planes, rounding to out's dtype; nothing where they are the same memory."""
+    if source.dtype == out.dtype:
+        if not np.may_share_memory(source, out):
+            np.copyto(out, source)
+        return
+    # The order of out's memory, so that conversion runs over contiguous values.
+    order = np.argsort(out.strides)[::-1]
+    source, out = source.transpose(order), out.transpose(order)
+    if not source.flags.c_contiguous:
+        dense = scratch("im2col.dense", source.shape, source.dtype)
+        np.copyto(dense, source)
+        source = dense
+    if out.flags.c_contiguous:
+        convert(source, out)
     else:
-        image, row, pixel, item = padded.strides
-        strides = (image, step * row, step * pixel, row, pixel, item)
-    return np.lib.stride_tricks.as_strided(padded, (len(padded), *_by_tap(conv)), strides)
+        np.copyto(out, convert(source, scratch("im2col.rounded", out.shape, out.dtype)))

@@ -2,7 +2,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from tcbench.accelerators.cpu.numpy import conv_nchw, conv_nhwc, elementwise, half
+from tcbench.accelerators.cpu.numpy import elementwise, half
 
 EVERY_HALF = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
 
@@ -96,8 +96,6 @@ def test_a_dtype_that_no_op_is_written_for_is_refused_not_taken_for_single_preci
         lambda: half.compute_dtype(dtype),
         lambda: half.load(x, "test"),
         lambda: elementwise.relu_into(x, x),
-        lambda: conv_nchw.fprop(x, x, x, 1, 0),
-        lambda: conv_nhwc.fprop(x, x, x, 1, 0),
     ]
     for use in uses:
         with pytest.raises(ValueError, match=f"expected float16, bfloat16, float32 or float64, got {np.dtype(dtype)}"):

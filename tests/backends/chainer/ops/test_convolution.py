@@ -1,7 +1,6 @@
 import numpy as np
 import pytest
 
-from tcbench.accelerators.cpu.numpy import conv_nchw, conv_nhwc
 from tcbench.backends.chainer import ops
 from tcbench.backends.chainer.compat import chainer
 
@@ -77,15 +76,6 @@ def test_shapes_that_are_cut_into_several_blocks_and_channel_groups(layout, dtyp
     assert_close(run(x, w, gy, stride, pad, layout), expected, dtype)
 
 
-@pytest.mark.parametrize(("module", "layout"), [(conv_nchw, "NCHW"), (conv_nhwc, "NHWC")])
-@pytest.mark.parametrize("flip_above", [0, 10**9])
-def test_dgrad_is_right_with_and_without_a_transposed_filter(module, layout, flip_above, monkeypatch):
-    x, w, gy = problem("float64", 3, 1, 1, (6, 5), c=4, k=8)
-    monkeypatch.setattr(module, "FLIP_ABOVE", flip_above)
-    expected = [to_layout(array, layout) for array in reference(x, w, gy, 1, 1)]
-    assert_close(run(x, w, gy, 1, 1, layout), expected, "float64")
-
-
 def assert_gradients_match_finite_differences(function, arrays, gy, eps=1e-5):
     """Along one random direction per input, in float64."""
     variables = [chainer.Variable(array) for array in arrays]
@@ -114,13 +104,8 @@ def test_gradients_match_finite_differences(layout, kernel, stride, pad):
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize(("kernel", "stride", "pad"), RESNET)
-@pytest.mark.parametrize(
-    ("convolve", "flip_above"),
-    [(ops.convolution_2d, 0), (ops.convolution_2d, 10**9), (ops.convolution_2d_im2col, 0)],
-)
-def test_a_second_gradient_of_the_input_is_added(layout, dtype, kernel, stride, pad, convolve, flip_above, monkeypatch):
-    for module in (conv_nchw, conv_nhwc):
-        monkeypatch.setattr(module, "FLIP_ABOVE", flip_above)
+@pytest.mark.parametrize("convolve", [ops.convolution_2d, ops.convolution_2d_im2col])
+def test_a_second_gradient_of_the_input_is_added(layout, dtype, kernel, stride, pad, convolve):
     x, w, gy = problem(dtype, kernel, stride, pad, (16, 15))
     xv = chainer.Variable(to_layout(x, layout))
     conv = convolve(xv, to_layout(w, layout), stride=stride, pad=pad, layout=layout)

@@ -7,7 +7,7 @@ import weakref
 import numpy as np
 import pytest
 
-from tcbench.accelerators.cpu.numpy import batch_norm, conv_nhwc, elementwise, half, parallel, pooling
+from tcbench.accelerators.cpu.numpy import batch_norm, convolution, elementwise, half, im2col, parallel, pooling
 from tcbench.backends.chainer import ops
 from tcbench.backends.chainer.compat import chainer
 from tcbench.backends.chainer.static import static_body
@@ -123,7 +123,7 @@ def test_results_do_not_depend_on_what_memory_held(monkeypatch):
 
     monkeypatch.setattr(np, "empty", lambda *args, **kwargs: poison(empty(*args, **kwargs)))
     monkeypatch.setattr(np, "empty_like", lambda *args, **kwargs: poison(empty_like(*args, **kwargs)))
-    for module in (batch_norm, elementwise, pooling, half, conv_nhwc):
+    for module in (batch_norm, elementwise, pooling, half, convolution, im2col):
         monkeypatch.setattr(module, "scratch", lambda *args: poison(scratch(*args)))
     assert_identical(train(Net("NHWC", "float32", True), "float32", "NHWC", 2), clean)
 
