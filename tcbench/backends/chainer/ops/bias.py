@@ -51,18 +51,12 @@ class Bias(ForwardNode):
 class ReluOfBias(GradientNode):
     """gx of gy."""
 
-    def __init__(self, forward_node: Bias) -> None:
-        self.of = forward_node
-
     def forward_on(self, accelerator: Accelerator, inputs: tuple[Array, ...]) -> tuple[Array]:
         return (relu_backward_on(accelerator, inputs[0], self.of.y),)
 
 
 class BiasOfMapsGradient(GradientNode):
     """gb of gx: the sum of each image, then of all images."""
-
-    def __init__(self, forward_node: Bias) -> None:
-        self.of = forward_node
 
     def forward_on(self, accelerator: Accelerator, inputs: tuple[Array, ...]) -> tuple[Array]:
         (gy,) = inputs

@@ -118,9 +118,6 @@ class Convolution(ForwardNode):
 class ConvolutionDgrad(GradientNode):
     """gx of gy; of (gy, another gradient of x) their sum."""
 
-    def __init__(self, forward_node: Convolution) -> None:
-        self.of = forward_node
-
     def forward_on(self, accelerator: Accelerator, inputs: tuple[Array, ...]) -> tuple[Array]:
         of = self.of
         gx = accelerator.empty(of.x.shape, of.x.dtype)
@@ -133,9 +130,6 @@ class ConvolutionDgrad(GradientNode):
 
 class ConvolutionWgrad(GradientNode):
     """gw of gy."""
-
-    def __init__(self, forward_node: Convolution) -> None:
-        self.of = forward_node
 
     def forward_on(self, accelerator: Accelerator, inputs: tuple[Array, ...]) -> tuple[Array]:
         of = self.of

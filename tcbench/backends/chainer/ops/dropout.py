@@ -2,48 +2,31 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tcbench import work
-from tcbench.accelerators.protocol import Accelerator, Array
+from tcbench.accelerators.protocol import Array
 from tcbench.backends.chainer.compat import chainer
-from tcbench.backends.chainer.ops.node import ForwardNode, GradientNode, Variable, Variables, dtype_of
+from tcbench.backends.chainer.ops.node import OneToOne, Variable, dtype_of
 from tcbench.backends.spec import Layout
 
-dropout_forward = work.shared(work.DropoutForward)
-dropout_backward = work.shared(work.DropoutBackward)
 
-
-class Dropout(ForwardNode):
+class Dropout(OneToOne):
     """Keeps which values it kept. `counter`: seed and count on the device; the gradient counts on."""
 
+    forward_work = work.shared(work.DropoutForward)
+    backward_work = work.shared(work.DropoutBackward)
+    like_x = True
+
     def __init__(self, ratio: float, counter: Array, layout: Layout) -> None:
+        super().__init__(counter=counter)
         self.ratio = ratio
-        self.counter = counter
         self.layout = layout
 
-    def forward_on(self, accelerator: Accelerator, inputs: tuple[Array, ...]) -> tuple[Array]:
-        (x,) = inputs
+    def describe(self, x: Array) -> tuple[Any, ...]:
         last = self.layout == "NHWC" and x.ndim == 4
         n, c = x.shape[0], x.shape[-1 if last else 1]
-        self.described = n, c, x.size // (n * c), "NHWC" if last else "NCHW", dtype_of(x), self.ratio
-        y, self.kept = accelerator.empty(x.shape, x.dtype), accelerator.empty(x.shape, "uint8")
-        accelerator.launch(dropout_forward(*self.described), x, self.counter, y, self.kept)
-        return (y,)
-
-    def backward(self, indexes: tuple[int, ...], gys: Variables) -> Variables:
-        return DropoutGradient(self).apply(gys)
-
-
-class DropoutGradient(GradientNode):
-    """gx of gy."""
-
-    def __init__(self, forward_node: Dropout) -> None:
-        self.of = forward_node
-
-    def forward_on(self, accelerator: Accelerator, inputs: tuple[Array, ...]) -> tuple[Array]:
-        (gy,), of = inputs, self.of
-        gx = accelerator.empty(gy.shape, gy.dtype)
-        accelerator.launch(dropout_backward(*of.described), gy, of.kept, of.counter, gx)
-        return (gx,)
+        return n, c, x.size // (n * c), "NHWC" if last else "NCHW", dtype_of(x), self.ratio
 
 
 def dropout(x: Variable, ratio: float, counter: Array, *, layout: Layout) -> Variable:

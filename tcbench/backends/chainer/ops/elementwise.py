@@ -34,9 +34,6 @@ class Relu(ForwardNode):
 class ReluGradient(GradientNode):
     """gx of gy."""
 
-    def __init__(self, forward_node: Relu) -> None:
-        self.of = forward_node
-
     def forward_on(self, accelerator: Accelerator, inputs: tuple[Array, ...]) -> tuple[Array]:
         return (relu_backward_on(accelerator, inputs[0], self.of.y),)
 

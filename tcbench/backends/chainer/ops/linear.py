@@ -49,12 +49,7 @@ class Linear(ForwardNode):
         return tuple(nodes[i](self).apply(gys)[0] for i in indexes)
 
 
-class _LinearGradient(GradientNode):
-    def __init__(self, forward_node: Linear) -> None:
-        self.of = forward_node
-
-
-class LinearDgrad(_LinearGradient):
+class LinearDgrad(GradientNode):
     """gx of gy."""
 
     def forward_on(self, accelerator: Accelerator, inputs: tuple[Array, ...]) -> tuple[Array]:
@@ -63,7 +58,7 @@ class LinearDgrad(_LinearGradient):
         return (gx,)
 
 
-class LinearWgrad(_LinearGradient):
+class LinearWgrad(GradientNode):
     """gw of gy."""
 
     def forward_on(self, accelerator: Accelerator, inputs: tuple[Array, ...]) -> tuple[Array]:
@@ -73,7 +68,7 @@ class LinearWgrad(_LinearGradient):
         return (gw,)
 
 
-class LinearBiasGradient(_LinearGradient):
+class LinearBiasGradient(GradientNode):
     """gb of gy."""
 
     def forward_on(self, accelerator: Accelerator, inputs: tuple[Array, ...]) -> tuple[Array]:

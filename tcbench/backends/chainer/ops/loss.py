@@ -44,9 +44,6 @@ class SoftmaxCrossEntropy(ForwardNode):
 class SoftmaxCrossEntropyGradient(GradientNode):
     """gx of the loss's gradient (a loss scale, often)."""
 
-    def __init__(self, forward_node: SoftmaxCrossEntropy) -> None:
-        self.of = forward_node
-
     def forward_on(self, accelerator: Accelerator, inputs: tuple[Array, ...]) -> tuple[Array]:
         of = self.of
         gx = accelerator.empty(of.log_p.shape, of.dtype)

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from tcbench import work
-from tcbench.accelerators.protocol import Accelerator, Array
-from tcbench.backends.chainer.ops.node import ForwardNode, GradientNode, Variable, Variables, dtype_of
-from tcbench.backends.spec import Layout
+from typing import Any
 
-max_pool_forward = work.shared(work.MaxPoolForward)
-max_pool_backward = work.shared(work.MaxPoolBackward)
-global_average_forward = work.shared(work.GlobalAverageForward)
-global_average_backward = work.shared(work.GlobalAverageBackward)
-tiled_average_forward = work.shared(work.TiledAverageForward)
-tiled_average_backward = work.shared(work.TiledAverageBackward)
+from tcbench import work
+from tcbench.accelerators.protocol import Array
+from tcbench.backends.chainer.ops.node import OneToOne, Variable, dtype_of
+from tcbench.backends.spec import Layout
 
 
 def _logical(shape: tuple[int, ...], layout: Layout) -> tuple[int, int, int, int]:
@@ -24,108 +19,54 @@ def _logical(shape: tuple[int, ...], layout: Layout) -> tuple[int, int, int, int
     return n, c, h, w
 
 
-class MaxPooling(ForwardNode):
+class MaxPooling(OneToOne):
     """Keeps where in its window each maximum stands."""
+
+    forward_work = work.shared(work.MaxPoolForward)
+    backward_work = work.shared(work.MaxPoolBackward)
 
     def __init__(self, ksize: int, stride: int, pad: int, layout: Layout, ceil: bool = False) -> None:
         if pad >= ksize:
             raise ValueError(f"max_pooling_2d: pad {pad}, expected less than ksize {ksize}: windows would be empty")
-        self.ksize = ksize
-        self.stride = stride
-        self.pad = pad
+        super().__init__()
+        self.window = ksize, stride, pad
         self.layout = layout
         self.ceil = ceil
 
-    def forward_on(self, accelerator: Accelerator, inputs: tuple[Array, ...]) -> tuple[Array]:
-        (x,) = inputs
-        size = _logical(x.shape, self.layout)
-        self.pool = work.Pool(*size, self.ksize, self.stride, self.pad, self.layout, dtype_of(x), self.ceil)
-        y = accelerator.empty(self.pool.y_shape, x.dtype)
-        self.place = accelerator.empty(self.pool.y_shape, "uint8")
-        accelerator.launch(max_pool_forward(self.pool), x, y, self.place)
-        return (y,)
-
-    def backward(self, indexes: tuple[int, ...], gys: Variables) -> Variables:
-        return MaxPoolingGradient(self).apply(gys)
+    def describe(self, x: Array) -> tuple[Any, ...]:
+        return (work.Pool(*_logical(x.shape, self.layout), *self.window, self.layout, dtype_of(x), self.ceil),)
 
 
-class MaxPoolingGradient(GradientNode):
-    """gx of gy."""
-
-    def __init__(self, forward_node: MaxPooling) -> None:
-        self.of = forward_node
-
-    def forward_on(self, accelerator: Accelerator, inputs: tuple[Array, ...]) -> tuple[Array]:
-        (gy,) = inputs
-        gx = accelerator.empty(self.of.pool.x_shape, gy.dtype)
-        accelerator.launch(max_pool_backward(self.of.pool), gy, self.of.place, gx)
-        return (gx,)
-
-
-class GlobalAveragePooling(ForwardNode):
+class GlobalAveragePooling(OneToOne):
     """(N, C) means of x."""
 
+    forward_work = work.shared(work.GlobalAverageForward)
+    backward_work = work.shared(work.GlobalAverageBackward)
+
     def __init__(self, layout: Layout) -> None:
+        super().__init__()
         self.layout = layout
 
-    def forward_on(self, accelerator: Accelerator, inputs: tuple[Array, ...]) -> tuple[Array]:
-        (x,) = inputs
-        self.shape = x.shape
-        self.size = _logical(x.shape, self.layout)
-        y = accelerator.empty(self.size[:2], x.dtype)
-        accelerator.launch(global_average_forward(*self.size, self.layout, dtype_of(x)), x, y)
-        return (y,)
-
-    def backward(self, indexes: tuple[int, ...], gys: Variables) -> Variables:
-        return GlobalAveragePoolingGradient(self).apply(gys)
+    def describe(self, x: Array) -> tuple[Any, ...]:
+        return *_logical(x.shape, self.layout), self.layout, dtype_of(x)
 
 
-class GlobalAveragePoolingGradient(GradientNode):
-    """gx of gy."""
-
-    def __init__(self, forward_node: GlobalAveragePooling) -> None:
-        self.of = forward_node
-
-    def forward_on(self, accelerator: Accelerator, inputs: tuple[Array, ...]) -> tuple[Array]:
-        (gy,) = inputs
-        gx = accelerator.empty(self.of.shape, gy.dtype)
-        accelerator.launch(global_average_backward(*self.of.size, self.of.layout, dtype_of(gy)), gy, gx)
-        return (gx,)
-
-
-class TiledAveragePooling(ForwardNode):
+class TiledAveragePooling(OneToOne):
     """Means over windows."""
 
+    forward_work = work.shared(work.TiledAverageForward)
+    backward_work = work.shared(work.TiledAverageBackward)
+
     def __init__(self, out: int, layout: Layout) -> None:
+        super().__init__()
         self.out = out
         self.layout = layout
 
-    def forward_on(self, accelerator: Accelerator, inputs: tuple[Array, ...]) -> tuple[Array]:
-        (x,) = inputs
+    def describe(self, x: Array) -> tuple[Any, ...]:
         n, c, h, w = _logical(x.shape, self.layout)
         if h != w:
             raise ValueError(f"tiled_average_pooling_2d: expected square maps, got {h}x{w}")
-        self.shape = x.shape
-        self.described = n, c, h, self.out, self.layout, dtype_of(x)
-        y = accelerator.empty(work.stored(self.layout, n, c, self.out, self.out), x.dtype)
-        accelerator.launch(tiled_average_forward(*self.described), x, y)
-        return (y,)
-
-    def backward(self, indexes: tuple[int, ...], gys: Variables) -> Variables:
-        return TiledAveragePoolingGradient(self).apply(gys)
-
-
-class TiledAveragePoolingGradient(GradientNode):
-    """gx of gy."""
-
-    def __init__(self, forward_node: TiledAveragePooling) -> None:
-        self.of = forward_node
-
-    def forward_on(self, accelerator: Accelerator, inputs: tuple[Array, ...]) -> tuple[Array]:
-        (gy,) = inputs
-        gx = accelerator.empty(self.of.shape, gy.dtype)
-        accelerator.launch(tiled_average_backward(*self.of.described), gy, gx)
-        return (gx,)
+        return n, c, h, self.out, self.layout, dtype_of(x)
 
 
 def max_pooling_2d(x: Variable, *, ksize: int, stride: int, pad: int, layout: Layout, ceil: bool = False) -> Variable:
