@@ -23,7 +23,7 @@ def from_layout(array: np.ndarray, layout: str) -> np.ndarray:
     return array.transpose(0, 3, 1, 2) if layout == "NHWC" and array.ndim == 4 else array
 
 
-def check_gradients(operate: Callable[..., Any], *inputs: np.ndarray, rtol: float = 1e-6) -> None:
+def check_gradients(operate: Callable[..., Any], *inputs: np.ndarray, rtol: float = 1e-6, step: float = 1e-5) -> None:
     """`operate` of Variables of these float64 arrays: the gradient of each against a difference along a random line."""
     rng = np.random.default_rng(3)
     variables = [chainer.Variable(array.copy()) for array in inputs]
@@ -39,7 +39,8 @@ def check_gradients(operate: Callable[..., Any], *inputs: np.ndarray, rtol: floa
             moved[place] += step * line
             return float((operate(*map(chainer.Variable, moved)).array * gy).sum())
 
-        np.testing.assert_allclose((value(1e-5) - value(-1e-5)) / 2e-5, (variable.grad * line).sum(), rtol=rtol)
+        slope = (value(step) - value(-step)) / (2 * step)
+        np.testing.assert_allclose(slope, (variable.grad * line).sum(), rtol=rtol, atol=1e-6)
 
 
 def run(operate: Callable[..., Any], *inputs: np.ndarray, layout: str) -> list[np.ndarray]:

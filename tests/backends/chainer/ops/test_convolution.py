@@ -1,5 +1,8 @@
+import functools
+
 import numpy as np
 import pytest
+from backends.chainer.ops.gradients import check_gradients, to_layout
 
 from tcbench.backends.chainer import ops
 from tcbench.backends.chainer.compat import chainer
@@ -7,10 +10,6 @@ from tcbench.backends.chainer.compat import chainer
 RESNET = [(7, 2, 3), (3, 1, 1), (3, 2, 1), (1, 1, 0), (1, 2, 0)]
 OTHERS = [(3, 1, 0), (2, 1, 1), (5, 3, 2), (1, 1, 1)]
 TOLERANCE = {"float64": 1e-12, "float32": 2e-5, "float16": 2e-3}
-
-
-def to_layout(array, layout):
-    return array if layout == "NCHW" else np.ascontiguousarray(array.transpose(0, 2, 3, 1))
 
 
 def reference(x, w, gy, stride, pad):
@@ -76,29 +75,11 @@ def test_shapes_that_are_cut_into_several_blocks_and_channel_groups(layout, dtyp
     assert_close(run(x, w, gy, stride, pad, layout), expected, dtype)
 
 
-def assert_gradients_match_finite_differences(function, arrays, gy, eps=1e-5):
-    """Along one random direction per input, in float64."""
-    variables = [chainer.Variable(array) for array in arrays]
-    y = function(*variables)
-    y.grad = gy
-    y.backward()
-    for i, variable in enumerate(variables):
-        direction = np.random.default_rng(i).standard_normal(variable.shape)
-        ahead, behind = (
-            function(*(a + step * direction if i == j else a for j, a in enumerate(arrays))).array
-            for step in (eps, -eps)
-        )
-        change = ((ahead - behind) / (2 * eps) * gy).sum()
-        np.testing.assert_allclose(change, (variable.grad * direction).sum(), rtol=1e-6, atol=1e-6)
-
-
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 @pytest.mark.parametrize(("kernel", "stride", "pad"), RESNET)
 def test_gradients_match_finite_differences(layout, kernel, stride, pad):
-    x, w, gy = (to_layout(array, layout) for array in problem("float64", kernel, stride, pad, (8, 7), n=2, c=2, k=3))
-    assert_gradients_match_finite_differences(
-        lambda x, w: ops.convolution_2d(x, w, stride=stride, pad=pad, layout=layout), (x, w), gy
-    )
+    x, w, _ = (to_layout(array, layout) for array in problem("float64", kernel, stride, pad, (8, 7), n=2, c=2, k=3))
+    check_gradients(functools.partial(ops.convolution_2d, stride=stride, pad=pad, layout=layout), x, w)
 
 
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
