@@ -1,8 +1,8 @@
 """Finds and loads cuDNN and the libraries that it needs, so that nobody has to set LD_LIBRARY_PATH.
 
 The wheels for CUDA 12 put each library into a folder of its own (nvidia/cublas/lib, nvidia/cuda_nvrtc/lib); those for
-CUDA 13 share nvidia/cu13/lib. cuDNN opens cuBLAS and NVRTC by their bare names, its frontend the CUDA runtime, and NVRTC
-its built-in functions, which works once they are loaded.
+CUDA 13 share nvidia/cu13/lib. cuDNN opens cuBLAS and NVRTC by their bare names, its frontend the CUDA runtime, and
+NVRTC its built-in functions, which works once they are loaded.
 """
 
 from __future__ import annotations

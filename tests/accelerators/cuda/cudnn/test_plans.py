@@ -123,7 +123,7 @@ def test_when_none_can_be_built_the_reason_says_that(frontend, cache):
 def test_a_compiler_that_fails_is_named_as_the_cause(frontend, cache):
     failed = "compilationResult != NVRTC_SUCCESS cudnn_status: CUDNN_STATUS_INTERNAL_ERROR_COMPILATION_FAILED"
     frontend.offers = [frontend.Offer("a", fails="NOT_LOADED"), frontend.Offer("b", fails=failed)]
-    with pytest.raises(NoPlan, match=r"can be built for .*: NVRTC 13\.0 fails to compile .* \('tcbench doctor' tries it\)"):
+    with pytest.raises(NoPlan, match=r": NVRTC 13\.0 fails to compile cuDNN's kernels \('tcbench doctor' tries it\)$"):
         plans(cache).prepare(CONV)
 
 
