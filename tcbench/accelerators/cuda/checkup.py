@@ -55,7 +55,8 @@ def _packages(gpus: Gpus, installed: tuple[packages.Installed, ...]) -> Iterator
                 yield Finding("ok", part.name, versions)
             else:
                 state: State = "unusable" if part.needed else "missing"
-                yield Finding(state, part.name, f"{versions} is installed but does not work: {trouble}", remedy)
+                said = f"{versions} is installed but does not work: {trouble}"
+                yield Finding(state, part.name, said, f"{remedy} --reinstall-package {those[0].distribution}")
     for misfit in packages.misfits(installed, gpus):
         yield Finding("unusable", "CUDA versions", misfit, packages.sync(extra))
 

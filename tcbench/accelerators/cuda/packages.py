@@ -1,17 +1,18 @@
 """The CUDA packages that are installed, whether they fit each other, the driver and the GPU, and whether their
 libraries load; and which of pyproject.toml's extras suits a GPU and its driver.
 
-Reads package metadata; `trouble` alone imports what it is asked about.
+Reads package metadata; `trouble` alone tries what it is asked about.
 """
 
 from __future__ import annotations
 
 import importlib
 import importlib.metadata
+import multiprocessing
 import sys
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from typing import Any
 
 from tcbench.accelerators.cuda.driver import Gpus
 from tcbench.accelerators.device import Served, Support
@@ -221,7 +222,7 @@ def misfits(those: tuple[Installed, ...], gpus: Gpus) -> tuple[str, ...]:
 
 
 def trouble(part: Part) -> str | None:
-    """Why a part does not work, in one line; None if it does. Loads it."""
+    """Why a part does not work, in one line; None if it does. Loads it, and compiles with a compiler."""
     try:
         return _ATTEMPTS[part.name]()
     except Exception as error:
@@ -233,9 +234,19 @@ def _load_cupy() -> None:
 
 
 def _load_nvrtc() -> None:
-    """Through CuPy, which finds NVRTC in its own way."""
-    cupy_cuda: Any = importlib.import_module("cupy.cuda")
-    cupy_cuda.nvrtc.getVersion()
+    """Compile a kernel in a process of its own: what CuPy finds, or an earlier attempt has loaded, a trial may lack."""
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        pool.submit(_compile_as_a_trial_does).result()
+
+
+def _compile_as_a_trial_does() -> None:
+    from cupy.cuda import nvrtc
+
+    from tcbench.accelerators.cuda.cudnn import libraries
+    from tcbench.accelerators.cuda.kernels.compile import compile_anew
+
+    libraries.problem()  # loads what it can; what it lacks is another part's finding
+    compile_anew("mean_loss.cu", (), max(nvrtc.getSupportedArchs()))
 
 
 def _load_cudnn() -> None:

@@ -221,8 +221,12 @@ def test_libraries_that_the_system_has_are_as_good(quiet, here):
 
 def test_a_part_that_does_not_work_makes_the_gpu_unusable(quiet, here):
     here.trouble = {"cuDNN frontend": "it lacks build_plan_at_index", "NVML": "no module named pynvml"}
-    state = {finding.subject: finding.state for finding in found() if finding.state in ("unusable", "missing")}
-    assert state == {"cuDNN frontend": "unusable", "NVML": "missing"}
+    bad = {finding.subject: finding for finding in found() if finding.state in ("unusable", "missing")}
+    assert [(name, finding.state) for name, finding in bad.items()] == [
+        ("cuDNN frontend", "unusable"),
+        ("NVML", "missing"),
+    ]
+    assert bad["NVML"].remedy == "uv sync --extra cuda13 --reinstall-package nvidia-ml-py"
     assert checkup.exit_code(found()) == 2
 
 
@@ -248,15 +252,21 @@ def test_what_keeps_tcbench_from_running_at_all_outweighs_the_gpu():
     assert checkup.exit_code([Finding("unusable", "GPU", ""), Finding("broken", "chainer", "")]) == 1
 
 
-def without(distribution: str, folder: Path) -> Path:
-    """A folder of packages like the one that this Python has, but for one distribution: links to all else."""
-    own = {path.parts for path in importlib.metadata.files(distribution) or ()}
-    site = Path(importlib.metadata.distribution(distribution).locate_file(""))
-    for entry in [path for path in site.iterdir() if path.name != "nvidia"] + list((site / "nvidia").iterdir()):
-        parts = entry.relative_to(site).parts
-        if not any(one[: len(parts)] == parts for one in own):
-            (folder / entry.relative_to(site)).parent.mkdir(parents=True, exist_ok=True)
-            (folder / entry.relative_to(site)).symlink_to(entry)
+def without(hidden: set[Path], folder: Path) -> Path:
+    """A folder of packages like the one that this Python has, but for some files: links to all else."""
+    site = Path(importlib.metadata.distribution("numpy").locate_file(""))
+    above = {folder for file in hidden for folder in file.parents}
+
+    def link(entry: Path) -> None:
+        name = entry.relative_to(site)
+        if name in above and entry.is_dir():
+            for below in entry.iterdir():
+                link(below)
+        elif name not in hidden and name.name != "__pycache__":
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).symlink_to(entry)
+
+    link(site)
     return folder
 
 
@@ -266,25 +276,42 @@ DOCTOR = (
 )
 
 
+def doctor(hidden: set[Path], folder: Path) -> list[str]:
+    """What it says of real packages without these files. Empty files hide what a toolkit may have of the libraries."""
+    (folder / "libraries").mkdir()
+    for name in ("cudart", "nvrtc", "cublas", "cublasLt", "cupti"):
+        for major in (12, 13):
+            (folder / "libraries" / f"lib{name}.so.{major}").touch()
+    environment = {"PATH": os.environ["PATH"], "LD_LIBRARY_PATH": str(folder / "libraries")}
+    environment["PYTHONPATH"] = f"{without(hidden, folder / 'packages')}:{Path(__file__).parents[3]}"
+    command = [sys.executable, "-S", "-c", DOCTOR]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
+    print(done.stdout + done.stderr)
+    return done.stdout.splitlines()
+
+
 @pytest.mark.plans
 @pytest.mark.parametrize("part", [part for part in packages.PARTS if part is not packages.CUPY], ids=lambda p: p.name)
 def test_of_real_packages_the_one_that_is_missing_is_named(tmp_path, part):
     there = [one for one in packages.installed() if one.part is part]
     if packages.cupy() is None or len(there) != 1:
         pytest.skip("needs one of the CUDA extras")
-    hidden = tmp_path / "libraries"  # empty files hide what a toolkit may have of these
-    hidden.mkdir()
-    for name in ("cudart", "nvrtc", "cublas", "cublasLt", "cupti"):
-        for major in (12, 13):
-            (hidden / f"lib{name}.so.{major}").touch()
-    folder = without(there[0].distribution, tmp_path / "packages")
-    environment = {"PATH": os.environ["PATH"], "LD_LIBRARY_PATH": str(hidden)}
-    environment["PYTHONPATH"] = f"{folder}:{Path(__file__).parents[2]}"
-    command = [sys.executable, "-S", "-c", DOCTOR]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
-    said = done.stdout.splitlines()
+    said = doctor({Path(file) for file in importlib.metadata.files(there[0].distribution) or ()}, tmp_path)
     names = " or ".join(name for name, _ in part.distributions)
-    assert any(line.startswith(f"missing {part.name} {names} is not installed; needed on a GPU") for line in said), (
-        done.stdout + done.stderr
-    )
+    assert any(line.startswith(f"missing {part.name} {names} is not installed; needed on a GPU") for line in said)
     assert any(line.startswith("ok CuPy ") for line in said)
+    if part in (packages.FRONTEND, packages.NVML, packages.CUPTI):
+        assert any(line.startswith("ok NVRTC ") for line in said)
+
+
+@pytest.mark.plans
+def test_an_nvrtc_without_its_built_in_functions_compiles_nothing_and_the_doctor_says_what_it_lacks(tmp_path):
+    there = [one for one in packages.installed() if one.part is packages.NVRTC]
+    if packages.cupy() is None or len(there) != 1:
+        pytest.skip("needs one of the CUDA extras")
+    files = map(Path, importlib.metadata.files(there[0].distribution) or ())
+    (said,) = [
+        line for line in doctor({file for file in files if "builtins" in file.name}, tmp_path) if " NVRTC " in line
+    ]
+    assert said.startswith(f"unusable NVRTC {there[0]} is installed but does not work: ")
+    assert "failed to open libnvrtc-builtins.so.1" in said

@@ -1,8 +1,8 @@
 """Finds and loads cuDNN and the libraries that it needs, so that nobody has to set LD_LIBRARY_PATH.
 
 The wheels for CUDA 12 put each library into a folder of its own (nvidia/cublas/lib, nvidia/cuda_nvrtc/lib); those for
-CUDA 13 share nvidia/cu13/lib. cuDNN opens cuBLAS and NVRTC by their bare names, and its frontend the CUDA runtime,
-which works once they are loaded.
+CUDA 13 share nvidia/cu13/lib. cuDNN opens cuBLAS and NVRTC by their bare names, its frontend the CUDA runtime, and
+NVRTC its built-in functions, which works once they are loaded.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tcbench.core.errors import TcbenchError
 
 CUDNN = "libcudnn.so.9"
 _CUDA_MAJORS = (12, 13)
-_COMPANIONS = (("NVRTC", "libnvrtc.so.{0}"), ("cuBLASLt", "libcublasLt.so.{0}"), ("cuBLAS", "libcublas.so.{0}"))
+_COMPANIONS = (("cuBLASLt", "libcublasLt.so.{0}"), ("cuBLAS", "libcublas.so.{0}"))
 _RUNTIME_NAME = "CUDNN_FRONTEND_CUDART_LIB_NAME"
 """The environment variable by which the frontend is told which runtime to open. Left to itself it takes that of CUDA 12
 where a system has that too, and says so on stderr."""
@@ -49,19 +49,14 @@ def folders() -> Iterator[Path]:
         yield from sorted(Path(place).glob("*/lib"))
 
 
-def _candidates(name: str) -> Iterator[str]:
+def _places() -> Iterator[Path]:
     """In the order in which cuDNN's frontend looks for cuDNN: both must load the same file to share handles."""
-    for place in os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep):
-        if place and (Path(place) / name).exists():
-            yield str(Path(place) / name)
-    for folder in folders():
-        if (folder / name).exists():
-            yield str(folder / name)
-    yield name
+    yield from (Path(place) for place in os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep) if place)
+    yield from folders()
 
 
 def _open(name: str) -> ctypes.CDLL | None:
-    for candidate in _candidates(name):
+    for candidate in (*(str(place / name) for place in _places() if (place / name).exists()), name):
         try:
             return ctypes.CDLL(candidate, mode=ctypes.RTLD_GLOBAL)
         except OSError:
@@ -88,6 +83,7 @@ def cudnn_library() -> ctypes.CDLL:
     if library is None:
         raise LibraryError(f"cuDNN 9 ({CUDNN}) was not found: {_SYNC}")
     runtime()
+    _nvrtc()
     for words, pattern in _COMPANIONS:
         _companion(words, pattern)
     return library
@@ -97,14 +93,23 @@ def runtime() -> None:
     """Load the CUDA runtime, and tell cuDNN's frontend which. Raises LibraryError."""
     loaded = _companion("the CUDA runtime", "libcudart.so.{0}")
     if len(loaded) == 1:
-        os.environ.setdefault(_RUNTIME_NAME, loaded[0])
+        os.environ.setdefault(_RUNTIME_NAME, *loaded)
 
 
-def _companion(words: str, pattern: str) -> list[str]:
-    """Load a library that cuDNN needs; its names."""
+def _nvrtc() -> dict[str, ctypes.CDLL]:
+    """NVRTC, loaded after its built-in functions: it opens them by a bare name, and finds them neither in CUDA 13.0's
+    wheels, which have no run path, nor beside a library that was loaded by its path. Raises LibraryError."""
+    for place in _places():
+        for path in (path for major in _majors() for path in place.glob(f"libnvrtc-builtins.so.{major}.*")):
+            _open(path.name)
+    return _companion("NVRTC", "libnvrtc.so.{0}")
+
+
+def _companion(words: str, pattern: str) -> dict[str, ctypes.CDLL]:
+    """Load a library that cuDNN needs, by name. Raises LibraryError."""
     names = [pattern.format(major) for major in _majors()]
     # All that are there: which CUDA a cuDNN outside the wheels was made for is not known.
-    loaded = [name for name in names if _open(name) is not None]
+    loaded = {name: library for name in names if (library := _open(name)) is not None}
     if not loaded:
         raise LibraryError(f"{words} ({' or '.join(names)}) was not found, which cuDNN needs: {_SYNC}")
     return loaded
@@ -119,6 +124,17 @@ def version() -> str:
     library.cudnnGetVersion.restype = ctypes.c_size_t
     number = int(library.cudnnGetVersion())
     return f"{number // 10000}.{number // 100 % 100}.{number % 100}"
+
+
+@functools.cache
+def nvrtc_version() -> str:
+    """NVRTC's version as "13.0"; of several that cuDNN may take, all. Raises LibraryError."""
+    major, minor = ctypes.c_int(), ctypes.c_int()
+    versions = []
+    for library in _nvrtc().values():
+        library.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
+        versions.append(f"{major.value}.{minor.value}")
+    return ", ".join(versions)
 
 
 @functools.cache

@@ -25,6 +25,7 @@ _LOG = logging.getLogger(__name__)
 _MIB = 1 << 20
 _DESELECTED = "Deselecting"
 _REQUIRES = re.compile(r"workspace violation\. Requires (\d+)")
+_NOT_COMPILED = "CUDNN_STATUS_INTERNAL_ERROR_COMPILATION_FAILED"
 
 RUNTIME_COMPILED_TIMED = 2
 """Of the plans that cuDNN compiles when they are built (about half a second each, some thirty for one batch
@@ -104,7 +105,7 @@ class Search:
         self.graph.deselect_workspace_greater_than(workspace_bytes)
         self.offered = int(self.graph.get_execution_plan_count())
         self._too_large: list[int] = []
-        self._broken = 0
+        self._failures: list[str] = []
         self._memory_ran_out: Exception | None = None
 
     def candidates(self, runtime_compiled: int | None = None) -> Iterator[Candidate]:
@@ -161,8 +162,9 @@ class Search:
         if self._too_large:
             least = f"the least takes {min(self._too_large) / _MIB:.0f} MiB"
             return NoPlan(self._no(f"has no plan within {limit} ({least})"))
-        if self._broken or not graphs.deselected_notes(self._work):
-            return NoPlan(self._no("has no plan that can be built"), lasting=not self._broken)
+        if self._failures or not graphs.deselected_notes(self._work):
+            none = self._no("has no plan that can be built")
+            return NoPlan(none + _cause(self._failures), lasting=not self._failures)
         return NoPlan(self._no("has no plan that computes in float32"))
 
     def _build(self, place: int, plan: str) -> Candidate | None:
@@ -177,7 +179,7 @@ class Search:
                 self._too_large.append(int(required[1]))
             elif _DESELECTED not in str(error):
                 _LOG.debug("%s: plan %s does not build: %s", self._work.key, plan, error)
-                self._broken += 1
+                self._failures.append(" ".join(str(error).split()))
                 if out_of_memory.from_error(error) is not None:
                     self._memory_ran_out = error
             return None
@@ -198,6 +200,13 @@ class Search:
             f"cuDNN {libraries.version()} {what} for {self._work.name} {of.layout} {of.dtype} "
             f"on compute capability {sm}"
         )
+
+
+def _cause(failures: list[str]) -> str:
+    """Why plans did not build, to be added to the line that says so."""
+    if any(_NOT_COMPILED in failure for failure in failures):
+        return f": NVRTC {libraries.nvrtc_version()} fails to compile cuDNN's kernels ('tcbench doctor' tries it)"
+    return f": {failures[0][:300]}" if failures else ""
 
 
 # -- keeping what was found ----------------------------------------------------------------------------------------
@@ -226,6 +235,7 @@ def cache_key(
         "built": built,
         "runtime_compiled_timed": RUNTIME_COMPILED_TIMED if autotuned else 0,
         "cudnn": libraries.version(),
+        "nvrtc": libraries.nvrtc_version(),
         "frontend": libraries.frontend_version(),
     }
 

@@ -187,6 +187,7 @@ def frontend(monkeypatch):
     fake = FakeFrontend()
     monkeypatch.setattr(libraries, "frontend", lambda: fake)
     monkeypatch.setattr(libraries, "version", lambda: "9.28.0")
+    monkeypatch.setattr(libraries, "nvrtc_version", lambda: "13.0")
     monkeypatch.setattr(libraries, "frontend_version", lambda: "1.32.0")
     return fake
 

@@ -12,7 +12,13 @@ import pytest
 from tcbench.accelerators.cuda.cudnn import libraries, plans
 from tcbench.accelerators.cuda.cudnn.libraries import LibraryError
 
-FUNCTIONS = (libraries.cudnn_library, libraries.version, libraries.frontend_version, libraries.frontend)
+FUNCTIONS = (
+    libraries.cudnn_library,
+    libraries.version,
+    libraries.nvrtc_version,
+    libraries.frontend_version,
+    libraries.frontend,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -43,7 +49,11 @@ class World:
             raise OSError(f"{name}: cannot open shared object file")
         assert mode == ctypes.RTLD_GLOBAL
         self.opened.append(name.removeprefix(f"{self.root}/"))
-        return types.SimpleNamespace(cudnnGetVersion=lambda: 92800)
+
+        def nvrtc_version(major, minor):
+            major._obj.value, minor._obj.value = int(name.rpartition(".")[2]), 9
+
+        return types.SimpleNamespace(cudnnGetVersion=lambda: 92800, nvrtcVersion=nvrtc_version)
 
     def version(self, package):
         if package not in self.packages:
@@ -90,11 +100,14 @@ def test_the_wheels_of_cuda_12_lie_in_a_folder_each(cuda12):
 def test_the_wheels_of_cuda_13_share_a_folder(world):
     world.wheel("cudnn", "libcudnn.so.9")
     world.wheel("cu13", "libcublas.so.13", "libcublasLt.so.13", "libnvrtc.so.13", "libcudart.so.13")
+    # Of these, those of NVRTC's own CUDA come before it, since the wheels of CUDA 13.0 have no run path.
+    world.wheel("cu13", "libnvrtc-builtins.so.13.0", "libnvrtc-builtins.alt.so.13.0", "libnvrtc-builtins.so.12.9")
     world.packages = {"nvidia-cudnn-cu13": "9.28.0.1"}
     libraries.cudnn_library()
     assert [name.rpartition("/")[2] for name in world.opened] == [
         "libcudnn.so.9",
         "libcudart.so.13",
+        "libnvrtc-builtins.so.13.0",
         "libnvrtc.so.13",
         "libcublasLt.so.13",
         "libcublas.so.13",
@@ -131,6 +144,7 @@ def test_of_two_runtimes_none_is_named_where_it_is_not_known_which_cudnn_was_mad
     world.system = {"libcudnn.so.9", *(f"{name}.so.{major}" for name in names for major in (12, 13))}
     libraries.cudnn_library()
     assert "CUDNN_FRONTEND_CUDART_LIB_NAME" not in os.environ
+    assert libraries.nvrtc_version() == "12.9, 13.9"
 
 
 @pytest.mark.parametrize(
@@ -187,8 +201,8 @@ def test_a_frontend_that_does_not_import_is_said(cuda12, monkeypatch):
     assert "frontend 1.32.0 cannot be imported" in (libraries.problem() or "")
 
 
-def test_the_version_is_asked_of_the_library(cuda12):
-    assert libraries.version() == "9.28.0"
+def test_the_versions_are_asked_of_the_libraries(cuda12):
+    assert (libraries.version(), libraries.nvrtc_version()) == ("9.28.0", "12.9")
 
 
 def test_a_missing_library_is_the_users_to_mend():

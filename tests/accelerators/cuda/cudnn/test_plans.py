@@ -115,9 +115,16 @@ def test_when_all_are_barred_the_reason_says_so(frontend, cache):
 
 
 def test_when_none_can_be_built_the_reason_says_that(frontend, cache):
-    frontend.offers = [frontend.Offer("a", notes=("TENSOR_CORE",)), frontend.Offer("b", fails="does not compile")]
-    with pytest.raises(NoPlan, match="has no plan that can be built"):
+    frontend.offers = [frontend.Offer("a", notes=("TENSOR_CORE",)), frontend.Offer("b", fails="NOT\nLOADED")]
+    with pytest.raises(NoPlan, match=r"has no plan that can be built for .* capability 9\.0: NOT LOADED$"):
         plans(cache).prepare(STRICT)
+
+
+def test_a_compiler_that_fails_is_named_as_the_cause(frontend, cache):
+    failed = "compilationResult != NVRTC_SUCCESS cudnn_status: CUDNN_STATUS_INTERNAL_ERROR_COMPILATION_FAILED"
+    frontend.offers = [frontend.Offer("a", fails="NOT_LOADED"), frontend.Offer("b", fails=failed)]
+    with pytest.raises(NoPlan, match=r": NVRTC 13\.0 fails to compile cuDNN's kernels \('tcbench doctor' tries it\)$"):
+        plans(cache).prepare(CONV)
 
 
 def test_that_there_is_none_is_kept_too(frontend, cache, bench):
@@ -178,7 +185,7 @@ def test_a_key_holds_the_gpu_and_the_versions(frontend):
     key = cache_key(CONV, gpu="G", sm=90, multiprocessors=132, workspace_bytes=7, autotuned=True, present=True)
     assert key["work"] == CONV.key
     assert (key["gpu"], key["sm"], key["multiprocessors"], key["workspace_bytes"]) == ("G", 90, 132, 7)
-    assert (key["cudnn"], key["frontend"]) == ("9.28.0", "1.32.0")
+    assert (key["cudnn"], key["nvrtc"], key["frontend"]) == ("9.28.0", "13.0", "1.32.0")
 
 
 def test_a_fresh_cache_tunes_anew(frontend, cache, bench):
