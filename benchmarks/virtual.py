@@ -171,7 +171,8 @@ def main() -> None:
     cells = {published: cell(published) for published in PUBLISHED}
     device_alone = device_images_per_s(cells.items())
     ran = {published: run_images_per_s(asked) for published, asked in cells.items()} if run else {}
-    print(f"Table {attained(gpus.load('V100')).name}\n")
+    cards = dict.fromkeys(published.card for published in PUBLISHED)
+    print(", ".join(f"{card}: {attained(gpus.load(card)).name}" for card in cards) + "\n")
     print("| card | published | images/s | config, batch size | device alone | off |" + (" run here |" if run else ""))
     print("| --- | --- | ---: | --- | ---: | ---: |" + (" ---: |" if run else ""))
     for published, rate in device_alone.items():

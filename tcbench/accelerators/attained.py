@@ -14,16 +14,35 @@ from __future__ import annotations
 import functools
 import hashlib
 import importlib.resources
+import itertools
 import math
 import tomllib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, get_args
 
 from tcbench.accelerators import ceilings
 from tcbench.accelerators.peaks import PeakRates, Precision, peak_rates
 from tcbench.hardware.gpus import GpuFile
-from tcbench.work import HALVES, CholeskyInverse, Conv2d, KroneckerFactor, Work
+from tcbench.work import (
+    HALVES,
+    BatchNormBackward,
+    BatchNormCallBackward,
+    BatchNormCallForward,
+    BatchNormForward,
+    CholeskyInverse,
+    Conv2d,
+    ConvDgrad,
+    ConvFprop,
+    ConvWgrad,
+    DType,
+    KroneckerFactor,
+    Layout,
+    Math,
+    Norm,
+    Relu,
+    Work,
+)
 
 _FILE = "attained.toml"
 _FITTED_ON = 70
@@ -57,11 +76,7 @@ _READ_TWICE = {
 @functools.cache
 def rows() -> Mapping[str, Any]:
     """The table: its sources by name, and its rows by kind."""
-    return tomllib.loads(_text())
-
-
-def _text() -> str:
-    return importlib.resources.files(__package__).joinpath(_FILE).read_text(encoding="utf-8")
+    return tomllib.loads(importlib.resources.files(__package__).joinpath(_FILE).read_text(encoding="utf-8"))
 
 
 @dataclass(frozen=True)
@@ -77,18 +92,19 @@ class Convolution:
 class Attained:
     """The table's figures for one card.
 
-    `name` identifies them in records. `products`: the share of the peak that a large matrix product attains, by
-    precision; `bandwidth`: the share that a streaming kernel does. `kernel_s` and `convolution_s`: latencies of the
-    device, for every kernel, for a convolution, and for a row of a decomposition (`solver_row_s`), which where it is
-    large reaches the share `solver` of the peak. `driver_s`: the host's time in the driver (and in cuDNN) to ask for
-    something, by a work's `kind`, "copy" or "captured". `link_bytes_s`: between pinned memory of the host and the card.
+    `name` identifies the model of this card in records. `products`: the share of the peak that a large matrix product
+    attains, by precision; `bandwidth`: the share that a streaming kernel does. `kernel_s` and `convolution_s`:
+    latencies of the device, for every kernel, for a convolution, and for a row of a decomposition (`solver_row_s`),
+    which where it is large reaches the share `solver` of the peak. `driver_s`: the host's time in the driver (and in
+    cuDNN) to ask for something, by a work's `kind`, "copy" or "captured". `link_bytes_s`: between pinned memory of the
+    host and the card.
     """
 
     name: str
+    card: GpuFile
     peaks: PeakRates
     products: Mapping[Precision, float]
     bandwidth: float
-    bandwidth_bytes_s: float
     convolutions: Mapping[tuple[str, str, Precision], Convolution]
     kernel_s: float
     convolution_s: float
@@ -97,27 +113,40 @@ class Attained:
     driver_s: Mapping[str, float]
     link_bytes_s: float
 
+    @property
+    def bandwidth_bytes_s(self) -> float:
+        return self.bandwidth * self.card.memory_bandwidth_bytes_s
+
+    def in_memory_s(self, n_bytes: int) -> float:
+        """Of a kernel that reads and writes so much, and does nothing else."""
+        return self.kernel_s + n_bytes / self.bandwidth_bytes_s
+
+    def over_link_s(self, n_bytes: int) -> float:
+        """Of a copy between the host's pinned memory and the card."""
+        return self.kernel_s + n_bytes / self.link_bytes_s
+
 
 @functools.cache
 def attained(card: GpuFile) -> Attained:
-    """By the nearest rows of the table, but for what `tcbench roofline` measured on such a card. Raises SelectionError
-    for one whose peak rates are not known."""
-    peaks, measured = peak_rates(card), ceilings.of_device(card.device_name)
+    """By the nearest rows of the table, but in proportion to what `tcbench roofline` measured on such a card. Raises
+    SelectionError for one whose peak rates are not known."""
+    here, measured = _by_table(card), ceilings.of_device(card.device_name)
+    if measured is not None:
+        here = _in_proportion(here, measured)
+    return replace(here, name=f"attained-{_identity(here)}{'+roofline' if measured else ''}")
+
+
+def _by_table(card: GpuFile) -> Attained:
+    peaks = peak_rates(card)
     products = {precision: _product(card.sm, precision) for precision in get_args(Precision)}
     bandwidth = _of("bandwidth", card.sm)["fraction"]
-    name = f"attained-{_digest(_text())}"
-    if measured is not None:
-        rates = measured.flops_s
-        products |= {precision: rates[precision] / peaks.at(precision) for precision in products if precision in rates}
-        bandwidth = measured.bandwidth_bytes_s / card.memory_bandwidth_bytes_s
-        name += f"+roofline-{_digest(repr(measured))}"
     latency_s = {row["of"]: row["us"] * 1e-6 for row in rows()["latency"]}
     return Attained(
-        name=name,
+        name="",
+        card=card,
         peaks=peaks,
         products=products,
         bandwidth=bandwidth,
-        bandwidth_bytes_s=bandwidth * card.memory_bandwidth_bytes_s,
         convolutions=_convolutions(products, bandwidth),
         kernel_s=latency_s["kernel"],
         convolution_s=latency_s["convolution"],
@@ -126,6 +155,62 @@ def attained(card: GpuFile) -> Attained:
         driver_s={row["of"]: row["us"] * 1e-6 for row in rows()["driver"]},
         link_bytes_s=_of("link", card.sm)["gb_s"] * 1e9,
     )
+
+
+def _in_proportion(here: Attained, measured: ceilings.Measured) -> Attained:
+    """By how many times as fast as expected the same convolutions and the same copy ran: what was measured is no bare
+    product, and holds a convolution's inefficiency already."""
+    faster = {
+        precision: measured.flops_s[precision] * _work_s(work, here) / work.flops
+        for precision, work in ceilings.products(here.card.sm).items()
+        if precision in measured.flops_s
+    }
+    copied = 2 * ceilings.COPY_BYTES
+    wider = measured.bandwidth_bytes_s * here.in_memory_s(copied) / copied
+    return replace(
+        here,
+        products={precision: share * faster.get(precision, 1.0) for precision, share in here.products.items()},
+        bandwidth=here.bandwidth * wider,
+        convolutions={
+            key: Convolution(shares.arithmetic * faster.get(key[2], 1.0), shares.memory * wider)
+            for key, shares in here.convolutions.items()
+        },
+    )
+
+
+def sample_works() -> Iterator[Work]:
+    """Works that the model times in each of its ways. Their times tell one model from another."""
+    for work, r, stride in itertools.product((ConvFprop, ConvDgrad, ConvWgrad), (1, 3), (1, 2)):
+        for layout, dtype, computed in _SAMPLE_FORMATS:
+            yield work(Conv2d(32, 68, 28, 28, 136, r, r, stride, r // 2, layout, dtype, computed))
+    norm = Norm(32, 64, 56, 56, "NHWC", "float16")
+    yield from (BatchNormForward(norm, 1e-5, 0.1), BatchNormBackward(norm), Relu(norm.size, "float16"))
+    yield from (BatchNormCallForward(norm, 1e-5, 0.1, True), BatchNormCallBackward(norm, 1e-5, True))
+    yield from (KroneckerFactor(512, 6272, "NHWC", dtype, 1.0, 0.5) for dtype in ("float32", "float16"))
+    yield CholeskyInverse(512)
+
+
+_SAMPLE_FORMATS: tuple[tuple[Layout, DType, Math], ...] = (
+    ("NCHW", "float32", "strict"),
+    ("NCHW", "float32", "tf32"),
+    ("NCHW", "float16", "strict"),
+    ("NHWC", "float16", "strict"),
+)
+
+
+def _identity(here: Attained) -> str:
+    """A digest of the card, of its figures, and of the times that the model gives for sample works, to six digits."""
+    card = here.card
+    figures = [
+        *(card.sm, card.multiprocessors, card.memory_bytes, card.memory_bandwidth_bytes_s, card.sm_clock_hz),
+        *(here.bandwidth, here.kernel_s, here.convolution_s, here.solver_row_s, here.solver, here.link_bytes_s),
+        *here.products.values(),
+        *(share for _, shares in sorted(here.convolutions.items()) for share in (shares.arithmetic, shares.memory)),
+        *(seconds for _, seconds in sorted(here.driver_s.items())),
+        *(_work_s(work, here) for work in sample_works()),
+    ]
+    text = " ".join([card.device_name, *(f"{figure:.6g}" for figure in figures)])
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def _convolutions(
@@ -163,19 +248,19 @@ def _nearest(known: Sequence[Mapping[str, Any]], capability: int) -> Mapping[str
     return max(before, key=lambda row: row["capability"]) if before else known[0]
 
 
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
-
-
 # -- the model ---------------------------------------------------------------------------------------------------------
 
 
 def expected_s(work: Work, card: GpuFile) -> float:
     """Seconds that the device is busy with one launch. Raises SelectionError for a card whose peak rates are not
     known."""
-    kind, here = _CONVOLUTIONS.get(work.name), attained(card)
+    return _work_s(work, attained(card))
+
+
+def _work_s(work: Work, here: Attained) -> float:
+    kind = _CONVOLUTIONS.get(work.name)
     if kind is not None:
-        return _convolution_s(kind, work, card)
+        return _convolution_s(kind, work, here)
     if isinstance(work, CholeskyInverse):
         return _inverse_s(work, here)
     if isinstance(work, KroneckerFactor) and work.dtype in HALVES:
@@ -183,7 +268,7 @@ def expected_s(work: Work, card: GpuFile) -> float:
         products_s = 2 * work.flops / (here.peaks.fp16_flops_s * here.products["fp16"])
         return max(products_s, work.bytes / here.bandwidth_bytes_s) + here.kernel_s
     arithmetic_s = work.flops / (here.peaks.fp32_flops_s * here.products["fp32"])
-    traffic = work.bytes + _read_again_bytes(work, card)
+    traffic = work.bytes + _read_again_bytes(work, here.card)
     return max(arithmetic_s, traffic / here.bandwidth_bytes_s) + here.kernel_s
 
 
@@ -195,21 +280,20 @@ def _inverse_s(work: CholeskyInverse, here: Attained) -> float:
     return flops_s + rows_s + 2 * work.bytes / here.bandwidth_bytes_s + 4 * here.kernel_s
 
 
-def _convolution_s(kind: str, work: Work, card: GpuFile) -> float:
+def _convolution_s(kind: str, work: Work, here: Attained) -> float:
     conv: Conv2d = work.conv  # type: ignore[attr-defined]
-    here = attained(card)
     precision = here.peaks.precision(work)
     shares = here.convolutions[kind, filter_of(conv), precision]
-    arithmetic_s, memory_s = convolution_bounds_s(kind, work, card)
+    arithmetic_s, memory_s = convolution_bounds_s(kind, work, here.card)
     bound_s = max(arithmetic_s / shares.arithmetic, memory_s / shares.memory)
-    return bound_s + here.convolution_s + _transposes_s(work, conv, precision, card)
+    return bound_s + here.convolution_s + _transposes_s(work, conv, precision, here)
 
 
 def convolution_bounds_s(kind: str, work: Work, card: GpuFile) -> tuple[float, float]:
     """The least time of a convolution's arithmetic, waves and padding with it, and of its traffic, at the card's full
     rates. `kind`: "fprop", "dgrad" or "wgrad"."""
     conv: Conv2d = work.conv  # type: ignore[attr-defined]
-    peaks = attained(card).peaks
+    peaks = peak_rates(card)
     precision = peaks.precision(work)
     flops = work.flops * _waves(kind, conv, precision, card) * _padding(kind, conv, precision)
     return flops / peaks.at(precision), work.bytes / card.memory_bandwidth_bytes_s
@@ -247,7 +331,7 @@ def _padding(kind: str, conv: Conv2d, precision: Precision) -> float:
     return math.ceil(channels / step) * step / channels
 
 
-def _transposes_s(work: Work, conv: Conv2d, precision: Precision, card: GpuFile) -> float:
+def _transposes_s(work: Work, conv: Conv2d, precision: Precision, here: Attained) -> float:
     """Tensor Cores work on channels that are innermost: from NCHW each array is transposed first, by a kernel that
     reads and writes it. Sources, profiles of cuDNN: on a V100 only what is read is transposed apart ("nhwc2nchw" in the
     name of the product's kernel; tensorflow/tensorflow#15897), on an A100 also what is written
@@ -255,8 +339,7 @@ def _transposes_s(work: Work, conv: Conv2d, precision: Precision, card: GpuFile)
     if precision == "fp32" or conv.layout == "NHWC" or conv.n == 1 or conv.h * conv.w == 1:
         return 0.0
     arrays = [operand for operand in work.operands if len(operand.shape) == 4]
-    moved = [operand for operand in arrays if card.sm >= 80 or operand.role == "in"]
-    here = attained(card)
+    moved = [operand for operand in arrays if here.card.sm >= 80 or operand.role == "in"]
     return 2 * sum(operand.bytes for operand in moved) / here.bandwidth_bytes_s + len(moved) * here.kernel_s
 
 

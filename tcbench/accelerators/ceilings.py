@@ -3,14 +3,32 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from tcbench.core import cache, files
 from tcbench.hardware import machine
+from tcbench.work import Conv2d, ConvFprop
 
 VERSION = "ceilings-v2"
 """Names the form of what is kept."""
+
+SIZE = 4096
+"""Of a GPU's product: channels in and out, and pixels times images: 2 SIZE^3 FLOP."""
+COPY_BYTES = 1 << 30
+"""Of a GPU's copy, which reads and writes as many."""
+
+
+def products(sm: int, size: int = SIZE) -> dict[str, ConvFprop]:
+    """The product by which a GPU of this compute capability is measured in each precision that it has: a 1x1
+    convolution, by the plans that training uses, so that the ceiling is one that a rung could reach."""
+
+    def product(dtype: Any, math: Any = "strict") -> ConvFprop:
+        return ConvFprop(Conv2d(size // 64, size, 8, 8, size, 1, 1, 1, 0, "NHWC", dtype, math))
+
+    works = {"fp32": product("float32"), "fp16": product("float16")}
+    return works | ({"tf32": product("float32", "tf32")} if sm >= 80 else {})
 
 
 class Measured(msgspec.Struct, frozen=True, kw_only=True):

@@ -29,8 +29,7 @@ MPICH", 2005)."""
 
 OVERLAP = 0.2
 """The share of an all-reduce that hides behind the backward pass, where buckets are reduced while that runs: the least
-squares over the published results of benchmarks/scale_out.py that overlap, to a tenth. From 0 to 0.4 all of them stay
-within 10 points."""
+squares over the published results of benchmarks/scale_out.py that overlap, to a tenth."""
 
 BACKWARD = 2 / 3
 """The backward pass's share of a step: its convolutions do twice the forward pass's arithmetic."""

@@ -260,7 +260,7 @@ class GpuFacts(msgspec.Struct, frozen=True, kw_only=True):
 class Simulated(msgspec.Struct, frozen=True, kw_only=True):
     """A device whose times were modelled while the host ran for real. `card` is the modelled device's title, `host` the
     processor that drove it; its own time was scaled by `host_speed` (1: as it is; 0.5: half as fast). `attained` names
-    the table of attained fractions by which works were timed, with its digest."""
+    the model of the card by which works were timed, by a digest of its figures and of what it computes."""
 
     card: str
     host: str

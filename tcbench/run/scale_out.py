@@ -48,9 +48,12 @@ class Size:
     by: dict[tuple[Algorithm, bool], Scaled]
 
     @property
-    def best(self) -> Scaled:
-        """The faster algorithm, overlapped."""
-        return min((self.by[algorithm, True] for algorithm in ALGORITHMS), key=lambda scaled: scaled.step_s)
+    def fastest(self) -> Scaled:
+        return min(self.by.values(), key=lambda scaled: scaled.step_s)
+
+    @property
+    def slowest(self) -> Scaled:
+        return max(self.by.values(), key=lambda scaled: scaled.step_s)
 
 
 @dataclass(frozen=True)

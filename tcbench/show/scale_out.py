@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from rich.table import Table
-from rich.text import Text
 
-from tcbench.analysis.scale_out import ALGORITHMS, BACKWARD, IMAGES_TO_TRAIN, OVERLAP, PLATEAU, WIRE, Algorithm
+from tcbench.analysis.scale_out import BACKWARD, IMAGES_TO_TRAIN, OVERLAP, PLATEAU, WIRE, Scaled
 from tcbench.hardware.networks import sources
-from tcbench.run.scale_out import Basis, ScaleOut, Size
+from tcbench.run.scale_out import Basis, ScaleOut
 from tcbench.show.console import open_table
 from tcbench.show.document import encoded
 from tcbench.show.format import counted, duration, milliseconds, number, percent
@@ -38,16 +37,15 @@ def heading(basis: Basis) -> str:
 
 
 def table(out: ScaleOut, basis: Basis) -> Table:
-    """A row for each number of ranks, on a console of WIDTH columns or more."""
+    """For each number of ranks its slowest way and its fastest, on a console of WIDTH columns or more."""
     table = open_table()
     at_most, at_least = ("at most", "at least") if basis.source == "forecast" else ("", "")
+    table.add_column("ranks", justify="right", no_wrap=True)
+    table.add_column("global\nbatch", justify="right", no_wrap=True)
+    table.add_column("\nfrom, to", no_wrap=True)
     for title in (
-        "ranks",
-        "global\nbatch",
-        "all-reduce\nring",
-        "all-reduce\nhierarchical",
-        "efficiency\nring",
-        "efficiency\nhierarchical",
+        "\nall-reduce",
+        "\nefficiency",
         f"images/s\n{at_most}",
         f"90 epochs\n{at_least}",
         "energy\nof devices",
@@ -55,35 +53,31 @@ def table(out: ScaleOut, basis: Basis) -> Table:
         table.add_column(title, justify="right", no_wrap=True)
     for size in out.sizes:
         if size.basis == basis:
-            table.add_row(*map(Text, _figures(size)))
+            table.add_row(str(size.ranks), f"{size.fastest.global_batch:,}", *_figures(size.slowest))
+            if size.slowest.step_s > size.fastest.step_s:
+                table.add_row("", "", *_figures(size.fastest))
     return table
 
 
-def _figures(size: Size) -> list[str]:
-    best = size.best
+def _figures(scaled: Scaled) -> list[str]:
+    overlap = "overlapped" if scaled.overlap else "not overlapped"
     return [
-        str(size.ranks),
-        f"{best.global_batch:,}",
-        *(milliseconds(size.by[algorithm, False].all_reduce_s) for algorithm in ALGORITHMS),
-        *(_efficiency(size, algorithm) for algorithm in ALGORITHMS),
-        number(best.images_per_s),
-        duration(best.time_to_train_s),
-        "" if best.energy_j is None else f"{number(best.energy_j / 3.6e6)} kWh",
+        f"{scaled.algorithm}, {overlap}" if scaled.all_reduce_s else "",
+        milliseconds(scaled.all_reduce_s),
+        percent(scaled.efficiency),
+        number(scaled.images_per_s),
+        duration(scaled.time_to_train_s),
+        "" if scaled.energy_j is None else f"{number(scaled.energy_j / 3.6e6)} kWh",
     ]
-
-
-def _efficiency(size: Size, algorithm: Algorithm) -> str:
-    bare, overlapped = (size.by[algorithm, way].efficiency for way in (False, True))
-    return f"{percent(bare)} - {percent(overlapped)}"
 
 
 def assumptions(out: ScaleOut) -> list[str]:
     """All that the model takes for granted, one line each."""
     network = out.network
     lines = [
-        "Efficiency: one rank's step over that of so many at the same batch size per rank (weak scaling); from the "
-        "all-reduce after the backward pass to overlapped with it. Images/s, time and energy: of the faster "
-        "all-reduce, overlapped.",
+        "Efficiency: one rank's step over that of so many at the same batch size per rank (weak scaling).",
+        "From, to: the slowest and the fastest of a ring and a hierarchy, after the backward pass and overlapped with "
+        "it; most published results lie outside that range (docs/forecast.md).",
         f"Overlapped: {OVERLAP:.0%} of an all-reduce hides behind the backward pass ({BACKWARD:.0%} of a step), by "
         "published results (docs/forecast.md); one buffer of all gradients, stored like the activations.",
         f"All-reduce: bytes / bandwidth + messages x latency. Within a node {network.inside.bytes_s / 1e9:g} GB/s, "

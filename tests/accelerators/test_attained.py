@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copy
 import dataclasses
 import importlib.util
 import itertools
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tcbench.accelerators import attained as model
 from tcbench.accelerators import ceilings
 from tcbench.accelerators.attained import Convolution, attained, expected_s, rows
 from tcbench.accelerators.peaks import peak_rates, work_floor_s
@@ -100,9 +102,10 @@ def test_a_training_step_takes_about_as_long_as_was_published(validation, says):
     assert rate == pytest.approx(published.images_per_s, rel=validation.GOAL)
 
 
-def test_the_page_shows_what_this_table_predicts():
+def test_the_page_shows_what_this_model_predicts(validation):
     page = (Path(__file__).parents[2] / "docs" / "virtual.md").read_text("utf-8")
-    assert attained(V100).name in page, "make its table anew: benchmarks/virtual.py"
+    for card in {published.card for published in validation.PUBLISHED}:
+        assert attained(gpus.load(card)).name in page, "make its table anew: benchmarks/virtual.py"
 
 
 def test_every_miss_has_a_reason(validation):
@@ -131,9 +134,36 @@ def test_every_kind_of_convolution_has_one_row():
     assert all(set(group) == {"source", *FILTERS} for _, _, group in convolution_rows())
 
 
-def test_the_table_is_named_by_what_stands_in_it():
-    assert re.fullmatch("attained-[0-9a-f]{12}", attained(V100).name)
-    assert attained(V100).name == attained(A100).name
+def changed_row(monkeypatch):
+    table = copy.deepcopy(dict(rows()))
+    table["convolution"]["dgrad"]["fp16"]["spatial"]["memory"] = 0.5
+    monkeypatch.setattr(model, "rows", lambda: table)
+
+
+CHANGES = {
+    "a row of the table": changed_row,
+    "the tiles of a product": lambda patch: patch.setattr(model, "TILES", ((128, 128),)),
+    "what a normalisation reads twice": lambda patch: patch.setattr(model, "_read_again_bytes", lambda *_: 0),
+    "the padding of channels": lambda patch: patch.setattr(model, "_padding", lambda *_: 1.0),
+    "the transposes of NCHW": lambda patch: patch.setattr(model, "_transposes_s", lambda *_: 0.0),
+    "an inverse's time": lambda patch: patch.setattr(model, "_inverse_s", lambda *_: 1.0),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_another_model_has_another_name(monkeypatch, change):
+    name = attained(V100).name
+    assert re.fullmatch("attained-[0-9a-f]{12}", name)
+    change(monkeypatch)
+    attained.cache_clear()
+    assert attained(V100).name != name
+
+
+@pytest.mark.parametrize("figure", ["memory_bandwidth_bytes_s", "sm_clock_hz", "multiprocessors", "memory_bytes"])
+def test_another_card_has_another_name_and_another_text_of_its_file_has_not(figure):
+    other = dataclasses.replace(V100, **{figure: getattr(V100, figure) // 2})
+    assert attained(other).name != attained(V100).name
+    assert attained(dataclasses.replace(V100, json=V100.json + " ")).name == attained(V100).name
 
 
 # -- the model ------------------------------------------------------------------------------------------------------
@@ -241,29 +271,39 @@ def test_a_card_between_two_rows_takes_the_older_ones():
     assert (between.bandwidth, between.products) == (attained(A100).bandwidth, attained(A100).products)
 
 
-@pytest.fixture
-def measured():
-    """On a card like the A100: a product at half the peak of Tensor Cores, a copy at a quarter of the bandwidth."""
-    peaks = peak_rates(A100)
+def measure(card, times):
+    """Keep ceilings as such a card would measure them that is so many times what the table expects of it."""
+    copy_s = 2 * ceilings.COPY_BYTES / attained(card).bandwidth_bytes_s + 2e-6
+    rates = {name: times * work.flops / expected_s(work, card) for name, work in ceilings.products(card.sm).items()}
     value = ceilings.Measured(
-        device_name=A100.device_name,
-        flops_s={"fp32": 0.9 * peaks.fp32_flops_s, "fp16": 0.5 * peaks.fp16_flops_s},
-        bandwidth_bytes_s=A100.memory_bandwidth_bytes_s / 4,
+        device_name=card.device_name,
+        flops_s=rates,
+        bandwidth_bytes_s=times * 2 * ceilings.COPY_BYTES / copy_s,
         says="measured",
     )
     ceilings.keep(ceilings.path("some-machine"), value)
+    attained.cache_clear()
     return value
 
 
-def test_ceilings_that_were_measured_on_such_a_card_take_the_place_of_the_rows(measured):
+@pytest.mark.parametrize("card", [V100, A100])
+def test_ceilings_that_equal_what_the_table_expects_change_no_forecast(card):
+    works = [*model.sample_works(), *ceilings.products(card.sm).values()]
+    before = [expected_s(work, card) for work in works]
+    measure(card, 1.0)
+    assert [expected_s(work, card) for work in works] == pytest.approx(before)
+
+
+def test_ceilings_that_were_measured_on_such_a_card_scale_its_rows():
+    by_table = attained(A100)
+    measured = measure(A100, 0.5)
     here = attained(A100)
-    assert here.products == {"fp32": pytest.approx(0.9), "tf32": pytest.approx(0.861), "fp16": pytest.approx(0.5)}
-    assert here.bandwidth == 0.25
-    assert here.convolutions["dgrad", "spatial", "fp16"].arithmetic == pytest.approx(0.50 * 0.5 / 0.896)
-    assert expected_s(Relu(1 << 26, "float16"), A100) == pytest.approx(
-        2 * (1 << 27) / measured.bandwidth_bytes_s + 2e-6
-    )
-    assert re.fullmatch("attained-[0-9a-f]{12}[+]roofline-[0-9a-f]{12}", here.name)
+    for name, work in ceilings.products(80).items():
+        assert work.flops / expected_s(work, A100) == pytest.approx(measured.flops_s[name], rel=0.02)
+    assert here.products == {name: pytest.approx(share / 2) for name, share in by_table.products.items()}
+    assert here.bandwidth == pytest.approx(by_table.bandwidth / 2, rel=1e-3)
+    assert re.fullmatch("attained-[0-9a-f]{12}[+]roofline", here.name)
+    assert here.name.partition("+")[0] != by_table.name
     assert attained(V100).bandwidth == 0.904
 
 

@@ -170,7 +170,7 @@ def test_a_forecast_step_on_many_ranks_is_a_bound_with_its_assumptions_and_a_cha
         "wrote chart.svg",
     ):
         assert line in done.out
-    rows = [line.split()[:2] for line in done.out.splitlines() if " kWh" in line]
+    rows = [line.split()[:2] for line in done.out.splitlines() if " kWh" in line and "ring" in line]
     assert rows == [["8", "16"], ["4096", "8,192"]]
     assert "4096" in (here / "chart.svg").read_text("utf-8")
     value = json.loads(tcbench(here, *words, "--json").out)

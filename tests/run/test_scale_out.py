@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
 import factories
 import msgspec
@@ -55,7 +56,7 @@ def test_energy_is_that_of_the_mean_power_while_steps_were_timed():
     [basis] = run.measured([msgspec.structs.replace(trial(), gpu=gpu)], all_configs=True)
     assert basis.step.power_w == 250
     [size] = run.scale_out([basis], [64], ABCI).sizes
-    assert size.best.energy_j == pytest.approx(64 * 250 * size.best.time_to_train_s)
+    assert size.fastest.energy_j == pytest.approx(64 * 250 * size.fastest.time_to_train_s)
 
 
 def test_a_simulated_step_says_so():
@@ -81,34 +82,33 @@ def test_where_nothing_fits_there_is_nothing_to_scale_out():
         run.forecast(a_forecast(CellForecast(cell, cannot_run="needs compute capability 8.0")), all_configs=False)
 
 
-def test_the_best_is_the_faster_all_reduce_overlapped():
+def test_a_size_ranges_over_both_all_reduces_with_overlap_and_without():
     [basis] = run.measured([trial()], all_configs=True)
     [size] = run.scale_out([basis], [1024], ABCI).sizes
-    assert (size.best.algorithm, size.best.overlap) == ("hierarchical", OVERLAP)
-    assert size.best.step_s == min(scaled.step_s for scaled in size.by.values())
+    assert (size.fastest.algorithm, size.fastest.overlap) == ("hierarchical", OVERLAP)
+    assert (size.slowest.algorithm, size.slowest.overlap) == ("ring", 0)
+    assert set(size.by) == {(algorithm, overlap > 0) for algorithm, overlap in published.WAYS}
+    steps_s = [scaled.step_s for scaled in size.by.values()]
+    assert (size.fastest.step_s, size.slowest.step_s) == (min(steps_s), max(steps_s))
 
 
 # -- published results ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("result", published.RESULTS, ids=lambda result: result.says)
-def test_the_model_is_within_ten_points_of_a_published_efficiency(result):
-    assert abs(result.model() - result.efficiency) <= published.GOAL
+def test_the_page_shows_what_this_model_makes_of_published_results():
+    page = (Path(__file__).parents[2] / "docs" / "forecast.md").read_text("utf-8")
+    assert "\n".join(published.table()) in page, "make its table anew: benchmarks/scale_out.py"
 
 
-def test_the_overlap_is_one_number_the_least_squares_and_a_range_of_them_would_do():
+def test_the_overlap_is_the_least_squares_of_those_that_overlap():
     assert published.fitted() == OVERLAP
-    low, high = published.within_goal()
-    assert low <= OVERLAP - 0.2
-    assert high >= OVERLAP + 0.2
 
 
 def test_no_input_comes_from_the_efficiency_that_is_compared():
     for result in published.RESULTS:
-        other = dataclasses.replace(result, efficiency=0.5)
-        assert other.model() == result.model()
+        assert dataclasses.replace(result, efficiency=0.5).range() == result.range()
 
 
 def test_the_step_of_a_time_to_train_leaves_room_for_its_all_reduce():
     jia = next(result for result in published.RESULTS if "Jia" in result.says)
-    assert jia.model_time_to_train_s(2048) == pytest.approx(396)
+    assert jia.times_to_train_s(2048) == pytest.approx((396, 396))

@@ -13,6 +13,7 @@ from tcbench.hardware import networks
 from tcbench.run.scale_out import Basis, scale_out
 from tcbench.show import scale_out as view
 from tcbench.show.charts.scale_out import Curve, Point, curves_of, scale_out_chart
+from tcbench.show.format import number
 
 STEP = Step(time_s=0.025, images=32, gradient_bytes=51_114_064, power_w=300.0)
 
@@ -40,17 +41,23 @@ def test_a_forecast_is_marked_as_a_bound_and_a_measured_step_is_not():
     assert not any(line.startswith("Forecast step: ") for line in view.assumptions(out))
 
 
-def test_a_row_fits_into_the_width_and_holds_the_model_s_figures():
+def test_a_size_has_a_row_for_its_slowest_way_and_one_for_its_fastest():
     out = scale_out([basis()], [4096], networks.load("abci"))
     lines = shown(out).splitlines()
-    [row] = [line for line in lines if line.strip().startswith("4096")]
     assert all(len(line) <= view.WIDTH for line in lines)
-    best = out.sizes[0].best
-    assert row.split()[:2] == ["4096", "131,072"]
-    assert f"{best.images_per_s / 1e6:.2f}M" in row
-    assert f"{best.energy_j / 3.6e6:.2f} kWh" in row
-    bare = out.sizes[0].by["hierarchical", False]
-    assert f"{bare.efficiency:.1%} - {best.efficiency:.1%}" in row
+    [size] = out.sizes
+    slow, fast = lines[-2:]
+    assert slow.split()[:2] == ["4096", "131,072"]
+    assert "ring, not overlapped" in slow
+    assert "hierarchical, overlapped" in fast
+    for row, scaled in ((slow, size.slowest), (fast, size.fastest)):
+        assert f"{scaled.efficiency:.1%}" in row
+        assert f"{scaled.images_per_s / 1e6:.2f}M" in row
+        assert f"{number(scaled.energy_j / 3.6e6)} kWh" in row
+
+
+def test_one_rank_has_one_row():
+    assert shown(scale_out([basis()], [1], networks.load("abci"))).count(" 100.0% ") == 1
 
 
 def test_energy_is_left_out_where_no_power_is_known():
@@ -100,6 +107,6 @@ def test_one_number_of_ranks_is_a_chart_too():
 
 
 def test_more_cells_than_colours_are_refused():
-    curve = Curve("a", (1, 2), (1, 0.9), (1, 0.8), (10, 6))
+    curve = Curve("a", (1, 2), (1, 0.9), (1, 0.8), (10, 6), (10, 7))
     with pytest.raises(SelectionError, match="9 cells do not fit in one chart"):
         scale_out_chart([curve] * 9, "about")

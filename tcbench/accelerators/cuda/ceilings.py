@@ -1,6 +1,5 @@
 """A GPU's ceilings: a matrix product by cuDNN in each precision, and a copy within its memory.
 
-The product is a 1x1 convolution, by the plans that training uses, so that the ceiling is one that a rung could reach.
 Launches take turns, on one stream between events; the best of each is taken, as a ceiling.
 """
 
@@ -11,26 +10,14 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from tcbench.accelerators.ceilings import COPY_BYTES, SIZE, products
 from tcbench.accelerators.protocol import Accelerator, Array
 from tcbench.core.record import CudnnSettings
 from tcbench.core.session import Clock
 from tcbench.hardware.gpus import GpuProperties
-from tcbench.work import Conv2d, ConvFprop, Operand
+from tcbench.work import Operand
 
 ROUNDS = 15
-SIZE = 4096
-"""Channels in and out, and pixels times images: 2 SIZE^3 FLOP."""
-COPY_BYTES = 1 << 30
-
-
-def products(sm: int, size: int = SIZE) -> dict[str, ConvFprop]:
-    """The product in each precision that a GPU of this compute capability has."""
-
-    def product(dtype: Any, math: Any = "strict") -> ConvFprop:
-        return ConvFprop(Conv2d(size // 64, size, 8, 8, size, 1, 1, 1, 0, "NHWC", dtype, math))
-
-    works = {"fp32": product("float32"), "fp16": product("float16")}
-    return works | ({"tf32": product("float32", "tf32")} if sm >= 80 else {})
 
 
 class Gpu(Accelerator, Protocol):

@@ -71,7 +71,7 @@ class VirtualAccelerator:
 
     def zeros(self, shape: tuple[int, ...], dtype: Any) -> Array:
         array = self.empty(shape, dtype)
-        seconds = self._in_memory_s(array.nbytes)
+        seconds = self._attained.in_memory_s(array.nbytes)
         self.stream.put(self._task("memset", "memset", "cudaMemsetAsync", "kernel", seconds, array.nbytes))
         return array
 
@@ -84,7 +84,7 @@ class VirtualAccelerator:
     def copy(self, source: Array, target: Array) -> None:
         check_copy(source, target)
         if isinstance(source, VirtualArray):
-            self.stream.put(self._copying("memcpy DtoD", target.nbytes, self._in_memory_s(2 * target.nbytes)))
+            self.stream.put(self._copying("memcpy DtoD", target.nbytes, self._attained.in_memory_s(2 * target.nbytes)))
         else:
             self._send(source, target)
 
@@ -93,12 +93,12 @@ class VirtualAccelerator:
         capturing = self.stream.capturing
         slot = (self._staging.make if capturing else self._staging.next)(source.nbytes)
         slot.fill(source)
-        self.stream.put(self._copying("memcpy HtoD", target.nbytes, self._over_link_s(target.nbytes)))
+        self.stream.put(self._copying("memcpy HtoD", target.nbytes, self._attained.over_link_s(target.nbytes)))
         if not capturing:
             slot.event.record(self.stream)
 
     def download(self, array: Array) -> Any:
-        self.stream.put(self._copying("memcpy DtoH", array.nbytes, self._over_link_s(array.nbytes)))
+        self.stream.put(self._copying("memcpy DtoH", array.nbytes, self._attained.over_link_s(array.nbytes)))
         self.stream.synchronize()
         return np.zeros(array.shape, array.dtype)
 
@@ -171,12 +171,6 @@ class VirtualAccelerator:
 
     def _copying(self, name: str, n_bytes: int, seconds: float) -> Task:
         return self._task("copy", name, "cudaMemcpyAsync", "copy", seconds, n_bytes)
-
-    def _in_memory_s(self, n_bytes: int) -> float:
-        return self._attained.kernel_s + n_bytes / self._attained.bandwidth_bytes_s
-
-    def _over_link_s(self, n_bytes: int) -> float:
-        return self._attained.kernel_s + n_bytes / self._attained.link_bytes_s
 
     def _task(
         self, kind: ActivityKind, name: str, call: str, driver: str, seconds: float, n_bytes: int | None = None

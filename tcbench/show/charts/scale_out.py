@@ -35,13 +35,14 @@ _TIMES |= {3_600_000: "1,000 h", 36_000_000: "10,000 h"}
 
 @dataclass(frozen=True)
 class Curve:
-    """A step on each number of `ranks`: efficiency overlapped and not, and the time to train, overlapped."""
+    """A step on each number of `ranks`: efficiency and time to train of the fastest way, and of the slowest."""
 
     label: str
     ranks: tuple[int, ...]
     efficiency: tuple[float, ...]
-    efficiency_bare: tuple[float, ...]
+    least_efficiency: tuple[float, ...]
     time_to_train_s: tuple[float, ...]
+    most_time_to_train_s: tuple[float, ...]
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ class Point:
 
 
 def curves_of(out: ScaleOut) -> list[Curve]:
-    """A curve for each basis: of the faster all-reduce at each number of ranks."""
+    """A curve for each basis: of the fastest way at each number of ranks."""
     return [_curve(basis, [size for size in out.sizes if size.basis == basis]) for basis in out.bases]
 
 
@@ -67,9 +68,10 @@ def _curve(basis: Basis, sizes: Sequence[Size]) -> Curve:
     return Curve(
         label=drawable(f"{basis.cell.label} on {basis.device_name} ({basis.source}{bound})"),
         ranks=tuple(size.ranks for size in sizes),
-        efficiency=tuple(size.best.efficiency for size in sizes),
-        efficiency_bare=tuple(size.by[size.best.algorithm, False].efficiency for size in sizes),
-        time_to_train_s=tuple(size.best.time_to_train_s for size in sizes),
+        efficiency=tuple(size.fastest.efficiency for size in sizes),
+        least_efficiency=tuple(size.slowest.efficiency for size in sizes),
+        time_to_train_s=tuple(size.fastest.time_to_train_s for size in sizes),
+        most_time_to_train_s=tuple(size.slowest.time_to_train_s for size in sizes),
     )
 
 
@@ -81,7 +83,7 @@ def scale_out_chart(
         raise SelectionError(
             f"{len(curves)} cells do not fit in one chart (at most {len(_COLOURS)}); choose with --config or --bs"
         )
-    band = "Band: from the all-reduce after the backward pass to overlapped with it; lines and times: overlapped."
+    band = "Lines: the faster all-reduce, overlapped with the backward pass; bands: to the slower one, after it."
     page = Page("One step on many ranks, by a model", subtitle, [*notes, band])
     marked = {point.curve for point in points}
     lines = [
@@ -103,9 +105,9 @@ def scale_out_chart(
     _frame(efficiency, times, curves, points)
     for i, curve in enumerate(curves):
         style = {"color": _COLOURS[i], "linestyle": _DASHES[i % len(_DASHES)], "linewidth": 1.8, "zorder": 3}
-        efficiency.fill_between(
-            curve.ranks, curve.efficiency_bare, curve.efficiency, color=_COLOURS[i], alpha=0.18, linewidth=0
-        )
+        band_style = {"color": _COLOURS[i], "alpha": 0.18, "linewidth": 0}
+        efficiency.fill_between(curve.ranks, curve.least_efficiency, curve.efficiency, **band_style)
+        times.fill_between(curve.ranks, curve.time_to_train_s, curve.most_time_to_train_s, **band_style)
         efficiency.plot(curve.ranks, curve.efficiency, **style)
         times.plot(curve.ranks, curve.time_to_train_s, **style)
     page.settle()
@@ -126,12 +128,12 @@ def _frame(efficiency: Axes, times: Axes, curves: Sequence[Curve], points: Seque
         axes.xaxis.set_major_formatter(FuncFormatter(lambda n, _: f"{n:.0f}"))
         axes.set_xlabel("ranks")
         axes.tick_params(labelsize=WORDS)
-    shares = [x for c in curves for x in (*c.efficiency, *c.efficiency_bare)]
+    shares = [x for c in curves for x in (*c.efficiency, *c.least_efficiency)]
     shares += [point.efficiency for point in points if point.efficiency is not None]
     efficiency.set_ylim(max(0.0, min(0.5, min(shares) - 0.1)), 1.04)
     efficiency.yaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{share:.0%}"))
     times.set_yscale("log")
-    seconds = [x for c in curves for x in c.time_to_train_s]
+    seconds = [x for c in curves for x in (*c.time_to_train_s, *c.most_time_to_train_s)]
     seconds += [point.time_to_train_s for point in points if point.time_to_train_s is not None]
     times.set_ylim(min(seconds) / 2, max(seconds) * 2)
     within = [t for t in _TIMES if min(seconds) / 2 <= t <= max(seconds) * 2]

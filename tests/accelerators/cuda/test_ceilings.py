@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from reference_accelerator import ReferenceAccelerator
 
-from tcbench.accelerators.cuda.ceilings import measure_on, products
+from tcbench.accelerators.ceilings import products
+from tcbench.accelerators.cuda.ceilings import measure_on
 from tcbench.hardware.gpus import GpuProperties
 from tcbench.work import Work
 
