@@ -13,7 +13,6 @@ from rich.table import Table
 from rich.text import Text
 
 from tcbench.core.numerics import ALL_TECHNIQUES, DECAYS, KINDS, WARM_UP, Document, Setting, Technique
-from tcbench.core.text import digits
 from tcbench.numerics.equivalence import Equivalence
 from tcbench.numerics.gradients import LOST_AT_MOST, shares, zero_in_bfloat16
 from tcbench.numerics.judgement import (
@@ -213,7 +212,7 @@ def costs_table(document: Document) -> Table:
 
 
 def _loss(value: float) -> str:
-    return f"{value:.3f}" if value < 1000 else digits(value, 4)
+    return f"{value:.3f}" if value < 1000 else f"{value:.4g}"
 
 
 def verdicts_table(judged: Sequence[Verdict], base: Technique) -> Table:
