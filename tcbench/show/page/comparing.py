@@ -125,7 +125,7 @@ def _table(cells: Sequence[_Named]) -> Table:
                 Field(f"{one.cell.config}{where and f', {where}'}"),
                 *((Field(metrics[one.metric]),) if len(metrics) > 1 else ()),
                 badge(VERDICT_BADGES[one.verdict]),
-                *(figure(side and side.figure, written(one.metric, side)) for side in (one.base, one.current)),
+                *(figure(side.figure if side else None, written(one.metric, side)) for side in (one.base, one.current)),
                 middle(one.ratio, lambda value: f"{value:.3f}×"),
                 Field(limits(one.ratio, "factor") if one.ratio else ""),
                 figure(one.current.trials_ok if one.current else 0, trials),
