@@ -22,6 +22,7 @@ from tcbench.analysis.intervals import Intervals
 from tcbench.analysis.scaling import ALLREDUCE, critical_rank
 from tcbench.core.errors import SelectionError
 from tcbench.core.record import PhaseTimes, Record
+from tcbench.core.text import digits
 from tcbench.core.timeline import Span, Timeline
 
 Verdict = Literal["input-bound", "host-bound", "gpu-bound", "network-bound", "balanced"]
@@ -282,7 +283,7 @@ class Bottleneck:
 def _ms(seconds: float) -> str:
     """38 ms, 8.1 ms, 0.31 ms."""
     ms = seconds * 1e3
-    return f"{ms:.0f} ms" if ms >= 9.95 else f"{ms:.2g} ms"
+    return f"{ms:.0f} ms" if ms >= 9.95 else f"{digits(ms, 2)} ms"
 
 
 # -- from a timeline -----------------------------------------------------------------------------------------------

@@ -11,9 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
-
-from tcbench.core.record import Cell, Environment, GpuState, Record, encode
+from tcbench.core.record import Cell, Environment, GpuState, Record, encode, settings
 
 FACETS: Mapping[str, str] = {
     "simulated": "whether the device was measured or simulated; the model of one that was, and its host's speed",
@@ -129,21 +127,11 @@ def values(records: Iterable[Record]) -> Values:
 @functools.lru_cache(4096)
 def _of_cell(cell: Cell) -> Facts:
     facts: dict[tuple[str, str], str] = {}
-    for name in cell.__struct_fields__:
-        if name in _IDENTITY:
-            continue
-        value = getattr(cell, name)
+    for name, value in settings(cell).items():
         if name == "device":
             value = value.partition(":")[0]  # which of several like GPUs does not matter
-        facet = _FACET_OF.get(name, "settings")
-        if isinstance(value, msgspec.Struct):
-            facts |= {
-                (facet, f"{name}.{key}"): str(v)
-                for key, v in msgspec.structs.asdict(value).items()
-                if v is not msgspec.UNSET
-            }
-        elif value is not None:
-            facts[facet, name] = str(value)
+        if name not in _IDENTITY:
+            facts[_FACET_OF.get(name.partition(".")[0], "settings"), name] = str(value)
     return facts
 
 

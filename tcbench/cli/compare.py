@@ -19,6 +19,7 @@ from tcbench.cli.comparisons import (
     ThresholdOption,
     allowed,
     called,
+    check_distinct,
     check_output,
     comparable,
     exit_code,
@@ -69,13 +70,11 @@ def compare(
     the gate's verdicts, unless --threshold or --metric asks for others. Exit codes: 0 no regression; 1 a
     regression, a missing cell, or one that does not run any more; 2 unreadable; 4 inconclusive and --strict; 5 not
     comparable."""
-    from tcbench.analysis import comparability
     from tcbench.analysis.compare import compare as compared
     from tcbench.analysis.verdict import Rule
     from tcbench.cli.results import read_files
     from tcbench.run import gate_file
     from tcbench.show.comparison import Labels
-    from tcbench.show.format import counted
 
     names, rule, may_differ = metrics(metric), Rule(threshold(threshold_)), allowed(allow)
     check_output(output)
@@ -83,10 +82,6 @@ def compare(
     befores, afters = read_files([base_path]).records, read_files([current_path]).records
     files = plain(str(base_path)), plain(str(current_path))
     labels = Labels(called(base_name, befores), called(current_name, afters), files)
-    both = comparability.shared(befores, afters)
-    if both:
-        which = "all trials" if both == len(befores) == len(afters) else counted(both, "trial")
-        typer.echo(f"note: {which} of {labels.current} are in {labels.base} too", err=True)
     asked = given(context, (one for one in context.command.params if one.name in ("metric", "threshold_")))
     content = None if asked else gate_file.of(base_path, current_path)
     if content is not None:
@@ -96,6 +91,7 @@ def compare(
     else:
         comparison = compared(befores, afters, names, rule)
     try:
+        check_distinct(befores, afters, labels)
         comparison = comparable(comparison, labels, may_differ, retry_command(context))
     except NotComparableError as error:
         if format_ == "github":

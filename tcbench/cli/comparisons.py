@@ -121,6 +121,18 @@ def _chosen(option: str, given: Sequence[str] | None, known: Sequence[str]) -> l
     return list(dict.fromkeys(words))
 
 
+def check_distinct(base: Sequence[Record], current: Sequence[Record], labels: Labels) -> None:
+    """Raises NotComparableError where trials stand on both sides: against themselves they would always pass."""
+    from tcbench.analysis.comparability import shared
+    from tcbench.show.format import counted
+
+    if both := shared(base, current):
+        which = "all trials" if both == len(base) == len(current) else counted(both, "trial")
+        raise NotComparableError(
+            f"{which} of {labels.current} are in {labels.base} too; expected trials of another run: `tcbench run`"
+        )
+
+
 def comparable(comparison: Comparison, labels: Labels, allow: Allowed, retry: str) -> Comparison:
     """The comparison as it may be judged: what is missing does not fail where that is allowed. `retry` is the command
     so far, without its --allow. Raises NotComparableError: nothing in common, or differences that are not allowed."""

@@ -18,6 +18,7 @@ from tcbench.cli.options import (
     FormatOption,
     ImageSizeOption,
     ModelOption,
+    ResultsFolderOption,
     batch_sizes,
     complete_gpu,
     complete_network,
@@ -32,6 +33,7 @@ from tcbench.core.errors import SelectionError
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from tcbench.core.record import Record
     from tcbench.hardware.networks import Network
     from tcbench.run.forecast import Forecast
     from tcbench.run.scale_out import ScaleOut
@@ -98,6 +100,7 @@ def forecast(
             rich_help_panel=MANY,
         ),
     ] = None,
+    out: ResultsFolderOption = OUT,
     output: Annotated[
         Path | None, output_option("Of many ranks also a chart: .png, .svg or .pdf. Default: none.")
     ] = None,
@@ -132,9 +135,11 @@ def forecast(
         check_path(output)
     if over:
         _refuse({"--model": model, "--details": details, "--fresh": fresh, "--image-size": image_size})
+        from tcbench.cli.results import read
+
         assert sizes is not None
         assert network is not None
-        scaled = _measured(over, batch_sizes(bs), config_names(config), sizes, network)
+        scaled = _measured(read(over, out), batch_sizes(bs), config_names(config), sizes, network)
         _print_ranks(scaled, format_ == "json", output)
         return
     assert gpu is not None
@@ -188,17 +193,17 @@ def _forecast(
 
 
 def _measured(
-    over: Sequence[str],
+    records: Sequence[Record],
     sizes: tuple[int, ...] | None,
     configs: tuple[str, ...],
     ranks: Sequence[int],
     network: Network,
 ) -> ScaleOut:
-    from tcbench.cli.results import chosen, read
+    from tcbench.cli.results import chosen
     from tcbench.run import scale_out
 
-    records = chosen(read(over, OUT), configs, sizes)
-    return scale_out.scale_out(scale_out.measured(records, all_configs=bool(configs)), ranks, network)
+    bases = scale_out.measured(chosen(records, configs, sizes), all_configs=bool(configs))
+    return scale_out.scale_out(bases, ranks, network)
 
 
 def _say(console: Console, line: str, style: str = "") -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tcbench.cli.app import INTERRUPTED, OUT, command
+from tcbench.cli.app import INTERRUPTED, OUT, command, given
 from tcbench.cli.comparisons import (
     COMPARED,
     JUDGE,
@@ -191,6 +191,8 @@ def gate(
     from tcbench.show import console
     from tcbench.show.comparison import Labels
 
+    if bisect is not None:
+        _refuse_beside_bisect(context, format_)
     check_output(output)
     if strict and lenient:
         raise SelectionError("--strict and --lenient: expected one of them")
@@ -220,12 +222,6 @@ def gate(
 
     if bisect is not None:
         from tcbench.cli import bisect as bisecting
-
-        if any((base, current, base_python, current_python, resume, dry_run)) or names != ("throughput",):
-            raise SelectionError(
-                "--bisect GOOD..BAD looks for lost throughput between two revisions: leave out --base, "
-                "--current, --base-python, --current-python, --metric, --resume and --dry-run"
-            )
 
         def of_bad() -> tuple[Plan, Launcher]:
             made = make_plan(scenario, chosen, device)
@@ -277,6 +273,23 @@ def gate(
     comparison = comparable(comparison, labels, may_differ, retry_command(context))
     present(comparison, labels, format_, output)
     raise typer.Exit(exit_code(comparison, strict or (comparison.unsettled and not lenient)))
+
+
+def _refuse_beside_bisect(context: typer.Context, format_: str) -> None:
+    """Raises SelectionError where an option stands beside --bisect that has no meaning there."""
+    kept = _OF_BISECT | ({"format_"} if format_ in ("table", "json") else set())
+    refused = given(context, (one for one in context.command.params if one.name not in kept))
+    if refused:
+        raise SelectionError(
+            "--bisect GOOD..BAD looks for lost throughput between two revisions, prints words or JSON and goes on by "
+            f"itself: leave out {shlex.join(refused)}"
+        )
+
+
+_OF_BISECT = {"scenario", "bisect", "setup", "bs", "ranks", "config", "device", "data", "model", "image_size"}
+_OF_BISECT |= {"interims", "budget", "target", "max_time", "timeout", "seed", "threads", "launcher", "threshold_"}
+_OF_BISECT |= {"out", "quiet"}
+"""The parameters of `gate` that `--bisect` takes."""
 
 
 def _to_resume(folder: Path, asked: Asked, say: Callable[[str], None]) -> Path | None:

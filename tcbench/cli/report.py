@@ -142,11 +142,13 @@ def _compared(given: Given, base: str | None, baseline: str | None, out: Path) -
     NotComparableError where the two sides have no cell in common."""
     from tcbench.analysis.compare import compare
     from tcbench.analysis.diff import changed
+    from tcbench.cli.comparisons import check_distinct
     from tcbench.cli.results import read_files
     from tcbench.core import store
     from tcbench.core.text import plain
     from tcbench.run import baseline as baselines
     from tcbench.run import gate_file
+    from tcbench.show.comparison import Labels
     from tcbench.show.page import Compared
 
     current = given.paths[0] if len(given.paths) == 1 else None
@@ -161,6 +163,7 @@ def _compared(given: Given, base: str | None, baseline: str | None, out: Path) -
         return None
     content = gate_file.of(path, current) if current is not None else None
     before = read_files([path]).records
+    check_distinct(before, given.records, Labels(plain(name), "these results"))
     comparison = gate_file.comparison(content, before, given.records) if content else compare(before, given.records)
     if not comparison.paired:
         raise NotComparableError(f"{name}: no config and batch size in common with these results")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tcbench.cli.app import INTERRUPTED, OUT, SOME_CELL_FAILED, command
+from tcbench.cli.app import INTERRUPTED, OUT, SOME_CELL_FAILED, command, given
 from tcbench.cli.options import (
     HOW,
     WHERE,
@@ -59,6 +60,7 @@ tcbench run --resume                               the same command again, after
 """,
 )
 def run(
+    context: typer.Context,
     scenario: ScenarioArgument = None,
     bs: BatchSizesOption = None,
     ranks: RanksOption = None,
@@ -120,6 +122,7 @@ def run(
         ranks=ranks,
         model=model,
     )
+    of_label = ending(label)
     plan = make_plan(scenario, chosen, device)
     check_folder(plan)
     plan, starter = with_launcher(plan, launcher, asked=ranks is not None)
@@ -128,9 +131,15 @@ def run(
         return
     if fresh_autotune:
         os.environ[messages.FRESH_AUTOTUNE] = "1"  # workers inherit it
-    failed = _run(plan, starter, out, ending(label), resume, quiet, format_ == "json")
+    kept = [one for one in context.command.params if one.name not in _OF_ONE_RUN]
+    whole = shlex.join(["tcbench", "run", *given(context, kept)]) if config else ""
+    failed = _run(plan, starter, out, of_label, resume, quiet, format_ == "json", whole)
     if failed:
         raise typer.Exit(SOME_CELL_FAILED)
+
+
+_OF_ONE_RUN = {"config", "fresh_autotune", "resume", "label", "quiet", "format_"}
+"""Options that the proposal to run a scenario's other configs too does not repeat."""
 
 
 def make_plan(scenario: str | None, chosen: Selection, device: str, *, remote: bool = False) -> Plan:
@@ -188,8 +197,10 @@ def ending(label: str | None) -> str:
     return f"_{label}"
 
 
-def _run(plan: Plan, launcher: Launcher, out: Path, ending: str, resume: bool, quiet: bool, json: bool) -> bool:
-    """Run a plan to its end, store and show it. True when some cell failed."""
+def _run(
+    plan: Plan, launcher: Launcher, out: Path, ending: str, resume: bool, quiet: bool, json: bool, whole: str
+) -> bool:
+    """Run a plan to its end, store and show it. `whole` as in `_next_step`. True when some cell failed."""
     from tcbench.analysis.eta import estimate
     from tcbench.core import store
     from tcbench.run import rounds
@@ -240,7 +251,7 @@ def _run(plan: Plan, launcher: Launcher, out: Path, ending: str, resume: bool, q
         wanted = {planned.cell.key for planned in plan.cells}
         records_now = [record for record in store.current([*before, *fresh]) if record.cell.key in wanted]
         failed = any(record.status in ("failed", "timeout", "crashed") for record in records_now)
-        _show_results(records_now, path, failed, json)
+        _show_results(records_now, path, failed, json, whole)
     except KeyboardInterrupt:
         stored = len(store.read([path]).records)  # an interrupt may come just after one was written
         where = f"{counted(stored, 'record')} kept in {path}" if stored else "nothing was measured yet"
@@ -291,7 +302,7 @@ def _library(plan: Plan) -> str | None:
     return f"{library} computes" + (f": {shortfall}" if shortfall else "")
 
 
-def _show_results(records: Sequence[Record], path: Path, failed: bool, json: bool) -> None:
+def _show_results(records: Sequence[Record], path: Path, failed: bool, json: bool, whole: str) -> None:
     """The table or its JSON, the chart, what to do next."""
     from tcbench.analysis.networks import networks
     from tcbench.analysis.scaling import curves
@@ -329,7 +340,7 @@ def _show_results(records: Sequence[Record], path: Path, failed: bool, json: boo
     say(f"{console.tally(summaries)}. Records: {path}")
     for chart in charts:
         say(f"Chart: {chart}")
-    say(_next_step(summaries, path, failed))
+    say(_next_step(summaries, path, failed, whole))
 
 
 def check_folder(plan: Plan) -> None:
@@ -388,10 +399,9 @@ def _charts(summaries: Sequence[CellSummary], scaled: Sequence[Curve], records: 
     return drawn
 
 
-def _next_step(summaries: Sequence[CellSummary], path: Path, failed: bool) -> str:
-    """One line: the most useful thing to do with these results."""
-    import shlex
-
+def _next_step(summaries: Sequence[CellSummary], path: Path, failed: bool, whole: str) -> str:
+    """One line: the most useful thing to do with these results. `whole`: the command for all configs, where some were
+    chosen."""
     from tcbench.analysis.ladder import climbs
     from tcbench.analysis.networks import networks
 
@@ -403,15 +413,14 @@ def _next_step(summaries: Sequence[CellSummary], path: Path, failed: bool) -> st
         return f"Next: tcbench plot {shlex.quote(str(path))} --kind ladder -o ladder.png   (what each rung buys)"
     if any(summary.cell.input.kind == "own" for summary in summaries):
         return f"Next: tcbench explain {shlex.quote(str(path))}   (which phase takes most of each step)"
-    if networks(summaries):
-        return f"Next: tcbench explain {shlex.quote(str(path))}   (what holds each network back)"
-    model = next((f"--model {summary.cell.model} " for summary in summaries), "")
-    return f"Next: tcbench run {model}--config 'fp32*'   (a whole ladder; tcbench list shows all configs)"
+    of_networks = bool(networks(summaries))
+    if of_networks or not whole:
+        what = "network" if of_networks else "cell"
+        return f"Next: tcbench explain {shlex.quote(str(path))}   (what holds each {what} back)"
+    return f"Next: {whole}   (all configs of the scenario: what each rung buys)"
 
 
 def command_again(*, resume: bool) -> str:
     """The command that was given, to be given again."""
-    import shlex
-
     words = [word for word in sys.argv[1:] if word not in ("--resume", "--debug")]
     return shlex.join(["tcbench", *words, *(["--resume"] if resume else [])])

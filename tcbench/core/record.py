@@ -147,6 +147,17 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, cache_
         return f"{self.config}, batch size {self.batch_size}{ranks}"
 
 
+def settings(of: msgspec.Struct, within: str = "") -> dict[str, Any]:
+    """The fields of a cell that are set, those of its parts by names such as `train.momentum`."""
+    values: dict[str, Any] = {}
+    for name, value in msgspec.structs.asdict(of).items():
+        if isinstance(value, msgspec.Struct):
+            values |= settings(value, f"{within}{name}.")
+        elif value is not None and value is not msgspec.UNSET:
+            values[within + name] = value
+    return values
+
+
 @functools.lru_cache(4096)
 def _key(cell: Cell) -> str:
     return hashlib.sha256(msgspec.json.encode(cell, order="deterministic")).hexdigest()[:16]

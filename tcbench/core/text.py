@@ -1,4 +1,4 @@
-"""Text that anyone may have written, made safe to show when it is read: here, and nowhere later.
+"""Text that anyone may have written, made safe to show when it is read: here, and nowhere later. And plain digits.
 
 Records, documents and timelines come from files that anyone may have made. Whoever decodes them sends their strings
 through here, so that tables, charts, pages and exports hold nothing that a terminal or a browser would act on.
@@ -6,6 +6,7 @@ through here, so that tables, charts, pages and exports hold nothing that a term
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Any
 
 import msgspec
@@ -15,6 +16,11 @@ LONGEST = 4000
 
 MANY_LINES = ("log",)
 """Fields that keep their line breaks and their length: a worker's standard error."""
+
+
+def digits(value: float, n: int = 3) -> str:
+    """A number in so many digits, and never with an exponent: 0.00005, 1.5, 1230."""
+    return f"{Decimal(f'{value:.{n}g}'):f}"
 
 
 def plain(text: str, *, lines: bool = False) -> str:

@@ -7,13 +7,12 @@ its cell has cost so far. Pure functions of frozen state; knows nothing of proce
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-import msgspec
-
 from tcbench.analysis.eta import Estimate, estimate
-from tcbench.core.record import FINAL_STATUSES, Cell, Record, Status
+from tcbench.core.record import FINAL_STATUSES, Cell, Record, Status, settings
 from tcbench.run.plan import Plan, PlannedCell
 
 _STANDARD_SIZES = (256, 64)
@@ -103,12 +102,13 @@ def differences(plan: Plan, before: Iterable[Record]) -> str:
     if all(record.plan == plan.key or (record.plan is None and record.cell in planned) for record in before):
         return ""
     theirs, ours = (_settings(cells) for cells in (measured, planned))
-    differing = [name for name in ours if set(theirs[name]) != set(ours[name])]
+    both = {name: (theirs.get(name, ["none"]), ours.get(name, ["none"])) for name in {**ours, **theirs}}
+    differing = {name: values for name, values in both.items() if set(values[0]) != set(values[1])}
     # Of a run that did not come to its end cells are missing: more telling is what it has and the plan has not.
-    foreign = [name for name in differing if not set(theirs[name]) <= set(ours[name])]
+    foreign = {name: (was, here) for name, (was, here) in differing.items() if not {*was, "none"} <= {*here, "none"}}
     said = [
-        f"{name.replace('_', ' ')} {', '.join(theirs[name][:4])}, here {', '.join(ours[name][:4])}"
-        for name in foreign or differing
+        f"{re.sub('[._]', ' ', name)} {', '.join(was[:4])}, here {', '.join(here[:4])}"
+        for name, (was, here) in (foreign or differing).items()
     ]
     return "; ".join(said) or f"{len(measured)} cells, here {len(planned)}"
 
@@ -116,16 +116,10 @@ def differences(plan: Plan, before: Iterable[Record]) -> str:
 def _settings(cells: Sequence[Cell]) -> dict[str, list[str]]:
     """The values that cells have of each setting."""
     values: dict[str, dict[str, None]] = {}
-
-    def collect(settings: msgspec.Struct, within: str = "") -> None:
-        for name, value in msgspec.structs.asdict(settings).items():
-            if isinstance(value, msgspec.Struct):
-                collect(value, f"{name} ")
-            elif name != "rungs":
-                values.setdefault(within + name, {})[str(value)] = None
-
     for cell in cells:
-        collect(cell)
+        for name, value in settings(cell).items():
+            if name != "rungs":
+                values.setdefault(name, {})[str(value)] = None
     return {name: list(of) for name, of in values.items()}
 
 

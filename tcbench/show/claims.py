@@ -15,6 +15,7 @@ from tcbench.analysis.claims import OUTCOMES, AtBatchSize, Evaluated, Outcome, S
 from tcbench.analysis.stats import Interval
 from tcbench.core.claim import Claim
 from tcbench.core.record import TAKE_ENOUGH
+from tcbench.core.text import digits
 from tcbench.show.console import open_table
 from tcbench.show.document import encoded
 from tcbench.show.format import rate
@@ -207,8 +208,8 @@ def _at(claim: Claim, at: AtBatchSize) -> str:
 
 
 def _ratio(ratio: Interval) -> str:
-    high = f"{ratio.high:.3g}" if ratio.high < 1000 else "any"
-    return f"{ratio.value:.3g}× ({ratio.low:.3g} to {high})"
+    high = digits(ratio.high) if ratio.high < 1000 else "any"
+    return f"{digits(ratio.value)}× ({digits(ratio.low)} to {high})"
 
 
 def _escaped(text: str) -> str:

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from tcbench.analysis.diff import Diff, Level, Part, Side
 from tcbench.analysis.stats import Interval
+from tcbench.core.text import digits
 from tcbench.show.comparison.wording import UNNAMED, Labels, allowed
 from tcbench.show.console import open_table
 from tcbench.show.document import encoded
@@ -139,7 +140,7 @@ def fate(part: Part) -> str:
 def _launches(part: Part) -> str:
     if part.base_n is None and part.current_n is None:
         return ""
-    before, after = (f"{n or 0:.3g}" for n in (part.base_n, part.current_n))
+    before, after = (digits(n or 0) for n in (part.base_n, part.current_n))
     return before if before == after else f"{before} -> {after}"
 
 

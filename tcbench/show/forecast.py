@@ -11,6 +11,7 @@ from rich.text import Text
 
 from tcbench.accelerators.attained import attained
 from tcbench.accelerators.peaks import ALLOWANCE_BYTES, peak_rates
+from tcbench.core.text import digits
 from tcbench.run.forecast import CellForecast, Forecast, WorkForecast
 from tcbench.show.console import add_by_batch, ladder_table, open_table
 from tcbench.show.document import encoded
@@ -74,8 +75,8 @@ def _figures(forecast: Forecast, cell: CellForecast) -> tuple[Text, ...]:
         Text(size(memory.total_bytes)),
         Text("yes", style="green") if memory.fits else Text("NO", style="bold red"),
         Text(str(cell.requests)),
-        Text(f"{floor.flops / 1e12:.3g}"),
-        Text(f"{floor.bytes / 1e9:.3g}"),
+        Text(digits(floor.flops / 1e12)),
+        Text(digits(floor.bytes / 1e9)),
         Text(f"{floor.images_per_s(cell.cell.batch_size):.0f}"),
         Text(f"{cell.cell.batch_size / cell.expected_s:.0f}"),
     )

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from tcbench.analysis.stats import Interval
 from tcbench.core.record import Environment
+from tcbench.core.text import digits
 
 _PREFIXES = ((1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""), (1e-3, "m"), (1e-6, "µ"), (1e-9, "n"))
 
@@ -40,7 +41,7 @@ def rate(images_per_s: float | Interval) -> str:
 def milliseconds(seconds: float) -> str:
     """A step time, three digits or more: 8.12 ms, 1234 ms."""
     ms = seconds * 1e3
-    return f"{ms:.0f} ms" if ms >= 100 else f"{ms:.3g} ms"
+    return f"{ms:.0f} ms" if ms >= 100 else f"{digits(ms)} ms"
 
 
 def duration(seconds: float) -> str:
@@ -70,13 +71,13 @@ def percent(share: float, decimals: int = 1) -> str:
 
 def threshold(share: float) -> str:
     """A setting as it was given: 3%, 2.5%."""
-    return f"{share * 100:.3g}%"
+    return f"{digits(share * 100)}%"
 
 
 def factor(value: float) -> str:
     """A speed-up: 0.045×, 1.23×, 12.3×."""
     if value < 0.1:
-        return f"{value:.2g}×"
+        return f"{digits(value, 2)}×"
     return f"{value:.2f}×" if value < 10 else f"{number(value)}×"
 
 

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Any
 
-import msgspec
-
-from tcbench.core.record import Cell
+from tcbench.core.record import Cell, settings
 
 Named = tuple[str | None, Cell]
 """A cell and the machine that it ran on."""
@@ -55,27 +52,17 @@ def _numbered(names: Sequence[tuple[str, int, int]], suffixes: Sequence[str]) ->
 def _facts(machine: str | None, cell: Cell) -> dict[str, str]:
     """Everything that may differ, in words, by name."""
     facts = {"machine": machine or "unknown machine"}
-    for name, value in _flat(msgspec.structs.asdict(cell)).items():
+    for name, value in settings(cell).items():
         if name not in _NAMED_ALREADY:
             facts[name] = str(value) if name in ("scenario", "device") else f"{name} {value}"
     return facts
-
-
-def _flat(values: dict[str, Any]) -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for name, value in values.items():
-        if isinstance(value, msgspec.Struct):
-            flat |= {f"{name}.{key}": inner for key, inner in msgspec.structs.asdict(value).items()}
-        else:
-            flat[name] = value
-    return flat
 
 
 def lasting(cells: Sequence[Named]) -> tuple[str, ...]:
     """A name for each cell that is the same in every run, whatever else was run: services follow a cell by it. Cells
     that it does not tell apart carry their keys."""
     names = [
-        f"{cell.label}, {cell.image_size} px, {_images(cell)}, "
+        f"{cell.label}, {cell.model} {cell.variant}, {cell.image_size} px, {_images(cell)}, "
         f"{cell.device.partition(':')[0]}, {machine or 'unknown machine'}"
         for machine, cell in cells
     ]

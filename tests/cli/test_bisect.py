@@ -198,7 +198,10 @@ def test_commits_that_do_not_run_beside_the_slow_one_are_named_with_it(project):
         (["--bisect", "c9..c4"], 2, "does not come after"),
         (["--bisect", "main..main"], 2, "does not come after"),
         (["--bisect", "good..main", "--base", "good"], 2, "leave out --base"),
-        (["--bisect", "good..main", "--metric", "memory"], 2, "leave out"),
+        (["--bisect", "good..main", "--metric", "memory"], 2, "leave out --metric memory"),
+        (["--bisect", "good..main", "-o", "new/a.png", "--strict"], 2, "leave out --strict --output new/a.png"),
+        (["--bisect", "good..main", "--lenient", "--allow", "os"], 2, "leave out --allow os --lenient"),
+        (["--bisect", "good..main", "--format", "junit"], 2, "leave out --format junit"),
         (["--bisect", "good..c5"], 5, "not measured on both ends"),
     ],
 )
@@ -207,6 +210,7 @@ def test_what_cannot_be_bisected_is_one_line(project, words, code, says):
     assert done.code == code, done.err
     assert says in done.err
     assert len(done.err.splitlines()) == 1
+    assert not (project / "new").exists()
 
 
 @pytest.mark.slow

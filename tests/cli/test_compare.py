@@ -18,8 +18,10 @@ REAL = Path(__file__).parents[2] / "results" / "amd-epyc-2cpu"
 
 
 def write(path: Path, records: list[Record]) -> Path:
+    """The records of a run that is called as the file."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(b"".join(record.encode(one) + b"\n" for one in records))
+    of_run = (msgspec.structs.replace(one, run_id=path.stem) for one in records)
+    path.write_bytes(b"".join(record.encode(one) + b"\n" for one in of_run))
     return path
 
 
@@ -29,6 +31,8 @@ def trials(images_per_s: float = 40.0, config: str = "fp32", **changes) -> list[
 
 @pytest.fixture
 def base(tmp_path) -> Path:
+    """A run; `again.jsonl` beside it has the same figures."""
+    write(tmp_path / "again.jsonl", trials())
     return write(tmp_path / "base.jsonl", trials())
 
 
@@ -62,7 +66,7 @@ def test_a_regression_names_the_command_that_takes_it_apart(base, tmp_path):
     done = tcbench(tmp_path, *line.split()[2:])
     assert done.code == 0, done.err
     assert "step 100 ms -> 13" in done.out
-    assert "why: " not in tcbench(tmp_path, "compare", "base.jsonl", "base.jsonl").out
+    assert "why: " not in tcbench(tmp_path, "compare", "base.jsonl", "again.jsonl").out
 
 
 def test_a_regression_names_its_change_and_its_phase(base, tmp_path):
@@ -110,36 +114,43 @@ def test_a_missing_cell_fails_unless_allowed_and_a_new_one_never_does(tmp_path):
 
 def test_nothing_measured_on_both_sides_is_never_green(tmp_path):
     broken = [factories.make_record(status="failed", reason="ModuleNotFoundError: no module")]
-    write(tmp_path / "broken.jsonl", broken)
-    write(tmp_path / "half.jsonl", [*trials(config="fp16"), *broken])
-    done = tcbench(tmp_path, "compare", "broken.jsonl", "broken.jsonl")
+    for name in ("a", "b"):
+        write(tmp_path / f"broken-{name}.jsonl", broken)
+        write(tmp_path / f"half-{name}.jsonl", [*trials(config="fp16"), *broken])
+    done = tcbench(tmp_path, "compare", "broken-a.jsonl", "broken-b.jsonl")
     assert done.code == 5
     assert "nothing was measured on both sides: failed on both sides: ModuleNotFoundError: no module" in done.err
     assert [
-        tcbench(tmp_path, "compare", "half.jsonl", "half.jsonl", *strict).code for strict in ((), ("--strict",))
+        tcbench(tmp_path, "compare", "half-a.jsonl", "half-b.jsonl", *strict).code for strict in ((), ("--strict",))
     ] == [0, 4]
 
 
-def test_a_copy_of_results_is_noticed_and_some_trials_of_both_too(base, tmp_path):
+def test_the_same_trials_on_both_sides_are_not_comparable(base, tmp_path):
     (tmp_path / "copy.jsonl").write_bytes(base.read_bytes())
-    assert (
-        tcbench(tmp_path, "compare", "base.jsonl", "copy.jsonl").err
-        == "note: all trials of copy.jsonl are in base.jsonl too\n"
-    )
-    write(tmp_path / "more.jsonl", [*trials(), *trials(config="fp16")])
-    assert (
-        tcbench(tmp_path, "compare", "base.jsonl", "more.jsonl").err
-        == "note: 8 trials of more.jsonl are in base.jsonl too\n"
-    )
+    more = write(tmp_path / "more.jsonl", trials(config="fp16"))
+    more.write_bytes(more.read_bytes() + base.read_bytes())
+    assert tcbench(tmp_path, "baseline", "set", "main", "base.jsonl").code == 0
+    for words, said in (
+        (("base.jsonl", "./base.jsonl"), "all trials of ./base.jsonl are in base.jsonl too"),
+        (("base.jsonl", "copy.jsonl", "--allow", "all"), "all trials of copy.jsonl are in base.jsonl too"),
+        (("base.jsonl", "more.jsonl"), "8 trials of more.jsonl are in base.jsonl too"),
+        (("--baseline", "main", "base.jsonl"), "all trials of base.jsonl are in baseline main too"),
+    ):
+        done = tcbench(tmp_path, "compare", *words)
+        assert (done.code, done.out) == (5, "")
+        assert f"{said}; expected trials of another run" in done.err
+    assert tcbench(tmp_path, "report", "copy.jsonl", "--compare", "base.jsonl").code == 5
 
 
 def test_where_to_write_is_looked_at_before_and_verdicts_are_shown_in_any_case(base, tmp_path):
     assert (
-        tcbench(tmp_path, "compare", "base.jsonl", "base.jsonl", "-o", "made/out.md", "--format", "markdown").code == 0
+        tcbench(tmp_path, "compare", "base.jsonl", "again.jsonl", "-o", "made/out.md", "--format", "markdown").code == 0
     )
     assert (tmp_path / "made" / "out.md").read_text().startswith("### tcbench")
     elsewhere = str(tmp_path / "no" / "summary")
-    done = tcbench(tmp_path, "compare", "base.jsonl", "base.jsonl", "--format", "github", GITHUB_STEP_SUMMARY=elsewhere)
+    done = tcbench(
+        tmp_path, "compare", "base.jsonl", "again.jsonl", "--format", "github", GITHUB_STEP_SUMMARY=elsewhere
+    )
     assert (done.code, "note: no job summary: " in done.err) == (0, True)
     assert "1 pass" in done.out
 
@@ -241,11 +252,6 @@ def test_a_baseline_stands_in_the_base_s_place(tmp_path):
     assert (twice.code, "in BASE's place" in twice.err) == (2, True)
 
 
-def test_the_same_results_twice_is_said(tmp_path, base):
-    done = tcbench(tmp_path, "compare", "base.jsonl", "./base.jsonl")
-    assert (done.code, done.err) == (0, "note: all trials of ./base.jsonl are in base.jsonl too\n")
-
-
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
@@ -271,7 +277,7 @@ def test_the_same_results_twice_is_said(tmp_path, base):
     ],
 )
 def test_a_mistake_in_an_option_is_one_clear_line(tmp_path, base, options, expected):
-    done = tcbench(tmp_path, "compare", "base.jsonl", "base.jsonl", *options)
+    done = tcbench(tmp_path, "compare", "base.jsonl", "again.jsonl", *options)
     assert done.code == 2
     assert expected in done.err
     assert [line for line in done.err.splitlines() if not line.startswith("note: ")] == [done.err.splitlines()[-1]]
@@ -384,8 +390,9 @@ def test_a_measurement_out_of_this_world_ends_in_words(base, tmp_path, changes, 
         raw["measurement"] |= changes
         odd.append(json.dumps(raw))
     (tmp_path / "odd.jsonl").write_text("\n".join(odd) + "\n")
+    (tmp_path / "odder.jsonl").write_text("\n".join(odd).replace("cpu-2025", "cpu-2026") + "\n")
     options = ("--metric", "throughput,memory,energy", "--format", format_)
-    for words in (("base.jsonl", "odd.jsonl"), ("odd.jsonl", "base.jsonl"), ("odd.jsonl", "odd.jsonl")):
+    for words in (("base.jsonl", "odd.jsonl"), ("odd.jsonl", "base.jsonl"), ("odd.jsonl", "odder.jsonl")):
         done = tcbench(tmp_path, "compare", *words, *options)
         assert done.code in (0, 1), done
 
@@ -432,9 +439,11 @@ def test_github_shows_why_nothing_was_compared(base, tmp_path):
 # Real records
 
 
-def test_a_real_run_against_itself_never_fails(tmp_path):
+def test_a_real_run_against_one_of_the_same_figures_never_fails(tmp_path):
     (run,) = REAL.glob("peers-20261121-*.jsonl")
-    done = tcbench(tmp_path, "compare", run, run, "--metric", "throughput,memory", "--format", "json")
+    again = tmp_path / "again.jsonl"
+    again.write_text(run.read_text("utf-8").replace(run.stem, "again"), "utf-8")
+    done = tcbench(tmp_path, "compare", run, again, "--metric", "throughput,memory", "--format", "json")
     assert done.code == 0
     comparison = json.loads(done.out)
     assert comparison["paired_cells"] == 10
@@ -454,6 +463,6 @@ def test_real_runs_of_two_kernels_are_refused_and_compared_when_allowed(tmp_path
 
 
 def test_the_command_in_a_process_of_its_own(base):
-    done = finish(start(base.parent, "compare", "base.jsonl", "base.jsonl", "--format", "json"))
+    done = finish(start(base.parent, "compare", "base.jsonl", "again.jsonl", "--format", "json"))
     assert done.code == 0, done.err
     assert json.loads(done.out)["verdicts"] == {"pass": 1}

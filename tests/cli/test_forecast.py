@@ -191,6 +191,11 @@ def test_measured_steps_are_scaled_out_without_a_gpu_being_named(here):
     assert cell["gradient_bytes"] == 4 * 25_557_032
     asked = json.loads(tcbench(here, *words, "--config", "fp32*").out)["cells"]
     assert [cell["config"] for cell in asked] == ["fp32", "fp32+dali"]
+    (here / "mine/box").mkdir(parents=True)
+    (here / "run.jsonl").rename(here / "mine/box/run.jsonl")
+    [of_id] = json.loads(tcbench(here, "forecast", "--over", "run", "--out", "mine", *words[3:]).out)["cells"]
+    assert of_id == cell
+    words = ("forecast", "--over", "mine", *words[3:])
     done = tcbench(here, *words, "--bs", "8")
     assert (done.code, done.out) == (2, "")
     assert "--bs 8: not in these results" in done.err

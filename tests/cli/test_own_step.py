@@ -43,6 +43,7 @@ rungs = ["plain", "inplace"]
 """Without `model.name`: records of older runs of it bear resnet50's, as those here do."""
 
 RUN = "results/a-machine/my_step-20260101-000000.jsonl"
+EARLIER = "earlier.jsonl"
 FIGURE = ("-o", "figure.png")
 
 COMMANDS: dict[str, list[tuple[tuple[str, ...], int]]] = {
@@ -60,8 +61,8 @@ COMMANDS: dict[str, list[tuple[tuple[str, ...], int]]] = {
     "timeline": [((RUN, *FIGURE), 0)],
     "explain": [((RUN, "--details"), 0), ((RUN, "--json"), 0)],
     "claims": [((RUN,), 2), ((RUN, "--scenario", "./my_step.toml"), 0)],
-    "report": [((RUN, "-o", "report.html"), 0), ((RUN, "-o", "report.html", "--compare", RUN), 0)],
-    "compare": [((RUN, RUN, "--format", form), 0) for form in ("table", "markdown", "json", "junit")],
+    "report": [((RUN, "-o", "report.html"), 0), ((RUN, "-o", "report.html", "--compare", EARLIER), 0)],
+    "compare": [((EARLIER, RUN, "--format", form), 0) for form in ("table", "markdown", "json", "junit")],
     "diff": [((RUN, RUN), 0)],
     "gate": [(("./my_step.toml", "--base", "nothing"), 2)],
     "export": [((RUN, "--format", form), 0) for form in ("csv", "bencher", "github-action-benchmark")],
@@ -107,7 +108,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = root / RUN
     run.parent.mkdir(parents=True)
     cells = [(config, size) for config in ("plain", "plain+inplace") for size in (16, 64)]
-    run.write_bytes(b"".join(record(*cell, trial) for trial in range(2) for cell in cells))
+    for path, trials in ((run, (0, 1)), (root / EARLIER, (2, 3))):
+        path.write_bytes(b"".join(record(*cell, trial) for trial in trials for cell in cells))
     return root
 
 
@@ -139,8 +141,8 @@ def said(folder: Path, *words: str) -> Done:
     "words",
     [
         ("explain", RUN, "--details"),
-        ("compare", RUN, RUN),
-        ("compare", RUN, RUN, "--format", "markdown"),
+        ("compare", EARLIER, RUN),
+        ("compare", EARLIER, RUN, "--format", "markdown"),
         ("history",),
         ("export", RUN, "--format", "github-action-benchmark"),
     ],

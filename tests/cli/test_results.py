@@ -23,7 +23,7 @@ def plant(folder: Path, *names: str) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for minutes, name in enumerate(names):
         path = folder / f"{name}.jsonl"
-        path.write_bytes(record.encode(factories.make_record()) + b"\n")
+        path.write_bytes(record.encode(factories.make_record(run_id=name)) + b"\n")
         os.utime(path, (1_800_000_000 - 60 * minutes,) * 2)  # 2027-01-15
 
 
@@ -109,6 +109,7 @@ def test_results_in_another_folder_are_read_by_default_and_by_their_id(tmp_path:
 def test_a_report_finds_baselines_where_the_results_are(tmp_path: Path) -> None:
     plant(tmp_path / "kept" / "machine", "cpu-20261121-035658")
     assert tcbench(tmp_path, "baseline", "set", "main", "--out", "kept").code == 0
+    plant(tmp_path / "kept" / "machine", "cpu-20261121-035659")
     done = tcbench(tmp_path, "report", "--baseline", "main", "--out", "kept")
     assert (done.code, done.out) == (0, "wrote report.html\n")
     assert "baseline main" in (tmp_path / "report.html").read_text(encoding="utf-8")

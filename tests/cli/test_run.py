@@ -5,16 +5,15 @@ from __future__ import annotations
 import json
 import os
 import re
-from pathlib import Path
+import shlex
 
 import odd_images
 import pytest
 from command import tcbench
-from factories import make_cell, make_record
+from factories import make_record
 from typer.testing import CliRunner
 
 from tcbench.accelerators.cpu.kind import KIND
-from tcbench.analysis.summary import summarise
 from tcbench.cli import app
 from tcbench.cli import run as command
 from tcbench.core import messages, store
@@ -175,12 +174,24 @@ def test_a_dry_run_says_how_often_and_how_long(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("models", "expected"),
+    ("words", "expected"),
     [
-        (["alexnet"], "tcbench run --model alexnet --config 'fp32*' "),
-        (["alexnet", "vgg16"], "tcbench explain /r.jsonl "),
+        (("--config", "fp32", "--model", "alexnet", "--bs=8"), "run --bs 8 --model alexnet "),
+        (("settings", "--device", "virtual:V100", "--config", "fp16"), "run settings --device virtual:V100 "),
+        (("--config", "fp32", "--bs", "4", "--model", "alexnet,vgg16"), "explain results/"),
     ],
 )
-def test_the_next_step_is_of_the_network_that_was_measured(models, expected):
-    measured = summarise(make_record(cell=make_cell("fp32", 8, model=model)) for model in models)
-    assert command._next_step(measured, Path("/r.jsonl"), failed=False).startswith(f"Next: {expected}")
+def test_the_next_step_keeps_what_was_asked_and_runs(tmp_path, trials_of_30_s, monkeypatch, words, expected):
+    monkeypatch.setattr(command, "generate_input", lambda *_: None)
+    done = tcbench(tmp_path, "run", *words, "--trials", "1", "--quiet")
+    line = next(line for line in done.out.splitlines() if line.startswith("Next: tcbench "))
+    assert line.startswith(f"Next: tcbench {expected}"), line
+    again = shlex.split(line.partition("   (")[0].removeprefix("Next: tcbench "))
+    done = tcbench(tmp_path, *again, *["--dry-run"] * (again[0] == "run"))
+    assert done.code == 0, done.err
+
+
+def test_a_dry_run_refuses_what_a_run_would(tmp_path):
+    done = tcbench(tmp_path, *RUN, "--dry-run", "--label", "../x")
+    assert (done.code, done.out) == (2, "")
+    assert "--label '../x': expected letters, digits" in done.err

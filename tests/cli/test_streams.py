@@ -53,8 +53,8 @@ def test_a_console_keeps_its_colours_and_shows_those_of_a_text(monkeypatch: pyte
         ("explain", "r.jsonl", "--json"),
         ("export", "r.jsonl", "--format", "json"),
         ("export", "r.jsonl", "--format", "csv"),
-        ("compare", "r.jsonl", "r.jsonl"),
-        ("compare", "r.jsonl", "r.jsonl", "--format", "markdown"),
+        ("compare", "r.jsonl", "again.jsonl"),
+        ("compare", "r.jsonl", "again.jsonl", "--format", "markdown"),
         ("history", "r.jsonl"),
         ("timeline", f"no {ACTIVE.strip(chr(0))} file.json"),
     ],
@@ -62,9 +62,9 @@ def test_a_console_keeps_its_colours_and_shows_those_of_a_text(monkeypatch: pyte
 def test_nothing_that_a_file_says_acts_on_a_terminal(tmp_path: Path, words: tuple[str, ...]) -> None:
     cell = factories.make_cell(f"fp32{ACTIVE}", scenario=ACTIVE)
     environment = factories.make_environment(f"m{ACTIVE}", f"AMD{ACTIVE}", commit=ACTIVE)
-    (tmp_path / "r.jsonl").write_bytes(
-        record.encode(factories.make_record(cell=cell, environment=environment, run_id=ACTIVE)) + b"\n"
-    )
+    for name, trial in (("r.jsonl", 0), ("again.jsonl", 1)):
+        one = factories.make_record(cell=cell, environment=environment, run_id=ACTIVE, trial=trial)
+        (tmp_path / name).write_bytes(record.encode(one) + b"\n")
     spans = [Span(0.0, 1.0, "host", "step", ACTIVE, 1), Span(0.0, 1.0, "host", "phase", ACTIVE, 1, ACTIVE)]
     timeline = timeline_of(ACTIVE, "cpu", ACTIVE, 4, "ranges", [ACTIVE], spans)
     perfetto.write([timeline], tmp_path / "trace.json")

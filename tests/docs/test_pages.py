@@ -123,6 +123,11 @@ def test_the_readme_shows_every_command():
     assert {words[0] for words in commands(README)} == set(group.commands)
 
 
+def test_the_readme_runs_anew_between_a_baseline_and_its_comparison():
+    lines = [" ".join(words[:2]) for words in commands(README)]
+    assert lines[lines.index("baseline set") + 1 :][:2] == ["run --model", "compare --baseline"]
+
+
 def test_at_least_twenty_of_the_readmes_commands_run_anywhere():
     assert len(RUN_ANYWHERE) >= 20
     assert [line for line in RUN_ANYWHERE if not line.startswith("uv run tcbench ")] == []

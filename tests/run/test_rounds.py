@@ -11,7 +11,7 @@ from tcbench.accelerators.device import Device
 from tcbench.core.record import Record
 from tcbench.core.rung import Package
 from tcbench.run import plan, scenario
-from tcbench.run.plan import Plan, Selection
+from tcbench.run.plan import Plan, PlannedCell, Selection
 from tcbench.run.rounds import Rounds, differences, in_order, start
 
 CPU = Device("cpu", "A Processor", 2**34)
@@ -163,6 +163,13 @@ def test_a_run_of_another_selection_is_not_and_what_differs_is_named(other, said
 def test_records_that_do_not_name_their_plan_may_be_the_beginning_of_this_one():
     assert differences(made(), records_of(made(), 2, key=False)) == ""
     assert differences(made(), records_of(made(seed=3), 2, key=False)) == "seed 3, here 0"
+
+
+def test_a_setting_that_only_some_cells_have_is_no_error():
+    cells = [factories.make_cell("fp16"), factories.make_ablation()]
+    settings, only = (dataclasses.replace(made(), cells=tuple(map(PlannedCell, of))) for of in (cells, cells[:1]))
+    assert differences(settings, records_of(only)).startswith("config fp16, here fp16, fp16:no-autotune; ")
+    assert "scenario cudnn autotune True, here none" in differences(only, records_of(settings))
 
 
 def test_a_plan_of_the_same_settings_in_fewer_cells_is_another():

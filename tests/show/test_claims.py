@@ -57,6 +57,11 @@ def test_the_table_sets_the_talk_beside_this_machine() -> None:
     assert view.title(make_card()) == "cpu on amd-epyc-2cpu (AMD EPYC), resnet50, 64x64 pixels, generated"
 
 
+def test_no_ratio_is_written_with_an_exponent() -> None:
+    far = AtBatchSize(4, "holds", ratio=Interval(1e3, 5e-5, math.inf), unit="trials")
+    assert view.measured(make_evaluated(at=(far,))) == "4: 1000× (0.00005 to any)"
+
+
 def test_the_tally_counts_every_outcome() -> None:
     outcomes = ("holds", "does not hold", "does not hold", "undecided", "not measured", "not measured")
     card = make_card(*(make_evaluated(outcome=outcome) for outcome in outcomes))

@@ -9,11 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
-
 from tcbench.analysis.summary import CellSummary
 from tcbench.core.errors import SelectionError
 from tcbench.core.record import Cell, Environment
+from tcbench.core.record import settings as settings_of
 from tcbench.show.busy import busy_line
 from tcbench.show.charts.text import drawable
 from tcbench.show.format import counted, libraries
@@ -58,13 +57,13 @@ def by_setting(summaries: Sequence[CellSummary], what: str) -> dict[Setting, lis
 def provenance_of(settings: dict[Setting, list[CellSummary]]) -> Provenance:
     """From all summaries of each of a chart's settings."""
     facts = {setting: _facts(summaries) for setting, summaries in settings.items()}
-    keys = next(iter(facts.values())).keys()
-    differing = [key for key in keys if len({f[key] for f in facts.values()}) > 1]
+    keys = dict.fromkeys(key for of_setting in facts.values() for key in of_setting)
+    differing = [key for key in keys if len({f.get(key) for f in facts.values()}) > 1]
     common = tuple(f for key, f in next(iter(facts.values())).items() if f and key in _ALWAYS and key not in differing)
     # A device's name says enough of the machine and the device it stands for, unless two share it.
     if len({f["device_name"] for f in facts.values()}) == len(facts):
         differing = [key for key in differing if key not in ("machine", "device", "threads")]
-    names = {setting: drawable(" · ".join(f[key] for key in differing if f[key])) for setting, f in facts.items()}
+    names = {setting: drawable(" · ".join(f[key] for key in differing if f.get(key))) for setting, f in facts.items()}
     return Provenance(common, names)
 
 
@@ -117,17 +116,11 @@ def _facts(summaries: Sequence[CellSummary]) -> dict[str, str]:
         "machine": machine or "unknown machine",
         "path": cell.input.path or "no folder",
     }
-    for name in cell.__struct_fields__:
-        value = getattr(cell, name)
-        if isinstance(value, msgspec.Struct):
-            facts |= {
-                f"{name}.{k}": "" if v is msgspec.UNSET else f"{k} {v}".replace("_", " ")
-                for k, v in msgspec.structs.asdict(value).items()
-            }
-        elif name == "ranks":
+    for name, value in settings_of(cell).items():
+        if name == "ranks":
             facts[name] = counted(value, "rank")
-        elif name not in ("config", "rungs", "batch_size", "model", "variant", "image_size"):
-            facts[name] = f"{name.replace('_', ' ')} {value}"
+        elif name.partition(".")[0] not in ("config", "rungs", "batch_size", "model", "variant", "image_size", "input"):
+            facts[name] = f"{name.rpartition('.')[2].replace('_', ' ')} {value}"
     return facts
 
 

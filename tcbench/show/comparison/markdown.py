@@ -84,7 +84,7 @@ def _row(cell: CellComparison, name: str) -> str:
     columns = (
         code(cell.cell.config) + (f" {code(where)}" if where else ""),
         f"{cell.cell.batch_size}" + (f", {cell.cell.ranks} ranks" if cell.cell.ranks > 1 else ""),
-        f"{cell.metric.name}{'' if cell.metric.unit == 'bytes' else f' ({wording.unit(cell.metric, [cell.cell])})'}",
+        wording.titled(cell.metric, [cell.cell]),
         wording.figure(cell.metric, cell.base),
         wording.figure(cell.metric, cell.current),
         ratio(cell.ratio),

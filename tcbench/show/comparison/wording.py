@@ -74,6 +74,11 @@ def unit(metric: Metric, cells: Iterable[Cell]) -> str:
     return metric.unit.replace("images", rate_unit(cells).removesuffix("/s"))
 
 
+def titled(metric: Metric, cells: Iterable[Cell]) -> str:
+    """A metric with its unit, which bytes bring with them: `throughput (images/s)`, `memory`."""
+    return metric.name if metric.unit == "bytes" else f"{metric.name} ({unit(metric, cells)})"
+
+
 def heading(metric: Metric, cells: Iterable[Cell]) -> str:
     """`throughput: images per second over total time`."""
     items = rate_unit(cells).removesuffix("/s")

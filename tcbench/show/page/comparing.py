@@ -8,10 +8,10 @@ from tcbench.analysis.comparability import FACETS
 from tcbench.analysis.compare import VERDICTS, CellComparison, Comparison
 from tcbench.core.errors import SelectionError
 from tcbench.show.charts import comparison_chart
-from tcbench.show.comparison.wording import Labels, advice, attribution, power, wheres
+from tcbench.show.comparison.wording import Labels, advice, attribution, by_metric, power, titled, wheres
+from tcbench.show.comparison.wording import figure as written
 from tcbench.show.console import many_ranks
-from tcbench.show.format import counted, factor, limits
-from tcbench.show.naming import rate_unit
+from tcbench.show.format import counted, factor, limits, listed
 from tcbench.show.page import drawings
 from tcbench.show.page.page import (
     AnyBlock,
@@ -56,7 +56,7 @@ def _lead(comparison: Comparison, base: str) -> Paragraph:
         ratio = mean.ratio
         parts += [
             "Over " if mean.cells > 1 else "In ",
-            f"{over} that both sides measured with two trials or more, throughput is ",
+            f"{over} that both sides measured with two trials or more, {mean.metric.name} is ",
             strong(f"{factor(ratio.value)} the base's"),
             f" (geometric mean; 95% interval {limits(ratio, 'factor')}). ",
         ]
@@ -84,10 +84,20 @@ def _tally(comparison: Comparison) -> tuple[tuple[Badge | None, Paragraph], ...]
         cells = [cell for cell in comparison.cells if cell.verdict == verdict]
         if not cells:
             continue
-        names = "; ".join(spaced(cell.cell.label) for cell in cells[:6])
+        names = "; ".join(dict.fromkeys(_label(cell, comparison) for cell in cells[:6]))
         more = f"; and {len(cells) - 6} more" if len(cells) > 6 else ""
-        lines.append((VERDICT_BADGES[verdict], say(strong(counted(len(cells), "cell")), f": {names}{more}")))
+        lines.append((VERDICT_BADGES[verdict], say(strong(counted(_distinct(cells), "cell")), f": {names}{more}")))
     return tuple(lines)
+
+
+def _distinct(cells: Sequence[CellComparison]) -> int:
+    """The number of cells, each counted once by however many metrics it was compared."""
+    return len({(cell.machine, cell.cell) for cell in cells})
+
+
+def _label(cell: CellComparison, comparison: Comparison) -> str:
+    """A cell and, where there are several, the metric that it was compared by."""
+    return spaced(cell.cell.label) + (f" ({cell.metric.name})" if len(by_metric(comparison)) > 1 else "")
 
 
 def _drawn(comparison: Comparison, base: str, table: Table) -> AnyBlock:
@@ -96,13 +106,15 @@ def _drawn(comparison: Comparison, base: str, table: Table) -> AnyBlock:
         drawing = comparison_chart(comparison, Labels(base), title=f"Against {base}")
     except SelectionError as error:
         return Data(table, notes=(str(error),))
-    return drawings.figure(lambda: drawing, f"Throughput over that of {base}", "comparison", table)
+    metrics = listed([metric.name for metric in by_metric(comparison)]).capitalize()
+    return drawings.figure(lambda: drawing, f"{metrics} against {base}", "comparison", table)
 
 
 def _table(cells: Sequence[_Named]) -> Table:
     with_ranks = many_ranks(one.cell for one, _ in cells)
-    names = ("config", "verdict", "#base", "#current", "#ratio", "95% interval", "#trials")
-    heads = ("#batch", *(["#ranks"] if with_ranks else []))
+    metrics = {one.metric: titled(one.metric, [of.cell for of, _ in cells]) for one, _ in cells}
+    names = ("verdict", "#base", "#current", "#ratio", "95% interval", "#trials")
+    heads = ("#batch", *(["#ranks"] if with_ranks else []), "config", *(["metric"] if len(metrics) > 1 else []))
     rows = []
     for one, where in cells:
         trials = " / ".join("0" if side is None else str(side.trials_ok) for side in (one.base, one.current))
@@ -111,9 +123,9 @@ def _table(cells: Sequence[_Named]) -> Table:
                 figure(one.cell.batch_size, str(one.cell.batch_size)),
                 *((figure(one.cell.ranks, str(one.cell.ranks)),) if with_ranks else ()),
                 Field(f"{one.cell.config}{where and f', {where}'}"),
+                *((Field(metrics[one.metric]),) if len(metrics) > 1 else ()),
                 badge(VERDICT_BADGES[one.verdict]),
-                figure(one.base.figure if one.base else None),
-                figure(one.current.figure if one.current else None),
+                *(figure(side.figure if side else None, written(one.metric, side)) for side in (one.base, one.current)),
                 middle(one.ratio, lambda value: f"{value:.3f}×"),
                 Field(limits(one.ratio, "factor") if one.ratio else ""),
                 figure(one.current.trials_ok if one.current else 0, trials),
@@ -121,7 +133,7 @@ def _table(cells: Sequence[_Named]) -> Table:
             )
         )
     return Table(
-        f"Every cell of both sides, {rate_unit(one.cell for one, _ in cells)} over total time",
+        f"Every cell of both sides: {listed(list(metrics.values()))}",
         (*columns(*heads, *names), _REMARKS),
         tuple(rows),
     )
@@ -153,13 +165,16 @@ def sentence(comparison: Comparison, base: str) -> Paragraph:
     unsure = [cell for cell in comparison.cells if cell.verdict == "inconclusive" or cell.fails_on_both]
     parts: list[str | Piece] = []
     for cells, one, many in ((worse, "got worse", "got worse"), (broken, "is missing or fails", "are missing or fail")):
-        if cells:
-            examples = "; ".join(spaced(cell.cell.label) for cell in cells[:3]) + ("; ..." if len(cells) > 3 else "")
-            says = f"{counted(len(cells), 'cell')} {one if len(cells) == 1 else many}"
+        if n := _distinct(cells):
+            examples = "; ".join(_label(cell, comparison) for cell in cells[:3]) + ("; ..." if len(cells) > 3 else "")
+            says = f"{counted(n, 'cell')} {one if n == 1 else many}"
             parts += ["; " if parts else "", strong(says), f" ({examples})"]
     if better and not parts:
-        parts += [strong(f"{counted(len(better), 'cell')} got faster"), ", none surely got worse"]
+        parts += [strong(f"{counted(_distinct(better), 'cell')} got better"), ", none surely got worse"]
     if unsure:
-        parts += ["; " if parts else "", strong(f"{counted(len(unsure), 'cell')} cannot be parts yet")]
+        parts += [
+            "; " if parts else "",
+            strong(f"{counted(_distinct(unsure), 'cell is', 'cells are')} not settled yet"),
+        ]
         parts += [] if worse or broken or better else ["; none surely got worse"]
     return say(f"Compared with {base}: ", *(parts or [strong("nothing got worse")]), ".")

@@ -8,7 +8,7 @@ from show.charts.charts import assert_tidy, run, words
 
 from tcbench.analysis.summary import summarise
 from tcbench.core.errors import SelectionError
-from tcbench.core.record import Input
+from tcbench.core.record import Input, KfacSettings, TrainSettings
 from tcbench.show import charts
 
 
@@ -17,6 +17,14 @@ def test_panels_are_named_by_what_differs() -> None:
     figure = charts.throughput_chart(summarise([make_record(cell=cell) for cell in cells]), title="T")
     assert {"64 × 64 images · seed 0", "224 × 224 images · seed 0", "64 × 64 images · seed 1"} <= set(words(figure))
     assert_tidy(figure)
+
+
+def test_a_panels_name_says_a_setting_once_and_one_that_is_not_set_not_at_all() -> None:
+    train = TrainSettings(kfac=KfacSettings(damping=0.5))
+    cells = [make_cell(), make_cell(train=train), make_cell(input=Input(kind="synthetic"))]
+    figure = charts.throughput_chart(summarise([make_record(cell=cell) for cell in cells]), title="T")
+    kfac = "generated JPEGs · damping 0.5 · decay 0.95 · interval 1"
+    assert {"generated JPEGs", kfac, "synthetic input, one batch in memory"} <= set(words(figure))
 
 
 def test_more_settings_than_a_chart_takes_are_refused() -> None:

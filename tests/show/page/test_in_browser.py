@@ -302,6 +302,17 @@ def test_words_of_a_chart_stay_on_the_page_and_off_each_other(page: Page) -> Non
     assert touching == []
 
 
+def test_a_table_of_many_claims_is_whole_and_one_of_all_trials_has_a_box(page: Page) -> None:
+    page.open("whole")
+    heights = page.js(
+        "const rows = document.querySelector('#claims tbody');"
+        "for (let n = 0; n < 20; n++) rows.append(rows.rows[0].cloneNode(true));"
+        "return ['claims', 'trials'].map((id) => document.querySelector(`#${id} .scroll`))"
+        ".map((box) => [box.scrollHeight, box.clientHeight])"
+    )
+    assert [inside <= box for inside, box in heights] == [True, False]
+
+
 def test_on_a_narrow_page_a_chart_scrolls_in_its_box_and_stays_legible(page: Page) -> None:
     page.open("whole", width=375)
     charts = page.js(

@@ -16,7 +16,7 @@ import timelines
 from tcbench.analysis.compare import compare
 from tcbench.core.record import GpuFacts, GpuSamples, GpuState
 from tcbench.show.page import Compared, build, environment, rungs, trials
-from tcbench.show.page.page import Data, Facts, Figure, Heading, Notice, Page, Points
+from tcbench.show.page.page import Data, Facts, Figure, Heading, Notice, Page, Points, Prose
 
 
 def blocks(results, section, kind=None):
@@ -213,8 +213,8 @@ def test_a_timeline_of_another_session_than_the_cells_beside_it_says_so(day, not
 # -- comparison ----------------------------------------------------------------------------------------------------
 
 
-def compared(base, current):
-    return reports.results(current, compared=Compared(compare(base, current), "before"))
+def compared(base, current, metrics=("throughput",)):
+    return reports.results(current, compared=Compared(compare(base, current, metrics), "before"))
 
 
 def test_a_comparison_counts_its_verdicts_and_draws_every_ratio():
@@ -240,6 +240,22 @@ def test_one_trial_a_side_has_a_table_and_no_chart():
     [data] = blocks(page_results, "comparison", Data)
     assert texts(data.table)[0][2] == "inconclusive"
     assert "one process tells nothing of how processes differ" in texts(data.table)[0][-1]
+
+
+def test_a_comparison_by_several_metrics_names_each_and_writes_it_in_its_unit():
+    double = factories.make_measurement(peak_memory_bytes=1200 * 2**20)
+    before, after = (factories.make_trials(measurement=m) for m in (factories.make_measurement(), double))
+    page = build(compared(before, after, ("throughput", "memory")))
+    lead = "".join(piece.text for piece in blocks(page, "comparison", Prose)[0].paragraphs[0])
+    assert "throughput is 1.00× the base's" in lead and "memory is 2.00× the base's" in lead
+    [figure] = blocks(page, "comparison", Figure)
+    assert 'aria-label="Throughput and memory against before.' in figure.drawn.svg
+    assert [row[2:6] for row in texts(figure.table)] == [
+        ["throughput (images/s)", "pass", "40.1", "40.1"],
+        ["memory", "regression", "600 MiB", "1.17 GiB"],
+    ]
+    [points] = blocks(page, "comparison", Points)
+    assert points.items[0][1][1].text == ": fp32, batch size 4 (memory)"
 
 
 def test_what_differs_beside_is_said():

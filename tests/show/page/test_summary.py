@@ -6,7 +6,8 @@ import factories
 import pytest
 import reports
 
-from tcbench.show.page import build
+from tcbench.analysis.compare import compare
+from tcbench.show.page import Compared, build
 from tcbench.show.page.bottlenecks import next_sentence
 
 
@@ -51,6 +52,19 @@ def test_what_each_rung_bought_cost_or_may_not_have_changed():
         *factories.make_trials("fp32+dali", images_per_s=30.0, spread=0.001),
     ]
     assert said(reports.results(slower))[1] == "On fp32 at batch size 4: + dali (0.75×) made it slower; in all 0.75×."
+
+
+@pytest.mark.parametrize(
+    ("ratio", "trials", "says"),
+    [
+        (1.5, 5, "1 cell got better, none surely got worse."),
+        (1.0, 1, "1 cell is not settled yet; none surely got worse."),
+    ],
+)
+def test_a_comparison_that_found_no_loss_is_one_sentence(ratio, trials, says):
+    before, after = (factories.make_trials(trials=trials, images_per_s=40 * x, seed=x) for x in (1, ratio))
+    lines = said(reports.results(after, compared=Compared(compare(before, after), "before")))
+    assert f"Compared with before: {says}" in lines
 
 
 def test_many_ladders_are_not_all_summarised():
