@@ -102,7 +102,7 @@ class Store:
     def _write_again(self, why: str, line: bytes) -> NoReturn:
         """Write it all, with the line, to a new file. Raises StorageGoneError, which says where."""
         self._gone = True
-        kept = self._written_again(self._whole + line)
+        kept = self._written_again(bytes(self._whole) + line)
         if kept is None:
             raise StorageGoneError(f"{why}, and what was in it could not be written again")
         folder = shlex.quote(str(self.path.parent))

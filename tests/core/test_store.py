@@ -258,8 +258,8 @@ def test_a_file_that_goes_away_while_a_run_goes_on_is_written_again(tmp_path, fa
             records.append(written[1])
     assert error.value.exit_code == 3
     assert str(error.value) == (
-        f"{path}: the file was removed, renamed, replaced or changed while the run went on; all that was measured is kept in "
-        f"{path.with_name(kept)}; go on with --resume"
+        f"{path}: the file was removed, renamed, replaced or changed while the run went on; all that was measured is "
+        f"kept in {path.with_name(kept)}; go on with --resume"
     )
     assert store.read([path.with_name(kept)]).records == tuple(written)
     assert store.latest(tmp_path, "machine", "cpu") == path.with_name(kept)
