@@ -59,7 +59,9 @@ class GroupedCommand(TyperCommand):
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
         words = f"{parent.command_path} {info_name}" if parent else info_name
         with _one_line(f"`{words} -h` shows the options"):
-            return super().make_context(info_name, args, parent, **extra)
+            context = super().make_context(info_name, args, parent, **extra)
+        refuse_input(context, context.params.get("output"))
+        return context
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if any("--format" in parameter.opts for parameter in self.params):
@@ -181,6 +183,28 @@ def given(context: Any, parameters: Iterable[Any]) -> list[str]:
             for one in value if isinstance(value, list | tuple) else [value]:
                 words += [*option, str(one)]
     return words
+
+
+def refuse_input(context: Any, output: Path | None) -> None:
+    """Raises UsageError where a file to be written is one that the command was told to read, or a run in a folder that
+    it was told of."""
+    if output is None or not output.is_file():
+        return
+    # Images are no runs, and there may be millions of them.
+    values = (value for name, value in context.params.items() if name not in ("output", "data"))
+    words = [word for value in values for word in (value if isinstance(value, list) else [value])]
+    for word in filter(None, words):
+        with contextlib.suppress(OSError):  # too long for the name of anything
+            if _same(word, output) or any(_same(run, output) for run in Path(str(word)).rglob("*.jsonl")):
+                raise UsageError(f"-o {output}: this command reads it; name another file")
+
+
+def _same(word: object, file: Path) -> bool:
+    """Whether a word of the command line names that file."""
+    try:
+        return file.samefile(str(word))
+    except (OSError, ValueError):
+        return False
 
 
 def _version(value: bool) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tcbench.cli.app import OUT, command
+from tcbench.cli.app import OUT, command, refuse_input
 from tcbench.cli.options import ResultsFolderOption, output_option, results_argument
 from tcbench.core.errors import NotComparableError, ScenarioError, SelectionError, StoreError, TraceError
 
@@ -30,6 +30,7 @@ tcbench report results/ profile.json.gz           several runs, and a timeline
 """,
 )
 def report(
+    context: typer.Context,
     results: Annotated[
         list[str] | None,
         results_argument(
@@ -56,6 +57,7 @@ def report(
     from tcbench.show.page import MOST, Results, beside, build, check_path, render, save
 
     check_path(output)
+    refuse_input(context, beside(output))
     if compare is not None and baseline is not None:
         raise SelectionError("--compare and --baseline both name a base: expected one of them")
 

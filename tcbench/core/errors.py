@@ -75,7 +75,7 @@ class StorageFullError(StoreError):
 
 
 class StorageGoneError(StoreError):
-    """The file of a run was removed, renamed or replaced while the run went on; its records are kept in another one."""
+    """The file of a run was removed, replaced or changed while the run went on; its records are kept in another one."""
 
     exit_code = 3
 

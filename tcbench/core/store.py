@@ -12,11 +12,13 @@ import fcntl
 import itertools
 import os
 import re
+import shlex
 import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
+from typing import NoReturn
 
 from tcbench.core import files
 from tcbench.core import record as records
@@ -46,63 +48,87 @@ class Store:
         except OSError:
             os.close(self._fd)
             raise StoreError(f"{path}: another tcbench is writing this run; wait for it to end") from None
-        self._end_last_line()
+        self._whole = bytearray(self._end_last_line())
         files.sync_folder(path.parent)
 
-    def _end_last_line(self) -> None:
-        """End a last line that lacks its end, or drop it when a crash has left only half of it."""
+    def _end_last_line(self) -> bytes:
+        """End a last line that lacks its end, or drop it when a crash has left only half of it; what is there then."""
         data = self.path.read_bytes()
         if not data or data.endswith(b"\n"):
-            return
+            return data
         start = data.rfind(b"\n") + 1
         try:
             records.decode(data[start:])
         except RecordError:
             os.ftruncate(self._fd, start)
-        else:
-            os.write(self._fd, b"\n")
+            return data[:start]
+        os.write(self._fd, b"\n")
+        return data + b"\n"
 
     def append(self, record: Record) -> None:
         """Write one record as one line and wait until it is on the disk. What was there before stays whole."""
         line = records.encode(record) + b"\n"
-        size = os.fstat(self._fd).st_size
+        self._check_in_place(line)
         try:
             written = os.write(self._fd, line)
             if written < len(line):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             os.fsync(self._fd)
         except OSError as error:
-            os.ftruncate(self._fd, size)
+            with contextlib.suppress(OSError):  # it may be that the file takes no change at all
+                os.ftruncate(self._fd, len(self._whole))
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+                self._write_again(f"{self.path}: the file cannot be written any more ({error.strerror})", line)
             raise StorageFullError(
                 f"{self.path}: a record could not be written ({error.strerror}); earlier records are intact, "
                 f"make room and go on with --resume"
             ) from None
+        self._whole += line
         self._check_in_place()
 
-    def _check_in_place(self) -> None:
-        """Check that the file still has its name. Where it was removed, renamed or replaced, all that was written to
-        it is written again: there, or beside what lies there now. Raises StorageGoneError, which says where."""
+    def _check_in_place(self, line: bytes = b"") -> None:
+        """Check that the file has its name and its size still. Where it was removed, renamed, replaced or changed, all
+        that was written to it, and the line, is written again: there, or beside what lies there now. Raises
+        StorageGoneError, which says where."""
         mine = os.fstat(self._fd)
         with contextlib.suppress(OSError):
-            if os.path.samestat(self.path.stat(), mine):
+            if os.path.samestat(self.path.stat(), mine) and mine.st_size == len(self._whole):
                 return
-        if self._gone or not mine.st_size:
-            return
+        if not self._gone and (self._whole or line):
+            self._write_again(
+                f"{self.path}: the file was removed, renamed, replaced or changed while the run went on", line
+            )
+
+    def _write_again(self, why: str, line: bytes) -> NoReturn:
+        """Write it all, with the line, to a new file. Raises StorageGoneError, which says where."""
         self._gone = True
-        change = f"{self.path}: the file was removed, renamed or replaced while the run went on"
-        kept = self._written_again(os.pread(self._fd, mine.st_size, 0))
+        kept = self._written_again(bytes(self._whole) + line)
         if kept is None:
-            raise StorageGoneError(f"{change}, and what was in it could not be written again")
-        raise StorageGoneError(f"{change}; all that was measured is kept in {kept}; go on with --resume")
+            raise StorageGoneError(f"{why}, and what was in it could not be written again")
+        folder = shlex.quote(str(self.path.parent))
+        back = f"mkdir -p {folder} && mv {shlex.quote(str(kept))} {folder}/, and then "
+        raise StorageGoneError(
+            f"{why}; all that was measured is kept in {kept}; "
+            f"{'' if kept.parent == self.path.parent else back}go on with --resume"
+        )
 
     def _written_again(self, data: bytes) -> Path | None:
-        """A file that holds it; the folder that one stands in may be gone too."""
+        """A new file that holds it, beside the run's, or where that cannot be in the folder for temporary files; its
+        name is free in both."""
         run_id = re.sub(r"(-\d{8}-\d{6})-\d+$", r"\1", self.path.stem)
-        for folder in (self.path.parent, Path(tempfile.gettempdir())):
-            names = itertools.chain([self.path.stem], (f"{run_id}-{number}" for number in itertools.count(2)))
-            path = next(path for name in names if not (path := folder / f"{name}{SUFFIX}").exists())
-            with contextlib.suppress(StoreError):
-                files.write(path, data)
+        folders = (self.path.parent, Path(tempfile.gettempdir()))
+        for folder in folders:
+            for name in itertools.chain([self.path.stem], (f"{run_id}-{number}" for number in itertools.count(2))):
+                if any(os.path.lexists(place / f"{name}{SUFFIX}") for place in folders):
+                    continue
+                path = folder / f"{name}{SUFFIX}"
+                try:
+                    with files.replacing(path, taken="it is another's") as file:
+                        file.write(data)
+                except StoreError:
+                    if os.path.lexists(path):
+                        continue
+                    break
                 return path
         return None
 

@@ -1,4 +1,4 @@
-"""Standard output and error that go away: never an internal error, and never a verdict."""
+"""Standard output and error that go away: never an internal error, and never a verdict. What -o names is no input."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ import sys
 from pathlib import Path
 
 import factories
+import hostile
 import pytest
+import typer
 from command import finish, start, tcbench
 
+from tcbench.cli import app
 from tcbench.core import record
 
 COMMANDS = [
@@ -88,3 +91,64 @@ def test_an_interrupt_that_no_command_catches_is_said(tmp_path, monkeypatch):
     monkeypatch.setattr("tcbench.show.catalogue.show", interrupted)
     done = tcbench(tmp_path, "list")
     assert (done.code, done.out, done.err) == (130, "", "\ninterrupted\n")
+
+
+WRITERS = {
+    "compare": ("x.json", "{}", "other.jsonl", "--format", "json"),
+    "diff": ("x.svg", "{}", "--config", "fp32", "--to", "fp16"),
+    "export": ("x.jsonl", "{}"),
+    "forecast": ("x.svg", "--over", "{}", "--ranks", "2", "--link", "abci"),
+    "gate": ("x.toml", "{}", "--base", "HEAD"),
+    "history": ("x.svg", "{}"),
+    "plot": ("x.svg", "{}"),
+    "report": ("x.html", "{}"),
+    "roofline": ("x.svg", "{}"),
+    "timeline": ("x.svg", "{}"),
+}
+"""Every command with -o: a name that it would write, and its words; {} is an input."""
+
+
+def test_every_command_that_writes_a_file_is_here():
+    commands = typer.main.get_command(app).commands
+    assert WRITERS.keys() == {name for name in commands if any("-o" in one.opts for one in commands[name].params)}
+
+
+@pytest.mark.parametrize("name", WRITERS)
+@pytest.mark.parametrize("as_link", [False, True])
+def test_no_command_writes_onto_what_it_reads(folder, tmp_path, name, as_link):
+    output, *words = WRITERS[name]
+    for file in ("run.jsonl", "slower.jsonl"):
+        (tmp_path / file.replace("slower", "other")).write_bytes((folder / file).read_bytes())
+    given = tmp_path / ("timeline.json.gz" if name == "timeline" else "run.jsonl")
+    if name == "timeline":
+        hostile.trace(given)
+    if as_link:
+        (tmp_path / output).symlink_to(given)
+    else:
+        given = given.rename(tmp_path / output)
+    before = given.read_bytes()
+    done = tcbench(tmp_path, name, *(word.replace("{}", given.name) for word in words), "-o", output)
+    assert (done.code, done.err.splitlines()[-1]) == (
+        2,
+        f"tcbench: error: -o {output}: this command reads it; name another file",
+    )
+    assert given.read_bytes() == before
+
+
+@pytest.mark.parametrize("words", [(), ("results",), ("cpu-20250102-030405",)], ids=["the newest", "a folder", "an id"])
+def test_what_is_read_without_being_named_is_not_written_onto_either(folder, tmp_path, words):
+    run = tmp_path / "results" / "m" / "cpu-20250102-030405.jsonl"
+    run.parent.mkdir(parents=True)
+    run.write_bytes((folder / "run.jsonl").read_bytes())
+    done = tcbench(tmp_path, "export", *words, "-o", run.relative_to(tmp_path))
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    assert run.read_bytes() == (folder / "run.jsonl").read_bytes()
+
+
+def test_the_trials_beside_a_report_are_not_written_onto_its_input(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr("tcbench.show.page.MOST", 0)
+    given = tmp_path / "report-trials.csv"
+    given.write_bytes((folder / "run.jsonl").read_bytes())
+    done = tcbench(tmp_path, "report", given.name, "--title", "x" * 300)
+    assert done.code == 2, done.err
+    assert given.read_bytes() == (folder / "run.jsonl").read_bytes()

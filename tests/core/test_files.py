@@ -108,6 +108,17 @@ def test_a_file_that_is_taken_is_kept(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_what_a_user_named_alike_stays_with_all_it_holds(tmp_path):
+    for number, name in enumerate(("ci", "token", "0123456789abcde")):
+        (tmp_path / f".tcbench-{name}{number}").write_text("a user's")
+        (tmp_path / f".tcbench-{number}{name}" / "empty").mkdir(parents=True)
+        (tmp_path / f".tcbench-{number}{name}" / "file").write_text("a user's")
+    before = sorted(tmp_path.rglob("*"))
+    with files.scratch(tmp_path):
+        files.write(tmp_path / "out", b"new")
+    assert sorted(tmp_path.rglob("*")) == [*before, tmp_path / "out"]
+
+
 def killed(code: str) -> None:
     """Run Python that waits once it says so, and kill it then."""
     begins = "import time\nfrom pathlib import Path\nfrom tcbench.core import files\n"

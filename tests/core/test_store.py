@@ -219,6 +219,19 @@ def replace(path: Path) -> None:
     path.write_bytes(b"another's")
 
 
+def overwrite(path: Path) -> None:
+    path.write_bytes(b"another's")
+
+
+def append(path: Path) -> None:
+    with path.open("ab") as file:
+        file.write(b"another's")
+
+
+def cut(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)
+
+
 @pytest.mark.parametrize(
     ("fault", "kept"),
     [
@@ -227,6 +240,9 @@ def replace(path: Path) -> None:
         (lambda path: shutil.rmtree(path.parent), "cpu-20250102-030405-2.jsonl"),
         (move_away, "cpu-20250102-030405-2.jsonl"),
         (replace, "cpu-20250102-030405-3.jsonl"),
+        (overwrite, "cpu-20250102-030405-3.jsonl"),
+        (append, "cpu-20250102-030405-3.jsonl"),
+        (cut, "cpu-20250102-030405-3.jsonl"),
     ],
 )
 @pytest.mark.parametrize("when", ["append", "close"])
@@ -242,13 +258,48 @@ def test_a_file_that_goes_away_while_a_run_goes_on_is_written_again(tmp_path, fa
             records.append(written[1])
     assert error.value.exit_code == 3
     assert str(error.value) == (
-        f"{path}: the file was removed, renamed or replaced while the run went on; all that was measured is kept in "
-        f"{path.with_name(kept)}; go on with --resume"
+        f"{path}: the file was removed, renamed, replaced or changed while the run went on; all that was measured is "
+        f"kept in {path.with_name(kept)}; go on with --resume"
     )
     assert store.read([path.with_name(kept)]).records == tuple(written)
     assert store.latest(tmp_path, "machine", "cpu") == path.with_name(kept)
-    if fault is replace:
+    if fault in (replace, overwrite):
         assert path.read_bytes() == b"another's"
+
+
+@pytest.mark.parametrize("error", [errno.EPERM, errno.EIO])
+def test_a_record_that_the_file_does_not_take_any_more_is_kept_beside_it(tmp_path, monkeypatch, error):
+    """As where someone has made the file immutable: it cannot be cut back to whole records either."""
+
+    def refuse(*_: object) -> None:
+        raise OSError(error, os.strerror(error))
+
+    written = [factories.make_record("fp32", 4), factories.make_record("fp16", 8)]
+    with pytest.raises(StorageGoneError) as raised, Store(tmp_path / "run.jsonl") as records:
+        records.append(written[0])
+        monkeypatch.setattr(os, "write", refuse)
+        monkeypatch.setattr(os, "ftruncate", refuse)
+        records.append(written[1])
+    assert str(raised.value) == (
+        f"{tmp_path}/run.jsonl: the file cannot be written any more ({os.strerror(error)}); all that was measured is "
+        f"kept in {tmp_path}/run-2.jsonl; go on with --resume"
+    )
+    assert store.read([tmp_path / "run-2.jsonl"]).records == tuple(written)
+
+
+def test_what_is_rescued_follows_no_link_that_another_has_laid(tmp_path, monkeypatch):
+    (tmp_path / "temporary").mkdir()
+    (tmp_path / "temporary" / "run.jsonl").symlink_to(tmp_path / "victim")
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
+    folder = tmp_path / "results" / "m"
+    with pytest.raises(StorageGoneError) as error, Store(folder / "run.jsonl") as records:
+        shutil.rmtree(folder)
+        folder.touch()
+        records.append(factories.make_record())
+    kept = tmp_path / "temporary" / "run-2.jsonl"
+    assert len(store.read([kept]).records) == 1
+    assert not (tmp_path / "victim").exists()
+    assert str(error.value).endswith(f"mkdir -p {folder} && mv {kept} {folder}/, and then go on with --resume")
 
 
 def test_where_its_folder_cannot_be_made_again_either_what_was_measured_goes_to_the_temporary_folder(

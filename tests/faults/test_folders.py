@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -26,6 +27,8 @@ FAULTS = {
     "the machine's folder is removed": lambda file: shutil.rmtree(file.parent),
     "the results are removed": lambda file: shutil.rmtree(file.parents[1]),
     "the results are renamed": lambda file: renamed_away(file.parents[1]),
+    "the file is emptied": lambda file: os.truncate(file, 0),
+    "the file is cut off": lambda file: os.truncate(file, file.stat().st_size - 100),
 }
 
 
@@ -40,9 +43,9 @@ def test_results_that_go_away_while_a_run_goes_on_are_kept_and_said(tmp_path, fa
     FAULTS[fault](file)
     _, said = process.communicate(timeout=600)
     assert process.returncode == 3, said
-    assert "the file was removed, renamed or replaced while the run went on" in said
+    assert "the file was removed, renamed, replaced or changed while the run went on" in said
     kept = folder / re.search(r"all that was measured is kept in (\S+);", said)[1]
-    assert kept == file
+    assert (kept == file) == (fault not in ("the file is emptied", "the file is cut off"))
     assert len(faulty.lines(kept)) >= enough
     assert {status for *_, status in faulty.answers(kept)} == {"ok"}
     assert not faulty.left(folder)
