@@ -7,7 +7,7 @@ Knows nothing of files, tables or charts. A step from one commit to the next is 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -104,7 +104,8 @@ class CellHistory:
 
 @dataclass(frozen=True)
 class History:
-    """All cells over all revisions, both in order: revisions by the time of their first trial."""
+    """All cells over all revisions, oldest first: by ancestry where git tells it, else by the time of the first
+    trial."""
 
     revisions: tuple[Revision, ...]
     cells: tuple[CellHistory, ...]
@@ -115,8 +116,14 @@ class History:
         return sum(len(cell.regressions) for cell in self.cells)
 
 
-def history(records: Iterable[Record], rule: Rule | None = None, allow: Collection[str] = ()) -> History:
-    """From records as `store.current` leaves them, cells in the order of first appearance.
+def history(
+    records: Iterable[Record],
+    rule: Rule | None = None,
+    allow: Collection[str] = (),
+    places: Mapping[str, int] | None = None,
+) -> History:
+    """From records as `store.current` leaves them, cells in the order of first appearance. `places`: the place of each
+    commit in its repository's history (`core.git.ancestry`).
 
     A point that is ok is compared with the last one before it in its line that is, any other with the last of all.
     Where the two stand on unlike machines, drivers, libraries or settings (`comparability.differences`, of facets that
@@ -125,7 +132,7 @@ def history(records: Iterable[Record], rule: Rule | None = None, allow: Collecti
     rule = rule or Rule()
     records = tuple(records)
     codes = _codes(records)
-    revisions = _revisions(records, codes)
+    revisions = _revisions(records, codes, places or {})
     cells = []
     for (machine, cell), group in by_cell(records).items():
         at: dict[Code, list[Record]] = {}
@@ -160,7 +167,7 @@ def _codes(records: Sequence[Record]) -> dict[int, Code]:
     return codes
 
 
-def _revisions(records: Sequence[Record], codes: dict[int, Code]) -> tuple[Revision, ...]:
+def _revisions(records: Sequence[Record], codes: dict[int, Code], places: Mapping[str, int]) -> tuple[Revision, ...]:
     began: dict[Code, str] = {}
     for record in records:
         code = codes[id(record)]
@@ -181,8 +188,25 @@ def _revisions(records: Sequence[Record], codes: dict[int, Code]) -> tuple[Revis
     def beside(code: Code) -> str | None:
         return code.tcbench if code.project and len(projects[code.project]) > 1 else None
 
-    ordered = sorted(began, key=lambda code: (began[code], tuple(map(str, code))))
-    return tuple(Revision(code, named(code), beside(code), began[code]) for code in ordered)
+    by_time = sorted(began, key=lambda code: (began[code], tuple(map(str, code))))
+    return tuple(Revision(code, named(code), beside(code), began[code]) for code in _by_ancestry(by_time, places))
+
+
+def _by_ancestry(codes: Sequence[Code], places: Mapping[str, int]) -> list[Code]:
+    """Commits that have a place change places among themselves; all others stay where they are. A project's commits and
+    tcbench's are of two repositories."""
+
+    def place(code: Code) -> tuple[int, bool]:
+        """Changed files stand after their commit; -1 where git knows no place."""
+        commit = code.project or code.tcbench or ""
+        return places.get(commit.removesuffix("+"), -1), commit.endswith("+")
+
+    ordered = list(codes)
+    for of_project in (True, False):
+        known = [n for n, code in enumerate(codes) if bool(code.project) == of_project and place(code)[0] >= 0]
+        for slot, n in zip(known, sorted(known, key=lambda n: place(codes[n])), strict=True):
+            ordered[slot] = codes[n]
+    return ordered
 
 
 def _points(groups: Sequence[tuple[Revision, Trials]], rule: Rule, allow: Collection[str]) -> tuple[Point, ...]:

@@ -43,8 +43,9 @@ def history(
     out: ResultsFolderOption = OUT,
 ) -> None:
     """Show each cell over the commits it was run at: images/s with its interval over trials, the change from the
-    commit before, and whether that is a regression. Commits on unlike machines, drivers or libraries are not compared:
-    a new line begins there and says why."""
+    commit before, and whether that is a regression. Commits stand by ancestry, those that git does not know here by
+    when they were measured. Commits on unlike machines, drivers or libraries are not compared: a new line begins there
+    and says why."""
     from tcbench.analysis.verdict import Rule
 
     sizes = batch_sizes(bs)
@@ -57,14 +58,21 @@ def history(
         charts.check_path(output)
 
     from tcbench.analysis.history import history as histories
-    from tcbench.cli.results import chosen, read
+    from tcbench.cli.results import chosen, read, without_gates
+    from tcbench.core import git
+    from tcbench.hardware.machine import CHECKOUT
     from tcbench.show import history as view
     from tcbench.show import simulated
     from tcbench.show.console import make_console
 
     if not results and not out.is_dir():
         raise SelectionError(f"no results in {out}/; `tcbench run` makes some, or name a file")
-    cells = histories(chosen(read(results, out, default=out), configs, sizes), rule, facets)
+    there = read(results, out, default=out)
+    records = without_gates(there, results or ())
+    known = [record.environment for record in records if record.environment is not None]
+    commits = {(commit or "").removesuffix("+") for facts in known for commit in (facts.project_commit, facts.commit)}
+    places = git.ancestry((Path.cwd(), CHECKOUT), commits)
+    cells = histories(chosen(records, configs, sizes), rule, facets, places)
     wrote = f"wrote {output}"
     if cells.cells and all(len(cell.points) < 2 for cell in cells.cells):
         wrote = "no chart: no cell was measured at two commits; `tcbench plot` draws runs"
@@ -81,7 +89,8 @@ def history(
         console.print(table)
         console.print()
     console.print(view.verdict(cells), markup=False, highlight=False, soft_wrap=True)
-    for line in view.notes(cells):
+    left_out = "left out: trials of gates and bisections; name a file of theirs to see it"
+    for line in (*view.notes(cells), *[left_out] * (len(records) < len(there))):
         console.print(line, style="dim", markup=False, highlight=False, soft_wrap=True)
     if output is not None:
         console.print(wrote, markup=False, highlight=False, soft_wrap=True)

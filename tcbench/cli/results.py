@@ -156,6 +156,16 @@ def read_with_documents(named: Iterable[str] | None, out: Path) -> Results:
     return replace(given, timelines=_timelines(traces), traces=tuple(traces), documents=tuple(written))
 
 
+def without_gates(records: Iterable[Record], named: Iterable[str] = ()) -> tuple[Record, ...]:
+    """The records of runs, and of those gates and bisections whose files are named one by one. Raises SelectionError
+    where there are none."""
+    single = {Path(name).name.removesuffix(".jsonl") for name in named}
+    of_runs = tuple(one for one in records if one.run_id in single or not _OF_GATE.fullmatch(one.run_id))
+    if not of_runs:
+        raise SelectionError("only trials of gates and bisections there; `tcbench run` makes a run, or name a file")
+    return of_runs
+
+
 def _timelines(traces: Sequence[Path]) -> tuple[Timeline, ...]:
     if not traces:
         return ()

@@ -12,7 +12,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -168,6 +168,21 @@ class Repository:
             for name, separator, value in pairs
             if _HARMLESS.fullmatch(name) and re.fullmatch(r"\w*", value, re.ASCII)
         }
+
+
+def ancestry(folders: Iterable[Path], commits: Iterable[str]) -> dict[str, int]:
+    """The place of each commit (a short id) in the history of the checkout around one of these folders, parents before
+    their children; without those that none of them has."""
+    commits = {commit for commit in commits if re.fullmatch(r"[0-9a-f]{7,64}", commit)}
+    lengths = {len(commit) for commit in commits}
+    places: dict[str, int] = {}
+    for folder in folders if len(commits) > 1 else ():
+        with contextlib.suppress(GitError):
+            options = ("--date-order", "--reverse", "--ignore-missing")
+            listed = Repository.around(folder).ask("rev-list", *options, *sorted(commits)).split()
+            known = ((commit[:length], n) for n, commit in enumerate(listed) for length in lengths)
+            places |= {commit: n for commit, n in known if commit in commits}
+    return places
 
 
 def tracked(path: Path) -> bool:

@@ -17,6 +17,9 @@ import tcbench
 from tcbench.core.git import GitError, Repository
 from tcbench.core.record import Environment, GpuFacts, Simulated
 
+CHECKOUT = Path(tcbench.__file__).parents[1]
+"""The folder that tcbench's package lies in: of a checkout, its top."""
+
 
 @functools.cache
 def usable_cpus() -> int:
@@ -106,9 +109,8 @@ def versions(distributions: Iterable[str]) -> dict[str, str]:
 @functools.cache
 def commit() -> str | None:
     """The commit of the checkout tcbench runs from, with `+` when tracked files differ from it; None outside one."""
-    root = Path(tcbench.__file__).parents[1]
     try:
-        return Repository.around(root).commit("tcbench", "scenarios") if (root / ".git").exists() else None
+        return Repository.around(CHECKOUT).commit("tcbench", "scenarios") if (CHECKOUT / ".git").exists() else None
     except (OSError, GitError):
         return None
 

@@ -122,7 +122,7 @@ def reason(point: Point) -> str:
 
 def _table(cell: CellHistory, widths: Sequence[int]) -> Table:
     table = open_table(header_style="dim")
-    headings = ("commit", "date", f"{cell.cell.unit}/s", "trials", "change", "verdict")
+    headings = ("commit", "measured", f"{cell.cell.unit}/s", "trials", "change", "verdict")
     for place, (heading, width) in enumerate(zip(headings, (*widths, 0), strict=True)):
         right = 2 <= place <= 4
         last = place == len(headings) - 1

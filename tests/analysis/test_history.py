@@ -140,6 +140,25 @@ def test_an_older_commit_that_is_measured_again_stays_in_its_place() -> None:
     assert [point.trials for point in result.cells[0].points] == [16, 8]
 
 
+def test_commits_stand_by_ancestry_whenever_they_were_measured_and_what_git_does_not_know_by_time() -> None:
+    """Measured newest first, as when somebody goes back to look; day 1's commit is of no history that is here."""
+    records = over_commits([36, 50, 36, 40])
+    places = {commit(3): 0, commit(2): 1, commit(0): 2}
+    result = history(shuffled(records), places=places)
+    assert [revision.name for revision in result.revisions] == [commit(n) for n in (3, 1, 2, 0)]
+    assert verdicts([r for r in records if r.environment.commit != commit(1)], places=places) == [  # type: ignore[union-attr]
+        None,
+        "regression",
+        "pass",
+    ]
+
+
+def test_changed_files_stand_after_their_commit() -> None:
+    environments = [{"commit": commit(1)}, {"commit": commit(0) + "+"}, {"commit": commit(0)}]
+    result = history(over_commits([40, 40, 40], environments=environments), places={commit(0): 0, commit(1): 1})
+    assert [revision.name for revision in result.revisions] == [commit(0), commit(0) + "+", commit(1)]
+
+
 def test_a_projects_commit_comes_first() -> None:
     facts = [{"project_commit": "aaaaaaaaaaaa"}, {"project_commit": "bbbbbbbbbbbb"}]
     result = history(over_commits([40, 40], environments=[{**f, "commit": "c" * 12} for f in facts]))

@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
+import projects
 import pytest
 from command import tcbench
 from histories import commit, over_commits
@@ -68,6 +69,26 @@ def test_a_new_line_says_why_unless_it_is_allowed(tmp_path: Path) -> None:
     assert "new line: kernel: 6.1.0 -> 6.2.0" in refused.out
     assert "nothing to compare yet" in refused.out
     assert "▼ regression" in tcbench(tmp_path, "history", "--allow", "os").out
+
+
+def test_commits_stand_by_ancestry_without_the_trials_of_gates_and_bisections(tmp_path: Path) -> None:
+    """The loss was planted in the second commit; the newest was measured first, the oldest last."""
+    project = projects.make(tmp_path / "project")
+    ids = [projects.git(project, "rev-parse", "HEAD"), projects.commit(project), projects.commit(project)]
+    facts = [{"project_commit": one[:12], "commit": "c" * 12} for one in reversed(ids)]
+    plant(project, over_commits([36, 36, 40], trials=5, environments=facts))
+    of_gate = [(f"gate-20250301-000000-{side}", 80) for side in ("base", "current")]
+    for run_id, rate in [*of_gate, (f"bisect-20250301-000000-{ids[0][:12]}", 20)]:
+        plant(project, over_commits([rate], trials=5, environments=facts[2:], run_id=run_id))
+    done = tcbench(project, "history")
+    assert "1 cell over 3 commits: 1 regression in 2 comparisons" in done.out
+    assert "left out: trials of gates and bisections" in done.out
+    value = json.loads(tcbench(project, "history", "results", "--json").out)
+    [cell] = value["cells"]
+    assert [point["commit"] for point in cell["points"]] == [one[:12] for one in ids]
+    assert [point["verdict"] for point in cell["points"]] == [None, "regression", "pass"]
+    named = json.loads(tcbench(project, "history", "gate-20250301-000000-base", "--json").out)
+    assert [point["trials"] for point in named["cells"][0]["points"]] == [5]
 
 
 def test_baselines_are_no_runs(planted: Path) -> None:
