@@ -43,8 +43,7 @@ Progress = Callable[[int, int], None]
 
 def plan_without_device(work: Work, gpu: GpuFile, workspace_limit: int, *, build: bool = True) -> PlanFacts:
     """The heuristic's first plan within the workspace limit (bytes). Raises NoPlan, LibraryError."""
-    target = graphs.absent_target(gpu.json, gpu.sm, gpu.multiprocessors)
-    search = Search(work, target, gpu.sm, workspace_limit)
+    search = Search(work, graphs.absent_target(gpu), gpu.sm, workspace_limit)
     chosen = search.first() if build else search.foretold()
     serialized_bytes = len(search.serialize()) if build else 0
     return PlanFacts(chosen.plan, chosen.workspace_bytes, chosen.place, search.offered, serialized_bytes)

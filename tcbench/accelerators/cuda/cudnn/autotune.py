@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import ml_dtypes  # noqa: F401  (with it NumPy knows bfloat16 by name)
 import numpy as np
 
 from tcbench.work import Work
@@ -89,11 +90,11 @@ _TILE_VALUES = 1 << 20
 
 @functools.cache
 def _tile(dtype: np.dtype[Any], n_values: int) -> np.ndarray[Any, np.dtype[Any]]:
-    """Floats between 0.5 and 1.5: valid as a variance, and far from overflow in half precision. Else zeros and ones."""
+    """Floats between 0.5 and 1.5: valid as a variance, and far from overflow in half precision. Of a mask zeros and
+    ones."""
     rng = np.random.default_rng(0)
-    if dtype.kind == "f":
-        return rng.uniform(0.5, 1.5, n_values).astype(dtype)
-    return rng.integers(0, 2, n_values).astype(dtype)
+    # Not by `kind == "f"`: bfloat16's is V.
+    return (rng.integers(0, 2, n_values) if dtype.kind in "bui" else rng.uniform(0.5, 1.5, n_values)).astype(dtype)
 
 
 class CupyWorkbench:

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tcbench.accelerators.cuda.cudnn import libraries
+from tcbench.hardware.gpus import GpuFile
 from tcbench.work import (
     BatchNormBackward,
     BatchNormForward,
@@ -43,8 +44,8 @@ def slots(work: Work) -> tuple[int, ...]:
 def define(work: Work, target: dict[str, Any], sm: int) -> Any:
     """The graph for a GPU of compute capability `sm`, validated and lowered, before its plans are looked for.
 
-    `target`: `handle` on a GPU; `device_property`, `sm_version` and `sm_count` for one that is not there. Raises
-    cuDNN's own errors where it knows no such graph.
+    `target`: `handle` on a GPU; `device_property` and `sm_version` for one that is not there. Raises cuDNN's own errors
+    where it knows no such graph.
     """
     cudnn = libraries.frontend()
     builder = _BUILDERS.get(type(work))
@@ -312,6 +313,7 @@ def _device_property(text: str) -> Any:
     return libraries.frontend().create_device_properties(text)
 
 
-def absent_target(json: str, sm: int, multiprocessors: int) -> dict[str, Any]:
-    """The target that `define` needs for a GPU that is not there."""
-    return {"device_property": _device_property(json), "sm_version": sm, "sm_count": multiprocessors}
+def absent_target(gpu: GpuFile) -> dict[str, Any]:
+    """The target that `define` needs for a GPU that is not there. No `sm_count`: a handle brings none either, and with
+    one cuDNN refuses its Hopper engine (9.19 and 9.28)."""
+    return {"device_property": _device_property(gpu.json), "sm_version": gpu.sm}

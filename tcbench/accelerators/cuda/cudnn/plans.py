@@ -34,7 +34,7 @@ normalisation), autotuning times the heuristic's first two: half a minute per ba
 
 def plan_cache(fresh: bool = False) -> Cache:
     """The plans that this user's runs and forecasts share; `fresh` ignores those that are there."""
-    return Cache(folder("plans-v1"), fresh=fresh)
+    return Cache(folder("plans-v2"), fresh=fresh)
 
 
 class NoPlan(Exception):

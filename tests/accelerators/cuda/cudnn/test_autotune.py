@@ -82,12 +82,13 @@ def cupy(monkeypatch):
     return install_cupy(monkeypatch)
 
 
-def test_buffers_hold_random_values_for_work_on_the_stream(cupy, monkeypatch):
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_buffers_hold_random_values_for_work_on_the_stream(cupy, monkeypatch, dtype):
     """Not those of the legacy stream, which ours does not wait for."""
     monkeypatch.setattr(autotune, "_TILE_VALUES", 1000)
     with cupy.cuda.Stream(non_blocking=True) as stream:
         bench = autotune.CupyWorkbench(stream)
-        for address, buffer in zip(bench.addresses(Add(2500, "float16")), bench._buffers, strict=True):
+        for address, buffer in zip(bench.addresses(Add(2500, dtype)), bench._buffers, strict=True):
             assert address == buffer.data.ptr
             values = buffer.get(stream)
             assert (values.min() >= 0.5, values.max() <= 1.5, np.isfinite(values).all()) == (True, True, True)
