@@ -103,7 +103,8 @@ def test_without_dali_what_is_skipped_is_named_and_runs_with_other_input(check):
     assert "note: DALI is not installed; skipped are fp16+dali fp16+dali+batched+cuda_graph\n" in done.stdout
     both = [f"{name}-{way}" for name in ("best", "ladder", "beyond") for way in ("synthetic", "opencv")]
     assert list(steps(done)) == [*ALL[:5], *both, *ALL[8:]]
-    options = [re.search(r"--config (\S+) .*?(--data synthetic)?$", call).groups() for call in calls if "--bs 64" in call]
+    measured = [call for call in calls if "--bs 64" in call]
+    options = [re.search(r"--config (\S+) .*?(--data synthetic)?$", call).groups() for call in measured]
     assert options[2:] == [
         ("fp16,fp16", "--data synthetic"),
         ("fp16,fp16+opencv", None),
