@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import get_args
 
 import ml_dtypes  # noqa: F401  (with it NumPy knows bfloat16 by name)
+from msgspec import UNSET, UnsetType
 
 from tcbench.backends.feeds.dataset import ImageFolder
 from tcbench.work import DType, Layout, Math
@@ -39,6 +40,7 @@ class FeedSpec:
 
     `images` is None for one synthetic batch kept in memory. `augment` False means centre crop, no mirror and file
     order, for comparing feeds with each other. `images_per_s`: the rate of decoding, where that is modelled.
+    `hw_decoder_load`: the share of the images that DALI gives to a GPU's JPEG decoder; unset: what DALI does unasked.
     """
 
     images: ImageFolder | None
@@ -50,3 +52,4 @@ class FeedSpec:
     threads: int
     augment: bool = True
     images_per_s: float | None = None
+    hw_decoder_load: float | UnsetType = UNSET

@@ -119,5 +119,5 @@ def _setting(cell: Cell, scenario: Scenario) -> Iterator[str]:
         yield from ("--ranks", str(cell.ranks))
     if source.kind == "modelled":
         yield from ("--data", f"modelled:{source.images_per_s:.0f}")
-    elif source.kind in ("synthetic", "folder") and source.kind != scenario.input_kind:
+    elif source.kind in ("synthetic", "folder") and source.kind != scenario.input.kind:
         yield from ("--data", source.path or source.kind)

@@ -42,11 +42,13 @@ Unit = Annotated[str, Meta(pattern=r"^\w[\w -]{0,31}$")]
 
 class Input(msgspec.Struct, frozen=True, kw_only=True):
     """The source of images. `path` is set for a folder of the user's, `images_per_s` where decoding is modelled: its
-    rate. That came later, and is left out of the JSON where it is not set, so that cells keep their keys."""
+    rate. `hw_decoder_load`: the share of the images that DALI gives to a GPU's JPEG decoder, where the scenario says.
+    Both came later, and are left out of the JSON where they are not set, so that cells keep their keys."""
 
     kind: InputKind
     path: str | None = None
     images_per_s: Annotated[float, Meta(gt=0, le=1e9)] | msgspec.UnsetType = msgspec.UNSET
+    hw_decoder_load: Annotated[float, Meta(ge=0, le=1)] | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def label(self) -> str:
@@ -209,7 +211,8 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     `stopped_by` says which rule ended the timed pass. Memory is the peak of the worker process (CPU) or of the
     device (GPU), over the whole trial: there, what the memory pools held. `plans`: one for each different cuDNN graph,
     or on a processor for each kind of work and library's implementation. Losses are None where nothing computes.
-    `busy_s`: the time per timed step in which the device worked, where it tells: a simulated one.
+    `busy_s`: the time per timed step in which the device worked, where it tells: a simulated one. `decoding`: how the
+    device decoded the images; None where the host did, always in the same way.
     With many ranks it is the result of the one whose timed pass took longest; `ranks` has a part of each, in order, and
     `reduced_bytes` is the size of the gradients that one rank gives to the all-reduce in a step. `reduce_overlaps`: it
     runs beside other phases, so that `allreduce` is the wait that is left of it.
@@ -231,6 +234,7 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     gc_frozen: bool
     plans: tuple[PlanChoice, ...] = ()
     busy_s: Seconds | None = None
+    decoding: str | None = None
     ranks: tuple[RankPart, ...] = ()
     reduced_bytes: Bytes = 0
     reduce_overlaps: bool = False

@@ -27,9 +27,10 @@ class Phase:
 @dataclass(frozen=True)
 class Facts:
     """A session's facts, between steps. Asking may synchronise with the device. `loss`: None where nothing computes.
-    `busy_s`: the time that the device has worked so far, where it tells. With many ranks `reduced_bytes` is the size of
-    the gradients that this one gives to the all-reduce in a step, `reduce_overlaps` whether that runs beside other
-    phases, and `engine` says what reduces them. `period`: the steps after which what steps do repeats."""
+    `busy_s`: the time that the device has worked so far, where it tells. `decoding`: how it decodes images, where it
+    does. With many ranks `reduced_bytes` is the size of the gradients that this one gives to the all-reduce in a step,
+    `reduce_overlaps` whether that runs beside other phases, and `engine` says what reduces them. `period`: the steps
+    after which what steps do repeats."""
 
     loss: float | None
     peak_memory_bytes: int
@@ -39,6 +40,7 @@ class Facts:
     macs_per_image: int
     plans: tuple[PlanChoice, ...] = ()
     busy_s: float | None = None
+    decoding: str | None = None
     reduced_bytes: int = 0
     reduce_overlaps: bool = False
     engine: str = ""

@@ -129,6 +129,7 @@ def measure(
         gc_frozen=gc_frozen,
         plans=facts.plans,
         busy_s=busy_s,
+        decoding=facts.decoding,
         reduced_bytes=facts.reduced_bytes,
         reduce_overlaps=facts.reduce_overlaps,
     )

@@ -122,7 +122,7 @@ def make(scenario: Scenario, selection: Selection, device: Device, *, remote: bo
                 image_size=image_size,
                 n_classes=scenario.n_classes,
                 device=device.name,
-                input=selection.input or Input(kind=scenario.input_kind if builds_models(config.backend) else "own"),
+                input=_input(scenario, selection, config),
                 seed=selection.seed,
                 threads=threads,
                 train=_train(scenario, model),
@@ -165,6 +165,13 @@ def _rounds(selection: Selection, scenario: Scenario, device: Device) -> tuple[i
         if trials is not None or budget_s is not None:
             return trials, budget_s
     return ENOUGH_TRIALS, kind_of(device.name).budget_s
+
+
+def _input(scenario: Scenario, selection: Selection, config: Config) -> Input:
+    """The source of images that is asked for, else the scenario's; decoded as the scenario says."""
+    if selection.input is not None:
+        return msgspec.structs.replace(selection.input, hw_decoder_load=scenario.input.hw_decoder_load)
+    return scenario.input if builds_models(config.backend) else Input(kind="own")
 
 
 def _train(scenario: Scenario, model: str) -> TrainSettings:

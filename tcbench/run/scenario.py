@@ -19,7 +19,7 @@ from tcbench.backends import DEFAULT, builds_models
 from tcbench.core import claim as claims
 from tcbench.core.claim import Claim
 from tcbench.core.errors import ScenarioError, hint
-from tcbench.core.record import CudnnSettings, InputKind, KfacSettings, MeasureSettings, TrainSettings
+from tcbench.core.record import CudnnSettings, Input, KfacSettings, MeasureSettings, TrainSettings
 from tcbench.core.text import cleaned
 from tcbench.models import MODELS
 from tcbench.run import scenario_file
@@ -72,7 +72,7 @@ class Scenario:
     variant: str
     image_size: int
     n_classes: int
-    input_kind: InputKind
+    input: Input
     batch_sizes: tuple[int, ...]
     ranks: tuple[int, ...]
     trials: int | None
@@ -182,7 +182,7 @@ def _checked(path: Path, raw: dict[str, Any], *, inherits_claims: bool = False) 
         variant=file.model.variant,
         image_size=file.model.image_size,
         n_classes=file.model.classes,
-        input_kind=file.input.data,
+        input=Input(kind=file.input.data, hw_decoder_load=file.input.hw_decoder_load),
         batch_sizes=batch_sizes,
         ranks=tuple(dict.fromkeys(file.measure.ranks)),
         trials=file.measure.trials,

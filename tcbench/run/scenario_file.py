@@ -24,6 +24,7 @@ PositiveInt = Annotated[int, Meta(ge=1, le=1_000_000)]
 Positive = Annotated[float, Meta(gt=0, le=1e9)]
 Name = Annotated[str, Meta(min_length=1)]
 Fraction = Annotated[float, Meta(gt=0, lt=1)]
+Share = Annotated[float, Meta(ge=0, le=1)]
 
 
 class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -47,6 +48,7 @@ class InputTable(_Table, frozen=True, kw_only=True):
     """The table [input]."""
 
     data: _Data = "generated"
+    hw_decoder_load: Share | msgspec.UnsetType = msgspec.UNSET
 
 
 class KfacTable(_Table, frozen=True, kw_only=True):

@@ -38,6 +38,17 @@ def test_every_config_meets_every_batch_size(cpu):
     assert all(planned.skip_reason is None for planned in made.cells)
 
 
+def test_the_load_of_a_gpus_jpeg_decoder_is_the_scenarios_whatever_images_are_asked_for(cpu):
+    folder = Input(kind="folder", path="/data")
+    asked = dataclasses.replace(cpu, input=Input(kind="generated", hw_decoder_load=0.8))
+    inputs = [plan.make(asked, Selection(input=given), CPU).cells[0].cell.input for given in (None, folder)]
+    assert [(one.kind, one.path, one.hw_decoder_load) for one in inputs] == [
+        ("generated", None, 0.8),
+        ("folder", "/data", 0.8),
+    ]
+    assert plan.make(cpu, Selection(), CPU).cells[0].cell.input == Input(kind="generated")
+
+
 def test_the_selection_overrides_the_scenario(cpu):
     selection = Selection(
         batch_sizes=(2,),

@@ -138,6 +138,7 @@ def test_an_ablation_that_makes_no_sense_names_its_key(write, text, expected):
         ("[measure]", "[model]\nname = []\n[measure]", "model.name: expected a list of length >= 1"),
         ("[measure]", "[model]\nimage_size = 31\n[measure]", "model.image_size: expected at least 32, got 31"),
         ("[measure]", '[input]\ndata = "web"\n[measure]', "input.data: expected one of generated, synthetic"),
+        ("[measure]", "[input]\nhw_decoder_load = 65\n[measure]", "input.hw_decoder_load: expected a number <= 1.0"),
         ("[measure]", "[train]\nloss_scale = 0\n[measure]", "train.loss_scale: expected a number > 0.0, got 0"),
         ('"fp32", [', "3, [", "ladder[0].steps[0]: expected a text in quotes or a list, got a whole number"),
         ("[[ladder]]", "[[ladders]]", "ladders: unknown key; did you mean 'ladder'?"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -19,16 +20,21 @@ STAND_IN = """#!/usr/bin/env bash
 echo "$*" >>"$CALLS"
 case "$*" in
   "-c import nvidia.dali") exit "${NO_DALI:-0}" ;;
-  *load*beyond*)
+  *load*)
     if [[ -n ${LIBCUDA:-} ]]; then LD_LIBRARY_PATH=$LIBCUDA "$REAL" "$@"; exit; fi
-    echo "${BEYOND-fp16+dali+batched+cuda_graph}" ;;
-  *--dry-run*) exit 0 ;;
+    [[ $* == *naruse2018* ]] && echo fp16,fp16+dali || echo fp16+dali+batched+cuda_graph
+    exit "${UNREADABLE:-0}" ;;
+  *--dry-run*) sleep "${SLOW_START:-0}" ;;
   "-c import tcbench") exit "${NO_TCBENCH:-0}" ;;
+  *"pip install"*) mkdir "$OUT/site" ;;
   *gpu_smoke*) exit "${SMOKE:-0}" ;;
   "-m tcbench doctor") head -c "${CHATTY:-100}" /dev/urandom | base64 ;;
-  *"run naruse2018"*) sleep "${SLOW:-0}"; exit "${LADDER:-0}" ;;
+  *"run naruse2018"*)
+    mkdir -p "$OUT/gpu_check/results/here" && touch "$_/run.jsonl"
+    sleep "${SLOW:-0}"; exit "${LADDER:-0}" ;;
 esac
 """
+ALL = ["doctor", "data", "smoke", "tests", "torch", "best", "ladder", "beyond", "chart", "summary"]
 
 
 @pytest.fixture
@@ -37,7 +43,7 @@ def python(tmp_path):
     python = tmp_path / "python"
     python.write_text(STAND_IN)
     python.chmod(0o755)
-    return {"PYTHON": str(python), "CALLS": str(tmp_path / "calls")}
+    return {"PYTHON": str(python), "CALLS": str(tmp_path / "calls"), "OUT": str(tmp_path / "out")}
 
 
 @pytest.fixture
@@ -45,6 +51,8 @@ def check(tmp_path, python):
     """Run the script; its outcome, the stand-in's calls, and what the archive holds."""
 
     def run(**environment: str) -> tuple[subprocess.CompletedProcess[str], list[str], dict[str, bytes]]:
+        calls = tmp_path / "calls"
+        calls.unlink(missing_ok=True)
         done = subprocess.run(
             [str(SCRIPT), str(tmp_path / "out")],
             env={**os.environ, **python, **environment},
@@ -58,35 +66,91 @@ def check(tmp_path, python):
                 for member in archive.getmembers()
                 if member.isfile()
             }
-        return done, (tmp_path / "calls").read_text().splitlines(), files
+        return done, calls.read_text().splitlines(), files
 
     return run
 
 
-def test_what_tells_most_comes_first(check):
+def steps(done: subprocess.CompletedProcess[str]) -> dict[str, int]:
+    """The steps that were begun, in order, with their limits in seconds."""
+    begun = re.findall(r"^== (\S+) \(at \d+ s, at most (\d+) s\)$", done.stdout, re.MULTILINE)
+    return {name: int(limit_s) for name, limit_s in begun}
+
+
+def test_what_tells_of_the_most_comes_first_then_the_best_config(check):
     done, calls, files = check()
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "nothing failed")
-    steps = [line.split()[1] for line in done.stdout.splitlines() if line.startswith("== ")]
-    assert steps == ["doctor", "data", "smoke", "ladder", "beyond", "tests", "chart", "summary"]
-    assert set(files) == {"failed.txt", "logs/environment.log", *(f"logs/{step}.log" for step in steps)}
-    (ladder,) = [call for call in calls if "run naruse2018" in call and "--dry-run" not in call]
-    assert "--config fp32,fp16,fp16+dali+batched+nhwc+fused+static_graph --bs 64,256" in ladder
+    assert list(steps(done)) == ALL
+    assert set(files) >= {"steps.txt", "logs/environment.log", *(f"logs/{step}.log" for step in ALL)}
+    best, ladder = [call for call in calls if "run naruse2018" in call and "--dry-run" not in call]
+    assert "--config fp16+dali+batched+nhwc+fused+static_graph --bs 64" in best
+    assert "--config fp16,fp16+dali --bs 64" in ladder
     (beyond,) = [call for call in calls if "run beyond" in call]
-    assert "--config fp16+dali+batched+cuda_graph --bs 64,256" in beyond
-    (tests,) = [call for call in calls if "-m pytest" in call]
+    assert "--config fp16+dali+batched+cuda_graph --bs 64" in beyond
+    tests, torch = [call for call in calls if "-m pytest" in call]
     assert "-m gpu" in tests
     # A library's warning is no failure there, and a working tree that cannot be written to is none either.
     assert "-W default -p no:cacheprovider" in tests
+    assert "tests/accelerators/cuda/test_clock.py" in tests
+    assert "torch" not in tests
+    assert torch.split()[-1] == "tests/backends/torch"  # what compiles for minutes
     (smoke,) = [call for call in calls if "gpu_smoke" in call]
     assert smoke.startswith("tools/gpu_smoke.py --device cuda:0 --budget 120 --out ")
-    assert "tests/accelerators/cuda/test_clock.py" in tests
-    assert tests.split()[-1] == "tests/backends/torch/test_gpu_peer.py"  # what compiles for minutes
 
 
-def test_without_dali_the_configs_are_taken_without_it(check):
-    _, calls, _ = check(NO_DALI="1")
-    assert not any("dali" in call for call in calls if " run " in call)
-    assert any("run beyond" in call and "--config fp16+batched+cuda_graph" in call for call in calls)
+def test_without_dali_what_is_skipped_is_named_and_runs_with_other_input(check):
+    done, calls, _ = check(NO_DALI="1")
+    assert "note: DALI is not installed; skipped are fp16+dali fp16+dali+batched+cuda_graph\n" in done.stdout
+    both = [f"{name}-{way}" for name in ("best", "ladder", "beyond") for way in ("synthetic", "opencv")]
+    assert list(steps(done)) == [*ALL[:5], *both, *ALL[8:]]
+    measured = [call for call in calls if "--bs 64" in call]
+    options = [re.search(r"--config (\S+) .*?(--data synthetic)?$", call).groups() for call in measured]
+    assert options[2:] == [
+        ("fp16,fp16", "--data synthetic"),
+        ("fp16,fp16+opencv", None),
+        ("fp16+batched+cuda_graph", "--data synthetic"),
+        ("fp16+opencv+batched+cuda_graph", None),
+    ]
+
+
+def test_three_calls_of_ten_minutes_have_time_for_all_even_without_dali(check):
+    done, _, _ = check(NO_DALI="1", BUDGET_S="100000")
+    limits = steps(done)
+    charts_s = limits.pop("chart") + limits.pop("summary")
+    start_s = 20  # measured with real packages: 14, and 5 once the wheels are there
+    assert sum(limits.values()) <= 3 * (570 - 60 - start_s)
+    assert charts_s <= 2 * 60
+
+
+def test_the_budget_counts_what_comes_before_the_first_step(check):
+    done, _, _ = check(SLOW_START="1.1", STEPS="doctor")
+    assert "== doctor (at 0 s" not in done.stdout
+
+
+def test_what_one_call_has_no_time_for_the_next_one_does_and_neither_does_a_thing_twice(check):
+    done, calls, _ = check(BUDGET_S="100")  # less what is kept for the charts: enough for the first two steps
+    assert (done.returncode, list(steps(done))) == (1, ["doctor", "data"])
+    *_, to_come, failed = done.stdout.splitlines()
+    assert to_come == f"to come: {' '.join(ALL[2:8])}: the same call again goes on"
+    assert failed == "nothing failed so far"
+    done, calls, files = check()
+    assert (done.returncode, list(steps(done))) == (0, ALL[2:])
+    assert not any("doctor" in call for call in calls)
+    assert all(re.search(r"--label \S+ --resume", call) for call in calls if "--bs 64" in call)
+    done, _, _ = check()
+    assert (done.returncode, list(steps(done))) == (0, ["chart", "summary"])
+    assert len(files["steps.txt"].splitlines()) == len(ALL)
+
+
+def test_wheels_go_beside_the_interpreter_once(check, tmp_path):
+    wheels = tmp_path / "wheels"
+    wheels.mkdir()
+    for name in ("a.whl", "b.whl"):
+        (wheels / name).touch()
+        for call in range(2):
+            _, calls, _ = check(WHEELS=str(wheels), STEPS="doctor")
+            installed = [call for call in calls if "pip install" in call]
+            assert len(installed) == (call == 0)
 
 
 @pytest.mark.parametrize(
@@ -108,21 +172,24 @@ def test_beyond_the_talk_goes_as_far_as_the_gpu_is_new_enough_for(check, tmp_pat
 
 
 def test_a_step_that_fails_does_not_stop_the_others_and_is_listed_at_the_end(check):
-    done, calls, files = check(SMOKE="1", LADDER="3", BEYOND="")
+    done, calls, files = check(SMOKE="1", LADDER="3")
     assert done.returncode == 1
-    listed = ["smoke (exit code 1)", "ladder (exit code 3)", "beyond (the scenario cannot be read)"]
-    assert done.stdout.splitlines()[-3:] == [f"failed: {line}" for line in listed]
-    assert files["failed.txt"].decode().splitlines() == listed
+    listed = ["smoke: exit code 1", "best: exit code 3", "ladder: exit code 3"]
+    assert [line.partition(" (")[0] for line in done.stdout.splitlines()[-3:]] == [f"failed: {one}" for one in listed]
+    assert all(one in files["steps.txt"].decode() for one in listed)
     assert any("--slide 33" in call for call in calls)
 
 
+def test_scenarios_that_cannot_be_read_are_said(check):
+    done, _, _ = check(UNREADABLE="1")
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (1, "failed: configs: cannot be read (0 s)")
+
+
 @pytest.mark.slow
-def test_a_step_that_takes_too_long_is_ended_and_leaves_time_for_the_charts(check):
-    done, calls, _ = check(SLOW="60", BUDGET_S="70")
+def test_a_step_that_the_budget_cuts_short_leaves_time_for_the_charts_and_is_to_come(check):
+    done, calls, _ = check(SLOW="200", BUDGET_S="120", STEPS="best chart summary")
     assert done.returncode == 1
-    failed = [line for line in done.stdout.splitlines() if line.startswith("failed: ")]
-    assert failed[0].startswith("failed: ladder (ran out of its ")
-    assert failed[1:] == ["failed: beyond (no time left)", "failed: tests (no time left)"]
+    assert "to come: best: the same call again goes on" in done.stdout
     assert any("--slide 33" in call for call in calls)
 
 
@@ -141,7 +208,7 @@ def test_whatever_ends_the_script_what_was_done_is_in_the_archive(tmp_path, pyth
         start_new_session=True,
     ) as process:
         for line in process.stdout:
-            if line.startswith("== ladder"):
+            if line.startswith("== best"):
                 os.killpg(process.pid, signal.SIGKILL)
                 break
     with tarfile.open(tmp_path / "out" / "gpu_check.tar.gz") as archive:
@@ -163,26 +230,39 @@ def test_the_archive_stays_below_its_limit_however_much_is_said(check, tmp_path)
     assert len(files["logs/doctor.log"]) == 100_000
 
 
+@pytest.fixture
+def interpreters(tmp_path):
+    """Run the script with stand-ins for uv, which runs tcbench's choice of packages, and python3: their calls, up to
+    the import that they both refuse."""
+    refuses = '[[ "$*" == *tcbench ]] && exit 1'
+    chooses = f'[[ "$*" == *extra_for* ]] && {{ shift 3; exec {sys.executable} "$@"; }}\nexit "${{NO_UV:-0}}"'
+    for name, runs in {"uv": f"{refuses}\n{chooses}", "python3": refuses}.items():
+        (tmp_path / name).write_text(f'#!/usr/bin/env bash\necho "{name} $*" >>"$CALLS"\n{runs}\n')
+        (tmp_path / name).chmod(0o755)
+
+    def run(**environment: str) -> str:
+        inherited = {k: v for k, v in os.environ.items() if k not in ("PYTHON", "EXTRA")}
+        set_here = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "CALLS": str(tmp_path / "calls"), **environment}
+        done = subprocess.run([str(SCRIPT), str(tmp_path / "out")], env=inherited | set_here, capture_output=True)
+        assert done.returncode == 2
+        return (tmp_path / "calls").read_text()
+
+    return run
+
+
 @pytest.mark.parametrize("extra", [None, "cuda12"])
-def test_the_packages_are_those_that_tcbench_finds_to_suit_unless_the_user_says_which(tmp_path, extra):
-    """A stand-in for uv writes down what it is asked to run; it runs tcbench's choice, and ends all else."""
-    uv = tmp_path / "bin" / "uv"
-    uv.parent.mkdir()
-    uv.write_text(
-        '#!/usr/bin/env bash\necho "$*" >>"$CALLS"\n'
-        f'[[ "$*" == *extra_for* ]] && {{ shift 3; exec {sys.executable} "$@"; }}\nexit 1\n'
-    )
-    uv.chmod(0o755)
-    calls = tmp_path / "calls"
-    environment = {k: v for k, v in os.environ.items() if k not in ("PYTHON", "EXTRA")}
-    environment |= {"PATH": f"{uv.parent}:{os.environ['PATH']}", "CALLS": str(calls)} | (
-        {"EXTRA": extra} if extra else {}
-    )
-    done = subprocess.run([str(SCRIPT), str(tmp_path / "out")], env=environment, capture_output=True, timeout=600)
-    assert done.returncode == 2
-    assert ("extra_for" in calls.read_text()) == (extra is None)
+def test_the_packages_are_those_that_tcbench_finds_to_suit_unless_the_user_says_which(interpreters, extra):
+    calls = interpreters(**({"EXTRA": extra} if extra else {}))
+    assert ("extra_for" in calls) == (extra is None)
     named = extra or packages.extra_for(driver.gpus()).name
-    assert calls.read_text().splitlines()[-1].startswith(f"run --quiet --extra {named} python -c import tcbench")
+    assert calls.endswith(f"uv run --quiet --extra {named} python -c import tcbench\n")
+
+
+def test_where_uv_cannot_make_an_environment_or_wheels_are_brought_it_is_python3(interpreters, tmp_path):
+    assert interpreters(NO_UV="1", EXTRA="cuda13").endswith("python3 -c import tcbench\n")
+    (tmp_path / "calls").unlink()
+    (tmp_path / "wheels").mkdir()
+    assert interpreters(WHEELS=str(tmp_path / "wheels")).startswith("python3 -m pip install --quiet")
 
 
 @pytest.mark.parametrize("device", ["cuda:99", "no-such-device"])

@@ -148,6 +148,7 @@ class ChainerSession:
                 tensor=parts.spec,
                 seed=cell.seed + world.rank,
                 threads=cell.threads,
+                hw_decoder_load=cell.input.hw_decoder_load,
                 # A device's time is stretched by the host's speed (`tcbench.measure.loop.at_host_speed`), and so is
                 # that of decoding, which is not this host's.
                 images_per_s=cell.input.images_per_s / cell.host_speed if cell.input.images_per_s else None,
@@ -189,6 +190,7 @@ class ChainerSession:
             peak_memory_bytes=peak_bytes,
             peak_memory_of=of,
             prefetch_depth=self.step.feed.prefetch_depth,
+            decoding=getattr(self.step.feed, "decoding", None),
             parameters=self._parameters,
             macs_per_image=self._macs,
             plans=self._site.plans(),

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 import numpy as np
+from msgspec import UnsetType
 
 from tcbench.accelerators.cuda import out_of_memory
 from tcbench.accelerators.protocol import current
@@ -129,6 +130,7 @@ class DaliFeed:
         self._retired: deque[tuple[Any, Fence]] = deque()
         self.epoch_size = len(self._images.files)
         self.on_device = placement.device_id is not None
+        self.decoding = _decoding(spec) if placement.decoder == "mixed" else None
 
     def next(self) -> tuple[Any, Any]:
         self._retire()
@@ -227,6 +229,18 @@ def _built(spec: FeedSpec, placement: Placement) -> Any:
     return pipeline
 
 
+def _asked(spec: FeedSpec) -> dict[str, float]:
+    """The decoder's settings that a scenario may name; on a host it does not look at them."""
+    return {} if isinstance(spec.hw_decoder_load, UnsetType) else {"hw_decoder_load": spec.hw_decoder_load}
+
+
+def _decoding(spec: FeedSpec) -> str:
+    """How a GPU decodes, which differs from every decoder on the host: chroma is repeated (`jpeg_fancy_upsampling`
+    off, as DALI has it), since interpolating it costs speed."""
+    asked = "".join(f", {name} {value:g}" for name, value in _asked(spec).items())
+    return f"on the GPU, chroma repeated in place of interpolated{asked}"
+
+
 def _pipeline(spec: FeedSpec, placement: Placement) -> Any:
     import nvidia.dali
 
@@ -258,7 +272,7 @@ def _pipeline(spec: FeedSpec, placement: Placement) -> Any:
             device=placement.decoder,
             output_type=types.RGB,
             adjust_orientation=False,  # Chainer's datasets do not look at EXIF orientation either
-            jpeg_fancy_upsampling=True,  # chroma interpolated on a GPU too, as every decoder on the host does
+            **_asked(spec),
         )
         scaled = fn.resize(
             decoded,

@@ -20,6 +20,7 @@ class FixedBuffers:
         self._accelerator = accelerator
         self._batch: tuple[Any, Any] | None = None
         self.prefetch_depth = feed.prefetch_depth
+        self.decoding = getattr(feed, "decoding", None)
         self.epoch_size = feed.epoch_size
 
     def next(self) -> tuple[Any, Any]:

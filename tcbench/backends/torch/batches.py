@@ -36,6 +36,7 @@ class Arriving:
         self._site = site
         self._channels_last = spec.tensor.layout == "NHWC"
         self.prefetch_depth = feed.prefetch_depth
+        self.decoding = getattr(feed, "decoding", None)
 
     def next(self) -> Batch:
         x, t = self._site.arrive(*self._feed.next())
@@ -70,6 +71,7 @@ class AtFixedAddresses:
         self._batches = batches
         self._batch: Batch | None = None
         self.prefetch_depth = batches.prefetch_depth
+        self.decoding = getattr(batches, "decoding", None)
 
     def next(self) -> Batch:
         arrived = self._batches.next()

@@ -113,6 +113,7 @@ class TorchSession:
                 tensor=parts.pixels,
                 seed=cell.seed + world.rank,
                 threads=cell.threads,
+                hw_decoder_load=cell.input.hw_decoder_load,
             )
             recipe: FeedRecipe = _fold(rungs, "feed", FeedRecipe(feed_spec, pillow), cell)
             batches = (recipe.of(synthetic) if cell.input.kind == "synthetic" else recipe).make(site)
@@ -144,6 +145,7 @@ class TorchSession:
             peak_memory_bytes=peak_bytes,
             peak_memory_of=of,
             prefetch_depth=self.step.batches.prefetch_depth,
+            decoding=getattr(self.step.batches, "decoding", None),
             parameters=sum(parameter.numel() for parameter in self.model.parameters()),
             macs_per_image=self._macs,
             reduced_bytes=self._exchange.reduced_bytes if self._exchange else 0,

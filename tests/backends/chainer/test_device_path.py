@@ -184,6 +184,7 @@ class Lending(Batches):
     """As DALI does on a GPU: each batch lies somewhere else on the device, and is gone when the next is asked for."""
 
     on_device = True
+    decoding = "on the device"
     lent: tuple = ()
 
     def __init__(self, spec) -> None:
@@ -194,6 +195,17 @@ class Lending(Batches):
             array.fill(-1 if array.dtype.kind == "i" else np.nan)
         self.lent = tuple(current().upload(array) for array in super().next())
         return self.lent
+
+
+@pytest.mark.parametrize("config", ["fp32", "fp32+dali", "fp32+dali+cuda_graph"])
+def test_a_session_says_how_its_images_are_decoded_where_the_feed_does(monkeypatch, config):
+    monkeypatch.setattr(dali, "make_dali_feed", Lending)
+    monkeypatch.setattr(sessions, "_images", lambda cell: None)
+    settings = {"geometry": SMOOTH, "image_size": 32, "site": on_numpy()}
+    kind = "generated" if "dali" in config else "synthetic"
+    with small_session(config, own_feed=True, input=Input(kind=kind), **settings) as session:
+        run_step(session)
+        assert session.facts().decoding == ("on the device" if "dali" in config else None)
 
 
 @pytest.mark.slow

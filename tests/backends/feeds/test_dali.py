@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any, ClassVar
@@ -236,7 +237,7 @@ def test_closing_on_a_gpu_waits_for_what_still_reads(on_gpu: dali.DaliFeed, stre
 def test_on_a_gpu_all_but_reading_files_and_drawing_numbers_is_done_there(images: ImageFolder) -> None:
     """DALI's own graph, made but not built: building asks for the GPU."""
     placement = dali.Placement(0, "mixed", hand_over=lambda output: output)
-    pipeline = dali._pipeline(_spec(images), placement)
+    pipeline = dali._pipeline(replace(_spec(images), hw_decoder_load=0.8), placement)
     with contextlib.suppress(RuntimeError):
         pipeline.build()
     where = {op._op.schema_name: op._op.device for op in pipeline._ops}
@@ -251,7 +252,17 @@ def test_on_a_gpu_all_but_reading_files_and_drawing_numbers_is_done_there(images
     assert [output.device for output in pipeline._graph_outputs] == ["gpu", "gpu"]
     assert pipeline.exec_dynamic, "only this execution model hands outputs over on a stream"
     decoder = next(str(op.spec) for op in pipeline._ops if op._op.schema_name == "decoders__Image")
-    assert "jpeg_fancy_upsampling: True" in decoder, "the host's decoders interpolate chroma, nvJPEG repeats it"
+    assert "jpeg_fancy_upsampling" not in decoder, "it costs speed; DALI's default repeats chroma"
+    assert "hw_decoder_load: 0.8" in decoder
+
+
+def test_how_a_gpu_decodes_is_said_and_that_a_host_does_is_not(
+    on_gpu: dali.DaliFeed, images: ImageFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = "on the GPU, chroma repeated in place of interpolated"
+    assert (on_gpu.decoding, dali.DaliFeed(_spec(images)).decoding) == (said, None)
+    tuned = dali.DaliFeed(replace(_spec(images), hw_decoder_load=0.0), on_gpu._placement)
+    assert tuned.decoding == f"{said}, hw_decoder_load 0"
 
 
 def _story(reason: str, operator: str = "decoders.image") -> RuntimeError:

@@ -156,6 +156,7 @@ class Counting:
     """A feed that counts, and hands out the same memory every time."""
 
     prefetch_depth = 1
+    decoding = "on the GPU"
     on_device = False
     epoch_size = 1
 
@@ -190,7 +191,7 @@ def test_batches_at_fixed_addresses_are_copies_at_the_same_place():
     assert second.data_ptr() == first.data_ptr()
     assert second.max() == 2
     source.close()
-    assert (source.prefetch_depth, feed.closed) == (1, 1)
+    assert (source.prefetch_depth, source.decoding, feed.closed) == (1, "on the GPU", 1)
 
 
 def test_a_kept_batch_is_made_once():

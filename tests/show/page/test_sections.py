@@ -291,9 +291,11 @@ def test_a_gpu_and_its_state_stand_in_the_environment():
     environment = factories.make_environment(gpu=gpu, device_name="Tesla V100", commit="abc", project_commit="def+")
     state = GpuState(power_limit_w=300.0, sm_clock_set_mhz=1380, ecc=True, mig=False)
     samples = GpuSamples(state=state, samples=())
-    record = factories.make_record(environment=environment, gpu=samples)
-    [facts, *_] = blocks(reports.results([record]), "environment", Facts)
-    named = dict(facts.pairs)
+    measurement = factories.make_measurement(decoding="on the GPU")
+    record = factories.make_record(environment=environment, gpu=samples, measurement=measurement)
+    [facts, settings, *_] = blocks(reports.results([record]), "environment", Facts)
+    named = dict(facts.pairs + settings.pairs)
+    assert named["decoding"] == "on the GPU"
     assert named["GPU"] == "Tesla V100, compute capability 7.0, 80 SMs, 16.00 GiB"
     assert named["driver"] == "570.86 (CUDA up to 12.8)"
     assert named["GPU state"] == "power limit 300 W, SM clock set to 1380 MHz, ECC on, MIG off"

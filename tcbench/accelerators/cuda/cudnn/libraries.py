@@ -12,6 +12,7 @@ import functools
 import importlib.metadata
 import importlib.util
 import os
+import pkgutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -43,9 +44,10 @@ class LibraryError(TcbenchError):
 
 
 def folders() -> Iterator[Path]:
-    """The folders in which NVIDIA's wheels put libraries: nvidia/*/lib beside the other packages."""
+    """The folders in which NVIDIA's wheels put libraries: nvidia/*/lib wherever Python looks for packages. A wheel that
+    makes `nvidia` a package of its own hides those elsewhere from the import system."""
     spec = importlib.util.find_spec("nvidia")
-    for place in (spec.submodule_search_locations or ()) if spec else ():
+    for place in pkgutil.extend_path(list(spec.submodule_search_locations or ()), "nvidia") if spec else ():
         yield from sorted(Path(place).glob("*/lib"))
 
 

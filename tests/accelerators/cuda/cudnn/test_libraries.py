@@ -66,6 +66,7 @@ def world(tmp_path, monkeypatch):
     world = World(tmp_path)
     spec = types.SimpleNamespace(submodule_search_locations=[str(tmp_path / "nvidia")])
     monkeypatch.setattr(libraries.importlib.util, "find_spec", lambda name: spec)
+    monkeypatch.setattr(libraries.pkgutil, "extend_path", lambda path, name: path)
     monkeypatch.setattr(libraries.importlib.metadata, "version", world.version)
     monkeypatch.setattr(libraries.ctypes, "CDLL", world.open)
     monkeypatch.delenv("LD_LIBRARY_PATH", raising=False)
@@ -84,6 +85,20 @@ def cuda12(world):
     world.packages = {"nvidia-cudnn-cu12": "9.28.0.1", "nvidia-cudnn-frontend": "1.32.0"}
     world.system = {"libcuda.so.1"}
     return world
+
+
+def test_libraries_are_found_beside_a_wheel_in_another_folder_that_makes_nvidia_a_package_of_its_own(
+    tmp_path, monkeypatch
+):
+    """As nvImageCodec's does, which DALI brings: `pip install --target` puts it elsewhere than cuDNN."""
+    for place in ("carried/nvidia/cu13/lib", "installed/nvidia/cudnn/lib"):
+        (tmp_path / place).mkdir(parents=True)
+    (tmp_path / "carried/nvidia/__init__.py").touch()
+    monkeypatch.delitem(sys.modules, "nvidia", raising=False)
+    for place in ("installed", "carried"):
+        monkeypatch.syspath_prepend(tmp_path / place)
+    found = [folder.relative_to(tmp_path).parts[0] for folder in libraries.folders() if tmp_path in folder.parents]
+    assert found == ["carried", "installed"]
 
 
 def test_the_wheels_of_cuda_12_lie_in_a_folder_each(cuda12):
