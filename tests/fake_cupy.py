@@ -561,8 +561,11 @@ class NcclCommunicator:
     """Every rank has this one's numbers, so that a sum is so many times them. On a stream other than the current one it
     happens as late as it may: when somebody waits."""
 
-    def __init__(self, ndev: int, unique_id: tuple[int, ...], rank: int) -> None:
-        assert len(unique_id) == NCCL_UNIQUE_ID_BYTES
+    def __init__(self, ndev: int, commId: bytes, rank: int) -> None:  # noqa: N803
+        if type(commId) is not bytes:
+            raise TypeError(f"Argument 'commId' has incorrect type (expected bytes, got {type(commId).__name__})")
+        if len(commId) != NCCL_UNIQUE_ID_BYTES:
+            raise ValueError(f"commId length {len(commId)} != {NCCL_UNIQUE_ID_BYTES}.")
         if not 0 <= rank < ndev:
             raise RuntimeError("NCCL_ERROR_INVALID_ARGUMENT: invalid argument")
         self._ranks = ndev
@@ -597,7 +600,7 @@ def _nccl() -> types.SimpleNamespace:
         NCCL_FLOAT16=6,
         NCCL_FLOAT32=7,
         NCCL_BFLOAT16=9,
-        get_unique_id=lambda: tuple(range(-64, 64)),
+        get_unique_id=lambda: bytes(range(NCCL_UNIQUE_ID_BYTES)),
         get_version=lambda: 22703,
     )
 

@@ -146,6 +146,16 @@ def test_cublas_and_cusolver_refuse_sizes_types_and_handles(cupy):
                 wrong()
 
 
+def test_nccls_number_is_128_bytes_and_nothing_else(cupy):
+    """As in CuPy from 14.0 on, whose `NcclCommunicator` takes `bytes`; it was a tuple before."""
+    nccl = cupy.cuda.nccl
+    number = nccl.get_unique_id()
+    assert nccl.NcclCommunicator(2, number, 1)
+    for wrong, error in ((tuple(number), TypeError), (None, TypeError), (number[1:], ValueError)):
+        with pytest.raises(error, match="commId"):
+            nccl.NcclCommunicator(2, wrong, 1)
+
+
 def _gemm(blas, at, x, leading, result_leading, result_type):
     numbers = (0, 1, 4, 4, 1, at, x, 2, leading, x, 2, leading, at, x, result_type, result_leading)
     blas.gemmEx(CUBLAS_HANDLE, *numbers, blas.CUBLAS_COMPUTE_32F, blas.CUBLAS_GEMM_DEFAULT)

@@ -13,6 +13,7 @@ import training
 from fake_cupy import install
 
 from tcbench.accelerators.cuda import live
+from tcbench.accelerators.cuda.cudnn import libraries
 from tcbench.accelerators.device import OpenDevice
 from tcbench.backends.chainer import exchange
 from tcbench.backends.chainer.compat import chainer
@@ -135,11 +136,11 @@ def test_chainermns_kernels_compile_for_every_architecture(name):
     cupy = pytest.importorskip("cupy", reason="the CUDA extras are not installed")
     from cupy_backends.cuda.libs import nvrtc
 
-    packages = Path(cupy.__file__).parents[1]
     # Read, since importing it takes an MPI.
     source = Path(chainer.__file__).parents[1] / "chainermn/communicators/_memory_utility.py"
     code = re.search(rf"def {name}\(\):.*?'''(.*?)'''", source.read_text(), re.DOTALL)[1]
-    folders = (packages / "cupy/_core/include", packages / "nvidia/cuda_runtime/include")
+    # CUDA 12's wheels have a folder each, CUDA 13's share one.
+    folders = [Path(cupy.__file__).parent / "_core/include", *(lib.parent / "include" for lib in libraries.folders())]
 
     def compiles(code: str, arch: str) -> bool:
         program = nvrtc.createProgram(code, f"{name}.cu", [], [])
