@@ -107,7 +107,7 @@ H100_RATE = 7161
 def mlperf_step_s(result: Result, ranks: int, way: Way) -> float:
     """The published step of 8 GPUs, of which the forecast says how much does not shrink with the batch."""
     images, few = result.images(ranks), result.images(result.base)
-    expected_s = {n: n / device_rate("H100", virtual.PUBLISHED[11].config, n) for n in (few, 50)}
+    expected_s = {n: n / device_rate("H100", virtual.CAPTURED, n) for n in (few, 50)}
     fixed_s = (50 * expected_s[few] - few * expected_s[50]) / (50 - few)
     whole_s = few / H100_RATE
     step_s = whole_s - result.waits_s(result.base, whole_s, way)
