@@ -22,6 +22,7 @@ from __future__ import annotations
 import argparse
 import functools
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,7 +32,7 @@ from scipy.signal import lfilter
 
 from tcbench.analysis import noise, verdict
 from tcbench.analysis.compare import APART, IN_TURNS, Method
-from tcbench.analysis.verdict import Figures, Interim, Rule
+from tcbench.analysis.verdict import Decided, Figures, Interim, Rule
 from tcbench.core import store
 
 CELLS = 40
@@ -147,6 +148,14 @@ class Judgement:
     machine: Machine = QUIET
 
 
+def settle(cells: Sequence[Figures], of: Judgement) -> list[Decided | None]:
+    """The decisions of a gate by all its looks; None for a cell that is inconclusive after the last one."""
+    decided: list[Decided | None] = [None] * len(cells)
+    for number in range(len(of.interims)):
+        decided = verdict.judge_interim(cells, decided, number, of.interims, of.method.estimate)
+    return decided
+
+
 def measure(of: Judgement, loss: float, matrices: int, seed: int = 0, stalls: bool = False) -> Truth:
     """Judge `matrices` matrices of CELLS cells. With `stalls` the loss is STALLS, of stalls in one step of ten."""
     random = np.random.default_rng(seed)
@@ -155,7 +164,7 @@ def measure(of: Judgement, loss: float, matrices: int, seed: int = 0, stalls: bo
     last = of.interims[-1]
     for number in range(matrices):
         cells = _matrix(random, of, loss, number, stalls)
-        decided = verdict.settle(cells, of.interims, of.method.estimate)
+        decided = settle(cells, of)
         seen = [last.trials if one is None else of.interims[one[1]].trials for one in decided]
         estimates = noise.pooled(
             [of.method.estimate(current[:n], base[:n]) for (current, base), n in zip(cells, seen, strict=True)]

@@ -136,17 +136,6 @@ def scorecards(
     return tuple(cards)
 
 
-def evaluate(
-    claims: Sequence[Claim], records: Iterable[Record], run: str = "tcbench run", other: OtherSource = no_other_source
-) -> tuple[Evaluated, ...]:
-    """Every claim, in order, by the records of one machine in one setting. Raises ValueError where there are several;
-    `scorecards` takes them apart. `run` is how a command that measures what is missing begins."""
-    settings = list(_by_setting(records).values())
-    if len(settings) > 1:
-        raise ValueError("records of several machines or settings")
-    return _evaluate(claims, settings[0] if settings else {}, run, other)
-
-
 @dataclass(frozen=True)
 class _Measured:
     """A cell: its summary, and its trials that are ok."""

@@ -252,12 +252,6 @@ def _layer_s(timelines: Iterable[Timeline]) -> Mapping[tuple[str, str], float]:
     return {key: seconds / steps for key, seconds in spent.items()}
 
 
-def macs_per_image(parts: Iterable[Part], batch_size: int) -> int:
-    """Multiply-accumulates of the convolutions and the classifier for one image's forward pass."""
-    flops = sum(p.flops for p in parts if p.phase == "forward" and p.name.endswith(("/conv", "/fc")))
-    return flops // 2 // batch_size
-
-
 def _works(cell: Cell, layer: Layer, phase: str) -> Iterator[tuple[str, Work]]:
     """A layer's work in one phase, with the name of the part it belongs to."""
     forward = phase == "forward"

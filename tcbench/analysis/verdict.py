@@ -159,15 +159,3 @@ def judge_interim(
         before or (None if decision == "inconclusive" else (decision, number))
         for before, decision in zip(decided, judged, strict=True)
     ]
-
-
-def settle(
-    cells: Sequence[Figures],
-    of: Sequence[Interim],
-    estimate: Callable[[Sequence[float], Sequence[float]], Estimate] = rounds.estimate,
-) -> list[Decided | None]:
-    """The decisions of a gate by all its looks; None for a cell that is inconclusive after the last one."""
-    decided: list[Decided | None] = [None] * len(cells)
-    for number in range(len(of)):
-        decided = judge_interim(cells, decided, number, of, estimate)
-    return decided

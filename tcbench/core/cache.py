@@ -8,11 +8,12 @@ anew. A cache that cannot be written costs time, never a run.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import json
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -82,6 +83,18 @@ class Cache:
             if not self._complained:
                 _LOG.warning("what was made cannot be kept and will be made again: %s", error)
             self._complained = True
+
+    def merge(self, key: Key, merged: Callable[[Entry | None], Entry]) -> Entry:
+        """Keep, and return, what `merged` makes of the entry that is there now: no other process that merges comes
+        between."""
+        with contextlib.ExitStack() as stack:
+            with contextlib.suppress(OSError):  # where no lock is to be had the last one's entry stays
+                self.root.mkdir(parents=True, exist_ok=True)
+                lock = stack.enter_context((self.root / "lock").open("ab"))
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            entry = merged(self.get(key))
+            self.put(key, entry)
+        return entry
 
     def drop(self, key: Key) -> None:
         """Forget an entry that turned out to be of no use."""

@@ -179,7 +179,7 @@ class PlanChoice(msgspec.Struct, frozen=True, array_like=True):
     implementation or "numpy". Stands in JSON as a list in this order: fields are added at the end only.
 
     `from_cache`: found by an earlier process. `time_s` and `first_time_s`: device time of the chosen plan and of the
-    heuristic's first, where autotuning timed them.
+    heuristic's first, where autotuning timed them. `provisional`: by times that were taken beside other work.
     """
 
     work: str
@@ -188,6 +188,7 @@ class PlanChoice(msgspec.Struct, frozen=True, array_like=True):
     from_cache: bool
     time_s: float | None = None
     first_time_s: float | None = None
+    provisional: bool = False
 
 
 class RankPart(msgspec.Struct, frozen=True, kw_only=True):

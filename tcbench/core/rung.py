@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
@@ -145,6 +145,17 @@ ROUNDING = Parity(
 """For a rung that computes the same numbers in another order."""
 
 
+Update = Callable[[Any, Any, Any, Any], tuple[Any, Any]]
+"""One step of an optimizer: from weights, gradient, state (None at first) and settings to weights and state."""
+
+
+def sgd(weights: Any, gradient: Any, velocity: Any, train: Any) -> tuple[Any, Any]:
+    """SGD with momentum and weight decay: the update of a config whose rungs declare no other."""
+    kept = 0.0 if velocity is None else train.momentum * velocity
+    velocity = kept - train.learning_rate * (gradient + train.weight_decay * weights)
+    return weights + velocity, velocity
+
+
 class Rung:
     """One optimisation. Subclasses set the declarations and override the stages they change.
 
@@ -172,6 +183,10 @@ class Rung:
     def optimizer(self, optimizer: Any, settings: Any) -> Any:
         """The description of the optimizer, before it is built."""
         return optimizer
+
+    def applies(self, update: Update) -> Update:
+        """The update that the optimizer is held against in float64, from that of the rungs before it."""
+        return update
 
     def exchange(self, exchange: Any, settings: Any) -> Any:
         """The description of how gradients are averaged over ranks; not asked where there is one rank."""

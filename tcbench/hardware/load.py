@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,6 +33,15 @@ class Counts:
 
 def counts(root: int) -> Counts | None:
     """The counts of now, with those of the process `root` and all its descendants; None where Linux does not tell."""
+    return _counts(_family(root))
+
+
+def own() -> Counts | None:
+    """The counts of now, with those of this process alone."""
+    return _counts([os.getpid()])
+
+
+def _counts(of: Iterable[int]) -> Counts | None:
     try:
         processors = os.sched_getaffinity(0)
         busy_s = stolen_s = 0.0
@@ -42,8 +51,8 @@ def counts(root: int) -> Counts | None:
                 user, nice, system, _, _, irq, softirq, steal = map(int, fields[:8])
                 busy_s += (user + nice + system + irq + softirq) * _TICK_S
                 stolen_s += steal * _TICK_S
-        own = [_of_process(pid) for pid in _family(root)]
-        own_s, waited_s = sum(cpu_s for cpu_s, _ in own), sum(delay_s for _, delay_s in own)
+        each = [_of_process(pid) for pid in of]
+        own_s, waited_s = sum(cpu_s for cpu_s, _ in each), sum(delay_s for _, delay_s in each)
     except (OSError, ValueError, AttributeError):
         return None
     return Counts(time.monotonic(), len(processors), busy_s, stolen_s, own_s, waited_s)

@@ -2,7 +2,7 @@
 
 A rung's tolerance is against the same config without it (`tcbench.core.rung.Parity`), and what it shows is all that may
 be observed to differ. What no rung declares stands here: how well a gradient must fit the slope of the loss, and an
-optimizer what SGD with momentum and weight decay does.
+optimizer its update.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def _judged(run: ParityRun, rung: Rung) -> Judged:
     assert run.to_without is not None
     if not run.to_without.finite:
         return Judged(run, tolerance, "its loss or its parameters are not finite", says)
-    off = [*_far(run.to_without, tolerance), *_unlike_sgd(run), *_unseen(run, rung)]
+    off = [*_far(run.to_without, tolerance), *_unlike_update(run), *_unseen(run, rung)]
     return Judged(run, tolerance, ", ".join(off) or None, says)
 
 
@@ -96,11 +96,11 @@ def _far(distance: Distance, tolerance: Tolerance) -> list[str]:
     ]
 
 
-def _unlike_sgd(run: ParityRun) -> list[str]:
+def _unlike_update(run: ParityRun) -> list[str]:
     most = optimizer_at_most(run.storage)
     if run.optimizer is None or run.optimizer <= most:
         return []
-    return [f"optimizer ({run.optimizer_of}) {run.optimizer:.2g} from SGD's, above {most:.2g}"]
+    return [f"optimizer ({run.optimizer_of}) {run.optimizer:.2g} from what its rungs declare, above {most:.2g}"]
 
 
 def _unseen(run: ParityRun, rung: Rung) -> list[str]:

@@ -70,12 +70,6 @@ def table(records: Sequence[Record], per: str) -> Table:
     return Table(tuple(columns), filled)
 
 
-def rows(records: Sequence[Record], per: str) -> list[Row]:
-    """The same, each row by the names of its columns."""
-    made = table(records, per)
-    return [dict(zip(made.columns, values, strict=True)) for values in made.rows]
-
-
 def _identity(machine: str | None, cell: Cell, environment: Environment | None) -> Row:
     gpu = environment.gpu if environment else None
     return {

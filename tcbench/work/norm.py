@@ -131,7 +131,7 @@ RESERVE_SLACK_BYTES = 1 << 16
 
 def reserve_bytes(norm: Norm) -> int:
     """Room for what cuDNN's extended calls keep from forward to backward: ReLU's bits, in tiles of 32 pixels by 64
-    channels. None without ReLU.
+    channels. 0 without ReLU.
 
     A formula, since arrays are described, and their memory is forecast, where there is no GPU that cuDNN could be asked
     about; `prepare_call` compares it with cuDNN's answer.

@@ -4,10 +4,12 @@ import math
 
 import numpy as np
 import pytest
+from gate_truth import Judgement, settle
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tcbench.analysis import verdict
+from tcbench.analysis.compare import IN_TURNS
 from tcbench.analysis.verdict import Rule
 from tcbench.analysis.welch import Group, LogRatio, Unpaired, log_ratio
 
@@ -83,7 +85,7 @@ def test_interim_judgements_that_are_none_are_refused(trials):
 
 def settled(current, base):
     """Of one cell."""
-    [decided] = verdict.settle([(current, base)], verdict.interims())
+    [decided] = settle([(current, base)], Judgement(verdict.interims(), IN_TURNS))
     return decided
 
 

@@ -1,6 +1,7 @@
 import logging
 import os
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -108,6 +109,16 @@ def test_many_writers_leave_a_whole_entry(cache):
     assert seen
     assert cache.get(KEY) in entries
     assert list(cache.root.iterdir()) == [cache.path(KEY)]
+
+
+def test_of_what_many_merge_nothing_is_lost(cache):
+    def add(_):
+        return Cache(cache.root).merge(KEY, lambda entry: Entry({"n": 1 + (entry.content["n"] if entry else 0)}))
+
+    with ThreadPoolExecutor(8) as pool:
+        merged = list(pool.map(add, range(24)))
+    assert sorted(entry.content["n"] for entry in merged) == [*range(1, 25)]
+    assert cache.get(KEY) == Entry({"n": 24})
 
 
 def test_the_users_cache_folder_can_be_chosen(monkeypatch, tmp_path):

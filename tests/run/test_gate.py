@@ -8,11 +8,12 @@ from collections.abc import Callable
 
 import factories
 import pytest
+from gate_truth import Judgement, settle
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tcbench.analysis.compare import METRICS, compare
-from tcbench.analysis.verdict import Rule, interims, settle
+from tcbench.analysis.compare import IN_TURNS, METRICS, compare
+from tcbench.analysis.verdict import Rule, interims
 from tcbench.core.record import Record
 from tcbench.run import gate
 from tcbench.run.gate import BASE, CURRENT, Gate, Trial
@@ -122,7 +123,7 @@ def test_a_machine_that_drifts_is_told_apart_from_a_change_by_its_rounds():
     assert [cell.verdict for cell in apart.cells] == ["inconclusive"]
 
 
-# ------------------------------------------------------------------------------- decisions are those of verdict.settle
+# ------------------------------------------------------------------------------- decisions are those of the simulation
 
 rates = st.floats(30, 50)
 
@@ -141,7 +142,7 @@ def many_rates(draw):
     st.lists(many_rates(), min_size=1, max_size=10), st.sampled_from([(3, 4, 6, 8), (2, 8), (5,), (2, 3, 4)]), st.data()
 )
 @settings(max_examples=150, deadline=None)
-def test_it_decides_exactly_as_settle_does(figures, trials, data):
+def test_it_decides_exactly_as_the_simulation_of_gates_does(figures, trials, data):
     metric = data.draw(st.sampled_from(["throughput", "memory"]))
     of_gate = interims(trials, RULE)
     cells = [factories.make_cell(batch_size=n + 1) for n in range(len(figures))]
@@ -157,7 +158,7 @@ def test_it_decides_exactly_as_settle_does(figures, trials, data):
         made = [[execute(Trial(side, place, n, 0)) for n in range(8)] for side in (CURRENT, BASE)]
         told = [[METRICS[metric].of(one) for one in side] for side in made]
         figures_of.append(tuple([1 / f for f in side] if metric == "memory" else side for side in told))
-    settled = settle(figures_of, of_gate)
+    settled = settle(figures_of, Judgement(of_gate, IN_TURNS))
     for place, pair in enumerate(figures):
         decision, look = settled[place] or ("inconclusive", -1)
         assert compared.cells[place].verdict == decision, pair

@@ -8,7 +8,7 @@ import factories
 import pytest
 
 from tcbench.accelerators.device import Device
-from tcbench.core.record import Record
+from tcbench.core.record import KfacSettings, Record, TrainSettings
 from tcbench.core.rung import Package
 from tcbench.run import plan, scenario
 from tcbench.run.plan import Plan, PlannedCell, Selection
@@ -168,8 +168,10 @@ def test_records_that_do_not_name_their_plan_may_be_the_beginning_of_this_one():
 def test_a_setting_that_only_some_cells_have_is_no_error():
     cells = [factories.make_cell("fp16"), factories.make_ablation()]
     settings, only = (dataclasses.replace(made(), cells=tuple(map(PlannedCell, of))) for of in (cells, cells[:1]))
-    assert differences(settings, records_of(only)).startswith("config fp16, here fp16, fp16:no-autotune; ")
-    assert "scenario cudnn autotune True, here none" in differences(only, records_of(settings))
+    config = "config fp16, here fp16, fp16:no-autotune"
+    assert differences(settings, records_of(only)) == f"{config}; cudnn autotune True, here True, False"
+    kfac = factories.make_record(cell=factories.make_cell("fp16", train=TrainSettings(kfac=KfacSettings(damping=0.5))))
+    assert "train kfac damping 0.5, here none" in differences(only, [kfac])
 
 
 def test_a_plan_of_the_same_settings_in_fewer_cells_is_another():

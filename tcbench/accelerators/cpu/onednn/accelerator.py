@@ -43,12 +43,19 @@ class OneDnnAccelerator(NumpyAccelerator):
     def plans(self) -> tuple[PlanChoice, ...]:
         """The implementations of each kind of work that was launched, by its first dtype of values: oneDNN's name, or
         "numpy". Not work by work: that would make a record ten times as large."""
-        chosen = self._chosen.values()
-        kept: dict[tuple[str, str], bool] = {}
-        for by, work in chosen:
-            kind = f"{work.name} {_dtype(work)}", by.name if by else NUMPY
-            kept[kind] = kept.get(kind, True) and by is not None and by.from_cache
-        return tuple(PlanChoice(kind, by, 0, from_cache) for (kind, by), from_cache in kept.items())
+        plans: dict[tuple[str, str], list[Choice | None]] = {}
+        for by, work in self._chosen.values():
+            plans.setdefault((f"{work.name} {_dtype(work)}", by.name if by else NUMPY), []).append(by)
+        return tuple(
+            PlanChoice(
+                kind,
+                name,
+                0,
+                from_cache=all(by is not None and by.from_cache for by in chosen),
+                provisional=any(by is not None and by.provisional for by in chosen),
+            )
+            for (kind, name), chosen in plans.items()
+        )
 
     def _choose(self, work: w.Work) -> Choice | None:
         choose, prepared = _CHOOSE.get(type(work)), self.engine.prepared

@@ -24,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tcbench.accelerators.cpu.numpy import parallel
+from tcbench.hardware import load
 from tcbench.work import DType
 
 PACKAGE = "onednn-cpu-gomp"
@@ -215,9 +216,9 @@ class Operand:
 class Engine:
     """The processor as oneDNN has it, on so many threads. Raises RuntimeError where `problem` says something.
 
-    `met_nan`: whether a batch normalisation or a bias has met what is not a number. oneDNN's ReLU and pooling make 0 of
-    NaN, so that a training that has diverged would go on with a loss that looks well; from then on NumPy does such
-    work.
+    `began`: the counts of the processors' time when it was made. `met_nan`: whether a batch normalisation or a bias has
+    met what is not a number. oneDNN's ReLU and pooling make 0 of NaN, so that a training that has diverged would go on
+    with a loss that looks well; from then on NumPy does such work.
     """
 
     def __init__(self, n_threads: int) -> None:
@@ -230,6 +231,7 @@ class Engine:
         self.set_handle, self.set_threads = quick.dnnl_memory_set_data_handle, quick.omp_set_num_threads
         self.set_handle.argtypes = _SIGNATURES["memory_set_data_handle"]
         self.n_threads = n_threads
+        self.began = load.own()
         self.met_nan = False
         self.set_threads(1)
         self._engine = self._create("engine_create", 1, 0)

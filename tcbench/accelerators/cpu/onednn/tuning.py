@@ -1,7 +1,8 @@
 """Of oneDNN's implementations of a piece of work the fastest here, by a few runs when it is first asked for.
 
-Least times are kept in the user's cache. A few processes add to them, and those after them take what was chosen: they
-start in less time, and the trials of a cell do the same work in the same way.
+Least times are kept in the user's cache. A few processes that have their processors add to them, and those after them
+take what was chosen: they start in less time, and the trials of a cell do the same work in the same way. Where no
+process has its processors, the choices of as many are provisional: the next that has replaces them.
 """
 
 from __future__ import annotations
@@ -10,15 +11,16 @@ import functools
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
 from tcbench.accelerators.cpu.onednn.library import REFERENCE, Array, Engine, Unimplemented, version
-from tcbench.core import messages
+from tcbench.core import messages, world
 from tcbench.core.cache import Cache, Entry, Key, folder
-from tcbench.hardware import machine
+from tcbench.core.record import BUSY
+from tcbench.hardware import load, machine
 from tcbench.work import DType, Work
 
 RUNS = 3
@@ -40,11 +42,13 @@ SLOWER = (*REFERENCE, "nspc_bnorm", "ncsp_bnorm", "x64:gemm")
 @dataclass(frozen=True)
 class Choice:
     """The way chosen for a piece of work. `bind`: of its arrays the launch on them, to be made as often as one likes.
-    `name`: oneDNN's of the implementation, or NUMPY. `from_cache`: by what earlier processes measured."""
+    `name`: oneDNN's of the implementation, or NUMPY. `from_cache`: by what earlier processes measured.
+    `provisional`: by what was measured beside other work."""
 
     bind: Callable[..., Callable[[], None]]
     name: str
     from_cache: bool = False
+    provisional: bool = False
 
 
 def descriptions(
@@ -85,10 +89,19 @@ class Candidate(Protocol):
 
 @dataclass(frozen=True)
 class _Kept:
-    """Least seconds of each way over so many processes."""
+    """Least seconds of each way over so many processes, all of which were `beside_others` or none."""
 
     times: tuple[float, ...]
-    processes: int = 0
+    processes: int
+    beside_others: bool
+
+    def after(self, before: _Kept | None) -> _Kept:
+        """This process' times with those that were kept before; what was measured beside others gives way."""
+        if before is None or before.beside_others > self.beside_others:
+            return self
+        if before.beside_others < self.beside_others:
+            return before
+        return _Kept(tuple(map(min, self.times, before.times)), before.processes + 1, self.beside_others)
 
 
 def fastest(engine: Engine, work: Work, ways: Sequence[Candidate]) -> Choice:
@@ -96,16 +109,16 @@ def fastest(engine: Engine, work: Work, ways: Sequence[Candidate]) -> Choice:
     another is faster by more than what a busy machine adds."""
     best = ways[0]
     if len(ways) > 1:
-        kept = _times(engine, work, ways)
+        kept, from_cache = _times(engine, work, ways)
         if min(kept.times) <= MARGIN * kept.times[0]:
             best = ways[int(np.argmin(kept.times))]
-        return Choice(best.bind, best.name, from_cache=kept.processes >= PROCESSES)
+        return Choice(best.bind, best.name, from_cache, kept.beside_others)
     return Choice(best.bind, best.name)
 
 
-def _times(engine: Engine, work: Work, ways: Sequence[Candidate]) -> _Kept:
-    """The kept times of these ways, after this process has added to it if it is one of the first."""
-    cache = Cache(folder("onednn-v1"), fresh=messages.fresh_autotune())
+def _times(engine: Engine, work: Work, ways: Sequence[Candidate]) -> tuple[_Kept, bool]:
+    """The kept times of these ways, and whether they are earlier processes' alone: the first ones add to them."""
+    cache = Cache(folder("onednn-v2"), fresh=messages.fresh_autotune())
     names = [way.name for way in ways]
     key: Key = {
         "work": work.key,
@@ -113,20 +126,30 @@ def _times(engine: Engine, work: Work, ways: Sequence[Candidate]) -> _Kept:
         "oneDNN": version() or "",
         "processor": machine.cpu_name(),
     }
-    kept = _kept(cache.get(key), names) or _Kept((math.inf,) * len(ways))
-    if kept.processes >= PROCESSES:
-        return replace(kept, processes=PROCESSES)
+    kept = _kept(cache.get(key), names)
+    if kept and kept.processes >= PROCESSES and (not kept.beside_others or _beside_others(engine)):
+        return kept, True
+    known = (math.inf,) * len(ways) if kept is None or kept.beside_others else kept.times
     # Filled: pages that nobody wrote are all the same one, which is always in the cache.
     arrays = [np.full(operand.size, 0, operand.dtype) for operand in work.operands]
-    hopeless = HOPELESS * min(kept.times)
-    runs = {
-        i: functools.partial(_time, way.bind(*arrays)) for i, way in enumerate(ways) if not kept.times[i] > hopeless
-    }
+    hopeless = HOPELESS * min(known)
+    runs = {i: functools.partial(_time, way.bind(*arrays)) for i, way in enumerate(ways) if not known[i] > hopeless}
     with np.errstate(all="ignore"):  # The arrays hold zeros.
         timed = dict(zip(runs, _least(list(runs.values())), strict=True))
-    times = tuple(min(time, timed.get(i, math.inf)) for i, time in enumerate(kept.times))
-    cache.put(key, Entry({"ways": names, "seconds": times, "processes": kept.processes + 1}))
-    return _Kept(times)
+    ours = _Kept(tuple(timed.get(i, math.inf) for i in range(len(ways))), 1, _beside_others(engine))
+
+    def merged(entry: Entry | None) -> Entry:
+        both = ours.after(_kept(entry, names))
+        counts = {"processes": both.processes, "beside_others": both.beside_others}
+        return Entry({"ways": names, "seconds": list(both.times), **counts})
+
+    return _kept(cache.merge(key, merged), names) or ours, False
+
+
+def _beside_others(engine: Engine) -> bool:
+    """Whether this process has lost processor time to others since it has the engine, or trains beside other ranks."""
+    lost = load.between(engine.began, load.own())
+    return world.current().local_size > 1 or (lost is not None and lost.lost >= BUSY)
 
 
 def _kept(entry: Entry | None, names: Sequence[str]) -> _Kept | None:
@@ -134,10 +157,10 @@ def _kept(entry: Entry | None, names: Sequence[str]) -> _Kept | None:
     if entry is None:
         return None
     match entry.content:
-        case {"ways": list(ways), "seconds": list(times), "processes": int(processes)} if (
+        case {"ways": list(ways), "seconds": list(times), "processes": int(n), "beside_others": bool(beside)} if (
             ways == list(names) and len(times) == len(ways) and all(isinstance(time, float) for time in times)
         ):
-            return _Kept(tuple(times), processes)
+            return _Kept(tuple(times), n, beside)
     return None
 
 

@@ -1,5 +1,5 @@
 """Every config a few steps from the same weights over the same batches: how far is each from the config without its
-last rung, and from fp32? What is it seen to do, and does its optimizer do what SGD does?
+last rung, and from fp32? What is it seen to do, and does its optimizer do what its rungs declare?
 
 fp32 itself is held against a run in float64, and float64's gradient with respect to each parameter against the slope of
 the loss, so that an op that is wrong in every config alike is found too.
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -29,7 +30,7 @@ from tcbench.backends.spec import FeedSpec
 from tcbench.core.errors import TcbenchError
 from tcbench.core.numerics import BASE, Distance, ParityJob, ParityRun, Slope
 from tcbench.core.record import Cell, TrainSettings
-from tcbench.core.rung import Rung, storage_of
+from tcbench.core.rung import Rung, Update, sgd, storage_of
 from tcbench.models.small import WELL_CONDITIONED
 from tcbench.work import HALVES
 
@@ -99,7 +100,8 @@ _ByParameter = dict[str, np.ndarray]
 @dataclass(frozen=True)
 class _Trained:
     """Losses per step; gradients at the first weights, for some batches; what training did to all parameters; what the
-    session was seen to do; and the distance of its optimizer from SGD, with the parameter where it is largest."""
+    session was seen to do; and the distance of its optimizer from the rungs' update, with the parameter where it is
+    largest."""
 
     losses: np.ndarray
     gradients: tuple[_ByParameter, ...]
@@ -302,7 +304,8 @@ def _train(cell: Cell, rungs: list[Any], site: Site, steps: int) -> _Trained:
     train = msgspec.structs.replace(_GIVEN, loss_scale=cell.train.loss_scale)
     given = msgspec.structs.replace(cell, train=train)
     with _session(given, rungs, site) as session:
-        optimizer = _optimizer_error(session.step, train, train.loss_scale if "fp16" in cell.rungs else 1.0)
+        update = functools.reduce(lambda before, rung: rung.applies(before), rungs, sgd)
+        optimizer = _optimizer_error(session.step, train, train.loss_scale if "fp16" in cell.rungs else 1.0, update)
     return _Trained(np.array(losses), gradients, change, seen, optimizer)
 
 
@@ -377,8 +380,8 @@ def _seen_of_optimizer(step: Any) -> dict[str, str]:
     }
 
 
-def _optimizer_error(step: Any, train: TrainSettings, loss_scale: float) -> tuple[float, str]:
-    """Distance of a few updates from given gradients to SGD with momentum and weight decay in float64."""
+def _optimizer_error(step: Any, train: TrainSettings, loss_scale: float, update: Update) -> tuple[float, str]:
+    """Distance of a few updates from given gradients to those of `update` in float64."""
     trains_in = _trains_in(step)
     # So that there are gradients, whose dtypes are asked for.
     step.io()
@@ -387,18 +390,14 @@ def _optimizer_error(step: Any, train: TrainSettings, loss_scale: float) -> tupl
     rng = np.random.default_rng(1)
     accelerator = current()
     before = _of_all(step, trains_in)
-    right = {name: values.copy() for name, values in before.items()}
-    velocity = {name: np.zeros_like(values) for name, values in before.items()}
+    right = dict(before)
+    states: dict[str, Any] = dict.fromkeys(before)
     for _ in range(_GIVEN_STEPS):
         for name, parameter in _named(step.model):
             # A power of two more would be exact too: what is given to float16 is what float64 is given.
             given = (_GIVEN_GRADIENT * loss_scale * rng.standard_normal(parameter.shape)).astype(parameter.grad.dtype)
             parameter.grad = accelerator.upload(given)
-            gradient = _flat(step, given) / loss_scale
-            velocity[name] = train.momentum * velocity[name] - train.learning_rate * (
-                gradient + train.weight_decay * right[name]
-            )
-            right[name] += velocity[name]
+            right[name], states[name] = update(right[name], _flat(step, given) / loss_scale, states[name], train)
         step.optimizer.update()
     after = _of_all(step, trains_in)
     return _largest({name: _relative(after[name] - before[name], right[name] - before[name]) for name in before})

@@ -11,19 +11,30 @@ import pytest
 
 from tcbench import work as w
 from tcbench.accelerators.cpu.onednn import tuning
+from tcbench.core import world
+from tcbench.hardware import load
+from tcbench.hardware.load import Counts
 
 WORK = w.Add(8, "float32")
 OPERANDS = WORK.operands
 
 
 class OnTwoThreads:
-    n_threads = 2
+    n_threads, began = 2, None
+
+
+@pytest.fixture(autouse=True)
+def beside_others(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Whether other work has the processors, of which the machine that tests run on says nothing; empty: no."""
+    others: list[bool] = []
+    monkeypatch.setattr(tuning, "_beside_others", lambda engine: bool(others))
+    return others
 
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("TCBENCH_CACHE", str(tmp_path))
-    return tmp_path / "onednn-v1"
+    return tmp_path / "onednn-v2"
 
 
 @pytest.fixture
@@ -78,6 +89,47 @@ def test_a_few_processes_add_their_least_times_and_those_after_them_measure_noth
         taken.append((choice.name, choice.from_cache, bool(ways[0].runs)))
     measured = [("slow", False, True), ("fast", False, True), ("fast", False, False)]
     assert taken == [*measured, ("fast", True, False), ("fast", True, False)]
+
+
+def test_choices_made_beside_other_work_are_provisional_until_a_process_has_its_processors(
+    clock: list[float], beside_others: list[bool]
+) -> None:
+    """Beside other work the better way looks worse."""
+    taken = []
+    for others in (True,) * 5 + (False,) * 4 + (True,):
+        beside_others[:] = [True] * others
+        ways = [Way("slow", clock, 10), Way("fast", clock, 12 if others else 6)]
+        choice = fastest(ways)
+        taken.append((choice.name, choice.provisional, choice.from_cache, bool(ways[1].runs)))
+    provisional = [("slow", True, False, True)] * 3 + [("slow", True, True, False)] * 2
+    assert taken == [*provisional, *[("fast", False, False, True)] * 3, *[("fast", False, True, False)] * 2]
+
+
+def test_what_another_process_kept_meanwhile_stays(clock: list[float]) -> None:
+    class Meanwhile(Way):
+        def _run(self) -> None:
+            if not self.runs:
+                self.runs += 1
+                for _ in range(tuning.PROCESSES - 1):
+                    fastest([Way("slow", clock, 10), Way("fast", clock, 6)])
+            super()._run()
+
+    assert fastest([Meanwhile("slow", clock, 10), Way("fast", clock, 12)]).name == "fast"
+    assert fastest([Way("slow", clock, 10), Way("fast", clock, 12)]).from_cache
+
+
+def test_a_process_is_beside_others_by_its_lost_time_or_as_one_of_several_ranks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.undo()
+    engine = OnTwoThreads()
+    engine.began = Counts(at_s=0.0, processors=2, busy_s=0.0, stolen_s=0.0, own_s=0.0, waited_s=0.0)  # type: ignore
+    for others_s, lost in ((0.0, False), (0.5, True)):
+        now = Counts(at_s=1.0, processors=2, busy_s=1.0 + others_s, stolen_s=0.0, own_s=1.0, waited_s=0.5)
+        monkeypatch.setattr(load, "own", lambda now=now: now)
+        assert tuning._beside_others(engine) == lost  # type: ignore[arg-type]
+        with world.entered(world.World(size=2, local_size=2)):
+            assert tuning._beside_others(engine)  # type: ignore[arg-type]
 
 
 def test_a_way_that_earlier_processes_knew_to_be_far_behind_is_not_run(clock: list[float]) -> None:

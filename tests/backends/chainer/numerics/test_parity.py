@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+import msgspec
 import numpy as np
 import pytest
 from training import numpys_processor
@@ -322,7 +323,19 @@ def test_an_optimizer_that_is_not_sgd_is_off(monkeypatch, breaks, optimizer, con
     assert wrong(off) == {config}
     assert "optimizer (" in off[config]
     most = optimizer_at_most(storage_of(RUNGS[name] for name in config.split("+")))
-    assert f"from SGD's, above {most:.2g}" in off[config]
+    assert f"from what its rungs declare, above {most:.2g}" in off[config]
+
+
+def test_an_optimizer_is_held_against_what_its_rung_declares(monkeypatch):
+    other_momentum(monkeypatch, BatchedSGD)
+
+    def applies(rung, before):
+        return lambda weights, gradient, state, train: before(
+            weights, gradient, state, msgspec.structs.replace(train, momentum=0.89)
+        )
+
+    monkeypatch.setattr(type(RUNGS["batched"]), "applies", applies, raising=False)
+    assert wrong(run("fp32+batched")) == set()
 
 
 # -- rungs that do nothing, and rungs that do what they do not say -----------------------------------------------------
