@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
 from tcbench.core import text
 from tcbench.core.host_profile import HostTool
-from tcbench.core.record import Environment, Measurement, check_end
+from tcbench.core.record import Environment, Measurement, Seconds, check_end
 
 RUNNER_PID = "TCBENCH_RUNNER_PID"
 """The environment variable in which a worker finds the process id of its keeper (`tcbench.core.keeper`), its parent."""
@@ -34,8 +34,8 @@ class Stepped(msgspec.Struct, frozen=True, tag="stepped"):
     """Steps are going on."""
 
     stage: Literal["warm-up", "timed", "profiled"]
-    steps: int
-    step_time_s: float
+    steps: Annotated[int, msgspec.Meta(ge=0)]
+    step_time_s: Seconds
 
 
 class Joined(msgspec.Struct, frozen=True, tag="joined"):

@@ -41,6 +41,10 @@ class LossError(Exception):
     """The loss is not a finite number: what was measured is not training."""
 
 
+class ClockError(Exception):
+    """The clock of a session shows no time that can have passed."""
+
+
 Listener = Callable[[Progress], None]
 
 
@@ -68,7 +72,8 @@ def measure(
 ) -> Measurement:
     """Measure one session from cold to done.
 
-    Raises LossError when the loss after warm-up or after the timed pass is not finite.
+    Raises LossError when the loss after warm-up or after the timed pass is not finite, and ClockError when a step took
+    no time.
     """
     profiling = profiling or Profiling()
     world = current()
@@ -164,7 +169,7 @@ def run_block(session: Session, ranges: Ranges, steps: int, first: int) -> tuple
             pop()
         pop()
         clock.mark()
-    return clock.read()
+    return tuple(map(_passed, clock.read()))
 
 
 def profile(
@@ -265,6 +270,12 @@ def _detail(session: Session, ranges: Ranges, profiling: Profiling) -> contextli
     if profiling.layers and isinstance(session, Detailed):
         return session.detail(_Layers(ranges, profiling.recorder))
     return contextlib.nullcontext()
+
+
+def _passed(time_s: float) -> float:
+    if not time_s > 0:
+        raise ClockError(f"the clock shows that a step took {time_s:g} s; expected more than 0")
+    return time_s
 
 
 def _finite(loss: float | None, when: str) -> float | None:

@@ -7,6 +7,7 @@ process and JSON; stores and prints nothing.
 from __future__ import annotations
 
 import datetime
+import logging
 import os
 import sys
 import time
@@ -18,6 +19,7 @@ import msgspec
 
 from tcbench.accelerators.device import Watch, kind_of
 from tcbench.core import messages, process
+from tcbench.core.errors import TcbenchError
 from tcbench.core.messages import Finished, Message, ProfileRequest, Stepped
 from tcbench.core.process import Fault, Followed, Worker
 from tcbench.core.record import SCHEMA_VERSION, Cell, GpuSamples, HostLoad, Record, Status
@@ -25,6 +27,8 @@ from tcbench.hardware import load, machine
 from tcbench.run.launcher import Launcher
 from tcbench.run.plan import PlannedCell
 from tcbench.run.ranks import RankWorkers
+
+_LOG = logging.getLogger(__name__)
 
 Listener = Callable[[Cell, int, Message], None]
 
@@ -123,12 +127,21 @@ class Runner:
                             return _End("oom", reason), message.ended.log
                         return _End(message.status, message.reason), message.ended.log
                     timed.hear(message, worker.pid)
-                    self.listen(cell, trial, message)
+                    self._tell(cell, trial, message)
                     if isinstance(message, Finished):
                         ended = worker.end(patiently=True)
                         return _End(message.status, message.reason, message), ended.log
         finally:
             worker.end()
+
+    def _tell(self, cell: Cell, trial: int, message: Message) -> None:
+        """Pass a message on. Only what a user can mend, and an interrupt, may end a run from there."""
+        try:
+            self.listen(cell, trial, message)
+        except TcbenchError:
+            raise
+        except Exception as error:
+            _LOG.warning("a message of the worker could not be shown: %r", error)
 
     def _start(self, cell: Cell) -> Followed[Message]:
         """The process, or the processes, that work on the cell."""

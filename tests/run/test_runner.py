@@ -71,12 +71,19 @@ def test_a_process_of_ours_takes_no_module_from_the_current_directory(tmp_path):
         'b\'{"type":"finished","status":"ok","reason":null,"measurement":null,"environment":null}\\n\'',
         'b\'{"type":"finished","status":"failed","reason":null,"measurement":null,"environment":null}\\n\'',
         'encode(ok).replace(b\'"step_times_s":[\', b\'"step_times_s":[],"old":[\')',
+        'encode(Stepped("timed", 6, 0.0))',
+        'encode(Stepped("timed", -1, 0.1))',
     ],
 )
-def test_a_last_word_without_what_it_must_tell_is_a_crash_and_the_run_goes_on(last):
+def test_a_word_that_cannot_be_true_is_a_crash_and_the_run_goes_on(last):
     records = run(f"os.write(pipe, {last} if b'batch_size\":1,' in cell.encode() else encode(ok))", cells=2)
     assert [one.status for one in records] == ["crashed", "ok"]
     assert records[0].reason == "the worker sent something that is no message"
+
+
+def test_whoever_listens_cannot_end_a_run():
+    records = run('send(Stepped("timed", 6, 0.1)); send(ok)', listen=lambda *_: 1 / 0, cells=2)
+    assert [one.status for one in records] == ["ok", "ok"]
 
 
 def test_the_worker_gets_the_cell_and_its_threads():
