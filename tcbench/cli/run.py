@@ -87,6 +87,15 @@ def run(
         bool,
         typer.Option("--resume", help="Add what is missing to the newest run of this scenario.", rich_help_panel=WHERE),
     ] = False,
+    allow: Annotated[
+        str | None,
+        typer.Option(
+            metavar="code",
+            help="With --resume: add to a run that was measured with other code; pictures then name every commit. "
+            "Default: nothing.",
+            rich_help_panel=WHERE,
+        ),
+    ] = None,
     label: Annotated[
         str | None,
         typer.Option(metavar="NAME", help="Ends the run's name, after its date. Default: none.", rich_help_panel=WHERE),
@@ -120,6 +129,8 @@ def run(
         ranks=ranks,
         model=model,
     )
+    if allow not in (None, "code"):
+        raise SelectionError(f"--allow {allow[:40]!a}: expected code")
     plan = make_plan(scenario, chosen, device)
     check_folder(plan)
     plan, starter = with_launcher(plan, launcher, asked=ranks is not None)
@@ -128,7 +139,8 @@ def run(
         return
     if fresh_autotune:
         os.environ[messages.FRESH_AUTOTUNE] = "1"  # workers inherit it
-    failed = _run(plan, starter, out, ending(label), resume, quiet, format_ == "json")
+    earlier = _earlier(plan, out, ending(label), allow) if resume else (None, (), "")
+    failed = _run(plan, starter, out, ending(label), earlier, quiet, format_ == "json")
     if failed:
         raise typer.Exit(SOME_CELL_FAILED)
 
@@ -188,7 +200,11 @@ def ending(label: str | None) -> str:
     return f"_{label}"
 
 
-def _run(plan: Plan, launcher: Launcher, out: Path, ending: str, resume: bool, quiet: bool, json: bool) -> bool:
+_Earlier = tuple[Path | None, tuple["Record", ...], str]
+"""A run's file and records, and a line about them."""
+
+
+def _run(plan: Plan, launcher: Launcher, out: Path, ending: str, earlier: _Earlier, quiet: bool, json: bool) -> bool:
     """Run a plan to its end, store and show it. True when some cell failed."""
     from tcbench.analysis.eta import estimate
     from tcbench.core import store
@@ -205,7 +221,7 @@ def _run(plan: Plan, launcher: Launcher, out: Path, ending: str, resume: bool, q
         if not quiet:
             stderr.print(line, markup=False, highlight=False, soft_wrap=True)
 
-    resumed, before, whether = _earlier(plan, out, ending) if resume else (None, (), "")
+    resumed, before, whether = earlier
     path = resumed or store.new_path(out, plan.device.machine, plan.scenario.name, ending)
     fresh: list[Record] = []
     state = rounds.start(plan, before)
@@ -251,10 +267,11 @@ def _run(plan: Plan, launcher: Launcher, out: Path, ending: str, resume: bool, q
     return failed
 
 
-def _earlier(plan: Plan, out: Path, ending: str) -> tuple[Path | None, tuple[Record, ...], str]:
+def _earlier(plan: Plan, out: Path, ending: str, allow: str | None) -> _Earlier:
     """The newest run of the scenario where it is of this plan, with its records; and a line that says which run is gone
-    on with, or why none is."""
+    on with, or why none is. Raises SelectionError where its code was another and `allow` is not "code"."""
     from tcbench.core import store
+    from tcbench.hardware.machine import other_code
     from tcbench.run.rounds import differences
     from tcbench.show.format import counted
 
@@ -264,7 +281,14 @@ def _earlier(plan: Plan, out: Path, ending: str) -> tuple[Path | None, tuple[Rec
     before = store.current(store.read([path]).records)
     if differing := differences(plan, before):
         return None, (), f"nothing to resume: a new run, as {path} is of another selection: {differing}"
-    return path, before, f"resuming {path}: {counted(len(before), 'record')} there"
+    code = other_code(before)
+    if code and allow is None:
+        raise SelectionError(
+            f"--resume: {path} was measured with other code: {code}; --allow code adds to it all the same, "
+            "without --resume a new run begins"
+        )
+    of_other = f", of other code: {code}" if code else ""
+    return path, before, f"resuming {path}: {counted(len(before), 'record')} there{of_other}"
 
 
 def probe(launcher: Launcher, cells: Sequence[Cell]) -> None:
