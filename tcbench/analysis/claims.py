@@ -24,7 +24,7 @@ from tcbench.accelerators.device import host_kind
 from tcbench.analysis import welch
 from tcbench.analysis.bottleneck import Bottleneck, explain_record, explain_records
 from tcbench.analysis.stats import Interval
-from tcbench.analysis.summary import CellSummary, best, by_cell, summarise
+from tcbench.analysis.summary import CellSummary, Setting, best, by_code, summarise
 from tcbench.analysis.verdict import Rule
 from tcbench.analysis.welch import Group, Unpaired
 from tcbench.core.claim import BOUNDS, COMPARISONS, LOW_PRECISIONS, RUNS, Claim, Side
@@ -127,7 +127,7 @@ def scorecards(
     """One scorecard per machine and setting, in the order of first appearance. `records` are those that `store.current`
     leaves; `asked_of` says what is claimed of a setting."""
     cards = []
-    for (machine, cell), here in _by_setting(records).items():
+    for (machine, cell, _), here in _by_setting(records).items():
         asked = asked_of(cell)
         claims = _evaluate(asked.claims, here, asked.run, other)
         environment = next((m.summary.environment for m in here.values() if m.summary.environment), None)
@@ -153,17 +153,17 @@ _Cells = Mapping[tuple[str, int], _Measured]
 """By config and batch size."""
 
 
-def _by_setting(records: Iterable[Record]) -> dict[tuple[str | None, Cell], dict[tuple[str, int], _Measured]]:
+def _by_setting(records: Iterable[Record]) -> dict[Setting, dict[tuple[str, int], _Measured]]:
     """Of settings that differ in their ranks alone that with the fewest: claims are about configs, on one device where
     that was measured, as in the talk."""
     records = tuple(records)
-    settings: dict[tuple[str | None, Cell], dict[tuple[str, int], _Measured]] = {}
-    for summary, group in zip(summarise(records), by_cell(records).values(), strict=True):
+    settings: dict[Setting, dict[tuple[str, int], _Measured]] = {}
+    for summary, group in zip(summarise(records), by_code(records).values(), strict=True):
         measured = _Measured(summary, tuple(record for record in group if record.status == "ok"))
         settings.setdefault(summary.setting, {})[summary.cell.config, summary.cell.batch_size] = measured
-    fewest: dict[tuple[str | None, Cell], tuple[str | None, Cell]] = {}
-    for machine, cell in sorted(settings, key=lambda setting: setting[1].ranks):
-        fewest.setdefault((machine, msgspec.structs.replace(cell, ranks=1)), (machine, cell))
+    fewest: dict[Setting, Setting] = {}
+    for setting in sorted(settings, key=lambda setting: setting.cell.ranks):
+        fewest.setdefault(setting._replace(cell=msgspec.structs.replace(setting.cell, ranks=1)), setting)
     return {setting: cells for setting, cells in settings.items() if setting in fewest.values()}
 
 

@@ -17,7 +17,7 @@ from tcbench.analysis import comparability, noise, rounds, welch
 from tcbench.analysis.comparability import Difference
 from tcbench.analysis.stats import Interval, images_per_s
 from tcbench.analysis.summary import by_cell
-from tcbench.analysis.verdict import Decision, Rule
+from tcbench.analysis.verdict import Decision, HeldBack, Rule
 from tcbench.analysis.welch import LEAST_TRIALS, Estimate, Group
 from tcbench.core.record import BUSY, STATUSES, THROTTLE_REASONS, Cell, Measurement, Record, Status, throttle_reasons
 from tcbench.measure.stopping import relative_half_width
@@ -245,8 +245,9 @@ class CellComparison:
     """One cell by one metric. `estimate` is current over base, whichever way is better, with the noise that the cells
     have in common (`tcbench.analysis.noise`), and `ratio` the same with its 95% interval; both are None unless both
     sides have two trials. `why` says what a verdict rests on where the ratio does not. `more_trials` a side would
-    decide an inconclusive one (None: no sensible number). `phases` are those of the profiled pass, on the `clock` that
-    fills the step; `culprit` is the phase that a loss of throughput sits in, None where none surely grew."""
+    decide an inconclusive one (None: no sensible number), `held_back` is the interval that makes it so where `ratio`
+    does not show it. `phases` are those of the profiled pass, on the `clock` that fills the step; `culprit` is the
+    phase that a loss of throughput sits in, None where none surely grew."""
 
     metric: Metric
     base: Side | None
@@ -256,6 +257,7 @@ class CellComparison:
     estimate: Estimate | None = None
     why: str | None = None
     more_trials: int | None = None
+    held_back: HeldBack | None = None
     clock: Clock = "host"
     phases: tuple[PhaseChange, ...] = ()
     culprit: PhaseChange | None = None
@@ -507,11 +509,13 @@ def _judged(
             # The rule speaks of figures of which more is better.
             better = estimate if draft.metric.more_is_better else estimate.inverse
             decision = (decisions or {}).get(draft.cell.key) or rule.judge(better.ratio)
+            held_back = rule.held_back(better.ratio)
             cell = replace(
                 cell,
                 verdict=decision,
                 failing=decision == "regression",
                 more_trials=rule.more_trials(better) if decision == "inconclusive" else None,
+                held_back=held_back if held_back is None or draft.metric.more_is_better else held_back.inverse,
             )
         judged.append(cell if cell.verdict == "regression" else replace(cell, culprit=None))
     return tuple(judged)

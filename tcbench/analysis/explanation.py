@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from tcbench.analysis.advice import Gain, Problem, Tried, candidates, next_rung
 from tcbench.analysis.bottleneck import Bottleneck, explain_records
-from tcbench.analysis.summary import CellSummary, ratio, summarise
-from tcbench.core.record import Cell, Record
+from tcbench.analysis.summary import CellSummary, by_code, ratio, summarise
+from tcbench.core.record import Record
 
 
 @dataclass(frozen=True)
@@ -39,19 +39,15 @@ def explain(
     problem: Callable[[CellSummary], Problem] = lambda _: lambda _: None,
     arithmetic_s: Callable[[CellSummary, Sequence[str]], float] = lambda *_: 0.0,
 ) -> tuple[Explanation, ...]:
-    """One explanation per machine and cell, in the order of first appearance. `records` are those that `store.current`
-    leaves. `problem`: says of a cell which rungs do not make a config on its device; `arithmetic_s`: as in `advice`."""
+    """One explanation per machine, cell and code, in the order of first appearance. `records` are those that
+    `store.current` leaves. `problem`: says of a cell which rungs do not make a config on its device; `arithmetic_s`: as
+    in `advice`."""
     records = tuple(records)
     summaries = summarise(records)
     explanations = []
-    by_cell: dict[Cell, list[Record]] = {}
-    for record in records:
-        if record.status == "ok":
-            by_cell.setdefault(record.cell, []).append(record)
+    groups = by_code(records)
     for summary in summaries:
-        trials = by_cell.get(summary.cell, [])
-        if summary.machine is not None:
-            trials = [r for r in trials if r.environment is None or r.environment.machine == summary.machine]
+        trials = [record for record in groups[summary.key] if record.status == "ok"]
         if summary.images_per_s is None or not all(r.measurement and r.measurement.profiled_steps for r in trials):
             explanations.append(Explanation(summary, None))
             continue

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from tcbench.analysis.stats import Interval
-from tcbench.analysis.summary import CellSummary, ratio, unsure
-from tcbench.core.record import Cell
+from tcbench.analysis.summary import CellSummary, Setting, ratio, unsure
 
 
 class ConfigLike(Protocol):
@@ -82,7 +81,7 @@ class Climb:
     """A ladder climbed at one batch size in one setting (machine, device, input, ...)."""
 
     ladder: str
-    setting: tuple[str | None, Cell]
+    setting: Setting
     batch_size: int
     steps: tuple[LadderStep, ...]
 

@@ -16,7 +16,7 @@ import msgspec
 
 from tcbench.analysis import welch
 from tcbench.analysis.stats import Interval
-from tcbench.analysis.summary import CellSummary, by_cell, ratio, summarise
+from tcbench.analysis.summary import CellSummary, Key, Setting, by_code, ratio, summarise
 from tcbench.core.record import Cell, Measurement, PhaseTimes, RankPart, Record
 
 ALLREDUCE = "allreduce"
@@ -134,10 +134,10 @@ class Curve:
     base: CellSummary | None
 
     @property
-    def setting(self) -> object:
+    def setting(self) -> Setting:
         """All but what a curve runs over: curves of one setting stand in one chart."""
-        machine, cell = self.points[0].summary.setting
-        return machine, msgspec.structs.replace(cell, ranks=1)
+        setting = self.points[0].summary.setting
+        return setting._replace(cell=msgspec.structs.replace(setting.cell, ranks=1))
 
 
 def curves(records: Iterable[Record]) -> tuple[Curve, ...]:
@@ -147,7 +147,7 @@ def curves(records: Iterable[Record]) -> tuple[Curve, ...]:
     records = tuple(records)
     if not any(record.cell.ranks > 1 for record in records):
         return ()
-    groups = by_cell(records).values()
+    groups = by_code(records).values()
     cells = [
         (summary, [r.measurement for r in group if r.status == "ok" and r.measurement is not None])
         for summary, group in zip(summarise(records), groups, strict=True)
@@ -166,10 +166,10 @@ _Measured = tuple[CellSummary, Sequence[Measurement]]
 
 
 def _lines(cells: Iterable[_Measured], alike: Callable[[Cell], Cell]) -> list[list[_Measured]]:
-    """Cells of one machine that are `alike`, where one of them has several ranks; fewest ranks first."""
-    lines: dict[tuple[str | None, Cell], list[_Measured]] = {}
+    """Cells of one machine and code that are `alike`, where one of them has several ranks; fewest ranks first."""
+    lines: dict[Key, list[_Measured]] = {}
     for summary, measured in cells:
-        lines.setdefault((summary.machine, alike(summary.cell)), []).append((summary, measured))
+        lines.setdefault((summary.machine, alike(summary.cell), summary.codes), []).append((summary, measured))
     ordered = [sorted(line, key=lambda pair: pair[0].cell.ranks) for line in lines.values()]
     return [line for line in ordered if line[-1][0].cell.ranks > 1]
 

@@ -9,14 +9,25 @@ import math
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 
 from tcbench.analysis import welch
 from tcbench.analysis.stats import Interval
 from tcbench.analysis.welch import Group
-from tcbench.core.record import BUSY, STATUSES, Cell, Environment, Measurement, Record, Status
+from tcbench.core.record import BUSY, STATUSES, Cell, Code, Environment, Measurement, Record, Status
+
+Key = tuple[str | None, Cell, tuple[Code, ...]]
+"""A machine, a cell, and the code of its runs: what was measured by other code is another thing."""
+
+
+class Setting(NamedTuple):
+    """Everything but config and batch size: cells of one setting stand side by side in a table or chart."""
+
+    machine: str | None
+    cell: Cell
+    codes: tuple[Code, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -28,7 +39,8 @@ class CellSummary:
     logarithmic scale: what ratios are made of; `images_per_s` is its geometric mean over trials and `step_time_s` the
     images of a step over that, both with 95% intervals over `unit`. `lost`: the largest share of the processor time of
     a trial that others had (`tcbench.core.record.HostLoad`). `runs`: the ids of the runs that measured it.
-    `began_at`: when its first trial did (UTC, ISO 8601).
+    `began_at`: when its first trial did (UTC, ISO 8601). `codes`: those that these runs measured, several where a run
+    was gone on with by other code.
     """
 
     cell: Cell
@@ -49,6 +61,12 @@ class CellSummary:
     lost: float = 0.0
     runs: tuple[str, ...] = ()
     began_at: str = ""
+    codes: tuple[Code, ...] = ()
+
+    @property
+    def key(self) -> Key:
+        """What tells it from other summaries."""
+        return self.machine, self.cell, self.codes
 
     @property
     def busy(self) -> bool:
@@ -56,24 +74,39 @@ class CellSummary:
         return self.lost >= BUSY
 
     @property
-    def setting(self) -> tuple[str | None, Cell]:
-        """Everything but config (with its backend and what an ablation changes) and batch size, the number of ranks
-        among it: cells of one setting stand side by side in a table or chart."""
+    def setting(self) -> Setting:
+        """Config here has its backend and what an ablation changes; the number of ranks belongs to the setting."""
         cudnn = self.cell.scenario_cudnn or self.cell.cudnn
-        return self.machine, msgspec.structs.replace(
+        cell = msgspec.structs.replace(
             self.cell, backend="", config="", rungs=(), batch_size=0, cudnn=cudnn, scenario_cudnn=None
         )
+        return Setting(self.machine, cell, self.codes)
 
 
 def summarise(records: Iterable[Record]) -> tuple[CellSummary, ...]:
-    """One summary per machine and cell, in the order of `by_cell`.
+    """One summary per machine, cell and code, in the order of `by_code`.
 
     `records` are those that `store.current` leaves. A trial that left no facts about its machine (it was skipped, or
     died before it could tell) belongs to the machine of its run.
     """
     records = tuple(records)
     environments = _environments(records)
-    return tuple(_summary(machine, cell, group, environments) for (machine, cell), group in by_cell(records).items())
+    return tuple(_summary(key, group, environments) for key, group in by_code(records).items())
+
+
+def by_code(records: Iterable[Record]) -> dict[Key, list[Record]]:
+    """As `by_cell`, apart by the code of their runs."""
+    records = tuple(records)
+    codes: dict[str, dict[Code, None]] = {}
+    for record in records:
+        of_run = codes.setdefault(record.run_id, {})
+        if record.environment is not None:
+            of_run[record.environment.code] = None
+    groups: dict[Key, list[Record]] = {}
+    for (machine, cell), group in by_cell(records).items():
+        for record in group:
+            groups.setdefault((machine, cell, tuple(codes[record.run_id])), []).append(record)
+    return groups
 
 
 def by_cell(records: Iterable[Record]) -> dict[tuple[str | None, Cell], list[Record]]:
@@ -151,9 +184,8 @@ def _environments(records: Sequence[Record]) -> dict[str, Environment]:
     return environments
 
 
-def _summary(
-    machine: str | None, cell: Cell, group: Sequence[Record], environments: dict[str, Environment]
-) -> CellSummary:
+def _summary(key: Key, group: Sequence[Record], environments: dict[str, Environment]) -> CellSummary:
+    machine, cell, codes = key
     ok = [record for record in group if record.status == "ok"]
     status: Status = "ok" if ok else max((record.status for record in group), key=STATUSES.index)
     record = next(record for record in group if record.status == status)
@@ -168,6 +200,7 @@ def _summary(
         trials_ok=len(ok),
         runs=tuple(dict.fromkeys(record.run_id for record in group)),
         began_at=min(record.started_at for record in group),
+        codes=codes,
     )
     trials_s = [m.counted_times_s for m in measured if m.counted_times_s]
     if not trials_s:

@@ -25,12 +25,29 @@ import numpy as np
 from scipy.special import chdtri, ndtr
 
 from tcbench.analysis import noise, rounds
+from tcbench.analysis.stats import Interval
 from tcbench.analysis.welch import Estimate, LogRatio, quantile
 
 Decision = Literal["regression", "pass", "improved", "inconclusive"]
 
 MOST_TRIALS = 1000
 """More trials than anyone will run: from there on the answer to "how many" is "no number"."""
+
+
+@dataclass(frozen=True)
+class HeldBack:
+    """The interval that keeps a ratio inconclusive though its 95% interval lies on one side of the threshold: it
+    includes 1, `no_change`, or else the threshold."""
+
+    confidence: float
+    interval: Interval
+    no_change: bool
+
+    @property
+    def inverse(self) -> HeldBack:
+        """Of the inverse ratio."""
+        of = self.interval
+        return replace(self, interval=Interval(1 / of.value, 1 / of.high, 1 / of.low))
 
 
 @dataclass(frozen=True)
@@ -59,6 +76,15 @@ class Rule:
         if low > 1 / worst and ratio.limit(self.change_level) > 1:
             return "improved"
         return "pass" if low > worst else "inconclusive"
+
+    def held_back(self, ratio: LogRatio) -> HeldBack | None:
+        """Why a ratio is inconclusive though its 95% interval seems to decide; None where it does not seem so."""
+        worst, seen = 1 - self.threshold, ratio.interval()
+        if self.judge(ratio) != "inconclusive" or seen.low <= worst <= seen.high:
+            return None
+        no_change = seen.high < worst and ratio.limit(1 - self.level) < worst
+        confidence = 1 - 2 * (self.change_level if no_change else self.level)
+        return HeldBack(confidence, ratio.interval(confidence), no_change)
 
     @property
     def slowdown(self) -> float:

@@ -114,9 +114,10 @@ def _searched(
     from tcbench.run.turns import explained
     from tcbench.show import bisect as view
 
-    of, path = begun, bisections.unfinished(out / plan.device.machine, begun)
+    of, path, earlier_s = begun, bisections.unfinished(out / plan.device.machine, begun), 0.0
     if path is not None:
         of = bisections.read(path)
+        earlier_s = of.seconds  # the budget is that of this call
         say(f"goes on with {path} ({len(of.rounds)} rounds); remove that file to begin anew")
     else:
         first = store.new_path(out, plan.device.machine, "bisect")
@@ -134,7 +135,7 @@ def _searched(
 
         bench = bisections.Bench(path, planned, lambda commit: make(commit[:12], commit), trial, ready)
         say(view.outlook(of, bench.ready))
-        left_s = None if budget_s is None else budget_s - of.seconds
+        left_s = None if budget_s is None else budget_s - (of.seconds - earlier_s)
         for now in bisections.steps(of, bench, left_s):
             for line in view.step(of, now, bench.ready):
                 say(line)

@@ -55,8 +55,11 @@ def explain(
     for line in simulated.lines(record.environment for record in given.records):
         console.print(line, style="bold", markup=False, highlight=False, soft_wrap=True)
     narrow = not view.fits(explained, console)
-    console.print(view.table(explained, narrow=narrow))
-    console.print()
+    for heading, part in view.by_code(explained):
+        if heading:
+            console.print(heading, style="bold", markup=False, highlight=False, soft_wrap=True)
+        console.print(view.table(part, narrow=narrow))
+        console.print()
     for line in (hosts := host_profiles.lines(explained, out)):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
     if hosts:
@@ -123,11 +126,11 @@ def arithmetic(
     import functools
 
     from tcbench.analysis.roofline import Ceilings, phase_roofline, precision_of
-    from tcbench.analysis.summary import by_cell, summarise
+    from tcbench.analysis.summary import by_code, summarise
     from tcbench.backends import model_of
     from tcbench.run import ceilings
 
-    trials = by_cell(records)
+    trials = by_code(records)
     summaries = [s for s in summarise(records) if s.images_per_s is not None and model_of(s.cell)]
 
     @functools.cache
@@ -136,7 +139,7 @@ def arithmetic(
         known = ceilings.known(here[0]) if here else None
         if known is None:
             return None
-        timed = [entry for s in here for entry in phase_roofline(s, trials[s.machine, s.cell], known).timed]
+        timed = [entry for s in here for entry in phase_roofline(s, trials[s.key], known).timed]
         return ceilings.standing(here[0], known, timed, fresh=False)
 
     def standing(summary: CellSummary) -> Ceilings | None:

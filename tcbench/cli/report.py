@@ -153,8 +153,9 @@ def _compared(given: Given, base: str | None, baseline: str | None, out: Path) -
     from tcbench.show.comparison import Labels
     from tcbench.show.page import Compared
 
-    current = given.paths[0] if len(given.paths) == 1 else None
-    of_gate = gate_file.both_of(current) if current is not None else None
+    sides = [both for path in given.paths if (both := gate_file.both_of(path))]
+    of_gate = sides[0] if sides and {*given.paths} <= {*sides[0].values()} else None
+    current = of_gate["current"] if of_gate else given.paths[0] if len(given.paths) == 1 else None
     if baseline is not None:
         path, name = baselines.path(baseline, out), f"baseline {baseline}"
     elif base is not None:
@@ -165,9 +166,10 @@ def _compared(given: Given, base: str | None, baseline: str | None, out: Path) -
         return None
     content = gate_file.of(path, current) if current is not None else None
     before = read_files([path]).records
-    check_distinct(before, given.records, Labels(plain(name), "these results"))
-    comparison = gate_file.comparison(content, before, given.records) if content else compare(before, given.records)
+    after = read_files([of_gate["current"]]).records if of_gate else given.records
+    check_distinct(before, after, Labels(plain(name), "these results"))
+    comparison = gate_file.comparison(content, before, after) if content else compare(before, after)
     if not comparison.paired:
         raise NotComparableError(f"{name}: no config and batch size in common with these results")
     name = content.names[0] if content else name
-    return Compared(comparison, plain(name), changed(comparison, before, given.records))
+    return Compared(comparison, plain(name), changed(comparison, before, after))

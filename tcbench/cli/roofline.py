@@ -59,7 +59,7 @@ def roofline(
     S. Williams, A. Waterman, D. Patterson, "Roofline", CACM 52(4), 2009.
     """
     from tcbench.analysis.roofline import roofline as under_roof
-    from tcbench.analysis.summary import summarise
+    from tcbench.analysis.summary import by_code, summarise
     from tcbench.cli.results import read_with_timelines
     from tcbench.run import ceilings
     from tcbench.show import roofline as view
@@ -72,13 +72,13 @@ def roofline(
     check_path(output)
     given = read_with_timelines(results, out, alone=False)
     chosen = _chosen(summarise(given.records), batch_sizes(bs), config_names(config))
-    rooflines = []
+    rooflines, groups = [], by_code(given.records)
     known: dict[tuple[str | None, str, int], Ceilings] = {}
     for summary in chosen:
         device = device_of(summary)
         if device not in known:
             known[device] = ceilings.of(summary, fresh)
-        trials = [r for r in given.records if r.cell == summary.cell and r.status == "ok"]
+        trials = [record for record in groups[summary.key] if record.status == "ok"]
         rooflines.append(under_roof(summary, trials, known[device], given.timelines))
     for device, first in known.items():
         here = [one for one in rooflines if device_of(one.summary) == device]

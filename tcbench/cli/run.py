@@ -89,6 +89,15 @@ def run(
         bool,
         typer.Option("--resume", help="Add what is missing to the newest run of this scenario.", rich_help_panel=WHERE),
     ] = False,
+    allow: Annotated[
+        str | None,
+        typer.Option(
+            metavar="code",
+            help="With --resume: add to a run that was measured with other code; pictures then name every commit. "
+            "Default: nothing.",
+            rich_help_panel=WHERE,
+        ),
+    ] = None,
     label: Annotated[
         str | None,
         typer.Option(metavar="NAME", help="Ends the run's name, after its date. Default: none.", rich_help_panel=WHERE),
@@ -123,6 +132,8 @@ def run(
         model=model,
     )
     of_label = ending(label)
+    if allow not in (None, "code"):
+        raise SelectionError(f"--allow {allow[:40]!a}: expected code")
     plan = make_plan(scenario, chosen, device)
     check_folder(plan)
     plan, starter = with_launcher(plan, launcher, asked=ranks is not None)
@@ -133,7 +144,8 @@ def run(
         os.environ[messages.FRESH_AUTOTUNE] = "1"  # workers inherit it
     kept = [one for one in context.command.params if one.name not in _OF_ONE_RUN]
     whole = shlex.join(["tcbench", "run", *given(context, kept)]) if config else ""
-    failed = _run(plan, starter, out, of_label, resume, quiet, format_ == "json", whole)
+    earlier = _earlier(plan, out, of_label, allow) if resume else (None, (), "")
+    failed = _run(plan, starter, out, of_label, earlier, quiet, format_ == "json", whole)
     if failed:
         raise typer.Exit(SOME_CELL_FAILED)
 
@@ -197,8 +209,12 @@ def ending(label: str | None) -> str:
     return f"_{label}"
 
 
+_Earlier = tuple[Path | None, tuple["Record", ...], str]
+"""A run's file and records, and a line about them."""
+
+
 def _run(
-    plan: Plan, launcher: Launcher, out: Path, ending: str, resume: bool, quiet: bool, json: bool, whole: str
+    plan: Plan, launcher: Launcher, out: Path, ending: str, earlier: _Earlier, quiet: bool, json: bool, whole: str
 ) -> bool:
     """Run a plan to its end, store and show it. `whole` as in `_next_step`. True when some cell failed."""
     from tcbench.analysis.eta import estimate
@@ -216,7 +232,7 @@ def _run(
         if not quiet:
             stderr.print(line, markup=False, highlight=False, soft_wrap=True)
 
-    resumed, before, whether = _earlier(plan, out, ending) if resume else (None, (), "")
+    resumed, before, whether = earlier
     path = resumed or store.new_path(out, plan.device.machine, plan.scenario.name, ending)
     fresh: list[Record] = []
     state = rounds.start(plan, before)
@@ -262,10 +278,11 @@ def _run(
     return failed
 
 
-def _earlier(plan: Plan, out: Path, ending: str) -> tuple[Path | None, tuple[Record, ...], str]:
+def _earlier(plan: Plan, out: Path, ending: str, allow: str | None) -> _Earlier:
     """The newest run of the scenario where it is of this plan, with its records; and a line that says which run is gone
-    on with, or why none is."""
+    on with, or why none is. Raises SelectionError where its code was another and `allow` is not "code"."""
     from tcbench.core import store
+    from tcbench.hardware.machine import other_code
     from tcbench.run.rounds import differences
     from tcbench.show.format import counted
 
@@ -275,7 +292,14 @@ def _earlier(plan: Plan, out: Path, ending: str) -> tuple[Path | None, tuple[Rec
     before = store.current(store.read([path]).records)
     if differing := differences(plan, before):
         return None, (), f"nothing to resume: a new run, as {path} is of another selection: {differing}"
-    return path, before, f"resuming {path}: {counted(len(before), 'record')} there"
+    code = other_code(before)
+    if code and allow is None:
+        raise SelectionError(
+            f"--resume: {path} was measured with other code: {code}; --allow code adds to it all the same, "
+            "without --resume a new run begins"
+        )
+    of_other = f", of other code: {code}" if code else ""
+    return path, before, f"resuming {path}: {counted(len(before), 'record')} there{of_other}"
 
 
 def probe(launcher: Launcher, cells: Sequence[Cell]) -> None:

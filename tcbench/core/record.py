@@ -14,7 +14,7 @@ from __future__ import annotations
 import functools
 import hashlib
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
 from msgspec import Meta
@@ -301,13 +301,25 @@ class Ranks(msgspec.Struct, frozen=True, kw_only=True):
     binding: str
 
 
+class Code(NamedTuple):
+    """A state of the code: the commit of the user's project, tcbench's version and commit, and digests of what these do
+    not tell (`Environment.sources`)."""
+
+    project: str | None
+    version: str
+    commit: str | None
+    sources: frozenset[tuple[str, str]] = frozenset()
+
+
 class Environment(msgspec.Struct, frozen=True, kw_only=True):
     """The machine and its software, as the worker saw them. `commit` is that of tcbench's own checkout,
     `project_commit` that of the user's in which the worker ran, each with `+` when tracked files differed from it.
     `gpu` is set for a cell on a GPU. `emulated`: the cell's rungs whose instructions the processor lacks.
     `accelerator`: the library that computed, with its version, where our operations did and the packages do not say it;
     `shortfall`: why it was not a faster one, with the command that puts that right. `simulated` is set where nothing
-    was measured on a device. `ranks` is set where there were many."""
+    was measured on a device. `ranks` is set where there were many. `sources`: digests of code that no commit tells: of
+    each file of a step of the user's own that was loaded, by its path from the working folder, and as `tcbench/` of
+    tcbench where it has no commit or its files differ from that."""
 
     machine: str
     device_name: str
@@ -328,6 +340,12 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
     shortfall: str | None = None
     simulated: Simulated | None = None
     ranks: Ranks | None = None
+    sources: Mapping[str, str] = {}
+
+    @property
+    def code(self) -> Code:
+        """Trials of different code are never of one cell."""
+        return Code(self.project_commit, self.tcbench, self.commit, frozenset(self.sources.items()))
 
 
 THROTTLE_REASONS: Mapping[int, str] = {

@@ -6,16 +6,18 @@ Imports no framework.
 from __future__ import annotations
 
 import functools
+import hashlib
 import importlib.metadata
 import os
 import platform
 import re
+import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import tcbench
 from tcbench.core.git import GitError, Repository
-from tcbench.core.record import Environment, GpuFacts, Simulated
+from tcbench.core.record import FINAL_STATUSES, Environment, GpuFacts, Record, Simulated
 
 CHECKOUT = Path(tcbench.__file__).parents[1]
 """The folder that tcbench's package lies in: of a checkout, its top."""
@@ -127,6 +129,49 @@ def project_commit(folder: Path | None = None) -> str | None:
         return None
 
 
+def sources(of_step: Iterable[str] = ()) -> dict[str, str]:
+    """Digests of code that no commit tells, as in `Environment.sources`; `of_step` are paths from the working folder.
+    Files that are not there have none."""
+    digests = {} if (commit() or "+")[-1] != "+" else {"tcbench/": _package_digest()}
+    there = ((name, Path(name)) for name in of_step)
+    return digests | {name: _digest([path]) for name, path in there if path.is_file()}
+
+
+def other_code(before: Iterable[Record]) -> str:
+    """How the code of those records that need not run again differs from what is here; "" where it does not."""
+    then = [one.environment for one in before if one.environment is not None and one.status in FINAL_STATUSES]
+    here, now = commit() or tcbench.__version__, sources(name for one in then for name in one.sources)
+    commits = [name for name in dict.fromkeys(one.commit or one.tcbench for one in then) if name != here]
+    names = {name for one in then for name in one.sources.keys() | now.keys() if one.sources.get(name) != now.get(name)}
+    # Where the commit is another, so are the files.
+    changed = sorted(name for name in names if not (commits and name == "tcbench/"))
+    said = [f"tcbench at {', '.join(commits)}, here {here}"] * bool(commits)
+    said += [f"{' and '.join(changed)} {'has' if len(changed) == 1 else 'have'} changed"] * bool(changed)
+    return "; ".join(said)
+
+
+def loaded_files() -> list[str]:
+    """The files of modules that lie in the working folder, by their paths from there; without tcbench's and those of
+    environments."""
+    here, packages = Path.cwd(), ("site-packages", "dist-packages")
+    paths = (Path(file) for module in list(sys.modules.values()) if (file := getattr(module, "__file__", None)))
+    inside = (path.relative_to(here) for path in paths if path.is_relative_to(here))
+    return sorted(str(path) for path in inside if path.parts[0] != "tcbench" and not {*packages} & {*path.parts})
+
+
+@functools.cache
+def _package_digest() -> str:
+    files = (path for path in Path(tcbench.__file__).parent.rglob("*") if path.is_file())
+    return _digest(sorted(path for path in files if "__pycache__" not in path.parts))
+
+
+def _digest(paths: Iterable[Path]) -> str:
+    digest = hashlib.sha256()
+    for path in paths:
+        digest.update(path.name.encode() + b"\0" + hashlib.sha256(path.read_bytes()).digest())
+    return digest.hexdigest()[:16]
+
+
 def environment(
     machine: str,
     device_name: str,
@@ -158,4 +203,5 @@ def environment(
         accelerator=accelerator,
         shortfall=shortfall,
         simulated=simulated,
+        sources=sources(),
     )

@@ -26,6 +26,7 @@ from tcbench.core.record import Cell, Environment, Measurement
 from tcbench.core.recording import Title
 from tcbench.core.session import Phase, Session
 from tcbench.core.worker import serve
+from tcbench.hardware import machine
 
 if TYPE_CHECKING:
     from tcbench.accelerators.device import Activities
@@ -52,6 +53,9 @@ def run(
         send(Building("imports", os.getpid()))
         environment = describe(cell)
         measurement = measured(cell, send, request, environment.device_name, opened)
+        if cell.input.kind == "own":
+            loaded = machine.sources(machine.loaded_files())
+            environment = msgspec.structs.replace(environment, sources=loaded)
     except Exception as error:
         return Finished(*failure(cell, error), None, environment)
     return Finished("ok", None, measurement, environment)
@@ -165,7 +169,6 @@ def describe(cell: Cell) -> Environment:
     """The facts of this machine and its libraries, as this process sees them."""
     from tcbench.accelerators import device
     from tcbench.backends import DEFAULT, backend
-    from tcbench.hardware import machine
 
     the_backend = backend(cell.backend)
     here = device.find(cell.device, dict.fromkeys(the_backend.DEVICES))

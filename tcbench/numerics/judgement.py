@@ -5,7 +5,8 @@ and how curves and costs compare. Pure functions of a document; knows no file an
 A verdict is an equivalence test on seeds: each technique trains from the same weights on the same batches as fp32, so
 that differences are paired. Two figures of the held-out images are asked, both must be equivalent within their stated
 margins, and one that is surely outside is enough for `does not`. A run that diverged is no figure: it is `does not`.
-Nothing is like an fp32 that learnt nothing, and few images tell accuracies apart only coarsely: both are `undecided`.
+Nothing is like an fp32 that has not clearly learnt, and few images tell accuracies apart only coarsely: both are
+`undecided`.
 """
 
 from __future__ import annotations
@@ -68,8 +69,8 @@ class Verdict:
 @dataclass(frozen=True)
 class Costs:
     """A technique's means over its seeds that got to the end, and fp32's divided by them where that is said (time,
-    memory: above 1 is a gain); None without such a seed. The memory of a whole process has no ratio: most of it is the
-    program."""
+    memory: above 1 is a gain; times are paired by seed); None without such a seed. The memory of a whole process has no
+    ratio: most of it is the program."""
 
     technique: str
     runs: int
@@ -78,7 +79,7 @@ class Costs:
     peak_memory_bytes: float | None = None
     accuracy: Interval | None = None
     test_loss: float | None = None
-    time_ratio: float | None = None
+    time_ratio: Interval | None = None
     memory_ratio: float | None = None
 
 
@@ -212,9 +213,9 @@ def verdicts(document: Document, margins: Margins | None = None) -> tuple[Verdic
 
 
 def not_learnt(document: Document) -> str | None:
-    """Why the base itself learnt nothing in this setting: its loss did not fall, or its accuracy is not above chance
-    (one-sided, at 5%; over seeds by Student's t, over test images by the binomial's normal limit). None where it did,
-    or never got to the end."""
+    """Why the base itself has not clearly learnt in this setting: its loss did not fall, or its accuracy is not well
+    above chance (one-sided, at 5%; over seeds by Student's t, over test images by the binomial's normal limit). None
+    where it has, or never got to the end."""
     base = document.setting.base
     runs = [run for run in document.runs if run.technique == base.name and run.status == "ok"]
     if not runs:
@@ -224,18 +225,23 @@ def not_learnt(document: Document) -> str | None:
     falls = [statistics.fmean(run.losses[:quarter]) - statistics.fmean(run.losses[-quarter:]) for run in runs]
     if statistics.fmean(falls) <= 0:
         fell = f"its loss did not fall in {steps} step{'s' * (steps > 1)}"
-        return f"{base.label} itself learnt nothing here: {fell}; {_REMEDY}"
+        return f"{base.label} itself has not clearly learnt here: {fell}; {_REMEDY}"
     chance, accuracies = 1 / document.setting.n_classes, [_accuracy(run) for run in runs]
-    error = _NORMAL_95 * math.sqrt(chance * (1 - chance) / document.setting.test_images)
+    well_above = chance + _LEARNT * (1 - chance)
+    error = _NORMAL_95 * math.sqrt(well_above * (1 - well_above) / document.setting.test_images)
     if len(runs) > 1:
         over_seeds = quantile(0.95, len(runs) - 1) * statistics.stdev(accuracies) / math.sqrt(len(runs))
         error = math.hypot(error, over_seeds)
     accuracy = statistics.fmean(accuracies)
-    if accuracy - error > chance:
+    if accuracy - error > well_above:
         return None
-    not_above = f"its accuracy of {accuracy:.1%} is not surely above chance, {chance:.1%}"
-    return f"{base.label} itself learnt nothing here: {not_above}; {_REMEDY}"
+    not_above = f"its accuracy of {accuracy:.1%} is not surely above {well_above:.1%} (chance: {chance:.1%})"
+    return f"{base.label} itself has not clearly learnt here: {not_above}; {_REMEDY}"
 
+
+_LEARNT = 0.2
+"""The share of the way from chance to no error that the base has to go: some ten margins, so that what learnt nothing
+is far outside of them."""
 
 _REMEDY = "take more --steps or a lower --lr"
 _NORMAL_95 = 1.6449
@@ -331,6 +337,7 @@ def costs(document: Document) -> tuple[Costs, ...]:
     """D. Yamamoto's table ("Mixed Precision のすゝめ", 2020) for each technique: time, memory, accuracy, ratios."""
     rows: list[Costs] = []
     base: Costs | None = None
+    base_runs: list[Run] = []
     for technique in techniques_of(document):
         runs = [run for run in document.runs if run.technique == technique.name]
         ok = [run for run in runs if run.status == "ok"]
@@ -347,15 +354,26 @@ def costs(document: Document) -> tuple[Costs, ...]:
             peak_memory_bytes=memory_bytes,
             accuracy=mean_interval([_accuracy(run) for run in ok]),
             test_loss=statistics.fmean(_test_loss(run) for run in ok),
-            time_ratio=base.train_time_s / time_s if base and base.train_time_s and time_s else None,
+            time_ratio=_time_ratio(ok, base_runs) if base else None,
             memory_ratio=base.peak_memory_bytes / memory_bytes
             if base and base.peak_memory_bytes and memory_bytes and ok[0].peak_memory_of == "device"
             else None,
         )
         if technique == document.setting.base:
-            base = row
+            base, base_runs = row, ok
         rows.append(row)
     return tuple(rows)
+
+
+def _time_ratio(runs: Sequence[Run], base: Sequence[Run]) -> Interval | None:
+    """The base's training time over that of the same seed: geometric mean with its 95% interval over seeds."""
+    times_s = {run.seed: run.train_time_s for run in base}
+    pairs = [(times_s.get(run.seed), run.train_time_s) for run in runs]
+    logs = [math.log(before_s / time_s) for before_s, time_s in pairs if before_s and time_s]
+    if not logs:
+        return None
+    mean = mean_interval(logs)
+    return Interval(_ratio(mean.value), _ratio(mean.low), _ratio(mean.high))
 
 
 def mean_interval(values: Sequence[float]) -> Interval:

@@ -290,18 +290,17 @@ def _open(cell: CellComparison, state: Settling, gate: Gate, ended: str) -> Cell
     """A cell that no look decided: never a verdict on figures, and with the reason."""
     if cell.verdict not in (*_JUDGED, "inconclusive"):
         return cell
-    why: str | None
+    if not state.gave_up and state.interims_taken == len(gate.interims):
+        return replace(cell, verdict="inconclusive", failing=False, culprit=None)
     if state.gave_up:
         side = cell.current if state.gave_up == CURRENT else cell.base
         failed = next(o.status for o in state.trials(state.gave_up) if o.status != "ok")
         why = f"{state.gave_up} gave up after {side.trials_ok if side else 0} ok trials: {failed}"
-    elif state.interims_taken == len(gate.interims):
-        why = cell.why
     else:
         trials = gate.interims[state.interims_taken].trials
         at = f"look {state.interims_taken + 1} of {len(gate.interims)} ({trials} trials a side)"
         why = f"{ended} before {at}"
-    return replace(cell, verdict="inconclusive", failing=False, culprit=None, why=why)
+    return replace(cell, verdict="inconclusive", failing=False, culprit=None, why=why, held_back=None)
 
 
 def _by_cell(cells: Sequence[Cell], records: Iterable[Record]) -> list[list[Record]]:

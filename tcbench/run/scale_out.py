@@ -19,7 +19,7 @@ from tcbench.analysis.scale_out import (
     measured_step,
     scaled,
 )
-from tcbench.analysis.summary import by_cell, summarise
+from tcbench.analysis.summary import by_code, summarise
 from tcbench.core.errors import SelectionError
 from tcbench.core.record import Cell, Record
 from tcbench.hardware.networks import Network
@@ -83,10 +83,10 @@ def measured(records: Iterable[Record], *, all_configs: bool) -> list[Basis]:
     """Cells of one rank that were measured; of each machine and batch size the fastest alone, unless `all_configs`.
     Raises SelectionError where there is none."""
     records = tuple(records)
-    trials = by_cell(records)
+    trials = by_code(records)
     bases = []
     for summary in summarise(records):
-        step = measured_step(summary, trials[summary.machine, summary.cell])
+        step = measured_step(summary, trials[summary.key])
         environment = summary.environment
         if step is None or environment is None:
             continue

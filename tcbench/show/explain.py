@@ -18,12 +18,12 @@ from tcbench.analysis.advice import Gain
 from tcbench.analysis.bottleneck import Bottleneck, Needs
 from tcbench.analysis.explanation import Explanation
 from tcbench.analysis.stats import Interval
-from tcbench.core.record import Cell
+from tcbench.core.record import Cell, Code
 from tcbench.core.timeline import Timeline
 from tcbench.show.console import add_by_batch, ladder_table, many_ranks, open_table
 from tcbench.show.document import encoded
 from tcbench.show.format import factor, listed, milliseconds, number, percent, plus_minus, rate, size
-from tcbench.show.naming import rate_unit
+from tcbench.show.naming import project_name, rate_unit, tcbench_name
 from tcbench.show.simulated import is_simulated
 
 SCHEMA = "tcbench-explain"
@@ -40,6 +40,15 @@ def fits(explanations: Sequence[Explanation], console: Console) -> bool:
     """Whether the whole table stands in a console's columns without cutting words."""
     options = console.options.update(width=_UNBOUNDED)
     return console.measure(table(explanations), options=options).minimum + _ROOM <= console.width
+
+
+def by_code(explanations: Sequence[Explanation]) -> list[tuple[str, list[Explanation]]]:
+    """What was measured by each code, under its name; that is empty where all is of one."""
+    parts: dict[tuple[Code, ...], list[Explanation]] = {}
+    for one in explanations:
+        parts.setdefault(one.summary.codes, []).append(one)
+    names = (", ".join(filter(None, (tcbench_name(codes), project_name(codes)))) for codes in parts)
+    return [(name if len(parts) > 1 else "", part) for name, part in zip(names, parts.values(), strict=True)]
 
 
 def table(explanations: Sequence[Explanation], *, narrow: bool = False) -> Table:
@@ -297,6 +306,7 @@ def _cell_json(explanation: Explanation) -> dict[str, Any]:
         "device": summary.cell.device,
         "simulated": is_simulated(summary.environment),
         "key": summary.cell.key,
+        "code": [{"project": one.project, "version": one.version, "commit": one.commit} for one in summary.codes],
         "status": summary.status,
         "reason": summary.reason,
         "bottleneck": explanation.bottleneck and bottleneck_json(explanation.bottleneck),

@@ -140,7 +140,7 @@ def _trials(records: Sequence[Record]) -> Iterator[Row]:
 
 def _cells(records: Sequence[Record]) -> Iterator[Row]:
     scaled = {
-        (point.summary.machine, point.summary.cell): _scaled(curve, point)
+        point.summary.key: _scaled(curve, point)
         for curve in curves(records)
         if curve.kind == "weak"
         for point in curve.points
@@ -158,7 +158,7 @@ def _cells(records: Sequence[Record]) -> Iterator[Row]:
             "warmup_settled": summary.settled if summary.images_per_s else None,
             "peak_memory_bytes": summary.peak_memory_bytes,
             **{f"{name}_host_s": seconds for name, seconds in summary.phase_host_s},
-            **scaled.get((summary.machine, summary.cell), {}),
+            **scaled.get(summary.key, {}),
         }
 
 
@@ -306,8 +306,11 @@ _MOST_NAME = 1024
 
 
 def _measured(records: Sequence[Record]) -> list[tuple[str, CellSummary]]:
-    """Every cell that has a throughput, by a name that no other has. Raises SelectionError when none has."""
-    summaries = [summary for summary in summarise(records) if summary.images_per_s is not None]
+    """Every cell that has a throughput, by a name that no other has; where several revisions were measured, as of that
+    which was last, since services follow one series. Raises SelectionError when none has."""
+    measured = [summary for summary in summarise(records) if summary.images_per_s is not None]
+    newest = {(summary.machine, summary.cell): summary for summary in sorted(measured, key=lambda one: one.began_at)}
+    summaries = [summary for summary in measured if newest[summary.machine, summary.cell] is summary]
     if not summaries:
         raise SelectionError("no cell was measured in these results: nothing to export; --format csv tells why")
     names = lasting([(summary.machine, summary.cell) for summary in summaries])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from tcbench.core.record import Cell, settings
+from tcbench.core.record import Cell, Code, settings
 
 Named = tuple[str | None, Cell]
 """A cell and the machine that it ran on."""
@@ -18,6 +18,21 @@ def rate_unit(cells: Iterable[Cell]) -> str:
     differ."""
     units = {cell.unit for cell in cells}
     return f"{units.pop() if len(units) == 1 else 'items'}/s"
+
+
+def tcbench_name(codes: Iterable[Code]) -> str:
+    """ "tcbench 0.1.0 at 1a2b, 3c4d": each version with its commits."""
+    versions: dict[str, dict[str, None]] = {}
+    for code in codes:
+        versions.setdefault(code.version, {}).update({code.commit: None} if code.commit else {})
+    said = (version + (f" at {', '.join(commits)}" if commits else "") for version, commits in versions.items())
+    return f"tcbench {'; '.join(said)}" if versions else ""
+
+
+def project_name(codes: Iterable[Code]) -> str:
+    """ "project at 1a2b, 3c4d"; empty where no commit of one is known."""
+    commits = dict.fromkeys(code.project for code in codes if code.project)
+    return f"project at {', '.join(commits)}" if commits else ""
 
 
 def apart(cells: Sequence[Named]) -> tuple[str, ...]:

@@ -29,7 +29,7 @@ from tcbench.numerics.judgement import (
     whole,
 )
 from tcbench.show.console import open_table
-from tcbench.show.format import size
+from tcbench.show.format import factor, ratio, size
 
 _STYLES: dict[Word, str] = {
     "trains like fp32": "green",
@@ -196,7 +196,7 @@ def costs_table(document: Document) -> Table:
         half = (row.accuracy.high - row.accuracy.low) / 2
         costs_of = (
             f"{row.train_time_s:.1f} s",
-            "" if row.time_ratio is None else f"{row.time_ratio:.2f}×",
+            f"{factor(row.time_ratio.value)}, one seed" if row.time_ratio and row.ok == 1 else ratio(row.time_ratio),
             size(round(row.peak_memory_bytes)),
             *(["" if row.memory_ratio is None else f"{row.memory_ratio:.2f}×"] if of_device else []),
         )
@@ -263,12 +263,15 @@ def to_json(document: Document, margins: Margins) -> str:
     raw: dict[str, Any] = msgspec.to_builtins(document)
     scales = safe(document.gradients)
 
+    def finite(x: float) -> float | None:
+        return x if math.isfinite(x) else None
+
     def test_json(test: Equivalence | None, relative: bool) -> dict[str, Any] | None:
         if test is None:
             return None
 
         def value(x: float) -> float | None:
-            return None if not math.isfinite(x) else math.expm1(x) if relative else x
+            return finite(math.expm1(x)) if relative and math.isfinite(x) else finite(x)
 
         return {
             "difference": value(test.mean),
@@ -312,7 +315,9 @@ def to_json(document: Document, margins: Margins) -> str:
                 "accuracy_low": None if row.accuracy is None else row.accuracy.low,
                 "accuracy_high": None if row.accuracy is None else row.accuracy.high,
                 "test_loss": row.test_loss,
-                "fp32_time_over_this": row.time_ratio,
+                "fp32_time_over_this": row.time_ratio and finite(row.time_ratio.value),
+                "fp32_time_over_this_low": row.time_ratio and finite(row.time_ratio.low),
+                "fp32_time_over_this_high": row.time_ratio and finite(row.time_ratio.high),
                 "fp32_memory_over_this": row.memory_ratio,
             }
             for row in costs(document)

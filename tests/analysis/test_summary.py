@@ -42,6 +42,17 @@ def test_with_several_trials_the_unit_is_the_trial() -> None:
     assert three.images_per_s.relative_half_width > 5 * one.images_per_s.relative_half_width
 
 
+def test_two_revisions_are_never_one_cell_but_a_run_that_was_gone_on_with_is() -> None:
+    codes = [{"commit": "a" * 12}, {"commit": "b" * 12}, {"commit": "b" * 12, "project_commit": "c" * 12}]
+    codes += [{"commit": "a" * 12, "sources": {"my_step.py": digest}} for digest in "12"]
+    records = [make_record(run_id=str(n), environment=make_environment(**code)) for n, code in enumerate(codes)]
+    again = make_record(run_id="5", environment=make_environment(**codes[0]))
+    assert [summary.trials for summary in summarise([*records, again])] == [2, 1, 1, 1, 1]
+    assert len({summary.setting for summary in summarise(records)}) == 5
+    [mixed] = summarise([make_record(trial=n, environment=r.environment) for n, r in enumerate(records[:2])])
+    assert (mixed.trials, [code.commit for code in mixed.codes]) == (2, ["a" * 12, "b" * 12])
+
+
 def test_memory_is_the_worst_trial_and_phases_are_medians_over_all() -> None:
     def record(trial: int, io_s: float, peak: int) -> object:
         phases = (PhaseTimes(name="io", host_s=(io_s, io_s, io_s)),)

@@ -40,6 +40,24 @@ def test_the_test_is_one_sided_at_its_level():
     assert Rule().judge(LogRatio(math.log(0.97) - 1.859 * 0.01, 0.01, 8)) == "inconclusive"
 
 
+@given(st.floats(-0.5, 0.5), st.floats(1e-3, 0.2), st.floats(1, 50), st.sampled_from([Rule(), Rule(level=0.0025)]))
+def test_where_the_usual_interval_seems_to_decide_the_one_that_does_not_is_told(log, error, degrees, rule):
+    ratio, rule = LogRatio(log, error, degrees), rule.among(20)
+    told, usual, worst = rule.held_back(ratio), ratio.interval(), 1 - rule.threshold
+    seems = usual.high < worst or usual.low > worst
+    assert (told is not None) == (seems and rule.judge(ratio) == "inconclusive")
+    if told is not None:
+        boundary = 1.0 if told.no_change else worst
+        assert told.interval.low <= boundary <= told.interval.high
+        assert told.confidence > 0.95
+
+
+def test_that_it_may_not_have_changed_at_all_is_told():
+    told = Rule().among(10).held_back(LogRatio(math.log(0.647), 0.14, 6))
+    assert told is not None and told.no_change and told.confidence == pytest.approx(0.999)
+    assert told.interval.high > 1
+
+
 @given(st.floats(-0.2, 0.2), st.floats(1e-6, 0.1), st.floats(1, 50))
 def test_exchanging_the_sides_exchanges_regression_and_improvement(log, error, degrees):
     forth, back = Rule().judge(LogRatio(log, error, degrees)), Rule().judge(LogRatio(-log, error, degrees))

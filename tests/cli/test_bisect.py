@@ -12,6 +12,7 @@ import subprocess
 from pathlib import Path
 
 import factories
+import msgspec
 import projects
 import pytest
 from command import tcbench
@@ -133,7 +134,9 @@ def test_a_search_goes_on_from_its_last_round(project, monkeypatch):
     before = record_of(project)
     assert before.state == "searching"
     monkeypatch.setattr(bisections, "_measured", measured)
-    done = tcbench(project, *COMMAND, "--bisect", "good..main", "--json")
+    [path] = project.glob("results/*/bisect-*.json")
+    bisections.write(msgspec.structs.replace(before, seconds=3600.0), path)  # a budget counts for each call
+    done = tcbench(project, *COMMAND, "--bisect", "good..main", "--json", "--budget", "10min")
     assert done.code == 1, done.err
     assert f"({len(before.rounds)} rounds); remove that file to begin anew" in done.err
     told = json.loads(done.out)

@@ -19,9 +19,11 @@ REAL = Path(__file__).parents[2] / "results" / "amd-epyc-2cpu"
 def test_tables_of_real_runs_hold_every_trial_cell_or_step(tmp_path, per):
     pytest.importorskip("pyarrow")
     records = store.read([REAL]).records
+    told = {(one.run_id, one.environment.commit) for one in records if one.environment}
+    code = {run: frozenset(commit for of, commit in told if of == run) for run, _ in told}
     expected = {
         "trial": len(records),
-        "cell": len({one.cell.key for one in records}),
+        "cell": len({(one.cell.key, code[one.run_id]) for one in records}),
         "step": sum(one.measurement.timed_steps for one in records),
     }[per]
     assert tcbench(tmp_path, "export", REAL, "--per", per, "-o", "a.csv").out == "wrote a.csv\n"

@@ -290,6 +290,9 @@ def test_a_gates_records_are_compared_by_its_own_verdicts(project, monkeypatch, 
     page = CliRunner().invoke(app, ["report", sides[1], "-o", "page.html"], catch_exceptions=False)
     assert page.exit_code == 0, page.output
     assert "regression" in (project / "page.html").read_text()
+    both = CliRunner().invoke(app, ["report", *sides, "-o", "both.html"], catch_exceptions=False)
+    assert both.exit_code == 0, both.output
+    assert ">regression<" in (project / "both.html").read_text()
     path.write_text("{}")
     with pytest.raises(TcbenchError, match=r"expected the verdicts of a gate \(tcbench-gate 1\)"):
         CliRunner().invoke(app, ["compare", *sides], catch_exceptions=False)

@@ -6,18 +6,21 @@ import json
 import os
 import re
 import shlex
+from pathlib import Path
 
 import odd_images
 import pytest
 from command import tcbench
-from factories import make_record
+from factories import make_environment, make_record
 from typer.testing import CliRunner
 
+from tcbench import __version__
 from tcbench.accelerators.cpu.kind import KIND
 from tcbench.cli import app
 from tcbench.cli import run as command
 from tcbench.core import messages, store
 from tcbench.core.errors import SelectionError
+from tcbench.hardware import machine
 from tcbench.run.runner import Runner
 
 
@@ -98,7 +101,8 @@ def trials_of_30_s(monkeypatch):
     """Trials that say they took 30 s and take none."""
 
     def trial(runner, cell, number):
-        return make_record(cell=cell, trial=number, duration_s=30.0, run_id=runner.run_id)
+        code = make_environment(commit=machine.commit(), tcbench=__version__, sources=machine.sources())
+        return make_record(cell=cell, trial=number, duration_s=30.0, run_id=runner.run_id, environment=code)
 
     monkeypatch.setattr(Runner, "_trial", trial)
 
@@ -152,6 +156,39 @@ def test_a_run_of_the_same_cells_is_resumed_with_what_is_left_of_its_budget(tmp_
     again = tcbench(tmp_path, *arguments, "--budget", "120s", "--resume")
     assert "nothing is missing: all trials are there" in again.err
     assert [len(run) for run in trials(tmp_path)] == [4]
+
+
+def test_a_run_is_not_resumed_with_other_code_unless_that_is_allowed(tmp_path, trials_of_30_s, monkeypatch):
+    arguments = (*RUN, "--bs", "4", "--trials")
+    monkeypatch.setattr(machine, "commit", lambda: "aaaaaaaaaaaa")
+    assert tcbench(tmp_path, *arguments, "1").code == 0
+    [path] = tmp_path.glob("results/*/cpu-*.jsonl")
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:1]))  # an interrupt after the first
+    monkeypatch.setattr(machine, "commit", lambda: "bbbbbbbbbbbb")
+    refused = tcbench(tmp_path, *arguments, "1", "--resume")
+    assert refused.code == 2
+    assert "was measured with other code: tcbench at aaaaaaaaaaaa, here bbbbbbbbbbbb; " in refused.err
+    assert "--allow code" in refused.err and refused.err.count("\n") == 1
+    assert [len(run) for run in trials(tmp_path)] == [1]
+    allowed = tcbench(tmp_path, *arguments, "1", "--resume", "--allow", "code")
+    assert allowed.code == 0 and "1 record there, of other code: tcbench at aaaaaaaaaaaa" in allowed.err
+    assert [len(run) for run in trials(tmp_path)] == [2]
+    assert tcbench(tmp_path, *arguments, "1", "--resume", "--allow", "driver").code == 2
+
+
+def test_changed_files_of_tcbench_and_of_an_own_step_are_other_code(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("my_step.py").write_text("STEP = 1\n", "utf-8")
+    monkeypatch.setattr(machine, "commit", lambda: "aaaaaaaaaaaa+")
+    facts = make_environment(commit=machine.commit(), sources=machine.sources(["my_step.py"]))
+    before = [make_record(environment=facts)]
+    assert machine.other_code(before) == ""
+    Path("my_step.py").write_text("STEP = 2\n", "utf-8")
+    assert machine.other_code(before) == "my_step.py has changed"
+    assert machine.other_code([make_record(environment=facts, status="failed")]) == ""  # it runs again
+    Path("my_step.py").unlink()
+    changed = make_environment(commit=machine.commit(), sources={**facts.sources, "tcbench/": "0" * 16})
+    assert machine.other_code([make_record(environment=changed)]) == "my_step.py and tcbench/ have changed"
 
 
 def test_the_time_left_is_that_of_the_trials_that_fit_the_budget_by_what_was_seen(tmp_path, trials_of_30_s):

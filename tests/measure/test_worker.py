@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import threading
 from types import SimpleNamespace
 
@@ -16,6 +17,7 @@ from tcbench.core.errors import DataError, OutOfDeviceMemory
 from tcbench.core.messages import Building, Finished, ProfileRequest, Stepped
 from tcbench.core.record import Input, MeasureSettings
 from tcbench.core.session import Phase
+from tcbench.hardware import machine
 from tcbench.hardware.clock import HostClock
 from tcbench.measure import worker
 from tcbench.measure.loop import LossError
@@ -43,6 +45,25 @@ def test_a_measured_cell_is_ok_and_says_what_it_ran_on(monkeypatch):
     assert finished.environment.gpu is None
     assert sent[0] == Building("imports", os.getpid())
     assert sent[-1] == Stepped("timed", 6, 0.1)
+
+
+def test_an_own_step_tells_a_digest_of_each_of_its_files(tmp_path, monkeypatch):
+    step = (
+        "from tcbench.backends import step as own\nimport coded_neighbour\ndef make(cell):\n"
+        "    return own.step(lambda: None, loss=coded_neighbour.loss)\n"
+    )
+    (tmp_path / "coded_step.py").write_text(step, "utf-8")
+    (tmp_path / "coded_neighbour.py").write_text("def loss(): return 4.0\n", "utf-8")
+    (tmp_path / "unused.py").touch()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    quick = MeasureSettings(max_time_s=0.01, profiled_steps=1)
+    cell = factories.make_cell(backend="coded_step:make", rungs=("a",), input=Input(kind="own"), measure=quick)
+    finished = worker.run(cell, lambda message: None)
+    assert finished.status == "ok", finished.reason
+    sources = {name: digest for name, digest in finished.environment.sources.items() if name != "tcbench/"}
+    assert sorted(sources) == ["coded_neighbour.py", "coded_step.py"]
+    assert sources == {name: digest for name, digest in machine.sources(sources).items() if name != "tcbench/"}
 
 
 def noted(error: Exception, note: str) -> Exception:

@@ -69,12 +69,12 @@ def test_nothing_trains_like_an_fp32_that_learnt_nothing():
     document = make_document(extra=chance)
     assert set(words(document).values()) == {"undecided"}
     assert {v.reason for v in verdicts(document)} == {
-        "fp32 itself learnt nothing here: its accuracy of 10.0% is not surely above chance, 10.0%; "
+        "fp32 itself has not clearly learnt here: its accuracy of 10.0% is not surely above 28.0% (chance: 10.0%); "
         "take more --steps or a lower --lr"
     }
     finding = by_training(document)(claim("trains like"))
     assert finding.outcome == "undecided"
-    assert "fp32 itself learnt nothing here" in finding.why
+    assert "fp32 itself has not clearly learnt here" in finding.why
 
     one_step = [make_run(name, seed, losses=(2.3,)) for name in TECHNIQUES for seed in range(5)]
     document = make_document(extra=one_step, setting=setting(steps=1))
@@ -82,10 +82,18 @@ def test_nothing_trains_like_an_fp32_that_learnt_nothing():
     assert "its loss did not fall in 1 step;" in verdicts(document)[0].reason
 
 
+def test_a_little_above_chance_is_not_enough_however_many_images_say_so():
+    """After 20 steps fp32 is at 15%, and so is everything else: that says nothing of a training that learns."""
+    begun = [make_run(name, seed, accuracy=0.15) for name in TECHNIQUES for seed in range(5)]
+    document = make_document(extra=begun, setting=setting(test_images=10_000))
+    assert set(words(document).values()) == {"undecided"}
+    assert by_training(document)(claim("trains like")).outcome == "undecided"
+
+
 def test_above_chance_is_asked_over_seeds_and_over_test_images():
-    lucky = [make_run(name, seed, accuracy=0.25 if seed else 0.10) for name in TECHNIQUES for seed in range(3)]
+    lucky = [make_run(name, seed, accuracy=0.45 if seed else 0.10) for name in TECHNIQUES for seed in range(3)]
     assert not_learnt(make_document(extra=lucky, setting=setting(test_images=2048)))  # it varies over seeds
-    few = [make_run(name, seed, accuracy=0.25) for name in TECHNIQUES for seed in range(3)]
+    few = [make_run(name, seed, accuracy=0.4) for name in TECHNIQUES for seed in range(3)]
     assert not_learnt(make_document(extra=few, setting=setting(test_images=4)))
     assert not not_learnt(make_document(extra=few, setting=setting(test_images=64)))
     # What diverged is an answer all the same.
@@ -122,7 +130,10 @@ def test_a_loss_far_beyond_fp32s_has_no_interval_of_millions_of_percent():
 
 def test_ratios_are_fp32s_figure_over_the_techniques():
     rows = {row.technique: row for row in costs(make_document())}
-    assert rows["both"].time_ratio == pytest.approx(0.8)
+    varying = [make_run("both", seed, train_time_s=time_s) for seed, time_s in enumerate((9.0, 10.0, 11.0))]
+    [time] = [r.time_ratio for r in costs(make_document(seeds=range(3), extra=varying)) if r.technique == "both"]
+    assert time.low < 0.75 < time.value < 0.85 < time.high  # paired by seed, over seeds
+    assert rows["both"].time_ratio.value == pytest.approx(0.8)
     assert rows["both"].memory_ratio is None  # a process' memory
     on_device = [
         make_run(name, 0, peak_memory_of="device", peak_memory_bytes=n) for name, n in (("fp32", 8), ("both", 4))
@@ -209,6 +220,6 @@ def test_a_claim_of_scaling_is_answered_by_ranks_alone_and_they_answer_nothing_e
 
 def test_curves_and_costs_of_ranks_are_over_one_rank():
     document = make_ranks_document()
-    assert [row.time_ratio for row in costs(document)] == [None, 1.0, 1.0, 1.0, 1.0]
+    assert [row.time_ratio and row.time_ratio.value for row in costs(document)] == [None, 1.0, 1.0, 1.0, 1.0]
     ratios = [point.value.value for point in ratio_curve(document, "no-warm-up", 8)]
     assert ratios == pytest.approx([1.4] * len(ratios), rel=0.01)

@@ -67,6 +67,8 @@ def test_gradients_that_float16_loses_are_within_bfloat16s_range():
 
 def test_a_processs_memory_has_no_ratio_and_a_devices_has():
     assert printed(costs_table(make_document())).count("vs fp32") == 1
+    assert "0.800 (0.800 to 0.800)" in printed(costs_table(make_document()))
+    assert "0.80×, one seed" in printed(costs_table(make_document(seeds=[0])))
     on_device = [make_run(t, 0, peak_memory_of="device") for t in ("fp32", "both")]
     assert printed(costs_table(make_document(extra=on_device))).count("vs fp32") == 2
 

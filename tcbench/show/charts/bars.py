@@ -15,12 +15,12 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from tcbench.analysis.stats import Interval
-from tcbench.analysis.summary import CellSummary
+from tcbench.analysis.summary import CellSummary, Setting
 from tcbench.show.charts.inline import tooltip
 from tcbench.show.charts.legend import legend_rows
 from tcbench.show.charts.page import MARGIN, WIDTH, Page, put, rates
 from tcbench.show.charts.palette import INK, PAPER, QUIET, Fill, fill
-from tcbench.show.charts.provenance import Setting, by_setting, provenance_of, small_print
+from tcbench.show.charts.provenance import by_setting, provenance_of, small_print
 from tcbench.show.charts.text import (
     DPI,
     LABEL,

@@ -17,12 +17,11 @@ from matplotlib.ticker import MaxNLocator, NullLocator
 
 from tcbench.analysis.compare import CellComparison, Comparison, Mean, Metric
 from tcbench.analysis.stats import Interval
-from tcbench.analysis.summary import CellSummary
+from tcbench.analysis.summary import CellSummary, Setting
 from tcbench.core.errors import SelectionError
 from tcbench.show.charts.inline import tooltip
 from tcbench.show.charts.page import Page, put
 from tcbench.show.charts.palette import FAINT, GAIN, INK, LOSS, PAPER, QUIET
-from tcbench.show.charts.provenance import Setting
 from tcbench.show.charts.text import (
     DPI,
     LABEL,
@@ -218,9 +217,9 @@ def _blocks(comparison: Comparison) -> list[_Block]:
         came_from = cell.base.machine if cell.base else cell.machine
         groups.setdefault((came_from, setting, cell.metric.name), []).append(cell)
     settings = list(dict.fromkeys(setting for _, setting, _ in groups))
-    machines_alone = len({machine for machine, _ in settings}) == len(settings)
-    names = dict(zip(settings, apart(settings), strict=True))
-    several_ranks = len({cell.ranks for _, cell in settings}) > 1
+    machines_alone = len({setting.machine for setting in settings}) == len(settings)
+    names = dict(zip(settings, apart([setting[:2] for setting in settings]), strict=True))
+    several_ranks = len({setting.cell.ranks for setting in settings}) > 1
     blocks = []
     for (came_from, setting, _), cells in groups.items():
         metric, machine = cells[0].metric, setting[0]

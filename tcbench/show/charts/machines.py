@@ -9,11 +9,11 @@ from collections.abc import Sequence
 
 from matplotlib.figure import Figure
 
-from tcbench.analysis.summary import CellSummary, best
+from tcbench.analysis.summary import CellSummary, Setting, best
 from tcbench.core.errors import SelectionError
 from tcbench.show.charts.bars import Bar, Group, Panel, batch_sizes_of, cell_at, panel_chart
 from tcbench.show.charts.palette import SERIES, Fill
-from tcbench.show.charts.provenance import Setting, by_setting, provenance_of
+from tcbench.show.charts.provenance import by_setting, provenance_of
 from tcbench.show.charts.text import config_name, drawable
 
 BASE, BEST = "fp32", "best"
@@ -65,7 +65,7 @@ def machines_chart(summaries: Sequence[CellSummary], configs: Sequence[str] = (B
     notes = [drawable(f"best of {', '.join(of)}: {best_configs}") for best_configs, of in won.items()]
     rows = [[(str(place), name) for place, name in enumerate(names.values())]]
     scenarios = ", ".join(dict.fromkeys(s.cell.scenario for s in summaries))
-    several_machines = len({machine for machine, _ in settings}) == len(settings)
+    several_machines = len({setting.machine for setting in settings}) == len(settings)
     title = f"Throughput by {'machine' if several_machines else 'setting'}"
     return panel_chart(panels, rows, provenance.common, title, f"Scenario {scenarios}", notes, _fill)
 

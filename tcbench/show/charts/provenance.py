@@ -9,16 +9,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tcbench.analysis.summary import CellSummary
+from tcbench.analysis.summary import CellSummary, Setting
 from tcbench.core.errors import SelectionError
-from tcbench.core.record import Cell, Environment
+from tcbench.core.record import Cell
 from tcbench.core.record import settings as settings_of
 from tcbench.show.busy import busy_line
 from tcbench.show.charts.text import drawable
 from tcbench.show.format import counted, libraries
+from tcbench.show.naming import project_name, tcbench_name
 from tcbench.show.simulated import emulated, lines
-
-Setting = tuple[str | None, Cell]
 
 MAX_PANELS = 8
 
@@ -27,6 +26,9 @@ _INPUTS = {
     "synthetic": "synthetic input, one batch in memory",
     "own": "the step's own input",
 }
+
+_FILES = "files"
+"""The fact that tells settings apart whose files differed from the same commit: their runs."""
 
 _ALWAYS = ("device_name", "model", "image_size", "input")
 
@@ -63,6 +65,8 @@ def provenance_of(settings: dict[Setting, list[CellSummary]]) -> Provenance:
     # A device's name says enough of the machine and the device it stands for, unless two share it.
     if len({f["device_name"] for f in facts.values()}) == len(facts):
         differing = [key for key in differing if key not in ("machine", "device", "threads")]
+    if len({setting.codes for setting in settings}) == 1 or {"project", "tcbench"} & {*differing}:
+        differing = [key for key in differing if key != _FILES]  # commits tell, or there is nothing to tell
     names = {setting: drawable(" · ".join(f[key] for key in differing if f.get(key))) for setting, f in facts.items()}
     return Provenance(common, names)
 
@@ -90,23 +94,17 @@ def small_print(summaries: Sequence[CellSummary], common: Sequence[str], whisker
     words += filter(None, [busy_line(ok)])
     runs = list(dict.fromkeys(run for s in summaries for run in s.runs))
     words.append(f"run {', '.join(runs)}" if len(runs) <= _NAMED_RUNS else f"{len(runs)} runs, {runs[0]} to {runs[-1]}")
-    versions = dict.fromkeys(map(_version, (s.environment for s in summaries if s.environment)))
-    if versions:
-        words.append("tcbench " + ", ".join(versions))
+    codes = dict.fromkeys(code for s in summaries for code in s.codes)
+    words += filter(None, [tcbench_name(codes), project_name(codes)])
     return drawable(" · ".join(words))
 
 
 _NAMED_RUNS = 2
 
 
-def _version(environment: Environment) -> str:
-    """tcbench's, with its commit where it ran from a checkout."""
-    return environment.tcbench + (f" at {environment.commit[:12]}" if environment.commit else "")
-
-
 def _facts(summaries: Sequence[CellSummary]) -> dict[str, str]:
     """Facts of one setting, by the field it comes from; the first four always, the others where they differ."""
-    machine, cell = summaries[0].setting
+    machine, cell, codes = summaries[0].setting
     own = cell.input.kind == "own"
     facts = {
         "device_name": _device(summaries),
@@ -115,6 +113,9 @@ def _facts(summaries: Sequence[CellSummary]) -> dict[str, str]:
         "input": _input(cell),
         "machine": machine or "unknown machine",
         "path": cell.input.path or "no folder",
+        "project": project_name(codes),
+        "tcbench": tcbench_name(codes),
+        _FILES: f"run {', '.join(summaries[0].runs)}",
     }
     for name, value in settings_of(cell).items():
         if name == "ranks":

@@ -9,7 +9,7 @@ import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 from matplotlib.axes import Axes
@@ -19,14 +19,14 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocat
 
 from tcbench.analysis.scaling import Curve, Point
 from tcbench.analysis.stats import Interval
-from tcbench.analysis.summary import CellSummary
+from tcbench.analysis.summary import CellSummary, Setting
 from tcbench.core.errors import SelectionError
 from tcbench.show.charts.inline import tooltip
 from tcbench.show.charts.labels import around, label
 from tcbench.show.charts.legend import legend_rows
 from tcbench.show.charts.page import Page
 from tcbench.show.charts.palette import INK, PAPER, PEER_RAMPS, QUIET, RAMPS, family, fill
-from tcbench.show.charts.provenance import MAX_PANELS, Setting, provenance_of, small_print
+from tcbench.show.charts.provenance import MAX_PANELS, provenance_of, small_print
 from tcbench.show.charts.text import DPI, LABEL, WORDS, drawable, heading, shortened
 from tcbench.show.charts.wording import why_missing
 from tcbench.show.format import limits, number
@@ -65,7 +65,7 @@ def scaling_chart(curves: Sequence[Curve], *, title: str = "Scaling over ranks")
     left_out = len({(curve.setting, curve.kind, curve.images) for curve in curves if curve.base}) - len(rows)
     curves = [curve for line in rows.values() for curve in line]
     summaries = [point.summary for curve in curves for point in curve.points]
-    provenance = provenance_of({cast(Setting, curve.setting): _on_one_rank(curve) for curve in curves})
+    provenance = provenance_of({curve.setting: _on_one_rank(curve) for curve in curves})
     configs = list(dict.fromkeys(curve.config for curve in curves))
     styles = _styles(configs)
     kinds = dict.fromkeys(curve.kind for curve in curves)
@@ -81,7 +81,7 @@ def scaling_chart(curves: Sequence[Curve], *, title: str = "Scaling over ranks")
     grid = page.panels([_HEIGHT] * len(rows), 2)
     for ((setting, kind, images), line), (left, right) in zip(rows.items(), grid, strict=True):
         name = f"batch size {images} per rank" if kind == "weak" else f"global batch {images}"
-        where = provenance.names[cast(Setting, setting)]
+        where = provenance.names[setting]
         page.heading(left, shortened(name + (f" · {where}" if where else ""), LABEL + 1, page.room))
         _frame(left, right, line, unit)
     for axes in grid[-1]:
@@ -94,9 +94,9 @@ def scaling_chart(curves: Sequence[Curve], *, title: str = "Scaling over ranks")
     return page.figure
 
 
-def _rows(curves: Sequence[Curve]) -> dict[tuple[object, str, int], list[Curve]]:
+def _rows(curves: Sequence[Curve]) -> dict[tuple[Setting, str, int], list[Curve]]:
     """Curves by setting, kind and batch size: all of weak scaling; of strong scaling the longest, in their order."""
-    rows: dict[tuple[object, str, int], list[Curve]] = {}
+    rows: dict[tuple[Setting, str, int], list[Curve]] = {}
     for curve in curves:
         if curve.base is not None:
             rows.setdefault((curve.setting, curve.kind, curve.images), []).append(curve)

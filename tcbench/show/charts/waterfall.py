@@ -16,12 +16,12 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from tcbench.analysis.ladder import Climb, LadderLike, LadderStep, climbs
-from tcbench.analysis.summary import CellSummary
+from tcbench.analysis.summary import CellSummary, Setting
 from tcbench.core.errors import SelectionError
 from tcbench.show.charts.inline import tooltip
 from tcbench.show.charts.page import TITLE_Y, Page, put, rates
 from tcbench.show.charts.palette import GAIN, GAIN_PALE, INK, LOSS, LOSS_PALE, PAPER, QUIET, fill
-from tcbench.show.charts.provenance import Setting, by_setting, provenance_of, small_print
+from tcbench.show.charts.provenance import by_setting, provenance_of, small_print
 from tcbench.show.charts.text import (
     DPI,
     LABEL,

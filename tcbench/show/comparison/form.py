@@ -61,6 +61,7 @@ def _cell(cell: CellComparison, name: str) -> dict[str, Any]:
         "says": wording.sentence(cell),
         "ratio": cell.ratio,
         "ratio_by_round": cell.by_round,
+        "held_back": cell.held_back,
         "more_trials_a_side": cell.more_trials,
         "phases_clock": cell.clock,
         "phases": cell.phases,

@@ -114,7 +114,7 @@ def sentence(cell: CellComparison) -> str:
     if cell.why:
         parts.append(cell.why)
     if cell.verdict == "inconclusive":
-        parts.append(advice(cell))
+        parts += [held_back(cell), advice(cell)]
     if cell.verdict == "regression" and cell.metric.name == "throughput":
         parts.append(attribution(cell))
     return "; ".join(filter(None, parts))
@@ -124,6 +124,16 @@ def _state(side: Side | None) -> str:
     if side is None:
         return "none"
     return f"{side.status}: {side.reason}" if side.reason else side.status
+
+
+def held_back(cell: CellComparison) -> str:
+    """The interval by which it is inconclusive, where the one that is shown seems to decide; empty elsewhere."""
+    of = cell.held_back
+    if of is None:
+        return ""
+    low, high = sorted((of.interval.low, of.interval.high))
+    held = "no change at all" if of.no_change else "the threshold"
+    return f"decided by its {100 * of.confidence:.4g}% interval, {change(low)} to {change(high)}, which includes {held}"
 
 
 def advice(cell: CellComparison) -> str:

@@ -70,7 +70,7 @@ def build(results: Results) -> Page:
     summaries = results.summaries
     settings = Settings.of(summaries)
     ratios = speedups(summaries)
-    over_base = {(s.machine, s.cell): ratio for s, ratio in zip(summaries, ratios, strict=True)}
+    over_base = {s.key: ratio for s, ratio in zip(summaries, ratios, strict=True)}
     swatches = Swatches(tuple(dict.fromkeys(s.cell.config for s in summaries)))
     all_climbs = climbs(summaries)
     compared = results.compared

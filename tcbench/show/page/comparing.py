@@ -8,7 +8,7 @@ from tcbench.analysis.comparability import FACETS
 from tcbench.analysis.compare import VERDICTS, CellComparison, Comparison
 from tcbench.core.errors import SelectionError
 from tcbench.show.charts import comparison_chart
-from tcbench.show.comparison.wording import Labels, advice, attribution, by_metric, power, titled, wheres
+from tcbench.show.comparison.wording import Labels, advice, attribution, by_metric, held_back, power, titled, wheres
 from tcbench.show.comparison.wording import figure as written
 from tcbench.show.console import many_ranks
 from tcbench.show.format import counted, factor, limits, listed
@@ -153,7 +153,7 @@ def _remarks(one: CellComparison) -> list[str]:
 def _telling(one: CellComparison) -> tuple[str, ...]:
     """The place of a loss, or the runs that would decide."""
     if one.verdict == "inconclusive":
-        return (advice(one),)
+        return tuple(filter(None, (held_back(one), advice(one))))
     return (attribution(one),) if one.verdict == "regression" else ()
 
 

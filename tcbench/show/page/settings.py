@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tcbench.analysis.summary import CellSummary
-from tcbench.core.record import Cell
-from tcbench.show.charts.provenance import Setting, provenance_of
+from tcbench.analysis.summary import CellSummary, Setting
+from tcbench.show.charts.provenance import provenance_of
 
 
 @dataclass(frozen=True)
@@ -24,7 +23,7 @@ class Here:
     @property
     def unit(self) -> str:
         """The name of what a step works on `batch_size` of."""
-        return self.setting[1].unit
+        return self.setting.cell.unit
 
     @property
     def batch_sizes(self) -> tuple[int, ...]:
@@ -59,5 +58,5 @@ class Settings:
     def several(self) -> bool:
         return len(self.here) > 1
 
-    def name(self, setting: tuple[str | None, Cell]) -> str:
+    def name(self, setting: Setting) -> str:
         return next((here.name for here in self.here if here.setting == setting), "")

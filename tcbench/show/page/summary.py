@@ -8,7 +8,6 @@ from tcbench.analysis.explanation import Explanation
 from tcbench.analysis.ladder import Climb
 from tcbench.analysis.stats import Interval
 from tcbench.analysis.summary import CellSummary, base_config, best, ratio, unsure
-from tcbench.core.record import Cell
 from tcbench.show.busy import busy_line
 from tcbench.show.format import counted, factor, limits, listed, number, numbers, plural, plus_minus
 from tcbench.show.page import bottlenecks, rungs
@@ -92,20 +91,16 @@ def _of(
     winner = best(here.summaries)
     if winner is None:
         return
-    yield _fastest(here, winner, over_base[winner.machine, winner.cell])
+    yield _fastest(here, winner, over_base[winner.key])
     highest = [_highest(climbs, ladder) for ladder in dict.fromkeys(climb.ladder for climb in climbs)]
     climbed = sorted((climb for climb in highest if _steps(climb) > 1), key=_steps, reverse=True)
     yield from map(_bought, climbed[:_MOST_LADDERS])
     if len(climbed) > _MOST_LADDERS:
         more = counted(len(climbed) - _MOST_LADDERS, "more ladder")
         yield say(f"{more}: see “{rungs.TITLE}”.")
-    explained = next((one for one in explanations if _key(one.summary) == _key(winner)), None)
+    explained = next((one for one in explanations if one.summary.key == winner.key), None)
     if explained is not None:
         yield bottlenecks.next_sentence(explained)
-
-
-def _key(summary: CellSummary) -> tuple[str | None, Cell]:
-    return summary.machine, summary.cell
 
 
 def _fastest(here: Here, winner: CellSummary, speedup: Interval | None) -> Paragraph:

@@ -6,8 +6,7 @@ import functools
 from collections.abc import Mapping
 
 from tcbench.analysis.stats import Interval
-from tcbench.analysis.summary import CellSummary, base_config, best
-from tcbench.core.record import Cell
+from tcbench.analysis.summary import CellSummary, Key, base_config, best
 from tcbench.show.charts import throughput_chart
 from tcbench.show.console import footnotes
 from tcbench.show.format import factor, limits, milliseconds, size
@@ -17,8 +16,8 @@ from tcbench.show.page.page import AnyBlock, Field, Figure, Heading, Section, Ta
 from tcbench.show.page.settings import Here, Settings
 from tcbench.show.page.wording import STATUS_BADGES, badge, columns, figure, middle
 
-Speedups = Mapping[tuple[str | None, Cell], Interval | None]
-"""Each cell's images/s over the base's, by machine and cell."""
+Speedups = Mapping[Key, Interval | None]
+"""Each cell's images/s over the base's."""
 
 
 def section(settings: Settings, over_base: Speedups, swatches: Swatches) -> Section:
@@ -60,7 +59,7 @@ def _table(title: str, here: Here, over_base: Speedups, swatches: Swatches) -> T
         caption=title,
         columns=columns(*names),
         rows=tuple(
-            _fields(summary, over_base[summary.machine, summary.cell], swatches, summary is fastest and len(cells) > 1)
+            _fields(summary, over_base[summary.key], swatches, summary is fastest and len(cells) > 1)
             for cells in map(here.at, here.batch_sizes)
             for fastest in [best(cells)]
             for summary in cells

@@ -27,6 +27,20 @@ def test_a_panels_name_says_a_setting_once_and_one_that_is_not_set_not_at_all() 
     assert {"generated JPEGs", kfac, "synthetic input, one batch in memory"} <= set(words(figure))
 
 
+def test_commits_are_panels_of_their_own_and_all_those_of_a_run_are_named() -> None:
+    at = [make_environment(commit="aaaaaaaaaaaa"), make_environment(commit="bbbbbbbbbbbb", project_commit="c" * 12)]
+    apart = [make_record(run_id=str(n), environment=one) for n, one in enumerate(at)]
+    names = set(words(charts.throughput_chart(summarise(apart), title="T")))
+    assert {"tcbench 0.1.0 at aaaaaaaaaaaa", "project at cccccccccccc · tcbench 0.1.0 at bbbbbbbbbbbb"} <= names
+    mixed = [make_record(trial=n, environment=one) for n, one in enumerate(at)]
+    said = " ".join(words(charts.throughput_chart(summarise(mixed), title="T")))
+    assert "2 trials per cell" in said
+    assert "tcbench 0.1.0 at aaaaaaaaaaaa, bbbbbbbbbbbb · project at cccccccccccc" in said
+    files = [make_environment(commit="a+", sources={"tcbench/": digest}) for digest in "12"]
+    changed = [make_record(run_id=f"run-{n}", environment=one) for n, one in enumerate(files)]
+    assert {"run run-0", "run run-1"} <= set(words(charts.throughput_chart(summarise(changed), title="T")))
+
+
 def test_more_settings_than_a_chart_takes_are_refused() -> None:
     records = [make_record(cell=make_cell(seed=seed)) for seed in range(charts.MAX_PANELS + 1)]
     with pytest.raises(SelectionError, match="9 different settings"):

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import re
 
 import factories
 import msgspec
@@ -10,7 +11,7 @@ from rich.console import Console
 
 from tcbench.analysis.compare import compare
 from tcbench.core.record import GpuSample, GpuSamples, GpuState
-from tcbench.show.comparison import Labels, show, table
+from tcbench.show.comparison import Labels, markdown, show, table
 
 
 def row(text: str, config: str) -> str:
@@ -48,6 +49,19 @@ def test_a_regression_says_which_phase_grew_and_by_how_much_of_the_step():
     assert "backward takes 5." in line and "ms longer (median " in line
     share = float(line.rsplit("host, ", 1)[1].split("%")[0])
     assert 4.5 < share < 7
+
+
+def test_the_interval_that_decides_is_printed_where_the_usual_one_seems_to_decide_otherwise():
+    configs = dict.fromkeys(factories.LADDERS, 1.0)
+    base, current = sides(configs, trials=4, spread=0.01)
+    base += factories.make_trials("wild", trials=4, spread=0.18)
+    current += factories.make_trials("wild", trials=4, spread=0.18, seed=1, images_per_s=26)
+    comparison = compare(base, current, ("throughput", "memory"))
+    cell = next(one for one in comparison.cells if one.cell.config == "wild")
+    assert (cell.verdict, cell.ratio.high < 0.97) == ("inconclusive", True)
+    expected = r"decided by its 99\.\d+% interval, -\d+\.\d% to \+\d+\.\d%, which includes no change at all"
+    assert re.search(rf"\nwild, batch size 4: inconclusive: throughput .* {expected}", table(comparison))
+    assert "which includes no change at all" in markdown(comparison)
 
 
 def test_cells_with_the_same_reason_share_a_line():
