@@ -35,6 +35,7 @@ from tcbench.cli.options import (
     ThreadsOption,
     TimeoutOption,
     TrialsOption,
+    seconds,
     selection,
 )
 from tcbench.core.errors import SelectionError, TcbenchError
@@ -78,6 +79,15 @@ def run(
             "--fresh-autotune", help="Time cuDNN's or oneDNN's plans again, ignoring kept choices.", rich_help_panel=HOW
         ),
     ] = False,
+    tuning_budget: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="On a GPU: the time a trial may take to tune cuDNN's plans; each work's first are always timed. "
+            "Default: 60s.",
+            rich_help_panel=HOW,
+        ),
+    ] = None,
     seed: SeedOption = 0,
     threads: ThreadsOption = None,
     host_speed: HostSpeedOption = 1.0,
@@ -120,6 +130,7 @@ def run(
         ranks=ranks,
         model=model,
     )
+    tuning_budget_s = seconds("--tuning-budget", tuning_budget)
     plan = make_plan(scenario, chosen, device)
     check_folder(plan)
     plan, starter = with_launcher(plan, launcher, asked=ranks is not None)
@@ -128,6 +139,8 @@ def run(
         return
     if fresh_autotune:
         os.environ[messages.FRESH_AUTOTUNE] = "1"  # workers inherit it
+    if tuning_budget_s is not None:
+        os.environ[messages.TUNING_BUDGET] = str(tuning_budget_s)
     failed = _run(plan, starter, out, ending(label), resume, quiet, format_ == "json")
     if failed:
         raise typer.Exit(SOME_CELL_FAILED)

@@ -6,6 +6,7 @@ import threading
 from types import SimpleNamespace
 
 import factories
+import msgspec
 import pytest
 
 from tcbench.accelerators import device
@@ -13,7 +14,7 @@ from tcbench.accelerators.cuda import driver
 from tcbench.accelerators.cuda.driver import Gpu, Gpus
 from tcbench.core import recording
 from tcbench.core.errors import DataError, OutOfDeviceMemory
-from tcbench.core.messages import Building, Finished, ProfileRequest, Stepped
+from tcbench.core.messages import SEND, Building, Finished, ProfileRequest, Stepped, Tuning, decode
 from tcbench.core.record import Input, MeasureSettings
 from tcbench.core.session import Phase
 from tcbench.hardware.clock import HostClock
@@ -43,6 +44,15 @@ def test_a_measured_cell_is_ok_and_says_what_it_ran_on(monkeypatch):
     assert finished.environment.gpu is None
     assert sent[0] == Building("imports", os.getpid())
     assert sent[-1] == Stepped("timed", 6, 0.1)
+
+
+def test_what_is_deep_inside_a_step_may_send_messages_while_a_worker_runs(monkeypatch):
+    sent, tuning = [], Tuning(1, 0.5, 60.0)
+    monkeypatch.setattr(worker, "measured", lambda *_: SEND.get()(tuning) or factories.make_measurement())
+    worker.run(factories.make_cell(), sent.append)
+    SEND.get()(tuning)
+    assert sent[1:] == [tuning]
+    assert decode(msgspec.json.encode(tuning)) == tuning
 
 
 def noted(error: Exception, note: str) -> Exception:
