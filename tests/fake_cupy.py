@@ -832,6 +832,8 @@ def install(patch: pytest.MonkeyPatch) -> Cupy:
             1,
             2,
             timed=(PlanTime("engine 0", 0, 2.0), PlanTime("engine 1", WORKSPACE_BYTES, 1.0)),
+            left_out=3,
+            budget_s=9.0,
         )
         workspace_bytes = WORKSPACE_BYTES
 

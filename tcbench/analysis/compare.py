@@ -175,6 +175,17 @@ class Trials:
         return self._figures[metric.name]
 
     @functools.cached_property
+    def tuning(self) -> dict[str, None]:
+        """How cuDNN's plans were tuned, as the trials say; those that timed none say nothing."""
+        of_trials = ([p for p in m.plans if p.budget_s is not None] for m in self._measurements)
+        return {
+            f"{sum(p.timed for p in plans)} candidates timed, {sum(p.left_out for p in plans)} left out, "
+            f"budget {', '.join(f'{s:g}' for s in sorted({p.budget_s or 0 for p in plans}))} s": None
+            for plans in of_trials
+            if plans
+        }
+
+    @functools.cached_property
     def fills_device(self) -> bool:
         """Whether the phases' times on the device are known in every trial and add up to the step."""
         return all(map(_fills_device, self._measurements, self._medians_s))
@@ -379,7 +390,7 @@ def compare(
         means=tuple(filter(None, (_mean(metric, cells) for metric in chosen))),
         rule=rule,
         paired=sum(before is not None and after is not None for before, after in pairs),
-        notes=(*_mixed("base", bases), *_mixed("current", currents)),
+        notes=(*_mixed("base", bases), *_mixed("current", currents), *_tuned_otherwise(pairs)),
         power=power([cell for cell in cells if cell.metric is chosen[0]], rule.among(_family(cells))),
     )
 
@@ -567,6 +578,17 @@ def _trial_notes(records: Sequence[Record]) -> tuple[str, ...]:
 def _mean(metric: Metric, cells: Sequence[CellComparison]) -> Mean | None:
     ratios = [cell.estimate.ratio for cell in cells if cell.metric is metric and cell.estimate is not None]
     return Mean(metric, welch.geometric_mean(ratios).interval(), len(ratios)) if ratios else None
+
+
+def _tuned_otherwise(pairs: Sequence[_Pair]) -> tuple[str, ...]:
+    """A note where plans were not tuned alike on both sides; the first such cell tells how."""
+    both = [(base, current) for base, current in pairs if base and current and base.tuning and current.tuning]
+    differing = [(base, current) for base, current in both if base.tuning.keys() != current.tuning.keys()]
+    return tuple(
+        f"cuDNN's plans were tuned differently in {len(differing)} of {len(both)} cells: {base.cell.label}: "
+        f"{' or '.join(base.tuning)} -> {' or '.join(current.tuning)}"
+        for base, current in differing[:1]
+    )
 
 
 def _mixed(side: str, cells: Sequence[Trials]) -> tuple[str, ...]:

@@ -32,42 +32,52 @@ _TO_TARGET = 0.5
 class Seen:
     """A cell's trials. `step_s` is the mean step of the last one; `startup_s` what of it was no step; `to_target` how
     much of the time between the fewest timed steps and the most it took, from 0 to 1. `durations_s`: of those that have
-    ended."""
+    ended, without `tuning_s`, which the first of them took to tune plans that are kept."""
 
     cell: Cell
     step_s: float | None = None
     startup_s: float | None = None
     to_target: float | None = None
     durations_s: tuple[float, ...] = ()
+    tuning_s: float = 0.0
 
     def after(self, record: Record) -> Seen:
         """With one more trial, whatever its end."""
-        durations_s = (*self.durations_s, record.duration_s)
         measured = record.measurement
         if measured is None:
-            return replace(self, durations_s=durations_s)
+            return replace(self, durations_s=(*self.durations_s, record.duration_s))
         timed_s = sum(measured.step_times_s)
         steps_s = sum(measured.warmup_times_s) + timed_s + sum(sum(phase.host_s) for phase in measured.phases)
         step_s = statistics.fmean(measured.step_times_s)
         least_s, most_s = _timed_s(record.cell, step_s)
         to_target = min(1.0, max(0.0, (timed_s - least_s) / (most_s - least_s))) if most_s > least_s else None
-        return Seen(record.cell, step_s, max(0.0, record.duration_s - steps_s), to_target, durations_s)
+        tuned = any(plan.budget_s is not None and not plan.from_cache for plan in measured.plans)
+        tuning_s = max(0.0, sum(measured.warmup_times_s[:1]) - step_s) if tuned else 0.0
+        durations_s = (*self.durations_s, record.duration_s - tuning_s)
+        startup_s = max(0.0, record.duration_s - steps_s)
+        return Seen(record.cell, step_s, startup_s, to_target, durations_s, max(tuning_s, self.tuning_s))
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """The trials still to run, by their cells, and the cells seen. Immutable: `finished` and `stepped` return the next
-    estimate. `running`: the first of the remaining cells, and its step time so far."""
+    """The trials still to run, by their cells, and the cells seen. Immutable: `finished`, `tuned` and `stepped` return
+    the next estimate. `running`: the first of the remaining cells, and its step time so far; `tuning`: the time that it
+    takes to tune its plans."""
 
     remaining: tuple[Cell, ...] = ()
     seen: tuple[Seen, ...] = ()
     running: tuple[Cell, float] | None = None
+    tuning: tuple[Cell, float] | None = None
 
     def finished(self, record: Record) -> Estimate:
         """The first of the remaining trials has ended."""
         of_cell = next((seen for seen in self.seen if seen.cell == record.cell), Seen(record.cell))
         others = (seen for seen in self.seen if seen.cell != record.cell)
         return Estimate(self.remaining[1:], (*others, of_cell.after(record)))
+
+    def tuned(self, cell: Cell, tuning_s: float) -> Estimate:
+        """The running trial takes so long to tune its plans."""
+        return replace(self, tuning=(cell, tuning_s))
 
     def stepped(self, cell: Cell, step_time_s: float) -> Estimate:
         """The running trial shows its step time."""
@@ -77,14 +87,22 @@ class Estimate:
         """Seconds expected of one whole trial."""
         durations_s = next((seen.durations_s for seen in self.seen if seen.cell == cell), ())
         if durations_s:
-            return statistics.median(durations_s)
+            return self._tuning_s(cell, seen=True) + statistics.median(durations_s)
         step_s = self.step_s(cell)
         least_s, most_s = _timed_s(cell, step_s)
         shares = [seen.to_target for seen in self.seen if seen.to_target is not None]
         timed_s = least_s + (most_s - least_s) * (sum(shares) + _TO_TARGET) / (len(shares) + 1)
         startups = [(seen.cell, seen.startup_s) for seen in self.seen if seen.startup_s is not None]
         startup_s = _alike(cell, startups) if startups else _STARTUP_S
+        startup_s += self._tuning_s(cell, seen=False)
         return startup_s + (_WARMUP_STEPS + cell.measure.profiled_steps) * step_s + timed_s
+
+    def _tuning_s(self, cell: Cell, *, seen: bool) -> float:
+        """Seconds expected of tuning: what is known of the running trial, else nothing for a cell whose plans are
+        kept."""
+        if self.tuning and self.tuning[0] == cell:
+            return self.tuning[1]
+        return 0.0 if seen or not self.seen else _alike(cell, [(other.cell, other.tuning_s) for other in self.seen])
 
     def step_s(self, cell: Cell) -> float:
         """Seconds expected of a step."""

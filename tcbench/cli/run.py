@@ -36,6 +36,7 @@ from tcbench.cli.options import (
     ThreadsOption,
     TimeoutOption,
     TrialsOption,
+    seconds,
     selection,
 )
 from tcbench.core.errors import SelectionError, TcbenchError
@@ -80,6 +81,15 @@ def run(
             "--fresh-autotune", help="Time cuDNN's or oneDNN's plans again, ignoring kept choices.", rich_help_panel=HOW
         ),
     ] = False,
+    tuning_budget: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="On a GPU: the time a trial may take to tune cuDNN's plans; each work's first are always timed. "
+            "Default: 60s.",
+            rich_help_panel=HOW,
+        ),
+    ] = None,
     seed: SeedOption = 0,
     threads: ThreadsOption = None,
     host_speed: HostSpeedOption = 1.0,
@@ -134,6 +144,7 @@ def run(
     of_label = ending(label)
     if allow not in (None, "code"):
         raise SelectionError(f"--allow {allow[:40]!a}: expected code")
+    tuning_budget_s = seconds("--tuning-budget", tuning_budget)
     plan = make_plan(scenario, chosen, device)
     check_folder(plan)
     plan, starter = with_launcher(plan, launcher, asked=ranks is not None)
@@ -142,6 +153,8 @@ def run(
         return
     if fresh_autotune:
         os.environ[messages.FRESH_AUTOTUNE] = "1"  # workers inherit it
+    if tuning_budget_s is not None:
+        os.environ[messages.TUNING_BUDGET] = str(tuning_budget_s)
     kept = [one for one in context.command.params if one.name not in _OF_ONE_RUN]
     whole = shlex.join(["tcbench", "run", *given(context, kept)]) if config else ""
     earlier = _earlier(plan, out, of_label, allow) if resume else (None, (), "")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from contextvars import ContextVar
 from typing import Annotated, Literal
 
 import msgspec
@@ -23,11 +25,29 @@ def fresh_autotune() -> bool:
     return os.environ.get(FRESH_AUTOTUNE) == "1"
 
 
+TUNING_BUDGET = "TCBENCH_TUNING_BUDGET_S"
+"""The environment variable that holds a trial's time for finding and timing cuDNN's plans, in seconds."""
+
+
+def tuning_budget_s() -> float:
+    """`tcbench run --tuning-budget`; a minute without it."""
+    return float(os.environ.get(TUNING_BUDGET, "60"))
+
+
 class Building(msgspec.Struct, frozen=True, tag="building"):
     """The worker has started and is importing and building; `what` says which part. `pid` is the worker's process."""
 
     what: str
     pid: int | None = None
+
+
+class Tuning(msgspec.Struct, frozen=True, tag="tuning"):
+    """Another of cuDNN's plans was found and tuned, within a step: so many by now. What follows may take the rest of
+    the budget, or come from the cache."""
+
+    plans: int
+    spent_s: float
+    budget_s: float
 
 
 class Stepped(msgspec.Struct, frozen=True, tag="stepped"):
@@ -78,7 +98,10 @@ class ProfileRequest(msgspec.Struct, frozen=True):
         return ProfileRequest(f"{self.path}.rank{rank}", self.activities)
 
 
-Message = Building | Stepped | Joined | Finished
+Message = Building | Tuning | Stepped | Joined | Finished
+
+SEND: ContextVar[Callable[[Message], None]] = ContextVar("send", default=lambda _: None)
+"""Sends a message of what this process measures; nowhere unless a worker runs."""
 
 _decoder: msgspec.json.Decoder[Message] = msgspec.json.Decoder(Message)
 

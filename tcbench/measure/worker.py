@@ -21,7 +21,7 @@ import msgspec
 from tcbench.accelerators.device import kind_of
 from tcbench.core import recording
 from tcbench.core.errors import ScenarioError, TcbenchError
-from tcbench.core.messages import Building, Finished, Message, ProfileRequest, Stepped
+from tcbench.core.messages import SEND, Building, Finished, Message, ProfileRequest, Stepped
 from tcbench.core.record import Cell, Environment, Measurement
 from tcbench.core.recording import Title
 from tcbench.core.session import Phase, Session
@@ -49,6 +49,7 @@ def run(
 ) -> Finished:
     """Build and measure one cell; never raises but on a signal. `opened` is called with its session before it runs."""
     environment: Environment | None = None
+    token = SEND.set(send)
     try:
         send(Building("imports", os.getpid()))
         environment = describe(cell)
@@ -58,6 +59,8 @@ def run(
             environment = msgspec.structs.replace(environment, sources=loaded)
     except Exception as error:
         return Finished(*failure(cell, error), None, environment)
+    finally:
+        SEND.reset(token)
     return Finished("ok", None, measurement, environment)
 
 

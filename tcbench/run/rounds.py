@@ -76,8 +76,10 @@ class Rounds:
 
 def start(plan: Plan, before: Iterable[Record] = ()) -> Rounds:
     """A run of the plan; `before` are the records of its earlier part, one per trial. What failed there runs again."""
-    cells = tuple(in_order(plan.cells))
-    before = [record for record in before if any(planned.cell == record.cell for planned in cells)]
+    before = [record for record in before if any(planned.cell == record.cell for planned in plan.cells)]
+    costs = estimate((), before)
+    round_s = sum(costs.trial_s(planned.cell) for planned in plan.cells if planned.skip_reason is None)
+    cells = tuple(in_order(plan.cells, in_haste=plan.budget_s is not None and round_s > plan.budget_s))
     # A cell that was skipped then and can run now is missing.
     over = [
         {
@@ -90,7 +92,7 @@ def start(plan: Plan, before: Iterable[Record] = ()) -> Rounds:
         for planned in cells
     ]
     spent_s = sum(record.duration_s for record in before)
-    return Rounds(cells, plan.trials, plan.budget_s, tuple(over), spent_s, estimate((), before))
+    return Rounds(cells, plan.trials, plan.budget_s, tuple(over), spent_s, costs)
 
 
 def differences(plan: Plan, before: Iterable[Record]) -> str:
@@ -123,11 +125,13 @@ def _settings(cells: Sequence[Cell]) -> dict[str, list[str]]:
     return {name: list(of) for name, of in values.items()}
 
 
-def in_order(cells: Sequence[PlannedCell]) -> list[PlannedCell]:
+def in_order(cells: Sequence[PlannedCell], *, in_haste: bool = False) -> list[PlannedCell]:
     """Cells in the order of a round: first the ends of the ladders (fp32, low precision, and the best of each) at the
-    standard batch sizes, so that a run that is interrupted has what matters most; then the others as they come."""
+    standard batch sizes, so that a run that is interrupted has what matters most; then the others as they come. In
+    haste the best comes first of all."""
     runnable = [planned for planned in cells if planned.skip_reason is None]
-    ends = {name: rank for rank, name in enumerate(_ends([planned.cell for planned in runnable]))}
+    feet, climbed = _ends([planned.cell for planned in runnable])
+    ends = {name: rank for rank, name in enumerate([*climbed, *feet] if in_haste else [*feet, *climbed])}
     sizes = {planned.cell.batch_size for planned in runnable}
     standard = [size for size in _STANDARD_SIZES if size in sizes] or sorted(sizes)[-1:]
     ranks = max((planned.cell.ranks for planned in runnable), default=1)
@@ -136,8 +140,8 @@ def in_order(cells: Sequence[PlannedCell]) -> list[PlannedCell]:
     return [*first, *(planned for planned in cells if planned not in first)]
 
 
-def _ends(cells: Sequence[Cell]) -> list[str]:
-    """The configs from which others climb, then those that end a climb, the last ladder's first."""
+def _ends(cells: Sequence[Cell]) -> tuple[list[str], list[str]]:
+    """The configs from which others climb, and those that end a climb, the last ladder's first."""
     configs = {cell.config: (cell.backend, cell.rungs) for cell in cells}
 
     def below(one: str, other: str) -> bool:
@@ -147,4 +151,4 @@ def _ends(cells: Sequence[Cell]) -> list[str]:
     tops = [one for one in configs if not any(below(one, other) for other in configs)]
     feet = [one for one in configs if any(below(one, o) for o in configs) and not any(below(o, one) for o in configs)]
     climbed = [top for top in reversed(tops) if any(below(foot, top) for foot in feet)]
-    return [*feet, *climbed]
+    return feet, climbed

@@ -15,7 +15,7 @@ from rich.table import Column
 from rich.text import Text
 
 from tcbench.analysis.eta import Estimate
-from tcbench.core.messages import Building, Message, Stepped
+from tcbench.core.messages import Building, Message, Stepped, Tuning
 from tcbench.core.record import Cell, Record
 from tcbench.show.format import duration, number
 
@@ -30,6 +30,7 @@ class RunProgress:
         self._done = 0
         self._started = time.monotonic()
         self._seen_of_running: Estimate | None = None
+        self._tuning_s = 0.0
         self._quiet = quiet
         self._label = ""
         self._progress = Progress(
@@ -64,10 +65,15 @@ class RunProgress:
         name = f"{self._label}{cell.label}"
         if isinstance(message, Building):
             if message.what == "imports":
-                self._started = time.monotonic()
+                self._started, self._tuning_s = time.monotonic(), 0.0
             self._progress.update(self._task, description=f"{name}: {message.what}")
+        elif isinstance(message, Tuning):
+            self._tuning_s, budget_s = message.spent_s, message.budget_s
+            self._seen_of_running = self._estimate.tuned(cell, max(self._tuning_s, budget_s))
+            of = f"{message.plans} plans so far, {duration(self._tuning_s)} of at most {duration(budget_s)}"
+            self._progress.update(self._task, description=f"{name}: tuning, {of}")
         elif isinstance(message, Stepped):
-            self._seen_of_running = self._estimate.stepped(cell, message.step_time_s)
+            self._seen_of_running = self._estimate.tuned(cell, self._tuning_s).stepped(cell, message.step_time_s)
             rate = cell.images_per_step / message.step_time_s
             what = f"{name}: {message.stage}, {message.steps} steps, {number(rate)} {cell.unit}/s"
             self._progress.update(self._task, description=what)

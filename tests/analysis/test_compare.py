@@ -9,7 +9,7 @@ import pytest
 from tcbench.analysis import comparability
 from tcbench.analysis.compare import METRICS, _trial_notes, compare
 from tcbench.analysis.verdict import Rule
-from tcbench.core.record import GpuSample, GpuSamples, GpuState, HostLoad, Input, PhaseTimes
+from tcbench.core.record import GpuSample, GpuSamples, GpuState, HostLoad, Input, PhaseTimes, PlanChoice
 
 
 def trials(*arguments, side="base", **changes):
@@ -161,6 +161,33 @@ def test_trials_of_several_commits_are_a_note():
         for r in trials(trials=2)
     ]
     assert compare(base, trials(side="current")).notes == ("base mixes commit: c0, c1",)
+
+
+def tuned(timed, left_out, budget_s, **changes):
+    plans = [
+        PlanChoice("conv", "eng1", 0, False, 1.0, 1.0, timed, left_out, budget_s),
+        PlanChoice("a call", "", 0, False),
+    ]
+    return [
+        msgspec.structs.replace(r, measurement=msgspec.structs.replace(r.measurement, plans=plans))
+        for r in trials(trials=2, **changes)
+    ]
+
+
+@pytest.mark.parametrize("current", [(12, 30, 60.0), (1, 41, 0.0), (12, 30, 9.0)])
+def test_plans_that_were_tuned_otherwise_are_a_note_and_stay_comparable(current):
+    comparison = compare(tuned(12, 30, 60.0), tuned(*current, side="current"))
+    timed, left_out, budget_s = current
+    says = (
+        "cuDNN's plans were tuned differently in 1 of 1 cells: fp32, batch size 4: 12 candidates timed, 30 left out, "
+        f"budget 60 s -> {timed} candidates timed, {left_out} left out, budget {budget_s:g} s"
+    )
+    assert comparison.notes == ((says,) if current != (12, 30, 60.0) else ())
+    assert comparison.refused(()) == ()
+
+
+def test_where_one_side_does_not_say_how_plans_were_tuned_nothing_is_noted():
+    assert compare(trials(trials=2), tuned(12, 30, 60.0, side="current")).notes == ()
 
 
 def stalled(record, factor):

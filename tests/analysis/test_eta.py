@@ -3,10 +3,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import factories
+import msgspec
 import pytest
 
 from tcbench.analysis.eta import estimate
 from tcbench.core import store
+from tcbench.core.record import PlanChoice
 from tcbench.run.plan import PlannedCell
 from tcbench.run.rounds import in_order
 
@@ -42,6 +44,35 @@ def test_a_cell_that_was_seen_costs_what_its_trials_cost():
     for duration_s in (9.0, 11.0, 50.0):
         seen = seen.finished(factories.make_record("fp32", 4, duration_s=duration_s))
     assert seen.trial_s(factories.make_cell("fp32", 4)) == 11.0
+
+
+TUNED = PlanChoice("conv", "eng1", 0, from_cache=False, timed=12, budget_s=60.0)
+
+
+def tuned(from_cache, config="fp32"):
+    """A trial of 50 s, the first step of which took 30 s longer than the others."""
+    measurement = factories.make_measurement(
+        warmup_times_s=(30.1, 0.1, 0.1), plans=(msgspec.structs.replace(TUNED, from_cache=from_cache),)
+    )
+    return factories.make_record(config, 4, duration_s=50.0, measurement=measurement)
+
+
+@pytest.mark.parametrize(("from_cache", "trial_s"), [(False, 20.0), (True, 50.0)])
+def test_plans_are_tuned_once_whatever_a_cells_trials(from_cache, trial_s):
+    seen = estimate(()).finished(tuned(from_cache))
+    assert seen.trial_s(factories.make_cell("fp32", 4)) == pytest.approx(trial_s, abs=0.01)
+
+
+def test_a_config_that_was_not_seen_is_expected_to_tune_as_those_that_were():
+    other = factories.make_cell("fp32+dali", 4)
+    costs_s = [estimate(()).finished(tuned(from_cache)).trial_s(other) for from_cache in (False, True)]
+    assert costs_s[0] - costs_s[1] == pytest.approx(30.0, abs=0.01)
+
+
+def test_what_the_running_trial_takes_to_tune_is_added_to_what_is_left():
+    cell = factories.make_cell("fp32", 4)
+    before = estimate([cell], [tuned(from_cache=True)])
+    assert before.tuned(cell, 60.0).remaining_s() == pytest.approx(before.remaining_s() + 60)
 
 
 def test_the_running_trials_steps_inform_the_others():

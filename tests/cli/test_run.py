@@ -39,6 +39,16 @@ def test_fresh_autotune_reaches_the_workers_through_their_environment(monkeypatc
     assert seen == [asked]
 
 
+@pytest.mark.parametrize(("asked", "budget_s"), [((), 60.0), (("--tuning-budget", "2m"), 120.0)])
+def test_the_budget_of_tuning_reaches_the_workers_through_their_environment(monkeypatch, asked, budget_s):
+    seen = []
+    monkeypatch.delenv(messages.TUNING_BUDGET, raising=False)
+    monkeypatch.setattr(command, "_run", lambda *_: seen.append(messages.tuning_budget_s()))
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+    assert invoke("cpu", "--device", "cpu", "--data", "synthetic", *asked).exit_code == 0
+    assert seen == [budget_s]
+
+
 def test_an_ablation_is_chosen_by_its_name_and_waits_for_a_gpu():
     done = invoke(
         "settings", "--device", "cpu", "--dry-run", "--json", "--bs", "64", "--config", "fp16*:no-autotune,fp16"

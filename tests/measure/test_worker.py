@@ -7,6 +7,7 @@ import threading
 from types import SimpleNamespace
 
 import factories
+import msgspec
 import pytest
 
 from tcbench.accelerators import device
@@ -14,7 +15,7 @@ from tcbench.accelerators.cuda import driver
 from tcbench.accelerators.cuda.driver import Gpu, Gpus
 from tcbench.core import recording
 from tcbench.core.errors import DataError, OutOfDeviceMemory
-from tcbench.core.messages import Building, Finished, ProfileRequest, Stepped
+from tcbench.core.messages import SEND, Building, Finished, ProfileRequest, Stepped, Tuning, decode
 from tcbench.core.record import Input, MeasureSettings
 from tcbench.core.session import Phase
 from tcbench.hardware import machine
@@ -64,6 +65,15 @@ def test_an_own_step_tells_a_digest_of_each_of_its_files(tmp_path, monkeypatch):
     sources = {name: digest for name, digest in finished.environment.sources.items() if name != "tcbench/"}
     assert sorted(sources) == ["coded_neighbour.py", "coded_step.py"]
     assert sources == {name: digest for name, digest in machine.sources(sources).items() if name != "tcbench/"}
+
+
+def test_what_is_deep_inside_a_step_may_send_messages_while_a_worker_runs(monkeypatch):
+    sent, tuning = [], Tuning(1, 0.5, 60.0)
+    monkeypatch.setattr(worker, "measured", lambda *_: SEND.get()(tuning) or factories.make_measurement())
+    worker.run(factories.make_cell(), sent.append)
+    SEND.get()(tuning)
+    assert sent[1:] == [tuning]
+    assert decode(msgspec.json.encode(tuning)) == tuning
 
 
 def noted(error: Exception, note: str) -> Exception:

@@ -124,6 +124,12 @@ def test_a_round_begins_with_the_ends_of_the_ladders_at_the_standard_batch_sizes
     assert sorted(first) == sorted((planned.cell.batch_size, planned.cell.config) for planned in cells)
 
 
+@pytest.mark.parametrize(("budget_s", "first"), [(1e6, "fp32"), (60.0, "fp16+dali+batched+nhwc+fused+static_graph")])
+def test_where_the_budget_is_too_short_for_a_round_the_best_config_comes_first(budget_s, first):
+    ladders = plan.make(scenario.load("naruse2018"), Selection(batch_sizes=(64,), budget_s=budget_s), V100, remote=True)
+    assert next(start(ladders).ahead())[0].cell.config == first
+
+
 def test_without_a_standard_batch_size_the_largest_comes_first():
     cells = made(("fp32", "fp32+dali", "fp16", "fp16+dali"), (4, 8)).cells
     first = [(planned.cell.config, planned.cell.batch_size) for planned in in_order(cells)]

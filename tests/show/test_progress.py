@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from tcbench.analysis.eta import estimate
-from tcbench.core.messages import Building, Stepped
+from tcbench.core.messages import Building, Stepped, Tuning
 from tcbench.show import progress as views
 from tcbench.show.progress import RunProgress, Stages, counting
 
@@ -50,6 +50,20 @@ def test_a_terminal_shows_the_step_and_the_eta_live():
         text = out.file.getvalue()
     assert "timed, 6 steps, 40.0 images/s" in text
     assert "ETA" in text
+
+
+def test_tuning_shows_its_budget_which_the_eta_counts_until_a_step_is_done():
+    out = Console(file=io.StringIO(), width=120, force_terminal=True)
+    cell = factories.make_cell("fp16")
+    with RunProgress(out, estimate([cell]), 1, quiet=False) as progress:
+        progress.listen(cell, 0, Building("imports"))
+        before_s = progress._remaining_s()
+        progress.listen(cell, 0, Tuning(34, 12.0, 60.0))
+        progress._progress.refresh()
+        assert "tuning, 34 plans so far, 12 s of at most 1 min 00 s" in out.file.getvalue()
+        assert progress._remaining_s() == pytest.approx(before_s + 60, abs=0.5)
+        progress.listen(cell, 0, Stepped("warm-up", 1, estimate([cell]).step_s(cell)))
+        assert progress._remaining_s() == pytest.approx(before_s + 12, abs=0.5)
 
 
 def test_quiet_is_quiet():

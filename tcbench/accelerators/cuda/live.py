@@ -22,6 +22,7 @@ from tcbench.accelerators.cuda.kernels.load import Kernels
 from tcbench.accelerators.cuda.nccl import NcclReducer
 from tcbench.accelerators.protocol import Array, BatchNormRoute, Reducer
 from tcbench.accelerators.staging import Slot, Staging
+from tcbench.core import messages
 from tcbench.core.record import CudnnSettings, PlanChoice
 from tcbench.core.world import World
 from tcbench.hardware.gpus import GpuProperties
@@ -64,6 +65,7 @@ class CudaAccelerator:
                 self.properties,
                 workspace_bytes=settings.workspace_bytes,
                 autotune=settings.autotune,
+                tuning_budget_s=messages.tuning_budget_s(),
                 cache=self.plan_cache,
                 workbench=CupyWorkbench(self.stream),
                 end_capture=self._end_capture,
@@ -298,7 +300,9 @@ def _pinned(cupy: Any, n_bytes: int) -> Slot:
 def _choice(work: Work, facts: PlanFacts) -> PlanChoice:
     times = {timed.plan: timed.time_s for timed in facts.timed}
     first = facts.timed[0].time_s if facts.timed else None
-    return PlanChoice(work.label, facts.plan, facts.workspace_bytes, facts.from_cache, times.get(facts.plan), first)
+    budget_s = facts.budget_s if facts.timed else None
+    chosen = (facts.plan, facts.workspace_bytes, facts.from_cache, times.get(facts.plan), first)
+    return PlanChoice(work.label, *chosen, len(times), facts.left_out, budget_s)
 
 
 def _properties(cupy: Any, index: int) -> GpuProperties:

@@ -70,7 +70,16 @@ def test_each_piece_of_work_is_prepared_once(cupy):
     first = choices[0]
     assert first.work == "conv_fprop 8x3x32x32 k64 7x7/2 NCHW float32"
     assert (first.plan, first.time_s, first.first_time_s, first.from_cache) == ("engine 1", 1.0, 2.0, False)
+    assert (first.timed, first.left_out, first.budget_s) == (2, 3, 9.0)
     assert len(choices) == len({choice.work for choice in choices})
+
+
+def test_plans_are_tuned_within_the_budget_that_the_environment_names(cupy, monkeypatch):
+    asked = []
+    monkeypatch.setenv("TCBENCH_TUNING_BUDGET_S", "7.5")
+    monkeypatch.setattr(live, "Plans", lambda *_, tuning_budget_s, **settings: asked.append(tuning_budget_s))
+    site()
+    assert asked == [7.5]
 
 
 def test_a_graphs_memory_is_its_own(cupy):

@@ -10,13 +10,15 @@ import ctypes
 import dataclasses
 import logging
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from time import perf_counter
 from typing import Any
 
 from tcbench.accelerators.cuda import out_of_memory
 from tcbench.accelerators.cuda.cudnn import autotune, graphs, libraries
 from tcbench.accelerators.cuda.cudnn.autotune import PlanTime, Workbench
+from tcbench.core import messages
 from tcbench.core.cache import Cache, Entry, Key, folder
 from tcbench.hardware.gpus import GpuProperties
 from tcbench.work import Work
@@ -27,9 +29,12 @@ _DESELECTED = "Deselecting"
 _REQUIRES = re.compile(r"workspace violation\. Requires (\d+)")
 _NOT_COMPILED = "CUDNN_STATUS_INTERNAL_ERROR_COMPILATION_FAILED"
 
+PRECOMPILED_TIMED = 12
+"""Autotuning looks at the heuristic's order as far as its twelfth plan that need not be compiled. An H100 has 40 for a
+convolution, all of one engine."""
 RUNTIME_COMPILED_TIMED = 2
 """Of the plans that cuDNN compiles when they are built (about half a second each, some thirty for one batch
-normalisation), autotuning times the heuristic's first two: half a minute per batch size and dtype of ResNet-50."""
+normalisation), the first two."""
 
 
 def plan_cache(fresh: bool = False) -> Cache:
@@ -59,7 +64,8 @@ class PlanFacts:
 
     `plan`: cuDNN's own tag, engine and knobs. `place`: its place among the `offered` plans of cuDNN's heuristic.
     `serialized_bytes`: its size in the cache, 0 where it cannot be serialized. `timed`: what autotuning measured, in
-    the heuristic's order; empty without autotuning.
+    the heuristic's order, and `left_out` how many others might have served; none without autotuning. `cut`: some of
+    these for want of time, as the trial had `budget_s` for all its works.
     """
 
     plan: str
@@ -68,16 +74,30 @@ class PlanFacts:
     offered: int
     serialized_bytes: int = 0
     timed: tuple[PlanTime, ...] = ()
+    left_out: int = 0
+    budget_s: float = 0.0
+    cut: bool = False
     from_cache: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A plan that was built and fits, at its place in the heuristic's order."""
+    """A plan that was built and fits, at its place in the heuristic's order; or one that was timed before and is not
+    built, with its time."""
 
     place: int
     plan: str
     workspace_bytes: int
+    time_s: float | None = None
+
+
+@dataclass(frozen=True)
+class Shortlist:
+    """What autotuning chooses from, and how many others might have served: `cut` some of them for want of time."""
+
+    candidates: tuple[Candidate, ...]
+    left_out: int
+    cut: bool
 
 
 # -- finding a plan: the same with a GPU and without ---------------------------------------------------------------
@@ -108,21 +128,49 @@ class Search:
         self._failures: list[str] = []
         self._memory_ran_out: Exception | None = None
 
-    def candidates(self, runtime_compiled: int | None = None) -> Iterator[Candidate]:
-        """In the heuristic's order, each plan once; at most so many of those compiled when they are built."""
-        seen = set()
-        for place in range(self.offered):
-            plan = str(self.graph.get_plan_name_at_index(place))
-            if plan in seen:
-                continue
-            if runtime_compiled is not None and self._is_runtime_compiled(place):
-                if runtime_compiled <= 0:
-                    continue
-                runtime_compiled -= 1
+    def candidates(self) -> Iterator[Candidate]:
+        """In the heuristic's order, each plan once."""
+        for plan, place in self._places().items():
             candidate = self._build(place, plan)
             if candidate is not None:
-                seen.add(plan)
                 yield candidate
+
+    def shortlist(self, known: Mapping[str, PlanTime], has_time: Callable[[], bool]) -> Shortlist:
+        """In the heuristic's order as far as PRECOMPILED_TIMED and RUNTIME_COMPILED_TIMED go: of either kind the first
+        that fits, others while there is time. What is known is not built."""
+        places, refused, cut = self._places(), 0, False
+        candidates: list[Candidate] = []
+        room = {False: PRECOMPILED_TIMED, True: RUNTIME_COMPILED_TIMED}
+        begun = set()
+        for plan, place in places.items():
+            compiled = self._is_runtime_compiled(place)
+            if not room[False]:
+                break
+            if not room[compiled]:
+                continue
+            candidate: Candidate | None
+            if plan in known:
+                candidate = Candidate(place, plan, known[plan].workspace_bytes, known[plan].time_s)
+            elif compiled in begun and not has_time():
+                cut = True
+                room[compiled] -= 1
+                continue
+            else:
+                candidate = self._build(place, plan)
+            if candidate is None:
+                refused += 1
+                continue
+            begun.add(compiled)
+            room[compiled] -= 1
+            candidates.append(candidate)
+        return Shortlist(tuple(candidates), len(places) - refused - len(candidates), cut)
+
+    def _places(self) -> dict[str, int]:
+        """Each plan's first place in the heuristic's order."""
+        places: dict[str, int] = {}
+        for place in range(self.offered):
+            places.setdefault(str(self.graph.get_plan_name_at_index(place)), place)
+        return places
 
     def first(self) -> Candidate:
         """The heuristic's first that fits. Raises NoPlan."""
@@ -142,9 +190,9 @@ class Search:
                 return candidate
         raise self.none_fits()
 
-    def select(self, candidate: Candidate) -> None:
+    def select(self, chosen: Candidate | PlanFacts) -> None:
         """Make a plan the one that is executed and serialized."""
-        self.graph.build_plan_at_index(candidate.place)
+        self.graph.build_plan_at_index(chosen.place)
 
     def serialize(self) -> bytes:
         """The selected plan; nothing where its engine cannot be serialized."""
@@ -233,7 +281,7 @@ def cache_key(
         "autotuned": autotuned,
         "present": present,
         "built": built,
-        "runtime_compiled_timed": RUNTIME_COMPILED_TIMED if autotuned else 0,
+        "timed": f"{PRECOMPILED_TIMED} and {RUNTIME_COMPILED_TIMED}" if autotuned else "",
         "cudnn": libraries.version(),
         "nvrtc": libraries.nvrtc_version(),
         "frontend": libraries.frontend_version(),
@@ -301,17 +349,22 @@ class Plans:
         *,
         workspace_bytes: int,
         autotune: bool,
+        tuning_budget_s: float,
         cache: Cache,
         workbench: Workbench | None = None,
         end_capture: Callable[[], object] = lambda: None,
     ) -> None:
-        """`end_capture` ends a capture that was left open on the handle's stream, if there is one."""
+        """`tuning_budget_s`: for all works together. `end_capture` ends a capture that was left open on the handle's
+        stream, if there is one."""
         if autotune and workbench is None:
             raise ValueError("autotuning needs a workbench to time plans on")
         self._handle = handle
         self._properties = properties
         self._limit = workspace_bytes
         self._workbench = workbench if autotune else None
+        self._budget_s = tuning_budget_s
+        self._spent_s = 0.0
+        self._tuned = 0
         self._cache = cache
         self._end_capture = end_capture
 
@@ -326,25 +379,24 @@ class Plans:
             autotuned=self._workbench is not None,
             present=True,
         )
-        return self._from_cache(work, key) or self._find(work, key)
-
-    def _from_cache(self, work: Work, key: Key) -> Plan | None:
         entry = self._cache.get(key)
-        if entry is None:
-            return None
-        answer = from_entry(entry)
-        if isinstance(answer, NoPlan):
-            raise answer
-        graph = self._restore(work, entry.data) if answer is not None and entry.data else None
-        if graph is None or answer is None:
+        kept, data = (from_entry(entry), entry.data) if entry is not None else (None, b"")
+        if isinstance(kept, NoPlan):
+            raise kept
+        if kept is not None and not (kept.cut and kept.budget_s < self._budget_s):
+            graph = self._restore(work, data)
+            if graph is not None:
+                return Plan(work, kept, graph, self._handle)
             self._cache.drop(key)
-            return None
-        return Plan(work, answer, graph, self._handle)
+            kept = None
+        return self._find(work, key, kept, data)
 
-    def _find(self, work: Work, key: Key) -> Plan:
+    def _find(self, work: Work, key: Key, kept: PlanFacts | None, data: bytes) -> Plan:
+        """`kept`: of an earlier process that had less time for tuning, with its serialized plan; its times are used."""
+        started = perf_counter()
         try:
             search = Search(work, {"handle": self._handle}, self._properties.sm, self._limit)
-            chosen, timed = self._choose(work, search)
+            facts = self._choose(work, search, kept.timed if kept else (), started)
         except NoPlan as none:
             if none.lasting:
                 self._cache.put(key, to_entry(none))
@@ -352,24 +404,32 @@ class Plans:
         finally:
             if self._workbench is not None:  # before the plan is restored, which takes memory too
                 self._workbench.release()
-        search.select(chosen)
-        data = search.serialize()
-        facts = PlanFacts(chosen.plan, chosen.workspace_bytes, chosen.place, search.offered, len(data), timed)
+        if kept is None or facts.plan != kept.plan:
+            search.select(facts)
+            data = search.serialize()
+        facts = dataclasses.replace(facts, serialized_bytes=len(data))
+        if self._workbench is not None:
+            self._spent_s += perf_counter() - started
+            self._tuned += 1
+            messages.SEND.get()(messages.Tuning(self._tuned, self._spent_s, self._budget_s))
         # Only the chosen plan is kept: the others hold their kernels on the device.
         graph = self._restore(work, data) if data else None
         if graph is None:
+            search.select(facts)
             _check_order(work, search.graph)
             return Plan(work, facts, search.graph, self._handle)
         self._cache.put(key, to_entry(facts, data))
         return Plan(work, facts, graph, self._handle)
 
-    def _choose(self, work: Work, search: Search) -> tuple[Candidate, tuple[PlanTime, ...]]:
+    def _choose(self, work: Work, search: Search, known: Sequence[PlanTime], started: float) -> PlanFacts:
         if self._workbench is None:
-            return search.first(), ()
-        candidates = list(search.candidates(RUNTIME_COMPILED_TIMED))
+            return _facts(search, search.first())
+        shortlist = search.shortlist(
+            {time.plan: time for time in known}, lambda: self._spent_s + perf_counter() - started < self._budget_s
+        )
+        candidates = shortlist.candidates
         if not candidates:
             raise search.none_fits()
-        _check_order(work, search.graph)
         bench, handle = self._workbench, self._handle
         try:
             addresses = bench.addresses(work)
@@ -379,7 +439,7 @@ class Plans:
                 raise
             # The step itself may still fit: timing takes a second set of its operands.
             _LOG.warning("no memory left to time plans for %s: the heuristic's first is taken", work.label)
-            return candidates[0], ()
+            return _facts(search, candidates[0])
         pointers = (ctypes.c_int64 * len(graphs.slots(work)))(*(addresses[slot] for slot in graphs.slots(work)))
 
         def runner(candidate: Candidate) -> Callable[[], None]:
@@ -390,10 +450,19 @@ class Plans:
 
             return run
 
+        if any(candidate.time_s is None for candidate in candidates):
+            _check_order(work, search.graph)
         best, timed = autotune.fastest(
-            [(candidate.plan, candidate.workspace_bytes, runner(candidate)) for candidate in candidates], bench
+            [(c.plan, c.workspace_bytes, runner(c) if c.time_s is None else c.time_s) for c in candidates], bench
         )
-        return candidates[best], timed
+        return _facts(
+            search,
+            candidates[best],
+            timed=timed,
+            left_out=shortlist.left_out,
+            budget_s=self._budget_s,
+            cut=shortlist.cut,
+        )
 
     def _restore(self, work: Work, data: bytes) -> Any | None:
         try:
@@ -408,6 +477,10 @@ class Plans:
             _LOG.info("a kept plan for %s is of no use (%s): it is built again", work.name, error)
             return None
         return graph
+
+
+def _facts(search: Search, chosen: Candidate, **tuning: Any) -> PlanFacts:
+    return PlanFacts(chosen.plan, chosen.workspace_bytes, chosen.place, search.offered, **tuning)
 
 
 def restore(data: bytes, target: dict[str, Any]) -> Any:

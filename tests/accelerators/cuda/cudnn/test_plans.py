@@ -1,8 +1,11 @@
 from dataclasses import replace
+from math import inf
 
 import pytest
 
-from tcbench.accelerators.cuda.cudnn.plans import RUNTIME_COMPILED_TIMED, NoPlan, Plans, cache_key
+from tcbench.accelerators.cuda.cudnn import plans as module
+from tcbench.accelerators.cuda.cudnn.plans import NoPlan, Plans, cache_key
+from tcbench.core import messages
 from tcbench.core.cache import Cache
 from tcbench.hardware.gpus import GpuProperties
 from tcbench.work import BatchNormBackward, BatchNormForward, Conv2d, ConvFprop, Norm
@@ -20,8 +23,16 @@ def cache(tmp_path):
     return Cache(tmp_path)
 
 
-def plans(cache, bench=None, limit=512 * MIB, properties=H200):
-    return Plans(HANDLE, properties, workspace_bytes=limit, autotune=bench is not None, cache=cache, workbench=bench)
+def plans(cache, bench=None, limit=512 * MIB, properties=H200, budget_s=inf):
+    return Plans(
+        HANDLE,
+        properties,
+        workspace_bytes=limit,
+        autotune=bench is not None,
+        cache=cache,
+        workbench=bench,
+        tuning_budget_s=budget_s,
+    )
 
 
 # -- choosing --------------------------------------------------------------------------------------------------------
@@ -70,12 +81,83 @@ def test_autotuning_leaves_out_what_does_not_fit_and_what_is_named_twice(fronten
     assert [t.plan for t in facts.timed] == ["a", "b"]
 
 
-def test_autotuning_times_only_the_first_few_of_the_plans_compiled_at_run_time(frontend, cache, bench):
-    compiled = [frontend.Offer(f"c{i}", runtime_compiled=True) for i in range(RUNTIME_COMPILED_TIMED + 3)]
-    frontend.offers = [*compiled, frontend.Offer("last")]
-    facts = plans(cache, bench(**{offer.tag: 1 for offer in frontend.offers})).prepare(CONV).facts
-    assert [t.plan for t in facts.timed] == [*(f"c{i}" for i in range(RUNTIME_COMPILED_TIMED)), "last"]
-    assert len(frontend.built) < len(frontend.offers) + 2
+@pytest.mark.parametrize(
+    ("offers", "budget_s", "timed"),
+    [
+        ("p" * 20 + "r", inf, [*range(12)]),
+        ("p" * 20 + "r", 0, [0]),
+        ("rrrrpp", inf, [0, 1, 4, 5]),
+        ("rrrrpp", 0, [0, 4]),
+        ("pprr", 0, [0, 2]),
+        ("xxxppp", 0, [3]),
+        ("x" * 20 + "p" * 13, inf, [*range(20, 32)]),
+    ],
+)
+def test_autotuning_times_the_first_of_each_kind_and_more_as_far_as_its_budget_and_the_twelfth(
+    frontend, cache, bench, offers, budget_s, timed
+):
+    """p is a plan that is there, r one that cuDNN compiles, x one that does not fit."""
+    frontend.offers = [
+        frontend.Offer(f"{kind}{n}", 600 * MIB * (kind == "x"), runtime_compiled=kind == "r")
+        for n, kind in enumerate(offers)
+    ]
+    workbench = bench(**{offer.tag: 1 for offer in frontend.offers})
+    facts = plans(cache, workbench, budget_s=budget_s).prepare(CONV).facts
+    assert [int(t.plan[1:]) for t in facts.timed] == timed
+    assert {int(tag[1:]) for tag in frontend.built} == set(timed)
+    assert (facts.left_out, facts.budget_s) == (len(offers) - offers.count("x") - len(timed), budget_s)
+
+
+OTHER = ConvFprop(replace(CONV.conv, k=32))
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A second passes with every plan that is built."""
+    build = module.Search._build
+    passed = [0.0]
+
+    def slow(search, place, plan):
+        passed[0] += 1
+        return build(search, place, plan)
+
+    monkeypatch.setattr(module, "perf_counter", lambda: passed[0])
+    monkeypatch.setattr(module.Search, "_build", slow)
+
+
+def test_the_budget_of_tuning_is_one_for_all_works_of_a_trial(frontend, cache, bench, clock):
+    prepared = plans(cache, bench(first=3, second=2, third=1), budget_s=2)
+    facts = [prepared.prepare(work).facts for work in (CONV, OTHER)]
+    assert [[t.plan for t in of.timed] for of in facts] == [["first", "second"], ["first"]]
+    assert [(of.plan, of.left_out) for of in facts] == [("second", 1), ("first", 2)]
+
+
+def test_a_larger_budget_goes_on_where_a_smaller_one_ended_and_builds_nothing_that_is_known(
+    frontend, cache, bench, clock
+):
+    times = {"first": 2, "second": 1, "third": 3}
+    assert plans(cache, bench(**times), budget_s=2).prepare(CONV).facts.left_out == 1
+    assert plans(cache, bench(), budget_s=2).prepare(CONV).facts.from_cache
+    frontend.built.clear()
+    facts = plans(cache, bench(third=3), budget_s=9).prepare(CONV).facts
+    assert frontend.built == ["third"]
+    assert {t.plan: t.time_s for t in facts.timed} == times
+    assert (facts.plan, facts.left_out, facts.budget_s, facts.from_cache) == ("second", 0, 9, False)
+    for budget_s in (2, 99):
+        assert plans(cache, bench(), budget_s=budget_s).prepare(CONV).facts == replace(facts, from_cache=True)
+
+
+def test_tuning_says_how_far_it_is_and_what_comes_from_the_cache_says_nothing(frontend, cache, bench, clock):
+    said = []
+    token = messages.SEND.set(said.append)
+    for _ in range(2):
+        prepared = plans(cache, bench(first=3, second=2, third=1), budget_s=9)
+        [prepared.prepare(work) for work in (CONV, OTHER)]
+    messages.SEND.reset(token)
+    assert said == [
+        messages.Tuning(plans=1, spent_s=3.0, budget_s=9),
+        messages.Tuning(plans=2, spent_s=6.0, budget_s=9),
+    ]
 
 
 def test_strict_arithmetic_bars_plans_by_their_notes(frontend, cache):
@@ -87,7 +169,7 @@ def test_strict_arithmetic_bars_plans_by_their_notes(frontend, cache):
 
 def test_autotuning_needs_a_workbench(frontend, cache):
     with pytest.raises(ValueError, match="workbench"):
-        Plans(HANDLE, H200, workspace_bytes=1, autotune=True, cache=cache)
+        Plans(HANDLE, H200, workspace_bytes=1, autotune=True, cache=cache, tuning_budget_s=1)
 
 
 # -- when there is none ----------------------------------------------------------------------------------------------
@@ -219,7 +301,13 @@ def test_a_plan_that_fails_to_warm_up_for_lack_of_memory_leaves_no_capture_open_
     frontend.refuses_to_restore = RuntimeError(said)
     ended = []
     full = Plans(
-        HANDLE, H200, workspace_bytes=512 * MIB, autotune=False, cache=cache, end_capture=lambda: ended.append(1)
+        HANDLE,
+        H200,
+        workspace_bytes=512 * MIB,
+        autotune=False,
+        cache=cache,
+        tuning_budget_s=0,
+        end_capture=lambda: ended.append(1),
     )
     with pytest.raises(RuntimeError, match="out of memory"):
         full.prepare(CONV)
