@@ -20,6 +20,7 @@ STAND_IN = """#!/usr/bin/env bash
 echo "$*" >>"$CALLS"
 case "$*" in
   "-c import nvidia.dali") exit "${NO_DALI:-0}" ;;
+  "-c import torch") exit "${NO_TORCH:-0}" ;;
   *load*)
     if [[ -n ${LIBCUDA:-} ]]; then LD_LIBRARY_PATH=$LIBCUDA "$REAL" "$@"; exit; fi
     [[ $* == *naruse2018* ]] && echo fp16,fp16+dali || echo fp16+dali+batched+cuda_graph
@@ -111,6 +112,12 @@ def test_without_dali_what_is_skipped_is_named_and_runs_with_other_input(check):
         ("fp16+batched+cuda_graph", "--data synthetic"),
         ("fp16+opencv+batched+cuda_graph", None),
     ]
+
+
+def test_without_pytorch_its_tests_are_named_as_skipped(check):
+    done, _, _ = check(NO_TORCH="1", STEPS="doctor torch")
+    assert "note: PyTorch is not installed; its tests are skipped\n" in done.stdout
+    assert list(steps(done)) == ["doctor"]
 
 
 def test_three_calls_of_ten_minutes_have_time_for_all_even_without_dali(check):
