@@ -26,7 +26,9 @@ case "$*" in
     [[ $* == *naruse2018* ]] && echo fp16,fp16+dali || echo fp16+dali+batched+cuda_graph
     exit "${UNREADABLE:-0}" ;;
   *--dry-run*) sleep "${SLOW_START:-0}" ;;
-  "-c import tcbench") exit "${NO_TCBENCH:-0}" ;;
+  "-c import tcbench."*)
+    printf "Traceback\nModuleNotFoundError: No module named 'typer'" >&2
+    exit "${NO_TCBENCH:-0}" ;;
   *"pip install"*) mkdir "$OUT/site" ;;
   *gpu_smoke*) exit "${SMOKE:-0}" ;;
   "-m tcbench doctor") head -c "${CHATTY:-100}" /dev/urandom | base64 ;;
@@ -226,7 +228,9 @@ def test_a_python_that_lacks_tcbench_is_told_from_a_gpu_that_cannot_be_used(tmp_
     environment = {**os.environ, **python, "NO_TCBENCH": "1"}
     done = subprocess.run([str(SCRIPT), str(tmp_path / "out")], env=environment, capture_output=True, text=True)
     assert done.returncode == 2
-    assert done.stderr.startswith("gpu_check: nothing was run, because this Python cannot: ")
+    said, why = done.stderr.splitlines()
+    assert said == f"gpu_check: nothing was run, because this Python cannot: {python['PYTHON']}"
+    assert why == "ModuleNotFoundError: No module named 'typer'"
 
 
 @pytest.mark.slow
@@ -241,7 +245,7 @@ def test_the_archive_stays_below_its_limit_however_much_is_said(check, tmp_path)
 def interpreters(tmp_path):
     """Run the script with stand-ins for uv, which runs tcbench's choice of packages, and python3: their calls, up to
     the import that they both refuse."""
-    refuses = '[[ "$*" == *tcbench ]] && exit 1'
+    refuses = '[[ "$*" == *"import tcbench."* ]] && exit 1'
     chooses = f'[[ "$*" == *extra_for* ]] && {{ shift 3; exec {sys.executable} "$@"; }}\nexit "${{NO_UV:-0}}"'
     for name, runs in {"uv": f"{refuses}\n{chooses}", "python3": refuses}.items():
         (tmp_path / name).write_text(f'#!/usr/bin/env bash\necho "{name} $*" >>"$CALLS"\n{runs}\n')
@@ -262,11 +266,11 @@ def test_the_packages_are_those_that_tcbench_finds_to_suit_unless_the_user_says_
     calls = interpreters(**({"EXTRA": extra} if extra else {}))
     assert ("extra_for" in calls) == (extra is None)
     named = extra or packages.extra_for(driver.gpus()).name
-    assert calls.endswith(f"uv run --quiet --extra {named} python -c import tcbench\n")
+    assert calls.splitlines()[-1].startswith(f"uv run --quiet --extra {named} python -c import tcbench.")
 
 
 def test_where_uv_cannot_make_an_environment_or_wheels_are_brought_it_is_python3(interpreters, tmp_path):
-    assert interpreters(NO_UV="1", EXTRA="cuda13").endswith("python3 -c import tcbench\n")
+    assert interpreters(NO_UV="1", EXTRA="cuda13").splitlines()[-1].startswith("python3 -c import tcbench.")
     (tmp_path / "calls").unlink()
     (tmp_path / "wheels").mkdir()
     assert interpreters(WHEELS=str(tmp_path / "wheels")).startswith("python3 -m pip install --quiet")
