@@ -213,9 +213,12 @@ else
 fi
 
 reserve_s=0
-if compgen -G "$results/*/*.jsonl" >/dev/null; then
-  sed -i '/^chart: /d;/^summary: /d' "$ended" # which have more to show after each call
+has_records() { compgen -G "$results/*/*_$1*.jsonl" >/dev/null; }
+sed -i '/^chart: /d;/^summary: /d' "$ended" # which have more to show after each call
+if has_records ""; then
   step chart 40 "${python[@]}" -m tcbench plot "$results" -o "$left_behind/charts/throughput.png"
+fi
+if has_records ladder; then # fp32 and fp16, which slide 33 sets beside the best
   step summary 40 "${python[@]}" -m tcbench plot "$results" --slide 33 -o "$left_behind/charts/summary.png"
 fi
 

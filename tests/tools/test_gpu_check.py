@@ -33,7 +33,8 @@ case "$*" in
   *gpu_smoke*) exit "${SMOKE:-0}" ;;
   "-m tcbench doctor") head -c "${CHATTY:-100}" /dev/urandom | base64 ;;
   *"run naruse2018"*)
-    mkdir -p "$OUT/gpu_check/results/here" && touch "$_/run.jsonl"
+    [[ $* =~ "--label "([a-z]+) ]]
+    mkdir -p "$OUT/gpu_check/results/here" && touch "$_/naruse2018_${BASH_REMATCH[1]}.jsonl"
     sleep "${SLOW:-0}"; exit "${LADDER:-0}" ;;
 esac
 """
@@ -200,6 +201,11 @@ def test_a_step_that_the_budget_cuts_short_leaves_time_for_the_charts_and_is_to_
     assert done.returncode == 1
     assert "to come: best: the same call again goes on" in done.stdout
     assert any("--slide 33" in call for call in calls)
+
+
+def test_charts_are_drawn_of_what_there_is(check):
+    drawn = {steps_: set(steps(check(STEPS=f"{steps_} chart summary")[0])) for steps_ in ("smoke", "best", "ladder")}
+    assert drawn == {"smoke": {"smoke"}, "best": {"best", "chart"}, "ladder": {"ladder", "chart", "summary"}}
 
 
 def test_only_the_steps_that_are_named_are_run(check):
