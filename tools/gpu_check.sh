@@ -69,9 +69,9 @@ unset PYTHONDONTWRITEBYTECODE # every trial would compile everything anew
 
 tcbench() { "${python[@]}" -m tcbench "$@"; }
 
-if ! refusal=$("${python[@]}" -c 'import tcbench' 2>&1); then
+if ! refusal=$("${python[@]}" -c 'import tcbench.cli.run, tcbench.run.plan' 2>&1); then
   echo "gpu_check: nothing was run, because this Python cannot: ${python[*]}" >&2
-  echo "$refusal" >&2
+  echo "${refusal##*$'\n'}" >&2
   exit 2
 fi
 if ! refusal=$(tcbench run naruse2018 --device "$device" --dry-run 2>&1 >/dev/null); then
@@ -114,7 +114,7 @@ step() {
   fi
   if ((left_s < limit_s)); then limit_s=$left_s cut=yes; fi
   echo "== $name (at $SECONDS s, at most $limit_s s)"
-  # An interrupt first: tcbench keeps what is done.
+  # An interrupt first: tcbench keeps what is done, and pytest says what failed.
   timeout --signal=INT --kill-after=10 "$limit_s" "$@" 2>&1 |
     timeout "$((limit_s + 20))" tee "$left_behind/logs/$name.log"
   code=${PIPESTATUS[0]}
@@ -145,16 +145,21 @@ step data 60 "${python[@]}" -m tcbench data make --quiet
 step smoke 140 "${python[@]}" tools/gpu_smoke.py --device "$device" --budget 120 --out "$left_behind/smoke"
 
 # Only files with such tests are collected, and none of the suite's other options: what they need may not be here, no
-# warning of a library is an error, and nothing is written to the working tree.
+# warning of a library is an error, and nothing is written to the working tree. Where a GPU fails at everything, what it
+# says of thirty tests is enough, and is told within the time.
 gpu_tests() {
   local name=$1 limit_s=$2
   shift 2
   step "$name" "$limit_s" "${python[@]}" -m pytest -o addopts= --import-mode=importlib -W default -p no:cacheprovider \
-    -m gpu -q -ra --durations=10 "$@"
+    -m gpu -q -ra --tb=short --maxfail=30 --durations=10 "$@"
 }
 mapfile -t tests < <(grep -rlE --include='*.py' 'mark\.gpu' tests | grep -v '/torch/' | sort)
 gpu_tests tests 240 "${tests[@]}"
-gpu_tests torch 160 tests/backends/torch # which compiles for minutes
+if "${python[@]}" -c 'import torch' 2>/dev/null; then
+  gpu_tests torch 160 tests/backends/torch # which compiles for minutes
+else
+  echo "note: PyTorch is not installed; its tests are skipped"
+fi
 
 # The configs of a scenario that this GPU is new enough for, DALI or not: all, or the longest, which has most of what goes
 # beyond the talk.
@@ -208,9 +213,12 @@ else
 fi
 
 reserve_s=0
-if compgen -G "$results/*/*.jsonl" >/dev/null; then
-  sed -i '/^chart: /d;/^summary: /d' "$ended" # which have more to show after each call
+has_records() { compgen -G "$results/*/*_$1*.jsonl" >/dev/null; }
+sed -i '/^chart: /d;/^summary: /d' "$ended" # which have more to show after each call
+if has_records ""; then
   step chart 40 "${python[@]}" -m tcbench plot "$results" -o "$left_behind/charts/throughput.png"
+fi
+if has_records ladder; then # fp32 and fp16, which slide 33 sets beside the best
   step summary 40 "${python[@]}" -m tcbench plot "$results" --slide 33 -o "$left_behind/charts/summary.png"
 fi
 

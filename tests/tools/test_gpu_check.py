@@ -20,17 +20,21 @@ STAND_IN = """#!/usr/bin/env bash
 echo "$*" >>"$CALLS"
 case "$*" in
   "-c import nvidia.dali") exit "${NO_DALI:-0}" ;;
+  "-c import torch") exit "${NO_TORCH:-0}" ;;
   *load*)
     if [[ -n ${LIBCUDA:-} ]]; then LD_LIBRARY_PATH=$LIBCUDA "$REAL" "$@"; exit; fi
     [[ $* == *naruse2018* ]] && echo fp16,fp16+dali || echo fp16+dali+batched+cuda_graph
     exit "${UNREADABLE:-0}" ;;
   *--dry-run*) sleep "${SLOW_START:-0}" ;;
-  "-c import tcbench") exit "${NO_TCBENCH:-0}" ;;
+  "-c import tcbench."*)
+    printf "Traceback\nModuleNotFoundError: No module named 'typer'" >&2
+    exit "${NO_TCBENCH:-0}" ;;
   *"pip install"*) mkdir "$OUT/site" ;;
   *gpu_smoke*) exit "${SMOKE:-0}" ;;
   "-m tcbench doctor") head -c "${CHATTY:-100}" /dev/urandom | base64 ;;
   *"run naruse2018"*)
-    mkdir -p "$OUT/gpu_check/results/here" && touch "$_/run.jsonl"
+    [[ $* =~ "--label "([a-z]+) ]]
+    mkdir -p "$OUT/gpu_check/results/here" && touch "$_/naruse2018_${BASH_REMATCH[1]}.jsonl"
     sleep "${SLOW:-0}"; exit "${LADDER:-0}" ;;
 esac
 """
@@ -113,6 +117,12 @@ def test_without_dali_what_is_skipped_is_named_and_runs_with_other_input(check):
     ]
 
 
+def test_without_pytorch_its_tests_are_named_as_skipped(check):
+    done, _, _ = check(NO_TORCH="1", STEPS="doctor torch")
+    assert "note: PyTorch is not installed; its tests are skipped\n" in done.stdout
+    assert list(steps(done)) == ["doctor"]
+
+
 def test_three_calls_of_ten_minutes_have_time_for_all_even_without_dali(check):
     done, _, _ = check(NO_DALI="1", BUDGET_S="100000")
     limits = steps(done)
@@ -193,6 +203,11 @@ def test_a_step_that_the_budget_cuts_short_leaves_time_for_the_charts_and_is_to_
     assert any("--slide 33" in call for call in calls)
 
 
+def test_charts_are_drawn_of_what_there_is(check):
+    drawn = {steps_: set(steps(check(STEPS=f"{steps_} chart summary")[0])) for steps_ in ("smoke", "best", "ladder")}
+    assert drawn == {"smoke": {"smoke"}, "best": {"best", "chart"}, "ladder": {"ladder", "chart", "summary"}}
+
+
 def test_only_the_steps_that_are_named_are_run(check):
     done, _, files = check(STEPS="smoke tests")
     assert [line.split()[1] for line in done.stdout.splitlines() if line.startswith("== ")] == ["smoke", "tests"]
@@ -219,7 +234,9 @@ def test_a_python_that_lacks_tcbench_is_told_from_a_gpu_that_cannot_be_used(tmp_
     environment = {**os.environ, **python, "NO_TCBENCH": "1"}
     done = subprocess.run([str(SCRIPT), str(tmp_path / "out")], env=environment, capture_output=True, text=True)
     assert done.returncode == 2
-    assert done.stderr.startswith("gpu_check: nothing was run, because this Python cannot: ")
+    said, why = done.stderr.splitlines()
+    assert said == f"gpu_check: nothing was run, because this Python cannot: {python['PYTHON']}"
+    assert why == "ModuleNotFoundError: No module named 'typer'"
 
 
 @pytest.mark.slow
@@ -234,7 +251,7 @@ def test_the_archive_stays_below_its_limit_however_much_is_said(check, tmp_path)
 def interpreters(tmp_path):
     """Run the script with stand-ins for uv, which runs tcbench's choice of packages, and python3: their calls, up to
     the import that they both refuse."""
-    refuses = '[[ "$*" == *tcbench ]] && exit 1'
+    refuses = '[[ "$*" == *"import tcbench."* ]] && exit 1'
     chooses = f'[[ "$*" == *extra_for* ]] && {{ shift 3; exec {sys.executable} "$@"; }}\nexit "${{NO_UV:-0}}"'
     for name, runs in {"uv": f"{refuses}\n{chooses}", "python3": refuses}.items():
         (tmp_path / name).write_text(f'#!/usr/bin/env bash\necho "{name} $*" >>"$CALLS"\n{runs}\n')
@@ -255,11 +272,11 @@ def test_the_packages_are_those_that_tcbench_finds_to_suit_unless_the_user_says_
     calls = interpreters(**({"EXTRA": extra} if extra else {}))
     assert ("extra_for" in calls) == (extra is None)
     named = extra or packages.extra_for(driver.gpus()).name
-    assert calls.endswith(f"uv run --quiet --extra {named} python -c import tcbench\n")
+    assert calls.splitlines()[-1].startswith(f"uv run --quiet --extra {named} python -c import tcbench.")
 
 
 def test_where_uv_cannot_make_an_environment_or_wheels_are_brought_it_is_python3(interpreters, tmp_path):
-    assert interpreters(NO_UV="1", EXTRA="cuda13").endswith("python3 -c import tcbench\n")
+    assert interpreters(NO_UV="1", EXTRA="cuda13").splitlines()[-1].startswith("python3 -c import tcbench.")
     (tmp_path / "calls").unlink()
     (tmp_path / "wheels").mkdir()
     assert interpreters(WHEELS=str(tmp_path / "wheels")).startswith("python3 -m pip install --quiet")

@@ -235,8 +235,8 @@ def _asked(spec: FeedSpec) -> dict[str, float]:
 
 
 def _decoding(spec: FeedSpec) -> str:
-    """How a GPU decodes, which differs from every decoder on the host: chroma is repeated (`jpeg_fancy_upsampling`
-    off, as DALI has it), since interpolating it costs speed."""
+    """The record's words for decoding on a GPU, which repeats chroma where every decoder on the host interpolates it:
+    `jpeg_fancy_upsampling` costs speed, and is off unless asked for."""
     asked = "".join(f", {name} {value:g}" for name, value in _asked(spec).items())
     return f"on the GPU, chroma repeated in place of interpolated{asked}"
 

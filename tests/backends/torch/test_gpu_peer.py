@@ -68,6 +68,7 @@ def test_a_config_trains_as_its_base_does(base, config):
 
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 def test_batches_from_the_host_and_from_dalis_gpu_are_what_the_host_reads(layout, images):
+    pytest.importorskip("nvidia.dali")
     spec = FeedSpec(images, 8, 64, 24, TensorSpec(layout, "float32"), 1, 2, augment=False)
     site = Gpu(0)
     expected = DaliFeed(spec, ON_CPU)
