@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -23,8 +24,9 @@ def make(
     """Generate the JPEG set that runs read by default (about 60 MB in the user's cache)."""
     from tcbench.backends.feeds import generated
     from tcbench.show.console import make_console
-    from tcbench.show.progress import counting
+    from tcbench.show.progress import Stages
 
-    with counting(make_console(stderr=True), "generating JPEGs", quiet) as advance:
+    with Stages(make_console(stderr=True), quiet) as stages:
+        advance = partial(stages.advance, "generating JPEGs")
         made = generated.generate(progress=advance) if force else generated.ensure_generated(advance)
     typer.echo(f"{len(made.files)} images in {len(made.classes)} classes: {made.root}")

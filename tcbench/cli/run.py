@@ -7,6 +7,7 @@ import re
 import shlex
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -385,12 +386,12 @@ def check_folder(plan: Plan) -> None:
     from tcbench.backends.feeds import dataset, pictures
     from tcbench.core.errors import DataError
     from tcbench.show.console import make_console
-    from tcbench.show.progress import counting
+    from tcbench.show.progress import Stages
 
     cell = plan.cells[0].cell
     if cell.input.kind == "folder" and cell.input.path is not None:
-        with counting(make_console(stderr=True), "checking the images", quiet=False) as advance:
-            images = dataset.scan(Path(cell.input.path), progress=advance)
+        with Stages(make_console(stderr=True), quiet=False) as stages:
+            images = dataset.scan(Path(cell.input.path), progress=partial(stages.advance, "checking the images"))
         n_classes = len(images.classes)
     else:
         n_classes = pictures.N_CLASSES if cell.input.kind == "generated" else 0
@@ -404,11 +405,11 @@ def check_folder(plan: Plan) -> None:
 def generate_input(plan: Plan, console: Any, quiet: bool) -> None:
     """Make the default images before any worker needs them."""
     from tcbench.backends.feeds import generated
-    from tcbench.show.progress import counting
+    from tcbench.show.progress import Stages
 
     if any(p.cell.input.kind == "generated" and p.skip_reason is None for p in plan.cells):
-        with counting(console, "generating JPEGs, once", quiet) as advance:
-            generated.ensure_generated(advance)
+        with Stages(console, quiet) as stages:
+            generated.ensure_generated(partial(stages.advance, "generating JPEGs, once"))
 
 
 def _charts(summaries: Sequence[CellSummary], scaled: Sequence[Curve], records: Path) -> list[Path]:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
-from rich.table import Column
+from rich.progress import Progress, ProgressColumn, Task
 from rich.text import Text
 
 from tcbench.analysis.eta import Estimate
@@ -20,38 +18,70 @@ from tcbench.core.record import Cell, Record
 from tcbench.show.format import duration, number
 
 
-class RunProgress:
-    """Shows a run's trials as they go. A context manager; Call `listen` and `finished` as things happen."""
+class _Line(ProgressColumn):
+    """The count, the ETA, and what is being done. The ETA is from an estimate, since trials differ in length."""
 
-    def __init__(self, console: Console, estimate: Estimate, total: int, quiet: bool) -> None:
+    def __init__(self, console: Console, remaining_s: Callable[[], float | None]) -> None:
+        super().__init__()
         self._console = console
-        self._estimate = estimate
-        self._total = total
-        self._done = 0
-        self._started = time.monotonic()
-        self._seen_of_running: Estimate | None = None
-        self._tuning_s = 0.0
+        self._remaining_s = remaining_s
+
+    def render(self, task: Task) -> Text:
+        left_s = self._remaining_s()
+        left = "?" if left_s is None else duration(left_s)
+        line = Text.assemble(f"{task.completed:.0f}/{task.total:.0f} ", (f"ETA {left}", "cyan"), f" {task.description}")
+        # On a narrow terminal the words are cut, not the ETA; and a ^C has its place, or it would begin another line.
+        line.truncate(self._console.width - len("^C"), overflow="ellipsis")
+        return line
+
+
+class _Live:
+    """A live line on a terminal, which goes when all is done. A context manager."""
+
+    def __init__(self, console: Console, quiet: bool) -> None:
+        self._console = console
         self._quiet = quiet
-        self._label = ""
         self._progress = Progress(
-            TextColumn("{task.completed:.0f}/{task.total:.0f}"),
-            _Remaining(self._remaining_s),
-            TextColumn("{task.description}", table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1)),
+            _Line(console, self._remaining_s),
             console=console,
             transient=True,
-            expand=True,  # so that on a narrow terminal the words are cut, not the ETA
-            disable=quiet or not console.is_terminal,
+            # Rich would put a stream of its own before the guarded one; its own escapes would then be shown as text.
+            redirect_stdout=False,
+            redirect_stderr=False,
+            disable=quiet or not console.is_interactive,
         )
-        self._task = self._progress.add_task("starting", total=total)
 
-    def __enter__(self) -> RunProgress:
-        self._progress.start()
+    def __enter__(self) -> Self:
+        try:
+            self._progress.start()
+        except BaseException:  # an interrupt that comes as soon as the line is seen
+            self._progress.stop()
+            raise
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._progress.stop()
+
+    def _remaining_s(self) -> float | None:
+        """The ETA; None before anything is known of it."""
+        raise NotImplementedError
+
+
+class RunProgress(_Live):
+    """Shows a run's trials as they go. A context manager; call `listen` and `finished` as things happen."""
+
+    def __init__(self, console: Console, estimate: Estimate, total: int, quiet: bool) -> None:
+        super().__init__(console, quiet)
+        self._estimate = estimate
+        self._total = total
+        self._done = 0
+        self._started = time.monotonic()
+        self._seen_of_running: Estimate | None = None
+        self._tuning_s = 0.0
+        self._label = ""
+        self._task = self._progress.add_task("starting", total=total)
 
     def begin(self, label: str, remaining: Sequence[Cell], total: int) -> None:
         """Begin a part of a run that grows: its trials' names start with `label`, `remaining` are the cells still to be
@@ -93,26 +123,13 @@ class RunProgress:
         self._progress.update(self._task, completed=self._done)
         if not self._quiet:
             left = duration(self._estimate.remaining_s())
-            more = f"  (ETA {left})" if not self._console.is_terminal and self._estimate.remaining else ""
+            more = f"  (ETA {left})" if self._progress.disable and self._estimate.remaining else ""
             line = f"[{self._done}/{self._total}] {self._label}{record.cell.label}: {outcome(record)}{more}"
             self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def _remaining_s(self) -> float:
         spent = time.monotonic() - self._started
         return (self._seen_of_running or self._estimate).remaining_s(spent)
-
-
-class _Remaining(ProgressColumn):
-    """The ETA, from the estimate rather than from trials per second: trials differ in length."""
-
-    max_refresh = 0.5
-
-    def __init__(self, remaining_s: Callable[[], float]) -> None:
-        super().__init__()
-        self._remaining_s = remaining_s
-
-    def render(self, task: Task) -> Text:
-        return Text(f"ETA {duration(self._remaining_s())}", style="cyan")
 
 
 def outcome(record: Record) -> str:
@@ -124,71 +141,37 @@ def outcome(record: Record) -> str:
     return f"{number(record.cell.images_per_step * len(counted) / sum(counted))} {record.cell.unit}/s"
 
 
-@contextmanager
-def counting(console: Console, what: str, quiet: bool) -> Iterator[Callable[[int, int], None]]:
-    """A bar for work that counts (done, total), with an ETA."""
-    from rich.progress import MofNCompleteColumn, TimeRemainingColumn
-
-    columns: list[Any] = [TextColumn(what), BarColumn(bar_width=20), MofNCompleteColumn(), TextColumn("ETA")]
-    progress = Progress(
-        *columns, TimeRemainingColumn(), console=console, transient=True, disable=quiet or not console.is_terminal
-    )
-    task = progress.add_task(what, total=None, start=False, visible=False)
-    announced = False
-
-    def advance(done: int, total: int) -> None:
-        nonlocal announced
-        if not announced:
-            announced = True
-            progress.start_task(task)
-            if not quiet and not console.is_terminal:
-                console.print(f"{what} ({total} files)", highlight=False)
-        progress.update(task, completed=done, total=total, visible=True)
-
-    with progress:
-        yield advance
-
-
-class Stages:
-    """A few kinds of work one after another, each counted: a bar with an ETA on a terminal, a line now and then
+class Stages(_Live):
+    """A few kinds of work one after another, each counted: a live line with an ETA on a terminal, a line now and then
     without one. A context manager; call `advance` (what, how much is done, of how much)."""
 
     def __init__(self, console: Console, quiet: bool) -> None:
-        from rich.progress import MofNCompleteColumn, TimeRemainingColumn
-
-        columns: list[Any] = [TextColumn("{task.description}"), BarColumn(bar_width=20), MofNCompleteColumn()]
-        live = not quiet and console.is_terminal
-        self._progress = Progress(*columns, TextColumn("ETA"), TimeRemainingColumn(), console=console, disable=not live)
-        self._progress.live.transient = True
-        self._console = console
-        self._lines = not quiet and not live
+        super().__init__(console, quiet)
         self._what = ""
         self._task: Any = None
+        self._done, self._total = 0, 0
         self._started = self._said = (0.0, 0)
-
-    def __enter__(self) -> Stages:
-        self._progress.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._progress.stop()
 
     def advance(self, what: str, done: int, total: int) -> None:
         """`done` of `total` are done; what was there at the first word of a stage took no time."""
         now = time.monotonic()
+        self._done, self._total = done, total
         if what != self._what:
             self._what, self._started, self._said = what, (now, done), (now, done)
             if self._task is not None:
                 self._progress.remove_task(self._task)
             self._task = self._progress.add_task(what, total=total)
-        self._progress.update(self._task, completed=done)
-        if self._lines and done < total and now - self._said[0] >= _LINE_EVERY_S:
+        self._progress.update(self._task, completed=done, total=total)
+        said = self._quiet or not self._progress.disable
+        if not said and done < total and now - self._said[0] >= _LINE_EVERY_S:
             self._said = (now, done)
-            since_s, new = now - self._started[0], done - self._started[1]
-            left = f", ETA {duration(since_s / new * (total - done))}" if new else ""
+            left_s = self._remaining_s()
+            left = "" if left_s is None else f", ETA {duration(left_s)}"
             self._console.print(f"{what}: {done}/{total}{left}", markup=False, highlight=False, soft_wrap=True)
+
+    def _remaining_s(self) -> float | None:
+        since_s, new = time.monotonic() - self._started[0], self._done - self._started[1]
+        return since_s / new * (self._total - self._done) if new > 0 else None
 
 
 _LINE_EVERY_S = 5.0

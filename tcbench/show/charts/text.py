@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import bisect
 import functools
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +16,8 @@ from matplotlib import font_manager
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
+
+logging.getLogger(font_manager.__name__).setLevel(logging.ERROR)  # that a font has no bold is no news for a terminal
 
 _LATIN = "DejaVu Sans"  # comes with matplotlib
 

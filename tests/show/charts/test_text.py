@@ -23,6 +23,12 @@ def test_without_a_japanese_font_the_scenarios_name_stands_in(monkeypatch: pytes
     assert text.heading(TALK, "cpu") == TALK
 
 
+def test_a_font_without_bold_is_taken_as_it_is_without_a_word(monkeypatch, caplog) -> None:
+    monkeypatch.setattr(text, "families", lambda: ("DejaVu Sans", "DejaVu Sans Display"))
+    assert text.text_width("a bold line", 9.0, bold=True) > 0
+    assert caplog.messages == []
+
+
 def test_a_text_of_any_length_is_broken_and_shortened_in_a_few_measurements(monkeypatch: pytest.MonkeyPatch) -> None:
     measured = 0
 
