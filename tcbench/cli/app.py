@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -27,17 +27,28 @@ class UsageError(TcbenchError):
 
 
 @contextlib.contextmanager
-def _one_line(shows: str) -> Iterator[None]:
-    """Makes a UsageError of Typer's own errors of usage, which ends with the command that shows what there is."""
+def _one_line(shows: str, words: Sequence[str] = ()) -> Iterator[None]:
+    """Makes a UsageError of Typer's own errors of usage, which ends with the command that shows what there is. `words`
+    of the command line: an option's wrong value is repeated, and an empty one is none."""
     try:
+        for before, word in itertools.pairwise(["", *words]):
+            if not word or (word.startswith("--") and word.endswith("=")):
+                option = before if word == "" and before.startswith("-") else word.removesuffix("=")
+                raise UsageError(f"{option or 'an argument'} is empty: expected a value, or leave it out; {shows}")
         yield
     except Exception as error:
         # They have no public name in all versions of Typer, but this method; what only asks for help has no message.
         message = " ".join(error.format_message().split()) if hasattr(error, "format_message") else ""
         if not message or type(error).__name__ == "NoArgsIsHelpError":
             raise
-        for pattern, words in _PLAIN:
-            message = re.sub(pattern, words, message)
+        for pattern, plain in _PLAIN:
+            message = re.sub(pattern, plain, message)
+        if option := re.match(r"'(-[\w-]+)': expected", message):
+            value = itertools.chain(
+                (after for before, after in itertools.pairwise(words) if before == option[1]),
+                (word.partition("=")[2] for word in words if word.startswith(f"{option[1]}=")),
+            )
+            message = message.replace("':", f" {next(value, '')[:40]}':", 1)
         raise UsageError(f"{message.removesuffix('.')}; {shows}") from None
 
 
@@ -58,9 +69,14 @@ class GroupedCommand(TyperCommand):
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
         words = f"{parent.command_path} {info_name}" if parent else info_name
-        with _one_line(f"`{words} -h` shows the options"):
+        with _one_line(f"`{words} -h` shows the options", tuple(args)):
             context = super().make_context(info_name, args, parent, **extra)
-        refuse_input(context, context.params.get("output"))
+        output = context.params.get("output")
+        refuse_input(context, output)
+        if output is not None and output.is_absolute() and not output.parent.exists():  # more likely a slip
+            raise UsageError(
+                f"-o {output}: no folder {output.parent}; `mkdir -p` makes it (those named from here are made)"
+            )
         return context
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:

@@ -24,7 +24,8 @@ def guard() -> None:
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)
+            # What is written to an output that is closed is lost, and that is an error, as it is for `ls`.
+            os.open(os.devnull, os.O_RDONLY if number == 1 else os.O_RDWR)
     sys.stdout, sys.stderr = _guarded(sys.stdout, _Output), _guarded(sys.stderr, _Error)
 
 
@@ -60,7 +61,9 @@ def _guarded(stream: TextIO | None, kind: type[_Error]) -> TextIO:
     """The stream over a file of that kind; another stream, in a test for one, stays as it is. A sign that a terminal
     lacks is shown as another."""
     if stream is None:  # it was closed
-        return open(os.devnull, "w")
+        return io.TextIOWrapper(
+            io.BufferedWriter(kind(2 if kind is _Error else 1, "wb", closefd=False)), "utf-8", "replace"
+        )
     if not isinstance(stream, io.TextIOWrapper):
         return stream
     stream.reconfigure(errors="replace")

@@ -9,11 +9,13 @@ import contextlib
 import datetime
 import errno
 import fcntl
+import glob
 import itertools
 import os
 import re
 import shlex
 import tempfile
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +32,9 @@ SUFFIX = ".jsonl"
 
 BASELINES = "baselines"
 """The folder under OUT that holds named copies of runs: a folder's records are those of its runs, without these."""
+
+_BEGINS_WITHIN_S = 60
+"""A run has locked its file so soon after it made it."""
 
 
 class Store:
@@ -251,7 +256,9 @@ def new_run_id(scenario: str, now: datetime.datetime | None = None) -> str:
 
 def new_path(out: Path, machine: str, scenario: str, ending: str = "") -> Path:
     """A file of its own for a new run, made empty, so that a run that begins in the same second takes another. Its name
-    ends with `ending`."""
+    ends with `ending`. Those that killed runs of the scenario left empty are taken away."""
+    for left in (out / machine).glob(f"{glob.escape(scenario)}-{'[0-9]' * 8}-{'[0-9]' * 6}*{SUFFIX}"):
+        _remove_left(left)
     run_id, number = new_run_id(scenario), 1
     while True:
         path = out / machine / f"{run_id}{f'-{number}' * (number > 1)}{ending}{SUFFIX}"
@@ -266,6 +273,16 @@ def new_path(out: Path, machine: str, scenario: str, ending: str = "") -> Path:
             raise _not_writable(path, error.strerror) from None
         else:
             return path
+
+
+def _remove_left(path: Path) -> None:
+    """Take away the file of a run in which nothing was stored and that nobody writes, but not of one that has just
+    begun."""
+    with contextlib.suppress(OSError), path.open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        there = os.fstat(file.fileno())
+        if not there.st_size and time.time() - there.st_mtime > _BEGINS_WITHIN_S:
+            path.unlink()
 
 
 def latest(out: Path, machine: str | None, scenario: str, ending: str = "") -> Path | None:

@@ -72,6 +72,9 @@ def commit(of: Project, option: str, revision: str) -> str:
             return of.repository.ask("rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}")
     shown = revision if len(revision) < 60 else f"{revision[:57]}..."
     hint = "; this clone is shallow: `git fetch --unshallow` brings the rest" if of.repository.shallow else ""
+    with contextlib.suppress(GitError):
+        if not of.repository.ask("rev-list", "--max-count=1", "--all"):
+            hint = "; it has no commit yet: `git commit` makes the first"
     raise BuildError(
         f"{option} {shown!a}: no such commit in {of.repository.top}; expected a branch, a tag or a commit{hint}"
     )

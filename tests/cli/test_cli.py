@@ -69,12 +69,12 @@ def sleeper(tmp_path: Path) -> Path:
         (["baseline", "sett", "x"], "No such command 'sett'. Did you mean 'set'?; `tcbench baseline -h` shows the"),
         (["data", "--nope"], "No such option: --nope; `tcbench data -h` shows the options"),
         (["--nope"], "No such option: --nope; `tcbench -h` shows the options"),
-        (["plot", "--slide", "33x"], "'--slide': expected a whole number; `tcbench plot -h` shows the options"),
+        (["plot", "--slide", "33x"], "'--slide 33x': expected a whole number; `tcbench plot -h` shows the options"),
         (
             ["plot", "half.jsonl"],
             "half.jsonl: the last line is cut off and was left out; 0 records read; `tcbench run`",
         ),
-        (["run", "--config", ""], "--config: expected a name or a glob"),
+        (["run", "--config", ""], "--config is empty: expected a value"),
         (["run", "--bs", "0"], "--bs: '0' is not a batch size"),
         (["run", "--bs", "abc"], "--bs: 'abc' is not a batch size; expected 1 to 999999, e.g. --bs 32,64,128,256"),
         (["run", "--bs", "4,,8"], "'' is not a batch size"),
@@ -123,6 +123,23 @@ def test_a_mistake_is_one_clear_line_and_exit_code_2(here, arguments, expected):
     assert done.err.count("\n") == 1
     assert "Traceback" not in done.err
     assert not (here / "results").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["run", ""], "an argument is empty: expected a value, or leave it out; `tcbench run -h` shows the options"),
+        (["run", "--out", "", "--dry-run"], "--out is empty: "),
+        (["history", "--out="], "--out is empty: "),
+        (["run", "--threads", "0"], "'--threads 0': expected 1 or more; "),
+        (["run", "--threads=x"], "'--threads x': expected a whole number; "),
+        (["plot", "-o", "/no-such-folder/x.png"], "-o /no-such-folder/x.png: no folder /no-such-folder; `mkdir -p`"),
+    ],
+)
+def test_a_wrong_value_is_repeated_and_an_empty_one_is_no_default(here, arguments, expected):
+    done = tcbench(here, *arguments)
+    assert done.code == 2
+    assert done.err.startswith(f"tcbench: error: {expected}")
 
 
 @pytest.mark.parametrize("arguments", [["run", "--nope"], ["nope"], ["run", "--seed", "x"], ["run", "--trials", "0"]])

@@ -78,9 +78,9 @@ def test_without_standard_error_the_command_goes_on(folder):
     assert "fp32" in done.out
 
 
-def test_a_file_does_not_take_the_place_of_an_output_that_is_closed(folder):
+def test_a_file_does_not_take_the_place_of_an_output_that_is_closed_and_what_is_not_shown_is_an_error(folder):
     command = f"exec {sys.executable} -m tcbench plot run.jsonl -o closed.svg >&- 2>&-"
-    assert subprocess.run(["/bin/sh", "-c", command], cwd=folder, timeout=600).returncode == 0
+    assert subprocess.run(["/bin/sh", "-c", command], cwd=folder, timeout=600).returncode == 2
     assert (folder / "closed.svg").read_text().rstrip().endswith("</svg>")
 
 

@@ -406,3 +406,20 @@ def test_the_newest_run_is_that_of_the_same_ending_on_one_machine_or_on_any(tmp_
     assert store.latest(tmp_path, None, "cpu", "_a100").stem == "cpu-20260101-000000-3_a100"
     assert store.latest(tmp_path, "b", "cpu") is None
     assert store.latest(tmp_path / "none", None, "cpu") is None
+
+
+def test_a_new_run_takes_away_what_killed_ones_left_empty_and_nothing_else(tmp_path):
+    folder = tmp_path / "m"
+    folder.mkdir()
+    left, begun, written, others = (
+        folder / f"{name}.jsonl"
+        for name in ("cpu-20250102-030405", "cpu-20250102-030406", "cpu-20250102-030407", "cpu")
+    )
+    for path in (left, begun, written, others):
+        path.write_bytes(line() if path == written else b"")
+        os.utime(path, (0, 0))
+    with Store(begun):
+        made = store.new_path(tmp_path, "m", "cpu")
+    assert {*folder.iterdir()} == {begun, written, others, made}
+    assert store.new_path(tmp_path, "m", "cpu") != made  # one that has just begun
+    assert made.exists()
