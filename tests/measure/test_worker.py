@@ -14,7 +14,7 @@ from tcbench.accelerators import device
 from tcbench.accelerators.cuda import driver
 from tcbench.accelerators.cuda.driver import Gpu, Gpus
 from tcbench.core import recording
-from tcbench.core.errors import DataError, OutOfDeviceMemory
+from tcbench.core.errors import DataError, OutOfDeviceMemory, TraceError
 from tcbench.core.messages import SEND, Building, Finished, ProfileRequest, Stepped, Tuning, decode
 from tcbench.core.record import Input, MeasureSettings
 from tcbench.core.session import Phase
@@ -162,6 +162,16 @@ def test_the_profilers_run_on_a_gpu_only(monkeypatch):
         assert held == []
     with worker._profilers(factories.make_cell(device="cuda:0"), activities):
         assert held == ["cupti", "driver"]  # what CUPTI does at the first call it sees is over before the first step
+
+
+def test_the_recorder_of_activities_is_made_before_a_session_may_capture_a_graph(monkeypatch, capsys):
+    def refuse(kind):
+        raise TraceError("CUPTI cannot record")
+
+    monkeypatch.setattr(type(device.kind_of("cuda:0")), "activities", refuse)
+    monkeypatch.setattr(worker, "describe", lambda cell: factories.make_environment())
+    finished = worker.run(factories.make_cell(device="cuda:0"), lambda message: None, ProfileRequest("", True))
+    assert (finished.status, finished.reason) == ("failed", "CUPTI cannot record")
 
 
 def test_a_profiled_worker_leaves_its_recording(tmp_path):

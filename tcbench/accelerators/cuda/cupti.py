@@ -51,9 +51,14 @@ def import_cupti() -> Any:
 
 
 class Activities:
-    """Records once. `activities` and `calls` have what was recorded, in nanoseconds of CLOCK_MONOTONIC."""
+    """Records once. `activities` and `calls` have what was recorded, in nanoseconds of CLOCK_MONOTONIC.
+
+    It is made before a graph is captured: CUPTI that comes later may lose what the graph does, or break its replay
+    (PyTorch's `torch.profiler._utils._init_for_cuda_graphs`, pytorch issue 75504). It stays attached.
+    """
 
     def __init__(self, cupti: Any = None, now_ns: Callable[[], int] = time.perf_counter_ns) -> None:
+        """Raises TraceError where CUPTI cannot record: it refuses a driver before CUDA 12.4."""
         self._cupti = cupti or import_cupti()
         self._now_ns = now_ns
         self._activities: list[Activity] = []
@@ -70,37 +75,27 @@ class Activities:
         }
         self._runtime_names = _call_names(self._cupti, "runtime_api_trace_cbid")
         self._driver_names = _call_names(self._cupti, "driver_api_trace_cbid")
+        with _refusals(), contextlib.ExitStack() as enabled:
+            cupti = self._cupti
+            # The system's ids of threads, as threading.get_native_id() has them. It opens libcupti.
+            cupti.set_thread_id_type(cupti.ActivityThreadIdType.SYSTEM)
+            _one_for_all_threads(cupti)
+            cupti.activity_register_callbacks(lambda: (BUFFER_BYTES, 0), self._handed_over)
+            _enable(cupti, enabled)
 
     @contextlib.contextmanager
     def recording(self) -> Iterator[None]:
-        """While it is held, CUPTI records. The device must be done when it ends. Raises TraceError where it cannot:
-        libcupti is opened at the first call, and refuses a driver before CUDA 12.4, or a second tool that records."""
-        cupti = self._cupti
-        enabled: list[Any] = []
+        """While it is held, CUPTI records. The device must be done when it ends. Raises TraceError where it cannot,
+        since a second tool records."""
+        with _refusals(), contextlib.ExitStack() as enabling:
+            _enable(self._cupti, enabling)
+            self._offset_ns = self._clock_offset_ns()
+            enabled = enabling.pop_all()
         try:
-            try:
-                # The system's ids of threads, as threading.get_native_id() has them.
-                cupti.set_thread_id_type(cupti.ActivityThreadIdType.SYSTEM)
-                _one_for_all_threads(cupti)
-                cupti.activity_register_callbacks(lambda: (BUFFER_BYTES, 0), self._handed_over)
-                for name in _KINDS:
-                    kind = getattr(cupti.ActivityKind, name)
-                    try:
-                        cupti.activity_enable(kind)
-                    except NotImplementedError:
-                        # cupti-python 12.8 has no RUNTIME; the driver's call below it has the same correlation.
-                        _LOG.info("cupti-python does not record %s", name)
-                    else:
-                        enabled.append(kind)
-                self._offset_ns = self._clock_offset_ns()
-            except Exception as error:
-                raise TraceError(f"CUPTI cannot record ({error}): take --tool ranges") from error
-            yield
+            with enabled:
+                yield
         finally:
-            for kind in reversed(enabled):
-                cupti.activity_disable(kind)
-            if enabled:
-                cupti.activity_flush_all(_FORCED)
+            self._cupti.activity_flush_all(_FORCED)
 
     @property
     def activities(self) -> tuple[Activity, ...]:
@@ -182,6 +177,27 @@ class Activities:
         name = names.get(number, f"call {number}")
         thread, correlation = int(record.thread_id), int(record.correlation_id)
         self._calls.append(Call(name, thread, correlation, int(record.start), int(record.end)))
+
+
+@contextlib.contextmanager
+def _refusals() -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        raise TraceError(f"CUPTI cannot record ({error}): take --tool ranges") from error
+
+
+def _enable(cupti: Any, enabled: contextlib.ExitStack) -> None:
+    """Every kind, until the stack ends."""
+    for name in _KINDS:
+        kind = getattr(cupti.ActivityKind, name)
+        try:
+            cupti.activity_enable(kind)
+        except NotImplementedError:
+            # cupti-python 12.8 has no RUNTIME; the driver's call below it has the same correlation.
+            _LOG.info("cupti-python does not record %s", name)
+        else:
+            enabled.callback(cupti.activity_disable, kind)
 
 
 def _one_for_all_threads(cupti: Any) -> None:

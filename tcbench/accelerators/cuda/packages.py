@@ -14,6 +14,7 @@ from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 
+from tcbench.accelerators.cuda.cudnn import libraries
 from tcbench.accelerators.cuda.driver import Gpus
 from tcbench.accelerators.device import Served, Support
 from tcbench.core.rung import Package
@@ -167,8 +168,6 @@ def _oldest_of_cudnn(version: tuple[int, ...] | None) -> Capability:
 def cudnn_misfit(capability: Capability) -> str | None:
     """Why the cuDNN that is here cannot serve a GPU of this compute capability, with the one that can and the command
     that installs it; None if it can, or where there is no cuDNN."""
-    from tcbench.accelerators.cuda.cudnn import libraries
-
     try:
         version = libraries.version()
     except libraries.LibraryError:
@@ -224,17 +223,14 @@ def misfits(those: tuple[Installed, ...], gpus: Gpus) -> tuple[str, ...]:
 def trouble(part: Part) -> str | None:
     """Why a part does not work, in one line; None if it does. Loads it, and compiles with a compiler."""
     try:
-        return _ATTEMPTS[part.name]()
+        _ATTEMPTS[part.name]()
     except Exception as error:
         return " ".join(str(error).split()) or type(error).__name__
+    return None
 
 
-def _load_cupy() -> None:
-    importlib.import_module("cupy")
-
-
-def _load_nvrtc() -> None:
-    """Compile a kernel in a process of its own: what CuPy finds, or an earlier attempt has loaded, a trial may lack."""
+def _compile() -> None:
+    """In a process of its own: what CuPy finds, or an earlier attempt has loaded, a trial may lack."""
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
         pool.submit(_compile_as_a_trial_does).result()
 
@@ -242,48 +238,22 @@ def _load_nvrtc() -> None:
 def _compile_as_a_trial_does() -> None:
     from cupy.cuda import nvrtc
 
-    from tcbench.accelerators.cuda.cudnn import libraries
     from tcbench.accelerators.cuda.kernels.compile import compile_anew
 
     libraries.problem()  # loads what it can; what it lacks is another part's finding
     compile_anew("mean_loss.cu", (), max(nvrtc.getSupportedArchs()))
 
 
-def _load_cudnn() -> None:
-    from tcbench.accelerators.cuda.cudnn import libraries
-
-    libraries.version()
-
-
-def _load_frontend() -> str | None:
-    from tcbench.accelerators.cuda.cudnn import libraries
-
-    return libraries.problem()
-
-
-def _load_runtime() -> None:
-    from tcbench.accelerators.cuda.cudnn import libraries
-
-    libraries.runtime()
-
-
-def _load_nvml() -> None:
-    importlib.import_module("pynvml")
-
-
-def _load_cupti() -> None:
-    importlib.import_module("cupti.cupti")
-
-
-_ATTEMPTS: dict[str, Callable[[], str | None]] = {
-    CUPY.name: _load_cupy,
-    CUDNN.name: _load_cudnn,
-    NVRTC.name: _load_nvrtc,
-    FRONTEND.name: _load_frontend,
-    RUNTIME.name: _load_runtime,
-    NVML.name: _load_nvml,
-    CUPTI.name: _load_cupti,
+_ATTEMPTS: dict[str, Callable[[], object]] = {
+    CUPY.name: lambda: importlib.import_module("cupy"),
+    CUDNN.name: lambda: libraries.version(),
+    NVRTC.name: _compile,
+    FRONTEND.name: lambda: libraries.frontend(),
+    RUNTIME.name: lambda: libraries.runtime(),
+    NVML.name: lambda: importlib.import_module("pynvml"),
+    CUPTI.name: lambda: importlib.import_module("cupti.cupti"),
 }
+"""What raises where a part does not work."""
 
 
 def _version(distribution: str) -> str | None:

@@ -32,6 +32,7 @@ class StandIn:
 
     def __init__(self) -> None:
         self.enabled: list[Kind] = []
+        self.attached: list[Kind] = []
         self.said: list[str] = []
         self.records: list[Record] = []
 
@@ -50,6 +51,7 @@ class StandIn:
 
     def activity_enable(self, kind: Kind) -> None:
         self.enabled.append(kind)
+        self.attached.append(kind)
 
     def activity_disable(self, kind: Kind) -> None:
         self.enabled.remove(kind)
@@ -123,11 +125,18 @@ def test_what_has_no_times_or_cannot_be_read_is_counted_and_breaks_nothing():
     assert activities.dropped == 2
 
 
+def test_cupti_is_attached_when_the_recorder_is_made_since_no_graph_is_captured_before_that():
+    standin = StandIn()
+    cupti.Activities(standin)
+    assert set(standin.attached) == set(Kind)
+    assert not standin.enabled, "until it records"
+
+
 def test_all_threads_share_one_buffer_which_cuda_13_has_to_be_told():
     """Told before callbacks are registered, as CUPTI asks; its own default there is a buffer for each thread."""
     standin = StandIn()
-    with cupti.Activities(standin).recording():
-        assert standin.said == ["thread ids 1", r"attribute 9: b'\x00'", "callbacks"]
+    cupti.Activities(standin)
+    assert standin.said[:3] == ["thread ids 1", r"attribute 9: b'\x00'", "callbacks"]
 
 
 @pytest.mark.parametrize("how", ["no such attribute", "refused"])

@@ -11,6 +11,7 @@ import pytest
 from gpu import present_gpu
 from training import SMOOTH, Trained, change_distance, loss_distance, run_step, small_session, train
 
+from tcbench.accelerators.cuda import cupti
 from tcbench.backends import backend
 from tcbench.backends.chainer.sites import Site, open_site
 from tcbench.core.errors import OutOfDeviceMemory, TrainingError
@@ -102,6 +103,19 @@ def test_a_captured_step_reads_no_memory_that_was_released():
                     taken.append(block)
             del taken
     assert np.allclose(losses, on_gpu("fp16+batched+nhwc+fused").losses, rtol=1e-2)
+
+
+def test_cupti_that_was_attached_before_the_capture_records_what_a_replay_does():
+    pytest.importorskip("cupti", exc_type=ImportError)
+    recorder = cupti.Activities()
+    config = "fp16+batched+nhwc+fused+cuda_graph"
+    with small_session(config, geometry=SMOOTH, image_size=32, site=gpu_site()) as session:
+        before = [run_step(session) for _ in range(STEPS)]
+        with recorder.recording():
+            after = run_step(session)
+    assert np.isfinite([*before, after]).all()
+    assert sum(one.kind == "kernel" and bool(one.graph_node) for one in recorder.activities) > 20
+    assert recorder.dropped == 0
 
 
 @pytest.mark.parametrize("config", ["fp16", "fp16+batched", "fp16+batched+cuda_graph"])
