@@ -70,7 +70,8 @@ def explain(
         console.print()
     checks = view.checks(explained)
     if checks is not None:
-        console.print("The model against what was measured:", style="bold")
+        ran = simulated.heading(record.environment for record in given.records)
+        console.print(f"The model against what was {ran}:", style="bold")
         console.print(checks)
         console.print()
     for line in view.notes(explained, by, narrow=narrow):

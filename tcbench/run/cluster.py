@@ -130,6 +130,13 @@ class Slurm(submitit.SlurmExecutor):
         """The script that `sbatch` gets."""
         return str(self._make_submission_file_text(self._submitit_command_str, ""))
 
+    def _make_submission_file_text(self, command: str, uid: str) -> str:
+        """Without the signal that submitit asks for: it goes to the job's steps, up to a minute early, and would kill
+        the ranks of a trial. Every trial that has ended is on disk; at the time limit Slurm ends the job."""
+        text = str(super()._make_submission_file_text(command, uid))
+        own = "signal" in self.parameters["additional_parameters"]
+        return text if own else re.sub(r"^#SBATCH --signal=.*\n", "", text, flags=re.MULTILINE)
+
 
 @dataclass(frozen=True)
 class Request:
@@ -141,6 +148,27 @@ class Request:
     on_gpus: bool
     options: Mapping[str, str | bool]
 
+    @property
+    def ranks_per_node(self) -> int:
+        """As many on each node: a rank takes a GPU by its number on its node. Raises ClusterError."""
+        nodes = self.options.get("nodes", "1")
+        count = int(nodes) if isinstance(nodes, str) and re.fullmatch("[0-9]{1,9}", nodes, re.ASCII) else 0
+        if count == 0:
+            raise ClusterError(
+                f"--sbatch nodes={nodes}: expected one number of nodes: ranks and GPUs are asked for by node"
+            )
+        if self.ranks % count:
+            raise ClusterError(
+                f"--sbatch nodes={nodes}: {self.ranks} ranks are not as many on each; expected a number of nodes that "
+                f"divides {self.ranks}"
+            )
+        return self.ranks // count
+
+
+_TASKS = ("ntasks", "ntasks_per_node")
+_GPUS = ("gpus", "gpus_per_node", "gpus_per_task", "gpus_per_socket", "gres")
+"""Options of sbatch by which a user asks for tasks and for GPUs in place of ours."""
+
 
 def executor(
     target: Target, scenario: str, command: Sequence[str], folder: Path, request: Request, there: Gpus
@@ -148,7 +176,11 @@ def executor(
     """The executor of one target's job, which runs tcbench with the words of `command`; submitit keeps it in
     `folder`."""
     has_gpus = target.gpu or target.partition is None or there[target.partition]
-    gpus = {"gpus": f"{target.gpu}:{request.ranks}" if target.gpu else request.ranks}
+    each: dict[str, str | int] = {}
+    if request.options.keys().isdisjoint(_TASKS):
+        each["ntasks_per_node"] = request.ranks_per_node
+    if request.on_gpus and has_gpus and request.options.keys().isdisjoint(_GPUS):
+        each["gpus_per_node"] = ":".join(filter(None, (target.gpu, str(request.ranks_per_node))))
     # -P: what lies in the current directory is no module of submitit's or of ours.
     slurm = Slurm(folder, python=f"{shlex.quote(sys.executable)} -P")
     slurm.update_parameters(
@@ -160,8 +192,7 @@ def executor(
         setup=[f"# {plain(shown(command))}"],
         additional_parameters={
             **({"partition": target.partition} if target.partition else {}),
-            "ntasks": request.ranks,
-            **(gpus if request.on_gpus and has_gpus else {}),
+            **each,
             **request.options,
         },
     )

@@ -19,7 +19,7 @@ from tcbench.core.text import digits
 from tcbench.show.console import open_table
 from tcbench.show.document import encoded
 from tcbench.show.format import rate
-from tcbench.show.simulated import is_simulated
+from tcbench.show.simulated import heading, is_simulated
 
 SCHEMA = "tcbench-claims"
 SCHEMA_VERSION = 2
@@ -35,8 +35,6 @@ _STYLES: dict[Outcome, str] = {
     "not measured": "dim",
     "not testable here": "dim",
 }
-
-_HEADINGS = ("slide", "claim", "2018", "here", "measured")
 
 
 def title(card: Scorecard) -> str:
@@ -69,11 +67,11 @@ def _is(n: int) -> str:
 def table(card: Scorecard) -> Table:
     """One row per claim, in the scenario's order."""
     table = open_table()
-    table.add_column(_HEADINGS[0], justify="right")
-    table.add_column(_HEADINGS[1], overflow="fold", ratio=5)
-    table.add_column(_HEADINGS[2], no_wrap=True)
-    table.add_column(_HEADINGS[3], no_wrap=True)
-    table.add_column(_HEADINGS[4], overflow="fold", ratio=6)
+    table.add_column("slide", justify="right")
+    table.add_column("claim", overflow="fold", ratio=5)
+    table.add_column("2018", no_wrap=True)
+    table.add_column("here", no_wrap=True)
+    table.add_column(heading([card.environment]), overflow="fold", ratio=6)
     for one in card.claims:
         slide, says, then, now, measured = _row(one)
         table.add_row(slide, Text(says), then, Text(now, style=_STYLES[one.outcome]), Text(measured))
@@ -108,7 +106,7 @@ def _markdown_lines(cards: Sequence[Scorecard]) -> Iterator[str]:
         yield f"{_escaped(tally(card))}."
         yield ""
         if card.claims:
-            yield f"| {' | '.join(_HEADINGS)} |"
+            yield f"| slide | claim | 2018 | here | {heading([card.environment])} |"
             yield "| ---: | --- | --- | --- | --- |"
             for one in card.claims:
                 yield f"| {' | '.join(map(_escaped, _row(one)))} |"

@@ -24,7 +24,7 @@ from tcbench.show.console import add_by_batch, ladder_table, many_ranks, open_ta
 from tcbench.show.document import encoded
 from tcbench.show.format import factor, listed, milliseconds, number, percent, plus_minus, rate, size
 from tcbench.show.naming import project_name, rate_unit, tcbench_name
-from tcbench.show.simulated import is_simulated
+from tcbench.show.simulated import heading, is_simulated
 
 SCHEMA = "tcbench-explain"
 SCHEMA_VERSION = 1
@@ -59,11 +59,11 @@ def table(explanations: Sequence[Explanation], *, narrow: bool = False) -> Table
     stages = Stages.of(explanations)
     table = ladder_table([e.summary.cell for e in explanations])
     table.add_column("verdict", no_wrap=True)
-    for heading in ("input", "host", *stages.headings, "step", rate_unit(e.summary.cell for e in explanations)):
-        table.add_column(heading, justify="right", no_wrap=True)
+    for stage in ("input", "host", *stages.headings, "step", rate_unit(e.summary.cell for e in explanations)):
+        table.add_column(stage, justify="right", no_wrap=True)
     table.add_column("next", overflow="fold")
     table.add_column("at most", justify="right", no_wrap=True)
-    table.add_column("measured", justify="right", no_wrap=True)
+    table.add_column(heading(e.summary.environment for e in explanations), justify="right", no_wrap=True)
     add_by_batch(table, ((e.summary.cell, _figures(e, stages)) for e in explanations))
     return table
 
@@ -81,8 +81,8 @@ def _narrow_figures(explanation: Explanation) -> tuple[Text, ...]:
     bottleneck = explanation.bottleneck
     if bottleneck is None:
         return (Text(explanation.summary.status, style="yellow"),)
-    gain = explanation.advice
-    rates = () if gain is None else (("at most", gain.images_per_s_at_most), ("measured", gain.measured_images_per_s))
+    gain, ran = explanation.advice, heading([explanation.summary.environment])
+    rates = () if gain is None else (("at most", gain.images_per_s_at_most), (ran, gain.measured_images_per_s))
     known = ", ".join(f"{name} {rate(figure)}" for name, figure in rates if figure is not None)
     words = _next(explanation, f": {known}" if known else "")
     return Text(bottleneck.limit), Text(rate(bottleneck.images_per_s)), words
@@ -174,8 +174,9 @@ def checks(explanations: Sequence[Explanation]) -> Table | None:
         table.add_column("ranks", justify="right")
     table.add_column("from", overflow="fold")
     table.add_column("adding", overflow="fold")
-    for heading in (rate_unit(cell for cell, _, _ in rows), "at most", "measured", "factor"):
-        table.add_column(heading, justify="right", no_wrap=True)
+    ran = heading(e.summary.environment for e in explanations)
+    for title in (rate_unit(cell for cell, _, _ in rows), "at most", ran, "factor"):
+        table.add_column(title, justify="right", no_wrap=True)
     for cell, bottleneck, gain in rows:
         table.add_row(
             str(cell.batch_size),

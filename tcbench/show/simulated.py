@@ -6,14 +6,31 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tcbench.core.record import Cell, Environment
+from tcbench.core.timeline import Timeline
 
 
 def marked(title: str, environments: Iterable[Environment | None]) -> str:
     """A title of results, which says so where all or some of them are simulated."""
-    answers = set(map(is_simulated, environments))
-    if True not in answers:
-        return title
-    return f"{title} (in part simulated)" if False in answers else f"{title} (simulated)"
+    return _marked(title, heading(environments))
+
+
+def marked_timelines(title: str, timelines: Iterable[Timeline]) -> str:
+    """The same of timelines."""
+    return _marked(title, _heading(timeline.source == "simulated" for timeline in timelines))
+
+
+def _marked(title: str, word: str) -> str:
+    return title if word == "measured" else f"{title} ({word})"
+
+
+def heading(environments: Iterable[Environment | None]) -> str:
+    """The word to head what was run with: "measured", or "simulated"."""
+    return _heading(map(is_simulated, environments))
+
+
+def _heading(simulated: Iterable[bool | None]) -> str:
+    answers = set(simulated)
+    return "measured" if True not in answers else "in part simulated" if False in answers else "simulated"
 
 
 def lines(environments: Iterable[Environment | None]) -> list[str]:

@@ -6,6 +6,7 @@ import csv
 import dataclasses
 import io
 import json
+import re
 from pathlib import Path
 
 import factories
@@ -67,6 +68,20 @@ def test_tables_that_begin_with_the_device_name_it_so(tmp_path: Path, results: P
     assert f"simulated {CARD}" in done.out.splitlines()[0]
 
 
+@pytest.mark.parametrize("words", [["explain"], ["claims"], ["claims", "--format", "markdown"], ["report"]])
+def test_figures_are_not_headed_measured(tmp_path: Path, results: Path, words: list[str]) -> None:
+    def shown(environment: record.Environment) -> str:
+        write(results, environment)
+        done = tcbench(tmp_path, *words, COLUMNS="200")
+        assert done.code == 0, done.err
+        page = tmp_path / "report.html"
+        return page.read_text(encoding="utf-8").partition("Trials")[0] if words == ["report"] else done.out
+
+    headed = re.compile(r"(?<!not )(?<!was )\bmeasured\b(?! here)")
+    assert headed.search(shown(factories.make_environment()))
+    assert not (found := headed.search(text := shown(SIMULATED))), text[found.start() - 200 : found.end() + 200]
+
+
 def test_that_the_newest_run_is_simulated_is_told(tmp_path: Path, results: Path) -> None:
     assert tcbench(tmp_path, "export").err.endswith("\nnote: it is simulated\n")
     assert tcbench(tmp_path, "export", results).err == ""
@@ -93,7 +108,7 @@ def test_every_picture_and_page_says_so(tmp_path: Path, results: Path, words: li
     done = tcbench(tmp_path, *words, "-o", pages)
     assert done.code == 0, done.err
     drawn = (tmp_path / pages).read_text(encoding="utf-8")
-    assert f"simulated {CARD}" in drawn or "(simulated)" in drawn
+    assert "(simulated)" in drawn
     if words[0] in ("plot", "report"):
         assert "at 0.5 times its speed" in " ".join(drawn.split())
 
@@ -173,8 +188,10 @@ def test_a_modelled_input_needs_a_virtual_device(tmp_path: Path) -> None:
 
 def test_what_a_timeline_shows_names_its_device(tmp_path: Path) -> None:
     made = timelines.made(timelines.step(0, 1), timelines.phase("io", 0, 1), timelines.kernel(0, 1))
-    timeline = dataclasses.replace(made, device_name=f"simulated {CARD}")
+    timeline = dataclasses.replace(made, device_name=f"simulated {CARD}", source="simulated")
     perfetto.write([timeline], tmp_path / "profile.json")
     assert tcbench(tmp_path, "explain", "profile.json").out.splitlines()[0] == f"simulated {CARD}"
     [shown] = json.loads(tcbench(tmp_path, "explain", "profile.json", "--json").out)["timelines"]
     assert shown["device_name"] == f"simulated {CARD}"
+    assert tcbench(tmp_path, "timeline", "profile.json", "-o", "steps.svg").code == 0
+    assert "Timeline (simulated)" in (tmp_path / "steps.svg").read_text("utf-8")

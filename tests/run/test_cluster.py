@@ -93,8 +93,8 @@ def script(target: Target, request: Request, folder: Path) -> list[str]:
 
 def test_a_script_says_what_it_runs_and_asks_for_a_gpu_for_each_rank(slurm, tmp_path):
     lines = script(Target("mixed", "h100"), Request(90, 4, True, {"account": "me", "exclusive": True}), tmp_path)
-    expected = ["--partition=mixed", "--gpus=h100:4", "--ntasks=4", "--time=90", "--account=me", "--exclusive"]
-    assert {f"#SBATCH {option}" for option in expected} <= set(lines)
+    expected = ["--partition=mixed", "--gpus-per-node=h100:4", "--ntasks-per-node=4", "--nodes=1", "--time=90"]
+    assert {f"#SBATCH {option}" for option in [*expected, "--account=me", "--exclusive"]} <= set(lines)
     assert "# tcbench run cpu --bs 4" in lines
     assert lines[-1] == f"{shlex.quote(sys.executable)} -P -u -m submitit.core._submit {tmp_path}"
 
@@ -102,10 +102,10 @@ def test_a_script_says_what_it_runs_and_asks_for_a_gpu_for_each_rank(slurm, tmp_
 @pytest.mark.parametrize(
     ("target", "on_gpus", "asks"),
     [
-        (Target("a100", None), True, ["#SBATCH --gpus=2"]),
+        (Target("a100", None), True, ["#SBATCH --gpus-per-node=2"]),
         (Target("plain", None), True, []),
         (Target("a100", None), False, []),
-        (Target(None, "h100"), True, ["#SBATCH --gpus=h100:2"]),
+        (Target(None, "h100"), True, ["#SBATCH --gpus-per-node=h100:2"]),
     ],
 )
 def test_gpus_are_asked_for_where_there_are_some_and_the_run_takes_them(slurm, tmp_path, target, on_gpus, asks):
@@ -113,10 +113,45 @@ def test_gpus_are_asked_for_where_there_are_some_and_the_run_takes_them(slurm, t
     assert [line for line in lines if "--gpus" in line] == asks
 
 
-def test_the_users_options_go_before_ours(slurm, tmp_path):
-    lines = script(Target("a100", None), Request(1, 8, True, {"gpus": "4", "ntasks": "2", "time": "2:00:00"}), tmp_path)
-    assert {"#SBATCH --gpus=4", "#SBATCH --ntasks=2", "#SBATCH --time=2:00:00"} <= set(lines)
-    assert not [line for line in lines if line in ("#SBATCH --gpus=8", "#SBATCH --ntasks=8", "#SBATCH --time=1")]
+def test_no_signal_is_asked_for_but_by_the_user(slurm, tmp_path):
+    """submitit's goes to the steps, up to a minute early, and would kill the ranks of a trial."""
+    lines = script(Target("a100", None), Request(2, 1, True, {}), tmp_path)
+    assert not [line for line in lines if "--signal" in line]
+    lines = script(Target("a100", None), Request(2, 1, True, {"signal": "B:TERM@60"}), tmp_path)
+    assert "#SBATCH --signal=B:TERM@60" in lines
+
+
+def test_ranks_and_their_gpus_are_spread_evenly_over_several_nodes(slurm, tmp_path):
+    lines = script(Target("mixed", "h100"), Request(90, 8, True, {"nodes": "2"}), tmp_path)
+    expected = {"--nodes=2", "--ntasks-per-node=4", "--gpus-per-node=h100:4"}
+    assert {line.removeprefix("#SBATCH ") for line in lines if "node" in line} >= expected
+    assert not [line for line in lines if line.startswith(("#SBATCH --gpus=", "#SBATCH --ntasks="))]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "nodes", "said"),
+    [
+        (3, "2", "--sbatch nodes=2: 3 ranks are not as many on each; expected a number of nodes that divides 3"),
+        (4, "1-2", "--sbatch nodes=1-2: expected one number of nodes: ranks and GPUs are asked for by node"),
+        (4, "0", "--sbatch nodes=0: expected one number of nodes: ranks and GPUs are asked for by node"),
+        (4, True, "--sbatch nodes=True: expected one number of nodes: ranks and GPUs are asked for by node"),
+    ],
+)
+def test_ranks_that_cannot_be_spread_evenly_are_one_line(slurm, tmp_path, ranks, nodes, said):
+    with pytest.raises(ClusterError) as error:
+        script(Target("mixed", None), Request(1, ranks, True, {"nodes": nodes}), tmp_path)
+    assert str(error.value) == said
+
+
+@pytest.mark.parametrize(
+    ("given", "left_out"),
+    [({"gpus": "4", "ntasks": "2"}, ("--gpus-per-node", "--ntasks-per-node")), ({"gres": "gpu:4"}, ("--gpus",))],
+)
+def test_the_users_options_go_before_ours(slurm, tmp_path, given, left_out):
+    lines = script(Target("a100", None), Request(1, 8, True, {**given, "time": "2:00:00"}), tmp_path)
+    assert {f"#SBATCH --{name}={value}" for name, value in given.items()} | {"#SBATCH --time=2:00:00"} <= set(lines)
+    assert "#SBATCH --time=1" not in lines
+    assert not [line for line in lines if line.startswith(tuple(f"#SBATCH {name}" for name in left_out))]
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ from tcbench.show.charts.page import Page, put
 from tcbench.show.charts.palette import INK, OTHER, PAPER, PHASE_COLOURS, QUIET
 from tcbench.show.charts.text import DPI, LABEL, LEGEND, drawable, shortened
 from tcbench.show.format import number
+from tcbench.show.simulated import marked
 
 MAX_CELLS = 40
 _HEIGHT = 4.6
@@ -62,6 +63,7 @@ def roofline_chart(rooflines: Sequence[CellRoofline]) -> Figure:
     ]
     if single:
         notes.append("Marks on the ceiling: where each layer could be at most. Dots below: layers that were timed.")
+    title = marked(title, (one.summary.environment for one in rooflines))
     page = Page(title, f"{ceilings.device_name} · ceilings: {ceilings.says}", notes)
     page.legend([[Patch(color=PHASE_COLOURS.get(phase, OTHER), label=phase) for phase in phases]])
     if cells:

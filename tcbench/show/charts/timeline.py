@@ -33,6 +33,7 @@ from tcbench.show.charts.palette import COPY, INK, ON_LIGHT, OTHER, PAPER, PHASE
 from tcbench.show.charts.provenance import MAX_PANELS
 from tcbench.show.charts.text import DPI, LABEL, SMALL, WORDS, drawable, shortened, text_width, wrapped
 from tcbench.show.format import milliseconds, number
+from tcbench.show.simulated import marked_timelines
 
 DEFAULT_STEPS = 3
 SINGLE = 300
@@ -243,7 +244,8 @@ def _page(panels: Sequence[_Panel], zoom: tuple[float, float] | None) -> Figure:
     )
     if not any(panel.timeline.of("gpu") for panel in panels):
         notes[0] = notes[0].partition(" Colour")[0]
-    page = Page("Timeline", f"{part}{', '.join(names)} · {', '.join(sources)}", notes)
+    title = marked_timelines("Timeline", (panel.timeline for panel in panels))
+    page = Page(title, f"{part}{', '.join(names)} · {', '.join(sources)}", notes)
     page.legend([_legend(panels)])
     column = page.panels([panel.rows_height for panel in panels])[:, 0]
     for axes, panel in zip(column, panels, strict=True):

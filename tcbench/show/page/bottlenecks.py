@@ -35,6 +35,7 @@ from tcbench.show.page.wording import (
     kept_together,
     spaced,
 )
+from tcbench.show.simulated import heading
 
 
 def section(explanations: Sequence[Explanation], settings: Settings, ceiling: str | None) -> Section | None:
@@ -84,12 +85,12 @@ def _figure(here: Here, cells: Sequence[Explanation], remarks: Sequence[str], pr
 
 def _table(here: Here, cells: Sequence[Explanation]) -> Table:
     stages = Stages.of(cells)
-    beside = (f"#{heading}" for heading in stages.headings)
+    beside = (f"#{stage}" for stage in stages.headings)
     names = ("#batch", "config", "verdict", "#input", "#host", *beside, "#step", f"#{here.unit}/s", "next", "#at most")
     ordered = [one for size in here.batch_sizes for one in cells if one.summary.cell.batch_size == size]
     return Table(
         caption="What holds each cell back, and what to try next" + (f", {here.name}" if here.name else ""),
-        columns=columns(*names, "#measured"),
+        columns=columns(*names, f"#{heading(one.summary.environment for one in cells)}"),
         rows=tuple(_fields(one, stages) for one in ordered),
     )
 
@@ -141,5 +142,5 @@ def next_sentence(one: Explanation) -> Paragraph:
     name = strong(kept_together(added(advice)))
     if advice.measured_images_per_s is None:
         return say(*parts, " Next to try: ", name, f"{ceiling}.")
-    was = number(advice.measured_images_per_s)
-    return say(*parts, " ", name, f" helps: measured {was} {unit}{ceiling}.")
+    was = f"{heading([one.summary.environment])} {number(advice.measured_images_per_s)}"
+    return say(*parts, " ", name, f" helps: {was} {unit}{ceiling}.")

@@ -8,6 +8,7 @@ from tcbench.analysis.claims import Evaluated, Outcome, Scorecard
 from tcbench.show.claims import IN_2018, measured, notes, tally, title
 from tcbench.show.page.page import AnyBlock, Badge, Column, Data, Field, Heading, Prose, Section, Table, say
 from tcbench.show.page.wording import badge, figure
+from tcbench.show.simulated import heading
 
 _BADGES: Mapping[Outcome, Badge] = {
     "holds": Badge("holds", "check", "good"),
@@ -16,14 +17,6 @@ _BADGES: Mapping[Outcome, Badge] = {
     "not measured": Badge("not measured", "gone"),
     "not testable here": Badge("not testable here", "gone"),
 }
-
-_COLUMNS = (
-    Column("slide", numeric=True),
-    Column("claim", long=True),
-    Column("2018"),
-    Column("here"),
-    Column("measured, by batch size", long=True),
-)
 
 
 def section(cards: Sequence[Scorecard]) -> Section | None:
@@ -36,7 +29,14 @@ def section(cards: Sequence[Scorecard]) -> Section | None:
         if len(cards) > 1:
             blocks.append(Heading(title(card)))
         blocks.append(Prose((say(f"{tally(card)}."),)))
-        table = Table(f"Claims, {title(card)}", _COLUMNS, tuple(map(_fields, card.claims)))
+        columns = (
+            Column("slide", numeric=True),
+            Column("claim", long=True),
+            Column("2018"),
+            Column("here"),
+            Column(f"{heading([card.environment])}, by batch size", long=True),
+        )
+        table = Table(f"Claims, {title(card)}", columns, tuple(map(_fields, card.claims)))
         blocks.append(Data(table, notes=tuple(notes([card]))))
     return Section("claims", "Claims", tuple(blocks))
 
