@@ -1,4 +1,4 @@
-"""`tcbench gate` as a user meets it: on a throw-away git project with a training step of its own whose phases sleep.
+"""`tcbench gate` as a user meets it: on a throw-away git project with a training step and a clock of its own.
 
 Two gates run their trials, and one is interrupted; the others have stand-ins for them."""
 

@@ -11,7 +11,7 @@ from tcbench.analysis.scaling import curves
 from tcbench.core.record import Record
 from tcbench.show import scaling
 from tcbench.show.document import encoded
-from tcbench.show.export import rows
+from tcbench.show.export import to_json
 
 
 def on(ranks: int, images_per_s: float, config: str = "fp32", **changes: object) -> Record:
@@ -73,17 +73,17 @@ def test_the_json_has_every_figure_with_its_unit() -> None:
 
 
 def test_an_export_of_cells_has_them_as_columns_only_where_ranks_are_many() -> None:
-    one, two = rows([on(1, 40.0), on(2, 64.0)], "cell")
+    one, two = json.loads(to_json([on(1, 40.0), on(2, 64.0)], "cell"))["rows"]
     assert (one["ranks"], two["ranks"]) == (1, 2)
     assert (one["images_per_s_per_rank"], one["efficiency"], one["allreduce_s"]) == (40.0, 1.0, None)
     assert round(two["images_per_s"], 6) == 64 and round(two["images_per_s_per_rank"], 6) == 32
     assert two["efficiency_over_ranks"] == 1 and two["bus_bandwidth_bytes_s"] > 0 and two["imbalance"] == 0
-    [alone] = rows([on(1, 40.0)], "cell")
+    [alone] = json.loads(to_json([on(1, 40.0)], "cell"))["rows"]
     assert alone["ranks"] == 1 and "efficiency" not in alone
 
 
 def test_an_export_of_trials_says_what_joined_their_ranks() -> None:
-    one, two = rows([on(1, 40.0), on(2, 64.0)], "trial")
+    one, two = json.loads(to_json([on(1, 40.0), on(2, 64.0)], "trial"))["rows"]
     assert round(two["images_per_s"], 6) == 64
     assert (one["engine"], two["engine"]) == (None, "ChainerMN naive over Open MPI v5.0.11")
     assert (two["hosts"], two["binding"]) == ("host", "one core each")
