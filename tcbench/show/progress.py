@@ -35,7 +35,9 @@ class RunProgress:
         self._progress = Progress(
             TextColumn("{task.completed:.0f}/{task.total:.0f}"),
             _Remaining(self._remaining_s),
-            TextColumn("{task.description}", table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1)),
+            TextColumn(
+                "{task.description}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1)
+            ),
             console=console,
             transient=True,
             expand=True,  # so that on a narrow terminal the words are cut, not the ETA
@@ -150,7 +152,11 @@ class Stages:
     def __init__(self, console: Console, quiet: bool) -> None:
         from rich.progress import MofNCompleteColumn, TimeRemainingColumn
 
-        columns: list[Any] = [TextColumn("{task.description}"), BarColumn(bar_width=20), MofNCompleteColumn()]
+        columns: list[Any] = [
+            TextColumn("{task.description}", markup=False),
+            BarColumn(bar_width=20),
+            MofNCompleteColumn(),
+        ]
         live = not quiet and console.is_terminal
         self._progress = Progress(*columns, TextColumn("ETA"), TimeRemainingColumn(), console=console, disable=not live)
         self._progress.live.transient = True
