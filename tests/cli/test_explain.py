@@ -11,6 +11,7 @@ import pytest
 from command import tcbench
 
 from tcbench import backends
+from tcbench.accelerators.device import host
 from tcbench.analysis.roofline import Ceilings
 from tcbench.core import record as records
 from tcbench.run import ceilings
@@ -90,3 +91,16 @@ def test_a_name_that_no_file_system_takes_is_one_clear_line(tmp_path: Path, word
     name = "x" * 3_000
     done = tcbench(tmp_path, *words, name)
     assert (done.code, done.err) == (2, f"tcbench: error: {name}: File name too long\n")
+
+
+@pytest.mark.parametrize("words", [("explain", "run.jsonl", "--json"), ("report", "run.jsonl")])
+def test_a_ceiling_that_a_record_beats_is_withdrawn_and_measured_by_roofline_alone(tmp_path, monkeypatch, words):
+    measured = []
+    monkeypatch.setattr(ceilings, "_kept", lambda _: Ceilings("it", (("fp32", 1e6),), 1e10, True, "measured"))
+    monkeypatch.setattr(ceilings, "_measure", lambda summary: measured.append(1) or pytest.fail("a benchmark"))
+    here = factories.make_environment(host().machine)
+    (tmp_path / "run.jsonl").write_bytes(records.encode(factories.make_record("fp32", environment=here)))
+    done = tcbench(tmp_path, *words)
+    assert (done.code, measured) == (0, []), done.err
+    if "--json" in words:
+        assert json.loads(done.out)["arithmetic_bounded_by"] == "measured"
