@@ -20,10 +20,34 @@ from typing import IO
 
 from tcbench.core.errors import StoreError
 
+LARGEST = 64 * 2**20
+"""Bytes of a line of records, or of a document, that are read; none of tcbench's comes near it."""
+
 _HEX_DIGITS = 16
 _MARK = "made-by-tcbench"
 """The file in a scratch folder that says whose it is; what is worked on stands in `_WORK` beside it."""
 _WORK = "work"
+
+
+def opened(path: Path) -> IO[bytes]:
+    """A file, open for reading. Raises OSError, also for a device or a pipe, which may have no end."""
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    mode = os.fstat(fd).st_mode
+    if stat.S_ISREG(mode):
+        return open(fd, "rb")
+    os.close(fd)
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    raise OSError(errno.EINVAL, "not a regular file")
+
+
+def read(path: Path, most: int = LARGEST) -> bytes:
+    """The content of a file of at most so many bytes. Raises OSError for a larger one, and as `opened`."""
+    with opened(path) as file:
+        data = file.read(most + 1)
+    if len(data) > most:
+        raise OSError(errno.EFBIG, f"more than {most / 2**20:g} MiB")
+    return data
 
 
 def write(path: Path, data: bytes, remedy: str = "") -> None:

@@ -150,3 +150,16 @@ def test_many_at_once_do_not_take_each_others_away(tmp_path):
     assert [process.wait() for process in many] == [0, 0, 0]
     assert [path.name for path in tmp_path.iterdir()] == ["same"]
     assert (tmp_path / "same").read_bytes() == b"whole" * 2000
+
+
+def test_only_regular_files_of_a_bounded_size_are_read(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "zero").symlink_to("/dev/zero")
+    (tmp_path / "file").write_bytes(b"12345")
+    assert files.read(tmp_path / "file", 5) == b"12345"
+    for name, why in (("pipe", "not a regular file"), ("zero", "not a regular file"), (".", "Is a directory")):
+        with pytest.raises(OSError, match=why):
+            files.read(tmp_path / name, 5)
+    os.truncate(tmp_path / "file", 2**20 + 1)
+    with pytest.raises(OSError, match="more than 1 MiB"):
+        files.read(tmp_path / "file", 2**20)
