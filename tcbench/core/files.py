@@ -66,6 +66,7 @@ def replacing(path: Path, remedy: str = "", *, taken: str | None = None) -> Iter
     try:
         if taken is not None and os.path.lexists(path):
             raise FileExistsError
+        _check_links(path)
         if path.exists() and not path.is_file():
             with path.open("wb") as file:  # a folder raises
                 yield file
@@ -129,6 +130,21 @@ def sync_folder(folder: Path) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+def _check_links(path: Path, most: int = 40) -> None:
+    """Raises OSError where the way to a file leads through a link that the kernel would not follow either, were it set
+    to (fs.protected_symlinks): one in a folder that anyone may write to, which is neither ours nor the folder's owner's.
+    """
+    for link in (path, *path.parents):
+        if link.is_symlink():
+            folder, owner = link.parent.stat(), link.lstat().st_uid
+            anyones = folder.st_mode & stat.S_ISVTX and folder.st_mode & stat.S_IWOTH
+            if anyones and owner not in (os.geteuid(), folder.st_uid):
+                raise OSError(errno.EACCES, f"another user laid the link {link}")
+            if not most:
+                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+            _check_links(link.parent / link.readlink(), most - 1)
 
 
 def _publish(draft: Path, target: Path) -> None:

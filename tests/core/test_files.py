@@ -68,6 +68,26 @@ def test_rights_and_links_are_kept(tmp_path):
     assert (target.read_bytes(), target.stat().st_mode & 0o777) == (b"new", 0o640)
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can lay another user's link")
+@pytest.mark.parametrize("name", ["link", "folder/new", "mine"])
+def test_a_link_that_another_user_laid_where_anyone_may_write_is_not_followed(tmp_path, name):
+    anyones, victim = tmp_path / "tmp", tmp_path / "victim"
+    anyones.mkdir()
+    anyones.chmod(0o1777)
+    victim.mkdir()
+    for planted, target in (("link", victim / "file"), ("folder", victim)):
+        (anyones / planted).symlink_to(target)
+        os.lchown(anyones / planted, 65534, 65534)
+    (anyones / "mine").symlink_to("link")
+    with pytest.raises(StoreError, match=rf"{name}: cannot be written \(another user laid the link {anyones}/"):
+        files.write(anyones / name, b"new")
+    assert list(victim.iterdir()) == []
+    (anyones / "mine").unlink()
+    (anyones / "mine").symlink_to(victim / "file")
+    files.write(anyones / "mine", b"new")
+    assert (victim / "file").read_bytes() == b"new"
+
+
 def test_what_is_no_file_is_written_to_and_not_replaced(tmp_path):
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
