@@ -27,9 +27,9 @@ from tcbench.core.timeline import Span, timeline_of
 from tcbench.run import ceilings
 from tcbench.tracing import perfetto
 
-ACTIVE = "\x1b[2J\x9b31m\u202egnp\x07\r\x7f\u2028\U000e0041"
-"""Characters that a terminal would act on, among others."""
-ACTS = set(ACTIVE) - set("[2J31mgnp")
+ACTIVE = "\x1b[2J\x9b31m\u202egnp\x07\r\x7f\u2028\U000e0041[/]"
+"""Characters that a terminal would act on, among others, and what Rich would."""
+ACTS = set(ACTIVE) - set("[2J31mgnp/]")
 
 CANARY = "__import__('os').mkdir('ran')"
 """Python that leaves a trace, were it ever run."""
@@ -135,7 +135,7 @@ RECORDS: tuple[tuple[str, ...], ...] = (
     ("claims", "{}", "--format", "json"),
     ("compare", "good.jsonl", "{}", "--allow", "all"),
     ("compare", "{}", "{}"),
-    ("compare", "{}", "good.jsonl", "--allow", "all", "--format", "github", "--chart", "out/c.svg"),
+    ("compare", "{}", "good.jsonl", "--allow", "all", "--format", "github", "-o", "out/c.svg"),
     ("diff", "{}", "good.jsonl", "-o", "out/d.svg"),
     ("diff", "{}", "{}", "--json"),
     ("export", "{}", "--format", "csv"),
@@ -178,7 +178,8 @@ class Ended:
     def wrong(self) -> str | None:
         """What it did that no command may do, whatever it reads; None where it behaved."""
         first = f"{' '.join(self.words)}: {self.code}: {self.err[:400]}"
-        if self.code not in (0, 1, 2, 4, 5) or "internal error" in self.err or "Traceback" in self.err:
+        said = ("internal error", "Traceback", "-h` shows")  # the last: it was no command, and nothing was read
+        if self.code not in (0, 1, 2, 4, 5) or any(words in self.err for words in said):
             return first
         if ACTS & set(self.out + self.err):
             return f"control characters: {first!a}"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from tcbench.core import files
 from tcbench.core.errors import SelectionError, StoreError
 
 if TYPE_CHECKING:
@@ -22,7 +23,10 @@ def documents(paths: Sequence[Path]) -> tuple[list[Path], list[Path]]:
     from tcbench.core.numerics import is_document
 
     def is_one(path: Path) -> bool:
-        return path.name.startswith("numerics-") or is_document(path.read_bytes())
+        try:
+            return path.name.startswith("numerics-") or is_document(files.read(path))
+        except OSError:
+            return False
 
     chosen = [path for path in paths if path.suffix == ".json" and path.is_file() and is_one(path)]
     return chosen, [path for path in paths if path not in chosen]

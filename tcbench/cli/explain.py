@@ -141,7 +141,7 @@ def arithmetic(
         if known is None:
             return None
         timed = [entry for s in here for entry in phase_roofline(s, trials[s.key], known).timed]
-        return ceilings.standing(here[0], known, timed, fresh=False)
+        return known.without(known.beaten_by(timed))
 
     def standing(summary: CellSummary) -> Ceilings | None:
         return known_of(summary.machine, summary.cell.device, summary.cell.threads)

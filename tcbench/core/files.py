@@ -20,10 +20,34 @@ from typing import IO
 
 from tcbench.core.errors import StoreError
 
+LARGEST = 64 * 2**20
+"""Bytes of a line of records, or of a document, that are read; none of tcbench's comes near it."""
+
 _HEX_DIGITS = 16
 _MARK = "made-by-tcbench"
 """The file in a scratch folder that says whose it is; what is worked on stands in `_WORK` beside it."""
 _WORK = "work"
+
+
+def opened(path: Path) -> IO[bytes]:
+    """A file, open for reading. Raises OSError, also for a device or a pipe, which may have no end."""
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    mode = os.fstat(fd).st_mode
+    if stat.S_ISREG(mode):
+        return open(fd, "rb")
+    os.close(fd)
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    raise OSError(errno.EINVAL, "not a regular file")
+
+
+def read(path: Path, most: int = LARGEST) -> bytes:
+    """The content of a file of at most so many bytes. Raises OSError for a larger one, and as `opened`."""
+    with opened(path) as file:
+        data = file.read(most + 1)
+    if len(data) > most:
+        raise OSError(errno.EFBIG, f"more than {most / 2**20:g} MiB")
+    return data
 
 
 def write(path: Path, data: bytes, remedy: str = "") -> None:
@@ -42,6 +66,7 @@ def replacing(path: Path, remedy: str = "", *, taken: str | None = None) -> Iter
     try:
         if taken is not None and os.path.lexists(path):
             raise FileExistsError
+        _check_links(path)
         if path.exists() and not path.is_file():
             with path.open("wb") as file:  # a folder raises
                 yield file
@@ -105,6 +130,21 @@ def sync_folder(folder: Path) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+def _check_links(path: Path, most: int = 40) -> None:
+    """Raises OSError where the way to a file leads through a link that the kernel would not follow either, were it set
+    to (fs.protected_symlinks): one in a folder that anyone may write to, which is neither ours nor the folder's owner's.
+    """
+    for link in (path, *path.parents):
+        if link.is_symlink():
+            folder, owner = link.parent.stat(), link.lstat().st_uid
+            anyones = folder.st_mode & stat.S_ISVTX and folder.st_mode & stat.S_IWOTH
+            if anyones and owner not in (os.geteuid(), folder.st_uid):
+                raise OSError(errno.EACCES, f"another user laid the link {link}")
+            if not most:
+                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+            _check_links(link.parent / link.readlink(), most - 1)
 
 
 def _publish(draft: Path, target: Path) -> None:

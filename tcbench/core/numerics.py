@@ -17,7 +17,7 @@ from typing import Literal
 
 import msgspec
 
-from tcbench.core import text
+from tcbench.core import files, text
 from tcbench.core.errors import StoreError
 from tcbench.core.record import Cell, Environment
 
@@ -343,7 +343,7 @@ def read(path: Path) -> Document:
     """A document from its file. Raises StoreError: not there, not one, of another version, or one that says what
     cannot be."""
     try:
-        data = path.read_bytes()
+        data = files.read(path)
     except OSError as error:
         raise StoreError(f"{path}: cannot be read ({error.strerror}); `tcbench numerics` makes one") from None
     if not is_document(data):

@@ -11,7 +11,7 @@ import select
 import signal
 import subprocess
 import sys
-import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,6 +26,9 @@ GRACE_S = 5.0
 
 _END_S = 10.0
 """Seconds that a keeper may take to end what it keeps."""
+
+_LAST_WORDS_S = 1.0
+"""Seconds that the last that a worker printed may take to be read."""
 
 _KEEPER = str(Path(__file__).with_name("keeper.py"))
 
@@ -100,7 +103,7 @@ class Worker(Generic[Message]):
     ) -> None:
         self._timeout_s, self._grace_s, self._decode = timeout_s, grace_s, decode
         self._deadline = time.monotonic() + timeout_s
-        self._log = tempfile.TemporaryFile()  # noqa: SIM115  (closed in `end`)
+        self._log = _Log()
         self._pipe, pipe = os.pipe()
         self._pending = b""
         self._ended: Ended | None = None
@@ -111,8 +114,8 @@ class Worker(Generic[Message]):
             self._process = subprocess.Popen(
                 _kept(command(pipe)),
                 stdin=job_file,
-                stdout=self._log,
-                stderr=self._log,
+                stdout=self._log.pipe,
+                stderr=self._log.pipe,
                 pass_fds=(pipe,),
                 start_new_session=True,  # Ctrl-C is for this process, which ends the worker
                 cwd=folder,
@@ -120,9 +123,9 @@ class Worker(Generic[Message]):
             )
         except BaseException:
             os.close(self._pipe)
-            self._log.close()
             raise
         finally:
+            os.close(self._log.pipe)
             os.close(pipe)
             os.close(job_file)
 
@@ -173,11 +176,28 @@ class Worker(Generic[Message]):
         finally:
             _end(self._process)
             os.close(self._pipe)
-            with self._log as log:
-                log.seek(max(0, log.seek(0, os.SEEK_END) - LOG_BYTES))
-                printed = log.read().decode(errors="replace").strip() or None
-            self._ended = Ended(code, printed)
+            self._ended = Ended(code, self._log.end().decode(errors="replace").strip() or None)
         return self._ended
+
+
+class _Log:
+    """The end of what is written to `pipe`, which whoever makes this closes: it is read at once, and takes no disk."""
+
+    def __init__(self) -> None:
+        self._reads, self.pipe = os.pipe()
+        self._kept = b""
+        self._thread = threading.Thread(target=self._keep, daemon=True)
+        self._thread.start()
+
+    def _keep(self) -> None:
+        with open(self._reads, "rb", buffering=0) as written:
+            while chunk := written.read(1 << 16):
+                self._kept = (self._kept + chunk)[-LOG_BYTES:]
+
+    def end(self) -> bytes:
+        """All who wrote have ended; a process that nobody could end may hold the pipe still."""
+        self._thread.join(_LAST_WORDS_S)
+        return self._kept
 
 
 class Followed(Protocol[Sent]):

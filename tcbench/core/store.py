@@ -211,8 +211,11 @@ def _read_file(path: Path) -> Read:
     read_records: list[Record] = []
     decoder = records.Decoder()
     try:
-        with path.open("rb") as file:
-            for number, line in enumerate(file, start=1):
+        with files.opened(path) as file:
+            for number, line in enumerate(iter(lambda: file.readline(files.LARGEST + 1), b""), start=1):
+                if len(line) > files.LARGEST:
+                    most = f"{files.LARGEST >> 20} MiB"
+                    raise StoreError(f"{path}:{number}: a line of more than {most}, which no record is")
                 if not line.strip():
                     continue
                 try:
@@ -239,8 +242,8 @@ def _begins_like_a_record(cut_off: bytes) -> bool:
 def is_blank(path: Path) -> bool:
     """Whether a run's file holds nothing yet, or only what a crash left of its first line."""
     try:
-        with path.open("rb") as file:
-            first = file.readline()
+        with files.opened(path) as file:
+            first = file.readline(files.LARGEST)
         if first.endswith(b"\n") or not _begins_like_a_record(first):
             return False
         return bool(_read_file(path).notes) or not first

@@ -149,7 +149,7 @@ def write(of: Bisection, path: Path) -> None:
 def read(path: Path) -> Bisection:
     """Raises StoreError for what is none."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Bisection)
+        return msgspec.json.decode(files.read(path), type=Bisection)
     except (OSError, msgspec.DecodeError) as error:
         raise StoreError(f"{path}: not a record of a bisection ({error})") from None
 

@@ -46,8 +46,9 @@ def of(summary: CellSummary, fresh: bool = False) -> Ceilings:
 
 
 def standing(summary: CellSummary, known: Ceilings, timed: Sequence[tuple[Part, Precision]], fresh: bool) -> Ceilings:
-    """Of a device's ceilings those that no part which was timed there ran faster than. One that was beaten is measured
-    anew, unless that was done just now (`fresh`) or the device is not here, and withdrawn where it is still beaten."""
+    """For `roofline`: the ceilings of a device that no part which was timed there ran faster than. One that was beaten
+    is measured anew, unless that was done just now (`fresh`) or the device is not here, and withdrawn where it is still
+    beaten."""
     if known.beaten_by(timed) and not fresh and _is_here(summary):
         known = of(summary, fresh=True)
     return known.without(known.beaten_by(timed))

@@ -122,7 +122,7 @@ def write(path: Path, content: GateFile) -> None:
 def read(path: Path) -> GateFile:
     """Raises StoreError."""
     try:
-        content: GateFile = decode(path.read_bytes(), GateFile)
+        content: GateFile = decode(files.read(path), GateFile)
     except OSError as error:
         raise StoreError(f"{path}: cannot be read ({error.strerror})") from None
     except msgspec.DecodeError as error:

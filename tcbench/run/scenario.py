@@ -17,6 +17,7 @@ import msgspec
 import tcbench
 from tcbench.backends import DEFAULT, builds_models
 from tcbench.core import claim as claims
+from tcbench.core import files
 from tcbench.core.claim import Claim
 from tcbench.core.errors import ScenarioError, hint
 from tcbench.core.record import CudnnSettings, Input, KfacSettings, MeasureSettings, TrainSettings
@@ -105,6 +106,10 @@ def shipped() -> dict[str, Path]:
     return {path.stem: path for path in sorted(scenario_folder().glob(f"*{SUFFIX}"))}
 
 
+_LARGEST = 2**20
+"""Bytes of a scenario's file."""
+
+
 def find(name_or_path: str) -> Path:
     """The file that a scenario's name or path means. Raises ScenarioError."""
     if "/" in name_or_path or name_or_path.endswith(SUFFIX):
@@ -120,11 +125,13 @@ def load(name_or_path: str) -> Scenario:
     """Read and check a scenario by name or path. Raises ScenarioError naming file, key and what was expected."""
     path = find(name_or_path)
     try:
-        raw = cleaned(tomllib.loads(path.read_text(encoding="utf-8")))
+        raw = cleaned(tomllib.loads(files.read(path, _LARGEST).decode()))
     except FileNotFoundError:
         raise ScenarioError(f"{path}: no such scenario file; `tcbench list` shows those that come with it") from None
     except tomllib.TOMLDecodeError as error:
         raise ScenarioError(f"{path}: not valid TOML: {error}") from None
+    except RecursionError:
+        raise ScenarioError(f"{path}: nested too deeply; expected the keys of a scenario") from None
     except UnicodeDecodeError:
         raise ScenarioError(f"{path}: not a text file in UTF-8") from None
     except OSError as error:

@@ -32,7 +32,11 @@ _PLAIN_WIDTH = 132
 
 
 class _Harmless(Console):
-    """Colours are its own; characters of a text that a terminal would act on are shown as their escapes."""
+    """Colours are its own; a text is never markup, and its characters that a terminal would act on are shown as their
+    escapes."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(markup=False, emoji=False, **options)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for segment in super().render(renderable, options):

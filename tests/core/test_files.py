@@ -68,6 +68,26 @@ def test_rights_and_links_are_kept(tmp_path):
     assert (target.read_bytes(), target.stat().st_mode & 0o777) == (b"new", 0o640)
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can lay another user's link")
+@pytest.mark.parametrize("name", ["link", "folder/new", "mine"])
+def test_a_link_that_another_user_laid_where_anyone_may_write_is_not_followed(tmp_path, name):
+    anyones, victim = tmp_path / "tmp", tmp_path / "victim"
+    anyones.mkdir()
+    anyones.chmod(0o1777)
+    victim.mkdir()
+    for planted, target in (("link", victim / "file"), ("folder", victim)):
+        (anyones / planted).symlink_to(target)
+        os.lchown(anyones / planted, 65534, 65534)
+    (anyones / "mine").symlink_to("link")
+    with pytest.raises(StoreError, match=rf"{name}: cannot be written \(another user laid the link {anyones}/"):
+        files.write(anyones / name, b"new")
+    assert list(victim.iterdir()) == []
+    (anyones / "mine").unlink()
+    (anyones / "mine").symlink_to(victim / "file")
+    files.write(anyones / "mine", b"new")
+    assert (victim / "file").read_bytes() == b"new"
+
+
 def test_what_is_no_file_is_written_to_and_not_replaced(tmp_path):
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
@@ -150,3 +170,16 @@ def test_many_at_once_do_not_take_each_others_away(tmp_path):
     assert [process.wait() for process in many] == [0, 0, 0]
     assert [path.name for path in tmp_path.iterdir()] == ["same"]
     assert (tmp_path / "same").read_bytes() == b"whole" * 2000
+
+
+def test_only_regular_files_of_a_bounded_size_are_read(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "zero").symlink_to("/dev/zero")
+    (tmp_path / "file").write_bytes(b"12345")
+    assert files.read(tmp_path / "file", 5) == b"12345"
+    for name, why in (("pipe", "not a regular file"), ("zero", "not a regular file"), (".", "Is a directory")):
+        with pytest.raises(OSError, match=why):
+            files.read(tmp_path / name, 5)
+    os.truncate(tmp_path / "file", 2**20 + 1)
+    with pytest.raises(OSError, match="more than 1 MiB"):
+        files.read(tmp_path / "file", 2**20)

@@ -122,6 +122,32 @@ def test_a_worker_that_dies_before_it_reads_its_cell_is_a_record():
     assert one.reason == "the worker ended without a result (exit code 7)"
 
 
+def test_a_worker_that_prints_without_end_fills_nothing_and_its_last_words_are_kept():
+    """A limit on files stands for a disk."""
+    (one,) = run(
+        "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (9_000, 9_000))\n"
+        "for _ in range(2000): print('x' * 9000)\nos._exit(print('the end', flush=True) or 7)"
+    )
+    assert one.reason == "the worker ended without a result (exit code 7)"
+    assert one.log.endswith("xxx\nthe end")
+
+
+def test_a_process_that_escapes_and_holds_the_output_does_not_hold_up_the_trial(monkeypatch):
+    monkeypatch.setattr("tcbench.core.process._LAST_WORDS_S", 0.1)
+    held: list[subprocess.Popen[bytes]] = []
+
+    def listen(cell, trial, message):
+        with open(f"/proc/{message.pid}/fd/1", "wb") as output:
+            held.append(subprocess.Popen(["sleep", "600"], stdout=output))
+        os.kill(message.pid, signal.SIGUSR1)
+
+    waits = "signal.signal(signal.SIGUSR1, lambda *_: os._exit(7)); print('here', flush=True)"
+    (one,) = run(f"{waits}; send(Building('x', os.getpid())); time.sleep(60)", listen=listen)
+    held[0].kill()
+    held[0].wait()
+    assert one.log == "here"
+
+
 def test_a_crash_keeps_the_end_of_the_workers_output():
     (one,) = run("print('x' * 9000); raise RuntimeError('boom')")
     assert one.log is not None

@@ -172,3 +172,14 @@ def test_a_factor_has_its_interval_and_is_pale_where_it_may_be_none():
     assert str(faster).startswith("2.00× ± ")
     assert str(same).startswith("1.00× ± ")
     assert [text.style for text in (base, faster, same)] == ["", "", "dim"]
+
+
+@pytest.mark.parametrize("text", ["x[/]", "[link=file:///etc/passwd]x[/link]", "[bold]x", ":smile:"])
+def test_text_is_never_markup(capsys, text):
+    table = console.open_table(title=text)
+    table.add_column(text)
+    table.add_row(text)
+    made = console.make_console()
+    made.print(text)
+    made.print(table)
+    assert capsys.readouterr().out.split() == [text] * 4

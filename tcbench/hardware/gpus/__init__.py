@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tcbench.core import files
 from tcbench.core.errors import SelectionError
 
 _SUFFIX = ".json"
@@ -97,7 +98,7 @@ def load(name_or_path: str) -> GpuFile:
     if not path.is_file():
         raise SelectionError(f"unknown GPU {name_or_path!r}: expected one of {', '.join(_NAMES)}, or a JSON file")
     try:
-        text = path.read_text(encoding="utf-8")
+        text = files.read(path).decode()
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "not UTF-8 text"
         raise SelectionError(f"GPU file {path} cannot be read ({reason}): expected JSON text") from None
@@ -108,7 +109,7 @@ def _parse(name: str | None, text: str, where: str) -> GpuFile:
     remedy = "copy one of tcbench/hardware/gpus/*.json and change it"
     try:
         content: Any = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise SelectionError(f"{where} is not JSON ({error}): {remedy}") from None
     if not isinstance(content, dict):
         raise SelectionError(f"{where}: expected a JSON object: {remedy}")

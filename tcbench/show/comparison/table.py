@@ -25,7 +25,7 @@ _MOST_DOUBTS = 8
 
 def table(comparison: Comparison, labels: Labels = UNNAMED) -> str:
     """Everything that `show` prints, without colours."""
-    console = Console(file=io.StringIO(), width=_WIDTH, color_system=None, force_terminal=False)
+    console = Console(file=io.StringIO(), width=_WIDTH, color_system=None, force_terminal=False, markup=False)
     show(comparison, console, labels)
     assert isinstance(console.file, io.StringIO)
     return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines()) + "\n"
