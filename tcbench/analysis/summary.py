@@ -134,7 +134,7 @@ def base_config(summaries: Iterable[CellSummary]) -> str:
     named = next((cell.base for cell in cells if cell.base in there), None)
     if named is not None:
         return named
-    theirs = bool(cells) and all(cell.input.kind == "own" and cell.config != BASE for cell in cells)
+    theirs = bool(cells) and all(cell.is_own and cell.config != BASE for cell in cells)
     return cells[0].config if theirs else BASE
 
 

@@ -43,7 +43,7 @@ def title(card: Scorecard) -> str:
     cell, environment = card.cell, card.environment
     device = f" ({environment.device_name})" if environment else ""
     images = f", {cell.model}, {cell.image_size}x{cell.image_size} pixels, {cell.input.label}"
-    images = "" if cell.input.kind == "own" else images
+    images = "" if cell.is_own else images
     ranks = f", {cell.ranks} ranks" if cell.ranks > 1 else ""
     return f"{card.scenario} on {card.machine or 'an unknown machine'}{device}{images}{ranks}"
 

@@ -301,7 +301,7 @@ def _cell_json(explanation: Explanation) -> dict[str, Any]:
         "config": summary.cell.config,
         "batch_size": summary.cell.batch_size,
         "ranks": summary.cell.ranks,
-        "image_size": summary.cell.image_size,
+        "image_size": None if summary.cell.is_own else summary.cell.image_size,
         "unit": summary.cell.unit,
         "device": summary.cell.device,
         "simulated": is_simulated(summary.environment),

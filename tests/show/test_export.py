@@ -131,7 +131,7 @@ def test_an_interval_without_end_is_null():
 def test_github_action_benchmark_has_an_entry_for_each_measured_cell():
     found = json.loads(export.to_github_action_benchmark(MANY))
     assert [set(entry) for entry in found] == [{"name", "unit", "value", "range", "extra"}] * 2
-    assert found[0]["name"] == "fp32, batch size 4, 64 px, generated, cpu, amd-epyc-2cpu"
+    assert found[0]["name"] == "fp32, batch size 4, resnet50 v1, 64 px, generated, cpu, amd-epyc-2cpu"
     assert found[0]["unit"] == "images/s"
     assert found[0]["value"] == pytest.approx(40, rel=0.05)
     assert found[0]["range"].startswith("± ")

@@ -28,7 +28,7 @@ def test_an_ablation_is_told_from_its_namesake_in_either_order():
 def test_a_lasting_name_does_not_depend_on_what_else_was_run():
     cell, other = factories.make_cell(), factories.make_cell("fp16")
     assert lasting([("m", cell)])[0] == lasting([("m", other), ("m", cell)])[1]
-    assert lasting([("m", cell)]) == ("fp32, batch size 4, 64 px, generated, cpu, m",)
+    assert lasting([("m", cell)]) == ("fp32, batch size 4, resnet50 v1, 64 px, generated, cpu, m",)
 
 
 def test_lasting_names_are_unique_where_only_a_setting_differs():
@@ -42,4 +42,4 @@ def test_ranks_are_a_part_of_the_name_and_no_setting_beside_it():
     one, two = factories.make_cell(), factories.make_cell(ranks=2)
     assert apart([("m", one), ("m", two)]) == ("", "")
     assert apart([("m", two), ("n", two)]) == ("m", "n")
-    assert lasting([("m", two)]) == ("fp32, batch size 4, 2 ranks, 64 px, generated, cpu, m",)
+    assert lasting([("m", two)]) == ("fp32, batch size 4, 2 ranks, resnet50 v1, 64 px, generated, cpu, m",)

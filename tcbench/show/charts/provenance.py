@@ -106,7 +106,7 @@ _NAMED_RUNS = 2
 def _facts(summaries: Sequence[CellSummary]) -> dict[str, str]:
     """Facts of one setting, by the field it comes from; the first four always, the others where they differ."""
     machine, cell, codes = summaries[0].setting
-    own = cell.input.kind == "own"
+    own = cell.is_own
     facts = {
         "device_name": _device(summaries),
         "model": cell.model if own else f"{cell.model} {cell.variant}",

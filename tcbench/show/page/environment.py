@@ -121,19 +121,20 @@ def _settings(records: Sequence[Record], settings: Settings) -> Iterable[tuple[s
         return listed(list(dict.fromkeys(values)))
 
     yield "scenario", all_of(cell.scenario for cell in cells)
-    yield "model", all_of(f"{cell.model} {cell.variant}, {cell.n_classes} classes" for cell in cells)
-    yield "images", all_of(f"{cell.image_size} × {cell.image_size}, {cell.input.label}" for cell in cells)
+    networks = [cell for cell in cells if not cell.is_own]
+    own = [cell.model for cell in cells if cell.is_own]
+    yield "model", all_of([*own, *(f"{cell.model} {cell.variant}, {cell.n_classes} classes" for cell in networks)])
+    if networks:
+        yield "images", all_of(f"{cell.image_size} × {cell.image_size}, {cell.input.label}" for cell in networks)
     yield "device", all_of(f"{cell.device}, {counted(cell.threads, 'thread')}" for cell in cells)
     if many_ranks(cells):
         yield "ranks", listed([str(ranks) for ranks in sorted({cell.ranks for cell in cells})])
-    yield (
-        "training",
-        all_of(
-            f"learning rate {c.train.learning_rate:g}, momentum {c.train.momentum:g}, weight decay "
-            f"{c.train.weight_decay:g}, loss scale {c.train.loss_scale:g}, seed {c.seed}"
-            for c in cells
-        ),
-    )
+    trained = [
+        f"learning rate {c.train.learning_rate:g}, momentum {c.train.momentum:g}, weight decay "
+        f"{c.train.weight_decay:g}, loss scale {c.train.loss_scale:g}, seed {c.seed}"
+        for c in networks
+    ]
+    yield "training", all_of([*(f"seed {cell.seed}" for cell in cells if cell.is_own), *trained])
     yield (
         "timed pass",
         all_of(
