@@ -18,6 +18,7 @@ from tcbench.core.record import TAKE_ENOUGH
 from tcbench.show.console import open_table
 from tcbench.show.document import encoded
 from tcbench.show.format import rate
+from tcbench.show.naming import project_name, tcbench_name
 from tcbench.show.simulated import is_simulated
 
 SCHEMA = "tcbench-claims"
@@ -45,7 +46,8 @@ def title(card: Scorecard) -> str:
     images = f", {cell.model}, {cell.image_size}x{cell.image_size} pixels, {cell.input.label}"
     images = "" if cell.is_own else images
     ranks = f", {cell.ranks} ranks" if cell.ranks > 1 else ""
-    return f"{card.scenario} on {card.machine or 'an unknown machine'}{device}{images}{ranks}"
+    code = "".join(f", {name}" for name in (tcbench_name(card.codes), project_name(card.codes)) if name)
+    return f"{card.scenario} on {card.machine or 'an unknown machine'}{device}{images}{ranks}{code}"
 
 
 def tally(card: Scorecard) -> str:
