@@ -51,8 +51,8 @@ def by_setting(summaries: Sequence[CellSummary], what: str) -> dict[Setting, lis
         settings.setdefault(summary.setting, []).append(summary)
     if len(settings) > MAX_PANELS:
         raise SelectionError(
-            f"results of {len(settings)} different settings (machine, device, input, ...) do not fit in one chart "
-            f"(at most {MAX_PANELS}); name fewer files"
+            f"results of {len(settings)} different settings (machine, device, input, commit, ...) do not fit in one "
+            f"chart (at most {MAX_PANELS}); name fewer files"
         )
     return settings
 
