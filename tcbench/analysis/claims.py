@@ -135,8 +135,8 @@ def scorecards(
         environment = next((m.summary.environment for m in here.values() if m.summary.environment), None)
         low = _low_precision(here) if any(claim.asks_low for claim in asked.claims) else None
         commands = _commands(claims, asked.run)
-        told = codes if several else ()
-        cards.append(Scorecard(machine, environment, cell, asked.scenario, claims, commands, low, told))
+        named = codes if several else ()
+        cards.append(Scorecard(machine, environment, cell, asked.scenario, claims, commands, low, named))
     return tuple(cards)
 
 

@@ -65,7 +65,7 @@ class CellSummary:
 
     @property
     def key(self) -> Key:
-        """What tells it from other summaries."""
+        """The summary's identity among others."""
         return self.machine, self.cell, self.codes
 
     @property

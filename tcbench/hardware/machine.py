@@ -141,7 +141,7 @@ def sources(of_step: Iterable[str] = ()) -> dict[str, str]:
 
 
 def other_code(before: Iterable[Record]) -> str:
-    """How the code of those records that need not run again differs from what is here; "" where it does not."""
+    """The differences of the code that is here from that of the records that need not run again; "" without any."""
     then = [one.environment for one in before if one.environment is not None and one.status in FINAL_STATUSES]
     here, now = commit() or tcbench.__version__, sources(name for one in then for name in one.sources)
     commits = [name for name in dict.fromkeys(one.commit or one.tcbench for one in then) if name != here]

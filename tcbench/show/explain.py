@@ -43,7 +43,7 @@ def fits(explanations: Sequence[Explanation], console: Console) -> bool:
 
 
 def by_code(explanations: Sequence[Explanation]) -> list[tuple[str, list[Explanation]]]:
-    """What was measured by each code, under its name; that is empty where all is of one."""
+    """The cells of each code, under its name; that is empty where all are of one."""
     parts: dict[tuple[Code, ...], list[Explanation]] = {}
     for one in explanations:
         parts.setdefault(one.summary.codes, []).append(one)
