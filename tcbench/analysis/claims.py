@@ -28,7 +28,7 @@ from tcbench.analysis.summary import CellSummary, Setting, best, by_code, summar
 from tcbench.analysis.verdict import Rule
 from tcbench.analysis.welch import Group, Unpaired
 from tcbench.core.claim import BOUNDS, COMPARISONS, LOW_PRECISIONS, RUNS, Claim, Side
-from tcbench.core.record import TAKE_ENOUGH, Cell, Environment, Record
+from tcbench.core.record import TAKE_ENOUGH, Cell, Code, Environment, Record
 
 Outcome = Literal["holds", "does not hold", "undecided", "not measured", "not testable here"]
 OUTCOMES: tuple[Outcome, ...] = ("holds", "does not hold", "undecided", "not measured", "not testable here")
@@ -101,7 +101,7 @@ class Asked:
 class Scorecard:
     """All claims on one machine in one setting. `cell` stands for the setting: its config and batch size are empty.
     `commands` measure what is missing. `low`: the low precision that claims were asked of which leave it to the
-    machine; None where none does."""
+    machine; None where none does. `codes`: those that were measured, where other scorecards are of others."""
 
     machine: str | None
     environment: Environment | None
@@ -110,6 +110,7 @@ class Scorecard:
     claims: tuple[Evaluated, ...]
     commands: tuple[str, ...] = ()
     low: str | None = None
+    codes: tuple[Code, ...] = ()
 
     def count(self, outcome: Outcome) -> int:
         """The number of claims with this outcome."""
@@ -126,13 +127,16 @@ def scorecards(
 ) -> tuple[Scorecard, ...]:
     """One scorecard per machine and setting, in the order of first appearance. `records` are those that `store.current`
     leaves; `asked_of` says what is claimed of a setting."""
-    cards = []
-    for (machine, cell, _), here in _by_setting(records).items():
+    cards, settings = [], _by_setting(records)
+    several = len({setting.codes for setting in settings}) > 1
+    for (machine, cell, codes), here in settings.items():
         asked = asked_of(cell)
         claims = _evaluate(asked.claims, here, asked.run, other)
         environment = next((m.summary.environment for m in here.values() if m.summary.environment), None)
         low = _low_precision(here) if any(claim.asks_low for claim in asked.claims) else None
-        cards.append(Scorecard(machine, environment, cell, asked.scenario, claims, _commands(claims, asked.run), low))
+        commands = _commands(claims, asked.run)
+        named = codes if several else ()
+        cards.append(Scorecard(machine, environment, cell, asked.scenario, claims, commands, low, named))
     return tuple(cards)
 
 

@@ -21,7 +21,7 @@ from tcbench.analysis.welch import LEAST_TRIALS, Group
 from tcbench.core.record import Cell, Environment, Record, Status
 
 
-class Code(NamedTuple):
+class CodeAt(NamedTuple):
     """A state of the code: the commit of the user's project, that of tcbench or its version,
     and the run, where no commit is known or files differed from it, so that two runs may be of unlike code."""
 
@@ -36,7 +36,7 @@ class Revision:
     tcbench's own, else tcbench's version and the run. `beside` is tcbench's commit where `name` is a project's that
     several of tcbench were measured at. `began_at` is the start of its first trial: UTC, ISO 8601."""
 
-    code: Code
+    code: CodeAt
     name: str
     beside: str | None
     began_at: str
@@ -135,7 +135,7 @@ def history(
     revisions = _revisions(records, codes, places or {})
     cells = []
     for (machine, cell), group in by_cell(records).items():
-        at: dict[Code, list[Record]] = {}
+        at: dict[CodeAt, list[Record]] = {}
         for record in group:
             at.setdefault(codes[id(record)], []).append(record)
         known = [r for r in group if r.environment is not None]
@@ -146,9 +146,9 @@ def history(
     return History(revisions, tuple(cells), rule)
 
 
-def _codes(records: Sequence[Record]) -> dict[int, Code]:
+def _codes(records: Sequence[Record]) -> dict[int, CodeAt]:
     """Each record's code, by its id; a trial that could not tell belongs to what its run told last before it."""
-    codes: dict[int, Code] = {}
+    codes: dict[int, CodeAt] = {}
     first: dict[str, Environment] = {}
     for record in records:
         if record.environment is not None:
@@ -157,18 +157,18 @@ def _codes(records: Sequence[Record]) -> dict[int, Code]:
     for record in sorted(records, key=lambda record: record.started_at):
         environment = record.environment or last.get(record.run_id)
         if environment is None:
-            codes[id(record)] = Code(None, None, record.run_id)
+            codes[id(record)] = CodeAt(None, None, record.run_id)
             continue
         last[record.run_id] = environment
         commits = [c for c in (environment.project_commit, environment.commit) if c]
         exact = bool(commits) and not any(commit.endswith("+") for commit in commits)
         tcbench = environment.commit or environment.tcbench
-        codes[id(record)] = Code(environment.project_commit, tcbench, None if exact else record.run_id)
+        codes[id(record)] = CodeAt(environment.project_commit, tcbench, None if exact else record.run_id)
     return codes
 
 
-def _revisions(records: Sequence[Record], codes: dict[int, Code], places: Mapping[str, int]) -> tuple[Revision, ...]:
-    began: dict[Code, str] = {}
+def _revisions(records: Sequence[Record], codes: dict[int, CodeAt], places: Mapping[str, int]) -> tuple[Revision, ...]:
+    began: dict[CodeAt, str] = {}
     for record in records:
         code = codes[id(record)]
         began[code] = min(began.get(code, record.started_at), record.started_at)
@@ -178,25 +178,25 @@ def _revisions(records: Sequence[Record], codes: dict[int, Code], places: Mappin
             projects.setdefault(code.project, set()).add(code.tcbench)
     versions = {r.environment.tcbench for r in records if r.environment is not None}
 
-    def named(code: Code) -> str:
+    def named(code: CodeAt) -> str:
         if code.project:
             return code.project
         if code.tcbench is None:
             return str(code.run)
         return f"{code.tcbench} {code.run}" if code.tcbench in versions else code.tcbench
 
-    def beside(code: Code) -> str | None:
+    def beside(code: CodeAt) -> str | None:
         return code.tcbench if code.project and len(projects[code.project]) > 1 else None
 
     by_time = sorted(began, key=lambda code: (began[code], tuple(map(str, code))))
     return tuple(Revision(code, named(code), beside(code), began[code]) for code in _by_ancestry(by_time, places))
 
 
-def _by_ancestry(codes: Sequence[Code], places: Mapping[str, int]) -> list[Code]:
+def _by_ancestry(codes: Sequence[CodeAt], places: Mapping[str, int]) -> list[CodeAt]:
     """Commits that have a place change places among themselves; all others stay where they are. A project's commits and
     tcbench's are of two repositories."""
 
-    def place(code: Code) -> tuple[int, bool]:
+    def place(code: CodeAt) -> tuple[int, bool]:
         """Changed files stand after their commit; -1 where git knows no place."""
         commit = code.project or code.tcbench or ""
         return places.get(commit.removesuffix("+"), -1), commit.endswith("+")

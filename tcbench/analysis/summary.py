@@ -65,7 +65,7 @@ class CellSummary:
 
     @property
     def key(self) -> Key:
-        """What tells it from other summaries."""
+        """The summary's identity among others."""
         return self.machine, self.cell, self.codes
 
     @property
@@ -97,15 +97,20 @@ def summarise(records: Iterable[Record]) -> tuple[CellSummary, ...]:
 def by_code(records: Iterable[Record]) -> dict[Key, list[Record]]:
     """As `by_cell`, apart by the code of their runs."""
     records = tuple(records)
-    codes: dict[str, dict[Code, None]] = {}
+    merged: dict[str, dict[Code, frozenset[tuple[str, str]]]] = {record.run_id: {} for record in records}
     for record in records:
-        of_run = codes.setdefault(record.run_id, {})
-        if record.environment is not None:
-            of_run[record.environment.code] = None
+        if record.environment is not None:  # of a step's files, each config loads what it needs
+            code, of_run = record.environment.code, merged[record.run_id]
+            commits = code._replace(sources=frozenset())
+            of_run[commits] = of_run.get(commits, frozenset()) | code.sources
+    codes = {
+        run: tuple(code._replace(sources=of_run[code]) for code in sorted(of_run, key=_commits))
+        for run, of_run in merged.items()
+    }
     groups: dict[Key, list[Record]] = {}
     for (machine, cell), group in by_cell(records).items():
         for record in group:
-            groups.setdefault((machine, cell, tuple(codes[record.run_id])), []).append(record)
+            groups.setdefault((machine, cell, codes[record.run_id]), []).append(record)
     return groups
 
 
@@ -122,6 +127,10 @@ def by_cell(records: Iterable[Record]) -> dict[tuple[str | None, Cell], list[Rec
     return groups
 
 
+def _commits(code: Code) -> tuple[str, str, str]:
+    return code.commit or "", code.project or "", code.version
+
+
 BASE = "fp32"
 """The config over which others are set."""
 
@@ -134,7 +143,7 @@ def base_config(summaries: Iterable[CellSummary]) -> str:
     named = next((cell.base for cell in cells if cell.base in there), None)
     if named is not None:
         return named
-    theirs = bool(cells) and all(cell.input.kind == "own" and cell.config != BASE for cell in cells)
+    theirs = bool(cells) and all(cell.is_own and cell.config != BASE for cell in cells)
     return cells[0].config if theirs else BASE
 
 

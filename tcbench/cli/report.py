@@ -153,8 +153,8 @@ def _compared(given: Given, base: str | None, baseline: str | None, out: Path) -
     from tcbench.show.comparison import Labels
     from tcbench.show.page import Compared
 
-    sides = [both for path in given.paths if (both := gate_file.both_of(path))]
-    of_gate = sides[0] if sides and {*given.paths} <= {*sides[0].values()} else None
+    gates = [both for path in given.paths if (both := gate_file.both_of(path))]
+    of_gate = gates[0] if gates and {*given.paths} <= {*gates[0].values()} else None
     current = of_gate["current"] if of_gate else given.paths[0] if len(given.paths) == 1 else None
     if baseline is not None:
         path, name = baselines.path(baseline, out), f"baseline {baseline}"

@@ -449,7 +449,7 @@ def _next_step(summaries: Sequence[CellSummary], path: Path, failed: bool, whole
         return f"Next: tcbench explain {shlex.quote(str(path))}   (what holds each cell back: the all-reduce?)"
     if climbs(summaries):
         return f"Next: tcbench plot {shlex.quote(str(path))} --kind ladder -o ladder.png   (what each rung buys)"
-    if any(summary.cell.input.kind == "own" for summary in summaries):
+    if any(summary.cell.is_own for summary in summaries):
         return f"Next: tcbench explain {shlex.quote(str(path))}   (which phase takes most of each step)"
     of_networks = bool(networks(summaries))
     if of_networks or not whole:

@@ -134,7 +134,7 @@ def sync_folder(folder: Path) -> None:
 
 def _check_links(path: Path, most: int = 40) -> None:
     """Raises OSError where the way to a file leads through a link that the kernel would not follow either, were it set
-    to (fs.protected_symlinks): one in a folder that anyone may write to, which is neither ours nor the folder's owner's.
+    to (fs.protected_symlinks): one in a folder that anyone may write to, neither ours nor the folder's owner's.
     """
     for link in (path, *path.parents):
         if link.is_symlink():

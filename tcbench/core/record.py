@@ -134,6 +134,11 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, cache_
         return self.batch_size * self.ranks
 
     @property
+    def is_own(self) -> bool:
+        """Whether it is a step of the user's own: fields of a network that trains on images say nothing of it."""
+        return self.input.kind == "own"
+
+    @property
     def name(self) -> tuple[str, int, int]:
         """Config, batch size and ranks: what the cells of two results pair by."""
         return self.config, self.batch_size, self.ranks

@@ -129,22 +129,24 @@ def project_commit(folder: Path | None = None) -> str | None:
         return None
 
 
+_OURS = "tcbench/"
+
+
 def sources(of_step: Iterable[str] = ()) -> dict[str, str]:
     """Digests of code that no commit tells, as in `Environment.sources`; `of_step` are paths from the working folder.
     Files that are not there have none."""
-    digests = {} if (commit() or "+")[-1] != "+" else {"tcbench/": _package_digest()}
-    there = ((name, Path(name)) for name in of_step)
-    return digests | {name: _digest([path]) for name, path in there if path.is_file()}
+    digests = {} if (commit() or "+")[-1] != "+" else {_OURS: _package_digest()}
+    inside = [Path(name) for name in of_step if not name.startswith("/") and ".." not in name]
+    return digests | {str(path): _digest([path]) for path in inside if path.is_file()}
 
 
 def other_code(before: Iterable[Record]) -> str:
-    """How the code of those records that need not run again differs from what is here; "" where it does not."""
+    """The differences of the code that is here from that of the records that need not run again; "" without any."""
     then = [one.environment for one in before if one.environment is not None and one.status in FINAL_STATUSES]
     here, now = commit() or tcbench.__version__, sources(name for one in then for name in one.sources)
     commits = [name for name in dict.fromkeys(one.commit or one.tcbench for one in then) if name != here]
-    names = {name for one in then for name in one.sources.keys() | now.keys() if one.sources.get(name) != now.get(name)}
-    # Where the commit is another, so are the files.
-    changed = sorted(name for name in names if not (commits and name == "tcbench/"))
+    names = {name for one in then for name in (_OURS, *one.sources) if one.sources.get(name) != now.get(name)}
+    changed = sorted(names - ({_OURS} if commits else set()))  # where the commit is another, so are the files
     said = [f"tcbench at {', '.join(commits)}, here {here}"] * bool(commits)
     said += [f"{' and '.join(changed)} {'has' if len(changed) == 1 else 'have'} changed"] * bool(changed)
     return "; ".join(said)

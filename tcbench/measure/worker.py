@@ -54,7 +54,7 @@ def run(
         send(Building("imports", os.getpid()))
         environment = describe(cell)
         measurement = measured(cell, send, request, environment.device_name, opened)
-        if cell.input.kind == "own":
+        if cell.is_own:
             loaded = machine.sources(machine.loaded_files())
             environment = msgspec.structs.replace(environment, sources=loaded)
     except Exception as error:

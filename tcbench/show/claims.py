@@ -19,6 +19,7 @@ from tcbench.core.text import digits
 from tcbench.show.console import open_table
 from tcbench.show.document import encoded
 from tcbench.show.format import rate
+from tcbench.show.naming import project_name, tcbench_name
 from tcbench.show.simulated import heading, is_simulated
 
 SCHEMA = "tcbench-claims"
@@ -42,9 +43,10 @@ def title(card: Scorecard) -> str:
     cell, environment = card.cell, card.environment
     device = f" ({environment.device_name})" if environment else ""
     images = f", {cell.model}, {cell.image_size}x{cell.image_size} pixels, {cell.input.label}"
-    images = "" if cell.input.kind == "own" else images
+    images = "" if cell.is_own else images
     ranks = f", {cell.ranks} ranks" if cell.ranks > 1 else ""
-    return f"{card.scenario} on {card.machine or 'an unknown machine'}{device}{images}{ranks}"
+    code = "".join(f", {name}" for name in (tcbench_name(card.codes), project_name(card.codes)) if name)
+    return f"{card.scenario} on {card.machine or 'an unknown machine'}{device}{images}{ranks}{code}"
 
 
 def tally(card: Scorecard) -> str:

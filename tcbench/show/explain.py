@@ -43,7 +43,7 @@ def fits(explanations: Sequence[Explanation], console: Console) -> bool:
 
 
 def by_code(explanations: Sequence[Explanation]) -> list[tuple[str, list[Explanation]]]:
-    """What was measured by each code, under its name; that is empty where all is of one."""
+    """The cells of each code, under its name; that is empty where all are of one."""
     parts: dict[tuple[Code, ...], list[Explanation]] = {}
     for one in explanations:
         parts.setdefault(one.summary.codes, []).append(one)
@@ -302,7 +302,7 @@ def _cell_json(explanation: Explanation) -> dict[str, Any]:
         "config": summary.cell.config,
         "batch_size": summary.cell.batch_size,
         "ranks": summary.cell.ranks,
-        "image_size": summary.cell.image_size,
+        "image_size": None if summary.cell.is_own else summary.cell.image_size,
         "unit": summary.cell.unit,
         "device": summary.cell.device,
         "simulated": is_simulated(summary.environment),

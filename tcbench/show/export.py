@@ -80,9 +80,9 @@ def _identity(machine: str | None, cell: Cell, environment: Environment | None) 
         "config": cell.config,
         "batch_size": cell.batch_size,
         "ranks": cell.ranks,
-        "image_size": cell.image_size,
+        "image_size": None if cell.is_own else cell.image_size,
         "model": cell.model,
-        "variant": cell.variant,
+        "variant": None if cell.is_own else cell.variant,
         "device": cell.device,
         "input": cell.input.kind,
         "input_path": cell.input.path,
@@ -106,6 +106,7 @@ def _trials(records: Sequence[Record]) -> Iterator[Row]:
             "duration_s": record.duration_s,
             "tcbench": environment.tcbench if environment else None,
             "commit": environment.commit if environment else None,
+            "project_commit": environment.project_commit if environment else None,
             "python": environment.python if environment else None,
         }
         if environment is not None and environment.ranks is not None:
@@ -151,6 +152,8 @@ def _cells(records: Sequence[Record]) -> Iterator[Row]:
             "reason": summary.reason,
             "trials": summary.trials,
             "trials_ok": summary.trials_ok,
+            "commit": ", ".join(dict.fromkeys(code.commit for code in summary.codes if code.commit)) or None,
+            "project_commit": ", ".join(dict.fromkeys(code.project for code in summary.codes if code.project)) or None,
             **_ends("images_per_s", summary.images_per_s),
             **_ends("step_time_mean_s", summary.step_time_s),
             "step_time_median_s": summary.step_time_median_s,

@@ -77,8 +77,7 @@ def lasting(cells: Sequence[Named]) -> tuple[str, ...]:
     """A name for each cell that is the same in every run, whatever else was run: services follow a cell by it. Cells
     that it does not tell apart carry their keys."""
     names = [
-        f"{cell.label}, {cell.model} {cell.variant}, {cell.image_size} px, {_images(cell)}, "
-        f"{cell.device.partition(':')[0]}, {machine or 'unknown machine'}"
+        f"{cell.label}, {_trained(cell)}, {cell.device.partition(':')[0]}, {machine or 'unknown machine'}"
         for machine, cell in cells
     ]
     count = Counter(names)
@@ -87,5 +86,8 @@ def lasting(cells: Sequence[Named]) -> tuple[str, ...]:
     )
 
 
-def _images(cell: Cell) -> str:
-    return cell.input.label if cell.input.path is None else f"{cell.input.kind} {cell.input.path}"
+def _trained(cell: Cell) -> str:
+    if cell.is_own:
+        return cell.model
+    images = cell.input.label if cell.input.path is None else f"{cell.input.kind} {cell.input.path}"
+    return f"{cell.model} {cell.variant}, {cell.image_size} px, {images}"

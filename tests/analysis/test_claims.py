@@ -458,6 +458,14 @@ def test_kernels_per_step_come_from_timelines(left: int, right: int, expected: O
 # -------------------------------------------------------------------------------------------------------- scorecards
 
 
+def test_each_code_has_a_scorecard_of_its_own_that_names_it() -> None:
+    at = [factories.make_environment(commit=letter) for letter in "ab"]
+    records = [factories.make_record("fp16", run_id=str(n), environment=one) for n, one in enumerate(at)]
+    cards = scorecards(records, lambda _: Asked("cpu", (make_claim(),)))
+    assert [card.codes for card in cards] == [(one.code,) for one in at]
+    assert scorecards(records[:1], lambda _: Asked("cpu", (make_claim(),)))[0].codes == ()
+
+
 def test_each_machine_and_setting_has_a_scorecard_of_its_own() -> None:
     here = [*trials("fp16", *times(1.2)), *trials("fp32", *STEADY)]
     there = [

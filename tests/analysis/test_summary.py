@@ -49,6 +49,10 @@ def test_two_revisions_are_never_one_cell_but_a_run_that_was_gone_on_with_is() -
     again = make_record(run_id="5", environment=make_environment(**codes[0]))
     assert [summary.trials for summary in summarise([*records, again])] == [2, 1, 1, 1, 1]
     assert len({summary.setting for summary in summarise(records)}) == 5
+    files = [make_environment(sources={name: "1"}) for name in ("a.py", "b.py")]  # each config loads what it needs
+    there = [make_record(c, environment=one) for c, one in zip(("fp32", "fp16"), files, strict=True)]
+    back = [make_record(c, environment=one, run_id="2") for c, one in zip(("fp16", "fp32"), files[::-1], strict=True)]
+    assert len({summary.setting for summary in summarise([*there, *back])}) == 1
     [mixed] = summarise([make_record(trial=n, environment=r.environment) for n, r in enumerate(records[:2])])
     assert (mixed.trials, [code.commit for code in mixed.codes]) == (2, ["a" * 12, "b" * 12])
 

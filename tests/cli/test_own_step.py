@@ -94,7 +94,7 @@ def record(config: str, batch_size: int, trial: int) -> bytes:
     )
     times_s = [step_s * (1 + 0.001 * ((7 * k + trial) % 5)) for k in range(12)]
     measurement = make_measurement(times_s, phases=phases, macs_per_image=0, prefetch_depth=0)
-    environment = make_environment("a-machine", commit="a1b2c3d")
+    environment = make_environment("a-machine", commit="a1b2c3d", project_commit="f00dfeedbeef")
     made = make_record(cell=cell, measurement=measurement, environment=environment, trial=trial)
     return records.encode(made) + b"\n"
 
@@ -160,6 +160,28 @@ def test_the_page_bears_the_unit_and_the_base(folder: Path) -> None:
     assert "samples/s" in page and "Samples per second" in page
     assert "vs my_step/plain+inplace" in page
     assert "images/s" not in page and "Images per second" not in page
+
+
+FOREIGN = re.compile(r"\bv1\b|classes|\b224\b|learning rate|loss scale|image(?!s[_-]per)", re.IGNORECASE)
+"""What is said of networks that train on images: of a step of the user's own nobody knows such a thing."""
+
+
+def test_no_field_of_a_network_stands_on_somebody_elses_step(folder: Path) -> None:
+    said(folder, "report", RUN, "-o", "page.html")
+    page = re.sub(r"<(script|style|path)\b.*?</\1>", "", (folder / "page.html").read_text("utf-8"), flags=re.DOTALL)
+    assert not FOREIGN.findall(re.sub(r"<[^>]*>", "\n", page))
+    for form in ("github-action-benchmark", "bencher"):
+        assert not FOREIGN.findall(said(folder, "export", RUN, "--format", form).out)
+    for per in ("trial", "cell", "step"):
+        [row, *_] = json.loads(said(folder, "export", RUN, "--format", "json", "--per", per).out)["rows"]
+        assert (row["image_size"], row["variant"]) == (None, None)
+    assert json.loads(said(folder, "explain", RUN, "--json").out)["cells"][0]["image_size"] is None
+
+
+def test_exports_name_the_projects_commit(folder: Path) -> None:
+    for per in ("trial", "cell"):
+        rows = json.loads(said(folder, "export", RUN, "--format", "json", "--per", per).out)["rows"]
+        assert {(row["project_commit"], row["commit"]) for row in rows} == {("f00dfeedbeef", "a1b2c3d")}
 
 
 def test_advice_comes_of_the_steps_own_rungs_alone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -192,7 +192,9 @@ def test_changed_files_of_tcbench_and_of_an_own_step_are_other_code(tmp_path, mo
     monkeypatch.setattr(machine, "commit", lambda: "aaaaaaaaaaaa+")
     facts = make_environment(commit=machine.commit(), sources=machine.sources(["my_step.py"]))
     before = [make_record(environment=facts)]
-    assert machine.other_code(before) == ""
+    Path("its_neighbour.py").touch()
+    its_own = make_environment(commit=machine.commit(), sources=machine.sources(["its_neighbour.py", "../passwd"]))
+    assert machine.other_code([*before, make_record("fp16", environment=its_own)]) == ""  # a config loads what it needs
     Path("my_step.py").write_text("STEP = 2\n", "utf-8")
     assert machine.other_code(before) == "my_step.py has changed"
     assert machine.other_code([make_record(environment=facts, status="failed")]) == ""  # it runs again

@@ -55,6 +55,8 @@ def test_the_table_sets_the_talk_beside_this_machine() -> None:
     assert "held" not in lines[2]  # not the talk's
     assert "does not hold" in lines[2]
     assert view.title(make_card()) == "cpu on amd-epyc-2cpu (AMD EPYC), resnet50, 64x64 pixels, generated"
+    of_code = make_card(codes=(factories.make_environment(commit="1a2b").code,))
+    assert view.title(of_code) == f"{view.title(make_card())}, tcbench 0.1.0 at 1a2b"
 
 
 def test_no_ratio_is_written_with_an_exponent() -> None:

@@ -50,8 +50,8 @@ def by_setting(summaries: Sequence[CellSummary], what: str) -> dict[Setting, lis
         settings.setdefault(summary.setting, []).append(summary)
     if len(settings) > MAX_PANELS:
         raise SelectionError(
-            f"results of {len(settings)} different settings (machine, device, input, ...) do not fit in one chart "
-            f"(at most {MAX_PANELS}); name fewer files"
+            f"results of {len(settings)} different settings (machine, device, input, commit, ...) do not fit in one "
+            f"chart (at most {MAX_PANELS}); name fewer files"
         )
     return settings
 
@@ -105,7 +105,7 @@ _NAMED_RUNS = 2
 def _facts(summaries: Sequence[CellSummary]) -> dict[str, str]:
     """Facts of one setting, by the field it comes from; the first four always, the others where they differ."""
     machine, cell, codes = summaries[0].setting
-    own = cell.input.kind == "own"
+    own = cell.is_own
     facts = {
         "device_name": _device(summaries),
         "model": cell.model if own else f"{cell.model} {cell.variant}",

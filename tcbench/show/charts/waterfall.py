@@ -42,7 +42,7 @@ _ROW = 0.235
 _COLUMNS = 4
 _PALE = 0.4
 """Of the bar of the whole ladder, where that may have changed nothing."""
-_SUBTITLE = "Images/s gained or lost by each rung, and the factor over the step before. Each ladder has its own scale."
+_SUBTITLE = "gained or lost by each rung, and the factor over the step before. Each ladder has its own scale."
 
 
 def ladder_chart(
@@ -69,7 +69,8 @@ def ladder_chart(
     ]
     small = small_print(summaries, provenance.common, whiskers=False)
     title = marked(title, (summary.environment for summary in summaries))
-    page = Page(heading(title, summaries[0].cell.scenario), _SUBTITLE, [small])
+    unit = rate_unit(summary.cell for summary in summaries).capitalize()
+    page = Page(heading(title, summaries[0].cell.scenario), f"{unit} {_SUBTITLE}", [small])
     columns = max(len(block.climbs) for block in blocks)
     grid = page.panels([_ROW * len(block.labels) for block in blocks], columns)
     for block, row in zip(blocks, grid, strict=True):

@@ -51,7 +51,7 @@ def _cell(cell: CellComparison, name: str) -> dict[str, Any]:
         "scenario": of.scenario,
         "batch_size": of.batch_size,
         "ranks": of.ranks,
-        "image_size": of.image_size,
+        "image_size": None if of.is_own else of.image_size,
         "device": of.device,
         "input": {"kind": of.input.kind, "path": of.input.path},
         "metric": {"name": metric.name, "unit": wording.unit(metric, [of]), "more_is_better": metric.more_is_better},

@@ -8,6 +8,7 @@ from tcbench.core.record import Environment, Record
 from tcbench.show import simulated
 from tcbench.show.console import many_ranks
 from tcbench.show.format import counted, libraries, listed, size
+from tcbench.show.naming import project_name, tcbench_name
 from tcbench.show.page.page import AnyBlock, Data, Facts, Field, Heading, Section, Table
 from tcbench.show.page.settings import Settings
 from tcbench.show.page.wording import columns, figure
@@ -60,20 +61,9 @@ def _facts(records: Sequence[Record]) -> Iterable[tuple[str, str]]:
     hosts = [*dict.fromkeys(host for one in ranks for host in one.hosts)]
     yield from fact("ranks", (f"{one.engine}; {one.binding}; started by {one.launcher}" for one in ranks))
     yield from fact("hosts", [", ".join(hosts)])
-    yield from fact("tcbench", _versions(environments))
-    yield from fact("project", [_commits(e.project_commit for e in environments)])
-
-
-def _versions(environments: Sequence[Environment]) -> Iterable[str]:
-    """ "0.1.0, commits 1a2b, 3c4d": each version with its commits."""
-    for version in dict.fromkeys(e.tcbench for e in environments):
-        commits = _commits(e.commit for e in environments if e.tcbench == version)
-        yield ", ".join(filter(None, (version, commits)))
-
-
-def _commits(names: Iterable[str | None]) -> str:
-    commits = list(dict.fromkeys(filter(None, names)))
-    return f"commit{'s' if len(commits) > 1 else ''} {', '.join(commits)}" if commits else ""
+    codes = [environment.code for environment in environments]
+    yield from fact("tcbench", [tcbench_name(codes).removeprefix("tcbench ")])
+    yield from fact("project", [project_name(codes).removeprefix("project ")])
 
 
 def _gpu(environment: Environment) -> str | None:
@@ -121,21 +111,22 @@ def _settings(records: Sequence[Record], settings: Settings) -> Iterable[tuple[s
         return listed(list(dict.fromkeys(values)))
 
     yield "scenario", all_of(cell.scenario for cell in cells)
-    yield "model", all_of(f"{cell.model} {cell.variant}, {cell.n_classes} classes" for cell in cells)
-    yield "images", all_of(f"{cell.image_size} × {cell.image_size}, {cell.input.label}" for cell in cells)
+    networks = [cell for cell in cells if not cell.is_own]
+    own = [cell.model for cell in cells if cell.is_own]
+    yield "model", all_of([*own, *(f"{cell.model} {cell.variant}, {cell.n_classes} classes" for cell in networks)])
+    if networks:
+        yield "images", all_of(f"{cell.image_size} × {cell.image_size}, {cell.input.label}" for cell in networks)
     if decoding := all_of(r.measurement.decoding for r in records if r.measurement and r.measurement.decoding):
         yield "decoding", decoding
     yield "device", all_of(f"{cell.device}, {counted(cell.threads, 'thread')}" for cell in cells)
     if many_ranks(cells):
         yield "ranks", listed([str(ranks) for ranks in sorted({cell.ranks for cell in cells})])
-    yield (
-        "training",
-        all_of(
-            f"learning rate {c.train.learning_rate:g}, momentum {c.train.momentum:g}, weight decay "
-            f"{c.train.weight_decay:g}, loss scale {c.train.loss_scale:g}, seed {c.seed}"
-            for c in cells
-        ),
-    )
+    trained = [
+        f"learning rate {c.train.learning_rate:g}, momentum {c.train.momentum:g}, weight decay "
+        f"{c.train.weight_decay:g}, loss scale {c.train.loss_scale:g}, seed {c.seed}"
+        for c in networks
+    ]
+    yield "training", all_of([*(f"seed {cell.seed}" for cell in cells if cell.is_own), *trained])
     yield (
         "timed pass",
         all_of(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from factories import make_environment, make_record
+from factories import make_cell, make_environment, make_record
 from matplotlib.figure import Figure
 from show.charts.charts import BATCHED, assert_tidy, bars, run, words
 
@@ -25,6 +25,12 @@ def test_the_ladder_is_tidy(batch_sizes: tuple[int, ...], scale: float) -> None:
 def test_the_ladder_of_two_machines_is_tidy() -> None:
     summaries = (*run(), *run(batch_sizes=(4, 8), environment=make_environment()))
     assert_tidy(charts.ladder_chart(summaries))
+
+
+def test_the_ladder_bears_the_steps_own_unit() -> None:
+    records = [make_record(cell=make_cell(config, unit="rows")) for config in ("fp32", "fp32+dali")]
+    said = " ".join(words(charts.ladder_chart(summarise(records))))
+    assert "Rows/s gained or lost" in said and "mages" not in said.replace("64 × 64 images", "")
 
 
 def test_gains_and_losses_carry_sign_and_colour_and_doubt_is_pale() -> None:

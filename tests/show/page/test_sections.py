@@ -299,7 +299,7 @@ def test_a_gpu_and_its_state_stand_in_the_environment():
     assert named["GPU"] == "Tesla V100, compute capability 7.0, 80 SMs, 16.00 GiB"
     assert named["driver"] == "570.86 (CUDA up to 12.8)"
     assert named["GPU state"] == "power limit 300 W, SM clock set to 1380 MHz, ECC on, MIG off"
-    assert named["tcbench"] == "0.1.0, commit abc" and named["project"] == "commit def+"
+    assert named["tcbench"] == "0.1.0 at abc" and named["project"] == "at def+"
 
 
 def test_what_trials_of_one_machine_do_not_agree_on_stands_side_by_side():
@@ -318,8 +318,8 @@ def test_commits_stand_in_one_list_behind_their_version():
     ]
     [facts, *_] = blocks(reports.results(records), "environment", Facts)
     named = dict(facts.pairs)
-    assert named["tcbench"] == "0.1.0, commits abc, def; 0.2.0"
-    assert named["project"] == "commits p, q+"
+    assert named["tcbench"] == "0.1.0 at abc, def; 0.2.0"
+    assert named["project"] == "at p, q+"
 
 
 def test_a_machine_that_is_unknown():
