@@ -1,4 +1,4 @@
-"""What tuning cuDNN's plans from an empty cache takes of a config: candidates, and the time to build them. No GPU needed.
+"""Candidates of tuning cuDNN's plans from an empty cache, by config, and the time to build them. Needs no GPU.
 
     uv run --extra cuda12 python benchmarks/tuning.py --gpu H100 --bs 64 --budget 60 fp32 fp16+batched+nhwc+fused
 
