@@ -176,7 +176,7 @@ class Trials:
 
     @functools.cached_property
     def tuning(self) -> dict[str, None]:
-        """How cuDNN's plans were tuned, as the trials say; those that timed none say nothing."""
+        """The tuning of cuDNN's plans in words, by trial, each once; none of trials that timed none."""
         of_trials = ([p for p in m.plans if p.budget_s is not None] for m in self._measurements)
         return {
             f"{sum(p.timed for p in plans)} candidates timed, {sum(p.left_out for p in plans)} left out, "

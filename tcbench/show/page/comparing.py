@@ -44,7 +44,7 @@ def section(comparison: Comparison, base: str) -> Section:
     measured = any(cell.ratio is not None for cell in comparison.cells)
     blocks.append(_drawn(comparison, base, table) if measured else Data(table))
     if comparison.notes:
-        blocks.append(Notice(Badge("mixed", "warn", "warn"), say("Trials of one side do not agree."), comparison.notes))
+        blocks.append(Notice(Badge("mixed", "warn", "warn"), say("Not all trials are alike."), comparison.notes))
     return Section("comparison", "Comparison", tuple(blocks))
 
 

@@ -93,7 +93,8 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Shortlist:
-    """What autotuning chooses from, and how many others might have served: `cut` some of them for want of time."""
+    """The candidates that autotuning chooses from; `left_out`: the number of others that might have served, `cut`:
+    whether some of them for want of time."""
 
     candidates: tuple[Candidate, ...]
     left_out: int
@@ -404,12 +405,12 @@ class Plans:
         finally:
             if self._workbench is not None:  # before the plan is restored, which takes memory too
                 self._workbench.release()
+            self._spent_s += perf_counter() - started
         if kept is None or facts.plan != kept.plan:
             search.select(facts)
             data = search.serialize()
         facts = dataclasses.replace(facts, serialized_bytes=len(data))
         if self._workbench is not None:
-            self._spent_s += perf_counter() - started
             self._tuned += 1
             messages.SEND.get()(messages.Tuning(self._tuned, self._spent_s, self._budget_s))
         # Only the chosen plan is kept: the others hold their kernels on the device.

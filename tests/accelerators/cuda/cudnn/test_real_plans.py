@@ -84,6 +84,14 @@ def test_hoppers_own_engine_is_among_the_plans_as_it_is_where_a_run_asks_for_the
     assert len(list(Search(work, target("H100"), 90, LIMIT).candidates())) > 30
 
 
+@pytest.mark.parametrize(("work", "timed"), [(ConvFprop(BOTTLENECK), 12), (norms(NORM)[0], 2)])
+def test_tuning_times_twelve_plans_of_a_convolution_and_two_of_a_normalisation(work, timed):
+    """Hopper's heuristic offers some forty of one and thirty of the other."""
+    shortlist = Search(work, target("H100"), 90, LIMIT).shortlist({}, lambda: True)
+    assert (len(shortlist.candidates), shortlist.cut) == (timed, False)
+    assert shortlist.left_out > 20
+
+
 @pytest.mark.parametrize("gpu", ["A100", "H200", "B200"])
 def test_statistics_of_a_bfloat16_convolution_have_no_plan(gpu):
     """The reason why convstats needs fp16."""
