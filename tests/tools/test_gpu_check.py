@@ -195,6 +195,19 @@ def test_scenarios_that_cannot_be_read_are_said(check):
     assert (done.returncode, done.stdout.splitlines()[-1]) == (1, "failed: configs: cannot be read (0 s)")
 
 
+def test_of_steps_that_run_out_of_their_time_only_those_that_keep_what_is_done_are_begun_again(check, tmp_path):
+    """A stand-in for timeout, which ends what measures and the tests at once."""
+    (tmp_path / "timeout").write_text(
+        '#!/usr/bin/env bash\n[[ $* == *"--bs 64"* || $* == *pytest* ]] && exit 124\nexec /usr/bin/timeout "$@"\n'
+    )
+    (tmp_path / "timeout").chmod(0o755)
+    done, _, files = check(PATH=f"{tmp_path}:{os.environ['PATH']}", STEPS="tests ladder")
+    assert "to come: ladder: " in done.stdout
+    assert files["steps.txt"].startswith(b"tests: ran out of its 240 s (")
+    done, _, _ = check(STEPS="tests ladder")
+    assert list(steps(done)) == ["ladder"]
+
+
 @pytest.mark.slow
 def test_a_step_that_the_budget_cuts_short_is_to_come(check):
     """Sixteen seconds: a step that has less than half of its time is not begun."""
