@@ -98,9 +98,9 @@ pack() {
 
 # step NAME SECONDS COMMAND...: run a command for at most so long, keep what it says, and note how it ended. One that
 # this call's budget cuts short is left to the next, and one that could not even begin well is not begun. NAME may end
-# in -VARIANT, of which STEPS says nothing.
+# in -VARIANT, of which STEPS says nothing. `keeps`: it keeps what is done, and goes on whatever cuts it short.
 step() {
-  local name=$1 limit_s=$2 left_s=$((budget_s - reserve_s - SECONDS)) began=$SECONDS cut= code words=ok
+  local name=$1 limit_s=$2 left_s=$((budget_s - reserve_s - SECONDS)) began=$SECONDS cut=${keeps:-} code words=ok
   shift 2
   [[ -n ${STEPS:-} && " $STEPS " != *" ${name%%-*} "* ]] && return
   if grep -q "^$name: " "$ended"; then
@@ -179,7 +179,7 @@ print(",".join(config.name for config in chosen))
 
 # measure NAME SECONDS SCENARIO CONFIGS [OPTION...]: at batch size 64; what an earlier call measured of it stays.
 measure() {
-  local name=$1 limit_s=$2 scenario=$3 configs=$4
+  local name=$1 limit_s=$2 scenario=$3 configs=$4 keeps=yes
   shift 4
   step "$name" "$limit_s" "${python[@]}" -m tcbench run "$scenario" --device "$device" --config "$configs" --bs 64 \
     --trials 1 --max-time 5 --timeout 150 --out "$results" --label "$name" --resume "$@"
