@@ -45,8 +45,8 @@ def _one_line(shows: str, words: Sequence[str] = ()) -> Iterator[None]:
             message = re.sub(pattern, plain, message)
         if option := re.match(r"'(-[\w-]+)': expected", message):
             value = itertools.chain(
-                (after for before, after in itertools.pairwise(words) if before == option[1]),
-                (word.partition("=")[2] for word in words if word.startswith(f"{option[1]}=")),
+                (after for before, after in itertools.pairwise(words) if before == wrong[1]),
+                (word.partition("=")[2] for word in words if word.startswith(f"{wrong[1]}=")),
             )
             message = message.replace("':", f" {next(value, '')[:40]}':", 1)
         raise UsageError(f"{message.removesuffix('.')}; {shows}") from None
