@@ -43,7 +43,7 @@ def _one_line(shows: str, words: Sequence[str] = ()) -> Iterator[None]:
             raise
         for pattern, plain in _PLAIN:
             message = re.sub(pattern, plain, message)
-        if option := re.match(r"'(-[\w-]+)': expected", message):
+        if wrong := re.match(r"'(-[\w-]+)': expected", message):
             value = itertools.chain(
                 (after for before, after in itertools.pairwise(words) if before == wrong[1]),
                 (word.partition("=")[2] for word in words if word.startswith(f"{wrong[1]}=")),
