@@ -255,7 +255,7 @@ def test_what_keeps_tcbench_from_running_at_all_outweighs_the_gpu():
 def without(hidden: set[Path], folder: Path) -> Path:
     """A folder of packages like the one that this Python has, but for some files: links to all else."""
     site = Path(importlib.metadata.distribution("numpy").locate_file(""))
-    above = {folder for file in hidden for folder in file.parents}
+    above = {parent for file in hidden for parent in file.parents}
 
     def link(entry: Path) -> None:
         name = entry.relative_to(site)
@@ -276,6 +276,14 @@ DOCTOR = (
 )
 
 
+def of_wheels(part: packages.Part) -> tuple[Installed, set[Path]]:
+    """The distribution that a part is installed from, and its files."""
+    there = [one for one in packages.installed() if one.part is part]
+    if packages.cupy() is None or len(there) != 1:
+        pytest.skip("needs one of the CUDA extras")
+    return there[0], {Path(file) for file in importlib.metadata.files(there[0].distribution) or ()}
+
+
 def doctor(hidden: set[Path], folder: Path) -> list[str]:
     """What it says of real packages without these files. Empty files hide what a toolkit may have of the libraries."""
     (folder / "libraries").mkdir()
@@ -293,10 +301,7 @@ def doctor(hidden: set[Path], folder: Path) -> list[str]:
 @pytest.mark.plans
 @pytest.mark.parametrize("part", [part for part in packages.PARTS if part is not packages.CUPY], ids=lambda p: p.name)
 def test_of_real_packages_the_one_that_is_missing_is_named(tmp_path, part):
-    there = [one for one in packages.installed() if one.part is part]
-    if packages.cupy() is None or len(there) != 1:
-        pytest.skip("needs one of the CUDA extras")
-    said = doctor({Path(file) for file in importlib.metadata.files(there[0].distribution) or ()}, tmp_path)
+    said = doctor(of_wheels(part)[1], tmp_path)
     names = " or ".join(name for name, _ in part.distributions)
     assert any(line.startswith(f"missing {part.name} {names} is not installed; needed on a GPU") for line in said)
     assert any(line.startswith("ok CuPy ") for line in said)
@@ -306,12 +311,8 @@ def test_of_real_packages_the_one_that_is_missing_is_named(tmp_path, part):
 
 @pytest.mark.plans
 def test_an_nvrtc_without_its_built_in_functions_compiles_nothing_and_the_doctor_says_what_it_lacks(tmp_path):
-    there = [one for one in packages.installed() if one.part is packages.NVRTC]
-    if packages.cupy() is None or len(there) != 1:
-        pytest.skip("needs one of the CUDA extras")
-    files = map(Path, importlib.metadata.files(there[0].distribution) or ())
-    (said,) = [
-        line for line in doctor({file for file in files if "builtins" in file.name}, tmp_path) if " NVRTC " in line
-    ]
-    assert said.startswith(f"unusable NVRTC {there[0]} is installed but does not work: ")
+    nvrtc, files = of_wheels(packages.NVRTC)
+    lines = doctor({file for file in files if "builtins" in file.name}, tmp_path)
+    (said,) = (line for line in lines if " NVRTC " in line)
+    assert said.startswith(f"unusable NVRTC {nvrtc} is installed but does not work: ")
     assert "failed to open libnvrtc-builtins.so.1" in said
