@@ -47,6 +47,29 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Where everything is installed that tests ask for, no test may be skipped in silence."""
     parser.addoption("--may-skip", metavar="REGEX", help="Fail what is skipped, but for these reasons.")
+    parser.addoption("--skipped-to", metavar="FILE", help="Write the ids of what was skipped; pytest @FILE runs them.")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if (file := config.getoption("skipped_to")) and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(_SkippedTo(Path(file)))
+
+
+class _SkippedTo:
+    """Writes what is skipped, tests and whole modules, from all of xdist's workers."""
+
+    def __init__(self, file: Path) -> None:
+        self._ids: set[str] = set()
+        self._file = file
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport | pytest.CollectReport) -> None:
+        if report.skipped and not hasattr(report, "wasxfail"):
+            self._ids.add(report.nodeid)
+
+    pytest_collectreport = pytest_runtest_logreport
+
+    def pytest_sessionfinish(self) -> None:
+        self._file.write_text("".join(f"{id_}\n" for id_ in sorted(self._ids)), "utf-8")
 
 
 @pytest.hookimpl(wrapper=True)

@@ -9,7 +9,8 @@ cd "$(dirname "$0")/.." || exit 2
 if (($#)); then pythons=("$@"); else pythons=(3.11 3.12 3.13 3.14); fi
 # Those that go with each of them, and torch with cuda13: what has a solution has one with less in it too.
 extras=("cuda12 --extra nccl12 --extra cusolver12" "volta --extra nccl12 --extra cusolver12"
-  "cuda13 --extra nccl13 --extra cusolver13" "cuda13 --extra torch")
+  "cuda13 --extra nccl13 --extra cusolver13" "cuda13 --extra torch"
+  "host --constraints constraints.txt")
 
 resolve() {
   local python=$1 extra=$2 said

@@ -8,7 +8,6 @@ import os
 import re
 import shutil
 import signal
-import subprocess
 import time
 from pathlib import Path
 
@@ -16,6 +15,7 @@ import projects
 import pytest
 from command import finish, start, tcbench
 from factories import make_record
+from processes import children
 from typer.main import get_command
 
 from tcbench import cli
@@ -244,11 +244,8 @@ def test_a_killed_worker_is_a_record_and_the_run_goes_on(sleeper):
     deadline = time.monotonic() + 600
     killed = False
     while not killed and time.monotonic() < deadline:
-        children = subprocess.run(
-            ["pgrep", "-P", str(process.pid), "-f", "tcbench.measure.worker"], capture_output=True, text=True
-        )
-        for pid in children.stdout.split():
-            os.kill(int(pid), signal.SIGKILL)
+        for pid in children(process.pid, "tcbench.measure.worker"):
+            os.kill(pid, signal.SIGKILL)
             killed = True
         time.sleep(0.05)
     assert finish(process).code == 3

@@ -11,6 +11,7 @@ import pytest
 from tcbench.accelerators.cuda.cudnn import libraries
 from tcbench.accelerators.device import Device
 from tcbench.backends import backend
+from tcbench.backends.torch.rungs.compile import _Compiler, _Header
 from tcbench.core.errors import ScenarioError, SelectionError
 from tcbench.core.record import Input, TrainSettings
 from tcbench.core.rung import Package, Requires
@@ -321,8 +322,14 @@ def test_without_its_package_a_backends_cells_are_skipped_with_the_command_that_
     assert reasons["torch/fp32"] == expected
 
 
-def test_on_a_cpu_every_config_of_peers_can_run(monkeypatch):
-    monkeypatch.setattr(Package, "is_installed", lambda package: True)
+@pytest.fixture
+def all_installed(monkeypatch):
+    for kind in (Package, _Compiler, _Header):
+        monkeypatch.setattr(kind, "is_installed", lambda package: True)
+
+
+@pytest.mark.usefixtures("all_installed")
+def test_on_a_cpu_every_config_of_peers_can_run():
     made = plan.make(scenario.load("peers"), Selection(), CPU)
     assert {p.cell.image_size for p in made.cells} == {64}
     assert [p.skip_reason for p in made.cells if p.skip_reason] == []
@@ -331,8 +338,8 @@ def test_on_a_cpu_every_config_of_peers_can_run(monkeypatch):
 GPU = Device("cuda:0", "A GPU", 2**36, (9, 0))
 
 
-def test_on_a_gpu_every_config_of_peers_can_run(monkeypatch):
-    monkeypatch.setattr(Package, "is_installed", lambda package: True)
+@pytest.mark.usefixtures("all_installed")
+def test_on_a_gpu_every_config_of_peers_can_run():
     made = plan.make(scenario.load("peers"), Selection(), GPU)
     assert {p.cell.batch_size for p in made.cells} == {32, 64, 128, 256}
     assert [p.skip_reason for p in made.cells if p.skip_reason] == []

@@ -11,6 +11,7 @@ import tarfile
 from pathlib import Path
 
 import pytest
+from libcuda import one_gpu
 
 from tcbench.accelerators.cuda import driver, packages
 
@@ -172,10 +173,7 @@ def test_wheels_go_beside_the_interpreter_once(check, tmp_path):
 )
 def test_beyond_the_talk_goes_as_far_as_the_gpu_is_new_enough_for(check, tmp_path, capability, config):
     """A config that is skipped would be no failure, and tell nothing."""
-    source = Path(__file__).parents[1] / "accelerators" / "cuda" / "one_gpu.c"
-    command = ["g++", "-x", "c", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", str(source)]
-    subprocess.run([*command, "-o", str(tmp_path / "libcuda.so.1")], check=True)
-    gpu = {"LIBCUDA": str(tmp_path), "REAL": sys.executable, "CAPABILITY": capability, "DRIVER": "12020"}
+    gpu = {"LIBCUDA": str(one_gpu(tmp_path)), "REAL": sys.executable, "CAPABILITY": capability, "DRIVER": "12020"}
     _, calls, _ = check(STEPS="beyond", **gpu)
     (beyond,) = [call for call in calls if "run beyond" in call]
     assert f"--config {config} --bs" in beyond

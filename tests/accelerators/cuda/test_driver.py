@@ -6,10 +6,10 @@ import ctypes
 import os
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
+from libcuda import one_gpu
 
 from tcbench.accelerators.cuda import driver
 from tcbench.accelerators.cuda.driver import Gpu, Gpus
@@ -120,10 +120,7 @@ def test_a_record_gets_the_facts_of_the_cells_own_gpu(library, monkeypatch):
 @pytest.fixture(scope="module")
 def libcuda(tmp_path_factory):
     """The folder of a library that is called as the driver's is."""
-    folder = tmp_path_factory.mktemp("libcuda")
-    options = ["-x", "c", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o", str(folder / "libcuda.so.1")]
-    subprocess.run(["g++", *options, str(Path(__file__).parent / "one_gpu.c")], check=True)
-    return folder
+    return one_gpu(tmp_path_factory.mktemp("libcuda"))
 
 
 ASK = """

@@ -97,6 +97,7 @@ def test_without_nccl_ranks_are_told_what_installs_it(cupy):
 
 
 def test_chainermn_averages_on_our_stream_and_its_kernels_know_half(cupy, monkeypatch):
+    pytest.importorskip("mpi4py", reason="needs mpi4py (uv run --extra mpi)")
     seen = []
 
     def create(name, mpi):

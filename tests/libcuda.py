@@ -1,0 +1,18 @@
+"""A library that is called as the driver's is, of one GPU that environment variables describe."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parent / "accelerators" / "cuda" / "one_gpu.c"
+
+
+def one_gpu(folder: Path) -> Path:
+    """The folder, with the library in it."""
+    if not shutil.which("g++"):
+        pytest.skip("no C++ compiler (g++) on this machine")
+    options = ["-x", "c", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o", str(folder / "libcuda.so.1")]
+    subprocess.run(["g++", *options, str(SOURCE)], check=True)
+    return folder
