@@ -53,7 +53,7 @@ class Seen:
         to_target = min(1.0, max(0.0, (timed_s - least_s) / (most_s - least_s))) if most_s > least_s else None
         tuned = any(plan.budget_s is not None and not plan.from_cache for plan in measured.plans)
         tuning_s = max(0.0, sum(measured.warmup_times_s[:1]) - step_s) if tuned else 0.0
-        durations_s = (*self.durations_s, record.duration_s - tuning_s)
+        durations_s = (*self.durations_s, max(0.0, record.duration_s - tuning_s))
         startup_s = max(0.0, record.duration_s - steps_s)
         return Seen(record.cell, step_s, startup_s, to_target, durations_s, max(tuning_s, self.tuning_s))
 

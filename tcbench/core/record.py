@@ -184,9 +184,9 @@ class PlanChoice(msgspec.Struct, frozen=True, array_like=True):
     implementation or "numpy". Stands in JSON as a list in this order: fields are added at the end only.
 
     `from_cache`: found by an earlier process. `time_s` and `first_time_s`: device time of the chosen plan and of the
-    heuristic's first, where autotuning timed them; of so many, which `timed` tells, and `left_out` how many others
-    might have served. `budget_s`: the time that the trial had to tune all of its plans. `provisional`: by times that
-    were taken beside other work.
+    heuristic's first, where autotuning timed them. `timed`: the number of candidates that it timed, `left_out`: of
+    others that might have served. `budget_s`: the trial's time for tuning all of its plans, where it timed any.
+    `provisional`: by times that were taken beside other work.
     """
 
     work: str

@@ -28,25 +28,19 @@ def invoke(*arguments: str):
     return CliRunner().invoke(app, ["run", *arguments], catch_exceptions=False)
 
 
-@pytest.mark.parametrize("asked", [True, False])
-def test_fresh_autotune_reaches_the_workers_through_their_environment(monkeypatch, asked):
+@pytest.mark.parametrize(
+    ("asked", "tuning"), [((), (False, 60.0)), (("--fresh-autotune", "--tuning-budget", "2m"), (True, 120.0))]
+)
+def test_how_plans_are_tuned_reaches_the_workers_through_their_environment(monkeypatch, asked, tuning):
     seen = []
     monkeypatch.delenv(messages.FRESH_AUTOTUNE, raising=False)
-    monkeypatch.setattr(command, "_run", lambda *_: seen.append(messages.fresh_autotune()))
-    monkeypatch.setattr(os, "environ", dict(os.environ))
-    done = invoke("cpu", "--device", "cpu", "--data", "synthetic", *(["--fresh-autotune"] if asked else []))
-    assert done.exit_code == 0
-    assert seen == [asked]
-
-
-@pytest.mark.parametrize(("asked", "budget_s"), [((), 60.0), (("--tuning-budget", "2m"), 120.0)])
-def test_the_budget_of_tuning_reaches_the_workers_through_their_environment(monkeypatch, asked, budget_s):
-    seen = []
     monkeypatch.delenv(messages.TUNING_BUDGET, raising=False)
-    monkeypatch.setattr(command, "_run", lambda *_: seen.append(messages.tuning_budget_s()))
+    monkeypatch.setattr(
+        command, "_run", lambda *_: seen.append((messages.fresh_autotune(), messages.tuning_budget_s()))
+    )
     monkeypatch.setattr(os, "environ", dict(os.environ))
     assert invoke("cpu", "--device", "cpu", "--data", "synthetic", *asked).exit_code == 0
-    assert seen == [budget_s]
+    assert seen == [tuning]
 
 
 def test_an_ablation_is_chosen_by_its_name_and_waits_for_a_gpu():

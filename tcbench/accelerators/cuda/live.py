@@ -64,10 +64,9 @@ class CudaAccelerator:
                 self._handle,
                 self.properties,
                 workspace_bytes=settings.workspace_bytes,
-                autotune=settings.autotune,
                 tuning_budget_s=messages.tuning_budget_s(),
                 cache=self.plan_cache,
-                workbench=CupyWorkbench(self.stream),
+                workbench=CupyWorkbench(self.stream) if settings.autotune else None,
                 end_capture=self._end_capture,
             )
         self._workspace: Any = None

@@ -183,10 +183,10 @@ class Search:
         """The same as `first`, but a plan that cuDNN would compile is not built: cuDNN has found its configuration
         supported and knows its workspace. Of 388 such plans, for shapes of all kinds and four GPUs, every one then
         built, with that workspace. Raises NoPlan."""
-        for place in range(self.offered):
+        for plan, place in self._places().items():
             # With no workspace allowed, not even none, a plan is refused before it is built with what it needs.
             self.graph.deselect_workspace_greater_than(-1 if self._is_runtime_compiled(place) else self._limit)
-            candidate = self._build(place, str(self.graph.get_plan_name_at_index(place)))
+            candidate = self._build(place, plan)
             if candidate is not None:
                 return candidate
         raise self.none_fits()
@@ -349,20 +349,17 @@ class Plans:
         properties: GpuProperties,
         *,
         workspace_bytes: int,
-        autotune: bool,
         tuning_budget_s: float,
         cache: Cache,
         workbench: Workbench | None = None,
         end_capture: Callable[[], object] = lambda: None,
     ) -> None:
-        """`tuning_budget_s`: for all works together. `end_capture` ends a capture that was left open on the handle's
-        stream, if there is one."""
-        if autotune and workbench is None:
-            raise ValueError("autotuning needs a workbench to time plans on")
+        """With a workbench plans are autotuned on it, all works together within `tuning_budget_s`. `end_capture` ends a
+        capture that was left open on the handle's stream, if there is one."""
         self._handle = handle
         self._properties = properties
         self._limit = workspace_bytes
-        self._workbench = workbench if autotune else None
+        self._workbench = workbench
         self._budget_s = tuning_budget_s
         self._spent_s = 0.0
         self._tuned = 0

@@ -23,15 +23,9 @@ def cache(tmp_path):
     return Cache(tmp_path)
 
 
-def plans(cache, bench=None, limit=512 * MIB, properties=H200, budget_s=inf):
+def plans(cache, bench=None, limit=512 * MIB, properties=H200, budget_s=inf, **more):
     return Plans(
-        HANDLE,
-        properties,
-        workspace_bytes=limit,
-        autotune=bench is not None,
-        cache=cache,
-        workbench=bench,
-        tuning_budget_s=budget_s,
+        HANDLE, properties, workspace_bytes=limit, cache=cache, workbench=bench, tuning_budget_s=budget_s, **more
     )
 
 
@@ -167,11 +161,6 @@ def test_strict_arithmetic_bars_plans_by_their_notes(frontend, cache):
     assert plans(cache).prepare(tf32).facts.plan == "tensor cores"
 
 
-def test_autotuning_needs_a_workbench(frontend, cache):
-    with pytest.raises(ValueError, match="workbench"):
-        Plans(HANDLE, H200, workspace_bytes=1, autotune=True, cache=cache, tuning_budget_s=1)
-
-
 # -- when there is none ----------------------------------------------------------------------------------------------
 
 
@@ -300,15 +289,7 @@ def test_a_plan_that_fails_to_warm_up_for_lack_of_memory_leaves_no_capture_open_
     said = "detail::cuda_malloc((void **)&tmp_pointer, 1024 * 1024) failed with out of memory"
     frontend.refuses_to_restore = RuntimeError(said)
     ended = []
-    full = Plans(
-        HANDLE,
-        H200,
-        workspace_bytes=512 * MIB,
-        autotune=False,
-        cache=cache,
-        tuning_budget_s=0,
-        end_capture=lambda: ended.append(1),
-    )
+    full = plans(cache, end_capture=lambda: ended.append(1))
     with pytest.raises(RuntimeError, match="out of memory"):
         full.prepare(CONV)
     assert ended == [1]
