@@ -23,7 +23,7 @@ from typing import NoReturn
 from tcbench.core import files
 from tcbench.core import record as records
 from tcbench.core.errors import StorageFullError, StorageGoneError, StoreError, hint
-from tcbench.core.record import FINAL_STATUSES, Record, RecordError, Status
+from tcbench.core.record import Record, RecordError
 from tcbench.core.text import plain
 
 SUFFIX = ".jsonl"
@@ -310,11 +310,6 @@ def current(results: Iterable[Record]) -> tuple[Record, ...]:
 
     newest = {(machine(record), record.run_id, record.cell.key, record.trial): record for record in results}
     return tuple(newest.values())
-
-
-def done(results: Iterable[Record]) -> dict[tuple[str, int], Status]:
-    """The status of what need not run again (ok, skipped, out of memory) by cell key and trial."""
-    return {(r.cell.key, r.trial): r.status for r in current(results) if r.status in FINAL_STATUSES}
 
 
 def remove_empty(path: Path) -> None:

@@ -323,24 +323,11 @@ def test_a_run_without_a_record_misses_nothing_when_its_file_goes(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_failed_is_run_again_and_what_has_an_answer_is_not():
-    records = [
-        factories.make_record("fp32", status="ok"),
-        factories.make_record("fp32+dali", status="skipped"),
-        factories.make_record("fp16", status="oom"),
-        factories.make_record("fp16+dali", status="failed"),
-        factories.make_record("fp16+batched", status="timeout"),
-        factories.make_record("fp32+nhwc", status="crashed"),
-    ]
-    done = store.done(records)
-    assert done == {(r.cell.key, 0): r.status for r in records[:3]}
-
-
 def test_the_last_record_of_a_trial_counts():
     failed = factories.make_record("fp32", status="failed")
     ok = factories.make_record("fp32", status="ok")
     assert store.current([failed, ok]) == (ok,)
-    assert store.done([ok, failed]) == {}
+    assert store.current([ok, failed]) == (failed,)
 
 
 def test_runs_have_names_of_their_own_and_the_newest_is_latest(tmp_path):
