@@ -133,9 +133,8 @@ def sync_folder(folder: Path) -> None:
 
 
 def _check_links(path: Path, most: int = 40) -> None:
-    """Raises OSError where the way to a file leads through a link that the kernel would not follow either, were it set
-    to (fs.protected_symlinks): one in a folder that anyone may write to, neither ours nor the folder's owner's.
-    """
+    """Raises OSError for a link on the way that is neither ours nor its folder's owner's, where anyone may write to
+    that folder. The kernel has this rule (fs.protected_symlinks), for files that are opened."""
     for link in (path, *path.parents):
         if link.is_symlink():
             folder, owner = link.parent.stat(), link.lstat().st_uid

@@ -327,6 +327,7 @@ def test_the_last_record_of_a_trial_counts():
     failed = factories.make_record("fp32", status="failed")
     ok = factories.make_record("fp32", status="ok")
     assert store.current([failed, ok]) == (ok,)
+    assert store.current([ok, failed]) == (failed,)
 
 
 def test_runs_have_names_of_their_own_and_the_newest_is_latest(tmp_path):
