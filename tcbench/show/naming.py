@@ -20,18 +20,22 @@ def rate_unit(cells: Iterable[Cell]) -> str:
     return f"{units.pop() if len(units) == 1 else 'items'}/s"
 
 
+_COMMIT = 13
+"""A commit as records name it, with a `+`."""
+
+
 def tcbench_name(codes: Iterable[Code]) -> str:
     """ "tcbench 0.1.0 at 1a2b, 3c4d": each version with its commits."""
     versions: dict[str, dict[str, None]] = {}
     for code in codes:
-        versions.setdefault(code.version, {}).update({code.commit: None} if code.commit else {})
+        versions.setdefault(code.version, {}).update({code.commit[:_COMMIT]: None} if code.commit else {})
     said = (version + (f" at {', '.join(commits)}" if commits else "") for version, commits in versions.items())
     return f"tcbench {'; '.join(said)}" if versions else ""
 
 
 def project_name(codes: Iterable[Code]) -> str:
     """ "project at 1a2b, 3c4d"; empty where no commit of one is known."""
-    commits = dict.fromkeys(code.project for code in codes if code.project)
+    commits = dict.fromkeys(code.project[:_COMMIT] for code in codes if code.project)
     return f"project at {', '.join(commits)}" if commits else ""
 
 
