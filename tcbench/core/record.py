@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import statistics
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -504,6 +505,42 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         check_end(self.status, self.reason, self.measurement)
 
+
+SHORTEST_STEP_S = 10e-6
+"""What the loop itself and the clock take, 0.6 us, would be a large part of a shorter step."""
+
+
+def _contradiction(record: Record) -> str | None:
+    """Why a record's figures cannot all be right, in one line; None where nothing speaks against them."""
+    measured = record.measurement
+    if record.status != "ok" or measured is None:
+        return None
+    counted = measured.counted_times_s
+    step_s = sum(counted) / len(counted)
+    if step_s < SHORTEST_STEP_S:
+        least = f"{SHORTEST_STEP_S * 1e6:.0f} us"
+        return f"its steps took {step_s * 1e6:.3g} us: shorter than {least}, nothing can be timed"
+    phases_s = sum(statistics.median(phase.host_s) for phase in measured.phases if phase.host_s)
+    if step_s < phases_s / 10:
+        return f"its steps took {step_s * 1e3:.3g} ms, and their phases {phases_s * 1e3:.3g} ms: both cannot be"
+    simulated = record.environment is not None and record.environment.simulated is not None
+    if record.host is not None and not simulated:
+        timed_s, passed_s = sum(measured.step_times_s), record.host.elapsed_s
+        if abs(timed_s - passed_s) > 0.1 * passed_s + _BESIDE_STEPS_S:
+            return f"its steps took {timed_s:.3g} s by their clock and {passed_s:.3g} s by the runner's"
+    return None
+
+
+def believed(record: Record) -> Record:
+    """The record, or one that failed where its figures contradict each other: nothing is to be judged by them."""
+    why = _contradiction(record)
+    if why is None:
+        return record
+    return msgspec.structs.replace(record, status="failed", reason=f"not believed: {why}", measurement=None)
+
+
+_BESIDE_STEPS_S = 0.1
+"""The runner hears of the timed pass's ends through a pipe, on a machine that may be busy."""
 
 UPGRADES: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {}
 """From each older version to the next one."""

@@ -311,8 +311,9 @@ def _not_writable(path: Path, why: str | None) -> StoreError:
 
 def current(results: Iterable[Record]) -> tuple[Record, ...]:
     """One record per machine, run, cell and trial: the last written, where a resumed run measured one again. Two
-    machines' runs have one id where they began in the same second."""
-    results = tuple(results)
+    machines' runs have one id where they began in the same second. One whose figures contradict each other has
+    failed."""
+    results = tuple(map(records.believed, results))
     machines: dict[str, set[str]] = {}
     for record in results:
         if record.environment is not None:

@@ -9,10 +9,12 @@ import sys
 from pathlib import Path
 
 import factories
+import msgspec
 import pytest
 
 from tcbench.core import record, store
 from tcbench.core.errors import StorageFullError, StorageGoneError, StoreError
+from tcbench.core.record import HostLoad, PhaseTimes
 from tcbench.core.store import Store
 
 
@@ -186,6 +188,7 @@ sys.path.insert(0, {str(Path(factories.__file__).parent)!r})
 import factories
 from pathlib import Path
 from tcbench.core.errors import StorageFullError
+from tcbench.core.record import HostLoad, PhaseTimes
 from tcbench.core.store import Store
 with Store(Path({str(path)!r})) as records:
     records.append(factories.make_record("fp32", 4))
@@ -424,3 +427,28 @@ def test_a_new_run_takes_away_what_killed_ones_left_empty_and_nothing_else(tmp_p
     assert {*folder.iterdir()} == {begun, written, others, made}
     assert store.new_path(tmp_path, "m", "cpu") != made  # one that has just begun
     assert made.exists()
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        ({"step_times_s": (1e-9,) * 10}, "its steps took 0.001 us: shorter than 10 us, nothing can be timed"),
+        ({"step_times_s": (0.001,) * 10}, "its steps took 1 ms, and their phases 100 ms: both cannot be"),
+        ({}, "its steps took 1 s by their clock and 50 s by the runner's"),
+    ],
+)
+def test_what_contradicts_itself_is_kept_and_not_judged(changed, reason):
+    phases = (PhaseTimes(name="forward", host_s=(0.1,) * 3, device_s=None),)
+    record = factories.make_record()
+    measurement = msgspec.structs.replace(record.measurement, step_times_s=(0.1,) * 10, phases=phases)
+    measurement = msgspec.structs.replace(measurement, **changed)
+    host = HostLoad(elapsed_s=1.0 if changed else 50.0, processors=2, own_s=1, waited_s=0, others_s=0, stolen_s=0)
+    record = msgspec.structs.replace(record, measurement=measurement, host=host)
+    (seen,) = store.current([record])
+    assert (seen.status, seen.reason, seen.measurement) == ("failed", f"not believed: {reason}", None)
+    plausible = msgspec.structs.replace(
+        record,
+        measurement=msgspec.structs.replace(measurement, step_times_s=(0.1,) * 10),
+        host=msgspec.structs.replace(host, elapsed_s=1.05),
+    )
+    assert store.current([plausible]) == (plausible,)
