@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.metadata
 import os
@@ -86,7 +87,9 @@ def disturbances() -> Iterator[Finding]:
 
 @dataclass(frozen=True)
 class _Dependency:
-    distribution: str
+    """`distributions`: any one of them will do; the first is what the remedy installs."""
+
+    distributions: tuple[str, ...]
     module: str
     why: str
     remedy: str
@@ -94,32 +97,38 @@ class _Dependency:
 
 
 _DEPENDENCIES = (
-    _Dependency("chainer", "tcbench.backends.chainer.compat", "the framework", _SYNC, True),
-    _Dependency("numpy", "numpy", "arrays", _SYNC, True),
-    _Dependency("Pillow", "PIL", "the base config's input", _SYNC, True),
-    _Dependency("nvtx", "nvtx", "ranges for Nsight Systems", _SYNC, True),
-    _Dependency("matplotlib", "matplotlib", "charts", _SYNC, True),
-    _Dependency("nvidia-dali-cuda120", "nvidia.dali", "the dali rung (x86-64 Linux)", _SYNC, False),
-    _Dependency("opencv-python-headless", "cv2", "the opencv rung", "uv sync --extra opencv", False),
+    _Dependency(("chainer",), "tcbench.backends.chainer.compat", "the framework", _SYNC, True),
+    _Dependency(("numpy",), "numpy", "arrays", _SYNC, True),
+    _Dependency(("Pillow",), "PIL", "the base config's input", _SYNC, True),
+    _Dependency(("nvtx",), "nvtx", "ranges for Nsight Systems", _SYNC, True),
+    _Dependency(("matplotlib",), "matplotlib", "charts", _SYNC, True),
+    _Dependency(("nvidia-dali-cuda120", "nvidia-dali-cuda130"), "nvidia.dali", "the dali rung (x86-64)", _SYNC, False),
+    _Dependency(("opencv-python-headless",), "cv2", "the opencv rung", "uv sync --extra opencv", False),
 )
 
 
 def _packages() -> Iterator[Finding]:
     for package in _DEPENDENCIES:
-        try:
-            version = importlib.metadata.version(package.distribution)
-        except importlib.metadata.PackageNotFoundError:
-            state: State = "broken" if package.needed else "missing"
-            yield Finding(state, package.distribution, f"not installed; needed for {package.why}", package.remedy)
+        bad: State = "broken" if package.needed else "missing"
+        name, version = _installed(package.distributions)
+        if version is None:
+            yield Finding(bad, name, f"not installed; needed for {package.why}", package.remedy)
             continue
         try:
             importlib.import_module(package.module)
         except Exception as error:
             message = " ".join(str(error).split())
-            broken = f"{version} is installed but does not import: {message}"
-            yield Finding("broken" if package.needed else "missing", package.distribution, broken, package.remedy)
+            yield Finding(bad, name, f"{version} is installed but does not import: {message}", package.remedy)
         else:
-            yield Finding("ok", package.distribution, version)
+            yield Finding("ok", name, version)
+
+
+def _installed(distributions: Sequence[str]) -> tuple[str, str | None]:
+    """The first distribution that is here, with its version; where none is, the first of all, and None."""
+    for name in distributions:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            return name, importlib.metadata.version(name)
+    return distributions[0], None
 
 
 def _ranks() -> Finding:

@@ -116,8 +116,6 @@ def _settings(records: Sequence[Record], settings: Settings) -> Iterable[tuple[s
     yield "model", all_of([*own, *(f"{cell.model} {cell.variant}, {cell.n_classes} classes" for cell in networks)])
     if networks:
         yield "images", all_of(f"{cell.image_size} × {cell.image_size}, {cell.input.label}" for cell in networks)
-    if decoding := all_of(r.measurement.decoding for r in records if r.measurement and r.measurement.decoding):
-        yield "decoding", decoding
     yield "device", all_of(f"{cell.device}, {counted(cell.threads, 'thread')}" for cell in cells)
     if many_ranks(cells):
         yield "ranks", listed([str(ranks) for ranks in sorted({cell.ranks for cell in cells})])
@@ -137,6 +135,8 @@ def _settings(records: Sequence[Record], settings: Settings) -> Iterable[tuple[s
     )
     if settings.several:
         yield "settings", str(len(settings.here))
+    if decoding := all_of(r.measurement.decoding for r in records if r.measurement and r.measurement.decoding):
+        yield "decoding", decoding
 
 
 def _runs(records: Sequence[Record]) -> Table:
