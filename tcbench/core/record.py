@@ -390,6 +390,18 @@ class GpuSamples(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(sample for sample in self.samples if self.timed_from_s <= sample.time_s <= self.timed_to_s)
 
     @property
+    def mean_power_w(self) -> float | None:
+        """Over the timed pass: by the energy counter where the GPU has one, else of its readings, which many GPUs
+        average over a second. None under MIG, where both are the whole GPU's."""
+        timed = () if self.state.mig else self.timed
+        counted = [(s.time_s, s.energy_j) for s in timed if s.energy_j is not None]
+        if len(counted) > 1 and counted[-1][1] > counted[0][1]:
+            (from_s, from_j), (to_s, to_j) = counted[0], counted[-1]
+            return (to_j - from_j) / (to_s - from_s)
+        powers_w = [sample.power_w for sample in timed if sample.power_w]
+        return sum(powers_w) / len(powers_w) if powers_w else None
+
+    @property
     def energy_j(self) -> float | None:
         """Energy over the trial."""
         return next((s.energy_j for s in reversed(self.samples) if s.energy_j is not None), None)
