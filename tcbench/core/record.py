@@ -199,7 +199,8 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     device (GPU), over the whole trial: there, what the memory pools held. `plans`: one for each different cuDNN graph,
     or on a processor for each kind of work and library's implementation. Losses are None where nothing computes.
     `busy_s`: the time per timed step in which the device worked, where it tells: a simulated one.
-    With many ranks it is the result of the one whose timed pass took longest; `ranks` has a part of each, in order, and
+    With many ranks it is the result of the one whose timed pass took longest; `ranks` has a part of each, in order
+    (that of a base of one rank too, where it was bound to processors as they are), and
     `reduced_bytes` is the size of the gradients that one rank gives to the all-reduce in a step. `reduce_overlaps`: it
     runs beside other phases, so that `allreduce` is the wait that is left of it.
     """
