@@ -85,18 +85,10 @@ def _memory(record: Record) -> float | None:
 
 
 def _energy(record: Record) -> float | None:
-    """Images per joule: throughput over the mean power of the timed pass, from the energy counter where the GPU has
-    one, else from the samples of its power. None with many ranks: only the GPU of rank 0 is watched."""
-    if record.cell.ranks > 1:
-        return None
-    rate = _throughput(record)
-    timed = record.gpu.timed if record.gpu is not None else ()
-    counted = [(s.time_s, s.energy_j) for s in timed if s.energy_j is not None]
-    if rate is not None and len(counted) > 1 and counted[-1][1] > counted[0][1]:
-        (from_s, from_j), (to_s, to_j) = counted[0], counted[-1]
-        return rate * (to_s - from_s) / (to_j - from_j)
-    powers_w = [s.power_w for s in timed if s.power_w]
-    return rate / statistics.fmean(powers_w) if rate is not None and powers_w else None
+    """Images per joule: throughput over the mean power of the timed pass. None with many ranks: only the GPU of rank 0
+    is watched."""
+    rate, power_w = _throughput(record), record.gpu.mean_power_w if record.gpu else None
+    return rate / power_w if rate is not None and power_w is not None and record.cell.ranks == 1 else None
 
 
 THROUGHPUT = Metric("throughput", "images per second over total time", "images/s", True, _throughput)

@@ -77,10 +77,9 @@ def measured_step(summary: CellSummary, trials: Sequence[Record]) -> Step | None
 
 
 def _mean_power_w(trials: Sequence[Record]) -> float | None:
-    """Over the samples of all timed passes; None where no power was read."""
-    samples = [sample.power_w for record in trials if record.gpu for sample in record.gpu.timed]
-    read = [power_w for power_w in samples if power_w is not None]
-    return statistics.fmean(read) if read else None
+    """Of the trials of which it is known."""
+    known = [power_w for record in trials if record.gpu and (power_w := record.gpu.mean_power_w) is not None]
+    return statistics.fmean(known) if known else None
 
 
 @dataclass(frozen=True)

@@ -98,6 +98,7 @@ class Point:
 
     `speedup` is its images/s over those of the curve's base, `efficiency` that over the ratio of their ranks; both are
     None where either was not measured. `allreduce` and `imbalance` are None of one rank, and without a profiled pass.
+    `cores`: the numbers of processors that its ranks were bound to; none where they were not.
     """
 
     summary: CellSummary
@@ -105,6 +106,7 @@ class Point:
     efficiency: Interval | None
     allreduce: AllReduce | None
     imbalance: Imbalance | None
+    cores: tuple[int, ...]
 
     @property
     def ranks(self) -> int:
@@ -194,7 +196,9 @@ def _point(summary: CellSummary, base: CellSummary | None, measured: Sequence[Me
     if base is not None and speedup is not None:
         more = summary.cell.ranks / base.cell.ranks
         efficiency = Interval(speedup.value / more, speedup.low / more, speedup.high / more)
-    return Point(summary, speedup, efficiency, _allreduce(summary, measured), _imbalance(measured))
+    cores = sorted({len(part.cores) for m in measured for part in m.ranks if part.cores})
+    many = [m for m in measured if len(m.ranks) > 1]
+    return Point(summary, speedup, efficiency, _allreduce(summary, many), _imbalance(many), tuple(cores))
 
 
 def _allreduce(summary: CellSummary, measured: Sequence[Measurement]) -> AllReduce | None:

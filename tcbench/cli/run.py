@@ -232,10 +232,10 @@ def _run(
 ) -> bool:
     """Run a plan to its end, store and show it. `whole` as in `_next_step`. True when some cell failed."""
     from tcbench.analysis.eta import estimate
-    from tcbench.core import store
+    from tcbench.core import messages, store
     from tcbench.run import rounds
     from tcbench.run.checkup import disturbances
-    from tcbench.run.runner import Runner
+    from tcbench.run.runner import Launch, Runner
     from tcbench.show import console
     from tcbench.show.format import counted
     from tcbench.show.progress import RunProgress
@@ -256,7 +256,7 @@ def _run(
         return [planned.cell for planned, _ in ahead if planned.skip_reason is None]
 
     try:
-        probe(launcher, to_run())
+        cores = probe(launcher, [planned.cell for planned in plan.cells if planned.skip_reason is None and ahead])
         with store.Store(path) as records:
             generate_input(plan, stderr, quiet)
             say(console.plan_line(plan))
@@ -268,7 +268,10 @@ def _run(
                 say(whether)
             say(console.rounds_line(state))
             with RunProgress(stderr, estimate((), before), len(ahead), quiet) as progress:
-                runner = Runner(path.stem, plan.timeout_s, listen=progress.listen, launcher=launcher, plan=plan.key)
+                launch = Launch(variables={messages.CORES: str(cores)})
+                runner = Runner(
+                    path.stem, plan.timeout_s, listen=progress.listen, launch=launch, launcher=launcher, plan=plan.key
+                )
                 while ahead:
                     round_ = ahead[0][1] + 1
                     progress.begin(f"round {round_}" if round_ > 1 else "", to_run(), len(fresh) + len(ahead))
@@ -316,15 +319,17 @@ def _earlier(plan: Plan, out: Path, ending: str, allow: str | None) -> _Earlier:
     return path, before, f"resuming {path}: {counted(len(before), 'record')} there{of_other}"
 
 
-def probe(launcher: Launcher, cells: Sequence[Cell]) -> None:
-    """Have the launcher start as many ranks as the largest cell has, before anything is measured. Raises
-    SelectionError where they do not come."""
+def probe(launcher: Launcher, cells: Sequence[Cell]) -> int:
+    """Have the launcher start as many ranks as the largest cell has, before anything is measured; the number of
+    processors that each is bound to, 0 where they are not or there is one. Raises SelectionError where they do not
+    come."""
     from tcbench.run import ranks
     from tcbench.run.runner import Launch, worker_environment
 
     cell = max(cells, key=lambda cell: cell.ranks, default=None)
     if cell is not None and cell.ranks > 1:
-        ranks.probe(launcher, cell.ranks, Launch().rank_command, worker_environment(cell))
+        return ranks.probe(launcher, cell.ranks, Launch().rank_command, worker_environment(cell))
+    return 0
 
 
 def _library(plan: Plan) -> str | None:

@@ -20,6 +20,16 @@ FRESH_AUTOTUNE = "TCBENCH_FRESH_AUTOTUNE"
 """The environment variable that is "1" where a worker is to time cuDNN's or oneDNN's plans anew, whatever was kept."""
 
 
+CORES = "TCBENCH_CORES"
+"""The environment variable with the number of processors that a worker of one rank is to run on, where it is the base
+of cells of many: as many as a rank of theirs has."""
+
+
+def cores() -> int:
+    """That number; 0 where it may run on all."""
+    return int(os.environ.get(CORES, "0"))
+
+
 def fresh_autotune() -> bool:
     """Whether kept times are to be ignored (`tcbench run --fresh-autotune`)."""
     return os.environ.get(FRESH_AUTOTUNE) == "1"

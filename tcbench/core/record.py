@@ -225,7 +225,8 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     or on a processor for each kind of work and library's implementation. Losses are None where nothing computes.
     `busy_s`: the time per timed step in which the device worked, where it tells: a simulated one. `decoding`: how the
     device decoded the images; None where the host did, always in the same way.
-    With many ranks it is the result of the one whose timed pass took longest; `ranks` has a part of each, in order, and
+    With many ranks it is the result of the one whose timed pass took longest; `ranks` has a part of each, in order
+    (that of a base of one rank too, where it was bound to processors as they are), and
     `reduced_bytes` is the size of the gradients that one rank gives to the all-reduce in a step. `reduce_overlaps`: it
     runs beside other phases, so that `allreduce` is the wait that is left of it.
     """
@@ -433,6 +434,18 @@ class GpuSamples(msgspec.Struct, frozen=True, kw_only=True):
         if self.timed_from_s is None or self.timed_to_s is None:
             return ()
         return tuple(sample for sample in self.samples if self.timed_from_s <= sample.time_s <= self.timed_to_s)
+
+    @property
+    def mean_power_w(self) -> float | None:
+        """Over the timed pass: by the energy counter where the GPU has one, else of its readings, which many GPUs
+        average over a second. None under MIG, where both are the whole GPU's."""
+        timed = () if self.state.mig else self.timed
+        counted = [(s.time_s, s.energy_j) for s in timed if s.energy_j is not None]
+        if len(counted) > 1 and counted[-1][1] > counted[0][1]:
+            (from_s, from_j), (to_s, to_j) = counted[0], counted[-1]
+            return (to_j - from_j) / (to_s - from_s)
+        powers_w = [sample.power_w for sample in timed if sample.power_w]
+        return sum(powers_w) / len(powers_w) if powers_w else None
 
     @property
     def energy_j(self) -> float | None:

@@ -30,6 +30,11 @@ def share(masks: Sequence[frozenset[int]], local_rank: int) -> tuple[tuple[int, 
     return (), "overlapping, by the launcher"
 
 
+def first(count: int) -> tuple[int, ...]:
+    """So many of the processors that this process may use: those that the first of a host's ranks would get."""
+    return tuple(sorted(sorted(os.sched_getaffinity(0), key=_place)[:count]))
+
+
 def bind(processors: Sequence[int]) -> None:
     """Let the calling thread, and those that it starts from now on, run on these processors alone; no processors: on
     all that it may."""

@@ -20,7 +20,7 @@ import msgspec
 
 from tcbench.accelerators.device import kind_of
 from tcbench.core.messages import Finished, Joined, Message, ProfileRequest, Stepped
-from tcbench.core.record import Cell, RankPart, Ranks
+from tcbench.core.record import Cell, Ranks
 from tcbench.core.session import Session
 from tcbench.core.world import World, entered
 from tcbench.hardware import affinity, machine
@@ -36,7 +36,6 @@ def main() -> None:
     world = _world(MPI)
     masks = [frozenset(mask) for mask in _local(MPI).allgather(sorted(os.sched_getaffinity(0)))]
     cores, bound = affinity.share(masks, world.local_rank)
-    machine.usable_cpus()  # before this process binds itself, so that its machine has the name that it has otherwise
     joined = Joined(world.rank, world.size, socket.gethostname(), os.getpid(), cores, bound)
 
     def send(message: Message) -> None:
@@ -62,17 +61,8 @@ def main() -> None:
 
 def _run(cell: Cell, joined: Joined, send: worker.Send, request: ProfileRequest | None) -> Finished:
     """The cell's end at this rank, with its part in it."""
-    # Where a device computes, the thread that drives it has a core of its own, and those of the feed have the others.
-    driver, feed = joined.cores, joined.cores
-    if not kind_of(cell.device).is_host and len(joined.cores) > 1:
-        driver, feed = joined.cores[:1], joined.cores[1:]
-    affinity.bind(feed)
     running: list[Session] = []
     engine = ""
-
-    def opened(session: Session) -> None:
-        affinity.bind(driver)
-        running.append(session)
 
     def pass_on(message: Message) -> None:
         nonlocal engine
@@ -80,23 +70,12 @@ def _run(cell: Cell, joined: Joined, send: worker.Send, request: ProfileRequest 
             engine = running[0].facts().engine
         send(message)
 
-    finished = worker.run(cell, pass_on, request, opened)
-    measurement, environment = finished.measurement, finished.environment
-    if measurement is not None:
-        part = RankPart(
-            rank=joined.rank,
-            host=joined.host,
-            cores=joined.cores,
-            device=cell.device,
-            step_times_s=measurement.step_times_s,
-            phases=measurement.phases,
-            peak_memory_bytes=measurement.peak_memory_bytes,
-        )
-        measurement = msgspec.structs.replace(measurement, ranks=(part,))
+    finished = worker.run_on(joined.cores, cell, pass_on, request, joined.rank, running.append)
+    environment = finished.environment
     if environment is not None:
         ranks = Ranks(launcher="", engine=engine, hosts=(joined.host,), binding=joined.bound)
         environment = msgspec.structs.replace(environment, ranks=ranks)
-    return Finished(finished.status, finished.reason, measurement, environment)
+    return msgspec.structs.replace(finished, environment=environment)
 
 
 def _world(mpi: Any) -> World:

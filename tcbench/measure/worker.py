@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 import sys
 import threading
 import traceback
@@ -19,14 +20,14 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from tcbench.accelerators.device import kind_of
-from tcbench.core import recording
+from tcbench.core import messages, recording
 from tcbench.core.errors import ScenarioError, TcbenchError
 from tcbench.core.messages import SEND, Building, Finished, Message, ProfileRequest, Stepped
-from tcbench.core.record import Cell, Environment, Measurement
+from tcbench.core.record import Cell, Environment, Measurement, RankPart
 from tcbench.core.recording import Title
 from tcbench.core.session import Phase, Session
 from tcbench.core.worker import serve
-from tcbench.hardware import machine
+from tcbench.hardware import affinity, machine
 
 if TYPE_CHECKING:
     from tcbench.accelerators.device import Activities
@@ -37,7 +38,12 @@ Send = Callable[[Message], None]
 def main() -> None:
     """Run the cell that stands on standard input."""
     request = msgspec.json.decode(sys.argv[2], type=ProfileRequest) if len(sys.argv) > 2 else None
-    serve(msgspec.json.Decoder(Cell).decode, lambda cell, send: run(cell, send, request))
+    cores = affinity.first(messages.cores())
+
+    def work(cell: Cell, send: Send) -> Finished:
+        return run_on(cores, cell, send, request) if cores else run(cell, send, request)
+
+    serve(msgspec.json.Decoder(Cell).decode, work)
 
 
 def _nothing(session: Session) -> None:
@@ -62,6 +68,41 @@ def run(
     finally:
         SEND.reset(token)
     return Finished("ok", None, measurement, environment)
+
+
+def run_on(
+    cores: tuple[int, ...],
+    cell: Cell,
+    send: Send,
+    request: ProfileRequest | None = None,
+    rank: int = 0,
+    opened: Callable[[Session], None] = _nothing,
+) -> Finished:
+    """The same as one rank, on these processors (none: not bound), with its part in the measurement. Where a device
+    computes, the thread that drives it has a processor of its own, and those of the feed have the others."""
+    machine.usable_cpus()  # before this process binds itself, so that its machine has the name that it has otherwise
+    apart = not kind_of(cell.device).is_host and len(cores) > 1
+    driver, feed = (cores[:1], cores[1:]) if apart else (cores, cores)
+    affinity.bind(feed)
+
+    def bound(session: Session) -> None:
+        affinity.bind(driver)
+        opened(session)
+
+    finished = run(cell, send, request, bound)
+    measurement = finished.measurement
+    if measurement is None:
+        return finished
+    part = RankPart(
+        rank=rank,
+        host=socket.gethostname(),
+        cores=cores,
+        device=cell.device,
+        step_times_s=measurement.step_times_s,
+        phases=measurement.phases,
+        peak_memory_bytes=measurement.peak_memory_bytes,
+    )
+    return msgspec.structs.replace(finished, measurement=msgspec.structs.replace(measurement, ranks=(part,)))
 
 
 def failure(cell: Cell, error: Exception) -> tuple[Literal["oom", "failed"], str]:

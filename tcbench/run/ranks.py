@@ -114,6 +114,11 @@ class RankWorkers:
         return len(self._joined) == self._ranks
 
     @property
+    def cores(self) -> int:
+        """The fewest processors that one of those that have come is bound to; 0 where one is not."""
+        return min(len(one.joined.cores) for one in self._connections.values() if one.joined is not None)
+
+    @property
     def _joined(self) -> dict[int, _Connection]:
         return {one.joined.rank: one for one in self._connections.values() if one.joined is not None}
 
@@ -320,9 +325,9 @@ def described(environments: Iterable[Environment], launcher: str) -> Environment
     return msgspec.structs.replace(environments[0], ranks=together)
 
 
-def probe(launcher: Launcher, ranks: int, command: Callable[[str], list[str]], environment: Mapping[str, str]) -> None:
-    """Have the launcher start as many ranks, which only say that they are there. Raises SelectionError where they do
-    not all come."""
+def probe(launcher: Launcher, ranks: int, command: Callable[[str], list[str]], environment: Mapping[str, str]) -> int:
+    """Have the launcher start as many ranks, which only say that they are there; the number of processors that each is
+    bound to, 0 where they are not. Raises SelectionError where they do not all come."""
     try:
         asked = RankWorkers(launcher, ranks, b"", command, timeout_s=_JOIN_S, environment=environment)
     except OSError as error:
@@ -332,6 +337,7 @@ def probe(launcher: Launcher, ranks: int, command: Callable[[str], list[str]], e
             for _, message in process.receive([asked]):
                 if isinstance(message, Fault):
                     raise SelectionError(f"--ranks {ranks}, started by `{launcher}`: {message.reason}")
+        return asked.cores
     finally:
         asked.end(patiently=True)
 

@@ -31,6 +31,7 @@ def table(curves: Sequence[Curve]) -> Table:
         "algo\nGB/s",
         "bus\nGB/s",
         "imbalance\n(slowest)",
+        "cores\nper rank",
     )
     for heading in headings:
         table.add_column(heading, justify="right", no_wrap=True)
@@ -69,6 +70,7 @@ def _figures(point: Point) -> Iterator[str]:
     for bandwidth in (exchange.algorithm_bytes_s, exchange.bus_bytes_s) if exchange else (None, None):
         yield "" if bandwidth is None else gigabytes(bandwidth.value)
     yield imbalance(point.imbalance)
+    yield cores(point)
 
 
 def efficiency(interval: Interval | None) -> str:
@@ -89,6 +91,11 @@ def efficiency_limits(interval: Interval | None) -> str:
 def gigabytes(bytes_s: float) -> str:
     """Of 10^9 bytes, as nccl-tests write them: 1.36."""
     return number(bytes_s / 1e9)
+
+
+def cores(point: Point) -> str:
+    """ "2", or "2, 4" where ranks were bound to different numbers; empty where they were not."""
+    return ", ".join(map(str, point.cores))
 
 
 def imbalance(of: Imbalance | None) -> str:
@@ -127,6 +134,7 @@ def point_json(point: Point) -> dict[str, Any]:
     exchange, uneven = point.allreduce, point.imbalance
     return {
         "images_per_s_per_rank": point.images_per_s_per_rank,
+        "cores_per_rank": point.cores,
         "speedup": point.speedup,
         "efficiency": point.efficiency,
         "allreduce_s": exchange and exchange.time_s,

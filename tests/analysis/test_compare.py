@@ -426,6 +426,16 @@ def test_cells_of_one_config_and_batch_size_pair_by_their_ranks():
     assert [cell.verdict for cell in alone.cells] == ["missing", "new"]
 
 
+def test_energy_of_a_slice_is_not_known_since_the_power_is_the_whole_cards():
+    def trials():
+        sliced = GpuState(mig=True)
+        records = [with_power(record, 100.0, counter=False) for record in factories.make_trials(trials=3)]
+        return [msgspec.structs.replace(r, gpu=msgspec.structs.replace(r.gpu, state=sliced)) for r in records]
+
+    cell = only(compare(trials(), trials(), metrics=("energy",)))
+    assert (cell.verdict, cell.why) == ("not measured", "no images per joule in the records of base")
+
+
 def test_energy_of_many_ranks_is_not_known_since_one_gpu_is_watched():
     def trials():
         cell = factories.make_cell(ranks=2)

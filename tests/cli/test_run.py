@@ -43,6 +43,20 @@ def test_how_plans_are_tuned_reaches_the_workers_through_their_environment(monke
     assert seen == [tuning]
 
 
+def test_workers_are_told_how_many_processors_a_rank_of_the_most_has(monkeypatch, tmp_path):
+    seen, asked = [], []
+
+    class Stopped(Runner):
+        def run(self, trials):
+            seen.append(self.launch.variables)
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("tcbench.run.runner.Runner", Stopped)
+    monkeypatch.setattr(command, "probe", lambda launcher, cells: asked.append({cell.ranks for cell in cells}) or 3)
+    invoke("cpu", "--device", "cpu", "--data", "synthetic", "--config", "fp32", "--out", str(tmp_path))
+    assert (seen, asked) == ([{messages.CORES: "3"}], [{1}])
+
+
 def test_an_ablation_is_chosen_by_its_name_and_waits_for_a_gpu():
     done = invoke(
         "settings", "--device", "cpu", "--dry-run", "--json", "--bs", "64", "--config", "fp16*:no-autotune,fp16"

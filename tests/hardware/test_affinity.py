@@ -36,6 +36,14 @@ def test_the_threads_of_a_core_stay_with_one_rank(tmp_path, monkeypatch):
     assert [affinity.share(masks, rank)[0] for rank in (0, 1)] == [(0, 2), (1, 3)]
 
 
+def test_the_first_processors_are_those_that_the_first_rank_would_get(monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {4, 5, 6, 7})
+    monkeypatch.setattr(affinity, "_fact", lambda processor, name: processor % 2)
+    first, _ = affinity.share([frozenset({4, 5, 6, 7})] * 2, 0)
+    assert affinity.first(2) == first == (4, 6)
+    assert affinity.first(0) == ()
+
+
 def test_a_process_is_bound_to_its_processors():
     before = os.sched_getaffinity(0)
     try:

@@ -13,12 +13,12 @@ import pytest
 from tcbench.accelerators import device
 from tcbench.accelerators.cuda import driver
 from tcbench.accelerators.cuda.driver import Gpu, Gpus
-from tcbench.core import recording
+from tcbench.core import messages, recording
 from tcbench.core.errors import DataError, OutOfDeviceMemory, TraceError
 from tcbench.core.messages import SEND, Building, Finished, ProfileRequest, Stepped, Tuning, decode
 from tcbench.core.record import Input, MeasureSettings
 from tcbench.core.session import Phase
-from tcbench.hardware import machine
+from tcbench.hardware import affinity, machine
 from tcbench.hardware.clock import HostClock
 from tcbench.measure import worker
 from tcbench.measure.loop import LossError
@@ -74,6 +74,26 @@ def test_what_is_deep_inside_a_step_may_send_messages_while_a_worker_runs(monkey
     SEND.get()(tuning)
     assert sent[1:] == [tuning]
     assert decode(msgspec.json.encode(tuning)) == tuning
+
+
+def test_the_base_of_many_ranks_stays_on_as_many_processors_as_one_of_them(monkeypatch):
+    bound, finished = [], []
+    monkeypatch.setenv(messages.CORES, "1")
+    monkeypatch.setattr("sys.argv", ["worker", "3"])
+    monkeypatch.setattr(affinity, "bind", bound.append)
+    monkeypatch.setattr(worker, "measured", lambda *given: given[-1](None) or factories.make_measurement())
+    monkeypatch.setattr(worker, "serve", lambda _, work: finished.append(work(factories.make_cell(), print)))
+    worker.main()
+    (part,) = finished[0].measurement.ranks
+    assert bound == [affinity.first(1)] * 2 == [part.cores] * 2
+
+
+def test_where_a_device_computes_the_thread_that_drives_it_has_a_processor_of_its_own(monkeypatch):
+    bound = []
+    monkeypatch.setattr(affinity, "bind", bound.append)
+    monkeypatch.setattr(worker, "run", lambda *given: given[-1](None) or Finished("failed", "no", None, None))
+    worker.run_on((4, 5, 6), factories.make_cell(device="cuda:0"), print)
+    assert bound == [(5, 6), (4,)]
 
 
 def noted(error: Exception, note: str) -> Exception:

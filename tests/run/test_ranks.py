@@ -211,7 +211,7 @@ def test_over_a_network_a_rank_must_know_the_secret():
 
 def test_a_probe_asks_who_is_there_and_no_more():
     starter, launch = standins("assert join() == b''")
-    ranks.probe(starter, 2, launch.rank_command, dict(os.environ))
+    assert ranks.probe(starter, 2, launch.rank_command, dict(os.environ)) == 1, "processors of each"
     with pytest.raises(launchers.SelectionError, match=r"^--ranks 2, started by `.*`: the launcher ended"):
         ranks.probe(Launcher(("false", "{n}")), 2, launch.rank_command, dict(os.environ))
     with pytest.raises(launchers.SelectionError, match="No such file"):

@@ -50,13 +50,18 @@ def test_a_step_of_many_ranks_has_an_all_reduce_in_it_already():
         run.measured([trial(ranks=2)], all_configs=True)
 
 
-def test_energy_is_that_of_the_mean_power_while_steps_were_timed():
-    samples = tuple(GpuSample(time_s=t, power_w=w) for t, w in ((1.0, 50.0), (5.0, 200.0), (6.0, 300.0), (9.0, 60.0)))
-    gpu = GpuSamples(state=GpuState(), samples=samples, timed_from_s=4.0, timed_to_s=7.0)
+@pytest.mark.parametrize(
+    ("counted_j", "mig", "power_w"),
+    [((None,) * 4, False, 250), ((0, 40, 300, 900), False, 260), ((None,) * 4, True, None)],
+)
+def test_power_is_the_energy_counters_while_steps_were_timed_else_the_readings(counted_j, mig, power_w):
+    readings = zip((1.0, 5.0, 6.0, 9.0), (50.0, 200.0, 300.0, 60.0), counted_j, strict=True)
+    samples = tuple(GpuSample(time_s=t, power_w=w, energy_j=j) for t, w, j in readings)
+    gpu = GpuSamples(state=GpuState(mig=mig), samples=samples, timed_from_s=4.0, timed_to_s=7.0)
     [basis] = run.measured([msgspec.structs.replace(trial(), gpu=gpu)], all_configs=True)
-    assert basis.step.power_w == 250
+    assert basis.step.power_w == power_w
     [size] = run.scale_out([basis], [64], ABCI).sizes
-    assert size.fastest.energy_j == pytest.approx(64 * 250 * size.fastest.time_to_train_s)
+    assert size.fastest.energy_j == (power_w and pytest.approx(64 * power_w * size.fastest.time_to_train_s))
 
 
 def test_a_simulated_step_says_so():

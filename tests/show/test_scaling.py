@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import msgspec
 from factories import make_cell, make_environment, make_measurement_of_ranks, make_ranks, make_record
 from rich.console import Console
 
@@ -36,7 +37,16 @@ def test_a_row_has_throughput_efficiency_the_exchange_and_the_imbalance() -> Non
     assert head[:3] == ["batch", "config", "ranks"]
     assert one == ["4", "fp32", "1", "40.0", "100.0%"]
     # A step takes 125 ms, half of it the exchange: 1.6 GB/s; the slow rank works 1.5 times as long as the other.
-    assert two == ["2", "32.0", "80.0%", "62.5", "ms", "1.60", "1.60", "19.7%", "(1)"]
+    assert two == ["2", "32.0", "80.0%", "62.5", "ms", "1.60", "1.60", "19.7%", "(1)", "1"]
+
+
+def test_the_base_and_its_ranks_say_how_many_cores_each_had() -> None:
+    base = on(1, 40.0)
+    assert base.measurement is not None
+    part = msgspec.structs.replace(make_measurement_of_ranks((0.1,) * 12, 2).ranks[0], cores=(0, 1))
+    base = msgspec.structs.replace(base, measurement=msgspec.structs.replace(base.measurement, ranks=(part,)))
+    *_, one, two = lines(base, on(2, 64.0))
+    assert (one[-2:], two[-1]) == (["100.0%", "2"], "1")
 
 
 def test_a_config_that_adds_rungs_is_named_by_them_below_the_other() -> None:

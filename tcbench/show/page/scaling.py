@@ -15,11 +15,11 @@ from tcbench.show.page.drawings import Swatches
 from tcbench.show.page.page import AnyBlock, Data, Field, Paragraph, Section, Table, say, strong
 from tcbench.show.page.settings import Settings
 from tcbench.show.page.wording import columns, figure, middle, spaced
-from tcbench.show.scaling import efficiency, efficiency_limits, gigabytes, head, notes
+from tcbench.show.scaling import cores, efficiency, efficiency_limits, gigabytes, head, notes
 
 _NAMES = (
     *("#per rank", "#speed-up", "#efficiency", "95% interval"),
-    *("#all-reduce", "#algorithm GB/s", "#bus GB/s", "#imbalance", "slowest rank", "fastest rank"),
+    *("#all-reduce", "#algorithm GB/s", "#bus GB/s", "#imbalance", "slowest rank", "fastest rank", "cores per rank"),
 )
 
 
@@ -94,4 +94,5 @@ def _fields(curve: Curve, point: Point, swatches: Swatches) -> tuple[Field, ...]
         figure(uneven.share, percent(uneven.share)) if uneven else Field(),
         Field("" if uneven is None else f"{uneven.slowest} ({uneven.slowest_in} of {len(uneven.steps)} steps)"),
         Field("" if uneven is None else str(uneven.fastest)),
+        Field(cores(point)),
     )
