@@ -58,13 +58,8 @@ def test_a_rate_shows_its_interval(images_per_s: float | Interval, text: str) ->
 
 def test_sizes_and_times_are_read_at_a_glance() -> None:
     assert [numbers.size(n) for n in (512 * 2**20, 3 * 2**29)] == ["512 MiB", "1.50 GiB"]
-    assert [numbers.milliseconds(s) for s in (5e-8, 0.00123, 0.0456, 0.09996, 1.5)] == [
-        "0.00005 ms",
-        "1.23 ms",
-        "45.6 ms",
-        "100 ms",
-        "1500 ms",
-    ]
+    shown = map(numbers.milliseconds, (5e-8, 0.00123, 0.0456, 0.09996, 1.5))
+    assert ", ".join(shown) == "0.00005 ms, 1.23 ms, 45.6 ms, 100 ms, 1500 ms"
 
 
 @pytest.mark.parametrize(
@@ -81,14 +76,9 @@ def test_a_share_that_is_there_is_never_written_as_nothing() -> None:
 
 
 def test_ratios_end_where_nothing_is_known() -> None:
-    assert [numbers.factor(x) for x in (2e-6, 0.0453, 1.234, 12.34, 1000, 45_678)] == [
-        "0.000002×",
-        "0.045×",
-        "1.23×",
-        "12.3×",
-        "1000×",
-        "45.7k×",
-    ]
+    assert " ".join(map(numbers.factor, (2e-6, 0.0453, 1.234, 12.34, 1e3, 45_678))) == (
+        "0.000002× 0.045× 1.23× 12.3× 1000× 45.7k×"
+    )
     assert numbers.ratio(Interval(0.95, 0.938, math.inf)) == "0.950 (0.938 to >1000)"
     assert numbers.ratio(None) == ""
     assert numbers.changes(Interval(0.948, 0.939, 0.957)) == "-5.2% (-6.1% to -4.3%)"

@@ -6,6 +6,7 @@ from __future__ import annotations
 import ctypes
 import importlib.metadata
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -198,6 +199,17 @@ def test_convolutions_are_done_by_onednn_and_the_record_says_by_which_of_its_imp
     plans = {plan.work: plan.plan for plan in processor.plans()}
     assert plans["conv_fprop float32"] not in ("numpy", "ref:any")
     assert plans["lrn_forward float32"] == "numpy"
+
+
+def test_a_record_marks_what_was_chosen_beside_other_work(
+    processor: OneDnnAccelerator, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("TCBENCH_CACHE", str(tmp_path))
+    monkeypatch.setattr(tuning, "_beside_others", lambda engine: True)
+    work = w.ConvFprop(w.Conv2d(2, 16, 6, 6, 16, 3, 3, 1, 1, "NHWC", "float32"))
+    processor.prepare(work, *(np.ones(operand.shape, operand.dtype) for operand in work.operands))
+    processor.prepare(w.WeightDecay(8, 1e-4), *(np.ones(8, np.float32) for _ in range(2)))
+    assert [plan.provisional for plan in processor.plans()] == [True, False]
 
 
 def test_what_a_record_holds_of_implementations_does_not_grow_with_the_layers(processor: OneDnnAccelerator) -> None:
