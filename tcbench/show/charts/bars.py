@@ -214,10 +214,6 @@ def _ceiling(intervals: Sequence[Interval]) -> float:
     return max(min(interval.high, 1.5 * highest) for interval in intervals)
 
 
-_LOW_WHISKER = 12.0
-"""Points; about the height of a number."""
-
-
 def _draw_measured(axes: Axes, bars: Sequence[tuple[float, Bar, Interval]], ceiling: float, pitch: float) -> None:
     """Bars with their whiskers and, where there is room (`pitch`: inches from bar to bar), their values."""
     if not bars:
@@ -249,17 +245,7 @@ def _draw_measured(axes: Axes, bars: Sequence[tuple[float, Bar, Interval]], ceil
     fits = [max(text_width(line, WORDS) for line in text.split("\n")) <= 0.98 * pitch for text in words]
     point = axes.get_ylim()[1] / (axes.bbox.height / DPI * 72)  # in images/s
     for x, value, rise, text, fit in zip(xs, values, above, words, fits, strict=True):
-        # On its bar: above a whisker that hardly rises, over one that ends far above, where it would be read as that.
-        lift = rise / point if rise / point <= _LOW_WHISKER else 0.0
-        if fit:
-            put(
-                axes,
-                text,
-                (x, value),
-                (0, lift + 2.5),
-                size=WORDS,
-                va="bottom",
-                linespacing=1.05,
-            )
+        if fit:  # above the whisker, which it would hide
+            put(axes, text, (x, value), (0, rise / point + 2.5), size=WORDS, va="bottom", linespacing=1.05)
     for patch, (_, bar, interval) in zip(container, bars, strict=True):
         tooltip(patch, f"{bar.name}\n{number(interval.value)} {bar.unit}/s ({limits(interval)})")

@@ -36,7 +36,7 @@ from tcbench.show.charts.text import (
 )
 from tcbench.show.charts.wording import ended
 from tcbench.show.comparison.wording import UNNAMED, Labels, allowed, doubts_in_short, heading, headline, several, unit
-from tcbench.show.format import counted, number, quotient, threshold
+from tcbench.show.format import counted, listed, number, quotient, threshold
 from tcbench.show.naming import apart
 from tcbench.show.verdicts import Tone, signed, tone
 
@@ -252,9 +252,10 @@ def _rows(cells: Sequence[CellComparison]) -> tuple[_Row, ...]:
 
 
 def _small_print(comparison: Comparison) -> list[str]:
+    over = {"rounds, in pairs" if cell.by_round else "trials (Welch)" for cell in comparison.cells if cell.estimate}
     lines = [
         "ratio: current over base, of the geometric means over trials · whisker: its 95% confidence interval over "
-        "trials (Welch) · hollow: inconclusive · dashed: the threshold "
+        f"{listed(sorted(over)) or 'trials'} · hollow: inconclusive · dashed: the threshold "
         f"({threshold(comparison.rule.threshold)})"
     ]
     if comparison.differences:

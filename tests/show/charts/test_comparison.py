@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from show.charts.charts import assert_tidy, words
 
-from tcbench.analysis.compare import compare
+from tcbench.analysis.compare import APART, IN_TURNS, compare
 from tcbench.analysis.verdict import Rule
 from tcbench.core.errors import SelectionError
 from tcbench.core.record import STATUSES, Record
@@ -228,3 +228,12 @@ def test_ranks_have_blocks_of_their_own() -> None:
     assert_tidy(figure)
     heads = [word.partition(" · ")[0] for word in words(figure) if "images per second over total time" in word]
     assert heads == ["1 rank", "2 ranks"]
+
+
+def test_small_print_says_over_what_the_interval_is() -> None:
+    drifting = [30.0, 50.0, 42.0, 35.0, 47.0, 39.0]
+    base, current = (
+        [make_record(trial=n, images_per_s=rate * share) for n, rate in enumerate(drifting)] for share in (1.0, 0.9)
+    )
+    for method, over in ((APART, "trials (Welch)"), (IN_TURNS, "rounds, in pairs")):
+        assert f"over {over} ·" in " ".join(words(charts.comparison_chart(compare(base, current, method=method))))
