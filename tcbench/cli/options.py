@@ -226,7 +226,7 @@ def results_argument(more: str = "", default: str = "the newest run") -> Any:
 ResultsArgument = Annotated[list[str] | None, results_argument()]
 
 
-def output_option(text: str = "A .png, .svg or .pdf file.") -> Any:
+def output_option(text: str = "A .png, .svg or .pdf file. Default: beside the results.") -> Any:
     """-o of a command that writes one file."""
     return typer.Option("-o", "--output", metavar="FILE", help=text, rich_help_panel=WHERE)
 

@@ -12,7 +12,7 @@ import typer
 
 from tcbench.cli.app import OUT, command
 from tcbench.cli.options import ANOTHER_FILE, ResultsArgument, ResultsFolderOption, config_names, output_option
-from tcbench.cli.results import by_age, named, read
+from tcbench.cli.results import by_age, named, place, read_results
 from tcbench.core.errors import SelectionError, TcbenchError
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ tcbench plot results --by machine --config fp32,best    machines beside each oth
 )
 def plot(
     results: ResultsArgument = None,
-    output: Annotated[Path, output_option()] = Path("tcbench.png"),
+    output: Annotated[Path | None, output_option()] = None,
     kind: Annotated[
         Literal["throughput", "ladder", "networks", "scaling"] | None,
         typer.Option(
@@ -74,16 +74,19 @@ def plot(
     if config and slide is not None:
         raise SelectionError(f"--slide {slide} has its own configs: not with --config")
     configs = config_names(config)
-    charts.check_path(output)
+    if output is not None:
+        charts.check_path(output)
     draw = functools.partial(_draw, kind=kind, slide=slide, by=by, configs=configs)
-    records = read(results, out)
+    given = read_results(results, out)
     try:
-        figure = draw(records)
+        figure = draw(given.records)
     except SelectionError as error:
         other = None if results else _drawable(out, draw)
         if other is None:
             raise
         raise SelectionError(f"{error}; name a run that has it, such as {other}") from None
+    what = "machines" if by == "machine" else f"slide-{slide}" if slide is not None else kind or "throughput"
+    output = place(output, given.paths, f"{what}.png")
     charts.save(figure, output, ANOTHER_FILE)
     typer.echo(f"wrote {output}")
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 @command(
     "Write one HTML file with everything that results show.",
     """
-tcbench report                                    the newest run, as report.html
+tcbench report                                    the newest run, as RUN-report.html beside it
 tcbench report results/*/naruse2018-*.jsonl -o v100.html --title "Our V100"
 tcbench report --baseline main                    with a comparison
 tcbench report results/ profile.json.gz           several runs, and a timeline
@@ -38,7 +38,7 @@ def report(
             "are shown too"
         ),
     ] = None,
-    output: Annotated[Path, output_option("An .html file.")] = Path("report.html"),
+    output: Annotated[Path | None, output_option("An .html file. Default: beside the results.")] = None,
     compare: Annotated[
         str | None,
         typer.Option(metavar="BASE", help="Compare with these results: a file, a folder or a run's id. Default: none."),
@@ -56,17 +56,19 @@ def report(
     holds each cell back, timelines, a comparison, the environment, and a table of every trial."""
     from tcbench.show.page import MOST, Results, beside, build, check_path, render, save
 
-    check_path(output)
-    refuse_input(context, beside(output))
+    if output is not None:
+        check_path(output)
     if compare is not None and baseline is not None:
         raise SelectionError("--compare and --baseline both name a base: expected one of them")
 
     from tcbench.analysis.explanation import explain
     from tcbench.cli.documents import training
     from tcbench.cli.explain import arithmetic, problem_of
-    from tcbench.cli.results import read_with_documents
+    from tcbench.cli.results import place, read_with_documents
 
     given = read_with_documents(results, out)
+    output = place(output, given.paths, "report.html")
+    refuse_input(context, beside(output))
     records = given.records
     arithmetic_s, ceiling = arithmetic(records)
     explanations = explain(records, problem_of, arithmetic_s)

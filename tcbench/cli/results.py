@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import os
 import re
 import time
 from collections.abc import Iterable, Sequence
@@ -126,10 +127,29 @@ def read_newest(out: Path) -> Results:
 def read(named: Iterable[str] | None, out: Path, default: Path | None = None) -> tuple[Record, ...]:
     """The current records of what was named: files, folders, ids of runs under `out`; of `default`, else the newest
     run there, where nothing was. Raises StoreError or SelectionError."""
+    return read_results(named, out, default).records
+
+
+def read_results(named: Iterable[str] | None, out: Path, default: Path | None = None) -> Results:
+    """As `read`, with the files."""
     from tcbench.core import store
 
     paths = [store.resolve(name, out) for name in named or ()] or ([default] if default else [])
-    return (read_files(paths) if paths else read_newest(out)).records
+    return read_files(paths) if paths else read_newest(out)
+
+
+def place(output: Path | None, of: Sequence[Path], name: str) -> Path:
+    """The file of a picture or a page: `output`, or beside the files that it is `of`, or in the working folder, after a
+    note that says so, where those are of several folders or theirs takes no files."""
+    if output is not None:
+        return output
+    folders = list(dict.fromkeys(path if path.is_dir() else path.parent for path in of))
+    if len(folders) == 1 and os.access(folders[0], os.W_OK):
+        run = "" if len(of) > 1 or of[0].is_dir() else of[0].name.partition(".")[0] + "-"
+        return folders[0] / f"{run}{name}"
+    why = "the results are of several folders" if len(folders) > 1 else f"{folders[0]} cannot be written"
+    typer.echo(f"note: {why}, so {name} is in the working folder; -o names another file", err=True)
+    return Path(name)
 
 
 def read_with_timelines(named: Iterable[str] | None, out: Path, *, alone: bool) -> Results:

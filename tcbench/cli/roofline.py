@@ -42,7 +42,7 @@ def roofline(
         list[str] | None,
         results_argument("; timelines of `tcbench profile` beside them give layers their times"),
     ] = None,
-    output: Annotated[Path, output_option()] = Path("roofline.png"),
+    output: Annotated[Path | None, output_option()] = None,
     bs: BatchSizesOption = None,
     config: ConfigOption = None,
     fresh: Annotated[
@@ -60,7 +60,7 @@ def roofline(
     """
     from tcbench.analysis.roofline import roofline as under_roof
     from tcbench.analysis.summary import by_code, summarise
-    from tcbench.cli.results import read_with_timelines
+    from tcbench.cli.results import place, read_with_timelines
     from tcbench.run import ceilings
     from tcbench.show import roofline as view
     from tcbench.show.charts.files import check_path
@@ -69,7 +69,8 @@ def roofline(
     def device_of(summary: CellSummary) -> tuple[str | None, str, int]:
         return summary.machine, summary.cell.device, summary.cell.threads
 
-    check_path(output)
+    if output is not None:
+        check_path(output)
     given = read_with_timelines(results, out, alone=False)
     chosen = _chosen(summarise(given.records), batch_sizes(bs), config_names(config))
     rooflines, groups = [], by_code(given.records)
@@ -89,6 +90,7 @@ def roofline(
     from tcbench.show.charts.files import save
     from tcbench.show.charts.roofline import roofline_chart
 
+    output = place(output, given.paths, "roofline.png")
     save(roofline_chart(rooflines), output, ANOTHER_FILE)
     if format_ == "json":
         typer.echo(view.to_json(rooflines))

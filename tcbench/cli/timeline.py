@@ -29,7 +29,7 @@ def timeline(
             help="Timelines of `tcbench profile`, or Nsight Systems' report or SQLite. Default: the newest profile.",
         ),
     ] = None,
-    output: Annotated[Path, output_option()] = Path("timeline.png"),
+    output: Annotated[Path | None, output_option()] = None,
     zoom: Annotated[
         str | None,
         typer.Option(
@@ -49,13 +49,16 @@ def timeline(
 
     from tcbench.show.charts.files import check_path
 
-    check_path(output)
+    if output is not None:
+        check_path(output)
 
     from tcbench import tracing
-    from tcbench.cli.results import newest_timeline
+    from tcbench.cli.results import newest_timeline, place
     from tcbench.show.charts.timeline import draw
 
-    timelines = [one for file in files or [newest_timeline(out)] for one in tracing.read(file)]
+    files = files or [newest_timeline(out)]
+    timelines = [one for file in files for one in tracing.read(file)]
+    output = place(output, files, "timeline.png")
     draw(timelines, output, part, steps, step=step, remedy=ANOTHER_FILE)
     typer.echo(f"wrote {output}")
 

@@ -83,7 +83,7 @@ def test_a_mistake_is_one_clear_line_and_exit_code_2(here: Path, arguments: list
     *before, last = done.err.splitlines()
     assert last.startswith("tcbench: error: ")
     assert all(line.startswith("the newest run: ") for line in before)
-    assert not (here / "tcbench.png").exists()
+    assert not list(here.rglob("*.png"))
 
 
 def test_where_the_newest_run_does_not_have_it_a_run_that_has_it_is_named(tmp_path: Path) -> None:

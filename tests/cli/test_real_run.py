@@ -114,7 +114,7 @@ def test_roofline_puts_a_real_cells_phases_under_measured_ceilings(ran: Path) ->
     table = tcbench(ran, "roofline", "--layers", "--bs", "2")
     assert table.code == 0, table.err
     assert "block16.c/conv" in table.out
-    assert (ran / "roofline.png").exists()
+    assert list(ran.glob("results/*/*-roofline.png"))
 
 
 def test_timeline_draws_the_records_of_a_run(ran: Path) -> None:

@@ -28,16 +28,22 @@ def write(path: Path, records: Iterable[Record]) -> Path:
     return path
 
 
+def page(folder: Path) -> str:
+    """The page that a report left beside the records."""
+    (path,) = folder.rglob("*report.html")
+    return path.read_text(encoding="utf-8")
+
+
 def sections(path: Path) -> list[str]:
     return re.findall(r'<section id="(\w+)"', path.read_text(encoding="utf-8"))
 
 
-def test_the_newest_run_becomes_report_html(tmp_path: Path) -> None:
+def test_the_newest_run_becomes_a_page_beside_it(tmp_path: Path) -> None:
     write(tmp_path / "results" / "machine" / "cpu-1.jsonl", reports.ladders(2, sizes=(4,)))
     done = tcbench(tmp_path, "report")
     said = "the newest run: results/machine/cpu-1.jsonl\n"
-    assert (done.code, done.out, done.err) == (0, "wrote report.html\n", said)
-    names = sections(tmp_path / "report.html")
+    assert (done.code, done.out, done.err) == (0, "wrote results/machine/cpu-1-report.html\n", said)
+    names = sections(tmp_path / "results/machine/cpu-1-report.html")
     assert names == ["summary", "throughput", "rungs", "claims", "bottlenecks", "environment", "trials"]
 
 
@@ -77,7 +83,7 @@ def test_timelines_are_shown_that_were_named_or_lie_beside_the_records(tmp_path:
     done = tcbench(tmp_path, "report", str(run), str(named))
     assert done.code == 0, done.err
     assert done.err.startswith("note: ") and "profile-broken.json.gz" in done.err
-    text = (tmp_path / "report.html").read_text(encoding="utf-8")
+    text = page(tmp_path)
     timelines_ = text.partition('<section id="timelines"')[2].partition("</figure>")[0]
     assert timelines_.count(">CPU</text>") == 2
     assert "profile-broken.json.gz" in text
@@ -92,7 +98,7 @@ def test_a_document_of_numerics_beside_the_records_answers_claims_and_a_broken_o
             (tmp_path / document.name).write_bytes(content)
         done = tcbench(tmp_path, "report", "cpu.jsonl")
         assert done.code == 0, done.err
-        pages.append((tmp_path / "report.html").read_text(encoding="utf-8"))
+        pages.append(page(tmp_path))
     assert [document.name in page for page in pages] == [False, True, False]
     assert f"note: left out: {document.name}" in done.err
     named = tcbench(tmp_path, "report", "cpu.jsonl", document.name)
@@ -106,7 +112,7 @@ def test_a_line_that_a_crash_cut_off_is_told_on_the_page_too(tmp_path: Path) -> 
     done = tcbench(tmp_path, "report", str(run))
     assert done.code == 0
     assert "the last line is cut off" in done.err
-    assert "the last line is cut off" in (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "the last line is cut off" in page(tmp_path)
 
 
 def test_records_of_anyone_make_a_page(tmp_path: Path) -> None:
@@ -117,7 +123,7 @@ def test_records_of_anyone_make_a_page(tmp_path: Path) -> None:
     run = write(tmp_path / "run.jsonl", records)
     done = tcbench(tmp_path, "report", str(run))
     assert done.code == 0, done.err
-    text = (tmp_path / "report.html").read_text(encoding="utf-8")
+    text = page(tmp_path)
     assert text.count("<script>") == text.count("</script>") == 1
 
 
@@ -130,11 +136,11 @@ def test_a_record_whose_phases_have_no_times_makes_a_page(tmp_path: Path) -> Non
 
 
 def test_a_page_that_was_there_stays_whole_when_the_new_one_cannot_be_made(tmp_path: Path) -> None:
-    (tmp_path / "report.html").write_text("old", encoding="utf-8")
+    (tmp_path / "bad-report.html").write_text("old", encoding="utf-8")
     (tmp_path / "bad.jsonl").write_text("{}\n", encoding="utf-8")
     assert tcbench(tmp_path, "report", "bad.jsonl").code == 2
-    assert (tmp_path / "report.html").read_text(encoding="utf-8") == "old"
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["bad.jsonl", "report.html"]
+    assert page(tmp_path) == "old"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["bad-report.html", "bad.jsonl"]
 
 
 @pytest.mark.parametrize(
@@ -199,8 +205,8 @@ def test_what_the_page_has_no_room_for_stands_beside_it(tmp_path: Path, monkeypa
     rows = (tmp_path / "pages/mine-trials.csv").read_text(encoding="utf-8").splitlines()
     assert len(rows) == 5
     write(tmp_path / "few.jsonl", factories.make_trials("fp32", trials=3))
-    assert tcbench(tmp_path, "report", "few.jsonl").out == "wrote report.html\n"
-    assert not (tmp_path / "report-trials.csv").exists()
+    assert tcbench(tmp_path, "report", "few.jsonl").out == "wrote few-report.html\n"
+    assert not (tmp_path / "few-report-trials.csv").exists()
 
 
 def test_all_committed_records_together_make_a_page(tmp_path: Path) -> None:

@@ -111,8 +111,8 @@ def test_a_report_finds_baselines_where_the_results_are(tmp_path: Path) -> None:
     assert tcbench(tmp_path, "baseline", "set", "main", "--out", "kept").code == 0
     plant(tmp_path / "kept" / "machine", "cpu-20261121-035659")
     done = tcbench(tmp_path, "report", "--baseline", "main", "--out", "kept")
-    assert (done.code, done.out) == (0, "wrote report.html\n")
-    assert "baseline main" in (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert (done.code, done.out) == (0, "wrote kept/machine/cpu-20261121-035658-report.html\n")
+    assert "baseline main" in (tmp_path / done.out.split()[-1]).read_text(encoding="utf-8")
     assert tcbench(tmp_path, "report", "--compare", "cpu-20261121-035658", "--out", "kept").code == 0
 
 
