@@ -552,8 +552,8 @@ def believed(record: Record) -> Record:
     return msgspec.structs.replace(record, status="failed", reason=f"not believed: {why}", measurement=None)
 
 
-_BESIDE_STEPS_S = 0.1
-"""The runner hears of the timed pass's ends through a pipe, on a machine that may be busy."""
+_BESIDE_STEPS_S = 0.5
+"""The runner hears of the timed pass's ends through a pipe, and late on a machine that is busy."""
 
 UPGRADES: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {}
 """From each older version to the next one."""

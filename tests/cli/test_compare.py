@@ -394,7 +394,7 @@ def test_a_measurement_out_of_this_world_ends_in_words(base, tmp_path, changes, 
     options = ("--metric", "throughput,memory,energy", "--format", format_)
     for words in (("base.jsonl", "odd.jsonl"), ("odd.jsonl", "base.jsonl"), ("odd.jsonl", "odder.jsonl")):
         done = tcbench(tmp_path, "compare", *words, *options)
-        assert done.code in (0, 1), done
+        assert done.code in (0, 1, 5), done  # 5: none of it is believed
 
 
 # What is written

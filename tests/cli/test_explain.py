@@ -27,7 +27,7 @@ from tcbench.run import ceilings
         (["timeline", "foreign.json"], "foreign.json"),
         (["timeline", "foreign.json", "--zoom", "5"], "--zoom 5: expected BEGIN:END in ms, e.g. --zoom 20:60"),
         (["timeline", "foreign.json", "--zoom", "a:b"], "--zoom a:b: expected BEGIN:END in ms"),
-        (["timeline", "foreign.json", "--steps", "0"], "'--steps': expected 1 or more"),
+        (["timeline", "foreign.json", "--steps", "0"], "'--steps 0': expected 1 or more"),
         (["timeline", "foreign.json", "-o", "x.gif"], "x.gif: expected a file name that ends in .png, .svg, .pdf"),
         (["explain", "nowhere"], "nowhere: no such results; expected a file, a folder, or the id of a run"),
         (["explain"], "no results in results/; `tcbench run` makes some"),

@@ -118,7 +118,7 @@ def test_the_results_of_real_runs_have_a_history(tmp_path: Path) -> None:
         (["bad.jsonl"], "bad.jsonl:1: not JSON"),
         (["--config", "fp23"], "--config 'fp23': not in these results; did you mean 'fp32'?"),
         (["--config", "x*"], "--config 'x*': not in these results; expected one of"),
-        (["--config", ""], "--config: expected a name or a glob"),
+        (["--config", ""], "--config is empty: expected a value"),
         (["--bs", "5"], "--bs 5: not in these results; expected some of 4"),
         (["--bs", "x"], "--bs: 'x' is not a batch size"),
         (["--threshold", "0"], "--threshold 0: expected a share"),

@@ -120,8 +120,8 @@ def test_an_fp32_that_failed_is_an_error_of_its_own(tmp_path):
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["--seeds", "0"], "'--seeds': expected 1 or more"),
-        (["--steps", "0"], "'--steps': expected 1 or more"),
+        (["--seeds", "0"], "'--seeds 0': expected 1 or more"),
+        (["--steps", "0"], "'--steps 0': expected 1 or more"),
         (["--scale", "1000"], "--scale 1000: expected a power of two from 2^-20 to 2^60, such as 1024 or 2^10"),
         (["--scale", "2^99"], "--scale 2^99: expected a power of two"),
         (["--scale", "big"], "--scale big: expected a power of two"),
@@ -137,7 +137,7 @@ def test_an_fp32_that_failed_is_an_error_of_its_own(tmp_path):
         (["--rungs", "--second-order"], "--second-order: has no meaning with --rungs"),
         (["--second-order", "--lr", "0.1"], "--lr: has no meaning with --second-order: both methods train alike"),
         (["--rungs", "--ranks", "4"], "--ranks: has no meaning with --rungs"),
-        (["--ranks", "1"], "'--ranks': expected 2 or more"),
+        (["--ranks", "1"], "'--ranks 1': expected 2 or more"),
         (["--ranks", "4", "--scale", "2^4"], "--scale: has no meaning with --ranks: all of its runs are in fp32"),
         (["--ranks", "4", "--global-batch", "512"], "--global-batch: has no meaning with --ranks"),
         (["--ranks", "4000"], "--bs 128000: fewer images than that are kept for the test"),
