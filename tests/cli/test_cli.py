@@ -225,7 +225,9 @@ def test_a_killed_runner_leaves_whole_lines_and_is_resumed(sleeper):
 
 
 def test_an_interrupt_before_the_first_record_leaves_nothing_behind(sleeper):
-    step = projects.STEP.replace("def open_session(cell):\n", "def open_session(cell):\n    __import__(\"time\").sleep(60)\n")
+    step = projects.STEP.replace(
+        "def open_session(cell):\n", 'def open_session(cell):\n    __import__("time").sleep(60)\n'
+    )
     (sleeper / "my_step.py").write_text(step, encoding="utf-8")
     process = start(sleeper, "run", "quick.toml", "--max-time", "60")
     while not list((sleeper / "results").glob("*/*.jsonl")):

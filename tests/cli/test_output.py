@@ -149,6 +149,6 @@ def test_the_trials_beside_a_report_are_not_written_onto_its_input(folder, tmp_p
     monkeypatch.setattr("tcbench.show.page.MOST", 0)
     given = tmp_path / "report-trials.csv"
     given.write_bytes((folder / "run.jsonl").read_bytes())
-    done = tcbench(tmp_path, "report", given.name, "--title", "x" * 300)
+    done = tcbench(tmp_path, "report", given.name, "--title", "x" * 300, "-o", "report.html")
     assert done.code == 2, done.err
     assert given.read_bytes() == (folder / "run.jsonl").read_bytes()
