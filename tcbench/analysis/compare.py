@@ -487,6 +487,11 @@ def _with_ratio(pair: CellComparison, base: Side, current: Side, method: Method)
         have = f"{len(base.figures)} trial{'s' * (len(base.figures) != 1)} of base, {len(current.figures)} of current"
         why = f"{have}: one process tells nothing of how processes differ"
         return replace(pair, why=why, more_trials=LEAST_TRIALS - least)
+    sides = (("base", base), ("current", current))
+    same = [name for name, side in sides if pair.metric is THROUGHPUT and len(set(side.figures)) == 1]
+    if same and method is APART:  # of copies the interval would be a point, and every loss sure
+        why = f"the trials of {' and of '.join(same)} are equal to the last digit, as no two processes are"
+        return replace(pair, why=why)
     return replace(pair, estimate=method.estimate(current.figures, base.figures))
 
 
