@@ -382,7 +382,12 @@ def compare(
         means=tuple(filter(None, (_mean(metric, cells) for metric in chosen))),
         rule=rule,
         paired=sum(before is not None and after is not None for before, after in pairs),
-        notes=(*_mixed("base", bases), *_mixed("current", currents), *_tuned_otherwise(pairs)),
+        notes=(
+            *_mixed("base", bases),
+            *_mixed("current", currents),
+            *_versions(bases, currents),
+            *_tuned_otherwise(pairs),
+        ),
         power=power([cell for cell in cells if cell.metric is chosen[0]], rule.among(_family(cells))),
     )
 
@@ -575,6 +580,15 @@ def _trial_notes(records: Sequence[Record]) -> tuple[str, ...]:
 def _mean(metric: Metric, cells: Sequence[CellComparison]) -> Mean | None:
     ratios = [cell.estimate.ratio for cell in cells if cell.metric is metric and cell.estimate is not None]
     return Mean(metric, welch.geometric_mean(ratios).interval(), len(ratios)) if ratios else None
+
+
+def _versions(*sides: Sequence[Trials]) -> tuple[str, ...]:
+    """A note where the versions of tcbench that measured the sides differ."""
+    known = ({r.environment.tcbench for of in side for r in of.records if r.environment} for side in sides)
+    base, current = (", ".join(sorted(versions)) for versions in known)
+    return (f"base was measured by tcbench {base}, current by {current}",) * (
+        base != current and "" not in (base, current)
+    )
 
 
 def _tuned_otherwise(pairs: Sequence[_Pair]) -> tuple[str, ...]:

@@ -460,3 +460,9 @@ def test_trials_that_are_equal_to_the_last_digit_decide_nothing():
     assert only(compared).verdict == "inconclusive"
     assert only(compared).why == "the trials of current are equal to the last digit, as no two processes are"
     assert compared.power is None
+
+
+def test_versions_of_tcbench_that_differ_are_said():
+    base, current = pair()
+    older = [msgspec.structs.replace(r, environment=factories.make_environment(tcbench="0.0.1")) for r in base]
+    assert compare(older, current).notes == ("base was measured by tcbench 0.0.1, current by 0.1.0",)

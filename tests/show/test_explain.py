@@ -38,3 +38,18 @@ def test_no_table_cuts_its_words(models: tuple[str, ...], width: int, with_needs
         assert f" {word} " in f" {text} "
     assert len(lines) <= 1 + len(models) * (1 + 4 * len(CONFIGS))
     assert view.notes(explained, None, narrow=narrow)[0].startswith("A wider terminal" if narrow else "input, host")
+
+
+def test_what_may_not_be_compared_stands_under_a_heading_of_its_own() -> None:
+    records = [
+        factories.make_record(run_id="here"),
+        factories.make_record(run_id="there", environment=factories.make_environment("box")),
+        factories.make_record(run_id="older", environment=factories.make_environment(packages={"numpy": "1.0"})),
+        factories.make_record(cell=factories.make_cell(threads=1), run_id="here"),
+    ]
+    assert {name for name, _ in view.by_code(explain(records))} == {
+        "amd-epyc-2cpu, 2 threads, tcbench 0.1.0, numpy: 2.2.0",
+        "amd-epyc-2cpu, 2 threads, tcbench 0.1.0, numpy: 1.0",
+        "box, 2 threads, tcbench 0.1.0",
+        "amd-epyc-2cpu, 1 thread, tcbench 0.1.0, numpy: 2.2.0",
+    }
