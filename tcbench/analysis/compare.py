@@ -465,7 +465,8 @@ def _by_status(pair: CellComparison, base: Side, current: Side) -> CellCompariso
     """The verdict where a side has no figure."""
     if base.status == current.status:
         return replace(pair, why=f"{base.status} on both sides: {current.reason}")
-    why = f"{base.status} -> {current.status}" + (f": {current.reason}" if current.reason else "")
+    reason = current.reason or f"base: {base.reason}"  # at most one of the two is ok
+    why = f"{base.status} -> {current.status}: {reason}"
     return replace(pair, verdict="changed status", failing=base.status == "ok", why=why)
 
 
