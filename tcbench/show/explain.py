@@ -19,7 +19,7 @@ from tcbench.analysis.advice import Gain
 from tcbench.analysis.bottleneck import Bottleneck, Needs
 from tcbench.analysis.explanation import Explanation
 from tcbench.analysis.stats import Interval
-from tcbench.core.record import Cell
+from tcbench.core.record import TAKE_ENOUGH, Cell
 from tcbench.core.timeline import Timeline
 from tcbench.show.console import add_by_batch, ladder_table, many_ranks, open_table
 from tcbench.show.document import encoded
@@ -226,6 +226,8 @@ def notes(explanations: Sequence[Explanation], ceiling: str | None, *, narrow: b
             "at most: by the pipeline model, with a rung that saves all the time it can and all else as fast as in the "
             "fastest step; empty where no limit is known."
         )
+    if any(e.checked and e.summary.unit == "steps" for e in explanations):
+        lines.append(f"factor: ± of a cell with one trial is over its steps; {TAKE_ENOUGH}.")
     if any(e.bottleneck and e.bottleneck.dominant for e in explanations):
         lines.append("On a CPU, which computes itself, the verdict is the phase that takes most of a step.")
     if any(e.bottleneck and e.bottleneck.ranks > 1 for e in explanations):

@@ -9,6 +9,7 @@ import pytest
 from rich.console import Console
 
 from tcbench.analysis.explanation import explain
+from tcbench.core.record import TAKE_ENOUGH
 from tcbench.show import explain as view
 
 CONFIGS = ("fp32", "fp32+dali", "fp32+dali+batched+nhwc+fused+static_graph")
@@ -53,3 +54,16 @@ def test_what_may_not_be_compared_stands_under_a_heading_of_its_own() -> None:
         "box, 2 threads, tcbench 0.1.0",
         "amd-epyc-2cpu, 1 thread, tcbench 0.1.0, numpy: 2.2.0",
     }
+
+
+@pytest.mark.parametrize(("trials", "remark"), [(1, True), (2, False)])
+def test_a_factor_of_one_trial_is_said_to_be_one(trials: int, remark: bool) -> None:
+    configs = ("fp32", "fp32+batched")
+    explained = explain(
+        factories.make_record(config, images_per_s=rate, trial=trial)
+        for config, rate in zip(configs, (40.0, 60.0), strict=True)
+        for trial in range(trials)
+    )
+    assert view.checks(explained) is not None
+    says = f"factor: ± of a cell with one trial is over its steps; {TAKE_ENOUGH}."
+    assert (says in view.notes(explained, None)) is remark
