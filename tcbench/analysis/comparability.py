@@ -95,6 +95,24 @@ def shared(base: Iterable[Record], current: Iterable[Record]) -> int:
     return sum(twin is not None and encode(record) == encode(twin) for record, twin in twins)
 
 
+def beneath(runs: Mapping[str, Sequence[Record]]) -> dict[str, tuple[str, ...]]:
+    """What tells the stack that each run of one machine stood on from the others', in words: `numpy: 2.4.6`. Runs are
+    of one stack unless they differ in a fact that both have: each backend has packages of its own."""
+    stacks: list[dict[tuple[str, str], dict[str, None]]] = []
+    place_of: dict[str, int] = {}
+    for run, records in runs.items():
+        of_cells = {key for cell in {id(r.cell): r.cell for r in records}.values() for key in _of_cell(cell)}
+        of = {key: dict(told) for key, told in values(records).items() if key not in of_cells}
+        alike = (n for n, stack in enumerate(stacks) if all(of[key].keys() & stack[key] for key in of.keys() & stack))
+        place_of[run] = next(alike, len(stacks))
+        stacks += [{}] * (place_of[run] == len(stacks))
+        stacks[place_of[run]] = of | {key: of.get(key, {}) | told for key, told in stacks[place_of[run]].items()}
+    keys = dict.fromkeys(key for stack in stacks for key in stack)
+    telling = [key for key in keys if len({tuple(stack[key]) for stack in stacks if key in stack}) > 1]
+    words = [tuple(f"{key[1]}: {_shown(stack[key])}" for key in telling if key in stack) for stack in stacks]
+    return {run: words[place] for run, place in place_of.items()}
+
+
 def distance(one: Cell, other: Cell) -> int:
     """The number of facts in which two cells differ, the names that bring them together aside."""
     ours, theirs = _of_cell(one), _of_cell(other)

@@ -382,7 +382,12 @@ def compare(
         means=tuple(filter(None, (_mean(metric, cells) for metric in chosen))),
         rule=rule,
         paired=sum(before is not None and after is not None for before, after in pairs),
-        notes=(*_mixed("base", bases), *_mixed("current", currents), *_tuned_otherwise(pairs)),
+        notes=(
+            *_mixed("base", bases),
+            *_mixed("current", currents),
+            *_versions(bases, currents),
+            *_tuned_otherwise(pairs),
+        ),
         power=power([cell for cell in cells if cell.metric is chosen[0]], rule.among(_family(cells))),
     )
 
@@ -460,7 +465,8 @@ def _by_status(pair: CellComparison, base: Side, current: Side) -> CellCompariso
     """The verdict where a side has no figure."""
     if base.status == current.status:
         return replace(pair, why=f"{base.status} on both sides: {current.reason}")
-    why = f"{base.status} -> {current.status}" + (f": {current.reason}" if current.reason else "")
+    reason = current.reason or f"base: {base.reason}"  # at most one of the two is ok
+    why = f"{base.status} -> {current.status}: {reason}"
     return replace(pair, verdict="changed status", failing=base.status == "ok", why=why)
 
 
@@ -487,6 +493,11 @@ def _with_ratio(pair: CellComparison, base: Side, current: Side, method: Method)
         have = f"{len(base.figures)} trial{'s' * (len(base.figures) != 1)} of base, {len(current.figures)} of current"
         why = f"{have}: one process tells nothing of how processes differ"
         return replace(pair, why=why, more_trials=LEAST_TRIALS - least)
+    sides = (("base", base), ("current", current))
+    same = [name for name, side in sides if pair.metric is THROUGHPUT and len(set(side.figures)) == 1]
+    if same and method is APART:  # of copies the interval would be a point, and every loss sure
+        why = f"the trials of {' and of '.join(same)} are equal to the last digit, as no two processes are"
+        return replace(pair, why=why)
     return replace(pair, estimate=method.estimate(current.figures, base.figures))
 
 
@@ -570,6 +581,15 @@ def _trial_notes(records: Sequence[Record]) -> tuple[str, ...]:
 def _mean(metric: Metric, cells: Sequence[CellComparison]) -> Mean | None:
     ratios = [cell.estimate.ratio for cell in cells if cell.metric is metric and cell.estimate is not None]
     return Mean(metric, welch.geometric_mean(ratios).interval(), len(ratios)) if ratios else None
+
+
+def _versions(*sides: Sequence[Trials]) -> tuple[str, ...]:
+    """A note where the versions of tcbench that measured the sides differ."""
+    known = ({r.environment.tcbench for of in side for r in of.records if r.environment} for side in sides)
+    base, current = (", ".join(sorted(versions)) for versions in known)
+    return (f"base was measured by tcbench {base}, current by {current}",) * (
+        base != current and "" not in (base, current)
+    )
 
 
 def _tuned_otherwise(pairs: Sequence[_Pair]) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from tcbench.analysis import welch
+from tcbench.analysis import comparability, welch
 from tcbench.analysis.stats import Interval
 from tcbench.analysis.welch import Group
 from tcbench.core.record import BUSY, STATUSES, Cell, Code, Environment, Measurement, Record, Status
@@ -95,7 +95,7 @@ def summarise(records: Iterable[Record]) -> tuple[CellSummary, ...]:
 
 
 def by_code(records: Iterable[Record]) -> dict[Key, list[Record]]:
-    """As `by_cell`, apart by the code of their runs."""
+    """As `by_cell`, apart by the code of their runs and by the stack beneath it, as `compare` would refuse them."""
     records = tuple(records)
     merged: dict[str, dict[Code, frozenset[tuple[str, str]]]] = {record.run_id: {} for record in records}
     for record in records:
@@ -103,8 +103,13 @@ def by_code(records: Iterable[Record]) -> dict[Key, list[Record]]:
             code, of_run = record.environment.code, merged[record.run_id]
             commits = code._replace(sources=frozenset())
             of_run[commits] = of_run.get(commits, frozenset()) | code.sources
+    machines: dict[str, dict[str, list[Record]]] = {}
+    for record in records:
+        if record.environment is not None:
+            machines.setdefault(record.environment.machine, {}).setdefault(record.run_id, []).append(record)
+    beneath = {run: words for runs in machines.values() for run, words in comparability.beneath(runs).items()}
     codes = {
-        run: tuple(code._replace(sources=of_run[code]) for code in sorted(of_run, key=_commits))
+        run: tuple(code._replace(sources=of_run[code], beneath=beneath[run]) for code in sorted(of_run, key=_commits))
         for run, of_run in merged.items()
     }
     groups: dict[Key, list[Record]] = {}

@@ -173,15 +173,19 @@ def _contents(labels: Iterable[str], most: int = 5) -> str:
     return _few(list(dict.fromkeys(labels)), most)
 
 
+_LISTED = 20
+
+
 def _refusal(refused: Sequence[Difference], names: tuple[str, str], allow: Allowed, retry: str) -> str:
-    """Every difference on a line of its own, and the command that allows them."""
+    """The first differences, each on a line of its own, and the command that allows all of them."""
     from tcbench.analysis.comparability import FACETS
 
     wide = max(len(one.facet) for one in refused)
     facets = {one.facet for one in refused} | allow.facets
     words = [facet for facet in FACETS if facet in facets] + [MISSING] * allow.missing
     lines = [f"{names[0]} and {names[1]} did not measure the same thing:"]
-    lines += [f"  {one.facet:{wide}}  {one.says}" for one in refused]
+    lines += [f"  {one.facet:{wide}}  {one.says}" for one in refused[:_LISTED]]
+    lines += [f"  and {len(refused) - _LISTED} more"] * (len(refused) > _LISTED)
     lines += ["to compare them all the same:", f"  {retry} --allow {','.join(words)}"]
     return "\n".join(lines)
 

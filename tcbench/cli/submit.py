@@ -6,6 +6,7 @@ import inspect
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from shutil import which
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -133,7 +134,12 @@ def submit(
         raise SelectionError(
             f"--gpu {gpu} with --device {asked.options['device']}: expected --partition, or no --device"
         )
-    there = cluster.gpus()
+    partitions, types = _names("--partition", partition), _names("--gpu", gpu)
+    if dry_run and (partitions or types) and which("sbatch") is None:
+        there = cluster.unchecked(partitions, types)
+        _say("note: no sbatch here: partitions and GPUs are not checked", quiet)
+    else:
+        there = cluster.gpus()
     request = cluster.Request(
         time_min=time,
         ranks=max(planned.cell.ranks for planned in plan.cells),
@@ -141,7 +147,7 @@ def submit(
         options=_sbatch_options(sbatch),
     )
     work = []
-    for target in cluster.targets(_names("--partition", partition), _names("--gpu", gpu), there):
+    for target in cluster.targets(partitions, types, there):
         words = ["run", scenario, *asked.words, "--out", str(out.absolute()), "--label", target.name]
         words += ["--resume"] * resume
         folder = out.absolute() / cluster.FOLDER / f"{plan.scenario.name}{ending(target.name)}"

@@ -315,12 +315,13 @@ class Ranks(msgspec.Struct, frozen=True, kw_only=True):
 
 class Code(NamedTuple):
     """A state of the code: the commit of the user's project, tcbench's version and commit, and digests of what these do
-    not tell (`Environment.sources`)."""
+    not tell (`Environment.sources`). `beneath`: what tells its stack from others on its machine, in words."""
 
     project: str | None
     version: str
     commit: str | None
     sources: frozenset[tuple[str, str]] = frozenset()
+    beneath: tuple[str, ...] = ()
 
 
 class Environment(msgspec.Struct, frozen=True, kw_only=True):

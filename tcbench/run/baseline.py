@@ -55,7 +55,9 @@ def keep(name: str, results: Iterable[Record], out: Path, *, replace: bool = Fal
     taken = f"baseline '{name}': {path} is there already; --force replaces it"
     if path.exists() and not replace:
         raise StoreError(taken)
-    with files.replacing(path, taken=None if replace else taken) as file:
+    with files.replacing(
+        path, "make room, or keep it elsewhere with --out FOLDER", taken=None if replace else taken
+    ) as file:
         file.writelines(records.encode(record) + b"\n" for record in kept)
     return path
 

@@ -80,6 +80,11 @@ def gpus() -> Gpus:
     return partitions
 
 
+def unchecked(partitions: Sequence[str], types: Sequence[str]) -> Gpus:
+    """A cluster that has what is named, for scripts that are written where no Slurm is."""
+    return dict.fromkeys(partitions or ("",), frozenset({*types, ""}))
+
+
 def targets(partitions: Sequence[str], types: Sequence[str], there: Gpus) -> tuple[Target, ...]:
     """Each of the partitions with each of the types of GPU. Raises ClusterError for one that is not there."""
     if not partitions and not types:
@@ -124,6 +129,11 @@ class Slurm(submitit.SlurmExecutor):
     """submitit's executor, by whose states a cluster without a database of jobs can be followed."""
 
     job_class = _SlurmJob
+
+    @classmethod
+    def affinity(cls) -> int:
+        """As where Slurm is: `gpus` asks for its commands, and a script can be written without them."""
+        return 2
 
     @property
     def script(self) -> str:

@@ -19,7 +19,7 @@ from tcbench.core.text import digits
 from tcbench.show.console import open_table
 from tcbench.show.document import encoded
 from tcbench.show.format import rate
-from tcbench.show.naming import project_name, tcbench_name
+from tcbench.show.naming import code_name
 from tcbench.show.simulated import heading, is_simulated
 
 SCHEMA = "tcbench-claims"
@@ -45,7 +45,7 @@ def title(card: Scorecard) -> str:
     images = f", {cell.model}, {cell.image_size}x{cell.image_size} pixels, {cell.input.label}"
     images = "" if cell.is_own else images
     ranks = f", {cell.ranks} ranks" if cell.ranks > 1 else ""
-    code = "".join(f", {name}" for name in (tcbench_name(card.codes), project_name(card.codes)) if name)
+    code = f", {code_name(card.codes)}" if card.codes else ""
     return f"{card.scenario} on {card.machine or 'an unknown machine'}{device}{images}{ranks}{code}"
 
 

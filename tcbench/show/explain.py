@@ -6,6 +6,7 @@ Also a timeline described in lines, for the commands that show one.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,12 +19,12 @@ from tcbench.analysis.advice import Gain
 from tcbench.analysis.bottleneck import Bottleneck, Needs
 from tcbench.analysis.explanation import Explanation
 from tcbench.analysis.stats import Interval
-from tcbench.core.record import Cell, Code
+from tcbench.core.record import TAKE_ENOUGH, Cell
 from tcbench.core.timeline import Timeline
 from tcbench.show.console import add_by_batch, ladder_table, many_ranks, open_table
 from tcbench.show.document import encoded
-from tcbench.show.format import factor, listed, milliseconds, number, percent, plus_minus, rate, size
-from tcbench.show.naming import project_name, rate_unit, tcbench_name
+from tcbench.show.format import counted, factor, listed, milliseconds, number, percent, plus_minus, rate, size
+from tcbench.show.naming import code_name, rate_unit
 from tcbench.show.simulated import heading, is_simulated
 
 SCHEMA = "tcbench-explain"
@@ -43,12 +44,15 @@ def fits(explanations: Sequence[Explanation], console: Console) -> bool:
 
 
 def by_code(explanations: Sequence[Explanation]) -> list[tuple[str, list[Explanation]]]:
-    """The cells of each code, under its name; that is empty where all are of one."""
-    parts: dict[tuple[Code, ...], list[Explanation]] = {}
+    """The cells of each machine, number of threads and code, under what tells these from the others; that is empty
+    where all are of one."""
+    parts: dict[tuple[str, str, str], list[Explanation]] = {}
     for one in explanations:
-        parts.setdefault(one.summary.codes, []).append(one)
-    names = (", ".join(filter(None, (tcbench_name(codes), project_name(codes)))) for codes in parts)
-    return [(name if len(parts) > 1 else "", part) for name, part in zip(names, parts.values(), strict=True)]
+        of = one.summary
+        name = (of.machine or "unknown machine", counted(of.cell.threads, "thread"), code_name(of.codes))
+        parts.setdefault(name, []).append(one)
+    telling = [len(set(words)) > 1 for words in zip(*parts, strict=True)]
+    return [(", ".join(filter(None, itertools.compress(name, telling))), part) for name, part in parts.items()]
 
 
 def table(explanations: Sequence[Explanation], *, narrow: bool = False) -> Table:
@@ -222,6 +226,8 @@ def notes(explanations: Sequence[Explanation], ceiling: str | None, *, narrow: b
             "at most: by the pipeline model, with a rung that saves all the time it can and all else as fast as in the "
             "fastest step; empty where no limit is known."
         )
+    if any(e.checked and e.summary.unit == "steps" for e in explanations):
+        lines.append(f"factor: ± of a cell with one trial is over its steps; {TAKE_ENOUGH}.")
     if any(e.bottleneck and e.bottleneck.dominant for e in explanations):
         lines.append("On a CPU, which computes itself, the verdict is the phase that takes most of a step.")
     if any(e.bottleneck and e.bottleneck.ranks > 1 for e in explanations):

@@ -26,7 +26,7 @@ from tcbench.core.errors import SelectionError
 from tcbench.core.record import Cell, Environment, Record
 from tcbench.show.document import encoded
 from tcbench.show.format import plus_minus
-from tcbench.show.naming import lasting
+from tcbench.show.naming import lasting, stack_name
 from tcbench.show.simulated import is_simulated
 
 if TYPE_CHECKING:
@@ -154,6 +154,7 @@ def _cells(records: Sequence[Record]) -> Iterator[Row]:
             "trials_ok": summary.trials_ok,
             "commit": ", ".join(dict.fromkeys(code.commit for code in summary.codes if code.commit)) or None,
             "project_commit": ", ".join(dict.fromkeys(code.project for code in summary.codes if code.project)) or None,
+            "stack": stack_name(summary.codes) or None,
             **_ends("images_per_s", summary.images_per_s),
             **_ends("step_time_mean_s", summary.step_time_s),
             "step_time_median_s": summary.step_time_median_s,

@@ -39,6 +39,17 @@ def project_name(codes: Iterable[Code]) -> str:
     return f"project at {', '.join(commits)}" if commits else ""
 
 
+def code_name(codes: Sequence[Code]) -> str:
+    """All that tells code and its stack from others: "tcbench 0.1.0 at 1a2b, project at 3c4d, numpy: 2.4.6"."""
+    return ", ".join(filter(None, (tcbench_name(codes), project_name(codes), stack_name(codes))))
+
+
+def stack_name(codes: Iterable[Code], most: int = 4) -> str:
+    """What tells the stack beneath the code from others on its machine; empty where there is one."""
+    facts = list(dict.fromkeys(words for code in codes for words in code.beneath))
+    return ", ".join(facts if len(facts) <= most else [*facts[:most], f"and {len(facts) - most} more"])
+
+
 def apart(cells: Sequence[Named]) -> tuple[str, ...]:
     """The settings that tell each cell from others of its config, batch size and ranks; empty where it is the only
     one."""

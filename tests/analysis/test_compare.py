@@ -451,3 +451,18 @@ def test_a_trial_on_a_busy_machine_is_doubtful():
     notes = _trial_notes(records)
     assert "trial 2 on a busy machine (25% of its processor time went to others)" in notes
     assert not any("trial 1 on a busy" in note for note in notes)
+
+
+def test_trials_that_are_equal_to_the_last_digit_decide_nothing():
+    base, current = pair(38.0)
+    copies = [msgspec.structs.replace(current[0], trial=n) for n in range(5)]
+    compared = compare(base, copies)
+    assert only(compared).verdict == "inconclusive"
+    assert only(compared).why == "the trials of current are equal to the last digit, as no two processes are"
+    assert compared.power is None
+
+
+def test_versions_of_tcbench_that_differ_are_said():
+    base, current = pair()
+    older = [msgspec.structs.replace(r, environment=factories.make_environment(tcbench="0.0.1")) for r in base]
+    assert compare(older, current).notes == ("base was measured by tcbench 0.0.1, current by 0.1.0",)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tcbench.analysis.summary import base_config, best, speedups, summarise
-from tcbench.core.record import Input, PhaseTimes, Record, Status
+from tcbench.core.record import Input, PhaseTimes, Record, Simulated, Status
 
 
 def test_no_records_no_summaries() -> None:
@@ -185,3 +185,17 @@ def test_steps_of_ones_own_are_set_over_the_first_config():
     alone = summarise([make_record("fp16")])
     assert base_config(alone) == "fp32"
     assert speedups(alone) == (None,)
+
+
+def test_what_compare_refuses_is_never_one_cell_but_backends_have_packages_of_their_own() -> None:
+    environments = [
+        make_environment(),
+        make_environment(packages={"chainer": "7.8.1", "numpy": "1.0"}),
+        make_environment(packages={"torch": "2.9", "numpy": "2.2.0"}),
+        make_environment(simulated=Simulated(card="A", host="B", host_speed=1.0, attained="C")),
+    ]
+    records = [make_record(run_id=str(n), environment=environment) for n, environment in enumerate(environments)]
+    summaries = summarise(records)
+    assert [summary.runs for summary in summaries] == [("0", "2"), ("1",), ("3",)]
+    assert len({summary.setting for summary in summaries}) == 3
+    assert ["numpy: 1.0" in code.beneath for summary in summaries for code in summary.codes] == [False, True, False]

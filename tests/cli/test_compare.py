@@ -466,3 +466,13 @@ def test_the_command_in_a_process_of_its_own(base):
     done = finish(start(base.parent, "compare", "base.jsonl", "again.jsonl", "--format", "json"))
     assert done.code == 0, done.err
     assert json.loads(done.out)["verdicts"] == {"pass": 1}
+
+
+def test_of_thousands_of_differences_a_few_are_listed(base, tmp_path):
+    many = factories.make_environment(packages={f"package-{n}": "1" for n in range(3000)})
+    write(tmp_path / "current.jsonl", trials(seed=1, environment=many))
+    done = tcbench(tmp_path, "compare", "base.jsonl", "current.jsonl")
+    assert (done.code, done.err.count("\n")) == (5, 24)
+    assert "\n  and 2982 more\n" in done.err
+    allowed = tcbench(tmp_path, "compare", "base.jsonl", "current.jsonl", "--allow", "all")
+    assert len(allowed.out) < 5000

@@ -415,7 +415,7 @@ def test_a_base_that_runs_in_no_cell_is_not_green(project, strict):
     (project / "my_step.py").write_text(good)
     done = tcbench(project, "gate", *QUICK, "--base", "HEAD", *strict)
     assert done.code == 5, done.out
-    assert "nothing was measured on both sides: failed -> ok" in done.err
+    assert "nothing was measured on both sides: failed -> ok: base: SyntaxError: " in done.err.splitlines()[-1]
 
 
 @pytest.mark.slow

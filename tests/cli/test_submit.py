@@ -99,6 +99,13 @@ def test_a_dry_run_shows_the_scripts_and_submits_nothing(jobs, tmp_path):
     assert not (tmp_path / "results").exists()
 
 
+def test_a_dry_run_needs_no_slurm_and_takes_partitions_and_gpus_as_named(tmp_path):
+    done = tcbench(tmp_path, *SUBMIT[:-1], "auto", "--gpu", "h200", "--dry-run", PATH=str(tmp_path))
+    assert (done.code, done.err) == (0, "note: no sbatch here: partitions and GPUs are not checked\n")
+    for line in ("--partition=a100", "--partition=h100", "--gpus-per-node=h200:1"):
+        assert f"#SBATCH {line}\n" in done.out
+
+
 def test_resume_submits_only_what_has_not_come_to_its_end(jobs, tmp_path):
     jobs.ends = {"h100": "timeout"}
     first = tcbench(tmp_path, *SUBMIT)

@@ -67,7 +67,7 @@ def test_a_baseline_that_cannot_be_written_leaves_the_old_one_whole(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("os.fsync", full)
-    with pytest.raises(StoreError, match="cannot be written"):
+    with pytest.raises(StoreError, match=r"cannot be written .*; make room, or keep it elsewhere with --out FOLDER"):
         baseline.keep("main", make_trials("fp16"), tmp_path, replace=True)
     assert path.read_bytes() == before
     assert [file.name for file in path.parent.iterdir()] == ["main.jsonl"]

@@ -9,6 +9,7 @@ import pytest
 from rich.console import Console
 
 from tcbench.analysis.explanation import explain
+from tcbench.core.record import TAKE_ENOUGH
 from tcbench.show import explain as view
 
 CONFIGS = ("fp32", "fp32+dali", "fp32+dali+batched+nhwc+fused+static_graph")
@@ -38,3 +39,31 @@ def test_no_table_cuts_its_words(models: tuple[str, ...], width: int, with_needs
         assert f" {word} " in f" {text} "
     assert len(lines) <= 1 + len(models) * (1 + 4 * len(CONFIGS))
     assert view.notes(explained, None, narrow=narrow)[0].startswith("A wider terminal" if narrow else "input, host")
+
+
+def test_what_may_not_be_compared_stands_under_a_heading_of_its_own() -> None:
+    records = [
+        factories.make_record(run_id="here"),
+        factories.make_record(run_id="there", environment=factories.make_environment("box")),
+        factories.make_record(run_id="older", environment=factories.make_environment(packages={"numpy": "1.0"})),
+        factories.make_record(cell=factories.make_cell(threads=1), run_id="here"),
+    ]
+    assert {name for name, _ in view.by_code(explain(records))} == {
+        "amd-epyc-2cpu, 2 threads, tcbench 0.1.0, numpy: 2.2.0",
+        "amd-epyc-2cpu, 2 threads, tcbench 0.1.0, numpy: 1.0",
+        "box, 2 threads, tcbench 0.1.0",
+        "amd-epyc-2cpu, 1 thread, tcbench 0.1.0, numpy: 2.2.0",
+    }
+
+
+@pytest.mark.parametrize(("trials", "remark"), [(1, True), (2, False)])
+def test_a_factor_of_one_trial_is_said_to_be_one(trials: int, remark: bool) -> None:
+    configs = ("fp32", "fp32+batched")
+    explained = explain(
+        factories.make_record(config, images_per_s=rate, trial=trial)
+        for config, rate in zip(configs, (40.0, 60.0), strict=True)
+        for trial in range(trials)
+    )
+    assert view.checks(explained) is not None
+    says = f"factor: ± of a cell with one trial is over its steps; {TAKE_ENOUGH}."
+    assert (says in view.notes(explained, None)) is remark

@@ -16,7 +16,7 @@ from tcbench.core.record import settings as settings_of
 from tcbench.show.busy import busy_line
 from tcbench.show.charts.text import drawable
 from tcbench.show.format import counted, libraries
-from tcbench.show.naming import project_name, tcbench_name
+from tcbench.show.naming import project_name, stack_name, tcbench_name
 from tcbench.show.simulated import emulated, lines
 
 MAX_PANELS = 8
@@ -65,7 +65,7 @@ def provenance_of(settings: dict[Setting, list[CellSummary]]) -> Provenance:
     # A device's name says enough of the machine and the device it stands for, unless two share it.
     if len({f["device_name"] for f in facts.values()}) == len(facts):
         differing = [key for key in differing if key not in ("machine", "device", "threads")]
-    if len({setting.codes for setting in settings}) == 1 or {"project", "tcbench"} & {*differing}:
+    if len({setting.codes for setting in settings}) == 1 or {"project", "tcbench", "beneath"} & {*differing}:
         differing = [key for key in differing if key != _FILES]  # commits tell, or there is nothing to tell
     names = {setting: drawable(" · ".join(f[key] for key in differing if f.get(key))) for setting, f in facts.items()}
     return Provenance(common, names)
@@ -115,6 +115,7 @@ def _facts(summaries: Sequence[CellSummary]) -> dict[str, str]:
         "path": cell.input.path or "no folder",
         "project": project_name(codes),
         "tcbench": tcbench_name(codes),
+        "beneath": stack_name(codes),
         _FILES: f"run {', '.join(summaries[0].runs)}",
     }
     for name, value in settings_of(cell).items():
