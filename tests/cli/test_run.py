@@ -10,7 +10,7 @@ from pathlib import Path
 
 import odd_images
 import pytest
-from command import tcbench
+from command import next_step, tcbench
 from factories import make_environment, make_record
 from typer.testing import CliRunner
 
@@ -241,9 +241,8 @@ def test_a_dry_run_says_how_often_and_how_long(tmp_path):
 def test_the_next_step_keeps_what_was_asked_and_runs(tmp_path, trials_of_30_s, monkeypatch, words, expected):
     monkeypatch.setattr(command, "generate_input", lambda *_: None)
     done = tcbench(tmp_path, "run", *words, "--trials", "1", "--quiet")
-    line = next(line for line in done.out.splitlines() if line.startswith("Next: tcbench "))
-    assert line.startswith(f"Next: tcbench {expected}"), line
-    again = shlex.split(line.partition("   (")[0].removeprefix("Next: tcbench "))
+    again = next_step(done)
+    assert shlex.join(again).startswith(expected)
     done = tcbench(tmp_path, *again, *["--dry-run"] * (again[0] == "run"))
     assert done.code == 0, done.err
 
