@@ -176,6 +176,12 @@ def test_a_run_of_the_same_cells_is_resumed_with_what_is_left_of_its_budget(tmp_
     assert [len(run) for run in trials(tmp_path)] == [4]
 
 
+def test_where_every_cell_is_skipped_nothing_is_said_to_be_there(tmp_path):
+    done = tcbench(tmp_path, "run", "cpu", "--device", "cpu", "--config", "cuda_graph+fp32", "--dry-run")
+    assert "all trials are there" not in done.out
+    assert "nothing to measure: every cell is skipped" in done.out
+
+
 def test_a_run_is_not_resumed_with_other_code_unless_that_is_allowed(tmp_path, trials_of_30_s, monkeypatch):
     arguments = (*RUN, "--bs", "4", "--trials")
     monkeypatch.setattr(machine, "commit", lambda: "aaaaaaaaaaaa")
