@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import shlex
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -44,6 +45,12 @@ def tcbench(folder: Path, *words: str | Path, **environment: str) -> Done:
     code = ended.value.code
     assert isinstance(code, int)
     return Done(code, out.getvalue(), err.getvalue())
+
+
+def next_step(done: Done) -> list[str]:
+    """The words of the command that a command names as the next, after its own name; none where it names none."""
+    line = next((line for line in done.out.splitlines() if line.startswith("Next: tcbench ")), "")
+    return shlex.split(line.partition("   (")[0].removeprefix("Next: tcbench "))
 
 
 def start(folder: Path, *words: str | Path, python: tuple[str, ...] = ("-m", "tcbench"), **options: Any):

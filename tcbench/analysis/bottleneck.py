@@ -35,6 +35,9 @@ STALLED_LAUNCH_S = 50e-6
 """A launch takes some microseconds. One that takes this long while the GPU is busy waits for room in its queue: for the
 kernel at its head, which takes some tens or hundreds of microseconds."""
 
+UNLIKE = 0.1
+"""A profiled pass was not like the timed one where its phases are apart from a step by more than this share of it."""
+
 INPUT = "io"
 """The phase in which the host prepares a batch, or takes over one that threads of the input's have prepared."""
 
@@ -228,9 +231,20 @@ class Bottleneck:
         return f"{self.dominant.name} {self.dominant.host_s / sum(phase.host_s for phase in self.phases):.0%}"
 
     @property
+    def doubt(self) -> str:
+        """The host's phases in a record's profiled pass and a timed step, where the two do not agree: what the phases
+        say of the step is doubtful. Empty where they do. A GPU's host may need less than the step."""
+        phases_s = sum(phase.host_s for phase in self.phases)
+        apart_s = phases_s - self.step_s if self.on_gpu else abs(phases_s - self.step_s)
+        if self.source == "timeline" or apart_s <= UNLIKE * self.step_s:
+            return ""
+        return f"phases {_ms(phases_s)}, a step {_ms(self.step_s)}"
+
+    @property
     def sentence(self) -> str:
         """The limit with its numbers: "host-bound: host needs 38 ms per step, GPU 23 ms; GPU idle 41%"."""
-        return f"{self.limit}: {self._on_gpu() if self.on_gpu else self._on_cpu()}"
+        doubt = f"; doubtful: {self.doubt}" if self.doubt else ""
+        return f"{self.limit}: {self._on_gpu() if self.on_gpu else self._on_cpu()}{doubt}"
 
     def _on_gpu(self) -> str:
         needs = self.needs

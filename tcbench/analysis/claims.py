@@ -16,6 +16,7 @@ import math
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from typing import Literal
 
 import msgspec
@@ -415,7 +416,10 @@ def _command(run: str, missing: Sequence[tuple[str, int]]) -> str | None:
     """One command that runs all of them, and more where not every config lacks every batch size."""
     if not missing:
         return None
-    configs = [word for config in dict.fromkeys(config for config, _ in missing) for word in ("--config", config)]
+    named = dict.fromkeys(config for config, _ in missing)
+    # A glob, as of "best of *", names others too; a name matches itself.
+    widest = [one for one in named if not any(fnmatchcase(one, other) for other in named if other != one)]
+    configs = [word for config in widest for word in ("--config", config)]
     sizes = ",".join(map(str, sorted({size for _, size in missing})))
     return f"{run} {shlex.join([*configs, '--bs', sizes])}"
 

@@ -83,7 +83,8 @@ class Level:
 
 @dataclass(frozen=True)
 class Side:
-    """One of the two: the cell's name, the device's, and the number of trials, or of a timeline's steps."""
+    """One of the two: the cell's name, the device's, and the number of trials, or of a timeline's steps. `doubt`: as a
+    bottleneck's, of records."""
 
     label: str
     device_name: str
@@ -91,6 +92,7 @@ class Side:
     steps: int
     cell: Cell | None
     environment: Environment | None = None
+    doubt: str = ""
 
 
 @dataclass(frozen=True)
@@ -160,9 +162,11 @@ def _of_trials(
 def _side(records: Sequence[Record]) -> Side:
     cell, environment = records[0].cell, next((r.environment for r in records if r.environment), None)
     measured = [record.measurement for record in records if record.measurement is not None]
+    profiled = [record for record in records if record.measurement and record.measurement.profiled_steps]
+    doubt = bottleneck.explain_records(profiled).doubt if profiled else ""
     steps = sum(len(measurement.counted_times_s) for measurement in measured)
     device = environment.device_name if environment else cell.device
-    return Side(cell.label, device, len(measured), steps, cell, environment)
+    return Side(cell.label, device, len(measured), steps, cell, environment, doubt)
 
 
 _MOST_CHANGED = 6

@@ -19,6 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from tcbench.analysis.bottleneck import explain_records
 from tcbench.analysis.summary import CellSummary
 from tcbench.core.record import Cell, Record
 from tcbench.core.timeline import Timeline
@@ -157,12 +158,13 @@ class Part:
 
 @dataclass(frozen=True)
 class CellRoofline:
-    """One cell under its roof: phases and layers."""
+    """One cell under its roof: phases and layers. `doubt` is the bottleneck's."""
 
     summary: CellSummary
     ceilings: Ceilings
     phases: tuple[Part, ...]
     layers: tuple[Part, ...]
+    doubt: str = ""
 
     @property
     def precision(self) -> Precision:
@@ -218,9 +220,11 @@ def roofline(
     cell = summary.cell
     layers = layer_parts(cell)
     layer_s = _layer_s([t for t in timelines if t.label == cell.label and not t.of("gpu")])
+    profiled = [record for record in records if record.measurement and record.measurement.profiled_steps]
     return replace(
         phase_roofline(summary, records, ceilings),
         layers=tuple(replace(part, time_s=layer_s.get((part.phase, part.name))) for part in layers),
+        doubt=explain_records(profiled).doubt if profiled else "",
     )
 
 

@@ -106,7 +106,7 @@ class Rule:
 
     def more_trials(self, of: Estimate) -> int | None:
         """The number of trials that each side lacks to decide between pass and regression, if means and variances
-        stayed what they are; None where no sensible number would, since the loss is about the threshold itself."""
+        stayed what they are; None where MOST_TRIALS would not, for the trials' noise or a loss about the threshold."""
         have = of.n
 
         def decided(more: int) -> bool:

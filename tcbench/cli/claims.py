@@ -96,12 +96,12 @@ def asked_of(scenario: str | None) -> Callable[[Cell], Asked]:
         named = loaded(cell.scenario)
         here = named.on(cell.device.partition(":")[0])
         name = named.name if named.path == shipped().get(named.name) else str(named.path)
-        return Asked(named.name, here.claims, shlex.join(["tcbench", "run", name, *_setting(cell, here)]))
+        return Asked(named.name, here.claims, shlex.join(["tcbench", "run", name, *setting(cell, here)]))
 
     return asked
 
 
-def _setting(cell: Cell, scenario: Scenario) -> Iterator[str]:
+def setting(cell: Cell, scenario: Scenario) -> Iterator[str]:
     """The options by which a run has the cell's setting, where they are not what the scenario has or `auto` takes."""
     from tcbench.accelerators.device import kinds
     from tcbench.models import MODELS

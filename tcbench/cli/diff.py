@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -198,16 +199,20 @@ def _show(
         lines("")
     lines(*missing, *view.notes(diffs, timelines), style="dim")
     if not timelines:
-        lines(_next_step(diffs[0]))
+        lines(*_next_step(diffs[0]))
     if output is not None:
         lines(f"wrote {output}")
 
 
-def _next_step(of: Diff) -> str:
-    """Layers and kernels are in profiles alone."""
+def _next_step(of: Diff) -> list[str]:
+    """Layers and kernels are in profiles alone. Nothing where records do not say in which file the scenario is."""
+    from tcbench.cli.claims import setting
+    from tcbench.run.scenario import load, shipped
+
     cell = of.base.cell
-    assert cell is not None
-    return (
-        f"Next: tcbench profile {cell.config} {cell.scenario} --bs {cell.batch_size} on both sides, then tcbench diff "
-        "BASE.json.gz CURRENT.json.gz: layers, and a GPU's kernels"
-    )
+    if cell is None or cell.scenario not in shipped():
+        return []
+    scenario = load(cell.scenario).on(cell.device.partition(":")[0])
+    sizes = ("--bs", str(cell.batch_size), "--threads", str(cell.threads))
+    words = shlex.join(["tcbench", "profile", cell.config, cell.scenario, *sizes, *setting(cell, scenario)])
+    return [f"Next: {words}   (on both sides: `tcbench diff` of the two shows layers, and a GPU's kernels)"]

@@ -190,11 +190,22 @@ def _host(plan: Plan, planned: PlannedCell, tool: Tool, out: Path, stderr: Any, 
     if note:
         stderr.print(f"note: {note}", style="yellow", markup=False, highlight=False, soft_wrap=True)
     stdout.print(view.table(taken))
-    for line in ("", view.overhead(taken), *(f"wrote {path}" for path in left), _NEXT):
+    for line in ("", view.overhead(taken), *(f"wrote {path}" for path in left), _after_host(out)):
         stdout.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
-_NEXT = "Next: tcbench explain   (names the costliest function beside the verdict; www.speedscope.app opens the file)"
+def _after_host(out: Path) -> str:
+    """One line: what to do with a profile of the host; `tcbench explain` takes a run."""
+    import shlex
+
+    from tcbench.cli.results import newest
+
+    try:
+        newest(out)
+    except SelectionError:
+        return "www.speedscope.app opens the file"
+    explain = shlex.join(["tcbench", "explain", *(["--out", str(out)] if out != OUT else [])])
+    return f"Next: {explain}   (names the costliest function beside the verdict; www.speedscope.app opens the file)"
 
 
 class _Failed(TcbenchError):

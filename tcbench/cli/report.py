@@ -99,10 +99,13 @@ def report(
 
 
 def _timelines(given: Given) -> tuple[list[Timeline], list[str]]:
-    """Those that were named, and those that lie beside the records, newest first; what of the latter cannot be read
-    is left out, and a note says so. Raises TraceError."""
+    """Those that were named, and those that lie beside the records, newest first; what of the latter cannot be read,
+    or was taken in other settings, is left out, and a note says so. Raises TraceError."""
+    from msgspec.structs import replace
+
     from tcbench import tracing
     from tcbench.cli.results import PROFILES
+    from tcbench.core.record import MeasureSettings
     from tcbench.core.text import plain
     from tcbench.show.charts import MAX_PANELS
 
@@ -115,10 +118,16 @@ def _timelines(given: Given) -> tuple[list[Timeline], list[str]]:
     }
     for path in given.traces:
         beside.pop(path.resolve(), None)
+    measure = MeasureSettings()  # a profile has its own number of steps
+    measured = {replace(record.cell, measure=measure) for record in given.records}
     notes = []
     newest_first = sorted(beside.values(), key=lambda path: (-path.stat().st_mtime, path))
     for trace in newest_first[: max(0, MAX_PANELS - len(timelines))]:
         try:
+            taken = tracing.record_in(trace)
+            if taken is not None and replace(taken.cell, measure=measure) not in measured:
+                notes.append(plain(f"{trace}: taken in other settings than these results; left out"))
+                continue
             timelines += tracing.read(trace)
         except (TraceError, StoreError) as error:
             notes.append(plain(f"{error}; left out"))

@@ -10,11 +10,15 @@ _MOST_KNOWN = 20
 """Names that an error lists; more are only counted on."""
 
 
+_ALIKE = 0.7
+"""Of `difflib.SequenceMatcher.ratio`: 'nope' is to 'opencv' 0.6, 'fp23' to 'fp32' 0.75."""
+
+
 def hint(word: str, known: Iterable[str], expected: str = "") -> str:
     """The end of an error about an unknown word: "did you mean 'fp16'?" where one is like it, else what was expected:
     by default one of the known ones."""
     known = list(known)
-    for close in difflib.get_close_matches(word, known, n=1):
+    for close in difflib.get_close_matches(word, known, n=1, cutoff=_ALIKE):
         return f"did you mean '{close}'?"
     shown = ", ".join(known[:_MOST_KNOWN]) + (", ..." if len(known) > _MOST_KNOWN else "")
     return expected or f"expected one of {shown}"

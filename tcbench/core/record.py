@@ -469,9 +469,10 @@ class HostLoad(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def lost(self) -> float:
         """The share of the processor time that the trial asked for and others had. Its threads also wait for each
-        other's processors: at most what others computed counts."""
+        other's processors: at most what others computed counts. One that mostly sleeps asks for little: then it is
+        the share of its whole time."""
         lost_s = min(self.waited_s, self.others_s) + self.stolen_s
-        return lost_s / (self.own_s + lost_s) if lost_s else 0.0
+        return lost_s / max(self.own_s + lost_s, self.elapsed_s)
 
 
 BUSY = 0.05

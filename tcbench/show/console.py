@@ -254,7 +254,8 @@ def rounds_line(rounds: Rounds) -> str:
     """The trials and the time that are ahead, as far as is known before they begin."""
     trials = _trials_ahead(rounds).values()
     if not trials:
-        return "nothing is missing: all trials are there"
+        skipped = all(planned.skip_reason for planned in rounds.cells)
+        return "nothing to measure: every cell is skipped" if skipped else "nothing is missing: all trials are there"
     least, most, needed_s = min(trials), max(trials), rounds.ahead_s()
     each = f"{counted(most, 'trial')} each" if least == most else f"{least} to {counted(most, 'trial')} each"
     if rounds.budget_s is None:

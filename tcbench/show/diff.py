@@ -15,7 +15,7 @@ from tcbench.core.text import digits
 from tcbench.show.comparison.wording import UNNAMED, Labels, allowed
 from tcbench.show.console import open_table
 from tcbench.show.document import encoded
-from tcbench.show.format import counted, milliseconds, quotient
+from tcbench.show.format import counted, doubtful, listed, milliseconds, quotient
 from tcbench.show.simulated import is_simulated, lines
 
 SCHEMA = "tcbench-diff"
@@ -51,6 +51,8 @@ def headline(diff: Diff) -> str:
     elif diff.levels:
         most = max(diff.levels[0].parts, key=lambda part: part.change_s * math.copysign(1, step.change_s))
         parts.append(f"{most.name} {signed(most.change_s)}, {share(diff, most)} of it")
+        doubts = [f"{name} {of.doubt}" for name, of in (("base", diff.base), ("current", diff.current)) if of.doubt]
+        parts += [f"doubtful: {listed(doubts)}"] if doubts else []
     return "; ".join(parts)
 
 
@@ -165,31 +167,9 @@ def notes(diffs: Sequence[Diff], of_timelines: bool) -> list[str]:
         remarks.append(f"one {one} a side has no interval: any of these may be nothing.")
     if any(one.step.change is not None for one in diffs):
         remarks.append("may be nothing: the 95% interval of the change over trials holds 0.")
-    remarks += dict.fromkeys(remark for one in diffs for remark in _unlike(one))
+    remarks += doubtful((side.label, side.doubt) for one in diffs for side in (one.base, one.current))
     differences = dict.fromkeys(difference for one in diffs for difference in one.differences)
     remarks += [f"differs beside: {line}" for line in allowed(differences)]
-    return remarks
-
-
-_UNLIKE = 0.1
-"""Of a step, so much of which is in no phase, the phases do not tell enough."""
-
-
-def _unlike(diff: Diff) -> list[str]:
-    """A remark on each side whose profiled steps were not like its timed ones: the machine was not the same."""
-    remarks = []
-    for level in diff.levels[:1]:
-        both = (
-            (diff.base, diff.step.base_s, level.rest.base_s),
-            (diff.current, diff.step.current_s, level.rest.current_s),
-        )
-        for name, (side, step_s, rest_s) in zip(("base", "current"), both, strict=True):
-            if step_s and rest_s and abs(rest_s) >= _UNLIKE * step_s and level.clock == "host":
-                profiled = milliseconds(step_s - rest_s)
-                remarks.append(
-                    f"{name}, {side.label}: phases add up to {profiled} and a step takes {milliseconds(step_s)}: "
-                    "shares of phases are doubtful."
-                )
     return remarks
 
 

@@ -23,7 +23,7 @@ from tcbench.core.record import TAKE_ENOUGH, Cell
 from tcbench.core.timeline import Timeline
 from tcbench.show.console import add_by_batch, ladder_table, many_ranks, open_table
 from tcbench.show.document import encoded
-from tcbench.show.format import counted, factor, listed, milliseconds, number, percent, plus_minus, rate, size
+from tcbench.show.format import counted, doubtful, factor, listed, milliseconds, number, percent, plus_minus, rate, size
 from tcbench.show.naming import code_name, rate_unit
 from tcbench.show.simulated import heading, is_simulated
 
@@ -240,7 +240,7 @@ def notes(explanations: Sequence[Explanation], ceiling: str | None, *, narrow: b
     for gain in (e.advice for e in explanations if e.advice and e.advice.evidence):
         evidence.setdefault(gain.evidence, []).append(added(gain))
     lines += [f"{listed(list(dict.fromkeys(names)))}: {words}." for words, names in evidence.items()]
-    return lines
+    return lines + doubtful((e.summary.cell.label, e.bottleneck.doubt) for e in explanations if e.bottleneck)
 
 
 def lines_of(bottleneck: Bottleneck) -> list[str]:

@@ -243,7 +243,7 @@ def to_parquet(records: Sequence[Record], per: str) -> bytes:
         importlib.import_module("pyarrow")
     except ImportError:
         raise SelectionError(
-            "--format parquet: needs the package pyarrow: pip install 'tcbench[parquet]', or pip install pyarrow"
+            "--format parquet: needs the package pyarrow: uv sync --extra parquet, or uv pip install pyarrow"
         ) from None
     buffer = io.BytesIO()
     _frame(records, per).to_parquet(buffer, index=False, engine="pyarrow")

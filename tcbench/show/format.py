@@ -139,6 +139,17 @@ def listed(items: Sequence[str], last: str = "and") -> str:
     return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} {last} {items[-1]}" if items else ""
 
 
+_MOST_DOUBTS = 3
+
+
+def doubtful(doubts: Iterable[tuple[str, str]]) -> list[str]:
+    """A line on cells, by label, whose profiled pass was not like the timed one; none where all were."""
+    said = [f"{label} ({doubt})" for label, doubt in dict.fromkeys(doubts) if doubt]
+    more = f"; {len(said) - _MOST_DOUBTS} more" if len(said) > _MOST_DOUBTS else ""
+    line = f"Doubtful, since profiled steps do not add up to timed ones: {'; '.join(said[:_MOST_DOUBTS])}{more}."
+    return [line] if said else []
+
+
 def numbers(values: Iterable[int]) -> str:
     """Batch sizes and the like: "4 and 8"."""
     return listed([str(value) for value in sorted(set(values))])

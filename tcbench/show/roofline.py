@@ -11,7 +11,7 @@ from rich.text import Text
 from tcbench.analysis.roofline import MEMORY, Ceilings, CellRoofline, Part
 from tcbench.show.console import heads_of, many_ranks, open_table
 from tcbench.show.document import encoded
-from tcbench.show.format import listed, milliseconds, number, percent
+from tcbench.show.format import doubtful, listed, milliseconds, number, percent
 
 SCHEMA = "tcbench-roofline"
 SCHEMA_VERSION = 1
@@ -86,7 +86,7 @@ def notes(rooflines: Sequence[CellRoofline]) -> list[str]:
         lines.append("With many ranks: what each of them does and reaches, on its own device.")
     if any(roofline.summary.cell.device != "cpu" for roofline in rooflines):
         lines.append("On a GPU the time of a phase includes the GPU's waiting for the host.")
-    return lines
+    return lines + doubtful((one.summary.cell.label, one.doubt) for one in rooflines)
 
 
 def to_json(rooflines: Iterable[CellRoofline]) -> str:

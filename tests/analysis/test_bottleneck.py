@@ -292,6 +292,22 @@ def test_a_record_of_a_cpu_takes_the_medians_of_its_phases() -> None:
     assert (explained.step_s, explained.images_per_s, explained.io_overlap) == (close(0.15), close(8 / 0.15), 0)
 
 
+@pytest.mark.parametrize(
+    ("step_s", "device", "phase_s", "doubt"),
+    [
+        (0.403, "cpu", 0.368, "phases 552 ms, a step 403 ms"),
+        (0.0124, "cpu", 0.0034, "phases 5.1 ms, a step 12 ms"),
+        (0.150, "cpu", 0.1, ""),
+        (0.150, "cuda:0", 0.01, ""),
+        (0.010, "cuda:0", 0.02, "phases 20 ms, a step 10 ms"),
+    ],
+)
+def test_a_profiled_pass_that_is_not_the_timed_ones_is_doubtful(step_s, device, phase_s, doubt) -> None:
+    explained = explain_record(record(step_s, device=device, forward=phase_s))
+    assert explained.doubt == doubt
+    assert explained.sentence.partition("; doubtful: ")[2] == doubt
+
+
 def test_a_prefetched_input_is_known_only_when_it_is_waited_for() -> None:
     hidden = explain_record(record(0.15, prefetch=2, io=0.0002, forward=0.1))
     assert hidden.needs.input_s is None

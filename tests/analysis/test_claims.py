@@ -16,6 +16,7 @@ from tcbench.analysis.claims import (
     Finding,
     OtherSource,
     Outcome,
+    _command,
     by_timelines,
     no_other_source,
     scorecards,
@@ -479,6 +480,12 @@ def test_each_machine_and_setting_has_a_scorecard_of_its_own() -> None:
         *(("amd-epyc-2cpu", "holds"), ("dgx", "does not hold"))
     ]
     assert [card.count("holds") for card in cards] == [1, 0]
+
+
+def test_what_a_glob_covers_is_not_asked_for_beside_it() -> None:
+    missing = [("fp16", 4), ("*", 4), ("fp32+*", 8), ("*", 8)]
+    assert _command("tcbench run", missing) == "tcbench run --config '*' --bs 4,8"
+    assert _command("tcbench run", [("fp16", 4), ("fp32+*", 4)]) == "tcbench run --config fp16 --config 'fp32+*' --bs 4"
 
 
 def test_a_scorecards_commands_run_what_is_missing_at_once() -> None:

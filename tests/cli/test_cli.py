@@ -60,6 +60,7 @@ def sleeper(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
+        (["run", "--config", "nope"], "--config 'nope': unknown; expected a config such as "),
         (["run", "--config", "fp3"], "--config 'fp3': unknown; did you mean 'fp32'?"),
         (["run", "--config", "fp16+foo"], "unknown rung 'foo'"),
         (["run", "--config", "fp32 + dalli"], "--config 'fp32+dalli': unknown rung 'dalli' (did you mean 'dali'?)"),

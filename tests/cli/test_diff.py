@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 
 import factories
+import msgspec
 import pytest
 import timelines
-from command import tcbench
+from command import next_step, tcbench
 
+from tcbench.cli import profile
+from tcbench.core.record import Input
 from tcbench.core.store import Store
 from tcbench.tracing import perfetto
 
@@ -35,7 +38,33 @@ def test_it_shares_the_change_out_and_names_the_rest(runs):
     assert done.out.count("step 200 ms -> 222 ms: +22") == 1
     assert "outside of phases" in done.out
     assert "fp32+dali, batch size 4: only in before.jsonl" in done.out
-    assert "Next: tcbench profile fp32 cpu --bs 4" in done.out
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"model": "resnet18", "image_size": 32, "threads": 1},
+        {"scenario": "naruse2018", "device": "virtual:V100", "image_size": 224, "host_speed": 2.0},
+    ],
+)
+def test_the_next_step_profiles_the_very_cell(tmp_path, monkeypatch, changes):
+    planned, cell = [], factories.make_cell(**changes)
+    with Store(tmp_path / "run.jsonl") as store:
+        store.append(factories.make_record(cell=cell))
+    make = profile._planned
+    monkeypatch.setattr(profile, "_planned", lambda *words: planned.append(make(*words)[1].cell) or 1 / 0)
+    tcbench(tmp_path, *next_step(tcbench(tmp_path, "diff", "run.jsonl", "run.jsonl")))
+    names = ("scenario", "config", "batch_size", "threads", *changes)
+    assert [[getattr(one, name) for name in names] for one in planned] == [[getattr(cell, name) for name in names]]
+
+
+def test_of_a_step_whose_file_is_not_known_no_next_step_is_named(tmp_path):
+    own = msgspec.structs.replace(factories.make_cell(), scenario="my_step", input=Input(kind="own"))
+    with Store(tmp_path / "run.jsonl") as store:
+        store.append(factories.make_record(cell=own))
+    done = tcbench(tmp_path, "diff", "run.jsonl", "run.jsonl")
+    assert (done.code, next_step(done)) == (0, [])
 
 
 def test_json_has_every_part_and_its_shares_add_up_to_one(runs):

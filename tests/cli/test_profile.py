@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from command import finish, start, tcbench
+from command import Done, finish, next_step, start, tcbench
 from factories import make_record
 from timelines import record_in
 
@@ -19,6 +19,7 @@ from tcbench.analysis.host_time import functions, phase_s
 from tcbench.backends.feeds.generated import generate
 from tcbench.cli import host_profiles, profile
 from tcbench.core.errors import SelectionError
+from tcbench.core.store import Store
 from tcbench.tracing import host, nsys
 
 CELL = ("profile", "fp32+dali", "cpu", "--bs", "2", "--device", "cpu", "--image-size", "32")
@@ -45,6 +46,7 @@ def test_a_profile_leaves_a_trace_a_picture_and_a_summary(tmp_path):
     assert summary.startswith("fp32+dali, batch size 2 on ")
     assert summary in done.out
     assert all(str(path.relative_to(tmp_path)) in done.out for path in (trace, picture, text))
+    assert tcbench(tmp_path, *next_step(done)).code == 0
 
     (timeline,) = tracing.read(trace)
     record = record_in(trace)
@@ -227,11 +229,22 @@ def test_a_host_profile_leaves_a_flame_graph_and_a_file_and_explain_names_the_co
     for words in ("forward", "backward", "framework", "NumPy, driver", "overhead", str(scope.relative_to(tmp_path))):
         assert words in done.out
 
+    assert not next_step(done), "no run is there to explain"
     run = ("run", "cpu", "--config", "fp32+dali", "--bs", "2", "--device", "cpu", "--image-size", "32")
     assert tcbench(tmp_path, *run, "--trials", "1", "--max-time", "0.3", "--quiet").code == 0
     explained = tcbench(tmp_path, "explain").out
     assert " holds the step back; costliest function there: " in " ".join(explained.split())
     assert "of the phase by cProfile" in " ".join(explained.split())
+
+
+def test_after_a_host_profile_explain_is_named_where_it_has_a_run_to_explain(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert not next_step(Done(0, profile._after_host(Path("here")), ""))
+    with Store(tmp_path / "here" / "run.jsonl") as store:
+        store.append(make_record())
+    words = next_step(Done(0, profile._after_host(Path("here")), ""))
+    assert words[0] == "explain"
+    assert tcbench(tmp_path, *words).code == 0
 
 
 @pytest.mark.skipif(host.find() is None, reason="py-spy is not installed")

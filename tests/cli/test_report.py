@@ -15,7 +15,7 @@ from command import tcbench
 from tcbench.cli import app
 from tcbench.core import record
 from tcbench.core.errors import TcbenchError
-from tcbench.core.record import PhaseTimes, Record
+from tcbench.core.record import MeasureSettings, PhaseTimes, Record
 from tcbench.tracing import perfetto
 
 RESULTS = Path(__file__).parents[2] / "results" / "amd-epyc-2cpu"
@@ -87,6 +87,17 @@ def test_timelines_are_shown_that_were_named_or_lie_beside_the_records(tmp_path:
     timelines_ = text.partition('<section id="timelines"')[2].partition("</figure>")[0]
     assert timelines_.count(">CPU</text>") == 2
     assert "profile-broken.json.gz" in text
+
+
+def test_a_profile_of_other_settings_beside_the_records_is_not_shown_as_theirs(tmp_path: Path) -> None:
+    run = write(tmp_path / "cpu.jsonl", [factories.make_record()])
+    for threads in (2, 1):
+        taken = factories.make_record(cell=factories.make_cell(threads=threads, measure=MeasureSettings(max_time_s=1)))
+        perfetto.write([timelines.busy_timeline(3)], tmp_path / f"profile-threads{threads}.json.gz", taken)
+    done = tcbench(tmp_path, "report", str(run))
+    assert done.err.startswith("note: ") and "profile-threads1.json.gz: taken in other settings" in done.err
+    text = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert text.partition('<section id="timelines"')[2].partition("</figure>")[0].count(">CPU</text>") == 1
 
 
 def test_a_document_of_numerics_beside_the_records_answers_claims_and_a_broken_one_is_left_out(tmp_path: Path) -> None:

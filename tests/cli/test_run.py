@@ -10,7 +10,7 @@ from pathlib import Path
 
 import odd_images
 import pytest
-from command import tcbench
+from command import next_step, tcbench
 from factories import make_environment, make_record
 from typer.testing import CliRunner
 
@@ -176,6 +176,12 @@ def test_a_run_of_the_same_cells_is_resumed_with_what_is_left_of_its_budget(tmp_
     assert [len(run) for run in trials(tmp_path)] == [4]
 
 
+def test_where_every_cell_is_skipped_nothing_is_said_to_be_there(tmp_path):
+    done = tcbench(tmp_path, "run", "cpu", "--device", "cpu", "--config", "cuda_graph+fp32", "--dry-run")
+    assert "all trials are there" not in done.out
+    assert "nothing to measure: every cell is skipped" in done.out
+
+
 def test_a_run_is_not_resumed_with_other_code_unless_that_is_allowed(tmp_path, trials_of_30_s, monkeypatch):
     arguments = (*RUN, "--bs", "4", "--trials")
     monkeypatch.setattr(machine, "commit", lambda: "aaaaaaaaaaaa")
@@ -241,9 +247,8 @@ def test_a_dry_run_says_how_often_and_how_long(tmp_path):
 def test_the_next_step_keeps_what_was_asked_and_runs(tmp_path, trials_of_30_s, monkeypatch, words, expected):
     monkeypatch.setattr(command, "generate_input", lambda *_: None)
     done = tcbench(tmp_path, "run", *words, "--trials", "1", "--quiet")
-    line = next(line for line in done.out.splitlines() if line.startswith("Next: tcbench "))
-    assert line.startswith(f"Next: tcbench {expected}"), line
-    again = shlex.split(line.partition("   (")[0].removeprefix("Next: tcbench "))
+    again = next_step(done)
+    assert shlex.join(again).startswith(expected)
     done = tcbench(tmp_path, *again, *["--dry-run"] * (again[0] == "run"))
     assert done.code == 0, done.err
 

@@ -30,6 +30,8 @@ def test_waiting_for_each_other_is_not_lost():
     assert alone.lost == 0.0
     idle = HostLoad(elapsed_s=4.0, processors=2, own_s=0.0, waited_s=0.0, others_s=8.0, stolen_s=0.0)
     assert idle.lost == 0.0
+    sleeps = HostLoad(elapsed_s=4.0, processors=2, own_s=0.001, waited_s=0.1, others_s=8.0, stolen_s=0.0)
+    assert sleeps.lost == pytest.approx(0.1 / 4.0), "a step that sleeps waits for others in 2.5% of its time, not 99%"
 
 
 def test_a_process_is_counted_with_what_it_started():

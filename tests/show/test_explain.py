@@ -5,12 +5,19 @@ from __future__ import annotations
 import io
 
 import factories
+import msgspec
 import pytest
+from reports import results
 from rich.console import Console
 
+from tcbench.analysis.diff import of_records
 from tcbench.analysis.explanation import explain
-from tcbench.core.record import TAKE_ENOUGH
+from tcbench.analysis.roofline import Ceilings, roofline
+from tcbench.analysis.summary import summarise
+from tcbench.core.record import TAKE_ENOUGH, PhaseTimes
+from tcbench.show import diff, page
 from tcbench.show import explain as view
+from tcbench.show import roofline as roofline_view
 
 CONFIGS = ("fp32", "fp32+dali", "fp32+dali+batched+nhwc+fused+static_graph")
 
@@ -67,3 +74,16 @@ def test_a_factor_of_one_trial_is_said_to_be_one(trials: int, remark: bool) -> N
     assert view.checks(explained) is not None
     says = f"factor: ± of a cell with one trial is over its steps; {TAKE_ENOUGH}."
     assert (says in view.notes(explained, None)) is remark
+
+
+def test_every_view_on_a_profiled_pass_unlike_the_timed_one_says_so() -> None:
+    measured = factories.make_measurement([0.4] * 12, phases=(PhaseTimes(name="forward", host_s=(0.55,) * 5),))
+    record = factories.make_record(measurement=measured)
+    slower = msgspec.structs.replace(record, measurement=factories.make_measurement([0.5] * 12))
+    figures = "phases 550 ms, a step 400 ms"
+    assert f"fp32, batch size 4 ({figures})" in view.notes(explain([record]), None)[-1]
+    under = roofline(summarise([record])[0], [record], Ceilings("a machine", (("fp32", 1e11),), 2e10, True, "made up"))
+    assert figures in roofline_view.notes([under])[-1]
+    apart = of_records([record], [slower])
+    assert diff.headline(apart).endswith(f"; doubtful: base {figures}")
+    assert figures in page.render(page.build(results([record])))

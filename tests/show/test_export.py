@@ -109,7 +109,7 @@ def test_parquet_comes_back_with_types(per):
 
 def test_parquet_without_its_package_says_how_to_install_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(SelectionError, match=r"needs the package pyarrow: pip install 'tcbench\[parquet\]'"):
+    with pytest.raises(SelectionError, match=r"needs the package pyarrow: uv sync --extra parquet"):
         export.to_parquet(MANY, "trial")
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from tcbench.analysis.comparability import Difference
 from tcbench.analysis.compare import CellComparison, Comparison, Mean, Metric, Side
+from tcbench.analysis.verdict import MOST_TRIALS
 from tcbench.core.record import STATUSES, Cell
 from tcbench.show.format import change, counted, milliseconds, number, percent, quotient, ratio, size, threshold
 from tcbench.show.naming import apart, rate_unit
@@ -139,7 +140,7 @@ def held_back(cell: CellComparison) -> str:
 def advice(cell: CellComparison) -> str:
     """The number of trials that would decide."""
     if cell.more_trials is None:
-        return "no sensible number of trials would decide: the loss is about the threshold itself"
+        return f"not even {MOST_TRIALS:,} trials a side would decide: too near the threshold for such noise"
     trials = f"{counted(cell.more_trials, 'more trial')} a side"
     return f"at least {trials} to begin with" if cell.ratio is None else f"about {trials} would decide"
 

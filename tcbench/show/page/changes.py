@@ -8,7 +8,7 @@ from tcbench.analysis.diff import Diff, Part
 from tcbench.show.charts import diff_chart
 from tcbench.show.comparison.wording import Labels
 from tcbench.show.diff import fate, share, signed
-from tcbench.show.format import counted, milliseconds
+from tcbench.show.format import counted, doubtful, milliseconds
 from tcbench.show.page import drawings
 from tcbench.show.page.page import Field, Prose, Section, Table, say, strong
 from tcbench.show.page.wording import columns, figure
@@ -22,8 +22,11 @@ def section(diffs: Sequence[Diff], base: str) -> Section | None:
         strong(counted(len(diffs), "cell")),
         f" surely changed against {base}; the parts of a step and its rest add up to the change.",
     )
+    doubts = doubtful((side.label, side.doubt) for one in diffs for side in (one.base, one.current))
     title = f"From the step of {base} to this one"
-    drawing = drawings.figure(lambda: diff_chart(diffs, Labels(base), title=title), title, "changes", _table(diffs))
+    drawing = drawings.figure(
+        lambda: diff_chart(diffs, Labels(base), title=title), title, "changes", _table(diffs), doubts
+    )
     return Section("changes", "Why it changed", (Prose((lead,)), drawing))
 
 

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from tcbench.analysis.compare import compare
 from tcbench.core.record import GpuSample, GpuSamples, GpuState
-from tcbench.show.comparison import Labels, markdown, show, table
+from tcbench.show.comparison import Labels, markdown, show, table, wording
 
 
 def row(text: str, config: str) -> str:
@@ -84,6 +84,15 @@ def test_the_median_step_stands_beside_the_ratio_only_where_it_tells_something()
     assert "spikes 0.0% -> 5.0%" in " ".join(text.split())
     line = next(line for line in text.splitlines() if line.startswith("    4  fp32"))
     assert "0.991, spikes" in line and line.endswith("regression")
+
+
+def test_what_no_number_of_trials_decides_is_not_said_to_be_at_the_threshold_where_trials_vary_too_much():
+    wild = [factories.make_record(trial=trial, images_per_s=rate) for trial, rate in enumerate((4.0, 400.0))]
+    (cell,) = compare(wild, wild[::-1]).cells
+    assert (cell.verdict, cell.more_trials) == ("inconclusive", None)
+    said = wording.sentence(cell)
+    assert "not even 1,000 trials a side would decide" in said
+    assert "threshold itself" not in said
 
 
 def test_few_doubtful_trials_are_named_and_many_are_counted():
