@@ -88,7 +88,7 @@ def measure(
     facts = session.facts()
     warmup_loss = _finite(facts.loss, "after warm-up")
     # The first step of a block is not counted: the others are whole periods.
-    block_steps = 1 + _whole((block_steps or _block_steps(session, facts, settings)) - 1, facts.period)
+    block_steps = 1 + _whole((block_steps or _block_steps(session, facts, settings, warmup_s[-1])) - 1, facts.period)
     block_steps = world.bcast(block_steps)
     gc.collect()
     gc.freeze()
@@ -96,6 +96,7 @@ def measure(
     stopping_rule = StoppingRule(settings.target, settings.max_time_s, settings.min_timed_steps)
     timed_s: list[float] = []
     counted_s: list[float] = []
+    asked_at = 0
     verdict: Literal["continue", "target", "budget"] = "continue"
     listen(Progress("timed", 0, warmup_s[-1]))
     while verdict == "continue":
@@ -103,7 +104,9 @@ def measure(
         block = run_block(session, ranges, block_steps, first=len(warmup_s) + len(timed_s))
         timed_s += block
         counted_s += block[1:]
-        verdict = world.bcast(stopping_rule.ask(counted_s, sum(timed_s)))
+        if len(counted_s) >= _ASK_AFTER * asked_at:
+            asked_at = len(counted_s)
+            verdict = world.bcast(stopping_rule.ask(counted_s, sum(timed_s)))
         listen(Progress("timed", len(timed_s), block[-1]))
     after = session.facts()
     last_loss = _finite(after.loss, "after the timed pass")
@@ -149,9 +152,16 @@ def _whole(steps: int, period: int) -> int:
     return -(-steps // period) * period
 
 
-def _block_steps(session: Session, facts: Facts, settings: MeasureSettings) -> int:
+_ASK_AFTER = 1.05
+"""The stopping rule looks at all steps so far: asked after every block, it would take most of the time where steps are
+short and many."""
+_SHORTEST_BLOCK_S = 0.01
+"""Between blocks a message is sent, and ranks meet."""
+
+
+def _block_steps(session: Session, facts: Facts, settings: MeasureSettings, step_s: float) -> int:
     if session.clock.of == "host":
-        return settings.block_steps
+        return max(settings.block_steps, math.ceil(_SHORTEST_BLOCK_S / step_s))
     return max(settings.block_steps, PREFETCHED_PER_BLOCK * facts.prefetch_depth)
 
 

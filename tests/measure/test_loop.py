@@ -337,3 +337,18 @@ def test_all_ranks_take_as_many_steps_as_rank_0_decides(monkeypatch):
     worlds.own = ALONE
     late = loop.measure(FakeSession(cold_steps=12), SETTINGS)
     assert late.warmup_steps != steps[1][0]
+
+
+def test_of_short_steps_there_are_many_in_a_block_and_few_questions(monkeypatch):
+    asked, ask = [], loop.StoppingRule.ask
+    monkeypatch.setattr(loop.StoppingRule, "ask", lambda *given: asked.append(given) or ask(*given))
+
+    class Short(FakeSession):
+        def _run(self, name: str) -> None:
+            self.ran.append(name)
+            self.now += 2e-5 if len(self.ran) % 3 else 1e-5
+
+    measured = loop.measure(Short(), MeasureSettings(max_time_s=1.0, target=1e-9, profiled_steps=1))
+    assert len(measured.step_times_s) > 20_000
+    assert 0.009 < sum(measured.step_times_s[: measured.block_steps]) < 0.02
+    assert len(asked) < 80  # of more than 90 blocks, and the share falls
