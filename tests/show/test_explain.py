@@ -9,6 +9,7 @@ import pytest
 from rich.console import Console
 
 from tcbench.analysis.explanation import explain
+from tcbench.analysis.summary import CellSummary
 from tcbench.core.record import TAKE_ENOUGH
 from tcbench.show import explain as view
 
@@ -67,3 +68,11 @@ def test_a_factor_of_one_trial_is_said_to_be_one(trials: int, remark: bool) -> N
     assert view.checks(explained) is not None
     says = f"factor: ± of a cell with one trial is over its steps; {TAKE_ENOUGH}."
     assert (says in view.notes(explained, None)) is remark
+
+
+def test_many_cells_take_no_more_time_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    of, asked = CellSummary.setting.fget, []
+    assert of is not None
+    monkeypatch.setattr(CellSummary, "setting", property(lambda self: asked.append(self) or of(self)))
+    explain(factories.make_record(batch_size=n) for n in range(1, 41))
+    assert 0 < len(asked) <= 3 * 40
