@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from tcbench.analysis.explanation import explain
-from tcbench.analysis.summary import CellSummary
+from tcbench.analysis.summary import CellSummary, Setting
 from tcbench.core.record import TAKE_ENOUGH
 from tcbench.show import explain as view
 
@@ -71,8 +71,14 @@ def test_a_factor_of_one_trial_is_said_to_be_one(trials: int, remark: bool) -> N
 
 
 def test_many_cells_take_no_more_time_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    of, asked = CellSummary.setting.fget, []
-    assert of is not None
-    monkeypatch.setattr(CellSummary, "setting", property(lambda self: asked.append(self) or of(self)))
+    asked: list[CellSummary] = []
+    of = vars(CellSummary)["setting"].fget
+
+    def setting(self: CellSummary) -> Setting:
+        asked.append(self)
+        made: Setting = of(self)
+        return made
+
+    monkeypatch.setattr(CellSummary, "setting", property(setting))
     explain(factories.make_record(batch_size=n) for n in range(1, 41))
     assert 0 < len(asked) <= 3 * 40
