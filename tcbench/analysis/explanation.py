@@ -46,6 +46,9 @@ def explain(
     summaries = summarise(records)
     explanations = []
     groups = by_code(records)
+    beside: dict[object, list[CellSummary]] = {}
+    for summary in summaries:
+        beside.setdefault(_place(summary), []).append(summary)
     for summary in summaries:
         trials = [record for record in groups[summary.key] if record.status == "ok"]
         if summary.images_per_s is None or not all(r.measurement and r.measurement.profiled_steps for r in trials):
@@ -56,7 +59,7 @@ def explain(
             bottleneck,
             summary.cell.rungs,
             problem(summary),
-            _beside(summary, summaries),
+            _beside(summary, beside[_place(summary)]),
             functools.partial(arithmetic_s, summary),
         )
         dominant = bottleneck.dominant
@@ -65,17 +68,16 @@ def explain(
     return tuple(explanations)
 
 
+def _place(summary: CellSummary) -> object:
+    return summary.setting, summary.cell.backend, summary.cell.batch_size
+
+
 def _beside(summary: CellSummary, summaries: Sequence[CellSummary]) -> dict[tuple[str, ...], Tried]:
-    """The backend's other configs at this batch size in this setting, by rungs; ablations apart."""
+    """Of a place (`_place`): the configs by rungs, ablations apart."""
     return {
         other.cell.rungs: Tried(other.images_per_s.value, over)
         for other in summaries
-        if other.setting == summary.setting
-        and other.cell.backend == summary.cell.backend
-        and other.cell.batch_size == summary.cell.batch_size
-        and other.cell.scenario_cudnn is None
-        and summary.cell.scenario_cudnn is None
-        and other.images_per_s is not None
+        if other.cell.scenario_cudnn is None and summary.cell.scenario_cudnn is None and other.images_per_s is not None
         for over in [ratio(other, summary)]
         if over is not None
     }

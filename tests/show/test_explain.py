@@ -13,7 +13,7 @@ from rich.console import Console
 from tcbench.analysis.diff import of_records
 from tcbench.analysis.explanation import explain
 from tcbench.analysis.roofline import Ceilings, roofline
-from tcbench.analysis.summary import summarise
+from tcbench.analysis.summary import CellSummary, Setting, summarise
 from tcbench.core.record import TAKE_ENOUGH, PhaseTimes
 from tcbench.show import diff, page
 from tcbench.show import explain as view
@@ -87,3 +87,17 @@ def test_every_view_on_a_profiled_pass_unlike_the_timed_one_says_so() -> None:
     apart = of_records([record], [slower])
     assert diff.headline(apart).endswith(f"; doubtful: base {figures}")
     assert figures in page.render(page.build(results([record])))
+
+
+def test_many_cells_take_no_more_time_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[CellSummary] = []
+    of = vars(CellSummary)["setting"].fget
+
+    def setting(self: CellSummary) -> Setting:
+        asked.append(self)
+        made: Setting = of(self)
+        return made
+
+    monkeypatch.setattr(CellSummary, "setting", property(setting))
+    explain(factories.make_record(batch_size=n) for n in range(1, 41))
+    assert 0 < len(asked) <= 3 * 40
