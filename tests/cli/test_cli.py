@@ -225,11 +225,15 @@ def test_a_killed_runner_leaves_whole_lines_and_is_resumed(sleeper):
     assert len(store.read([path]).records) == 4
 
 
-def test_an_interrupt_before_the_first_record_leaves_nothing_behind(sleeper):
+def sleep_at_the_start(folder):
     step = projects.STEP.replace(
-        "def open_session(cell):\n", 'def open_session(cell):\n    __import__("time").sleep(60)\n'
+        "def open_session(cell):\n", "def open_session(cell):\n    import time; time.sleep(60)\n"
     )
-    (sleeper / "my_step.py").write_text(step, encoding="utf-8")
+    (folder / "my_step.py").write_text(step, encoding="utf-8")
+
+
+def test_an_interrupt_before_the_first_record_leaves_nothing_behind(sleeper):
+    sleep_at_the_start(sleeper)
     process = start(sleeper, "run", "quick.toml", "--max-time", "60")
     while not list((sleeper / "results").glob("*/*.jsonl")):
         assert process.poll() is None
@@ -257,6 +261,7 @@ def test_a_killed_worker_is_a_record_and_the_run_goes_on(sleeper):
 
 
 def test_a_trial_over_its_timeout_is_a_record(sleeper):
+    sleep_at_the_start(sleeper)
     done = tcbench(sleeper, "run", "quick.toml", "--config", "deep", "--max-time", "60", "--timeout", "0.5")
     assert done.code == 3
     (path,) = (sleeper / "results").glob("*/*.jsonl")
