@@ -81,7 +81,7 @@ environment() {
   local name=$1 extra=$2
   shift 2
   export UV_PROJECT_ENVIRONMENT=.venv-$name
-  UV_NO_SYNC= uv sync --quiet --extra "$extra"
+  UV_NO_SYNC=false uv sync --quiet --extra "$extra"
   if (($#)); then uv pip install --quiet --python "$UV_PROJECT_ENVIRONMENT" "$@"; fi
   mkdir -p "$out/no_toolkit"
   touch "$out"/no_toolkit/lib{cudart,nvrtc,cublas,cublasLt,cupti}.so.{12,13}
