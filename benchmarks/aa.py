@@ -25,10 +25,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from tcbench.accelerators import device
 from tcbench.analysis.compare import METRICS, CellComparison
 from tcbench.analysis.verdict import Interim, Rule, interims
 from tcbench.core.record import Record
+from tcbench.engine.accelerators import device
 from tcbench.hardware import machine
 from tcbench.run import gate, plan, scenario
 from tcbench.run.gate import BASE, CURRENT, Gate, Trial
@@ -48,8 +48,8 @@ RULE = Rule()
 
 def worker(pipe: str, phase: str, delay_s: str) -> None:
     """tcbench's own worker, but that one phase of the session waits first."""
-    from tcbench import backends
-    from tcbench.measure import worker as real
+    from tcbench.engine import backends
+    from tcbench.engine.measure import worker as real
 
     backend = backends.backend
 

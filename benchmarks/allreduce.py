@@ -16,9 +16,9 @@ from contextlib import ExitStack
 import numpy as np
 from mpi4py import MPI
 
-from tcbench.backends import backend
 from tcbench.core.record import Cell, CudnnSettings, Input, MeasureSettings, TrainSettings
-from tcbench.core.world import World, entered
+from tcbench.engine.backends import backend
+from tcbench.engine.world import World, entered
 
 BASE = "fp32+batched"
 CONFIGS = (BASE, f"{BASE}+flat_allreduce", f"{BASE}+flat_allreduce+fp16_allreduce")

@@ -32,7 +32,7 @@ COMMITS = 20
 
 SLEEP = """
 import random, time
-from tcbench.backends import step as own
+from tcbench import step as own
 
 EXTRA, NOISE = {extra}, {noise}
 
@@ -55,7 +55,7 @@ def open_session(cell):
 
 NUMPY = """
 import numpy as np
-from tcbench.backends import step as own
+from tcbench import step as own
 
 EXTRA, NOISE = {extra}, {noise}
 ROUNDS = 40

@@ -21,19 +21,19 @@ from io import BytesIO
 
 import numpy as np
 
-from tcbench.accelerators import protocol as accelerators
-from tcbench.accelerators.cpu.numpy.accelerator import NumpyAccelerator
-from tcbench.backends.feeds.base import Feed
-from tcbench.backends.feeds.dataset import ImageFolder
-from tcbench.backends.feeds.generated import ensure_generated
-from tcbench.backends.spec import FeedSpec, TensorSpec
+from tcbench.engine.accelerators import protocol as accelerators
+from tcbench.engine.accelerators.cpu.numpy.accelerator import NumpyAccelerator
+from tcbench.engine.feeds.base import Feed
+from tcbench.engine.feeds.dataset import ImageFolder
+from tcbench.engine.feeds.generated import ensure_generated
+from tcbench.engine.feeds.spec import FeedSpec, TensorSpec
 
 FEEDS = ("pillow", "opencv", "dali", "synthetic")
 
 
 def make_feed(name: str, spec: FeedSpec) -> Feed | None:
     """None where the feed's package is not installed."""
-    module = importlib.import_module(f"tcbench.backends.feeds.{name}")
+    module = importlib.import_module(f"tcbench.engine.feeds.{name}")
     try:
         feed: Feed = getattr(module, f"make_{name}_feed")(spec)
     except ImportError as error:

@@ -27,18 +27,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tcbench.accelerators.cpu.numpy.accelerator import NumpyAccelerator
-from tcbench.accelerators.cuda.cudnn import calls, graphs, libraries
-from tcbench.accelerators.cuda.cudnn.plans import Plan, PlanFacts, Search
-from tcbench.accelerators.device import OpenDevice, host
-from tcbench.backends.chainer.session import ChainerSession
-from tcbench.backends.chainer.sites import Site
 from tcbench.core.record import Input
 from tcbench.core.session import Session
-from tcbench.hardware import gpus
-from tcbench.hardware.clock import HostClock
-from tcbench.run import plan, scenario
-from tcbench.work import (
+from tcbench.engine.accelerators.cpu.numpy.accelerator import NumpyAccelerator
+from tcbench.engine.accelerators.cuda.cudnn import calls, graphs, libraries
+from tcbench.engine.accelerators.cuda.cudnn.plans import Plan, PlanFacts, Search
+from tcbench.engine.accelerators.device import OpenDevice, host
+from tcbench.engine.backends.chainer.session import ChainerSession
+from tcbench.engine.backends.chainer.sites import Site
+from tcbench.engine.work import (
     BatchNormBackward,
     BatchNormCallBackward,
     BatchNormCallForward,
@@ -48,6 +45,9 @@ from tcbench.work import (
     Norm,
     Work,
 )
+from tcbench.hardware import gpus
+from tcbench.hardware.clock import HostClock
+from tcbench.run import plan, scenario
 
 DYNAMIC = ("fp32", "fp32+batched+nhwc+fused", "fp16+batched+nhwc+fused")
 STATIC = tuple(f"{config}+static_graph" for config in DYNAMIC)

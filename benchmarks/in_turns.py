@@ -21,9 +21,9 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 
-from tcbench.accelerators.device import host
 from tcbench.analysis import rounds as rounds_of
 from tcbench.core.record import Cell, Input
+from tcbench.engine.accelerators.device import host
 from tcbench.hardware import machine
 from tcbench.run import plan, scenario
 
@@ -43,7 +43,7 @@ def cell_of(config: str, image_size: int, batch_size: int, threads: int) -> Cell
 
 
 def our_step(cell: Cell) -> Callable[[], None]:
-    from tcbench.backends import backend
+    from tcbench.engine.backends import backend
 
     session = backend(cell.backend).open_session(cell)
 
@@ -58,7 +58,7 @@ def our_step(cell: Cell) -> Callable[[], None]:
 def stock_step(cell: Cell) -> Callable[[], None]:
     import numpy as np
 
-    from tcbench.backends.chainer.compat import chainer
+    from tcbench.engine.backends.chainer.compat import chainer
 
     model = chainer.links.ResNet50Layers(pretrained_model=None)
     optimizer = chainer.optimizers.MomentumSGD(lr=cell.train.learning_rate, momentum=cell.train.momentum)

@@ -16,9 +16,9 @@ from pathlib import Path
 
 from tcbench.core import store
 from tcbench.core.session import Facts, Phase
+from tcbench.engine.measure import loop
+from tcbench.engine.measure.ranges import Ranges, attached
 from tcbench.hardware.clock import HostClock
-from tcbench.measure import loop
-from tcbench.measure.ranges import Ranges, attached
 
 
 class NoOp:

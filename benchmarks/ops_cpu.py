@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from tcbench.backends.chainer import ops
-from tcbench.backends.chainer.compat import chainer
+from tcbench.engine.backends.chainer import ops
+from tcbench.engine.backends.chainer.compat import chainer
 
 F = chainer.functions
 LAYOUTS = ("NCHW", "NHWC")

@@ -17,15 +17,15 @@ from collections.abc import Callable
 
 from in_turns import busy_process, cell_of
 
-from tcbench.accelerators.cpu.onednn.accelerator import OneDnnAccelerator
-from tcbench.accelerators.cpu.onednn.library import Engine
-from tcbench.accelerators.device import OpenDevice
-from tcbench.accelerators.protocol import Array
-from tcbench.backends.chainer.session import ChainerSession
-from tcbench.backends.chainer.sites import Site
+from tcbench.engine.accelerators.cpu.onednn.accelerator import OneDnnAccelerator
+from tcbench.engine.accelerators.cpu.onednn.library import Engine
+from tcbench.engine.accelerators.device import OpenDevice
+from tcbench.engine.accelerators.protocol import Array
+from tcbench.engine.backends.chainer.session import ChainerSession
+from tcbench.engine.backends.chainer.sites import Site
+from tcbench.engine.work import Work
 from tcbench.hardware import machine
 from tcbench.hardware.clock import HostClock
-from tcbench.work import Work
 
 CONFIGS = ("fp32+batched+nhwc+fused", "bf16+batched+nhwc+fused", "bf16+batched+nhwc+fused+static_graph")
 WARM_UP = 4

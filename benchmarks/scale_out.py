@@ -19,8 +19,8 @@ from pathlib import Path
 import virtual
 
 from tcbench.analysis.scale_out import ALGORITHMS, IMAGES_TO_TRAIN, OVERLAP, Algorithm, all_reduce_s, waits_s
+from tcbench.engine.models import MODELS
 from tcbench.hardware import networks
-from tcbench.models import MODELS
 from tcbench.show.charts.files import save
 from tcbench.show.charts.scale_out import Curve, Point, scale_out_chart
 

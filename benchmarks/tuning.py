@@ -12,9 +12,9 @@ import argparse
 import multiprocessing
 import time
 
-from tcbench.accelerators.cuda.cudnn import graphs
-from tcbench.accelerators.cuda.cudnn.plans import Search
-from tcbench.accelerators.device import Device
+from tcbench.engine.accelerators.cuda.cudnn import graphs
+from tcbench.engine.accelerators.cuda.cudnn.plans import Search
+from tcbench.engine.accelerators.device import Device
 from tcbench.hardware import gpus
 from tcbench.run import demand, plan, scenario
 

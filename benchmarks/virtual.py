@@ -7,7 +7,7 @@ Each published rate stands beside the config whose rungs are nearest to what tha
 what the model expects of all launches of a step, one after another: what a host and an input that keep up would reach.
 A run is the program itself on the virtual GPU, with a batch that lies in memory: the host's share is this host's.
 
-No figure here is a source of the model (tests/accelerators/test_attained.py), and no row was adjusted to one.
+No figure here is a source of the model (tests/engine/accelerators/test_attained.py), and no row was adjusted to one.
 Rule, made before the model is asked: every rate of one GPU, or per GPU of one node, of these sources counts, whatever
 the model makes of it, but where the source itself shows that the device waited. Goal: those that count within 25%.
 """
@@ -23,11 +23,11 @@ from dataclasses import dataclass
 
 import msgspec
 
-from tcbench.accelerators import device
-from tcbench.accelerators.attained import attained, expected_s
-from tcbench.backends import backend
 from tcbench.core.record import Cell, Input
 from tcbench.core.session import Session
+from tcbench.engine.accelerators import device
+from tcbench.engine.accelerators.attained import attained, expected_s
+from tcbench.engine.backends import backend
 from tcbench.hardware import gpus
 from tcbench.run import plan, scenario
 from tcbench.run.demand import Demand, trace_all

@@ -18,11 +18,11 @@ import time
 
 from host_time import DYNAMIC, STATIC, Idle, open_settled, step
 
-from tcbench.accelerators.protocol import Accelerator, use
-from tcbench.accelerators.virtual.accelerator import VirtualAccelerator
-from tcbench.accelerators.virtual.stream import Stream, Task
 from tcbench.core.record import CudnnSettings
 from tcbench.core.session import Session
+from tcbench.engine.accelerators.protocol import Accelerator, use
+from tcbench.engine.accelerators.virtual.accelerator import VirtualAccelerator
+from tcbench.engine.accelerators.virtual.stream import Stream, Task
 from tcbench.hardware import gpus
 
 CARD = "V100"

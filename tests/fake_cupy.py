@@ -26,11 +26,11 @@ import pytest
 from reference import REFERENCE
 from scipy.linalg import lapack
 
-from tcbench.accelerators.cuda import live
-from tcbench.accelerators.cuda.cudnn.autotune import PlanTime
-from tcbench.accelerators.cuda.cudnn.plans import PlanFacts
-from tcbench.backends.chainer.compat import chainer
-from tcbench.work import Operand, Work
+from tcbench.engine.accelerators.cuda import live
+from tcbench.engine.accelerators.cuda.cudnn.autotune import PlanTime
+from tcbench.engine.accelerators.cuda.cudnn.plans import PlanFacts
+from tcbench.engine.backends.chainer.compat import chainer
+from tcbench.engine.work import Operand, Work
 
 POISON = 0xFF
 """NaN in every floating-point format, -1 in every integer."""

@@ -11,7 +11,7 @@ _PATCH = pytest.MonkeyPatch()
 def pytest_configure() -> None:
     from fake_cupy import install
 
-    from tcbench.accelerators.cuda import driver
+    from tcbench.engine.accelerators.cuda import driver
 
     gpu = driver.Gpu(0, "Fake GPU", (9, 0), 132, 80 << 30)
     _PATCH.setattr(driver, "gpus", lambda: driver.Gpus((gpu,), (13, 0)))

@@ -29,9 +29,9 @@ def pytest_configure(config: pytest.Config) -> None:
     # A build for CUDA on a machine whose driver does not serve it says so at the first backward pass.
     config.addinivalue_line("filterwarnings", "ignore:CUDA initialization")
 
-    from tcbench.accelerators.cuda import driver
-    from tcbench.accelerators.cuda.clock import EventClock
-    from tcbench.backends.torch import sites
+    from tcbench.engine.accelerators.cuda import driver
+    from tcbench.engine.accelerators.cuda.clock import EventClock
+    from tcbench.engine.backends.torch import sites
     from tcbench.hardware.memory import peak_resident_bytes
 
     class Gpu(sites.Host):

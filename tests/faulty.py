@@ -16,7 +16,7 @@ STEP = """
 import subprocess
 import time
 
-from tcbench.backends import step as own
+from tcbench import step as own
 
 
 def open_session(cell):

@@ -25,7 +25,7 @@ import numpy as np
 
 ROOT = Path(__file__).parents[1]
 LIBRARIES = frozenset({"cupy", "cudnn", "cupti", "nvidia", "pynvml", "torch"})
-ROOMS = ("tcbench/accelerators/cuda", "tcbench/backends/feeds/dali.py", "tcbench/backends/torch")
+ROOMS = ("tcbench/engine/accelerators/cuda", "tcbench/engine/feeds/dali.py", "tcbench/engine/backends/torch")
 """Where such calls may stand: elsewhere an import of these libraries is refused by the linter."""
 HOLDERS = frozenset({"array", "event", "graph", "module", "pipeline", "_pipeline", "stream", "_stream"})
 """Names that hold a library's object wherever they stand: as arguments, which nothing in a file gives away."""

@@ -12,13 +12,13 @@ import factories
 import numpy as np
 from reference import REFERENCE
 
-from tcbench import work as w
-from tcbench.accelerators import protocol as accelerators
-from tcbench.accelerators.cuda import driver
-from tcbench.backends import backend
 from tcbench.core.record import CudnnSettings, Input
+from tcbench.engine import work as w
+from tcbench.engine.accelerators import protocol as accelerators
+from tcbench.engine.accelerators.cuda import driver
+from tcbench.engine.backends import backend
+from tcbench.engine.work import Work
 from tcbench.hardware.gpus import GpuProperties
-from tcbench.work import Work
 
 CONFIGS = (
     "fp32",
@@ -92,7 +92,7 @@ def all_works() -> tuple[Work, ...]:
 @contextlib.contextmanager
 def accelerator_scope(settings: CudnnSettings) -> Iterator[object]:
     """The first GPU, current for operations too."""
-    from tcbench.accelerators.cuda.live import CudaAccelerator
+    from tcbench.engine.accelerators.cuda.live import CudaAccelerator
 
     accelerator = CudaAccelerator(0, settings)
     with accelerator.enter(), accelerators.use(accelerator):

@@ -1,9 +1,9 @@
 """Thin copies of the networks that are not residual ones, for tests: every kind of stage, few channels."""
 
-from tcbench.models.alexnet import AlexNet
-from tcbench.models.googlenet import GoogLeNet
-from tcbench.models.resnet import ResNet
-from tcbench.models.vgg import Vgg
+from tcbench.engine.models.alexnet import AlexNet
+from tcbench.engine.models.googlenet import GoogLeNet
+from tcbench.engine.models.resnet import ResNet
+from tcbench.engine.models.vgg import Vgg
 
 THIN = {
     "alexnet": (AlexNet("thin alexnet", widths=(16, 16, 24, 16, 16), hidden=32), 63),

@@ -20,7 +20,7 @@ from tcbench.core.numerics import (
     Setting,
     StepGradients,
 )
-from tcbench.numerics.gradients import count
+from tcbench.engine.numerics.gradients import count
 
 SETTING = Setting(
     scenario="cpu",

@@ -12,7 +12,7 @@ import itertools
 import os
 import random
 
-from tcbench.backends import step as own
+from tcbench import step as own
 
 PLANTED_S = 0.0
 

@@ -15,9 +15,9 @@ import numpy as np
 import ranks
 import training
 
-from tcbench.backends.chainer import exchange
-from tcbench.core import world
 from tcbench.core.errors import TrainingError
+from tcbench.engine import world
+from tcbench.engine.backends.chainer import exchange
 
 GEOMETRY = training.SMOOTH
 IMAGE_SIZE = 32

@@ -15,7 +15,7 @@ import torch
 import torch_training
 import training
 
-from tcbench.core import world
+from tcbench.engine import world
 
 SMALL_MODEL = {"geometry": training.SMOOTH, "image_size": 32}
 

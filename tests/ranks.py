@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tcbench.core import world
+from tcbench.engine import world
 
 SIZE = 2
 STEPS = 10

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from tcbench import work as w
+from tcbench.engine import work as w
 
 Array = np.ndarray[Any, Any]
 Reference = Callable[..., None]

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from reference import REFERENCE
 
-from tcbench.accelerators.tracing import TracingAccelerator
-from tcbench.work import Work
+from tcbench.engine.accelerators.tracing import TracingAccelerator
+from tcbench.engine.work import Work
 
 
 class ReferenceAccelerator(TracingAccelerator):

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tcbench.accelerators.cuda import driver
-from tcbench.accelerators.cuda.driver import Gpu, Gpus
+from tcbench.engine.accelerators.cuda import driver
+from tcbench.engine.accelerators.cuda.driver import Gpu, Gpus
 
 H200 = Gpu(0, "NVIDIA H200", (9, 0), 132, 141 * 2**30, "0000:3B:00.0")
 V100 = Gpu(1, "Tesla V100-SXM2-16GB", (7, 0), 80, 16 * 2**30, "0000:1A:00.0")

@@ -12,15 +12,15 @@ import numpy as np
 import pytest
 from training import BATCH_SIZE, N_CLASSES, SMALL, Batches, Trained, small_session
 
-from tcbench.backends.chainer.session import ChainerSession
-from tcbench.backends.torch import session as sessions
-from tcbench.backends.torch.batches import Arriving
-from tcbench.backends.torch.rungs import RUNGS
-from tcbench.backends.torch.session import TorchSession
-from tcbench.backends.torch.sites import Host
 from tcbench.core.record import Input, TrainSettings
-from tcbench.core.rung import Rung
-from tcbench.models.resnet import ResNet
+from tcbench.engine.backends.chainer.session import ChainerSession
+from tcbench.engine.backends.torch import session as sessions
+from tcbench.engine.backends.torch.batches import Arriving
+from tcbench.engine.backends.torch.rungs import RUNGS
+from tcbench.engine.backends.torch.session import TorchSession
+from tcbench.engine.backends.torch.sites import Host
+from tcbench.engine.models.resnet import ResNet
+from tcbench.engine.rung import Rung
 
 __all__ = ["chainer_gradients", "small_session", "small_torch_session", "torch_gradients", "train_torch"]
 

@@ -12,19 +12,19 @@ import numpy as np
 import pytest
 from reference_accelerator import ReferenceAccelerator
 
-from tcbench.accelerators.cpu.numpy.accelerator import NumpyAccelerator
-from tcbench.accelerators.device import OpenDevice
-from tcbench.backends.chainer.numerics.flow import on_host
-from tcbench.backends.chainer.rungs import RUNGS
-from tcbench.backends.chainer.session import ChainerSession
-from tcbench.backends.chainer.sites import Site, processor
-from tcbench.backends.spec import TensorSpec
 from tcbench.core.record import Input, TrainSettings
-from tcbench.core.rung import Rung
+from tcbench.engine.accelerators.cpu.numpy.accelerator import NumpyAccelerator
+from tcbench.engine.accelerators.device import OpenDevice
+from tcbench.engine.backends.chainer.rungs import RUNGS
+from tcbench.engine.backends.chainer.session import ChainerSession
+from tcbench.engine.backends.chainer.sites import Site, processor
+from tcbench.engine.feeds.spec import TensorSpec
+from tcbench.engine.models.resnet import ResNet
+from tcbench.engine.models.small import WELL_CONDITIONED
+from tcbench.engine.numerics.flow import on_host
+from tcbench.engine.rung import Rung
 from tcbench.hardware.clock import HostClock
 from tcbench.hardware.gpus import GpuProperties
-from tcbench.models.resnet import ResNet
-from tcbench.models.small import WELL_CONDITIONED
 
 SMALL = ResNet("four blocks", blocks_per_stage=(1, 1, 1, 1))
 """All four stages, one bottleneck each."""

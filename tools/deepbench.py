@@ -1,4 +1,5 @@
-"""The convolution rows of tcbench/accelerators/attained.toml against DeepBench's kernels, and the best fractions.
+"""The convolution rows of tcbench/engine/accelerators/attained.toml against DeepBench's kernels, and the best
+fractions.
 
     git clone https://github.com/baidu-research/DeepBench
     uv run python tools/deepbench.py DeepBench/results/train/DeepBench_NV_V100.xlsx V100
@@ -19,9 +20,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from xml.etree import ElementTree
 
-from tcbench.accelerators.attained import attained, convolution_bounds_s, filter_of
+from tcbench.engine.accelerators.attained import attained, convolution_bounds_s, filter_of
+from tcbench.engine.work import Conv2d, ConvDgrad, ConvFprop, ConvWgrad, DType, Layout
 from tcbench.hardware import gpus
-from tcbench.work import Conv2d, ConvDgrad, ConvFprop, ConvWgrad, DType, Layout
 
 LEAST_S = 25e-6
 LEAST_CHANNELS = 16

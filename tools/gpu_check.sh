@@ -40,7 +40,7 @@ max_bytes=$((16 * 1024 * 1024))
 # Which packages suit the GPU and its driver, tcbench knows: it asks the driver's library, with no CUDA package there.
 suitable_extra() {
   uv run --quiet python -c '
-from tcbench.accelerators.cuda import driver, packages
+from tcbench.engine.accelerators.cuda import driver, packages
 print(packages.extra_for(driver.gpus()).name)'
 }
 
@@ -156,7 +156,7 @@ gpu_tests() {
 mapfile -t tests < <(grep -rlE --include='*.py' 'mark\.gpu' tests | grep -v '/torch/' | sort)
 gpu_tests tests 240 "${tests[@]}"
 if "${python[@]}" -c 'import torch' 2>/dev/null; then
-  gpu_tests torch 160 tests/backends/torch # which compiles for minutes
+  gpu_tests torch 160 tests/engine/backends/torch # which compiles for minutes
 else
   echo "note: PyTorch is not installed; its tests are skipped"
 fi
@@ -166,7 +166,7 @@ fi
 configs_of() {
   "${python[@]}" -c '
 import sys
-from tcbench.accelerators.device import find
+from tcbench.engine.accelerators.device import find
 from tcbench.run.plan import why_not
 from tcbench.run.scenario import load
 scenario, which, device = sys.argv[1:]

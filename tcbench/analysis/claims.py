@@ -21,7 +21,6 @@ from typing import Literal
 
 import msgspec
 
-from tcbench.accelerators.device import host_kind
 from tcbench.analysis import welch
 from tcbench.analysis.bottleneck import Bottleneck, explain_record, explain_records
 from tcbench.analysis.stats import Interval
@@ -30,6 +29,7 @@ from tcbench.analysis.verdict import Rule
 from tcbench.analysis.welch import Group, Unpaired
 from tcbench.core.claim import BOUNDS, COMPARISONS, LOW_PRECISIONS, RUNS, Claim, Side
 from tcbench.core.record import TAKE_ENOUGH, Cell, Code, Environment, Record
+from tcbench.engine.accelerators.device import host_kind
 
 Outcome = Literal["holds", "does not hold", "undecided", "not measured", "not testable here"]
 OUTCOMES: tuple[Outcome, ...] = ("holds", "does not hold", "undecided", "not measured", "not testable here")

@@ -20,7 +20,7 @@ from tcbench.analysis.summary import by_cell
 from tcbench.analysis.verdict import Decision, HeldBack, Rule
 from tcbench.analysis.welch import LEAST_TRIALS, Estimate, Group
 from tcbench.core.record import BUSY, STATUSES, THROTTLE_REASONS, Cell, Measurement, Record, Status, throttle_reasons
-from tcbench.measure.stopping import relative_half_width
+from tcbench.core.stopping import relative_half_width
 
 Verdict = Literal["regression", "pass", "improved", "inconclusive", "missing", "new", "changed status", "not measured"]
 VERDICTS: tuple[Verdict, ...] = (

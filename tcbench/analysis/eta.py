@@ -14,9 +14,9 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from tcbench.accelerators.device import kind_of
-from tcbench.backends import model_of
 from tcbench.core.record import Cell, Record
+from tcbench.engine.accelerators.device import kind_of
+from tcbench.engine.backends import model_of
 
 _STARTUP_S = 4.0
 _ASSUMED_ITEM_S = 0.01

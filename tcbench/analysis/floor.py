@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from tcbench.accelerators.peaks import ALLOWANCE_BYTES, peak_rates, work_floor_s
+from tcbench.engine.accelerators.peaks import ALLOWANCE_BYTES, peak_rates, work_floor_s
+from tcbench.engine.work import Work
 from tcbench.hardware.gpus import GpuFile
-from tcbench.work import Work
 
 
 @dataclass(frozen=True)

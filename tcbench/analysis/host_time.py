@@ -13,7 +13,7 @@ Origin = Literal["framework", "tcbench", "compute"]
 driver's, which counts to the Python function that calls it: a function of our accelerators, or of the library."""
 
 _FRAMEWORKS = ("chainer/", "chainermn/", "torch/")
-_ACCELERATORS = "tcbench/accelerators/"
+_ACCELERATORS = "tcbench/engine/accelerators/"
 _OURS = "tcbench/"
 _PYTHON = ("python/", "<")
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tcbench.analysis.stats import Interval
 from tcbench.analysis.summary import CellSummary, base_config, best, ratio
-from tcbench.models import MODELS
+from tcbench.engine.models import MODELS
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class NetworkResult:
 
 def networks(summaries: Sequence[CellSummary]) -> tuple[NetworkResult, ...]:
     """One result per network, setting and batch size, in the order of the summaries; none where they are of fewer than
-    two networks that `tcbench.models` knows."""
+    two networks that `tcbench.engine.models` knows."""
     known = [summary for summary in summaries if summary.cell.model in MODELS]
     if len({summary.cell.model for summary in known}) < 2:
         return ()

@@ -4,7 +4,7 @@ Source: S. Williams, A. Waterman, D. Patterson, "Roofline: An Insightful Visual 
 Architectures", CACM 52(4), 2009. A part that needs F floating-point operations and must move B bytes runs at no more
 than min(peak, F / B * bandwidth): F / B is its arithmetic intensity, in FLOP per byte.
 
-FLOPs and bytes are those of `tcbench.work`: a multiply-accumulate is two operations, and the bytes are
+FLOPs and bytes are those of `tcbench.engine.work`: a multiply-accumulate is two operations, and the bytes are
 the least traffic, every operand read or written once. They depend on the model and on what is stored (16 or 32 bits),
 not on how a backend goes about it: what it moves beyond that shows as a rate below the roof.
 """
@@ -23,9 +23,9 @@ from tcbench.analysis.bottleneck import explain_records
 from tcbench.analysis.summary import CellSummary
 from tcbench.core.record import Cell, Record
 from tcbench.core.timeline import Timeline
-from tcbench.models import MODELS
-from tcbench.models.geometry import Dropout, Layer, Lrn
-from tcbench.work import (
+from tcbench.engine.models import MODELS
+from tcbench.engine.models.geometry import Dropout, Layer, Lrn
+from tcbench.engine.work import (
     Add,
     AddBias,
     AddBiasRelu,

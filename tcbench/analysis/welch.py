@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from tcbench.analysis.stats import Interval, images_per_s
-from tcbench.measure.stopping import effective_size
+from tcbench.core.stopping import effective_size
 
 LEAST_TRIALS = 2
 """On each side: one number tells nothing of how numbers differ."""
@@ -53,7 +53,7 @@ class Group:
     def of_steps(rate: float, times_s: Sequence[float]) -> Group:
         """Of one trial: its figure, with the variance of its steps about their mean (the delta method: a small relative
         change is a change of the logarithm) and the sample size that their lag-1 autocorrelation leaves (source:
-        `tcbench.measure.stopping`). Of a single step nothing is known: the variance is infinite."""
+        `tcbench.core.stopping`). Of a single step nothing is known: the variance is infinite."""
         if len(times_s) < 2:
             return Group(1, math.log(rate), math.inf)
         mean_s = statistics.fmean(times_s)

@@ -103,8 +103,8 @@ def asked_of(scenario: str | None) -> Callable[[Cell], Asked]:
 
 def setting(cell: Cell, scenario: Scenario) -> Iterator[str]:
     """The options by which a run has the cell's setting, where they are not what the scenario has or `auto` takes."""
-    from tcbench.accelerators.device import kinds
-    from tcbench.models import MODELS
+    from tcbench.engine.accelerators.device import kinds
+    from tcbench.engine.models import MODELS
 
     kind, source = kinds().get(cell.device.partition(":")[0]), cell.input
     if kind is not None and kind.simulates is not None:

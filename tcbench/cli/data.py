@@ -22,7 +22,7 @@ def make(
     quiet: QuietOption = False,
 ) -> None:
     """Generate the JPEG set that runs read by default (about 60 MB in the user's cache)."""
-    from tcbench.backends.feeds import generated
+    from tcbench.engine.feeds import generated
     from tcbench.show.console import make_console
     from tcbench.show.progress import Stages
 

@@ -39,8 +39,8 @@ def training(named: Sequence[Path], files: Sequence[Path]) -> OtherSource:
     Raises SelectionError for several of a kind that were named, and StoreError for one that cannot be read.
     """
     from tcbench.analysis.claims import any_of
+    from tcbench.analysis.numerics.judgement import by_training
     from tcbench.core.numerics import read
-    from tcbench.numerics.judgement import by_training
 
     beside = {
         document.resolve(): document

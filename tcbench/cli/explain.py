@@ -94,8 +94,8 @@ def problem_of(summary: CellSummary) -> Callable[[Sequence[str]], str | None]:
     """A function that says why a list of rungs is no config on the cell's device, or None where it is one. The packages
     of this machine do not matter: the results may be another's. Of a backend that is not ours only measured configs are
     known to be possible."""
-    from tcbench.accelerators.device import Device, host, kind_of
-    from tcbench.backends import known_rungs
+    from tcbench.engine.accelerators.device import Device, host, kind_of
+    from tcbench.engine.backends import known_rungs
     from tcbench.run.plan import missing
 
     rung_set = known_rungs(summary.cell.backend)
@@ -128,7 +128,7 @@ def arithmetic(
 
     from tcbench.analysis.roofline import Ceilings, phase_roofline, precision_of
     from tcbench.analysis.summary import by_code, summarise
-    from tcbench.backends import model_of
+    from tcbench.engine.backends import model_of
     from tcbench.run import ceilings
 
     trials = by_code(records)

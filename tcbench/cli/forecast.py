@@ -172,7 +172,7 @@ def _forecast(
     fresh: bool,
     quiet: bool,
 ) -> Forecast:
-    from tcbench.accelerators import device
+    from tcbench.engine.accelerators import device
     from tcbench.hardware import gpus
     from tcbench.run import forecast as forecasts
     from tcbench.run import plan

@@ -26,8 +26,8 @@ def list_(
 
         show(format_ == "json")
         return
-    from tcbench.accelerators import device
-    from tcbench.backends import device_kinds
+    from tcbench.engine.accelerators import device
+    from tcbench.engine.backends import device_kinds
     from tcbench.show import catalogue
 
     catalogue.show(device.find("auto", device_kinds()), format_ == "json")

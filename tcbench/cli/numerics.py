@@ -29,10 +29,10 @@ from tcbench.core.errors import SelectionError, TcbenchError
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from tcbench.accelerators.device import Device
+    from tcbench.analysis.numerics.judgement import Margins
     from tcbench.core.numerics import AnyJob, Document, Finished, Gradients, Setting
     from tcbench.core.record import Environment
-    from tcbench.numerics.judgement import Margins
+    from tcbench.engine.accelerators.device import Device
     from tcbench.run.numerics_plan import Asked
     from tcbench.run.numerics_runner import Runner
     from tcbench.run.scenario import Scenario
@@ -205,8 +205,8 @@ def numerics(
     Exit code: 0 whatever the verdicts; 2 for a mistake in the command; 3 when a run failed; 130 when interrupted. With
     --rungs, 1 when a config is farther off than its rungs declare.
     """
-    from tcbench.accelerators import device as devices
-    from tcbench.backends import device_kinds
+    from tcbench.engine.accelerators import device as devices
+    from tcbench.engine.backends import device_kinds
     from tcbench.hardware import machine
     from tcbench.run import numerics_plan as plan
     from tcbench.run import scenario as scenarios
@@ -269,7 +269,7 @@ def numerics(
         return
     if ranks is not None:
         _none_of({"--scale": scale, "--global-batch": global_batch}, "--ranks", "all of its runs are in fp32")
-    from tcbench.numerics.judgement import Margins
+    from tcbench.analysis.numerics.judgement import Margins
 
     asked = plan.Asked(
         seeds=plan.SEEDS if seeds is None else seeds,
@@ -325,8 +325,8 @@ def loss_scale(text: str | None) -> float | None:
 
 def _images(data: Path) -> Any:
     """The folder's images, to train on and to test with. Raises DataError."""
-    from tcbench.backends.chainer.numerics.folder import HELD_OUT_EVERY, split
-    from tcbench.backends.feeds.dataset import scan
+    from tcbench.engine.feeds.dataset import scan
+    from tcbench.engine.numerics.folder import HELD_OUT_EVERY, split
 
     remedy = (
         f"expected CLASS/IMAGE.jpg in it, at least {HELD_OUT_EVERY} images a class; without --data it trains on "
@@ -348,9 +348,9 @@ def _train(
 ) -> None:
     import datetime
 
+    from tcbench.analysis.numerics.judgement import margins_of
     from tcbench.core.numerics import ALL_TECHNIQUES, Document
     from tcbench.hardware import machine
-    from tcbench.numerics.judgement import margins_of
     from tcbench.run.numerics_runner import Runner
     from tcbench.show import numerics as view
     from tcbench.show.console import make_console
@@ -468,7 +468,7 @@ def _train_ranks(
 
 
 def _middle(observed: Any) -> float:
-    from tcbench.numerics.judgement import safe
+    from tcbench.analysis.numerics.judgement import safe
 
     middle = safe(observed.gradients).middle
     return 1.0 if middle is None else 2.0**middle
@@ -540,7 +540,7 @@ def _charts(document: Document, margins: Margins, stem: Path) -> list[Path]:
 
 
 def _show(document: Document, margins: Margins, files: Sequence[Path]) -> None:
-    from tcbench.numerics.judgement import verdicts
+    from tcbench.analysis.numerics.judgement import verdicts
     from tcbench.show import numerics as view
     from tcbench.show.console import make_console
 

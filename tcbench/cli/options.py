@@ -33,7 +33,7 @@ def complete_config(incomplete: str) -> list[str]:
 
 def complete_device(incomplete: str) -> list[str]:
     """auto, and this machine's devices."""
-    from tcbench.accelerators.device import selectors
+    from tcbench.engine.accelerators.device import selectors
 
     return [name for name in selectors() if name.startswith(incomplete)]
 
@@ -54,7 +54,7 @@ def complete_network(incomplete: str) -> list[str]:
 
 def complete_model(incomplete: str) -> list[str]:
     """The models that backends build."""
-    from tcbench.models import MODELS
+    from tcbench.engine.models import MODELS
 
     return [name for name in MODELS if name.startswith(incomplete)]
 

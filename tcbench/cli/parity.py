@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import typer
 
 if TYPE_CHECKING:
-    from tcbench.accelerators.device import Device
+    from tcbench.engine.accelerators.device import Device
     from tcbench.run.scenario import Scenario
 
 PARITY_OFF = 1
@@ -25,11 +25,11 @@ def hold(
 ) -> None:
     """Run them and show what was found. Exits with PARITY_OFF where something is off; raises SelectionError,
     TrainingError."""
-    from tcbench.backends import DEFAULT, backend
+    from tcbench.analysis.numerics.parity import judge, reference
     from tcbench.core.errors import TrainingError
     from tcbench.core.numerics import ParityFinished
+    from tcbench.engine.backends import DEFAULT, backend
     from tcbench.hardware import machine
-    from tcbench.numerics.parity import judge, reference
     from tcbench.run import numerics_plan as plan
     from tcbench.run.numerics_runner import Runner
     from tcbench.run.plan import select

@@ -230,8 +230,8 @@ def _planned(
     """The one cell. Raises TcbenchError for none, for several, and for one that cannot run here."""
     import msgspec
 
-    from tcbench.accelerators import device as devices
-    from tcbench.backends import device_kinds
+    from tcbench.engine.accelerators import device as devices
+    from tcbench.engine.backends import device_kinds
     from tcbench.run import plan
     from tcbench.run import scenario as scenarios
 
@@ -288,7 +288,7 @@ class _Recorder:
 
 def _recorder(tool: Tool, cell: Cell) -> _Recorder:
     """The recorder that --tool names. Raises TcbenchError."""
-    from tcbench.accelerators.device import kind_of
+    from tcbench.engine.accelerators.device import kind_of
     from tcbench.tracing import nsys
 
     kind = kind_of(cell.device)
@@ -373,8 +373,8 @@ class _Take:
 
     def _behind(self, nsys: Nsys, launch: Launch, folder: Path, session: str) -> Callable[[int], list[str]]:
         """The worker's command line behind that of Nsight Systems, which records it."""
-        from tcbench.accelerators.device import kind_of
         from tcbench.core.messages import RUNNER_PID
+        from tcbench.engine.accelerators.device import kind_of
 
         traced = kind_of(self.planned.cell.device).nsys_options(nsys.version)
         # The worker's parent is Nsight Systems, so it must not look for its keeper there.

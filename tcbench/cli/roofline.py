@@ -115,8 +115,8 @@ def _chosen(
 ) -> list[CellSummary]:
     """The measured cells that are asked for, of models whose layers are known. Raises SelectionError when there are
     none."""
-    from tcbench.backends import builds_models, model_of
     from tcbench.cli.results import named
+    from tcbench.engine.backends import builds_models, model_of
 
     measured = [s for s in summaries if s.images_per_s is not None]
     able = [s for s in measured if model_of(s.cell)]

@@ -171,8 +171,8 @@ _OF_ONE_RUN = {"config", "fresh_autotune", "resume", "label", "quiet", "format_"
 def make_plan(scenario: str | None, chosen: Selection, device: str, *, remote: bool = False) -> Plan:
     """The scenario's cells on the device; without a name, the default scenario of that. `remote` as in `plan.make`.
     Raises SelectionError or ScenarioError."""
-    from tcbench.accelerators import device as devices
-    from tcbench.backends import device_kinds
+    from tcbench.engine.accelerators import device as devices
+    from tcbench.engine.backends import device_kinds
     from tcbench.run import plan
     from tcbench.run import scenario as scenarios
 
@@ -201,7 +201,7 @@ def _show_plan(plan: Plan, json: bool) -> None:
 def with_launcher(plan: Plan, name: str | None, *, asked: bool) -> tuple[Plan, Launcher]:
     """The plan as far as there is room for its ranks, and what starts them. `asked`: their number stands on the command
     line. Raises SelectionError where nothing starts them, or where there is no room for what was asked."""
-    from tcbench.accelerators.device import kind_of
+    from tcbench.engine.accelerators.device import kind_of
     from tcbench.run import launcher
 
     if asked and kind_of(plan.device.name).simulates is not None:
@@ -335,8 +335,8 @@ def probe(launcher: Launcher, cells: Sequence[Cell]) -> int:
 def _library(plan: Plan) -> str | None:
     """The library that will compute and, where that is not the fastest, why, with the command that brings it; None
     where the packages' versions say it."""
-    from tcbench.accelerators.device import kind_of
-    from tcbench.backends import DEFAULT
+    from tcbench.engine.accelerators.device import kind_of
+    from tcbench.engine.backends import DEFAULT
 
     kind = kind_of(plan.device.name)
     if not any(planned.cell.backend == DEFAULT for planned in plan.cells) or (library := kind.library()) is None:
@@ -388,8 +388,8 @@ def _show_results(records: Sequence[Record], path: Path, failed: bool, json: boo
 
 def check_folder(plan: Plan) -> None:
     """Look at the user's images before any worker needs them, so that a bad folder is an error and not failed cells."""
-    from tcbench.backends.feeds import dataset, pictures
     from tcbench.core.errors import DataError
+    from tcbench.engine.feeds import dataset, pictures
     from tcbench.show.console import make_console
     from tcbench.show.progress import Stages
 
@@ -409,7 +409,7 @@ def check_folder(plan: Plan) -> None:
 
 def generate_input(plan: Plan, console: Any, quiet: bool) -> None:
     """Make the default images before any worker needs them."""
-    from tcbench.backends.feeds import generated
+    from tcbench.engine.feeds import generated
     from tcbench.show.progress import Stages
 
     if any(p.cell.input.kind == "generated" and p.skip_reason is None for p in plan.cells):

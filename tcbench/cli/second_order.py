@@ -11,10 +11,10 @@ from tcbench.cli.app import SOME_CELL_FAILED
 from tcbench.cli.options import ANOTHER_FOLDER
 
 if TYPE_CHECKING:
-    from tcbench.accelerators.device import Device
+    from tcbench.analysis.numerics.steps import MethodRun
     from tcbench.core.numerics import AnyJob, Setting
     from tcbench.core.record import KfacSettings
-    from tcbench.numerics.steps import MethodRun
+    from tcbench.engine.accelerators.device import Device
 
 
 def race(
@@ -32,10 +32,10 @@ def race(
 
     import msgspec
 
+    from tcbench.analysis.numerics.steps import Document, MethodRun, best
     from tcbench.core import files
     from tcbench.core.numerics import Finished
     from tcbench.hardware import machine
-    from tcbench.numerics.steps import Document, MethodRun, best
     from tcbench.run import numerics_plan as plan
     from tcbench.run.numerics_runner import Runner
     from tcbench.show import numerics_steps as view

@@ -121,7 +121,7 @@ def submit(
     command or the scenario, and where the cluster does not take a job; 3 when some cell or job failed; 130 when
     interrupted.
     """
-    from tcbench.core.rung import Package
+    from tcbench.engine.rung import Package
 
     asked: _OfRun = context.obj
     plan = _checked(scenario, asked.options)
@@ -171,7 +171,7 @@ def submit(
 def _checked(scenario: str, options: Mapping[str, Any]) -> Plan:
     """The plan of these options of `run`, as far as it can be made without the device. Raises SelectionError or
     ScenarioError."""
-    from tcbench.accelerators.device import host
+    from tcbench.engine.accelerators.device import host
     from tcbench.run import launcher
 
     chosen = selection(**{name: options[name] for name in inspect.signature(selection).parameters})
@@ -183,7 +183,7 @@ def _checked(scenario: str, options: Mapping[str, Any]) -> Plan:
 
 def _runs_on_gpus(device: str) -> bool:
     """Whether a job of this --device is to be given GPUs. Raises SelectionError for no device."""
-    from tcbench.accelerators.device import kind_of
+    from tcbench.engine.accelerators.device import kind_of
 
     if device == "auto":
         return True

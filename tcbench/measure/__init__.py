@@ -1,0 +1,1 @@
+"""What other revisions of tcbench start by the names of 0.1."""

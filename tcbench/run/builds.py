@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tcbench.backends.feeds import generated
 from tcbench.core import cache, files, process
 from tcbench.core.errors import BuildError
+from tcbench.engine.feeds import generated
 from tcbench.run import revisions
 from tcbench.run.gate import BASE, CURRENT, Role
 from tcbench.run.runner import Launch
@@ -31,7 +31,8 @@ worker = "tcbench.worker" if importlib.util.find_spec("tcbench.worker") else "tc
 importlib.import_module(worker)
 print(os.getppid(), worker)
 """
-"""Prints the parent's process id, and the module that is the worker there: it once was `tcbench.worker`."""
+"""Prints the parent's process id, and the module that is the worker there: `tcbench.measure.worker` in older
+revisions."""
 
 
 @dataclass(frozen=True)

@@ -13,14 +13,14 @@ from collections.abc import Sequence
 
 import msgspec
 
-from tcbench.accelerators import ceilings
-from tcbench.accelerators.ceilings import Measured
-from tcbench.accelerators.device import kind_of
-from tcbench.accelerators.peaks import peak_rates
 from tcbench.analysis.roofline import Ceilings, Part, Precision
 from tcbench.analysis.summary import CellSummary
 from tcbench.core import process
 from tcbench.core.errors import SelectionError, StoreError, TcbenchError
+from tcbench.engine.accelerators import ceilings
+from tcbench.engine.accelerators.ceilings import Measured
+from tcbench.engine.accelerators.device import kind_of
+from tcbench.engine.accelerators.peaks import peak_rates
 from tcbench.hardware import gpus, machine
 from tcbench.run.runner import python_module, worker_environment
 

@@ -13,10 +13,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tcbench.accelerators.device import kinds
-from tcbench.backends.feeds import generated
 from tcbench.core.errors import SelectionError
 from tcbench.core.finding import Finding, State
+from tcbench.engine.accelerators.device import kinds
+from tcbench.engine.feeds import generated
 from tcbench.hardware import machine
 from tcbench.run import launcher
 
@@ -97,7 +97,7 @@ class _Dependency:
 
 
 _DEPENDENCIES = (
-    _Dependency(("chainer",), "tcbench.backends.chainer.compat", "the framework", _SYNC, True),
+    _Dependency(("chainer",), "tcbench.engine.backends.chainer.compat", "the framework", _SYNC, True),
     _Dependency(("numpy",), "numpy", "arrays", _SYNC, True),
     _Dependency(("Pillow",), "PIL", "the base config's input", _SYNC, True),
     _Dependency(("nvtx",), "nvtx", "ranges for Nsight Systems", _SYNC, True),

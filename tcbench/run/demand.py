@@ -23,15 +23,15 @@ from typing import Any
 import msgspec
 
 import tcbench
-from tcbench.accelerators.device import Progress
-from tcbench.accelerators.tracing import Trace
-from tcbench.backends import backend
 from tcbench.core import cache
 from tcbench.core.cache import Cache, Entry, Key
 from tcbench.core.errors import TcbenchError
 from tcbench.core.record import Cell, Input, MeasureSettings
+from tcbench.engine.accelerators.device import Progress
+from tcbench.engine.accelerators.tracing import Trace
+from tcbench.engine.backends import backend
+from tcbench.engine.work import Work
 from tcbench.hardware.gpus import GpuProperties
-from tcbench.work import Work
 
 TRACES = "traces-v1"
 """Names the form of kept traces."""

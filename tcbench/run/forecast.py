@@ -9,17 +9,17 @@ from __future__ import annotations
 import collections
 from dataclasses import dataclass
 
-from tcbench.accelerators import device
-from tcbench.accelerators.attained import expected_s
-from tcbench.accelerators.device import Progress, Prospects
-from tcbench.accelerators.peaks import peak_rates, work_floor_s
 from tcbench.analysis.floor import Floor, MemoryNeed, step_floor
 from tcbench.core.errors import SelectionError
 from tcbench.core.record import Cell
+from tcbench.engine.accelerators import device
+from tcbench.engine.accelerators.attained import expected_s
+from tcbench.engine.accelerators.device import Progress, Prospects
+from tcbench.engine.accelerators.peaks import peak_rates, work_floor_s
+from tcbench.engine.work import Work
 from tcbench.hardware.gpus import GpuFile
 from tcbench.run.demand import Demand, PhaseRequests, Untraced, trace_all
 from tcbench.run.plan import Plan
-from tcbench.work import Work
 
 PROCESSES = 2
 
@@ -64,8 +64,8 @@ class CellForecast:
 
     @property
     def expected_s(self) -> float:
-        """The time that the GPU is busy with a step, by what such cards attain (`tcbench.accelerators.attained`). The
-        host may take longer."""
+        """The time that the GPU is busy with a step, by what such cards attain
+        (`tcbench.engine.accelerators.attained`). The host may take longer."""
         return sum(work.count * work.expected_s for work in self.works)
 
     @property

@@ -12,11 +12,11 @@ import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tcbench.accelerators.device import kind_of
 from tcbench.core import process
 from tcbench.core.errors import SelectionError
 from tcbench.core.record import Cell
-from tcbench.core.rung import Package
+from tcbench.engine.accelerators.device import kind_of
+from tcbench.engine.rung import Package
 from tcbench.hardware import machine
 from tcbench.run.plan import Plan
 

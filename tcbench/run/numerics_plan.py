@@ -12,9 +12,6 @@ from pathlib import Path
 
 import msgspec
 
-from tcbench.accelerators.device import Device, kind_of
-from tcbench.backends import DEFAULT, backend
-from tcbench.backends.feeds.dataset import ImageFolder
 from tcbench.core.errors import SelectionError
 from tcbench.core.numerics import (
     BASE,
@@ -27,9 +24,12 @@ from tcbench.core.numerics import (
     Technique,
 )
 from tcbench.core.record import Cell, CudnnSettings, Input, KfacSettings, MeasureSettings, TrainSettings
-from tcbench.models import MODELS
-from tcbench.models.geometry import Network
-from tcbench.models.small import SMALL_RESNET
+from tcbench.engine.accelerators.device import Device, kind_of
+from tcbench.engine.backends import DEFAULT, backend
+from tcbench.engine.feeds.dataset import ImageFolder
+from tcbench.engine.models import MODELS
+from tcbench.engine.models.geometry import Network
+from tcbench.engine.models.small import SMALL_RESNET
 from tcbench.run.plan import missing, why_not
 from tcbench.run.scenario import Config, Scenario
 

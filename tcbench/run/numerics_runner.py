@@ -24,7 +24,7 @@ Result = Finished | ParityFinished
 
 def worker_command(pipe: int) -> list[str]:
     """The worker's command line; it writes messages to the file descriptor `pipe`."""
-    return python_module(sys.executable, "tcbench.numerics.worker", str(pipe))
+    return python_module(sys.executable, "tcbench.engine.numerics.worker", str(pipe))
 
 
 def _silent(job: AnyJob, steps: int) -> None:

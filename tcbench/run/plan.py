@@ -14,13 +14,13 @@ from dataclasses import dataclass
 
 import msgspec
 
-from tcbench.accelerators.device import Device, kind_of
-from tcbench.backends import backend, builds_models, problem
 from tcbench.core.errors import ScenarioError, SelectionError, hint
 from tcbench.core.record import ENOUGH_TRIALS, Cell, Input, TrainSettings
-from tcbench.core.rung import Requires
+from tcbench.engine.accelerators.device import Device, kind_of
+from tcbench.engine.backends import backend, builds_models, problem
+from tcbench.engine.models import MODELS, variant_of
+from tcbench.engine.rung import Requires
 from tcbench.hardware import machine
-from tcbench.models import MODELS, variant_of
 from tcbench.run.scenario import Config, Scenario
 
 _MAX_IMAGE_SIZE = 8192

@@ -1,7 +1,7 @@
 """The ranks of one trial: started by a launcher, followed over a connection of each, and their results put together.
 
 Owns what the end of a rank means for the trial, and which rank is to blame. Reaches the ranks through processes and
-JSON alone (`tcbench.measure.rank` is the other end).
+JSON alone (`tcbench.rank` is the other end).
 """
 
 from __future__ import annotations

@@ -17,12 +17,12 @@ from pathlib import Path
 
 import msgspec
 
-from tcbench.accelerators.device import Watch, kind_of
 from tcbench.core import messages, process
 from tcbench.core.errors import TcbenchError
 from tcbench.core.messages import Finished, Message, ProfileRequest, Stepped
 from tcbench.core.process import Fault, Followed, Worker
 from tcbench.core.record import SCHEMA_VERSION, Cell, GpuSamples, HostLoad, Record, Status
+from tcbench.engine.accelerators.device import Watch, kind_of
 from tcbench.hardware import load, machine
 from tcbench.run.launcher import Launcher
 from tcbench.run.plan import PlannedCell
@@ -51,7 +51,7 @@ class Launch:
     python: str = sys.executable
     folder: Path | None = None
     variables: Mapping[str, str] = field(default_factory=dict)
-    worker: str = "tcbench.measure.worker"
+    worker: str = "tcbench.worker"
     request: ProfileRequest | None = None
 
     def command(self, pipe: int) -> list[str]:
@@ -59,8 +59,8 @@ class Launch:
         return python_module(self.python, self.worker, str(pipe), *self._asked)
 
     def rank_command(self, address: str) -> list[str]:
-        """The command line of a rank, which calls `address` (`tcbench.measure.rank`)."""
-        return python_module(self.python, "tcbench.measure.rank", address, *self._asked)
+        """The command line of a rank, which calls `address`; its module stands beside the worker's."""
+        return python_module(self.python, self.worker.replace("worker", "rank"), address, *self._asked)
 
     @property
     def _asked(self) -> list[str]:

@@ -22,8 +22,8 @@ from tcbench.analysis.scale_out import (
 from tcbench.analysis.summary import by_code, summarise
 from tcbench.core.errors import SelectionError
 from tcbench.core.record import Cell, Record
+from tcbench.engine.models import MODELS
 from tcbench.hardware.networks import Network
-from tcbench.models import MODELS
 from tcbench.run.forecast import Forecast
 
 Source = Literal["measured", "simulated", "forecast"]

@@ -15,14 +15,14 @@ from typing import Any
 import msgspec
 
 import tcbench
-from tcbench.backends import DEFAULT, builds_models
 from tcbench.core import claim as claims
 from tcbench.core import files
 from tcbench.core.claim import Claim
 from tcbench.core.errors import ScenarioError, hint
 from tcbench.core.record import CudnnSettings, Input, KfacSettings, MeasureSettings, TrainSettings
 from tcbench.core.text import cleaned
-from tcbench.models import MODELS
+from tcbench.engine.backends import DEFAULT, builds_models
+from tcbench.engine.models import MODELS
 from tcbench.run import scenario_file
 from tcbench.run.scenario_file import CudnnTable, File, LadderTable, TrainTable
 

@@ -12,10 +12,10 @@ from typing import Annotated, Any, Literal, get_args
 import msgspec
 from msgspec import Meta
 
-from tcbench.backends import DEFAULT
 from tcbench.core.claim import ClaimTable
 from tcbench.core.errors import ScenarioError, hint
 from tcbench.core.record import Unit
+from tcbench.engine.backends import DEFAULT
 
 SCHEMA = 1
 

@@ -8,11 +8,11 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from tcbench.accelerators.device import Device, selectors
-from tcbench.backends import DEFAULT, backend, names
 from tcbench.core.finding import Finding
-from tcbench.core.rung import Requires, Rung
-from tcbench.models import MODELS
+from tcbench.engine.accelerators.device import Device, selectors
+from tcbench.engine.backends import DEFAULT, backend, names
+from tcbench.engine.models import MODELS
+from tcbench.engine.rung import Requires, Rung
 from tcbench.run import scenario as scenarios
 from tcbench.run.plan import emulation, missing, why_not
 from tcbench.show.console import make_console, open_table, versioned

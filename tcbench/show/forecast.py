@@ -9,9 +9,9 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from tcbench.accelerators.attained import attained
-from tcbench.accelerators.peaks import ALLOWANCE_BYTES, peak_rates
 from tcbench.core.text import digits
+from tcbench.engine.accelerators.attained import attained
+from tcbench.engine.accelerators.peaks import ALLOWANCE_BYTES, peak_rates
 from tcbench.run.forecast import CellForecast, Forecast, WorkForecast
 from tcbench.show.console import add_by_batch, ladder_table, open_table
 from tcbench.show.document import encoded

@@ -9,8 +9,8 @@ from typing import Any
 import typer
 from rich.text import Text
 
-from tcbench.accelerators.device import Device, Served, Support, absent, kinds
-from tcbench.accelerators.peaks import PeakRates, peak_rates
+from tcbench.engine.accelerators.device import Device, Served, Support, absent, kinds
+from tcbench.engine.accelerators.peaks import PeakRates, peak_rates
 from tcbench.hardware import gpus, tensor_cores
 from tcbench.hardware.gpus import GpuFile
 from tcbench.hardware.tensor_cores import FORMATS, Generation

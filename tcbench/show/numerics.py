@@ -12,10 +12,8 @@ import msgspec
 from rich.table import Table
 from rich.text import Text
 
-from tcbench.core.numerics import ALL_TECHNIQUES, DECAYS, KINDS, WARM_UP, Document, Setting, Technique
-from tcbench.numerics.equivalence import Equivalence
-from tcbench.numerics.gradients import LOST_AT_MOST, shares, zero_in_bfloat16
-from tcbench.numerics.judgement import (
+from tcbench.analysis.numerics.equivalence import Equivalence
+from tcbench.analysis.numerics.judgement import (
     SCALES,
     Margins,
     Verdict,
@@ -28,6 +26,8 @@ from tcbench.numerics.judgement import (
     verdicts,
     whole,
 )
+from tcbench.core.numerics import ALL_TECHNIQUES, DECAYS, KINDS, WARM_UP, Document, Setting, Technique
+from tcbench.engine.numerics.gradients import LOST_AT_MOST, shares, zero_in_bfloat16
 from tcbench.show.console import open_table
 from tcbench.show.format import factor, ratio, size
 

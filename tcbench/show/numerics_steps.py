@@ -6,7 +6,7 @@ import statistics
 
 from rich.table import Table
 
-from tcbench.numerics.steps import LOSSES, SMOOTH, Document
+from tcbench.analysis.numerics.steps import LOSSES, SMOOTH, Document
 from tcbench.show.console import open_table
 
 LABELS = {"sgd": "SGD", "kfac": "K-FAC"}

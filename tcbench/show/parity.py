@@ -10,12 +10,12 @@ import msgspec
 from rich.table import Table
 from rich.text import Text
 
+from tcbench.analysis.numerics.parity import SLOPE_AT_MOST, Judged, Reference, optimizer_at_most
 from tcbench.core.numerics import ParityJob, ParityRun
-from tcbench.numerics.parity import SLOPE_AT_MOST, Judged, Reference, optimizer_at_most
+from tcbench.engine.work import HALVES
 from tcbench.run.numerics_plan import Skipped
 from tcbench.show.console import open_table
 from tcbench.show.document import encoded
-from tcbench.work import HALVES
 
 SCHEMA = "tcbench-parity"
 SCHEMA_VERSION = 1

@@ -37,7 +37,7 @@ def assemble(
 ) -> Timeline:
     """One timeline of everything. Its zero is where the first span begins. What the input's threads did before the
     first step and after the last is left out. `host_speed`: times are divided by it, see
-    `tcbench.measure.loop.at_host_speed`."""
+    `tcbench.engine.measure.loop.at_host_speed`."""
     steps = [span for span in recording.spans if span.kind == "step"]
     activities = [activity for activity in recording.activities if activity.kind != "input"]
     io = [*io, *(Work(a.name, 0, a.begin_ns, a.end_ns) for a in recording.activities if a.kind == "input")]

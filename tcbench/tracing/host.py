@@ -33,7 +33,7 @@ quarter longer on two cores, and at 100, steps of 0.51 s a sixth."""
 
 _SCHEMA = "https://www.speedscope.app/file-format-schema.json"
 _LONGEST_S = 600
-_LOOP = ("profile", "tcbench/measure/loop.py")
+_LOOP = ("profile", "tcbench/engine/measure/loop.py")
 """The function that runs the phases: the frame below it is a phase's."""
 
 _FRAME = re.compile(r"(?P<name>.*) \((?P<file>.*?)(?::(?P<line>\d+))?\)")

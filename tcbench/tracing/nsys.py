@@ -32,7 +32,7 @@ _Timed = TypeVar("_Timed", HostSpan, Call, Activity)
 REPORTS = (".nsys-rep", ".qdrep", ".qdstrm")
 
 _DOMAIN, _STEP, _CELL = "tcbench", "step", "cell "
-"""As `tcbench.measure.ranges` names them."""
+"""As `tcbench.engine.measure.ranges` names them."""
 _DALI = "DALI"
 _MARK, _PUSH_POP, _DOMAIN_CREATE = 34, 59, 75
 

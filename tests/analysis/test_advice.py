@@ -13,8 +13,8 @@ from tcbench.analysis.advice import Tried, candidates, effects_of, next_rung, st
 from tcbench.analysis.bottleneck import Bottleneck, Needs, explain_record, summarise
 from tcbench.analysis.explanation import explain
 from tcbench.analysis.stats import Interval
-from tcbench.backends import backend
 from tcbench.core.record import PhaseTimes, Record
+from tcbench.engine.backends import backend
 
 
 def on_cpu(io: float, forward: float, backward: float, update: float) -> Bottleneck:

@@ -4,11 +4,11 @@ import dataclasses
 
 import pytest
 
-from tcbench.accelerators.peaks import ALLOWANCE_BYTES, peak_rates, work_floor_s
 from tcbench.analysis.floor import MemoryNeed, step_floor
 from tcbench.core.errors import SelectionError
+from tcbench.engine.accelerators.peaks import ALLOWANCE_BYTES, peak_rates, work_floor_s
+from tcbench.engine.work import Conv2d, ConvFprop, Relu
 from tcbench.hardware import gpus
-from tcbench.work import Conv2d, ConvFprop, Relu
 
 # TFLOP/s as NVIDIA's data sheets give them, dense: fp32, TF32, fp16.
 DATA_SHEETS = {

@@ -6,8 +6,8 @@ import pytest
 from tcbench.analysis.host_time import functions, longest_phase, origin
 from tcbench.core.host_profile import Frame, Stack
 
-OURS = Frame("Node.apply", "tcbench/backends/chainer/ops/node.py", 76)
-KERNEL = Frame("Engine.run", "tcbench/accelerators/cpu/onednn/library.py", 422)
+OURS = Frame("Node.apply", "tcbench/engine/backends/chainer/ops/node.py", 76)
+KERNEL = Frame("Engine.run", "tcbench/engine/accelerators/cpu/onednn/library.py", 422)
 CHAINER = Frame("Link.__call__", "chainer/link.py", 280)
 NUMPY = Frame("clip", "numpy/_core/fromnumeric.py", 1)
 WAIT = Frame("Condition.wait", "python/threading.py", 295)

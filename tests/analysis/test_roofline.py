@@ -15,11 +15,11 @@ from tcbench.analysis.roofline import (
     roofline,
 )
 from tcbench.analysis.summary import summarise
-from tcbench.backends import backend
 from tcbench.core.record import PhaseTimes
 from tcbench.core.timeline import Span, timeline_of
+from tcbench.engine.backends import backend
+from tcbench.engine.models import MODELS
 from tcbench.hardware import gpus
-from tcbench.models import MODELS
 
 CEILINGS = Ceilings("a machine", (("fp32", 1e11), ("fp16", 8e11)), 2e10, True, "made up")
 

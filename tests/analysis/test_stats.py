@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tcbench.analysis import stats, welch
 from tcbench.analysis.stats import Interval
 from tcbench.analysis.welch import Group
-from tcbench.measure.stopping import relative_half_width
+from tcbench.core.stopping import relative_half_width
 
 TIMES = st.lists(st.floats(1e-4, 10.0), min_size=2, max_size=40)
 

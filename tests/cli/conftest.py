@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tcbench.backends.feeds import generated as jpegs
 from tcbench.core.numerics import Job
-from tcbench.numerics import worker
+from tcbench.engine.feeds import generated as jpegs
+from tcbench.engine.numerics import worker
 from tcbench.run.numerics_runner import Runner
 
 

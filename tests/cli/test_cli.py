@@ -19,12 +19,12 @@ from processes import children
 from typer.main import get_command
 
 from tcbench import cli
-from tcbench.backends.feeds import dataset
-from tcbench.backends.feeds import generated as jpegs
 from tcbench.cli.app import GROUPS
 from tcbench.cli.numerics import TIMEOUT_S
 from tcbench.cli.options import config_names
 from tcbench.core import store
+from tcbench.engine.feeds import dataset
+from tcbench.engine.feeds import generated as jpegs
 from tcbench.run import numerics_plan
 
 SCENARIO = """
@@ -251,7 +251,7 @@ def test_a_killed_worker_is_a_record_and_the_run_goes_on(sleeper):
     deadline = time.monotonic() + 600
     killed = False
     while not killed and time.monotonic() < deadline:
-        for pid in children(process.pid, "tcbench.measure.worker"):
+        for pid in children(process.pid, "tcbench.worker"):
             os.kill(pid, signal.SIGKILL)
             killed = True
         time.sleep(0.05)
@@ -272,12 +272,12 @@ def test_a_trial_over_its_timeout_is_a_record(sleeper):
 
 def test_a_cell_skipped_for_a_missing_package_runs_once_the_package_is_there(here, monkeypatch):
     arguments = ("run", "quick.toml", "--threads", "1", "--data", "synthetic", "--config", "fp32+opencv", "--json")
-    monkeypatch.setattr("tcbench.core.rung.Package.is_installed", lambda package: package.module != "cv2")
+    monkeypatch.setattr("tcbench.engine.rung.Package.is_installed", lambda package: package.module != "cv2")
     first = tcbench(here, *arguments)
     assert first.code == 0, first.err
     assert "needs the package cv2: uv sync --extra opencv" in json.loads(first.out)["cells"][0]["reason"]
     monkeypatch.undo()
-    monkeypatch.setattr("tcbench.core.rung.Package.is_installed", lambda package: True)
+    monkeypatch.setattr("tcbench.engine.rung.Package.is_installed", lambda package: True)
     monkeypatch.setattr("tcbench.run.runner.Runner._trial", lambda _, cell, trial: make_record(cell=cell, trial=trial))
     second = tcbench(here, *arguments, "--resume")
     # The stand-in's record is of another machine, and so a row of its own.

@@ -11,11 +11,11 @@ import pytest
 from command import tcbench
 from factories import make_environment, make_record
 
-from tcbench import backends
-from tcbench.accelerators.device import host
 from tcbench.analysis.roofline import Ceilings
 from tcbench.core import record as records
 from tcbench.core.store import Store
+from tcbench.engine import backends
+from tcbench.engine.accelerators.device import host
 from tcbench.run import ceilings
 
 

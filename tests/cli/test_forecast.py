@@ -12,8 +12,8 @@ import factories
 import pytest
 from command import finish, start, tcbench
 
-from tcbench.accelerators.cuda.cudnn import libraries
 from tcbench.core import record
+from tcbench.engine.accelerators.cuda.cudnn import libraries
 from tcbench.hardware import gpus
 
 SCENARIO = """

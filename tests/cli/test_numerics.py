@@ -15,10 +15,10 @@ import pytest
 from command import finish, start, tcbench
 from numerics_documents import make_document
 
-from tcbench.accelerators.device import host
-from tcbench.backends.chainer.numerics import training
 from tcbench.core.errors import StoreError
 from tcbench.core.numerics import read
+from tcbench.engine.accelerators.device import host
+from tcbench.engine.numerics import training
 from tcbench.run import numerics_plan as plan
 from tcbench.run.numerics_runner import Runner
 from tcbench.run.scenario import load

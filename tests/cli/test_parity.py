@@ -7,10 +7,10 @@ import json
 import pytest
 from command import tcbench
 
-from tcbench.accelerators.cpu.numpy import convolution
-from tcbench.accelerators.cpu.onednn import library
-from tcbench.backends.chainer.numerics import parity
 from tcbench.core.numerics import Slope
+from tcbench.engine.accelerators.cpu.numpy import convolution
+from tcbench.engine.accelerators.cpu.onednn import library
+from tcbench.engine.numerics import distances as parity
 
 RUNGS = ("numerics", "--rungs", "--steps", "2", "--device", "cpu")
 

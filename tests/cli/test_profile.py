@@ -16,10 +16,10 @@ from timelines import record_in
 
 from tcbench import tracing
 from tcbench.analysis.host_time import functions, phase_s
-from tcbench.backends.feeds.generated import generate
 from tcbench.cli import host_profiles, profile
 from tcbench.core.errors import SelectionError
 from tcbench.core.store import Store
+from tcbench.engine.feeds.generated import generate
 from tcbench.tracing import host, nsys
 
 CELL = ("profile", "fp32+dali", "cpu", "--bs", "2", "--device", "cpu", "--image-size", "32")

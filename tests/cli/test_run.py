@@ -15,11 +15,11 @@ from factories import make_environment, make_record
 from typer.testing import CliRunner
 
 from tcbench import __version__
-from tcbench.accelerators.cpu.kind import KIND
 from tcbench.cli import app
 from tcbench.cli import run as command
 from tcbench.core import messages, store
 from tcbench.core.errors import SelectionError
+from tcbench.engine.accelerators.cpu.kind import KIND
 from tcbench.hardware import machine
 from tcbench.run.runner import Runner
 

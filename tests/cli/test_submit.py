@@ -212,7 +212,7 @@ def test_bad_input_is_one_line_and_submits_nothing(jobs, tmp_path, words, said):
 
 
 def test_without_submitit_the_line_names_the_extra(tmp_path, monkeypatch):
-    monkeypatch.setattr("tcbench.core.rung.Package.is_installed", lambda package: package.module != "submitit")
+    monkeypatch.setattr("tcbench.engine.rung.Package.is_installed", lambda package: package.module != "submitit")
     done = tcbench(tmp_path, *SUBMIT)
     assert (done.code, done.err) == (2, "tcbench: error: submit needs the package submitit: uv sync --extra slurm\n")
 

@@ -23,7 +23,7 @@ HOSTILE = "\x1b[2J\x1b]0;title\x07\x9b31m\r\u202egnp"
 
 STEP = f"""
 import numpy as np
-from tcbench.backends import step as own
+from tcbench import step as own
 
 
 def open_session(cell):

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from commands import parse
 
-from tcbench.accelerators.cuda import packages
 from tcbench.core import cache
+from tcbench.engine.accelerators.cuda import packages
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "container.md").read_text("utf-8")

@@ -8,7 +8,7 @@ import re
 import pytest
 from docs.test_gpu_contracts import HEADER, ROOT, named
 
-from tcbench.accelerators.cpu.onednn import library
+from tcbench.engine.accelerators.cpu.onednn import library
 
 PAGE = ROOT / "docs" / "onednn-contracts.md"
 ROOM = ROOT / "tcbench" / "accelerators" / "cpu" / "onednn"

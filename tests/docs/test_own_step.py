@@ -16,7 +16,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "own-step.md"
 IN_NUMPY = """
 import numpy as np
 
-from tcbench.backends import step as own
+from tcbench import step as own
 
 PACKAGES = ("numpy",)
 

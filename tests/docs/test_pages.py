@@ -184,7 +184,7 @@ def test_the_table_of_rooms_names_the_packages_folders():
 
 
 def test_the_ladders_table_names_every_rung():
-    from tcbench.backends import backend
+    from tcbench.engine.backends import backend
 
     rows = re.findall(r"^\| `(\w+)` \|", (ROOT / "docs" / "ladder.md").read_text("utf-8"), re.MULTILINE)
     scenarios = {path.stem for path in (ROOT / "scenarios").glob("*.toml")}

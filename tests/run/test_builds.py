@@ -9,8 +9,8 @@ from pathlib import Path
 import projects
 import pytest
 
-from tcbench.backends.feeds import generated
 from tcbench.core.errors import BuildError
+from tcbench.engine.feeds import generated
 from tcbench.run import builds
 from tcbench.run.builds import Requested, prepared
 
@@ -76,15 +76,17 @@ def test_a_name_that_is_not_on_the_path_is_one_line():
 
 
 def test_a_revision_from_before_the_worker_moved_is_started_by_its_own_name(tmp_path):
-    """tcbench 0.x had its worker in `tcbench.worker`; a gate against such a revision still runs."""
+    """tcbench 0.1 had its worker and its rank in `tcbench.measure`; a gate against such a revision still runs."""
     old = tmp_path / "old/tcbench"
-    old.mkdir(parents=True)
-    for name in ("__init__", "worker"):
+    (old / "measure").mkdir(parents=True)
+    for name in ("__init__", "measure/__init__", "measure/worker"):
         (old / f"{name}.py").touch()
     python = projects.interpreter(tmp_path / "old/python", f"export PYTHONPATH={old.parent}")
     base, current = taken(base_python=str(python))
-    assert base.launch.command(7) == [str(python), "-P", "-m", "tcbench.worker", "7"]
-    assert current.launch.command(7) == [sys.executable, "-P", "-m", "tcbench.measure.worker", "7"]
+    assert base.launch.command(7) == [str(python), "-P", "-m", "tcbench.measure.worker", "7"]
+    assert base.launch.rank_command("unix:a") == [str(python), "-P", "-m", "tcbench.measure.rank", "unix:a"]
+    assert current.launch.rank_command("unix:a") == [sys.executable, "-P", "-m", "tcbench.rank", "unix:a"]
+    assert current.launch.command(7) == [sys.executable, "-P", "-m", "tcbench.worker", "7"]
 
 
 def test_an_interpreter_that_answers_nothing_is_one_line(tmp_path):

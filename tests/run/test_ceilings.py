@@ -8,13 +8,13 @@ import msgspec
 import pytest
 from factories import make_cell, make_environment, make_record
 
-from tcbench.accelerators import device
-from tcbench.accelerators.ceilings import Measured
-from tcbench.accelerators.peaks import peak_rates
 from tcbench.analysis.roofline import Ceilings, Part
 from tcbench.analysis.summary import CellSummary, summarise
 from tcbench.core.errors import SelectionError, TcbenchError
 from tcbench.core.process import Answer
+from tcbench.engine.accelerators import device
+from tcbench.engine.accelerators.ceilings import Measured
+from tcbench.engine.accelerators.peaks import peak_rates
 from tcbench.hardware import gpus, machine
 from tcbench.run import ceilings
 

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from tcbench.accelerators.cuda import packages, prospects
-from tcbench.accelerators.cuda.cudnn.libraries import LibraryError
-from tcbench.accelerators.cuda.cudnn.plans import NoPlan, PlanFacts
-from tcbench.accelerators.cuda.kernels.compile import CompileError
-from tcbench.accelerators.device import Device
 from tcbench.core.errors import SelectionError
+from tcbench.engine.accelerators.cuda import packages, prospects
+from tcbench.engine.accelerators.cuda.cudnn.libraries import LibraryError
+from tcbench.engine.accelerators.cuda.cudnn.plans import NoPlan, PlanFacts
+from tcbench.engine.accelerators.cuda.kernels.compile import CompileError
+from tcbench.engine.accelerators.device import Device
 from tcbench.hardware import gpus
 from tcbench.run import demand as demands
 from tcbench.run import forecast as forecasts
@@ -129,7 +129,7 @@ def test_a_rung_that_the_gpu_is_too_old_for_is_said_and_not_looked_at(stand, tmp
 
 
 def test_what_is_installed_here_says_nothing_of_another_machine(stand, tmp_path, monkeypatch):
-    monkeypatch.setattr("tcbench.core.rung.Package.is_installed", lambda self: False)
+    monkeypatch.setattr("tcbench.engine.rung.Package.is_installed", lambda self: False)
     assert all(cell.cannot_run is None for cell in forecast_of(H200, tmp_path).cells)
 
 

@@ -4,10 +4,10 @@ import dataclasses
 
 import pytest
 
-from tcbench.accelerators.device import host
 from tcbench.core.errors import SelectionError
 from tcbench.core.process import Answer
-from tcbench.core.rung import Package
+from tcbench.engine.accelerators.device import host
+from tcbench.engine.rung import Package
 from tcbench.run import launcher, plan
 from tcbench.run.launcher import Launcher, find, fitting
 from tcbench.run.plan import Selection

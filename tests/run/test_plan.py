@@ -8,13 +8,13 @@ import sysconfig
 
 import pytest
 
-from tcbench.accelerators.cuda.cudnn import libraries
-from tcbench.accelerators.device import Device
-from tcbench.backends import backend
-from tcbench.backends.torch.rungs.compile import _Compiler, _Header
 from tcbench.core.errors import ScenarioError, SelectionError
 from tcbench.core.record import Input, TrainSettings
-from tcbench.core.rung import Package, Requires
+from tcbench.engine.accelerators.cuda.cudnn import libraries
+from tcbench.engine.accelerators.device import Device
+from tcbench.engine.backends import backend
+from tcbench.engine.backends.torch.rungs.compile import _Compiler, _Header
+from tcbench.engine.rung import Package, Requires
 from tcbench.run import plan, scenario
 from tcbench.run.plan import Selection
 from tcbench.run.scenario import Config
@@ -302,7 +302,7 @@ def test_planning_imports_no_framework():
 import sys
 for name in ("chainer", "cupy", "cudnn", "torch", "numpy", "nvidia", "cv2"):
     sys.modules[name] = None
-from tcbench.accelerators import device
+from tcbench.engine.accelerators import device
 from tcbench.run import plan, scenario
 made = plan.make(scenario.load("cpu"), plan.Selection(), device.find("cpu", {"cpu": None}))
 assert len(made.cells) == 30

@@ -41,7 +41,7 @@ import faulthandler, os, signal, sys, time
 sys.path.insert(0, {tests!r})
 import factories, msgspec
 from tcbench.core.messages import *
-from tcbench.measure.rank import connect
+from tcbench.engine.measure.rank import connect
 rank, size = int(os.environ["RANK"]), int(os.environ["SIZE"])
 connection = connect(sys.argv[1])
 def send(message): connection.sendall(msgspec.json.encode(message) + b"\\n")
@@ -259,7 +259,7 @@ def test_a_rank_of_mpi_that_is_killed_ends_the_trial_and_the_next_cell_runs():
                     command = (stat.parent / "cmdline").read_bytes()
                 except OSError:
                     continue
-                if b"OMPI_COMM_WORLD_RANK=1\0" in environment and b"tcbench.measure.rank" in command:
+                if b"OMPI_COMM_WORLD_RANK=1\0" in environment and b"tcbench.rank" in command:
                     os.kill(int(stat.parent.name), signal.SIGKILL)
 
     runner = Runner("r", 300.0, listen=kill_rank_1, launcher=launchers.find("mpirun"))

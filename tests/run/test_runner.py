@@ -339,7 +339,8 @@ def test_on_the_cpu_nothing_of_cuda_is_imported():
     code = (
         f"import sys; sys.path.insert(0, {TESTS!r}); import factories; from tcbench.run import runner\n"
         "assert runner.watch_device(factories.make_cell(), 0.0) is None\n"
-        "assert not any(name.startswith(('tcbench.accelerators.cuda.nvml', 'pynvml', 'cupy')) for name in sys.modules)"
+        "unwanted = ('tcbench.engine.accelerators.cuda.nvml', 'pynvml', 'cupy')\n"
+        "assert not any(name.startswith(unwanted) for name in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], timeout=600).returncode == 0
 
@@ -357,7 +358,7 @@ def test_a_launch_says_which_python_runs_where_and_with_what(tmp_path):
     )
     (tmp_path / "code.py").write_text(code)
     python.write_text(
-        f'#!/bin/sh\n[ "$2 $3" = "-m tcbench.measure.worker" ] && exec {sys.executable} {tmp_path}/code.py "$4"\n'
+        f'#!/bin/sh\n[ "$2 $3" = "-m tcbench.worker" ] && exec {sys.executable} {tmp_path}/code.py "$4"\n'
     )
     python.chmod(0o755)
     launch = Launch(str(python), Path("/"), {"TCBENCH_CACHE": "there"})

@@ -8,11 +8,11 @@ import msgspec
 import pytest
 import scale_out as published
 
-from tcbench.accelerators import device as devices
 from tcbench.analysis.floor import MemoryNeed
 from tcbench.analysis.scale_out import OVERLAP
 from tcbench.core.errors import SelectionError
 from tcbench.core.record import GpuSample, GpuSamples, GpuState, Simulated
+from tcbench.engine.accelerators import device as devices
 from tcbench.hardware import gpus, networks
 from tcbench.run import plan, scenario
 from tcbench.run import scale_out as run

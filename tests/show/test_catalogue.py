@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-from tcbench.accelerators.device import Device
-from tcbench.core.rung import Package
+from tcbench.engine.accelerators.device import Device
+from tcbench.engine.rung import Package
 from tcbench.show import catalogue
 
 CPU = Device("cpu", "A Processor", 2**34)

@@ -7,14 +7,14 @@ import factories
 import pytest
 from rich.console import Console
 
-from tcbench.accelerators.device import Device
 from tcbench.analysis.floor import MemoryNeed, step_floor
+from tcbench.engine.accelerators.device import Device
+from tcbench.engine.work import BatchNormCallForward, Conv2d, ConvFprop, Norm, Relu
 from tcbench.hardware import gpus
 from tcbench.run import plan, scenario
 from tcbench.run.demand import PhaseRequests
 from tcbench.run.forecast import CellForecast, Forecast, WorkForecast
 from tcbench.show import forecast as view
-from tcbench.work import BatchNormCallForward, Conv2d, ConvFprop, Norm, Relu
 
 GPU = gpus.load("V100")
 CONV = ConvFprop(Conv2d(32, 64, 56, 56, 64, 3, 3, 1, 1, "NCHW", "float16"))

@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from tcbench.accelerators import peaks
-from tcbench.accelerators.cuda import driver, packages
-from tcbench.accelerators.cuda.driver import Gpu, Gpus
+from tcbench.engine.accelerators import peaks
+from tcbench.engine.accelerators.cuda import driver, packages
+from tcbench.engine.accelerators.cuda.driver import Gpu, Gpus
 from tcbench.hardware import gpus, tensor_cores
 from tcbench.show import gpus as shown
 

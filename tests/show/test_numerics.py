@@ -7,7 +7,7 @@ import pytest
 from numerics_documents import SETTING, make_document, make_gradients, make_ranks_document, make_run
 from rich.console import Console
 
-from tcbench.numerics.judgement import RANKS_MARGINS, Margins, verdicts
+from tcbench.analysis.numerics.judgement import RANKS_MARGINS, Margins, verdicts
 from tcbench.show.numerics import (
     about,
     bfloat16_line,

@@ -7,10 +7,10 @@ import math
 
 from rich.console import Console
 
-from tcbench.accelerators.device import host
-from tcbench.backends.chainer.rungs import RUNGS
+from tcbench.analysis.numerics.parity import judge, reference
 from tcbench.core.numerics import Distance, ParityRun, Slope
-from tcbench.numerics.parity import judge, reference
+from tcbench.engine.accelerators.device import host
+from tcbench.engine.backends.chainer.rungs import RUNGS
 from tcbench.run import numerics_plan as plan
 from tcbench.run.scenario import load
 from tcbench.show import parity as view

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from libcuda import one_gpu
 
-from tcbench.accelerators.cuda import driver, packages
+from tcbench.engine.accelerators.cuda import driver, packages
 
 SCRIPT = Path(__file__).parents[2] / "tools" / "gpu_check.sh"
 
@@ -96,9 +96,9 @@ def test_what_tells_of_the_most_comes_first_then_the_best_config(check):
     assert "-m gpu" in tests
     # A library's warning is no failure there, and a working tree that cannot be written to is none either.
     assert "-W default -p no:cacheprovider" in tests
-    assert "tests/accelerators/cuda/test_clock.py" in tests
+    assert "tests/engine/accelerators/cuda/test_clock.py" in tests
     assert "torch" not in tests
-    assert torch.split()[-1] == "tests/backends/torch"  # what compiles for minutes
+    assert torch.split()[-1] == "tests/engine/backends/torch"  # what compiles for minutes
     (smoke,) = [call for call in calls if "gpu_smoke" in call]
     assert smoke.startswith("tools/gpu_smoke.py --device cuda:0 --budget 120 --out ")
 

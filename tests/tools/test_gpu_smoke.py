@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tcbench.backends import backend
+from tcbench.engine.backends import backend
 
 ROOT = Path(__file__).parents[2]
 SMOKE = ROOT / "tools" / "gpu_smoke.py"
@@ -21,7 +21,7 @@ import fake_gpu
 fake_gpu.pytest_configure()
 import gpu
 gpu.CONFIGS = ("fp16",)
-from tcbench.accelerators.cuda import live
+from tcbench.engine.accelerators.cuda import live
 launch = live.CudaAccelerator.launch
 lost = []
 
@@ -54,9 +54,9 @@ live.CudaAccelerator.launch, live.CudaAccelerator.upload = faulty, upload
 IN_STEPS = """
 import os, signal, sys
 if any("worker" in word for word in sys.orig_argv):
-    from tcbench.backends.chainer import session
-    from tcbench.backends.chainer.rungs import RUNGS
-    from tcbench.models.small import WELL_CONDITIONED
+    from tcbench.engine.backends.chainer import session
+    from tcbench.engine.backends.chainer.rungs import RUNGS
+    from tcbench.engine.models.small import WELL_CONDITIONED
     session.MODELS["resnet50"] = WELL_CONDITIONED
 
     def raises(*_):

@@ -15,9 +15,18 @@ from tcbench.core.host_profile import Frame, Stack
 from tcbench.core.recording import HostSpan, Recording
 from tcbench.tracing import host
 
-LOOP = "<module> (worker.py:1);measured (/x/tcbench/measure/worker.py:9);profile (/x/tcbench/measure/loop.py:160)"
-IO, FORWARD = "io (/x/tcbench/backends/chainer/session.py:40)", "forward (/x/tcbench/backends/chainer/session.py:50)"
-PLACES = {"io": "/x/tcbench/backends/chainer/session.py:40", "forward": "/x/tcbench/backends/chainer/session.py:50"}
+LOOP = (
+    "<module> (worker.py:1);measured (/x/tcbench/engine/measure/worker.py:9);"
+    "profile (/x/tcbench/engine/measure/loop.py:160)"
+)
+IO, FORWARD = (
+    "io (/x/tcbench/engine/backends/chainer/session.py:40)",
+    "forward (/x/tcbench/engine/backends/chainer/session.py:50)",
+)
+PLACES = {
+    "io": "/x/tcbench/engine/backends/chainer/session.py:40",
+    "forward": "/x/tcbench/engine/backends/chainer/session.py:50",
+}
 LINK = "Link.__call__ (/v/lib/python3.11/site-packages/chainer/link.py:280)"
 RAW = f"""\
 {LOOP};{IO} 10
@@ -53,7 +62,7 @@ def test_samples_are_told_apart_by_the_phase_below_the_loop():
 
 def test_a_phases_recorded_time_is_shared_out_by_its_samples():
     profile = host.profile_of(make_record(), recording(), "py-spy", RAW)
-    forward = Frame("forward", "tcbench/backends/chainer/session.py", 50)
+    forward = Frame("forward", "tcbench/engine/backends/chainer/session.py", 50)
     assert profile.stacks[1:] == (
         Stack("forward", (forward,), pytest.approx(0.02)),
         Stack("forward", (forward, Frame("Link.__call__", "chainer/link.py", 280)), pytest.approx(0.06)),

@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from tcbench import tracing
-from tcbench.accelerators.device import kind_of
 from tcbench.core import store
 from tcbench.core.errors import TraceError
+from tcbench.engine.accelerators.device import kind_of
 from tcbench.tracing import nsys
 
 PID, MAIN, WORKER = 4321, 4321, 4400

@@ -19,9 +19,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import MultipleLocator, PercentFormatter
 
+from tcbench.analysis.numerics.judgement import magnitudes, safe, steps_seen
 from tcbench.core.numerics import KINDS, Document, Kind, Magnitudes
-from tcbench.numerics.gradients import LOST_AT_MOST, SMALLEST, SMALLEST_NORMAL, SafeScales, Shares, shares
-from tcbench.numerics.judgement import magnitudes, safe, steps_seen
+from tcbench.engine.numerics.gradients import LOST_AT_MOST, SMALLEST, SMALLEST_NORMAL, SafeScales, Shares, shares
 from tcbench.show.charts.inline import tooltip
 from tcbench.show.charts.page import GROUND, Page
 from tcbench.show.charts.palette import GAIN, GAIN_PALE, INK, LOSS, LOSS_PALE, PAPER, QUIET, RAMPS

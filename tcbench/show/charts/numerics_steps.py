@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator
 
-from tcbench.numerics.steps import LOSSES, SMOOTH, Document
+from tcbench.analysis.numerics.steps import LOSSES, SMOOTH, Document
 from tcbench.show.charts.inline import tooltip
 from tcbench.show.charts.page import Page
 from tcbench.show.charts.palette import QUIET, RAMPS

@@ -16,9 +16,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 
-from tcbench.core.numerics import ALL_TECHNIQUES, BASE, ONE_RANK, Document
-from tcbench.numerics.equivalence import Equivalence
-from tcbench.numerics.judgement import (
+from tcbench.analysis.numerics.equivalence import Equivalence
+from tcbench.analysis.numerics.judgement import (
     Margins,
     Point,
     Verdict,
@@ -30,6 +29,7 @@ from tcbench.numerics.judgement import (
     techniques_of,
     verdicts,
 )
+from tcbench.core.numerics import ALL_TECHNIQUES, BASE, ONE_RANK, Document
 from tcbench.show.charts.inline import tooltip
 from tcbench.show.charts.page import Page, put
 from tcbench.show.charts.palette import GAIN, GAIN_PALE, INK, LOSS, QUIET, RAMPS

@@ -9,7 +9,7 @@ from show.charts.charts import assert_tidy, bars, legend, words
 from tcbench.analysis.networks import networks
 from tcbench.analysis.summary import CellSummary, summarise
 from tcbench.core.errors import SelectionError
-from tcbench.models import MODELS
+from tcbench.engine.models import MODELS
 from tcbench.show import charts
 from tcbench.show.console import make_console
 from tcbench.show.networks import table

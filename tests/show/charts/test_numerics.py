@@ -7,8 +7,8 @@ import pytest
 from numerics_documents import SETTING, make_document, make_gradients, make_ranks_document, make_run
 from show.charts.charts import texts
 
+from tcbench.analysis.numerics.judgement import RANKS_MARGINS, Margins
 from tcbench.core.numerics import TECHNIQUES, Gradients
-from tcbench.numerics.judgement import RANKS_MARGINS, Margins
 from tcbench.show.charts.files import save
 from tcbench.show.charts.numerics_gradients import gradients_chart
 from tcbench.show.charts.numerics_training import training_chart

@@ -1,0 +1,420 @@
+"""The answers of a document of `tcbench numerics`: which technique trains like the base (fp32; of many ranks, one rank
+at the same global batch), what float16 does to gradients,
+and how curves and costs compare. Pure functions of a document; knows no file and no view.
+
+A verdict is an equivalence test on seeds: each technique trains from the same weights on the same batches as fp32, so
+that differences are paired. Two figures of the held-out images are asked, both must be equivalent within their stated
+margins, and one that is surely outside is enough for `does not`. A run that diverged is no figure: it is `does not`.
+Nothing is like an fp32 that has not clearly learnt, and few images tell accuracies apart only coarsely: both are
+`undecided`.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from tcbench.analysis.claims import Finding, OtherSource
+from tcbench.analysis.numerics.equivalence import Equivalence, equivalence
+from tcbench.analysis.stats import Interval
+from tcbench.analysis.welch import quantile
+from tcbench.core.claim import Claim
+from tcbench.core.numerics import ALL_TECHNIQUES, KINDS, Document, Gradients, Kind, Magnitudes, Run, Technique
+from tcbench.engine.numerics.gradients import LOST_AT_MOST, SafeScales, Shares, safe_scales, shares, total
+
+Word = Literal["trains like fp32", "trains like one rank", "does not", "undecided"]
+
+SCALES = range(0, 49, 4)
+"""log2 of the loss scales that tables show."""
+
+
+@dataclass(frozen=True)
+class Margins:
+    """The largest distance that is like the base: the relative difference of the test loss, and the difference of the
+    accuracy, as a share of all images."""
+
+    loss: float = 0.02
+    accuracy: float = 0.02
+
+
+RANKS_MARGINS = Margins(0.1, 0.02)
+"""Of many ranks: a batch normalisation over one rank's images instead of all of them changes the loss by some per cent,
+which is what ranks are, and no fault of a schedule."""
+
+
+def margins_of(document: Document, margins: Margins | None) -> Margins:
+    """Those given, else the document's kind's."""
+    return margins or (RANKS_MARGINS if document.setting.ranks > 1 else Margins())
+
+
+def like(document: Document) -> Word:
+    """The word of a technique that trains like the base."""
+    return "trains like one rank" if document.setting.ranks > 1 else "trains like fp32"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A technique's word and why. The two tests are None where fewer than two seeds got to the end with fp32."""
+
+    technique: str
+    word: Word
+    reason: str
+    loss: Equivalence | None = None
+    accuracy: Equivalence | None = None
+
+
+@dataclass(frozen=True)
+class Costs:
+    """A technique's means over its seeds that got to the end, and fp32's divided by them where that is said (time,
+    memory: above 1 is a gain; times are paired by seed); None without such a seed. The memory of a whole process has no
+    ratio: most of it is the program."""
+
+    technique: str
+    runs: int
+    ok: int
+    train_time_s: float | None = None
+    peak_memory_bytes: float | None = None
+    accuracy: Interval | None = None
+    test_loss: float | None = None
+    time_ratio: Interval | None = None
+    memory_ratio: float | None = None
+
+
+@dataclass(frozen=True)
+class Point:
+    """A smoothed curve at a step: the mean over seeds with its 95% interval (the mean itself with one seed)."""
+
+    step: float
+    value: Interval
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """All that slides 5 to 7 need. Zero shares are of the non-zero fp32 gradients, without a loss scale and with the
+    static one, and empty where none was seen; `techniques` maps each technique that was run, but fp32, to its word,
+    `not_learnt` says why fp32 is nothing to be like."""
+
+    techniques: Mapping[str, Word]
+    not_learnt: str | None
+    zero_share: Mapping[Kind, float]
+    zero_share_scaled: Mapping[Kind, float]
+    static_scale: float
+
+
+def outcome(document: Document, margins: Margins | None = None) -> Outcome:
+    """The document's answers by name."""
+    k = round(math.log2(document.static_scale))
+    plain, scaled = (whole(document.gradients, log2_scale) for log2_scale in (0, k))
+    seen = [kind for kind in KINDS if magnitudes(document.gradients, kind).non_zero]
+    return Outcome(
+        techniques={verdict.technique: verdict.word for verdict in verdicts(document, margins)},
+        not_learnt=not_learnt(document),
+        zero_share={kind: plain[kind].zero for kind in seen},
+        zero_share_scaled={kind: scaled[kind].zero for kind in seen},
+        static_scale=document.static_scale,
+    )
+
+
+CLAIMED = {"fp16": ("both", "dynamic"), "bf16": ("bf16",)}
+"""The techniques that a rung stands for: the talk's fp16 has loss scaling, static or dynamic, and master weights."""
+
+
+def by_training(document: Document, margins: Margins | None = None, source: str | None = None) -> OtherSource:
+    """Evidence for claims from training runs in parallel (slides 5 to 7): whether fp16 with both techniques trains like
+    fp32, and whether many gradients become zero in float16 that the loss scale keeps. Where the document saw no
+    gradients, or did not run what is claimed of, nobody measured it. `source`: the document's name, to be named with
+    its steps and seeds."""
+    answers = outcome(document, margins)
+    many = document.setting.ranks > 1
+
+    def evidence(claim: Claim) -> Finding | None:
+        rung = claim.left.config.partition("+")[0]
+        if many != (claim.relation == "scales"):
+            return None
+        if many:
+            finding = _trains(answers, ("ranks",), like(document))
+        elif claim.relation == "trains like":
+            finding = _trains(answers, CLAIMED.get(rung, ()), like(document))
+        else:
+            finding = _keeps(answers) if claim.relation == "keeps gradients" and rung == "fp16" else None
+        return finding and replace(finding, why=finding.why + by)
+
+    steps, n = document.setting.steps, len({run.seed for run in document.runs})
+    by = f" ({source}: {steps} step{'s' * (steps > 1)}, {n} seed{'s' * (n > 1)})" if source else ""
+    return evidence
+
+
+def _trains(answers: Outcome, claimed: Sequence[str], word: Word) -> Finding | None:
+    words = [answers.techniques[name] for name in claimed if name in answers.techniques]
+    if not words:
+        return None
+    why = "; ".join(f"{ALL_TECHNIQUES[name].label}: {answer}" for name, answer in answers.techniques.items())
+    if answers.not_learnt:
+        why += f"; {answers.not_learnt}"
+        return Finding("undecided", why)
+    if "does not" in words:
+        return Finding("does not hold", why)
+    return Finding("holds" if set(words) == {word} else "undecided", why)
+
+
+def _keeps(answers: Outcome) -> Finding | None:
+    lost, kept = answers.zero_share, answers.zero_share_scaled
+    if not lost:
+        return None
+    why = "; ".join(
+        f"{kind}: {lost[kind]:.1%} zero, {kept[kind]:.2%} at 2^{math.log2(answers.static_scale):.0f}" for kind in lost
+    )
+    many = max(lost.values()) > LOST_AT_MOST
+    return Finding("holds" if many and max(kept.values()) <= LOST_AT_MOST else "does not hold", why)
+
+
+def techniques_of(document: Document) -> tuple[Technique, ...]:
+    """Those that were run, in the order in which they are shown."""
+    there = {run.technique for run in document.runs}
+    return tuple(technique for name, technique in ALL_TECHNIQUES.items() if name in there)
+
+
+# -- gradients -----------------------------------------------------------------------------------------------------
+
+
+def magnitudes(gradients: Gradients, kind: Kind) -> Magnitudes:
+    """The whole model's, over all observed steps."""
+    return total(layer.magnitudes for layer in gradients.layers if layer.kind == kind)
+
+
+def whole(gradients: Gradients, log2_scale: int) -> dict[Kind, Shares]:
+    """Shares of the whole model's gradients of each kind."""
+    return {kind: shares(magnitudes(gradients, kind), log2_scale) for kind in KINDS}
+
+
+def steps_seen(gradients: Gradients) -> int:
+    """The number of observed steps."""
+    return len({of.step for of in gradients.steps})
+
+
+def safe(gradients: Gradients) -> SafeScales:
+    """The loss scales that are safe for gradients of both kinds."""
+    return safe_scales([magnitudes(gradients, kind) for kind in KINDS])
+
+
+# -- training ------------------------------------------------------------------------------------------------------
+
+
+def verdicts(document: Document, margins: Margins | None = None) -> tuple[Verdict, ...]:
+    """One per technique that was run, but the base itself."""
+    return tuple(
+        _verdict(technique.name, document, margins_of(document, margins))
+        for technique in techniques_of(document)
+        if technique != document.setting.base
+    )
+
+
+def not_learnt(document: Document) -> str | None:
+    """Why the base itself has not clearly learnt in this setting: its loss did not fall, or its accuracy is not well
+    above chance (one-sided, at 5%; over seeds by Student's t, over test images by the binomial's normal limit). None
+    where it has, or never got to the end."""
+    base = document.setting.base
+    runs = [run for run in document.runs if run.technique == base.name and run.status == "ok"]
+    if not runs:
+        return None
+    steps = document.setting.steps
+    quarter = max(1, steps // 4)
+    falls = [statistics.fmean(run.losses[:quarter]) - statistics.fmean(run.losses[-quarter:]) for run in runs]
+    if statistics.fmean(falls) <= 0:
+        fell = f"its loss did not fall in {steps} step{'s' * (steps > 1)}"
+        return f"{base.label} itself has not clearly learnt here: {fell}; {_REMEDY}"
+    chance, accuracies = 1 / document.setting.n_classes, [_accuracy(run) for run in runs]
+    well_above = chance + _LEARNT * (1 - chance)
+    error = _NORMAL_95 * math.sqrt(well_above * (1 - well_above) / document.setting.test_images)
+    if len(runs) > 1:
+        over_seeds = quantile(0.95, len(runs) - 1) * statistics.stdev(accuracies) / math.sqrt(len(runs))
+        error = math.hypot(error, over_seeds)
+    accuracy = statistics.fmean(accuracies)
+    if accuracy - error > well_above:
+        return None
+    not_above = f"its accuracy of {accuracy:.1%} is not surely above {well_above:.1%} (chance: {chance:.1%})"
+    return f"{base.label} itself has not clearly learnt here: {not_above}; {_REMEDY}"
+
+
+_LEARNT = 0.2
+"""The share of the way from chance to no error that the base has to go: some ten margins, so that what learnt nothing
+is far outside of them."""
+
+_REMEDY = "take more --steps or a lower --lr"
+_NORMAL_95 = 1.6449
+"""The normal distribution's quantile."""
+
+
+def _verdict(name: str, document: Document, margins: Margins) -> Verdict:
+    runs = [run for run in document.runs if run.technique == name]
+    base = {run.seed: run for run in document.runs if run.technique == document.setting.base.name}
+    pairs = [(run, base[run.seed]) for run in runs if run.seed in base and base[run.seed].status == "ok"]
+    diverged = [run for run, _ in pairs if run.status == "diverged"]
+    if diverged:
+        others = f" ({len(diverged)} of {len(pairs)} seeds)" if len(pairs) > 1 else ""
+        return Verdict(name, "does not", f"{diverged[0].reason}{others}")
+    unfinished = [run for run in runs if run.status not in ("ok", "diverged")]
+    if unfinished:
+        return Verdict(name, "undecided", f"seed {unfinished[0].seed} {unfinished[0].status}: {unfinished[0].reason}")
+    if not pairs:
+        return Verdict(name, "undecided", f"{document.setting.base.label} itself did not get to the end")
+    loss = equivalence([_log_loss(run) - _log_loss(of) for run, of in pairs], math.log1p(margins.loss))
+    images = document.setting.test_images
+    # A count of images is rounded by up to half of one, evenly: by 1/sqrt(12) of one in the standard deviation.
+    rounding = 1 / (images * math.sqrt(12 * len(pairs)))
+    accuracy = equivalence([_accuracy(run) - _accuracy(of) for run, of in pairs], margins.accuracy, rounding)
+    coarse = 1 / images > margins.accuracy
+    if coarse:
+        accuracy = replace(accuracy, decision="undecided")
+    both = (loss, accuracy)
+    nothing = not_learnt(document)
+    word: Word = "undecided"
+    if not nothing and any(test.decision == "different" for test in both):
+        word = "does not"
+    elif not nothing and all(test.decision == "equivalent" for test in both):
+        word = like(document)
+    reason = (
+        f"test loss {_percent(relative(loss.mean))} ({_limits(relative(loss.low), relative(loss.high))}), "
+        f"accuracy {100 * accuracy.mean:+.1f} points ({_limits(accuracy.low, accuracy.high, points=True)})"
+    )
+    if coarse:
+        reason += (
+            f"; {images} test images tell {100 / images:.2g} points apart at best, more than the margin of "
+            f"{100 * margins.accuracy:g}"
+        )
+    if len(pairs) == 1:
+        reason = "one seed tells nothing of the next: --seeds 5"
+    return Verdict(name, word, nothing or reason, loss, accuracy)
+
+
+_USEFUL = 10.0
+"""An interval whose end is 11 times fp32's loss tells nothing that a reader could use."""
+
+
+def relative(log_ratio: float) -> float:
+    """The difference from 1 of a ratio whose logarithm is given; infinite where it is beyond a float."""
+    return math.expm1(log_ratio) if log_ratio < _LARGEST else math.inf
+
+
+def _ratio(log_ratio: float) -> float:
+    return math.exp(log_ratio) if log_ratio < _LARGEST else math.inf
+
+
+_LARGEST = 700.0
+"""Beyond this logarithm is no float."""
+
+
+def _percent(value: float) -> str:
+    return f"{value:+.1%}" if value < _USEFUL else f"{value + 1:.3g} times as much"
+
+
+def _limits(low: float, high: float, points: bool = False) -> str:
+    if not (math.isfinite(low) and math.isfinite(high)):
+        return "no interval"
+    if points:
+        return f"{100 * low:+.1f} to {100 * high:+.1f}" if max(-low, high) <= 1 else "no useful interval"
+    return f"{low:+.1%} to {high:+.1%}" if high < _USEFUL else "no useful interval"
+
+
+def _log_loss(run: Run) -> float:
+    return math.log(max(_test_loss(run), 1e-12))
+
+
+def _test_loss(run: Run) -> float:
+    assert run.test_loss is not None
+    return run.test_loss
+
+
+def _accuracy(run: Run) -> float:
+    assert run.accuracy is not None
+    return run.accuracy
+
+
+def costs(document: Document) -> tuple[Costs, ...]:
+    """D. Yamamoto's table ("Mixed Precision のすゝめ", 2020) for each technique: time, memory, accuracy, ratios."""
+    rows: list[Costs] = []
+    base: Costs | None = None
+    base_runs: list[Run] = []
+    for technique in techniques_of(document):
+        runs = [run for run in document.runs if run.technique == technique.name]
+        ok = [run for run in runs if run.status == "ok"]
+        if not ok:
+            rows.append(Costs(technique.name, len(runs), 0))
+            continue
+        time_s = statistics.fmean(run.train_time_s or 0.0 for run in ok)
+        memory_bytes = statistics.fmean(run.peak_memory_bytes or 0 for run in ok)
+        row = Costs(
+            technique=technique.name,
+            runs=len(runs),
+            ok=len(ok),
+            train_time_s=time_s,
+            peak_memory_bytes=memory_bytes,
+            accuracy=mean_interval([_accuracy(run) for run in ok]),
+            test_loss=statistics.fmean(_test_loss(run) for run in ok),
+            time_ratio=_time_ratio(ok, base_runs) if base else None,
+            memory_ratio=base.peak_memory_bytes / memory_bytes
+            if base and base.peak_memory_bytes and memory_bytes and ok[0].peak_memory_of == "device"
+            else None,
+        )
+        if technique == document.setting.base:
+            base, base_runs = row, ok
+        rows.append(row)
+    return tuple(rows)
+
+
+def _time_ratio(runs: Sequence[Run], base: Sequence[Run]) -> Interval | None:
+    """The base's training time over that of the same seed: geometric mean with its 95% interval over seeds."""
+    times_s = {run.seed: run.train_time_s for run in base}
+    pairs = [(times_s.get(run.seed), run.train_time_s) for run in runs]
+    logs = [math.log(before_s / time_s) for before_s, time_s in pairs if before_s and time_s]
+    if not logs:
+        return None
+    mean = mean_interval(logs)
+    return Interval(_ratio(mean.value), _ratio(mean.low), _ratio(mean.high))
+
+
+def mean_interval(values: Sequence[float]) -> Interval:
+    """The mean with Student's 95% interval; without width for one value, which tells nothing of the next."""
+    mean = statistics.fmean(values)
+    if len(values) < 2:
+        return Interval(mean, mean, mean)
+    half = quantile(0.975, len(values) - 1) * statistics.stdev(values) / math.sqrt(len(values))
+    return Interval(mean, mean - half, mean + half)
+
+
+def loss_curve(document: Document, technique: str, window: int) -> tuple[Point, ...]:
+    """The mean loss over seeds, window by window of that many steps, as far as all seeds got."""
+    smoothed = [_windows(run.losses, window) for run in document.runs if run.technique == technique]
+    return _curve(smoothed, window)
+
+
+def ratio_curve(document: Document, technique: str, window: int) -> tuple[Point, ...]:
+    """The loss over fp32's of the same seed and steps: geometric mean over seeds with its 95% interval."""
+    name = document.setting.base.name
+    base = {run.seed: _windows(run.losses, window) for run in document.runs if run.technique == name}
+    logs = [
+        [math.log(max(one, 1e-12) / max(other, 1e-12)) for one, other in zip(mine, base[run.seed], strict=False)]
+        for run in document.runs
+        if run.technique == technique and run.seed in base
+        for mine in (_windows(run.losses, window),)
+    ]
+    return tuple(
+        Point(
+            point.step,
+            Interval(*(_ratio(end) for end in (point.value.value, point.value.low, point.value.high))),
+        )
+        for point in _curve(logs, window)
+    )
+
+
+def _windows(losses: Sequence[float], window: int) -> list[float]:
+    return [statistics.fmean(losses[i : i + window]) for i in range(0, len(losses) - window + 1, window)]
+
+
+def _curve(curves: Sequence[Sequence[float]], window: int) -> tuple[Point, ...]:
+    return tuple(
+        Point((i + 0.5) * window, mean_interval(values)) for i, values in enumerate(zip(*curves, strict=False))
+    )

@@ -1,0 +1,113 @@
+"""Whether configs are within what their rungs declare: distances become answers. Pure.
+
+A rung's tolerance is against the same config without it (`tcbench.engine.rung.Parity`), and what it shows is all that
+may be observed to differ. What no rung declares stands here: how well a gradient must fit the slope of the loss, and an
+optimizer its update.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from tcbench.core.numerics import BASE, Distance, ParityRun, Slope
+from tcbench.engine.rung import ROUNDING, Rung, Tolerance
+
+EXACT_TOLERANCE = Tolerance(0.0, 0.0, 0.0, 0.0)
+
+SLOPE_AT_MOST = 1e-5
+"""Relative error of float64's gradient against the slope of the loss: a hundred times what is measured."""
+
+
+def optimizer_at_most(storage: str) -> float:
+    """Relative distance of what updates do from float64's. A float16 gradient is unscaled in float16, whose rounding
+    alone is 2^-11; bfloat16's need no scale."""
+    return 1e-3 if storage == "float16" else 1e-5
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A run and its tolerance, and why it is off, or None."""
+
+    run: ParityRun
+    tolerance: Tolerance
+    off: str | None
+    says: str
+
+
+@dataclass(frozen=True)
+class Reference:
+    """The float64 that fp32 is held against: its slopes, the worst first, and why it is off, or None."""
+
+    slopes: tuple[Slope, ...]
+    off: str | None
+
+
+def reference(slopes: Sequence[Slope]) -> Reference:
+    """Whether the gradient with respect to each parameter is the slope of the loss; `slopes` in the order of the
+    forward pass. The nearest to the loss is named too: where a gradient is passed on wrongly, all before it are off."""
+    worst = sorted(slopes, key=lambda one: one.error if one.error == one.error else float("inf"), reverse=True)
+    off = [one for one in worst if not one.error <= SLOPE_AT_MOST]
+    if not off:
+        return Reference(tuple(worst), None)
+    named = ", ".join(f"{one.parameter} {one.error:.2g}" for one in off[:_NAMED])
+    more = f" and {len(off) - _NAMED} more of {len(worst)}" if len(off) > _NAMED else ""
+    nearest = f"; nearest the loss: {[one for one in slopes if one in off][-1].parameter}" if len(off) > 1 else ""
+    return Reference(
+        tuple(worst), f"gradient from the slope of the loss, above {SLOPE_AT_MOST:g}: {named}{more}{nearest}"
+    )
+
+
+_NAMED = 5
+
+
+def judge(runs: Sequence[ParityRun], rung_of: Callable[[str], Rung]) -> tuple[Judged, ...]:
+    """Each run against what its last rung declares; fp32 against float64, within what rounding may do."""
+    return tuple(_judged(run, rung_of(run.rung)) for run in runs)
+
+
+_SAYS = {"exact": "bit-identical", "input": "same batches: bit-identical", "other": "of itself in float64"}
+
+
+def _judged(run: ParityRun, rung: Rung) -> Judged:
+    parity = ROUNDING if run.config == BASE else rung.parity
+    # An input rung is fed the same batches here as any other, so that nothing may change.
+    tolerance = parity.of(run.storage) or EXACT_TOLERANCE
+    says = _SAYS.get(parity.kind, "")
+    if run.reason is not None:
+        return Judged(run, tolerance, run.reason, says)
+    assert run.to_without is not None
+    if not run.to_without.finite:
+        return Judged(run, tolerance, "its loss or its parameters are not finite", says)
+    off = [*_far(run.to_without, tolerance), *_unlike_update(run), *_unseen(run, rung)]
+    return Judged(run, tolerance, ", ".join(off) or None, says)
+
+
+def _far(distance: Distance, tolerance: Tolerance) -> list[str]:
+    return [
+        f"{name} {value:.2g} above {most:.2g}"
+        for name, value, most in (
+            ("loss", distance.loss, tolerance.loss),
+            (f"gradient ({distance.gradient_of})", distance.gradient, tolerance.gradient),
+            (f"gradient's length ({distance.length_of})", distance.length, tolerance.length),
+            ("update", distance.update, tolerance.update),
+        )
+        if value is not None and most is not None and value > most
+    ]
+
+
+def _unlike_update(run: ParityRun) -> list[str]:
+    most = optimizer_at_most(run.storage)
+    if run.optimizer is None or run.optimizer <= most:
+        return []
+    return [f"optimizer ({run.optimizer_of}) {run.optimizer:.2g} from what its rungs declare, above {most:.2g}"]
+
+
+def _unseen(run: ParityRun, rung: Rung) -> list[str]:
+    """Observed properties that are neither what the rung shows nor what they were without the rung."""
+    expected = {what: how for what, how in run.seen_without.items() if what in run.seen} | dict(rung.shows)
+    return [
+        f"{what}: {run.seen.get(what, 'not seen')}, expected {how}"
+        for what, how in expected.items()
+        if run.seen.get(what) != how
+    ]

@@ -1,1 +1,0 @@
-"""Training to an end and looking at gradients on the way, and how far configs are from fp32. All with Chainer."""

@@ -1,0 +1,74 @@
+"""A device's ceilings as they were measured on it, in the user's cache: the rates of a matrix product and a copy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tcbench.core import cache, files
+from tcbench.engine.work import Conv2d, ConvFprop
+from tcbench.hardware import machine
+
+VERSION = "ceilings-v2"
+"""Names the form of what is kept."""
+
+SIZE = 4096
+"""Of a GPU's product: channels in and out, and pixels times images: 2 SIZE^3 FLOP."""
+COPY_BYTES = 1 << 30
+"""Of a GPU's copy, which reads and writes as many."""
+
+
+def products(sm: int, size: int = SIZE) -> dict[str, ConvFprop]:
+    """The product by which a GPU of this compute capability is measured in each precision that it has: a 1x1
+    convolution, by the plans that training uses, so that the ceiling is one that a rung could reach."""
+
+    def product(dtype: Any, math: Any = "strict") -> ConvFprop:
+        return ConvFprop(Conv2d(size // 64, size, 8, 8, size, 1, 1, 1, 0, "NHWC", dtype, math))
+
+    works = {"fp32": product("float32"), "fp16": product("float16")}
+    return works | ({"tf32": product("float32", "tf32")} if sm >= 80 else {})
+
+
+class Measured(msgspec.Struct, frozen=True, kw_only=True):
+    """The figures that the measuring process prints and the cache keeps. `flops_s` is by precision."""
+
+    device_name: str
+    flops_s: dict[str, float]
+    bandwidth_bytes_s: float
+    says: str
+
+    def best(self, other: Measured) -> Measured:
+        """The higher of each two rates: whatever else a machine does at the time can only lower them."""
+        rates = {name: max(m.flops_s.get(name, 0.0) for m in (self, other)) for name in self.flops_s | other.flops_s}
+        bandwidth = max(self.bandwidth_bytes_s, other.bandwidth_bytes_s)
+        return msgspec.structs.replace(self, flops_s=rates, bandwidth_bytes_s=bandwidth)
+
+
+def path(name: str) -> Path:
+    """The file of a machine's ceilings."""
+    return cache.folder(VERSION) / f"{machine.slug(name)}.json"
+
+
+def kept(file: Path) -> Measured | None:
+    """None where nothing is kept, or it cannot be read."""
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=Measured)
+    except (OSError, ValueError):
+        return None
+
+
+def keep(file: Path, measured: Measured) -> Measured:
+    """Keep the best that was ever measured, and give it back. Raises StoreError."""
+    before = kept(file)
+    best = measured if before is None else measured.best(before)
+    files.write(file, msgspec.json.encode(best))
+    return best
+
+
+def of_device(device_name: str) -> Measured | None:
+    """Those of a device by its name as its driver says it, on whichever machine they were measured; the last by file
+    name where there are several."""
+    every = (kept(file) for file in sorted(cache.folder(VERSION).glob("*.json"), reverse=True))
+    return next((measured for measured in every if measured and measured.device_name == device_name), None)

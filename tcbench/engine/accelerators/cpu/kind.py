@@ -1,0 +1,76 @@
+"""The host's processor as a kind of device: operations compute in this process, and their memory is the host's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from tcbench.core.finding import Finding
+from tcbench.core.record import CudnnSettings
+from tcbench.engine.accelerators.cpu.heap import keep_freed_memory
+from tcbench.engine.accelerators.device import Device, DeviceKind, OpenDevice
+from tcbench.hardware import machine
+from tcbench.hardware.clock import HostClock
+from tcbench.hardware.memory import peak_resident_bytes
+
+
+class Cpu(DeviceKind):
+    """See `tcbench.engine.accelerators.device.DeviceKind`."""
+
+    name = "cpu"
+    noun = "CPU"
+    is_host = True
+    assumed_flops_s = 40e9
+
+    def devices(self) -> tuple[Device, ...]:
+        return (Device(self.name, machine.cpu_name(), machine.memory_bytes(), instructions=machine.cpu_flags()),)
+
+    def machine(self, title: str) -> str:
+        """With the usable cores: what a container is given of a processor is another machine."""
+        return f"{machine.slug(title)}-{machine.usable_cpus()}cpu"
+
+    def library(self) -> str:
+        from tcbench.engine.accelerators.cpu.onednn import library
+
+        version = library.version()
+        return "NumPy" if version is None else f"oneDNN {version}"
+
+    def shortfall(self) -> str | None:
+        from tcbench.engine.accelerators.cpu.onednn import library
+
+        return library.problem()
+
+    def findings(self) -> Iterator[Finding]:
+        from tcbench.engine.accelerators.cpu.onednn import library
+
+        trouble, version = library.problem(), library.version()
+        if trouble is None:
+            yield Finding("ok", "oneDNN", f"{version}: computes on the CPU; NumPy what it has not")
+        else:
+            what, _, remedy = trouble.partition(": ")
+            yield Finding("missing", "oneDNN", f"{what}; NumPy computes on the CPU, several times slower", remedy)
+
+    def open(self, device: str, settings: CudnnSettings, threads: int, host_speed: float = 1.0) -> OpenDevice:
+        from tcbench.engine.accelerators.cpu.numpy.accelerator import NumpyAccelerator
+        from tcbench.engine.accelerators.cpu.onednn import library
+        from tcbench.engine.accelerators.cpu.onednn.accelerator import OneDnnAccelerator
+
+        keep_freed_memory()
+        accelerator = (NumpyAccelerator if library.problem() else OneDnnAccelerator)(threads)
+        return OpenDevice(
+            accelerator,
+            HostClock(),
+            peak_resident_bytes,
+            enter=accelerator.enter,
+            plans=accelerator.plans,
+            memory_of="process",
+            reducer=accelerator.reducer,
+        )
+
+    def ceilings(self, device: str, threads: int) -> dict[str, Any]:
+        from tcbench.engine.accelerators.cpu import ceilings
+
+        return ceilings.measure(threads)
+
+
+KIND = Cpu()

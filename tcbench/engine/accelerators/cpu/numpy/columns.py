@@ -1,0 +1,27 @@
+"""Columns of matrices, copied."""
+
+from __future__ import annotations
+
+from tcbench.engine.accelerators.cpu.numpy import parallel
+from tcbench.engine.accelerators.cpu.numpy.parallel import Array
+from tcbench.engine.work import PutColumns, TakeColumns
+
+CHUNK = 1 << 19
+"""Values that one thread copies at a time."""
+
+
+def put(work: PutColumns, x: Array, y: Array) -> None:
+    """See PutColumns."""
+    _copy(work, x, y[:, work.first : work.first + work.width])
+
+
+def take(work: TakeColumns, gy: Array, gx: Array) -> None:
+    """See TakeColumns."""
+    _copy(work, gy[:, work.first : work.first + work.width], gx)
+
+
+def _copy(work: PutColumns | TakeColumns, source: Array, target: Array) -> None:
+    def compute(span: tuple[int, int]) -> None:
+        target[slice(*span)] = source[slice(*span)]
+
+    parallel.run(compute, parallel.spans(work.rows, max(1, CHUNK // work.width)))

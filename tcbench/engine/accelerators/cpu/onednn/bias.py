@@ -1,0 +1,102 @@
+"""Biases: added, channel by channel, and their gradient as the product of a matrix and ones."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+import numpy as np
+
+from tcbench.engine import work as w
+from tcbench.engine.accelerators.cpu.numpy import bias as numpy_bias
+from tcbench.engine.accelerators.cpu.onednn.library import (
+    BINARY_ADD,
+    DST,
+    SRC,
+    SRC_1,
+    WEIGHTS,
+    Array,
+    Engine,
+    Operand,
+    Unimplemented,
+    contiguous,
+)
+from tcbench.engine.accelerators.cpu.onednn.pointwise import n_slices
+from tcbench.engine.accelerators.cpu.onednn.tuning import Choice, descriptions
+
+
+def add(engine: Engine, work: w.AddBias | w.AddBiasRelu) -> Choice:
+    """See AddBias and AddBiasRelu. Networks that have biases have no batch normalisation, which would meet what is not
+    a number: here a sum does."""
+    relu, of_maps = isinstance(work, w.AddBiasRelu), work.pixels > 1
+    threads = n_slices(engine, work.n, work.k * work.pixels)
+    rows = work.n // threads
+    y_sizes, b_sizes = ((rows, work.k, work.pixels), (1, work.k, 1)) if of_maps else ((rows, work.k), (1, work.k))
+    attributes = engine.attributes(relu_after=relu)
+    b = engine.descriptor("float32", b_sizes, contiguous(b_sizes))
+
+    def describe(dtype: str) -> int:
+        y = engine.descriptor(dtype, y_sizes, contiguous(y_sizes)).handle
+        return engine.describe("binary", BINARY_ADD, y, b.handle, y, attributes)
+
+    y = engine.descriptor(work.dtype, y_sizes, contiguous(y_sizes))
+    operands = Operand(SRC, y, step=y.bytes), Operand(SRC_1, b), Operand(DST, y, True, y.bytes)
+    primitive = engine.primitive(descriptions(engine, work.dtype, describe)[0], operands, threads)
+    summed = w.BiasGradient(work.n, work.k, work.dtype, work.pixels, work.n if of_maps else threads)
+    total = gradient(engine, summed)
+
+    def bind(y: Array, b: Array) -> Callable[[], None]:
+        sums = np.empty((summed.slices, work.k), np.float32)
+        add_up, launch = total.bind(y, sums), primitive.bind(y, b, y)
+        shaped = y.reshape(work.operands[0].shape)
+
+        def run() -> None:
+            add_up()
+            if np.isnan(sums.sum()):
+                engine.met_nan = True
+            if relu and engine.met_nan:
+                numpy_bias.add_relu(work, shaped, b)
+            else:
+                launch()
+
+        return run
+
+    return Choice(bind, primitive.name)
+
+
+def gradient(engine: Engine, work: w.BiasGradient) -> Choice:
+    """See BiasGradient. NHWC: (1, rows) ones times (rows, K) in each of its slices; NCHW, where a slice is an image:
+    (K, pixels) times (pixels, 1) ones. Summed in float32. Raises Unimplemented for other slices of maps."""
+    of_maps = work.pixels > 1
+    if of_maps and work.slices != work.n:
+        raise Unimplemented("a sum over images and pixels at once")
+    summed = work.pixels if of_maps else work.n // work.slices
+    threads = n_slices(engine, work.slices, work.n // work.slices * work.k * work.pixels)
+    batch = work.slices // threads
+    ones_sizes, gy_sizes, gb_sizes = (
+        ((1, summed, 1), (batch, work.k, summed), (batch, work.k, 1))
+        if of_maps
+        else ((1, 1, summed), (batch, summed, work.k), (batch, 1, work.k))
+    )
+    ones_index, gy_index = (WEIGHTS, SRC) if of_maps else (SRC, WEIGHTS)
+
+    def operand(index: int, dtype: str, sizes: tuple[int, ...], *, sliced: bool = True) -> Operand:
+        stored = engine.descriptor(dtype, sizes, contiguous(sizes))
+        return Operand(index, stored, index == DST, stored.bytes if sliced else 0)
+
+    def describe(dtype: str) -> int:
+        ones, gy = (operand(index, dtype, sizes) for index, sizes in ((ones_index, ones_sizes), (gy_index, gy_sizes)))
+        left, right = (gy, ones) if of_maps else (ones, gy)
+        written = operand(DST, "float32", gb_sizes)
+        return engine.describe(
+            "matmul", left.stored.handle, right.stored.handle, None, written.stored.handle, engine.plain
+        )
+
+    operands = (
+        operand(ones_index, work.dtype, ones_sizes, sliced=False),
+        operand(gy_index, work.dtype, gy_sizes),
+        operand(DST, "float32", gb_sizes),
+    )
+    primitive = engine.primitive(descriptions(engine, work.dtype, describe)[0], operands, threads)
+    ones = np.ones(summed, work.operands[0].dtype)
+    return Choice(functools.partial(primitive.bind, ones), primitive.name)

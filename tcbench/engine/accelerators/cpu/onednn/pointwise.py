@@ -1,0 +1,198 @@
+"""ReLU, additions and conversions on flat arrays, and pooling."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from tcbench.engine import work as w
+from tcbench.engine.accelerators.cpu.numpy import elementwise
+from tcbench.engine.accelerators.cpu.numpy import pooling as numpy_pooling
+from tcbench.engine.accelerators.cpu.onednn.convolution import strides
+from tcbench.engine.accelerators.cpu.onednn.library import (
+    BINARY_ADD,
+    DIFF_DST,
+    DIFF_SRC,
+    DST,
+    FORWARD_TRAINING,
+    POOLING_AVERAGE,
+    POOLING_MAX,
+    RELU_FROM_OUTPUT,
+    SRC,
+    SRC_1,
+    WORKSPACE,
+    Array,
+    Engine,
+    Operand,
+    Unimplemented,
+    dims,
+)
+from tcbench.engine.accelerators.cpu.onednn.tuning import Choice, descriptions
+
+_SMALL = 1 << 16
+"""Values that one thread goes over before another has begun."""
+
+
+def relu_backward(engine: Engine, work: w.ReluBackward) -> Choice:
+    """gx = gy where y > 0, else 0."""
+    slices, size, flat = _slices(engine, work)
+
+    def describe(dtype: str) -> int:
+        stored = engine.descriptor(dtype, (size,), (1,)).handle
+        forward = engine.describe(
+            "eltwise_forward", FORWARD_TRAINING, RELU_FROM_OUTPUT, stored, stored, 0.0, 0.0, engine.plain
+        )
+        return engine.describe(
+            "eltwise_backward", RELU_FROM_OUTPUT, stored, stored, stored, 0.0, 0.0, forward, engine.plain
+        )
+
+    return _first(engine, work.dtype, describe, slices, flat(DIFF_DST), flat(DST), flat(DIFF_SRC, written=True))
+
+
+def add(engine: Engine, work: w.Add | w.AddRelu) -> Choice:
+    """a + b, for AddRelu not below 0."""
+    slices, size, flat = _slices(engine, work)
+    attributes = engine.attributes(relu_after=isinstance(work, w.AddRelu))
+
+    def describe(dtype: str) -> int:
+        stored = engine.descriptor(dtype, (size,), (1,)).handle
+        return engine.describe("binary", BINARY_ADD, stored, stored, stored, attributes)
+
+    choice = _first(engine, work.dtype, describe, slices, flat(SRC), flat(SRC_1), flat(DST, written=True))
+    return _keeping_nan(engine, work, choice, elementwise.add_relu) if isinstance(work, w.AddRelu) else choice
+
+
+def convert(engine: Engine, work: w.ToSingle | w.ToHalf) -> Choice:
+    """16 bits to float32, or back."""
+    source, target = (operand.dtype for operand in work.operands)
+    half = next(dtype for dtype in (source, target) if dtype != "float32")
+    if not engine.converts(half):
+        raise Unimplemented(half)
+    slices = n_slices(engine, work.size)
+    x, y = (engine.descriptor(dtype, (work.size // slices,), (1,)) for dtype in (source, target))
+    primitive = engine.reorder(Operand(SRC, x, step=x.bytes), Operand(DST, y, True, y.bytes), slices)
+    return Choice(primitive.bind, primitive.name)
+
+
+def max_pool(engine: Engine, work: w.MaxPoolForward | w.MaxPoolBackward) -> Choice:
+    """Maxima and their places, or the gradient of what they are of. oneDNN's workspace holds the places as the work has
+    them."""
+    pool = work.pool
+    ends = [
+        (count - 1) * pool.stride + pool.ksize - size - pool.pad for count, size in ((pool.p, pool.h), (pool.q, pool.w))
+    ]
+    pooling = _Pooling(
+        POOLING_MAX,
+        pool.dtype,
+        pool.layout,
+        (pool.n, pool.c, pool.h, pool.w),
+        (pool.n, pool.c, pool.p, pool.q),
+        window=((pool.stride,) * 2, (pool.ksize,) * 2, (0, 0), (pool.pad,) * 2, ends),
+        places=True,
+    )
+    if isinstance(work, w.MaxPoolBackward):
+        return pooling.backward(engine)
+    return _keeping_nan(engine, work, pooling.forward(engine), numpy_pooling.max_pool)
+
+
+def global_average(engine: Engine, work: w.GlobalAverageForward | w.GlobalAverageBackward) -> Choice:
+    """Means over all pixels, or the gradient of what they are of."""
+    size = (work.h, work.w)
+    pooling = _Pooling(
+        POOLING_AVERAGE,
+        work.dtype,
+        work.layout,
+        (work.n, work.c, *size),
+        (work.n, work.c, 1, 1),
+        window=(size, size, (0, 0), (0, 0), (0, 0)),
+        places=False,
+    )
+    return pooling.forward(engine) if isinstance(work, w.GlobalAverageForward) else pooling.backward(engine)
+
+
+@dataclass(frozen=True)
+class _Pooling:
+    """`window`: stride, size, dilation, padding before and after. `places`: a uint8 of every maximum's place."""
+
+    algorithm: int
+    dtype: w.DType
+    layout: w.Layout
+    x_sizes: tuple[int, ...]
+    y_sizes: tuple[int, ...]
+    window: Sequence[Sequence[int]]
+    places: bool
+
+    def forward(self, engine: Engine) -> Choice:
+        x, y = self._operands(engine, SRC, DST)
+        places = self._places(engine, written=True)
+        describe = functools.partial(self._describe, engine)
+        return _first(engine, self.dtype, describe, 1, x, replace(y, written=True), *places)
+
+    def backward(self, engine: Engine) -> Choice:
+        gx, gy = self._operands(engine, DIFF_SRC, DIFF_DST)
+        places = self._places(engine, written=False)
+
+        def describe(dtype: str) -> int:
+            stored = (operand.stored.handle for operand in self._operands(engine, DIFF_SRC, DIFF_DST, dtype))
+            window = map(dims, self.window)
+            hint = self._describe(engine, dtype)
+            return engine.describe("pooling_backward", self.algorithm, *stored, *window, hint, engine.plain)
+
+        # Where windows overlap, their gradients are added up: of 16 bits oneDNN rounds every sum to 16.
+        dtype: w.DType = "float32" if self.places else self.dtype
+        return _first(engine, dtype, describe, 1, gy, *places, replace(gx, written=True))
+
+    def _describe(self, engine: Engine, dtype: str) -> int:
+        stored = (operand.stored.handle for operand in self._operands(engine, SRC, DST, dtype))
+        window = map(dims, self.window)
+        return engine.describe("pooling_forward", FORWARD_TRAINING, self.algorithm, *stored, *window, engine.plain)
+
+    def _operands(self, engine: Engine, x: int, y: int, dtype: str | None = None) -> tuple[Operand, Operand]:
+        def operand(index: int, sizes: tuple[int, ...]) -> Operand:
+            return Operand(index, engine.descriptor(dtype or self.dtype, sizes, strides(self.layout, sizes)))
+
+        return operand(x, self.x_sizes), operand(y, self.y_sizes)
+
+    def _places(self, engine: Engine, *, written: bool) -> list[Operand]:
+        stored = engine.descriptor("uint8", self.y_sizes, strides(self.layout, self.y_sizes))
+        return [Operand(WORKSPACE, stored, written)] if self.places else []
+
+
+def n_slices(engine: Engine, rows: int, width: int = 1) -> int:
+    """Slices of so many rows: one where all of them have few values."""
+    return engine.slices(rows) if rows * width > _SMALL else 1
+
+
+def _slices(engine: Engine, work: w.Add | w.AddRelu | w.ReluBackward) -> tuple[int, int, Callable[..., Operand]]:
+    """Number of slices, values in each, and what makes an operand of an argument's index."""
+    slices = n_slices(engine, work.size)
+    size = work.size // slices
+    flat = engine.descriptor(work.dtype, (size,), (1,))
+    return slices, size, functools.partial(Operand, stored=flat, step=flat.bytes)
+
+
+def _keeping_nan(engine: Engine, work: w.Work, choice: Choice, kernel: Callable[..., None]) -> Choice:
+    """The same, but by NumPy's kernel once NaN was met."""
+    shapes = [operand.shape for operand in work.operands]
+
+    def bind(*arrays: Array) -> Callable[[], None]:
+        launch = choice.bind(*arrays)
+
+        def run() -> None:
+            if engine.met_nan:
+                kernel(work, *(array.reshape(shape) for array, shape in zip(arrays, shapes, strict=True)))
+            else:
+                launch()
+
+        return run
+
+    return replace(choice, bind=bind)
+
+
+def _first(
+    engine: Engine, dtype: w.DType, describe: Callable[[w.DType], int], slices: int, *operands: Operand
+) -> Choice:
+    """By the implementation that oneDNN prefers."""
+    primitive = engine.primitive(descriptions(engine, dtype, describe)[0], operands, slices)
+    return Choice(primitive.bind, primitive.name)

@@ -1,0 +1,497 @@
+"""Plans of cuDNN's graphs on this machine's GPU: found, timed, kept, and called with bare addresses.
+
+What a plan is found to be (`PlanFacts`), or that there is none (`NoPlan`), is data that the forecast, the records and
+the cache share. `Plans` belongs to one GPU and one cuDNN handle.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import logging
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any
+
+from tcbench.core import messages
+from tcbench.core.cache import Cache, Entry, Key, folder
+from tcbench.engine.accelerators.cuda import out_of_memory
+from tcbench.engine.accelerators.cuda.cudnn import autotune, graphs, libraries
+from tcbench.engine.accelerators.cuda.cudnn.autotune import PlanTime, Workbench
+from tcbench.engine.work import Work
+from tcbench.hardware.gpus import GpuProperties
+
+_LOG = logging.getLogger(__name__)
+_MIB = 1 << 20
+_DESELECTED = "Deselecting"
+_REQUIRES = re.compile(r"workspace violation\. Requires (\d+)")
+_NOT_COMPILED = "CUDNN_STATUS_INTERNAL_ERROR_COMPILATION_FAILED"
+
+PRECOMPILED_TIMED = 12
+"""Autotuning looks at the heuristic's order as far as its twelfth plan that need not be compiled. An H100 has 40 for a
+convolution, all of one engine."""
+RUNTIME_COMPILED_TIMED = 2
+"""Of the plans that cuDNN compiles when they are built (about half a second each, some thirty for one batch
+normalisation), the first two."""
+
+
+def plan_cache(fresh: bool = False) -> Cache:
+    """The plans that this user's runs and forecasts share; `fresh` ignores those that are there."""
+    return Cache(folder("plans-v2"), fresh=fresh)
+
+
+class NoPlan(Exception):
+    """cuDNN cannot do this work here. `reason` is one line. `lasting`: it will be so next time, and is worth keeping;
+    plans that cuDNN offers but cannot build may build once NVRTC, the driver or the GPU is as it should be."""
+
+    def __init__(self, reason: str, lasting: bool = True) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.lasting = lasting
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, NoPlan) and other.reason == self.reason
+
+    def __hash__(self) -> int:
+        return hash(self.reason)
+
+
+@dataclass(frozen=True)
+class PlanFacts:
+    """The plan that was chosen.
+
+    `plan`: cuDNN's own tag, engine and knobs. `place`: its place among the `offered` plans of cuDNN's heuristic.
+    `serialized_bytes`: its size in the cache, 0 where it cannot be serialized. `timed`: what autotuning measured, in
+    the heuristic's order, and `left_out` how many others might have served; none without autotuning. `cut`: some of
+    these for want of time, as the trial had `budget_s` for all its works.
+    """
+
+    plan: str
+    workspace_bytes: int
+    place: int
+    offered: int
+    serialized_bytes: int = 0
+    timed: tuple[PlanTime, ...] = ()
+    left_out: int = 0
+    budget_s: float = 0.0
+    cut: bool = False
+    from_cache: bool = field(default=False, compare=False)
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A plan that was built and fits, at its place in the heuristic's order; or one that was timed before and is not
+    built, with its time."""
+
+    place: int
+    plan: str
+    workspace_bytes: int
+    time_s: float | None = None
+
+
+@dataclass(frozen=True)
+class Shortlist:
+    """The candidates that autotuning chooses from; `left_out`: the number of others that might have served, `cut`:
+    whether some of them for want of time."""
+
+    candidates: tuple[Candidate, ...]
+    left_out: int
+    cut: bool
+
+
+# -- finding a plan: the same with a GPU and without ---------------------------------------------------------------
+
+
+class Search:
+    """The plans that cuDNN's heuristic offers for a work, built one after another as they are asked for.
+
+    A plan over the workspace limit is refused by cuDNN before it is built where its engine knows, and by us after.
+    Raises NoPlan where cuDNN knows no engine at all.
+    """
+
+    def __init__(self, work: Work, target: dict[str, Any], sm: int, workspace_bytes: int) -> None:
+        self._cudnn = cudnn = libraries.frontend()
+        self._work, self._sm, self._limit = work, sm, workspace_bytes
+        try:
+            self.graph = graphs.define(work, target, sm)
+            self.graph.create_execution_plans([cudnn.heur_mode.A, cudnn.heur_mode.FALLBACK])
+        except cudnn.cudnnGraphNotSupportedError as error:
+            _LOG.debug("%s: %s", work.key, error)
+            raise NoPlan(self._no("has no plan")) from None
+        notes = graphs.deselected_notes(work)
+        if notes:
+            self.graph.deselect_numeric_notes([getattr(cudnn.numerical_note, note) for note in notes])
+        self.graph.deselect_workspace_greater_than(workspace_bytes)
+        self.offered = int(self.graph.get_execution_plan_count())
+        self._too_large: list[int] = []
+        self._failures: list[str] = []
+        self._memory_ran_out: Exception | None = None
+
+    def candidates(self) -> Iterator[Candidate]:
+        """In the heuristic's order, each plan once."""
+        for plan, place in self._places().items():
+            candidate = self._build(place, plan)
+            if candidate is not None:
+                yield candidate
+
+    def shortlist(self, known: Mapping[str, PlanTime], has_time: Callable[[], bool]) -> Shortlist:
+        """In the heuristic's order as far as PRECOMPILED_TIMED and RUNTIME_COMPILED_TIMED go: of either kind the first
+        that fits, others while there is time. What is known is not built."""
+        places, refused, cut = self._places(), 0, False
+        candidates: list[Candidate] = []
+        room = {False: PRECOMPILED_TIMED, True: RUNTIME_COMPILED_TIMED}
+        begun = set()
+        for plan, place in places.items():
+            compiled = self._is_runtime_compiled(place)
+            if not room[False]:
+                break
+            if not room[compiled]:
+                continue
+            candidate: Candidate | None
+            if plan in known:
+                candidate = Candidate(place, plan, known[plan].workspace_bytes, known[plan].time_s)
+            elif compiled in begun and not has_time():
+                cut = True
+                room[compiled] -= 1
+                continue
+            else:
+                candidate = self._build(place, plan)
+            if candidate is None:
+                refused += 1
+                continue
+            begun.add(compiled)
+            room[compiled] -= 1
+            candidates.append(candidate)
+        return Shortlist(tuple(candidates), len(places) - refused - len(candidates), cut)
+
+    def _places(self) -> dict[str, int]:
+        """Each plan's first place in the heuristic's order."""
+        places: dict[str, int] = {}
+        for place in range(self.offered):
+            places.setdefault(str(self.graph.get_plan_name_at_index(place)), place)
+        return places
+
+    def first(self) -> Candidate:
+        """The heuristic's first that fits. Raises NoPlan."""
+        for candidate in self.candidates():
+            return candidate
+        raise self.none_fits()
+
+    def foretold(self) -> Candidate:
+        """The same as `first`, but a plan that cuDNN would compile is not built: cuDNN has found its configuration
+        supported and knows its workspace. Of 388 such plans, for shapes of all kinds and four GPUs, every one then
+        built, with that workspace. Raises NoPlan."""
+        for plan, place in self._places().items():
+            # With no workspace allowed, not even none, a plan is refused before it is built with what it needs.
+            self.graph.deselect_workspace_greater_than(-1 if self._is_runtime_compiled(place) else self._limit)
+            candidate = self._build(place, plan)
+            if candidate is not None:
+                return candidate
+        raise self.none_fits()
+
+    def select(self, chosen: Candidate | PlanFacts) -> None:
+        """Make a plan the one that is executed and serialized."""
+        self.graph.build_plan_at_index(chosen.place)
+
+    def serialize(self) -> bytes:
+        """The selected plan; nothing where its engine cannot be serialized."""
+        try:
+            return bytes(self.graph.serialize(as_bytes=True))
+        except RuntimeError as error:
+            _LOG.debug("%s: cannot be serialized: %s", self._work.key, error)
+            return b""
+
+    def none_fits(self) -> Exception:
+        """Why there was no candidate: NoPlan, or cuDNN's own error where the GPU had no memory left to build one."""
+        if self._memory_ran_out is not None:
+            return self._memory_ran_out
+        limit = f"a workspace of {self._limit / _MIB:.0f} MiB"
+        if self._too_large:
+            least = f"the least takes {min(self._too_large) / _MIB:.0f} MiB"
+            return NoPlan(self._no(f"has no plan within {limit} ({least})"))
+        if self._failures or not graphs.deselected_notes(self._work):
+            none = self._no("has no plan that can be built")
+            return NoPlan(none + _cause(self._failures), lasting=not self._failures)
+        return NoPlan(self._no("has no plan that computes in float32"))
+
+    def _build(self, place: int, plan: str) -> Candidate | None:
+        try:
+            self.graph.build_plan_at_index(place)
+            workspace_bytes = int(self.graph.get_workspace_size_plan_at_index(place))
+        except (RuntimeError, self._cudnn.cudnnGraphNotSupportedError) as error:
+            required = _REQUIRES.search(str(error))
+            if required and int(required[1]) <= self._limit:
+                return Candidate(place, plan, int(required[1]))
+            if required:
+                self._too_large.append(int(required[1]))
+            elif _DESELECTED not in str(error):
+                _LOG.debug("%s: plan %s does not build: %s", self._work.key, plan, error)
+                self._failures.append(" ".join(str(error).split()))
+                if out_of_memory.from_error(error) is not None:
+                    self._memory_ran_out = error
+            return None
+        if workspace_bytes > self._limit:
+            self._too_large.append(workspace_bytes)
+            return None
+        return Candidate(place, plan, workspace_bytes)
+
+    def _is_runtime_compiled(self, place: int) -> bool:
+        notes = self.graph.get_behavior_notes_for_plan_at_index(place)
+        return self._cudnn.behavior_note.RUNTIME_COMPILATION in notes
+
+    def _no(self, what: str) -> str:
+        described: Any = self._work
+        of: Any = described.conv if hasattr(described, "conv") else described.norm
+        sm = f"{self._sm // 10}.{self._sm % 10}"
+        return (
+            f"cuDNN {libraries.version()} {what} for {self._work.name} {of.layout} {of.dtype} "
+            f"on compute capability {sm}"
+        )
+
+
+def _cause(failures: list[str]) -> str:
+    """Why plans did not build, to be added to the line that says so."""
+    if any(_NOT_COMPILED in failure for failure in failures):
+        return f": NVRTC {libraries.nvrtc_version()} fails to compile cuDNN's kernels ('tcbench doctor' tries it)"
+    return f": {failures[0][:300]}" if failures else ""
+
+
+# -- keeping what was found ----------------------------------------------------------------------------------------
+
+
+def cache_key(
+    work: Work,
+    *,
+    gpu: str,
+    sm: int,
+    multiprocessors: int,
+    workspace_bytes: int,
+    autotuned: bool,
+    present: bool,
+    built: bool = True,
+) -> Key:
+    """Everything that a choice of plan depends on. `present`: found on the GPU itself. `built`: not `foretold`."""
+    return {
+        "work": work.key,
+        "gpu": gpu,
+        "sm": sm,
+        "multiprocessors": multiprocessors,
+        "workspace_bytes": workspace_bytes,
+        "autotuned": autotuned,
+        "present": present,
+        "built": built,
+        "timed": f"{PRECOMPILED_TIMED} and {RUNTIME_COMPILED_TIMED}" if autotuned else "",
+        "cudnn": libraries.version(),
+        "nvrtc": libraries.nvrtc_version(),
+        "frontend": libraries.frontend_version(),
+    }
+
+
+def to_entry(answer: PlanFacts | NoPlan, data: bytes = b"") -> Entry:
+    """An answer as the cache keeps it."""
+    if isinstance(answer, NoPlan):
+        return Entry({"no_plan": answer.reason})
+    content = dataclasses.asdict(answer)
+    del content["from_cache"]
+    return Entry(content, data)
+
+
+def from_entry(entry: Entry) -> PlanFacts | NoPlan | None:
+    """The answer that was kept, marked as such; None where it is not understood."""
+    content = dict(entry.content)
+    try:
+        if "no_plan" in content:
+            return NoPlan(str(content["no_plan"]))
+        content["timed"] = tuple(PlanTime(**time) for time in content["timed"])
+        return PlanFacts(**content, from_cache=True)
+    except (KeyError, TypeError):
+        return None
+
+
+# -- on a GPU ------------------------------------------------------------------------------------------------------
+
+
+class Plan:
+    """A plan that is ready to run. Calling it returns before its work is done. Not for two threads at once."""
+
+    __slots__ = ("_again", "_count", "_execute", "_graph", "_handle", "_n", "_pointers", "_pointers_address", "facts")
+
+    def __init__(self, work: Work, facts: PlanFacts, graph: Any, handle: int) -> None:
+        slots = graphs.slots(work)
+        self.facts = facts
+        # The compiled graph owns the plan and must outlive every call.
+        self._graph = graph
+        self._execute: Callable[..., None] = graph._execute_with_raw_ptrs
+        self._handle = handle
+        self._count = len(work.operands)
+        self._n = len(slots)
+        self._again = tuple(enumerate(slots))[self._count :]
+        self._pointers: Any = (ctypes.c_int64 * self._n)()
+        self._pointers_address = ctypes.addressof(self._pointers)
+
+    def __call__(self, addresses: Sequence[int], workspace: int) -> None:
+        """Run on device addresses in the order of the work's operands. Raises where cuDNN refuses."""
+        pointers = self._pointers
+        pointers[: self._count] = addresses
+        for slot, operand in self._again:
+            pointers[slot] = addresses[operand]
+        self._execute(self._pointers_address, self._n, workspace, self._handle)
+
+
+class Plans:
+    """Plans for one GPU, by work. `handle` is a cudnnHandle_t; plans run on its stream."""
+
+    def __init__(
+        self,
+        handle: int,
+        properties: GpuProperties,
+        *,
+        workspace_bytes: int,
+        tuning_budget_s: float,
+        cache: Cache,
+        workbench: Workbench | None = None,
+        end_capture: Callable[[], object] = lambda: None,
+    ) -> None:
+        """With a workbench plans are autotuned on it, all works together within `tuning_budget_s`. `end_capture` ends a
+        capture that was left open on the handle's stream, if there is one."""
+        self._handle = handle
+        self._properties = properties
+        self._limit = workspace_bytes
+        self._workbench = workbench
+        self._budget_s = tuning_budget_s
+        self._spent_s = 0.0
+        self._tuned = 0
+        self._cache = cache
+        self._end_capture = end_capture
+
+    def prepare(self, work: Work) -> Plan:
+        """The plan for this work, from the cache or found (and timed) now. Raises NoPlan."""
+        key = cache_key(
+            work,
+            gpu=self._properties.name,
+            sm=self._properties.sm,
+            multiprocessors=self._properties.multiprocessors,
+            workspace_bytes=self._limit,
+            autotuned=self._workbench is not None,
+            present=True,
+        )
+        entry = self._cache.get(key)
+        kept, data = (from_entry(entry), entry.data) if entry is not None else (None, b"")
+        if isinstance(kept, NoPlan):
+            raise kept
+        if kept is not None and not (kept.cut and kept.budget_s < self._budget_s):
+            graph = self._restore(work, data)
+            if graph is not None:
+                return Plan(work, kept, graph, self._handle)
+            self._cache.drop(key)
+            kept = None
+        return self._find(work, key, kept, data)
+
+    def _find(self, work: Work, key: Key, kept: PlanFacts | None, data: bytes) -> Plan:
+        """`kept`: of an earlier process that had less time for tuning, with its serialized plan; its times are used."""
+        started = perf_counter()
+        try:
+            search = Search(work, {"handle": self._handle}, self._properties.sm, self._limit)
+            facts = self._choose(work, search, kept.timed if kept else (), started)
+        except NoPlan as none:
+            if none.lasting:
+                self._cache.put(key, to_entry(none))
+            raise
+        finally:
+            if self._workbench is not None:  # before the plan is restored, which takes memory too
+                self._workbench.release()
+            self._spent_s += perf_counter() - started
+        if kept is None or facts.plan != kept.plan:
+            search.select(facts)
+            data = search.serialize()
+        facts = dataclasses.replace(facts, serialized_bytes=len(data))
+        if self._workbench is not None:
+            self._tuned += 1
+            messages.SEND.get()(messages.Tuning(self._tuned, self._spent_s, self._budget_s))
+        # Only the chosen plan is kept: the others hold their kernels on the device.
+        graph = self._restore(work, data) if data else None
+        if graph is None:
+            search.select(facts)
+            _check_order(work, search.graph)
+            return Plan(work, facts, search.graph, self._handle)
+        self._cache.put(key, to_entry(facts, data))
+        return Plan(work, facts, graph, self._handle)
+
+    def _choose(self, work: Work, search: Search, known: Sequence[PlanTime], started: float) -> PlanFacts:
+        if self._workbench is None:
+            return _facts(search, search.first())
+        shortlist = search.shortlist(
+            {time.plan: time for time in known}, lambda: self._spent_s + perf_counter() - started < self._budget_s
+        )
+        candidates = shortlist.candidates
+        if not candidates:
+            raise search.none_fits()
+        bench, handle = self._workbench, self._handle
+        try:
+            addresses = bench.addresses(work)
+            workspace = bench.workspace(max(candidate.workspace_bytes for candidate in candidates))
+        except Exception as error:
+            if out_of_memory.from_error(error) is None:
+                raise
+            # The step itself may still fit: timing takes a second set of its operands.
+            _LOG.warning("no memory left to time plans for %s: the heuristic's first is taken", work.label)
+            return _facts(search, candidates[0])
+        pointers = (ctypes.c_int64 * len(graphs.slots(work)))(*(addresses[slot] for slot in graphs.slots(work)))
+
+        def runner(candidate: Candidate) -> Callable[[], None]:
+            def run() -> None:
+                search.graph._execute_with_raw_ptrs(
+                    ctypes.addressof(pointers), len(pointers), workspace, handle, candidate.place
+                )
+
+            return run
+
+        if any(candidate.time_s is None for candidate in candidates):
+            _check_order(work, search.graph)
+        best, timed = autotune.fastest(
+            [(c.plan, c.workspace_bytes, runner(c) if c.time_s is None else c.time_s) for c in candidates], bench
+        )
+        return _facts(
+            search,
+            candidates[best],
+            timed=timed,
+            left_out=shortlist.left_out,
+            budget_s=self._budget_s,
+            cut=shortlist.cut,
+        )
+
+    def _restore(self, work: Work, data: bytes) -> Any | None:
+        try:
+            graph = restore(data, {"handle": self._handle})
+            _check_order(work, graph)
+        except Exception as error:
+            # The frontend warms a restored plan up within a capture, which it leaves open where a step of that fails.
+            self._end_capture()
+            if out_of_memory.from_error(error) is not None:
+                raise
+            # Whatever else is wrong with serialized bytes, building anew is the cure.
+            _LOG.info("a kept plan for %s is of no use (%s): it is built again", work.name, error)
+            return None
+        return graph
+
+
+def _facts(search: Search, chosen: Candidate, **tuning: Any) -> PlanFacts:
+    return PlanFacts(chosen.plan, chosen.workspace_bytes, chosen.place, search.offered, **tuning)
+
+
+def restore(data: bytes, target: dict[str, Any]) -> Any:
+    """A graph with one plan, as it was serialized."""
+    graph = graphs.empty(target)
+    graph.deserialize(data)
+    return graph
+
+
+def _check_order(work: Work, graph: Any) -> None:
+    """Addresses go to the plan by number alone: that it takes exactly ours is checked once."""
+    graph._prepare_variant_pack_template()
+    taken = list(graph._get_variant_pack_uids_sorted())
+    expected = list(range(1, len(graphs.slots(work)) + 1))
+    if taken != expected:
+        raise RuntimeError(f"cuDNN's plan for {work.name} takes tensors {taken}, expected {expected}")

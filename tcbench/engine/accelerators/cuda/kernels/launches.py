@@ -1,0 +1,294 @@
+"""The kernel that does a piece of work, and its grid.
+
+Owns the table from work to source file, function, definitions, grid and block. Standard library only: what a kernel's
+arguments are follows from the work itself (its operands' addresses, then its scalars).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from tcbench.engine import work as w
+from tcbench.engine.work.pointwise import Pointwise
+
+BLOCK = 256
+WARP = 32
+MAX_GRID = 2**31 - 1
+"""CUDA's limit on the first dimension of a grid; kernels whose grid may be cut stride over the rest."""
+ROWS_PER_THREAD = 4
+"""Pixels of one channel, or planes, for which a thread of batch_norm_apply keeps its factors."""
+
+C_TYPES = {
+    "float16": "half",
+    "bfloat16": "bfloat16",
+    "float32": "float",
+    "int32": "int",
+    "int64": "long long",
+    "uint8": "unsigned char",
+}
+
+
+@dataclass(frozen=True)
+class KernelLaunch:
+    """A kernel and its grid: the same for the same work on every GPU.
+
+    `source` is a file beside this module, `defines` are `NAME=value`.
+    """
+
+    source: str
+    function: str
+    defines: tuple[str, ...]
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    shared_bytes: int = 0
+
+
+Rule = Callable[[Any], KernelLaunch]
+_Rule = TypeVar("_Rule", bound=Rule)
+_TABLE: dict[type[w.Work], Rule] = {}
+
+
+@functools.cache
+def launch_of(work: w.Work) -> KernelLaunch:
+    """Raises TypeError for work that is no kernel's, ValueError for sizes that its kernel does not take."""
+    try:
+        rule = _TABLE[type(work)]
+    except KeyError:
+        raise TypeError(f"no kernel does {work.name}: it is a cuDNN {work.kind}") from None
+    return rule(work)
+
+
+def launches(*kinds: type[w.Work]) -> Callable[[_Rule], _Rule]:
+    """Registers the rule that gives these works their kernel and grid; a rung that brings a kernel calls it too."""
+
+    def register(rule: _Rule) -> _Rule:
+        _TABLE.update(dict.fromkeys(kinds, rule))
+        return rule
+
+    return register
+
+
+def _linear(source: str, function: str, defines: tuple[str, ...], blocks: int, threads: int = BLOCK) -> KernelLaunch:
+    return KernelLaunch(source, function, defines, (max(1, min(blocks, MAX_GRID)), 1, 1), (threads, 1, 1))
+
+
+def _blocks(values: int, per_block: int) -> int:
+    return -(-values // per_block)
+
+
+def _type(dtype: w.DType) -> str:
+    return f"DTYPE={C_TYPES[dtype]}"
+
+
+def _layout(layout: w.Layout) -> str:
+    return f"NHWC={int(layout == 'NHWC')}"
+
+
+def _width(dtype: w.DType) -> int:
+    """Values in 16 bytes."""
+    return 16 // w.ITEM_BYTES[dtype]
+
+
+def _vectors(channels: int, dtype: w.DType) -> int:
+    """Accesses that a kernel needs for so many neighbouring values, in whole vectors or one by one."""
+    width = _width(dtype)
+    return channels // width if channels % width == 0 else channels
+
+
+def _threads(values: int) -> int:
+    """Whole warps for so many values, BLOCK at most."""
+    return min(BLOCK, _blocks(max(values, 1), WARP) * WARP)
+
+
+# -- value by value ------------------------------------------------------------------------------------------------
+
+
+@launches(w.Relu, w.ReluBackward, w.Add, w.AddRelu)
+def _elementwise(work: w.Relu | w.ReluBackward | w.Add | w.AddRelu) -> KernelLaunch:
+    return pointwise(work, "elementwise.cu", "relu_forward" if work.name == "relu" else work.name)
+
+
+def pointwise(work: Pointwise, source: str, function: str) -> KernelLaunch:
+    """A kernel over values: one thread for every 16 bytes. Its source is given DTYPE and CHUNK."""
+    blocks = _blocks(work.size, BLOCK * _width(work.dtype))
+    return _linear(source, function, (_type(work.dtype), _chunk()), blocks)
+
+
+@launches(w.Unscale)
+def _unscale(work: w.Unscale) -> KernelLaunch:
+    return _linear("elementwise.cu", work.name, (_type(work.dtype), _chunk()), _blocks(work.size, w.CHUNK))
+
+
+def _chunk() -> str:
+    return f"CHUNK={w.CHUNK}"
+
+
+@launches(w.ToSingle, w.ToHalf)
+def _convert(work: w.ToSingle | w.ToHalf) -> KernelLaunch:
+    return _linear("convert.cu", work.name, (_type(work.half),), _blocks(work.size, BLOCK * 8))
+
+
+@launches(w.WeightDecay, w.MomentumUpdate)
+def _parameter(work: w.WeightDecay | w.MomentumUpdate) -> KernelLaunch:
+    return _linear("parameter.cu", work.name, (), _blocks(work.size, BLOCK * 4))
+
+
+# -- batch normalisation -------------------------------------------------------------------------------------------
+
+
+@launches(w.BatchNormFinalize)
+def _finalize(work: w.BatchNormFinalize) -> KernelLaunch:
+    return _linear("batch_norm_finalize.cu", work.name, (), _blocks(work.c, 64), 64)
+
+
+@launches(w.BatchNormApply)
+def _apply(work: w.BatchNormApply) -> KernelLaunch:
+    norm = work.norm
+    defines = (_type(norm.dtype), _layout(norm.layout), f"ADD={int(norm.add)}", f"RELU={int(norm.relu)}")
+    if norm.layout == "NHWC":
+        across, rows = min(BLOCK, _vectors(norm.c, norm.dtype)), norm.count
+    else:
+        across, rows = _threads(_vectors(norm.h * norm.w, norm.dtype)), norm.n * norm.c
+    down = BLOCK // across
+    # A plane is long enough for a thread to use its factors often, a pixel is but one use.
+    per_thread = ROWS_PER_THREAD if norm.layout == "NHWC" else 1
+    grid = max(1, min(_blocks(rows, down * per_thread), MAX_GRID))
+    return KernelLaunch("batch_norm_apply.cu", work.name, defines, (grid, 1, 1), (across, down, 1))
+
+
+# -- convolution as a matrix product -------------------------------------------------------------------------------
+
+
+@launches(w.Im2col, w.Col2im)
+def _im2col(work: w.Im2col | w.Col2im) -> KernelLaunch:
+    conv = work.conv
+    rows, columns, across = (conv.p, conv.q, conv.s) if isinstance(work, w.Im2col) else (conv.h, conv.w, 1)
+    if conv.layout == "NHWC":
+        blocks, values = conv.n * rows, columns * across * _vectors(conv.c, conv.dtype)
+    else:
+        blocks, values = conv.n * conv.c, rows * columns
+    return _linear("im2col.cu", work.name, (_type(conv.dtype), _layout(conv.layout)), blocks, _threads(values))
+
+
+# -- pooling -------------------------------------------------------------------------------------------------------
+
+
+@launches(w.MaxPoolForward, w.MaxPoolBackward)
+def _max_pool(work: w.MaxPoolForward | w.MaxPoolBackward) -> KernelLaunch:
+    pool = work.pool
+    if pool.ksize > 16 or not 0 <= pool.pad < pool.ksize:
+        raise ValueError(f"{work.name}: ksize {pool.ksize} and pad {pool.pad}; expected 0 <= pad < ksize <= 16")
+    height, width = (pool.p, pool.q) if isinstance(work, w.MaxPoolForward) else (pool.h, pool.w)
+    if pool.layout == "NHWC":
+        blocks, values = pool.n * height, width * _vectors(pool.c, pool.dtype)
+    else:
+        blocks, values = pool.n * pool.c, height * width
+    return _linear("pooling.cu", work.name, (_type(pool.dtype), _layout(pool.layout)), blocks, _threads(values))
+
+
+@launches(w.TiledAverageForward, w.TiledAverageBackward)
+def _tiled_average(work: w.TiledAverageForward | w.TiledAverageBackward) -> KernelLaunch:
+    side = work.out if isinstance(work, w.TiledAverageForward) else work.side
+    if work.layout == "NHWC":
+        blocks, values = work.n * side, side * _vectors(work.c, work.dtype)
+    else:
+        blocks, values = work.n * work.c, side * side
+    return _linear("tiled_average.cu", work.name, (_type(work.dtype), _layout(work.layout)), blocks, _threads(values))
+
+
+@launches(w.GlobalAverageForward, w.GlobalAverageBackward)
+def _global_average(work: w.GlobalAverageForward | w.GlobalAverageBackward) -> KernelLaunch:
+    vectors = _vectors(work.c, work.dtype)
+    if work.layout == "NCHW":
+        blocks, threads = _blocks(work.n * work.c, BLOCK // WARP), BLOCK
+    elif isinstance(work, w.GlobalAverageForward):
+        # Small blocks, so that a small batch still reaches every multiprocessor.
+        blocks, threads = _blocks(work.n * vectors, 2 * WARP), 2 * WARP
+    else:
+        blocks, threads = work.n * work.h * work.w, _threads(vectors)
+    return _linear("pooling.cu", work.name, (_type(work.dtype), _layout(work.layout)), blocks, threads)
+
+
+# -- classifier and loss -------------------------------------------------------------------------------------------
+
+
+@launches(w.SoftmaxCrossEntropyForward, w.SoftmaxCrossEntropyBackward)
+def _by_row(work: w.SoftmaxCrossEntropyForward | w.SoftmaxCrossEntropyBackward) -> KernelLaunch:
+    return _linear("loss.cu", work.name, (_type(work.dtype),), work.n, _threads(work.k))
+
+
+@launches(w.AddBias, w.AddBiasRelu)
+def _add_bias(work: w.AddBias | w.AddBiasRelu) -> KernelLaunch:
+    blocks = _blocks(work.n * work.k * work.pixels, BLOCK * _width(work.dtype))
+    return _linear("bias.cu", work.name, (_type(work.dtype),), blocks)
+
+
+@launches(w.BiasGradient)
+def _bias_gradient(work: w.BiasGradient) -> KernelLaunch:
+    defines = (_type(work.dtype),)
+    if work.pixels > 1:
+        return _linear("bias.cu", "bias_gradient_of_maps", defines, work.slices * work.k)
+    grid = (work.slices * _blocks(work.k, WARP), 1, 1)
+    return KernelLaunch("bias.cu", work.name, defines, grid, (WARP, 16, 1))
+
+
+# -- what other networks have --------------------------------------------------------------------------------------
+
+
+@launches(w.PutColumns, w.TakeColumns)
+def _columns(work: w.PutColumns | w.TakeColumns) -> KernelLaunch:
+    blocks = _blocks(work.rows * work.width, BLOCK * _width(work.dtype))
+    return _linear("columns.cu", work.name, (_type(work.dtype),), blocks)
+
+
+@launches(w.LrnForward, w.LrnBackward)
+def _lrn(work: w.LrnForward | w.LrnBackward) -> KernelLaunch:
+    blocks = _blocks(work.n * work.c * work.pixels, BLOCK)
+    return _linear("lrn.cu", work.name, (_type(work.dtype), _layout(work.layout)), blocks)
+
+
+@launches(w.DropoutForward, w.DropoutBackward)
+def _dropout(work: w.DropoutForward | w.DropoutBackward) -> KernelLaunch:
+    return _linear("dropout.cu", work.name, (_type(work.dtype), _layout(work.layout)), _blocks(work.size, BLOCK))
+
+
+@launches(w.MeanLoss)
+def _mean_loss(work: w.MeanLoss) -> KernelLaunch:
+    return _linear("mean_loss.cu", work.name, (), 1, _threads(work.n))
+
+
+# -- Kronecker factors ---------------------------------------------------------------------------------------------
+
+
+@launches(w.DampFactors)
+def _damp(work: w.DampFactors) -> KernelLaunch:
+    return _linear("kfac.cu", work.name, (), work.d + work.k, _threads(max(work.d, work.k)))
+
+
+@launches(w.BeginInverse, w.EndInverse)
+def _around_inverse(work: w.BeginInverse | w.EndInverse) -> KernelLaunch:
+    return _linear("kfac.cu", work.name, (), _blocks(work.size**2, BLOCK * 4))
+
+
+# -- all parameters at once ----------------------------------------------------------------------------------------
+
+
+@launches(w.BatchedUpdate, w.CheckFinite)
+def _batched(work: w.BatchedUpdate | w.CheckFinite) -> KernelLaunch:
+    of = work.parameters
+    gradients = () if of.gradients is None else (f"GRADIENT={C_TYPES[of.gradients]}",)
+    return _linear("update.cu", work.name, (_type(of.half), *gradients), of.n_chunks)
+
+
+@launches(w.PackGradients)
+def _pack(work: w.PackGradients) -> KernelLaunch:
+    of = work.parameters
+    return _linear("pack.cu", work.name, (_type(work.dtype), f"HALF={C_TYPES[of.half]}"), of.n_chunks)
+
+
+@launches(w.AdjustScale)
+def _adjust_scale(work: w.AdjustScale) -> KernelLaunch:
+    return _linear("update.cu", work.name, (_type("float16"),), 1, 1)  # of any type: it reads no parameter

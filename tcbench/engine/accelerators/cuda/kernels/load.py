@@ -1,0 +1,98 @@
+"""Kernels on a GPU: compiled, loaded once, and launched with as little Python as there can be.
+
+Owns loaded modules and the parameter block of a launch. CuPy is imported where a GPU is at hand; the launching itself
+takes the driver's call as an argument, so that tests can put another in its place.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from collections.abc import Callable
+from typing import Any
+
+from tcbench.engine.accelerators.cuda.kernels.compile import compile_kernel
+from tcbench.engine.accelerators.cuda.kernels.launches import KernelLaunch, launch_of
+from tcbench.engine.work import Work
+
+Launch = Callable[..., None]
+"""cuLaunchKernel: function, grid (3), block (3), shared bytes, stream, address of the parameters' addresses, extra."""
+
+
+class Kernels:
+    """The kernels on the current device, whose compute capability is `sm`.
+
+    What it prepares launches as long as it lives, and from one thread at a time. `current_stream` gives the stream's
+    address at each launch; without it CuPy is asked.
+    """
+
+    def __init__(self, sm: int, current_stream: Callable[[], int] | None = None) -> None:
+        self.sm = sm
+        self._current_stream = current_stream
+        self._modules: dict[tuple[str, tuple[str, ...]], Any] = {}
+
+    def prepare(self, work: Work, launch: KernelLaunch | None = None) -> Launch:
+        """A function of the addresses of the work's arrays, in order, that launches it on the current stream.
+
+        `launch`, if given, stands in for `launch_of(work)`. Raises what that and `compile_kernel` raise.
+        """
+        from cupy.cuda import driver, get_current_stream
+
+        launch = launch or launch_of(work)
+        function = self.module(launch).get_function(launch.function)
+        current_stream = self._current_stream or (lambda: int(get_current_stream().ptr))
+        return bind(work, launch, function.ptr, driver.launchKernel, current_stream)
+
+    def module(self, launch: KernelLaunch) -> Any:
+        """The loaded module that holds the kernel."""
+        key = (launch.source, launch.defines)
+        if key not in self._modules:
+            module = _new_module()
+            module.load(compile_kernel(*key, self.sm))
+            self._modules[key] = module
+        return self._modules[key]
+
+
+def _new_module() -> Any:
+    from cupy.cuda.function import Module
+
+    return Module()
+
+
+def bind(
+    work: Work, launch: KernelLaunch, function: int, launch_kernel: Launch, current_stream: Callable[[], int]
+) -> Launch:
+    """A function of addresses that launches `function`: it fills in the addresses and makes one call.
+
+    Every parameter has eight bytes of its own; the driver has copied them when its call returns.
+    """
+    n_arrays, n_parameters = len(work.operands), len(work.operands) + len(work.scalars)
+    formats = ["Q"] * n_arrays + ["q" if isinstance(scalar, int) else "f4x" for scalar in work.scalars]
+    # The values, then their addresses.
+    block = ctypes.create_string_buffer(16 * n_parameters)
+    begin = ctypes.addressof(block)
+    parameters = begin + 8 * n_parameters
+    where = range(begin, parameters, 8)
+    struct.pack_into(f"<{''.join(formats)}{n_parameters}Q", block, 0, *[0] * n_arrays, *work.scalars, *where)
+    fill = struct.Struct(f"<{n_arrays}Q").pack_into
+    grid_x, grid_y, grid_z = launch.grid
+    block_x, block_y, block_z = launch.block
+    shared_bytes = launch.shared_bytes
+
+    def run(*addresses: int) -> None:
+        fill(block, 0, *addresses)
+        launch_kernel(
+            function,
+            grid_x,
+            grid_y,
+            grid_z,
+            block_x,
+            block_y,
+            block_z,
+            shared_bytes,
+            current_stream(),
+            parameters,
+            0,
+        )
+
+    return run

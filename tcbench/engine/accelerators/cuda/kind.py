@@ -1,0 +1,157 @@
+"""NVIDIA's GPUs as a kind of device. What answers is imported when it is asked: this module is read at every start."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from tcbench.core import messages
+from tcbench.core.finding import Finding
+from tcbench.core.record import CudnnSettings, GpuFacts
+from tcbench.engine.accelerators.cuda.packages import SYNC, Cudnn
+from tcbench.engine.accelerators.device import (
+    Activities,
+    Device,
+    DeviceKind,
+    OpenDevice,
+    Progress,
+    Prospects,
+    Support,
+    Watch,
+    index_of,
+)
+from tcbench.engine.rung import Package
+from tcbench.engine.work import Work
+from tcbench.hardware.gpus import GpuFile
+
+
+class Cuda(DeviceKind):
+    """See `tcbench.engine.accelerators.device.DeviceKind`."""
+
+    name = "cuda"
+    noun = "GPU"
+    assumed_flops_s = 20e12
+    budget_s = 600.0
+    packages = (Package("cupy", SYNC), Cudnn("cudnn", SYNC))
+    distributions = (
+        "cupy-cuda12x",
+        "cupy-cuda13x",
+        "nvidia-cudnn-cu12",
+        "nvidia-cudnn-cu13",
+        "nvidia-cudnn-frontend",
+        "nvidia-cublas-cu12",
+        "nvidia-cublas",
+        "nvidia-cuda-nvrtc-cu12",
+        "nvidia-cuda-nvrtc",
+        "nvidia-ml-py",
+    )
+    recorder = "cupti"
+
+    def devices(self) -> tuple[Device, ...]:
+        from tcbench.engine.accelerators.cuda import driver
+
+        return tuple(
+            Device(f"{self.name}:{gpu.index}", gpu.name, gpu.memory_bytes, gpu.compute_capability)
+            for gpu in driver.gpus().present
+        )
+
+    def of_rank(self, device: str, local_rank: int) -> str:
+        return f"{self.name}:{index_of(device) + local_rank}"
+
+    def rank_problem(self, device: str, local_ranks: int) -> str | None:
+        left = len(self.devices()) - index_of(device)
+        return None if local_ranks <= left else f"there are {left} GPUs from {device} on, and each rank takes one"
+
+    def absence(self) -> str | None:
+        from tcbench.engine.accelerators.cuda import driver, packages
+
+        problem, cupy = driver.gpus().problem, packages.cupy()
+        return f"CUDA packages are installed ({cupy}), but there is {problem}" if problem and cupy else problem
+
+    def facts(self, device: str) -> GpuFacts | None:
+        from tcbench.engine.accelerators.cuda import driver
+
+        return driver.facts(index_of(device))
+
+    def findings(self) -> Iterator[Finding]:
+        from tcbench.engine.accelerators.cuda import checkup
+
+        return checkup.examine()
+
+    def watch(self, device: str, start: float) -> Watch | None:
+        from tcbench.engine.accelerators.cuda import nvml
+
+        return nvml.watch(index_of(device), start)
+
+    def profiled(self) -> contextlib.AbstractContextManager[None]:
+        from tcbench.engine.accelerators.cuda import driver
+
+        return driver.profiled()
+
+    def activities(self) -> Activities:
+        from tcbench.engine.accelerators.cuda import cupti
+
+        return cupti.Activities()
+
+    def recorder_problem(self) -> str | None:
+        if importlib.util.find_spec("cupti") is not None:
+            return None
+        from tcbench.engine.accelerators.cuda import driver, packages
+
+        return f"cupti-python is not installed: {packages.remedy(packages.CUPTI, packages.extra_for(driver.gpus()))}"
+
+    def nsys_options(self, version: tuple[int, int]) -> tuple[str, ...]:
+        """Only what lies between cuProfilerStart and cuProfilerStop (`profiled`); the command goes on after it."""
+        options = ("--trace=cuda,nvtx", "--capture-range=cudaProfilerApi", "--capture-range-end=stop")
+        in_graphs = ("--cuda-graph-trace=node",) if version >= (2021, 5) else ()  # where the option came in
+        return options + in_graphs
+
+    def out_of_memory(self, device: str, error: Exception) -> Exception | None:
+        from tcbench.engine.accelerators.cuda import driver, out_of_memory
+
+        gpus, index = driver.gpus().present, index_of(device)
+        return out_of_memory.from_error(error, gpus[index].memory_bytes if index < len(gpus) else None)
+
+    def open(self, device: str, settings: CudnnSettings, threads: int, host_speed: float = 1.0) -> OpenDevice:
+        from tcbench.engine.accelerators.cuda.clock import EventClock
+        from tcbench.engine.accelerators.cuda.live import CudaAccelerator
+
+        accelerator = CudaAccelerator(index_of(device), settings, messages.fresh_autotune())
+        return OpenDevice(
+            accelerator,
+            EventClock(accelerator.stream),
+            accelerator.peak_bytes,
+            accelerator.enter,
+            accelerator.plan_choices,
+            reducer=accelerator.reducer,
+        )
+
+    def ceilings(self, device: str, threads: int) -> dict[str, Any]:
+        from tcbench.engine.accelerators.cuda import ceilings
+
+        return ceilings.measure(index_of(device))
+
+    def absent(self, figures: GpuFile) -> Device:
+        return Device(f"{self.name}:0", figures.device_name, figures.memory_bytes, figures.compute_capability)
+
+    def support(self, compute_capability: tuple[int, int]) -> Support:
+        from tcbench.engine.accelerators.cuda import packages
+
+        return packages.support(compute_capability)
+
+    def misfit(self, figures: GpuFile) -> str | None:
+        from tcbench.engine.accelerators.cuda import packages
+
+        return packages.cudnn_misfit(figures.compute_capability)
+
+    def prospects(
+        self, works: Iterable[tuple[Work, int]], figures: GpuFile, *, fresh: bool, processes: int, progress: Progress
+    ) -> Prospects:
+        from tcbench.engine.accelerators.cuda import prospects
+
+        return prospects.of(works, figures, fresh=fresh, processes=processes, progress=progress)
+
+
+KIND = Cuda()

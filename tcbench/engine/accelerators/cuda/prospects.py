@@ -1,0 +1,90 @@
+"""Forecasts of work on a GPU that need not be here: cuDNN's plans for it, and our kernels compiled for it.
+
+Either may be lacking here (no cuDNN, no NVRTC): that is an answer, with the command that installs it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from tcbench.engine.accelerators.cuda import packages
+from tcbench.engine.accelerators.cuda.cudnn import absent, libraries
+from tcbench.engine.accelerators.cuda.cudnn.plans import NoPlan, PlanFacts, plan_cache
+from tcbench.engine.accelerators.cuda.kernels import compile as kernels
+from tcbench.engine.accelerators.cuda.kernels.launches import launch_of
+from tcbench.engine.accelerators.device import Progress, Prospects, Way
+from tcbench.engine.work import Work
+from tcbench.hardware.gpus import GpuFile
+
+_Plans = dict[tuple[int, str], PlanFacts | NoPlan]
+"""By workspace limit and the work's key."""
+_Problems = dict[Work, str | None]
+"""Kernels of ours that were compiled, with the reason where that failed."""
+
+
+def of(
+    works: Iterable[tuple[Work, int]], figures: GpuFile, *, fresh: bool, processes: int, progress: Progress
+) -> Prospects:
+    """See `tcbench.engine.accelerators.device.DeviceKind.prospects`."""
+    works = tuple(works)
+    plans, plans_unchecked = _plans(works, figures, fresh, processes, progress)
+    problems, kernels_unchecked = _kernels((work for work, _ in works), figures, progress)
+
+    def way(work: Work, limit: int) -> Way:
+        if work.kind == "call":
+            return Way(work.name)
+        if work.kind == "kernel":
+            problem = problems.get(work)
+            return Way(None if problem or work not in problems else launch_of(work).function, problem=problem)
+        answer = plans.get((limit, work.key))
+        if answer is None:
+            return Way(None, limit)
+        if isinstance(answer, NoPlan):
+            return Way(None, problem=answer.reason)
+        return Way(answer.plan, answer.workspace_bytes)
+
+    return Prospects(way, None if plans_unchecked else libraries.version(), plans_unchecked, kernels_unchecked)
+
+
+def _plans(
+    works: Iterable[tuple[Work, int]], figures: GpuFile, fresh: bool, processes: int, progress: Progress
+) -> tuple[_Plans, str | None]:
+    """cuDNN's plans, or why they could not be looked for here."""
+    by_limit: dict[int, dict[Work, None]] = {}
+    for work, limit in works:
+        if work.kind == "graph":
+            by_limit.setdefault(limit, {})[work] = None
+    total = sum(len(graphs) for graphs in by_limit.values())
+    plans: _Plans = {}
+    try:
+        for limit, graphs in by_limit.items():
+            say = _counting_on(progress, "looking for cuDNN plans", len(plans), total)
+            answers = absent.plan_all(
+                graphs, figures, limit, build=False, processes=processes, progress=say, cache=plan_cache(fresh)
+            )
+            plans.update({(limit, key): answer for key, answer in answers.items()})
+    except libraries.LibraryError as error:
+        return {}, str(error)
+    return plans, None
+
+
+def _counting_on(progress: Progress, what: str, before: int, total: int) -> Callable[[int, int], None]:
+    return lambda done, _: progress(what, before + done, total)
+
+
+def _kernels(works: Iterable[Work], figures: GpuFile, progress: Progress) -> tuple[_Problems, str | None]:
+    """For each work that a kernel of ours does, why it does not compile or None; or why none could be compiled."""
+    launches = {work: launch_of(work) for work in dict.fromkeys(works) if work.kind == "kernel"}
+    distinct = list(dict.fromkeys((launch.source, launch.defines) for launch in launches.values()))
+    problems: dict[tuple[str, tuple[str, ...]], str | None] = {}
+    for source, defines in distinct:
+        try:
+            kernels.compile_kernel(source, defines, figures.sm)
+            problems[source, defines] = None
+        except kernels.CompileError as error:
+            problems[source, defines] = " ".join(str(error).split())[:300]
+        except (ImportError, RuntimeError) as error:
+            first = str(error).splitlines()[0] if str(error) else type(error).__name__
+            return {}, f"{first}: {packages.SYNC}"
+        progress("compiling kernels", len(problems), len(distinct))
+    return {work: problems[launch.source, launch.defines] for work, launch in launches.items()}, None

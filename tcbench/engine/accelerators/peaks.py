@@ -1,0 +1,116 @@
+"""The most that a GPU can do: its peak rates, the roofline's bound for one launch, and the memory that a process holds
+beside its arrays. From public figures: a forecast's floors and a modelled GPU's durations come from these.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from tcbench.core.errors import SelectionError
+from tcbench.engine.work import HALVES, Work
+from tcbench.hardware.gpus import GpuFile
+
+Precision = Literal["fp32", "tf32", "fp16"]
+"""Arithmetic of convolutions: in float32, in TensorFloat-32, or on 16 bits of either kind with float32 sums."""
+
+ALLOWANCE_BYTES = 500 * 2**20
+"""Held by a process on a GPU beside its arrays: the CUDA context (300 to 500 MiB on data-centre GPUs) and the
+kernels of cuDNN and ours, loaded as they are first used. An estimate: it grows with the driver, the number of
+multiprocessors and the kernels that are used."""
+
+
+@dataclass(frozen=True)
+class PeakRates:
+    """The most floating-point operations per second (a multiply-accumulate is two) by how a convolution computes:
+    float32, TensorFloat-32, or 16 bits of either kind accumulated in float32, dense. A GPU without TF32 computes in
+    float32. `source`: the publications by NVIDIA that they follow from."""
+
+    fp32_flops_s: float
+    tf32_flops_s: float
+    fp16_flops_s: float
+    source: str
+
+    def precision(self, work: Work) -> Precision:
+        """The arithmetic of a piece of work: float32 for all but convolutions, whatever they store."""
+        conv = getattr(work, "conv", None)
+        if conv is None:
+            return "fp32"
+        if conv.dtype in HALVES:
+            return "fp16"
+        return "tf32" if conv.math == "tf32" and self.tf32_flops_s > self.fp32_flops_s else "fp32"
+
+    def at(self, precision: Precision) -> float:
+        """The rate in a precision."""
+        return {"fp32": self.fp32_flops_s, "tf32": self.tf32_flops_s, "fp16": self.fp16_flops_s}[precision]
+
+    def of(self, work: Work) -> float:
+        """The rate of a piece of work."""
+        return self.at(self.precision(work))
+
+
+@dataclass(frozen=True)
+class _PerClock:
+    """Floating-point operations per clock and multiprocessor, fp16 with fp32 sums. `source` is NVIDIA's."""
+
+    fp32: int
+    tf32: int
+    fp16: int
+    source: str
+
+
+_BLACKWELL = _PerClock(256, 4096, 8192, "Blackwell Architecture Technical Brief (2024): Tensor Cores at twice the rate")
+_PER_CLOCK: dict[int, _PerClock] = {
+    70: _PerClock(128, 128, 1024, "Tesla V100 GPU Architecture (2017): 64 FP32 cores, 8 Tensor Cores of 64 FMA per SM"),
+    75: _PerClock(128, 128, 1024, "Turing GPU Architecture (2018): 64 FP32 cores, 8 Tensor Cores of 64 FMA per SM"),
+    80: _PerClock(
+        128, 1024, 2048, "A100 Tensor Core GPU Architecture (2020): 64 FP32 cores, 4 Tensor Cores of 256 FMA per SM"
+    ),
+    86: _PerClock(256, 512, 1024, "GA102 GPU Architecture (2021): 128 FP32 cores, 4 Tensor Cores of 128 FMA per SM"),
+    89: _PerClock(256, 512, 1024, "Ada GPU Architecture (2023): 128 FP32 cores, 4 Tensor Cores of 128 FMA per SM"),
+    90: _PerClock(
+        256, 2048, 4096, "H100 Tensor Core GPU Architecture (2022): 128 FP32 cores, 4 Tensor Cores of 512 FMA per SM"
+    ),
+    100: _BLACKWELL,
+    103: _BLACKWELL,
+    120: _PerClock(256, 512, 1024, "RTX Blackwell PRO GPU Architecture (2025)"),
+}
+"""By compute capability as one number: 90 for 9.0."""
+
+
+_HOPPER_CLOCK = (1.83e9, "989.4 TFLOP/s in fp16 with 132 SMs: Tensor Cores at 1.83 GHz")
+_TENSOR_CLOCK_HZ = {
+    "NVIDIA H200": _HOPPER_CLOCK,
+    "NVIDIA H100 80GB HBM3": _HOPPER_CLOCK,
+    "NVIDIA B200": (1.856e9, "data sheet: 2.25 PFLOP/s in fp16 with 148 SMs, Tensor Cores at 1.856 GHz"),
+}
+"""The clock of a GPU's published Tensor Core rates, by its driver's name for it, where that is below its highest clock,
+and what it follows from; H200's data sheet repeats H100's rates."""
+
+
+def peak_rates(gpu: GpuFile) -> PeakRates:
+    """Rates at the GPU's highest clock, those of its Tensor Cores at theirs. Raises SelectionError for a compute
+    capability that is not known."""
+    per_clock = _PER_CLOCK.get(gpu.sm)
+    if per_clock is None:
+        known = ", ".join(f"{sm // 10}.{sm % 10}" for sm in _PER_CLOCK)
+        raise SelectionError(
+            f"GPU {gpu.name}: the peak rates of compute capability {gpu.sm // 10}.{gpu.sm % 10} are not known; "
+            f"expected one of {known}"
+        )
+    clock_hz = gpu.sm_clock_hz
+    published_hz, clock_source = _TENSOR_CLOCK_HZ.get(gpu.device_name, (clock_hz, None))
+    tensor_hz = min(clock_hz, published_hz)
+    tf32_hz = tensor_hz if per_clock.tf32 > per_clock.fp32 else clock_hz
+    n = gpu.multiprocessors
+    return PeakRates(
+        per_clock.fp32 * n * clock_hz,
+        per_clock.tf32 * n * tf32_hz,
+        per_clock.fp16 * n * tensor_hz,
+        "; ".join(filter(None, (per_clock.source, clock_source))),
+    )
+
+
+def work_floor_s(work: Work, rates: PeakRates, bandwidth_bytes_s: float) -> float:
+    """The roofline's bound for one launch: S. Williams et al., "Roofline", CACM 52(4), 2009."""
+    return max(work.flops / rates.of(work), work.bytes / bandwidth_bytes_s)

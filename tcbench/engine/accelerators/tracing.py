@@ -1,0 +1,194 @@
+"""An accelerator without a GPU, which records what is launched and how much memory is alive; and from that the Trace of
+one training step: every launch, copy and captured graph, in order, and the memory it holds.
+
+A backend's `trace(cell, properties)` makes a Trace by running the real program here. Arrays are NumPy's `empty`, whose
+pages nobody touches, so a step of any size runs. The program that is traced is the one that trains: what the trace says
+of kernels and memory follows from the same code.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+
+from tcbench.core.session import Phase
+from tcbench.engine.accelerators.cuda import routes
+from tcbench.engine.accelerators.protocol import Array, BatchNormRoute
+from tcbench.engine.work import Norm, Work
+from tcbench.hardware.gpus import GpuProperties
+
+ALLOCATION_BYTES = 512
+"""CuPy's memory pool rounds every allocation up to this."""
+
+
+@dataclass(frozen=True)
+class Event:
+    """One thing that was asked of the device: a launch (with its work), a copy (with its bytes), a captured graph."""
+
+    kind: str
+    work: Work | None = None
+    bytes: int = 0
+
+    @property
+    def name(self) -> str:
+        return self.kind if self.work is None else self.work.name
+
+
+@dataclass
+class Memory:
+    """Bytes of the arrays that are alive, and the most there ever were."""
+
+    alive_bytes: int = 0
+    peak_bytes: int = 0
+
+    def take(self, n_bytes: int) -> None:
+        self.alive_bytes += n_bytes
+        self.peak_bytes = max(self.peak_bytes, self.alive_bytes)
+
+    def give(self, n_bytes: int) -> None:
+        self.alive_bytes -= n_bytes
+
+
+@dataclass
+class TracingAccelerator:
+    """See `tcbench.engine.accelerators.protocol.Accelerator`. `events` grows; the reader clears it. `captured`: what
+    the latest captured graph does."""
+
+    shares_host_memory: ClassVar = False
+    adds_to_dgrad: ClassVar = False
+
+    properties: GpuProperties
+    fast_batch_norm: bool = True
+    events: list[Event] = field(default_factory=list)
+    captured: tuple[Event, ...] = ()
+    memory: Memory = field(default_factory=Memory)
+
+    def batch_norm(self, norm: Norm, eps: float, momentum: float) -> BatchNormRoute:
+        return routes.batch_norm(norm, eps, momentum, self.properties.sm, self.fast_batch_norm)
+
+    def empty(self, shape: tuple[int, ...], dtype: Any) -> Array:
+        array = np.empty(shape, dtype)
+        n_bytes = -(-array.nbytes // ALLOCATION_BYTES) * ALLOCATION_BYTES
+        self.memory.take(n_bytes)
+        weakref.finalize(array, self.memory.give, n_bytes)
+        return array
+
+    def zeros(self, shape: tuple[int, ...], dtype: Any) -> Array:
+        return self.empty(shape, dtype)
+
+    def upload(self, host: Any) -> Array:
+        return self.empty(host.shape, host.dtype)
+
+    def copy(self, source: Array, target: Array) -> None:
+        check_copy(source, target)
+        self.events.append(Event("copy", bytes=target.nbytes))
+
+    def download(self, array: Array) -> Any:
+        return np.zeros(array.shape, array.dtype)
+
+    def address(self, array: Array) -> int:
+        return int(array.ctypes.data)
+
+    def launch(self, work: Work, *arrays: Array) -> None:
+        self.prepare(work, *arrays)()
+
+    def prepare(self, work: Work, *arrays: Array) -> Callable[[], None]:
+        check(work, arrays)
+        routes.check_dtypes(work)
+        return functools.partial(self.events.append, Event("launch", work))
+
+    def graph_memory(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
+    def graph_bytes(self) -> int:
+        return 0
+
+    def capture(self, run: Callable[[], None]) -> Callable[[], None]:
+        before = len(self.events)
+        run()
+        self.captured = tuple(self.events[before:])
+        del self.events[before:]
+        return lambda: self.events.append(Event("graph_launch"))
+
+
+def check_copy(source: Array, target: Array) -> None:
+    """Raises ValueError unless the arrays have one shape and dtype."""
+    if source.shape != target.shape or source.dtype != target.dtype:
+        raise ValueError(f"copy: {source.shape} {source.dtype} into {target.shape} {target.dtype}")
+
+
+def check(work: Work, arrays: tuple[Array, ...]) -> None:
+    """Raises ValueError unless the arrays are what the work takes: as many, of those sizes and dtypes, contiguous."""
+    if len(arrays) != len(work.operands):
+        raise ValueError(f"{work.name}: takes {len(work.operands)} arrays, got {len(arrays)}")
+    for operand, array in zip(work.operands, arrays, strict=True):
+        if array.size != operand.size or array.dtype != np.dtype(operand.dtype) or not array.flags.c_contiguous:
+            raise ValueError(
+                f"{work.name}: {operand.name} is {array.shape} {array.dtype}, expected {operand.shape} {operand.dtype}"
+            )
+
+
+# -- one step of a program ------------------------------------------------------------------------------------------
+
+SETTLING_STEPS = 3
+"""Steps before the one that is recorded: by then static graphs are recorded and CUDA graphs captured."""
+
+
+@dataclass(frozen=True)
+class PhaseTrace:
+    """The events of one phase, in order."""
+
+    name: str
+    events: tuple[Event, ...]
+
+    @property
+    def launches(self) -> tuple[Work, ...]:
+        return tuple(event.work for event in self.events if event.work is not None)
+
+
+@dataclass(frozen=True)
+class Trace:
+    """One settled step.
+
+    `step`: what the host asks for, phase by phase; a captured graph is one event. `replayed`: the work that the
+    captured graph does, empty without one. `parameters_bytes`: alive between steps (weights, master weights,
+    velocities, the batch, what a recorded graph keeps). `peak_bytes`: the most alive at once, with CuPy's rounding,
+    without cuDNN's workspace.
+    """
+
+    step: tuple[PhaseTrace, ...]
+    replayed: tuple[Event, ...]
+    parameters_bytes: int
+    peak_bytes: int
+
+    @property
+    def events(self) -> tuple[Event, ...]:
+        """Everything the GPU does in a step, in order, in a graph or not."""
+        launched = tuple(event for phase in self.step for event in phase.events if event.kind != "graph_launch")
+        return launched + self.replayed
+
+    @property
+    def works(self) -> tuple[Work, ...]:
+        """The work of a step, in order; the same work as often as it is launched."""
+        return tuple(event.work for event in self.events if event.work is not None)
+
+
+def trace_step(phases: Sequence[Phase], accelerator: TracingAccelerator) -> Trace:
+    """Run steps until they have settled, and record one."""
+    for _ in range(SETTLING_STEPS):
+        accelerator.events.clear()
+        for phase in phases:
+            phase.run()
+    between = accelerator.memory.alive_bytes
+    seen = []
+    for phase in phases:
+        accelerator.events.clear()
+        phase.run()
+        seen.append(PhaseTrace(phase.name, tuple(accelerator.events)))
+    return Trace(tuple(seen), accelerator.captured, between, accelerator.memory.peak_bytes)

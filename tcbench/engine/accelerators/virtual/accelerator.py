@@ -1,0 +1,180 @@
+"""The accelerator that is a GPU which is not there: CUDA's routes, CuPy's pools, and a stream that takes as long.
+
+Owns the stream, the pools, and what each piece of work asks of them. Nothing is computed: arrays have no contents.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from tcbench.core.record import CudnnSettings
+from tcbench.core.recording import ActivityKind
+from tcbench.engine.accelerators.attained import attained, expected_s
+from tcbench.engine.accelerators.cuda import out_of_memory, routes
+from tcbench.engine.accelerators.peaks import ALLOWANCE_BYTES
+from tcbench.engine.accelerators.protocol import Array, BatchNormRoute
+from tcbench.engine.accelerators.staging import Slot, Staging
+from tcbench.engine.accelerators.tracing import check, check_copy
+from tcbench.engine.accelerators.virtual import activities
+from tcbench.engine.accelerators.virtual.pool import DeviceMemory, Pool, VirtualArray
+from tcbench.engine.accelerators.virtual.stream import Event, Stream, Task
+from tcbench.engine.work import Norm, Work
+from tcbench.hardware.gpus import GpuFile
+
+
+class VirtualAccelerator:
+    """See `tcbench.engine.accelerators.protocol.Accelerator`. `host_speed`: how many times as fast as it is the host is
+    to seem. The host's share cannot be hurried, so the device's is stretched by it, and whoever reads a time divides it
+    by that."""
+
+    shares_host_memory = False
+    adds_to_dgrad = False
+
+    def __init__(self, card: GpuFile, settings: CudnnSettings, host_speed: float = 1.0) -> None:
+        self.properties = card.properties()
+        self.stream = Stream()
+        activities.STREAMS.add(self.stream)
+        self._card, self._settings, self._host_speed = card, settings, host_speed
+        self._attained = attained(card)
+        self.device = DeviceMemory(
+            card.memory_bytes - ALLOWANCE_BYTES,
+            lambda asked, held: out_of_memory.spent(asked, held, card.memory_bytes),
+        )
+        self.pool = Pool(self.device, self.stream.owe)
+        self.pool.measure_call_ns()
+        self._graph_pool = Pool(self.device, self.stream.owe, keeps=lambda: self.stream.capturing)
+        self._pool_in_use = self.pool
+        self._staging = Staging(lambda n_bytes: Slot(np.empty(n_bytes, np.uint8), Event()))
+        self._workspace: Array | None = None
+        # By identity, which is what the same shapes give again; the work is held so that its identity stays its own.
+        self._runs: dict[int, tuple[Callable[[], None], Work]] = {}
+
+    @contextlib.contextmanager
+    def enter(self) -> Iterator[None]:
+        """All is done at the end."""
+        yield
+        self.stream.synchronize()
+
+    def batch_norm(self, norm: Norm, eps: float, momentum: float) -> BatchNormRoute:
+        return routes.batch_norm(norm, eps, momentum, self.properties.sm, self._settings.fast_batch_norm)
+
+    # -- arrays
+
+    def empty(self, shape: tuple[int, ...], dtype: Any) -> Array:
+        return self._pool_in_use.empty(shape, dtype)
+
+    def zeros(self, shape: tuple[int, ...], dtype: Any) -> Array:
+        array = self.empty(shape, dtype)
+        seconds = self._attained.in_memory_s(array.nbytes)
+        self.stream.put(self._task("memset", "memset", "cudaMemsetAsync", "kernel", seconds, array.nbytes))
+        return array
+
+    def upload(self, host: Any) -> Array:
+        array = self.empty(host.shape, host.dtype)
+        self.copy(np.asarray(host, order="C"), array)
+        self.stream.synchronize()
+        return array
+
+    def copy(self, source: Array, target: Array) -> None:
+        check_copy(source, target)
+        if isinstance(source, VirtualArray):
+            self.stream.put(self._copying("memcpy DtoD", target.nbytes, self._attained.in_memory_s(2 * target.nbytes)))
+        else:
+            self._send(source, target)
+
+    def _send(self, source: Any, target: Array) -> None:
+        """Through a buffer, as to a real one: the host copies."""
+        capturing = self.stream.capturing
+        slot = (self._staging.make if capturing else self._staging.next)(source.nbytes)
+        slot.fill(source)
+        self.stream.put(self._copying("memcpy HtoD", target.nbytes, self._attained.over_link_s(target.nbytes)))
+        if not capturing:
+            slot.event.record(self.stream)
+
+    def download(self, array: Array) -> Any:
+        self.stream.put(self._copying("memcpy DtoH", array.nbytes, self._attained.over_link_s(array.nbytes)))
+        self.stream.synchronize()
+        return np.zeros(array.shape, array.dtype)
+
+    def address(self, array: Array) -> int:
+        return int(array.ctypes.data)
+
+    # -- work
+
+    def launch(self, work: Work, *arrays: Array) -> None:
+        prepared = self._runs.get(id(work))
+        (prepared[0] if prepared is not None else self._make(work, arrays))()
+
+    def prepare(self, work: Work, *arrays: Array) -> Callable[[], None]:
+        prepared = self._runs.get(id(work))
+        return prepared[0] if prepared is not None else self._make(work, arrays)
+
+    def _make(self, work: Work, arrays: tuple[Array, ...]) -> Callable[[], None]:
+        """Raises ValueError for work on float64, and for arrays that are not what the work takes."""
+        check(work, arrays)
+        routes.check_dtypes(work)
+        if work.kind == "graph":
+            self._reserve(self._settings.workspace_bytes)
+        task = self._task("kernel", work.name, "cudaLaunchKernel", work.kind, expected_s(work, self._card))
+        run = functools.partial(self.stream.put, task)
+        self._runs[id(work)] = (run, work)
+        return run
+
+    def _reserve(self, n_bytes: int) -> None:
+        """One workspace for all: as large as the settings allow, since cuDNN's choice of plans is not known."""
+        if self._workspace is None and n_bytes:
+            self._workspace = self.pool.empty((n_bytes,), np.uint8)
+
+    # -- graphs
+
+    @contextlib.contextmanager
+    def graph_memory(self) -> Iterator[None]:
+        self._pool_in_use = self._graph_pool
+        try:
+            yield
+        finally:
+            self._pool_in_use = self.pool
+
+    def graph_bytes(self) -> int:
+        return self._graph_pool.held_bytes
+
+    def capture(self, run: Callable[[], None]) -> Callable[[], None]:
+        self.stream.begin_capture()
+        try:
+            run()
+        finally:
+            captured = self.stream.end_capture()
+        graph = self._task("graph", "graph", "cudaGraphLaunch", "captured", 0.0)
+        device_ns = sum(task.device_ns for task in captured)
+        return functools.partial(self.stream.put, replace(graph, device_ns=device_ns, nodes=captured))
+
+    # -- facts
+
+    def busy_s(self) -> float:
+        """The time that the stream's tasks have taken, or will."""
+        return self.stream.busy_ns * 1e-9
+
+    def note_decoding(self, begin_ns: int, end_ns: int) -> None:
+        """Tell a recorder that threads of a modelled input decode a batch in this time."""
+        if self.stream.listener is not None:
+            self.stream.listener.decoding(begin_ns, end_ns)
+
+    def peak_bytes(self) -> int:
+        """The most that the pools held."""
+        return self.device.peak_bytes
+
+    def _copying(self, name: str, n_bytes: int, seconds: float) -> Task:
+        return self._task("copy", name, "cudaMemcpyAsync", "copy", seconds, n_bytes)
+
+    def _task(
+        self, kind: ActivityKind, name: str, call: str, driver: str, seconds: float, n_bytes: int | None = None
+    ) -> Task:
+        """`driver`: what the table calls the request."""
+        driver_ns = round(self._attained.driver_s[driver] * 1e9)
+        return Task(kind, name, call, driver_ns, round(seconds * self._host_speed * 1e9), n_bytes)

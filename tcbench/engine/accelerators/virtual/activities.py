@@ -1,0 +1,66 @@
+"""The activities of a device that is not there, and the calls that ask for them, as CUPTI has a real one's."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import threading
+import weakref
+from collections.abc import Iterator
+
+from tcbench.core.recording import Activity, Call
+from tcbench.engine.accelerators.virtual.stream import Stream, Task
+
+STREAMS: weakref.WeakSet[Stream] = weakref.WeakSet()
+"""Those of this process, which are what a recorder records: it is made before the device is opened."""
+
+_STREAM = 1
+
+
+class Activities:
+    """See `tcbench.engine.accelerators.device.Activities`; and a listener of streams."""
+
+    dropped = 0
+
+    def __init__(self) -> None:
+        self._correlation = itertools.count(1).__next__
+        self._calls: list[Call] = []
+        self._activities: list[Activity] = []
+
+    @contextlib.contextmanager
+    def recording(self) -> Iterator[None]:
+        streams = tuple(STREAMS)
+        for stream in streams:
+            stream.listener = self
+        try:
+            yield
+        finally:
+            for stream in streams:
+                stream.listener = None
+
+    @property
+    def calls(self) -> tuple[Call, ...]:
+        return tuple(self._calls)
+
+    @property
+    def activities(self) -> tuple[Activity, ...]:
+        return tuple(self._activities)
+
+    def task(self, task: Task, call_begin_ns: int, call_end_ns: int, begin_ns: int) -> None:
+        correlation = self._correlation()
+        self._calls.append(Call(task.call, threading.get_native_id(), correlation, call_begin_ns, call_end_ns))
+        if not task.nodes:
+            end_ns = begin_ns + task.device_ns
+            self._activities.append(Activity(task.kind, task.name, _STREAM, correlation, begin_ns, end_ns, task.bytes))
+        for number, node in enumerate(task.nodes, 1):
+            end_ns = begin_ns + node.device_ns
+            self._activities.append(
+                Activity(node.kind, node.name, _STREAM, correlation, begin_ns, end_ns, node.bytes, number, 1)
+            )
+            begin_ns = end_ns
+
+    def decoding(self, begin_ns: int, end_ns: int) -> None:
+        self._activities.append(Activity("input", "decoding", _STREAM, self._correlation(), begin_ns, end_ns))
+
+    def wait(self, call: str, begin_ns: int, end_ns: int) -> None:
+        self._calls.append(Call(call, threading.get_native_id(), self._correlation(), begin_ns, end_ns))

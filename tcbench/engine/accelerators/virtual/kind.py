@@ -1,0 +1,96 @@
+"""GPUs that are not there as a kind of device: the program runs here as it would on one, and waits as long."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from tcbench.core.errors import OutOfDeviceMemory
+from tcbench.core.finding import Finding
+from tcbench.core.record import CudnnSettings, GpuFacts, Simulated
+from tcbench.engine.accelerators.attained import attained
+from tcbench.engine.accelerators.device import Activities, Device, DeviceKind, OpenDevice
+from tcbench.engine.accelerators.peaks import peak_rates
+from tcbench.hardware import gpus, machine
+from tcbench.hardware.gpus import GpuFile
+
+_TITLE = "simulated "
+"""Before a card's name, so that whatever names the device says it."""
+
+
+class Virtual(DeviceKind):
+    """See `tcbench.engine.accelerators.device.DeviceKind`. A card is named by one of `tcbench.hardware.gpus`, or by a
+    file."""
+
+    name = "virtual"
+    noun = "virtual GPU"
+    simulates = "cuda"
+    assumed_flops_s = 20e12
+    recorder = "simulated"
+
+    @property
+    def selector(self) -> str:
+        return f"{self.name}:CARD"
+
+    def devices(self) -> tuple[Device, ...]:
+        return tuple(self.named(name) for name in gpus.names())
+
+    def named(self, which: str) -> Device:
+        """Of a card's name, in any case, or of the path of a file with its properties. Raises SelectionError."""
+        card = gpus.load(which)
+        peak_rates(card)  # refuses a card of which nothing is known
+        name = gpus.shipped(which) or Path(which).expanduser().absolute()
+        return Device(f"{self.name}:{name}", _TITLE + card.device_name, card.memory_bytes, card.compute_capability)
+
+    def findings(self) -> Iterator[Finding]:
+        """The cards that come with tcbench."""
+        names = gpus.names()
+        detail = f"{', '.join(names)}: --device {self.name}:{names[0]} simulates one"
+        yield Finding("ok", "virtual GPUs", detail)
+
+    def machine(self, title: str) -> str:
+        return f"{self.name}-{machine.slug(title.removeprefix(_TITLE))}"
+
+    def facts(self, device: str) -> GpuFacts:
+        card = _card(device)
+        return GpuFacts(
+            name=card.device_name,
+            compute_capability=card.compute_capability,
+            multiprocessors=card.multiprocessors,
+            memory_bytes=card.memory_bytes,
+        )
+
+    def simulated(self, device: str, host_speed: float) -> Simulated:
+        card = _card(device)
+        return Simulated(
+            card=card.device_name, host=machine.cpu_name(), host_speed=host_speed, attained=attained(card).name
+        )
+
+    def out_of_memory(self, device: str, error: Exception) -> Exception | None:
+        return error if isinstance(error, OutOfDeviceMemory) else None
+
+    def activities(self) -> Activities:
+        from tcbench.engine.accelerators.virtual.activities import Activities
+
+        return Activities()
+
+    def recorder_problem(self) -> None:
+        return None
+
+    def open(self, device: str, settings: CudnnSettings, threads: int, host_speed: float = 1.0) -> OpenDevice:
+        from tcbench.engine.accelerators.cuda.clock import EventClock
+        from tcbench.engine.accelerators.virtual.accelerator import VirtualAccelerator
+        from tcbench.engine.accelerators.virtual.stream import Event, elapsed_ms
+
+        accelerator = VirtualAccelerator(_card(device), settings, host_speed)
+        clock = EventClock(accelerator.stream, Event, elapsed_ms)
+        return OpenDevice(
+            accelerator, clock, accelerator.peak_bytes, accelerator.enter, computes=False, busy_s=accelerator.busy_s
+        )
+
+
+def _card(device: str) -> GpuFile:
+    return gpus.load(device.partition(":")[2])
+
+
+KIND = Virtual()

@@ -1,0 +1,112 @@
+"""The backends by name. One brings a RungSet and builds a Session from a Cell; naming it imports no framework.
+
+A name is that of a backend here, of one that an installed package registers under the entry-point group
+`tcbench.backends`, or `module:factory`, a training step of the user's own (`tcbench.engine.backends.own`).
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.metadata
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+from tcbench.core.errors import ScenarioError, hint
+from tcbench.core.record import Cell
+from tcbench.core.session import Session
+from tcbench.engine.backends import own
+from tcbench.engine.models import described
+from tcbench.engine.models.geometry import Network
+from tcbench.engine.rung import Package, RungSet
+
+if TYPE_CHECKING:
+    from tcbench.engine.accelerators.tracing import Trace
+    from tcbench.hardware.gpus import GpuProperties
+
+_MODULES = {"chainer": "tcbench.engine.backends.chainer", "torch": "tcbench.engine.backends.torch"}
+
+DEFAULT = next(iter(_MODULES))
+"""The backend of a config that names none."""
+
+GROUP = "tcbench.backends"
+"""Entry points of other packages."""
+
+
+class Backend(Protocol):
+    """A backend's module."""
+
+    RUNGS: RungSet
+    DEVICES: Mapping[str, tuple[Package, ...]]
+    """The kinds of device that it runs on, by name, and the packages each takes beyond those that are always there."""
+    PACKAGES: tuple[str, ...]
+    """Distributions whose versions belong in a record."""
+
+    def open_session(self, cell: Cell) -> Session:
+        """Build everything the cell needs. Imports the framework."""
+        ...
+
+    def trace(self, cell: Cell, properties: GpuProperties) -> Trace:
+        """Trace one step of the cell on a GPU that need not be there. Imports the framework. Raises SelectionError
+        where nobody knows that."""
+        ...
+
+
+def names() -> tuple[str, ...]:
+    """The backends there are: those here, and those that installed packages register."""
+    return (*_MODULES, *(name for name in _registered() if name not in _MODULES))
+
+
+def builds_models(name: str) -> bool:
+    """Whether the backend builds the models that tcbench knows, from the images that it feeds; any other brings a step
+    of its own."""
+    return name in _MODULES
+
+
+def model_of(cell: Cell) -> Network | None:
+    """The model that a cell trains; None of a step of the user's own, whatever its scenario calls it, and of one that
+    there is not."""
+    return described(cell.model, cell.variant, cell.image_size) if builds_models(cell.backend) else None
+
+
+def known_rungs(name: str) -> RungSet | None:
+    """The rungs of a backend of ours, None of any other: what a record names is neither looked for nor imported."""
+    return backend(name).RUNGS if builds_models(name) else None
+
+
+def problem(name: str) -> str | None:
+    """Why there is no such backend, or None; a `module:factory` is not imported for that."""
+    if ":" in name:
+        return own.problem(name)
+    if name in names():
+        return None
+    expected = f"expected one of {', '.join(names())}, or module:factory"
+    return f"unknown backend '{name}'; {hint(name, names(), expected)}"
+
+
+def device_kinds(of: Iterable[str] | None = None) -> dict[str, Package | None]:
+    """The device kinds that some of the backends (all there are) run on; with each the package that is missing for it
+    here, or None. A backend that does not exist is left out: the plan says so, and where it is named."""
+    kinds: dict[str, Package | None] = {}
+    for name in names() if of is None else dict.fromkeys(name for name in of if problem(name) is None):
+        for kind, packages in backend(name).DEVICES.items():
+            missing = next((package for package in packages if not package.is_installed()), None)
+            # One backend that has all it takes is enough; else the first one's lack is told.
+            kinds[kind] = None if missing is None else kinds.get(kind, missing)
+    return kinds
+
+
+def backend(name: str) -> Backend:
+    """A backend by name. Raises ScenarioError for one that does not exist or cannot be imported."""
+    if name in _MODULES:
+        module: Any = importlib.import_module(_MODULES[name])
+        return cast(Backend, module)
+    reason = problem(name)
+    if reason:
+        raise ScenarioError(reason)
+    return cast(Backend, own.OwnStep(name) if ":" in name else own.Registered(_registered()[name]))
+
+
+@functools.cache
+def _registered() -> dict[str, importlib.metadata.EntryPoint]:
+    return {point.name: point for point in importlib.metadata.entry_points(group=GROUP)}

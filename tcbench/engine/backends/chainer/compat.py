@@ -1,0 +1,113 @@
+"""Chainer 7.8.1 on today's Python: the stand-ins its import needs, in one place.
+
+Owns the import of Chainer. Every module of this backend takes it from here::
+
+    from tcbench.engine.backends.chainer.compat import chainer
+
+Three things that Chainer imports are gone: `pkg_resources` (setuptools 82), `numpy.distutils.system_info`
+(Python 3.12) and `np.sctypes` (NumPy 2). They are set while Chainer is imported and taken away again, so that no
+other package mistakes a stand-in for the real thing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import sys
+import types
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+_ABSENT = object()
+
+
+def _pkg_resources() -> types.ModuleType:
+    """The part of pkg_resources that chainer._environment_check asks for, answered by importlib.metadata."""
+    module = types.ModuleType("pkg_resources")
+
+    class DistributionNotFound(Exception):
+        pass
+
+    class VersionConflict(Exception):
+        pass
+
+    class ResolutionError(Exception):
+        pass
+
+    def require(requirement: str) -> None:
+        """Chainer asks whether one of several CuPy or iDeep wheels is installed, by name and version range.
+
+        The name is enough here: pyproject.toml holds the versions.
+        """
+        name = requirement.split("<")[0].split(">")[0].split("=")[0].split("!")[0].split("~")[0].strip()
+        try:
+            importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            raise DistributionNotFound(name) from None
+
+    vars(module).update(
+        require=require,
+        DistributionNotFound=DistributionNotFound,
+        VersionConflict=VersionConflict,
+        ResolutionError=ResolutionError,
+    )
+    return module
+
+
+def _system_info() -> tuple[types.ModuleType, types.ModuleType]:
+    """`numpy.distutils.system_info.get_info`, which Chainer asks for a BLAS only to warn when there is none."""
+    package = types.ModuleType("numpy.distutils")
+    module = types.ModuleType("numpy.distutils.system_info")
+    vars(module)["get_info"] = lambda name: {"libraries": [name]}
+    vars(package)["system_info"] = module
+    return package, module
+
+
+@contextlib.contextmanager
+def _stand_ins() -> Iterator[None]:
+    package, module = _system_info()
+    stand_ins = {
+        "pkg_resources": _pkg_resources(),
+        "numpy.distutils": package,
+        "numpy.distutils.system_info": module,
+    }
+    before = {name: sys.modules.get(name, _ABSENT) for name in stand_ins}
+    distutils_before = vars(np).get("distutils", _ABSENT)
+    sys.modules.update(stand_ins)
+    vars(np)["distutils"] = package
+    try:
+        yield
+    finally:
+        for name, old in before.items():
+            if old is _ABSENT:
+                sys.modules.pop(name, None)
+            else:
+                sys.modules[name] = old  # type: ignore[assignment]
+        if distutils_before is _ABSENT:
+            vars(np).pop("distutils", None)
+        else:
+            vars(np)["distutils"] = distutils_before
+
+
+def _import_chainer() -> types.ModuleType:
+    if "sctypes" not in vars(np):
+        # functions.array.as_strided reads it at import and at run time, so this one stays.
+        vars(np)["sctypes"] = {
+            "int": [np.int8, np.int16, np.int32, np.int64],
+            "uint": [np.uint8, np.uint16, np.uint32, np.uint64],
+            "float": [np.float16, np.float32, np.float64],
+            "complex": [np.complex64, np.complex128],
+            "others": [bool, object, bytes, str, np.void],
+        }
+    with _stand_ins(), warnings.catch_warnings():
+        # "cuDNN is not enabled": CuPy 14 has no cupy.cudnn; our ops call cuDNN themselves.
+        warnings.simplefilter("ignore")
+        import chainer
+    return chainer
+
+
+chainer: Any = _import_chainer()
+"""The package. Untyped, so that its classes may be subclassed without a word to the type checker."""

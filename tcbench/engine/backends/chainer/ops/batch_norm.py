@@ -1,0 +1,247 @@
+"""Batch normalisation alone, with ReLU, and with an addition and ReLU."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from tcbench.engine import work
+from tcbench.engine.accelerators.protocol import Accelerator, Array, BatchNormRoute
+from tcbench.engine.backends.chainer.compat import chainer
+from tcbench.engine.backends.chainer.ops.elementwise import add_relu_work, relu_backward_on, relu_work
+from tcbench.engine.backends.chainer.ops.node import ForwardNode, GradientNode, Variable, Variables, dtype_of
+from tcbench.engine.work import After, DType, Layout
+
+EPS = 2e-5
+
+
+@dataclass
+class RunningStatistics:
+    """Moving averages of mean and variance for evaluation, updated in place as Chainer's BatchNormalization does:
+    running = decay * running + (1 - decay) * batch, the variance with the factor m / (m - 1).
+
+    mean, var: float32 (C,).
+    """
+
+    mean: Array
+    var: Array
+    decay: float = 0.9
+
+
+class BatchNorm(ForwardNode):
+    """relu(bn(x) + residual), either or both of the latter absent. Inputs: x, gamma, beta[, residual]."""
+
+    route: BatchNormRoute
+    with_residual: bool
+
+    def __init__(self, running: RunningStatistics, layout: Layout, eps: float, relu: bool) -> None:
+        self.running = running
+        self.layout = layout
+        self.eps = eps
+        self.relu = relu
+        self.train = bool(chainer.config.train)
+
+    @property
+    def label(self) -> str:
+        return "BatchNormRelu" if self.relu else "BatchNorm"
+
+    def forward_on(self, accelerator: Accelerator, inputs: tuple[Array, ...]) -> tuple[Array]:
+        x, gamma, beta, residual = self._checked(inputs)
+        if not self.train:
+            return self._evaluate_on(accelerator, x, gamma, beta, residual)
+        norm = norm_of(x.shape, self.layout, dtype_of(x), self._after)
+        self.route = route = accelerator.batch_norm(norm, self.eps, 1 - self.running.decay)
+        self.x, self.gamma, self.beta = x, gamma, beta
+        y = accelerator.empty(x.shape, x.dtype)
+        self.mean, self.inv_std = (accelerator.empty(gamma.shape, gamma.dtype) for _ in range(2))
+        self.kept = () if route.kept is None else (accelerator.empty(*route.kept),)
+        added = (residual,) if route.forward.norm.add else ()
+        running = (self.running.mean, self.running.var)
+        accelerator.launch(route.forward, x, *added, gamma, beta, *running, y, self.mean, self.inv_std, *self.kept)
+        if route.then == "relu":
+            accelerator.launch(relu_work(y.size, dtype_of(y)), y, y)
+        elif route.then == "add_relu":
+            accelerator.launch(add_relu_work(y.size, dtype_of(y)), y, residual, y)
+        self.y = y if self.relu else None
+        return (y,)
+
+    def _evaluate_on(
+        self, accelerator: Accelerator, x: Array, gamma: Array, beta: Array, residual: Any
+    ) -> tuple[Array]:
+        """With the running statistics, for inference alone: there is no gradient. Waits for the device, since scale and
+        bias (C,) are computed on the host."""
+        if chainer.config.enable_backprop:
+            raise NotImplementedError(
+                "batch_norm: evaluation has no gradient: call it under chainer.no_backprop_mode()"
+            )
+        mean, var, gamma64, beta64 = (
+            accelerator.download(array).astype(np.float64)
+            for array in (self.running.mean, self.running.var, gamma, beta)
+        )
+        scale = gamma64 / np.sqrt(var + self.eps)
+        vectors = (scale.astype(gamma.dtype), (beta64 - scale * mean).astype(gamma.dtype))
+        norm = norm_of(x.shape, self.layout, dtype_of(x), self._after)
+        y = accelerator.empty(x.shape, x.dtype)
+        added = () if residual is None else (residual,)
+        accelerator.launch(batch_norm_apply(norm), x, *added, *map(accelerator.upload, vectors), y)
+        return (y,)
+
+    @property
+    def relu_output(self) -> Array:
+        """ReLU's output, whose sign its gradient needs."""
+        y: Array | None = self.y
+        assert y is not None
+        return y
+
+    @property
+    def _after(self) -> After:
+        return "none" if not self.relu else "add_relu" if self.with_residual else "relu"
+
+    def _checked(self, inputs: tuple[Array, ...]) -> tuple[Array, Array, Array, Any]:
+        """x, gamma, beta and the residual or None, which fit each other."""
+        x, gamma, beta, *rest = inputs
+        channels = x.shape[1 if self.layout == "NCHW" else -1]
+        if x.ndim != 4 or gamma.shape != (channels,) or beta.shape != (channels,):
+            raise ValueError(
+                f"batch_norm: x {x.shape}, gamma {gamma.shape}, beta {beta.shape} do not fit in {self.layout}"
+            )
+        residual = rest[0] if rest else None
+        if residual is not None and (residual.shape != x.shape or residual.dtype != x.dtype):
+            raise ValueError(
+                f"batch_norm_add_relu: residual {residual.shape} {residual.dtype}, expected {x.shape} {x.dtype}"
+            )
+        self.with_residual = residual is not None
+        return x, gamma, beta, residual
+
+    def backward(self, indexes: tuple[int, ...], gys: Variables) -> Variables:
+        gradients = BatchNormBackward(self, with_residual=3 in indexes).apply(gys)
+        if self.relu is False and 3 in indexes:
+            gradients = (*gradients, gys[0])
+        return tuple([gradients[i] for i in indexes])
+
+
+class BatchNormFromSums(BatchNorm):
+    """The same from each channel's sum and sum of squares, which the convolution before has taken: one pass over x
+    less. Inputs: x, sum, square_sum, gamma, beta[, residual]; the sums get no gradient."""
+
+    def forward_on(self, accelerator: Accelerator, inputs: tuple[Array, ...]) -> tuple[Array]:
+        x, total, squares, *rest = inputs
+        x, gamma, beta, residual = self._checked((x, *rest))
+        if not self.train:
+            return self._evaluate_on(accelerator, x, gamma, beta, residual)
+        momentum = 1 - self.running.decay
+        self.route = route = _from_sums(norm_of(x.shape, self.layout, dtype_of(x), self._after))
+        self.x, self.gamma, self.kept = x, gamma, ()
+        self.mean, self.inv_std, scale, bias = (accelerator.empty(gamma.shape, gamma.dtype) for _ in range(4))
+        running = (self.running.mean, self.running.var)
+        accelerator.launch(
+            batch_norm_finalize(gamma.size, route.norm.count, self.eps, momentum, dtype_of(gamma)),
+            *(total, squares, gamma, beta, *running, self.mean, self.inv_std, scale, bias),
+        )
+        y = accelerator.empty(x.shape, x.dtype)
+        added = () if residual is None else (residual,)
+        accelerator.launch(batch_norm_apply(route.norm), x, *added, scale, bias, y)
+        self.y = y if self.relu else None
+        return (y,)
+
+    def backward(self, indexes: tuple[int, ...], gys: Variables) -> Variables:
+        place = {0: 0, 3: 1, 4: 2, 5: 3}
+        wanted = tuple(place[i] for i in indexes if i in place)
+        gradients = iter(super().backward(wanted, gys))
+        return tuple(next(gradients) if i in place else None for i in indexes)
+
+
+@functools.cache
+def norm_of(shape: tuple[int, ...], layout: Layout, dtype: DType, after: After) -> work.Norm:
+    """The batch normalisation of an array of this shape; the same object for the same arguments."""
+    n, c, h, w = shape if layout == "NCHW" else (shape[0], shape[3], shape[1], shape[2])
+    return work.Norm(n, c, h, w, layout, dtype, after)
+
+
+@functools.cache
+def _from_sums(norm: work.Norm) -> BatchNormRoute:
+    """The route back where the convolution has taken the statistics: there is no mask, so ReLU's gradient is work of
+    its own. `forward` is what it stands in for and is not launched."""
+    alone = replace(norm, after="none")
+    return BatchNormRoute(norm, work.BatchNormForward(alone, 0.0, 0.0), work.BatchNormBackward(alone), norm.after)
+
+
+batch_norm_finalize = work.shared(work.BatchNormFinalize)
+batch_norm_apply = work.shared(work.BatchNormApply)
+
+
+class BatchNormBackward(GradientNode):
+    """gx, ggamma, gbeta[, gresidual] of gy."""
+
+    def __init__(self, forward_node: BatchNorm, with_residual: bool) -> None:
+        self.of = forward_node
+        self.with_residual = with_residual and forward_node.relu
+
+    def forward_on(self, accelerator: Accelerator, inputs: tuple[Array, ...]) -> tuple[Array, ...]:
+        of, (gy,) = self.of, inputs
+        backward = of.route.backward
+        if of.route.then != "none":
+            gy = relu_backward_on(accelerator, gy, of.relu_output)
+        gx = accelerator.empty(gy.shape, gy.dtype)
+        ggamma, gbeta = (accelerator.empty(of.gamma.shape, of.gamma.dtype) for _ in range(2))
+        added = (accelerator.empty(gy.shape, gy.dtype),) if backward.norm.add else ()
+        # A call that fused ReLU computes its mask again from what it was of.
+        again = (
+            (of.beta, of.relu_output) if isinstance(backward, work.BatchNormCallBackward) and backward.norm.relu else ()
+        )
+        accelerator.launch(
+            backward, gy, of.x, of.gamma, of.mean, of.inv_std, *again, *of.kept, gx, ggamma, gbeta, *added
+        )
+        if not self.with_residual:
+            return gx, ggamma, gbeta
+        return gx, ggamma, gbeta, *(added or (gy,))
+
+
+def batch_norm(
+    x: Variable, gamma: Variable, beta: Variable, running: RunningStatistics, *, layout: Layout, eps: float = EPS
+) -> Variable:
+    """gamma * (x - mean) / sqrt(var + eps) + beta per channel. gamma, beta (C,), float32 even if x is float16.
+
+    While chainer.config.train is set, with the batch's statistics, and `running` follows; else with `running`'s.
+    """
+    return BatchNorm(running, layout, eps, relu=False).apply((x, gamma, beta))[0]
+
+
+def batch_norm_relu(
+    x: Variable, gamma: Variable, beta: Variable, running: RunningStatistics, *, layout: Layout, eps: float = EPS
+) -> Variable:
+    """relu(batch_norm(x))"""
+    return BatchNorm(running, layout, eps, relu=True).apply((x, gamma, beta))[0]
+
+
+def batch_norm_add_relu(
+    x: Variable,
+    gamma: Variable,
+    beta: Variable,
+    residual: Variable,
+    running: RunningStatistics,
+    *,
+    layout: Layout,
+    eps: float = EPS,
+) -> Variable:
+    """relu(batch_norm(x) + residual); residual has x's shape and dtype."""
+    return BatchNorm(running, layout, eps, relu=True).apply((x, gamma, beta, residual))[0]
+
+
+def batch_norm_from_sums(
+    sums: Variables,
+    gamma: Variable,
+    beta: Variable,
+    running: RunningStatistics,
+    *,
+    layout: Layout,
+    relu: bool,
+    residual: Variable | None = None,
+    eps: float = EPS,
+) -> Variable:
+    """[relu](batch_norm(x) [+ residual]) of `sums`: x, and per channel its sum and sum of squares."""
+    added = () if residual is None else (residual,)
+    return BatchNormFromSums(running, layout, eps, relu).apply((*sums, gamma, beta, *added))[0]

@@ -1,0 +1,75 @@
+"""The bias of a convolution, with ReLU or without."""
+
+from __future__ import annotations
+
+from tcbench.engine import work
+from tcbench.engine.accelerators.protocol import Accelerator, Array
+from tcbench.engine.backends.chainer.ops.elementwise import relu_backward_on
+from tcbench.engine.backends.chainer.ops.node import ForwardNode, GradientNode, Variable, Variables, dtype_of
+from tcbench.engine.feeds.spec import Layout
+
+add_bias = work.shared(work.AddBias)
+add_bias_relu = work.shared(work.AddBiasRelu)
+bias_gradient = work.shared(work.BiasGradient)
+
+
+class Bias(ForwardNode):
+    """[relu](x + b), in x's memory. Keeps its output, whose sign ReLU's gradient needs."""
+
+    def __init__(self, layout: Layout, relu: bool) -> None:
+        self.layout = layout
+        self.relu = relu
+
+    @property
+    def label(self) -> str:
+        return "BiasRelu" if self.relu else "Bias"
+
+    def forward_on(self, accelerator: Accelerator, inputs: tuple[Array, ...]) -> tuple[Array]:
+        x, b = inputs
+        channels = x.shape[1 if self.layout == "NCHW" else -1]
+        if x.ndim != 4 or b.shape != (channels,):
+            raise ValueError(f"add_bias: x {x.shape} and b {b.shape} do not fit in {self.layout}")
+        self.bias_dtype = b.dtype
+        n, k, pixels = self.rows(x)
+        accelerator.launch((add_bias_relu if self.relu else add_bias)(n, k, dtype_of(x), pixels), x, b)
+        self.y = x if self.relu else None
+        return (x,)
+
+    def rows(self, x: Array) -> tuple[int, int, int]:
+        """Rows, columns and pixels, as work has them."""
+        if self.layout == "NCHW":
+            n, c, h, w = x.shape
+            return n, c, h * w
+        n, h, w, c = x.shape
+        return n * h * w, c, 1
+
+    def backward(self, indexes: tuple[int, ...], gys: Variables) -> Variables:
+        gx = gys[0] if self.y is None else ReluOfBias(self).apply(gys)[0]
+        return tuple(BiasOfMapsGradient(self).apply((gx,))[0] if i else gx for i in indexes)
+
+
+class ReluOfBias(GradientNode):
+    """gx of gy."""
+
+    def forward_on(self, accelerator: Accelerator, inputs: tuple[Array, ...]) -> tuple[Array]:
+        return (relu_backward_on(accelerator, inputs[0], self.of.y),)
+
+
+class BiasOfMapsGradient(GradientNode):
+    """gb of gx: the sum of each image, then of all images."""
+
+    def forward_on(self, accelerator: Accelerator, inputs: tuple[Array, ...]) -> tuple[Array]:
+        (gy,) = inputs
+        n, k, pixels = self.of.rows(gy)
+        images = gy.shape[0]
+        parts = accelerator.empty((images, k), self.of.bias_dtype)
+        gb = accelerator.empty((k,), self.of.bias_dtype)
+        accelerator.launch(bias_gradient(n, k, dtype_of(gy), pixels, images), gy, parts)
+        accelerator.launch(bias_gradient(images, k, dtype_of(parts)), parts, gb)
+        return (gb,)
+
+
+def bias(x: Variable, b: Variable, *, layout: Layout, relu: bool = False) -> Variable:
+    """[relu](x + b) per channel, in x's own memory, which nothing else may read. b (C,), float32 even where x is
+    float16."""
+    return Bias(layout, relu).apply((x, b))[0]

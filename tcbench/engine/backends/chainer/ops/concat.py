@@ -1,0 +1,63 @@
+"""Concatenation of maps along their channels."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+from tcbench.engine import work
+from tcbench.engine.accelerators.protocol import Accelerator, Array
+from tcbench.engine.backends.chainer.ops.node import ForwardNode, GradientNode, Variable, Variables, dtype_of
+from tcbench.engine.feeds.spec import Layout
+
+put_columns = work.shared(work.PutColumns)
+take_columns = work.shared(work.TakeColumns)
+
+
+class Concatenation(ForwardNode):
+    """One array of several."""
+
+    def __init__(self, layout: Layout) -> None:
+        self.axis = 1 if layout == "NCHW" else 3
+
+    def forward_on(self, accelerator: Accelerator, inputs: tuple[Array, ...]) -> tuple[Array]:
+        first = inputs[0]
+        shapes = {(*x.shape[: self.axis], *x.shape[self.axis + 1 :]) for x in inputs}
+        if len(shapes) > 1 or any(x.ndim != 4 or x.dtype != first.dtype for x in inputs):
+            given = ", ".join(f"{x.shape} {x.dtype}" for x in inputs)
+            raise ValueError(f"concatenate: expected one dtype, and one shape but for axis {self.axis}, got {given}")
+        self.shapes = [x.shape for x in inputs]
+        channels = sum(shape[self.axis] for shape in self.shapes)
+        y = accelerator.empty((*first.shape[: self.axis], channels, *first.shape[self.axis + 1 :]), first.dtype)
+        for x, place in zip(inputs, self.places(), strict=True):
+            accelerator.launch(put_columns(*place, dtype_of(x)), x, y)
+        return (y,)
+
+    def places(self) -> list[tuple[int, int, int, int]]:
+        """Rows, width, total and first column of each part."""
+        rows = math.prod(self.shapes[0][: self.axis])
+        widths = [math.prod(shape[self.axis :]) for shape in self.shapes]
+        begins = itertools.accumulate(widths, initial=0)
+        return [(rows, width, sum(widths), begin) for width, begin in zip(widths, begins, strict=False)]
+
+    def backward(self, indexes: tuple[int, ...], gys: Variables) -> Variables:
+        return tuple(PartGradient(self, i).apply(gys)[0] for i in indexes)
+
+
+class PartGradient(GradientNode):
+    """gx of one part, of gy."""
+
+    def __init__(self, forward_node: Concatenation, part: int) -> None:
+        self.of = forward_node
+        self.part = part
+
+    def forward_on(self, accelerator: Accelerator, inputs: tuple[Array, ...]) -> tuple[Array]:
+        (gy,) = inputs
+        gx = accelerator.empty(self.of.shapes[self.part], gy.dtype)
+        accelerator.launch(take_columns(*self.of.places()[self.part], dtype_of(gy)), gy, gx)
+        return (gx,)
+
+
+def concatenate(xs: Variables, *, layout: Layout) -> Variable:
+    """One map with all their channels, in order. Raises ValueError for maps of different sizes."""
+    return Concatenation(layout).apply(xs)[0]

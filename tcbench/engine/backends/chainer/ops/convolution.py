@@ -1,0 +1,168 @@
+"""Two-dimensional convolution without bias."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+from tcbench.engine import work
+from tcbench.engine.accelerators.protocol import Accelerator, Array
+from tcbench.engine.backends.chainer.ops.node import (
+    ForwardNode,
+    GradientNode,
+    Variable,
+    Variables,
+    add_on,
+    dtype_of,
+    filter_gradient,
+)
+from tcbench.engine.feeds.spec import Layout
+from tcbench.engine.work import DType, Math
+
+
+@dataclass(frozen=True)
+class ConvWorks:
+    """The pieces of work of one convolution."""
+
+    fprop: work.ConvFprop
+    stats: work.ConvFpropStats
+    dgrad: work.ConvDgrad
+    dgrad_add: work.ConvDgradAdd
+    wgrad: work.ConvWgrad
+
+
+@functools.cache
+def works_of(
+    x_shape: tuple[int, ...], w_shape: tuple[int, ...], stride: int, pad: int, layout: Layout, dtype: DType, math: Math
+) -> ConvWorks:
+    """The work on arrays of these shapes; the same objects for the same arguments."""
+    if layout == "NCHW":
+        n, c, h, w = x_shape
+        k, _, r, s = w_shape
+    else:
+        n, h, w, c = x_shape
+        k, r, s, _ = w_shape
+    conv = work.Conv2d(n, c, h, w, k, r, s, stride, pad, layout, dtype, math)
+    return ConvWorks(
+        work.ConvFprop(conv),
+        work.ConvFpropStats(conv),
+        work.ConvDgrad(conv),
+        work.ConvDgradAdd(conv),
+        work.ConvWgrad(conv),
+    )
+
+
+class Convolution(ForwardNode):
+    """y of x and w."""
+
+    works: ConvWorks
+
+    def __init__(self, stride: int, pad: int, layout: Layout, math: Math) -> None:
+        self.stride = stride
+        self.pad = pad
+        self.layout = layout
+        self.math = math
+
+    def forward_on(self, accelerator: Accelerator, inputs: tuple[Array, ...]) -> tuple[Array, ...]:
+        self._keep(inputs)
+        self._choose_works()
+        y = accelerator.empty(self.works.fprop.conv.y_shape, self.x.dtype)
+        self.fprop(accelerator, y)
+        return (y,)
+
+    def fprop(self, accelerator: Accelerator, y: Array) -> None:
+        """Write y."""
+        accelerator.launch(self.works.fprop, self.x, self.w, y)
+
+    def dgrad(self, accelerator: Accelerator, gy: Array, gx: Array) -> None:
+        """Write the gradient of x."""
+        accelerator.launch(self.works.dgrad, gy, self.w, gx)
+
+    def wgrad(self, accelerator: Accelerator, gy: Array, gw: Array) -> None:
+        """Write the gradient of w."""
+        accelerator.launch(self.works.wgrad, self.x, gy, gw)
+
+    def adds_to_dgrad(self, accelerator: Accelerator) -> bool:
+        """Whether another gradient of x is added by ConvDgradAdd."""
+        return accelerator.adds_to_dgrad
+
+    def _choose_works(self) -> None:
+        self.works = works_of(
+            self.x.shape, self.w.shape, self.stride, self.pad, self.layout, dtype_of(self.x), self.math
+        )
+
+    def _keep(self, inputs: tuple[Array, ...]) -> None:
+        self.x, self.w = inputs
+        axis = 1 if self.layout == "NCHW" else 3
+        if self.x.ndim != 4 or self.w.ndim != 4 or self.x.shape[axis] != self.w.shape[axis]:
+            raise ValueError(
+                f"convolution_2d: x {self.x.shape} and w {self.w.shape} do not fit in {self.layout}: "
+                f"expected four axes each and as many channels in axis {axis}"
+            )
+        if self.x.dtype != self.w.dtype:
+            raise ValueError(f"convolution_2d: x is {self.x.dtype}, w is {self.w.dtype}: expected one dtype")
+
+    def backward(self, indexes: tuple[int, ...], gys: Variables) -> Variables:
+        return tuple((ConvolutionWgrad if i else ConvolutionDgrad)(self).apply(gys[:1])[0] for i in indexes)
+
+    def backward_accumulate(
+        self, indexes: tuple[int, ...], gys: Variables, accumulated: tuple[Variable | None, ...]
+    ) -> Variables:
+        if 0 not in indexes or accumulated[0] is None:
+            return super().backward_accumulate(indexes, gys, accumulated)
+        # The other gradient of x, of the shortcut, may be added while a block of the product is in cache.
+        gx = ConvolutionDgrad(self).apply((gys[0], accumulated[0]))
+        return gx + super().backward_accumulate(indexes[1:], gys, accumulated[1:])
+
+
+class ConvolutionDgrad(GradientNode):
+    """gx of gy; of (gy, another gradient of x) their sum."""
+
+    def forward_on(self, accelerator: Accelerator, inputs: tuple[Array, ...]) -> tuple[Array]:
+        of = self.of
+        gx = accelerator.empty(of.x.shape, of.x.dtype)
+        if len(inputs) > 1 and of.adds_to_dgrad(accelerator):
+            accelerator.launch(of.works.dgrad_add, inputs[0], of.w, inputs[1], gx)
+            return (gx,)
+        of.dgrad(accelerator, inputs[0], gx)
+        return add_on(accelerator, gx, inputs[1], gx) if len(inputs) > 1 else (gx,)
+
+
+class ConvolutionWgrad(GradientNode):
+    """gw of gy."""
+
+    def forward_on(self, accelerator: Accelerator, inputs: tuple[Array, ...]) -> tuple[Array]:
+        of = self.of
+        gw = accelerator.empty(of.w.shape, of.w.dtype)
+        of.wgrad(accelerator, inputs[0], gw)
+        filter_gradient(of, inputs[0])
+        return (gw,)
+
+
+class ConvolutionStats(Convolution):
+    """y, and the sum and sum of squares of each of its channels, (K,). The sums have no gradient of their own:
+    batch normalisation's gradient is taken through y."""
+
+    def forward_on(self, accelerator: Accelerator, inputs: tuple[Array, ...]) -> tuple[Array, ...]:
+        self._keep(inputs)
+        self._choose_works()
+        conv = self.works.stats.conv
+        y = accelerator.empty(conv.y_shape, self.x.dtype)
+        total, squares = (accelerator.empty((conv.k,), work.wide(conv.dtype)) for _ in range(2))
+        accelerator.launch(self.works.stats, self.x, self.w, y, total, squares)
+        return (y, total, squares)
+
+
+def convolution_2d(
+    x: Variable, w: Variable, *, stride: int, pad: int, layout: Layout, math: Math = "strict"
+) -> Variable:
+    """NCHW: x (N, C, H, W), w (K, C, R, S). NHWC: x (N, H, W, C), w (K, R, S, C). Raises ValueError if they do not
+    fit. `math`: whether a GPU may round float32 inputs to TensorFloat-32."""
+    return Convolution(stride, pad, layout, math).apply((x, w))[0]
+
+
+def convolution_2d_stats(
+    x: Variable, w: Variable, *, stride: int, pad: int, layout: Layout, math: Math = "strict"
+) -> Variables:
+    """The same, and per channel of y its sum and sum of squares: (y, sum, square_sum)."""
+    return ConvolutionStats(stride, pad, layout, math).apply((x, w))

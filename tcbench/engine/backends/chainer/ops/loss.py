@@ -1,0 +1,60 @@
+"""Softmax cross entropy, in float32 (float64 for float64)."""
+
+from __future__ import annotations
+
+from tcbench.engine import work
+from tcbench.engine.accelerators.protocol import Accelerator, Array
+from tcbench.engine.backends.chainer.ops.node import ForwardNode, GradientNode, Variable, Variables, dtype_of
+
+forward_work = work.shared(work.SoftmaxCrossEntropyForward)
+mean_loss = work.shared(work.MeanLoss)
+backward_work = work.shared(work.SoftmaxCrossEntropyBackward)
+
+
+class SoftmaxCrossEntropy(ForwardNode):
+    """The mean loss of logits and labels, times the weight."""
+
+    def __init__(self, weight: float) -> None:
+        self.weight = weight
+
+    def forward_on(self, accelerator: Accelerator, inputs: tuple[Array, ...]) -> tuple[Array]:
+        x, self.t = self._checked(inputs)
+        self.dtype = x.dtype
+        wide = work.wide(dtype_of(x))
+        losses, loss = accelerator.empty(self.t.shape, wide), accelerator.empty((), wide)
+        self.log_p = accelerator.empty(x.shape, wide)
+        # Labels are not read here, which would wait for the device: one that is out of range makes the loss NaN.
+        accelerator.launch(forward_work(*x.shape, dtype_of(x)), x, self.t, self.log_p, losses)
+        accelerator.launch(mean_loss(x.shape[0], wide, self.weight), losses, loss)
+        return (loss,)
+
+    def _checked(self, inputs: tuple[Array, ...]) -> tuple[Array, Array]:
+        x, t = inputs
+        if x.ndim != 2 or t.shape != x.shape[:1] or t.dtype.kind not in "iu":
+            raise ValueError(
+                f"softmax_cross_entropy: x {x.shape}, t {t.shape} {t.dtype}: expected (N, K) and integer labels (N,)"
+            )
+        return x, t
+
+    def backward(self, indexes: tuple[int, ...], gys: Variables) -> Variables:
+        gx = SoftmaxCrossEntropyGradient(self).apply(gys)[0]
+        return tuple(None if i else gx for i in indexes)
+
+
+class SoftmaxCrossEntropyGradient(GradientNode):
+    """gx of the loss's gradient (a loss scale, often)."""
+
+    def forward_on(self, accelerator: Accelerator, inputs: tuple[Array, ...]) -> tuple[Array]:
+        of = self.of
+        gx = accelerator.empty(of.log_p.shape, of.dtype)
+        accelerator.launch(backward_work(*gx.shape, dtype_of(gx), of.weight), of.log_p, of.t, inputs[0], gx)
+        return (gx,)
+
+
+def softmax_cross_entropy(x: Variable, t: Variable, weight: float = 1.0) -> Variable:
+    """The mean loss, a float32 scalar, of logits x (N, K) and labels t (N,), times the weight. The gradient has x's
+    dtype.
+
+    A label outside [0, K) makes the loss NaN.
+    """
+    return SoftmaxCrossEntropy(weight).apply((x, t))[0]

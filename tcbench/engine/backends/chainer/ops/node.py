@@ -1,0 +1,234 @@
+"""The base of every op's FunctionNodes.
+
+One node per forward operation and one per gradient operation. A forward node keeps what its gradient needs as its
+own attributes; the gradient node reads them from the forward node when it runs, and its only inputs are gradients.
+
+A node computes nothing itself: it launches work on the current accelerator.
+
+The graph is Chainer's, and so is the walk over it. Only `FunctionNode.apply`, which builds it, is written anew: most of
+its time goes into what has no use here (ChainerX, memory layouts, type checks that the operations make themselves, the
+device, which the accelerator has made current, retained arrays). Where something listens or checks (hooks, debug mode)
+Chainer's runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, get_args
+
+import ml_dtypes  # noqa: F401  (with it NumPy knows bfloat16 by name)
+import numpy as np
+
+from tcbench.engine import work
+from tcbench.engine.accelerators.protocol import Accelerator, Array, current
+from tcbench.engine.backends.chainer.compat import chainer
+from tcbench.engine.work import HALVES, DType, Half
+
+Variable = Any
+"""chainer.Variable; Chainer has no types."""
+Variables = tuple[Variable, ...]
+
+
+_DTYPES: dict[Any, DType] = {np.dtype(name): name for name in get_args(DType)}
+
+
+def dtype_of(array: Array) -> DType:
+    """The dtype's name as work has it. Raises ValueError for one that no work is described for."""
+    try:
+        return _DTYPES[array.dtype]
+    except KeyError:
+        raise ValueError(f"expected one of {', '.join(get_args(DType))}, got {array.dtype}") from None
+
+
+def half_of(array: Array) -> Half | None:
+    """The same where it has 16 bits, else None."""
+    dtype = dtype_of(array)
+    return dtype if dtype in HALVES else None
+
+
+OnGradient = Callable[[Any, Array], None]
+"""Called with the node of a variable and a gradient of it, as soon as that is launched. Chainer itself hands parameters
+their gradients when the whole of backward has run."""
+
+_on_gradient: OnGradient | None = None
+
+
+@contextlib.contextmanager
+def on_gradient(listener: OnGradient) -> Iterator[None]:
+    """Tell `listener` of every gradient while it is held."""
+    global _on_gradient
+    before, _on_gradient = _on_gradient, listener
+    try:
+        yield
+    finally:
+        _on_gradient = before
+
+
+OnFilterGradient = Callable[["ForwardNode", Array], None]
+"""Called with the node of a convolution or a classifier and the gradient of its output, when its filter's gradient is
+launched."""
+
+_on_filter_gradient: list[OnFilterGradient] = []
+
+
+@contextlib.contextmanager
+def on_filter_gradient(listener: OnFilterGradient) -> Iterator[None]:
+    """Tell `listener` of every gradient of a filter, of whatever model, while it is held."""
+    _on_filter_gradient.append(listener)
+    try:
+        yield
+    finally:
+        _on_filter_gradient.remove(listener)
+
+
+def filter_gradient(node: ForwardNode, gy: Array) -> None:
+    """Tell the listeners, if there are any."""
+    for listener in _on_filter_gradient:
+        listener(node, gy)
+
+
+_VARIABLE = chainer.Variable
+_new_variable = chainer.Variable._init_unchecked
+
+
+class Node(chainer.FunctionNode):
+    """Computes on the current accelerator."""
+
+    def apply(self, inputs: Sequence[Variable | Array]) -> Variables:
+        """As in Chainer, which builds the same graph; see the module's docstring for what is left out."""
+        config = chainer.config
+        if chainer.get_function_hooks() or self._local_function_hooks or config.debug:
+            return super().apply(inputs)  # type: ignore[no-any-return]
+        arrays, nodes, requires_grad = [], [], False
+        for x in inputs:
+            variable = x if isinstance(x, _VARIABLE) else chainer.as_variable(x)
+            node = variable.node
+            arrays.append(variable.raw_array)
+            nodes.append(node)
+            requires_grad = requires_grad or node.requires_grad
+        outputs = self.forward_on(current(), tuple(arrays))
+        made = tuple([_new_variable(y, requires_grad=requires_grad) for y in outputs])
+        if config.enable_backprop:
+            self.rank = max([node.rank for node in nodes])
+            self.inputs = tuple(nodes)
+            self.lazy_grad_sum = config.lazy_grad_sum
+            after = [y.node for y in made]
+            for node in after:
+                node.creator_node = self
+            self.outputs = tuple(map(weakref.ref, after))
+        return made
+
+    def forward(self, inputs: tuple[Array, ...]) -> tuple[Array, ...]:
+        return self.forward_on(current(), inputs)
+
+    def forward_on(self, accelerator: Accelerator, inputs: tuple[Array, ...]) -> tuple[Array, ...]:
+        """Launch the operation's work on arrays of the accelerator."""
+        raise NotImplementedError
+
+
+def add_on(accelerator: Accelerator, a: Array, b: Array, out: Array) -> tuple[Array]:
+    """out = a + b; `out` may be one of them."""
+    accelerator.launch(add_work(a.size, dtype_of(a)), a, b, out)
+    return (out,)
+
+
+add_work = work.shared(work.Add)
+
+
+class GradientNode(Node):
+    """A gradient operation of a forward node: cannot be differentiated again."""
+
+    def __init__(self, forward_node: Any) -> None:
+        self.of = forward_node
+
+    def backward(self, indexes: tuple[int, ...], gys: Variables) -> Variables:
+        raise NotImplementedError(
+            f"{self.label} has no gradient of its own: tcbench's ops support first derivatives only, "
+            "so call backward() with enable_double_backprop=False"
+        )
+
+
+class Add(GradientNode):
+    """a + b for two gradients of the same array."""
+
+    def __init__(self) -> None:
+        super().__init__(None)
+
+    def forward_on(self, accelerator: Accelerator, inputs: tuple[Array, ...]) -> tuple[Array]:
+        a, b = inputs
+        return add_on(accelerator, a, b, accelerator.empty(a.shape, a.dtype))
+
+
+class ForwardNode(Node):
+    """A forward operation. Gradients that meet at one array are added by our own kernel: Chainer's add on float16
+    is about 50 times slower."""
+
+    def backward_accumulate(
+        self, indexes: tuple[int, ...], gys: Variables, accumulated: tuple[Variable | None, ...]
+    ) -> Variables:
+        gxs = self.backward(indexes, gys)
+        if _on_gradient is not None:
+            for index, gx in zip(indexes, gxs, strict=True):
+                if gx is not None:
+                    _on_gradient(self.inputs[index], gx.array)
+        return tuple(
+            [
+                gx if before is None else before if gx is None else Add().apply((gx, before))[0]
+                for gx, before in zip(gxs, accumulated, strict=True)
+            ]
+        )
+
+    def backward(self, indexes: tuple[int, ...], gys: Variables) -> Variables:
+        """Gradients of the inputs in `indexes` and of no others, in that order."""
+        raise NotImplementedError
+
+
+class OneToOne(ForwardNode):
+    """An operation of one input: y of x by one piece of work, and gx of gy by another of the same description.
+
+    A class names both and describes its works; `held` are arrays of the node's own that either reads. What the
+    gradient's work reads is kept under its operand's name.
+    """
+
+    forward_work: Callable[..., work.Work]
+    backward_work: Callable[..., work.Work]
+    like_x = False
+    """Whether all that the works write has x's shape, whatever they take it for."""
+
+    def __init__(self, **held: Array) -> None:
+        self.arrays = held
+
+    def describe(self, x: Array) -> tuple[Any, ...]:
+        """The arguments of both works."""
+        raise NotImplementedError
+
+    def forward_on(self, accelerator: Accelerator, inputs: tuple[Array, ...]) -> tuple[Array]:
+        (x,) = inputs
+        self.x_shape, self.described = x.shape, self.describe(x)
+        arrays = self.launch(accelerator, type(self).forward_work(*self.described), x=x)
+        read = type(self).backward_work(*self.described).roles
+        self.arrays = {name: array for name, array in arrays.items() if name in read}
+        return (arrays["y"],)
+
+    def launch(self, accelerator: Accelerator, work: work.Work, **given: Array) -> dict[str, Array]:
+        """All arrays of the work by name: those given, those kept, and what it writes."""
+        arrays = self.arrays | given
+        for operand in work.operands:
+            if operand.role == "out":
+                shape = self.x_shape if self.like_x else operand.shape
+                arrays[operand.name] = accelerator.empty(shape, operand.dtype)
+        accelerator.launch(work, *(arrays[operand.name] for operand in work.operands))
+        return arrays
+
+    def backward(self, indexes: tuple[int, ...], gys: Variables) -> Variables:
+        return OneToOneGradient(self).apply(gys)
+
+
+class OneToOneGradient(GradientNode):
+    """gx of gy."""
+
+    def forward_on(self, accelerator: Accelerator, inputs: tuple[Array, ...]) -> tuple[Array]:
+        of = self.of
+        return (of.launch(accelerator, type(of).backward_work(*of.described), gy=inputs[0])["gx"],)

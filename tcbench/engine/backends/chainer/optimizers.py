@@ -1,0 +1,216 @@
+"""SGD with momentum: parameter by parameter, as Chainer does it, or all in one launch.
+
+The loss scale and the count of overflows live on the device (`state`, see work.STATE_SIZE), so that nothing here waits
+for it: the loss's gradient starts from the scale in that array, and the update divides by the same number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from tcbench.core.errors import TrainingError
+from tcbench.engine import work
+from tcbench.engine.accelerators.protocol import Array, current
+from tcbench.engine.backends.chainer.ops.node import dtype_of, half_of
+from tcbench.engine.backends.chainer.parts import OptimizerSpec
+
+unscale = work.shared(work.Unscale)
+to_single = work.shared(work.ToSingle)
+to_half = work.shared(work.ToHalf)
+weight_decay = work.shared(work.WeightDecay)
+momentum_update = work.shared(work.MomentumUpdate)
+
+
+class _ScaledSGD:
+    """The loss scale's state, which both have."""
+
+    def __init__(self, spec: OptimizerSpec) -> None:
+        self.spec = spec
+        self.accelerator = accelerator = current()
+        self.state = accelerator.upload(np.array([spec.loss_scale, 0, 0, 0], np.float32))
+        self._seed = self.state[work.SCALE : work.SCALE + 1].reshape(())
+
+    def backward(self, loss: Any) -> None:
+        """Gradients of `loss` times the scale."""
+        seed = self._seed
+        if seed.dtype != loss.dtype:  # float64, on the processor
+            seed = seed.astype(loss.dtype)
+        loss.grad = seed
+        loss.backward()
+
+    def check(self) -> None:
+        """Raises TrainingError where a static loss scale has made gradients overflow. Waits for the device."""
+        state = self.accelerator.download(self.state)
+        if not self.spec.dynamic_scale and state[work.OVERFLOWS] > 0:
+            scale = self.spec.loss_scale
+            cure = "lower train.loss_scale or add the rung 'dynamic_scale'" if scale != 1 else "lower the learning rate"
+            raise TrainingError(f"gradients overflowed at a loss scale of {scale:g}: {cure}")
+
+    def set_learning_rate(self, learning_rate: float) -> None:
+        """From the next update on. Velocities, which hold the old rate as a factor, are corrected (P. Goyal et al.,
+        "Accurate, Large Minibatch SGD", 2017, section 3: momentum correction)."""
+        if learning_rate == self.spec.learning_rate:
+            return
+        factor = np.float32(learning_rate / self.spec.learning_rate)
+        self.spec = replace(self.spec, learning_rate=learning_rate)
+        self._set_rate(factor)
+
+    def _set_rate(self, factor: Any) -> None:
+        """Take the rate from `spec`, and multiply velocities by `factor`."""
+        raise NotImplementedError
+
+
+class PerParameterSGD(_ScaledSGD):
+    """A few launches per parameter, as many as Chainer's MomentumSGD with the WeightDecay hook: decay and momentum
+    for float32; for 16 bits also unscaling, and the casts there and back. Without master weights the float32 copy is
+    made anew from the stored 16-bit weights at every update, so that what they round away is lost."""
+
+    def __init__(self, spec: OptimizerSpec, model: Any) -> None:
+        super().__init__(spec)
+        accelerator = self.accelerator
+        self._parameters = list(model.params())
+        self._velocities = [accelerator.zeros(p.shape, work.wide(dtype_of(p.array))) for p in self._parameters]
+        self._weights = [
+            accelerator.upload(accelerator.download(p.array).astype("f4")) if half_of(p.array) else p.array
+            for p in self._parameters
+        ]
+
+    def update(self) -> None:
+        """One update of every parameter from its `grad`."""
+        for parameter, velocity, weights in zip(self._parameters, self._velocities, self._weights, strict=True):
+            self._update(parameter, velocity, weights)
+
+    def _update(self, parameter: Any, velocity: Array, weights: Array) -> None:
+        spec, launch, empty = self.spec, self.accelerator.launch, self.accelerator.empty
+        gradient, size, half = parameter.grad, parameter.size, half_of(parameter.array)
+        if half and not spec.master_weights:
+            launch(to_single(size, half), parameter.array, weights)
+        if self.spec.loss_scale != 1:
+            unscaled = empty(gradient.shape, gradient.dtype)
+            launch(unscale(size, dtype_of(gradient)), gradient, unscaled, self.state)
+            gradient = unscaled
+        if half:
+            single = empty(gradient.shape, np.float32)
+            launch(to_single(size, half), gradient, single)
+            gradient = single
+        dtype = dtype_of(weights)
+        launch(weight_decay(size, spec.weight_decay, dtype), gradient, weights)
+        launch(momentum_update(size, spec.learning_rate, spec.momentum, dtype), gradient, velocity, weights)
+        if half:
+            launch(to_half(size, half), weights, parameter.array)
+
+    def gradients(self) -> tuple[Array, ...]:
+        """See Optimizer."""
+        return tuple(parameter.grad for parameter in self._parameters)
+
+    def _set_rate(self, factor: Any) -> None:
+        for velocity in self._velocities:
+            velocity *= factor
+
+    def masters(self) -> dict[int, Array]:
+        """The array that each parameter trains in, by the parameter's id."""
+        kept = self._weights if self.spec.master_weights else [p.array for p in self._parameters]
+        return {id(p): weights for p, weights in zip(self._parameters, kept, strict=True)}
+
+
+class BatchedSGD(_ScaledSGD):
+    """One launch for all parameters, through a table of addresses; with a dynamic loss scale three.
+
+    Takes over the model's parameters: float32 ones become views into the flat master weights, 16-bit ones into a flat
+    array of their own. Gradients stay where backward left them (or an exchange, see `read`), and the table of their
+    addresses is sent at every update: CuPy's pool gives the same step other addresses the next time (of blocks of one
+    size it takes the one whose Python object lies lowest). A captured graph holds the copy, with the addresses that it
+    was captured with.
+    """
+
+    def __init__(self, spec: OptimizerSpec, model: Any) -> None:
+        """Raises ValueError for parameters in float64: master weights are float32."""
+        super().__init__(spec)
+        accelerator = self.accelerator
+        self._parameters = list(model.params())
+        arrays = [p.array for p in self._parameters]
+        if any(dtype_of(array) == "float64" for array in arrays):
+            raise ValueError("a batched update: expected float32 or 16 bits, got float64")
+        halves = [half_of(array) for array in arrays]
+        described = work.Parameters(
+            tuple(array.size for array in arrays),
+            tuple(half is not None for half in halves),
+            next(filter(None, halves), "float16"),
+        )
+        self._describe(described)
+        self._gradients: tuple[Array, ...] | None = None
+        self._adjust = work.AdjustScale(spec.growth_interval)
+
+        on_host = [accelerator.download(array).reshape(-1) for array in arrays]
+        master, narrow = np.zeros(described.total, np.float32), np.zeros(described.total_half, described.half)
+        for array, place, half_place in zip(on_host, described.places, described.half_places, strict=True):
+            master[place : place + array.size] = array
+            if half_of(array):
+                narrow[half_place : half_place + array.size] = array
+        self._master, self._half = accelerator.upload(master), accelerator.upload(narrow)
+        self._velocity = accelerator.zeros((described.total,), np.float32)
+        self._chunks = accelerator.upload(np.array(list(described.chunks()), np.int64).reshape(-1, 4))
+        self._rows = np.zeros((len(arrays), 2), np.int64)
+        self._table = accelerator.upload(self._rows)
+        self._places = described.places
+        for row, parameter, half_place, place in zip(
+            self._rows, self._parameters, described.half_places, described.places, strict=True
+        ):
+            size, shape = parameter.size, parameter.shape
+            if half_of(parameter.array):
+                view = self._half[half_place : half_place + size]
+                row[1] = accelerator.address(view)
+            else:
+                view = self._master[place : place + size]
+            parameter.array = view.reshape(shape)
+
+    def _describe(self, described: work.Parameters) -> None:
+        spec = self.spec
+        self._described = described
+        self._work = work.BatchedUpdate(
+            described, spec.learning_rate, spec.momentum, spec.weight_decay, spec.dynamic_scale
+        )
+        self._check = work.CheckFinite(described)
+
+    def read(self, gradients: tuple[Array, ...]) -> None:
+        """Updates take these from now on, all of one dtype, in the order of the parameters, and not their `grad`."""
+        dtype = dtype_of(gradients[0])
+        if dtype != self._described.gradients:
+            self._describe(replace(self._described, gradients=dtype))
+        self._gradients = gradients
+
+    def gradients(self) -> tuple[Array, ...]:
+        """See Optimizer."""
+        return self._gradients or tuple(parameter.grad for parameter in self._parameters)
+
+    def update(self) -> None:
+        """One update of every parameter from its `grad`, or from what `read` was given."""
+        launch = self.accelerator.launch
+        self._send_addresses()
+        tables = (self._table, self._chunks)
+        if self.spec.dynamic_scale:
+            launch(self._check, *tables, self.state)
+        launch(self._work, *tables, self._master, self._velocity, self.state)
+        if self.spec.dynamic_scale:
+            launch(self._adjust, self.state)
+
+    def _set_rate(self, factor: Any) -> None:
+        self._work = replace(self._work, learning_rate=self.spec.learning_rate)
+        self._velocity *= factor
+
+    def _send_addresses(self) -> None:
+        address = self.accelerator.address
+        self._rows[:, 0] = [address(gradient) for gradient in self.gradients()]
+        self.accelerator.copy(self._rows, self._table)
+
+    def masters(self) -> dict[int, Array]:
+        """The array that each parameter trains in, by the parameter's id: a view into the flat master weights."""
+        return dict(self._masters())
+
+    def _masters(self) -> Iterator[tuple[int, Array]]:
+        for parameter, place in zip(self._parameters, self._places, strict=True):
+            yield id(parameter), self._master[place : place + parameter.size].reshape(parameter.shape)

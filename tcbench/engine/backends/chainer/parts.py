@@ -1,0 +1,211 @@
+"""The parts of a config's model, optimizer and step before they are made: the frozen values that rungs change.
+
+Owns the parts and what they are when no rung changes them. Knows no rung.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from tcbench.engine.accelerators.protocol import Reducer
+from tcbench.engine.backends.chainer import ops
+from tcbench.engine.backends.chainer.compat import chainer
+from tcbench.engine.backends.initial import he_normal, normal
+from tcbench.engine.feeds.spec import TensorSpec
+from tcbench.engine.models.geometry import Conv, Linear
+from tcbench.engine.work import wide
+from tcbench.engine.world import World
+
+UNIT_EPS = 2e-5
+"""Chainer's own batch-normalisation epsilon."""
+
+
+class Unit(chainer.Chain):
+    """conv -> batch norm or bias -> [add] -> [ReLU], each an operation of its own.
+
+    Called with the input and, for the last unit of a block, the shortcut to add; both in the spec's layout.
+    """
+
+    def __init__(self, spec: TensorSpec, conv: Conv, rng: np.random.RandomState) -> None:
+        super().__init__()
+        self.spec = spec
+        self.conv = conv
+        scalars = wide(spec.dtype)
+        channels = conv.out_channels
+        with self.init_scope():
+            self.w = chainer.Parameter(drawn_filter(spec, conv, rng))
+            if conv.bias:
+                self.b = chainer.Parameter(np.zeros(channels, scalars))
+                return
+            self.gamma = chainer.Parameter(np.ones(channels, scalars))
+            self.beta = chainer.Parameter(np.zeros(channels, scalars))
+        self.running = ops.RunningStatistics(np.zeros(channels, scalars), np.ones(channels, scalars))
+
+    @property
+    def geometry(self) -> dict[str, Any]:
+        """Arguments of every convolution of this unit."""
+        return {
+            "stride": self.conv.stride,
+            "pad": self.conv.pad,
+            "layout": self.spec.layout,
+            "math": self.spec.math,
+        }
+
+    def forward(self, x: Any, shortcut: Any = None) -> Any:
+        return self.normalise(self.convolve(x), shortcut)
+
+    def convolve(self, x: Any) -> Any:
+        """The convolution: what another way of computing it replaces."""
+        return ops.convolution_2d(x, self.w, **self.geometry)
+
+    def normalise(self, h: Any, shortcut: Any) -> Any:
+        """Everything after the convolution: what a fusion replaces."""
+        if self.conv.bias:
+            h = ops.bias(h, self.b, layout=self.spec.layout)
+            return ops.relu(h) if self.conv.relu else h
+        h = ops.batch_norm(h, self.gamma, self.beta, self.running, layout=self.spec.layout, eps=UNIT_EPS)
+        if shortcut is not None:
+            h = ops.add(h, shortcut)
+        return ops.relu(h) if self.conv.relu else h
+
+
+class Classifier(chainer.Chain):
+    """A matrix product and a bias, with ReLU or without: (N, out_features) in the spec's dtype."""
+
+    def __init__(self, spec: TensorSpec, linear: Linear, rng: np.random.RandomState) -> None:
+        super().__init__()
+        self.spec = spec
+        self.relu = linear.relu
+        conv = Conv(linear.in_features, linear.out_features, linear.side)
+        matrix = drawn_filter(spec, conv, rng, linear.std)
+        with self.init_scope():
+            self.w = chainer.Parameter(matrix if linear.side > 1 else matrix.reshape(linear.out_features, -1))
+            self.b = chainer.Parameter(np.zeros(linear.out_features, wide(spec.dtype)))
+
+    def forward(self, x: Any) -> Any:
+        y = ops.linear(x, self.w, self.b, math=self.spec.math)
+        return ops.relu(y) if self.relu else y
+
+
+def drawn_filter(spec: TensorSpec, conv: Conv, rng: np.random.RandomState, std: float | None = None) -> np.ndarray:
+    """A filter in the spec's layout: the same values whatever the layout, drawn as (K, C, R, S); He's, or with a
+    standard deviation."""
+    shape = (conv.out_channels, conv.in_channels, conv.ksize, conv.ksize)
+    fan_in = conv.in_channels * conv.ksize**2
+    filters = he_normal(shape, fan_in, rng) if std is None else normal(shape, std, rng)
+    if spec.layout == "NHWC":
+        filters = filters.transpose(0, 2, 3, 1)
+    return np.ascontiguousarray(filters, dtype=spec.dtype)
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The parts that the model is built from. `body` wraps the model's forward function, model first."""
+
+    spec: TensorSpec
+    unit: Callable[[TensorSpec, Conv, np.random.RandomState], Any] = Unit
+    body: Callable[[Callable[[Any, Any], Any]], Callable[[Any, Any], Any]] = lambda forward: forward
+
+
+class Optimizer(Protocol):
+    """An optimizer as a step uses it."""
+
+    def backward(self, loss: Any) -> None:
+        """Gradients of all parameters, of the loss times the scale."""
+
+    def gradients(self) -> tuple[Any, ...]:
+        """The arrays that the next update reads, in the order of the model's parameters."""
+
+    def update(self) -> None:
+        """One update of every parameter from its gradient."""
+
+    def set_learning_rate(self, learning_rate: float) -> None:
+        """From the next update on."""
+
+    def check(self) -> None:
+        """Raises TrainingError when gradients have overflowed under a static scale. May wait for the device."""
+
+
+@dataclass(frozen=True)
+class OptimizerSpec:
+    """SGD with momentum and weight decay: v = momentum v - learning_rate (g / loss_scale + weight_decay w); w = w + v.
+
+    `master_weights` keeps and updates a float32 copy of each float16 parameter. `dynamic_scale`: `loss_scale` is where
+    the scale begins; a step whose gradients are not all finite is skipped and halves it, `growth_interval` good steps
+    in a row double it (P. Micikevicius et al., "Mixed Precision Training", 2018, section 3.2). `build` makes the
+    optimizer for a model; `precondition` makes what changes the gradients before it applies them, None: nothing does.
+    """
+
+    learning_rate: float
+    momentum: float
+    weight_decay: float
+    build: Callable[[OptimizerSpec, Any], Optimizer]
+    loss_scale: float = 1.0
+    master_weights: bool = False
+    dynamic_scale: bool = False
+    growth_interval: int = 2000
+    precondition: Callable[[Replica], Preconditioner] | None = None
+
+
+class Preconditioner(Protocol):
+    """Changes gradients, once they are those of all ranks, by what it knows of the loss's curvature. `phases`: what it
+    does of a step, in order, between the gradients and the update. `period`: the steps after which that repeats."""
+
+    @property
+    def phases(self) -> tuple[Callable[[], None], ...]: ...
+
+    @property
+    def period(self) -> int: ...
+
+    def check(self) -> None:
+        """Raises TrainingError where the curvature cannot be inverted. May wait for the device."""
+
+    def close(self) -> None:
+        """Give back what is held."""
+
+
+class Exchange(Protocol):
+    """Averages gradients over ranks, as a step uses it. Every rank makes the same calls in the same order.
+
+    `engine`: what reduces them, with its version. `reduced_bytes`: the size of what one rank gives to the all-reduce in
+    a step. `overlaps`: it runs beside other phases, so that `allreduce` is the wait that is left of it.
+    """
+
+    @property
+    def engine(self) -> str: ...
+
+    @property
+    def reduced_bytes(self) -> int: ...
+
+    @property
+    def overlaps(self) -> bool: ...
+
+    def allreduce(self) -> bool:
+        """After backward: from now on the optimizer reads means over all ranks. False: there are none yet, so this step
+        is to update nothing."""
+
+    def close(self) -> None:
+        """Give back what is held; may wait for what is under way."""
+
+
+@dataclass(frozen=True)
+class Replica:
+    """One rank's model and optimizer, which an exchange stands between. `reducer` makes the engine of its device."""
+
+    world: World
+    model: Any
+    optimizer: Any
+    reducer: Callable[[World], Reducer]
+
+
+@dataclass(frozen=True)
+class ExchangeSpec:
+    """The way in which gradients are averaged over ranks. `build` makes the exchange. `half`: 16 bits are sent and not
+    float32, bfloat16 where the model stores that."""
+
+    build: Callable[[ExchangeSpec, Replica], Exchange]
+    half: bool = False

@@ -1,0 +1,25 @@
+"""batched: one update for all parameters, which live side by side in one flat array (Chainer pull request 5841 never
+landed). Momentum, weight decay, loss unscaling and the master copy are one pass, block by block in cache."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from tcbench.engine.rung import ROUNDING, Rung
+
+
+class Batched(Rung):
+    name = "batched"
+    says = "one weight update for all parameters"
+    parity = ROUNDING
+    shows: ClassVar = {"update": "all parameters at once"}
+    source = "talk, slide 24"
+
+    def optimizer(self, optimizer: Any, settings: Any) -> Any:
+        from tcbench.engine.backends.chainer.optimizers import BatchedSGD
+
+        return replace(optimizer, build=BatchedSGD)
+
+
+RUNG = Batched()

@@ -1,0 +1,52 @@
+"""convstats: each convolution also sums its output and the squares per channel, so that batch normalisation, the
+addition and ReLU become one pass that reads the convolution's output once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from tcbench.engine.rung import Needs, Parity, Requires, Rung, Tolerance
+
+
+class ConvStats(Rung):
+    name = "convstats"
+    says = "batch statistics from the convolution: batch norm reads its input once less"
+    requires = Requires(
+        compute_capability=(8, 0),
+        rungs=(
+            Needs("fp16", why="cuDNN fuses statistics into float16 convolutions only"),
+            Needs("nhwc", why="cuDNN fuses statistics into NHWC convolutions only"),
+            Needs("fused", why="what follows the convolution becomes one pass"),
+        ),
+    )
+    parity = Parity("tolerance", float16=Tolerance(1e-2, 0.3, 0.15, 0.01))
+    shows: ClassVar = {"batch statistics": "from the convolution"}
+    source = "NVIDIA cuDNN documentation, graph patterns: ConvGenStats; MLPerf Training v1.0 ResNet-50"
+
+    def parts(self, parts: Any, settings: Any) -> Any:
+        from tcbench.engine.backends.chainer import ops
+        from tcbench.engine.backends.chainer.parts import UNIT_EPS
+
+        class StatsUnit(parts.unit):
+            # cuDNN has no such convolution for the three channels of an image.
+            def forward(self, x: Any, shortcut: Any = None) -> Any:
+                if self.conv.bias or self.conv.in_channels < MIN_CHANNELS:
+                    return super().forward(x, shortcut)
+                sums = ops.convolution_2d_stats(x, self.w, **self.geometry)
+                return ops.batch_norm_from_sums(
+                    sums,
+                    *(self.gamma, self.beta, self.running),
+                    layout=self.spec.layout,
+                    relu=self.conv.relu,
+                    residual=shortcut,
+                    eps=UNIT_EPS,
+                )
+
+        return replace(parts, unit=StatsUnit)
+
+
+MIN_CHANNELS = 8
+"""Fewer input channels than one 16-byte load."""
+
+RUNG = ConvStats()

@@ -1,0 +1,37 @@
+"""cuda_graph: forward, backward and update of a step are captured once as a CUDA graph and replayed: the host launches
+one thing per step. The modern static graph."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from tcbench.core.session import Phase
+from tcbench.engine.rung import EXACT, Needs, Requires, Rung
+
+
+class CudaGraph(Rung):
+    name = "cuda_graph"
+    says = "the whole step captured as a CUDA graph and replayed"
+    requires = Requires(
+        devices=frozenset({"cuda"}),
+        rungs_of_many=(Needs("flat_allreduce", why="ChainerMN's communicator copies from memory that is not pinned"),),
+    )
+    conflicts = frozenset({"static_graph"})
+    parity = EXACT
+    shows: ClassVar = {"launches": "one"}
+    source = "CUDA C++ Programming Guide, CUDA Graphs"
+
+    def feed(self, recipe: Any, settings: Any) -> Any:
+        from tcbench.engine.feeds.fixed import at_fixed_addresses
+
+        return recipe.within(at_fixed_addresses)
+
+    def step(self, phases: Any, settings: Any) -> Any:
+        from tcbench.engine.accelerators.replay import Replay
+
+        io, *compute = phases
+        replay = Replay(tuple(phase.run for phase in compute))
+        return (io, Phase("replay", replay, replay.captured))
+
+
+RUNG = CudaGraph()

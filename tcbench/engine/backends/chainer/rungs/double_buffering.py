@@ -1,0 +1,30 @@
+"""double_buffering: while one step's gradients are reduced, the next step computes its own, and each update applies the
+gradients of the step before. Training is another one than without: every gradient is that of weights one update old."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from tcbench.engine.rung import EXACT_ALONE, Needs, Requires, Rung
+
+
+class DoubleBuffering(Rung):
+    name = "double_buffering"
+    says = "gradients applied one step late, reduced beside the next step"
+    requires = Requires(rungs=(Needs("flat_allreduce", why="gradients wait for their all-reduce in a buffer"),))
+    conflicts: ClassVar = {
+        "overlap": "both hide the same all-reduce",
+        "dynamic_scale": "the scale may have changed when a step's gradients are divided by it",
+        "cuda_graph": "a graph ends with its step, an all-reduce under way does not",
+    }
+    parity = EXACT_ALONE
+    source = "ChainerMN documentation, create_multi_node_optimizer: double_buffering"
+
+    def exchange(self, exchange: Any, settings: Any) -> Any:
+        from tcbench.engine.backends.chainer.exchange import DoubleBuffered
+
+        return replace(exchange, build=DoubleBuffered)
+
+
+RUNG = DoubleBuffering()

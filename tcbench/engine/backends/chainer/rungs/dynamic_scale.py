@@ -1,0 +1,29 @@
+"""dynamic_scale: the loss scale finds its own size. It begins at the scenario's; a step whose gradients are not all
+finite is skipped and halves it, and 2000 good steps in a row double it. Scale and flag stay on the device."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from tcbench.engine.rung import Needs, Parity, Requires, Rung, Tolerance
+
+
+class DynamicScale(Rung):
+    name = "dynamic_scale"
+    says = "a loss scale that halves on overflow and grows while there is none"
+    requires = Requires(
+        rungs=(
+            Needs("fp16", why="float32 gradients do not need a loss scale"),
+            Needs("batched", why="a step is skipped as a whole, so all gradients must be seen before any is applied"),
+        )
+    )
+    parity = Parity("tolerance", float16=Tolerance(1e-2, 0.3, 0.15, 0.01))
+    shows: ClassVar = {"loss scale": "dynamic"}
+    source = "P. Micikevicius et al., Mixed Precision Training, 2018, section 3.2"
+
+    def optimizer(self, optimizer: Any, settings: Any) -> Any:
+        return replace(optimizer, dynamic_scale=True)
+
+
+RUNG = DynamicScale()

@@ -1,0 +1,25 @@
+"""flat_allreduce: one all-reduce for all parameters. Their gradients are packed side by side into one float32 buffer,
+which NCCL reduces in one call (MPI in a few) and the batched update reads."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from tcbench.engine.rung import EXACT_ALONE, Needs, Requires, Rung
+
+
+class FlatAllreduce(Rung):
+    name = "flat_allreduce"
+    says = "one all-reduce over a buffer with the gradients of all parameters"
+    requires = Requires(rungs=(Needs("batched", why="its update reads the buffer that is reduced"),))
+    parity = EXACT_ALONE
+    source = "T. Akiba et al., Extremely Large Minibatch SGD, 2017, section 3.2"
+
+    def exchange(self, exchange: Any, settings: Any) -> Any:
+        from tcbench.engine.backends.chainer.exchange import Flat
+
+        return replace(exchange, build=Flat)
+
+
+RUNG = FlatAllreduce()

@@ -1,0 +1,23 @@
+"""fp16_allreduce: gradients are sent in 16 bits: half the bytes. float16, as ChainerMN's allreduce_grad_dtype; bfloat16
+where the config stores that."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from tcbench.engine.rung import EXACT_ALONE, Needs, Requires, Rung
+
+
+class Fp16Allreduce(Rung):
+    name = "fp16_allreduce"
+    says = "gradients sent in 16 bits"
+    requires = Requires(rungs=(Needs("flat_allreduce", why="gradients become 16 bits as they are packed"),))
+    parity = EXACT_ALONE
+    source = "T. Akiba et al., Extremely Large Minibatch SGD, 2017, section 3.2"
+
+    def exchange(self, exchange: Any, settings: Any) -> Any:
+        return replace(exchange, half=True)
+
+
+RUNG = Fp16Allreduce()

@@ -1,0 +1,23 @@
+"""fp32: the start of the ladder. Storage and arithmetic in float32, no TensorFloat-32."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from tcbench.engine.rung import EXACT, Rung
+
+
+class Fp32(Rung):
+    name = "fp32"
+    says = "32-bit storage and arithmetic"
+    conflicts = frozenset({"fp16", "bf16", "tf32"})
+    parity = EXACT
+    shows: ClassVar = {"storage": "float32"}
+    source = "talk, slide 12"
+
+    def parts(self, parts: Any, settings: Any) -> Any:
+        return replace(parts, spec=replace(parts.spec, dtype="float32"))
+
+
+RUNG = Fp32()

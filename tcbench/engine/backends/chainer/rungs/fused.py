@@ -1,0 +1,38 @@
+"""fused: batch normalisation, the shortcut's addition and ReLU in one operation: fewer launches, less traffic."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from tcbench.engine.rung import ROUNDING, Rung
+
+
+class Fused(Rung):
+    name = "fused"
+    says = "batch norm + add + ReLU, or bias + ReLU, in one operation"
+    parity = ROUNDING
+    shows: ClassVar = {"ReLU": "fused"}
+    source = "talk, slide 25"
+
+    def parts(self, parts: Any, settings: Any) -> Any:
+        from tcbench.engine.backends.chainer import ops
+        from tcbench.engine.backends.chainer.parts import UNIT_EPS
+
+        class FusedUnit(parts.unit):
+            def normalise(self, h: Any, shortcut: Any) -> Any:
+                if self.conv.bias:
+                    return ops.bias(h, self.b, layout=self.spec.layout, relu=self.conv.relu)
+                if not self.conv.relu:
+                    return super().normalise(h, shortcut)
+                common = (self.gamma, self.beta)
+                if shortcut is None:
+                    return ops.batch_norm_relu(h, *common, self.running, layout=self.spec.layout, eps=UNIT_EPS)
+                return ops.batch_norm_add_relu(
+                    h, *common, shortcut, self.running, layout=self.spec.layout, eps=UNIT_EPS
+                )
+
+        return replace(parts, unit=FusedUnit)
+
+
+RUNG = Fused()

@@ -1,0 +1,35 @@
+"""kfac: gradients divided by the curvature of the loss, layer by layer, before SGD applies them: training at a very
+large batch in fewer steps, each of which costs more."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from tcbench.core.record import KfacSettings
+from tcbench.engine.rung import Parity, Rung, Tolerance
+
+
+class Kfac(Rung):
+    name = "kfac"
+    says = "second order: gradients divided by Kronecker-factored curvature"
+    conflicts: ClassVar = {
+        "fp16": "its factors are made of float32 activations and gradients",
+        "bf16": "its factors are made of float32 activations and gradients",
+        "static_graph": "a replayed graph hands over no layer's input and gradient",
+        "cuda_graph": "cuSOLVER's calls cannot be captured",
+        "double_buffering": "a gradient would be divided by the curvature at weights that are one step newer",
+        "fp16_allreduce": "a gradient that is divided by its curvature may leave float16's range",
+    }
+    parity = Parity("other", float32=Tolerance(0.1, 0.4, 0.01))
+    shows: ClassVar = {"gradients": "divided by curvature"}
+    source = "talk, slide 36; K. Osawa et al., Large-Scale Distributed Second-Order Optimization Using K-FAC, 2019"
+
+    def optimizer(self, optimizer: Any, settings: Any) -> Any:
+        from tcbench.engine.backends.chainer.kfac import Kfac
+
+        return replace(optimizer, precondition=functools.partial(Kfac, settings.train.kfac or KfacSettings()))
+
+
+RUNG = Kfac()

@@ -1,0 +1,25 @@
+"""tf32: float32 storage, convolutions on Tensor Cores with inputs rounded to TensorFloat-32 (10 bits of fraction)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from tcbench.engine.rung import Parity, Requires, Rung, Tolerance
+from tcbench.hardware import tensor_cores
+
+
+class Tf32(Rung):
+    name = "tf32"
+    says = "32-bit storage, convolutions round their inputs to TensorFloat-32"
+    requires = Requires(devices=frozenset({"cuda"}), compute_capability=tensor_cores.oldest_with("tf32"))
+    conflicts = frozenset({"fp32", "fp16", "bf16"})
+    parity = Parity("tolerance", float32=Tolerance(1e-2, 0.3, 0.3, 0.02))  # its fraction is as long as float16's
+    shows: ClassVar = {"math": "tf32"}
+    source = "NVIDIA A100 Tensor Core GPU Architecture, 2020"
+
+    def parts(self, parts: Any, settings: Any) -> Any:
+        return replace(parts, spec=replace(parts.spec, dtype="float32", math="tf32"))
+
+
+RUNG = Tf32()

@@ -1,0 +1,82 @@
+"""A model's body as one function, recorded at its first step and replayed after (see rungs/static_graph.py)."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from tcbench.engine.accelerators.protocol import Accelerator, Array, current
+from tcbench.engine.accelerators.schedule import Recorder, Schedule
+from tcbench.engine.backends.chainer.compat import chainer
+from tcbench.engine.backends.chainer.ops.node import Node, Variable, Variables
+
+_Body = Callable[[Any, Any], Variables]
+
+
+def static_body(body: _Body) -> _Body:
+    """`body(model, x)` recorded at its first step for each shape of x, and replayed after. In evaluation, and without
+    gradients, it is as it was."""
+    recorded: dict[tuple[Any, ...], _Recorded] = {}
+
+    def replayed(model: Any, x: Any) -> Variables:
+        if not (chainer.config.train and chainer.config.enable_backprop):
+            return body(model, x)
+        x = chainer.as_variable(x)
+        of = recorded.get((x.shape, x.dtype))
+        if of is None or of.backward is None:
+            of = recorded[x.shape, x.dtype] = _Recorded(functools.partial(body, model), tuple(model.params()))
+        return RecordedGraph(of).apply((x, *of.parameters))
+
+    return replayed
+
+
+class _Recorded:
+    """The schedules for one shape of input. The outputs and all gradients are the same arrays at every step.
+
+    `gradients`: of the input, None, and of the parameters."""
+
+    def __init__(self, body: Callable[[Variable], Variables], parameters: Variables) -> None:
+        self.body = body
+        self.parameters = parameters
+        self.recorder = Recorder(current())
+        self.passes = 0
+        self.forward: Schedule | None = None
+        self.ys: Variables = ()
+        self.backward: Schedule | None = None
+        self.gradients: Variables = ()
+
+
+class RecordedGraph(Node):
+    """The body as a function of its input, which has no gradient, and of the model's parameters."""
+
+    def __init__(self, of: _Recorded) -> None:
+        self.of = of
+        of.passes += 1
+        self.number = of.passes
+
+    def forward_on(self, accelerator: Accelerator, inputs: tuple[Array, ...]) -> tuple[Array, ...]:
+        of, self.x = self.of, inputs[0]
+        if of.forward is None:
+            # The graph that is recorded begins at a variable of its own.
+            of.forward, of.ys = of.recorder.record(lambda x: of.body(chainer.as_variable(x)), self.x)
+        else:
+            of.forward(self.x)
+        return tuple([y.array for y in of.ys])
+
+    def backward(self, indexes: tuple[int, ...], gys: Variables) -> Variables:
+        of, arrays = self.of, [gy.array for gy in gys]
+        if self.number != of.passes:
+            raise RuntimeError("static_graph: a later forward pass has used the memory of this one")
+        if of.backward is None:
+            of.backward, gradients = of.recorder.record(
+                lambda _, *gys: chainer.grad(of.ys, of.parameters, [chainer.as_variable(gy) for gy in gys]),
+                self.x,
+                *arrays,
+            )
+            of.gradients = (None, *gradients)
+            for y in of.ys:
+                y.unchain()
+        else:
+            of.backward(self.x, *arrays)
+        return tuple([of.gradients[index] for index in indexes])

@@ -1,0 +1,48 @@
+"""PyTorch: the peer. The same model, weights, input and optimizer as ours, in PyTorch's own operations, and the rungs
+that a PyTorch user would reach for. Importing this module imports neither PyTorch nor NumPy."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tcbench.core.errors import SelectionError
+from tcbench.core.record import Cell
+from tcbench.core.session import Session
+from tcbench.engine.backends.torch.rungs import RUNGS
+from tcbench.engine.rung import Package
+
+if TYPE_CHECKING:
+    from tcbench.engine.accelerators.tracing import Trace
+    from tcbench.hardware.gpus import GpuProperties
+
+__all__ = ["DEVICES", "PACKAGES", "RUNGS", "open_session", "trace"]
+
+DEVICES = {
+    "cpu": (Package("torch", "uv pip install torch --torch-backend=cpu"),),
+    "cuda": (Package("torch", "uv sync --extra cuda13 --extra torch"),),
+}
+PACKAGES = (
+    "torch",
+    "numpy",
+    "Pillow",
+    "nvidia-dali-cuda120",
+    "nvidia-dali-cuda130",
+    "opencv-python-headless",
+    "nvtx",
+    "nvidia-cudnn-cu12",
+    "nvidia-cudnn-cu13",
+    "triton",
+)
+
+
+def open_session(cell: Cell) -> Session:
+    """Build the cell's model, optimizer and feed, rung by rung."""
+    from tcbench.engine.backends.torch.session import TorchSession
+    from tcbench.engine.backends.torch.sites import open_site
+
+    return TorchSession(cell, open_site(cell.device))
+
+
+def trace(cell: Cell, properties: GpuProperties) -> Trace:  # noqa: ARG001
+    """PyTorch needs the GPU that it launches on: SelectionError."""
+    raise SelectionError(f"config '{cell.config}': PyTorch cannot be traced without a GPU; leave its configs out")

@@ -1,0 +1,105 @@
+"""A feed's batches as a PyTorch step takes them: at its site, images (N, 3, S, S), labels (N,) int64."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import torch
+
+from tcbench.engine.backends.torch.sites import Batch, Site
+from tcbench.engine.feeds.base import Feed
+from tcbench.engine.feeds.pillow import make_pillow_feed
+from tcbench.engine.feeds.spec import FeedSpec
+from tcbench.engine.feeds.synthetic import SyntheticFeed
+
+
+class Batches(Protocol):
+    """The source of a step's batches. One is valid until the next call."""
+
+    @property
+    def prefetch_depth(self) -> int: ...
+
+    def next(self) -> Batch: ...
+
+    def close(self) -> None: ...
+
+
+MakeBatches = Callable[[FeedSpec, Site], Batches]
+
+
+class Arriving:
+    """The batches of a feed, as they come."""
+
+    def __init__(self, feed: Feed, spec: FeedSpec, site: Site) -> None:
+        self._feed = feed
+        self._site = site
+        self._channels_last = spec.tensor.layout == "NHWC"
+        self.prefetch_depth = feed.prefetch_depth
+        self.decoding = getattr(feed, "decoding", None)
+
+    def next(self) -> Batch:
+        x, t = self._site.arrive(*self._feed.next())
+        # (N, S, S, 3) in memory, seen as (N, 3, S, S): that is PyTorch's channels_last.
+        return (x.permute(0, 3, 1, 2) if self._channels_last else x), t.long()
+
+    def close(self) -> None:
+        self._feed.close()
+
+
+class Kept:
+    """One batch for ever: no input work, and no copy to the device either."""
+
+    prefetch_depth = 0
+
+    def __init__(self, batches: Batches) -> None:
+        self._batches = batches
+        self._batch = batches.next()
+
+    def next(self) -> Batch:
+        return self._batch
+
+    def close(self) -> None:
+        self._batches.close()
+
+
+class AtFixedAddresses:
+    """Every batch copied into the same two tensors: what a captured graph reads. In stream order, so that a step that
+    still reads the batch before is not disturbed."""
+
+    def __init__(self, batches: Batches) -> None:
+        self._batches = batches
+        self._batch: Batch | None = None
+        self.prefetch_depth = batches.prefetch_depth
+        self.decoding = getattr(batches, "decoding", None)
+
+    def next(self) -> Batch:
+        arrived = self._batches.next()
+        if self._batch is None:
+            self._batch = torch.empty_like(arrived[0]), torch.empty_like(arrived[1])
+        for source, target in zip(arrived, self._batch, strict=True):
+            target.copy_(source, non_blocking=True)
+        return self._batch
+
+    def close(self) -> None:
+        self._batches.close()
+
+
+def at_fixed_addresses(batches: Batches) -> Batches:
+    """The same batches at the same addresses; one batch for ever is there already."""
+    return batches if isinstance(batches, Kept) else AtFixedAddresses(batches)
+
+
+def arriving(make_feed: Callable[[FeedSpec, Site], Feed]) -> MakeBatches:
+    """Batches of the feed that `make_feed` makes for a spec and a site."""
+    return lambda spec, site: Arriving(make_feed(spec, site), spec, site)
+
+
+def pillow(spec: FeedSpec, site: Site) -> Batches:
+    """Decoded by Pillow in the calling thread."""
+    return Arriving(make_pillow_feed(spec), spec, site)
+
+
+def synthetic(spec: FeedSpec, site: Site) -> Batches:
+    """One batch of noise, kept at the site."""
+    return Kept(Arriving(SyntheticFeed(spec), spec, site))

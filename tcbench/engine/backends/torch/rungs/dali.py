@@ -1,0 +1,25 @@
+"""dali: NVIDIA DALI decodes and augments in threads of its own while the step before is computed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tcbench.engine.rung import Package, Parity, Requires, Rung
+
+
+class Dali(Rung):
+    name = "dali"
+    says = "input by NVIDIA DALI, prefetched in its own threads"
+    requires = Requires(packages=(Package("nvidia.dali", "uv sync (x86-64 Linux only)"),))
+    conflicts = frozenset({"opencv"})
+    parity = Parity("input", pixels=1.0)
+    source = "talk, slides 19 to 22"
+
+    def feed(self, recipe: Any, settings: Any) -> Any:
+        from tcbench.engine.backends.torch.batches import arriving
+        from tcbench.engine.feeds.dali import DaliFeed
+
+        return recipe.of(arriving(lambda spec, site: DaliFeed(spec, site.dali())))
+
+
+RUNG = Dali()

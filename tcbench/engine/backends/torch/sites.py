@@ -1,0 +1,179 @@
+"""Sites, the places where a PyTorch step computes: the host, or a GPU. Their clock, their memory, and the way of a
+feed's batch to them.
+
+Two orders are kept on a GPU, as in `feeds.dali`: a batch has arrived before it is read (everything runs on PyTorch's
+current stream, which waits for DALI's), and its memory is used again only when it has been read. A batch from the host
+is copied through two pinned buffers, each with an event that says when its last copy is done, so that the host waits
+for a copy only when it is two batches ahead; its place on the GPU is PyTorch's allocator's, which is in stream order.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any, Literal, Protocol
+
+import torch
+
+from tcbench.core.errors import SelectionError
+from tcbench.core.session import Clock
+from tcbench.engine.accelerators.cuda.clock import EventClock
+from tcbench.engine.feeds import dali
+from tcbench.hardware.clock import HostClock
+from tcbench.hardware.memory import peak_resident_bytes
+
+Batch = tuple[torch.Tensor, torch.Tensor]
+"""Images and labels (N,)."""
+
+
+class Site(Protocol):
+    """A place to compute."""
+
+    @property
+    def device(self) -> torch.device: ...
+
+    @property
+    def clock(self) -> Clock: ...
+
+    def scope(self) -> contextlib.AbstractContextManager[None]:
+        """Held from build to end."""
+        ...
+
+    def arrive(self, x: Any, t: Any) -> Batch:
+        """A feed's batch as tensors here, shape and dtype unchanged."""
+        ...
+
+    def dali(self) -> dali.Placement:
+        """The place where DALI decodes for a consumer here."""
+        ...
+
+    def peak_memory(self) -> tuple[int, Literal["process", "device"]]:
+        """Bytes, and of what."""
+        ...
+
+    @property
+    def backend(self) -> str:
+        """PyTorch's name of what reduces tensors here over ranks."""
+        ...
+
+    def collectives(self) -> str:
+        """Its name and version for people."""
+        ...
+
+
+class Host:
+    """The processor, in this process. Tensors share the feed's memory."""
+
+    backend = "gloo"
+
+    def __init__(self) -> None:
+        self.device = torch.device("cpu")
+        self.clock = HostClock()
+
+    def scope(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
+    def arrive(self, x: Any, t: Any) -> Batch:
+        return torch.from_numpy(x), torch.from_numpy(t)
+
+    def dali(self) -> dali.Placement:
+        return dali.ON_CPU
+
+    def peak_memory(self) -> tuple[int, Literal["process", "device"]]:
+        return peak_resident_bytes(), "process"
+
+    def collectives(self) -> str:
+        return self.backend
+
+
+class Gpu:
+    """One NVIDIA GPU, on PyTorch's current stream of it."""
+
+    backend = "nccl"
+
+    def __init__(self, index: int) -> None:
+        if not torch.cuda.is_available():
+            built_for = f"built for CUDA {torch.version.cuda}" if torch.version.cuda else "built without CUDA"
+            raise SelectionError(
+                f"PyTorch {torch.__version__} finds no GPU ({built_for}): uv sync --extra cuda13 --extra torch"
+            )
+        self.device = torch.device("cuda", index)
+        self._stream = torch.cuda.current_stream(self.device)
+        self.clock = EventClock(
+            self._stream,
+            lambda: torch.cuda.Event(enable_timing=True),
+            lambda before, after: float(before.elapsed_time(after)),
+        )
+        self._pinned = (_Pinned(self.device), _Pinned(self.device))
+
+    @contextlib.contextmanager
+    def scope(self) -> Iterator[None]:
+        with torch.cuda.device(self.device):
+            torch.cuda.reset_peak_memory_stats()
+            yield
+            torch.cuda.synchronize()
+
+    def arrive(self, x: Any, t: Any) -> Batch:
+        if isinstance(x, torch.Tensor):
+            return x, t
+        self._pinned = self._pinned[::-1]
+        return self._pinned[0].upload(x, t)
+
+    def dali(self) -> dali.Placement:
+        return dali.Placement(
+            device_id=self.device.index,
+            decoder="mixed",
+            hand_over=lambda output: torch.from_dlpack(output.as_tensor()),
+            stream=self._stream,
+            fence=lambda: _Fence(self._stream),
+        )
+
+    def peak_memory(self) -> tuple[int, Literal["process", "device"]]:
+        """Bytes that PyTorch's allocator held."""
+        return torch.cuda.max_memory_reserved(self.device), "device"
+
+    def collectives(self) -> str:
+        return f"NCCL {'.'.join(map(str, torch.cuda.nccl.version()))}"
+
+
+class _Fence:
+    """A point in a stream, as `feeds.dali` asks for it."""
+
+    def __init__(self, stream: Any) -> None:
+        self._event = torch.cuda.Event(blocking=True)
+        self._event.record(stream)
+
+    @property
+    def done(self) -> bool:
+        return bool(self._event.query())
+
+    def synchronize(self) -> None:
+        self._event.synchronize()
+
+
+class _Pinned:
+    """Page-locked host memory for one batch, and when its last copy to the device is done."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._batch: Batch | None = None
+        self._copied = torch.cuda.Event()
+
+    def upload(self, x: Any, t: Any) -> Batch:
+        """Copies to the device, in stream order; waits only for this buffer's own last copy."""
+        arrived = torch.from_numpy(x), torch.from_numpy(t)
+        if self._batch is None:
+            self._batch = arrived[0].pin_memory(), arrived[1].pin_memory()
+        else:
+            self._copied.synchronize()
+            for pinned, source in zip(self._batch, arrived, strict=True):
+                pinned.copy_(source)
+        x_there, t_there = (pinned.to(self._device, non_blocking=True) for pinned in self._batch)
+        self._copied.record()
+        return x_there, t_there
+
+
+def open_site(device: str) -> Site:
+    """The site that "cpu" or "cuda:N" names. Raises SelectionError where PyTorch finds no GPU."""
+    kind, _, index = device.partition(":")
+    return Host() if kind == "cpu" else Gpu(int(index or 0))

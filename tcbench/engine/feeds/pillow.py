@@ -1,0 +1,87 @@
+"""Pillow decodes and scales in the calling thread: the path that every framework's base takes. Imports none of them.
+
+`scaled_image` and `finished` are one image's two halves; a framework's own input classes are built on them too, so that
+all deliver the same pixels for the same seed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from tcbench.engine.feeds.base import MEAN, STD, Feed, broken_image, crop_window, images_of, scaled_shape
+from tcbench.engine.feeds.spec import FeedSpec
+
+_MEAN = MEAN[:, None, None]
+_SCALE = 1 / STD[:, None, None]
+
+
+def scaled_image(path: Path, image_size: int) -> np.ndarray:
+    """The image with its shorter side scaled, float32 (3, H, W) in 0..255. Raises DataError."""
+    try:
+        with Image.open(path) as image:
+            height, width = scaled_shape(image.height, image.width, image_size)
+            scaled = image.convert("RGB").resize((width, height), Image.Resampling.BILINEAR)
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+        raise broken_image(path, error) from error
+    return np.asarray(scaled, dtype=np.float32).transpose(2, 0, 1)
+
+
+def finished(image: np.ndarray, spec: FeedSpec, rng: np.random.Generator) -> np.ndarray:
+    """Cropped, mirrored and normalised: (3, S, S) or (S, S, 3) in the spec's layout and dtype."""
+    size = spec.image_size
+    top, left, mirror = crop_window(rng, image.shape[1], image.shape[2], size, spec.augment)
+    image = image[:, top : top + size, left : left + size]
+    if mirror:
+        image = image[:, :, ::-1]
+    # Plane by plane in memory before the arithmetic: NumPy would otherwise loop over three channels at a time, which
+    # costs 1.6 ms per image of 224 pixels.
+    image = np.ascontiguousarray(image)
+    image -= _MEAN
+    image *= _SCALE
+    if spec.tensor.layout == "NHWC":
+        image = image.transpose(1, 2, 0)
+    return np.ascontiguousarray(image, dtype=spec.tensor.dtype)
+
+
+def shuffled(spec: FeedSpec) -> np.random.RandomState | None:
+    """The source of the order of samples; None for file order."""
+    return np.random.RandomState(spec.seed % 2**32) if spec.augment else None
+
+
+class PillowFeed:
+    """Batches made in `next`, by the thread that calls it."""
+
+    prefetch_depth = 0
+    on_device = False
+
+    def __init__(self, spec: FeedSpec) -> None:
+        self._spec = spec
+        self._files = images_of(spec).files
+        self._rng = np.random.default_rng(spec.seed)
+        self._order = self._indices()
+        self.epoch_size = len(self._files)
+
+    def next(self) -> tuple[np.ndarray, np.ndarray]:
+        samples = [self._files[index] for index in islice(self._order, self._spec.batch_size)]
+        x = np.stack(
+            [finished(scaled_image(path, self._spec.image_size), self._spec, self._rng) for path, _ in samples]
+        )
+        return x, np.array([label for _, label in samples], np.int32)
+
+    def close(self) -> None:
+        pass
+
+    def _indices(self) -> Iterator[int]:
+        order, n = shuffled(self._spec), len(self._files)
+        while True:
+            yield from (range(n) if order is None else order.permutation(n).tolist())
+
+
+def make_pillow_feed(spec: FeedSpec) -> Feed:
+    """Pillow on the images of `spec`."""
+    return PillowFeed(spec)

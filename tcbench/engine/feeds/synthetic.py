@@ -1,0 +1,58 @@
+"""One batch kept in memory: a run without any input work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from tcbench.engine.accelerators.protocol import current
+from tcbench.engine.feeds.base import Feed
+from tcbench.engine.feeds.spec import FeedSpec
+from tcbench.engine.work import stored
+
+
+class SyntheticFeed:
+    """Hands out the same two arrays for ever; who writes to them writes to the next batch. They are in the host's
+    memory, or where `upload` brings them."""
+
+    prefetch_depth = 0
+
+    def __init__(self, spec: FeedSpec, upload: Callable[[Any], Any] | None = None) -> None:
+        rng = np.random.default_rng(spec.seed)
+        size = spec.image_size
+        x = rng.standard_normal((spec.batch_size, 3, size, size), dtype=np.float32)
+        if spec.tensor.layout == "NHWC":
+            x = x.transpose(0, 2, 3, 1)
+        self._x: Any = np.ascontiguousarray(x, dtype=spec.tensor.dtype)
+        self._t: Any = rng.integers(0, spec.n_classes, spec.batch_size, dtype=np.int32)
+        self.on_device = upload is not None
+        if upload is not None:
+            self._x, self._t = upload(self._x), upload(self._t)
+        self.epoch_size = spec.batch_size
+
+    def next(self) -> tuple[Any, Any]:
+        return self._x, self._t
+
+    def close(self) -> None:
+        pass
+
+
+class UnfilledFeed(SyntheticFeed):
+    """Two arrays of the current accelerator with nothing in them: for a trace, which reads no number."""
+
+    on_device = True
+
+    def __init__(self, spec: FeedSpec) -> None:
+        accelerator = current()
+        shape = stored(spec.tensor.layout, spec.batch_size, 3, spec.image_size, spec.image_size)
+        self._x = accelerator.empty(shape, spec.tensor.dtype)
+        self._t = accelerator.empty((spec.batch_size,), "int32")
+        self.epoch_size = spec.batch_size
+
+
+def make_synthetic_feed(spec: FeedSpec) -> Feed:
+    """Normally distributed pixels (mean 0, standard deviation 1, as normalised images have) and uniform labels, on the
+    current accelerator."""
+    return SyntheticFeed(spec, current().upload)

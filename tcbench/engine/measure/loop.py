@@ -1,0 +1,294 @@
+"""Measures a cell: warm-up, then blocks of timed steps, then a short profiled pass.
+
+Owns the order of things and the hot loop. Knows a session only through its protocol; prints and stores nothing. Where
+many ranks train together, all of them begin a block together, and take as many steps as rank 0 decides: a rank that ran
+one step more would wait for the others' gradients for ever.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import msgspec
+
+from tcbench.core.record import Measurement, MeasureSettings, PhaseTimes
+from tcbench.core.session import Detailed, Facts, Session
+from tcbench.core.stopping import StoppingRule, WarmUpRule
+from tcbench.engine.measure.ranges import CELL_MARK, Ranges
+from tcbench.engine.measure.recorder import Recorder
+from tcbench.engine.world import current
+
+Stage = Literal["warm-up", "timed", "profiled"]
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Told between blocks: the stage, steps done in it, and seconds of the last step. The timed and the profiled stage
+    are also told when they begin, with no step done."""
+
+    stage: Stage
+    steps: int
+    step_time_s: float
+
+
+class LossError(Exception):
+    """The loss is not a finite number: what was measured is not training."""
+
+
+class ClockError(Exception):
+    """The clock of a session shows no time that can have passed."""
+
+
+Listener = Callable[[Progress], None]
+
+
+@dataclass(frozen=True)
+class Profiling:
+    """Recorders that go with the profiled pass. `recorder` gets its steps and phases, and where `layers` is set and the
+    session can tell them also its layers. `around` is held around the pass: a GPU's profilers start and stop there.
+    `title` is what a tool is told of the cell, as JSON. `phase` takes a phase's name and is held around each run of it.
+    The pass takes about `least_s` seconds at least."""
+
+    recorder: Recorder = field(default_factory=Recorder)
+    around: Callable[[], contextlib.AbstractContextManager[object]] = contextlib.nullcontext
+    layers: bool = False
+    title: str = ""
+    phase: Callable[[str], contextlib.AbstractContextManager[object]] = contextlib.nullcontext
+    least_s: float = 0.0
+
+
+def measure(
+    session: Session,
+    settings: MeasureSettings,
+    listen: Listener = lambda _: None,
+    block_steps: int | None = None,
+    profiling: Profiling | None = None,
+) -> Measurement:
+    """Measure one session from cold to done.
+
+    Raises LossError when the loss after warm-up or after the timed pass is not finite, and ClockError when a step took
+    no time.
+    """
+    profiling = profiling or Profiling()
+    world = current()
+    ranges = Ranges([phase.name for phase in session.phases])
+    ranges.mark(CELL_MARK + profiling.title)
+
+    warmup_rule = WarmUpRule(settings.min_warmup_steps, settings.max_warmup_steps)
+    warmup_s: list[float] = []
+    while not world.bcast(warmup_rule.over(warmup_s, all(phase.settled() for phase in session.phases))):
+        warmup_s += run_block(session, ranges, 1, first=len(warmup_s))
+        listen(Progress("warm-up", len(warmup_s), warmup_s[-1]))
+    facts = session.facts()
+    warmup_loss = _finite(facts.loss, "after warm-up")
+    # The first step of a block is not counted: the others are whole periods.
+    block_steps = 1 + _whole((block_steps or _block_steps(session, facts, settings, warmup_s[-1])) - 1, facts.period)
+    block_steps = world.bcast(block_steps)
+    gc.collect()
+    gc.freeze()
+
+    stopping_rule = StoppingRule(settings.target, settings.max_time_s, settings.min_timed_steps)
+    timed_s: list[float] = []
+    counted_s: list[float] = []
+    asked_at = 0
+    verdict: Literal["continue", "target", "budget"] = "continue"
+    listen(Progress("timed", 0, warmup_s[-1]))
+    while verdict == "continue":
+        world.barrier()
+        block = run_block(session, ranges, block_steps, first=len(warmup_s) + len(timed_s))
+        timed_s += block
+        counted_s += block[1:]
+        if len(counted_s) >= _ASK_AFTER * asked_at:
+            asked_at = len(counted_s)
+            verdict = world.bcast(stopping_rule.ask(counted_s, sum(timed_s)))
+        listen(Progress("timed", len(timed_s), block[-1]))
+    after = session.facts()
+    last_loss = _finite(after.loss, "after the timed pass")
+    busy_s = None if facts.busy_s is None or after.busy_s is None else (after.busy_s - facts.busy_s) / len(timed_s)
+
+    steps = max(settings.profiled_steps, math.ceil(profiling.least_s / statistics.median(timed_s)))
+    steps = world.bcast(_whole(steps, facts.period))
+    listen(Progress("profiled", 0, timed_s[-1]))
+    phases = profile(session, ranges, steps, len(warmup_s) + len(timed_s), profiling, facts.period)
+    listen(Progress("profiled", steps, timed_s[-1]))
+    facts = session.facts()
+    gc_frozen = gc.get_freeze_count() > 0
+    gc.unfreeze()
+    return Measurement(
+        warmup_times_s=tuple(warmup_s),
+        warmup_settled=warmup_rule.settled(warmup_s),
+        step_times_s=tuple(timed_s),
+        block_steps=block_steps,
+        stopped_by=verdict,
+        phases=phases,
+        warmup_loss=warmup_loss,
+        last_loss=last_loss,
+        peak_memory_bytes=facts.peak_memory_bytes,
+        peak_memory_of=facts.peak_memory_of,
+        prefetch_depth=facts.prefetch_depth,
+        parameters=facts.parameters,
+        macs_per_image=facts.macs_per_image,
+        gc_frozen=gc_frozen,
+        plans=facts.plans,
+        busy_s=busy_s,
+        decoding=facts.decoding,
+        reduced_bytes=facts.reduced_bytes,
+        reduce_overlaps=facts.reduce_overlaps,
+    )
+
+
+PREFETCHED_PER_BLOCK = 10
+"""On a GPU a block is at least this many times as long as the feed's prefetch queue, which is full when it begins."""
+
+
+def _whole(steps: int, period: int) -> int:
+    """So many steps or more: whole periods."""
+    return -(-steps // period) * period
+
+
+_ASK_AFTER = 1.05
+"""The stopping rule looks at all steps so far: asked after every block, it would take most of the time where steps are
+short and many."""
+_SHORTEST_BLOCK_S = 0.01
+"""Between blocks a message is sent, and ranks meet."""
+
+
+def _block_steps(session: Session, facts: Facts, settings: MeasureSettings, step_s: float) -> int:
+    if session.clock.of == "host":
+        return max(settings.block_steps, math.ceil(_SHORTEST_BLOCK_S / step_s))
+    return max(settings.block_steps, PREFETCHED_PER_BLOCK * facts.prefetch_depth)
+
+
+def run_block(session: Session, ranges: Ranges, steps: int, first: int) -> tuple[float, ...]:
+    """The hot loop: `steps` steps between clock marks; seconds of each. `first` is the number of the first step."""
+    clock = session.clock
+    push, pop, step_range = ranges.push, ranges.pop, ranges.step
+    phases = [(phase.run, attributes) for phase, attributes in zip(session.phases, ranges.phases, strict=True)]
+    clock.mark()
+    for number in range(first, first + steps):
+        push(step_range(number))
+        for run, attributes in phases:
+            push(attributes)
+            run()
+            pop()
+        pop()
+        clock.mark()
+    return tuple(map(_passed, clock.read()))
+
+
+def profile(
+    session: Session, ranges: Ranges, steps: int, first: int, profiling: Profiling | None = None, period: int = 1
+) -> tuple[PhaseTimes, ...]:
+    """Host time of each phase, and on a device its device time: marks around each phase, never part of a timed pass.
+
+    The host's time is what the call of the phase takes; the device's marks lie outside it. The device's time of a phase
+    ends where the stream has done what the phase gave it, and begins where the phase before ended: it holds the time in
+    which the device waits for the host. Nothing waits until the last step is launched, so that the host runs ahead as
+    it does in a timed pass. On a CPU a phase is done when it returns, so its host time is its time.
+
+    Where steps differ within a `period`, each time is a mean over one: what is done now and then has its share.
+    """
+    profiling = profiling or Profiling()
+    recorder, device = profiling.recorder, session.clock
+    on_device = device.of == "device"
+    with profiling.around(), _detail(session, ranges, profiling):
+        ranges.mark(CELL_MARK + profiling.title)
+        if on_device:
+            device.mark()
+        for number in range(first, first + steps):
+            recorder.begin_step(number)
+            ranges.push(ranges.step(number))
+            for phase, attributes in zip(session.phases, ranges.phases, strict=True):
+                recorder.begin_phase(phase.name)
+                ranges.push(attributes)
+                with profiling.phase(phase.name):
+                    phase.run()
+                ranges.pop()
+                recorder.end()
+                if on_device:
+                    device.mark()
+            ranges.pop()
+            recorder.end()
+        device_s = device.read() if on_device else None
+    host_s = [(span.end_ns - span.begin_ns) * 1e-9 for span in recorder.spans if span.kind == "phase"]
+    n = len(session.phases)
+    return tuple(
+        PhaseTimes(
+            name=phase.name,
+            host_s=_over_periods(host_s[i::n], period),
+            device_s=None if device_s is None else _over_periods(device_s[i::n], period),
+        )
+        for i, phase in enumerate(session.phases)
+    )
+
+
+def _over_periods(times_s: Sequence[float], period: int) -> tuple[float, ...]:
+    if period == 1:
+        return tuple(times_s)
+    return tuple(statistics.fmean(times_s[i : i + period]) for i in range(0, len(times_s), period))
+
+
+def at_host_speed(measurement: Measurement, speed: float) -> Measurement:
+    """The measurement as of a host so many times as fast, whose device took that much longer for everything meanwhile:
+    all times are divided by it."""
+    if speed == 1:
+        return measurement
+
+    def scaled(times_s: tuple[float, ...]) -> tuple[float, ...]:
+        return tuple(time_s / speed for time_s in times_s)
+
+    return msgspec.structs.replace(
+        measurement,
+        warmup_times_s=scaled(measurement.warmup_times_s),
+        step_times_s=scaled(measurement.step_times_s),
+        busy_s=None if measurement.busy_s is None else measurement.busy_s / speed,
+        phases=tuple(
+            PhaseTimes(
+                name=phase.name,
+                host_s=scaled(phase.host_s),
+                device_s=None if phase.device_s is None else scaled(phase.device_s),
+            )
+            for phase in measurement.phases
+        ),
+    )
+
+
+class _Layers:
+    """Tells a tool and the recorder of layers."""
+
+    def __init__(self, ranges: Ranges, recorder: Recorder) -> None:
+        self._ranges = ranges
+        self._recorder = recorder
+
+    def begin(self, name: str) -> None:
+        self._recorder.begin_layer(name)
+        self._ranges.push(self._ranges.layer(name))
+
+    def end(self) -> None:
+        self._ranges.pop()
+        self._recorder.end()
+
+
+def _detail(session: Session, ranges: Ranges, profiling: Profiling) -> contextlib.AbstractContextManager[None]:
+    """Layers too, where they are asked for and the session tells them."""
+    if profiling.layers and isinstance(session, Detailed):
+        return session.detail(_Layers(ranges, profiling.recorder))
+    return contextlib.nullcontext()
+
+
+def _passed(time_s: float) -> float:
+    if not time_s > 0:
+        raise ClockError(f"the clock shows that a step took {time_s:g} s; expected more than 0")
+    return time_s
+
+
+def _finite(loss: float | None, when: str) -> float | None:
+    if loss is not None and not math.isfinite(loss):
+        raise LossError(f"the loss is {loss} {when}: this config does not train with these settings")
+    return loss

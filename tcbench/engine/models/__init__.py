@@ -1,0 +1,31 @@
+"""The models a scenario may name, as framework-free descriptions: those in `MODELS` of any module here.
+
+Backends build them from their stages (`geometry`); nothing else looks inside.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+
+from tcbench.engine.models.geometry import Network
+
+
+def _all() -> dict[str, Network]:
+    modules = (importlib.import_module(f"{__name__}.{module.name}") for module in pkgutil.iter_modules(__path__))
+    return {model.name: model for module in modules for model in getattr(module, "MODELS", ())}
+
+
+MODELS: dict[str, Network] = _all()
+
+
+def variant_of(name: str, wanted: str) -> str:
+    """The variant of a model that is wanted, where it has that, else its first; of an unknown model what is wanted."""
+    model = MODELS.get(name)
+    return wanted if model is None or wanted in model.variants else model.variants[0]
+
+
+def described(name: str, variant: str, image_size: int) -> Network | None:
+    """The model of a cell; None where a record names a model, a variant or a size of images that there is not."""
+    model = MODELS.get(name)
+    return model if model and variant in model.variants and image_size >= model.min_image_size else None

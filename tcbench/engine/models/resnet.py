@@ -1,0 +1,66 @@
+"""Residual networks for ImageNet as numbers: their convolutions, in order, without a framework.
+
+Source: K. He, X. Zhang, S. Ren, J. Sun, "Deep Residual Learning for Image Recognition", 2015, table 1. Variant `v1`
+is the paper's and the talk's: a stage's stride sits in the first convolution of its first block. `v1.5` moves it to the
+3x3 convolution of a bottleneck, as PyTorch and MLPerf have it; a basic block begins with that, so it has no other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tcbench.engine.models.geometry import Block, Conv
+from tcbench.engine.models.residual import ResidualNetwork
+
+
+@dataclass(frozen=True)
+class ResNet(ResidualNetwork):
+    """Stages of blocks, each after the first of half the image's side and twice the channels: bottlenecks (1x1, 3x3,
+    1x1 to four times the width) or basic blocks (3x3, 3x3). `width`: that of the first stage."""
+
+    source: str = "K. He et al., Deep Residual Learning for Image Recognition, 2015, table 1"
+    variants: tuple[str, ...] = ("v1", "v1.5")
+    blocks_per_stage: tuple[int, ...] = (3, 4, 6, 3)
+    bottleneck: bool = True
+    width: int = 64
+
+    @property
+    def features(self) -> int:
+        """Channels before the classifier."""
+        return self._channels(len(self.blocks_per_stage) - 1)
+
+    def _channels(self, stage: int) -> int:
+        return (self.width << stage) * (4 if self.bottleneck else 1)
+
+    def blocks(self, variant: str) -> Iterator[Block]:
+        """All blocks in order. Raises ValueError for an unknown variant."""
+        self.check(variant)
+        in_channels = self.stem.out_channels
+        for stage, n_blocks in enumerate(self.blocks_per_stage):
+            width, out_channels = self.width << stage, self._channels(stage)
+            for index in range(n_blocks):
+                stride = 2 if stage > 0 and index == 0 else 1
+                first, second = (stride, 1) if variant == "v1" else (1, stride)
+                convs: tuple[Conv, ...]
+                if self.bottleneck:
+                    convs = (
+                        Conv(in_channels, width, 1, first),
+                        Conv(width, width, 3, second),
+                        Conv(width, out_channels, 1, 1),
+                    )
+                else:
+                    convs = Conv(in_channels, width, 3, stride), Conv(width, width, 3, 1)
+                widens = stride > 1 or in_channels != out_channels
+                yield Block(convs, Conv(in_channels, out_channels, 1, stride, relu=False) if widens else None)
+                in_channels = out_channels
+
+
+RESNET50 = ResNet("resnet50")
+MODELS = (
+    ResNet("resnet18", variants=("v1",), blocks_per_stage=(2, 2, 2, 2), bottleneck=False),
+    ResNet("resnet34", variants=("v1",), blocks_per_stage=(3, 4, 6, 3), bottleneck=False),
+    RESNET50,
+    ResNet("resnet101", blocks_per_stage=(3, 4, 23, 3)),
+    ResNet("resnet152", blocks_per_stage=(3, 8, 36, 3)),
+)

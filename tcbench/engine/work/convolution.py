@@ -1,0 +1,129 @@
+"""Convolutions without bias: forward (fprop), and the gradients of data (dgrad) and filters (wgrad)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from tcbench.engine.work.base import (
+    Array,
+    DType,
+    Kind,
+    Layout,
+    Math,
+    Work,
+    check_dtype,
+    reads,
+    stored,
+    wide,
+    writes,
+)
+
+
+@dataclass(frozen=True)
+class Conv2d:
+    """The geometry of a convolution without bias: x (N, C, H, W) * w (K, C, R, S) -> y (N, K, P, Q), as logical sizes.
+
+    Stored NCHW / KCRS or NHWC / KRSC as `layout` says; x, w and y have one dtype.
+    """
+
+    n: int
+    c: int
+    h: int
+    w: int
+    k: int
+    r: int
+    s: int
+    stride: int
+    pad: int
+    layout: Layout
+    dtype: DType
+    math: Math = "strict"
+
+    def __post_init__(self) -> None:
+        check_dtype(self.dtype)
+        if min(self.p, self.q) < 1:
+            size = f"{self.r}x{self.s}/{self.stride} over {self.h}x{self.w} pixels, pad {self.pad}"
+            raise ValueError(f"convolution {size}: output would be empty")
+
+    def __str__(self) -> str:
+        """As in "64x128x28x28 k128 3x3/1 NHWC float16"; the sizes are x's, N first."""
+        how = " tf32" if self.math == "tf32" else ""
+        size = f"{self.n}x{self.c}x{self.h}x{self.w}"
+        return f"{size} k{self.k} {self.r}x{self.s}/{self.stride} {self.layout} {self.dtype}{how}"
+
+    @property
+    def p(self) -> int:
+        return (self.h + 2 * self.pad - self.r) // self.stride + 1
+
+    @property
+    def q(self) -> int:
+        return (self.w + 2 * self.pad - self.s) // self.stride + 1
+
+    @property
+    def x_shape(self) -> tuple[int, int, int, int]:
+        return stored(self.layout, self.n, self.c, self.h, self.w)
+
+    @property
+    def w_shape(self) -> tuple[int, int, int, int]:
+        return stored(self.layout, self.k, self.c, self.r, self.s)
+
+    @property
+    def y_shape(self) -> tuple[int, int, int, int]:
+        return stored(self.layout, self.n, self.k, self.p, self.q)
+
+    @property
+    def flops(self) -> int:
+        return 2 * self.n * self.k * self.p * self.q * self.c * self.r * self.s
+
+
+@dataclass(frozen=True)
+class _ConvWork(Work):
+    kind: ClassVar[Kind] = "graph"
+    conv: Conv2d
+
+    def array(self, name: str) -> Array:
+        if name.endswith("sum"):
+            return (self.conv.k,), wide(self.conv.dtype)
+        of = "x" if name == "other" else name.removeprefix("g")  # a gradient is as its array
+        shape: tuple[int, ...] = getattr(self.conv, f"{of}_shape")
+        return shape, self.conv.dtype
+
+    @property
+    def flops(self) -> int:
+        return self.conv.flops
+
+
+class ConvFprop(_ConvWork):
+    """y = x * w."""
+
+    name = "conv_fprop"
+    roles = reads("x", "w") | writes("y")
+
+
+class ConvDgrad(_ConvWork):
+    """gx of gy and w."""
+
+    name = "conv_dgrad"
+    roles = reads("gy", "w") | writes("gx")
+
+
+class ConvDgradAdd(_ConvWork):
+    """gx of gy and w, plus `other`, another gradient of x."""
+
+    name = "conv_dgrad_add"
+    roles = reads("gy", "w", "other") | writes("gx")
+
+
+class ConvWgrad(_ConvWork):
+    """gw of x and gy."""
+
+    name = "conv_wgrad"
+    roles = reads("x", "gy") | writes("gw")
+
+
+class ConvFpropStats(_ConvWork):
+    """y = x * w, and per channel of y its sum and sum of squares over N, P, Q, taken before y is rounded."""
+
+    name = "conv_fprop_stats"
+    roles = reads("x", "w") | writes("y", "sum", "square_sum")

@@ -1,0 +1,59 @@
+"""The loss: softmax cross entropy and its mean."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from tcbench.engine.work.base import Array, DType, Work, reads, wide, writes
+
+
+@dataclass(frozen=True)
+class _Logits(Work):
+    """On logits (N, K)."""
+
+    numbers: ClassVar[tuple[str, ...]] = ("n", "k")
+    n: int
+    k: int
+    dtype: DType
+
+    def array(self, name: str) -> Array:
+        return {
+            "t": ((self.n,), "int32"),
+            "log_p": ((self.n, self.k), wide(self.dtype)),
+            "losses": ((self.n,), wide(self.dtype)),
+            "gloss": ((), wide(self.dtype)),
+        }.get(name, ((self.n, self.k), self.dtype))
+
+
+class SoftmaxCrossEntropyForward(_Logits):
+    """log_p (N, K) float32 = log softmax of each row; losses (N,) = -log_p at the label, int32 (N,) within [0, K). A
+    label out of range: NaN."""
+
+    name = "softmax_cross_entropy_forward"
+    roles = reads("x", "t") | writes("log_p", "losses")
+
+
+@dataclass(frozen=True)
+class SoftmaxCrossEntropyBackward(_Logits):
+    """gx = (exp(log_p) - one_hot(t)) * gloss * weight / N, in the logits' dtype."""
+
+    name = "softmax_cross_entropy_backward"
+    roles = reads("log_p", "t", "gloss") | writes("gx")
+    numbers = ("n", "k", "weight")
+    weight: float = 1.0
+
+
+@dataclass(frozen=True)
+class MeanLoss(Work):
+    """loss () = the mean of losses (N,), summed in a fixed order, times the weight."""
+
+    name = "mean_loss"
+    roles = reads("losses") | writes("loss")
+    numbers = ("n", "weight")
+    n: int
+    dtype: DType = "float32"
+    weight: float = 1.0
+
+    def array(self, name: str) -> Array:
+        return (self.n,) if name == "losses" else (), self.dtype

@@ -1,0 +1,51 @@
+"""Work on every value by itself, whatever the shape: ReLU, addition, and their gradients."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tcbench.engine.work.base import Array, DType, Work, reads, writes
+
+
+@dataclass(frozen=True)
+class Pointwise(Work):
+    """On `size` values of one dtype; 16 bits compute in float32. Any shape of that size will do."""
+
+    numbers = ("size",)
+    size: int
+    dtype: DType
+
+    def array(self, name: str) -> Array:
+        return (self.size,), self.dtype
+
+    @property
+    def flops(self) -> int:
+        return self.size
+
+
+class Relu(Pointwise):
+    """y = max(x, 0); NaN stays NaN."""
+
+    name = "relu"
+    roles = reads("x") | writes("y")
+
+
+class ReluBackward(Pointwise):
+    """gx = gy where y > 0, else 0."""
+
+    name = "relu_backward"
+    roles = reads("gy", "y") | writes("gx")
+
+
+class Add(Pointwise):
+    """c = a + b."""
+
+    name = "add"
+    roles = reads("a", "b") | writes("c")
+
+
+class AddRelu(Pointwise):
+    """y = max(a + b, 0); NaN stays NaN."""
+
+    name = "add_relu"
+    roles = reads("a", "b") | writes("y")

@@ -1,0 +1,225 @@
+from __future__ import annotations
+
+import msgspec
+import pytest
+from numerics_documents import SETTING, make_document, make_gradients, make_ranks_document, make_run
+
+from tcbench.analysis.numerics.judgement import (
+    Margins,
+    by_training,
+    costs,
+    loss_curve,
+    not_learnt,
+    outcome,
+    ratio_curve,
+    safe,
+    verdicts,
+)
+from tcbench.core.claim import Claim, Side
+from tcbench.core.numerics import TECHNIQUES, Gradients
+
+
+def words(document, margins=None):
+    return {verdict.technique: verdict.word for verdict in verdicts(document, margins)}
+
+
+def test_a_technique_that_ends_where_fp32_does_trains_like_it_and_others_do_not():
+    by_technique = words(make_document())
+    assert by_technique == {
+        "neither": "does not",
+        "scaling": "does not",
+        "masters": "does not",
+        "both": "trains like fp32",
+        "dynamic": "trains like fp32",
+        "bf16": "trains like fp32",
+    }
+
+
+def test_few_or_wavering_seeds_leave_a_verdict_undecided():
+    assert set(words(make_document(seeds=[0])).values()) == {"undecided"}
+    wavering = [make_run("both", seed, worse) for seed, worse in enumerate((0.05, -0.05, 0.04, -0.04, 0.0))]
+    assert words(make_document(extra=wavering))["both"] == "undecided"
+
+
+def test_the_margin_decides():
+    document = make_document(worse={"both": 0.03})
+    assert words(document, Margins(0.02, 0.02))["both"] == "does not"
+    assert words(document, Margins(0.10, 0.10))["both"] == "trains like fp32"
+
+
+def test_a_run_that_diverged_is_an_answer_and_one_that_failed_is_none():
+    diverged = [make_run("both", 0, status="diverged", reason="diverged at step 3: overflow")]
+    verdict = next(v for v in verdicts(make_document(extra=diverged)) if v.technique == "both")
+    assert (verdict.word, verdict.reason) == ("does not", "diverged at step 3: overflow")
+    failed = [make_run("both", 0, status="failed", reason="killed")]
+    assert words(make_document(extra=failed))["both"] == "undecided"
+
+
+def test_nothing_trains_like_an_fp32_that_did_not_get_to_the_end():
+    broken = [make_run("fp32", seed, status="diverged", reason="x", test_loss=None, accuracy=None) for seed in range(5)]
+    assert set(words(make_document(extra=broken)).values()) == {"undecided"}
+
+
+def setting(**changes):
+    return msgspec.structs.replace(SETTING, **changes)
+
+
+def test_nothing_trains_like_an_fp32_that_learnt_nothing():
+    chance = [make_run(name, seed, accuracy=0.11 - 0.01 * seed) for name in TECHNIQUES for seed in range(3)]
+    document = make_document(extra=chance)
+    assert set(words(document).values()) == {"undecided"}
+    assert {v.reason for v in verdicts(document)} == {
+        "fp32 itself has not clearly learnt here: its accuracy of 10.0% is not surely above 28.0% (chance: 10.0%); "
+        "take more --steps or a lower --lr"
+    }
+    finding = by_training(document)(claim("trains like"))
+    assert finding.outcome == "undecided"
+    assert "fp32 itself has not clearly learnt here" in finding.why
+
+    one_step = [make_run(name, seed, losses=(2.3,)) for name in TECHNIQUES for seed in range(5)]
+    document = make_document(extra=one_step, setting=setting(steps=1))
+    assert set(words(document).values()) == {"undecided"}
+    assert "its loss did not fall in 1 step;" in verdicts(document)[0].reason
+
+
+def test_a_little_above_chance_is_not_enough_however_many_images_say_so():
+    """After 20 steps fp32 is at 15%, and so is everything else: that says nothing of a training that learns."""
+    begun = [make_run(name, seed, accuracy=0.15) for name in TECHNIQUES for seed in range(5)]
+    document = make_document(extra=begun, setting=setting(test_images=10_000))
+    assert set(words(document).values()) == {"undecided"}
+    assert by_training(document)(claim("trains like")).outcome == "undecided"
+
+
+def test_above_chance_is_asked_over_seeds_and_over_test_images():
+    lucky = [make_run(name, seed, accuracy=0.45 if seed else 0.10) for name in TECHNIQUES for seed in range(3)]
+    assert not_learnt(make_document(extra=lucky, setting=setting(test_images=2048)))  # it varies over seeds
+    few = [make_run(name, seed, accuracy=0.4) for name in TECHNIQUES for seed in range(3)]
+    assert not_learnt(make_document(extra=few, setting=setting(test_images=4)))
+    assert not not_learnt(make_document(extra=few, setting=setting(test_images=64)))
+    # What diverged is an answer all the same.
+    diverged = [make_run("both", 0, status="diverged", reason="x", test_loss=None, accuracy=None)]
+    few = [run for run in few if run.technique != "both"]
+    assert words(make_document(extra=[*few, *diverged], setting=setting(test_images=4)))["both"] == "does not"
+    assert (
+        by_training(make_document(extra=[*few, *diverged], setting=setting(test_images=4)))(
+            claim("trains like")
+        ).outcome
+        == "undecided"
+    )
+
+
+def test_few_test_images_tell_no_accuracies_apart():
+    same = [make_run(name, seed, accuracy=0.75) for name in TECHNIQUES for seed in range(5)]
+    few, many = (make_document(extra=same, setting=setting(test_images=n)) for n in (32, 64))
+    assert words(few)["both"] == "undecided"
+    reason = next(v.reason for v in verdicts(few) if v.technique == "both")
+    assert reason.endswith("32 test images tell 3.1 points apart at best, more than the margin of 2")
+    assert words(many)["both"] == "trains like fp32"
+    accuracy = next(v.accuracy for v in verdicts(many) if v.technique == "both")
+    assert accuracy.low < 0 < accuracy.high
+
+
+def test_a_loss_far_beyond_fp32s_has_no_interval_of_millions_of_percent():
+    runaway = [make_run("both", seed, test_loss=loss) for seed, loss in enumerate((80.0, 2.0, 1e30, 1e300, 1e-9))]
+    verdict = next(v for v in verdicts(make_document(extra=runaway)) if v.technique == "both")
+    assert "times as much (no useful interval)" in verdict.reason
+    assert ratio_curve(make_document(extra=[make_run("both", 0, losses=(1e300,) * 48)]), "both", 4)
+    tiny = make_document(extra=[make_run("fp32", 0, losses=(1e20,) * 48)])
+    assert 1e-21 < ratio_curve(tiny, "both", 4)[0].value.value < 1e-19
+
+
+def test_ratios_are_fp32s_figure_over_the_techniques():
+    rows = {row.technique: row for row in costs(make_document())}
+    varying = [make_run("both", seed, train_time_s=time_s) for seed, time_s in enumerate((9.0, 10.0, 11.0))]
+    [time] = [r.time_ratio for r in costs(make_document(seeds=range(3), extra=varying)) if r.technique == "both"]
+    assert time.low < 0.75 < time.value < 0.85 < time.high  # paired by seed, over seeds
+    assert rows["both"].time_ratio.value == pytest.approx(0.8)
+    assert rows["both"].memory_ratio is None  # a process' memory
+    on_device = [
+        make_run(name, 0, peak_memory_of="device", peak_memory_bytes=n) for name, n in (("fp32", 8), ("both", 4))
+    ]
+    rows_of_device = {row.technique: row for row in costs(make_document(extra=on_device))}
+    assert rows_of_device["both"].memory_ratio == 2.0
+    assert rows["fp32"].accuracy.value == pytest.approx(0.76)
+
+
+def test_curves_are_paired_by_seed():
+    document = make_document()
+    for point in ratio_curve(document, "neither", 4):
+        assert point.value.value == pytest.approx(1.3, abs=0.002)
+        assert point.value.high - point.value.low < 0.01
+    assert loss_curve(document, "fp32", 4)[0].value.high - loss_curve(document, "fp32", 4)[0].value.low > 0.1
+
+
+def claim(relation, left="fp16"):
+    right = Side("fp32") if relation == "trains like" else None
+    return Claim(says="x", left=Side(left), batch_sizes=(4,), relation=relation, right=right, slide=5)
+
+
+def test_a_claim_of_bf16_is_answered_by_bf16_alone():
+    evidence = by_training(make_document(worse={"bf16": 0.3}))
+    assert evidence(claim("trains like", "bf16+nhwc")).outcome == "does not hold"
+    assert evidence(claim("trains like")).outcome == "holds"
+    assert evidence(claim("keeps gradients", "bf16")) is None
+
+
+def test_documents_answer_the_claims_of_slides_5_to_7():
+    evidence = by_training(make_document())
+    assert evidence(claim("trains like")).outcome == "holds"
+    assert evidence(claim("keeps gradients")).outcome == "holds"
+    assert evidence(claim("fewer kernels")) is None
+    assert by_training(make_document(worse={"dynamic": 0.3}))(claim("trains like")).outcome == "does not hold"
+    assert by_training(make_document(seeds=[0]))(claim("trains like")).outcome == "undecided"
+    assert (
+        by_training(make_document(gradients=Gradients(seed=0, layers=(), steps=())))(claim("keeps gradients")) is None
+    )
+    easy = make_document(gradients=make_gradients(-8.0), static_scale=1.0)
+    assert by_training(easy)(claim("keeps gradients")).outcome == "does not hold"
+
+
+def test_the_outcome_holds_zero_shares_before_and_after_the_scale():
+    answers = outcome(make_document())
+    assert answers.zero_share["weights"] > 0.2 > 0.01 > answers.zero_share_scaled["weights"]
+    assert answers.techniques["both"] == "trains like fp32"
+    chosen = safe(make_document().gradients)
+    assert chosen.smallest <= 16 <= chosen.largest
+
+
+# -- many ranks -----------------------------------------------------------------------------------------------------
+
+
+def test_ranks_are_held_against_one_rank_at_the_same_global_batch():
+    assert words(make_ranks_document()) == {
+        "ranks": "trains like one rank",
+        "no-warm-up": "does not",
+        "unscaled": "does not",
+        "own-batch": "does not",
+    }
+    assert words(make_ranks_document(worse={"ranks": 0.3}))["ranks"] == "does not"
+    assert set(words(make_ranks_document(seeds=[0])).values()) == {"undecided"}
+
+
+def test_the_margin_of_ranks_is_wider_unless_one_is_given():
+    document = make_ranks_document(worse={"ranks": 0.015})
+    assert words(document)["ranks"] == "trains like one rank"
+    assert words(document, Margins(0.001, 0.001))["ranks"] == "does not"
+
+
+def test_a_claim_of_scaling_is_answered_by_ranks_alone_and_they_answer_nothing_else():
+    scales = Claim("many ranks train like one", "scales", Side("fp32"), (4,), slide=34)
+    assert by_training(make_document())(scales) is None
+    evidence = by_training(make_ranks_document(), source="numerics-ranks.json")
+    finding = evidence(scales)
+    assert finding.outcome == "holds"
+    assert "ranks, linear scaling alone: does not" in finding.why
+    assert finding.why.endswith("(numerics-ranks.json: 48 steps, 5 seeds)")
+    assert evidence(claim("trains like")) is None
+    assert evidence(claim("keeps gradients")) is None
+    assert by_training(make_ranks_document(worse={"ranks": 0.3}))(scales).outcome == "does not hold"
+
+
+def test_curves_and_costs_of_ranks_are_over_one_rank():
+    document = make_ranks_document()
+    assert [row.time_ratio and row.time_ratio.value for row in costs(document)] == [None, 1.0, 1.0, 1.0, 1.0]
+    ratios = [point.value.value for point in ratio_curve(document, "no-warm-up", 8)]
+    assert ratios == pytest.approx([1.4] * len(ratios), rel=0.01)

@@ -1,0 +1,126 @@
+"""Distances become answers: what is off, why, and what it is called."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from tcbench.analysis.numerics.parity import SLOPE_AT_MOST, judge, reference
+from tcbench.core.numerics import Distance, ParityRun, Slope
+from tcbench.engine.backends.chainer.rungs import RUNGS
+from tcbench.engine.rung import ROUNDING
+
+PLAIN = {"storage": "float32", "layout": "NCHW"}
+
+
+def a_run(rung: str = "nhwc", storage: str = "float32", **changes) -> ParityRun:
+    facts = {
+        "config": f"fp32+{rung}",
+        "without": "fp32",
+        "asked": True,
+        "to_without": Distance(loss=0.0, update=0.0, gradient=0.0, gradient_of="stem.w", length=0.0, length_of="gamma"),
+        "to_fp32": Distance(loss=0.0, update=0.0),
+        "seen": {"storage": storage, "layout": "NHWC"},
+        "seen_without": {"storage": storage, "layout": "NCHW"},
+        "optimizer": 0.0,
+        "optimizer_of": "head.w",
+    }
+    return ParityRun(rung=rung, storage=storage, **(facts | changes))
+
+
+def why(run: ParityRun) -> str | None:
+    [one] = judge([run], lambda name: RUNGS[name])
+    return one.off
+
+
+def far(**changes) -> Distance:
+    return Distance(**({"loss": 0.0, "update": 0.0, "gradient_of": "stem.w", "length_of": "gamma"} | changes))
+
+
+def test_a_run_within_everything_is_not_off():
+    assert why(a_run()) is None
+
+
+@pytest.mark.parametrize(
+    ("storage", "distance", "expected"),
+    [
+        ("float32", far(loss=6e-4), "loss 0.0006 above 0.0005"),
+        ("float32", far(gradient=2e-4), "gradient (stem.w) 0.0002 above 0.0001"),
+        ("float32", far(gradient=9e-5), None),
+        ("float32", far(length=1.0), None),  # the gradient's distance says it all where rounding is small
+        ("float32", far(update=0.2), "update 0.2 above 0.1"),
+        ("float16", far(gradient=0.14), None),
+        ("float16", far(gradient=0.16), "gradient (stem.w) 0.16 above 0.15"),
+        ("float16", far(length=0.02), "gradient's length (gamma) 0.02 above 0.01"),
+        ("float16", far(loss=0.02, length=0.02), "loss 0.02 above 0.01, gradient's length (gamma) 0.02 above 0.01"),
+        ("bfloat16", far(gradient=0.3), None),
+        ("bfloat16", far(gradient=0.4), "gradient (stem.w) 0.4 above 0.35"),
+        ("float32", far(finite=False), "its loss or its parameters are not finite"),
+    ],
+)
+def test_each_distance_has_a_tolerance_of_its_own(storage, distance, expected):
+    assert why(a_run(storage=storage, to_without=distance)) == expected
+
+
+def test_a_step_that_is_one_launch_has_no_gradients_to_hold():
+    assert why(a_run(to_without=Distance(loss=0.0, update=0.0))) is None
+
+
+def test_a_rung_that_declares_bit_identical_may_change_nothing():
+    seen = {"graph": "built"}
+    run = a_run("static_graph", to_without=far(gradient=1e-9), seen={"graph": "replayed"}, seen_without=seen)
+    assert why(run) == "gradient (stem.w) 1e-09 above 0"
+
+
+def test_fp32_is_held_against_float64_within_rounding():
+    run = a_run(config="fp32", rung="fp32", without=None, to_without=far(gradient=3e-4), seen=PLAIN, seen_without={})
+    assert why(run) == f"gradient (stem.w) 0.0003 above {ROUNDING.float32.gradient:.2g}"
+
+
+@pytest.mark.parametrize(("storage", "most"), [("float32", 1e-5), ("bfloat16", 1e-5), ("float16", 1e-3)])
+def test_an_optimizer_is_held_against_its_update_with_what_float16_rounds_away(storage, most):
+    assert why(a_run(storage=storage, optimizer=0.9 * most)) is None
+    expected = f"optimizer (head.w) {1.1 * most:.2g} from what its rungs declare, above {most:.2g}"
+    assert why(a_run(storage=storage, optimizer=1.1 * most)) == expected
+
+
+def test_a_rung_that_is_not_seen_to_do_what_it_shows_is_off():
+    assert why(a_run(seen=PLAIN)) == "layout: NCHW, expected NHWC"
+    assert why(a_run(seen={"storage": "float32"})) == "layout: not seen, expected NHWC"
+
+
+def test_a_rung_that_is_seen_to_do_what_it_does_not_show_is_off():
+    run = a_run(seen={"storage": "float16", "layout": "NHWC"})
+    assert why(run) == "storage: float16, expected float32"
+
+
+def test_what_could_be_looked_at_without_the_rung_only_says_nothing():
+    seen = {"launches": "one"}
+    without = {"launches": "several", "graph": "built"}
+    assert why(a_run("cuda_graph", seen=seen, seen_without=without)) is None
+
+
+def test_a_run_that_did_not_happen_says_why():
+    assert why(a_run(to_without=None, reason="fp32 did not run")) == "fp32 did not run"
+
+
+def slopes(**errors: float) -> tuple[Slope, ...]:
+    return tuple(Slope(parameter=name, error=error) for name, error in errors.items())
+
+
+def test_the_reference_names_the_parameters_whose_gradient_is_no_slope_the_worst_first():
+    held = reference(slopes(a=1e-8, b=2e-3, c=SLOPE_AT_MOST, d=1e-2))
+    assert held.off == "gradient from the slope of the loss, above 1e-05: d 0.01, b 0.002; nearest the loss: d"
+    assert [one.parameter for one in held.slopes] == ["d", "b", "c", "a"]
+    assert reference(slopes(a=1e-8)).off is None
+
+
+def test_the_reference_names_five_and_counts_the_rest():
+    held = reference(slopes(**{f"p{n}": 1.0 for n in range(8)}, right=0.0))
+    assert held.off.endswith("p4 1 and 3 more of 9; nearest the loss: p7")
+
+
+def test_an_error_that_is_no_number_is_off():
+    held = reference(slopes(a=1e-8, b=math.nan))
+    assert "b nan" in held.off

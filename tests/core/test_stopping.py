@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from tcbench.core.stopping import StoppingRule, WarmUpRule, effective_size, relative_half_width, t_quantile_975
+
+WARM_UP = WarmUpRule(min_steps=3, max_steps=10)
+
+
+@pytest.mark.parametrize(
+    ("times", "over", "settled"),
+    [
+        ([], False, False),
+        ([1.0, 1.0], False, False),
+        ([1.0, 1.0, 1.0], True, True),
+        ([9.0, 1.0, 1.0], False, False),
+        ([9.0, 1.0, 1.0, 1.05], True, True),
+        ([1.0, 2.0] * 5, True, False),
+    ],
+)
+def test_warm_up_ends_when_steps_have_settled_or_the_cap_is_reached(times, over, settled):
+    assert WARM_UP.over(times) is over
+    assert WARM_UP.settled(times) is settled
+
+
+@given(st.lists(st.floats(1e-6, 1e3), max_size=2))
+def test_warm_up_never_takes_fewer_than_three_steps(times):
+    assert not WarmUpRule(min_steps=1, max_steps=1, max_time_s=0.0).over(times)
+
+
+def test_warm_up_waits_for_its_least_steps():
+    assert not WarmUpRule(min_steps=5, max_steps=10).over([1.0] * 4)
+
+
+def test_a_quiet_cell_stops_at_the_target_and_a_noisy_one_at_its_budget():
+    rule = StoppingRule(target=0.02, max_time_s=60.0, min_steps=10)
+    quiet = [1.0, 1.001] * 5
+    noisy = [1.0, 2.0, 2.0, 1.0, 1.5] * 2
+    assert rule.ask(quiet[:9], 99.0) == "continue"
+    assert rule.ask(quiet, 10.0) == "target"
+    assert rule.ask(noisy, 10.0) == "continue"
+    assert rule.ask(noisy, 60.0) == "budget"
+
+
+def test_the_t_quantile_agrees_with_scipys():
+    for degrees in (1, 2, 3, 4, 5, 7, 10, 30, 100, 10_000):
+        assert t_quantile_975(degrees) == pytest.approx(stats.t.ppf(0.975, degrees), rel=2e-3)
+
+
+@given(st.floats(1, 500))
+def test_the_t_quantile_is_never_below_the_true_one_by_more_than_a_fifth_of_a_percent(degrees):
+    assert t_quantile_975(degrees) >= 0.998 * stats.t.ppf(0.975, degrees)
+
+
+def test_the_half_width_of_independent_steps_is_students():
+    draw = random.Random(1)
+    values = [draw.gauss(10, 1) for _ in range(200)]
+    low, high = stats.t.interval(0.95, 199, loc=sum(values) / 200, scale=stats.sem(values))
+    # The sample's own lag-1 correlation is small but not zero.
+    assert relative_half_width(values) == pytest.approx((high - low) / 2 / (sum(values) / 200), rel=0.15)
+
+
+def test_correlated_steps_count_for_less():
+    draw = random.Random(2)
+    value, values = 0.0, []
+    for _ in range(4000):
+        value = 0.5 * value + draw.gauss(0, 1)
+        values.append(100 + value)
+    assert effective_size(values) == pytest.approx(4000 / 3, rel=0.15)
+
+
+@given(st.lists(st.floats(0.001, 1e3), min_size=2, max_size=50))
+def test_the_effective_size_lies_between_two_and_all(values):
+    assert 2 <= effective_size(values) <= len(values)
+    assert relative_half_width(values) >= 0
+
+
+def test_one_value_says_nothing():
+    assert relative_half_width([1.0]) == math.inf
+
+
+def test_a_true_mean_is_covered_as_often_as_promised():
+    draw = random.Random(3)
+    covered = 0
+    for _ in range(400):
+        value, values = 0.0, []
+        for _ in range(60):
+            value = 0.5 * value + draw.gauss(0, 1)
+            values.append(50 + value)
+        mean = sum(values) / len(values)
+        covered += abs(mean - 50) <= relative_half_width(values) * mean
+    assert covered / 400 > 0.90

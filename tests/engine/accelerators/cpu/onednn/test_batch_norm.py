@@ -1,0 +1,91 @@
+"""A batch normalisation that may be oneDNN's or NumPy's is the same by either."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pytest
+from gpu import check_against_reference
+
+from tcbench.engine import work as w
+from tcbench.engine.accelerators.cpu.onednn import batch_norm, library, tuning
+from tcbench.engine.accelerators.cpu.onednn.accelerator import OneDnnAccelerator
+
+pytestmark = pytest.mark.skipif(library.problem() is not None, reason=f"{library.problem()}")
+
+
+@pytest.fixture(params=[0, 1], ids=["oneDNN", "NumPy"])
+def processor(
+    request: pytest.FixtureRequest, fresh_engine: None, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[OneDnnAccelerator]:
+    def first_or_last(engine: object, work: object, ways: Sequence[tuning.Choice]) -> tuning.Choice:
+        assert len(ways) == 2
+        assert ways[1].name == tuning.NUMPY
+        return ways[request.param]
+
+    monkeypatch.setattr(batch_norm, "fastest", first_or_last)
+    accelerator = OneDnnAccelerator(threads=2)
+    with accelerator.enter():
+        yield accelerator
+    assert {plan.plan == tuning.NUMPY for plan in accelerator.plans()} == {bool(request.param)}
+
+
+@pytest.mark.parametrize("after", ["none", "relu"])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("sizes", [(2, 24, 4, 6), (3, 5, 7, 3), (4, 16, 16, 17), (1, 64, 2, 1)], ids=str)
+def test_either_does_what_the_reference_does(
+    sizes: tuple[int, int, int, int], dtype: w.DType, after: w.After, processor: OneDnnAccelerator
+) -> None:
+    norm = w.Norm(*sizes, "NCHW", dtype, after)
+    for work in (w.BatchNormForward(norm, 2e-5, 0.1), w.BatchNormBackward(norm)):
+        check_against_reference(processor, work)
+
+
+def test_of_a_single_pixel_either_makes_its_shift(processor: OneDnnAccelerator) -> None:
+    """Its variance is 0, biased or not."""
+    norm = w.Norm(1, 16, 1, 1, "NCHW", "float32", "none")
+    x, gamma, beta = np.random.default_rng(0).standard_normal((3, 16)).astype(np.float32)
+    running_mean, running_var, y, mean, inv_std = (np.ones(16, np.float32) for _ in range(5))
+    processor.launch(w.BatchNormForward(norm, 2e-5, 0.1), x, gamma, beta, running_mean, running_var, y, mean, inv_std)
+    np.testing.assert_allclose(y, beta, atol=1e-5)
+    np.testing.assert_allclose(mean, x, rtol=1e-6)
+    np.testing.assert_allclose(inv_std, 1 / np.sqrt(2e-5), rtol=1e-5)
+    np.testing.assert_allclose(running_var, 0.9, rtol=1e-6)
+    np.testing.assert_allclose(running_mean, 0.9 + 0.1 * x, rtol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("after", ["none", "relu"])
+def test_either_says_that_it_met_what_is_not_a_number(
+    value: float, after: w.After, processor: OneDnnAccelerator
+) -> None:
+    """Else oneDNN's ReLU after it would make 0 of it."""
+    norm = w.Norm(2, 16, 4, 4, "NCHW", "float32", after)
+    work = w.BatchNormForward(norm, 2e-5, 0.1)
+    x = np.random.default_rng(0).standard_normal(norm.shape).astype(np.float32)
+    vectors, y = [np.ones(16, np.float32) for _ in range(6)], np.empty_like(x)
+    mask = [np.empty(norm.shape, bool)] if norm.relu else []
+    processor.launch(work, x, *vectors[:4], y, *vectors[4:], *mask)
+    assert not processor.engine.met_nan
+    x[0, 3, 1, 1] = value
+    processor.launch(work, x, *vectors[:4], y, *vectors[4:], *mask)
+    assert processor.engine.met_nan
+    assert np.isnan(y[:, 3]).all()
+    assert np.isfinite(y).sum() == y.size * 15 // 16
+
+
+@pytest.mark.parametrize("numpys", ["forward", "backward"])
+@pytest.mark.parametrize(("layout", "dtype"), [("NCHW", "float32"), ("NCHW", "bfloat16"), ("NHWC", "bfloat16")])
+def test_relus_mask_is_of_one_kind_whoever_made_it(
+    numpys: str, layout: w.Layout, dtype: w.DType, fresh_engine: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fastest(engine: object, work: w.Work, ways: Sequence[tuning.Choice]) -> tuning.Choice:
+        return ways[-1 if (work.operands[0].name == "gy") == (numpys == "backward") else 0]
+
+    monkeypatch.setattr(batch_norm, "fastest", fastest)
+    norm = w.Norm(2, 24, 4, 6, layout, dtype, "relu")
+    accelerator = OneDnnAccelerator(threads=2)
+    with accelerator.enter():
+        check_against_reference(accelerator, w.BatchNormBackward(norm))

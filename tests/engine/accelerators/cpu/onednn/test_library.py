@@ -1,0 +1,118 @@
+"""A launch is on the arrays that it was bound to, wherever these and oneDNN's own memory lie."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from gpu import on_host, random_inputs
+
+from tcbench.engine import work as w
+from tcbench.engine.accelerators.cpu.onednn import convolution, library, tuning
+from tcbench.engine.accelerators.cpu.onednn.accelerator import OneDnnAccelerator
+from tcbench.hardware import machine
+
+pytestmark = pytest.mark.skipif(library.problem() is not None, reason=f"{library.problem()}")
+
+CONV = w.Conv2d(4, 64, 8, 8, 64, 3, 3, 1, 1, "NHWC", "float32")
+PASSES = [w.ConvFprop(CONV), w.ConvDgrad(CONV), w.ConvWgrad(CONV)]
+
+
+@pytest.fixture
+def processor(fresh_engine: None) -> Iterator[OneDnnAccelerator]:
+    accelerator = OneDnnAccelerator(threads=2)
+    with accelerator.enter():
+        yield accelerator
+
+
+@pytest.mark.skipif("ONEDNN_MAX_CPU_ISA" in os.environ, reason="oneDNN is told to take less than the processor has")
+@pytest.mark.parametrize(("half", "feature"), [("float16", "avx512_fp16"), ("bfloat16", "avx512bw")])
+def test_16_bits_are_converted_by_vectors_where_the_processor_has_them(
+    half: w.DType, feature: str, processor: OneDnnAccelerator
+) -> None:
+    assert processor.engine.converts("float32")
+    assert processor.engine.converts(half) or feature not in machine.cpu_flags()
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.zeros(3, np.uint8)[1:],
+        np.arange(24.0).reshape(4, 6)[::-1, ::2],
+        np.asfortranarray(np.ones((3, 4)))[1:],
+        np.array(3.0),
+        np.frombuffer(b"abcdefgh", np.uint8)[3:],
+        np.zeros((2, 2)).view(np.recarray),
+    ],
+    ids=["sliced", "backwards", "fortran", "scalar", "of others", "subclass"],
+)
+def test_the_address_of_an_array_is_numpys(array: np.ndarray) -> None:
+    assert library.address(array) == array.ctypes.data
+
+
+class Bound:
+    """A launch on arrays of its own, and what is to be in the last of them, which is written."""
+
+    def __init__(self, work: w.Work, way: object, seed: int) -> None:
+        given = random_inputs(work, np.random.default_rng(seed))
+        self._expected = list(on_host(work, given).values())[-1]
+        self._arrays = [given.get(operand.name, np.zeros(operand.shape, operand.dtype)) for operand in work.operands]
+        self.launch = way.bind(*self._arrays)  # type: ignore[attr-defined]
+
+    def check(self) -> None:
+        """Launch it, and see what it has written."""
+        self._arrays[-1].fill(np.nan)
+        self.launch()
+        written = self._arrays[-1].reshape(self._expected.shape)
+        np.testing.assert_allclose(written, self._expected, atol=1e-4 * np.abs(self._expected).max())
+
+
+@pytest.mark.parametrize("work", PASSES, ids=[work.name for work in PASSES])
+def test_a_launch_is_on_its_own_arrays_whichever_was_made_before(work: w.Work, processor: OneDnnAccelerator) -> None:
+    for way in convolution.ways(processor.engine, work):  # type: ignore[arg-type]
+        first, second = Bound(work, way, 1), Bound(work, way, 2)
+        for bound in (first, second, first, first, second):
+            bound.check()
+
+
+@pytest.mark.parametrize("work", PASSES, ids=[work.name for work in PASSES])
+def test_a_launch_finds_memory_that_has_grown_or_was_given_back(work: w.Work, processor: OneDnnAccelerator) -> None:
+    engine = processor.engine
+    for way in convolution.ways(engine, work):  # type: ignore[arg-type]
+        bound = Bound(work, way, 1)
+        bound.check()
+        for name, room in list(engine.shared.items()):
+            engine.room(name, 2 * room.nbytes)[:] = 0xFF
+        bound.check()
+        engine.shared.clear()
+        bound.check()
+
+
+def test_ways_that_were_not_taken_leave_no_memory(processor: OneDnnAccelerator) -> None:
+    """It would count as the training's."""
+    engine = processor.engine
+    for work in PASSES:
+        convolution.choose(engine, work)
+    assert not engine.shared
+    work = PASSES[0]
+    bound = Bound(work, convolution.ways(engine, work)[0], 1)  # type: ignore[arg-type]
+    bound.check()
+    assert engine.shared
+
+
+def test_products_and_filters_of_each_threads_own_are_among_the_ways(processor: OneDnnAccelerator) -> None:
+    """The planted faults of slices would be seen in these too: see test_accelerator.py."""
+    single, small = w.Conv2d(4, 64, 8, 8, 64, 1, 1, 1, 0, "NHWC", "float32"), replace(CONV, n=1, h=4, w=4)
+    for kind in (w.ConvFprop, w.ConvDgrad, w.ConvWgrad):
+        of_single, of_small, others = (
+            [way.name for way in convolution.ways(processor.engine, kind(conv))] for conv in (single, small, CONV)
+        )
+        assert len(of_single) > tuning.MOST
+        assert len(others) == len(convolution._by_images(processor.engine, kind(CONV))) + len(
+            convolution._by_filters(processor.engine, kind(CONV))
+        )
+        assert not set(convolution._by_filters(processor.engine, kind(single)))
+        assert any(name.startswith("im2col, ") for name in of_small)

@@ -1,0 +1,42 @@
+"""A small training on oneDNN is the same training on NumPy, as near as rungs that only round otherwise declare."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from training import SMOOTH, Trained, change_distance, loss_distance, numpys_processor, train
+
+from tcbench.engine.accelerators.cpu.onednn import library
+from tcbench.engine.backends import backend
+from tcbench.engine.rung import ROUNDING, storage_of
+
+pytestmark = pytest.mark.skipif(library.problem() is not None, reason=f"{library.problem()}")
+
+RUNGS = backend("chainer").RUNGS
+THREADS = 2
+"""So that batches are cut into slices."""
+
+
+def trained(config: str, **site: object) -> Trained:
+    return train(config, 4, geometry=SMOOTH, image_size=32, threads=THREADS, **site)  # type: ignore[arg-type]
+
+
+def within_tolerance(config: str, ours: Trained, numpys: Trained) -> bool:
+    tolerance = ROUNDING.of(storage_of(RUNGS[name] for name in config.split("+")))
+    assert tolerance is not None
+    return loss_distance(ours, numpys) <= tolerance.loss and change_distance(ours, numpys) <= tolerance.update
+
+
+@pytest.mark.parametrize(
+    "config", ["fp32", "fp16", "bf16", *(f"{s}+batched+nhwc+fused" for s in ("fp32", "fp16", "bf16"))]
+)
+def test_a_training_is_numpys(config: str) -> None:
+    ours, numpys = trained(config), trained(config, site=numpys_processor(THREADS))
+    assert not np.array_equal(ours.change, numpys.change), "one implementation, compared with itself"
+    assert within_tolerance(config, ours, numpys)
+
+
+@pytest.mark.parametrize("config", ["fp32", "fp16+nhwc", "bf16+nhwc"])
+@pytest.mark.usefixtures("unadded_slices")
+def test_gradients_of_filters_from_a_part_of_the_batch_are_another_training(config: str) -> None:
+    assert not within_tolerance(config, trained(config), trained(config, site=numpys_processor(THREADS)))

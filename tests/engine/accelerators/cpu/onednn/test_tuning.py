@@ -1,0 +1,154 @@
+"""The fastest way is taken, and no time is spent on one that is hopeless."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tcbench.engine import work as w
+from tcbench.engine import world
+from tcbench.engine.accelerators.cpu.onednn import tuning
+from tcbench.hardware import load
+from tcbench.hardware.load import Counts
+
+WORK = w.Add(8, "float32")
+OPERANDS = WORK.operands
+
+
+class OnTwoThreads:
+    n_threads, began = 2, None
+
+
+@pytest.fixture(autouse=True)
+def beside_others(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Whether other work has the processors, of which the machine that tests run on says nothing; empty: no."""
+    others: list[bool] = []
+    monkeypatch.setattr(tuning, "_beside_others", lambda engine: bool(others))
+    return others
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("TCBENCH_CACHE", str(tmp_path))
+    return tmp_path / "onednn-v2"
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    made = [0.0]
+    monkeypatch.setattr(time, "perf_counter", lambda: made[0])
+    return made
+
+
+def fastest(ways: list[Way]) -> tuning.Choice:
+    return tuning.fastest(OnTwoThreads(), WORK, ways)  # type: ignore[arg-type]
+
+
+class Way:
+    """Takes so many ticks of a clock of its own."""
+
+    def __init__(self, name: str, clock: list[float], ticks: float) -> None:
+        self.name, self.runs = name, 0
+        self._clock, self._ticks = clock, ticks
+
+    def bind(self, *arrays: np.ndarray) -> Callable[[], None]:
+        assert [array.dtype for array in arrays] == [operand.dtype for operand in OPERANDS]
+        return self._run
+
+    def _run(self) -> None:
+        self.runs += 1
+        self._clock[0] += self._ticks
+
+
+@pytest.mark.parametrize(
+    ("ticks", "taken"), [((10, 9, 7), 2), ((10, 9.9, 9.8), 0), ((10, 50, 9), 2), ((10,), 0)], ids=str
+)
+def test_the_fastest_is_taken_if_it_is_faster_than_the_preferred_by_more_than_noise(
+    ticks: tuple[float, ...], taken: int, clock: list[float]
+) -> None:
+    ways = [Way(f"way {i}", clock, each) for i, each in enumerate(ticks)]
+    assert fastest(ways).name == f"way {taken}"
+
+
+def test_what_is_far_behind_is_run_twice_and_no_more(clock: list[float]) -> None:
+    slow, fast, near = (Way(name, clock, ticks) for name, ticks in (("slow", 30), ("fast", 10), ("near", 12)))
+    assert fastest([slow, fast, near]).name == "fast"
+    assert (slow.runs, fast.runs, near.runs) == (2, 1 + tuning.RUNS, 1 + tuning.RUNS)
+
+
+def test_a_few_processes_add_their_least_times_and_those_after_them_measure_nothing(clock: list[float]) -> None:
+    """The first process meets a busy moment, in which the better way looks worse."""
+    taken = []
+    for slow, fast in [(10, 12), (10, 6), (10, 6), (10, 50), (10, 50)]:
+        ways = [Way("slow", clock, slow), Way("fast", clock, fast)]
+        choice = fastest(ways)
+        taken.append((choice.name, choice.from_cache, bool(ways[0].runs)))
+    measured = [("slow", False, True), ("fast", False, True), ("fast", False, False)]
+    assert taken == [*measured, ("fast", True, False), ("fast", True, False)]
+
+
+def test_choices_made_beside_other_work_are_provisional_until_a_process_has_its_processors(
+    clock: list[float], beside_others: list[bool]
+) -> None:
+    """Beside other work the better way looks worse."""
+    taken = []
+    for others in (True,) * 5 + (False,) * 4 + (True,):
+        beside_others[:] = [True] * others
+        ways = [Way("slow", clock, 10), Way("fast", clock, 12 if others else 6)]
+        choice = fastest(ways)
+        taken.append((choice.name, choice.provisional, choice.from_cache, bool(ways[1].runs)))
+    provisional = [("slow", True, False, True)] * 3 + [("slow", True, True, False)] * 2
+    assert taken == [*provisional, *[("fast", False, False, True)] * 3, *[("fast", False, True, False)] * 2]
+
+
+def test_what_another_process_kept_meanwhile_stays(clock: list[float]) -> None:
+    class Meanwhile(Way):
+        def _run(self) -> None:
+            if not self.runs:
+                self.runs += 1
+                for _ in range(tuning.PROCESSES - 1):
+                    fastest([Way("slow", clock, 10), Way("fast", clock, 6)])
+            super()._run()
+
+    assert fastest([Meanwhile("slow", clock, 10), Way("fast", clock, 12)]).name == "fast"
+    assert fastest([Way("slow", clock, 10), Way("fast", clock, 12)]).from_cache
+
+
+def test_a_process_is_beside_others_by_its_lost_time_or_as_one_of_several_ranks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.undo()
+    engine = OnTwoThreads()
+    engine.began = Counts(at_s=0.0, processors=2, busy_s=0.0, stolen_s=0.0, own_s=0.0, waited_s=0.0)  # type: ignore
+    for others_s, lost in ((0.0, False), (0.5, True)):
+        now = Counts(at_s=1.0, processors=2, busy_s=1.0 + others_s, stolen_s=0.0, own_s=1.0, waited_s=0.5)
+        monkeypatch.setattr(load, "own", lambda now=now: now)
+        assert tuning._beside_others(engine) == lost  # type: ignore[arg-type]
+        with world.entered(world.World(size=2, local_size=2)):
+            assert tuning._beside_others(engine)  # type: ignore[arg-type]
+
+
+def test_a_way_that_earlier_processes_knew_to_be_far_behind_is_not_run(clock: list[float]) -> None:
+    fastest([Way("slow", clock, 30), Way("fast", clock, 10)])
+    ways = [Way("slow", clock, 30), Way("fast", clock, 10)]
+    fastest(ways)
+    assert [way.runs for way in ways] == [0, 1 + tuning.RUNS]
+
+
+@pytest.mark.parametrize("content", ["other ways", "damaged", "fresh"])
+def test_what_was_kept_of_other_ways_or_is_not_wanted_counts_for_nothing(
+    content: str, clock: list[float], cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(tuning.PROCESSES):
+        fastest([Way("a", clock, 5), Way("b", clock, 10)])
+    if content == "damaged":
+        for path in cache.iterdir():
+            path.write_bytes(path.read_bytes().replace(b"seconds", b"minutes"))
+    monkeypatch.setenv("TCBENCH_FRESH_AUTOTUNE", str(int(content == "fresh")))
+    choice = fastest([Way("a", clock, 20), Way("c" if content == "other ways" else "b", clock, 10)])
+    assert choice.name in "bc"
+    assert not choice.from_cache

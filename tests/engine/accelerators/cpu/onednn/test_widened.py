@@ -1,0 +1,79 @@
+"""Where oneDNN has no vectors of 16 bits, its work of them is that of float32 between conversions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+from engine.accelerators.cpu.numpy.test_accelerator import CASES, convolutions, norms
+from engine.accelerators.cuda.kernels.cases import Case, Guarded, check, inputs, run
+from gpu import check_against_reference
+
+from tcbench.engine import work as w
+from tcbench.engine.accelerators.cpu.numpy import half as numpy_half
+from tcbench.engine.accelerators.cpu.onednn import library, tuning, widened
+from tcbench.engine.accelerators.cpu.onednn.accelerator import OneDnnAccelerator
+from tcbench.engine.accelerators.cpu.onednn.library import Engine
+
+pytestmark = pytest.mark.skipif(library.problem() is not None, reason=f"{library.problem()}")
+
+HALVES = ("float16", "bfloat16")
+LARGER = [one for one in (*convolutions(), *norms()) if any(half in one.values[0].key for half in HALVES)]
+SMALL = list({case.work.name: case for case in CASES if not case.special and "float16" in case.work.key}.values())
+
+
+@pytest.fixture
+def processor(fresh_engine: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[OneDnnAccelerator]:
+    """One that has vectors of float32 alone."""
+    monkeypatch.setattr(Engine, "converts", lambda engine, dtype: dtype == "float32")
+    accelerator = OneDnnAccelerator(threads=2)
+    with accelerator.enter():
+        yield accelerator
+
+
+@pytest.mark.parametrize("work", LARGER)
+def test_it_does_what_the_reference_does(work: w.Work, processor: OneDnnAccelerator) -> None:
+    check_against_reference(processor, work)
+    assert all(plan.plan == tuning.NUMPY or plan.plan.startswith("converted, ") for plan in processor.plans())
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("case", SMALL, ids=[case.id for case in SMALL])
+def test_so_does_what_goes_over_every_value(case: Case, processor: OneDnnAccelerator) -> None:
+    given = inputs(case)
+
+    def launch(*placed: Guarded) -> None:
+        processor.launch(case.work, *(memory.array for memory in placed))
+
+    check(case, given, run(case, given, Guarded, launch))
+
+
+@pytest.mark.parametrize("half", HALVES)
+def test_convolutions_and_sums_are_onednns(half: w.DType, processor: OneDnnAccelerator) -> None:
+    conv = w.Conv2d(2, 32, 4, 4, 32, 3, 3, 1, 1, "NHWC", half)
+    for work in (w.ConvFprop(conv), w.ConvDgrad(conv), w.ConvWgrad(conv), w.AddRelu(64, half)):
+        check_against_reference(processor, work)
+    assert all(plan.plan.startswith("converted, ") for plan in processor.plans())
+
+
+@pytest.mark.parametrize("left_out", ["into float32", "back"])
+def test_a_conversion_left_out_is_seen(
+    left_out: str, processor: OneDnnAccelerator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    convert: Callable[..., None] = numpy_half.cast_into
+
+    def only_the_other(source: np.ndarray, out: np.ndarray) -> None:
+        if (out.dtype == np.float32) == (left_out == "back"):
+            convert(source, out)
+
+    monkeypatch.setattr(widened.half, "cast_into", only_the_other)
+    with pytest.raises(AssertionError, match=r"is off by|was not written everywhere"):
+        check_against_reference(processor, w.ConvFprop(w.Conv2d(2, 32, 4, 4, 32, 3, 3, 1, 1, "NHWC", "float16")))
+
+
+def test_a_work_in_float32_differs_in_nothing_else() -> None:
+    conv = w.Conv2d(2, 32, 4, 4, 32, 3, 3, 1, 1, "NHWC", "float16")
+    wide = widened.in_float32(w.ConvFprop(conv))
+    assert wide == w.ConvFprop(w.Conv2d(2, 32, 4, 4, 32, 3, 3, 1, 1, "NHWC", "float32"))
+    assert widened.in_float32(wide) == wide

@@ -1,0 +1,29 @@
+from __future__ import annotations
+
+import pytest
+
+from tcbench.engine.accelerators.cpu import ceilings
+from tcbench.engine.accelerators.cpu.onednn import library
+
+
+def test_the_host_is_measured_with_a_product_and_passes_over_memory() -> None:
+    found = ceilings.measure(2, size=64, n_bytes=1 << 16, rounds=2)
+    precisions = ["fp32"] if library.problem() else ["fp32", "bf16", "fp16"]
+    assert sorted(found["flops_s"]) == sorted(precisions) and next(iter(found["flops_s"])) == "fp32"
+    assert min(found["flops_s"].values()) > 0
+    assert found["bandwidth_bytes_s"] > 0
+    assert found["says"] == "a matrix product and passes over memory by 2 threads, measured"
+
+
+def test_runs_take_turns_and_the_best_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    order: list[str] = []
+    now = [0.0]
+    costs = {"a": iter([9.0, 3.0, 2.0, 4.0]), "b": iter([9.0, 1.0, 5.0, 6.0])}
+
+    def run(name: str) -> None:
+        order.append(name)
+        now[0] += next(costs[name])
+
+    monkeypatch.setattr(ceilings.time, "perf_counter", lambda: now[0])
+    assert ceilings.interleaved((lambda: run("a"), lambda: run("b")), 3) == [2.0, 1.0]
+    assert order == ["a", "b"] * 4

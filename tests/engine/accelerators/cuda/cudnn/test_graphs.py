@@ -1,0 +1,234 @@
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from reference import REFERENCE
+
+from tcbench.engine.accelerators.cuda.cudnn import graphs
+from tcbench.engine.work import (
+    BatchNormBackward,
+    BatchNormForward,
+    Conv2d,
+    ConvDgrad,
+    ConvFprop,
+    ConvFpropStats,
+    ConvWgrad,
+    Norm,
+    Relu,
+    product,
+)
+
+CONV = Conv2d(4, 8, 14, 10, 16, 3, 3, 2, 1, "NHWC", "float16")
+NORM = Norm(4, 16, 7, 5, "NHWC", "float16")
+CONVS = [kind(CONV) for kind in (ConvFprop, ConvDgrad, ConvWgrad, ConvFpropStats)]
+NORMS = [
+    work
+    for after in ("none", "relu", "add_relu")
+    for work in (
+        BatchNormForward(replace(NORM, after=after), 2e-5, 0.1),
+        BatchNormBackward(replace(NORM, after=after)),
+    )
+]
+
+
+def ident(work):
+    if isinstance(work, dict):
+        return "operands"
+    return f"{work.name}-{work.norm.after}" if hasattr(work, "norm") else work.name
+
+
+def by_uid(graph):
+    return {t.settings["uid"]: t.settings for t in graph.tensors if "uid" in t.settings}
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_strides_are_those_of_a_contiguous_array_seen_as_nchw(layout):
+    shape = (2, 3, 4, 5)
+    array = np.empty(shape, np.uint8)
+    logical = array if layout == "NCHW" else array.transpose(0, 3, 1, 2)
+    assert graphs.dims(shape, layout) == (list(logical.shape), list(logical.strides))
+
+
+@pytest.mark.parametrize("work", [*CONVS, *NORMS, ConvFprop(replace(CONV, dtype="bfloat16"))], ids=ident)
+def test_each_operand_is_the_tensor_of_its_number(work, frontend):
+    tensors = by_uid(graphs.define(work, {}, 90))
+    assert sorted(tensors) == list(range(1, len(graphs.slots(work)) + 1))
+    types = {"float16": "HALF", "bfloat16": "BFLOAT16", "float32": "FLOAT", "bool": "BOOLEAN"}
+    for uid, operand in zip(sorted(tensors), (work.operands[slot] for slot in graphs.slots(work)), strict=True):
+        dim, stride = graphs.dims(operand.shape, "NHWC")
+        assert tensors[uid]["dim"] == dim
+        assert tensors[uid]["stride"] == stride
+        assert tensors[uid]["data_type"] == types[operand.dtype]
+
+
+@pytest.mark.parametrize("work", CONVS + NORMS, ids=ident)
+def test_what_is_read_goes_in_and_what_is_written_comes_out(work, frontend):
+    graph = graphs.define(work, {}, 90)
+    tensors = by_uid(graph)
+    for uid, operand in enumerate(work.operands, start=1):
+        assert ("output" in tensors[uid]) == (operand.role == "out"), operand.name
+    for uid in range(len(work.operands) + 1, len(tensors) + 1):
+        assert tensors[uid]["output"]
+
+
+def test_a_forward_norm_writes_its_running_statistics_to_where_it_read_them():
+    work = NORMS[0]
+    names = [operand.name for operand in work.operands]
+    again = graphs.slots(work)[len(names) :]
+    assert [names[slot] for slot in again] == ["running_mean", "running_var"]
+
+
+@pytest.mark.parametrize("work", [*CONVS, NORMS[1], NORMS[3], NORMS[5]], ids=ident)
+def test_all_other_work_takes_each_address_once(work):
+    assert graphs.slots(work) == tuple(range(len(work.operands)))
+
+
+def test_the_running_statistics_that_come_out_are_mean_then_variance(frontend):
+    work = NORMS[0]
+    graph = graphs.define(work, {}, 90)
+    [(_, settings, (_, mean, inv_std, running_mean, running_var))] = graph.operations
+    names = {name: uid for uid, name in enumerate((o.name for o in work.operands), start=1)}
+    assert settings["in_running_mean"].settings["uid"] == names["running_mean"]
+    assert settings["in_running_var"].settings["uid"] == names["running_var"]
+    assert (mean.settings["uid"], inv_std.settings["uid"]) == (names["mean"], names["inv_std"])
+    assert (running_mean.settings["uid"], running_var.settings["uid"]) == (len(names) + 1, len(names) + 2)
+
+
+def test_constants_are_passed_by_value_in_single_precision(frontend):
+    graph = graphs.define(NORMS[2], {}, 90)
+    operations = {operation: settings for operation, settings, _ in graph.operations}
+    norm, mask = operations["batchnorm"], operations["cmp_gt"]
+    for constant, value in ((norm["epsilon"], 2e-5), (norm["momentum"], 0.1), (mask["comparison"], 0.0)):
+        assert constant.settings["value"] == float(np.float32(value))
+        assert constant.settings["kept_as"] == "FLOAT"
+
+
+@pytest.mark.parametrize(
+    ("after", "expected"),
+    [
+        ("none", ["batchnorm"]),
+        ("relu", ["batchnorm", "relu", "cmp_gt"]),
+        ("add_relu", ["batchnorm", "add", "relu", "cmp_gt"]),
+    ],
+)
+def test_a_forward_norm_fuses_what_follows(after, expected, frontend):
+    graph = graphs.define(BatchNormForward(replace(NORM, after=after), 2e-5, 0.1), {}, 90)
+    assert [operation for operation, _, _ in graph.operations] == expected
+
+
+def test_the_masked_gradient_is_the_residuals(frontend):
+    work = BatchNormBackward(replace(NORM, after="add_relu"))
+    graph = graphs.define(work, {}, 90)
+    (_, scale, [masked]), (_, norm, _) = graph.operations
+    names = [None, *(operand.name for operand in work.operands)]
+    assert names[scale["input"].settings["uid"]] == "gy"
+    assert names[scale["scale"].settings["uid"]] == "mask"
+    assert names[masked.settings["uid"]] == "gresidual"
+    assert norm["grad"] is masked
+
+
+def test_without_addition_the_masked_gradient_stays_inside_in_its_own_type(frontend):
+    graph = graphs.define(BatchNormBackward(replace(NORM, after="relu")), {}, 90)
+    (_, _, [masked]), _ = graph.operations
+    assert masked.settings == {"data_type": "HALF"}
+
+
+@pytest.mark.parametrize(
+    ("work", "roles"),
+    [
+        (ConvFprop(CONV), {"image": "x", "weight": "w"}),
+        (ConvDgrad(CONV), {"loss": "gy", "filter": "w"}),
+        (ConvWgrad(CONV), {"image": "x", "loss": "gy"}),
+    ],
+    ids=ident,
+)
+def test_a_convolution_has_its_geometry_and_its_operands(work, roles, frontend):
+    graph = graphs.define(work, {}, 90)
+    [(operation, settings, _)] = graph.operations
+    names = [None, *(operand.name for operand in work.operands)]
+    assert operation == work.name
+    assert {role: names[settings[role].settings["uid"]] for role in roles} == roles
+    assert settings["padding"] == [1, 1]
+    assert settings["stride"] == [2, 2]
+    assert settings["dilation"] == [1, 1]
+    assert settings["compute_data_type"] == "FLOAT"
+
+
+def as_cudnn_reads(array, tensor):
+    """The values of a flat array in the dims and strides of a tensor."""
+    strides = [array.itemsize * stride for stride in tensor.settings["stride"]]
+    return np.lib.stride_tricks.as_strided(array, tensor.settings["dim"], strides)
+
+
+@pytest.mark.parametrize("kind", [ConvFprop, ConvDgrad, ConvWgrad])
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@pytest.mark.parametrize(("k", "c"), [(4, 7), (1, 7), (4, 1)])
+def test_a_product_of_columns_multiplies_matrices_of_the_operands(kind, layout, k, c, frontend):
+    work = kind(product(Conv2d(3, c, 5, 6, k, 3, 3, 2, 1, layout, "float16")))
+    arrays = [np.random.default_rng(0).integers(-3, 3, operand.size).astype("float16") for operand in work.operands]
+    (operation, settings, [result]) = graphs.define(work, {}, 90).operations[0]
+    assert (operation, settings["compute_data_type"]) == ("matmul", "FLOAT")
+    a, b, c_ = (as_cudnn_reads(arrays[t.settings["uid"] - 1], t) for t in (settings["A"], settings["B"], result))
+    wanted = [array.copy() for array in arrays]
+    REFERENCE[work.name](work, *wanted)
+    c_[...] = a @ b
+    assert all(np.array_equal(array, right) for array, right in zip(arrays, wanted, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("conv", "sm"),
+    [
+        (product(replace(CONV, dtype="float32")), 90),  # strict: cuDNN multiplies on Tensor Cores alone
+        (replace(CONV, n=1), 90),
+        (replace(product(CONV), n=2), 90),
+        (product(replace(CONV, c=3)), 75),  # 27 values of the filter
+        (product(replace(CONV, k=12)), 75),
+        (product(replace(CONV, n=1)), 75),  # 7 x 5 pixels
+    ],
+    ids=["strict", "3x3", "several images", "channels", "filters", "pixels"],
+)
+def test_every_other_convolution_is_one_to_cudnn(conv, sm, frontend):
+    for kind in (ConvFprop, ConvDgrad, ConvWgrad):
+        assert [operation for operation, _, _ in graphs.define(kind(conv), {}, sm).operations] == [kind.name]
+
+
+def test_products_of_multiples_of_8_are_products_on_the_first_tensor_cores_too(frontend):
+    conv = product(replace(CONV, n=8))
+    assert [operation for operation, _, _ in graphs.define(ConvFprop(conv), {}, 70).operations] == ["matmul"]
+
+
+def test_statistics_are_taken_of_the_convolutions_result(frontend):
+    (_, _, [y]), (operation, settings, _) = graphs.define(ConvFpropStats(CONV), {}, 90).operations
+    assert operation == "genstats"
+    assert settings["input"] is y
+
+
+def test_from_compute_capability_10_on_statistics_are_added_to_what_is_there():
+    work = ConvFpropStats(CONV)
+    assert [work.operands[index].name for index in graphs.added_to(work, 100)] == ["sum", "square_sum"]
+    assert graphs.added_to(work, 120) == graphs.added_to(work, 100)
+    assert graphs.added_to(work, 90) == ()
+    assert graphs.added_to(ConvFprop(CONV), 100) == ()
+
+
+@pytest.mark.parametrize("kind", [ConvFprop, ConvDgrad, ConvWgrad])
+def test_strict_single_precision_keeps_away_from_tensor_cores_and_tf32_does_not(kind):
+    strict, tf32 = (kind(replace(CONV, dtype="float32", math=math)) for math in ("strict", "tf32"))
+    assert graphs.deselected_notes(strict) == ("TENSOR_CORE", "DOWN_CONVERT_INPUTS")
+    assert graphs.deselected_notes(tf32) == ()
+
+
+def test_half_precision_is_summed_in_single_precision():
+    for math in ("strict", "tf32"):
+        assert graphs.deselected_notes(ConvFprop(replace(CONV, math=math))) == ("REDUCED_PRECISION_REDUCTION",)
+
+
+def test_a_kernels_work_has_no_graph(frontend):
+    with pytest.raises(TypeError, match="relu is not done by a cuDNN graph"):
+        graphs.define(Relu(8, "float16"), {}, 90)
+
+
+def test_no_two_kinds_or_variants_share_a_key():
+    works = CONVS + NORMS
+    assert all(a.key != b.key for a, b in itertools.combinations(works, 2))

@@ -1,0 +1,163 @@
+"""Every kernel compiles for every architecture that is supported; what was compiled is kept."""
+
+import ctypes
+import re
+from types import SimpleNamespace
+
+import pytest
+from engine.accelerators.cuda.kernels.cases import all_cases
+from engine.accelerators.cuda.kernels.on_cpu import KERNEL
+
+from tcbench.engine import work as w
+from tcbench.engine.accelerators.cuda.kernels import compile as compiling
+from tcbench.engine.accelerators.cuda.kernels import load as loading
+from tcbench.engine.accelerators.cuda.kernels.compile import FOLDER, CompileError, compile_anew, compile_kernel
+from tcbench.engine.accelerators.cuda.kernels.launches import launch_of
+from tcbench.engine.accelerators.cuda.kernels.load import Kernels
+
+MODULES = sorted({(launch.source, launch.defines) for launch in (case.launch for case in all_cases())})
+ARCHITECTURES = (70, 75, 80, 90, 100)
+EXAMPLE = ("mean_loss.cu", (), 90)
+
+
+@pytest.fixture
+def nvrtc():
+    from cupy.cuda import nvrtc
+
+    return nvrtc
+
+
+@pytest.mark.plans
+def test_every_kernel_compiles_for_every_architecture(nvrtc, record_property):
+    supported = [sm for sm in ARCHITECTURES if sm in nvrtc.getSupportedArchs()]
+    assert set(ARCHITECTURES) - set(supported) <= {70}, "only CUDA 13 may miss one: sm_70"
+    n_kernels = 0
+    for source, defines in MODULES:
+        kernels = set(KERNEL.findall((FOLDER / source).read_text()))
+        n_kernels += len(kernels)
+        for sm in supported:
+            if "DTYPE=bfloat16" in defines and sm < 80:
+                continue
+            cubin = compile_anew(source, defines, sm)
+            assert cubin.startswith(b"\x7fELF")
+            missing = {kernel for kernel in kernels if f".text.{kernel}\0".encode() not in cubin}
+            assert not missing, f"{source} for sm_{sm} lacks {missing}"
+    record_property("kernels", n_kernels)
+    print(f"\n{n_kernels} kernels of {len(MODULES)} modules compiled for {len(supported)} architectures: ", end="")
+    print(", ".join(f"sm_{sm}" for sm in supported))
+
+
+@pytest.mark.plans
+def test_float16_moves_by_16_bytes(nvrtc):
+    """In PTX, a vector of 8 float16 is read and written by one access of four words."""
+    program = nvrtc.createProgram(*(_program("elementwise.cu")))
+    nvrtc.compileProgram(program, ("--gpu-architecture=compute_80", "-DDTYPE=half", "-DCHUNK=16384", "--std=c++17"))
+    ptx = nvrtc.getPTX(program)
+    nvrtc.destroyProgram(program)
+    text = ptx.decode() if isinstance(ptx, bytes) else ptx
+    kernel = text[text.index(".entry add_relu(") :].partition("\n}\n")[0]
+    assert len(re.findall(r"ld\.global\.v4\.[bu]32", kernel)) == 2
+    assert len(re.findall(r"st\.global\.v4\.[bu]32", kernel)) == 1
+
+
+def _program(source):
+    header = (FOLDER / "common.cuh").read_bytes()
+    return (FOLDER / source).read_text(), source, (header,), (b"common.cuh",)
+
+
+@pytest.mark.plans
+def test_a_refused_source_says_why(nvrtc, monkeypatch):
+    monkeypatch.setattr(compiling, "_text", lambda name: "void broken(" if name.endswith(".cu") else "")
+    with pytest.raises(CompileError, match=r"(?s)broken\.cu \(A=1\) for sm_90: .*error"):
+        compile_anew("broken.cu", ("A=1",), 90)
+
+
+@pytest.mark.plans
+def test_an_architecture_that_nvrtc_does_not_know_is_named():
+    with pytest.raises(CompileError, match="not for sm_30: 'uv sync --extra volta' for GPUs older than sm_75"):
+        compile_anew("mean_loss.cu", (), 30)
+
+
+@pytest.mark.plans
+def test_a_prepared_launch_hands_the_driver_one_parameter_block(monkeypatch, tmp_path):
+    import cupy
+
+    calls = []
+
+    def launch_kernel(*arguments):
+        *head, parameters, extra = arguments
+        pointers = (ctypes.c_void_p * 6).from_address(parameters)
+        values = [ctypes.c_int64.from_address(pointer).value for pointer in pointers[:4]]
+        values += [ctypes.c_float.from_address(pointer).value for pointer in pointers[4:]]
+        calls.append((head, values, extra))
+
+    function = SimpleNamespace(ptr=77)
+    module = SimpleNamespace(load=lambda cubin: None, get_function={"momentum_update": function}.__getitem__)
+    monkeypatch.setenv("TCBENCH_CACHE", str(tmp_path))
+    monkeypatch.setattr(loading, "_new_module", lambda: module)
+    monkeypatch.setattr(cupy.cuda.driver, "launchKernel", launch_kernel)
+    streams = iter([5, 6])
+    run = Kernels(90, lambda: next(streams)).prepare(w.MomentumUpdate(3000, 0.5, 0.25))
+    run(1 << 40, 2 << 40, 3 << 40)
+    run(4 << 40, 5 << 40, 6 << 40)
+    head = [77, 3, 1, 1, 256, 1, 1, 0]
+    assert calls == [
+        ([*head, 5], [1 << 40, 2 << 40, 3 << 40, 3000, 0.5, 0.25], 0),
+        ([*head, 6], [4 << 40, 5 << 40, 6 << 40, 3000, 0.5, 0.25], 0),
+    ]
+
+
+def test_what_was_compiled_is_kept(monkeypatch, tmp_path):
+    monkeypatch.setenv("TCBENCH_CACHE", str(tmp_path))
+    monkeypatch.setattr(compiling, "_nvrtc_version", lambda: (12, 9))
+    calls = []
+
+    def compile_once(*arguments):
+        calls.append(arguments)
+        return b"\x7fELF"
+
+    monkeypatch.setattr(compiling, "compile_anew", compile_once)
+    assert compile_kernel(*EXAMPLE) == compile_kernel(*EXAMPLE) == b"\x7fELF"
+    assert len(calls) == 1
+    compile_kernel("mean_loss.cu", (), 80)
+    monkeypatch.setattr(compiling, "_nvrtc_version", lambda: (13, 0))
+    compile_kernel(*EXAMPLE)
+    assert len(calls) == 3, "another architecture and another NVRTC need another cubin"
+    assert not list(tmp_path.rglob(".tcbench-*"))
+
+
+@pytest.mark.parametrize("damage", [lambda kept: b"", lambda kept: kept[:-1], lambda kept: kept[:-1] + b"?"])
+def test_a_damaged_file_is_compiled_again(monkeypatch, tmp_path, damage):
+    monkeypatch.setenv("TCBENCH_CACHE", str(tmp_path))
+    monkeypatch.setattr(compiling, "_nvrtc_version", lambda: (12, 9))
+    monkeypatch.setattr(compiling, "compile_anew", lambda *arguments: b"\x7fELF")
+    compile_kernel(*EXAMPLE)
+    [kept] = tmp_path.rglob("*.cubin")
+    whole = kept.read_bytes()
+    kept.write_bytes(damage(whole))
+    assert compile_kernel(*EXAMPLE) == b"\x7fELF"
+    assert kept.read_bytes() == whole
+
+
+def test_a_cache_that_cannot_be_written_is_no_error(monkeypatch, tmp_path):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("TCBENCH_CACHE", str(tmp_path / "file"))
+    monkeypatch.setattr(compiling, "_nvrtc_version", lambda: (12, 9))
+    monkeypatch.setattr(compiling, "compile_anew", lambda *arguments: b"cubin")
+    assert compile_kernel(*EXAMPLE) == b"cubin"
+
+
+def test_a_module_is_loaded_once(monkeypatch):
+    kernels = Kernels(90)
+    half, _, single = (case.work for case in all_cases() if case.work.name == "relu" and case.work.size == 1)
+    loaded = []
+
+    class Module:
+        def load(self, cubin):
+            loaded.append(cubin)
+
+    monkeypatch.setattr(loading, "_new_module", Module)
+    monkeypatch.setattr(loading, "compile_kernel", lambda *module: module)
+    assert kernels.module(launch_of(half)) is kernels.module(launch_of(half))
+    assert kernels.module(launch_of(half)) is not kernels.module(launch_of(single))
+    assert [defines[0] for _, defines, _ in loaded] == ["DTYPE=half", "DTYPE=float"]

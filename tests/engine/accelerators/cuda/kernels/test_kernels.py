@@ -1,0 +1,136 @@
+"""Every kernel, compiled as C++, does what the reference does, and writes nothing else."""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+from engine.accelerators.cuda.kernels.cases import (
+    PARAMETERS,
+    Array,
+    Arrays,
+    Case,
+    Guarded,
+    all_cases,
+    check,
+    inputs,
+    run,
+)
+from engine.accelerators.cuda.kernels.on_cpu import CpuKernels, compiler
+
+from tcbench.engine import work as w
+from tcbench.engine.accelerators.cuda.kernels.launches import launch_of
+
+pytestmark = pytest.mark.skipif(compiler() is None, reason="no C++20 compiler (g++ or clang++) on this machine")
+
+CASES = all_cases()
+
+
+@pytest.fixture(scope="module")
+def kernels(tmp_path_factory: Any) -> CpuKernels:
+    modules = {(launch.source, launch.defines) for launch in (case.launch for case in CASES)}
+    return CpuKernels(modules, tmp_path_factory.mktemp("kernels"))
+
+
+@pytest.mark.parametrize("case", CASES, ids=[case.id for case in CASES])
+def test_kernel_equals_reference(case: Case, kernels: CpuKernels) -> None:
+    given = inputs(case)
+    check(case, given, run_on_cpu(case, given, kernels))
+
+
+def run_on_cpu(case: Case, given: Arrays, kernels: CpuKernels) -> Arrays:
+    def launch(*placed: Guarded) -> None:
+        kernels.launch(case.work, case.launch, *(memory.address for memory in placed))
+
+    return run(case, given, Guarded, launch)
+
+
+@pytest.mark.parametrize("half", w.HALVES)
+def test_weights_of_16_bits_are_the_rounded_master_weights(half: w.Half, kernels: CpuKernels) -> None:
+    parameters = dataclasses.replace(PARAMETERS, half=half)
+    case = Case(w.BatchedUpdate(parameters, 0.1, 0.9, 1e-4, dynamic=False), special=True)
+    found = run_on_cpu(case, inputs(case), kernels)
+    places = zip(PARAMETERS.sizes, PARAMETERS.places, strict=True)
+    masters = [found["master"][place : place + size] for size, place in places]
+    for index, (master, narrow) in enumerate(zip(masters, PARAMETERS.halves, strict=True)):
+        if narrow:
+            rounded = master.astype(half).astype("float32")
+            np.testing.assert_array_equal(found[f"half{index}"].astype("float32"), rounded)
+
+
+@pytest.mark.parametrize("half", [None, *w.HALVES])
+def test_all_parameters_at_once_are_updated_as_one_at_a_time_bit_for_bit(
+    half: w.Half | None, kernels: CpuKernels
+) -> None:
+    size = w.CHUNK + 99
+    parameters = w.Parameters((size,), (half is not None,), half or "float16")
+    case = Case(w.BatchedUpdate(parameters, 0.1, 0.9, 1e-4, dynamic=False), state=(1, 0, 0, 0))
+    given = inputs(case)
+    at_once = run_on_cpu(case, given, kernels)
+
+    def step(work: w.Work, *arrays: Array) -> None:
+        kernels.launch(work, launch_of(work), *(int(array.ctypes.data) for array in arrays))
+
+    gradient, single = given["gradient0"].copy(), np.empty(size, "float32")
+    master, velocity, weights = given["master"].copy(), given["velocity"].copy(), np.empty(size, parameters.half)
+    step(w.Unscale(size, half or "float32"), gradient, gradient, given["state"].copy())
+    if half:
+        step(w.ToSingle(size, half), gradient, single)
+    else:
+        single = gradient
+    step(w.WeightDecay(size, 1e-4), single, master)
+    step(w.MomentumUpdate(size, 0.1, 0.9), single, velocity, master)
+    step(w.ToHalf(size, parameters.half), master, weights)
+    np.testing.assert_array_equal(at_once["master"], master)
+    np.testing.assert_array_equal(at_once["velocity"], velocity)
+    if half:
+        np.testing.assert_array_equal(at_once["half0"], weights)
+
+
+def test_float16_of_the_stand_in_is_ieee(kernels: CpuKernels) -> None:
+    every_half = np.arange(1 << 16, dtype="uint16")
+    values = np.empty(every_half.size, "float32")
+    kernels.library.halves_to_floats(*_pointers(every_half, values), ctypes.c_longlong(values.size))
+    np.testing.assert_array_equal(values, every_half.view("float16").astype("float32"))
+
+    finite = np.sort(values[np.isfinite(values)])
+    between = (finite[:-1] + finite[1:]) / 2
+    near = [np.nextafter(between, side, dtype="float32") for side in (-np.inf, np.inf)]
+    random = np.random.default_rng(0).normal(size=10000).astype("float32") * np.float32(100)
+    edges = np.array([65504, 65519.996, 65520, 1e9, -1e9, np.inf, -np.inf, np.nan, 1e-45, 2**-25, -0.0], "float32")
+    singles = np.concatenate([values, between, *near, random, edges])
+    halves = np.empty(singles.size, "float16")
+    kernels.library.floats_to_halves(*_pointers(singles, halves), ctypes.c_longlong(halves.size))
+    with np.errstate(over="ignore"):
+        np.testing.assert_array_equal(halves, singles.astype("float16"))
+
+
+def test_bfloat16_of_the_stand_in_is_rounded_as_ml_dtypes_does(kernels: CpuKernels) -> None:
+    every = np.arange(1 << 16, dtype="uint16").view("bfloat16").astype("float32")
+    finite = np.sort(every[np.isfinite(every)].astype("float64"))
+    between = ((finite[:-1] + finite[1:]) / 2).astype("float32")
+    near = [np.nextafter(between, np.float32(side)) for side in (-np.inf, np.inf)]
+    edges = np.array([3.3895314e38, 3.3961775e38, 3.4e38, np.inf, -np.inf, np.nan, 1e-45, -0.0], "float32")
+    singles = np.concatenate([finite.astype("float32"), between, *near, edges])
+    rounded = np.empty(singles.size, "bfloat16")
+    kernels.library.floats_to_bfloat16s(*_pointers(singles, rounded), ctypes.c_longlong(rounded.size))
+    expected = singles.astype("bfloat16").astype("float32")
+    np.testing.assert_array_equal(rounded.astype("float32"), expected)
+
+
+def _pointers(*arrays: Array) -> list[ctypes.c_void_p]:
+    return [ctypes.c_void_p(array.ctypes.data) for array in arrays]
+
+
+def test_every_kernel_is_tried() -> None:
+    tried = {type(case.work) for case in CASES}
+    assert tried == {kind for kind in _kinds(w.Work) if kind.kind == "kernel"}
+
+
+def _kinds(kind: type[w.Work]) -> list[type[w.Work]]:
+    ours = [subclass for subclass in kind.__subclasses__() if subclass.__module__.startswith(w.__name__)]
+    inner = [leaf for subclass in ours for leaf in _kinds(subclass)]
+    return [*([kind] if "name" in vars(kind) else []), *inner]

@@ -1,0 +1,318 @@
+"""The doctor on machines with GPUs, drivers and packages in every state, through stand-ins."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from standin_nvml import H200, V100, NVMLError, NVMLLibraryMismatchError, pynvml
+
+from tcbench.core.finding import Finding
+from tcbench.engine.accelerators.cuda import checkup as gpu_checkup
+from tcbench.engine.accelerators.cuda import driver, packages
+from tcbench.engine.accelerators.cuda.cudnn import libraries
+from tcbench.engine.accelerators.cuda.driver import Gpus
+from tcbench.engine.accelerators.cuda.packages import Installed
+from tcbench.run import checkup
+
+__all__ = ["pynvml"]
+
+SET_13 = tuple(
+    Installed(part, part.distributions[-1][0], "1.2.3", part.distributions[-1][1]) for part in packages.PARTS
+)
+
+
+@pytest.fixture
+def here(monkeypatch):
+    """A machine with an H200, and everything for CUDA 13."""
+    machine = SimpleNamespace(gpus=Gpus((H200,), (13, 0)), installed=SET_13, trouble={})
+    monkeypatch.setattr(driver, "gpus", lambda: machine.gpus)
+    monkeypatch.setattr(driver, "version", lambda: "580.65.06")
+    monkeypatch.setattr(packages, "installed", lambda: machine.installed)
+    monkeypatch.setattr(packages, "trouble", lambda part: machine.trouble.get(part.name))
+    return machine
+
+
+def found() -> list[Finding]:
+    return list(gpu_checkup.examine())
+
+
+def notes(what: str = "cuda:0") -> list[tuple[str, str | None]]:
+    return [
+        (finding.detail, finding.remedy) for finding in found() if (finding.state, finding.subject) == ("note", what)
+    ]
+
+
+def test_a_gpu_and_how_it_is_set(pynvml, here):
+    said = [finding.detail for finding in found() if (finding.state, finding.subject) == ("ok", "cuda:0")]
+    assert said == [
+        "NVIDIA H200, compute capability 9.0, 132 SMs, 141 GiB, driver 580.65.06, CUDA up to 13.0",
+        "ECC on, MIG off, persistence on, power limit 700 W, 54 °C",
+    ]
+
+
+@pytest.fixture
+def quiet(pynvml):
+    """A GPU that spoils nothing but its clocks, which float."""
+    pynvml.answers["nvmlDeviceGetCurrentClocksEventReasons"] = 0x1
+    pynvml.answers["nvmlDeviceGetUtilizationRates"] = SimpleNamespace(gpu=0, memory=0)
+    pynvml.answers["nvmlDeviceGetMemoryInfo"] = SimpleNamespace(used=2**29)
+    return pynvml
+
+
+FLOAT = (
+    "clocks are not locked: they float up to 1980 MHz with power and temperature",
+    "sudo nvidia-smi -i 0000:3B:00.0 -lgc MHZ   (for steady comparisons; one it holds under load)",
+)
+
+
+def test_a_quiet_gpu_is_only_told_that_its_clocks_float(quiet, here):
+    assert notes() == [FLOAT]
+
+
+@pytest.mark.parametrize(
+    ("question", "answer", "said", "mend"),
+    [
+        (
+            "nvmlDeviceGetEnforcedPowerLimit",
+            500_000,
+            "power is capped: 500 W of 700 W",
+            "sudo nvidia-smi -i 0000:3B:00.0 -pl 700",
+        ),
+        (
+            "nvmlDeviceGetMigMode",
+            [1, 1],
+            "MIG is on: this is a slice of the GPU, and its neighbours share its power and clocks",
+            "sudo nvidia-smi -i 0000:3B:00.0 -mig 0",
+        ),
+        (
+            "nvmlDeviceGetPersistenceMode",
+            0,
+            "persistence mode is off: the driver unloads between trials, which then start slowly",
+            "sudo nvidia-smi -i 0000:3B:00.0 -pm 1",
+        ),
+        (
+            "nvmlDeviceGetCurrentClocksEventReasons",
+            0x61,
+            "it is slowed down right now: software thermal slowdown, hardware thermal slowdown",
+            "nvidia-smi -q -d PERFORMANCE",
+        ),
+        (
+            "nvmlDeviceGetTemperature",
+            85,
+            "it is hot before any work: 85 °C",
+            "let it cool, and check its airflow",
+        ),
+        (
+            "nvmlDeviceGetUtilizationRates",
+            SimpleNamespace(gpu=40),
+            "it is at work right now: 40% busy",
+            "wait until it is done",
+        ),
+        (
+            "nvmlDeviceGetMemoryInfo",
+            SimpleNamespace(used=8 * 2**30),
+            "8.0 GiB of its memory are in use, by a process that cannot be seen from here",
+            "nvidia-smi   (on the host, outside the container)",
+        ),
+    ],
+)
+def test_what_would_spoil_a_measurement_comes_with_the_command_that_mends_it(quiet, here, question, answer, said, mend):
+    quiet.answers[question] = answer
+    assert notes() == [FLOAT, (said, mend)]
+
+
+def test_clocks_that_are_capped_or_held_are_told_from_those_that_float(quiet, here):
+    quiet.answers["nvmlDeviceGetCurrentClocksEventReasons"] = 0x2
+    assert notes()[0][0] == "the SM clock is held by a setting (now 1755 of 1980 MHz): steady, but not its fastest"
+    quiet.answers["nvmlDeviceGetApplicationsClock", 1] = 1200
+    assert notes() == [
+        ("the SM clock is capped: application clocks are 1200 of 1980 MHz", "sudo nvidia-smi -i 0000:3B:00.0 -rac")
+    ]
+
+
+def test_a_stock_v100_whose_clocks_nobody_set_is_not_called_capped(quiet, here):
+    quiet.answers[("nvmlDeviceGetMaxClockInfo", 1)] = 1530
+    for clock in ("nvmlDeviceGetApplicationsClock", "nvmlDeviceGetDefaultApplicationsClock"):
+        quiet.answers[(clock, 1)] = 1312
+    assert [said for said, _ in notes()] == [
+        "clocks are not locked: they float up to 1530 MHz with power and temperature"
+    ]
+    quiet.answers[("nvmlDeviceGetApplicationsClock", 1)] = 1005
+    assert [said for said, _ in notes()] == ["the SM clock is capped: application clocks are 1005 of 1312 MHz"]
+    quiet.answers[("nvmlDeviceGetDefaultApplicationsClock", 1)] = NVMLError("Not Supported")
+    assert [said for said, _ in notes()] == ["the SM clock is capped: application clocks are 1005 of 1530 MHz"]
+
+
+def test_an_older_driver_that_cannot_list_processes_does_not_end_the_doctor(quiet, here):
+    quiet.answers["nvmlDeviceGetComputeRunningProcesses"] = NVMLLibraryMismatchError("use ..._v2")
+    assert notes() == [FLOAT]
+
+
+def test_other_processes_are_named_with_what_they_hold(quiet, here):
+    process = lambda pid, memory: SimpleNamespace(pid=pid, usedGpuMemory=memory)  # noqa: E731
+    quiet.answers["nvmlDeviceGetComputeRunningProcesses"] = [
+        process(os.getpid(), 2**30),
+        process(os.getppid(), 3 * 2**30),
+        process(2**22 + 1, None),
+    ]
+    with open(f"/proc/{os.getppid()}/comm") as comm:
+        name = comm.read().strip()
+    assert [said for said, _ in notes()[1:]] == [
+        f"another process is on it: pid {os.getppid()} ({name}) holds 3.0 GiB",
+        f"another process is on it: pid {2**22 + 1}",
+    ]
+
+
+def test_a_gpu_that_says_nothing_is_not_accused(quiet, here):
+    quiet.answers.clear()
+    assert notes() == []
+
+
+def test_without_nvml_it_is_said_that_nothing_is_known(quiet, here):
+    quiet.answers["nvmlInit"] = NVMLError("Driver Not Loaded")
+    assert [said for said, _ in notes()] == [
+        "NVML cannot be asked: what would spoil a measurement is not known, and records will lack it"
+    ]
+
+
+def test_with_neither_gpu_nor_cuda_packages_there_is_one_line_and_all_is_well(here):
+    here.gpus, here.installed = Gpus(problem="no NVIDIA driver (libcuda.so.1 was not found)"), ()
+    assert found() == [
+        Finding("note", "GPU", "no NVIDIA driver (libcuda.so.1 was not found): runs use the CPU"),
+    ]
+    assert checkup.exit_code(found()) == 0
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [
+        "no NVIDIA GPU (the driver's library, libcuda.so.1, is there and finds none)",
+        "no NVIDIA driver (libcuda.so.1 was not found)",
+    ],
+)
+def test_cuda_packages_without_a_gpu_or_a_driver_are_told_just_so(here, problem):
+    here.gpus = Gpus(problem=problem)
+    first = found()[0]
+    assert first.state == "unusable"
+    assert first.detail == f"CUDA packages are installed ({packages.cupy()}), but there is {problem}: runs use the CPU"
+    assert checkup.exit_code(found()) == 2
+
+
+def test_packages_that_are_missing_come_with_the_extra_that_suits_driver_and_gpu(quiet, here):
+    here.installed = ()
+    here.trouble = dict.fromkeys(("cuDNN", "NVRTC", "CUDA runtime"), "was not found")
+    here.gpus = Gpus((V100,), (13, 0))
+    missing = {finding.subject: finding for finding in found() if finding.state == "missing"}
+    assert set(missing) == {part.name for part in packages.PARTS}
+    assert missing["CuPy"].detail.startswith("cupy-cuda12x or cupy-cuda13x is not installed; needed on a GPU for")
+    assert {finding.remedy for finding in missing.values()} == {"uv sync --extra volta"}
+
+
+def test_libraries_that_the_system_has_are_as_good(quiet, here):
+    here.installed = tuple(one for one in SET_13 if one.part is not packages.NVRTC)
+    assert Finding("ok", "NVRTC", "found outside Python's packages") in found()
+
+
+def test_a_part_that_does_not_work_makes_the_gpu_unusable(quiet, here):
+    here.trouble = {"cuDNN frontend": "it lacks build_plan_at_index", "NVML": "no module named pynvml"}
+    bad = {finding.subject: finding for finding in found() if finding.state in ("unusable", "missing")}
+    assert [(name, finding.state) for name, finding in bad.items()] == [
+        ("cuDNN frontend", "unusable"),
+        ("NVML", "missing"),
+    ]
+    assert bad["NVML"].remedy == "uv sync --extra cuda13 --reinstall-package nvidia-ml-py"
+    assert checkup.exit_code(found()) == 2
+
+
+def test_a_driver_too_old_for_the_packages_makes_the_gpu_unusable(quiet, here):
+    here.gpus = Gpus((H200,), (12, 4))
+    (finding,) = [finding for finding in found() if finding.subject == "CUDA versions"]
+    assert (finding.state, finding.remedy) == ("unusable", "uv sync --extra cuda12")
+    assert "too old for packages for CUDA 13: it runs CUDA up to 12.4" in finding.detail
+
+
+def test_a_cudnn_that_does_not_serve_the_gpu_makes_it_unusable(quiet, here, monkeypatch):
+    here.gpus = Gpus((V100,), (13, 0))
+    here.installed = tuple(one for one in SET_13 if one.part is not packages.CUPY and one.part is not packages.CUDNN)
+    monkeypatch.setattr(libraries, "version", lambda: "9.28.0")
+    (finding,) = [finding for finding in found() if finding.subject == "CUDA versions"]
+    assert (finding.state, finding.remedy) == ("unusable", "uv sync --extra volta")
+    assert finding.detail.startswith(
+        "cuda:1 (Tesla V100-SXM2-16GB): cuDNN 9.28.0 has no code for compute capability 7.0"
+    )
+
+
+def test_what_keeps_tcbench_from_running_at_all_outweighs_the_gpu():
+    assert checkup.exit_code([Finding("unusable", "GPU", ""), Finding("broken", "chainer", "")]) == 1
+
+
+def without(hidden: set[Path], folder: Path) -> Path:
+    """A folder of packages like the one that this Python has, but for some files: links to all else."""
+    site = Path(importlib.metadata.distribution("numpy").locate_file(""))
+    above = {parent for file in hidden for parent in file.parents}
+
+    def link(entry: Path) -> None:
+        name = entry.relative_to(site)
+        if name in above and entry.is_dir():
+            for below in entry.iterdir():
+                link(below)
+        elif name not in hidden and name.name != "__pycache__":
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).symlink_to(entry)
+
+    link(site)
+    return folder
+
+
+DOCTOR = (
+    "from tcbench.engine.accelerators.cuda import checkup\n"
+    "for found in checkup.examine(): print(found.state, found.subject, found.detail)"
+)
+
+
+def of_wheels(part: packages.Part) -> tuple[Installed, set[Path]]:
+    """The distribution that a part is installed from, and its files."""
+    there = [one for one in packages.installed() if one.part is part]
+    if packages.cupy() is None or len(there) != 1:
+        pytest.skip("needs one of the CUDA extras")
+    return there[0], {Path(file) for file in importlib.metadata.files(there[0].distribution) or ()}
+
+
+def doctor(hidden: set[Path], folder: Path) -> list[str]:
+    """What it says of real packages without these files. Empty files hide what a toolkit may have of the libraries."""
+    (folder / "libraries").mkdir()
+    for name in ("cudart", "nvrtc", "cublas", "cublasLt", "cupti"):
+        for major in (12, 13):
+            (folder / "libraries" / f"lib{name}.so.{major}").touch()
+    environment = {"PATH": os.environ["PATH"], "LD_LIBRARY_PATH": str(folder / "libraries")}
+    environment["PYTHONPATH"] = f"{without(hidden, folder / 'packages')}:{Path(__file__).parents[4]}"
+    command = [sys.executable, "-S", "-c", DOCTOR]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
+    print(done.stdout + done.stderr)
+    return done.stdout.splitlines()
+
+
+@pytest.mark.plans
+@pytest.mark.parametrize("part", [part for part in packages.PARTS if part is not packages.CUPY], ids=lambda p: p.name)
+def test_of_real_packages_the_one_that_is_missing_is_named(tmp_path, part):
+    said = doctor(of_wheels(part)[1], tmp_path)
+    names = " or ".join(name for name, _ in part.distributions)
+    assert any(line.startswith(f"missing {part.name} {names} is not installed; needed on a GPU") for line in said)
+    assert any(line.startswith("ok CuPy ") for line in said)
+    if part in (packages.FRONTEND, packages.NVML, packages.CUPTI):
+        assert any(line.startswith("ok NVRTC ") for line in said)
+
+
+@pytest.mark.plans
+def test_an_nvrtc_without_its_built_in_functions_compiles_nothing_and_the_doctor_says_what_it_lacks(tmp_path):
+    nvrtc, files = of_wheels(packages.NVRTC)
+    lines = doctor({file for file in files if "builtins" in file.name}, tmp_path)
+    (said,) = (line for line in lines if " NVRTC " in line)
+    assert said.startswith(f"unusable NVRTC {nvrtc} is installed but does not work: ")
+    assert "failed to open libnvrtc-builtins.so.1" in said

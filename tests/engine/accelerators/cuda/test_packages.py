@@ -1,0 +1,172 @@
+"""Which CUDA packages are there and whether they fit, with a stand-in for what is installed."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tcbench.engine.accelerators.cuda import packages
+from tcbench.engine.accelerators.cuda.cudnn import libraries
+from tcbench.engine.accelerators.cuda.driver import Gpu, Gpus
+
+T4 = Gpu(0, "Tesla T4", (7, 5), 40, 15 * 2**30)
+H200 = Gpu(0, "NVIDIA H200", (9, 0), 132, 141 * 2**30)
+V100 = Gpu(0, "Tesla V100", (7, 0), 80, 16 * 2**30)
+CUDA_12 = {"cupy-cuda12x": "14.2.0", "nvidia-cudnn-cu12": "9.28.0", "nvidia-cuda-nvrtc-cu12": "12.9.86"}
+CUDA_13 = {"cupy-cuda13x": "14.2.0", "nvidia-cudnn-cu13": "9.28.0", "nvidia-cuda-nvrtc": "13.0.48"}
+
+
+@pytest.fixture
+def have(monkeypatch):
+    def there(distributions: dict[str, str]) -> tuple[packages.Installed, ...]:
+        def version(name: str) -> str:
+            if name not in distributions:
+                raise importlib.metadata.PackageNotFoundError(name)
+            return distributions[name]
+
+        monkeypatch.setattr(importlib.metadata, "version", version)
+        return packages.installed()
+
+    return there
+
+
+def test_packages_are_found_by_part_with_the_cuda_they_are_for(have):
+    found = have(CUDA_13)
+    assert [(one.part.name, one.cuda) for one in found] == [("CuPy", 13), ("cuDNN", 13), ("NVRTC", 13)]
+    assert str(packages.cupy()) == "cupy-cuda13x 14.2.0"
+    assert have({}) == ()
+    assert packages.cupy() is None
+
+
+@pytest.mark.parametrize(
+    ("distributions", "gpus", "said"),
+    [
+        (CUDA_12, Gpus((V100,), (12, 4)), ()),
+        (CUDA_13, Gpus((H200,), (13, 0)), ()),
+        (CUDA_12, Gpus((H200,), (13, 0)), ()),
+        (CUDA_12 | {"nvidia-cuda-nvrtc": "13.0.48"}, Gpus((H200,), (13, 0)), ()),
+        (
+            CUDA_13,
+            Gpus((H200,), (12, 4)),
+            ("the driver is too old for packages for CUDA 13: it runs CUDA up to 12.4",),
+        ),
+        (
+            CUDA_13,
+            Gpus((V100,), (13, 0)),
+            ("CUDA 13 no longer knows cuda:0 (Tesla V100, compute capability 7.0)",),
+        ),
+        (
+            {"cupy-cuda12x": "14.2.0", "nvidia-cudnn-cu13": "9.28.0"},
+            Gpus((H200,), (13, 0)),
+            (
+                "packages for two CUDA versions are mixed (for CUDA 12: cupy-cuda12x 14.2.0; "
+                "for CUDA 13: nvidia-cudnn-cu13 9.28.0)",
+            ),
+        ),
+    ],
+)
+def test_what_does_not_fit_is_named(have, distributions, gpus, said):
+    assert packages.misfits(have(distributions), gpus) == said
+
+
+@pytest.mark.parametrize(
+    ("gpus", "extra"),
+    [
+        (Gpus((H200,), (13, 0)), "cuda13"),
+        (Gpus((H200,), (12, 4)), "cuda12"),
+        (Gpus((T4,), (13, 0)), "cuda13"),
+        (Gpus((T4,), (12, 4)), "cuda12"),
+        (Gpus((V100,), (13, 0)), "volta"),
+        (Gpus((V100,), (12, 4)), "volta"),
+        (Gpus((H200, V100), (13, 0)), "volta"),
+        (Gpus((), None), "cuda13"),
+        (Gpus((), (12, 4)), "cuda12"),
+        (Gpus((H200,), (11, 0)), "cuda12"),
+        (Gpus((V100,), (11, 0)), "volta"),
+    ],
+)
+def test_the_packages_to_install_are_the_newest_that_driver_and_gpus_take(gpus, extra):
+    assert packages.extra_for(gpus).name == extra
+    assert packages.sync(packages.extra_for(gpus)) == f"uv sync --extra {extra}"
+
+
+@pytest.fixture
+def cudnn(monkeypatch):
+    return lambda version: monkeypatch.setattr(libraries, "version", lambda: version)
+
+
+@pytest.mark.parametrize("version", ["9.11.0", "9.28.0"])
+def test_a_cudnn_without_code_for_a_gpu_is_named_with_the_one_that_has_it(cudnn, version):
+    cudnn(version)
+    said = f"cuDNN {version} has no code for compute capability 7.0; 9.10.2 is the last that has: uv sync --extra volta"
+    assert packages.cudnn_misfit((7, 0)) == said
+    assert packages.misfits((), Gpus((V100,), (12, 4))) == (f"cuda:0 (Tesla V100): {said}",)
+    assert packages.Cudnn("cudnn", "").misfit((7, 0)) == said
+    assert packages.cudnn_misfit((7, 5)) is packages.cudnn_misfit((9, 0)) is None
+
+
+def test_the_last_cudnn_for_volta_serves_it_and_what_is_newer(cudnn):
+    cudnn("9.10.2")
+    assert [packages.cudnn_misfit(gpu.compute_capability) for gpu in (V100, T4, H200)] == [None] * 3
+
+
+def test_of_a_gpu_that_no_cudnn_serves_no_command_is_promised(cudnn):
+    cudnn("9.10.2")
+    assert packages.cudnn_misfit((3, 5)) == "cuDNN 9.10.2 has no code for compute capability 3.5"
+
+
+def test_without_cudnn_nothing_is_said_of_what_it_serves(monkeypatch):
+    def missing():
+        raise libraries.LibraryError("cuDNN 9 was not found")
+
+    monkeypatch.setattr(libraries, "version", missing)
+    assert packages.cudnn_misfit((7, 0)) is None
+
+
+def test_the_extras_are_those_of_the_project_and_hold_the_cudnn_that_they_promise():
+    with open(Path(__file__).parents[4] / "pyproject.toml", "rb") as file:
+        project = tomllib.load(file)
+    declared = project["project"]["optional-dependencies"]
+    conflicts = [{one["extra"] for one in group} for group in project["tool"]["uv"]["conflicts"]]
+    assert {extra.name for extra in packages.EXTRAS} in conflicts
+    for extra in packages.EXTRAS:
+        (pin,) = [one for one in declared[extra.name] if one.startswith(f"nvidia-cudnn-cu{extra.cuda}")]
+        assert ("==" in pin) == (extra.cudnn is not None)
+        if extra.cudnn:
+            assert pin.endswith("==" + ".".join(map(str, extra.cudnn)) + ".*")
+        for part in packages.PARTS:
+            names = {name for name, cuda in part.distributions if cuda in (None, extra.cuda)}
+            assert any(
+                one.startswith(tuple(f"{name}{sign}" for name in names for sign in ">="))
+                for one in declared[extra.name]
+            )
+        (cupti,) = [one for one in declared[extra.name] if one.startswith("cupti-python")]
+        assert ("python_version < '3.13'" in cupti) == (extra.cuda == 12)
+
+
+def test_cupti_is_not_asked_for_where_it_is_not_made_for_this_python(monkeypatch):
+    cuda13, cuda12, volta = packages.EXTRAS
+    monkeypatch.setattr(packages.sys, "version_info", (3, 12, 4))
+    assert packages.remedy(packages.CUPTI, volta) == "uv sync --extra volta"
+    monkeypatch.setattr(packages.sys, "version_info", (3, 13, 0))
+    assert packages.remedy(packages.CUPTI, cuda13) == "uv sync --extra cuda13"
+    assert packages.remedy(packages.NVML, cuda12) == "uv sync --extra cuda12"
+    for extra in (cuda12, volta):
+        assert packages.remedy(packages.CUPTI, extra).startswith("install Nsight Systems instead")
+
+
+def test_a_part_that_does_not_load_says_why(monkeypatch):
+    def fail(name: str):
+        raise ImportError("libnvrtc.so.12: cannot open\nshared object file")
+
+    monkeypatch.setattr(packages.importlib, "import_module", fail)
+    assert packages.trouble(packages.CUPY) == "libnvrtc.so.12: cannot open shared object file"
+    monkeypatch.setattr(packages.importlib, "import_module", lambda name: None)
+    assert packages.trouble(packages.CUPY) is None
+
+
+def test_every_part_can_be_tried():
+    assert {part.name for part in packages.PARTS} == set(packages._ATTEMPTS)

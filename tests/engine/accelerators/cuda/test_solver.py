@@ -1,0 +1,154 @@
+"""Kronecker factors and their inverses by cuBLAS and cuSOLVER, on a stand-in for CuPy."""
+
+from __future__ import annotations
+
+import types
+
+import numpy as np
+import pytest
+from engine.backends.chainer import test_kfac
+from fake_cupy import Cusolver, install
+from reference import REFERENCE
+from training import run_step, small_session
+
+from tcbench.core.errors import SelectionError, TrainingError
+from tcbench.core.record import CudnnSettings, KfacSettings, TrainSettings
+from tcbench.engine.accelerators.cuda import live, solver
+from tcbench.engine.accelerators.device import OpenDevice
+from tcbench.engine.backends.chainer.sites import Site
+from tcbench.engine.work import CholeskyInverse, KroneckerFactor, Relu
+from tcbench.hardware.clock import HostClock
+
+
+@pytest.fixture
+def cupy(monkeypatch):
+    return install(monkeypatch)
+
+
+@pytest.fixture
+def accelerator(cupy):
+    made = live.CudaAccelerator(0, CudnnSettings())
+    with made.enter():
+        yield made
+
+
+def spd(size: int, dtype: str = "float32") -> np.ndarray:
+    """A symmetric positive definite matrix; what stands above its diagonal is nobody's."""
+    x = np.random.default_rng(size).standard_normal((size, size + 3))
+    return np.where(np.tri(size, dtype=bool), x @ x.T / size + np.eye(size), np.nan).astype(dtype)
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.5])
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_a_factor_is_what_the_reference_says(accelerator, dtype, layout, decay):
+    work = KroneckerFactor(5, 12, layout, dtype, 1 / 12, decay)
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal(work.array("x")[0]).astype(dtype)
+    before = np.tril(rng.standard_normal((5, 5)).astype(np.float32)) if decay else np.full((5, 5), np.nan, np.float32)
+    on_device, expected = accelerator.upload(before), before.copy()
+    accelerator.launch(work, accelerator.upload(x), on_device)
+    REFERENCE[work.name](work, x, expected)
+    np.testing.assert_allclose(np.tril(accelerator.download(on_device)), np.tril(expected), rtol=1e-6)
+
+
+@pytest.mark.parametrize("size", [1, 4, 33])
+def test_an_inverse_is_whole_and_reads_the_lower_triangle_alone(accelerator, size):
+    given = spd(size)
+    x, info = accelerator.upload(given), accelerator.zeros((4,), np.int32)
+    accelerator.launch(CholeskyInverse(size), x, info[2:3])
+    lower = np.tril(given).astype(np.float64)
+    np.testing.assert_allclose(
+        accelerator.download(x), np.linalg.inv(lower + np.tril(lower, -1).T), rtol=1e-4, atol=1e-5
+    )
+    assert accelerator.download(info).tolist() == [0, 0, 0, 0]
+
+
+def test_what_cannot_be_inverted_is_nan_and_named_however_often_others_are_inverted_after_it(accelerator):
+    broken = spd(6)
+    broken[3, 3] = -1
+    x, info = accelerator.upload(broken), accelerator.zeros((1,), np.int32)
+    accelerator.launch(CholeskyInverse(6), x, info)
+    assert np.isnan(accelerator.download(x)).all()
+    accelerator.launch(CholeskyInverse(6), accelerator.upload(spd(6)), info)
+    assert accelerator.download(info).tolist() == [4]
+
+
+def test_no_call_waits_for_the_device(accelerator, cupy):
+    x, info = accelerator.upload(spd(4)), accelerator.zeros((1,), np.int32)
+    sent = len(cupy.transfers())
+    accelerator.stream.synchronize = lambda: pytest.fail("waits")
+    try:
+        accelerator.launch(CholeskyInverse(4), x, info)
+        accelerator.launch(KroneckerFactor(4, 1, "NHWC", "float32", 1, 0), accelerator.empty((1, 4), np.float32), x)
+    finally:
+        del accelerator.stream.synchronize
+    assert len(cupy.transfers()) == sent
+
+
+def test_a_capture_refuses_both(accelerator):
+    x, info = accelerator.upload(spd(4)), accelerator.zeros((1,), np.int32)
+    for launch in (
+        lambda: accelerator.launch(CholeskyInverse(4), x, info),
+        lambda: accelerator.launch(KroneckerFactor(4, 4, "NHWC", "float32", 1, 0), x, x),
+    ):
+        with pytest.raises(NotImplementedError, match="during stream capture"):
+            accelerator.capture(launch)
+
+
+def test_where_cusolver_is_not_installed_the_line_says_what_installs_it(accelerator, cupy, monkeypatch):
+    class Cuda(types.SimpleNamespace):
+        @property
+        def cusolver(self):
+            raise ImportError('Failure finding "libnvJitLink.so.12":\nNo such file')
+
+    monkeypatch.setattr(cupy, "cuda", Cuda(cublas=cupy.cuda.cublas))
+    with pytest.raises(
+        SelectionError, match=r"cusolver does not load .*: uv sync --extra cuda1\d --extra cusolver1\d$"
+    ):
+        accelerator.launch(CholeskyInverse(4), *[accelerator.zeros((4, 4), np.float32)] * 2)
+
+
+def test_other_works_are_not_its():
+    with pytest.raises(ValueError, match="relu is neither"):
+        solver.prepare(Relu(4, "float32"), None)
+
+
+# -- whole steps -------------------------------------------------------------------------------------------------------
+
+
+def site() -> Site:
+    accelerator = live.CudaAccelerator(0, CudnnSettings())
+    return Site(
+        OpenDevice(accelerator, HostClock(), accelerator.peak_bytes, accelerator.enter, accelerator.plan_choices)
+    )
+
+
+def session(config: str):
+    train = TrainSettings(
+        learning_rate=0.05, momentum=0.9, kfac=KfacSettings(damping=test_kfac.DAMPING, decay=test_kfac.DECAY)
+    )
+    return small_session(config, geometry=test_kfac.TINY, image_size=test_kfac.IMAGE, site=site(), train=train)
+
+
+@pytest.mark.parametrize("config", ["fp32+kfac", "fp32+nhwc+fused+batched+kfac"])
+def test_training_on_it_is_training_by_numpy(cupy, config):
+    with session(config) as opened:
+        device = [run_step(opened) for _ in range(4)]
+    with test_kfac.session(config, batch=8) as opened:
+        host = [run_step(opened) for _ in range(4)]
+    np.testing.assert_allclose(device, host, rtol=2e-4)
+
+
+def test_a_factor_that_cannot_be_inverted_is_named_when_results_are_read(cupy, monkeypatch):
+    real = Cusolver.spotrf
+
+    def fails_for_the_stem(handle, uplo, n, a, *rest):
+        if n == 27:
+            cupy.cuda.runtime.memsetAsync(a, 0, 4, cupy.cuda.get_current_stream().ptr)
+        real(handle, uplo, n, a, *rest)
+
+    monkeypatch.setattr(Cusolver, "spotrf", fails_for_the_stem)
+    said = r"factor of stem is not positive .* raise train.kfac.damping"
+    with session("fp32+kfac") as opened, pytest.raises(TrainingError, match=said):
+        run_step(opened)

@@ -1,0 +1,143 @@
+from __future__ import annotations
+
+import functools
+
+import pytest
+
+from tcbench.core.errors import SelectionError
+from tcbench.engine.accelerators import device
+from tcbench.engine.accelerators.cuda import driver, packages
+from tcbench.engine.accelerators.cuda.driver import Gpu, Gpus
+from tcbench.engine.accelerators.cuda.packages import Installed
+from tcbench.engine.rung import Package
+from tcbench.hardware import machine
+
+V100 = Gpu(0, "Tesla V100-SXM2-16GB", (7, 0), 80, 16 * 2**30)
+BOTH = {"cpu": None, "cuda": None}
+CUPY = Package("cupy", "uv sync --extra cuda12")
+
+
+@pytest.fixture
+def gpus(monkeypatch):
+    def there(*found: Gpu, problem: str | None = None) -> None:
+        monkeypatch.setattr(driver, "gpus", lambda: Gpus(found, (12, 4), problem))
+
+    monkeypatch.setattr(packages, "cupy", lambda: Installed(packages.CUPY, "cupy-cuda12x", "14.2.0", 12))
+    return there
+
+
+@pytest.fixture
+def no_cupy(gpus, monkeypatch):
+    monkeypatch.setattr(packages, "cupy", lambda: None)
+
+
+def test_auto_takes_the_first_gpu_where_a_backend_runs_on_it(gpus):
+    gpus(V100)
+    assert device.find("auto", BOTH).name == "cuda:0"
+    assert device.find("auto", {"cpu": None}).name == "cpu"
+    assert device.find("auto", {"cpu": None, "cuda": CUPY}).name == "cpu"
+
+
+def test_auto_takes_the_cpu_where_there_is_no_gpu(gpus):
+    gpus(problem="no NVIDIA driver")
+    assert device.find("auto", BOTH) == device.host()
+
+
+def test_a_gpu_keeps_its_facts(gpus):
+    gpus(V100)
+    found = device.find("cuda", BOTH)
+    assert (found.kind, found.title, found.compute_capability) == ("cuda", V100.name, (7, 0))
+    assert found.machine == "tesla-v100-sxm2-16gb"
+
+
+@pytest.mark.parametrize("selector", ["tpu", "cuda:", "cuda:x", "CPU", "", "cuda:-1"])
+def test_a_device_that_is_none_is_refused(selector):
+    with pytest.raises(SelectionError, match="expected auto, cpu, cuda:N or virtual:CARD"):
+        device.find(selector, BOTH)
+
+
+PROBLEMS = (
+    "no NVIDIA GPU (the driver's library, libcuda.so.1, is there and finds none)",
+    "no NVIDIA driver (libcuda.so.1 was not found)",
+)
+
+
+@pytest.mark.parametrize("problem", PROBLEMS)
+def test_cuda_packages_without_a_gpu_or_a_driver_are_told_just_so(gpus, problem):
+    gpus(problem=problem)
+    with pytest.raises(SelectionError) as error:
+        device.find("cuda:0", BOTH)
+    assert str(error.value).startswith(
+        f"--device cuda:0: CUDA packages are installed (cupy-cuda12x 14.2.0), but there is {problem}; "
+    )
+    assert error.value.exit_code == 2
+
+
+@pytest.mark.parametrize("problem", PROBLEMS)
+def test_without_cuda_packages_only_the_gpu_is_missed(gpus, no_cupy, problem):
+    gpus(problem=problem)
+    with pytest.raises(SelectionError) as error:
+        device.find("cuda:0", BOTH)
+    assert str(error.value).startswith(f"--device cuda:0: {problem}; ")
+
+
+def test_a_gpu_that_is_not_there_is_refused_with_the_reason(gpus):
+    gpus(V100)
+    with pytest.raises(SelectionError, match=r"no such GPU; there is cuda:0 \(Tesla V100"):
+        device.find("cuda:3", BOTH)
+    with pytest.raises(SelectionError, match="no backend of this scenario runs on a GPU"):
+        device.find("cuda:0", {"cpu": None})
+    with pytest.raises(SelectionError, match="needs the package cupy: uv sync --extra cuda12"):
+        device.find("cuda:0", {"cpu": None, "cuda": CUPY})
+
+
+def test_the_driver_is_asked_without_a_framework_and_never_raises():
+    answer = driver.gpus()
+    assert bool(answer.present) is (answer.problem is None)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("Intel(R) Xeon(R) Platinum 8375C CPU @ 2.90GHz", "intel-xeon-platinum-8375c"),
+        ("AMD EPYC 7763 64-Core Processor", "amd-epyc-7763"),
+        ("NVIDIA H200", "h200"),
+        ("NVIDIA GeForce RTX 4090", "rtx-4090"),
+        ("../../x", "x"),
+        ("***", "machine"),
+    ],
+)
+def test_a_machines_folder_has_a_plain_name(name, expected):
+    assert machine.slug(name) == expected
+
+
+def test_machine_facts_are_those_of_this_machine():
+    environment = machine.environment("m", "d", ["numpy", "no-such-distribution"], "blas")
+    assert environment.cpus >= 1
+    assert environment.memory_bytes > 2**28
+    assert set(environment.packages) == {"numpy"}
+
+
+CPUINFO = "vendor_id : {vendor}\nflags : fpu {flags}\n"
+AVX512 = "avx512f avx512dq avx512cd avx512bw avx512vl"
+
+
+@pytest.mark.parametrize(
+    ("vendor", "flags", "expected"),
+    [
+        ("AuthenticAMD", AVX512, {"OPENBLAS_CORETYPE": "SkylakeX"}),
+        ("AuthenticAMD", "avx2", {}),
+        ("GenuineIntel", AVX512, {}),
+    ],
+)
+def test_openblas_is_told_of_avx512_only_where_it_does_not_know(monkeypatch, tmp_path, vendor, flags, expected):
+    path = tmp_path / "cpuinfo"
+    path.write_text(CPUINFO.format(vendor=vendor, flags=flags))
+    monkeypatch.delenv("OPENBLAS_CORETYPE", raising=False)
+    monkeypatch.setattr(machine, "Path", lambda name: path)
+    for cached in (machine._cpuinfo, machine.cpu_flags):
+        monkeypatch.setattr(machine, cached.__name__, functools.cache(cached.__wrapped__))
+    assert machine.cpu_flags() == {"fpu", *flags.split()}
+    assert machine.blas_variables() == expected
+    monkeypatch.setenv("OPENBLAS_CORETYPE", "Zen")
+    assert machine.blas_variables() == {}

@@ -1,0 +1,299 @@
+"""The path that training takes on a GPU, with every piece of work computed by a plain NumPy reference: operations,
+optimizers, loss scaling and captured graphs must train as the host path does. Fresh memory is poisoned with NaN."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+
+import numpy as np
+import pytest
+from training import (
+    SMOOTH,
+    Batches,
+    Trained,
+    change_distance,
+    loss_distance,
+    numpys_processor,
+    on_numpy,
+    run_step,
+    small_session,
+    train,
+)
+
+from tcbench.core.errors import TrainingError
+from tcbench.core.record import Input, TrainSettings
+from tcbench.engine import work as w
+from tcbench.engine.accelerators.cpu.numpy.accelerator import NumpyAccelerator
+from tcbench.engine.accelerators.device import OpenDevice
+from tcbench.engine.accelerators.protocol import current, use
+from tcbench.engine.accelerators.tracing import TracingAccelerator
+from tcbench.engine.backends.chainer import session as sessions
+from tcbench.engine.backends.chainer.compat import chainer
+from tcbench.engine.backends.chainer.optimizers import BatchedSGD, PerParameterSGD
+from tcbench.engine.backends.chainer.parts import OptimizerSpec
+from tcbench.engine.backends.chainer.sites import Site
+from tcbench.engine.feeds import dali
+from tcbench.hardware.clock import HostClock
+from tcbench.hardware.gpus import GpuProperties
+
+STEPS = 4
+SINGLE = (
+    "fp32",
+    "fp32+batched",
+    "fp32+nhwc",
+    "fp32+fused",
+    "fp32+nhwc+fused",
+    "fp32+batched+nhwc+fused+static_graph",
+    "fp32+im2col",
+)
+HALF = (
+    "fp16",
+    "fp16+batched",
+    "fp16+nhwc",
+    "fp16+fused",
+    "fp16+batched+nhwc+fused",
+    "fp16+batched+nhwc+fused+static_graph",
+    "fp16+nhwc+fused+convstats",
+    "fp16+batched+dynamic_scale",
+    "fp16+nhwc+im2col",
+)
+
+
+def on_gpus(configs: tuple[str, ...]) -> list[tuple[str, int, bool]]:
+    """Each config with a compute capability and cuDNN's fast mode: the newest, and for NHWC, whose route differs there,
+    one before cuDNN's graphs as well. In NCHW every GPU takes the same route."""
+    return [(config, 90, True) for config in configs] + [(c, 70, c.startswith("fp16")) for c in configs if "nhwc" in c]
+
+
+@functools.cache
+def on_host(config: str) -> Trained:
+    """By NumPy, whose sums are in float64: where rounding alone decides a sign, both go the same way."""
+    return train(config, STEPS, geometry=SMOOTH, image_size=32, site=numpys_processor(threads=2))
+
+
+@functools.cache
+def _on_device(config: str, sm: int, fast: bool, settings: TrainSettings | None) -> Trained:
+    changes = {} if settings is None else {"train": settings}
+    return train(config, STEPS, geometry=SMOOTH, image_size=32, site=on_numpy(sm, fast), **changes)
+
+
+def on_device(config: str, sm: int = 90, fast: bool = True, settings: TrainSettings | None = None) -> Trained:
+    """By a GPU's path; what several tests compare with is trained once."""
+    return _on_device(config, sm, fast, settings)
+
+
+class Recording(NumpyAccelerator):
+    """The processor, and the work that was launched on it."""
+
+    def __init__(self) -> None:
+        super().__init__(threads=1)
+        self.works: list[w.Work] = []
+
+    def launch(self, work, *arrays):
+        self.works.append(work)
+        super().launch(work, *arrays)
+
+
+def as_on_a_gpu(works):
+    """A processor adds to dgrad in one piece of work; a GPU normalises by other work with the same operands."""
+    for work in works:
+        if isinstance(work, w.ConvDgradAdd):
+            yield from (w.ConvDgrad(work.conv), w.Add(math.prod(work.conv.x_shape), work.conv.dtype))
+        elif isinstance(work, w.BatchNormCallForward):
+            yield w.BatchNormForward(work.norm, work.eps, work.momentum)
+        elif isinstance(work, w.BatchNormCallBackward):
+            yield w.BatchNormBackward(work.norm)
+        else:
+            yield work
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        "fp32",
+        "fp16+batched+nhwc",
+        "fp32+batched+nhwc+fused",
+        "fp16+batched+dynamic_scale+nhwc+fused+convstats",
+        "fp32+im2col",
+        "fp16+batched+nhwc+fused+im2col",
+        "bf16",
+        "bf16+batched+nhwc+fused",
+    ],
+)
+def test_the_work_that_a_forecast_lists_is_what_a_processor_does(config):
+    gpu = TracingAccelerator(GpuProperties("A GPU", 90, 1, 1 << 40))
+    forecast = Site(OpenDevice(gpu, HostClock(), lambda: 0))
+    processor = Recording()
+    here = Site(OpenDevice(processor, HostClock(), lambda: 0, processor.enter))
+    for site in (forecast, here):
+        with small_session(config, geometry=SMOOTH, image_size=32, site=site) as session:
+            run_step(session)
+    listed = [event.work for event in gpu.events if event.kind == "launch"]
+    assert len(listed) > 50
+    assert list(as_on_a_gpu(processor.works)) == list(as_on_a_gpu(listed))
+
+
+def largest_difference(one: Trained, other: Trained) -> float:
+    return max(float(np.abs(one.running[name] - other.running[name]).max()) for name in one.running)
+
+
+@pytest.mark.parametrize(("config", "sm", "fast"), on_gpus(SINGLE))
+def test_fp32_trains_on_a_device_as_on_the_host(config, sm, fast):
+    device, host = on_device(config, sm, fast), on_host(config)
+    assert loss_distance(device, host) < 2e-6
+    assert change_distance(device, host) < 2e-4
+    assert largest_difference(device, host) < 1e-5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("config", "sm", "fast"), on_gpus(HALF))
+def test_fp16_trains_on_a_device_as_on_the_host(config, sm, fast):
+    device, host = on_device(config, sm, fast), on_host(config)
+    assert loss_distance(device, host) < 2e-3
+    assert change_distance(device, host) < 0.2
+    assert largest_difference(device, host) < 1e-2
+
+
+@pytest.mark.parametrize("config", ["bf16", "bf16+fused", "bf16+batched+nhwc+fused+static_graph"])
+def test_bf16_trains_on_a_device_as_on_the_host(config):
+    device, host = on_device(config), on_host(config)
+    assert loss_distance(device, host) < 1e-2
+    assert change_distance(device, host) < 0.4
+    assert largest_difference(device, host) < 5e-2
+
+
+def test_tf32_is_fp32_to_whoever_computes_in_float64():
+    assert loss_distance(on_device("tf32"), on_device("fp32")) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "config",
+    ["fp32", "fp16", "fp16+batched+nhwc+fused", "fp16+batched+nhwc+fused+convstats+dynamic_scale", "fp32+im2col"],
+)
+def test_a_captured_step_replays_bit_for_bit(config):
+    captured, eager = on_device(config + "+cuda_graph"), on_device(config)
+    assert np.array_equal(captured.losses, eager.losses)
+    assert np.array_equal(captured.change, eager.change)
+    assert largest_difference(captured, eager) == 0
+
+
+class Lending(Batches):
+    """As DALI does on a GPU: each batch lies somewhere else on the device, and is gone when the next is asked for."""
+
+    on_device = True
+    decoding = "on the device"
+    lent: tuple = ()
+
+    def __init__(self, spec) -> None:
+        super().__init__(spec.tensor, spec.image_size, spec.seed)
+
+    def next(self):
+        for array in self.lent:
+            array.fill(-1 if array.dtype.kind == "i" else np.nan)
+        self.lent = tuple(current().upload(array) for array in super().next())
+        return self.lent
+
+
+@pytest.mark.parametrize("config", ["fp32", "fp32+dali", "fp32+dali+cuda_graph"])
+def test_a_session_says_how_its_images_are_decoded_where_the_feed_does(monkeypatch, config):
+    monkeypatch.setattr(dali, "make_dali_feed", Lending)
+    monkeypatch.setattr(sessions, "_images", lambda cell: None)
+    settings = {"geometry": SMOOTH, "image_size": 32, "site": on_numpy()}
+    kind = "generated" if "dali" in config else "synthetic"
+    with small_session(config, own_feed=True, input=Input(kind=kind), **settings) as session:
+        run_step(session)
+        assert session.facts().decoding == ("on the device" if "dali" in config else None)
+
+
+@pytest.mark.slow
+def test_a_captured_step_reads_every_batch_wherever_dali_stands_in_the_config(monkeypatch):
+    """`explain` adds a rung at the end: to a config with cuda_graph, dali comes after it."""
+    monkeypatch.setattr(dali, "make_dali_feed", Lending)
+    monkeypatch.setattr(sessions, "_images", lambda cell: None)
+
+    def losses(config: str) -> list[float]:
+        settings = {"geometry": SMOOTH, "image_size": 32, "site": on_numpy(), "input": Input(kind="generated")}
+        with small_session(config, own_feed=True, **settings) as session:
+            return [run_step(session) for _ in range(2 * STEPS)]
+
+    eager = losses("fp32+dali")
+    for config in ("fp32+dali+cuda_graph", "fp32+cuda_graph+dali", "cuda_graph+dali+fp32"):
+        assert losses(config) == eager, config
+    assert all(one != other for one, other in itertools.pairwise(eager))
+
+
+def test_a_captured_step_follows_a_dynamic_scale_through_overflows():
+    settings = TrainSettings(loss_scale=2.0**22)
+    captured = on_device("fp16+batched+dynamic_scale+cuda_graph", settings=settings)
+    eager = on_device("fp16+batched+dynamic_scale", settings=settings)
+    assert np.array_equal(captured.losses, eager.losses)
+    assert np.isfinite(captured.losses).all()
+
+
+@pytest.mark.parametrize("config", ["fp32", "fp16"])
+def test_the_batched_update_does_what_the_many_updates_do(config):
+    batched, single = on_device(config + "+batched"), on_device(config)
+    assert loss_distance(batched, single) < 1e-3
+    assert change_distance(batched, single) < (1e-6 if config == "fp32" else 0.1)
+
+
+def test_the_batched_update_sends_its_table_at_every_step_wherever_gradients_lie(monkeypatch):
+    """On a GPU their addresses change from step to step, in NumPy they may or may not: the trace shows the copy."""
+    site = on_numpy()
+    with small_session("fp16+batched", geometry=SMOOTH, image_size=32, site=site) as session:
+        monkeypatch.setattr(site.accelerator, "launch", lambda work, *arrays: None)
+        monkeypatch.setattr(site.accelerator, "address", lambda array: 1 << 40)
+        n_parameters = sum(1 for _ in session.step.model.params())
+        for _ in range(3):
+            site.accelerator.events.clear()
+            run_step(session)
+            assert [e.bytes for e in site.accelerator.events if e.kind == "copy"].count(16 * n_parameters) == 1
+
+
+@pytest.mark.parametrize("config", ["fp16", "fp16+batched"])
+def test_a_static_scale_that_overflows_is_named(config):
+    with pytest.raises(TrainingError, match=r"overflowed at a loss scale of 4\.1943e\+06.*dynamic_scale"):
+        on_device(config, settings=TrainSettings(loss_scale=2.0**22))
+
+
+def test_an_overflow_under_a_dynamic_scale_skips_the_step_and_halves_the_scale():
+    site = on_numpy()
+    with small_session(
+        "fp16+batched+dynamic_scale",
+        geometry=SMOOTH,
+        image_size=32,
+        site=site,
+        train=TrainSettings(loss_scale=2.0**24),
+    ) as session:
+        optimizer = session.step.optimizer
+        weights = [array.copy() for array in optimizer.masters().values()]
+        run_step(session)
+        after = list(optimizer.masters().values())
+        assert all(np.array_equal(before, now) for before, now in zip(weights, after, strict=True))
+        assert optimizer.state.tolist() == [2.0**23, 0, 0, 1]
+
+
+def test_a_step_gives_back_what_it_takes():
+    """Between steps nothing is alive but weights, optimizer, gradients, batch and loss: steps do not pile up memory."""
+    site = on_numpy()
+    alive = []
+    with small_session("fp16+batched+nhwc+fused", geometry=SMOOTH, image_size=32, site=site) as session:
+        for _ in range(4):
+            run_step(session)
+            alive.append(site.accelerator.memory.alive_bytes)  # type: ignore[attr-defined]
+    assert alive[1] == alive[2] == alive[3]
+
+
+@pytest.mark.parametrize("optimizer", [PerParameterSGD, BatchedSGD])
+def test_a_devices_optimizer_refuses_parameters_that_it_would_take_for_single_precision(optimizer):
+    model = chainer.Chain()
+    with model.init_scope():
+        model.w = chainer.Parameter(np.ones(3))
+    settings = OptimizerSpec(learning_rate=0.1, momentum=0.9, weight_decay=0.0, build=optimizer)
+    with use(on_numpy().accelerator), pytest.raises(ValueError, match="expected float32 or 16 bits, got float64"):
+        made = optimizer(settings, model)
+        model.w.grad = np.ones(3)
+        made.update()

@@ -1,0 +1,105 @@
+"""Every network trains with every rung as it does without, and as it does in float64."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from engine.backends.chainer.test_network import _Macs, built
+from networks import THIN
+from training import change_distance, loss_distance, numpys_processor, on_numpy, run_step, small_session, train
+
+from tcbench.engine.backends.chainer.compat import chainer
+from tcbench.engine.models import MODELS
+from tcbench.engine.models.googlenet import GoogLeNet
+from tcbench.engine.models.small import WELL_CONDITIONED
+
+NETWORKS = pytest.mark.parametrize("model", THIN)
+
+
+def trained(config, model, steps=2, **changes):
+    geometry, image_size = THIN[model]
+    return train(config, steps, geometry=geometry, image_size=image_size, **changes)
+
+
+@NETWORKS
+@pytest.mark.parametrize(
+    "config",
+    [
+        pytest.param("fp32", marks=pytest.mark.slow),
+        pytest.param("fp32+im2col", marks=pytest.mark.slow),
+        pytest.param("fp32+nhwc", marks=pytest.mark.slow),
+        "fp32+batched+nhwc+fused+static_graph",
+    ],
+)
+def test_a_network_trains_in_float32_as_in_float64(model, config):
+    exact, found = trained("fp64", model), trained(config, model)
+    assert loss_distance(found, exact) < 1e-4
+    assert change_distance(found, exact) < 2e-2
+
+
+@NETWORKS
+@pytest.mark.slow
+@pytest.mark.parametrize("config", ["bf16+batched", "fp16+nhwc+fused", "fp16+batched+nhwc+fused+static_graph"])
+def test_a_network_trains_in_16_bits_about_as_in_float64(model, config):
+    exact, found = trained("fp64", model), trained(config, model)
+    assert loss_distance(found, exact) < 5e-2
+    assert change_distance(found, exact) < 0.5
+
+
+@NETWORKS
+def test_a_recorded_step_is_the_step_bit_for_bit(model):
+    plain, recorded = trained("fp32", model, 3), trained("fp32+static_graph", model, 3)
+    assert np.array_equal(plain.losses, recorded.losses)
+    assert np.array_equal(plain.change, recorded.change)
+
+
+@NETWORKS
+@pytest.mark.parametrize("config", [pytest.param("fp32", marks=pytest.mark.slow), "fp16+batched+nhwc+fused"])
+def test_a_network_takes_the_path_of_a_gpu_to_the_same_numbers(model, config):
+    """With the plain references in the place of kernels and cuDNN."""
+    host = trained(config, model, site=numpys_processor())
+    gpu = trained(config, model, site=on_numpy())
+    limit = 1e-4 if config == "fp32" else 3e-2
+    assert loss_distance(gpu, host) < limit
+
+
+@NETWORKS
+def test_a_captured_step_drops_other_values_each_time(model):
+    geometry, image_size = THIN[model]
+    with small_session(
+        "fp32+cuda_graph", geometry=geometry, image_size=image_size, site=on_numpy(), device="cuda:0"
+    ) as session:
+        captured = [run_step(session) for _ in range(5)]
+    plain = trained("fp32", model, 5, site=on_numpy())
+    np.testing.assert_allclose(captured, plain.losses, rtol=1e-5)
+
+
+@pytest.mark.usefixtures("on_the_processor")
+@pytest.mark.parametrize("geometry", [WELL_CONDITIONED, *(geometry for geometry, _ in THIN.values())], ids=str)
+def test_the_built_network_has_the_parameters_and_does_the_arithmetic_that_its_description_counts(geometry):
+    network = built(geometry)
+    assert sum(p.size for p in network.params()) == geometry.parameters(10)
+    with chainer.using_config("train", True), chainer.no_backprop_mode(), _Macs() as hook:
+        logits = network.loss(np.zeros((1, 3, 64, 64), np.float32), np.zeros(1, np.int32))
+    assert logits.shape == ()
+    assert hook.total == geometry.macs("v1", 64, 10)
+
+
+def test_auxiliary_losses_count_with_their_weight_and_in_training_alone():
+    geometry, size = THIN["googlenet-aux"]
+    x, t = np.random.default_rng(0).standard_normal((2, 3, size, size)).astype("f4"), np.zeros(2, "i4")
+    with small_session("fp32", geometry=geometry, image_size=size) as session:
+        model = session.step.model
+        logits = model._body(model, x)
+        assert len(logits) == 3
+
+        def cross_entropy(one):
+            values = one.array.astype(np.float64)
+            return float(np.mean(np.log(np.exp(values).sum(1)) - values[:, 0]))
+
+        main, *sides = map(cross_entropy, logits)
+        assert float(model.loss(x, t).array) == pytest.approx(main + 0.3 * sum(sides), rel=1e-5)
+        with chainer.using_config("train", False), chainer.no_backprop_mode():
+            assert len(model._body(model, x)) == 1
+    assert isinstance(MODELS["googlenet"], GoogLeNet)
+    assert not MODELS["googlenet"].auxiliary

@@ -1,0 +1,47 @@
+"""What Chainer's base feed is: its own classes, and the batches that every framework's base gets."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from tcbench.engine.backends.chainer.compat import chainer
+from tcbench.engine.backends.chainer.pillow import PreprocessedDataset, ScaledImageDataset, make_chainer_feed
+from tcbench.engine.feeds.dataset import ImageFolder
+from tcbench.engine.feeds.pillow import make_pillow_feed
+from tcbench.engine.feeds.spec import FeedSpec, TensorSpec
+
+
+def _spec(images: ImageFolder) -> FeedSpec:
+    return FeedSpec(images, 4, 64, 24, TensorSpec(), seed=1, threads=1)
+
+
+def test_it_is_chainers_dataset_and_iterator(images: ImageFolder) -> None:
+    feed = make_chainer_feed(_spec(images))
+    iterator = feed._iterator  # type: ignore[attr-defined]
+    assert isinstance(iterator, chainer.iterators.SerialIterator)
+    assert isinstance(iterator.dataset, PreprocessedDataset)
+    assert isinstance(iterator.dataset._base, chainer.datasets.LabeledImageDataset)
+    assert feed.prefetch_depth == 0
+
+
+def test_the_shorter_side_is_scaled_to_256_for_224(images: ImageFolder) -> None:
+    dataset = ScaledImageDataset(images, 224)
+    shapes = {dataset[i][0].shape for i in range(len(dataset))}
+    assert all(shape[0] == 3 and min(shape[1:]) == 256 for shape in shapes)
+    assert len(shapes) > 3
+    assert dataset[0][0].dtype == np.float32
+    assert dataset[3][1] == 3
+
+
+@pytest.mark.parametrize("augment", [True, False])
+def test_its_batches_are_those_of_the_feed_without_a_framework_bit_for_bit(images: ImageFolder, augment: bool) -> None:
+    spec = dataclasses.replace(_spec(images), batch_size=7, augment=augment)
+    ours, plain = make_chainer_feed(spec), make_pillow_feed(spec)
+    for _ in range(9):  # two and a half epochs of 24 images
+        (x, t), (y, u) = ours.next(), plain.next()
+        assert (x.dtype, t.dtype) == (y.dtype, u.dtype)
+        assert np.array_equal(x, y)
+        assert np.array_equal(t, u)

@@ -1,0 +1,169 @@
+"""The order of all that one step asks of a GPU, pinned for every config of the scenarios for GPUs.
+
+`launches_sm90.txt` holds it, configs with the same steps together; `3x(a b)` stands for a b a b a b. To write it
+anew after a change that was meant: `python tests/engine/backends/chainer/test_trace.py`, then read the difference.
+"""
+
+from __future__ import annotations
+
+import functools
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+import pytest
+from factories import make_cell
+
+from tcbench.core.record import Input, KfacSettings
+from tcbench.engine.accelerators.device import Device
+from tcbench.engine.backends.chainer import trace
+from tcbench.hardware import gpus
+from tcbench.run import plan, scenario
+
+PINNED = Path(__file__).with_name("launches_sm90.txt")
+SCENARIOS = ("naruse2018", "beyond")
+MAX_BLOCK = 60
+
+
+@functools.cache
+def traces():
+    """By config, at a size that shows the order and costs little."""
+    gpu = gpus.load("H200")
+    device = Device("cuda:0", gpu.device_name, gpu.memory_bytes, divmod(gpu.sm, 10))
+    selection = plan.Selection(batch_sizes=(2,), image_size=32)
+    cells = [
+        planned.cell
+        for name in SCENARIOS
+        for planned in plan.make(scenario.load(name), selection, device, remote=True).cells
+    ]
+    return {cell.config: trace(cell, gpu.properties()) for cell in {cell.config: cell for cell in cells}.values()}
+
+
+def folded(names: Sequence[str]) -> list[str]:
+    """The names in order, a block that is repeated written once. Unambiguous: `unfolded` gives the names back."""
+    out = []
+    at = 0
+    while at < len(names):
+        best, best_saves = (1, 1), 0
+        for length in range(1, min(MAX_BLOCK, len(names) - at) + 1):
+            times = 1
+            while names[at : at + length] == names[at + times * length : at + (times + 1) * length]:
+                times += 1
+            if (times - 1) * length > best_saves:
+                best, best_saves = (length, times), (times - 1) * length
+        length, times = best
+        block = names[at : at + length]
+        if times == 1:
+            out.append(block[0])
+        elif length == 1:
+            out.append(f"{times}x{block[0]}")
+        else:
+            out += [f"{times}x(", *folded(block), ")"]
+        at += length * times
+    return out
+
+
+def unfolded(words: Sequence[str]) -> list[str]:
+    stack: list[tuple[int, list[str]]] = [(1, [])]
+    for word in words:
+        count, x, rest = word.partition("x")
+        if word == ")":
+            times, block = stack.pop()
+            stack[-1][1].extend(block * times)
+        elif x and count.isdigit() and rest == "(":
+            stack.append((int(count), []))
+        elif x and count.isdigit():
+            stack[-1][1].extend([rest] * int(count))
+        else:
+            stack[-1][1].append(word)
+    ((_, names),) = stack
+    return names
+
+
+def written(found) -> str:
+    """The text of the pin."""
+    alike: dict[str, list[str]] = {}
+    for config, one in found.items():
+        parts = [(phase.name, [event.name for event in phase.events]) for phase in one.step]
+        if one.replayed:
+            parts.append(("captured", [event.name for event in one.replayed]))
+        lines = []
+        for name, names in parts:
+            line = " ".join([f"{name} ({len(names)}):", *folded(names)]).replace("( ", "(").replace(" )", ")")
+            lines += textwrap.wrap(line, 118, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+        alike.setdefault("\n".join(lines), []).append(config)
+    return "\n\n".join(f"== {', '.join(configs)}\n{text}" for text, configs in alike.items()) + "\n"
+
+
+@pytest.mark.slow
+def test_every_config_asks_for_the_same_in_the_same_order_as_ever():
+    assert written(traces()).splitlines() == PINNED.read_text(encoding="utf-8").splitlines()
+
+
+@pytest.mark.parametrize("config", ["fp16", "fp16+dali+batched+nhwc+fused+cuda_graph+convstats"])
+def test_folding_loses_nothing(config):
+    for events in [*(phase.events for phase in traces()[config].step), traces()[config].replayed]:
+        names = [event.name for event in events]
+        assert unfolded(folded(names)) == names
+        assert len(folded(names)) <= len(names)
+
+
+def launches(config: str) -> int:
+    return len(traces()[config].works)
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "fp16"])
+def test_launches_per_step_fall_with_each_rung_that_is_about_them(dtype):
+    base, batched = launches(dtype), launches(f"{dtype}+dali+batched")
+    fused = launches(f"{dtype}+dali+batched+nhwc+fused")
+    assert base > 1.7 * batched
+    assert batched > 1.3 * fused
+    assert launches(f"{dtype}+dali") == base
+    assert launches(f"{dtype}+dali+batched+nhwc+fused+static_graph") == fused
+
+
+@pytest.mark.parametrize("dtype", ["tf32", "fp16"])
+def test_once_captured_a_step_is_one_request_and_the_same_work(dtype):
+    plain = traces()[f"{dtype}+dali+batched+nhwc+fused"]
+    captured = traces()[f"{dtype}+dali+batched+nhwc+fused+cuda_graph"]
+    assert [[event.kind for event in phase.events] for phase in captured.step] == [[], ["graph_launch"]]
+    assert captured.works == plain.works
+    assert captured.peak_bytes >= plain.peak_bytes
+
+
+def test_a_recorded_graph_holds_little_more_than_the_step_that_it_was_recorded_from():
+    """What the program drops is used again; all that is made anew would be half as much again."""
+    gpu = gpus.load("H200")
+    device = Device("cuda:0", gpu.device_name, gpu.memory_bytes, divmod(gpu.sm, 10))
+    config = "fp16+dali+batched+nhwc+fused"
+    selection = plan.Selection(configs=(config, f"{config}+static_graph"), batch_sizes=(8,), image_size=224)
+    cells = plan.make(scenario.load("naruse2018"), selection, device, remote=True).cells
+    dynamic, static = (trace(planned.cell, gpu.properties()) for planned in cells)
+    assert dynamic.peak_bytes < static.peak_bytes < 1.1 * dynamic.peak_bytes
+
+
+def test_a_step_of_kfac_is_traced_where_it_makes_factors_and_inverses_whatever_the_interval():
+    gpu = gpus.load("V100")
+    cell = make_cell("fp32+kfac", 2, image_size=32, model="alexnet", input=Input(kind="synthetic"))
+    works = {}
+    for interval in (1, 7):
+        train = msgspec.structs.replace(cell.train, kfac=KfacSettings(interval=interval))
+        step = trace(msgspec.structs.replace(cell, train=train), gpu.properties()).step
+        works[interval] = {phase.name: [event.name for event in phase.events] for phase in step}
+    assert works[1] == works[7]
+    assert works[7]["factors"].count("kronecker_factor") == works[7]["inverse"].count("cholesky_inverse") == 16
+    assert works[7]["precondition"].count("conv_fprop") == 8
+
+
+def test_a_trace_draws_no_images(monkeypatch):
+    gpu = gpus.load("H200")
+    device = Device("cuda:0", gpu.device_name, gpu.memory_bytes, divmod(gpu.sm, 10))
+    selection = plan.Selection(batch_sizes=(2,), image_size=32)
+    cell = plan.make(scenario.load("naruse2018"), selection, device, remote=True).cells[0].cell
+    monkeypatch.setattr("numpy.random.default_rng", lambda *_: pytest.fail("images were drawn"))
+    assert trace(cell, gpu.properties()).works
+
+
+if __name__ == "__main__":
+    PINNED.write_text(written(traces()), encoding="utf-8")

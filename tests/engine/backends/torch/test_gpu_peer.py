@@ -1,0 +1,110 @@
+"""PyTorch's rungs on a real GPU: each within its parity, batches from the host and from DALI the same."""
+
+from __future__ import annotations
+
+import math
+
+import factories
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed: uv sync --extra cuda13 --extra torch")
+if not torch.cuda.is_available():
+    pytest.skip("PyTorch finds no GPU", allow_module_level=True)
+
+from tcbench.core.record import Input, MeasureSettings, TrainSettings
+from tcbench.engine.backends import backend
+from tcbench.engine.backends.torch.batches import Arriving
+from tcbench.engine.backends.torch.sites import Gpu
+from tcbench.engine.feeds.dali import ON_CPU, DaliFeed
+from tcbench.engine.feeds.spec import FeedSpec, TensorSpec
+from tcbench.engine.measure import loop
+
+pytestmark = pytest.mark.gpu
+
+RUNGS = backend("torch").RUNGS
+STEPS = 6
+
+
+def cell(config: str, batch_size: int = 8, **changes):
+    fields = {"device": "cuda:0", "n_classes": 10, "input": Input(kind="synthetic"), "threads": 2}
+    fields["train"] = TrainSettings(learning_rate=1e-4)
+    return factories.make_cell(config, batch_size, backend="torch", **{**fields, **changes})
+
+
+def losses(config: str) -> np.ndarray:
+    session = backend("torch").open_session(cell(config))
+    try:
+        found = []
+        for _ in range(STEPS):
+            for phase in session.phases:
+                phase.run()
+            found.append(session.facts().loss)
+        return np.array(found)
+    finally:
+        session.close()
+
+
+@pytest.mark.parametrize(
+    ("base", "config"),
+    [
+        ("fp32", "tf32"),
+        ("fp32", "fp32+cudnn_benchmark"),
+        ("fp32", "fp32+fused_optimizer"),
+        ("fp32", "fp32+cuda_graph"),
+        ("fp16", "fp16+fused_optimizer+cuda_graph"),
+        ("bf16", "bf16+nhwc+cuda_graph"),
+        ("fp16", "fp16+nhwc+cudnn_benchmark+fused_optimizer+compile+cuda_graph"),
+    ],
+)
+def test_a_config_trains_as_its_base_does(base, config):
+    """The first loss is before any update, so it tells the forward pass; the last ones tell that updates happen, once
+    a step. The whole untrained net amplifies rounding, hence the wide tolerance there."""
+    one, other = losses(config), losses(base)
+    assert one[0] == pytest.approx(other[0], rel=2e-2)
+    assert one[-1] == pytest.approx(other[-1], rel=0.5)
+    assert len(set(one)) == STEPS
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_batches_from_the_host_and_from_dalis_gpu_are_what_the_host_reads(layout, images):
+    pytest.importorskip("nvidia.dali")
+    spec = FeedSpec(images, 8, 64, 24, TensorSpec(layout, "float32"), 1, 2, augment=False)
+    site = Gpu(0)
+    expected = DaliFeed(spec, ON_CPU)
+    sources = [Arriving(DaliFeed(spec, ON_CPU), spec, site), Arriving(DaliFeed(spec, site.dali()), spec, site)]
+    for _ in range(5):  # more than there are pinned buffers
+        x, t = expected.next()
+        pixels = x if layout == "NCHW" else x.transpose(0, 3, 1, 2)
+        for source in sources:
+            y, u = source.next()
+            assert y.device == site.device
+            assert np.abs(y.cpu().numpy() - pixels).mean() < 0.05  # nvJPEG is not libjpeg
+            assert np.array_equal(u.cpu().numpy(), t)
+    for source in (expected, *sources):
+        source.close()
+
+
+def test_a_cell_is_measured_by_the_devices_clock():
+    session = backend("torch").open_session(cell("fp16+nhwc+fused_optimizer"))
+    try:
+        measured = loop.measure(session, MeasureSettings(max_time_s=0.5))
+    finally:
+        session.close()
+    assert session.clock.of == "device"
+    assert measured.peak_memory_of == "device"
+    assert measured.peak_memory_bytes > 2**27
+    assert all(phase.device_s for phase in measured.phases)
+    assert math.isfinite(measured.last_loss)
+
+
+def test_memory_that_is_spent_is_out_of_memory():
+    """Of the GPU's memory a small part is allowed, so that the host need not hold a batch that does not fit there."""
+    from tcbench.engine.measure import worker
+
+    torch.cuda.set_per_process_memory_fraction(0.01)
+    try:
+        finished = worker.run(cell("fp32", batch_size=64, image_size=224), lambda _: None)
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+    assert (finished.status, finished.reason.partition(":")[0]) == ("oom", "out of memory")

@@ -1,0 +1,130 @@
+"""PyTorch's training against ours, from the same weights on the same batches; then every rung of PyTorch's against the
+config without it.
+
+In float32 this is asked of a small ResNet-50. The whole one is chaotic before it has learned anything: rounding alone
+moves its first gradient by 2% and, from there, its losses; so it is compared in float64, where nothing hides.
+"""
+
+from __future__ import annotations
+
+import functools
+import shutil
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch", reason="PyTorch is not installed: pip install torch==2.13.0")
+
+from torch_training import chainer_gradients, small_torch_session, torch_gradients, train_torch
+from training import SMOOTH, Trained, change_distance, loss_distance, small_session, train
+
+from tcbench.engine.backends import backend
+from tcbench.engine.models.resnet import RESNET50
+
+RUNGS = backend("torch").RUNGS
+SEEDS = range(4)
+SMALL_MODEL = {"geometry": SMOOTH, "image_size": 32}
+WHOLE_MODEL = {"geometry": RESNET50, "image_size": 64}
+
+PAIRS = [
+    ("fp32", "fp32+nhwc"),
+    ("fp32", "fp32+foreach"),
+    ("fp32", "fp32+fused_optimizer"),
+    ("bf16", "bf16+nhwc"),
+    ("fp16", "fp16+fused_optimizer"),
+]
+ON_A_GPU = {"tf32", "cudnn_benchmark", "cuda_graph"}
+
+
+@functools.cache
+def trained(config: str, seed: int) -> Trained:
+    return train_torch(config, 5, seed, **SMALL_MODEL)
+
+
+def gradients(config: str, seed: int = 0, **model) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """Of the first step: ours, PyTorch's."""
+    with small_session(config, seed, **model) as session:
+        ours = chainer_gradients(session)
+    with small_torch_session(config, seed, **model) as session:
+        return ours, torch_gradients(session)
+
+
+def distance(ours: dict[str, np.ndarray], theirs: dict[str, np.ndarray]) -> float:
+    """Largest relative L2 distance of one parameter's gradient."""
+    assert ours.keys() == theirs.keys()
+    return max(float(np.linalg.norm(ours[n] - theirs[n]) / np.linalg.norm(ours[n])) for n in ours)
+
+
+# ------------------------------------------------------------------------------------------- against our own backend
+
+
+@pytest.mark.parametrize("variant", ["v1", "v1.5"])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_five_losses_are_ours(seed, variant):
+    ours = train("fp32", 5, seed, variant=variant, **SMALL_MODEL)
+    theirs = train_torch("fp32", 5, seed, variant=variant, **SMALL_MODEL)
+    assert loss_distance(theirs, ours) < 1e-4
+    assert np.ptp(ours.losses) > 0.1  # they are not all the same loss
+
+
+@pytest.mark.parametrize("variant", ["v1", "v1.5"])
+def test_the_first_gradient_is_ours(variant):
+    # Both sum in float32, each in an order of its own; the formulas are held to 1e-9 in float64 below.
+    assert distance(*gradients("fp32", variant=variant, **SMALL_MODEL)) < 3e-3
+
+
+@pytest.mark.parametrize("variant", ["v1", "v1.5"])
+def test_the_whole_resnet50_is_ours_in_float64(variant):
+    """Forward, backward, update, running statistics: two steps show all of them."""
+    ours = train("fp64", 2, variant=variant, **WHOLE_MODEL)
+    theirs = train_torch("fp64", 2, variant=variant, **WHOLE_MODEL)
+    assert loss_distance(theirs, ours) < 1e-8
+    assert sum(w.size for w in theirs.after.values()) == RESNET50.parameters(10)
+    assert sorted(np.linalg.norm(v) for v in ours.running.values()) == pytest.approx(
+        sorted(np.linalg.norm(v) for v in theirs.running.values()), rel=1e-6
+    )
+
+
+def test_the_whole_resnet50s_first_gradient_is_ours_in_float64():
+    assert distance(*gradients("fp64", **WHOLE_MODEL)) < 1e-9
+
+
+def test_fp16_trains_as_our_fp16_does():
+    ours, theirs = train("fp16", 5, **SMALL_MODEL), trained("fp16", 0)
+    assert loss_distance(theirs, ours) < 1e-2
+
+
+# --------------------------------------------------------------------------------------------------- rung by rung
+
+
+def within(one: Trained, other: Trained, config: str, rung: str) -> None:
+    parity = RUNGS[rung].parity
+    tolerance = parity.of({"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}[config.split("+")[0]])
+    assert tolerance is not None
+    assert loss_distance(one, other) <= tolerance.loss
+    assert change_distance(one, other) <= tolerance.update
+
+
+@pytest.mark.parametrize(("base", "config"), PAIRS)
+def test_a_rung_is_within_its_declared_parity(base, config):
+    for seed in SEEDS:
+        within(trained(config, seed), trained(base, seed), config, config.split("+")[-1])
+
+
+@pytest.mark.parametrize("config", ["fp16", "bf16"])
+def test_a_16_bit_dtype_is_within_its_declared_parity_of_fp32(config):
+    for seed in SEEDS:
+        within(trained(config, seed), trained("fp32", seed), config, config)
+        assert not np.array_equal(trained(config, seed).losses, trained("fp32", seed).losses)
+
+
+@pytest.mark.filterwarnings("default:.*script_method:DeprecationWarning")  # PyTorch's own, of its own
+@pytest.mark.skipif(not shutil.which("g++"), reason="torch.compile needs g++: apt-get install g++")
+def test_compiled_is_within_its_declared_parity():
+    within(trained("fp32+compile", 0), trained("fp32", 0), "fp32", "compile")
+
+
+def test_every_rung_that_changes_the_arithmetic_is_paired_here():
+    paired = {config.split("+")[-1] for _, config in PAIRS} | {"fp32", "fp16", "bf16", "compile"}
+    feeds = {name for name, rung in RUNGS.rungs.items() if rung.parity.kind == "input"}
+    assert paired | feeds | ON_A_GPU == set(RUNGS.rungs)

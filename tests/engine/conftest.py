@@ -1,0 +1,28 @@
+"""A small set of images; the accelerator of what is called outside a session."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tcbench.engine.accelerators import protocol as accelerators
+from tcbench.engine.accelerators.cpu.numpy.accelerator import NumpyAccelerator
+from tcbench.engine.feeds.dataset import ImageFolder
+from tcbench.engine.feeds.generated import generate
+
+
+@pytest.fixture(scope="session")
+def images(tmp_path_factory: pytest.TempPathFactory) -> ImageFolder:
+    """24 generated images, each a class of its own, so that a label tells which file a sample is."""
+    made = generate(tmp_path_factory.mktemp("images") / "set", n_files=24, workers=1)
+    files = tuple((path, number) for number, (path, _) in enumerate(made.files))
+    return ImageFolder(made.root, tuple(str(number) for number in range(len(files))), files)
+
+
+@pytest.fixture
+def on_the_processor() -> Iterator[None]:
+    """Operations compute on the processor."""
+    accelerator = NumpyAccelerator(threads=2)
+    with accelerator.enter(), accelerators.use(accelerator):
+        yield

@@ -1,0 +1,354 @@
+from __future__ import annotations
+
+import dataclasses
+import gc
+import itertools
+import math
+import threading
+import time
+
+import pytest
+
+from tcbench.core.record import MeasureSettings
+from tcbench.core.session import Facts, Phase
+from tcbench.engine.measure import loop, ranges
+from tcbench.engine.measure.ranges import Ranges
+from tcbench.engine.world import ALONE, World
+
+
+class FakeClock:
+    """Time is the number of phases that have run."""
+
+    of = "host"
+
+    def __init__(self, session: FakeSession) -> None:
+        self.session = session
+        self.marks: list[float] = []
+        self.reads = 0
+
+    def mark(self) -> None:
+        self.marks.append(self.session.now)
+
+    def read(self) -> tuple[float, ...]:
+        self.reads += 1
+        marks, self.marks = self.marks, []
+        return tuple(b - a for a, b in itertools.pairwise(marks))
+
+
+class FakeSession:
+    def __init__(self, losses: tuple[float, ...] = (1.0,), cold_steps: int = 2) -> None:
+        self.now = 0.0
+        self.ran: list[str] = []
+        self.asked_after: list[int] = []
+        self.losses = losses
+        self.cold_steps = cold_steps
+        self.clock = FakeClock(self)
+        self.phases = tuple(Phase(name, lambda name=name: self._run(name)) for name in ("io", "forward"))
+
+    @property
+    def steps(self) -> int:
+        return self.ran.count("io")
+
+    def _run(self, name: str) -> None:
+        self.ran.append(name)
+        self.now += 5.0 if self.steps <= self.cold_steps else 1.0
+
+    def facts(self) -> Facts:
+        self.asked_after.append(self.steps)
+        loss = self.losses[min(len(self.asked_after), len(self.losses)) - 1]
+        return Facts(loss, 100, "process", 2, 3, 4)
+
+    def close(self) -> None: ...
+
+
+SETTINGS = MeasureSettings(block_steps=6, min_timed_steps=10, profiled_steps=4)
+
+
+def test_a_cell_is_warmed_up_timed_and_profiled_apart():
+    session = FakeSession()
+    heard = []
+    measured = loop.measure(session, SETTINGS, heard.append)
+    assert measured.warmup_times_s == (10.0, 10.0, 2.0, 2.0, 2.0)
+    assert measured.warmup_settled
+    assert measured.gc_frozen
+    assert gc.get_freeze_count() == 0
+    assert measured.step_times_s == (2.0,) * 12
+    assert len(measured.counted_times_s) == 10
+    assert measured.stopped_by == "target"
+    assert measured.profiled_steps == 4
+    assert [phase.name for phase in measured.phases] == ["io", "forward"]
+    assert session.steps == 5 + 12 + 4
+    assert session.ran == ["io", "forward"] * 21
+    assert [(p.stage, p.steps) for p in heard] == [
+        *(("warm-up", n) for n in range(1, 6)),
+        ("timed", 0),
+        ("timed", 6),
+        ("timed", 12),
+        ("profiled", 0),
+        ("profiled", 4),
+    ]
+
+
+def test_warm_up_goes_on_until_what_a_step_does_once_is_done():
+    """Steps that lie within 10% of each other may all come before a graph is captured."""
+    session = FakeSession()
+    io, forward = session.phases
+    session.phases = (io, Phase("forward", forward.run, lambda: session.steps >= 9))
+    assert len(loop.measure(session, SETTINGS).warmup_times_s) == 9
+
+
+def test_warm_up_does_not_wait_for_ever_for_what_a_step_does_once():
+    session = FakeSession()
+    session.phases = (session.phases[0], Phase("forward", session.phases[1].run, lambda: False))
+    assert len(loop.measure(session, SETTINGS).warmup_times_s) == SETTINGS.max_warmup_steps
+
+
+def test_the_clock_is_read_once_per_block_and_facts_are_asked_between_passes():
+    session = FakeSession()
+    loop.measure(session, SETTINGS)
+    assert session.clock.reads == 5 + 2
+    assert session.asked_after == [5, 17, 21]
+
+
+def test_the_first_step_of_a_block_does_not_count_for_stopping():
+    """Blocks that begin with a step four times as fast: with it the interval would never be narrow."""
+    session = FakeSession(cold_steps=0)
+    loop.measure(session, SETTINGS)
+    fast_first = FakeSession(cold_steps=0)
+    run = fast_first._run
+
+    def first_is_fast(name: str) -> None:
+        run(name)
+        if name == "io" and fast_first.steps > 3 and (fast_first.steps - 4) % 6 == 0:
+            fast_first.now -= 0.75
+
+    fast_first.phases = tuple(Phase(n, lambda n=n: first_is_fast(n)) for n in ("io", "forward"))
+    measured = loop.measure(fast_first, SETTINGS)
+    assert measured.step_times_s[0] < measured.step_times_s[1]
+    assert measured.timed_steps == 12
+    assert measured.stopped_by == "target"
+
+
+def test_a_noisy_cell_stops_at_its_budget():
+    session = FakeSession()
+    noise = iter(range(10_000))
+
+    def noisy() -> None:
+        session._run("io")
+        session.now += next(noise) % 3
+
+    session.phases = (Phase("io", noisy),)
+    settings = MeasureSettings(block_steps=6, target=1e-6, max_time_s=100.0, max_warmup_steps=5)
+    measured = loop.measure(session, settings)
+    assert measured.stopped_by == "budget"
+    assert 100.0 <= sum(measured.step_times_s) < 120.0
+    assert not measured.warmup_settled
+
+
+@pytest.mark.parametrize(
+    ("losses", "when"), [((math.nan,), "after warm-up"), ((1.0, math.inf), "after the timed pass")]
+)
+def test_a_loss_that_is_not_finite_fails_the_trial(losses, when):
+    with pytest.raises(loop.LossError, match=f"the loss is (nan|inf) {when}"):
+        loop.measure(FakeSession(losses), SETTINGS)
+
+
+@pytest.mark.parametrize("passed_s", [0.0, -1.0, math.nan])
+def test_a_clock_that_stands_still_or_runs_backwards_fails_the_trial(monkeypatch, passed_s):
+    monkeypatch.setattr(FakeClock, "read", lambda clock: (passed_s,))
+    with pytest.raises(loop.ClockError, match=f"the clock shows that a step took {passed_s:g} s; expected more than 0"):
+        loop.measure(FakeSession(), SETTINGS)
+
+
+class FakeDomain:
+    def __init__(self) -> None:
+        self.open: list[object] = []
+        self.closed: list[object] = []
+
+    def get_event_attributes(self, message: str, payload: int | None = None):
+        return type("Attributes", (), {"message": message, "payload": payload})()
+
+    def push_range(self, attributes) -> None:
+        self.open.append((attributes.message, attributes.payload))
+
+    def pop_range(self) -> None:
+        self.closed.append((len(self.open), self.open.pop()))
+
+
+def test_every_step_and_phase_is_a_range_in_the_domain(monkeypatch):
+    domain = FakeDomain()
+    asked = []
+    monkeypatch.setattr(ranges.nvtx, "get_domain", lambda name: asked.append(name) or domain)
+    session = FakeSession()
+    loop.run_block(session, Ranges(["io", "forward"]), 2, first=7)
+    assert asked == ["tcbench"]
+    step = lambda n: [(2, ("io", None)), (2, ("forward", None)), (1, ("step", n))]  # noqa: E731
+    assert domain.closed == [*step(7), *step(8)]
+    assert not domain.open
+
+
+def test_without_a_tool_ranges_cost_nothing_and_fail_nothing():
+    loop.run_block(FakeSession(), Ranges(["io", "forward"]), 3, first=0)
+
+
+def test_profiled_host_times_are_those_of_each_phase():
+    session = FakeSession()
+    session.phases = (Phase("io", lambda: time.sleep(0.02)), Phase("forward", lambda: None))
+    phases = loop.profile(session, Ranges(["io", "forward"]), 3, first=0)
+    assert all(t >= 0.02 for t in phases[0].host_s)
+    assert len(phases[1].host_s) == 3
+    assert phases[0].device_s is phases[1].device_s is None
+
+
+class DeviceClock(FakeClock):
+    """A device that takes 1 s per phase of the fake session."""
+
+    of = "device"
+    mark_cost_s = 0.0
+
+    def mark(self) -> None:
+        super().mark()
+        time.sleep(self.mark_cost_s)
+
+
+def test_on_a_device_each_phase_has_its_device_time_beside_its_host_time():
+    """Host times are those of the calls alone: neither the device's time nor the marks are in them."""
+    session = FakeSession(cold_steps=0)
+    session.clock = DeviceClock(session)
+    session.clock.mark_cost_s = 0.05
+    io, forward = session.phases
+
+    def slow_io() -> None:
+        io.run()
+        session.now += session.steps  # 2 s in the first step, 3 s in the second
+
+    session.phases = (Phase("io", slow_io), forward)
+    phases = loop.profile(session, Ranges(["io", "forward"]), 3, first=0)
+    assert [phase.device_s for phase in phases] == [(2.0, 3.0, 4.0), (1.0, 1.0, 1.0)]
+    assert all(len(phase.host_s) == 3 for phase in phases)
+    assert all(0 < t < 0.05 for phase in phases for t in phase.host_s)
+
+
+def test_the_device_is_waited_for_once_in_a_whole_profiled_pass():
+    session = FakeSession()
+    session.clock = DeviceClock(session)
+    loop.profile(session, Ranges(["io", "forward"]), 4, first=0)
+    assert session.clock.reads == 1
+
+
+def test_a_session_on_a_device_is_measured_as_on_a_cpu_with_device_times_beside():
+    session = FakeSession()
+    session.clock = DeviceClock(session)
+    measured = loop.measure(session, SETTINGS)
+    assert session.ran == ["io", "forward"] * (5 + 20 + 4)
+    assert session.clock.reads == 5 + 1 + 1
+    assert [phase.device_s for phase in measured.phases] == [(1.0,) * 4, (1.0,) * 4]
+
+
+def test_a_device_that_tells_how_long_it_worked_is_asked_around_the_timed_pass():
+    class Telling(FakeSession):
+        def facts(self) -> Facts:
+            return dataclasses.replace(super().facts(), busy_s=0.25 * self.steps)
+
+    measured = loop.measure(Telling(), SETTINGS)
+    assert measured.busy_s == pytest.approx(0.25)
+    assert loop.at_host_speed(measured, 0.5).busy_s == pytest.approx(0.5)
+    assert loop.measure(FakeSession(), SETTINGS).busy_s is None
+
+
+def test_on_a_device_a_block_is_ten_times_as_long_as_the_feeds_queue():
+    session = FakeSession()
+    assert loop.measure(session, SETTINGS).block_steps == 6
+    session = FakeSession()
+    session.clock = DeviceClock(session)
+    assert session.facts().prefetch_depth == 2
+    assert loop.measure(session, SETTINGS).block_steps == 20
+
+
+class Periodic(FakeSession):
+    """Every fourth step takes ten times as long."""
+
+    def facts(self) -> Facts:
+        return dataclasses.replace(super().facts(), period=4)
+
+    def _run(self, name: str) -> None:
+        self.ran.append(name)
+        self.now += 10.0 if self.steps % 4 == 0 else 1.0
+
+
+def test_where_steps_repeat_after_some_of_them_whole_periods_are_counted_and_profiled():
+    session = Periodic()
+    measured = loop.measure(
+        session, MeasureSettings(block_steps=6, min_timed_steps=10, profiled_steps=5, max_time_s=1e-9)
+    )
+    assert measured.block_steps == 9
+    counted = measured.counted_times_s
+    assert len(counted) % 8 == 0
+    assert sum(counted) / len(counted) == (3 * 2.0 + 20.0) / 4
+    assert [len(phase.host_s) for phase in measured.phases] == [2, 2]
+    begin = loop.Recorder(lambda: round(1e9 * session.now))
+    recorded = loop.Profiling(begin)
+    first, _ = loop.profile(session, loop.Ranges(["io", "forward"]), 8, 0, recorded, period=4)
+    assert first.host_s == pytest.approx((3.25, 3.25))
+
+
+class _Mpi:
+    """Two ranks as threads: what rank 0 says, all get; nobody passes a barrier alone."""
+
+    def __init__(self) -> None:
+        self.gate = threading.Barrier(2, timeout=20)
+        self.said: object = None
+
+    def of(self, rank: int) -> World:
+        mpi = self
+
+        class Communicator:
+            def bcast(self, value: object) -> object:
+                if rank == 0:
+                    mpi.said = value
+                mpi.gate.wait()
+                said = mpi.said
+                mpi.gate.wait()
+                return said
+
+            def Barrier(self) -> None:  # noqa: N802 (MPI's name)
+                mpi.gate.wait()
+
+        return World(rank, 2, rank, 2, Communicator())
+
+
+def test_all_ranks_take_as_many_steps_as_rank_0_decides(monkeypatch):
+    worlds = threading.local()
+    monkeypatch.setattr(loop, "current", lambda: worlds.own)
+    mpi, measured = _Mpi(), {}
+
+    def rank(number: int) -> None:
+        worlds.own = mpi.of(number)
+        session = FakeSession(cold_steps=2 + 10 * number)  # rank 1 alone would warm up longer, and stop later
+        measured[number] = loop.measure(session, SETTINGS)
+
+    threads = [threading.Thread(target=rank, args=(number,)) for number in (0, 1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    steps = [(m.warmup_steps, m.timed_steps, m.stopped_by, m.profiled_steps) for m in (measured[0], measured[1])]
+    assert steps[0] == steps[1]
+    worlds.own = ALONE
+    late = loop.measure(FakeSession(cold_steps=12), SETTINGS)
+    assert late.warmup_steps != steps[1][0]
+
+
+def test_of_short_steps_there_are_many_in_a_block_and_few_questions(monkeypatch):
+    asked, ask = [], loop.StoppingRule.ask
+    monkeypatch.setattr(loop.StoppingRule, "ask", lambda *given: asked.append(given) or ask(*given))
+
+    class Short(FakeSession):
+        def _run(self, name: str) -> None:
+            self.ran.append(name)
+            self.now += 2e-5 if len(self.ran) % 3 else 1e-5
+
+    measured = loop.measure(Short(), MeasureSettings(max_time_s=1.0, target=1e-9, profiled_steps=1))
+    assert len(measured.step_times_s) > 20_000
+    assert 0.009 < sum(measured.step_times_s[: measured.block_steps]) < 0.02
+    assert len(asked) < 80  # of more than 90 blocks, and the share falls

@@ -1,0 +1,103 @@
+"""A model is data: from its stages follow parameters, arithmetic, layers and every backend's network."""
+
+from __future__ import annotations
+
+import importlib
+
+import pytest
+
+from tcbench.engine import models
+from tcbench.engine.models import MODELS
+from tcbench.engine.models.geometry import Conv, Layer, MaxPool, _Walk
+
+PUBLISHED = {
+    "alexnet": (61_100_840, 0.71),
+    "googlenet": (6_998_552, 1.58),
+    "googlenet-aux": (13_378_280, 1.59),
+    "resnet18": (11_689_512, 1.81),
+    "resnet34": (21_797_672, 3.66),
+    "resnet50": (25_557_032, 3.86),
+    "resnet101": (44_549_160, 7.57),
+    "resnet152": (60_192_808, 11.28),
+    "vgg16": (138_357_544, 15.47),
+}
+"""Parameters for 1000 classes, and 1e9 MACs at 224x224. Those of ResNet, AlexNet and VGG are torchvision's of the same
+names (MACs of variant v1 are K. He et al.'s: 1.8, 3.6, 3.8, 7.6 and 11.3), of GoogLeNet Caffe's bvlc_googlenet."""
+
+
+def test_every_model_has_its_published_numbers():
+    counted = {
+        name: (model.parameters(1000), round(model.macs(model.variants[0], 224, 1000) / 1e9, 2))
+        for name, model in MODELS.items()
+    }
+    assert counted == PUBLISHED
+
+
+def test_vggs_macs_are_those_of_its_layers_counted_by_hand():
+    maps = [(3, 64, 224), (64, 64, 224), (64, 128, 112), (128, 128, 112), (128, 256, 56), (256, 256, 56)]
+    maps += [(256, 256, 56), (256, 512, 28), (512, 512, 28), (512, 512, 28), *[(512, 512, 14)] * 3]
+    by_hand = sum(9 * c * k * side**2 for c, k, side in maps) + 25088 * 4096 + 4096 * 4096 + 4096 * 1000
+    assert MODELS["vgg16"].macs("v1", 224, 1000) == by_hand
+
+
+def test_alexnets_macs_are_those_of_its_layers_counted_by_hand():
+    convolutions = 3 * 64 * 121 * 55**2 + 64 * 192 * 25 * 27**2 + (192 * 384 + 384 * 256 + 256 * 256) * 9 * 13**2
+    assert MODELS["alexnet"].macs("v1", 224, 1000) == convolutions + 9216 * 4096 + 4096 * 4096 + 4096 * 1000
+
+
+def test_googlenets_maps_are_those_of_its_table():
+    """C. Szegedy et al., table 1: "output size" of the inception modules."""
+    maps = {one.name: (one.out_size, one.out_channels) for one in MODELS["googlenet"].layers("v1", 224, 1000)}
+    assert [maps[name] for name in ("pool1", "pool2", "3a", "3b", "4a", "4d", "4e", "5b")] == [
+        (56, 64),
+        (28, 192),
+        (28, 256),
+        (28, 480),
+        (14, 512),
+        (14, 528),
+        (14, 832),
+        (7, 1024),
+    ]
+
+
+@pytest.mark.parametrize(("name", "convs", "additions"), [("resnet18", 20, 8), ("resnet34", 36, 16)])
+def test_a_basic_block_has_two_convolutions(name, convs, additions):
+    layers = [one for one in MODELS[name].layers("v1", 224, 1000) if one.kind == "conv"]
+    assert (len(layers), sum(one.add for one in layers)) == (convs, additions)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_least_image_leaves_no_empty_map(name):
+    model = MODELS[name]
+    assert all(one.out_size >= 1 for one in model.layers("v1", model.min_image_size, 10))
+    if name == "alexnet":
+        assert any(one.out_size < 1 for one in model.layers("v1", model.min_image_size - 1, 10))
+
+
+def test_a_pooling_that_rounds_up_counts_a_window_that_ends_outside():
+    def out(ceil: bool) -> Layer:
+        return next(_Walk(112, 64).stage("pool", MaxPool(3, 2, ceil=ceil)))
+
+    assert (out(ceil=False).out_size, out(ceil=True).out_size) == (55, 56)
+
+
+def test_a_convolution_pads_to_the_same_size_unless_it_says_otherwise():
+    assert [Conv(1, 1, ksize).pad for ksize in (1, 3, 5, 7)] == [0, 1, 2, 3]
+    assert Conv(3, 64, 11, 4, pad=2).pad == 2
+
+
+def test_a_model_that_is_dropped_in_is_known(tmp_path, monkeypatch):
+    (tmp_path / "dropped_in.py").write_text(
+        "from tcbench.engine.models.resnet import ResNet\nMODELS = (ResNet('thin', blocks_per_stage=(1, 1)),)\n"
+    )
+    monkeypatch.setattr(models, "__path__", [*models.__path__, str(tmp_path)])
+    importlib.invalidate_caches()
+    assert set(models._all()) == {*MODELS, "thin"}
+
+
+def test_a_variant_that_a_model_has_not_is_its_first():
+    assert models.variant_of("resnet50", "v1.5") == "v1.5"
+    assert models.variant_of("resnet18", "v1.5") == "v1"
+    for name in MODELS:
+        with pytest.raises(ValueError, match="unknown variant 'v2', expected one of v1"):
+            list(MODELS[name].stages("v2", 10))

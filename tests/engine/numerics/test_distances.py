@@ -1,0 +1,382 @@
+"""`--rungs`: every config of the CPU scenario is where its rungs say; what is broken on purpose is found and named."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import msgspec
+import numpy as np
+import pytest
+from training import numpys_processor
+
+from tcbench.analysis.numerics.parity import SLOPE_AT_MOST, judge, optimizer_at_most, reference
+from tcbench.core.record import Cell
+from tcbench.engine import work as w
+from tcbench.engine.accelerators.cpu.numpy import accelerator as processors
+from tcbench.engine.accelerators.cpu.numpy import batch_norm as kernels
+from tcbench.engine.accelerators.cpu.numpy import convolution as convolutions
+from tcbench.engine.accelerators.device import host
+from tcbench.engine.backends import backend
+from tcbench.engine.backends.chainer.ops import convolution
+from tcbench.engine.backends.chainer.ops.batch_norm import BatchNorm
+from tcbench.engine.backends.chainer.ops.linear import LinearWgrad
+from tcbench.engine.backends.chainer.optimizers import BatchedSGD, PerParameterSGD
+from tcbench.engine.backends.chainer.rungs import RUNGS
+from tcbench.engine.backends.chainer.sites import Site, open_site
+from tcbench.engine.numerics.distances import compare, slope_error
+from tcbench.engine.rung import EXACT, Rung, storage_of
+from tcbench.engine.work import HALVES
+from tcbench.run import numerics_plan as plan
+from tcbench.run.scenario import Config, load
+
+
+def planned(*names: str, steps: int = 1):
+    scenario = load("cpu")
+    configs = [config for config in scenario.configs if not names or config.name in names]
+    configs += [Config("chainer", tuple(name.split("+"))) for name in names if name not in {c.name for c in configs}]
+    job, skipped = plan.parity(scenario, host(), configs, steps, 1)
+    assert not skipped
+    return job
+
+
+def by_numpy(cell: Cell) -> Site:
+    return numpys_processor(cell.threads)
+
+
+def run(*names: str, steps: int = 1) -> dict[str, str | None]:
+    """Why each config is off, by NumPy: faults are planted in its kernels."""
+    compared = compare(planned(*names, steps=steps), by_numpy, lambda done: None)
+    return {one.run.config: one.off for one in judge(compared, lambda rung: backend("chainer").RUNGS[rung])}
+
+
+def wrong(off: dict[str, str | None]) -> set[str]:
+    return {config for config, why in off.items() if why}
+
+
+@pytest.mark.parametrize(
+    ("opens", "steps"),
+    [
+        (open_site, 2),
+        pytest.param(open_site, plan.PARITY_STEPS, marks=pytest.mark.slow),
+        pytest.param(by_numpy, plan.PARITY_STEPS, marks=pytest.mark.slow),
+    ],
+)
+def test_all_configs_of_the_cpu_scenario_are_within_what_their_rungs_declare(opens, steps):
+    job = planned(steps=steps)
+    runs = compare(job, opens, lambda done: None)
+    assert {config.name for config in load("cpu").configs} <= {one.config for one in runs}
+    assert {one.off for one in judge(runs, lambda rung: RUNGS[rung])} == {None}
+
+
+@pytest.mark.slow
+def test_rungs_of_no_config_of_the_cpu_scenario_are_where_they_say_too():
+    off = run("fp16+batched+nhwc+fused+convstats", "fp16+batched+dynamic_scale", steps=plan.PARITY_STEPS)
+    assert set(off.values()) == {None}
+
+
+def test_every_rung_that_changes_the_arithmetic_says_how_far_a_first_gradient_may_be():
+    for rung in RUNGS.rungs.values():
+        for tolerance in filter(None, map(rung.parity.of, ("float32", *HALVES))):
+            assert tolerance.gradient is not None, rung.name
+        for tolerance in filter(None, map(rung.parity.of, HALVES)):
+            assert tolerance.length is not None, rung.name
+
+
+@pytest.fixture(scope="module")
+def slopes():
+    return slope_error(planned("fp32"))
+
+
+def test_float64s_gradient_is_the_slope_of_the_loss_for_every_parameter(slopes):
+    assert len(slopes) == 3 * 12 + 2
+    assert {"stem.w", "stem.beta", "block1.shortcut.gamma", "head.b"} <= {one.parameter for one in slopes}
+    held = reference(slopes)
+    assert held.off is None
+    assert [slopes[0].parameter, slopes[-1].parameter] == ["stem.w", "head.b"]
+    assert held.slopes[0].error < SLOPE_AT_MOST / 10
+
+
+NHWC, FUSED = "fp32+nhwc", "fp32+nhwc+fused"
+
+
+# -- wrong in some configs ---------------------------------------------------------------------------------------------
+
+
+def wgrad_of(monkeypatch, change):
+    """Every filter's gradient changed: `change(node)` is the factor."""
+    right = convolution.ConvolutionWgrad.forward_on
+
+    def changed(self, accelerator, inputs):
+        (gw,) = right(self, accelerator, inputs)
+        gw *= gw.dtype.type(change(self.of))
+        return (gw,)
+
+    monkeypatch.setattr(convolution.ConvolutionWgrad, "forward_on", changed)
+
+
+def scales_gradient_of(monkeypatch, change):
+    """The gradient of every batch normalisation's scale changed: `change(dtype)` is the factor."""
+    right = processors._KERNELS[w.BatchNormBackward]
+
+    def changed(work, *arrays):
+        right(work, *arrays)
+        ggamma = arrays[[operand.name for operand in work.operands].index("ggamma")]
+        ggamma *= ggamma.dtype.type(change(work.norm.dtype))
+
+    monkeypatch.setitem(processors._KERNELS, w.BatchNormBackward, changed)
+
+
+@pytest.mark.slow
+def test_filters_gradients_a_hundredth_too_long_in_one_layout_are_off_where_that_layout_comes_in(monkeypatch):
+    wgrad_of(monkeypatch, lambda node: 1.01 if node.layout == "NHWC" else 1)
+    off = run(FUSED)
+    assert wrong(off) == {NHWC}
+    assert "gradient (" in off[NHWC]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("config", "dtype", "factor"), [("fp16", "float16", 1.02), ("bf16", "bfloat16", 1.05)])
+def test_filters_gradients_a_little_too_long_in_16_bits_alone_are_off_though_rounding_scatters_them_more(
+    monkeypatch, config, dtype, factor
+):
+    wgrad_of(monkeypatch, lambda node: factor if node.x.dtype == dtype else 1)
+    off = run(config)
+    assert off[config].startswith("gradient's length (")
+
+
+def test_batch_norms_scale_with_a_gradient_too_long_in_float32_is_off_from_float64(monkeypatch):
+    scales_gradient_of(monkeypatch, lambda dtype: 1.03 if dtype == "float32" else 1)
+    assert "gamma) 0.03 above" in run("fp32")["fp32"]
+
+
+def test_a_fused_operation_that_forgets_its_relu_is_off_where_it_is_fused(monkeypatch):
+    right = kernels._normalise
+    monkeypatch.setattr(
+        kernels, "_normalise", lambda norm, *arrays: right(dataclasses.replace(norm, after="none"), *arrays)
+    )
+    assert wrong(run(FUSED)) == {FUSED}
+
+
+def test_a_fused_operation_with_another_epsilon_is_off_where_it_is_fused(monkeypatch):
+    right = BatchNorm.__init__
+
+    def changed(self, running, layout, eps, relu):
+        right(self, running, layout, 3 * eps if relu else eps, relu)
+
+    monkeypatch.setattr(BatchNorm, "__init__", changed)
+    off = run(FUSED)
+    assert wrong(off) == {FUSED}
+    assert "gradient (" in off[FUSED]
+
+
+def is_classifier(weights) -> bool:
+    """The classifier is a 1x1 convolution in NHWC whatever the layout is, of as many outputs as there are classes."""
+    return weights.shape[1:3] == (1, 1) and weights.shape[0] == planned("fp32").cell.n_classes
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_an_operation_that_gives_no_numbers_is_off_and_not_a_crash(monkeypatch):
+    right = convolutions.fprop
+
+    def gives_none(conv, x, weights, y):
+        right(conv, x, weights, y)
+        if conv.layout == "NHWC" and not is_classifier(weights):
+            y.fill(np.nan)
+
+    monkeypatch.setattr(convolutions, "fprop", gives_none)
+    assert run(FUSED)[NHWC] == "its loss or its parameters are not finite"
+
+
+def test_an_operation_that_raises_is_a_config_that_is_off(monkeypatch):
+    right = convolutions.fprop
+
+    def broken(conv, x, weights, y):
+        if conv.layout == "NHWC" and not is_classifier(weights):
+            raise ValueError("no such\nlayout")
+        right(conv, x, weights, y)
+
+    monkeypatch.setattr(convolutions, "fprop", broken)
+    off = run(FUSED)
+    assert off[NHWC] == "ValueError: no such layout"
+    assert off["fp32"] is None
+
+
+# -- wrong in every config alike ---------------------------------------------------------------------------------------
+
+
+def classifiers_gradient(monkeypatch):
+    right = LinearWgrad.forward_on
+    monkeypatch.setattr(LinearWgrad, "forward_on", lambda *arguments: (right(*arguments)[0] * 1.1,))
+
+
+def stems_gradient(monkeypatch):
+    wgrad_of(monkeypatch, lambda node: 1.001 if node.w.shape[2:] == (7, 7) else 1)
+
+
+def first_3x3s_input_gradient(monkeypatch):
+    right = convolutions.dgrad
+
+    def changed(conv, gy, weights, gx, *others):
+        right(conv, gy, weights, gx, *others)
+        if conv.layout == "NCHW" and weights.shape[1:] == (64, 3, 3):
+            gx *= 1.01
+
+    monkeypatch.setattr(convolutions, "dgrad", changed)
+
+
+def scales_gradient(monkeypatch):
+    scales_gradient_of(monkeypatch, lambda dtype: 1.001)
+
+
+def batch_norms_count(monkeypatch):
+    """The mean gradient taken over one value too few."""
+    right = kernels.view_of
+
+    def changed(shape, layout):
+        view = right(shape, layout)
+        return dataclasses.replace(view, count=view.count - 1)
+
+    backward = processors._KERNELS[w.BatchNormBackward]
+
+    def with_it(*arguments):
+        with pytest.MonkeyPatch.context() as inner:
+            inner.setattr(kernels, "view_of", changed)
+            backward(*arguments)
+
+    monkeypatch.setitem(processors._KERNELS, w.BatchNormBackward, with_it)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("breaks", "names"),
+    [
+        (classifiers_gradient, {"head.w"}),
+        (stems_gradient, {"stem.w"}),
+        (scales_gradient, {"stem.gamma", "block3.shortcut.gamma"}),
+        (first_3x3s_input_gradient, {"block1.a.w", "stem.beta"}),
+        (batch_norms_count, {"stem.w", "block1.a.w"}),
+    ],
+)
+def test_a_gradient_that_is_wrong_in_every_config_is_off_from_the_slope_of_the_loss(monkeypatch, breaks, names):
+    breaks(monkeypatch)
+    held = reference(slope_error(planned("fp32"), {*names, "head.b"}))
+    assert {one.parameter for one in held.slopes if one.error > SLOPE_AT_MOST} == names
+    assert held.off.startswith("gradient from the slope of the loss")
+    assert all(f"{name} " in held.off for name in names)
+
+
+# -- optimizers --------------------------------------------------------------------------------------------------------
+
+
+def no_decay(monkeypatch, optimizer):
+    right = optimizer.__init__
+
+    def forgets(self, spec, model):
+        right(self, dataclasses.replace(spec, weight_decay=0.0), model)
+
+    monkeypatch.setattr(optimizer, "__init__", forgets)
+
+
+def no_masters(monkeypatch, optimizer):
+    right = optimizer.__init__
+
+    def forgets(self, spec, model):
+        right(self, dataclasses.replace(spec, master_weights=False), model)
+
+    monkeypatch.setattr(optimizer, "__init__", forgets)
+
+
+def rounded_masters(monkeypatch, optimizer):
+    right = optimizer.update
+
+    def rounds(self):
+        right(self)
+        for parameter in self._parameters:
+            self.masters()[id(parameter)][...] = parameter.array
+
+    monkeypatch.setattr(optimizer, "update", rounds)
+
+
+def other_momentum(monkeypatch, optimizer):
+    right = optimizer.__init__
+
+    def changed(self, spec, model):
+        right(self, dataclasses.replace(spec, momentum=0.89), model)
+
+    monkeypatch.setattr(optimizer, "__init__", changed)
+
+
+@pytest.mark.parametrize(
+    ("breaks", "optimizer", "config"),
+    [
+        pytest.param(no_decay, PerParameterSGD, "fp32", marks=pytest.mark.slow),
+        (no_decay, BatchedSGD, "fp32+batched"),
+        (rounded_masters, BatchedSGD, "fp16+batched"),
+        pytest.param(rounded_masters, BatchedSGD, "bf16+batched", marks=pytest.mark.slow),
+        pytest.param(no_masters, PerParameterSGD, "fp16", marks=pytest.mark.slow),
+        (other_momentum, BatchedSGD, "fp32+batched"),
+    ],
+)
+def test_an_optimizer_that_is_not_sgd_is_off(monkeypatch, breaks, optimizer, config):
+    breaks(monkeypatch, optimizer)
+    off = run(config)
+    assert wrong(off) == {config}
+    assert "optimizer (" in off[config]
+    most = optimizer_at_most(storage_of(RUNGS[name] for name in config.split("+")))
+    assert f"from what its rungs declare, above {most:.2g}" in off[config]
+
+
+def test_an_optimizer_is_held_against_what_its_rung_declares(monkeypatch):
+    other_momentum(monkeypatch, BatchedSGD)
+
+    def applies(rung, before):
+        return lambda weights, gradient, state, train: before(
+            weights, gradient, state, msgspec.structs.replace(train, momentum=0.89)
+        )
+
+    monkeypatch.setattr(type(RUNGS["batched"]), "applies", applies, raising=False)
+    assert wrong(run("fp32+batched")) == set()
+
+
+# -- rungs that do nothing, and rungs that do what they do not say -----------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("rung", "stage", "config", "says"),
+    [
+        pytest.param("fp16", "parts", "fp16", "storage: float32, expected float16", marks=pytest.mark.slow),
+        ("fp16", "optimizer", "fp16", "master weights: none, expected float32"),
+        pytest.param("bf16", "optimizer", "bf16", "master weights: none, expected float32", marks=pytest.mark.slow),
+        pytest.param("bf16", "parts", "bf16", "storage: float32, expected bfloat16", marks=pytest.mark.slow),
+        pytest.param("nhwc", "parts", "fp32+nhwc", "layout: NCHW, expected NHWC", marks=pytest.mark.slow),
+        pytest.param("fused", "parts", "fp32+fused", "ReLU: apart, expected fused", marks=pytest.mark.slow),
+        ("batched", "optimizer", "fp32+batched", "update: parameter by parameter, expected all parameters at once"),
+        ("static_graph", "parts", "fp32+static_graph", "graph: built, expected replayed"),
+        pytest.param(
+            "convstats",
+            "parts",
+            "fp16+nhwc+fused+convstats",
+            "batch statistics: from its output, expected from the convolution",
+            marks=pytest.mark.slow,
+        ),
+    ],
+)
+def test_a_rung_that_does_nothing_is_off(monkeypatch, rung, stage, config, says):
+    monkeypatch.setattr(type(RUNGS[rung]), stage, getattr(Rung, stage))
+    off = run(config)
+    assert wrong(off) == {config}
+    assert says in off[config]
+
+
+@pytest.mark.slow
+def test_a_rung_that_takes_another_ones_effect_back_is_off(monkeypatch):
+    monkeypatch.setattr(type(RUNGS["static_graph"]), "parts", type(RUNGS["fp32"]).parts)
+    off = run("fp16+batched+static_graph")
+    assert "storage: float32, expected float16" in off["fp16+batched+static_graph"]
+
+
+def test_what_a_rung_shows_is_among_what_is_looked_at():
+    [one] = [one for one in compare(planned("fp32"), open_site, lambda done: None) if one.config == "fp32"]
+    assert RUNGS["fp32"].parity == EXACT
+    for rung in RUNGS.rungs.values():
+        assert set(rung.shows) <= set(one.seen), rung.name

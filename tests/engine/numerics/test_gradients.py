@@ -1,0 +1,103 @@
+"""Counting by power of two against an independent count: multiply, convert to float16, look."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from tcbench.engine.numerics.gradients import Shares, count, safe_scales, shares, total, zero_in_bfloat16
+
+
+def independent(values: np.ndarray, log2_scale: int) -> Shares:
+    """Float16's own rounding of the values."""
+    non_zero = values[(values != 0) & np.isfinite(values)].astype(np.float64)
+    with np.errstate(over="ignore"):
+        half = np.abs((non_zero * 2.0**log2_scale).astype(np.float16))
+    n = max(1, non_zero.size)
+    subnormal = (half > 0) & (half < np.finfo(np.float16).smallest_normal)
+    return Shares(
+        np.count_nonzero(half == 0) / n, np.count_nonzero(subnormal) / n, np.count_nonzero(np.isinf(half)) / n
+    )
+
+
+def spread(seed: int) -> np.ndarray:
+    """Values over all of float16's range and beyond, both signs, with zeros among them."""
+    rng = np.random.default_rng(seed)
+    values = rng.standard_normal(20_000) * 2.0 ** rng.uniform(-40, 24, 20_000)
+    values[::97] = 0
+    return values.astype(np.float32)
+
+
+def borders() -> np.ndarray:
+    """Each place where rounding changes its answer, and its neighbours."""
+    at = np.array([2.0**-25, 2.0**-24, 2.0**-14, 2.0**-14 - 2.0**-25, 65504, 65520, 65536, 2.0**-149], np.float32)
+    return np.concatenate([at, np.nextafter(at, np.float32(0)), np.nextafter(at, np.float32(np.inf)), -at])
+
+
+@pytest.mark.parametrize("log2_scale", [-12, -3, 0, 1, 7, 11, 15, 24, 37])
+@pytest.mark.parametrize("values", [spread(0), spread(1), borders()], ids=["spread", "more", "borders"])
+def test_shares_equal_an_independent_count(values, log2_scale):
+    assert shares(count(values), log2_scale) == independent(values, log2_scale)
+
+
+@pytest.mark.parametrize("log2_scale", [-9, -1, 0, 1, 2, 9])
+def test_borders_are_exact_after_scaling_too(log2_scale):
+    values = (borders()[:-10].astype(np.float64) * 2.0**-log2_scale).astype(np.float32)
+    assert shares(count(values), log2_scale) == independent(values, log2_scale)
+
+
+def test_what_bfloat16_makes_zero_is_counted_as_its_own_rounding_does():
+    at = 2.0 ** np.array([-149, -135, -134, -133, -126, -30, 0], np.float64)
+    values = np.concatenate([at, -at, np.nextafter(at[1:].astype(np.float32), np.float32(1))]).astype(np.float32)
+    rounded = values.astype(ml_dtypes.bfloat16).astype(np.float32)
+    assert zero_in_bfloat16(count(values)) == np.count_nonzero(rounded == 0) / values.size
+    assert 0 < zero_in_bfloat16(count(values)) < 1
+
+
+def test_gradients_all_below_half_of_float16s_smallest_number_all_become_zero():
+    values = np.full(1000, 2.0**-26, np.float32)
+    assert shares(count(values), 0) == Shares(1.0, 0.0, 0.0)
+    assert shares(count(values), 1) == Shares(1.0, 0.0, 0.0)  # 2^-25 rounds to even
+    assert shares(count(values), 2) == Shares(0.0, 1.0, 0.0)
+    scales = safe_scales([count(values)])
+    assert (scales.smallest, scales.largest) == (2, 41)
+
+
+def test_gradients_above_float16s_largest_number_all_become_infinite():
+    values = np.full(1000, -70_000.0, np.float32)
+    assert shares(count(values), 0) == Shares(0.0, 0.0, 1.0)
+    scales = safe_scales([count(values)])
+    assert scales.largest == -1
+    assert shares(count(values), -1).infinite == 0
+
+
+def test_no_scale_is_safe_where_gradients_span_more_than_float16():
+    values = np.concatenate([np.full(500, 2.0**-30), np.full(500, 2.0**15)]).astype(np.float32)
+    scales = safe_scales([count(values)])
+    assert scales.smallest == 6 and scales.largest == 0
+
+
+def test_the_safe_scales_are_the_first_and_the_last_that_are_safe():
+    values = spread(2)
+    values = values[np.abs(values) < 2.0**4]
+    counted = count(values)
+    scales = safe_scales([counted])
+    assert shares(counted, scales.smallest).zero <= 0.01 < shares(counted, scales.smallest - 1).zero
+    assert shares(counted, scales.largest).infinite == 0 < shares(counted, scales.largest + 1).infinite
+
+
+def test_what_is_not_finite_and_what_is_zero_is_counted_apart():
+    values = np.array([0, 0, np.inf, np.nan, 1.0], np.float32)
+    counted = count(values)
+    assert (counted.zeros, counted.not_finite, counted.non_zero) == (2, 2, 1)
+    assert safe_scales([count(np.zeros(3, np.float32))]).smallest is None
+
+
+def test_counts_add_up_whatever_their_ranges():
+    one, other = spread(3), (spread(4) * np.float32(2**-30)).astype(np.float32)
+    both = total([count(one), count(np.zeros(2, np.float32)), count(other)])
+    at_once = count(np.concatenate([one, np.zeros(2, np.float32), other]))
+    assert both.zeros == at_once.zeros
+    for k in (-5, 0, 9):
+        assert shares(both, k) == shares(at_once, k)

@@ -1,0 +1,177 @@
+"""One process that takes the ranks' shards in turn, against ranks that are kept apart."""
+
+from __future__ import annotations
+
+import contextlib
+
+import msgspec
+import numpy as np
+import pytest
+from training import on_numpy
+
+from tcbench.core.numerics import RANKS_TECHNIQUES
+from tcbench.engine.accelerators.device import host
+from tcbench.engine.backends.chainer.compat import chainer
+from tcbench.engine.backends.chainer.optimizers import BatchedSGD
+from tcbench.engine.backends.chainer.parts import OptimizerSpec, Parts
+from tcbench.engine.backends.chainer.rungs import RUNGS
+from tcbench.engine.backends.chainer.session import Step
+from tcbench.engine.backends.chainer.sites import processor
+from tcbench.engine.feeds.spec import TensorSpec
+from tcbench.engine.numerics import training
+from tcbench.engine.numerics.shards import RanksInTurn, StepsInTurn
+from tcbench.run import numerics_plan as plan
+from tcbench.run.scenario import load
+
+RANKS, STEPS = 4, 5
+
+
+def setting(**changes):
+    asked = plan.Asked(steps=STEPS, batch_size=4, image_size=8, ranks=RANKS)
+    made = plan.setting(load("cpu"), host(), asked, 1, None)
+    return msgspec.structs.replace(made, **{"train_images": 64, "test_images": 32, **changes})
+
+
+def job(technique, of=None):
+    return next(j for j in plan.ranks_jobs(of or setting(), 1) if j.technique.name == technique)
+
+
+class Given:
+    """A feed of batches that are there already."""
+
+    prefetch_depth = 0
+    on_device = False
+
+    def __init__(self, batches):
+        self._batches = iter(batches)
+
+    def next(self):
+        return next(self._batches)
+
+    def close(self): ...
+
+
+@pytest.fixture
+def makes():
+    """Makes a model with its optimizer, all with the same weights."""
+    cell = job("ranks").cell
+    with contextlib.ExitStack() as stack:
+        site = processor(1)
+        stack.enter_context(chainer.using_config("train", True))
+        stack.enter_context(site.scope())
+        parts = Parts(TensorSpec())
+        for name in cell.rungs:
+            stack.enter_context(RUNGS[name].scope(cell))
+            parts = RUNGS[name].parts(parts, cell)
+
+        def make():
+            model = training._model(job("ranks"), parts, site)
+            site.adopt(model)
+            return model, BatchedSGD(OptimizerSpec(0.01, 0.9, 1e-4, BatchedSGD), model)
+
+        yield make
+
+
+def batches():
+    rng = np.random.default_rng(0)
+    shape = (STEPS, RANKS * 4, 8, 8, 3)
+    return list(zip(rng.standard_normal(shape, np.float32), rng.integers(0, 10, shape[:2], np.int32), strict=True))
+
+
+def shard(given, rank):
+    return [(x[rank * 4 : rank * 4 + 4], t[rank * 4 : rank * 4 + 4]) for x, t in given]
+
+
+def run(step):
+    for phase in step.phases():
+        phase.run()
+    return float(step.loss_value)
+
+
+def state(model):
+    arrays = {name: np.array(p.array) for name, p in model.namedparams()}
+    for name, link in model.namedlinks():
+        if getattr(link, "running", None) is not None:
+            arrays |= {f"{name}/mean": np.array(link.running.mean), f"{name}/var": np.array(link.running.var)}
+    return arrays
+
+
+def ranks_apart(makes, given):
+    """Every rank with a model, an optimizer and a feed of its own; gradients are averaged in float64 between them."""
+    ranks = [Step(*makes(), Given(shard(given, rank))) for rank in range(RANKS)]
+    losses = []
+    for _ in range(STEPS):
+        for step in ranks:
+            step.io(), step.forward(), step.backward()
+        for parameters in zip(*(step.model.params() for step in ranks), strict=True):
+            mean = np.mean([p.grad.astype(np.float64) for p in parameters], axis=0).astype(np.float32)
+            for parameter in parameters:
+                parameter.grad = mean.copy()
+        for step in ranks:
+            step.update()
+        losses.append(float(np.mean([step.loss_value for step in ranks])))
+    return losses, state(ranks[0].model)
+
+
+def farthest(one, other):
+    return max(float(np.abs(one[name] - other[name]).max() / (np.abs(other[name]).max() + 1e-6)) for name in other)
+
+
+def test_ranks_in_turn_train_as_ranks_that_are_kept_apart(makes):
+    given = batches()
+    model, optimizer = makes()
+    step = RanksInTurn(model, optimizer, Given(given), RANKS)
+    losses = [run(step) for _ in range(STEPS)]
+    expected, apart = ranks_apart(makes, given)
+    np.testing.assert_allclose(losses, expected, rtol=1e-4)
+    # Parameters, and the first rank's running statistics.
+    assert farthest(state(model), apart) < 1e-3
+
+
+def test_one_rank_with_all_images_does_not(makes):
+    given = batches()
+    model, optimizer = makes()
+    step = Step(model, optimizer, Given(given))
+    losses = [run(step) for _ in range(STEPS)]
+    assert np.abs(np.subtract(losses, ranks_apart(makes, given)[0])).max() > 0.01
+
+
+def test_steps_in_turn_are_steps_at_the_batch_size_of_one(makes):
+    given = batches()
+    model, optimizer = makes()
+    step = StepsInTurn(model, optimizer, Given(given), RANKS)
+    for _ in range(STEPS):
+        run(step)
+    alone, its_optimizer = makes()
+    own = Step(alone, its_optimizer, Given([shard([one], rank)[0] for one in given for rank in range(RANKS)]))
+    for _ in range(STEPS * RANKS):
+        run(own)
+    assert farthest(state(model), state(alone)) == 0
+
+
+@pytest.mark.parametrize("site", [lambda: processor(1), on_numpy])
+@pytest.mark.parametrize("name", RANKS_TECHNIQUES)
+def test_every_schedule_trains_by_the_same_images(name, site):
+    trained = training.train(job(name), site())
+    assert len(trained.losses) == STEPS
+    assert np.isfinite(trained.test_loss)
+
+
+def test_rates_follow_goyal():
+    of = setting(steps=90, learning_rate=0.1)
+    rates = {rate: [of.learning_rate_at(step, rate) for step in range(90)] for rate in ("own", "scaled", "warm-up")}
+    assert rates["own"][0] == 0.1
+    assert rates["scaled"][0] == pytest.approx(0.4)
+    # Five of ninety: from one rank's rate, linearly.
+    assert rates["warm-up"][:6] == pytest.approx([0.1, 0.16, 0.22, 0.28, 0.34, 0.4])
+    for place, power in ((29, 0), (30, 1), (59, 1), (60, 2), (79, 2), (80, 3), (89, 3)):
+        assert rates["warm-up"][place] == rates["scaled"][place] == pytest.approx(0.4 * 0.1**power)
+        assert rates["own"][place] == pytest.approx(0.1 * 0.1**power)
+    assert of.learning_rate_at(80, "constant") == 0.1
+
+
+def test_the_batch_is_that_of_all_ranks_and_the_base_one_rank():
+    assert setting(ranks=1).base.name == "fp32"
+    assert setting().base.name == "one-rank"
+    assert setting().batch_size == setting().global_batch == 16
+    assert setting().loss_divisor == 1
