@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import itertools
 import re
+import shlex
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -237,3 +239,9 @@ def _root(
     debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks; works after any command too.")] = False,
 ) -> None:
     """Benchmark and profile training of ResNet-50 and its kin on Tensor Cores, one optimisation at a time."""
+
+
+def command_again(*, resume: bool) -> str:
+    """The command that was given, to be given again."""
+    words = [word for word in sys.argv[1:] if word not in ("--resume", "--debug")]
+    return shlex.join(["tcbench", *words, *(["--resume"] if resume else [])])

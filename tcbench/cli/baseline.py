@@ -59,7 +59,7 @@ def list_(
     from tcbench.core.text import plain
     from tcbench.run import baseline
     from tcbench.show import baseline as view
-    from tcbench.show.console import make_console
+    from tcbench.show.tables import make_console
 
     baselines = baseline.everything(out)
     if format_ == "json":
@@ -87,8 +87,8 @@ def show(
     from tcbench.core import store
     from tcbench.run import baseline
     from tcbench.show import baseline as view
-    from tcbench.show import console as tables
-    from tcbench.show import simulated
+    from tcbench.show import console as results
+    from tcbench.show import simulated, tables
 
     path = baseline.path(name, out)
     records = read([str(path)], out)
@@ -96,15 +96,15 @@ def show(
     summaries = summarise(store.current(records))
     over_base = speedups(summaries)
     if format_ == "json":
-        typer.echo(tables.summary_json(name, path, summaries, over_base))
+        typer.echo(results.summary_json(name, path, summaries, over_base))
         return
     console = tables.make_console()
     for line in simulated.lines(record.environment for record in records):
         console.print(line, style="bold", markup=False, highlight=False, soft_wrap=True)
     console.print(view.facts(held))
     console.print()
-    console.print(tables.results_table(summaries, over_base))
-    for line in (*tables.reasons(summaries), *tables.footnotes(summaries)):
+    console.print(results.results_table(summaries, over_base))
+    for line in (*results.reasons(summaries), *results.footnotes(summaries)):
         console.print(line, style="dim", markup=False, highlight=False, soft_wrap=True)
 
 

@@ -164,7 +164,7 @@ def _ends(
     from tcbench.run import bisect as bisections
     from tcbench.run import gate as gates
     from tcbench.run import turns
-    from tcbench.show import console
+    from tcbench.show import tables
     from tcbench.show.progress import RunProgress
 
     say(f"is {of.bad[:12]} slower at all? {2 * interims[0].trials} to {2 * interims[-1].trials} trials a cell")
@@ -173,7 +173,7 @@ def _ends(
     state = gates.start(len(plan.cells), interims)
     started = time.monotonic()
     with Store(files[0]) as base, Store(files[1]) as current:
-        progress = RunProgress(console.make_console(stderr=True), estimate(()), 0, quiet)
+        progress = RunProgress(tables.make_console(stderr=True), estimate(()), 0, quiet)
         stores = {gates.BASE: base, gates.CURRENT: current}
         with progress:
             ended = turns.measure(state, plan, pair, launcher, stores, progress, budget_s)

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import functools
-import shlex
-from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from tcbench.cli.app import OUT, command
 from tcbench.cli.options import ResultsFolderOption, complete_scenario, format_option, results_argument
-from tcbench.core.errors import ScenarioError, SelectionError
+from tcbench.core.errors import SelectionError
 
 if TYPE_CHECKING:
-    from tcbench.analysis.claims import Asked
-    from tcbench.core.record import Cell
-    from tcbench.run.scenario import Scenario
+    pass
 
 
 @command(
@@ -56,13 +51,14 @@ def claims(
     from tcbench.analysis.claims import any_of, by_timelines, scorecards
     from tcbench.cli.documents import training
     from tcbench.cli.results import read_with_documents
+    from tcbench.run.scenario import claims_of
     from tcbench.show import claims as view
-    from tcbench.show.console import make_console
+    from tcbench.show.tables import make_console
 
     given = read_with_documents(results, out)
     seen = list(map(summarise, given.timelines))
     trained = training(given.documents, given.paths)
-    cards = scorecards(given.records, asked_of(scenario), any_of(by_timelines(seen), trained))
+    cards = scorecards(given.records, claims_of(scenario), any_of(by_timelines(seen), trained))
     if seen and len(cards) > 1:
         raise SelectionError("timelines do not say which machine they are of; name the records of one run with them")
     if format_ != "table":
@@ -76,48 +72,3 @@ def claims(
         console.print()
     for line in view.notes(cards):
         console.print(line, style="dim", markup=False, highlight=False, soft_wrap=True)
-
-
-def asked_of(scenario: str | None) -> Callable[[Cell], Asked]:
-    """The claims on a cell's setting: by the scenario given, or by that which the cell names. The function raises
-    ScenarioError."""
-    from tcbench.analysis.claims import Asked
-    from tcbench.run.scenario import load, shipped
-
-    @functools.cache
-    def loaded(name: str) -> Scenario:
-        if scenario is None and name not in shipped():
-            raise ScenarioError(
-                f"scenario '{name}' of the results is none that comes with tcbench; name its file with --scenario"
-            )
-        return load(scenario or name)
-
-    def asked(cell: Cell) -> Asked:
-        named = loaded(cell.scenario)
-        here = named.on(cell.device.partition(":")[0])
-        name = named.name if named.path == shipped().get(named.name) else str(named.path)
-        return Asked(named.name, here.claims, shlex.join(["tcbench", "run", name, *setting(cell, here)]))
-
-    return asked
-
-
-def setting(cell: Cell, scenario: Scenario) -> Iterator[str]:
-    """The options by which a run has the cell's setting, where they are not what the scenario has or `auto` takes."""
-    from tcbench.engine.accelerators.device import kinds
-    from tcbench.engine.models import MODELS
-
-    kind, source = kinds().get(cell.device.partition(":")[0]), cell.input
-    if kind is not None and kind.simulates is not None:
-        yield from ("--device", cell.device)
-    if cell.host_speed != 1:
-        yield from ("--host-speed", f"{cell.host_speed:g}")
-    if cell.model in MODELS and (cell.model,) != scenario.models:
-        yield from ("--model", cell.model)
-    if cell.image_size != scenario.image_size:
-        yield from ("--image-size", str(cell.image_size))
-    if cell.ranks > 1:
-        yield from ("--ranks", str(cell.ranks))
-    if source.kind == "modelled":
-        yield from ("--data", f"modelled:{source.images_per_s:.0f}")
-    elif source.kind in ("synthetic", "folder") and source.kind != scenario.input.kind:
-        yield from ("--data", source.path or source.kind)

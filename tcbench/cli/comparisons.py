@@ -163,7 +163,7 @@ def called(name: str, records: Iterable[Record]) -> str:
 
 
 def _few(things: Sequence[str], most: int = 3) -> str:
-    from tcbench.show.comparison.wording import several
+    from tcbench.show.sides import several
 
     return several(things, most)
 
@@ -210,7 +210,7 @@ def present(comparison: Comparison, labels: Labels, format_: Format, output: Pat
     file = None if chart else output
     text = None if format_ == "table" and file is None else views.FORMATS[format_](comparison, labels)
     if text is None or file is not None:
-        from tcbench.show.console import make_console
+        from tcbench.show.tables import make_console
 
         views.show(comparison, make_console(least=100), labels)
     else:
@@ -225,10 +225,10 @@ def present(comparison: Comparison, labels: Labels, format_: Format, output: Pat
     if output is None:
         return
     if chart:
-        from tcbench.show import charts
         from tcbench.show.charts.comparison import comparison_chart
+        from tcbench.show.charts.files import save
 
-        charts.save(comparison_chart(comparison, labels), output, ANOTHER_FILE)
+        save(comparison_chart(comparison, labels), output, ANOTHER_FILE)
     elif text is not None:
         files.write(output, _encoded(text), ANOTHER_FILE)
     typer.echo(f"wrote {output}", err=text is not None and chart)
@@ -245,9 +245,9 @@ def check_output(path: Path | None) -> None:
     if path is None:
         return
     if _is_picture(path):
-        from tcbench.show import charts
+        from tcbench.show.charts.files import check_path
 
-        charts.check_path(path)
+        check_path(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -23,8 +23,8 @@ def make(
 ) -> None:
     """Generate the JPEG set that runs read by default (about 60 MB in the user's cache)."""
     from tcbench.engine.feeds import generated
-    from tcbench.show.console import make_console
     from tcbench.show.progress import Stages
+    from tcbench.show.tables import make_console
 
     with Stages(make_console(stderr=True), quiet) as stages:
         advance = partial(stages.advance, "generating JPEGs")

@@ -67,9 +67,9 @@ def diff(
 
     sizes, configs = batch_sizes(bs), config_names(config)
     if output is not None:
-        from tcbench.show import charts
+        from tcbench.show.charts.files import check_path
 
-        charts.check_path(output)
+        check_path(output)
     if current is None and to is None:
         raise SelectionError("expected two results: tcbench diff BASE CURRENT, or BASE --config CONFIG --to CONFIG")
     if to is not None and len(configs) != 1:
@@ -173,13 +173,14 @@ def _show(
     from tcbench.core.text import plain
     from tcbench.show import diff as view
     from tcbench.show.comparison import Labels
-    from tcbench.show.console import make_console
+    from tcbench.show.tables import make_console
 
     labels = Labels(plain(names[0]), plain(names[1]))
     if output is not None:
-        from tcbench.show import charts
+        from tcbench.show.charts.diff import diff_chart
+        from tcbench.show.charts.files import save
 
-        charts.save(charts.diff_chart(diffs, labels), output, ANOTHER_FILE)
+        save(diff_chart(diffs, labels), output, ANOTHER_FILE)
     if json:
         typer.echo(view.to_json(diffs, labels, missing))
         return
@@ -206,13 +207,12 @@ def _show(
 
 def _next_step(of: Diff) -> list[str]:
     """Layers and kernels are in profiles alone. Nothing where records do not say in which file the scenario is."""
-    from tcbench.cli.claims import setting
-    from tcbench.run.scenario import load, shipped
+    from tcbench.run.scenario import load, options_of, shipped
 
     cell = of.base.cell
     if cell is None or cell.scenario not in shipped():
         return []
     scenario = load(cell.scenario).on(cell.device.partition(":")[0])
     sizes = ("--bs", str(cell.batch_size), "--threads", str(cell.threads))
-    words = shlex.join(["tcbench", "profile", cell.config, cell.scenario, *sizes, *setting(cell, scenario)])
+    words = shlex.join(["tcbench", "profile", cell.config, cell.scenario, *sizes, *options_of(cell, scenario)])
     return [f"Next: {words}   (on both sides: `tcbench diff` of the two shows layers, and a GPU's kernels)"]

@@ -18,9 +18,9 @@ def doctor(
     Exit code: 0; 1 when tcbench cannot run at all; 2 when CUDA packages are installed but cannot be used here.
     """
     from tcbench.run import checkup
-    from tcbench.show import catalogue
+    from tcbench.show import doctor
 
     findings = checkup.examine(OUT)
-    catalogue.show_findings(findings, format_ == "json")
+    doctor.show_findings(findings, format_ == "json")
     if code := checkup.exit_code(findings):
         raise typer.Exit(code)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -11,8 +11,6 @@ from tcbench.cli.app import OUT, command
 from tcbench.cli.options import FormatOption, ResultsFolderOption, results_argument
 
 if TYPE_CHECKING:
-    from tcbench.analysis.summary import CellSummary
-    from tcbench.core.record import Record
     from tcbench.core.timeline import Timeline
 
 
@@ -36,9 +34,11 @@ def explain(
     from tcbench.analysis.explanation import explain as explanations
     from tcbench.cli import host_profiles
     from tcbench.cli.results import read_with_timelines
+    from tcbench.run.ceilings import arithmetic
+    from tcbench.run.plan import advisable
     from tcbench.show import explain as view
     from tcbench.show import simulated
-    from tcbench.show.console import make_console
+    from tcbench.show.tables import make_console
 
     given = read_with_timelines(results, out, alone=True)
     if given.timelines:
@@ -46,7 +46,7 @@ def explain(
     if not given.records:
         return
     arithmetic_s, ceiling = arithmetic(given.records)
-    explained = explanations(given.records, problem_of, arithmetic_s)
+    explained = explanations(given.records, advisable, arithmetic_s)
     by = ceiling(explained[0].summary)
     if format_ == "json":
         typer.echo(view.to_json(explained, by))
@@ -88,75 +88,3 @@ def _show_timelines(timelines: Sequence[Timeline], json: bool) -> None:
         return
     for place, (timeline, bottleneck) in enumerate(zip(timelines, bottlenecks, strict=True)):
         typer.echo("\n".join([*([""] if place else []), timeline.device_name, *view.lines_of(bottleneck)]))
-
-
-def problem_of(summary: CellSummary) -> Callable[[Sequence[str]], str | None]:
-    """A function that says why a list of rungs is no config on the cell's device, or None where it is one. The packages
-    of this machine do not matter: the results may be another's. Of a backend that is not ours only measured configs are
-    known to be possible."""
-    from tcbench.engine.accelerators.device import Device, host, kind_of
-    from tcbench.engine.backends import known_rungs
-    from tcbench.run.plan import missing
-
-    rung_set = known_rungs(summary.cell.backend)
-    if rung_set is None:
-        return lambda _: "nothing is known of its backend's rungs"
-    gpu = summary.environment.gpu if summary.environment else None
-    capability = gpu.compute_capability if gpu else None
-    # Another machine's processor may have any instructions: what would need some is not advised.
-    instructions = host().instructions or frozenset() if summary.machine == host().machine else frozenset()
-    device = Device(summary.cell.device, "", 0, capability)
-    on_host = kind_of(device.name).is_host
-
-    def problem(rungs: Sequence[str]) -> str | None:
-        conflict = rung_set.problem(rungs)
-        new = [rung_set[name].requires for name in rungs if name not in summary.cell.rungs and name in rung_set]
-        if on_host and any(requires.is_emulated(instructions) for requires in new):
-            return "its instructions are not known to be there"
-        reasons = (missing(rung_set[name].requires, device, remote=True) for name in rungs)
-        return conflict or next(filter(None, reasons), None)
-
-    return problem
-
-
-def arithmetic(
-    records: Sequence[Record],
-) -> tuple[Callable[[CellSummary, Sequence[str]], float], Callable[[CellSummary], str | None]]:
-    """The least time of the arithmetic of forward and backward, and whose ceiling it is: of the ceilings that are known
-    those that none of these records beat."""
-    import functools
-
-    from tcbench.analysis.roofline import Ceilings, phase_roofline, precision_of
-    from tcbench.analysis.summary import by_code, summarise
-    from tcbench.engine.backends import model_of
-    from tcbench.run import ceilings
-
-    trials = by_code(records)
-    summaries = [s for s in summarise(records) if s.images_per_s is not None and model_of(s.cell)]
-
-    @functools.cache
-    def known_of(machine: str | None, device: str, threads: int) -> Ceilings | None:
-        here = [s for s in summaries if (s.machine, s.cell.device, s.cell.threads) == (machine, device, threads)]
-        known = ceilings.known(here[0]) if here else None
-        if known is None:
-            return None
-        timed = [entry for s in here for entry in phase_roofline(s, trials[s.key], known).timed]
-        return known.without(known.beaten_by(timed))
-
-    def standing(summary: CellSummary) -> Ceilings | None:
-        return known_of(summary.machine, summary.cell.device, summary.cell.threads)
-
-    def arithmetic_s(summary: CellSummary, rungs: Sequence[str]) -> float:
-        known, cell = standing(summary), summary.cell
-        model = model_of(cell)
-        if known is None or model is None:
-            return 0.0
-        macs = model.macs(cell.variant, cell.image_size, cell.n_classes)
-        # Backward computes as much again for the inputs and for the weights.
-        return 3 * 2 * macs * cell.batch_size / known.flops_s(precision_of(rungs))
-
-    def ceiling(summary: CellSummary) -> str | None:
-        known = standing(summary) if model_of(summary.cell) else None
-        return None if known is None else known.says
-
-    return arithmetic_s, ceiling

@@ -177,8 +177,8 @@ def _forecast(
     from tcbench.run import forecast as forecasts
     from tcbench.run import plan
     from tcbench.run import scenario as scenarios
-    from tcbench.show.console import make_console
     from tcbench.show.progress import Stages
+    from tcbench.show.tables import make_console
 
     there = gpus.load(gpu)
     _, its_device = device.absent(there)
@@ -212,7 +212,7 @@ def _say(console: Console, line: str, style: str = "") -> None:
 
 def _print_ranks(out: ScaleOut, json: bool, output: Path | None) -> None:
     from tcbench.show import scale_out as view
-    from tcbench.show.console import make_console
+    from tcbench.show.tables import make_console
 
     if output is not None:
         from tcbench.show.charts.files import save
@@ -239,7 +239,7 @@ def _print_ranks(out: ScaleOut, json: bool, output: Path | None) -> None:
 
 def _print(result: Forecast, details: bool, json: bool) -> None:
     from tcbench.show import forecast as view
-    from tcbench.show.console import make_console
+    from tcbench.show.tables import make_console
 
     if json:
         typer.echo(view.to_json(result))

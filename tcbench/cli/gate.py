@@ -185,11 +185,17 @@ def gate(
     was settled (--lenient: 0), or something is inconclusive and --strict; 5 not comparable, or nothing was measured on
     both sides; 130 interrupted."""
     from tcbench.analysis.verdict import Rule
-    from tcbench.cli.run import check_folder, make_plan, with_launcher
     from tcbench.core.store import read
-    from tcbench.run import builds, gate_file
-    from tcbench.show import console
+    from tcbench.run import builds, gate_file, images
+    from tcbench.run.launcher import find_for
+    from tcbench.run.plan import plan_of
+    from tcbench.show import tables
     from tcbench.show.comparison import Labels
+    from tcbench.show.progress import Stages
+
+    def check(made: Plan) -> None:
+        with Stages(stderr, quiet) as stages:
+            images.check_folder(made, stages.advance)
 
     if bisect is not None:
         _refuse_beside_bisect(context, format_)
@@ -214,7 +220,7 @@ def gate(
         threads=threads,
         ranks=ranks,
     )
-    stderr = console.make_console(stderr=True)
+    stderr = tables.make_console(stderr=True)
 
     def say(line: str) -> None:
         if not quiet:
@@ -224,9 +230,9 @@ def gate(
         from tcbench.cli import bisect as bisecting
 
         def of_bad() -> tuple[Plan, Launcher]:
-            made = make_plan(scenario, chosen, device)
-            check_folder(made)
-            return with_launcher(made, launcher, asked=ranks is not None)
+            made = plan_of(scenario, chosen, device)
+            check(made)
+            return find_for(made, launcher, asked=ranks is not None)
 
         bisecting.bisect(
             bisect, of_bad, setup, of_gate, rule, budget_s, out.absolute(), say, quiet=quiet, json=format_ == "json"
@@ -237,9 +243,9 @@ def gate(
     with builds.prepared(wanted, say) as ready:
         # The scenario and its step are the current side's.
         with contextlib.chdir(ready[1].folder):
-            plan = make_plan(scenario, chosen, device, remote=current_python is not None)
-        check_folder(plan)
-        plan, starter = with_launcher(plan, launcher, asked=ranks is not None)
+            plan = plan_of(scenario, chosen, device, remote=current_python is not None)
+        check(plan)
+        plan, starter = find_for(plan, launcher, asked=ranks is not None)
         asked = gate_file.Asked(
             base=ready[0].code,
             current=ready[1].code,
@@ -333,15 +339,15 @@ def _expected(plan: Plan, asked: Asked, out: Path, budget_s: float | None) -> tu
 
 def _show_plan(plan: Plan, ready: tuple[Build, Build], asked: Asked, out: Path, budget_s: float | None) -> None:
     """Print the cells that a gate would run, and how long that would take."""
-    from tcbench.show import console
+    from tcbench.show import planning, tables
 
-    stdout = console.make_console()
+    stdout = tables.make_console()
 
     def say(line: str) -> None:
         stdout.print(line, markup=False, highlight=False, soft_wrap=True)
 
     say(f"base {ready[0].says}, current {ready[1].says}")
-    say(console.plan_line(plan))
+    say(planning.plan_line(plan))
     say(_expected(plan, asked, out, budget_s)[0])
     for planned in plan.cells:
         say(f"  {planned.cell.label}" + (f": skipped: {planned.skip_reason}" if planned.skip_reason else ""))
@@ -356,11 +362,11 @@ def _gone(
     say: Callable[[str], None],
 ) -> tuple[Cell, ...]:
     """The cells that base's own scenario has and current's has not: nobody would miss them otherwise."""
-    from tcbench.cli.run import make_plan
+    from tcbench.run.plan import plan_of
 
     try:
         with contextlib.chdir(base.folder):
-            before = make_plan(scenario, chosen, device)
+            before = plan_of(scenario, chosen, device)
     except TcbenchError as error:
         say(f"note: whether cells are missing is not known: base's scenario cannot be read here: {error}")
         return ()
@@ -395,26 +401,28 @@ def _settled(
     """Run the trials that the gate asks for, keeping records as they come, until every cell is over or the budget is
     spent; what its files hold already is not run again. The answer has the decisions. Ends the command with exit code
     130 when interrupted."""
-    from tcbench.cli.run import command_again, generate_input, probe
+    from tcbench.cli.app import command_again
     from tcbench.core import store
-    from tcbench.run import gate_file, turns
+    from tcbench.run import gate_file, images, turns
     from tcbench.run.gate import start
-    from tcbench.show import console
+    from tcbench.run.ranks import probe_largest
+    from tcbench.show import planning, tables
     from tcbench.show.format import counted, duration
-    from tcbench.show.progress import RunProgress
+    from tcbench.show.progress import RunProgress, Stages
 
     paths, out, asked = gate_file.record_files(path), path.parents[1], content.asked
     named = [str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path) for path in paths.values()]
     before = {side: store.read([of]).records if of.exists() else () for side, of in paths.items()}
-    stderr = console.make_console(stderr=True)
+    stderr = tables.make_console(stderr=True)
     try:
-        probe(launcher, [planned.cell for planned in plan.cells if planned.skip_reason is None])
+        probe_largest(launcher, [planned.cell for planned in plan.cells if planned.skip_reason is None])
         with contextlib.ExitStack() as stack:
             stores = {side: stack.enter_context(store.Store(of)) for side, of in paths.items()}
             gate_file.write(path, content)
-            generate_input(plan, stderr, quiet)
+            with Stages(stderr, quiet) as stages:
+                images.generate(plan, stages.advance)
             says, expected = _expected(plan, asked, out, budget_s)
-            say(console.plan_line(plan))
+            say(planning.plan_line(plan))
             say(says)
             if n := sum(map(len, before.values())):
                 say(f"resuming {path.name}: {counted(n, 'record')} there")

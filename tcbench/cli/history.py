@@ -53,9 +53,10 @@ def history(
     rule = Rule(comparisons.threshold(threshold))
     facets = comparisons.allowed(allow).facets
     if output is not None:
-        from tcbench.show import charts
+        from tcbench.show.charts.files import check_path, save
+        from tcbench.show.charts.history import history_chart
 
-        charts.check_path(output)
+        check_path(output)
 
     from tcbench.analysis.history import history as histories
     from tcbench.cli.results import chosen, read, without_gates
@@ -63,7 +64,7 @@ def history(
     from tcbench.hardware.machine import CHECKOUT
     from tcbench.show import history as view
     from tcbench.show import simulated
-    from tcbench.show.console import make_console
+    from tcbench.show.tables import make_console
 
     if not results and not out.is_dir():
         raise SelectionError(f"no results in {out}/; `tcbench run` makes some, or name a file")
@@ -77,7 +78,7 @@ def history(
     if cells.cells and all(len(cell.points) < 2 for cell in cells.cells):
         wrote = "no chart: no cell was measured at two commits; `tcbench plot` draws runs"
     elif output is not None:
-        charts.save(charts.history_chart(cells), output, ANOTHER_FILE)
+        save(history_chart(cells), output, ANOTHER_FILE)
     if format_ == "json":
         typer.echo(view.to_json(cells))
         return

@@ -353,8 +353,8 @@ def _train(
     from tcbench.hardware import machine
     from tcbench.run.numerics_runner import Runner
     from tcbench.show import numerics as view
-    from tcbench.show.console import make_console
     from tcbench.show.progress import Stages
+    from tcbench.show.tables import make_console
 
     stderr = make_console(stderr=True)
     created_at = datetime.datetime.now(datetime.UTC)
@@ -542,7 +542,7 @@ def _charts(document: Document, margins: Margins, stem: Path) -> list[Path]:
 def _show(document: Document, margins: Margins, files: Sequence[Path]) -> None:
     from tcbench.analysis.numerics.judgement import verdicts
     from tcbench.show import numerics as view
-    from tcbench.show.console import make_console
+    from tcbench.show.tables import make_console
 
     console = make_console()
 

@@ -34,8 +34,8 @@ def hold(
     from tcbench.run.numerics_runner import Runner
     from tcbench.run.plan import select
     from tcbench.show import parity as view
-    from tcbench.show.console import make_console
     from tcbench.show.progress import Stages
+    from tcbench.show.tables import make_console
 
     configs = select(scenario.on(device.kind), names)
     job, skipped = plan.parity(scenario, device, configs, steps, threads or machine.usable_cpus())

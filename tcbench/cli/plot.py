@@ -16,7 +16,6 @@ from tcbench.cli.results import by_age, named, place, read_results
 from tcbench.core.errors import SelectionError, TcbenchError
 
 if TYPE_CHECKING:
-    from tcbench.analysis.summary import CellSummary
     from tcbench.core.record import Record
 
 
@@ -67,7 +66,7 @@ def plot(
     out: ResultsFolderOption = OUT,
 ) -> None:
     """Draw results as the talk does: bars by batch size, one colour per config, 'Better' pointing up."""
-    from tcbench.show import charts
+    from tcbench.show.charts.files import check_path, save
 
     if by == "machine" and (kind not in (None, "throughput") or slide is not None):
         raise SelectionError("--by machine draws throughput: not with another --kind, or --slide")
@@ -75,7 +74,7 @@ def plot(
         raise SelectionError(f"--slide {slide} has its own configs: not with --config")
     configs = config_names(config)
     if output is not None:
-        charts.check_path(output)
+        check_path(output)
     draw = functools.partial(_draw, kind=kind, slide=slide, by=by, configs=configs)
     given = read_results(results, out)
     try:
@@ -87,7 +86,7 @@ def plot(
         raise SelectionError(f"{error}; name a run that has it, such as {other}") from None
     what = "machines" if by == "machine" else f"slide-{slide}" if slide is not None else kind or "throughput"
     output = place(output, given.paths, f"{what}.png")
-    charts.save(figure, output, ANOTHER_FILE)
+    save(figure, output, ANOTHER_FILE)
     typer.echo(f"wrote {output}")
 
 
@@ -96,7 +95,12 @@ def _draw(records: Sequence[Record], *, kind: str | None, slide: int | None, by:
     from tcbench.analysis.networks import networks
     from tcbench.analysis.scaling import curves
     from tcbench.analysis.summary import base_config, summarise
-    from tcbench.show import charts
+    from tcbench.show.charts.machines import machines_chart
+    from tcbench.show.charts.networks import networks_chart
+    from tcbench.show.charts.scaling import scaling_chart
+    from tcbench.show.charts.slides import slide_chart
+    from tcbench.show.charts.throughput import results_chart
+    from tcbench.show.charts.waterfall import ladder_chart
 
     summaries = summarise(records)
     there = list(dict.fromkeys(summary.cell.config for summary in summaries))
@@ -105,17 +109,17 @@ def _draw(records: Sequence[Record], *, kind: str | None, slide: int | None, by:
         summaries = tuple(summary for summary in summaries if summary.cell.config in keep)
         records = tuple(record for record in records if record.cell.config in keep)
     if by == "machine":
-        return charts.machines_chart(summaries, _beside(configs, there, base_config(summaries)))
+        return machines_chart(summaries, _beside(configs, there, base_config(summaries)))
     if slide is not None:
-        return charts.slide_chart(summaries, slide)
+        return slide_chart(summaries, slide)
     if kind == "ladder":
-        return charts.ladder_chart(summaries)
+        return ladder_chart(summaries)
     of_one_scenario = len({summary.cell.scenario for summary in summaries}) == 1
     if kind == "networks" or (kind is None and of_one_scenario and networks(summaries)):
-        return charts.networks_chart(summaries)
+        return networks_chart(summaries)
     if kind == "scaling":
-        return charts.scaling_chart(curves(records))
-    return throughput_chart(summaries)
+        return scaling_chart(curves(records))
+    return results_chart(summaries)
 
 
 _TRIED = 20
@@ -140,11 +144,3 @@ def _beside(configs: Sequence[str], there: Sequence[str], base: str) -> list[str
         return [*(config for config in there if config == base), "best"]
     chosen = (["best"] if name == "best" else named([name], there) for name in configs)
     return list(dict.fromkeys(config for names in chosen for config in names))
-
-
-def throughput_chart(summaries: Sequence[CellSummary]) -> Any:
-    """The chart of all cells, by batch size."""
-    from tcbench.show import charts
-
-    scenarios = ", ".join(dict.fromkeys(summary.cell.scenario for summary in summaries))
-    return charts.throughput_chart(summaries, title="Training throughput", subtitle=f"Scenario {scenarios}")

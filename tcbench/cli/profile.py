@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import datetime
-import os
 import re
-import shutil
-import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -39,22 +34,15 @@ from tcbench.core import files
 from tcbench.core.errors import SelectionError, TcbenchError, TraceError
 
 if TYPE_CHECKING:
-    from tcbench.core.messages import Message
-    from tcbench.core.record import Cell, Record
+    from tcbench.core.record import Cell
     from tcbench.core.timeline import Timeline
     from tcbench.run.launcher import Launcher
     from tcbench.run.plan import Plan, PlannedCell
-    from tcbench.run.runner import Launch
-    from tcbench.tracing.nsys import Nsys
-    from tcbench.tracing.threads import ThreadSampler
 
 Tool = Literal["auto", "nsys", "cupti", "ranges", "py-spy", "cprofile"]
 
 _TIMED_S = 5.0
 """Budget of the timed pass that comes before the profiled one: enough to be steady."""
-
-_TOOL_GRACE_S = 120.0
-"""The time that Nsight Systems may take to write its report after the worker has ended."""
 
 
 @command(
@@ -135,7 +123,10 @@ def profile(
 
     Exit code: 0; 2 for a mistake in the command; 3 when the cell did not run to its end; 130 when interrupted.
     """
-    from tcbench.show.console import make_console
+    from tcbench.analysis.eta import estimate
+    from tcbench.run import profiler
+    from tcbench.show.progress import RunProgress
+    from tcbench.show.tables import make_console
     from tcbench.tracing import perfetto
 
     plan, planned = _planned(config, scenario, bs, device, model, data, image_size, steps, threads, host_speed, ranks)
@@ -143,11 +134,14 @@ def profile(
     if host:
         _host(plan, planned, tool, out, stderr, stdout, quiet)
         return
-    recorder, launcher = _recorder(tool, planned.cell), _launcher(plan)
+    recorder, launcher = profiler.recorder_for(tool, planned.cell), _launcher(plan)
     _prepare_input(plan, stderr, quiet)
     stem = _stem(out / plan.device.machine, planned.cell)
     try:
-        taken = _Take(planned, recorder, launcher, plan.timeout_s, stem).run(stderr, quiet)
+        with RunProgress(stderr, estimate([planned.cell]), 1, quiet) as progress:
+            taken = profiler.Take(planned, recorder, launcher, plan.timeout_s, stem, ANOTHER_FOLDER).run(
+                progress.listen
+            )
     except KeyboardInterrupt:
         typer.echo("\ninterrupted; nothing was kept", err=True)
         raise typer.Exit(INTERRUPTED) from None
@@ -169,18 +163,22 @@ def profile(
 
 def _host(plan: Plan, planned: PlannedCell, tool: Tool, out: Path, stderr: Any, stdout: Any, quiet: bool) -> None:
     """The profile of the host's functions."""
+    from tcbench.analysis.eta import estimate
     from tcbench.cli import host_profiles
+    from tcbench.run import profiler
     from tcbench.show import host_profile as view
+    from tcbench.show.progress import RunProgress
 
     if planned.cell.host_speed != 1:
         raise SelectionError("--host looks at this host as it is; leave --host-speed out")
     if planned.cell.ranks > 1:
         raise SelectionError("--host looks at one process; leave --ranks out")
-    chosen, note = host_profiles.tool_for(tool)
+    chosen, note = profiler.host_tool(tool)
     _prepare_input(plan, stderr, quiet)
     stem = _stem(out / plan.device.machine, planned.cell, "host")
     try:
-        record, taken = host_profiles.take(plan, planned, chosen, stderr, quiet)
+        with RunProgress(stderr, estimate([planned.cell]), 1, quiet) as progress:
+            record, taken = profiler.host_profile(planned, chosen, plan.timeout_s, progress.listen)
     except KeyboardInterrupt:
         typer.echo("\ninterrupted; nothing was kept", err=True)
         raise typer.Exit(INTERRUPTED) from None
@@ -268,211 +266,22 @@ def _planned(
 def _launcher(plan: Plan) -> Launcher:
     """mpirun, where there are ranks to start: their recordings are read here, so that they run here. Raises
     SelectionError."""
-    from tcbench.cli.run import probe, with_launcher
+    from tcbench.run.launcher import find_for
+    from tcbench.run.ranks import probe_largest
 
     [cell] = [planned.cell for planned in plan.cells]
-    _, launcher = with_launcher(plan, "mpirun" if cell.ranks > 1 else None, asked=True)
-    probe(launcher, [cell])
+    _, launcher = find_for(plan, "mpirun" if cell.ranks > 1 else None, asked=True)
+    probe_largest(launcher, [cell])
     return launcher
 
 
-@dataclass(frozen=True)
-class _Recorder:
-    """The tool that records: `nsys` around the worker, or `inside` it the device's own (`DeviceKind.recorder`); else
-    tcbench's own ranges."""
-
-    nsys: Nsys | None = None
-    inside: str | None = None
-    note: str | None = None
-
-
-def _recorder(tool: Tool, cell: Cell) -> _Recorder:
-    """The recorder that --tool names. Raises TcbenchError."""
-    from tcbench.engine.accelerators.device import kind_of
-    from tcbench.tracing import nsys
-
-    kind = kind_of(cell.device)
-    if cell.ranks > 1 and tool == "nsys":
-        raise SelectionError("--tool nsys: records one process; with --ranks take --tool auto")
-    if kind.simulates is not None and tool != "ranges":
-        if tool != "auto":
-            raise SelectionError(
-                f"--tool {tool} records what is there, and {cell.device} is simulated; take --tool auto"
-            )
-        return _Recorder(inside=kind.recorder)
-    if tool in ("py-spy", "cprofile"):
-        raise SelectionError(f"--tool {tool} looks at the host's functions: add --host")
-    if tool in ("auto", "nsys") and cell.ranks == 1:
-        installed = nsys.find()
-        if installed is not None:
-            return _Recorder(nsys=installed)
-        if tool == "nsys":
-            raise SelectionError("--tool nsys: nsys is not on PATH; install Nsight Systems, or take --tool auto")
-    if tool == "cupti" and kind.recorder != tool:
-        raise SelectionError(f"--tool cupti records GPUs only, and the device is {cell.device}")
-    problem = kind.recorder_problem() if kind.recorder else None
-    if tool == "cupti" and problem:
-        raise SelectionError(f"--tool cupti: {problem}")
-    if tool == "auto" and problem:
-        return _Recorder(note=f"ranges alone, no kernels: {problem}")
-    return _Recorder(inside=kind.recorder if problem is None and tool != "ranges" else None)
-
-
-@dataclass(frozen=True)
-class _Taken:
-    """A trial and what was recorded of it, rank by rank; `files` are the tool's own."""
-
-    record: Record
-    timelines: tuple[Timeline, ...] = ()
-    files: tuple[Path, ...] = ()
-    notes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class _Take:
-    """Runs the worker, records it, reads what was recorded."""
-
-    planned: PlannedCell
-    recorder: _Recorder
-    launcher: Launcher
-    timeout_s: float
-    stem: Path
-
-    def run(self, stderr: Any, quiet: bool) -> _Taken:
-        """One trial. KeyboardInterrupt ends the worker and the tool and passes through."""
-        from tcbench.analysis.eta import estimate
-        from tcbench.core.messages import ProfileRequest
-        from tcbench.core.process import GRACE_S
-        from tcbench.run.runner import Launch, Runner
-        from tcbench.show.progress import RunProgress
-
-        nsys = self.recorder.nsys
-        with files.scratch(Path(tempfile.gettempdir())) as folder, _Sampling() as sampling:
-            session = f"tcbench-{os.getpid()}"
-            with RunProgress(stderr, estimate([self.planned.cell]), 1, quiet) as progress, self._session(session):
-
-                def listen(cell: Cell, trial: int, message: Message) -> None:
-                    sampling.listen(message)
-                    progress.listen(cell, trial, message)
-
-                request = ProfileRequest(str(folder / "recording.json"), self.recorder.inside is not None)
-                launch = Launch(request=request)
-                runner = Runner(
-                    self.stem.name,
-                    self.timeout_s,
-                    command=None if nsys is None else self._behind(nsys, launch, folder, session),
-                    listen=listen,
-                    grace_s=GRACE_S if nsys is None else _TOOL_GRACE_S,
-                    launch=launch,
-                    launcher=self.launcher,
-                )
-                (record,) = runner.run([(self.planned, 0)])
-            if record.status != "ok":
-                return _Taken(record)
-            return self._read(record, folder, sampling)
-
-    def _behind(self, nsys: Nsys, launch: Launch, folder: Path, session: str) -> Callable[[int], list[str]]:
-        """The worker's command line behind that of Nsight Systems, which records it."""
-        from tcbench.core.messages import RUNNER_PID
-        from tcbench.engine.accelerators.device import kind_of
-
-        traced = kind_of(self.planned.cell.device).nsys_options(nsys.version)
-        # The worker's parent is Nsight Systems, so it must not look for its keeper there.
-        words = [*nsys.command(folder / "report", session, traced), "env", "-u", RUNNER_PID]
-        return lambda pipe: [*words, *launch.command(pipe)]
-
-    @contextlib.contextmanager
-    def _session(self, session: str) -> Iterator[None]:
-        """Nothing of Nsight Systems' is left behind."""
-        try:
-            yield
-        except BaseException:
-            if self.recorder.nsys is not None:
-                self.recorder.nsys.end(session)
-            raise
-
-    def _read(self, record: Record, folder: Path, sampling: _Sampling) -> _Taken:
-        """The recording; with what Nsight Systems saw, where it recorded."""
-        from tcbench.core import recording as recordings
-        from tcbench.tracing.attribution import assemble
-        from tcbench.tracing.ranges import title_of
-
-        path, ranks = folder / "recording.json", record.cell.ranks
-        names = [path] if ranks == 1 else [path.with_name(f"{path.name}.rank{rank}") for rank in range(ranks)]
-        own, *others = (recordings.decode(name.read_bytes()) for name in names)
-        title, work = title_of(record), sampling.work
-        notes = [self.recorder.note] if self.recorder.note else []
-        if own.dropped:
-            notes.append(f"CUPTI lost {own.dropped} records")
-        if self.recorder.nsys is None:
-            source: Any = self.recorder.inside or "ranges"
-            timelines = [assemble(title, own, source, work, record.cell.host_speed)]
-            timelines += [assemble(title_of(record, rank), one, source) for rank, one in enumerate(others, start=1)]
-            return _Taken(record, tuple(timelines), notes=tuple(notes))
-        try:
-            timeline, files = self._from_nsys(title, own, work, folder)
-        except TraceError as error:
-            return _Taken(record, (assemble(title, own, "ranges", work),), notes=(*notes, f"{error}; ranges alone"))
-        return _Taken(record, (timeline,), files, tuple(notes))
-
-    def _from_nsys(self, title: Any, own: Any, work: Any, folder: Path) -> tuple[Timeline, tuple[Path, ...]]:
-        """The timeline in the report, and the report itself, kept beside the trace."""
-        from tcbench.tracing import nsys
-        from tcbench.tracing.attribution import assemble
-
-        report = nsys.report_of(folder / "report")
-        if report is None:
-            raise TraceError("Nsight Systems left no report")
-        database = folder / "report.sqlite"
-        nsys.to_sqlite(report, database)
-        recorded = nsys.recordings(database)
-        (_, seen, input_work) = recorded[0]
-        timeline = assemble(title, *nsys.with_own(seen, own, input_work, work))
-        imported = nsys.report_of(folder / "report") or report
-        kept = self.stem.with_name(self.stem.name + imported.suffix)
-        with imported.open("rb") as source, files.replacing(kept, ANOTHER_FOLDER) as target:
-            shutil.copyfileobj(source, target)
-        return timeline, (kept,)
-
-
-class _Sampling:
-    """Watches the worker's input threads through the profiled pass, as its messages tell of it."""
-
-    def __init__(self) -> None:
-        self._pid: int | None = None
-        self._sampler: ThreadSampler | None = None
-
-    def __enter__(self) -> _Sampling:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        if self._sampler is not None:
-            self._sampler.stop()
-
-    def listen(self, message: Message) -> None:
-        from tcbench.core.messages import Building, Stepped
-        from tcbench.tracing.threads import ThreadSampler
-
-        if isinstance(message, Building):
-            self._pid = message.pid or self._pid
-        elif isinstance(message, Stepped) and message.stage == "profiled":
-            if self._sampler is not None:
-                self._sampler.stop()
-            elif message.steps == 0 and self._pid is not None:
-                self._sampler = ThreadSampler(self._pid)
-                self._sampler.__enter__()
-
-    @property
-    def work(self) -> Sequence[Any]:
-        """The times at which the input's threads worked (`tcbench.tracing.attribution.Work`)."""
-        return self._sampler.work if self._sampler is not None else ()
-
-
 def _prepare_input(plan: Plan, stderr: Any, quiet: bool) -> None:
-    from tcbench.cli import run
+    from tcbench.run import images
+    from tcbench.show.progress import Stages
 
-    run.check_folder(plan)
-    run.generate_input(plan, stderr, quiet)
+    with Stages(stderr, quiet) as stages:
+        images.check_folder(plan, stages.advance)
+        images.generate(plan, stages.advance)
 
 
 def _stem(folder: Path, cell: Cell, what: str = "profile") -> Path:

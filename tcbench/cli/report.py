@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tcbench.cli.results import Results as Given
     from tcbench.core.record import Cell, Record
     from tcbench.core.timeline import Timeline
-    from tcbench.show.page import Compared
+    from tcbench.show.page.build import Compared
 
 
 @command(
@@ -54,7 +54,10 @@ def report(
 ) -> None:
     """Write one HTML file that opens without a network: the results in words, charts, what each rung buys, claims, what
     holds each cell back, timelines, a comparison, the environment, and a table of every trial."""
-    from tcbench.show.page import MOST, Results, beside, build, check_path, render, save
+    from tcbench.show.page.build import Results, build
+    from tcbench.show.page.files import beside, check_path, save
+    from tcbench.show.page.render import render
+    from tcbench.show.page.trials import MOST
 
     if output is not None:
         check_path(output)
@@ -63,15 +66,16 @@ def report(
 
     from tcbench.analysis.explanation import explain
     from tcbench.cli.documents import training
-    from tcbench.cli.explain import arithmetic, problem_of
     from tcbench.cli.results import place, read_with_documents
+    from tcbench.run.ceilings import arithmetic
+    from tcbench.run.plan import advisable
 
     given = read_with_documents(results, out)
     output = place(output, given.paths, "report.html")
     refuse_input(context, beside(output))
     records = given.records
     arithmetic_s, ceiling = arithmetic(records)
-    explanations = explain(records, problem_of, arithmetic_s)
+    explanations = explain(records, advisable, arithmetic_s)
     timelines, notes = _timelines(given)
     page = build(
         Results(
@@ -107,7 +111,7 @@ def _timelines(given: Given) -> tuple[list[Timeline], list[str]]:
     from tcbench.cli.results import PROFILES
     from tcbench.core.record import MeasureSettings
     from tcbench.core.text import plain
-    from tcbench.show.charts import MAX_PANELS
+    from tcbench.show.charts.provenance import MAX_PANELS
 
     timelines = list(given.timelines)
     folders = dict.fromkeys(path if path.is_dir() else path.parent for path in given.paths)
@@ -137,9 +141,9 @@ def _timelines(given: Given) -> tuple[list[Timeline], list[str]]:
 def _scorecards(records: Sequence[Record], other_source: OtherSource) -> tuple[Scorecard, ...]:
     """By the scenarios that come with tcbench; others claim nothing here."""
     from tcbench.analysis.claims import Asked, scorecards
-    from tcbench.cli.claims import asked_of
+    from tcbench.run.scenario import claims_of
 
-    known: Callable[[Cell], Asked] = asked_of(None)
+    known: Callable[[Cell], Asked] = claims_of(None)
 
     def asked(cell: Cell) -> Asked:
         try:
@@ -162,7 +166,7 @@ def _compared(given: Given, base: str | None, baseline: str | None, out: Path) -
     from tcbench.run import baseline as baselines
     from tcbench.run import gate_file
     from tcbench.show.comparison import Labels
-    from tcbench.show.page import Compared
+    from tcbench.show.page.build import Compared
 
     gates = [both for path in given.paths if (both := gate_file.both_of(path))]
     of_gate = gates[0] if gates and {*given.paths} <= {*gates[0].values()} else None

@@ -64,7 +64,7 @@ def roofline(
     from tcbench.run import ceilings
     from tcbench.show import roofline as view
     from tcbench.show.charts.files import check_path
-    from tcbench.show.console import make_console
+    from tcbench.show.tables import make_console
 
     def device_of(summary: CellSummary) -> tuple[str | None, str, int]:
         return summary.machine, summary.cell.device, summary.cell.threads

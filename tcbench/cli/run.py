@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import os
-import re
 import shlex
-import sys
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tcbench.cli.app import INTERRUPTED, OUT, SOME_CELL_FAILED, command, given
+from tcbench.cli.app import INTERRUPTED, OUT, SOME_CELL_FAILED, command, command_again, given
 from tcbench.cli.options import (
     HOW,
     WHERE,
@@ -47,7 +44,7 @@ if TYPE_CHECKING:
     from tcbench.analysis.summary import CellSummary
     from tcbench.core.record import Cell, Record
     from tcbench.run.launcher import Launcher
-    from tcbench.run.plan import Plan, Selection
+    from tcbench.run.plan import Plan
 
 
 @command(
@@ -142,13 +139,21 @@ def run(
         ranks=ranks,
         model=model,
     )
-    of_label = ending(label)
+    from tcbench.core.store import run_id_suffix
+    from tcbench.run import images
+    from tcbench.run.launcher import find_for
+    from tcbench.run.plan import plan_of
+    from tcbench.show.progress import Stages
+    from tcbench.show.tables import make_console
+
+    of_label = run_id_suffix(label)
     if allow not in (None, "code"):
         raise SelectionError(f"--allow {allow[:40]!a}: expected code")
     tuning_budget_s = seconds("--tuning-budget", tuning_budget)
-    plan = make_plan(scenario, chosen, device)
-    check_folder(plan)
-    plan, starter = with_launcher(plan, launcher, asked=ranks is not None)
+    plan = plan_of(scenario, chosen, device)
+    with Stages(make_console(stderr=True), quiet) as stages:
+        images.check_folder(plan, stages.advance)
+    plan, starter = find_for(plan, launcher, asked=ranks is not None)
     if dry_run:
         _show_plan(plan, format_ == "json")
         return
@@ -168,59 +173,18 @@ _OF_ONE_RUN = {"config", "fresh_autotune", "resume", "label", "quiet", "format_"
 """Options that the proposal to run a scenario's other configs too does not repeat."""
 
 
-def make_plan(scenario: str | None, chosen: Selection, device: str, *, remote: bool = False) -> Plan:
-    """The scenario's cells on the device; without a name, the default scenario of that. `remote` as in `plan.make`.
-    Raises SelectionError or ScenarioError."""
-    from tcbench.engine.accelerators import device as devices
-    from tcbench.engine.backends import device_kinds
-    from tcbench.run import plan
-    from tcbench.run import scenario as scenarios
-
-    loaded = scenarios.load(scenario) if scenario else None
-    target = devices.find(
-        device, device_kinds(config.backend for config in loaded.configs) if loaded else device_kinds()
-    )
-    default = "cpu" if target.kind == "cpu" else "naruse2018"
-    return plan.make(loaded or scenarios.load(default), chosen, target, remote=remote)
-
-
 def _show_plan(plan: Plan, json: bool) -> None:
     from tcbench.run import rounds
-    from tcbench.show import console
+    from tcbench.show import planning, tables
 
     state = rounds.start(plan)
     if json:
-        typer.echo(console.plan_json(plan, state))
+        typer.echo(planning.plan_json(plan, state))
         return
-    out = console.make_console()
-    for line in (console.plan_line(plan), console.rounds_line(state)):
+    out = tables.make_console()
+    for line in (planning.plan_line(plan), planning.rounds_line(state)):
         out.print(line, markup=False, highlight=False, soft_wrap=True)
-    out.print(console.plan_table(plan, state))
-
-
-def with_launcher(plan: Plan, name: str | None, *, asked: bool) -> tuple[Plan, Launcher]:
-    """The plan as far as there is room for its ranks, and what starts them. `asked`: their number stands on the command
-    line. Raises SelectionError where nothing starts them, or where there is no room for what was asked."""
-    from tcbench.engine.accelerators.device import kind_of
-    from tcbench.run import launcher
-
-    if asked and kind_of(plan.device.name).simulates is not None:
-        reasons = [planned.skip_reason for planned in plan.cells if planned.cell.ranks > 1 and planned.skip_reason]
-        if reasons:
-            raise SelectionError(f"--ranks on {plan.device.name}: {reasons[0]}")
-    if name is None and all(planned.cell.ranks == 1 for planned in plan.cells if planned.skip_reason is None):
-        return plan, launcher.Launcher()
-    starter = launcher.find(name)
-    return launcher.fitting(plan, starter, asked=asked), starter
-
-
-def ending(label: str | None) -> str:
-    """The end of the name of a run with a label. Raises SelectionError."""
-    if label is None:
-        return ""
-    if not re.fullmatch(r"[A-Za-z0-9_.-]{1,80}", label, re.ASCII):
-        raise SelectionError(f"--label {label!a}: expected letters, digits, and any of _ . -")
-    return f"_{label}"
+    out.print(planning.plan_table(plan, state))
 
 
 _Earlier = tuple[Path | None, tuple["Record", ...], str]
@@ -233,14 +197,15 @@ def _run(
     """Run a plan to its end, store and show it. `whole` as in `_next_step`. True when some cell failed."""
     from tcbench.analysis.eta import estimate
     from tcbench.core import messages, store
-    from tcbench.run import rounds
+    from tcbench.run import images, rounds
     from tcbench.run.checkup import disturbances
+    from tcbench.run.ranks import probe_largest
     from tcbench.run.runner import Launch, Runner
-    from tcbench.show import console
+    from tcbench.show import planning, tables
     from tcbench.show.format import counted
-    from tcbench.show.progress import RunProgress
+    from tcbench.show.progress import RunProgress, Stages
 
-    stderr = console.make_console(stderr=True)
+    stderr = tables.make_console(stderr=True)
 
     def say(line: str) -> None:
         if not quiet:
@@ -256,17 +221,20 @@ def _run(
         return [planned.cell for planned, _ in ahead if planned.skip_reason is None]
 
     try:
-        cores = probe(launcher, [planned.cell for planned in plan.cells if planned.skip_reason is None and ahead])
+        cores = probe_largest(
+            launcher, [planned.cell for planned in plan.cells if planned.skip_reason is None and ahead]
+        )
         with store.Store(path) as records:
-            generate_input(plan, stderr, quiet)
-            say(console.plan_line(plan))
+            with Stages(stderr, quiet) as stages:
+                images.generate(plan, stages.advance)
+            say(planning.plan_line(plan))
             if (library := _library(plan)) is not None:
                 say(library)
             for finding in disturbances():
                 say(f"note: {finding.detail}" + (f"; {finding.remedy}" if finding.remedy else ""))
             if whether:
                 say(whether)
-            say(console.rounds_line(state))
+            say(planning.rounds_line(state))
             with RunProgress(stderr, estimate((), before), len(ahead), quiet) as progress:
                 launch = Launch(variables={messages.CORES: str(cores)})
                 runner = Runner(
@@ -319,19 +287,6 @@ def _earlier(plan: Plan, out: Path, ending: str, allow: str | None) -> _Earlier:
     return path, before, f"resuming {path}: {counted(len(before), 'record')} there{of_other}"
 
 
-def probe(launcher: Launcher, cells: Sequence[Cell]) -> int:
-    """Have the launcher start as many ranks as the largest cell has, before anything is measured; the number of
-    processors that each is bound to, 0 where they are not or there is one. Raises SelectionError where they do not
-    come."""
-    from tcbench.run import ranks
-    from tcbench.run.runner import Launch, worker_environment
-
-    cell = max(cells, key=lambda cell: cell.ranks, default=None)
-    if cell is not None and cell.ranks > 1:
-        return ranks.probe(launcher, cell.ranks, Launch().rank_command, worker_environment(cell))
-    return 0
-
-
 def _library(plan: Plan) -> str | None:
     """The library that will compute and, where that is not the fastest, why, with the command that brings it; None
     where the packages' versions say it."""
@@ -350,7 +305,7 @@ def _show_results(records: Sequence[Record], path: Path, failed: bool, json: boo
     from tcbench.analysis.networks import networks
     from tcbench.analysis.scaling import curves
     from tcbench.analysis.summary import speedups, summarise
-    from tcbench.show import console, scaling, simulated
+    from tcbench.show import console, scaling, simulated, tables
     from tcbench.show import networks as of_networks
 
     summaries = summarise(records)
@@ -360,7 +315,7 @@ def _show_results(records: Sequence[Record], path: Path, failed: bool, json: boo
     if json:
         typer.echo(console.summary_json(path.stem, path, summaries, ratios, scaling.to_json(scaled)))
         return
-    stdout = console.make_console()
+    stdout = tables.make_console()
 
     def say(line: str, style: str = "") -> None:
         stdout.print(line, style=style, markup=False, highlight=False, soft_wrap=True)
@@ -386,55 +341,26 @@ def _show_results(records: Sequence[Record], path: Path, failed: bool, json: boo
     say(_next_step(summaries, path, failed, whole))
 
 
-def check_folder(plan: Plan) -> None:
-    """Look at the user's images before any worker needs them, so that a bad folder is an error and not failed cells."""
-    from tcbench.core.errors import DataError
-    from tcbench.engine.feeds import dataset, pictures
-    from tcbench.show.console import make_console
-    from tcbench.show.progress import Stages
-
-    cell = plan.cells[0].cell
-    if cell.input.kind == "folder" and cell.input.path is not None:
-        with Stages(make_console(stderr=True), quiet=False) as stages:
-            images = dataset.scan(Path(cell.input.path), progress=partial(stages.advance, "checking the images"))
-        n_classes = len(images.classes)
-    else:
-        n_classes = pictures.N_CLASSES if cell.input.kind == "generated" else 0
-    if n_classes > cell.n_classes:
-        raise DataError(
-            f"the images have {n_classes} classes, the scenario's model {cell.n_classes}: "
-            f"expected model.classes of at least {n_classes} in {plan.scenario.path}"
-        )
-
-
-def generate_input(plan: Plan, console: Any, quiet: bool) -> None:
-    """Make the default images before any worker needs them."""
-    from tcbench.engine.feeds import generated
-    from tcbench.show.progress import Stages
-
-    if any(p.cell.input.kind == "generated" and p.skip_reason is None for p in plan.cells):
-        with Stages(console, quiet) as stages:
-            generated.ensure_generated(partial(stages.advance, "generating JPEGs, once"))
-
-
 def _charts(summaries: Sequence[CellSummary], scaled: Sequence[Curve], records: Path) -> list[Path]:
     """The throughput chart beside the records, or that of networks where there are several, and that of scaling over
     ranks; none when nothing was measured."""
     if not any(summary.images_per_s for summary in summaries):
         return []
     from tcbench.analysis.networks import networks
-    from tcbench.cli.plot import throughput_chart
-    from tcbench.show import charts
+    from tcbench.show.charts.files import save
+    from tcbench.show.charts.networks import networks_chart
+    from tcbench.show.charts.scaling import scaling_chart
+    from tcbench.show.charts.throughput import results_chart
 
-    drawings: dict[Path, Callable[[], Any]] = {records.with_suffix(".png"): lambda: throughput_chart(summaries)}
+    drawings: dict[Path, Callable[[], Any]] = {records.with_suffix(".png"): lambda: results_chart(summaries)}
     if scaled:
-        drawings[records.with_name(f"{records.stem}-scaling.png")] = lambda: charts.scaling_chart(scaled)
+        drawings[records.with_name(f"{records.stem}-scaling.png")] = lambda: scaling_chart(scaled)
     if networks(summaries):
-        drawings = {records.with_suffix(".png"): lambda: charts.networks_chart(summaries)}
+        drawings = {records.with_suffix(".png"): lambda: networks_chart(summaries)}
     drawn = []
     for path, draw in drawings.items():
         try:
-            charts.save(draw(), path)
+            save(draw(), path)
         except TcbenchError as error:
             typer.echo(f"note: no chart: {error}", err=True)
         else:
@@ -461,9 +387,3 @@ def _next_step(summaries: Sequence[CellSummary], path: Path, failed: bool, whole
         what = "network" if of_networks else "cell"
         return f"Next: tcbench explain {shlex.quote(str(path))}   (what holds each {what} back)"
     return f"Next: {whole}   (all configs of the scenario: what each rung buys)"
-
-
-def command_again(*, resume: bool) -> str:
-    """The command that was given, to be given again."""
-    words = [word for word in sys.argv[1:] if word not in ("--resume", "--debug")]
-    return shlex.join(["tcbench", *words, *(["--resume"] if resume else [])])

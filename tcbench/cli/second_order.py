@@ -41,8 +41,8 @@ def race(
     from tcbench.show import numerics_steps as view
     from tcbench.show.charts.files import save
     from tcbench.show.charts.numerics_steps import steps_chart
-    from tcbench.show.console import make_console
     from tcbench.show.progress import Stages
+    from tcbench.show.tables import make_console
 
     created_at = datetime.datetime.now(datetime.UTC)
     stem = out / device.machine / f"steps-{created_at:%Y%m%d-%H%M%S}"

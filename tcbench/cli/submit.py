@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tcbench.cli.app import INTERRUPTED, OUT, SOME_CELL_FAILED, GroupedCommand, command, given
+from tcbench.cli.app import INTERRUPTED, OUT, SOME_CELL_FAILED, GroupedCommand, command, command_again, given
 from tcbench.cli.options import WHERE, OutOption, QuietOption, complete_scenario, selection
-from tcbench.cli.run import command_again, ending, make_plan
 from tcbench.core.errors import ClusterError, SelectionError
 
 if TYPE_CHECKING:
@@ -150,7 +149,9 @@ def submit(
     for target in cluster.targets(partitions, types, there):
         words = ["run", scenario, *asked.words, "--out", str(out.absolute()), "--label", target.name]
         words += ["--resume"] * resume
-        folder = out.absolute() / cluster.FOLDER / f"{plan.scenario.name}{ending(target.name)}"
+        from tcbench.core.store import run_id_suffix
+
+        folder = out.absolute() / cluster.FOLDER / f"{plan.scenario.name}{run_id_suffix(target.name)}"
         work.append((target, words, cluster.executor(target, plan.scenario.name, words, folder, request, there)))
     if dry_run:
         for _, _, executor in work:
@@ -178,7 +179,9 @@ def _checked(scenario: str, options: Mapping[str, Any]) -> Plan:
     device, starter = options["device"], options["launcher"]
     if starter is not None and starter not in launcher.NAMED:
         launcher.command_line(starter)
-    return make_plan(scenario, chosen, host().name if _runs_on_gpus(device) else device, remote=True)
+    from tcbench.run.plan import plan_of
+
+    return plan_of(scenario, chosen, host().name if _runs_on_gpus(device) else device, remote=True)
 
 
 def _runs_on_gpus(device: str) -> bool:
@@ -253,7 +256,7 @@ def _follow(jobs: Sequence[Job], out: Path, scenario: str, quiet: bool) -> bool:
 
     failed, said = False, dict[str, str]()
     for job in cluster.follow(jobs):
-        records = store.latest(out, None, scenario, ending(job.target.name))
+        records = store.latest(out, None, scenario, store.run_id_suffix(job.target.name))
         # An older run's are not this job's.
         if records is not None and records.stat().st_mtime < job.submitted_at:
             records = None

@@ -24,7 +24,7 @@ from typing import NoReturn
 
 from tcbench.core import files
 from tcbench.core import record as records
-from tcbench.core.errors import StorageFullError, StorageGoneError, StoreError, hint
+from tcbench.core.errors import SelectionError, StorageFullError, StorageGoneError, StoreError, hint
 from tcbench.core.record import Record, RecordError
 from tcbench.core.text import plain
 
@@ -336,3 +336,12 @@ def remove_empty(path: Path) -> None:
         if not path.stat().st_size:
             path.unlink()
             path.parent.rmdir()
+
+
+def run_id_suffix(label: str | None) -> str:
+    """The end of the name of a run with a label. Raises SelectionError."""
+    if label is None:
+        return ""
+    if not re.fullmatch(r"[A-Za-z0-9_.-]{1,80}", label, re.ASCII):
+        raise SelectionError(f"--label {label!a}: expected letters, digits, and any of _ . -")
+    return f"_{label}"

@@ -7,20 +7,23 @@ cache by machine and threads. A GPU that is not here has its property file's fig
 
 from __future__ import annotations
 
+import functools
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
-from tcbench.analysis.roofline import Ceilings, Part, Precision
-from tcbench.analysis.summary import CellSummary
+from tcbench.analysis.roofline import Ceilings, Part, Precision, phase_roofline, precision_of
+from tcbench.analysis.summary import CellSummary, by_code, summarise
 from tcbench.core import process
 from tcbench.core.errors import SelectionError, StoreError, TcbenchError
+from tcbench.core.record import Record
 from tcbench.engine.accelerators import ceilings
 from tcbench.engine.accelerators.ceilings import Measured
 from tcbench.engine.accelerators.device import kind_of
 from tcbench.engine.accelerators.peaks import peak_rates
+from tcbench.engine.backends import model_of
 from tcbench.hardware import gpus, machine
 from tcbench.run.runner import python_module, worker_environment
 
@@ -119,6 +122,42 @@ def _measure(summary: CellSummary) -> Measured:
 
 
 # -- in the measuring process --------------------------------------------------------------------------------------
+
+
+def arithmetic(
+    records: Sequence[Record],
+) -> tuple[Callable[[CellSummary, Sequence[str]], float], Callable[[CellSummary], str | None]]:
+    """The least time of the arithmetic of forward and backward, and whose ceiling it is: of the ceilings that are known
+    those that none of these records beat."""
+    trials = by_code(records)
+    summaries = [s for s in summarise(records) if s.images_per_s is not None and model_of(s.cell)]
+
+    @functools.cache
+    def known_of(machine: str | None, device: str, threads: int) -> Ceilings | None:
+        here = [s for s in summaries if (s.machine, s.cell.device, s.cell.threads) == (machine, device, threads)]
+        found = known(here[0]) if here else None
+        if found is None:
+            return None
+        timed = [entry for s in here for entry in phase_roofline(s, trials[s.key], found).timed]
+        return found.without(found.beaten_by(timed))
+
+    def unbeaten(summary: CellSummary) -> Ceilings | None:
+        return known_of(summary.machine, summary.cell.device, summary.cell.threads)
+
+    def arithmetic_s(summary: CellSummary, rungs: Sequence[str]) -> float:
+        bound, cell = unbeaten(summary), summary.cell
+        model = model_of(cell)
+        if bound is None or model is None:
+            return 0.0
+        macs = model.macs(cell.variant, cell.image_size, cell.n_classes)
+        # Backward computes as much again for the inputs and for the weights.
+        return 3 * 2 * macs * cell.batch_size / bound.flops_s(precision_of(rungs))
+
+    def ceiling(summary: CellSummary) -> str | None:
+        bound = unbeaten(summary) if model_of(summary.cell) else None
+        return None if bound is None else bound.says
+
+    return arithmetic_s, ceiling
 
 
 def main() -> None:

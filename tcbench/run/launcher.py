@@ -122,3 +122,16 @@ def _why_not(cell: Cell, launcher: Launcher) -> str | None:
     if cell.ranks > cores:
         reason = f"this machine has {cores} usable {'core' if cores == 1 else 'cores'}, and each rank takes one"
     return f"{reason}; more hosts: --launcher 'mpirun -np {{n}} --hostfile HOSTS'" if reason else None
+
+
+def find_for(plan: Plan, name: str | None, *, asked: bool) -> tuple[Plan, Launcher]:
+    """The plan as far as there is room for its ranks, and what starts them. `asked`: their number stands on the command
+    line. Raises SelectionError where nothing starts them, or where there is no room for what was asked."""
+    if asked and kind_of(plan.device.name).simulates is not None:
+        reasons = [planned.skip_reason for planned in plan.cells if planned.cell.ranks > 1 and planned.skip_reason]
+        if reasons:
+            raise SelectionError(f"--ranks on {plan.device.name}: {reasons[0]}")
+    if name is None and all(planned.cell.ranks == 1 for planned in plan.cells if planned.skip_reason is None):
+        return plan, Launcher()
+    starter = find(name)
+    return fitting(plan, starter, asked=asked), starter

@@ -9,18 +9,20 @@ import fnmatch
 import hashlib
 import itertools
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import msgspec
 
+from tcbench.analysis.summary import CellSummary
 from tcbench.core.errors import ScenarioError, SelectionError, hint
 from tcbench.core.record import ENOUGH_TRIALS, Cell, Input, TrainSettings
-from tcbench.engine.accelerators.device import Device, kind_of
-from tcbench.engine.backends import backend, builds_models, problem
+from tcbench.engine.accelerators.device import Device, find, host, kind_of
+from tcbench.engine.backends import backend, builds_models, device_kinds, known_rungs, problem
 from tcbench.engine.models import MODELS, variant_of
 from tcbench.engine.rung import Requires
 from tcbench.hardware import machine
+from tcbench.run import scenario as scenarios
 from tcbench.run.scenario import Config, Scenario
 
 _MAX_IMAGE_SIZE = 8192
@@ -304,3 +306,37 @@ def missing(requires: Requires, device: Device, *, remote: bool = False) -> str 
         if not package.is_installed():
             return f"needs the package {package.module}: {package.install}"
     return None
+
+
+def plan_of(scenario: str | None, chosen: Selection, device: str, *, remote: bool = False) -> Plan:
+    """The scenario's cells on the device; without a name, the default scenario of that. `remote` as in `make`.
+    Raises SelectionError or ScenarioError."""
+    loaded = scenarios.load(scenario) if scenario else None
+    target = find(device, device_kinds(config.backend for config in loaded.configs) if loaded else device_kinds())
+    default = "cpu" if target.kind == "cpu" else "naruse2018"
+    return make(loaded or scenarios.load(default), chosen, target, remote=remote)
+
+
+def advisable(summary: CellSummary) -> Callable[[Sequence[str]], str | None]:
+    """A function that says why a list of rungs is no config on the cell's device, or None where it is one. The packages
+    of this machine do not matter: the results may be another's. Of a backend that is not ours only measured configs are
+    known to be possible."""
+    rung_set = known_rungs(summary.cell.backend)
+    if rung_set is None:
+        return lambda _: "nothing is known of its backend's rungs"
+    gpu = summary.environment.gpu if summary.environment else None
+    capability = gpu.compute_capability if gpu else None
+    # Another machine's processor may have any instructions: what would need some is not advised.
+    instructions = host().instructions or frozenset() if summary.machine == host().machine else frozenset()
+    device = Device(summary.cell.device, "", 0, capability)
+    on_host = kind_of(device.name).is_host
+
+    def problem(rungs: Sequence[str]) -> str | None:
+        conflict = rung_set.problem(rungs)
+        new = [rung_set[name].requires for name in rungs if name not in summary.cell.rungs and name in rung_set]
+        if on_host and any(requires.is_emulated(instructions) for requires in new):
+            return "its instructions are not known to be there"
+        reasons = (missing(rung_set[name].requires, device, remote=True) for name in rungs)
+        return conflict or next(filter(None, reasons), None)
+
+    return problem

@@ -16,7 +16,7 @@ import signal
 import socket
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -25,7 +25,7 @@ from tcbench.core import messages, process
 from tcbench.core.errors import SelectionError
 from tcbench.core.messages import Finished, Joined, Message
 from tcbench.core.process import Ended, Fault, Worker
-from tcbench.core.record import Environment, Measurement
+from tcbench.core.record import Cell, Environment, Measurement
 from tcbench.run.launcher import Launcher
 
 _JOIN_S = 60.0
@@ -354,3 +354,15 @@ def _gist(ended: Ended) -> str:
         return ended.description.replace("the worker", "it")
     sentence = re.match(r".*?\.(?= [A-Z]|$)", first)
     return (sentence[0] if sentence else first).rstrip(".:")[:300]
+
+
+def probe_largest(launcher: Launcher, cells: Sequence[Cell]) -> int:
+    """Have the launcher start as many ranks as the largest cell has, before anything is measured; the number of
+    processors that each is bound to, 0 where they are not or there is one. Raises SelectionError where they do not
+    come."""
+    from tcbench.run.runner import Launch, worker_environment
+
+    cell = max(cells, key=lambda cell: cell.ranks, default=None)
+    if cell is not None and cell.ranks > 1:
+        return probe(launcher, cell.ranks, Launch().rank_command, worker_environment(cell))
+    return 0

@@ -6,8 +6,10 @@ devices or whether a rung can run here; that is the plan's.
 
 from __future__ import annotations
 
+import functools
+import shlex
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,12 +17,14 @@ from typing import Any
 import msgspec
 
 import tcbench
+from tcbench.analysis.claims import Asked
 from tcbench.core import claim as claims
 from tcbench.core import files
 from tcbench.core.claim import Claim
 from tcbench.core.errors import ScenarioError, hint
-from tcbench.core.record import CudnnSettings, Input, KfacSettings, MeasureSettings, TrainSettings
+from tcbench.core.record import Cell, CudnnSettings, Input, KfacSettings, MeasureSettings, TrainSettings
 from tcbench.core.text import cleaned
+from tcbench.engine.accelerators.device import kinds
 from tcbench.engine.backends import DEFAULT, builds_models
 from tcbench.engine.models import MODELS
 from tcbench.run import scenario_file
@@ -278,3 +282,43 @@ def _ladder(table: LadderTable) -> Ladder:
             yield Config(table.backend, rungs)
 
     return Ladder(table.name, tuple(climb()))
+
+
+def claims_of(scenario: str | None) -> Callable[[Cell], Asked]:
+    """The claims on a cell's setting: by the scenario given, or by that which the cell names. The function raises
+    ScenarioError."""
+
+    @functools.cache
+    def loaded(name: str) -> Scenario:
+        if scenario is None and name not in shipped():
+            raise ScenarioError(
+                f"scenario '{name}' of the results is none that comes with tcbench; name its file with --scenario"
+            )
+        return load(scenario or name)
+
+    def asked(cell: Cell) -> Asked:
+        named = loaded(cell.scenario)
+        here = named.on(cell.device.partition(":")[0])
+        name = named.name if named.path == shipped().get(named.name) else str(named.path)
+        return Asked(named.name, here.claims, shlex.join(["tcbench", "run", name, *options_of(cell, here)]))
+
+    return asked
+
+
+def options_of(cell: Cell, scenario: Scenario) -> Iterator[str]:
+    """The options by which a run has the cell's setting, where they are not what the scenario has or `auto` takes."""
+    kind, source = kinds().get(cell.device.partition(":")[0]), cell.input
+    if kind is not None and kind.simulates is not None:
+        yield from ("--device", cell.device)
+    if cell.host_speed != 1:
+        yield from ("--host-speed", f"{cell.host_speed:g}")
+    if cell.model in MODELS and (cell.model,) != scenario.models:
+        yield from ("--model", cell.model)
+    if cell.image_size != scenario.image_size:
+        yield from ("--image-size", str(cell.image_size))
+    if cell.ranks > 1:
+        yield from ("--ranks", str(cell.ranks))
+    if source.kind == "modelled":
+        yield from ("--data", f"modelled:{source.images_per_s:.0f}")
+    elif source.kind in ("synthetic", "folder") and source.kind != scenario.input.kind:
+        yield from ("--data", source.path or source.kind)

@@ -13,8 +13,8 @@ from tcbench.analysis.summary import by_cell
 from tcbench.analysis.welch import LEAST_TRIALS
 from tcbench.core.record import TAKE_ENOUGH, Record
 from tcbench.run.baseline import Baseline, Broken
-from tcbench.show.console import open_table
 from tcbench.show.document import encoded
+from tcbench.show.tables import open_table
 
 SCHEMA = "tcbench-baselines"
 SCHEMA_VERSION = 1

@@ -16,11 +16,11 @@ from tcbench.analysis.stats import Interval
 from tcbench.core.claim import Claim
 from tcbench.core.record import TAKE_ENOUGH
 from tcbench.core.text import digits
-from tcbench.show.console import open_table
 from tcbench.show.document import encoded
 from tcbench.show.format import rate
 from tcbench.show.naming import code_name
 from tcbench.show.simulated import heading, is_simulated
+from tcbench.show.tables import open_table
 
 SCHEMA = "tcbench-claims"
 SCHEMA_VERSION = 2

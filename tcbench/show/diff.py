@@ -12,11 +12,11 @@ from rich.text import Text
 from tcbench.analysis.diff import Diff, Level, Part, Side
 from tcbench.analysis.stats import Interval
 from tcbench.core.text import digits
-from tcbench.show.comparison.wording import UNNAMED, Labels, allowed
-from tcbench.show.console import open_table
 from tcbench.show.document import encoded
 from tcbench.show.format import counted, doubtful, listed, milliseconds, quotient
+from tcbench.show.sides import UNNAMED, Labels, allowed
 from tcbench.show.simulated import is_simulated, lines
+from tcbench.show.tables import open_table
 
 SCHEMA = "tcbench-diff"
 SCHEMA_VERSION = 1

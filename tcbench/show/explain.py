@@ -21,11 +21,11 @@ from tcbench.analysis.explanation import Explanation
 from tcbench.analysis.stats import Interval
 from tcbench.core.record import TAKE_ENOUGH, Cell
 from tcbench.core.timeline import Timeline
-from tcbench.show.console import add_by_batch, ladder_table, many_ranks, open_table
 from tcbench.show.document import encoded
 from tcbench.show.format import counted, doubtful, factor, listed, milliseconds, number, percent, plus_minus, rate, size
 from tcbench.show.naming import code_name, rate_unit
 from tcbench.show.simulated import heading, is_simulated
+from tcbench.show.tables import add_by_batch, ladder_table, many_ranks, open_table
 
 SCHEMA = "tcbench-explain"
 SCHEMA_VERSION = 1

@@ -13,9 +13,9 @@ from tcbench.core.text import digits
 from tcbench.engine.accelerators.attained import attained
 from tcbench.engine.accelerators.peaks import ALLOWANCE_BYTES, peak_rates
 from tcbench.run.forecast import CellForecast, Forecast, WorkForecast
-from tcbench.show.console import add_by_batch, ladder_table, open_table
 from tcbench.show.document import encoded
 from tcbench.show.format import milliseconds, size
+from tcbench.show.tables import add_by_batch, ladder_table, open_table
 
 SCHEMA = "tcbench-forecast"
 SCHEMA_VERSION = 1

@@ -14,7 +14,7 @@ from tcbench.engine.accelerators.peaks import PeakRates, peak_rates
 from tcbench.hardware import gpus, tensor_cores
 from tcbench.hardware.gpus import GpuFile
 from tcbench.hardware.tensor_cores import FORMATS, Generation
-from tcbench.show.console import make_console, open_table, versioned
+from tcbench.show.tables import make_console, open_table, versioned
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,11 @@ from rich.text import Text
 
 from tcbench.analysis.history import CellHistory, History, Point
 from tcbench.core.record import TAKE_ENOUGH
-from tcbench.show.console import open_table
 from tcbench.show.document import encoded
 from tcbench.show.format import changes, counted, plural, rate, threshold
 from tcbench.show.naming import apart, rate_unit
 from tcbench.show.simulated import is_simulated
+from tcbench.show.tables import open_table
 from tcbench.show.verdicts import FORMS, STYLES, signed, tone
 
 SCHEMA = "tcbench-history"

@@ -7,8 +7,8 @@ from rich.text import Text
 
 from tcbench.analysis.host_time import FunctionTime, Origin, functions, longest_phase, phase_s
 from tcbench.core.host_profile import Frame, HostProfile
-from tcbench.show.console import open_table
 from tcbench.show.format import counted, milliseconds, percent
+from tcbench.show.tables import open_table
 
 _ORIGINS: dict[Origin, str] = {"tcbench": "tcbench", "framework": "framework", "compute": "NumPy, driver"}
 _MOST = 6

@@ -9,8 +9,8 @@ from rich.text import Text
 
 from tcbench.analysis.networks import NetworkResult
 from tcbench.analysis.summary import CellSummary
-from tcbench.show.console import open_table
 from tcbench.show.format import rate, ratio
+from tcbench.show.tables import open_table
 
 
 def table(results: Sequence[NetworkResult]) -> Table:

@@ -28,8 +28,8 @@ from tcbench.analysis.numerics.judgement import (
 )
 from tcbench.core.numerics import ALL_TECHNIQUES, DECAYS, KINDS, WARM_UP, Document, Setting, Technique
 from tcbench.engine.numerics.gradients import LOST_AT_MOST, shares, zero_in_bfloat16
-from tcbench.show.console import open_table
 from tcbench.show.format import factor, ratio, size
+from tcbench.show.tables import open_table
 
 _STYLES: dict[Word, str] = {
     "trains like fp32": "green",

@@ -7,7 +7,7 @@ import statistics
 from rich.table import Table
 
 from tcbench.analysis.numerics.steps import LOSSES, SMOOTH, Document
-from tcbench.show.console import open_table
+from tcbench.show.tables import open_table
 
 LABELS = {"sgd": "SGD", "kfac": "K-FAC"}
 

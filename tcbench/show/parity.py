@@ -14,8 +14,8 @@ from tcbench.analysis.numerics.parity import SLOPE_AT_MOST, Judged, Reference, o
 from tcbench.core.numerics import ParityJob, ParityRun
 from tcbench.engine.work import HALVES
 from tcbench.run.numerics_plan import Skipped
-from tcbench.show.console import open_table
 from tcbench.show.document import encoded
+from tcbench.show.tables import open_table
 
 SCHEMA = "tcbench-parity"
 SCHEMA_VERSION = 1

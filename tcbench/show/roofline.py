@@ -9,9 +9,9 @@ from rich.table import Table
 from rich.text import Text
 
 from tcbench.analysis.roofline import MEMORY, Ceilings, CellRoofline, Part
-from tcbench.show.console import heads_of, many_ranks, open_table
 from tcbench.show.document import encoded
 from tcbench.show.format import doubtful, listed, milliseconds, number, percent
+from tcbench.show.tables import heads_of, many_ranks, open_table
 
 SCHEMA = "tcbench-roofline"
 SCHEMA_VERSION = 1

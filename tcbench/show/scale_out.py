@@ -9,9 +9,9 @@ from rich.table import Table
 from tcbench.analysis.scale_out import BACKWARD, IMAGES_TO_TRAIN, OVERLAP, PLATEAU, WIRE, Scaled
 from tcbench.hardware.networks import sources
 from tcbench.run.scale_out import Basis, ScaleOut
-from tcbench.show.console import open_table
 from tcbench.show.document import encoded
 from tcbench.show.format import counted, duration, milliseconds, number, percent
+from tcbench.show.tables import open_table
 
 SCHEMA = "tcbench-scale-out"
 SCHEMA_VERSION = 1

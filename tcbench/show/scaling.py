@@ -13,9 +13,9 @@ from rich.text import Text
 from tcbench.analysis.scaling import Curve, Imbalance, Point
 from tcbench.analysis.stats import Interval
 from tcbench.core.record import Cell
-from tcbench.show.console import config_in_ladder, open_table
 from tcbench.show.format import milliseconds, number, percent, rate
 from tcbench.show.naming import rate_unit
+from tcbench.show.tables import config_in_ladder, open_table
 
 
 def table(curves: Sequence[Curve]) -> Table:

@@ -20,6 +20,7 @@ from tcbench.cli import host_profiles, profile
 from tcbench.core.errors import SelectionError
 from tcbench.core.store import Store
 from tcbench.engine.feeds.generated import generate
+from tcbench.run import profiler
 from tcbench.tracing import host, nsys
 
 CELL = ("profile", "fp32+dali", "cpu", "--bs", "2", "--device", "cpu", "--image-size", "32")
@@ -151,12 +152,12 @@ def test_without_cupti_a_gpu_is_recorded_by_ranges_alone_and_that_is_said(monkey
     monkeypatch.setattr(nsys, "find", lambda: None)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     cell = msgspec.structs.replace(make_record("fp16", 64).cell, device="cuda:0")
-    recorder = profile._recorder("auto", cell)
+    recorder = profiler.recorder_for("auto", cell)
     assert (recorder.nsys, recorder.inside) == (None, None)
     assert recorder.note.startswith("ranges alone, no kernels: cupti-python is not installed: uv sync --extra cuda1")
-    assert profile._recorder("ranges", cell).note is None
+    assert profiler.recorder_for("ranges", cell).note is None
     with pytest.raises(SelectionError, match="--tool cupti: cupti-python is not installed: uv sync --extra cuda1"):
-        profile._recorder("cupti", cell)
+        profiler.recorder_for("cupti", cell)
 
 
 def test_a_cell_that_fails_says_why_with_exit_code_3(tmp_path):
@@ -264,14 +265,14 @@ def test_py_spy_samples_each_phase_from_outside(tmp_path, monkeypatch):
 def test_where_py_spy_may_not_attach_cprofile_serves_and_says_so(monkeypatch):
     monkeypatch.setattr(host, "find", lambda: Path("/x/py-spy"))
     monkeypatch.setattr(host, "problem", lambda _: "py-spy may not attach: Permission denied")
-    assert host_profiles.tool_for("auto") == (
+    assert profiler.host_tool("auto") == (
         "cProfile",
         "py-spy may not attach: Permission denied; cProfile instead, which slows Python down: see the overhead",
     )
     with pytest.raises(SelectionError, match="--tool py-spy: py-spy may not attach"):
-        host_profiles.tool_for("py-spy")
+        profiler.host_tool("py-spy")
     monkeypatch.setattr(host, "find", lambda: None)
-    assert "uv sync --extra host" in str(host_profiles.tool_for("auto")[1])
+    assert "uv sync --extra host" in str(profiler.host_tool("auto")[1])
 
 
 @pytest.mark.parametrize(

@@ -245,7 +245,7 @@ def test_a_dry_run_says_how_often_and_how_long(tmp_path):
     ],
 )
 def test_the_next_step_keeps_what_was_asked_and_runs(tmp_path, trials_of_30_s, monkeypatch, words, expected):
-    monkeypatch.setattr(command, "generate_input", lambda *_: None)
+    monkeypatch.setattr("tcbench.run.images.generate", lambda *_: None)
     done = tcbench(tmp_path, "run", *words, "--trials", "1", "--quiet")
     again = next_step(done)
     assert shlex.join(again).startswith(expected)

@@ -18,6 +18,7 @@ from tcbench.core import record
 from tcbench.core.text import plain
 from tcbench.core.timeline import Span, timeline_of
 from tcbench.show import console as consoles
+from tcbench.show import tables
 from tcbench.show.terminal import harmless
 from tcbench.tracing import perfetto
 
@@ -37,7 +38,7 @@ def test_escapes_stay_within_json_and_everything_else_is_untouched() -> None:
 
 def test_a_console_keeps_its_colours_and_shows_those_of_a_text(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdout", io.StringIO())
-    console = consoles.make_console()
+    console = tables.make_console()
     console._force_terminal, console._color_system = True, consoles.Console(color_system="standard")._color_system
     console.print(consoles.Text(f"a{ACTIVE}b", style="red"), soft_wrap=True)
     written = sys.stdout.getvalue()  # type: ignore[attr-defined]

@@ -11,7 +11,7 @@ from rich.console import Console
 from tcbench.analysis.scaling import curves as scaled
 from tcbench.analysis.summary import speedups, summarise
 from tcbench.core.record import HostLoad
-from tcbench.show import console, scaling
+from tcbench.show import console, scaling, tables
 
 
 def shown(records) -> str:
@@ -176,10 +176,10 @@ def test_a_factor_has_its_interval_and_is_pale_where_it_may_be_none():
 
 @pytest.mark.parametrize("text", ["x[/]", "[link=file:///etc/passwd]x[/link]", "[bold]x", ":smile:"])
 def test_text_is_never_markup(capsys, text):
-    table = console.open_table(title=text)
+    table = tables.open_table(title=text)
     table.add_column(text)
     table.add_row(text)
-    made = console.make_console()
+    made = tables.make_console()
     made.print(text)
     made.print(table)
     assert capsys.readouterr().out.split() == [text] * 4

@@ -15,9 +15,11 @@ from tcbench.analysis.explanation import explain
 from tcbench.analysis.roofline import Ceilings, roofline
 from tcbench.analysis.summary import CellSummary, Setting, summarise
 from tcbench.core.record import TAKE_ENOUGH, PhaseTimes
-from tcbench.show import diff, page
+from tcbench.show import diff
 from tcbench.show import explain as view
 from tcbench.show import roofline as roofline_view
+from tcbench.show.page.build import build
+from tcbench.show.page.render import render
 
 CONFIGS = ("fp32", "fp32+dali", "fp32+dali+batched+nhwc+fused+static_graph")
 
@@ -86,7 +88,7 @@ def test_every_view_on_a_profiled_pass_unlike_the_timed_one_says_so() -> None:
     assert figures in roofline_view.notes([under])[-1]
     apart = of_records([record], [slower])
     assert diff.headline(apart).endswith(f"; doubtful: base {figures}")
-    assert figures in page.render(page.build(results([record])))
+    assert figures in render(build(results([record])))
 
 
 def test_many_cells_take_no_more_time_each(monkeypatch: pytest.MonkeyPatch) -> None:

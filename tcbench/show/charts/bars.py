@@ -17,10 +17,9 @@ from matplotlib.patches import Patch
 from tcbench.analysis.stats import Interval
 from tcbench.analysis.summary import CellSummary, Setting
 from tcbench.show.charts.inline import tooltip
-from tcbench.show.charts.legend import legend_rows
 from tcbench.show.charts.page import MARGIN, WIDTH, Page, put, rates
 from tcbench.show.charts.palette import INK, PAPER, QUIET, Fill, fill
-from tcbench.show.charts.provenance import by_setting, provenance_of, small_print
+from tcbench.show.charts.provenance import provenance_of, small_print
 from tcbench.show.charts.text import (
     DPI,
     LABEL,
@@ -82,29 +81,6 @@ class Panel:
 
     name: str
     groups: tuple[Group, ...]
-
-
-def throughput_chart(
-    summaries: Sequence[CellSummary],
-    *,
-    title: str | None = None,
-    subtitle: str = "",
-    configs: Sequence[str] | None = None,
-) -> Figure:
-    """The talk's chart: images/s in bars grouped by batch size, a colour per config, one panel per setting.
-
-    `configs` chooses and orders; a cell that gave no number says why in its place. Without a title, the scenario's
-    name. Raises SelectionError when there is nothing to draw.
-    """
-    configs = list(dict.fromkeys(s.cell.config for s in summaries) if configs is None else configs)
-    chosen = [s for s in summaries if s.cell.config in configs]
-    settings = by_setting(chosen, f"results of {', '.join(configs)}" if configs else "results")
-
-    def groups(here: Sequence[CellSummary]) -> Iterable[Group]:
-        for batch_size in batch_sizes_of(here):
-            yield Group(str(batch_size), tuple(Bar(c, cell_at(here, c, batch_size)) for c in configs))
-
-    return bar_chart(settings, groups, legend_rows(configs), title or chosen[0].cell.scenario, subtitle)
 
 
 def bar_chart(

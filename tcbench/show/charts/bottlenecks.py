@@ -23,9 +23,9 @@ from tcbench.show.charts.palette import INK, OTHER, PHASE_COLOURS, QUIET
 from tcbench.show.charts.provenance import provenance_of, small_print
 from tcbench.show.charts.text import DPI, LEGEND, config_name, drawable, shortened
 from tcbench.show.charts.wording import ended
-from tcbench.show.console import config_in_ladder
 from tcbench.show.format import milliseconds
 from tcbench.show.simulated import marked
+from tcbench.show.tables import config_in_ladder
 
 _COLUMNS = 3
 _ROW = 0.235

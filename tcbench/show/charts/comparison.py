@@ -35,9 +35,10 @@ from tcbench.show.charts.text import (
     wrapped,
 )
 from tcbench.show.charts.wording import ended
-from tcbench.show.comparison.wording import UNNAMED, Labels, allowed, doubts_in_short, heading, headline, several, unit
+from tcbench.show.comparison.wording import doubts_in_short, heading, headline, unit
 from tcbench.show.format import counted, listed, number, quotient, threshold
 from tcbench.show.naming import apart
+from tcbench.show.sides import UNNAMED, Labels, allowed, several
 from tcbench.show.verdicts import Tone, signed, tone
 
 MAX_ROWS = 600

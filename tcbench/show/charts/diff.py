@@ -21,9 +21,9 @@ from tcbench.show.charts.page import Page, put
 from tcbench.show.charts.palette import GAIN, GAIN_PALE, INK, LOSS, LOSS_PALE, OTHER, PAPER, QUIET
 from tcbench.show.charts.provenance import MAX_PANELS
 from tcbench.show.charts.text import DPI, LEGEND, WORDS, drawable, shortened, text_width
-from tcbench.show.comparison.wording import UNNAMED, Labels
 from tcbench.show.diff import fate, headline, notes, share, shown, signed, simulated
 from tcbench.show.format import milliseconds
+from tcbench.show.sides import UNNAMED, Labels
 from tcbench.show.simulated import marked
 
 _ROW = 0.235

@@ -39,9 +39,9 @@ from tcbench.show.charts.text import (
     wrapped,
 )
 from tcbench.show.charts.wording import ended
-from tcbench.show.comparison.wording import difference, several
 from tcbench.show.format import change, counted, number, threshold
 from tcbench.show.naming import rate_unit
+from tcbench.show.sides import difference, several
 from tcbench.show.simulated import marked
 from tcbench.show.verdicts import FORMS
 

@@ -14,7 +14,8 @@ from tcbench.show.comparison.github import github
 from tcbench.show.comparison.junit import junit
 from tcbench.show.comparison.markdown import markdown
 from tcbench.show.comparison.table import show, table
-from tcbench.show.comparison.wording import Labels, headline
+from tcbench.show.comparison.wording import headline
+from tcbench.show.sides import Labels
 
 __all__ = [
     "FORMATS",

@@ -6,8 +6,8 @@ from typing import Any
 
 from tcbench.analysis.compare import CellComparison, Comparison, Side
 from tcbench.show.comparison import wording
-from tcbench.show.comparison.wording import UNNAMED, Labels
 from tcbench.show.document import encoded
+from tcbench.show.sides import UNNAMED, Labels
 
 SCHEMA = "tcbench-comparison"
 SCHEMA_VERSION = 2

@@ -10,7 +10,7 @@ from typing import Literal
 
 from tcbench.analysis.compare import CellComparison, Comparison
 from tcbench.show.comparison import wording
-from tcbench.show.comparison.wording import UNNAMED, Labels
+from tcbench.show.sides import UNNAMED, Labels
 
 MOST_OF_A_KIND = 10
 """GitHub shows so many errors, warnings and notices of a step; the rest it drops without a word."""

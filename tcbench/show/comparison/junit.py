@@ -10,7 +10,7 @@ import xml.etree.ElementTree as ET
 
 from tcbench.analysis.compare import CellComparison, Comparison
 from tcbench.show.comparison import wording
-from tcbench.show.comparison.wording import UNNAMED, Labels
+from tcbench.show.sides import UNNAMED, Labels
 
 _ILLEGAL = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 """Characters that XML 1.0 does not allow in a document, not even as a reference (section 2.2)."""

@@ -11,9 +11,10 @@ import re
 from collections.abc import Iterable, Sequence
 
 from tcbench.analysis.compare import CellComparison, Comparison
+from tcbench.show import sides
 from tcbench.show.comparison import wording
-from tcbench.show.comparison.wording import UNNAMED, Labels
 from tcbench.show.format import change, ratio
+from tcbench.show.sides import UNNAMED, Labels
 
 MOST_CHARACTERS = 60_000
 """GitHub refuses a comment of more than 65536."""
@@ -40,7 +41,7 @@ def markdown(comparison: Comparison, labels: Labels = UNNAMED) -> str:
         "",
         *(f"- {wording.mean(mean)}" for mean in comparison.means),
         *(f"- {line}" for line in [wording.power(comparison), wording.drift(comparison)] if line),
-        *(f"- allowed to differ: {code(line)}" for line in wording.allowed(comparison.differences)),
+        *(f"- allowed to differ: {code(line)}" for line in sides.allowed(comparison.differences)),
         *(f"- {code(note)}" for note in comparison.notes[:20]),
         "",
     ]

@@ -10,10 +10,11 @@ from rich.table import Table
 from rich.text import Text
 
 from tcbench.analysis.compare import CellComparison, Comparison, Metric
+from tcbench.show import sides
 from tcbench.show.comparison import wording
-from tcbench.show.comparison.wording import UNNAMED, Labels
-from tcbench.show.console import add_by_batch, ladder_table
 from tcbench.show.format import change, counted, ratio
+from tcbench.show.sides import UNNAMED, Labels
+from tcbench.show.tables import add_by_batch, ladder_table
 from tcbench.show.verdicts import STYLES, tone
 
 _WIDTH = 132
@@ -83,7 +84,7 @@ def _remarks(comparison: Comparison) -> list[str]:
         remarks.append(
             "median step: the ratio at the median step, where slow steps (spikes: over 2 x the median) tell it apart."
         )
-    remarks += [f"allowed to differ: {line}" for line in wording.allowed(comparison.differences)]
+    remarks += [f"allowed to differ: {line}" for line in sides.allowed(comparison.differences)]
     remarks += comparison.notes
     doubts = wording.doubts(comparison)
     if len(doubts) > _MOST_DOUBTS:

@@ -8,32 +8,18 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
-from tcbench.analysis.comparability import Difference
 from tcbench.analysis.compare import CellComparison, Comparison, Mean, Metric, Side
 from tcbench.analysis.verdict import MOST_TRIALS
 from tcbench.core.record import STATUSES, Cell
 from tcbench.show.format import change, counted, milliseconds, number, percent, quotient, ratio, size, threshold
 from tcbench.show.naming import apart, rate_unit
+from tcbench.show.sides import Labels, several
 
 _TELLING_SPIKES = 0.005
 """Shares of spikes that differ by so much or more are worth a word."""
 
 _DOUBTS = ("throttled", "on a busy machine", "noisy", "not settled", *STATUSES)
-
-
-@dataclass(frozen=True)
-class Labels:
-    """The names of the two sides: files, a baseline, revisions; the command line's, made `plain` by the command.
-    `files`: where the records of both are, as a command names them."""
-
-    base: str = "base"
-    current: str = "current"
-    files: tuple[str, str] | None = None
-
-
-UNNAMED = Labels()
 
 
 def names(cells: Sequence[CellComparison]) -> tuple[str, ...]:
@@ -213,13 +199,6 @@ def reasons(cells: Sequence[CellComparison], called: Sequence[str], most: int = 
     return [f"{several(group, most)}: {verdict}: {says}" for (verdict, says), group in groups.items()]
 
 
-def several(things: Sequence[str], most: int) -> str:
-    """All of them, or the first few and how many more there are."""
-    if len(things) <= most:
-        return "; ".join(things)
-    return "; ".join(things[:most]) + f"; and {len(things) - most} more"
-
-
 def doubts(comparison: Comparison) -> list[str]:
     """Every trial that is doubtful, each once: `base, fp32, batch size 4: trial 2 noisy (mean step ± 12%)`."""
     lines: dict[str, None] = {}
@@ -247,16 +226,3 @@ def doubts_in_short(comparison: Comparison) -> list[str]:
 def _kind(note: str) -> str:
     rest = note.split(" ", 2)[-1]
     return next((kind for kind in _DOUBTS if rest.startswith(kind)), "doubtful")
-
-
-def difference(one: Difference) -> str:
-    """`driver: 570.86 -> 580.12`."""
-    return one.says
-
-
-def allowed(differences: Iterable[Difference], most: int = 8) -> list[str]:
-    """Differences that were let pass, a line for each facet."""
-    facets: dict[str, list[str]] = {}
-    for one in differences:
-        facets.setdefault(one.facet, []).append(difference(one))
-    return [f"{facet}: {several(says, most)}" for facet, says in facets.items()]

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tcbench.analysis.diff import Diff, Part
-from tcbench.show.charts import diff_chart
-from tcbench.show.comparison.wording import Labels
+from tcbench.show.charts.diff import diff_chart
 from tcbench.show.diff import fate, share, signed
 from tcbench.show.format import counted, doubtful, milliseconds
 from tcbench.show.page import drawings
 from tcbench.show.page.page import Field, Prose, Section, Table, say, strong
 from tcbench.show.page.wording import columns, figure
+from tcbench.show.sides import Labels
 
 
 def section(diffs: Sequence[Diff], base: str) -> Section | None:

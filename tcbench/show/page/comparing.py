@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from tcbench.analysis.comparability import FACETS
 from tcbench.analysis.compare import VERDICTS, CellComparison, Comparison
 from tcbench.core.errors import SelectionError
-from tcbench.show.charts import comparison_chart
-from tcbench.show.comparison.wording import Labels, advice, attribution, by_metric, held_back, power, titled, wheres
+from tcbench.show.charts.comparison import comparison_chart
+from tcbench.show.comparison.wording import advice, attribution, by_metric, held_back, power, titled, wheres
 from tcbench.show.comparison.wording import figure as written
-from tcbench.show.console import many_ranks
 from tcbench.show.format import counted, factor, limits, listed
 from tcbench.show.page import drawings
 from tcbench.show.page.page import (
@@ -29,6 +28,8 @@ from tcbench.show.page.page import (
     strong,
 )
 from tcbench.show.page.wording import VERDICT_BADGES, badge, columns, figure, middle, spaced
+from tcbench.show.sides import Labels
+from tcbench.show.tables import many_ranks
 
 _Named = tuple[CellComparison, str]
 """A cell, and what tells it from others of its config, batch size and ranks; mostly nothing."""

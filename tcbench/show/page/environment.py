@@ -6,12 +6,12 @@ from collections.abc import Iterable, Sequence
 
 from tcbench.core.record import Environment, Record
 from tcbench.show import simulated
-from tcbench.show.console import many_ranks
 from tcbench.show.format import counted, libraries, listed, size
 from tcbench.show.naming import project_name, tcbench_name
 from tcbench.show.page.page import AnyBlock, Data, Facts, Field, Heading, Section, Table
 from tcbench.show.page.settings import Settings
 from tcbench.show.page.wording import columns, figure
+from tcbench.show.tables import many_ranks
 
 MOST_RUNS = 1000
 

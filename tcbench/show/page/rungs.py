@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tcbench.analysis.ladder import Climb, LadderLike, LadderStep, derive
-from tcbench.show.charts import ladder_chart
+from tcbench.show.charts.waterfall import ladder_chart
 from tcbench.show.format import counted, factor, limits
 from tcbench.show.page import drawings
 from tcbench.show.page.page import AnyBlock, Field, Figure, Heading, Section, Table

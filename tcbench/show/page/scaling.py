@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from tcbench.analysis.scaling import Curve, Point
 from tcbench.core.errors import SelectionError
-from tcbench.show.charts import scaling_chart
+from tcbench.show.charts.scaling import scaling_chart
 from tcbench.show.format import counted, factor, milliseconds, percent
 from tcbench.show.naming import rate_unit
 from tcbench.show.page import drawings

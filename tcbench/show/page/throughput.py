@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from tcbench.analysis.stats import Interval
 from tcbench.analysis.summary import CellSummary, Key, base_config, best
-from tcbench.show.charts import throughput_chart
+from tcbench.show.charts.throughput import throughput_chart
 from tcbench.show.console import footnotes
 from tcbench.show.format import factor, limits, milliseconds, size
 from tcbench.show.page import drawings

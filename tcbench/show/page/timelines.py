@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from tcbench.analysis.bottleneck import Bottleneck, PhaseCost, summarise
 from tcbench.analysis.summary import CellSummary
 from tcbench.core.timeline import Timeline
-from tcbench.show.charts import MAX_PANELS
+from tcbench.show.charts.provenance import MAX_PANELS
 from tcbench.show.charts.timeline import timeline_chart
 from tcbench.show.format import counted, milliseconds
 from tcbench.show.page import drawings

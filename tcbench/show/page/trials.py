@@ -7,13 +7,13 @@ import statistics
 from collections.abc import Sequence
 
 from tcbench.core.record import Record
-from tcbench.show.console import many_ranks
 from tcbench.show.format import milliseconds, size
 from tcbench.show.naming import rate_unit
 from tcbench.show.page.drawings import Swatches
 from tcbench.show.page.environment import when
 from tcbench.show.page.page import Column, Data, Field, Section, Table
 from tcbench.show.page.wording import STATUS_BADGES, badge, figure
+from tcbench.show.tables import many_ranks
 
 FILTERS = ("config", "batch", "ranks", "status")
 

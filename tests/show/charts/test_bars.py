@@ -13,8 +13,8 @@ from show.charts.charts import STATIC, TWELVE, assert_tidy, bars, legend, run, w
 from tcbench.analysis.summary import summarise
 from tcbench.core.errors import SelectionError
 from tcbench.core.record import STATUSES, Status
-from tcbench.show import charts
 from tcbench.show.charts.inline import svg
+from tcbench.show.charts.throughput import throughput_chart
 from tcbench.show.format import number
 
 
@@ -31,7 +31,7 @@ from tcbench.show.format import number
     ids=["1x1", "long name", "10x2", "10x4", "12x6", "large batches"],
 )
 def test_the_chart_is_tidy_and_has_a_bar_per_cell(configs: tuple[str, ...], batch_sizes: tuple[int, ...]) -> None:
-    figure = charts.throughput_chart(run(configs, batch_sizes), title="The ladder", subtitle="on a GPU")
+    figure = throughput_chart(run(configs, batch_sizes), title="The ladder", subtitle="on a GPU")
     assert_tidy(figure)
     assert len(bars(figure)) == len(configs) * len(batch_sizes)
     assert {"Better ⟶\nimages/s", "batch size", *map(str, batch_sizes)} <= set(words(figure))
@@ -48,7 +48,7 @@ def test_any_mixture_of_ends_is_tidy(data: st.DataObject) -> None:
     scale = data.draw(st.sampled_from([1e-6, 1e-3, 1.0, 37.0, 1e6]))
     noise = data.draw(st.sampled_from([0.0, 0.01, 0.5, 2.0]))
     summaries = run(configs, sizes, missing=missing, scale=scale, noise=noise)
-    figure = charts.throughput_chart(summaries, title="T", subtitle="s")
+    figure = throughput_chart(summaries, title="T", subtitle="s")
     assert_tidy(figure)
     assert len(bars(figure)) == len(cells) - len(missing)
 
@@ -63,7 +63,7 @@ def test_a_cell_without_a_number_says_why_in_its_place() -> None:
     }
     configs = ("fp32", "fp16+opencv")
     summaries = run(configs, missing=missing)
-    figure = charts.throughput_chart(
+    figure = throughput_chart(
         [s for s in summaries if (s.cell.config, s.cell.batch_size) != ("fp16+opencv", 32)], title="T"
     )
     [axes] = figure.axes
@@ -91,7 +91,7 @@ def test_a_cell_without_a_number_says_why_in_its_place() -> None:
 
 def test_a_long_reason_is_shortened_to_what_the_panel_takes() -> None:
     record = make_record("fp32", status="failed", reason="RuntimeError: " + "very " * 60 + "sad")
-    figure = charts.throughput_chart(summarise([record]), title="T")
+    figure = throughput_chart(summarise([record]), title="T")
     [reason] = [text for text in words(figure) if text.startswith("failed")]
     assert reason.endswith("…")
     assert_tidy(figure)
@@ -99,7 +99,7 @@ def test_a_long_reason_is_shortened_to_what_the_panel_takes() -> None:
 
 def test_whiskers_end_where_the_interval_does() -> None:
     [summary] = run(("fp32",), (32,), trials=4, noise=0.2)
-    figure = charts.throughput_chart([summary], title="T")
+    figure = throughput_chart([summary], title="T")
     assert summary.images_per_s is not None
     ends = {float(y) for line in figure.axes[0].lines for y in np.atleast_1d(line.get_ydata())}
     assert ends == {summary.images_per_s.low, summary.images_per_s.high}
@@ -107,24 +107,24 @@ def test_whiskers_end_where_the_interval_does() -> None:
 
 def test_a_whisker_without_an_end_is_cut_and_marked() -> None:
     one_step = make_record("fp32", measurement=make_measurement((0.1, 0.1)))
-    figure = charts.throughput_chart(summarise([one_step, make_record("fp16")]), title="T")
+    figure = throughput_chart(summarise([one_step, make_record("fp16")]), title="T")
     assert [line.get_marker() for line in figure.axes[0].lines].count("^") == 1
     assert_tidy(figure)
 
 
 def test_the_value_axis_starts_at_zero() -> None:
-    assert charts.throughput_chart(run(("fp32",), (4,)), title="T").axes[0].get_ylim()[0] == 0
+    assert throughput_chart(run(("fp32",), (4,)), title="T").axes[0].get_ylim()[0] == 0
 
 
 def test_configs_are_chosen_and_ordered() -> None:
-    figure = charts.throughput_chart(run(batch_sizes=(4,)), title="T", configs=["fp16", "fp32"])
+    figure = throughput_chart(run(batch_sizes=(4,)), title="T", configs=["fp16", "fp32"])
     assert legend(figure) == ["fp16", "fp32"]
     assert len(bars(figure)) == 2
 
 
 def test_machines_stand_in_panels_of_their_own() -> None:
     summaries = (*run(), *run(batch_sizes=(4, 8), environment=make_environment()))
-    figure = charts.throughput_chart(summaries, title="Two machines")
+    figure = throughput_chart(summaries, title="Two machines")
     assert len(figure.axes) == 2
     assert {"Tesla V100-DGXS-16GB", "AMD EPYC"} <= set(words(figure))
     assert_tidy(figure)
@@ -132,13 +132,13 @@ def test_machines_stand_in_panels_of_their_own() -> None:
 
 def test_nothing_to_plot_is_one_clear_line() -> None:
     with pytest.raises(SelectionError, match="no results to plot; `tcbench run` makes some"):
-        charts.throughput_chart([], title="T")
+        throughput_chart([], title="T")
     with pytest.raises(SelectionError, match="no results of fp16 to plot"):
-        charts.throughput_chart(run(("fp32",)), title="T", configs=["fp16"])
+        throughput_chart(run(("fp32",)), title="T", configs=["fp16"])
 
 
 def test_every_bar_and_every_reason_has_a_tooltip() -> None:
-    figure = charts.throughput_chart(run(("fp32", "fp16"), (4,), missing={("fp16", 4): "oom"}), title="T")
+    figure = throughput_chart(run(("fp32", "fp16"), (4,), missing={("fp16", 4): "oom"}), title="T")
     markup = svg(figure, label="T", prefix="t")
     assert "fp32, batch size 4\n100 images/s" in markup
     assert "fp16, batch size 4\nout of memory" in markup
@@ -147,7 +147,7 @@ def test_every_bar_and_every_reason_has_a_tooltip() -> None:
 def test_a_number_stands_above_its_whisker_and_hides_nothing_of_it() -> None:
     steady = make_record("fp32", 4, images_per_s=40.0, noise=0.001)
     wild = make_record("fp16", 4, images_per_s=20.0, noise=0.8)
-    figure = charts.throughput_chart(summarise([steady, wild]), title="T")
+    figure = throughput_chart(summarise([steady, wild]), title="T")
     figure.canvas.draw()
     [axes] = figure.axes
     values = {text.get_text(): text for text in axes.texts}

@@ -13,8 +13,9 @@ from tcbench.analysis.compare import APART, IN_TURNS, compare
 from tcbench.analysis.verdict import Rule
 from tcbench.core.errors import SelectionError
 from tcbench.core.record import STATUSES, Record
-from tcbench.show import charts
-from tcbench.show.comparison.wording import Labels
+from tcbench.show.charts.comparison import comparison_chart
+from tcbench.show.charts.palette import Fill
+from tcbench.show.sides import Labels
 
 LONG = "fp16+opencv+nhwc+fused+batched+static_graph+a_rung_with_a_name_that_is_wider_than_its_column_is"
 
@@ -45,7 +46,7 @@ def side(
     ids=["1", "10", "160", "long names"],
 )
 def test_the_chart_is_tidy_and_has_a_row_per_cell(configs: tuple[str, ...], sizes: tuple[int, ...]) -> None:
-    figure = charts.comparison_chart(compare(side(configs, sizes), side(configs, sizes, 0.9, seed=1)))
+    figure = comparison_chart(compare(side(configs, sizes), side(configs, sizes, 0.9, seed=1)))
     assert_tidy(figure)
     said = words(figure)
     assert said.count("▼ regression in backward") == len(configs) * len(sizes)
@@ -56,14 +57,14 @@ def test_the_chart_is_tidy_and_has_a_row_per_cell(configs: tuple[str, ...], size
 
 @pytest.mark.parametrize("factor", [1e-8, 1e-3, 0.3, 0.9999, 30, 1e8])
 def test_numbers_of_the_axis_stand_apart_however_far_it_reaches(factor: float) -> None:
-    figure = charts.comparison_chart(compare(side((LONG,)), side((LONG,), factor=factor, seed=1)))
+    figure = comparison_chart(compare(side((LONG,)), side((LONG,), factor=factor, seed=1)))
     assert_tidy(figure)
     assert "1" in words(figure)
 
 
 def test_rows_stand_by_batch_size_then_config() -> None:
     records = [*side(("fp16", "fp32"), (8,)), *side(("fp16", "fp32"), (4,))]
-    [axes] = charts.comparison_chart(compare(records, records)).axes
+    [axes] = comparison_chart(compare(records, records)).axes
     labels = sorted(zip(axes.get_yticks(), axes.get_yticklabels(), strict=True), key=lambda pair: pair[0])
     rows = [label.get_text() for _, label in labels][:6]
     assert rows == ["batch size 4", "fp16", "fp32", "batch size 8", "fp16", "fp32"]
@@ -92,7 +93,7 @@ def test_every_verdict_is_a_sign_and_a_word() -> None:
         make_record("once", trial=1),
         *make_trials("fresh"),
     ]
-    figure = charts.comparison_chart(compare(base, current))
+    figure = comparison_chart(compare(base, current))
     assert_tidy(figure)
     said = words(figure)
     assert [word for word in said if word[:1] in "▼▲=?✗✓+–" and word[1:2] == " "] == [
@@ -116,7 +117,7 @@ def test_every_verdict_is_a_sign_and_a_word() -> None:
     assert "geometric mean of 4 cells" in said
 
 
-def lines_at(figure: charts.Fill | object) -> list[float]:
+def lines_at(figure: Fill | object) -> list[float]:
     """Ratios at which lines stand from top to bottom."""
     ratios = []
     for axes in figure.axes:  # type: ignore[attr-defined]
@@ -129,16 +130,16 @@ def lines_at(figure: charts.Fill | object) -> list[float]:
 
 def test_the_threshold_is_on_the_side_that_is_worse() -> None:
     records = side(("fp32",))
-    assert lines_at(charts.comparison_chart(compare(records, records, rule=Rule(0.1)))) == [1.0, 0.9]
+    assert lines_at(comparison_chart(compare(records, records, rule=Rule(0.1)))) == [1.0, 0.9]
     memory = compare(records, records, metrics=("memory",), rule=Rule(0.1))
-    assert lines_at(charts.comparison_chart(memory)) == [1.0, round(1 / 0.9, 4)]
+    assert lines_at(comparison_chart(memory)) == [1.0, round(1 / 0.9, 4)]
 
 
 def test_marks_stand_at_the_ratio_and_whiskers_end_with_the_interval() -> None:
     comparison = compare(make_trials(), make_trials(images_per_s=36, seed=1))
     ratio = comparison.cells[0].ratio
     assert ratio is not None
-    [axes] = charts.comparison_chart(comparison).axes
+    [axes] = comparison_chart(comparison).axes
     drawn = {round(x, 6) for line in axes.lines for x in line.get_xdata()}
     assert {round(value, 6) for value in (ratio.value, ratio.low, ratio.high)} <= drawn
 
@@ -149,7 +150,7 @@ def test_machines_have_blocks_of_their_own_and_one_mean() -> None:
         return [msgspec.structs.replace(r, environment=there, run_id=name) for r in side(("fp32",), (4, 8), factor)]
 
     base = [*machine("h100", 1), *machine("h200", 2)]
-    figure = charts.comparison_chart(compare(base, base))
+    figure = comparison_chart(compare(base, base))
     assert_tidy(figure)
     assert len(figure.axes) == 2
     said = words(figure)
@@ -161,26 +162,26 @@ def test_machines_have_blocks_of_their_own_and_one_mean() -> None:
 
 def test_two_settings_of_one_machine_have_names_of_their_own() -> None:
     records = [*make_trials(), *make_trials(cell=make_cell(image_size=96))]
-    said = words(charts.comparison_chart(compare(records, records)))
+    said = words(comparison_chart(compare(records, records)))
     assert any("image_size 64" in word for word in said) and any("image_size 96" in word for word in said)
 
 
 def test_metrics_have_blocks_of_their_own() -> None:
     records = side(("fp32",))
-    figure = charts.comparison_chart(compare(records, records, metrics=("throughput", "memory")))
+    figure = comparison_chart(compare(records, records, metrics=("throughput", "memory")))
     assert_tidy(figure)
     assert len(figure.axes) == 2
 
 
 def test_what_differs_is_said_below() -> None:
     other = [msgspec.structs.replace(r, environment=make_environment(kernel="6.2.0")) for r in make_trials(seed=1)]
-    said = words(charts.comparison_chart(compare(make_trials(), other)))
+    said = words(comparison_chart(compare(make_trials(), other)))
     assert any("kernel: 6.1.0 -> 6.2.0" in word for word in said)
 
 
 def test_the_title_is_a_question_and_the_line_below_it_names_the_files() -> None:
     records = side(("fp32",))
-    named = charts.comparison_chart(compare(records, records), Labels("results/a/main.jsonl", "mine"))
+    named = comparison_chart(compare(records, records), Labels("results/a/main.jsonl", "mine"))
     assert words(named)[:2] == ["What got slower?", "mine against main · 1 pass at a threshold of 3%"]
 
 
@@ -205,15 +206,15 @@ def test_any_mixture_is_tidy(data: st.DataObject) -> None:
                 records.append(make_record(config, status=status))
         return records or [make_record()]
 
-    assert_tidy(charts.comparison_chart(compare(some(0), some(1))))
+    assert_tidy(comparison_chart(compare(some(0), some(1))))
 
 
 def test_nothing_to_compare_and_too_much_are_one_clear_line() -> None:
     with pytest.raises(SelectionError, match="nothing to compare"):
-        charts.comparison_chart(compare([], []))
+        comparison_chart(compare([], []))
     many = [make_record("fp32", size) for size in range(1, 602)]
     with pytest.raises(SelectionError, match="601 cells do not fit in one chart"):
-        charts.comparison_chart(compare(many, []))
+        comparison_chart(compare(many, []))
 
 
 def test_ranks_have_blocks_of_their_own() -> None:
@@ -224,7 +225,7 @@ def test_ranks_have_blocks_of_their_own() -> None:
             for record in make_trials(trials=3, cell=make_cell(ranks=ranks), images_per_s=40.0 * ranks * factor)
         ]
 
-    figure = charts.comparison_chart(compare(trials(1.0), trials(0.9)))
+    figure = comparison_chart(compare(trials(1.0), trials(0.9)))
     assert_tidy(figure)
     heads = [word.partition(" · ")[0] for word in words(figure) if "images per second over total time" in word]
     assert heads == ["1 rank", "2 ranks"]
@@ -236,4 +237,4 @@ def test_small_print_says_over_what_the_interval_is() -> None:
         [make_record(trial=n, images_per_s=rate * share) for n, rate in enumerate(drifting)] for share in (1.0, 0.9)
     )
     for method, over in ((APART, "trials (Welch)"), (IN_TURNS, "rounds, in pairs")):
-        assert f"over {over} ·" in " ".join(words(charts.comparison_chart(compare(base, current, method=method))))
+        assert f"over {over} ·" in " ".join(words(comparison_chart(compare(base, current, method=method))))

@@ -19,7 +19,7 @@ from show.charts.charts import assert_tidy, words
 from tcbench.analysis.history import history
 from tcbench.core.errors import SelectionError
 from tcbench.core.record import STATUSES, MeasureSettings, Record
-from tcbench.show import charts
+from tcbench.show.charts.history import history_chart
 from tcbench.show.charts.palette import PAPER
 
 LONG = "fp16+opencv+nhwc+fused+batched+static_graph+a_rung_with_a_name_that_is_wider_than_its_column_is"
@@ -38,20 +38,20 @@ def ladder(commits: int, sizes: tuple[int, ...] = (4,), configs: tuple[str, ...]
         ]
         for size in sizes:
             records += over_commits(rates, config, size, trials)
-    return charts.history_chart(history(records))
+    return history_chart(history(records))
 
 
 def test_a_cell_of_one_commit_is_no_strip_and_the_small_print_says_so() -> None:
     records = [*over_commits([40, 40]), *over_commits([30], "fp16")]
-    figure = charts.history_chart(history(records))
+    figure = history_chart(history(records))
     assert len(figure.axes) == 1
     assert "left out: 1 cell measured at one commit only" in " ".join(words(figure)).replace("\n", " ")
-    assert "4 commits" in " ".join(words(charts.history_chart(history(over_commits([40] * 4)))))
+    assert "4 commits" in " ".join(words(history_chart(history(over_commits([40] * 4)))))
     apart = history([*over_commits([40, 40]), *over_commits([30] * 3, "fp16")[-1:]])
     assert len(apart.revisions) == 3
-    assert "2 commits" in " ".join(words(charts.history_chart(apart)))  # no column without a point
+    assert "2 commits" in " ".join(words(history_chart(apart)))  # no column without a point
     with pytest.raises(SelectionError, match="no cell was measured at two commits"):
-        charts.history_chart(history(over_commits([40])))
+        history_chart(history(over_commits([40])))
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_the_chart_is_tidy_and_has_a_strip_per_cell(
 
 
 def test_a_regression_is_marked_where_it_is_and_named_below() -> None:
-    figure = charts.history_chart(history(over_commits([40, 40, 36, 36, 36])))
+    figure = history_chart(history(over_commits([40, 40, 36, 36, 36])))
     assert_tidy(figure)
     said = words(figure)
     [mark] = [word for word in said if word.startswith("▼ regression -")]
@@ -88,7 +88,7 @@ def test_a_regression_is_marked_where_it_is_and_named_below() -> None:
 
 
 def test_no_regression_is_not_named() -> None:
-    said = words(charts.history_chart(history(over_commits([40, 40, 40]))))
+    said = words(history_chart(history(over_commits([40, 40, 40]))))
     assert not [word for word in said if word.startswith("▼")]
 
 
@@ -101,7 +101,7 @@ def whiskers(axes: Axes) -> list[tuple[float, float]]:
 def test_whiskers_are_the_interval_and_points_the_figure() -> None:
     commits = history(over_commits([40, 40], spread=0.02))
     point = commits.cells[0].points[0]
-    [axes] = charts.history_chart(commits).axes
+    [axes] = history_chart(commits).axes
     drawn = {round(float(y), 9) for line in axes.lines if set(line.get_xdata()) == {0} for y in line.get_ydata()}
     drawn |= {round(float(y), 9) for x, y in whiskers(axes) if x == 0}
     assert point.interval is not None and point.images_per_s is not None
@@ -110,7 +110,7 @@ def test_whiskers_are_the_interval_and_points_the_figure() -> None:
 
 
 def test_one_trial_has_no_whisker_and_an_empty_mark() -> None:
-    [axes] = charts.history_chart(history(over_commits([40, 30], trials=1))).axes
+    [axes] = history_chart(history(over_commits([40, 30], trials=1))).axes
     marks = [line for line in axes.lines if line.get_marker() == "o"]
     assert [line.get_markerfacecolor() for line in marks] == [PAPER, PAPER]
     assert not whiskers(axes)
@@ -125,7 +125,7 @@ def lines_between(figure: Figure) -> list[list[float]]:
 
 def test_a_new_line_begins_where_the_ground_changes_and_says_why() -> None:
     changed = {"kernel": "6.2.0"}
-    figure = charts.history_chart(history(over_commits([40, 40, 30, 30], environments=[{}, {}, changed, changed])))
+    figure = history_chart(history(over_commits([40, 40, 30, 30], environments=[{}, {}, changed, changed])))
     assert_tidy(figure)
     assert lines_between(figure) == [[0, 1], [2, 3]]
     said = words(figure)
@@ -140,7 +140,7 @@ def test_a_cell_without_a_figure_leaves_a_gap_and_says_how_it_ended() -> None:
     broke = make_record(
         status="oom", started_at=records[8].started_at, run_id="r", environment=make_environment(commit=commit(1))
     )
-    figure = charts.history_chart(history([*kept, broke]))
+    figure = history_chart(history([*kept, broke]))
     assert_tidy(figure)
     assert lines_between(figure) == []
     assert "✗ out of memory" in words(figure)
@@ -149,7 +149,7 @@ def test_a_cell_without_a_figure_leaves_a_gap_and_says_how_it_ended() -> None:
 def test_settings_and_batch_sizes_stand_apart() -> None:
     other = [{"machine": "h200", "device_name": "NVIDIA H200"}] * 2
     records = over_commits([40, 40]) + over_commits([50, 50], environments=other, batch_size=8)
-    figure = charts.history_chart(history(records))
+    figure = history_chart(history(records))
     assert_tidy(figure)
     assert {"batch size 4 · AMD EPYC", "batch size 8 · NVIDIA H200"} <= set(words(figure))
 
@@ -161,21 +161,19 @@ def test_a_long_name_of_a_setting_covers_nothing() -> None:
         for cell, scenario in zip(measures, ("cpu", "a_scenario_with_a_long_name" * 5), strict=True)
         for record in over_commits([40, 40], cell=msgspec.structs.replace(cell, scenario=scenario))
     ]
-    figure = charts.history_chart(history(records))
+    figure = history_chart(history(records))
     assert_tidy(figure)
     assert "batch size 4 · scenario cpu · max time s 2.5" in words(figure)
 
 
 def test_every_strip_spans_the_same_factor() -> None:
     records = over_commits([40, 30]) + over_commits([400, 400], "fp16")
-    spans = {
-        round(float(top / low), 6) for low, top in (a.get_ylim() for a in charts.history_chart(history(records)).axes)
-    }
+    spans = {round(float(top / low), 6) for low, top in (a.get_ylim() for a in history_chart(history(records)).axes)}
     assert len(spans) == 1
 
 
 def test_of_very_many_commits_the_newest_are_drawn() -> None:
-    figure = charts.history_chart(history(over_commits([40.0] * 130, trials=1)))
+    figure = history_chart(history(over_commits([40.0] * 130, trials=1)))
     assert "the newest 120 of 130 commits" in words(figure)
     assert_tidy(figure)
 
@@ -199,12 +197,12 @@ def test_any_mixture_is_tidy(data: st.DataObject) -> None:
             else:
                 facts = {"started_at": record.started_at, "run_id": record.run_id, "environment": record.environment}
                 records.append(make_record(config, status=status, trial=record.trial, **facts))  # type: ignore[arg-type]
-    assert_tidy(charts.history_chart(history(records)))
+    assert_tidy(history_chart(history(records)))
 
 
 def test_nothing_to_plot_and_too_much_are_one_clear_line() -> None:
     with pytest.raises(SelectionError, match="no results to plot"):
-        charts.history_chart(history([]))
+        history_chart(history([]))
     many = [make_record("fp32", size) for size in range(1, 202)]
     with pytest.raises(SelectionError, match="201 cells do not fit in one chart"):
-        charts.history_chart(history(many))
+        history_chart(history(many))

@@ -9,9 +9,9 @@ from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 
 from tcbench.analysis.summary import summarise
-from tcbench.show.charts import throughput_chart
 from tcbench.show.charts.inline import colours, svg, tooltip, variable
 from tcbench.show.charts.palette import INK, fill
+from tcbench.show.charts.throughput import throughput_chart
 
 
 def drawn(figure, prefix="a"):

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from show.charts.charts import TWELVE, assert_tidy, legend, run
 
-from tcbench.show import charts
 from tcbench.show.charts.legend import legend_rows
+from tcbench.show.charts.throughput import throughput_chart
 
 
 def test_the_legend_names_what_each_config_adds() -> None:
-    figure = charts.throughput_chart(run(TWELVE, (4,)), title="T")
+    figure = throughput_chart(run(TWELVE, (4,)), title="T")
     rungs = ["+ dali", "+ batched", "+ nhwc + fused", "+ static_graph"]
     assert legend(figure) == ["fp32", *rungs, "fp32 + opencv", "fp16", *rungs, "fp16 + opencv"]
 
@@ -24,7 +24,7 @@ def test_another_backends_configs_have_rows_of_their_own() -> None:
 
 @pytest.mark.parametrize("config", ["", " ", "+"])
 def test_a_config_without_a_name_has_a_swatch(config: str) -> None:
-    assert_tidy(charts.throughput_chart(run((config,), (4,)), title="T"))
+    assert_tidy(throughput_chart(run((config,), (4,)), title="T"))
 
 
 def test_a_long_name_ends_in_an_ellipsis() -> None:

@@ -10,9 +10,9 @@ from tcbench.analysis.networks import networks
 from tcbench.analysis.summary import CellSummary, summarise
 from tcbench.core.errors import SelectionError
 from tcbench.engine.models import MODELS
-from tcbench.show import charts
-from tcbench.show.console import make_console
+from tcbench.show.charts.networks import networks_chart
 from tcbench.show.networks import table
+from tcbench.show.tables import make_console
 
 BEST = "bf16+batched+nhwc+fused+static_graph"
 RATES = {"fp32": 10.0, "fp32+nhwc": 20.0, BEST: 30.0}
@@ -44,7 +44,7 @@ def test_a_result_has_the_networks_counts_its_base_and_its_best() -> None:
 def test_one_network_is_not_beside_another() -> None:
     assert networks(summaries("resnet50")) == ()
     with pytest.raises(SelectionError, match="results of one network: expected several"):
-        charts.networks_chart(summaries("resnet50"))
+        networks_chart(summaries("resnet50"))
 
 
 def test_a_network_that_failed_keeps_its_place_without_figures() -> None:
@@ -55,7 +55,7 @@ def test_a_network_that_failed_keeps_its_place_without_figures() -> None:
 
 @pytest.mark.parametrize("models", [("alexnet", "vgg16"), tuple(MODELS)])
 def test_the_chart_is_tidy_and_has_two_bars_per_network(models: tuple[str, ...]) -> None:
-    figure = charts.networks_chart(summaries(*models))
+    figure = networks_chart(summaries(*models))
     assert_tidy(figure)
     assert len(bars(figure)) == 2 * len(models)
     assert legend(figure) == ["fp32", BEST.replace("+", " + ")] or len(legend(figure)) == 2

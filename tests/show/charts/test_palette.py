@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tcbench.run import scenario
-from tcbench.show import charts
-from tcbench.show.charts.palette import SERIES
+from tcbench.show.charts.palette import GAIN, GAIN_PALE, LOSS, LOSS_PALE, RAMPS, SERIES, Fill, family, fill
 
 # Full dichromacy: G. Machado, M. Oliveira and L. Fernandes, "A Physiologically-based Model for Simulation of Color
 # Vision Deficiency", IEEE TVCG 15(6), 2009, table 1 at severity 1.0; they act on linear RGB.
@@ -54,31 +53,31 @@ def closest(colours: Sequence[str], sight: str) -> float:
 
 @pytest.mark.parametrize("sight", SIGHT)
 def test_the_ladders_colours_stay_apart_for_every_kind_of_sight(sight: str) -> None:
-    assert closest([charts.fill(config).colour for config in LADDERS], sight) > 13
+    assert closest([fill(config).colour for config in LADDERS], sight) > 13
 
 
 @pytest.mark.parametrize("sight", SIGHT)
 def test_gain_and_loss_stay_apart_for_every_kind_of_sight(sight: str) -> None:
-    assert closest([charts.GAIN, charts.LOSS, charts.GAIN_PALE, charts.LOSS_PALE], sight) > 13
+    assert closest([GAIN, LOSS, GAIN_PALE, LOSS_PALE], sight) > 13
 
 
 def test_the_ladders_colours_differ_in_greyscale() -> None:
-    lightness = sorted(lab(linear(charts.fill(config).colour))[0] for config in LADDERS)
+    lightness = sorted(lab(linear(fill(config).colour))[0] for config in LADDERS)
     assert min(b - a for a, b in itertools.pairwise(lightness)) > 5
 
 
 @given(st.lists(st.sampled_from(["dali", "cuda_graph", "opencv", "x"]), max_size=4, unique=True))
 def test_any_other_config_has_a_hatch_and_its_dtypes_hue(rungs: list[str]) -> None:
     name = "+".join(["fp16", *rungs])
-    fill = charts.fill(name)
-    assert fill.colour in charts.RAMPS["fp16"]
-    assert (fill.hatch is None) == (rungs in ([], ["dali"]))
+    filled = fill(name)
+    assert filled.colour in RAMPS["fp16"]
+    assert (filled.hatch is None) == (rungs in ([], ["dali"]))
 
 
 def test_a_configs_fill_is_the_same_in_every_process() -> None:
-    assert charts.fill("fp16+cuda_graph") == charts.Fill("#e78a0f", "oooo")
-    assert charts.fill("fp16+my_own_rung") == charts.Fill("#e78a0f", "||||")
-    assert charts.fill("tf32").colour in charts.RAMPS["other"]
+    assert fill("fp16+cuda_graph") == Fill("#e78a0f", "oooo")
+    assert fill("fp16+my_own_rung") == Fill("#e78a0f", "||||")
+    assert fill("tf32").colour in RAMPS["other"]
 
 
 def test_configs_one_rung_away_from_a_ladder_stand_apart() -> None:
@@ -86,21 +85,21 @@ def test_configs_one_rung_away_from_a_ladder_stand_apart() -> None:
     below_the_top = [config for config in LADDERS if "static_graph" not in config]
     configs = [f"{base}+{rung}" for base in below_the_top for rung in rungs if rung not in base]
     names = sorted({*configs, *LADDERS})
-    by_fill = {charts.fill(name): name for name in names}
+    by_fill = {fill(name): name for name in names}
     assert len(by_fill) == len(names)
 
 
 @pytest.mark.parametrize("name", ["beyond", "settings"])
 def test_the_configs_of_a_scenario_stand_apart_and_keep_their_dtypes_hue(name: str) -> None:
     configs = scenario.load(name).configs
-    assert len({charts.fill(config.name) for config in configs}) == len(configs)
-    assert all(charts.family(config.name) == charts.family(config.rungs[0]) for config in configs)
+    assert len({fill(config.name) for config in configs}) == len(configs)
+    assert all(family(config.name) == family(config.rungs[0]) for config in configs)
 
 
 def test_leaving_any_one_rung_out_of_a_ladders_top_shows() -> None:
     first, *rungs = LADDERS[-1].split("+")
     names = ["+".join([first, *(rung for rung in rungs if rung != left_out)]) for left_out in rungs]
-    assert len({charts.fill(name) for name in names}) == len(names)
+    assert len({fill(name) for name in names}) == len(names)
 
 
 def test_configs_that_end_alike_rarely_share_a_fill() -> None:
@@ -108,7 +107,7 @@ def test_configs_that_end_alike_rarely_share_a_fill() -> None:
     alike = total = 0
     for last, depth in itertools.product(rungs, (1, 2, 3, 4)):
         below = itertools.combinations([rung for rung in rungs if rung != last], depth)
-        fills = [charts.fill("+".join(["fp16", *some, last])) for some in below]
+        fills = [fill("+".join(["fp16", *some, last])) for some in below]
         alike += sum(a == b for a, b in itertools.combinations(fills, 2))
         total += math.comb(len(fills), 2)
     assert alike < 0.08 * total
@@ -117,18 +116,18 @@ def test_configs_that_end_alike_rarely_share_a_fill() -> None:
 @pytest.mark.parametrize("kind", ["cpu", "cuda"])
 def test_our_configs_and_a_peers_stand_apart(kind: str) -> None:
     configs = [config.name for config in scenario.load("peers").on(kind).configs]
-    assert len({charts.fill(config) for config in configs}) == len(configs)
-    ours = {charts.fill(config).colour for config in configs if "/" not in config}
-    peers = {charts.fill(config).colour for config in configs if "/" in config}
+    assert len({fill(config) for config in configs}) == len(configs)
+    ours = {fill(config).colour for config in configs if "/" not in config}
+    peers = {fill(config).colour for config in configs if "/" in config}
     apart = [closest([one, other], sight) for one in ours for other in peers for sight in SIGHT]
     assert min(apart) > 10
 
 
 def test_a_peers_config_has_its_dtypes_family_and_is_not_ours() -> None:
     for config in ("fp32", "fp16+dali", "bf16+nhwc", "tf32"):
-        assert charts.family(f"torch/{config}") == charts.family(config)
-        assert charts.fill(f"torch/{config}") != charts.fill(config)
-        assert charts.fill(f"torch/{config}") == charts.fill(f"mine/{config}")
+        assert family(f"torch/{config}") == family(config)
+        assert fill(f"torch/{config}") != fill(config)
+        assert fill(f"torch/{config}") == fill(f"mine/{config}")
 
 
 def test_things_in_a_series_differ_in_greyscale_or_in_hatch() -> None:

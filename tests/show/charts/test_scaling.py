@@ -10,7 +10,7 @@ from show.charts.charts import V100, assert_tidy, legend, words
 from tcbench.analysis.scaling import Curve, curves
 from tcbench.core.errors import SelectionError
 from tcbench.core.record import Environment, Record, Status
-from tcbench.show.charts import scaling_chart
+from tcbench.show.charts.scaling import scaling_chart
 
 CONFIGS = ("fp32", "fp16+dali", "fp16+dali+batched")
 

@@ -10,26 +10,27 @@ from show.charts.charts import BATCHED, assert_tidy, bars, run, words
 
 from tcbench.analysis.summary import summarise
 from tcbench.core.errors import SelectionError
-from tcbench.show import charts
+from tcbench.show.charts.palette import GAIN, GAIN_PALE, LOSS, LOSS_PALE, fill
+from tcbench.show.charts.waterfall import ladder_chart
 
 
 @pytest.mark.parametrize("batch_sizes", [(4,), (4, 8), (32, 64, 128, 256), (1, 2, 4, 8, 16, 32)])
 @pytest.mark.parametrize("scale", [1e-6, 1.0, 1e7])
 def test_the_ladder_is_tidy(batch_sizes: tuple[int, ...], scale: float) -> None:
     missing = {("fp32", batch_sizes[-1]): "oom", (BATCHED, batch_sizes[0]): "failed"}
-    figure = charts.ladder_chart(run(batch_sizes=batch_sizes, scale=scale, missing=missing))  # type: ignore[arg-type]
+    figure = ladder_chart(run(batch_sizes=batch_sizes, scale=scale, missing=missing))  # type: ignore[arg-type]
     assert_tidy(figure)
     assert len(figure.axes) == 2 * len(batch_sizes)
 
 
 def test_the_ladder_of_two_machines_is_tidy() -> None:
     summaries = (*run(), *run(batch_sizes=(4, 8), environment=make_environment()))
-    assert_tidy(charts.ladder_chart(summaries))
+    assert_tidy(ladder_chart(summaries))
 
 
 def test_the_ladder_bears_the_steps_own_unit() -> None:
     records = [make_record(cell=make_cell(config, unit="rows")) for config in ("fp32", "fp32+dali")]
-    said = " ".join(words(charts.ladder_chart(summarise(records))))
+    said = " ".join(words(ladder_chart(summarise(records))))
     assert "Rows/s gained or lost" in said and "mages" not in said.replace("64 × 64 images", "")
 
 
@@ -40,15 +41,15 @@ def test_gains_and_losses_carry_sign_and_colour_and_doubt_is_pale() -> None:
         for config, value in rates.items()
         for trial in range(3)
     ]
-    figure = charts.ladder_chart(summarise(records))
+    figure = ladder_chart(summarise(records))
     said = [text for text in words(figure) if "×" in text and text[0] in "+−"]
     assert [text[0] for text in said[:2]] == ["+", "−"]
     assert [text.split()[1] for text in said] == ["1.50×", "0.80×", "1.00×"]
     colours = [msgspec.convert(patch.get_facecolor(), tuple[float, ...], strict=False) for patch in bars(figure)]
     shown = ["#" + "".join(f"{round(255 * channel):02x}" for channel in colour[:3]) for colour in colours]
-    assert shown[0] == charts.fill("fp16").colour and shown[-1] == charts.fill(BATCHED).colour
-    assert shown[1:3] == [charts.GAIN, charts.LOSS]
-    assert shown[3] in (charts.GAIN_PALE, charts.LOSS_PALE)
+    assert shown[0] == fill("fp16").colour and shown[-1] == fill(BATCHED).colour
+    assert shown[1:3] == [GAIN, LOSS]
+    assert shown[3] in (GAIN_PALE, LOSS_PALE)
     assert bars(figure)[2].get_hatch() and not bars(figure)[1].get_hatch()
 
 
@@ -58,7 +59,7 @@ def test_a_great_loss_has_no_more_digits_than_the_base() -> None:
         for config, value in {"fp16": 18.9, "fp16+dali": 0.857}.items()
         for trial in range(3)
     ]
-    [said] = [text for text in words(charts.ladder_chart(summarise(records))) if text.startswith("−")]
+    [said] = [text for text in words(ladder_chart(summarise(records))) if text.startswith("−")]
     assert said.split()[0] in ("−18.0", "−18.1")
 
 
@@ -71,7 +72,7 @@ def test_one_trial_draws_pale_bars_the_whole_ladder_included() -> None:
             for config, value in {"fp16": 100, "fp16+dali": 150}.items()
             for trial in range(trials)
         ]
-        return charts.ladder_chart(summarise(records))
+        return ladder_chart(summarise(records))
 
     (_, step, whole), (_, pale_step, pale_whole) = (bars(drawn(trials)) for trials in (3, 1))
     assert step.get_facecolor() != pale_step.get_facecolor()
@@ -82,6 +83,6 @@ def test_one_trial_draws_pale_bars_the_whole_ladder_included() -> None:
 
 def test_no_ladder_is_one_clear_line() -> None:
     with pytest.raises(SelectionError, match="no ladder in these results"):
-        charts.ladder_chart(run(("fp32", "fp16")))
+        ladder_chart(run(("fp32", "fp16")))
     with pytest.raises(SelectionError, match="no results to plot"):
-        charts.ladder_chart([])
+        ladder_chart([])

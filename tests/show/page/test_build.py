@@ -4,7 +4,7 @@ import factories
 import pytest
 import reports
 
-from tcbench.show.page import build
+from tcbench.show.page.build import build
 
 
 def titles(page):

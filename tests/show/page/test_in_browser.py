@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 import reports
 
-from tcbench.show.page import build, render
+from tcbench.show.page.build import build
+from tcbench.show.page.render import render
 
 pytest.importorskip("selenium")
 

@@ -10,7 +10,8 @@ from html.parser import HTMLParser
 import pytest
 import reports
 
-from tcbench.show.page import build, render
+from tcbench.show.page.build import build
+from tcbench.show.page.render import render
 
 
 class Outline(HTMLParser):

@@ -15,7 +15,8 @@ import timelines
 
 from tcbench.analysis.compare import compare
 from tcbench.core.record import GpuFacts, GpuSamples, GpuState
-from tcbench.show.page import Compared, build, environment, rungs, trials
+from tcbench.show.page import environment, rungs, trials
+from tcbench.show.page.build import Compared, build
 from tcbench.show.page.page import Data, Facts, Figure, Heading, Notice, Page, Points, Prose
 
 

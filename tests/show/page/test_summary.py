@@ -7,8 +7,8 @@ import pytest
 import reports
 
 from tcbench.analysis.compare import compare
-from tcbench.show.page import Compared, build
 from tcbench.show.page.bottlenecks import next_sentence
+from tcbench.show.page.build import Compared, build
 
 
 def said(results) -> list[str]:

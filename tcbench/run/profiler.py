@@ -1,0 +1,255 @@
+"""One trial that is recorded: its timeline, by Nsight Systems or from inside its process, or its host's functions."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tcbench.core import files
+from tcbench.core import recording as recordings
+from tcbench.core.errors import SelectionError, TraceError
+from tcbench.core.host_profile import HostProfile, HostTool
+from tcbench.core.messages import RUNNER_PID, Building, Message, ProfileRequest, Stepped
+from tcbench.core.process import GRACE_S
+from tcbench.core.record import Cell, Record
+from tcbench.core.timeline import Timeline
+from tcbench.engine.accelerators.device import kind_of
+from tcbench.run.launcher import Launcher
+from tcbench.run.plan import PlannedCell
+from tcbench.run.runner import Launch, Runner
+from tcbench.tracing import host, nsys
+from tcbench.tracing.attribution import assemble
+from tcbench.tracing.nsys import Nsys
+from tcbench.tracing.ranges import title_of
+from tcbench.tracing.threads import ThreadSampler
+
+Listen = Callable[[Cell, int, Message], None]
+"""Told each message of a trial of a cell."""
+
+_TOOL_GRACE_S = 120.0
+"""The time that Nsight Systems may take to write its report after the worker has ended."""
+
+_LEAST_S = 8.0
+"""The least length of a profile: py-spy needs a part of a second to attach, and samples 100 times a second."""
+
+
+@dataclass(frozen=True)
+class Recorder:
+    """The tool that records: `nsys` around the worker, or `inside` it the device's own (`DeviceKind.recorder`); else
+    tcbench's own ranges."""
+
+    nsys: Nsys | None = None
+    inside: str | None = None
+    note: str | None = None
+
+
+def recorder_for(tool: str, cell: Cell) -> Recorder:
+    """The recorder that --tool names. Raises TcbenchError."""
+    kind = kind_of(cell.device)
+    if cell.ranks > 1 and tool == "nsys":
+        raise SelectionError("--tool nsys: records one process; with --ranks take --tool auto")
+    if kind.simulates is not None and tool != "ranges":
+        if tool != "auto":
+            raise SelectionError(
+                f"--tool {tool} records what is there, and {cell.device} is simulated; take --tool auto"
+            )
+        return Recorder(inside=kind.recorder)
+    if tool in ("py-spy", "cprofile"):
+        raise SelectionError(f"--tool {tool} looks at the host's functions: add --host")
+    if tool in ("auto", "nsys") and cell.ranks == 1:
+        installed = nsys.find()
+        if installed is not None:
+            return Recorder(nsys=installed)
+        if tool == "nsys":
+            raise SelectionError("--tool nsys: nsys is not on PATH; install Nsight Systems, or take --tool auto")
+    if tool == "cupti" and kind.recorder != tool:
+        raise SelectionError(f"--tool cupti records GPUs only, and the device is {cell.device}")
+    problem = kind.recorder_problem() if kind.recorder else None
+    if tool == "cupti" and problem:
+        raise SelectionError(f"--tool cupti: {problem}")
+    if tool == "auto" and problem:
+        return Recorder(note=f"ranges alone, no kernels: {problem}")
+    return Recorder(inside=kind.recorder if problem is None and tool != "ranges" else None)
+
+
+@dataclass(frozen=True)
+class Taken:
+    """A trial and what was recorded of it, rank by rank; `files` are the tool's own."""
+
+    record: Record
+    timelines: tuple[Timeline, ...] = ()
+    files: tuple[Path, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Take:
+    """Runs the worker, records it, reads what was recorded. `remedy`: what an error says where a file cannot be
+    written beside `stem`."""
+
+    planned: PlannedCell
+    recorder: Recorder
+    launcher: Launcher
+    timeout_s: float
+    stem: Path
+    remedy: str
+
+    def run(self, listen: Listen) -> Taken:
+        """One trial, whose messages go to `listen` too. KeyboardInterrupt ends the worker and the tool and passes
+        through."""
+        tool = self.recorder.nsys
+        with files.scratch(Path(tempfile.gettempdir())) as folder, Sampling() as sampling:
+            session = f"tcbench-{os.getpid()}"
+            with self._session(session):
+
+                def follow(cell: Cell, trial: int, message: Message) -> None:
+                    sampling.listen(message)
+                    listen(cell, trial, message)
+
+                request = ProfileRequest(str(folder / "recording.json"), self.recorder.inside is not None)
+                launch = Launch(request=request)
+                runner = Runner(
+                    self.stem.name,
+                    self.timeout_s,
+                    command=None if tool is None else self._behind(tool, launch, folder, session),
+                    listen=follow,
+                    grace_s=GRACE_S if tool is None else _TOOL_GRACE_S,
+                    launch=launch,
+                    launcher=self.launcher,
+                )
+                (record,) = runner.run([(self.planned, 0)])
+            if record.status != "ok":
+                return Taken(record)
+            return self._read(record, folder, sampling)
+
+    def _behind(self, tool: Nsys, launch: Launch, folder: Path, session: str) -> Callable[[int], list[str]]:
+        """The worker's command line behind that of Nsight Systems, which records it."""
+        traced = kind_of(self.planned.cell.device).nsys_options(tool.version)
+        # The worker's parent is Nsight Systems, so it must not look for its keeper there.
+        words = [*tool.command(folder / "report", session, traced), "env", "-u", RUNNER_PID]
+        return lambda pipe: [*words, *launch.command(pipe)]
+
+    @contextlib.contextmanager
+    def _session(self, session: str) -> Iterator[None]:
+        """Nothing of Nsight Systems' is left behind."""
+        try:
+            yield
+        except BaseException:
+            if self.recorder.nsys is not None:
+                self.recorder.nsys.end(session)
+            raise
+
+    def _read(self, record: Record, folder: Path, sampling: Sampling) -> Taken:
+        """The recording; with what Nsight Systems saw, where it recorded."""
+        path, ranks = folder / "recording.json", record.cell.ranks
+        names = [path] if ranks == 1 else [path.with_name(f"{path.name}.rank{rank}") for rank in range(ranks)]
+        own, *others = (recordings.decode(name.read_bytes()) for name in names)
+        title, work = title_of(record), sampling.work
+        notes = [self.recorder.note] if self.recorder.note else []
+        if own.dropped:
+            notes.append(f"CUPTI lost {own.dropped} records")
+        if self.recorder.nsys is None:
+            source: Any = self.recorder.inside or "ranges"
+            timelines = [assemble(title, own, source, work, record.cell.host_speed)]
+            timelines += [assemble(title_of(record, rank), one, source) for rank, one in enumerate(others, start=1)]
+            return Taken(record, tuple(timelines), notes=tuple(notes))
+        try:
+            timeline, files = self._from_nsys(title, own, work, folder)
+        except TraceError as error:
+            return Taken(record, (assemble(title, own, "ranges", work),), notes=(*notes, f"{error}; ranges alone"))
+        return Taken(record, (timeline,), files, tuple(notes))
+
+    def _from_nsys(self, title: Any, own: Any, work: Any, folder: Path) -> tuple[Timeline, tuple[Path, ...]]:
+        """The timeline in the report, and the report itself, kept beside the trace."""
+        report = nsys.report_of(folder / "report")
+        if report is None:
+            raise TraceError("Nsight Systems left no report")
+        database = folder / "report.sqlite"
+        nsys.to_sqlite(report, database)
+        recorded = nsys.recordings(database)
+        (_, seen, input_work) = recorded[0]
+        timeline = assemble(title, *nsys.with_own(seen, own, input_work, work))
+        imported = nsys.report_of(folder / "report") or report
+        kept = self.stem.with_name(self.stem.name + imported.suffix)
+        with imported.open("rb") as source, files.replacing(kept, self.remedy) as target:
+            shutil.copyfileobj(source, target)
+        return timeline, (kept,)
+
+
+class Sampling:
+    """Watches the worker's input threads through the profiled pass, as its messages tell of it."""
+
+    def __init__(self) -> None:
+        self._pid: int | None = None
+        self._sampler: ThreadSampler | None = None
+
+    def __enter__(self) -> Sampling:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._sampler is not None:
+            self._sampler.stop()
+
+    def listen(self, message: Message) -> None:
+        if isinstance(message, Building):
+            self._pid = message.pid or self._pid
+        elif isinstance(message, Stepped) and message.stage == "profiled":
+            if self._sampler is not None:
+                self._sampler.stop()
+            elif message.steps == 0 and self._pid is not None:
+                self._sampler = ThreadSampler(self._pid)
+                self._sampler.__enter__()
+
+    @property
+    def work(self) -> Sequence[Any]:
+        """The times at which the input's threads worked (`tcbench.tracing.attribution.Work`)."""
+        return self._sampler.work if self._sampler is not None else ()
+
+
+def host_tool(asked: str) -> tuple[HostTool, str | None]:
+    """The tool that --tool names, or the first that can be used, and a note where that is not py-spy. Raises
+    SelectionError."""
+    if asked == "cprofile":
+        return "cProfile", None
+    if asked not in ("auto", "py-spy"):
+        raise SelectionError(f"--tool {asked} records a timeline; with --host, take py-spy, cprofile or auto")
+    py_spy = host.find()
+    problem = host.problem(py_spy) if py_spy else "py-spy is not installed: uv sync --extra host"
+    if problem is None:
+        return "py-spy", None
+    if asked == "py-spy":
+        raise SelectionError(f"--tool py-spy: {problem}")
+    return "cProfile", f"{problem}; cProfile instead, which slows Python down: see the overhead"
+
+
+def host_profile(
+    planned: PlannedCell, tool: HostTool, timeout_s: float, listen: Listen
+) -> tuple[Record, HostProfile | None]:
+    """Run one trial, whose profiled pass is looked at; the profile is None where the trial failed. Raises TraceError.
+    KeyboardInterrupt ends the worker and passes through."""
+    with files.scratch(Path(tempfile.gettempdir())) as folder:
+        request = ProfileRequest(str(folder / "recording.json"), host=tool, least_s=_LEAST_S)
+        py_spy = host.find() if tool == "py-spy" else None
+        pid: int | None = None
+        sampler: host.PySpy | None = None
+
+        def follow(cell: Cell, trial: int, message: Message) -> None:
+            nonlocal pid, sampler
+            if isinstance(message, Building):
+                pid = message.pid or pid
+            elif py_spy and pid and sampler is None and isinstance(message, Stepped) and message.stage == "profiled":
+                sampler = host.PySpy(py_spy, pid, folder)
+            listen(cell, trial, message)
+
+        runner = Runner("profile", timeout_s, listen=follow, launch=Launch(request=request))
+        (record,) = runner.run([(planned, 0)])
+        if record.status != "ok":
+            return record, None
+        raw = sampler.raw() if sampler else ""
+        return record, host.profile_of(record, recordings.decode(Path(request.path).read_bytes()), tool, raw)

@@ -1,0 +1,41 @@
+"""The names of a comparison's two sides, and differences between them in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from tcbench.analysis.comparability import Difference
+
+
+@dataclass(frozen=True)
+class Labels:
+    """The names of the two sides: files, a baseline, revisions; the command line's, made `plain` by the command.
+    `files`: where the records of both are, as a command names them."""
+
+    base: str = "base"
+    current: str = "current"
+    files: tuple[str, str] | None = None
+
+
+UNNAMED = Labels()
+
+
+def several(things: Sequence[str], most: int) -> str:
+    """All of them, or the first few and how many more there are."""
+    if len(things) <= most:
+        return "; ".join(things)
+    return "; ".join(things[:most]) + f"; and {len(things) - most} more"
+
+
+def difference(one: Difference) -> str:
+    """`driver: 570.86 -> 580.12`."""
+    return one.says
+
+
+def allowed(differences: Iterable[Difference], most: int = 8) -> list[str]:
+    """Differences that were let pass, a line for each facet."""
+    facets: dict[str, list[str]] = {}
+    for one in differences:
+        facets.setdefault(one.facet, []).append(difference(one))
+    return [f"{facet}: {several(says, most)}" for facet, says in facets.items()]
