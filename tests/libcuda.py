@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-SOURCE = Path(__file__).parent / "accelerators" / "cuda" / "one_gpu.c"
+SOURCE = Path(__file__).parent / "engine" / "accelerators" / "cuda" / "one_gpu.c"
 
 
 def one_gpu(folder: Path) -> Path:

@@ -11,7 +11,7 @@ from docs.test_gpu_contracts import HEADER, ROOT, named
 from tcbench.engine.accelerators.cpu.onednn import library
 
 PAGE = ROOT / "docs" / "onednn-contracts.md"
-ROOM = ROOT / "tcbench" / "accelerators" / "cpu" / "onednn"
+ROOM = ROOT / "tcbench" / "engine" / "accelerators" / "cpu" / "onednn"
 MAKERS = {"_call": "", "_create": "", "describe": "_primitive_desc_create"}
 """Methods of the engine that take a function's name, and the ending that they give it."""
 

@@ -23,9 +23,9 @@ A_NAME_OF_SOMETHING_ELSE = re.compile(r"cuda_graph|nvidia-dali-cuda1[23]0|driver
 """A rung, a distribution, a field of records: not the kind of device."""
 
 ALLOWED = {
-    "accelerators/tracing.py": "it stands for a GPU that is not there, and normalises by the same route",
-    "accelerators/virtual/kind.py": "it models that kind's devices",
-    "accelerators/virtual/accelerator.py": "it takes that kind's routes",
+    "engine/accelerators/tracing.py": "it stands for a GPU that is not there, and normalises by the same route",
+    "engine/accelerators/virtual/kind.py": "it models that kind's devices",
+    "engine/accelerators/virtual/accelerator.py": "it takes that kind's routes",
     "cli/options.py": "--device's help, which stands at every start of a command: kinds are not read for it",
     "cli/numerics.py": "examples in help",
     "cli/profile.py": "examples in help",
@@ -55,7 +55,9 @@ def test_nothing_outside_its_folder_asks_for_cuda():
     asking = {
         str(path.relative_to(PACKAGE))
         for path in PACKAGE.rglob("*.py")
-        if path.relative_to(PACKAGE).parts[0] != "backends" and "accelerators/cuda" not in str(path)
+        if not path.relative_to(PACKAGE).is_relative_to("engine/backends")
+        and not path.relative_to(PACKAGE).is_relative_to("engine/feeds")
+        and "accelerators/cuda" not in str(path)
         for name in names_in(path)
         if NAMES.search(A_NAME_OF_SOMETHING_ELSE.sub("", name))
     }
