@@ -21,8 +21,8 @@ import virtual
 from tcbench.analysis.scale_out import ALGORITHMS, IMAGES_TO_TRAIN, OVERLAP, Algorithm, all_reduce_s, waits_s
 from tcbench.engine.models import MODELS
 from tcbench.hardware import networks
-from tcbench.show.charts.files import save
-from tcbench.show.charts.scale_out import Curve, Point, scale_out_chart
+from tcbench.present.charts.files import save
+from tcbench.views.scale_out.chart import Curve, Point, scale_out_chart
 
 Way = tuple[Algorithm, float]
 """An all-reduce, and the share of it that hides behind the backward pass."""

@@ -8,7 +8,7 @@ def main() -> None:
     it does any other, without a traceback of imports."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-    from tcbench import cli
+    from tcbench import commands as cli
 
     cli.main()
 

@@ -15,7 +15,7 @@ from unittest import mock
 
 import pytest
 
-from tcbench import cli
+from tcbench import commands as cli
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from typing import Any
 
 import factories
 
-from tcbench import cli
+from tcbench import commands as cli
 from tcbench.analysis.summary import summarise
 from tcbench.core import record
 from tcbench.core.timeline import Span, timeline_of

@@ -18,7 +18,7 @@ from tcbench.core import record
 from tcbench.core.claim import Claim, Side
 from tcbench.core.record import Cell, Record
 from tcbench.core.text import plain
-from tcbench.show.page.build import Compared, Results
+from tcbench.views.report.build import Compared, Results
 
 RATES = (30.0, 33.0, 32.6, 47.0, 52.0, 9.0, 9.1, 15.0, 25.0, 26.0)
 """Images/s of the ten configs at batch size 4."""

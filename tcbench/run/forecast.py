@@ -1,7 +1,7 @@
 """The forecast of a scenario on a GPU that is not here: plans, kernels, memory, launches and the floor of each cell.
 
 Owns the orchestration: each cell's demand (`tcbench.run.demand`), and whether that GPU can serve it, by its kind's
-libraries. `tcbench.analysis.floor` draws conclusions from the counts, `tcbench.show.forecast` shows them.
+libraries. `tcbench.analysis.floor` draws conclusions from the counts, `tcbench.views.forecast` shows them.
 """
 
 from __future__ import annotations

@@ -11,10 +11,10 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from tcbench.analysis.summary import CellSummary
 from tcbench.core.errors import ScenarioError, SelectionError, hint
 from tcbench.core.record import ENOUGH_TRIALS, Cell, Input, TrainSettings
 from tcbench.engine.accelerators.device import Device, find, host, kind_of
@@ -24,6 +24,9 @@ from tcbench.engine.rung import Requires
 from tcbench.hardware import machine
 from tcbench.run import scenario as scenarios
 from tcbench.run.scenario import Config, Scenario
+
+if TYPE_CHECKING:
+    from tcbench.analysis.summary import CellSummary
 
 _MAX_IMAGE_SIZE = 8192
 

@@ -12,12 +12,11 @@ import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 import tcbench
-from tcbench.analysis.claims import Asked
 from tcbench.core import claim as claims
 from tcbench.core import files
 from tcbench.core.claim import Claim
@@ -29,6 +28,9 @@ from tcbench.engine.backends import DEFAULT, builds_models
 from tcbench.engine.models import MODELS
 from tcbench.run import scenario_file
 from tcbench.run.scenario_file import CudnnTable, File, LadderTable, TrainTable
+
+if TYPE_CHECKING:
+    from tcbench.analysis.claims import Asked
 
 SUFFIX = ".toml"
 
@@ -287,6 +289,8 @@ def _ladder(table: LadderTable) -> Ladder:
 def claims_of(scenario: str | None) -> Callable[[Cell], Asked]:
     """The claims on a cell's setting: by the scenario given, or by that which the cell names. The function raises
     ScenarioError."""
+
+    from tcbench.analysis.claims import Asked
 
     @functools.cache
     def loaded(name: str) -> Scenario:

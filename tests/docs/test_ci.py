@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from commands import parse
+from command_lines import parse
 
 pytest.importorskip("check_jsonschema")
 from ruamel.yaml import YAML

@@ -10,7 +10,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from commands import parse
+from command_lines import parse
 
 from tcbench.core import cache
 from tcbench.engine.accelerators.cuda import packages

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 import typer
-from commands import parse
+from command_lines import parse
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-from tcbench.cli import app
+from tcbench.commands import app
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "results" / "README.md", *(ROOT / "docs").rglob("*.md")]

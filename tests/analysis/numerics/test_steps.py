@@ -6,15 +6,15 @@ import msgspec
 import pytest
 
 from tcbench.analysis.numerics.steps import SMOOTH, Document, MethodRun, best
-from tcbench.cli.second_order import race
+from tcbench.commands.numerics.second_order import race
 from tcbench.core.numerics import Finished, Run
 from tcbench.core.record import KfacSettings
 from tcbench.engine.accelerators.device import host
 from tcbench.run import numerics_plan as plan
 from tcbench.run import numerics_runner
 from tcbench.run.scenario import load
-from tcbench.show.charts.numerics_steps import steps_chart
-from tcbench.show.numerics_steps import notes
+from tcbench.views.second_order.chart import steps_chart
+from tcbench.views.second_order.table import notes
 
 
 def made(losses, method="sgd", rate=0.1, seed=0, reason=None) -> MethodRun:

@@ -26,10 +26,10 @@ ALLOWED = {
     "engine/accelerators/tracing.py": "it stands for a GPU that is not there, and normalises by the same route",
     "engine/accelerators/virtual/kind.py": "it models that kind's devices",
     "engine/accelerators/virtual/accelerator.py": "it takes that kind's routes",
-    "cli/options.py": "--device's help, which stands at every start of a command: kinds are not read for it",
-    "cli/numerics.py": "examples in help",
-    "cli/profile.py": "examples in help",
-    "show/page/environment.py": "what a record says of a driver, in its own words",
+    "present/options.py": "--device's help, which stands at every start of a command: kinds are not read for it",
+    "commands/numerics/__init__.py": "examples in help",
+    "commands/profile.py": "examples in help",
+    "views/report/environment.py": "what a record says of a driver, in its own words",
 }
 """Files outside of the folder and of the backends, which name the libraries that they call, and why they may."""
 

@@ -1,0 +1,116 @@
+"""`tcbench baseline set`, `list`, `show`, `remove`: named copies of results to compare with."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from tcbench.present.app import OUT, CommandGroup, GroupedCommand, app
+from tcbench.present.options import FormatOption, ResultsArgument, ResultsFolderOption
+
+baseline_app = typer.Typer(
+    cls=CommandGroup,
+    rich_markup_mode=None,
+    no_args_is_help=True,
+    help="Keep results under a name, to compare others with.",
+)
+app.add_typer(baseline_app, name="baseline")
+
+
+def complete_baseline(incomplete: str) -> list[str]:
+    """Names of the baselines here."""
+    from tcbench.run import baseline
+
+    return [name for name in baseline.names(OUT) if name.startswith(incomplete)]
+
+
+NameArgument = Annotated[
+    str, typer.Argument(metavar="NAME", help="The baseline's name.", autocompletion=complete_baseline)
+]
+
+
+@baseline_app.command("set", cls=GroupedCommand, short_help="Keep a copy of results under a name.")
+def set_(
+    name: NameArgument,
+    results: ResultsArgument = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace the baseline that has this name.")] = False,
+    out: ResultsFolderOption = OUT,
+) -> None:
+    """Keep a copy of results under a name: FOLDER/baselines/NAME.jsonl (--out)."""
+    from tcbench.present.results import read
+    from tcbench.run import baseline
+    from tcbench.views import baseline as view
+
+    records = read(results, out)
+    path = baseline.keep(name, records, out, replace=force)
+    kept = baseline.describe(name, path, records)
+    typer.echo(view.kept(kept))
+    for line in view.doubts(records):
+        typer.echo(f"note: {line}", err=True)
+
+
+@baseline_app.command("list", cls=GroupedCommand)
+def list_(
+    format_: FormatOption = "table",
+    out: ResultsFolderOption = OUT,
+) -> None:
+    """Show the baselines here."""
+    from tcbench.core.text import plain
+    from tcbench.present.tables import make_console
+    from tcbench.run import baseline
+    from tcbench.views import baseline as view
+
+    baselines = baseline.everything(out)
+    if format_ == "json":
+        typer.echo(view.to_json(baselines))
+        return
+    for one in baselines:
+        if isinstance(one, baseline.Broken):
+            typer.echo(f"note: {plain(one.reason)}", err=True)
+    whole = [one for one in baselines if isinstance(one, baseline.Baseline)]
+    if whole:
+        make_console().print(view.table(whole))
+    elif not baselines:
+        typer.echo(f"no baselines in {out / 'baselines'}/; `tcbench baseline set NAME` keeps the newest run")
+
+
+@baseline_app.command("show", cls=GroupedCommand)
+def show(
+    name: NameArgument,
+    format_: FormatOption = "table",
+    out: ResultsFolderOption = OUT,
+) -> None:
+    """Show what a baseline holds: where it is from, and its results."""
+    from tcbench.analysis.summary import speedups, summarise
+    from tcbench.core import store
+    from tcbench.present import simulated, tables
+    from tcbench.present.results import read
+    from tcbench.run import baseline
+    from tcbench.views import baseline as view
+    from tcbench.views.throughput import table as results
+
+    path = baseline.path(name, out)
+    records = read([str(path)], out)
+    held = baseline.describe(name, path, records)
+    summaries = summarise(store.current(records))
+    over_base = speedups(summaries)
+    if format_ == "json":
+        typer.echo(results.summary_json(name, path, summaries, over_base))
+        return
+    console = tables.make_console()
+    for line in simulated.lines(record.environment for record in records):
+        console.print(line, style="bold", markup=False, highlight=False, soft_wrap=True)
+    console.print(view.facts(held))
+    console.print()
+    console.print(results.results_table(summaries, over_base))
+    for line in (*results.reasons(summaries), *results.footnotes(summaries)):
+        console.print(line, style="dim", markup=False, highlight=False, soft_wrap=True)
+
+
+@baseline_app.command("remove", cls=GroupedCommand)
+def remove(name: NameArgument, out: ResultsFolderOption = OUT) -> None:
+    """Delete a baseline. The runs it was made of stay."""
+    from tcbench.run import baseline
+
+    typer.echo(f"removed {baseline.remove(name, out)}")

@@ -1,0 +1,74 @@
+"""`tcbench claims`: what of the talk holds on this machine."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from tcbench.core.errors import SelectionError
+from tcbench.present.app import OUT, command
+from tcbench.present.options import ResultsFolderOption, complete_scenario, format_option, results_argument
+
+if TYPE_CHECKING:
+    pass
+
+
+@command(
+    "Say which of the talk's claims hold here.",
+    """
+tcbench claims                                    the newest run
+tcbench claims results/*/naruse2018-*.jsonl --format markdown
+tcbench claims results --scenario my.toml         by the [[claim]] tables of a scenario of one's own
+""",
+)
+def claims(
+    results: Annotated[
+        list[str] | None,
+        results_argument(
+            "; beside them timelines of `tcbench profile`, which tell kernels per step, and a document of `tcbench "
+            "numerics` (else the newest beside the records)"
+        ),
+    ] = None,
+    scenario: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="The scenario whose claims to judge, by its name or file. Default: that of the results.",
+            autocompletion=complete_scenario,
+        ),
+    ] = None,
+    format_: Annotated[
+        Literal["table", "markdown", "json"],
+        format_option(("table", "markdown", "json")),
+    ] = "table",
+    out: ResultsFolderOption = OUT,
+) -> None:
+    """The scorecard: each claim of the scenario, the talk in 2018 beside this machine, with the figures it rests on. A
+    claim holds, does not hold, is undecided (its interval includes the limit) or was not measured. The exit code is 0
+    whatever holds."""
+    from tcbench.analysis.bottleneck import summarise
+    from tcbench.analysis.claims import any_of, by_timelines, scorecards
+    from tcbench.present.documents import training
+    from tcbench.present.results import read_with_documents
+    from tcbench.present.tables import make_console
+    from tcbench.run.scenario import claims_of
+    from tcbench.views.claims import table as view
+
+    given = read_with_documents(results, out)
+    seen = list(map(summarise, given.timelines))
+    trained = training(given.documents, given.paths)
+    cards = scorecards(given.records, claims_of(scenario), any_of(by_timelines(seen), trained))
+    if seen and len(cards) > 1:
+        raise SelectionError("timelines do not say which machine they are of; name the records of one run with them")
+    if format_ != "table":
+        typer.echo(view.to_json(cards) if format_ == "json" else view.markdown(cards))
+        return
+    console = make_console()
+    for card in cards:
+        console.print(view.title(card), style="bold", markup=False, highlight=False, soft_wrap=True)
+        console.print(view.table(card))
+        console.print(f"\n{view.tally(card)}", markup=False, highlight=False, soft_wrap=True)
+        console.print()
+    for line in view.notes(cards):
+        console.print(line, style="dim", markup=False, highlight=False, soft_wrap=True)

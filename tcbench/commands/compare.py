@@ -1,0 +1,122 @@
+"""`tcbench compare`: whether something got slower, and surely so."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tcbench.core.errors import NotComparableError, SelectionError
+from tcbench.core.text import plain
+from tcbench.present.app import OUT, command, given
+from tcbench.present.options import ResultsFolderOption
+from tcbench.views.comparison.outcome import (
+    COMPARED,
+    AllowOption,
+    FormatOption,
+    MetricOption,
+    OutputOption,
+    StrictOption,
+    ThresholdOption,
+    allowed,
+    called,
+    check_distinct,
+    check_output,
+    comparable,
+    exit_code,
+    metrics,
+    present,
+    retry_command,
+    threshold,
+)
+
+
+@command(
+    "Compare results with earlier ones: what surely got slower?",
+    """
+tcbench compare results/before.jsonl results/after.jsonl
+tcbench compare cpu-20261120-101500 cpu-20261121-093000      by the ids of runs
+tcbench compare --baseline main                              the newest run with what was kept as 'main'
+tcbench compare --baseline main --format github --strict     in CI
+tcbench compare v100/ h200/ --allow all --metric throughput,energy
+""",
+)
+def compare(
+    context: typer.Context,
+    base: Annotated[
+        str | None,
+        typer.Argument(metavar="BASE", help="A file or folder of records, or the id of a run. Not with --baseline."),
+    ] = None,
+    current: Annotated[
+        str | None,
+        typer.Argument(metavar="CURRENT", help="The same. With --baseline the only one; then default: the newest run."),
+    ] = None,
+    baseline: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="In place of BASE: what `tcbench baseline set NAME` kept."),
+    ] = None,
+    out: ResultsFolderOption = OUT,
+    metric: MetricOption = None,
+    threshold_: ThresholdOption = "3%",
+    allow: AllowOption = None,
+    strict: StrictOption = False,
+    format_: FormatOption = "table",
+    output: OutputOption = None,
+) -> None:
+    """Compare two sets of results cell by cell: the ratio with its 95% interval over trials, a verdict, and the phase
+    that a loss sits in. It takes several trials a side (`tcbench run --trials 5`). Of the two sides of a gate it shows
+    the gate's verdicts, unless --threshold or --metric asks for others. Exit codes: 0 no regression; 1 a
+    regression, a missing cell, or one that does not run any more; 2 unreadable; 4 inconclusive and --strict; 5 not
+    comparable."""
+    from tcbench.analysis.compare import compare as compared
+    from tcbench.analysis.verdict import Rule
+    from tcbench.present.results import read_files
+    from tcbench.run import gate_file
+    from tcbench.views.comparison import Labels
+
+    names, rule, may_differ = metrics(metric), Rule(threshold(threshold_)), allowed(allow)
+    check_output(output)
+    (base_path, base_name), (current_path, current_name) = _inputs(base, current, baseline, out)
+    befores, afters = read_files([base_path]).records, read_files([current_path]).records
+    files = plain(str(base_path)), plain(str(current_path))
+    labels = Labels(called(base_name, befores), called(current_name, afters), files)
+    asked = given(context, (one for one in context.command.params if one.name in ("metric", "threshold_")))
+    content = None if asked else gate_file.of(base_path, current_path)
+    if content is not None:
+        typer.echo(f"the verdicts are the gate's ({gate_file.beside(current_path)})", err=True)
+        comparison = gate_file.comparison(content, befores, afters)
+        may_differ = replace(may_differ, facets=may_differ.facets | COMPARED)
+    else:
+        comparison = compared(befores, afters, names, rule)
+    try:
+        check_distinct(befores, afters, labels)
+        comparison = comparable(comparison, labels, may_differ, retry_command(context))
+    except NotComparableError as error:
+        if format_ == "github":
+            from tcbench.views.comparison.github import command as annotation
+
+            typer.echo(annotation("error", "tcbench: not comparable", str(error)))
+        raise
+    present(comparison, labels, format_, output)
+    raise typer.Exit(exit_code(comparison, strict))
+
+
+_Named = tuple[Path, str]
+
+
+def _inputs(base: str | None, current: str | None, baseline: str | None, out: Path) -> tuple[_Named, _Named]:
+    """The paths of the two sides' records, and their names. Raises SelectionError or StoreError."""
+    from tcbench.core import store
+    from tcbench.present.results import newest
+    from tcbench.run import baseline as baselines
+
+    if baseline is None:
+        if base is None or current is None:
+            raise SelectionError("expected two results: tcbench compare BASE CURRENT, or --baseline NAME CURRENT")
+        return (store.resolve(base, out), base), (store.resolve(current, out), current)
+    if current is not None:
+        raise SelectionError(f"--baseline {baseline} stands in BASE's place: expected only CURRENT, got two results")
+    path = newest(out, says=True) if base is None else store.resolve(base, out)
+    return (baselines.path(baseline, out), f"baseline {baseline}"), (path, base or path.stem)

@@ -1,0 +1,218 @@
+"""`tcbench diff`: two measurements of a step side by side, part by part."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tcbench.core.errors import NotComparableError, SelectionError
+from tcbench.present.app import OUT, command
+from tcbench.present.options import (
+    ANOTHER_FILE,
+    BatchSizesOption,
+    ConfigOption,
+    FormatOption,
+    ResultsFolderOption,
+    batch_sizes,
+    config_names,
+    output_option,
+)
+
+if TYPE_CHECKING:
+    from tcbench.analysis.diff import Diff
+    from tcbench.core.record import Record
+    from tcbench.core.timeline import Timeline
+
+_MOST_CELLS = 8
+"""Pairs that are shown; more want --config or --bs."""
+
+
+@command(
+    "Show why a step changed: phase by phase, layer by layer, kernel by kernel.",
+    """
+tcbench diff before.json.gz after.json.gz           phases, layers, kernels
+tcbench diff before.jsonl after.jsonl --config fp32 --bs 8
+tcbench diff RUN --config fp32 --to fp32+nhwc       what a rung changed
+tcbench diff before.jsonl after.jsonl -o diff.png   a waterfall
+""",
+)
+def diff(
+    base: Annotated[
+        str,
+        typer.Argument(metavar="BASE", help="A timeline of `tcbench profile`, a file of records, or the id of a run."),
+    ],
+    current: Annotated[
+        str | None, typer.Argument(metavar="CURRENT", help="The same. Default, with --to: BASE itself.")
+    ] = None,
+    config: ConfigOption = None,
+    to: Annotated[
+        str | None,
+        typer.Option(metavar="CONFIG", help="CURRENT's config, where it is another than BASE's. Default: BASE's."),
+    ] = None,
+    bs: BatchSizesOption = None,
+    top: Annotated[int, typer.Option(metavar="N", min=1, help="Parts to show of each kind.")] = 10,
+    output: Annotated[Path | None, output_option("Also a chart: a .png, .svg or .pdf file. Default: none.")] = None,
+    format_: FormatOption = "table",
+    out: ResultsFolderOption = OUT,
+) -> None:
+    """Take the change of a step apart: what appeared, went, grew and shrank, in milliseconds, as a ratio, and as a
+    share of the step's change; with the rest the shares add up to it. Records tell phases, with intervals where both
+    sides have two trials; profiles tell layers and kernels too. Cells are matched by config and batch size; where each
+    side has one, by that. Exit code 5 for two that did not train the same."""
+    from tcbench.core import store
+
+    sizes, configs = batch_sizes(bs), config_names(config)
+    if output is not None:
+        from tcbench.present.charts.files import check_path
+
+        check_path(output)
+    if current is None and to is None:
+        raise SelectionError("expected two results: tcbench diff BASE CURRENT, or BASE --config CONFIG --to CONFIG")
+    if to is not None and len(configs) != 1:
+        raise SelectionError(f"--to {to}: expected the config to set it beside: --config CONFIG --to {to}")
+    paths = [store.resolve(name, out) for name in (base, current or base)]
+    names = (base, current or base)
+    timelines = _are_timelines(paths)
+    if timelines:
+        if configs or sizes:
+            raise SelectionError("--config and --bs choose cells of records; a profile is one cell")
+        diffs, missing = _of_timelines(paths), list[str]()
+    else:
+        diffs, missing = _of_records(paths, configs, to, sizes)
+    _show(diffs, missing, names, timelines, top, output, format_ == "json")
+
+
+def _are_timelines(paths: Sequence[Path]) -> bool:
+    """Whether both are timelines. Raises SelectionError where one is."""
+    from tcbench.present.results import parted
+
+    records, timelines = parted(paths)
+    if records and timelines:
+        raise SelectionError(
+            f"{records[0]} holds records and {timelines[0]} a timeline; expected two of one kind: "
+            "`tcbench profile` makes timelines"
+        )
+    return bool(timelines)
+
+
+def _of_timelines(paths: Sequence[Path]) -> list[Diff]:
+    from tcbench import tracing
+    from tcbench.analysis.diff import of_timelines
+
+    both: list[tuple[tuple[Timeline, ...], Record | None]] = [
+        (tracing.read(path), tracing.record_in(path)) for path in paths
+    ]
+    (ours, record), (theirs, other) = both
+    if len(ours) != len(theirs):
+        raise NotComparableError(
+            f"{paths[0]} holds {len(ours)} timelines and {paths[1]} {len(theirs)}: not the same number of ranks"
+        )
+    return [of_timelines(one, two, record, other) for one, two in zip(ours, theirs, strict=True)]
+
+
+def _of_records(
+    paths: Sequence[Path], configs: Sequence[str], to: str | None, sizes: Sequence[int] | None
+) -> tuple[list[Diff], list[str]]:
+    """The pairs' diffs, and a line for each cell that has no partner."""
+    from tcbench.analysis.diff import of_records
+    from tcbench.present.results import chosen, read_files
+
+    wanted = (configs, (to,) if to is not None else configs)
+    both = [
+        _cells(path, chosen(read_files([path]).records, names, sizes))
+        for path, names in zip(paths, wanted, strict=True)
+    ]
+    ours, theirs = both
+    if len(ours) == len(theirs) == 1:
+        return [of_records(next(iter(ours.values())), next(iter(theirs.values())))], []
+    if to is not None:  # one config a side, so that the batch sizes pair
+        theirs = {(configs[0], *key[1:]): of for key, of in theirs.items()}
+        ours = {(configs[0], *key[1:]): of for key, of in ours.items()}
+    pairs = [key for key in ours if key in theirs]
+    if not pairs:
+        raise NotComparableError(
+            f"{paths[0]} and {paths[1]} have nothing in common: no config at the same batch size; --config and --to "
+            "name two to set beside each other"
+        )
+    if len(pairs) > _MOST_CELLS:
+        raise SelectionError(f"{len(pairs)} cells in common, more than {_MOST_CELLS}: choose some by --config or --bs")
+    missing = [
+        f"{records[0].cell.label}: only in {paths[place]}"
+        for place, (side, other) in enumerate(((ours, theirs), (theirs, ours)))
+        for key, records in side.items()
+        if key not in other
+    ]
+    return [of_records(ours[key], theirs[key]) for key in pairs], missing
+
+
+def _cells(path: Path, records: Sequence[Record]) -> dict[tuple[str, int, int], list[Record]]:
+    """Records by what cells pair by. Raises SelectionError where two cells share that."""
+    from tcbench.analysis.summary import by_cell
+
+    cells: dict[tuple[str, int, int], list[Record]] = {}
+    for (_, cell), of in by_cell(records).items():
+        if cell.name in cells:
+            raise SelectionError(f"{path}: {cell.label} in several settings or on several machines; name one run")
+        cells[cell.name] = of
+    return cells
+
+
+def _show(
+    diffs: Sequence[Diff],
+    missing: Sequence[str],
+    names: tuple[str, str],
+    timelines: bool,
+    top: int,
+    output: Path | None,
+    json: bool,
+) -> None:
+    from tcbench.core.text import plain
+    from tcbench.present.tables import make_console
+    from tcbench.views.comparison import Labels
+    from tcbench.views.diff import table as view
+
+    labels = Labels(plain(names[0]), plain(names[1]))
+    if output is not None:
+        from tcbench.present.charts.files import save
+        from tcbench.views.diff.chart import diff_chart
+
+        save(diff_chart(diffs, labels), output, ANOTHER_FILE)
+    if json:
+        typer.echo(view.to_json(diffs, labels, missing))
+        return
+    console = make_console(least=100)
+
+    def lines(*texts: str, style: str = "") -> None:
+        for text in texts:
+            console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
+
+    lines(*view.simulated(diffs), style="bold")
+    for one in diffs:
+        lines(*view.head(one, labels).splitlines())
+        lines(view.headline(one), style="bold")
+        for title, table in view.tables(one, top):
+            lines("", title)
+            console.print(table)
+        lines("")
+    lines(*missing, *view.notes(diffs, timelines), style="dim")
+    if not timelines:
+        lines(*_next_step(diffs[0]))
+    if output is not None:
+        lines(f"wrote {output}")
+
+
+def _next_step(of: Diff) -> list[str]:
+    """Layers and kernels are in profiles alone. Nothing where records do not say in which file the scenario is."""
+    from tcbench.run.scenario import load, options_of, shipped
+
+    cell = of.base.cell
+    if cell is None or cell.scenario not in shipped():
+        return []
+    scenario = load(cell.scenario).on(cell.device.partition(":")[0])
+    sizes = ("--bs", str(cell.batch_size), "--threads", str(cell.threads))
+    words = shlex.join(["tcbench", "profile", cell.config, cell.scenario, *sizes, *options_of(cell, scenario)])
+    return [f"Next: {words}   (on both sides: `tcbench diff` of the two shows layers, and a GPU's kernels)"]

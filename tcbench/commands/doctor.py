@@ -1,0 +1,26 @@
+"""`tcbench doctor`: whether this machine is ready to run and to measure."""
+
+from __future__ import annotations
+
+import typer
+
+from tcbench.present.app import OUT, command
+from tcbench.present.options import FormatOption
+
+
+@command("Check this machine, and show how to fix what is missing.")
+def doctor(
+    format_: FormatOption = "table",
+) -> None:
+    """Check what is installed here, what is missing, and what would spoil a measurement; show the command that fixes
+    each.
+
+    Exit code: 0; 1 when tcbench cannot run at all; 2 when CUDA packages are installed but cannot be used here.
+    """
+    from tcbench.run import checkup
+    from tcbench.views import doctor
+
+    findings = checkup.examine(OUT)
+    doctor.show_findings(findings, format_ == "json")
+    if code := checkup.exit_code(findings):
+        raise typer.Exit(code)

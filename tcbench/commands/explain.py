@@ -1,0 +1,90 @@
+"""`tcbench explain`: what holds each cell back, and what to try next."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tcbench.present.app import OUT, command
+from tcbench.present.options import FormatOption, ResultsFolderOption, results_argument
+
+if TYPE_CHECKING:
+    from tcbench.core.timeline import Timeline
+
+
+@command(
+    "Show what limits each cell, and what to try next.",
+    """
+tcbench explain                                   the newest run
+tcbench explain results/*/naruse2018-*.jsonl --details
+tcbench explain profile.json.gz                   what a timeline shows
+""",
+)
+def explain(
+    results: Annotated[list[str] | None, results_argument(", or timelines of `tcbench profile`")] = None,
+    details: Annotated[bool, typer.Option("--details", help="Also a sentence per cell.")] = False,
+    format_: FormatOption = "table",
+    out: ResultsFolderOption = OUT,
+) -> None:
+    """Show for each cell what limits it (input-bound, host-bound, gpu-bound, network-bound or balanced), with the
+    numbers, the rung that reduces it and the most that rung could gain; beside it the measured gain, where these
+    results have it."""
+    from tcbench.analysis.explanation import explain as explanations
+    from tcbench.present import simulated
+    from tcbench.present.results import read_with_timelines
+    from tcbench.present.tables import make_console
+    from tcbench.run.ceilings import arithmetic
+    from tcbench.run.plan import advisable
+    from tcbench.views.bottleneck import table as view
+    from tcbench.views.host import files as host_profiles
+
+    given = read_with_timelines(results, out, alone=True)
+    if given.timelines:
+        _show_timelines(given.timelines, format_ == "json")
+    if not given.records:
+        return
+    arithmetic_s, ceiling = arithmetic(given.records)
+    explained = explanations(given.records, advisable, arithmetic_s)
+    by = ceiling(explained[0].summary)
+    if format_ == "json":
+        typer.echo(view.to_json(explained, by))
+        return
+    console = make_console()
+    for line in simulated.lines(record.environment for record in given.records):
+        console.print(line, style="bold", markup=False, highlight=False, soft_wrap=True)
+    narrow = not view.fits(explained, console)
+    for heading, part in view.by_code(explained):
+        if heading:
+            console.print(heading, style="bold", markup=False, highlight=False, soft_wrap=True)
+        console.print(view.table(part, narrow=narrow))
+        console.print()
+    for line in (hosts := host_profiles.lines(explained, out)):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    if hosts:
+        console.print()
+    if details:
+        for line in view.sentences(explained):
+            console.print(line, markup=False, highlight=False, soft_wrap=True)
+        console.print()
+    checks = view.checks(explained)
+    if checks is not None:
+        ran = simulated.heading(record.environment for record in given.records)
+        console.print(f"The model against what was {ran}:", style="bold")
+        console.print(checks)
+        console.print()
+    for line in view.notes(explained, by, narrow=narrow):
+        console.print(line, style="dim", markup=False, highlight=False, soft_wrap=True)
+
+
+def _show_timelines(timelines: Sequence[Timeline], json: bool) -> None:
+    from tcbench.analysis.bottleneck import summarise
+    from tcbench.views.bottleneck import table as view
+
+    bottlenecks = list(map(summarise, timelines))
+    if json:
+        typer.echo(view.timelines_json(timelines, bottlenecks))
+        return
+    for place, (timeline, bottleneck) in enumerate(zip(timelines, bottlenecks, strict=True)):
+        typer.echo("\n".join([*([""] if place else []), timeline.device_name, *view.lines_of(bottleneck)]))

@@ -1,0 +1,78 @@
+"""`tcbench export`: results for other tools."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal, get_args
+
+import typer
+
+from tcbench.core import files
+from tcbench.core.errors import SelectionError
+from tcbench.present.app import OUT, command
+from tcbench.present.options import (
+    ANOTHER_FILE,
+    ResultsArgument,
+    ResultsFolderOption,
+    format_option,
+    output_option,
+)
+
+Format = Literal["csv", "parquet", "json", "github-action-benchmark", "bencher"]
+
+
+@command(
+    "Export results for other tools.",
+    """
+tcbench export -o trials.csv                              the newest run, a row per trial
+tcbench export results --per step -o steps.parquet
+tcbench export --format github-action-benchmark -o output.json
+tcbench export --format bencher | bencher run --adapter json ...
+""",
+)
+def export(
+    results: ResultsArgument = None,
+    format_: Annotated[
+        Format | None, format_option(get_args(Format), "Default: what -o's name ends in, else csv.")
+    ] = None,
+    output: Annotated[Path | None, output_option("Default: standard output.")] = None,
+    per: Annotated[
+        Literal["trial", "cell", "step"] | None,
+        typer.Option(metavar="ROW", help="trial, cell or step. Default: trial; services take cells only."),
+    ] = None,
+    out: ResultsFolderOption = OUT,
+) -> None:
+    """Export results: tidy tables with units in the columns' names (csv, parquet, json), or what services that follow
+    benchmarks over time read (github-action-benchmark as customBiggerIsBetter, Bencher Metric Format)."""
+    format_ = format_ or _named(output)
+    _check(format_, per, output)
+
+    from tcbench.present.results import read
+    from tcbench.views import export as view
+
+    records = read(results, out)
+    if format_ == "parquet":
+        data = view.to_parquet(records, per or "trial")
+    elif format_ in view.SERVICES:
+        data = view.SERVICES[format_](records).encode("utf-8", "backslashreplace")
+    else:
+        data = view.TEXT[format_](records, per or "trial").encode("utf-8", "backslashreplace")
+    if output is None:
+        typer.echo(data.decode("utf-8"), nl=False)
+        return
+    files.write(output, data, ANOTHER_FILE)
+    typer.echo(f"wrote {output}")
+
+
+def _named(output: Path | None) -> Format:
+    """The format that a file's name ends in; csv where it ends in none."""
+    ending = "" if output is None else output.suffix.lower()
+    return "parquet" if ending == ".parquet" else "json" if ending == ".json" else "csv"
+
+
+def _check(format_: str, per: str | None, output: Path | None) -> None:
+    """Raises SelectionError for what does not go together."""
+    if per not in (None, "cell") and format_ in ("github-action-benchmark", "bencher"):
+        raise SelectionError(f"--per {per}: --format {format_} has an entry for each cell; expected --per cell")
+    if format_ == "parquet" and output is None:
+        raise SelectionError("--format parquet is not text: name a file with -o FILE")

@@ -1,0 +1,459 @@
+"""`tcbench gate`: base and current in turns on this machine, until it is settled whether something got slower."""
+
+from __future__ import annotations
+
+import contextlib
+import shlex
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tcbench.core.errors import SelectionError, TcbenchError
+from tcbench.present.app import INTERRUPTED, OUT, command, given
+from tcbench.present.options import (
+    HOW,
+    WHERE,
+    BatchSizesOption,
+    ConfigOption,
+    DataOption,
+    DeviceOption,
+    ImageSizeOption,
+    LauncherOption,
+    MaxTimeOption,
+    ModelOption,
+    OutOption,
+    QuietOption,
+    RanksOption,
+    ScenarioArgument,
+    SeedOption,
+    TargetOption,
+    ThreadsOption,
+    TimeoutOption,
+    seconds,
+    selection,
+)
+from tcbench.views.comparison.outcome import (
+    COMPARED,
+    JUDGE,
+    AllowOption,
+    FormatOption,
+    MetricOption,
+    OutputOption,
+    StrictOption,
+    ThresholdOption,
+    allowed,
+    called,
+    check_output,
+    comparable,
+    exit_code,
+    metrics,
+    present,
+    retry_command,
+    threshold,
+)
+
+if TYPE_CHECKING:
+    from tcbench.analysis.eta import Estimate
+    from tcbench.analysis.verdict import Interim, Rule
+    from tcbench.core.record import Cell
+    from tcbench.run.builds import Build
+    from tcbench.run.gate_file import Asked, GateFile
+    from tcbench.run.launcher import Launcher
+    from tcbench.run.plan import Plan, Selection
+
+BUILDS = "What is compared"
+_INTERIMS, _BISECT_INTERIMS = "3,4,6,8", "3,6,12,24"
+"""A bisection ends where its first question stays open, which is of one pair of revisions: it may take more trials, at
+the same levels, so that no name becomes likelier to be wrong."""
+
+
+@command(
+    "Run two versions in turns until it is settled whether one is slower.",
+    """
+tcbench gate --base main                           the working tree against a revision with its own environment
+tcbench gate ./my_step.toml --base HEAD            before a commit: a step of one's own
+tcbench gate --base v1.0 --current v1.1 --bs 8 --budget 30m --format github
+tcbench gate --base-python old/bin/python          the same code on other libraries
+tcbench gate ./my_step.toml --bisect v1.0..main    the commit that made it slower
+""",
+)
+def gate(
+    context: typer.Context,
+    scenario: ScenarioArgument = None,
+    base: Annotated[
+        str | None,
+        typer.Option(
+            metavar="REVISION",
+            help="The git revision to judge against. Default: none; this or one of the two below is needed.",
+            rich_help_panel=BUILDS,
+        ),
+    ] = None,
+    current: Annotated[
+        str | None,
+        typer.Option(
+            metavar="REVISION", help="The git revision to judge. Default: the working tree.", rich_help_panel=BUILDS
+        ),
+    ] = None,
+    base_python: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PYTHON", help="In place of --base: the interpreter to judge against.", rich_help_panel=BUILDS
+        ),
+    ] = None,
+    current_python: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PYTHON",
+            help="The interpreter to judge. Default: that of this command.",
+            rich_help_panel=BUILDS,
+        ),
+    ] = None,
+    bisect: Annotated[
+        str | None,
+        typer.Option(
+            metavar="GOOD..BAD",
+            help="In place of --base: name the commit after GOOD, up to BAD, that made a cell slower.",
+            rich_help_panel=BUILDS,
+        ),
+    ] = None,
+    setup: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COMMAND",
+            help="Makes the environment (.venv) of a revision in its worktree, each time; '' for none. "
+            "Default: 'uv sync --quiet' where the revision has a pyproject.toml.",
+            rich_help_panel=BUILDS,
+        ),
+    ] = None,
+    bs: BatchSizesOption = None,
+    ranks: RanksOption = None,
+    config: ConfigOption = None,
+    device: DeviceOption = "auto",
+    data: DataOption = None,
+    model: ModelOption = None,
+    image_size: ImageSizeOption = None,
+    interims: Annotated[
+        str | None,
+        typer.Option(
+            "--looks",
+            metavar="N,N,...",
+            help="Trials a side after which a cell is judged: one to four numbers, ascending. Default: 3,4,6,8; with "
+            "--bisect 3,6,12,24.",
+            rich_help_panel=HOW,
+        ),
+    ] = None,
+    budget: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="Begin no trial after trials have taken so long, e.g. 30m or 1800 (seconds). Default: none.",
+            rich_help_panel=HOW,
+        ),
+    ] = None,
+    target: TargetOption = None,
+    max_time: MaxTimeOption = None,
+    timeout: TimeoutOption = None,
+    seed: SeedOption = 0,
+    threads: ThreadsOption = None,
+    launcher: LauncherOption = None,
+    metric: MetricOption = None,
+    threshold_: ThresholdOption = "3%",
+    allow: AllowOption = None,
+    strict: StrictOption = False,
+    lenient: Annotated[
+        bool,
+        typer.Option("--lenient", help="Exit code 0 also where nothing at all was settled.", rich_help_panel=JUDGE),
+    ] = False,
+    format_: FormatOption = "table",
+    output: OutputOption = None,
+    out: OutOption = OUT,
+    resume: Annotated[
+        bool,
+        typer.Option("--resume", help="Go on with the newest gate that did not end.", rich_help_panel=WHERE),
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what would run and how long, and stop.", rich_help_panel=WHERE)
+    ] = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Run base and current in turns, each trial in a process of its own, and judge all cells together: what is decided
+    stops, what is inconclusive gets more trials. Libraries and Python may differ. Exit codes: 0 no regression; 1 a
+    regression, or a cell that does not run any more; 2 a mistake, or a side that cannot be prepared; 4 nothing at all
+    was settled (--lenient: 0), or something is inconclusive and --strict; 5 not comparable, or nothing was measured on
+    both sides; 130 interrupted."""
+    from tcbench.analysis.verdict import Rule
+    from tcbench.core.store import read
+    from tcbench.present import tables
+    from tcbench.present.progress import Stages
+    from tcbench.run import builds, gate_file, images
+    from tcbench.run.launcher import find_for
+    from tcbench.run.plan import plan_of
+    from tcbench.views.comparison import Labels
+
+    def check(made: Plan) -> None:
+        with Stages(stderr, quiet) as stages:
+            images.check_folder(made, stages.advance)
+
+    if bisect is not None:
+        _refuse_beside_bisect(context, format_)
+    check_output(output)
+    if strict and lenient:
+        raise SelectionError("--strict and --lenient: expected one of them")
+    names, rule = metrics(metric), Rule(threshold(threshold_))
+    may_differ = allowed(allow)
+    may_differ = replace(may_differ, facets=may_differ.facets | COMPARED)
+    of_gate = parse_interims(interims or (_INTERIMS if bisect is None else _BISECT_INTERIMS), rule)
+    budget_s = seconds("--budget", budget)
+    chosen = selection(
+        bs=bs,
+        config=config,
+        data=data,
+        image_size=image_size,
+        model=model,
+        target=target,
+        max_time=max_time,
+        timeout=timeout,
+        seed=seed,
+        threads=threads,
+        ranks=ranks,
+    )
+    stderr = tables.make_console(stderr=True)
+
+    def say(line: str) -> None:
+        if not quiet:
+            stderr.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    if bisect is not None:
+        from tcbench.commands.gate import bisect as bisecting
+
+        def of_bad() -> tuple[Plan, Launcher]:
+            made = plan_of(scenario, chosen, device)
+            check(made)
+            return find_for(made, launcher, asked=ranks is not None)
+
+        bisecting.bisect(
+            bisect, of_bad, setup, of_gate, rule, budget_s, out.absolute(), say, quiet=quiet, json=format_ == "json"
+        )
+    setup = "" if dry_run and base is not None else setup
+    wanted = builds.Requested(base, current, base_python, current_python, setup)
+    out = out.absolute()
+    with builds.prepared(wanted, say) as ready:
+        # The scenario and its step are the current side's.
+        with contextlib.chdir(ready[1].folder):
+            plan = plan_of(scenario, chosen, device, remote=current_python is not None)
+        check(plan)
+        plan, starter = find_for(plan, launcher, asked=ranks is not None)
+        asked = gate_file.Asked(
+            base=ready[0].code,
+            current=ready[1].code,
+            scenario=plan.scenario.name,
+            cells=tuple(planned.cell for planned in plan.cells),
+            metrics=names,
+            threshold=rule.threshold,
+            trials=tuple(interim.trials for interim in of_gate),
+        )
+        same = ready[0].code == ready[1].code
+        if dry_run:
+            _show_plan(plan, ready, asked, out, budget_s)
+            return
+        path = _to_resume(out / plan.device.machine, asked, say) if resume else None
+        gone = _gone(scenario, chosen, device, ready[0], plan, say) if base is not None else ()
+        notes = (f"base and current are the same code ({ready[1].says}): any difference is the machine's",) * same
+        content = gate_file.GateFile(asked=asked, names=(ready[0].says, ready[1].says), gone=gone, notes=notes)
+        for note in notes:
+            say(f"note: {note}")
+        path = path or _new_path(out, plan.device.machine)
+        content = _settled(path, content, plan, starter, ready, budget_s, say, quiet)
+    of_both = [read([of]).records if of.exists() else () for of in gate_file.record_files(path).values()]
+    comparison = gate_file.comparison(content, *of_both)
+    gate_file.write(path, gate_file.shown(content, comparison))
+    kept = tuple(of[0].run_id for of in of_both if of)
+    labels = Labels(
+        called(ready[0].says, of_both[0]),
+        called(ready[1].says, of_both[1]),
+        (kept[0], kept[1]) if len(kept) == 2 and out == OUT.absolute() else None,
+    )
+    comparison = comparable(comparison, labels, may_differ, retry_command(context))
+    present(comparison, labels, format_, output)
+    raise typer.Exit(exit_code(comparison, strict or (comparison.unsettled and not lenient)))
+
+
+def _refuse_beside_bisect(context: typer.Context, format_: str) -> None:
+    """Raises SelectionError where an option stands beside --bisect that has no meaning there."""
+    kept = _OF_BISECT | ({"format_"} if format_ in ("table", "json") else set())
+    refused = given(context, (one for one in context.command.params if one.name not in kept))
+    if refused:
+        raise SelectionError(
+            "--bisect GOOD..BAD looks for lost throughput between two revisions, prints words or JSON and goes on by "
+            f"itself: leave out {shlex.join(refused)}"
+        )
+
+
+_OF_BISECT = {"scenario", "bisect", "setup", "bs", "ranks", "config", "device", "data", "model", "image_size"}
+_OF_BISECT |= {"interims", "budget", "target", "max_time", "timeout", "seed", "threads", "launcher", "threshold_"}
+_OF_BISECT |= {"out", "quiet"}
+"""The parameters of `gate` that `--bisect` takes."""
+
+
+def _to_resume(folder: Path, asked: Asked, say: Callable[[str], None]) -> Path | None:
+    """The newest gate on this machine that did not end, to be gone on with. Raises SelectionError where it was asked
+    something else: its trials would not be of the same code or cells."""
+    from tcbench.run import gate_file
+
+    path = gate_file.unfinished(folder)
+    if path is None:
+        say("nothing to resume: a new gate")
+        return None
+    before = gate_file.read(path).asked
+    differing = before.differs(asked)
+    if differing is not None:
+        raise SelectionError(
+            f"--resume: {path.name} was asked another thing ({differing} is not what it was); give the command that "
+            "began it, or leave --resume out for a new gate"
+        )
+    return path
+
+
+def _expected(plan: Plan, asked: Asked, out: Path, budget_s: float | None) -> tuple[str, Estimate]:
+    """The least and the most trials and minutes of a gate, in words; by the newest run of this machine, if there is
+    one, and without it by a guess."""
+    from tcbench.analysis.eta import estimate
+    from tcbench.core import store
+    from tcbench.present.format import counted, duration
+    from tcbench.present.results import by_age
+
+    newest = next((path for path in by_age(out / plan.device.machine) if not store.is_blank(path)), None)
+    expected = estimate((), store.read([newest]).records if newest else ())
+    cells = [planned.cell for planned in plan.cells if planned.skip_reason is None]
+    round_s = 2 * sum(map(expected.trial_s, cells))
+    least, *_, most = asked.trials if len(asked.trials) > 1 else asked.trials * 2
+    says = f"{counted(len(cells), 'cell')}, {2 * least * len(cells)} to {2 * most * len(cells)} trials"
+    says += f", about {duration(least * round_s)} to {duration(most * round_s)}"
+    by = f"by {newest.stem}" if newest else "a guess: nothing was measured here yet"
+    says += f" ({by}); judged after {', '.join(map(str, asked.trials))} trials a side"
+    return says + (f"; --budget ends it after {duration(budget_s)}" if budget_s is not None else ""), expected
+
+
+def _show_plan(plan: Plan, ready: tuple[Build, Build], asked: Asked, out: Path, budget_s: float | None) -> None:
+    """Print the cells that a gate would run, and how long that would take."""
+    from tcbench.present import tables
+    from tcbench.views import planning
+
+    stdout = tables.make_console()
+
+    def say(line: str) -> None:
+        stdout.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    say(f"base {ready[0].says}, current {ready[1].says}")
+    say(planning.plan_line(plan))
+    say(_expected(plan, asked, out, budget_s)[0])
+    for planned in plan.cells:
+        say(f"  {planned.cell.label}" + (f": skipped: {planned.skip_reason}" if planned.skip_reason else ""))
+
+
+def _gone(
+    scenario: str | None,
+    chosen: Selection,
+    device: str,
+    base: Build,
+    plan: Plan,
+    say: Callable[[str], None],
+) -> tuple[Cell, ...]:
+    """The cells that base's own scenario has and current's has not: nobody would miss them otherwise."""
+    from tcbench.run.plan import plan_of
+
+    try:
+        with contextlib.chdir(base.folder):
+            before = plan_of(scenario, chosen, device)
+    except TcbenchError as error:
+        say(f"note: whether cells are missing is not known: base's scenario cannot be read here: {error}")
+        return ()
+    here = {planned.cell.name for planned in plan.cells}
+    return tuple(p.cell for p in before.cells if p.cell.name not in here)
+
+
+def parse_interims(text: str, rule: Rule) -> tuple[Interim, ...]:
+    """Read --looks. Raises SelectionError."""
+    from tcbench.analysis import verdict
+
+    shown = text if len(text) < 30 else f"{text[:27]}..."
+    words = [word.strip() for word in text.split(",")]
+    if not all(word.isascii() and word.isdigit() and len(word) < 7 for word in words):
+        raise SelectionError(f"--looks {shown!a}: expected numbers of trials, such as 3,4,6,8")
+    try:
+        return verdict.interims([int(word) for word in words], rule)
+    except ValueError as error:
+        raise SelectionError(f"--looks {shown}: {error}, such as 3,4,6,8") from None
+
+
+def _settled(
+    path: Path,
+    content: GateFile,
+    plan: Plan,
+    launcher: Launcher,
+    ready: tuple[Build, Build],
+    budget_s: float | None,
+    say: Callable[[str], None],
+    quiet: bool,
+) -> GateFile:
+    """Run the trials that the gate asks for, keeping records as they come, until every cell is over or the budget is
+    spent; what its files hold already is not run again. The answer has the decisions. Ends the command with exit code
+    130 when interrupted."""
+    from tcbench.core import store
+    from tcbench.present import tables
+    from tcbench.present.app import command_again
+    from tcbench.present.format import counted, duration
+    from tcbench.present.progress import RunProgress, Stages
+    from tcbench.run import gate_file, images, turns
+    from tcbench.run.gate import start
+    from tcbench.run.ranks import probe_largest
+    from tcbench.views import planning
+
+    paths, out, asked = gate_file.record_files(path), path.parents[1], content.asked
+    named = [str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path) for path in paths.values()]
+    before = {side: store.read([of]).records if of.exists() else () for side, of in paths.items()}
+    stderr = tables.make_console(stderr=True)
+    try:
+        probe_largest(launcher, [planned.cell for planned in plan.cells if planned.skip_reason is None])
+        with contextlib.ExitStack() as stack:
+            stores = {side: stack.enter_context(store.Store(of)) for side, of in paths.items()}
+            gate_file.write(path, content)
+            with Stages(stderr, quiet) as stages:
+                images.generate(plan, stages.advance)
+            says, expected = _expected(plan, asked, out, budget_s)
+            say(planning.plan_line(plan))
+            say(says)
+            if n := sum(map(len, before.values())):
+                say(f"resuming {path.name}: {counted(n, 'record')} there")
+            state = start(len(asked.cells), asked.interims, asked.metrics)
+            progress = stack.enter_context(RunProgress(stderr, expected, 0, quiet))
+            ended = turns.measure(state, plan, ready, launcher, stores, progress, budget_s, before)
+    except KeyboardInterrupt:
+        stored = len(store.read(of for of in paths.values() if of.exists()).records)
+        there = f"what is there: tcbench compare {shlex.join(named)}"
+        where = f"{counted(stored, 'record')} kept; go on with: {command_again(resume=True)}; {there}"
+        typer.echo(f"\ninterrupted; {where if stored else 'nothing was measured yet'}", err=True)
+        raise typer.Exit(INTERRUPTED) from None
+    finally:
+        for of in paths.values():
+            store.remove_empty(of)
+        if not any(of.exists() for of in paths.values()):
+            path.unlink(missing_ok=True)
+            store.remove_empty(path)
+    say(f"Records: {' and '.join(named)}")
+    after = f"the budget of {duration(budget_s or 0)} was spent: cells not yet decided are inconclusive"
+    ended_by = after if ended.spent else None
+    return gate_file.judged(content, ended.state, ended_by)
+
+
+def _new_path(out: Path, machine: str) -> Path:
+    """The file of a new gate's verdicts. Who made current's records has the name: all files are this gate's alone."""
+    from tcbench.core.store import new_path
+    from tcbench.run import gate_file
+
+    path = gate_file.beside(new_path(out, machine, "gate", "-current"))
+    assert path is not None
+    return path

@@ -1,0 +1,217 @@
+"""`tcbench gate --bisect`: the commit that made a cell slower."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shlex
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+import typer
+
+from tcbench.core.errors import NotComparableError, SelectionError
+from tcbench.present.app import INTERRUPTED
+from tcbench.views.comparison.outcome import INCONCLUSIVE, REGRESSION
+
+if TYPE_CHECKING:
+    from tcbench.analysis.compare import Comparison
+    from tcbench.analysis.verdict import Interim, Rule
+    from tcbench.core.record import Record
+    from tcbench.run.bisect import Bisection, State
+    from tcbench.run.builds import Build
+    from tcbench.run.launcher import Launcher
+    from tcbench.run.plan import Plan, PlannedCell
+
+Say = Callable[[str], None]
+
+
+def bisect(
+    commits: str,
+    make_plan: Callable[[], tuple[Plan, Launcher]],
+    setup: str | None,
+    interims: Sequence[Interim],
+    rule: Rule,
+    budget_s: float | None,
+    out: Path,
+    say: Say,
+    *,
+    quiet: bool,
+    json: bool,
+) -> NoReturn:
+    """Settle whether BAD of GOOD..BAD is slower than GOOD, then name the commit that made it so. `make_plan` is called
+    in BAD's folder. Ends with 1 where a commit is named, 0 where BAD is not slower, 4 where nothing is sure. Raises
+    BuildError or NotComparableError where GOOD or BAD cannot be measured."""
+    from tcbench.run import bisect as bisections
+    from tcbench.run import builds, revisions
+
+    good_name, bad_name = parse(commits)
+    project = revisions.project(Path.cwd())
+    good = revisions.commit(project, "--bisect", good_name)
+    listed = revisions.between(project, good, revisions.commit(project, "--bisect", bad_name))
+    bad = listed[-1].id
+    say(f"{len(listed)} commits after {good[:12]} up to {bad[:12]}")
+    with builds.workshop(setup, say) as make:
+        ready, built = {}, []
+        for name, commit in ((good_name, good), (bad_name, bad)):
+            started = time.monotonic()
+            ready[commit] = make(name, commit)
+            built.append(bisections.Built(commit=commit, seconds=time.monotonic() - started))
+        with contextlib.chdir(ready[bad].folder):
+            plan, launcher = make_plan()
+        begun = bisections.Bisection(
+            good=good,
+            bad=bad,
+            commits=tuple(commit.id for commit in listed),
+            subjects=tuple(commit.subject for commit in listed),
+            cells=tuple(planned.cell.key for planned in plan.cells),
+            threshold=rule.threshold,
+            built=tuple(built),
+        )
+        try:
+            ended, path = _searched(begun, plan, launcher, ready, make, interims, rule, budget_s, out, say, quiet)
+        except KeyboardInterrupt:
+            typer.echo("\ninterrupted; the same command goes on from the last round", err=True)
+            raise typer.Exit(INTERRUPTED) from None
+    if json:
+        typer.echo(path.read_text("utf-8"), nl=False)
+    else:
+        from tcbench.views import bisect as view
+
+        typer.echo("\n".join([*view.verdict(ended), *_why(ended, path), f"wrote {path}"]))
+    raise typer.Exit({"named": REGRESSION, "no loss": 0}.get(ended.state, INCONCLUSIVE))
+
+
+def parse(commits: str) -> tuple[str, str]:
+    """GOOD and BAD of --bisect GOOD..BAD. Raises SelectionError."""
+    match = re.fullmatch(r"(.+?)\.\.(.+)", commits)
+    if match is None or match[2].startswith("."):
+        shown = commits if len(commits) < 60 else f"{commits[:57]}..."
+        raise SelectionError(f"--bisect {shown!a}: expected GOOD..BAD, two revisions, such as v1.0..main")
+    return match[1], match[2]
+
+
+def _searched(
+    begun: Bisection,
+    plan: Plan,
+    launcher: Launcher,
+    ready: dict[str, Build],
+    make: Callable[[str, str], Build],
+    interims: Sequence[Interim],
+    rule: Rule,
+    budget_s: float | None,
+    out: Path,
+    say: Say,
+    quiet: bool,
+) -> tuple[Bisection, Path]:
+    """The bisection at its end, and its record's file."""
+    from tcbench.core import store
+    from tcbench.run import bisect as bisections
+    from tcbench.run.runner import Runner
+    from tcbench.run.turns import explained
+    from tcbench.views import bisect as view
+
+    of, path, earlier_s = begun, bisections.unfinished(out / plan.device.machine, begun), 0.0
+    if path is not None:
+        of = bisections.read(path)
+        earlier_s = of.seconds  # the budget is that of this call
+        say(f"goes on with {path} ({len(of.rounds)} rounds); remove that file to begin anew")
+    else:
+        first = store.new_path(out, plan.device.machine, "bisect")
+        path = first.with_suffix(".json")
+        first.unlink()
+        of = _ends(of, plan, launcher, ready, interims, rule, budget_s, path, say, quiet)
+        bisections.write(of, path)
+    if of.state == "searching":
+        (planned,) = (one for one in plan.cells if one.cell.key == of.cell_key)
+
+        def trial(build: Build, planned: PlannedCell, number: int, run_id: str) -> Record:
+            runner = Runner(run_id, plan.timeout_s, launch=build.launch, launcher=launcher)
+            (record,) = runner.run([(planned, number)])
+            return explained(record)
+
+        bench = bisections.Bench(path, planned, lambda commit: make(commit[:12], commit), trial, ready)
+        say(view.outlook(of, bench.ready))
+        left_s = None if budget_s is None else budget_s - (of.seconds - earlier_s)
+        for now in bisections.steps(of, bench, left_s):
+            for line in view.step(of, now, bench.ready):
+                say(line)
+            of = now
+    return of, path
+
+
+def _ends(
+    of: Bisection,
+    plan: Plan,
+    launcher: Launcher,
+    ready: dict[str, Build],
+    interims: Sequence[Interim],
+    rule: Rule,
+    budget_s: float | None,
+    path: Path,
+    say: Say,
+    quiet: bool,
+) -> Bisection:
+    """With GOOD and BAD measured in turns, until it is settled which cells became slower; the one that lost most is
+    searched for. Raises NotComparableError where either was not measured."""
+    import msgspec
+
+    from tcbench.analysis.eta import estimate
+    from tcbench.core.store import SUFFIX, Store
+    from tcbench.present import tables
+    from tcbench.present.progress import RunProgress
+    from tcbench.run import bisect as bisections
+    from tcbench.run import gate as gates
+    from tcbench.run import turns
+
+    say(f"is {of.bad[:12]} slower at all? {2 * interims[0].trials} to {2 * interims[-1].trials} trials a cell")
+    files = [path.with_name(f"{path.stem}-{commit[:12]}{SUFFIX}") for commit in (of.good, of.bad)]
+    pair = (replace(ready[of.good], name=gates.BASE), replace(ready[of.bad], name=gates.CURRENT))
+    state = gates.start(len(plan.cells), interims)
+    started = time.monotonic()
+    with Store(files[0]) as base, Store(files[1]) as current:
+        progress = RunProgress(tables.make_console(stderr=True), estimate(()), 0, quiet)
+        stores = {gates.BASE: base, gates.CURRENT: current}
+        with progress:
+            ended = turns.measure(state, plan, pair, launcher, stores, progress, budget_s)
+    cells = [planned.cell for planned in plan.cells]
+    comparison = gates.comparison(ended.state, cells, ended.base, ended.current, rule, "the budget was spent")
+    of = msgspec.structs.replace(of, trials=len(ended.base) + len(ended.current), seconds=time.monotonic() - started)
+    lost = {c.cell.key: c.ratio.value for c in comparison.cells if c.verdict == "regression" and c.ratio is not None}
+    lost = lost or bisections.lost_at_the_median(cells, ended.base, ended.current, rule)
+    if not lost:
+        return msgspec.structs.replace(of, state=_not_slower(comparison, say))
+    planned = next(one for one in plan.cells if one.cell.key == min(lost, key=lambda key: lost[key]))
+    return bisections.begun(of, planned, ended.base, ended.current)
+
+
+def _not_slower(comparison: Comparison, say: Say) -> State:
+    """The state of a bisection whose BAD is not surely slower, after saying why. Raises NotComparableError where cells
+    were not measured on both ends: a commit that broke one is git bisect's to find."""
+    from tcbench.views.comparison import wording
+
+    for line in wording.reasons(comparison.cells, wording.names(comparison.cells)):
+        say(line)
+    broken = [cell for cell in comparison.cells if not cell.measured and cell.verdict != "inconclusive"]
+    if broken:
+        reasons = "; ".join(f"{cell.cell.label}: {cell.why}" for cell in broken[:3])
+        raise NotComparableError(f"not measured on both ends, so there is no loss to look for: {reasons}")
+    return "not settled" if comparison.inconclusive else "no loss"
+
+
+def _why(of: Bisection, path: Path) -> list[str]:
+    """The commands that go on from a commit that was named."""
+    from tcbench.core.store import SUFFIX
+
+    if of.named is None:
+        return []
+    before = of.commit(of.place(of.named) - 1)
+    files = [path.with_name(f"{path.stem}-{commit[:12]}{SUFFIX}") for commit in (before, of.named)]
+    if not all(file.exists() for file in files):
+        return []
+    here = Path.cwd()
+    shown = [str(file.relative_to(here) if file.is_relative_to(here) else file) for file in files]
+    return [f"why: {shlex.join(['tcbench', 'diff', *shown])}"]

@@ -1,0 +1,97 @@
+"""`tcbench history`: cells over commits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tcbench.core.errors import SelectionError
+from tcbench.present.app import OUT, command
+from tcbench.present.options import (
+    ANOTHER_FILE,
+    BatchSizesOption,
+    ConfigOption,
+    FormatOption,
+    ResultsFolderOption,
+    batch_sizes,
+    config_names,
+    output_option,
+    results_argument,
+)
+from tcbench.views.comparison import outcome as comparisons
+from tcbench.views.comparison.outcome import AllowOption, ThresholdOption
+
+
+@command(
+    "Show cells over commits, and where they regressed.",
+    """
+tcbench history                                   every run under results/
+tcbench history --config 'fp16*' --bs 256 -o history.png
+tcbench history results/h200 --threshold 5% --json
+""",
+)
+def history(
+    results: Annotated[list[str] | None, results_argument(default="all of results/")] = None,
+    config: ConfigOption = None,
+    bs: BatchSizesOption = None,
+    threshold: ThresholdOption = "3%",
+    allow: AllowOption = None,
+    output: Annotated[Path | None, output_option("Also a chart: a .png, .svg or .pdf file. Default: none.")] = None,
+    format_: FormatOption = "table",
+    out: ResultsFolderOption = OUT,
+) -> None:
+    """Show each cell over the commits it was run at: images/s with its interval over trials, the change from the
+    commit before, and whether that is a regression. Commits stand by ancestry, those that git does not know here by
+    when they were measured. Commits on unlike machines, drivers or libraries are not compared: a new line begins there
+    and says why."""
+    from tcbench.analysis.verdict import Rule
+
+    sizes = batch_sizes(bs)
+    configs = config_names(config)
+    rule = Rule(comparisons.threshold(threshold))
+    facets = comparisons.allowed(allow).facets
+    if output is not None:
+        from tcbench.present.charts.files import check_path, save
+        from tcbench.views.history.chart import history_chart
+
+        check_path(output)
+
+    from tcbench.analysis.history import history as histories
+    from tcbench.core import git
+    from tcbench.hardware.machine import CHECKOUT
+    from tcbench.present import simulated
+    from tcbench.present.results import chosen, read, without_gates
+    from tcbench.present.tables import make_console
+    from tcbench.views.history import table as view
+
+    if not results and not out.is_dir():
+        raise SelectionError(f"no results in {out}/; `tcbench run` makes some, or name a file")
+    there = read(results, out, default=out)
+    records = without_gates(there, results or ())
+    known = [record.environment for record in records if record.environment is not None]
+    commits = {(commit or "").removesuffix("+") for facts in known for commit in (facts.project_commit, facts.commit)}
+    places = git.ancestry((Path.cwd(), CHECKOUT), commits)
+    cells = histories(chosen(records, configs, sizes), rule, facets, places)
+    wrote = f"wrote {output}"
+    if cells.cells and all(len(cell.points) < 2 for cell in cells.cells):
+        wrote = "no chart: no cell was measured at two commits; `tcbench plot` draws runs"
+    elif output is not None:
+        save(history_chart(cells), output, ANOTHER_FILE)
+    if format_ == "json":
+        typer.echo(view.to_json(cells))
+        return
+    console = make_console()
+    for line in simulated.lines(cell.environment for cell in cells.cells):
+        console.print(line, style="bold", markup=False, highlight=False, soft_wrap=True)
+    for heading, table in view.blocks(cells):
+        console.print(heading)
+        console.print(table)
+        console.print()
+    console.print(view.verdict(cells), markup=False, highlight=False, soft_wrap=True)
+    left_out = "left out: trials of gates and bisections; name a file of theirs to see it"
+    for line in (*view.notes(cells), *[left_out] * (len(records) < len(there))):
+        console.print(line, style="dim", markup=False, highlight=False, soft_wrap=True)
+    if output is not None:
+        console.print(wrote, markup=False, highlight=False, soft_wrap=True)

@@ -1,0 +1,33 @@
+"""`tcbench list`: the scenarios, configs and rungs there are, and what GPUs can do."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from tcbench.present.app import command
+from tcbench.present.options import FormatOption
+
+
+@command("Show scenarios, configs and rungs, or GPUs.", "tcbench list\ntcbench list --gpus", name="list")
+def list_(
+    gpus: Annotated[
+        bool, typer.Option("--gpus", help="GPUs: Tensor Cores, formats, software that serves them, peak rates.")
+    ] = False,
+    format_: FormatOption = "table",
+) -> None:
+    """Show the scenarios with their configs, and the rungs: what each needs, and whether this machine has it.
+
+    With --gpus: which GPU has which Tensor Cores and formats, which CUDA and cuDNN still serve it, and its peak rates.
+    """
+    if gpus:
+        from tcbench.views.gpus import show
+
+        show(format_ == "json")
+        return
+    from tcbench.engine.accelerators import device
+    from tcbench.engine.backends import device_kinds
+    from tcbench.views import list as catalogue
+
+    catalogue.show(device.find("auto", device_kinds()), format_ == "json")

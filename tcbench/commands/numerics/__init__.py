@@ -1,0 +1,568 @@
+"""`tcbench numerics`: do fp16 and bf16 train like fp32 here, many ranks like one, and is every config where its rungs
+say it is?"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+
+from tcbench.core.errors import SelectionError, TcbenchError
+from tcbench.present.app import INTERRUPTED, OUT, SOME_CELL_FAILED, command
+from tcbench.present.options import (
+    ANOTHER_FOLDER,
+    HOW,
+    WHAT,
+    WHERE,
+    DeviceOption,
+    FormatOption,
+    ScenarioArgument,
+    complete_config,
+    config_names,
+    within,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from tcbench.analysis.numerics.judgement import Margins
+    from tcbench.core.numerics import AnyJob, Document, Finished, Gradients, Setting
+    from tcbench.core.record import Environment
+    from tcbench.engine.accelerators.device import Device
+    from tcbench.run.numerics_plan import Asked
+    from tcbench.run.numerics_runner import Runner
+    from tcbench.run.scenario import Scenario
+
+TIMEOUT_S = 7200.0
+
+
+@command(
+    "Train in fp16 and fp32 side by side; look at gradients.",
+    """
+tcbench numerics                          generated images, a small ResNet: a few minutes on two cores
+tcbench numerics --scale 2^40             a static loss scale of one's own
+tcbench numerics --global-batch 32        one machine alone: gradients are not so small
+tcbench numerics --data /data/imagenet/train --bs 32 --device cuda:0
+tcbench numerics --ranks 4                 linear scaling and warm-up: do four ranks train like one?
+tcbench numerics --second-order           SGD and K-FAC at 1,024 images a step: which needs fewer?
+tcbench numerics --rungs                  every config against the one without its last rung
+""",
+)
+def numerics(
+    scenario: ScenarioArgument = None,
+    rungs: Annotated[
+        bool,
+        typer.Option(
+            "--rungs",
+            help="Check each config of the scenario against its rungs' tolerances.",
+            rich_help_panel=WHAT,
+        ),
+    ] = False,
+    ranks: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=2,
+            max=4096,
+            help="Train as so many ranks do, each on a batch of --bs, beside one rank at the same global batch. "
+            "Default: one rank, in several precisions.",
+            rich_help_panel=WHAT,
+        ),
+    ] = None,
+    second_order: Annotated[
+        bool,
+        typer.Option(
+            "--second-order",
+            help="Count the steps to a loss by SGD and by K-FAC (the rung kfac) at a large batch. Default: not; "
+            "with it --bs 1024, --steps 24, --seeds 3.",
+            rich_help_panel=WHAT,
+        ),
+    ] = False,
+    config: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="With --rungs: configs by name or glob, or rungs joined by '+'; several with commas or by more than "
+            "one --config. Default: all.",
+            autocompletion=complete_config,
+            rich_help_panel=WHAT,
+        ),
+    ] = None,
+    device: DeviceOption = "auto",
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Train the scenario's model on class folders of JPEGs; one in ten is kept for the test. Default: "
+            "generated images, a small ResNet.",
+            rich_help_panel=WHAT,
+        ),
+    ] = None,
+    bs: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=2,
+            max=65536,
+            help="Batch size. Default: 32; with --data the scenario's first.",
+            rich_help_panel=WHAT,
+        ),
+    ] = None,
+    image_size: Annotated[
+        int | None,
+        typer.Option(
+            metavar="PIXELS",
+            help="Side of the square images. Default: 16; with --data the scenario's.",
+            rich_help_panel=WHAT,
+        ),
+    ] = None,
+    seeds: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=1,
+            max=1000,
+            help="Runs of each technique, each from its own weights. Default: 5.",
+            rich_help_panel=HOW,
+        ),
+    ] = None,
+    steps: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=1,
+            max=1_000_000,
+            help="Steps of each run. Default: 240; with --rungs 5.",
+            rich_help_panel=HOW,
+        ),
+    ] = None,
+    learning_rate: Annotated[
+        float | None,
+        typer.Option(
+            "--lr",
+            metavar="RATE",
+            help="Learning rate. Default: 0.001; with --ranks 0.2, of one rank.",
+            rich_help_panel=HOW,
+        ),
+    ] = None,
+    scale: Annotated[
+        str | None,
+        typer.Option(
+            metavar="2^K",
+            help="The static loss scale. Default: the middle of the range that the gradients show to be safe.",
+            rich_help_panel=HOW,
+        ),
+    ] = None,
+    global_batch: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=2,
+            max=10**9,
+            help="Images that the loss is averaged over, of which this is one replica. Default: slide 34's 131072.",
+            rich_help_panel=HOW,
+        ),
+    ] = None,
+    margin: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SHARE",
+            help="Test loss and accuracy within this share of fp32's count as like fp32's. Default: 0.02; with --ranks "
+            "0.1 of the loss.",
+            rich_help_panel=HOW,
+        ),
+    ] = None,
+    threads: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=1,
+            max=4096,
+            help="Threads of each run. Default: 1; with --data or --rungs all usable cores.",
+            rich_help_panel=HOW,
+        ),
+    ] = None,
+    timeout: Annotated[
+        float | None,
+        typer.Option(metavar="SECONDS", help="A run that takes longer is ended. Default: 7200.", rich_help_panel=HOW),
+    ] = None,
+    out: Annotated[
+        Path, typer.Option(metavar="FOLDER", help="Document and charts go to FOLDER/MACHINE/.", rich_help_panel=WHERE)
+    ] = OUT,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.", rich_help_panel=WHERE)] = False,
+    format_: FormatOption = "table",
+) -> None:
+    """Train fp32, and fp16 with loss scaling and fp32 master weights, with one of them, with neither, and bf16, from
+    the same weights over the same batches; count what float16 makes of the gradients; say which trains like fp32, by an
+    equivalence test over seeds. With --ranks, the same question of many ranks: with linear scaling of the learning rate
+    and gradual warm-up, without warm-up, without scaling, each against one rank at the same global batch.
+    With --second-order, how many steps SGD and K-FAC take to a loss at a large batch.
+
+    Exit code: 0 whatever the verdicts; 2 for a mistake in the command; 3 when a run failed; 130 when interrupted. With
+    --rungs, 1 when a config is farther off than its rungs declare.
+    """
+    from tcbench.engine.accelerators import device as devices
+    from tcbench.engine.backends import device_kinds
+    from tcbench.hardware import machine
+    from tcbench.run import numerics_plan as plan
+    from tcbench.run import scenario as scenarios
+    from tcbench.run.plan import refuse
+
+    within("--image-size", image_size, "a whole number from 8 to 8192", lambda x: 8 <= x <= 8192)
+    within("--lr", learning_rate, "a rate above 0, such as 0.001", lambda x: 0 < x <= 1e6)
+    within("--margin", margin, "a share between 0 and 1, such as 0.02", lambda x: 0 < x < 1)
+    within("--timeout", timeout, "seconds above 0", lambda x: 0 < x <= 1e6)
+    static_scale = loss_scale(scale)
+    target = devices.find(device, device_kinds(("chainer",)))
+    if devices.kind_of(target.name).simulates is not None:
+        raise SelectionError(f"--device {device}: a simulated device computes no numbers; --device cpu works")
+    refuse(target, ("chainer",))
+    loaded = scenarios.load(scenario or ("cpu" if target.kind == "cpu" else "naruse2018"))
+    if rungs:
+        given = {
+            "--data": data,
+            "--bs": bs,
+            "--image-size": image_size,
+            "--seeds": seeds,
+            "--lr": learning_rate,
+            "--scale": scale,
+            "--global-batch": global_batch,
+            "--margin": margin,
+            "--ranks": ranks,
+            "--second-order": second_order or None,
+        }
+        _none_of(given, "--rungs", "its steps are those that tolerances are declared for")
+        from tcbench.commands.numerics.parity import hold
+
+        hold(
+            loaded,
+            target,
+            config_names(config),
+            steps or plan.PARITY_STEPS,
+            threads,
+            timeout or TIMEOUT_S,
+            quiet,
+            format_ == "json",
+        )
+        return
+    _none_of({"--config": config}, "training side by side", "configs are compared with --rungs")
+    if second_order:
+        _second_order(
+            loaded,
+            target,
+            {"--data": data, "--lr": learning_rate, "--scale": scale, "--margin": margin, "--ranks": ranks}
+            | {"--global-batch": global_batch},
+            plan.Asked(
+                steps=steps or plan.RACE_STEPS,
+                batch_size=bs or plan.LARGE_BATCH,
+                image_size=image_size,
+                threads=threads,
+                global_batch=bs or plan.LARGE_BATCH,
+                seeds=seeds or plan.RACE_SEEDS,
+            ),
+            (timeout or TIMEOUT_S, out, quiet, format_ == "json"),
+        )
+        return
+    if ranks is not None:
+        _none_of({"--scale": scale, "--global-batch": global_batch}, "--ranks", "all of its runs are in fp32")
+    from tcbench.analysis.numerics.judgement import Margins
+
+    asked = plan.Asked(
+        seeds=plan.SEEDS if seeds is None else seeds,
+        steps=steps,
+        batch_size=bs,
+        image_size=image_size,
+        learning_rate=learning_rate,
+        global_batch=plan.GLOBAL_BATCH if global_batch is None else global_batch,
+        data=None if data is None else data.absolute(),
+        threads=threads,
+        ranks=ranks or 1,
+    )
+    setting = plan.setting(loaded, target, asked, machine.usable_cpus(), None if data is None else _images(data))
+    margins = None if margin is None else Margins(margin, margin)
+    _train(setting, asked, static_scale, margins, target, timeout or TIMEOUT_S, out, quiet, format_ == "json")
+
+
+def _second_order(
+    loaded: Scenario, target: Device, given: dict[str, Any], asked: Asked, how: tuple[float, Path, bool, bool]
+) -> None:
+    from tcbench.commands.numerics.second_order import race
+    from tcbench.core.record import KfacSettings
+    from tcbench.hardware import machine
+    from tcbench.run import numerics_plan as plan
+
+    _none_of(given, "--second-order", "both methods train alike in fp32, each at the best of four learning rates")
+    setting = plan.setting(loaded, target, asked, machine.usable_cpus(), None)
+    race(setting, loaded.train.kfac or KfacSettings(), asked.seeds, target, *how)
+
+
+def _none_of(given: dict[str, Any], where: str, why: str) -> None:
+    """Raises SelectionError for the first option that has no meaning here."""
+    for name, value in given.items():
+        if value is not None:
+            raise SelectionError(f"{name}: has no meaning with {where}: {why}")
+
+
+def loss_scale(text: str | None) -> float | None:
+    """The value of --scale: a power of two, as "1024" or "2^10". Raises SelectionError."""
+    import math
+    import re
+
+    if text is None:
+        return None
+    power = re.fullmatch(r"\s*2\^(-?[0-9]{1,3})\s*", text, re.ASCII)
+    number = re.fullmatch(r"\s*[0-9]{1,30}(\.[0-9]{1,30})?\s*", text, re.ASCII)
+    value = 2.0 ** int(power[1]) if power else float(text) if number else 0.0
+    if not 2.0**-20 <= value <= 2.0**60 or math.frexp(value)[0] != 0.5:
+        shown = text.strip() if len(text) < 30 else f"{text.strip()[:27]}..."
+        raise SelectionError(f"--scale {shown}: expected a power of two from 2^-20 to 2^60, such as 1024 or 2^10")
+    return value
+
+
+def _images(data: Path) -> Any:
+    """The folder's images, to train on and to test with. Raises DataError."""
+    from tcbench.engine.feeds.dataset import scan
+    from tcbench.engine.numerics.folder import HELD_OUT_EVERY, split
+
+    remedy = (
+        f"expected CLASS/IMAGE.jpg in it, at least {HELD_OUT_EVERY} images a class; without --data it trains on "
+        "generated images"
+    )
+    return split(scan(data.absolute(), remedy))
+
+
+def _train(
+    setting: Setting,
+    asked: Asked,
+    static_scale: float | None,
+    margins: Margins | None,
+    device: Device,
+    timeout_s: float,
+    out: Path,
+    quiet: bool,
+    json: bool,
+) -> None:
+    import datetime
+
+    from tcbench.analysis.numerics.judgement import margins_of
+    from tcbench.core.numerics import ALL_TECHNIQUES, Document
+    from tcbench.hardware import machine
+    from tcbench.present.progress import Stages
+    from tcbench.present.tables import make_console
+    from tcbench.run.numerics_runner import Runner
+    from tcbench.views.numerics import table as view
+
+    stderr = make_console(stderr=True)
+    created_at = datetime.datetime.now(datetime.UTC)
+    kind = "" if setting.ranks == 1 else "ranks-"
+    stem = out / device.machine / f"numerics-{kind}{created_at:%Y%m%d-%H%M%S}"
+    _probe(stem.with_suffix(".json"))
+    begin = time.monotonic()
+    at_once = max(1, machine.usable_cpus() // setting.threads) if device.kind == "cpu" else 1
+    done: dict[AnyJob, int] = {}
+    ended: list[Finished] = []
+    train = _train_dtypes if setting.ranks == 1 else _train_ranks
+    try:
+        with Stages(stderr, quiet) as stages:
+
+            def listen(job: AnyJob, steps: int, total: int) -> None:
+                done[job] = steps
+                stages.advance("training steps", sum(done.values()), total)
+
+            stages.advance("training steps", 0, 1)
+            trained = train(setting, asked, static_scale, Runner(at_once, timeout_s), listen, ended)
+    except KeyboardInterrupt:
+        typer.echo(f"\ninterrupted; {len(ended)} runs were done and nothing is kept", err=True)
+        raise typer.Exit(INTERRUPTED) from None
+
+    names = list(ALL_TECHNIQUES)
+    runs = sorted((last.run for last in ended), key=lambda run: (run.seed, names.index(run.technique)))
+    document = Document(
+        created_at=created_at.isoformat(timespec="seconds"),
+        setting=setting,
+        gradients=trained.gradients,
+        runs=tuple(runs),
+        static_scale=trained.static_scale,
+        static_scale_chosen=static_scale is None,
+        duration_s=round(time.monotonic() - begin, 1),
+        environment=trained.environment,
+    )
+    margins = margins_of(document, margins)
+    # Measurements are kept before anything is made of them.
+    _keep_or_print(stem.with_suffix(".json"), document)
+    text = view.to_json(document, margins)
+    _keep(stem.with_suffix(".json"), text)
+    charts = _charts(document, margins, stem)
+    if json:
+        typer.echo(text)
+    else:
+        _show(document, margins, [stem.with_suffix(".json"), *charts])
+    failed = [run for run in runs if run.status in ("failed", "oom")]
+    if failed:
+        first = failed[0]
+        typer.echo(f"{len(failed)} runs failed; {first.technique}, seed {first.seed}: {first.reason}", err=True)
+        raise typer.Exit(SOME_CELL_FAILED)
+
+
+@dataclass(frozen=True)
+class _Trained:
+    """The rest of a document: the counted gradients, the static scale, and the machine."""
+
+    gradients: Gradients
+    static_scale: float
+    environment: Environment | None
+
+
+Listen = Callable[["AnyJob", int, int], None]
+"""Told a job, its steps so far, and the steps of all jobs."""
+
+
+def _train_dtypes(
+    setting: Setting, asked: Asked, static_scale: float | None, runner: Runner, listen: Listen, ended: list[Finished]
+) -> _Trained:
+    """The talk's techniques: first one run whose gradients are counted, beside those that need no scale of it."""
+    from tcbench.core.numerics import Finished
+    from tcbench.run import numerics_plan as plan
+
+    observing = plan.observing(setting)
+    # Runs that need no static scale keep the other processors busy while the gradients are observed.
+    early = plan.jobs(setting, asked.seeds, None) if runner.at_once > 1 else ()
+    total = setting.steps * (1 + len(plan.jobs(setting, asked.seeds, 1.0)))
+    runner = replace(runner, listen=lambda job, steps: listen(job, steps, total))
+    observed: Finished | None = None
+    for job, last in runner.run([observing, *early]):
+        listen(job, setting.steps, total)
+        assert isinstance(last, Finished)
+        if job == observing:
+            observed = last
+        else:
+            ended.append(last)
+    if observed is None or observed.gradients is None or observed.run.status != "ok":
+        _no_base(observed)
+    chosen = static_scale if static_scale is not None else _middle(observed)
+    for job, last in runner.run([j for j in plan.jobs(setting, asked.seeds, chosen) if j not in early]):
+        listen(job, setting.steps, total)
+        assert isinstance(last, Finished)
+        ended.append(last)
+    return _Trained(observed.gradients, chosen, observed.environment)
+
+
+def _train_ranks(
+    setting: Setting, asked: Asked, _scale: float | None, runner: Runner, listen: Listen, ended: list[Finished]
+) -> _Trained:
+    """The schedules of many ranks; no gradient is counted."""
+    from tcbench.core.numerics import Finished, Gradients
+    from tcbench.run import numerics_plan as plan
+
+    jobs = plan.ranks_jobs(setting, asked.seeds)
+    total = setting.steps * len(jobs)
+    for job, last in replace(runner, listen=lambda job, steps: listen(job, steps, total)).run(jobs):
+        listen(job, setting.steps, total)
+        assert isinstance(last, Finished)
+        ended.append(last)
+    return _Trained(Gradients(seed=0, layers=(), steps=()), 1.0, next((last.environment for last in ended), None))
+
+
+def _middle(observed: Any) -> float:
+    from tcbench.analysis.numerics.judgement import safe
+
+    middle = safe(observed.gradients).middle
+    return 1.0 if middle is None else 2.0**middle
+
+
+def _no_base(observed: Finished | None) -> NoReturn:
+    """fp32 did not get to the end, so there is nothing to hold others against. Raises TrainingError where another
+    learning rate may help; what failed otherwise ends with the exit code of a run that failed."""
+    from tcbench.core.errors import TrainingError
+
+    run = observed.run if observed else None
+    if run is not None and run.status == "diverged":
+        raise TrainingError(f"fp32 itself does not train: {run.reason}; try a lower --lr")
+    typer.echo(f"tcbench: error: fp32 itself failed: {run.reason if run else 'it did not run'}", err=True)
+    raise typer.Exit(SOME_CELL_FAILED)
+
+
+def _probe(path: Path) -> None:
+    """Make the folder, and see that a file can be written there: better now than after all training."""
+    _keep(path, "")
+    path.unlink()
+
+
+def _keep_or_print(path: Path, document: Document) -> None:
+    """Keep what was measured; where the folder takes nothing any more it goes to standard output, lest it be lost."""
+    import msgspec
+
+    from tcbench.core.errors import StoreError
+
+    text = msgspec.json.encode(document).decode()
+    try:
+        _keep(path, text)
+    except StoreError:
+        typer.echo(text)
+        raise
+
+
+def _keep(path: Path, text: str) -> None:
+    """Write the file as a whole or not at all."""
+    from tcbench.core import files
+
+    files.write(path, f"{text}\n".encode(), ANOTHER_FOLDER)
+
+
+def _charts(document: Document, margins: Margins, stem: Path) -> list[Path]:
+    """Both pictures; what hinders one costs that one only."""
+    from tcbench.present.charts.files import save
+    from tcbench.views.numerics.gradients_chart import gradients_chart
+    from tcbench.views.numerics.table import about
+    from tcbench.views.numerics.training_chart import training_chart
+
+    facts = about(document)
+    charts: dict[str, Callable[[], Figure]] = {
+        "gradients": lambda: gradients_chart(document, facts),
+        "training": lambda: training_chart(document, margins, facts),
+    }
+    if document.setting.ranks > 1:
+        del charts["gradients"]
+    drawn = []
+    for name, draw in charts.items():
+        path = stem.with_name(f"{stem.name}-{name}.png")
+        try:
+            save(draw(), path)
+        except TcbenchError as error:
+            typer.echo(f"note: no chart: {error}", err=True)
+        else:
+            drawn.append(path)
+    return drawn
+
+
+def _show(document: Document, margins: Margins, files: Sequence[Path]) -> None:
+    from tcbench.analysis.numerics.judgement import verdicts
+    from tcbench.present.tables import make_console
+    from tcbench.views.numerics import table as view
+
+    console = make_console()
+
+    def say(line: str, style: str = "") -> None:
+        console.print(line, style=style, markup=False, highlight=False, soft_wrap=True)
+
+    say(view.setting_line(document))
+    for line in view.why_lines(document):
+        say(line, "dim")
+    console.print()
+    if document.setting.ranks == 1:
+        console.print(view.gradients_table(document))
+        say(view.safe_line(document))
+        say(view.bfloat16_line(document))
+        console.print()
+    console.print(view.costs_table(document))
+    console.print()
+    console.print(view.verdicts_table(verdicts(document, margins), document.setting.base))
+    console.print()
+    for line in view.notes(document, margins):
+        say(line, "dim")
+    for path in files:
+        say(f"wrote {path}")

@@ -1,0 +1,66 @@
+"""`tcbench numerics --rungs`: is every config where its rungs say it is?"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from tcbench.engine.accelerators.device import Device
+    from tcbench.run.scenario import Scenario
+
+PARITY_OFF = 1
+
+
+def hold(
+    scenario: Scenario,
+    device: Device,
+    names: tuple[str, ...],
+    steps: int,
+    threads: int | None,
+    timeout_s: float,
+    quiet: bool,
+    json: bool,
+) -> None:
+    """Run them and show what was found. Exits with PARITY_OFF where something is off; raises SelectionError,
+    TrainingError."""
+    from tcbench.analysis.numerics.parity import judge, reference
+    from tcbench.core.errors import TrainingError
+    from tcbench.core.numerics import ParityFinished
+    from tcbench.engine.backends import DEFAULT, backend
+    from tcbench.hardware import machine
+    from tcbench.present.progress import Stages
+    from tcbench.present.tables import make_console
+    from tcbench.run import numerics_plan as plan
+    from tcbench.run.numerics_runner import Runner
+    from tcbench.run.plan import select
+    from tcbench.views import parity as view
+
+    configs = select(scenario.on(device.kind), names)
+    job, skipped = plan.parity(scenario, device, configs, steps, threads or machine.usable_cpus())
+    with Stages(make_console(stderr=True), quiet) as stages:
+        stages.advance("configs", 0, len(job.cells))
+        runner = Runner(1, timeout_s, lambda _, n: stages.advance("configs", n, len(job.cells)))
+        ((_, last),) = runner.run([job])
+    assert isinstance(last, ParityFinished)
+    if last.reason is not None or last.slopes is None:
+        raise TrainingError(f"the configs could not be compared: {last.reason}")
+    rung_set = backend(DEFAULT).RUNGS
+    judged, held = judge(last.runs, lambda rung: rung_set[rung]), reference(last.slopes)
+    off = view.reasons(held, judged)
+    if json:
+        typer.echo(view.to_json(job, held, judged, skipped))
+    else:
+        console = make_console()
+        console.print(view.headline(job), markup=False, highlight=False, soft_wrap=True)
+        console.print()
+        console.print(view.table(held, judged))
+        console.print()
+        for line in off:
+            console.print(line, style="red", markup=False, highlight=False, soft_wrap=True)
+        for line in view.notes(judged, skipped):
+            console.print(line, style="dim", markup=False, highlight=False, soft_wrap=True)
+        console.print(view.summary(held, judged), markup=False, highlight=False, soft_wrap=True)
+    if off:
+        raise typer.Exit(PARITY_OFF)

@@ -1,0 +1,120 @@
+"""`tcbench numerics --second-order`: steps to a loss at a large batch, by SGD and by K-FAC."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from tcbench.present.app import SOME_CELL_FAILED
+from tcbench.present.options import ANOTHER_FOLDER
+
+if TYPE_CHECKING:
+    from tcbench.analysis.numerics.steps import MethodRun
+    from tcbench.core.numerics import AnyJob, Setting
+    from tcbench.core.record import KfacSettings
+    from tcbench.engine.accelerators.device import Device
+
+
+def race(
+    setting: Setting,
+    kfac: KfacSettings,
+    seeds: int,
+    device: Device,
+    timeout_s: float,
+    out: Path,
+    quiet: bool,
+    json: bool,
+) -> None:
+    """Tune both, train both from every seed, keep a document and a picture, show them. Exits where a run failed."""
+    import datetime
+
+    import msgspec
+
+    from tcbench.analysis.numerics.steps import Document, MethodRun, best
+    from tcbench.core import files
+    from tcbench.core.numerics import Finished
+    from tcbench.hardware import machine
+    from tcbench.present.charts.files import save
+    from tcbench.present.progress import Stages
+    from tcbench.present.tables import make_console
+    from tcbench.run import numerics_plan as plan
+    from tcbench.run.numerics_runner import Runner
+    from tcbench.views.second_order import table as view
+    from tcbench.views.second_order.chart import steps_chart
+
+    created_at = datetime.datetime.now(datetime.UTC)
+    stem = out / device.machine / f"steps-{created_at:%Y%m%d-%H%M%S}"
+    at_once = max(1, machine.usable_cpus() // setting.threads) if device.kind == "cpu" else 1
+    environment = None
+    total = setting.steps * len(plan.METHODS) * (len(plan.RATES) + seeds)
+    done: dict[AnyJob, int] = {}
+    with Stages(make_console(stderr=True), quiet) as stages:
+
+        def listen(job: AnyJob, steps: int) -> None:
+            done[job] = steps
+            stages.advance("training steps", sum(done.values()), total)
+
+        def train(jobs: dict[AnyJob, tuple[str, float, int]]) -> tuple[MethodRun, ...]:
+            nonlocal environment
+            runs = {}
+            for job, last in Runner(at_once, timeout_s, listen).run(list(jobs)):
+                assert isinstance(last, Finished)
+                listen(job, setting.steps)
+                method, rate, seed = jobs[job]
+                environment = last.environment or environment
+                if last.run.status in ("failed", "oom"):
+                    typer.echo(f"tcbench: error: {view.LABELS[method]}, seed {seed}: {last.run.reason}", err=True)
+                    raise typer.Exit(SOME_CELL_FAILED)
+                runs[job] = MethodRun(
+                    method=method,
+                    learning_rate=rate,
+                    seed=seed,
+                    losses=last.run.losses,
+                    train_time_s=last.run.train_time_s,
+                    reason=last.run.reason,
+                )
+            return tuple(runs[job] for job in jobs)
+
+        stages.advance("training steps", 0, total)
+        tuning = train(
+            {
+                plan.method_job(setting, kfac, method, rate, plan.TUNING_SEED): (method, rate, plan.TUNING_SEED)
+                for method in plan.METHODS
+                for rate in plan.RATES
+            }
+        )
+        rates = {method: best([run for run in tuning if run.method == method]) for method in plan.METHODS}
+        runs = train(
+            {
+                plan.method_job(setting, kfac, method, rates[method], seed): (method, rates[method], seed)
+                for seed in range(seeds)
+                for method in plan.METHODS
+            }
+        )
+    document = Document(
+        created_at=created_at.isoformat(timespec="seconds"),
+        setting=setting,
+        kfac=kfac,
+        tuning=tuning,
+        runs=runs,
+        environment=environment,
+    )
+    text = msgspec.json.encode(document).decode()
+    files.write(stem.with_suffix(".json"), f"{text}\n".encode(), ANOTHER_FOLDER)
+    here = [environment.device_name, f"tcbench {environment.tcbench}"] if environment else []
+    about = [*here, f"{setting.model} on generated patterns", f"{setting.batch_size:,} images a step"]
+    save(steps_chart(document, about), stem.with_suffix(".png"))
+    if json:
+        typer.echo(text)
+        return
+    console = make_console()
+    console.print(f"{about[-2]}, {about[-1]}, {setting.steps} steps, {setting.device}", highlight=False)
+    console.print()
+    console.print(view.table(document))
+    console.print()
+    for line in view.notes(document):
+        console.print(line, style="dim", markup=False, highlight=False, soft_wrap=True)
+    for suffix in (".json", ".png"):
+        console.print(f"wrote {stem.with_suffix(suffix)}", markup=False, highlight=False, soft_wrap=True)

@@ -1,0 +1,146 @@
+"""`tcbench plot`: records as charts."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from tcbench.core.errors import SelectionError, TcbenchError
+from tcbench.present.app import OUT, command
+from tcbench.present.options import ANOTHER_FILE, ResultsArgument, ResultsFolderOption, config_names, output_option
+from tcbench.present.results import by_age, named, place, read_results
+
+if TYPE_CHECKING:
+    from tcbench.core.record import Record
+
+
+@command(
+    "Draw results as the talk does.",
+    """
+tcbench plot                                      the newest run's throughput
+tcbench plot results/*/naruse2018-*.jsonl -o talk.svg
+tcbench plot --slide 33 -o summary.png            the talk's summary: fp32, fp16, and the fastest config
+tcbench plot --kind ladder -o ladder.pdf          what each rung buys
+tcbench plot --kind scaling -o scaling.png        throughput and efficiency against ranks
+tcbench plot results --by machine --config fp32,best    machines beside each other
+""",
+)
+def plot(
+    results: ResultsArgument = None,
+    output: Annotated[Path | None, output_option()] = None,
+    kind: Annotated[
+        Literal["throughput", "ladder", "networks", "scaling"] | None,
+        typer.Option(
+            metavar="KIND",
+            help="throughput, ladder, networks or scaling. Default: throughput; networks where a run has several.",
+        ),
+    ] = None,
+    slide: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", help="One of the talk's comparisons: 12, 21, 27, 31 or 33. Default: what --kind says."
+        ),
+    ] = None,
+    by: Annotated[
+        Literal["setting", "machine"],
+        typer.Option(
+            metavar="WHAT",
+            help="setting: a panel per machine, image size, input, ...; machine: these beside each other, a panel per "
+            "config.",
+        ),
+    ] = "setting",
+    config: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--config",
+            metavar="GLOB",
+            help="Configs by name or glob; with --by machine also best, each machine's fastest. May be given more than "
+            "once, or with commas. Default: all; with --by machine the base (fp32) and best.",
+        ),
+    ] = None,
+    out: ResultsFolderOption = OUT,
+) -> None:
+    """Draw results as the talk does: bars by batch size, one colour per config, 'Better' pointing up."""
+    from tcbench.present.charts.files import check_path, save
+
+    if by == "machine" and (kind not in (None, "throughput") or slide is not None):
+        raise SelectionError("--by machine draws throughput: not with another --kind, or --slide")
+    if config and slide is not None:
+        raise SelectionError(f"--slide {slide} has its own configs: not with --config")
+    configs = config_names(config)
+    if output is not None:
+        check_path(output)
+    draw = functools.partial(_draw, kind=kind, slide=slide, by=by, configs=configs)
+    given = read_results(results, out)
+    try:
+        figure = draw(given.records)
+    except SelectionError as error:
+        other = None if results else _drawable(out, draw)
+        if other is None:
+            raise
+        raise SelectionError(f"{error}; name a run that has it, such as {other}") from None
+    what = "machines" if by == "machine" else f"slide-{slide}" if slide is not None else kind or "throughput"
+    output = place(output, given.paths, f"{what}.png")
+    save(figure, output, ANOTHER_FILE)
+    typer.echo(f"wrote {output}")
+
+
+def _draw(records: Sequence[Record], *, kind: str | None, slide: int | None, by: str, configs: Sequence[str]) -> Any:
+    """The figure that is asked for. Raises SelectionError where these records do not have what it shows."""
+    from tcbench.analysis.networks import networks
+    from tcbench.analysis.scaling import curves
+    from tcbench.analysis.summary import base_config, summarise
+    from tcbench.views.ladder.chart import ladder_chart
+    from tcbench.views.machines import machines_chart
+    from tcbench.views.networks.chart import networks_chart
+    from tcbench.views.scaling.chart import scaling_chart
+    from tcbench.views.slides import slide_chart
+    from tcbench.views.throughput.chart import results_chart
+
+    summaries = summarise(records)
+    there = list(dict.fromkeys(summary.cell.config for summary in summaries))
+    if configs and by == "setting":
+        keep = named(configs, there)
+        summaries = tuple(summary for summary in summaries if summary.cell.config in keep)
+        records = tuple(record for record in records if record.cell.config in keep)
+    if by == "machine":
+        return machines_chart(summaries, _beside(configs, there, base_config(summaries)))
+    if slide is not None:
+        return slide_chart(summaries, slide)
+    if kind == "ladder":
+        return ladder_chart(summaries)
+    of_one_scenario = len({summary.cell.scenario for summary in summaries}) == 1
+    if kind == "networks" or (kind is None and of_one_scenario and networks(summaries)):
+        return networks_chart(summaries)
+    if kind == "scaling":
+        return scaling_chart(curves(records))
+    return results_chart(summaries)
+
+
+_TRIED = 20
+"""Runs that are tried where the newest does not have what a figure shows."""
+
+
+def _drawable(out: Path, draw: Callable[[Sequence[Record]], Any]) -> Path | None:
+    """The newest run of which the figure can be drawn."""
+    from tcbench.core import store
+
+    for path in by_age(out)[:_TRIED]:
+        with contextlib.suppress(TcbenchError):
+            draw(store.current(store.read([path]).records))
+            return path
+    return None
+
+
+def _beside(configs: Sequence[str], there: Sequence[str], base: str) -> list[str]:
+    """Configs that --by machine draws: those that are named, else the base, where it was run, and the best. Raises
+    SelectionError."""
+    if not configs:
+        return [*(config for config in there if config == base), "best"]
+    chosen = (["best"] if name == "best" else named([name], there) for name in configs)
+    return list(dict.fromkeys(config for names in chosen for config in names))

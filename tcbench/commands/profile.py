@@ -1,0 +1,323 @@
+"""`tcbench profile`: one cell, and when everything in its steps ran."""
+
+from __future__ import annotations
+
+import datetime
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from tcbench.core import files
+from tcbench.core.errors import SelectionError, TcbenchError, TraceError
+from tcbench.present.app import INTERRUPTED, OUT, SOME_CELL_FAILED, command
+from tcbench.present.options import (
+    ANOTHER_FOLDER,
+    HOW,
+    WHAT,
+    WHERE,
+    DataOption,
+    DeviceOption,
+    HostSpeedOption,
+    ImageSizeOption,
+    ScenarioArgument,
+    ThreadsOption,
+    batch_sizes,
+    complete_config,
+    complete_model,
+    config_names,
+    images,
+    model_names,
+    within_speed,
+)
+
+if TYPE_CHECKING:
+    from tcbench.core.record import Cell
+    from tcbench.core.timeline import Timeline
+    from tcbench.run.launcher import Launcher
+    from tcbench.run.plan import Plan, PlannedCell
+
+Tool = Literal["auto", "nsys", "cupti", "ranges", "py-spy", "cprofile"]
+
+_TIMED_S = 5.0
+"""Budget of the timed pass that comes before the profiled one: enough to be steady."""
+
+
+@command(
+    "Record one cell's timeline: a trace, a picture, a summary.",
+    """
+tcbench profile fp16+dali --bs 8                   what holds it back, and the picture that shows it
+tcbench profile fp16 --bs 64 --device cuda:0       with Nsight Systems where nsys is on PATH, else with CUPTI
+tcbench profile fp32 --bs 4 --tool ranges -n 10    without any tool
+tcbench profile fp32 --bs 8 --host                 the host's functions: a flame graph, a table
+""",
+)
+def profile(
+    config: Annotated[
+        str,
+        typer.Argument(
+            metavar="CELL",
+            help="A config's name, or rungs joined by '+'; its batch size is --bs.",
+            autocompletion=complete_config,
+        ),
+    ],
+    scenario: ScenarioArgument = None,
+    bs: Annotated[
+        str | None,
+        typer.Option("--bs", metavar="N", help="Batch size. Default: the scenario's first.", rich_help_panel=WHAT),
+    ] = None,
+    device: DeviceOption = "auto",
+    data: DataOption = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="A network, such as resnet18 (`tcbench list` shows all). Default: the scenario's.",
+            autocompletion=complete_model,
+            rich_help_panel=WHAT,
+        ),
+    ] = None,
+    image_size: ImageSizeOption = None,
+    ranks: Annotated[
+        int,
+        typer.Option(
+            "--ranks",
+            metavar="N",
+            min=1,
+            max=999_999,
+            help="So many processes that train together, by mpirun on this machine: a timeline of each.",
+            rich_help_panel=WHAT,
+        ),
+    ] = 1,
+    steps: Annotated[
+        int,
+        typer.Option("--steps", "-n", metavar="N", min=1, max=10_000, help="Steps to record.", rich_help_panel=HOW),
+    ] = 5,
+    tool: Annotated[
+        Tool,
+        typer.Option(
+            metavar="TOOL",
+            help="nsys (Nsight Systems), cupti (a GPU's), ranges (tcbench's own) or auto: the first that can be used; "
+            "with --host py-spy, cprofile or auto.",
+            rich_help_panel=HOW,
+        ),
+    ] = "auto",
+    host: Annotated[
+        bool,
+        typer.Option(
+            "--host", help="The host's Python functions instead of a timeline, for some seconds.", rich_help_panel=HOW
+        ),
+    ] = False,
+    threads: ThreadsOption = None,
+    host_speed: HostSpeedOption = 1.0,
+    out: Annotated[
+        Path, typer.Option(metavar="FOLDER", help="Files go to FOLDER/MACHINE/.", rich_help_panel=WHERE)
+    ] = OUT,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.", rich_help_panel=WHERE)] = False,
+) -> None:
+    """Run one cell, record a few of its steady steps, and say what holds it back. Leaves a trace that Perfetto
+    (ui.perfetto.dev) opens and that holds the trial's record, a picture, and a summary. With --host: in which Python
+    functions each phase spends its time, as a table, a flame graph and a file for www.speedscope.app.
+
+    Exit code: 0; 2 for a mistake in the command; 3 when the cell did not run to its end; 130 when interrupted.
+    """
+    from tcbench.analysis.eta import estimate
+    from tcbench.present.progress import RunProgress
+    from tcbench.present.tables import make_console
+    from tcbench.run import profiler
+    from tcbench.tracing import perfetto
+
+    plan, planned = _planned(config, scenario, bs, device, model, data, image_size, steps, threads, host_speed, ranks)
+    stderr, stdout = make_console(stderr=True), make_console()
+    if host:
+        _host(plan, planned, tool, out, stderr, stdout, quiet)
+        return
+    recorder, launcher = profiler.recorder_for(tool, planned.cell), _launcher(plan)
+    _prepare_input(plan, stderr, quiet)
+    stem = _stem(out / plan.device.machine, planned.cell)
+    try:
+        with RunProgress(stderr, estimate([planned.cell]), 1, quiet) as progress:
+            taken = profiler.Take(planned, recorder, launcher, plan.timeout_s, stem, ANOTHER_FOLDER).run(
+                progress.listen
+            )
+    except KeyboardInterrupt:
+        typer.echo("\ninterrupted; nothing was kept", err=True)
+        raise typer.Exit(INTERRUPTED) from None
+    if not taken.timelines:
+        raise _Failed(f"{planned.cell.label}: {taken.record.status}: {taken.record.reason}")
+
+    trace = stem.with_name(stem.name + ".json.gz")
+    perfetto.write(taken.timelines, trace, taken.record)
+    left = [trace, *_picture(taken.timelines, stem.with_name(stem.name + ".png"))]
+    summary = "\n".join(map(_summary, taken.timelines))
+    text = stem.with_name(stem.name + ".txt")
+    files.write(text, f"{summary}\n".encode(), ANOTHER_FOLDER)
+    left += [text, *taken.files]
+    for line in taken.notes:
+        stderr.print(f"note: {line}", style="yellow", markup=False, highlight=False, soft_wrap=True)
+    for line in (summary, "", *(f"wrote {path}" for path in left), f"Next: {_next_step(taken.timelines[0], trace)}"):
+        stdout.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def _host(plan: Plan, planned: PlannedCell, tool: Tool, out: Path, stderr: Any, stdout: Any, quiet: bool) -> None:
+    """The profile of the host's functions."""
+    from tcbench.analysis.eta import estimate
+    from tcbench.present.progress import RunProgress
+    from tcbench.run import profiler
+    from tcbench.views.host import files as host_profiles
+    from tcbench.views.host import table as view
+
+    if planned.cell.host_speed != 1:
+        raise SelectionError("--host looks at this host as it is; leave --host-speed out")
+    if planned.cell.ranks > 1:
+        raise SelectionError("--host looks at one process; leave --ranks out")
+    chosen, note = profiler.host_tool(tool)
+    _prepare_input(plan, stderr, quiet)
+    stem = _stem(out / plan.device.machine, planned.cell, "host")
+    try:
+        with RunProgress(stderr, estimate([planned.cell]), 1, quiet) as progress:
+            record, taken = profiler.host_profile(planned, chosen, plan.timeout_s, progress.listen)
+    except KeyboardInterrupt:
+        typer.echo("\ninterrupted; nothing was kept", err=True)
+        raise typer.Exit(INTERRUPTED) from None
+    if taken is None:
+        raise _Failed(f"{planned.cell.label}: {record.status}: {record.reason}")
+    left = host_profiles.keep(taken, stem)
+    if note:
+        stderr.print(f"note: {note}", style="yellow", markup=False, highlight=False, soft_wrap=True)
+    stdout.print(view.table(taken))
+    for line in ("", view.overhead(taken), *(f"wrote {path}" for path in left), _after_host(out)):
+        stdout.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def _after_host(out: Path) -> str:
+    """One line: what to do with a profile of the host; `tcbench explain` takes a run."""
+    import shlex
+
+    from tcbench.present.results import newest
+
+    try:
+        newest(out)
+    except SelectionError:
+        return "www.speedscope.app opens the file"
+    explain = shlex.join(["tcbench", "explain", *(["--out", str(out)] if out != OUT else [])])
+    return f"Next: {explain}   (names the costliest function beside the verdict; www.speedscope.app opens the file)"
+
+
+class _Failed(TcbenchError):
+    """The cell did not run to its end."""
+
+    exit_code = SOME_CELL_FAILED
+
+
+def _planned(
+    config: str,
+    scenario: str | None,
+    bs: str | None,
+    device: str,
+    model: str | None,
+    data: str | None,
+    image_size: int | None,
+    steps: int,
+    threads: int | None,
+    host_speed: float,
+    ranks: int,
+) -> tuple[Plan, PlannedCell]:
+    """The one cell. Raises TcbenchError for none, for several, and for one that cannot run here."""
+    import msgspec
+
+    from tcbench.engine.accelerators import device as devices
+    from tcbench.engine.backends import device_kinds
+    from tcbench.run import plan
+    from tcbench.run import scenario as scenarios
+
+    target = devices.find(device, device_kinds())
+    loaded = scenarios.load(scenario or ("cpu" if target.kind == "cpu" else "naruse2018"))
+    sizes = batch_sizes(bs) or loaded.batch_sizes[:1]
+    selection = plan.Selection(
+        batch_sizes=sizes,
+        models=model_names(model),
+        ranks=(ranks,),
+        configs=config_names([config]),
+        input=images(data),
+        image_size=image_size,
+        max_time_s=_TIMED_S,
+        threads=threads,
+        host_speed=within_speed(host_speed),
+    )
+    made = plan.make(loaded, selection, target)
+    if len(made.cells) != 1:
+        models = {planned.cell.model for planned in made.cells}
+        named = "; ".join(
+            f"{planned.cell.model}: {planned.cell.label}" if len(models) > 1 else planned.cell.label
+            for planned in made.cells[:3]
+        )
+        more = "; ..." if len(made.cells) > 3 else ""
+        raise SelectionError(f"profile takes one cell, this names {len(made.cells)}: {named}{more}")
+    (planned,) = made.cells
+    if planned.skip_reason is not None:
+        raise SelectionError(f"{planned.cell.label} cannot run here: {planned.skip_reason}")
+    measure = msgspec.structs.replace(planned.cell.measure, profiled_steps=steps)
+    return made, plan.PlannedCell(msgspec.structs.replace(planned.cell, measure=measure))
+
+
+def _launcher(plan: Plan) -> Launcher:
+    """mpirun, where there are ranks to start: their recordings are read here, so that they run here. Raises
+    SelectionError."""
+    from tcbench.run.launcher import find_for
+    from tcbench.run.ranks import probe_largest
+
+    [cell] = [planned.cell for planned in plan.cells]
+    _, launcher = find_for(plan, "mpirun" if cell.ranks > 1 else None, asked=True)
+    probe_largest(launcher, [cell])
+    return launcher
+
+
+def _prepare_input(plan: Plan, stderr: Any, quiet: bool) -> None:
+    from tcbench.present.progress import Stages
+    from tcbench.run import images
+
+    with Stages(stderr, quiet) as stages:
+        images.check_folder(plan, stages.advance)
+        images.generate(plan, stages.advance)
+
+
+def _stem(folder: Path, cell: Cell, what: str = "profile") -> Path:
+    """The name of this profile's files, without suffix: the cell, and when (UTC). Makes the folder."""
+    ranks = f"-ranks{cell.ranks}" if cell.ranks > 1 else ""
+    name = re.sub(r"[^\w.+-]", "_", f"{what}-{cell.config}-bs{cell.batch_size}{ranks}-{cell.device}")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise TraceError(f"{folder}: cannot be made ({error.strerror}); name another folder with --out") from None
+    return folder / f"{name}-{datetime.datetime.now(datetime.UTC):%Y%m%d-%H%M%S}"
+
+
+def _picture(timelines: Sequence[Timeline], path: Path) -> list[Path]:
+    """The picture; none, with a note, where it cannot be drawn."""
+    from tcbench.views.timeline import chart as pictures
+
+    try:
+        pictures.draw(timelines, path)
+    except TcbenchError as error:
+        typer.echo(f"note: no picture: {error}", err=True)
+        return []
+    return [path]
+
+
+def _summary(timeline: Timeline) -> str:
+    from tcbench.analysis import bottleneck
+
+    return f"{timeline.label} on {timeline.device_name}: {bottleneck.summarise(timeline).sentence}"
+
+
+def _next_step(timeline: Timeline, trace: Path) -> str:
+    """One line: the first recorded step from near."""
+    import shlex
+
+    end_ms = max(1, round((timeline.steps[0].end_s - timeline.begin_s) * 1e3)) if timeline.steps else 1
+    return (
+        f"tcbench timeline {shlex.quote(str(trace))} --zoom 0:{end_ms} -o zoomed.png   (ui.perfetto.dev opens it too)"
+    )

@@ -1,0 +1,190 @@
+"""`tcbench report`: everything that results tell, as one HTML file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tcbench.core.errors import NotComparableError, ScenarioError, SelectionError, StoreError, TraceError
+from tcbench.present.app import OUT, command, refuse_input
+from tcbench.present.options import ResultsFolderOption, output_option, results_argument
+
+if TYPE_CHECKING:
+    from tcbench.analysis.claims import Asked, OtherSource, Scorecard
+    from tcbench.core.record import Cell, Record
+    from tcbench.core.timeline import Timeline
+    from tcbench.present.results import Results as Given
+    from tcbench.views.report.build import Compared
+
+
+@command(
+    "Write one HTML file with everything that results show.",
+    """
+tcbench report                                    the newest run, as RUN-report.html beside it
+tcbench report results/*/naruse2018-*.jsonl -o v100.html --title "Our V100"
+tcbench report --baseline main                    with a comparison
+tcbench report results/ profile.json.gz           several runs, and a timeline
+""",
+)
+def report(
+    context: typer.Context,
+    results: Annotated[
+        list[str] | None,
+        results_argument(
+            ", timelines of `tcbench profile`, or a document of `tcbench numerics`. Those that lie beside the records "
+            "are shown too"
+        ),
+    ] = None,
+    output: Annotated[Path | None, output_option("An .html file. Default: beside the results.")] = None,
+    compare: Annotated[
+        str | None,
+        typer.Option(metavar="BASE", help="Compare with these results: a file, a folder or a run's id. Default: none."),
+    ] = None,
+    baseline: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Compare with what `tcbench baseline set NAME` kept. Default: nothing."),
+    ] = None,
+    title: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="The page's title. Default: made of what was trained and where.")
+    ] = None,
+    out: ResultsFolderOption = OUT,
+) -> None:
+    """Write one HTML file that opens without a network: the results in words, charts, what each rung buys, claims, what
+    holds each cell back, timelines, a comparison, the environment, and a table of every trial."""
+    from tcbench.present.page.render import render
+    from tcbench.views.report.build import Results, build
+    from tcbench.views.report.files import beside, check_path, save
+    from tcbench.views.report.trials import MOST
+
+    if output is not None:
+        check_path(output)
+    if compare is not None and baseline is not None:
+        raise SelectionError("--compare and --baseline both name a base: expected one of them")
+
+    from tcbench.analysis.explanation import explain
+    from tcbench.present.documents import training
+    from tcbench.present.results import place, read_with_documents
+    from tcbench.run.ceilings import arithmetic
+    from tcbench.run.plan import advisable
+
+    given = read_with_documents(results, out)
+    output = place(output, given.paths, "report.html")
+    refuse_input(context, beside(output))
+    records = given.records
+    arithmetic_s, ceiling = arithmetic(records)
+    explanations = explain(records, advisable, arithmetic_s)
+    timelines, notes = _timelines(given)
+    page = build(
+        Results(
+            records=records,
+            explanations=explanations,
+            cards=_scorecards(records, training(given.documents, given.paths)),
+            timelines=tuple(timelines),
+            compared=_compared(given, compare, baseline, out),
+            ceiling=ceiling(explanations[0].summary),
+            notes=(*given.notes, *notes),
+            title=title,
+            beside=beside(output).name,
+        )
+    )
+    for note in notes:
+        typer.echo(f"note: {note}", err=True)
+    written = [output]
+    if len(records) > MOST:
+        from tcbench.views.export import to_csv
+
+        save(to_csv(records, "trial"), beside(output))
+        written.append(beside(output))
+    save(render(page), output)
+    typer.echo(f"wrote {' and '.join(map(str, written))}")
+
+
+def _timelines(given: Given) -> tuple[list[Timeline], list[str]]:
+    """Those that were named, and those that lie beside the records, newest first; what of the latter cannot be read,
+    or was taken in other settings, is left out, and a note says so. Raises TraceError."""
+    from msgspec.structs import replace
+
+    from tcbench import tracing
+    from tcbench.core.record import MeasureSettings
+    from tcbench.core.text import plain
+    from tcbench.present.charts.provenance import MAX_PANELS
+    from tcbench.present.results import PROFILES
+
+    timelines = list(given.timelines)
+    folders = dict.fromkeys(path if path.is_dir() else path.parent for path in given.paths)
+    beside = {
+        trace.resolve(): trace
+        for path in folders
+        for trace in (path.rglob(PROFILES) if path in given.paths else path.glob(PROFILES))
+    }
+    for path in given.traces:
+        beside.pop(path.resolve(), None)
+    measure = MeasureSettings()  # a profile has its own number of steps
+    measured = {replace(record.cell, measure=measure) for record in given.records}
+    notes = []
+    newest_first = sorted(beside.values(), key=lambda path: (-path.stat().st_mtime, path))
+    for trace in newest_first[: max(0, MAX_PANELS - len(timelines))]:
+        try:
+            taken = tracing.record_in(trace)
+            if taken is not None and replace(taken.cell, measure=measure) not in measured:
+                notes.append(plain(f"{trace}: taken in other settings than these results; left out"))
+                continue
+            timelines += tracing.read(trace)
+        except (TraceError, StoreError) as error:
+            notes.append(plain(f"{error}; left out"))
+    return timelines, notes
+
+
+def _scorecards(records: Sequence[Record], other_source: OtherSource) -> tuple[Scorecard, ...]:
+    """By the scenarios that come with tcbench; others claim nothing here."""
+    from tcbench.analysis.claims import Asked, scorecards
+    from tcbench.run.scenario import claims_of
+
+    known: Callable[[Cell], Asked] = claims_of(None)
+
+    def asked(cell: Cell) -> Asked:
+        try:
+            return known(cell)
+        except ScenarioError:
+            return Asked(cell.scenario, ())
+
+    return scorecards(records, asked, other_source)
+
+
+def _compared(given: Given, base: str | None, baseline: str | None, out: Path) -> Compared | None:
+    """The comparison that was asked for; of a gate's records alone, its own with its verdicts. Raises
+    NotComparableError where the two sides have no cell in common."""
+    from tcbench.analysis.compare import compare
+    from tcbench.analysis.diff import changed
+    from tcbench.core import store
+    from tcbench.core.text import plain
+    from tcbench.present.results import read_files
+    from tcbench.run import baseline as baselines
+    from tcbench.run import gate_file
+    from tcbench.views.comparison import Labels
+    from tcbench.views.comparison.outcome import check_distinct
+    from tcbench.views.report.build import Compared
+
+    gates = [both for path in given.paths if (both := gate_file.both_of(path))]
+    of_gate = gates[0] if gates and {*given.paths} <= {*gates[0].values()} else None
+    current = of_gate["current"] if of_gate else given.paths[0] if len(given.paths) == 1 else None
+    if baseline is not None:
+        path, name = baselines.path(baseline, out), f"baseline {baseline}"
+    elif base is not None:
+        path, name = store.resolve(base, out), base
+    elif of_gate is not None:
+        path, name = of_gate["base"], "the gate's base"
+    else:
+        return None
+    content = gate_file.of(path, current) if current is not None else None
+    before = read_files([path]).records
+    after = read_files([of_gate["current"]]).records if of_gate else given.records
+    check_distinct(before, after, Labels(plain(name), "these results"))
+    comparison = gate_file.comparison(content, before, after) if content else compare(before, after)
+    if not comparison.paired:
+        raise NotComparableError(f"{name}: no config and batch size in common with these results")
+    name = content.names[0] if content else name
+    return Compared(comparison, plain(name), changed(comparison, before, after))

@@ -1,0 +1,138 @@
+"""`tcbench roofline`: how near phases and layers come to the machine's ceilings."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tcbench.core.errors import SelectionError
+from tcbench.present.app import OUT, command
+from tcbench.present.options import (
+    ANOTHER_FILE,
+    WHAT,
+    WHERE,
+    BatchSizesOption,
+    ConfigOption,
+    FormatOption,
+    ResultsFolderOption,
+    batch_sizes,
+    config_names,
+    output_option,
+    results_argument,
+)
+
+if TYPE_CHECKING:
+    from tcbench.analysis.roofline import Ceilings
+    from tcbench.analysis.summary import CellSummary
+
+
+@command(
+    "Show phases and layers under the machine's roofline.",
+    """
+tcbench roofline                                  the newest run
+tcbench roofline results/*/cpu-*.jsonl --config fp32 --bs 8 -o fp32.svg
+tcbench roofline RUN.jsonl profile.json.gz --layers
+""",
+)
+def roofline(
+    results: Annotated[
+        list[str] | None,
+        results_argument("; timelines of `tcbench profile` beside them give layers their times"),
+    ] = None,
+    output: Annotated[Path | None, output_option()] = None,
+    bs: BatchSizesOption = None,
+    config: ConfigOption = None,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Measure the ceilings again, ignoring kept ones.", rich_help_panel=WHAT)
+    ] = False,
+    layers: Annotated[bool, typer.Option("--layers", help="Also every layer.", rich_help_panel=WHERE)] = False,
+    format_: FormatOption = "table",
+    out: ResultsFolderOption = OUT,
+) -> None:
+    """Show FLOPs, bytes and achieved rates of each phase and layer against what the machine can do at most: a matrix
+    product and a copy, measured here the first time (a few seconds) and kept; for a GPU that is not here, its
+    published peak.
+
+    S. Williams, A. Waterman, D. Patterson, "Roofline", CACM 52(4), 2009.
+    """
+    from tcbench.analysis.roofline import roofline as under_roof
+    from tcbench.analysis.summary import by_code, summarise
+    from tcbench.present.charts.files import check_path
+    from tcbench.present.results import place, read_with_timelines
+    from tcbench.present.tables import make_console
+    from tcbench.run import ceilings
+    from tcbench.views.roofline import table as view
+
+    def device_of(summary: CellSummary) -> tuple[str | None, str, int]:
+        return summary.machine, summary.cell.device, summary.cell.threads
+
+    if output is not None:
+        check_path(output)
+    given = read_with_timelines(results, out, alone=False)
+    chosen = _chosen(summarise(given.records), batch_sizes(bs), config_names(config))
+    rooflines, groups = [], by_code(given.records)
+    known: dict[tuple[str | None, str, int], Ceilings] = {}
+    for summary in chosen:
+        device = device_of(summary)
+        if device not in known:
+            known[device] = ceilings.of(summary, fresh)
+        trials = [record for record in groups[summary.key] if record.status == "ok"]
+        rooflines.append(under_roof(summary, trials, known[device], given.timelines))
+    for device, first in known.items():
+        here = [one for one in rooflines if device_of(one.summary) == device]
+        timed = [entry for one in here for entry in one.timed]
+        known[device] = ceilings.standing(here[0].summary, first, timed, fresh)
+    rooflines = [replace(one, ceilings=known[device_of(one.summary)]) for one in rooflines]
+
+    from tcbench.present.charts.files import save
+    from tcbench.views.roofline.chart import roofline_chart
+
+    output = place(output, given.paths, "roofline.png")
+    save(roofline_chart(rooflines), output, ANOTHER_FILE)
+    if format_ == "json":
+        typer.echo(view.to_json(rooflines))
+        return
+    console = make_console()
+    for one in dict.fromkeys(known.values()):
+        console.print(view.headline(one), markup=False, highlight=False, soft_wrap=True)
+    console.print()
+    console.print(view.phases_table(rooflines))
+    console.print()
+    for one_cell in rooflines if layers else ():
+        console.print(one_cell.summary.cell.label, style="bold", markup=False, highlight=False)
+        console.print(view.layers_table(one_cell))
+        console.print()
+    for line in view.notes(rooflines):
+        console.print(line, style="dim", markup=False, highlight=False, soft_wrap=True)
+    console.print(f"wrote {output}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _chosen(
+    summaries: tuple[CellSummary, ...], sizes: tuple[int, ...] | None, configs: tuple[str, ...]
+) -> list[CellSummary]:
+    """The measured cells that are asked for, of models whose layers are known. Raises SelectionError when there are
+    none."""
+    from tcbench.engine.backends import builds_models, model_of
+    from tcbench.present.results import named
+
+    measured = [s for s in summaries if s.images_per_s is not None]
+    able = [s for s in measured if model_of(s.cell)]
+    if measured and not any(builds_models(s.cell.backend) for s in measured):
+        raise SelectionError(
+            f"{measured[0].cell.config} is a step of one's own, of whose layers nothing is known here; `tcbench "
+            "explain` shows where its time goes"
+        )
+    if measured and not able:
+        of = f"{measured[0].cell.model} {measured[0].cell.variant}, {measured[0].cell.image_size} px"
+        raise SelectionError(f"nothing is known of the layers of {of}; `tcbench list` shows what is")
+    if not able:
+        raise SelectionError("no measured cell to show here; `tcbench run` makes some")
+    wanted = named(configs or ("*",), list(dict.fromkeys(s.cell.config for s in able)))
+    chosen = [s for s in able if s.cell.config in wanted and (sizes is None or s.cell.batch_size in sizes)]
+    if not chosen:
+        there = ", ".join(map(str, sorted({s.cell.batch_size for s in able if s.cell.config in wanted})))
+        raise SelectionError(f"--bs {','.join(map(str, sizes or ()))}: not in these results; expected some of {there}")
+    return chosen

@@ -1,0 +1,393 @@
+"""`tcbench run`: plan, measure, store, show."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tcbench.core.errors import SelectionError, TcbenchError
+from tcbench.present.app import INTERRUPTED, OUT, SOME_CELL_FAILED, command, command_again, given
+from tcbench.present.options import (
+    HOW,
+    WHERE,
+    BatchSizesOption,
+    BudgetOption,
+    ConfigOption,
+    DataOption,
+    DeviceOption,
+    FormatOption,
+    HostSpeedOption,
+    ImageSizeOption,
+    LauncherOption,
+    MaxTimeOption,
+    ModelOption,
+    OutOption,
+    QuietOption,
+    RanksOption,
+    ScenarioArgument,
+    SeedOption,
+    TargetOption,
+    ThreadsOption,
+    TimeoutOption,
+    TrialsOption,
+    seconds,
+    selection,
+)
+
+if TYPE_CHECKING:
+    from tcbench.analysis.scaling import Curve
+    from tcbench.analysis.summary import CellSummary
+    from tcbench.core.record import Cell, Record
+    from tcbench.run.launcher import Launcher
+    from tcbench.run.plan import Plan
+
+
+@command(
+    "Run a scenario; keep records and a chart.",
+    """
+tcbench run                                        the whole ladder on the best device here
+tcbench run --bs 32,64,128,256 --config 'fp16*'    the fp16 half at the talk's batch sizes
+tcbench run --config fp32 --config fp16+dali --bs 8 --trials 5
+tcbench run naruse2018 --data /data/imagenet/train --bs 32
+tcbench run scaling --ranks 1,2,4                  many ranks: over MPI, or NCCL on GPUs
+tcbench run --resume                               the same command again, after an interrupt: only what is missing
+""",
+)
+def run(
+    context: typer.Context,
+    scenario: ScenarioArgument = None,
+    bs: BatchSizesOption = None,
+    ranks: RanksOption = None,
+    config: ConfigOption = None,
+    device: DeviceOption = "auto",
+    model: ModelOption = None,
+    data: DataOption = None,
+    image_size: ImageSizeOption = None,
+    trials: TrialsOption = None,
+    budget: BudgetOption = None,
+    target: TargetOption = None,
+    max_time: MaxTimeOption = None,
+    timeout: TimeoutOption = None,
+    fresh_autotune: Annotated[
+        bool,
+        typer.Option(
+            "--fresh-autotune", help="Time cuDNN's or oneDNN's plans again, ignoring kept choices.", rich_help_panel=HOW
+        ),
+    ] = False,
+    tuning_budget: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="On a GPU: the time a trial may take to tune cuDNN's plans; each work's first are always timed. "
+            "Default: 60s.",
+            rich_help_panel=HOW,
+        ),
+    ] = None,
+    seed: SeedOption = 0,
+    threads: ThreadsOption = None,
+    host_speed: HostSpeedOption = 1.0,
+    launcher: LauncherOption = None,
+    out: OutOption = OUT,
+    resume: Annotated[
+        bool,
+        typer.Option("--resume", help="Add what is missing to the newest run of this scenario.", rich_help_panel=WHERE),
+    ] = False,
+    allow: Annotated[
+        str | None,
+        typer.Option(
+            metavar="code",
+            help="With --resume: add to a run that was measured with other code; pictures then name every commit. "
+            "Default: nothing.",
+            rich_help_panel=WHERE,
+        ),
+    ] = None,
+    label: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Ends the run's name, after its date. Default: none.", rich_help_panel=WHERE),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what would run, and stop.", rich_help_panel=WHERE)
+    ] = False,
+    quiet: QuietOption = False,
+    format_: FormatOption = "table",
+) -> None:
+    """Run a scenario's configs at its batch sizes; print a table, keep records and a chart.
+
+    Exit code: 0 when every cell is ok, skipped or out of memory; 2 for a mistake in the command or the scenario; 3
+    when some cell failed; 130 when interrupted.
+    """
+    from tcbench.core import messages
+
+    chosen = selection(
+        bs=bs,
+        config=config,
+        data=data,
+        image_size=image_size,
+        trials=trials,
+        budget=budget,
+        target=target,
+        max_time=max_time,
+        timeout=timeout,
+        seed=seed,
+        threads=threads,
+        host_speed=host_speed,
+        ranks=ranks,
+        model=model,
+    )
+    from tcbench.core.store import run_id_suffix
+    from tcbench.present.progress import Stages
+    from tcbench.present.tables import make_console
+    from tcbench.run import images
+    from tcbench.run.launcher import find_for
+    from tcbench.run.plan import plan_of
+
+    of_label = run_id_suffix(label)
+    if allow not in (None, "code"):
+        raise SelectionError(f"--allow {allow[:40]!a}: expected code")
+    tuning_budget_s = seconds("--tuning-budget", tuning_budget)
+    plan = plan_of(scenario, chosen, device)
+    with Stages(make_console(stderr=True), quiet) as stages:
+        images.check_folder(plan, stages.advance)
+    plan, starter = find_for(plan, launcher, asked=ranks is not None)
+    if dry_run:
+        _show_plan(plan, format_ == "json")
+        return
+    if fresh_autotune:
+        os.environ[messages.FRESH_AUTOTUNE] = "1"  # workers inherit it
+    if tuning_budget_s is not None:
+        os.environ[messages.TUNING_BUDGET] = str(tuning_budget_s)
+    kept = [one for one in context.command.params if one.name not in _OF_ONE_RUN]
+    whole = shlex.join(["tcbench", "run", *given(context, kept)]) if config else ""
+    earlier = _earlier(plan, out, of_label, allow) if resume else (None, (), "")
+    failed = _run(plan, starter, out, of_label, earlier, quiet, format_ == "json", whole)
+    if failed:
+        raise typer.Exit(SOME_CELL_FAILED)
+
+
+_OF_ONE_RUN = {"config", "fresh_autotune", "resume", "label", "quiet", "format_"}
+"""Options that the proposal to run a scenario's other configs too does not repeat."""
+
+
+def _show_plan(plan: Plan, json: bool) -> None:
+    from tcbench.present import tables
+    from tcbench.run import rounds
+    from tcbench.views import planning
+
+    state = rounds.start(plan)
+    if json:
+        typer.echo(planning.plan_json(plan, state))
+        return
+    out = tables.make_console()
+    for line in (planning.plan_line(plan), planning.rounds_line(state)):
+        out.print(line, markup=False, highlight=False, soft_wrap=True)
+    out.print(planning.plan_table(plan, state))
+
+
+_Earlier = tuple[Path | None, tuple["Record", ...], str]
+"""A run's file and records, and a line about them."""
+
+
+def _run(
+    plan: Plan, launcher: Launcher, out: Path, ending: str, earlier: _Earlier, quiet: bool, json: bool, whole: str
+) -> bool:
+    """Run a plan to its end, store and show it. `whole` as in `_next_step`. True when some cell failed."""
+    from tcbench.analysis.eta import estimate
+    from tcbench.core import messages, store
+    from tcbench.present import tables
+    from tcbench.present.format import counted
+    from tcbench.present.progress import RunProgress, Stages
+    from tcbench.run import images, rounds
+    from tcbench.run.checkup import disturbances
+    from tcbench.run.ranks import probe_largest
+    from tcbench.run.runner import Launch, Runner
+    from tcbench.views import planning
+
+    stderr = tables.make_console(stderr=True)
+
+    def say(line: str) -> None:
+        if not quiet:
+            stderr.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    resumed, before, whether = earlier
+    path = resumed or store.new_path(out, plan.device.machine, plan.scenario.name, ending)
+    fresh: list[Record] = []
+    state = rounds.start(plan, before)
+    ahead = list(state.ahead())
+
+    def to_run() -> list[Cell]:
+        return [planned.cell for planned, _ in ahead if planned.skip_reason is None]
+
+    try:
+        cores = probe_largest(
+            launcher, [planned.cell for planned in plan.cells if planned.skip_reason is None and ahead]
+        )
+        with store.Store(path) as records:
+            with Stages(stderr, quiet) as stages:
+                images.generate(plan, stages.advance)
+            say(planning.plan_line(plan))
+            if (library := _library(plan)) is not None:
+                say(library)
+            for finding in disturbances():
+                say(f"note: {finding.detail}" + (f"; {finding.remedy}" if finding.remedy else ""))
+            if whether:
+                say(whether)
+            say(planning.rounds_line(state))
+            with RunProgress(stderr, estimate((), before), len(ahead), quiet) as progress:
+                launch = Launch(variables={messages.CORES: str(cores)})
+                runner = Runner(
+                    path.stem, plan.timeout_s, listen=progress.listen, launch=launch, launcher=launcher, plan=plan.key
+                )
+                while ahead:
+                    round_ = ahead[0][1] + 1
+                    progress.begin(f"round {round_}" if round_ > 1 else "", to_run(), len(fresh) + len(ahead))
+                    for record in runner.run(ahead[:1]):
+                        records.append(record)
+                        fresh.append(record)
+                        state = state.after(record)
+                        ahead = list(state.ahead())
+                        progress.finished(record, to_run(), len(fresh) + len(ahead))
+        wanted = {planned.cell.key for planned in plan.cells}
+        records_now = [record for record in store.current([*before, *fresh]) if record.cell.key in wanted]
+        failed = any(record.status in ("failed", "timeout", "crashed") for record in records_now)
+        _show_results(records_now, path, failed, json, whole)
+    except KeyboardInterrupt:
+        stored = len(store.read([path]).records)  # an interrupt may come just after one was written
+        where = f"{counted(stored, 'record')} kept in {path}" if stored else "nothing was measured yet"
+        typer.echo(f"\ninterrupted; {where}; go on with: {command_again(resume=bool(stored))}", err=True)
+        raise typer.Exit(INTERRUPTED) from None
+    finally:
+        store.remove_empty(path)
+    return failed
+
+
+def _earlier(plan: Plan, out: Path, ending: str, allow: str | None) -> _Earlier:
+    """The newest run of the scenario where it is of this plan, with its records; and a line that says which run is gone
+    on with, or why none is. Raises SelectionError where its code was another and `allow` is not "code"."""
+    from tcbench.core import store
+    from tcbench.hardware.machine import other_code
+    from tcbench.present.format import counted
+    from tcbench.run.rounds import differences
+
+    path = store.latest(out, plan.device.machine, plan.scenario.name, ending)
+    if path is None:
+        return None, (), "nothing to resume: a new run"
+    before = store.current(store.read([path]).records)
+    if differing := differences(plan, before):
+        return None, (), f"nothing to resume: a new run, as {path} is of another selection: {differing}"
+    code = other_code(before)
+    if code and allow is None:
+        raise SelectionError(
+            f"--resume: {path} was measured with other code: {code}; --allow code adds to it all the same, "
+            "without --resume a new run begins"
+        )
+    of_other = f", of other code: {code}" if code else ""
+    return path, before, f"resuming {path}: {counted(len(before), 'record')} there{of_other}"
+
+
+def _library(plan: Plan) -> str | None:
+    """The library that will compute and, where that is not the fastest, why, with the command that brings it; None
+    where the packages' versions say it."""
+    from tcbench.engine.accelerators.device import kind_of
+    from tcbench.engine.backends import DEFAULT
+
+    kind = kind_of(plan.device.name)
+    if not any(planned.cell.backend == DEFAULT for planned in plan.cells) or (library := kind.library()) is None:
+        return None
+    shortfall = kind.shortfall()
+    return f"{library} computes" + (f": {shortfall}" if shortfall else "")
+
+
+def _show_results(records: Sequence[Record], path: Path, failed: bool, json: bool, whole: str) -> None:
+    """The table or its JSON, the chart, what to do next."""
+    from tcbench.analysis.networks import networks
+    from tcbench.analysis.scaling import curves
+    from tcbench.analysis.summary import speedups, summarise
+    from tcbench.present import simulated, tables
+    from tcbench.views.networks import table as of_networks
+    from tcbench.views.scaling import table as scaling
+    from tcbench.views.throughput import table as console
+
+    summaries = summarise(records)
+    ratios = speedups(summaries)
+    scaled = curves(records)
+    charts = _charts(summaries, scaled, path)
+    if json:
+        typer.echo(console.summary_json(path.stem, path, summaries, ratios, scaling.to_json(scaled)))
+        return
+    stdout = tables.make_console()
+
+    def say(line: str, style: str = "") -> None:
+        stdout.print(line, style=style, markup=False, highlight=False, soft_wrap=True)
+
+    stdout.print()
+    for line in simulated.lines(summary.environment for summary in summaries):
+        say(line, "bold")
+    stdout.print(console.results_table(summaries, ratios))
+    stdout.print()
+    if scaled:
+        stdout.print(scaling.table(scaled))
+        stdout.print()
+    if beside := networks(summaries):
+        stdout.print(of_networks.table(beside))
+        stdout.print()
+    for line in console.reasons(summaries):
+        say(line, "yellow")
+    for line in (*console.footnotes(summaries), *(scaling.notes(scaled) if scaled else ())):
+        say(line, "dim")
+    say(f"{console.tally(summaries)}. Records: {path}")
+    for chart in charts:
+        say(f"Chart: {chart}")
+    say(_next_step(summaries, path, failed, whole))
+
+
+def _charts(summaries: Sequence[CellSummary], scaled: Sequence[Curve], records: Path) -> list[Path]:
+    """The throughput chart beside the records, or that of networks where there are several, and that of scaling over
+    ranks; none when nothing was measured."""
+    if not any(summary.images_per_s for summary in summaries):
+        return []
+    from tcbench.analysis.networks import networks
+    from tcbench.present.charts.files import save
+    from tcbench.views.networks.chart import networks_chart
+    from tcbench.views.scaling.chart import scaling_chart
+    from tcbench.views.throughput.chart import results_chart
+
+    drawings: dict[Path, Callable[[], Any]] = {records.with_suffix(".png"): lambda: results_chart(summaries)}
+    if scaled:
+        drawings[records.with_name(f"{records.stem}-scaling.png")] = lambda: scaling_chart(scaled)
+    if networks(summaries):
+        drawings = {records.with_suffix(".png"): lambda: networks_chart(summaries)}
+    drawn = []
+    for path, draw in drawings.items():
+        try:
+            save(draw(), path)
+        except TcbenchError as error:
+            typer.echo(f"note: no chart: {error}", err=True)
+        else:
+            drawn.append(path)
+    return drawn
+
+
+def _next_step(summaries: Sequence[CellSummary], path: Path, failed: bool, whole: str) -> str:
+    """One line: the most useful thing to do with these results. `whole`: the command for all configs, where some were
+    chosen."""
+    from tcbench.analysis.ladder import climbs
+    from tcbench.analysis.networks import networks
+
+    if failed:
+        return f"Next: {command_again(resume=True)}   (runs again what failed; its log is in the record)"
+    if any(summary.cell.ranks > 1 for summary in summaries):
+        return f"Next: tcbench explain {shlex.quote(str(path))}   (what holds each cell back: the all-reduce?)"
+    if climbs(summaries):
+        return f"Next: tcbench plot {shlex.quote(str(path))} --kind ladder -o ladder.png   (what each rung buys)"
+    if any(summary.cell.is_own for summary in summaries):
+        return f"Next: tcbench explain {shlex.quote(str(path))}   (which phase takes most of each step)"
+    of_networks = bool(networks(summaries))
+    if of_networks or not whole:
+        what = "network" if of_networks else "cell"
+        return f"Next: tcbench explain {shlex.quote(str(path))}   (what holds each {what} back)"
+    return f"Next: {whole}   (all configs of the scenario: what each rung buys)"

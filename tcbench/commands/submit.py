@@ -1,0 +1,297 @@
+"""`tcbench submit`: one run on several kinds of machine of a cluster."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from shutil import which
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tcbench.core.errors import ClusterError, SelectionError
+from tcbench.present.app import INTERRUPTED, OUT, SOME_CELL_FAILED, GroupedCommand, command, command_again, given
+from tcbench.present.options import WHERE, OutOption, QuietOption, complete_scenario, selection
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from tcbench.run.cluster import Job, Target
+    from tcbench.run.plan import Plan
+
+CLUSTER = "Where it runs"
+
+_NOT_TAKEN = {"label", "format_"}
+"""Options of `run` that are each job's own: its label is its target's name, and it prints to a log."""
+
+
+@dataclass(frozen=True)
+class _OfRun:
+    """The options of `run` among those that were given, and the same as words of a command line."""
+
+    options: dict[str, Any]
+    words: list[str]
+
+
+class _SubmitCommand(GroupedCommand):
+    """A command that takes the options of `run` too: the context's `obj` is an _OfRun."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        return [*self._of_run(ctx), *super().get_params(ctx)]
+
+    def invoke(self, ctx: Any) -> Any:
+        of_run = self._of_run(ctx)
+        words = given(ctx, of_run)
+        ctx.obj = _OfRun({parameter.name: ctx.params.pop(parameter.name) for parameter in of_run}, words)
+        return super().invoke(ctx)
+
+    def _of_run(self, ctx: Any) -> list[Any]:
+        own = {parameter.name for parameter in self.params}
+        run = ctx.parent.command.get_command(ctx.parent, "run")
+        return [parameter for parameter in run.params if parameter.name not in own | _NOT_TAKEN]
+
+
+@command(
+    "Run a scenario on a cluster: one Slurm job for each partition or GPU.",
+    """
+tcbench submit naruse2018 --partition a100,h100    the same ladder on both, records in results/
+tcbench submit naruse2018 --partition gpu --gpu v100,h100 --sbatch account=me
+tcbench submit naruse2018 --partition a100,h100 --dry-run
+tcbench submit naruse2018 --partition a100,h100 --resume    only what is missing; follows what still runs
+""",
+    cls=_SubmitCommand,
+)
+def submit(
+    context: typer.Context,
+    scenario: Annotated[
+        str,
+        typer.Argument(
+            metavar="SCENARIO",
+            help="A scenario's name or the path of a TOML file.",
+            autocompletion=complete_scenario,
+        ),
+    ],
+    partition: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME,NAME,...",
+            help="Partitions: a job in each. Default, with --gpu: the cluster's own.",
+            rich_help_panel=CLUSTER,
+        ),
+    ] = None,
+    gpu: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TYPE,TYPE,...",
+            help="Types of GPU as Slurm names them (sinfo -o %G): a job for each, in each partition. "
+            "Default, with --partition: any.",
+            rich_help_panel=CLUSTER,
+        ),
+    ] = None,
+    time: Annotated[
+        int,
+        typer.Option(metavar="MINUTES", min=1, help="A job is ended then; --resume goes on.", rich_help_panel=CLUSTER),
+    ] = 60,
+    sbatch: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="OPTION",
+            help="More options of sbatch, such as account=me, nodes=2 or exclusive. May be given more than once. "
+            "Default: none.",
+            rich_help_panel=CLUSTER,
+        ),
+    ] = None,
+    out: OutOption = OUT,
+    resume: Annotated[
+        bool,
+        typer.Option("--resume", help="Submit only what has not come to its end.", rich_help_panel=WHERE),
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show the sbatch scripts, and stop.", rich_help_panel=WHERE)
+    ] = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Run a scenario in one Slurm job for each partition or type of GPU, each with the same options of `tcbench run`;
+    follow the jobs. An interrupt ends the following, not the jobs.
+
+    Exit code: 0 when every job has come to its end with every cell ok, skipped or out of memory; 2 for a mistake in the
+    command or the scenario, and where the cluster does not take a job; 3 when some cell or job failed; 130 when
+    interrupted.
+    """
+    from tcbench.engine.rung import Package
+
+    asked: _OfRun = context.obj
+    plan = _checked(scenario, asked.options)
+    submitit = Package("submitit", "uv sync --extra slurm")
+    if not submitit.is_installed():
+        raise ClusterError(f"submit needs the package {submitit.module}: {submitit.install}")
+    from tcbench.run import cluster
+
+    if gpu and not _runs_on_gpus(asked.options["device"]):
+        raise SelectionError(
+            f"--gpu {gpu} with --device {asked.options['device']}: expected --partition, or no --device"
+        )
+    partitions, types = _names("--partition", partition), _names("--gpu", gpu)
+    if dry_run and (partitions or types) and which("sbatch") is None:
+        there = cluster.unchecked(partitions, types)
+        _say("note: no sbatch here: partitions and GPUs are not checked", quiet)
+    else:
+        there = cluster.gpus()
+    request = cluster.Request(
+        time_min=time,
+        ranks=max(planned.cell.ranks for planned in plan.cells),
+        on_gpus=_runs_on_gpus(asked.options["device"]),
+        options=_sbatch_options(sbatch),
+    )
+    work = []
+    for target in cluster.targets(partitions, types, there):
+        words = ["run", scenario, *asked.words, "--out", str(out.absolute()), "--label", target.name]
+        words += ["--resume"] * resume
+        from tcbench.core.store import run_id_suffix
+
+        folder = out.absolute() / cluster.FOLDER / f"{plan.scenario.name}{run_id_suffix(target.name)}"
+        work.append((target, words, cluster.executor(target, plan.scenario.name, words, folder, request, there)))
+    if dry_run:
+        for _, _, executor in work:
+            typer.echo(executor.script)
+        return
+    jobs: list[Job] = []
+    try:
+        _begin(work, jobs, resume, quiet)
+        failed = _follow(jobs, out, plan.scenario.name, quiet)
+    except KeyboardInterrupt:
+        typer.echo(f"\ninterrupted; {_how_to_go_on(jobs)}", err=True)
+        raise typer.Exit(INTERRUPTED) from None
+    if failed:
+        typer.echo(f"Next: {command_again(resume=True)}   (runs again what failed)")
+        raise typer.Exit(SOME_CELL_FAILED)
+
+
+def _checked(scenario: str, options: Mapping[str, Any]) -> Plan:
+    """The plan of these options of `run`, as far as it can be made without the device. Raises SelectionError or
+    ScenarioError."""
+    from tcbench.engine.accelerators.device import host
+    from tcbench.run import launcher
+
+    chosen = selection(**{name: options[name] for name in inspect.signature(selection).parameters})
+    device, starter = options["device"], options["launcher"]
+    if starter is not None and starter not in launcher.NAMED:
+        launcher.command_line(starter)
+    from tcbench.run.plan import plan_of
+
+    return plan_of(scenario, chosen, host().name if _runs_on_gpus(device) else device, remote=True)
+
+
+def _runs_on_gpus(device: str) -> bool:
+    """Whether a job of this --device is to be given GPUs. Raises SelectionError for no device."""
+    from tcbench.engine.accelerators.device import kind_of
+
+    if device == "auto":
+        return True
+    kind = kind_of(device)
+    return not kind.is_host and kind.simulates is None
+
+
+def _names(option: str, text: str | None) -> list[str]:
+    """The names of an option, each once. Raises SelectionError."""
+    names = list(dict.fromkeys(text.split(","))) if text is not None else []
+    for name in names:
+        if not re.fullmatch(r"[A-Za-z0-9_.-]+", name, re.ASCII):
+            raise SelectionError(f"{option} {text!a}: expected names with commas between them")
+    return names
+
+
+_TAKEN = ("array", "wrap", "output", "error", "job-name", "open-mode")
+
+
+def _sbatch_options(given: Sequence[str] | None) -> dict[str, str | bool]:
+    """Options of sbatch by their names. Raises SelectionError."""
+    options: dict[str, str | bool] = {}
+    for text in given or ():
+        name, has_value, value = text.partition("=")
+        if name in _TAKEN:
+            raise SelectionError(f"--sbatch {name}: tcbench sets that itself, and follows the job by it")
+        if not re.fullmatch(r"[a-z][a-z-]+", name, re.ASCII) or not value.isprintable() or (has_value and not value):
+            raise SelectionError(f"--sbatch {text!a}: expected an option of sbatch, such as account=me or exclusive")
+        options[name.replace("-", "_")] = value if has_value else True
+    return options
+
+
+def _begin(work: Sequence[tuple[Target, Sequence[str], Any]], jobs: list[Job], resume: bool, quiet: bool) -> None:
+    """Submit what has to run, and add it to `jobs`; with `resume` also what runs already, and without what has come to
+    its end. All or nothing: raises ClusterError where the cluster does not take one of them."""
+    from tcbench.run import cluster
+
+    submitted: list[Job] = []
+    for target, words, executor in work:
+        last = cluster.last(executor, target) if resume else None
+        same = last is not None and [word for word in last.command if word != "--resume"] == words[:-1]
+        if last is not None and not last.ended:
+            if not same:
+                cluster.cancel(submitted)
+                raise ClusterError(
+                    f"{target.name}: job {last.id} still runs `{cluster.shown(last.command)}`; wait for its end, or "
+                    f"end it with: scancel {last.id}"
+                )
+            jobs.append(last)
+        elif last is not None and same and last.exit_code == 0:
+            _say(f"{target.name}: nothing is missing: job {last.id} has done all", quiet)
+        else:
+            try:
+                job = cluster.submit(executor, target, words)
+            except ClusterError:
+                cluster.cancel(submitted)
+                raise
+            submitted.append(job)
+            jobs.append(job)
+
+
+def _follow(jobs: Sequence[Job], out: Path, scenario: str, quiet: bool) -> bool:
+    """Say how the jobs go until all have ended. True when one has not done all."""
+    from tcbench.core import store
+    from tcbench.present.format import counted
+    from tcbench.run import cluster
+
+    failed, said = False, dict[str, str]()
+    for job in cluster.follow(jobs):
+        records = store.latest(out, None, scenario, store.run_id_suffix(job.target.name))
+        # An older run's are not this job's.
+        if records is not None and records.stat().st_mtime < job.submitted_at:
+            records = None
+        measured = f", {counted(_lines(records), 'record')} in {records}" if records else ""
+        bad = job.ended and job.exit_code != 0
+        failed = failed or bad
+        if not job.ended:
+            line = f"{job.target.name}: job {job.id} is {job.state}{measured}"
+        elif not bad:
+            line = f"{job.target.name}: job {job.id} has done all{measured}"
+        else:
+            how = f"job {job.id} has ended" + (
+                f" early ({job.state})" if job.exit_code is None else f" with exit code {job.exit_code}"
+            )
+            why = f": {job.last_line}" if job.last_line else ""
+            line = f"{job.target.name}: {how}{measured}{why}; its log: {job.log}"
+        if said.get(job.id) != line:
+            said[job.id] = line
+            _say(line, quiet and not bad)
+    return failed
+
+
+def _lines(path: Path) -> int:
+    return path.read_bytes().count(b"\n")
+
+
+def _say(line: str, quiet: bool) -> None:
+    if not quiet:
+        typer.echo(line, err=True)
+
+
+def _how_to_go_on(jobs: Sequence[Job]) -> str:
+    """A line with the commands that come back to the jobs and that end them."""
+    again = f"go on with: {command_again(resume=True)}"
+    if not jobs:
+        return f"nothing was submitted; {again}"
+    ids = " ".join(job.id for job in jobs)
+    return f"the jobs go on without; follow them with: {command_again(resume=True)}; end them with: scancel {ids}"

@@ -1,0 +1,74 @@
+"""`tcbench timeline`: what the input, the host and the GPU did, drawn as the talk does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tcbench.core.errors import SelectionError
+from tcbench.present.app import OUT, command
+from tcbench.present.options import ANOTHER_FILE, ResultsFolderOption, output_option
+
+
+@command(
+    "Draw timelines: input, CPU and GPU, step by step.",
+    """
+tcbench timeline                                  the newest profile, three steps
+tcbench timeline fp32.json.gz fp16.json.gz        under each other, on one time scale
+tcbench timeline profile.json.gz --zoom 20:60 -o zoomed.svg
+tcbench timeline profile.json.gz --step 42
+""",
+)
+def timeline(
+    files: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="FILE",
+            help="Timelines of `tcbench profile`, or Nsight Systems' report or SQLite. Default: the newest profile.",
+        ),
+    ] = None,
+    output: Annotated[Path | None, output_option()] = None,
+    zoom: Annotated[
+        str | None,
+        typer.Option(
+            metavar="BEGIN:END", help="Only this part, in ms on the picture's time axis. Default: whole steps."
+        ),
+    ] = None,
+    steps: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Steps of the slowest cell to draw. Default: 3.")
+    ] = None,
+    step: Annotated[
+        int | None, typer.Option(metavar="N", help="Begin with the step of this number. Default: the first.")
+    ] = None,
+    out: ResultsFolderOption = OUT,
+) -> None:
+    """Draw what ran when: IO threads, the CPU's phases, the GPU's work and its gaps; several cells under each other."""
+    part = None if zoom is None else window(zoom)
+
+    from tcbench.present.charts.files import check_path
+
+    if output is not None:
+        check_path(output)
+
+    from tcbench import tracing
+    from tcbench.present.results import newest_timeline, place
+    from tcbench.views.timeline.chart import draw
+
+    files = files or [newest_timeline(out)]
+    timelines = [one for file in files for one in tracing.read(file)]
+    output = place(output, files, "timeline.png")
+    draw(timelines, output, part, steps, step=step, remedy=ANOTHER_FILE)
+    typer.echo(f"wrote {output}")
+
+
+def window(text: str) -> tuple[float, float]:
+    """Begin and end of --zoom, ms. Raises SelectionError."""
+    begin, colon, end = text.partition(":")
+    try:
+        if not colon:
+            raise ValueError
+        return float(begin), float(end)
+    except ValueError:
+        raise SelectionError(f"--zoom {text}: expected BEGIN:END in ms, e.g. --zoom 20:60") from None

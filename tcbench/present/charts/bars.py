@@ -1,0 +1,227 @@
+"""The talk's chart: images/s in bars grouped by batch size, one panel per setting.
+
+Owns bars, their groups and panels, and the page made of them. Knows nothing of the talk's slides: what they compare
+comes in as groups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from tcbench.analysis.stats import Interval
+from tcbench.analysis.summary import CellSummary, Setting
+from tcbench.present.charts.inline import tooltip
+from tcbench.present.charts.page import MARGIN, WIDTH, Page, put, rates
+from tcbench.present.charts.palette import INK, PAPER, QUIET, Fill, fill
+from tcbench.present.charts.provenance import provenance_of, small_print
+from tcbench.present.charts.text import (
+    DPI,
+    LABEL,
+    LEGEND,
+    WORDS,
+    drawable,
+    heading,
+    line_height,
+    shortened,
+    text_width,
+    wrapped,
+)
+from tcbench.present.charts.wording import why_missing
+from tcbench.present.format import limits, number
+from tcbench.present.naming import rate_unit
+from tcbench.present.simulated import marked
+
+_BESIDE_BARS = 2 * MARGIN + 0.85  # inches for margins, the axis' name and its numbers
+_BAR_GAP = 0.8  # between groups, in bars
+_MIN_REACH = 7  # bars are no wider than if there were so many
+_MIN_PITCH = 0.105  # inches from bar to bar; below, labels in place of bars would touch
+
+
+@dataclass(frozen=True)
+class Bar:
+    """One place in a group: a config and what became of it. `note` stands above the value; `fill` is the bar's where
+    it is not the config's."""
+
+    config: str
+    summary: CellSummary | None
+    note: str = ""
+    fill: Fill | None = None
+
+    @property
+    def name(self) -> str:
+        return self.summary.cell.label if self.summary else self.config
+
+    @property
+    def unit(self) -> str:
+        """The name of what a step works on `batch_size` of."""
+        return self.summary.cell.unit if self.summary else ""
+
+    @property
+    def images_per_s(self) -> Interval | None:
+        return self.summary.images_per_s if self.summary else None
+
+
+@dataclass(frozen=True)
+class Group:
+    """Bars that belong together, of one batch size or one network, and its name."""
+
+    name: str
+    bars: tuple[Bar, ...]
+
+
+@dataclass(frozen=True)
+class Panel:
+    """The bars of one setting, grouped by batch size, under a name."""
+
+    name: str
+    groups: tuple[Group, ...]
+
+
+def bar_chart(
+    settings: dict[Setting, list[CellSummary]],
+    groups: Callable[[Sequence[CellSummary]], Iterable[Group]],
+    rows: Sequence[Sequence[tuple[str, str]]],
+    title: str,
+    subtitle: str,
+    notes: Sequence[str] = (),
+) -> Figure:
+    """A page of panels, one per setting, each with the groups that `groups` makes of the setting's summaries.
+
+    `rows` are the legend's and hold (config, words); `notes` stand above the small print.
+    """
+    provenance = provenance_of(settings)
+    panels = [Panel(provenance.names[setting], tuple(groups(here))) for setting, here in settings.items()]
+    return panel_chart(panels, rows, provenance.common, title, subtitle, notes)
+
+
+def panel_chart(
+    panels: Sequence[Panel],
+    rows: Sequence[Sequence[tuple[str, str]]],
+    common: Sequence[str],
+    title: str,
+    subtitle: str,
+    notes: Sequence[str] = (),
+    fill_of: Callable[[str], Fill] = fill,
+    axis: str = "batch size",
+) -> Figure:
+    """A page of panels. `rows` are the legend's and hold (config, words), `fill_of` fills its swatches; the small print
+    says `common` of all panels. `axis` names what groups differ by."""
+    everything = [bar.summary for panel in panels for group in panel.groups for bar in group.bars if bar.summary]
+    small = small_print(everything, common, whiskers=True)
+    if any(words.startswith("+") for row in rows for _, words in row):
+        small += " · + adds to the config on its left"
+    least_width = _BESIDE_BARS + _MIN_PITCH * max(_pitches(panel.groups) for panel in panels)
+    title = marked(title, (summary.environment for summary in everything))
+    page = Page(heading(title, everything[0].cell.scenario), subtitle, [*notes, small], max(WIDTH, least_width))
+    page.legend([[Patch(label=words, **fill_of(config).patch) for config, words in row] for row in rows])
+    height = 3.3 if len(panels) == 1 else 2.4
+    column = page.panels([height] * len(panels))[:, 0]
+    frames = [_frame(axes, panel.groups, height) for axes, panel in zip(column, panels, strict=True)]
+    for axes, panel in zip(column, panels, strict=True):
+        page.heading(axes, "\n".join(wrapped(panel.name, LABEL, page.room, bold=True)))
+        axes.set_ylabel(f"Better ⟶\n{rate_unit(summary.cell for summary in everything)}", color=INK)
+    column[-1].set_xlabel(axis)
+    page.settle()
+    for axes, (places, ceiling) in zip(column, frames, strict=True):
+        _draw_bars(axes, places, ceiling)
+    return page.figure
+
+
+def batch_sizes_of(summaries: Iterable[CellSummary]) -> list[int]:
+    """Ascending."""
+    return sorted({s.cell.batch_size for s in summaries})
+
+
+def cell_at(summaries: Iterable[CellSummary], config: str, batch_size: int) -> CellSummary | None:
+    """One setting's cell, if it was run."""
+    return next((s for s in summaries if s.cell.config == config and s.cell.batch_size == batch_size), None)
+
+
+def _pitches(groups: Sequence[Group]) -> float:
+    """Width of a panel in bars."""
+    return sum(len(group.bars) for group in groups) + _BAR_GAP * len(groups)
+
+
+def _frame(axes: Axes, groups: Sequence[Group], height: float) -> tuple[list[tuple[float, Bar]], float]:
+    """Both axes of a panel `height` inches high; returns each bar with its place, and where bars and whiskers end."""
+    reach = max(_pitches(groups), _MIN_REACH)
+    places, ticks, x = [], [], (reach - _pitches(groups) + _BAR_GAP) / 2
+    for group in groups:
+        ticks.append(x + len(group.bars) / 2)
+        places += [(x + 0.5 + i, bar) for i, bar in enumerate(group.bars)]
+        x += len(group.bars) + _BAR_GAP
+    intervals = [bar.images_per_s for _, bar in places if bar.images_per_s]
+    ceiling = _ceiling(intervals)
+    words_height = 0.12 + line_height(WORDS) * (1 + max(len(bar.note.splitlines()) for _, bar in places))
+    axes.set_xlim(0, reach)
+    axes.set_xticks(ticks, [group.name for group in groups], size=LABEL + 1, color=INK)
+    axes.grid(visible=False, axis="x")
+    axes.spines["left"].set_visible(False)
+    axes.tick_params(axis="y", labelsize=LABEL)
+    rates(axes.yaxis, ceiling / (1 - words_height / height))
+    return places, ceiling
+
+
+def _draw_bars(axes: Axes, places: Sequence[tuple[float, Bar]], ceiling: float) -> None:
+    """Bars; or, upright in their places, why there are none."""
+    width, height = axes.bbox.width / DPI, axes.bbox.height / DPI
+    pitch = width / axes.get_xlim()[1]
+    _draw_measured(axes, [(x, bar, bar.images_per_s) for x, bar in places if bar.images_per_s], ceiling, pitch)
+    for x, bar in places:
+        if bar.images_per_s is None:
+            size = min(LEGEND, pitch * 72 / 1.3)
+            why = shortened(drawable(why_missing(bar.summary)), size, min(2.4, height - 0.2))
+            axes.hlines(0, x - 0.43, x + 0.43, color=QUIET, linewidth=1.6, clip_on=False)
+            words = put(axes, why, (x, 0), (0, 4), size=size, rotation=90, va="bottom", color=QUIET)
+            tooltip(words, f"{bar.name}\n{why_missing(bar.summary)}")
+
+
+def _ceiling(intervals: Sequence[Interval]) -> float:
+    """The end of the highest bar or whisker, but for whiskers out of all proportion, which are cut there."""
+    if not intervals:
+        return 1.0
+    highest = max(interval.value for interval in intervals)
+    return max(min(interval.high, 1.5 * highest) for interval in intervals)
+
+
+def _draw_measured(axes: Axes, bars: Sequence[tuple[float, Bar, Interval]], ceiling: float, pitch: float) -> None:
+    """Bars with their whiskers and, where there is room (`pitch`: inches from bar to bar), their values."""
+    if not bars:
+        return
+    fills = [bar.fill or fill(bar.config) for _, bar, _ in bars]
+    xs, values = [x for x, _, _ in bars], [interval.value for _, _, interval in bars]
+    below = [interval.value - interval.low for _, _, interval in bars]
+    above = [min(interval.high, ceiling) - interval.value for _, _, interval in bars]
+    whiskers: dict[str, Any] = {"yerr": [below, above], "capsize": min(3.5, 16 * pitch)}
+    # A light edge, for whiskers on dark bars.
+    axes.errorbar(xs, values, fmt="none", ecolor=PAPER, elinewidth=2.1, capthick=2.1, zorder=2.9, **whiskers)
+    container = axes.bar(
+        xs,
+        values,
+        0.86,
+        error_kw={"elinewidth": 0.9, "capthick": 0.9, "zorder": 3},
+        ecolor=INK,
+        color=[one.colour for one in fills],
+        hatch=[one.hatch for one in fills],
+        edgecolor=[one.edge_colour for one in fills],
+        linewidth=0,
+        zorder=2,
+        **whiskers,
+    )
+    cut = [x for x, _, interval in bars if interval.high > ceiling]
+    if cut:
+        axes.plot(cut, [ceiling] * len(cut), "^", markersize=4, color=INK, zorder=3, clip_on=False)
+    words = ["\n".join(filter(None, [bar.note, number(interval.value)])) for _, bar, interval in bars]
+    fits = [max(text_width(line, WORDS) for line in text.split("\n")) <= 0.98 * pitch for text in words]
+    point = axes.get_ylim()[1] / (axes.bbox.height / DPI * 72)  # in images/s
+    for x, value, rise, text, fit in zip(xs, values, above, words, fits, strict=True):
+        if fit:  # above the whisker, which it would hide
+            put(axes, text, (x, value), (0, rise / point + 2.5), size=WORDS, va="bottom", linespacing=1.05)
+    for patch, (_, bar, interval) in zip(container, bars, strict=True):
+        tooltip(patch, f"{bar.name}\n{number(interval.value)} {bar.unit}/s ({limits(interval)})")

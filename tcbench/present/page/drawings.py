@@ -1,0 +1,62 @@
+"""Matplotlib's figures as blocks of the page, and the swatches that stand for configs in tables."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from matplotlib.figure import Figure as Drawing
+from matplotlib.patches import Rectangle
+
+from tcbench.present.charts import inline
+from tcbench.present.charts.page import MARGIN
+from tcbench.present.charts.palette import fill
+from tcbench.present.page.page import Drawn, Figure, Table
+
+_WIDEST_INCHES = 10.5
+"""Of a chart that the page's width can hold."""
+
+_TRIM = MARGIN - 0.03
+"""Inches. What stands at a chart's margin may reach a little beyond: ends of axes, antialiased edges."""
+
+
+def figure(make: Callable[[], Drawing], title: str, prefix: str, table: Table, notes: Sequence[str] = ()) -> Figure:
+    """A chart with its table; `prefix` begins its ids, which are those of one chart of the page."""
+
+    def draw() -> Drawn:
+        drawing = make()
+        label = f"{title}. The table below has every number."
+        svg = inline.svg(drawing, label=label, prefix=prefix, trim=_TRIM)
+        return Drawn(svg, wide=bool(drawing.get_figwidth() > _WIDEST_INCHES))
+
+    return Figure(title, draw, table, tuple(notes))
+
+
+@dataclass(frozen=True)
+class Swatches:
+    """The paints of a page's configs, as charts fill their bars."""
+
+    configs: tuple[str, ...]
+
+    @functools.cached_property
+    def hatches(self) -> str:
+        """The patterns of hatched configs, as markup that shows nothing."""
+        drawing = Drawing(figsize=(1, 1))
+        for config in self._hatched:
+            drawing.add_artist(Rectangle((0, 0), 1, 1, **fill(config).patch))
+        return inline.svg(drawing, label="", prefix="swatch")
+
+    @property
+    def _hatched(self) -> list[str]:
+        return [config for config in self.configs if fill(config).hatch]
+
+    @functools.cached_property
+    def _patterns(self) -> dict[str, str]:
+        paints = re.findall(r'<path [^>]*?fill="(url\([^"]*\))"', self.hatches)
+        return dict(zip(self._hatched, paints, strict=True))
+
+    def paint(self, config: str) -> str:
+        """The value of a fill attribute."""
+        return self._patterns.get(config) or inline.variable(fill(config).colour)

@@ -1,0 +1,191 @@
+"""The page as frozen data: sections made of blocks, charts as markup, tables in words and sort keys.
+
+Owns what a page can hold. Knows nothing of records or of HTML: sections are made of results elsewhere, and a template
+writes them down. All other texts are plain; escaping is the template's.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar
+
+from tcbench.present.verdicts import Tone
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A part of a paragraph; `strong` where it is what the paragraph is about."""
+
+    text: str
+    strong: bool = False
+
+
+Paragraph = tuple[Piece, ...]
+
+
+def say(*parts: str | Piece) -> Paragraph:
+    """A paragraph of plain and strong parts."""
+    return tuple(Piece(part) if isinstance(part, str) else part for part in parts)
+
+
+def strong(text: str) -> Piece:
+    """The subject of a sentence."""
+    return Piece(text, strong=True)
+
+
+@dataclass(frozen=True)
+class Badge:
+    """A word with an icon: colour alone tells nothing here. `icon` names a symbol of the template."""
+
+    word: str
+    icon: str
+    tone: Tone = "plain"
+
+
+# -- tables --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Field:
+    """An entry of a table: a text or a badge. `key` is what it sorts by, None for the text itself; `swatch` is the fill
+    of a square before it."""
+
+    text: str = ""
+    key: float | None = None
+    badge: Badge | None = None
+    swatch: str = ""
+    strong: bool = False
+
+
+@dataclass(frozen=True)
+class Column:
+    """`key` names the column in the page, for filters. `long` texts wrap."""
+
+    name: str
+    numeric: bool = False
+    key: str = ""
+    long: bool = False
+
+
+@dataclass(frozen=True)
+class Table:
+    """`filters` are the keys of the columns that the page offers to filter by."""
+
+    caption: str
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[Field, ...], ...]
+    filters: tuple[str, ...] = ()
+
+    def values(self, key: str) -> tuple[str, ...]:
+        """The different entries of a column: numbers ascending, texts as they come."""
+        place = [column.key for column in self.columns].index(key)
+        fields = [row[place] for row in self.rows]
+        if self.columns[place].numeric:
+            fields.sort(key=lambda field: field.key or 0.0)
+        return tuple(dict.fromkeys(field.badge.word if field.badge else field.text for field in fields))
+
+
+# -- blocks --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Prose:
+    """Paragraphs."""
+
+    kind: ClassVar[str] = "prose"
+    paragraphs: tuple[Paragraph, ...]
+
+
+@dataclass(frozen=True)
+class Points:
+    """A list of sentences; each may have a badge before it."""
+
+    kind: ClassVar[str] = "points"
+    items: tuple[tuple[Badge | None, Paragraph], ...]
+
+
+@dataclass(frozen=True)
+class Notice:
+    """A remark that a reader must not miss."""
+
+    kind: ClassVar[str] = "notice"
+    badge: Badge
+    paragraph: Paragraph
+    details: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A chart as markup; `wide` where it is wider than the page."""
+
+    svg: str
+    wide: bool
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A chart, how to read it, and the table behind it. The chart is drawn when it is first asked for, once: that takes
+    most of a page's time."""
+
+    kind: ClassVar[str] = "figure"
+    title: str
+    draw: Callable[[], Drawn]
+    table: Table
+    notes: tuple[str, ...] = ()
+
+    @functools.cached_property
+    def drawn(self) -> Drawn:
+        return self.draw()
+
+
+@dataclass(frozen=True)
+class Data:
+    """A table. `folded`: behind a line that opens it."""
+
+    kind: ClassVar[str] = "data"
+    table: Table
+    folded: bool = False
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Names and what they are."""
+
+    kind: ClassVar[str] = "facts"
+    pairs: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class Heading:
+    """A heading within a section."""
+
+    kind: ClassVar[str] = "heading"
+    text: str
+
+
+AnyBlock = Prose | Points | Notice | Figure | Data | Facts | Heading
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of the page with an entry in its contents."""
+
+    id: str
+    title: str
+    blocks: tuple[AnyBlock, ...]
+
+
+@dataclass(frozen=True)
+class Page:
+    """Everything. `paints` are the fills of the swatches in tables, `hatches` the markup of their patterns."""
+
+    title: str
+    lead: Paragraph
+    facts: tuple[str, ...]
+    sections: tuple[Section, ...]
+    paints: tuple[str, ...]
+    hatches: str
+    made_by: str

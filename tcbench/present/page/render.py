@@ -1,0 +1,58 @@
+"""The page as HTML: one file with its style, its script and a policy that forbids everything else.
+
+Owns the templates and their environment. The template engine escapes everything but the charts, and the style and the
+script, which are files of this package.
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+import hashlib
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from tcbench.present.charts import inline
+from tcbench.present.page.page import Figure, Page
+
+_FOLDER = Path(__file__).parent
+
+
+def render(page: Page) -> str:
+    """The whole file. The same page gives the same text, whenever it is written."""
+    charts = [block.drawn.svg for section in page.sections for block in section.blocks if isinstance(block, Figure)]
+    style = f"{_text('report.css')}\n{inline.colours([*charts, *page.paints])}\n"
+    script = _text("report.js")
+    policy = (
+        f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)}; base-uri 'none'; form-action 'none'"
+    )
+    return _environment().get_template("report.html.jinja").render(
+        page=page, policy=policy, style=Markup(style), script=Markup(script)
+    )  # fmt: skip
+
+
+def _hash(text: str) -> str:
+    """As a Content-Security-Policy names an inline style or script."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+@functools.cache
+def _environment() -> Environment:
+    return Environment(
+        loader=FileSystemLoader(_FOLDER),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+
+
+@functools.cache
+def _text(name: str) -> str:
+    text = (_FOLDER / name).read_text(encoding="utf-8")
+    # Either would end the element that the text stands in.
+    if "</" in text or "<!--" in text:
+        raise ValueError(f"{name}: a style or script must not hold '</'")
+    return text

@@ -1,0 +1,91 @@
+"""Words and numbers that several sections write alike, and their badges.
+
+Owns how a figure, an interval, a status or a verdict reads on the page.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+from tcbench.analysis.bottleneck import Verdict as BottleneckVerdict
+from tcbench.analysis.compare import Verdict
+from tcbench.analysis.stats import Interval
+from tcbench.analysis.summary import CellSummary
+from tcbench.core.record import Status
+from tcbench.present.charts.wording import why_missing
+from tcbench.present.format import number
+from tcbench.present.page.page import Badge, Column, Field
+from tcbench.present.verdicts import FORMS
+
+_LONGEST_REASON = 44
+
+STATUS_BADGES: Mapping[Status, Badge] = {
+    "ok": Badge("ok", "check", "good"),
+    "skipped": Badge("skipped", "skip"),
+    "oom": Badge("out of memory", "full", "warn"),
+    "failed": Badge("failed", "cross", "bad"),
+    "timeout": Badge("timed out", "clock", "bad"),
+    "crashed": Badge("crashed", "bolt", "bad"),
+}
+
+VERDICT_BADGES: Mapping[Verdict, Badge] = {
+    verdict: Badge(form.word, form.icon, form.tone) for verdict, form in FORMS.items()
+}
+
+BOTTLENECK_BADGES: Mapping[BottleneckVerdict, Badge] = {
+    "input-bound": Badge("input-bound", "input"),
+    "host-bound": Badge("host-bound", "host"),
+    "gpu-bound": Badge("gpu-bound", "full"),
+    "network-bound": Badge("network-bound", "network"),
+    "balanced": Badge("balanced", "equal"),
+}
+
+
+def spaced(config: str) -> str:
+    """A config as its rungs, so that lines may break between them, but not after a plus: "fp16 + dali"."""
+    return kept_together(config.replace("+", " + "))
+
+
+def kept_together(text: str) -> str:
+    """No line breaks after a plus."""
+    return text.replace("+ ", "+\u00a0")
+
+
+def shortened(text: str, most: int) -> str:
+    """At most so many letters: begin and end, which tell configs apart, with an ellipsis between."""
+    if len(text) <= most:
+        return text
+    half = (most - 1) // 2
+    return f"{text[:half].rstrip()}…{text[-half:].lstrip()}"
+
+
+def why(summary: CellSummary | None) -> str:
+    """Why a cell has no number, in the space of a bar."""
+    text = why_missing(summary)
+    return text if len(text) <= _LONGEST_REASON else text[: _LONGEST_REASON - 1].rstrip() + "…"
+
+
+# -- fields of tables ----------------------------------------------------------------------------------------------
+
+
+def figure(value: float | None, text: str | None = None) -> Field:
+    """A number, by which its column sorts; empty where there is none."""
+    if value is None or not math.isfinite(value):
+        return Field("" if value is None else text or "no limit", None if value is None else value)
+    return Field(number(value) if text is None else text, value)
+
+
+def middle(interval: Interval | None, write: Callable[[float], str] = number) -> Field:
+    """The value of an interval, by which its column sorts; empty where there is none."""
+    return Field() if interval is None else Field(write(interval.value), interval.value)
+
+
+def badge(of: Badge) -> Field:
+    """A badge, which sorts by its word."""
+    return Field(badge=of)
+
+
+def columns(*names: str) -> tuple[Column, ...]:
+    """Columns; a name that begins with "#" is of numbers."""
+    return tuple(Column(name.lstrip("#"), numeric=name.startswith("#")) for name in names)

@@ -1,0 +1,177 @@
+"""Progress on standard error: a live line with an ETA on a terminal, one line per trial in a file or pipe."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from types import TracebackType
+from typing import Any, Self
+
+from rich.console import Console
+from rich.progress import Progress, ProgressColumn, Task
+from rich.text import Text
+
+from tcbench.analysis.eta import Estimate
+from tcbench.core.messages import Building, Message, Stepped, Tuning
+from tcbench.core.record import Cell, Record
+from tcbench.present.format import duration, number
+
+
+class _Line(ProgressColumn):
+    """The count, the ETA, and what is being done. The ETA is from an estimate, since trials differ in length."""
+
+    def __init__(self, console: Console, remaining_s: Callable[[], float | None]) -> None:
+        super().__init__()
+        self._console = console
+        self._remaining_s = remaining_s
+
+    def render(self, task: Task) -> Text:
+        left_s = self._remaining_s()
+        left = "?" if left_s is None else duration(left_s)
+        line = Text.assemble(f"{task.completed:.0f}/{task.total:.0f} ", (f"ETA {left}", "cyan"), f" {task.description}")
+        # On a narrow terminal the words are cut, not the ETA; and a ^C has its place, or it would begin another line.
+        line.truncate(self._console.width - len("^C"), overflow="ellipsis")
+        return line
+
+
+class _Live:
+    """A live line on a terminal, which goes when all is done. A context manager."""
+
+    def __init__(self, console: Console, quiet: bool) -> None:
+        self._console = console
+        self._quiet = quiet
+        self._progress = Progress(
+            _Line(console, self._remaining_s),
+            console=console,
+            transient=True,
+            # Rich would put a stream of its own before the guarded one; its own escapes would then be shown as text.
+            redirect_stdout=False,
+            redirect_stderr=False,
+            disable=quiet or not console.is_interactive,
+        )
+
+    def __enter__(self) -> Self:
+        try:
+            self._progress.start()
+        except BaseException:  # an interrupt that comes as soon as the line is seen
+            self._progress.stop()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._progress.stop()
+
+    def _remaining_s(self) -> float | None:
+        """The ETA; None before anything is known of it."""
+        raise NotImplementedError
+
+
+class RunProgress(_Live):
+    """Shows a run's trials as they go. A context manager; call `listen` and `finished` as things happen."""
+
+    def __init__(self, console: Console, estimate: Estimate, total: int, quiet: bool) -> None:
+        super().__init__(console, quiet)
+        self._estimate = estimate
+        self._total = total
+        self._done = 0
+        self._started = time.monotonic()
+        self._seen_of_running: Estimate | None = None
+        self._tuning_s = 0.0
+        self._label = ""
+        self._task = self._progress.add_task("starting", total=total)
+
+    def begin(self, label: str, remaining: Sequence[Cell], total: int) -> None:
+        """Begin a part of a run that grows: its trials' names start with `label`, `remaining` are the cells still to be
+        run, and `total` trials are expected by now."""
+        self._label, self._total = f"{label}: " if label else "", total
+        self._estimate = replace(self._estimate, remaining=tuple(remaining))
+        self._progress.update(self._task, total=total)
+
+    def listen(self, cell: Cell, trial: int, message: Message) -> None:
+        """Show a message of the running worker."""
+        name = f"{self._label}{cell.label}"
+        if isinstance(message, Building):
+            if message.what == "imports":
+                self._started, self._tuning_s = time.monotonic(), 0.0
+            self._progress.update(self._task, description=f"{name}: {message.what}")
+        elif isinstance(message, Tuning):
+            self._tuning_s, budget_s = message.spent_s, message.budget_s
+            self._seen_of_running = self._estimate.tuned(cell, max(self._tuning_s, budget_s))
+            of = f"{message.plans} plans so far, {duration(self._tuning_s)} of at most {duration(budget_s)}"
+            self._progress.update(self._task, description=f"{name}: tuning, {of}")
+        elif isinstance(message, Stepped):
+            self._seen_of_running = self._estimate.tuned(cell, self._tuning_s).stepped(cell, message.step_time_s)
+            rate = cell.images_per_step / message.step_time_s
+            what = f"{name}: {message.stage}, {message.steps} steps, {number(rate)} {cell.unit}/s"
+            self._progress.update(self._task, description=what)
+
+    def finished(self, record: Record, remaining: Sequence[Cell] | None = None, total: int | None = None) -> None:
+        """A trial has ended. `remaining` and `total` as for `begin`, where they are others now."""
+        if record.status != "skipped":
+            self._estimate = self._estimate.finished(record)
+        if remaining is not None:
+            self._estimate = replace(self._estimate, remaining=tuple(remaining))
+        if total is not None:
+            self._total = total
+            self._progress.update(self._task, total=total)
+        self._seen_of_running = None
+        self._started = time.monotonic()
+        self._done += 1
+        self._progress.update(self._task, completed=self._done)
+        if not self._quiet:
+            left = duration(self._estimate.remaining_s())
+            more = f"  (ETA {left})" if self._progress.disable and self._estimate.remaining else ""
+            line = f"[{self._done}/{self._total}] {self._label}{record.cell.label}: {outcome(record)}{more}"
+            self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    def _remaining_s(self) -> float:
+        spent = time.monotonic() - self._started
+        return (self._seen_of_running or self._estimate).remaining_s(spent)
+
+
+def outcome(record: Record) -> str:
+    """One trial's end in a few words."""
+    measured = record.measurement
+    if measured is None:
+        return f"{record.status}: {record.reason}"
+    counted = measured.counted_times_s
+    return f"{number(record.cell.images_per_step * len(counted) / sum(counted))} {record.cell.unit}/s"
+
+
+class Stages(_Live):
+    """A few kinds of work one after another, each counted: a live line with an ETA on a terminal, a line now and then
+    without one. A context manager; call `advance` (what, how much is done, of how much)."""
+
+    def __init__(self, console: Console, quiet: bool) -> None:
+        super().__init__(console, quiet)
+        self._what = ""
+        self._task: Any = None
+        self._done, self._total = 0, 0
+        self._started = self._said = (0.0, 0)
+
+    def advance(self, what: str, done: int, total: int) -> None:
+        """`done` of `total` are done; what was there at the first word of a stage took no time."""
+        now = time.monotonic()
+        self._done, self._total = done, total
+        if what != self._what:
+            self._what, self._started, self._said = what, (now, done), (now, done)
+            if self._task is not None:
+                self._progress.remove_task(self._task)
+            self._task = self._progress.add_task(what, total=total)
+        self._progress.update(self._task, completed=done, total=total)
+        said = self._quiet or not self._progress.disable
+        if not said and done < total and now - self._said[0] >= _LINE_EVERY_S:
+            self._said = (now, done)
+            left_s = self._remaining_s()
+            left = "" if left_s is None else f", ETA {duration(left_s)}"
+            self._console.print(f"{what}: {done}/{total}{left}", markup=False, highlight=False, soft_wrap=True)
+
+    def _remaining_s(self) -> float | None:
+        since_s, new = time.monotonic() - self._started[0], self._done - self._started[1]
+        return since_s / new * (self._total - self._done) if new > 0 else None
+
+
+_LINE_EVERY_S = 5.0

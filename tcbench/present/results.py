@@ -1,0 +1,231 @@
+"""The results that a command is given: the newest run, or the files, folders and ids that are named."""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+import re
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from tcbench.core.errors import SelectionError, StoreError, hint
+from tcbench.present.documents import documents
+
+if TYPE_CHECKING:
+    from tcbench.core.record import Record
+    from tcbench.core.timeline import Timeline
+
+TIMELINES = (".json", ".json.gz", ".sqlite", ".nsys-rep", ".qdrep", ".qdstrm")
+"""The endings of files with timelines; all other files hold records."""
+
+
+PROFILES = "profile-*.json.gz"
+"""The timelines that `tcbench profile` leaves beside records."""
+
+_BEGAN = re.compile(r"(?:^|-)(\d{8}-\d{6})(?:-(\d+))?$")
+"""The end of a run's name: when it began (UTC), a number where several did."""
+
+_OF_GATE = re.compile(r"(gate|bisect)-\d{8}-\d{6}(-\d+)?-(base|current|[0-9a-f]{12})")
+"""The name of one of the two sides that a gate measured, or of a commit that was bisected."""
+
+
+def newest(out: Path, *, says: bool = False) -> Path:
+    """The file of records under a folder whose run began last, by its name: a copy or a checkout makes every file new.
+    What has another name is as old as its last write. A run is what `tcbench run` left: no side of a gate, one of which
+    may be what was refused, and no file that git keeps, which may be anyone's. One that ended before its first record
+    was whole is passed over. `says`: which it is, before anything else is printed. Raises SelectionError."""
+    from tcbench.core.git import tracked
+    from tcbench.core.store import is_blank
+
+    there = by_age(out)
+    for path in there:
+        if _OF_GATE.fullmatch(path.stem):
+            continue
+        if is_blank(path):
+            if path.stat().st_size:
+                typer.echo(f"note: {path}: holds only a line that is cut off; skipped", err=True)
+        elif not tracked(path):
+            if says:
+                typer.echo(f"the newest run: {path}", err=True)
+            return path
+    if not there:
+        raise SelectionError(f"no results in {out}/; `tcbench run` makes some, or name a file")
+    raise SelectionError(
+        f"no run of yours in {out}/; `tcbench run` makes one, or name what is there, such as {there[0]}"
+    )
+
+
+def by_age(out: Path) -> list[Path]:
+    """The files of records under a folder, those that began last first."""
+    from tcbench.core.store import runs
+
+    there = runs(out) if out.is_dir() else []
+    return sorted(there, key=lambda path: (_age(path), path), reverse=True)
+
+
+def newest_timeline(out: Path) -> Path:
+    """The profile under a folder that was taken last, and that git does not keep; says which it is. Raises
+    SelectionError."""
+    from tcbench.core.git import tracked
+
+    for path in sorted(out.rglob(PROFILES), key=lambda path: (_age(path), path), reverse=True):
+        if not tracked(path):
+            typer.echo(f"the newest profile: {path}", err=True)
+            return path
+    raise SelectionError(f"no profile of yours in {out}/; `tcbench profile fp32` makes one, or name a file")
+
+
+def _age(path: Path) -> tuple[str, int, float]:
+    """A key that sorts runs from the oldest to the newest."""
+    written_at = path.stat().st_mtime
+    began = _BEGAN.search(path.name.removesuffix(".json.gz").removesuffix(".jsonl"))
+    if began is None:
+        return time.strftime("%Y%m%d-%H%M%S", time.gmtime(written_at)), 1, written_at
+    return began[1], int(began[2] or 1), written_at
+
+
+@dataclass(frozen=True)
+class Results:
+    """The results that a command was given, and the files of each kind; `notes` are about the files of records."""
+
+    records: tuple[Record, ...]
+    notes: tuple[str, ...] = ()
+    paths: tuple[Path, ...] = ()
+    timelines: tuple[Timeline, ...] = ()
+    traces: tuple[Path, ...] = ()
+    documents: tuple[Path, ...] = ()
+
+
+def read_files(paths: Sequence[Path]) -> Results:
+    """The current records of files and folders; notes on these also go to standard error. Raises StoreError, also
+    where there are none."""
+    from tcbench.core import store
+
+    content = store.read(paths)
+    if not content.records:
+        why = content.notes[0] if content.notes else f"{', '.join(map(str, paths))}: no records in it"
+        raise StoreError(f"{why}; `tcbench run` makes some")
+    for note in content.notes:
+        typer.echo(f"note: {note}", err=True)
+    return Results(store.current(content.records), content.notes, tuple(paths))
+
+
+def read_newest(out: Path) -> Results:
+    """As `read_files`, of the newest run, after saying which that is; a note says so where it is simulated. Raises
+    SelectionError too."""
+    given = read_files([newest(out, says=True)])
+    if any(record.environment and record.environment.simulated for record in given.records):
+        typer.echo("note: it is simulated", err=True)
+    return given
+
+
+def read(named: Iterable[str] | None, out: Path, default: Path | None = None) -> tuple[Record, ...]:
+    """The current records of what was named: files, folders, ids of runs under `out`; of `default`, else the newest
+    run there, where nothing was. Raises StoreError or SelectionError."""
+    return read_results(named, out, default).records
+
+
+def read_results(named: Iterable[str] | None, out: Path, default: Path | None = None) -> Results:
+    """As `read`, with the files."""
+    from tcbench.core import store
+
+    paths = [store.resolve(name, out) for name in named or ()] or ([default] if default else [])
+    return read_files(paths) if paths else read_newest(out)
+
+
+def place(output: Path | None, of: Sequence[Path], name: str) -> Path:
+    """The file of a picture or a page: `output`, or beside the files that it is `of`, or in the working folder, after a
+    note that says so, where those are of several folders or theirs takes no files."""
+    if output is not None:
+        return output
+    folders = list(dict.fromkeys(path if path.is_dir() else path.parent for path in of))
+    if len(folders) == 1 and os.access(folders[0], os.W_OK):
+        run = "" if len(of) > 1 or of[0].is_dir() else of[0].name.partition(".")[0] + "-"
+        return folders[0] / f"{run}{name}"
+    why = "the results are of several folders" if len(folders) > 1 else f"{folders[0]} cannot be written"
+    typer.echo(f"note: {why}, so {name} is in the working folder; -o names another file", err=True)
+    return Path(name)
+
+
+def read_with_timelines(named: Iterable[str] | None, out: Path, *, alone: bool) -> Results:
+    """As `read`, for a command that also takes timelines, beside records or, where it can use them so, `alone`. Raises
+    TraceError too."""
+    from tcbench.core import store
+
+    paths, traces = parted(store.resolve(name, out) for name in named or ())
+    if traces and not paths:
+        if not alone:
+            raise SelectionError("timelines alone do not say what was trained; name the results they belong to as well")
+        return Results((), timelines=_timelines(traces))
+    return replace(read_files(paths) if paths else read_newest(out), timelines=_timelines(traces))
+
+
+def read_with_documents(named: Iterable[str] | None, out: Path) -> Results:
+    """As `read`, for a command that also takes timelines and documents of `tcbench numerics`: these stand beside
+    records, by default those of the newest run. Raises TraceError too."""
+    from tcbench.core import store
+
+    paths, others = parted(store.resolve(name, out) for name in named or ())
+    written, traces = documents(others)
+    given = read_files(paths) if paths else read_newest(out)
+    return replace(given, timelines=_timelines(traces), traces=tuple(traces), documents=tuple(written))
+
+
+def without_gates(records: Iterable[Record], named: Iterable[str] = ()) -> tuple[Record, ...]:
+    """The records of runs, and of those gates and bisections whose files are named one by one. Raises SelectionError
+    where there are none."""
+    single = {Path(name).name.removesuffix(".jsonl") for name in named}
+    of_runs = tuple(one for one in records if one.run_id in single or not _OF_GATE.fullmatch(one.run_id))
+    if not of_runs:
+        raise SelectionError("only trials of gates and bisections there; `tcbench run` makes a run, or name a file")
+    return of_runs
+
+
+def _timelines(traces: Sequence[Path]) -> tuple[Timeline, ...]:
+    if not traces:
+        return ()
+    from tcbench import tracing
+
+    return tuple(timeline for path in traces for timeline in tracing.read(path))
+
+
+def chosen(
+    records: Iterable[Record], configs: Sequence[str] = (), batch_sizes: Sequence[int] | None = None
+) -> tuple[Record, ...]:
+    """Those of these configs (names or globs; all where none is given) and batch sizes. Raises SelectionError when a
+    name matches nothing that was run."""
+    records = tuple(records)
+    known_configs = list(dict.fromkeys(record.cell.config for record in records))
+    wanted = set(named(configs, known_configs)) if configs else set(known_configs)
+    sizes = set(batch_sizes or (record.cell.batch_size for record in records))
+    selected = tuple(r for r in records if r.cell.config in wanted and r.cell.batch_size in sizes)
+    if not selected:
+        known = ", ".join(map(str, sorted({r.cell.batch_size for r in records if r.cell.config in wanted})))
+        asked = ",".join(map(str, batch_sizes or ()))
+        raise SelectionError(f"--bs {asked}: not in these results; expected some of {known}")
+    return selected
+
+
+def named(wanted: Iterable[str], there: Sequence[str]) -> list[str]:
+    """Those of the configs `there` that names or globs mean, in their order. Raises SelectionError for one that means
+    none."""
+    matches: list[str] = []
+    for name in wanted:
+        matching = [config for config in there if config == name] or fnmatch.filter(there, name)
+        if not matching:
+            raise SelectionError(f"--config '{name}': not in these results; {hint(name, there)}")
+        matches += matching
+    return list(dict.fromkeys(matches))
+
+
+def parted(paths: Iterable[Path]) -> tuple[list[Path], list[Path]]:
+    """Files and folders of records; files of timelines."""
+    records, timelines = list[Path](), list[Path]()
+    for path in paths:
+        (timelines if path.name.endswith(TIMELINES) and not path.is_dir() else records).append(path)
+    return records, timelines

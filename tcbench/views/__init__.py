@@ -1,0 +1,1 @@
+"""What users look at, a folder or a file per subject: its table, its chart, its section of the report."""

@@ -1,0 +1,1 @@
+"""What holds a step back, and what to try next."""

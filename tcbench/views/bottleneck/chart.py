@@ -1,0 +1,119 @@
+"""The host's time in a step: stacked phases per config and batch size, each with its verdict.
+
+Owns rows, columns and their common scale. Knows nothing of how a verdict came about.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection, PolyCollection
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+from matplotlib.ticker import MaxNLocator
+
+from tcbench.analysis.bottleneck import Bottleneck
+from tcbench.analysis.explanation import Explanation
+from tcbench.core.errors import SelectionError
+from tcbench.present.charts.inline import tooltip
+from tcbench.present.charts.page import TITLE_Y, Page, put
+from tcbench.present.charts.palette import INK, OTHER, PHASE_COLOURS, QUIET
+from tcbench.present.charts.provenance import provenance_of, small_print
+from tcbench.present.charts.text import DPI, LEGEND, config_name, drawable, shortened
+from tcbench.present.charts.wording import ended
+from tcbench.present.format import milliseconds
+from tcbench.present.simulated import marked
+from tcbench.present.tables import config_in_ladder
+
+_COLUMNS = 3
+_ROW = 0.235
+_LONGEST_LABEL, _VERDICT = 2.4, 0.85  # inches
+
+
+def bottleneck_chart(explanations: Sequence[Explanation], *, title: str = "What holds each cell back") -> Figure:
+    """A panel per batch size, all on one scale; in it a row per config: its phases on the host, in ms per step of the
+    profiled pass, a mark where the timed pass's step ends, and the verdict. The cells are those of one setting.
+
+    Raises SelectionError where no cell left a profiled pass.
+    """
+    known = [one.bottleneck for one in explanations if one.bottleneck]
+    if not known:
+        raise SelectionError("no profiled pass in these results; nothing to draw")
+    cells = {(one.summary.cell.config, one.summary.cell.batch_size): one for one in explanations}
+    batch_sizes = sorted({batch_size for _, batch_size in cells})
+    configs = {one.summary.cell.config: one.summary.cell for one in explanations}
+    above = [None, *configs.values()]
+    labels = [config_name(config_in_ladder(*pair)) for pair in zip(configs.values(), above, strict=False)]
+
+    summaries = [one.summary for one in explanations]
+    common = provenance_of({summaries[0].setting: summaries}).common
+    how = "bars: phases on the host, of the profiled pass · mark: the step of the timed pass"
+    facts = small_print(summaries, common, whiskers=True).split(" · ")
+    title = marked(title, (summary.environment for summary in summaries))
+    page = Page(title, "", [how, " · ".join(fact for fact in facts if not fact.startswith("whisker:"))])
+    names = dict.fromkeys(phase.name for bottleneck in known for phase in bottleneck.phases)
+    page.legend([[Patch(facecolor=PHASE_COLOURS.get(name, OTHER), label=drawable(name)) for name in names]])
+    columns = min(_COLUMNS, len(batch_sizes))
+    grid = page.panels([_ROW * len(labels)] * math.ceil(len(batch_sizes) / columns), columns)
+    panels = list(zip(batch_sizes, grid.flat, strict=False))
+    for batch_size, axes in panels:
+        axes.set_title(f"batch size {batch_size}", loc="left", color=QUIET, y=TITLE_Y)
+        axes.set_ylim(len(labels) - 0.5, -0.5)
+        axes.set_xticks([0])  # one label is as high as all
+        axes.set_yticks([])
+        axes.grid(visible=False, axis="y")
+        axes.spines[:].set_visible(False)
+        axes.spines["left"].set_visible(True)
+    for axes in grid[:, 0]:
+        texts = [shortened(label, LEGEND, _LONGEST_LABEL) for label in labels]
+        axes.set_yticks(range(len(labels)), texts, size=LEGEND, color=INK)
+    for axes in grid.flat[len(batch_sizes) :]:
+        axes.remove()
+    panels[-1][1].set_xlabel("ms per step", loc="right")
+    page.settle()
+    longest_ms = 1e3 * max(max(b.step_s, math.fsum(phase.host_s for phase in b.phases)) for b in known)
+    for batch_size, axes in panels:
+        axes.set_xlim(0, longest_ms / (1 - _VERDICT * DPI / axes.bbox.width))
+        axes.xaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 2.5, 5, 10]))
+        _draw_rows(axes, [cells.get((config, batch_size)) for config in configs])
+    return page.figure
+
+
+def _draw_rows(axes: Axes, rows: Sequence[Explanation | None]) -> None:
+    """Phases of all rows as one collection: an artist for each would take most of a report's time."""
+    blocks: list[tuple[float, float, float]] = []  # row, begin and end in ms
+    colours, texts = [], []
+    steps: list[tuple[int, float]] = []  # row, ms
+    for row, one in enumerate(rows):
+        if one is None or one.bottleneck is None:
+            put(axes, _why(one), (0, row), (3, 0), ha="left", color=QUIET)
+            continue
+        bottleneck, at_ms = one.bottleneck, 0.0
+        for phase in bottleneck.phases:
+            blocks.append((row, at_ms, at_ms + phase.host_s * 1e3))
+            colours.append(PHASE_COLOURS.get(phase.name, OTHER))
+            texts.append(
+                f"{one.summary.cell.label}\n{phase.name} {milliseconds(phase.host_s)}\n{_sentence(bottleneck)}"
+            )
+            at_ms = blocks[-1][2]
+        step_ms = bottleneck.step_s * 1e3
+        steps.append((row, step_ms))
+        put(axes, drawable(bottleneck.limit), (max(at_ms, step_ms), row), (4, 0), ha="left")
+    corners = [[(a, y - 0.35), (b, y - 0.35), (b, y + 0.35), (a, y + 0.35)] for y, a, b in blocks]
+    bars = axes.add_collection(PolyCollection(corners, facecolors=colours, linewidths=0, zorder=2), autolim=False)
+    tooltip(bars, *texts)
+    marks = [[(x, y - 0.45), (x, y + 0.45)] for y, x in steps]
+    axes.add_collection(LineCollection(marks, colors=INK, linewidths=1.6, zorder=3), autolim=False)
+
+
+def _sentence(bottleneck: Bottleneck) -> str:
+    return f"{bottleneck.sentence}; step {milliseconds(bottleneck.step_s)}"
+
+
+def _why(one: Explanation | None) -> str:
+    """The words in place of bars."""
+    if one is None:
+        return "not run"
+    return "no profiled pass" if one.summary.images_per_s is not None else ended(one.summary.status)

@@ -1,0 +1,146 @@
+"""The section on bottlenecks: where a step's time goes, the verdict, and what to try next."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from tcbench.analysis.bottleneck import VERDICTS, Bottleneck
+from tcbench.analysis.explanation import Explanation
+from tcbench.present.format import counted, milliseconds, number
+from tcbench.present.page import drawings
+from tcbench.present.page.page import (
+    AnyBlock,
+    Badge,
+    Field,
+    Figure,
+    Heading,
+    Paragraph,
+    Piece,
+    Points,
+    Section,
+    Table,
+    say,
+    strong,
+)
+from tcbench.present.page.settings import Here, Settings
+from tcbench.present.page.wording import (
+    BOTTLENECK_BADGES,
+    STATUS_BADGES,
+    badge,
+    columns,
+    figure,
+    kept_together,
+    spaced,
+)
+from tcbench.present.simulated import heading
+from tcbench.views.bottleneck.chart import bottleneck_chart
+from tcbench.views.bottleneck.table import Stages, added, notes, tried_and_slower
+
+
+def section(explanations: Sequence[Explanation], settings: Settings, ceiling: str | None) -> Section | None:
+    """Setting by setting; None where no cell left a profiled pass. `ceiling`: whose arithmetic bounds what a rung can
+    gain, None where nobody's does."""
+    if not any(one.bottleneck for one in explanations):
+        return None
+    blocks: list[AnyBlock] = [Points(tuple(_counted(explanations)))]
+    for place, here in enumerate(settings.here):
+        cells = [one for one in explanations if one.summary.setting == here.setting]
+        if not any(one.bottleneck for one in cells):
+            continue
+        if here.name:
+            blocks.append(Heading(here.name))
+        blocks.append(_figure(here, cells, notes(explanations, ceiling), f"bottlenecks-{place}"))
+    return Section("bottlenecks", "What holds it back", tuple(blocks))
+
+
+def _counted(explanations: Sequence[Explanation]) -> list[tuple[Badge | None, Paragraph]]:
+    """The number of cells of each verdict, or with a CPU's phase in its place, and the fastest of them."""
+    groups: dict[Badge, list[Explanation]] = {}
+    for one in sorted(explanations, key=lambda one: VERDICTS.index(one.bottleneck.verdict) if one.bottleneck else 0):
+        if one.bottleneck:
+            dominant = one.bottleneck.dominant
+            badge_ = _badge(one.bottleneck, f"mostly {dominant.name}" if dominant else None)
+            groups.setdefault(badge_, []).append(one)
+    lines: list[tuple[Badge | None, Paragraph]] = []
+    for its, here in groups.items():
+        fastest = max(here, key=lambda one: one.bottleneck.images_per_s if one.bottleneck else 0.0)
+        which: tuple[str | Piece, ...] = (": ", strong(spaced(fastest.summary.cell.label)))
+        if len(here) > 1:
+            which = (", the fastest of them ", strong(spaced(fastest.summary.cell.label)))
+        lines.append((its, say(counted(len(here), "cell"), *which)))
+    return lines
+
+
+def _badge(bottleneck: Bottleneck, phase: str | None) -> Badge:
+    """The verdict's, with the words of a CPU's dominant phase in its place."""
+    badge = BOTTLENECK_BADGES[bottleneck.verdict]
+    return badge if phase is None else replace(badge, word=phase)
+
+
+def _figure(here: Here, cells: Sequence[Explanation], remarks: Sequence[str], prefix: str) -> Figure:
+    title = "Where the host's time goes in a step" + (f", {here.name}" if here.name else "")
+    return drawings.figure(lambda: bottleneck_chart(cells, title=""), title, prefix, _table(here, cells), remarks)
+
+
+def _table(here: Here, cells: Sequence[Explanation]) -> Table:
+    stages = Stages.of(cells)
+    beside = (f"#{stage}" for stage in stages.headings)
+    names = ("#batch", "config", "verdict", "#input", "#host", *beside, "#step", f"#{here.unit}/s", "next", "#at most")
+    ordered = [one for size in here.batch_sizes for one in cells if one.summary.cell.batch_size == size]
+    return Table(
+        caption="What holds each cell back, and what to try next" + (f", {here.name}" if here.name else ""),
+        columns=columns(*names, f"#{heading(one.summary.environment for one in cells)}"),
+        rows=tuple(_fields(one, stages) for one in ordered),
+    )
+
+
+def _fields(one: Explanation, stages: Stages) -> tuple[Field, ...]:
+    cell, bottleneck = one.summary.cell, one.bottleneck
+    head = figure(cell.batch_size, str(cell.batch_size)), Field(cell.config)
+    if bottleneck is None:
+        blank = (Field(),) * (7 + len(stages.headings))
+        return (*head, badge(STATUS_BADGES[one.summary.status]), *blank)
+    return (*head, badge(_badge(bottleneck, bottleneck.limit)), *_needs(bottleneck, stages), *_advice(one))
+
+
+def _needs(bottleneck: Bottleneck, stages: Stages) -> tuple[Field, ...]:
+    needs = bottleneck.needs
+    input_ = Field("beside") if needs.input_s is None else figure(needs.input_s, milliseconds(needs.input_s))
+    return (
+        input_,
+        figure(needs.host_s, milliseconds(needs.host_s)),
+        *(figure(s, None if s is None else milliseconds(s)) for s in stages.needs_s(needs)),
+        figure(bottleneck.step_s, milliseconds(bottleneck.step_s)),
+        figure(bottleneck.images_per_s),
+    )
+
+
+def _advice(one: Explanation) -> tuple[Field, ...]:
+    gain, slower = one.advice, tried_and_slower(one)
+    words = ("none known" if gain is None else added(gain)) + (f" ({slower})" if slower else "")
+    if gain is None:
+        return Field(words), Field(), Field()
+    return Field(words), figure(gain.images_per_s_at_most), figure(gain.measured_images_per_s)
+
+
+def next_sentence(one: Explanation) -> Paragraph:
+    """A cell's bottleneck and the rung to try next, in words."""
+    bottleneck = one.bottleneck
+    if bottleneck is None:
+        return say(f"What holds {one.summary.cell.label} back is not known: it left no profiled pass.")
+    limit = f"held back by {bottleneck.dominant.name}" if bottleneck.dominant else bottleneck.verdict
+    parts: list[str | Piece] = ["It is ", strong(limit), f": {bottleneck.sentence.partition(': ')[2]}."]
+    if slower := tried_and_slower(one):
+        parts.append(f" Tried already and {kept_together(slower)}.")
+    if one.advice is None:
+        return say(*parts, " No rung that is known here would help.")
+    advice = one.advice
+    unit = f"{one.summary.cell.unit}/s"
+    most = advice.images_per_s_at_most
+    ceiling = "" if most is None else f", by the pipeline model at most {number(most)} {unit}"
+    name = strong(kept_together(added(advice)))
+    if advice.measured_images_per_s is None:
+        return say(*parts, " Next to try: ", name, f"{ceiling}.")
+    was = f"{heading([one.summary.environment])} {number(advice.measured_images_per_s)}"
+    return say(*parts, " ", name, f" helps: {was} {unit}{ceiling}.")

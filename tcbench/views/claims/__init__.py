@@ -1,0 +1,1 @@
+"""The scorecard of the talk's claims."""

@@ -1,0 +1,218 @@
+"""The scorecard of `tcbench claims`: the talk in 2018 beside this machine, as a table, in Markdown and as JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from tcbench.analysis.claims import OUTCOMES, AtBatchSize, Evaluated, Outcome, Scorecard
+from tcbench.analysis.stats import Interval
+from tcbench.core.claim import Claim
+from tcbench.core.record import TAKE_ENOUGH
+from tcbench.core.text import digits
+from tcbench.present.document import encoded
+from tcbench.present.format import rate
+from tcbench.present.naming import code_name
+from tcbench.present.simulated import heading, is_simulated
+from tcbench.present.tables import open_table
+
+SCHEMA = "tcbench-claims"
+SCHEMA_VERSION = 2
+"""Of the JSON. History: 1, first form, ratios of several trials at the median step; 2, ratios over total time."""
+
+IN_2018 = "held"
+"""The talk's outcome of its own claims, on a Tesla V100-16GB."""
+
+_STYLES: dict[Outcome, str] = {
+    "holds": "green",
+    "does not hold": "red",
+    "undecided": "yellow",
+    "not measured": "dim",
+    "not testable here": "dim",
+}
+
+
+def title(card: Scorecard) -> str:
+    """Whose scorecard it is: scenario, machine, device, network and images."""
+    cell, environment = card.cell, card.environment
+    device = f" ({environment.device_name})" if environment else ""
+    images = f", {cell.model}, {cell.image_size}x{cell.image_size} pixels, {cell.input.label}"
+    images = "" if cell.is_own else images
+    ranks = f", {cell.ranks} ranks" if cell.ranks > 1 else ""
+    code = f", {code_name(card.codes)}" if card.codes else ""
+    return f"{card.scenario} on {card.machine or 'an unknown machine'}{device}{images}{ranks}{code}"
+
+
+def tally(card: Scorecard) -> str:
+    """`12 of 21 claims hold here, 3 do not, 1 is undecided, 5 are not measured`, and what is not testable here."""
+    if not card.claims:
+        return "no claims: the scenario makes none; [[claim]] tables do"
+    n = len(card.claims)
+    holds, fails, open_, unknown, never = map(card.count, OUTCOMES)
+    return (
+        f"{holds} of {n} claim{'s' * (n > 1)} hold{'s' * (holds == 1)} here, {fails} do{'es' * (fails == 1)} not, "
+        f"{open_} {_is(open_)} undecided, {unknown} {_is(unknown)} not measured"
+        + (f", {never} {_is(never)} not testable here" if never else "")
+    )
+
+
+def _is(n: int) -> str:
+    return "is" if n == 1 else "are"
+
+
+def table(card: Scorecard) -> Table:
+    """One row per claim, in the scenario's order."""
+    table = open_table()
+    table.add_column("slide", justify="right")
+    table.add_column("claim", overflow="fold", ratio=5)
+    table.add_column("2018", no_wrap=True)
+    table.add_column("here", no_wrap=True)
+    table.add_column(heading([card.environment]), overflow="fold", ratio=6)
+    for one in card.claims:
+        slide, says, then, now, measured = _row(one)
+        table.add_row(slide, Text(says), then, Text(now, style=_STYLES[one.outcome]), Text(measured))
+    return table
+
+
+def notes(cards: Sequence[Scorecard]) -> list[str]:
+    """Hints on reading the tables, and the commands that measure what is missing."""
+    lines = []
+    if any(one.claim.slide is not None for card in cards for one in card.claims):
+        lines.append("2018: on the talk's Tesla V100-16GB, at the batch sizes of the slide.")
+    low = {card.machine: card.low for card in cards if card.low is not None}
+    lines += [f"Low precision on {machine or 'an unknown machine'}: {name}." for machine, name in low.items()]
+    compared = [at for card in cards for one in card.claims for at in one.at if at.ratio is not None]
+    if compared:
+        lines.append("(a to b): 95% interval. A claim holds, or does not, when the whole interval says so.")
+    if any(at.unit == "steps" for at in compared):
+        lines.append(f"*: over the steps of one trial; {TAKE_ENOUGH}.")
+    commands = dict.fromkeys(command for card in cards for command in card.commands)
+    return lines + [f"To measure what is missing: {command}" for command in commands]
+
+
+def markdown(cards: Sequence[Scorecard]) -> str:
+    """The same as Markdown tables, as GitHub reads them. Nothing that a record or scenario says can become markup."""
+    return "\n".join(_markdown_lines(cards))
+
+
+def _markdown_lines(cards: Sequence[Scorecard]) -> Iterator[str]:
+    for card in cards:
+        yield f"### {_escaped(title(card))}"
+        yield ""
+        yield f"{_escaped(tally(card))}."
+        yield ""
+        if card.claims:
+            yield f"| slide | claim | 2018 | here | {heading([card.environment])} |"
+            yield "| ---: | --- | --- | --- | --- |"
+            for one in card.claims:
+                yield f"| {' | '.join(map(_escaped, _row(one)))} |"
+            yield ""
+    for line in notes(cards):
+        yield f"- {_escaped(line)}"
+
+
+def to_json(cards: Sequence[Scorecard]) -> str:
+    """Everything, with units in the names; an open end of an interval is null."""
+    value = {
+        "schema": SCHEMA,
+        "schema_version": SCHEMA_VERSION,
+        "scorecards": [_card_json(card) for card in cards],
+        "notes": notes(cards),
+    }
+    return encoded(value)
+
+
+def _card_json(card: Scorecard) -> dict[str, Any]:
+    return {
+        "scenario": card.scenario,
+        "machine": card.machine,
+        "device": card.cell.device,
+        "ranks": card.cell.ranks,
+        "device_name": card.environment and card.environment.device_name,
+        "simulated": is_simulated(card.environment),
+        "image_size": card.cell.image_size,
+        "input": card.cell.input.kind,
+        "low_precision": card.low,
+        "counts": {outcome: card.count(outcome) for outcome in OUTCOMES},
+        "claims": [_claim_json(one) for one in card.claims],
+        "commands": list(card.commands),
+    }
+
+
+def _claim_json(one: Evaluated) -> dict[str, Any]:
+    claim = one.claim
+    return {
+        **dataclasses.asdict(claim),
+        "left": str(claim.left),
+        "right": None if claim.right is None else str(claim.right),
+        "batch_sizes": list(claim.batch_sizes),
+        "in_2018": _then(claim) or None,
+        "outcome": one.outcome,
+        "why": one.why,
+        "by_one_trial": one.by_one_trial,
+        "command": one.command,
+        "at_batch_sizes": [_at_json(at) for at in one.at],
+    }
+
+
+def _at_json(at: AtBatchSize) -> dict[str, Any]:
+    value = dataclasses.asdict(at)
+    if at.ratio is not None:
+        ends = {"value": at.ratio.value, "low": at.ratio.low, "high": at.ratio.high}
+        value["ratio"] = {name: end if math.isfinite(end) else None for name, end in ends.items()}
+    value["missing"] = [{"config": config, "batch_size": size} for config, size in at.missing]
+    return value
+
+
+def _row(one: Evaluated) -> tuple[str, str, str, str, str]:
+    slide = "" if one.claim.slide is None else str(one.claim.slide)
+    return slide, one.claim.says, _then(one.claim), one.outcome + " *" * one.by_one_trial, measured(one)
+
+
+def _then(claim: Claim) -> str:
+    return "" if claim.slide is None else IN_2018
+
+
+def measured(one: Evaluated) -> str:
+    """The figures behind an outcome: batch size by batch size, those that say the same together."""
+    if not one.at:
+        return one.why
+    said: dict[str, list[int]] = {}
+    for at in one.at:
+        said.setdefault(_at(one.claim, at), []).append(at.batch_size)
+    return "; ".join(f"{', '.join(map(str, sizes))}: {text}" for text, sizes in said.items())
+
+
+def _at(claim: Claim, at: AtBatchSize) -> str:
+    """One batch size: `1.52x (1.49 to 1.55)`, an outcome that is not clear from it, and why."""
+    parts = []
+    if at.ratio is not None:
+        ratio = _ratio(at.ratio)
+        if claim.images_per_s is not None:
+            ratio = f"{rate(at.ratio.value * claim.images_per_s)} images/s, {ratio}"
+        chosen = [
+            name or ""
+            for side, name in ((claim.left, at.left), (claim.right, at.right))
+            if side is not None and side.best
+        ]
+        parts.append(ratio + (f" by {' over '.join(chosen)}" if chosen else ""))
+    if at.why and at.unit != "steps":  # the table's note says it once for all
+        parts.append(at.why)
+    return ", ".join(parts)
+
+
+def _ratio(ratio: Interval) -> str:
+    high = digits(ratio.high) if ratio.high < 1000 else "any"
+    return f"{digits(ratio.value)}× ({digits(ratio.low)} to {high})"
+
+
+def _escaped(text: str) -> str:
+    """Text of which Markdown and HTML make nothing but text."""
+    text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace("@", "&#64;")
+    return re.sub(r"([\\`*_\[\]|~$#!])", r"\\\1", text)

@@ -1,0 +1,83 @@
+"""The comparison as JUnit XML: a test case for each cell and metric, which every CI service can show.
+
+The form is the one that Jenkins, GitLab and GitHub's report actions read (https://github.com/testmoapp/junitxml).
+"""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ET
+
+from tcbench.analysis.compare import CellComparison, Comparison
+from tcbench.present.sides import UNNAMED, Labels
+from tcbench.views.comparison import wording
+
+_ILLEGAL = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+"""Characters that XML 1.0 does not allow in a document, not even as a reference (section 2.2)."""
+
+_SKIPPED = ("inconclusive", "not measured")
+
+
+def junit(comparison: Comparison, labels: Labels = UNNAMED) -> str:
+    """A suite for each metric. A failure is what makes the comparison fail; inconclusive and not measured are
+    skipped, with the reason."""
+    root = ET.Element("testsuites", {"name": "tcbench compare"})
+    totals = {"tests": 0, "failures": 0, "errors": 0, "skipped": 0}
+    for metric, cells in wording.by_metric(comparison).items():
+        counts = {
+            "tests": len(cells),
+            "failures": sum(cell.failing for cell in cells),
+            "errors": 0,
+            "skipped": sum(_skipped(cell) for cell in cells),
+        }
+        totals = {name: totals[name] + counts[name] for name in totals}
+        suite = ET.SubElement(root, "testsuite", {"name": f"tcbench.{metric.name}", **_texts(counts), "time": "0"})
+        facts = {"base": labels.base, "current": labels.current, "threshold": f"{comparison.rule.threshold:g}"}
+        _properties(suite, {name: _legal(value) for name, value in facts.items()})
+        for cell, name in zip(cells, wording.names(cells), strict=True):
+            _case(suite, cell, name)
+    root.attrib |= _texts(totals)
+    ET.indent(root)
+    return ET.tostring(root, encoding="unicode", xml_declaration=False).join(
+        ('<?xml version="1.0" encoding="UTF-8"?>\n', "\n")
+    )
+
+
+def _skipped(cell: CellComparison) -> bool:
+    return cell.verdict in _SKIPPED
+
+
+def _case(suite: ET.Element, cell: CellComparison, name: str) -> None:
+    case = ET.SubElement(
+        suite, "testcase", {"classname": f"tcbench.{cell.metric.name}", "name": _legal(name), "time": "0"}
+    )
+    facts = {"verdict": str(cell.verdict), "unit": wording.unit(cell.metric, [cell.cell])}
+    for side, of in (("base", cell.base), ("current", cell.current)):
+        if of is not None:
+            facts[f"{side}.trials_ok"] = str(of.trials_ok)
+        if of is not None and of.figure is not None:
+            facts[side] = f"{of.figure:.9g}"
+    if cell.ratio is not None:
+        facts |= {f"ratio.{end}": f"{getattr(cell.ratio, end):.6g}" for end in ("value", "low", "high")}
+    if cell.culprit is not None:
+        facts["phase"] = _legal(cell.culprit.name)
+    _properties(case, facts)
+    message = _legal(wording.sentence(cell) or cell.verdict)
+    if cell.failing:
+        ET.SubElement(case, "failure", {"type": cell.verdict, "message": message}).text = f"{_legal(name)}: {message}"
+    elif _skipped(cell):
+        ET.SubElement(case, "skipped", {"message": f"{cell.verdict}: {message}"})
+
+
+def _properties(parent: ET.Element, facts: dict[str, str]) -> None:
+    properties = ET.SubElement(parent, "properties")
+    for name, value in facts.items():
+        ET.SubElement(properties, "property", {"name": name, "value": value})
+
+
+def _texts(counts: dict[str, int]) -> dict[str, str]:
+    return {name: str(count) for name, count in counts.items()}
+
+
+def _legal(text: str) -> str:
+    return _ILLEGAL.sub("", text)

@@ -1,0 +1,133 @@
+"""The comparison as GitHub- and GitLab-flavoured Markdown: for a pull request's comment or a job's summary.
+
+What needs attention stands on top, the rest is folded away. Text of a record goes into HTML's code element with
+everything that Markdown or HTML would act on as character references: these never are structure (CommonMark 0.31,
+section 2.5), and nothing inside a code element is a mention or a reference to an issue.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from tcbench.analysis.compare import CellComparison, Comparison
+from tcbench.present import sides
+from tcbench.present.format import change, ratio
+from tcbench.present.sides import UNNAMED, Labels
+from tcbench.views.comparison import wording
+
+MOST_CHARACTERS = 60_000
+"""GitHub refuses a comment of more than 65536."""
+
+_RESTED = ("pass", "new", "not measured")
+"""Verdicts that are folded away."""
+
+_MOST_TEXT = 300
+"""Characters of a record's text in one place."""
+
+
+def markdown(comparison: Comparison, labels: Labels = UNNAMED) -> str:
+    """At most MOST_CHARACTERS long: what there is no room for is counted instead."""
+    called = wording.names(comparison.cells)
+    pairs = list(zip(comparison.cells, called, strict=True))
+    alert = [pair for pair in pairs if pair[0].verdict not in _RESTED]
+    rest = [pair for pair in pairs if pair[0].verdict in _RESTED]
+    verdict = "regression" if comparison.failing else "inconclusive" if comparison.inconclusive else "no regression"
+    verdict = "NOT SETTLED" if comparison.unsettled else verdict
+    head = [
+        f"### tcbench: {verdict}",
+        "",
+        f"{code(labels.current)} against {code(labels.base)}: {wording.headline(comparison)}.",
+        "",
+        *(f"- {wording.mean(mean)}" for mean in comparison.means),
+        *(f"- {line}" for line in [wording.power(comparison), wording.drift(comparison)] if line),
+        *(f"- allowed to differ: {code(line)}" for line in sides.allowed(comparison.differences)),
+        *(f"- {code(note)}" for note in comparison.notes[:20]),
+        "",
+    ]
+    room = MOST_CHARACTERS - sum(len(line) + 1 for line in head)
+    parts = []
+    for summary, rows in (
+        (None, _rows(alert)),
+        ("Cells without a regression", _rows(rest)),
+        ("Doubtful trials", [f"- {code(line)}" for line in _doubts(comparison)]),
+    ):
+        part = _part(summary, rows, room)
+        room -= len(part)
+        parts.append(part)
+    return "\n".join(head) + "\n" + "".join(parts)
+
+
+def _doubts(comparison: Comparison) -> list[str]:
+    doubts = wording.doubts(comparison)
+    return doubts if len(doubts) <= 50 else wording.doubts_in_short(comparison)
+
+
+_HEADER = (
+    "| config | batch | metric | base | current | ratio (95% interval) | change | verdict | why |",
+    "| --- | ---: | --- | ---: | ---: | ---: | ---: | --- | --- |",
+)
+
+
+def _rows(pairs: Sequence[tuple[CellComparison, str]]) -> list[str]:
+    if not pairs:
+        return []
+    wheres = dict(zip(map(id, (cell for cell, _ in pairs)), (name for _, name in pairs), strict=True))
+    return [*_HEADER, *(_row(cell, wheres[id(cell)]) for cell, _ in pairs)]
+
+
+def _row(cell: CellComparison, name: str) -> str:
+    where = name.removeprefix(cell.cell.label).strip()
+    says = [wording.sentence(cell)] if cell.verdict != "pass" else []
+    median = wording.median_step(cell)
+    if median:
+        says.append(f"at the median step {median}")
+    columns = (
+        code(cell.cell.config) + (f" {code(where)}" if where else ""),
+        f"{cell.cell.batch_size}" + (f", {cell.cell.ranks} ranks" if cell.cell.ranks > 1 else ""),
+        wording.titled(cell.metric, [cell.cell]),
+        wording.figure(cell.metric, cell.base),
+        wording.figure(cell.metric, cell.current),
+        ratio(cell.ratio),
+        "" if cell.ratio is None else change(cell.ratio.value),
+        f"**{cell.verdict}**" if cell.failing else cell.verdict,
+        escaped("; ".join(says)),
+    )
+    return "| " + " | ".join(columns) + " |"
+
+
+def _part(summary: str | None, rows: Iterable[str], room: int) -> str:
+    """Rows, folded away under `summary` where there is one; those beyond `room` characters are counted."""
+    rows = list(rows)
+    if not rows:
+        return ""
+    before = f"<details><summary>{summary}</summary>\n\n" if summary else ""
+    after = "\n</details>\n\n" if summary else "\n"
+    left = room - len(before) - len(after) - 80
+    kept: list[str] = []
+    for row in rows:
+        left -= len(row) + 1
+        if left < 0:
+            break
+        kept.append(row)
+    missing = len(rows) - len(kept)
+    more = f"\nand {missing} more, for which there is no room\n" if missing else ""
+    if not kept or (missing and len(kept) <= len(_HEADER) and rows[0] == _HEADER[0]):
+        return f"{summary or 'Cells'}: {missing}, no room to list them\n\n" if room > 80 else ""
+    return before + "\n".join(kept) + "\n" + more + after
+
+
+def code(text: str) -> str:
+    """A record's text, set as code."""
+    return f"<code>{escaped(text)}</code>"
+
+
+_SAFE = re.compile(r"[^\w +\-,.;=%()/]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
+
+
+def escaped(text: str) -> str:
+    """A record's text as text: every character that could be structure is a character reference."""
+    shown = text if len(text) <= _MOST_TEXT else f"{text[:_MOST_TEXT]}..."
+    shown = _SAFE.sub(lambda match: f"&#{ord(match[0])};", shown)
+    # A bare domain would become a link.
+    return re.sub(r"(?i)www\.", lambda match: f"{match[0][:-1]}&#46;", shown)

@@ -1,0 +1,268 @@
+"""Shared by the commands that compare: their options and these options' meaning, showing a Comparison, exit codes.
+
+`tcbench compare` and `tcbench gate` take the same words for the same things.
+"""
+
+from __future__ import annotations
+
+import mimetypes
+import os
+import re
+import shlex
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal, get_args
+
+import typer
+
+from tcbench.core import files
+from tcbench.core.errors import NotComparableError, SelectionError, StoreError, hint
+from tcbench.core.text import plain
+from tcbench.present.app import given
+from tcbench.present.options import ANOTHER_FILE, format_option, output_option
+
+if TYPE_CHECKING:
+    from tcbench.analysis.comparability import Difference
+    from tcbench.analysis.compare import Comparison
+    from tcbench.core.record import Record
+    from tcbench.views.comparison import Labels
+
+COMPARED = frozenset({"libraries", "python"})
+"""Facets that may always differ between the two sides of a gate: they are compared for these."""
+
+REGRESSION = 1
+INCONCLUSIVE = 4
+
+Format = Literal["table", "markdown", "json", "junit", "github"]
+MISSING = "missing"
+"""The word of --allow for cells that current lacks."""
+
+JUDGE = "Judging"
+
+MetricOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--metric",
+        metavar="NAME",
+        help="throughput, memory or energy. May be given more than once, or with commas. Default: throughput.",
+        rich_help_panel=JUDGE,
+    ),
+]
+ThresholdOption = Annotated[
+    str,
+    typer.Option("--threshold", metavar="SHARE", help="The loss that matters: 3% or 0.03.", rich_help_panel=JUDGE),
+]
+AllowOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--allow",
+        metavar="FACET,...",
+        help="What may differ: simulated, gpu, driver, clocks, host, os, python, libraries, accelerator, settings, "
+        "measure, input, or all of these; missing: cells that current lacks do not fail. Default: nothing.",
+        rich_help_panel=JUDGE,
+    ),
+]
+StrictOption = Annotated[
+    bool, typer.Option("--strict", help="Exit code 4 where something is inconclusive.", rich_help_panel=JUDGE)
+]
+FormatOption = Annotated[Format, format_option(get_args(Format))]
+OutputOption = Annotated[
+    Path | None,
+    output_option(
+        "Also a file: a chart (.png, .svg, .pdf), else the text of --format, and here the table. Default: none."
+    ),
+]
+
+
+@dataclass(frozen=True)
+class Allowed:
+    """The meaning of --allow: facets that may differ, and whether current may lack cells."""
+
+    facets: frozenset[str] = frozenset()
+    missing: bool = False
+
+
+def metrics(given: Sequence[str] | None) -> tuple[str, ...]:
+    """The metrics of --metric, each once. Raises SelectionError."""
+    from tcbench.analysis.compare import METRICS
+
+    return tuple(_chosen("--metric", given, list(METRICS))) or ("throughput",)
+
+
+def threshold(text: str) -> float:
+    """The share of --threshold, a share between 0 and 1. Raises SelectionError."""
+    shown = text if len(text) < 20 else f"{text[:17]}..."
+    match = re.fullmatch(r"\s*([0-9]{0,9}\.?[0-9]{0,9})\s*(%?)\s*", text, re.ASCII)
+    if match is None or not any(char.isdigit() for char in match[1]):
+        raise SelectionError(f"--threshold {shown!a}: expected a share such as 3% or 0.03")
+    value = float(match[1]) / (100 if match[2] else 1)
+    if not 0 < value < 1:
+        hint = f"; did you mean {match[1]}%?" if not match[2] and 1 <= value < 100 else ""
+        raise SelectionError(f"--threshold {shown}: expected a share above 0 and below 1, such as 3% or 0.03{hint}")
+    return value
+
+
+def allowed(given: Sequence[str] | None) -> Allowed:
+    """Read --allow. Raises SelectionError."""
+    from tcbench.analysis.comparability import FACETS
+
+    words = _chosen("--allow", given, [*FACETS, "all", MISSING])
+    facets = FACETS.keys() if "all" in words else [word for word in words if word != MISSING]
+    return Allowed(frozenset(facets), MISSING in words)
+
+
+def _chosen(option: str, given: Sequence[str] | None, known: Sequence[str]) -> list[str]:
+    """Words of an option that takes commas, each once."""
+    words = [word.strip() for text in given or () for word in text.split(",")]
+    for word in words:
+        if word not in known:
+            raise SelectionError(f"{option} {word[:40]!a}: unknown; {hint(word, known)}")
+    return list(dict.fromkeys(words))
+
+
+def check_distinct(base: Sequence[Record], current: Sequence[Record], labels: Labels) -> None:
+    """Raises NotComparableError where trials stand on both sides: against themselves they would always pass."""
+    from tcbench.analysis.comparability import shared
+    from tcbench.present.format import counted
+
+    if both := shared(base, current):
+        which = "all trials" if both == len(base) == len(current) else counted(both, "trial")
+        raise NotComparableError(
+            f"{which} of {labels.current} are in {labels.base} too; expected trials of another run: `tcbench run`"
+        )
+
+
+def comparable(comparison: Comparison, labels: Labels, allow: Allowed, retry: str) -> Comparison:
+    """The comparison as it may be judged: what is missing does not fail where that is allowed. `retry` is the command
+    so far, without its --allow. Raises NotComparableError: nothing in common, or differences that are not allowed."""
+
+    names = labels.base, labels.current
+    if comparison.paired == 0:
+        bases = _contents(cell.base.cell.label for cell in comparison.cells if cell.base)
+        currents = _contents(cell.current.cell.label for cell in comparison.cells if cell.current)
+        raise NotComparableError(
+            f"{names[0]} and {names[1]} have nothing in common: no config at the same batch size\n"
+            f"  {names[0]} has {bases}\n  {names[1]} has {currents}"
+        )
+    judged = _forgiven(comparison) if allow.missing else comparison
+    if not judged.failing and not any(cell.measured for cell in judged.cells):
+        reasons = list(dict.fromkeys(cell.why for cell in judged.cells if cell.why))
+        raise NotComparableError(f"nothing was measured on both sides: {_few(reasons)}")
+    refused = judged.refused(allow.facets)
+    if refused:
+        raise NotComparableError(_refusal(refused, names, allow, retry))
+    return judged
+
+
+def called(name: str, records: Iterable[Record]) -> str:
+    """A side's name, safe to show; that of simulated results says so in every format."""
+    from tcbench.present.simulated import marked
+
+    return marked(plain(name), (record.environment for record in records))
+
+
+def _few(things: Sequence[str], most: int = 3) -> str:
+    from tcbench.present.sides import several
+
+    return several(things, most)
+
+
+def _contents(labels: Iterable[str], most: int = 5) -> str:
+
+    return _few(list(dict.fromkeys(labels)), most)
+
+
+_LISTED = 20
+
+
+def _refusal(refused: Sequence[Difference], names: tuple[str, str], allow: Allowed, retry: str) -> str:
+    """The first differences, each on a line of its own, and the command that allows all of them."""
+    from tcbench.analysis.comparability import FACETS
+
+    wide = max(len(one.facet) for one in refused)
+    facets = {one.facet for one in refused} | allow.facets
+    words = [facet for facet in FACETS if facet in facets] + [MISSING] * allow.missing
+    lines = [f"{names[0]} and {names[1]} did not measure the same thing:"]
+    lines += [f"  {one.facet:{wide}}  {one.says}" for one in refused[:_LISTED]]
+    lines += [f"  and {len(refused) - _LISTED} more"] * (len(refused) > _LISTED)
+    lines += ["to compare them all the same:", f"  {retry} --allow {','.join(words)}"]
+    return "\n".join(lines)
+
+
+def _forgiven(comparison: Comparison) -> Comparison:
+    cells = (replace(c, failing=False) if c.verdict == "missing" else c for c in comparison.cells)
+    return replace(comparison, cells=tuple(cells))
+
+
+def retry_command(context: typer.Context) -> str:
+    """The command that was given, but for its --allow, to be pasted into a shell."""
+    parameters = [parameter for parameter in context.command.params if parameter.name != "allow"]
+    return shlex.join(["tcbench", context.info_name or "", *given(context, parameters)])
+
+
+def present(comparison: Comparison, labels: Labels, format_: Format, output: Path | None) -> None:
+    """Show a comparison as the user asked for it. Raises StoreError where a file cannot be written, when the verdicts
+    have been shown."""
+    from tcbench.views import comparison as views
+
+    chart = output is not None and _is_picture(output)
+    file = None if chart else output
+    text = None if format_ == "table" and file is None else views.FORMATS[format_](comparison, labels)
+    if text is None or file is not None:
+        from tcbench.present.tables import make_console
+
+        views.show(comparison, make_console(least=100), labels)
+    else:
+        typer.echo(text, nl=False)
+    summary = os.environ.get("GITHUB_STEP_SUMMARY") if format_ == "github" else None
+    if summary:
+        try:
+            with open(summary, "ab") as job:
+                job.write(_encoded(views.markdown(comparison, labels)))
+        except OSError as error:
+            typer.echo(f"note: no job summary: {summary}: cannot be written ({error.strerror})", err=True)
+    if output is None:
+        return
+    if chart:
+        from tcbench.present.charts.files import save
+        from tcbench.views.comparison.chart import comparison_chart
+
+        save(comparison_chart(comparison, labels), output, ANOTHER_FILE)
+    elif text is not None:
+        files.write(output, _encoded(text), ANOTHER_FILE)
+    typer.echo(f"wrote {output}", err=text is not None and chart)
+
+
+def _is_picture(path: Path) -> bool:
+    kind = mimetypes.guess_type(path.name)[0] or ""
+    return kind.startswith("image/") or kind == "application/pdf"
+
+
+def check_output(path: Path | None) -> None:
+    """Make the folder of what will be written, before anything takes long. Raises StoreError, and SelectionError for a
+    picture of a kind that is not drawn."""
+    if path is None:
+        return
+    if _is_picture(path):
+        from tcbench.present.charts.files import check_path
+
+        check_path(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreError(f"{path}: cannot be written ({error.strerror})") from None
+    target = path if path.exists() else path.parent
+    if path.is_dir() or not os.access(target, os.W_OK):
+        raise StoreError(f"{path}: cannot be written ({'a folder' if path.is_dir() else 'no permission'})")
+
+
+def _encoded(text: str) -> bytes:
+    return text.encode("utf-8", "backslashreplace")
+
+
+def exit_code(comparison: Comparison, strict: bool) -> int:
+    """0: nothing regressed; 1: something did; 4: something is inconclusive, and that is not enough."""
+    if comparison.failing:
+        return REGRESSION
+    return INCONCLUSIVE if strict and comparison.inconclusive else 0

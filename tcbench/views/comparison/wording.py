@@ -1,0 +1,228 @@
+"""A comparison in words: figures, changes, the reason of a verdict, what makes trials doubtful.
+
+Every text is one line without control characters, and is not yet escaped for Markdown, XML or anything else.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from tcbench.analysis.compare import CellComparison, Comparison, Mean, Metric, Side
+from tcbench.analysis.verdict import MOST_TRIALS
+from tcbench.core.record import STATUSES, Cell
+from tcbench.present.format import change, counted, milliseconds, number, percent, quotient, ratio, size, threshold
+from tcbench.present.naming import apart, rate_unit
+from tcbench.present.sides import Labels, several
+
+_TELLING_SPIKES = 0.005
+"""Shares of spikes that differ by so much or more are worth a word."""
+
+_DOUBTS = ("throttled", "on a busy machine", "noisy", "not settled", *STATUSES)
+
+
+def names(cells: Sequence[CellComparison]) -> tuple[str, ...]:
+    """A name for each cell that no cell by the same metric shares: `fp32, batch size 4`."""
+    return tuple(
+        cell.cell.label + (f" ({where})" if where else "") for cell, where in zip(cells, wheres(cells), strict=True)
+    )
+
+
+def wheres(cells: Sequence[CellComparison]) -> tuple[str, ...]:
+    """The facts that tell cells of one config and batch size apart; all empty where there is one of each."""
+    metrics = list(dict.fromkeys(cell.metric.name for cell in cells))
+    names_of: dict[int, str] = {}
+    for metric in metrics:
+        places = [place for place, cell in enumerate(cells) if cell.metric.name == metric]
+        names_of |= zip(places, apart([(cells[p].machine, cells[p].cell) for p in places]), strict=True)
+    return tuple(names_of[place] for place in range(len(cells)))
+
+
+def by_metric(comparison: Comparison) -> dict[Metric, list[CellComparison]]:
+    """The cells of each metric, in order."""
+    groups: dict[Metric, list[CellComparison]] = {}
+    for cell in comparison.cells:
+        groups.setdefault(cell.metric, []).append(cell)
+    return groups
+
+
+def figure(metric: Metric, side: Side | None) -> str:
+    """A side's figure without its unit (bytes have theirs), or its status where it has none."""
+    if side is None:
+        return "-"
+    if side.figure is None:
+        return "-" if side.status == "ok" else side.status
+    return size(round(side.figure)) if metric.unit == "bytes" else number(side.figure)
+
+
+def unit(metric: Metric, cells: Iterable[Cell]) -> str:
+    """The unit of a metric's figures for these cells: what is counted in images elsewhere, in their own."""
+    return metric.unit.replace("images", rate_unit(cells).removesuffix("/s"))
+
+
+def titled(metric: Metric, cells: Iterable[Cell]) -> str:
+    """A metric with its unit, which bytes bring with them: `throughput (images/s)`, `memory`."""
+    return metric.name if metric.unit == "bytes" else f"{metric.name} ({unit(metric, cells)})"
+
+
+def heading(metric: Metric, cells: Iterable[Cell]) -> str:
+    """`throughput: images per second over total time`."""
+    items = rate_unit(cells).removesuffix("/s")
+    return f"{metric.name}: {metric.says.replace('images', items)}"
+
+
+def median_step(cell: CellComparison) -> str:
+    """The ratio of throughput at the median step beside that over total time, where the two do not say the same: steps
+    that took far longer than the others. Empty where there is nothing to tell."""
+    base, current = cell.base, cell.current
+    if cell.metric.name != "throughput" or cell.ratio is None or base is None or current is None:
+        return ""
+    if not base.median_images_per_s or not current.median_images_per_s or base.spikes is None or current.spikes is None:
+        return ""
+    at_median = current.median_images_per_s / base.median_images_per_s
+    spiky = abs(current.spikes - base.spikes) >= _TELLING_SPIKES
+    if cell.ratio.holds(at_median) and not spiky:
+        return ""
+    spikes = f", spikes {percent(base.spikes)} -> {percent(current.spikes)}" if spiky else ""
+    return f"{quotient(at_median)}{spikes}"
+
+
+def sentence(cell: CellComparison) -> str:
+    """The reason of a verdict: the change with its interval, where a loss sits, what would decide."""
+    if cell.verdict == "missing":
+        return f"not in current; base: {_state(cell.base)}"
+    if cell.verdict == "new":
+        return f"not in base; current: {_state(cell.current)}"
+    parts = []
+    if cell.ratio is not None:
+        low, high = sorted((cell.ratio.low, cell.ratio.high))
+        parts.append(f"{cell.metric.name} {change(cell.ratio.value)} ({change(low)} to {change(high)})")
+    if cell.why:
+        parts.append(cell.why)
+    if cell.verdict == "inconclusive":
+        parts += [held_back(cell), advice(cell)]
+    if cell.verdict == "regression" and cell.metric.name == "throughput":
+        parts.append(attribution(cell))
+    return "; ".join(filter(None, parts))
+
+
+def _state(side: Side | None) -> str:
+    if side is None:
+        return "none"
+    return f"{side.status}: {side.reason}" if side.reason else side.status
+
+
+def held_back(cell: CellComparison) -> str:
+    """The interval by which it is inconclusive, where the one that is shown seems to decide; empty elsewhere."""
+    of = cell.held_back
+    if of is None:
+        return ""
+    low, high = sorted((of.interval.low, of.interval.high))
+    held = "no change at all" if of.no_change else "the threshold"
+    return f"decided by its {100 * of.confidence:.4g}% interval, {change(low)} to {change(high)}, which includes {held}"
+
+
+def advice(cell: CellComparison) -> str:
+    """The number of trials that would decide."""
+    if cell.more_trials is None:
+        return f"not even {MOST_TRIALS:,} trials a side would decide: too near the threshold for such noise"
+    trials = f"{counted(cell.more_trials, 'more trial')} a side"
+    return f"at least {trials} to begin with" if cell.ratio is None else f"about {trials} would decide"
+
+
+def attribution(cell: CellComparison) -> str:
+    """The phase that a loss sits in, and how much of the base's step that is."""
+    culprit = cell.culprit
+    if culprit is None:
+        return "no single phase surely takes longer" if cell.phases else ""
+    grown_s = culprit.change_s.value
+    step_s = cell.cell.images_per_step / cell.base.figure if cell.base and cell.base.figure else None
+    share = "" if step_s is None else f", {percent(grown_s / step_s)} of the step"
+    return (
+        f"{culprit.name} takes {milliseconds(grown_s)} longer (median {milliseconds(culprit.base_s)} -> "
+        f"{milliseconds(culprit.current_s)} on the {cell.clock}{share})"
+    )
+
+
+def go_on(comparison: Comparison, labels: Labels) -> str:
+    """The command that takes the greatest loss apart; empty without a loss, or where no file has its records."""
+    lost = [c for c in comparison.cells if c.verdict == "regression" and c.metric.name == "throughput" and c.ratio]
+    if not lost or labels.files is None or any(wheres(comparison.cells)):
+        return ""
+    cell = min(lost, key=lambda c: c.ratio.value if c.ratio else 1.0).cell
+    chosen = ["--config", cell.config, "--bs", str(cell.batch_size)] if comparison.paired > 1 else []
+    return shlex.join(["tcbench", "diff", *labels.files, *chosen])
+
+
+def headline(comparison: Comparison) -> str:
+    """`1 regression, 2 inconclusive, 17 pass at a threshold of 3%`; of a comparison that settles nothing it says so
+    first."""
+    counts = ", ".join(f"{n} {verdict}" for verdict, n in comparison.verdicts.items()) or "nothing to compare"
+    loud = "NOT SETTLED: nothing was proven: " if comparison.unsettled else ""
+    return f"{loud}{counts} at a threshold of {threshold(comparison.rule.threshold)}"
+
+
+def power(comparison: Comparison) -> str:
+    """The power that the trials leave: `a slowdown of 5% would be seen in 87 of 100 cells that vary as these do`; empty
+    where nothing is known of it."""
+    if comparison.power is None:
+        return ""
+    slower = threshold(comparison.rule.slowdown)
+    return f"a slowdown of {slower} would be seen in {100 * comparison.power:.0f} of 100 cells that vary as these do"
+
+
+def mean(of: Mean) -> str:
+    """A metric's geometric mean."""
+    cells = counted(of.cells, "cell")
+    return f"{of.metric.name}, geometric mean over {cells}: {ratio(of.ratio)}, {change(of.ratio.value)}"
+
+
+def drift(comparison: Comparison) -> str:
+    """A remark on cells that were compared round by round; empty where none was."""
+    paired = sum(cell.by_round for cell in comparison.cells)
+    if not paired:
+        return ""
+    cells = "the ratio" if len(comparison.cells) == 1 else f"{paired} of {len(comparison.cells)} ratios"
+    return (
+        f"machine speed drifts from round to round, so base and current are compared round by round: {cells} "
+        f"{'is' if paired == 1 else 'are'} paired"
+    )
+
+
+def reasons(cells: Sequence[CellComparison], called: Sequence[str], most: int = 3) -> list[str]:
+    """A line for each verdict that is not `pass`, in order of urgency; cells with the same reason share one."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for cell, name in zip(cells, called, strict=True):
+        if cell.verdict != "pass":
+            groups.setdefault((cell.verdict, sentence(cell)), []).append(name)
+    return [f"{several(group, most)}: {verdict}: {says}" for (verdict, says), group in groups.items()]
+
+
+def doubts(comparison: Comparison) -> list[str]:
+    """Every trial that is doubtful, each once: `base, fp32, batch size 4: trial 2 noisy (mean step ± 12%)`."""
+    lines: dict[str, None] = {}
+    for cell, name in zip(comparison.cells, names(comparison.cells), strict=True):
+        for side, of in (("base", cell.base), ("current", cell.current)):
+            if of is not None and of.status == "ok":
+                lines |= {f"{side}, {name}: {note}": None for note in of.notes}
+    return list(lines)
+
+
+def doubts_in_short(comparison: Comparison) -> list[str]:
+    """The number of doubtful trials of each side, and why: `base: 14 trials noisy, 3 trials throttled, in 9 cells`."""
+    lines = []
+    for side in ("base", "current"):
+        by_cell = {(c.machine, c.cell): c.base if side == "base" else c.current for c in comparison.cells}
+        noted = [(key, note) for key, of in by_cell.items() if of and of.status == "ok" for note in of.notes]
+        if noted:
+            kinds = Counter(_kind(note) for _, note in noted)
+            counts = ", ".join(f"{counted(n, 'trial')} {kind}" for kind, n in kinds.most_common())
+            cells = len({key for key, _ in noted})
+            lines.append(f"{side}: {counts}, in {counted(cells, 'cell')}")
+    return lines
+
+
+def _kind(note: str) -> str:
+    rest = note.split(" ", 2)[-1]
+    return next((kind for kind in _DOUBTS if rest.startswith(kind)), "doubtful")

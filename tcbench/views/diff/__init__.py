@@ -1,0 +1,1 @@
+"""What differs between two cells, phase by phase."""

@@ -1,0 +1,145 @@
+"""The change of a step as a waterfall: from the base's step, what each part adds or takes, to the current one.
+
+Owns the rows of a level and their scale. Knows nothing of how parts came about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+from matplotlib.ticker import MaxNLocator
+
+from tcbench.analysis.diff import Diff, Level, Part
+from tcbench.core.errors import SelectionError
+from tcbench.present.charts.inline import tooltip
+from tcbench.present.charts.page import Page, put
+from tcbench.present.charts.palette import GAIN, GAIN_PALE, INK, LOSS, LOSS_PALE, OTHER, PAPER, QUIET
+from tcbench.present.charts.provenance import MAX_PANELS
+from tcbench.present.charts.text import DPI, LEGEND, WORDS, drawable, shortened, text_width
+from tcbench.present.format import milliseconds
+from tcbench.present.sides import UNNAMED, Labels
+from tcbench.present.simulated import marked
+from tcbench.views.diff.table import fate, headline, notes, share, shown, signed, simulated
+
+_ROW = 0.235
+_TOP = 8
+_LONGEST_LABEL = 3.2  # inches
+_CUT_BELOW = 0.8
+"""An axis on whose first part, so much of it or more, nothing happens begins later."""
+
+
+def diff_chart(diffs: Sequence[Diff], labels: Labels = UNNAMED, *, title: str = "Why the step changed") -> Figure:
+    """A panel per pair of cells and level (phases, layers, kernels), each with a scale of its own. Raises
+    SelectionError for nothing to draw, or more than fits."""
+    panels = [(diff, level) for diff in diffs for level in diff.levels]
+    if not panels:
+        raise SelectionError("no phases on either side; nothing to draw")
+    if len(panels) > MAX_PANELS:
+        raise SelectionError(f"{len(panels)} waterfalls do not fit in one chart (at most {MAX_PANELS}); name one cell")
+    both = [side for diff in diffs for side in (diff.base, diff.current)]
+    timelines = any(len(diff.levels) > 1 for diff in diffs)
+    small = [f"base: {labels.base} · current: {labels.current}", *notes(diffs, timelines), *simulated(diffs)]
+    page = Page(
+        drawable(marked(title, (side.environment for side in both))),
+        "Milliseconds that each part of the step adds or takes, and its share of the step's change.",
+        map(drawable, small),
+    )
+    page.legend([[Patch(**_FILLS[key], label=key) for key in _FILLS]])
+    rows = [_rows(diff, level) for diff, level in panels]
+    column = page.panels([_ROW * len(one) for one in rows])[:, 0]
+    for axes, (diff, level), of_level in zip(column, panels, rows, strict=True):
+        page.heading(axes, drawable(_heading(diff, level)), below=drawable(shortened(headline(diff), 9.0, page.room)))
+        axes.set_ylim(len(of_level), 0)
+        axes.set_yticks(
+            [place + 0.5 for place in range(len(of_level))],
+            [shortened(drawable(row.label), LEGEND, _LONGEST_LABEL) for row in of_level],
+            size=LEGEND,
+            color=INK,
+        )
+        axes.set_xticks([0])
+        axes.grid(visible=False, axis="y")
+        axes.spines[:].set_visible(False)
+        axes.spines["left"].set_visible(True)
+        axes.set_xlabel("ms per step · ⟵ Better", loc="right", color=INK)
+    page.settle()
+    for axes, of_level in zip(column, rows, strict=True):
+        _draw(axes, of_level)
+    return page.figure
+
+
+_FILLS: dict[str, dict[str, Any]] = {
+    "slower": {"facecolor": LOSS, "edgecolor": PAPER, "hatch": "/////", "linewidth": 0},
+    "faster": {"facecolor": GAIN, "edgecolor": "none", "linewidth": 0},
+    "slower, may be nothing": {"facecolor": LOSS_PALE, "edgecolor": LOSS, "hatch": "/////", "linewidth": 0},
+    "faster, may be nothing": {"facecolor": GAIN_PALE, "edgecolor": "none", "linewidth": 0},
+}
+_STEP: dict[str, Any] = {"facecolor": OTHER, "edgecolor": "none", "linewidth": 0}
+
+
+@dataclass(frozen=True)
+class _Row:
+    """A bar from one time to another, seconds, with its words."""
+
+    label: str
+    begin_s: float
+    end_s: float
+    words: str
+    style: dict[str, Any]
+    says: str
+
+
+def _heading(diff: Diff, level: Level) -> str:
+    both = diff.base.label, diff.current.label
+    cell = both[0] if both[0] == both[1] else f"{both[0]} → {both[1]}"
+    return f"{cell} · {level.name}, on the {'GPU' if level.clock == 'device' else 'host'}"
+
+
+def _rows(diff: Diff, level: Level) -> list[_Row]:
+    base_s, current_s = diff.step.base_s or 0.0, diff.step.current_s or 0.0
+    rows = [_Row("base", 0.0, base_s, milliseconds(base_s), _STEP, f"base\n{milliseconds(base_s)}")]
+    parts, others = shown(level, _TOP)
+    at_s = base_s
+    for part in (*parts, *filter(None, [others]), level.rest):
+        words = "  ".join(filter(None, (signed(part.change_s), share(diff, part))))
+        name = f"{part.name} · {part.phase}" if part.phase and level.name != "phases" else part.name
+        says = f"{name}\n{_times(part)}\n{words}\n{fate(part)}"
+        rows.append(_Row(name, at_s, at_s + part.change_s, words, _fill(part), says))
+        at_s += part.change_s
+    words = f"{milliseconds(current_s)}  {signed(diff.step.change_s)}"
+    rows.append(_Row("current", 0.0, current_s, words, _STEP, f"current\n{words}"))
+    return rows
+
+
+def _times(part: Part) -> str:
+    return " → ".join("none" if s is None else milliseconds(s) for s in (part.base_s, part.current_s))
+
+
+def _fill(part: Part) -> dict[str, Any]:
+    return _FILLS[("slower" if part.change_s > 0 else "faster") + ("" if part.decided else ", may be nothing")]
+
+
+def _draw(axes: Axes, rows: Sequence[_Row]) -> None:
+    """All bars of a level, on an axis that begins where something happens."""
+    ends = [s * 1e3 for row in rows for s in (row.begin_s, row.end_s) if s]
+    low, high = min(ends, default=0.0), max(ends, default=1.0)
+    cut = low > _CUT_BELOW * high
+    start = max(0.0, low - 0.35 * (high - low) - 0.01 * high) if cut else min(0.0, low)
+    width = axes.bbox.width / DPI
+    room = max(text_width(row.words, WORDS) for row in rows) + 0.1
+    axes.set_xlim(start, start + (high - start) / max(1 - room / width, 0.3))
+    axes.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]))
+    if cut:
+        axes.set_xlabel("ms per step (the axis does not begin at 0) · ⟵ Better", loc="right", color=INK)
+    for place, row in enumerate(rows):
+        begin, end = sorted((max(row.begin_s * 1e3, start), max(row.end_s * 1e3, start)))
+        [bar] = axes.barh([place + 0.5], [end - begin], 0.7, [begin], zorder=2, **row.style)
+        tooltip(bar, row.says)
+        put(axes, row.words, (end, place + 0.5), (3, 0), ha="left")
+        if place + 1 < len(rows):
+            at = rows[place].end_s * 1e3
+            axes.vlines(at, place + 0.15, place + 1.85, color=QUIET, linewidth=0.7, zorder=1.5)

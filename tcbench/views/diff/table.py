@@ -1,0 +1,239 @@
+"""Two steps side by side, part by part: tables on a terminal, sentences, and JSON."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from tcbench.analysis.diff import Diff, Level, Part, Side
+from tcbench.analysis.stats import Interval
+from tcbench.core.text import digits
+from tcbench.present.document import encoded
+from tcbench.present.format import counted, doubtful, listed, milliseconds, quotient
+from tcbench.present.sides import UNNAMED, Labels, allowed
+from tcbench.present.simulated import is_simulated, lines
+from tcbench.present.tables import open_table
+
+SCHEMA = "tcbench-diff"
+SCHEMA_VERSION = 1
+"""Of the JSON. History: 1, first form."""
+
+TOP = 10
+"""Parts of a level that are shown; the others are added up."""
+
+_LEAST_SHARE = 0.01
+"""A step that changed by less than this share of itself, and not surely, is not shared out."""
+
+
+_NOTHING_S = 1e-9
+"""Less than any clock tells: what is left of sums of floats."""
+
+
+def signed(seconds: float) -> str:
+    """`+2.13 ms`, `-40.1 ms`."""
+    if abs(seconds) < _NOTHING_S:
+        return "0 ms"
+    return f"{'+' if seconds >= 0 else '-'}{milliseconds(abs(seconds))}"
+
+
+def headline(diff: Diff) -> str:
+    """`step 22.1 ms -> 24.3 ms: +2.2 ms (+9.8%), surely: forward +2.13 ms (96% of it)`."""
+    step = diff.step
+    base_s, current_s = step.base_s or 0.0, step.current_s or 0.0
+    change = f"{signed(step.change_s)} ({step.change_s / base_s:+.1%}{_limits(step.change)})" if base_s else ""
+    parts = [f"step {milliseconds(base_s)} -> {milliseconds(current_s)}: {change}"]
+    if not shared_out(diff):
+        parts.append("it may not have changed at all")
+    elif diff.levels:
+        most = max(diff.levels[0].parts, key=lambda part: part.change_s * math.copysign(1, step.change_s))
+        parts.append(f"{most.name} {signed(most.change_s)}, {share(diff, most)} of it")
+        doubts = [f"{name} {of.doubt}" for name, of in (("base", diff.base), ("current", diff.current)) if of.doubt]
+        parts += [f"doubtful: {listed(doubts)}"] if doubts else []
+    return "; ".join(parts)
+
+
+def shared_out(diff: Diff) -> bool:
+    """Whether the step changed enough for shares of its change to say something."""
+    step = diff.step
+    return step.decided or (step.change is None and abs(step.change_s) >= _LEAST_SHARE * (step.base_s or 0.0))
+
+
+def share(diff: Diff, part: Part) -> str:
+    """The part's share of the step's change, rounded: `96%`; empty where shares say nothing."""
+    value = diff.share(part)
+    return "" if value is None or not shared_out(diff) else f"{value:.0%}".replace("-0%", "0%")
+
+
+def _limits(interval: Interval | None) -> str:
+    return "" if interval is None else f", 95% interval {signed(interval.low)} to {signed(interval.high)}"
+
+
+def shown(level: Level, top: int) -> tuple[list[Part], Part | None]:
+    """The parts that changed most, and all others as one."""
+    parts, others = list(level.parts[:top]), level.parts[top:]
+    if len(others) < 2:  # one line for one part
+        return list(level.parts[: top + 1]), None
+    base_s, current_s = (
+        math.fsum(filter(None, s)) for s in zip(*((p.base_s, p.current_s) for p in others), strict=True)
+    )
+    return parts, Part(f"{len(others)} others", None, base_s, current_s)
+
+
+def tables(diff: Diff, top: int = TOP) -> list[tuple[str, Table]]:
+    """A table per level with the line above it."""
+    return [(_title(level), _table(diff, level, top)) for level in diff.levels]
+
+
+def _title(level: Level) -> str:
+    of = "GPU" if level.clock == "device" else "host"
+    return {
+        "phases": f"Phases, on the {of}",
+        "layers": f"Layers, on the {of}",
+        "kernels": "Kernels and copies",
+    }[level.name]
+
+
+def _table(diff: Diff, level: Level, top: int) -> Table:
+    table = open_table(header_style="dim")
+    launches = level.name == "kernels"
+    by_phase = level.name != "phases"
+    table.add_column({"phases": "phase", "layers": "layer", "kernels": "kernel"}[level.name], overflow="fold", ratio=1)
+    if by_phase:
+        table.add_column("phase")
+    for name in ("base", "current", "change", "ratio", "of the change", *(["launches"] if launches else [])):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("", no_wrap=True)
+    parts, others = shown(level, top)
+
+    def row(part: Part, style: str = "", says: str = "") -> None:
+        fields = [
+            part.name,
+            *([part.phase or ""] if by_phase else []),
+            *("-" if s is None else signed(s).removeprefix("+") for s in (part.base_s, part.current_s)),
+            signed(part.change_s),
+            "" if part.ratio is None else quotient(part.ratio),
+            share(diff, part),
+            *([_launches(part)] if launches else []),
+            says,
+        ]
+        table.add_row(*(Text(field, style=style) for field in fields))
+
+    for part in parts:
+        row(part, "" if part.decided or part.change is None else "dim", fate(part))
+    if others is not None:
+        row(others, "dim")
+    row(level.rest, "dim", "the rest")
+    row(Part("step", None, diff.step.base_s, diff.step.current_s, diff.step.change), "bold", fate(diff.step))
+    return table
+
+
+def fate(part: Part) -> str:
+    """`grew`; with its interval where trials give one; what may be nothing says so."""
+    if part.change is None:
+        return part.kind
+    limits = f"{signed(part.change.low)} to {signed(part.change.high)}"
+    return f"{part.kind} ({limits})" if part.decided else f"may be nothing ({limits})"
+
+
+def _launches(part: Part) -> str:
+    if part.base_n is None and part.current_n is None:
+        return ""
+    before, after = (digits(n or 0) for n in (part.base_n, part.current_n))
+    return before if before == after else f"{before} -> {after}"
+
+
+def head(diff: Diff, labels: Labels) -> str:
+    """The two sides in one line."""
+    base, current = (
+        f"{name}: {side.label} on {side.device_name} ({_measured(side)})"
+        for name, side in zip((labels.base, labels.current), (diff.base, diff.current), strict=True)
+    )
+    return f"base {base}\ncurrent {current}"
+
+
+def _measured(side: Side) -> str:
+    return f"{counted(side.trials, 'trial')}, {counted(side.steps, 'step')}"
+
+
+def notes(diffs: Sequence[Diff], of_timelines: bool) -> list[str]:
+    """Remarks that the tables rest on."""
+    remarks = ["of the change: the part's change over the step's; with the rest they add up to 100%."]
+    if any(one.step.change is None for one in diffs):
+        one = "profile" if of_timelines else "trial"
+        remarks.append(f"one {one} a side has no interval: any of these may be nothing.")
+    if any(one.step.change is not None for one in diffs):
+        remarks.append("may be nothing: the 95% interval of the change over trials holds 0.")
+    remarks += doubtful((side.label, side.doubt) for one in diffs for side in (one.base, one.current))
+    differences = dict.fromkeys(difference for one in diffs for difference in one.differences)
+    remarks += [f"differs beside: {line}" for line in allowed(differences)]
+    return remarks
+
+
+def simulated(diffs: Iterable[Diff]) -> list[str]:
+    """A line for each simulation among the sides."""
+    return lines(side.environment for one in diffs for side in (one.base, one.current))
+
+
+# -- JSON ----------------------------------------------------------------------------------------------------------
+
+
+def to_json(diffs: Sequence[Diff], labels: Labels = UNNAMED, missing: Sequence[str] = ()) -> str:
+    """Everything, all parts of all levels; times in seconds per step."""
+    value = {
+        "schema": SCHEMA,
+        "schema_version": SCHEMA_VERSION,
+        "base": labels.base,
+        "current": labels.current,
+        "not_paired": missing,
+        "cells": [
+            {
+                "base": _side(diff.base),
+                "current": _side(diff.current),
+                "differences": diff.differences,
+                "step": _part(diff, diff.step),
+                "levels": [
+                    {
+                        "level": level.name,
+                        "clock": level.clock,
+                        "parts": [_part(diff, part) for part in level.parts],
+                        "rest": _part(diff, level.rest),
+                    }
+                    for level in diff.levels
+                ],
+            }
+            for diff in diffs
+        ],
+    }
+    return encoded(value)
+
+
+def _side(side: Side) -> dict[str, Any]:
+    return {
+        "label": side.label,
+        "device_name": side.device_name,
+        "cell_key": side.cell and side.cell.key,
+        "trials": side.trials,
+        "steps": side.steps,
+        "simulated": is_simulated(side.environment),
+    }
+
+
+def _part(diff: Diff, part: Part) -> dict[str, Any]:
+    return {
+        "name": part.name,
+        "phase": part.phase,
+        "base_s": part.base_s,
+        "current_s": part.current_s,
+        "change_s": part.change_s,
+        "change_interval_s": part.change,
+        "decided": part.decided,
+        "ratio": part.ratio,
+        "share": diff.share(part),
+        "kind": part.kind,
+        "base_launches_per_step": part.base_n,
+        "current_launches_per_step": part.current_n,
+    }

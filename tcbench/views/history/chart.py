@@ -1,0 +1,325 @@
+"""Cells over commits: a strip per cell with its line and whiskers, all strips on one axis of commits.
+
+A strip has its own range of images/s, but every strip spans the same factor from bottom to top, so that a loss of 5% is
+as high in one as in any other. Owns strips, their marks and words, and the axis of commits. Knows nothing of how steps
+are judged.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patheffects import withStroke
+from matplotlib.ticker import EngFormatter, MaxNLocator, NullLocator
+
+from tcbench.analysis.compare import Verdict
+from tcbench.analysis.history import CellHistory, History, Point, Revision
+from tcbench.analysis.summary import CellSummary
+from tcbench.core.errors import SelectionError
+from tcbench.present.charts.inline import tooltip
+from tcbench.present.charts.labels import around, label
+from tcbench.present.charts.page import WIDTH, Page, put
+from tcbench.present.charts.palette import FAINT, GAIN, INK, LOSS, PAPER, QUIET, fill
+from tcbench.present.charts.provenance import provenance_of
+from tcbench.present.charts.text import (
+    LABEL,
+    LEGEND,
+    SMALL,
+    WORDS,
+    config_name,
+    drawable,
+    line_height,
+    text_width,
+    wrapped,
+)
+from tcbench.present.charts.wording import ended
+from tcbench.present.format import change, counted, number, threshold
+from tcbench.present.naming import rate_unit
+from tcbench.present.sides import difference, several
+from tcbench.present.simulated import marked
+from tcbench.present.verdicts import FORMS
+
+MAX_STRIPS, MAX_REVISIONS = 200, 120
+"""More cells are refused; of more commits the newest are drawn, and the small print says so."""
+
+_NAMES = 2.2  # inches for configs
+_TICKS = 0.55  # for the numbers of images/s
+_BESIDE = 0.7 + _NAMES + _TICKS + 0.6  # margins, and all beside the strips
+_PITCH = 0.15  # from commit to commit at least
+_STRIP, _LOW_STRIP, _MANY = 0.64, 0.42, 24
+_LEAST_SPAN = 1.12
+_CUT = 1.5  # whiskers are cut at this factor from the figures
+
+_INKS: dict[Verdict, str] = {"regression": LOSS, "improved": GAIN}
+"""Of what is said beside a point."""
+
+
+def history_chart(history: History, *, title: str = "Throughput over commits") -> Figure:
+    """A strip per cell, by setting, then batch size. Raises SelectionError for nothing to draw or too many cells."""
+    if not history.cells:
+        raise SelectionError("no results to plot; `tcbench run` makes some")
+    if len(history.cells) > MAX_STRIPS:
+        raise SelectionError(
+            f"{len(history.cells)} cells do not fit in one chart (at most {MAX_STRIPS}); choose with --config and --bs"
+        )
+    newest = history.revisions[-MAX_REVISIONS:]
+    cells = [cell for cell in history.cells if len(_within(cell, newest)) > 1]
+    if not cells:
+        raise SelectionError("nothing to draw: no cell was measured at two commits; `tcbench plot` draws runs")
+    there = {point.revision for cell in cells for point in cell.points}
+    revisions = [revision for revision in newest if revision in there]
+    groups = _groups(cells)
+    strips = [(cell, _within(cell, revisions), group) for group in groups for cell in group.cells]
+    span = _span([points for _, points, _ in strips])
+    width = max(WIDTH, _BESIDE + _PITCH * len(revisions))
+    title = marked(title, (cell.environment for cell in history.cells))
+    page = Page(drawable(title), _subtitle(groups, revisions), _small_print(history, cells, newest), width)
+    height = _STRIP if len(cells) <= _MANY else _LOW_STRIP
+    column = page.panels([height] * len(strips))[:, 0]
+    for axes, (cell, points, group) in zip(column, strips, strict=True):
+        _frame(axes, cell, points, _limits(points, span), len(revisions), height)
+        if cell is group.cells[0]:
+            name = "\n".join(wrapped(group.name, LABEL, page.room, bold=True))
+            below = f"{rate_unit(cell.cell for cell in cells)}; on the right the newest" if axes is column[0] else ""
+            page.heading(axes, name, below=below, over_ticks=axes is column[0])
+    # Tall pages show the commits above the strips too.
+    for axes, above in ((column[0], True), (column[-1], False))[len(cells) <= 12 :]:
+        _name_commits(axes, revisions, above, (width - _BESIDE) / len(revisions))
+    page.settle()
+    for axes, (cell, points, _) in zip(column, strips, strict=True):
+        _draw_strip(axes, cell, points, revisions)
+    return page.figure
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Strips of one setting and batch size."""
+
+    name: str
+    cells: tuple[CellHistory, ...]
+
+
+def _span(strips: Iterable[Sequence[Point]]) -> float:
+    """The factor from bottom to top, which all strips share."""
+    return float(max([high / low for low, high in map(_ends, strips)] + [_LEAST_SPAN]) ** 1.12)
+
+
+def _limits(points: Sequence[Point], span: float) -> tuple[float, float]:
+    """Images/s at a strip's bottom and top."""
+    low, high = _ends(points)
+    middle = math.sqrt(low) * math.sqrt(high)
+    return middle / math.sqrt(span), middle * math.sqrt(span)
+
+
+def _name_commits(axes: Axes, revisions: Sequence[Revision], above: bool, pitch: float) -> None:
+    """Short names above dates, or both upright where there are `pitch` inches from one to the next and that is not
+    enough."""
+    names = [(drawable(revision.short), drawable(revision.date)) for revision in revisions]
+    upright = max(text_width(word, WORDS) for name in names for word in name) + 0.12 > pitch
+    labels = [f"{date} {short}" if upright else f"{short}\n{date}" for short, date in names]
+    axes.set_xticks(range(len(revisions)), labels, rotation=90 if upright else 0)
+    axes.tick_params(axis="x", labeltop=above, labelbottom=not above)
+
+
+def _groups(cells: Sequence[CellHistory]) -> list[_Group]:
+    summaries = {id(cell): _as_summary(cell) for cell in cells}
+    settings = dict.fromkeys(summary.setting for summary in summaries.values())
+    names = provenance_of({s: [x for x in summaries.values() if x.setting == s] for s in settings}).names
+    groups = []
+    for setting in settings:
+        here = [cell for cell in cells if summaries[id(cell)].setting == setting]
+        for batch_size in sorted({cell.cell.batch_size for cell in here}):
+            name = f"batch size {batch_size}" + (f" · {names[setting]}" if names[setting] else "")
+            groups.append(_Group(name, tuple(cell for cell in here if cell.cell.batch_size == batch_size)))
+    return groups
+
+
+def _as_summary(cell: CellHistory) -> CellSummary:
+    """As far as a setting and its name need it."""
+    return CellSummary(cell.cell, cell.machine, cell.environment, "ok", None, 0, 0)
+
+
+def _subtitle(groups: Sequence[_Group], revisions: Sequence[Revision]) -> str:
+    summaries = [_as_summary(cell) for group in groups for cell in group.cells]
+    settings: dict[object, list[CellSummary]] = {}
+    for summary in summaries:
+        settings.setdefault(summary.setting, []).append(summary)
+    common = provenance_of(settings).common  # type: ignore[arg-type]
+    return " · ".join([*common, counted(len(revisions), "commit")])
+
+
+def _small_print(history: History, cells: Sequence[CellHistory], revisions: Sequence[Revision]) -> list[str]:
+    points = [(cell, point) for cell in cells for point in _within(cell, revisions)]
+    lines = [
+        f"{rate_unit(cell.cell for cell in cells)} over total time, geometric mean over trials · whisker: its "
+        f"95% confidence interval over trials · "
+        f"{FORMS['regression'].sign} regression: surely slower than the commit before by more than "
+        f"{threshold(history.rule.threshold)} · hollow: inconclusive, or nothing to compare with · every strip spans "
+        f"the same factor"
+    ]
+    words = _regressions(points)
+    if words:
+        lines.append(f"{FORMS['regression'].sign} {words}")
+    breaks: dict[tuple[Revision, str], int] = {}
+    for _, point in points:
+        if point.broken_by:
+            says = "; ".join(map(difference, point.broken_by))
+            breaks[point.revision, says] = breaks.get((point.revision, says), 0) + 1
+    new_lines = [f"{revision.short} ({counted(n, 'cell')}): {says}" for (revision, says), n in breaks.items()]
+    if new_lines:
+        lines.append("dashed: a new line, not compared with what was before, at " + drawable(several(new_lines, 6)))
+    if len(revisions) < len(history.revisions):
+        lines.append(f"the newest {len(revisions)} of {len(history.revisions)} commits")
+    if len(cells) < len(history.cells):
+        lines.append(f"left out: {counted(len(history.cells) - len(cells), 'cell')} measured at one commit only")
+    return lines
+
+
+def _regressions(points: Sequence[tuple[CellHistory, Point]]) -> str:
+    """All of them in words, the first ones by name."""
+    regressions = []
+    for cell, point in points:
+        if not point.regressed or point.change is None:
+            continue
+        what = change(point.change.ratio.value) if point.change.ratio else ended(point.status)
+        phase = f" in {point.change.culprit.name}" if point.change.culprit else ""
+        regressions.append(f"{cell.cell.label} at {point.revision.short}: {what}{phase}")
+    return drawable(several(regressions, 12))
+
+
+def _within(cell: CellHistory, revisions: Sequence[Revision]) -> tuple[Point, ...]:
+    there = set(revisions)
+    return tuple(point for point in cell.points if point.revision in there)
+
+
+def _ends(points: Sequence[Point]) -> tuple[float, float]:
+    """The lowest and highest of what a strip has to show, images/s; whiskers out of all proportion are cut."""
+    rates = [point.images_per_s for point in points if point.images_per_s is not None]
+    if not rates:
+        return 1.0, 1.0
+    low, high = min(rates), max(rates)
+    intervals = [point.interval for point in points if point.interval is not None]
+    lows = [max(interval.low, low / _CUT) for interval in intervals]
+    highs = [min(interval.high, high * _CUT) for interval in intervals]
+    return min([low, *lows]), max([high, *highs])
+
+
+def _frame(
+    axes: Axes, cell: CellHistory, points: Sequence[Point], limits: tuple[float, float], n: int, height: float
+) -> None:
+    """A strip `height` inches high for `n` commits: its axes, its name on the left and its newest figure on the
+    right."""
+    low, high = limits
+    axes.set_xlim(-0.5, n - 0.5)
+    axes.set_yscale("log")
+    axes.set_ylim(low, high)
+    axes.set_xticks([])
+    axes.yaxis.set_minor_locator(NullLocator())
+    ticks = _ticks(low, high, line_height(SMALL) / height) if any(point.figures for point in points) else []
+    axes.set_yticks(ticks, [EngFormatter(sep="")(value) for value in ticks], size=SMALL)
+    axes.spines["bottom"].set_color(FAINT)
+    axes.grid(visible=False, axis="x")
+    lines = wrapped(config_name(cell.cell.config), LEGEND, _NAMES - 0.1)[: int((height + 0.1) / line_height(LEGEND))]
+    beside = {"coordinates": "axes fraction", "size": LEGEND}
+    put(axes, "\n".join(lines), (0, 0.5), (-_TICKS * 72, 0), ha="right", **beside)
+    newest = next((point.images_per_s for point in reversed(points) if point.images_per_s is not None), None)
+    if newest is not None:
+        put(axes, number(newest), (1, 0.5), (8, 0), ha="left", **beside)
+
+
+def _ticks(low: float, high: float, line: float) -> list[float]:
+    """Two to four round numbers of images/s, `line` (a share of the height) apart from each other and half of it from
+    the ends."""
+    edge = (high / low) ** (line / 2)
+    values: list[float] = []
+    for bins in (3, 4, 5, 6):
+        ticks = MaxNLocator(bins, steps=[1, 2, 2.5, 5, 10]).tick_values(low, high)
+        values = [float(value) for value in ticks if low * edge <= value <= high / edge]
+        if len(values) > 1:
+            break
+    too_close = any(other / one < edge**2 for one, other in itertools.pairwise(values))
+    return values[::2] if too_close else values
+
+
+def _draw_strip(axes: Axes, cell: CellHistory, points: Sequence[Point], revisions: Sequence[Revision]) -> None:
+    """Lines that end where a new one begins, whiskers, marks whose form says the verdict, and words beside them."""
+    places = {revision: place for place, revision in enumerate(revisions)}
+    colour = fill(cell.cell.config).colour
+    low, high = axes.get_ylim()
+    line: list[tuple[float, float]] = []
+    lines = [line]
+    marks: list[tuple[float, float]] = []
+    whiskers: list[tuple[float, float, float]] = []
+    for point in points:
+        x = places[point.revision]
+        if point.broken_by:
+            axes.axvline(x - 0.5, color=QUIET, linewidth=0.9, linestyle=(0, (3, 2)))
+        if point.broken_by or point.images_per_s is None:
+            lines.append(line := [])
+        if point.images_per_s is not None:
+            line.append((x, point.images_per_s))
+        if point.images_per_s is not None and point.interval is not None:
+            whiskers.append((x, max(point.interval.low, low), min(point.interval.high, high)))
+        marks.append((x, low if point.images_per_s is None else point.images_per_s))
+        _draw_mark(axes, cell, point, marks[-1], colour)
+    if whiskers:
+        axes.vlines(*zip(*whiskers, strict=True), color=INK, linewidth=0.9, zorder=3)
+    on_lines = []
+    for line in lines:
+        if len(line) > 1:
+            # A darker edge, for light colours on white.
+            edge = withStroke(linewidth=2.4, foreground=QUIET)
+            [drawn] = axes.plot(*zip(*line, strict=True), color=colour, linewidth=1.5, zorder=2, path_effects=[edge])
+            on_lines += [drawn.get_transform().transform_path(drawn.get_path()).interpolated(20).vertices]
+    taken = around([tuple(axes.transData.transform(mark)) for mark in marks], 8)
+    avoid = np.concatenate(on_lines) if on_lines else ()
+    for point, mark in sorted(
+        zip(points, marks, strict=True), key=lambda pair: (not pair[0].regressed, bool(pair[0].broken_by))
+    ):
+        words, ink = _words(point)
+        if words:
+            label(axes, words, mark, taken, gap=12, far=True, avoid=avoid, color=ink, zorder=5)
+
+
+def _draw_mark(axes: Axes, cell: CellHistory, point: Point, at: tuple[float, float], colour: str) -> None:
+    verdict = point.change.verdict if point.change else None
+    form, size, face, edge = "o", 4.2, PAPER, INK
+    if point.images_per_s is None:
+        form, size, edge = "x", 5.0, LOSS if point.regressed else QUIET
+    elif verdict == "regression":
+        form, size, face = "v", 6.5, LOSS
+    elif verdict == "improved":
+        form, size, face = "^", 6.5, GAIN
+    elif verdict == "pass":
+        face = colour
+    [mark] = axes.plot(
+        *at,
+        form,
+        markersize=size,
+        markerfacecolor=face,
+        markeredgecolor=edge,
+        markeredgewidth=0.8 if form != "x" else 1.0,
+        zorder=4,
+        clip_on=False,
+    )
+    figure = f"{number(point.images_per_s)} {cell.cell.unit}/s" if point.images_per_s is not None else ""
+    tooltip(mark, "\n".join(filter(None, [f"{cell.cell.label} at {point.revision.short}", figure, _words(point)[0]])))
+
+
+def _words(point: Point) -> tuple[str, str]:
+    """Words beside a point, and their ink."""
+    if point.images_per_s is None:
+        return f"{FORMS['changed status'].sign} {ended(point.status)}", LOSS if point.regressed else QUIET
+    if point.change is not None and point.change.verdict in _INKS and point.change.ratio is not None:
+        verdict = point.change.verdict
+        return f"{FORMS[verdict].signed} {change(point.change.ratio.value)}", _INKS[verdict]
+    if point.broken_by:
+        facets = dict.fromkeys(difference.facet for difference in point.broken_by)
+        return drawable("new " + ", ".join(facets)), QUIET
+    return "", INK

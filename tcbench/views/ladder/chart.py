@@ -1,0 +1,223 @@
+"""The ladder chart: what each rung buys, as waterfalls.
+
+Owns the blocks of a ladder's waterfalls and their common scale. Knows nothing of bars by batch size, and leaves to the
+analysis which configs make a ladder.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from tcbench.analysis.ladder import Climb, LadderLike, LadderStep, climbs
+from tcbench.analysis.summary import CellSummary, Setting
+from tcbench.core.errors import SelectionError
+from tcbench.present.charts.inline import tooltip
+from tcbench.present.charts.page import TITLE_Y, Page, put, rates
+from tcbench.present.charts.palette import GAIN, GAIN_PALE, INK, LOSS, LOSS_PALE, PAPER, QUIET, fill
+from tcbench.present.charts.provenance import by_setting, provenance_of, small_print
+from tcbench.present.charts.text import (
+    DPI,
+    LABEL,
+    LEGEND,
+    WORDS,
+    config_name,
+    drawable,
+    heading,
+    shortened,
+    text_width,
+)
+from tcbench.present.charts.wording import why_missing
+from tcbench.present.format import factor, number
+from tcbench.present.naming import rate_unit
+from tcbench.present.simulated import marked
+
+_ROW = 0.235
+_COLUMNS = 4
+_PALE = 0.4
+"""Of the bar of the whole ladder, where that may have changed nothing."""
+_SUBTITLE = "gained or lost by each rung, and the factor over the step before. Each ladder has its own scale."
+
+
+def ladder_chart(
+    summaries: Sequence[CellSummary], ladders: Sequence[LadderLike] | None = None, *, title: str = "What each rung buys"
+) -> Figure:
+    """Each ladder at each batch size as a waterfall: from the base, what every rung adds or takes, to the top.
+
+    A row per ladder (and setting), a column per batch size, one scale per setting. Without `ladders`, those that the
+    results hold. Raises SelectionError when no config adds rungs to another.
+    """
+    settings = by_setting(summaries, "results")
+    all_climbs = climbs(summaries, ladders)
+    if not all_climbs:
+        raise SelectionError("no ladder in these results: no config adds rungs to another")
+    settings = {setting: settings[setting] for setting in dict.fromkeys(climb.setting for climb in all_climbs)}
+    provenance = provenance_of(settings)
+    rows: dict[tuple[Setting, str], list[Climb]] = {}
+    for climb in all_climbs:
+        rows.setdefault((climb.setting, climb.ladder), []).append(climb)
+    blocks = [
+        _Block(_row_title(ladder, provenance.names[setting]), rows[setting, ladder], group[i : i + _COLUMNS])
+        for (setting, ladder), group in rows.items()
+        for i in range(0, len(group), _COLUMNS)
+    ]
+    small = small_print(summaries, provenance.common, whiskers=False)
+    title = marked(title, (summary.environment for summary in summaries))
+    unit = rate_unit(summary.cell for summary in summaries).capitalize()
+    page = Page(heading(title, summaries[0].cell.scenario), f"{unit} {_SUBTITLE}", [small])
+    columns = max(len(block.climbs) for block in blocks)
+    grid = page.panels([_ROW * len(block.labels) for block in blocks], columns)
+    for block, row in zip(blocks, grid, strict=True):
+        page.heading(row[0], shortened(block.title, LABEL + 1, page.room) + "\n")
+        for axes in row[len(block.climbs) :]:
+            axes.remove()
+        for axes, climb in zip(row, block.climbs, strict=False):
+            axes.set_title(f"batch size {climb.batch_size}", loc="left", color=QUIET, y=TITLE_Y)
+            axes.set_ylim(len(block.labels), 0)
+            axes.set_xticks([0])  # one label is as high as all
+            axes.set_yticks([])
+            axes.spines[:].set_visible(False)
+            axes.spines["left"].set_visible(True)
+        places = [i + 0.5 for i in range(len(block.labels))]
+        row[0].set_yticks(places, block.labels, size=LEGEND, color=INK)
+        row[0].grid(visible=False, axis="y")
+    unit = rate_unit(summary.cell for summary in summaries)
+    grid[-1][len(blocks[-1].climbs) - 1].set_xlabel(f"{unit} · Better ⟶", loc="right", color=INK)
+    page.settle()
+    for block, row in zip(blocks, grid, strict=True):
+        scale = _Scale.of(block.all_climbs, row[0].bbox.width / DPI)
+        for axes, climb in zip(row, block.climbs, strict=False):
+            _draw_waterfall(axes, climb, scale)
+    return page.figure
+
+
+@dataclass(frozen=True)
+class _Block:
+    """Waterfalls of one ladder, side by side; `all_climbs` share its scale."""
+
+    title: str
+    all_climbs: Sequence[Climb]
+    climbs: Sequence[Climb]
+
+    @property
+    def labels(self) -> list[str]:
+        """A name per step: the base's own, then what each adds to the config below it."""
+        configs = [step.config.split("+") for step in self.climbs[0].steps]
+        added = [[r for r in now if r not in before] for before, now in itertools.pairwise(configs)]
+        return [*map(config_name, ("+".join(configs[0]), *("+" + "+".join(rungs) for rungs in added), "in all"))]
+
+
+def _row_title(ladder: str, setting: str) -> str:
+    return drawable(f"{ladder} ladder") + (f" · {setting}" if setting else "")
+
+
+@dataclass(frozen=True)
+class _Scale:
+    """The value axis of a ladder's panels, all alike: wide enough for the longest bar and the words beside it."""
+
+    width: float
+    highest: float
+    images_per_s_per_inch: float
+
+    @staticmethod
+    def of(climbed: Sequence[Climb], width: float) -> _Scale:
+        values = [step.after.value for climb in climbed for step in climb.steps if step.after]
+        words = [_step_words(step) for climb in climbed for step in climb.steps if step.after]
+        longest = max(text_width(text, WORDS) for text in [*words, *map(_total, climbed), "100"])
+        highest = max(values, default=1.0)
+        return _Scale(width, highest, highest / max(width - longest - 0.1, 0.3 * width))
+
+
+def _draw_waterfall(axes: Axes, climb: Climb, scale: _Scale) -> None:
+    """Base, one bar per step between its before and after, and the top; each with its words on the right."""
+    rates(axes.xaxis, scale.images_per_s_per_inch * scale.width)
+    ticks = MaxNLocator(3, steps=[1, 2, 2.5, 5, 10]).tick_values(0, scale.highest)
+    axes.set_xticks([tick for tick in ticks if 0 <= tick <= scale.highest * 1.02])
+    bars: list[tuple[int, float, float, dict[str, Any], str]] = []  # row, start and end in images/s, style, tooltip
+    links: list[tuple[float, float, float]] = []  # images/s, from a row to the next
+    level = 0.0
+    for row, step in enumerate(climb.steps):
+        if step.after is None:
+            _place(axes, drawable(_step_words(step)), level, row, scale, QUIET)
+            continue
+        level = step.after.value
+        start, end = sorted((step.before.value, level)) if step.before else (0.0, level)
+        figures = f"{number(level)} {climb.setting[1].unit}/s\n{_step_words(step)}"
+        style = _delta_style(step) if step.before else fill(step.config).patch
+        bars.append((row, start, end, style, f"{step.config}, batch size {climb.batch_size}\n{figures}"))
+        _place(axes, _step_words(step), end, row, scale, QUIET if step.unsure else INK)
+        below = next((j for j in range(row + 1, len(climb.steps)) if climb.steps[j].after), len(climb.steps))
+        links.append((level, row + 0.15, below + 0.85))
+    if climb.top:
+        words = f"{climb.top.config}, batch size {climb.batch_size}\n{_total(climb)}"
+        style = fill(climb.top.config).patch
+        bars.append((len(climb.steps), 0.0, level, {**style, "alpha": _PALE} if climb.unsure else style, words))
+        _place(axes, _total(climb), level, len(climb.steps), scale, QUIET if climb.unsure else INK)
+    if bars:
+        axes.vlines(*zip(*links, strict=True), color=QUIET, linewidth=0.7, zorder=1.5)
+        _draw_bars(axes, bars)
+
+
+def _draw_bars(axes: Axes, bars: Sequence[tuple[int, float, float, dict[str, Any], str]]) -> None:
+    rows, starts, ends, styles, texts = zip(*bars, strict=True)
+    drawn = axes.barh(
+        [row + 0.5 for row in rows],
+        [end - start for start, end in zip(starts, ends, strict=True)],
+        0.7,
+        starts,
+        color=[style["facecolor"] for style in styles],
+        edgecolor=[style["edgecolor"] for style in styles],
+        hatch=[style.get("hatch") for style in styles],
+        linewidth=0,
+        zorder=2,
+    )
+    for bar, style, text in zip(drawn, styles, texts, strict=True):
+        bar.set_alpha(style.get("alpha"))
+        tooltip(bar, text)
+
+
+def _step_words(step: LadderStep) -> str:
+    """ "+120  1.32×", the base's images/s, or why there is no number."""
+    if step.after is None:
+        return why_missing(step.summary)
+    if step.before is None or step.ratio is None:
+        return number(step.after.value)
+    change = step.after.value - step.before.value
+    sign, whole = "+" if change >= 0 else "−", max(step.before.value, step.after.value)
+    return f"{sign}{number(abs(change), as_part_of=whole)}  {factor(step.ratio.value)}"
+
+
+def _total(climb: Climb) -> str:
+    """Images/s at the top and the factor over the base."""
+    base, top = climb.base, climb.top
+    if base is None or top is None or base.after is None or top.after is None:
+        return ""
+    total = number(top.after.value)
+    return f"{total}  {factor(climb.total.value)}" if climb.total else total
+
+
+def _delta_style(step: LadderStep) -> dict[str, Any]:
+    """Gains green, losses purple and hatched; pale when the step is unsure."""
+    assert step.ratio is not None
+    unsure = step.unsure
+    if step.ratio.value >= 1:
+        return {"facecolor": GAIN_PALE if unsure else GAIN, "edgecolor": "none", "linewidth": 0}
+    colour, lines = (LOSS_PALE, LOSS) if unsure else (LOSS, PAPER)
+    return {"facecolor": colour, "edgecolor": lines, "hatch": "/////", "linewidth": 0}
+
+
+def _place(axes: Axes, text: str, value: float, row: int, scale: _Scale, colour: str) -> None:
+    """Words right of a value; left of it, or shortened, where they do not fit."""
+    at = value / scale.images_per_s_per_inch
+    room = scale.width - at - 0.05
+    needed = text_width(text, WORDS)
+    if needed > room and needed <= at - 0.05:
+        put(axes, text, (value, row + 0.5), (-3, 0), ha="right", color=colour)
+    else:
+        put(axes, shortened(text, WORDS, room), (value, row + 0.5), (3, 0), ha="left", color=colour)

@@ -1,0 +1,77 @@
+"""The section on rungs: each setting's ladders as waterfalls, and the table behind them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tcbench.analysis.ladder import Climb, LadderLike, LadderStep, derive
+from tcbench.present.format import counted, factor, limits
+from tcbench.present.page import drawings
+from tcbench.present.page.page import AnyBlock, Field, Figure, Heading, Section, Table
+from tcbench.present.page.settings import Here, Settings
+from tcbench.present.page.wording import columns, figure, middle, why
+from tcbench.views.ladder.chart import ladder_chart
+
+TITLE = "What each rung buys"
+
+MOST = 8
+"""Ladders that are drawn of a setting; the table has all of them."""
+
+_HOW = "A bar runs from the throughput before its rung to those with it; the factor is over the step before."
+
+
+def section(climbs: Sequence[Climb], settings: Settings) -> Section | None:
+    """Every ladder of every setting of which two configs or more ran; None where there is none."""
+    blocks: list[AnyBlock] = []
+    # Of all settings together, as the climbs are: one of them alone may give its ladders other names.
+    known = derive([summary for here in settings.here for summary in here.summaries])
+    for place, here in enumerate(settings.here):
+        ladders: dict[str, list[Climb]] = {}
+        for climb in climbs:
+            if climb.setting == here.setting:
+                ladders.setdefault(climb.ladder, []).append(climb)
+        ladders = {
+            name: group for name, group in ladders.items() if any(climb.top is not climb.base for climb in group)
+        }
+        if ladders:
+            blocks += [Heading(here.name)] if here.name else []
+            blocks.append(_figure(here, known, ladders, f"rungs-{place}"))
+    return Section("rungs", TITLE, tuple(blocks)) if blocks else None
+
+
+def _figure(here: Here, known: Sequence[LadderLike], ladders: dict[str, list[Climb]], prefix: str) -> Figure:
+    longest = sorted(ladders, key=lambda name: -len(ladders[name][0].steps))[:MOST]
+    drawn = [ladder for ladder in known if ladder.name in longest]
+    notes = [_HOW]
+    if len(ladders) > MOST:
+        notes.append(f"The longest {MOST} of {counted(len(ladders), 'ladder')} are drawn; the table has all of them.")
+    title = f"{here.unit.capitalize()} per second gained or lost by each rung" + (f", {here.name}" if here.name else "")
+    table = Table(
+        caption=f"What each rung buys{here.name and f', {here.name}'}",
+        columns=columns("ladder", "#batch", "config", "adds", "#before", "#after", "#factor", "95% interval"),
+        rows=tuple(_fields(climb, step) for climbs in ladders.values() for climb in climbs for step in climb.steps),
+    )
+    return drawings.figure(lambda: ladder_chart(here.summaries, drawn, title=""), title, prefix, table, notes)
+
+
+def _fields(climb: Climb, step: LadderStep) -> tuple[Field, ...]:
+    return (
+        Field(climb.ladder),
+        figure(climb.batch_size, str(climb.batch_size)),
+        Field(step.config),
+        Field(adds(step)),
+        middle(step.before),
+        middle(step.after) if step.after else Field(why(step.summary)),
+        middle(step.ratio, factor),
+        Field(limits(step.ratio, "factor") if step.ratio else ""),
+    )
+
+
+def total_factor(climb: Climb) -> str:
+    """The top's throughput over the base's, as a factor; empty where the two are one."""
+    return factor(climb.total.value) if climb.total else ""
+
+
+def adds(step: LadderStep) -> str:
+    """ "+ nhwc + fused"; the config itself where it adds nothing that is known."""
+    return "+ " + " + ".join(step.added) if step.added else step.config

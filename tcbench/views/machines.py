@@ -1,0 +1,80 @@
+"""Machines beside each other: bars of one config by batch size, a bar per machine (or other setting).
+
+Owns which cells of different settings stand together. Knows nothing of how bars are drawn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from matplotlib.figure import Figure
+
+from tcbench.analysis.summary import CellSummary, Setting, best
+from tcbench.core.errors import SelectionError
+from tcbench.present.charts.bars import Bar, Group, Panel, batch_sizes_of, cell_at, panel_chart
+from tcbench.present.charts.palette import SERIES, Fill
+from tcbench.present.charts.provenance import by_setting, provenance_of
+from tcbench.present.charts.text import config_name, drawable
+
+BASE, BEST = "fp32", "best"
+MAX_CONFIGS = 12
+
+
+def machines_chart(summaries: Sequence[CellSummary], configs: Sequence[str] = (BASE, BEST)) -> Figure:
+    """A panel per config with a group per batch size, in which each machine (or other setting) has a bar of its own
+    colour. "best" is the fastest config of each machine at each batch size, whatever its dtype.
+
+    Raises SelectionError when there is nothing to draw, too many settings or configs.
+    """
+    settings = by_setting(summaries, "results")
+    if len(configs) > MAX_CONFIGS:
+        raise SelectionError(
+            f"{len(configs)} configs do not fit in one chart (at most {MAX_CONFIGS}); choose with --config"
+        )
+    provenance = provenance_of(settings)
+    fills = dict(zip(settings, SERIES, strict=False))
+    names = {setting: provenance.names[setting] or _device(here) for setting, here in settings.items()}
+    winners: dict[Setting, dict[str, list[int]]] = {}
+
+    def bar(setting: Setting, config: str, batch_size: int) -> Bar:
+        here = settings[setting]
+        if config != BEST:
+            return Bar(config, cell_at(here, config, batch_size), fill=fills[setting])
+        there = [s for s in here if s.cell.batch_size == batch_size]
+        winner = best(there)
+        if winner is not None:
+            winners.setdefault(setting, {}).setdefault(winner.cell.config, []).append(batch_size)
+        # Where nothing is ok, one of those that were run says why.
+        return Bar(BEST, winner or next(iter(there), None), fill=fills[setting])
+
+    panels = []
+    for config in configs:
+        there = [s for s in summaries if config in (BEST, s.cell.config)]
+        groups = tuple(
+            Group(str(batch_size), tuple(bar(setting, config, batch_size) for setting in settings))
+            for batch_size in batch_sizes_of(there)
+        )
+        if groups:
+            panels.append(Panel("the best config of each" if config == BEST else config_name(config), groups))
+    if not panels:
+        raise SelectionError(f"no results of {', '.join(configs)} to plot; `tcbench run` makes some")
+    won: dict[str, list[str]] = {}
+    for setting, of in winners.items():
+        best_configs = "; ".join(f"{config} at {', '.join(map(str, at))}" for config, at in of.items())
+        won.setdefault(best_configs, []).append(names[setting])
+    notes = [drawable(f"best of {', '.join(of)}: {best_configs}") for best_configs, of in won.items()]
+    rows = [[(str(place), name) for place, name in enumerate(names.values())]]
+    scenarios = ", ".join(dict.fromkeys(s.cell.scenario for s in summaries))
+    several_machines = len({setting.machine for setting in settings}) == len(settings)
+    title = f"Throughput by {'machine' if several_machines else 'setting'}"
+    return panel_chart(panels, rows, provenance.common, title, f"Scenario {scenarios}", notes, _fill)
+
+
+def _fill(place: str) -> Fill:
+    """The fill of the setting at a place."""
+    return SERIES[int(place)]
+
+
+def _device(summaries: Sequence[CellSummary]) -> str:
+    """The name of a chart's only setting."""
+    return next((s.environment.device_name for s in summaries if s.environment), "unknown machine")

@@ -1,0 +1,1 @@
+"""Several networks side by side."""

@@ -1,0 +1,57 @@
+"""Networks beside each other: images/s of each one's base and of its best config.
+
+Owns which bars stand together. Knows nothing of how bars are drawn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import msgspec
+from matplotlib.figure import Figure
+
+from tcbench.analysis.networks import NetworkResult, networks
+from tcbench.analysis.summary import CellSummary
+from tcbench.core.errors import SelectionError
+from tcbench.present.charts.bars import Bar, Group, Panel, panel_chart
+from tcbench.present.charts.provenance import by_setting, provenance_of
+from tcbench.present.charts.text import config_name
+from tcbench.present.format import factor, listed
+
+
+def networks_chart(summaries: Sequence[CellSummary]) -> Figure:
+    """A group per network: its base, and its best config with how many times as fast it is; a panel per batch size.
+
+    Raises SelectionError for results of fewer than two networks.
+    """
+    results = networks(summaries)
+    if not results:
+        raise SelectionError("results of one network: expected several, such as those of `tcbench run networks`")
+    shown = [s for result in results for s in (result.base, result.best) if s is not None]
+    alike = [_of(f"{len({result.model for result in results})} networks", summary) for summary in shown]
+    provenance = provenance_of(by_setting(alike, "results"))
+    batch_sizes = sorted({result.batch_size for result in results})
+    panels = [
+        Panel(f"batch size {batch_size}", tuple(_group(one) for one in results if one.batch_size == batch_size))
+        for batch_size in batch_sizes
+    ]
+    configs = list(dict.fromkeys(summary.cell.config for summary in shown))
+    rows = [[(config, config_name(config))] for config in configs]
+    scenarios = listed(list(dict.fromkeys(summary.cell.scenario for summary in shown)))
+    note = "with each: MACs of one image's forward pass; over the best: how many times as fast as the base"
+    title, subtitle = "Throughput by network", f"Scenario {scenarios}"
+    return panel_chart(panels, rows, provenance.common, title, subtitle, [note], axis="network")
+
+
+def _of(model: str, summary: CellSummary) -> CellSummary:
+    """The summary as if of a model of this name: what networks have in common is said once."""
+    return replace(summary, cell=msgspec.structs.replace(summary.cell, model=model))
+
+
+def _group(result: NetworkResult) -> Group:
+    bars = [Bar(result.base.cell.config, result.base)] if result.base else []
+    if result.best is not None and result.best is not result.base:
+        note = factor(result.speedup.value) if result.speedup else ""
+        bars.append(Bar(result.best.cell.config, result.best, note))
+    return Group(f"{result.model}\n{result.macs_per_image / 1e9:.2f} G", tuple(bars) or (Bar("fp32", None),))

@@ -1,0 +1,1 @@
+"""Does low precision train like fp32?"""

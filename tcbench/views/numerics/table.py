@@ -1,0 +1,326 @@
+"""The output of `tcbench numerics` beside its pictures: tables, words, and the JSON that is kept."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from rich.table import Table
+from rich.text import Text
+
+from tcbench.analysis.numerics.equivalence import Equivalence
+from tcbench.analysis.numerics.judgement import (
+    SCALES,
+    Margins,
+    Verdict,
+    Word,
+    costs,
+    like,
+    magnitudes,
+    safe,
+    steps_seen,
+    verdicts,
+    whole,
+)
+from tcbench.core.numerics import ALL_TECHNIQUES, DECAYS, KINDS, WARM_UP, Document, Setting, Technique
+from tcbench.engine.numerics.gradients import LOST_AT_MOST, shares, zero_in_bfloat16
+from tcbench.present.format import factor, ratio, size
+from tcbench.present.tables import open_table
+
+_STYLES: dict[Word, str] = {
+    "trains like fp32": "green",
+    "trains like one rank": "green",
+    "does not": "red",
+    "undecided": "yellow",
+}
+
+
+def setting_line(document: Document) -> str:
+    """The training, in one line."""
+    s = document.setting
+    data = "generated patterns" if s.data is None else s.data
+    ranks = f"{s.ranks} ranks of {s.batch_size // s.ranks}: global " if s.ranks > 1 else ""
+    return (
+        f"{s.model} on {data}, {s.image_size}x{s.image_size}, {s.n_classes} classes, {ranks}batch size {s.batch_size}, "
+        f"{s.steps} steps, learning rate {s.learning_rate:g}, momentum {s.momentum:g}, {s.device}"
+    )
+
+
+def about(document: Document) -> list[str]:
+    """A picture's small print: machine, model, data, settings, version."""
+    s, here = document.setting, document.environment
+    data = "generated patterns" if s.data is None else f"images of {Path(s.data).name}"
+    return [
+        *([here.device_name] if here else []),
+        f"{s.model} {s.variant}",
+        f"{s.image_size} × {s.image_size} {data}",
+        f"batch size {s.batch_size}",
+        f"learning rate {s.learning_rate:g}",
+        _divided(s),
+        *([f"tcbench {here.tcbench}"] if here else []),
+    ]
+
+
+def _factors(s: Setting) -> tuple[float, float]:
+    """The factors of the loss's divisor: the replicas of a global batch, and what makes up for a feature map that is
+    smaller than that of the scenario's model, which the small network alone needs (`tcbench.run.numerics_plan`)."""
+    replicas = s.global_batch / s.batch_size
+    return replicas, s.loss_divisor / replicas if s.data is None else 1.0
+
+
+def _divided(s: Setting) -> str:
+    replicas, pixels = _factors(s)
+    if s.loss_divisor == 1:
+        return "loss not divided"
+    also = f" × {pixels:.3g} for fewer pixels" if pixels > 1 else ""
+    return f"loss divided by {s.loss_divisor:g}: {replicas:.5g} replicas{also}"
+
+
+SMALL_RATE = 1e-3
+"""The learning rate that a schedule ends with: 0.1 divided by 10 twice (K. He et al., 2015, section 3.4)."""
+
+
+def _ranks_lines(s: Setting) -> list[str]:
+    """The ranks, and the schedule of their learning rate."""
+    n, rate = s.ranks, s.learning_rate
+    own = s.batch_size // n
+    decays = ", ".join(str(round(at * s.steps)) for at in DECAYS)
+    return [
+        f"Ranks: one process takes the {n} shards of a step in turn, each with its own batch normalisation, and "
+        "applies the mean of their gradients once: what ranks compute, without sending anything.",
+        f"Linear scaling: {n} ranks take {n} times one rank's learning rate of {rate:g}. Warm-up: from {rate:g} to "
+        f"{n * rate:g} over the first {max(1, round(WARM_UP * s.steps))} steps, as Goyal et al. (2017) over 5 of 90 "
+        f"epochs. All divide it by 10 at steps {decays}.",
+        f"One rank, its own batch and rate: {n} steps of {own} images for each step of {s.batch_size}.",
+    ]
+
+
+def why_lines(document: Document) -> list[str]:
+    """Why this setting shows what the techniques are for."""
+    s = document.setting
+    if s.ranks > 1:
+        return _ranks_lines(s)
+    lines = []
+    replicas, pixels = _factors(s)
+    if s.loss_divisor != 1:
+        share = (
+            f"one replica's share of the mean over a global batch of {s.global_batch:,} images (the talk's slide 34 "
+            "has 4096 GPUs x 32)"
+        )
+        lines.append(
+            f"Small gradients: the loss is divided by {s.loss_divisor:,g}, as {share}."
+            if pixels <= 1
+            else f"Small gradients: the loss is divided by {s.loss_divisor:,g} = {replicas:,.5g} x {pixels:.3g}. "
+            f"{replicas:,.5g}: it is {share}. {pixels:.3g}: a gradient that flows back is divided by the pixels of the "
+            "last feature map, which are fewer here than in the scenario's model on ImageNet (rounded down to a power "
+            "of two)."
+        )
+    if s.learning_rate <= SMALL_RATE:
+        lines.append(
+            f"Small updates: a learning rate of {s.learning_rate:g} is what a schedule ends with; a step moves a "
+            "weight by less than half of float16's spacing, so without a float32 copy it rounds back."
+        )
+    else:
+        lines.append(
+            f"Learning rate {s.learning_rate:g}: updates are not as small as at the end of a schedule "
+            f"({SMALL_RATE:g}), where float32 master weights are needed most."
+        )
+    return lines
+
+
+def gradients_table(document: Document) -> Table:
+    """Shares of both kinds of gradients at each loss scale."""
+    table = _table()
+    table.add_column("loss scale", justify="right")
+    for kind in KINDS:
+        for what in ("zero", "subnormal", "infinite"):
+            table.add_column(f"{kind}: {what}" if what == "zero" else what, justify="right", no_wrap=True)
+    used = round(math.log2(document.static_scale))
+    for k in sorted({*SCALES, used}):
+        by_kind = whole(document.gradients, k)
+        cells = [_share(getattr(by_kind[kind], what)) for kind in KINDS for what in ("zero", "subnormal", "infinite")]
+        table.add_row(f"{'static: ' if k == used else ''}2^{k}", *cells)
+    return table
+
+
+def _share(value: float) -> str:
+    if not value:
+        return "0"
+    return "<0.01%" if value < 1e-4 else f"{value:.2%}"
+
+
+def safe_line(document: Document) -> str:
+    """The smallest and the largest safe scale."""
+    scales, used = safe(document.gradients), f"used: 2^{round(math.log2(document.static_scale))}"
+    if scales.smallest is None or scales.largest is None:
+        return f"No gradients were seen; {used}."
+    if scales.smallest > scales.largest:
+        return (
+            f"No loss scale is safe: from 2^{scales.smallest} on at most {LOST_AT_MOST:.0%} of the gradients become "
+            f"zero, but above 2^{scales.largest} some overflow; {used}."
+        )
+    n, steps = steps_seen(document.gradients), document.setting.steps
+    return (
+        f"Safe loss scales: 2^{scales.smallest} (at most {LOST_AT_MOST:.0%} of the gradients that are not zero become "
+        f"zero) to 2^{scales.largest} (none overflows), by {n} of {steps} steps; {used}."
+    )
+
+
+def bfloat16_line(document: Document) -> str:
+    """The share that is lost in bfloat16, which has float32's exponents."""
+    lost = max(zero_in_bfloat16(magnitudes(document.gradients, kind)) for kind in KINDS)
+    share = _share(lost) if lost else "none"
+    return f"In bfloat16, which has float32's range, {share} of them become zero without any scale."
+
+
+def costs_table(document: Document) -> Table:
+    """Time, memory and accuracy, with ratios to fp32: D. Yamamoto's table, a row per technique. Of many ranks in one
+    process neither time nor memory says anything."""
+    table = _table()
+    table.add_column("technique")
+    rows = costs(document)
+    alone = document.setting.ranks == 1
+    of_device = any(row.memory_ratio is not None for row in rows)
+    memory = ("memory", "vs fp32") if of_device else ("memory",)
+    for heading in (*(("time", "vs fp32", *memory) if alone else ()), "test loss", "accuracy (95%)"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for row in rows:
+        label = ALL_TECHNIQUES[row.technique].label
+        if row.train_time_s is None or row.peak_memory_bytes is None or row.accuracy is None:
+            table.add_row(label, Text("did not get to the end", style="red"))
+            continue
+        half = (row.accuracy.high - row.accuracy.low) / 2
+        costs_of = (
+            f"{row.train_time_s:.1f} s",
+            f"{factor(row.time_ratio.value)}, one seed" if row.time_ratio and row.ok == 1 else ratio(row.time_ratio),
+            size(round(row.peak_memory_bytes)),
+            *(["" if row.memory_ratio is None else f"{row.memory_ratio:.2f}×"] if of_device else []),
+        )
+        table.add_row(
+            label,
+            *(costs_of if alone else ()),
+            "" if row.test_loss is None else _loss(row.test_loss),
+            f"{row.accuracy.value:.1%}"
+            + (f" ± {100 * half:.1f}" if half else "")
+            + ("" if row.ok == row.runs else f" ({row.ok} of {row.runs} seeds)"),
+        )
+    return table
+
+
+def _loss(value: float) -> str:
+    return f"{value:.3f}" if value < 1000 else f"{value:.4g}"
+
+
+def verdicts_table(judged: Sequence[Verdict], base: Technique) -> Table:
+    """A technique's word and why."""
+    table = _table()
+    for heading in ("technique", "verdict", f"difference from {base.label}, same seed (90%)"):
+        table.add_column(heading, overflow="fold")
+    for verdict in judged:
+        table.add_row(
+            ALL_TECHNIQUES[verdict.technique].label,
+            Text(verdict.word, style=_STYLES[verdict.word]),
+            Text(verdict.reason),
+        )
+    return table
+
+
+def _table() -> Table:
+    return open_table()
+
+
+def notes(document: Document, margins: Margins) -> list[str]:
+    """Notes that explain the tables."""
+    whose = "fp32's" if document.setting.ranks == 1 else "that of one rank"
+    lines = [
+        f"{like(document)}: two one-sided tests at 5% over seeds say that the test loss is within {margins.loss:.0%} "
+        f"and the accuracy within {100 * margins.accuracy:g} points of {whose}; undecided: more --seeds may tell."
+    ]
+    if document.setting.ranks > 1:
+        return lines
+    if document.setting.device == "cpu":
+        lines.append(
+            "On the CPU fp16 computes in fp32 and only stores 16 bits: its time is that of the conversions, and the "
+            "memory is the whole process', most of which is the program. Ratios are fp32's figure over the "
+            "technique's, as in Yamamoto's table."
+        )
+    if any(run.technique == "dynamic" and run.status == "ok" for run in document.runs):
+        runs = [run for run in document.runs if run.technique == "dynamic"]
+        skipped = sum(run.skipped_steps for run in runs) / len(runs)
+        ends = sorted({round(math.log2(run.last_scale)) for run in runs})
+        shown = f"2^{ends[0]}" if len(ends) == 1 else f"2^{ends[0]} to 2^{ends[-1]}"
+        begin = round(math.log2(runs[0].first_scale))
+        lines.append(f"Dynamic scale: from 2^{begin} to {shown}, {skipped:.3g} steps skipped on average.")
+    return lines
+
+
+def to_json(document: Document, margins: Margins) -> str:
+    """The document, raw, with all that is derived from it under "derived"; readers of documents ignore that."""
+    raw: dict[str, Any] = msgspec.to_builtins(document)
+    scales = safe(document.gradients)
+
+    def finite(x: float) -> float | None:
+        return x if math.isfinite(x) else None
+
+    def test_json(test: Equivalence | None, relative: bool) -> dict[str, Any] | None:
+        if test is None:
+            return None
+
+        def value(x: float) -> float | None:
+            return finite(math.expm1(x)) if relative and math.isfinite(x) else finite(x)
+
+        return {
+            "difference": value(test.mean),
+            "low": value(test.low),
+            "high": value(test.high),
+            "margin": value(test.margin),
+            "decision": test.decision,
+            "seeds": test.pairs,
+        }
+
+    raw["derived"] = {
+        "margins": {"test_loss": margins.loss, "accuracy": margins.accuracy},
+        "verdicts": [
+            {
+                "technique": v.technique,
+                "verdict": v.word,
+                "reason": v.reason,
+                "test_loss": test_json(v.loss, True),
+                "accuracy": test_json(v.accuracy, False),
+            }
+            for v in verdicts(document, margins)
+        ],
+        "shares": [
+            {"log2_scale": k, **msgspec.to_builtins(whole(document.gradients, k))}
+            for k in sorted({*SCALES, round(math.log2(document.static_scale))})
+        ],
+        "layers": [
+            {"kind": x.kind, "layer": x.layer, **msgspec.to_builtins(shares(x.magnitudes, 0))}
+            for x in document.gradients.layers
+        ],
+        "non_zero": {kind: magnitudes(document.gradients, kind).non_zero for kind in KINDS},
+        "safe_log2_scales": msgspec.to_builtins(scales),
+        "costs": [
+            {
+                "technique": row.technique,
+                "runs": row.runs,
+                "ok": row.ok,
+                "train_time_s": row.train_time_s,
+                "peak_memory_bytes": row.peak_memory_bytes,
+                "accuracy": None if row.accuracy is None else row.accuracy.value,
+                "accuracy_low": None if row.accuracy is None else row.accuracy.low,
+                "accuracy_high": None if row.accuracy is None else row.accuracy.high,
+                "test_loss": row.test_loss,
+                "fp32_time_over_this": row.time_ratio and finite(row.time_ratio.value),
+                "fp32_time_over_this_low": row.time_ratio and finite(row.time_ratio.low),
+                "fp32_time_over_this_high": row.time_ratio and finite(row.time_ratio.high),
+                "fp32_memory_over_this": row.memory_ratio,
+            }
+            for row in costs(document)
+        ],
+    }
+    return json.dumps(raw, ensure_ascii=False, allow_nan=False)

@@ -1,0 +1,169 @@
+"""The output of `tcbench numerics --rungs`: each config's distances beside its rung's tolerance, and the JSON."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from rich.table import Table
+from rich.text import Text
+
+from tcbench.analysis.numerics.parity import SLOPE_AT_MOST, Judged, Reference, optimizer_at_most
+from tcbench.core.numerics import ParityJob, ParityRun
+from tcbench.engine.work import HALVES
+from tcbench.present.document import encoded
+from tcbench.present.tables import open_table
+from tcbench.run.numerics_plan import Skipped
+
+SCHEMA = "tcbench-parity"
+SCHEMA_VERSION = 1
+"""Of the JSON. History: 1, first form."""
+
+
+def headline(job: ParityJob) -> str:
+    """The comparison, in one line."""
+    cell = job.cell
+    return (
+        f"{job.steps} steps from one seed, {cell.image_size}x{cell.image_size} random images, batch size "
+        f"{cell.batch_size}, learning rate {cell.train.learning_rate:g}, on the shape that tolerances are declared on: "
+        "ResNet-50's first two stages, shortened."
+    )
+
+
+REFERENCE = "float64"
+
+
+def table(reference: Reference, judged: Sequence[Judged]) -> Table:
+    """The reference, then one row per config; distances are to the config without its last rung, and to fp32."""
+    rows = open_table()
+    rows.add_column("config", overflow="fold")
+    headings = ("loss", "allowed", "gradient", "allowed", "update", "allowed", "loss to fp32", "gradient", "")
+    for heading in headings:
+        rows.add_column(heading, justify="right" if heading else "left", no_wrap=bool(heading))
+    worst = reference.slopes[0].error if reference.slopes else None
+    slope = ("", "", _number(worst), _allowed(SLOPE_AT_MOST), "", "", "", "")
+    rows.add_row(Text(f"{REFERENCE}, to the slope of the loss"), *slope, _word(reference.off))
+    for one in judged:
+        run = one.run
+        name = run.config if run.without is None or run.rung == run.config else f"{run.without} + {run.rung}"
+        if run.to_without is None or run.to_fp32 is None:
+            rows.add_row(Text(name), *[""] * (len(headings) - 1), _word(one.off))
+            continue
+        allowed = one.tolerance
+        rows.add_row(
+            Text(name),
+            _number(run.to_without.loss),
+            _allowed(allowed.loss),
+            _number(run.to_without.gradient),
+            "" if run.to_without.gradient is None else _allowed(allowed.gradient),
+            _number(run.to_without.update),
+            _allowed(allowed.update),
+            _number(run.to_fp32.loss),
+            _number(run.to_fp32.gradient),
+            _word(one.off),
+        )
+    return rows
+
+
+def _word(off: str | None) -> Text:
+    return Text("off", style="red") if off else Text("ok", style="green")
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else "0" if value == 0 else f"{value:.1e}"
+
+
+def _allowed(value: float | None) -> str:
+    return "-" if value is None else f"{value:g}"
+
+
+def reasons(reference: Reference, judged: Sequence[Judged]) -> list[str]:
+    """The configs that are off, a line each."""
+    offs = [(REFERENCE, reference.off), *((one.run.config, one.off) for one in judged)]
+    return [f"{name}: off: {off}" for name, off in offs if off is not None]
+
+
+def summary(reference: Reference, judged: Sequence[Judged]) -> str:
+    """The last line: how many are off."""
+    n_off = len(reasons(reference, judged))
+    word = f"{n_off} off" if n_off else "all within what is declared"
+    return f"{len(judged)} configs, and {REFERENCE}: {word}."
+
+
+def notes(judged: Sequence[Judged], skipped: Sequence[Skipped]) -> list[str]:
+    """Notes that explain the table and name what is not in it."""
+    lines = [
+        "Largest relative distance of a step's loss; relative L2 distance of the gradients at the first weights, of "
+        "the parameter that is farthest; the same of what training did to all parameters: to the config without the "
+        "last rung (fp32: to float64), beside what that rung declares. A rung that declares bit-identical is allowed 0."
+    ]
+    if any(one.says.startswith("same batches") for one in judged):
+        lines.append(
+            "Input rungs (dali, opencv) are fed the same batches as the others here, so they may change nothing."
+        )
+    runs = [one.run for one in judged]
+    lines += [*_lengths(judged), *_optimizers(runs)]
+    lines.append("Each rung's dtype, layout, fused operations, optimizer and graph are checked in its first steps.")
+    lines += [f"{one.config}: skipped: {one.reason}" for one in skipped]
+    return lines
+
+
+def _lengths(judged: Sequence[Judged]) -> list[str]:
+    """Of configs that rounding scatters, how far gradients are longer or shorter."""
+    held = [(one.run.to_without, one.tolerance) for one in judged if one.run.to_without]
+    lengths = [(d.length, t.length) for d, t in held if d.length is not None and t.length]
+    if not lengths:
+        return []
+    worst = max(length for length, _ in lengths)
+    allowed = " or ".join(f"{most:g}" for most in sorted({most for _, most in lengths}))
+    return [f"Where storage is short, a kind of parameter's gradient is {worst:.1e} longer or shorter ({allowed})."]
+
+
+def _optimizers(runs: Sequence[ParityRun]) -> list[str]:
+    distances = []
+    for storage in ("float32", *HALVES):
+        far = [run.optimizer for run in runs if run.storage == storage and run.optimizer is not None]
+        if far:
+            distances.append(f"{max(far):.1e} in {storage} (allowed {optimizer_at_most(storage):g})")
+    return [f"Updates from given gradients, from SGD's in float64: {', '.join(distances)}."] if distances else []
+
+
+def to_json(job: ParityJob, reference: Reference, judged: Sequence[Judged], skipped: Sequence[Skipped]) -> str:
+    """Everything."""
+
+    def run_json(one: Judged) -> dict[str, Any]:
+        allowed = one.tolerance
+        return {
+            **msgspec.to_builtins(one.run),
+            "half": one.run.storage in HALVES,
+            "allowed_loss": allowed.loss,
+            "allowed_gradient": allowed.gradient,
+            "allowed_length": allowed.length,
+            "allowed_update": allowed.update,
+            "allowed_optimizer": optimizer_at_most(one.run.storage),
+            "ok": one.off is None,
+            "off": one.off,
+        }
+
+    value = {
+        "schema": SCHEMA,
+        "schema_version": SCHEMA_VERSION,
+        "steps": job.steps,
+        "ok": not reasons(reference, judged),
+        "reference": {
+            "allowed_slope": SLOPE_AT_MOST,
+            "slopes": [{"parameter": one.parameter, "error": _finite(one.error)} for one in reference.slopes],
+            "ok": reference.off is None,
+            "off": reference.off,
+        },
+        "slope_error": _finite(reference.slopes[0].error) if reference.slopes else None,
+        "configs": [run_json(one) for one in judged],
+        "skipped": msgspec.to_builtins(skipped),
+    }
+    return encoded(value)
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None

@@ -1,0 +1,1 @@
+"""The report: all views on one page, which opens from a disk with no network."""

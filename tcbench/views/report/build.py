@@ -1,0 +1,123 @@
+"""From results to the page: what is shown, in which order. A pure function; the template writes it down."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tcbench import __version__
+from tcbench.analysis.claims import Scorecard
+from tcbench.analysis.compare import Comparison
+from tcbench.analysis.diff import Diff
+from tcbench.analysis.explanation import Explanation
+from tcbench.analysis.ladder import climbs
+from tcbench.analysis.scaling import curves
+from tcbench.analysis.summary import CellSummary, speedups
+from tcbench.core.record import Record
+from tcbench.core.text import plain
+from tcbench.core.timeline import Timeline
+from tcbench.present.format import counted, listed, size
+from tcbench.present.page.drawings import Swatches
+from tcbench.present.page.page import Page
+from tcbench.present.page.settings import Settings
+from tcbench.views.bottleneck import section as bottlenecks
+from tcbench.views.claims import section as scorecard
+from tcbench.views.comparison import section as comparing
+from tcbench.views.diff import section as changes
+from tcbench.views.ladder import section as rungs
+from tcbench.views.report import environment, summary, trials
+from tcbench.views.scaling import section as scaling
+from tcbench.views.throughput import section as throughput
+from tcbench.views.timeline import section as timelines
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A comparison, what its base is called, and the cells that surely changed, part by part."""
+
+    comparison: Comparison
+    base: str
+    diffs: tuple[Diff, ...] = ()
+
+
+@dataclass(frozen=True)
+class Results:
+    """All that a page is made of. `records` are those that `store.current` leaves, one at least; `explanations` are of
+    the same. `ceiling`: whose arithmetic bounds what a rung can gain. `notes` are what was said of the files. `beside`
+    names the file of all trials, for where there are more than the page shows (`trials.MOST`)."""
+
+    records: tuple[Record, ...]
+    explanations: tuple[Explanation, ...]
+    cards: tuple[Scorecard, ...] = ()
+    timelines: tuple[Timeline, ...] = ()
+    compared: Compared | None = None
+    ceiling: str | None = None
+    notes: tuple[str, ...] = ()
+    title: str | None = None
+    beside: str | None = None
+
+    @property
+    def summaries(self) -> tuple[CellSummary, ...]:
+        return tuple(one.summary for one in self.explanations)
+
+
+def build(results: Results) -> Page:
+    """The page of some results."""
+    summaries = results.summaries
+    settings = Settings.of(summaries)
+    ratios = speedups(summaries)
+    over_base = {s.key: ratio for s, ratio in zip(summaries, ratios, strict=True)}
+    swatches = Swatches(tuple(dict.fromkeys(s.cell.config for s in summaries)))
+    all_climbs = climbs(summaries)
+    compared = results.compared
+    scaled = curves(results.records)
+    more = [*filter(None, [scaling.sentence(scaled)])]
+    more += [comparing.sentence(compared.comparison, compared.base)] if compared else []
+    sections = [
+        summary.section(settings, over_base, results.explanations, all_climbs, more, results.notes),
+        throughput.section(settings, over_base, swatches),
+        scaling.section(scaled, settings, swatches),
+        rungs.section(all_climbs, settings),
+        scorecard.section(results.cards),
+        bottlenecks.section(results.explanations, settings, results.ceiling),
+        timelines.section(results.timelines, summaries),
+        comparing.section(compared.comparison, compared.base) if compared else None,
+        changes.section(compared.diffs, compared.base) if compared else None,
+        environment.section(results.records, settings),
+        trials.section(results.records, swatches, results.beside),
+    ]
+    there = tuple(section for section in sections if section is not None)
+    return Page(
+        title=plain(" ".join((results.title or _title(summaries)).split())),
+        lead=summary.lead(settings),
+        facts=tuple(_facts(results.records, summaries, settings)),
+        sections=there,
+        paints=tuple(map(swatches.paint, swatches.configs)),
+        hatches=swatches.hatches,
+        made_by=f"tcbench {__version__}",
+    )
+
+
+def _title(summaries: Sequence[CellSummary]) -> str:
+    models = listed(list(dict.fromkeys(s.cell.model for s in summaries)))
+    devices = list(dict.fromkeys(s.environment.device_name for s in summaries if s.environment))
+    if not devices:
+        return f"{models} training"
+    return f"{models} training on {devices[0] if len(devices) == 1 else f'{len(devices)} devices'}"
+
+
+def _facts(records: Sequence[Record], summaries: Sequence[CellSummary], settings: Settings) -> list[str]:
+    """The line under the title: what all results share, how many there are, and when they were measured."""
+    facts = list(settings.common)
+    machines = {s.environment.machine: s.environment for s in summaries if s.environment}
+    if len(machines) == 1:
+        [only] = machines.values()
+        facts.append(f"{counted(only.cpus, 'core')}, {size(only.memory_bytes)}")
+    ran = {s.trials for s in summaries if s.status != "skipped"}
+    if ran:
+        trials_each = str(min(ran)) if len(ran) == 1 else f"{min(ran)} to {max(ran)}"
+        noun = "trial" if ran == {1} else "trials"
+        facts.append(f"{counted(len(summaries), 'cell')}, {trials_each} {noun} each")
+    days = sorted({record.started_at[:10] for record in records})
+    facts.append(days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}")
+    return facts

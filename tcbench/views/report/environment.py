@@ -1,0 +1,163 @@
+"""The origin of the numbers: machines, their software, the settings, and the runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from tcbench.core.record import Environment, Record
+from tcbench.present import simulated
+from tcbench.present.format import counted, libraries, listed, size
+from tcbench.present.naming import project_name, tcbench_name
+from tcbench.present.page.page import AnyBlock, Data, Facts, Field, Heading, Section, Table
+from tcbench.present.page.settings import Settings
+from tcbench.present.page.wording import columns, figure
+from tcbench.present.tables import many_ranks
+
+MOST_RUNS = 1000
+
+
+def section(records: Sequence[Record], settings: Settings) -> Section:
+    """A list of facts per machine, its packages, and a table of runs."""
+    machines: dict[str, list[Record]] = {}
+    for record in records:
+        if record.environment is not None:
+            machines.setdefault(record.environment.machine, []).append(record)
+    blocks: list[AnyBlock] = []
+    for machine, here in machines.items():
+        blocks += [Heading(machine), Facts(tuple(_facts(here)))]
+        packages = _packages(here)
+        if packages.rows:
+            blocks.append(Data(packages, folded=True))
+    if not machines:
+        blocks.append(Facts((("machine", "no trial lived to tell"),)))
+    blocks.append(Heading("Settings"))
+    blocks.append(Facts(tuple(_settings(records, settings))))
+    blocks.append(Heading("Runs"))
+    blocks.append(Data(_runs(records)))
+    return Section("environment", "Environment", tuple(blocks))
+
+
+def _facts(records: Sequence[Record]) -> Iterable[tuple[str, str]]:
+    """One value each, or all where trials differ."""
+    # Trials of a file share them.
+    environments = list({id(r.environment): r.environment for r in records if r.environment is not None}.values())
+
+    def fact(name: str, values: Iterable[str | None]) -> Iterable[tuple[str, str]]:
+        text = "; ".join(dict.fromkeys(filter(None, values)))
+        return [(name, text)] if text else []
+
+    yield from fact("device", (e.device_name for e in environments))
+    yield from fact("simulation", simulated.lines(environments))
+    yield from fact("GPU", (_gpu(e) for e in environments))
+    yield from fact("driver", (_driver(e) for e in environments))
+    yield from fact("GPU state", (_state(record) for record in records))
+    yield from fact("processor", (f"{e.cpu}, {counted(e.cpus, 'usable core')}" for e in environments))
+    yield from fact("memory", (size(e.memory_bytes) for e in environments))
+    yield from fact("system", (f"{e.os}, kernel {e.kernel}" for e in environments))
+    yield from fact("Python", (e.python for e in environments))
+    yield from fact("BLAS", (e.blas for e in environments))
+    yield from fact("computed by", libraries(environments))
+    ranks = [e.ranks for e in environments if e.ranks is not None]
+    hosts = [*dict.fromkeys(host for one in ranks for host in one.hosts)]
+    yield from fact("ranks", (f"{one.engine}; {one.binding}; started by {one.launcher}" for one in ranks))
+    yield from fact("hosts", [", ".join(hosts)])
+    codes = [environment.code for environment in environments]
+    yield from fact("tcbench", [tcbench_name(codes).removeprefix("tcbench ")])
+    yield from fact("project", [project_name(codes).removeprefix("project ")])
+
+
+def _gpu(environment: Environment) -> str | None:
+    gpu = environment.gpu
+    if gpu is None:
+        return None
+    capability = ".".join(map(str, gpu.compute_capability))
+    return f"{gpu.name}, compute capability {capability}, {gpu.multiprocessors} SMs, {size(gpu.memory_bytes)}"
+
+
+def _driver(environment: Environment) -> str | None:
+    gpu = environment.gpu
+    if gpu is None or gpu.driver is None:
+        return None
+    return gpu.driver + (f" (CUDA up to {gpu.driver_cuda})" if gpu.driver_cuda else "")
+
+
+def _state(record: Record) -> str | None:
+    if record.gpu is None:
+        return None
+    state = record.gpu.state
+    facts = []
+    if state.power_limit_w is not None:
+        facts.append(f"power limit {state.power_limit_w:.0f} W")
+    if state.sm_clock_set_mhz is not None:
+        facts.append(f"SM clock set to {state.sm_clock_set_mhz} MHz")
+    switches = {"ECC": state.ecc, "MIG": state.mig}
+    facts += [f"{name} {'on' if on else 'off'}" for name, on in switches.items() if on is not None]
+    return ", ".join(facts) or None
+
+
+def _packages(records: Sequence[Record]) -> Table:
+    versions: dict[str, dict[str, None]] = {}
+    for environment in {id(record.environment): record.environment for record in records}.values():
+        for name, version in environment.packages.items() if environment else ():
+            versions.setdefault(name, {})[version] = None
+    rows = tuple((Field(name), Field(", ".join(all_))) for name, all_ in sorted(versions.items()))
+    return Table("Packages", columns("package", "version"), rows)
+
+
+def _settings(records: Sequence[Record], settings: Settings) -> Iterable[tuple[str, str]]:
+    cells = tuple(dict.fromkeys(record.cell for record in records))
+
+    def all_of(values: Iterable[str]) -> str:
+        return listed(list(dict.fromkeys(values)))
+
+    yield "scenario", all_of(cell.scenario for cell in cells)
+    networks = [cell for cell in cells if not cell.is_own]
+    own = [cell.model for cell in cells if cell.is_own]
+    yield "model", all_of([*own, *(f"{cell.model} {cell.variant}, {cell.n_classes} classes" for cell in networks)])
+    if networks:
+        yield "images", all_of(f"{cell.image_size} × {cell.image_size}, {cell.input.label}" for cell in networks)
+    yield "device", all_of(f"{cell.device}, {counted(cell.threads, 'thread')}" for cell in cells)
+    if many_ranks(cells):
+        yield "ranks", listed([str(ranks) for ranks in sorted({cell.ranks for cell in cells})])
+    trained = [
+        f"learning rate {c.train.learning_rate:g}, momentum {c.train.momentum:g}, weight decay "
+        f"{c.train.weight_decay:g}, loss scale {c.train.loss_scale:g}, seed {c.seed}"
+        for c in networks
+    ]
+    yield "training", all_of([*(f"seed {cell.seed}" for cell in cells if cell.is_own), *trained])
+    yield (
+        "timed pass",
+        all_of(
+            f"until the interval is within {m.target:.1%} or {m.max_time_s:g} s are spent, {m.min_timed_steps} counted "
+            f"steps at least, in blocks of {m.block_steps}"
+            for m in dict.fromkeys(cell.measure for cell in cells)
+        ),
+    )
+    if settings.several:
+        yield "settings", str(len(settings.here))
+    if decoding := all_of(r.measurement.decoding for r in records if r.measurement and r.measurement.decoding):
+        yield "decoding", decoding
+
+
+def _runs(records: Sequence[Record]) -> Table:
+    runs: dict[str, list[Record]] = {}
+    for record in records:
+        runs.setdefault(record.run_id, []).append(record)
+    names = ("run", "scenario", "began (UTC)", "#cells", "#trials", "#ok")
+    title = "Runs" if len(runs) <= MOST_RUNS else f"The last {MOST_RUNS:,} of {len(runs):,} runs"
+    return Table(title, columns(*names), tuple(_run(run_id, here) for run_id, here in [*runs.items()][-MOST_RUNS:]))
+
+
+def _run(run_id: str, records: Sequence[Record]) -> tuple[Field, ...]:
+    ok = sum(record.status == "ok" for record in records)
+    return (
+        Field(run_id),
+        Field(listed(list(dict.fromkeys(record.cell.scenario for record in records)))),
+        Field(when(min(record.started_at for record in records))),
+        *(figure(n, str(n)) for n in (len({record.cell for record in records}), len(records), ok)),
+    )
+
+
+def when(started_at: str) -> str:
+    """ "2026-11-21 03:56:58"; what is no such time as it stands."""
+    return started_at[:19].replace("T", " ")

@@ -1,0 +1,1 @@
+"""What memory and arithmetic allow, and what was reached."""

@@ -1,0 +1,1 @@
+"""Throughput of clusters that are not here."""

@@ -1,0 +1,162 @@
+"""Output of `tcbench forecast --ranks`: a table for each cell, the model's assumptions, and the JSON."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.table import Table
+
+from tcbench.analysis.scale_out import BACKWARD, IMAGES_TO_TRAIN, OVERLAP, PLATEAU, WIRE, Scaled
+from tcbench.hardware.networks import sources
+from tcbench.present.document import encoded
+from tcbench.present.format import counted, duration, milliseconds, number, percent
+from tcbench.present.tables import open_table
+from tcbench.run.scale_out import Basis, ScaleOut
+
+SCHEMA = "tcbench-scale-out"
+SCHEMA_VERSION = 1
+"""Of the JSON. History: 1, first form."""
+
+WIDTH = 100
+"""Columns that the table needs."""
+
+
+def headline(out: ScaleOut) -> str:
+    """The network in one line."""
+    network = out.network
+    return f"Network {network.name}: {network.says}"
+
+
+def heading(basis: Basis) -> str:
+    """`fp16, batch size 32 on Tesla V100: 26.8 ms a step (forecast: a bound), 51.1 MB of gradients`."""
+    bound = ": a bound" if basis.source == "forecast" else ""
+    return (
+        f"{basis.cell.label} on {basis.device_name}: {milliseconds(basis.step.time_s)} a step ({basis.source}{bound}), "
+        f"{basis.step.gradient_bytes / 1e6:.1f} MB of gradients"
+    )
+
+
+def table(out: ScaleOut, basis: Basis) -> Table:
+    """For each number of ranks its slowest way and its fastest, on a console of WIDTH columns or more."""
+    table = open_table()
+    at_most, at_least = ("at most", "at least") if basis.source == "forecast" else ("", "")
+    table.add_column("ranks", justify="right", no_wrap=True)
+    table.add_column("global\nbatch", justify="right", no_wrap=True)
+    table.add_column("\nfrom, to", no_wrap=True)
+    for title in (
+        "\nall-reduce",
+        "\nefficiency",
+        f"images/s\n{at_most}",
+        f"90 epochs\n{at_least}",
+        "energy\nof devices",
+    ):
+        table.add_column(title, justify="right", no_wrap=True)
+    for size in out.sizes:
+        if size.basis == basis:
+            table.add_row(str(size.ranks), f"{size.fastest.global_batch:,}", *_figures(size.slowest))
+            if size.slowest.step_s > size.fastest.step_s:
+                table.add_row("", "", *_figures(size.fastest))
+    return table
+
+
+def _figures(scaled: Scaled) -> list[str]:
+    overlap = "overlapped" if scaled.overlap else "not overlapped"
+    return [
+        f"{scaled.algorithm}, {overlap}" if scaled.all_reduce_s else "",
+        milliseconds(scaled.all_reduce_s),
+        percent(scaled.efficiency),
+        number(scaled.images_per_s),
+        duration(scaled.time_to_train_s),
+        "" if scaled.energy_j is None else f"{number(scaled.energy_j / 3.6e6)} kWh",
+    ]
+
+
+def assumptions(out: ScaleOut) -> list[str]:
+    """All that the model takes for granted, one line each."""
+    network = out.network
+    lines = [
+        "Efficiency: one rank's step over that of so many at the same batch size per rank (weak scaling).",
+        "From, to: the slowest and the fastest of a ring and a hierarchy, after the backward pass and overlapped with "
+        "it; most published results lie outside that range (docs/forecast.md).",
+        f"Overlapped: {OVERLAP:.0%} of an all-reduce hides behind the backward pass ({BACKWARD:.0%} of a step), by "
+        "published results (docs/forecast.md); one buffer of all gradients, stored like the activations.",
+        f"All-reduce: bytes / bandwidth + messages x latency. Within a node {network.inside.bytes_s / 1e9:g} GB/s, "
+        f"{network.inside.latency_s * 1e6:g} us a message; a node to the network {network.between.bytes_s / 1e9:g} "
+        f"GB/s (of which {WIRE:.0%} carry gradients: Goyal 2017), {network.between.latency_s * 1e6:g} us; "
+        f"{counted(network.ranks_per_node, 'rank')} a node; a large ring's latency x {PLATEAU:g} (NCCL).",
+        "Not in it: ranks that are slower than others, congestion, input that cannot keep up, the all-reduce's own use "
+        "of the devices. All make a step longer.",
+        f"Training: {IMAGES_TO_TRAIN / 1e6:g} million images, 90 epochs of ImageNet (the talk's slide 34), without "
+        "validation; whether the loss gets there at such a global batch is not asked.",
+        *_energy(out),
+    ]
+    if any(basis.source == "forecast" for basis in out.bases):
+        lines.append(
+            "Forecast step: the time that the device is expected to be busy; a host or an input that cannot keep up "
+            "makes it longer. So images/s are at most, and times and efficiencies at least, what is shown."
+        )
+    known = (sources()[name] for name in network.sources)
+    return lines + [f"Source: {source['what']} ({source['confirmed']})." for source in known]
+
+
+def _energy(out: ScaleOut) -> list[str]:
+    by_source = {basis.source for basis in out.bases if basis.step.power_w is not None}
+    if not by_source:
+        return ["Energy: the power of the device is not known here."]
+    of = "at the card's power limit" if "forecast" in by_source else "at the mean power of the timed steps"
+    return [f"Energy: the devices alone, {of}; no hosts, no network, no cooling."]
+
+
+def to_json(out: ScaleOut) -> str:
+    """Everything, with units in the names."""
+    network = out.network
+    value = {
+        "schema": SCHEMA,
+        "schema_version": SCHEMA_VERSION,
+        "network": {
+            "name": network.name,
+            "ranks_per_node": network.ranks_per_node,
+            "inside_bytes_s": network.inside.bytes_s,
+            "inside_latency_s": network.inside.latency_s,
+            "between_bytes_s": network.between.bytes_s,
+            "between_latency_s": network.between.latency_s,
+            "sources": list(network.sources),
+        },
+        "images_to_train": IMAGES_TO_TRAIN,
+        "assumptions": assumptions(out),
+        "left_out": list(out.left_out),
+        "cells": [_basis_json(out, basis) for basis in out.bases],
+    }
+    return encoded(value)
+
+
+def _basis_json(out: ScaleOut, basis: Basis) -> dict[str, Any]:
+    return {
+        "config": basis.cell.config,
+        "batch_size": basis.cell.batch_size,
+        "key": basis.cell.key,
+        "device_name": basis.device_name,
+        "step_from": basis.source,
+        "bound": basis.source == "forecast",
+        "step_s": basis.step.time_s,
+        "gradient_bytes": basis.step.gradient_bytes,
+        "power_w": basis.step.power_w,
+        "sizes": [
+            {
+                "ranks": size.ranks,
+                "algorithm": algorithm,
+                "overlap": scaled.overlap,
+                "global_batch": scaled.global_batch,
+                "all_reduce_s": scaled.all_reduce_s,
+                "waits_s": scaled.waits_s,
+                "step_s": scaled.step_s,
+                "efficiency": scaled.efficiency,
+                "images_per_s": scaled.images_per_s,
+                "time_to_train_s": scaled.time_to_train_s,
+                "energy_j": scaled.energy_j,
+            }
+            for size in out.sizes
+            if size.basis == basis
+            for (algorithm, _), scaled in size.by.items()
+        ],
+    }

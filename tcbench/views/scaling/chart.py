@@ -1,0 +1,236 @@
+"""Scaling over ranks: images/s and efficiency against the number of ranks, a line per config beside the ideal one.
+
+Owns the axes and the lines on them. Knows nothing of how figures came about.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator, PercentFormatter
+
+from tcbench.analysis.scaling import Curve, Point
+from tcbench.analysis.stats import Interval
+from tcbench.analysis.summary import CellSummary, Setting
+from tcbench.core.errors import SelectionError
+from tcbench.present.charts.inline import tooltip
+from tcbench.present.charts.labels import around, label
+from tcbench.present.charts.legend import legend_rows
+from tcbench.present.charts.page import Page
+from tcbench.present.charts.palette import INK, PAPER, PEER_RAMPS, QUIET, RAMPS, family, fill
+from tcbench.present.charts.provenance import MAX_PANELS, provenance_of, small_print
+from tcbench.present.charts.text import DPI, LABEL, WORDS, drawable, heading, shortened
+from tcbench.present.charts.wording import why_missing
+from tcbench.present.format import limits, number
+from tcbench.present.naming import rate_unit
+from tcbench.present.simulated import marked
+
+_HEIGHT = 2.7
+_MARKERS = "osD^v<>pXP"
+_MARK = 6.5  # points
+_MOST_TICKS = 8
+_MOST_STRONG = 3
+_SUBTITLES = {
+    "weak": "Weak scaling: the same batch size on each rank",
+    "strong": "Strong scaling: the same batch over all ranks",
+}
+
+
+def scaling_chart(curves: Sequence[Curve], *, title: str = "Scaling over ranks") -> Figure:
+    """A row of two panels for each batch size per rank (weak scaling) and each global batch (strong scaling): images/s
+    of all ranks on logarithmic axes, with each config's ideal line from its base, and the efficiency in percent.
+
+    Raises SelectionError when there is nothing to draw, or too much for one chart.
+    """
+    if not curves:
+        raise SelectionError("no cell of several ranks in these results; `tcbench run scaling --ranks 1,2` makes some")
+    rows = _rows(curves)
+    weak = sum(kind == "weak" for _, kind, _ in rows)
+    if weak > MAX_PANELS:
+        raise SelectionError(
+            f"{weak} batch sizes and settings do not fit in one chart of scaling (at most {MAX_PANELS}); name fewer "
+            "files"
+        )
+    if not rows:
+        raise SelectionError(f"no cell of these results was measured: {'; '.join(_without_number(curves))}")
+    lacking = _without_number(curves)
+    left_out = len({(curve.setting, curve.kind, curve.images) for curve in curves if curve.base}) - len(rows)
+    curves = [curve for line in rows.values() for curve in line]
+    summaries = [point.summary for curve in curves for point in curve.points]
+    provenance = provenance_of({curve.setting: _on_one_rank(curve) for curve in curves})
+    configs = list(dict.fromkeys(curve.config for curve in curves))
+    styles = _styles(configs)
+    kinds = dict.fromkeys(curve.kind for curve in curves)
+    lines = [drawable("no number: " + "; ".join(lacking))] if lacking else []
+    more = [f"more global batches, which are not drawn: {left_out}"] if left_out else []
+    notes = [_how(curves), *more, *lines, small_print(summaries, provenance.common, whiskers=True)]
+    title = marked(title, (summary.environment for summary in summaries))
+    unit = rate_unit(summary.cell for summary in summaries)
+    page = Page(heading(title, summaries[0].cell.scenario), " · ".join(_SUBTITLES[kind] for kind in kinds), notes)
+    page.legend(
+        [[Line2D([], [], label=words, **styles[config]) for config, words in row] for row in legend_rows(configs)]
+    )
+    grid = page.panels([_HEIGHT] * len(rows), 2)
+    for ((setting, kind, images), line), (left, right) in zip(rows.items(), grid, strict=True):
+        name = f"batch size {images} per rank" if kind == "weak" else f"global batch {images}"
+        where = provenance.names[setting]
+        page.heading(left, shortened(name + (f" · {where}" if where else ""), LABEL + 1, page.room))
+        _frame(left, right, line, unit)
+    for axes in grid[-1]:
+        axes.set_xlabel("ranks")
+    page.settle()
+    for line, (left, right) in zip(rows.values(), grid, strict=True):
+        _draw(left, line, styles, lambda point: point.images_per_s, lambda value: f"{number(value)} {unit}")
+        _draw(right, line, styles, lambda point: point.efficiency, lambda value: f"{value:.1%}")
+        _write_efficiencies(right, line)
+    return page.figure
+
+
+def _rows(curves: Sequence[Curve]) -> dict[tuple[Setting, str, int], list[Curve]]:
+    """Curves by setting, kind and batch size: all of weak scaling; of strong scaling the longest, in their order."""
+    rows: dict[tuple[Setting, str, int], list[Curve]] = {}
+    for curve in curves:
+        if curve.base is not None:
+            rows.setdefault((curve.setting, curve.kind, curve.images), []).append(curve)
+    strong = [key for key in rows if key[1] == "strong"]
+    longest = sorted(strong, key=lambda key: -max(len(curve.points) for curve in rows[key]))[:_MOST_STRONG]
+    return {key: line for key, line in rows.items() if key[1] == "weak" or key in longest}
+
+
+def _on_one_rank(curve: Curve) -> list[CellSummary]:
+    """Its summaries, so that settings are not told apart by the ranks that a curve runs over."""
+    return [replace(point.summary, cell=msgspec.structs.replace(point.summary.cell, ranks=1)) for point in curve.points]
+
+
+def _how(curves: Sequence[Curve]) -> str:
+    """A note on reading the lines."""
+    over_one = all(curve.base is not None and curve.base.cell.ranks == 1 for curve in curves)
+    ideal = (
+        "the throughput of one rank" if over_one else "as much throughput of each rank as on the fewest of the line,"
+    )
+    return f"dashed: the ideal, {ideal} times the ranks · efficiency: throughput over the ideal"
+
+
+def _without_number(curves: Sequence[Curve]) -> list[str]:
+    """The cells that have no number, each with the reason in a few words."""
+    points = (point for curve in curves for point in curve.points if point.images_per_s is None)
+    return list(dict.fromkeys(f"{point.summary.cell.label}: {why_missing(point.summary)}" for point in points))
+
+
+def _styles(configs: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """A marker and a colour for each config: that of its bars in other charts, or where these are told apart by hatches
+    alone, another shade of its family while there is one."""
+    colours: dict[str, str] = {}
+    for config in configs:
+        ramp = (PEER_RAMPS if "/" in config else RAMPS)[family(config)]
+        shades = [fill(config).colour, *ramp]
+        colours[config] = next((shade for shade in shades if shade not in colours.values()), shades[0])
+    return {
+        config: {
+            "color": colours[config],
+            "marker": marker,
+            "markersize": _MARK,
+            "markeredgecolor": PAPER,
+            "markeredgewidth": 0.7,
+            "linewidth": 1.6,
+        }
+        for config, marker in zip(configs, itertools.cycle(_MARKERS), strict=False)
+    }
+
+
+def _frame(left: Axes, right: Axes, line: Sequence[Curve], unit: str) -> None:
+    """Ranks along x on both; throughput from the least to the ideal of the most, and percent with 100% among them."""
+    ranks = sorted({point.ranks for curve in line for point in curve.points})
+    ticks = ranks if len(ranks) <= _MOST_TICKS else [n for n in ranks if n & (n - 1) == 0]
+    for axes in (left, right):
+        axes.set_xscale("log", base=2)
+        axes.set_xlim(ranks[0] / 1.25, ranks[-1] * 1.25)
+        axes.xaxis.set_major_locator(FixedLocator(ticks))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axes.xaxis.set_minor_locator(NullLocator())
+        axes.tick_params(labelsize=LABEL)
+    values = [point.images_per_s.value for curve in line for point in curve.points if point.images_per_s]
+    values += [_ideal(curve, ranks[-1]) for curve in line if curve.base is not None]
+    left.set_yscale("log", base=2)
+    low, high = min(values, default=1.0), max(values, default=1.0)
+    left.set_ylim(low / 1.4, high * 1.25)
+    # Not the uppermost, whose number would touch the heading.
+    rates = [float(tick) for tick in LogLocator(10, subs=(1, 2, 5)).tick_values(low / 1.4, high)]
+    left.yaxis.set_major_locator(FixedLocator([tick for tick in rates if low / 1.4 <= tick <= high]))
+    left.yaxis.set_major_formatter(
+        FuncFormatter(lambda value, _: f"{value:g}" if 0.01 <= value < 1e4 else number(value))
+    )
+    left.yaxis.set_minor_locator(NullLocator())
+    left.set_ylabel(f"Better ⟶\n{unit}", color=INK)
+    shares = [1.0, *(point.efficiency.value for curve in line for point in curve.points if point.efficiency)]
+    foot = max(0.0, math.floor(5 * (min(shares) - 0.1)) / 5)
+    right.set_ylim(foot, max(shares) + 0.12 * (max(shares) - foot))
+    percents = [float(tick) for tick in MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]).tick_values(foot, max(shares))]
+    right.yaxis.set_major_locator(FixedLocator([tick for tick in percents if foot <= tick <= max(shares) + 1e-9]))
+    right.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+    right.set_ylabel("efficiency", color=INK)
+
+
+def _ideal(curve: Curve, ranks: float) -> float:
+    """Images/s on so many ranks if each were as fast as one of the base's."""
+    assert curve.base is not None and curve.base.images_per_s is not None
+    return curve.base.images_per_s.value * ranks / curve.base.cell.ranks
+
+
+def _draw(
+    axes: Axes,
+    line: Sequence[Curve],
+    styles: Mapping[str, Mapping[str, Any]],
+    of: Callable[[Point], Interval | None],
+    write: Callable[[float], str],
+) -> None:
+    """A line for each config with its whiskers, and the ideal ones; of what `of` says of a point."""
+    low, high = axes.get_ylim()
+    end = max(point.ranks for curve in line for point in curve.points)
+    for curve in line:
+        if curve.base is not None:
+            start = curve.base.cell.ranks
+            ideal = [_ideal(curve, n) if axes.get_yscale() == "log" else 1.0 for n in (start, end)]
+            axes.plot([start, end], ideal, color=QUIET, linewidth=0.9, dashes=(4, 2.5), zorder=1.5)
+    for curve in line:
+        places = [(point, interval) for point in curve.points if (interval := of(point)) is not None]
+        xs, style = [point.ranks for point, _ in places], styles[curve.config]
+        ends = [(max(interval.low, low), min(interval.high, high)) for _, interval in places]
+        axes.vlines(xs, [a for a, _ in ends], [b for _, b in ends], color=style["color"], linewidth=1.0, zorder=2.2)
+        axes.plot(xs, [interval.value for _, interval in places], **style, zorder=3, clip_on=False)
+        marks = axes.scatter(xs, [interval.value for _, interval in places], s=(2 * _MARK) ** 2, alpha=0, zorder=3.5)
+        tooltip(
+            marks,
+            *(
+                f"{point.summary.cell.label}\n{write(interval.value)} ({_limits(interval, write)})"
+                for point, interval in places
+            ),
+        )
+
+
+def _limits(interval: Interval, write: Callable[[float], str]) -> str:
+    if not math.isfinite(interval.high):
+        return limits(interval)
+    return f"{write(interval.low)} to {write(interval.high)}"
+
+
+def _write_efficiencies(axes: Axes, line: Sequence[Curve]) -> None:
+    """Percent beside each point but the bases, where there is room."""
+    places = [
+        (point, (float(point.ranks), point.efficiency.value))
+        for curve in line
+        for point in curve.points
+        if point.efficiency is not None and point.summary is not curve.base
+    ]
+    taken = around([tuple(axes.transData.transform(at)) for _, at in places], _MARK / 144 * DPI)
+    for point, at in places:
+        words = f"{point.efficiency.value:.0%}" if point.efficiency else ""
+        label(axes, words, at, taken, gap=_MARK / 144 * DPI + 5, size=WORDS, zorder=5)

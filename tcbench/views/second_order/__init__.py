@@ -1,0 +1,1 @@
+"""Two optimizers racing to the same loss."""

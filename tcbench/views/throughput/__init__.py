@@ -1,0 +1,1 @@
+"""Items per second of each cell."""

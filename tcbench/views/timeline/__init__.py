@@ -1,0 +1,1 @@
+"""Who works when: host, input, device."""

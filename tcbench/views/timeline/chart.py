@@ -1,0 +1,507 @@
+"""The talk's timelines: what the input's threads, the host and the GPU did in a few steps, cells under each other.
+
+Every panel has the same time scale, from the beginning of its own first step that is shown. Work too fine to be drawn
+by itself is merged: a GPU's row is then as high as the GPU was busy in each pixel, so that gaps between kernels that
+are smaller than a pixel still show. Owns rows, blocks and their labels. Knows nothing of where a timeline comes from.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.collections import PolyCollection
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from tcbench.analysis import intervals
+from tcbench.analysis.bottleneck import Bottleneck, summarise, waits
+from tcbench.core.errors import SelectionError
+from tcbench.core.timeline import Span, Timeline
+from tcbench.present.charts.files import check_path, save
+from tcbench.present.charts.inline import tooltip
+from tcbench.present.charts.page import Page
+from tcbench.present.charts.palette import COPY, INK, ON_LIGHT, OTHER, PAPER, PHASE_COLOURS, QUIET, RECORDED, Fill
+from tcbench.present.charts.provenance import MAX_PANELS
+from tcbench.present.charts.text import DPI, LABEL, SMALL, WORDS, drawable, shortened, text_width, wrapped
+from tcbench.present.format import milliseconds, number
+from tcbench.present.simulated import marked_timelines
+
+DEFAULT_STEPS = 3
+SINGLE = 300
+"""At most so many spans of a row are drawn one by one; more are merged."""
+
+_WORDS = {
+    "io": ("IO",),
+    "forward": ("FWD",),
+    "backward": ("BWD",),
+    "allreduce": ("AR",),
+    "factors": ("FACTORS", "FAC"),
+    "inverse": ("INVERSE", "INV"),
+    "precondition": ("PRECONDITION", "PRE"),
+    "update": ("UPD",),
+    "replay": ("REPLAY", "RPL"),
+}
+_SOURCES = {
+    "nsys": "recorded by Nsight Systems",
+    "cupti": "recorded through CUPTI",
+    "simulated": "recorded by the simulation",
+    "ranges": "recorded by tcbench's own ranges",
+}
+_FACTS = 2.4  # inches beside a name, for its figures
+_WAITING = Fill(PAPER, "//////")
+_PAD = 0.05
+_GAP = 0.05
+_BIN_PIXELS = 2
+_EDGED = 0.06  # inches
+_FEWEST = 5  # of a shortened name, so many characters at least
+
+
+def draw(
+    timelines: Sequence[Timeline],
+    path: Path,
+    zoom: tuple[float, float] | None = None,
+    steps: int | None = None,
+    *,
+    step: int | None = None,
+    remedy: str = "",
+) -> Figure:
+    """Draw timelines under each other and write PNG, SVG or PDF; returns the figure too.
+
+    `zoom`: begin and end of the part to show, in ms on the time axis of the picture without it. `steps`: so many whole
+    steps of the slowest cell (3); the first one that was recorded is left out where there are enough others, since it
+    starts with an empty GPU. `step`: begin with the step of this number.
+
+    Raises SelectionError for nothing to draw, too many timelines, a step or a part that was not recorded, or another
+    suffix; StoreError, with the remedy, when the file cannot be written.
+    """
+    check_path(path)
+    figure = timeline_chart(timelines, zoom, steps, step=step)
+    save(figure, path, remedy)
+    return figure
+
+
+def timeline_chart(
+    timelines: Sequence[Timeline],
+    zoom: tuple[float, float] | None = None,
+    steps: int | None = None,
+    *,
+    step: int | None = None,
+) -> Figure:
+    """Draw timelines under each other; `draw` says what its arguments mean."""
+    if not timelines:
+        raise SelectionError("no timeline to draw; `tcbench profile` records one")
+    if len(timelines) > MAX_PANELS:
+        raise SelectionError(f"{len(timelines)} timelines do not fit in one picture (at most {MAX_PANELS})")
+    window = _window(timelines, zoom, steps, step)
+    panels = [
+        _Panel(timeline, summarise(timeline), _first(timeline, steps, step).begin_s, *window) for timeline in timelines
+    ]
+    return _page(panels, zoom)
+
+
+def _first(timeline: Timeline, steps: int | None, number: int | None) -> Span:
+    """The step that stands at 0 ms."""
+    there = timeline.steps
+    if not there:
+        raise SelectionError(f"{timeline.label}: no steps in this timeline; nothing to draw")
+    if number is not None:
+        step = next((span for span in there if span.step == number), None)
+        if step is None:
+            numbers = [span.step for span in there if span.step is not None]
+            known = f"{numbers[0]} to {numbers[-1]}" if numbers else "steps without numbers"
+            raise SelectionError(f"--step {number}: {timeline.label} has {known}")
+        return step
+    shown = min(steps or DEFAULT_STEPS, len(there))
+    return there[min(1, len(there) - shown)]
+
+
+def _window(
+    timelines: Sequence[Timeline], zoom: tuple[float, float] | None, steps: int | None, step: int | None
+) -> tuple[float, float]:
+    """Begin and end of what is shown, seconds after each timeline's first shown step."""
+    ends_s, recorded_s = [], []
+    for timeline in timelines:
+        first = _first(timeline, steps, step)
+        place = timeline.steps.index(first)
+        last = timeline.steps[
+            min(place + (steps or (1 if step is not None else DEFAULT_STEPS)), len(timeline.steps)) - 1
+        ]
+        ends_s.append(last.end_s - first.begin_s)
+        recorded_s.append(max(s.end_s for s in timeline.spans) - first.begin_s)
+    if zoom is None:
+        return 0.0, max(ends_s)
+    begin_s, end_s = zoom[0] / 1e3, zoom[1] / 1e3
+    if not (math.isfinite(begin_s) and math.isfinite(end_s)) or begin_s >= end_s:
+        raise SelectionError(f"zoom {zoom[0]:g}:{zoom[1]:g}: expected begin and end in ms, begin before end")
+    if begin_s >= max(recorded_s) or end_s <= 0:
+        raise SelectionError(f"zoom {zoom[0]:g}:{zoom[1]:g}: nothing there, recorded is 0:{max(recorded_s) * 1e3:.4g}")
+    return begin_s, end_s
+
+
+# -- one cell ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Row:
+    """A line of blocks, inches high. `what`: the drawing function that takes it."""
+
+    name: str
+    height: float
+    spans: tuple[Span, ...]
+    what: str
+
+
+@dataclass(frozen=True)
+class _Panel:
+    """A cell: its timeline from `begin_s` to `end_s` after `zero_s`."""
+
+    timeline: Timeline
+    bottleneck: Bottleneck
+    zero_s: float
+    begin_s: float
+    end_s: float
+
+    def ms(self, at_s: float) -> float:
+        """A time of the timeline as a place on the axis."""
+        return (at_s - self.zero_s) * 1e3
+
+    def _visible(self, spans: Iterable[Span]) -> tuple[Span, ...]:
+        low, high = self.zero_s + self.begin_s, self.zero_s + self.end_s
+        return tuple(span for span in spans if span.end_s > low and span.begin_s < high)
+
+    @cached_property
+    def rows(self) -> tuple[_Row, ...]:
+        timeline = self.timeline
+        rows = []
+        threads = sorted({span.row for span in timeline.of("io")})
+        if 0 < len(threads) <= 3:
+            for i, thread in enumerate(threads):
+                spans = self._visible(span for span in timeline.of("io") if span.row == thread)
+                rows.append(_Row("IO" if i == 0 else "", 0.2, spans, "io"))
+        elif threads:
+            rows.append(_Row("IO", 0.25, self._visible(timeline.of("io")), "density"))
+        rows.append(_Row("CPU", 0.3, self._visible(timeline.of("host", "phase")), "phases"))
+        layers = self._visible(timeline.of("host", "layer"))
+        if layers and len(layers) <= SINGLE:
+            rows.append(_Row("layers", 0.2, layers, "names"))
+        if timeline.of("gpu"):
+            spans = self._visible(timeline.of("gpu"))
+            rows.append(_Row("GPU", 0.34, spans, "names" if len(spans) <= SINGLE else "density"))
+        return tuple(rows)
+
+    @property
+    def placed(self) -> list[tuple[_Row, float]]:
+        """Rows, each with where it begins, inches from the top."""
+        tops = itertools.accumulate((row.height + _GAP for row in self.rows), initial=_GAP)
+        return list(zip(self.rows, tops, strict=False))
+
+    @property
+    def rows_height(self) -> float:
+        return sum(row.height for row in self.rows) + _GAP * (len(self.rows) + 1)
+
+    @property
+    def facts(self) -> str:
+        """ "436 images/s · GPU busy 59%"."""
+        words = [f"{number(self.bottleneck.images_per_s)} {self.timeline.unit}/s"]
+        if self.bottleneck.device is not None:
+            words.append(f"GPU busy {self.bottleneck.device.busy_share:.0%}")
+        return " · ".join(words)
+
+    @property
+    def visible_phases(self) -> set[str]:
+        """Keys of the legend that this panel needs."""
+        keys = {_colour_key(span) for row in self.rows for span in row.spans if row.name != "layers"}
+        return keys | ({"waiting"} if self.waiting else set())
+
+    @cached_property
+    def waiting(self) -> tuple[Span, ...]:
+        """Calls in which the host waits for the GPU, where they can be seen."""
+        return self._visible(span for span in self.timeline.of("host", "api") if waits(span.name))
+
+
+def _page(panels: Sequence[_Panel], zoom: tuple[float, float] | None) -> Figure:
+    names = list(dict.fromkeys(panel.timeline.device_name for panel in panels))
+    sources = list(dict.fromkeys(_SOURCES[panel.timeline.source] for panel in panels))
+    part = f"from {zoom[0]:g} to {zoom[1]:g} ms of the steps shown · " if zoom else ""
+    merged = any(row.what == "density" and row.name == "GPU" for panel in panels for row in panel.rows)
+    notes = [
+        "Blocks of the CPU: the phases of a step; dashed: where one begins. Colour of the GPU's work: the phase that "
+        "launched it."
+    ]
+    if merged:
+        notes[0] += " Its height: the share of the time in which the GPU was busy."
+    notes.append(
+        "Throughput and busy share are those of all recorded steps; a profiler makes steps slower than they are."
+    )
+    if not any(panel.timeline.of("gpu") for panel in panels):
+        notes[0] = notes[0].partition(" Colour")[0]
+    title = marked_timelines("Timeline", (panel.timeline for panel in panels))
+    page = Page(title, f"{part}{', '.join(names)} · {', '.join(sources)}", notes)
+    page.legend([_legend(panels)])
+    column = page.panels([panel.rows_height for panel in panels])[:, 0]
+    for axes, panel in zip(column, panels, strict=True):
+        name = wrapped(drawable(panel.timeline.label), LABEL, page.room - _FACTS, bold=True)
+        below = wrapped(drawable(panel.timeline.device_name), LABEL, page.room) if len(names) > 1 else []
+        below += wrapped(drawable(panel.bottleneck.sentence), WORDS, page.room)
+        page.heading(axes, "\n".join(name), panel.facts, "\n".join(below) + "\n")
+        _frame(axes, panel, last=axes is column[-1])
+    column[-1].set_xlabel("ms")
+    page.settle()
+    for axes, panel in zip(column, panels, strict=True):
+        _draw_panel(axes, panel)
+    return page.figure
+
+
+def _legend(panels: Sequence[_Panel]) -> list[Patch]:
+    there = set().union(*(panel.visible_phases for panel in panels))
+    words = {"io": "IO: input", "copy": "copies", "other": "other"}
+    entries = [
+        Patch(color=_colour(key), label=words.get(key) or f"{_WORDS[key][0]}: {key}")
+        for key in (*PHASE_COLOURS, "copy", "other")
+        if key in there
+    ]
+    if "waiting" in there:
+        entries.append(Patch(label="waiting for the GPU", **_WAITING.patch))
+    return entries
+
+
+def _frame(axes: Axes, panel: _Panel, last: bool) -> None:
+    """Both axes: ms, numbered below the last panel only, and the names of rows."""
+    axes.set_xlim(panel.begin_s * 1e3, panel.end_s * 1e3)
+    axes.set_ylim(panel.rows_height, 0)
+    axes.spines["left"].set_visible(False)
+    axes.tick_params(axis="x", labelbottom=last)
+    named = [(top + row.height / 2, row.name) for row, top in panel.placed if row.name]
+    axes.set_yticks([place for place, _ in named], [name for _, name in named])
+    axes.grid(visible=False, axis="y")
+
+
+def _draw_panel(axes: Axes, panel: _Panel) -> None:
+    low, high = axes.get_xlim()
+    width = axes.bbox.width / DPI
+    scale = _Scale(panel, width / (high - low))
+    begin = max(low, panel.ms(min(s.begin_s for s in panel.timeline.spans)))
+    end = min(high, panel.ms(max(s.end_s for s in panel.timeline.spans)))
+    for row, y in panel.placed:
+        axes.fill_between([begin, end], y, y + row.height, color=RECORDED, linewidth=0, zorder=0.5)
+        if row.what == "density":
+            _draw_density(axes, scale, row, y, width)
+        elif row.what == "names":
+            _draw_named(axes, scale, row, y)
+        else:
+            _draw_blocks(axes, scale, row, y)
+        if row.name == "CPU":
+            _draw_waiting(axes, scale, panel.waiting, y + row.height)
+    _draw_steps(axes, scale, panel)
+
+
+@dataclass(frozen=True)
+class _Scale:
+    """Places on a panel's axis: ms within what is shown, and inches."""
+
+    panel: _Panel
+    inches_per_ms: float
+
+    def clipped(self, span: Span) -> tuple[float, float]:
+        """Begin and end of what is visible of a span, ms."""
+        panel = self.panel
+        return max(panel.ms(span.begin_s), panel.begin_s * 1e3), min(panel.ms(span.end_s), panel.end_s * 1e3)
+
+    def free(self, begin_ms: float, end_ms: float) -> tuple[float, float]:
+        """The widest part of a block that no step's line crosses."""
+        starts = (self.panel.ms(step.begin_s) for step in self.panel.timeline.steps)
+        cuts = [begin_ms, *sorted(at for at in starts if begin_ms < at < end_ms), end_ms]
+        return max(itertools.pairwise(cuts), key=lambda part: part[1] - part[0])
+
+    def inches(self, begin_ms: float, end_ms: float) -> float:
+        return (end_ms - begin_ms) * self.inches_per_ms
+
+
+def _colour_key(span: Span) -> str:
+    if span.kind in ("copy", "memset"):
+        return "copy"
+    if span.lane == "io":
+        return "io"
+    phase = span.name if span.kind == "phase" else span.phase
+    return phase if phase in PHASE_COLOURS else "other"
+
+
+def _colour(key: str) -> str:
+    return {**PHASE_COLOURS, "copy": COPY}.get(key, OTHER)
+
+
+def _ink_on(colour: str) -> str:
+    return PAPER if Fill(colour).hatch_colour == PAPER else ON_LIGHT
+
+
+def _bars(
+    axes: Axes, spans: Sequence[Span], places: Sequence[tuple[float, float]], y: float, height: float, **style: Any
+) -> None:
+    """Many rectangles of one colour as one artist, each with its name and duration as tooltip."""
+    corners = [[(b, y), (e, y), (e, y + height), (b, y + height)] for b, e in places]
+    bars = axes.add_collection(PolyCollection(corners, zorder=2, **style), autolim=False)
+    tooltip(bars, *(f"{span.name}\n{milliseconds(span.duration_s)}" for span in spans))
+
+
+def _by_colour(spans: Iterable[Span]) -> dict[str, list[Span]]:
+    groups: dict[str, list[Span]] = {}
+    for span in spans:
+        groups.setdefault(_colour_key(span), []).append(span)
+    return groups
+
+
+def _draw_blocks(axes: Axes, scale: _Scale, row: _Row, y: float) -> None:
+    """The phases of the host, or what a thread of the input's does, with a word in each block that takes it."""
+    for key, spans in _by_colour(row.spans).items():
+        places = [scale.clipped(span) for span in spans]
+        _bars(axes, spans, places, y, row.height, facecolor=_colour(key), edgecolor=PAPER, linewidth=0.3)
+        for span, place in zip(spans, places, strict=True):
+            name = "io" if span.lane == "io" else span.name
+            _label(axes, scale, place, y + row.height / 2, _WORDS.get(name, (name.upper(), name[:3].upper())), key)
+
+
+def _label(axes: Axes, scale: _Scale, place: tuple[float, float], y: float, options: Sequence[str], key: str) -> None:
+    """The first of the words that fits into a block; none, if none does."""
+    begin, end = scale.free(*place)
+    room = scale.inches(begin, end) - 2 * _PAD
+    for word in options:
+        if word and text_width(word, WORDS) <= room:
+            axes.text(
+                (begin + end) / 2,
+                y,
+                word,
+                color=_ink_on(_colour(key)),
+                ha="center",
+                va="center",
+                zorder=4,
+                gid="block",
+            )
+            return
+
+
+def _draw_named(axes: Axes, scale: _Scale, row: _Row, y: float) -> None:
+    """Single kernels or layers, each with as much of its name as it takes. What runs at once stands in lines of its
+    own."""
+    lines = _lines(row.spans)
+    n = max(lines.values(), default=0) + 1
+    height = row.height / n
+    for key, spans in _by_colour(row.spans).items():
+        for line in range(n):
+            here = [span for span in spans if lines[span] == line]
+            places = [scale.clipped(span) for span in here]
+            # Between narrow blocks a line would look like a gap.
+            wide = min((scale.inches(*place) for place in places), default=0.0) > _EDGED
+            edge = {"edgecolor": PAPER, "linewidth": 0.4 if wide else 0.0}
+            _bars(axes, here, places, y + line * height, height, facecolor=_colour(key), **edge)
+        if height * 72 < WORDS:
+            continue
+        for span in spans:
+            place = scale.clipped(span)
+            name = drawable(span.name) if span.kind == "layer" else short_name(span.name)
+            words = shortened(name, WORDS, scale.inches(*scale.free(*place)) - 2 * _PAD)
+            # The end of a layer's name is what tells it from the others, so it stands whole or not at all.
+            if words == name or (span.kind != "layer" and len(words) > _FEWEST):
+                _label(axes, scale, place, y + (lines[span] + 0.5) * height, (words,), key)
+
+
+def _lines(spans: Sequence[Span]) -> dict[Span, int]:
+    """The line of each span: the first that is free when it begins. A layer inside another stands below it."""
+    free_s: list[float] = []
+    lines = {}
+    for span in sorted(spans):
+        line = next((i for i, at_s in enumerate(free_s) if at_s <= span.begin_s), len(free_s))
+        free_s[line : line + 1] = [span.end_s]
+        lines[span] = line
+    return lines
+
+
+def _draw_density(axes: Axes, scale: _Scale, row: _Row, y: float, width: float) -> None:
+    """Merged work: in each pixel as high as the share of it that is covered; colours on top of each other."""
+    panel = scale.panel
+    bins = max(1, round(width * DPI / _BIN_PIXELS))
+    edges_ms = np.linspace(panel.begin_s * 1e3, panel.end_s * 1e3, bins + 1)
+    edges_s = edges_ms / 1e3 + panel.zero_s
+    bottom, before = np.zeros(bins), list[tuple[float, float]]()
+    order = [*PHASE_COLOURS, "other", "copy"]
+    for key, spans in sorted(_by_colour(row.spans).items(), key=lambda item: order.index(item[0])):
+        covered = intervals.union((span.begin_s, span.end_s) for span in spans)
+        share = _share_per_bin(intervals.difference(covered, before), edges_s)
+        before = intervals.union([*before, *covered])
+        top = np.minimum(1.0, bottom + share)
+        base = y + row.height
+        area = axes.fill_between(
+            edges_ms,
+            base - row.height * np.append(bottom, bottom[-1]),
+            base - row.height * np.append(top, top[-1]),
+            step="post",
+            facecolor=_colour(key),
+            linewidth=0,
+            zorder=2,
+        )
+        tooltip(area, f"{row.name}: {key}, busy {milliseconds(sum(end - begin for begin, end in covered))}")
+        bottom = top
+
+
+def _share_per_bin(covered: intervals.Intervals, edges_s: Any) -> Any:
+    """The covered share of each bin."""
+    if not covered:
+        return np.zeros(len(edges_s) - 1)
+    points = np.array(covered).ravel()
+    lengths = np.zeros(len(points))
+    lengths[1::2] = np.diff(points)[::2]
+    so_far = np.interp(edges_s, points, np.cumsum(lengths))
+    return np.clip(np.diff(so_far) / np.diff(edges_s), 0, 1)
+
+
+def _draw_waiting(axes: Axes, scale: _Scale, spans: Sequence[Span], base: float) -> None:
+    """A hatched strip at the foot of the host's row while it waits for the GPU."""
+    places = [place for span in spans if scale.inches(*(place := scale.clipped(span))) > 1 / DPI]
+    if places:
+        corners = [[(b, base - 0.07), (e, base - 0.07), (e, base), (b, base)] for b, e in places]
+        strip = axes.add_collection(PolyCollection(corners, zorder=3, **_WAITING.patch), autolim=False)
+        tooltip(strip, "waiting for the GPU")
+
+
+def _draw_steps(axes: Axes, scale: _Scale, panel: _Panel) -> None:
+    """A line where each step begins, and its number above what is visible of it."""
+    for i, step in enumerate(panel.timeline.steps):
+        begin, end = scale.clipped(step)
+        if begin >= end:
+            continue
+        if begin == panel.ms(step.begin_s):
+            axes.axvline(begin, color=INK, linewidth=0.8, linestyle=(0, (3, 2)), zorder=3.5)
+        name = str(i if step.step is None else step.step)
+        room = scale.inches(begin, end) - 2 * _PAD
+        words = next((w for w in (f"step {name}", name) if text_width(w, SMALL) <= room), None)
+        if words:
+            axes.text(
+                (begin + end) / 2,
+                -0.03,
+                words,
+                size=SMALL,
+                color=QUIET,
+                ha="center",
+                va="bottom",
+                clip_on=False,
+            )
+
+
+_TEMPLATE = re.compile(r"<[^<>]*>")
+
+
+def short_name(name: str) -> str:
+    """A kernel's own name: without return type, namespaces, template arguments and parameters."""
+    text = drawable(name)
+    while (bare := _TEMPLATE.sub("", text)) != text:
+        text = bare
+    text = text.partition("(")[0].strip() if not text.startswith("(") else text
+    return (text.rpartition(" ")[2].rpartition("::")[2] if "::" in text or text.startswith("void ") else text) or name

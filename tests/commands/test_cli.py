@@ -1,0 +1,414 @@
+"""The command line as a user meets it: mistakes are one line and exit code 2, runs leave what they say."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import re
+import shutil
+import signal
+import time
+from pathlib import Path
+
+import projects
+import pytest
+from command import finish, start, tcbench
+from factories import make_record
+from processes import children
+from typer.main import get_command
+
+from tcbench import commands as cli
+from tcbench.commands.numerics import TIMEOUT_S
+from tcbench.core import store
+from tcbench.engine.feeds import dataset
+from tcbench.engine.feeds import generated as jpegs
+from tcbench.present.app import GROUPS
+from tcbench.present.options import config_names
+from tcbench.run import numerics_plan
+
+SCENARIO = """
+schema = 1
+title = "A quick one"
+[model]
+image_size = 32
+classes = 20
+[measure]
+batch_sizes = [2]
+trials = 1
+max_time_s = 0.5
+[[ladder]]
+name = "fp32"
+steps = ["fp32", "batched"]
+"""
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    (tmp_path / "quick.toml").write_text(SCENARIO, encoding="utf-8")
+    return tmp_path
+
+
+@pytest.fixture
+def sleeper(tmp_path: Path) -> Path:
+    """A step of one's own that sleeps, in two configs: trials that need neither Chainer nor much of a processor."""
+    (tmp_path / "my_step.py").write_text(projects.STEP, encoding="utf-8")
+    (tmp_path / "quick.toml").write_text(projects.SCENARIO, encoding="utf-8")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["run", "--config", "nope"], "--config 'nope': unknown; expected a config such as "),
+        (["run", "--config", "fp3"], "--config 'fp3': unknown; did you mean 'fp32'?"),
+        (["run", "--config", "fp16+foo"], "unknown rung 'foo'"),
+        (["run", "--config", "fp32 + dalli"], "--config 'fp32+dalli': unknown rung 'dalli' (did you mean 'dali'?)"),
+        (["profile", "fp32 + dalli"], "--config 'fp32+dalli': unknown rung 'dalli' (did you mean 'dali'?)"),
+        (["plto"], "No such command 'plto'. Did you mean 'plot'?; `tcbench -h` shows the commands"),
+        (["nope"], "No such command 'nope'; `tcbench -h` shows the commands"),
+        (["baseline", "sett", "x"], "No such command 'sett'. Did you mean 'set'?; `tcbench baseline -h` shows the"),
+        (["data", "--nope"], "No such option: --nope; `tcbench data -h` shows the options"),
+        (["--nope"], "No such option: --nope; `tcbench -h` shows the options"),
+        (["plot", "--slide", "33x"], "'--slide 33x': expected a whole number; `tcbench plot -h` shows the options"),
+        (
+            ["plot", "half.jsonl"],
+            "half.jsonl: the last line is cut off and was left out; 0 records read; `tcbench run`",
+        ),
+        (["run", "--config", ""], "--config is empty: expected a value"),
+        (["run", "--bs", "0"], "--bs: '0' is not a batch size"),
+        (["run", "--bs", "abc"], "--bs: 'abc' is not a batch size; expected 1 to 999999, e.g. --bs 32,64,128,256"),
+        (["run", "--bs", "4,,8"], "'' is not a batch size"),
+        (["run", "--bs", "-4"], "'-4' is not a batch size"),
+        (["run", "--bs", "1.5"], "'1.5' is not a batch size"),
+        (["run", "--bs", "9" * 5000], "is not a batch size"),
+        (["run", "--bs", "٣"], "is not a batch size"),
+        (["run", "--image-size", "10000000000"], "expected at most 8192 pixels"),
+        (["run", "--timeout", "inf"], "--timeout inf: expected seconds above 0"),
+        (["run", "--max-time", "1e400"], "--max-time inf: expected seconds above 0"),
+        (
+            ["run", "few.toml"],
+            "the images have 16 classes, the scenario's model 2: expected model.classes of at least 16",
+        ),
+        (["run", "--dry-run", "--data", "nowhere"], "nowhere does not exist"),
+        (["run", "--image-size", "31"], "--image-size 31: resnet50 takes images of at least 32 pixels"),
+        (["run", "--data", "nowhere"], "nowhere does not exist"),
+        (["run", "--data", "quick.toml"], "is a file, not a folder"),
+        (["run", "--data", "bad\udcffname"], "expected a path of printable UTF-8 characters"),
+        (["run", "--data", "empty"], "has no class folders"),
+        (["run", "--device", "tpu"], "--device tpu: expected auto, cpu, cuda:N or virtual:CARD"),
+        (["run", "--target", "0"], "--target 0: expected a share between 0 and 1"),
+        (["run", "--max-time", "-1"], "--max-time -1: expected seconds above 0"),
+        (["run", "--timeout", "0"], "--timeout 0: expected seconds above 0"),
+        (["run", "--budget", "0"], "--budget '0': expected a time above 0, such as 4m, 90s or 1h"),
+        (["run", "--budget", "soon"], "--budget 'soon': expected a time above 0"),
+        (["run", "cpux"], "scenario 'cpux': unknown; did you mean 'cpu'?"),
+        (["run", "missing.toml"], "missing.toml: no such scenario file"),
+        (["run", "bad.toml"], "bad.toml: measure: missing"),
+        (["run", "quick.toml", "--out", "quick.toml", "--data", "synthetic"], "cannot be written"),
+        (["plot"], "no results in results/; `tcbench run` makes some"),
+        (["plot", "nowhere.jsonl"], "nowhere.jsonl: no such file or folder"),
+        (["plot", "quick.toml"], "quick.toml:2: not JSON"),
+        (["plot", "--kind", "pie"], "'--kind': 'pie' is not one of 'throughput', 'ladder'"),
+    ],
+)
+def test_a_mistake_is_one_clear_line_and_exit_code_2(here, arguments, expected):
+    (here / "empty").mkdir()
+    (here / "bad.toml").write_text('schema = 1\ntitle = "x"\n')
+    (here / "few.toml").write_text(SCENARIO.replace("classes = 20", "classes = 2"))
+    (here / "half.jsonl").write_text('{"schema_version": 1, "ru')
+    done = tcbench(here, *arguments)
+    assert done.code == 2, done
+    assert expected in done.err
+    assert done.err.startswith("tcbench: error: ")
+    assert done.err.count("\n") == 1
+    assert "Traceback" not in done.err
+    assert not (here / "results").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["run", ""], "an argument is empty: expected a value, or leave it out; `tcbench run -h` shows the options"),
+        (["run", "--out", "", "--dry-run"], "--out is empty: "),
+        (["history", "--out="], "--out is empty: "),
+        (["run", "--threads", "0"], "'--threads 0': expected 1 or more; "),
+        (["run", "--threads=x"], "'--threads x': expected a whole number; "),
+        (["plot", "-o", "/no-such-folder/x.png"], "-o /no-such-folder/x.png: no folder /no-such-folder; `mkdir -p`"),
+    ],
+)
+def test_a_wrong_value_is_repeated_and_an_empty_one_is_no_default(here, arguments, expected):
+    done = tcbench(here, *arguments)
+    assert done.code == 2
+    assert done.err.startswith(f"tcbench: error: {expected}")
+
+
+@pytest.mark.parametrize("arguments", [["run", "--nope"], ["nope"], ["run", "--seed", "x"], ["run", "--trials", "0"]])
+def test_a_mistake_in_the_command_itself_is_exit_code_2(here, arguments):
+    done = tcbench(here, *arguments)
+    assert done.code == 2
+    assert done.err.count("\n") == 1
+    assert "Traceback" not in done.err
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_results_folder_that_may_not_be_written_is_exit_code_2(here):
+    (here / "results").mkdir(mode=0o500)
+    done = tcbench(here, "run", "quick.toml", "--threads", "1", "--data", "synthetic")
+    assert done.code == 2
+    assert "cannot be written" in done.err
+
+
+def test_a_traceback_is_shown_only_when_asked_for(here):
+    shown = tcbench(here, "run", "--bs", "0", "--debug")
+    assert "Traceback" in shown.err
+    assert shown.code == 2
+    assert "Traceback" in tcbench(here, "--debug", "run", "--bs", "0").err
+
+
+def test_a_corrupt_jpeg_fails_the_cell_and_names_the_file(here, images):
+    data = here / "data"
+    shutil.copytree(images, data)
+    broken, *others = [path for path, _ in dataset.scan(data).files]
+    for path in others:
+        path.unlink()
+    broken.write_bytes(broken.read_bytes()[:2000])
+    done = tcbench(here, "run", "quick.toml", "--threads", "1", "--data", str(data), "--config", "fp32,fp32+dali")
+    assert done.code == 3
+    (records,) = (here / "results").glob("*/quick-*.jsonl")
+    for record in store.read([records]).records:
+        assert record.status == "failed"
+        assert str(broken) in record.reason
+
+
+def wait_for_records(here: Path, n: int) -> Path:
+    deadline = time.monotonic() + 600
+    while time.monotonic() < deadline:
+        for path in (here / "results").glob("*/quick-*.jsonl"):
+            if path.read_bytes().count(b"\n") >= n:
+                return path
+        time.sleep(0.1)
+    raise AssertionError("no record came")
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_keeps_what_is_done_and_is_resumed(sleeper, signum):
+    arguments = ("run", "quick.toml", "--trials", "2", "--max-time", "1")
+    process = start(sleeper, *arguments)
+    path = wait_for_records(sleeper, 1)
+    process.send_signal(signum)
+    ended = finish(process)
+    assert ended.code == 130
+    assert "go on with: tcbench run quick.toml --trials 2 --max-time 1 --resume" in ended.err
+    assert "Traceback" not in ended.err
+    kept = store.read([path])
+    assert kept.notes == ()
+    assert 1 <= len(kept.records) < 4
+
+    done = tcbench(sleeper, *arguments, "--resume")
+    assert done.code == 0, done.err
+    records = store.read([path]).records
+    assert records[: len(kept.records)] == kept.records
+    assert len(records) == 4
+    assert len(list((sleeper / "results").glob("*/*.jsonl"))) == 1
+
+
+@pytest.mark.slow
+def test_a_killed_runner_leaves_whole_lines_and_is_resumed(sleeper):
+    arguments = ("run", "quick.toml", "--trials", "2", "--max-time", "1")
+    process = start(sleeper, *arguments)
+    path = wait_for_records(sleeper, 1)
+    process.kill()
+    finish(process)
+    assert path.read_bytes().endswith(b"\n")
+    assert tcbench(sleeper, *arguments, "--resume").code == 0
+    assert len(store.read([path]).records) == 4
+
+
+def sleep_at_the_start(folder):
+    step = projects.STEP.replace(
+        "def open_session(cell):\n", "def open_session(cell):\n    import time; time.sleep(60)\n"
+    )
+    (folder / "my_step.py").write_text(step, encoding="utf-8")
+
+
+def test_an_interrupt_before_the_first_record_leaves_nothing_behind(sleeper):
+    sleep_at_the_start(sleeper)
+    process = start(sleeper, "run", "quick.toml", "--max-time", "60")
+    while not list((sleeper / "results").glob("*/*.jsonl")):
+        assert process.poll() is None
+        time.sleep(0.02)
+    time.sleep(1.0)
+    process.send_signal(signal.SIGINT)
+    ended = finish(process)
+    assert ended.code == 130
+    assert "nothing was measured yet; go on with: tcbench run quick.toml --max-time 60\n" in ended.err
+    assert not list((sleeper / "results").glob("*/*.jsonl"))
+
+
+def test_a_killed_worker_is_a_record_and_the_run_goes_on(sleeper):
+    process = start(sleeper, "run", "quick.toml")
+    deadline = time.monotonic() + 600
+    killed = False
+    while not killed and time.monotonic() < deadline:
+        for pid in children(process.pid, "tcbench.worker"):
+            os.kill(pid, signal.SIGKILL)
+            killed = True
+        time.sleep(0.05)
+    assert finish(process).code == 3
+    (path,) = (sleeper / "results").glob("*/*.jsonl")
+    assert [r.status for r in store.read([path]).records] == ["crashed", "ok"]
+
+
+def test_a_trial_over_its_timeout_is_a_record(sleeper):
+    sleep_at_the_start(sleeper)
+    done = tcbench(sleeper, "run", "quick.toml", "--config", "deep", "--max-time", "60", "--timeout", "0.5")
+    assert done.code == 3
+    (path,) = (sleeper / "results").glob("*/*.jsonl")
+    (record,) = store.read([path]).records
+    assert (record.status, record.reason) == ("timeout", "no result after 0.5 s (--timeout)")
+    assert "timeout" in done.out
+
+
+def test_a_cell_skipped_for_a_missing_package_runs_once_the_package_is_there(here, monkeypatch):
+    arguments = ("run", "quick.toml", "--threads", "1", "--data", "synthetic", "--config", "fp32+opencv", "--json")
+    monkeypatch.setattr("tcbench.engine.rung.Package.is_installed", lambda package: package.module != "cv2")
+    first = tcbench(here, *arguments)
+    assert first.code == 0, first.err
+    assert "needs the package cv2: uv sync --extra opencv" in json.loads(first.out)["cells"][0]["reason"]
+    monkeypatch.undo()
+    monkeypatch.setattr("tcbench.engine.rung.Package.is_installed", lambda package: True)
+    monkeypatch.setattr("tcbench.run.runner.Runner._trial", lambda _, cell, trial: make_record(cell=cell, trial=trial))
+    second = tcbench(here, *arguments, "--resume")
+    # The stand-in's record is of another machine, and so a row of its own.
+    assert [cell["status"] for cell in json.loads(second.out)["cells"]] == ["skipped", "ok"]
+
+
+def test_a_dry_run_shows_the_plan_and_touches_nothing(here):
+    done = tcbench(here, "run", "--dry-run", "--bs", "32,64,128,256", "--config", "fp16*", "--device", "cpu")
+    assert done.code == 0
+    assert "20 cells" in done.out
+    assert done.out.count("1 trial") == 20
+    assert not list(here.glob("results/*"))
+    plan = json.loads(tcbench(here, "run", "--dry-run", "--json", "--device", "cpu").out)
+    assert plan["scenario"] == "cpu"
+    assert len(plan["cells"]) == 30
+
+
+def test_list_shows_scenarios_configs_and_rungs(here):
+    shown = tcbench(here, "list").out
+    for words in ("naruse2018", "cpu", "fp16+dali+batched+nhwc+fused+static_graph", "static_graph", "nvidia.dali"):
+        assert words in shown
+    listed = json.loads(tcbench(here, "list", "--json").out)
+    assert {rung["name"] for rung in listed["rungs"]} >= {"fp32", "fp16", "dali", "opencv", "batched", "nhwc", "fused"}
+
+
+def test_doctor_says_what_is_here_and_what_is_missing(here):
+    done = tcbench(here, "doctor")
+    assert done.code == 0, done.out
+    assert "chainer" in done.out
+    assert "7.8.1" in done.out
+    assert "tcbench data make" in done.out
+    findings = json.loads(tcbench(here, "doctor", "--json").out)["findings"]
+    assert {finding["what"] for finding in findings} >= {"Python", "processor", "chainer", "results folder"}
+
+
+def test_data_make_makes_the_set_once(here, monkeypatch):
+    monkeypatch.setitem(jpegs.generate.__kwdefaults__, "n_files", 16)
+    monkeypatch.setitem(jpegs.generate.__kwdefaults__, "workers", 1)
+    made = tcbench(here, "data", "make")
+    assert made.code == 0, made.err
+    assert "16 images in 16 classes" in made.out
+    monkeypatch.setattr(jpegs, "_write_images", lambda *_: pytest.fail("made anew"))
+    assert tcbench(here, "data", "make").out == made.out
+
+
+COMMANDS = [name for names in GROUPS.values() for name in names]
+INNER = ["data make", "baseline set", "baseline list", "baseline show", "baseline remove"]
+HELPS = [words.split() for words in (*COMMANDS, *INNER)]
+
+
+def test_help_shows_every_command_in_one_group(here):
+    shown = tcbench(here, "--help").out
+    assert re.findall(r"^(Measure|Look|Compare|More):$", shown, re.MULTILINE) == list(GROUPS)
+    commands = shown[shown.index(f"{next(iter(GROUPS))}:") :]
+    assert [line.split()[0] for line in commands.splitlines() if re.match(r"  [a-z]", line)] == COMMANDS
+    assert sorted(COMMANDS) == sorted(get_command(cli.app).commands)
+
+
+@pytest.mark.parametrize("words", HELPS, ids=" ".join)
+def test_help_fits_80_columns_and_speaks_of_no_type_of_pythons(here, words):
+    shown = tcbench(here, *words, "--help", COLUMNS="80").out
+    assert [line for line in shown.splitlines() if len(line) > 80] == []
+    assert not re.search(r"<|\[(default|required)", shown)
+    assert not re.search(r"\.\.\.$", shown.partition("Commands:")[2], re.MULTILINE)  # a line that was cut
+
+
+@pytest.mark.parametrize("words", HELPS, ids=" ".join)
+def test_help_says_of_every_option_what_is_taken_without_it(words):
+    context = get_command(cli.app).make_context("tcbench", ["list"], resilient_parsing=True)
+    for name in words:
+        context = context.command.commands[name].make_context(name, [], parent=context, resilient_parsing=True)
+    silent = []
+    for parameter in context.command.get_params(context):
+        if parameter.required or getattr(parameter, "is_flag", False):
+            continue
+        _, says = parameter.get_help_record(context)
+        if not re.search(r"default:|Default[:,]|In place of|Not with", says):
+            silent.append(parameter.opts)
+    assert silent == []
+
+
+def test_the_defaults_that_help_states_are_those_that_are_taken():
+    """Where a module that help does not import has the figure."""
+    stated = {one.name: one.help for one in get_command(cli.app).commands["numerics"].params}
+    for name, figures in {
+        "seeds": (numerics_plan.SEEDS,),
+        "steps": (numerics_plan.STEPS, numerics_plan.PARITY_STEPS),
+        "learning_rate": (numerics_plan.LEARNING_RATE, numerics_plan.RANKS_LEARNING_RATE),
+        "bs": (numerics_plan.BATCH,),
+        "image_size": (numerics_plan.IMAGE,),
+        "global_batch": (numerics_plan.GLOBAL_BATCH,),
+        "timeout": (int(TIMEOUT_S),),
+    }.items():
+        assert [figure for figure in figures if str(figure) not in stated[name].split("Default:")[1]] == [], name
+
+
+@pytest.mark.parametrize("words", HELPS, ids=" ".join)
+def test_output_is_asked_for_by_the_same_words_everywhere(words):
+    """-o FILE, --out FOLDER, --format FORMAT, in one group of help; results are arguments."""
+    command = functools.reduce(lambda group, name: group.commands[name], words, get_command(cli.app))
+    options = {option: one for one in command.params for option in one.opts}
+    assert {"--chart", "--file", "--json", "--results"}.isdisjoint(options)
+    assert options.get("-o") is options.get("--output")
+    for option, metavar in (("-o", "FILE"), ("--out", "FOLDER"), ("--format", "FORMAT")):
+        if option in options:
+            assert (options[option].metavar, options[option].rich_help_panel) == (metavar, "Output")
+
+
+def test_a_config_is_named_as_charts_write_it_too():
+    assert config_names(["fp32 + dali, fp16", " fp16+nhwc"]) == ("fp32+dali", "fp16", "fp16+nhwc")
+
+
+def test_json_is_short_for_the_format(here):
+    assert tcbench(here, "list", "--json").out == tcbench(here, "list", "--format", "json").out != ""
+
+
+def test_help_groups_options_and_gives_examples(here):
+    shown = tcbench(here, "run", "--help").out
+    for words in ("Cells:", "Measuring:", "Output:", "Examples:", "tcbench run --bs 32,64,128,256 --config 'fp16*'"):
+        assert words in shown
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("tcbench run na", "naruse2018"),
+        ("tcbench run --config fp16+dali+b", "fp16+dali+batched"),
+        ("tcbench pl", "plot"),
+    ],
+)
+def test_shell_completion_completes(here, line, expected):
+    asked = {"COMP_WORDS": line, "COMP_CWORD": str(len(line.split()) - 1)}
+    done = tcbench(here, _TCBENCH_COMPLETE="complete_bash", **asked)
+    assert expected in done.out.split()

@@ -1,0 +1,201 @@
+"""`tcbench forecast` as a user meets it, with CUDA packages and without."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+import factories
+import pytest
+from command import finish, start, tcbench
+
+from tcbench.core import record
+from tcbench.engine.accelerators.cuda.cudnn import libraries
+from tcbench.hardware import gpus
+
+SCENARIO = """
+schema = 1
+title = "A quick one"
+[model]
+image_size = 32
+classes = 20
+[measure]
+batch_sizes = [2, 4]
+[[config]]
+rungs = ["fp16"]
+[[config]]
+rungs = ["tf32"]
+"""
+
+V100 = Path(gpus.__file__).parent / "v100.json"
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    (tmp_path / "quick.toml").write_text(SCENARIO, encoding="utf-8")
+    (tmp_path / "list.json").write_text("[]", encoding="utf-8")
+    (tmp_path / "words.json").write_text("no JSON", encoding="utf-8")
+    facts = json.loads(V100.read_text())
+    (tmp_path / "tiny.json").write_text(json.dumps(facts | {"totalGlobalMem": 2**29, "deviceName": "Tiny"}))
+    (tmp_path / "old.json").write_text(json.dumps(facts | {"deviceVer": 600, "deviceName": "Old"}))
+    (tmp_path / "short.json").write_text(json.dumps({key: facts[key] for key in facts if key != "smClockRateKHz"}))
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (
+            ["--gpu", "H2000"],
+            "unknown GPU 'H2000': expected one of V100, T4, A100, L40S, H100, H200, B200, or a JSON file",
+        ),
+        (["--gpu", "nowhere.json"], "unknown GPU 'nowhere.json'"),
+        (["--gpu", "words.json"], "words.json is not JSON"),
+        (["--gpu", "list.json"], "list.json: expected a JSON object"),
+        (["--gpu", "short.json"], "short.json: smClockRateKHz must be a whole number above 0, not None"),
+        (["--gpu", "old.json"], "GPU Old: the peak rates of compute capability 6.0 are not known; expected one of 7.0"),
+        (["--gpu", "."], "unknown GPU '.'"),
+        (["--gpu", "V100", "--bs", "0"], "--bs: '0' is not a batch size"),
+        (["--gpu", "V100", "--config", "fp17"], "--config 'fp17': unknown; did you mean 'fp16'?"),
+        (["--gpu", "V100", "--image-size", "31"], "--image-size 31: resnet50 takes images of at least 32 pixels"),
+        (["--gpu", "V100", "nowhere"], "scenario 'nowhere': unknown"),
+        ([], "expected --gpu, such as --gpu V100"),
+        (["--gpu", "V100", "--ranks", "8"], "--ranks and --link go together, such as --ranks 8,64 --link abci"),
+        (["--gpu", "V100", "--link", "abci"], "--ranks and --link go together"),
+        (["--gpu", "V100", "--ranks", "0", "--link", "abci"], "--ranks: '0' is not a number of ranks"),
+        (["--gpu", "V100", "--ranks", "8", "--link", "abcd"], "--link 'abcd': expected bandwidth,latency in GB/s"),
+        (["--gpu", "V100", "--ranks", "8", "--link", "0,1"], "--link 0,1: expected a bandwidth above 0 GB/s"),
+        (["--gpu", "V100", "-o", "a.png"], "--over and -o are of many ranks: give --ranks and --link too"),
+        (["--over", "results"], "--over and -o are of many ranks"),
+        (["--ranks", "8", "--link", "abci"], "expected --gpu, such as --gpu V100, or --over RESULTS"),
+        (
+            ["--gpu", "V100", "--over", "r", "--ranks", "8", "--link", "abci"],
+            "expected --gpu or --over RESULTS, got both",
+        ),
+        (["--over", "nowhere.jsonl", "--ranks", "8", "--link", "abci"], "nowhere.jsonl"),
+        (["--over", "r", "--ranks", "8", "--link", "abci", "--details"], "--details: has no meaning with --over"),
+        (
+            ["--gpu", "V100", "--ranks", "8", "--link", "abci", "-o", "a.txt"],
+            "a.txt: expected a file name that ends in",
+        ),
+    ],
+)
+def test_a_mistake_is_one_clear_line_and_exit_code_2(here, arguments, expected):
+    scenario = [] if "nowhere" in arguments else ["quick.toml"]
+    done = tcbench(here, "forecast", *scenario, *arguments)
+    assert done.code == 2, done
+    assert expected in done.err
+    assert done.err.startswith("tcbench: error: ")
+    assert done.err.count("\n") == 1
+    assert not done.out
+
+
+def test_a_forecast_is_a_table_with_words_for_what_never_runs_there(here):
+    done = tcbench(here, "forecast", "quick.toml", "--gpu", "v100", "--details")
+    assert done.code == 0, done.err
+    for words in (
+        "quick, resnet50 on Tesla V100-SXM2-16GB, 32x32 pixels",
+        "fp16, batch size 2: launches by host: io 0, forward 177, backward 229, update 591",
+        "cuDNN call batch_norm_call_forward",
+        "images/s",
+        "Cannot run on V100: tf32: needs compute capability 8.0, Tesla V100-SXM2-16GB has 7.0 (tf32)",
+        "2 of 2 cells fit into 15.78 GiB.",
+        "not a prediction",
+    ):
+        assert words in done.out
+    if libraries.problem():
+        assert "Plans: not checked: " in done.out
+        assert "uv sync --extra cuda12" in done.out or "libcuda" in done.out
+
+
+def test_a_cell_that_does_not_fit_is_an_answer(here):
+    done = tcbench(
+        here, "forecast", "quick.toml", "--gpu", "tiny.json", "--bs", "2", "--config", "fp16", "--json", "-q"
+    )
+    assert done.code == 0
+    assert not done.err
+    value = json.loads(done.out)
+    assert (value["schema"], value["schema_version"]) == ("tcbench-forecast", 1)
+    assert value["gpu"]["device_name"] == "Tiny"
+    (cell,) = value["cells"]
+    assert cell["fits"] is False
+    assert cell["arrays_bytes"] < 2**29 < cell["memory_bytes"]
+
+
+def test_a_second_forecast_takes_what_the_first_has_found(here):
+    first = tcbench(here, "forecast", "quick.toml", "--gpu", "V100", "--bs", "2", "--json")
+    assert list((here / "cache").glob("traces-*/*"))
+    second = tcbench(here, "forecast", "quick.toml", "--gpu", "V100", "--bs", "2", "--json")
+    assert second.out == first.out
+
+
+@pytest.mark.slow
+def test_an_interrupted_forecast_says_that_it_goes_on_where_it_was(here):
+    words = ("forecast", "quick.toml", "--gpu", "V100", "--bs", ",".join(map(str, range(2, 40))))
+    process = start(here, *words, start_new_session=True)
+    deadline = time.monotonic() + 600
+    while not list((here / "cache").glob("traces-*/*.plan")) and time.monotonic() < deadline:
+        assert process.poll() is None
+        time.sleep(0.02)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: the workers get it too
+    done = finish(process)
+    assert (done.code, done.out) == (130, "")
+    assert "interrupted; what is finished is kept" in done.err
+    assert "Traceback" not in done.err
+
+
+def test_a_forecast_needs_no_cuda_package(here):
+    blocked = "import sys; [sys.modules.__setitem__(n, None) for n in ('cupy', 'cudnn', 'pynvml', 'torch')]; "
+    blocked += "from tcbench.commands import main; main()"
+    words = ("forecast", "quick.toml", "--gpu", "V100", "--bs", "2", "--config", "fp16")
+    done = finish(start(here, *words, python=("-c", blocked)))
+    assert done.code == 0, done.err
+    assert "Plans: not checked: " in done.out
+    assert "Kernels: not compiled: " in done.out
+    assert "1 of 1 cells fit into 15.78 GiB." in done.out
+
+
+def test_a_forecast_step_on_many_ranks_is_a_bound_with_its_assumptions_and_a_chart(here):
+    words = ("forecast", "quick.toml", "--gpu", "V100", "--bs", "2", "--ranks", "8,4096", "--link", "ABCI", "-q")
+    done = tcbench(here, *words, "-o", "chart.svg")
+    assert (done.code, done.err) == (0, "")
+    for line in (
+        "Network abci: 4 V100 a node on NVLink, 2 x InfiniBand EDR (Mikami 2018)",
+        "a step (forecast: a bound), 47.1 MB of gradients",
+        "Forecast step: the time that the device is expected to be busy",
+        "Energy: the devices alone, at the card's power limit",
+        "wrote chart.svg",
+    ):
+        assert line in done.out
+    rows = [line.split()[:2] for line in done.out.splitlines() if " kWh" in line and "ring" in line]
+    assert rows == [["8", "16"], ["4096", "8,192"]]
+    assert "4096" in (here / "chart.svg").read_text("utf-8")
+    value = json.loads(tcbench(here, *words, "--json").out)
+    assert (value["schema"], value["schema_version"]) == ("tcbench-scale-out", 1)
+    [cell] = value["cells"]
+    assert (cell["step_from"], cell["bound"], cell["power_w"], len(cell["sizes"])) == ("forecast", True, 300, 8)
+
+
+def test_measured_steps_are_scaled_out_without_a_gpu_being_named(here):
+    records = [
+        factories.make_record(cell=factories.make_cell(config, 4), measurement=factories.make_measurement(times_s))
+        for config, times_s in (("fp32", [0.2] * 12), ("fp32+dali", [0.1] * 12))
+    ]
+    (here / "run.jsonl").write_bytes(b"".join(record.encode(made) + b"\n" for made in records))
+    words = ("forecast", "--over", "run.jsonl", "--ranks", "64", "--link", "12.5,10", "--json")
+    [cell] = json.loads(tcbench(here, *words).out)["cells"]
+    assert (cell["config"], cell["step_s"], cell["bound"]) == ("fp32+dali", pytest.approx(0.1), False)
+    assert cell["gradient_bytes"] == 4 * 25_557_032
+    asked = json.loads(tcbench(here, *words, "--config", "fp32*").out)["cells"]
+    assert [cell["config"] for cell in asked] == ["fp32", "fp32+dali"]
+    (here / "mine/box").mkdir(parents=True)
+    (here / "run.jsonl").rename(here / "mine/box/run.jsonl")
+    [of_id] = json.loads(tcbench(here, "forecast", "--over", "run", "--out", "mine", *words[3:]).out)["cells"]
+    assert of_id == cell
+    words = ("forecast", "--over", "mine", *words[3:])
+    done = tcbench(here, *words, "--bs", "8")
+    assert (done.code, done.out) == (2, "")
+    assert "--bs 8: not in these results" in done.err

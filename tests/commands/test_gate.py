@@ -1,0 +1,440 @@
+"""`tcbench gate` as a user meets it: on a throw-away git project with a training step and a clock of its own.
+
+Two gates run their trials, and one is interrupted; the others have stand-ins for them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import factories
+import projects
+import pytest
+from command import start, tcbench
+from projects import commit, planted
+from typer.testing import CliRunner
+
+from tcbench.analysis.verdict import Rule
+from tcbench.commands import app
+from tcbench.commands.gate import _BISECT_INTERIMS, _INTERIMS, _new_path, parse_interims
+from tcbench.core import store
+from tcbench.core.errors import TcbenchError
+from tcbench.core.record import Record
+from tcbench.run import gate_file
+from tcbench.run.runner import Launch, Runner
+
+QUICK = ("./my_step.toml", "--max-time", "0.25", "--quiet")
+
+
+@pytest.fixture
+def project(tmp_path):
+    return projects.make(tmp_path / "mine")
+
+
+class StandIn(Runner):
+    """Runs no trial: each side's Python, in the side's folder, imports the step and says how much longer it takes."""
+
+    def run(self, trials):
+        for planned, trial in trials:
+            cell = planned.cell
+            try:
+                planted_s = _planted_s(self.launch)
+            except subprocess.CalledProcessError as error:
+                reason = error.stderr.splitlines()[-1]
+                yield factories.make_record(cell=cell, trial=trial, run_id=self.run_id, status="failed", reason=reason)
+            else:
+                rate = cell.batch_size / (0.02 + (planted_s if "deep" in cell.rungs else 0.0))
+                yield factories.make_record(cell=cell, trial=trial, run_id=self.run_id, images_per_s=rate)
+
+
+def _planted_s(launch: Launch) -> float:
+    code = "import os, my_step as s; print(getattr(s, 'PLANTED_S', 0) + float(os.environ.get('PLANTED_S', 0)))"
+    command = [launch.python, "-c", code]
+    environment = {**os.environ, **launch.variables}
+    done = subprocess.run(command, cwd=launch.folder, env=environment, capture_output=True, text=True, check=True)
+    return float(done.stdout)
+
+
+@pytest.fixture
+def stand_ins(monkeypatch):
+    monkeypatch.setattr("tcbench.run.turns.Runner", StandIn)
+
+
+def left(project: Path, side: str) -> tuple[Record, ...]:
+    """The records of one side."""
+    (path,) = project.glob(f"results/*/gate-*-{side}.jsonl")
+    return store.read([path]).records
+
+
+def cells(text: str) -> dict[str, dict]:
+    return {cell["config"]: cell for cell in json.loads(text)["cells"]}
+
+
+@pytest.mark.slow
+def test_a_bisection_asks_longer_at_the_same_levels() -> None:
+    usual, longer = (parse_interims(text, Rule(0.03)) for text in (_INTERIMS, _BISECT_INTERIMS))
+    assert [one.rule for one in usual] == [one.rule for one in longer]
+    assert (usual[-1].trials, longer[-1].trials) == (8, 24)
+
+
+def test_a_loss_planted_in_the_working_tree_is_found_with_its_cell_and_phase(project):
+    (project / "my_step.py").write_text(planted(30))
+    arguments = ("--base", "HEAD", "--looks", "3,6", "-o", "gate.json", "--format", "json")
+    done = tcbench(project, "gate", *QUICK[:-1], *arguments)
+    assert done.code == 1, done.err
+    assert "my_step/deep, batch size 1: regression: throughput -" in done.out
+    assert "; forward takes " in done.out
+    assert "base HEAD (" in done.out
+    assert "current the working tree (" in done.out
+    judged = cells((project / "gate.json").read_text())
+    assert (judged["my_step/deep"]["verdict"], judged["my_step/deep"]["culprit"]) == ("regression", "forward")
+    assert judged["my_step/flat"]["verdict"] in ("pass", "inconclusive")
+    # Progress: which side and look, the trials that are certain, an ETA.
+    assert "[1/12] base, look 1/2: my_step/deep, batch size 1: " in done.err
+    assert "[2/12] current, look 1/2: my_step/deep, batch size 1: " in done.err
+    assert "(ETA " in done.err
+    # What was measured is kept as it ran: base first, current first, base first.
+    records = [record for side in ("base", "current") for record in left(project, side)]
+    deep = sorted((r for r in records if r.cell.config == "my_step/deep"), key=lambda r: r.started_at)
+    assert "".join(r.run_id[-4] for r in deep)[:6] == "brrbbr"  # b(ase), cu(r)rent
+    assert all(r.status == "ok" for r in records)
+    base = left(project, "base")[0].environment
+    assert base.project_commit == projects.git(project, "rev-parse", "--short=12", "HEAD")
+    assert tcbench(project, "compare", *(f"{r.run_id}" for r in (records[0], records[-1]))).code == 1
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("stand_ins")
+def test_a_loss_between_two_commits_is_found_whatever_the_working_tree_says(project):
+    commit(project, my_step__py=planted(2))
+    (project / "my_step.py").write_text("raise SystemExit")
+    arguments = ("--config", "deep", "--base", "HEAD~1", "--current", "HEAD", "--looks", "3,6")
+    done = tcbench(project, "gate", *QUICK, *arguments)
+    assert done.code == 1, done.err
+    assert "my_step/deep, batch size 1: regression" in done.out
+    assert done.err == ""
+
+
+@pytest.mark.usefixtures("stand_ins")
+def test_without_a_loss_it_passes(project):
+    commit(project, other__txt="nothing of the step")
+    done = tcbench(project, "gate", *QUICK, "--base", "HEAD~1", "--config", "deep")
+    assert done.code == 0, done.out
+    assert "regression" not in done.out
+
+
+@pytest.mark.slow
+def test_two_interpreters_are_compared_whatever_libraries_they_have(project, tmp_path):
+    """The same version of Python and tcbench, another NumPy by its own word: allowed, and shown."""
+    (tmp_path / "lib/numpy-9.9.dist-info").mkdir(parents=True)
+    (tmp_path / "lib/numpy-9.9.dist-info/METADATA").write_text("Metadata-Version: 2.1\nName: numpy\nVersion: 9.9\n")
+    (project / "my_step.py").write_text(projects.STEP + "\nPACKAGES = ('numpy',)\n")
+    slow = projects.interpreter(tmp_path / "slow", f"export PLANTED_S=0.03 PYTHONPATH={tmp_path}/lib")
+    arguments = ("--base-python", sys.executable, "--current-python", str(slow), "--config", "deep", "--looks", "3,6")
+    done = tcbench(project, "gate", *QUICK, *arguments, "--format", "json", "-o", "gate.json")
+    assert done.code == 1, done.err
+    text = (project / "gate.json").read_text()
+    assert json.loads(text)["base"] == sys.executable
+    deep = cells(text)["my_step/deep"]
+    assert deep["verdict"] == "regression"
+    assert max(deep["phases"], key=lambda phase: phase["change_s"]["value"])["name"] == "forward"
+    assert "allowed to differ: libraries: numpy: " in done.out
+    assert " -> 9.9" in done.out
+
+
+@pytest.mark.slow
+def test_a_worker_that_speaks_no_protocol_is_a_record_and_never_a_hang(project, tmp_path):
+    talks = (
+        f"""[ "$2" = -m ] && exec {sys.executable} -c 'import os, sys; os.write(int(sys.argv[1]), b"hi\\n")' "$4" """
+    )
+    dies = f"""[ "$2" = -m ] && exec {sys.executable} -c 'raise KeyError("rungs")' """
+    for name, body, said in (
+        ("talks", talks, "the worker sent something that is no message"),
+        ("dies", dies, "the worker ended without a result (exit code 1): KeyError: 'rungs'"),
+    ):
+        python = projects.interpreter(tmp_path / name, body)
+        arguments = ("--config", "deep", "--base-python", sys.executable, "--current-python", str(python))
+        done = tcbench(project, "gate", *QUICK, *arguments, "--out", name)
+        assert done.code == 1, done.err
+        assert f"changed status: ok -> crashed: {said}" in done.out
+        assert "Traceback" not in done.err
+
+
+def test_a_spent_budget_leaves_the_rest_inconclusive_and_says_so(project, monkeypatch):
+    class Slow(Runner):
+        def run(self, trials):
+            time.sleep(1.0 if "current" in self.run_id else 0.0)
+            yield from (factories.make_record(cell=planned.cell, trial=trial) for planned, trial in trials)
+
+    monkeypatch.setattr("tcbench.run.turns.Runner", Slow)
+    arguments = ("--base-python", sys.executable, "--config", "deep", "--budget", "1s", "--strict")
+    done = tcbench(project, "gate", *QUICK, *arguments)
+    assert done.code == 4, done.err
+    assert "the budget of 1 s was spent: cells not yet decided are inconclusive" in done.out
+    assert [len(store.read([path]).records) for path in project.glob("results/*/*.jsonl")] == [1, 1]
+
+
+@pytest.mark.usefixtures("stand_ins")
+def test_a_budget_for_one_side_alone_is_not_green(project):
+    done = tcbench(project, "gate", *QUICK, "--base", "HEAD", "--budget", "0.01", "--config", "deep")
+    assert done.code == 5, done.out
+    assert "nothing was measured on both sides: the budget was spent before look 1 of 4 (3 trials a side)" in done.err
+    assert [len(store.read([path]).records) for path in project.glob("results/*/*.jsonl")] == [1]
+
+
+@pytest.mark.slow
+def test_an_interrupt_keeps_what_is_done_for_compare(project):
+    arguments = ("--base", "HEAD", "--looks", "8", "--config", "deep")
+    with start(project, "gate", *QUICK[:-1], *arguments, stdout=subprocess.DEVNULL) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if line.startswith("[2/"):
+                break
+        time.sleep(0.1)
+        process.send_signal(signal.SIGINT)
+        rest = process.stderr.read()
+        assert process.wait(60) == 130
+    assert "interrupted; 2 records kept; go on with: tcbench gate ./my_step.toml" in rest
+    assert " --resume; what is there: tcbench compare results/" in rest
+    named = rest.strip().rpartition("tcbench compare ")[2].split()
+    done = tcbench(project, "compare", *named)
+    assert (done.code, "one process tells nothing of how processes differ" in done.out) == (0, True)
+    assert "NOT SETTLED: nothing was proven: 1 inconclusive" in done.out
+
+
+def invoked(project, monkeypatch, *arguments: str):
+    """`tcbench gate` in this process."""
+    monkeypatch.chdir(project)
+    monkeypatch.setattr(sys, "argv", ["tcbench", "gate", *QUICK, *arguments])
+    return CliRunner().invoke(app, ["gate", *QUICK, *arguments], catch_exceptions=False)
+
+
+class Wavering(Runner):
+    """Trials that differ by 10% and more, the sides by nothing: nothing can be said."""
+
+    most = 1000
+
+    def run(self, trials):
+        for planned, trial in trials:
+            if Wavering.most == 0:
+                raise KeyboardInterrupt
+            Wavering.most -= 1
+            rate = 50 * (1 + 0.3 * ((trial + ("current" in self.run_id)) % 2))
+            yield factories.make_record(cell=planned.cell, trial=trial, run_id=self.run_id, images_per_s=rate)
+
+
+@pytest.fixture
+def wavering(monkeypatch):
+    monkeypatch.setattr(Wavering, "most", 1000)
+    monkeypatch.setattr("tcbench.run.turns.Runner", Wavering)
+
+
+def test_an_interrupted_gate_goes_on_and_measures_nothing_twice(project, monkeypatch, wavering):
+    arguments = ("--base", "HEAD", "--looks", "2,3", "--threshold", "10%", "--config", "deep")
+    monkeypatch.setattr(Wavering, "most", 3)
+    assert invoked(project, monkeypatch, *arguments).exit_code == 130
+    (path,) = project.glob("results/*/gate-*-verdicts.json")
+    assert not gate_file.read(path).finished
+    monkeypatch.setattr(Wavering, "most", 1000)
+    # Another question is not gone on with: neither of other looks, nor of other code.
+    with pytest.raises(TcbenchError, match="was asked another thing \\(trials is not what it was\\)"):
+        invoked(project, monkeypatch, *arguments, "--looks", "2,4", "--resume")
+    kept = (project / "my_step.py").read_text()
+    (project / "my_step.py").write_text(planted(1))
+    with pytest.raises(TcbenchError, match="was asked another thing \\(current is not what it was\\)"):
+        invoked(project, monkeypatch, *arguments, "--resume")
+    (project / "my_step.py").write_text(kept)
+    done = invoked(project, monkeypatch, *arguments, "--resume")
+    assert done.exit_code == 4, done.output
+    of_sides = [left(project, side) for side in ("base", "current")]
+    assert [[record.trial for record in of_side] for of_side in of_sides] == [[0, 1, 2], [0, 1, 2]]
+    assert gate_file.read(path).finished
+    assert Wavering.most == 997
+    again = invoked(project, monkeypatch, *arguments, "--resume")
+    assert len(list(project.glob("results/*/gate-*-verdicts.json"))) == 2, again.output
+
+
+def test_nothing_settled_is_loud_and_fails_unless_it_is_allowed(project, monkeypatch, wavering):
+    arguments = ("--base", "HEAD", "--looks", "2,3", "--config", "deep")
+    done = invoked(project, monkeypatch, *arguments)
+    assert (done.exit_code, "NOT SETTLED: nothing was proven: 1 inconclusive" in done.output) == (4, True)
+    assert "base and current are the same code (the working tree (" in done.output
+    assert "a slowdown of 5% would be seen in " in done.output
+    assert invoked(project, monkeypatch, *arguments, "--lenient").exit_code == 0
+    with pytest.raises(TcbenchError, match="--strict and --lenient: expected one of them"):
+        invoked(project, monkeypatch, *arguments, "--lenient", "--strict")
+
+
+def test_a_gates_records_are_compared_by_its_own_verdicts(project, monkeypatch, wavering):
+    """All trials at once would be judged at another level: the file says what the gate said."""
+    invoked(project, monkeypatch, "--base", "HEAD", "--looks", "2,3", "--config", "deep", "--threshold", "10%")
+    (path,) = project.glob("results/*/gate-*-verdicts.json")
+    content = json.loads(path.read_text())
+    assert (content["schema"], content["schema_version"]) == ("tcbench-gate", 1)
+    assert [one["verdict"] for one in content["verdicts"]] == ["inconclusive"]
+    content["judged"][0]["decisions"] = [["regression", 2]]
+    path.write_text(json.dumps(content))
+    sides = [str(side) for side in gate_file.record_files(path).values()]
+    monkeypatch.chdir(project)
+    done = CliRunner().invoke(app, ["compare", *sides], catch_exceptions=False)
+    assert done.exit_code == 1
+    assert "1 regression at a threshold of 10%" in done.output
+    assert f"the verdicts are the gate's ({path})" in done.output
+    anew = CliRunner().invoke(app, ["compare", *sides, "--threshold", "10%"], catch_exceptions=False)
+    assert "1 inconclusive at a threshold of 10%" in anew.output
+    page = CliRunner().invoke(app, ["report", sides[1], "-o", "page.html"], catch_exceptions=False)
+    assert page.exit_code == 0, page.output
+    assert "regression" in (project / "page.html").read_text()
+    both = CliRunner().invoke(app, ["report", *sides, "-o", "both.html"], catch_exceptions=False)
+    assert both.exit_code == 0, both.output
+    assert ">regression<" in (project / "both.html").read_text()
+    path.write_text("{}")
+    with pytest.raises(TcbenchError, match=r"expected the verdicts of a gate \(tcbench-gate 1\)"):
+        CliRunner().invoke(app, ["compare", *sides], catch_exceptions=False)
+
+
+def test_a_dry_run_says_trials_and_minutes_and_measures_nothing(project, monkeypatch):
+    done = invoked(project, monkeypatch, "--base", "HEAD", "--dry-run", "--budget", "10min")
+    assert done.exit_code == 0, done.output
+    assert "base HEAD (" in done.output
+    assert "2 cells, 12 to 32 trials, about " in done.output
+    assert "a guess: nothing was measured here yet" in done.output
+    assert "--budget ends it after 10 min 00 s" in done.output
+    assert not list(project.glob("results/**/*"))
+
+
+@pytest.mark.usefixtures("stand_ins")
+def test_the_environment_of_a_revision_is_made_and_runs_there(project, tmp_path):
+    commit(project, pyproject__toml='[project]\nname = "mine"\nversion = "1"\n')
+    python = projects.interpreter(tmp_path / "python", "export PLANTED_S=0.002")
+    setup = f"mkdir -p .venv/bin && cp {python} .venv/bin/python"
+    arguments = ("--config", "deep", "--base", "HEAD", "--setup", setup)
+    done = tcbench(project, "gate", *QUICK, *arguments, "--looks", "2", "--format", "json")
+    assert done.code == 0, done.err
+    assert cells(done.out)["my_step/deep"]["verdict"] in ("improved", "inconclusive")
+    assert cells(done.out)["my_step/deep"]["ratio"]["value"] > 1.03
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((), "expected one of --base REVISION and --base-python PYTHON"),
+        (("--base-python", "missing/python"), "missing/python cannot be started in "),
+        (("--base-python", "no-such-python"), "--base-python no-such-python: no such command on PATH"),
+        (("--base", "HEAD", "--looks", "4,3"), "--looks 4,3: expected ascending numbers of trials"),
+        (("--base", "HEAD", "--looks", "3,4,5,6,7"), "--looks 3,4,5,6,7: expected one to 4 looks, got 5"),
+        (("--base", "HEAD", "--looks", "1"), "--looks 1: expected ascending numbers of trials from 2 up"),
+        (("--base", "HEAD", "--looks", "three"), "--looks 'three': expected numbers of trials, such as 3,4,6,8"),
+        (("--base", "HEAD", "--budget", "-1"), "--budget '-1': expected a time above 0, such as 4m, 90s or 1h"),
+        (("--base", "HEAD", "--threshold", "300%"), "--threshold 300%: expected a share"),
+        (("--base", "HEAD", "--config", "none*"), "--config 'none*': matches none of "),
+    ],
+)
+def test_a_mistake_is_one_clear_line(project, arguments, said, monkeypatch):
+    monkeypatch.chdir(project)
+    with pytest.raises(TcbenchError) as error:
+        CliRunner().invoke(app, ["gate", *QUICK, *arguments], catch_exceptions=False)
+    assert error.value.exit_code == 2
+    assert said in str(error.value)
+    assert "\n" not in str(error.value)
+    assert not list(project.glob("results/*/*"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--base", "nope"), "--base 'nope': no such commit in "),
+        (("--base", "HEAD", "--setup", "echo no; exit 7"), "with exit code 7: no (all of it: "),
+    ],
+)
+def test_a_side_that_cannot_be_prepared_ends_with_code_2(project, arguments, said):
+    done = tcbench(project, "gate", *QUICK, *arguments)
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    assert done.err.startswith("tcbench: error: ")
+    assert said in done.err
+
+
+def test_outside_of_a_repository_there_is_one_clear_line(tmp_path):
+    done = tcbench(tmp_path, "gate", "--base", "HEAD", GIT_CEILING_DIRECTORIES=str(tmp_path.parent))
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    assert "is in no git repository" in done.err
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("stand_ins")
+def test_a_cell_that_only_the_base_has_is_missing(project):
+    scenario = (project / "my_step.toml").read_text(encoding="utf-8")
+    kept, last = scenario[: scenario.rindex("[[config]]")], scenario[scenario.rindex("[[config]]") :]
+    (project / "my_step.toml").write_text(kept, encoding="utf-8")
+    done = tcbench(project, "gate", *QUICK, "--base", "HEAD", "--looks", "2", "--threshold", "90%")
+    assert done.code == 1, done.err
+    assert "1 missing" in done.out
+    assert f"my_step/{'deep' if 'deep' in last else 'flat'}, batch size 1: missing: not in current" in done.out
+    allowed = tcbench(
+        project, "gate", *QUICK, "--base", "HEAD", "--looks", "2", "--threshold", "90%", "--allow", "missing"
+    )
+    assert allowed.code == 0, allowed.out
+
+
+@pytest.mark.usefixtures("stand_ins")
+def test_a_base_whose_scenario_cannot_be_read_leaves_a_note(project):
+    good = (project / "my_step.toml").read_text(encoding="utf-8")
+    commit(project, **{"my_step.toml": "schema = 99"})
+    (project / "my_step.toml").write_text(good, encoding="utf-8")
+    done = tcbench(
+        project, "gate", *QUICK[:-1], "--base", "HEAD", "--looks", "2", "--threshold", "90%", "--budget", "0.01"
+    )
+    assert "note: whether cells are missing is not known" in done.err
+
+
+def test_nothing_is_measured_before_it_is_known_where_to_write(project):
+    done = tcbench(project, "gate", *QUICK, "--base", "HEAD", "-o", "my_step.toml/out.json", "--format", "json")
+    assert done.code == 2
+    assert "my_step.toml/out.json: cannot be written" in done.err
+    assert not list(project.glob("results/**/*.jsonl"))
+
+
+@pytest.mark.usefixtures("stand_ins")
+def test_a_step_that_runs_on_neither_side_is_not_green(project):
+    commit(project, **{"my_step.py": "import no_such_module"})
+    done = tcbench(project, "gate", *QUICK, "--base", "HEAD")
+    assert done.code == 5, done.out
+    assert "nothing was measured on both sides" in done.err
+
+
+@pytest.mark.usefixtures("stand_ins")
+@pytest.mark.parametrize("strict", [(), ("--strict",)])
+def test_a_base_that_runs_in_no_cell_is_not_green(project, strict):
+    good = (project / "my_step.py").read_text()
+    commit(project, **{"my_step.py": "def open_session(cell) return 1"})
+    (project / "my_step.py").write_text(good)
+    done = tcbench(project, "gate", *QUICK, "--base", "HEAD", *strict)
+    assert done.code == 5, done.out
+    assert "nothing was measured on both sides: failed -> ok: base: SyntaxError: " in done.err.splitlines()[-1]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("stand_ins")
+def test_a_step_in_a_submodule_runs_on_both_sides(project, tmp_path):
+    library = projects.make(tmp_path / "library")
+    projects.add_submodule(project, library, "lib")
+    commit(project, my_step__py="from lib.my_step import open_session")
+    done = tcbench(project, "gate", *QUICK, "--base", "HEAD", "--looks", "2", "--threshold", "90%")
+    assert done.code == 0, done.out + done.err
+    assert [record.status for record in left(project, "base")] == ["ok"] * 4
+
+
+def test_two_gates_of_one_name_have_files_of_their_own(project, monkeypatch):
+    """One that begins in the same second, and ends with nothing measured, takes nothing of the other's away."""
+    monkeypatch.setattr(store, "new_run_id", lambda scenario: f"{scenario}-20261122-101010")
+    first, second = (_new_path(project / "results", "machine") for _ in range(2))
+    assert [path.name for path in gate_file.record_files(first).values()] == [
+        "gate-20261122-101010-base.jsonl",
+        "gate-20261122-101010-current.jsonl",
+    ]
+    assert second.name == "gate-20261122-101010-2-verdicts.json"

@@ -1,0 +1,203 @@
+"""Every command on a step of the user's own: none ends in an internal error, none speaks of ResNet-50's rungs."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from command import Done, tcbench
+from factories import make_cell, make_environment, make_measurement, make_record
+
+from tcbench.analysis.roofline import Ceilings
+from tcbench.commands import app
+from tcbench.core import record as records
+from tcbench.core.record import Input, PhaseTimes
+from tcbench.run import ceilings
+
+STEP = """
+def open_session(cell):
+    raise AssertionError("nothing here builds a session")
+"""
+
+SCENARIO = """
+schema = 1
+title = "An MLP"
+unit = "samples"
+base = "plain+inplace"
+
+[measure]
+batch_sizes = [16, 64]
+
+[[config]]
+backend = "my_step:open_session"
+rungs = ["plain"]
+
+[[config]]
+backend = "my_step:open_session"
+rungs = ["plain", "inplace"]
+"""
+"""Without `model.name`: records of older runs of it bear resnet50's, as those here do."""
+
+RUN = "results/a-machine/my_step-20260101-000000.jsonl"
+EARLIER = "earlier.jsonl"
+FIGURE = ("-o", "figure.png")
+
+COMMANDS: dict[str, list[tuple[tuple[str, ...], int]]] = {
+    "run": [(("./my_step.toml", "--dry-run"), 0), (("./my_step.toml", "--dry-run", "--config", "inplace"), 2)],
+    "submit": [(("./my_step.toml", "--dry-run", "--partition", "p"), 2)],
+    "profile": [(("nothing/plain", "./my_step.toml"), 2)],
+    "forecast": [(("./my_step.toml", "--gpu", "V100"), 2)],
+    "plot": [
+        ((RUN, *FIGURE), 0),
+        ((RUN, "--kind", "ladder", *FIGURE), 0),
+        ((RUN, "--by", "machine", *FIGURE), 0),
+        ((RUN, "--slide", "33", *FIGURE), 2),
+        ((RUN, "--kind", "scaling", *FIGURE), 2),
+    ],
+    "timeline": [((RUN, *FIGURE), 0)],
+    "explain": [((RUN, "--details"), 0), ((RUN, "--json"), 0)],
+    "claims": [((RUN,), 2), ((RUN, "--scenario", "./my_step.toml"), 0)],
+    "report": [((RUN, "-o", "report.html"), 0), ((RUN, "-o", "report.html", "--compare", EARLIER), 0)],
+    "compare": [((EARLIER, RUN, "--format", form), 0) for form in ("table", "markdown", "json", "junit")],
+    "diff": [((RUN, RUN), 0)],
+    "gate": [(("./my_step.toml", "--base", "nothing"), 2)],
+    "export": [((RUN, "--format", form), 0) for form in ("csv", "bencher", "github-action-benchmark")],
+    "roofline": [((RUN, *FIGURE), 2)],
+    "numerics": [(("my_step/plain",), 2)],
+    "baseline": [(("set", "main", RUN), 0), (("list",), 0), (("show", "main"), 0), (("remove", "main"), 0)],
+    "history": [((), 0), ((*FIGURE,), 0)],
+    "list": [((), 0)],
+    "doctor": [],  # looks at the machine alone
+    "data": [],  # makes JPEGs
+}
+"""By command: what it is given, and what it ends with."""
+
+
+def record(config: str, batch_size: int, trial: int) -> bytes:
+    step_s = {"plain": 0.02, "plain+inplace": 0.015}[config] * batch_size / 16
+    shares = {"fetch": 0.1, "attend": 0.6, "sharpen": 0.3}
+    phases = tuple(PhaseTimes(name=name, host_s=(share * step_s,) * 3) for name, share in shares.items())
+    cell = make_cell(
+        f"my_step/{config}",
+        batch_size,
+        backend="my_step:open_session",
+        rungs=tuple(config.split("+")),
+        scenario="my_step",
+        input=Input(kind="own"),
+        image_size=224,
+        unit="samples",
+        base="my_step/plain+inplace",
+    )
+    times_s = [step_s * (1 + 0.001 * ((7 * k + trial) % 5)) for k in range(12)]
+    measurement = make_measurement(times_s, phases=phases, macs_per_image=0, prefetch_depth=0)
+    environment = make_environment("a-machine", commit="a1b2c3d", project_commit="f00dfeedbeef")
+    made = make_record(cell=cell, measurement=measurement, environment=environment, trial=trial)
+    return records.encode(made) + b"\n"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The step, its scenario, and the records of its run."""
+    root = tmp_path_factory.mktemp("own")
+    (root / "my_step.py").write_text(STEP, "utf-8")
+    (root / "my_step.toml").write_text(SCENARIO, "utf-8")
+    run = root / RUN
+    run.parent.mkdir(parents=True)
+    cells = [(config, size) for config in ("plain", "plain+inplace") for size in (16, 64)]
+    for path, trials in ((run, (0, 1)), (root / EARLIER, (2, 3))):
+        path.write_bytes(b"".join(record(*cell, trial) for trial in trials for cell in cells))
+    return root
+
+
+def test_the_table_names_every_command() -> None:
+    group: Any = typer.main.get_command(app)
+    assert set(COMMANDS) == set(group.commands)
+
+
+@pytest.mark.parametrize(
+    ("command", "words", "code"),
+    [(command, words, code) for command, calls in COMMANDS.items() for words, code in calls],
+    ids=lambda value: value if isinstance(value, str) else None,
+)
+def test_no_command_ends_in_an_internal_error(folder: Path, command: str, words: tuple[str, ...], code: int) -> None:
+    done = tcbench(folder, command, *words)
+    assert done.code == code, done.err + done.out
+    assert "internal error" not in done.err
+    if code:
+        assert done.err.strip().count("\n") == 0
+
+
+def said(folder: Path, *words: str) -> Done:
+    done = tcbench(folder, *words)
+    assert done.code == 0, done.err
+    return done
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("explain", RUN, "--details"),
+        ("compare", EARLIER, RUN),
+        ("compare", EARLIER, RUN, "--format", "markdown"),
+        ("history",),
+        ("export", RUN, "--format", "github-action-benchmark"),
+    ],
+    ids=lambda words: " ".join(words),
+)
+def test_what_is_counted_bears_the_scenarios_unit(folder: Path, words: tuple[str, ...]) -> None:
+    out = said(folder, *words).out
+    assert "samples/s" in out
+    assert "images" not in out.replace("images_per_s", "")
+
+
+FOREIGN = re.compile(r"\bv1\b|classes|\b224\b|learning rate|loss scale|image(?!s[_-]per)", re.IGNORECASE)
+"""What is said of networks that train on images: of a step of the user's own nobody knows such a thing."""
+
+
+def test_the_page_bears_the_unit_and_the_base(folder: Path) -> None:
+    said(folder, "report", RUN, "-o", "page.html")
+    page = re.sub(r"<(script|style)\b.*?</\1>", "", (folder / "page.html").read_text("utf-8"), flags=re.DOTALL)
+    assert "samples/s" in page and "Samples per second" in page
+    assert "vs my_step/plain+inplace" in page
+    assert "images/s" not in page and "Images per second" not in page
+    assert not FOREIGN.findall(re.sub(r"<[^>]*>", "\n", page))
+
+
+def test_no_field_of_a_network_stands_on_somebody_elses_step(folder: Path) -> None:
+    for form in ("github-action-benchmark", "bencher"):
+        assert not FOREIGN.findall(said(folder, "export", RUN, "--format", form).out)
+    for per in ("trial", "cell", "step"):
+        [row, *_] = json.loads(said(folder, "export", RUN, "--format", "json", "--per", per).out)["rows"]
+        assert (row["image_size"], row["variant"]) == (None, None)
+    assert json.loads(said(folder, "explain", RUN, "--json").out)["cells"][0]["image_size"] is None
+
+
+def test_exports_name_the_projects_commit(folder: Path) -> None:
+    for per in ("trial", "cell"):
+        rows = json.loads(said(folder, "export", RUN, "--format", "json", "--per", per).out)["rows"]
+        assert {(row["project_commit"], row["commit"]) for row in rows} == {("f00dfeedbeef", "a1b2c3d")}
+
+
+def test_advice_comes_of_the_steps_own_rungs_alone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ceilings, "_kept", lambda _: Ceilings("it", (("fp32", 1e11),), 1e10, True, "measured"))
+    cells = json.loads(said(folder, "explain", RUN, "--json").out)["cells"]
+    assert [(cell["bottleneck"]["dominant_phase"], cell["unit"]) for cell in cells] == [("attend", "samples")] * 4
+    by_config = {(cell["config"], cell["batch_size"]): cell for cell in cells}
+    plain = by_config["my_step/plain", 16]
+    assert [gain["added"] for gain in plain["gains"]] == [["inplace"]]  # and nothing of ours
+    assert plain["next"]["added"] == ["inplace"]  # it was measured, and is faster
+    assert plain["next"]["images_per_s_at_most"] is None  # what it does nobody here knows
+    assert by_config["my_step/plain+inplace", 16]["next"] is None
+    out = said(folder, "explain", RUN).out
+    assert "attend 60%" in out and "host-bound" not in out
+    assert "arithmetic" not in out  # that of a ResNet-50
+
+
+def test_a_roofline_says_that_nothing_is_known_of_its_layers(folder: Path) -> None:
+    done = tcbench(folder, "roofline", RUN)
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    assert "my_step/plain is a step of one's own, of whose layers nothing is known here" in done.err

@@ -1,0 +1,51 @@
+"""Pictures and pages without -o: beside their records, or in the working folder, which is said."""
+
+from __future__ import annotations
+
+import factories
+import pytest
+from command import tcbench
+
+from tcbench.core import record
+
+
+def write(path, run_id):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"".join(record.encode(one) + b"\n" for one in factories.make_trials(trials=2)))
+
+
+@pytest.fixture
+def runs(tmp_path):
+    for name in ("a/one", "a/two", "b/three"):
+        write(tmp_path / f"{name}.jsonl", name)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("words", "left"),
+    [
+        (("plot", "a/one.jsonl"), "a/one-throughput.png"),
+        (("plot", "a/one.jsonl", "a/two.jsonl"), "a/throughput.png"),
+        (("report", "a"), "a/report.html"),
+        (("report", "a/one.jsonl"), "a/one-report.html"),
+    ],
+)
+def test_they_are_beside_the_results_of_one_folder(runs, words, left):
+    done = tcbench(runs, *words)
+    assert (done.code, done.out) == (0, f"wrote {left}\n"), done.err
+    assert (runs / left).exists()
+
+
+def test_those_of_several_folders_are_in_the_working_folder(runs):
+    done = tcbench(runs, "plot", "a/one.jsonl", "b/three.jsonl")
+    assert (done.code, done.out) == (0, "wrote throughput.png\n"), done.err
+    said = "note: the results are of several folders, so throughput.png is in the working folder; -o names another file"
+    assert said in done.err
+
+
+def test_those_of_a_folder_that_takes_no_files_are_in_the_working_folder(runs, monkeypatch):
+    monkeypatch.setattr("tcbench.present.results.os.access", lambda path, mode: str(path) != "a")
+    done = tcbench(runs, "report", "a/one.jsonl")
+    assert (done.code, done.out) == (0, "wrote report.html\n"), done.err
+    assert "note: a cannot be written, so report.html is in the working folder" in done.err
+    assert sorted(path.name for path in (runs / "a").iterdir()) == ["one.jsonl", "two.jsonl"]

@@ -1,0 +1,289 @@
+"""`tcbench profile` as a user meets it."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import signal
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+from command import Done, finish, next_step, start, tcbench
+from factories import make_record
+from timelines import record_in
+
+from tcbench import tracing
+from tcbench.analysis.host_time import functions, phase_s
+from tcbench.commands import profile
+from tcbench.core.errors import SelectionError
+from tcbench.core.store import Store
+from tcbench.engine.feeds.generated import generate
+from tcbench.run import profiler
+from tcbench.tracing import host, nsys
+from tcbench.views.host import files as host_profiles
+
+CELL = ("profile", "fp32+dali", "cpu", "--bs", "2", "--device", "cpu", "--image-size", "32")
+
+
+pytestmark = pytest.mark.usefixtures("generated")
+
+
+@pytest.fixture(autouse=True)
+def short_timed_pass(monkeypatch):
+    monkeypatch.setattr(profile, "_TIMED_S", 0.3)
+
+
+def left(here: Path, suffix: str) -> list[Path]:
+    return list(here.glob(f"results/*/profile-fp32+dali-bs2-cpu-*{suffix}"))
+
+
+def test_a_profile_leaves_a_trace_a_picture_and_a_summary(tmp_path):
+    done = tcbench(tmp_path, *CELL, "--tool", "ranges", "--steps", "4")
+    assert done.code == 0, done.err
+    (trace,), (picture,), (text,) = (left(tmp_path, suffix) for suffix in (".json.gz", ".png", ".txt"))
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    summary = text.read_text().strip()
+    assert summary.startswith("fp32+dali, batch size 2 on ")
+    assert summary in done.out
+    assert all(str(path.relative_to(tmp_path)) in done.out for path in (trace, picture, text))
+    assert tcbench(tmp_path, *next_step(done)).code == 0
+
+    (timeline,) = tracing.read(trace)
+    record = record_in(trace)
+    measured = record.measurement
+    assert (timeline.source, timeline.label, timeline.batch_size) == ("ranges", record.cell.label, 2)
+    first = measured.warmup_steps + measured.timed_steps
+    assert [s.step for s in timeline.steps] == list(range(first, first + 4))
+    phases = timeline.of("host", "phase")
+    assert [s.name for s in phases] == [phase.name for phase in measured.phases] * 4
+    for phase in measured.phases:
+        spans = [s.duration_s for s in phases if s.name == phase.name]
+        assert spans == pytest.approx(phase.host_s, abs=1e-8)
+    assert {"stem/conv", "block16.c/bn", "loss"} <= {s.name for s in timeline.of("host", "layer")}
+    work = timeline.of("io", "work")
+    assert all("DALI" in s.name or "Prefetch" in s.name for s in work)
+    beside = [s for s in work if any(p.begin_s < s.end_s and s.begin_s < p.end_s for p in phases if p.name != "io")]
+    assert beside, "DALI's threads work while the step computes"
+
+
+@pytest.mark.slow
+def test_the_base_configs_input_has_no_threads_of_its_own(tmp_path):
+    done = tcbench(tmp_path, "profile", "fp32", *CELL[2:], "--tool", "ranges", "-n", "2", "-q")
+    assert done.code == 0, done.err
+    (trace,) = tmp_path.glob("results/*/*.json.gz")
+    (timeline,) = tracing.read(trace)
+    assert not timeline.of("io")
+    assert any(s.name == "io" and s.duration_s > 1e-3 for s in timeline.of("host", "phase"))
+
+
+@pytest.mark.skipif(importlib.util.find_spec("mpi4py") is None, reason="needs mpi4py (uv run --extra mpi)")
+@pytest.mark.slow
+def test_many_ranks_leave_a_timeline_of_each(tmp_path):
+    words = (
+        "--bs",
+        "1",
+        "--ranks",
+        "2",
+        "--device",
+        "cpu",
+        "--image-size",
+        "32",
+        "--data",
+        "synthetic",
+        "-n",
+        "2",
+        "-q",
+    )
+    done = tcbench(tmp_path, "profile", "fp32", "cpu", *words)
+    assert done.code == 0, done.err
+    (trace,) = tmp_path.glob("results/*/profile-fp32-bs1-ranks2-cpu-*.json.gz")
+    timelines = tracing.read(trace)
+    assert [one.label for one in timelines] == [f"fp32, batch size 1, 2 ranks: rank {rank}" for rank in (0, 1)]
+    parts = record_in(trace).measurement.ranks
+    for timeline, part in zip(timelines, parts, strict=True):
+        spans = [s for s in timeline.of("host", "phase") if s.name == "allreduce"]
+        assert [s.duration_s for s in spans] == pytest.approx(
+            next(phase.host_s for phase in part.phases if phase.name == "allreduce"), abs=1e-8
+        )
+    assert all(f"2 ranks: rank {rank} on " in done.out for rank in (0, 1))
+
+
+@pytest.mark.nsys
+@pytest.mark.skipif(shutil.which("nsys") is None, reason="nsys (Nsight Systems) is not on PATH")
+@pytest.mark.slow
+def test_with_nsight_systems_the_profiled_steps_come_from_its_report(tmp_path):
+    done = tcbench(tmp_path, *CELL, "--steps", "3", "--data", "synthetic")
+    assert done.code == 0, done.err
+    (trace,), (report,) = left(tmp_path, ".json.gz"), left(tmp_path, ".nsys-rep")
+    (timeline,), measured = tracing.read(trace), record_in(trace).measurement
+    assert timeline.source == "nsys"
+    assert len(timeline.steps) == 3
+    for phase in measured.phases:
+        seen = sum(s.duration_s for s in timeline.of("host", "phase") if s.name == phase.name)
+        assert seen == pytest.approx(sum(phase.host_s), rel=0.05, abs=1e-3)
+    (whole,) = tracing.read(report)
+    assert len(whole.steps) == measured.warmup_steps + measured.timed_steps + 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["fp32", "--tool", "vtune"], "'--tool': 'vtune' is not one of 'auto', 'nsys', 'cupti', 'ranges'"),
+        (["fp32", "--tool", "nsys"], "nsys is not on PATH"),
+        (["fp32", "--tool", "cupti"], "--tool cupti records GPUs only, and the device is cpu"),
+        (["fp32", "--tool", "nsys", "--ranks", "2"], "--tool nsys: records one process"),
+        (["fp3"], "'fp3': unknown"),
+        (["fp32*"], "profile takes one cell"),
+        (["fp32", "--bs", "4,8"], "profile takes one cell, this names 2"),
+        (["cuda_graph+fp32"], "cannot run here"),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_code_2(tmp_path, arguments, expected):
+    done = tcbench(tmp_path, "profile", *arguments, "--device", "cpu", PATH=str(tmp_path))
+    assert done.code == 2
+    assert expected in done.err
+    assert len(done.err.strip().splitlines()) == 1
+    assert not list(tmp_path.glob("results/**/*.*"))
+
+
+def test_without_cupti_a_gpu_is_recorded_by_ranges_alone_and_that_is_said(monkeypatch):
+    """Only where nothing was asked for: --tool cupti is refused."""
+    monkeypatch.setattr(nsys, "find", lambda: None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    cell = msgspec.structs.replace(make_record("fp16", 64).cell, device="cuda:0")
+    recorder = profiler.recorder_for("auto", cell)
+    assert (recorder.nsys, recorder.inside) == (None, None)
+    assert recorder.note.startswith("ranges alone, no kernels: cupti-python is not installed: uv sync --extra cuda1")
+    assert profiler.recorder_for("ranges", cell).note is None
+    with pytest.raises(SelectionError, match="--tool cupti: cupti-python is not installed: uv sync --extra cuda1"):
+        profiler.recorder_for("cupti", cell)
+
+
+def test_a_cell_that_fails_says_why_with_exit_code_3(tmp_path):
+    done = tcbench(tmp_path, *CELL, "--tool", "ranges", "--data", str(tmp_path / "none"))
+    assert done.code == 2
+    broken = tmp_path / "images" / "a"
+    broken.mkdir(parents=True)
+    header = generate(tmp_path / "set", n_files=1, workers=1).files[0][0].read_bytes()[:2000]
+    for n in range(8):
+        (broken / f"{n}.jpg").write_bytes(header)
+    done = tcbench(tmp_path, *CELL, "--tool", "ranges", "--data", str(broken.parent))
+    assert done.code == 3, done.err
+    assert "fp32+dali, batch size 2: failed" in done.err
+    assert "Traceback" not in done.err
+
+
+@pytest.mark.parametrize("tool", ["ranges", pytest.param("nsys", marks=[pytest.mark.nsys, pytest.mark.slow])])
+def test_ctrl_c_leaves_nothing_running_and_nothing_behind(tmp_path, tool):
+    if tool == "nsys" and shutil.which("nsys") is None:
+        pytest.skip("nsys (Nsight Systems) is not on PATH")
+    process = start(tmp_path, *CELL, "--tool", tool, "--steps", "10000")
+    wait_for(lambda: workers(process.pid))
+    time.sleep(2)
+    process.send_signal(signal.SIGINT)
+    done = finish(process)
+    assert done.code == 130
+    assert "interrupted; nothing was kept" in done.err
+    wait_for(lambda: not workers(process.pid))
+    assert not list(tmp_path.glob("results/*/*"))
+
+
+def workers(runner: int) -> list[int]:
+    """Processes that measure, or profile, for this runner: its keeper, and those that have its session's name."""
+    spans = []
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (path / "cmdline").read_bytes()
+        except OSError:
+            continue
+        ours = f"keeper.py\0{runner}\0".encode() in words or f"tcbench-{runner}".encode() in words
+        if ours and int(path.name) != runner:
+            spans.append(int(path.name))
+    return spans
+
+
+def wait_for(condition, timeout_s: float = 30.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "timed out"
+        time.sleep(0.1)
+
+
+def hosts(here: Path, suffix: str) -> list[Path]:
+    return list(here.glob(f"results/*/host-fp32+dali-bs2-cpu-*{suffix}"))
+
+
+@pytest.mark.slow
+def test_a_host_profile_leaves_a_flame_graph_and_a_file_and_explain_names_the_costliest_function(tmp_path, monkeypatch):
+    monkeypatch.setattr(host_profiles, "_LEAST_S", 0.5)
+    done = tcbench(tmp_path, *CELL, "--host", "--tool", "cprofile")
+    assert done.code == 0, done.err
+    (graph,), (scope,) = hosts(tmp_path, ".svg"), hosts(tmp_path, ".speedscope.json")
+    assert "<svg" in graph.read_text()
+    taken = host.read(scope)
+    assert (taken.tool, taken.label) == ("cProfile", "fp32+dali, batch size 2")
+    times_s = {phase: phase_s(taken, phase) for phase in taken.phases}
+    assert 0.6 < sum(times_s.values()) / taken.step_s < 1.4
+    assert times_s["backward"] > times_s["io"]
+    assert {one.origin for one in functions(taken, "backward")} == {"tcbench", "framework", "compute"}
+    for words in ("forward", "backward", "framework", "NumPy, driver", "overhead", str(scope.relative_to(tmp_path))):
+        assert words in done.out
+
+    assert not next_step(done), "no run is there to explain"
+    run = ("run", "cpu", "--config", "fp32+dali", "--bs", "2", "--device", "cpu", "--image-size", "32")
+    assert tcbench(tmp_path, *run, "--trials", "1", "--max-time", "0.3", "--quiet").code == 0
+    explained = tcbench(tmp_path, "explain").out
+    assert " holds the step back; costliest function there: " in " ".join(explained.split())
+    assert "of the phase by cProfile" in " ".join(explained.split())
+
+
+def test_after_a_host_profile_explain_is_named_where_it_has_a_run_to_explain(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert not next_step(Done(0, profile._after_host(Path("here")), ""))
+    with Store(tmp_path / "here" / "run.jsonl") as store:
+        store.append(make_record())
+    words = next_step(Done(0, profile._after_host(Path("here")), ""))
+    assert words[0] == "explain"
+    assert tcbench(tmp_path, *words).code == 0
+
+
+@pytest.mark.skipif(host.find() is None, reason="py-spy is not installed")
+@pytest.mark.slow
+def test_py_spy_samples_each_phase_from_outside(tmp_path, monkeypatch):
+    if trouble := host.problem(host.find()):
+        pytest.skip(trouble)
+    monkeypatch.setattr(host_profiles, "_LEAST_S", 3.0)
+    done = tcbench(tmp_path, *CELL, "--host", "--tool", "py-spy")
+    assert done.code == 0, done.err
+    taken = host.read(*hosts(tmp_path, ".speedscope.json"))
+    assert taken.tool == "py-spy"
+    assert taken.samples > 50
+    assert {"forward", "backward", "update"} <= {stack.phase for stack in taken.stacks}
+
+
+def test_where_py_spy_may_not_attach_cprofile_serves_and_says_so(monkeypatch):
+    monkeypatch.setattr(host, "find", lambda: Path("/x/py-spy"))
+    monkeypatch.setattr(host, "problem", lambda _: "py-spy may not attach: Permission denied")
+    assert profiler.host_tool("auto") == (
+        "cProfile",
+        "py-spy may not attach: Permission denied; cProfile instead, which slows Python down: see the overhead",
+    )
+    with pytest.raises(SelectionError, match="--tool py-spy: py-spy may not attach"):
+        profiler.host_tool("py-spy")
+    monkeypatch.setattr(host, "find", lambda: None)
+    assert "uv sync --extra host" in str(profiler.host_tool("auto")[1])
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--host", "--tool", "nsys"), "with --host, take py-spy, cprofile or auto"),
+        (("--tool", "py-spy"), "add --host"),
+    ],
+)
+def test_tools_of_a_timeline_and_of_the_host_are_told_apart(tmp_path, options, words):
+    done = tcbench(tmp_path, *CELL, *options)
+    assert done.code == 2
+    assert words in " ".join(done.err.split())

@@ -1,0 +1,186 @@
+"""Which files a command reads when it is given results."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import factories
+import pytest
+import reports
+import timelines
+from command import tcbench
+
+from tcbench.core import record
+from tcbench.core.errors import SelectionError
+from tcbench.present.results import newest
+from tcbench.tracing import perfetto
+
+
+def plant(folder: Path, *names: str) -> None:
+    """A run's file per name, each written a minute before the one named before it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for minutes, name in enumerate(names):
+        path = folder / f"{name}.jsonl"
+        path.write_bytes(record.encode(factories.make_record(run_id=name)) + b"\n")
+        os.utime(path, (1_800_000_000 - 60 * minutes,) * 2)  # 2027-01-15
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("cpu-20261121-035658", "peers-20261121-110639"),
+        ("z/peers-20261121-110639", "a/cpu-20261121-110640"),
+        ("cpu-20261121-110639", "cpu-20261121-110639-2"),
+        ("cpu-20261121-110639-9", "cpu-20261121-110639-10"),
+        ("gate-20261121-155558-current", "cpu-20261121-155557"),  # which a gate may have refused
+        ("gate-20261121-155558-2-base", "cpu-20261121-155557"),
+        ("cpu-20261121-035658", "mine"),  # by its last write, in 2027
+        ("mine", "cpu-20280101-000000"),
+    ],
+)
+def test_the_newest_run_is_the_one_that_began_last_whatever_was_written_last(
+    tmp_path: Path, names: tuple[str, str]
+) -> None:
+    for name in names:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+    plant(tmp_path, *names)
+    assert newest(tmp_path) == tmp_path / f"{names[1]}.jsonl"
+
+
+def test_the_newest_run_is_a_file_with_records_and_no_base_of_a_gate(tmp_path: Path) -> None:
+    plant(tmp_path / "m", "cpu-20261121-035658", "gate-20261121-155558-base")
+    (tmp_path / "m" / "gate-20261121-155558-current.jsonl").touch()  # ended before its first record
+    (tmp_path / "m" / "cpu-20990101-000000.jsonl").mkdir()
+    (tmp_path / "m" / "cpu-20990101-000001.jsonl").symlink_to(tmp_path / "gone")
+    plant(tmp_path / "baselines", "main-20990101-000000")
+    assert newest(tmp_path) == tmp_path / "m" / "cpu-20261121-035658.jsonl"
+    with pytest.raises(SelectionError, match="no results in"):
+        newest(tmp_path / "nowhere")
+
+
+def test_what_a_gate_measured_or_git_keeps_is_named_and_not_taken(tmp_path: Path) -> None:
+    plant(tmp_path / "results", "gate-20261121-155558-base", "gate-20261121-155558-current", "cpu-20261121-035658")
+    for words in (["init", "--quiet"], ["add", "results/cpu-20261121-035658.jsonl"]):
+        subprocess.run(["git", *words], cwd=tmp_path, check=True)
+    done = tcbench(tmp_path, "baseline", "set", "main")
+    assert (done.code, done.out) == (2, "")
+    assert "no run of yours in results/; `tcbench run` makes one, or name what is there, such as results/" in done.err
+    assert tcbench(tmp_path, "baseline", "set", "main", "cpu-20261121-035658").code == 0
+    plant(tmp_path / "results", "cpu-20261121-035657")  # older than both, and the user's own
+    done = tcbench(tmp_path, "compare", "--baseline", "main")
+    assert done.err.startswith("the newest run: results/cpu-20261121-035657.jsonl\n")
+
+
+def test_timeline_takes_the_newest_profile_that_git_does_not_keep(tmp_path: Path) -> None:
+    done = tcbench(tmp_path, "timeline")
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    assert "no profile of yours in results/; `tcbench profile fp32` makes one, or name a file" in done.err
+    mine = tmp_path / "results" / "m" / "profile-fp32-bs4-cpu-20261121-035658.json.gz"
+    mine.parent.mkdir(parents=True)
+    for name in (
+        mine.name,
+        "profile-fp32+dali-bs4-cpu-20261121-035657.json.gz",
+        "profile-fp32-bs4-20990101-000000.json.gz",
+    ):
+        perfetto.write([timelines.busy_timeline()], mine.with_name(name))
+    for words in (["init", "--quiet"], ["add", "results/m/profile-fp32-bs4-20990101-000000.json.gz"]):
+        subprocess.run(["git", *words], cwd=tmp_path, check=True)
+    done = tcbench(tmp_path, "timeline", "-o", "mine.svg")
+    assert (done.code, done.out) == (0, "wrote mine.svg\n"), done.err
+    assert done.err == f"the newest profile: {mine.relative_to(tmp_path)}\n"
+
+
+@pytest.mark.parametrize("command", ["claims", "explain", "export", "history", "plot", "report"])
+def test_results_in_another_folder_are_read_by_default_and_by_their_id(tmp_path: Path, command: str) -> None:
+    folder = tmp_path / "kept" / "machine"
+    folder.mkdir(parents=True)
+    lines = [record.encode(one) + b"\n" for one in reports.ladders(1, sizes=(4,))]
+    (folder / "cpu-20261121-035658.jsonl").write_bytes(b"".join(lines))
+    newest_run = "" if command == "history" else "the newest run: kept/machine/cpu-20261121-035658.jsonl\n"
+    for words, said in (((), newest_run), (("cpu-20261121-035658",), "")):
+        done = tcbench(tmp_path, command, *words, "--out", "kept")
+        assert (done.code, done.err) == (0, said)
+    refused = tcbench(tmp_path, command)
+    assert refused.code == 2 and "no results in results/" in refused.err
+
+
+def test_a_report_finds_baselines_where_the_results_are(tmp_path: Path) -> None:
+    plant(tmp_path / "kept" / "machine", "cpu-20261121-035658")
+    assert tcbench(tmp_path, "baseline", "set", "main", "--out", "kept").code == 0
+    plant(tmp_path / "kept" / "machine", "cpu-20261121-035659")
+    done = tcbench(tmp_path, "report", "--baseline", "main", "--out", "kept")
+    assert (done.code, done.out) == (0, "wrote kept/machine/cpu-20261121-035659-report.html\n")
+    assert "baseline main" in (tmp_path / done.out.split()[-1]).read_text(encoding="utf-8")
+    assert tcbench(tmp_path, "report", "--compare", "cpu-20261121-035658", "--out", "kept").code == 0
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["claims", ""],
+        ["explain", ""],
+        ["export", ""],
+        ["history", ""],
+        ["plot", ""],
+        ["report", ""],
+        ["report", "--compare", "", "run.jsonl"],
+        ["roofline", ""],
+        ["baseline", "set", "main", ""],
+        ["compare", "run.jsonl", ""],
+        ["compare", "", "run.jsonl"],
+    ],
+)
+def test_an_unset_variable_is_not_the_folder_one_stands_in(tmp_path: Path, words: list[str]) -> None:
+    plant(tmp_path, "run")
+    done = tcbench(tmp_path, *words)
+    assert (done.code, done.out) == (2, "")
+    assert " is empty: expected a value, or leave it out; " in done.err
+    assert done.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", ["report", "plot", "export", "explain", "claims"])
+def test_a_newest_run_that_ended_within_its_first_record_is_passed_over(tmp_path: Path, command: str) -> None:
+    plant(tmp_path / "results" / "m", "cpu-20261121-035658")
+    half = tmp_path / "results" / "m" / "cpu-20261122-000000.jsonl"
+    half.write_bytes(record.encode(factories.make_record())[:500])
+    done = tcbench(tmp_path, command)
+    assert done.code == 0
+    assert done.err == (
+        "note: results/m/cpu-20261122-000000.jsonl: holds only a line that is cut off; skipped\n"
+        "the newest run: results/m/cpu-20261121-035658.jsonl\n"
+    )
+    both = tcbench(tmp_path, command, "results")
+    assert both.code == 0
+    assert "the last line is cut off and was left out; 0 records read" in both.err
+
+
+ENDLESS = [
+    *((("history", name)) for name in ("/dev/zero", "zero.jsonl", "zero.json", "pipe.jsonl", "large.jsonl")),
+    *((("claims", "good.jsonl", name)) for name in ("/dev/zero", "zero.json", "large.json")),
+    *((("run", "--dry-run", name)) for name in ("zero.toml", "large.toml")),
+    *((("forecast", "--gpu", name)) for name in ("/dev/zero", "zero.json", "large.json")),
+]
+
+
+@pytest.mark.parametrize("words", ENDLESS, ids=" ".join)
+def test_what_has_no_end_or_is_too_large_is_one_line(tmp_path, words):
+    (tmp_path / "good.jsonl").write_bytes(record.encode(factories.make_record()) + b"\n")
+    os.mkfifo(tmp_path / "pipe.jsonl")
+    for ending in ("jsonl", "json", "toml"):
+        (tmp_path / f"zero.{ending}").symlink_to("/dev/zero")
+        (tmp_path / f"large.{ending}").touch()
+        os.truncate(tmp_path / f"large.{ending}", 300 * 2**20)
+    done = tcbench(tmp_path, *words)
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    assert words[-1] in done.err
+    assert "internal error" not in done.err
+
+
+@pytest.mark.parametrize(("words", "name"), [(("run", "--dry-run"), "deep.toml"), (("forecast", "--gpu"), "deep.json")])
+def test_what_is_nested_too_deeply_is_one_line(tmp_path, words, name):
+    (tmp_path / name).write_text(("a = " if name.endswith("toml") else "") + "[" * 100_000)
+    done = tcbench(tmp_path, *words, name)
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    assert f"{name}" in done.err

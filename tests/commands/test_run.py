@@ -1,0 +1,261 @@
+"""Options of `tcbench run` that act within the worker or on which configs there are."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+from pathlib import Path
+
+import odd_images
+import pytest
+from command import next_step, tcbench
+from factories import make_environment, make_record
+from typer.testing import CliRunner
+
+from tcbench import __version__
+from tcbench.commands import app
+from tcbench.commands import run as command
+from tcbench.core import messages, store
+from tcbench.core.errors import SelectionError
+from tcbench.engine.accelerators.cpu.kind import KIND
+from tcbench.hardware import machine
+from tcbench.run.runner import Runner
+
+
+def invoke(*arguments: str):
+    return CliRunner().invoke(app, ["run", *arguments], catch_exceptions=False)
+
+
+@pytest.mark.parametrize(
+    ("asked", "tuning"), [((), (False, 60.0)), (("--fresh-autotune", "--tuning-budget", "2m"), (True, 120.0))]
+)
+def test_how_plans_are_tuned_reaches_the_workers_through_their_environment(monkeypatch, asked, tuning):
+    seen = []
+    monkeypatch.delenv(messages.FRESH_AUTOTUNE, raising=False)
+    monkeypatch.delenv(messages.TUNING_BUDGET, raising=False)
+    monkeypatch.setattr(
+        command, "_run", lambda *_: seen.append((messages.fresh_autotune(), messages.tuning_budget_s()))
+    )
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+    assert invoke("cpu", "--device", "cpu", "--data", "synthetic", *asked).exit_code == 0
+    assert seen == [tuning]
+
+
+def test_workers_are_told_how_many_processors_a_rank_of_the_most_has(monkeypatch, tmp_path):
+    seen, asked = [], []
+
+    class Stopped(Runner):
+        def run(self, trials):
+            seen.append(self.launch.variables)
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("tcbench.run.runner.Runner", Stopped)
+    monkeypatch.setattr(
+        "tcbench.run.ranks.probe_largest", lambda launcher, cells: asked.append({cell.ranks for cell in cells}) or 3
+    )
+    invoke("cpu", "--device", "cpu", "--data", "synthetic", "--config", "fp32", "--out", str(tmp_path))
+    assert (seen, asked) == ([{messages.CORES: "3"}], [{1}])
+
+
+def test_an_ablation_is_chosen_by_its_name_and_waits_for_a_gpu():
+    done = invoke(
+        "settings", "--device", "cpu", "--dry-run", "--json", "--bs", "64", "--config", "fp16*:no-autotune,fp16"
+    )
+    cells = json.loads(done.stdout)["cells"]
+    assert [cell["config"] for cell in cells] == [
+        *("fp16", "fp16:no-autotune", "fp16+dali+batched+nhwc+fused:no-autotune")
+    ]
+    assert cells[0]["skip_reason"] is None
+    assert cells[1]["skip_reason"] == "no-autotune: cuDNN's settings act on a GPU only"
+
+
+def test_an_ablation_combines_with_any_rungs():
+    done = invoke(
+        "settings", "--device", "cpu", "--dry-run", "--json", "--bs", "64", "--config", "fp32+nhwc:no-autotune"
+    )
+    assert [cell["config"] for cell in json.loads(done.stdout)["cells"]] == ["fp32+nhwc:no-autotune"]
+
+
+@pytest.mark.parametrize(
+    ("scenario", "expected"),
+    [
+        ("settings", "unknown ablation 'nope'; scenario settings has workspace-8-mib, no-autotune, no-fast-batch-norm"),
+        ("cpu", "unknown ablation 'nope'; scenario cpu has none"),
+    ],
+)
+def test_an_unknown_ablation_is_one_clear_line(scenario, expected):
+    with pytest.raises(SelectionError, match=expected):
+        invoke(scenario, "--device", "cpu", "--dry-run", "--config", "fp16:nope")
+
+
+def test_a_folder_with_an_image_that_not_every_feed_takes_is_refused_before_any_trial(tmp_path):
+    (tmp_path / "data" / "a").mkdir(parents=True)
+    (tmp_path / "data" / "a" / "good.jpg").write_bytes(odd_images.taken()["plain"])
+    (tmp_path / "data" / "a" / "bad.jpg").write_bytes(odd_images.refused()["gif"][0])
+    done = tcbench(tmp_path, "run", "cpu", "--device", "cpu", "--bs", "4", "--data", "data")
+    assert done.code == 2
+    assert "a/bad.jpg is a GIF, expected a JPEG or PNG of 8 bits a channel" in done.err
+    assert len(done.err.strip().splitlines()) == 1
+    assert not (tmp_path / "results").exists()
+
+
+def test_a_run_says_first_which_library_computes_and_where_a_faster_one_is_missing(tmp_path, monkeypatch):
+    monkeypatch.setattr("tcbench.run.runner.Runner._trial", lambda _, cell, trial: make_record(cell=cell, trial=trial))
+    arguments = ("--config", "fp32", "--bs", "4", "--data", "synthetic", "--device", "cpu", "--out", str(tmp_path))
+    monkeypatch.setattr(type(KIND), "shortfall", lambda _: "oneDNN needs libgomp.so.1: apt-get install libgomp1")
+    assert "computes: oneDNN needs libgomp.so.1: apt-get install libgomp1" in invoke(*arguments).stderr
+    monkeypatch.setattr(type(KIND), "shortfall", lambda _: None)
+    assert f"\n{KIND.library()} computes\n" in invoke(*arguments).stderr
+
+
+# ------------------------------------------------------------------------------------------------ rounds and resuming
+
+
+RUN = ("run", "cpu", "--device", "cpu", "--data", "synthetic", "--threads", "1", "--config", "fp32,fp32+batched")
+
+
+@pytest.fixture
+def trials_of_30_s(monkeypatch):
+    """Trials that say they took 30 s and take none."""
+
+    def trial(runner, cell, number):
+        code = make_environment(commit=machine.commit(), tcbench=__version__, sources=machine.sources())
+        return make_record(cell=cell, trial=number, duration_s=30.0, run_id=runner.run_id, environment=code)
+
+    monkeypatch.setattr(Runner, "_trial", trial)
+
+
+def trials(folder):
+    """Config and number of each trial, run by run."""
+    paths = sorted(folder.glob("results/*/cpu-*.jsonl"), key=lambda path: path.stat().st_mtime_ns)
+    return [[(record.cell.config, record.trial) for record in store.read([path]).records] for path in paths]
+
+
+@pytest.mark.parametrize(
+    ("options", "each"), [((), [4, 4]), (("--budget", "100s"), [2, 1]), (("--trials", "3", "--budget", "1h"), [3, 3])]
+)
+def test_a_run_goes_on_in_rounds_until_its_budget_is_spent(tmp_path, trials_of_30_s, options, each):
+    done = tcbench(tmp_path, *RUN, "--bs", "4", *options, "--json")
+    assert done.code == 0, done.err
+    assert [cell["trials"] for cell in json.loads(done.out)["cells"]] == each
+    [run] = trials(tmp_path)
+    assert [number for _, number in run] == sorted(number for _, number in run)
+
+
+def test_views_show_the_cells_in_the_scenarios_order_whatever_was_measured_first(tmp_path, trials_of_30_s):
+    done = tcbench(tmp_path, *RUN, "--bs", "4,8", "--trials", "1", "--json")
+    cells = [(cell["config"], cell["batch_size"]) for cell in json.loads(done.out)["cells"]]
+    assert cells == [("fp32", 4), ("fp32", 8), ("fp32+batched", 4), ("fp32+batched", 8)]
+    exported = tcbench(tmp_path, "export", "--format", "json", "--per", "cell").out
+    assert [(one["config"], one["batch_size"]) for one in json.loads(exported)["rows"]] == cells
+
+
+def test_a_finished_run_of_another_selection_is_never_resumed(tmp_path, trials_of_30_s):
+    assert tcbench(tmp_path, *RUN, "--bs", "4", "--trials", "1").code == 0
+    done = tcbench(tmp_path, *RUN, "--bs", "8", "--trials", "1", "--resume")
+    assert done.code == 0
+    [said] = [line for line in done.err.splitlines() if line.startswith("nothing to resume")]
+    assert said.endswith("is of another selection: batch size 4, here 8")
+    assert [len(run) for run in trials(tmp_path)] == [2, 2]
+
+
+def test_a_selection_that_holds_a_finished_run_whole_is_another_too(tmp_path, trials_of_30_s):
+    assert tcbench(tmp_path, *RUN, "--bs", "4", "--trials", "1").code == 0
+    done = tcbench(tmp_path, *RUN, "--bs", "4,8", "--trials", "1", "--resume")
+    assert "is of another selection: batch size 4, here 4, 8" in done.err
+    assert [len(run) for run in trials(tmp_path)] == [2, 4]
+
+
+def test_a_run_of_the_same_cells_is_resumed_with_what_is_left_of_its_budget(tmp_path, trials_of_30_s):
+    arguments = (*RUN, "--bs", "4")
+    assert tcbench(tmp_path, *arguments, "--budget", "60s").code == 0
+    assert tcbench(tmp_path, *arguments, "--budget", "120s", "--resume").code == 0
+    assert [len(run) for run in trials(tmp_path)] == [4]
+    again = tcbench(tmp_path, *arguments, "--budget", "120s", "--resume")
+    assert "nothing is missing: all trials are there" in again.err
+    assert [len(run) for run in trials(tmp_path)] == [4]
+
+
+def test_where_every_cell_is_skipped_nothing_is_said_to_be_there(tmp_path):
+    done = tcbench(tmp_path, "run", "cpu", "--device", "cpu", "--config", "cuda_graph+fp32", "--dry-run")
+    assert "all trials are there" not in done.out
+    assert "nothing to measure: every cell is skipped" in done.out
+
+
+def test_a_run_is_not_resumed_with_other_code_unless_that_is_allowed(tmp_path, trials_of_30_s, monkeypatch):
+    arguments = (*RUN, "--bs", "4", "--trials")
+    monkeypatch.setattr(machine, "commit", lambda: "aaaaaaaaaaaa")
+    assert tcbench(tmp_path, *arguments, "1").code == 0
+    [path] = tmp_path.glob("results/*/cpu-*.jsonl")
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:1]))  # an interrupt after the first
+    monkeypatch.setattr(machine, "commit", lambda: "bbbbbbbbbbbb")
+    refused = tcbench(tmp_path, *arguments, "1", "--resume")
+    assert refused.code == 2
+    assert "was measured with other code: tcbench at aaaaaaaaaaaa, here bbbbbbbbbbbb; " in refused.err
+    assert "--allow code" in refused.err and refused.err.count("\n") == 1
+    assert [len(run) for run in trials(tmp_path)] == [1]
+    allowed = tcbench(tmp_path, *arguments, "1", "--resume", "--allow", "code")
+    assert allowed.code == 0 and "1 record there, of other code: tcbench at aaaaaaaaaaaa" in allowed.err
+    assert [len(run) for run in trials(tmp_path)] == [2]
+    assert tcbench(tmp_path, *arguments, "1", "--resume", "--allow", "driver").code == 2
+
+
+def test_changed_files_of_tcbench_and_of_an_own_step_are_other_code(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("my_step.py").write_text("STEP = 1\n", "utf-8")
+    monkeypatch.setattr(machine, "commit", lambda: "aaaaaaaaaaaa+")
+    facts = make_environment(commit=machine.commit(), sources=machine.sources(["my_step.py"]))
+    before = [make_record(environment=facts)]
+    Path("its_neighbour.py").touch()
+    its_own = make_environment(commit=machine.commit(), sources=machine.sources(["its_neighbour.py", "../passwd"]))
+    assert machine.other_code([*before, make_record("fp16", environment=its_own)]) == ""  # a config loads what it needs
+    Path("my_step.py").write_text("STEP = 2\n", "utf-8")
+    assert machine.other_code(before) == "my_step.py has changed"
+    assert machine.other_code([make_record(environment=facts, status="failed")]) == ""  # it runs again
+    Path("my_step.py").unlink()
+    changed = make_environment(commit=machine.commit(), sources={**facts.sources, "tcbench/": "0" * 16})
+    assert machine.other_code([make_record(environment=changed)]) == "my_step.py and tcbench/ have changed"
+
+
+def test_the_time_left_is_that_of_the_trials_that_fit_the_budget_by_what_was_seen(tmp_path, trials_of_30_s):
+    done = tcbench(tmp_path, *RUN, "--bs", "4", "--budget", "100s")
+    lines = [line for line in done.err.splitlines() if line.startswith("[")]
+    assert [line.partition(" ")[0] for line in lines] == ["[1/3]", "[2/3]", "[3/3]"]
+    assert lines[1].endswith("(ETA 30 s)")
+    assert lines[2].startswith("[3/3] round 2: fp32, batch size 4: ")
+
+
+def test_a_dry_run_says_how_often_and_how_long(tmp_path):
+    line = tcbench(tmp_path, *RUN, "--dry-run", "--trials", "3").out.splitlines()[1]
+    assert re.fullmatch(r"3 trials each, about .*", line)
+    line = tcbench(tmp_path, *RUN, "--dry-run", "--budget", "90s").out.splitlines()[1]
+    assert re.fullmatch(r"rounds over all cells within 1 min 30 s: about .* each, about .*", line)
+    plan = json.loads(tcbench(tmp_path, *RUN, "--dry-run", "--budget", "1s", "--json").out)
+    assert (plan["trials"], plan["budget_s"]) == (None, 1.0)
+    assert {cell["expected_trials"] for cell in plan["cells"]} == {1}
+    assert plan["expected_s"] > 4
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("--config", "fp32", "--model", "alexnet", "--bs=8"), "run --bs 8 --model alexnet "),
+        (("settings", "--device", "virtual:V100", "--config", "fp16"), "run settings --device virtual:V100 "),
+        (("--config", "fp32", "--bs", "4", "--model", "alexnet,vgg16"), "explain results/"),
+    ],
+)
+def test_the_next_step_keeps_what_was_asked_and_runs(tmp_path, trials_of_30_s, monkeypatch, words, expected):
+    monkeypatch.setattr("tcbench.run.images.generate", lambda *_: None)
+    done = tcbench(tmp_path, "run", *words, "--trials", "1", "--quiet")
+    again = next_step(done)
+    assert shlex.join(again).startswith(expected)
+    done = tcbench(tmp_path, *again, *["--dry-run"] * (again[0] == "run"))
+    assert done.code == 0, done.err
+
+
+def test_a_dry_run_refuses_what_a_run_would(tmp_path):
+    done = tcbench(tmp_path, *RUN, "--dry-run", "--label", "../x")
+    assert (done.code, done.out) == (2, "")
+    assert "--label '../x': expected letters, digits" in done.err

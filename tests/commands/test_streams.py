@@ -1,0 +1,92 @@
+"""What anyone wrote into a record or a trace reaches a terminal as escapes, and errors stay short."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import factories
+import pytest
+from command import tcbench
+
+from tcbench.core import record
+from tcbench.core.text import plain
+from tcbench.core.timeline import Span, timeline_of
+from tcbench.present import streams, tables
+from tcbench.present.terminal import harmless
+from tcbench.tracing import perfetto
+
+ACTIVE = "\x1b[2J\x9b31m\u202egnp\x07\r\x7f\u2028\U000e0041\x00"
+
+
+def acts(text: str) -> list[str]:
+    return sorted(set(text) & set(ACTIVE) - set("[2J31mgnp"))
+
+
+def test_escapes_stay_within_json_and_everything_else_is_untouched() -> None:
+    assert json.loads(harmless(json.dumps("\\" + ACTIVE, ensure_ascii=False))) == "\\" + ACTIVE
+    assert acts(harmless(ACTIVE)) == []
+    ordinary = "fp32 + 畳み込み\u3000×\u00a0±\té 👩 \n│ 12\u202f% ½ عربي"
+    assert harmless(ordinary) == ordinary
+
+
+def test_a_console_keeps_its_colours_and_shows_those_of_a_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", io.StringIO())
+    console = tables.make_console()
+    console._force_terminal, console._color_system = True, tables.Console(color_system="standard")._color_system
+    console.print(tables.Text(f"a{ACTIVE}b", style="red"), soft_wrap=True)
+    written = sys.stdout.getvalue()  # type: ignore[attr-defined]
+    assert written.startswith("\x1b[31ma\\u001b[2J\\u009b31m\\u202egnp")
+    assert acts(written.replace("\x1b[31m", "", 1).replace("\x1b[0m", "", 1)) == []
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("explain", "trace.json"),
+        ("explain", "r.jsonl", "--details"),
+        ("explain", "r.jsonl", "--json"),
+        ("export", "r.jsonl", "--format", "json"),
+        ("export", "r.jsonl", "--format", "csv"),
+        ("compare", "r.jsonl", "again.jsonl"),
+        ("compare", "r.jsonl", "again.jsonl", "--format", "markdown"),
+        ("history", "r.jsonl"),
+        ("timeline", f"no {ACTIVE.strip(chr(0))} file.json"),
+    ],
+)
+def test_nothing_that_a_file_says_acts_on_a_terminal(tmp_path: Path, words: tuple[str, ...]) -> None:
+    cell = factories.make_cell(f"fp32{ACTIVE}", scenario=ACTIVE)
+    environment = factories.make_environment(f"m{ACTIVE}", f"AMD{ACTIVE}", commit=ACTIVE)
+    for name, trial in (("r.jsonl", 0), ("again.jsonl", 1)):
+        one = factories.make_record(cell=cell, environment=environment, run_id=ACTIVE, trial=trial)
+        (tmp_path / name).write_bytes(record.encode(one) + b"\n")
+    spans = [Span(0.0, 1.0, "host", "step", ACTIVE, 1), Span(0.0, 1.0, "host", "phase", ACTIVE, 1, ACTIVE)]
+    timeline = timeline_of(ACTIVE, "cpu", ACTIVE, 4, "ranges", [ACTIVE], spans)
+    perfetto.write([timeline], tmp_path / "trace.json")
+    done = tcbench(tmp_path, *words)
+    assert done.out or done.err
+    assert acts(done.out + done.err) == []
+    if "json" in words or "--json" in words:
+        assert plain(cell.config) in set(strings(json.loads(done.out)))
+
+
+def strings(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict | list):
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from strings(inner)
+
+
+def test_a_line_on_standard_error_is_no_longer_than_can_be_read(capsys: pytest.CaptureFixture[str]) -> None:
+    streams.guard()
+    print("first", "x" * 5_000_000, file=sys.stderr)
+    print("second\n" + "y" * 3_000, file=sys.stderr)
+    print("z" * 5_000)
+    shown = capsys.readouterr()
+    assert [len(line) for line in shown.err.splitlines()] == [5 + 1 + 4001, 6, 3000]
+    assert len(shown.out) == 5_001

@@ -1,0 +1,159 @@
+"""The talk's chart holds what it should, and nothing in it covers anything else."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from factories import LADDERS, make_environment, make_measurement, make_record
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from matplotlib.text import Annotation
+from present.charts.charts import STATIC, TWELVE, assert_tidy, bars, legend, run, words
+
+from tcbench.analysis.summary import summarise
+from tcbench.core.errors import SelectionError
+from tcbench.core.record import STATUSES, Status
+from tcbench.present.charts.inline import svg
+from tcbench.present.format import number
+from tcbench.views.throughput.chart import throughput_chart
+
+
+@pytest.mark.parametrize(
+    ("configs", "batch_sizes"),
+    [
+        (("fp32",), (4,)),
+        ((STATIC,), (4, 8)),
+        (LADDERS, (4, 8)),
+        (LADDERS, (32, 64, 128, 256)),
+        (TWELVE, (8, 16, 32, 64, 128, 256)),
+        (LADDERS, (4096, 8192, 16384, 32768, 65536, 131072)),
+    ],
+    ids=["1x1", "long name", "10x2", "10x4", "12x6", "large batches"],
+)
+def test_the_chart_is_tidy_and_has_a_bar_per_cell(configs: tuple[str, ...], batch_sizes: tuple[int, ...]) -> None:
+    figure = throughput_chart(run(configs, batch_sizes), title="The ladder", subtitle="on a GPU")
+    assert_tidy(figure)
+    assert len(bars(figure)) == len(configs) * len(batch_sizes)
+    assert {"Better ⟶\nimages/s", "batch size", *map(str, batch_sizes)} <= set(words(figure))
+
+
+@pytest.mark.slow
+@given(data=st.data())
+@settings(max_examples=12, deadline=None)
+def test_any_mixture_of_ends_is_tidy(data: st.DataObject) -> None:
+    configs = data.draw(st.lists(st.sampled_from(TWELVE), min_size=1, max_size=12, unique=True))
+    sizes = data.draw(st.lists(st.sampled_from([1, 4, 8, 32, 256, 1024]), min_size=1, max_size=6, unique=True))
+    cells = [(config, size) for config in configs for size in sizes]
+    missing = {cell: status for cell in cells if (status := data.draw(st.sampled_from(STATUSES))) != "ok"}
+    scale = data.draw(st.sampled_from([1e-6, 1e-3, 1.0, 37.0, 1e6]))
+    noise = data.draw(st.sampled_from([0.0, 0.01, 0.5, 2.0]))
+    summaries = run(configs, sizes, missing=missing, scale=scale, noise=noise)
+    figure = throughput_chart(summaries, title="T", subtitle="s")
+    assert_tidy(figure)
+    assert len(bars(figure)) == len(cells) - len(missing)
+
+
+def test_a_cell_without_a_number_says_why_in_its_place() -> None:
+    missing: dict[tuple[str, int], Status] = {
+        ("fp32", 64): "crashed",
+        ("fp16+opencv", 64): "timeout",
+        ("fp32", 128): "failed",
+        ("fp32", 256): "oom",
+        ("fp16+opencv", 256): "skipped",
+    }
+    configs = ("fp32", "fp16+opencv")
+    summaries = run(configs, missing=missing)
+    figure = throughput_chart(
+        [s for s in summaries if (s.cell.config, s.cell.batch_size) != ("fp16+opencv", 32)], title="T"
+    )
+    [axes] = figure.axes
+    # A group's two bars stand half a bar left and right of its tick.
+    places = {
+        round(tick + offset, 3): (config, size)
+        for size, tick in zip((32, 64, 128, 256), axes.get_xticks(), strict=True)
+        for config, offset in zip(configs, (-0.5, 0.5), strict=True)
+    }
+    said = {
+        places[round(text.xy[0], 3)]: text.get_text()
+        for text in axes.texts
+        if isinstance(text, Annotation) and text.get_rotation() == 90
+    }
+    assert said == {
+        ("fp16+opencv", 32): "not run",
+        ("fp32", 64): "crashed",
+        ("fp16+opencv", 64): "timed out",
+        ("fp32", 128): "failed: ValueError: the loss is nan",
+        ("fp32", 256): "out of memory",
+        ("fp16+opencv", 256): "skipped: needs cv2",
+    }
+    assert_tidy(figure)
+
+
+def test_a_long_reason_is_shortened_to_what_the_panel_takes() -> None:
+    record = make_record("fp32", status="failed", reason="RuntimeError: " + "very " * 60 + "sad")
+    figure = throughput_chart(summarise([record]), title="T")
+    [reason] = [text for text in words(figure) if text.startswith("failed")]
+    assert reason.endswith("…")
+    assert_tidy(figure)
+
+
+def test_whiskers_end_where_the_interval_does() -> None:
+    [summary] = run(("fp32",), (32,), trials=4, noise=0.2)
+    figure = throughput_chart([summary], title="T")
+    assert summary.images_per_s is not None
+    ends = {float(y) for line in figure.axes[0].lines for y in np.atleast_1d(line.get_ydata())}
+    assert ends == {summary.images_per_s.low, summary.images_per_s.high}
+
+
+def test_a_whisker_without_an_end_is_cut_and_marked() -> None:
+    one_step = make_record("fp32", measurement=make_measurement((0.1, 0.1)))
+    figure = throughput_chart(summarise([one_step, make_record("fp16")]), title="T")
+    assert [line.get_marker() for line in figure.axes[0].lines].count("^") == 1
+    assert_tidy(figure)
+
+
+def test_the_value_axis_starts_at_zero() -> None:
+    assert throughput_chart(run(("fp32",), (4,)), title="T").axes[0].get_ylim()[0] == 0
+
+
+def test_configs_are_chosen_and_ordered() -> None:
+    figure = throughput_chart(run(batch_sizes=(4,)), title="T", configs=["fp16", "fp32"])
+    assert legend(figure) == ["fp16", "fp32"]
+    assert len(bars(figure)) == 2
+
+
+def test_machines_stand_in_panels_of_their_own() -> None:
+    summaries = (*run(), *run(batch_sizes=(4, 8), environment=make_environment()))
+    figure = throughput_chart(summaries, title="Two machines")
+    assert len(figure.axes) == 2
+    assert {"Tesla V100-DGXS-16GB", "AMD EPYC"} <= set(words(figure))
+    assert_tidy(figure)
+
+
+def test_nothing_to_plot_is_one_clear_line() -> None:
+    with pytest.raises(SelectionError, match="no results to plot; `tcbench run` makes some"):
+        throughput_chart([], title="T")
+    with pytest.raises(SelectionError, match="no results of fp16 to plot"):
+        throughput_chart(run(("fp32",)), title="T", configs=["fp16"])
+
+
+def test_every_bar_and_every_reason_has_a_tooltip() -> None:
+    figure = throughput_chart(run(("fp32", "fp16"), (4,), missing={("fp16", 4): "oom"}), title="T")
+    markup = svg(figure, label="T", prefix="t")
+    assert "fp32, batch size 4\n100 images/s" in markup
+    assert "fp16, batch size 4\nout of memory" in markup
+
+
+def test_a_number_stands_above_its_whisker_and_hides_nothing_of_it() -> None:
+    steady = make_record("fp32", 4, images_per_s=40.0, noise=0.001)
+    wild = make_record("fp16", 4, images_per_s=20.0, noise=0.8)
+    figure = throughput_chart(summarise([steady, wild]), title="T")
+    figure.canvas.draw()
+    [axes] = figure.axes
+    values = {text.get_text(): text for text in axes.texts}
+    for summary in summarise([steady, wild]):
+        assert summary.images_per_s is not None
+        words = values[number(summary.images_per_s.value)]
+        end = min(summary.images_per_s.high, 1.5 * 40.0)  # a very long one is cut
+        above = (words.get_window_extent().y0 - axes.transData.transform((0, end))[1]) * 72 / figure.dpi
+        assert 0 <= above <= 20

@@ -1,0 +1,33 @@
+"""The legend says what each config adds."""
+
+from __future__ import annotations
+
+import pytest
+from present.charts.charts import TWELVE, assert_tidy, legend, run
+
+from tcbench.present.charts.legend import legend_rows
+from tcbench.views.throughput.chart import throughput_chart
+
+
+def test_the_legend_names_what_each_config_adds() -> None:
+    figure = throughput_chart(run(TWELVE, (4,)), title="T")
+    rungs = ["+ dali", "+ batched", "+ nhwc + fused", "+ static_graph"]
+    assert legend(figure) == ["fp32", *rungs, "fp32 + opencv", "fp16", *rungs, "fp16 + opencv"]
+
+
+def test_another_backends_configs_have_rows_of_their_own() -> None:
+    configs = ["fp32", "torch/fp32", "fp32+dali", "torch/fp32+dali", "torch/bf16"]
+    rows = legend_rows(configs)
+    words = [[words for _, words in row] for row in rows]
+    assert words == [["fp32", "+ dali"], ["torch/fp32", "+ dali"], ["torch/bf16"]]
+
+
+@pytest.mark.parametrize("config", ["", " ", "+"])
+def test_a_config_without_a_name_has_a_swatch(config: str) -> None:
+    assert_tidy(throughput_chart(run((config,), (4,)), title="T"))
+
+
+def test_a_long_name_ends_in_an_ellipsis() -> None:
+    [[(_, words)], [(_, added), (_, rung)]] = legend_rows(["a" * 100_000, "fp32", "fp32" + "+b" * 50_000])
+    assert words == "a" * 119 + "…"
+    assert added == "fp32" and rung.startswith("+ b + b + b") and rung.endswith("b…") and len(rung) <= 122

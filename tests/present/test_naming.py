@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+import factories
+
+from tcbench.core.record import KfacSettings, TrainSettings
+from tcbench.present.naming import apart, lasting
+
+
+def test_only_namesakes_are_told_apart_and_only_by_what_differs():
+    one, other, third = (
+        factories.make_cell(),
+        factories.make_cell(image_size=96),
+        factories.make_cell("fp16", threads=8),
+    )
+    assert apart([("m", one), ("m", other), ("n", third)]) == ("image_size 64", "image_size 96", "")
+    assert apart([("m", one), ("n", one)]) == ("m", "n")
+    assert apart([(None, one), ("n", one)]) == ("unknown machine", "n")
+    assert apart([("m", one), ("m", one)]) == ("", "#2")
+
+
+def test_an_ablation_is_told_from_its_namesake_in_either_order():
+    cell = factories.make_cell("fp16")
+    ablation = factories.make_cell("fp16", scenario_cudnn=cell.cudnn)
+    assert apart([("m", cell), ("m", ablation)])[0] == ""
+    assert "scenario_cudnn.autotune True" in apart([("m", cell), ("m", ablation)])[1]
+    assert apart([("m", ablation), ("m", cell)]) == apart([("m", cell), ("m", ablation)])[::-1]
+
+
+def test_a_setting_within_settings_is_named_by_its_value_and_one_that_is_not_set_not_at_all():
+    plain, kfac = factories.make_cell(), factories.make_cell(train=TrainSettings(kfac=KfacSettings(interval=5)))
+    names = apart([("m", plain), ("m", kfac)])
+    assert names == ("", "train.kfac.damping 0.01, train.kfac.decay 0.95, train.kfac.interval 5")
+
+
+def test_a_lasting_name_does_not_depend_on_what_else_was_run():
+    cell, other = factories.make_cell(), factories.make_cell("fp16")
+    assert lasting([("m", cell)])[0] == lasting([("m", other), ("m", cell)])[1]
+    assert lasting([("m", cell)]) == ("fp32, batch size 4, resnet50 v1, 64 px, generated, cpu, m",)
+    assert lasting([("m", cell)])[0] == lasting([("m", cell), ("m", factories.make_cell(model="resnet18"))])[0]
+
+
+def test_lasting_names_are_unique_where_only_a_setting_differs():
+    cells = [factories.make_cell(threads=n) for n in (1, 2)]
+    names = lasting([("m", cell) for cell in cells] + [("n", cells[0])])
+    assert len(set(names)) == 3
+    assert names[0].endswith(cells[0].key)
+
+
+def test_ranks_are_a_part_of_the_name_and_no_setting_beside_it():
+    one, two = factories.make_cell(), factories.make_cell(ranks=2)
+    assert apart([("m", one), ("m", two)]) == ("", "")
+    assert apart([("m", two), ("n", two)]) == ("m", "n")
+    assert lasting([("m", two)]) == ("fp32, batch size 4, 2 ranks, resnet50 v1, 64 px, generated, cpu, m",)

@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+import io
+import re
+
+import factories
+import pytest
+from rich.console import Console
+
+from tcbench.analysis.eta import estimate
+from tcbench.core.messages import Building, Stepped, Tuning
+from tcbench.present import progress as views
+from tcbench.present.progress import RunProgress, Stages
+
+
+def test_elsewhere_than_on_a_terminal_each_trial_is_a_line_with_an_eta():
+    out = Console(file=io.StringIO(), width=40)
+    cells = [factories.make_cell("fp32"), factories.make_cell("fp16")]
+    with RunProgress(out, estimate(cells), 2, quiet=False) as progress:
+        progress.listen(cells[0], 0, Building("imports"))
+        progress.listen(cells[0], 0, Stepped("timed", 6, 0.1))
+        progress.finished(factories.make_record("fp32", images_per_s=40.0))
+        progress.finished(factories.make_record("fp16", status="crashed"))
+    first, second = out.file.getvalue().splitlines()
+    assert first.startswith("[1/2] fp32, batch size 4: 4")
+    assert "images/s  (ETA " in first
+    assert second == "[2/2] fp16, batch size 4: crashed: the worker was killed by signal 11 (SIGSEGV)"
+
+
+@pytest.mark.parametrize("width", [40, 80, 120])
+def test_a_terminal_shows_the_eta_however_narrow_it_is_and_long_the_config(width):
+    out = Console(file=io.StringIO(), width=width, force_terminal=True)
+    cell = factories.make_cell(factories.LADDERS[-1], 256)
+    with RunProgress(out, estimate([cell]), 1, quiet=False) as progress:
+        progress.listen(cell, 0, Stepped("timed", 6, 0.1))
+        progress._progress.refresh()
+        drawn = out.file.getvalue().rpartition("\r")[2]
+    assert "0/1" in drawn
+    assert re.search(r"ETA \d+ s", drawn)
+    assert "\n" not in drawn
+
+
+def test_a_terminal_shows_the_step_and_the_eta_live():
+    out = Console(file=io.StringIO(), width=120, force_terminal=True)
+    cell = factories.make_cell("fp32")
+    with RunProgress(out, estimate([cell]), 1, quiet=False) as progress:
+        progress.listen(cell, 0, Building("imports"))
+        progress.listen(cell, 0, Stepped("timed", 6, 0.1))
+        progress._progress.refresh()
+        text = out.file.getvalue()
+    assert "timed, 6 steps, 40.0 images/s" in text
+    assert "ETA" in text
+
+
+def test_tuning_shows_its_budget_which_the_eta_counts_until_a_step_is_done():
+    out = Console(file=io.StringIO(), width=120, force_terminal=True)
+    cell = factories.make_cell("fp16")
+    with RunProgress(out, estimate([cell]), 1, quiet=False) as progress:
+        progress.listen(cell, 0, Building("imports"))
+        before_s = progress._remaining_s()
+        progress.listen(cell, 0, Tuning(34, 12.0, 60.0))
+        progress._progress.refresh()
+        assert "tuning, 34 plans so far, 12 s of at most 1 min 00 s" in out.file.getvalue()
+        assert progress._remaining_s() == pytest.approx(before_s + 60, abs=0.5)
+        progress.listen(cell, 0, Stepped("warm-up", 1, estimate([cell]).step_s(cell)))
+        assert progress._remaining_s() == pytest.approx(before_s + 12, abs=0.5)
+
+
+def test_quiet_is_quiet():
+    out = Console(file=io.StringIO(), force_terminal=True)
+    with RunProgress(out, estimate([factories.make_cell()]), 1, quiet=True) as progress:
+        progress.finished(factories.make_record())
+    with Stages(out, quiet=True) as stages:
+        stages.advance("generating", 1, 2)
+    assert out.file.getvalue() == ""
+
+
+def test_stages_say_now_and_then_how_far_they_are_where_there_is_no_terminal(monkeypatch):
+    out = Console(file=io.StringIO(), width=100)
+    now = [0.0]
+    monkeypatch.setattr(views.time, "monotonic", lambda: now[0])
+    with Stages(out, quiet=False) as stages:
+        for second in range(21):
+            now[0] = float(second)
+            stages.advance("tracing", 10 + second, 50)
+        now[0] = 100.0
+        stages.advance("building plans", 0, 4)
+        stages.advance("building plans", 4, 4)
+    # Ten were there at once: the rest comes at one a second.
+    assert out.file.getvalue().splitlines() == [
+        "tracing: 15/50, ETA 35 s",
+        "tracing: 20/50, ETA 30 s",
+        "tracing: 25/50, ETA 25 s",
+        "tracing: 30/50, ETA 20 s",
+    ]
+
+
+def test_stages_show_how_far_they_are_and_an_eta_on_a_terminal(monkeypatch):
+    out = Console(file=io.StringIO(), width=40, force_terminal=True)
+    now = [0.0]
+    monkeypatch.setattr(views.time, "monotonic", lambda: now[0])
+    with Stages(out, quiet=False) as stages:
+        for done, total, shown in ((0, 1, "0/1 ETA ?"), (3, 10, "3/10 ETA 7 s")):
+            stages.advance("steps [of] one training whose name is long", done, total)
+            stages._progress.refresh()
+            drawn = re.sub("\x1b[^a-zA-Z]*[a-zA-Z]", "", out.file.getvalue().rpartition("\r")[2])
+            assert drawn.startswith(f"{shown} steps [of] one")
+            assert (len(drawn) <= 38, drawn.count("\n")) == (True, 0)
+            now[0] = 3.0
+
+
+def test_a_trials_rate_is_that_of_all_its_ranks():
+    record = factories.make_record(cell=factories.make_cell(ranks=4), images_per_s=80.0, noise=0.0)
+    assert views.outcome(record) == "80.0 images/s"

@@ -1,0 +1,30 @@
+"""The chart of the host's time: a block per phase with its own words, and words where nothing was profiled."""
+
+from __future__ import annotations
+
+import reports
+from present.charts.charts import assert_tidy, words
+
+from tcbench.analysis.explanation import explain
+from tcbench.present.charts.inline import svg
+from tcbench.views.bottleneck.chart import bottleneck_chart
+
+
+def test_every_phase_has_a_tooltip_of_its_own() -> None:
+    explanations = explain(reports.ladders(sizes=(4, 8)))
+    phases = [
+        f"<title>{one.summary.cell.label}\n{phase.name} "
+        for one in explanations
+        if one.bottleneck
+        for phase in one.bottleneck.phases
+    ]
+    markup = svg(bottleneck_chart(explanations), label="a", prefix="b")
+    assert len(phases) == markup.count("<title>") > 20
+    assert all(markup.count(phase) == 1 for phase in phases)
+
+
+def test_a_batch_size_at_which_nothing_was_profiled_says_why() -> None:
+    records = [record for record in reports.whole().records if record.cell.batch_size == 4 or record.status != "ok"]
+    figure = bottleneck_chart(explain(records))
+    assert_tidy(figure)
+    assert {"out of memory", "not run"} <= set(words(figure))

@@ -1,0 +1,105 @@
+"""`tcbench explain`'s table, wide and narrow."""
+
+from __future__ import annotations
+
+import io
+
+import factories
+import msgspec
+import pytest
+from reports import results
+from rich.console import Console
+
+from tcbench.analysis.diff import of_records
+from tcbench.analysis.explanation import explain
+from tcbench.analysis.roofline import Ceilings, roofline
+from tcbench.analysis.summary import CellSummary, Setting, summarise
+from tcbench.core.record import TAKE_ENOUGH, PhaseTimes
+from tcbench.present.page.render import render
+from tcbench.views.bottleneck import table as view
+from tcbench.views.diff import table as diff
+from tcbench.views.report.build import build
+from tcbench.views.roofline import table as roofline_view
+
+CONFIGS = ("fp32", "fp32+dali", "fp32+dali+batched+nhwc+fused+static_graph")
+
+
+@pytest.mark.parametrize(("width", "with_needs"), [(80, False), (100, False), (132, True), (160, True)])
+@pytest.mark.parametrize("models", [("resnet50",), ("resnet50", "resnet101")], ids=" and ".join)
+def test_no_table_cuts_its_words(models: tuple[str, ...], width: int, with_needs: bool) -> None:
+    records = [
+        factories.make_record(
+            cell=factories.make_cell(config, 8, model=model), images_per_s=10.0 * (i + 1), trial=trial
+        )
+        for model in models
+        for i, config in enumerate(CONFIGS)
+        for trial in range(3)
+    ]
+    explained = explain(records)
+    out = Console(file=io.StringIO(), width=width)
+    narrow = not view.fits(explained, out)
+    assert narrow is not with_needs
+    out.print(view.table(explained, narrow=narrow))
+    lines = out.file.getvalue().splitlines()
+    assert ("host" in lines[0]) == with_needs
+    assert all(len(line) <= width for line in lines)
+    text = " ".join(" ".join(lines).split())
+    for word in ("batch", "verdict", "next", "static_graph", *(models if len(models) > 1 else ())):
+        assert f" {word} " in f" {text} "
+    assert len(lines) <= 1 + len(models) * (1 + 4 * len(CONFIGS))
+    assert view.notes(explained, None, narrow=narrow)[0].startswith("A wider terminal" if narrow else "input, host")
+
+
+def test_what_may_not_be_compared_stands_under_a_heading_of_its_own() -> None:
+    records = [
+        factories.make_record(run_id="here"),
+        factories.make_record(run_id="there", environment=factories.make_environment("box")),
+        factories.make_record(run_id="older", environment=factories.make_environment(packages={"numpy": "1.0"})),
+        factories.make_record(cell=factories.make_cell(threads=1), run_id="here"),
+    ]
+    assert {name for name, _ in view.by_code(explain(records))} == {
+        "amd-epyc-2cpu, 2 threads, tcbench 0.1.0, numpy: 2.2.0",
+        "amd-epyc-2cpu, 2 threads, tcbench 0.1.0, numpy: 1.0",
+        "box, 2 threads, tcbench 0.1.0",
+        "amd-epyc-2cpu, 1 thread, tcbench 0.1.0, numpy: 2.2.0",
+    }
+
+
+@pytest.mark.parametrize(("trials", "remark"), [(1, True), (2, False)])
+def test_a_factor_of_one_trial_is_said_to_be_one(trials: int, remark: bool) -> None:
+    configs = ("fp32", "fp32+batched")
+    explained = explain(
+        factories.make_record(config, images_per_s=rate, trial=trial)
+        for config, rate in zip(configs, (40.0, 60.0), strict=True)
+        for trial in range(trials)
+    )
+    assert view.checks(explained) is not None
+    says = f"factor: ± of a cell with one trial is over its steps; {TAKE_ENOUGH}."
+    assert (says in view.notes(explained, None)) is remark
+
+
+def test_every_view_on_a_profiled_pass_unlike_the_timed_one_says_so() -> None:
+    measured = factories.make_measurement([0.4] * 12, phases=(PhaseTimes(name="forward", host_s=(0.55,) * 5),))
+    record = factories.make_record(measurement=measured)
+    slower = msgspec.structs.replace(record, measurement=factories.make_measurement([0.5] * 12))
+    figures = "phases 550 ms, a step 400 ms"
+    assert f"fp32, batch size 4 ({figures})" in view.notes(explain([record]), None)[-1]
+    under = roofline(summarise([record])[0], [record], Ceilings("a machine", (("fp32", 1e11),), 2e10, True, "made up"))
+    assert figures in roofline_view.notes([under])[-1]
+    apart = of_records([record], [slower])
+    assert diff.headline(apart).endswith(f"; doubtful: base {figures}")
+    assert figures in render(build(results([record])))
+
+
+def test_many_cells_take_no_more_time_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[CellSummary] = []
+    of = vars(CellSummary)["setting"].fget
+
+    def setting(self: CellSummary) -> Setting:
+        asked.append(self)
+        made: Setting = of(self)
+        return made
+
+    monkeypatch.setattr(CellSummary, "setting", property(setting))
+    explain(factories.make_record(batch_size=n) for n in range(1, 41))
+    assert 0 < len(asked) <= 3 * 40

@@ -1,0 +1,185 @@
+from __future__ import annotations
+
+import json
+import math
+from html.parser import HTMLParser
+from typing import Any
+
+import factories
+import msgspec
+import pytest
+from rich.console import Console
+
+from tcbench.analysis.claims import AtBatchSize, Evaluated, Scorecard
+from tcbench.analysis.stats import Interval
+from tcbench.core.claim import Claim, Side
+from tcbench.core.text import plain
+from tcbench.views.claims import table as view
+
+
+def make_evaluated(slide: int | None = 12, **changes: Any) -> Evaluated:
+    claim = Claim("fp16 is faster", "faster", Side("fp16"), (4, 8), slide, Side("fp32"))
+    at = (
+        AtBatchSize(4, "holds", left="fp16", right="fp32", ratio=Interval(1.5, 1.4, 1.6), unit="trials"),
+        AtBatchSize(8, "not measured", "fp32 out of memory", out_of_memory=True),
+    )
+    fields: dict[str, Any] = {"claim": claim, "outcome": "holds", "at": at}
+    return Evaluated(**fields | changes)
+
+
+def make_card(*claims: Evaluated, **changes: Any) -> Scorecard:
+    cell = msgspec.structs.replace(factories.make_cell(), config="", batch_size=4)
+    fields: dict[str, Any] = {
+        "machine": "amd-epyc-2cpu",
+        "environment": factories.make_environment(),
+        "cell": cell,
+        "scenario": "cpu",
+        "claims": claims or (make_evaluated(),),
+        "commands": ("tcbench run cpu --config fp16 --bs 8",),
+    }
+    return Scorecard(**fields | changes)
+
+
+def shown(card: Scorecard) -> str:
+    console = Console(width=132)
+    with console.capture() as captured:
+        console.print(view.table(card))
+    return captured.get()
+
+
+def test_the_table_sets_the_talk_beside_this_machine() -> None:
+    lines = shown(make_card(make_evaluated(), make_evaluated(None, outcome="does not hold"))).splitlines()
+    assert lines[0].split() == ["slide", "claim", "2018", "here", "measured"]
+    assert lines[1].split()[:6] == ["12", "fp16", "is", "faster", "held", "holds"]
+    assert "4: 1.5× (1.4 to 1.6); 8: fp32 out of memory" in lines[1]
+    assert "held" not in lines[2]  # not the talk's
+    assert "does not hold" in lines[2]
+    assert view.title(make_card()) == "cpu on amd-epyc-2cpu (AMD EPYC), resnet50, 64x64 pixels, generated"
+    of_code = make_card(codes=(factories.make_environment(commit="1a2b").code,))
+    assert view.title(of_code) == f"{view.title(make_card())}, tcbench 0.1.0 at 1a2b"
+
+
+def test_no_ratio_is_written_with_an_exponent() -> None:
+    far = AtBatchSize(4, "holds", ratio=Interval(1e3, 5e-5, math.inf), unit="trials")
+    assert view.measured(make_evaluated(at=(far,))) == "4: 1000× (0.00005 to any)"
+
+
+def test_the_tally_counts_every_outcome() -> None:
+    outcomes = ("holds", "does not hold", "does not hold", "undecided", "not measured", "not measured")
+    card = make_card(*(make_evaluated(outcome=outcome) for outcome in outcomes))
+    assert view.tally(card) == "1 of 6 claims holds here, 2 do not, 1 is undecided, 2 are not measured"
+    card = make_card(make_evaluated(outcome="holds"), make_evaluated(outcome="not testable here"))
+    assert view.tally(card).endswith("0 are not measured, 1 is not testable here")
+    assert view.tally(make_card(claims=())) == "no claims: the scenario makes none; [[claim]] tables do"
+
+
+def test_an_outcome_by_one_trial_is_marked_and_explained() -> None:
+    one_trial = AtBatchSize(4, "undecided", "one trial", ratio=Interval(1.0, 0.5, math.inf), unit="steps")
+    card = make_card(make_evaluated(outcome="undecided", at=(one_trial,)))
+    assert "undecided *" in shown(card)
+    assert "4: 1× (0.5 to any)" in shown(card)
+    assert any(line.startswith("*: over the steps of one trial") for line in view.notes([card]))
+    assert not any(line.startswith("*") for line in view.notes([make_card()]))
+
+
+def test_the_low_precision_that_claims_were_asked_of_is_named() -> None:
+    card = make_card(low="bf16")
+    assert "Low precision on amd-epyc-2cpu: bf16." in view.notes([card])
+    assert json.loads(view.to_json([card]))["scorecards"][0]["low_precision"] == "bf16"
+    assert not any(line.startswith("Low precision") for line in view.notes([make_card()]))
+
+
+def test_batch_sizes_that_say_the_same_stand_together() -> None:
+    at = tuple(AtBatchSize(n, "not measured", "never run") for n in (4, 8))
+    assert view.measured(make_evaluated(at=at)) == "4, 8: never run"
+
+
+def test_the_fastest_of_a_glob_is_named_and_a_stated_figure_is_told_in_images_per_s() -> None:
+    at = (AtBatchSize(4, "holds", left="fp16+dali", right="fp32", ratio=Interval(2, 1.9, 2.1), unit="trials"),)
+    best = Claim("s", "faster", Side("fp16*", best=True), (4,), right=Side("fp32"))
+    assert view.measured(make_evaluated(claim=best, at=at)) == "4: 2× (1.9 to 2.1) by fp16+dali"
+    stated = Claim("s", "about", Side("fp16+dali"), (4,), images_per_s=600.0)
+    assert view.measured(make_evaluated(claim=stated, at=at)) == "4: 1200 images/s, 2× (1.9 to 2.1)"
+
+
+# -------------------------------------------------------------------------------------------- what records may contain
+
+NASTY = (
+    "<script>alert(1)</script>",
+    "a|b",
+    "`x`",
+    "[x](javascript:y)",
+    "**b**",
+    "a\nb| c",
+    "\x1b[31mred",
+    "a\\|b",
+    "@all",
+)
+
+
+class _Tags(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        self.tags.append(tag)
+
+
+def cells_of(row: str) -> list[str]:
+    """A Markdown table's row, split where GitHub splits it: at bars that no odd number of backslashes precedes."""
+    cells, cell, backslashes = [], "", 0
+    for c in row:
+        if c == "|" and backslashes % 2 == 0:
+            cells.append(cell)
+            cell = ""
+        else:
+            cell += c
+        backslashes = backslashes + 1 if c == "\\" else 0
+    return [*cells, cell][1:-1]
+
+
+@pytest.mark.parametrize("nasty", [plain(text) for text in NASTY])
+def test_markdown_makes_no_markup_of_what_records_and_scenarios_say(nasty: str) -> None:
+    at = AtBatchSize(4, "not measured", f"{nasty} failed: {nasty}")
+    claim = Claim(nasty, "faster", Side(nasty), (4,), 12, Side("fp32"))
+    environment = factories.make_environment(machine=nasty, device_name=nasty)
+    command = f"tcbench run --config {nasty}"
+    card = make_card(
+        make_evaluated(claim=claim, at=(at,)),
+        machine=nasty,
+        environment=environment,
+        scenario=nasty,
+        commands=(command,),
+    )
+    text = view.markdown([card])
+    parser = _Tags()
+    parser.feed(text)
+    assert parser.tags == []
+    assert "<" not in text
+    assert "javascript" not in text or r"\[x\](javascript" in text
+    assert "\x1b" not in text
+    assert "@all" not in text
+    for mark in ("`", "**"):
+        assert text.replace(f"\\{mark[0]}", "").count(mark) == 0
+    head, rule, *rows = [line for line in text.splitlines() if line.startswith("|")]
+    assert len(rows) == 1
+    assert [len(cells_of(line)) for line in (head, rule, *rows)] == [5, 5, 5]
+    assert "\x1b" not in shown(card) + view.title(card)
+
+
+# -------------------------------------------------------------------------------------------------------------- JSON
+
+
+def test_the_json_has_its_schema_and_no_infinity() -> None:
+    open_ended = AtBatchSize(4, "undecided", ratio=Interval(1.0, 0.5, math.inf), unit="steps", missing=(("fp16", 8),))
+    value = json.loads(view.to_json([make_card(make_evaluated(at=(open_ended,)))]), parse_constant=pytest.fail)
+    assert (value["schema"], value["schema_version"]) == ("tcbench-claims", 2)
+    [card] = value["scorecards"]
+    assert card["counts"] == {"holds": 1, "does not hold": 0, "undecided": 0, "not measured": 0, "not testable here": 0}
+    [claim] = card["claims"]
+    assert (claim["slide"], claim["left"], claim["right"], claim["in_2018"]) == (12, "fp16", "fp32", "held")
+    assert claim["by_one_trial"]
+    [at] = claim["at_batch_sizes"]
+    assert at["ratio"] == {"value": 1.0, "low": 0.5, "high": None}
+    assert at["missing"] == [{"config": "fp16", "batch_size": 8}]

@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+import re
+
+import pytest
+from comparisons import NASTY, named, nasty, one_of_each, sides
+
+from tcbench.analysis.compare import compare
+from tcbench.views.comparison import Labels, github
+from tcbench.views.comparison.github import MOST_OF_A_KIND, command
+
+COMMAND = re.compile(r"::(error|warning|notice) title=([^:,]*)::(.*)")
+
+
+def commands(text: str) -> list[tuple[str, str, str]]:
+    assert text.endswith("\n")
+    return [COMMAND.fullmatch(line).groups() for line in text.splitlines()]
+
+
+def test_what_fails_is_an_error_what_is_inconclusive_a_warning():
+    found = commands(github(one_of_each(), Labels("v1", "v2")))
+    names = {(kind, message.split(",")[0]) for kind, _, message in found[:-1]}
+    assert names == {
+        *(("error", name) for name in ("slower", "lost", "broken")),
+        *(("warning", name) for name in ("vague", "single")),
+        *(("notice", name) for name in ("faster", "sick")),
+    }
+    assert found[0][1] == "tcbench%3A regression"
+    assert found[-1][2].startswith("v2 against v1: 1 regression, 1 missing")
+
+
+def test_escaping_is_that_of_github_s_toolkit():
+    assert command("error", "a: b, c%\n", "d: e, f%\r\n") == "::error title=a%3A b%2C c%25%0A::d: e, f%25%0D%0A"
+
+
+@pytest.mark.parametrize("text", NASTY)
+def test_no_text_begins_a_command_of_its_own(text):
+    shown = github(nasty(text), named(text))
+    assert all(COMMAND.fullmatch(line) for line in re.split(r"[\r\n\x0b\x0c\x85\u2028\u2029]", shown.rstrip("\n")))
+
+
+def test_no_more_of_a_kind_than_are_shown():
+    found = commands(github(compare(*sides({f"c{n}": share for n in range(30) for share in (0.9,)}))))
+    assert sum(kind == "error" for kind, _, _ in found) == MOST_OF_A_KIND
+    title, message = found[MOST_OF_A_KIND - 1][1:]
+    assert title == "tcbench%3A 21 more"
+    assert message.count("%0A") == 20
+    improved = commands(github(compare(*sides({f"c{n}": 1.2 for n in range(30)}))))
+    assert len(improved) == MOST_OF_A_KIND

@@ -1,0 +1,134 @@
+from __future__ import annotations
+
+import io
+import re
+
+import factories
+import msgspec
+import pytest
+from comparisons import NASTY, named, nasty, one_of_each, sides
+from rich.console import Console
+
+from tcbench.analysis.compare import compare
+from tcbench.core.record import GpuSample, GpuSamples, GpuState
+from tcbench.views.comparison import Labels, markdown, show, table, wording
+
+
+def row(text: str, config: str) -> str:
+    """The line of the table that holds a config."""
+    (found,) = [
+        line for line in text.splitlines() if line[7:].startswith(f"{config} ") and line[:7].strip() in ("", "4")
+    ]
+    return found
+
+
+def test_every_cell_has_a_row_with_figures_ratio_and_verdict():
+    text = table(one_of_each(), Labels("v1", "v2"))
+    lines = text.splitlines()
+    assert lines[0] == "base v1, current v2"
+    assert lines[2] == "throughput: images per second over total time"
+    slower = row(text, "slower")
+    assert slower.split()[:2] == ["4", "slower"]
+    assert slower.split()[-1] == "regression"
+    assert "0.903 (0.892 to 0.913)   -9.7%" in slower
+    verdicts = {"same": "pass", "faster": "improved", "lost": "missing", "single": "inconclusive", "added": "new"}
+    verdicts |= {"broken": "changed status", "sick": "changed status", "never": "not measured"}
+    for config, verdict in verdicts.items():
+        assert row(text, config).endswith(f"  {verdict}")
+    assert "inconclusive, +" in row(text, "vague")
+    assert lines[-1] == (
+        "1 regression, 1 missing, 2 changed status, 2 inconclusive, 1 improved, 1 pass, 1 new, 1 not measured "
+        "at a threshold of 3%"
+    )
+
+
+def test_a_regression_says_which_phase_grew_and_by_how_much_of_the_step():
+    text = table(one_of_each())
+    (line,) = [line for line in text.splitlines() if line.startswith("slower, batch size 4: regression")]
+    # The factory's backward is half of the step: half of a loss of a ninth.
+    assert "backward takes 5." in line and "ms longer (median " in line
+    share = float(line.rsplit("host, ", 1)[1].split("%")[0])
+    assert 4.5 < share < 7
+
+
+def test_the_interval_that_decides_is_printed_where_the_usual_one_seems_to_decide_otherwise():
+    configs = dict.fromkeys(factories.LADDERS, 1.0)
+    base, current = sides(configs, trials=4, spread=0.01)
+    base += factories.make_trials("wild", trials=4, spread=0.18)
+    current += factories.make_trials("wild", trials=4, spread=0.18, seed=1, images_per_s=26)
+    comparison = compare(base, current, ("throughput", "memory"))
+    cell = next(one for one in comparison.cells if one.cell.config == "wild")
+    assert (cell.verdict, cell.ratio.high < 0.97) == ("inconclusive", True)
+    expected = r"decided by its 99\.\d+% interval, -\d+\.\d% to \+\d+\.\d%, which includes no change at all"
+    assert re.search(rf"\nwild, batch size 4: inconclusive: throughput .* {expected}", table(comparison))
+    assert "which includes no change at all" in markdown(comparison)
+
+
+def test_cells_with_the_same_reason_share_a_line():
+    base = [factories.make_record(config) for config in factories.LADDERS]
+    text = table(compare(base, base))
+    (line,) = [line for line in text.splitlines() if "tells nothing" in line]
+    assert line.startswith("fp32, batch size 4; fp32+dali, batch size 4; fp32+dali+batched, batch size 4; and 7 more: ")
+
+
+def test_the_median_step_stands_beside_the_ratio_only_where_it_tells_something():
+    base, current = sides({"fp32": 1.0})
+    assert "median step" not in table(compare(base, current))
+    spiky = []
+    for record in current:
+        times_s = list(record.measurement.step_times_s)
+        times_s[3] *= 20
+        measurement = msgspec.structs.replace(record.measurement, step_times_s=tuple(times_s))
+        spiky.append(msgspec.structs.replace(record, measurement=measurement))
+    text = table(compare(base, spiky))
+    assert "spikes 0.0% -> 5.0%" in " ".join(text.split())
+    line = next(line for line in text.splitlines() if line.startswith("    4  fp32"))
+    assert "0.991, spikes" in line and line.endswith("regression")
+
+
+def test_what_no_number_of_trials_decides_is_not_said_to_be_at_the_threshold_where_trials_vary_too_much():
+    wild = [factories.make_record(trial=trial, images_per_s=rate) for trial, rate in enumerate((4.0, 400.0))]
+    (cell,) = compare(wild, wild[::-1]).cells
+    assert (cell.verdict, cell.more_trials) == ("inconclusive", None)
+    said = wording.sentence(cell)
+    assert "not even 1,000 trials a side would decide" in said
+    assert "threshold itself" not in said
+
+
+def test_few_doubtful_trials_are_named_and_many_are_counted():
+    base, current = sides({"fp32": 1.0})
+    throttled = GpuSamples(
+        state=GpuState(), samples=(GpuSample(1.0, throttle_mask=0x40),), timed_from_s=0.0, timed_to_s=2.0
+    )
+    base[2] = msgspec.structs.replace(base[2], gpu=throttled)
+    text = table(compare(base, current))
+    assert "base, fp32, batch size 4: trial 3 throttled (hardware thermal slowdown)" in text
+    hot = [msgspec.structs.replace(record, gpu=throttled) for record in current]
+    assert "current: 8 trials throttled, in 1 cell (--format json names them)" in table(compare(base, hot))
+
+
+def test_cells_of_one_name_are_told_apart_by_what_differs():
+    small, large = factories.make_cell(image_size=64), factories.make_cell(image_size=96)
+    both = [record for cell in (small, large) for record in factories.make_trials(cell=cell)]
+    text = table(compare(both, both))
+    assert "image_size 64" in text and "image_size 96" in text
+    assert "where" not in table(compare(both[:8], both[:8]))
+
+
+def test_models_have_a_column_and_are_not_named_twice():
+    cells = [factories.make_cell(model=model) for model in ("resnet18", "googlenet")]
+    both = [record for cell in cells for record in factories.make_trials(cell=cell)]
+    lines = table(compare(both, both)).splitlines()
+    for model in ("resnet18", "googlenet"):
+        assert len([line for line in lines if line.startswith(f"{model} ")]) == 1
+    assert not any("model resnet18" in line for line in lines if line.startswith("resnet18 "))
+
+
+@pytest.mark.parametrize("text", NASTY)
+def test_nothing_of_a_record_reaches_the_terminal_raw(text):
+    shown = table(nasty(text), named(text))
+    assert all(char.isprintable() for char in shown.replace("\n", ""))
+    out = Console(file=io.StringIO(), width=200, force_terminal=False)
+    show(nasty(text), out, named(text))
+    if "[" not in text:
+        assert text.split("\n")[0][:8].strip() in out.file.getvalue().replace("\n", "") or not text.isprintable()

@@ -1,0 +1,208 @@
+"""The chart of cells over commits: regressions are marked by sign and word, and nothing covers anything else."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import msgspec
+import pytest
+from factories import LADDERS, make_cell, make_environment, make_record
+from histories import commit, over_commits
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection
+from matplotlib.figure import Figure
+from present.charts.charts import assert_tidy, words
+
+from tcbench.analysis.history import history
+from tcbench.core.errors import SelectionError
+from tcbench.core.record import STATUSES, MeasureSettings, Record
+from tcbench.present.charts.palette import PAPER
+from tcbench.views.history.chart import history_chart
+
+LONG = "fp16+opencv+nhwc+fused+batched+static_graph+a_rung_with_a_name_that_is_wider_than_its_column_is"
+
+
+def ladder(commits: int, sizes: tuple[int, ...] = (4,), configs: tuple[str, ...] = LADDERS, trials: int = 3) -> Figure:
+    """Every third config is a tenth slower from the middle on; all waver by 1% from commit to commit."""
+    records: list[Record] = []
+    for place, config in enumerate(configs):
+        draw = random.Random(place)
+        rates = [
+            (20 + 10 * place)
+            * (0.9 if day >= commits / 2 and place % 3 == 0 else 1.0)
+            * math.exp(0.01 * draw.gauss(0, 1))
+            for day in range(commits)
+        ]
+        for size in sizes:
+            records += over_commits(rates, config, size, trials)
+    return history_chart(history(records))
+
+
+def test_a_cell_of_one_commit_is_no_strip_and_the_small_print_says_so() -> None:
+    records = [*over_commits([40, 40]), *over_commits([30], "fp16")]
+    figure = history_chart(history(records))
+    assert len(figure.axes) == 1
+    assert "left out: 1 cell measured at one commit only" in " ".join(words(figure)).replace("\n", " ")
+    assert "4 commits" in " ".join(words(history_chart(history(over_commits([40] * 4)))))
+    apart = history([*over_commits([40, 40]), *over_commits([30] * 3, "fp16")[-1:]])
+    assert len(apart.revisions) == 3
+    assert "2 commits" in " ".join(words(history_chart(apart)))  # no column without a point
+    with pytest.raises(SelectionError, match="no cell was measured at two commits"):
+        history_chart(history(over_commits([40])))
+
+
+@pytest.mark.parametrize(
+    ("commits", "sizes", "configs"),
+    [
+        (5, (4,), ("fp32",)),
+        (5, (4, 8), LADDERS),
+        (30, (4,), LADDERS),
+        (3, (1, 2, 4, 8, 16, 32), LADDERS),
+        (4, (4,), (LONG, "fp32", LONG + "2")),
+        (60, (4,), ("fp32",)),
+    ],
+    ids=["1 cell", "20 cells", "30 commits", "60 cells", "long names", "60 commits"],
+)
+def test_the_chart_is_tidy_and_has_a_strip_per_cell(
+    commits: int, sizes: tuple[int, ...], configs: tuple[str, ...]
+) -> None:
+    figure = ladder(commits, sizes, configs)
+    assert_tidy(figure)
+    assert len(figure.axes) == len(sizes) * len(configs)
+
+
+def test_a_regression_is_marked_where_it_is_and_named_below() -> None:
+    figure = history_chart(history(over_commits([40, 40, 36, 36, 36])))
+    assert_tidy(figure)
+    said = words(figure)
+    [mark] = [word for word in said if word.startswith("▼ regression -")]
+    assert -11 < float(mark.removeprefix("▼ regression ").removesuffix("%")) < -9
+    assert any(word.startswith(f"▼ fp32, batch size 4 at {commit(2)[:7]}: -") for word in said)
+    [axes] = figure.axes
+    marks = {line.get_marker(): list(line.get_xdata()) for line in axes.lines if line.get_marker() == "v"}
+    assert marks == {"v": [2]}
+    assert f"{commit(2)[:7]}\n2025-01-03" in said
+
+
+def test_no_regression_is_not_named() -> None:
+    said = words(history_chart(history(over_commits([40, 40, 40]))))
+    assert not [word for word in said if word.startswith("▼")]
+
+
+def whiskers(axes: Axes) -> list[tuple[float, float]]:
+    """Ends of all whiskers."""
+    segments = [c.get_segments() for c in axes.collections if isinstance(c, LineCollection)]
+    return [tuple(end) for group in segments for segment in group for end in segment]
+
+
+def test_whiskers_are_the_interval_and_points_the_figure() -> None:
+    commits = history(over_commits([40, 40], spread=0.02))
+    point = commits.cells[0].points[0]
+    [axes] = history_chart(commits).axes
+    drawn = {round(float(y), 9) for line in axes.lines if set(line.get_xdata()) == {0} for y in line.get_ydata()}
+    drawn |= {round(float(y), 9) for x, y in whiskers(axes) if x == 0}
+    assert point.interval is not None and point.images_per_s is not None
+    ends = (point.interval.low, point.interval.high, point.images_per_s)
+    assert drawn == {round(end, 9) for end in ends}
+
+
+def test_one_trial_has_no_whisker_and_an_empty_mark() -> None:
+    [axes] = history_chart(history(over_commits([40, 30], trials=1))).axes
+    marks = [line for line in axes.lines if line.get_marker() == "o"]
+    assert [line.get_markerfacecolor() for line in marks] == [PAPER, PAPER]
+    assert not whiskers(axes)
+
+
+def lines_between(figure: Figure) -> list[list[float]]:
+    """Commits that each line joins."""
+    [axes] = figure.axes
+    lines = [list(line.get_xdata()) for line in axes.lines if line.get_marker() == "None"]
+    return [xs for xs in lines if len(set(xs)) > 1]
+
+
+def test_a_new_line_begins_where_the_ground_changes_and_says_why() -> None:
+    changed = {"kernel": "6.2.0"}
+    figure = history_chart(history(over_commits([40, 40, 30, 30], environments=[{}, {}, changed, changed])))
+    assert_tidy(figure)
+    assert lines_between(figure) == [[0, 1], [2, 3]]
+    said = words(figure)
+    assert "new os" in said
+    assert any(f"{commit(2)[:7]} (1 cell): kernel: 6.1.0 -> 6.2.0" in word for word in said)
+    assert not [word for word in said if word.startswith("▼ regression -")]
+
+
+def test_a_cell_without_a_figure_leaves_a_gap_and_says_how_it_ended() -> None:
+    records = over_commits([40, 40, 40])
+    kept = [r for r in records if r.environment and r.environment.commit != commit(1)]
+    broke = make_record(
+        status="oom", started_at=records[8].started_at, run_id="r", environment=make_environment(commit=commit(1))
+    )
+    figure = history_chart(history([*kept, broke]))
+    assert_tidy(figure)
+    assert lines_between(figure) == []
+    assert "✗ out of memory" in words(figure)
+
+
+def test_settings_and_batch_sizes_stand_apart() -> None:
+    other = [{"machine": "h200", "device_name": "NVIDIA H200"}] * 2
+    records = over_commits([40, 40]) + over_commits([50, 50], environments=other, batch_size=8)
+    figure = history_chart(history(records))
+    assert_tidy(figure)
+    assert {"batch size 4 · AMD EPYC", "batch size 8 · NVIDIA H200"} <= set(words(figure))
+
+
+def test_a_long_name_of_a_setting_covers_nothing() -> None:
+    measures = [make_cell(measure=MeasureSettings(max_time_s=seconds)) for seconds in (2.5, 4.0)]
+    records = [
+        record
+        for cell, scenario in zip(measures, ("cpu", "a_scenario_with_a_long_name" * 5), strict=True)
+        for record in over_commits([40, 40], cell=msgspec.structs.replace(cell, scenario=scenario))
+    ]
+    figure = history_chart(history(records))
+    assert_tidy(figure)
+    assert "batch size 4 · scenario cpu · max time s 2.5" in words(figure)
+
+
+def test_every_strip_spans_the_same_factor() -> None:
+    records = over_commits([40, 30]) + over_commits([400, 400], "fp16")
+    spans = {round(float(top / low), 6) for low, top in (a.get_ylim() for a in history_chart(history(records)).axes)}
+    assert len(spans) == 1
+
+
+def test_of_very_many_commits_the_newest_are_drawn() -> None:
+    figure = history_chart(history(over_commits([40.0] * 130, trials=1)))
+    assert "the newest 120 of 130 commits" in words(figure)
+    assert_tidy(figure)
+
+
+@pytest.mark.slow
+@given(data=st.data())
+@settings(max_examples=12, deadline=None)
+def test_any_mixture_is_tidy(data: st.DataObject) -> None:
+    days = data.draw(st.integers(2, 12))
+    records: list[Record] = []
+    for config in data.draw(
+        st.lists(st.sampled_from(["fp32", LONG, "$x_1$", "日本"]), min_size=1, max_size=4, unique=True)
+    ):
+        rates = [data.draw(st.sampled_from([1e-4, 36.0, 38.5, 40.0, 1e6])) for _ in range(days)]
+        grounds = [{"kernel": data.draw(st.sampled_from("ab"))} for _ in range(days)]
+        made = over_commits(rates, config, 4, data.draw(st.sampled_from([1, 3])), environments=grounds)
+        for record in made:
+            status = data.draw(st.sampled_from(["ok", *STATUSES]))
+            if status == "ok":
+                records.append(record)
+            else:
+                facts = {"started_at": record.started_at, "run_id": record.run_id, "environment": record.environment}
+                records.append(make_record(config, status=status, trial=record.trial, **facts))  # type: ignore[arg-type]
+    assert_tidy(history_chart(history(records)))
+
+
+def test_nothing_to_plot_and_too_much_are_one_clear_line() -> None:
+    with pytest.raises(SelectionError, match="no results to plot"):
+        history_chart(history([]))
+    many = [make_record("fp32", size) for size in range(1, 202)]
+    with pytest.raises(SelectionError, match="201 cells do not fit in one chart"):
+        history_chart(history(many))

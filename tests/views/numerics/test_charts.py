@@ -1,0 +1,135 @@
+"""The pictures of `tcbench numerics`: drawn whatever the runs did, texts within the page and apart from each other."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from numerics_documents import SETTING, make_document, make_gradients, make_ranks_document, make_run
+from present.charts.charts import texts
+
+from tcbench.analysis.numerics.judgement import RANKS_MARGINS, Margins
+from tcbench.core.numerics import TECHNIQUES, Gradients
+from tcbench.present.charts.files import save
+from tcbench.views.numerics.gradients_chart import gradients_chart
+from tcbench.views.numerics.table import about
+from tcbench.views.numerics.training_chart import training_chart
+
+DIVERGED = [
+    make_run(
+        "both", s, status="diverged", reason="diverged at step 9: x", losses=(2.0,) * 9, test_loss=None, accuracy=None
+    )
+    for s in range(5)
+]
+OVERFLOW = (
+    "diverged at step 0: gradients overflowed float16 at a static loss scale of 2^60; lower --scale, or use a dynamic "
+    "one"
+)
+OVERFLOWED = [
+    make_run("both", s, status="diverged", reason=OVERFLOW, losses=(2.0,), test_loss=None, accuracy=None)
+    for s in range(5)
+]
+RUNAWAY = [
+    make_run(
+        name, seed, losses=tuple(10.0 ** (step * (1 + seed) / 4) for step in range(48)), test_loss=8e24 * (seed + 1)
+    )
+    for name in ("fp32", "neither", "both")
+    for seed in range(2)
+]
+RUNAWAY += [make_run("scaling", seed, test_loss=loss) for seed, loss in enumerate((1e-9, 1e300))]
+DOCUMENTS = {
+    "usual": make_document(),
+    "one seed": make_document(seeds=[0]),
+    "diverged": make_document(extra=DIVERGED),
+    "overflowed": make_document(extra=OVERFLOWED, static_scale=2.0**60),
+    "no scale is safe": make_document(
+        gradients=msgspec.structs.replace(
+            make_gradients(), layers=make_gradients().layers + make_gradients(14.0).layers
+        )
+    ),
+    "runaway": make_document(seeds=range(2), extra=RUNAWAY),
+    "one step": make_document(
+        seeds=[0],
+        extra=[make_run(name, 0, losses=(2.3,)) for name in TECHNIQUES],
+        setting=msgspec.structs.replace(SETTING, steps=1),
+    ),
+    "large gradients": make_document(gradients=make_gradients(14.0), static_scale=2.0**-6),
+    "no gradients": make_document(gradients=Gradients(seed=0, layers=(), steps=())),
+    "identical": make_document(extra=[make_run("both", seed, -0.0) for seed in range(5)]),
+}
+
+
+OF_GRADIENTS = ("gradients", "static_scale", "setting")
+"""The parts of a document that the chart of gradients shows."""
+
+
+@pytest.mark.parametrize("name", list(DOCUMENTS))
+def test_no_text_leaves_the_page(name):
+    document, usual = DOCUMENTS[name], DOCUMENTS["usual"]
+    figures = [training_chart(document, Margins(), about(document))]
+    if name == "usual" or any(getattr(document, part) != getattr(usual, part) for part in OF_GRADIENTS):
+        figures.append(gradients_chart(document, about(document)))
+    for figure in figures:
+        written = texts(figure)
+        assert written
+        width, height = figure.canvas.get_width_height()
+        for text in written:
+            box = text.get_window_extent()
+            assert box.x0 >= 0 and box.x1 <= width + 1 and box.y0 >= 0 and box.y1 <= height + 1, text.get_text()
+
+
+def test_both_charts_are_written(tmp_path):
+    document = make_document()
+    for place, figure in enumerate(
+        (gradients_chart(document, about(document)), training_chart(document, Margins(), about(document)))
+    ):
+        save(figure, tmp_path / f"{place}.png")
+        assert (tmp_path / f"{place}.png").stat().st_size > 20_000
+
+
+def test_the_verdicts_words_stand_in_the_training_chart():
+    document = DOCUMENTS["diverged"]
+    shown = [text.get_text() for text in texts(training_chart(document, Margins(), about(document)))]
+    assert shown.count("does not") == 4
+    assert shown.count("trains like fp32") == 2
+    assert any(text.startswith("diverged at step 9") for text in shown)
+
+
+def words(figure):
+    return " ".join(text.get_text() for text in texts(figure)).replace("\n", " ")
+
+
+def test_a_reason_that_is_too_long_for_a_line_is_written_to_its_end():
+    document = DOCUMENTS["overflowed"]
+    assert f"{OVERFLOW} (5 of 5 seeds)" in words(training_chart(document, Margins(), about(document)))
+
+
+def test_a_scale_that_overflows_is_shown_to_and_the_one_in_use_is_marked_whether_or_not_one_is_safe():
+    document = DOCUMENTS["overflowed"]
+    shown = words(gradients_chart(document, about(document)))
+    assert shown.count("at 2^60: zero 0.0%, subnormal 0.0%, infinite 100.0%; outline beyond the right end") == 2
+    document = DOCUMENTS["no scale is safe"]
+    shown = words(gradients_chart(document, about(document)))
+    assert "no scale is safe" in shown and "used: 2^16" in shown
+    assert (
+        "infinite" not in words(gradients_chart(make_document(), [])).partition("loss scale of")[2].partition("Safe")[0]
+    )
+
+
+def test_a_loss_that_runs_away_has_few_ticks():
+    figure = training_chart(DOCUMENTS["runaway"], Margins(), [])
+    for axes in figure.axes:
+        assert len(axes.get_yticks()) <= 7, axes.get_yticks()
+
+
+def test_curves_of_single_steps_are_not_called_means():
+    document = DOCUMENTS["one step"]
+    shown = words(training_chart(document, Margins(), about(document)))
+    assert "Curves: every step" in shown and "1 seed:" in shown
+    assert "fp32 itself has not clearly learnt here: its loss did not fall" in shown
+
+
+def test_many_ranks_have_a_title_and_words_of_their_own():
+    shown = words(training_chart(make_ranks_document(), RANKS_MARGINS, []))
+    for part in ("Do 4 ranks train like one?", "trains like one rank", "ranks, linear scaling alone", "does not"):
+        assert part in shown
+    assert "fp32" not in shown

@@ -1,0 +1,449 @@
+"""What each section makes of results; the browser's tests show what becomes of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import html
+import re
+
+import factories
+import msgspec
+import pytest
+import reports
+import timelines
+
+from tcbench.analysis.compare import compare
+from tcbench.core.record import GpuFacts, GpuSamples, GpuState
+from tcbench.present.page.page import Data, Facts, Figure, Heading, Notice, Page, Points, Prose
+from tcbench.views.ladder import section as rungs
+from tcbench.views.report import environment, trials
+from tcbench.views.report.build import Compared, build
+
+
+def blocks(results, section, kind=None):
+    page = results if isinstance(results, Page) else build(results)
+    [blocks] = [one.blocks for one in page.sections if one.id == section]
+    return [block for block in blocks if kind is None or isinstance(block, kind)]
+
+
+@functools.cache
+def whole():
+    return build(reports.whole())
+
+
+def drawn(figure):
+    """Every text in a chart."""
+    return [html.unescape(text) for text in re.findall(r"<text[^>]*>([^<]+)</text>", figure.drawn.svg)]
+
+
+def tooltips(figure):
+    return [html.unescape(text) for text in re.findall(r"<title>([^<]+)</title>", figure.drawn.svg)]
+
+
+def texts(table):
+    return [[field.badge.word if field.badge else field.text for field in row] for row in table.rows]
+
+
+# -- throughput ----------------------------------------------------------------------------------------------------
+
+
+def test_a_setting_has_one_chart_of_all_its_batch_sizes():
+    [figure] = blocks(reports.results(reports.ladders(sizes=(8, 4))), "throughput", Figure)
+    assert {"4", "8", "batch size", "images/s"} <= set(drawn(figure))
+    assert [row[0] for row in texts(figure.table)] == ["4"] * 10 + ["8"] * 10
+
+
+def test_settings_stand_apart_and_are_named():
+    page = blocks(reports.machines(2), "throughput")
+    assert [block.text for block in page if isinstance(block, Heading)] == [f"Processor {n}" for n in range(4)]
+    figures = [block for block in page if isinstance(block, Figure)]
+    assert [len(figure.table.rows) for figure in figures] == [40] * 4
+    assert all(f"Processor {n}" in "".join(drawn(figure)) for n, figure in enumerate(figures))  # the provenance line
+
+
+def test_a_row_has_its_number_its_factor_and_is_bold_where_it_is_the_best():
+    [figure] = blocks(reports.results(reports.ladders(5, sizes=(4,))), "throughput", Figure)
+    rows = texts(figure.table)
+    assert rows[0][1:4] == ["fp32", "ok", "37.5"] and "37.5" in drawn(figure)
+    [best] = [texts for row, texts in zip(figure.table.rows, rows, strict=True) if row[1].strong]
+    assert best[1] == "fp32+dali+batched+nhwc+fused+static_graph" and best[5] == "1.74×"
+
+
+def test_a_cell_without_a_number_says_why_in_the_place_of_its_bar():
+    records = [factories.make_record(), factories.make_record("fp16", status="oom")]
+    [figure] = blocks(reports.results(records), "throughput", Figure)
+    assert "out of memory" in drawn(figure)
+    assert texts(figure.table)[1][:5] == ["4", "fp16", "out of memory", "", ""]
+
+
+def test_an_interval_without_an_end_has_no_infinity():
+    record = factories.make_record(noise=3.0)
+    [figure] = blocks(reports.results([record]), "throughput", Figure)
+    assert "inf" not in str(texts(figure.table)) + figure.drawn.svg.replace("inferior", "")
+
+
+def test_many_configs_make_a_chart_that_scrolls():
+    [figure] = blocks(reports.many_configs(1), "throughput", Figure)
+    assert figure.drawn.wide
+
+
+# -- rungs ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_ladder_ends_in_all():
+    [figure] = blocks(reports.results(reports.ladders(5, sizes=(4,))), "rungs", Figure)
+    words = drawn(figure)
+    assert {"fp32", "+ dali", "+ batched", "+ nhwc + fused", "+ static_graph", "in all"} <= set(words)
+    assert any(word.endswith(" 1.74×") for word in words)
+
+
+def test_a_rung_that_did_not_run_credits_nobody():
+    records = [
+        *factories.make_trials("fp32", images_per_s=30.0),
+        factories.make_record("fp32+dali", status="crashed"),
+        *factories.make_trials("fp32+dali+batched", images_per_s=60.0),
+    ]
+    [figure] = blocks(reports.results(records), "rungs", Figure)
+    assert "crashed" in drawn(figure)
+    _, crashed, batched = texts(figure.table)
+    assert crashed[3:7] == ["+ dali", "30.0", "crashed", ""]
+    assert batched[3] == "+ dali + batched" and batched[6] in ("1.99×", "2.00×", "2.01×")
+
+
+def test_a_ladder_of_which_only_the_base_ran_is_none():
+    records = [factories.make_record(), factories.make_record("fp32+dali", status="oom")]
+    assert "rungs" not in [section.id for section in build(reports.results(records)).sections]
+
+
+def test_two_ladders_of_one_base_have_names_of_their_own():
+    configs = ("fp32", "fp32+dali", "fp32+batched")
+    records = [record for config in configs for record in factories.make_trials(config, trials=2)]
+    [figure] = blocks(reports.results(records), "rungs", Figure)
+    assert {"fp32+dali ladder", "fp32+batched ladder"} <= set(drawn(figure))
+    assert {row[0] for row in texts(figure.table)} == {"fp32+dali", "fp32+batched"}
+
+
+def test_of_many_ladders_the_longest_are_drawn_and_the_table_has_all(monkeypatch):
+    monkeypatch.setattr(rungs, "MOST", 1)
+    configs = ("fp16", "fp16+dali", "fp32", "fp32+dali", "fp32+dali+batched")
+    records = [record for config in configs for record in factories.make_trials(config, trials=2)]
+    [figure] = blocks(reports.results(records), "rungs", Figure)
+    assert [text for text in drawn(figure) if text.endswith("ladder")] == ["fp32 ladder"]
+    assert "The longest 1 of 2 ladders are drawn; the table has all of them." in figure.notes
+    assert len(figure.table.rows) == 5
+
+
+# -- claims, bottlenecks -------------------------------------------------------------------------------------------
+
+
+def test_claims_are_a_table_with_2018_beside_here():
+    [table] = [block.table for block in blocks(whole(), "claims", Data)]
+    assert [row[:4] for row in texts(table)] == [
+        ["12", "fp16 is slower than fp32", "held", "holds"],
+        ["21", "+ DALI is faster", "held", "does not hold"],
+        ["14", "fp32 runs", "held", "holds"],
+        ["5", "fp16 trains like fp32", "held", "not measured"],
+    ]
+
+
+def test_a_claim_on_one_trial_is_marked():
+    records = [factories.make_record("fp32"), factories.make_record("fp16", images_per_s=10.0)]
+    page_results = reports.results(records, cards=reports.cards(records))
+    [table] = [block.table for block in blocks(page_results, "claims", Data)]
+    assert texts(table)[0][3].endswith(" *")
+
+
+def test_a_scenario_without_claims_has_no_section():
+    records = [factories.make_record()]
+    cards = [dataclasses.replace(card, claims=()) for card in reports.cards(records)]
+    ids = [section.id for section in build(reports.results(records, cards=tuple(cards))).sections]
+    assert "claims" not in ids
+
+
+def test_each_cell_has_its_phases_its_step_and_its_verdict():
+    [figure] = blocks(reports.single(), "bottlenecks", Figure)
+    assert {"io", "forward", "backward", "update", "backward 50%"} <= set(drawn(figure))
+    assert [text.split("\n")[1].split()[0] for text in tooltips(figure)] == ["io", "forward", "backward", "update"]
+    assert texts(figure.table)[0][2] == "backward 50%"
+    [[(badge, paragraph)]] = [block.items for block in blocks(reports.single(), "bottlenecks", Points)]
+    assert badge.word == "mostly backward" and paragraph[0].text == "1 cell"
+
+
+def test_a_cell_without_a_profiled_pass_says_so():
+    bare = factories.make_record("fp16", measurement=factories.make_measurement(phases=()))
+    [figure] = blocks(reports.results([factories.make_record(), bare]), "bottlenecks", Figure)
+    assert "no profiled pass" in drawn(figure)
+
+
+def test_a_gpu_has_a_column_of_its_own():
+    cell = factories.make_cell(device="cuda:0")
+    [figure] = blocks(reports.results([factories.make_record(cell=cell)]), "bottlenecks", Figure)
+    assert "GPU" in [column.name for column in figure.table.columns]
+    assert len(figure.table.rows[0]) == len(figure.table.columns)
+
+
+# -- timelines -----------------------------------------------------------------------------------------------------
+
+
+def test_timelines_stand_under_each_other_with_their_verdicts_and_phases():
+    [figure] = blocks(whole(), "timelines", Figure)
+    words = drawn(figure)
+    assert [words.count(lane) for lane in ("IO", "CPU", "GPU")][1:] == [5, 5]
+    assert any(word.startswith("gpu-bound: host needs ") for word in words)
+    assert len(figure.table.rows) == 5 * 4
+
+
+def test_at_most_eight_timelines_are_shown_and_the_others_counted():
+    many = reports.results([factories.make_record()], timelines=(timelines.busy_timeline(3),) * 10)
+    [figure] = blocks(many, "timelines", Figure)
+    assert drawn(figure).count("CPU") == 8
+    assert "Not shown: 2 more timelines; name those to show." in figure.notes
+
+
+@pytest.mark.parametrize(("day", "noted"), [("2025-01-02", False), ("2024-11-20", True)])
+def test_a_timeline_of_another_session_than_the_cells_beside_it_says_so(day, noted):
+    cell = factories.make_cell("fp16", 64, device="cuda:0")
+    environment = factories.make_environment(device_name=timelines.V100)
+    timeline = timelines.made(timelines.step(0, 1), timelines.phase("io", 0, 1), timelines.kernel(0, 1))
+    run = factories.make_record(cell=cell, images_per_s=64.0, environment=environment)
+    taken = dataclasses.replace(timeline, taken_at=f"{day}T09:00:00+00:00")
+    [figure] = blocks(reports.results([run], timelines=(taken,)), "timelines", Figure)
+    assert any("fp16, batch size 64: profiled 2024-11-20 at 64.0 images/s" in note for note in figure.notes) == noted
+
+
+# -- comparison ----------------------------------------------------------------------------------------------------
+
+
+def compared(base, current, metrics=("throughput",)):
+    return reports.results(current, compared=Compared(compare(base, current, metrics), "before"))
+
+
+def test_a_comparison_counts_its_verdicts_and_draws_every_ratio():
+    page_results = whole()
+    [points] = blocks(page_results, "comparison", Points)
+    assert [badge.word for badge, _ in points.items] == ["regression", "missing", "pass", "new"]
+    [figure] = blocks(page_results, "comparison", Figure)
+    assert any(text.endswith("missing") for text in drawn(figure))
+    assert sum(" to " in text for text in drawn(figure)) >= 20
+    assert len(figure.table.rows) == 25
+
+
+def test_a_comparison_too_large_for_a_chart_has_its_table(monkeypatch):
+    monkeypatch.setattr("tcbench.views.comparison.chart.MAX_ROWS", 3)
+    [data] = blocks(reports.whole(), "comparison", Data)
+    assert len(data.table.rows) == 25
+    assert data.notes == ("25 cells do not fit in one chart (at most 3); compare fewer configs",)
+
+
+def test_one_trial_a_side_has_a_table_and_no_chart():
+    page_results = compared([factories.make_record(run_id="before")], [factories.make_record()])
+    assert not blocks(page_results, "comparison", Figure)
+    [data] = blocks(page_results, "comparison", Data)
+    assert texts(data.table)[0][2] == "inconclusive"
+    assert "one process tells nothing of how processes differ" in texts(data.table)[0][-1]
+
+
+def test_a_comparison_by_several_metrics_names_each_and_writes_it_in_its_unit():
+    before = factories.make_trials()
+    double = [msgspec.structs.replace(r.measurement, peak_memory_bytes=1200 * 2**20) for r in before]
+    after = [msgspec.structs.replace(r, measurement=m) for r, m in zip(before, double, strict=True)]
+    page = build(compared(before, after, ("throughput", "memory")))
+    lead = "".join(piece.text for piece in blocks(page, "comparison", Prose)[0].paragraphs[0])
+    assert "throughput is 1.00× the base's" in lead and "memory is 2.00× the base's" in lead
+    [figure] = blocks(page, "comparison", Figure)
+    assert 'aria-label="Throughput and memory against before.' in figure.drawn.svg
+    assert [row[2:6] for row in texts(figure.table)] == [
+        ["throughput (images/s)", "pass", "40.0", "40.0"],
+        ["memory", "regression", "600 MiB", "1.17 GiB"],
+    ]
+    [points] = blocks(page, "comparison", Points)
+    assert points.items[0][1][1].text == ": fp32, batch size 4 (memory)"
+
+
+def test_what_differs_beside_is_said():
+    other = factories.make_environment(packages={"chainer": "7.8.0", "numpy": "2.2.0"})
+    page_results = compared(factories.make_trials(environment=other), factories.make_trials())
+    [notice] = blocks(page_results, "comparison", Notice)
+    assert notice.details == ("chainer: 7.8.0 -> 7.8.1",)
+
+
+def test_namesakes_of_several_machines_have_names_of_their_own():
+    def side(run_id):
+        return [
+            record
+            for machine in ("left", "right")
+            for record in factories.make_trials(
+                environment=factories.make_environment(machine), run_id=run_id + machine
+            )
+        ]
+
+    [figure] = blocks(compared(side("a"), side("b")), "comparison", Figure)
+    assert {"left · ", "right · "} <= {text[: text.index("· ") + 2] for text in drawn(figure) if "· " in text}
+    assert [row[1] for row in texts(figure.table)] == ["fp32, left", "fp32, right"]
+
+
+# -- environment, trials -------------------------------------------------------------------------------------------
+
+
+def test_a_gpu_and_its_state_stand_in_the_environment():
+    gpu = GpuFacts(
+        name="Tesla V100", compute_capability=(7, 0), multiprocessors=80, memory_bytes=16 * 2**30, driver="570.86",
+        driver_cuda="12.8",
+    )  # fmt: skip
+    environment = factories.make_environment(gpu=gpu, device_name="Tesla V100", commit="abc", project_commit="def+")
+    state = GpuState(power_limit_w=300.0, sm_clock_set_mhz=1380, ecc=True, mig=False)
+    samples = GpuSamples(state=state, samples=())
+    measurement = factories.make_measurement(decoding="on the GPU")
+    record = factories.make_record(environment=environment, gpu=samples, measurement=measurement)
+    [facts, settings, *_] = blocks(reports.results([record]), "environment", Facts)
+    named = dict(facts.pairs + settings.pairs)
+    assert named["decoding"] == "on the GPU"
+    assert named["GPU"] == "Tesla V100, compute capability 7.0, 80 SMs, 16.00 GiB"
+    assert named["driver"] == "570.86 (CUDA up to 12.8)"
+    assert named["GPU state"] == "power limit 300 W, SM clock set to 1380 MHz, ECC on, MIG off"
+    assert named["tcbench"] == "0.1.0 at abc" and named["project"] == "at def+"
+
+
+def test_what_trials_of_one_machine_do_not_agree_on_stands_side_by_side():
+    records = [factories.make_record(), factories.make_record(trial=1, environment=factories.make_environment(os="b"))]
+    [facts, *_] = blocks(reports.results(records), "environment", Facts)
+    assert dict(facts.pairs)["system"] == "Debian GNU/Linux 12 (bookworm), kernel 6.1.0; b, kernel 6.1.0"
+
+
+def test_commits_stand_in_one_list_behind_their_version():
+    code = [("0.1.0", "abc", None), ("0.2.0", None, "p"), ("0.1.0", "def", "q+"), ("0.1.0", "abc", "p")]
+    records = [
+        factories.make_record(
+            trial=trial, environment=factories.make_environment(tcbench=version, commit=commit, project_commit=project)
+        )
+        for trial, (version, commit, project) in enumerate(code)
+    ]
+    [facts, *_] = blocks(reports.results(records), "environment", Facts)
+    named = dict(facts.pairs)
+    assert named["tcbench"] == "0.1.0 at abc, def; 0.2.0"
+    assert named["project"] == "at p, q+"
+
+
+def test_a_machine_that_is_unknown():
+    [facts, *_] = blocks(reports.results([factories.make_record(status="skipped")]), "environment", Facts)
+    assert facts.pairs == (("machine", "no trial lived to tell"),)
+
+
+def test_every_trial_is_a_row():
+    [data] = blocks(whole(), "trials", Data)
+    assert len(data.table.rows) == 105
+    assert all(len(row) == len(data.table.columns) for row in data.table.rows)
+    assert data.table.values("status") == ("ok", "skipped", "failed", "out of memory", "timed out")
+    assert data.table.values("batch") == ("4", "8")
+
+
+def test_several_machines_have_a_column():
+    [data] = blocks(reports.machines(1), "trials", Data)
+    assert "machine" in [column.name for column in data.table.columns]
+    [data] = blocks(reports.single(), "trials", Data)
+    assert "machine" not in [column.name for column in data.table.columns]
+
+
+def test_a_trial_tells_what_was_counted():
+    times_s = (9.0, 0.1, 0.2, 0.1, 0.1, 0.1) * 2  # the first of each block is not counted
+    measurement = factories.make_measurement(times_s, warmup_settled=False, last_loss=float("6.5"))
+    record = factories.make_record(measurement=measurement)
+    [data] = blocks(reports.results([record]), "trials", Data)
+    row = dict(zip([column.name for column in data.table.columns], texts(data.table)[0], strict=True))
+    assert (row["images/s"], row["mean step"], row["median step"]) == ("33.3", "120 ms", "100 ms")
+    assert (row["counted steps"], row["warm-up steps"], row["last loss"]) == ("10", "4 *", "6.500")
+
+
+def test_the_current_records_of_any_form_make_a_page():
+    ablation = factories.make_record(cell=factories.make_ablation())
+    peer = factories.make_record(cell=factories.make_peer_cell("torch/fp32+dali"))
+    own = msgspec.structs.replace(factories.make_cell(), backend="mine:step", model="mine", config="mine:step/fast")
+    records = [factories.make_record(), ablation, peer, factories.make_record(cell=own)]
+    figures = blocks(reports.results(records), "throughput", Figure)
+    assert sum(len(figure.table.rows) for figure in figures) == 4
+
+
+def test_of_many_trials_the_page_shows_the_last_and_names_the_file_of_all(monkeypatch):
+    monkeypatch.setattr(trials, "MOST", 3)
+    records = factories.make_trials("fp32", trials=4)
+    few = dataclasses.replace(reports.results(records[1:]), beside="r-trials.csv")
+    assert blocks(few, "trials", Data)[0].table.caption == "Every trial"
+    [data] = blocks(dataclasses.replace(reports.results(records), beside="r-trials.csv"), "trials", Data)
+    assert data.table.caption == "The last 3 of 4 trials"
+    assert [row[2] for row in texts(data.table)] == ["2", "3", "4"]
+    assert data.notes[-1] == "All 4 trials stand in r-trials.csv, beside this page."
+
+
+def test_a_long_text_in_a_row_is_cut():
+    record = factories.make_record("x" * 5_000, status="failed", reason="y" * 5_000)
+    [data] = blocks(reports.results([record]), "trials", Data)
+    assert max(len(text) for row in texts(data.table) for text in row) == 201
+
+
+def test_of_many_runs_the_page_shows_the_last(monkeypatch):
+    monkeypatch.setattr(environment, "MOST_RUNS", 2)
+    records = [factories.make_record(run_id=f"cpu-{n}", trial=n) for n in range(3)]
+    runs = blocks(reports.results(records), "environment", Data)[-1].table
+    assert (runs.caption, [row[0] for row in texts(runs)]) == ("The last 2 of 3 runs", ["cpu-1", "cpu-2"])
+
+
+# -- many ranks ----------------------------------------------------------------------------------------------------
+
+
+def over_ranks(*rates: tuple[int, float]):
+    """fp32 at batch size 4 on so many ranks, with images/s of all."""
+    records = []
+    for ranks, rate in rates:
+        cell = factories.make_cell("fp32", 4, ranks=ranks)
+        records += [
+            factories.make_record(cell=cell, trial=t, images_per_s=rate * (1 + 0.01 * t), noise=0.0) for t in range(3)
+        ]
+    return records
+
+
+def test_ranks_have_a_chart_with_its_table_and_settings_of_their_own():
+    page = build(reports.results(over_ranks((1, 100.0), (2, 180.0), (4, 300.0))))
+    [figure] = blocks(page, "scaling", Figure)
+    assert {"ranks", "efficiency", "90%", "75%", "batch size 4 per rank"} <= set(drawn(figure))
+    rows = texts(figure.table)
+    assert [(row[2], row[4].rstrip("0")[:4], row[6]) for row in rows] == [
+        *(("1", "101", "100.0%"), ("2", "90.9", "90.0%"), ("4", "75.7", "75.0%"))
+    ]
+    assert [block.text for block in blocks(page, "throughput", Heading)] == ["1 rank", "2 ranks", "4 ranks"]
+    [trial_table] = blocks(page, "trials", Data)
+    assert trial_table.table.values("ranks") == ("1", "2", "4")
+    assert [row[5] for row in texts(trial_table.table)][::3] == ["100", "180", "300"]  # of all ranks
+    words = [piece.text for block in blocks(page, "summary") for p in getattr(block, "paragraphs", ()) for piece in p]
+    assert "fp32, batch size 4, 4 ranks" in words
+    assert any(text.startswith(" trains 3.00× as fast as on 1 rank") for text in words)
+    facts = {name: text for block in blocks(page, "environment", Facts) for name, text in block.pairs}
+    assert facts["hosts"] == "host"
+
+
+def test_a_page_of_one_rank_says_nothing_of_ranks():
+    page = build(reports.results(over_ranks((1, 100.0))))
+    assert "scaling" not in {section.id for section in page.sections}
+    [table] = blocks(page, "trials", Data)
+    assert "ranks" not in {column.key for column in table.table.columns}
+    assert "hosts" not in {name for block in blocks(page, "environment", Facts) for name, _ in block.pairs}
+
+
+def test_what_cannot_be_drawn_of_ranks_is_still_in_the_table():
+    failed = [factories.make_record(cell=factories.make_cell("fp32", 4, ranks=n), status="oom") for n in (1, 2)]
+    [data] = blocks(reports.results(failed), "scaling", Data)
+    assert [row[2:4] for row in texts(data.table)] == [["1", "oom"], ["2", "oom"]]
+    assert data.notes[0].startswith("no cell of these results was measured: ")
+
+
+def test_a_network_bound_cell_has_its_badge_and_the_stage_a_column():
+    cell = factories.make_cell("fp32", 4, ranks=2)
+    measurement = factories.make_measurement_of_ranks((0.1,) * 12, 2, allreduce=0.7)
+    [figure] = blocks(
+        reports.results([factories.make_record(cell=cell, measurement=measurement)]), "bottlenecks", Figure
+    )
+    [row] = texts(figure.table)
+    names = [column.name for column in figure.table.columns]
+    assert dict(zip(names, row, strict=True))["verdict"] == "network-bound"
+    assert dict(zip(names, row, strict=True))["all-reduce"] == "70 ms"
+    assert {"allreduce", "network-bound"} <= set(drawn(figure))

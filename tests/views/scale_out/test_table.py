@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+import io
+import json
+
+import factories
+import pytest
+from rich.console import Console
+
+from tcbench.analysis.scale_out import Step
+from tcbench.core.errors import SelectionError
+from tcbench.hardware import networks
+from tcbench.present.format import number
+from tcbench.run.scale_out import Basis, scale_out
+from tcbench.views.scale_out import table as view
+from tcbench.views.scale_out.chart import Curve, Point, curves_of, scale_out_chart
+
+STEP = Step(time_s=0.025, images=32, gradient_bytes=51_114_064, power_w=300.0)
+
+
+def basis(source="forecast", batch_size=32, step=STEP):
+    return Basis(factories.make_cell("fp16", batch_size), "Tesla V100-SXM2-16GB", step, source)
+
+
+def shown(out):
+    console = Console(file=io.StringIO(), width=view.WIDTH)
+    for one in out.bases:
+        console.print(view.heading(one), highlight=False)
+        console.print(view.table(out, one))
+    return console.file.getvalue()
+
+
+def test_a_forecast_is_marked_as_a_bound_and_a_measured_step_is_not():
+    out = scale_out([basis()], [8, 4096], networks.load("abci"))
+    assert "25 ms a step (forecast: a bound), 51.1 MB of gradients" in shown(out)
+    assert "at most" in shown(out)
+    assert any(line.startswith("Forecast step: ") for line in view.assumptions(out))
+    out = scale_out([basis("measured")], [8, 4096], networks.load("abci"))
+    assert "(measured), 51.1 MB" in shown(out)
+    assert "at most" not in shown(out)
+    assert not any(line.startswith("Forecast step: ") for line in view.assumptions(out))
+
+
+def test_a_size_has_a_row_for_its_slowest_way_and_one_for_its_fastest():
+    out = scale_out([basis()], [4096], networks.load("abci"))
+    lines = shown(out).splitlines()
+    assert all(len(line) <= view.WIDTH for line in lines)
+    [size] = out.sizes
+    slow, fast = lines[-2:]
+    assert slow.split()[:2] == ["4096", "131,072"]
+    assert "ring, not overlapped" in slow
+    assert "hierarchical, overlapped" in fast
+    for row, scaled in ((slow, size.slowest), (fast, size.fastest)):
+        assert f"{scaled.efficiency:.1%}" in row
+        assert f"{scaled.images_per_s / 1e6:.2f}M" in row
+        assert f"{number(scaled.energy_j / 3.6e6)} kWh" in row
+
+
+def test_one_rank_has_one_row():
+    assert shown(scale_out([basis()], [1], networks.load("abci"))).count(" 100.0% ") == 1
+
+
+def test_energy_is_left_out_where_no_power_is_known():
+    step = Step(time_s=0.1, images=4, gradient_bytes=1000)
+    out = scale_out([basis("measured", step=step)], [8], networks.load("10,5"))
+    assert "kWh" not in shown(out)
+    assert "Energy: the power of the device is not known here." in view.assumptions(out)
+
+
+def test_the_assumptions_name_the_network_s_sources():
+    lines = view.assumptions(scale_out([basis()], [8], networks.load("p40-100gbe")))
+    assert sum(line.startswith("Source: ") for line in lines) == 4
+    assert any("(assumed)" in line for line in lines)
+
+
+def test_json_has_every_way_of_every_size():
+    value = json.loads(view.to_json(scale_out([basis(), basis("measured", 64)], [8, 64], networks.load("abci"))))
+    assert [cell["bound"] for cell in value["cells"]] == [True, False]
+    ways = [(size["ranks"], size["algorithm"], size["overlap"] > 0) for size in value["cells"][0]["sizes"]]
+    assert len(set(ways)) == 8
+    assert value["network"]["between_bytes_s"] == 25e9
+
+
+# -- the chart ------------------------------------------------------------------------------------------------------
+
+
+def drawn(figure):
+    figure.canvas.draw()
+    return {text.get_text() for axes in figure.axes for text in axes.texts}
+
+
+def test_a_line_per_cell_falls_with_the_ranks_and_points_are_labelled():
+    out = scale_out([basis(), basis(batch_size=64)], [4096, 8, 64], networks.load("abci"))
+    curves = curves_of(out)
+    assert [curve.ranks for curve in curves] == [(8, 64, 4096)] * 2
+    assert list(curves[0].efficiency) == sorted(curves[0].efficiency, reverse=True)
+    points = [Point("91.6%", 1088, 0.916, None, 0), Point("Goyal 2017", 256, None, 3600.0)]
+    figure = scale_out_chart(curves, "about", points)
+    assert drawn(figure) == {"91.6%", "Goyal 2017"}
+    efficiency, times = figure.axes
+    assert len(efficiency.lines) == len(times.lines) == 2
+    assert [tick.get_text() for tick in times.get_yticklabels()] == ["1 min", "10 min", "1 h"]
+
+
+def test_one_number_of_ranks_is_a_chart_too():
+    scale_out_chart(curves_of(scale_out([basis()], [1], networks.load("10,5"))), "about").canvas.draw()
+
+
+def test_more_cells_than_colours_are_refused():
+    curve = Curve("a", (1, 2), (1, 0.9), (1, 0.8), (10, 6), (10, 7))
+    with pytest.raises(SelectionError, match="9 cells do not fit in one chart"):
+        scale_out_chart([curve] * 9, "about")

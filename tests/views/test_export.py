@@ -1,0 +1,179 @@
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import statistics
+import sys
+
+import factories
+import msgspec
+import pandas
+import pytest
+
+from tcbench.core.errors import SelectionError
+from tcbench.views import export
+
+
+def table(text: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+def elsewhere(records, machine="other"):
+    environment = factories.make_environment(machine=machine)
+    return [msgspec.structs.replace(record, environment=environment) for record in records]
+
+
+MANY = [
+    *factories.make_trials("fp32", trials=3),
+    *factories.make_trials("fp16", 8, trials=2),
+    factories.make_record("big", status="oom"),
+    factories.make_record("never", status="skipped"),
+]
+
+
+def test_a_row_per_trial_with_what_it_measured():
+    rows = table(export.to_csv(MANY, "trial"))
+    assert [(row["config"], row["trial"], row["status"]) for row in rows] == [
+        *(("fp32", str(n), "ok") for n in range(3)),
+        *(("fp16", str(n), "ok") for n in range(2)),
+        ("big", "0", "oom"),
+        ("never", "0", "skipped"),
+    ]
+    counted_s = MANY[0].measurement.counted_times_s
+    assert float(rows[0]["step_time_median_s"]) == statistics.median(counted_s)
+    assert float(rows[0]["images_per_s"]) == pytest.approx(4 * len(counted_s) / math.fsum(counted_s))
+    assert rows[0]["peak_memory_bytes"] == str(600 * 2**20)
+    assert float(rows[0]["backward_host_s"]) > float(rows[0]["io_host_s"]) > 0
+    assert rows[5]["images_per_s"] == ""
+    assert rows[5]["reason"].startswith("out of memory")
+    assert {row["machine"] for row in rows} == {"amd-epyc-2cpu"}
+
+
+def test_a_row_per_cell_with_its_interval():
+    rows = json.loads(export.to_json(MANY, "cell"))["rows"]
+    assert [(row["config"], row["status"], row["trials"]) for row in rows] == [
+        ("fp32", "ok", 3),
+        ("fp16", "ok", 2),
+        ("big", "oom", 1),
+        ("never", "skipped", 1),
+    ]
+    assert rows[0]["images_per_s_low"] < rows[0]["images_per_s"] < rows[0]["images_per_s_high"]
+    assert rows[0]["interval_over"] == "trials"
+    assert rows[2]["images_per_s"] is None
+    assert len({tuple(row) for row in rows}) == 1  # all have the same columns
+
+
+def test_a_row_per_step_and_the_first_of_a_block_does_not_count():
+    rows = table(export.to_csv(MANY, "step"))
+    assert len(rows) == sum(len(r.measurement.step_times_s) for r in MANY if r.measurement)
+    first = rows[:24]
+    assert [float(row["step_time_s"]) for row in first] == list(MANY[0].measurement.step_times_s)
+    assert tuple(float(row["step_time_s"]) for row in first if row["counted"] == "True") == (
+        MANY[0].measurement.counted_times_s
+    )
+    assert [row["block"] for row in first] == [str(n // 6) for n in range(24)]
+
+
+@pytest.mark.parametrize(
+    "text", ["=cmd|' /C calc'!A0", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "＝1", "＋1", "－1", "＠1"]
+)
+def test_no_text_of_a_table_is_a_formula(text):
+    row = table(export.to_csv([factories.make_record(text, status="failed", reason=text)], "trial"))[0]
+    text = text.replace("\r", "\n")  # which a reader of CSV knows within quotes
+    assert row["config"] == row["reason"] == f"'{text}"
+    odd = factories.make_measurement(phases=(msgspec.structs.replace(MANY[0].measurement.phases[0], name=text),))
+    header = next(csv.reader(io.StringIO(export.to_csv([factories.make_record(measurement=odd)], "trial"))))
+    assert f"'{text}_host_s" in header
+    assert not any(name.startswith(("=", "+", "-", "@")) for name in header)
+
+
+def test_a_negative_number_stays_one():
+    measurement = factories.make_measurement(last_loss=-1.5)
+    assert table(export.to_csv([factories.make_record(measurement=measurement)], "trial"))[0]["last_loss"] == "-1.5"
+
+
+@pytest.mark.parametrize("per", ["trial", "cell", "step"])
+def test_parquet_comes_back_with_types(per):
+    pytest.importorskip("pyarrow")
+    frame = pandas.read_parquet(io.BytesIO(export.to_parquet(MANY, per)))
+    assert len(frame) == len(export.table(MANY, per).rows)
+    assert str(frame["batch_size"].dtype) == "Int64"
+    if per == "trial":
+        assert str(frame["duration_s"].dtype) == "Float64"  # whole seconds too
+        assert str(frame["warmup_settled"].dtype) == "boolean"
+        assert frame["images_per_s"].isna().tolist() == [False] * 5 + [True] * 2
+        assert frame["driver"].isna().all()
+
+
+def test_parquet_without_its_package_says_how_to_install_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(SelectionError, match=r"needs the package pyarrow: uv sync --extra parquet"):
+        export.to_parquet(MANY, "trial")
+
+
+def test_json_names_its_schema():
+    found = json.loads(export.to_json(MANY, "trial"))
+    assert (found["schema"], found["schema_version"], found["per"]) == ("tcbench-export", 2, "trial")
+
+
+def test_an_interval_without_end_is_null():
+    times_s = [0.1, 0.1]  # one counts, which tells nothing of how steps differ
+    record = factories.make_record(measurement=factories.make_measurement(times_s))
+    (row,) = json.loads(export.to_json([record], "cell"))["rows"]
+    assert row["images_per_s_high"] is None
+    (measures,) = json.loads(export.to_bencher([record])).values()
+    assert "upper_value" not in measures["images-per-second"]
+    assert json.loads(export.to_github_action_benchmark([record]))[0]["range"] == "± >100%"
+
+
+def test_github_action_benchmark_has_an_entry_for_each_measured_cell():
+    found = json.loads(export.to_github_action_benchmark(MANY))
+    assert [set(entry) for entry in found] == [{"name", "unit", "value", "range", "extra"}] * 2
+    assert found[0]["name"] == "fp32, batch size 4, resnet50 v1, 64 px, generated, cpu, amd-epyc-2cpu"
+    assert found[0]["unit"] == "images/s"
+    assert found[0]["value"] == pytest.approx(40, rel=0.05)
+    assert found[0]["range"].startswith("± ")
+    assert found[1]["extra"] == "2 of 2 trials ok; ± is the 95% interval over trials"
+
+
+def test_bencher_has_values_with_limits_under_slugs():
+    found = json.loads(export.to_bencher(MANY))
+    assert len(found) == 2
+    for measures in found.values():
+        assert set(measures) == {"images-per-second", "step-time-seconds", "peak-memory-bytes"}
+        rate = measures["images-per-second"]
+        assert rate["lower_value"] < rate["value"] < rate["upper_value"]
+        assert measures["step-time-seconds"]["value"] == pytest.approx(
+            {4: 0.1, 8: 0.2}[round(rate["value"] * measures["step-time-seconds"]["value"])], rel=0.05
+        )
+
+
+@pytest.mark.parametrize("of", [export.to_github_action_benchmark, export.to_bencher])
+def test_names_are_unique_with_several_machines_and_inputs_and_stay_the_same(of):
+    cells = [
+        factories.make_cell(),
+        factories.make_cell(image_size=96),
+        factories.make_cell(threads=4),
+        factories.make_cell(input=msgspec.structs.replace(factories.make_cell().input, kind="folder", path="/data")),
+    ]
+    here = [factories.make_record(cell=cell) for cell in cells]
+    found = json.loads(of([*here, *elsewhere(here)]))
+    names = list(found) if isinstance(found, dict) else [entry["name"] for entry in found]
+    assert len(set(names)) == len(names) == 8
+    alone = json.loads(of(elsewhere(here[1:2])))
+    assert (next(iter(alone)) if isinstance(alone, dict) else alone[0]["name"]) in names
+
+
+def test_a_name_is_never_longer_than_bencher_takes():
+    records = [factories.make_record("x" * 3000), factories.make_record("x" * 3000 + "y")]
+    found = json.loads(export.to_bencher(records))
+    assert len(found) == 2
+    assert all(len(name) <= 1024 for name in found)
+
+
+@pytest.mark.parametrize("of", [export.to_github_action_benchmark, export.to_bencher])
+def test_nothing_measured_is_no_empty_list(of):
+    with pytest.raises(SelectionError, match="no cell was measured"):
+        of([factories.make_record(status="oom")])

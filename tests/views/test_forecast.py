@@ -1,0 +1,163 @@
+from __future__ import annotations
+
+import io
+import json
+
+import factories
+import pytest
+from rich.console import Console
+
+from tcbench.analysis.floor import MemoryNeed, step_floor
+from tcbench.engine.accelerators.device import Device
+from tcbench.engine.work import BatchNormCallForward, Conv2d, ConvFprop, Norm, Relu
+from tcbench.hardware import gpus
+from tcbench.run import plan, scenario
+from tcbench.run.demand import PhaseRequests
+from tcbench.run.forecast import CellForecast, Forecast, WorkForecast
+from tcbench.views import forecast as view
+
+GPU = gpus.load("V100")
+CONV = ConvFprop(Conv2d(32, 64, 56, 56, 64, 3, 3, 1, 1, "NCHW", "float16"))
+NORM = BatchNormCallForward(Norm(32, 64, 56, 56, "NCHW", "float16"), 1e-5, 0.1, True)
+RELU = Relu(32 * 64 * 56 * 56, "float16")
+
+
+def cell(config="fp16", batch_size=32, *, arrays_gib=2.0, problem=None, checked=True, cannot_run=None):
+    asked = factories.make_cell(config, batch_size)
+    if cannot_run:
+        return CellForecast(asked, cannot_run)
+    by = "eng12_k2=3" if checked and not problem else None
+    space = 0 if problem else 25 * 2**20
+    works = (
+        WorkForecast(CONV, 53, by, space, problem, 1e-3, 2e-3),
+        WorkForecast(NORM, 53, "batch_norm_call_forward", 0, None, 2e-3, 3e-3),
+        WorkForecast(RELU, 49, "relu_forward", 0, None, 1e-4, 1e-4),
+    )
+    return CellForecast(
+        cell=asked,
+        works=works,
+        phases=(PhaseRequests("io", 0), PhaseRequests("forward", 155)),
+        memory=MemoryNeed(int(arrays_gib * 2**30), space, GPU.memory_bytes),
+        floor=step_floor([(work.work, work.count) for work in works], GPU),
+    )
+
+
+def forecast(*cells, plans_unchecked=None, kernels_unchecked=None):
+    device = Device("cuda:0", GPU.device_name, GPU.memory_bytes, (7, 0))
+    planned = plan.make(scenario.load("naruse2018"), plan.Selection(), device, remote=True)
+    return Forecast(planned, GPU, cells, "9.28.0", plans_unchecked, kernels_unchecked)
+
+
+def shown(found, width=100):
+    out = Console(file=io.StringIO(), width=width)
+    out.print(view.table(found))
+    return out.file.getvalue()
+
+
+def test_every_cell_is_a_row_under_its_batch_size():
+    lines = shown(forecast(*(cell(config, n) for n in (32, 64) for config in ("fp16", "fp16+dali")))).splitlines()
+    rows = [line.split() for line in lines if line.strip()][2:]
+    assert [row[:2] for row in rows] == [["32", "fp16"], ["+", "dali"], ["64", "fp16"], ["+", "dali"]]
+    floor = cell().floor
+    assert rows[0][2:] == [
+        *("1", "25", "MiB", "2.51", "GiB", "yes", "155", f"{floor.flops / 1e12:.3g}", f"{floor.bytes / 1e9:.3g}"),
+        f"{32 / floor.time_s:.0f}",
+        f"{32 / (53 * 2e-3 + 53 * 3e-3 + 49 * 1e-4):.0f}",
+    ]
+
+
+@pytest.mark.parametrize("width", [view.WIDTH, 132])
+def test_the_table_keeps_its_figures_however_long_the_config(width):
+    config = "fp16+dali+batched+nhwc+fused+cuda_graph+convstats"
+    text = shown(forecast(cell(config, 256, arrays_gib=21.0)), width)
+    assert max(map(len, text.splitlines())) <= width
+    for words in ("256", "NO", "21.51", "GiB", "images/s", "at most", "expected"):
+        assert words in text
+
+
+def test_what_does_not_fit_is_named_with_its_batch_size():
+    found = forecast(cell("fp32", 128, arrays_gib=10.7), cell("fp32", 256, arrays_gib=21.2), cell("fp16", 256))
+    assert view.verdict(found) == "2 of 3 cells fit into 15.78 GiB; too large: at 256: fp32."
+    assert view.verdict(forecast(cell())) == "1 of 1 cells fit into 15.78 GiB."
+
+
+def test_a_config_that_never_runs_there_says_why_once():
+    found = forecast(*(cell("tf32", n, cannot_run="tf32: needs compute capability 8.0") for n in (32, 64)))
+    assert view.reasons(found) == ["Cannot run on V100: tf32: needs compute capability 8.0 (tf32)"]
+    assert "never" in shown(found)
+    assert view.verdict(found) == "0 of 0 cells fit into 15.78 GiB."
+
+
+def test_a_config_that_cannot_be_traced_is_unknown_and_says_why():
+    found = forecast(CellForecast(factories.make_cell("fp16"), untraced="needs the GPU itself"))
+    assert view.reasons(found) == ["Unknown: needs the GPU itself (fp16)"]
+    assert "unknown" in shown(found)
+
+
+def test_a_work_without_a_plan_is_counted_and_its_reason_shown():
+    found = forecast(cell(problem="cuDNN has no plan"), cell("fp32", problem="cuDNN has no plan"))
+    assert "0/1" in shown(found)
+    assert view.reasons(found) == ["cuDNN has no plan (fp16, batch size 32; fp32, batch size 32)"]
+
+
+def test_without_cudnn_the_table_says_so_and_bounds_the_workspace():
+    found = forecast(cell(checked=False), plans_unchecked="cuDNN 9 was not found: install it")
+    text = shown(found)
+    assert " ? " in text and "≤ 25 MiB" in text
+    assert view.notes(found)[0].startswith("Plans: not checked: cuDNN 9 was not found: install it.")
+    assert not any(line.startswith("Engines") for line in view.notes(found))
+
+
+def test_the_notes_say_what_the_figures_hold_and_leave_out():
+    text = "\n".join(view.notes(forecast(cell(), kernels_unchecked="No module named 'cupy'")))
+    for words in (
+        "cuDNN 9.28.0",
+        "500 MiB",
+        "estimated",
+        "DALI",
+        "not a prediction",
+        "Winograd",
+        "not compiled",
+        "older",
+    ):
+        assert words in text
+    assert "Engines of fp16: eng12." in text
+
+
+def test_the_headline_names_the_gpu_and_its_peaks():
+    line = view.headline(forecast(cell()))
+    assert ", resnet50 on Tesla V100-SXM2-16GB" in line
+    assert "15.78 GiB at 898 GB/s; at most 15.7 (fp32), 125 (fp16) TFLOP/s" in line
+    assert "TF32" not in line
+
+
+def test_details_list_the_works_longest_first_with_their_plans():
+    ((heading, table),) = view.details(forecast(cell(), cell("tf32", cannot_run="too old")))
+    assert heading == "fp16, batch size 32: launches by host: io 0, forward 155"
+    out = Console(file=io.StringIO(), width=132)
+    out.print(table)
+    lines = out.file.getvalue().splitlines()[1:]
+    assert [line.split()[0] for line in lines] == ["53", "53", "49"]
+    assert "cuDNN call batch_norm_call_forward" in lines[0]
+    for words in ("cuDNN conv_fprop", "32x64x56x56 float16", "eng12_k2=3", "25 MiB", "53 ms"):
+        assert words in lines[1]
+    assert "kernel relu" in lines[2] and "relu_forward" in lines[2]
+
+
+def test_the_json_holds_everything_with_its_schema():
+    found = forecast(cell(), cell("tf32", cannot_run="tf32: too old"))
+    value = json.loads(view.to_json(found))
+    assert (value["schema"], value["schema_version"]) == ("tcbench-forecast", 1)
+    assert value["gpu"]["compute_capability"] == [7, 0]
+    one, never = value["cells"]
+    assert never["cannot_run"] == "tf32: too old" and "fits" not in never
+    assert one["fits"] is True
+    assert one["memory_bytes"] == one["arrays_bytes"] + one["workspace_bytes"] + one["allowance_bytes"]
+    assert one["engines"] == {"eng12": 1}
+    assert one["launches_by_host"] == {"io": 0, "forward": 155}
+    assert sum(work["launches"] * work["flops"] for work in one["works"]) == one["flops"]
+    assert sum(work["launches"] * work["bytes"] for work in one["works"]) == one["bytes"]
+    assert sum(work["launches"] * work["expected_s"] for work in one["works"]) == pytest.approx(one["expected_s"])
+    assert one["images_per_s_expected"] == pytest.approx(32 / one["expected_s"])
+    assert value["attained"].startswith("attained-")
+    assert {work["kind"] for work in one["works"]} == {"graph", "call", "kernel"}

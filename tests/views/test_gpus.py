@@ -1,0 +1,80 @@
+"""What `tcbench list --gpus` says of GPUs."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tcbench.engine.accelerators import peaks
+from tcbench.engine.accelerators.cuda import driver, packages
+from tcbench.engine.accelerators.cuda.driver import Gpu, Gpus
+from tcbench.hardware import gpus, tensor_cores
+from tcbench.views import gpus as shown
+
+
+def listed(capsys) -> dict[str, dict]:
+    shown.show(as_json=True)
+    return {row["name"]: row for row in json.loads(capsys.readouterr().out)["gpus"]}
+
+
+@pytest.fixture
+def here(monkeypatch):
+    def put(*those: Gpu) -> None:
+        monkeypatch.setattr(driver, "gpus", lambda: Gpus(those, (13, 0)))
+
+    return put
+
+
+def test_volta_is_served_by_older_software_alone(here, capsys):
+    here()
+    rows = listed(capsys)
+    assert list(rows) == list(gpus.names())
+    assert rows["V100"]["software"] == [
+        {"name": "CUDA", "first": "9.0", "last": "12"},
+        {"name": "cuDNN", "first": None, "last": "9.10.2"},
+    ]
+    assert rows["V100"]["extra"] == "volta"
+    assert rows["V100"]["peak_tf32_flops_s"] is None
+    assert rows["H200"]["software"][0] == {"name": "CUDA", "first": "11.8", "last": None}
+    assert (rows["H200"]["extra"], rows["H200"]["devices"]) == ("cuda13", [])
+
+
+def test_each_peak_rate_has_its_source(here, capsys):
+    here()
+    sources = {name: row["peak_source"] for name, row in listed(capsys).items()}
+    assert "Tesla V100 GPU Architecture (2017)" in sources["V100"]
+    assert "989.4 TFLOP/s in fp16" in sources["H100"] == sources["H200"]
+    shown.show(as_json=False)
+    text = capsys.readouterr().out
+    assert f"  H100, H200: {sources['H100']}\n" in text
+    assert max(map(len, text.split("\n\n")[0].splitlines())) <= 120
+
+
+def test_gpus_that_are_here_are_marked_or_added(here, capsys):
+    here(
+        Gpu(0, "NVIDIA H200", (9, 0), 132, 2**37),
+        Gpu(1, "NVIDIA A10", (8, 6), 72, 2**34),
+        Gpu(2, "NVIDIA A10", (8, 6), 72, 2**34),
+        Gpu(3, "Some GPU to come", (19, 0), 1, 2**34),
+    )
+    rows = listed(capsys)
+    assert rows["H200"]["devices"] == ["cuda:0"]
+    a10 = rows["NVIDIA A10"]
+    assert a10["devices"] == ["cuda:1", "cuda:2"]
+    assert (a10["tensor_core_generation"], a10["formats"]["bf16"], a10["formats"]["fp8"]) == (3, True, False)
+    assert a10["peak_fp16_flops_s"] is a10["peak_source"] is None
+    assert rows["Some GPU to come"]["formats"] is None
+    shown.show(as_json=False)
+    text = capsys.readouterr().out
+    assert "NVIDIA A10 (cuda:1, cuda:2)" in text
+    assert "not known" in text
+
+
+def test_every_known_compute_capability_has_all_of_its_facts():
+    known = {capability for generation in tensor_cores._GENERATIONS for capability in generation.capabilities}
+    assert {divmod(sm, 10) for sm in peaks._PER_CLOCK} == set(packages._FIRST_CUDA) == known
+    for sm, rates in peaks._PER_CLOCK.items():
+        cores = tensor_cores.of(divmod(sm, 10))
+        assert cores is not None
+        assert (rates.tf32 > rates.fp32) == ("tf32" in cores.formats)

@@ -1,0 +1,106 @@
+"""What `--rungs` shows: a row per config and one for the reference, why, the last line, the JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+
+from rich.console import Console
+
+from tcbench.analysis.numerics.parity import judge, reference
+from tcbench.core.numerics import Distance, ParityRun, Slope
+from tcbench.engine.accelerators.device import host
+from tcbench.engine.backends.chainer.rungs import RUNGS
+from tcbench.run import numerics_plan as plan
+from tcbench.run.scenario import load
+from tcbench.views import parity as view
+
+
+def job():
+    scenario = load("cpu")
+    return plan.parity(scenario, host(), scenario.configs, 5, 1)[0]
+
+
+def runs(gradient: float = 3e-6):
+    common = {"asked": True, "to_fp32": Distance(loss=1e-7, update=1e-3, gradient=2e-6), "optimizer": 1e-6}
+    to = Distance(loss=1e-7, update=1e-3, gradient=gradient, gradient_of="stem.w", length=1e-6, length_of="gamma")
+    half = Distance(loss=1e-4, update=1e-2, gradient=0.1, gradient_of="stem.w", length=2e-3, length_of="gamma")
+    shows = [dict(RUNGS[name].shows) for name in ("fp32", "nhwc", "fp16")]
+    return judge(
+        [
+            ParityRun(config="fp32", rung="fp32", without=None, to_without=to, seen=shows[0], **common),
+            ParityRun(config="fp32+nhwc", rung="nhwc", without="fp32", to_without=to, seen=shows[1], **common),
+            ParityRun(
+                config="fp16", rung="fp16", without="fp32", storage="float16", to_without=half, seen=shows[2], **common
+            ),
+            ParityRun(
+                config="fp16+dali", rung="dali", without="fp16", storage="float16", asked=True, reason="it broke"
+            ),
+        ],
+        lambda name: RUNGS[name],
+    )
+
+
+def held(error: float = 1e-8):
+    return reference([Slope(parameter="stem.w", error=error), Slope(parameter="head.w", error=1e-9)])
+
+
+def shown(table) -> list[str]:
+    console = Console(width=140, record=True, file=None, force_terminal=False)
+    with console.capture() as capture:
+        console.print(table)
+    return capture.get().splitlines()
+
+
+def test_each_config_has_a_row_with_what_it_is_allowed_and_the_reference_has_one():
+    heading, first, fp32, nhwc, fp16, dali = shown(view.table(held(), runs()))
+    assert heading.split() == [
+        *("config", "loss", "allowed", "gradient", "allowed", "update", "allowed"),
+        *("loss", "to", "fp32", "gradient"),
+    ]
+    assert first.split()[-3:] == ["1.0e-08", "1e-05", "ok"]
+    assert fp32.split()[:5] == ["fp32", "1.0e-07", "0.0005", "3.0e-06", "0.0001"]
+    assert nhwc.startswith("fp32 + nhwc")
+    assert fp16.split()[-1] == "ok"
+    assert dali.split()[-1] == "off"
+
+
+def test_the_table_keeps_its_figures_whole_on_80_columns():
+    console = Console(width=80, force_terminal=False)
+    with console.capture() as capture:
+        console.print(view.table(held(), runs()))
+    assert "\u2026" not in capture.get()
+
+
+def test_the_last_line_counts_the_reference_too():
+    fine = runs()[:3]
+    assert view.summary(held(), fine) == "3 configs, and float64: all within what is declared."
+    assert view.summary(held(1e-2), fine) == "3 configs, and float64: 1 off."
+    assert view.summary(held(1e-2), runs()) == "4 configs, and float64: 2 off."
+
+
+def test_what_is_off_is_named_with_its_reason():
+    assert view.reasons(held(), runs()[:3]) == []
+    assert view.reasons(held(1e-2), runs(2e-3)) == [
+        "float64: off: gradient from the slope of the loss, above 1e-05: stem.w 0.01",
+        "fp32: off: gradient (stem.w) 0.002 above 0.0001",
+        "fp32+nhwc: off: gradient (stem.w) 0.002 above 0.0001",
+        "fp16+dali: off: it broke",
+    ]
+
+
+def test_the_notes_tell_what_stands_in_no_column():
+    lines = view.notes(runs(), [plan.Skipped("tf32", "needs a GPU")])
+    assert "a kind of parameter's gradient is 2.0e-03 longer or shorter (0.01)" in " ".join(lines)
+    assert "1.0e-06 in float32 (allowed 1e-05), 1.0e-06 in float16 (allowed 0.001)" in " ".join(lines)
+    assert lines[-1] == "tf32: skipped: needs a GPU"
+
+
+def test_the_json_holds_everything_and_no_number_that_is_none():
+    value = json.loads(view.to_json(job(), held(math.nan), runs(), []))
+    assert (value["ok"], value["reference"]["ok"], value["slope_error"]) == (False, False, None)
+    assert [one["ok"] for one in value["configs"]] == [True, True, True, False]
+    fp16 = value["configs"][2]
+    assert (fp16["allowed_gradient"], fp16["allowed_length"], fp16["allowed_optimizer"]) == (0.2, 0.01, 1e-3)
+    assert fp16["seen"] == {"storage": "float16", "master weights": "float32"}
+    assert json.loads(view.to_json(job(), held(), runs()[:3], []))["ok"] is True

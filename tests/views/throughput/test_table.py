@@ -1,0 +1,187 @@
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import factories
+import pytest
+from rich.console import Console
+
+from tcbench.analysis.scaling import curves as scaled
+from tcbench.analysis.summary import speedups, summarise
+from tcbench.core.record import HostLoad
+from tcbench.present import tables
+from tcbench.views.scaling import table as scaling
+from tcbench.views.throughput import table as console
+
+
+def shown(records) -> str:
+    summaries = summarise(records)
+    out = Console(file=io.StringIO(), width=132)
+    out.print(console.results_table(summaries, speedups(summaries)))
+    return out.file.getvalue()
+
+
+def test_every_cell_has_a_row_under_its_batch_size():
+    text = shown([factories.make_record(config, n) for config in factories.LADDERS for n in (4, 8)])
+    lines = [line for line in text.splitlines() if line.strip()]
+    assert len(lines) == 1 + 20
+    assert lines[1].split()[:2] == ["4", "fp32"]
+    assert lines[2].split()[:2] == ["+", "dali"]
+    assert lines[11].split()[:2] == ["8", "fp32"]
+    assert all("img" not in line for line in lines)
+
+
+def test_an_ablation_says_what_it_changes_and_no_config_stands_on_it():
+    records = [make(config) for config in ("fp16", "fp16+dali") for make in (factories.make_record, ablated)]
+    rows = [line.split() for line in shown(records).splitlines()[1:]]
+    assert [row[:2] for row in rows[1:]] == [[":", "no-autotune"], rows[2][:2], [":", "no-autotune"]]
+    assert rows[0][:2] == ["4", "fp16"] and rows[2][0] == "fp16+dali"
+    alone = shown([ablated("fp16")]).splitlines()[1]
+    assert alone.split()[:2] == ["4", "fp16:no-autotune"]
+
+
+def ablated(config):
+    return factories.make_record(cell=factories.make_ablation(config))
+
+
+def test_a_cell_without_a_number_says_why():
+    text = shown([factories.make_record("fp32"), factories.make_record("fp16", status="oom")])
+    assert text.splitlines()[2].split() == ["fp16", "oom"]
+    summaries = summarise([factories.make_record("fp32"), factories.make_record("fp16", status="oom")])
+    (line,) = console.reasons(summaries)
+    assert line == "fp16, batch size 4: oom: out of memory: the kernel killed the worker (SIGKILL)"
+
+
+def test_trials_that_did_not_succeed_are_named_though_another_did():
+    summaries = summarise([factories.make_record("fp32"), factories.make_record("fp32", status="failed", trial=1)])
+    assert console.reasons(summaries) == ["fp32, batch size 4: only 1 of 2 trials succeeded"]
+
+
+def test_a_table_on_a_usual_terminal_names_its_cells():
+    summaries = summarise([factories.make_record(config) for config in factories.LADDERS])
+    out = Console(file=io.StringIO(), width=80)
+    out.print(console.results_table(summaries, speedups(summaries)))
+    assert "fp32" in out.file.getvalue()
+    assert "+ dali" in out.file.getvalue()
+    assert out.file.getvalue().count(" MiB") == len(summaries)
+
+
+def test_the_footnotes_say_what_applies():
+    fp32 = summarise([factories.make_record("fp32")])
+    assert not any("fp16" in line for line in console.footnotes(fp32))
+    both = summarise([factories.make_record("fp16", trial=n) for n in range(2)])
+    lines = " ".join(console.footnotes(both))
+    assert "over trials" in lines
+    assert "fp16 computes in fp32" in lines
+
+
+def test_the_json_holds_the_table():
+    summaries = summarise([factories.make_record("fp32"), factories.make_record("fp16", status="skipped")])
+    text = console.summary_json("run", Path("r.jsonl"), summaries, speedups(summaries))
+    cells = json.loads(text)["cells"]
+    assert cells[0]["images_per_s"]["low"] < cells[0]["images_per_s"]["value"] < cells[0]["images_per_s"]["high"]
+    assert cells[0]["speedup_over_fp32"]["value"] == 1.0
+    assert (cells[1]["status"], cells[1]["images_per_s"]) == ("skipped", None)
+
+
+def test_the_json_is_json_even_where_an_interval_has_no_end():
+    spiky = factories.make_measurement([0.1, 0.1, 9.0] * 4, block_steps=6)
+    summaries = summarise([factories.make_record("fp32", measurement=spiky)])
+    text = console.summary_json("run", Path("r.jsonl"), summaries, speedups(summaries))
+    assert json.loads(text, parse_constant=pytest.fail)["cells"][0]["images_per_s"]["value"] > 0
+
+
+def test_the_tally_counts_every_status():
+    records = [factories.make_record("fp32"), factories.make_record("fp16", status="oom")]
+    assert console.tally(summarise(records)) == "1 cell ok, 1 oom"
+
+
+def test_another_backends_config_does_not_stand_on_ours():
+    configs = ("fp32", "torch/fp32", "torch/fp32+nhwc", "fp32+nhwc")
+    table = shown([factories.make_record(cell=factories.make_peer_cell(c)) for c in configs])
+    names = [line[: line.index("±")].split()[:-1] for line in table.splitlines() if "±" in line]
+    assert names == [["4", "fp32"], ["torch/fp32"], ["+", "nhwc"], ["fp32+nhwc"]]
+
+
+def test_ranks_have_a_column_where_a_cell_has_several():
+    records = [
+        factories.make_record(cell=factories.make_cell(config, 4, ranks=ranks), images_per_s=rate, noise=0.0)
+        for config, ranks, rate in (("fp32", 1, 40.0), ("fp32", 2, 80.0), ("fp32+dali", 2, 100.0))
+    ]
+    head, *rows = [line.split() for line in shown(records).splitlines() if line.strip()]
+    assert head[:3] == ["batch", "ranks", "config"]
+    assert [row[:4] for row in rows] == [
+        ["4", "1", "fp32", "40.0"],
+        ["4", "2", "fp32", "80.0"],
+        ["+", "dali", "100", "±"],
+    ]
+    assert rows[2][6:8] == ["ms", "1.25×"]  # over fp32 on as many ranks
+    assert shown(records[:1]).split()[:2] == ["batch", "config"]
+
+
+def test_a_cell_of_many_ranks_that_failed_is_named_with_them():
+    summaries = summarise([factories.make_record(cell=factories.make_cell(ranks=2), status="failed")])
+    assert console.reasons(summaries)[0].startswith("fp32, batch size 4, 2 ranks: failed")
+
+
+def lost(share: float) -> HostLoad:
+    """A trial's load, of whose processor time others had this share."""
+    stolen_s = share / (1 - share)
+    return HostLoad(elapsed_s=1.0, processors=2, own_s=1.0, waited_s=0.0, others_s=0.0, stolen_s=stolen_s)
+
+
+def test_a_cell_on_a_busy_machine_is_marked_and_the_share_is_told():
+    loads = {4: None, 8: lost(0.04), 16: lost(0.31)}
+    records = [factories.make_record("fp32", size, host=load) for size, load in loads.items()]
+    rows = {line.split()[0]: line for line in shown(records).splitlines()[1:] if line.strip()}
+    assert ["†" in rows[size] for size in ("4", "8", "16")] == [False, False, True]
+    notes = console.footnotes(summarise(records))
+    assert "†: busy machine: other work had up to 31% of the processor time of 1 of 3 cells; stop it" in " ".join(notes)
+    assert "busy" not in " ".join(console.footnotes(summarise(records[:2])))
+
+
+def test_the_json_of_a_run_has_curves_where_there_are_ranks():
+    records = [factories.make_record(cell=factories.make_cell(ranks=n), images_per_s=40.0 * n) for n in (1, 2)]
+
+    def printed(records):
+        summaries = summarise(records)
+        curves = scaling.to_json(scaled(records))
+        return json.loads(console.summary_json("r", Path("r.jsonl"), summaries, speedups(summaries), curves))
+
+    assert [cell["ranks"] for cell in printed(records)["cells"]] == [1, 2]
+    [curve] = printed(records)["scaling"]
+    assert [cell["ranks"] for cell in curve["cells"]] == [1, 2]
+    assert "scaling" not in printed(records[:1])
+
+
+def test_the_table_says_how_many_trials_each_figure_is_of():
+    records = [*factories.make_trials("fp32", trials=3), *factories.make_trials("fp16", trials=2)]
+    summaries = summarise(records)
+    [column] = [one for one in console.results_table(summaries, speedups(summaries)).columns if one.header == "trials"]
+    assert [str(cell) for cell in column.cells] == ["3", "2"]
+
+
+def test_a_factor_has_its_interval_and_is_pale_where_it_may_be_none():
+    def cell(config, *rates):
+        return [factories.make_record(config, trial=n, images_per_s=rate, noise=0.0) for n, rate in enumerate(rates)]
+
+    summaries = summarise([*cell("fp32", 39, 40, 41), *cell("fp32+dali", 79, 80, 81), *cell("fp32+nhwc", 38, 40, 42)])
+    column = console.results_table(summaries, speedups(summaries)).columns[-3]
+    base, faster, same = column.cells
+    assert str(base) == "1.00×"
+    assert str(faster).startswith("2.00× ± ")
+    assert str(same).startswith("1.00× ± ")
+    assert [text.style for text in (base, faster, same)] == ["", "", "dim"]
+
+
+@pytest.mark.parametrize("text", ["x[/]", "[link=file:///etc/passwd]x[/link]", "[bold]x", ":smile:"])
+def test_text_is_never_markup(capsys, text):
+    table = tables.open_table(title=text)
+    table.add_column(text)
+    table.add_row(text)
+    made = tables.make_console()
+    made.print(text)
+    made.print(table)
+    assert capsys.readouterr().out.split() == [text] * 4

@@ -1,0 +1,217 @@
+"""The pictures of timelines: what stands in them, and that no word covers another or leaves its block."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from matplotlib.collections import PolyCollection
+from matplotlib.figure import Figure
+from matplotlib.text import Text
+from present.charts.charts import assert_tidy, extent, legend, words
+from present.charts.test_palette import SIGHT, closest
+from timelines import FEW, HOST, api, busy_timeline, kernel, made, phase, step, talk, training, work
+
+from tcbench.core.errors import SelectionError
+from tcbench.core.timeline import Timeline
+from tcbench.present.charts.inline import svg
+from tcbench.present.charts.palette import COPY, OTHER, PHASE_COLOURS
+from tcbench.views.timeline.chart import draw, short_name, timeline_chart
+
+
+def blocks(figure: Figure) -> list[Text]:
+    return [text for axes in figure.axes for text in axes.texts if text.get_gid() == "block"]
+
+
+def assert_in_blocks(figure: Figure) -> None:
+    """Every label lies within one block, and no step's line goes through it."""
+    for axes in figure.axes:
+        to_pixels = axes.transData.transform
+        boxes = []
+        for collection in axes.collections:
+            for path in collection.get_paths():
+                (x0, y0), (x1, y1) = (to_pixels(path.vertices.min(axis=0)), to_pixels(path.vertices.max(axis=0)))
+                boxes.append((min(x0, x1), min(y0, y1), max(x0, x1), max(y0, y1)))
+        lines = [to_pixels((line.get_xdata()[0], 0))[0] for line in axes.lines if len(set(line.get_xdata())) == 1]
+        for text in axes.texts:
+            if text.get_gid() != "block":
+                continue
+            box = extent(text)
+            assert any(b[0] <= box.x0 and box.x1 <= b[2] and b[1] <= box.y0 and box.y1 <= b[3] for b in boxes), text
+            assert not any(box.x0 < x < box.x1 for x in lines), f"a step begins within {text.get_text()!r}"
+
+
+def n_patches(figure: Figure) -> int:
+    """Count the shapes that the panels are made of."""
+    return sum(len(c.get_paths()) for axes in figure.axes for c in axes.collections) + sum(
+        len(axes.patches) for axes in figure.axes
+    )
+
+
+TALK = talk()
+
+
+@pytest.mark.parametrize("sight", SIGHT)
+def test_the_colours_stay_apart_for_every_kind_of_sight(sight: str) -> None:
+    colours = [*PHASE_COLOURS.values(), OTHER, COPY]
+    assert closest(colours, sight) > 13
+
+
+@pytest.mark.parametrize("slide", TALK)
+def test_each_of_the_talks_timelines_is_tidy_with_its_labels_in_their_blocks(slide: str) -> None:
+    figure = timeline_chart([TALK[slide]])
+    assert_tidy(figure)
+    assert_in_blocks(figure)
+    assert {"FWD", "BWD", "CPU", "GPU", "ms"} <= set(words(figure))
+
+
+def test_cells_stand_under_each_other_on_one_time_scale() -> None:
+    figure = timeline_chart(list(TALK.values()))
+    assert_tidy(figure)
+    assert_in_blocks(figure)
+    assert len(figure.axes) == 5
+    assert len({axes.get_xlim() for axes in figure.axes}) == 1
+    assert len({(axes.get_position().x0, axes.get_position().x1) for axes in figure.axes}) == 1
+    assert {timeline.label for timeline in TALK.values()} <= set(words(figure))
+
+
+def test_three_steps_of_the_slowest_cell_are_shown_without_the_first() -> None:
+    figure = timeline_chart([TALK["17"]])
+    assert [w for w in words(figure) if w.startswith("step")] == ["step 41", "step 42", "step 43"]
+    low, high = figure.axes[0].get_xlim()
+    steps = TALK["17"].steps
+    assert low == 0
+    assert high == pytest.approx((steps[3].end_s - steps[1].begin_s) * 1e3)
+
+
+def test_a_step_can_be_chosen_by_its_number() -> None:
+    figure = timeline_chart([TALK["17"], TALK["32"]], step=43)
+    assert figure.axes[0].get_xlim()[1] == pytest.approx(TALK["17"].steps[3].duration_s * 1e3)
+    assert [w for w in words(figure) if w.startswith("step 43")] == ["step 43", "step 43"]
+
+
+def test_thousands_of_kernels_are_merged_into_a_few_areas() -> None:
+    assert len(TALK["15"].of("gpu")) > 3000
+    figure = timeline_chart([TALK["15"]])
+    assert n_patches(figure) < 60
+
+
+def test_zoomed_in_kernels_stand_alone_and_bear_their_names() -> None:
+    slow = training("fp16, batch size 64", HOST, {"forward": 24, "backward": 34, "update": 6}, kernels=FEW, layers=36)
+    figure = timeline_chart([slow], zoom=(23.0, 26.0))
+    assert_tidy(figure)
+    assert_in_blocks(figure)
+    assert figure.axes[0].get_xlim() == (23.0, 26.0)
+    shown = {text.get_text() for text in blocks(figure)}
+    assert "block1.a" in shown
+    assert any(name.startswith("bn_fw_tr") for name in shown)
+    assert "layers" in words(figure)
+
+
+def test_the_height_of_merged_work_is_the_share_of_time_it_takes() -> None:
+    half = [kernel(i / 4000, i / 4000 + 1 / 8000) for i in range(4000)]
+    figure = timeline_chart([made(step(0, 1), phase("forward", 0, 1), *half)])
+    [area] = [c for c in figure.axes[0].collections if isinstance(c, PolyCollection) and len(c.get_paths()[0]) > 500]
+    y = area.get_paths()[0].vertices[:, 1]
+    full = 0.34
+    tops = y[y < y.max() - 1e-9]
+    assert np.median(y.max() - tops) == pytest.approx(full / 2, rel=0.05)
+
+
+def test_a_line_per_cell_says_images_per_second_and_how_busy_the_gpu_is() -> None:
+    shown = words(timeline_chart([busy_timeline()]))
+    assert "640 images/s · GPU busy 60%" in shown
+    assert "host-bound: host needs 100 ms per step, GPU 60 ms; GPU idle 40%" in shown
+
+
+def test_without_a_gpu_there_is_no_row_for_one() -> None:
+    shown = words(timeline_chart([made(step(0, 1), phase("io", 0, 0.2), phase("forward", 0.2, 1), work(0.3, 0.6))]))
+    assert {"IO", "CPU", "64.0 images/s"} <= set(shown)
+    assert "GPU" not in shown
+
+
+def test_the_legend_names_what_is_there_and_nothing_else() -> None:
+    assert legend(timeline_chart([busy_timeline()])) == ["IO: input", "FWD: forward", "BWD: backward"]
+    waiting = made(step(0, 1), phase("update", 0, 1), api("cudaStreamSynchronize", 0.5, 1), kernel(0, 0.9, "update"))
+    assert legend(timeline_chart([waiting])) == ["UPD: update", "waiting for the GPU"]
+
+
+# Drawn as what they are made of: a failing example is then short enough to read.
+host_ms = st.fixed_dictionaries({name: st.floats(0.01, 40) for name in ("io", "forward", "backward", "update")})
+gpu_ms = st.fixed_dictionaries({name: st.floats(0.01, 60) for name in ("forward", "backward", "update")})
+labels = st.sampled_from(["fp32, batch size 4", "fp16+" * 30 + "x, batch size 64"])
+cells = st.tuples(labels, host_ms, gpu_ms, st.sampled_from([0.0, 3.0, 50.0]), st.integers(1, 5))
+parts = st.none() | st.tuples(st.floats(0, 5), st.floats(0.5, 20))
+
+
+@pytest.mark.slow
+@given(st.lists(cells, min_size=1, max_size=3), parts)
+@settings(max_examples=15, deadline=None)
+def test_any_timelines_are_tidy(drawn: list, part: tuple[float, float] | None) -> None:
+    timelines = [
+        training(label, host, gpu, kernels=FEW, input_ms=input_ms, steps=steps)
+        for label, host, gpu, input_ms, steps in drawn
+    ]
+    spans = min(max(s.end_s for s in one.spans) - one.begin_s for one in timelines) * 1e3
+    zoom = None if part is None or part[0] >= spans / 2 else (part[0], part[0] + part[1])
+    figure = timeline_chart(timelines, zoom)
+    assert_tidy(figure)
+    assert_in_blocks(figure)
+
+
+@pytest.mark.parametrize(
+    ("timelines", "asked", "expected"),
+    [
+        ([], {}, "no timeline to draw"),
+        ([busy_timeline()] * 9, {}, "9 timelines do not fit in one picture"),
+        ([busy_timeline()], {"step": 7}, "--step 7: fp16, batch size 64 has 0 to 0"),
+        ([busy_timeline()], {"zoom": (5, 5)}, "zoom 5:5: expected begin and end in ms"),
+        ([busy_timeline()], {"zoom": (float("nan"), 5)}, "expected begin and end in ms"),
+        ([busy_timeline()], {"zoom": (500, 600)}, "zoom 500:600: nothing there, recorded is 0:100"),
+        ([made(kernel(0, 1))], {}, "no steps in this timeline"),
+    ],
+)
+def test_what_cannot_be_drawn_is_one_clear_line(timelines: list[Timeline], asked: dict, expected: str) -> None:
+    with pytest.raises(SelectionError, match=expected):
+        timeline_chart(timelines, **asked)
+
+
+@pytest.mark.parametrize("suffix", [".png", ".svg", ".pdf"])
+def test_pictures_are_the_same_bytes_each_time(tmp_path: Path, suffix: str) -> None:
+    files = [tmp_path / f"{name}{suffix}" for name in "ab"]
+    for file in files:
+        draw([busy_timeline(2)], file)
+    assert files[0].read_bytes() == files[1].read_bytes()
+    assert files[0].stat().st_size > 1000
+
+
+@pytest.mark.parametrize(
+    ("name", "short"),
+    [
+        ("void cudnn::bn_fw_tr<float, Vec<int, 2>, true>(cudnnTensorStruct, float const*)", "bn_fw_tr"),
+        ("volta_sgemm_128x64_nn", "volta_sgemm_128x64_nn"),
+        ("HtoD", "HtoD"),
+        ("(anonymous)", "(anonymous)"),
+        ("conv fprop 3x3", "conv fprop 3x3"),
+    ],
+)
+def test_a_kernels_short_name_is_its_own(name: str, short: str) -> None:
+    assert short_name(name) == short
+
+
+def test_steps_in_order_have_their_lines() -> None:
+    figure = timeline_chart([busy_timeline(3)], steps=3)
+    lines = [line.get_xdata()[0] for line in figure.axes[0].lines]
+    assert lines == pytest.approx([0, 100, 200])
+    assert all(a < b for a, b in itertools.pairwise(lines))
+
+
+def test_every_block_has_a_tooltip() -> None:
+    figure = timeline_chart([busy_timeline(2)])
+    markup = svg(figure, label="timeline", prefix="t")
+    blocks = [c for axes in figure.axes for c in axes.collections if isinstance(c, PolyCollection) and c.get_gid()]
+    assert markup.count("<title>") == sum(len(c.get_paths()) for c in blocks)
