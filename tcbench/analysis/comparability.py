@@ -7,11 +7,12 @@ the date are no facet: they are what is compared.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tcbench.core.record import Cell, Environment, GpuState, Record, encode, settings
+from tcbench.core.store import OF_GATE
 
 FACETS: Mapping[str, str] = {
     "simulated": "whether the device was measured or simulated; the model of one that was, and its host's speed",
@@ -95,22 +96,59 @@ def shared(base: Iterable[Record], current: Iterable[Record]) -> int:
     return sum(twin is not None and encode(record) == encode(twin) for record, twin in twins)
 
 
-def beneath(runs: Mapping[str, Sequence[Record]]) -> dict[str, tuple[str, ...]]:
-    """What tells the stack that each run of one machine stood on from the others', in words: `numpy: 2.4.6`. Runs are
-    of one stack unless they differ in a fact that both have: each backend has packages of its own."""
+def beneath(records: Iterable[Record], allow: Collection[str] = ()) -> dict[str, tuple[str, ...]]:
+    """What tells the stack that each run stood on from those of other runs on its machine, in words: `numpy: 2.4.6`;
+    facets that `allow` names do not. The sides of a gate between which nothing tells have their names. Runs that know
+    nothing of their machine are left out."""
+    machines: dict[str, dict[str, list[Record]]] = {}
+    for record in records:
+        if record.environment is not None:
+            machines.setdefault(record.environment.machine, {}).setdefault(record.run_id, []).append(record)
+    words = {run: said for runs in machines.values() for run, said in _stacks(runs, allow).items()}
+    sides: dict[object, list[str]] = {}
+    for runs in machines.values():
+        for run, of_run in runs.items():
+            if gate := OF_GATE.fullmatch(run):
+                codes = frozenset(record.environment.code for record in of_run if record.environment)
+                sides.setdefault((gate[1], codes, words[run]), []).append(run)
+    return words | {run: (*words[run], run) for alike in sides.values() if len(alike) > 1 for run in alike}
+
+
+def _stacks(runs: Mapping[str, Sequence[Record]], allow: Collection[str]) -> dict[str, tuple[str, ...]]:
+    """The same of one machine. Runs are of one stack unless they differ in a fact that both have, the packages of a
+    cell among these: each backend has packages of its own."""
     stacks: list[dict[tuple[str, str], dict[str, None]]] = []
     place_of: dict[str, int] = {}
     for run, records in runs.items():
         of_cells = {key for cell in {id(r.cell): r.cell for r in records}.values() for key in _of_cell(cell)}
-        of = {key: dict(told) for key, told in values(records).items() if key not in of_cells}
+        told = dict(values(records))
+        told |= {(_PACKAGES, r.cell.key): {" ".join(r.environment.packages): None} for r in records if r.environment}
+        of = {key: dict(told[key]) for key in told if key not in of_cells and key[0] not in allow}
         alike = (n for n, stack in enumerate(stacks) if all(of[key].keys() & stack[key] for key in of.keys() & stack))
         place_of[run] = next(alike, len(stacks))
         stacks += [{}] * (place_of[run] == len(stacks))
         stacks[place_of[run]] = of | {key: of.get(key, {}) | told for key, told in stacks[place_of[run]].items()}
     keys = dict.fromkeys(key for stack in stacks for key in stack)
     telling = [key for key in keys if len({tuple(stack[key]) for stack in stacks if key in stack}) > 1]
-    words = [tuple(f"{key[1]}: {_shown(stack[key])}" for key in telling if key in stack) for stack in stacks]
+    words = [tuple(dict.fromkeys(_telling(stack, stacks, telling))) for stack in stacks]
     return {run: words[place] for run, place in place_of.items()}
+
+
+_PACKAGES = "packages"
+"""In place of a facet: the names of the packages of a cell."""
+
+
+def _telling(stack: Values, stacks: Sequence[Values], telling: Iterable[tuple[str, str]]) -> Iterator[str]:
+    """A stack's facts among those that tell the stacks apart; a package that it alone lacks is `none`."""
+    for facet, what in telling:
+        if (facet, what) not in stack:
+            continue
+        if facet != _PACKAGES:
+            yield f"{what}: {_shown(stack[facet, what])}"
+            continue
+        here, *others = ({*" ".join(of[facet, what]).split()} for of in (stack, *stacks) if (facet, what) in of)
+        for name in sorted(here.union(*others) - here.intersection(*others)):
+            yield f"{name}: {_shown(stack['libraries', name] if name in here else ())}"
 
 
 def distance(one: Cell, other: Cell) -> int:

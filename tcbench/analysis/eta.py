@@ -3,7 +3,8 @@
 A trial costs its start-up, steps to warm up and to be profiled, and its timed pass. A cell that was seen costs what its
 trials cost. Of another one, the time of a step and the start-up are those of the configs seen, the more alike the
 heavier: how a step grows with the batch size is learned from configs seen at two. Before anything is seen, the model's
-arithmetic at a rate that an ordinary processor or GPU reaches stands in.
+arithmetic at a rate that an ordinary processor or GPU reaches stands in. Other work on the machine slows a run down or
+no longer does: where the last trials took longer or shorter than was expected of them, so will the next.
 """
 
 from __future__ import annotations
@@ -26,13 +27,17 @@ _GROWTH = 0.8
 """A step's time grows with this power of the batch size, until a config was seen at two of them."""
 _TO_TARGET = 0.5
 """A noisy cell spends its whole time on the timed pass, a quiet one stops at the fewest steps: half way is fair."""
+_LAST_TRIALS = 5
+_SCATTER = 1.3
+"""By so much trials differ from what is expected of them on a machine whose other work stays the same."""
 
 
 @dataclass(frozen=True)
 class Seen:
     """A cell's trials. `step_s` is the mean step of the last one; `startup_s` what of it was no step; `to_target` how
     much of the time between the fewest timed steps and the most it took, from 0 to 1. `durations_s`: of those that have
-    ended, without `tuning_s`, which the first of them took to tune plans that are kept."""
+    ended, without `tuning_s`, which the first of them took to tune plans that are kept. All but that are as they would
+    have been while the run began: divided by the estimate's pace."""
 
     cell: Cell
     step_s: float | None = None
@@ -41,11 +46,11 @@ class Seen:
     durations_s: tuple[float, ...] = ()
     tuning_s: float = 0.0
 
-    def after(self, record: Record) -> Seen:
+    def after(self, record: Record, pace: float) -> Seen:
         """With one more trial, whatever its end."""
         measured = record.measurement
         if measured is None:
-            return replace(self, durations_s=(*self.durations_s, record.duration_s))
+            return replace(self, durations_s=(*self.durations_s, record.duration_s / pace))
         timed_s = sum(measured.step_times_s)
         steps_s = sum(measured.warmup_times_s) + timed_s + sum(sum(phase.host_s) for phase in measured.phases)
         step_s = statistics.fmean(measured.step_times_s)
@@ -53,27 +58,34 @@ class Seen:
         to_target = min(1.0, max(0.0, (timed_s - least_s) / (most_s - least_s))) if most_s > least_s else None
         tuned = any(plan.budget_s is not None and not plan.from_cache for plan in measured.plans)
         tuning_s = max(0.0, sum(measured.warmup_times_s[:1]) - step_s) if tuned else 0.0
-        durations_s = (*self.durations_s, max(0.0, record.duration_s - tuning_s))
-        startup_s = max(0.0, record.duration_s - steps_s)
-        return Seen(record.cell, step_s, startup_s, to_target, durations_s, max(tuning_s, self.tuning_s))
+        durations_s = (*self.durations_s, max(0.0, record.duration_s - tuning_s) / pace)
+        startup_s = max(0.0, record.duration_s - steps_s) / pace
+        return Seen(record.cell, step_s / pace, startup_s, to_target, durations_s, max(tuning_s, self.tuning_s))
 
 
 @dataclass(frozen=True)
 class Estimate:
     """The trials still to run, by their cells, and the cells seen. Immutable: `finished`, `tuned` and `stepped` return
     the next estimate. `running`: the first of the remaining cells, and its step time so far; `tuning`: the time that it
-    takes to tune its plans."""
+    takes to tune its plans. `ratios`: how many times as long as expected the last trials took, not counting `pace`.
+    `slowdown`: how many times as long as alone a step takes beside the machine's other work, before one is seen."""
 
     remaining: tuple[Cell, ...] = ()
     seen: tuple[Seen, ...] = ()
     running: tuple[Cell, float] | None = None
     tuning: tuple[Cell, float] | None = None
+    ratios: tuple[float, ...] = ()
+    slowdown: float = 1.0
 
     def finished(self, record: Record) -> Estimate:
         """The first of the remaining trials has ended."""
         of_cell = next((seen for seen in self.seen if seen.cell == record.cell), Seen(record.cell))
         others = (seen for seen in self.seen if seen.cell != record.cell)
-        return Estimate(self.remaining[1:], (*others, of_cell.after(record)))
+        now = self
+        if self.seen and record.status == "ok":
+            (*_, took_s) = of_cell.after(record, 1.0).durations_s
+            now = replace(self, ratios=(*self.ratios, took_s / self._untuned_s(record.cell))[-_LAST_TRIALS:])
+        return replace(now, remaining=self.remaining[1:], seen=(*others, of_cell.after(record, now.pace)))
 
     def tuned(self, cell: Cell, tuning_s: float) -> Estimate:
         """The running trial takes so long to tune its plans."""
@@ -81,31 +93,43 @@ class Estimate:
 
     def stepped(self, cell: Cell, step_time_s: float) -> Estimate:
         """The running trial shows its step time."""
-        return replace(self, running=(cell, step_time_s))
+        return replace(self, running=(cell, step_time_s / self.pace))
+
+    @property
+    def pace(self) -> float:
+        """How many times as long as while the run began trials take by now: the median of the last, where it is beyond
+        their scatter. One that was not expected rightly says nothing, most of five do."""
+        ratio = statistics.median((*self.ratios, *[1.0] * (_LAST_TRIALS - len(self.ratios))))
+        return 1.0 if 1 / _SCATTER < ratio < _SCATTER else ratio
 
     def trial_s(self, cell: Cell) -> float:
         """Seconds expected of one whole trial."""
+        return self._tuning_s(cell) + self.pace * self._untuned_s(cell)
+
+    def _untuned_s(self, cell: Cell) -> float:
+        """Seconds expected of a trial without tuning, at the pace while the run began."""
         durations_s = next((seen.durations_s for seen in self.seen if seen.cell == cell), ())
         if durations_s:
-            return self._tuning_s(cell, seen=True) + statistics.median(durations_s)
+            return statistics.median(durations_s)
         step_s = self.step_s(cell)
         least_s, most_s = _timed_s(cell, step_s)
         shares = [seen.to_target for seen in self.seen if seen.to_target is not None]
         timed_s = least_s + (most_s - least_s) * (sum(shares) + _TO_TARGET) / (len(shares) + 1)
         startups = [(seen.cell, seen.startup_s) for seen in self.seen if seen.startup_s is not None]
-        startup_s = _alike(cell, startups) if startups else _STARTUP_S
-        startup_s += self._tuning_s(cell, seen=False)
+        startup_s = _alike(cell, startups) if startups else _STARTUP_S * self.slowdown
         return startup_s + (_WARMUP_STEPS + cell.measure.profiled_steps) * step_s + timed_s
 
-    def _tuning_s(self, cell: Cell, *, seen: bool) -> float:
+    def _tuning_s(self, cell: Cell) -> float:
         """Seconds expected of tuning: what is known of the running trial, else nothing for a cell whose plans are
         kept."""
         if self.tuning and self.tuning[0] == cell:
             return self.tuning[1]
-        return 0.0 if seen or not self.seen else _alike(cell, [(other.cell, other.tuning_s) for other in self.seen])
+        if not self.seen or any(seen.durations_s for seen in self.seen if seen.cell == cell):
+            return 0.0
+        return _alike(cell, [(other.cell, other.tuning_s) for other in self.seen])
 
     def step_s(self, cell: Cell) -> float:
-        """Seconds expected of a step."""
+        """Seconds expected of a step, at the pace while the run began."""
         if self.running and self.running[0] == cell:
             return self.running[1]
         steps = [(seen.cell, math.log(seen.step_s)) for seen in self.seen if seen.step_s]
@@ -117,7 +141,7 @@ class Estimate:
                 for other, log in steps
             ]
             return math.exp(_alike(cell, like_this))
-        return cell.batch_size * _image_s(cell)
+        return cell.batch_size * _image_s(cell) * self.slowdown
 
     def remaining_s(self, spent_on_first_s: float = 0.0) -> float:
         """Seconds until the run ends, `spent_on_first_s` of the running trial being over."""
@@ -128,10 +152,10 @@ class Estimate:
         return max(1.0, first - spent_on_first_s) + sum(others)
 
 
-def estimate(cells: Sequence[Cell], before: Iterable[Record] = ()) -> Estimate:
+def estimate(cells: Sequence[Cell], before: Iterable[Record] = (), slowdown: float = 1.0) -> Estimate:
     """Before the first trial of these cells; `before` are trials of an earlier part of the run."""
-    seen = functools.reduce(Estimate.finished, (record for record in before if record.status != "skipped"), Estimate())
-    return replace(seen, remaining=tuple(cells))
+    ran = (record for record in before if record.status != "skipped")
+    return replace(functools.reduce(Estimate.finished, ran, Estimate(slowdown=slowdown)), remaining=tuple(cells))
 
 
 @functools.lru_cache(1024)

@@ -90,12 +90,14 @@ class Point:
 
 @dataclass(frozen=True)
 class CellHistory:
-    """One cell on one machine over the revisions it was run at, oldest first. `environment` is the newest known."""
+    """One cell on one machine over the revisions it was run at, oldest first. `environment` is the newest known.
+    `beneath`: what tells its stack from the others that one of these revisions was measured on."""
 
     cell: Cell
     machine: str | None
     environment: Environment | None
     points: tuple[Point, ...]
+    beneath: tuple[str, ...] = ()
 
     @property
     def regressions(self) -> tuple[Point, ...]:
@@ -127,23 +129,40 @@ def history(
 
     A point that is ok is compared with the last one before it in its line that is, any other with the last of all.
     Where the two stand on unlike machines, drivers, libraries or settings (`comparability.differences`, of facets that
-    `allow` does not name), they are not compared, and a new line begins.
+    `allow` does not name), they are not compared, and a new line begins; where one commit was measured on several such,
+    each is a cell of its own.
     """
     rule = rule or Rule()
     records = tuple(records)
     codes = _codes(records)
     revisions = _revisions(records, codes, places or {})
+    beneath = comparability.beneath(records, allow)
     cells = []
-    for (machine, cell), group in by_cell(records).items():
-        at: dict[CodeAt, list[Record]] = {}
-        for record in group:
-            at.setdefault(codes[id(record)], []).append(record)
-        known = [r for r in group if r.environment is not None]
-        newest = max(reversed(known), key=lambda r: r.started_at, default=None)
-        groups = [(one, Trials(at[one.code], machine)) for one in revisions if one.code in at]
-        environment = newest.environment if newest is not None else None
-        cells.append(CellHistory(cell, machine, environment, _points(groups, rule, allow)))
+    for (machine, cell), of_cell in by_cell(records).items():
+        for stack, group in _by_stack(of_cell, codes, beneath).items():
+            at: dict[CodeAt, list[Record]] = {}
+            for record in group:
+                at.setdefault(codes[id(record)], []).append(record)
+            known = [r for r in group if r.environment is not None]
+            newest = max(reversed(known), key=lambda r: r.started_at, default=None)
+            groups = [(one, Trials(at[one.code], machine)) for one in revisions if one.code in at]
+            environment = newest.environment if newest is not None else None
+            cells.append(CellHistory(cell, machine, environment, _points(groups, rule, allow), stack))
     return History(revisions, tuple(cells), rule)
+
+
+def _by_stack(
+    records: Sequence[Record], codes: Mapping[int, CodeAt], beneath: Mapping[str, tuple[str, ...]]
+) -> dict[tuple[str, ...], list[Record]]:
+    """A cell's records by the stack of their runs, where one revision has several; else all together."""
+    stacks: dict[tuple[str, ...], list[Record]] = {}
+    at = set()
+    for record in records:
+        stack = beneath.get(record.run_id, ())
+        stacks.setdefault(stack, []).append(record)
+        at.add((codes[id(record)], stack))
+    several = len(at) > len({code for code, _ in at})
+    return stacks if several else {(): list(records)}
 
 
 def _codes(records: Sequence[Record]) -> dict[int, CodeAt]:

@@ -103,11 +103,7 @@ def by_code(records: Iterable[Record]) -> dict[Key, list[Record]]:
             code, of_run = record.environment.code, merged[record.run_id]
             commits = code._replace(sources=frozenset())
             of_run[commits] = of_run.get(commits, frozenset()) | code.sources
-    machines: dict[str, dict[str, list[Record]]] = {}
-    for record in records:
-        if record.environment is not None:
-            machines.setdefault(record.environment.machine, {}).setdefault(record.run_id, []).append(record)
-    beneath = {run: words for runs in machines.values() for run, words in comparability.beneath(runs).items()}
+    beneath = comparability.beneath(records)
     codes = {
         run: tuple(code._replace(sources=of_run[code], beneath=beneath[run]) for code in sorted(of_run, key=_commits))
         for run, of_run in merged.items()

@@ -100,12 +100,12 @@ def show(
         return
     console = tables.make_console()
     for line in simulated.lines(record.environment for record in records):
-        console.print(line, style="bold", markup=False, highlight=False, soft_wrap=True)
+        console.print(line, style="bold", soft_wrap=True)
     console.print(view.facts(held))
     console.print()
     console.print(results.results_table(summaries, over_base))
     for line in (*results.reasons(summaries), *results.footnotes(summaries)):
-        console.print(line, style="dim", markup=False, highlight=False, soft_wrap=True)
+        console.print(line, style="dim", soft_wrap=True)
 
 
 @baseline_app.command("remove", cls=GroupedCommand)

@@ -66,9 +66,9 @@ def claims(
         return
     console = make_console()
     for card in cards:
-        console.print(view.title(card), style="bold", markup=False, highlight=False, soft_wrap=True)
+        console.print(view.title(card), style="bold", soft_wrap=True)
         console.print(view.table(card))
-        console.print(f"\n{view.tally(card)}", markup=False, highlight=False, soft_wrap=True)
+        console.print(f"\n{view.tally(card)}", soft_wrap=True)
         console.print()
     for line in view.notes(cards):
-        console.print(line, style="dim", markup=False, highlight=False, soft_wrap=True)
+        console.print(line, style="dim", soft_wrap=True)

@@ -188,7 +188,7 @@ def _show(
 
     def lines(*texts: str, style: str = "") -> None:
         for text in texts:
-            console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
+            console.print(text, style=style, soft_wrap=True)
 
     lines(*view.simulated(diffs), style="bold")
     for one in diffs:

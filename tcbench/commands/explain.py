@@ -53,20 +53,20 @@ def explain(
         return
     console = make_console()
     for line in simulated.lines(record.environment for record in given.records):
-        console.print(line, style="bold", markup=False, highlight=False, soft_wrap=True)
+        console.print(line, style="bold", soft_wrap=True)
     narrow = not view.fits(explained, console)
     for heading, part in view.by_code(explained):
         if heading:
-            console.print(heading, style="bold", markup=False, highlight=False, soft_wrap=True)
+            console.print(heading, style="bold", soft_wrap=True)
         console.print(view.table(part, narrow=narrow))
         console.print()
     for line in (hosts := host_profiles.lines(explained, out)):
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+        console.print(line, soft_wrap=True)
     if hosts:
         console.print()
     if details:
         for line in view.sentences(explained):
-            console.print(line, markup=False, highlight=False, soft_wrap=True)
+            console.print(line, soft_wrap=True)
         console.print()
     checks = view.checks(explained)
     if checks is not None:
@@ -75,7 +75,7 @@ def explain(
         console.print(checks)
         console.print()
     for line in view.notes(explained, by, narrow=narrow):
-        console.print(line, style="dim", markup=False, highlight=False, soft_wrap=True)
+        console.print(line, style="dim", soft_wrap=True)
 
 
 def _show_timelines(timelines: Sequence[Timeline], json: bool) -> None:

@@ -207,7 +207,7 @@ def _measured(
 
 
 def _say(console: Console, line: str, style: str = "") -> None:
-    console.print(line, style=style, markup=False, highlight=False, soft_wrap=True)
+    console.print(line, style=style, soft_wrap=True)
 
 
 def _print_ranks(out: ScaleOut, json: bool, output: Path | None) -> None:

@@ -84,14 +84,14 @@ def history(
         return
     console = make_console()
     for line in simulated.lines(cell.environment for cell in cells.cells):
-        console.print(line, style="bold", markup=False, highlight=False, soft_wrap=True)
+        console.print(line, style="bold", soft_wrap=True)
     for heading, table in view.blocks(cells):
         console.print(heading)
         console.print(table)
         console.print()
-    console.print(view.verdict(cells), markup=False, highlight=False, soft_wrap=True)
+    console.print(view.verdict(cells), soft_wrap=True)
     left_out = "left out: trials of gates and bisections; name a file of theirs to see it"
     for line in (*view.notes(cells), *[left_out] * (len(records) < len(there))):
-        console.print(line, style="dim", markup=False, highlight=False, soft_wrap=True)
+        console.print(line, style="dim", soft_wrap=True)
     if output is not None:
-        console.print(wrote, markup=False, highlight=False, soft_wrap=True)
+        console.print(wrote, soft_wrap=True)

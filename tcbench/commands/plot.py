@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -12,6 +13,7 @@ import typer
 
 from tcbench.core.errors import SelectionError, TcbenchError
 from tcbench.present.app import OUT, command
+from tcbench.present.app import given as words_given
 from tcbench.present.options import ANOTHER_FILE, ResultsArgument, ResultsFolderOption, config_names, output_option
 from tcbench.present.results import by_age, named, place, read_results
 
@@ -31,6 +33,7 @@ tcbench plot results --by machine --config fp32,best    machines beside each oth
 """,
 )
 def plot(
+    context: typer.Context,
     results: ResultsArgument = None,
     output: Annotated[Path | None, output_option()] = None,
     kind: Annotated[
@@ -80,10 +83,12 @@ def plot(
     try:
         figure = draw(given.records)
     except SelectionError as error:
-        other = None if results else _drawable(out, draw)
+        other = _drawable(given.paths if results else [out], draw)
         if other is None:
             raise
-        raise SelectionError(f"{error}; name a run that has it, such as {other}") from None
+        options = [one for one in context.command.params if one.name != "results"]
+        again = shlex.join(["tcbench", "plot", str(other), *words_given(context, options)])
+        raise SelectionError(f"{error}; a run can be drawn: {again}") from None
     what = "machines" if by == "machine" else f"slide-{slide}" if slide is not None else kind or "throughput"
     output = place(output, given.paths, f"{what}.png")
     save(figure, output, ANOTHER_FILE)
@@ -126,11 +131,12 @@ _TRIED = 20
 """Runs that are tried where the newest does not have what a figure shows."""
 
 
-def _drawable(out: Path, draw: Callable[[Sequence[Record]], Any]) -> Path | None:
-    """The newest run of which the figure can be drawn."""
+def _drawable(paths: Sequence[Path], draw: Callable[[Sequence[Record]], Any]) -> Path | None:
+    """The newest run of several of which the figure can be drawn."""
     from tcbench.core import store
 
-    for path in by_age(out)[:_TRIED]:
+    runs = [run for path in paths for run in by_age(path) or [path]]
+    for path in runs[:_TRIED] if len(runs) > 1 else ():
         with contextlib.suppress(TcbenchError):
             draw(store.current(store.read([path]).records))
             return path

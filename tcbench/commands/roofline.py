@@ -34,13 +34,13 @@ if TYPE_CHECKING:
     """
 tcbench roofline                                  the newest run
 tcbench roofline results/*/cpu-*.jsonl --config fp32 --bs 8 -o fp32.svg
-tcbench roofline RUN.jsonl profile.json.gz --layers
+tcbench roofline profile.json.gz --layers         with the time of each layer
 """,
 )
 def roofline(
     results: Annotated[
         list[str] | None,
-        results_argument("; timelines of `tcbench profile` beside them give layers their times"),
+        results_argument(", or profiles; beside records, these give layers their times"),
     ] = None,
     output: Annotated[Path | None, output_option()] = None,
     bs: BatchSizesOption = None,
@@ -97,17 +97,17 @@ def roofline(
         return
     console = make_console()
     for one in dict.fromkeys(known.values()):
-        console.print(view.headline(one), markup=False, highlight=False, soft_wrap=True)
+        console.print(view.headline(one), soft_wrap=True)
     console.print()
     console.print(view.phases_table(rooflines))
     console.print()
     for one_cell in rooflines if layers else ():
-        console.print(one_cell.summary.cell.label, style="bold", markup=False, highlight=False)
+        console.print(one_cell.summary.cell.label, style="bold")
         console.print(view.layers_table(one_cell))
         console.print()
     for line in view.notes(rooflines):
-        console.print(line, style="dim", markup=False, highlight=False, soft_wrap=True)
-    console.print(f"wrote {output}", markup=False, highlight=False, soft_wrap=True)
+        console.print(line, style="dim", soft_wrap=True)
+    console.print(f"wrote {output}", soft_wrap=True)
 
 
 def _chosen(

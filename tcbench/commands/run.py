@@ -174,17 +174,18 @@ _OF_ONE_RUN = {"config", "fresh_autotune", "resume", "label", "quiet", "format_"
 
 
 def _show_plan(plan: Plan, json: bool) -> None:
+    from tcbench.hardware import load
     from tcbench.present import tables
     from tcbench.run import rounds
     from tcbench.views import planning
 
-    state = rounds.start(plan)
+    state = rounds.start(plan, slowdown=load.slowdown())
     if json:
         typer.echo(planning.plan_json(plan, state))
         return
     out = tables.make_console()
     for line in (planning.plan_line(plan), planning.rounds_line(state)):
-        out.print(line, markup=False, highlight=False, soft_wrap=True)
+        out.print(line, soft_wrap=True)
     out.print(planning.plan_table(plan, state))
 
 
@@ -196,8 +197,8 @@ def _run(
     plan: Plan, launcher: Launcher, out: Path, ending: str, earlier: _Earlier, quiet: bool, json: bool, whole: str
 ) -> bool:
     """Run a plan to its end, store and show it. `whole` as in `_next_step`. True when some cell failed."""
-    from tcbench.analysis.eta import estimate
     from tcbench.core import messages, store
+    from tcbench.hardware import load
     from tcbench.present import tables
     from tcbench.present.format import counted
     from tcbench.present.progress import RunProgress, Stages
@@ -206,17 +207,18 @@ def _run(
     from tcbench.run.ranks import probe_largest
     from tcbench.run.runner import Launch, Runner
     from tcbench.views import planning
+    from tcbench.views.throughput import table as console
 
     stderr = tables.make_console(stderr=True)
 
     def say(line: str) -> None:
         if not quiet:
-            stderr.print(line, markup=False, highlight=False, soft_wrap=True)
+            stderr.print(line, soft_wrap=True)
 
     resumed, before, whether = earlier
     path = resumed or store.new_path(out, plan.device.machine, plan.scenario.name, ending)
     fresh: list[Record] = []
-    state = rounds.start(plan, before)
+    state = rounds.start(plan, before, load.slowdown())
     ahead = list(state.ahead())
 
     def to_run() -> list[Cell]:
@@ -237,20 +239,19 @@ def _run(
             if whether:
                 say(whether)
             say(planning.rounds_line(state))
-            with RunProgress(stderr, estimate((), before), len(ahead), quiet) as progress:
+            with RunProgress(stderr, state.costs, state.certain(), quiet) as progress:
                 launch = Launch(variables={messages.CORES: str(cores)})
                 runner = Runner(
                     path.stem, plan.timeout_s, listen=progress.listen, launch=launch, launcher=launcher, plan=plan.key
                 )
                 while ahead:
-                    round_ = ahead[0][1] + 1
-                    progress.begin(f"round {round_}" if round_ > 1 else "", to_run(), len(fresh) + len(ahead))
+                    progress.begin(console.round_label(state), to_run(), state.certain())
                     for record in runner.run(ahead[:1]):
                         records.append(record)
                         fresh.append(record)
                         state = state.after(record)
                         ahead = list(state.ahead())
-                        progress.finished(record, to_run(), len(fresh) + len(ahead))
+                        progress.finished(record, to_run())
         wanted = {planned.cell.key for planned in plan.cells}
         records_now = [record for record in store.current([*before, *fresh]) if record.cell.key in wanted]
         failed = any(record.status in ("failed", "timeout", "crashed") for record in records_now)
@@ -322,7 +323,7 @@ def _show_results(records: Sequence[Record], path: Path, failed: bool, json: boo
     stdout = tables.make_console()
 
     def say(line: str, style: str = "") -> None:
-        stdout.print(line, style=style, markup=False, highlight=False, soft_wrap=True)
+        stdout.print(line, style=style, soft_wrap=True)
 
     stdout.print()
     for line in simulated.lines(summary.environment for summary in summaries):

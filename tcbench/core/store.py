@@ -30,6 +30,9 @@ from tcbench.core.text import plain
 
 SUFFIX = ".jsonl"
 
+OF_GATE = re.compile(r"((?:gate|bisect)-\d{8}-\d{6}(?:-\d+)?)-(base|current|[0-9a-f]{12})")
+"""The id of one of the two sides that a gate measured, or of a commit that was bisected."""
+
 BASELINES = "baselines"
 """The folder under OUT that holds named copies of runs: a folder's records are those of its runs, without these."""
 

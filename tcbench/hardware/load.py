@@ -31,6 +31,11 @@ class Counts:
     waited_s: float
 
 
+def slowdown() -> float:
+    """How many times as long as alone work takes here that asks for all processors, by the load of the last minute."""
+    return 1 + os.getloadavg()[0] / len(os.sched_getaffinity(0))
+
+
 def counts(root: int) -> Counts | None:
     """The counts of now, with those of the process `root` and all its descendants; None where Linux does not tell."""
     return _counts(_family(root))

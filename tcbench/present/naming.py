@@ -50,9 +50,10 @@ def stack_name(codes: Iterable[Code], most: int = 4) -> str:
     return ", ".join(facts if len(facts) <= most else [*facts[:most], f"and {len(facts) - most} more"])
 
 
-def apart(cells: Sequence[Named]) -> tuple[str, ...]:
+def apart(cells: Sequence[Named], beneath: Sequence[tuple[str, ...]] = ()) -> tuple[str, ...]:
     """The settings that tell each cell from others of its config, batch size and ranks; empty where it is the only
-    one."""
+    one. `beneath`: what tells each one's stack from others', as in `Code`."""
+    stacks = [{"beneath": ", ".join(words)} for words in beneath] or [{}] * len(cells)
     namesakes: dict[tuple[str, int, int], list[int]] = {}
     for place, (_, cell) in enumerate(cells):
         namesakes.setdefault(cell.name, []).append(place)
@@ -60,11 +61,11 @@ def apart(cells: Sequence[Named]) -> tuple[str, ...]:
     for places in namesakes.values():
         if len(places) == 1:
             continue
-        described = [_facts(*cells[place]) for place in places]
+        described = [_facts(*cells[place]) | stacks[place] for place in places]
         keys = dict.fromkeys(key for facts in described for key in facts)
         varying = [key for key in keys if len({facts.get(key) for facts in described}) > 1]
         for place, facts in zip(places, described, strict=True):
-            suffixes[place] = ", ".join(facts[key] for key in varying if key in facts)
+            suffixes[place] = ", ".join(facts[key] for key in varying if facts.get(key))
     return _numbered([cell.name for _, cell in cells], suffixes)
 
 

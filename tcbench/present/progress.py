@@ -15,7 +15,7 @@ from rich.text import Text
 from tcbench.analysis.eta import Estimate
 from tcbench.core.messages import Building, Message, Stepped, Tuning
 from tcbench.core.record import Cell, Record
-from tcbench.present.format import duration, number
+from tcbench.present.format import counted, duration, number
 
 
 class _Line(ProgressColumn):
@@ -29,7 +29,9 @@ class _Line(ProgressColumn):
     def render(self, task: Task) -> Text:
         left_s = self._remaining_s()
         left = "?" if left_s is None else duration(left_s)
-        line = Text.assemble(f"{task.completed:.0f}/{task.total:.0f} ", (f"ETA {left}", "cyan"), f" {task.description}")
+        done = int(task.completed)
+        count = counted(done, "trial") if task.total is None else f"{done}/{task.total:.0f}"
+        line = Text.assemble(f"{count} ", (f"ETA {left}", "cyan"), f" {task.description}")
         # On a narrow terminal the words are cut, not the ETA; and a ^C has its place, or it would begin another line.
         line.truncate(self._console.width - len("^C"), overflow="ellipsis")
         return line
@@ -70,9 +72,10 @@ class _Live:
 
 
 class RunProgress(_Live):
-    """Shows a run's trials as they go. A context manager; call `listen` and `finished` as things happen."""
+    """Shows a run's trials as they go. A context manager; call `listen` and `finished` as things happen. `total`: the
+    number of trials; None where nobody knows it, as only time decides: those that are over are counted then."""
 
-    def __init__(self, console: Console, estimate: Estimate, total: int, quiet: bool) -> None:
+    def __init__(self, console: Console, estimate: Estimate, total: int | None, quiet: bool) -> None:
         super().__init__(console, quiet)
         self._estimate = estimate
         self._total = total
@@ -83,12 +86,20 @@ class RunProgress(_Live):
         self._label = ""
         self._task = self._progress.add_task("starting", total=total)
 
-    def begin(self, label: str, remaining: Sequence[Cell], total: int) -> None:
+    def begin(self, label: str, remaining: Sequence[Cell], ahead: int | None) -> None:
         """Begin a part of a run that grows: its trials' names start with `label`, `remaining` are the cells still to be
-        run, and `total` trials are expected by now."""
-        self._label, self._total = f"{label}: " if label else "", total
+        run, and `ahead` trials are certain to come. Where fewer are than were before, the others count as over: neither
+        the count nor the total ever goes down."""
+        self._label = f"{label}: " if label else ""
         self._estimate = replace(self._estimate, remaining=tuple(remaining))
-        self._progress.update(self._task, total=total)
+        if ahead is None:
+            self._total = None
+        else:
+            self._total = max(self._total or 0, self._done + ahead)
+            self._done = self._total - ahead
+        # Rich's `update` takes None for "as it is".
+        self._progress.tasks[0].total = self._total
+        self._progress.update(self._task, completed=self._done)
 
     def listen(self, cell: Cell, trial: int, message: Message) -> None:
         """Show a message of the running worker."""
@@ -108,15 +119,12 @@ class RunProgress(_Live):
             what = f"{name}: {message.stage}, {message.steps} steps, {number(rate)} {cell.unit}/s"
             self._progress.update(self._task, description=what)
 
-    def finished(self, record: Record, remaining: Sequence[Cell] | None = None, total: int | None = None) -> None:
-        """A trial has ended. `remaining` and `total` as for `begin`, where they are others now."""
+    def finished(self, record: Record, remaining: Sequence[Cell] | None = None) -> None:
+        """A trial has ended. `remaining` as for `begin`, where these are others now."""
         if record.status != "skipped":
             self._estimate = self._estimate.finished(record)
         if remaining is not None:
             self._estimate = replace(self._estimate, remaining=tuple(remaining))
-        if total is not None:
-            self._total = total
-            self._progress.update(self._task, total=total)
         self._seen_of_running = None
         self._started = time.monotonic()
         self._done += 1
@@ -124,8 +132,9 @@ class RunProgress(_Live):
         if not self._quiet:
             left = duration(self._estimate.remaining_s())
             more = f"  (ETA {left})" if self._progress.disable and self._estimate.remaining else ""
-            line = f"[{self._done}/{self._total}] {self._label}{record.cell.label}: {outcome(record)}{more}"
-            self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+            count = f"{self._done}" if self._total is None else f"{self._done}/{self._total}"
+            line = f"[{count}] {self._label}{record.cell.label}: {outcome(record)}{more}"
+            self._console.print(line, soft_wrap=True)
 
     def _remaining_s(self) -> float:
         spent = time.monotonic() - self._started
@@ -167,7 +176,7 @@ class Stages(_Live):
             self._said = (now, done)
             left_s = self._remaining_s()
             left = "" if left_s is None else f", ETA {duration(left_s)}"
-            self._console.print(f"{what}: {done}/{total}{left}", markup=False, highlight=False, soft_wrap=True)
+            self._console.print(f"{what}: {done}/{total}{left}", soft_wrap=True)
 
     def _remaining_s(self) -> float | None:
         since_s, new = time.monotonic() - self._started[0], self._done - self._started[1]

@@ -27,11 +27,8 @@ TIMELINES = (".json", ".json.gz", ".sqlite", ".nsys-rep", ".qdrep", ".qdstrm")
 PROFILES = "profile-*.json.gz"
 """The timelines that `tcbench profile` leaves beside records."""
 
-_BEGAN = re.compile(r"(?:^|-)(\d{8}-\d{6})(?:-(\d+))?$")
-"""The end of a run's name: when it began (UTC), a number where several did."""
-
-_OF_GATE = re.compile(r"(gate|bisect)-\d{8}-\d{6}(-\d+)?-(base|current|[0-9a-f]{12})")
-"""The name of one of the two sides that a gate measured, or of a commit that was bisected."""
+_BEGAN = re.compile(r"(?:^|-)(\d{8}-\d{6})(?:-(\d+))?(?:_.*)?$")
+"""The end of a run's name: when it began (UTC), a number where several did, its label."""
 
 
 def newest(out: Path, *, says: bool = False) -> Path:
@@ -40,11 +37,11 @@ def newest(out: Path, *, says: bool = False) -> Path:
     may be what was refused, and no file that git keeps, which may be anyone's. One that ended before its first record
     was whole is passed over. `says`: which it is, before anything else is printed. Raises SelectionError."""
     from tcbench.core.git import tracked
-    from tcbench.core.store import is_blank
+    from tcbench.core.store import OF_GATE, is_blank
 
     there = by_age(out)
     for path in there:
-        if _OF_GATE.fullmatch(path.stem):
+        if OF_GATE.fullmatch(path.stem):
             continue
         if is_blank(path):
             if path.stat().st_size:
@@ -153,15 +150,13 @@ def place(output: Path | None, of: Sequence[Path], name: str) -> Path:
 
 
 def read_with_timelines(named: Iterable[str] | None, out: Path, *, alone: bool) -> Results:
-    """As `read`, for a command that also takes timelines, beside records or, where it can use them so, `alone`. Raises
-    TraceError too."""
+    """As `read`, for a command that also takes timelines, beside records or instead of them: it shows these `alone`, or
+    needs the records that profiles hold. Raises TraceError too."""
     from tcbench.core import store
 
     paths, traces = parted(store.resolve(name, out) for name in named or ())
     if traces and not paths:
-        if not alone:
-            raise SelectionError("timelines alone do not say what was trained; name the results they belong to as well")
-        return Results((), timelines=_timelines(traces))
+        return Results(() if alone else _profiled(traces), paths=tuple(traces), timelines=_timelines(traces))
     return replace(read_files(paths) if paths else read_newest(out), timelines=_timelines(traces))
 
 
@@ -179,11 +174,24 @@ def read_with_documents(named: Iterable[str] | None, out: Path) -> Results:
 def without_gates(records: Iterable[Record], named: Iterable[str] = ()) -> tuple[Record, ...]:
     """The records of runs, and of those gates and bisections whose files are named one by one. Raises SelectionError
     where there are none."""
+    from tcbench.core.store import OF_GATE
+
     single = {Path(name).name.removesuffix(".jsonl") for name in named}
-    of_runs = tuple(one for one in records if one.run_id in single or not _OF_GATE.fullmatch(one.run_id))
+    of_runs = tuple(one for one in records if one.run_id in single or not OF_GATE.fullmatch(one.run_id))
     if not of_runs:
         raise SelectionError("only trials of gates and bisections there; `tcbench run` makes a run, or name a file")
     return of_runs
+
+
+def _profiled(traces: Sequence[Path]) -> tuple[Record, ...]:
+    """The records of the trials in which timelines were taken. Raises SelectionError or TraceError."""
+    from tcbench import tracing
+
+    records = {trace: tracing.record_in(trace) for trace in traces}
+    for trace, record in records.items():
+        if record is None:
+            raise SelectionError(f"{trace}: a timeline without the record of its trial; name the results it belongs to")
+    return tuple(filter(None, records.values()))
 
 
 def _timelines(traces: Sequence[Path]) -> tuple[Timeline, ...]:

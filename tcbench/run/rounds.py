@@ -52,6 +52,12 @@ class Rounds:
             going = [place for place in going if self._goes_on(place)]
             number += 1
 
+    def certain(self) -> int | None:
+        """The number of trials to come that will run whatever they take: those of the first round, or all where no
+        budget ends the run; None where only time decides."""
+        numbers = [number for _, number in self.ahead()]
+        return (numbers.count(0) or None) if self.budget_s is not None else len(numbers)
+
     def ahead_s(self) -> float:
         """Seconds that those are expected to take."""
         cells = tuple(planned.cell for planned, _ in self.ahead() if planned.skip_reason is None)
@@ -74,10 +80,11 @@ class Rounds:
         )
 
 
-def start(plan: Plan, before: Iterable[Record] = ()) -> Rounds:
-    """A run of the plan; `before` are the records of its earlier part, one per trial. What failed there runs again."""
+def start(plan: Plan, before: Iterable[Record] = (), slowdown: float = 1.0) -> Rounds:
+    """A run of the plan; `before` are the records of its earlier part, one per trial. What failed there runs again.
+    `slowdown` as in `Estimate`."""
     before = [record for record in before if any(planned.cell == record.cell for planned in plan.cells)]
-    costs = estimate((), before)
+    costs = estimate((), before, slowdown)
     round_s = sum(costs.trial_s(planned.cell) for planned in plan.cells if planned.skip_reason is None)
     cells = tuple(in_order(plan.cells, in_haste=plan.budget_s is not None and round_s > plan.budget_s))
     # A cell that was skipped then and can run now is missing.

@@ -27,9 +27,9 @@ from tcbench.run.runner import Runner
 class Progress(Protocol):
     """The display of the trials as they go."""
 
-    def begin(self, label: str, remaining: Sequence[Cell], total: int) -> None:
-        """A trial begins; `remaining` are the cells of it and of those that will follow whatever it says, `total` all
-        trials that are certain by now."""
+    def begin(self, label: str, remaining: Sequence[Cell], ahead: int) -> None:
+        """A trial begins; `remaining` are the cells of it and of those that will follow whatever it says, `ahead` is
+        the number of these trials, with those that are skipped."""
         ...
 
     def listen(self, cell: Cell, trial: int, message: Message) -> None: ...
@@ -73,17 +73,17 @@ def measure(
     kept: dict[Role, list[Record]] = {side: list((before or {}).get(side, ())) for side in (BASE, CURRENT)}
     state = replay(state, [planned.cell for planned in plan.cells], kept)
     spent_s = sum(record.duration_s for of_side in kept.values() for record in of_side)
-    started, done, spent = time.monotonic() - spent_s, 0, False
+    started, spent = time.monotonic() - spent_s, False
     while (trial := state.next_trial()) and not spent:
         certain = [plan.cells[one.cell] for one in state.certain()]
         to_run = [planned.cell for planned in certain if planned.skip_reason is None]
         label = f"{trial.side}, look {trial.interim + 1}/{len(state.interims)}"
-        progress.begin(label, to_run, done + len(certain))
+        progress.begin(label, to_run, len(certain))
         for record in map(explained, runners[trial.side].run([(plan.cells[trial.cell], trial.number)])):
             stores[trial.side].append(record)
             kept[trial.side].append(record)
             progress.finished(record)
-            state, done = state.after(trial, record), done + 1
+            state = state.after(trial, record)
         spent = budget_s is not None and time.monotonic() - started >= budget_s
     unfinished = state.next_trial() is not None
     return Ended(state.ended() if unfinished else state, tuple(kept[BASE]), tuple(kept[CURRENT]), unfinished)

@@ -103,6 +103,24 @@ def test_a_trial_that_failed_is_over_too():
 RESULTS = Path(__file__).parents[2] / "results"
 
 
+def committed(run):
+    """The trials of a committed run, in the order in which a run of these cells takes them."""
+    records = [one for one in store.read([RESULTS / f"{run}.jsonl"]).records if one.status != "skipped"]
+    cells = {record.cell: PlannedCell(record.cell) for record in records}
+    places = {planned.cell: place for place, planned in enumerate(in_order(list(cells.values())))}
+    return sorted(records, key=lambda record: (record.trial, places[record.cell]))
+
+
+def errors(records):
+    """By how much of it the time left was expected wrongly, before each trial."""
+    left_s = [sum(record.duration_s for record in records[n:]) for n in range(len(records))]
+    waiting, said_s = estimate([record.cell for record in records]), []
+    for record in records:
+        said_s.append(waiting.remaining_s())
+        waiting = waiting.finished(record)
+    return [abs(said / true - 1) for said, true in zip(said_s, left_s, strict=True)]
+
+
 @pytest.mark.parametrize(
     "run",
     [
@@ -112,15 +130,30 @@ RESULTS = Path(__file__).parents[2] / "results"
     ],
 )
 def test_from_the_third_cell_on_the_time_left_of_a_real_run_is_within_30_percent(run):
-    """The durations of committed trials, in the order in which a run of these cells takes them."""
-    records = [one for one in store.read([RESULTS / f"{run}.jsonl"]).records if one.status != "skipped"]
-    cells = {record.cell: PlannedCell(record.cell) for record in records}
-    places = {planned.cell: place for place, planned in enumerate(in_order(list(cells.values())))}
-    records = sorted(records, key=lambda record: (record.trial, places[record.cell]))
-    left_s = [sum(record.duration_s for record in records[n:]) for n in range(len(records))]
-    waiting, said_s = estimate([record.cell for record in records]), []
-    for record in records:
-        said_s.append(waiting.remaining_s())
-        waiting = waiting.finished(record)
-    errors = [said / true - 1 for said, true in zip(said_s, left_s, strict=True)]
-    assert max(map(abs, errors[2:])) < 0.3
+    assert max(errors(committed(run))[2:]) < 0.3
+
+
+def slowed(record, factor):
+    """The same trial on a machine where all takes so many times as long."""
+    measured = record.measurement
+    times = {name: [factor * s for s in getattr(measured, name)] for name in ("warmup_times_s", "step_times_s")}
+    phases = [msgspec.structs.replace(one, host_s=[factor * s for s in one.host_s]) for one in measured.phases]
+    slow = msgspec.structs.replace(measured, **times, phases=phases)
+    return msgspec.structs.replace(record, duration_s=factor * record.duration_s, measurement=slow)
+
+
+@pytest.mark.parametrize("run", ["cpu-20261121-035658", "peers-20261121-110639"])
+@pytest.mark.parametrize("busy", [slice(10, None), slice(10)], ids=["begins", "ends"])
+def test_the_time_left_follows_other_work_that_begins_or_ends_while_a_run_goes_on(run, busy):
+    """Ten trials are of one round, and of three; what comes then takes three times as long, or a third."""
+    records = committed(f"amd-epyc-2cpu/{run}")
+    records[busy] = [slowed(record, 3.0) for record in records[busy]]
+    assert max(errors(records)[14:]) < 0.3
+
+
+def test_before_anything_is_seen_other_work_takes_its_share_and_what_is_seen_holds_it():
+    cell, other = cells(("fp32", 4), ("fp16", 4))
+    quiet, busy = estimate([cell]), estimate([cell], slowdown=9.0)
+    assert 2 * quiet.remaining_s() < busy.remaining_s() <= 9 * quiet.remaining_s()
+    record = factories.make_record("fp32", 4)
+    assert busy.finished(record).trial_s(other) == quiet.finished(record).trial_s(other)

@@ -116,6 +116,18 @@ def test_a_new_driver_begins_a_new_line_and_says_why() -> None:
     assert verdicts(records, allow=["os"]) == [None, "pass", "regression", "pass"]
 
 
+def test_stacks_that_one_commit_was_measured_on_are_cells_of_their_own_unless_that_is_allowed() -> None:
+    old = over_commits([40, 40, 40], environments=[{}, {}, {}])
+    new = over_commits([50, 40], environments=[{"python": "3.12.1"}] * 2)
+    records = old + [msgspec.structs.replace(record, run_id=f"{record.run_id}-2") for record in new]
+    cells = history(records).cells
+    assert [(cell.beneath, len(cell.points)) for cell in cells] == [(("python: 3.11.2",), 3), (("python: 3.12.1",), 2)]
+    assert [point.trials for point in cells[0].points] == [8, 8, 8]
+    assert [[point.regressed for point in cell.points] for cell in cells] == [[False] * 3, [False, True]]
+    [pooled] = history(records, allow=["python"]).cells
+    assert [point.trials for point in pooled.points] == [16, 16, 8]
+
+
 def test_machines_have_lines_of_their_own() -> None:
     records = over_commits([40, 40]) + over_commits(
         [30, 30], environments=[{"machine": "other", "device_name": "Other"}] * 2

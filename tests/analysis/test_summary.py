@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
-from factories import make_ablation, make_cell, make_environment, make_measurement, make_record
+from factories import make_ablation, make_cell, make_environment, make_measurement, make_peer_cell, make_record
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -194,8 +195,38 @@ def test_what_compare_refuses_is_never_one_cell_but_backends_have_packages_of_th
         make_environment(packages={"torch": "2.9", "numpy": "2.2.0"}),
         make_environment(simulated=Simulated(card="A", host="B", host_speed=1.0, attained="C")),
     ]
-    records = [make_record(run_id=str(n), environment=environment) for n, environment in enumerate(environments)]
+    cells = [make_cell(), make_cell(), make_peer_cell(), make_cell()]
+    records = [
+        make_record(run_id=str(n), environment=environment, cell=cell)
+        for n, (environment, cell) in enumerate(zip(environments, cells, strict=True))
+    ]
     summaries = summarise(records)
-    assert [summary.runs for summary in summaries] == [("0", "2"), ("1",), ("3",)]
+    assert [summary.runs for summary in summaries] == [("0",), ("1",), ("3",), ("2",)]
     assert len({summary.setting for summary in summaries}) == 3
-    assert ["numpy: 1.0" in code.beneath for summary in summaries for code in summary.codes] == [False, True, False]
+    assert ["numpy: 1.0" in code.beneath for summary in summaries for code in summary.codes] == [
+        False,
+        True,
+        False,
+        False,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({}, ("gate-20260101-000000-base",)),  # nothing that a record knows tells two interpreters apart
+        ({"python": "3.12.1"}, ("python: 3.11.2",)),
+        ({"packages": {"chainer": "7.8.1", "numpy": "2.2.0", "cupy": "14.0"}}, ("cupy: none",)),
+    ],
+)
+def test_the_sides_of_a_gate_are_never_one_cell_nor_a_stack_with_a_package_more(change, words) -> None:
+    records = [
+        make_record(run_id=f"gate-20260101-000000-{side}", trial=trial, environment=make_environment(**changes))
+        for side, changes in (("base", {}), ("current", change))
+        for trial in range(3)
+    ]
+    base, current = summarise(records)
+    assert (base.trials, current.trials) == (3, 3)
+    assert base.codes[0].beneath == words != current.codes[0].beneath
+    again = [msgspec.structs.replace(record, run_id=f"cpu-20260101-00000{record.trial}") for record in records[:3]]
+    assert [summary.trials for summary in summarise(again)] == [3]

@@ -10,13 +10,16 @@ import factories
 import pytest
 from command import tcbench
 from factories import make_environment, make_record
+from timelines import busy_timeline
 
 from tcbench.analysis.roofline import Ceilings
 from tcbench.core import record as records
 from tcbench.core.store import Store
+from tcbench.core.timeline import Span, timeline_of
 from tcbench.engine import backends
 from tcbench.engine.accelerators.device import host
 from tcbench.run import ceilings
+from tcbench.tracing import perfetto
 
 
 @pytest.mark.parametrize(
@@ -35,7 +38,8 @@ from tcbench.run import ceilings
         (["explain", "foreign.jsonl"], "foreign.jsonl:1: not a tcbench record"),
         (["roofline"], "no results in results/; `tcbench run` makes some"),
         (["roofline", "foreign.jsonl"], "foreign.jsonl:1: not a tcbench record"),
-        (["roofline", "foreign.json"], "timelines alone do not say what was trained"),
+        (["roofline", "foreign.json"], "foreign.json: not a trace that `tcbench profile` wrote"),
+        (["roofline", "bare.json.gz"], "bare.json.gz: a timeline without the record of its trial"),
         (["roofline", "-o", "x.gif"], "x.gif: expected a file name that ends in"),
     ],
 )
@@ -43,6 +47,7 @@ def test_a_mistake_is_one_clear_line_and_exit_code_2(tmp_path: Path, arguments: 
     (tmp_path / "empty.json").touch()
     for name in ("foreign.json", "foreign.jsonl"):
         (tmp_path / name).write_text('{"a": 1}\n', encoding="utf-8")
+    perfetto.write([busy_timeline()], tmp_path / "bare.json.gz")
     done = tcbench(tmp_path, *arguments)
     assert done.code == 2, (done.out, done.err)
     assert len(done.err.strip().splitlines()) == 1
@@ -86,6 +91,24 @@ def test_a_model_that_there_is_not_keeps_nothing_else_from_being_shown(
     done = tcbench(tmp_path, "roofline", "odd.jsonl")
     assert (done.code, done.err.count("\n")) == (2, 1)
     assert "nothing is known of the layers of " in done.err
+
+
+def test_a_profile_alone_has_a_roofline_with_the_times_of_its_layers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ceilings, "_kept", lambda _: Ceilings("it", (("fp32", 1e11),), 1e10, True, "measured"))
+    record = factories.make_record("fp32", 4)
+    layer = Span(0.01, 0.03, "host", "layer", "stem/conv", 0, "forward")
+    spans = [Span(0.0, 0.1, "host", "step", "step 0", 0), Span(0.0, 0.05, "host", "phase", "forward", 0), layer]
+    timeline = timeline_of(record.cell.label, "cpu", "a CPU", 4, "ranges", ["forward"], spans)
+    perfetto.write([timeline], tmp_path / "profile-fp32.json.gz", record)
+    done = tcbench(tmp_path, "roofline", "profile-fp32.json.gz", "--json")
+    assert (done.code, done.err) == (0, "")
+    (cell,) = json.loads(done.out)["cells"]
+    assert [cell["config"], cell["batch_size"]] == ["fp32", 4]
+    timed = {layer["name"]: layer["time_s"] for layer in cell["layers"] if layer["time_s"]}
+    assert timed == {"stem/conv": pytest.approx(0.02)}
+    assert (tmp_path / "profile-fp32-roofline.png").exists()
 
 
 @pytest.mark.parametrize("words", [("explain",), ("compare", "."), ("timeline",), ("history", "--out"), ("claims",)])

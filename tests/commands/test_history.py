@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
+import msgspec
 import projects
 import pytest
 from command import tcbench
@@ -69,6 +70,19 @@ def test_a_new_line_says_why_unless_it_is_allowed(tmp_path: Path) -> None:
     assert "new line: kernel: 6.1.0 -> 6.2.0" in refused.out
     assert "nothing to compare yet" in refused.out
     assert "▼ regression" in tcbench(tmp_path, "history", "--allow", "os").out
+
+
+def test_the_stacks_that_one_commit_was_measured_on_are_named_in_every_form(tmp_path: Path) -> None:
+    plant(tmp_path, over_commits([40, 36], trials=5))
+    newer = over_commits([40, 36], trials=5, environments=[{"python": "3.12.1"}] * 2)
+    plant(tmp_path, [msgspec.structs.replace(one, run_id=f"{one.run_id}-2") for one in newer])
+    done = tcbench(tmp_path, "history", "-o", "history.svg")
+    assert done.code == 0, done.err
+    headings = [line.partition("  ")[0] for line in done.out.splitlines() if line.startswith("fp32")]
+    assert sorted(headings) == [f"fp32, batch size 4 (python: {version})" for version in ("3.11.2", "3.12.1")]
+    assert all(f"python: {version}" in (tmp_path / "history.svg").read_text() for version in ("3.11.2", "3.12.1"))
+    cells = json.loads(tcbench(tmp_path, "history", "--json").out)["cells"]
+    assert sorted(cell["stack"] for cell in cells) == ["python: 3.11.2", "python: 3.12.1"]
 
 
 def test_commits_stand_by_ancestry_without_the_trials_of_gates_and_bisections(tmp_path: Path) -> None:

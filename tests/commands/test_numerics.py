@@ -163,7 +163,7 @@ def test_an_interrupt_ends_all_workers_and_says_so(tmp_path):
     os.kill(running.pid, signal.SIGINT)
     done = finish(running)
     assert done.code == 130
-    assert done.err.strip() == "interrupted; 0 runs were done and nothing is kept"
+    assert done.err.strip() == "interrupted after 0 runs; nothing is kept"
     assert not [pid for pid in workers if Path(f"/proc/{pid}").exists()]
     assert not list(tmp_path.rglob("numerics-*"))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 import shutil
 from pathlib import Path
 
@@ -97,9 +99,19 @@ def test_where_the_newest_run_does_not_have_it_a_run_that_has_it_is_named(tmp_pa
         assert done.code == 2
         said, error = done.err.splitlines()
         assert said == "the newest run: results/machine/cpu-20261122-000000.jsonl"
-        assert error.endswith("; name a run that has it, such as results/machine/cpu-20261121-000000.jsonl")
-        assert tcbench(tmp_path, "plot", *words, "cpu-20261121-000000").code == 0
-    assert "name a run" not in tcbench(tmp_path, "plot", "--slide", "33", "cpu-20261122-000000").err
+        command = "tcbench plot results/machine/cpu-20261121-000000.jsonl " + " ".join(words)
+        assert error.endswith(f"; a run can be drawn: {command}")
+        assert tcbench(tmp_path, *command.split()[1:]).code == 0
+    assert "can be drawn" not in tcbench(tmp_path, "plot", "--slide", "33", "cpu-20261122-000000").err
+
+
+@pytest.mark.parametrize("words", [(), ("--kind", "ladder", "-o", "a picture.svg")])
+def test_of_more_settings_than_a_chart_holds_the_command_that_draws_a_run_is_named(here: Path, words: tuple) -> None:
+    done = tcbench(here, "plot", "results", *words)
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    says = r"results of \d+ settings \(3 machines, .* networks, .*\) do not fit in one chart \(at most 8\); "
+    command = re.search(f"{says}a run can be drawn: (tcbench plot results/.*)", done.err)[1]
+    assert tcbench(here, *shlex.split(command)[1:]).code == 0
 
 
 def test_a_run_of_several_networks_is_drawn_by_network(here: Path) -> None:

@@ -38,6 +38,8 @@ def plant(folder: Path, *names: str) -> None:
         ("gate-20261121-155558-2-base", "cpu-20261121-155557"),
         ("cpu-20261121-035658", "mine"),  # by its last write, in 2027
         ("mine", "cpu-20280101-000000"),
+        ("cpu-20261121-035657_labelled", "cpu-20261121-035658"),
+        ("cpu-20261121-035658-2_a-label_20250101-000000", "cpu-20261121-035658-3"),
     ],
 )
 def test_the_newest_run_is_the_one_that_began_last_whatever_was_written_last(

@@ -20,7 +20,9 @@ from tcbench.commands import run as command
 from tcbench.core import messages, store
 from tcbench.core.errors import SelectionError
 from tcbench.engine.accelerators.cpu.kind import KIND
+from tcbench.engine.feeds import dataset
 from tcbench.hardware import machine
+from tcbench.present import progress
 from tcbench.run.runner import Runner
 
 
@@ -101,6 +103,18 @@ def test_a_folder_with_an_image_that_not_every_feed_takes_is_refused_before_any_
     assert not (tmp_path / "results").exists()
 
 
+@pytest.mark.parametrize(("quiet", "says"), [((), "checking the images: 1/2"), (("--quiet",), "")])
+def test_the_users_images_are_checked_in_silence_where_that_is_asked(tmp_path, monkeypatch, quiet, says):
+    (tmp_path / "data" / "a").mkdir(parents=True)
+    for name in ("b", "c"):
+        (tmp_path / "data" / "a" / f"{name}.jpg").write_bytes(odd_images.taken()["plain"])
+    monkeypatch.setattr(progress, "_LINE_EVERY_S", 0.0)
+    monkeypatch.setattr(dataset, "_FILES_PER_PROGRESS", 1)
+    done = tcbench(tmp_path, "run", "cpu", "--device", "cpu", "--bs", "4", "--data", "data", "--dry-run", *quiet)
+    assert done.code == 0
+    assert says in done.err and bool(done.err) == bool(says)
+
+
 def test_a_run_says_first_which_library_computes_and_where_a_faster_one_is_missing(tmp_path, monkeypatch):
     monkeypatch.setattr("tcbench.run.runner.Runner._trial", lambda _, cell, trial: make_record(cell=cell, trial=trial))
     arguments = ("--config", "fp32", "--bs", "4", "--data", "synthetic", "--device", "cpu", "--out", str(tmp_path))
@@ -118,13 +132,18 @@ RUN = ("run", "cpu", "--device", "cpu", "--data", "synthetic", "--threads", "1",
 
 @pytest.fixture
 def trials_of_30_s(monkeypatch):
-    """Trials that say they took 30 s and take none."""
+    """Trials on a quiet machine that say they took 30 s and take none; those of a round whose number stands in what is
+    returned take so many times as long."""
+    slower = {}
 
     def trial(runner, cell, number):
         code = make_environment(commit=machine.commit(), tcbench=__version__, sources=machine.sources())
-        return make_record(cell=cell, trial=number, duration_s=30.0, run_id=runner.run_id, environment=code)
+        duration_s = 30.0 * slower.get(number, 1)
+        return make_record(cell=cell, trial=number, duration_s=duration_s, run_id=runner.run_id, environment=code)
 
     monkeypatch.setattr(Runner, "_trial", trial)
+    monkeypatch.setattr(os, "getloadavg", lambda: (0.0, 0.0, 0.0))
+    return slower
 
 
 def trials(folder):
@@ -222,12 +241,38 @@ def test_changed_files_of_tcbench_and_of_an_own_step_are_other_code(tmp_path, mo
 def test_the_time_left_is_that_of_the_trials_that_fit_the_budget_by_what_was_seen(tmp_path, trials_of_30_s):
     done = tcbench(tmp_path, *RUN, "--bs", "4", "--budget", "100s")
     lines = [line for line in done.err.splitlines() if line.startswith("[")]
-    assert [line.partition(" ")[0] for line in lines] == ["[1/3]", "[2/3]", "[3/3]"]
-    assert lines[1].endswith("(ETA 30 s)")
-    assert lines[2].startswith("[3/3] round 2: fp32, batch size 4: ")
+    assert lines[1].startswith("[2/2] round 1 of about 2: ") and lines[1].endswith("(ETA 30 s)")
+    assert lines[2].startswith("[3] round 2 of about 2: fp32, batch size 4: ")
 
 
-def test_a_dry_run_says_how_often_and_how_long(tmp_path):
+@pytest.mark.parametrize(
+    ("words", "counts"),
+    [
+        (("--trials", "3"), [f"[{n}/6] round {r} of 3" for n, r in enumerate((1, 1, 2, 2, 3, 3), start=1)]),
+        # Of the time for eight trials the two of the second round take half.
+        (("--budget", "240s"), ["[1/2] round 1 of about ", "[2/2] round 1 of about 4", "[3] round 2 of about 4"]),
+    ],
+)
+def test_the_count_of_a_run_never_goes_down_whatever_its_trials_take(tmp_path, trials_of_30_s, words, counts):
+    trials_of_30_s[1] = 2
+    done = tcbench(tmp_path, *RUN, "--bs", "4", *words)
+    lines = [line for line in done.err.splitlines() if line.startswith("[")]
+    assert [line[: len(count)] for line, count in zip(lines, counts, strict=False)] == counts
+    numbers = [int(re.match(r"\[(\d+)", line)[1]) for line in lines]
+    assert numbers == list(range(1, len(lines) + 1))
+    assert 5 <= len(lines) <= 6
+
+
+def test_the_time_that_a_run_is_expected_to_take_grows_with_the_load_of_the_machine(tmp_path, monkeypatch):
+    expected_s = []
+    for load in (0.0, 16.0):
+        monkeypatch.setattr(os, "getloadavg", lambda load=load: (load, load, load))
+        plan = tcbench(tmp_path, *RUN, "--dry-run", "--trials", "1", "--json")
+        expected_s.append(json.loads(plan.out)["expected_s"])
+    assert expected_s[1] > 1.5 * expected_s[0]
+
+
+def test_a_dry_run_says_how_often_and_how_long(tmp_path, trials_of_30_s):
     line = tcbench(tmp_path, *RUN, "--dry-run", "--trials", "3").out.splitlines()[1]
     assert re.fullmatch(r"3 trials each, about .*", line)
     line = tcbench(tmp_path, *RUN, "--dry-run", "--budget", "90s").out.splitlines()[1]

@@ -52,6 +52,34 @@ def test_a_terminal_shows_the_step_and_the_eta_live():
     assert "ETA" in text
 
 
+def test_trials_that_are_not_run_after_all_count_as_over_so_that_the_count_never_goes_down():
+    out = Console(file=io.StringIO(), width=120)
+    cells = [factories.make_cell("fp32"), factories.make_cell("fp16")]
+    with RunProgress(out, estimate(()), 0, quiet=False) as progress:
+        for cell, ahead in ((cells[0], 12), (cells[1], 8), (cells[1], 7)):  # fp32 gave up after a trial
+            progress.begin("base, look 1/2", [cell], ahead)
+            progress.finished(factories.make_record(cell=cell))
+        progress.begin("base, look 2/2", [cells[1]], 12)
+        progress.finished(factories.make_record(cell=cells[1]))
+    counts = [line.partition(" ")[0] for line in out.file.getvalue().splitlines()]
+    assert counts == ["[1/12]", "[5/12]", "[6/12]", "[7/18]"]
+
+
+@pytest.mark.parametrize(("done", "shown"), [(0, "0 trials ETA"), (1, "1 trial ETA"), (2, "2 trials ETA")])
+def test_where_nobody_knows_how_many_trials_there_will_be_those_that_are_over_are_counted(done, shown):
+    out = Console(file=io.StringIO(), width=80, force_terminal=True)
+    cell = factories.make_cell("fp32")
+    with RunProgress(out, estimate(()), None, quiet=False) as progress:
+        for _ in range(done):
+            progress.finished(factories.make_record(cell=cell))
+        progress.begin("round 2 of about 3", [cell], None)
+        progress.listen(cell, done, Stepped("timed", 6, 0.1))
+        progress._progress.refresh()
+        drawn = re.sub("\x1b[^a-zA-Z]*[a-zA-Z]", "", out.file.getvalue().rpartition("\r")[2])
+    assert drawn.startswith(shown)
+    assert " round 2 of about 3: fp32, batch size 4: timed" in drawn
+
+
 def test_tuning_shows_its_budget_which_the_eta_counts_until_a_step_is_done():
     out = Console(file=io.StringIO(), width=120, force_terminal=True)
     cell = factories.make_cell("fp16")

@@ -6,6 +6,7 @@ import contextlib
 import shlex
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -224,7 +225,7 @@ def gate(
 
     def say(line: str) -> None:
         if not quiet:
-            stderr.print(line, markup=False, highlight=False, soft_wrap=True)
+            stderr.print(line, soft_wrap=True)
 
     if bisect is not None:
         from tcbench.commands.gate import bisect as bisecting
@@ -322,11 +323,12 @@ def _expected(plan: Plan, asked: Asked, out: Path, budget_s: float | None) -> tu
     one, and without it by a guess."""
     from tcbench.analysis.eta import estimate
     from tcbench.core import store
+    from tcbench.hardware import load
     from tcbench.present.format import counted, duration
     from tcbench.present.results import by_age
 
     newest = next((path for path in by_age(out / plan.device.machine) if not store.is_blank(path)), None)
-    expected = estimate((), store.read([newest]).records if newest else ())
+    expected = estimate((), store.read([newest]).records if newest else (), load.slowdown())
     cells = [planned.cell for planned in plan.cells if planned.skip_reason is None]
     round_s = 2 * sum(map(expected.trial_s, cells))
     least, *_, most = asked.trials if len(asked.trials) > 1 else asked.trials * 2
@@ -342,11 +344,7 @@ def _show_plan(plan: Plan, ready: tuple[Build, Build], asked: Asked, out: Path, 
     from tcbench.present import tables
     from tcbench.views import planning
 
-    stdout = tables.make_console()
-
-    def say(line: str) -> None:
-        stdout.print(line, markup=False, highlight=False, soft_wrap=True)
-
+    say = partial(tables.make_console().print, soft_wrap=True)
     say(f"base {ready[0].says}, current {ready[1].says}")
     say(planning.plan_line(plan))
     say(_expected(plan, asked, out, budget_s)[0])

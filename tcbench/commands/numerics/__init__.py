@@ -351,6 +351,7 @@ def _train(
     from tcbench.analysis.numerics.judgement import margins_of
     from tcbench.core.numerics import ALL_TECHNIQUES, Document
     from tcbench.hardware import machine
+    from tcbench.present.format import counted
     from tcbench.present.progress import Stages
     from tcbench.present.tables import make_console
     from tcbench.run.numerics_runner import Runner
@@ -376,7 +377,7 @@ def _train(
             stages.advance("training steps", 0, 1)
             trained = train(setting, asked, static_scale, Runner(at_once, timeout_s), listen, ended)
     except KeyboardInterrupt:
-        typer.echo(f"\ninterrupted; {len(ended)} runs were done and nothing is kept", err=True)
+        typer.echo(f"\ninterrupted after {counted(len(ended), 'run')}; nothing is kept", err=True)
         raise typer.Exit(INTERRUPTED) from None
 
     names = list(ALL_TECHNIQUES)
@@ -547,7 +548,7 @@ def _show(document: Document, margins: Margins, files: Sequence[Path]) -> None:
     console = make_console()
 
     def say(line: str, style: str = "") -> None:
-        console.print(line, style=style, markup=False, highlight=False, soft_wrap=True)
+        console.print(line, style=style, soft_wrap=True)
 
     say(view.setting_line(document))
     for line in view.why_lines(document):

@@ -53,14 +53,14 @@ def hold(
         typer.echo(view.to_json(job, held, judged, skipped))
     else:
         console = make_console()
-        console.print(view.headline(job), markup=False, highlight=False, soft_wrap=True)
+        console.print(view.headline(job), soft_wrap=True)
         console.print()
         console.print(view.table(held, judged))
         console.print()
         for line in off:
-            console.print(line, style="red", markup=False, highlight=False, soft_wrap=True)
+            console.print(line, style="red", soft_wrap=True)
         for line in view.notes(judged, skipped):
-            console.print(line, style="dim", markup=False, highlight=False, soft_wrap=True)
-        console.print(view.summary(held, judged), markup=False, highlight=False, soft_wrap=True)
+            console.print(line, style="dim", soft_wrap=True)
+        console.print(view.summary(held, judged), soft_wrap=True)
     if off:
         raise typer.Exit(PARITY_OFF)

@@ -110,11 +110,11 @@ def race(
         typer.echo(text)
         return
     console = make_console()
-    console.print(f"{about[-2]}, {about[-1]}, {setting.steps} steps, {setting.device}", highlight=False)
+    console.print(f"{about[-2]}, {about[-1]}, {setting.steps} steps, {setting.device}")
     console.print()
     console.print(view.table(document))
     console.print()
     for line in view.notes(document):
-        console.print(line, style="dim", markup=False, highlight=False, soft_wrap=True)
+        console.print(line, style="dim", soft_wrap=True)
     for suffix in (".json", ".png"):
-        console.print(f"wrote {stem.with_suffix(suffix)}", markup=False, highlight=False, soft_wrap=True)
+        console.print(f"wrote {stem.with_suffix(suffix)}", soft_wrap=True)

@@ -49,10 +49,19 @@ def by_setting(summaries: Sequence[CellSummary], what: str) -> dict[Setting, lis
     for summary in summaries:
         settings.setdefault(summary.setting, []).append(summary)
     if len(settings) > MAX_PANELS:
-        raise SelectionError(
-            f"results of {len(settings)} different settings (machine, device, input, commit, ...) do not fit in one "
-            f"chart (at most {MAX_PANELS}); name fewer files"
+        facts = (
+            ("machine", {setting.machine for setting in settings}),
+            ("device", {setting.cell.device for setting in settings}),
+            ("scenario", {setting.cell.scenario for setting in settings}),
+            ("network", {(setting.cell.model, setting.cell.variant) for setting in settings}),
+            ("image size", {setting.cell.image_size for setting in settings}),
+            ("input", {setting.cell.input for setting in settings}),
+            ("commit", {(code.project, code.commit) for setting in settings for code in setting.codes}),
+            ("library stack", {code.beneath for setting in settings for code in setting.codes}),
         )
+        differing = ", ".join(counted(len(values), name) for name, values in facts if len(values) > 1)
+        of = f"{len(settings)} settings" + (f" ({differing})" if differing else "")
+        raise SelectionError(f"results of {of} do not fit in one chart (at most {MAX_PANELS})")
     return settings
 
 

@@ -34,7 +34,7 @@ from tcbench.present.format import (
     rate,
     size,
 )
-from tcbench.present.naming import code_name, rate_unit
+from tcbench.present.naming import code_name, rate_unit, stack_name
 from tcbench.present.simulated import heading, is_simulated
 from tcbench.present.tables import add_by_batch, ladder_table, many_ranks, open_table
 
@@ -325,6 +325,7 @@ def _cell_json(explanation: Explanation) -> dict[str, Any]:
         "simulated": is_simulated(summary.environment),
         "key": summary.cell.key,
         "code": [{"project": one.project, "version": one.version, "commit": one.commit} for one in summary.codes],
+        "stack": stack_name(summary.codes) or None,
         "status": summary.status,
         "reason": summary.reason,
         "bottleneck": explanation.bottleneck and bottleneck_json(explanation.bottleneck),
@@ -337,7 +338,7 @@ def bottleneck_json(bottleneck: Bottleneck) -> dict[str, Any]:
     """A bottleneck with its verdict and sentence; gaps are counted, not listed."""
     value = dataclasses.asdict(bottleneck)
     dominant = bottleneck.dominant
-    value |= {"dominant_phase": dominant.name if dominant else None}
+    value |= {"dominant_phase": dominant.name if dominant else None, "doubtful": bottleneck.doubt or None}
     value |= {"verdict": bottleneck.verdict, "sentence": bottleneck.sentence, "images_per_s": bottleneck.images_per_s}
     if bottleneck.device is not None:
         value["device"] |= {"busy_share": bottleneck.device.busy_share, "gaps": len(bottleneck.device.gaps)}

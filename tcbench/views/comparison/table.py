@@ -37,7 +37,7 @@ def show(comparison: Comparison, console: Console, labels: Labels = UNNAMED) -> 
 
     def lines(*texts: str, style: str = "") -> None:
         for text in texts:
-            console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
+            console.print(text, style=style, soft_wrap=True)
 
     lines(f"base {labels.base}, current {labels.current}")
     for metric, cells in wording.by_metric(comparison).items():

@@ -218,6 +218,7 @@ def _side(side: Side) -> dict[str, Any]:
         "cell_key": side.cell and side.cell.key,
         "trials": side.trials,
         "steps": side.steps,
+        "doubtful": side.doubt or None,
         "simulated": is_simulated(side.environment),
     }
 

@@ -22,6 +22,7 @@ from tcbench.analysis.compare import Verdict
 from tcbench.analysis.history import CellHistory, History, Point, Revision
 from tcbench.analysis.summary import CellSummary
 from tcbench.core.errors import SelectionError
+from tcbench.core.record import Code
 from tcbench.present.charts.inline import tooltip
 from tcbench.present.charts.labels import around, label
 from tcbench.present.charts.page import WIDTH, Page, put
@@ -142,7 +143,8 @@ def _groups(cells: Sequence[CellHistory]) -> list[_Group]:
 
 def _as_summary(cell: CellHistory) -> CellSummary:
     """As far as a setting and its name need it."""
-    return CellSummary(cell.cell, cell.machine, cell.environment, "ok", None, 0, 0)
+    code = Code(None, "", None, beneath=cell.beneath)
+    return CellSummary(cell.cell, cell.machine, cell.environment, "ok", None, 0, 0, codes=(code,))
 
 
 def _subtitle(groups: Sequence[_Group], revisions: Sequence[Revision]) -> str:

@@ -31,7 +31,7 @@ LEAST_SPAN = 1.1
 def blocks(history: History) -> Iterable[tuple[Text, Table]]:
     """A heading and a table for each cell, by batch size and ranks."""
     widths = _widths(history)
-    wheres = apart([(cell.machine, cell.cell) for cell in history.cells])
+    wheres = apart([(cell.machine, cell.cell) for cell in history.cells], [cell.beneath for cell in history.cells])
     sizes = [(cell.cell.batch_size, cell.cell.ranks) for cell in history.cells]
     for _, cell, where in sorted(zip(sizes, history.cells, wheres, strict=True), key=lambda row: row[0]):
         words = cell.cell.label + (f" ({where})" if where else "")
@@ -101,6 +101,7 @@ def to_json(history: History) -> str:
                 "ranks": cell.cell.ranks,
                 "scenario": cell.cell.scenario,
                 "machine": cell.machine,
+                "stack": ", ".join(cell.beneath) or None,
                 "simulated": is_simulated(cell.environment),
                 "key": cell.cell.key,
                 "points": list(map(_point, cell.points)),

@@ -120,6 +120,7 @@ def _cell_json(roofline: CellRoofline) -> dict[str, Any]:
         "variant": cell.variant,
         "device": cell.device,
         "precision": roofline.precision,
+        "doubtful": roofline.doubt or None,
         "ceilings": {
             "device_name": ceilings.device_name,
             "flops_s": {name: rate for name, rate in ceilings.rates if name not in ceilings.withdrawn},

@@ -18,6 +18,7 @@ from tcbench.present.format import counted, factor, milliseconds, plus_minus, ra
 from tcbench.present.naming import rate_unit
 from tcbench.present.simulated import emulated, is_simulated
 from tcbench.present.tables import add_by_batch, ladder_table, versioned
+from tcbench.run.rounds import Rounds
 
 
 def results_table(summaries: Sequence[CellSummary], speedups: Sequence[Interval | None]) -> Table:
@@ -122,6 +123,13 @@ def summary_json(
         for summary, speedup in zip(summaries, speedups, strict=True)
     ]
     return versioned(run_id=run_id, results=str(path), cells=cells, **({"scaling": scaling} if scaling else {}))
+
+
+def round_label(rounds: Rounds) -> str:
+    """The round of the next trial: "round 2 of about 3"; empty where there is to be one only."""
+    numbers = [number for _, number in rounds.ahead()]
+    about = "" if rounds.budget_s is None else "about "
+    return f"round {numbers[0] + 1} of {about}{max(numbers) + 1}" if any(numbers) else ""
 
 
 def tally(summaries: Sequence[CellSummary]) -> str:

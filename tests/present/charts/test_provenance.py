@@ -44,7 +44,7 @@ def test_commits_are_panels_of_their_own_and_all_those_of_a_run_are_named() -> N
 
 def test_more_settings_than_a_chart_takes_are_refused() -> None:
     records = [make_record(cell=make_cell(seed=seed)) for seed in range(MAX_PANELS + 1)]
-    with pytest.raises(SelectionError, match="9 different settings"):
+    with pytest.raises(SelectionError, match="9 settings do not fit"):
         throughput_chart(summarise(records), title="T")
 
 

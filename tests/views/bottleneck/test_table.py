@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 
 import factories
 import msgspec
@@ -89,6 +90,11 @@ def test_every_view_on_a_profiled_pass_unlike_the_timed_one_says_so() -> None:
     apart = of_records([record], [slower])
     assert diff.headline(apart).endswith(f"; doubtful: base {figures}")
     assert figures in render(build(results([record])))
+    (explained,) = json.loads(view.to_json(explain([record]), None))["cells"]
+    (roofed,) = json.loads(roofline_view.to_json([under]))["cells"]
+    (pair,) = json.loads(diff.to_json([apart]))["cells"]
+    doubts = [explained["bottleneck"]["doubtful"], roofed["doubtful"], pair["base"]["doubtful"]]
+    assert (doubts, pair["current"]["doubtful"]) == ([figures] * 3, None)
 
 
 def test_many_cells_take_no_more_time_each(monkeypatch: pytest.MonkeyPatch) -> None:
