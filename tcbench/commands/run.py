@@ -184,7 +184,7 @@ def _show_plan(plan: Plan, json: bool) -> None:
         typer.echo(planning.plan_json(plan, state))
         return
     out = tables.make_console()
-    for line in (planning.plan_line(plan), planning.rounds_line(state)):
+    for line in filter(None, (planning.plan_line(plan), plan.left_out, planning.rounds_line(state))):
         out.print(line, soft_wrap=True)
     out.print(planning.plan_table(plan, state))
 
@@ -232,6 +232,8 @@ def _run(
             with Stages(stderr, quiet) as stages:
                 images.generate(plan, stages.advance)
             say(planning.plan_line(plan))
+            if plan.left_out:
+                say(plan.left_out)
             if (library := _library(plan)) is not None:
                 say(library)
             for finding in disturbances():

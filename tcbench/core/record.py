@@ -172,8 +172,8 @@ def _key(cell: Cell) -> str:
 
 
 class PhaseTimes(msgspec.Struct, frozen=True, kw_only=True):
-    """Times of one phase in the profiled pass, one entry per profiled step; where what steps do repeats after some of
-    them, one per such period, the mean of its steps."""
+    """Times of one phase, one entry per step of the profiled pass or, by the host's clock, per counted step; where what
+    steps do repeats after some of them, one per such period, the mean of its steps."""
 
     name: str
     host_s: tuple[PhaseSeconds, ...]
@@ -269,7 +269,7 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def profiled_steps(self) -> int:
-        """Steps of the profiled pass that every phase has its time of."""
+        """Steps that every phase has its time of."""
         return min((len(phase.host_s) for phase in self.phases), default=0)
 
 

@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from tcbench.core.claim import LOW_PRECISIONS
 from tcbench.core.errors import ScenarioError, SelectionError, hint
 from tcbench.core.record import ENOUGH_TRIALS, Cell, Input, TrainSettings
 from tcbench.engine.accelerators.device import Device, find, host, kind_of
-from tcbench.engine.backends import backend, builds_models, device_kinds, known_rungs, problem
+from tcbench.engine.backends import DEFAULT, backend, builds_models, device_kinds, known_rungs, problem
 from tcbench.engine.models import MODELS, variant_of
 from tcbench.engine.rung import Requires
 from tcbench.hardware import machine
@@ -65,7 +66,8 @@ class PlannedCell:
 @dataclass(frozen=True)
 class Plan:
     """Cells in the order of the scenario, and how often and how long each may run: rounds over all of them go on until
-    each has `trials` (None: without end) or `budget_s` seconds are spent (None: never)."""
+    each has `trials` (None: without end) or `budget_s` seconds are spent (None: never). `left_out`: which configs of
+    the scenario are not here, though nobody chose, and why."""
 
     scenario: Scenario
     device: Device
@@ -73,6 +75,7 @@ class Plan:
     trials: int | None
     budget_s: float | None
     timeout_s: float
+    left_out: str = ""
 
     @property
     def key(self) -> str:
@@ -110,6 +113,7 @@ def make(scenario: Scenario, selection: Selection, device: Device, *, remote: bo
     if selection.max_time_s is not None:
         measure = msgspec.structs.replace(measure, max_time_s=selection.max_time_s)
     configs = select(scenario, selection.configs)
+    configs, left_out = (configs, "") if selection.configs else _of_one_low_precision(configs, device)
     if not remote:
         refuse(device, (config.backend for config in configs))
     reasons = {c: why_not(c, device, remote=remote, emulate=bool(selection.configs)) for c in configs}
@@ -148,7 +152,24 @@ def make(scenario: Scenario, selection: Selection, device: Device, *, remote: bo
         trials=trials,
         budget_s=budget_s,
         timeout_s=selection.timeout_s or scenario.timeout_s,
+        left_out=left_out,
     )
+
+
+def _of_one_low_precision(configs: tuple[Config, ...], device: Device) -> tuple[tuple[Config, ...], str]:
+    """The configs without those in a low precision that the processor emulates, where there is another: bf16 or, where
+    it computes in fp16 alone or in neither (bf16 is the slower then), fp16. With the words for what is left out."""
+    lows = [low for low in LOW_PRECISIONS if any(low in config.rungs for config in configs)]
+    if not kind_of(device.name).is_host or len(lows) < 2:
+        return configs, ""
+    rungs = backend(DEFAULT).RUNGS
+    computed = [low for low in lows if not rungs[low].requires.is_emulated(device.instructions)]
+    other, kept = ("fp16", "bf16") if "bf16" in computed else ("bf16", "fp16")
+    why = f"this processor computes in {kept}"
+    if not computed:
+        why = "this processor computes in neither fp16 nor bf16, and no low precision can gain here"
+    chosen = tuple(config for config in configs if other not in config.rungs)
+    return chosen, f"{other} is left out: {why}; --config '{other}*' runs it"
 
 
 def _models(scenario: Scenario, asked: tuple[str, ...] | None) -> tuple[str, ...]:

@@ -90,7 +90,7 @@ class MeasureTable(_Table, frozen=True, kw_only=True):
     min_warmup_steps: Annotated[int, Meta(ge=3, le=1_000_000)] = 3
     max_warmup_steps: Annotated[int, Meta(ge=3, le=1_000_000)] = 30
     block_steps: Annotated[int, Meta(ge=5, le=1_000_000)] = 6
-    min_timed_steps: Annotated[int, Meta(ge=10, le=1_000_000)] = 10
+    min_timed_steps: Annotated[int, Meta(ge=5, le=1_000_000)] = 10
     profiled_steps: PositiveInt = 5
 
 

@@ -292,7 +292,7 @@ def test_a_dry_run_shows_the_plan_and_touches_nothing(here):
     assert not list(here.glob("results/*"))
     plan = json.loads(tcbench(here, "run", "--dry-run", "--json", "--device", "cpu").out)
     assert plan["scenario"] == "cpu"
-    assert len(plan["cells"]) == 30
+    assert len(plan["cells"]) == 20
 
 
 def test_list_shows_scenarios_configs_and_rungs(here):

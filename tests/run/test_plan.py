@@ -34,7 +34,7 @@ def names(made):
 
 def test_every_config_meets_every_batch_size(cpu):
     made = plan.make(cpu, Selection(batch_sizes=(32, 64)), CPU)
-    assert len(made.cells) == 30
+    assert len(made.cells) == 20
     assert names(made)[:2] == [("fp32", 32), ("fp32", 64)]
     assert all(planned.skip_reason is None for planned in made.cells)
 
@@ -208,8 +208,35 @@ OLD = dataclasses.replace(CPU, title="Old CPU", instructions=frozenset({"avx2"})
 NEW = dataclasses.replace(CPU, instructions=frozenset({"avx2", "amx_bf16"}))
 
 
+BOTH = dataclasses.replace(CPU, instructions=frozenset({"amx_bf16", "amx_fp16"}))
+FP16 = dataclasses.replace(CPU, instructions=frozenset({"amx_fp16"}))
+
+
+@pytest.mark.parametrize(
+    ("device", "low", "left_out"),
+    [
+        (NEW, "bf16", "fp16 is left out: this processor computes in bf16; --config 'fp16*' runs it"),
+        (BOTH, "bf16", "fp16 is left out: this processor computes in bf16; --config 'fp16*' runs it"),
+        (FP16, "fp16", "bf16 is left out: this processor computes in fp16; --config 'bf16*' runs it"),
+        (
+            OLD,
+            "fp16",
+            "bf16 is left out: this processor computes in neither fp16 nor bf16, and no low precision can gain",
+        ),
+    ],
+    ids=["bf16", "both", "fp16", "neither"],
+)
+def test_unasked_a_processor_runs_the_low_precision_that_it_computes_in(cpu, device, low, left_out):
+    made = plan.make(cpu, Selection(), device)
+    assert {planned.cell.rungs[0] for planned in made.cells} == {"fp32", low}
+    assert not any(planned.skip_reason for planned in made.cells)
+    assert made.left_out.startswith(left_out)
+    named = plan.make(cpu, Selection(configs=("fp16*", "bf16*")), device)
+    assert ({planned.cell.rungs[0] for planned in named.cells}, named.left_out) == ({"fp16", "bf16"}, "")
+
+
 def test_a_rung_that_a_processor_would_emulate_is_skipped_unless_it_is_named(cpu):
-    cpu = dataclasses.replace(cpu, configs=(*cpu.configs, Config("chainer", ("bf16",))))
+    cpu = dataclasses.replace(cpu, configs=(cpu.configs[0], Config("chainer", ("bf16",))))
 
     def reason(device: Device, *configs: str) -> str | None:
         made = plan.make(cpu, Selection(configs=configs), device)
@@ -305,7 +332,7 @@ for name in ("chainer", "cupy", "cudnn", "torch", "numpy", "nvidia", "cv2"):
 from tcbench.engine.accelerators import device
 from tcbench.run import plan, scenario
 made = plan.make(scenario.load("cpu"), plan.Selection(), device.find("cpu", {"cpu": None}))
-assert len(made.cells) == 30
+assert len(made.cells) == 20
 """
     subprocess.run([sys.executable, "-c", code], check=True)
 

@@ -1,4 +1,4 @@
-"""Measures a cell: warm-up, then blocks of timed steps, then a short profiled pass.
+"""Measures a cell: warm-up, blocks of timed steps and, where these cannot tell the phases apart, a profiled pass.
 
 Owns the order of things and the hot loop. Knows a session only through its protocol; prints and stores nothing. Where
 many ranks train together, all of them begin a block together, and take as many steps as rank 0 decides: a rank that ran
@@ -11,6 +11,7 @@ import contextlib
 import gc
 import math
 import statistics
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -70,11 +71,13 @@ def measure(
     block_steps: int | None = None,
     profiling: Profiling | None = None,
 ) -> Measurement:
-    """Measure one session from cold to done.
+    """Measure one session from cold to done. The profiled pass is made where something is to be recorded (`profiling`)
+    or phases go on on a device when they have returned; else the counted steps tell the phases.
 
     Raises LossError when the loss after warm-up or after the timed pass is not finite, and ClockError when a step took
     no time.
     """
+    timed_phases = profiling is None and session.clock.of == "host"
     profiling = profiling or Profiling()
     world = current()
     ranges = Ranges([phase.name for phase in session.phases])
@@ -83,7 +86,7 @@ def measure(
     warmup_rule = WarmUpRule(settings.min_warmup_steps, settings.max_warmup_steps)
     warmup_s: list[float] = []
     while not world.bcast(warmup_rule.over(warmup_s, all(phase.settled() for phase in session.phases))):
-        warmup_s += run_block(session, ranges, 1, first=len(warmup_s))
+        warmup_s += run_block(session, ranges, 1, first=len(warmup_s)).steps_s
         listen(Progress("warm-up", len(warmup_s), warmup_s[-1]))
     facts = session.facts()
     warmup_loss = _finite(facts.loss, "after warm-up")
@@ -96,28 +99,37 @@ def measure(
     stopping_rule = StoppingRule(settings.target, settings.max_time_s, settings.min_timed_steps)
     timed_s: list[float] = []
     counted_s: list[float] = []
+    phases_s: list[deque[float]] = [deque(maxlen=_MOST_PHASE_TIMES) for _ in session.phases]
     asked_at = 0
     verdict: Literal["continue", "target", "budget"] = "continue"
     listen(Progress("timed", 0, warmup_s[-1]))
     while verdict == "continue":
         world.barrier()
         block = run_block(session, ranges, block_steps, first=len(warmup_s) + len(timed_s))
-        timed_s += block
-        counted_s += block[1:]
+        timed_s += block.steps_s
+        counted_s += block.steps_s[1:]
+        for times_s, of_block_s in zip(phases_s, block.phases_s, strict=False):  # there are none by a device's clock
+            times_s.extend(of_block_s[1:])
         if len(counted_s) >= _ASK_AFTER * asked_at:
             asked_at = len(counted_s)
             verdict = world.bcast(stopping_rule.ask(counted_s, sum(timed_s)))
-        listen(Progress("timed", len(timed_s), block[-1]))
+        listen(Progress("timed", len(timed_s), timed_s[-1]))
     after = session.facts()
     last_loss = _finite(after.loss, "after the timed pass")
     busy_s = None if facts.busy_s is None or after.busy_s is None else (after.busy_s - facts.busy_s) / len(timed_s)
 
-    steps = max(settings.profiled_steps, math.ceil(profiling.least_s / statistics.median(timed_s)))
-    steps = world.bcast(_whole(steps, facts.period))
-    listen(Progress("profiled", 0, timed_s[-1]))
-    phases = profile(session, ranges, steps, len(warmup_s) + len(timed_s), profiling, facts.period)
-    listen(Progress("profiled", steps, timed_s[-1]))
-    facts = session.facts()
+    if timed_phases:
+        phases = tuple(
+            PhaseTimes(name=phase.name, host_s=_over_periods(list(times_s), facts.period))
+            for phase, times_s in zip(session.phases, phases_s, strict=True)
+        )
+    else:
+        steps = max(settings.profiled_steps, math.ceil(profiling.least_s / statistics.median(timed_s)))
+        steps = world.bcast(_whole(steps, facts.period))
+        listen(Progress("profiled", 0, timed_s[-1]))
+        phases = profile(session, ranges, steps, len(warmup_s) + len(timed_s), profiling, facts.period)
+        listen(Progress("profiled", steps, timed_s[-1]))
+        facts = session.facts()
     gc_frozen = gc.get_freeze_count() > 0
     gc.unfreeze()
     return Measurement(
@@ -157,6 +169,8 @@ _ASK_AFTER = 1.05
 short and many."""
 _SHORTEST_BLOCK_S = 0.01
 """Between blocks a message is sent, and ranks meet."""
+_MOST_PHASE_TIMES = 1000
+"""Of a phase the times of the last so many counted steps are kept: where steps take microseconds there are millions."""
 
 
 def _block_steps(session: Session, facts: Facts, settings: MeasureSettings, step_s: float) -> int:
@@ -165,9 +179,21 @@ def _block_steps(session: Session, facts: Facts, settings: MeasureSettings, step
     return max(settings.block_steps, PREFETCHED_PER_BLOCK * facts.prefetch_depth)
 
 
-def run_block(session: Session, ranges: Ranges, steps: int, first: int) -> tuple[float, ...]:
-    """The hot loop: `steps` steps between clock marks; seconds of each. `first` is the number of the first step."""
+@dataclass(frozen=True)
+class Block:
+    """Seconds of each step of a block, and by the host's clock of each phase, step by step; a step is the sum of its
+    phases then."""
+
+    steps_s: tuple[float, ...]
+    phases_s: tuple[tuple[float, ...], ...] = ()
+
+
+def run_block(session: Session, ranges: Ranges, steps: int, first: int) -> Block:
+    """The hot loop: `steps` steps between clock marks. `first` is the number of the first step. The host's clock is
+    marked after each phase, which is done when it returns; a device's after each step."""
     clock = session.clock
+    by_phase = clock.of == "host"
+    phase_over, step_over = (clock.mark, _go_on) if by_phase else (_go_on, clock.mark)
     push, pop, step_range = ranges.push, ranges.pop, ranges.step
     phases = [(phase.run, attributes) for phase, attributes in zip(session.phases, ranges.phases, strict=True)]
     clock.mark()
@@ -177,9 +203,20 @@ def run_block(session: Session, ranges: Ranges, steps: int, first: int) -> tuple
             push(attributes)
             run()
             pop()
+            phase_over()
         pop()
-        clock.mark()
-    return tuple(map(_passed, clock.read()))
+        step_over()
+    times_s = clock.read()
+    if len(times_s) != steps * (len(phases) if by_phase else 1):
+        raise ClockError(f"the clock tells {len(times_s)} times of {steps} steps; expected one between any two marks")
+    if not by_phase:
+        return Block(tuple(map(_passed, times_s)))
+    phases_s = tuple(times_s[place :: len(phases)] for place in range(len(phases)))
+    return Block(tuple(_passed(sum(of_step)) for of_step in zip(*phases_s, strict=True)), phases_s)
+
+
+def _go_on() -> None:
+    pass
 
 
 def profile(

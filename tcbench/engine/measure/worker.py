@@ -134,12 +134,17 @@ def measured(
     activities = kind_of(cell.device).activities() if request is not None and request.activities else None
     host = request.host if request is not None else None
     tracer = Tracer() if host == "cProfile" else None
-    profiling = loop.Profiling(
-        around=lambda: _profilers(cell, activities),
-        layers=(request is not None and host is None) or ranges.attached(),
-        title=_title(cell, device_name),
-        phase=contextlib.nullcontext if tracer is None else tracer.phase,
-        least_s=request.least_s if request is not None else 0.0,
+    # Without them the counted steps tell the phases of what computes on the host.
+    profiling = (
+        None
+        if request is None and not ranges.attached()
+        else loop.Profiling(
+            around=lambda: _profilers(cell, activities),
+            layers=(request is not None and host is None) or ranges.attached(),
+            title=_title(cell, device_name),
+            phase=contextlib.nullcontext if tracer is None else tracer.phase,
+            least_s=request.least_s if request is not None else 0.0,
+        )
     )
     send(Building("model and input"))
     session = the_backend.open_session(cell)
@@ -166,7 +171,7 @@ def measured(
                 recording.Recording(
                     thread=threading.get_native_id(),
                     phases=tuple(phase.name for phase in measurement.phases),
-                    spans=profiling.recorder.spans,
+                    spans=profiling.recorder.spans if profiling else (),
                     calls=activities.calls if activities else (),
                     activities=activities.activities if activities else (),
                     dropped=activities.dropped if activities else 0,

@@ -64,10 +64,21 @@ class FakeSession:
 SETTINGS = MeasureSettings(block_steps=6, min_timed_steps=10, profiled_steps=4)
 
 
-def test_a_cell_is_warmed_up_timed_and_profiled_apart():
+def test_on_the_host_the_counted_steps_tell_the_phases():
+    session = FakeSession()
+    measured = loop.measure(session, SETTINGS)
+    assert session.steps == 5 + 12
+    assert measured.step_times_s == (2.0,) * 12
+    assert [(phase.name, phase.host_s, phase.device_s) for phase in measured.phases] == [
+        ("io", (1.0,) * 10, None),
+        ("forward", (1.0,) * 10, None),
+    ]
+
+
+def test_a_cell_is_warmed_up_timed_and_profiled_apart_where_a_recording_is_asked_for():
     session = FakeSession()
     heard = []
-    measured = loop.measure(session, SETTINGS, heard.append)
+    measured = loop.measure(session, SETTINGS, heard.append, profiling=loop.Profiling())
     assert measured.warmup_times_s == (10.0, 10.0, 2.0, 2.0, 2.0)
     assert measured.warmup_settled
     assert measured.gc_frozen
@@ -107,7 +118,7 @@ def test_the_clock_is_read_once_per_block_and_facts_are_asked_between_passes():
     session = FakeSession()
     loop.measure(session, SETTINGS)
     assert session.clock.reads == 5 + 2
-    assert session.asked_after == [5, 17, 21]
+    assert session.asked_after == [5, 17]
 
 
 def test_the_first_step_of_a_block_does_not_count_for_stopping():
@@ -155,8 +166,14 @@ def test_a_loss_that_is_not_finite_fails_the_trial(losses, when):
 
 @pytest.mark.parametrize("passed_s", [0.0, -1.0, math.nan])
 def test_a_clock_that_stands_still_or_runs_backwards_fails_the_trial(monkeypatch, passed_s):
-    monkeypatch.setattr(FakeClock, "read", lambda clock: (passed_s,))
+    monkeypatch.setattr(FakeClock, "read", lambda clock: (passed_s / 2,) * 2)
     with pytest.raises(loop.ClockError, match=f"the clock shows that a step took {passed_s:g} s; expected more than 0"):
+        loop.measure(FakeSession(), SETTINGS)
+
+
+def test_a_clock_that_was_not_asked_between_phases_fails_the_trial(monkeypatch):
+    monkeypatch.setattr(FakeClock, "read", lambda clock: (1.0,))
+    with pytest.raises(loop.ClockError, match="tells 1 times of 1 steps; expected one between any two marks"):
         loop.measure(FakeSession(), SETTINGS)
 
 
@@ -285,7 +302,7 @@ def test_where_steps_repeat_after_some_of_them_whole_periods_are_counted_and_pro
     counted = measured.counted_times_s
     assert len(counted) % 8 == 0
     assert sum(counted) / len(counted) == (3 * 2.0 + 20.0) / 4
-    assert [len(phase.host_s) for phase in measured.phases] == [2, 2]
+    assert [phase.host_s for phase in measured.phases] == [((3 * 1.0 + 10.0) / 4,) * 4] * 2
     begin = loop.Recorder(lambda: round(1e9 * session.now))
     recorded = loop.Profiling(begin)
     first, _ = loop.profile(session, loop.Ranges(["io", "forward"]), 8, 0, recorded, period=4)
