@@ -35,3 +35,10 @@ def applies(pin: Requirement, here: dict[str, str]) -> bool:
 
 def test_a_pin_names_no_address():
     assert [line for line in lines("constraints.txt") if "/" in line or "@" in line] == []
+
+
+def test_who_builds_with_pip_names_the_constraint_twice_since_newer_pip_does_not_hold_builds_to_the_first():
+    pages = [*(ROOT / "docs").glob("*.md"), ROOT / "README.md", ROOT / ".ci" / "run"]
+    named = [line for page in pages for line in page.read_text("utf-8").splitlines() if "PIP_CONSTRAINT=" in line]
+    assert named
+    assert [line for line in named if "PIP_BUILD_CONSTRAINT=" not in line] == []

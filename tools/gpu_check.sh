@@ -69,7 +69,7 @@ unset PYTHONDONTWRITEBYTECODE # every trial would compile everything anew
 
 tcbench() { "${python[@]}" -m tcbench "$@"; }
 
-if ! refusal=$("${python[@]}" -c 'import tcbench.commands.run, tcbench.run.plan' 2>&1); then
+if ! refusal=$("${python[@]}" -c 'import tcbench.commands.run, tcbench.run.plan, tcbench.engine.backends.chainer.compat' 2>&1); then
   echo "gpu_check: nothing was run, because this Python cannot: ${python[*]}" >&2
   echo "${refusal##*$'\n'}" >&2
   exit 2

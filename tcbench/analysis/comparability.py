@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from typing import Any
 
-from tcbench.core.record import Cell, Environment, GpuState, Record, encode, settings
+from tcbench.core.record import Cell, Environment, GpuState, Measurement, Record, encode, settings
 from tcbench.core.store import OF_GATE
 
 FACETS: Mapping[str, str] = {
@@ -27,12 +27,13 @@ FACETS: Mapping[str, str] = {
     "ranks": "with many ranks: what reduces their gradients, on how many hosts, and how they share the cores",
     "settings": "the scenario's model, training and cuDNN settings, the seed and the threads",
     "measure": "how long and how often steps are timed",
-    "input": "where images come from",
+    "input": "where images come from, and how they are decoded",
 }
 """The facets, each with the facts that belong to it."""
 
 _IDENTITY = ("scenario", "backend", "config", "rungs", "batch_size", "ranks", "unit", "base")
 _FACET_OF = {"input": "input", "measure": "measure", "device": "gpu"}
+_DECODING = ("input", "decoding")
 
 Facts = Mapping[tuple[str, str], str]
 """By facet and name of the fact."""
@@ -121,6 +122,7 @@ def _stacks(runs: Mapping[str, Sequence[Record]], allow: Collection[str]) -> dic
     place_of: dict[str, int] = {}
     for run, records in runs.items():
         of_cells = {key for cell in {id(r.cell): r.cell for r in records}.values() for key in _of_cell(cell)}
+        of_cells.add(_DECODING)
         told = dict(values(records))
         told |= {(_PACKAGES, r.cell.key): {" ".join(r.environment.packages): None} for r in records if r.environment}
         of = {key: dict(told[key]) for key in told if key not in of_cells and key[0] not in allow}
@@ -171,6 +173,7 @@ def values(records: Iterable[Record]) -> Values:
             (record.cell, _of_cell),
             (record.environment, _of_environment),
             (record.gpu and record.gpu.state, _of_state),
+            (record.measurement, _of_measurement),
         )
         for part, facts_of in parts:
             if part is not None and id(part) not in seen:
@@ -228,6 +231,11 @@ def _of_state(state: GpuState) -> Facts:
     names = ("power_limit_w", "sm_clock_set_mhz", "memory_clock_set_mhz", "ecc", "mig")
     values: dict[str, Any] = {name: getattr(state, name) for name in names}
     return {("clocks", name): str(value) for name, value in values.items() if value is not None}
+
+
+def _of_measurement(measurement: Measurement) -> Facts:
+    # Trials on a GPU from before this was recorded interpolated chroma, as every decoder on the host does.
+    return {_DECODING: measurement.decoding or "as on the host"}
 
 
 def _shown(values: Iterable[str]) -> str:

@@ -213,6 +213,11 @@ def _sbatch_options(given: Sequence[str] | None) -> dict[str, str | bool]:
         name, has_value, value = text.partition("=")
         if name in _TAKEN:
             raise SelectionError(f"--sbatch {name}: tcbench sets that itself, and follows the job by it")
+        if name == "signal":
+            raise SelectionError(
+                "--sbatch signal: a signal ahead of the time limit would kill the trial that runs; without one every "
+                "trial that has ended is on disk, and --resume goes on"
+            )
         if not re.fullmatch(r"[a-z][a-z-]+", name, re.ASCII) or not value.isprintable() or (has_value and not value):
             raise SelectionError(f"--sbatch {text!a}: expected an option of sbatch, such as account=me or exclusive")
         options[name.replace("-", "_")] = value if has_value else True

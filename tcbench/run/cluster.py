@@ -143,9 +143,7 @@ class Slurm(submitit.SlurmExecutor):
     def _make_submission_file_text(self, command: str, uid: str) -> str:
         """Without the signal that submitit asks for: it goes to the job's steps, up to a minute early, and would kill
         the ranks of a trial. Every trial that has ended is on disk; at the time limit Slurm ends the job."""
-        text = str(super()._make_submission_file_text(command, uid))
-        own = "signal" in self.parameters["additional_parameters"]
-        return text if own else re.sub(r"^#SBATCH --signal=.*\n", "", text, flags=re.MULTILINE)
+        return re.sub(r"(?m)^#SBATCH --signal=.*\n", "", str(super()._make_submission_file_text(command, uid)))
 
 
 @dataclass(frozen=True)
@@ -220,6 +218,8 @@ def work(command: Sequence[str], folder: str) -> int:
     again = ["--resume"] if os.environ.get("SLURM_RESTART_COUNT") and "--resume" not in command else []
     words = python_module(sys.executable, "tcbench", *command, *again)
     code = process.run(words, folder=Path.cwd(), environment=os.environ, output=sys.stdout.buffer)
+    if code < 0:  # at the time limit, for one: this process is ended next, and its job's state says by what
+        raise RuntimeError(f"tcbench was killed by signal {-code}")
     files.write(Path(folder) / _code_name(submitit.JobEnvironment().job_id), str(code).encode())
     return code
 

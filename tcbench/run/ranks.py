@@ -197,8 +197,7 @@ class RankWorkers:
             connection.close()
         elif joined.rank not in self._done:
             ended = self.end(patiently=True)  # the launcher says what became of it
-            by = re.search(rf"\brank {joined.rank}\b[^\n]*?\bsignal (\d+)", " ".join((ended.log or "").split()))
-            number = int(by[1]) if by else None
+            number = _signal_of(joined.rank, ended.log or "")
             name = f" ({signal.Signals(number).name})" if number in set(signal.Signals) else ""
             how = f"was killed by signal {number}{name}" if number else "ended without a result"
             killed = str(connection) if number in (None, signal.SIGKILL) else None
@@ -340,6 +339,19 @@ def probe(launcher: Launcher, ranks: int, command: Callable[[str], list[str]], e
         return asked.cores
     finally:
         asked.end(patiently=True)
+
+
+def _signal_of(rank: int, log: str) -> int | None:
+    """The signal that killed a rank, by what its launcher printed: mpirun prints its number, `rank 1 ... on signal 9`,
+    srun its name, `srun: error: HOST: tasks 0-1: Terminated`."""
+    if by := re.search(rf"\brank {rank}\b[^\n]*?\bsignal (\d+)", " ".join(log.split())):
+        return int(by[1])
+    names = {signal.strsignal(number): number for number in signal.valid_signals()}
+    for tasks, name in re.findall(r"(?m)^srun: error: \S+: tasks? ([\d,-]+): (.+?)(?: \(core dumped\))?$", log):
+        ranges = re.findall(r"(\d+)(?:-(\d+))?", tasks)
+        if name in names and any(int(first) <= rank <= int(last or first) for first, last in ranges):
+            return names[name]
+    return None
 
 
 def _gist(ended: Ended) -> str:

@@ -48,6 +48,10 @@ def cell(**changes):
     return factories.make_record(cell=factories.make_cell(**changes))
 
 
+def decoded(decoding):
+    return factories.make_record(measurement=factories.make_measurement(decoding=decoding))
+
+
 @pytest.mark.parametrize(
     ("facet", "base", "current"),
     [
@@ -84,6 +88,8 @@ def cell(**changes):
         ("measure", factories.make_record(), cell(measure=MeasureSettings(max_time_s=5))),
         ("input", factories.make_record(), cell(input=Input(kind="synthetic"))),
         ("input", cell(input=Input(kind="folder", path="a")), cell(input=Input(kind="folder", path="b"))),
+        ("input", decoded("on the GPU"), decoded("on the GPU, hw_decoder_load 0")),
+        ("input", decoded(None), decoded("on the GPU")),
     ],
 )
 def test_each_facet_is_told_in_both_directions(facet, base, current):
@@ -138,6 +144,13 @@ def test_trials_from_two_commits_of_a_users_project_are_a_mixture_and_trials_wit
     first, second, without = (environment(project_commit=commit) for commit in ("a1", "b2", None))
     assert mixtures([first, without, second]) == ("project's commit: a1, b2",)
     assert mixtures([first, without]) == ()
+
+
+def test_the_decoding_of_a_cell_tells_nothing_of_the_stack_beneath_its_run():
+    assert comparability.beneath({"fp32": [decoded(None)], "fp16+dali": [decoded("on the GPU")]}) == {
+        "fp32": (),
+        "fp16+dali": (),
+    }
 
 
 def test_cells_are_the_further_apart_the_more_they_differ_in():

@@ -196,6 +196,7 @@ def test_records_of_an_older_run_are_not_the_jobs(jobs, tmp_path):
         ([*SUBMIT, "--device", "tpu"], "device tpu: expected auto, cpu"),
         ([*SUBMIT, "--sbatch", "Account"], "--sbatch 'Account': expected an option of sbatch, such as account=me"),
         ([*SUBMIT, "--sbatch", "array=0-3"], "--sbatch array: tcbench sets that itself"),
+        ([*SUBMIT, "--sbatch", "signal=B:USR1@30"], "--sbatch signal: a signal ahead of the time limit would kill"),
         ([*SUBMIT, "--launcher", "foo"], "--launcher 'foo': expected mpirun, srun or a command line with {n}"),
         (["submit", "cpu", "--gpu", "a100", "--device", "cpu"], "--gpu a100 with --device cpu: expected --partition"),
         ([*SUBMIT, "--time", "0"], "expected 1 or more"),
@@ -233,6 +234,15 @@ def test_a_jobs_work_leaves_its_exit_code_and_goes_on_where_slurm_starts_it_agai
     assert cluster.work(["run", "cpu"], str(tmp_path)) == 3
     assert called[0][1:] == ["-P", "-m", "tcbench", "run", "cpu", *(["--resume"] if restarts else [])]
     assert (tmp_path / "7_exit_code").read_text() == "3"
+
+
+def test_a_job_whose_tcbench_was_killed_has_not_come_to_its_end(tmp_path, monkeypatch):
+    """As by Slurm at the time limit, which does not get to submitit's process at once."""
+    monkeypatch.setattr(process, "run", lambda words, **_: -9)
+    monkeypatch.setattr("sys.stdout", SimpleNamespace(buffer=None))
+    with pytest.raises(RuntimeError, match=r"^tcbench was killed by signal 9$"):
+        cluster.work(["run", "cpu"], str(tmp_path))
+    assert not list(tmp_path.iterdir())
 
 
 def sleeper(folder: Path) -> tuple[str, ...]:

@@ -113,12 +113,10 @@ def test_gpus_are_asked_for_where_there_are_some_and_the_run_takes_them(slurm, t
     assert [line for line in lines if "--gpus" in line] == asks
 
 
-def test_no_signal_is_asked_for_but_by_the_user(slurm, tmp_path):
+def test_no_signal_is_asked_for(slurm, tmp_path):
     """submitit's goes to the steps, up to a minute early, and would kill the ranks of a trial."""
     lines = script(Target("a100", None), Request(2, 1, True, {}), tmp_path)
     assert not [line for line in lines if "--signal" in line]
-    lines = script(Target("a100", None), Request(2, 1, True, {"signal": "B:TERM@60"}), tmp_path)
-    assert "#SBATCH --signal=B:TERM@60" in lines
 
 
 def test_ranks_and_their_gpus_are_spread_evenly_over_several_nodes(slurm, tmp_path):

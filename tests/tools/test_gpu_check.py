@@ -250,6 +250,20 @@ def test_a_python_that_lacks_tcbench_is_told_from_a_gpu_that_cannot_be_used(tmp_
     assert why == "ModuleNotFoundError: No module named 'typer'"
 
 
+def test_a_python_that_lacks_what_chainer_needs_is_told_before_every_trial_fails_of_it(tmp_path):
+    """pip brings Chainer's wheel without them there: `--no-deps`."""
+    (tmp_path / "six.py").write_text("raise ModuleNotFoundError(\"No module named 'six'\")")
+    environment = {
+        **os.environ,
+        "PYTHON": sys.executable,
+        "PYTHONPATH": str(tmp_path),
+        "DEVICE": "cpu",
+        "STEPS": "none",
+    }
+    done = subprocess.run([str(SCRIPT), str(tmp_path / "out")], env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stderr.splitlines()[1:]) == (2, ["ModuleNotFoundError: No module named 'six'"])
+
+
 @pytest.mark.slow
 def test_the_archive_stays_below_its_limit_however_much_is_said(check, tmp_path):
     done, _, files = check(CHATTY=str(20 * 2**20))

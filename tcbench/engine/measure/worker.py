@@ -238,14 +238,18 @@ def describe(cell: Cell) -> Environment:
 
 
 def _blas() -> str:
-    """The BLAS that NumPy calls, with its version and kernels; loads NumPy."""
+    """The BLAS that NumPy calls, with its version and kernels; loads NumPy. Where its wheel brings none, all that are
+    loaded, in an order of their own: threadpoolctl's differs from process to process."""
     import numpy  # noqa: F401  (loads the library that threadpoolctl then finds)
     import threadpoolctl
 
+    loaded = [library for library in threadpoolctl.threadpool_info() if library["user_api"] == "blas"]
+    numpys = [library for library in loaded if "/numpy.libs/" in library["filepath"]]
     return "; ".join(
-        f"{library['internal_api']} {library['version']} {library.get('architecture') or ''}".strip()
-        for library in threadpoolctl.threadpool_info()
-        if library["user_api"] == "blas"
+        sorted(
+            f"{library['internal_api']} {library['version']} {library.get('architecture') or ''}".strip()
+            for library in numpys or loaded
+        )
     )
 
 

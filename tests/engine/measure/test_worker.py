@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import factories
 import msgspec
 import pytest
+import threadpoolctl
 
 from tcbench.core import messages, recording
 from tcbench.core.errors import DataError, OutOfDeviceMemory, TraceError
@@ -46,6 +47,24 @@ def test_a_measured_cell_is_ok_and_says_what_it_ran_on(monkeypatch):
     assert finished.environment.gpu is None
     assert sent[0] == Building("imports", os.getpid())
     assert sent[-1] == Stepped("timed", 6, 0.1)
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_the_blas_is_numpys_own_whichever_others_are_loaded(monkeypatch, order):
+    """SciPy's wheel brings another; in which order they are listed differs from process to process."""
+    from_wheels = [
+        {"user_api": api, "internal_api": name, "version": version, "filepath": f"/site-packages/{path}"}
+        for api, name, version, path in (
+            ("blas", "openblas", "0.3.31", "numpy.libs/libscipy_openblas64_.so"),
+            ("blas", "openblas", "0.3.30", "scipy.libs/libscipy_openblas.so"),
+            ("openmp", "libgomp", None, "torch/lib/libgomp.so"),
+        )
+    ]
+    monkeypatch.setattr(threadpoolctl, "threadpool_info", lambda: from_wheels[::order])
+    assert worker._blas() == "openblas 0.3.31"
+    of_the_system = [{**one, "filepath": "/usr/lib/libblas.so"} for one in from_wheels]
+    monkeypatch.setattr(threadpoolctl, "threadpool_info", lambda: of_the_system[::order])
+    assert worker._blas() == "openblas 0.3.30; openblas 0.3.31"
 
 
 def test_an_own_step_tells_a_digest_of_each_of_its_files(tmp_path, monkeypatch):

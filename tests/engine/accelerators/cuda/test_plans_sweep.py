@@ -47,19 +47,18 @@ def graphs(gpu, tell):
 
 
 @pytest.mark.parametrize("name", GPUS)
-def test_every_graph_has_a_plan_within_the_workspace_limit(name, capsys):
+def test_every_graph_has_a_plan_within_the_workspace_limit(name):
     gpu = gpus.load(name)
     assert gpu.sm == GPUS[name]
     works, configs = graphs(gpu, lambda *_: None)
     answers = absent.plan_all(works, gpu, WORKSPACE_LIMIT, processes=2)
     without = {work: answers[work.key].reason for work in works if isinstance(answers[work.key], NoPlan)}
     largest = max(answer.workspace_bytes for answer in answers.values() if not isinstance(answer, NoPlan))
-    with capsys.disabled():
-        print(
-            f"\n{name} (sm_{gpu.sm}): {len(works) - len(without)} of {len(works)} cuDNN graphs of {configs} configs at "
-            f"batch sizes {' and '.join(map(str, BATCH_SIZES))} have a plan; the largest workspace is "
-            f"{largest / 2**20:.0f} MiB of {WORKSPACE_LIMIT / 2**20:.0f}"
-        )
+    print(  # shown by -rP
+        f"{name} (sm_{gpu.sm}): {len(works) - len(without)} of {len(works)} cuDNN graphs of {configs} configs at batch "
+        f"sizes {' and '.join(map(str, BATCH_SIZES))} have a plan; the largest workspace is {largest / 2**20:.0f} MiB "
+        f"of {WORKSPACE_LIMIT / 2**20:.0f}"
+    )
     assert len(works) > 500
     assert configs > 20
     assert not without, "\n".join(f"{work}: {reason}" for work, reason in without.items())
