@@ -160,15 +160,25 @@ def candidates(
     gains: dict[frozenset[str], Gain] = {}
     for remedy in REMEDIES:
         config = _with(rungs, remedy)
-        if config is None or problem(config) is not None or not _acts(remedy.effect, bottleneck):
+        if config is None or not _acts(remedy.effect, bottleneck) or problem(config) is not None:
             continue
         its = measured.get(frozenset(config))
         gain = _gain(bottleneck, rungs, config, arithmetic_s(config), its, remedy.evidence)
         gains.setdefault(frozenset(config), gain)
     for config, its in (tried or {}).items():
-        if len(config) > len(rungs) and config[: len(rungs)] == tuple(rungs):
+        if _adds_to(rungs, config):
             gains.setdefault(frozenset(config), _gain(bottleneck, rungs, config, arithmetic_s(config), its))
     return tuple(gains.values())
+
+
+def is_candidate(rungs: Sequence[str]) -> Callable[[Sequence[str]], bool]:
+    """Whether a config may be one of a config's `candidates`."""
+    remedied = {frozenset(config) for remedy in REMEDIES for config in [_with(rungs, remedy)] if config is not None}
+    return lambda config: _adds_to(rungs, config) or frozenset(config) in remedied
+
+
+def _adds_to(rungs: Sequence[str], config: Sequence[str]) -> bool:
+    return len(config) > len(rungs) and tuple(config[: len(rungs)]) == tuple(rungs)
 
 
 def next_rung(gains: Iterable[Gain], dominant: str | None = None) -> Gain | None:

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from tcbench.analysis.advice import Gain, Problem, Tried, candidates, next_rung
+from tcbench.analysis.advice import Gain, Problem, Tried, candidates, is_candidate, next_rung
 from tcbench.analysis.bottleneck import Bottleneck, explain_records
 from tcbench.analysis.summary import CellSummary, by_code, ratio, summarise
 from tcbench.core.record import Record
@@ -73,11 +73,13 @@ def _place(summary: CellSummary) -> object:
 
 
 def _beside(summary: CellSummary, summaries: Sequence[CellSummary]) -> dict[tuple[str, ...], Tried]:
-    """Of a place (`_place`): the configs by rungs, ablations apart."""
+    """Of a place (`_place`): the configs that may be candidates by rungs, ablations apart."""
+    may_be = is_candidate(summary.cell.rungs)
     return {
         other.cell.rungs: Tried(other.images_per_s.value, over)
         for other in summaries
         if other.cell.scenario_cudnn is None and summary.cell.scenario_cudnn is None and other.images_per_s is not None
+        if may_be(other.cell.rungs)
         for over in [ratio(other, summary)]
         if over is not None
     }

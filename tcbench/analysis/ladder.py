@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -40,11 +41,6 @@ class DerivedConfig:
     @property
     def name(self) -> str:
         return (f"{self.backend}/" if self.backend else "") + "+".join(self.rungs)
-
-    def stands_on(self, other: DerivedConfig) -> bool:
-        """Whether it adds rungs to the other."""
-        n = len(other.rungs)
-        return self.backend == other.backend and len(self.rungs) > n and self.rungs[:n] == other.rungs
 
 
 @dataclass(frozen=True)
@@ -120,10 +116,11 @@ def derive(summaries: Sequence[CellSummary]) -> tuple[DerivedLadder, ...]:
     neither are ablations, which change a setting instead of adding a rung.
     """
     cells = [s.cell for s in summaries if not s.cell.scenario_cudnn]
-    configs = tuple(dict.fromkeys(DerivedConfig(cell.rungs, cell.config.rpartition("/")[0]) for cell in cells))
+    configs = dict.fromkeys(DerivedConfig(cell.rungs, cell.config.rpartition("/")[0]) for cell in cells)
 
     def below(config: DerivedConfig) -> DerivedConfig | None:
-        return max(filter(config.stands_on, configs), key=lambda other: len(other.rungs), default=None)
+        shorter = (DerivedConfig(config.rungs[:n], config.backend) for n in range(len(config.rungs) - 1, 0, -1))
+        return next((other for other in shorter if other in configs), None)
 
     carriers = {below(c) for c in configs}
     chains = []
@@ -137,10 +134,10 @@ def derive(summaries: Sequence[CellSummary]) -> tuple[DerivedLadder, ...]:
             at = under
         if len(chain) > 1:
             chains.append(tuple(reversed(chain)))
-    bases = [chain[0] for chain in chains]
+    of_base = Counter(chain[0] for chain in chains)
 
     def name(chain: tuple[DerivedConfig, ...]) -> str:
-        return (chain[-1] if bases.count(chain[0]) > 1 else chain[0]).name
+        return (chain[-1] if of_base[chain[0]] > 1 else chain[0]).name
 
     return tuple(DerivedLadder(name(chain), chain) for chain in chains)
 

@@ -20,16 +20,19 @@ from tcbench.present.options import (
     WHERE,
     DataOption,
     DeviceOption,
+    FreshAutotuneOption,
     HostSpeedOption,
     ImageSizeOption,
     ScenarioArgument,
     ThreadsOption,
+    TuningBudgetOption,
     batch_sizes,
     complete_config,
     complete_model,
     config_names,
     images,
     model_names,
+    tune,
     within_speed,
 )
 
@@ -110,6 +113,8 @@ def profile(
             "--host", help="The host's Python functions instead of a timeline, for some seconds.", rich_help_panel=HOW
         ),
     ] = False,
+    fresh_autotune: FreshAutotuneOption = False,
+    tuning_budget: TuningBudgetOption = None,
     threads: ThreadsOption = None,
     host_speed: HostSpeedOption = 1.0,
     out: Annotated[
@@ -129,6 +134,7 @@ def profile(
     from tcbench.run import profiler
     from tcbench.tracing import perfetto
 
+    tune(fresh_autotune, tuning_budget)
     plan, planned = _planned(config, scenario, bs, device, model, data, image_size, steps, threads, host_speed, ranks)
     stderr, stdout = make_console(stderr=True), make_console()
     if host:

@@ -55,9 +55,9 @@ def report(
     """Write one HTML file that opens without a network: the results in words, charts, what each rung buys, claims, what
     holds each cell back, timelines, a comparison, the environment, and a table of every trial."""
     from tcbench.present.page.render import render
+    from tcbench.present.page.settings import MOST_TRIALS
     from tcbench.views.report.build import Results, build
     from tcbench.views.report.files import beside, check_path, save
-    from tcbench.views.report.trials import MOST
 
     if output is not None:
         check_path(output)
@@ -93,7 +93,7 @@ def report(
     for note in notes:
         typer.echo(f"note: {note}", err=True)
     written = [output]
-    if len(records) > MOST:
+    if len(records) > MOST_TRIALS:
         from tcbench.views.export import to_csv
 
         save(to_csv(records, "trial"), beside(output))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,7 +12,6 @@ import typer
 from tcbench.core.errors import SelectionError, TcbenchError
 from tcbench.present.app import INTERRUPTED, OUT, SOME_CELL_FAILED, command, command_again, given
 from tcbench.present.options import (
-    HOW,
     WHERE,
     BatchSizesOption,
     BudgetOption,
@@ -21,6 +19,7 @@ from tcbench.present.options import (
     DataOption,
     DeviceOption,
     FormatOption,
+    FreshAutotuneOption,
     HostSpeedOption,
     ImageSizeOption,
     LauncherOption,
@@ -35,8 +34,9 @@ from tcbench.present.options import (
     ThreadsOption,
     TimeoutOption,
     TrialsOption,
-    seconds,
+    TuningBudgetOption,
     selection,
+    tune,
 )
 
 if TYPE_CHECKING:
@@ -73,21 +73,8 @@ def run(
     target: TargetOption = None,
     max_time: MaxTimeOption = None,
     timeout: TimeoutOption = None,
-    fresh_autotune: Annotated[
-        bool,
-        typer.Option(
-            "--fresh-autotune", help="Time cuDNN's or oneDNN's plans again, ignoring kept choices.", rich_help_panel=HOW
-        ),
-    ] = False,
-    tuning_budget: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TIME",
-            help="On a GPU: the time a trial may take to tune cuDNN's plans; each work's first are always timed. "
-            "Default: 60s.",
-            rich_help_panel=HOW,
-        ),
-    ] = None,
+    fresh_autotune: FreshAutotuneOption = False,
+    tuning_budget: TuningBudgetOption = None,
     seed: SeedOption = 0,
     threads: ThreadsOption = None,
     host_speed: HostSpeedOption = 1.0,
@@ -121,8 +108,6 @@ def run(
     Exit code: 0 when every cell is ok, skipped or out of memory; 2 for a mistake in the command or the scenario; 3
     when some cell failed; 130 when interrupted.
     """
-    from tcbench.core import messages
-
     chosen = selection(
         bs=bs,
         config=config,
@@ -149,7 +134,7 @@ def run(
     of_label = run_id_suffix(label)
     if allow not in (None, "code"):
         raise SelectionError(f"--allow {allow[:40]!a}: expected code")
-    tuning_budget_s = seconds("--tuning-budget", tuning_budget)
+    tune(fresh_autotune, tuning_budget)
     plan = plan_of(scenario, chosen, device)
     with Stages(make_console(stderr=True), quiet) as stages:
         images.check_folder(plan, stages.advance)
@@ -157,10 +142,6 @@ def run(
     if dry_run:
         _show_plan(plan, format_ == "json")
         return
-    if fresh_autotune:
-        os.environ[messages.FRESH_AUTOTUNE] = "1"  # workers inherit it
-    if tuning_budget_s is not None:
-        os.environ[messages.TUNING_BUDGET] = str(tuning_budget_s)
     kept = [one for one in context.command.params if one.name not in _OF_ONE_RUN]
     whole = shlex.join(["tcbench", "run", *given(context, kept)]) if config else ""
     earlier = _earlier(plan, out, of_label, allow) if resume else (None, (), "")

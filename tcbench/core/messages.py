@@ -31,7 +31,7 @@ def cores() -> int:
 
 
 def fresh_autotune() -> bool:
-    """Whether kept times are to be ignored (`tcbench run --fresh-autotune`)."""
+    """Whether kept times are to be ignored (`--fresh-autotune`)."""
     return os.environ.get(FRESH_AUTOTUNE) == "1"
 
 
@@ -40,7 +40,7 @@ TUNING_BUDGET = "TCBENCH_TUNING_BUDGET_S"
 
 
 def tuning_budget_s() -> float:
-    """`tcbench run --tuning-budget`; a minute without it."""
+    """`--tuning-budget`; a minute without it."""
     return float(os.environ.get(TUNING_BUDGET, "60"))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -164,6 +165,21 @@ TimeoutOption = Annotated[
         metavar="SECONDS", help="A trial that takes longer is ended. Default: the scenario's.", rich_help_panel=HOW
     ),
 ]
+FreshAutotuneOption = Annotated[
+    bool,
+    typer.Option(
+        "--fresh-autotune", help="Time cuDNN's or oneDNN's plans again, ignoring kept choices.", rich_help_panel=HOW
+    ),
+]
+TuningBudgetOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TIME",
+        help="On a GPU: the time a trial may take to tune cuDNN's plans; each work's first are always timed. "
+        "Default: 60s.",
+        rich_help_panel=HOW,
+    ),
+]
 SeedOption = Annotated[
     int, typer.Option(metavar="N", min=0, max=2**32 - 1, help="Seed of the weights and the input.", rich_help_panel=HOW)
 ]
@@ -280,6 +296,17 @@ def seconds(option: str, text: str | None) -> float | None:
         shown = text if len(text) < 20 else f"{text[:17]}..."
         raise SelectionError(f"{option} {shown!a}: expected a time above 0, such as 4m, 90s or 1h")
     return float(match[1]) * _UNITS_S[match[2]]
+
+
+def tune(fresh_autotune: bool, tuning_budget: str | None) -> None:
+    """Hand on to workers, which inherit the environment, how they tune plans. Raises SelectionError."""
+    from tcbench.core import messages
+
+    budget_s = seconds("--tuning-budget", tuning_budget)
+    if fresh_autotune:
+        os.environ[messages.FRESH_AUTOTUNE] = "1"
+    if budget_s is not None:
+        os.environ[messages.TUNING_BUDGET] = str(budget_s)
 
 
 def config_names(given: list[str] | None) -> tuple[str, ...]:

@@ -147,10 +147,10 @@ def test_trials_from_two_commits_of_a_users_project_are_a_mixture_and_trials_wit
 
 
 def test_the_decoding_of_a_cell_tells_nothing_of_the_stack_beneath_its_run():
-    assert comparability.beneath({"fp32": [decoded(None)], "fp16+dali": [decoded("on the GPU")]}) == {
-        "fp32": (),
-        "fp16+dali": (),
-    }
+    records = [
+        msgspec.structs.replace(decoded(how), run_id=run) for run, how in (("fp32", None), ("fp16+dali", "on the GPU"))
+    ]
+    assert comparability.beneath(records) == {"fp32": (), "fp16+dali": ()}
 
 
 def test_cells_are_the_further_apart_the_more_they_differ_in():

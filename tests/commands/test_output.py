@@ -146,7 +146,8 @@ def test_what_is_read_without_being_named_is_not_written_onto_either(folder, tmp
 
 
 def test_the_trials_beside_a_report_are_not_written_onto_its_input(folder, tmp_path, monkeypatch):
-    monkeypatch.setattr("tcbench.views.report.trials.MOST", 0)
+    monkeypatch.setattr("tcbench.present.page.settings.MOST_TRIALS", 0)
+    monkeypatch.setattr("tcbench.views.report.trials.MOST_TRIALS", 0)
     given = tmp_path / "report-trials.csv"
     given.write_bytes((folder / "run.jsonl").read_bytes())
     done = tcbench(tmp_path, "report", given.name, "--title", "x" * 300, "-o", "report.html")

@@ -209,7 +209,8 @@ def test_a_folder_that_nobody_may_write_to(tmp_path: Path) -> None:
 
 
 def test_what_the_page_has_no_room_for_stands_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tcbench.views.report.trials.MOST", 3)
+    monkeypatch.setattr("tcbench.present.page.settings.MOST_TRIALS", 3)
+    monkeypatch.setattr("tcbench.views.report.trials.MOST_TRIALS", 3)
     write(tmp_path / "r.jsonl", factories.make_trials("fp32", trials=4))
     done = tcbench(tmp_path, "report", "r.jsonl", "-o", "pages/mine.html")
     assert (done.code, done.out) == (0, "wrote pages/mine.html and pages/mine-trials.csv\n")

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shlex
+import sys
 from pathlib import Path
 
 import odd_images
@@ -16,7 +17,6 @@ from typer.testing import CliRunner
 
 from tcbench import __version__
 from tcbench.commands import app
-from tcbench.commands import run as command
 from tcbench.core import messages, store
 from tcbench.core.errors import SelectionError
 from tcbench.engine.accelerators.cpu.kind import KIND
@@ -33,15 +33,22 @@ def invoke(*arguments: str):
 @pytest.mark.parametrize(
     ("asked", "tuning"), [((), (False, 60.0)), (("--fresh-autotune", "--tuning-budget", "2m"), (True, 120.0))]
 )
-def test_how_plans_are_tuned_reaches_the_workers_through_their_environment(monkeypatch, asked, tuning):
+@pytest.mark.parametrize(
+    "measuring", [("run", "cpu"), ("gate", "cpu", "--base-python", sys.executable), ("profile", "fp32", "cpu")]
+)
+def test_how_plans_are_tuned_reaches_the_workers_of_every_command(monkeypatch, tmp_path, measuring, asked, tuning):
     seen = []
+
+    def stop(*_, **__):
+        seen.append((messages.fresh_autotune(), messages.tuning_budget_s()))
+        raise KeyboardInterrupt
+
     monkeypatch.delenv(messages.FRESH_AUTOTUNE, raising=False)
     monkeypatch.delenv(messages.TUNING_BUDGET, raising=False)
-    monkeypatch.setattr(
-        command, "_run", lambda *_: seen.append((messages.fresh_autotune(), messages.tuning_budget_s()))
-    )
-    monkeypatch.setattr(os, "environ", dict(os.environ))
-    assert invoke("cpu", "--device", "cpu", "--data", "synthetic", *asked).exit_code == 0
+    monkeypatch.setattr(Runner, "run", stop)
+    monkeypatch.setattr("tcbench.run.turns.measure", stop)
+    options = ("--device", "cpu", "--data", "synthetic", "--image-size", "32", "--bs", "1", "-q")
+    assert tcbench(tmp_path, *measuring, *options, *asked).code == 130
     assert seen == [tuning]
 
 

@@ -21,6 +21,7 @@ from tcbench.present.options import (
     ConfigOption,
     DataOption,
     DeviceOption,
+    FreshAutotuneOption,
     ImageSizeOption,
     LauncherOption,
     MaxTimeOption,
@@ -33,8 +34,10 @@ from tcbench.present.options import (
     TargetOption,
     ThreadsOption,
     TimeoutOption,
+    TuningBudgetOption,
     seconds,
     selection,
+    tune,
 )
 from tcbench.views.comparison.outcome import (
     COMPARED,
@@ -157,6 +160,8 @@ def gate(
     target: TargetOption = None,
     max_time: MaxTimeOption = None,
     timeout: TimeoutOption = None,
+    fresh_autotune: FreshAutotuneOption = False,
+    tuning_budget: TuningBudgetOption = None,
     seed: SeedOption = 0,
     threads: ThreadsOption = None,
     launcher: LauncherOption = None,
@@ -208,6 +213,7 @@ def gate(
     may_differ = replace(may_differ, facets=may_differ.facets | COMPARED)
     of_gate = parse_interims(interims or (_INTERIMS if bisect is None else _BISECT_INTERIMS), rule)
     budget_s = seconds("--budget", budget)
+    tune(fresh_autotune, tuning_budget)
     chosen = selection(
         bs=bs,
         config=config,
@@ -295,7 +301,7 @@ def _refuse_beside_bisect(context: typer.Context, format_: str) -> None:
 
 _OF_BISECT = {"scenario", "bisect", "setup", "bs", "ranks", "config", "device", "data", "model", "image_size"}
 _OF_BISECT |= {"interims", "budget", "target", "max_time", "timeout", "seed", "threads", "launcher", "threshold_"}
-_OF_BISECT |= {"out", "quiet"}
+_OF_BISECT |= {"fresh_autotune", "tuning_budget", "out", "quiet"}
 """The parameters of `gate` that `--bisect` takes."""
 
 

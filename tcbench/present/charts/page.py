@@ -6,6 +6,7 @@ figure here belongs to nobody else. Knows nothing of results or of what stands i
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,7 +23,17 @@ from matplotlib.text import Text
 from matplotlib.ticker import EngFormatter
 
 from tcbench.present.charts.palette import INK, PAPER, QUIET
-from tcbench.present.charts.text import DPI, SMALL, SUBTITLE, TITLE, drawable, wrapped, wrapped_facts
+from tcbench.present.charts.text import (
+    DPI,
+    LEGEND,
+    SMALL,
+    SUBTITLE,
+    TITLE,
+    drawable,
+    text_width,
+    wrapped,
+    wrapped_facts,
+)
 
 WIDTH, MARGIN = 10.0, 0.35
 """Inches; a page may be wider."""
@@ -87,12 +98,19 @@ class Page:
         entries = [entry for row in rows for entry in row]
         most = max(map(len, rows))
         grids = [rows, *([entries[i : i + n] for i in range(0, len(entries), n)] for n in range(most, 0, -1))]
-        for grid in grids:
+        # Matplotlib takes milliseconds for an entry: what is too wide by its words alone is not put together.
+        for grid in [*(grid for grid in grids[:-1] if self._words_width(grid) <= self.room), grids[-1]]:
             legend = self._legend(grid, options)
             if legend.get_window_extent().width <= self.room * DPI or grid is grids[-1]:
                 break
             legend.remove()
         self._above.append(legend)
+
+    @staticmethod
+    def _words_width(rows: Sequence[Sequence[Artist]]) -> float:
+        """Inches of the words of a legend, column by column."""
+        words = ([str(entry.get_label()) for entry in column if entry] for column in itertools.zip_longest(*rows))
+        return sum(max(text_width(label, LEGEND) for label in labels) for labels in words)
 
     def _legend(self, rows: Sequence[Sequence[Artist]], options: dict[str, Any]) -> Legend:
         columns = max(map(len, rows))

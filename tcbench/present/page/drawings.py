@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import html
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,10 +11,12 @@ from dataclasses import dataclass
 from matplotlib.figure import Figure as Drawing
 from matplotlib.patches import Rectangle
 
+from tcbench.core.errors import SelectionError
 from tcbench.present.charts import inline
 from tcbench.present.charts.page import MARGIN
 from tcbench.present.charts.palette import fill
-from tcbench.present.page.page import Drawn, Figure, Table
+from tcbench.present.page.page import Data, Drawn, Figure, Table
+from tcbench.present.page.settings import MOST_DRAWN, Here
 
 _WIDEST_INCHES = 10.5
 """Of a chart that the page's width can hold."""
@@ -23,15 +26,28 @@ _TRIM = MARGIN - 0.03
 
 
 def figure(make: Callable[[], Drawing], title: str, prefix: str, table: Table, notes: Sequence[str] = ()) -> Figure:
-    """A chart with its table; `prefix` begins its ids, which are those of one chart of the page."""
+    """A chart with its table; `prefix` begins its ids, which are those of one chart of the page. Where nothing can be
+    drawn (SelectionError), a line that says why."""
 
     def draw() -> Drawn:
-        drawing = make()
+        try:
+            drawing = make()
+        except SelectionError as error:
+            return Drawn(f"<p>{html.escape(str(error))}</p>", wide=False)
         label = f"{title}. The table below has every number."
         svg = inline.svg(drawing, label=label, prefix=prefix, trim=_TRIM)
         return Drawn(svg, wide=bool(drawing.get_figwidth() > _WIDEST_INCHES))
 
     return Figure(title, draw, table, tuple(notes))
+
+
+def of_setting(
+    here: Here, make: Callable[[], Drawing], title: str, section: str, table: Table, notes: Sequence[str]
+) -> Figure | Data:
+    """The chart of a section for a setting; of those beyond the first MOST_DRAWN the table alone."""
+    if here.place < MOST_DRAWN:
+        return figure(make, title, f"{section}-{here.place}", table, notes)
+    return Data(table, notes=(f"Charts show the first {MOST_DRAWN} settings; tables have all.", *notes))
 
 
 @dataclass(frozen=True)

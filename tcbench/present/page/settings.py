@@ -5,34 +5,69 @@ Knows nothing of what is shown of them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tcbench.analysis.summary import CellSummary, Setting
 from tcbench.present.charts.provenance import provenance_of
+from tcbench.present.format import listed
+
+MOST_DRAWN = 24
+"""Settings that have charts, and configs and batch sizes in each: a bar and a panel take milliseconds. Tables have all
+cells."""
+
+MOST_LADDERS = 8
+"""Ladders that are drawn of a setting; the table has all of them."""
+
+MOST_TRIALS, MOST_RUNS = 5000, 1000
+"""Rows: a page of 4 MB, which a browser still sorts at once."""
+
+
+def left_out(there: Mapping[str, int]) -> list[str]:
+    """A line on what a chart does not show of so many configs or the like; none where it shows all."""
+    first = [f"the first {MOST_DRAWN} of {n:,} {what}" for what, n in there.items() if n > MOST_DRAWN]
+    return [f"The chart shows {listed(first)}; the table has all."] if first else []
 
 
 @dataclass(frozen=True)
 class Here:
-    """All cells of one setting. `name` tells it from the page's other settings, empty where there is only one."""
+    """All cells of one setting, by its place on the page. `name` tells it from the page's other settings, empty where
+    there is only one."""
 
     setting: Setting
     name: str
     summaries: tuple[CellSummary, ...]
+    place: int = 0
 
     @property
     def unit(self) -> str:
         """The name of what a step works on `batch_size` of."""
         return self.setting.cell.unit
 
-    @property
-    def batch_sizes(self) -> tuple[int, ...]:
-        """Ascending."""
-        return tuple(sorted({summary.cell.batch_size for summary in self.summaries}))
+    @functools.cached_property
+    def by_batch_size(self) -> dict[int, tuple[CellSummary, ...]]:
+        """The cells of each batch size, in the order of the results; sizes ascending."""
+        groups: dict[int, list[CellSummary]] = {}
+        for summary in self.summaries:
+            groups.setdefault(summary.cell.batch_size, []).append(summary)
+        return {batch_size: tuple(groups[batch_size]) for batch_size in sorted(groups)}
 
-    def at(self, batch_size: int) -> tuple[CellSummary, ...]:
-        """The cells of a batch size, in the order of the results."""
-        return tuple(summary for summary in self.summaries if summary.cell.batch_size == batch_size)
+    @functools.cached_property
+    def configs(self) -> tuple[str, ...]:
+        """In the order of the results."""
+        return tuple(dict.fromkeys(summary.cell.config for summary in self.summaries))
+
+    @functools.cached_property
+    def drawn(self) -> tuple[CellSummary, ...]:
+        """The cells that charts show."""
+        configs, batch_sizes = {*self.configs[:MOST_DRAWN]}, {*[*self.by_batch_size][:MOST_DRAWN]}
+        return tuple(s for s in self.summaries if s.cell.config in configs and s.cell.batch_size in batch_sizes)
+
+    @property
+    def left_out(self) -> list[str]:
+        """A line on what charts of all configs do not show, as `left_out`."""
+        return left_out({"configs": len(self.configs), "batch sizes": len(self.by_batch_size)})
 
 
 @dataclass(frozen=True)
@@ -50,7 +85,10 @@ class Settings:
             groups.setdefault(summary.setting, []).append(summary)
         provenance = provenance_of(groups)
         return Settings(
-            tuple(Here(setting, provenance.names[setting], tuple(group)) for setting, group in groups.items()),
+            tuple(
+                Here(setting, provenance.names[setting], tuple(group), place)
+                for place, (setting, group) in enumerate(groups.items())
+            ),
             tuple(provenance.common),
         )
 

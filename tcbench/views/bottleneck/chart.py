@@ -23,9 +23,12 @@ from tcbench.present.charts.palette import INK, OTHER, PHASE_COLOURS, QUIET
 from tcbench.present.charts.provenance import provenance_of, small_print
 from tcbench.present.charts.text import DPI, LEGEND, config_name, drawable, shortened
 from tcbench.present.charts.wording import ended
-from tcbench.present.format import milliseconds
+from tcbench.present.format import counted, milliseconds
 from tcbench.present.simulated import marked
 from tcbench.present.tables import config_in_ladder
+
+MOST_PHASES = 12
+"""Phases that have an entry in the legend and blocks of their own; a step's others are one block."""
 
 _COLUMNS = 3
 _ROW = 0.235
@@ -53,8 +56,8 @@ def bottleneck_chart(explanations: Sequence[Explanation], *, title: str = "What 
     facts = small_print(summaries, common, whiskers=True).split(" · ")
     title = marked(title, (summary.environment for summary in summaries))
     page = Page(title, "", [how, " · ".join(fact for fact in facts if not fact.startswith("whisker:"))])
-    names = dict.fromkeys(phase.name for bottleneck in known for phase in bottleneck.phases)
-    page.legend([[Patch(facecolor=PHASE_COLOURS.get(name, OTHER), label=drawable(name)) for name in names]])
+    names, others = _legend(known)
+    page.legend([[Patch(facecolor=PHASE_COLOURS.get(name, OTHER), label=drawable(name)) for name in (*names, *others)]])
     columns = min(_COLUMNS, len(batch_sizes))
     grid = page.panels([_ROW * len(labels)] * math.ceil(len(batch_sizes) / columns), columns)
     panels = list(zip(batch_sizes, grid.flat, strict=False))
@@ -77,11 +80,22 @@ def bottleneck_chart(explanations: Sequence[Explanation], *, title: str = "What 
     for batch_size, axes in panels:
         axes.set_xlim(0, longest_ms / (1 - _VERDICT * DPI / axes.bbox.width))
         axes.xaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 2.5, 5, 10]))
-        _draw_rows(axes, [cells.get((config, batch_size)) for config in configs])
+        _draw_rows(axes, [cells.get((config, batch_size)) for config in configs], names)
     return page.figure
 
 
-def _draw_rows(axes: Axes, rows: Sequence[Explanation | None]) -> None:
+def _legend(known: Sequence[Bottleneck]) -> tuple[list[str], list[str]]:
+    """The longest phases in the order of a step, and a name for all others where there are any."""
+    host_s: dict[str, float] = {}
+    for bottleneck in known:
+        for phase in bottleneck.phases:
+            host_s[phase.name] = host_s.get(phase.name, 0.0) + phase.host_s
+    longest = sorted(host_s, key=lambda name: -host_s[name])[:MOST_PHASES]
+    others = len(host_s) - len(longest)
+    return [name for name in host_s if name in longest], [counted(others, "other phase")] if others else []
+
+
+def _draw_rows(axes: Axes, rows: Sequence[Explanation | None], names: Sequence[str]) -> None:
     """Phases of all rows as one collection: an artist for each would take most of a report's time."""
     blocks: list[tuple[float, float, float]] = []  # row, begin and end in ms
     colours, texts = [], []
@@ -91,12 +105,13 @@ def _draw_rows(axes: Axes, rows: Sequence[Explanation | None]) -> None:
             put(axes, _why(one), (0, row), (3, 0), ha="left", color=QUIET)
             continue
         bottleneck, at_ms = one.bottleneck, 0.0
-        for phase in bottleneck.phases:
-            blocks.append((row, at_ms, at_ms + phase.host_s * 1e3))
-            colours.append(PHASE_COLOURS.get(phase.name, OTHER))
-            texts.append(
-                f"{one.summary.cell.label}\n{phase.name} {milliseconds(phase.host_s)}\n{_sentence(bottleneck)}"
-            )
+        phases = [(phase.name, phase.host_s) for phase in bottleneck.phases if phase.name in names]
+        if others_s := [phase.host_s for phase in bottleneck.phases if phase.name not in names]:
+            phases.append((counted(len(others_s), "other phase"), math.fsum(others_s)))
+        for name, host_s in phases:
+            blocks.append((row, at_ms, at_ms + host_s * 1e3))
+            colours.append(PHASE_COLOURS.get(name, OTHER))
+            texts.append(f"{one.summary.cell.label}\n{name} {milliseconds(host_s)}\n{_sentence(bottleneck)}")
             at_ms = blocks[-1][2]
         step_ms = bottleneck.step_s * 1e3
         steps.append((row, step_ms))

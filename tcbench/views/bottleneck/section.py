@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -13,7 +14,6 @@ from tcbench.present.page.page import (
     AnyBlock,
     Badge,
     Field,
-    Figure,
     Heading,
     Paragraph,
     Piece,
@@ -44,13 +44,13 @@ def section(explanations: Sequence[Explanation], settings: Settings, ceiling: st
     if not any(one.bottleneck for one in explanations):
         return None
     blocks: list[AnyBlock] = [Points(tuple(_counted(explanations)))]
-    for place, here in enumerate(settings.here):
+    for here in settings.here:
         cells = [one for one in explanations if one.summary.setting == here.setting]
         if not any(one.bottleneck for one in cells):
             continue
         if here.name:
             blocks.append(Heading(here.name))
-        blocks.append(_figure(here, cells, notes(explanations, ceiling), f"bottlenecks-{place}"))
+        blocks.append(_figure(here, cells, notes(explanations, ceiling)))
     return Section("bottlenecks", "What holds it back", tuple(blocks))
 
 
@@ -78,16 +78,20 @@ def _badge(bottleneck: Bottleneck, phase: str | None) -> Badge:
     return badge if phase is None else replace(badge, word=phase)
 
 
-def _figure(here: Here, cells: Sequence[Explanation], remarks: Sequence[str], prefix: str) -> Figure:
+def _figure(here: Here, cells: Sequence[Explanation], remarks: Sequence[str]) -> AnyBlock:
     title = "Where the host's time goes in a step" + (f", {here.name}" if here.name else "")
-    return drawings.figure(lambda: bottleneck_chart(cells, title=""), title, prefix, _table(here, cells), remarks)
+    keys = {summary.key for summary in here.drawn}
+    drawn = [one for one in cells if one.summary.key in keys]
+    remarks = [*here.left_out, *remarks]
+    chart = functools.partial(bottleneck_chart, drawn, title="")
+    return drawings.of_setting(here, chart, title, "bottlenecks", _table(here, cells), remarks)
 
 
 def _table(here: Here, cells: Sequence[Explanation]) -> Table:
     stages = Stages.of(cells)
     beside = (f"#{stage}" for stage in stages.headings)
     names = ("#batch", "config", "verdict", "#input", "#host", *beside, "#step", f"#{here.unit}/s", "next", "#at most")
-    ordered = [one for size in here.batch_sizes for one in cells if one.summary.cell.batch_size == size]
+    ordered = sorted(cells, key=lambda one: one.summary.cell.batch_size)
     return Table(
         caption="What holds each cell back, and what to try next" + (f", {here.name}" if here.name else ""),
         columns=columns(*names, f"#{heading(one.summary.environment for one in cells)}"),

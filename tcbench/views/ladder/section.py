@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from tcbench.analysis.ladder import Climb, LadderLike, LadderStep, derive
+from tcbench.analysis.ladder import Climb, DerivedLadder, LadderStep, derive
 from tcbench.present.format import counted, factor, limits
 from tcbench.present.page import drawings
-from tcbench.present.page.page import AnyBlock, Field, Figure, Heading, Section, Table
-from tcbench.present.page.settings import Here, Settings
+from tcbench.present.page.page import AnyBlock, Field, Heading, Section, Table
+from tcbench.present.page.settings import MOST_DRAWN, MOST_LADDERS, Here, Settings, left_out
 from tcbench.present.page.wording import columns, figure, middle, why
 from tcbench.views.ladder.chart import ladder_chart
 
 TITLE = "What each rung buys"
-
-MOST = 8
-"""Ladders that are drawn of a setting; the table has all of them."""
 
 _HOW = "A bar runs from the throughput before its rung to those with it; the factor is over the step before."
 
@@ -25,7 +23,7 @@ def section(climbs: Sequence[Climb], settings: Settings) -> Section | None:
     blocks: list[AnyBlock] = []
     # Of all settings together, as the climbs are: one of them alone may give its ladders other names.
     known = derive([summary for here in settings.here for summary in here.summaries])
-    for place, here in enumerate(settings.here):
+    for here in settings.here:
         ladders: dict[str, list[Climb]] = {}
         for climb in climbs:
             if climb.setting == here.setting:
@@ -35,23 +33,26 @@ def section(climbs: Sequence[Climb], settings: Settings) -> Section | None:
         }
         if ladders:
             blocks += [Heading(here.name)] if here.name else []
-            blocks.append(_figure(here, known, ladders, f"rungs-{place}"))
+            blocks.append(_figure(here, known, ladders))
     return Section("rungs", TITLE, tuple(blocks)) if blocks else None
 
 
-def _figure(here: Here, known: Sequence[LadderLike], ladders: dict[str, list[Climb]], prefix: str) -> Figure:
-    longest = sorted(ladders, key=lambda name: -len(ladders[name][0].steps))[:MOST]
-    drawn = [ladder for ladder in known if ladder.name in longest]
-    notes = [_HOW]
-    if len(ladders) > MOST:
-        notes.append(f"The longest {MOST} of {counted(len(ladders), 'ladder')} are drawn; the table has all of them.")
+def _figure(here: Here, known: Sequence[DerivedLadder], ladders: dict[str, list[Climb]]) -> AnyBlock:
+    longest = sorted(ladders, key=lambda name: -len(ladders[name][0].steps))[:MOST_LADDERS]
+    drawn = [replace(one, configs=one.configs[:MOST_DRAWN]) for one in known if one.name in longest]
+    shown = [summary for cells in [*here.by_batch_size.values()][:MOST_DRAWN] for summary in cells]
+    of_ladder = max(len(climbs[0].steps) for climbs in ladders.values())
+    notes = [_HOW, *left_out({"configs of a ladder": of_ladder, "batch sizes": len(here.by_batch_size)})]
+    if len(ladders) > MOST_LADDERS:
+        many = counted(len(ladders), "ladder")
+        notes.append(f"The longest {MOST_LADDERS} of {many} are drawn; the table has all of them.")
     title = f"{here.unit.capitalize()} per second gained or lost by each rung" + (f", {here.name}" if here.name else "")
     table = Table(
         caption=f"What each rung buys{here.name and f', {here.name}'}",
         columns=columns("ladder", "#batch", "config", "adds", "#before", "#after", "#factor", "95% interval"),
         rows=tuple(_fields(climb, step) for climbs in ladders.values() for climb in climbs for step in climb.steps),
     )
-    return drawings.figure(lambda: ladder_chart(here.summaries, drawn, title=""), title, prefix, table, notes)
+    return drawings.of_setting(here, lambda: ladder_chart(shown, drawn, title=""), title, "rungs", table, notes)
 
 
 def _fields(climb: Climb, step: LadderStep) -> tuple[Field, ...]:

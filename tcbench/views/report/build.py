@@ -44,7 +44,7 @@ class Compared:
 class Results:
     """All that a page is made of. `records` are those that `store.current` leaves, one at least; `explanations` are of
     the same. `ceiling`: whose arithmetic bounds what a rung can gain. `notes` are what was said of the files. `beside`
-    names the file of all trials, for where there are more than the page shows (`trials.MOST`)."""
+    names the file of all trials, for where there are more than the page shows (MOST_TRIALS)."""
 
     records: tuple[Record, ...]
     explanations: tuple[Explanation, ...]

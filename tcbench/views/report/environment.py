@@ -9,11 +9,9 @@ from tcbench.present import simulated
 from tcbench.present.format import counted, libraries, listed, size
 from tcbench.present.naming import project_name, tcbench_name
 from tcbench.present.page.page import AnyBlock, Data, Facts, Field, Heading, Section, Table
-from tcbench.present.page.settings import Settings
+from tcbench.present.page.settings import MOST_RUNS, Settings
 from tcbench.present.page.wording import columns, figure
 from tcbench.present.tables import many_ranks
-
-MOST_RUNS = 1000
 
 
 def section(records: Sequence[Record], settings: Settings) -> Section:

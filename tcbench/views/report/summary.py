@@ -164,10 +164,6 @@ def _bought(climb: Climb) -> Paragraph:
     return say(*parts, *(words if total else ()), ".")
 
 
-def _sizes(batch_sizes: Sequence[int]) -> str:
-    return f"{plural(len(batch_sizes), 'batch size')} {numbers(batch_sizes)}"
-
-
 def _missing(here: Here) -> tuple[tuple[Badge | None, Paragraph], ...]:
     """Cells without a number and cells of which only some trials succeeded, those with one reason together."""
     groups: dict[tuple[str, str], list[CellSummary]] = {}

@@ -11,14 +11,12 @@ from tcbench.present.format import milliseconds, size
 from tcbench.present.naming import rate_unit
 from tcbench.present.page.drawings import Swatches
 from tcbench.present.page.page import Column, Data, Field, Section, Table
+from tcbench.present.page.settings import MOST_TRIALS
 from tcbench.present.page.wording import STATUS_BADGES, badge, figure
 from tcbench.present.tables import many_ranks
 from tcbench.views.report.environment import when
 
 FILTERS = ("config", "batch", "ranks", "status")
-
-MOST = 5000
-"""Rows: a page of 4 MB, which a browser still sorts at once."""
 
 _LONGEST = 200
 """Letters of a text in a row."""
@@ -50,10 +48,10 @@ def section(records: Sequence[Record], swatches: Swatches, beside: str | None = 
         Column("run"),
         Column("reason", long=True),
     )
-    rows = tuple(_row(record, swatches, several, with_ranks) for record in records[-MOST:])
+    rows = tuple(_row(record, swatches, several, with_ranks) for record in records[-MOST_TRIALS:])
     title, notes = "Every trial", [f"{unit} of one trial: all of its counted steps over their total time."]
-    if len(records) > MOST:
-        title = f"The last {MOST:,} of {len(records):,} trials"
+    if len(records) > MOST_TRIALS:
+        title = f"The last {MOST_TRIALS:,} of {len(records):,} trials"
         notes.append(f"All {len(records):,} trials stand in {beside}, beside this page.")
     table = Table(title, columns, rows, tuple(key for key in FILTERS if any(column.key == key for column in columns)))
     return Section("trials", title, (Data(table, notes=tuple(notes)),))

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 
 from tcbench.analysis.scaling import Curve, Point
-from tcbench.core.errors import SelectionError
 from tcbench.present.format import counted, factor, milliseconds, percent
 from tcbench.present.naming import rate_unit
 from tcbench.present.page import drawings
 from tcbench.present.page.drawings import Swatches
-from tcbench.present.page.page import AnyBlock, Data, Field, Paragraph, Section, Table, say, strong
+from tcbench.present.page.page import Field, Paragraph, Section, Table, say, strong
 from tcbench.present.page.settings import Settings
 from tcbench.present.page.wording import columns, figure, middle, spaced
 from tcbench.views.scaling.chart import scaling_chart
@@ -41,14 +39,8 @@ def section(curves: Sequence[Curve], settings: Settings, swatches: Swatches) -> 
         ),
     )
     remarks = notes(curves)
-    block: AnyBlock
-    try:
-        drawing = scaling_chart(curves, title="")
-    except SelectionError as error:  # too much for one chart, or nothing measured
-        block = Data(table, notes=(str(error), *remarks))
-    else:
-        block = drawings.figure(functools.partial(lambda made: made, drawing), title, "scaling", table, remarks)
-    return Section("scaling", "Scaling over ranks", (block,))
+    chart = drawings.figure(lambda: scaling_chart(curves, title=""), title, "scaling", table, remarks)
+    return Section("scaling", "Scaling over ranks", (chart,))
 
 
 def sentence(curves: Sequence[Curve]) -> Paragraph | None:

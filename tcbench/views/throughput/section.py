@@ -10,7 +10,7 @@ from tcbench.analysis.summary import CellSummary, Key, base_config, best
 from tcbench.present.format import factor, limits, milliseconds, size
 from tcbench.present.page import drawings
 from tcbench.present.page.drawings import Swatches
-from tcbench.present.page.page import AnyBlock, Field, Figure, Heading, Section, Table
+from tcbench.present.page.page import AnyBlock, Field, Heading, Section, Table
 from tcbench.present.page.settings import Here, Settings
 from tcbench.present.page.wording import STATUS_BADGES, badge, columns, figure, middle
 from tcbench.views.throughput.chart import throughput_chart
@@ -23,24 +23,24 @@ Speedups = Mapping[Key, Interval | None]
 def section(settings: Settings, over_base: Speedups, swatches: Swatches) -> Section:
     """Setting by setting."""
     blocks: list[AnyBlock] = []
-    for place, here in enumerate(settings.here):
+    for here in settings.here:
         if here.name:
             blocks.append(Heading(here.name))
-        blocks.append(_figure(here, over_base, swatches, f"throughput-{place}"))
+        blocks.append(_figure(here, over_base, swatches))
     return Section("throughput", "Throughput", tuple(blocks))
 
 
-def _figure(here: Here, over_base: Speedups, swatches: Swatches, prefix: str) -> Figure:
+def _figure(here: Here, over_base: Speedups, swatches: Swatches) -> AnyBlock:
     title = f"{here.unit.capitalize()} per second" + (f", {here.name}" if here.name else "")
-    notes = footnotes(here.summaries)
-    if any(len(here.at(batch_size)) > 1 and best(here.at(batch_size)) for batch_size in here.batch_sizes):
+    notes = [*here.left_out, *footnotes(here.summaries)]
+    if any(len(cells) > 1 and best(cells) for cells in here.by_batch_size.values()):
         base = base_config(here.summaries)
         notes.append(
             f"Bold in the table: the fastest at its batch size. Factors are over {base} at the same batch size."
         )
     table = _table(title, here, over_base, swatches)
-    chart = functools.partial(throughput_chart, here.summaries, title=f"{here.unit.capitalize()} per second")
-    return drawings.figure(chart, title, prefix, table, notes)
+    chart = functools.partial(throughput_chart, here.drawn, title=f"{here.unit.capitalize()} per second")
+    return drawings.of_setting(here, chart, title, "throughput", table, notes)
 
 
 def _table(title: str, here: Here, over_base: Speedups, swatches: Swatches) -> Table:
@@ -60,7 +60,7 @@ def _table(title: str, here: Here, over_base: Speedups, swatches: Swatches) -> T
         columns=columns(*names),
         rows=tuple(
             _fields(summary, over_base[summary.key], swatches, summary is fastest and len(cells) > 1)
-            for cells in map(here.at, here.batch_sizes)
+            for cells in here.by_batch_size.values()
             for fastest in [best(cells)]
             for summary in cells
         ),

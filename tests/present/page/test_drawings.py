@@ -5,6 +5,7 @@ import re
 import factories
 from matplotlib.figure import Figure
 
+from tcbench.core.errors import SelectionError
 from tcbench.present.charts.inline import variable
 from tcbench.present.charts.palette import fill
 from tcbench.present.page import drawings
@@ -27,6 +28,13 @@ def test_a_swatch_has_the_fill_that_its_config_has_in_every_chart():
 def test_a_chart_wider_than_the_page_says_so():
     assert not drawings.figure(lambda: Figure(figsize=(10, 2)), "a", "b", TABLE).drawn.wide
     assert drawings.figure(lambda: Figure(figsize=(18, 2)), "a", "b", TABLE).drawn.wide
+
+
+def test_what_cannot_be_drawn_says_why_in_the_place_of_the_chart():
+    def none() -> Figure:
+        raise SelectionError("nothing of <b> to draw")
+
+    assert drawings.figure(none, "a", "b", TABLE).drawn.svg == "<p>nothing of &lt;b&gt; to draw</p>"
 
 
 def test_a_name_never_becomes_markup():

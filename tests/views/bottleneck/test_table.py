@@ -11,10 +11,11 @@ import pytest
 from reports import results
 from rich.console import Console
 
+from tcbench.analysis import explanation
 from tcbench.analysis.diff import of_records
 from tcbench.analysis.explanation import explain
 from tcbench.analysis.roofline import Ceilings, roofline
-from tcbench.analysis.summary import CellSummary, Setting, summarise
+from tcbench.analysis.summary import CellSummary, Setting, ratio, summarise
 from tcbench.core.record import TAKE_ENOUGH, PhaseTimes
 from tcbench.present.page.render import render
 from tcbench.views.bottleneck import table as view
@@ -109,3 +110,18 @@ def test_many_cells_take_no_more_time_each(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(CellSummary, "setting", property(setting))
     explain(factories.make_record(batch_size=n) for n in range(1, 41))
     assert 0 < len(asked) <= 3 * 40
+
+
+def test_a_cell_is_compared_with_configs_that_may_be_tried_next_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = list[str]()
+
+    def counting(other: CellSummary, summary: CellSummary):
+        asked.append(f"{other.cell.config} over {summary.cell.config}")
+        return ratio(other, summary)
+
+    monkeypatch.setattr(explanation, "ratio", counting)
+    explain(factories.make_record(f"fp32+x{n}") for n in range(40))
+    assert not asked
+    explain(map(factories.make_record, ("fp32", "fp32+dali", "fp32+x", "bf16", "fp32+dali+batched")))
+    over = ["fp32+dali", "fp32+x", "bf16", "fp32+dali+batched"]
+    assert asked == [*(f"{config} over fp32" for config in over), "fp32+dali+batched over fp32+dali"]

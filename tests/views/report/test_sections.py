@@ -14,8 +14,11 @@ import reports
 import timelines
 
 from tcbench.analysis.compare import compare
-from tcbench.core.record import GpuFacts, GpuSamples, GpuState
+from tcbench.core.record import GpuFacts, GpuSamples, GpuState, PhaseTimes
+from tcbench.present.page import drawings
 from tcbench.present.page.page import Data, Facts, Figure, Heading, Notice, Page, Points, Prose
+from tcbench.present.page.settings import MOST_DRAWN
+from tcbench.views.bottleneck.chart import MOST_PHASES
 from tcbench.views.ladder import section as rungs
 from tcbench.views.report import environment, trials
 from tcbench.views.report.build import Compared, build
@@ -125,7 +128,7 @@ def test_two_ladders_of_one_base_have_names_of_their_own():
 
 
 def test_of_many_ladders_the_longest_are_drawn_and_the_table_has_all(monkeypatch):
-    monkeypatch.setattr(rungs, "MOST", 1)
+    monkeypatch.setattr(rungs, "MOST_LADDERS", 1)
     configs = ("fp16", "fp16+dali", "fp32", "fp32+dali", "fp32+dali+batched")
     records = [record for config in configs for record in factories.make_trials(config, trials=2)]
     [figure] = blocks(reports.results(records), "rungs", Figure)
@@ -365,7 +368,7 @@ def test_the_current_records_of_any_form_make_a_page():
 
 
 def test_of_many_trials_the_page_shows_the_last_and_names_the_file_of_all(monkeypatch):
-    monkeypatch.setattr(trials, "MOST", 3)
+    monkeypatch.setattr(trials, "MOST_TRIALS", 3)
     records = factories.make_trials("fp32", trials=4)
     few = dataclasses.replace(reports.results(records[1:]), beside="r-trials.csv")
     assert blocks(few, "trials", Data)[0].table.caption == "Every trial"
@@ -386,6 +389,38 @@ def test_of_many_runs_the_page_shows_the_last(monkeypatch):
     records = [factories.make_record(run_id=f"cpu-{n}", trial=n) for n in range(3)]
     runs = blocks(reports.results(records), "environment", Data)[-1].table
     assert (runs.caption, [row[0] for row in texts(runs)]) == ("The last 2 of 3 runs", ["cpu-1", "cpu-2"])
+
+
+@pytest.mark.parametrize("what", ["configs", "batch sizes"])
+def test_of_many_configs_or_batch_sizes_charts_show_the_first_and_say_so(what):
+    n = MOST_DRAWN + 1
+    names = [("fp32" + "+x" * i, 4) if what == "configs" else ("fp32", i + 1) for i in range(n)]
+    results = reports.results([factories.make_record(*name) for name in names])
+    for section in ("throughput", "bottlenecks"):
+        [figure] = blocks(results, section, Figure)
+        assert len(figure.table.rows) == n
+        shown = {text.split("\n")[0] for text in tooltips(figure)}
+        assert len(shown) == n - 1 and not any(factories.make_cell(*names[-1]).label in text for text in shown)
+        assert f"The chart shows the first {n - 1} of {n} {what}; the table has all." in figure.notes
+    of_one_less = reports.results([factories.make_record(*name) for name in names[:-1]])
+    assert not any("The chart shows" in note for note in blocks(of_one_less, "throughput", Figure)[0].notes)
+
+
+def test_of_many_settings_the_first_have_charts(monkeypatch):
+    monkeypatch.setattr(drawings, "MOST_DRAWN", 2)
+    records = [factories.make_record(cell=factories.make_cell(image_size=32 * n)) for n in (1, 2, 3)]
+    figures = blocks(reports.results(records), "throughput")
+    assert [type(block) for block in figures] == [Heading, Figure, Heading, Figure, Heading, Data]
+    assert figures[-1].notes[0] == "Charts show the first 2 settings; tables have all."
+
+
+def test_of_many_phases_a_chart_shows_the_longest_and_the_rest_as_one():
+    phases = [PhaseTimes(name=f"phase {n}", host_s=((1 + n % 20) * 1e-4,) * 5) for n in range(300)]
+    measurement = factories.make_measurement(factories.make_step_times(0.5), phases=tuple(phases))
+    [figure] = blocks(reports.results([factories.make_record(measurement=measurement)]), "bottlenecks", Figure)
+    legend = [text for text in drawn(figure) if re.search(r"phase \d+$|other phases$", text)]
+    assert {*legend} == {*(f"phase {n}" for n in range(19, 20 * MOST_PHASES, 20)), "288 other phases"}
+    assert len(tooltips(figure)) == MOST_PHASES + 1 and "288 other phases 291 ms" in tooltips(figure)[-1]
 
 
 # -- many ranks ----------------------------------------------------------------------------------------------------
@@ -431,9 +466,9 @@ def test_a_page_of_one_rank_says_nothing_of_ranks():
 
 def test_what_cannot_be_drawn_of_ranks_is_still_in_the_table():
     failed = [factories.make_record(cell=factories.make_cell("fp32", 4, ranks=n), status="oom") for n in (1, 2)]
-    [data] = blocks(reports.results(failed), "scaling", Data)
-    assert [row[2:4] for row in texts(data.table)] == [["1", "oom"], ["2", "oom"]]
-    assert data.notes[0].startswith("no cell of these results was measured: ")
+    [figure] = blocks(reports.results(failed), "scaling", Figure)
+    assert [row[2:4] for row in texts(figure.table)] == [["1", "oom"], ["2", "oom"]]
+    assert figure.drawn.svg.startswith("<p>no cell of these results was measured: ")
 
 
 def test_a_network_bound_cell_has_its_badge_and_the_stage_a_column():
