@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -222,7 +223,8 @@ def _run(
             if whether:
                 say(whether)
             say(planning.rounds_line(state))
-            with RunProgress(stderr, state.costs, state.certain(), quiet) as progress:
+            expected = replace(state.costs, remaining=tuple(to_run()))
+            with RunProgress(stderr, expected, state.certain(), quiet) as progress:
                 launch = Launch(variables={messages.CORES: str(cores)})
                 runner = Runner(
                     path.stem, plan.timeout_s, listen=progress.listen, launch=launch, launcher=launcher, plan=plan.key

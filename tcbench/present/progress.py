@@ -114,7 +114,9 @@ class RunProgress(_Live):
             of = f"{message.plans} plans so far, {duration(self._tuning_s)} of at most {duration(budget_s)}"
             self._progress.update(self._task, description=f"{name}: tuning, {of}")
         elif isinstance(message, Stepped):
-            self._seen_of_running = self._estimate.tuned(cell, self._tuning_s).stepped(cell, message.step_time_s)
+            tuned = self._estimate.tuned(cell, self._tuning_s)
+            first = message.stage == "warm-up" and message.steps < 2  # it also prepares all that is kept
+            self._seen_of_running = tuned if first else tuned.stepped(cell, message.step_time_s)
             rate = cell.images_per_step / message.step_time_s
             what = f"{name}: {message.stage}, {message.steps} steps, {number(rate)} {cell.unit}/s"
             self._progress.update(self._task, description=what)

@@ -248,16 +248,17 @@ def test_changed_files_of_tcbench_and_of_an_own_step_are_other_code(tmp_path, mo
 def test_the_time_left_is_that_of_the_trials_that_fit_the_budget_by_what_was_seen(tmp_path, trials_of_30_s):
     done = tcbench(tmp_path, *RUN, "--bs", "4", "--budget", "100s")
     lines = [line for line in done.err.splitlines() if line.startswith("[")]
-    assert lines[1].startswith("[2/2] round 1 of about 2: ") and lines[1].endswith("(ETA 30 s)")
-    assert lines[2].startswith("[3] round 2 of about 2: fp32, batch size 4: ")
+    assert lines[1].startswith("[2/2] round 1: ") and lines[1].endswith("(ETA 30 s)")
+    assert lines[2].startswith("[3] round 2: fp32, batch size 4: ")
 
 
 @pytest.mark.parametrize(
     ("words", "counts"),
     [
-        (("--trials", "3"), [f"[{n}/6] round {r} of 3" for n, r in enumerate((1, 1, 2, 2, 3, 3), start=1)]),
+        (("--trials", "3"), [f"[{n}/6] round {r} of 3:" for n, r in enumerate((1, 1, 2, 2, 3, 3), start=1)]),
         # Of the time for eight trials the two of the second round take half.
-        (("--budget", "240s"), ["[1/2] round 1 of about ", "[2/2] round 1 of about 4", "[3] round 2 of about 4"]),
+        (("--budget", "240s"), ["[1/2] round 1:", "[2/2] round 1:", "[3] round 2:", "[4] round 2:", "[5] round 3:"]),
+        (("--budget", "240s", "--trials", "9"), ["[1/2] round 1 of at most 9:"]),
     ],
 )
 def test_the_count_of_a_run_never_goes_down_whatever_its_trials_take(tmp_path, trials_of_30_s, words, counts):

@@ -72,12 +72,12 @@ def test_where_nobody_knows_how_many_trials_there_will_be_those_that_are_over_ar
     with RunProgress(out, estimate(()), None, quiet=False) as progress:
         for _ in range(done):
             progress.finished(factories.make_record(cell=cell))
-        progress.begin("round 2 of about 3", [cell], None)
+        progress.begin("round 2 of at most 5", [cell], None)
         progress.listen(cell, done, Stepped("timed", 6, 0.1))
         progress._progress.refresh()
         drawn = re.sub("\x1b[^a-zA-Z]*[a-zA-Z]", "", out.file.getvalue().rpartition("\r")[2])
     assert drawn.startswith(shown)
-    assert " round 2 of about 3: fp32, batch size 4: timed" in drawn
+    assert " round 2 of at most 5: fp32, batch size 4: timed" in drawn
 
 
 def test_tuning_shows_its_budget_which_the_eta_counts_until_a_step_is_done():
@@ -92,6 +92,16 @@ def test_tuning_shows_its_budget_which_the_eta_counts_until_a_step_is_done():
         assert progress._remaining_s() == pytest.approx(before_s + 60, abs=0.5)
         progress.listen(cell, 0, Stepped("warm-up", 1, estimate([cell]).step_s(cell)))
         assert progress._remaining_s() == pytest.approx(before_s + 12, abs=0.5)
+
+
+def test_the_first_step_which_prepares_says_nothing_of_the_others():
+    cell = factories.make_cell("fp32")
+    with RunProgress(Console(file=io.StringIO()), estimate([cell]), 1, quiet=False) as progress:
+        before_s = progress._remaining_s()
+        progress.listen(cell, 0, Stepped("warm-up", 1, 20.0))
+        assert progress._remaining_s() == pytest.approx(before_s, abs=0.5)
+        progress.listen(cell, 0, Stepped("warm-up", 2, 20.0))
+        assert progress._remaining_s() > before_s + 100
 
 
 def test_quiet_is_quiet():

@@ -126,10 +126,13 @@ def summary_json(
 
 
 def round_label(rounds: Rounds) -> str:
-    """The round of the next trial: "round 2 of about 3"; empty where there is to be one only."""
-    numbers = [number for _, number in rounds.ahead()]
-    about = "" if rounds.budget_s is None else "about "
-    return f"round {numbers[0] + 1} of {about}{max(numbers) + 1}" if any(numbers) else ""
+    """The round of the next trial, of as many as there can be: "round 2 of at most 5"; empty where that is one. How
+    many a budget has time for changes with every trial; the ETA says it."""
+    if rounds.trials == 1:
+        return ""
+    most = "at most " * (rounds.budget_s is not None)
+    of = "" if rounds.trials is None else f" of {most}{rounds.trials}"
+    return f"round {next(rounds.ahead())[1] + 1}{of}"
 
 
 def tally(summaries: Sequence[CellSummary]) -> str:

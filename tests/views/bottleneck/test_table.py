@@ -53,10 +53,11 @@ def test_no_table_cuts_its_words(models: tuple[str, ...], width: int, with_needs
 
 
 def test_what_may_not_be_compared_stands_under_a_heading_of_its_own() -> None:
+    packages = {"chainer": "7.8.1", "numpy": "1.0"}
     records = [
         factories.make_record(run_id="here"),
         factories.make_record(run_id="there", environment=factories.make_environment("box")),
-        factories.make_record(run_id="older", environment=factories.make_environment(packages={"numpy": "1.0"})),
+        factories.make_record(run_id="older", environment=factories.make_environment(packages=packages)),
         factories.make_record(cell=factories.make_cell(threads=1), run_id="here"),
     ]
     assert {name for name, _ in view.by_code(explain(records))} == {
