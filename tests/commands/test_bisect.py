@@ -105,6 +105,8 @@ def test_the_commit_that_made_a_cell_slower_is_named_and_broken_ones_are_skipped
     refused = tcbench(project, "explain")
     assert refused.code == 2 and "no run of yours" in refused.err
     assert list(project.glob(f"results/*/bisect-*-{slow[:12]}{SUFFIX}"))
+    trials = "".join(path.read_text() for path in project.glob(f"results/*/bisect-*{SUFFIX}"))
+    assert record.trials == len(trials.splitlines())
 
 
 @pytest.mark.usefixtures("stand_ins")

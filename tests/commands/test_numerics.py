@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -190,6 +191,17 @@ def test_a_worker_that_dies_talks_nonsense_or_takes_too_long_is_a_run_that_faile
     assert reason("raise SystemExit('no luck')").endswith("(exit code 1): no luck")
     assert reason("os.write(p, b'{}\\n'); time.sleep(20)") == "the worker sent something that is no message"
     assert reason("time.sleep(60)", 0.5) == "no result after 0.5 s (--timeout)"
+
+
+def test_no_more_runs_train_at_once_than_asked(tmp_path):
+    setting = plan.setting(load("cpu"), host(), plan.Asked(steps=2), 1, None)
+    log = f"open({str(tmp_path / 'log')!r}, 'a').write"
+    command = [sys.executable, "-c", f"import time; {log}('+'); time.sleep(0.3); {log}('-')"]
+    ended = list(Runner(2, 30.0, command=lambda pipe: command).run(plan.jobs(setting, 1, None)[:5]))
+    begun = (tmp_path / "log").read_text()
+    at_once = max(itertools.accumulate(1 if sign == "+" else -1 for sign in begun))
+    assert (len(ended), begun.count("+")) == (5, 5)
+    assert at_once <= 2
 
 
 def test_what_is_no_document_is_refused_by_name(tmp_path):

@@ -12,7 +12,7 @@ from pathlib import Path
 import odd_images
 import pytest
 from command import next_step, tcbench
-from factories import make_environment, make_record
+from factories import make_cell, make_environment, make_record
 from typer.testing import CliRunner
 
 from tcbench import __version__
@@ -23,6 +23,8 @@ from tcbench.engine.accelerators.cpu.kind import KIND
 from tcbench.engine.feeds import dataset
 from tcbench.hardware import machine
 from tcbench.present import progress
+from tcbench.run import ranks
+from tcbench.run.launcher import Launcher
 from tcbench.run.runner import Runner
 
 
@@ -66,6 +68,18 @@ def test_workers_are_told_how_many_processors_a_rank_of_the_most_has(monkeypatch
     )
     invoke("cpu", "--device", "cpu", "--data", "synthetic", "--config", "fp32", "--out", str(tmp_path))
     assert (seen, asked) == ([{messages.CORES: "3"}], [{1}])
+
+
+def test_the_launcher_is_asked_for_as_many_ranks_as_the_largest_cell_has(monkeypatch):
+    asked = []
+    monkeypatch.setattr("tcbench.run.ranks.probe", lambda launcher, ranks, *_: asked.append(ranks) or 2)
+    cells = [make_cell(ranks=ranks) for ranks in (1, 4, 2)]
+    assert [ranks.probe_largest(Launcher(("mpirun", "-np", "{n}")), some) for some in (cells, cells[:1], [])] == [
+        2,
+        0,
+        0,
+    ]
+    assert asked == [4]
 
 
 def test_an_ablation_is_chosen_by_its_name_and_waits_for_a_gpu():

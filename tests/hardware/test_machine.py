@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import subprocess
+import sys
+import types
 from pathlib import Path
 
 import pytest
@@ -79,3 +81,13 @@ def test_a_checkout_runs_no_program_of_its_own_when_it_is_asked_for_its_commit(t
     git(tmp_path, "config", "core.fsmonitor", f"{tmp_path}/watch.sh")
     assert machine.project_commit(tmp_path)
     assert not (tmp_path / "ran").exists()
+
+
+def test_a_steps_code_is_what_is_loaded_of_the_working_folder_but_tcbench_and_environments(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    places = ("my_step.py", "deep/er.py", "tcbench/step.py", ".venv/lib/python3.13/site-packages/a.py", "../b.py")
+    for place in places:
+        module = types.ModuleType(place)
+        module.__file__ = str(tmp_path.joinpath(place).resolve())
+        monkeypatch.setitem(sys.modules, place, module)
+    assert machine.loaded_files() == ["deep/er.py", "my_step.py"]

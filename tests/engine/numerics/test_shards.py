@@ -157,6 +157,14 @@ def test_every_schedule_trains_by_the_same_images(name, site):
     assert np.isfinite(trained.test_loss)
 
 
+def test_techniques_differ_in_their_warm_up_and_in_whose_rate_they_have():
+    of = setting(steps=90, learning_rate=0.1)
+    rates = {t.name: [of.learning_rate_at(step, t.rate) for step in (0, 5)] for t in RANKS_TECHNIQUES.values()}
+    warmed_up, of_all_ranks, of_one = (pytest.approx(ends) for ends in ([0.1, 0.4], [0.4, 0.4], [0.1, 0.1]))
+    names = dict.fromkeys(("one-rank", "ranks"), warmed_up) | dict.fromkeys(("unscaled", "own-batch"), of_one)
+    assert rates == names | {"no-warm-up": of_all_ranks}
+
+
 def test_rates_follow_goyal():
     of = setting(steps=90, learning_rate=0.1)
     rates = {rate: [of.learning_rate_at(step, rate) for step in range(90)] for rate in ("own", "scaled", "warm-up")}

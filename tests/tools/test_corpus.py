@@ -1,0 +1,22 @@
+"""The corpus: what commands print and draw is what is kept, and the tool sees a difference in each kind of output."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import corpus
+import pytest
+
+KEPT = Path(__file__).parents[1] / "corpus"
+ACCEPT = "`python tools/corpus.py write tests/corpus` accepts what is meant"
+
+SAMPLE = ("edges", "training")
+
+
+@pytest.mark.parametrize(
+    "group", [pytest.param(name, marks=() if name in SAMPLE else pytest.mark.slow) for name in corpus.INPUTS]
+)
+def test_what_commands_print_and_draw_is_what_is_kept(tmp_path, capsys, group):
+    corpus.write(tmp_path, group, whole=False)
+    differing = corpus.compare(KEPT / group, tmp_path / group)
+    assert not differing, f"{capsys.readouterr().out}\n{ACCEPT}"

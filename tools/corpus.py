@@ -1,0 +1,424 @@
+"""The corpus: what every command prints and draws over known inputs, as one text file per command, to be compared.
+
+    uv run python tools/corpus.py write FOLDER [--only 'ranks*'] [--whole]
+    uv run python tools/corpus.py compare OLD NEW
+
+`write` runs the tcbench that this Python imports, in this process, and takes its inputs from that checkout's
+`results/` and `tests/`; the script may be another checkout's. `compare` prints what differs, entry by entry, and ends
+with 1 where something does. What varies from machine to machine is planted (`planted`) or taken out (`RULES`).
+Entries longer than HEAD lines are kept as their head and a digest; --whole keeps them whole.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import datetime
+import difflib
+import fnmatch
+import functools
+import gzip
+import hashlib
+import html
+import importlib
+import importlib.util
+import io
+import itertools
+import os
+import re
+import shlex
+import shutil
+import struct
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+from unittest import mock
+from xml.etree import ElementTree
+
+from corpus_inputs import CHECKOUT, INPUTS, Lines
+
+HEAD, CHARACTERS = 100, 2500
+"""Lines and characters of a part of an entry that are kept in full."""
+LONG = 1000
+"""Characters of a line of which only the begin is kept."""
+
+
+# -- what is taken of each kind of output ---------------------------------------------------------------------------
+
+RULES: tuple[tuple[str, str], ...] = (
+    (r"oneDNN \d+(\.\d+)+", "oneDNN <version>"),
+    (r"\(Python [\d.]+[^)]*\)|Python \d+\.\d+\.\d+", "<python>"),
+    (r"(?<![\w.])(-?\d+\.\d{7})\d+(e[-+]\d+)?", r"\1…\2"),  # last digits depend on NumPy's and SciPy's vector units
+    (r"[ \t]+$", ""),
+)
+"""What is replaced in all text: what depends on the machine, the time and versions of libraries."""
+
+
+def normal(text: str, folder: Path) -> str:
+    """The text without paths, and without what RULES replace."""
+    for path, name in ((folder, "<folder>"), (CHECKOUT, "<checkout>"), (Path(sys.prefix), "<environment>")):
+        text = text.replace(str(path), name)
+    for pattern, plain in RULES:
+        text = re.sub(pattern, plain, text, flags=re.MULTILINE)
+    return "".join(c if c.isprintable() or c == "\n" else f"\\u{ord(c):04x}" for c in text)
+
+
+_TICK = r"[-−+]?[\d.,]+ ?[%k]?"
+"""Labels of an axis, which stand on one line."""
+
+
+def svg(text: str) -> list[str]:
+    """A picture's texts in the order in which it draws them, then the shapes of each panel: colour, and place and size
+    in thousandths of the panel, so that another layout of the page does not show."""
+    builder = ElementTree.TreeBuilder(insert_comments=True)
+    root = ElementTree.fromstring(text, ElementTree.XMLParser(target=builder))
+    texts: list[str] = []
+    boxes: dict[str, tuple[float, ...]] = {}
+    drawn: dict[str, str] = {}
+    for metadata in root.findall("{*}metadata"):
+        root.remove(metadata)
+    for element in root.iter():
+        if callable(element.tag):
+            texts.append(html.unescape(f"{element.text}").strip())
+        elif _tag(element) in ("text", "title"):
+            texts.append("".join(element.itertext()).strip())
+        elif _tag(element) == "clipPath":
+            rectangle, of = next(iter(element)), ("x", "y", "width", "height")
+            boxes[f"url(#{element.get('id')})"] = tuple(float(rectangle.get(name, 0)) for name in of)
+        elif _tag(element) == "path" and element.get("id"):
+            drawn[f"#{element.get('id')}"] = element.get("d", "")
+    panels: dict[tuple[float, ...], list[tuple[str, str]]] = {box: [] for box in boxes.values()}
+    for element, clip, fill in _shapes(root, None, ""):
+        place = [float(element.get(name, 0)) for name in "xy"] if _tag(element) == "use" else [0.0, 0.0]
+        href = element.get("{http://www.w3.org/1999/xlink}href") or element.get("href")
+        if clip in boxes:
+            path = element.get("d") or drawn.get(f"{href}", "")
+            panels[boxes[clip]].append((fill, _box(path, place, boxes[clip])))
+    lines: list[str] = []
+    for is_tick, group in itertools.groupby(filter(None, texts), key=lambda text: bool(re.fullmatch(_TICK, text))):
+        run = list(group)
+        lines += [" ".join(run)] if is_tick else [text.replace("\n", " / ") for text in run]
+    for number, shapes in enumerate(panels.values(), 1):
+        lines.append(f"panel {number}: {len(shapes)} shapes")
+        for fill, of_colour in itertools.groupby(shapes, key=lambda shape: shape[0]):
+            boxes_there = [box for _, box in of_colour]
+            lines += [f"  {fill} {', '.join(boxes_there[at : at + 6])}" for at in range(0, len(boxes_there), 6)]
+    return lines
+
+
+def _tag(element: ElementTree.Element) -> str:
+    return element.tag.rpartition("}")[2] if isinstance(element.tag, str) else ""
+
+
+def _shapes(
+    element: ElementTree.Element, clip: str | None, fill: str
+) -> Iterator[tuple[ElementTree.Element, str | None, str]]:
+    """Paths and uses with their clip and colour, which groups may give."""
+    style = dict(re.findall(r"([\w-]+): ([^;]+)", element.get("style", "")))
+    own = [f"{style.get(name) or element.get(name) or ''}" for name in ("fill", "stroke")]
+    colour = next((code for code in own if code not in ("", "none")), fill)
+    clip = element.get("clip-path", clip)
+    if _tag(element) in ("path", "use") and clip:
+        yield element, clip, colour if not colour.startswith("url") else "hatch"
+    for inner in element if _tag(element) != "defs" else ():
+        yield from _shapes(inner, clip, colour)
+
+
+def _box(path: str, place: Sequence[float], panel: Sequence[float]) -> str:
+    """The bounding box of a path's absolute points, in thousandths of the panel."""
+    x, y, at = [], [], [0.0, 0.0]
+    for command, numbers in re.findall(r"([A-Za-z])([^A-Za-z]*)", path):
+        values = [float(number) for number in re.findall(r"-?\d*\.?\d+(?:e-?\d+)?", numbers)]
+        if command in "MLCQ":
+            points = list(zip(values[::2], values[1::2], strict=True))
+        elif command in "HV":
+            points = [(value, at[1]) if command == "H" else (at[0], value) for value in values]
+        else:  # arcs, which only markers have, are relative
+            continue
+        at = list(points[-1])
+        x += [point[0] + place[0] for point in points]
+        y += [point[1] + place[1] for point in points]
+    if not x:
+        return "nothing"
+    left, top, wide, high = panel
+    box = [(min(x) - left) / wide, (top + high - max(y)) / high, (max(x) - min(x)) / wide, (max(y) - min(y)) / high]
+    return "{}+{} {}x{}".format(*(round(1000 * share) + 0 for share in box))
+
+
+class _Page(HTMLParser):
+    """The lines of a page: tables row by row, what is only seen on demand too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[str] = [""]
+        self._hidden = ""
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag in ("script", "style"):
+            self._hidden = tag
+        if tag in ("section", "p", "tr", "li", "h1", "h2", "h3", "dt", "div", "table", "figure", "summary", "caption"):
+            self.lines.append(f"== {dict(attrs).get('id')}" if tag == "section" else "")
+            self.lines.append("")
+        if tag in ("td", "th", "dd"):
+            self.lines[-1] += " | "
+        for name, value in attrs:
+            if name in ("title", "aria-label", "href", "alt", "datetime") and value:
+                self.lines[-1] += f" [{name}: {value}] "
+
+    def handle_endtag(self, tag: str) -> None:
+        self._hidden = "" if tag == self._hidden else self._hidden
+
+    def handle_data(self, data: str) -> None:
+        if self._hidden:
+            self.lines.append(f"{self._hidden}: {_digest(data)}")
+        else:
+            self.lines[-1] += data
+
+
+def page(text: str) -> list[str]:
+    """An HTML page's text, section by section, and its pictures as `svg` has them."""
+    lines: list[str] = []
+    for part in re.split(r'(<svg[^>]*role="img"[^>]*[^/]>.*?</svg>)', text, flags=re.DOTALL):
+        if part.startswith("<svg"):
+            lines += [f"    {line}" for line in svg(part)]
+        else:
+            reader = _Page()
+            reader.feed(part)
+            lines += [" ".join(line.split()) for line in reader.lines]
+    return [line for line in lines if line.strip()]
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()[:16]
+
+
+_PICTURES: list[str] = []
+"""What was drawn as PNG or PDF since the last command, as SVG."""
+
+
+def _savefig(save: Callable[..., None], figure: Any, file: Any, **options: Any) -> None:
+    """`Figure.savefig`, which leaves a PNG's or PDF's contents in _PICTURES."""
+    if options.get("format") in ("png", "pdf"):
+        as_svg = io.BytesIO()
+        save(figure, as_svg, format="svg", metadata={"Date": None})
+        _PICTURES.append(as_svg.getvalue().decode())
+    save(figure, file, **options)
+
+
+def contents(path: Path) -> list[str]:
+    """What is kept of a file that a command wrote."""
+    data = path.read_bytes()
+    if path.suffix in (".png", ".pdf"):
+        size = "{}x{} pixels".format(*struct.unpack(">II", data[16:24])) if path.suffix == ".png" else f"{data[:4]!r}"
+        return [size, *svg(_PICTURES.pop(0))] if _PICTURES else [size]
+    if data.startswith(b"\x1f\x8b"):
+        data = gzip.decompress(data)
+    text = data.decode("utf-8", "replace")
+    return {".svg": svg, ".html": page}.get(path.suffix, str.splitlines)(text)
+
+
+# -- running commands -----------------------------------------------------------------------------------------------
+
+HOST = {
+    "usable_cpus": 2,
+    "cpu_name": "A Processor",
+    "cpu_flags": frozenset({"avx2", "avx512f", "avx512_bf16"}),
+    "memory_bytes": 8 * 2**30,
+    "os_name": "Linux",
+    "commit": "0123456789ab",
+    "project_commit": None,
+}
+"""Facts of the machine (`tcbench.hardware.machine`), in place of those of the one that this runs on."""
+PACKAGES = {"cv2": True, "torch": False, "cupy": False, "mpi4py": False, "nvidia.dali": True}
+"""Modules that rungs and backends ask for, and whether they are there."""
+
+
+class _Instant(type):
+    def __instancecheck__(cls, value: object) -> bool:
+        return isinstance(value, _DATETIME)
+
+
+_DATETIME = datetime.datetime
+
+
+class Clock(_DATETIME, metaclass=_Instant):
+    """A clock that goes on by an hour from one command to the next."""
+
+    hours = 0
+
+    @classmethod
+    def now(cls, tz: datetime.tzinfo | None = None) -> Clock:
+        """The time of this command."""
+        return cls(2030, 1, 1, tzinfo=tz) + datetime.timedelta(hours=cls.hours)
+
+
+@contextlib.contextmanager
+def planted() -> Iterator[None]:
+    """A machine of which everything that outputs show is known."""
+    from matplotlib.figure import Figure
+
+    real, machine = importlib.util.find_spec, "tcbench.hardware.machine"
+
+    def find_spec(name: str, package: str | None = None) -> object:
+        return (object() if PACKAGES[name] else None) if name in PACKAGES else real(name, package)
+
+    with contextlib.ExitStack() as stack:
+        for name, value in HOST.items():
+            stack.enter_context(mock.patch(f"{machine}.{name}", functools.partial(lambda value: value, value)))
+        stack.enter_context(mock.patch("importlib.util.find_spec", find_spec))
+        drawn = functools.partialmethod(functools.partial(_savefig, Figure.savefig))
+        stack.enter_context(mock.patch.object(Figure, "savefig", drawn))
+        stack.enter_context(mock.patch("datetime.datetime", Clock))
+        Clock.hours = 0
+        stack.enter_context(mock.patch("os.getloadavg", lambda: (9.0, 9.0, 9.0)))
+        stack.enter_context(mock.patch("signal.signal"))
+        stack.enter_context(mock.patch("gc.set_threshold"))
+        yield
+
+
+def environment(folder: Path) -> dict[str, str]:
+    """The variables that commands see: a console of 100 columns, a cache of the folder's own, no service of CI."""
+    kept = {name: os.environ[name] for name in ("PATH", "HOME", "LD_LIBRARY_PATH") if name in os.environ}
+    fixed = {"COLUMNS": "100", "LC_ALL": "C.UTF-8", "TZ": "UTC", "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+    return {**kept, **fixed, "TCBENCH_CACHE": str(folder.parent / "cache"), "OPENBLAS_NUM_THREADS": "1"}
+
+
+def tcbench_main(words: Sequence[str]) -> tuple[object, str, str]:
+    """Run a command here: its exit code and what it printed."""
+    from tcbench.__main__ import main
+
+    out, err = io.StringIO(), io.StringIO()
+    code: object = None
+    with (
+        mock.patch.object(sys, "argv", ["tcbench", *words]),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+    ):
+        try:
+            main()
+        except SystemExit as ended:
+            code = ended.code
+    return code, out.getvalue(), err.getvalue()
+
+
+def files(folder: Path) -> dict[Path, tuple[int, int]]:
+    """Every file, with what changes when it is written."""
+    stats = ((path, path.stat()) for path in folder.rglob("*") if path.is_file())
+    return {path: (stat.st_mtime_ns, stat.st_size) for path, stat in stats}
+
+
+def entry(folder: Path, line: str, whole: bool) -> str:
+    """Run one command in the folder: its exit code, its output, what it wrote. Pictures, pages and tables that it
+    wrote are removed, and records and baselines are left to the commands that follow."""
+    before = files(folder)
+    Clock.hours += 1
+    _PICTURES.clear()
+    code, out, err = tcbench_main(shlex.split(line))
+    parts = [f"$ tcbench {normal(line, folder)}\nexit code {code}"]
+    for name, text in (("standard output", out), ("standard error", err)):
+        if text:
+            parts += [f"--- {name}", *shortened(normal(text, folder).splitlines(), whole)]
+    for path, stat in sorted(files(folder).items()):
+        if before.get(path) != stat:
+            parts += [f"--- {normal(str(path.relative_to(folder)), folder)}"]
+            head = 3 if path.suffix == ".jsonl" else HEAD
+            parts += shortened(normal("\n".join(contents(path)), folder).splitlines(), whole, head)
+            if path.is_relative_to(folder / "out"):
+                path.unlink()
+    return "\n".join(parts) + "\n"
+
+
+def shortened(lines: list[str], whole: bool, head: int = HEAD) -> list[str]:
+    """The lines, or their head and a digest of the rest. Sections of a page each have a head of their own."""
+    if whole:
+        return lines
+    starts = [0, *(at for at, line in enumerate(lines) if line.startswith("== ") and at), len(lines)]
+    kept: list[str] = []
+    for begin, end in itertools.pairwise(starts):
+        if begin == end:
+            continue
+        section = [line if len(line) < LONG else f"{line[:200]}… {_digest(line)}" for line in lines[begin:end]]
+        most = CHARACTERS // 2 if section[0][:1] in "{[" or section[0].count(",") > 8 else CHARACTERS  # JSON, CSV
+        fits = sum(length < most for length in itertools.accumulate(map(len, section[:head])))
+        rest = lines[begin + fits : end]
+        kept += section[:fits] + [f"… {len(rest)} more lines, {_digest(chr(10).join(rest))}"] * bool(rest)
+    return kept
+
+
+def name_of(line: str) -> str:
+    """The name of a command's file."""
+    name = re.sub(r"[^\w.+=,-]+", "_", re.sub(r" -o out/\S+", "", line)).strip("_")
+    return name if len(name) <= 100 else f"{name[:84]}-{_digest(line)[:12]}"
+
+
+def write(target: Path, only: str, whole: bool) -> None:
+    """Write every entry of the inputs whose names match."""
+    import typer
+
+    typer.main.get_command = functools.cache(typer.main.get_command)  # else each call builds all commands anew
+    for group in fnmatch.filter(INPUTS, only):
+        shutil.rmtree(target / group, ignore_errors=True)
+        (target / group).mkdir(parents=True)
+        with tempfile.TemporaryDirectory(prefix="corpus-") as temporary, planted():
+            folder = Path(temporary).resolve() / "here"
+            (folder / "out").mkdir(parents=True)
+            with mock.patch.dict(os.environ, environment(folder), clear=True), contextlib.chdir(folder):
+                for made in INPUTS[group](folder):
+                    _keep(target / group, *_entry(folder, made, whole))
+
+
+def _entry(folder: Path, made: str | Lines, whole: bool) -> tuple[str, str]:
+    """An entry's name and text."""
+    if isinstance(made, Lines):
+        return made.name, "\n".join(shortened(list(made.lines), whole, made.head or HEAD)) + "\n"
+    return name_of(normal(made, folder)), entry(folder, made, whole)
+
+
+def _keep(folder: Path, name: str, text: str) -> None:
+    """Write a file of another name where the same command ran before."""
+    names = itertools.chain([name], (f"{name}-{again}" for again in itertools.count(2)))
+    path = next(path for path in (folder / f"{name}.txt" for name in names) if not path.exists())
+    path.write_text(text, "utf-8", "backslashreplace")
+
+
+ONE_MACHINES = "bits.txt"
+"""The entry that holds on one machine only, and is compared where both sides have it."""
+
+
+def compare(old: Path, new: Path) -> int:
+    """Print what differs, entry by entry; the number of entries that do."""
+    sides = [{str(path.relative_to(side)): path for path in side.rglob("*.txt")} for side in (old, new)]
+    differing = 0
+    for name in sorted({*sides[0], *sides[1]}):
+        if Path(name).name == ONE_MACHINES and not all(name in side for side in sides):
+            continue
+        texts = [side[name].read_text("utf-8").splitlines() if name in side else [] for side in sides]
+        if texts[0] != texts[1]:
+            differing += 1
+            print(*difflib.unified_diff(*texts, f"{old}/{name}", f"{new}/{name}", lineterm="", n=2), sep="\n")
+    print(f"{differing} of {len({*sides[0], *sides[1]})} entries differ", file=sys.stderr)
+    return differing
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="command", required=True)
+    writes = commands.add_parser("write", help="write the corpus of this checkout")
+    writes.add_argument("folder", type=Path)
+    writes.add_argument("--only", default="*", help="inputs whose names match")
+    writes.add_argument("--whole", action="store_true", help="also what is longer than its head")
+    compares = commands.add_parser("compare", help="print what differs")
+    compares.add_argument("old", type=Path)
+    compares.add_argument("new", type=Path)
+    given = parser.parse_args()
+    if given.command == "compare":
+        sys.exit(compare(given.old, given.new) > 0)
+    write(given.folder.absolute(), given.only, given.whole)
+
+
+if __name__ == "__main__":
+    main()
