@@ -14,7 +14,9 @@ from gpu import check_against_reference
 from tcbench.engine import work as w
 from tcbench.engine.accelerators.cpu.numpy.accelerator import _KERNELS, NumpyAccelerator
 
-KINDS = {kind for kind in vars(w).values() if isinstance(kind, type) and issubclass(kind, w.Work)} - {w.Work}
+KINDS = {
+    kind for kind in vars(w).values() if isinstance(kind, type) and issubclass(kind, w.Work) and hasattr(kind, "name")
+}
 LAYOUTS: tuple[w.Layout, ...] = ("NCHW", "NHWC")
 DTYPES: tuple[w.DType, ...] = ("float16", "bfloat16", "float32", "float64")
 
