@@ -26,7 +26,7 @@ import numpy as np
 from msgspec import UnsetType
 
 from tcbench.core.errors import DataError
-from tcbench.engine.accelerators.cuda import out_of_memory
+from tcbench.engine.accelerators import out_of_memory
 from tcbench.engine.accelerators.protocol import current
 from tcbench.engine.feeds.base import MEAN, STD, Feed, broken_image, images_of, scaled_side
 from tcbench.engine.feeds.spec import FeedSpec

@@ -15,8 +15,8 @@ import numpy as np
 
 from tcbench.core.record import CudnnSettings
 from tcbench.core.recording import ActivityKind
+from tcbench.engine.accelerators import out_of_memory, routes
 from tcbench.engine.accelerators.attained import attained, expected_s
-from tcbench.engine.accelerators.cuda import out_of_memory, routes
 from tcbench.engine.accelerators.peaks import ALLOWANCE_BYTES
 from tcbench.engine.accelerators.protocol import Array, BatchNormRoute
 from tcbench.engine.accelerators.staging import Slot, Staging

@@ -1,8 +1,8 @@
-"""The GPU's clock: events on the stream that the work is on.
+"""A GPU's clock: events on the stream that the work is on.
 
 A mark is an event in the stream: it is passed when the device gets there, so marking waits for nothing. Two events that
 follow each other tell how long the device took from one to the next (resolution about half a microsecond: CUDA Runtime
-API, section "Event Management"). CuPy is imported when the clock is made, unless it is given where events come from.
+API, section "Event Management").
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Literal, Protocol
 
 
 class Event(Protocol):
-    """The part of `cupy.cuda.Event` that the clock needs."""
+    """The part of `cupy.cuda.Event`, say, that the clock needs."""
 
     def record(self, stream: Any) -> None: ...
 
@@ -29,13 +29,9 @@ class EventClock:
     def __init__(
         self,
         stream: Any,
-        make_event: Callable[[], Event] | None = None,
-        elapsed_ms: Callable[[Any, Any], float] | None = None,
+        make_event: Callable[[], Event],
+        elapsed_ms: Callable[[Any, Any], float],
     ) -> None:
-        if make_event is None or elapsed_ms is None:
-            from cupy import cuda
-
-            make_event, elapsed_ms = make_event or cuda.Event, elapsed_ms or cuda.get_elapsed_time
         self._stream = stream
         self._make_event = make_event
         self._elapsed_ms = elapsed_ms

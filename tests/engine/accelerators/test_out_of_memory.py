@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tcbench.core.errors import OutOfDeviceMemory
-from tcbench.engine.accelerators.cuda.out_of_memory import from_error, spent
+from tcbench.engine.accelerators.out_of_memory import from_error, spent
 
 GIB = 2**30
 

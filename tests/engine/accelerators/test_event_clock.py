@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from tcbench.engine.accelerators.cuda.clock import EventClock
+from tcbench.engine.accelerators.event_clock import EventClock
 
 
 class Device:
@@ -103,7 +103,7 @@ def test_on_a_gpu_the_work_is_timed_and_not_its_launch():
     with cupy.cuda.Stream(non_blocking=True) as stream:
         spin((1,), (1,), (0,))
         stream.synchronize()
-        clock = EventClock(stream)
+        clock = EventClock(stream, cupy.cuda.Event, cupy.cuda.get_elapsed_time)
         for _ in range(3):
             start = time.perf_counter()
             clock.mark()
