@@ -29,7 +29,7 @@ from typing import Any
 
 from tcbench.core.record import Input
 from tcbench.core.session import Session
-from tcbench.engine.accelerators.cpu.numpy.accelerator import NumpyAccelerator
+from tcbench.engine.accelerators.cpu.reference.accelerator import NumpyAccelerator
 from tcbench.engine.accelerators.cuda.cudnn import calls, graphs, libraries
 from tcbench.engine.accelerators.cuda.cudnn.plans import Plan, PlanFacts, Search
 from tcbench.engine.accelerators.device import OpenDevice, host

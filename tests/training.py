@@ -13,7 +13,7 @@ import pytest
 from reference_accelerator import ReferenceAccelerator
 
 from tcbench.core.record import Input, TrainSettings
-from tcbench.engine.accelerators.cpu.numpy.accelerator import NumpyAccelerator
+from tcbench.engine.accelerators.cpu.reference.accelerator import NumpyAccelerator
 from tcbench.engine.accelerators.device import OpenDevice
 from tcbench.engine.backends.chainer.rungs import RUNGS
 from tcbench.engine.backends.chainer.session import ChainerSession

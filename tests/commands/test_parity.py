@@ -8,8 +8,8 @@ import pytest
 from command import tcbench
 
 from tcbench.core.numerics import Slope
-from tcbench.engine.accelerators.cpu.numpy import convolution
 from tcbench.engine.accelerators.cpu.onednn import library
+from tcbench.engine.accelerators.cpu.reference import convolution
 from tcbench.engine.numerics import distances as parity
 
 RUNGS = ("numerics", "--rungs", "--steps", "2", "--device", "cpu")

@@ -12,9 +12,9 @@ from training import numpys_processor
 from tcbench.analysis.numerics.parity import SLOPE_AT_MOST, judge, optimizer_at_most, reference
 from tcbench.core.record import Cell
 from tcbench.engine import work as w
-from tcbench.engine.accelerators.cpu.numpy import accelerator as processors
-from tcbench.engine.accelerators.cpu.numpy import batch_norm as kernels
-from tcbench.engine.accelerators.cpu.numpy import convolution as convolutions
+from tcbench.engine.accelerators.cpu.reference import accelerator as processors
+from tcbench.engine.accelerators.cpu.reference import batch_norm as kernels
+from tcbench.engine.accelerators.cpu.reference import convolution as convolutions
 from tcbench.engine.accelerators.device import host
 from tcbench.engine.backends import backend
 from tcbench.engine.backends.chainer.ops import convolution

@@ -25,7 +25,7 @@ from training import (
 from tcbench.core.errors import TrainingError
 from tcbench.core.record import Input, TrainSettings
 from tcbench.engine import work as w
-from tcbench.engine.accelerators.cpu.numpy.accelerator import NumpyAccelerator
+from tcbench.engine.accelerators.cpu.reference.accelerator import NumpyAccelerator
 from tcbench.engine.accelerators.device import OpenDevice
 from tcbench.engine.accelerators.protocol import current, use
 from tcbench.engine.accelerators.tracing import TracingAccelerator

@@ -9,10 +9,10 @@ from collections.abc import Callable
 
 from tcbench.core.record import PlanChoice
 from tcbench.engine import work as w
-from tcbench.engine.accelerators.cpu.numpy.accelerator import NumpyAccelerator
 from tcbench.engine.accelerators.cpu.onednn import batch_norm, bias, convolution, pointwise, update, widened
 from tcbench.engine.accelerators.cpu.onednn.library import Engine, Unimplemented
 from tcbench.engine.accelerators.cpu.onednn.tuning import NUMPY, Choice
+from tcbench.engine.accelerators.cpu.reference.accelerator import NumpyAccelerator
 from tcbench.engine.accelerators.protocol import Array, BatchNormRoute
 
 

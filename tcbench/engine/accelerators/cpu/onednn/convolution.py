@@ -8,9 +8,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tcbench.engine.accelerators.cpu.numpy import half
-from tcbench.engine.accelerators.cpu.numpy.im2col import col2im, im2col
-from tcbench.engine.accelerators.cpu.numpy.parallel import Array, scratch
 from tcbench.engine.accelerators.cpu.onednn.library import (
     CONVOLUTION_DIRECT,
     DIFF_DST,
@@ -29,6 +26,9 @@ from tcbench.engine.accelerators.cpu.onednn.library import (
     dims,
 )
 from tcbench.engine.accelerators.cpu.onednn.tuning import Candidate, Choice, descriptions, fastest
+from tcbench.engine.accelerators.cpu.reference import half
+from tcbench.engine.accelerators.cpu.reference.im2col import col2im, im2col
+from tcbench.engine.accelerators.cpu.threads import Array, scratch
 from tcbench.engine.work import ITEM_BYTES, Col2im, Conv2d, ConvDgrad, ConvFprop, ConvWgrad, DType, Im2col
 from tcbench.engine.work.im2col import product
 

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tcbench.engine.accelerators.cpu.numpy import parallel
+from tcbench.engine.accelerators.cpu import threads
 from tcbench.engine.work import DType
 from tcbench.hardware import load
 
@@ -538,7 +538,7 @@ class Primitive:
                 for bare in stage[0]:
                     bare(addresses)
             else:
-                parallel.run(functools.partial(self._run_slice, addresses), stage)
+                threads.run(functools.partial(self._run_slice, addresses), stage)
 
     def _run_slice(self, addresses: Sequence[int], chunk: Sequence[Bare]) -> None:
         self._set_threads(1)  # OpenMP keeps the number by thread

@@ -9,14 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from tcbench.engine.accelerators.cpu.numpy import half
-from tcbench.engine.accelerators.cpu.numpy.parallel import scratch
-from tcbench.engine.accelerators.cpu.numpy.update import (
-    Passes,
-    pack_by_blocks,
-    unscale_by_chunks,
-    update_by_blocks,
-)
 from tcbench.engine.accelerators.cpu.onednn.library import (
     ATTRIBUTE_SCALE,
     BINARY_ADD,
@@ -31,6 +23,14 @@ from tcbench.engine.accelerators.cpu.onednn.library import (
     address,
 )
 from tcbench.engine.accelerators.cpu.onednn.tuning import Choice
+from tcbench.engine.accelerators.cpu.reference import half
+from tcbench.engine.accelerators.cpu.reference.update import (
+    Passes,
+    pack_by_blocks,
+    unscale_by_chunks,
+    update_by_blocks,
+)
+from tcbench.engine.accelerators.cpu.threads import scratch
 from tcbench.engine.work import ITEM_BYTES, SCALE, BatchedUpdate, PackGradients, Unscale
 
 

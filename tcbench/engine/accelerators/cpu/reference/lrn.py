@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from tcbench.engine.accelerators.cpu.numpy import parallel
-from tcbench.engine.accelerators.cpu.numpy.half import convert, load
-from tcbench.engine.accelerators.cpu.numpy.parallel import Array
+from tcbench.engine.accelerators.cpu import threads
+from tcbench.engine.accelerators.cpu.reference.half import convert, load
+from tcbench.engine.accelerators.cpu.threads import Array
 from tcbench.engine.work import LrnBackward, LrnForward
 
 
@@ -21,7 +21,7 @@ def forward(work: LrnForward, x: Array, y: Array, sums: Array) -> None:
         sums[i] = total
         convert((values * _power(total, work.beta))[None], y[i : i + 1])
 
-    parallel.run(compute, range(work.n))
+    threads.run(compute, range(work.n))
 
 
 def backward(work: LrnBackward, gy: Array, x: Array, sums: Array, gx: Array) -> None:
@@ -36,7 +36,7 @@ def backward(work: LrnBackward, gy: Array, x: Array, sums: Array, gx: Array) -> 
         across += scaled
         convert(across[None], gx[i : i + 1])
 
-    parallel.run(compute, range(work.n))
+    threads.run(compute, range(work.n))
 
 
 def _neighbours(work: LrnForward | LrnBackward, values: Array) -> Array:

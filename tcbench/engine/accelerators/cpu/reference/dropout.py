@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from tcbench.engine.accelerators.cpu.numpy import parallel
-from tcbench.engine.accelerators.cpu.numpy.half import compute_dtype, convert, load
-from tcbench.engine.accelerators.cpu.numpy.parallel import Array
+from tcbench.engine.accelerators.cpu import threads
+from tcbench.engine.accelerators.cpu.reference.half import compute_dtype, convert, load
+from tcbench.engine.accelerators.cpu.threads import Array
 from tcbench.engine.work import DropoutBackward, DropoutForward
 from tcbench.engine.work.dropout import PHILOX_MULTIPLIERS, PHILOX_ROUNDS, PHILOX_WEYL
 
@@ -25,7 +25,7 @@ def forward(work: DropoutForward, x: Array, counter: Array, y: Array, kept: Arra
         chosen = (lanes >= work.threshold).reshape(work.c, work.pixels)
         stored[image] = chosen if work.layout == "NCHW" else chosen.T
 
-    parallel.run(compute, range(work.n))
+    threads.run(compute, range(work.n))
     _scaled(work, x, kept, y)
 
 

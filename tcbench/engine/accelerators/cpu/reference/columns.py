@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tcbench.engine.accelerators.cpu.numpy import parallel
-from tcbench.engine.accelerators.cpu.numpy.parallel import Array
+from tcbench.engine.accelerators.cpu import threads
+from tcbench.engine.accelerators.cpu.threads import Array
 from tcbench.engine.work import PutColumns, TakeColumns
 
 CHUNK = 1 << 19
@@ -24,4 +24,4 @@ def _copy(work: PutColumns | TakeColumns, source: Array, target: Array) -> None:
     def compute(span: tuple[int, int]) -> None:
         target[slice(*span)] = source[slice(*span)]
 
-    parallel.run(compute, parallel.spans(work.rows, max(1, CHUNK // work.width)))
+    threads.run(compute, threads.spans(work.rows, max(1, CHUNK // work.width)))

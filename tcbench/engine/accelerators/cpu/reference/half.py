@@ -14,8 +14,8 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from tcbench.engine.accelerators.cpu.numpy import parallel
-from tcbench.engine.accelerators.cpu.numpy.parallel import Array, scratch
+from tcbench.engine.accelerators.cpu import threads
+from tcbench.engine.accelerators.cpu.threads import Array, scratch
 
 CHUNK = 1 << 17
 """Elements per pass. Shorter ones fit in L2, but then threads meet at the interpreter lock too often."""
@@ -153,7 +153,7 @@ def cast(source: Array, dtype: npt.DTypeLike) -> Array:
 def cast_into(source: Array, out: Array) -> None:
     """`source` in `out`'s dtype, converted on all threads; both contiguous."""
     flat, flat_out = source.reshape(-1), out.reshape(-1)
-    parallel.run(
+    threads.run(
         lambda span: convert(flat[span[0] : span[1]], flat_out[span[0] : span[1]]),
-        parallel.spans(flat.size, 4 * CHUNK),
+        threads.spans(flat.size, 4 * CHUNK),
     )

@@ -8,8 +8,8 @@ import pytest
 from gpu import check_against_reference
 
 from tcbench.engine import work as w
-from tcbench.engine.accelerators.cpu.numpy import im2col
-from tcbench.engine.accelerators.cpu.numpy.accelerator import NumpyAccelerator
+from tcbench.engine.accelerators.cpu.reference import im2col
+from tcbench.engine.accelerators.cpu.reference.accelerator import NumpyAccelerator
 
 
 @pytest.fixture(params=[1, 2, 3])

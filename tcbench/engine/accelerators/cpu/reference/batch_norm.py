@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from tcbench.engine.accelerators.cpu.numpy import parallel
-from tcbench.engine.accelerators.cpu.numpy.elementwise import is_positive, keep_where, zeros
-from tcbench.engine.accelerators.cpu.numpy.half import compute_dtype, convert, load
-from tcbench.engine.accelerators.cpu.numpy.parallel import Array, scratch
+from tcbench.engine.accelerators.cpu import threads
+from tcbench.engine.accelerators.cpu.reference.elementwise import is_positive, keep_where, zeros
+from tcbench.engine.accelerators.cpu.reference.half import compute_dtype, convert, load
+from tcbench.engine.accelerators.cpu.threads import Array, scratch
 from tcbench.engine.work import (
     BatchNormApply,
     BatchNormBackward,
@@ -85,7 +85,7 @@ def view_of(shape: tuple[int, ...], layout: Layout) -> View:
         n, c, h, w = shape
         if h * w > SHORT_PLANE:
             step = max(1, CHUNK // (h * w))
-            planes = tuple((i, slice(*span)) for i in range(n) for span in parallel.spans(c, step))
+            planes = tuple((i, slice(*span)) for i in range(n) for span in threads.spans(c, step))
             return View((n, c, h * w), c, n * h * w, layout, planes)
         flat = (n, c * h * w)
     else:
@@ -94,7 +94,7 @@ def view_of(shape: tuple[int, ...], layout: Layout) -> View:
         while c * repeat < 1024 and rows % 2 == 0 and rows > 256:
             rows, repeat = rows // 2, repeat * 2
         flat = (rows, c * repeat)
-    chunks = tuple((slice(*span),) for span in parallel.spans(flat[0], max(1, CHUNK // flat[1])))
+    chunks = tuple((slice(*span),) for span in threads.spans(flat[0], max(1, CHUNK // flat[1])))
     return View(flat, c, n * h * w, layout, chunks)
 
 
@@ -105,7 +105,7 @@ def _collect(view: View, function: Callable[[Any], tuple[Array, ...]]) -> list[A
     def compute(i: int) -> None:
         results[i] = function(view.chunks[i])
 
-    parallel.run(compute, range(len(view.chunks)))
+    threads.run(compute, range(len(view.chunks)))
     n = len(results[0] or ())
     totals = [np.zeros(view.channels, np.float64) for _ in range(n)]
     for chunk, result in zip(view.chunks, results, strict=True):
@@ -241,7 +241,7 @@ def _normalise(
         if masks is not None:
             is_positive(out, masks[chunk])
 
-    parallel.run(compute, view.chunks)
+    threads.run(compute, view.chunks)
 
 
 def backward(work: BatchNormBackward, gy: Array, x: Array, *arrays: Array) -> None:
@@ -300,4 +300,4 @@ def backward(work: BatchNormBackward, gy: Array, x: Array, *arrays: Array) -> No
         if work is not out:
             convert(work, out)
 
-    parallel.run(compute, view.chunks)
+    threads.run(compute, view.chunks)

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tcbench.engine.accelerators.cpu.numpy import parallel
-from tcbench.engine.accelerators.cpu.numpy.half import cast_into, convert, is_finite, load
-from tcbench.engine.accelerators.cpu.numpy.parallel import Array, scratch
+from tcbench.engine.accelerators.cpu import threads
+from tcbench.engine.accelerators.cpu.reference.half import cast_into, convert, is_finite, load
+from tcbench.engine.accelerators.cpu.threads import Array, scratch
 from tcbench.engine.work import (
     CHUNK,
     GOOD_STEPS,
@@ -65,7 +65,7 @@ def unscale_by_chunks(
             out[~finite] = 0
             overflows.append(1)
 
-    parallel.run(compute, [(begin, min(begin + CHUNK, work.size)) for begin in range(0, work.size, CHUNK)])
+    threads.run(compute, [(begin, min(begin + CHUNK, work.size)) for begin in range(0, work.size, CHUNK)])
     state[OVERFLOWS] += len(overflows)
 
 
@@ -99,8 +99,8 @@ def momentum_update(work: MomentumUpdate, g: Array, v: Array, w: Array) -> None:
 
 
 def _by_blocks(compute: Callable[..., None], *arrays: Array) -> None:
-    spans = parallel.spans(arrays[0].size, BLOCK)
-    parallel.run(lambda span: compute(*(array[slice(*span)] for array in arrays)), spans)
+    spans = threads.spans(arrays[0].size, BLOCK)
+    threads.run(lambda span: compute(*(array[slice(*span)] for array in arrays)), spans)
 
 
 @dataclass(frozen=True)
@@ -189,7 +189,7 @@ def _run_blocks(compute: Callable[[_Block], object], parameters: Parameters) -> 
         for block in blocks:
             compute(block)
 
-    parallel.run(every, _blocks(parameters))
+    threads.run(every, _blocks(parameters))
 
 
 @functools.cache

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from tcbench.engine.accelerators.cpu.numpy import parallel
-from tcbench.engine.accelerators.cpu.numpy.half import compute_dtype, convert, load
-from tcbench.engine.accelerators.cpu.numpy.parallel import Array, scratch
+from tcbench.engine.accelerators.cpu import threads
+from tcbench.engine.accelerators.cpu.reference.half import compute_dtype, convert, load
+from tcbench.engine.accelerators.cpu.threads import Array, scratch
 from tcbench.engine.work import Col2im, Conv2d, Im2col
 from tcbench.engine.work.base import Layout, stored
 
@@ -24,7 +24,7 @@ one: after each call they wait for the interpreter lock."""
 def im2col(work: Im2col, x: Array, columns: Array) -> None:
     """See Im2col."""
     by_tap = columns_by_tap(work.conv, work.conv.n, columns)
-    parallel.run(
+    threads.run(
         lambda images: np.copyto(by_tap[:, :, :, images], windows(work.conv, padded(work.conv, x[images]))),
         _chunks(work.conv),
     )
@@ -43,12 +43,12 @@ def col2im(work: Col2im, gcolumns: Array, gx: Array) -> None:
             np.add(part, load(gradients[:, i, j], "im2col.tap"), out=part)
         store(inside(conv, total), planes(conv.layout, gx[images]))
 
-    parallel.run(compute, _chunks(conv))
+    threads.run(compute, _chunks(conv))
 
 
 def _chunks(conv: Conv2d) -> list[slice]:
     of_an_image = conv.p * conv.q * conv.c * conv.r * conv.s
-    return [slice(*span) for span in parallel.spans(conv.n, -(-_COLUMNS // of_an_image))]
+    return [slice(*span) for span in threads.spans(conv.n, -(-_COLUMNS // of_an_image))]
 
 
 def planes(layout: Layout, images: Array) -> Array:

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tcbench.engine.accelerators.cpu.numpy import parallel
-from tcbench.engine.accelerators.cpu.numpy.half import INFINITY, convert, is_widened, load
-from tcbench.engine.accelerators.cpu.numpy.parallel import Array, scratch
+from tcbench.engine.accelerators.cpu import threads
+from tcbench.engine.accelerators.cpu.reference.half import INFINITY, convert, is_widened, load
+from tcbench.engine.accelerators.cpu.threads import Array, scratch
 from tcbench.engine.work import Add, AddRelu, Relu, ReluBackward
 
 CHUNK = 1 << 18
@@ -116,5 +116,5 @@ def _add_into(a: Array, b: Array, out: Array) -> None:
 
 def _by_chunks(compute: Callable[..., None], *arrays: Array) -> None:
     flat = [array.reshape(-1) for array in arrays]
-    spans = parallel.spans(flat[0].size, CHUNK)
-    parallel.run(lambda span: compute(*(array[slice(*span)] for array in flat)), spans)
+    spans = threads.spans(flat[0].size, CHUNK)
+    threads.run(lambda span: compute(*(array[slice(*span)] for array in flat)), spans)

@@ -2,7 +2,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from tcbench.engine.accelerators.cpu.numpy import elementwise, half
+from tcbench.engine.accelerators.cpu.reference import elementwise, half
 
 EVERY_HALF = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
 

@@ -6,10 +6,10 @@ import functools
 
 import numpy as np
 
-from tcbench.engine.accelerators.cpu.numpy import parallel
-from tcbench.engine.accelerators.cpu.numpy.elementwise import relu_into
-from tcbench.engine.accelerators.cpu.numpy.half import convert, is_widened, load
-from tcbench.engine.accelerators.cpu.numpy.parallel import Array, scratch
+from tcbench.engine.accelerators.cpu import threads
+from tcbench.engine.accelerators.cpu.reference.elementwise import relu_into
+from tcbench.engine.accelerators.cpu.reference.half import convert, is_widened, load
+from tcbench.engine.accelerators.cpu.threads import Array, scratch
 from tcbench.engine.work import AddBias, AddBiasRelu, BiasGradient
 
 CHUNK = 1 << 17
@@ -18,7 +18,7 @@ CHUNK = 1 << 17
 
 def _rows(size: int, rows: int) -> list[tuple[int, int]]:
     """Spans of rows, each of at most CHUNK values where a row has no more."""
-    return parallel.spans(rows, max(1, CHUNK // max(1, size // max(1, rows))))
+    return threads.spans(rows, max(1, CHUNK // max(1, size // max(1, rows))))
 
 
 def add(work: AddBias | AddBiasRelu, y: Array, b: Array, *, relu: bool = False) -> None:
@@ -36,7 +36,7 @@ def add(work: AddBias | AddBiasRelu, y: Array, b: Array, *, relu: bool = False) 
         if relu:
             relu_into(part, part)
 
-    parallel.run(compute, _rows(y.size, work.n))
+    threads.run(compute, _rows(y.size, work.n))
 
 
 add_relu = functools.partial(add, relu=True)
@@ -54,4 +54,4 @@ def gradient(work: BiasGradient, gy: Array, gb: Array) -> None:
             part = gy[index * rows + begin : index * rows + end]
             gb[index] += load(part, "bias.gy").sum(axis=axes, dtype=gb.dtype)
 
-    parallel.run(compute, range(work.slices))
+    threads.run(compute, range(work.slices))

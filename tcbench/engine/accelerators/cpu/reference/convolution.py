@@ -11,9 +11,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tcbench.engine.accelerators.cpu.numpy import half, parallel
-from tcbench.engine.accelerators.cpu.numpy.half import cast_into, compute_dtype, is_widened, load
-from tcbench.engine.accelerators.cpu.numpy.im2col import (
+from tcbench.engine.accelerators.cpu import threads
+from tcbench.engine.accelerators.cpu.reference import half
+from tcbench.engine.accelerators.cpu.reference.half import cast_into, compute_dtype, is_widened, load
+from tcbench.engine.accelerators.cpu.reference.im2col import (
     columns_by_tap,
     inside,
     padded,
@@ -22,7 +23,7 @@ from tcbench.engine.accelerators.cpu.numpy.im2col import (
     store,
     windows,
 )
-from tcbench.engine.accelerators.cpu.numpy.parallel import Array, scratch
+from tcbench.engine.accelerators.cpu.threads import Array, scratch
 from tcbench.engine.work import Conv2d
 from tcbench.engine.work.base import Layout
 
@@ -51,9 +52,9 @@ def _blocks(conv: Conv2d, channels: int) -> list[_Block]:
     """All images and channels in blocks, by the shape alone."""
     pixels = conv.p * conv.q
     at_once = max(COLUMNS // (pixels * conv.c * conv.r * conv.s), MIN_PIXELS // pixels, 1)
-    images = parallel.spans(conv.n, at_once)
+    images = threads.spans(conv.n, at_once)
     parts = min(-(-MIN_TASKS // len(images)), max(1, channels // MIN_CHANNELS))
-    cuts = itertools.product(images, parallel.spans(channels, -(-channels // parts)))
+    cuts = itertools.product(images, threads.spans(channels, -(-channels // parts)))
     return [_Block(slice(*of_images), slice(*of_channels)) for of_images, of_channels in cuts]
 
 
@@ -97,7 +98,7 @@ def fprop(conv: Conv2d, x: Array, w: Array, y: Array) -> None:
         columns = _columns(conv, x[block.images])
         _product(conv.layout, weights[block.channels], columns, block.of(conv.layout, y), None)
 
-    parallel.run(compute, _blocks(conv, conv.k))
+    threads.run(compute, _blocks(conv, conv.k))
 
 
 def dgrad(conv: Conv2d, gy: Array, w: Array, gx: Array, addend: Array | None = None) -> None:
@@ -128,7 +129,7 @@ def dgrad(conv: Conv2d, gy: Array, w: Array, gx: Array, addend: Array | None = N
             np.add(kept, planes(layout, load(more, "conv.addend")), out=kept)
         store(kept, planes(layout, out))
 
-    parallel.run(compute, _blocks(conv, conv.c))
+    threads.run(compute, _blocks(conv, conv.c))
 
 
 def wgrad(conv: Conv2d, x: Array, gy: Array, gw: Array) -> None:
@@ -145,6 +146,6 @@ def wgrad(conv: Conv2d, x: Array, gy: Array, gw: Array) -> None:
         gradients = _matrix(conv.layout, block.of(conv.layout, gy), "conv.gy")
         np.matmul(gradients, columns.T, out=partials[firsts.index(block.images.start), block.channels])
 
-    parallel.run(compute, blocks)
+    threads.run(compute, blocks)
     if not alone:
         cast_into(partials[0] if len(firsts) == 1 else partials.sum(axis=0), gw)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from tcbench.engine.accelerators.cpu.numpy.half import cast, cast_into
-from tcbench.engine.accelerators.cpu.numpy.parallel import Array
+from tcbench.engine.accelerators.cpu.reference.half import cast, cast_into
+from tcbench.engine.accelerators.cpu.threads import Array
 from tcbench.engine.work import MeanLoss, SoftmaxCrossEntropyBackward, SoftmaxCrossEntropyForward
 
 

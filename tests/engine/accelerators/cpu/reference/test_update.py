@@ -7,10 +7,10 @@ import pytest
 from engine.accelerators.cuda.kernels.cases import Case, Guarded, inputs, run
 
 from tcbench.engine import work as w
-from tcbench.engine.accelerators.cpu.numpy import update
-from tcbench.engine.accelerators.cpu.numpy.accelerator import NumpyAccelerator
 from tcbench.engine.accelerators.cpu.onednn import library
 from tcbench.engine.accelerators.cpu.onednn.accelerator import OneDnnAccelerator
+from tcbench.engine.accelerators.cpu.reference import update
+from tcbench.engine.accelerators.cpu.reference.accelerator import NumpyAccelerator
 
 SIZES = (3, update.BLOCK + 5, 64, 2 * update.BLOCK, update._SMALL, update._SMALL + 1, 0, 1000)
 """With a small rest, none, and on both sides of what is small."""

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import threadpoolctl
 
-from tcbench.engine.accelerators.cpu.numpy import parallel
-from tcbench.engine.accelerators.cpu.numpy.half import cast
-from tcbench.engine.accelerators.cpu.numpy.parallel import Array, scratch
+from tcbench.engine.accelerators.cpu import threads
+from tcbench.engine.accelerators.cpu.reference.half import cast
+from tcbench.engine.accelerators.cpu.threads import Array, scratch
 from tcbench.engine.work import CholeskyInverse, DampFactors, KroneckerFactor
 
 _ROWS = 256
@@ -36,7 +36,7 @@ def factor(work: KroneckerFactor, x: Array, factor: Array) -> None:
         np.copyto(factor[begin:end, :end], product, where=below)
 
     # The longest first, so that no thread is left with it.
-    parallel.run(compute, parallel.spans(work.size, _ROWS)[::-1])
+    threads.run(compute, threads.spans(work.size, _ROWS)[::-1])
 
 
 def damp(work: DampFactors, a: Array, g: Array, damped_a: Array, damped_g: Array) -> None:
@@ -68,7 +68,7 @@ def cholesky_inverse(work: CholeskyInverse, x: Array, info: Array) -> None:
         square = x[begin:end, begin:end]
         square[...] = np.tril(square) + np.tril(square, -1).T
 
-    parallel.run(mirror, parallel.spans(work.size, _ROWS))
+    threads.run(mirror, threads.spans(work.size, _ROWS))
 
 
 @functools.cache
@@ -89,7 +89,7 @@ def _lapack_threads() -> Iterator[None]:
     """A decomposition is one call, which cannot be cut into chunks: here LAPACK has the threads."""
     before = [library.num_threads for library in _libraries()]
     for library in _libraries():
-        library.set_num_threads(parallel.get_threads())
+        library.set_num_threads(threads.get_threads())
     try:
         yield
     finally:

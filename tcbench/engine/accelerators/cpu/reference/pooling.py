@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from tcbench.engine.accelerators.cpu.numpy import parallel
-from tcbench.engine.accelerators.cpu.numpy.half import compute_dtype, convert, load
-from tcbench.engine.accelerators.cpu.numpy.parallel import Array, scratch
+from tcbench.engine.accelerators.cpu import threads
+from tcbench.engine.accelerators.cpu.reference.half import compute_dtype, convert, load
+from tcbench.engine.accelerators.cpu.threads import Array, scratch
 from tcbench.engine.work import (
     GlobalAverageBackward,
     GlobalAverageForward,
@@ -84,7 +84,7 @@ def max_pool(work: MaxPoolForward, x: Array, y: Array, place: Array) -> None:
                 np.copyto(where, number, where=np.isnan(padded[window]))
         convert(best, y[one])
 
-    parallel.run(compute, range(pool.n))
+    threads.run(compute, range(pool.n))
 
 
 def max_pool_backward(work: MaxPoolBackward, gy: Array, place: Array, gx: Array) -> None:
@@ -107,7 +107,7 @@ def max_pool_backward(work: MaxPoolBackward, gy: Array, place: Array, gx: Array)
             padded[window] += bits.view(dtype)
         convert(np.ascontiguousarray(image), gx[one])
 
-    parallel.run(compute, range(pool.n))
+    threads.run(compute, range(pool.n))
 
 
 def global_average(work: GlobalAverageForward, x: Array, y: Array) -> None:
@@ -118,7 +118,7 @@ def global_average(work: GlobalAverageForward, x: Array, y: Array) -> None:
     def compute(i: int) -> None:
         convert(load(x[i : i + 1], "pool.x").mean(axis=axes, dtype=dtype), y[i : i + 1])
 
-    parallel.run(compute, range(work.n))
+    threads.run(compute, range(work.n))
 
 
 def global_average_backward(work: GlobalAverageBackward, gy: Array, gx: Array) -> None:

@@ -15,8 +15,9 @@ import numpy as np
 
 from tcbench.core.record import PlanChoice
 from tcbench.engine import work as w
+from tcbench.engine.accelerators.cpu import threads as cpu_threads
 from tcbench.engine.accelerators.cpu.mpi import MpiReducer
-from tcbench.engine.accelerators.cpu.numpy import (
+from tcbench.engine.accelerators.cpu.reference import (
     batch_norm,
     bias,
     classifier,
@@ -27,7 +28,6 @@ from tcbench.engine.accelerators.cpu.numpy import (
     im2col,
     kfac,
     lrn,
-    parallel,
     pooling,
     update,
 )
@@ -48,7 +48,7 @@ class NumpyAccelerator:
 
     def enter(self) -> contextlib.AbstractContextManager[None]:
         """Held while work is launched: the number of threads, which is the process's."""
-        return parallel.threads(self._threads)
+        return cpu_threads.use(self._threads)
 
     def batch_norm(self, norm: w.Norm, eps: float, momentum: float) -> BatchNormRoute:
         return _batch_norm(norm, eps, momentum)

@@ -97,7 +97,7 @@ def get_threads() -> int:
 
 
 @contextlib.contextmanager
-def threads(n: int) -> Iterator[None]:
+def use(n: int) -> Iterator[None]:
     """`set_threads` for the length of a with block, within which BLAS has one thread."""
     global _holding
     before, held = _threads, _holding

@@ -12,7 +12,7 @@ from engine.accelerators.cuda.kernels.cases import Case, Guarded, all_cases, che
 from gpu import check_against_reference
 
 from tcbench.engine import work as w
-from tcbench.engine.accelerators.cpu.numpy.accelerator import _KERNELS, NumpyAccelerator
+from tcbench.engine.accelerators.cpu.reference.accelerator import _KERNELS, NumpyAccelerator
 
 KINDS = {
     kind for kind in vars(w).values() if isinstance(kind, type) and issubclass(kind, w.Work) and hasattr(kind, "name")
