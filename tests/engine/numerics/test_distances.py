@@ -178,24 +178,24 @@ def is_classifier(weights) -> bool:
 def test_an_operation_that_gives_no_numbers_is_off_and_not_a_crash(monkeypatch):
     right = convolutions.fprop
 
-    def gives_none(conv, x, weights, y):
-        right(conv, x, weights, y)
-        if conv.layout == "NHWC" and not is_classifier(weights):
+    def gives_none(work, x, weights, y):
+        right(work, x, weights, y)
+        if work.conv.layout == "NHWC" and not is_classifier(weights):
             y.fill(np.nan)
 
-    monkeypatch.setattr(convolutions, "fprop", gives_none)
+    monkeypatch.setitem(processors._KERNELS, w.ConvFprop, gives_none)
     assert run(FUSED)[NHWC] == "its loss or its parameters are not finite"
 
 
 def test_an_operation_that_raises_is_a_config_that_is_off(monkeypatch):
     right = convolutions.fprop
 
-    def broken(conv, x, weights, y):
-        if conv.layout == "NHWC" and not is_classifier(weights):
+    def broken(work, x, weights, y):
+        if work.conv.layout == "NHWC" and not is_classifier(weights):
             raise ValueError("no such\nlayout")
-        right(conv, x, weights, y)
+        right(work, x, weights, y)
 
-    monkeypatch.setattr(convolutions, "fprop", broken)
+    monkeypatch.setitem(processors._KERNELS, w.ConvFprop, broken)
     off = run(FUSED)
     assert off[NHWC] == "ValueError: no such layout"
     assert off["fp32"] is None
@@ -216,12 +216,12 @@ def stems_gradient(monkeypatch):
 def first_3x3s_input_gradient(monkeypatch):
     right = convolutions.dgrad
 
-    def changed(conv, gy, weights, gx, *others):
-        right(conv, gy, weights, gx, *others)
-        if conv.layout == "NCHW" and weights.shape[1:] == (64, 3, 3):
+    def changed(work, gy, weights, gx):
+        right(work, gy, weights, gx)
+        if work.conv.layout == "NCHW" and weights.shape[1:] == (64, 3, 3):
             gx *= 1.01
 
-    monkeypatch.setattr(convolutions, "dgrad", changed)
+    monkeypatch.setitem(processors._KERNELS, w.ConvDgrad, changed)
 
 
 def scales_gradient(monkeypatch):

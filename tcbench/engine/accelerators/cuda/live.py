@@ -75,7 +75,7 @@ class CudaAccelerator:
         self._workspace: Any = None
         self._workspace_address = 0
         self._peak_bytes = 0
-        # By identity, which is what the same shapes give again; the work is held so that its identity stays its own.
+        # Keyed by id(), since the same shapes give the same work; holding the work keeps its id from being reused.
         self._runs: dict[int, tuple[Run, Work]] = {}
         self._staging = Staging(functools.partial(_pinned, cupy))
         self._capturing = False

@@ -52,7 +52,7 @@ class VirtualAccelerator:
         self._pool_in_use = self.pool
         self._staging = Staging(lambda n_bytes: Slot(np.empty(n_bytes, np.uint8), Event()))
         self._workspace: Array | None = None
-        # By identity, which is what the same shapes give again; the work is held so that its identity stays its own.
+        # Keyed by id(), since the same shapes give the same work; holding the work keeps its id from being reused.
         self._runs: dict[int, tuple[Callable[[], None], Work]] = {}
 
     @contextlib.contextmanager

@@ -128,7 +128,7 @@ def _convolutions(engine: Engine, work: _Pass, conv: Conv2d, partial: bool) -> t
     `partial`: gradients of filters that are still to be added up stay in float32. Raises Unimplemented."""
 
     if isinstance(work, ConvWgrad) and conv.dtype != "float32" and conv.pad and conv.w < conv.stride:
-        raise Unimplemented("oneDNN 3.2 on AMX makes anything of so narrow an image")
+        raise Unimplemented("oneDNN 3.2 on AMX returns garbage where width < stride")
 
     def describe(dtype: DType) -> int:
         wanted = replace(conv, dtype=dtype)

@@ -6,17 +6,12 @@ accelerator of any machine. Work is done when `launch` returns.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 from collections.abc import Callable
-from typing import Any
-
-import numpy as np
 
 from tcbench.core.record import PlanChoice
 from tcbench.engine import work as w
-from tcbench.engine.accelerators.cpu import threads as cpu_threads
-from tcbench.engine.accelerators.cpu.mpi import MpiReducer
+from tcbench.engine.accelerators.cpu.arrays import HostArrays
 from tcbench.engine.accelerators.cpu.reference import (
     batch_norm,
     bias,
@@ -31,48 +26,21 @@ from tcbench.engine.accelerators.cpu.reference import (
     pooling,
     update,
 )
-from tcbench.engine.accelerators.protocol import Array, BatchNormRoute, Reducer
-from tcbench.engine.world import World
+from tcbench.engine.accelerators.protocol import Array, BatchNormRoute
 
 
-class NumpyAccelerator:
+class NumpyAccelerator(HostArrays):
     """See `tcbench.engine.accelerators.protocol.Accelerator`."""
 
-    shares_host_memory = True
     adds_to_dgrad = True
 
     def __init__(self, threads: int) -> None:
-        self._threads = threads
-        # By identity, which is what the same shapes give again; the work is held so that its identity stays its own.
+        super().__init__(threads)
+        # Keyed by id(), since the same shapes give the same work; holding the work keeps its id from being reused.
         self._prepared: dict[int, tuple[Callable[..., None], tuple[tuple[int, ...], ...], w.Work]] = {}
-
-    def enter(self) -> contextlib.AbstractContextManager[None]:
-        """Held while work is launched: the number of threads, which is the process's."""
-        return cpu_threads.use(self._threads)
 
     def batch_norm(self, norm: w.Norm, eps: float, momentum: float) -> BatchNormRoute:
         return _batch_norm(norm, eps, momentum)
-
-    def empty(self, shape: tuple[int, ...], dtype: Any) -> Array:
-        return np.empty(shape, dtype)
-
-    def zeros(self, shape: tuple[int, ...], dtype: Any) -> Array:
-        return np.zeros(shape, dtype)
-
-    def upload(self, host: Any) -> Array:
-        return np.array(host, order="C")
-
-    def copy(self, source: Array, target: Array) -> None:
-        np.copyto(target, source)
-
-    def download(self, array: Array) -> Any:
-        return np.array(array)
-
-    def address(self, array: Array) -> int:
-        return int(array.ctypes.data)
-
-    def launch(self, work: w.Work, *arrays: Array) -> None:
-        self.prepare(work, *arrays)()
 
     def prepare(self, work: w.Work, *arrays: Array) -> Callable[[], None]:
         prepared = self._prepared.get(id(work))
@@ -85,24 +53,9 @@ class NumpyAccelerator:
         ]
         return functools.partial(kernel, work, *shaped)
 
-    def reducer(self, world: World) -> Reducer:
-        return MpiReducer(world, lambda a, b: self.launch(_add(a.size, a.dtype.name), a, b, b))
-
     def plans(self) -> tuple[PlanChoice, ...]:
         """None: there is one way to do a piece of work here."""
         return ()
-
-    def graph_memory(self) -> contextlib.AbstractContextManager[None]:
-        return contextlib.nullcontext()
-
-    def graph_bytes(self) -> int:
-        return 0
-
-    def capture(self, run: Callable[[], None]) -> Callable[[], None]:
-        raise NotImplementedError("a processor captures no graphs: the rung cuda_graph needs a GPU")
-
-
-_add = w.shared(w.Add)
 
 
 @functools.cache
@@ -110,34 +63,18 @@ def _batch_norm(norm: w.Norm, eps: float, momentum: float) -> BatchNormRoute:
     return BatchNormRoute(norm, w.BatchNormForward(norm, eps, momentum), w.BatchNormBackward(norm), "none")
 
 
-def _fprop(work: w.ConvFprop, x: Array, weights: Array, y: Array) -> None:
-    convolution.fprop(work.conv, x, weights, y)
-
-
 def _fprop_stats(work: w.ConvFpropStats, x: Array, weights: Array, y: Array, total: Array, squares: Array) -> None:
     """The sums are those of y as it is stored: it is rounded block by block."""
-    convolution.fprop(work.conv, x, weights, y)
+    convolution.fprop(work, x, weights, y)
     total[...], squares[...] = batch_norm.sums(y, batch_norm.view_of(y.shape, work.conv.layout))
 
 
-def _dgrad(work: w.ConvDgrad, gy: Array, weights: Array, gx: Array) -> None:
-    convolution.dgrad(work.conv, gy, weights, gx)
-
-
-def _dgrad_add(work: w.ConvDgradAdd, gy: Array, weights: Array, other: Array, gx: Array) -> None:
-    convolution.dgrad(work.conv, gy, weights, gx, other)
-
-
-def _wgrad(work: w.ConvWgrad, x: Array, gy: Array, gw: Array) -> None:
-    convolution.wgrad(work.conv, x, gy, gw)
-
-
 _KERNELS: dict[type[w.Work], Callable[..., None]] = {
-    w.ConvFprop: _fprop,
+    w.ConvFprop: convolution.fprop,
     w.ConvFpropStats: _fprop_stats,
-    w.ConvDgrad: _dgrad,
-    w.ConvDgradAdd: _dgrad_add,
-    w.ConvWgrad: _wgrad,
+    w.ConvDgrad: convolution.dgrad,
+    w.ConvDgradAdd: convolution.dgrad_add,
+    w.ConvWgrad: convolution.wgrad,
     w.Im2col: im2col.im2col,
     w.Col2im: im2col.col2im,
     w.BatchNormForward: batch_norm.forward,

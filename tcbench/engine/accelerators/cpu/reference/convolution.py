@@ -24,7 +24,7 @@ from tcbench.engine.accelerators.cpu.reference.im2col import (
     windows,
 )
 from tcbench.engine.accelerators.cpu.threads import Array, scratch
-from tcbench.engine.work import Conv2d
+from tcbench.engine.work import Conv2d, ConvDgrad, ConvDgradAdd, ConvFprop, ConvFpropStats, ConvWgrad
 from tcbench.engine.work.base import Layout
 
 COLUMNS = 1 << 19
@@ -90,8 +90,9 @@ def _product(layout: Layout, a: Array, b: Array, out: Array, addend: Array | Non
     store(total, target)
 
 
-def fprop(conv: Conv2d, x: Array, w: Array, y: Array) -> None:
-    """y = x * w."""
+def fprop(work: ConvFprop | ConvFpropStats, x: Array, w: Array, y: Array) -> None:
+    """See ConvFprop."""
+    conv = work.conv
     weights = half.cast(w, compute_dtype(w.dtype)).reshape(conv.k, -1)
 
     def compute(block: _Block) -> None:
@@ -101,9 +102,9 @@ def fprop(conv: Conv2d, x: Array, w: Array, y: Array) -> None:
     threads.run(compute, _blocks(conv, conv.k))
 
 
-def dgrad(conv: Conv2d, gy: Array, w: Array, gx: Array, addend: Array | None = None) -> None:
-    """gx, the gradient of x; with `addend` (another gradient of x) their sum."""
-    layout = conv.layout
+def dgrad(work: ConvDgrad | ConvDgradAdd, gy: Array, w: Array, gx: Array, addend: Array | None = None) -> None:
+    """See ConvDgrad; with `addend`, ConvDgradAdd."""
+    conv, layout = work.conv, work.conv.layout
     weights = half.cast(w, compute_dtype(w.dtype))
     # (R, S, K, C): a matrix for each tap.
     taps = np.ascontiguousarray(weights.transpose(2, 3, 0, 1)) if layout == "NCHW" else weights.transpose(1, 2, 0, 3)
@@ -132,8 +133,14 @@ def dgrad(conv: Conv2d, gy: Array, w: Array, gx: Array, addend: Array | None = N
     threads.run(compute, _blocks(conv, conv.c))
 
 
-def wgrad(conv: Conv2d, x: Array, gy: Array, gw: Array) -> None:
-    """gw, the gradient of w: partial sums of each block of images, added in order and rounded once."""
+def dgrad_add(work: ConvDgradAdd, gy: Array, w: Array, other: Array, gx: Array) -> None:
+    """See ConvDgradAdd."""
+    dgrad(work, gy, w, gx, other)
+
+
+def wgrad(work: ConvWgrad, x: Array, gy: Array, gw: Array) -> None:
+    """See ConvWgrad: partial sums of each block of images, added in order and rounded once."""
+    conv = work.conv
     blocks = _blocks(conv, conv.k)
     firsts = [block.images.start for block in blocks if block.channels.start == 0]
     dtype = compute_dtype(x.dtype)
