@@ -51,7 +51,6 @@ class Batches:
 
     prefetch_depth = 0
     on_device = False
-    epoch_size = 1 << 30
 
     def __init__(self, spec: TensorSpec, image_size: int, seed: int) -> None:
         self.spec = spec

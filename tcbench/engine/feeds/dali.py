@@ -128,7 +128,6 @@ class DaliFeed:
             raise _out_of_memory(str(error)) or error from error
         self._held: Any = None
         self._retired: deque[tuple[Any, Fence]] = deque()
-        self.epoch_size = len(self._images.files)
         self.on_device = placement.device_id is not None
         self.decoding = _decoding(spec) if placement.decoder == "mixed" else None
 

@@ -69,7 +69,6 @@ class RandomBatches:
 
     prefetch_depth = 0
     on_device = False
-    epoch_size = 1 << 30
 
     def __init__(self, spec: FeedSpec) -> None:
         self._spec = spec

@@ -23,7 +23,7 @@ from tcbench.core.numerics import BASE, Job
 from tcbench.engine.backends.chainer.compat import chainer
 from tcbench.engine.backends.chainer.optimizers import BatchedSGD, PerParameterSGD
 from tcbench.engine.backends.chainer.parts import OptimizerSpec
-from tcbench.engine.backends.chainer.pillow import make_chainer_feed
+from tcbench.engine.backends.chainer.pillow import ChainerFeed
 from tcbench.engine.backends.chainer.session import ChainerSession, Step
 from tcbench.engine.backends.chainer.sites import Site
 from tcbench.engine.feeds.base import Feed, FeedRecipe
@@ -70,7 +70,6 @@ class PatternFeed:
     on_device = False
 
     def __init__(self, images: patterns.Images, spec: FeedSpec, rng: np.random.Generator | None) -> None:
-        self.epoch_size = len(images.t)
         self._images = images
         self._spec = spec
         self._rng = rng
@@ -79,7 +78,8 @@ class PatternFeed:
     def next(self) -> tuple[np.ndarray, np.ndarray]:
         n = self._spec.batch_size
         while len(self._order) < n:
-            fresh = np.arange(self.epoch_size) if self._rng is None else self._rng.permutation(self.epoch_size)
+            size = len(self._images.t)
+            fresh = np.arange(size) if self._rng is None else self._rng.permutation(size)
             self._order = np.concatenate([self._order, fresh])
         chosen, self._order = self._order[:n], self._order[n:]
         x = self._images.x[chosen]
@@ -175,9 +175,9 @@ class _Session(ChainerSession):
             test: Callable[[], Feed] = lambda: PatternFeed(made.test, spec, None)  # noqa: E731
         else:
             shown, kept = split(scan(Path(setting.data), checked=True))
-            recipe = FeedRecipe(dataclasses.replace(spec, images=shown), make_chainer_feed)
+            recipe = FeedRecipe(dataclasses.replace(spec, images=shown), ChainerFeed)
             train = self.fold("feed", recipe).make()
-            test = functools.partial(make_chainer_feed, dataclasses.replace(spec, images=kept, augment=False))
+            test = functools.partial(ChainerFeed, dataclasses.replace(spec, images=kept, augment=False))
         self.data = Data(lambda: self.site.deliver(test()), setting.test_images // cell.batch_size)
         delivered: Feed = self.site.deliver(train)
         return delivered

@@ -25,12 +25,12 @@ from tcbench.engine.backends.chainer.parts import (
     Preconditioner,
     Replica,
 )
-from tcbench.engine.backends.chainer.pillow import make_chainer_feed
+from tcbench.engine.backends.chainer.pillow import ChainerFeed
 from tcbench.engine.backends.chainer.rungs import RUNGS
 from tcbench.engine.backends.chainer.sites import Site
 from tcbench.engine.backends.session import BaseSession, BaseStep
 from tcbench.engine.feeds.base import Feed, FeedRecipe
-from tcbench.engine.feeds.modelled import make_workers_feed
+from tcbench.engine.feeds.modelled import WorkersFeed
 from tcbench.engine.feeds.spec import FeedSpec, TensorSpec
 from tcbench.engine.feeds.synthetic import make_synthetic_feed
 from tcbench.engine.models.geometry import Network as Geometry
@@ -107,7 +107,7 @@ class ChainerSession(BaseSession):
 
     def feed(self, tensor: TensorSpec) -> Feed:
         """The source of batches, delivered at the site."""
-        recipe = self.fold("feed", FeedRecipe(self.feed_spec(tensor), make_chainer_feed, make_workers_feed))
+        recipe = self.fold("feed", FeedRecipe(self.feed_spec(tensor), ChainerFeed, WorkersFeed))
         kinds = {"synthetic": make_synthetic_feed, "modelled": recipe.modelled}
         make_feed = self._make_feed or kinds.get(self.cell.input.kind)
         feed: Feed = self.site.deliver((recipe if make_feed is None else recipe.of(make_feed)).make())

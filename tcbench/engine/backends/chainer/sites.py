@@ -12,7 +12,7 @@ from tcbench.core.record import Cell, CudnnSettings, PlanChoice
 from tcbench.engine.accelerators import protocol as accelerators
 from tcbench.engine.accelerators.device import OpenDevice, host_kind, kind_of
 from tcbench.engine.feeds.base import Feed
-from tcbench.engine.feeds.fixed import FixedBuffers
+from tcbench.engine.feeds.fixed import on_accelerator
 from tcbench.engine.world import World
 
 
@@ -49,7 +49,7 @@ class Site:
     def deliver(self, feed: Feed) -> Feed:
         """The same feed, its batches delivered here."""
         accelerator = self.accelerator
-        return feed if feed.on_device or accelerator.shares_host_memory else FixedBuffers(feed, accelerator)
+        return feed if feed.on_device or accelerator.shares_host_memory else on_accelerator(feed, accelerator)
 
     def peak_memory(self) -> tuple[int, Literal["process", "device"]]:
         """Bytes, and of what."""
