@@ -20,12 +20,13 @@ import numpy as np
 
 from tcbench.core.errors import TrainingError
 from tcbench.core.numerics import BASE, Job
+from tcbench.engine.accelerators.device import OpenDevice
 from tcbench.engine.backends.chainer.compat import chainer
 from tcbench.engine.backends.chainer.optimizers import BatchedSGD, PerParameterSGD
 from tcbench.engine.backends.chainer.parts import OptimizerSpec
 from tcbench.engine.backends.chainer.pillow import ChainerFeed
 from tcbench.engine.backends.chainer.session import ChainerSession, Step
-from tcbench.engine.backends.chainer.sites import Site
+from tcbench.engine.backends.chainer.sites import deliver
 from tcbench.engine.feeds.base import Feed, FeedRecipe
 from tcbench.engine.feeds.dataset import scan
 from tcbench.engine.feeds.spec import FeedSpec, TensorSpec
@@ -100,7 +101,7 @@ class Data:
 
 def train(
     job: Job,
-    site: Site,
+    site: OpenDevice,
     observe: Callable[[int, float, Callable[[Observe], None]], None] | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Trained:
@@ -138,7 +139,7 @@ class _Session(ChainerSession):
 
     data: Data
 
-    def __init__(self, job: Job, site: Site) -> None:
+    def __init__(self, job: Job, site: OpenDevice) -> None:
         self._job = job
         super().__init__(job.cell, site, geometry=SMALL_RESNET if job.cell.model == SMALL_RESNET.name else None)
 
@@ -178,9 +179,8 @@ class _Session(ChainerSession):
             recipe = FeedRecipe(dataclasses.replace(spec, images=shown), ChainerFeed)
             train = self.fold("feed", recipe).make()
             test = functools.partial(ChainerFeed, dataclasses.replace(spec, images=kept, augment=False))
-        self.data = Data(lambda: self.site.deliver(test()), setting.test_images // cell.batch_size)
-        delivered: Feed = self.site.deliver(train)
-        return delivered
+        self.data = Data(lambda: deliver(self.site, test()), setting.test_images // cell.batch_size)
+        return deliver(self.site, train)
 
     def step_of(self, *built: Any) -> Step:
         """Where a step stands for many, its batch is taken in parts."""

@@ -15,14 +15,14 @@ from tcbench.engine import work as w
 from tcbench.engine.accelerators.cpu.reference import accelerator as processors
 from tcbench.engine.accelerators.cpu.reference import batch_norm as kernels
 from tcbench.engine.accelerators.cpu.reference import convolution as convolutions
-from tcbench.engine.accelerators.device import host
+from tcbench.engine.accelerators.device import OpenDevice, host
 from tcbench.engine.backends import backend
 from tcbench.engine.backends.chainer.ops import convolution
 from tcbench.engine.backends.chainer.ops.batch_norm import BatchNorm
 from tcbench.engine.backends.chainer.ops.linear import LinearWgrad
 from tcbench.engine.backends.chainer.optimizers import BatchedSGD, PerParameterSGD
 from tcbench.engine.backends.chainer.rungs import RUNGS
-from tcbench.engine.backends.chainer.sites import Site, open_site
+from tcbench.engine.backends.chainer.sites import open_site
 from tcbench.engine.numerics.distances import compare, slope_error
 from tcbench.engine.rung import EXACT, Rung, storage_of
 from tcbench.engine.work import HALVES
@@ -39,7 +39,7 @@ def planned(*names: str, steps: int = 1):
     return job
 
 
-def by_numpy(cell: Cell) -> Site:
+def by_numpy(cell: Cell) -> OpenDevice:
     return numpys_processor(cell.threads)
 
 

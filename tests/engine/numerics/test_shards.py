@@ -11,6 +11,7 @@ from training import on_numpy
 
 from tcbench.core.numerics import RANKS_TECHNIQUES
 from tcbench.engine.accelerators.device import host
+from tcbench.engine.backends.chainer import sites
 from tcbench.engine.backends.chainer.compat import chainer
 from tcbench.engine.backends.chainer.network import Network
 from tcbench.engine.backends.chainer.optimizers import BatchedSGD
@@ -67,8 +68,8 @@ def makes():
             parts = RUNGS[name].parts(parts, cell)
 
         def make():
-            model = Network(parts, SMALL_RESNET.stages(cell.variant, cell.n_classes), site.random(cell.seed))
-            site.adopt(model)
+            model = Network(parts, SMALL_RESNET.stages(cell.variant, cell.n_classes), sites.random(site, cell.seed))
+            sites.adopt(site, model)
             return model, BatchedSGD(OptimizerSpec(0.01, 0.9, 1e-4, BatchedSGD), model)
 
         yield make

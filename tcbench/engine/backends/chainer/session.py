@@ -11,6 +11,8 @@ import threadpoolctl
 
 from tcbench.core.record import Cell
 from tcbench.core.session import Facts, Layers
+from tcbench.engine.accelerators.device import OpenDevice
+from tcbench.engine.backends.chainer import sites
 from tcbench.engine.backends.chainer.compat import chainer
 from tcbench.engine.backends.chainer.exchange import PerParameter
 from tcbench.engine.backends.chainer.layers import LayerHooks
@@ -27,7 +29,6 @@ from tcbench.engine.backends.chainer.parts import (
 )
 from tcbench.engine.backends.chainer.pillow import ChainerFeed
 from tcbench.engine.backends.chainer.rungs import RUNGS
-from tcbench.engine.backends.chainer.sites import Site
 from tcbench.engine.backends.session import BaseSession, BaseStep
 from tcbench.engine.feeds.base import Feed, FeedRecipe
 from tcbench.engine.feeds.modelled import WorkersFeed
@@ -69,7 +70,7 @@ class ChainerSession(BaseSession):
     def __init__(
         self,
         cell: Cell,
-        site: Site,
+        site: OpenDevice,
         *,
         rungs: Sequence[Any] | None = None,
         geometry: Geometry | None = None,
@@ -81,8 +82,8 @@ class ChainerSession(BaseSession):
 
     def build(self, stack: contextlib.ExitStack) -> Step:
         parts = self.fold("parts", Parts(TensorSpec()))
-        model = Network(parts, self._stages, self.site.random(self.cell.seed))
-        self.site.adopt(model)
+        model = Network(parts, self._stages, sites.random(self.site, self.cell.seed))
+        sites.adopt(self.site, model)
         self.n_parameters = sum(int(p.size) for p in model.params())
         spec = self.optimizer_spec()
         replica = Replica(self._world, model, spec.build(spec, model), self.site.reducer)
@@ -110,8 +111,8 @@ class ChainerSession(BaseSession):
         recipe = self.fold("feed", FeedRecipe(self.feed_spec(tensor), ChainerFeed, WorkersFeed))
         kinds = {"synthetic": make_synthetic_feed, "modelled": recipe.modelled}
         make_feed = self._make_feed or kinds.get(self.cell.input.kind)
-        feed: Feed = self.site.deliver((recipe if make_feed is None else recipe.of(make_feed)).make())
-        return feed
+        feed: Feed = (recipe if make_feed is None else recipe.of(make_feed)).make()
+        return sites.deliver(self.site, feed)
 
     def step_of(self, *built: Any) -> Step:
         """The step of a model, an optimizer and so on."""

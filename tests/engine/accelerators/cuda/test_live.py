@@ -16,7 +16,6 @@ from tcbench.core.record import CudnnSettings, TrainSettings
 from tcbench.engine.accelerators.cuda import live
 from tcbench.engine.accelerators.cuda.ceilings import measure_on
 from tcbench.engine.accelerators.device import OpenDevice
-from tcbench.engine.backends.chainer.sites import Site
 from tcbench.engine.work import Add, Conv2d, ConvFpropStats, Relu
 from tcbench.hardware.clock import HostClock
 
@@ -26,10 +25,10 @@ def cupy(monkeypatch):
     return install(monkeypatch)
 
 
-def site() -> Site:
+def site() -> OpenDevice:
     accelerator = live.CudaAccelerator(0, CudnnSettings())
     peak_bytes, enter, plans = accelerator.peak_bytes, accelerator.enter, accelerator.plan_choices
-    return Site(OpenDevice(accelerator, HostClock(), peak_bytes, enter, plans))
+    return OpenDevice(accelerator, HostClock(), peak_bytes, enter, plans)
 
 
 @pytest.mark.parametrize("config", ["fp32", "fp32+nhwc+fused+batched"])

@@ -33,7 +33,6 @@ from tcbench.engine.backends.chainer.compat import chainer
 from tcbench.engine.backends.chainer.optimizers import BatchedSGD, PerParameterSGD
 from tcbench.engine.backends.chainer.parts import OptimizerSpec
 from tcbench.engine.backends.chainer.session import ChainerSession
-from tcbench.engine.backends.chainer.sites import Site
 from tcbench.engine.feeds import dali
 from tcbench.hardware.clock import HostClock
 from tcbench.hardware.gpus import GpuProperties
@@ -124,9 +123,9 @@ def as_on_a_gpu(works):
 )
 def test_the_work_that_a_forecast_lists_is_what_a_processor_does(config):
     gpu = TracingAccelerator(GpuProperties("A GPU", 90, 1, 1 << 40))
-    forecast = Site(OpenDevice(gpu, HostClock(), lambda: 0))
+    forecast = OpenDevice(gpu, HostClock(), lambda: 0)
     processor = Recording()
-    here = Site(OpenDevice(processor, HostClock(), lambda: 0, processor.enter))
+    here = OpenDevice(processor, HostClock(), lambda: 0, processor.enter)
     for site in (forecast, here):
         with small_session(config, geometry=SMOOTH, image_size=32, site=site) as session:
             run_step(session)
