@@ -148,6 +148,11 @@ def run(function: Callable[[T], object], chunks: Sequence[T]) -> None:
         raise job.error
 
 
+def by_chunks(compute: Callable[..., object], size: int, *arrays: Array) -> None:
+    """Calls `compute` on every chunk of at most `size` rows (of a flat array: values) of all arrays alike."""
+    run(lambda span: compute(*(array[slice(*span)] for array in arrays)), spans(len(arrays[0]), size))
+
+
 def spans(total: int, size: int) -> list[tuple[int, int]]:
     """[0, total) cut into ranges of nearly equal length, none longer than `size`."""
     n = max(1, -(-total // max(1, size)))

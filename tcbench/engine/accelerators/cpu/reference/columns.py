@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from tcbench.engine.accelerators.cpu import threads
-from tcbench.engine.accelerators.cpu.threads import Array
+import numpy as np
+
+from tcbench.engine.accelerators.cpu.threads import Array, by_chunks
 from tcbench.engine.work import PutColumns, TakeColumns
 
 CHUNK = 1 << 19
@@ -21,7 +22,4 @@ def take(work: TakeColumns, gy: Array, gx: Array) -> None:
 
 
 def _copy(work: PutColumns | TakeColumns, source: Array, target: Array) -> None:
-    def compute(span: tuple[int, int]) -> None:
-        target[slice(*span)] = source[slice(*span)]
-
-    threads.run(compute, threads.spans(work.rows, max(1, CHUNK // work.width)))
+    by_chunks(lambda part, out: np.copyto(out, part), max(1, CHUNK // work.width), source, target)

@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tcbench.engine.accelerators.cpu import threads
 from tcbench.engine.accelerators.cpu.reference.half import INFINITY, convert, is_widened, load
-from tcbench.engine.accelerators.cpu.threads import Array, scratch
+from tcbench.engine.accelerators.cpu.threads import Array, by_chunks, scratch
 from tcbench.engine.work import Add, AddRelu, Relu, ReluBackward
 
 CHUNK = 1 << 18
@@ -76,7 +75,7 @@ def is_positive(y: Array, out: Array) -> None:
 
 def relu(_: Relu, x: Array, y: Array) -> None:
     """y = max(x, 0); NaN stays NaN. `y` may be `x`."""
-    _by_chunks(relu_into, x, y)
+    _flat(relu_into, x, y)
 
 
 def relu_backward(_: ReluBackward, gy: Array, y: Array, gx: Array) -> None:
@@ -87,25 +86,26 @@ def relu_backward(_: ReluBackward, gy: Array, y: Array, gx: Array) -> None:
         is_positive(y, positive)
         keep_where(positive, gy, gx)
 
-    _by_chunks(compute, gy, y, gx)
+    _flat(compute, gy, y, gx)
 
 
 def add(_: Add, a: Array, b: Array, out: Array) -> None:
     """a + b, rounded once. `out` may be one of them."""
-    _by_chunks(_add_into, a, b, out)
+    _flat(add_into, a, b, out)
 
 
 def add_relu(_: AddRelu, a: Array, b: Array, y: Array) -> None:
     """max(a + b, 0), rounded once; NaN stays NaN. `y` may be one of them."""
 
     def compute(a: Array, b: Array, y: Array) -> None:
-        _add_into(a, b, y)
+        add_into(a, b, y)
         relu_into(y, y)
 
-    _by_chunks(compute, a, b, y)
+    _flat(compute, a, b, y)
 
 
-def _add_into(a: Array, b: Array, out: Array) -> None:
+def add_into(a: Array, b: Array, out: Array) -> None:
+    """a + b of chunks, rounded once; `b` may be broadcast."""
     if not is_widened(out.dtype):
         np.add(a, b, out=out)
         return
@@ -114,7 +114,5 @@ def _add_into(a: Array, b: Array, out: Array) -> None:
     convert(total, out)
 
 
-def _by_chunks(compute: Callable[..., None], *arrays: Array) -> None:
-    flat = [array.reshape(-1) for array in arrays]
-    spans = threads.spans(flat[0].size, CHUNK)
-    threads.run(lambda span: compute(*(array[slice(*span)] for array in flat)), spans)
+def _flat(compute: Callable[..., None], *arrays: Array) -> None:
+    by_chunks(compute, CHUNK, *(array.reshape(-1) for array in arrays))

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from tcbench.engine.accelerators.cpu import threads
 from tcbench.engine.accelerators.cpu.reference.half import cast_into, convert, is_finite, load
-from tcbench.engine.accelerators.cpu.threads import Array, scratch
+from tcbench.engine.accelerators.cpu.threads import Array, by_chunks, scratch
 from tcbench.engine.work import (
     CHUNK,
     GOOD_STEPS,
@@ -82,7 +82,7 @@ def weight_decay(work: WeightDecay, g: Array, w: Array) -> None:
         np.multiply(w, work.weight_decay, out=decay)
         np.add(g, decay, out=g)
 
-    _by_blocks(compute, g, w)
+    by_chunks(compute, BLOCK, g, w)
 
 
 def momentum_update(work: MomentumUpdate, g: Array, v: Array, w: Array) -> None:
@@ -95,12 +95,7 @@ def momentum_update(work: MomentumUpdate, g: Array, v: Array, w: Array) -> None:
         np.subtract(v, step, out=v)
         np.add(w, v, out=w)
 
-    _by_blocks(compute, g, v, w)
-
-
-def _by_blocks(compute: Callable[..., None], *arrays: Array) -> None:
-    spans = threads.spans(arrays[0].size, BLOCK)
-    threads.run(lambda span: compute(*(array[slice(*span)] for array in arrays)), spans)
+    by_chunks(compute, BLOCK, g, v, w)
 
 
 @dataclass(frozen=True)
