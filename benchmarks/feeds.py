@@ -22,7 +22,7 @@ from io import BytesIO
 import numpy as np
 
 from tcbench.engine.accelerators import protocol as accelerators
-from tcbench.engine.accelerators.cpu.numpy.accelerator import NumpyAccelerator
+from tcbench.engine.accelerators.cpu.reference.accelerator import NumpyAccelerator
 from tcbench.engine.feeds.base import Feed
 from tcbench.engine.feeds.dataset import ImageFolder
 from tcbench.engine.feeds.generated import ensure_generated

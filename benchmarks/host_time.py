@@ -29,12 +29,11 @@ from typing import Any
 
 from tcbench.core.record import Input
 from tcbench.core.session import Session
-from tcbench.engine.accelerators.cpu.numpy.accelerator import NumpyAccelerator
+from tcbench.engine.accelerators.cpu.reference.accelerator import NumpyAccelerator
 from tcbench.engine.accelerators.cuda.cudnn import calls, graphs, libraries
 from tcbench.engine.accelerators.cuda.cudnn.plans import Plan, PlanFacts, Search
 from tcbench.engine.accelerators.device import OpenDevice, host
 from tcbench.engine.backends.chainer.session import ChainerSession
-from tcbench.engine.backends.chainer.sites import Site
 from tcbench.engine.work import (
     BatchNormBackward,
     BatchNormCallBackward,
@@ -95,7 +94,7 @@ def open_settled(config: str, accelerator: Any) -> Session:
         batch_sizes=(1,), configs=(config,), input=Input(kind="synthetic"), image_size=32, threads=1
     )
     cell = plan.make(scenario.load("cpu"), selection, host()).cells[0].cell
-    session = ChainerSession(cell, Site(OpenDevice(accelerator, HostClock(), lambda: 0, accelerator.enter)))
+    session = ChainerSession(cell, OpenDevice(accelerator, HostClock(), lambda: 0, accelerator.enter))
     for _ in range(SETTLING_STEPS):
         step(session)
     return session

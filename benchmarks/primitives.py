@@ -22,7 +22,6 @@ from tcbench.engine.accelerators.cpu.onednn.library import Engine
 from tcbench.engine.accelerators.device import OpenDevice
 from tcbench.engine.accelerators.protocol import Array
 from tcbench.engine.backends.chainer.session import ChainerSession
-from tcbench.engine.backends.chainer.sites import Site
 from tcbench.engine.work import Work
 from tcbench.hardware import machine
 from tcbench.hardware.clock import HostClock
@@ -66,7 +65,7 @@ class Step:
 
     def __init__(self, config: str, image_size: int, batch_size: int, threads: int) -> None:
         self.accelerator = Noting(threads)
-        site = Site(OpenDevice(self.accelerator, HostClock(), lambda: 0, enter=self.accelerator.enter))
+        site = OpenDevice(self.accelerator, HostClock(), lambda: 0, enter=self.accelerator.enter)
         self.session = ChainerSession(cell_of(config, image_size, batch_size, threads), site)
         for _ in range(WARM_UP):
             self.run()

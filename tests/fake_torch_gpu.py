@@ -30,7 +30,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("filterwarnings", "ignore:CUDA initialization")
 
     from tcbench.engine.accelerators.cuda import driver
-    from tcbench.engine.accelerators.cuda.clock import EventClock
+    from tcbench.engine.accelerators.event_clock import EventClock
     from tcbench.engine.backends.torch import sites
     from tcbench.hardware.memory import peak_resident_bytes
 

@@ -43,8 +43,8 @@ def reference(config: str, steps: int, size: int) -> tuple[list[list[float]], di
         sessions = []
         for shard in range(size):
             session = stack.enter_context(torch_training.small_torch_session(config, **SMALL_MODEL))
-            feed = training.Batches(session.step.batches._feed.spec, SMALL_MODEL["image_size"], shard)
-            session.step.batches._feed = feed
+            feed = training.Batches(session.step.feed._feed.spec, SMALL_MODEL["image_size"], shard)
+            session.step.feed._feed = feed
             sessions.append(session)
         before = parameters(sessions[0])
         losses: list[list[float]] = [[] for _ in sessions]

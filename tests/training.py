@@ -13,11 +13,11 @@ import pytest
 from reference_accelerator import ReferenceAccelerator
 
 from tcbench.core.record import Input, TrainSettings
-from tcbench.engine.accelerators.cpu.numpy.accelerator import NumpyAccelerator
+from tcbench.engine.accelerators.cpu.reference.accelerator import NumpyAccelerator
 from tcbench.engine.accelerators.device import OpenDevice
 from tcbench.engine.backends.chainer.rungs import RUNGS
 from tcbench.engine.backends.chainer.session import ChainerSession
-from tcbench.engine.backends.chainer.sites import Site, processor
+from tcbench.engine.backends.chainer.sites import deliver, processor
 from tcbench.engine.feeds.spec import TensorSpec
 from tcbench.engine.models.resnet import ResNet
 from tcbench.engine.models.small import WELL_CONDITIONED
@@ -51,7 +51,6 @@ class Batches:
 
     prefetch_depth = 0
     on_device = False
-    epoch_size = 1 << 30
 
     def __init__(self, spec: TensorSpec, image_size: int, seed: int) -> None:
         self.spec = spec
@@ -69,16 +68,16 @@ class Batches:
     def close(self) -> None: ...
 
 
-def on_numpy(sm: int = 90, fast: bool = True) -> Site:
+def on_numpy(sm: int = 90, fast: bool = True) -> OpenDevice:
     """A GPU of that compute capability, with NumPy in its place."""
     accelerator = ReferenceAccelerator(GpuProperties("NumPy", sm, 1, 1 << 40), fast)
-    return Site(OpenDevice(accelerator, HostClock(), lambda: accelerator.memory.peak_bytes))
+    return OpenDevice(accelerator, HostClock(), lambda: accelerator.memory.peak_bytes)
 
 
-def numpys_processor(threads: int = 1) -> Site:
+def numpys_processor(threads: int = 1) -> OpenDevice:
     """The processor by NumPy alone, whose float32 arithmetic is what the references of GPU work do too."""
     accelerator = NumpyAccelerator(threads)
-    return Site(OpenDevice(accelerator, HostClock(), lambda: 0, enter=accelerator.enter, reducer=accelerator.reducer))
+    return OpenDevice(accelerator, HostClock(), lambda: 0, enter=accelerator.enter, reducer=accelerator.reducer)
 
 
 @dataclass(frozen=True)
@@ -102,7 +101,7 @@ def small_session(
     seed: int = 0,
     geometry: ResNet = SMALL,
     image_size: int = 64,
-    site: Site | None = None,
+    site: OpenDevice | None = None,
     own_feed: bool = False,
     **cell_changes: Any,
 ) -> Iterator[ChainerSession]:
@@ -126,7 +125,7 @@ def small_session(
     try:
         if not own_feed:
             batches = Batches(session.step.model.parts.spec, image_size, seed)
-            session.step.feed = site.deliver(batches) if site else batches
+            session.step.feed = deliver(site, batches) if site else batches
         yield session
     finally:
         session.close()

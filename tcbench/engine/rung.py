@@ -74,7 +74,7 @@ class Requires:
     instructions: Instructions | None = None
     packages: tuple[Package, ...] = ()
     rungs: tuple[Needs, ...] = ()
-    rungs_of_many: tuple[Needs, ...] = ()
+    rungs_on_many_ranks: tuple[Needs, ...] = ()
     alone: str | None = None
 
     def is_emulated(self, instructions: frozenset[str] | None) -> bool:
@@ -251,7 +251,7 @@ class RungSet:
             requires = self.rungs[name].requires
             if requires.alone is not None:
                 return f"{name}: on one rank only: {requires.alone}"
-            for need in requires.rungs_of_many:
+            for need in requires.rungs_on_many_ranks:
                 if need.rung not in names:
                     return f"{name}: on many ranks it needs '{need.rung}': {need.why}"
         return None

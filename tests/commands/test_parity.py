@@ -8,9 +8,11 @@ import pytest
 from command import tcbench
 
 from tcbench.core.numerics import Slope
-from tcbench.engine.accelerators.cpu.numpy import convolution
 from tcbench.engine.accelerators.cpu.onednn import library
+from tcbench.engine.accelerators.cpu.reference import convolution
+from tcbench.engine.accelerators.cpu.reference.accelerator import _KERNELS
 from tcbench.engine.numerics import distances as parity
+from tcbench.engine.work import ConvWgrad
 
 RUNGS = ("numerics", "--rungs", "--steps", "2", "--device", "cpu")
 
@@ -38,13 +40,13 @@ def test_it_ends_with_0_when_all_is_within_what_is_declared(tmp_path):
 def test_it_ends_with_1_when_a_config_is_off(tmp_path, monkeypatch):
     wgrad = convolution.wgrad
 
-    def off(conv, x, gy, gw):
-        wgrad(conv, x, gy, gw)
-        if conv.layout == "NHWC":
+    def off(work, x, gy, gw):
+        wgrad(work, x, gy, gw)
+        if work.conv.layout == "NHWC":
             gw *= 1.01
 
     monkeypatch.setattr(library, "problem", lambda: "oneDNN is not installed")  # NumPy computes.
-    monkeypatch.setattr(convolution, "wgrad", off)
+    monkeypatch.setitem(_KERNELS, ConvWgrad, off)
     done = tcbench(tmp_path, *RUNGS, "--config", "fp32+nhwc")
     assert done.code == 1, done.err
     [reason] = [line for line in done.out.splitlines() if line.startswith("fp32+nhwc: off: ")]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tcbench.engine.accelerators import protocol as accelerators
-from tcbench.engine.accelerators.cpu.numpy.accelerator import NumpyAccelerator
+from tcbench.engine.accelerators.cpu.reference.accelerator import NumpyAccelerator
 from tcbench.engine.feeds.dataset import ImageFolder
 from tcbench.engine.feeds.generated import generate
 

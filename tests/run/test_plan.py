@@ -13,7 +13,7 @@ from tcbench.core.record import Input, TrainSettings
 from tcbench.engine.accelerators.cuda.cudnn import libraries
 from tcbench.engine.accelerators.device import Device
 from tcbench.engine.backends import backend
-from tcbench.engine.backends.torch.rungs.compile import _Compiler, _Header
+from tcbench.engine.backends.torch.rungs import _Compiler, _Header
 from tcbench.engine.rung import Package, Requires
 from tcbench.run import plan, scenario
 from tcbench.run.plan import Selection

@@ -96,7 +96,7 @@ def test_what_tells_of_the_most_comes_first_then_the_best_config(check):
     assert "-m gpu" in tests
     # A library's warning is no failure there, and a working tree that cannot be written to is none either.
     assert "-W default -p no:cacheprovider" in tests
-    assert "tests/engine/accelerators/cuda/test_clock.py" in tests
+    assert "tests/engine/accelerators/test_event_clock.py" in tests
     assert "torch" not in tests
     assert torch.split()[-1] == "tests/engine/backends/torch"  # what compiles for minutes
     (smoke,) = [call for call in calls if "gpu_smoke" in call]

@@ -54,10 +54,10 @@ live.CudaAccelerator.launch, live.CudaAccelerator.upload = faulty, upload
 IN_STEPS = """
 import os, signal, sys
 if any("worker" in word for word in sys.orig_argv):
-    from tcbench.engine.backends.chainer import session
     from tcbench.engine.backends.chainer.rungs import RUNGS
+    from tcbench.engine.models import MODELS
     from tcbench.engine.models.small import WELL_CONDITIONED
-    session.MODELS["resnet50"] = WELL_CONDITIONED
+    MODELS["resnet50"] = WELL_CONDITIONED
 
     def raises(*_):
         raise RuntimeError("planted:\\nit raises")

@@ -21,7 +21,7 @@ from tcbench.core.record import CudnnSettings, GpuFacts, GpuSamples, PlanChoice,
 from tcbench.core.recording import Activity, Call
 from tcbench.core.session import Clock
 from tcbench.engine import accelerators
-from tcbench.engine.accelerators.protocol import Accelerator, Reducer
+from tcbench.engine.accelerators.protocol import Accelerator, Array, Reducer, use
 from tcbench.engine.rung import Package
 from tcbench.engine.work import Work
 from tcbench.engine.world import World
@@ -75,11 +75,15 @@ class Activities(Protocol):
         ...
 
 
+def _no_reducer(world: World) -> Reducer:
+    raise NotImplementedError("a kind of device without a reducer has no ranks")
+
+
 @dataclass(frozen=True)
 class OpenDevice:
     """An accelerator on a device, with its clock and its account of memory. `enter`: what the accelerator itself needs
-    held. `computes`: its arrays have contents. `busy_s`: the time it has worked so far, where that can be told.
-    `reducer`: makes what sums its arrays over the ranks of a world; None where nothing does."""
+    held. `computes`: its arrays have contents. `plans`: those that a library chose. `busy_s`: the time it has worked so
+    far, where that can be told. `reducer`: makes what sums its arrays over the ranks of a world."""
 
     accelerator: Accelerator
     clock: Clock
@@ -88,8 +92,23 @@ class OpenDevice:
     plans: Callable[[], tuple[PlanChoice, ...]] = tuple
     memory_of: Literal["process", "device"] = "device"
     computes: bool = True
-    busy_s: Callable[[], float] | None = None
-    reducer: Callable[[World], Reducer] | None = None
+    busy_s: Callable[[], float | None] = lambda: None
+    reducer: Callable[[World], Reducer] = _no_reducer
+
+    @contextlib.contextmanager
+    def scope(self) -> Iterator[None]:
+        """Held from build to end: operations launch here."""
+        with self.enter(), use(self.accelerator):
+            yield
+
+    def peak_memory(self) -> tuple[int, Literal["process", "device"]]:
+        """Bytes, and of what."""
+        return self.peak_bytes(), self.memory_of
+
+    def value(self, array: Array) -> float | None:
+        """The one number in an array, once it is there; None where nothing computes."""
+        number = float(self.accelerator.download(array))
+        return number if self.computes else None
 
 
 @dataclass(frozen=True)

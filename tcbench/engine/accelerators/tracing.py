@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from tcbench.core.session import Phase
-from tcbench.engine.accelerators.cuda import routes
+from tcbench.engine.accelerators import routes
 from tcbench.engine.accelerators.protocol import Array, BatchNormRoute
 from tcbench.engine.work import Norm, Work
 from tcbench.hardware.gpus import GpuProperties

@@ -34,10 +34,6 @@ class Feed(Protocol):
         """Batches that may lie ready before `next` is called; 0 when `next` does the work itself."""
 
     @property
-    def epoch_size(self) -> int:
-        """Samples per epoch."""
-
-    @property
     def on_device(self) -> bool:
         """Whether batches are delivered in the memory of the current accelerator, rather than the host's."""
 

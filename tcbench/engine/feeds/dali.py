@@ -26,7 +26,7 @@ import numpy as np
 from msgspec import UnsetType
 
 from tcbench.core.errors import DataError
-from tcbench.engine.accelerators.cuda import out_of_memory
+from tcbench.engine.accelerators import out_of_memory
 from tcbench.engine.accelerators.protocol import current
 from tcbench.engine.feeds.base import MEAN, STD, Feed, broken_image, images_of, scaled_side
 from tcbench.engine.feeds.spec import FeedSpec
@@ -128,7 +128,6 @@ class DaliFeed:
             raise _out_of_memory(str(error)) or error from error
         self._held: Any = None
         self._retired: deque[tuple[Any, Fence]] = deque()
-        self.epoch_size = len(self._images.files)
         self.on_device = placement.device_id is not None
         self.decoding = _decoding(spec) if placement.decoder == "mixed" else None
 

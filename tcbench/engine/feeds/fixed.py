@@ -1,7 +1,8 @@
-"""Batches at fixed addresses on an accelerator: what a feed on the host needs, and what a captured graph reads."""
+"""Batches at fixed addresses on a device: what a feed on the host needs, and what a captured graph reads."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from tcbench.engine.accelerators.protocol import Accelerator, current
@@ -10,26 +11,24 @@ from tcbench.engine.feeds.synthetic import SyntheticFeed
 
 
 class FixedBuffers:
-    """Copies every batch of another feed into the same two device arrays, in the order of the accelerator's stream:
-    a step that still reads the batch before is not disturbed."""
+    """Copies every batch of another feed into the same two device arrays, in the order of the device's stream: a step
+    that still reads the batch before is not disturbed."""
 
     on_device = True
 
-    def __init__(self, feed: Feed, accelerator: Accelerator) -> None:
+    def __init__(self, feed: Any, empty_like: Callable[[Any], Any], copy: Callable[[Any, Any], object]) -> None:
         self._feed = feed
-        self._accelerator = accelerator
+        self._empty_like, self._copy = empty_like, copy
         self._batch: tuple[Any, Any] | None = None
         self.prefetch_depth = feed.prefetch_depth
         self.decoding = getattr(feed, "decoding", None)
-        self.epoch_size = feed.epoch_size
 
     def next(self) -> tuple[Any, Any]:
         arrived = self._feed.next()
         if self._batch is None:
-            x, t = (self._accelerator.empty(array.shape, array.dtype) for array in arrived)
-            self._batch = x, t
+            self._batch = self._empty_like(arrived[0]), self._empty_like(arrived[1])
         for source, target in zip(arrived, self._batch, strict=True):
-            self._accelerator.copy(source, target)
+            self._copy(source, target)
         return self._batch
 
     def close(self) -> None:
@@ -38,6 +37,9 @@ class FixedBuffers:
 
 def at_fixed_addresses(feed: Feed) -> Feed:
     """The same feed, every batch at the same addresses on the current accelerator; a kept one is there already."""
-    if isinstance(feed, SyntheticFeed):
-        return feed
-    return FixedBuffers(feed, current())
+    return feed if isinstance(feed, SyntheticFeed) else on_accelerator(feed, current())
+
+
+def on_accelerator(feed: Feed, accelerator: Accelerator) -> Feed:
+    """The same feed in two arrays of an accelerator."""
+    return FixedBuffers(feed, lambda array: accelerator.empty(array.shape, array.dtype), accelerator.copy)

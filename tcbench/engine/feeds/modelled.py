@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from tcbench.engine.accelerators.protocol import current
-from tcbench.engine.feeds.base import Feed, scaled_shape
+from tcbench.engine.feeds.base import scaled_shape
 from tcbench.engine.feeds.dali import PREFETCH_DEPTH
 from tcbench.engine.feeds.spec import FeedSpec
 from tcbench.engine.work import DType, Work, shared, stored
@@ -84,7 +84,6 @@ class WorkersFeed:
         self._examples = [np.ones(shape, spec.tensor.dtype) for _ in range(spec.batch_size)]
         self._labels = rng.integers(0, spec.n_classes, spec.batch_size, dtype=np.int32)
         self._decoder = Decoder(_batch_ns(spec), _WORKERS_DEPTH)
-        self.epoch_size = spec.batch_size
 
     def next(self) -> tuple[np.ndarray, np.ndarray]:
         self._decoder.take()
@@ -149,7 +148,6 @@ class MixedFeed:
             accelerator.prepare(work, *ends) for work, ends in zip(works, itertools.pairwise(arrays), strict=True)
         ]
         self._decoder = Decoder(_batch_ns(spec), PREFETCH_DEPTH, accelerator.note_decoding)
-        self.epoch_size = spec.batch_size
 
     def next(self) -> tuple[Any, Any]:
         self._decoder.take()
@@ -159,13 +157,3 @@ class MixedFeed:
 
     def close(self) -> None:
         pass
-
-
-def make_workers_feed(spec: FeedSpec) -> Feed:
-    """Images as a framework's worker processes deliver them."""
-    return WorkersFeed(spec)
-
-
-def make_mixed_feed(spec: FeedSpec) -> Feed:
-    """Images as DALI delivers them on a GPU, on the current accelerator."""
-    return MixedFeed(spec)

@@ -34,9 +34,8 @@ class OpenCVFeed:
         self._cv2 = cv2
         self._spec = spec
         self._files = images_of(spec).files
-        self.epoch_size = len(self._files)
         self._rng = np.random.default_rng(spec.seed)
-        self._order = sample_order(self.epoch_size, np.random.default_rng(spec.seed), spec.augment)
+        self._order = sample_order(len(self._files), np.random.default_rng(spec.seed), spec.augment)
         self._threads_before: int | None = cv2.getNumThreads()
         cv2.setNumThreads(max(1, spec.threads))
 

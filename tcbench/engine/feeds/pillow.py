@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from tcbench.engine.feeds.base import MEAN, STD, Feed, broken_image, crop_window, images_of, scaled_shape
+from tcbench.engine.feeds.base import MEAN, STD, broken_image, crop_window, images_of, scaled_shape
 from tcbench.engine.feeds.spec import FeedSpec
 
 _MEAN = MEAN[:, None, None]
@@ -64,7 +64,6 @@ class PillowFeed:
         self._files = images_of(spec).files
         self._rng = np.random.default_rng(spec.seed)
         self._order = self._indices()
-        self.epoch_size = len(self._files)
 
     def next(self) -> tuple[np.ndarray, np.ndarray]:
         samples = [self._files[index] for index in islice(self._order, self._spec.batch_size)]
@@ -80,8 +79,3 @@ class PillowFeed:
         order, n = shuffled(self._spec), len(self._files)
         while True:
             yield from (range(n) if order is None else order.permutation(n).tolist())
-
-
-def make_pillow_feed(spec: FeedSpec) -> Feed:
-    """Pillow on the images of `spec`."""
-    return PillowFeed(spec)

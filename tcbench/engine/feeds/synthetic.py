@@ -30,7 +30,6 @@ class SyntheticFeed:
         self.on_device = upload is not None
         if upload is not None:
             self._x, self._t = upload(self._x), upload(self._t)
-        self.epoch_size = spec.batch_size
 
     def next(self) -> tuple[Any, Any]:
         return self._x, self._t
@@ -49,7 +48,6 @@ class UnfilledFeed(SyntheticFeed):
         shape = stored(spec.tensor.layout, spec.batch_size, 3, spec.image_size, spec.image_size)
         self._x = accelerator.empty(shape, spec.tensor.dtype)
         self._t = accelerator.empty((spec.batch_size,), "int32")
-        self.epoch_size = spec.batch_size
 
 
 def make_synthetic_feed(spec: FeedSpec) -> Feed:

@@ -6,10 +6,15 @@ Sizes are of square images and square windows.
 
 from __future__ import annotations
 
+import dataclasses
+import functools
+import inspect
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal, TypeVar
+
+from tcbench.core.errors import SelectionError
 
 
 @dataclass(frozen=True)
@@ -111,6 +116,32 @@ Stage = Conv | Block | MaxPool | GlobalAverage | TiledAverage | Lrn | Dropout | 
 Named = tuple[str, Stage]
 
 
+Made = TypeVar("Made")
+
+
+@functools.lru_cache(maxsize=64)
+def _parameters(maker: Callable[..., Any]) -> frozenset[str]:
+    return frozenset(inspect.signature(maker).parameters)
+
+
+def build(stage: Stage, makers: Mapping[type[Stage], Callable[..., Made]], reader: str, *place: Any) -> Made:
+    """What a reader makes of a stage: its maker is called with a place and the stage's fields by name. Raises
+    SelectionError for a field that the maker does not take, unless it has its default: somebody who does not read, say,
+    `groups` would build another network without a word."""
+    maker = next((maker for kind, maker in makers.items() if isinstance(stage, kind)), None)
+    if maker is None:
+        raise SelectionError(f"{reader} builds no {type(stage).__name__}: expected one of its makers to take {stage}")
+    values = dict(vars(stage))
+    for name in values.keys() - _parameters(maker):
+        default = next(field.default for field in dataclasses.fields(stage) if field.name == name)
+        if values.pop(name) != default:
+            where = getattr(maker, "func", maker).__module__
+            raise SelectionError(
+                f"{reader} does not read '{name}' of {stage}: expected its maker in {where} to take it"
+            )
+    return maker(*place, **values)
+
+
 Kind = Literal["conv", "max_pool", "average_pool", "tiled_average", "lrn", "dropout", "concat", "fc"]
 
 
@@ -205,51 +236,74 @@ class _Walk:
             yield from self.stage(f"{path}{name}", stage)
 
     def stage(self, name: str, stage: Stage) -> Iterator[Layer]:
-        if isinstance(stage, Conv):
-            yield self._conv(name, stage)
-        elif isinstance(stage, Block):
-            if stage.shortcut:
-                yield _Walk(self.size)._conv(f"{name}.shortcut", stage.shortcut)
-            for part, conv in zip("abc", stage.convs, strict=False):
-                yield replace(self._conv(f"{name}.{part}", conv), add=conv is stage.convs[-1])
-        elif isinstance(stage, Branches):
-            yield from self._branches(name, stage)
-        elif isinstance(stage, Auxiliary):
-            yield from _Walk(self.size, self.channels).sequence(f"{name}.", stage.stages)
-        elif isinstance(stage, MaxPool):
-            out = _out(self.size, stage.ksize, stage.stride, stage.pad, ceil=stage.ceil)
-            layer = self._to(name, "max_pool", self.channels, out)
-            yield replace(layer, ksize=stage.ksize, stride=stage.stride, pad=stage.pad, ceil=stage.ceil)
-        elif isinstance(stage, GlobalAverage):
-            yield self._to(name, "average_pool", self.channels, 1)
-        elif isinstance(stage, TiledAverage):
-            yield self._to(name, "tiled_average", self.channels, stage.out)
-        elif isinstance(stage, Linear):
-            self.channels, self.size = stage.out_features, 1
-            sizes = stage.in_features, stage.out_features, stage.side, 1
-            yield Layer(name, "fc", *sizes, stage.side, relu=stage.relu, bias=True)
-        else:
-            kind: Literal["lrn", "dropout"] = "lrn" if isinstance(stage, Lrn) else "dropout"
-            yield replace(self._to(name, kind, self.channels, self.size), stage=stage)
+        return build(stage, _LAYERS, "the list of layers", self, name)
 
-    def _to(self, name: str, kind: Kind, channels: int, size: int) -> Layer:
-        """A layer from here to so many channels and pixels, where the walk goes on."""
-        before, self.channels, self.size = (self.channels, self.size), channels, size
-        return Layer(name, kind, before[0], channels, before[1], size)
+    def conv(
+        self, name: str, in_channels: int, out_channels: int, ksize: int, stride: int, relu: bool, bias: bool, pad: int
+    ) -> Iterator[Layer]:
+        before = self.size
+        self.channels, self.size = out_channels, _out(before, ksize, stride, pad)
+        sizes = in_channels, out_channels, before, self.size
+        yield Layer(name, "conv", *sizes, ksize, stride, pad, relu=relu, bias=bias)
 
-    def _branches(self, name: str, stage: Branches) -> Iterator[Layer]:
-        walks = [_Walk(self.size, self.channels) for _ in stage.branches]
-        for walk, branch in zip(walks, stage.branches, strict=True):
+    def block(self, name: str, convs: tuple[Conv, ...], shortcut: Conv | None) -> Iterator[Layer]:
+        if shortcut:
+            yield from _Walk(self.size).stage(f"{name}.shortcut", shortcut)
+        for part, conv in zip("abc", convs, strict=False):
+            for layer in self.stage(f"{name}.{part}", conv):
+                yield replace(layer, add=conv is convs[-1])
+
+    def branches(self, name: str, branches: tuple[tuple[Named, ...], ...]) -> Iterator[Layer]:
+        walks = [_Walk(self.size, self.channels) for _ in branches]
+        for walk, branch in zip(walks, branches, strict=True):
             yield from walk.sequence(f"{name}.", branch)
         parts = tuple(walk.channels for walk in walks)
         self.channels, self.size = sum(parts), walks[0].size
         yield Layer(name, "concat", self.channels, self.channels, self.size, self.size, parts=parts)
 
-    def _conv(self, name: str, conv: Conv) -> Layer:
-        before = self.size
-        self.channels, self.size = conv.out_channels, _out(before, conv.ksize, conv.stride, conv.pad)
-        sizes = conv.in_channels, conv.out_channels, before, self.size
-        return Layer(name, "conv", *sizes, conv.ksize, conv.stride, conv.pad, relu=conv.relu, bias=conv.bias)
+    def auxiliary(self, name: str, stages: tuple[Named, ...], weight: float) -> Iterator[Layer]:
+        yield from _Walk(self.size, self.channels).sequence(f"{name}.", stages)
+
+    def max_pool(self, name: str, ksize: int, stride: int, pad: int, ceil: bool) -> Iterator[Layer]:
+        layer = self._to(name, "max_pool", _out(self.size, ksize, stride, pad, ceil=ceil))
+        yield replace(layer, ksize=ksize, stride=stride, pad=pad, ceil=ceil)
+
+    def global_average(self, name: str) -> Iterator[Layer]:
+        yield self._to(name, "average_pool", 1)
+
+    def tiled_average(self, name: str, out: int) -> Iterator[Layer]:
+        yield self._to(name, "tiled_average", out)
+
+    def lrn(self, name: str, size: int, alpha: float, beta: float, k: float) -> Iterator[Layer]:
+        yield replace(self._to(name, "lrn", self.size), stage=Lrn(size, alpha, beta, k))
+
+    def dropout(self, name: str, ratio: float) -> Iterator[Layer]:
+        yield replace(self._to(name, "dropout", self.size), stage=Dropout(ratio))
+
+    def linear(
+        self, name: str, in_features: int, out_features: int, relu: bool, side: int, std: float | None
+    ) -> Iterator[Layer]:
+        self.channels, self.size = out_features, 1
+        yield Layer(name, "fc", in_features, out_features, side, 1, side, relu=relu, bias=True)
+
+    def _to(self, name: str, kind: Kind, size: int) -> Layer:
+        """A layer from here to so many pixels, where the walk goes on."""
+        before, self.size = self.size, size
+        return Layer(name, kind, self.channels, self.channels, before, size)
+
+
+_LAYERS: dict[type[Stage], Callable[..., Iterator[Layer]]] = {
+    Conv: _Walk.conv,
+    Block: _Walk.block,
+    Branches: _Walk.branches,
+    Auxiliary: _Walk.auxiliary,
+    MaxPool: _Walk.max_pool,
+    GlobalAverage: _Walk.global_average,
+    TiledAverage: _Walk.tiled_average,
+    Lrn: _Walk.lrn,
+    Dropout: _Walk.dropout,
+    Linear: _Walk.linear,
+}
 
 
 def _out(size: int, ksize: int, stride: int, pad: int, *, ceil: bool = False) -> int:

@@ -20,13 +20,14 @@ import numpy as np
 from tcbench.core.errors import TcbenchError
 from tcbench.core.numerics import BASE, Distance, ParityJob, ParityRun, Slope
 from tcbench.core.record import Cell, TrainSettings
+from tcbench.engine.accelerators.device import OpenDevice
 from tcbench.engine.accelerators.protocol import current
 from tcbench.engine.backends.chainer import ops
 from tcbench.engine.backends.chainer.compat import chainer
 from tcbench.engine.backends.chainer.optimizers import BatchedSGD
 from tcbench.engine.backends.chainer.rungs import RUNGS
 from tcbench.engine.backends.chainer.session import ChainerSession
-from tcbench.engine.backends.chainer.sites import Site, processor
+from tcbench.engine.backends.chainer.sites import processor
 from tcbench.engine.feeds.base import Feed
 from tcbench.engine.feeds.spec import FeedSpec
 from tcbench.engine.models.small import WELL_CONDITIONED
@@ -34,7 +35,7 @@ from tcbench.engine.numerics.flow import layers_of, on_host
 from tcbench.engine.rung import Rung, Update, sgd, storage_of
 from tcbench.engine.work import HALVES
 
-OpenSite = Callable[[Cell], Site]
+OpenSite = Callable[[Cell], OpenDevice]
 
 GRADIENT_BATCHES = 5
 """Batches whose gradients are compared at the first weights. In float32, rounding takes a value across ReLU's kink in
@@ -69,7 +70,6 @@ class RandomBatches:
 
     prefetch_depth = 0
     on_device = False
-    epoch_size = 1 << 30
 
     def __init__(self, spec: FeedSpec) -> None:
         self._spec = spec
@@ -274,7 +274,7 @@ def _relative(one: np.ndarray, other: np.ndarray) -> float:
 
 
 @contextlib.contextmanager
-def _session(cell: Cell, rungs: list[Any], site: Site) -> Iterator[ChainerSession]:
+def _session(cell: Cell, rungs: list[Any], site: OpenDevice) -> Iterator[ChainerSession]:
     session = ChainerSession(
         cell,
         site,
@@ -288,7 +288,7 @@ def _session(cell: Cell, rungs: list[Any], site: Site) -> Iterator[ChainerSessio
         session.close()
 
 
-def _train(cell: Cell, rungs: list[Any], site: Site, steps: int) -> _Trained:
+def _train(cell: Cell, rungs: list[Any], site: OpenDevice, steps: int) -> _Trained:
     with _session(cell, rungs, site) as session:
         step = session.step
         before = _of_all(step, _trains_in(step))

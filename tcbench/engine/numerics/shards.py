@@ -11,16 +11,14 @@ import copy
 from collections.abc import Sequence
 from typing import Any
 
-from tcbench.engine.backends.chainer.parts import Optimizer
 from tcbench.engine.backends.chainer.session import Step
-from tcbench.engine.feeds.base import Feed
 
 
 class _Shards(Step):
     """A step whose batch is taken in equal parts. `shards`: how many."""
 
-    def __init__(self, model: Any, optimizer: Optimizer, feed: Feed, shards: int) -> None:
-        super().__init__(model, optimizer, feed)
+    def __init__(self, *built: Any, shards: int) -> None:
+        super().__init__(*built)
         self._shards = shards
         self._losses: list[Any] = []
 
@@ -43,9 +41,9 @@ class _Shards(Step):
 class RanksInTurn(_Shards):
     """Many ranks' step: gradients are averaged over the shards, then applied once."""
 
-    def __init__(self, model: Any, optimizer: Optimizer, feed: Feed, shards: int) -> None:
-        super().__init__(model, optimizer, feed, shards)
-        normalised = [link for link in model.links() if getattr(link, "running", None) is not None]
+    def __init__(self, *built: Any, shards: int) -> None:
+        super().__init__(*built, shards=shards)
+        normalised = [link for link in self.model.links() if getattr(link, "running", None) is not None]
         # Each rank has running statistics of its own; the first one's are the model's.
         self._running = [
             [(link, link.running if rank == 0 else copy.deepcopy(link.running)) for link in normalised]

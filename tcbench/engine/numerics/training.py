@@ -9,37 +9,33 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import threadpoolctl
 
 from tcbench.core.errors import TrainingError
 from tcbench.core.numerics import BASE, Job
+from tcbench.engine.accelerators.device import OpenDevice
 from tcbench.engine.backends.chainer.compat import chainer
-from tcbench.engine.backends.chainer.network import Network
 from tcbench.engine.backends.chainer.optimizers import BatchedSGD, PerParameterSGD
-from tcbench.engine.backends.chainer.parts import Optimizer, OptimizerSpec, Parts, Replica
-from tcbench.engine.backends.chainer.pillow import make_chainer_feed
-from tcbench.engine.backends.chainer.rungs import RUNGS
-from tcbench.engine.backends.chainer.session import Step
-from tcbench.engine.backends.chainer.sites import Site
+from tcbench.engine.backends.chainer.parts import OptimizerSpec
+from tcbench.engine.backends.chainer.pillow import ChainerFeed
+from tcbench.engine.backends.chainer.session import ChainerSession, Step
+from tcbench.engine.backends.chainer.sites import deliver
 from tcbench.engine.feeds.base import Feed, FeedRecipe
 from tcbench.engine.feeds.dataset import scan
 from tcbench.engine.feeds.spec import FeedSpec, TensorSpec
-from tcbench.engine.models import MODELS
 from tcbench.engine.models.small import SMALL_RESNET
 from tcbench.engine.numerics import patterns
 from tcbench.engine.numerics.flow import FlowingGradients, Observe, layers_of, on_host
 from tcbench.engine.numerics.folder import split
 from tcbench.engine.numerics.shards import RanksInTurn, StepsInTurn
-from tcbench.engine.rung import Rung
 from tcbench.engine.work import SCALE, SKIPPED
-from tcbench.engine.world import current
 
 CHECK_EVERY = 20
 """Steps between looks at what waits for a device: losses, and overflows of a static scale."""
@@ -75,7 +71,6 @@ class PatternFeed:
     on_device = False
 
     def __init__(self, images: patterns.Images, spec: FeedSpec, rng: np.random.Generator | None) -> None:
-        self.epoch_size = len(images.t)
         self._images = images
         self._spec = spec
         self._rng = rng
@@ -84,7 +79,8 @@ class PatternFeed:
     def next(self) -> tuple[np.ndarray, np.ndarray]:
         n = self._spec.batch_size
         while len(self._order) < n:
-            fresh = np.arange(self.epoch_size) if self._rng is None else self._rng.permutation(self.epoch_size)
+            size = len(self._images.t)
+            fresh = np.arange(size) if self._rng is None else self._rng.permutation(size)
             self._order = np.concatenate([self._order, fresh])
         chosen, self._order = self._order[:n], self._order[n:]
         x = self._images.x[chosen]
@@ -97,16 +93,15 @@ class PatternFeed:
 
 @dataclass(frozen=True)
 class Data:
-    """The source of batches: to train on, for ever; to test with, `test_batches` in a fixed order."""
+    """The batches to test with: `test_batches` in a fixed order."""
 
-    train: Feed
     test: Callable[[], Feed]
     test_batches: int
 
 
 def train(
     job: Job,
-    site: Site,
+    site: OpenDevice,
     observe: Callable[[int, float, Callable[[Observe], None]], None] | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Trained:
@@ -115,45 +110,15 @@ def train(
 
     Raises DivergedError where the run cannot go on, and DataError for images that cannot be read.
     """
-    cell, setting, technique = job.cell, job.setting, job.technique
-    rungs = [RUNGS[name] for name in cell.rungs]
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(threadpoolctl.threadpool_limits(cell.threads))
-        stack.enter_context(chainer.using_config("train", True))
-        stack.enter_context(site.scope())
-        # Overflows are counted and reported as a result.
-        stack.enter_context(np.errstate(over="ignore", invalid="ignore"))
-        parts = Parts(TensorSpec())
-        for rung in rungs:
-            stack.enter_context(rung.scope(cell))
-            parts = rung.parts(parts, cell)
-        model = _model(job, parts, site)
-        site.adopt(model)
-        data = _data(job, parts.spec, site, rungs)
-        stack.callback(data.train.close)
-        spec = OptimizerSpec(
-            learning_rate=setting.learning_rate_at(0, technique.rate),
-            momentum=setting.momentum,
-            weight_decay=setting.weight_decay,
-            build=BatchedSGD,
-            # The backward pass begins with the scale over the divisor, and the update divides both out again: what
-            # it applies is the sum over replicas that all see this batch.
-            loss_scale=job.loss_scale / setting.loss_divisor,
-            master_weights=technique.masters,
-            dynamic_scale=technique.scaling == "dynamic",
-            growth_interval=setting.growth_interval,
-        )
-        for rung in rungs:
-            spec = dataclasses.replace(spec, precondition=rung.optimizer(spec, cell).precondition)
-        step = _step(job, model, _optimizer(spec, model, technique.rung != BASE), data.train)
-        if spec.precondition is not None:
-            step.preconditioner = spec.precondition(Replica(current(), model, step.optimizer, site.reducer))
-            stack.callback(step.preconditioner.close)
+    setting = job.setting
+    # Overflows are counted and reported as a result.
+    with np.errstate(over="ignore", invalid="ignore"), contextlib.closing(_Session(job, site)) as session:
+        step = session.step
         begin = time.perf_counter()
         losses = _steps(job, step, observe, progress)
         train_time_s = time.perf_counter() - begin
         peak_bytes, of = site.peak_memory()
-        test_loss, accuracy = _test(model, data)
+        test_loss, accuracy = _test(step.model, session.data)
         if not np.isfinite(test_loss):
             raise DivergedError(f"the test loss is {test_loss} after {setting.steps} steps", losses)
         scale, skipped = _scale_of(step.optimizer)
@@ -169,11 +134,59 @@ def train(
         )
 
 
-def _step(job: Job, model: Any, optimizer: Any, feed: Feed) -> Step:
-    ranks, batch = job.setting.ranks, job.technique.batch
-    if batch == "ranks":
-        return RanksInTurn(model, optimizer, feed, ranks)
-    return StepsInTurn(model, optimizer, feed, ranks) if batch == "turns" else Step(model, optimizer, feed)
+class _Session(ChainerSession):
+    """The session of a job: the cell's model and rungs, with the technique's optimizer, batches and steps."""
+
+    data: Data
+
+    def __init__(self, job: Job, site: OpenDevice) -> None:
+        self._job = job
+        super().__init__(job.cell, site, geometry=SMALL_RESNET if job.cell.model == SMALL_RESNET.name else None)
+
+    def optimizer_spec(self) -> OptimizerSpec:
+        """Of the rungs' optimizers the preconditioner alone. One update of all parameters always keeps master weights,
+        so in 16 bits without them it is one by one."""
+        setting, technique = self._job.setting, self._job.technique
+        alone = technique.rung != BASE and not technique.masters
+        spec = OptimizerSpec(
+            learning_rate=setting.learning_rate_at(0, technique.rate),
+            momentum=setting.momentum,
+            weight_decay=setting.weight_decay,
+            build=PerParameterSGD if alone else BatchedSGD,
+            # The backward pass begins with the scale over the divisor, and the update divides both out again: what
+            # it applies is the sum over replicas that all see this batch.
+            loss_scale=self._job.loss_scale / setting.loss_divisor,
+            master_weights=technique.masters,
+            dynamic_scale=technique.scaling == "dynamic",
+            growth_interval=setting.growth_interval,
+        )
+        return dataclasses.replace(spec, precondition=self.fold("optimizer", spec).precondition)
+
+    def images(self) -> None:
+        """Those of the job's setting take their place."""
+
+    def feed(self, tensor: TensorSpec) -> Feed:
+        """Batches to train on."""
+        cell, setting = self.cell, self._job.setting
+        spec = self.feed_spec(tensor)
+        if setting.data is None:
+            sizes = setting.train_images, setting.test_images, cell.image_size, cell.n_classes
+            made = patterns.make(*sizes, setting.noise)
+            train: Feed = PatternFeed(made.train, spec, np.random.default_rng(1000 + cell.seed))
+            test: Callable[[], Feed] = lambda: PatternFeed(made.test, spec, None)  # noqa: E731
+        else:
+            shown, kept = split(scan(Path(setting.data), checked=True))
+            recipe = FeedRecipe(dataclasses.replace(spec, images=shown), ChainerFeed)
+            train = self.fold("feed", recipe).make()
+            test = functools.partial(ChainerFeed, dataclasses.replace(spec, images=kept, augment=False))
+        self.data = Data(lambda: deliver(self.site, test()), setting.test_images // cell.batch_size)
+        return deliver(self.site, train)
+
+    def step_of(self, *built: Any) -> Step:
+        """Where a step stands for many, its batch is taken in parts."""
+        kinds = {"ranks": RanksInTurn, "turns": StepsInTurn}
+        kind = kinds.get(self._job.technique.batch)
+        return kind(*built, shards=self._job.setting.ranks) if kind else Step(*built)
 
 
 def _steps(job: Job, step: Step, observe: Any, progress: Callable[[int], None] | None) -> tuple[float, ...]:
@@ -243,18 +256,6 @@ def _take(losses: list[float], more: Iterable[Any]) -> None:
         losses.append(value)
 
 
-def _model(job: Job, parts: Parts, site: Site) -> Any:
-    cell = job.cell
-    geometry = SMALL_RESNET if cell.model == SMALL_RESNET.name else MODELS[cell.model]
-    return Network(parts, geometry.stages(cell.variant, cell.n_classes), site.random(cell.seed))
-
-
-def _optimizer(spec: OptimizerSpec, model: Any, half: bool) -> Optimizer:
-    """All parameters at once; that update always keeps master weights, so without them one by one."""
-    alone = half and not spec.master_weights
-    return (PerParameterSGD if alone else BatchedSGD)(spec, model)
-
-
 def _scale_of(optimizer: Any) -> tuple[float, int]:
     """The loss scale at the end, and the steps that were skipped."""
     state = on_host(optimizer.state)
@@ -278,35 +279,3 @@ def _test(model: Any, data: Data) -> tuple[float, float]:
     finally:
         feed.close()
     return float(np.concatenate(losses).mean()), float(np.concatenate(right).mean())
-
-
-def _data(job: Job, tensor: TensorSpec, site: Site, rungs: Sequence[Rung]) -> Data:
-    cell, setting = job.cell, job.setting
-    spec = FeedSpec(
-        images=None,
-        batch_size=cell.batch_size,
-        image_size=cell.image_size,
-        n_classes=cell.n_classes,
-        tensor=tensor,
-        seed=cell.seed,
-        threads=cell.threads,
-    )
-    n_test = setting.test_images // cell.batch_size
-    if setting.data is None:
-        made = patterns.make(setting.train_images, setting.test_images, cell.image_size, cell.n_classes, setting.noise)
-        rng = np.random.default_rng(1000 + cell.seed)
-        return Data(
-            site.deliver(PatternFeed(made.train, spec, rng)),
-            lambda: site.deliver(PatternFeed(made.test, spec, None)),
-            n_test,
-        )
-    shown, kept = split(scan(Path(setting.data), checked=True))
-    held_out = dataclasses.replace(spec, images=kept, augment=False)
-    recipe = FeedRecipe(dataclasses.replace(spec, images=shown), make_chainer_feed)
-    for rung in rungs:
-        recipe = rung.feed(recipe, cell)
-    return Data(
-        site.deliver(recipe.make()),
-        lambda: site.deliver(make_chainer_feed(held_out)),
-        n_test,
-    )

@@ -19,7 +19,7 @@ def product(conv: Conv2d) -> Conv2d:
     return replace(conv, n=1, c=conv.c * conv.r * conv.s, h=conv.n * conv.p, w=conv.q, r=1, s=1, stride=1, pad=0)
 
 
-def placing(conv: Conv2d) -> Conv2d:
+def channel_transpose(conv: Conv2d) -> Conv2d:
     """The 1x1 convolution whose `Im2col` takes y (N, K, P, Q) to (K, N, P, Q), and whose `Col2im` takes it back."""
     return replace(conv, c=conv.k, h=conv.p, w=conv.q, r=1, s=1, stride=1, pad=0)
 

@@ -23,9 +23,8 @@ A_NAME_OF_SOMETHING_ELSE = re.compile(r"cuda_graph|nvidia-dali-cuda1[23]0|driver
 """A rung, a distribution, a field of records: not the kind of device."""
 
 ALLOWED = {
-    "engine/accelerators/tracing.py": "it stands for a GPU that is not there, and normalises by the same route",
+    "engine/accelerators/out_of_memory.py": "what libraries say when a GPU's memory is spent",
     "engine/accelerators/virtual/kind.py": "it models that kind's devices",
-    "engine/accelerators/virtual/accelerator.py": "it takes that kind's routes",
     "present/options.py": "--device's help, which stands at every start of a command: kinds are not read for it",
     "commands/numerics/__init__.py": "examples in help",
     "commands/profile.py": "examples in help",

@@ -5,12 +5,12 @@ from __future__ import annotations
 import importlib
 import sys
 
-import pytest
-
 from tcbench.engine.accelerators.cuda.kernels.launches import launch_of
+from tcbench.engine.backends.chainer import rungs
 from tcbench.engine.rung import RungSet
 
 PLAIN = """
+from tcbench.engine.backends.chainer import rungs
 from tcbench.engine.rung import Rung
 
 
@@ -44,24 +44,22 @@ def turn(work):
 )
 
 
-def dropped_in(backend: str, text: str, tmp_path, monkeypatch):
-    rungs = importlib.import_module(f"tcbench.engine.backends.{backend}.rungs")
+def dropped_in(text: str, tmp_path, monkeypatch):
     (tmp_path / "sideways.py").write_text(text)
     monkeypatch.setattr(rungs, "__path__", [*rungs.__path__, str(tmp_path)])
     importlib.invalidate_caches()
     monkeypatch.delitem(sys.modules, f"{rungs.__name__}.sideways", raising=False)
-    return RungSet.of(backend, rungs._all())
+    return RungSet.of("chainer", rungs._all())
 
 
-@pytest.mark.parametrize("backend", ["chainer", "torch"])
-def test_a_rung_that_is_dropped_in_is_found(backend, tmp_path, monkeypatch):
-    rungs = dropped_in(backend, PLAIN, tmp_path, monkeypatch)
-    assert "sideways" in rungs
-    assert rungs.problem(("fp32", "sideways")) is None
+def test_a_rung_that_is_dropped_in_is_found(tmp_path, monkeypatch):
+    found = dropped_in(PLAIN, tmp_path, monkeypatch)
+    assert "sideways" in found
+    assert found.problem(("fp32", "sideways")) is None
 
 
 def test_a_kernel_comes_with_its_rung_and_a_source_beside_the_others(tmp_path, monkeypatch):
-    dropped_in("chainer", WITH_A_KERNEL, tmp_path, monkeypatch)
+    dropped_in(WITH_A_KERNEL, tmp_path, monkeypatch)
     module = importlib.import_module("tcbench.engine.backends.chainer.rungs.sideways")
     work = module.Turn(4096, "float16")
     launch = launch_of(work)

@@ -26,7 +26,8 @@ def make_feed(request: pytest.FixtureRequest) -> Iterator[MakeFeed]:
     module = importlib.import_module(
         "tcbench.engine.backends.chainer.pillow" if name == "chainer" else f"tcbench.engine.feeds.{name}"
     )
-    factory: MakeFeed = getattr(module, f"make_{name}_feed")
+    factories = {"chainer": "ChainerFeed", "pillow": "PillowFeed"}
+    factory: MakeFeed = getattr(module, factories.get(name, f"make_{name}_feed"))
     made: list[Feed] = []
 
     def make(spec: FeedSpec) -> Feed:

@@ -101,7 +101,7 @@ def test_dali_is_imported_by_the_factory_only_and_quietly(images: ImageFolder) -
     code = (
         "import sys, pathlib\n"
         "from tcbench.engine.accelerators import protocol\n"
-        "from tcbench.engine.accelerators.cpu.numpy.accelerator import NumpyAccelerator\n"
+        "from tcbench.engine.accelerators.cpu.reference.accelerator import NumpyAccelerator\n"
         "from tcbench.engine.feeds import dali\n"
         "from tcbench.engine.feeds.spec import FeedSpec, TensorSpec\n"
         "from tcbench.engine.feeds.dataset import scan\n"

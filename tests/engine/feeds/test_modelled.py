@@ -16,7 +16,7 @@ from tcbench.engine.accelerators.virtual.activities import Activities
 from tcbench.engine.backends import backend
 from tcbench.engine.feeds import modelled
 from tcbench.engine.feeds.base import FeedRecipe
-from tcbench.engine.feeds.modelled import Decoder, make_mixed_feed, make_workers_feed, stages
+from tcbench.engine.feeds.modelled import Decoder, MixedFeed, WorkersFeed, stages
 from tcbench.engine.feeds.spec import FeedSpec, TensorSpec
 from tcbench.hardware import gpus
 
@@ -82,7 +82,7 @@ def test_a_step_longer_than_decoding_never_waits(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 def test_workers_images_are_stacked_into_a_new_batch_each_time(layout: Any, dtype: Any) -> None:
-    feed = make_workers_feed(dataclasses.replace(SPEC, tensor=TensorSpec(layout, dtype)))
+    feed = WorkersFeed(dataclasses.replace(SPEC, tensor=TensorSpec(layout, dtype)))
     (x, t), (again, _) = feed.next(), feed.next()
     feed.close()
     assert x.shape == ((4, 3, 32, 32) if layout == "NCHW" else (4, 32, 32, 3))
@@ -96,7 +96,7 @@ def test_mixed_decoding_leaves_the_device_its_share_as_work() -> None:
     accelerator: Any = VirtualAccelerator(gpus.load("V100"), CudnnSettings())
     recorder = Activities()
     with accelerators.use(accelerator), recorder.recording():
-        feed = make_mixed_feed(SPEC)
+        feed = MixedFeed(SPEC)
         x, _ = feed.next()
         assert feed.next()[0] is x
     kernels = [one for one in recorder.activities if one.kind == "kernel"]
@@ -112,14 +112,12 @@ def test_the_devices_share_is_what_the_stages_read_and_write() -> None:
     assert sum(work.bytes for work in stages(64, 224, "float16")) == 64 * each
 
 
-@pytest.mark.parametrize(
-    ("rungs", "expected"), [((), make_workers_feed), (("opencv",), make_workers_feed), (("dali",), "mixed")]
-)
+@pytest.mark.parametrize(("rungs", "expected"), [((), WorkersFeed), (("opencv",), WorkersFeed), (("dali",), "mixed")])
 def test_a_rung_for_input_brings_its_model(rungs: tuple[str, ...], expected: Any) -> None:
-    recipe = FeedRecipe(SPEC, lambda: None, make_workers_feed)
+    recipe = FeedRecipe(SPEC, lambda: None, WorkersFeed)
     for rung in rungs:
         recipe = backend("chainer").RUNGS[rung].feed(recipe, factories.make_cell())
-    assert recipe.modelled is (make_mixed_feed if expected == "mixed" else expected)
+    assert recipe.modelled is (MixedFeed if expected == "mixed" else expected)
 
 
 def test_the_rate_of_decoding_is_not_the_hosts_and_is_stretched_with_the_device() -> None:

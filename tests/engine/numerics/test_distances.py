@@ -12,17 +12,17 @@ from training import numpys_processor
 from tcbench.analysis.numerics.parity import SLOPE_AT_MOST, judge, optimizer_at_most, reference
 from tcbench.core.record import Cell
 from tcbench.engine import work as w
-from tcbench.engine.accelerators.cpu.numpy import accelerator as processors
-from tcbench.engine.accelerators.cpu.numpy import batch_norm as kernels
-from tcbench.engine.accelerators.cpu.numpy import convolution as convolutions
-from tcbench.engine.accelerators.device import host
+from tcbench.engine.accelerators.cpu.reference import accelerator as processors
+from tcbench.engine.accelerators.cpu.reference import batch_norm as kernels
+from tcbench.engine.accelerators.cpu.reference import convolution as convolutions
+from tcbench.engine.accelerators.device import OpenDevice, host
 from tcbench.engine.backends import backend
 from tcbench.engine.backends.chainer.ops import convolution
 from tcbench.engine.backends.chainer.ops.batch_norm import BatchNorm
 from tcbench.engine.backends.chainer.ops.linear import LinearWgrad
 from tcbench.engine.backends.chainer.optimizers import BatchedSGD, PerParameterSGD
 from tcbench.engine.backends.chainer.rungs import RUNGS
-from tcbench.engine.backends.chainer.sites import Site, open_site
+from tcbench.engine.backends.chainer.sites import open_site
 from tcbench.engine.numerics.distances import compare, slope_error
 from tcbench.engine.rung import EXACT, Rung, storage_of
 from tcbench.engine.work import HALVES
@@ -39,7 +39,7 @@ def planned(*names: str, steps: int = 1):
     return job
 
 
-def by_numpy(cell: Cell) -> Site:
+def by_numpy(cell: Cell) -> OpenDevice:
     return numpys_processor(cell.threads)
 
 
@@ -178,24 +178,24 @@ def is_classifier(weights) -> bool:
 def test_an_operation_that_gives_no_numbers_is_off_and_not_a_crash(monkeypatch):
     right = convolutions.fprop
 
-    def gives_none(conv, x, weights, y):
-        right(conv, x, weights, y)
-        if conv.layout == "NHWC" and not is_classifier(weights):
+    def gives_none(work, x, weights, y):
+        right(work, x, weights, y)
+        if work.conv.layout == "NHWC" and not is_classifier(weights):
             y.fill(np.nan)
 
-    monkeypatch.setattr(convolutions, "fprop", gives_none)
+    monkeypatch.setitem(processors._KERNELS, w.ConvFprop, gives_none)
     assert run(FUSED)[NHWC] == "its loss or its parameters are not finite"
 
 
 def test_an_operation_that_raises_is_a_config_that_is_off(monkeypatch):
     right = convolutions.fprop
 
-    def broken(conv, x, weights, y):
-        if conv.layout == "NHWC" and not is_classifier(weights):
+    def broken(work, x, weights, y):
+        if work.conv.layout == "NHWC" and not is_classifier(weights):
             raise ValueError("no such\nlayout")
-        right(conv, x, weights, y)
+        right(work, x, weights, y)
 
-    monkeypatch.setattr(convolutions, "fprop", broken)
+    monkeypatch.setitem(processors._KERNELS, w.ConvFprop, broken)
     off = run(FUSED)
     assert off[NHWC] == "ValueError: no such layout"
     assert off["fp32"] is None
@@ -216,12 +216,12 @@ def stems_gradient(monkeypatch):
 def first_3x3s_input_gradient(monkeypatch):
     right = convolutions.dgrad
 
-    def changed(conv, gy, weights, gx, *others):
-        right(conv, gy, weights, gx, *others)
-        if conv.layout == "NCHW" and weights.shape[1:] == (64, 3, 3):
+    def changed(work, gy, weights, gx):
+        right(work, gy, weights, gx)
+        if work.conv.layout == "NCHW" and weights.shape[1:] == (64, 3, 3):
             gx *= 1.01
 
-    monkeypatch.setattr(convolutions, "dgrad", changed)
+    monkeypatch.setitem(processors._KERNELS, w.ConvDgrad, changed)
 
 
 def scales_gradient(monkeypatch):

@@ -11,13 +11,16 @@ from training import on_numpy
 
 from tcbench.core.numerics import RANKS_TECHNIQUES
 from tcbench.engine.accelerators.device import host
+from tcbench.engine.backends.chainer import sites
 from tcbench.engine.backends.chainer.compat import chainer
+from tcbench.engine.backends.chainer.network import Network
 from tcbench.engine.backends.chainer.optimizers import BatchedSGD
 from tcbench.engine.backends.chainer.parts import OptimizerSpec, Parts
 from tcbench.engine.backends.chainer.rungs import RUNGS
 from tcbench.engine.backends.chainer.session import Step
 from tcbench.engine.backends.chainer.sites import processor
 from tcbench.engine.feeds.spec import TensorSpec
+from tcbench.engine.models.small import SMALL_RESNET
 from tcbench.engine.numerics import training
 from tcbench.engine.numerics.shards import RanksInTurn, StepsInTurn
 from tcbench.run import numerics_plan as plan
@@ -65,8 +68,8 @@ def makes():
             parts = RUNGS[name].parts(parts, cell)
 
         def make():
-            model = training._model(job("ranks"), parts, site)
-            site.adopt(model)
+            model = Network(parts, SMALL_RESNET.stages(cell.variant, cell.n_classes), sites.random(site, cell.seed))
+            sites.adopt(site, model)
             return model, BatchedSGD(OptimizerSpec(0.01, 0.9, 1e-4, BatchedSGD), model)
 
         yield make
@@ -120,7 +123,7 @@ def farthest(one, other):
 def test_ranks_in_turn_train_as_ranks_that_are_kept_apart(makes):
     given = batches()
     model, optimizer = makes()
-    step = RanksInTurn(model, optimizer, Given(given), RANKS)
+    step = RanksInTurn(model, optimizer, Given(given), shards=RANKS)
     losses = [run(step) for _ in range(STEPS)]
     expected, apart = ranks_apart(makes, given)
     np.testing.assert_allclose(losses, expected, rtol=1e-4)
@@ -139,7 +142,7 @@ def test_one_rank_with_all_images_does_not(makes):
 def test_steps_in_turn_are_steps_at_the_batch_size_of_one(makes):
     given = batches()
     model, optimizer = makes()
-    step = StepsInTurn(model, optimizer, Given(given), RANKS)
+    step = StepsInTurn(model, optimizer, Given(given), shards=RANKS)
     for _ in range(STEPS):
         run(step)
     alone, its_optimizer = makes()

@@ -51,9 +51,9 @@ class Cpu(DeviceKind):
             yield Finding("missing", "oneDNN", f"{what}; NumPy computes on the CPU, several times slower", remedy)
 
     def open(self, device: str, settings: CudnnSettings, threads: int, host_speed: float = 1.0) -> OpenDevice:
-        from tcbench.engine.accelerators.cpu.numpy.accelerator import NumpyAccelerator
         from tcbench.engine.accelerators.cpu.onednn import library
         from tcbench.engine.accelerators.cpu.onednn.accelerator import OneDnnAccelerator
+        from tcbench.engine.accelerators.cpu.reference.accelerator import NumpyAccelerator
 
         keep_freed_memory()
         accelerator = (NumpyAccelerator if library.problem() else OneDnnAccelerator)(threads)

@@ -28,12 +28,11 @@ class Gpu(Accelerator, Protocol):
 
 def measure(index: int) -> dict[str, Any]:
     """On a GPU that is here. Imports CuPy."""
-    from tcbench.engine.accelerators.cuda.clock import EventClock
     from tcbench.engine.accelerators.cuda.live import CudaAccelerator
 
     accelerator = CudaAccelerator(index, CudnnSettings())
     with accelerator.enter():
-        return measure_on(accelerator, EventClock(accelerator.stream))
+        return measure_on(accelerator, accelerator.clock)
 
 
 def measure_on(

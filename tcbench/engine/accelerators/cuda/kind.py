@@ -109,19 +109,19 @@ class Cuda(DeviceKind):
         return options + in_graphs
 
     def out_of_memory(self, device: str, error: Exception) -> Exception | None:
-        from tcbench.engine.accelerators.cuda import driver, out_of_memory
+        from tcbench.engine.accelerators import out_of_memory
+        from tcbench.engine.accelerators.cuda import driver
 
         gpus, index = driver.gpus().present, index_of(device)
         return out_of_memory.from_error(error, gpus[index].memory_bytes if index < len(gpus) else None)
 
     def open(self, device: str, settings: CudnnSettings, threads: int, host_speed: float = 1.0) -> OpenDevice:
-        from tcbench.engine.accelerators.cuda.clock import EventClock
         from tcbench.engine.accelerators.cuda.live import CudaAccelerator
 
         accelerator = CudaAccelerator(index_of(device), settings, messages.fresh_autotune())
         return OpenDevice(
             accelerator,
-            EventClock(accelerator.stream),
+            accelerator.clock,
             accelerator.peak_bytes,
             accelerator.enter,
             accelerator.plan_choices,

@@ -16,12 +16,14 @@ import numpy as np
 
 from tcbench.core import messages
 from tcbench.core.record import CudnnSettings, PlanChoice
-from tcbench.engine.accelerators.cuda import out_of_memory, routes, solver
+from tcbench.engine.accelerators import out_of_memory, routes
+from tcbench.engine.accelerators.cuda import solver
 from tcbench.engine.accelerators.cuda.cudnn import calls, graphs, libraries
 from tcbench.engine.accelerators.cuda.cudnn.autotune import CupyWorkbench
 from tcbench.engine.accelerators.cuda.cudnn.plans import PlanFacts, Plans, plan_cache
 from tcbench.engine.accelerators.cuda.kernels.load import Kernels
 from tcbench.engine.accelerators.cuda.nccl import NcclReducer
+from tcbench.engine.accelerators.event_clock import EventClock
 from tcbench.engine.accelerators.protocol import Array, BatchNormRoute, Reducer
 from tcbench.engine.accelerators.staging import Slot, Staging
 from tcbench.engine.work import Norm, Work
@@ -50,6 +52,7 @@ class CudaAccelerator:
             self.properties = _properties(cupy, index)
             self.stream = cupy.cuda.Stream(non_blocking=True)
             self._stream_address = self.stream.ptr
+            self.clock = EventClock(self.stream, cupy.cuda.Event, cupy.cuda.get_elapsed_time)
             self._pool = cupy.cuda.MemoryPool()
             self._graph_pool = cupy.cuda.MemoryPool(self._grow_graph_pool)
             # The frontend's own handle is an object that its compiled graphs do not take; this one is an address, which
@@ -72,7 +75,7 @@ class CudaAccelerator:
         self._workspace: Any = None
         self._workspace_address = 0
         self._peak_bytes = 0
-        # By identity, which is what the same shapes give again; the work is held so that its identity stays its own.
+        # Keyed by id(), since the same shapes give the same work; holding the work keeps its id from being reused.
         self._runs: dict[int, tuple[Run, Work]] = {}
         self._staging = Staging(functools.partial(_pinned, cupy))
         self._capturing = False

@@ -15,8 +15,8 @@ import numpy as np
 
 from tcbench.core.record import CudnnSettings
 from tcbench.core.recording import ActivityKind
+from tcbench.engine.accelerators import out_of_memory, routes
 from tcbench.engine.accelerators.attained import attained, expected_s
-from tcbench.engine.accelerators.cuda import out_of_memory, routes
 from tcbench.engine.accelerators.peaks import ALLOWANCE_BYTES
 from tcbench.engine.accelerators.protocol import Array, BatchNormRoute
 from tcbench.engine.accelerators.staging import Slot, Staging
@@ -52,7 +52,7 @@ class VirtualAccelerator:
         self._pool_in_use = self.pool
         self._staging = Staging(lambda n_bytes: Slot(np.empty(n_bytes, np.uint8), Event()))
         self._workspace: Array | None = None
-        # By identity, which is what the same shapes give again; the work is held so that its identity stays its own.
+        # Keyed by id(), since the same shapes give the same work; holding the work keeps its id from being reused.
         self._runs: dict[int, tuple[Callable[[], None], Work]] = {}
 
     @contextlib.contextmanager

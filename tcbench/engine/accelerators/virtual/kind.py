@@ -78,7 +78,7 @@ class Virtual(DeviceKind):
         return None
 
     def open(self, device: str, settings: CudnnSettings, threads: int, host_speed: float = 1.0) -> OpenDevice:
-        from tcbench.engine.accelerators.cuda.clock import EventClock
+        from tcbench.engine.accelerators.event_clock import EventClock
         from tcbench.engine.accelerators.virtual.accelerator import VirtualAccelerator
         from tcbench.engine.accelerators.virtual.stream import Event, elapsed_ms
 

@@ -145,7 +145,7 @@ class Stream:
 
 
 class Event:
-    """A mark in a stream. See `tcbench.engine.accelerators.cuda.clock.Event`."""
+    """A mark in a stream. See `tcbench.engine.accelerators.event_clock.Event`."""
 
     def __init__(self) -> None:
         self.at_ns = 0

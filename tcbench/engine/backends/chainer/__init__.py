@@ -45,12 +45,11 @@ def trace(cell: Cell, properties: GpuProperties) -> Trace:
     from tcbench.engine.accelerators.device import OpenDevice
     from tcbench.engine.accelerators.tracing import TracingAccelerator, trace_step
     from tcbench.engine.backends.chainer.session import ChainerSession
-    from tcbench.engine.backends.chainer.sites import Site
     from tcbench.engine.feeds.synthetic import UnfilledFeed
     from tcbench.hardware.clock import HostClock
 
     accelerator = TracingAccelerator(properties, cell.cudnn.fast_batch_norm)
-    site = Site(OpenDevice(accelerator, HostClock(), lambda: accelerator.memory.peak_bytes, computes=False))
+    site = OpenDevice(accelerator, HostClock(), lambda: accelerator.memory.peak_bytes, computes=False)
     traced = msgspec.structs.replace(cell, input=Input(kind="synthetic"), train=_at_every_step(cell.train))
     session = ChainerSession(traced, site, make_feed=UnfilledFeed)
     try:

@@ -271,7 +271,7 @@ def _as_samples(accelerator: Any, gy: Array, conv: work.Conv2d) -> Array:
     """The gradient of a convolution's output as the matrix that its factor takes."""
     if conv.layout == "NHWC":
         return gy
-    placed = work.placing(conv)
+    placed = work.channel_transpose(conv)
     rows = accelerator.empty(work.product(placed).x_shape, gy.dtype)
     accelerator.launch(_im2col(placed), gy, rows)
     return rows

@@ -8,13 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from tcbench.engine.backends import tree
 from tcbench.engine.backends.chainer import ops
 from tcbench.engine.backends.chainer.compat import chainer
 from tcbench.engine.backends.chainer.parts import Classifier, Parts
 from tcbench.engine.models.geometry import (
-    Auxiliary,
-    Block,
-    Branches,
     Conv,
     Dropout,
     GlobalAverage,
@@ -27,64 +25,20 @@ from tcbench.engine.models.geometry import (
 )
 
 
-class ResidualBlock(chainer.Chain):
-    """Units a, b and so on, around a shortcut."""
+class Container(chainer.Chain):
+    """Links by their names, run by a flow."""
 
-    def __init__(self, parts: Parts, block: Block, rng: np.random.RandomState) -> None:
+    def __init__(self, flow: tree.Flow) -> None:
         super().__init__()
-        self.names = "abc"[: len(block.convs)]
+        self.flow = flow
+
+    def add(self, name: str, link: Any) -> None:
+        """One more link."""
         with self.init_scope():
-            for name, conv in zip(self.names, block.convs, strict=True):
-                setattr(self, name, parts.unit(parts.spec, conv, rng))
-            self.shortcut = parts.unit(parts.spec, block.shortcut, rng) if block.shortcut else None
+            setattr(self, name, link)
 
     def forward(self, x: Any) -> Any:
-        shortcut = x if self.shortcut is None else self.shortcut(x)
-        *units, last = (self[name] for name in self.names)
-        for unit in units:
-            x = unit(x)
-        return last(x, shortcut)
-
-
-class Sequence(chainer.Chain):
-    """Stages one after the other: links by their names."""
-
-    def __init__(self, parts: Parts, stages: Iterable[Named], rng: np.random.RandomState) -> None:
-        super().__init__()
-        self.names: list[str] = []
-        with self.init_scope():
-            for name, stage in stages:
-                setattr(self, name, _link(parts, stage, rng))
-                self.names.append(name)
-
-    def forward(self, x: Any) -> Any:
-        for name in self.names:
-            x = self[name](x)
-        return x
-
-
-class BesideEachOther(chainer.Chain):
-    """Sequences on one input, concatenated. Their stages are links of this one."""
-
-    def __init__(self, parts: Parts, stage: Branches, rng: np.random.RandomState) -> None:
-        super().__init__()
-        self.layout = parts.spec.layout
-        self.branches = [[name for name, _ in branch] for branch in stage.branches]
-        with self.init_scope():
-            for name, inner in (named for branch in stage.branches for named in branch):
-                setattr(self, name, _link(parts, inner, rng))
-
-    def forward(self, x: Any) -> Any:
-        outputs = (functools.reduce(lambda h, name: self[name](h), branch, x) for branch in self.branches)
-        return ops.concatenate(tuple(outputs), layout=self.layout)
-
-
-class AuxiliaryClassifier(Sequence):
-    """Logits for a loss of their own, which counts `weight`."""
-
-    def __init__(self, parts: Parts, stage: Auxiliary, rng: np.random.RandomState) -> None:
-        super().__init__(parts, stage.stages, rng)
-        self.weight = stage.weight
+        return self.flow(self, x)
 
 
 class Operation(chainer.Link):
@@ -108,71 +62,56 @@ class DropoutLink(chainer.Link):
         return ops.dropout(x, self.ratio, self.counter, layout=self.layout)
 
 
-def _operation(parts: Parts, stage: MaxPool | GlobalAverage | TiledAverage | Lrn) -> Operation:
+def _tree(parts: Parts, rng: np.random.RandomState) -> tree.Tree:
     layout = parts.spec.layout
-    if isinstance(stage, MaxPool):
-        window: dict[str, Any] = {
-            "ksize": stage.ksize,
-            "stride": stage.stride,
-            "pad": stage.pad,
-            "ceil": stage.ceil,
-        }
-        return Operation(functools.partial(ops.max_pooling_2d, **window, layout=layout))
-    if isinstance(stage, GlobalAverage):
-        return Operation(functools.partial(ops.global_average_pooling_2d, layout=layout))
-    if isinstance(stage, TiledAverage):
-        return Operation(functools.partial(ops.tiled_average_pooling_2d, out=stage.out, layout=layout))
-    settings: dict[str, Any] = {"size": stage.size, "alpha": stage.alpha, "beta": stage.beta, "k": stage.k}
-    return Operation(functools.partial(ops.local_response_normalization, **settings, layout=layout))
+
+    def operation(operate: Callable[..., Any], **settings: Any) -> Operation:
+        return Operation(functools.partial(operate, **settings, layout=layout))
+
+    def conv(
+        in_channels: int, out_channels: int, ksize: int, stride: int, relu: bool, bias: bool, pad: int
+    ) -> chainer.Link:
+        return parts.unit(parts.spec, Conv(in_channels, out_channels, ksize, stride, relu, bias, pad), rng)
+
+    def linear(in_features: int, out_features: int, relu: bool, side: int, std: float | None) -> chainer.Link:
+        return Classifier(parts.spec, Linear(in_features, out_features, relu, side, std), rng)
+
+    makers: dict[type[Stage], Callable[..., Any]] = {
+        Conv: conv,
+        Linear: linear,
+        Dropout: lambda ratio: DropoutLink(parts, ratio, rng),
+        MaxPool: lambda ksize, stride, pad, ceil: operation(
+            ops.max_pooling_2d, ksize=ksize, stride=stride, pad=pad, ceil=ceil
+        ),
+        GlobalAverage: lambda: operation(ops.global_average_pooling_2d),
+        TiledAverage: lambda out: operation(ops.tiled_average_pooling_2d, out=out),
+        Lrn: lambda size, alpha, beta, k: operation(
+            ops.local_response_normalization, size=size, alpha=alpha, beta=beta, k=k
+        ),
+    }
+    return tree.Tree("chainer", Container, lambda maps: ops.concatenate(tuple(maps), layout=layout), makers)
 
 
-def _link(parts: Parts, stage: Stage, rng: np.random.RandomState) -> Any:
-    if isinstance(stage, Conv):
-        return parts.unit(parts.spec, stage, rng)
-    if isinstance(stage, Block):
-        return ResidualBlock(parts, stage, rng)
-    if isinstance(stage, Branches):
-        return BesideEachOther(parts, stage, rng)
-    if isinstance(stage, Auxiliary):
-        return AuxiliaryClassifier(parts, stage, rng)
-    if isinstance(stage, Linear):
-        return Classifier(parts.spec, stage, rng)
-    if isinstance(stage, Dropout):
-        return DropoutLink(parts, stage.ratio, rng)
-    return _operation(parts, stage)
-
-
-class Network(Sequence):
+class Network(Container):
     """Images in the spec's layout and dtype -> logits (N, n_classes)."""
 
     def __init__(self, parts: Parts, stages: Iterable[Named], rng: np.random.RandomState) -> None:
-        super().__init__(parts, stages, rng)
+        stages = tuple(stages)
+        super().__init__(lambda _, x: self._body(self, x)[0])
         self.parts = parts
+        self.names = [name for name, _ in stages]
+        self.auxiliary = tree.auxiliary_weights(stages)
         self._body = parts.body(Network.body)
-
-    def forward(self, x: Any) -> Any:
-        return self._body(self, x)[0]
+        _tree(parts, rng).fill(self, stages)
 
     def loss(self, x: Any, t: Any) -> Any:
         """The mean softmax cross entropy with labels t (N,), and those of auxiliary classifiers by their weights."""
         logits, *others = self._body(self, x)
         total = ops.softmax_cross_entropy(logits, t)
-        for other, link in zip(others, self._auxiliaries(), strict=True):
-            total = ops.add(total, ops.softmax_cross_entropy(other, t, link.weight))
+        for other, weight in zip(others, self.auxiliary.values(), strict=chainer.config.train):
+            total = ops.add(total, ops.softmax_cross_entropy(other, t, weight))
         return total
 
-    def _auxiliaries(self) -> list[AuxiliaryClassifier]:
-        """Those that work: none outside training."""
-        links = (self[name] for name in self.names) if chainer.config.train else ()
-        return [link for link in links if isinstance(link, AuxiliaryClassifier)]
-
     def body(self, x: Any) -> tuple[Any, ...]:
-        """Logits, and those of auxiliary classifiers."""
-        working, others = self._auxiliaries(), []
-        for name in self.names:
-            link = self[name]
-            if link in working:
-                others.append(link(x))
-            elif not isinstance(link, AuxiliaryClassifier):
-                x = link(x)
-        return (x, *others)
+        """Logits, and in training those of auxiliary classifiers."""
+        return tree.all_logits(self, self.names, self.auxiliary, x, chainer.config.train)

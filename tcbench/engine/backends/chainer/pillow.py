@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from tcbench.engine.backends.chainer.compat import chainer
-from tcbench.engine.feeds.base import Feed, images_of
+from tcbench.engine.feeds.base import images_of
 from tcbench.engine.feeds.dataset import ImageFolder
 from tcbench.engine.feeds.pillow import finished, scaled_image, shuffled
 from tcbench.engine.feeds.spec import FeedSpec
@@ -56,7 +56,6 @@ class ChainerFeed:
     def __init__(self, spec: FeedSpec) -> None:
         images = images_of(spec)
         order = shuffled(spec)
-        self.epoch_size = len(images.files)
         self._iterator = chainer.iterators.SerialIterator(
             PreprocessedDataset(ScaledImageDataset(images, spec.image_size), spec),
             spec.batch_size,
@@ -70,8 +69,3 @@ class ChainerFeed:
 
     def close(self) -> None:
         self._iterator.finalize()
-
-
-def make_chainer_feed(spec: FeedSpec) -> Feed:
-    """Chainer's own path, on the images of `spec`."""
-    return ChainerFeed(spec)

@@ -9,7 +9,8 @@ import torch
 
 from tcbench.engine.backends.torch.sites import Batch, Site
 from tcbench.engine.feeds.base import Feed
-from tcbench.engine.feeds.pillow import make_pillow_feed
+from tcbench.engine.feeds.fixed import FixedBuffers
+from tcbench.engine.feeds.pillow import PillowFeed
 from tcbench.engine.feeds.spec import FeedSpec
 from tcbench.engine.feeds.synthetic import SyntheticFeed
 
@@ -63,31 +64,11 @@ class Kept:
         self._batches.close()
 
 
-class AtFixedAddresses:
-    """Every batch copied into the same two tensors: what a captured graph reads. In stream order, so that a step that
-    still reads the batch before is not disturbed."""
-
-    def __init__(self, batches: Batches) -> None:
-        self._batches = batches
-        self._batch: Batch | None = None
-        self.prefetch_depth = batches.prefetch_depth
-        self.decoding = getattr(batches, "decoding", None)
-
-    def next(self) -> Batch:
-        arrived = self._batches.next()
-        if self._batch is None:
-            self._batch = torch.empty_like(arrived[0]), torch.empty_like(arrived[1])
-        for source, target in zip(arrived, self._batch, strict=True):
-            target.copy_(source, non_blocking=True)
-        return self._batch
-
-    def close(self) -> None:
-        self._batches.close()
-
-
 def at_fixed_addresses(batches: Batches) -> Batches:
-    """The same batches at the same addresses; one batch for ever is there already."""
-    return batches if isinstance(batches, Kept) else AtFixedAddresses(batches)
+    """The same batches in the same two tensors, which a captured graph reads; one batch for ever is there already."""
+    if isinstance(batches, Kept):
+        return batches
+    return FixedBuffers(batches, torch.empty_like, lambda source, target: target.copy_(source, non_blocking=True))
 
 
 def arriving(make_feed: Callable[[FeedSpec, Site], Feed]) -> MakeBatches:
@@ -97,7 +78,7 @@ def arriving(make_feed: Callable[[FeedSpec, Site], Feed]) -> MakeBatches:
 
 def pillow(spec: FeedSpec, site: Site) -> Batches:
     """Decoded by Pillow in the calling thread."""
-    return Arriving(make_pillow_feed(spec), spec, site)
+    return Arriving(PillowFeed(spec), spec, site)
 
 
 def synthetic(spec: FeedSpec, site: Site) -> Batches:

@@ -43,6 +43,8 @@ class DataParallel:
     """DDP around a model, within a process group. `model` is what a step calls. `allreduce` comes after backward: from
     then on gradients are means over all ranks."""
 
+    overlaps = True  # with backward, always
+
     def __init__(self, model: torch.nn.Module, site: Site) -> None:
         self._under_way: list[Any] = []
         device_ids = None if site.device.index is None else [site.device.index]
@@ -61,8 +63,9 @@ class DataParallel:
         done.set_result(gradients)
         return done
 
-    def allreduce(self) -> None:
+    def allreduce(self) -> bool:
         """Wait for what backward has begun: on a GPU its stream does, not the host."""
         for work in self._under_way:
             work.wait()
         self._under_way.clear()
+        return True

@@ -17,7 +17,7 @@ import torch
 
 from tcbench.core.errors import SelectionError
 from tcbench.core.session import Clock
-from tcbench.engine.accelerators.cuda.clock import EventClock
+from tcbench.engine.accelerators.event_clock import EventClock
 from tcbench.engine.feeds import dali
 from tcbench.hardware.clock import HostClock
 from tcbench.hardware.memory import peak_resident_bytes

@@ -15,9 +15,7 @@ from tcbench.core.errors import OutOfDeviceMemory
 from tcbench.core.record import CudnnSettings, TrainSettings
 from tcbench.engine.accelerators.cuda import live
 from tcbench.engine.accelerators.cuda.ceilings import measure_on
-from tcbench.engine.accelerators.cuda.clock import EventClock
 from tcbench.engine.accelerators.device import OpenDevice
-from tcbench.engine.backends.chainer.sites import Site
 from tcbench.engine.work import Add, Conv2d, ConvFpropStats, Relu
 from tcbench.hardware.clock import HostClock
 
@@ -27,10 +25,10 @@ def cupy(monkeypatch):
     return install(monkeypatch)
 
 
-def site() -> Site:
+def site() -> OpenDevice:
     accelerator = live.CudaAccelerator(0, CudnnSettings())
     peak_bytes, enter, plans = accelerator.peak_bytes, accelerator.enter, accelerator.plan_choices
-    return Site(OpenDevice(accelerator, HostClock(), peak_bytes, enter, plans))
+    return OpenDevice(accelerator, HostClock(), peak_bytes, enter, plans)
 
 
 @pytest.mark.parametrize("config", ["fp32", "fp32+nhwc+fused+batched"])
@@ -297,7 +295,7 @@ def test_a_step_has_not_settled_until_its_graph_is_captured(cupy):
 def test_ceilings_are_measured_on_it_by_its_clock(cupy):
     place = site()
     with place.scope():
-        found = measure_on(place.accelerator, EventClock(place.accelerator.stream), size=64, n_bytes=1000, rounds=3)
+        found = measure_on(place.accelerator, place.accelerator.clock, size=64, n_bytes=1000, rounds=3)
     assert found["flops_s"] == pytest.approx(dict.fromkeys(["fp32", "fp16", "tf32"], 2 * 64**3 / 1e-3))
     assert found["bandwidth_bytes_s"] == pytest.approx(2 * 1000 / 1e-3)
 

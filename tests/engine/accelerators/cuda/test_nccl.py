@@ -20,7 +20,6 @@ from tcbench.engine.accelerators.cuda.cudnn import libraries
 from tcbench.engine.accelerators.device import OpenDevice
 from tcbench.engine.backends.chainer import exchange
 from tcbench.engine.backends.chainer.compat import chainer
-from tcbench.engine.backends.chainer.sites import Site
 from tcbench.hardware.clock import HostClock
 
 FLAT = "+batched+flat_allreduce"
@@ -45,10 +44,10 @@ def cupy(monkeypatch):
     return install(monkeypatch)
 
 
-def site() -> Site:
+def site() -> OpenDevice:
     accelerator = live.CudaAccelerator(0, CudnnSettings())
     plans, reducer = accelerator.plan_choices, accelerator.reducer
-    return Site(OpenDevice(accelerator, HostClock(), accelerator.peak_bytes, accelerator.enter, plans, reducer=reducer))
+    return OpenDevice(accelerator, HostClock(), accelerator.peak_bytes, accelerator.enter, plans, reducer=reducer)
 
 
 @pytest.mark.slow

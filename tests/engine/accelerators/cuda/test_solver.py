@@ -15,7 +15,6 @@ from tcbench.core.errors import SelectionError, TrainingError
 from tcbench.core.record import CudnnSettings, KfacSettings, TrainSettings
 from tcbench.engine.accelerators.cuda import live, solver
 from tcbench.engine.accelerators.device import OpenDevice
-from tcbench.engine.backends.chainer.sites import Site
 from tcbench.engine.work import CholeskyInverse, KroneckerFactor, Relu
 from tcbench.hardware.clock import HostClock
 
@@ -117,11 +116,9 @@ def test_other_works_are_not_its():
 # -- whole steps -------------------------------------------------------------------------------------------------------
 
 
-def site() -> Site:
+def site() -> OpenDevice:
     accelerator = live.CudaAccelerator(0, CudnnSettings())
-    return Site(
-        OpenDevice(accelerator, HostClock(), accelerator.peak_bytes, accelerator.enter, accelerator.plan_choices)
-    )
+    return OpenDevice(accelerator, HostClock(), accelerator.peak_bytes, accelerator.enter, accelerator.plan_choices)
 
 
 def session(config: str):

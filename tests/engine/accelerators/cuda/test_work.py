@@ -1,6 +1,6 @@
 import pytest
 
-from tcbench.engine.accelerators.cuda import routes
+from tcbench.engine.accelerators import routes
 from tcbench.engine.work import Add, Conv2d, ConvFprop, Norm
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tcbench.core.errors import OutOfDeviceMemory
-from tcbench.engine.accelerators.cuda import out_of_memory
+from tcbench.engine.accelerators import out_of_memory
 from tcbench.engine.accelerators.virtual.pool import DeviceMemory, Pool, VirtualArray
 
 KIB = 1024

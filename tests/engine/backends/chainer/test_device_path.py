@@ -25,15 +25,14 @@ from training import (
 from tcbench.core.errors import TrainingError
 from tcbench.core.record import Input, TrainSettings
 from tcbench.engine import work as w
-from tcbench.engine.accelerators.cpu.numpy.accelerator import NumpyAccelerator
+from tcbench.engine.accelerators.cpu.reference.accelerator import NumpyAccelerator
 from tcbench.engine.accelerators.device import OpenDevice
 from tcbench.engine.accelerators.protocol import current, use
 from tcbench.engine.accelerators.tracing import TracingAccelerator
-from tcbench.engine.backends.chainer import session as sessions
 from tcbench.engine.backends.chainer.compat import chainer
 from tcbench.engine.backends.chainer.optimizers import BatchedSGD, PerParameterSGD
 from tcbench.engine.backends.chainer.parts import OptimizerSpec
-from tcbench.engine.backends.chainer.sites import Site
+from tcbench.engine.backends.chainer.session import ChainerSession
 from tcbench.engine.feeds import dali
 from tcbench.hardware.clock import HostClock
 from tcbench.hardware.gpus import GpuProperties
@@ -124,9 +123,9 @@ def as_on_a_gpu(works):
 )
 def test_the_work_that_a_forecast_lists_is_what_a_processor_does(config):
     gpu = TracingAccelerator(GpuProperties("A GPU", 90, 1, 1 << 40))
-    forecast = Site(OpenDevice(gpu, HostClock(), lambda: 0))
+    forecast = OpenDevice(gpu, HostClock(), lambda: 0)
     processor = Recording()
-    here = Site(OpenDevice(processor, HostClock(), lambda: 0, processor.enter))
+    here = OpenDevice(processor, HostClock(), lambda: 0, processor.enter)
     for site in (forecast, here):
         with small_session(config, geometry=SMOOTH, image_size=32, site=site) as session:
             run_step(session)
@@ -200,7 +199,7 @@ class Lending(Batches):
 @pytest.mark.parametrize("config", ["fp32", "fp32+dali", "fp32+dali+cuda_graph"])
 def test_a_session_says_how_its_images_are_decoded_where_the_feed_does(monkeypatch, config):
     monkeypatch.setattr(dali, "make_dali_feed", Lending)
-    monkeypatch.setattr(sessions, "_images", lambda cell: None)
+    monkeypatch.setattr(ChainerSession, "images", lambda _: None)
     settings = {"geometry": SMOOTH, "image_size": 32, "site": on_numpy()}
     kind = "generated" if "dali" in config else "synthetic"
     with small_session(config, own_feed=True, input=Input(kind=kind), **settings) as session:
@@ -212,7 +211,7 @@ def test_a_session_says_how_its_images_are_decoded_where_the_feed_does(monkeypat
 def test_a_captured_step_reads_every_batch_wherever_dali_stands_in_the_config(monkeypatch):
     """`explain` adds a rung at the end: to a config with cuda_graph, dali comes after it."""
     monkeypatch.setattr(dali, "make_dali_feed", Lending)
-    monkeypatch.setattr(sessions, "_images", lambda cell: None)
+    monkeypatch.setattr(ChainerSession, "images", lambda _: None)
 
     def losses(config: str) -> list[float]:
         settings = {"geometry": SMOOTH, "image_size": 32, "site": on_numpy(), "input": Input(kind="generated")}

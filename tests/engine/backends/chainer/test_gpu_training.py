@@ -14,8 +14,9 @@ from training import SMOOTH, Trained, change_distance, loss_distance, run_step, 
 from tcbench.core.errors import OutOfDeviceMemory, TrainingError
 from tcbench.core.record import CudnnSettings, TrainSettings
 from tcbench.engine.accelerators.cuda import cupti
+from tcbench.engine.accelerators.device import OpenDevice
 from tcbench.engine.backends import backend
-from tcbench.engine.backends.chainer.sites import Site, open_site
+from tcbench.engine.backends.chainer.sites import open_site
 
 pytestmark = pytest.mark.gpu
 
@@ -43,7 +44,7 @@ CONFIGS = [
 ]
 
 
-def gpu_site() -> Site:
+def gpu_site() -> OpenDevice:
     """Without autotuning, which would take most of these tests' time."""
     return open_site(factories.make_cell("fp32", 8, device="cuda:0", cudnn=CudnnSettings(autotune=False)))
 

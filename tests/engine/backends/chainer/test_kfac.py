@@ -10,7 +10,7 @@ from training import numpys_processor, parameters, run_step, small_session
 
 from tcbench.core.errors import TrainingError
 from tcbench.core.record import KfacSettings, TrainSettings
-from tcbench.engine.accelerators.cpu.numpy import accelerator as processors
+from tcbench.engine.accelerators.cpu.reference import accelerator as processors
 from tcbench.engine.backends.chainer import kfac
 from tcbench.engine.backends.chainer.compat import chainer
 from tcbench.engine.models.geometry import Conv

@@ -9,8 +9,8 @@ import pytest
 
 from tcbench.core.errors import TrainingError
 from tcbench.engine.accelerators import protocol as accelerators
-from tcbench.engine.accelerators.cpu.numpy.accelerator import NumpyAccelerator
-from tcbench.engine.accelerators.cpu.numpy.update import BLOCK
+from tcbench.engine.accelerators.cpu.reference.accelerator import NumpyAccelerator
+from tcbench.engine.accelerators.cpu.reference.update import BLOCK
 from tcbench.engine.backends.chainer.compat import chainer
 from tcbench.engine.backends.chainer.optimizers import BatchedSGD, PerParameterSGD
 from tcbench.engine.backends.chainer.parts import OptimizerSpec

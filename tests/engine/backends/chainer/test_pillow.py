@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from tcbench.engine.backends.chainer.compat import chainer
-from tcbench.engine.backends.chainer.pillow import PreprocessedDataset, ScaledImageDataset, make_chainer_feed
+from tcbench.engine.backends.chainer.pillow import ChainerFeed, PreprocessedDataset, ScaledImageDataset
 from tcbench.engine.feeds.dataset import ImageFolder
-from tcbench.engine.feeds.pillow import make_pillow_feed
+from tcbench.engine.feeds.pillow import PillowFeed
 from tcbench.engine.feeds.spec import FeedSpec, TensorSpec
 
 
@@ -19,7 +19,7 @@ def _spec(images: ImageFolder) -> FeedSpec:
 
 
 def test_it_is_chainers_dataset_and_iterator(images: ImageFolder) -> None:
-    feed = make_chainer_feed(_spec(images))
+    feed = ChainerFeed(_spec(images))
     iterator = feed._iterator  # type: ignore[attr-defined]
     assert isinstance(iterator, chainer.iterators.SerialIterator)
     assert isinstance(iterator.dataset, PreprocessedDataset)
@@ -39,7 +39,7 @@ def test_the_shorter_side_is_scaled_to_256_for_224(images: ImageFolder) -> None:
 @pytest.mark.parametrize("augment", [True, False])
 def test_its_batches_are_those_of_the_feed_without_a_framework_bit_for_bit(images: ImageFolder, augment: bool) -> None:
     spec = dataclasses.replace(_spec(images), batch_size=7, augment=augment)
-    ours, plain = make_chainer_feed(spec), make_pillow_feed(spec)
+    ours, plain = ChainerFeed(spec), PillowFeed(spec)
     for _ in range(9):  # two and a half epochs of 24 images
         (x, t), (y, u) = ours.next(), plain.next()
         assert (x.dtype, t.dtype) == (y.dtype, u.dtype)

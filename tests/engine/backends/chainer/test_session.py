@@ -65,9 +65,9 @@ def test_a_data_folder_that_vanished_is_a_data_error(tmp_path):
 
 def test_closing_gives_the_library_its_state_back():
 
-    from tcbench.engine.accelerators.cpu.numpy import parallel
+    from tcbench.engine.accelerators.cpu import threads
 
-    before = parallel.get_threads()
+    before = threads.get_threads()
     with small_session("fp32", threads=before + 1):
-        assert parallel.get_threads() == before + 1
-    assert parallel.get_threads() == before
+        assert threads.get_threads() == before + 1
+    assert threads.get_threads() == before

@@ -14,7 +14,7 @@ from training import SMOOTH, Batches
 
 from tcbench.core.record import Input
 from tcbench.engine.backends.torch import replay
-from tcbench.engine.backends.torch import session as sessions
+from tcbench.engine.backends.torch.session import TorchSession
 from tcbench.engine.feeds import dali
 
 
@@ -98,7 +98,7 @@ class Lending(Batches):
 def test_a_captured_step_reads_every_batch_wherever_dali_stands_in_the_config(config, calls, monkeypatch):
     """`explain` adds a rung at the end: to a config with cuda_graph, dali comes after it."""
     monkeypatch.setattr(dali, "DaliFeed", Lending)
-    monkeypatch.setattr(sessions, "_images", lambda cell: None)
+    monkeypatch.setattr(TorchSession, "images", lambda _: None)
 
     def losses(config: str) -> list[float]:
         settings = {"geometry": SMOOTH, "image_size": 32, "input": Input(kind="generated")}

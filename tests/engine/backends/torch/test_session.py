@@ -158,7 +158,6 @@ class Counting:
     prefetch_depth = 1
     decoding = "on the GPU"
     on_device = False
-    epoch_size = 1
 
     def __init__(self) -> None:
         self.x, self.t, self.closed = np.zeros((2, 3, 4, 4), np.float32), np.zeros(2, np.int32), 0
@@ -183,7 +182,7 @@ def test_arriving_batches_share_the_feeds_memory():
 
 def test_batches_at_fixed_addresses_are_copies_at_the_same_place():
     feed = Counting()
-    source = batches.AtFixedAddresses(arriving(feed))
+    source = batches.at_fixed_addresses(arriving(feed))
     first, _ = source.next()
     assert first.data_ptr() != feed.x.ctypes.data
     assert first.max() == 1

@@ -1,5 +1,5 @@
 """The processor as an accelerator through oneDNN: convolutions, batch normalisation, pooling and what goes over every
-value, prepared once per work; all else, and what oneDNN has not in a dtype, by NumPy.
+value, prepared once per work. All else, and dtypes that oneDNN lacks, by the accelerator that it falls back on.
 """
 
 from __future__ import annotations
@@ -9,28 +9,30 @@ from collections.abc import Callable
 
 from tcbench.core.record import PlanChoice
 from tcbench.engine import work as w
-from tcbench.engine.accelerators.cpu.numpy.accelerator import NumpyAccelerator
+from tcbench.engine.accelerators.cpu.arrays import HostArrays
 from tcbench.engine.accelerators.cpu.onednn import batch_norm, bias, convolution, pointwise, update, widened
 from tcbench.engine.accelerators.cpu.onednn.library import Engine, Unimplemented
 from tcbench.engine.accelerators.cpu.onednn.tuning import NUMPY, Choice
+from tcbench.engine.accelerators.cpu.reference.accelerator import NumpyAccelerator
 from tcbench.engine.accelerators.protocol import Array, BatchNormRoute
 
 
-class OneDnnAccelerator(NumpyAccelerator):
+class OneDnnAccelerator(HostArrays):
     """See `tcbench.engine.accelerators.protocol.Accelerator`."""
 
     adds_to_dgrad = False
 
     def __init__(self, threads: int) -> None:
         super().__init__(threads)
+        self._fallback = NumpyAccelerator(threads)
         self.engine = _engine(threads)
         self.engine.met_nan = False
-        # By identity, which is what the same shapes give again; the work is held so that its identity stays its own.
+        # Keyed by id(), since the same shapes give the same work; holding the work keeps its id from being reused.
         self._chosen: dict[int, tuple[Choice | None, w.Work]] = {}
 
     def batch_norm(self, norm: w.Norm, eps: float, momentum: float) -> BatchNormRoute:
         if norm.dtype == "float64":
-            return super().batch_norm(norm, eps, momentum)
+            return self._fallback.batch_norm(norm, eps, momentum)
         return batch_norm.route(norm, eps, momentum)
 
     def prepare(self, work: w.Work, *arrays: Array) -> Callable[[], None]:
@@ -38,7 +40,7 @@ class OneDnnAccelerator(NumpyAccelerator):
         if chosen is None:
             chosen = self._chosen[id(work)] = self._choose(work), work
         choice = chosen[0]
-        return super().prepare(work, *arrays) if choice is None else choice.bind(*arrays)
+        return self._fallback.prepare(work, *arrays) if choice is None else choice.bind(*arrays)
 
     def plans(self) -> tuple[PlanChoice, ...]:
         """The implementations of each kind of work that was launched, by its first dtype of values: oneDNN's name, or

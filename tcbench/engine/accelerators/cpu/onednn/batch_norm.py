@@ -15,7 +15,6 @@ from dataclasses import replace
 import numpy as np
 
 from tcbench.engine import work as w
-from tcbench.engine.accelerators.cpu.numpy import batch_norm as numpy_batch_norm
 from tcbench.engine.accelerators.cpu.onednn.convolution import strides
 from tcbench.engine.accelerators.cpu.onednn.library import (
     BACKWARD,
@@ -41,6 +40,7 @@ from tcbench.engine.accelerators.cpu.onednn.library import (
     Unimplemented,
 )
 from tcbench.engine.accelerators.cpu.onednn.tuning import NUMPY, SLOWER, Choice, descriptions, fastest
+from tcbench.engine.accelerators.cpu.reference import batch_norm as numpy_batch_norm
 from tcbench.engine.accelerators.protocol import BatchNormRoute
 
 _WITHOUT_BARRIERS = "bnorm_tbb_jit"

@@ -8,7 +8,6 @@ from collections.abc import Callable
 import numpy as np
 
 from tcbench.engine import work as w
-from tcbench.engine.accelerators.cpu.numpy import bias as numpy_bias
 from tcbench.engine.accelerators.cpu.onednn.library import (
     BINARY_ADD,
     DST,
@@ -23,6 +22,7 @@ from tcbench.engine.accelerators.cpu.onednn.library import (
 )
 from tcbench.engine.accelerators.cpu.onednn.pointwise import n_slices
 from tcbench.engine.accelerators.cpu.onednn.tuning import Choice, descriptions
+from tcbench.engine.accelerators.cpu.reference import bias as numpy_bias
 
 
 def add(engine: Engine, work: w.AddBias | w.AddBiasRelu) -> Choice:

@@ -8,9 +8,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tcbench.engine.accelerators.cpu.numpy import half
-from tcbench.engine.accelerators.cpu.numpy.im2col import col2im, im2col
-from tcbench.engine.accelerators.cpu.numpy.parallel import Array, scratch
 from tcbench.engine.accelerators.cpu.onednn.library import (
     CONVOLUTION_DIRECT,
     DIFF_DST,
@@ -29,6 +26,9 @@ from tcbench.engine.accelerators.cpu.onednn.library import (
     dims,
 )
 from tcbench.engine.accelerators.cpu.onednn.tuning import Candidate, Choice, descriptions, fastest
+from tcbench.engine.accelerators.cpu.reference import half
+from tcbench.engine.accelerators.cpu.reference.im2col import col2im, im2col
+from tcbench.engine.accelerators.cpu.threads import Array, scratch
 from tcbench.engine.work import ITEM_BYTES, Col2im, Conv2d, ConvDgrad, ConvFprop, ConvWgrad, DType, Im2col
 from tcbench.engine.work.im2col import product
 
@@ -128,7 +128,7 @@ def _convolutions(engine: Engine, work: _Pass, conv: Conv2d, partial: bool) -> t
     `partial`: gradients of filters that are still to be added up stay in float32. Raises Unimplemented."""
 
     if isinstance(work, ConvWgrad) and conv.dtype != "float32" and conv.pad and conv.w < conv.stride:
-        raise Unimplemented("oneDNN 3.2 on AMX makes anything of so narrow an image")
+        raise Unimplemented("oneDNN 3.2 on AMX returns garbage where width < stride")
 
     def describe(dtype: DType) -> int:
         wanted = replace(conv, dtype=dtype)

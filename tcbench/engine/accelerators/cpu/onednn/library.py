@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tcbench.engine.accelerators.cpu.numpy import parallel
+from tcbench.engine.accelerators.cpu import threads
 from tcbench.engine.work import DType
 from tcbench.hardware import load
 
@@ -315,10 +315,10 @@ class Engine:
         is not sliced is common to all: read, it is reordered once; written, the slices' results are added up. Both are
         done in parts, on all threads.
         """
-        before: list[list[Bare]] = []
-        chunks: list[list[Bare]] = [[] for _ in range(slices)]
-        after: list[list[Bare]] = []
-        tails: list[list[Bare]] = [[] for _ in range(slices)]
+        before: list[list[PreparedPrimitive]] = []
+        chunks: list[list[PreparedPrimitive]] = [[] for _ in range(slices)]
+        after: list[list[PreparedPrimitive]] = []
+        tails: list[list[PreparedPrimitive]] = [[] for _ in range(slices)]
         places: list[list[Place]] = [[] for _ in range(slices)]
         for position, operand in enumerate(operands):
             stored, wanted = operand.stored, operand.stored
@@ -360,7 +360,7 @@ class Engine:
                 (operand.index, descriptor, place)
                 for operand, descriptor, place in zip(operands, descriptors, places[i], strict=True)
             ]
-            chunk += [self._bare(described, arguments, i), *tails[i]]
+            chunk += [self._prepare(described, arguments, i), *tails[i]]
         return Primitive(self, self.implementation(described), before, chunks, after)
 
     def _parts(self, one: Descriptor, other: Descriptor, parts: int) -> list[tuple[Descriptor, Descriptor]]:
@@ -427,12 +427,14 @@ class Engine:
 
     def _reorder(
         self, source: Descriptor, from_: Place, target: Descriptor, to: Place, chunk: int, *, added: bool = False
-    ) -> Bare:
+    ) -> PreparedPrimitive:
         """`chunk`: its number among those that run side by side."""
         made = self._described_reorder(source, target, self.adding if added else self.plain)
-        return self._bare(made, [(SRC, source, from_), (DST, target, to)], chunk)
+        return self._prepare(made, [(SRC, source, from_), (DST, target, to)], chunk)
 
-    def _bare(self, described: int, arguments: Sequence[tuple[int, Descriptor, Place]], chunk: int) -> Bare:
+    def _prepare(
+        self, described: int, arguments: Sequence[tuple[int, Descriptor, Place]], chunk: int
+    ) -> PreparedPrimitive:
         scratchpad = self._described(self._library.dnnl_primitive_desc_query_md(described, _SCRATCHPAD, 0))
         room = Place(f"scratchpad of chunk {chunk}", n_bytes=max(scratchpad.bytes, _ALIGNMENT))
         every = [*arguments, (SCRATCHPAD, scratchpad, room)]
@@ -442,7 +444,7 @@ class Engine:
         )
         primitive = self._create("primitive_create", described)
         stream = self._create("stream_create", self._engine, 1)
-        return Bare(self, primitive, stream, table, tuple(memories), tuple(place for *_, place in every))
+        return PreparedPrimitive(self, primitive, stream, table, tuple(memories), tuple(place for *_, place in every))
 
     def run(self, primitive: int, stream: int, n: int, arguments: Any) -> None:
         """Execute on the calling thread. Raises RuntimeError with oneDNN's status."""
@@ -476,7 +478,7 @@ class Place:
     n_bytes: int = 0
 
 
-class Bare:
+class PreparedPrimitive:
     """A primitive of oneDNN with its memory objects."""
 
     def __init__(
@@ -518,7 +520,7 @@ class Primitive:
         self,
         engine: Engine,
         name: str,
-        *stages: Sequence[Sequence[Bare]],
+        *stages: Sequence[Sequence[PreparedPrimitive]],
     ) -> None:
         self.name = name
         self._set_threads = engine.set_threads
@@ -535,15 +537,15 @@ class Primitive:
         """The launch on arrays at these addresses. The same list again costs nothing to set."""
         for stage in self._stages:
             if len(stage) == 1:
-                for bare in stage[0]:
-                    bare(addresses)
+                for prepared in stage[0]:
+                    prepared(addresses)
             else:
-                parallel.run(functools.partial(self._run_slice, addresses), stage)
+                threads.run(functools.partial(self._run_slice, addresses), stage)
 
-    def _run_slice(self, addresses: Sequence[int], chunk: Sequence[Bare]) -> None:
+    def _run_slice(self, addresses: Sequence[int], chunk: Sequence[PreparedPrimitive]) -> None:
         self._set_threads(1)  # OpenMP keeps the number by thread
-        for bare in chunk:
-            bare(addresses)
+        for prepared in chunk:
+            prepared(addresses)
 
 
 def contiguous(sizes: Sequence[int]) -> tuple[int, ...]:

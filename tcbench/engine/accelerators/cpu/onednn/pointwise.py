@@ -7,8 +7,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from tcbench.engine import work as w
-from tcbench.engine.accelerators.cpu.numpy import elementwise
-from tcbench.engine.accelerators.cpu.numpy import pooling as numpy_pooling
 from tcbench.engine.accelerators.cpu.onednn.convolution import strides
 from tcbench.engine.accelerators.cpu.onednn.library import (
     BINARY_ADD,
@@ -29,6 +27,8 @@ from tcbench.engine.accelerators.cpu.onednn.library import (
     dims,
 )
 from tcbench.engine.accelerators.cpu.onednn.tuning import Choice, descriptions
+from tcbench.engine.accelerators.cpu.reference import elementwise
+from tcbench.engine.accelerators.cpu.reference import pooling as numpy_pooling
 
 _SMALL = 1 << 16
 """Values that one thread goes over before another has begun."""

@@ -9,14 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from tcbench.engine.accelerators.cpu.numpy import half
-from tcbench.engine.accelerators.cpu.numpy.parallel import scratch
-from tcbench.engine.accelerators.cpu.numpy.update import (
-    Passes,
-    pack_by_blocks,
-    unscale_by_chunks,
-    update_by_blocks,
-)
 from tcbench.engine.accelerators.cpu.onednn.library import (
     ATTRIBUTE_SCALE,
     BINARY_ADD,
@@ -31,7 +23,20 @@ from tcbench.engine.accelerators.cpu.onednn.library import (
     address,
 )
 from tcbench.engine.accelerators.cpu.onednn.tuning import Choice
+from tcbench.engine.accelerators.cpu.reference import half
+from tcbench.engine.accelerators.cpu.reference.update import (
+    Passes,
+    pack_by_blocks,
+    unscale_by_chunks,
+    update_by_blocks,
+)
+from tcbench.engine.accelerators.cpu.threads import scratch
 from tcbench.engine.work import ITEM_BYTES, SCALE, BatchedUpdate, PackGradients, Unscale
+
+
+def _bind(run: Callable[..., None]) -> Callable[..., Callable[[], None]]:
+    """What binds a function to arrays: the launch on them."""
+    return lambda *arrays: functools.partial(run, *arrays)
 
 
 class _OfThreads:
@@ -91,7 +96,7 @@ def unscale(engine: Engine, work: Unscale) -> Choice:
     def run(g: Array, gx: Array, state: Array) -> None:
         unscale_by_chunks(work, g.reshape(-1), gx.reshape(-1), state, widen, narrow)
 
-    return Choice(functools.partial(functools.partial, run), f"conversion of {stored}")
+    return Choice(_bind(run), f"conversion of {stored}")
 
 
 def batched(engine: Engine, work: BatchedUpdate) -> Choice:
@@ -130,7 +135,7 @@ def batched(engine: Engine, work: BatchedUpdate) -> Choice:
 
         update_by_blocks(work, table.reshape(-1, 2), master, velocity, state, Passes(widen, step, narrow))
 
-    return Choice(functools.partial(functools.partial, run), momentum(1).name)
+    return Choice(_bind(run), momentum(1).name)
 
 
 class _Block:
@@ -160,4 +165,4 @@ def pack(engine: Engine, work: PackGradients) -> Choice:
     def run(table: Array, _: Array, flat: Array) -> None:
         pack_by_blocks(work, table.reshape(-1, 2), flat, widen, narrow)
 
-    return Choice(functools.partial(functools.partial, run), f"conversion of {of.half}")
+    return Choice(_bind(run), f"conversion of {of.half}")

@@ -10,10 +10,10 @@ from collections.abc import Callable
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
-from tcbench.engine.accelerators.cpu.numpy import half
-from tcbench.engine.accelerators.cpu.numpy.parallel import scratch
 from tcbench.engine.accelerators.cpu.onednn.library import Array, Engine, Unimplemented
 from tcbench.engine.accelerators.cpu.onednn.tuning import NUMPY, Choice
+from tcbench.engine.accelerators.cpu.reference import half
+from tcbench.engine.accelerators.cpu.threads import scratch
 from tcbench.engine.work import ITEM_BYTES, Work
 
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import operator
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from ctypes import c_double, c_int, c_size_t, c_void_p
-from dataclasses import dataclass
 from typing import Any
 
 from tcbench.engine.accelerators.cuda.cudnn import libraries
@@ -39,34 +39,35 @@ _SIGNATURES: dict[str, list[Any]] = {
     "cudnnDestroyActivationDescriptor": [_P],
     # descriptor, mode, NaN propagation, coefficient
     "cudnnSetActivationDescriptor": [_P, c_int, c_int, c_double],
-    # handle, mode, alpha, beta, x (2), y (2), parameters' descriptor, gamma, beta, factor, running (2), epsilon,
-    # saved (2)
-    "cudnnBatchNormalizationForwardTraining": [
-        *(_P, c_int, _P, _P, _P, _P, _P, _P, _P, _P, _P, c_double, _P, _P, c_double, _P, _P),
-    ],
-    # the same with ops after mode, z (2) after x, and activation, workspace (2), reserve space (2) at the end
-    "cudnnBatchNormalizationForwardTrainingEx": [
-        *(_P, c_int, c_int, _P, _P, _P, _P, _P, _P, _P, _P, _P, _P, _P, c_double, _P, _P, c_double, _P, _P),
-        *(_P, _P, c_size_t, _P, c_size_t),
-    ],
-    # handle, mode, alpha and beta of data, of parameters, x (2), gy (2), gx (2), parameters' descriptor, gamma,
-    # ggamma, gbeta, epsilon, saved (2)
-    "cudnnBatchNormalizationBackward": [
-        *(_P, c_int, _P, _P, _P, _P, _P, _P, _P, _P, _P, _P, _P, _P, _P, _P, c_double, _P, _P),
-    ],
-    # handle, mode, ops, alpha and beta of data, of parameters, x (2), y (2), gy (2), gz (2), gx (2), parameters'
-    # descriptor, gamma, beta, ggamma, gbeta, epsilon, saved (2), activation, workspace (2), reserve space (2)
-    "cudnnBatchNormalizationBackwardEx": [
-        *(_P, c_int, c_int, _P, _P, _P, _P, _P, _P, _P, _P, _P, _P, _P, _P, _P, _P, _P, _P, _P, _P, _P, c_double),
-        *(_P, _P, _P, _P, c_size_t, _P, c_size_t),
-    ],
-    # handle, mode, ops, descriptors of x, z, y, parameters, activation; size
-    "cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize": [_P, c_int, c_int, _P, _P, _P, _P, _P, _P],
-    # handle, mode, ops, descriptors of x, y, gy, gz, gx, parameters, activation; size
-    "cudnnGetBatchNormalizationBackwardExWorkspaceSize": [_P, c_int, c_int, _P, _P, _P, _P, _P, _P, _P, _P],
-    # handle, mode, ops, activation, descriptor of x; size
-    "cudnnGetBatchNormalizationTrainingExReserveSpaceSize": [_P, c_int, c_int, _P, _P, _P],
 }
+
+_FORWARD, _FORWARD_EX = "cudnnBatchNormalizationForwardTraining", "cudnnBatchNormalizationForwardTrainingEx"
+_BACKWARD, _BACKWARD_EX = "cudnnBatchNormalizationBackward", "cudnnBatchNormalizationBackwardEx"
+_RESERVE_SIZE = "cudnnGetBatchNormalizationTrainingExReserveSpaceSize"
+_WORKSPACE_SIZE = {
+    _FORWARD_EX: "cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize",
+    _BACKWARD_EX: "cudnnGetBatchNormalizationBackwardExWorkspaceSize",
+}
+# Arguments in cuDNN's order: operands of the work by their names, and what `prepare_call` knows. "one" and "zero" are
+# alpha and beta; x, y and their gradients share the descriptor "maps", all vectors "vectors".
+_ARGUMENTS = {
+    _FORWARD: "handle mode one zero maps x maps y vectors gamma beta momentum running_mean running_var eps mean "
+    "inv_std",
+    _FORWARD_EX: "handle mode ops one zero maps x maps_added residual maps y vectors gamma beta momentum running_mean "
+    "running_var eps mean inv_std relu workspace workspace_bytes reserve reserve_bytes",
+    _BACKWARD: "handle mode one zero one zero maps x maps gy maps gx vectors gamma ggamma gbeta eps mean inv_std",
+    _BACKWARD_EX: "handle mode ops one zero one zero maps x maps_relu y maps gy maps_added gresidual maps gx vectors "
+    "gamma beta ggamma gbeta eps mean inv_std relu workspace workspace_bytes reserve reserve_bytes",
+    _WORKSPACE_SIZE[_FORWARD_EX]: "handle mode ops maps maps_added maps vectors relu size",
+    _WORKSPACE_SIZE[_BACKWARD_EX]: "handle mode ops maps maps maps maps_added maps vectors relu size",
+    _RESERVE_SIZE: "handle mode ops relu maps size",
+}
+_TYPES = {
+    **dict.fromkeys(("mode", "ops"), c_int),
+    **dict.fromkeys(("momentum", "eps"), c_double),
+    **dict.fromkeys(("workspace_bytes", "reserve_bytes"), c_size_t),
+}
+_SIGNATURES |= {name: [_TYPES.get(one, _P) for one in names.split()] for name, names in _ARGUMENTS.items()}
 
 
 class CallError(RuntimeError):
@@ -132,34 +133,31 @@ class Handle:
             self.address = 0
 
 
-_Run = Callable[[Sequence[int], int], int]
-
-
 class Call:
     """A prepared call. `workspace_bytes` is what it needs beside its operands."""
 
-    __slots__ = ("_descriptors", "_library", "_name", "_run", "workspace_bytes")
+    __slots__ = ("_descriptors", "_function", "_known", "_library", "_name", "_operands", "_ordered", "workspace_bytes")
 
-    def __init__(self, prepared: _Prepared, lib: Library, descriptors: _Descriptors) -> None:
-        self.workspace_bytes = prepared.workspace_bytes
-        self._name, self._run = prepared.name, prepared.run
-        self._library = lib
-        self._descriptors = descriptors
+    def __init__(
+        self, name: str, work: Work, known: Mapping[str, Any], lib: Library, descriptors: _Descriptors
+    ) -> None:
+        self.workspace_bytes = known["workspace_bytes"]
+        self._name, self._library, self._descriptors = name, lib, descriptors
+        self._function = lib.bare(name)
+        operands = [operand.name for operand in work.operands]
+        constants = [one for one in _ARGUMENTS[name].split() if one not in operands and one != "workspace"]
+        self._known = tuple(known.get(one) for one in constants)  # None: an operand that this work has not
+        self._operands = len(operands)
+        places = {one: place for place, one in enumerate((*constants, "workspace", *operands))}
+        self._ordered = operator.itemgetter(*(places[one] for one in _ARGUMENTS[name].split()))
 
     def __call__(self, addresses: Sequence[int], workspace: int = 0) -> None:
         """Run on device addresses in the order of the work's operands. Raises CallError."""
-        status = self._run(addresses, workspace)
+        if len(addresses) != self._operands:
+            raise ValueError(f"{self._name}: expected {self._operands} addresses, got {len(addresses)}")
+        status = self._function(*self._ordered((*self._known, workspace, *addresses)))
         if status != 0:
             raise self._library.error(self._name, status)
-
-
-@dataclass(frozen=True)
-class _Prepared:
-    """A function of cuDNN's, and what calls it with addresses and workspace and returns its status."""
-
-    name: str
-    run: _Run
-    workspace_bytes: int = 0
 
 
 class _Descriptors:
@@ -206,35 +204,31 @@ def prepare_call(work: Work, handle: int, lib: Library | None = None) -> Call:
         )
     lib = lib or library()
     descriptors = _Descriptors(lib)
-    setting = _Setting(
-        lib=lib,
-        handle=handle,
-        mode=_SPATIAL_PERSISTENT if work.persistent else _SPATIAL,
-        data=descriptors.tensor(norm.layout, norm.dtype, norm.n, norm.c, norm.h, norm.w),
-        parameters=descriptors.tensor("NCHW", "float32", 1, norm.c, 1, 1),
-        relu=descriptors.relu() if norm.relu else None,
-    )
+    maps = descriptors.tensor(norm.layout, norm.dtype, norm.n, norm.c, norm.h, norm.w)
+    known = {
+        "handle": handle,
+        "mode": _SPATIAL_PERSISTENT if work.persistent else _SPATIAL,
+        "ops": _OPS[norm.after],
+        "one": _ALPHA,
+        "zero": _BETA,
+        "maps": maps,
+        "maps_added": maps if norm.add else None,
+        "maps_relu": maps if norm.relu else None,
+        "vectors": descriptors.tensor("NCHW", "float32", 1, norm.c, 1, 1),
+        "relu": descriptors.relu() if norm.relu else None,
+        "eps": work.eps,
+        "momentum": getattr(work, "momentum", None),
+        "workspace_bytes": 0,
+    }
     if extended:
-        reserve_size = _reserve(norm, setting)
+        known["reserve_bytes"] = _reserve(norm, lib, known)
         # Without ReLU there is nothing to keep, so its work has no room for it; the plain calls do the same, slower.
-        extended = norm.relu or reserve_size == 0
-    if isinstance(work, BatchNormCallForward):
-        prepared = _forward_extended(work, setting, reserve_size) if extended else _forward(work, setting)
-    else:
-        prepared = _backward_extended(work, setting, reserve_size) if extended else _backward(work, setting)
-    return Call(prepared, lib, descriptors)
-
-
-@dataclass(frozen=True)
-class _Setting:
-    """The descriptors that all four calls share. One descriptor serves x, y and their gradients, one all vectors."""
-
-    lib: Library
-    handle: int
-    mode: int
-    data: c_void_p
-    parameters: c_void_p
-    relu: c_void_p | None
+        extended = norm.relu or known["reserve_bytes"] == 0
+    forward = isinstance(work, BatchNormCallForward)
+    name = (_FORWARD_EX if forward else _BACKWARD_EX) if extended else (_FORWARD if forward else _BACKWARD)
+    if extended:
+        known["workspace_bytes"] = _size(lib, _WORKSPACE_SIZE[name], known)
+    return Call(name, work, known, lib, descriptors)
 
 
 # alpha and beta: results are stored, not added to what is there. Read by cuDNN on the host when it is called.
@@ -242,110 +236,9 @@ _ONE, _ZERO = ctypes.c_float(1.0), ctypes.c_float(0.0)
 _ALPHA, _BETA = c_void_p(ctypes.addressof(_ONE)), c_void_p(ctypes.addressof(_ZERO))
 
 
-def _forward(work: BatchNormCallForward, setting: _Setting) -> _Prepared:
-    name = "cudnnBatchNormalizationForwardTraining"
-    function = setting.lib.bare(name)
-    handle, mode, data, parameters = setting.handle, setting.mode, setting.data, setting.parameters
-    momentum, eps = work.momentum, work.eps
-
-    def run(addresses: Sequence[int], _workspace: int) -> int:
-        x, gamma, beta, running_mean, running_var, y, mean, inv_std = addresses
-        return function(
-            *(handle, mode, _ALPHA, _BETA, data, x, data, y, parameters, gamma, beta),
-            *(momentum, running_mean, running_var, eps, mean, inv_std),
-        )
-
-    return _Prepared(name, run)
-
-
-def _backward(work: BatchNormCallBackward, setting: _Setting) -> _Prepared:
-    name = "cudnnBatchNormalizationBackward"
-    function = setting.lib.bare(name)
-    handle, mode, data, parameters = setting.handle, setting.mode, setting.data, setting.parameters
-    eps = work.eps
-
-    def run(addresses: Sequence[int], _workspace: int) -> int:
-        gy, x, gamma, mean, inv_std, gx, ggamma, gbeta = addresses
-        return function(
-            *(handle, mode, _ALPHA, _BETA, _ALPHA, _BETA, data, x, data, gy, data, gx),
-            *(parameters, gamma, ggamma, gbeta, eps, mean, inv_std),
-        )
-
-    return _Prepared(name, run)
-
-
-def _forward_extended(work: BatchNormCallForward, setting: _Setting, reserve_size: int) -> _Prepared:
-    name = "cudnnBatchNormalizationForwardTrainingEx"
-    function = setting.lib.bare(name)
-    handle, mode, data, parameters = setting.handle, setting.mode, setting.data, setting.parameters
-    ops, momentum, eps = _OPS[work.norm.after], work.momentum, work.eps
-    residual_data = data if work.norm.add else None
-    relu = setting.relu
-    size = _size(
-        *(setting.lib, "cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize", handle, mode, ops),
-        *(data, residual_data, data, parameters, relu),
-    )
-    add = work.norm.add
-
-    def run(addresses: Sequence[int], workspace: int) -> int:
-        residual: int | None = None
-        reserve: int | None = None
-        if add:
-            x, residual, gamma, beta, running_mean, running_var, y, mean, inv_std, reserve = addresses
-        elif relu:
-            x, gamma, beta, running_mean, running_var, y, mean, inv_std, reserve = addresses
-        else:
-            x, gamma, beta, running_mean, running_var, y, mean, inv_std = addresses
-        return function(
-            *(handle, mode, ops, _ALPHA, _BETA, data, x, residual_data, residual, data, y, parameters, gamma, beta),
-            *(momentum, running_mean, running_var, eps, mean, inv_std),
-            *(relu, workspace, size, reserve, reserve_size),
-        )
-
-    return _Prepared(name, run, size)
-
-
-def _backward_extended(work: BatchNormCallBackward, setting: _Setting, reserve_size: int) -> _Prepared:
-    name = "cudnnBatchNormalizationBackwardEx"
-    function = setting.lib.bare(name)
-    handle, mode, data, parameters = setting.handle, setting.mode, setting.data, setting.parameters
-    ops, eps = _OPS[work.norm.after], work.eps
-    residual_data = data if work.norm.add else None
-    relu = setting.relu
-    y_data = data if relu else None
-    size = _size(
-        *(setting.lib, "cudnnGetBatchNormalizationBackwardExWorkspaceSize", handle, mode, ops),
-        *(data, data, data, residual_data, data, parameters, relu),
-    )
-    add = work.norm.add
-
-    def run(addresses: Sequence[int], workspace: int) -> int:
-        beta: int | None = None
-        y: int | None = None
-        reserve: int | None = None
-        gresidual: int | None = None
-        if add:
-            gy, x, gamma, mean, inv_std, beta, y, reserve, gx, ggamma, gbeta, gresidual = addresses
-        elif relu:
-            gy, x, gamma, mean, inv_std, beta, y, reserve, gx, ggamma, gbeta = addresses
-        else:
-            gy, x, gamma, mean, inv_std, gx, ggamma, gbeta = addresses
-        return function(
-            *(handle, mode, ops, _ALPHA, _BETA, _ALPHA, _BETA),
-            *(data, x, y_data, y, data, gy, residual_data, gresidual, data, gx),
-            *(parameters, gamma, beta, ggamma, gbeta, eps, mean, inv_std),
-            *(relu, workspace, size, reserve, reserve_size),
-        )
-
-    return _Prepared(name, run, size)
-
-
-def _reserve(norm: Norm, setting: _Setting) -> int:
+def _reserve(norm: Norm, lib: Library, known: Mapping[str, Any]) -> int:
     """Bytes of reserve space that cuDNN asks for; with ReLU they must not be more than the work's operand has."""
-    asked = _size(
-        *(setting.lib, "cudnnGetBatchNormalizationTrainingExReserveSpaceSize", setting.handle, setting.mode),
-        *(_OPS[norm.after], setting.relu, setting.data),
-    )
+    asked = _size(lib, _RESERVE_SIZE, known)
     given = reserve_bytes(norm)
     if norm.relu and asked > given:
         raise CallError(
@@ -355,7 +248,7 @@ def _reserve(norm: Norm, setting: _Setting) -> int:
     return asked
 
 
-def _size(lib: Library, name: str, *arguments: Any) -> int:
+def _size(lib: Library, name: str, known: Mapping[str, Any]) -> int:
     size = c_size_t()
-    lib.checked(name, *arguments, ctypes.byref(size))
+    lib.checked(name, *({**known, "size": ctypes.byref(size)}[one] for one in _ARGUMENTS[name].split()))
     return int(size.value)

@@ -17,7 +17,7 @@ from typing import Any
 
 from tcbench.core import messages
 from tcbench.core.cache import Cache, Entry, Key, folder
-from tcbench.engine.accelerators.cuda import out_of_memory
+from tcbench.engine.accelerators import out_of_memory
 from tcbench.engine.accelerators.cuda.cudnn import autotune, graphs, libraries
 from tcbench.engine.accelerators.cuda.cudnn.autotune import PlanTime, Workbench
 from tcbench.engine.work import Work

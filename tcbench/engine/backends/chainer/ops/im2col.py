@@ -36,7 +36,7 @@ def im2col_works(conv: Conv2d) -> Im2colWorks:
     """The same objects for the same convolution."""
     im2col, product = work.Im2col(conv), work.product(conv)
     works = works_of(product.x_shape, product.w_shape, 1, 0, conv.layout, conv.dtype, conv.math)
-    copied = work.placing(conv) if conv.layout == "NCHW" else None
+    copied = work.channel_transpose(conv) if conv.layout == "NCHW" else None
     gather, place = (work.Im2col(copied), work.Col2im(copied)) if copied else (None, None)
     return Im2colWorks(im2col, work.Col2im(conv), works, gather, place)
 

@@ -14,7 +14,9 @@ class CudaGraph(Rung):
     says = "the whole step captured as a CUDA graph and replayed"
     requires = Requires(
         devices=frozenset({"cuda"}),
-        rungs_of_many=(Needs("flat_allreduce", why="ChainerMN's communicator copies from memory that is not pinned"),),
+        rungs_on_many_ranks=(
+            Needs("flat_allreduce", why="ChainerMN's communicator copies from memory that is not pinned"),
+        ),
     )
     conflicts = frozenset({"static_graph"})
     parity = EXACT

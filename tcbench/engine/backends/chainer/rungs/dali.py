@@ -17,9 +17,9 @@ class Dali(Rung):
 
     def feed(self, recipe: Any, settings: Any) -> Any:
         from tcbench.engine.feeds.dali import make_dali_feed
-        from tcbench.engine.feeds.modelled import make_mixed_feed
+        from tcbench.engine.feeds.modelled import MixedFeed
 
-        return recipe.of(make_dali_feed, make_mixed_feed)
+        return recipe.of(make_dali_feed, MixedFeed)
 
 
 RUNG = Dali()

@@ -11,15 +11,15 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from engine.accelerators.cpu.numpy.test_accelerator import CASES, convolutions, norms
+from engine.accelerators.cpu.reference.test_accelerator import CASES, convolutions, norms
 from engine.accelerators.cuda.kernels.cases import Case, Guarded, check, inputs, run
 from gpu import check_against_reference
 
 from tcbench.engine import work as w
 from tcbench.engine.accelerators.cpu.kind import KIND
-from tcbench.engine.accelerators.cpu.numpy.accelerator import NumpyAccelerator
 from tcbench.engine.accelerators.cpu.onednn import convolution, library, tuning
 from tcbench.engine.accelerators.cpu.onednn.accelerator import OneDnnAccelerator
+from tcbench.engine.accelerators.cpu.reference.accelerator import NumpyAccelerator
 
 pytestmark = pytest.mark.skipif(library.problem() is not None, reason=f"{library.problem()}")
 

@@ -6,15 +6,15 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
-from engine.accelerators.cpu.numpy.test_accelerator import CASES, convolutions, norms
+from engine.accelerators.cpu.reference.test_accelerator import CASES, convolutions, norms
 from engine.accelerators.cuda.kernels.cases import Case, Guarded, check, inputs, run
 from gpu import check_against_reference
 
 from tcbench.engine import work as w
-from tcbench.engine.accelerators.cpu.numpy import half as numpy_half
 from tcbench.engine.accelerators.cpu.onednn import library, tuning, widened
 from tcbench.engine.accelerators.cpu.onednn.accelerator import OneDnnAccelerator
 from tcbench.engine.accelerators.cpu.onednn.library import Engine
+from tcbench.engine.accelerators.cpu.reference import half as numpy_half
 
 pytestmark = pytest.mark.skipif(library.problem() is not None, reason=f"{library.problem()}")
 

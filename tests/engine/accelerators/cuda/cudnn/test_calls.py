@@ -376,7 +376,7 @@ def test_a_wrong_number_of_addresses_is_refused(recorder, after, wrong):
     ):
         call = calls.prepare_call(work, HANDLE, recorder.library)
         recorder.take()
-        with pytest.raises(ValueError, match="unpack"):
+        with pytest.raises(ValueError, match=f"expected {len(work.operands)} addresses"):
             call([0] * (len(work.operands) + wrong), 0)
         assert recorder.take() == []
 

@@ -4,7 +4,7 @@ from engine.backends.chainer.ops.gradients import check_gradients, to_layout
 from reference_accelerator import ReferenceAccelerator
 
 from tcbench.engine.accelerators import protocol as accelerators
-from tcbench.engine.accelerators.cpu.numpy import batch_norm as kernels
+from tcbench.engine.accelerators.cpu.reference import batch_norm as kernels
 from tcbench.engine.backends.chainer import ops
 from tcbench.engine.backends.chainer.compat import chainer
 from tcbench.hardware.gpus import GpuProperties

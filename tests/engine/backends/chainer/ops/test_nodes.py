@@ -7,13 +7,13 @@ import weakref
 import numpy as np
 import pytest
 
-from tcbench.engine.accelerators.cpu.numpy import (
+from tcbench.engine.accelerators.cpu import threads
+from tcbench.engine.accelerators.cpu.reference import (
     batch_norm,
     convolution,
     elementwise,
     half,
     im2col,
-    parallel,
     pooling,
 )
 from tcbench.engine.backends.chainer import ops
@@ -111,9 +111,9 @@ def test_results_do_not_depend_on_the_number_of_threads(layout, dtype, monkeypat
     for module in (batch_norm, elementwise):
         monkeypatch.setattr(module, "CHUNK", 999)  # else one chunk would hold everything
     results = []
-    with parallel._one_blas_thread():
-        for threads in (1, 2, 3):
-            with parallel.threads(threads):
+    with threads._one_blas_thread():
+        for n in (1, 2, 3):
+            with threads.use(n):
                 results.append(train(Net(layout, dtype, True), dtype, layout, 2))
     assert_identical(results[1], results[0])
     assert_identical(results[2], results[0])
@@ -122,7 +122,7 @@ def test_results_do_not_depend_on_the_number_of_threads(layout, dtype, monkeypat
 def test_results_do_not_depend_on_what_memory_held(monkeypatch):
     """Outputs and scratch are filled with NaN instead of left as they are."""
     clean = train(Net("NHWC", "float32", True), "float32", "NHWC", 2)
-    empty, empty_like, scratch = np.empty, np.empty_like, parallel.scratch
+    empty, empty_like, scratch = np.empty, np.empty_like, threads.scratch
 
     def poison(array):
         if array.dtype.kind == "f":

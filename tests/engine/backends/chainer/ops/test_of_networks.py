@@ -11,7 +11,7 @@ from engine.backends.chainer.ops.gradients import LAYOUTS, check_gradients, from
 from reference import kept_values, philox
 
 from tcbench.engine import work
-from tcbench.engine.accelerators.cpu.numpy import dropout as numpy_dropout
+from tcbench.engine.accelerators.cpu.reference import dropout as numpy_dropout
 from tcbench.engine.backends.chainer import ops
 from tcbench.engine.backends.chainer.compat import chainer
 

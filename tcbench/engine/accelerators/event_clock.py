@@ -1,0 +1,52 @@
+"""A GPU's clock: events on the stream that the work is on.
+
+A mark is an event in the stream: it is passed when the device gets there, so marking waits for nothing. Two events that
+follow each other tell how long the device took from one to the next (resolution about half a microsecond: CUDA Runtime
+API, section "Event Management").
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any, Literal, Protocol
+
+
+class Event(Protocol):
+    """The part of `cupy.cuda.Event`, say, that the clock needs."""
+
+    def record(self, stream: Any) -> None: ...
+
+    def synchronize(self) -> None: ...
+
+
+class EventClock:
+    """See `tcbench.core.session.Clock`. Events are made once and used again after each `read`, so that a block of N
+    steps costs N+1 records and one wait."""
+
+    of: Literal["device"] = "device"
+
+    def __init__(
+        self,
+        stream: Any,
+        make_event: Callable[[], Event],
+        elapsed_ms: Callable[[Any, Any], float],
+    ) -> None:
+        self._stream = stream
+        self._make_event = make_event
+        self._elapsed_ms = elapsed_ms
+        self._pool: list[Event] = []
+        self._marks = 0
+
+    def mark(self) -> None:
+        if self._marks == len(self._pool):
+            self._pool.append(self._make_event())
+        self._pool[self._marks].record(self._stream)
+        self._marks += 1
+
+    def read(self) -> tuple[float, ...]:
+        passed = self._pool[: self._marks]
+        self._marks = 0
+        if passed:
+            passed[-1].synchronize()
+        return tuple(self._elapsed_ms(before, after) * 1e-3 for before, after in itertools.pairwise(passed))

@@ -1,0 +1,270 @@
+"""PyTorch's rungs: every class here that is a Rung is one. They import PyTorch inside their stages only.
+
+A name that another backend has too means the same thing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import sysconfig
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from tcbench.core.session import Phase
+from tcbench.engine.rung import (
+    BF16,
+    EXACT,
+    FP16,
+    ROUNDING,
+    Needs,
+    Package,
+    Parity,
+    Requires,
+    Rung,
+    RungSet,
+    Tolerance,
+)
+from tcbench.hardware import tensor_cores
+
+
+@dataclass(frozen=True)
+class _Compiler(Package):
+    """A program in place of a package."""
+
+    def is_installed(self) -> bool:
+        return shutil.which(self.module) is not None
+
+
+@dataclass(frozen=True)
+class _Header(Package):
+    """A header of Python's own. What PyTorch generates for a processor includes it, and so does the launcher that
+    Triton builds on a GPU (triton/runtime/build.py, which takes this scheme's folder on Debian too)."""
+
+    def is_installed(self) -> bool:
+        return (Path(sysconfig.get_paths("posix_prefix")["include"]) / self.module).is_file()
+
+
+class Bf16(Rung):
+    """Autocast to bfloat16, which has float32's range: no loss scaling. Weights stay float32."""
+
+    name = "bf16"
+    says = "autocast to bfloat16, 32-bit accumulation, fp32 weights, no loss scaling"
+    requires = Requires(instructions=BF16)
+    conflicts = frozenset({"fp32", "tf32", "fp16"})
+    parity = Parity("tolerance", bfloat16=Tolerance(3e-2, 0.6))  # 8 bits of significand, 3 fewer than float16
+    source = "PyTorch documentation, Automatic Mixed Precision"
+
+    def parts(self, parts: Any, settings: Any) -> Any:
+        import torch
+
+        return replace(parts, autocast=torch.bfloat16)
+
+
+class Compile(Rung):
+    """PyTorch traces the model's forward and backward pass on the first step and generates kernels that fuse what
+    lies between convolutions. The first step takes minutes on a CPU; PyTorch keeps what it compiled."""
+
+    name = "compile"
+    says = "generated kernels for what lies between convolutions (torch.compile)"
+    requires = Requires(
+        packages=(
+            _Compiler("g++", "apt-get install g++"),
+            _Header("Python.h", "apt-get install python3-dev, or the headers of the Python in use"),
+        )
+    )
+    parity = ROUNDING
+    source = "PyTorch documentation, torch.compile"
+
+    def parts(self, parts: Any, settings: Any) -> Any:
+        import torch
+
+        return replace(parts, body=torch.compile)
+
+
+class CudaGraph(Rung):
+    """Forward, backward and update of a step are captured once as a CUDA graph and replayed: the host launches one
+    thing per step."""
+
+    name = "cuda_graph"
+    says = "the whole step captured as a CUDA graph and replayed"
+    requires = Requires(
+        devices=frozenset({"cuda"}),
+        rungs=(Needs("fused_optimizer", when="fp16", why="any other waits for the GradScaler's word on overflow"),),
+        alone="NCCL waits for ever at the end of a process group whose all-reduce is in a captured graph",
+    )
+    parity = EXACT
+    source = "PyTorch documentation, CUDA semantics: CUDA Graphs, whole-network capture"
+
+    def feed(self, recipe: Any, settings: Any) -> Any:
+        from tcbench.engine.backends.torch.batches import at_fixed_addresses
+
+        return recipe.within(at_fixed_addresses)
+
+    def step(self, phases: Any, settings: Any) -> Any:
+        from tcbench.engine.backends.torch.replay import Replay
+
+        io, *compute = phases
+        replay = Replay(tuple(phase.run for phase in compute))
+        return (io, Phase("replay", replay, replay.captured))
+
+
+class CudnnBenchmark(Rung):
+    """cuDNN times its algorithms for each convolution on the first steps and keeps the fastest."""
+
+    name = "cudnn_benchmark"
+    says = "cuDNN's algorithms chosen by timing them (torch.backends.cudnn.benchmark)"
+    requires = Requires(devices=frozenset({"cuda"}))
+    parity = ROUNDING
+    source = "PyTorch tutorials, Performance Tuning Guide"
+
+    @contextlib.contextmanager
+    def scope(self, settings: Any) -> Iterator[None]:
+        import torch
+
+        before = torch.backends.cudnn.benchmark
+        torch.backends.cudnn.benchmark = True
+        try:
+            yield
+        finally:
+            torch.backends.cudnn.benchmark = before
+
+
+class Dali(Rung):
+    """NVIDIA DALI decodes and augments in threads of its own while the step before is computed."""
+
+    name = "dali"
+    says = "input by NVIDIA DALI, prefetched in its own threads"
+    requires = Requires(packages=(Package("nvidia.dali", "uv sync (x86-64 Linux only)"),))
+    conflicts = frozenset({"opencv"})
+    parity = Parity("input", pixels=1.0)
+    source = "talk, slides 19 to 22"
+
+    def feed(self, recipe: Any, settings: Any) -> Any:
+        from tcbench.engine.backends.torch.batches import arriving
+        from tcbench.engine.feeds.dali import DaliFeed
+
+        return recipe.of(arriving(lambda spec, site: DaliFeed(spec, site.dali())))
+
+
+class Foreach(Rung):
+    """The optimizer's arithmetic on lists of tensors: a few launches for all parameters. PyTorch's default on a GPU,
+    not on a CPU."""
+
+    name = "foreach"
+    says = "the optimizer works on lists of tensors (SGD's foreach=True)"
+    conflicts = frozenset({"fused_optimizer"})
+    parity = ROUNDING
+    source = "PyTorch documentation, torch.optim: foreach"
+
+    def optimizer(self, optimizer: Any, settings: Any) -> Any:
+        return replace(optimizer, how=(("foreach", True),))
+
+
+class Fp16(Rung):
+    """Mixed precision as PyTorch has it: weights stay float32, autocast runs convolutions and the classifier in
+    float16, and a GradScaler scales the loss (by the scenario's static scale)."""
+
+    name = "fp16"
+    says = "autocast to float16, 32-bit accumulation, loss scaling, fp32 weights"
+    requires = Requires(instructions=FP16)
+    conflicts = frozenset({"fp32", "tf32", "bf16"})
+    parity = Parity("tolerance", float16=Tolerance(1e-2, 0.3))
+    source = "PyTorch documentation, Automatic Mixed Precision"
+
+    def parts(self, parts: Any, settings: Any) -> Any:
+        import torch
+
+        return replace(parts, autocast=torch.float16, pixels=replace(parts.pixels, dtype="float16"))
+
+    def optimizer(self, optimizer: Any, settings: Any) -> Any:
+        return replace(optimizer, loss_scale=settings.train.loss_scale)
+
+
+class Fp32(Rung):
+    """The start of the ladder. Storage and arithmetic in float32, no TensorFloat-32: PyTorch's own default for
+    convolutions is tf32."""
+
+    name = "fp32"
+    says = "32-bit storage and arithmetic"
+    conflicts = frozenset({"fp16", "bf16", "tf32"})
+    parity = EXACT
+    source = "PyTorch documentation, Numerical accuracy: TensorFloat-32"
+
+    @contextlib.contextmanager
+    def scope(self, settings: Any) -> Iterator[None]:
+        from tcbench.engine.backends.torch.precision import float32_math
+
+        with float32_math("ieee"):
+            yield
+
+
+class FusedOptimizer(Rung):
+    """Momentum, weight decay and update of many parameters in one kernel. It also takes the loss scale and the overflow
+    flag on the device, so that a GradScaler no longer waits for it."""
+
+    name = "fused_optimizer"
+    says = "the whole update in one kernel (SGD's fused=True)"
+    conflicts = frozenset({"foreach"})
+    parity = ROUNDING
+    source = "PyTorch documentation, torch.optim: fused"
+
+    def optimizer(self, optimizer: Any, settings: Any) -> Any:
+        return replace(optimizer, how=(("fused", True),))
+
+
+class Nhwc(Rung):
+    """PyTorch's channels_last: tensors seen as (N, C, H, W) lie in memory as (N, H, W, C), which is what Tensor Cores
+    read without transposing."""
+
+    name = "nhwc"
+    says = "channels last: no transposes around a convolution"
+    parity = ROUNDING
+    source = "PyTorch tutorials, Channels Last Memory Format"
+
+    def parts(self, parts: Any, settings: Any) -> Any:
+        import torch
+
+        return replace(parts, memory_format=torch.channels_last, pixels=replace(parts.pixels, layout="NHWC"))
+
+
+class OpenCv(Rung):
+    """OpenCV decodes and resizes in place of Pillow, still in the step's own thread."""
+
+    name = "opencv"
+    says = "input decoded by OpenCV in place of Pillow"
+    requires = Requires(packages=(Package("cv2", "uv sync --extra opencv"),))
+    conflicts = frozenset({"dali"})
+    parity = Parity("input", pixels=3.0)
+    source = "K. Uenishi, A Few Ways to Accelerate Deep Learning, 2019"
+
+    def feed(self, recipe: Any, settings: Any) -> Any:
+        from tcbench.engine.backends.torch.batches import arriving
+        from tcbench.engine.feeds.opencv import make_opencv_feed
+
+        return recipe.of(arriving(lambda spec, _: make_opencv_feed(spec)))
+
+
+class Tf32(Rung):
+    """Float32 storage, convolutions and matrix products on Tensor Cores with inputs rounded to TensorFloat-32 (10 bits
+    of fraction)."""
+
+    name = "tf32"
+    says = "32-bit storage, convolutions round their inputs to TensorFloat-32"
+    requires = Requires(devices=frozenset({"cuda"}), compute_capability=tensor_cores.oldest_with("tf32"))
+    conflicts = frozenset({"fp32", "fp16", "bf16"})
+    parity = Parity("tolerance", float32=Tolerance(1e-2, 0.3))
+    source = "PyTorch documentation, Numerical accuracy: TensorFloat-32"
+
+    @contextlib.contextmanager
+    def scope(self, settings: Any) -> Iterator[None]:
+        from tcbench.engine.backends.torch.precision import float32_math
+
+        with float32_math("tf32"):
+            yield
+
+
+_ALL = [kind for kind in tuple(globals().values()) if isinstance(kind, type) and kind.__module__ == __name__]
+RUNGS = RungSet.of("torch", (kind() for kind in _ALL if issubclass(kind, Rung)))

@@ -1,0 +1,194 @@
+"""Every piece of work that the processor does is what the float64 reference says."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from engine.accelerators.cuda.kernels.cases import Case, Guarded, all_cases, check, inputs, run
+from gpu import check_against_reference
+
+from tcbench.engine import work as w
+from tcbench.engine.accelerators.cpu.reference.accelerator import _KERNELS, NumpyAccelerator
+
+KINDS = {
+    kind for kind in vars(w).values() if isinstance(kind, type) and issubclass(kind, w.Work) and hasattr(kind, "name")
+}
+LAYOUTS: tuple[w.Layout, ...] = ("NCHW", "NHWC")
+DTYPES: tuple[w.DType, ...] = ("float16", "bfloat16", "float32", "float64")
+
+OF_GPUS = {w.BeginInverse, w.EndInverse}
+"""Kernels around a call of cuSOLVER's. LAPACK needs none."""
+CASES = [case for case in all_cases() if case.grid is None and type(case.work) not in OF_GPUS]  # a grid is a GPU's
+
+
+@pytest.fixture
+def processor() -> Iterator[NumpyAccelerator]:
+    accelerator = NumpyAccelerator(threads=2)
+    with accelerator.enter():
+        yield accelerator
+
+
+def test_it_does_every_kind_of_work_but_calls_of_cudnns_and_kernels_around_them() -> None:
+    assert set(_KERNELS) == {kind for kind in KINDS if kind.kind != "call"} - OF_GPUS
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("case", CASES, ids=[case.id for case in CASES])
+def test_it_does_what_the_reference_does_with_special_values_too(case: Case, processor: NumpyAccelerator) -> None:
+    given = inputs(case)
+
+    def launch(*placed: Guarded) -> None:
+        processor.launch(case.work, *(memory.array for memory in placed))
+
+    check(case, given, run(case, given, Guarded, launch))
+
+
+CONVOLUTIONS = {
+    "1x1": (2, 24, 7, 9, 40, 1, 1, 0),
+    "1x1-strided": (3, 16, 8, 6, 70, 1, 2, 0),
+    "1x1-blocks": (2, 8, 40, 44, 8, 1, 1, 0),
+    "3x3": (2, 16, 9, 8, 70, 3, 1, 1),
+    "3x3-flipped": (2, 8, 30, 31, 16, 3, 1, 1),
+    "3x3-strided": (3, 12, 9, 10, 33, 3, 2, 1),
+    "3x3-no-pad": (1, 5, 6, 7, 3, 3, 1, 0),
+    "3x3-pad-2": (2, 5, 6, 7, 9, 3, 1, 2),
+    "2x2-gaps": (2, 5, 8, 10, 9, 2, 3, 0),
+    "7x7-stem": (2, 3, 33, 32, 64, 7, 2, 3),
+    "linear": (9, 64, 1, 1, 10, 1, 1, 0),
+}
+"""n, c, h, w, k, the filter's side, stride, padding."""
+
+
+def convolutions() -> Iterator[object]:
+    for (name, (n, c, h, width, k, side, stride, pad)), layout, dtype in itertools.product(
+        CONVOLUTIONS.items(), LAYOUTS, DTYPES
+    ):
+        conv = w.Conv2d(n, c, h, width, k, side, side, stride, pad, layout, dtype)
+        for kind in (w.ConvFprop, w.ConvFpropStats, w.ConvDgrad, w.ConvDgradAdd, w.ConvWgrad):
+            yield pytest.param(kind(conv), id=f"{kind.name}-{name}-{layout}-{dtype}")
+
+
+@pytest.mark.parametrize("work", list(convolutions()))
+def test_a_convolution_does_what_the_reference_does(work: w.Work, processor: NumpyAccelerator) -> None:
+    check_against_reference(processor, work)
+
+
+NORMS = {"planes": (3, 10, 9, 11), "short-planes": (2, 24, 4, 6), "rows": (4, 6, 16, 17), "one-channel": (5, 1, 3, 2)}
+
+
+def norms() -> Iterator[object]:
+    for (name, size), layout, dtype in itertools.product(NORMS.items(), LAYOUTS, DTYPES):
+        for after in ("none", "relu", "add_relu"):
+            norm = w.Norm(*size, layout, dtype, after)  # type: ignore[arg-type]
+            for work in (w.BatchNormForward(norm, 2e-5, 0.1), w.BatchNormBackward(norm)):
+                yield pytest.param(work, id=f"{work.name}-{name}-{after}-{layout}-{dtype}")
+
+
+@pytest.mark.parametrize("work", list(norms()))
+def test_a_batch_normalisation_does_what_the_reference_does(work: w.Work, processor: NumpyAccelerator) -> None:
+    check_against_reference(processor, work)
+
+
+def test_a_batch_normalisation_far_from_zero_keeps_its_digits(processor: NumpyAccelerator) -> None:
+    """A mean a thousand deviations away: sums of squares about zero would leave nothing of the variance."""
+    x = (1000 + np.random.default_rng(0).standard_normal((4, 6, 16, 17))).astype(np.float32)
+    for layout in LAYOUTS:
+        norm = w.Norm(4, 6, 16, 17, layout, "float32")
+        stored = x if layout == "NCHW" else np.ascontiguousarray(x.transpose(0, 2, 3, 1))
+        vectors = [np.ones(6, np.float32), np.zeros(6, np.float32), np.zeros(6, np.float32), np.ones(6, np.float32)]
+        y, mean, inv_std = np.empty_like(stored), np.empty(6, np.float32), np.empty(6, np.float32)
+        processor.launch(w.BatchNormForward(norm, 0.0, 0.1), stored, *vectors, y, mean, inv_std)
+        np.testing.assert_allclose(inv_std, 1 / x.astype(np.float64).std((0, 2, 3)), rtol=1e-5)
+
+
+SAMPLES = {"one": (1, 1), "a-block": (7, 300), "blocks": (530, 40)}
+"""Size and samples of a factor; more than 256 rows are several blocks."""
+
+
+def factors() -> Iterator[object]:
+    for (name, (size, samples)), layout, dtype in itertools.product(SAMPLES.items(), LAYOUTS, DTYPES):
+        for decay in (0.0, 0.5):
+            work = w.KroneckerFactor(size, samples, layout, dtype, 1 / samples, decay)
+            yield pytest.param(work, id=f"{name}-{layout}-{dtype}-{decay}")
+
+
+@pytest.mark.parametrize("work", list(factors()))
+def test_a_kronecker_factor_is_what_the_reference_says(work: w.KroneckerFactor, processor: NumpyAccelerator) -> None:
+    check_against_reference(processor, work)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("size", [1, 9, 300, 530])
+def test_an_inverse_is_what_the_reference_says(dtype: w.DType, size: int, processor: NumpyAccelerator) -> None:
+    rng = np.random.default_rng(size)
+    root = rng.standard_normal((size, 2 * size))
+    right = root @ root.T / size + 0.1 * np.eye(size)
+    x, info = np.where(np.tri(size, dtype=bool), right, np.nan).astype(dtype), np.zeros(1, np.int32)
+    processor.launch(w.CholeskyInverse(size, dtype), x, info)
+    np.testing.assert_allclose(x @ right, np.eye(size), atol=1e-4 if dtype == "float32" else 1e-10)
+    np.testing.assert_array_equal(x, x.T)
+    assert info[0] == 0
+
+
+def test_a_matrix_that_has_no_decomposition_is_named_by_its_minor(processor: NumpyAccelerator) -> None:
+    x, info = np.diag([2.0, 1.0, -1.0, 3.0]).astype(np.float32), np.zeros(1, np.int32)
+    processor.launch(w.CholeskyInverse(4), x, info)
+    assert info[0] == 3 and np.isnan(x).all()
+
+
+def doubled() -> Iterator[object]:
+    """Work of which the kernels' cases have float16 and float32, in float64."""
+    norm = w.Norm(2, 24, 4, 6, "NCHW", "float64", "add_relu")
+    pool = w.Pool(2, 5, 9, 7, 3, 2, 1, "NCHW", "float64")
+    works: list[w.Work] = [kind(515, "float64") for kind in (w.Relu, w.ReluBackward, w.Add, w.AddRelu, w.Unscale)]
+    works += [w.WeightDecay(515, 1e-4, "float64"), w.MomentumUpdate(515, 0.1, 0.9, "float64")]
+    works += [w.BatchNormFinalize(40, 6, 2e-5, 0.1, "float64"), w.MeanLoss(40, "float64")]
+    for layout in LAYOUTS:
+        works += [w.BatchNormApply(dataclasses.replace(norm, layout=layout))]
+        works += [kind(dataclasses.replace(pool, layout=layout)) for kind in (w.MaxPoolForward, w.MaxPoolBackward)]
+        works += [kind(2, 5, 3, 2, layout, "float64") for kind in (w.GlobalAverageForward, w.GlobalAverageBackward)]
+    for kind in (w.AddBias, w.BiasGradient, w.SoftmaxCrossEntropyForward, w.SoftmaxCrossEntropyBackward):
+        works.append(kind(5, 33, "float64"))
+    works += [w.DampFactors(9, 5, 0.1, "float64")]
+    yield from (pytest.param(work, id=work.label) for work in works)
+
+
+@pytest.mark.parametrize("work", list(doubled()))
+def test_float64_is_computed_in_float64(work: w.Work, processor: NumpyAccelerator) -> None:
+    check_against_reference(processor, work)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_sum_that_is_no_number_stays_none_behind_relu(dtype: w.DType, processor: NumpyAccelerator) -> None:
+    """The processor gives it the sign bit, as a negative number has."""
+    a, b = np.array([np.inf, 1, -2], dtype), np.array([-np.inf, 2, 1], dtype)
+    with np.errstate(invalid="ignore"):
+        processor.launch(w.AddRelu(3, dtype), a, b, a)
+    np.testing.assert_array_equal(a.astype(np.float64), [np.nan, 3, 0])
+
+
+def test_it_takes_arrays_of_any_shape_of_an_operands_size(processor: NumpyAccelerator) -> None:
+    """The classifier is a 1x1 convolution of arrays with two axes."""
+    conv = w.Conv2d(4, 8, 1, 1, 3, 1, 1, 1, 0, "NHWC", "float32")
+    x, weights = np.random.default_rng(0).standard_normal((2, 4, 8)).astype(np.float32)
+    y = np.empty((4, 3), np.float32)
+    processor.launch(w.ConvFprop(conv), x, weights[:3], y)
+    np.testing.assert_allclose(y, x @ weights[:3].T, rtol=1e-5)
+
+
+def test_it_captures_no_graphs(processor: NumpyAccelerator) -> None:
+    with pytest.raises(NotImplementedError, match="needs a GPU"):
+        processor.capture(lambda: None)
+
+
+def test_a_prepared_launch_is_made_at_each_of_its_calls(processor: NumpyAccelerator) -> None:
+    a, b = np.array([[1, 2]], np.float32), np.array([10, 20], np.float32)
+    add = processor.prepare(w.Add(2, "float32"), a, b, a)
+    assert a.tolist() == [[1, 2]]
+    add()
+    add()
+    assert a.tolist() == [[21, 42]]
