@@ -13,7 +13,7 @@ from matplotlib.patches import Rectangle
 from tcbench.present.charts import inline
 from tcbench.present.charts.page import MARGIN
 from tcbench.present.charts.palette import fill
-from tcbench.present.page.page import Drawn, Figure, Table
+from tcbench.present.page.page import Drawn, Field, Figure, Table
 
 _WIDEST_INCHES = 10.5
 """Of a chart that the page's width can hold."""
@@ -60,3 +60,7 @@ class Swatches:
     def paint(self, config: str) -> str:
         """The value of a fill attribute."""
         return self._patterns.get(config) or inline.variable(fill(config).colour)
+
+    def config(self, name: str, *, strong: bool = False) -> Field:
+        """A config's entry in a table."""
+        return Field(name, swatch=self.paint(name), strong=strong)

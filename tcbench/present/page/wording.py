@@ -6,19 +6,23 @@ Owns how a figure, an interval, a status or a verdict reads on the page.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeVar
 
 from tcbench.analysis.bottleneck import Verdict as BottleneckVerdict
 from tcbench.analysis.compare import Verdict
 from tcbench.analysis.stats import Interval
 from tcbench.analysis.summary import CellSummary
 from tcbench.core.record import Status
+from tcbench.present import tables
 from tcbench.present.charts.wording import why_missing
 from tcbench.present.format import number
-from tcbench.present.page.page import Badge, Column, Field
+from tcbench.present.page.page import Badge, Column, Field, Table
 from tcbench.present.verdicts import FORMS
 
 _LONGEST_REASON = 44
+
+R = TypeVar("R")
 
 STATUS_BADGES: Mapping[Status, Badge] = {
     "ok": Badge("ok", "check", "good"),
@@ -84,6 +88,27 @@ def middle(interval: Interval | None, write: Callable[[float], str] = number) ->
 def badge(of: Badge) -> Field:
     """A badge, which sorts by its word."""
     return Field(badge=of)
+
+
+def table(caption: str, columns: Sequence[tables.Column[R]], rows: Iterable[R], filters: tuple[str, ...] = ()) -> Table:
+    """A table that is written once (`tcbench.present.tables`). Its columns sort by their values; a heading is a
+    filter's key too."""
+    shown = [column for column in columns if column.on != "console"]
+    keys = [one.heading if one.heading in filters else "" for one in shown]
+    heads = (
+        Column(one.heading, one.kind.numeric, key, one.ratio is not None) for one, key in zip(shown, keys, strict=True)
+    )
+    return Table(caption, tuple(heads), tuple(tuple(_field(one, row) for one in shown) for row in rows), filters)
+
+
+def _field(column: tables.Column[R], row: R) -> Field:
+    value = column.value(row)
+    if isinstance(value, Field):
+        return value
+    if isinstance(value, Badge):
+        return Field(badge=value)
+    middle = value.value if isinstance(value, Interval) else value
+    return Field(column.text(row, within=False), middle if isinstance(middle, int | float) else None)
 
 
 def columns(*names: str) -> tuple[Column, ...]:
