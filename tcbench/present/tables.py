@@ -132,7 +132,7 @@ def grid(columns: Sequence[Column[R]], rows: Iterable[R | None], gap: int = 2, *
         table.add_column(
             column.heading,
             justify="right" if column.kind.numeric else "left",
-            overflow="ellipsis" if column.kind.numeric else "fold",
+            overflow="fold" if wraps else "ellipsis",
             no_wrap=not wraps,
             min_width=column.width,
             ratio=column.ratio,
@@ -165,7 +165,8 @@ def ladder(
     adds rungs to the one above shows what it adds. `instead`: what a row says in place of all figures."""
     rows = list(rows)
     before = heads(map(cell, rows), cell)
-    table = grid([*before, Column("config", str, width=min_width), *columns], (), gap)
+    config = Column[R]("config", str, width=min_width)
+    table = grid([*before, config, *columns], (), gap)
     blocks: dict[tuple[str, ...], list[R]] = {}
     for row in rows:
         blocks.setdefault(tuple(head.text(row) for head in before), []).append(row)
@@ -174,9 +175,9 @@ def ladder(
             table.add_row()
         above = None
         for row in group:
-            figures = (column.styled(row) for column in columns if column.on != "page")
-            if words := instead(row):
-                figures = iter([Text(words, style="yellow")])
+            words = instead(row)
+            figures = [column.styled(row) for column in columns if column.on != "page" and not words]
+            figures += [Text(words, style="yellow")] if words else []
             table.add_row(*([""] * len(head) if above else head), Text(config_in_ladder(cell(row), above)), *figures)
             above = cell(row)
     return table

@@ -71,8 +71,8 @@ def table(forecast: Forecast) -> Table:
 _WHOLE = Kind("{:.0f}".format)
 
 
-def _fits(cell: CellForecast) -> Text | None:
-    return cell.memory and (Text("yes", "green") if cell.memory.fits else Text("NO", "bold red"))
+def _fits(cell: CellForecast) -> Text:
+    return Text("yes", "green") if cell.memory and cell.memory.fits else Text("NO", "bold red")
 
 
 def _not_forecast(cell: CellForecast) -> str | None:
@@ -157,11 +157,14 @@ def details(forecast: Forecast) -> Iterable[tuple[str, Table]]:
     for cell in forecast.cells:
         if cell.memory is None:
             continue
-        table = grid(_DETAILS, sorted(cell.works, key=lambda work: -work.count * work.floor_s))
+        works = sorted(cell.works, key=lambda work: -work.count * work.floor_s)
+        table = grid(_DETAILS, works)
         per_phase = ", ".join(f"{phase.name} {phase.requests}" for phase in cell.phases)
         replayed = f"; the graph replays {cell.replayed}" if cell.replayed else ""
         yield f"{cell.cell.label}: launches by host: {per_phase}{replayed}", table
 
+
+_DOERS = {"graph": "cuDNN ", "call": "cuDNN call ", "kernel": "kernel "}
 
 _DETAILS: tuple[Column[WorkForecast], ...] = (
     Column("times", lambda work: work.count, COUNT, wraps=True),
@@ -172,8 +175,6 @@ _DETAILS: tuple[Column[WorkForecast], ...] = (
     Column("floor", lambda work: work.count * work.floor_s, SECONDS),
     Column("expected", lambda work: work.count * work.expected_s, SECONDS),
 )
-
-_DOERS = {"graph": "cuDNN ", "call": "cuDNN call ", "kernel": "kernel "}
 
 
 def _shape(work: WorkForecast) -> str:

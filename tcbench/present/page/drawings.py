@@ -61,6 +61,6 @@ class Swatches:
         """The value of a fill attribute."""
         return self._patterns.get(config) or inline.variable(fill(config).colour)
 
-    def config(self, name: str, *, strong: bool = False) -> Field:
-        """A config's entry in a table."""
-        return Field(name, swatch=self.paint(name), strong=strong)
+    def config(self, name: str, *, strong: bool = False, of: str | None = None) -> Field:
+        """A config's entry in a table. `of`: the config, where the name is shortened."""
+        return Field(name, swatch=self.paint(of or name), strong=strong)

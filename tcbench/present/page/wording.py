@@ -94,11 +94,13 @@ def table(caption: str, columns: Sequence[tables.Column[R]], rows: Iterable[R], 
     """A table that is written once (`tcbench.present.tables`). Its columns sort by their values; a heading is a
     filter's key too."""
     shown = [column for column in columns if column.on != "console"]
-    keys = [one.heading if one.heading in filters else "" for one in shown]
-    heads = (
-        Column(one.heading, one.kind.numeric, key, one.ratio is not None) for one, key in zip(shown, keys, strict=True)
-    )
-    return Table(caption, tuple(heads), tuple(tuple(_field(one, row) for one in shown) for row in rows), filters)
+
+    def head(one: tables.Column[R]) -> Column:
+        name = one.heading.replace("-\n", "-").replace("\n", " ")
+        return Column(name, one.kind.numeric, name if name in filters else "", one.ratio is not None)
+
+    entries = tuple(tuple(_field(one, row) for one in shown) for row in rows)
+    return Table(caption, tuple(map(head, shown)), entries, filters)
 
 
 def _field(column: tables.Column[R], row: R) -> Field:

@@ -52,7 +52,9 @@ def _cell(cell: CellComparison, name: str) -> dict[str, Any]:
 
 
 def _side(side: Side | None) -> dict[str, Any] | None:
-    return side and {
+    if side is None:
+        return None
+    return {
         **fields(side, "machine cell_key=cell.key status reason trials trials_ok figure figures"),
         **fields(side, "total_time_images_per_s=images_per_s median_step_images_per_s=median_images_per_s"),
         **fields(side, "spike_share=spikes notes"),

@@ -36,12 +36,12 @@ def phases_table(rooflines: Sequence[CellRoofline]) -> Table:
         *heads((roofline.summary.cell for roofline in rooflines), lambda row: row[0].summary.cell),
         Column[_Row]("config", lambda row: row[0].summary.cell.config),
     )
-    named = [
-        replace(column, value=lambda row, value=column.value: value(row) if row[1] is row[0].phases[0] else None)
-        for column in columns
-    ]
+
+    def first(column: Column[_Row]) -> Column[_Row]:
+        return replace(column, value=lambda row: column.value(row) if row[1] is row[0].phases[0] else None)
+
     rows = [(roofline, part) for roofline in rooflines for part in roofline.phases]
-    return grid((*named, Column[_Row]("phase", lambda row: row[1].name), *_FIGURES), rows)
+    return grid((*map(first, columns), Column[_Row]("phase", lambda row: row[1].name), *_FIGURES), rows)
 
 
 def layers_table(roofline: CellRoofline) -> Table:
