@@ -30,27 +30,32 @@ _PLAIN_WIDTH = 132
 """Columns where there is no terminal to ask."""
 
 
-class _Harmless(Console):
+class Screen(Console):
     """Colours are its own; a text is never markup, and its characters that a terminal would act on are shown as their
     escapes."""
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(markup=False, emoji=False, **options)
+        super().__init__(markup=False, emoji=False, highlight=False, **options)
+
+    def say(self, *lines: str, style: str = "") -> None:
+        """Lines of text, which a terminal wraps where they are longer than it."""
+        for line in lines:
+            self.print(line, style=style, soft_wrap=True)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for segment in super().render(renderable, options):
             yield segment if segment.control else Segment(harmless(segment.text), segment.style)
 
 
-def make_console(*, stderr: bool = False, least: int = 80) -> Console:
+def make_console(*, stderr: bool = False, least: int = 80) -> Screen:
     """A console as wide as the terminal, or wide enough for a table in a file or pipe.
 
     A table is never squeezed below `least` columns: a narrower terminal wraps its lines, which loses nothing.
     """
-    console = _Harmless(stderr=stderr)
+    console = Screen(stderr=stderr)
     if stderr and console.is_terminal:
         return console
-    return _Harmless(stderr=stderr, width=max(console.width, least) if console.is_terminal else _PLAIN_WIDTH)
+    return Screen(stderr=stderr, width=max(console.width, least) if console.is_terminal else _PLAIN_WIDTH)
 
 
 def open_table(gap: int = 2, **options: Any) -> Table:

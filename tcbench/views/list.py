@@ -51,7 +51,7 @@ def show(device: Device, as_json: bool) -> None:
         console.print(heading, soft_wrap=True)
         pixels = f"{scenario.image_size}x{scenario.image_size} pixels"
         facts = f"  batch sizes {sizes}; {pixels}; {', '.join(scenario.models)} {scenario.variant}"
-        console.print(facts, highlight=False, soft_wrap=True)
+        console.say(facts)
         for config in scenario.configs:
             reason = why_not(config, device)
             console.print(Text(f"    {config.name}"), Text(f"not here: {reason}" if reason else "", style="yellow"))

@@ -53,14 +53,12 @@ def hold(
         typer.echo(view.to_json(job, held, judged, skipped))
     else:
         console = make_console()
-        console.print(view.headline(job), markup=False, highlight=False, soft_wrap=True)
+        console.say(view.headline(job))
         console.print()
         console.print(view.table(held, judged))
         console.print()
-        for line in off:
-            console.print(line, style="red", markup=False, highlight=False, soft_wrap=True)
-        for line in view.notes(judged, skipped):
-            console.print(line, style="dim", markup=False, highlight=False, soft_wrap=True)
-        console.print(view.summary(held, judged), markup=False, highlight=False, soft_wrap=True)
+        console.say(*off, style="red")
+        console.say(*view.notes(judged, skipped), style="dim")
+        console.say(view.summary(held, judged))
     if off:
         raise typer.Exit(PARITY_OFF)
