@@ -99,13 +99,11 @@ def show(
         typer.echo(results.summary_json(name, path, summaries, over_base))
         return
     console = tables.make_console()
-    for line in simulated.lines(record.environment for record in records):
-        console.print(line, style="bold", soft_wrap=True)
+    console.say(*simulated.lines(record.environment for record in records), style="bold")
     console.print(view.facts(held))
     console.print()
     console.print(results.results_table(summaries, over_base))
-    for line in (*results.reasons(summaries), *results.footnotes(summaries)):
-        console.print(line, style="dim", soft_wrap=True)
+    console.say(*results.reasons(summaries), *results.footnotes(summaries), style="dim")
 
 
 @baseline_app.command("remove", cls=GroupedCommand)

@@ -66,9 +66,8 @@ def claims(
         return
     console = make_console()
     for card in cards:
-        console.print(view.title(card), style="bold", soft_wrap=True)
+        console.say(view.title(card), style="bold")
         console.print(view.table(card))
-        console.print(f"\n{view.tally(card)}", soft_wrap=True)
+        console.say(f"\n{view.tally(card)}")
         console.print()
-    for line in view.notes(cards):
-        console.print(line, style="dim", soft_wrap=True)
+    console.say(*view.notes(cards), style="dim")

@@ -185,24 +185,19 @@ def _show(
         typer.echo(view.to_json(diffs, labels, missing))
         return
     console = make_console(least=100)
-
-    def lines(*texts: str, style: str = "") -> None:
-        for text in texts:
-            console.print(text, style=style, soft_wrap=True)
-
-    lines(*view.simulated(diffs), style="bold")
+    console.say(*view.simulated(diffs), style="bold")
     for one in diffs:
-        lines(*view.head(one, labels).splitlines())
-        lines(view.headline(one), style="bold")
+        console.say(*view.head(one, labels).splitlines())
+        console.say(view.headline(one), style="bold")
         for title, table in view.tables(one, top):
-            lines("", title)
+            console.say("", title)
             console.print(table)
-        lines("")
-    lines(*missing, *view.notes(diffs, timelines), style="dim")
+        console.say("")
+    console.say(*missing, *view.notes(diffs, timelines), style="dim")
     if not timelines:
-        lines(*_next_step(diffs[0]))
+        console.say(*_next_step(diffs[0]))
     if output is not None:
-        lines(f"wrote {output}")
+        console.say(f"wrote {output}")
 
 
 def _next_step(of: Diff) -> list[str]:

@@ -52,21 +52,18 @@ def explain(
         typer.echo(view.to_json(explained, by))
         return
     console = make_console()
-    for line in simulated.lines(record.environment for record in given.records):
-        console.print(line, style="bold", soft_wrap=True)
+    console.say(*simulated.lines(record.environment for record in given.records), style="bold")
     narrow = not view.fits(explained, console)
     for heading, part in view.by_code(explained):
         if heading:
-            console.print(heading, style="bold", soft_wrap=True)
+            console.say(heading, style="bold")
         console.print(view.table(part, narrow=narrow))
         console.print()
-    for line in (hosts := host_profiles.lines(explained, out)):
-        console.print(line, soft_wrap=True)
+    console.say(*(hosts := host_profiles.lines(explained, out)))
     if hosts:
         console.print()
     if details:
-        for line in view.sentences(explained):
-            console.print(line, soft_wrap=True)
+        console.say(*view.sentences(explained))
         console.print()
     checks = view.checks(explained)
     if checks is not None:
@@ -74,8 +71,7 @@ def explain(
         console.print(f"The model against what was {ran}:", style="bold")
         console.print(checks)
         console.print()
-    for line in view.notes(explained, by, narrow=narrow):
-        console.print(line, style="dim", soft_wrap=True)
+    console.say(*view.notes(explained, by, narrow=narrow), style="dim")
 
 
 def _show_timelines(timelines: Sequence[Timeline], json: bool) -> None:

@@ -31,8 +31,6 @@ from tcbench.present.options import (
 )
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from tcbench.core.record import Record
     from tcbench.hardware.networks import Network
     from tcbench.run.forecast import Forecast
@@ -206,10 +204,6 @@ def _measured(
     return scale_out.scale_out(bases, ranks, network)
 
 
-def _say(console: Console, line: str, style: str = "") -> None:
-    console.print(line, style=style, soft_wrap=True)
-
-
 def _print_ranks(out: ScaleOut, json: bool, output: Path | None) -> None:
     from tcbench.present.tables import make_console
     from tcbench.views.scale_out import table as view
@@ -223,18 +217,16 @@ def _print_ranks(out: ScaleOut, json: bool, output: Path | None) -> None:
         typer.echo(view.to_json(out))
         return
     console = make_console(least=view.WIDTH)
-    _say(console, view.headline(out))
+    console.say(view.headline(out))
     for basis in out.bases:
         console.print()
-        _say(console, view.heading(basis), "bold")
+        console.say(view.heading(basis), style="bold")
         console.print(view.table(out, basis))
     console.print()
-    for line in out.left_out:
-        _say(console, f"Left out: {line}", "yellow")
-    for line in view.assumptions(out):
-        _say(console, line, "dim")
+    console.say(*(f"Left out: {line}" for line in out.left_out), style="yellow")
+    console.say(*view.assumptions(out), style="dim")
     if output is not None:
-        _say(console, f"wrote {output}")
+        console.say(f"wrote {output}")
 
 
 def _print(result: Forecast, details: bool, json: bool) -> None:
@@ -247,15 +239,13 @@ def _print(result: Forecast, details: bool, json: bool) -> None:
     console = make_console(least=view.WIDTH)
     if details:
         for heading, works in view.details(result):
-            _say(console, heading, "bold")
+            console.say(heading, style="bold")
             console.print(works)
             console.print()
-    _say(console, view.headline(result))
+    console.say(view.headline(result))
     console.print()
     console.print(view.table(result))
     console.print()
-    for line in view.reasons(result):
-        _say(console, line, "yellow")
-    for line in view.notes(result):
-        _say(console, line, "dim")
-    _say(console, view.verdict(result))
+    console.say(*view.reasons(result), style="yellow")
+    console.say(*view.notes(result), style="dim")
+    console.say(view.verdict(result))

@@ -83,15 +83,13 @@ def history(
         typer.echo(view.to_json(cells))
         return
     console = make_console()
-    for line in simulated.lines(cell.environment for cell in cells.cells):
-        console.print(line, style="bold", soft_wrap=True)
+    console.say(*simulated.lines(cell.environment for cell in cells.cells), style="bold")
     for heading, table in view.blocks(cells):
         console.print(heading)
         console.print(table)
         console.print()
-    console.print(view.verdict(cells), soft_wrap=True)
+    console.say(view.verdict(cells))
     left_out = "left out: trials of gates and bisections; name a file of theirs to see it"
-    for line in (*view.notes(cells), *[left_out] * (len(records) < len(there))):
-        console.print(line, style="dim", soft_wrap=True)
+    console.say(*view.notes(cells), *[left_out] * (len(records) < len(there)), style="dim")
     if output is not None:
-        console.print(wrote, soft_wrap=True)
+        console.say(wrote)

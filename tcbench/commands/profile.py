@@ -162,9 +162,8 @@ def profile(
     files.write(text, f"{summary}\n".encode(), ANOTHER_FOLDER)
     left += [text, *taken.files]
     for line in taken.notes:
-        stderr.print(f"note: {line}", style="yellow", soft_wrap=True)
-    for line in (summary, "", *(f"wrote {path}" for path in left), f"Next: {_next_step(taken.timelines[0], trace)}"):
-        stdout.print(line, soft_wrap=True)
+        stderr.say(f"note: {line}", style="yellow")
+    stdout.say(summary, "", *(f"wrote {path}" for path in left), f"Next: {_next_step(taken.timelines[0], trace)}")
 
 
 def _host(plan: Plan, planned: PlannedCell, tool: Tool, out: Path, stderr: Any, stdout: Any, quiet: bool) -> None:
@@ -192,10 +191,9 @@ def _host(plan: Plan, planned: PlannedCell, tool: Tool, out: Path, stderr: Any, 
         raise _Failed(f"{planned.cell.label}: {record.status}: {record.reason}")
     left = host_profiles.keep(taken, stem)
     if note:
-        stderr.print(f"note: {note}", style="yellow", soft_wrap=True)
+        stderr.say(f"note: {note}", style="yellow")
     stdout.print(view.table(taken))
-    for line in ("", view.overhead(taken), *(f"wrote {path}" for path in left), _after_host(out)):
-        stdout.print(line, soft_wrap=True)
+    stdout.say("", view.overhead(taken), *(f"wrote {path}" for path in left), _after_host(out))
 
 
 def _after_host(out: Path) -> str:

@@ -97,7 +97,7 @@ def roofline(
         return
     console = make_console()
     for one in dict.fromkeys(known.values()):
-        console.print(view.headline(one), soft_wrap=True)
+        console.say(view.headline(one))
     console.print()
     console.print(view.phases_table(rooflines))
     console.print()
@@ -105,9 +105,8 @@ def roofline(
         console.print(one_cell.summary.cell.label, style="bold")
         console.print(view.layers_table(one_cell))
         console.print()
-    for line in view.notes(rooflines):
-        console.print(line, style="dim", soft_wrap=True)
-    console.print(f"wrote {output}", soft_wrap=True)
+    console.say(*view.notes(rooflines), style="dim")
+    console.say(f"wrote {output}")
 
 
 def _chosen(

@@ -166,8 +166,7 @@ def _show_plan(plan: Plan, json: bool) -> None:
         typer.echo(planning.plan_json(plan, state))
         return
     out = tables.make_console()
-    for line in filter(None, (planning.plan_line(plan), plan.left_out, planning.rounds_line(state))):
-        out.print(line, soft_wrap=True)
+    out.say(*filter(None, (planning.plan_line(plan), plan.left_out, planning.rounds_line(state))))
     out.print(planning.plan_table(plan, state))
 
 
@@ -195,7 +194,7 @@ def _run(
 
     def say(line: str) -> None:
         if not quiet:
-            stderr.print(line, soft_wrap=True)
+            stderr.say(line)
 
     resumed, before, whether = earlier
     path = resumed or store.new_path(out, plan.device.machine, plan.scenario.name, ending)
@@ -306,13 +305,8 @@ def _show_results(records: Sequence[Record], path: Path, failed: bool, json: boo
         typer.echo(console.summary_json(path.stem, path, summaries, ratios, scaling.to_json(scaled)))
         return
     stdout = tables.make_console()
-
-    def say(line: str, style: str = "") -> None:
-        stdout.print(line, style=style, soft_wrap=True)
-
     stdout.print()
-    for line in simulated.lines(summary.environment for summary in summaries):
-        say(line, "bold")
+    stdout.say(*simulated.lines(summary.environment for summary in summaries), style="bold")
     stdout.print(console.results_table(summaries, ratios))
     stdout.print()
     if scaled:
@@ -321,14 +315,11 @@ def _show_results(records: Sequence[Record], path: Path, failed: bool, json: boo
     if beside := networks(summaries):
         stdout.print(of_networks.table(beside))
         stdout.print()
-    for line in console.reasons(summaries):
-        say(line, "yellow")
-    for line in (*console.footnotes(summaries), *(scaling.notes(scaled) if scaled else ())):
-        say(line, "dim")
-    say(f"{console.tally(summaries)}. Records: {path}")
-    for chart in charts:
-        say(f"Chart: {chart}")
-    say(_next_step(summaries, path, failed, whole))
+    stdout.say(*console.reasons(summaries), style="yellow")
+    stdout.say(*console.footnotes(summaries), *(scaling.notes(scaled) if scaled else ()), style="dim")
+    stdout.say(f"{console.tally(summaries)}. Records: {path}")
+    stdout.say(*(f"Chart: {chart}" for chart in charts))
+    stdout.say(_next_step(summaries, path, failed, whole))
 
 
 def _charts(summaries: Sequence[CellSummary], scaled: Sequence[Curve], records: Path) -> list[Path]:

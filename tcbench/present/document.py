@@ -16,3 +16,21 @@ def encoded(value: Any) -> str:
     except UnicodeEncodeError:  # the name of a file that is not UTF-8
         data = msgspec.json.encode(cleaned(msgspec.to_builtins(value)))
     return msgspec.json.format(data, indent=1).decode()
+
+
+def document(schema: str, version: int, **values: Any) -> str:
+    """A document of a schema and its version, as JSON."""
+    return encoded({"schema": schema, "schema_version": version, **values})
+
+
+def fields(of: object, names: str) -> dict[str, Any]:
+    """The attributes of a value by their names, for JSON. `key=name.inner` is an attribute of an attribute, None where
+    that is None."""
+    pairs = (name.partition("=") for name in names.split())
+    return {key: _attribute(of, name or key) for key, _, name in pairs}
+
+
+def _attribute(of: object, path: str) -> object:
+    for name in path.split("."):
+        of = None if of is None else getattr(of, name)
+    return of

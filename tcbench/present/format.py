@@ -114,8 +114,10 @@ def plus_minus(interval: Interval) -> str:
     return f"± {share:.1%}" if share < 1 else "± >100%"
 
 
-def limits(interval: Interval, written: str = "number") -> str:
-    """ "12.1 to 12.9"; an open end says so. `written`: "number" or "factor"."""
+def limits(interval: Interval | None, written: str = "number") -> str:
+    """ "12.1 to 12.9"; an open end says so; empty where there is none. `written`: "number" or "factor"."""
+    if interval is None:
+        return ""
     write = factor if written == "factor" else number
     high = write(interval.high) if math.isfinite(interval.high) else "no limit"
     return f"{write(interval.low)} to {high}"

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
 
 from tcbench.analysis.compare import CellComparison, Verdict
-
-Tone = Literal["good", "bad", "warn", "plain"]
+from tcbench.present.page.page import Tone
 
 STYLES: Mapping[Tone, str] = {"bad": "bold red", "warn": "yellow", "good": "green", "plain": ""}
 """On a console."""

@@ -12,8 +12,9 @@ from rich.text import Text
 from tcbench.analysis.summary import by_cell
 from tcbench.analysis.welch import LEAST_TRIALS
 from tcbench.core.record import TAKE_ENOUGH, Record
-from tcbench.present.document import encoded
-from tcbench.present.tables import open_table
+from tcbench.present.document import document, fields
+from tcbench.present.format import counted
+from tcbench.present.tables import COUNT, Column, grid
 from tcbench.run.baseline import Baseline, Broken
 
 SCHEMA = "tcbench-baselines"
@@ -45,18 +46,16 @@ def doubts(records: Sequence[Record]) -> list[str]:
 
 def table(baselines: Sequence[Baseline]) -> Table:
     """One row per baseline."""
-    table = open_table()
-    for heading in ("name", "machine", "scenario"):
-        table.add_column(heading, overflow="fold")
-    table.add_column("cells", justify="right", no_wrap=True)
-    table.add_column("trials", justify="right", no_wrap=True)
-    table.add_column("commit", overflow="fold")
-    table.add_column("date", no_wrap=True)
-    for one in baselines:
-        lists = [Text(_some(values)) for values in (one.machines, one.scenarios)]
-        counts = (str(one.cells), str(one.trials))
-        table.add_row(Text(one.name), *lists, *counts, Text(_some(one.commits)), Text(one.began_at[:10]))
-    return table
+    columns: list[Column[Baseline]] = [
+        Column("name", lambda one: one.name),
+        Column("machine", lambda one: _some(one.machines)),
+        Column("scenario", lambda one: _some(one.scenarios)),
+        Column("cells", lambda one: one.cells, COUNT),
+        Column("trials", lambda one: one.trials, COUNT),
+        Column("commit", lambda one: _some(one.commits)),
+        Column("date", lambda one: one.began_at[:10], wraps=False),
+    ]
+    return grid(columns, baselines)
 
 
 def facts(baseline: Baseline) -> Text:
@@ -66,27 +65,16 @@ def facts(baseline: Baseline) -> Text:
 
 def to_json(baselines: Sequence[Baseline | Broken]) -> str:
     """The list as JSON; a baseline that cannot be read has an `error` in place of its facts."""
-    value = {"schema": SCHEMA, "schema_version": SCHEMA_VERSION, "baselines": list(map(_one, baselines))}
-    return encoded(value)
+    return document(SCHEMA, SCHEMA_VERSION, baselines=list(map(_one, baselines)))
 
 
 def _one(baseline: Baseline | Broken) -> dict[str, Any]:
-    if isinstance(baseline, Broken):
-        return {"name": baseline.name, "path": str(baseline.path), "error": baseline.reason}
-    return {
-        "name": baseline.name,
-        "path": str(baseline.path),
-        "machines": list(baseline.machines),
-        "scenarios": list(baseline.scenarios),
-        "cells": baseline.cells,
-        "trials": baseline.trials,
-        "commits": list(baseline.commits),
-        "began_at": baseline.began_at,
-    }
+    known = "error=reason" if isinstance(baseline, Broken) else "machines scenarios cells trials commits began_at"
+    return {"name": baseline.name, "path": str(baseline.path), **fields(baseline, known)}
 
 
 def _extent(baseline: Baseline) -> str:
-    return f"{_count(baseline.cells, 'cell')}, {_count(baseline.trials, 'trial')}"
+    return f"{counted(baseline.cells, 'cell')}, {counted(baseline.trials, 'trial')}"
 
 
 def _origin(baseline: Baseline) -> str:
@@ -98,7 +86,3 @@ def _origin(baseline: Baseline) -> str:
 def _some(values: Sequence[str]) -> str:
     more = len(values) - _MANY
     return ", ".join(values[:_MANY]) + (f" and {more} more" if more > 0 else "")
-
-
-def _count(n: int, what: str) -> str:
-    return f"{n} {what}{'' if n == 1 else 's'}"

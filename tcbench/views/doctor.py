@@ -8,32 +8,28 @@ import typer
 from rich.text import Text
 
 from tcbench.core.finding import Finding
-from tcbench.present.tables import make_console, open_table, versioned
+from tcbench.present.document import fields
+from tcbench.present.tables import Column, grid, make_console, versioned
 
-_MARKS = {
-    "ok": ("ok", "green"),
-    "note": ("note", "cyan"),
-    "missing": ("missing", "yellow"),
-    "unusable": ("unusable", "red"),
-    "broken": ("broken", "red"),
-}
+_STYLES = {"ok": "green", "note": "cyan", "missing": "yellow", "unusable": "red", "broken": "red"}
 
 
 def show_findings(findings: Sequence[Finding], as_json: bool) -> None:
     """The doctor's findings, each with the command that fixes it."""
     if as_json:
-        rows = [{"state": f.state, "what": f.subject, "found": f.detail, "mend": f.remedy} for f in findings]
+        rows = [fields(finding, "state what=subject found=detail mend=remedy") for finding in findings]
         typer.echo(versioned(findings=rows))
         return
-    console = make_console()
-    table = open_table(show_header=False)
-    table.add_column(no_wrap=True)
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
-    for finding in findings:
-        mark, style = _MARKS[finding.state]
-        text = Text(finding.detail)
-        if finding.remedy:
-            text.append(f"\n-> {finding.remedy}", style="bold")
-        table.add_row(Text(mark, style=style), finding.subject, text)
-    console.print(table)
+    make_console().print(grid(_COLUMNS, findings, show_header=False))
+
+
+def _found(finding: Finding) -> Text:
+    text = Text(finding.detail)
+    return text.append(f"\n-> {finding.remedy}", style="bold") if finding.remedy else text
+
+
+_COLUMNS: tuple[Column[Finding], ...] = (
+    Column("", lambda finding: finding.state, style=lambda finding: _STYLES[finding.state], wraps=False),
+    Column("", lambda finding: finding.subject, wraps=False),
+    Column("", _found),
+)

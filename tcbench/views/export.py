@@ -24,7 +24,7 @@ from tcbench.analysis.stats import Interval, images_per_s
 from tcbench.analysis.summary import CellSummary, by_cell, summarise
 from tcbench.core.errors import SelectionError
 from tcbench.core.record import Cell, Environment, Record
-from tcbench.present.document import encoded
+from tcbench.present.document import encoded, fields
 from tcbench.present.format import plus_minus
 from tcbench.present.naming import lasting, stack_name
 from tcbench.present.simulated import is_simulated
@@ -75,20 +75,11 @@ def _identity(machine: str | None, cell: Cell, environment: Environment | None) 
     return {
         "machine": machine,
         "device_name": environment.device_name if environment else None,
-        "scenario": cell.scenario,
-        "backend": cell.backend,
-        "config": cell.config,
-        "batch_size": cell.batch_size,
-        "ranks": cell.ranks,
+        **fields(cell, "scenario backend config batch_size ranks"),
         "image_size": None if cell.is_own else cell.image_size,
         "model": cell.model,
         "variant": None if cell.is_own else cell.variant,
-        "device": cell.device,
-        "input": cell.input.kind,
-        "input_path": cell.input.path,
-        "threads": cell.threads,
-        "seed": cell.seed,
-        "cell_key": cell.key,
+        **fields(cell, "device input=input.kind input_path=input.path threads seed cell_key=key"),
         "driver": gpu.driver if gpu else None,
         "simulated": is_simulated(environment),
         "host_speed": environment.simulated.host_speed if environment and environment.simulated else None,
@@ -98,16 +89,8 @@ def _identity(machine: str | None, cell: Cell, environment: Environment | None) 
 def _trials(records: Sequence[Record]) -> Iterator[Row]:
     for machine, environment, record in _placed(records):
         row = _identity(machine, record.cell, environment) | {
-            "run_id": record.run_id,
-            "trial": record.trial,
-            "status": record.status,
-            "reason": record.reason,
-            "started_at": record.started_at,
-            "duration_s": record.duration_s,
-            "tcbench": environment.tcbench if environment else None,
-            "commit": environment.commit if environment else None,
-            "project_commit": environment.project_commit if environment else None,
-            "python": environment.python if environment else None,
+            **fields(record, "run_id trial status reason started_at duration_s"),
+            **fields(environment, "tcbench commit project_commit python"),
         }
         if environment is not None and environment.ranks is not None:
             ranks = environment.ranks
@@ -123,13 +106,8 @@ def _trials(records: Sequence[Record]) -> Iterator[Row]:
                 "step_time_mean_s": statistics.fmean(counted_s),
                 "step_time_median_s": statistics.median(counted_s),
                 "counted_steps": len(counted_s),
-                "warmup_steps": measured.warmup_steps,
-                "warmup_settled": measured.warmup_settled,
-                "stopped_by": measured.stopped_by,
-                "peak_memory_bytes": measured.peak_memory_bytes,
-                "peak_memory_of": measured.peak_memory_of,
-                "warmup_loss": measured.warmup_loss,
-                "last_loss": measured.last_loss,
+                **fields(measured, "warmup_steps warmup_settled stopped_by peak_memory_bytes peak_memory_of"),
+                **fields(measured, "warmup_loss last_loss"),
             }
             for phase in measured.phases:
                 if phase.host_s:
@@ -148,10 +126,7 @@ def _cells(records: Sequence[Record]) -> Iterator[Row]:
     }
     for summary in summarise(records):
         yield _identity(summary.machine, summary.cell, summary.environment) | {
-            "status": summary.status,
-            "reason": summary.reason,
-            "trials": summary.trials,
-            "trials_ok": summary.trials_ok,
+            **fields(summary, "status reason trials trials_ok"),
             "commit": ", ".join(dict.fromkeys(code.commit for code in summary.codes if code.commit)) or None,
             "project_commit": ", ".join(dict.fromkeys(code.project for code in summary.codes if code.project)) or None,
             "stack": stack_name(summary.codes) or None,
@@ -168,20 +143,16 @@ def _cells(records: Sequence[Record]) -> Iterator[Row]:
 
 def _scaled(curve: Curve, point: Point) -> Row:
     """The figures of a cell on a curve of weak scaling."""
-    rate, exchange, uneven = point.images_per_s_per_rank, point.allreduce, point.imbalance
-    algorithm, bus = (exchange.algorithm_bytes_s, exchange.bus_bytes_s) if exchange else (None, None)
+    exchange = point.allreduce
     return {
-        "images_per_s_per_rank": rate.value if rate else None,
+        **fields(point, "images_per_s_per_rank=images_per_s_per_rank.value"),
         **_ends("efficiency", point.efficiency),
-        "efficiency_over_ranks": curve.base.cell.ranks if curve.base else None,
+        **fields(curve, "efficiency_over_ranks=base.cell.ranks"),
         **_ends("allreduce_s", exchange.time_s if exchange else None),
-        "allreduce_overlaps": exchange.overlaps if exchange else None,
-        "reduced_bytes": exchange.bytes if exchange else None,
-        "algorithm_bandwidth_bytes_s": algorithm.value if algorithm else None,
-        "bus_bandwidth_bytes_s": bus.value if bus else None,
-        "imbalance": uneven.share if uneven else None,
-        "slowest_rank": uneven.slowest if uneven else None,
-        "fastest_rank": uneven.fastest if uneven else None,
+        **fields(exchange, "allreduce_overlaps=overlaps reduced_bytes=bytes"),
+        **fields(exchange, "algorithm_bandwidth_bytes_s=algorithm_bytes_s.value"),
+        **fields(exchange, "bus_bandwidth_bytes_s=bus_bytes_s.value"),
+        **fields(point.imbalance, "imbalance=share slowest_rank=slowest fastest_rank=fastest"),
     }
 
 

@@ -12,9 +12,9 @@ from rich.text import Text
 from tcbench.core.text import digits
 from tcbench.engine.accelerators.attained import attained
 from tcbench.engine.accelerators.peaks import ALLOWANCE_BYTES, peak_rates
-from tcbench.present.document import encoded
-from tcbench.present.format import milliseconds, size
-from tcbench.present.tables import add_by_batch, ladder_table, open_table
+from tcbench.present.document import document, fields
+from tcbench.present.format import size
+from tcbench.present.tables import BYTES, COUNT, SECONDS, Column, Kind, grid, ladder
 from tcbench.run.forecast import CellForecast, Forecast, WorkForecast
 
 SCHEMA = "tcbench-forecast"
@@ -41,45 +41,42 @@ def headline(forecast: Forecast) -> str:
 
 def table(forecast: Forecast) -> Table:
     """One row per cell, batch size by batch size, on a console of WIDTH columns or more."""
-    table = ladder_table([cell.cell for cell in forecast.cells], gap=1)
-    table.columns[0].vertical = "bottom"
-    for heading in (
-        "cuDNN\nplans",
-        "workspace",
-        f"memory of\n{size(forecast.gpu.memory_bytes)}",
-        "fits",
-        "launches\nby host",
-        "TFLOP",
-        "GB",
-        "images/s\nat most",
-        "images/s\nexpected",
-    ):
-        table.add_column(heading, justify="right", no_wrap=True)
-    add_by_batch(table, ((cell.cell, _figures(forecast, cell)) for cell in forecast.cells))
-    return table
-
-
-def _figures(forecast: Forecast, cell: CellForecast) -> tuple[Text, ...]:
-    memory, floor = cell.memory, cell.floor
-    if memory is None or floor is None:
-        return (Text("never" if cell.cannot_run else "unknown", style="yellow"),)
     checked = forecast.plans_unchecked is None
-    graphs = cell.of_kind("graph")
-    planned = sum(work.by is not None for work in graphs)
-    plans = Text(str(planned) if planned == len(graphs) else f"{planned}/{len(graphs)}")
-    if cell.problems:
-        plans.stylize("red")
-    return (
-        plans if checked else Text("?", style="yellow"),
-        Text(("" if checked else "≤ ") + size(memory.workspace_bytes)),
-        Text(size(memory.total_bytes)),
-        Text("yes", style="green") if memory.fits else Text("NO", style="bold red"),
-        Text(str(cell.requests)),
-        Text(digits(floor.flops / 1e12)),
-        Text(digits(floor.bytes / 1e9)),
-        Text(f"{floor.images_per_s(cell.cell.batch_size):.0f}"),
-        Text(f"{cell.cell.batch_size / cell.expected_s:.0f}"),
-    )
+    least = "" if checked else "≤ "
+
+    def plans(cell: CellForecast) -> Text:
+        graphs = cell.of_kind("graph")
+        planned = sum(work.by is not None for work in graphs)
+        words = str(planned) if planned == len(graphs) else f"{planned}/{len(graphs)}"
+        return Text(words, "red" if cell.problems else "") if checked else Text("?", "yellow")
+
+    columns: list[Column[CellForecast]] = [
+        Column("cuDNN\nplans", plans, COUNT),
+        Column("workspace", lambda cell: cell.memory and least + size(cell.memory.workspace_bytes), BYTES),
+        Column(
+            f"memory of\n{size(forecast.gpu.memory_bytes)}", lambda cell: cell.memory and cell.memory.total_bytes, BYTES
+        ),
+        Column("fits", _fits, COUNT),
+        Column("launches\nby host", lambda cell: cell.requests, COUNT),
+        Column("TFLOP", lambda cell: cell.floor and digits(cell.floor.flops / 1e12), COUNT),
+        Column("GB", lambda cell: cell.floor and digits(cell.floor.bytes / 1e9), COUNT),
+        Column("images/s\nat most", lambda cell: cell.floor and cell.floor.images_per_s(cell.cell.batch_size), _WHOLE),
+        Column("images/s\nexpected", lambda cell: cell.cell.batch_size / cell.expected_s, _WHOLE),
+    ]
+    made = ladder(columns, forecast.cells, lambda cell: cell.cell, _not_forecast, gap=1)
+    made.columns[0].vertical = "bottom"
+    return made
+
+
+_WHOLE = Kind("{:.0f}".format)
+
+
+def _fits(cell: CellForecast) -> Text:
+    return Text("yes", "green") if cell.memory and cell.memory.fits else Text("NO", "bold red")
+
+
+def _not_forecast(cell: CellForecast) -> str | None:
+    return None if cell.memory and cell.floor else "never" if cell.cannot_run else "unknown"
 
 
 def reasons(forecast: Forecast) -> list[str]:
@@ -160,26 +157,24 @@ def details(forecast: Forecast) -> Iterable[tuple[str, Table]]:
     for cell in forecast.cells:
         if cell.memory is None:
             continue
-        table = open_table()
-        table.add_column("times", justify="right")
-        table.add_column("work", no_wrap=True)
-        table.add_column("on", overflow="fold")
-        table.add_column("by", overflow="fold")
-        table.add_column("workspace", justify="right", no_wrap=True)
-        table.add_column("floor", justify="right", no_wrap=True)
-        table.add_column("expected", justify="right", no_wrap=True)
-        for work in sorted(cell.works, key=lambda w: -w.count * w.floor_s):
-            by = Text(work.by or work.problem or "not checked", style="" if work.by else "yellow")
-            space = size(work.workspace_bytes) if work.workspace_bytes and work.by else ""
-            times = (milliseconds(work.count * seconds) for seconds in (work.floor_s, work.expected_s))
-            table.add_row(str(work.count), _doer(work), Text(_shape(work)), by, space, *times)
+        works = sorted(cell.works, key=lambda work: -work.count * work.floor_s)
+        table = grid(_DETAILS, works)
         per_phase = ", ".join(f"{phase.name} {phase.requests}" for phase in cell.phases)
         replayed = f"; the graph replays {cell.replayed}" if cell.replayed else ""
         yield f"{cell.cell.label}: launches by host: {per_phase}{replayed}", table
 
 
-def _doer(work: WorkForecast) -> str:
-    return {"graph": "cuDNN ", "call": "cuDNN call ", "kernel": "kernel "}[work.work.kind] + work.work.name
+_DOERS = {"graph": "cuDNN ", "call": "cuDNN call ", "kernel": "kernel "}
+
+_DETAILS: tuple[Column[WorkForecast], ...] = (
+    Column("times", lambda work: work.count, COUNT, wraps=True),
+    Column("work", lambda work: _DOERS[work.work.kind] + work.work.name, wraps=False),
+    Column("on", lambda work: _shape(work)),
+    Column("by", lambda work: work.by or work.problem or "not checked", style=lambda work: "" if work.by else "yellow"),
+    Column("workspace", lambda work: (work.by and work.workspace_bytes) or None, BYTES),
+    Column("floor", lambda work: work.count * work.floor_s, SECONDS),
+    Column("expected", lambda work: work.count * work.expected_s, SECONDS),
+)
 
 
 def _shape(work: WorkForecast) -> str:
@@ -191,75 +186,42 @@ def to_json(forecast: Forecast) -> str:
     """Everything, with units in the names."""
     gpu = forecast.gpu
     rates = peak_rates(gpu)
-    value = {
-        "schema": SCHEMA,
-        "schema_version": SCHEMA_VERSION,
-        "scenario": forecast.plan.scenario.name,
-        "gpu": {
-            "name": gpu.name,
-            "device_name": gpu.device_name,
+    return document(
+        SCHEMA,
+        SCHEMA_VERSION,
+        scenario=forecast.plan.scenario.name,
+        gpu={
+            **fields(gpu, "name device_name"),
             "compute_capability": [gpu.sm // 10, gpu.sm % 10],
-            "multiprocessors": gpu.multiprocessors,
-            "memory_bytes": gpu.memory_bytes,
-            "memory_bandwidth_bytes_s": gpu.memory_bandwidth_bytes_s,
-            "peak_fp32_flops_s": rates.fp32_flops_s,
-            "peak_tf32_flops_s": rates.tf32_flops_s,
+            **fields(gpu, "multiprocessors memory_bytes memory_bandwidth_bytes_s"),
+            **fields(rates, "peak_fp32_flops_s=fp32_flops_s peak_tf32_flops_s=tf32_flops_s"),
             "peak_fp16_flops_s": rates.fp16_flops_s,
         },
-        "attained": attained(gpu).name,
-        "cudnn": forecast.cudnn,
-        "plans_unchecked": forecast.plans_unchecked,
-        "kernels_unchecked": forecast.kernels_unchecked,
-        "cells": [_cell_json(cell) for cell in forecast.cells],
-        "notes": notes(forecast),
-    }
-    return encoded(value)
+        attained=attained(gpu).name,
+        **fields(forecast, "cudnn plans_unchecked kernels_unchecked"),
+        cells=[_cell_json(cell) for cell in forecast.cells],
+        notes=notes(forecast),
+    )
 
 
 def _cell_json(cell: CellForecast) -> dict[str, Any]:
-    asked = cell.cell
-    value: dict[str, Any] = {
-        "config": asked.config,
-        "batch_size": asked.batch_size,
-        "image_size": asked.image_size,
-        "key": asked.key,
-        "cannot_run": cell.cannot_run,
-        "untraced": cell.untraced,
-    }
-    if cell.memory is None or cell.floor is None:
+    asked, floor = cell.cell, cell.floor
+    value = fields(asked, "config batch_size image_size key") | fields(cell, "cannot_run untraced")
+    if cell.memory is None or floor is None:
         return value
-    memory, floor = cell.memory, cell.floor
     return value | {
-        "fits": memory.fits,
-        "memory_bytes": memory.total_bytes,
-        "arrays_bytes": memory.arrays_bytes,
-        "workspace_bytes": memory.workspace_bytes,
-        "allowance_bytes": memory.allowance_bytes,
-        "flops": floor.flops,
-        "bytes": floor.bytes,
-        "floor_s": floor.time_s,
-        "floor_in_arithmetic_s": floor.arithmetic_s,
+        **fields(cell.memory, "fits memory_bytes=total_bytes arrays_bytes workspace_bytes allowance_bytes"),
+        **fields(floor, "flops bytes floor_s=time_s floor_in_arithmetic_s=arithmetic_s"),
         "images_per_s_at_most": floor.images_per_s(asked.batch_size),
         "expected_s": cell.expected_s,
         "images_per_s_expected": asked.batch_size / cell.expected_s,
         "launches_by_host": {phase.name: phase.requests for phase in cell.phases},
         "launches_replayed": cell.replayed,
         "engines": dict(cell.engines),
-        "problems": list(cell.problems),
+        "problems": cell.problems,
         "works": [
-            {
-                "name": work.work.name,
-                "kind": work.work.kind,
-                "key": work.work.key,
-                "launches": work.count,
-                "by": work.by,
-                "workspace_bytes": work.workspace_bytes,
-                "problem": work.problem,
-                "flops": work.work.flops,
-                "bytes": work.work.bytes,
-                "floor_s": work.floor_s,
-                "expected_s": work.expected_s,
-            }
+            fields(work, "name=work.name kind=work.kind key=work.key launches=count by workspace_bytes problem")
+            | fields(work, "flops=work.flops bytes=work.bytes floor_s expected_s")
             for work in cell.works
         ],
     }

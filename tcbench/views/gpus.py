@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,8 @@ from tcbench.engine.accelerators.peaks import PeakRates, peak_rates
 from tcbench.hardware import gpus, tensor_cores
 from tcbench.hardware.gpus import GpuFile
 from tcbench.hardware.tensor_cores import FORMATS, Generation
-from tcbench.present.tables import make_console, open_table, versioned
+from tcbench.present.document import fields
+from tcbench.present.tables import COUNT, Column, Kind, grid, make_console, versioned
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,10 @@ class _Row:
     def tensor_cores(self) -> Generation | None:
         return tensor_cores.of(self.capability)
 
+    @property
+    def formats(self) -> Sequence[str]:
+        return self.tensor_cores.formats if self.tensor_cores else ()
+
 
 def show(as_json: bool) -> None:
     """Print for each GPU its Tensor Cores, the software that still serves it, and its peak rates with their source."""
@@ -41,18 +46,9 @@ def show(as_json: bool) -> None:
     if as_json:
         typer.echo(versioned(gpus=[_json(row) for row in rows]))
         return
-    table = open_table()
     software = [one.name for one in rows[0].support.software] if rows[0].support else []
-    for heading in ("GPU", "capability", "Tensor Cores", "formats"):
-        table.add_column(heading, no_wrap=True)
-    for heading in ("fp32", "tf32", "16-bit", "GB/s"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for heading in (*software, "extra"):
-        table.add_column(heading, no_wrap=True)
-    for row in rows:
-        table.add_row(*_cells(row))
     console = make_console(least=120)
-    console.print(table)
+    console.print(grid(_columns(software), rows))
     for line in _notes(rows):
         console.print(Text(line), soft_wrap=True)
 
@@ -92,21 +88,40 @@ def _rows() -> Iterator[_Row]:
         yield _Row(title, title, device.compute_capability, kind.support(device.compute_capability), None, None, here)
 
 
-def _cells(row: _Row) -> list[Text | str]:
-    cores, rates, figures = row.tensor_cores, row.rates, row.figures
-    formats = cores.formats if cores else ()
-    name = Text.assemble(row.name, (f" ({', '.join(row.here)})", "green") if row.here else "")
-    tera = (rates.fp32_flops_s, rates.tf32_flops_s if "tf32" in formats else None, rates.fp16_flops_s) if rates else ()
+def _columns(software: Sequence[str]) -> list[Column[_Row]]:
+    def tera(heading: str, rate: Callable[[PeakRates], float], needs: str = "") -> Column[_Row]:
+        def peak(row: _Row) -> float | None:
+            return (rate(row.rates) or None) if row.rates and (not needs or needs in row.formats) else None
+
+        return Column(heading, peak, Kind(lambda flops_s: f"{flops_s / 1e12:.0f}"))
+
+    def versions(place: int) -> Column[_Row]:
+        return Column(software[place], lambda row: row.support and _versions(row.support.software[place]), wraps=False)
+
     return [
-        name,
-        "{}.{}".format(*row.capability),
-        f"{cores.number}, {cores.architecture}" if cores else "not known",
-        " ".join(fmt if fmt in formats else " " * len(fmt) for fmt in FORMATS),
-        *([f"{rate / 1e12:.0f}" if rate else "" for rate in tera] or [""] * 3),
-        f"{figures.memory_bandwidth_bytes_s / 1e9:.0f}" if figures else "",
-        *(_versions(one) for one in (row.support.software if row.support else ())),
-        row.support.extra or "none" if row.support else "",
+        Column("GPU", _name, wraps=False),
+        Column("capability", lambda row: "{}.{}".format(*row.capability), wraps=False),
+        Column("Tensor Cores", _tensor_cores, wraps=False),
+        Column(
+            "formats",
+            lambda row: " ".join(fmt if fmt in row.formats else " " * len(fmt) for fmt in FORMATS),
+            wraps=False,
+        ),
+        tera("fp32", lambda rates: rates.fp32_flops_s),
+        tera("tf32", lambda rates: rates.tf32_flops_s, "tf32"),
+        tera("16-bit", lambda rates: rates.fp16_flops_s),
+        Column("GB/s", lambda row: row.figures and f"{row.figures.memory_bandwidth_bytes_s / 1e9:.0f}", COUNT),
+        *map(versions, range(len(software))),
+        Column("extra", lambda row: row.support and (row.support.extra or "none"), wraps=False),
     ]
+
+
+def _name(row: _Row) -> Text:
+    return Text.assemble(row.name, (f" ({', '.join(row.here)})", "green") if row.here else "")
+
+
+def _tensor_cores(row: _Row) -> str:
+    return f"{row.tensor_cores.number}, {row.tensor_cores.architecture}" if row.tensor_cores else "not known"
 
 
 def _versions(served: Served) -> str:
@@ -118,22 +133,16 @@ def _versions(served: Served) -> str:
 
 
 def _json(row: _Row) -> dict[str, Any]:
-    cores, rates, figures, support = row.tensor_cores, row.rates, row.figures, row.support
+    rates, support = row.rates, row.support
     return {
-        "name": row.name,
-        "device_name": row.title,
-        "devices": row.here,
-        "compute_capability": row.capability,
-        "tensor_core_generation": cores.number if cores else None,
-        "architecture": cores.architecture if cores else None,
-        "formats": {fmt: fmt in cores.formats for fmt in FORMATS} if cores else None,
-        "multiprocessors": figures.multiprocessors if figures else None,
-        "memory_bytes": figures.memory_bytes if figures else None,
-        "memory_bandwidth_bytes_s": figures.memory_bandwidth_bytes_s if figures else None,
-        "peak_fp32_flops_s": rates.fp32_flops_s if rates else None,
-        "peak_tf32_flops_s": rates.tf32_flops_s if rates and cores and "tf32" in cores.formats else None,
-        "peak_fp16_flops_s": rates.fp16_flops_s if rates else None,
-        "peak_source": rates.source if rates else None,
-        "software": [{"name": s.name, "first": s.first, "last": s.last} for s in support.software] if support else [],
-        "extra": support.extra if support else None,
+        **fields(row, "name device_name=title devices=here compute_capability=capability"),
+        **fields(row, "tensor_core_generation=tensor_cores.number architecture=tensor_cores.architecture"),
+        "formats": {fmt: fmt in row.formats for fmt in FORMATS} if row.tensor_cores else None,
+        **fields(row, "multiprocessors=figures.multiprocessors memory_bytes=figures.memory_bytes"),
+        **fields(row, "memory_bandwidth_bytes_s=figures.memory_bandwidth_bytes_s"),
+        "peak_fp32_flops_s": rates and rates.fp32_flops_s,
+        "peak_tf32_flops_s": rates.tf32_flops_s if rates and "tf32" in row.formats else None,
+        **fields(row, "peak_fp16_flops_s=rates.fp16_flops_s peak_source=rates.source"),
+        "software": [fields(served, "name first last") for served in support.software] if support else [],
+        "extra": support and support.extra,
     }

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import typer
-from rich.table import Table
 from rich.text import Text
 
 from tcbench.engine.accelerators.device import Device, selectors
 from tcbench.engine.backends import DEFAULT, backend, names
 from tcbench.engine.models import MODELS
+from tcbench.engine.models.geometry import Network
 from tcbench.engine.rung import Requires, Rung
-from tcbench.present.tables import make_console, open_table, versioned
+from tcbench.present.document import fields
+from tcbench.present.tables import COUNT, Column, grid, make_console, versioned
 from tcbench.run import scenario as scenarios
 from tcbench.run.plan import emulation, missing, why_not
 
@@ -22,15 +23,12 @@ def show(device: Device, as_json: bool) -> None:
     if as_json:
         described = [
             {
-                "name": s.name,
-                "title": s.title,
-                "path": str(s.path),
-                "batch_sizes": s.batch_sizes,
-                "models": s.models,
-                "image_size": s.image_size,
-                "configs": [{"name": c.name, "skip_reason": why_not(c, device)} for c in s.configs],
+                **fields(scenario, "name title"),
+                "path": str(scenario.path),
+                **fields(scenario, "batch_sizes models image_size"),
+                "configs": [{"name": c.name, "skip_reason": why_not(c, device)} for c in scenario.configs],
             }
-            for s in shipped
+            for scenario in shipped
         ]
         pieces = [
             {
@@ -53,37 +51,36 @@ def show(device: Device, as_json: bool) -> None:
         console.print(heading, soft_wrap=True)
         pixels = f"{scenario.image_size}x{scenario.image_size} pixels"
         facts = f"  batch sizes {sizes}; {pixels}; {', '.join(scenario.models)} {scenario.variant}"
-        console.print(facts, soft_wrap=True)
+        console.say(facts)
         for config in scenario.configs:
             reason = why_not(config, device)
             console.print(Text(f"    {config.name}"), Text(f"not here: {reason}" if reason else "", style="yellow"))
         console.print()
-    table = open_table()
-    for heading_text in ("rung", "what it does", "needs", "parity", f"on {device.name}"):
-        table.add_column(heading_text, overflow="fold")
-    for backend_name, rung in rungs:
-        reason = _missing(backend_name, rung, device)
-        name = rung.name if backend_name == DEFAULT else f"{backend_name}/{rung.name}"
-        table.add_row(name, rung.says, _needs(rung.requires), str(rung.parity), _here(reason))
-    console.print(table)
+    columns: list[Column[tuple[str, Rung]]] = [
+        Column("rung", lambda row: row[1].name if row[0] == DEFAULT else f"{row[0]}/{row[1].name}"),
+        Column("what it does", lambda row: row[1].says),
+        Column("needs", lambda row: _needs(row[1].requires)),
+        Column("parity", lambda row: str(row[1].parity)),
+        Column(f"on {device.name}", lambda row: _here(_missing(*row, device))),
+    ]
+    console.print(grid(columns, rungs))
     console.print()
-    console.print(_models())
+    console.print(grid(_MODELS, MODELS.items()))
     console.print(Text(f"\ndevices: {', '.join(selectors())}; virtual ones are simulated"), soft_wrap=True)
 
 
-def _models() -> Table:
-    """The models that backends build, as published: for images of 224x224 in 1000 classes."""
-    table = open_table()
-    table.add_column("model")
-    table.add_column("parameters", justify="right")
-    table.add_column("MACs per image", justify="right")
-    table.add_column("least image")
-    table.add_column("definition", overflow="fold")
-    for name, model in MODELS.items():
-        macs = model.macs(model.variants[0], 224, 1000)
-        least = f"{model.min_image_size}x{model.min_image_size}"
-        table.add_row(name, f"{model.parameters(1000):,}", f"{macs / 1e9:.2f} G", least, model.source)
-    return table
+_MODELS: tuple[Column[tuple[str, Network]], ...] = (
+    Column("model", lambda row: row[0]),
+    Column("parameters", lambda row: f"{row[1].parameters(1000):,}", COUNT, wraps=True),
+    Column("MACs per image", lambda row: f"{_macs(row[1]) / 1e9:.2f} G", COUNT, wraps=True),
+    Column("least image", lambda row: f"{row[1].min_image_size}x{row[1].min_image_size}"),
+    Column("definition", lambda row: row[1].source),
+)
+"""The models that backends build, as published: for images of 224x224 in 1000 classes."""
+
+
+def _macs(model: Network) -> int:
+    return model.macs(model.variants[0], 224, 1000)
 
 
 def _missing(backend_name: str, rung: Rung, device: Device) -> str | None:

@@ -13,7 +13,7 @@ from rich.text import Text
 from tcbench.analysis.numerics.parity import SLOPE_AT_MOST, Judged, Reference, optimizer_at_most
 from tcbench.core.numerics import ParityJob, ParityRun
 from tcbench.engine.work import HALVES
-from tcbench.present.document import encoded
+from tcbench.present.document import document, fields
 from tcbench.present.tables import open_table
 from tcbench.run.numerics_plan import Skipped
 
@@ -134,35 +134,32 @@ def to_json(job: ParityJob, reference: Reference, judged: Sequence[Judged], skip
     """Everything."""
 
     def run_json(one: Judged) -> dict[str, Any]:
-        allowed = one.tolerance
         return {
             **msgspec.to_builtins(one.run),
             "half": one.run.storage in HALVES,
-            "allowed_loss": allowed.loss,
-            "allowed_gradient": allowed.gradient,
-            "allowed_length": allowed.length,
-            "allowed_update": allowed.update,
+            **fields(one.tolerance, "allowed_loss=loss allowed_gradient=gradient allowed_length=length"),
+            "allowed_update": one.tolerance.update,
             "allowed_optimizer": optimizer_at_most(one.run.storage),
             "ok": one.off is None,
             "off": one.off,
         }
 
-    value = {
-        "schema": SCHEMA,
-        "schema_version": SCHEMA_VERSION,
-        "steps": job.steps,
-        "ok": not reasons(reference, judged),
-        "reference": {
-            "allowed_slope": SLOPE_AT_MOST,
-            "slopes": [{"parameter": one.parameter, "error": _finite(one.error)} for one in reference.slopes],
-            "ok": reference.off is None,
-            "off": reference.off,
-        },
-        "slope_error": _finite(reference.slopes[0].error) if reference.slopes else None,
-        "configs": [run_json(one) for one in judged],
-        "skipped": msgspec.to_builtins(skipped),
+    held = {
+        "allowed_slope": SLOPE_AT_MOST,
+        "slopes": [{"parameter": one.parameter, "error": _finite(one.error)} for one in reference.slopes],
+        "ok": reference.off is None,
+        "off": reference.off,
     }
-    return encoded(value)
+    return document(
+        SCHEMA,
+        SCHEMA_VERSION,
+        steps=job.steps,
+        ok=not reasons(reference, judged),
+        reference=held,
+        slope_error=_finite(reference.slopes[0].error) if reference.slopes else None,
+        configs=list(map(run_json, judged)),
+        skipped=msgspec.to_builtins(skipped),
+    )
 
 
 def _finite(value: float) -> float | None:

@@ -7,28 +7,29 @@ from collections import Counter
 from rich.table import Table
 from rich.text import Text
 
+from tcbench.present.document import fields
 from tcbench.present.format import counted, duration
-from tcbench.present.tables import heads_of, open_table, versioned
-from tcbench.run.plan import Plan
+from tcbench.present.tables import Column, grid, heads, versioned
+from tcbench.run.plan import Plan, PlannedCell
 from tcbench.run.rounds import Rounds
 
 
 def plan_table(plan: Plan, rounds: Rounds) -> Table:
     """The cells that a run would measure, how often by what it expects them to cost, and those it would skip."""
-    table = open_table()
-    heads = heads_of(planned.cell for planned in plan.cells)
-    for heading, justify, _ in heads:
-        table.add_column(heading, justify=justify)
-    table.add_column("config", overflow="fold")
-    table.add_column("will run")
     trials = _trials_ahead(rounds)
-    for planned in plan.cells:
-        about = "" if plan.budget_s is None else "about "
-        will = Text(about + counted(trials[planned.place], "trial"))
+    about = "" if plan.budget_s is None else "about "
+
+    def will_run(planned: PlannedCell) -> Text:
         if planned.skip_reason:
-            will = Text(f"skipped: {planned.skip_reason}", style="yellow")
-        table.add_row(*(of(planned.cell) for _, _, of in heads), Text(planned.cell.config), will)
-    return table
+            return Text(f"skipped: {planned.skip_reason}", style="yellow")
+        return Text(about + counted(trials[planned.place], "trial"))
+
+    columns = (
+        *heads((planned.cell for planned in plan.cells), lambda planned: planned.cell),
+        Column[PlannedCell]("config", lambda planned: planned.cell.config),
+        Column[PlannedCell]("will run", will_run),
+    )
+    return grid(columns, plan.cells)
 
 
 def rounds_line(rounds: Rounds) -> str:
@@ -78,23 +79,15 @@ def plan_json(plan: Plan, rounds: Rounds) -> str:
     trials = _trials_ahead(rounds)
     cells = [
         {
-            "config": p.cell.config,
-            "model": p.cell.model,
-            "batch_size": p.cell.batch_size,
-            "ranks": p.cell.ranks,
-            "key": p.cell.key,
-            "expected_trials": trials[p.place],
-            "skip_reason": p.skip_reason,
+            **fields(planned.cell, "config model batch_size ranks key"),
+            "expected_trials": trials[planned.place],
+            "skip_reason": planned.skip_reason,
         }
-        for p in plan.cells
+        for planned in plan.cells
     ]
     return versioned(
         scenario=plan.scenario.name,
-        device=plan.device.name,
-        device_title=plan.device.title,
-        machine=plan.device.machine,
-        trials=plan.trials,
-        budget_s=plan.budget_s,
+        **fields(plan, "device=device.name device_title=device.title machine=device.machine trials budget_s"),
         expected_s=rounds.ahead_s(),
         timeout_s=plan.timeout_s,
         cells=cells,

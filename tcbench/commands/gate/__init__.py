@@ -231,7 +231,7 @@ def gate(
 
     def say(line: str) -> None:
         if not quiet:
-            stderr.print(line, soft_wrap=True)
+            stderr.say(line)
 
     if bisect is not None:
         from tcbench.commands.gate import bisect as bisecting
@@ -350,12 +350,13 @@ def _show_plan(plan: Plan, ready: tuple[Build, Build], asked: Asked, out: Path, 
     from tcbench.present import tables
     from tcbench.views import planning
 
-    say = partial(tables.make_console().print, soft_wrap=True)
-    say(f"base {ready[0].says}, current {ready[1].says}")
-    say(planning.plan_line(plan))
-    say(_expected(plan, asked, out, budget_s)[0])
+    stdout = tables.make_console()
+
+    stdout.say(f"base {ready[0].says}, current {ready[1].says}")
+    stdout.say(planning.plan_line(plan))
+    stdout.say(_expected(plan, asked, out, budget_s)[0])
     for planned in plan.cells:
-        say(f"  {planned.cell.label}" + (f": skipped: {planned.skip_reason}" if planned.skip_reason else ""))
+        stdout.say(f"  {planned.cell.label}" + (f": skipped: {planned.skip_reason}" if planned.skip_reason else ""))
 
 
 def _gone(

@@ -546,24 +546,17 @@ def _show(document: Document, margins: Margins, files: Sequence[Path]) -> None:
     from tcbench.views.numerics import table as view
 
     console = make_console()
-
-    def say(line: str, style: str = "") -> None:
-        console.print(line, style=style, soft_wrap=True)
-
-    say(view.setting_line(document))
-    for line in view.why_lines(document):
-        say(line, "dim")
+    console.say(view.setting_line(document))
+    console.say(*view.why_lines(document), style="dim")
     console.print()
     if document.setting.ranks == 1:
         console.print(view.gradients_table(document))
-        say(view.safe_line(document))
-        say(view.bfloat16_line(document))
+        console.say(view.safe_line(document))
+        console.say(view.bfloat16_line(document))
         console.print()
     console.print(view.costs_table(document))
     console.print()
     console.print(view.verdicts_table(verdicts(document, margins), document.setting.base))
     console.print()
-    for line in view.notes(document, margins):
-        say(line, "dim")
-    for path in files:
-        say(f"wrote {path}")
+    console.say(*view.notes(document, margins), style="dim")
+    console.say(*(f"wrote {path}" for path in files))

@@ -53,14 +53,12 @@ def hold(
         typer.echo(view.to_json(job, held, judged, skipped))
     else:
         console = make_console()
-        console.print(view.headline(job), soft_wrap=True)
+        console.say(view.headline(job))
         console.print()
         console.print(view.table(held, judged))
         console.print()
-        for line in off:
-            console.print(line, style="red", soft_wrap=True)
-        for line in view.notes(judged, skipped):
-            console.print(line, style="dim", soft_wrap=True)
-        console.print(view.summary(held, judged), soft_wrap=True)
+        console.say(*off, style="red")
+        console.say(*view.notes(judged, skipped), style="dim")
+        console.say(view.summary(held, judged))
     if off:
         raise typer.Exit(PARITY_OFF)

@@ -114,7 +114,6 @@ def race(
     console.print()
     console.print(view.table(document))
     console.print()
-    for line in view.notes(document):
-        console.print(line, style="dim", soft_wrap=True)
+    console.say(*view.notes(document), style="dim")
     for suffix in (".json", ".png"):
-        console.print(f"wrote {stem.with_suffix(suffix)}", soft_wrap=True)
+        console.say(f"wrote {stem.with_suffix(suffix)}")

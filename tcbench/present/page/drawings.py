@@ -15,7 +15,7 @@ from tcbench.core.errors import SelectionError
 from tcbench.present.charts import inline
 from tcbench.present.charts.page import MARGIN
 from tcbench.present.charts.palette import fill
-from tcbench.present.page.page import Data, Drawn, Figure, Table
+from tcbench.present.page.page import Data, Drawn, Field, Figure, Table
 from tcbench.present.page.settings import MOST_DRAWN, Here
 
 _WIDEST_INCHES = 10.5
@@ -76,3 +76,7 @@ class Swatches:
     def paint(self, config: str) -> str:
         """The value of a fill attribute."""
         return self._patterns.get(config) or inline.variable(fill(config).colour)
+
+    def config(self, name: str, *, strong: bool = False, of: str | None = None) -> Field:
+        """A config's entry in a table. `of`: the config, where the name is shortened."""
+        return Field(name, swatch=self.paint(of or name), strong=strong)

@@ -9,9 +9,9 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
-from tcbench.present.verdicts import Tone
+Tone = Literal["good", "bad", "warn", "plain"]
 
 
 @dataclass(frozen=True)

@@ -5,20 +5,22 @@ Owns how a figure, an interval, a status or a verdict reads on the page.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeVar
 
 from tcbench.analysis.bottleneck import Verdict as BottleneckVerdict
 from tcbench.analysis.compare import Verdict
 from tcbench.analysis.stats import Interval
 from tcbench.analysis.summary import CellSummary
 from tcbench.core.record import Status
+from tcbench.present import tables
 from tcbench.present.charts.wording import why_missing
-from tcbench.present.format import number
-from tcbench.present.page.page import Badge, Column, Field
+from tcbench.present.page.page import Badge, Column, Field, Table
 from tcbench.present.verdicts import FORMS
 
 _LONGEST_REASON = 44
+
+R = TypeVar("R")
 
 STATUS_BADGES: Mapping[Status, Badge] = {
     "ok": Badge("ok", "check", "good"),
@@ -69,23 +71,24 @@ def why(summary: CellSummary | None) -> str:
 # -- fields of tables ----------------------------------------------------------------------------------------------
 
 
-def figure(value: float | None, text: str | None = None) -> Field:
-    """A number, by which its column sorts; empty where there is none."""
-    if value is None or not math.isfinite(value):
-        return Field("" if value is None else text or "no limit", None if value is None else value)
-    return Field(number(value) if text is None else text, value)
+def table(caption: str, columns: Sequence[tables.Column[R]], rows: Iterable[R], filters: tuple[str, ...] = ()) -> Table:
+    """A table that is written once (`tcbench.present.tables`). Its columns sort by their values; a heading is a
+    filter's key too."""
+    shown = [column for column in columns if column.on != "console"]
+
+    def head(one: tables.Column[R]) -> Column:
+        name = one.heading.replace("-\n", "-").replace("\n", " ")
+        return Column(name, one.kind.numeric, name if name in filters else "", one.ratio is not None)
+
+    entries = tuple(tuple(_field(one, row) for one in shown) for row in rows)
+    return Table(caption, tuple(map(head, shown)), entries, filters)
 
 
-def middle(interval: Interval | None, write: Callable[[float], str] = number) -> Field:
-    """The value of an interval, by which its column sorts; empty where there is none."""
-    return Field() if interval is None else Field(write(interval.value), interval.value)
-
-
-def badge(of: Badge) -> Field:
-    """A badge, which sorts by its word."""
-    return Field(badge=of)
-
-
-def columns(*names: str) -> tuple[Column, ...]:
-    """Columns; a name that begins with "#" is of numbers."""
-    return tuple(Column(name.lstrip("#"), numeric=name.startswith("#")) for name in names)
+def _field(column: tables.Column[R], row: R) -> Field:
+    value = column.value(row)
+    if isinstance(value, Field):
+        return value
+    if isinstance(value, Badge):
+        return Field(badge=value)
+    middle = value.value if isinstance(value, Interval) else value
+    return Field(column.text(row, within=False), middle if isinstance(middle, int | float) else None)

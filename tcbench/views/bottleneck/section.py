@@ -8,12 +8,11 @@ from dataclasses import replace
 
 from tcbench.analysis.bottleneck import VERDICTS, Bottleneck
 from tcbench.analysis.explanation import Explanation
-from tcbench.present.format import counted, milliseconds, number
+from tcbench.present.format import counted, number
 from tcbench.present.page import drawings
 from tcbench.present.page.page import (
     AnyBlock,
     Badge,
-    Field,
     Heading,
     Paragraph,
     Piece,
@@ -24,18 +23,11 @@ from tcbench.present.page.page import (
     strong,
 )
 from tcbench.present.page.settings import Here, Settings
-from tcbench.present.page.wording import (
-    BOTTLENECK_BADGES,
-    STATUS_BADGES,
-    badge,
-    columns,
-    figure,
-    kept_together,
-    spaced,
-)
+from tcbench.present.page.wording import BOTTLENECK_BADGES, STATUS_BADGES, kept_together, spaced, table
 from tcbench.present.simulated import heading
+from tcbench.present.tables import COUNT, Column
 from tcbench.views.bottleneck.chart import bottleneck_chart
-from tcbench.views.bottleneck.table import Stages, added, notes, tried_and_slower
+from tcbench.views.bottleneck.table import added, columns, notes, tried_and_slower
 
 
 def section(explanations: Sequence[Explanation], settings: Settings, ceiling: str | None) -> Section | None:
@@ -88,44 +80,19 @@ def _figure(here: Here, cells: Sequence[Explanation], remarks: Sequence[str]) ->
 
 
 def _table(here: Here, cells: Sequence[Explanation]) -> Table:
-    stages = Stages.of(cells)
-    beside = (f"#{stage}" for stage in stages.headings)
-    names = ("#batch", "config", "verdict", "#input", "#host", *beside, "#step", f"#{here.unit}/s", "next", "#at most")
+    heads = (
+        Column[Explanation]("batch", lambda one: one.summary.cell.batch_size, COUNT),
+        Column[Explanation]("config", lambda one: one.summary.cell.config),
+        Column[Explanation](
+            "verdict",
+            lambda one: (
+                _badge(one.bottleneck, one.bottleneck.limit) if one.bottleneck else STATUS_BADGES[one.summary.status]
+            ),
+        ),
+    )
+    caption = "What holds each cell back, and what to try next" + (f", {here.name}" if here.name else "")
     ordered = sorted(cells, key=lambda one: one.summary.cell.batch_size)
-    return Table(
-        caption="What holds each cell back, and what to try next" + (f", {here.name}" if here.name else ""),
-        columns=columns(*names, f"#{heading(one.summary.environment for one in cells)}"),
-        rows=tuple(_fields(one, stages) for one in ordered),
-    )
-
-
-def _fields(one: Explanation, stages: Stages) -> tuple[Field, ...]:
-    cell, bottleneck = one.summary.cell, one.bottleneck
-    head = figure(cell.batch_size, str(cell.batch_size)), Field(cell.config)
-    if bottleneck is None:
-        blank = (Field(),) * (7 + len(stages.headings))
-        return (*head, badge(STATUS_BADGES[one.summary.status]), *blank)
-    return (*head, badge(_badge(bottleneck, bottleneck.limit)), *_needs(bottleneck, stages), *_advice(one))
-
-
-def _needs(bottleneck: Bottleneck, stages: Stages) -> tuple[Field, ...]:
-    needs = bottleneck.needs
-    input_ = Field("beside") if needs.input_s is None else figure(needs.input_s, milliseconds(needs.input_s))
-    return (
-        input_,
-        figure(needs.host_s, milliseconds(needs.host_s)),
-        *(figure(s, None if s is None else milliseconds(s)) for s in stages.needs_s(needs)),
-        figure(bottleneck.step_s, milliseconds(bottleneck.step_s)),
-        figure(bottleneck.images_per_s),
-    )
-
-
-def _advice(one: Explanation) -> tuple[Field, ...]:
-    gain, slower = one.advice, tried_and_slower(one)
-    words = ("none known" if gain is None else added(gain)) + (f" ({slower})" if slower else "")
-    if gain is None:
-        return Field(words), Field(), Field()
-    return Field(words), figure(gain.images_per_s_at_most), figure(gain.measured_images_per_s)
+    return table(caption, (*heads, *columns(cells)), ordered)
 
 
 def next_sentence(one: Explanation) -> Paragraph:

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -16,12 +15,11 @@ from rich.table import Table
 from rich.text import Text
 
 from tcbench.analysis.advice import Gain
-from tcbench.analysis.bottleneck import Bottleneck, Needs
+from tcbench.analysis.bottleneck import Bottleneck
 from tcbench.analysis.explanation import Explanation
-from tcbench.analysis.stats import Interval
 from tcbench.core.record import TAKE_ENOUGH, Cell
 from tcbench.core.timeline import Timeline
-from tcbench.present.document import encoded
+from tcbench.present.document import document, fields
 from tcbench.present.format import (
     counted,
     doubtful,
@@ -30,13 +28,12 @@ from tcbench.present.format import (
     milliseconds,
     number,
     percent,
-    plus_minus,
     rate,
     size,
 )
 from tcbench.present.naming import code_name, rate_unit, stack_name
 from tcbench.present.simulated import heading, is_simulated
-from tcbench.present.tables import add_by_batch, ladder_table, many_ranks, open_table
+from tcbench.present.tables import FACTOR, RATE, SECONDS, Column, grid, heads, ladder
 
 SCHEMA = "tcbench-explain"
 SCHEMA_VERSION = 1
@@ -69,96 +66,56 @@ def by_code(explanations: Sequence[Explanation]) -> list[tuple[str, list[Explana
 def table(explanations: Sequence[Explanation], *, narrow: bool = False) -> Table:
     """One row per cell, batch size by batch size: its verdict, what each stage needs, and what to try next. `narrow`:
     without what the stages need, and with a rung's figures behind its name."""
+    figures = columns(explanations)
     if narrow:
-        return _narrow_table(explanations)
-    stages = Stages.of(explanations)
-    table = ladder_table([e.summary.cell for e in explanations])
-    table.add_column("verdict", no_wrap=True)
-    for stage in ("input", "host", *stages.headings, "step", rate_unit(e.summary.cell for e in explanations)):
-        table.add_column(stage, justify="right", no_wrap=True)
-    table.add_column("next", overflow="fold")
-    table.add_column("at most", justify="right", no_wrap=True)
-    table.add_column(heading(e.summary.environment for e in explanations), justify="right", no_wrap=True)
-    add_by_batch(table, ((e.summary.cell, _figures(e, stages)) for e in explanations))
-    return table
-
-
-def _narrow_table(explanations: Sequence[Explanation]) -> Table:
-    table = ladder_table([e.summary.cell for e in explanations])
-    table.add_column("verdict", no_wrap=True)
-    table.add_column(rate_unit(e.summary.cell for e in explanations), justify="right", no_wrap=True)
-    table.add_column("next", overflow="fold")
-    add_by_batch(table, ((e.summary.cell, _narrow_figures(e)) for e in explanations))
-    return table
-
-
-def _narrow_figures(explanation: Explanation) -> tuple[Text, ...]:
-    bottleneck = explanation.bottleneck
-    if bottleneck is None:
-        return (Text(explanation.summary.status, style="yellow"),)
-    gain, ran = explanation.advice, heading([explanation.summary.environment])
-    rates = () if gain is None else (("at most", gain.images_per_s_at_most), (ran, gain.measured_images_per_s))
-    known = ", ".join(f"{name} {rate(figure)}" for name, figure in rates if figure is not None)
-    words = _next(explanation, f": {known}" if known else "")
-    return Text(bottleneck.limit), Text(rate(bottleneck.images_per_s)), words
-
-
-@dataclass(frozen=True)
-class Stages:
-    """The stages beside input and host that a table of cells has a column for."""
-
-    with_gpu: bool
-    with_network: bool
-
-    @staticmethod
-    def of(explanations: Iterable[Explanation]) -> Stages:
-        """Those that some cell has."""
-        known = [one.bottleneck for one in explanations if one.bottleneck is not None]
-        return Stages(any(b.on_gpu for b in known), any(b.ranks > 1 for b in known))
-
-    @property
-    def headings(self) -> tuple[str, ...]:
-        return ("GPU",) * self.with_gpu + ("all-reduce",) * self.with_network
-
-    def needs_s(self, needs: Needs) -> tuple[float | None, ...]:
-        """Seconds per step, one for each heading; None where it is not known or there is none."""
-        return (needs.gpu_s,) * self.with_gpu + (needs.network_s or None,) * self.with_network
-
-
-def _figures(explanation: Explanation, stages: Stages) -> tuple[Text, ...]:
-    bottleneck = explanation.bottleneck
-    if bottleneck is None:
-        return (Text(explanation.summary.status, style="yellow"),)
-    needs = bottleneck.needs
-    input_ = "beside" if needs.input_s is None else milliseconds(needs.input_s)
-    return (
-        Text(bottleneck.limit),
-        Text(input_),
-        Text(milliseconds(needs.host_s)),
-        *(Text("" if needed_s is None else milliseconds(needed_s)) for needed_s in stages.needs_s(needs)),
-        Text(milliseconds(bottleneck.step_s)),
-        Text(rate(bottleneck.images_per_s)),
-        *_advice(explanation),
+        rated = next(column for column in figures if column.kind is RATE)
+        figures = (rated, Column("next", lambda one: _next(one, known=True)))
+    return ladder(
+        [Column("verdict", lambda one: one.bottleneck and one.bottleneck.limit, wraps=False), *figures],
+        explanations,
+        lambda one: one.summary.cell,
+        lambda one: None if one.bottleneck else one.summary.status,
     )
 
 
-def _advice(explanation: Explanation) -> tuple[Text, ...]:
-    gain, words = explanation.advice, _next(explanation)
-    if gain is None:
-        return (words,)
-    return words, Text(_rate(gain.images_per_s_at_most)), Text(_rate(gain.measured_images_per_s))
+def columns(explanations: Iterable[Explanation]) -> tuple[Column[Explanation], ...]:
+    """What stands behind each cell's verdict: seconds per step that each stage needs, and what to try next."""
+    explanations = list(explanations)
+    known = [one.bottleneck for one in explanations if one.bottleneck is not None]
+
+    def need(heading: str, seconds: Callable[[Bottleneck], float | str | None]) -> Column[Explanation]:
+        return Column(heading, lambda one: one.bottleneck and seconds(one.bottleneck), SECONDS)
+
+    return (
+        need("input", lambda of: "beside" if of.needs.input_s is None else of.needs.input_s),
+        need("host", lambda of: of.needs.host_s),
+        *([need("GPU", lambda of: of.needs.gpu_s)] if any(of.on_gpu for of in known) else []),
+        *([need("all-reduce", lambda of: of.needs.network_s or None)] if any(of.ranks > 1 for of in known) else []),
+        need("step", lambda of: of.step_s),
+        Column(
+            rate_unit(one.summary.cell for one in explanations),
+            lambda one: one.bottleneck and one.bottleneck.images_per_s,
+            RATE,
+        ),
+        Column("next", lambda one: one.bottleneck and _next(one)),
+        Column("at most", lambda one: one.advice and one.advice.images_per_s_at_most, RATE),
+        Column(
+            heading(one.summary.environment for one in explanations),
+            lambda one: one.advice and one.advice.measured_images_per_s,
+            RATE,
+        ),
+    )
 
 
-def _next(explanation: Explanation, figures: str = "") -> Text:
-    gain = explanation.advice
-    words = Text("none known", style="dim") if gain is None else Text(added(gain) + figures)
+def _next(explanation: Explanation, *, known: bool = False) -> Text:
+    """The rung to try next, where `known` with its figures, and what was tried and is slower."""
+    gain, ran = explanation.advice, heading([explanation.summary.environment])
+    rates = () if gain is None else (("at most", gain.images_per_s_at_most), (ran, gain.measured_images_per_s))
+    figures = ", ".join(f"{name} {rate(figure)}" for name, figure in rates if known and figure is not None)
+    words = Text("none known", style="dim") if gain is None else Text(added(gain) + (figures and f": {figures}"))
     if slower := tried_and_slower(explanation):
         words.append(f" ({slower})", style="dim")
     return words
-
-
-def _rate(images_per_s: float | None) -> str:
-    return "" if images_per_s is None else rate(images_per_s)
 
 
 def added(gain: Gain) -> str:
@@ -174,7 +131,9 @@ def tried_and_slower(explanation: Explanation) -> str:
 
 def checks(explanations: Sequence[Explanation]) -> Table | None:
     """The model against the measurement, for every config that adds rungs to another of the same results."""
-    rows = [(e.summary.cell, e.bottleneck, gain) for e in explanations if e.bottleneck for gain in e.checked]
+    rows: list[_Checked] = [
+        (e.summary.cell, e.bottleneck, gain) for e in explanations if e.bottleneck for gain in e.checked
+    ]
     # From each config the smallest step up; what lies further is the sum of such steps.
     nearest: dict[Cell, int] = {}
     for cell, _, gain in rows:
@@ -182,35 +141,26 @@ def checks(explanations: Sequence[Explanation]) -> Table | None:
     rows = [row for row in rows if len(row[2].added) == nearest[row[0]]]
     if not rows:
         return None
-    table = open_table()
-    table.add_column("batch", justify="right")
-    with_ranks = many_ranks(cell for cell, _, _ in rows)
-    if with_ranks:
-        table.add_column("ranks", justify="right")
-    table.add_column("from", overflow="fold")
-    table.add_column("adding", overflow="fold")
     ran = heading(e.summary.environment for e in explanations)
-    for title in (rate_unit(cell for cell, _, _ in rows), "at most", ran, "factor"):
-        table.add_column(title, justify="right", no_wrap=True)
-    for cell, bottleneck, gain in rows:
-        table.add_row(
-            str(cell.batch_size),
-            *([str(cell.ranks)] if with_ranks else []),
-            Text(cell.config),
-            Text(added(gain)),
-            Text(rate(bottleneck.images_per_s)),
-            Text(_rate(gain.images_per_s_at_most)),
-            Text(_rate(gain.measured_images_per_s)),
-            _factor(gain.ratio),
-        )
-    return table
+    columns: list[Column[_Checked]] = [
+        *heads((cell for cell, _, _ in rows), lambda row: row[0]),
+        Column("from", lambda row: row[0].config),
+        Column("adding", lambda row: added(row[2])),
+        Column(rate_unit(cell for cell, _, _ in rows), lambda row: row[1].images_per_s, RATE),
+        Column("at most", lambda row: row[2].images_per_s_at_most, RATE),
+        Column(ran, lambda row: row[2].measured_images_per_s, RATE),
+        Column("factor", lambda row: row[2].ratio, FACTOR, style=_pale),
+    ]
+    return grid(columns, rows)
 
 
-def _factor(ratio: Interval | None) -> Text:
-    """Pale where it may be none."""
-    if ratio is None:
-        return Text("")
-    return Text(f"{factor(ratio.value)} {plus_minus(ratio)}", style="dim" if ratio.holds(1.0) else "")
+_Checked = tuple[Cell, Bottleneck, Gain]
+"""A cell, what holds it back, and what a rung gained that was added to it."""
+
+
+def _pale(row: _Checked) -> str:
+    """Where the factor may be none."""
+    return "dim" if row[2].ratio and row[2].ratio.holds(1.0) else ""
 
 
 def sentences(explanations: Sequence[Explanation]) -> list[str]:
@@ -288,49 +238,34 @@ def lines_of(bottleneck: Bottleneck) -> list[str]:
 
 def to_json(explanations: Sequence[Explanation], ceiling: str | None) -> str:
     """Everything, with units in the names."""
-    value = {
-        "schema": SCHEMA,
-        "schema_version": SCHEMA_VERSION,
-        "cells": [_cell_json(explanation) for explanation in explanations],
-        "arithmetic_bounded_by": ceiling,
-        "notes": notes(explanations, ceiling),
-    }
-    return encoded(value)
+    cells = [_cell_json(explanation) for explanation in explanations]
+    of_all = notes(explanations, ceiling)
+    return document(SCHEMA, SCHEMA_VERSION, cells=cells, arithmetic_bounded_by=ceiling, notes=of_all)
 
 
 def timelines_json(timelines: Sequence[Timeline], bottlenecks: Sequence[Bottleneck]) -> str:
     """The same for timelines."""
-    value = {
-        "schema": SCHEMA,
-        "schema_version": SCHEMA_VERSION,
-        "timelines": [
-            {"label": timeline.label, "device_name": timeline.device_name, "bottleneck": bottleneck_json(each)}
-            for timeline, each in zip(timelines, bottlenecks, strict=True)
-        ],
-    }
-    return encoded(value)
+    described = [
+        {**fields(timeline, "label device_name"), "bottleneck": bottleneck_json(each)}
+        for timeline, each in zip(timelines, bottlenecks, strict=True)
+    ]
+    return document(SCHEMA, SCHEMA_VERSION, timelines=described)
 
 
 def _cell_json(explanation: Explanation) -> dict[str, Any]:
     summary = explanation.summary
     return {
         "machine": summary.machine,
-        "model": summary.cell.model,
-        "config": summary.cell.config,
-        "batch_size": summary.cell.batch_size,
-        "ranks": summary.cell.ranks,
+        **fields(summary.cell, "model config batch_size ranks"),
         "image_size": None if summary.cell.is_own else summary.cell.image_size,
-        "unit": summary.cell.unit,
-        "device": summary.cell.device,
+        **fields(summary.cell, "unit device"),
         "simulated": is_simulated(summary.environment),
         "key": summary.cell.key,
-        "code": [{"project": one.project, "version": one.version, "commit": one.commit} for one in summary.codes],
+        "code": [fields(one, "project version commit") for one in summary.codes],
         "stack": stack_name(summary.codes) or None,
-        "status": summary.status,
-        "reason": summary.reason,
+        **fields(summary, "status reason"),
         "bottleneck": explanation.bottleneck and bottleneck_json(explanation.bottleneck),
-        "next": explanation.advice,
-        "gains": explanation.gains,
+        **fields(explanation, "next=advice gains"),
     }
 
 

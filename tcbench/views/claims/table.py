@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from rich.table import Table
-from rich.text import Text
 
 from tcbench.analysis.claims import OUTCOMES, AtBatchSize, Evaluated, Outcome, Scorecard
 from tcbench.analysis.stats import Interval
 from tcbench.core.claim import Claim
 from tcbench.core.record import TAKE_ENOUGH
 from tcbench.core.text import digits
-from tcbench.present.document import encoded
+from tcbench.present.document import document, fields
 from tcbench.present.format import rate
 from tcbench.present.naming import code_name
+from tcbench.present.page.page import Badge
 from tcbench.present.simulated import heading, is_simulated
-from tcbench.present.tables import open_table
+from tcbench.present.tables import COUNT, Column, grid, markdown_lines
+from tcbench.present.verdicts import STYLES
 
 SCHEMA = "tcbench-claims"
 SCHEMA_VERSION = 2
@@ -29,12 +30,12 @@ SCHEMA_VERSION = 2
 IN_2018 = "held"
 """The talk's outcome of its own claims, on a Tesla V100-16GB."""
 
-_STYLES: dict[Outcome, str] = {
-    "holds": "green",
-    "does not hold": "red",
-    "undecided": "yellow",
-    "not measured": "dim",
-    "not testable here": "dim",
+BADGES: Mapping[Outcome, Badge] = {
+    "holds": Badge("holds", "check", "good"),
+    "does not hold": Badge("does not hold", "cross", "bad"),
+    "undecided": Badge("undecided", "question", "warn"),
+    "not measured": Badge("not measured", "gone"),
+    "not testable here": Badge("not testable here", "gone"),
 }
 
 
@@ -66,18 +67,25 @@ def _is(n: int) -> str:
     return "is" if n == 1 else "are"
 
 
+def columns(card: Scorecard) -> tuple[Column[Evaluated], ...]:
+    """What every renderer says of a claim."""
+
+    def here(one: Evaluated) -> Badge:
+        badge = BADGES[one.outcome]
+        return replace(badge, word=f"{badge.word} *") if one.by_one_trial else badge
+
+    return (
+        Column("slide", lambda one: one.claim.slide, COUNT, wraps=True),
+        Column("claim", lambda one: one.claim.says, ratio=5),
+        Column("2018", lambda one: _then(one.claim), wraps=False),
+        Column("here", here, wraps=False, style=lambda one: STYLES[BADGES[one.outcome].tone] or "dim"),
+        Column(heading([card.environment]), measured, ratio=6),
+    )
+
+
 def table(card: Scorecard) -> Table:
     """One row per claim, in the scenario's order."""
-    table = open_table()
-    table.add_column("slide", justify="right")
-    table.add_column("claim", overflow="fold", ratio=5)
-    table.add_column("2018", no_wrap=True)
-    table.add_column("here", no_wrap=True)
-    table.add_column(heading([card.environment]), overflow="fold", ratio=6)
-    for one in card.claims:
-        slide, says, then, now, measured = _row(one)
-        table.add_row(slide, Text(says), then, Text(now, style=_STYLES[one.outcome]), Text(measured))
-    return table
+    return grid(columns(card), card.claims)
 
 
 def notes(cards: Sequence[Scorecard]) -> list[str]:
@@ -108,10 +116,7 @@ def _markdown_lines(cards: Sequence[Scorecard]) -> Iterator[str]:
         yield f"{_escaped(tally(card))}."
         yield ""
         if card.claims:
-            yield f"| slide | claim | 2018 | here | {heading([card.environment])} |"
-            yield "| ---: | --- | --- | --- | --- |"
-            for one in card.claims:
-                yield f"| {' | '.join(map(_escaped, _row(one)))} |"
+            yield from markdown_lines(columns(card), card.claims, _escaped)
             yield ""
     for line in notes(cards):
         yield f"- {_escaped(line)}"
@@ -119,29 +124,17 @@ def _markdown_lines(cards: Sequence[Scorecard]) -> Iterator[str]:
 
 def to_json(cards: Sequence[Scorecard]) -> str:
     """Everything, with units in the names; an open end of an interval is null."""
-    value = {
-        "schema": SCHEMA,
-        "schema_version": SCHEMA_VERSION,
-        "scorecards": [_card_json(card) for card in cards],
-        "notes": notes(cards),
-    }
-    return encoded(value)
+    return document(SCHEMA, SCHEMA_VERSION, scorecards=list(map(_card_json, cards)), notes=notes(cards))
 
 
 def _card_json(card: Scorecard) -> dict[str, Any]:
     return {
-        "scenario": card.scenario,
-        "machine": card.machine,
-        "device": card.cell.device,
-        "ranks": card.cell.ranks,
-        "device_name": card.environment and card.environment.device_name,
+        **fields(card, "scenario machine device=cell.device ranks=cell.ranks device_name=environment.device_name"),
         "simulated": is_simulated(card.environment),
-        "image_size": card.cell.image_size,
-        "input": card.cell.input.kind,
-        "low_precision": card.low,
+        **fields(card, "image_size=cell.image_size input=cell.input.kind low_precision=low"),
         "counts": {outcome: card.count(outcome) for outcome in OUTCOMES},
-        "claims": [_claim_json(one) for one in card.claims],
-        "commands": list(card.commands),
+        "claims": list(map(_claim_json, card.claims)),
+        "commands": card.commands,
     }
 
 
@@ -151,28 +144,16 @@ def _claim_json(one: Evaluated) -> dict[str, Any]:
         **dataclasses.asdict(claim),
         "left": str(claim.left),
         "right": None if claim.right is None else str(claim.right),
-        "batch_sizes": list(claim.batch_sizes),
+        "batch_sizes": claim.batch_sizes,
         "in_2018": _then(claim) or None,
-        "outcome": one.outcome,
-        "why": one.why,
-        "by_one_trial": one.by_one_trial,
-        "command": one.command,
-        "at_batch_sizes": [_at_json(at) for at in one.at],
+        **fields(one, "outcome why by_one_trial command"),
+        "at_batch_sizes": list(map(_at_json, one.at)),
     }
 
 
 def _at_json(at: AtBatchSize) -> dict[str, Any]:
-    value = dataclasses.asdict(at)
-    if at.ratio is not None:
-        ends = {"value": at.ratio.value, "low": at.ratio.low, "high": at.ratio.high}
-        value["ratio"] = {name: end if math.isfinite(end) else None for name, end in ends.items()}
-    value["missing"] = [{"config": config, "batch_size": size} for config, size in at.missing]
-    return value
-
-
-def _row(one: Evaluated) -> tuple[str, str, str, str, str]:
-    slide = "" if one.claim.slide is None else str(one.claim.slide)
-    return slide, one.claim.says, _then(one.claim), one.outcome + " *" * one.by_one_trial, measured(one)
+    missing = [{"config": config, "batch_size": size} for config, size in at.missing]
+    return {**dataclasses.asdict(at), "missing": missing}
 
 
 def _then(claim: Claim) -> str:

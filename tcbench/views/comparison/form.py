@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tcbench.analysis.compare import CellComparison, Comparison, Side
-from tcbench.present.document import encoded
+from tcbench.present.document import document, fields
 from tcbench.present.sides import UNNAMED, Labels
 from tcbench.views.comparison import wording
 
@@ -18,55 +18,34 @@ SCHEMA_VERSION = 2
 def to_json(comparison: Comparison, labels: Labels = UNNAMED) -> str:
     """One JSON object, with a line's end. A limit that is not finite is null."""
     called = wording.names(comparison.cells)
-    value = {
-        "schema": SCHEMA,
-        "schema_version": SCHEMA_VERSION,
-        "base": labels.base,
-        "current": labels.current,
-        "threshold": comparison.rule.threshold,
-        "level": comparison.rule.level,
-        "failing": comparison.failing,
-        "inconclusive": comparison.inconclusive,
-        "unsettled": comparison.unsettled,
-        "power": {"slowdown": comparison.rule.slowdown, "seen": comparison.power},
-        "paired_cells": comparison.paired,
-        "verdicts": dict(comparison.verdicts),
-        "geometric_means": [
-            {"metric": mean.metric.name, "cells": mean.cells, "ratio": mean.ratio} for mean in comparison.means
-        ],
-        "differences": comparison.differences,
-        "notes": comparison.notes,
-        "cells": [_cell(cell, name) for cell, name in zip(comparison.cells, called, strict=True)],
-    }
-    return encoded(value) + "\n"
+    text = document(
+        SCHEMA,
+        SCHEMA_VERSION,
+        **fields(labels, "base current"),
+        **fields(comparison, "threshold=rule.threshold level=rule.level failing inconclusive unsettled"),
+        power={"slowdown": comparison.rule.slowdown, "seen": comparison.power},
+        paired_cells=comparison.paired,
+        verdicts=dict(comparison.verdicts),
+        geometric_means=[fields(mean, "metric=metric.name cells ratio") for mean in comparison.means],
+        **fields(comparison, "differences notes"),
+        cells=[_cell(cell, name) for cell, name in zip(comparison.cells, called, strict=True)],
+    )
+    return text + "\n"
 
 
 def _cell(cell: CellComparison, name: str) -> dict[str, Any]:
-    of = cell.cell
-    metric = cell.metric
+    of, metric = cell.cell, cell.metric
     return {
         "name": name,
-        "config": of.config,
-        "backend": of.backend,
-        "scenario": of.scenario,
-        "batch_size": of.batch_size,
-        "ranks": of.ranks,
+        **fields(of, "config backend scenario batch_size ranks"),
         "image_size": None if of.is_own else of.image_size,
         "device": of.device,
-        "input": {"kind": of.input.kind, "path": of.input.path},
+        "input": fields(of.input, "kind path"),
         "metric": {"name": metric.name, "unit": wording.unit(metric, [of]), "more_is_better": metric.more_is_better},
-        "verdict": cell.verdict,
-        "failing": cell.failing,
-        "why": cell.why,
+        **fields(cell, "verdict failing why"),
         "says": wording.sentence(cell),
-        "ratio": cell.ratio,
-        "ratio_by_round": cell.by_round,
-        "held_back": cell.held_back,
-        "more_trials_a_side": cell.more_trials,
-        "phases_clock": cell.clock,
-        "phases": cell.phases,
-        "culprit": cell.culprit and cell.culprit.name,
-        "differences": cell.differences,
+        **fields(cell, "ratio ratio_by_round=by_round held_back more_trials_a_side=more_trials phases_clock=clock"),
+        **fields(cell, "phases culprit=culprit.name differences"),
         "base": _side(cell.base),
         "current": _side(cell.current),
     }
@@ -76,16 +55,7 @@ def _side(side: Side | None) -> dict[str, Any] | None:
     if side is None:
         return None
     return {
-        "machine": side.machine,
-        "cell_key": side.cell.key,
-        "status": side.status,
-        "reason": side.reason,
-        "trials": side.trials,
-        "trials_ok": side.trials_ok,
-        "figure": side.figure,
-        "figures": side.figures,
-        "total_time_images_per_s": side.images_per_s,
-        "median_step_images_per_s": side.median_images_per_s,
-        "spike_share": side.spikes,
-        "notes": side.notes,
+        **fields(side, "machine cell_key=cell.key status reason trials trials_ok figure figures"),
+        **fields(side, "total_time_images_per_s=images_per_s median_step_images_per_s=median_images_per_s"),
+        **fields(side, "spike_share=spikes notes"),
     }

@@ -12,9 +12,10 @@ from collections.abc import Iterable, Sequence
 
 from tcbench.analysis.compare import CellComparison, Comparison
 from tcbench.present import sides
-from tcbench.present.format import change, ratio
 from tcbench.present.sides import UNNAMED, Labels
+from tcbench.present.tables import COUNT, Column, markdown_lines
 from tcbench.views.comparison import wording
+from tcbench.views.comparison.table import Row, figures
 
 MOST_CHARACTERS = 60_000
 """GitHub refuses a comment of more than 65536."""
@@ -28,8 +29,7 @@ _MOST_TEXT = 300
 
 def markdown(comparison: Comparison, labels: Labels = UNNAMED) -> str:
     """At most MOST_CHARACTERS long: what there is no room for is counted instead."""
-    called = wording.names(comparison.cells)
-    pairs = list(zip(comparison.cells, called, strict=True))
+    pairs = list(zip(comparison.cells, wording.wheres(comparison.cells), strict=True))
     alert = [pair for pair in pairs if pair[0].verdict not in _RESTED]
     rest = [pair for pair in pairs if pair[0].verdict in _RESTED]
     verdict = "regression" if comparison.failing else "inconclusive" if comparison.inconclusive else "no regression"
@@ -47,12 +47,12 @@ def markdown(comparison: Comparison, labels: Labels = UNNAMED) -> str:
     ]
     room = MOST_CHARACTERS - sum(len(line) + 1 for line in head)
     parts = []
-    for summary, rows in (
-        (None, _rows(alert)),
-        ("Cells without a regression", _rows(rest)),
+    for summary, lines in (
+        (None, _table(alert)),
+        ("Cells without a regression", _table(rest)),
         ("Doubtful trials", [f"- {code(line)}" for line in _doubts(comparison)]),
     ):
-        part = _part(summary, rows, room)
+        part = _part(summary, lines, room)
         room -= len(part)
         parts.append(part)
     return "\n".join(head) + "\n" + "".join(parts)
@@ -63,37 +63,26 @@ def _doubts(comparison: Comparison) -> list[str]:
     return doubts if len(doubts) <= 50 else wording.doubts_in_short(comparison)
 
 
-_HEADER = (
-    "| config | batch | metric | base | current | ratio (95% interval) | change | verdict | why |",
-    "| --- | ---: | --- | ---: | ---: | ---: | ---: | --- | --- |",
-)
+_HEADER = 2
+"""Lines of a table before its rows."""
 
 
-def _rows(pairs: Sequence[tuple[CellComparison, str]]) -> list[str]:
-    if not pairs:
-        return []
-    wheres = dict(zip(map(id, (cell for cell, _ in pairs)), (name for _, name in pairs), strict=True))
-    return [*_HEADER, *(_row(cell, wheres[id(cell)]) for cell, _ in pairs)]
-
-
-def _row(cell: CellComparison, name: str) -> str:
-    where = name.removeprefix(cell.cell.label).strip()
-    says = [wording.sentence(cell)] if cell.verdict != "pass" else []
-    median = wording.median_step(cell)
-    if median:
-        says.append(f"at the median step {median}")
+def _table(cells: Sequence[Row]) -> list[str]:
     columns = (
-        code(cell.cell.config) + (f" {code(where)}" if where else ""),
-        f"{cell.cell.batch_size}" + (f", {cell.cell.ranks} ranks" if cell.cell.ranks > 1 else ""),
-        wording.titled(cell.metric, [cell.cell]),
-        wording.figure(cell.metric, cell.base),
-        wording.figure(cell.metric, cell.current),
-        ratio(cell.ratio),
-        "" if cell.ratio is None else change(cell.ratio.value),
-        f"**{cell.verdict}**" if cell.failing else cell.verdict,
-        escaped("; ".join(says)),
+        Column[Row]("config", lambda row: code(row[0].cell.config) + (f" {code(f'({row[1]})')}" if row[1] else "")),
+        Column[Row]("batch", lambda row: row[0].cell.label.removeprefix(f"{row[0].cell.config}, batch size "), COUNT),
+        Column[Row]("metric", lambda row: wording.titled(row[0].metric, [row[0].cell])),
+        *figures(),
+        Column[Row]("verdict", lambda row: f"**{row[0].verdict}**" if row[0].failing else row[0].verdict),
+        Column[Row]("why", lambda row: escaped("; ".join(_why(row[0])))),
     )
-    return "| " + " | ".join(columns) + " |"
+    return markdown_lines(columns, cells, str) if cells else []
+
+
+def _why(cell: CellComparison) -> list[str]:
+    median = wording.median_step(cell)
+    said = [wording.sentence(cell)] if cell.verdict != "pass" else []
+    return [*said, *([f"at the median step {median}"] if median else [])]
 
 
 def _part(summary: str | None, rows: Iterable[str], room: int) -> str:
@@ -112,7 +101,7 @@ def _part(summary: str | None, rows: Iterable[str], room: int) -> str:
         kept.append(row)
     missing = len(rows) - len(kept)
     more = f"\nand {missing} more, for which there is no room\n" if missing else ""
-    if not kept or (missing and len(kept) <= len(_HEADER) and rows[0] == _HEADER[0]):
+    if not kept or (missing and len(kept) <= _HEADER and rows[0].startswith("| config |")):
         return f"{summary or 'Cells'}: {missing}, no room to list them\n\n" if room > 80 else ""
     return before + "\n".join(kept) + "\n" + more + after
 

@@ -24,15 +24,12 @@ from tcbench.present.page.page import (
     say,
     strong,
 )
-from tcbench.present.page.wording import VERDICT_BADGES, badge, columns, figure, middle, spaced
+from tcbench.present.page.wording import VERDICT_BADGES, spaced, table
 from tcbench.present.sides import Labels
-from tcbench.present.tables import many_ranks
+from tcbench.present.tables import COUNT, Column, heads
 from tcbench.views.comparison.chart import comparison_chart
-from tcbench.views.comparison.wording import advice, attribution, by_metric, held_back, power, titled, wheres
-from tcbench.views.comparison.wording import figure as written
-
-_Named = tuple[CellComparison, str]
-"""A cell, and what tells it from others of its config, batch size and ranks; mostly nothing."""
+from tcbench.views.comparison.table import Row, figures, rows
+from tcbench.views.comparison.wording import advice, attribution, by_metric, held_back, power, titled
 
 
 def section(comparison: Comparison, base: str) -> Section:
@@ -41,9 +38,9 @@ def section(comparison: Comparison, base: str) -> Section:
     if comparison.differences:
         blocks.append(_unlike(comparison))
     blocks.append(Points(_tally(comparison)))
-    table = _table(list(zip(comparison.cells, wheres(comparison.cells), strict=True)))
+    every_cell = _table(comparison.cells)
     measured = any(cell.ratio is not None for cell in comparison.cells)
-    blocks.append(_drawn(comparison, base, table) if measured else Data(table))
+    blocks.append(_drawn(comparison, base, every_cell) if measured else Data(every_cell))
     if comparison.notes:
         blocks.append(Notice(Badge("mixed", "warn", "warn"), say("Not all trials are alike."), comparison.notes))
     return Section("comparison", "Comparison", tuple(blocks))
@@ -101,46 +98,33 @@ def _label(cell: CellComparison, comparison: Comparison) -> str:
     return spaced(cell.cell.label) + (f" ({cell.metric.name})" if len(by_metric(comparison)) > 1 else "")
 
 
-def _drawn(comparison: Comparison, base: str, table: Table) -> AnyBlock:
+def _drawn(comparison: Comparison, base: str, every_cell: Table) -> AnyBlock:
     """The chart with its table; the table alone where the chart would be too high."""
     try:
         drawing = comparison_chart(comparison, Labels(base), title=f"Against {base}")
     except SelectionError as error:
-        return Data(table, notes=(str(error),))
+        return Data(every_cell, notes=(str(error),))
     metrics = listed([metric.name for metric in by_metric(comparison)]).capitalize()
-    return drawings.figure(lambda: drawing, f"{metrics} against {base}", "comparison", table)
+    return drawings.figure(lambda: drawing, f"{metrics} against {base}", "comparison", every_cell)
 
 
-def _table(cells: Sequence[_Named]) -> Table:
-    with_ranks = many_ranks(one.cell for one, _ in cells)
-    metrics = {one.metric: titled(one.metric, [of.cell for of, _ in cells]) for one, _ in cells}
-    names = ("verdict", "#base", "#current", "#ratio", "95% interval", "#trials")
-    heads = ("#batch", *(["#ranks"] if with_ranks else []), "config", *(["metric"] if len(metrics) > 1 else []))
-    rows = []
-    for one, where in cells:
-        trials = " / ".join("0" if side is None else str(side.trials_ok) for side in (one.base, one.current))
-        rows.append(
-            (
-                figure(one.cell.batch_size, str(one.cell.batch_size)),
-                *((figure(one.cell.ranks, str(one.cell.ranks)),) if with_ranks else ()),
-                Field(f"{one.cell.config}{where and f', {where}'}"),
-                *((Field(metrics[one.metric]),) if len(metrics) > 1 else ()),
-                badge(VERDICT_BADGES[one.verdict]),
-                *(figure(side.figure if side else None, written(one.metric, side)) for side in (one.base, one.current)),
-                middle(one.ratio, lambda value: f"{value:.3f}×"),
-                Field(limits(one.ratio, "factor") if one.ratio else ""),
-                figure(one.current.trials_ok if one.current else 0, trials),
-                Field("; ".join(_remarks(one))),
-            )
-        )
-    return Table(
-        f"Every cell of both sides: {listed(list(metrics.values()))}",
-        (*columns(*heads, *names), _REMARKS),
-        tuple(rows),
+def _table(cells: Sequence[CellComparison]) -> Table:
+    metrics = {one.metric: titled(one.metric, [of.cell for of in cells]) for one in cells}
+    columns = (
+        *heads((one.cell for one in cells), lambda row: row[0].cell),
+        Column[Row]("config", lambda row: ", ".join(filter(None, (row[0].cell.config, row[1])))),
+        *([Column[Row]("metric", lambda row: metrics[row[0].metric])] if len(metrics) > 1 else []),
+        Column[Row]("verdict", lambda row: VERDICT_BADGES[row[0].verdict]),
+        *figures(),
+        Column[Row]("trials", lambda row: _trials(row[0]), COUNT),
+        Column[Row]("remarks", lambda row: "; ".join(_remarks(row[0]))),
     )
+    return table(f"Every cell of both sides: {listed(list(metrics.values()))}", columns, rows(cells))
 
 
-_REMARKS = columns("remarks")[0]
+def _trials(one: CellComparison) -> Field:
+    counts = [0 if side is None else side.trials_ok for side in (one.base, one.current)]
+    return Field(" / ".join(map(str, counts)), counts[1])
 
 
 def _remarks(one: CellComparison) -> list[str]:

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
-from tcbench.analysis.compare import CellComparison, Comparison, Metric
+from tcbench.analysis.compare import CellComparison, Comparison, Metric, Side
 from tcbench.present import sides
 from tcbench.present.format import change, counted, ratio
+from tcbench.present.page.page import Field
 from tcbench.present.sides import UNNAMED, Labels
-from tcbench.present.tables import add_by_batch, ladder_table
+from tcbench.present.tables import NUMBER, Column, ladder
 from tcbench.present.verdicts import STYLES, tone
 from tcbench.views.comparison import wording
 
@@ -92,33 +92,46 @@ def _remarks(comparison: Comparison) -> list[str]:
     return remarks + doubts
 
 
-def _table(metric: Metric, cells: Sequence[CellComparison]) -> Table:
-    # Models have a column of their own.
-    wheres = [
-        ", ".join(fact for fact in where.split(", ") if fact != f"model {cell.cell.model}")
+Row = tuple[CellComparison, str]
+"""A cell, and what tells it from others of its config, batch size and ranks; mostly nothing."""
+
+
+def rows(cells: Sequence[CellComparison]) -> list[Row]:
+    """The cells as rows; models have a column of their own."""
+    return [
+        (cell, ", ".join(fact for fact in where.split(", ") if fact != f"model {cell.cell.model}"))
         for cell, where in zip(cells, wording.wheres(cells), strict=True)
     ]
-    medians = [wording.median_step(cell) for cell in cells]
-    grid = ladder_table([cell.cell for cell in cells], min_width=16)
-    if any(wheres):
-        grid.add_column("where", overflow="fold", min_width=8)
+
+
+def figures(unit: str = "") -> tuple[Column[Row], ...]:
+    """What every renderer says of a cell: both sides' figures, and their ratio."""
+
+    def figure(cell: CellComparison, side: Side | None) -> Field:
+        return Field(wording.figure(cell.metric, side), side.figure if side else None)
+
+    return (
+        Column(f"base{unit}", lambda row: figure(row[0], row[0].base), NUMBER),
+        Column(f"current{unit}", lambda row: figure(row[0], row[0].current), NUMBER),
+        Column(
+            "ratio (95% interval)",
+            lambda row: Field(ratio(row[0].ratio), row[0].ratio.value if row[0].ratio else None),
+            NUMBER,
+        ),
+        Column("change", lambda row: row[0].ratio and change(row[0].ratio.value), NUMBER),
+    )
+
+
+def _table(metric: Metric, cells: Sequence[CellComparison]) -> Table:
+    named = rows(cells)
     unit = "" if metric.unit == "bytes" else f" {wording.unit(metric, [cell.cell for cell in cells])}"
-    for title in (f"base{unit}", f"current{unit}", "ratio (95% interval)", "change"):
-        grid.add_column(title, justify="right", no_wrap=True)
-    if any(medians):
-        grid.add_column("median step", overflow="fold")
-    grid.add_column("verdict", no_wrap=True)
+    columns = [*figures(unit), Column("verdict", lambda row: row[0].verdict + _more(row[0]), style=_style, wraps=False)]
+    if any(where for _, where in named):
+        columns.insert(0, Column("where", lambda row: row[1], width=8))
+    if any(map(wording.median_step, cells)):
+        columns.insert(-1, Column("median step", lambda row: wording.median_step(row[0])))
+    return ladder(columns, named, lambda row: row[0].cell, min_width=16)
 
-    def figures(cell: CellComparison, where: str, median: str) -> tuple[Text, ...]:
-        return (
-            *([Text(where)] if any(wheres) else []),
-            *(Text(wording.figure(metric, side)) for side in (cell.base, cell.current)),
-            Text(ratio(cell.ratio)),
-            Text("" if cell.ratio is None else change(cell.ratio.value)),
-            *([Text(median)] if any(medians) else []),
-            Text(cell.verdict + _more(cell), style=STYLES[tone(cell)]),
-        )
 
-    rows = zip(cells, wheres, medians, strict=True)
-    add_by_batch(grid, ((cell.cell, figures(cell, where, median)) for cell, where, median in rows))
-    return grid
+def _style(row: Row) -> str:
+    return STYLES[tone(row[0])]

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tcbench.analysis.diff import Diff, Part
-from tcbench.present.format import counted, doubtful, milliseconds
+from tcbench.present.format import counted, doubtful
 from tcbench.present.page import drawings
 from tcbench.present.page.page import Field, Prose, Section, Table, say, strong
-from tcbench.present.page.wording import columns, figure
+from tcbench.present.page.wording import table
 from tcbench.present.sides import Labels
+from tcbench.present.tables import COUNT, SECONDS, Column
 from tcbench.views.diff.chart import diff_chart
-from tcbench.views.diff.table import fate, share, signed
+from tcbench.views.diff.table import CHANGE, fate, share
 
 
 def section(diffs: Sequence[Diff], base: str) -> Section | None:
@@ -30,24 +31,17 @@ def section(diffs: Sequence[Diff], base: str) -> Section | None:
     return Section("changes", "Why it changed", (Prose((lead,)), drawing))
 
 
+_COLUMNS: tuple[Column[tuple[Diff, Part]], ...] = (
+    Column("cell", lambda row: row[0].current.label),
+    Column("part", lambda row: Field(row[1].name, strong=row[1] is row[0].step)),
+    Column("base", lambda row: row[1].base_s, SECONDS),
+    Column("current", lambda row: row[1].current_s, SECONDS),
+    Column("change", lambda row: row[1].change_s, CHANGE),
+    Column("of the change", lambda row: Field(share(*row), row[0].share(row[1])), COUNT),
+    Column("remarks", lambda row: fate(row[1])),
+)
+
+
 def _table(diffs: Sequence[Diff]) -> Table:
-    names = columns("cell", "part", "#base", "#current", "#change", "#of the change", "remarks")
-    rows = tuple(
-        _row(diff, part) for diff in diffs for level in diff.levels for part in (*level.parts, level.rest, diff.step)
-    )
-    return Table("Parts of the steps that changed", names, rows)
-
-
-def _row(diff: Diff, part: Part) -> tuple[Field, ...]:
-    def time(seconds: float | None) -> Field:
-        return figure(seconds, None if seconds is None else milliseconds(seconds))
-
-    return (
-        Field(diff.current.label),
-        Field(part.name, strong=part is diff.step),
-        time(part.base_s),
-        time(part.current_s),
-        figure(part.change_s, signed(part.change_s)),
-        figure(diff.share(part), share(diff, part)),
-        Field(fate(part)),
-    )
+    rows = [(diff, part) for diff in diffs for level in diff.levels for part in (*level.parts, level.rest, diff.step)]
+    return table("Parts of the steps that changed", _COLUMNS, rows)

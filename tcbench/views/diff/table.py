@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from rich.table import Table
-from rich.text import Text
 
 from tcbench.analysis.diff import Diff, Level, Part, Side
 from tcbench.analysis.stats import Interval
 from tcbench.core.text import digits
-from tcbench.present.document import encoded
+from tcbench.present.document import document, fields
 from tcbench.present.format import counted, doubtful, listed, milliseconds, quotient
 from tcbench.present.sides import UNNAMED, Labels, allowed
 from tcbench.present.simulated import is_simulated, lines
-from tcbench.present.tables import open_table
+from tcbench.present.tables import COUNT, Column, Kind, grid
 
 SCHEMA = "tcbench-diff"
 SCHEMA_VERSION = 1
@@ -97,38 +97,32 @@ def _title(level: Level) -> str:
     }[level.name]
 
 
+_Row = tuple[Part, str, str]
+"""A part, its style and a remark."""
+
+
 def _table(diff: Diff, level: Level, top: int) -> Table:
-    table = open_table(header_style="dim")
-    launches = level.name == "kernels"
-    by_phase = level.name != "phases"
-    table.add_column({"phases": "phase", "layers": "layer", "kernels": "kernel"}[level.name], overflow="fold", ratio=1)
-    if by_phase:
-        table.add_column("phase")
-    for name in ("base", "current", "change", "ratio", "of the change", *(["launches"] if launches else [])):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("", no_wrap=True)
     parts, others = shown(level, top)
+    step = Part("step", None, diff.step.base_s, diff.step.current_s, diff.step.change)
+    rows = [(part, "" if part.decided or part.change is None else "dim", fate(part)) for part in parts]
+    rows += [(others, "dim", "")] if others else []
+    rows += [(level.rest, "dim", "the rest"), (step, "bold", fate(diff.step))]
+    columns: list[Column[_Row]] = [
+        Column(level.name.removesuffix("s"), lambda row: row[0].name, ratio=1),
+        *([Column[_Row]("phase", lambda row: row[0].phase)] if level.name != "phases" else []),
+        Column("base", lambda row: "-" if row[0].base_s is None else row[0].base_s, _TIME),
+        Column("current", lambda row: "-" if row[0].current_s is None else row[0].current_s, _TIME),
+        Column("change", lambda row: row[0].change_s, CHANGE),
+        Column("ratio", lambda row: row[0].ratio, Kind(quotient)),
+        Column("of the change", lambda row: share(diff, row[0]), COUNT),
+        *([Column[_Row]("launches", lambda row: _launches(row[0]), COUNT)] if level.name == "kernels" else []),
+        Column("", lambda row: row[2], wraps=False),
+    ]
+    return grid([replace(column, style=lambda row: row[1]) for column in columns], rows, header_style="dim")
 
-    def row(part: Part, style: str = "", says: str = "") -> None:
-        fields = [
-            part.name,
-            *([part.phase or ""] if by_phase else []),
-            *("-" if s is None else signed(s).removeprefix("+") for s in (part.base_s, part.current_s)),
-            signed(part.change_s),
-            "" if part.ratio is None else quotient(part.ratio),
-            share(diff, part),
-            *([_launches(part)] if launches else []),
-            says,
-        ]
-        table.add_row(*(Text(field, style=style) for field in fields))
 
-    for part in parts:
-        row(part, "" if part.decided or part.change is None else "dim", fate(part))
-    if others is not None:
-        row(others, "dim")
-    row(level.rest, "dim", "the rest")
-    row(Part("step", None, diff.step.base_s, diff.step.current_s, diff.step.change), "bold", fate(diff.step))
-    return table
+CHANGE = Kind(signed)
+_TIME = Kind(lambda seconds: signed(seconds).removeprefix("+"))
 
 
 def fate(part: Part) -> str:
@@ -183,58 +177,34 @@ def simulated(diffs: Iterable[Diff]) -> list[str]:
 
 def to_json(diffs: Sequence[Diff], labels: Labels = UNNAMED, missing: Sequence[str] = ()) -> str:
     """Everything, all parts of all levels; times in seconds per step."""
-    value = {
-        "schema": SCHEMA,
-        "schema_version": SCHEMA_VERSION,
-        "base": labels.base,
-        "current": labels.current,
-        "not_paired": missing,
-        "cells": [
-            {
-                "base": _side(diff.base),
-                "current": _side(diff.current),
-                "differences": diff.differences,
-                "step": _part(diff, diff.step),
-                "levels": [
-                    {
-                        "level": level.name,
-                        "clock": level.clock,
-                        "parts": [_part(diff, part) for part in level.parts],
-                        "rest": _part(diff, level.rest),
-                    }
-                    for level in diff.levels
-                ],
-            }
-            for diff in diffs
-        ],
-    }
-    return encoded(value)
+    cells = [
+        {
+            "base": _side(diff.base),
+            "current": _side(diff.current),
+            "differences": diff.differences,
+            "step": _part(diff, diff.step),
+            "levels": [
+                {
+                    **fields(level, "level=name clock"),
+                    "parts": [_part(diff, part) for part in level.parts],
+                    "rest": _part(diff, level.rest),
+                }
+                for level in diff.levels
+            ],
+        }
+        for diff in diffs
+    ]
+    return document(SCHEMA, SCHEMA_VERSION, **fields(labels, "base current"), not_paired=missing, cells=cells)
 
 
 def _side(side: Side) -> dict[str, Any]:
-    return {
-        "label": side.label,
-        "device_name": side.device_name,
-        "cell_key": side.cell and side.cell.key,
-        "trials": side.trials,
-        "steps": side.steps,
-        "doubtful": side.doubt or None,
-        "simulated": is_simulated(side.environment),
-    }
+    value = fields(side, "label device_name cell_key=cell.key trials steps")
+    return value | {"doubtful": side.doubt or None, "simulated": is_simulated(side.environment)}
 
 
 def _part(diff: Diff, part: Part) -> dict[str, Any]:
     return {
-        "name": part.name,
-        "phase": part.phase,
-        "base_s": part.base_s,
-        "current_s": part.current_s,
-        "change_s": part.change_s,
-        "change_interval_s": part.change,
-        "decided": part.decided,
-        "ratio": part.ratio,
+        **fields(part, "name phase base_s current_s change_s change_interval_s=change decided ratio"),
         "share": diff.share(part),
-        "kind": part.kind,
-        "base_launches_per_step": part.base_n,
-        "current_launches_per_step": part.current_n,
+        **fields(part, "kind base_launches_per_step=base_n current_launches_per_step=current_n"),
     }

@@ -9,13 +9,14 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from tcbench.analysis.history import CellHistory, History, Point
+from tcbench.analysis.history import History, Point
+from tcbench.analysis.stats import Interval
 from tcbench.core.record import TAKE_ENOUGH
-from tcbench.present.document import encoded
-from tcbench.present.format import changes, counted, plural, rate, threshold
+from tcbench.present.document import document, fields
+from tcbench.present.format import changes, counted, plural, threshold
 from tcbench.present.naming import apart, rate_unit
 from tcbench.present.simulated import is_simulated
-from tcbench.present.tables import open_table
+from tcbench.present.tables import COUNT, RATE, Column, grid
 from tcbench.present.verdicts import FORMS, STYLES, signed, tone
 
 SCHEMA = "tcbench-history"
@@ -34,9 +35,10 @@ def blocks(history: History) -> Iterable[tuple[Text, Table]]:
     wheres = apart([(cell.machine, cell.cell) for cell in history.cells], [cell.beneath for cell in history.cells])
     sizes = [(cell.cell.batch_size, cell.cell.ranks) for cell in history.cells]
     for _, cell, where in sorted(zip(sizes, history.cells, wheres, strict=True), key=lambda row: row[0]):
+        table = grid(_columns(cell.cell.unit, widths), cell.points, header_style="dim")
         words = cell.cell.label + (f" ({where})" if where else "")
         line = sparkline(cell.points) if len(cell.points) > 1 else ""
-        yield Text(f"{words}  {line}".rstrip(), style="bold"), _table(cell, widths)
+        yield Text(f"{words}  {line}".rstrip(), style="bold"), table
 
 
 def sparkline(points: Sequence[Point]) -> str:
@@ -89,27 +91,20 @@ def verdict(history: History) -> str:
 
 def to_json(history: History) -> str:
     """Everything; an open end of an interval is null."""
-    value = {
-        "schema": SCHEMA,
-        "schema_version": SCHEMA_VERSION,
-        "threshold": history.rule.threshold,
-        "commits": [_revision(revision) for revision in history.revisions],
-        "cells": [
-            {
-                "config": cell.cell.config,
-                "batch_size": cell.cell.batch_size,
-                "ranks": cell.cell.ranks,
-                "scenario": cell.cell.scenario,
-                "machine": cell.machine,
-                "stack": ", ".join(cell.beneath) or None,
-                "simulated": is_simulated(cell.environment),
-                "key": cell.cell.key,
-                "points": list(map(_point, cell.points)),
-            }
-            for cell in history.cells
-        ],
-    }
-    return encoded(value)
+    revision = "name project_commit=code.project tcbench=code.tcbench run=code.run began_at"
+    cells = [
+        {
+            **fields(cell.cell, "config batch_size ranks scenario"),
+            "machine": cell.machine,
+            "stack": ", ".join(cell.beneath) or None,
+            "simulated": is_simulated(cell.environment),
+            "key": cell.cell.key,
+            "points": list(map(_point, cell.points)),
+        }
+        for cell in history.cells
+    ]
+    commits = [fields(one, revision) for one in history.revisions]
+    return document(SCHEMA, SCHEMA_VERSION, threshold=history.rule.threshold, commits=commits, cells=cells)
 
 
 def reason(point: Point) -> str:
@@ -121,75 +116,48 @@ def reason(point: Point) -> str:
     return ""
 
 
-def _table(cell: CellHistory, widths: Sequence[int]) -> Table:
-    table = open_table(header_style="dim")
-    headings = ("commit", "measured", f"{cell.cell.unit}/s", "trials", "change", "verdict")
-    for place, (heading, width) in enumerate(zip(headings, (*widths, 0), strict=True)):
-        right = 2 <= place <= 4
-        last = place == len(headings) - 1
-        table.add_column(
-            heading, justify="right" if right else "left", min_width=width, no_wrap=not last, overflow="fold"
-        )
-    for point in cell.points:
-        words, style = _verdict(point)
-        table.add_row(*map(Text, _figures(point)), Text(words, style=style))
-    return table
+def _columns(unit: str, widths: Sequence[int] = (0,) * 5) -> tuple[Column[Point], ...]:
+    """`widths`: the least of all columns but the verdict's."""
+
+    def trials(point: Point) -> str:
+        return f"{point.trials_ok}" if point.trials_ok == point.trials else f"{point.trials_ok} of {point.trials}"
+
+    def rated(point: Point) -> Interval | float | str:
+        return point.status if point.images_per_s is None else point.interval or point.images_per_s
+
+    return (
+        Column("commit", lambda point: point.revision.short, wraps=False, width=widths[0]),
+        Column("measured", lambda point: point.revision.date, wraps=False, width=widths[1]),
+        Column(f"{unit}/s", rated, RATE, width=widths[2]),
+        Column("trials", trials, COUNT, width=widths[3]),
+        Column(
+            "change",
+            lambda point: point.change and point.change.ratio and changes(point.change.ratio),
+            COUNT,
+            width=widths[4],
+        ),
+        Column("verdict", _verdict),
+    )
 
 
 def _widths(history: History) -> list[int]:
     """Columns that line up from table to table."""
-    rows = [_figures(point) for cell in history.cells for point in cell.points]
-    return [max(map(len, column)) for column in zip(*rows, strict=True)] if rows else [0] * 5
+    points = [point for cell in history.cells for point in cell.points]
+    return [max((len(column.text(point)) for point in points), default=0) for column in _columns("")[:-1]]
 
 
-def _figures(point: Point) -> tuple[str, ...]:
-    trials = f"{point.trials_ok}" if point.trials_ok == point.trials else f"{point.trials_ok} of {point.trials}"
-    if point.images_per_s is None:
-        rated: str = point.status
-    else:
-        rated = rate(point.interval or point.images_per_s)
-    ratio = point.change.ratio if point.change else None
-    return point.revision.short, point.revision.date, rated, trials, changes(ratio) if ratio else ""
-
-
-def _verdict(point: Point) -> tuple[str, str]:
-    """Words and their style."""
+def _verdict(point: Point) -> Text:
     instead = reason(point)
     if point.change is None:
-        return instead, "" if point.images_per_s is not None else "yellow"
+        return Text(instead, "" if point.images_per_s is not None else "yellow")
     if instead and point.change.verdict in ("changed status", "not measured"):
-        return instead, STYLES["bad" if point.regressed else "warn"]
-    return signed(point.change), STYLES[tone(point.change)]
+        return Text(instead, STYLES["bad" if point.regressed else "warn"])
+    return Text(signed(point.change), STYLES[tone(point.change)])
 
 
 def _point(point: Point) -> dict[str, Any]:
-    step = point.change
     return {
-        "commit": point.revision.name,
-        "began_at": point.revision.began_at,
-        "status": point.status,
-        "reason": point.reason,
-        "trials": point.trials,
-        "trials_ok": point.trials_ok,
-        "images_per_s": point.images_per_s,
-        "interval": point.interval,
-        "since": point.since.name if point.since else None,
-        "ratio": step.ratio if step else None,
-        "verdict": step.verdict if step else None,
-        "failing": point.regressed,
-        "why": step.why if step else None,
-        "more_trials": step.more_trials if step else None,
-        "phase": step.culprit.name if step and step.culprit else None,
-        "new_line": point.broken_by,
-    }
-
-
-def _revision(revision: Any) -> dict[str, Any]:
-    code = revision.code
-    return {
-        "name": revision.name,
-        "project_commit": code.project,
-        "tcbench": code.tcbench,
-        "run": code.run,
-        "began_at": revision.began_at,
+        **fields(point, "commit=revision.name began_at=revision.began_at status reason trials trials_ok images_per_s"),
+        **fields(point, "interval since=since.name ratio=change.ratio verdict=change.verdict failing=regressed"),
+        **fields(point, "why=change.why more_trials=change.more_trials phase=change.culprit.name new_line=broken_by"),
     }

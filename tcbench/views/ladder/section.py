@@ -8,9 +8,10 @@ from dataclasses import replace
 from tcbench.analysis.ladder import Climb, DerivedLadder, LadderStep, derive
 from tcbench.present.format import counted, factor, limits
 from tcbench.present.page import drawings
-from tcbench.present.page.page import AnyBlock, Field, Heading, Section, Table
+from tcbench.present.page.page import AnyBlock, Heading, Section
 from tcbench.present.page.settings import MOST_DRAWN, MOST_LADDERS, Here, Settings, left_out
-from tcbench.present.page.wording import columns, figure, middle, why
+from tcbench.present.page.wording import table, why
+from tcbench.present.tables import COUNT, FACTOR, RATE, Column
 from tcbench.views.ladder.chart import ladder_chart
 
 TITLE = "What each rung buys"
@@ -47,25 +48,21 @@ def _figure(here: Here, known: Sequence[DerivedLadder], ladders: dict[str, list[
         many = counted(len(ladders), "ladder")
         notes.append(f"The longest {MOST_LADDERS} of {many} are drawn; the table has all of them.")
     title = f"{here.unit.capitalize()} per second gained or lost by each rung" + (f", {here.name}" if here.name else "")
-    table = Table(
-        caption=f"What each rung buys{here.name and f', {here.name}'}",
-        columns=columns("ladder", "#batch", "config", "adds", "#before", "#after", "#factor", "95% interval"),
-        rows=tuple(_fields(climb, step) for climbs in ladders.values() for climb in climbs for step in climb.steps),
-    )
-    return drawings.of_setting(here, lambda: ladder_chart(shown, drawn, title=""), title, "rungs", table, notes)
+    rows = [(climb, step) for climbs in ladders.values() for climb in climbs for step in climb.steps]
+    rungs = table(f"What each rung buys{here.name and f', {here.name}'}", _COLUMNS, rows)
+    return drawings.of_setting(here, lambda: ladder_chart(shown, drawn, title=""), title, "rungs", rungs, notes)
 
 
-def _fields(climb: Climb, step: LadderStep) -> tuple[Field, ...]:
-    return (
-        Field(climb.ladder),
-        figure(climb.batch_size, str(climb.batch_size)),
-        Field(step.config),
-        Field(adds(step)),
-        middle(step.before),
-        middle(step.after) if step.after else Field(why(step.summary)),
-        middle(step.ratio, factor),
-        Field(limits(step.ratio, "factor") if step.ratio else ""),
-    )
+_COLUMNS: tuple[Column[tuple[Climb, LadderStep]], ...] = (
+    Column("ladder", lambda row: row[0].ladder),
+    Column("batch", lambda row: row[0].batch_size, COUNT),
+    Column("config", lambda row: row[1].config),
+    Column("adds", lambda row: adds(row[1])),
+    Column("before", lambda row: row[1].before, RATE),
+    Column("after", lambda row: row[1].after or why(row[1].summary), RATE),
+    Column("factor", lambda row: row[1].ratio, FACTOR),
+    Column("95% interval", lambda row: limits(row[1].ratio, "factor")),
+)
 
 
 def total_factor(climb: Climb) -> str:

@@ -5,34 +5,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rich.table import Table
-from rich.text import Text
 
 from tcbench.analysis.networks import NetworkResult
-from tcbench.analysis.summary import CellSummary
-from tcbench.present.format import rate, ratio
-from tcbench.present.tables import open_table
+from tcbench.present.format import ratio
+from tcbench.present.tables import COUNT, RATE, Column, grid
 
 
 def table(results: Sequence[NetworkResult]) -> Table:
     """A row per network: its parameters, its arithmetic for one image of this size, images/s of base and best."""
-    table = open_table(gap=1)
-    table.add_column("network", no_wrap=True)
-    for heading in ("parameters", "MACs", "batch", "base", "best", "best/base"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("the best", overflow="fold")
-    for result in results:
-        table.add_row(
-            f"{result.model} {result.image_size}²",
-            f"{result.parameters:,}",
-            f"{result.macs_per_image / 1e9:.2f} G",
-            str(result.batch_size),
-            _rate(result.base),
-            _rate(result.best),
-            ratio(result.speedup),
-            Text(result.best.cell.config if result.best else ""),
-        )
-    return table
+    return grid(_COLUMNS, results, gap=1)
 
 
-def _rate(summary: CellSummary | None) -> str:
-    return "" if summary is None or summary.images_per_s is None else rate(summary.images_per_s)
+_COLUMNS: tuple[Column[NetworkResult], ...] = (
+    Column("network", lambda result: f"{result.model} {result.image_size}²", wraps=False),
+    Column("parameters", lambda result: f"{result.parameters:,}", COUNT),
+    Column("MACs", lambda result: f"{result.macs_per_image / 1e9:.2f} G", COUNT),
+    Column("batch", lambda result: result.batch_size, COUNT),
+    Column("base", lambda result: result.base and result.base.images_per_s, RATE),
+    Column("best", lambda result: result.best and result.best.images_per_s, RATE),
+    Column("best/base", lambda result: ratio(result.speedup), COUNT),
+    Column("the best", lambda result: result.best and result.best.cell.config),
+)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from rich.text import Text
 from tcbench.analysis.numerics.equivalence import Equivalence
 from tcbench.analysis.numerics.judgement import (
     SCALES,
+    Costs,
     Margins,
     Verdict,
     Word,
@@ -26,10 +28,12 @@ from tcbench.analysis.numerics.judgement import (
     verdicts,
     whole,
 )
-from tcbench.core.numerics import ALL_TECHNIQUES, DECAYS, KINDS, WARM_UP, Document, Setting, Technique
+from tcbench.core.numerics import ALL_TECHNIQUES, DECAYS, KINDS, WARM_UP, Document, Kind, Setting, Technique
 from tcbench.engine.numerics.gradients import LOST_AT_MOST, shares, zero_in_bfloat16
+from tcbench.present import tables
+from tcbench.present.document import fields
 from tcbench.present.format import factor, ratio, size
-from tcbench.present.tables import open_table
+from tcbench.present.tables import COUNT, Column, grid
 
 _STYLES: dict[Word, str] = {
     "trains like fp32": "green",
@@ -134,17 +138,15 @@ def why_lines(document: Document) -> list[str]:
 
 def gradients_table(document: Document) -> Table:
     """Shares of both kinds of gradients at each loss scale."""
-    table = _table()
-    table.add_column("loss scale", justify="right")
-    for kind in KINDS:
-        for what in ("zero", "subnormal", "infinite"):
-            table.add_column(f"{kind}: {what}" if what == "zero" else what, justify="right", no_wrap=True)
     used = round(math.log2(document.static_scale))
-    for k in sorted({*SCALES, used}):
-        by_kind = whole(document.gradients, k)
-        cells = [_share(getattr(by_kind[kind], what)) for kind in KINDS for what in ("zero", "subnormal", "infinite")]
-        table.add_row(f"{'static: ' if k == used else ''}2^{k}", *cells)
-    return table
+    parts = [(kind, what) for kind in KINDS for what in ("zero", "subnormal", "infinite")]
+
+    def share(kind: Kind, what: str) -> Column[int]:
+        heading = f"{kind}: {what}" if what == "zero" else what
+        return Column(heading, lambda k: getattr(whole(document.gradients, k)[kind], what), tables.Kind(_share))
+
+    scale = Column[int]("loss scale", lambda k: f"{'static: ' if k == used else ''}2^{k}", COUNT, wraps=True)
+    return grid([scale, *(share(*part) for part in parts)], sorted({*SCALES, used}))
 
 
 def _share(value: float) -> str:
@@ -180,35 +182,40 @@ def bfloat16_line(document: Document) -> str:
 def costs_table(document: Document) -> Table:
     """Time, memory and accuracy, with ratios to fp32: D. Yamamoto's table, a row per technique. Of many ranks in one
     process neither time nor memory says anything."""
-    table = _table()
-    table.add_column("technique")
     rows = costs(document)
     alone = document.setting.ranks == 1
-    of_device = any(row.memory_ratio is not None for row in rows)
-    memory = ("memory", "vs fp32") if of_device else ("memory",)
-    for heading in (*(("time", "vs fp32", *memory) if alone else ()), "test loss", "accuracy (95%)"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for row in rows:
-        label = ALL_TECHNIQUES[row.technique].label
-        if row.train_time_s is None or row.peak_memory_bytes is None or row.accuracy is None:
-            table.add_row(label, Text("did not get to the end", style="red"))
-            continue
-        half = (row.accuracy.high - row.accuracy.low) / 2
-        costs_of = (
-            f"{row.train_time_s:.1f} s",
-            f"{factor(row.time_ratio.value)}, one seed" if row.time_ratio and row.ok == 1 else ratio(row.time_ratio),
-            size(round(row.peak_memory_bytes)),
-            *(["" if row.memory_ratio is None else f"{row.memory_ratio:.2f}×"] if of_device else []),
-        )
-        table.add_row(
-            label,
-            *(costs_of if alone else ()),
-            "" if row.test_loss is None else _loss(row.test_loss),
-            f"{row.accuracy.value:.1%}"
-            + (f" ± {100 * half:.1f}" if half else "")
-            + ("" if row.ok == row.runs else f" ({row.ok} of {row.runs} seeds)"),
-        )
-    return table
+
+    def ended(row: Costs) -> bool:
+        return None not in (row.train_time_s, row.peak_memory_bytes, row.accuracy)
+
+    def of(heading: str, figure: Callable[[Costs], object], kind: tables.Kind = COUNT) -> Column[Costs]:
+        return Column(heading, lambda row: figure(row) if ended(row) else None, kind)
+
+    def time_ratio(row: Costs) -> str:
+        return f"{factor(row.time_ratio.value)}, one seed" if row.time_ratio and row.ok == 1 else ratio(row.time_ratio)
+
+    figures = [of("test loss", lambda row: row.test_loss, tables.Kind(_loss)), of("accuracy (95%)", _accuracy)]
+    if any(row.memory_ratio is not None for row in rows) and alone:
+        figures.insert(0, of("vs fp32", lambda row: row.memory_ratio, tables.Kind("{:.2f}×".format)))
+    if alone:
+        figures[:0] = [
+            of("time", lambda row: row.train_time_s, tables.Kind("{:.1f} s".format)),
+            of("vs fp32", time_ratio),
+            of("memory", lambda row: row.peak_memory_bytes, tables.Kind(lambda n_bytes: size(round(n_bytes)))),
+        ]
+    first = figures[0]
+    figures[0] = replace(
+        first, value=lambda row: first.value(row) if ended(row) else Text("did not get to the end", "red")
+    )
+    return grid([Column("technique", lambda row: ALL_TECHNIQUES[row.technique].label), *figures], rows)
+
+
+def _accuracy(row: Costs) -> str | None:
+    if row.accuracy is None:
+        return None
+    half = (row.accuracy.high - row.accuracy.low) / 2
+    some = "" if row.ok == row.runs else f" ({row.ok} of {row.runs} seeds)"
+    return f"{row.accuracy.value:.1%}" + (f" ± {100 * half:.1f}" if half else "") + some
 
 
 def _loss(value: float) -> str:
@@ -217,20 +224,12 @@ def _loss(value: float) -> str:
 
 def verdicts_table(judged: Sequence[Verdict], base: Technique) -> Table:
     """A technique's word and why."""
-    table = _table()
-    for heading in ("technique", "verdict", f"difference from {base.label}, same seed (90%)"):
-        table.add_column(heading, overflow="fold")
-    for verdict in judged:
-        table.add_row(
-            ALL_TECHNIQUES[verdict.technique].label,
-            Text(verdict.word, style=_STYLES[verdict.word]),
-            Text(verdict.reason),
-        )
-    return table
-
-
-def _table() -> Table:
-    return open_table()
+    columns: list[Column[Verdict]] = [
+        Column("technique", lambda verdict: ALL_TECHNIQUES[verdict.technique].label),
+        Column("verdict", lambda verdict: verdict.word, style=lambda verdict: _STYLES[verdict.word]),
+        Column(f"difference from {base.label}, same seed (90%)", lambda verdict: verdict.reason),
+    ]
+    return grid(columns, judged)
 
 
 def notes(document: Document, margins: Margins) -> list[str]:
@@ -285,13 +284,8 @@ def to_json(document: Document, margins: Margins) -> str:
     raw["derived"] = {
         "margins": {"test_loss": margins.loss, "accuracy": margins.accuracy},
         "verdicts": [
-            {
-                "technique": v.technique,
-                "verdict": v.word,
-                "reason": v.reason,
-                "test_loss": test_json(v.loss, True),
-                "accuracy": test_json(v.accuracy, False),
-            }
+            fields(v, "technique verdict=word reason")
+            | {"test_loss": test_json(v.loss, True), "accuracy": test_json(v.accuracy, False)}
             for v in verdicts(document, margins)
         ],
         "shares": [
@@ -305,21 +299,12 @@ def to_json(document: Document, margins: Margins) -> str:
         "non_zero": {kind: magnitudes(document.gradients, kind).non_zero for kind in KINDS},
         "safe_log2_scales": msgspec.to_builtins(scales),
         "costs": [
-            {
-                "technique": row.technique,
-                "runs": row.runs,
-                "ok": row.ok,
-                "train_time_s": row.train_time_s,
-                "peak_memory_bytes": row.peak_memory_bytes,
-                "accuracy": None if row.accuracy is None else row.accuracy.value,
-                "accuracy_low": None if row.accuracy is None else row.accuracy.low,
-                "accuracy_high": None if row.accuracy is None else row.accuracy.high,
-                "test_loss": row.test_loss,
-                "fp32_time_over_this": row.time_ratio and finite(row.time_ratio.value),
-                "fp32_time_over_this_low": row.time_ratio and finite(row.time_ratio.low),
-                "fp32_time_over_this_high": row.time_ratio and finite(row.time_ratio.high),
-                "fp32_memory_over_this": row.memory_ratio,
-            }
+            fields(row, "technique runs ok train_time_s peak_memory_bytes accuracy=accuracy.value")
+            | fields(row, "accuracy_low=accuracy.low accuracy_high=accuracy.high test_loss")
+            | {"fp32_time_over_this": row.time_ratio and finite(row.time_ratio.value)}
+            | {"fp32_time_over_this_low": row.time_ratio and finite(row.time_ratio.low)}
+            | {"fp32_time_over_this_high": row.time_ratio and finite(row.time_ratio.high)}
+            | {"fp32_memory_over_this": row.memory_ratio}
             for row in costs(document)
         ],
     }

@@ -8,10 +8,10 @@ from tcbench.core.record import Environment, Record
 from tcbench.present import simulated
 from tcbench.present.format import counted, libraries, listed, size
 from tcbench.present.naming import project_name, tcbench_name
-from tcbench.present.page.page import AnyBlock, Data, Facts, Field, Heading, Section, Table
+from tcbench.present.page.page import AnyBlock, Data, Facts, Heading, Section, Table
 from tcbench.present.page.settings import MOST_RUNS, Settings
-from tcbench.present.page.wording import columns, figure
-from tcbench.present.tables import many_ranks
+from tcbench.present.page.wording import table
+from tcbench.present.tables import COUNT, Column, many_ranks
 
 
 def section(records: Sequence[Record], settings: Settings) -> Section:
@@ -98,8 +98,11 @@ def _packages(records: Sequence[Record]) -> Table:
     for environment in {id(record.environment): record.environment for record in records}.values():
         for name, version in environment.packages.items() if environment else ():
             versions.setdefault(name, {})[version] = None
-    rows = tuple((Field(name), Field(", ".join(all_))) for name, all_ in sorted(versions.items()))
-    return Table("Packages", columns("package", "version"), rows)
+    columns = (
+        Column[tuple[str, dict[str, None]]]("package", lambda row: row[0]),
+        Column[tuple[str, dict[str, None]]]("version", lambda row: ", ".join(row[1])),
+    )
+    return table("Packages", columns, sorted(versions.items()))
 
 
 def _settings(records: Sequence[Record], settings: Settings) -> Iterable[tuple[str, str]]:
@@ -141,19 +144,16 @@ def _runs(records: Sequence[Record]) -> Table:
     runs: dict[str, list[Record]] = {}
     for record in records:
         runs.setdefault(record.run_id, []).append(record)
-    names = ("run", "scenario", "began (UTC)", "#cells", "#trials", "#ok")
     title = "Runs" if len(runs) <= MOST_RUNS else f"The last {MOST_RUNS:,} of {len(runs):,} runs"
-    return Table(title, columns(*names), tuple(_run(run_id, here) for run_id, here in [*runs.items()][-MOST_RUNS:]))
-
-
-def _run(run_id: str, records: Sequence[Record]) -> tuple[Field, ...]:
-    ok = sum(record.status == "ok" for record in records)
-    return (
-        Field(run_id),
-        Field(listed(list(dict.fromkeys(record.cell.scenario for record in records)))),
-        Field(when(min(record.started_at for record in records))),
-        *(figure(n, str(n)) for n in (len({record.cell for record in records}), len(records), ok)),
-    )
+    columns: list[Column[list[Record]]] = [
+        Column("run", lambda run: run[0].run_id),
+        Column("scenario", lambda run: listed(list(dict.fromkeys(record.cell.scenario for record in run)))),
+        Column("began (UTC)", lambda run: when(min(record.started_at for record in run))),
+        Column("cells", lambda run: len({record.cell for record in run}), COUNT),
+        Column("trials", len, COUNT),
+        Column("ok", lambda run: sum(record.status == "ok" for record in run), COUNT),
+    ]
+    return table(title, columns, [*runs.values()][-MOST_RUNS:])
 
 
 def when(started_at: str) -> str:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from rich.table import Table
-from rich.text import Text
 
 from tcbench.analysis.roofline import MEMORY, Ceilings, CellRoofline, Part
-from tcbench.present.document import encoded
-from tcbench.present.format import doubtful, listed, milliseconds, number, percent
-from tcbench.present.tables import heads_of, many_ranks, open_table
+from tcbench.present.document import document, fields
+from tcbench.present.format import doubtful, listed, number
+from tcbench.present.tables import NUMBER, SECONDS, WHOLE_SHARE, Column, grid, heads, many_ranks
 
 SCHEMA = "tcbench-roofline"
 SCHEMA_VERSION = 1
@@ -27,48 +27,42 @@ def headline(ceilings: Ceilings) -> str:
     return f"{ceilings.device_name}: {', '.join(standing) or 'no ceiling is known'}: {ceilings.says}"
 
 
+_Row = tuple[CellRoofline, Part]
+
+
 def phases_table(rooflines: Sequence[CellRoofline]) -> Table:
-    """One row per cell and phase that computes."""
-    heads = heads_of(roofline.summary.cell for roofline in rooflines)
-    table = _table(*(heading for heading, _, _ in heads), "config", "phase")
-    for roofline in rooflines:
-        cell = roofline.summary.cell
-        names = *(of(cell) for _, _, of in heads), cell.config
-        for part in roofline.phases:
-            table.add_row(*map(Text, names), Text(part.name), *_figures(part, roofline))
-            names = ("",) * len(names)
-    return table
+    """One row per cell and phase that computes; a cell is named in its first."""
+    columns = (
+        *heads((roofline.summary.cell for roofline in rooflines), lambda row: row[0].summary.cell),
+        Column[_Row]("config", lambda row: row[0].summary.cell.config),
+    )
+
+    def first(column: Column[_Row]) -> Column[_Row]:
+        return replace(column, value=lambda row: column.value(row) if row[1] is row[0].phases[0] else None)
+
+    rows = [(roofline, part) for roofline in rooflines for part in roofline.phases]
+    return grid((*map(first, columns), Column[_Row]("phase", lambda row: row[1].name), *_FIGURES), rows)
 
 
 def layers_table(roofline: CellRoofline) -> Table:
     """One row per layer and direction."""
-    table = _table("layer", "phase")
-    for part in roofline.layers:
-        table.add_row(Text(part.name), Text(part.phase), *_figures(part, roofline))
-    return table
+    names = (Column[_Row]("layer", lambda row: row[1].name), Column[_Row]("phase", lambda row: row[1].phase))
+    return grid((*names, *_FIGURES), [(roofline, part) for part in roofline.layers])
 
 
-def _table(*names: str) -> Table:
-    table = open_table()
-    for name in names:
-        table.add_column(name, justify="right" if name in ("batch", "ranks") else "left", overflow="fold")
-    for heading in ("GFLOP", "MB", "FLOP/B", "least", "took", "GFLOP/s", "of roof"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    return table
+def _giga(flops_s: float | None) -> float | None:
+    return None if flops_s is None else flops_s / 1e9
 
 
-def _figures(part: Part, roofline: CellRoofline) -> tuple[str, ...]:
-    share = part.share_of_roof(roofline.ceilings, roofline.precision)
-    least_s = part.least_s(roofline.ceilings, roofline.precision)
-    return (
-        number(part.flops / 1e9),
-        number(part.bytes / 1e6),
-        number(part.intensity),
-        "" if least_s is None else milliseconds(least_s),
-        "" if part.time_s is None else milliseconds(part.time_s),
-        "" if part.flops_s is None or not part.flops else number(part.flops_s / 1e9),
-        "" if share is None else percent(share, 0),
-    )
+_FIGURES: tuple[Column[_Row], ...] = (
+    Column("GFLOP", lambda row: row[1].flops / 1e9, NUMBER),
+    Column("MB", lambda row: row[1].bytes / 1e6, NUMBER),
+    Column("FLOP/B", lambda row: row[1].intensity, NUMBER),
+    Column("least", lambda row: row[1].least_s(row[0].ceilings, row[0].precision), SECONDS),
+    Column("took", lambda row: row[1].time_s, SECONDS),
+    Column("GFLOP/s", lambda row: _giga(row[1].flops_s) if row[1].flops else None, NUMBER),
+    Column("of roof", lambda row: row[1].share_of_roof(row[0].ceilings, row[0].precision), WHOLE_SHARE),
+)
 
 
 def notes(rooflines: Sequence[CellRoofline]) -> list[str]:
@@ -91,34 +85,19 @@ def notes(rooflines: Sequence[CellRoofline]) -> list[str]:
 
 def to_json(rooflines: Iterable[CellRoofline]) -> str:
     """Everything, with units in the names."""
-    cells = list(map(_cell_json, rooflines))
-    return encoded({"schema": SCHEMA, "schema_version": SCHEMA_VERSION, "cells": cells})
+    return document(SCHEMA, SCHEMA_VERSION, cells=list(map(_cell_json, rooflines)))
 
 
 def _cell_json(roofline: CellRoofline) -> dict[str, Any]:
-    cell, ceilings = roofline.summary.cell, roofline.ceilings
+    ceilings = roofline.ceilings
 
     def part_json(part: Part) -> dict[str, Any]:
-        return {
-            "name": part.name,
-            "phase": part.phase,
-            "flops": part.flops,
-            "bytes": part.bytes,
-            "flop_per_byte": part.intensity,
-            "time_s": part.time_s,
-            "flops_s": part.flops_s,
-            "floor_s": part.least_s(ceilings, roofline.precision),
-        }
+        value = fields(part, "name phase flops bytes flop_per_byte=intensity time_s flops_s")
+        return value | {"floor_s": part.least_s(ceilings, roofline.precision)}
 
     return {
         "machine": roofline.summary.machine,
-        "model": cell.model,
-        "config": cell.config,
-        "batch_size": cell.batch_size,
-        "ranks": cell.ranks,
-        "image_size": cell.image_size,
-        "variant": cell.variant,
-        "device": cell.device,
+        **fields(roofline.summary.cell, "model config batch_size ranks image_size variant device"),
         "precision": roofline.precision,
         "doubtful": roofline.doubt or None,
         "ceilings": {
@@ -126,9 +105,8 @@ def _cell_json(roofline: CellRoofline) -> dict[str, Any]:
             "flops_s": {name: rate for name, rate in ceilings.rates if name not in ceilings.withdrawn},
             "bandwidth_bytes_s": None if MEMORY in ceilings.withdrawn else ceilings.bandwidth_bytes_s,
             "withdrawn": sorted(ceilings.withdrawn),
-            "measured": ceilings.measured,
-            "says": ceilings.says,
+            **fields(ceilings, "measured says"),
         },
-        "phases": [part_json(part) for part in roofline.phases],
-        "layers": [part_json(part) for part in roofline.layers],
+        "phases": list(map(part_json, roofline.phases)),
+        "layers": list(map(part_json, roofline.layers)),
     }

@@ -8,10 +8,10 @@ from rich.table import Table
 
 from tcbench.analysis.scale_out import BACKWARD, IMAGES_TO_TRAIN, OVERLAP, PLATEAU, WIRE, Scaled
 from tcbench.hardware.networks import sources
-from tcbench.present.document import encoded
-from tcbench.present.format import counted, duration, milliseconds, number, percent
-from tcbench.present.tables import open_table
-from tcbench.run.scale_out import Basis, ScaleOut
+from tcbench.present.document import document, fields
+from tcbench.present.format import counted, duration, milliseconds, number
+from tcbench.present.tables import COUNT, NUMBER, SECONDS, SHARE, Column, Kind, grid
+from tcbench.run.scale_out import Basis, ScaleOut, Size
 
 SCHEMA = "tcbench-scale-out"
 SCHEMA_VERSION = 1
@@ -38,37 +38,36 @@ def heading(basis: Basis) -> str:
 
 def table(out: ScaleOut, basis: Basis) -> Table:
     """For each number of ranks its slowest way and its fastest, on a console of WIDTH columns or more."""
-    table = open_table()
     at_most, at_least = ("at most", "at least") if basis.source == "forecast" else ("", "")
-    table.add_column("ranks", justify="right", no_wrap=True)
-    table.add_column("global\nbatch", justify="right", no_wrap=True)
-    table.add_column("\nfrom, to", no_wrap=True)
-    for title in (
-        "\nall-reduce",
-        "\nefficiency",
-        f"images/s\n{at_most}",
-        f"90 epochs\n{at_least}",
-        "energy\nof devices",
-    ):
-        table.add_column(title, justify="right", no_wrap=True)
-    for size in out.sizes:
-        if size.basis == basis:
-            table.add_row(str(size.ranks), f"{size.fastest.global_batch:,}", *_figures(size.slowest))
-            if size.slowest.step_s > size.fastest.step_s:
-                table.add_row("", "", *_figures(size.fastest))
-    return table
-
-
-def _figures(scaled: Scaled) -> list[str]:
-    overlap = "overlapped" if scaled.overlap else "not overlapped"
-    return [
-        f"{scaled.algorithm}, {overlap}" if scaled.all_reduce_s else "",
-        milliseconds(scaled.all_reduce_s),
-        percent(scaled.efficiency),
-        number(scaled.images_per_s),
-        duration(scaled.time_to_train_s),
-        "" if scaled.energy_j is None else f"{number(scaled.energy_j / 3.6e6)} kWh",
+    rows = [
+        (size, way)
+        for size in out.sizes
+        if size.basis == basis
+        for way in ([size.slowest, size.fastest] if size.slowest.step_s > size.fastest.step_s else [size.slowest])
     ]
+
+    def first(row: tuple[Size, Scaled], figure: str) -> str | None:
+        return figure if row[1] is row[0].slowest else None
+
+    columns: list[Column[tuple[Size, Scaled]]] = [
+        Column("ranks", lambda row: first(row, f"{row[0].ranks}"), COUNT),
+        Column("global\nbatch", lambda row: first(row, f"{row[0].fastest.global_batch:,}"), COUNT),
+        Column("\nfrom, to", lambda row: _way(row[1]), wraps=False),
+        Column("\nall-reduce", lambda row: row[1].all_reduce_s, SECONDS),
+        Column("\nefficiency", lambda row: row[1].efficiency, SHARE),
+        Column(f"images/s\n{at_most}", lambda row: row[1].images_per_s, NUMBER),
+        Column(f"90 epochs\n{at_least}", lambda row: duration(row[1].time_to_train_s), COUNT),
+        Column("energy\nof devices", lambda row: row[1].energy_j, _KWH),
+    ]
+    return grid(columns, rows)
+
+
+_KWH = Kind(lambda joules: f"{number(joules / 3.6e6)} kWh")
+
+
+def _way(scaled: Scaled) -> str:
+    overlap = "overlapped" if scaled.overlap else "not overlapped"
+    return f"{scaled.algorithm}, {overlap}" if scaled.all_reduce_s else ""
 
 
 def assumptions(out: ScaleOut) -> list[str]:
@@ -109,52 +108,30 @@ def _energy(out: ScaleOut) -> list[str]:
 
 def to_json(out: ScaleOut) -> str:
     """Everything, with units in the names."""
-    network = out.network
-    value = {
-        "schema": SCHEMA,
-        "schema_version": SCHEMA_VERSION,
-        "network": {
-            "name": network.name,
-            "ranks_per_node": network.ranks_per_node,
-            "inside_bytes_s": network.inside.bytes_s,
-            "inside_latency_s": network.inside.latency_s,
-            "between_bytes_s": network.between.bytes_s,
-            "between_latency_s": network.between.latency_s,
-            "sources": list(network.sources),
+    return document(
+        SCHEMA,
+        SCHEMA_VERSION,
+        network={
+            **fields(
+                out.network, "name ranks_per_node inside_bytes_s=inside.bytes_s inside_latency_s=inside.latency_s"
+            ),
+            **fields(out.network, "between_bytes_s=between.bytes_s between_latency_s=between.latency_s sources"),
         },
-        "images_to_train": IMAGES_TO_TRAIN,
-        "assumptions": assumptions(out),
-        "left_out": list(out.left_out),
-        "cells": [_basis_json(out, basis) for basis in out.bases],
-    }
-    return encoded(value)
+        images_to_train=IMAGES_TO_TRAIN,
+        assumptions=assumptions(out),
+        left_out=out.left_out,
+        cells=[_basis_json(out, basis) for basis in out.bases],
+    )
 
 
 def _basis_json(out: ScaleOut, basis: Basis) -> dict[str, Any]:
+    figures = "overlap global_batch all_reduce_s waits_s step_s efficiency images_per_s time_to_train_s energy_j"
     return {
-        "config": basis.cell.config,
-        "batch_size": basis.cell.batch_size,
-        "key": basis.cell.key,
-        "device_name": basis.device_name,
-        "step_from": basis.source,
+        **fields(basis, "config=cell.config batch_size=cell.batch_size key=cell.key device_name step_from=source"),
         "bound": basis.source == "forecast",
-        "step_s": basis.step.time_s,
-        "gradient_bytes": basis.step.gradient_bytes,
-        "power_w": basis.step.power_w,
+        **fields(basis, "step_s=step.time_s gradient_bytes=step.gradient_bytes power_w=step.power_w"),
         "sizes": [
-            {
-                "ranks": size.ranks,
-                "algorithm": algorithm,
-                "overlap": scaled.overlap,
-                "global_batch": scaled.global_batch,
-                "all_reduce_s": scaled.all_reduce_s,
-                "waits_s": scaled.waits_s,
-                "step_s": scaled.step_s,
-                "efficiency": scaled.efficiency,
-                "images_per_s": scaled.images_per_s,
-                "time_to_train_s": scaled.time_to_train_s,
-                "energy_j": scaled.energy_j,
-            }
+            {"ranks": size.ranks, "algorithm": algorithm, **fields(scaled, figures)}
             for size in out.sizes
             if size.basis == basis
             for (algorithm, _), scaled in size.by.items()

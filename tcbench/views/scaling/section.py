@@ -4,42 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tcbench.analysis.scaling import Curve, Point
-from tcbench.present.format import counted, factor, milliseconds, percent
-from tcbench.present.naming import rate_unit
+from tcbench.analysis.scaling import Curve
+from tcbench.present.format import counted, factor, milliseconds
 from tcbench.present.page import drawings
 from tcbench.present.page.drawings import Swatches
-from tcbench.present.page.page import Field, Paragraph, Section, Table, say, strong
+from tcbench.present.page.page import Field, Paragraph, Section, say, strong
 from tcbench.present.page.settings import Settings
-from tcbench.present.page.wording import columns, figure, middle, spaced
+from tcbench.present.page.wording import spaced, table
+from tcbench.present.tables import Column
 from tcbench.views.scaling.chart import scaling_chart
-from tcbench.views.scaling.table import cores, efficiency, efficiency_limits, gigabytes, head, notes
-
-_NAMES = (
-    *("#per rank", "#speed-up", "#efficiency", "95% interval"),
-    *("#all-reduce", "#algorithm GB/s", "#bus GB/s", "#imbalance", "slowest rank", "fastest rank", "cores per rank"),
-)
+from tcbench.views.scaling.table import Row, columns, efficiency, head, notes, rows
 
 
 def section(curves: Sequence[Curve], settings: Settings, swatches: Swatches) -> Section | None:
     """All curves; None where no cell has several ranks."""
     if not curves:
         return None
-    unit = rate_unit(point.summary.cell for curve in curves for point in curve.points)
     title = "Throughput and efficiency against ranks"
-    machines = {machine for here in settings.here for machine in [here.setting[0]]}
-    where = ("machine",) if len(machines) > 1 else ()
-    table = Table(
-        caption="Every cell on a curve of scaling",
-        columns=columns(*where, "batch", "config", "#ranks", f"#{unit}", *_NAMES),
-        rows=tuple(
-            ((Field(point.summary.machine or ""),) if where else ()) + _fields(curve, point, swatches)
-            for curve in curves
-            for point in curve.points
-        ),
+    several = len({here.setting[0] for here in settings.here}) > 1
+    heads = (
+        *([Column[Row]("machine", lambda row: row.point.summary.machine)] if several else []),
+        Column[Row]("batch", lambda row: Field(head(row.curve), row.curve.images)),
+        Column[Row]("config", lambda row: swatches.config(row.curve.config)),
     )
+    every_cell = table("Every cell on a curve of scaling", (*heads, *columns(curves)), filter(None, rows(curves)))
     remarks = notes(curves)
-    chart = drawings.figure(lambda: scaling_chart(curves, title=""), title, "scaling", table, remarks)
+    chart = drawings.figure(lambda: scaling_chart(curves, title=""), title, "scaling", every_cell, remarks)
     return Section("scaling", "Scaling over ranks", (chart,))
 
 
@@ -65,26 +55,4 @@ def sentence(curves: Sequence[Curve]) -> Paragraph | None:
         "an efficiency of ",
         strong(efficiency(point.efficiency)),
         f"{exchange}.",
-    )
-
-
-def _fields(curve: Curve, point: Point, swatches: Swatches) -> tuple[Field, ...]:
-    exchange, uneven = point.allreduce, point.imbalance
-    bandwidths = (exchange.algorithm_bytes_s, exchange.bus_bytes_s) if exchange else (None, None)
-    per_rank = point.images_per_s_per_rank
-    return (
-        Field(head(curve), curve.images),
-        Field(curve.config, swatch=swatches.paint(curve.config)),
-        figure(point.ranks, str(point.ranks)),
-        middle(point.images_per_s) if point.images_per_s else Field(point.summary.status),
-        middle(per_rank),
-        middle(point.speedup, factor),
-        middle(point.efficiency, percent),
-        Field(efficiency_limits(point.efficiency)),
-        middle(exchange.time_s, milliseconds) if exchange else Field(),
-        *(middle(bandwidth, gigabytes) for bandwidth in bandwidths),
-        figure(uneven.share, percent(uneven.share)) if uneven else Field(),
-        Field("" if uneven is None else f"{uneven.slowest} ({uneven.slowest_in} of {len(uneven.steps)} steps)"),
-        Field("" if uneven is None else str(uneven.fastest)),
-        Field(cores(point)),
     )

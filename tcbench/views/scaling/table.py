@@ -2,51 +2,89 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from rich.table import Table
-from rich.text import Text
 
-from tcbench.analysis.scaling import Curve, Imbalance, Point
+from tcbench.analysis.scaling import AllReduce, Curve, Imbalance, Point
 from tcbench.analysis.stats import Interval
 from tcbench.core.record import Cell
-from tcbench.present.format import milliseconds, number, percent, rate
+from tcbench.present.document import fields
+from tcbench.present.format import number, percent
 from tcbench.present.naming import rate_unit
-from tcbench.present.tables import config_in_ladder, open_table
+from tcbench.present.tables import COUNT, FACTOR, NUMBER, RATE, SECONDS, SHARE, Column, Kind, config_in_ladder, grid
 
 
-def table(curves: Sequence[Curve]) -> Table:
-    """A row per cell, curve by curve: what the table of results, which has the images/s of all ranks, does not say."""
-    table = open_table(gap=1)
-    table.add_column("batch", no_wrap=True)
-    table.add_column("config", overflow="fold", min_width=8)
-    headings = (
-        "ranks",
-        f"{rate_unit(map(_cell, curves))}\nper rank",
-        "efficiency",
-        "all-\nreduce",
-        "algo\nGB/s",
-        "bus\nGB/s",
-        "imbalance\n(slowest)",
-        "cores\nper rank",
-    )
-    for heading in headings:
-        table.add_column(heading, justify="right", no_wrap=True)
+@dataclass(frozen=True)
+class Row:
+    """A cell on a curve. `batch` and `config` as a ladder shows them, which are empty but in a curve's first row."""
+
+    curve: Curve
+    point: Point
+    batch: str = ""
+    config: str = ""
+
+
+def rows(curves: Sequence[Curve]) -> Iterator[Row | None]:
+    """A row per cell, curve by curve; None between batch sizes."""
     above: Curve | None = None
     for curve in curves:
         new = above is None or head(above) != head(curve)
         if new and above is not None:
-            table.add_row()
-        cell = _cell(curve)
-        config = config_in_ladder(cell, _cell(above) if above and not new else None)
-        for place, point in enumerate(curve.points):
-            names = (head(curve) if new else "", config) if place == 0 else ("", "")
-            table.add_row(*map(Text, names), *map(Text, _figures(point)))
+            yield None
+        config = config_in_ladder(_cell(curve), _cell(above) if above and not new else None)
+        first, *others = curve.points
+        yield Row(curve, first, head(curve) if new else "", config)
+        yield from (Row(curve, point) for point in others)
         above = curve
-    return table
+
+
+def columns(curves: Sequence[Curve]) -> tuple[Column[Row], ...]:
+    """What the table of results, which has the images/s of all ranks, does not say."""
+    unit = rate_unit(map(_cell, curves))
+
+    def exchange(heading: str, figure: Callable[[AllReduce], object], kind: Kind, mark: str = "") -> Column[Row]:
+        def left(row: Row) -> str:
+            return mark if row.point.allreduce and row.point.allreduce.overlaps else ""
+
+        return Column(heading, lambda row: row.point.allreduce and figure(row.point.allreduce), kind, mark=left)
+
+    def slowest(row: Row) -> str:
+        return f" ({row.point.imbalance.slowest})" if row.point.imbalance else ""
+
+    return (
+        Column("ranks", lambda row: row.point.ranks, COUNT),
+        Column(unit, lambda row: row.point.images_per_s or row.point.summary.status, RATE, on="page"),
+        Column(f"{unit}\nper rank", lambda row: row.point.images_per_s_per_rank or row.point.summary.status, NUMBER),
+        Column("speed-up", lambda row: row.point.speedup, FACTOR, on="page"),
+        Column("efficiency", lambda row: row.point.efficiency, _EFFICIENCY),
+        Column("95% interval", lambda row: efficiency_limits(row.point.efficiency), on="page"),
+        exchange("all-\nreduce", lambda of: of.time_s, SECONDS, " left"),
+        exchange("algo\nGB/s", lambda of: of.algorithm_bytes_s, _GIGABYTES),
+        exchange("bus\nGB/s", lambda of: of.bus_bytes_s, _GIGABYTES),
+        Column(
+            "imbalance\n(slowest)", lambda row: row.point.imbalance and row.point.imbalance.share, SHARE, mark=slowest
+        ),
+        Column("slowest in", lambda row: row.point.imbalance and _steps(row.point.imbalance), on="page"),
+        Column("fastest rank", lambda row: row.point.imbalance and str(row.point.imbalance.fastest), on="page"),
+        Column("cores\nper rank", lambda row: ", ".join(map(str, row.point.cores)), COUNT),
+    )
+
+
+def _steps(uneven: Imbalance) -> str:
+    return f"{uneven.slowest_in} of {len(uneven.steps)} steps"
+
+
+def table(curves: Sequence[Curve]) -> Table:
+    """A row per cell, curve by curve."""
+    names = (
+        Column[Row]("batch", lambda row: row.batch, wraps=False),
+        Column[Row]("config", lambda row: row.config, width=8),
+    )
+    return grid((*names, *columns(curves)), rows(curves), gap=1)
 
 
 def head(curve: Curve) -> str:
@@ -58,27 +96,9 @@ def _cell(curve: Curve) -> Cell:
     return curve.points[0].summary.cell
 
 
-def _figures(point: Point) -> Iterator[str]:
-    yield str(point.ranks)
-    rates, exchange = point.images_per_s, point.allreduce
-    if rates is None:
-        yield point.summary.status
-        return
-    yield rate(rates.value / point.ranks)
-    yield efficiency(point.efficiency)
-    yield "" if exchange is None else milliseconds(exchange.time_s.value) + (" left" if exchange.overlaps else "")
-    for bandwidth in (exchange.algorithm_bytes_s, exchange.bus_bytes_s) if exchange else (None, None):
-        yield "" if bandwidth is None else gigabytes(bandwidth.value)
-    yield imbalance(point.imbalance)
-    yield cores(point)
-
-
-def efficiency(interval: Interval | None) -> str:
-    """ "92.1% (91 to 93)"; without its interval where that is of no width, as of a base over itself."""
-    if interval is None:
-        return ""
-    within = f"{100 * interval.low:.0f} to {100 * interval.high:.0f}" if interval.high < 10 else "any"
-    return percent(interval.value) + ("" if interval.low == interval.high else f" ({within})")
+def efficiency(interval: Interval) -> str:
+    """ "92.1% (91 to 93)"."""
+    return f"{percent(interval.value)} {_within(interval)}".rstrip()
 
 
 def efficiency_limits(interval: Interval | None) -> str:
@@ -88,19 +108,16 @@ def efficiency_limits(interval: Interval | None) -> str:
     return f"{percent(interval.low)} to {percent(interval.high) if math.isfinite(interval.high) else 'no limit'}"
 
 
-def gigabytes(bytes_s: float) -> str:
-    """Of 10^9 bytes, as nccl-tests write them: 1.36."""
-    return number(bytes_s / 1e9)
+def _within(efficiency: Interval) -> str:
+    """Nothing where the interval is of no width, as of a base over itself."""
+    if efficiency.low == efficiency.high:
+        return ""
+    return f"({100 * efficiency.low:.0f} to {100 * efficiency.high:.0f})" if efficiency.high < 10 else "(any)"
 
 
-def cores(point: Point) -> str:
-    """ "2", or "2, 4" where ranks were bound to different numbers; empty where they were not."""
-    return ", ".join(map(str, point.cores))
-
-
-def imbalance(of: Imbalance | None) -> str:
-    """ "3.2% (1)": how much longer the slowest rank works than the mean, and which that is in most steps."""
-    return "" if of is None else f"{percent(of.share)} ({of.slowest})"
+_EFFICIENCY = Kind(percent, within=_within)
+_GIGABYTES = Kind(lambda bytes_s: number(bytes_s / 1e9))
+"""Of 10^9 bytes, as nccl-tests write them: 1.36."""
 
 
 def notes(curves: Sequence[Curve]) -> list[str]:
@@ -131,21 +148,14 @@ def notes(curves: Sequence[Curve]) -> list[str]:
 
 def point_json(point: Point) -> dict[str, Any]:
     """The figures of a cell, with units in the names."""
-    exchange, uneven = point.allreduce, point.imbalance
+    uneven = point.imbalance
     return {
-        "images_per_s_per_rank": point.images_per_s_per_rank,
-        "cores_per_rank": point.cores,
-        "speedup": point.speedup,
-        "efficiency": point.efficiency,
-        "allreduce_s": exchange and exchange.time_s,
-        "allreduce_overlaps": exchange and exchange.overlaps,
-        "allreduce_bytes": exchange and exchange.bytes,
-        "algorithm_bandwidth_bytes_s": exchange and exchange.algorithm_bytes_s,
-        "bus_bandwidth_bytes_s": exchange and exchange.bus_bytes_s,
-        "imbalance": uneven and uneven.share,
-        "slowest_rank": uneven and uneven.slowest,
-        "fastest_rank": uneven and uneven.fastest,
-        "steps": [dataclasses.asdict(step) for step in uneven.steps] if uneven else [],
+        **fields(point, "images_per_s_per_rank cores_per_rank=cores speedup efficiency allreduce_s=allreduce.time_s"),
+        **fields(point, "allreduce_overlaps=allreduce.overlaps allreduce_bytes=allreduce.bytes"),
+        **fields(point, "algorithm_bandwidth_bytes_s=allreduce.algorithm_bytes_s"),
+        **fields(point, "bus_bandwidth_bytes_s=allreduce.bus_bytes_s imbalance=imbalance.share"),
+        **fields(point, "slowest_rank=imbalance.slowest fastest_rank=imbalance.fastest"),
+        "steps": uneven.steps if uneven else [],
     }
 
 
@@ -153,13 +163,9 @@ def to_json(curves: Sequence[Curve]) -> list[dict[str, Any]]:
     """Curves, for the JSON of `tcbench run`."""
     return [
         {
-            "kind": curve.kind,
-            "config": curve.config,
-            "images": curve.images,
-            "base_ranks": curve.base and curve.base.cell.ranks,
+            **fields(curve, "kind config images base_ranks=base.cell.ranks"),
             "cells": [
-                {"key": p.summary.cell.key, "ranks": p.ranks, "images_per_s": p.images_per_s, **point_json(p)}
-                for p in curve.points
+                fields(point, "key=summary.cell.key ranks images_per_s") | point_json(point) for point in curve.points
             ],
         }
         for curve in curves

@@ -6,15 +6,15 @@ import functools
 from collections.abc import Mapping
 
 from tcbench.analysis.stats import Interval
-from tcbench.analysis.summary import CellSummary, Key, base_config, best
-from tcbench.present.format import factor, limits, milliseconds, size
+from tcbench.analysis.summary import Key, base_config, best
 from tcbench.present.page import drawings
 from tcbench.present.page.drawings import Swatches
-from tcbench.present.page.page import AnyBlock, Field, Heading, Section, Table
+from tcbench.present.page.page import AnyBlock, Heading, Section, Table
 from tcbench.present.page.settings import Here, Settings
-from tcbench.present.page.wording import STATUS_BADGES, badge, columns, figure, middle
+from tcbench.present.page.wording import STATUS_BADGES, table
+from tcbench.present.tables import COUNT, Column
 from tcbench.views.throughput.chart import throughput_chart
-from tcbench.views.throughput.table import footnotes
+from tcbench.views.throughput.table import Row, columns, footnotes
 
 Speedups = Mapping[Key, Interval | None]
 """Each cell's images/s over the base's."""
@@ -38,45 +38,16 @@ def _figure(here: Here, over_base: Speedups, swatches: Swatches) -> AnyBlock:
         notes.append(
             f"Bold in the table: the fastest at its batch size. Factors are over {base} at the same batch size."
         )
-    table = _table(title, here, over_base, swatches)
     chart = functools.partial(throughput_chart, here.drawn, title=f"{here.unit.capitalize()} per second")
-    return drawings.of_setting(here, chart, title, "throughput", table, notes)
+    return drawings.of_setting(here, chart, title, "throughput", _table(title, here, over_base, swatches), notes)
 
 
 def _table(title: str, here: Here, over_base: Speedups, swatches: Swatches) -> Table:
-    names = (
-        "#batch",
-        "config",
-        "status",
-        f"#{here.unit}/s",
-        "95% interval",
-        f"#vs {base_config(here.summaries)}",
-        "#step",
-        "#peak memory",
-        "#trials",
+    best_of = {id(best(cells)) for cells in here.by_batch_size.values() if len(cells) > 1}
+    heads = (
+        Column[Row]("batch", lambda row: row.summary.cell.batch_size, COUNT),
+        Column[Row]("config", lambda row: swatches.config(row.summary.cell.config, strong=id(row.summary) in best_of)),
+        Column[Row]("status", lambda row: STATUS_BADGES[row.summary.status]),
     )
-    return Table(
-        caption=title,
-        columns=columns(*names),
-        rows=tuple(
-            _fields(summary, over_base[summary.key], swatches, summary is fastest and len(cells) > 1)
-            for cells in here.by_batch_size.values()
-            for fastest in [best(cells)]
-            for summary in cells
-        ),
-    )
-
-
-def _fields(summary: CellSummary, speedup: Interval | None, swatches: Swatches, is_fastest: bool) -> tuple[Field, ...]:
-    rate, step, memory = summary.images_per_s, summary.step_time_s, summary.peak_memory_bytes
-    return (
-        figure(summary.cell.batch_size, str(summary.cell.batch_size)),
-        Field(summary.cell.config, swatch=swatches.paint(summary.cell.config), strong=is_fastest),
-        badge(STATUS_BADGES[summary.status]),
-        middle(rate),
-        Field(limits(rate) if rate else ""),
-        middle(speedup, factor),
-        middle(step, milliseconds),
-        figure(memory, "" if memory is None else size(memory)),
-        figure(summary.trials_ok, f"{summary.trials_ok} of {summary.trials}"),
-    )
+    rows = (Row(summary, over_base[summary.key]) for cells in here.by_batch_size.values() for summary in cells)
+    return table(title, (*heads, *columns(here.summaries)), rows)

@@ -4,61 +4,69 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rich.table import Table
-from rich.text import Text
 
 from tcbench.analysis.stats import Interval
 from tcbench.analysis.summary import BASE, CellSummary, base_config
 from tcbench.core.record import TAKE_ENOUGH
 from tcbench.present.busy import busy_line
-from tcbench.present.format import counted, factor, milliseconds, plus_minus, rate, size
+from tcbench.present.document import fields
+from tcbench.present.format import counted, limits
 from tcbench.present.naming import rate_unit
 from tcbench.present.simulated import emulated, is_simulated
-from tcbench.present.tables import add_by_batch, ladder_table, versioned
+from tcbench.present.tables import BYTES, COUNT, FACTOR, RATE, SECONDS, Column, ladder, versioned
 from tcbench.run.rounds import Rounds
 
 
-def results_table(summaries: Sequence[CellSummary], speedups: Sequence[Interval | None]) -> Table:
-    """One row per cell, batch size by batch size; a config that adds rungs to the one above shows what it adds.
+@dataclass(frozen=True)
+class Row:
+    """A cell and its ratio over the base."""
 
-    `speedups` holds each cell's ratio over the base, in the order of `summaries`.
-    """
-    table = ladder_table([summary.cell for summary in summaries], gap=1, min_width=16)
-    table.add_column(rate_unit(summary.cell for summary in summaries), justify="right", no_wrap=True)
-    table.add_column("step", justify="right", no_wrap=True)
-    table.add_column(f"vs {base_config(summaries)}", justify="right")
-    table.add_column("trials", justify="right")
-    table.add_column("memory", justify="right", no_wrap=True)
-    add_by_batch(
-        table, ((summary.cell, _figures(summary, ratio)) for summary, ratio in zip(summaries, speedups, strict=True))
-    )
-    return table
+    summary: CellSummary
+    over_base: Interval | None
 
 
-def _figures(summary: CellSummary, speedup: Interval | None) -> tuple[Text, ...]:
-    if summary.images_per_s is None or summary.step_time_s is None:
-        return (Text(summary.status, style="yellow"),)
+def columns(summaries: Sequence[CellSummary]) -> tuple[Column[Row], ...]:
+    """What a run says of each cell, on the console and on the page, from its throughput on."""
+
+    def style(row: Row) -> str:
+        """Pale where the factor's interval includes 1, or is over the steps of one trial, and so may be none."""
+        ratio = row.over_base
+        surely = ratio is None or ratio.low == ratio.high or not (ratio.holds(1.0) or row.summary.unit == "steps")
+        return "" if surely else "dim"
+
     return (
-        Text(rate(summary.images_per_s) + ("" if summary.settled else " *") + (" †" if summary.busy else "")),
-        Text(milliseconds(summary.step_time_s.value)),
-        _factor(speedup, summary),
-        Text(str(summary.trials_ok)),
-        Text("" if summary.peak_memory_bytes is None else size(summary.peak_memory_bytes)),
+        Column(rate_unit(s.cell for s in summaries), lambda row: row.summary.images_per_s, RATE, mark=_marks),
+        Column("95% interval", lambda row: limits(row.summary.images_per_s), on="page"),
+        Column("step", lambda row: row.summary.step_time_s, SECONDS),
+        Column(f"vs {base_config(summaries)}", lambda row: row.over_base, FACTOR, style=style, wraps=True),
+        Column("trials", lambda row: row.summary.trials_ok, COUNT, mark=_of_trials, wraps=True),
+        Column("memory", lambda row: row.summary.peak_memory_bytes, BYTES),
     )
 
 
-def _factor(speedup: Interval | None, of: CellSummary) -> Text:
-    """A speed-up with its interval; pale where that includes 1, or is over the steps of one trial, and so may be
-    none."""
-    if speedup is None:
-        return Text("")
-    if speedup.low == speedup.high:  # the base over itself
-        return Text(factor(speedup.value))
-    pale = speedup.holds(1.0) or of.unit == "steps"
-    return Text(f"{factor(speedup.value)} {plus_minus(speedup)}", style="dim" if pale else "")
+def _marks(row: Row) -> str:
+    return "" if row.summary.images_per_s is None else " *" * (not row.summary.settled) + " †" * row.summary.busy
+
+
+def _of_trials(row: Row) -> str:
+    return "" if row.summary.trials_ok == row.summary.trials else f" of {row.summary.trials}"
+
+
+def results_table(summaries: Sequence[CellSummary], speedups: Sequence[Interval | None]) -> Table:
+    """One row per cell. `speedups` holds each cell's ratio over the base, in the order of `summaries`."""
+    return ladder(
+        columns(summaries),
+        map(Row, summaries, speedups),
+        lambda row: row.summary.cell,
+        lambda row: row.summary.status if row.summary.images_per_s is None else None,
+        gap=1,
+        min_width=16,
+    )
 
 
 def reasons(summaries: Sequence[CellSummary]) -> list[str]:
@@ -99,25 +107,12 @@ def summary_json(
     base = base_config(summaries)
     cells = [
         {
-            "config": summary.cell.config,
-            "backend": summary.cell.backend,
-            "batch_size": summary.cell.batch_size,
-            "ranks": summary.cell.ranks,
-            "model": summary.cell.model,
-            "image_size": summary.cell.image_size,
-            "device": summary.cell.device,
+            **fields(summary.cell, "config backend batch_size ranks model image_size device"),
             "simulated": is_simulated(summary.environment),
-            "status": summary.status,
-            "reason": summary.reason,
-            "trials": summary.trials,
-            "trials_ok": summary.trials_ok,
-            "unit": summary.cell.unit,
-            "images_per_s": summary.images_per_s,
-            "step_time_s": summary.step_time_s,
+            **fields(summary, "status reason trials trials_ok unit=cell.unit images_per_s step_time_s"),
             "speedup_over_fp32": speedup if base == BASE else None,
             "speedup": None if speedup is None else {"over": base, "ratio": speedup},
-            "peak_memory_bytes": summary.peak_memory_bytes,
-            "processor_time_lost": summary.lost,
+            **fields(summary, "peak_memory_bytes processor_time_lost=lost"),
             "phase_host_s": dict(summary.phase_host_s),
         }
         for summary, speedup in zip(summaries, speedups, strict=True)

@@ -8,11 +8,12 @@ from tcbench.analysis.bottleneck import Bottleneck, PhaseCost, summarise
 from tcbench.analysis.summary import CellSummary
 from tcbench.core.timeline import Timeline
 from tcbench.present.charts.provenance import MAX_PANELS
-from tcbench.present.format import counted, milliseconds
+from tcbench.present.format import counted
 from tcbench.present.page import drawings
-from tcbench.present.page.page import Field, Section, Table
-from tcbench.present.page.wording import columns, figure
+from tcbench.present.page.page import Section
+from tcbench.present.page.wording import table
 from tcbench.present.session import apart
+from tcbench.present.tables import SECONDS, Column
 from tcbench.views.timeline.chart import timeline_chart
 
 
@@ -23,11 +24,7 @@ def section(timelines: Sequence[Timeline], summaries: Sequence[CellSummary] = ()
     if not shown:
         return None
     bottlenecks = list(map(summarise, shown))
-    table = Table(
-        "Phases of the timelines",
-        columns("timeline", "phase", "#host per step", "#GPU per step"),
-        tuple(_fields(cell, phase) for cell in bottlenecks for phase in cell.phases),
-    )
+    rows = [(cell, phase) for cell in bottlenecks for phase in cell.phases]
     left_out = len(timelines) - MAX_PANELS
     notes = [f"Not shown: {counted(left_out, 'more timeline')}; name those to show."] if left_out > 0 else []
     for timeline, bottleneck in zip(shown, bottlenecks, strict=True):
@@ -38,15 +35,15 @@ def section(timelines: Sequence[Timeline], summaries: Sequence[CellSummary] = ()
             and timeline.device_name.startswith(run.environment.device_name if run.environment else "")
         ]
         notes += filter(None, [apart(timeline.taken_at, bottleneck.step_s, run) for run in runs])
-    block = drawings.figure(lambda: timeline_chart(shown), "Timelines", "timelines", table, notes)
+    block = drawings.figure(
+        lambda: timeline_chart(shown), "Timelines", "timelines", table("Phases of the timelines", _COLUMNS, rows), notes
+    )
     return Section("timelines", "Timelines", (block,))
 
 
-def _fields(cell: Bottleneck, phase: PhaseCost) -> tuple[Field, ...]:
-    device = figure(phase.device_s, None if phase.device_s is None else milliseconds(phase.device_s))
-    return (
-        Field(cell.label),
-        Field(phase.name),
-        figure(phase.host_s, milliseconds(phase.host_s)),
-        device,
-    )
+_COLUMNS: tuple[Column[tuple[Bottleneck, PhaseCost]], ...] = (
+    Column("timeline", lambda row: row[0].label),
+    Column("phase", lambda row: row[1].name),
+    Column("host per step", lambda row: row[1].host_s, SECONDS),
+    Column("GPU per step", lambda row: row[1].device_s, SECONDS),
+)
