@@ -18,7 +18,7 @@ from tcbench.analysis.diff import Diff, Level, Part
 from tcbench.core.errors import SelectionError
 from tcbench.present.charts.inline import tooltip
 from tcbench.present.charts.page import Page, put
-from tcbench.present.charts.palette import GAIN, GAIN_PALE, INK, LOSS, LOSS_PALE, OTHER, PAPER, QUIET
+from tcbench.present.charts.palette import GAIN, GAIN_PALE, INK, LOSS, LOSS_PALE, ON_DARK, OTHER, QUIET
 from tcbench.present.charts.provenance import MAX_PANELS
 from tcbench.present.charts.text import DPI, LEGEND, WORDS, drawable, shortened, text_width
 from tcbench.present.format import milliseconds
@@ -73,7 +73,7 @@ def diff_chart(diffs: Sequence[Diff], labels: Labels = UNNAMED, *, title: str = 
 
 
 _FILLS: dict[str, dict[str, Any]] = {
-    "slower": {"facecolor": LOSS, "edgecolor": PAPER, "hatch": "/////", "linewidth": 0},
+    "slower": {"facecolor": LOSS, "edgecolor": ON_DARK, "hatch": "/////", "linewidth": 0},
     "faster": {"facecolor": GAIN, "edgecolor": "none", "linewidth": 0},
     "slower, may be nothing": {"facecolor": LOSS_PALE, "edgecolor": LOSS, "hatch": "/////", "linewidth": 0},
     "faster, may be nothing": {"facecolor": GAIN_PALE, "edgecolor": "none", "linewidth": 0},

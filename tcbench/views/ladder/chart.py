@@ -20,7 +20,7 @@ from tcbench.analysis.summary import CellSummary, Setting
 from tcbench.core.errors import SelectionError
 from tcbench.present.charts.inline import tooltip
 from tcbench.present.charts.page import TITLE_Y, Page, put, rates
-from tcbench.present.charts.palette import GAIN, GAIN_PALE, INK, LOSS, LOSS_PALE, PAPER, QUIET, fill
+from tcbench.present.charts.palette import GAIN, GAIN_PALE, INK, LOSS, LOSS_PALE, ON_DARK, QUIET, fill
 from tcbench.present.charts.provenance import by_setting, provenance_of, small_print
 from tcbench.present.charts.text import (
     DPI,
@@ -208,7 +208,7 @@ def _delta_style(step: LadderStep) -> dict[str, Any]:
     unsure = step.unsure
     if step.ratio.value >= 1:
         return {"facecolor": GAIN_PALE if unsure else GAIN, "edgecolor": "none", "linewidth": 0}
-    colour, lines = (LOSS_PALE, LOSS) if unsure else (LOSS, PAPER)
+    colour, lines = (LOSS_PALE, LOSS) if unsure else (LOSS, ON_DARK)
     return {"facecolor": colour, "edgecolor": lines, "hatch": "/////", "linewidth": 0}
 
 

@@ -29,7 +29,7 @@ from tcbench.core.timeline import Span, Timeline
 from tcbench.present.charts.files import check_path, save
 from tcbench.present.charts.inline import tooltip
 from tcbench.present.charts.page import Page
-from tcbench.present.charts.palette import COPY, INK, ON_LIGHT, OTHER, PAPER, PHASE_COLOURS, QUIET, RECORDED, Fill
+from tcbench.present.charts.palette import COPY, INK, OTHER, PAPER, PHASE_COLOURS, QUIET, RECORDED, Fill
 from tcbench.present.charts.provenance import MAX_PANELS
 from tcbench.present.charts.text import DPI, LABEL, SMALL, WORDS, drawable, shortened, text_width, wrapped
 from tcbench.present.format import milliseconds, number
@@ -339,10 +339,6 @@ def _colour(key: str) -> str:
     return {**PHASE_COLOURS, "copy": COPY}.get(key, OTHER)
 
 
-def _ink_on(colour: str) -> str:
-    return PAPER if Fill(colour).hatch_colour == PAPER else ON_LIGHT
-
-
 def _bars(
     axes: Axes, spans: Sequence[Span], places: Sequence[tuple[float, float]], y: float, height: float, **style: Any
 ) -> None:
@@ -379,7 +375,7 @@ def _label(axes: Axes, scale: _Scale, place: tuple[float, float], y: float, opti
                 (begin + end) / 2,
                 y,
                 word,
-                color=_ink_on(_colour(key)),
+                color=Fill(_colour(key)).hatch_colour,
                 ha="center",
                 va="center",
                 zorder=4,
