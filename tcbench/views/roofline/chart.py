@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+from matplotlib.ticker import FuncFormatter, NullLocator
 from matplotlib.transforms import Bbox
 
 from tcbench.analysis.roofline import Ceilings, CellRoofline, Part, Precision, worth_showing
@@ -89,7 +89,6 @@ def _frame(axes: Axes, rooflines: Sequence[CellRoofline], ceilings: Ceilings, pr
     axes.set_xlim(10 ** math.floor(math.log10(min(x) / 1.5)), 10 ** math.ceil(math.log10(max(x) * 2)))
     axes.set_ylim(10 ** (math.floor(2 * math.log10(min(y) / 2)) / 2), max(y) * 2)
     for axis, unit in ((axes.xaxis, 1.0), (axes.yaxis, 1e9)):
-        axis.set_major_locator(LogLocator(10))
         axis.set_major_formatter(FuncFormatter(lambda value, _, unit=unit: f"{value / unit:.6g}"))
         axis.set_minor_locator(NullLocator())
     axes.tick_params(labelsize=LABEL, pad=6)

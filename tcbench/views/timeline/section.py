@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from tcbench.analysis.bottleneck import Bottleneck, PhaseCost, summarise
 from tcbench.analysis.summary import CellSummary
 from tcbench.core.timeline import Timeline
-from tcbench.present.charts.provenance import MAX_PANELS
-from tcbench.present.format import counted, milliseconds
+from tcbench.present.format import milliseconds
 from tcbench.present.page import drawings
 from tcbench.present.page.page import Field, Section, Table
 from tcbench.present.page.wording import columns, figure
@@ -17,9 +16,9 @@ from tcbench.views.timeline.chart import timeline_chart
 
 
 def section(timelines: Sequence[Timeline], summaries: Sequence[CellSummary] = ()) -> Section | None:
-    """The first MAX_PANELS timelines; None without one that has a step. Notes tell those that were taken in another
-    session than the cells beside them."""
-    shown = [timeline for timeline in timelines if timeline.steps][:MAX_PANELS]
+    """None without a timeline that has a step. Notes tell those that were taken in another session than the cells
+    beside them."""
+    shown = [timeline for timeline in timelines if timeline.steps]
     if not shown:
         return None
     bottlenecks = list(map(summarise, shown))
@@ -28,8 +27,7 @@ def section(timelines: Sequence[Timeline], summaries: Sequence[CellSummary] = ()
         columns("timeline", "phase", "#host per step", "#GPU per step"),
         tuple(_fields(cell, phase) for cell in bottlenecks for phase in cell.phases),
     )
-    left_out = len(timelines) - MAX_PANELS
-    notes = [f"Not shown: {counted(left_out, 'more timeline')}; name those to show."] if left_out > 0 else []
+    notes: list[str] = []
     for timeline, bottleneck in zip(shown, bottlenecks, strict=True):
         runs = [
             run
