@@ -22,7 +22,7 @@ from matplotlib.text import Text
 from matplotlib.ticker import EngFormatter
 
 from tcbench.present.charts.palette import INK, PAPER, QUIET
-from tcbench.present.charts.text import DPI, SMALL, SUBTITLE, TITLE, drawable, wrapped, wrapped_facts
+from tcbench.present.charts.text import DPI, LEGEND, SMALL, SUBTITLE, TITLE, drawable, shortened, wrapped, wrapped_facts
 
 WIDTH, MARGIN = 10.0, 0.35
 """Inches; a page may be wider."""
@@ -92,7 +92,7 @@ class Page:
         # Words come last: matplotlib leaves out labels that begin with an underscore.
         legend = self.figure.legend(handles, ["…"] * len(handles), loc="upper left", ncols=columns, **options)
         for text, label in zip(legend.get_texts(), labels, strict=True):
-            text.set_text(label)
+            text.set_text(shortened(label, LEGEND, self.room - 0.3))
         return legend
 
     def settle(self) -> Figure:
@@ -155,6 +155,15 @@ def set_ticks(axis: Axis, values: Sequence[float], write: Callable[[float], str]
     """Ticks at these values of an axis, and none between."""
     axis.set_ticks(values, list(map(write, values)))
     axis.set_ticks([], minor=True)
+
+
+def name_rows(axes: Axes, labels: Sequence[str]) -> None:
+    """Axes of bars that lie below each other, one unit high each, by these names."""
+    axes.set_ylim(len(labels), 0)
+    axes.set_yticks([row + 0.5 for row in range(len(labels))], labels, size=LEGEND, color=INK)
+    axes.grid(visible=False, axis="y")
+    axes.spines[:].set_visible(False)
+    axes.spines["left"].set_visible(True)
 
 
 def rates(axis: Axis, top: float) -> None:

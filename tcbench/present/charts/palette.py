@@ -62,6 +62,14 @@ GAIN, LOSS = "#009e73", "#8e2a6b"
 GAIN_PALE, LOSS_PALE = "#a6dccb", "#c993b8"
 
 
+def change_patch(*, better: bool, sure: bool) -> dict[str, Any]:
+    """How a gain or a loss is filled, as a matplotlib patch's properties; pale where it may be nothing."""
+    if better:
+        return {"facecolor": GAIN if sure else GAIN_PALE, "edgecolor": "none", "linewidth": 0}
+    colour, lines = (LOSS, ON_DARK) if sure else (LOSS_PALE, LOSS)
+    return {"facecolor": colour, "edgecolor": lines, "hatch": "/////", "linewidth": 0}
+
+
 @dataclass(frozen=True)
 class Fill:
     """Colour and hatch of a config's bars."""

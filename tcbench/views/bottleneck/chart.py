@@ -18,7 +18,7 @@ from tcbench.analysis.bottleneck import Bottleneck
 from tcbench.analysis.explanation import Explanation
 from tcbench.core.errors import SelectionError
 from tcbench.present.charts.inline import tooltip
-from tcbench.present.charts.page import Page, put
+from tcbench.present.charts.page import Page, name_rows, put
 from tcbench.present.charts.palette import INK, OTHER, PHASE_COLOURS, QUIET
 from tcbench.present.charts.provenance import first_panels, provenance_of, small_print
 from tcbench.present.charts.text import LEGEND, config_name, drawable, shortened, text_width
@@ -64,16 +64,11 @@ def bottleneck_chart(explanations: Sequence[Explanation], *, title: str = "What 
     width = (page.room - max(text_width(label, LEGEND) for label in labels)) / columns - 0.3
     for batch_size, axes in zip(batch_sizes, grid.flat, strict=False):
         axes.set_title(f"batch size {batch_size}", loc="left", color=QUIET)
-        axes.set_ylim(len(labels) - 0.5, -0.5)
+        name_rows(axes, labels)
+        axes.tick_params(axis="y", labelleft=axes in grid[:, 0])
         axes.set_xlim(0, longest_ms / (1 - _VERDICT / width))
         axes.xaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 2.5, 5, 10]))
         _draw_rows(axes, [cells.get((config, batch_size)) for config in configs])
-        axes.set_yticks([])
-        axes.grid(visible=False, axis="y")
-        axes.spines[:].set_visible(False)
-        axes.spines["left"].set_visible(True)
-    for axes in grid[:, 0]:
-        axes.set_yticks(range(len(labels)), labels, size=LEGEND, color=INK)
     for axes in grid.flat[len(batch_sizes) :]:
         axes.remove()
     grid.flat[len(batch_sizes) - 1].set_xlabel("ms per step", loc="right")
@@ -84,8 +79,9 @@ def _draw_rows(axes: Axes, rows: Sequence[Explanation | None]) -> None:
     """Phases of all rows as one collection: an artist for each would take most of a report's time."""
     blocks: list[tuple[float, float, float]] = []  # row, begin and end in ms
     colours, texts = [], []
-    steps: list[tuple[int, float]] = []  # row, ms
-    for row, one in enumerate(rows):
+    steps: list[tuple[float, float]] = []  # row, ms
+    for place, one in enumerate(rows):
+        row = place + 0.5
         if one is None or one.bottleneck is None:
             put(axes, _why(one), (0, row), (3, 0), ha="left", color=QUIET)
             continue

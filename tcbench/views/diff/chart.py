@@ -17,8 +17,8 @@ from matplotlib.ticker import MaxNLocator
 from tcbench.analysis.diff import Diff, Level, Part
 from tcbench.core.errors import SelectionError
 from tcbench.present.charts.inline import tooltip
-from tcbench.present.charts.page import Page, put
-from tcbench.present.charts.palette import GAIN, GAIN_PALE, INK, LOSS, LOSS_PALE, ON_DARK, OTHER, QUIET
+from tcbench.present.charts.page import Page, name_rows, put
+from tcbench.present.charts.palette import INK, OTHER, QUIET, change_patch
 from tcbench.present.charts.provenance import first_panels
 from tcbench.present.charts.text import LEGEND, WORDS, drawable, shortened, text_width
 from tcbench.present.format import milliseconds
@@ -48,30 +48,21 @@ def diff_chart(diffs: Sequence[Diff], labels: Labels = UNNAMED, *, title: str = 
         "Milliseconds that each part of the step adds or takes, and its share of the step's change.",
         map(drawable, small),
     )
-    page.legend([[Patch(**_FILLS[key], label=key) for key in _FILLS]])
+    page.legend([[Patch(**patch, label=words) for words, patch in _CHANGES.items()]])
     rows = [_rows(diff, level) for diff, level in panels]
     column = page.panels([_ROW * len(level_rows) for level_rows in rows])[:, 0]
     for axes, (diff, level), of_level in zip(column, panels, rows, strict=True):
         page.heading(axes, drawable(_heading(diff, level)), below=drawable(shortened(headline(diff), 9.0, page.room)))
-        axes.set_ylim(len(of_level), 0)
-        axes.set_yticks(
-            [place + 0.5 for place in range(len(of_level))],
-            names := [shortened(drawable(row.label), LEGEND, _LONGEST_LABEL) for row in of_level],
-            size=LEGEND,
-            color=INK,
-        )
-        axes.grid(visible=False, axis="y")
-        axes.spines[:].set_visible(False)
-        axes.spines["left"].set_visible(True)
+        names = [shortened(drawable(row.label), LEGEND, _LONGEST_LABEL) for row in of_level]
+        name_rows(axes, names)
         _draw(axes, of_level, page.room - max(text_width(name, LEGEND) for name in names))
     return page.settle()
 
 
-_FILLS: dict[str, dict[str, Any]] = {
-    "slower": {"facecolor": LOSS, "edgecolor": ON_DARK, "hatch": "/////", "linewidth": 0},
-    "faster": {"facecolor": GAIN, "edgecolor": "none", "linewidth": 0},
-    "slower, may be nothing": {"facecolor": LOSS_PALE, "edgecolor": LOSS, "hatch": "/////", "linewidth": 0},
-    "faster, may be nothing": {"facecolor": GAIN_PALE, "edgecolor": "none", "linewidth": 0},
+_CHANGES: dict[str, dict[str, Any]] = {
+    word + ("" if sure else ", may be nothing"): change_patch(better=word == "faster", sure=sure)
+    for sure in (True, False)
+    for word in ("slower", "faster")
 }
 _STEP: dict[str, Any] = {"facecolor": OTHER, "edgecolor": "none", "linewidth": 0}
 
@@ -115,7 +106,7 @@ def _times(part: Part) -> str:
 
 
 def _fill(part: Part) -> dict[str, Any]:
-    return _FILLS[("slower" if part.change_s > 0 else "faster") + ("" if part.decided else ", may be nothing")]
+    return _CHANGES[("slower" if part.change_s > 0 else "faster") + ("" if part.decided else ", may be nothing")]
 
 
 def _draw(axes: Axes, rows: Sequence[_Row], width: float) -> None:

@@ -20,7 +20,7 @@ from matplotlib.ticker import EngFormatter, MaxNLocator, NullLocator
 
 from tcbench.analysis.compare import Verdict
 from tcbench.analysis.history import CellHistory, History, Point, Revision
-from tcbench.analysis.summary import CellSummary
+from tcbench.analysis.summary import CellSummary, Setting
 from tcbench.core.errors import SelectionError
 from tcbench.present.charts.inline import tooltip
 from tcbench.present.charts.labels import around, label
@@ -74,12 +74,13 @@ def history_chart(history: History, *, title: str = "Throughput over commits") -
     cells = sorted(first, key=measured.index)
     there = {point.revision for cell in cells for point in cell.points}
     revisions = [revision for revision in newest if revision in there]
-    groups = _groups(cells)
+    groups, common = _groups(cells)
     strips = [(cell, _within(cell, revisions), group) for group in groups for cell in group.cells]
     span = _span([points for _, points, _ in strips])
     width = max(WIDTH, _BESIDE + _PITCH * len(revisions))
     title = marked(title, (cell.environment for cell in history.cells))
-    page = Page(drawable(title), _subtitle(groups, revisions), [*_small_print(history, measured, newest), *more], width)
+    subtitle = " · ".join([*common, counted(len(revisions), "commit")])
+    page = Page(drawable(title), subtitle, [*_small_print(history, measured, newest), *more], width)
     column = page.panels([_STRIP] * len(strips))[:, 0]
     for axes, (cell, points, group) in zip(column, strips, strict=True):
         _frame(axes, cell, points, _limits(points, span), len(revisions))
@@ -123,31 +124,27 @@ def _name_commits(axes: Axes, revisions: Sequence[Revision], pitch: float) -> No
     axes.set_xticks(range(len(revisions)), labels, rotation=90 if upright else 0)
 
 
-def _groups(cells: Sequence[CellHistory]) -> list[_Group]:
-    summaries = {id(cell): _as_summary(cell) for cell in cells}
-    settings = dict.fromkeys(summary.setting for summary in summaries.values())
-    names = provenance_of({s: [x for x in summaries.values() if x.setting == s] for s in settings}).names
-    groups = []
-    for setting in settings:
-        here = [cell for cell in cells if summaries[id(cell)].setting == setting]
-        for batch_size in sorted({cell.cell.batch_size for cell in here}):
-            name = f"batch size {batch_size}" + (f" · {names[setting]}" if names[setting] else "")
-            groups.append(_Group(name, tuple(cell for cell in here if cell.cell.batch_size == batch_size)))
-    return groups
+def _groups(cells: Sequence[CellHistory]) -> tuple[list[_Group], tuple[str, ...]]:
+    """Cells by setting and batch size, and what all settings have in common."""
+    summaries = [_as_summary(cell) for cell in cells]
+    by_setting: dict[Setting, list[CellSummary]] = {}
+    groups: dict[tuple[Setting, int], list[CellHistory]] = {}
+    for cell, summary in sorted(zip(cells, summaries, strict=True), key=lambda pair: pair[0].cell.batch_size):
+        groups.setdefault((summary.setting, cell.cell.batch_size), []).append(cell)
+    for summary in summaries:
+        by_setting.setdefault(summary.setting, []).append(summary)
+    provenance = provenance_of(by_setting)
+    return [
+        _Group(
+            " · ".join(filter(None, [f"batch size {size}", provenance.names[setting]])), tuple(groups[setting, size])
+        )
+        for setting, size in sorted(groups, key=lambda key: list(by_setting).index(key[0]))
+    ], provenance.common
 
 
 def _as_summary(cell: CellHistory) -> CellSummary:
     """As far as a setting and its name need it."""
     return CellSummary(cell.cell, cell.machine, cell.environment, "ok", None, 0, 0)
-
-
-def _subtitle(groups: Sequence[_Group], revisions: Sequence[Revision]) -> str:
-    summaries = [_as_summary(cell) for group in groups for cell in group.cells]
-    settings: dict[object, list[CellSummary]] = {}
-    for summary in summaries:
-        settings.setdefault(summary.setting, []).append(summary)
-    common = provenance_of(settings).common  # type: ignore[arg-type]
-    return " · ".join([*common, counted(len(revisions), "commit")])
 
 
 def _small_print(history: History, cells: Sequence[CellHistory], revisions: Sequence[Revision]) -> list[str]:

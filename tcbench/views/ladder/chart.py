@@ -19,8 +19,8 @@ from tcbench.analysis.ladder import Climb, LadderLike, LadderStep, climbs
 from tcbench.analysis.summary import CellSummary, Setting
 from tcbench.core.errors import SelectionError
 from tcbench.present.charts.inline import tooltip
-from tcbench.present.charts.page import Page, put, rates
-from tcbench.present.charts.palette import GAIN, GAIN_PALE, INK, LOSS, LOSS_PALE, ON_DARK, QUIET, fill
+from tcbench.present.charts.page import Page, name_rows, put, rates
+from tcbench.present.charts.palette import INK, QUIET, change_patch, fill
 from tcbench.present.charts.provenance import by_setting, first_panels, provenance_of, small_print
 from tcbench.present.charts.text import (
     LABEL,
@@ -82,14 +82,9 @@ def ladder_chart(
             axes.remove()
         for axes, climb in zip(row, block.climbs, strict=False):
             axes.set_title(f"batch size {climb.batch_size}", loc="left", color=QUIET)
-            axes.set_ylim(len(block.labels), 0)
-            axes.set_yticks([])
-            axes.spines[:].set_visible(False)
-            axes.spines["left"].set_visible(True)
+            name_rows(axes, block.labels)
+            axes.tick_params(axis="y", labelleft=axes is row[0])
             _draw_waterfall(axes, climb, scale)
-        places = [i + 0.5 for i in range(len(block.labels))]
-        row[0].set_yticks(places, block.labels, size=LEGEND, color=INK)
-        row[0].grid(visible=False, axis="y")
     grid[-1][len(blocks[-1].climbs) - 1].set_xlabel(f"{unit} · Better ⟶", loc="right", color=INK)
     return page.settle()
 
@@ -144,7 +139,9 @@ def _draw_waterfall(axes: Axes, climb: Climb, scale: _Scale) -> None:
         level = step.after.value
         start, end = sorted((step.before.value if step.before else 0.0, level))
         figures = f"{number(level)} {climb.setting[1].unit}/s\n{_step_words(step)}"
-        style = _delta_style(step) if step.before else fill(step.config).patch
+        style = fill(step.config).patch
+        if step.before and step.ratio:
+            style = change_patch(better=step.ratio.value >= 1, sure=not step.unsure)
         _draw_bar(axes, row, start, end, style, f"{step.config}, batch size {climb.batch_size}\n{figures}")
         _place(axes, _step_words(step), end, row, scale, QUIET if step.unsure else INK)
         below = next((j for j in range(row + 1, len(climb.steps)) if climb.steps[j].after), len(climb.steps))
@@ -179,16 +176,6 @@ def _total(climb: Climb) -> str:
         return ""
     total = number(top.after.value)
     return f"{total}  {factor(climb.total.value)}" if climb.total else total
-
-
-def _delta_style(step: LadderStep) -> dict[str, Any]:
-    """Gains green, losses purple and hatched; pale when the step is unsure."""
-    assert step.ratio is not None
-    unsure = step.unsure
-    if step.ratio.value >= 1:
-        return {"facecolor": GAIN_PALE if unsure else GAIN, "edgecolor": "none", "linewidth": 0}
-    colour, lines = (LOSS_PALE, LOSS) if unsure else (LOSS, ON_DARK)
-    return {"facecolor": colour, "edgecolor": lines, "hatch": "/////", "linewidth": 0}
 
 
 def _place(axes: Axes, text: str, value: float, row: int, scale: _Scale, colour: str) -> None:

@@ -23,7 +23,7 @@ from tcbench.present.charts.inline import tooltip
 from tcbench.present.charts.labels import around, label
 from tcbench.present.charts.page import Page, put
 from tcbench.present.charts.palette import INK, OTHER, PAPER, PHASE_COLOURS, QUIET
-from tcbench.present.charts.text import DPI, LABEL, LEGEND, drawable, shortened
+from tcbench.present.charts.text import DPI, LABEL, drawable
 from tcbench.present.format import number
 from tcbench.present.simulated import marked
 
@@ -67,8 +67,7 @@ def roofline_chart(rooflines: Sequence[CellRoofline]) -> Figure:
     page = Page(title, f"{ceilings.device_name} · ceilings: {ceilings.says}", notes)
     page.legend([[Patch(color=PHASE_COLOURS.get(phase, OTHER), label=phase) for phase in phases]])
     if cells:
-        words = [shortened(drawable(cell), LEGEND, page.room) for cell in cells]
-        entries = [Line2D([], [], linestyle="none", label=text) for text in words]
+        entries = [Line2D([], [], linestyle="none", label=drawable(cell)) for cell in cells]
         page.legend([entries], handlelength=0, handletextpad=0, labelcolor=QUIET)
     [[axes]] = page.panels([_HEIGHT])
     _frame(axes, rooflines, ceilings, precisions)
