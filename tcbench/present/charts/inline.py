@@ -33,6 +33,10 @@ _PAGE_COLOURS = {
 """Colours that have names on the page; any other has one made of its code."""
 
 
+_HATCH_TILE = 24
+"""Points. All of matplotlib's hatches repeat themselves after 24 divided by their density."""
+
+
 def tooltip(artist: Artist, *texts: str) -> None:
     """Give an artist that stands in a figure a tooltip on the page: what is seen on it, line by line divided by "\\n".
 
@@ -65,8 +69,13 @@ def svg(figure: Figure, *, label: str, prefix: str, trim: float = 0.0) -> str:
     for element in root.iter():
         element.tag = element.tag.rpartition("}")[2]
     _write_tooltips(root, _TOOLTIPS.get(figure, {}))
+    for pattern in root.iter("pattern"):
+        _crop(pattern)
     for element in root.iter():
         _rewrite(element, prefix)
+        element.tail = None
+        if element.tag in ("svg", "g", "defs", "pattern"):
+            element.text = None
     root.attrib |= {"role": "img", "aria-label": label, "stroke-linejoin": "round", "fill": "var(--ink)"}
     return ET.tostring(root, encoding="unicode")
 
@@ -127,3 +136,19 @@ def _rewrite(element: ET.Element, prefix: str) -> None:
             element.set(name, f"url(#{prefix}-{value[5:]}")
         elif name in ("fill", "stroke") and value.startswith("#"):
             element.set(name, variable(value))
+        elif name in ("d", "x", "y", "transform"):  # a hundredth of a point is enough
+            numbers = re.sub(r"\d+\.\d+", lambda match: f"{float(match[0]):.2f}".rstrip("0").rstrip("."), value)
+            element.set(name, " ".join(numbers.split()))
+
+
+def _crop(pattern: ET.Element) -> None:
+    """Cut a hatch's tile of 72 points to what repeats itself: hundreds of circles would be most of a page."""
+    ground, marks = pattern
+    for element in (pattern, ground):
+        element.attrib |= {"width": f"{_HATCH_TILE}", "height": f"{_HATCH_TILE}"}
+    marks.set("d", "".join(filter(_meets_tile, re.findall(r"M[^M]*", marks.attrib["d"]))))
+
+
+def _meets_tile(subpath: str) -> bool:
+    numbers = [float(number) for number in re.findall(r"-?[\d.]+", subpath)]
+    return all(min(along) < _HATCH_TILE + 1 and max(along) > -1 for along in (numbers[::2], numbers[1::2]))
