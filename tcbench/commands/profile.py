@@ -301,10 +301,11 @@ def _stem(folder: Path, cell: Cell, what: str = "profile") -> Path:
 
 def _picture(timelines: Sequence[Timeline], path: Path) -> list[Path]:
     """The picture; none, with a note, where it cannot be drawn."""
-    from tcbench.views.timeline import chart as pictures
+    from tcbench.present.charts.files import save
+    from tcbench.views.timeline.chart import timeline_chart
 
     try:
-        pictures.draw(timelines, path)
+        save(timeline_chart(timelines), path)
     except TcbenchError as error:
         typer.echo(f"note: no picture: {error}", err=True)
         return []

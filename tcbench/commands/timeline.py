@@ -47,19 +47,19 @@ def timeline(
     """Draw what ran when: IO threads, the CPU's phases, the GPU's work and its gaps; several cells under each other."""
     part = None if zoom is None else window(zoom)
 
-    from tcbench.present.charts.files import check_path
+    from tcbench.present.charts.files import check_path, save
 
     if output is not None:
         check_path(output)
 
     from tcbench import tracing
     from tcbench.present.results import newest_timeline, place
-    from tcbench.views.timeline.chart import draw
+    from tcbench.views.timeline.chart import timeline_chart
 
     files = files or [newest_timeline(out)]
     timelines = [one for file in files for one in tracing.read(file)]
     output = place(output, files, "timeline.png")
-    draw(timelines, output, part, steps, step=step, remedy=ANOTHER_FILE)
+    save(timeline_chart(timelines, part, steps, step=step), output, ANOTHER_FILE)
     typer.echo(f"wrote {output}")
 
 

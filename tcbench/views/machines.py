@@ -17,19 +17,19 @@ from tcbench.present.charts.provenance import by_setting, provenance_of
 from tcbench.present.charts.text import config_name, drawable
 
 BASE, BEST = "fp32", "best"
-MAX_CONFIGS = 12
 
 
 def machines_chart(summaries: Sequence[CellSummary], configs: Sequence[str] = (BASE, BEST)) -> Figure:
     """A panel per config with a group per batch size, in which each machine (or other setting) has a bar of its own
     colour. "best" is the fastest config of each machine at each batch size, whatever its dtype.
 
-    Raises SelectionError when there is nothing to draw, too many settings or configs.
+    Raises SelectionError when there is nothing to draw or there are more settings than colours.
     """
     settings = by_setting(summaries, "results")
-    if len(configs) > MAX_CONFIGS:
+    if len(settings) > len(SERIES):
         raise SelectionError(
-            f"{len(configs)} configs do not fit in one chart (at most {MAX_CONFIGS}); choose with --config"
+            f"results of {len(settings)} different settings (machine, device, input, commit, ...) do not fit beside "
+            f"each other (at most {len(SERIES)}); name fewer files"
         )
     provenance = provenance_of(settings)
     fills = dict(zip(settings, SERIES, strict=False))

@@ -95,5 +95,6 @@ def test_nothing_to_plot_and_too_much_are_one_clear_line() -> None:
         machines_chart([])
     with pytest.raises(SelectionError, match="no results of bf16 to plot"):
         machines_chart(several(2), ["bf16"])
-    with pytest.raises(SelectionError, match="13 configs do not fit"):
-        machines_chart(several(1), [f"c{n}" for n in range(13)])
+    records = [make_record(cell=make_cell(seed=seed)) for seed in range(9)]
+    with pytest.raises(SelectionError, match="9 different settings"):
+        machines_chart(summarise(records))

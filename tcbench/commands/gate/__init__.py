@@ -6,7 +6,6 @@ import contextlib
 import shlex
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 

@@ -19,9 +19,8 @@ from tcbench.analysis.summary import CellSummary, Setting
 from tcbench.present.charts.inline import tooltip
 from tcbench.present.charts.page import MARGIN, WIDTH, Page, put, rates
 from tcbench.present.charts.palette import INK, PAPER, QUIET, Fill, fill
-from tcbench.present.charts.provenance import provenance_of, small_print
+from tcbench.present.charts.provenance import first_panels, provenance_of, small_print
 from tcbench.present.charts.text import (
-    DPI,
     LABEL,
     LEGEND,
     WORDS,
@@ -37,7 +36,7 @@ from tcbench.present.format import limits, number
 from tcbench.present.naming import rate_unit
 from tcbench.present.simulated import marked
 
-_BESIDE_BARS = 2 * MARGIN + 0.85  # inches for margins, the axis' name and its numbers
+_AXIS = 0.85  # inches for the axis' name and its numbers
 _BAR_GAP = 0.8  # between groups, in bars
 _MIN_REACH = 7  # bars are no wider than if there were so many
 _MIN_PITCH = 0.105  # inches from bar to bar; below, labels in place of bars would touch
@@ -112,25 +111,23 @@ def panel_chart(
 ) -> Figure:
     """A page of panels. `rows` are the legend's and hold (config, words), `fill_of` fills its swatches; the small print
     says `common` of all panels. `axis` names what groups differ by."""
+    panels, more = first_panels(panels, lambda panel: panel.name, "--config, or name fewer files")
     everything = [bar.summary for panel in panels for group in panel.groups for bar in group.bars if bar.summary]
     small = small_print(everything, common, whiskers=True)
     if any(words.startswith("+") for row in rows for _, words in row):
         small += " · + adds to the config on its left"
-    least_width = _BESIDE_BARS + _MIN_PITCH * max(_pitches(panel.groups) for panel in panels)
+    least_width = 2 * MARGIN + _AXIS + _MIN_PITCH * max(_pitches(panel.groups) for panel in panels)
     title = marked(title, (summary.environment for summary in everything))
-    page = Page(heading(title, everything[0].cell.scenario), subtitle, [*notes, small], max(WIDTH, least_width))
+    page = Page(heading(title, everything[0].cell.scenario), subtitle, [*notes, *more, small], max(WIDTH, least_width))
     page.legend([[Patch(label=words, **fill_of(config).patch) for config, words in row] for row in rows])
     height = 3.3 if len(panels) == 1 else 2.4
     column = page.panels([height] * len(panels))[:, 0]
-    frames = [_frame(axes, panel.groups, height) for axes, panel in zip(column, panels, strict=True)]
     for axes, panel in zip(column, panels, strict=True):
         page.heading(axes, "\n".join(wrapped(panel.name, LABEL, page.room, bold=True)))
         axes.set_ylabel(f"Better ⟶\n{rate_unit(summary.cell for summary in everything)}", color=INK)
+        _draw_panel(axes, panel.groups, page.room - _AXIS, height)
     column[-1].set_xlabel(axis)
-    page.settle()
-    for axes, (places, ceiling) in zip(column, frames, strict=True):
-        _draw_bars(axes, places, ceiling)
-    return page.figure
+    return page.settle()
 
 
 def batch_sizes_of(summaries: Iterable[CellSummary]) -> list[int]:
@@ -148,8 +145,8 @@ def _pitches(groups: Sequence[Group]) -> float:
     return sum(len(group.bars) for group in groups) + _BAR_GAP * len(groups)
 
 
-def _frame(axes: Axes, groups: Sequence[Group], height: float) -> tuple[list[tuple[float, Bar]], float]:
-    """Both axes of a panel `height` inches high; returns each bar with its place, and where bars and whiskers end."""
+def _draw_panel(axes: Axes, groups: Sequence[Group], width: float, height: float) -> None:
+    """Bars on axes of so many inches; or, upright in their places, why there are none."""
     reach = max(_pitches(groups), _MIN_REACH)
     places, ticks, x = [], [], (reach - _pitches(groups) + _BAR_GAP) / 2
     for group in groups:
@@ -165,14 +162,8 @@ def _frame(axes: Axes, groups: Sequence[Group], height: float) -> tuple[list[tup
     axes.spines["left"].set_visible(False)
     axes.tick_params(axis="y", labelsize=LABEL)
     rates(axes.yaxis, ceiling / (1 - words_height / height))
-    return places, ceiling
-
-
-def _draw_bars(axes: Axes, places: Sequence[tuple[float, Bar]], ceiling: float) -> None:
-    """Bars; or, upright in their places, why there are none."""
-    width, height = axes.bbox.width / DPI, axes.bbox.height / DPI
-    pitch = width / axes.get_xlim()[1]
-    _draw_measured(axes, [(x, bar, bar.images_per_s) for x, bar in places if bar.images_per_s], ceiling, pitch)
+    pitch, point = width / reach, ceiling / (height - words_height) / 72
+    _draw_measured(axes, [(x, bar, bar.images_per_s) for x, bar in places if bar.images_per_s], ceiling, pitch, point)
     for x, bar in places:
         if bar.images_per_s is None:
             size = min(LEGEND, pitch * 72 / 1.3)
@@ -190,8 +181,11 @@ def _ceiling(intervals: Sequence[Interval]) -> float:
     return max(min(interval.high, 1.5 * highest) for interval in intervals)
 
 
-def _draw_measured(axes: Axes, bars: Sequence[tuple[float, Bar, Interval]], ceiling: float, pitch: float) -> None:
-    """Bars with their whiskers and, where there is room (`pitch`: inches from bar to bar), their values."""
+def _draw_measured(
+    axes: Axes, bars: Sequence[tuple[float, Bar, Interval]], ceiling: float, pitch: float, point: float
+) -> None:
+    """Bars with their whiskers and, where there is room, their values. `pitch`: inches from bar to bar; `point`: what
+    one point is in images/s."""
     if not bars:
         return
     fills = [bar.fill or fill(bar.config) for _, bar, _ in bars]
@@ -219,7 +213,6 @@ def _draw_measured(axes: Axes, bars: Sequence[tuple[float, Bar, Interval]], ceil
         axes.plot(cut, [ceiling] * len(cut), "^", markersize=4, color=INK, zorder=3, clip_on=False)
     words = ["\n".join(filter(None, [bar.note, number(interval.value)])) for _, bar, interval in bars]
     fits = [max(text_width(line, WORDS) for line in text.split("\n")) <= 0.98 * pitch for text in words]
-    point = axes.get_ylim()[1] / (axes.bbox.height / DPI * 72)  # in images/s
     for x, value, rise, text, fit in zip(xs, values, above, words, fits, strict=True):
         if fit:  # above the whisker, which it would hide
             put(axes, text, (x, value), (0, rise / point + 2.5), size=WORDS, va="bottom", linespacing=1.05)

@@ -1,14 +1,13 @@
 """The page of a chart: its title and legend above the panels, its small print below, and room for all of it.
 
-Everything is measured by matplotlib, and the page grows until each panel is as high as was asked for. No pyplot: a
-figure here belongs to nobody else. Knows nothing of results or of what stands in a panel.
+matplotlib's constrained layout makes room for labels, and the page grows until each panel is as high as was asked for.
+No pyplot: a figure here belongs to nobody else. Knows nothing of results or of what stands in a panel.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.legend import Legend
 from matplotlib.lines import Line2D
 from matplotlib.text import Text
@@ -30,6 +30,7 @@ from tcbench.present.charts.text import (
     SUBTITLE,
     TITLE,
     drawable,
+    shortened,
     text_width,
     wrapped,
     wrapped_facts,
@@ -37,9 +38,6 @@ from tcbench.present.charts.text import (
 
 WIDTH, MARGIN = 10.0, 0.35
 """Inches; a page may be wider."""
-
-TITLE_Y = 1.0
-"""Of titles above axes without tick labels there; matplotlib would measure all ticks before it comes to the same."""
 
 GROUND = {"facecolor": PAPER, "edgecolor": "none", "pad": 0.4}
 """Behind words, so that the grid does not run through them."""
@@ -63,34 +61,27 @@ class Page:
         self._below = [
             self._text(wrapped_facts(note, SMALL, self.room), fontsize=SMALL, color=QUIET) for note in small_print
         ]
-        self._bands: list[_Band] = []
         self._headings: list[Text] = []
 
     def _text(self, lines: Sequence[str], **properties: Any) -> Text:
         return self.figure.text(0, 0, "\n".join(lines), va="top", linespacing=_SPACING, **properties)
 
     def panels(self, heights: Sequence[float], columns: int = 1) -> Any:
-        """Axes in rows of these heights (inches), an array shaped (rows, columns); below those asked for before."""
-        grid = np.empty((len(heights), columns), dtype=object)
-        for place in np.ndindex(grid.shape):
-            grid[place] = self.figure.add_axes((0.1, 0.1, 0.8, 0.8))
-        self._bands.append(_Band(grid, heights))
-        return grid
+        """Axes in rows of these heights (inches), an array shaped (rows, columns)."""
+        self._heights = heights
+        self._grid = self.figure.subplots(len(heights), columns, squeeze=False, height_ratios=heights)
+        return self._grid
 
-    def heading(self, axes: Axes, name: str, beside: str = "", below: str = "", *, over_ticks: bool = False) -> None:
-        """Above an axes, from the page's margin on: its name in bold, words at the right end, and quiet lines below.
-
-        `over_ticks`: the axes has tick labels above it, and matplotlib looks for the place above those.
-        """
-        y = None if over_ticks else TITLE_Y
+    def heading(self, axes: Axes, name: str, beside: str = "", below: str = "") -> None:
+        """Above an axes, from the page's margin on: its name in bold, words at the right end, and quiet lines below."""
         under = "\n" * (below.count("\n") + 1) if below else ""
-        self._headings.append(axes.set_title(name + under, loc="center", ha="left", weight="bold", y=y))
+        self._headings.append(axes.set_title(name + under, loc="center", ha="left", weight="bold"))
         if beside:
             # The first line of a name of several.
             lines = "\n" * name.count("\n") + under
-            axes.set_title(beside + lines, loc="right", weight="bold", y=y)
+            axes.set_title(beside + lines, loc="right", weight="bold")
         if below:
-            self._headings.append(axes.set_title(below, loc="left", fontsize="medium", color=QUIET, y=y))
+            self._headings.append(axes.set_title(below, loc="left", fontsize="medium", color=QUIET))
 
     def legend(self, rows: Sequence[Sequence[Artist]], **options: Any) -> None:
         """Entries by their labels: a line per row, its columns aligned, where the page is wide enough; else as many
@@ -120,33 +111,31 @@ class Page:
         # Words come last: matplotlib leaves out labels that begin with an underscore.
         legend = self.figure.legend(handles, ["…"] * len(handles), loc="upper left", ncols=columns, **options)
         for text, label in zip(legend.get_texts(), labels, strict=True):
-            text.set_text(label)
+            text.set_text(shortened(label, LEGEND, self.room - 0.3))
         return legend
 
     def settle(self) -> Figure:
-        """Lay everything out, with panels as high as asked and as wide as their labels leave; returns the figure.
-
-        matplotlib's "constrained layout" comes to the same, but its solver needs a minute for the 160 panels of a
-        history. Here heights are known, so that margins can be added up.
-        """
-        for axes in self.figure.axes:
-            for axis in (axes.xaxis, axes.yaxis):
-                if not axis.label.get_text():
-                    axis.set_label_coords(0, 0)  # or all ticks are measured once more, for a name that is not there
+        """Lay everything out, with panels as high as asked and as wide as their labels leave; returns the figure."""
         above = sum(_height(artist) + _GAP for artist in self._above) + MARGIN + _GAP
         below = sum(_height(artist) for artist in self._below) + MARGIN
-        margins = [band.margins() for band in self._bands]
-        heights = [band.height(margin) for band, margin in zip(self._bands, margins, strict=True)]
-        page_height = above + sum(heights) + below
-        self.figure.set_size_inches(self.figure.get_figwidth(), page_height)
-        y = page_height - above
-        for band, margin, height in zip(self._bands, margins, heights, strict=True):
-            band.place(margin, y, self.room)
-            y -= height
+        width, height = self.figure.get_figwidth(), above + below + sum(self._heights) + 8 * len(self._heights)
+        for _ in range(2):  # what labels take above and below panels is known after the first
+            self.figure.set_size_inches(width, height)
+            left, foot = (MARGIN - _BETWEEN / 2) / width, below / height
+            layout = ConstrainedLayoutEngine(
+                w_pad=_BETWEEN / 2,
+                h_pad=_BETWEEN / 2,
+                rect=(left, foot, 1 - 2 * left, 1 - foot - above / height),
+            )
+            layout.execute(self.figure)
+            height += sum(self._heights) - sum(axes.bbox.height for axes in self._grid[:, 0]) / DPI
+            height = round(height, 3)
+        for axes in self.figure.axes:  # the solver's last digits differ from one process to the next
+            axes.set_position(np.round(axes.get_position().bounds, 6).tolist())
         for text in self._headings:
             assert text.axes is not None
             text.set_x((MARGIN * DPI - text.axes.bbox.x0) / text.axes.bbox.width)
-        self._stack(self._above, page_height - MARGIN, _GAP)
+        self._stack(self._above, self.figure.get_figheight() - MARGIN, _GAP)
         self._stack(self._below, below, 0)
         return self.figure
 
@@ -160,43 +149,6 @@ class Page:
             else:
                 artist.set_bbox_to_anchor(place, self.figure.transFigure)
             top -= _height(artist) + gap
-
-
-@dataclass(frozen=True)
-class _Band:
-    """Panels in rows and columns that line up, each with the room around it that its labels take."""
-
-    grid: Any
-    heights: Sequence[float]
-
-    def margins(self) -> Any:
-        """Inches left, below, right and above each panel, shaped (rows, columns, 4)."""
-        margins = np.zeros((*self.grid.shape, 4))
-        for place, axes in np.ndenumerate(self.grid):
-            if axes.figure is not None:  # it was removed otherwise
-                outer = axes.get_tightbbox(for_layout_only=True).extents
-                margins[place] = (axes.bbox.extents - outer) * (1, 1, -1, -1) / DPI
-        return margins
-
-    def height(self, margins: Any) -> float:
-        """Inches."""
-        return float(sum(self.heights) + margins[..., (1, 3)].max(axis=1).sum() + _BETWEEN * len(self.heights))
-
-    def place(self, margins: Any, top: float, room: float) -> None:
-        """From `top` inches above the page's foot on, `room` inches wide."""
-        left, right = margins[..., 0].max(axis=0), margins[..., 2].max(axis=0)
-        foot, head = margins[..., 1].max(axis=1), margins[..., 3].max(axis=1)
-        width = (room - (left + right).sum() - _BETWEEN * (len(left) - 1)) / len(left)
-        y = top
-        for row, height, over, under in zip(self.grid, self.heights, head, foot, strict=True):
-            y -= over + height
-            x = MARGIN
-            for axes, before, after in zip(row, left, right, strict=True):
-                page_width, page_height = axes.get_figure().get_size_inches() if axes.figure else (1, 1)
-                x += before
-                axes.set_position((x / page_width, y / page_height, width / page_width, height / page_height))
-                x += width + after + _BETWEEN
-            y -= under + _BETWEEN
 
 
 def _height(artist: Text | Legend) -> float:
@@ -216,6 +168,21 @@ def put(
     words = axes.annotate(text, at, offset, coordinates, "offset points", annotation_clip=False)
     words.set(**{"color": INK, "ha": "center", "va": "center", "zorder": 4, "bbox": GROUND} | style)
     return words
+
+
+def set_ticks(axis: Axis, values: Sequence[float], write: Callable[[float], str]) -> None:
+    """Ticks at these values of an axis, and none between."""
+    axis.set_ticks(values, list(map(write, values)))
+    axis.set_ticks([], minor=True)
+
+
+def name_rows(axes: Axes, labels: Sequence[str]) -> None:
+    """Axes of bars that lie below each other, one unit high each, by these names."""
+    axes.set_ylim(len(labels), 0)
+    axes.set_yticks([row + 0.5 for row in range(len(labels))], labels, size=LEGEND, color=INK)
+    axes.grid(visible=False, axis="y")
+    axes.spines[:].set_visible(False)
+    axes.spines["left"].set_visible(True)
 
 
 def rates(axis: Axis, top: float) -> None:

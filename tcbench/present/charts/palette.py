@@ -55,10 +55,19 @@ _POINTS = ("..", "oo", "**", "O")
 """Added to a hatch, lines to points and points to lines, so that the two never make up a third rung's."""
 
 INK, QUIET, FAINT, PAPER = "#1a1a1a", "#595959", "#d9d9d9", "#ffffff"
-ON_LIGHT = "#111111"
-"""Words on a light fill: on a dark page INK turns light, and the fill does not turn dark."""
+ON_LIGHT, ON_DARK = "#111111", "#fefefe"
+"""Words and hatches on a light fill and on a dark one, almost INK and PAPER: on a dark page INK turns light, and the
+fill does not turn dark."""
 GAIN, LOSS = "#009e73", "#8e2a6b"
 GAIN_PALE, LOSS_PALE = "#a6dccb", "#c993b8"
+
+
+def change_patch(*, better: bool, sure: bool) -> dict[str, Any]:
+    """How a gain or a loss is filled, as a matplotlib patch's properties; pale where it may be nothing."""
+    if better:
+        return {"facecolor": GAIN if sure else GAIN_PALE, "edgecolor": "none", "linewidth": 0}
+    colour, lines = (LOSS, ON_DARK) if sure else (LOSS_PALE, LOSS)
+    return {"facecolor": colour, "edgecolor": lines, "hatch": "/////", "linewidth": 0}
 
 
 @dataclass(frozen=True)
@@ -72,7 +81,9 @@ class Fill:
     def hatch_colour(self) -> str:
         """White on dark fills, dark on light ones."""
         red, green, blue = (int(self.colour[i : i + 2], 16) for i in (1, 3, 5))
-        return "#ffffff" if 0.299 * red + 0.587 * green + 0.114 * blue < 140 else "#333333"
+        if 0.299 * red + 0.587 * green + 0.114 * blue < 140:
+            return ON_DARK
+        return INK if self.colour == PAPER else ON_LIGHT
 
     @property
     def edge_colour(self) -> str:

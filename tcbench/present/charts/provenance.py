@@ -5,9 +5,10 @@ Owns how summaries part into settings and how those are named. Knows nothing of 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from tcbench.analysis.summary import CellSummary, Setting
 from tcbench.core.errors import SelectionError
@@ -17,9 +18,13 @@ from tcbench.present.busy import busy_line
 from tcbench.present.charts.text import drawable
 from tcbench.present.format import counted, libraries
 from tcbench.present.naming import project_name, stack_name, tcbench_name
+from tcbench.present.sides import several
 from tcbench.present.simulated import emulated, lines
 
-MAX_PANELS = 8
+P = TypeVar("P")
+
+MAX_PANELS = 12
+"""Of a picture; what else there is stands in its small print."""
 
 _INPUTS = {
     "generated": "generated JPEGs",
@@ -42,27 +47,22 @@ class Provenance:
 
 
 def by_setting(summaries: Sequence[CellSummary], what: str) -> dict[Setting, list[CellSummary]]:
-    """Summaries by setting. Raises SelectionError when there are none or too many for one chart."""
+    """Summaries by setting. Raises SelectionError when there are none."""
     if not summaries:
         raise SelectionError(f"no {what} to plot; `tcbench run` makes some")
     settings: dict[Setting, list[CellSummary]] = {}
     for summary in summaries:
         settings.setdefault(summary.setting, []).append(summary)
-    if len(settings) > MAX_PANELS:
-        facts = (
-            ("machine", {setting.machine for setting in settings}),
-            ("device", {setting.cell.device for setting in settings}),
-            ("scenario", {setting.cell.scenario for setting in settings}),
-            ("network", {(setting.cell.model, setting.cell.variant) for setting in settings}),
-            ("image size", {setting.cell.image_size for setting in settings}),
-            ("input", {setting.cell.input for setting in settings}),
-            ("commit", {(code.project, code.commit) for setting in settings for code in setting.codes}),
-            ("library stack", {code.beneath for setting in settings for code in setting.codes}),
-        )
-        differing = ", ".join(counted(len(values), name) for name, values in facts if len(values) > 1)
-        of = f"{len(settings)} settings" + (f" ({differing})" if differing else "")
-        raise SelectionError(f"results of {of} do not fit in one chart (at most {MAX_PANELS})")
     return settings
+
+
+def first_panels(
+    panels: Sequence[P], name: Callable[[P], str], how: str, most: int = MAX_PANELS
+) -> tuple[Sequence[P], list[str]]:
+    """As many panels as a picture holds, and the note that names the others and says how to choose them."""
+    others = list(dict.fromkeys(filter(None, map(name, panels[most:]))))
+    note = f"{len(panels) - most} more are not drawn (choose with {how}): {several(others, 6)}"
+    return panels[:most], [drawable(note)] * (len(panels) > most)
 
 
 def provenance_of(settings: dict[Setting, list[CellSummary]]) -> Provenance:

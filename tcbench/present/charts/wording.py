@@ -10,9 +10,6 @@ import re
 from tcbench.analysis.summary import CellSummary
 from tcbench.core.record import Status
 
-_PREFIXES = ((1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""), (1e-3, "m"), (1e-6, "µ"), (1e-9, "n"))
-
-
 _WHY: dict[Status, str] = {
     "ok": "ok",
     "skipped": "skipped",

@@ -18,10 +18,10 @@ from tcbench.analysis.bottleneck import Bottleneck
 from tcbench.analysis.explanation import Explanation
 from tcbench.core.errors import SelectionError
 from tcbench.present.charts.inline import tooltip
-from tcbench.present.charts.page import TITLE_Y, Page, put
+from tcbench.present.charts.page import Page, name_rows, put
 from tcbench.present.charts.palette import INK, OTHER, PHASE_COLOURS, QUIET
-from tcbench.present.charts.provenance import provenance_of, small_print
-from tcbench.present.charts.text import DPI, LEGEND, config_name, drawable, shortened
+from tcbench.present.charts.provenance import first_panels, provenance_of, small_print
+from tcbench.present.charts.text import LEGEND, config_name, drawable, shortened, text_width
 from tcbench.present.charts.wording import ended
 from tcbench.present.format import counted, milliseconds
 from tcbench.present.simulated import marked
@@ -45,43 +45,37 @@ def bottleneck_chart(explanations: Sequence[Explanation], *, title: str = "What 
     if not known:
         raise SelectionError("no profiled pass in these results; nothing to draw")
     cells = {(one.summary.cell.config, one.summary.cell.batch_size): one for one in explanations}
-    batch_sizes = sorted({batch_size for _, batch_size in cells})
+    batch_sizes, more = first_panels(
+        sorted({batch_size for _, batch_size in cells}), lambda batch_size: f"batch size {batch_size}", "--bs"
+    )
     configs = {one.summary.cell.config: one.summary.cell for one in explanations}
     above = [None, *configs.values()]
-    labels = [config_name(config_in_ladder(*pair)) for pair in zip(configs.values(), above, strict=False)]
+    names = [config_name(config_in_ladder(*pair)) for pair in zip(configs.values(), above, strict=False)]
+    labels = [shortened(name, LEGEND, _LONGEST_LABEL) for name in names]
 
     summaries = [one.summary for one in explanations]
     common = provenance_of({summaries[0].setting: summaries}).common
     how = "bars: phases on the host, of the profiled pass · mark: the step of the timed pass"
     facts = small_print(summaries, common, whiskers=True).split(" · ")
     title = marked(title, (summary.environment for summary in summaries))
-    page = Page(title, "", [how, " · ".join(fact for fact in facts if not fact.startswith("whisker:"))])
+    page = Page(title, "", [*more, how, " · ".join(fact for fact in facts if not fact.startswith("whisker:"))])
     names, others = _legend(known)
     page.legend([[Patch(facecolor=PHASE_COLOURS.get(name, OTHER), label=drawable(name)) for name in (*names, *others)]])
     columns = min(_COLUMNS, len(batch_sizes))
     grid = page.panels([_ROW * len(labels)] * math.ceil(len(batch_sizes) / columns), columns)
-    panels = list(zip(batch_sizes, grid.flat, strict=False))
-    for batch_size, axes in panels:
-        axes.set_title(f"batch size {batch_size}", loc="left", color=QUIET, y=TITLE_Y)
-        axes.set_ylim(len(labels) - 0.5, -0.5)
-        axes.set_xticks([0])  # one label is as high as all
-        axes.set_yticks([])
-        axes.grid(visible=False, axis="y")
-        axes.spines[:].set_visible(False)
-        axes.spines["left"].set_visible(True)
-    for axes in grid[:, 0]:
-        texts = [shortened(label, LEGEND, _LONGEST_LABEL) for label in labels]
-        axes.set_yticks(range(len(labels)), texts, size=LEGEND, color=INK)
-    for axes in grid.flat[len(batch_sizes) :]:
-        axes.remove()
-    panels[-1][1].set_xlabel("ms per step", loc="right")
-    page.settle()
     longest_ms = 1e3 * max(max(b.step_s, math.fsum(phase.host_s for phase in b.phases)) for b in known)
-    for batch_size, axes in panels:
-        axes.set_xlim(0, longest_ms / (1 - _VERDICT * DPI / axes.bbox.width))
+    width = (page.room - max(text_width(label, LEGEND) for label in labels)) / columns - 0.3
+    for batch_size, axes in zip(batch_sizes, grid.flat, strict=False):
+        axes.set_title(f"batch size {batch_size}", loc="left", color=QUIET)
+        name_rows(axes, labels)
+        axes.tick_params(axis="y", labelleft=axes in grid[:, 0])
+        axes.set_xlim(0, longest_ms / (1 - _VERDICT / width))
         axes.xaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 2.5, 5, 10]))
         _draw_rows(axes, [cells.get((config, batch_size)) for config in configs], names)
-    return page.figure
+    for axes in grid.flat[len(batch_sizes) :]:
+        axes.remove()
+    grid.flat[len(batch_sizes) - 1].set_xlabel("ms per step", loc="right")
+    return page.settle()
 
 
 def _legend(known: Sequence[Bottleneck]) -> tuple[list[str], list[str]]:
@@ -99,8 +93,9 @@ def _draw_rows(axes: Axes, rows: Sequence[Explanation | None], names: Sequence[s
     """Phases of all rows as one collection: an artist for each would take most of a report's time."""
     blocks: list[tuple[float, float, float]] = []  # row, begin and end in ms
     colours, texts = [], []
-    steps: list[tuple[int, float]] = []  # row, ms
-    for row, one in enumerate(rows):
+    steps: list[tuple[float, float]] = []  # row, ms
+    for place, one in enumerate(rows):
+        row = place + 0.5
         if one is None or one.bottleneck is None:
             put(axes, _why(one), (0, row), (3, 0), ha="left", color=QUIET)
             continue

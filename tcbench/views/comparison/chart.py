@@ -6,14 +6,13 @@ Owns rows, blocks of rows and their axis. Knows nothing of how a verdict came ab
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator, NullLocator
+from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
 from tcbench.analysis.compare import CellComparison, Comparison, Mean, Metric
 from tcbench.analysis.stats import Interval
@@ -22,6 +21,7 @@ from tcbench.core.errors import SelectionError
 from tcbench.present.charts.inline import tooltip
 from tcbench.present.charts.page import Page, put
 from tcbench.present.charts.palette import FAINT, GAIN, INK, LOSS, PAPER, QUIET
+from tcbench.present.charts.provenance import first_panels
 from tcbench.present.charts.text import (
     DPI,
     LABEL,
@@ -64,18 +64,18 @@ def comparison_chart(comparison: Comparison, labels: Labels = UNNAMED, *, title:
         raise SelectionError(
             f"{len(comparison.cells)} cells do not fit in one chart (at most {MAX_ROWS}); compare fewer configs"
         )
-    blocks = _blocks(comparison)
+    blocks, more = first_panels(_blocks(comparison), lambda block: block.title, "--config, or name fewer files")
     scale = _Scale.of(
         [cell.ratio for cell in comparison.cells if cell.ratio], [row.point for b in blocks for row in b.rows]
     )
     compared = "" if labels is UNNAMED else f"{_short(labels.current)} against {_short(labels.base)} · "
     subtitle = drawable(compared + headline(comparison))
-    page = Page(drawable(title or "What got slower?"), subtitle, map(drawable, _small_print(comparison)))
+    page = Page(drawable(title or "What got slower?"), subtitle, [*map(drawable, _small_print(comparison)), *more])
     column = page.panels([block.height for block in blocks])[:, 0]
     figures = 72 * max(text_width(_figures(row), WORDS) for block in blocks for row in block.rows) + 14
     for axes, block in zip(column, blocks, strict=True):
         title_lines = wrapped(block.title, LABEL, page.room, bold=True)
-        page.heading(axes, "\n".join(title_lines), over_ticks=len(block.rows) > _TALL)
+        page.heading(axes, "\n".join(title_lines))
         _frame(axes, block, scale, 1 - comparison.rule.threshold)
         _write_verdicts(axes, block, figures)
     page.settle()
@@ -202,15 +202,6 @@ class _Scale:
         pad = (high / low) ** 0.04
         return _Scale(low / pad, high * pad)
 
-    def ticks(self) -> list[float]:
-        """At most seven, 1 among them."""
-        if self.high / self.low > 5:
-            each = math.ceil(math.log2(self.high / self.low) / 6)
-            values = [2.0 ** (each * n) for n in range(-40, 41)]
-        else:
-            values = list(MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]).tick_values(self.low, self.high))
-        return [value for value in values if self.low <= value <= self.high]
-
 
 def _blocks(comparison: Comparison) -> list[_Block]:
     groups: dict[tuple[str | None, Setting, str], list[CellComparison]] = {}
@@ -273,8 +264,9 @@ def _frame(axes: Axes, block: _Block, scale: _Scale, worst: float) -> None:
     axes.set_xscale("log")
     axes.set_xlim(scale.low, scale.high)
     axes.set_ylim(block.height, 0)
-    ticks = scale.ticks()
-    axes.set_xticks(ticks, [f"{value:.4g}" for value in ticks])
+    wide = scale.high / scale.low > 5
+    axes.xaxis.set_major_locator(LogLocator(2, numticks=6) if wide else MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]))
+    axes.xaxis.set_major_formatter("{x:.4g}")
     axes.xaxis.set_minor_locator(NullLocator())
     axes.tick_params(axis="x", labeltop=len(block.rows) > _TALL)
     better = "current / base · Better ⟶" if block.metric.more_is_better else "⟵ Better · current / base"

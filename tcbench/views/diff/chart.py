@@ -17,10 +17,10 @@ from matplotlib.ticker import MaxNLocator
 from tcbench.analysis.diff import Diff, Level, Part
 from tcbench.core.errors import SelectionError
 from tcbench.present.charts.inline import tooltip
-from tcbench.present.charts.page import Page, put
-from tcbench.present.charts.palette import GAIN, GAIN_PALE, INK, LOSS, LOSS_PALE, OTHER, PAPER, QUIET
-from tcbench.present.charts.provenance import MAX_PANELS
-from tcbench.present.charts.text import DPI, LEGEND, WORDS, drawable, shortened, text_width
+from tcbench.present.charts.page import Page, name_rows, put
+from tcbench.present.charts.palette import INK, OTHER, QUIET, change_patch
+from tcbench.present.charts.provenance import first_panels
+from tcbench.present.charts.text import LEGEND, WORDS, drawable, shortened, text_width
 from tcbench.present.format import milliseconds
 from tcbench.present.sides import UNNAMED, Labels
 from tcbench.present.simulated import marked
@@ -36,47 +36,33 @@ _CUT_BELOW = 0.8
 def diff_chart(diffs: Sequence[Diff], labels: Labels = UNNAMED, *, title: str = "Why the step changed") -> Figure:
     """A panel per pair of cells and level (phases, layers, kernels), each with a scale of its own. Raises
     SelectionError for nothing to draw, or more than fits."""
-    panels = [(diff, level) for diff in diffs for level in diff.levels]
-    if not panels:
+    levels = [(diff, level) for diff in diffs for level in diff.levels]
+    if not levels:
         raise SelectionError("no phases on either side; nothing to draw")
-    if len(panels) > MAX_PANELS:
-        raise SelectionError(f"{len(panels)} waterfalls do not fit in one chart (at most {MAX_PANELS}); name one cell")
+    panels, more = first_panels(levels, lambda panel: _heading(*panel), "--config or --bs")
     both = [side for diff in diffs for side in (diff.base, diff.current)]
     timelines = any(len(diff.levels) > 1 for diff in diffs)
-    small = [f"base: {labels.base} · current: {labels.current}", *notes(diffs, timelines), *simulated(diffs)]
+    small = [f"base: {labels.base} · current: {labels.current}", *notes(diffs, timelines), *simulated(diffs), *more]
     page = Page(
         drawable(marked(title, (side.environment for side in both))),
         "Milliseconds that each part of the step adds or takes, and its share of the step's change.",
         map(drawable, small),
     )
-    page.legend([[Patch(**_FILLS[key], label=key) for key in _FILLS]])
+    page.legend([[Patch(**patch, label=words) for words, patch in _CHANGES.items()]])
     rows = [_rows(diff, level) for diff, level in panels]
-    column = page.panels([_ROW * len(one) for one in rows])[:, 0]
+    column = page.panels([_ROW * len(level_rows) for level_rows in rows])[:, 0]
     for axes, (diff, level), of_level in zip(column, panels, rows, strict=True):
         page.heading(axes, drawable(_heading(diff, level)), below=drawable(shortened(headline(diff), 9.0, page.room)))
-        axes.set_ylim(len(of_level), 0)
-        axes.set_yticks(
-            [place + 0.5 for place in range(len(of_level))],
-            [shortened(drawable(row.label), LEGEND, _LONGEST_LABEL) for row in of_level],
-            size=LEGEND,
-            color=INK,
-        )
-        axes.set_xticks([0])
-        axes.grid(visible=False, axis="y")
-        axes.spines[:].set_visible(False)
-        axes.spines["left"].set_visible(True)
-        axes.set_xlabel("ms per step · ⟵ Better", loc="right", color=INK)
-    page.settle()
-    for axes, of_level in zip(column, rows, strict=True):
-        _draw(axes, of_level)
-    return page.figure
+        names = [shortened(drawable(row.label), LEGEND, _LONGEST_LABEL) for row in of_level]
+        name_rows(axes, names)
+        _draw(axes, of_level, page.room - max(text_width(name, LEGEND) for name in names))
+    return page.settle()
 
 
-_FILLS: dict[str, dict[str, Any]] = {
-    "slower": {"facecolor": LOSS, "edgecolor": PAPER, "hatch": "/////", "linewidth": 0},
-    "faster": {"facecolor": GAIN, "edgecolor": "none", "linewidth": 0},
-    "slower, may be nothing": {"facecolor": LOSS_PALE, "edgecolor": LOSS, "hatch": "/////", "linewidth": 0},
-    "faster, may be nothing": {"facecolor": GAIN_PALE, "edgecolor": "none", "linewidth": 0},
+_CHANGES: dict[str, dict[str, Any]] = {
+    word + ("" if sure else ", may be nothing"): change_patch(better=word == "faster", sure=sure)
+    for sure in (True, False)
+    for word in ("slower", "faster")
 }
 _STEP: dict[str, Any] = {"facecolor": OTHER, "edgecolor": "none", "linewidth": 0}
 
@@ -120,21 +106,20 @@ def _times(part: Part) -> str:
 
 
 def _fill(part: Part) -> dict[str, Any]:
-    return _FILLS[("slower" if part.change_s > 0 else "faster") + ("" if part.decided else ", may be nothing")]
+    return _CHANGES[("slower" if part.change_s > 0 else "faster") + ("" if part.decided else ", may be nothing")]
 
 
-def _draw(axes: Axes, rows: Sequence[_Row]) -> None:
-    """All bars of a level, on an axis that begins where something happens."""
+def _draw(axes: Axes, rows: Sequence[_Row], width: float) -> None:
+    """All bars of a level, on an axis (inches) that begins where something happens."""
     ends = [s * 1e3 for row in rows for s in (row.begin_s, row.end_s) if s]
     low, high = min(ends, default=0.0), max(ends, default=1.0)
     cut = low > _CUT_BELOW * high
     start = max(0.0, low - 0.35 * (high - low) - 0.01 * high) if cut else min(0.0, low)
-    width = axes.bbox.width / DPI
-    room = max(text_width(row.words, WORDS) for row in rows) + 0.1
+    room = max(text_width(row.words, WORDS) for row in rows) + 0.2
     axes.set_xlim(start, start + (high - start) / max(1 - room / width, 0.3))
     axes.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]))
-    if cut:
-        axes.set_xlabel("ms per step (the axis does not begin at 0) · ⟵ Better", loc="right", color=INK)
+    note = " (the axis does not begin at 0)" if cut else ""
+    axes.set_xlabel(f"ms per step{note} · ⟵ Better", loc="right", color=INK)
     for place, row in enumerate(rows):
         begin, end = sorted((max(row.begin_s * 1e3, start), max(row.end_s * 1e3, start)))
         [bar] = axes.barh([place + 0.5], [end - begin], 0.7, [begin], zorder=2, **row.style)

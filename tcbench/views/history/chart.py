@@ -20,14 +20,14 @@ from matplotlib.ticker import EngFormatter, MaxNLocator, NullLocator
 
 from tcbench.analysis.compare import Verdict
 from tcbench.analysis.history import CellHistory, History, Point, Revision
-from tcbench.analysis.summary import CellSummary
+from tcbench.analysis.summary import CellSummary, Setting
 from tcbench.core.errors import SelectionError
 from tcbench.core.record import Code
 from tcbench.present.charts.inline import tooltip
 from tcbench.present.charts.labels import around, label
 from tcbench.present.charts.page import WIDTH, Page, put
 from tcbench.present.charts.palette import FAINT, GAIN, INK, LOSS, PAPER, QUIET, fill
-from tcbench.present.charts.provenance import provenance_of
+from tcbench.present.charts.provenance import first_panels, provenance_of
 from tcbench.present.charts.text import (
     LABEL,
     LEGEND,
@@ -46,14 +46,14 @@ from tcbench.present.sides import difference, several
 from tcbench.present.simulated import marked
 from tcbench.present.verdicts import FORMS
 
-MAX_STRIPS, MAX_REVISIONS = 200, 120
-"""More cells are refused; of more commits the newest are drawn, and the small print says so."""
+MAX_REVISIONS = 120
+"""Of more commits the newest are drawn, and the small print says so."""
 
 _NAMES = 2.2  # inches for configs
 _TICKS = 0.55  # for the numbers of images/s
 _BESIDE = 0.7 + _NAMES + _TICKS + 0.6  # margins, and all beside the strips
 _PITCH = 0.15  # from commit to commit at least
-_STRIP, _LOW_STRIP, _MANY = 0.64, 0.42, 24
+_STRIP = 0.64  # inches
 _LEAST_SPAN = 1.12
 _CUT = 1.5  # whiskers are cut at this factor from the figures
 
@@ -62,36 +62,34 @@ _INKS: dict[Verdict, str] = {"regression": LOSS, "improved": GAIN}
 
 
 def history_chart(history: History, *, title: str = "Throughput over commits") -> Figure:
-    """A strip per cell, by setting, then batch size. Raises SelectionError for nothing to draw or too many cells."""
+    """A strip per cell, by setting, then batch size; of many cells those that regressed come first. Raises
+    SelectionError for nothing to draw."""
     if not history.cells:
         raise SelectionError("no results to plot; `tcbench run` makes some")
-    if len(history.cells) > MAX_STRIPS:
-        raise SelectionError(
-            f"{len(history.cells)} cells do not fit in one chart (at most {MAX_STRIPS}); choose with --config and --bs"
-        )
     newest = history.revisions[-MAX_REVISIONS:]
-    cells = [cell for cell in history.cells if len(_within(cell, newest)) > 1]
-    if not cells:
+    measured = [cell for cell in history.cells if len(_within(cell, newest)) > 1]
+    if not measured:
         raise SelectionError("nothing to draw: no cell was measured at two commits; `tcbench plot` draws runs")
+    ranked = sorted(measured, key=lambda cell: not any(point.regressed for point in _within(cell, newest)))
+    first, more = first_panels(ranked, lambda cell: cell.cell.label, "--config or --bs")
+    cells = sorted(first, key=measured.index)
     there = {point.revision for cell in cells for point in cell.points}
     revisions = [revision for revision in newest if revision in there]
-    groups = _groups(cells)
+    groups, common = _groups(cells)
     strips = [(cell, _within(cell, revisions), group) for group in groups for cell in group.cells]
     span = _span([points for _, points, _ in strips])
     width = max(WIDTH, _BESIDE + _PITCH * len(revisions))
     title = marked(title, (cell.environment for cell in history.cells))
-    page = Page(drawable(title), _subtitle(groups, revisions), _small_print(history, cells, newest), width)
-    height = _STRIP if len(cells) <= _MANY else _LOW_STRIP
-    column = page.panels([height] * len(strips))[:, 0]
+    subtitle = " · ".join([*common, counted(len(revisions), "commit")])
+    page = Page(drawable(title), subtitle, [*_small_print(history, measured, newest), *more], width)
+    column = page.panels([_STRIP] * len(strips))[:, 0]
     for axes, (cell, points, group) in zip(column, strips, strict=True):
-        _frame(axes, cell, points, _limits(points, span), len(revisions), height)
+        _frame(axes, cell, points, _limits(points, span), len(revisions))
         if cell is group.cells[0]:
             name = "\n".join(wrapped(group.name, LABEL, page.room, bold=True))
             below = f"{rate_unit(cell.cell for cell in cells)}; on the right the newest" if axes is column[0] else ""
-            page.heading(axes, name, below=below, over_ticks=axes is column[0])
-    # Tall pages show the commits above the strips too.
-    for axes, above in ((column[0], True), (column[-1], False))[len(cells) <= 12 :]:
-        _name_commits(axes, revisions, above, (width - _BESIDE) / len(revisions))
+            page.heading(axes, name, below=below)
+    _name_commits(column[-1], revisions, (width - _BESIDE) / len(revisions))
     page.settle()
     for axes, (cell, points, _) in zip(column, strips, strict=True):
         _draw_strip(axes, cell, points, revisions)
@@ -118,42 +116,37 @@ def _limits(points: Sequence[Point], span: float) -> tuple[float, float]:
     return middle / math.sqrt(span), middle * math.sqrt(span)
 
 
-def _name_commits(axes: Axes, revisions: Sequence[Revision], above: bool, pitch: float) -> None:
+def _name_commits(axes: Axes, revisions: Sequence[Revision], pitch: float) -> None:
     """Short names above dates, or both upright where there are `pitch` inches from one to the next and that is not
     enough."""
     names = [(drawable(revision.short), drawable(revision.date)) for revision in revisions]
     upright = max(text_width(word, WORDS) for name in names for word in name) + 0.12 > pitch
     labels = [f"{date} {short}" if upright else f"{short}\n{date}" for short, date in names]
     axes.set_xticks(range(len(revisions)), labels, rotation=90 if upright else 0)
-    axes.tick_params(axis="x", labeltop=above, labelbottom=not above)
 
 
-def _groups(cells: Sequence[CellHistory]) -> list[_Group]:
-    summaries = {id(cell): _as_summary(cell) for cell in cells}
-    settings = dict.fromkeys(summary.setting for summary in summaries.values())
-    names = provenance_of({s: [x for x in summaries.values() if x.setting == s] for s in settings}).names
-    groups = []
-    for setting in settings:
-        here = [cell for cell in cells if summaries[id(cell)].setting == setting]
-        for batch_size in sorted({cell.cell.batch_size for cell in here}):
-            name = f"batch size {batch_size}" + (f" · {names[setting]}" if names[setting] else "")
-            groups.append(_Group(name, tuple(cell for cell in here if cell.cell.batch_size == batch_size)))
-    return groups
+def _groups(cells: Sequence[CellHistory]) -> tuple[list[_Group], tuple[str, ...]]:
+    """Cells by setting and batch size, and what all settings have in common."""
+    summaries = [_as_summary(cell) for cell in cells]
+    by_setting: dict[Setting, list[CellSummary]] = {}
+    groups: dict[tuple[Setting, int], list[CellHistory]] = {}
+    for cell, summary in sorted(zip(cells, summaries, strict=True), key=lambda pair: pair[0].cell.batch_size):
+        groups.setdefault((summary.setting, cell.cell.batch_size), []).append(cell)
+    for summary in summaries:
+        by_setting.setdefault(summary.setting, []).append(summary)
+    provenance = provenance_of(by_setting)
+    return [
+        _Group(
+            " · ".join(filter(None, [f"batch size {size}", provenance.names[setting]])), tuple(groups[setting, size])
+        )
+        for setting, size in sorted(groups, key=lambda key: list(by_setting).index(key[0]))
+    ], provenance.common
 
 
 def _as_summary(cell: CellHistory) -> CellSummary:
     """As far as a setting and its name need it."""
     code = Code(None, "", None, beneath=cell.beneath)
     return CellSummary(cell.cell, cell.machine, cell.environment, "ok", None, 0, 0, codes=(code,))
-
-
-def _subtitle(groups: Sequence[_Group], revisions: Sequence[Revision]) -> str:
-    summaries = [_as_summary(cell) for group in groups for cell in group.cells]
-    settings: dict[object, list[CellSummary]] = {}
-    for summary in summaries:
-        settings.setdefault(summary.setting, []).append(summary)
-    common = provenance_of(settings).common  # type: ignore[arg-type]
-    return " · ".join([*common, counted(len(revisions), "commit")])
 
 
 def _small_print(history: History, cells: Sequence[CellHistory], revisions: Sequence[Revision]) -> list[str]:
@@ -212,22 +205,19 @@ def _ends(points: Sequence[Point]) -> tuple[float, float]:
     return min([low, *lows]), max([high, *highs])
 
 
-def _frame(
-    axes: Axes, cell: CellHistory, points: Sequence[Point], limits: tuple[float, float], n: int, height: float
-) -> None:
-    """A strip `height` inches high for `n` commits: its axes, its name on the left and its newest figure on the
-    right."""
+def _frame(axes: Axes, cell: CellHistory, points: Sequence[Point], limits: tuple[float, float], n: int) -> None:
+    """A strip for `n` commits: its axes, its name on the left and its newest figure on the right."""
     low, high = limits
     axes.set_xlim(-0.5, n - 0.5)
     axes.set_yscale("log")
     axes.set_ylim(low, high)
     axes.set_xticks([])
     axes.yaxis.set_minor_locator(NullLocator())
-    ticks = _ticks(low, high, line_height(SMALL) / height) if any(point.figures for point in points) else []
+    ticks = _ticks(low, high, line_height(SMALL) / _STRIP) if any(point.figures for point in points) else []
     axes.set_yticks(ticks, [EngFormatter(sep="")(value) for value in ticks], size=SMALL)
     axes.spines["bottom"].set_color(FAINT)
     axes.grid(visible=False, axis="x")
-    lines = wrapped(config_name(cell.cell.config), LEGEND, _NAMES - 0.1)[: int((height + 0.1) / line_height(LEGEND))]
+    lines = wrapped(config_name(cell.cell.config), LEGEND, _NAMES - 0.1)[: int((_STRIP + 0.1) / line_height(LEGEND))]
     beside = {"coordinates": "axes fraction", "size": LEGEND}
     put(axes, "\n".join(lines), (0, 0.5), (-_TICKS * 72, 0), ha="right", **beside)
     newest = next((point.images_per_s for point in reversed(points) if point.images_per_s is not None), None)

@@ -17,7 +17,7 @@ from tcbench.analysis.host_time import Origin, origin
 from tcbench.core.host_profile import Frame, HostProfile, Stack
 from tcbench.present.charts.page import Page
 from tcbench.present.charts.palette import ON_LIGHT, PAPER, SERIES
-from tcbench.present.charts.text import DPI, LABEL, SMALL, drawable, shortened
+from tcbench.present.charts.text import LABEL, SMALL, drawable, shortened
 from tcbench.present.format import counted, milliseconds, percent
 
 ORIGINS: dict[Origin, str] = {
@@ -65,8 +65,8 @@ def flame_chart(profile: HostProfile) -> Figure:
         width=_WIDTH,
     )
     page.legend([[Patch(color=_COLOURS[whose], label=words) for whose, words in ORIGINS.items()]])
-    inches = page.room / (total or 1.0)
-    rows = min(_MOST_ROWS, max((_depth(root, _NARROWEST / inches) for _, root in roots), default=1))
+    scale = page.room / (total or 1.0)  # inches per second
+    rows = min(_MOST_ROWS, max((_depth(root, _NARROWEST / scale) for _, root in roots), default=1))
     [[axes]] = page.panels([rows * _ROW])
     axes.set_xlim(0, total * 1e3)
     axes.set_ylim(0, rows)
@@ -76,15 +76,13 @@ def flame_chart(profile: HostProfile) -> Figure:
     axes.tick_params(labelsize=LABEL)
     for side in ("left", "right", "top"):
         axes.spines[side].set_visible(False)
-    page.settle()
-    scale = axes.bbox.width / DPI / (total or 1.0)
     begin_s = 0.0
     for phase, root in roots:
         root.frame = Frame(f"{phase}  {milliseconds(root.seconds)}")
         for node, x, row in _laid_out(root, begin_s, 0, _NARROWEST / scale):
             _draw(axes, node, x, row, scale, bold=row == 0)
         begin_s += root.seconds
-    return page.figure
+    return page.settle()
 
 
 def _tree(stacks: Sequence[Stack]) -> _Node:

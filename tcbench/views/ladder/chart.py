@@ -19,11 +19,10 @@ from tcbench.analysis.ladder import Climb, LadderLike, LadderStep, climbs
 from tcbench.analysis.summary import CellSummary, Setting
 from tcbench.core.errors import SelectionError
 from tcbench.present.charts.inline import tooltip
-from tcbench.present.charts.page import TITLE_Y, Page, put, rates
-from tcbench.present.charts.palette import GAIN, GAIN_PALE, INK, LOSS, LOSS_PALE, PAPER, QUIET, fill
-from tcbench.present.charts.provenance import by_setting, provenance_of, small_print
+from tcbench.present.charts.page import Page, name_rows, put, rates
+from tcbench.present.charts.palette import INK, QUIET, change_patch, fill
+from tcbench.present.charts.provenance import by_setting, first_panels, provenance_of, small_print
 from tcbench.present.charts.text import (
-    DPI,
     LABEL,
     LEGEND,
     WORDS,
@@ -59,8 +58,9 @@ def ladder_chart(
         raise SelectionError("no ladder in these results: no config adds rungs to another")
     settings = {setting: settings[setting] for setting in dict.fromkeys(climb.setting for climb in all_climbs)}
     provenance = provenance_of(settings)
+    drawn, more = first_panels(all_climbs, lambda climb: f"{climb.ladder} at batch size {climb.batch_size}", "--config")
     rows: dict[tuple[Setting, str], list[Climb]] = {}
-    for climb in all_climbs:
+    for climb in drawn:
         rows.setdefault((climb.setting, climb.ladder), []).append(climb)
     blocks = [
         _Block(_row_title(ladder, provenance.names[setting]), rows[setting, ladder], group[i : i + _COLUMNS])
@@ -69,32 +69,24 @@ def ladder_chart(
     ]
     small = small_print(summaries, provenance.common, whiskers=False)
     title = marked(title, (summary.environment for summary in summaries))
-    unit = rate_unit(summary.cell for summary in summaries).capitalize()
-    page = Page(heading(title, summaries[0].cell.scenario), f"{unit} {_SUBTITLE}", [small])
+    unit = rate_unit(summary.cell for summary in summaries)
+    page = Page(heading(title, summaries[0].cell.scenario), f"{unit.capitalize()} {_SUBTITLE}", [*more, small])
     columns = max(len(block.climbs) for block in blocks)
     grid = page.panels([_ROW * len(block.labels) for block in blocks], columns)
+    beside = max(text_width(label, LEGEND) for block in blocks for label in block.labels)
+    width = (page.room - beside - 0.15) / columns - 0.2
     for block, row in zip(blocks, grid, strict=True):
+        scale = _Scale.of(block.all_climbs, width)
         page.heading(row[0], shortened(block.title, LABEL + 1, page.room) + "\n")
         for axes in row[len(block.climbs) :]:
             axes.remove()
         for axes, climb in zip(row, block.climbs, strict=False):
-            axes.set_title(f"batch size {climb.batch_size}", loc="left", color=QUIET, y=TITLE_Y)
-            axes.set_ylim(len(block.labels), 0)
-            axes.set_xticks([0])  # one label is as high as all
-            axes.set_yticks([])
-            axes.spines[:].set_visible(False)
-            axes.spines["left"].set_visible(True)
-        places = [i + 0.5 for i in range(len(block.labels))]
-        row[0].set_yticks(places, block.labels, size=LEGEND, color=INK)
-        row[0].grid(visible=False, axis="y")
-    unit = rate_unit(summary.cell for summary in summaries)
-    grid[-1][len(blocks[-1].climbs) - 1].set_xlabel(f"{unit} · Better ⟶", loc="right", color=INK)
-    page.settle()
-    for block, row in zip(blocks, grid, strict=True):
-        scale = _Scale.of(block.all_climbs, row[0].bbox.width / DPI)
-        for axes, climb in zip(row, block.climbs, strict=False):
+            axes.set_title(f"batch size {climb.batch_size}", loc="left", color=QUIET)
+            name_rows(axes, block.labels)
+            axes.tick_params(axis="y", labelleft=axes is row[0])
             _draw_waterfall(axes, climb, scale)
-    return page.figure
+    grid[-1][len(blocks[-1].climbs) - 1].set_xlabel(f"{unit} · Better ⟶", loc="right", color=INK)
+    return page.settle()
 
 
 @dataclass(frozen=True)
@@ -139,47 +131,31 @@ def _draw_waterfall(axes: Axes, climb: Climb, scale: _Scale) -> None:
     rates(axes.xaxis, scale.images_per_s_per_inch * scale.width)
     ticks = MaxNLocator(3, steps=[1, 2, 2.5, 5, 10]).tick_values(0, scale.highest)
     axes.set_xticks([tick for tick in ticks if 0 <= tick <= scale.highest * 1.02])
-    bars: list[tuple[int, float, float, dict[str, Any], str]] = []  # row, start and end in images/s, style, tooltip
-    links: list[tuple[float, float, float]] = []  # images/s, from a row to the next
     level = 0.0
     for row, step in enumerate(climb.steps):
         if step.after is None:
             _place(axes, drawable(_step_words(step)), level, row, scale, QUIET)
             continue
         level = step.after.value
-        start, end = sorted((step.before.value, level)) if step.before else (0.0, level)
+        start, end = sorted((step.before.value if step.before else 0.0, level))
         figures = f"{number(level)} {climb.setting[1].unit}/s\n{_step_words(step)}"
-        style = _delta_style(step) if step.before else fill(step.config).patch
-        bars.append((row, start, end, style, f"{step.config}, batch size {climb.batch_size}\n{figures}"))
+        style = fill(step.config).patch
+        if step.before and step.ratio:
+            style = change_patch(better=step.ratio.value >= 1, sure=not step.unsure)
+        _draw_bar(axes, row, start, end, style, f"{step.config}, batch size {climb.batch_size}\n{figures}")
         _place(axes, _step_words(step), end, row, scale, QUIET if step.unsure else INK)
         below = next((j for j in range(row + 1, len(climb.steps)) if climb.steps[j].after), len(climb.steps))
-        links.append((level, row + 0.15, below + 0.85))
+        axes.vlines(level, row + 0.15, below + 0.85, color=QUIET, linewidth=0.7, zorder=1.5)
     if climb.top:
         words = f"{climb.top.config}, batch size {climb.batch_size}\n{_total(climb)}"
-        style = fill(climb.top.config).patch
-        bars.append((len(climb.steps), 0.0, level, {**style, "alpha": _PALE} if climb.unsure else style, words))
+        style = fill(climb.top.config).patch | ({"alpha": _PALE} if climb.unsure else {})
+        _draw_bar(axes, len(climb.steps), 0.0, level, style, words)
         _place(axes, _total(climb), level, len(climb.steps), scale, QUIET if climb.unsure else INK)
-    if bars:
-        axes.vlines(*zip(*links, strict=True), color=QUIET, linewidth=0.7, zorder=1.5)
-        _draw_bars(axes, bars)
 
 
-def _draw_bars(axes: Axes, bars: Sequence[tuple[int, float, float, dict[str, Any], str]]) -> None:
-    rows, starts, ends, styles, texts = zip(*bars, strict=True)
-    drawn = axes.barh(
-        [row + 0.5 for row in rows],
-        [end - start for start, end in zip(starts, ends, strict=True)],
-        0.7,
-        starts,
-        color=[style["facecolor"] for style in styles],
-        edgecolor=[style["edgecolor"] for style in styles],
-        hatch=[style.get("hatch") for style in styles],
-        linewidth=0,
-        zorder=2,
-    )
-    for bar, style, text in zip(drawn, styles, texts, strict=True):
-        bar.set_alpha(style.get("alpha"))
-        tooltip(bar, text)
+def _draw_bar(axes: Axes, row: int, start: float, end: float, style: dict[str, Any], says: str) -> None:
+    [bar] = axes.barh([row + 0.5], [end - start], 0.7, [start], zorder=2, **style)
+    tooltip(bar, says)
 
 
 def _step_words(step: LadderStep) -> str:
@@ -200,16 +176,6 @@ def _total(climb: Climb) -> str:
         return ""
     total = number(top.after.value)
     return f"{total}  {factor(climb.total.value)}" if climb.total else total
-
-
-def _delta_style(step: LadderStep) -> dict[str, Any]:
-    """Gains green, losses purple and hatched; pale when the step is unsure."""
-    assert step.ratio is not None
-    unsure = step.unsure
-    if step.ratio.value >= 1:
-        return {"facecolor": GAIN_PALE if unsure else GAIN, "edgecolor": "none", "linewidth": 0}
-    colour, lines = (LOSS_PALE, LOSS) if unsure else (LOSS, PAPER)
-    return {"facecolor": colour, "edgecolor": lines, "hatch": "/////", "linewidth": 0}
 
 
 def _place(axes: Axes, text: str, value: float, row: int, scale: _Scale, colour: str) -> None:

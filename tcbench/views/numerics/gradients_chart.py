@@ -25,7 +25,7 @@ from tcbench.engine.numerics.gradients import LOST_AT_MOST, SMALLEST, SMALLEST_N
 from tcbench.present.charts.inline import tooltip
 from tcbench.present.charts.page import GROUND, Page
 from tcbench.present.charts.palette import GAIN, GAIN_PALE, INK, LOSS, LOSS_PALE, PAPER, QUIET, RAMPS
-from tcbench.present.charts.text import DPI, LABEL, SMALL, WORDS, drawable, line_height, text_width, wrapped
+from tcbench.present.charts.text import LABEL, SMALL, WORDS, drawable, line_height, wrapped
 from tcbench.present.format import percent
 
 TITLES: dict[Kind, str] = {
@@ -65,12 +65,14 @@ def gradients_chart(document: Document, about: Sequence[str]) -> Figure:
     page.legend(
         [[*(Patch(color=colour, label=words) for colour, words in fates), Patch(fill=False, ec=INK, label=outline)]]
     )
-    [histograms] = page.panels([_PANEL], 2)
-    [[lost]] = page.panels([_PANEL])
-    [shades] = page.panels([max(*map(len, layers.values()), 1) * _ROW], 2)
+    layers_height = max(*map(len, layers.values()), 1) * _ROW
+    histograms, [lost, beside], shades = page.panels([_PANEL, _PANEL, layers_height], 2)
+    beside.remove()
+    lost.set_subplotspec(lost.get_gridspec()[1, :])
     for kind, axes in zip(TITLES, histograms, strict=True):
         axes.set_title(TITLES[kind], loc="left", weight="bold")
         axes.set_xlabel("|gradient|", size=WORDS)
+        _histogram(axes, counts[kind], limits, k, page.room / 2 - 0.8)
         _frame(axes, limits)
     histograms[0].set_ylabel("share per power of two", size=WORDS)
     lost.set_title("Share lost", loc="left", weight="bold")
@@ -78,10 +80,7 @@ def gradients_chart(document: Document, about: Sequence[str]) -> Figure:
     for kind, axes in zip(TITLES, shades, strict=True):
         axes.set_title(f"{TITLES[kind]}, layer by layer", loc="left", weight="bold")
         _layers(axes, layers[kind], limits)
-    page.settle()
-    for kind, axes in zip(TITLES, histograms, strict=True):
-        _histogram(axes, counts[kind], limits, k)
-    return page.figure
+    return page.settle()
 
 
 @dataclass(frozen=True)
@@ -117,10 +116,10 @@ def _limits(parts: Sequence[Magnitudes]) -> tuple[int, int]:
     return low, high
 
 
-def _histogram(axes: Axes, counts: Magnitudes, limits: tuple[int, int], k: int) -> None:
+def _histogram(axes: Axes, counts: Magnitudes, limits: tuple[int, int], k: int, width: float) -> None:
     n = max(1, counts.non_zero)
     heights = [count / n for count in counts.counts]
-    lines = _histogram_words(counts, limits, k, axes.bbox.width / DPI)
+    lines = _histogram_words(counts, limits, k, width)
     room = len(lines) * line_height(WORDS) / _PANEL + 0.06
     axes.set_ylim(0, max(heights, default=1.0) / (0.94 - room))
     for exponent, height in enumerate(heights, start=counts.lowest):
@@ -134,15 +133,13 @@ def _histogram(axes: Axes, counts: Magnitudes, limits: tuple[int, int], k: int) 
 
 
 def _histogram_words(counts: Magnitudes, limits: tuple[int, int], k: int, width: float) -> list[str]:
-    """Fates of the values, before and after the loss scale, on one line where that has room."""
+    """Fates of the values, before and after the loss scale, in lines of `width` inches."""
     before, after = (_lost_words(shares(counts, log2_scale)) for log2_scale in (0, k))
     after = f"at 2^{k}: {after}"
     beyond = sum(n for i, n in enumerate(counts.counts, start=counts.lowest + k) if not limits[0] <= i < limits[1])
     if beyond > counts.non_zero / 2:
         after += f"; outline beyond the {'right' if k > 0 else 'left'} end"
-    whole = f"{before}; {after}"
-    fits = text_width(whole, WORDS) < 0.98 * width
-    return [whole] if fits else [line for part in (before, after) for line in wrapped(part, WORDS, 0.98 * width)]
+    return [line for part in (before, after) for line in wrapped(part, WORDS, width)]
 
 
 def _lost_words(of: Shares) -> str:

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from tcbench.analysis.numerics.equivalence import Equivalence
 from tcbench.analysis.numerics.judgement import (
@@ -40,26 +39,19 @@ _POINTS = 24
 _PANEL, _ROW = 2.6, 0.27  # inches
 
 
-@dataclass(frozen=True)
-class _Line:
+def _line(colour: str, dashes: Any = "-", width: float = 1.6) -> dict[str, Any]:
     """A technique's line: colour and dashes, so that it is known without colour too."""
-
-    colour: str
-    dashes: Any = "-"
-    width: float = 1.6
-
-    def artist(self, label: str) -> Line2D:
-        return Line2D([], [], color=self.colour, linestyle=self.dashes, linewidth=self.width, label=label)
+    return {"color": colour, "linestyle": dashes, "linewidth": width}
 
 
 _STYLES = {
-    BASE: _Line(RAMPS["fp32"][3], "-", 2.2),
-    "neither": _Line(RAMPS["fp16"][4]),
-    "scaling": _Line(RAMPS["fp16"][1], (0, (6, 2))),
-    "masters": _Line(RAMPS["fp16"][2], (0, (2, 1.5))),
-    "both": _Line(GAIN, (0, (7, 2, 1.5, 2))),
-    "dynamic": _Line(RAMPS["other"][4], (0, (1, 1.6))),
-    "bf16": _Line(RAMPS["bf16"][2], (0, (4, 1, 1, 1, 1, 1))),
+    BASE: _line(RAMPS["fp32"][3], "-", 2.2),
+    "neither": _line(RAMPS["fp16"][4]),
+    "scaling": _line(RAMPS["fp16"][1], (0, (6, 2))),
+    "masters": _line(RAMPS["fp16"][2], (0, (2, 1.5))),
+    "both": _line(GAIN, (0, (7, 2, 1.5, 2))),
+    "dynamic": _line(RAMPS["other"][4], (0, (1, 1.6))),
+    "bf16": _line(RAMPS["bf16"][2], (0, (4, 1, 1, 1, 1, 1))),
 }
 _STYLES |= {
     ONE_RANK: _STYLES[BASE],
@@ -101,9 +93,8 @@ def training_chart(document: Document, margins: Margins, about: Sequence[str]) -
     many = document.setting.ranks > 1
     title = f"Do {document.setting.ranks} ranks train like one?" if many else "Do fp16 and bf16 train like fp32?"
     page = Page(title, seeds_said, notes)
-    page.legend([[_STYLES[t.name].artist(t.label) for t in techniques]], handlelength=4)
-    [[losses, ratios]] = page.panels([_PANEL], 2)
-    [forest] = page.panels([_ROW * max(1, len(judged))], 2)
+    page.legend([[Line2D([], [], label=t.label, **_STYLES[t.name]) for t in techniques]], handlelength=4)
+    [losses, ratios], forest = page.panels([_PANEL, _ROW * max(1, len(judged))], 2)
     losses.set_title("Training loss", loc="left", weight="bold")
     ratios.set_title(f"Training loss over {whose}, same seed", loc="left", weight="bold")
     steps = document.setting.steps
@@ -111,12 +102,15 @@ def training_chart(document: Document, margins: Margins, about: Sequence[str]) -
     ratios.axhspan(1 / (1 + margins.loss), 1 + margins.loss, color=GAIN_PALE, alpha=0.45, linewidth=0, zorder=0)
     others = {t.name: ratio_curve(document, t.name, window) for t in techniques if t != base}
     _curves(ratios, others, bands=True, steps=steps)
-    ratios.axhline(1, color=_STYLES[base.name].colour, linewidth=1.0)
+    ratios.axhline(1, color=_STYLES[base.name]["color"], linewidth=1.0)
     page.heading(forest[0], "At the end, on held-out images")
     _differences(forest[0], [v.loss for v in judged], judged, margins.loss, of_loss=True)
     _differences(forest[1], [v.accuracy for v in judged], judged, margins.accuracy, of_loss=False)
     _write_verdicts(forest[0], judged)
     page.settle()
+    for axes, begin in ((losses, 0.07), (ratios, 0.56)):  # no verdicts stand beside these
+        box = axes.get_position()
+        axes.set_position((begin, box.y0, 0.42, box.height))
     room = (forest[1].bbox.x1 - forest[0].bbox.x0) / DPI - 0.1
     for i, verdict in enumerate(judged):
         if verdict.loss is None:
@@ -154,19 +148,20 @@ def _curves(axes: Axes, curves: dict[str, tuple[Point, ...]], *, bands: bool, st
         x = [point.step for point in points]
         if bands:
             lows, highs = [p.value.low for p in points], [p.value.high for p in points]
-            axes.fill_between(x, lows, highs, color=line.colour, alpha=0.16, linewidth=0)
+            axes.fill_between(x, lows, highs, color=line["color"], alpha=0.16, linewidth=0)
         y = [point.value.value for point in points]
-        [curve] = axes.plot(x, y, color=line.colour, linestyle=line.dashes, linewidth=line.width)
+        [curve] = axes.plot(x, y, **line)
         tooltip(curve, ALL_TECHNIQUES[name].label)
         if points and points[-1].step < steps - 1.5 * (points[0].step * 2):
-            axes.plot(x[-1:], y[-1:], marker="x", color=line.colour, markersize=6, markeredgewidth=1.8)
+            axes.plot(x[-1:], y[-1:], marker="x", color=line["color"], markersize=6, markeredgewidth=1.8)
     axes.set_yscale("log")
     axes.set_xlim(0, steps)
     axes.set_xlabel("step", size=WORDS)
     axes.grid(visible=False, axis="x")
     low, high = _ends(axes.get_ylim(), curves)
-    axes.set_yticks(_ticks(low, high))
     axes.set_ylim(low, high)
+    round_values = MaxNLocator(5, steps=[1, 2, 5, 10])
+    axes.yaxis.set_major_locator(round_values if high / low < 50 else LogLocator(numticks=5))
     axes.yaxis.set_minor_locator(NullLocator())
     axes.yaxis.set_major_formatter("{x:.4g}")
     axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
@@ -180,19 +175,6 @@ def _ends(drawn: tuple[float, float], curves: dict[str, tuple[Point, ...]]) -> t
 
 
 _BAND_AT_MOST = 3.0
-
-
-def _ticks(low: float, high: float) -> list[float]:
-    """Round values between the ends, about five of them, evenly on neither scale but easy to read."""
-    few_decades = high / low < 50
-    for step in (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100) if few_decades else ():
-        first = math.ceil(low / step) * step
-        values = [first + i * step for i in range(8)]
-        inside = [round(value, 6) for value in values if low <= value <= high]
-        if len(inside) <= 6 and first + 8 * step > high:
-            return inside
-    first, last = math.ceil(math.log10(low)), math.floor(math.log10(high))
-    return [10.0**n for n in range(first, last + 1, max(1, -(-(last - first + 1) // 6)))]
 
 
 def _differences(
@@ -209,7 +191,7 @@ def _differences(
     for i, (test, verdict) in enumerate(zip(tests, judged, strict=True)):
         if test is None:
             continue
-        colour = _STYLES[verdict.technique].colour
+        colour = _STYLES[verdict.technique]["color"]
         if math.isfinite(test.low) and math.isfinite(test.high):
             axes.plot([shown(test.low), shown(test.high)], [i + 0.5] * 2, color=colour, linewidth=2.4)
             ends += [abs(shown(test.low)), abs(shown(test.high))]

@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+from matplotlib.ticker import FuncFormatter, NullLocator
 from matplotlib.transforms import Bbox
 
 from tcbench.analysis.roofline import Ceilings, CellRoofline, Part, Precision, worth_showing
@@ -23,7 +23,7 @@ from tcbench.present.charts.inline import tooltip
 from tcbench.present.charts.labels import around, label
 from tcbench.present.charts.page import Page, put
 from tcbench.present.charts.palette import INK, OTHER, PAPER, PHASE_COLOURS, QUIET
-from tcbench.present.charts.text import DPI, LABEL, LEGEND, drawable, shortened
+from tcbench.present.charts.text import DPI, LABEL, drawable
 from tcbench.present.format import number
 from tcbench.present.simulated import marked
 
@@ -67,8 +67,7 @@ def roofline_chart(rooflines: Sequence[CellRoofline]) -> Figure:
     page = Page(title, f"{ceilings.device_name} · ceilings: {ceilings.says}", notes)
     page.legend([[Patch(color=PHASE_COLOURS.get(phase, OTHER), label=phase) for phase in phases]])
     if cells:
-        words = [shortened(drawable(cell), LEGEND, page.room) for cell in cells]
-        entries = [Line2D([], [], linestyle="none", label=text) for text in words]
+        entries = [Line2D([], [], linestyle="none", label=drawable(cell)) for cell in cells]
         page.legend([entries], handlelength=0, handletextpad=0, labelcolor=QUIET)
     [[axes]] = page.panels([_HEIGHT])
     _frame(axes, rooflines, ceilings, precisions)
@@ -89,7 +88,6 @@ def _frame(axes: Axes, rooflines: Sequence[CellRoofline], ceilings: Ceilings, pr
     axes.set_xlim(10 ** math.floor(math.log10(min(x) / 1.5)), 10 ** math.ceil(math.log10(max(x) * 2)))
     axes.set_ylim(10 ** (math.floor(2 * math.log10(min(y) / 2)) / 2), max(y) * 2)
     for axis, unit in ((axes.xaxis, 1.0), (axes.yaxis, 1e9)):
-        axis.set_major_locator(LogLocator(10))
         axis.set_major_formatter(FuncFormatter(lambda value, _, unit=unit: f"{value / unit:.6g}"))
         axis.set_minor_locator(NullLocator())
     axes.tick_params(labelsize=LABEL, pad=6)

@@ -13,13 +13,14 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+from matplotlib.path import Path
+from matplotlib.ticker import PercentFormatter
 from matplotlib.transforms import Bbox
 
 from tcbench.core.errors import SelectionError
 from tcbench.present.charts.inline import tooltip
 from tcbench.present.charts.labels import around, label
-from tcbench.present.charts.page import Page
+from tcbench.present.charts.page import Page, set_ticks
 from tcbench.present.charts.palette import PAPER, QUIET, SERIES
 from tcbench.present.charts.text import DPI, LABEL, WORDS, drawable
 from tcbench.run.scale_out import Basis, ScaleOut, Size
@@ -123,35 +124,28 @@ def _frame(efficiency: Axes, times: Axes, curves: Sequence[Curve], points: Seque
         axes.set_xscale("log", base=2)
         axes.set_xlim(low / 1.3, max(high, low * 2) * 1.3)
         ticks = [2**n for n in range(20) if low <= 2**n <= high] or [low]
-        axes.xaxis.set_major_locator(FixedLocator(ticks[:: -1 - len(ticks) // 8]))
-        axes.xaxis.set_minor_locator(NullLocator())
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda n, _: f"{n:.0f}"))
+        set_ticks(axes.xaxis, ticks[:: -1 - len(ticks) // 8], str)
         axes.set_xlabel("ranks")
         axes.tick_params(labelsize=WORDS)
     shares = [x for c in curves for x in (*c.efficiency, *c.least_efficiency)]
     shares += [point.efficiency for point in points if point.efficiency is not None]
     efficiency.set_ylim(max(0.0, min(0.5, min(shares) - 0.1)), 1.04)
-    efficiency.yaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{share:.0%}"))
+    efficiency.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
     times.set_yscale("log")
     seconds = [x for c in curves for x in (*c.time_to_train_s, *c.most_time_to_train_s)]
     seconds += [point.time_to_train_s for point in points if point.time_to_train_s is not None]
     times.set_ylim(min(seconds) / 2, max(seconds) * 2)
     within = [t for t in _TIMES if min(seconds) / 2 <= t <= max(seconds) * 2]
-    times.yaxis.set_major_locator(FixedLocator(within))
-    times.yaxis.set_minor_locator(NullLocator())
-    times.yaxis.set_major_formatter(FuncFormatter(lambda seconds, _: _TIMES.get(round(seconds), "")))
-
-
-def _along(line: Any) -> Any:
-    """Points close to each other along a line of pixels, shaped (n, 2)."""
-    at = np.linspace(0, len(line) - 1, 24 * len(line))
-    return np.column_stack([np.interp(at, np.arange(len(line)), line[:, axis]) for axis in (0, 1)])
+    set_ticks(times.yaxis, within, lambda seconds: _TIMES[round(seconds)])
 
 
 def _draw_points(axes: Axes, points: Sequence[tuple[Point, float]], curves: Sequence[Curve], field: str) -> None:
     """Marks in their curve's colour, each with its label beside it."""
-    lines = [axes.transData.transform(np.column_stack([curve.ranks, getattr(curve, field)])) for curve in curves]
-    drawn = np.concatenate([_along(line) for line in lines])
+    lines = [
+        axes.transData.transform_path(Path(list(zip(curve.ranks, getattr(curve, field), strict=True))))
+        for curve in curves
+    ]
+    drawn = np.concatenate([line.interpolated(24).vertices for line in lines])
     taken: list[Bbox] = around([tuple(axes.transData.transform((p.ranks, y))) for p, y in points], _MARK / 144 * DPI)
     for place, (point, y) in enumerate(points):
         colour = QUIET if point.curve is None else _COLOURS[point.curve]

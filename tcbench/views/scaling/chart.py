@@ -15,7 +15,7 @@ import msgspec
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator, PercentFormatter
+from matplotlib.ticker import LogLocator, MaxNLocator
 
 from tcbench.analysis.scaling import Curve, Point
 from tcbench.analysis.stats import Interval
@@ -24,9 +24,9 @@ from tcbench.core.errors import SelectionError
 from tcbench.present.charts.inline import tooltip
 from tcbench.present.charts.labels import around, label
 from tcbench.present.charts.legend import legend_rows
-from tcbench.present.charts.page import Page
+from tcbench.present.charts.page import Page, set_ticks
 from tcbench.present.charts.palette import INK, PAPER, PEER_RAMPS, QUIET, RAMPS, family, fill
-from tcbench.present.charts.provenance import MAX_PANELS, provenance_of, small_print
+from tcbench.present.charts.provenance import MAX_PANELS, first_panels, provenance_of, small_print
 from tcbench.present.charts.text import DPI, LABEL, WORDS, drawable, heading, shortened
 from tcbench.present.charts.wording import why_missing
 from tcbench.present.format import limits, number
@@ -37,7 +37,6 @@ _HEIGHT = 2.7
 _MARKERS = "osD^v<>pXP"
 _MARK = 6.5  # points
 _MOST_TICKS = 8
-_MOST_STRONG = 3
 _SUBTITLES = {
     "weak": "Weak scaling: the same batch size on each rank",
     "strong": "Strong scaling: the same batch over all ranks",
@@ -48,21 +47,16 @@ def scaling_chart(curves: Sequence[Curve], *, title: str = "Scaling over ranks")
     """A row of two panels for each batch size per rank (weak scaling) and each global batch (strong scaling): images/s
     of all ranks on logarithmic axes, with each config's ideal line from its base, and the efficiency in percent.
 
-    Raises SelectionError when there is nothing to draw, or too much for one chart.
+    Raises SelectionError when there is nothing to draw.
     """
     if not curves:
         raise SelectionError("no cell of several ranks in these results; `tcbench run scaling --ranks 1,2` makes some")
     rows = _rows(curves)
-    weak = sum(kind == "weak" for _, kind, _ in rows)
-    if weak > MAX_PANELS:
-        raise SelectionError(
-            f"{weak} batch sizes and settings do not fit in one chart of scaling (at most {MAX_PANELS}); name fewer "
-            "files"
-        )
     if not rows:
         raise SelectionError(f"no cell of these results was measured: {'; '.join(_without_number(curves))}")
+    keys, more = first_panels(list(rows), lambda key: _name(*key[1:]), "--config, or name fewer files", MAX_PANELS // 2)
     lacking = _without_number(curves)
-    left_out = len({(curve.setting, curve.kind, curve.images) for curve in curves if curve.base}) - len(rows)
+    rows = {key: rows[key] for key in keys}
     curves = [curve for line in rows.values() for curve in line]
     summaries = [point.summary for curve in curves for point in curve.points]
     provenance = provenance_of({curve.setting: _on_one_rank(curve) for curve in curves})
@@ -70,7 +64,6 @@ def scaling_chart(curves: Sequence[Curve], *, title: str = "Scaling over ranks")
     styles = _styles(configs)
     kinds = dict.fromkeys(curve.kind for curve in curves)
     lines = [drawable("no number: " + "; ".join(lacking))] if lacking else []
-    more = [f"more global batches, which are not drawn: {left_out}"] if left_out else []
     notes = [_how(curves), *more, *lines, small_print(summaries, provenance.common, whiskers=True)]
     title = marked(title, (summary.environment for summary in summaries))
     unit = rate_unit(summary.cell for summary in summaries)
@@ -80,9 +73,8 @@ def scaling_chart(curves: Sequence[Curve], *, title: str = "Scaling over ranks")
     )
     grid = page.panels([_HEIGHT] * len(rows), 2)
     for ((setting, kind, images), line), (left, right) in zip(rows.items(), grid, strict=True):
-        name = f"batch size {images} per rank" if kind == "weak" else f"global batch {images}"
-        where = provenance.names[setting]
-        page.heading(left, shortened(name + (f" · {where}" if where else ""), LABEL + 1, page.room))
+        name = " · ".join(filter(None, [_name(kind, images), provenance.names[setting]]))
+        page.heading(left, shortened(name, LABEL + 1, page.room))
         _frame(left, right, line, unit)
     for axes in grid[-1]:
         axes.set_xlabel("ranks")
@@ -95,14 +87,17 @@ def scaling_chart(curves: Sequence[Curve], *, title: str = "Scaling over ranks")
 
 
 def _rows(curves: Sequence[Curve]) -> dict[tuple[Setting, str, int], list[Curve]]:
-    """Curves by setting, kind and batch size: all of weak scaling; of strong scaling the longest, in their order."""
+    """Curves by setting, kind and batch size: weak scaling, then strong scaling, the longest first."""
     rows: dict[tuple[Setting, str, int], list[Curve]] = {}
     for curve in curves:
         if curve.base is not None:
             rows.setdefault((curve.setting, curve.kind, curve.images), []).append(curve)
-    strong = [key for key in rows if key[1] == "strong"]
-    longest = sorted(strong, key=lambda key: -max(len(curve.points) for curve in rows[key]))[:_MOST_STRONG]
-    return {key: line for key, line in rows.items() if key[1] == "weak" or key in longest}
+    length = {key: max(len(curve.points) for curve in line) for key, line in rows.items()}
+    return {key: rows[key] for key in sorted(rows, key=lambda key: -length[key] if key[1] == "strong" else -math.inf)}
+
+
+def _name(kind: str, images: int) -> str:
+    return f"batch size {images} per rank" if kind == "weak" else f"global batch {images}"
 
 
 def _on_one_rank(curve: Curve) -> list[CellSummary]:
@@ -153,9 +148,7 @@ def _frame(left: Axes, right: Axes, line: Sequence[Curve], unit: str) -> None:
     for axes in (left, right):
         axes.set_xscale("log", base=2)
         axes.set_xlim(ranks[0] / 1.25, ranks[-1] * 1.25)
-        axes.xaxis.set_major_locator(FixedLocator(ticks))
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-        axes.xaxis.set_minor_locator(NullLocator())
+        set_ticks(axes.xaxis, ticks, str)
         axes.tick_params(labelsize=LABEL)
     values = [point.images_per_s.value for curve in line for point in curve.points if point.images_per_s]
     values += [_ideal(curve, ranks[-1]) for curve in line if curve.base is not None]
@@ -164,18 +157,14 @@ def _frame(left: Axes, right: Axes, line: Sequence[Curve], unit: str) -> None:
     left.set_ylim(low / 1.4, high * 1.25)
     # Not the uppermost, whose number would touch the heading.
     rates = [float(tick) for tick in LogLocator(10, subs=(1, 2, 5)).tick_values(low / 1.4, high)]
-    left.yaxis.set_major_locator(FixedLocator([tick for tick in rates if low / 1.4 <= tick <= high]))
-    left.yaxis.set_major_formatter(
-        FuncFormatter(lambda value, _: f"{value:g}" if 0.01 <= value < 1e4 else number(value))
-    )
-    left.yaxis.set_minor_locator(NullLocator())
+    within = [tick for tick in rates if low / 1.4 <= tick <= high]
+    set_ticks(left.yaxis, within, lambda value: f"{value:g}" if 0.01 <= value < 1e4 else number(value))
     left.set_ylabel(f"Better ⟶\n{unit}", color=INK)
     shares = [1.0, *(point.efficiency.value for curve in line for point in curve.points if point.efficiency)]
     foot = max(0.0, math.floor(5 * (min(shares) - 0.1)) / 5)
     right.set_ylim(foot, max(shares) + 0.12 * (max(shares) - foot))
     percents = [float(tick) for tick in MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]).tick_values(foot, max(shares))]
-    right.yaxis.set_major_locator(FixedLocator([tick for tick in percents if foot <= tick <= max(shares) + 1e-9]))
-    right.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+    set_ticks(right.yaxis, [tick for tick in percents if foot <= tick <= max(shares) + 1e-9], "{:.0%}".format)
     right.set_ylabel("efficiency", color=INK)
 
 

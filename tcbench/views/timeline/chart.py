@@ -13,7 +13,6 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,11 +25,10 @@ from tcbench.analysis import intervals
 from tcbench.analysis.bottleneck import Bottleneck, summarise, waits
 from tcbench.core.errors import SelectionError
 from tcbench.core.timeline import Span, Timeline
-from tcbench.present.charts.files import check_path, save
 from tcbench.present.charts.inline import tooltip
 from tcbench.present.charts.page import Page
-from tcbench.present.charts.palette import COPY, INK, ON_LIGHT, OTHER, PAPER, PHASE_COLOURS, QUIET, RECORDED, Fill
-from tcbench.present.charts.provenance import MAX_PANELS
+from tcbench.present.charts.palette import COPY, INK, OTHER, PAPER, PHASE_COLOURS, QUIET, RECORDED, Fill
+from tcbench.present.charts.provenance import first_panels
 from tcbench.present.charts.text import DPI, LABEL, SMALL, WORDS, drawable, shortened, text_width, wrapped
 from tcbench.present.format import milliseconds, number
 from tcbench.present.simulated import marked_timelines
@@ -56,6 +54,7 @@ _SOURCES = {
     "simulated": "recorded by the simulation",
     "ranges": "recorded by tcbench's own ranges",
 }
+_LANES = 0.55  # inches for the names of rows
 _FACTS = 2.4  # inches beside a name, for its figures
 _WAITING = Fill(PAPER, "//////")
 _PAD = 0.05
@@ -65,30 +64,6 @@ _EDGED = 0.06  # inches
 _FEWEST = 5  # of a shortened name, so many characters at least
 
 
-def draw(
-    timelines: Sequence[Timeline],
-    path: Path,
-    zoom: tuple[float, float] | None = None,
-    steps: int | None = None,
-    *,
-    step: int | None = None,
-    remedy: str = "",
-) -> Figure:
-    """Draw timelines under each other and write PNG, SVG or PDF; returns the figure too.
-
-    `zoom`: begin and end of the part to show, in ms on the time axis of the picture without it. `steps`: so many whole
-    steps of the slowest cell (3); the first one that was recorded is left out where there are enough others, since it
-    starts with an empty GPU. `step`: begin with the step of this number.
-
-    Raises SelectionError for nothing to draw, too many timelines, a step or a part that was not recorded, or another
-    suffix; StoreError, with the remedy, when the file cannot be written.
-    """
-    check_path(path)
-    figure = timeline_chart(timelines, zoom, steps, step=step)
-    save(figure, path, remedy)
-    return figure
-
-
 def timeline_chart(
     timelines: Sequence[Timeline],
     zoom: tuple[float, float] | None = None,
@@ -96,16 +71,22 @@ def timeline_chart(
     *,
     step: int | None = None,
 ) -> Figure:
-    """Draw timelines under each other; `draw` says what its arguments mean."""
+    """Draw timelines under each other.
+
+    `zoom`: begin and end of the part to show, in ms on the time axis of the picture without it. `steps`: so many whole
+    steps of the slowest cell (3); the first one that was recorded is left out where there are enough others, since it
+    starts with an empty GPU. `step`: begin with the step of this number.
+
+    Raises SelectionError for nothing to draw, and for a step or a part that was not recorded.
+    """
     if not timelines:
         raise SelectionError("no timeline to draw; `tcbench profile` records one")
-    if len(timelines) > MAX_PANELS:
-        raise SelectionError(f"{len(timelines)} timelines do not fit in one picture (at most {MAX_PANELS})")
+    timelines, more = first_panels(timelines, lambda timeline: timeline.label, "the names of files")
     window = _window(timelines, zoom, steps, step)
     panels = [
         _Panel(timeline, summarise(timeline), _first(timeline, steps, step).begin_s, *window) for timeline in timelines
     ]
-    return _page(panels, zoom)
+    return _page(panels, zoom, more)
 
 
 def _first(timeline: Timeline, steps: int | None, number: int | None) -> Span:
@@ -228,7 +209,7 @@ class _Panel:
         return self._visible(span for span in self.timeline.of("host", "api") if waits(span.name))
 
 
-def _page(panels: Sequence[_Panel], zoom: tuple[float, float] | None) -> Figure:
+def _page(panels: Sequence[_Panel], zoom: tuple[float, float] | None, more: Sequence[str]) -> Figure:
     names = list(dict.fromkeys(panel.timeline.device_name for panel in panels))
     sources = list(dict.fromkeys(_SOURCES[panel.timeline.source] for panel in panels))
     part = f"from {zoom[0]:g} to {zoom[1]:g} ms of the steps shown · " if zoom else ""
@@ -245,7 +226,7 @@ def _page(panels: Sequence[_Panel], zoom: tuple[float, float] | None) -> Figure:
     if not any(panel.timeline.of("gpu") for panel in panels):
         notes[0] = notes[0].partition(" Colour")[0]
     title = marked_timelines("Timeline", (panel.timeline for panel in panels))
-    page = Page(title, f"{part}{', '.join(names)} · {', '.join(sources)}", notes)
+    page = Page(title, f"{part}{', '.join(names)} · {', '.join(sources)}", [*notes, *more])
     page.legend([_legend(panels)])
     column = page.panels([panel.rows_height for panel in panels])[:, 0]
     for axes, panel in zip(column, panels, strict=True):
@@ -253,12 +234,10 @@ def _page(panels: Sequence[_Panel], zoom: tuple[float, float] | None) -> Figure:
         below = wrapped(drawable(panel.timeline.device_name), LABEL, page.room) if len(names) > 1 else []
         below += wrapped(drawable(panel.bottleneck.sentence), WORDS, page.room)
         page.heading(axes, "\n".join(name), panel.facts, "\n".join(below) + "\n")
-        _frame(axes, panel, last=axes is column[-1])
+        _draw_panel(axes, panel, page.room - _LANES)
+        axes.tick_params(axis="x", labelbottom=axes is column[-1])
     column[-1].set_xlabel("ms")
-    page.settle()
-    for axes, panel in zip(column, panels, strict=True):
-        _draw_panel(axes, panel)
-    return page.figure
+    return page.settle()
 
 
 def _legend(panels: Sequence[_Panel]) -> list[Patch]:
@@ -274,20 +253,15 @@ def _legend(panels: Sequence[_Panel]) -> list[Patch]:
     return entries
 
 
-def _frame(axes: Axes, panel: _Panel, last: bool) -> None:
-    """Both axes: ms, numbered below the last panel only, and the names of rows."""
+def _draw_panel(axes: Axes, panel: _Panel, width: float) -> None:
+    """Rows of blocks over ms, on axes of `width` inches."""
     axes.set_xlim(panel.begin_s * 1e3, panel.end_s * 1e3)
     axes.set_ylim(panel.rows_height, 0)
     axes.spines["left"].set_visible(False)
-    axes.tick_params(axis="x", labelbottom=last)
     named = [(top + row.height / 2, row.name) for row, top in panel.placed if row.name]
     axes.set_yticks([place for place, _ in named], [name for _, name in named])
     axes.grid(visible=False, axis="y")
-
-
-def _draw_panel(axes: Axes, panel: _Panel) -> None:
     low, high = axes.get_xlim()
-    width = axes.bbox.width / DPI
     scale = _Scale(panel, width / (high - low))
     begin = max(low, panel.ms(min(s.begin_s for s in panel.timeline.spans)))
     end = min(high, panel.ms(max(s.end_s for s in panel.timeline.spans)))
@@ -339,10 +313,6 @@ def _colour(key: str) -> str:
     return {**PHASE_COLOURS, "copy": COPY}.get(key, OTHER)
 
 
-def _ink_on(colour: str) -> str:
-    return PAPER if Fill(colour).hatch_colour == PAPER else ON_LIGHT
-
-
 def _bars(
     axes: Axes, spans: Sequence[Span], places: Sequence[tuple[float, float]], y: float, height: float, **style: Any
 ) -> None:
@@ -379,7 +349,7 @@ def _label(axes: Axes, scale: _Scale, place: tuple[float, float], y: float, opti
                 (begin + end) / 2,
                 y,
                 word,
-                color=_ink_on(_colour(key)),
+                color=Fill(_colour(key)).hatch_colour,
                 ha="center",
                 va="center",
                 zorder=4,

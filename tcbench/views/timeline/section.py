@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from tcbench.analysis.bottleneck import Bottleneck, PhaseCost, summarise
 from tcbench.analysis.summary import CellSummary
 from tcbench.core.timeline import Timeline
-from tcbench.present.charts.provenance import MAX_PANELS
-from tcbench.present.format import counted
 from tcbench.present.page import drawings
 from tcbench.present.page.page import Section
 from tcbench.present.page.wording import table
@@ -18,15 +16,14 @@ from tcbench.views.timeline.chart import timeline_chart
 
 
 def section(timelines: Sequence[Timeline], summaries: Sequence[CellSummary] = ()) -> Section | None:
-    """The first MAX_PANELS timelines; None without one that has a step. Notes tell those that were taken in another
-    session than the cells beside them."""
-    shown = [timeline for timeline in timelines if timeline.steps][:MAX_PANELS]
+    """None without a timeline that has a step. Notes tell those that were taken in another session than the cells
+    beside them."""
+    shown = [timeline for timeline in timelines if timeline.steps]
     if not shown:
         return None
     bottlenecks = list(map(summarise, shown))
     rows = [(cell, phase) for cell in bottlenecks for phase in cell.phases]
-    left_out = len(timelines) - MAX_PANELS
-    notes = [f"Not shown: {counted(left_out, 'more timeline')}; name those to show."] if left_out > 0 else []
+    notes: list[str] = []
     for timeline, bottleneck in zip(shown, bottlenecks, strict=True):
         runs = [
             run

@@ -19,7 +19,7 @@ def test_a_swatch_has_the_fill_that_its_config_has_in_every_chart():
     swatches = Swatches((*factories.LADDERS, "fp32+opencv", "fp16+opencv", "fp32+opencv+x"))
     for config in factories.LADDERS:
         assert swatches.paint(config) == variable(fill(config).colour)
-    patterns = dict(re.findall(r'<pattern [^>]*id="([^"]*)"[^>]*><rect [^>]*fill="([^"]*)"', swatches.hatches))
+    patterns = dict(re.findall(r'<pattern [^>]*id="([^"]*)"[^>]*>\s*<rect [^>]*fill="([^"]*)"', swatches.hatches))
     for config in swatches.configs[len(factories.LADDERS) :]:
         name = re.fullmatch(r"url\(#(.*)\)", swatches.paint(config))
         assert name and patterns[name[1]] == variable(fill(config).colour)

@@ -197,11 +197,11 @@ def test_timelines_stand_under_each_other_with_their_verdicts_and_phases():
     assert len(figure.table.rows) == 5 * 4
 
 
-def test_at_most_eight_timelines_are_shown_and_the_others_counted():
-    many = reports.results([factories.make_record()], timelines=(timelines.busy_timeline(3),) * 10)
+def test_at_most_twelve_timelines_are_drawn_and_the_others_named():
+    many = reports.results([factories.make_record()], timelines=(timelines.busy_timeline(3),) * 14)
     [figure] = blocks(many, "timelines", Figure)
-    assert drawn(figure).count("CPU") == 8
-    assert "Not shown: 2 more timelines; name those to show." in figure.notes
+    assert drawn(figure).count("CPU") == 12
+    assert "2 more are not drawn (choose with the names of files): fp16, batch size 64" in drawn(figure)
 
 
 @pytest.mark.parametrize(("day", "noted"), [("2025-01-02", False), ("2024-11-20", True)])

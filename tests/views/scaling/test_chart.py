@@ -76,8 +76,8 @@ def test_strong_scaling_has_rows_of_its_own_the_longest_of_them() -> None:
     figure = scaling_chart(curves(records))
     assert_tidy(figure)
     heads = [text for text in words(figure) if text.startswith("global batch ")]
-    assert heads == ["global batch 32", "global batch 64", "global batch 128"]
-    assert any("more global batches, which are not drawn: " in text for text in words(figure))
+    assert heads == ["global batch 64", "global batch 32"]
+    assert any(" more are not drawn (choose with " in text for text in words(figure))
     assert any("Strong scaling" in text for text in words(figure))
 
 
@@ -107,10 +107,9 @@ def test_machines_have_rows_that_are_named_by_them() -> None:
     [
         ((), "no cell of several ranks in these results"),
         (curves([on(1, status="oom"), on(2, status="oom")]), "batch size 32, 2 ranks: out of memory"),
-        (curves([on(n, "fp32", size) for size in range(1, 10) for n in (1, 2)]), "9 batch sizes and settings"),
     ],
 )
-def test_nothing_to_draw_or_too_much_of_it_is_one_clear_line(drawn: tuple[Curve, ...], expected: str) -> None:
+def test_nothing_to_draw_is_one_clear_line(drawn: tuple[Curve, ...], expected: str) -> None:
     with pytest.raises(SelectionError, match=expected):
         scaling_chart(drawn)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,7 +19,7 @@ from tcbench.core.errors import SelectionError
 from tcbench.core.timeline import Timeline
 from tcbench.present.charts.inline import svg
 from tcbench.present.charts.palette import COPY, OTHER, PHASE_COLOURS
-from tcbench.views.timeline.chart import draw, short_name, timeline_chart
+from tcbench.views.timeline.chart import short_name, timeline_chart
 
 
 def blocks(figure: Figure) -> list[Text]:
@@ -167,7 +166,6 @@ def test_any_timelines_are_tidy(drawn: list, part: tuple[float, float] | None) -
     ("timelines", "asked", "expected"),
     [
         ([], {}, "no timeline to draw"),
-        ([busy_timeline()] * 9, {}, "9 timelines do not fit in one picture"),
         ([busy_timeline()], {"step": 7}, "--step 7: fp16, batch size 64 has 0 to 0"),
         ([busy_timeline()], {"zoom": (5, 5)}, "zoom 5:5: expected begin and end in ms"),
         ([busy_timeline()], {"zoom": (float("nan"), 5)}, "expected begin and end in ms"),
@@ -178,15 +176,6 @@ def test_any_timelines_are_tidy(drawn: list, part: tuple[float, float] | None) -
 def test_what_cannot_be_drawn_is_one_clear_line(timelines: list[Timeline], asked: dict, expected: str) -> None:
     with pytest.raises(SelectionError, match=expected):
         timeline_chart(timelines, **asked)
-
-
-@pytest.mark.parametrize("suffix", [".png", ".svg", ".pdf"])
-def test_pictures_are_the_same_bytes_each_time(tmp_path: Path, suffix: str) -> None:
-    files = [tmp_path / f"{name}{suffix}" for name in "ab"]
-    for file in files:
-        draw([busy_timeline(2)], file)
-    assert files[0].read_bytes() == files[1].read_bytes()
-    assert files[0].stat().st_size > 1000
 
 
 @pytest.mark.parametrize(
