@@ -8,7 +8,7 @@ import typer
 
 from tcbench.core.errors import SelectionError
 from tcbench.present.app import OUT, command
-from tcbench.present.options import ResultsFolderOption, complete_scenario, format_option, results_argument
+from tcbench.present.options import ResultsFolderOption, complete_scenario, format_option, results_argument, takes
 
 if TYPE_CHECKING:
     pass
@@ -34,6 +34,7 @@ def claims(
         str | None,
         typer.Option(
             metavar="NAME",
+            callback=takes("a scenario that `tcbench list` shows, or a TOML file"),
             help="The scenario whose claims to judge, by its name or file. Default: that of the results.",
             autocompletion=complete_scenario,
         ),

@@ -11,7 +11,7 @@ import typer
 from tcbench.core.errors import NotComparableError, SelectionError
 from tcbench.core.text import plain
 from tcbench.present.app import OUT, command, given
-from tcbench.present.options import ResultsFolderOption
+from tcbench.present.options import BASELINE, ResultsFolderOption
 from tcbench.views.comparison.outcome import (
     COMPARED,
     AllowOption,
@@ -55,7 +55,9 @@ def compare(
     ] = None,
     baseline: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="In place of BASE: what `tcbench baseline set NAME` kept."),
+        typer.Option(
+            metavar="NAME", help="In place of BASE: what `tcbench baseline set NAME` kept.", callback=BASELINE
+        ),
     ] = None,
     out: ResultsFolderOption = OUT,
     metric: MetricOption = None,

@@ -20,6 +20,7 @@ from tcbench.present.options import (
     batch_sizes,
     config_names,
     output_option,
+    takes,
 )
 
 if TYPE_CHECKING:
@@ -51,7 +52,11 @@ def diff(
     config: ConfigOption = None,
     to: Annotated[
         str | None,
-        typer.Option(metavar="CONFIG", help="CURRENT's config, where it is another than BASE's. Default: BASE's."),
+        typer.Option(
+            metavar="CONFIG",
+            help="CURRENT's config, where it is another than BASE's. Default: BASE's.",
+            callback=takes("a config of CURRENT, where --config names one of BASE"),
+        ),
     ] = None,
     bs: BatchSizesOption = None,
     top: Annotated[int, typer.Option(metavar="N", min=1, help="Parts to show of each kind.")] = 10,

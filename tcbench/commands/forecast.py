@@ -12,6 +12,8 @@ from tcbench.core.errors import SelectionError
 from tcbench.present.app import INTERRUPTED, OUT, command
 from tcbench.present.options import (
     ANOTHER_FILE,
+    RANKS,
+    RUN,
     WHAT,
     WHERE,
     BatchSizesOption,
@@ -28,6 +30,7 @@ from tcbench.present.options import (
     model_names,
     output_option,
     rank_counts,
+    takes,
 )
 
 if TYPE_CHECKING:
@@ -37,6 +40,7 @@ if TYPE_CHECKING:
     from tcbench.run.scale_out import ScaleOut
 
 MANY = "Many ranks"
+_NETWORKS = "dgx-1, dgx-a100, dgx-h100, abci, big-basin, mn-1, p40-100gbe"
 
 
 @command(
@@ -55,6 +59,7 @@ def forecast(
         str | None,
         typer.Option(
             metavar="GPU",
+            callback=takes("a GPU that `tcbench list --gpus` shows, or a JSON file of one"),
             help="V100, T4, A100, L40S, H100, H200, B200, or a JSON file with the same fields. Default: none; this or "
             "--over is needed.",
             autocompletion=complete_gpu,
@@ -78,13 +83,19 @@ def forecast(
     ] = False,
     ranks: Annotated[
         str | None,
-        typer.Option(metavar="N,N,...", help="The same step on so many ranks. Default: one.", rich_help_panel=MANY),
+        typer.Option(
+            metavar="N,N,...",
+            help="The same step on so many ranks. Default: one.",
+            callback=RANKS,
+            rich_help_panel=MANY,
+        ),
     ] = None,
     link: Annotated[
         str | None,
         typer.Option(
             metavar="NAME",
-            help="The network between them: dgx-1, dgx-a100, dgx-h100, abci, big-basin, mn-1, p40-100gbe; or "
+            callback=takes(f"{_NETWORKS}, or two numbers above 0: GB/s and microseconds"),
+            help=f"The network between them: {_NETWORKS}; or "
             "bandwidth,latency in GB/s and microseconds, such as 12.5,10. Default: none; --ranks needs it.",
             autocompletion=complete_network,
             rich_help_panel=MANY,
@@ -94,6 +105,7 @@ def forecast(
         list[str] | None,
         typer.Option(
             metavar="RESULTS",
+            callback=RUN,
             help="In place of --gpu, steps that were measured: a file or folder of records, or the id of a run.",
             rich_help_panel=MANY,
         ),

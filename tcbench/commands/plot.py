@@ -14,7 +14,15 @@ import typer
 from tcbench.core.errors import SelectionError, TcbenchError
 from tcbench.present.app import OUT, command
 from tcbench.present.app import given as words_given
-from tcbench.present.options import ANOTHER_FILE, ResultsArgument, ResultsFolderOption, config_names, output_option
+from tcbench.present.options import (
+    ANOTHER_FILE,
+    ResultsArgument,
+    ResultsFolderOption,
+    config_names,
+    output_option,
+    takes,
+    within,
+)
 from tcbench.present.results import by_age, named, place, read_results
 
 if TYPE_CHECKING:
@@ -46,7 +54,9 @@ def plot(
     slide: Annotated[
         int | None,
         typer.Option(
-            metavar="N", help="One of the talk's comparisons: 12, 21, 27, 31 or 33. Default: what --kind says."
+            metavar="N",
+            help="One of the talk's comparisons: 12, 21, 27, 31 or 33. Default: what --kind says.",
+            callback=within("--slide", "one of 12, 21, 27, 31, 33", lambda n: n in (12, 21, 27, 31, 33)),
         ),
     ] = None,
     by: Annotated[
@@ -62,6 +72,7 @@ def plot(
         typer.Option(
             "--config",
             metavar="GLOB",
+            callback=takes("configs by name or glob; with --by machine `best`", lambda names: config_names(names)),
             help="Configs by name or glob; with --by machine also best, each machine's fastest. May be given more than "
             "once, or with commas. Default: all; with --by machine the base (fp32) and best.",
         ),

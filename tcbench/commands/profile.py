@@ -15,7 +15,9 @@ from tcbench.core.errors import SelectionError, TcbenchError, TraceError
 from tcbench.present.app import INTERRUPTED, OUT, SOME_CELL_FAILED, command
 from tcbench.present.options import (
     ANOTHER_FOLDER,
+    FOLDER,
     HOW,
+    NETWORKS,
     WHAT,
     WHERE,
     DataOption,
@@ -26,14 +28,12 @@ from tcbench.present.options import (
     ScenarioArgument,
     ThreadsOption,
     TuningBudgetOption,
-    batch_sizes,
     complete_config,
     complete_model,
     config_names,
     images,
     model_names,
     tune,
-    within_speed,
 )
 
 if TYPE_CHECKING:
@@ -68,8 +68,15 @@ def profile(
     ],
     scenario: ScenarioArgument = None,
     bs: Annotated[
-        str | None,
-        typer.Option("--bs", metavar="N", help="Batch size. Default: the scenario's first.", rich_help_panel=WHAT),
+        int | None,
+        typer.Option(
+            "--bs",
+            metavar="N",
+            min=1,
+            max=999_999,
+            help="Batch size. Default: the scenario's first.",
+            rich_help_panel=WHAT,
+        ),
     ] = None,
     device: DeviceOption = "auto",
     data: DataOption = None,
@@ -77,6 +84,7 @@ def profile(
         str | None,
         typer.Option(
             metavar="NAME",
+            callback=NETWORKS,
             help="A network, such as resnet18 (`tcbench list` shows all). Default: the scenario's.",
             autocompletion=complete_model,
             rich_help_panel=WHAT,
@@ -118,7 +126,8 @@ def profile(
     threads: ThreadsOption = None,
     host_speed: HostSpeedOption = 1.0,
     out: Annotated[
-        Path, typer.Option(metavar="FOLDER", help="Files go to FOLDER/MACHINE/.", rich_help_panel=WHERE)
+        Path,
+        typer.Option(metavar="FOLDER", help="Files go to FOLDER/MACHINE/.", callback=FOLDER, rich_help_panel=WHERE),
     ] = OUT,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.", rich_help_panel=WHERE)] = False,
 ) -> None:
@@ -219,7 +228,7 @@ class _Failed(TcbenchError):
 def _planned(
     config: str,
     scenario: str | None,
-    bs: str | None,
+    bs: int | None,
     device: str,
     model: str | None,
     data: str | None,
@@ -239,7 +248,7 @@ def _planned(
 
     target = devices.find(device, device_kinds())
     loaded = scenarios.load(scenario or ("cpu" if target.kind == "cpu" else "naruse2018"))
-    sizes = batch_sizes(bs) or loaded.batch_sizes[:1]
+    sizes = loaded.batch_sizes[:1] if bs is None else (bs,)
     selection = plan.Selection(
         batch_sizes=sizes,
         models=model_names(model),
@@ -249,7 +258,7 @@ def _planned(
         image_size=image_size,
         max_time_s=_TIMED_S,
         threads=threads,
-        host_speed=within_speed(host_speed),
+        host_speed=host_speed,
     )
     made = plan.make(loaded, selection, target)
     if len(made.cells) != 1:

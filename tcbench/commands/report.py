@@ -10,7 +10,7 @@ import typer
 
 from tcbench.core.errors import NotComparableError, ScenarioError, SelectionError, StoreError, TraceError
 from tcbench.present.app import OUT, command, refuse_input
-from tcbench.present.options import ResultsFolderOption, output_option, results_argument
+from tcbench.present.options import BASELINE, RUN, ResultsFolderOption, output_option, results_argument, takes
 
 if TYPE_CHECKING:
     from tcbench.analysis.claims import Asked, OtherSource, Scorecard
@@ -41,14 +41,27 @@ def report(
     output: Annotated[Path | None, output_option("An .html file. Default: beside the results.")] = None,
     compare: Annotated[
         str | None,
-        typer.Option(metavar="BASE", help="Compare with these results: a file, a folder or a run's id. Default: none."),
+        typer.Option(
+            metavar="BASE",
+            help="Compare with these results: a file, a folder or a run's id. Default: none.",
+            callback=RUN,
+        ),
     ] = None,
     baseline: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Compare with what `tcbench baseline set NAME` kept. Default: nothing."),
+        typer.Option(
+            metavar="NAME",
+            help="Compare with what `tcbench baseline set NAME` kept. Default: nothing.",
+            callback=BASELINE,
+        ),
     ] = None,
     title: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="The page's title. Default: made of what was trained and where.")
+        str | None,
+        typer.Option(
+            metavar="TEXT",
+            help="The page's title. Default: made of what was trained and where.",
+            callback=takes("any text"),
+        ),
     ] = None,
     out: ResultsFolderOption = OUT,
 ) -> None:

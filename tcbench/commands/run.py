@@ -14,6 +14,7 @@ from tcbench.core.errors import SelectionError, TcbenchError
 from tcbench.present.app import INTERRUPTED, OUT, SOME_CELL_FAILED, command, command_again, given
 from tcbench.present.options import (
     WHERE,
+    AllowCodeOption,
     BatchSizesOption,
     BudgetOption,
     ConfigOption,
@@ -37,6 +38,7 @@ from tcbench.present.options import (
     TrialsOption,
     TuningBudgetOption,
     selection,
+    takes,
     tune,
 )
 
@@ -85,18 +87,15 @@ def run(
         bool,
         typer.Option("--resume", help="Add what is missing to the newest run of this scenario.", rich_help_panel=WHERE),
     ] = False,
-    allow: Annotated[
-        str | None,
-        typer.Option(
-            metavar="code",
-            help="With --resume: add to a run that was measured with other code; pictures then name every commit. "
-            "Default: nothing.",
-            rich_help_panel=WHERE,
-        ),
-    ] = None,
+    allow: AllowCodeOption = None,
     label: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Ends the run's name, after its date. Default: none.", rich_help_panel=WHERE),
+        typer.Option(
+            metavar="NAME",
+            help="Ends the run's name, after its date. Default: none.",
+            callback=takes("1 to 80 letters, digits, `_`, `.` and `-`"),
+            rich_help_panel=WHERE,
+        ),
     ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show what would run, and stop.", rich_help_panel=WHERE)
@@ -133,8 +132,6 @@ def run(
     from tcbench.run.plan import plan_of
 
     of_label = run_id_suffix(label)
-    if allow not in (None, "code"):
-        raise SelectionError(f"--allow {allow[:40]!a}: expected code")
     tune(fresh_autotune, tuning_budget)
     plan = plan_of(scenario, chosen, device)
     with Stages(make_console(stderr=True), quiet) as stages:

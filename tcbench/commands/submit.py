@@ -13,7 +13,7 @@ import typer
 
 from tcbench.core.errors import ClusterError, SelectionError
 from tcbench.present.app import INTERRUPTED, OUT, SOME_CELL_FAILED, GroupedCommand, command, command_again, given
-from tcbench.present.options import WHERE, OutOption, QuietOption, complete_scenario, selection
+from tcbench.present.options import WHERE, AllowCodeOption, OutOption, QuietOption, complete_scenario, selection, takes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -78,6 +78,7 @@ def submit(
         typer.Option(
             metavar="NAME,NAME,...",
             help="Partitions: a job in each. Default, with --gpu: the cluster's own.",
+            callback=takes("partitions of the cluster", lambda text: _names("--partition", text)),
             rich_help_panel=CLUSTER,
         ),
     ] = None,
@@ -87,17 +88,25 @@ def submit(
             metavar="TYPE,TYPE,...",
             help="Types of GPU as Slurm names them (sinfo -o %G): a job for each, in each partition. "
             "Default, with --partition: any.",
+            callback=takes("types of GPU of the cluster", lambda text: _names("--gpu", text)),
             rich_help_panel=CLUSTER,
         ),
     ] = None,
     time: Annotated[
         int,
-        typer.Option(metavar="MINUTES", min=1, help="A job is ended then; --resume goes on.", rich_help_panel=CLUSTER),
+        typer.Option(
+            metavar="MINUTES",
+            min=1,
+            max=10_000_000,
+            help="A job is ended then; --resume goes on.",
+            rich_help_panel=CLUSTER,
+        ),
     ] = 60,
     sbatch: Annotated[
         list[str] | None,
         typer.Option(
             metavar="OPTION",
+            callback=takes("an option of sbatch that `submit` does not set", lambda options: _sbatch_options(options)),
             help="More options of sbatch, such as account=me, nodes=2 or exclusive. May be given more than once. "
             "Default: none.",
             rich_help_panel=CLUSTER,
@@ -108,6 +117,7 @@ def submit(
         bool,
         typer.Option("--resume", help="Submit only what has not come to its end.", rich_help_panel=WHERE),
     ] = False,
+    allow: AllowCodeOption = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show the sbatch scripts, and stop.", rich_help_panel=WHERE)
     ] = False,
@@ -148,7 +158,7 @@ def submit(
     work = []
     for target in cluster.targets(partitions, types, there):
         words = ["run", scenario, *asked.words, "--out", str(out.absolute()), "--label", target.name]
-        words += ["--resume"] * resume
+        words += ["--resume"] * resume + (["--allow", allow] if allow else [])
         from tcbench.core.store import run_id_suffix
 
         folder = out.absolute() / cluster.FOLDER / f"{plan.scenario.name}{run_id_suffix(target.name)}"
@@ -173,14 +183,10 @@ def _checked(scenario: str, options: Mapping[str, Any]) -> Plan:
     """The plan of these options of `run`, as far as it can be made without the device. Raises SelectionError or
     ScenarioError."""
     from tcbench.engine.accelerators.device import host
-    from tcbench.run import launcher
-
-    chosen = selection(**{name: options[name] for name in inspect.signature(selection).parameters})
-    device, starter = options["device"], options["launcher"]
-    if starter is not None and starter not in launcher.NAMED:
-        launcher.command_line(starter)
     from tcbench.run.plan import plan_of
 
+    chosen = selection(**{name: options[name] for name in inspect.signature(selection).parameters})
+    device = options["device"]
     return plan_of(scenario, chosen, host().name if _runs_on_gpus(device) else device, remote=True)
 
 
@@ -232,7 +238,7 @@ def _begin(work: Sequence[tuple[Target, Sequence[str], Any]], jobs: list[Job], r
     submitted: list[Job] = []
     for target, words, executor in work:
         last = cluster.last(executor, target) if resume else None
-        same = last is not None and [word for word in last.command if word != "--resume"] == words[:-1]
+        same = last is not None and _measured(last.command) == _measured(words)
         if last is not None and not last.ended:
             if not same:
                 cluster.cancel(submitted)
@@ -251,6 +257,11 @@ def _begin(work: Sequence[tuple[Target, Sequence[str], Any]], jobs: list[Job], r
                 raise
             submitted.append(job)
             jobs.append(job)
+
+
+def _measured(words: Sequence[str]) -> list[str]:
+    """The words that say what is measured: all up to the job's label, after which stands how it resumes."""
+    return [*words[: words.index("--label") + 2]]
 
 
 def _follow(jobs: Sequence[Job], out: Path, scenario: str, quiet: bool) -> bool:

@@ -9,7 +9,7 @@ import typer
 
 from tcbench.core.errors import SelectionError
 from tcbench.present.app import OUT, command
-from tcbench.present.options import ANOTHER_FILE, ResultsFolderOption, output_option
+from tcbench.present.options import ANOTHER_FILE, ResultsFolderOption, output_option, takes
 
 
 @command(
@@ -33,14 +33,17 @@ def timeline(
     zoom: Annotated[
         str | None,
         typer.Option(
-            metavar="BEGIN:END", help="Only this part, in ms on the picture's time axis. Default: whole steps."
+            metavar="BEGIN:END",
+            help="Only this part, in ms on the picture's time axis. Default: whole steps.",
+            callback=takes("two numbers of ms, ascending", lambda text: window(text)),
         ),
     ] = None,
     steps: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="Steps of the slowest cell to draw. Default: 3.")
     ] = None,
     step: Annotated[
-        int | None, typer.Option(metavar="N", help="Begin with the step of this number. Default: the first.")
+        int | None,
+        typer.Option(metavar="N", min=0, help="Begin with the step of this number. Default: the first."),
     ] = None,
     out: ResultsFolderOption = OUT,
 ) -> None:

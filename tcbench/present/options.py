@@ -67,6 +67,44 @@ ANOTHER_FOLDER = "name another folder with --out"
 WHAT, HOW, WHERE = "Cells", "Measuring", "Output"
 """Groups of options in help."""
 
+
+def takes(expected: str, read: Callable[[Any], object] = lambda _: None) -> Callable[[Any], Any]:
+    """The callback of an option, which docs/options.md says takes what is `expected`. `read` raises SelectionError for
+    all other values; without it, that depends on what is there."""
+
+    def check(value: Any) -> Any:
+        if value is not None:
+            read(value)
+        return value
+
+    check.__doc__ = expected
+    return check
+
+
+def within(option: str, expected: str, holds: Callable[[float], bool]) -> Callable[[Any], Any]:
+    """The callback of an option that takes numbers that `expected` describes."""
+
+    def read(value: float) -> None:
+        if not holds(value):
+            raise SelectionError(f"{option} {value:g}: expected {expected}")
+
+    return takes(expected, read)
+
+
+CONFIGS = takes(
+    "configs by name or glob; where cells are planned, rungs that go together", lambda names: config_names(names)
+)
+NETWORKS = takes("networks that `tcbench list` shows", lambda text: model_names(text))
+RANKS = takes("whole numbers from 1 to 999999", lambda text: rank_counts(text))
+RUN = takes("results: a file, a folder, or a run's id")
+BASELINE = takes("a baseline that `tcbench baseline list` shows")
+FOLDER = takes("a folder that can be written; it is made")
+TIMEOUT = within("--timeout", "seconds above 0 and up to 1000000", lambda x: 0 < x <= 1e6)
+"""Callbacks of several options."""
+
+_TIMES = "a time above 0: seconds, or with `s`, `m`, `min` or `h`"
+BUDGET = takes(_TIMES, lambda text: seconds("--budget", text))
+
 ScenarioArgument = Annotated[
     str | None,
     typer.Argument(
@@ -78,7 +116,14 @@ ScenarioArgument = Annotated[
 
 
 BatchSizesOption = Annotated[
-    str | None, typer.Option("--bs", metavar="N,N,...", help="Batch sizes. Default: all.", rich_help_panel=WHAT)
+    str | None,
+    typer.Option(
+        "--bs",
+        metavar="N,N,...",
+        help="Batch sizes. Default: all.",
+        callback=takes("whole numbers from 1 to 999999", lambda text: batch_sizes(text)),
+        rich_help_panel=WHAT,
+    ),
 ]
 RanksOption = Annotated[
     str | None,
@@ -86,6 +131,7 @@ RanksOption = Annotated[
         "--ranks",
         metavar="N,N,...",
         help="Processes that train together, each on a batch of its own (--bs). Default: the scenario's, else 1.",
+        callback=RANKS,
         rich_help_panel=WHAT,
     ),
 ]
@@ -96,6 +142,7 @@ LauncherOption = Annotated[
         metavar="COMMAND",
         help="Starts the ranks: mpirun, srun, or a command line such as 'mpirun -np {n} --hostfile HOSTS'. Default: "
         "srun within an allocation of Slurm's, else mpirun.",
+        callback=takes("`mpirun`, `srun`, or a command line with `{n}`", lambda text: launcher_words(text)),
         rich_help_panel=HOW,
     ),
 ]
@@ -107,6 +154,7 @@ ConfigOption = Annotated[
         help="Configs by name or glob, or rungs joined by '+'; several with commas or by more than one --config. "
         "Default: all.",
         autocompletion=complete_config,
+        callback=CONFIGS,
         rich_help_panel=WHAT,
     ),
 ]
@@ -117,12 +165,19 @@ ModelOption = Annotated[
         metavar="NAME,NAME,...",
         help="Networks, such as resnet18 (`tcbench list` shows all). Default: the scenario's.",
         autocompletion=complete_model,
+        callback=NETWORKS,
         rich_help_panel=WHAT,
     ),
 ]
 ImageSizeOption = Annotated[
     int | None,
-    typer.Option(metavar="PIXELS", help="Side of the square images. Default: the scenario's.", rich_help_panel=WHAT),
+    typer.Option(
+        metavar="PIXELS",
+        min=1,
+        max=8192,
+        help="Side of the square images. Default: the scenario's.",
+        rich_help_panel=WHAT,
+    ),
 ]
 DeviceOption = Annotated[
     str,
@@ -130,6 +185,7 @@ DeviceOption = Annotated[
         metavar="DEVICE",
         help="auto, cpu, cuda:N, or virtual:CARD (a simulated V100, H100, ... or a file).",
         autocompletion=complete_device,
+        callback=takes("`auto`, `cpu`, a GPU that is here, or a card that `virtual` knows"),
         rich_help_panel=WHAT,
     ),
 ]
@@ -139,6 +195,10 @@ DataOption = Annotated[
         metavar="PATH",
         help="A folder of class folders of JPEGs; 'synthetic': one batch kept in memory; on a virtual device also "
         "'modelled:RATE': decoding at a rate in images/s. Default: JPEGs generated once.",
+        callback=takes(
+            "a folder, `synthetic`, or on a virtual device `modelled:1` to `modelled:999999999`",
+            lambda text: images(text),
+        ),
         rich_help_panel=WHAT,
     ),
 ]
@@ -148,6 +208,7 @@ TargetOption = Annotated[
         metavar="SHARE",
         help="A cell is done when the half-width of its 95% interval is this share of the mean, e.g. 0.02... Default: "
         "the scenario's.",
+        callback=within("--target", "a share between 0 and 1, such as 0.02", lambda x: 0 < x < 1),
         rich_help_panel=HOW,
     ),
 ]
@@ -156,13 +217,17 @@ MaxTimeOption = Annotated[
     typer.Option(
         metavar="SECONDS",
         help="...or when its timed steps have taken so long. Default: the scenario's.",
+        callback=within("--max-time", "seconds above 0 and up to 1000000000", lambda x: 0 < x <= 1e9),
         rich_help_panel=HOW,
     ),
 ]
 TimeoutOption = Annotated[
     float | None,
     typer.Option(
-        metavar="SECONDS", help="A trial that takes longer is ended. Default: the scenario's.", rich_help_panel=HOW
+        metavar="SECONDS",
+        help="A trial that takes longer is ended. Default: the scenario's.",
+        callback=TIMEOUT,
+        rich_help_panel=HOW,
     ),
 ]
 FreshAutotuneOption = Annotated[
@@ -177,6 +242,7 @@ TuningBudgetOption = Annotated[
         metavar="TIME",
         help="On a GPU: the time a trial may take to tune cuDNN's plans; each work's first are always timed. "
         "Default: 60s.",
+        callback=takes(_TIMES, lambda text: seconds("--tuning-budget", text)),
         rich_help_panel=HOW,
     ),
 ]
@@ -188,6 +254,7 @@ ThreadsOption = Annotated[
     typer.Option(
         metavar="N",
         min=1,
+        max=4096,
         help="Threads for BLAS, ops and input of a rank. Default: all usable cores, shared by the ranks.",
         rich_help_panel=HOW,
     ),
@@ -197,6 +264,7 @@ HostSpeedOption = Annotated[
     typer.Option(
         metavar="TIMES",
         help="On a virtual GPU: as if this host were so many times as fast, e.g. 0.5.",
+        callback=within("--host-speed", "how many times as fast, from 0.01 to 100", lambda x: 0.01 <= x <= 100),
         rich_help_panel=HOW,
     ),
 ]
@@ -216,11 +284,23 @@ BudgetOption = Annotated[
         metavar="TIME",
         help="Measure all cells round after round for so long, e.g. 4m or 90s; the first round is always completed. "
         "Default: without --trials the scenario's, else 4m on a CPU, 10m on a GPU.",
+        callback=BUDGET,
         rich_help_panel=HOW,
     ),
 ]
+AllowCodeOption = Annotated[
+    Literal["code"] | None,
+    typer.Option(
+        "--allow",
+        metavar="code",
+        help="With --resume: add to a run that was measured with other code; pictures then name every commit. "
+        "Default: nothing.",
+        rich_help_panel=WHERE,
+    ),
+]
 OutOption = Annotated[
-    Path, typer.Option(metavar="FOLDER", help="Records go to FOLDER/MACHINE/.", rich_help_panel=WHERE)
+    Path,
+    typer.Option(metavar="FOLDER", help="Records go to FOLDER/MACHINE/.", callback=FOLDER, rich_help_panel=WHERE),
 ]
 ResultsFolderOption = Annotated[
     Path,
@@ -228,6 +308,7 @@ ResultsFolderOption = Annotated[
         "--out",
         metavar="FOLDER",
         help="The folder of results: ids of runs and baselines are looked up in it.",
+        callback=takes("a folder"),
         rich_help_panel=WHERE,
     ),
 ]
@@ -244,7 +325,8 @@ ResultsArgument = Annotated[list[str] | None, results_argument()]
 
 def output_option(text: str = "A .png, .svg or .pdf file. Default: beside the results.") -> Any:
     """-o of a command that writes one file."""
-    return typer.Option("-o", "--output", metavar="FILE", help=text, rich_help_panel=WHERE)
+    expected = "a file that the command does not read, of a kind that it writes"
+    return typer.Option("-o", "--output", metavar="FILE", help=text, callback=takes(expected), rich_help_panel=WHERE)
 
 
 def format_option(names: Iterable[str], default: str = "") -> Any:
@@ -285,6 +367,14 @@ def _counts(text: str | None, option: str, one: str, example: str) -> tuple[int,
 
 
 _UNITS_S = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600}
+
+
+def launcher_words(text: str) -> None:
+    """Check --launcher. Raises SelectionError."""
+    from tcbench.run import launcher
+
+    if text not in launcher.NAMED:
+        launcher.command_line(text)
 
 
 def seconds(option: str, text: str | None) -> float | None:
@@ -373,23 +463,10 @@ def selection(
         image_size=image_size,
         trials=trials,
         budget_s=seconds("--budget", budget),
-        target=within("--target", target, "a share between 0 and 1, such as 0.02", lambda x: 0 < x < 1),
-        max_time_s=within("--max-time", max_time, "seconds above 0", lambda x: 0 < x <= 1e9),
-        timeout_s=within("--timeout", timeout, "seconds above 0", lambda x: 0 < x <= 1e6),
+        target=target,
+        max_time_s=max_time,
+        timeout_s=timeout,
         seed=seed,
         threads=threads,
-        host_speed=within_speed(host_speed),
+        host_speed=host_speed,
     )
-
-
-def within_speed(host_speed: float) -> float:
-    """The speed of --host-speed. Raises SelectionError."""
-    within("--host-speed", host_speed, "how many times as fast, from 0.01 to 100", lambda x: 0.01 <= x <= 100)
-    return host_speed
-
-
-def within(name: str, value: float | None, expected: str, holds: Callable[[float], bool]) -> float | None:
-    """The value itself, if it holds. Raises SelectionError."""
-    if value is not None and not holds(value):
-        raise SelectionError(f"{name} {value:g}: expected {expected}")
-    return value

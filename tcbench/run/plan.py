@@ -29,8 +29,6 @@ from tcbench.run.scenario import Config, Scenario
 if TYPE_CHECKING:
     from tcbench.analysis.summary import CellSummary
 
-_MAX_IMAGE_SIZE = 8192
-
 
 @dataclass(frozen=True)
 class Selection:
@@ -97,8 +95,6 @@ def make(scenario: Scenario, selection: Selection, device: Device, *, remote: bo
     for name in models:
         if name in MODELS and image_size < (least := MODELS[name].min_image_size):
             raise SelectionError(f"--image-size {image_size}: {name} takes images of at least {least} pixels")
-    if image_size > _MAX_IMAGE_SIZE:
-        raise SelectionError(f"--image-size {image_size}: expected at most {_MAX_IMAGE_SIZE} pixels")
     if selection.input and selection.input.kind == "modelled" and kind_of(device.name).simulates is None:
         raise SelectionError(
             f"--data modelled: {device.name} computes, and takes images; expected a virtual device (virtual:V100), or "

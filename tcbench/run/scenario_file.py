@@ -37,7 +37,7 @@ class ModelTable(_Table, frozen=True, kw_only=True):
 
     name: str | Annotated[list[str], Meta(min_length=1)] | None = None
     variant: str = "v1"
-    image_size: PositiveInt = 224
+    image_size: Annotated[int, Meta(ge=1, le=8192)] = 224
     classes: Annotated[int, Meta(ge=2, le=1_000_000)] = 1000
 
 

@@ -83,7 +83,7 @@ def sleeper(tmp_path: Path) -> Path:
         (["run", "--bs", "1.5"], "'1.5' is not a batch size"),
         (["run", "--bs", "9" * 5000], "is not a batch size"),
         (["run", "--bs", "٣"], "is not a batch size"),
-        (["run", "--image-size", "10000000000"], "expected at most 8192 pixels"),
+        (["run", "--image-size", "10000000000"], "'--image-size 10000000000': expected 8192 or less"),
         (["run", "--timeout", "inf"], "--timeout inf: expected seconds above 0"),
         (["run", "--max-time", "1e400"], "--max-time inf: expected seconds above 0"),
         (

@@ -127,6 +127,16 @@ def test_resume_with_more_to_run_submits_again(jobs, tmp_path):
     assert len(jobs.commands) == 4
 
 
+def test_other_code_is_allowed_to_jobs_that_resume_and_done_ones_stay_done(jobs, tmp_path):
+    jobs.ends = {"h100": "timeout"}
+    assert tcbench(tmp_path, *SUBMIT).code == 3
+    jobs.ends = {}
+    allowed = tcbench(tmp_path, *SUBMIT, "--resume", "--allow", "code")
+    assert allowed.code == 0
+    assert "a100: nothing is missing: job 1 has done all\nh100: job 3 has done all\n" in allowed.err
+    assert jobs.commands[2:] == [[*jobs.commands[1], "--resume", "--allow", "code"]]
+
+
 def test_a_job_that_failed_makes_the_exit_code_of_run_and_says_where_its_log_is(jobs, tmp_path, monkeypatch):
     jobs.ends = {"a100": 3}
     monkeypatch.setattr(cluster.Job, "last_line", "2 cells failed")
@@ -200,6 +210,8 @@ def test_records_of_an_older_run_are_not_the_jobs(jobs, tmp_path):
         ([*SUBMIT, "--launcher", "foo"], "--launcher 'foo': expected mpirun, srun or a command line with {n}"),
         (["submit", "cpu", "--gpu", "a100", "--device", "cpu"], "--gpu a100 with --device cpu: expected --partition"),
         ([*SUBMIT, "--time", "0"], "expected 1 or more"),
+        ([*SUBMIT, "--allow", "driver"], "'--allow': 'driver' is not one of 'code'"),
+        ([*SUBMIT, "--tuning-budget", "0"], "--tuning-budget '0': expected a time above 0"),
         ([*SUBMIT, "--label", "x"], "No such option: --label"),
     ],
 )

@@ -14,6 +14,7 @@ import typer
 from tcbench.core.errors import SelectionError, TcbenchError
 from tcbench.present.app import INTERRUPTED, OUT, command, given
 from tcbench.present.options import (
+    BUDGET,
     HOW,
     WHERE,
     BatchSizesOption,
@@ -36,6 +37,7 @@ from tcbench.present.options import (
     TuningBudgetOption,
     seconds,
     selection,
+    takes,
     tune,
 )
 from tcbench.views.comparison.outcome import (
@@ -90,6 +92,7 @@ def gate(
         str | None,
         typer.Option(
             metavar="REVISION",
+            callback=takes("a revision of the repository here"),
             help="The git revision to judge against. Default: none; this or one of the two below is needed.",
             rich_help_panel=BUILDS,
         ),
@@ -97,13 +100,19 @@ def gate(
     current: Annotated[
         str | None,
         typer.Option(
-            metavar="REVISION", help="The git revision to judge. Default: the working tree.", rich_help_panel=BUILDS
+            metavar="REVISION",
+            help="The git revision to judge. Default: the working tree.",
+            callback=takes("a revision of the repository here"),
+            rich_help_panel=BUILDS,
         ),
     ] = None,
     base_python: Annotated[
         str | None,
         typer.Option(
-            metavar="PYTHON", help="In place of --base: the interpreter to judge against.", rich_help_panel=BUILDS
+            metavar="PYTHON",
+            help="In place of --base: the interpreter to judge against.",
+            callback=takes("an interpreter in which tcbench is installed"),
+            rich_help_panel=BUILDS,
         ),
     ] = None,
     current_python: Annotated[
@@ -111,6 +120,7 @@ def gate(
         typer.Option(
             metavar="PYTHON",
             help="The interpreter to judge. Default: that of this command.",
+            callback=takes("an interpreter in which tcbench is installed"),
             rich_help_panel=BUILDS,
         ),
     ] = None,
@@ -118,6 +128,7 @@ def gate(
         str | None,
         typer.Option(
             metavar="GOOD..BAD",
+            callback=takes("two revisions, of which the first is an ancestor of the second"),
             help="In place of --base: name the commit after GOOD, up to BAD, that made a cell slower.",
             rich_help_panel=BUILDS,
         ),
@@ -126,6 +137,7 @@ def gate(
         str | None,
         typer.Option(
             metavar="COMMAND",
+            callback=takes("a command line, or nothing"),
             help="Makes the environment (.venv) of a revision in its worktree, each time; '' for none. "
             "Default: 'uv sync --quiet' where the revision has a pyproject.toml.",
             rich_help_panel=BUILDS,
@@ -145,6 +157,7 @@ def gate(
             metavar="N,N,...",
             help="Trials a side after which a cell is judged: one to four numbers, ascending. Default: 3,4,6,8; with "
             "--bisect 3,6,12,24.",
+            callback=takes("one to four whole numbers from 2 up, ascending"),
             rich_help_panel=HOW,
         ),
     ] = None,
@@ -153,6 +166,7 @@ def gate(
         typer.Option(
             metavar="TIME",
             help="Begin no trial after trials have taken so long, e.g. 30m or 1800 (seconds). Default: none.",
+            callback=BUDGET,
             rich_help_panel=HOW,
         ),
     ] = None,

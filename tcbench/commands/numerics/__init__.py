@@ -15,7 +15,10 @@ from tcbench.core.errors import SelectionError, TcbenchError
 from tcbench.present.app import INTERRUPTED, OUT, SOME_CELL_FAILED, command
 from tcbench.present.options import (
     ANOTHER_FOLDER,
+    CONFIGS,
+    FOLDER,
     HOW,
+    TIMEOUT,
     WHAT,
     WHERE,
     DeviceOption,
@@ -23,6 +26,7 @@ from tcbench.present.options import (
     ScenarioArgument,
     complete_config,
     config_names,
+    takes,
     within,
 )
 
@@ -86,6 +90,7 @@ def numerics(
         list[str] | None,
         typer.Option(
             metavar="NAME",
+            callback=CONFIGS,
             help="With --rungs: configs by name or glob, or rungs joined by '+'; several with commas or by more than "
             "one --config. Default: all.",
             autocompletion=complete_config,
@@ -97,6 +102,7 @@ def numerics(
         Path | None,
         typer.Option(
             metavar="FOLDER",
+            callback=takes("a folder of class folders of JPEGs"),
             help="Train the scenario's model on class folders of JPEGs; one in ten is kept for the test. Default: "
             "generated images, a small ResNet.",
             rich_help_panel=WHAT,
@@ -116,6 +122,8 @@ def numerics(
         int | None,
         typer.Option(
             metavar="PIXELS",
+            min=8,
+            max=8192,
             help="Side of the square images. Default: 16; with --data the scenario's.",
             rich_help_panel=WHAT,
         ),
@@ -145,6 +153,7 @@ def numerics(
         typer.Option(
             "--lr",
             metavar="RATE",
+            callback=within("--lr", "a rate above 0 and up to 1000000, such as 0.001", lambda x: 0 < x <= 1e6),
             help="Learning rate. Default: 0.001; with --ranks 0.2, of one rank.",
             rich_help_panel=HOW,
         ),
@@ -153,6 +162,7 @@ def numerics(
         str | None,
         typer.Option(
             metavar="2^K",
+            callback=takes("a power of two from 2^-20 to 2^60", lambda text: loss_scale(text)),
             help="The static loss scale. Default: the middle of the range that the gradients show to be safe.",
             rich_help_panel=HOW,
         ),
@@ -171,6 +181,7 @@ def numerics(
         float | None,
         typer.Option(
             metavar="SHARE",
+            callback=within("--margin", "a share between 0 and 1, such as 0.02", lambda x: 0 < x < 1),
             help="Test loss and accuracy within this share of fp32's count as like fp32's. Default: 0.02; with --ranks "
             "0.1 of the loss.",
             rich_help_panel=HOW,
@@ -188,10 +199,21 @@ def numerics(
     ] = None,
     timeout: Annotated[
         float | None,
-        typer.Option(metavar="SECONDS", help="A run that takes longer is ended. Default: 7200.", rich_help_panel=HOW),
+        typer.Option(
+            metavar="SECONDS",
+            help="A run that takes longer is ended. Default: 7200.",
+            callback=TIMEOUT,
+            rich_help_panel=HOW,
+        ),
     ] = None,
     out: Annotated[
-        Path, typer.Option(metavar="FOLDER", help="Document and charts go to FOLDER/MACHINE/.", rich_help_panel=WHERE)
+        Path,
+        typer.Option(
+            metavar="FOLDER",
+            help="Document and charts go to FOLDER/MACHINE/.",
+            callback=FOLDER,
+            rich_help_panel=WHERE,
+        ),
     ] = OUT,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.", rich_help_panel=WHERE)] = False,
     format_: FormatOption = "table",
@@ -212,10 +234,6 @@ def numerics(
     from tcbench.run import scenario as scenarios
     from tcbench.run.plan import refuse
 
-    within("--image-size", image_size, "a whole number from 8 to 8192", lambda x: 8 <= x <= 8192)
-    within("--lr", learning_rate, "a rate above 0, such as 0.001", lambda x: 0 < x <= 1e6)
-    within("--margin", margin, "a share between 0 and 1, such as 0.02", lambda x: 0 < x < 1)
-    within("--timeout", timeout, "seconds above 0", lambda x: 0 < x <= 1e6)
     static_scale = loss_scale(scale)
     target = devices.find(device, device_kinds(("chainer",)))
     if devices.kind_of(target.name).simulates is not None:

@@ -20,7 +20,7 @@ from tcbench.core import files
 from tcbench.core.errors import NotComparableError, SelectionError, StoreError, hint
 from tcbench.core.text import plain
 from tcbench.present.app import given
-from tcbench.present.options import ANOTHER_FILE, format_option, output_option
+from tcbench.present.options import ANOTHER_FILE, format_option, output_option, takes
 
 if TYPE_CHECKING:
     from tcbench.analysis.comparability import Difference
@@ -45,21 +45,30 @@ MetricOption = Annotated[
     typer.Option(
         "--metric",
         metavar="NAME",
+        callback=takes("`throughput`, `memory`, `energy`", lambda names: metrics(names)),
         help="throughput, memory or energy. May be given more than once, or with commas. Default: throughput.",
         rich_help_panel=JUDGE,
     ),
 ]
 ThresholdOption = Annotated[
     str,
-    typer.Option("--threshold", metavar="SHARE", help="The loss that matters: 3% or 0.03.", rich_help_panel=JUDGE),
+    typer.Option(
+        "--threshold",
+        metavar="SHARE",
+        help="The loss that matters: 3% or 0.03.",
+        callback=takes("a share above 0% and below 100%, as 3% or 0.03", lambda text: threshold(text)),
+        rich_help_panel=JUDGE,
+    ),
 ]
+_FACETS = "simulated, gpu, driver, clocks, host, os, python, libraries, accelerator, settings, measure, input"
 AllowOption = Annotated[
     list[str] | None,
     typer.Option(
         "--allow",
         metavar="FACET,...",
-        help="What may differ: simulated, gpu, driver, clocks, host, os, python, libraries, accelerator, settings, "
-        "measure, input, or all of these; missing: cells that current lacks do not fail. Default: nothing.",
+        callback=takes(f"{_FACETS}, all, missing", lambda words: allowed(words)),
+        help=f"What may differ: {_FACETS}, or all of these; missing: cells that current lacks do not fail. Default: "
+        "nothing.",
         rich_help_panel=JUDGE,
     ),
 ]
