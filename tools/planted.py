@@ -216,7 +216,7 @@ def failing(tree: Path, tests: list[str], limit_s: float, *options: str) -> list
     if code in (0, 5):  # 5: no test of these is in the default suite
         return []
     failed = re.findall(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", output, re.MULTILINE)
-    return failed or ["timeout" if code is None else output.rpartition("\n")[2][:100]]
+    return failed or ["timeout" if code is None else f"exit code {code}"]
 
 
 def plant(fault: Fault, tree: Path, suite: dict[str, Any]) -> dict[str, Any]:
