@@ -260,20 +260,20 @@ def run(sample: int | None, jobs: int, out: Path) -> None:
         trees.put(clone(number))
     commit = must(["git", "rev-parse", "--short", "HEAD"], ROOT)
 
-    def one(fault: Fault) -> dict[str, Any]:
+    def one(fault: Fault) -> None:
         tree = trees.get()
         try:
-            return {"fault": fault.id, **plant(fault, tree, known), "commit": commit}
+            row = {"fault": fault.id, **plant(fault, tree, known), "commit": commit}
         finally:
             trees.put(tree)
+        with out.open("a", encoding="utf-8") as file:
+            file.write("\t".join(row.get(column, "") for column in COLUMNS) + "\n")
+        print("{outcome:11} {fault}".format(**row), row.get("by", ""), sep="  ", flush=True)
 
     if not done:
         out.write_text("\t".join(COLUMNS) + "\n", "utf-8")
     with ThreadPoolExecutor(jobs) as pool:
-        for row in pool.map(one, waiting):
-            with out.open("a", encoding="utf-8") as file:
-                file.write("\t".join(row.get(column, "") for column in COLUMNS) + "\n")
-            print("{outcome:11} {fault}".format(**row), row.get("by", ""), sep="  ", flush=True)
+        list(pool.map(one, waiting))
 
 
 def report(out: Path, before: Path) -> int:
