@@ -126,7 +126,7 @@ def test_an_ablation_that_makes_no_sense_names_its_key(write, text, expected):
         ("[4]", "[4]\ntrails = 2", "measure.trails: unknown key; did you mean 'trials'?"),
         ("[4]", "[4]\ntarget = 2", "measure.target: expected a number < 1.0, got 2"),
         ("[4]", "[4]\nblock_steps = 2", "measure.block_steps: expected a whole number >= 5, got 2"),
-        ("[4]", "[4]\nmin_timed_steps = 3", "measure.min_timed_steps: expected a whole number >= 10, got 3"),
+        ("[4]", "[4]\nmin_timed_steps = 3", "measure.min_timed_steps: expected a whole number >= 5, got 3"),
         ("[4]", "[4]\nmin_warmup_steps = 9\nmax_warmup_steps = 5", "measure.max_warmup_steps: expected at least"),
         ("[measure]", '[model]\nname = "vgg"\n[measure]', "model.name: 'vgg' is unknown; did you mean 'vgg16'?"),
         ("[measure]", '[model]\nvariant = "v2"\n[measure]', "model.variant: expected one of v1, v1.5, got 'v2'"),
