@@ -22,7 +22,7 @@ from tcbench.present.page.page import (
     say,
     strong,
 )
-from tcbench.present.page.settings import Here, Settings
+from tcbench.present.page.settings import Here, Settings, left_out
 from tcbench.present.page.wording import BOTTLENECK_BADGES, STATUS_BADGES, kept_together, spaced, table
 from tcbench.present.simulated import heading
 from tcbench.present.tables import COUNT, Column
@@ -74,7 +74,8 @@ def _figure(here: Here, cells: Sequence[Explanation], remarks: Sequence[str]) ->
     title = "Where the host's time goes in a step" + (f", {here.name}" if here.name else "")
     keys = {summary.key for summary in here.drawn}
     drawn = [one for one in cells if one.summary.key in keys]
-    remarks = [*here.left_out, *remarks]
+    # Each batch size is a panel: which of them have no room the picture says itself.
+    remarks = [*left_out({"configs": len(here.configs)}), *remarks]
     chart = functools.partial(bottleneck_chart, drawn, title="")
     return drawings.of_setting(here, chart, title, "bottlenecks", _table(here, cells), remarks)
 
