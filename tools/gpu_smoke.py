@@ -197,7 +197,7 @@ def tcbench(device: str, *options: str) -> list[str]:
 
 def configs(device: str) -> list[tuple[str, str | None]]:
     """The scenario's configs, each with the reason why it is skipped, or None. Raises RuntimeError."""
-    command = tcbench(device, "--dry-run", "--json")
+    command = tcbench(device, "--config", "*", "--dry-run", "--json")
     asked = subprocess.run(command, capture_output=True, text=True, timeout=START_S)
     if asked.returncode:
         raise RuntimeError(asked.stderr)
