@@ -6,7 +6,7 @@ returned, or drops a statement, an element or a keyword argument. Left out is wh
 assertions, texts, messages, logging, decorators, the looks of charts and pages, and how long something waits.
 
 A fault is named by its function and its edit, never by a line. It is looked for under its name, or its new one by
-`RENAMED`, then wherever in the package one function of that name has that code.
+`RENAMED`, then wherever in the package a function of that name has that code.
 """
 
 from __future__ import annotations
@@ -21,8 +21,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-# What was renamed, function, class, module or room: its old name to its new one. What only moved is found without.
-RENAMED: dict[str, str] = {}
+# Functions that have another name now, or whose code is in another function. What only moved is found without.
+RENAMED = [
+    (
+        "tcbench.accelerators.cpu.numpy.accelerator.NumpyAccelerator.upload",
+        "tcbench.engine.accelerators.cpu.arrays.HostArrays.upload",
+    ),
+    ("tcbench.backends.chainer.numerics.training._data", "tcbench.engine.numerics.training._Session.feed"),
+    ("tcbench.backends.chainer.numerics.training.train", "tcbench.engine.numerics.training._Session.optimizer_spec"),
+    ("tcbench.backends.torch.session.Step.phases", "tcbench.engine.backends.session.BaseStep.phases"),
+    ("tcbench.backends.torch.session._images", "tcbench.engine.backends.torch.session.TorchSession.build"),
+    ("tcbench.cli.run.probe", "tcbench.run.ranks.probe_largest"),
+    ("tcbench.show.forecast._figures", "tcbench.views.forecast.table"),
+    ("tcbench.show.numerics.costs_table", "tcbench.views.numerics.table._accuracy"),
+    ("tcbench.show.numerics.costs_table", "tcbench.views.numerics.table.costs_table.time_ratio"),
+    ("tcbench.show.page.trials._row", "tcbench.views.report.trials._machine"),
+]
 
 KINDS = ("comparison", "arithmetic", "condition", "value", "statement", "part", "outcome")
 # Operators as Python writes them, and what takes their place.
@@ -283,19 +297,25 @@ def package(root: Path) -> dict[str, Module]:
     return {name: Module(name, path) for name, path in zip(names, paths, strict=True)}
 
 
+def words_of(module: str) -> set[str]:
+    return {word.removesuffix("s") for word in re.split(r"[._]", module)}
+
+
 def place(fault: Fault, modules: dict[str, Module]) -> tuple[Module, Edit] | None:
-    """Where a fault is today."""
-    module, function = fault.module, fault.function
-    if old := next((name for name in RENAMED if f"{fault.place}.".startswith(f"{name}.")), ""):
-        new = RENAMED[old] + fault.place[len(old) :]
-        module = max((name for name in modules if f"{new}.".startswith(f"{name}.")), key=len)
-        function = new[len(module) + 1 :]
-    for among in ([modules[module]] if module in modules else [], modules.values()):
-        found = [(one, one.faults(function).get(Fault(one.name, function, fault.edit, fault.nth))) for one in among]
-        places = [(one, edit) for one, edit in found if edit]
-        if len(places) == 1:
-            return places[0]
-    return None
+    """Where a fault is today; of several places the one whose module's name shares most words with the old one's."""
+
+    def found(module: Module, function: str) -> Edit | None:
+        return module.faults(function).get(Fault(module.name, function, fault.edit, fault.nth))
+
+    for name in (fault.place, *(new for old, new in RENAMED if old == fault.place)):
+        for module in (module for module in modules.values() if f"{name}.".startswith(f"{module.name}.")):
+            if edit := found(module, name[len(module.name) + 1 :]):
+                return module, edit
+    words = words_of(fault.module)
+    moved = [(module, edit) for module in modules.values() if (edit := found(module, fault.function))]
+    shared = [len(words & words_of(module.name)) for module, _ in moved]
+    best = [at for at, number in zip(moved, shared, strict=True) if number == max(shared)]
+    return best[0] if len(best) == 1 else None
 
 
 def draw(modules: dict[str, Module], seed: int, count: int, under: str = "tcbench") -> list[Fault]:

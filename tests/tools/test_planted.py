@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import os
+import tempfile
 import textwrap
 from pathlib import Path
 
@@ -68,6 +70,7 @@ def test_an_edit_changes_what_it_names_and_nothing_else(tmp_path):
     [
         ({"room__one": JUDGE}, "tcbench.room.one"),
         ({"room__one": "", "house__two": JUDGE}, "tcbench.house.two"),
+        ({"room__one": "", "house__two": JUDGE, "house__ones": JUDGE}, "tcbench.house.ones"),
         ({"room__one": "", "house__two": JUDGE, "house__three": JUDGE}, None),
         ({"room__one": JUDGE.replace("low < high", "low <= high")}, None),
         ({"room__one": VERDICT}, None),
@@ -75,9 +78,7 @@ def test_an_edit_changes_what_it_names_and_nothing_else(tmp_path):
     ],
 )
 def test_a_fault_is_found_where_its_function_went_or_not_at_all(tmp_path, monkeypatch, modules, expected):
-    monkeypatch.setattr(planted_rule, "RENAMED", {"tcbench.room.one.judge": "tcbench.hall.new.verdict"})
-    if expected != "tcbench.hall.new":
-        monkeypatch.setattr(planted_rule, "RENAMED", {})
+    monkeypatch.setattr(planted_rule, "RENAMED", [("tcbench.room.one.judge", "tcbench.hall.new.verdict")])
     found = planted_rule.place(
         Fault("tcbench.room.one", "judge", '< becomes <= in "low < high"', 1), package(tmp_path, **modules)
     )
@@ -110,3 +111,15 @@ def test_a_module_s_bytecode_goes_with_its_text(tmp_path):
     compiled.touch()
     planted.write(path, "")
     assert not compiled.exists()
+
+
+def test_what_runs_with_a_fault_reaches_no_process_and_no_file_but_its_own():
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
+        clone, other = Path(folder, "clone"), Path(folder, "other")
+        clone.mkdir()
+        other.touch()
+        command = f"kill -0 {os.getpid()} || rm -f {other} || echo x >y"
+        code, output = planted.ask([*planted.ALONE, "sh", "-c", command], clone)
+        if "Operation not permitted" in output:
+            pytest.skip("no namespaces here")
+        assert (code, other.exists(), (clone / "y").exists()) == (0, True, True)
