@@ -136,7 +136,7 @@ def test_with_nsight_systems_the_profiled_steps_come_from_its_report(tmp_path):
         (["fp32", "--tool", "nsys", "--ranks", "2"], "--tool nsys: records one process"),
         (["fp3"], "'fp3': unknown"),
         (["fp32*"], "profile takes one cell"),
-        (["fp32", "--bs", "4,8"], "profile takes one cell, this names 2"),
+        (["fp32", "--bs", "4,8"], "'--bs 4,8': expected a whole number"),
         (["cuda_graph+fp32"], "cannot run here"),
     ],
 )
