@@ -10,7 +10,7 @@ import pytest
 from tcbench.core.cache import Cache
 from tcbench.engine.accelerators.cuda import packages
 from tcbench.engine.accelerators.cuda.cudnn import absent, graphs, libraries, plans
-from tcbench.engine.accelerators.cuda.cudnn.plans import NoPlan, PlanFacts, Search
+from tcbench.engine.accelerators.cuda.cudnn.plans import RUNTIME_COMPILED_TIMED, NoPlan, PlanFacts, Search
 from tcbench.engine.work import (
     HALVES,
     BatchNormBackward,
@@ -87,7 +87,7 @@ def test_hoppers_own_engine_is_among_the_plans_as_it_is_where_a_run_asks_for_the
 @pytest.mark.parametrize(("work", "timed"), [(ConvFprop(BOTTLENECK), 12), (norms(NORM)[0], 2)])
 def test_tuning_times_twelve_plans_of_a_convolution_and_two_of_a_normalisation(work, timed):
     """Hopper's heuristic offers some forty of one and thirty of the other."""
-    shortlist = Search(work, target("H100"), 90, LIMIT).shortlist({}, lambda: True)
+    shortlist = Search(work, target("H100"), 90, LIMIT).shortlist({}, lambda: True, RUNTIME_COMPILED_TIMED)
     assert (len(shortlist.candidates), shortlist.cut) == (timed, False)
     assert shortlist.left_out > 20
 
