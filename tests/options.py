@@ -70,9 +70,10 @@ class Option:
             yield from map(str, [self.low - 1, *([] if self.high is None else [self.high + 1])])
         if self.kind is bool or (self.check is None and not self.choices and self.kind not in (int, float)):
             return
-        yield from (word for word in ODD if not self._takes(word))
+        yield from (word for word in ODD if not self.takes(word))
 
-    def _takes(self, word: str) -> bool:
+    def takes(self, word: str) -> bool:
+        """Whether the word is within its range, whatever is there."""
         if self.choices:
             return word in self.choices
         try:
