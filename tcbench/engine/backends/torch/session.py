@@ -8,11 +8,11 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 
 from tcbench.core.record import Cell
+from tcbench.engine.backends import initial
 from tcbench.engine.backends.session import BaseSession, BaseStep
 from tcbench.engine.backends.torch.batches import Batches, pillow, synthetic
 from tcbench.engine.backends.torch.distributed import DataParallel, process_group
@@ -65,7 +65,8 @@ class TorchSession(BaseSession):
     def build(self, stack: contextlib.ExitStack) -> Step:
         cell, site = self.cell, self.site
         parts: Parts = self.fold("parts", Parts())
-        self.model = model = Network(self._stages, np.random.RandomState(cell.seed))
+        with initial.numbers(cell.seed) as rng:
+            self.model = model = Network(self._stages, rng)
         model.train().to(device=site.device, memory_format=parts.memory_format)
         self.n_parameters = sum(parameter.numel() for parameter in model.parameters())
         spec = OptimizerSpec(cell.train.learning_rate, cell.train.momentum, cell.train.weight_decay)
