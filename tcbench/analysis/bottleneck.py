@@ -20,6 +20,7 @@ from typing import Literal
 from tcbench.analysis import intervals
 from tcbench.analysis.intervals import Intervals
 from tcbench.analysis.scaling import ALLREDUCE, critical_rank
+from tcbench.analysis.summary import by_phase
 from tcbench.core.errors import SelectionError
 from tcbench.core.record import PhaseTimes, Record
 from tcbench.core.text import digits
@@ -569,14 +570,9 @@ def explain_records(records: Sequence[Record]) -> Bottleneck:
 
 
 def _phases(trials: Sequence[Sequence[PhaseTimes]], on_gpu: bool) -> tuple[PhaseCost, ...]:
-    host_s: dict[str, list[float]] = {}
-    device_s: dict[str, list[float]] = {}
-    for phases in trials:
-        for phase in phases:
-            host_s.setdefault(phase.name, []).extend(phase.host_s)
-            device_s.setdefault(phase.name, []).extend(phase.device_s or ())
+    device_s = by_phase(trials, lambda phase: phase.device_s)
     typical = min if on_gpu else statistics.median
     return tuple(
-        PhaseCost(name, typical(times), statistics.median(device_s[name]) if device_s[name] else None, min(times))
-        for name, times in host_s.items()
+        PhaseCost(name, typical(times), statistics.median(device_s[name]) if name in device_s else None, min(times))
+        for name, times in by_phase(trials, lambda phase: phase.host_s).items()
     )

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from tcbench.analysis.bottleneck import explain_records
-from tcbench.analysis.summary import CellSummary
+from tcbench.analysis.summary import CellSummary, by_phase
 from tcbench.core.record import Cell, Record
 from tcbench.core.timeline import Timeline
 from tcbench.engine.models import MODELS
@@ -230,18 +230,11 @@ def roofline(
 
 def phase_roofline(summary: CellSummary, records: Sequence[Record], ceilings: Ceilings) -> CellRoofline:
     """The same without layers."""
-    phase_s = _phase_s(records)
-    parts = (part for part in phase_parts(summary.cell) if part.name in phase_s)
-    phases = tuple(replace(part, time_s=phase_s[part.name]) for part in parts)
+    trials = (record.measurement.phases for record in records if record.measurement)
+    times_s = by_phase(trials, lambda phase: phase.host_s if phase.device_s is None else phase.device_s)
+    parts = (part for part in phase_parts(summary.cell) if part.name in times_s)
+    phases = tuple(replace(part, time_s=statistics.median(times_s[part.name])) for part in parts)
     return CellRoofline(summary, ceilings, phases, ())
-
-
-def _phase_s(records: Iterable[Record]) -> dict[str, float]:
-    times: dict[str, list[float]] = {}
-    for record in records:
-        for phase in record.measurement.phases if record.measurement else ():
-            times.setdefault(phase.name, []).extend(phase.host_s if phase.device_s is None else phase.device_s)
-    return {name: statistics.median(times_s) for name, times_s in times.items() if times_s}
 
 
 def _layer_s(timelines: Iterable[Timeline]) -> Mapping[tuple[str, str], float]:

@@ -45,11 +45,11 @@ def test_a_point_holds_the_geometric_mean_and_its_interval_over_trials() -> None
     [point] = history(over_commits([40], trials=8, spread=0.02)).cells[0].points
     assert point.images_per_s == pytest.approx(40, rel=0.03)
     assert point.interval is not None and point.interval.value == pytest.approx(point.images_per_s)
-    logs = [math.log(figure) for figure in point.figures]
+    logs = [math.log(figure) for figure in point.side.figures]
     half = 2.3646 * statistics.stdev(logs) / math.sqrt(8)  # Student's t, 7 degrees of freedom
     assert point.interval.low == pytest.approx(point.images_per_s * math.exp(-half), rel=1e-5)
     assert point.interval.high == pytest.approx(point.images_per_s * math.exp(half), rel=1e-5)
-    assert (point.trials, point.trials_ok, len(point.figures)) == (8, 8, 8)
+    assert (point.side.trials, point.side.trials_ok, len(point.side.figures)) == (8, 8, 8)
 
 
 def test_one_trial_is_inconclusive_and_has_no_interval() -> None:
@@ -104,7 +104,7 @@ def test_a_cell_that_stops_running_regresses_once_and_what_comes_after_is_compar
     ]
     assert [point.regressed for point in cell.points] == [False, False, True, False, True]
     assert cell.points[4].since is not None and cell.points[4].since.name == commit(1)
-    assert (cell.points[2].images_per_s, cell.points[2].status) == (None, "oom")
+    assert (cell.points[2].images_per_s, cell.points[2].side.status) == (None, "oom")
 
 
 def test_a_new_driver_begins_a_new_line_and_says_why() -> None:
@@ -122,10 +122,10 @@ def test_stacks_that_one_commit_was_measured_on_are_cells_of_their_own_unless_th
     records = old + [msgspec.structs.replace(record, run_id=f"{record.run_id}-2") for record in new]
     cells = history(records).cells
     assert [(cell.beneath, len(cell.points)) for cell in cells] == [(("python: 3.11.2",), 3), (("python: 3.12.1",), 2)]
-    assert [point.trials for point in cells[0].points] == [8, 8, 8]
+    assert [point.side.trials for point in cells[0].points] == [8, 8, 8]
     assert [[point.regressed for point in cell.points] for cell in cells] == [[False] * 3, [False, True]]
     [pooled] = history(records, allow=["python"]).cells
-    assert [point.trials for point in pooled.points] == [16, 16, 8]
+    assert [point.side.trials for point in pooled.points] == [16, 16, 8]
 
 
 def test_machines_have_lines_of_their_own() -> None:
@@ -149,7 +149,7 @@ def test_an_older_commit_that_is_measured_again_stays_in_its_place() -> None:
     ]
     result = history(first + again)
     assert [revision.name for revision in result.revisions] == [commit(0), commit(1)]
-    assert [point.trials for point in result.cells[0].points] == [16, 8]
+    assert [point.side.trials for point in result.cells[0].points] == [16, 8]
 
 
 def test_commits_stand_by_ancestry_whenever_they_were_measured_and_what_git_does_not_know_by_time() -> None:
@@ -222,7 +222,7 @@ def test_a_run_that_was_resumed_at_another_commit_parts() -> None:
     records = over_commits([40, 40], run_id="one", cell=make_cell())
     resumed = [msgspec.structs.replace(r, trial=n) for n, r in enumerate(records)]
     result = history(resumed)
-    assert [point.trials for point in result.cells[0].points] == [8, 8]
+    assert [point.side.trials for point in result.cells[0].points] == [8, 8]
 
 
 def test_nothing_gives_nothing() -> None:
